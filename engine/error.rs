@@ -1,0 +1,85 @@
+//! The one error of the engine: a kind to decide by, a detail to read, a source to trace.
+//!
+//! A detail says what was found, what was expected, where, and what to do. Main type: [`Error`].
+
+use std::fmt;
+
+/// What went wrong, in the categories that a caller can act on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// The model file is missing, damaged, or of a kind that this engine does not serve.
+    Model,
+    /// A request can't be served as it stands (empty prompt, context too long, bad parameter).
+    Request,
+    /// A chat template can't be rendered.
+    Template,
+    /// The cache folder or a file in it can't be read or written.
+    Store,
+    /// The engine's thread has ended.
+    Closed,
+}
+
+/// An engine error: one word wide, so that `Result`s stay small.
+pub struct Error(Box<Inner>);
+
+struct Inner {
+    kind: ErrorKind,
+    detail: String,
+    source: Option<Box<dyn std::error::Error + Send + Sync>>,
+}
+
+/// The engine's result type.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+impl Error {
+    /// An error without an underlying cause.
+    pub fn new(kind: ErrorKind, detail: impl Into<String>) -> Self {
+        Self(Box::new(Inner { kind, detail: detail.into(), source: None }))
+    }
+
+    /// The category, to decide by.
+    pub fn kind(&self) -> ErrorKind {
+        self.0.kind
+    }
+
+    /// Adds the cause that [`std::error::Error::source`] gives.
+    pub fn with_source(mut self, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
+        self.0.source = Some(source.into());
+        self
+    }
+
+    pub(crate) fn model(detail: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Model, detail)
+    }
+
+    pub(crate) fn request(detail: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Request, detail)
+    }
+
+    pub(crate) fn store(detail: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Store, detail)
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.detail)
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}: {}", self.0.kind, self.0.detail)?;
+        match &self.0.source {
+            Some(source) => write!(f, " (caused by: {source})"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.0.source.as_ref().map(|s| &**s as &(dyn std::error::Error + 'static))
+    }
+}

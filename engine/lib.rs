@@ -1,0 +1,15 @@
+//! The inference core of Greenroom: everything below the prompt. Text in, tokens out, memory kept.
+//!
+//! An [`Engine`] owns one model and the attention memory (KV cache) of many sessions. A [`Request`] carries a
+//! whole conversation; the engine finds how much of it a session has already read, computes the rest, and
+//! streams [`Event`]s back. Resuming is bit-exact: a cold start, a warm one, and any way of batching give
+//! the same logits on one machine and build. No tensor type leaves this crate.
+#![deny(unsafe_op_in_unsafe_fn)]
+
+mod engine;
+mod error;
+mod request;
+
+pub use engine::{cache, Engine, EngineConfig, ModelSource, Prompter, Turn};
+pub use error::{Error, ErrorKind, Result};
+pub use request::*;

@@ -1,0 +1,270 @@
+//! What goes into the engine and what comes out: plain data, no behaviour.
+//!
+//! A [`Request`] asks for one reply of one agent; [`Event`]s stream back and end with a [`Completion`].
+
+use std::sync::Arc;
+
+/// Names one sequence's memory: an agent of a run. Both are free text; the store only ever sees their hash.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct SessionKey {
+    /// The run that the memory belongs to.
+    pub run: String,
+    /// The agent (or agent and phase, for one that forgets).
+    pub agent: String,
+}
+
+/// Everything that an agent has read and said, and what it reads next.
+///
+/// The engine renders it through the model's chat template, append-only: the prompt of the next turn always
+/// begins with this prompt, the reply included.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Conversation {
+    /// The system text: constant for as long as the session lives.
+    pub system: Option<String>,
+    /// Past turns, oldest first.
+    pub exchanges: Vec<Exchange>,
+    /// The user message to answer now.
+    pub next: String,
+}
+
+/// One past turn: a user message and the reply to it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Exchange {
+    /// What the agent read.
+    pub user: String,
+    /// What the agent said.
+    pub reply: ReplyContent,
+}
+
+/// A past reply, by the ids that were sampled (the authority) or, from an outside client, as text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ReplyContent {
+    /// Token ids, exactly as sampled.
+    Ids(Arc<[u32]>),
+    /// Text of unknown tokenization.
+    Text(String),
+}
+
+/// How the next token is chosen. Defaults: greedy off at temperature 0.8, no filters, no penalty.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sampling {
+    /// 0 means greedy.
+    pub temperature: f32,
+    /// Keep only the k most likely tokens (0: all).
+    pub top_k: usize,
+    /// Keep the smallest set of tokens whose probability reaches this (1: all).
+    pub top_p: f32,
+    /// Drop tokens less likely than this share of the most likely one (0: none).
+    pub min_p: f32,
+    /// Divide positive logits (multiply negative ones) of tokens already seen by this (1: off).
+    pub repetition_penalty: f32,
+    /// How many of the latest tokens the penalty looks at.
+    pub repetition_window: usize,
+    /// Seeds this request's choices: equal prompt, parameters and seed give an equal reply.
+    pub seed: u64,
+}
+
+impl Default for Sampling {
+    fn default() -> Self {
+        Self {
+            temperature: 0.8,
+            top_k: 0,
+            top_p: 1.0,
+            min_p: 0.0,
+            repetition_penalty: 1.0,
+            repetition_window: 64,
+            seed: 0,
+        }
+    }
+}
+
+/// What is kept of a session when its turn is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Retention {
+    /// Kept in memory and on disk: a permanent agent.
+    Persistent,
+    /// Kept in memory until [`crate::Engine::forget`]: an agent that lives for a phase.
+    Ephemeral,
+}
+
+/// Asks for one reply.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// Whose memory to use and extend.
+    pub session: SessionKey,
+    /// A session to start from when this one has no memory yet (`run --continue`).
+    pub parent: Option<SessionKey>,
+    /// What to keep afterwards.
+    pub retention: Retention,
+    /// The whole conversation; the engine works out what of it is already in the cache.
+    pub conversation: Conversation,
+    /// How tokens are chosen.
+    pub sampling: Sampling,
+    /// Stop after this many tokens.
+    pub max_tokens: usize,
+    /// The reply ends before the first token that overlaps one of these.
+    pub stop: Vec<String>,
+    /// When the agent is needed next (any monotonic scale, e.g. turns from the start); `None`: unknown.
+    /// The agent that is needed last is evicted first.
+    pub next_use: Option<u64>,
+    /// Drop what is cached before the turn and look nothing up: everything is computed anew.
+    pub cold: bool,
+}
+
+/// Why a reply ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum StopReason {
+    /// The model ended its turn.
+    EndOfTurn,
+    /// A stop string was met; the reply was cut before it.
+    StopString,
+    /// `max_tokens` was reached.
+    Length,
+}
+
+/// How a prompt related to what the cache held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum MatchKind {
+    /// Nothing was reused.
+    Cold,
+    /// A new session found equal sealed blocks of another.
+    Prefix,
+    /// The prompt begins with all that was cached.
+    Extend,
+    /// The prompt is exactly what was cached.
+    Exact,
+    /// The prompt differs from what was cached; what stands before the difference was reused.
+    Diverge,
+}
+
+/// Where the reused part of the cache came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Source {
+    /// Nothing was reused.
+    None,
+    /// It was in memory.
+    Memory,
+    /// It was read from disk.
+    Disk,
+}
+
+/// What a turn cost. `prefilled + recomputed + generated == layer0_rows`, always.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Usage {
+    /// How the prompt matched the cache.
+    pub kind: MatchKind,
+    /// Where the reused tokens came from.
+    pub source: Source,
+    /// Prompt tokens whose keys and values were reused.
+    pub reused: usize,
+    /// Prompt tokens that were new to the session.
+    pub prefilled: usize,
+    /// Tokens that the session had already read or said, computed again.
+    pub recomputed: usize,
+    /// Tokens that were sampled and fed.
+    pub generated: usize,
+    /// Rows that really went through layer 0, counted there.
+    pub layer0_rows: usize,
+    /// Milliseconds from the start of the turn's work to its first token.
+    pub ttft_ms: f64,
+    /// Milliseconds of the whole turn, saving included.
+    pub total_ms: f64,
+    /// Bytes read from and written to the store.
+    pub bytes_read: u64,
+    /// Bytes written to the store by this turn.
+    pub bytes_written: u64,
+    /// Why a cache was not used, or not wholly: a damaged file, another model, a difference in the text.
+    pub reason: Option<String>,
+}
+
+/// A finished reply.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Completion {
+    /// The reply's token ids, without end-of-turn.
+    pub ids: Vec<u32>,
+    /// The ids decoded, special tokens included; it ends with a whole character.
+    pub text: String,
+    /// Why it ended.
+    pub stop: StopReason,
+    /// What it cost.
+    pub usage: Usage,
+}
+
+/// What streams out of a turn. `Done` or `Failed` is the last one.
+#[derive(Debug)]
+pub enum Event {
+    /// The prompt is being read: `done` of `total` new tokens so far.
+    Prefill {
+        /// Tokens read.
+        done: usize,
+        /// Tokens to read.
+        total: usize,
+    },
+    /// A piece of the reply: text that no stop string can take back.
+    Text(String),
+    /// The reply stands (committed to the cache in memory), before it is saved: the moment for a caller to
+    /// write its own record. The manifest on disk follows only after [`crate::Turn::commit`].
+    Done(Box<Completion>),
+    /// The turn failed; the session is as it was before.
+    Failed(crate::Error),
+}
+
+/// One scored token of [`crate::Engine::score`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct TokenScore {
+    /// Position of the scored token (the first token has no score).
+    pub pos: usize,
+    /// The token that stands there.
+    pub id: u32,
+    /// Its natural log-probability given the tokens before it.
+    pub logprob: f32,
+    /// The most likely id there.
+    pub top: u32,
+}
+
+/// Numeric format of cached keys and values.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum KvFormat {
+    /// IEEE half precision, unrotated.
+    F16,
+    /// 8-bit codes in groups of 64, rotated.
+    Q8,
+    /// 4-bit codes in groups of 64, rotated.
+    #[default]
+    Q4,
+}
+
+/// What a model is, in plain numbers.
+#[derive(Clone, Debug)]
+pub struct ModelInfo {
+    /// `general.name` of the file, else the file's name.
+    pub name: String,
+    /// `general.architecture`.
+    pub family: String,
+    /// blake3 (hex) over weights, tokenizer and chat template: what transcripts and caches name.
+    pub identity: String,
+    /// Kernel contract and its version, as it stands in caches and transcripts.
+    pub numerics: String,
+    /// Number of layers.
+    pub n_layers: usize,
+    /// Width of the residual stream.
+    pub d_model: usize,
+    /// Query heads.
+    pub n_heads: usize,
+    /// Key/value heads.
+    pub n_kv_heads: usize,
+    /// Width of a head.
+    pub head_dim: usize,
+    /// Vocabulary size.
+    pub n_vocab: usize,
+    /// Most positions that the file promises.
+    pub context_length: usize,
+    /// Number of parameters.
+    pub n_params: u64,
+    /// Bytes of the file.
+    pub file_bytes: u64,
+    /// Bytes of cache a token takes when sealed: (f16, q8, q4).
+    pub kv_bytes_per_token: [f64; 3],
+    /// What the chat template does to history (and what was done about it), a line each.
+    pub template_audit: Vec<String>,
+}

@@ -1,0 +1,120 @@
+"""The understudy network: a small Llama (RMSNorm, interleaved RoPE, grouped-query attention, SwiGLU) in plain torch."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class Config:
+    """Sizes of the network; everything the GGUF header needs."""
+
+    vocab: int = 3072
+    dim: int = 256
+    layers: int = 5
+    heads: int = 4
+    kv_heads: int = 2
+    head_dim: int = 64
+    ff: int = 704
+    rope_base: float = 100000.0
+    eps: float = 1e-5
+    context: int = 8192
+
+    def dict(self) -> dict:
+        return asdict(self)
+
+
+def rope_tables(length: int, head_dim: int, base: float) -> tuple[Tensor, Tensor]:
+    """Cosines and sines, (length, head_dim / 2)."""
+    freq = base ** (-torch.arange(0, head_dim, 2, dtype=torch.float64) / head_dim)
+    angle = torch.outer(torch.arange(length, dtype=torch.float64), freq)
+    return angle.cos().float(), angle.sin().float()
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotate adjacent pairs of the last axis (GGUF "NORM" RoPE); x is (batch, heads, length, head_dim)."""
+    a, b = x.float().unflatten(-1, (-1, 2)).unbind(-1)
+    return torch.stack((a * cos - b * sin, a * sin + b * cos), -1).flatten(-2).to(x.dtype)
+
+
+class RMSNorm(nn.Module):
+    def __init__(self, dim: int, eps: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(dim))
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        f = x.float()
+        return (f * torch.rsqrt(f.square().mean(-1, keepdim=True) + self.eps) * self.weight).to(x.dtype)
+
+
+class Block(nn.Module):
+    def __init__(self, c: Config) -> None:
+        super().__init__()
+        self.c = c
+        self.attn_norm = RMSNorm(c.dim, c.eps)
+        self.attn_q = nn.Linear(c.dim, c.heads * c.head_dim, bias=False)
+        self.attn_k = nn.Linear(c.dim, c.kv_heads * c.head_dim, bias=False)
+        self.attn_v = nn.Linear(c.dim, c.kv_heads * c.head_dim, bias=False)
+        self.attn_output = nn.Linear(c.heads * c.head_dim, c.dim, bias=False)
+        self.ffn_norm = RMSNorm(c.dim, c.eps)
+        self.ffn_gate = nn.Linear(c.dim, c.ff, bias=False)
+        self.ffn_up = nn.Linear(c.dim, c.ff, bias=False)
+        self.ffn_down = nn.Linear(c.ff, c.dim, bias=False)
+
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        c = self.c
+        b, t, _ = x.shape
+        h = self.attn_norm(x)
+        q = rotate(self.attn_q(h).view(b, t, c.heads, c.head_dim).transpose(1, 2), cos, sin)
+        k = rotate(self.attn_k(h).view(b, t, c.kv_heads, c.head_dim).transpose(1, 2), cos, sin)
+        v = self.attn_v(h).view(b, t, c.kv_heads, c.head_dim).transpose(1, 2)
+        group = c.heads // c.kv_heads
+        y = F.scaled_dot_product_attention(
+            q, k.repeat_interleave(group, 1), v.repeat_interleave(group, 1), is_causal=True
+        )
+        x = x + self.attn_output(y.transpose(1, 2).reshape(b, t, -1))
+        h = self.ffn_norm(x)
+        return x + self.ffn_down(F.silu(self.ffn_gate(h)) * self.ffn_up(h))
+
+
+class Understudy(nn.Module):
+    def __init__(self, c: Config) -> None:
+        super().__init__()
+        self.c = c
+        self.token_embd = nn.Embedding(c.vocab, c.dim)
+        self.blk = nn.ModuleList(Block(c) for _ in range(c.layers))
+        self.output_norm = RMSNorm(c.dim, c.eps)
+        self.output = nn.Linear(c.dim, c.vocab, bias=False)
+        cos, sin = rope_tables(c.context, c.head_dim, c.rope_base)
+        self.register_buffer("cos", cos, persistent=False)
+        self.register_buffer("sin", sin, persistent=False)
+        nn.init.normal_(self.token_embd.weight, std=0.5)
+        for name, p in self.named_parameters():
+            if p.dim() == 2 and "embd" not in name:
+                nn.init.normal_(p, std=c.dim**-0.5)
+            if "attn_output" in name or "ffn_down" in name or name == "output.weight":
+                nn.init.zeros_(p)
+
+    def hidden(self, ids: Tensor) -> Tensor:
+        """Final normed states, (batch, length, dim)."""
+        t = ids.shape[1]
+        cos, sin = self.cos[:t], self.sin[:t]
+        x = self.token_embd(ids)
+        for block in self.blk:
+            x = block(x, cos, sin)
+        return self.output_norm(x)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.output(self.hidden(ids))
+
+    def loss(self, ids: Tensor, targets: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+        """Weighted loss to minimise and the plain (unweighted) mean loss to report."""
+        logits = self(ids)
+        each = F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), reduction="none")
+        w = weights.flatten()
+        return (each * w).sum() / w.sum(), each.detach().mean()
