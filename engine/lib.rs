@@ -8,6 +8,10 @@
 
 mod engine;
 mod error;
+mod gguf;
+mod kernels;
+mod prefix;
+mod quant;
 mod request;
 
 pub use engine::{cache, Engine, EngineConfig, ModelSource, Prompter, Turn};

@@ -1,0 +1,359 @@
+//! GGUF files: metadata and tensors, read in place from a memory map.
+//!
+//! Every count and offset is checked against the file before it is used. A tensor of an unknown type does not
+//! spoil the file; asking for it is an error that names it. Format: ggml's `docs/gguf.md`, versions 2 and 3.
+
+use crate::{Error, ModelSource, Result};
+use std::collections::HashMap;
+use std::fmt;
+use std::fs::File;
+use std::path::Path;
+
+/// An opened GGUF file.
+pub(crate) struct Gguf {
+    /// File name or the bundled model's name, for messages.
+    pub(crate) name: String,
+    bytes: Bytes,
+    metadata: HashMap<String, Value>,
+    tensors: HashMap<String, TensorInfo>,
+    data_start: usize,
+}
+
+/// The file's bytes: mapped, or copied once to an aligned buffer.
+enum Bytes {
+    Mapped(memmap2::Mmap),
+    Owned { buffer: Vec<u64>, len: usize },
+}
+
+/// A metadata value.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Value {
+    Int(i128),
+    Float(f64),
+    Bool(bool),
+    Str(String),
+    Array(Vec<Value>),
+}
+
+/// Where a tensor lies and what it holds.
+#[derive(Clone, Debug)]
+pub(crate) struct TensorInfo {
+    /// Row-major: `[.., n_out, k]`, the reverse of the file's order.
+    pub(crate) shape: Vec<usize>,
+    pub(crate) kind: TensorType,
+    offset: u64,
+}
+
+/// A tensor's number format by ggml's id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TensorType(pub(crate) u32);
+
+/// id, name, elements and bytes of a block.
+const TYPES: [(u32, &str, usize, usize); 18] = [
+    (0, "F32", 1, 4),
+    (1, "F16", 1, 2),
+    (2, "Q4_0", 32, 18),
+    (3, "Q4_1", 32, 20),
+    (6, "Q5_0", 32, 22),
+    (7, "Q5_1", 32, 24),
+    (8, "Q8_0", 32, 34),
+    (9, "Q8_1", 32, 36),
+    (10, "Q2_K", 256, 84),
+    (11, "Q3_K", 256, 110),
+    (12, "Q4_K", 256, 144),
+    (13, "Q5_K", 256, 176),
+    (14, "Q6_K", 256, 210),
+    (15, "Q8_K", 256, 292),
+    (24, "I8", 1, 1),
+    (28, "F64", 1, 8),
+    (30, "BF16", 1, 2),
+    (39, "MXFP4", 32, 17),
+];
+
+impl TensorType {
+    pub(crate) const F32: Self = Self(0);
+    pub(crate) const F16: Self = Self(1);
+    pub(crate) const Q8_0: Self = Self(8);
+
+    fn row(self) -> Option<&'static (u32, &'static str, usize, usize)> {
+        TYPES.iter().find(|t| t.0 == self.0)
+    }
+}
+
+impl fmt::Display for TensorType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.row() {
+            Some((_, name, ..)) => f.write_str(name),
+            None => write!(f, "type {}", self.0),
+        }
+    }
+}
+
+impl Gguf {
+    /// Opens a model file or a model compiled into the program.
+    pub(crate) fn open(source: &ModelSource) -> Result<Self> {
+        match source {
+            ModelSource::Path(path) => Self::map(path),
+            ModelSource::Bundled(name, bytes) => Self::parse((*name).to_owned(), Bytes::copied(bytes)),
+        }
+    }
+
+    fn map(path: &Path) -> Result<Self> {
+        let wrong = |what: &str, e: std::io::Error| {
+            Error::model(format!("can't {what} the model file {}: {e}", path.display())).with_source(e)
+        };
+        let file = File::open(path).map_err(|e| wrong("open", e))?;
+        let length = file.metadata().map_err(|e| wrong("read", e))?;
+        if !length.is_file() {
+            return Err(Error::model(format!("{} is not a file; give the path of a .gguf", path.display())));
+        }
+        // SAFETY: the map is read-only. Another process could still truncate or change the file under us,
+        // as with every mapped model file; that is the one case in which reads of it could fault.
+        let map = unsafe { memmap2::Mmap::map(&file) }.map_err(|e| wrong("map", e))?;
+        let name = path.file_name().map_or_else(|| path.display().to_string(), |n| n.to_string_lossy().into());
+        Self::parse(name, Bytes::Mapped(map))
+    }
+
+    fn parse(name: String, bytes: Bytes) -> Result<Self> {
+        let mut reader = Reader { name: &name, bytes: bytes.as_slice(), at: 0 };
+        if reader.take(4, "magic")? != b"GGUF" {
+            return Err(reader.broken("it does not begin with \"GGUF\"; is it a GGUF file?"));
+        }
+        let version = reader.u32("version")?;
+        if !(2..=3).contains(&version) {
+            let found = format!("GGUF version {version} found, 2 or 3 expected (big-endian files are not read)");
+            return Err(reader.broken(&found));
+        }
+        let n_tensors = reader.u64("tensor count")?;
+        let n_values = reader.u64("metadata count")?;
+        let mut metadata = HashMap::new();
+        for _ in 0..n_values {
+            let key = reader.string("metadata key")?;
+            let kind = reader.u32(&key)?;
+            let value = reader.value(kind, &key, 0)?;
+            metadata.insert(key, value);
+        }
+        let mut tensors = HashMap::new();
+        for _ in 0..n_tensors {
+            let (key, info) = reader.tensor_info()?;
+            if tensors.insert(key.clone(), info).is_some() {
+                return Err(reader.broken(&format!("tensor `{key}` stands twice")));
+            }
+        }
+        let alignment = match metadata.get("general.alignment") {
+            None => 32,
+            Some(Value::Int(n)) if (1..=1 << 20).contains(n) && n % 8 == 0 => *n as usize,
+            Some(other) => return Err(reader.broken(&format!("general.alignment is {other:?}"))),
+        };
+        let data_start = reader.at.next_multiple_of(alignment);
+        let gguf = Self { bytes, metadata, tensors, data_start, name };
+        for name in gguf.tensors.keys() {
+            if gguf.tensors[name].kind.row().is_some() {
+                gguf.tensor(name)?;
+            }
+        }
+        Ok(gguf)
+    }
+
+    /// The whole file.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        self.bytes.as_slice()
+    }
+
+    /// An error about this file.
+    pub(crate) fn error(&self, detail: impl fmt::Display) -> Error {
+        Error::model(format!("{}: {detail}", self.name))
+    }
+
+    /// Shapes of all tensors.
+    pub(crate) fn tensors(&self) -> impl Iterator<Item = (&str, &TensorInfo)> {
+        self.tensors.iter().map(|(name, info)| (name.as_str(), info))
+    }
+
+    /// Whether the file has a tensor.
+    pub(crate) fn has_tensor(&self, name: &str) -> bool {
+        self.tensors.contains_key(name)
+    }
+
+    /// A tensor's description and bytes.
+    ///
+    /// # Errors
+    /// Missing, of an unknown type, or reaching past the end of the file.
+    pub(crate) fn tensor(&self, name: &str) -> Result<(&TensorInfo, &[u8])> {
+        let info = self.tensors.get(name).ok_or_else(|| self.error(format!("tensor `{name}` is missing")))?;
+        let Some(&(_, kind, per_block, block_bytes)) = info.kind.row() else {
+            let known = TYPES.map(|t| t.1).join(", ");
+            let id = info.kind.0;
+            return Err(self.error(format!("tensor `{name}` has ggml type {id}; this engine knows {known}")));
+        };
+        let n = info.shape.iter().try_fold(1usize, |n, d| n.checked_mul(*d));
+        let row = info.shape.last().copied().unwrap_or(0);
+        let bytes = n.filter(|_| row % per_block == 0).and_then(|n| (n / per_block).checked_mul(block_bytes));
+        let bytes =
+            bytes.ok_or_else(|| self.error(format!("tensor `{name}`: shape {:?} is not possible in {kind}", info.shape)))?;
+        let range = usize::try_from(info.offset).ok().and_then(|offset| {
+            let start = self.data_start.checked_add(offset)?;
+            Some(start..start.checked_add(bytes)?)
+        });
+        let data = range.and_then(|range| self.bytes().get(range)).ok_or_else(|| {
+            self.error(format!(
+                "tensor `{name}` ({bytes} bytes at {}) reaches past the end of the file ({} bytes): was the download cut short?",
+                info.offset,
+                self.bytes().len()
+            ))
+        })?;
+        Ok((info, data))
+    }
+
+    /// A metadata value, if there.
+    pub(crate) fn get(&self, key: &str) -> Option<&Value> {
+        self.metadata.get(key)
+    }
+
+    /// A whole number of the metadata; `None` if the key is missing.
+    ///
+    /// # Errors
+    /// The value is something else, or does not fit.
+    pub(crate) fn int<T: TryFrom<i128>>(&self, key: &str) -> Result<Option<T>> {
+        match self.get(key) {
+            None => Ok(None),
+            Some(Value::Int(n)) => match T::try_from(*n) {
+                Ok(n) => Ok(Some(n)),
+                Err(_) => Err(self.error(format!("`{key}` is {n}, which is out of range"))),
+            },
+            Some(other) => Err(self.error(format!("`{key}` is {other:?}, a whole number was expected"))),
+        }
+    }
+
+    /// A number of the metadata; `None` if the key is missing.
+    pub(crate) fn float(&self, key: &str) -> Result<Option<f32>> {
+        match self.get(key) {
+            None => Ok(None),
+            Some(Value::Float(x)) => Ok(Some(*x as f32)),
+            Some(other) => Err(self.error(format!("`{key}` is {other:?}, a float was expected"))),
+        }
+    }
+
+    /// A text of the metadata; `None` if the key is missing or holds something else.
+    pub(crate) fn text(&self, key: &str) -> Option<&str> {
+        match self.get(key) {
+            Some(Value::Str(text)) => Some(text),
+            _ => None,
+        }
+    }
+
+    /// An array of the metadata; `None` if the key is missing or holds something else.
+    pub(crate) fn array(&self, key: &str) -> Option<&[Value]> {
+        match self.get(key) {
+            Some(Value::Array(values)) => Some(values),
+            _ => None,
+        }
+    }
+}
+
+impl Bytes {
+    fn copied(bytes: &[u8]) -> Self {
+        let mut buffer = vec![0u64; bytes.len().div_ceil(8)];
+        bytemuck::cast_slice_mut::<u64, u8>(&mut buffer)[..bytes.len()].copy_from_slice(bytes);
+        Self::Owned { buffer, len: bytes.len() }
+    }
+
+    fn as_slice(&self) -> &[u8] {
+        match self {
+            Self::Mapped(map) => map,
+            Self::Owned { buffer, len } => &bytemuck::cast_slice(buffer)[..*len],
+        }
+    }
+}
+
+/// Reads the header front to back; every error names the place.
+struct Reader<'a> {
+    name: &'a str,
+    bytes: &'a [u8],
+    at: usize,
+}
+
+/// Arrays of arrays deeper than this are not metadata of any model.
+const MAX_DEPTH: usize = 4;
+
+impl<'a> Reader<'a> {
+    fn broken(&self, what: &str) -> Error {
+        Error::model(format!("{} is not a GGUF file that can be read: {what} (at byte {})", self.name, self.at))
+    }
+
+    fn take(&mut self, n: usize, what: &str) -> Result<&'a [u8]> {
+        let end = self.at.checked_add(n).filter(|end| *end <= self.bytes.len());
+        let Some(end) = end else {
+            return Err(self.broken(&format!("it ends inside {what} ({n} bytes wanted)")));
+        };
+        let piece = &self.bytes[self.at..end];
+        self.at = end;
+        Ok(piece)
+    }
+
+    fn array<const N: usize>(&mut self, what: &str) -> Result<[u8; N]> {
+        Ok(self.take(N, what)?.try_into().expect("N bytes were taken"))
+    }
+
+    fn u32(&mut self, what: &str) -> Result<u32> {
+        Ok(u32::from_le_bytes(self.array(what)?))
+    }
+
+    fn u64(&mut self, what: &str) -> Result<u64> {
+        Ok(u64::from_le_bytes(self.array(what)?))
+    }
+
+    fn string(&mut self, what: &str) -> Result<String> {
+        let n = usize::try_from(self.u64(what)?).unwrap_or(usize::MAX);
+        let bytes = self.take(n, what)?;
+        match std::str::from_utf8(bytes) {
+            Ok(text) => Ok(text.to_owned()),
+            Err(_) => Err(self.broken(&format!("{what} is not UTF-8"))),
+        }
+    }
+
+    fn value(&mut self, kind: u32, key: &str, depth: usize) -> Result<Value> {
+        Ok(match kind {
+            0 => Value::Int(i128::from(self.array::<1>(key)?[0])),
+            1 => Value::Int(i128::from(i8::from_le_bytes(self.array(key)?))),
+            2 => Value::Int(i128::from(u16::from_le_bytes(self.array(key)?))),
+            3 => Value::Int(i128::from(i16::from_le_bytes(self.array(key)?))),
+            4 => Value::Int(i128::from(self.u32(key)?)),
+            5 => Value::Int(i128::from(i32::from_le_bytes(self.array(key)?))),
+            6 => Value::Float(f64::from(f32::from_le_bytes(self.array(key)?))),
+            7 => Value::Bool(self.array::<1>(key)?[0] != 0),
+            8 => Value::Str(self.string(key)?),
+            9 if depth < MAX_DEPTH => {
+                let inner = self.u32(key)?;
+                let n = self.u64(key)?;
+                // No reservation: a hostile count meets the end of the file before it meets the allocator.
+                let mut values = Vec::new();
+                for _ in 0..n {
+                    values.push(self.value(inner, key, depth + 1)?);
+                }
+                Value::Array(values)
+            }
+            10 => Value::Int(i128::from(self.u64(key)?)),
+            11 => Value::Int(i128::from(i64::from_le_bytes(self.array(key)?))),
+            12 => Value::Float(f64::from_le_bytes(self.array(key)?)),
+            other => return Err(self.broken(&format!("`{key}` has the unknown value type {other}"))),
+        })
+    }
+
+    fn tensor_info(&mut self) -> Result<(String, TensorInfo)> {
+        let name = self.string("tensor name")?;
+        let n_dims = self.u32(&name)?;
+        if n_dims > 4 {
+            return Err(self.broken(&format!("tensor `{name}` has {n_dims} dimensions; at most 4 are possible")));
+        }
+        let mut shape = Vec::new();
+        for _ in 0..n_dims {
+            let dim = self.u64(&name)?;
+            shape.push(usize::try_from(dim).map_err(|_| self.broken(&format!("tensor `{name}` has a side of {dim}")))?);
+        }
+        shape.reverse();
+        let kind = TensorType(self.u32(&name)?);
+        let offset = self.u64(&name)?;
+        Ok((name, TensorInfo { shape, kind, offset }))
+    }
+}

@@ -1,0 +1,107 @@
+//! AVX-512 (F and BW): 16 lanes in one register.
+
+use super::{Kernel, LANES, Lanes};
+use half::f16;
+use std::arch::x86_64::*;
+
+/// All 16 lanes.
+#[derive(Clone, Copy)]
+pub(crate) struct Avx512(__m512);
+
+/// Runs a kernel with AVX-512 code.
+///
+/// # Safety
+/// The machine has AVX-512 F and BW (and so AVX2, FMA and F16C).
+#[target_feature(enable = "avx512f,avx512bw,avx2,fma,f16c")]
+pub(crate) unsafe fn run<K: Kernel>(kernel: K) -> K::Output {
+    kernel.run::<Avx512>()
+}
+
+// SAFETY of all that follows: an `Avx512` method is reached through `run` alone, whose caller has detected the
+// features; every pointer comes from an array reference of at least the width that is read or written.
+#[allow(clippy::undocumented_unsafe_blocks)] // the comment above holds for each
+impl Lanes for Avx512 {
+    #[inline(always)]
+    fn splat(x: f32) -> Self {
+        unsafe { Self(_mm512_set1_ps(x)) }
+    }
+    #[inline(always)]
+    fn load(from: &[f32; LANES]) -> Self {
+        unsafe { Self(_mm512_loadu_ps(from.as_ptr())) }
+    }
+    #[inline(always)]
+    fn store(self, to: &mut [f32; LANES]) {
+        unsafe { _mm512_storeu_ps(to.as_mut_ptr(), self.0) }
+    }
+    #[inline(always)]
+    fn load_f16(from: &[f16; LANES]) -> Self {
+        unsafe { Self(_mm512_cvtph_ps(_mm256_loadu_si256(from.as_ptr().cast()))) }
+    }
+    #[inline(always)]
+    fn load_i8(from: &[i8; LANES]) -> Self {
+        unsafe { Self(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(from.as_ptr().cast())))) }
+    }
+    #[inline(always)]
+    fn load_u4(from: &[u32; 2]) -> Self {
+        unsafe {
+            // The low word in lanes 0–7, the high one in 8–15.
+            let words = _mm512_mask_blend_epi32(
+                0xff00,
+                _mm512_set1_epi32(from[0].cast_signed()),
+                _mm512_set1_epi32(from[1].cast_signed()),
+            );
+            let shifts = _mm512_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28, 0, 4, 8, 12, 16, 20, 24, 28);
+            let codes = _mm512_and_si512(_mm512_srlv_epi32(words, shifts), _mm512_set1_epi32(15));
+            Self(_mm512_cvtepi32_ps(codes))
+        }
+    }
+    #[inline(always)]
+    fn load_u8(from: &[u32; 4]) -> Self {
+        unsafe { Self(_mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128(from.as_ptr().cast())))) }
+    }
+    #[inline(always)]
+    fn add(self, other: Self) -> Self {
+        unsafe { Self(_mm512_add_ps(self.0, other.0)) }
+    }
+    #[inline(always)]
+    fn sub(self, other: Self) -> Self {
+        unsafe { Self(_mm512_sub_ps(self.0, other.0)) }
+    }
+    #[inline(always)]
+    fn mul(self, other: Self) -> Self {
+        unsafe { Self(_mm512_mul_ps(self.0, other.0)) }
+    }
+    #[inline(always)]
+    fn div(self, other: Self) -> Self {
+        unsafe { Self(_mm512_div_ps(self.0, other.0)) }
+    }
+    #[inline(always)]
+    fn fma(self, by: Self, plus: Self) -> Self {
+        unsafe { Self(_mm512_fmadd_ps(self.0, by.0, plus.0)) }
+    }
+    #[inline(always)]
+    fn max(self, other: Self) -> Self {
+        unsafe { Self(_mm512_max_ps(self.0, other.0)) }
+    }
+    #[inline(always)]
+    fn min(self, other: Self) -> Self {
+        unsafe { Self(_mm512_min_ps(self.0, other.0)) }
+    }
+    #[inline(always)]
+    fn pow2(self) -> Self {
+        unsafe {
+            let biased = _mm512_add_epi32(_mm512_cvttps_epi32(self.0), _mm512_set1_epi32(127));
+            Self(_mm512_castsi512_ps(_mm512_slli_epi32::<23>(biased)))
+        }
+    }
+    #[inline(always)]
+    fn sum(self) -> f32 {
+        unsafe {
+            let high = _mm256_castpd_ps(_mm512_extractf64x4_pd::<1>(_mm512_castps_pd(self.0)));
+            let eight = _mm256_add_ps(_mm512_castps512_ps256(self.0), high);
+            let four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps::<1>(eight));
+            let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+            _mm_cvtss_f32(_mm_add_ss(two, _mm_shuffle_ps::<1>(two, two)))
+        }
+    }
+}

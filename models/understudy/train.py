@@ -1,0 +1,232 @@
+"""Train the understudy on the CPU: float32, one single-threaded worker per core that average their gradients (steadier on a
+busy machine than threads), Muon for the matrices and AdamW for the rest, scheduled by wall-clock time.
+
+    python train.py --data short.bin --long long.bin --tokenizer tokenizer.json --out run --minutes 65
+
+The length of a sequence grows with the elapsed share of the time budget (see STAGES); the learning rate warms up, holds and
+decays linearly to zero at the end. Checkpoints (model, optimisers, clock) are written every --save minutes and resumed from.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import os
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from tokenizers import Tokenizer
+from torch import Tensor
+
+from corpus import recall_probes
+from model import Config, Understudy
+
+#          from share of time, sequence length, tokens per step, use the long corpus
+STAGES = [(0.00, 512, 4096, False), (0.30, 1024, 8192, False), (0.64, 4096, 8192, True), (0.90, 1024, 8192, False), (0.94, 4096, 8192, True)]
+
+
+def orthogonal(g: Tensor, steps: int = 5) -> Tensor:
+    """Nearest semi-orthogonal matrices of a stack (Newton-Schulz)."""
+    a, b, c = 3.4445, -4.7750, 2.0315
+    x = g / (g.norm(dim=(-2, -1), keepdim=True) + 1e-7)
+    flip = x.shape[-2] > x.shape[-1]
+    if flip:
+        x = x.mT
+    for _ in range(steps):
+        s = x @ x.mT
+        x = a * x + (b * s + c * s @ s) @ x
+    return x.mT if flip else x
+
+
+def add_up(tensors: list[Tensor]) -> None:
+    """Sum over the workers, in place."""
+    flat = torch.cat([t.flatten() for t in tensors])
+    dist.all_reduce(flat)
+    for t, part in zip(tensors, flat.split([t.numel() for t in tensors])):
+        t.copy_(part.view_as(t))
+
+
+class Muon:
+    """Momentum, orthogonalised update, decoupled weight decay; same-shaped matrices go together."""
+
+    def __init__(self, params: list[torch.nn.Parameter], lr: float, momentum: float = 0.95, decay: float = 0.01) -> None:
+        self.lr, self.momentum, self.decay = lr, momentum, decay
+        shapes = sorted({tuple(p.shape) for p in params})
+        self.groups = [[p for p in params if tuple(p.shape) == s] for s in shapes]
+        self.buffers = [torch.zeros(len(g), *g[0].shape) for g in self.groups]
+
+    @torch.no_grad()
+    def step(self, scale: float, rank: int, workers: int) -> None:
+        updates = []  # every worker orthogonalises its share; the sum over workers is complete
+        for group, buf in zip(self.groups, self.buffers):
+            g = torch.stack([p.grad for p in group])
+            buf.lerp_(g, 1 - self.momentum)
+            u = torch.zeros_like(g)
+            mine = slice(rank * len(g) // workers, (rank + 1) * len(g) // workers)
+            u[mine] = orthogonal(g[mine].lerp(buf[mine], self.momentum))
+            updates.append(u)
+        add_up(updates)
+        for group, u in zip(self.groups, updates):
+            lr = self.lr * scale * max(1.0, group[0].shape[0] / group[0].shape[1]) ** 0.5
+            for p, d in zip(group, u):
+                p.mul_(1 - self.lr * scale * self.decay).add_(d, alpha=-lr)
+
+
+class Batches:
+    """Random windows of a packed uint16 corpus, visited in shuffled order without repetition."""
+
+    def __init__(self, path: Path, rng: np.random.Generator, answer: tuple[int, ...], end: int) -> None:
+        self.ids = np.fromfile(path, dtype=np.uint16)
+        self.rng = rng
+        self.weight = reply_weights(self.ids, answer, end)
+        self.order: dict[int, list[int]] = {}
+
+    def next(self, rows: int, length: int) -> tuple[Tensor, Tensor, Tensor]:
+        starts = []
+        for _ in range(rows):
+            queue = self.order.get(length)
+            if not queue:
+                n = (len(self.ids) - 1) // length
+                queue = self.order[length] = list(self.rng.permutation(n) * length)
+            starts.append(queue.pop())
+        cut = np.stack([self.ids[s : s + length + 1] for s in starts]).astype(np.int64)
+        w = np.stack([self.weight[s + 1 : s + length + 1] for s in starts])
+        return torch.from_numpy(cut[:, :-1]), torch.from_numpy(cut[:, 1:].copy()), torch.from_numpy(w)
+
+
+def reply_weights(ids: np.ndarray, answer: tuple[int, ...], end: int, reply: float = 2.0, short: float = 6.0) -> np.ndarray:
+    """Loss weight per token: 1, `reply` inside assistant turns, `short` inside very short ones (recall answers)."""
+    w = np.ones(len(ids), dtype=np.float32)
+    hit = np.ones(len(ids) - len(answer), dtype=bool)
+    for i, t in enumerate(answer):
+        hit &= ids[i : len(ids) - len(answer) + i] == t
+    starts = np.flatnonzero(hit) + len(answer)
+    ends = np.flatnonzero(ids == end)
+    at = np.searchsorted(ends, starts)
+    ok = at < len(ends)
+    for s, e in zip(starts[ok], ends[at[ok]] + 1):
+        w[s:e] = short if e - s <= 5 else reply
+    return w
+
+
+def schedule(share: float) -> float:
+    """Learning rate factor at this share of the time budget."""
+    if share < 0.02:
+        return 0.05 + 0.95 * share / 0.02
+    return 1.0 if share < 0.35 else max(0.0, (1 - share) / 0.65)
+
+
+@torch.no_grad()
+def probe(model: Understudy, tok: Tokenizer, seed: int = 5) -> str:
+    """Quick recall check: share of probes whose whole answer is the greedy one, by hops."""
+    out = []
+    for hops in (1, 2, 3):
+        good = 0
+        probes = recall_probes(seed, hops, 20, pairs=24 // hops * hops)
+        for p in probes:
+            a, b = tok.encode(p.prompt).ids, tok.encode(p.answer).ids
+            top = model(torch.tensor([a + b]))[0, len(a) - 1 : -1].argmax(-1)
+            good += top.tolist() == b
+        out.append(f"{hops}hop {good / len(probes):.2f}")
+    return " ".join(out)
+
+
+def main() -> None:
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--data", type=Path, required=True, help="packed corpus, uint16")
+    p.add_argument("--long", type=Path, required=True, help="packed corpus of the long stages")
+    p.add_argument("--tokenizer", type=Path, required=True)
+    p.add_argument("--out", type=Path, required=True, help="folder of checkpoints")
+    p.add_argument("--minutes", type=float, default=65)
+    p.add_argument("--save", type=float, default=5, help="minutes between checkpoints")
+    p.add_argument("--seed", type=int, default=1)
+    p.add_argument("--lr", type=float, default=0.02, help="Muon's")
+    p.add_argument("--adam-lr", type=float, default=0.003)
+    p.add_argument("--workers", type=int, default=2, help="processes, one per core")
+    p.add_argument("--port", type=int, default=29511)
+    p.add_argument("--steps", type=int, default=0, help="stop after so many steps (for tests)")
+    a = p.parse_args()
+    mp.spawn(worker, (a,), nprocs=a.workers)
+
+
+def worker(rank: int, a: argparse.Namespace) -> None:
+    """One data-parallel process; rank 0 keeps the clock, the log and the checkpoints."""
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(a.port))
+    dist.init_process_group("gloo", rank=rank, world_size=a.workers)
+    torch.manual_seed(a.seed)
+    torch.set_num_threads(1)
+    log = (lambda *x: print(*x, flush=True)) if rank == 0 else (lambda *x: None)
+    tok = Tokenizer.from_file(str(a.tokenizer))
+    model = Understudy(Config(vocab=tok.get_vocab_size(), layers=5, ff=448))
+    matrices = [q for n, q in model.named_parameters() if q.dim() == 2 and n.startswith("blk.")]
+    rest = [q for n, q in model.named_parameters() if not (q.dim() == 2 and n.startswith("blk."))]
+    muon = Muon(matrices, a.lr)
+    adam = torch.optim.AdamW(rest, lr=a.adam_lr, betas=(0.9, 0.95), weight_decay=0.0)
+    a.out.mkdir(parents=True, exist_ok=True)
+    last = a.out / "last.pt"
+    elapsed, step, seen = 0.0, 0, 0
+    if last.exists():
+        s = torch.load(last, weights_only=False)
+        model.load_state_dict(s["model"])
+        adam.load_state_dict(s["adam"])
+        muon.buffers = s["muon"]
+        elapsed, step, seen = s["elapsed"], s["step"], s["seen"]
+        log(f"resumed at step {step}, minute {elapsed / 60:.1f}")
+    answer = tuple(tok.encode("<|im_start|>assistant\n").ids)
+    end = tok.token_to_id("<|im_end|>")
+    rng = np.random.default_rng([a.seed, step, rank])
+    data = {flag: Batches(path, rng, answer, end) for flag, path in ((False, a.data), (True, a.long))}
+    params = list(model.parameters())
+    log(f"{sum(q.numel() for q in params)} parameters, {len(data[False].ids)} + {len(data[True].ids)} tokens")
+    loss_of = torch.compile(model.loss)
+    dist.barrier()
+    start = time.time() - elapsed
+    total, saved, noted, mean, previous = a.minutes * 60, elapsed, elapsed, 0.0, seen
+
+    def save() -> None:
+        if rank == 0:
+            torch.save({"model": model.state_dict(), "adam": adam.state_dict(), "muon": muon.buffers, "elapsed": time.time() - start,
+                        "step": step, "seen": seen, "config": dataclasses.asdict(model.c)}, last.with_suffix(".tmp"))
+            last.with_suffix(".tmp").replace(last)
+            log(f"saved; recall {probe(model, tok)}")
+
+    while elapsed < total and not (a.steps and step >= a.steps):
+        share = elapsed / total
+        _, length, tokens, long = [s for s in STAGES if s[0] <= share][-1]
+        x, y, w = data[long].next(max(1, tokens // length // a.workers), length)
+        loss, plain = loss_of(x, y, w)
+        loss.backward()
+        clock = torch.tensor([time.time() - start if rank == 0 else 0.0])
+        plain = plain.reshape(1) / a.workers
+        for q in params:
+            q.grad /= a.workers
+        add_up([*(q.grad for q in params), plain, clock])
+        torch.nn.utils.clip_grad_norm_(rest, 1.0)
+        scale = schedule(share)
+        for g in adam.param_groups:
+            g["lr"] = a.adam_lr * scale
+        muon.step(scale, rank, a.workers)
+        adam.step()
+        model.zero_grad(set_to_none=True)
+        elapsed = clock.item()
+        step += 1
+        seen += x.numel() * a.workers
+        mean = plain.item() if mean == 0 else 0.95 * mean + 0.05 * plain.item()
+        if elapsed - noted > 30:
+            log(f"min {elapsed / 60:5.1f} step {step} len {length} seen {seen / 1e6:.2f}M loss {mean:.4f} lr {scale:.3f} "
+                f"tok/s {(seen - previous) / (elapsed - noted):.0f}")
+            noted, previous = elapsed, seen
+        if elapsed - saved > a.save * 60:
+            save()
+            saved = elapsed
+    save()
+    log(f"done: minutes {elapsed / 60:.1f} steps {step} tokens {seen} loss {mean:.4f}")
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
