@@ -7,12 +7,19 @@
 #![deny(unsafe_op_in_unsafe_fn)]
 
 mod engine;
+mod chat;
 mod error;
 mod gguf;
 mod kernels;
+mod kv;
+mod model;
 mod prefix;
 mod quant;
+mod reply;
 mod request;
+mod sampler;
+mod schedule;
+mod tokenizer;
 
 pub use engine::{cache, Engine, EngineConfig, ModelSource, Prompter, Turn};
 pub use error::{Error, ErrorKind, Result};

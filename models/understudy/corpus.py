@@ -697,11 +697,16 @@ def article(r: random.Random) -> tuple[list[tuple[str, str]], str, str]:
 
 @dataclass
 class Probe:
-    """One recall question: the text before the answer, the answer, hops and distance in words."""
+    """One recall question: the text before the answer, the answer, where the answer was told, wrong answers of the same list."""
 
     prompt: str
     answer: str
     hops: int
+    source: str
+    others: list[str]
+
+
+PAIR = re.compile(r"^(\w+)(?: = | -> |: | is )(\w+)$", re.MULTILINE)
 
 
 def recall(r: random.Random, pairs: int, asks: int, hops: int = 1, form: int | None = None) -> str:
@@ -710,6 +715,9 @@ def recall(r: random.Random, pairs: int, asks: int, hops: int = 1, form: int | N
     name = World(r).name()
     clerk = r.choice([f"You are {name}, a keeper of lists. You remember every pair.", f"You are {name}. You have a perfect memory.",
                       f"You are {name}, a clerk with a good memory. Answer with the word only."])
+    whole = r.random() < 0.4  # answer with the whole pair, or with the word only
+    if whole:
+        clerk = clerk.replace("with the word only", "with the whole pair") + r.choice(["", " You repeat the whole pair."])
     words = r.sample(WORDS, min(len(WORDS), pairs * 2))
     if len(words) < pairs * 2 or r.random() < 0.3:
         values = [str(r.randint(10, 99)) if r.random() < 0.3 else r.choice(WORDS) for _ in range(pairs)]
@@ -758,7 +766,8 @@ def recall(r: random.Random, pairs: int, asks: int, hops: int = 1, form: int | N
                 a = v + "."
         else:
             q = {0: (fmt or "").replace("{v}", "?").format(k=k), 1: f"What goes with the {k}?", 2: f"What is behind the {k}?", 3: f"{k} = ?"}[form]
-            a = f"{v}."
+            told = {0: fmt or "", 1: "The {k} goes with the {v}", 2: "Behind the {k} is the {v}", 3: "{k} = {v}"}[form]
+            a = told.format(k=k, v=v) + "." if whole else f"{v}."
         pending.append(f"{asker}: {q}" if r.random() < 0.7 else q)
         pending.append(f"[Your turn, {name}.]")
         out.append(user_turn(pending, a))
@@ -776,8 +785,11 @@ def recall_probes(seed: int, hops: int, count: int, pairs: int) -> list[Probe]:
         doc = recall(r, pairs, 1, hops, form=0)
         head, _, tail = doc.rpartition("<|im_start|>assistant\n")
         answer = tail.split("<|im_end|>")[0]
-        if "," not in answer:
-            probes.append(Probe(head + "<|im_start|>assistant\n", answer, hops))
+        if len(answer.split()) > 1:
+            continue
+        told = {m.group(2): m.group(0) for m in PAIR.finditer(head)}
+        others = [v + "." for v in told if v + "." != answer]
+        probes.append(Probe(head + "<|im_start|>assistant\n", answer, hops, told[answer[:-1]], r.sample(others, min(5, len(others)))))
     return probes
 
 

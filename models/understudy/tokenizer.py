@@ -1,6 +1,6 @@
 """The understudy's byte-level BPE tokenizer with the qwen2 pre-tokenizer, and the encoding of corpora to uint16 files.
 
-    python tokenizer.py --corpus corpus.txt --vocab 2048 --out tokenizer.json     # train
+    python tokenizer.py --corpus corpus.txt --vocab 2560 --out tokenizer.json     # train
     python tokenizer.py --encode corpus.txt --tokenizer tokenizer.json --out corpus.bin
 """
 
@@ -11,6 +11,8 @@ from pathlib import Path
 
 import numpy as np
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+
+from corpus import WORDS
 
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 QWEN2 = (
@@ -36,7 +38,8 @@ def train(corpus: Path, vocab: int) -> Tokenizer:
         show_progress=False,
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
     )
-    tok.train_from_iterator(text.split("\n\n"), trainer)
+    words = [" ".join(["", *WORDS]) + "\n" + "\n".join(WORDS)] * 4000  # so that recall answers are single tokens
+    tok.train_from_iterator(text.split("\n\n") + words, trainer)
     if tok.get_vocab_size() != vocab - len(SPECIAL):
         raise SystemExit(f"only {tok.get_vocab_size()} tokens learned")
     tok.add_special_tokens([AddedToken(s, special=True) for s in SPECIAL])
@@ -57,7 +60,7 @@ def encode(tok: Tokenizer, corpus: Path) -> np.ndarray:
 def main() -> None:
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--corpus", type=Path, help="train on this text")
-    p.add_argument("--vocab", type=int, default=2048)
+    p.add_argument("--vocab", type=int, default=2560)
     p.add_argument("--encode", type=Path, help="encode this text")
     p.add_argument("--tokenizer", type=Path)
     p.add_argument("--out", type=Path, required=True)

@@ -1,0 +1,100 @@
+//! A sequence's block table: which sealed blocks it is made of. Append, truncate, fork.
+
+use super::layout::BLOCK;
+use super::pool::BlockId;
+
+/// The sealed blocks of a sequence in order, each with the hash of all that it holds.
+#[derive(Debug, Default)]
+pub(crate) struct BlockTable {
+    entries: Vec<(BlockHash, BlockId)>,
+}
+
+/// Address of a sealed block: hash of the cache's identity and all ids up to the block's end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct BlockHash(pub(crate) [u8; 32]);
+
+impl BlockHash {
+    /// The root of all chains of one identity.
+    pub(crate) fn root(identity: &str) -> Self {
+        Self(blake3::derive_key("greenroom 2026 kv cache identity", identity.as_bytes()))
+    }
+
+    /// The address of the block of `ids` that follows the block at `self`.
+    pub(crate) fn then(self, ids: &[u32]) -> Self {
+        let mut hasher = blake3::Hasher::new_keyed(&self.0);
+        for id in ids {
+            hasher.update(&id.to_le_bytes());
+        }
+        Self(*hasher.finalize().as_bytes())
+    }
+
+    /// Addresses of all whole blocks of `ids`, starting at the root `self`.
+    pub(crate) fn chain(self, ids: &[u32]) -> Vec<Self> {
+        let next = |hash: &mut Self, block: &[u32]| {
+            *hash = hash.then(block);
+            Some(*hash)
+        };
+        ids.chunks_exact(BLOCK).scan(self, next).collect()
+    }
+
+    /// Lower-case hexadecimal.
+    pub(crate) fn hex(self) -> String {
+        blake3::Hash::from_bytes(self.0).to_hex().to_string()
+    }
+
+    /// Reads [`BlockHash::hex`].
+    pub(crate) fn from_hex(hex: &str) -> Option<Self> {
+        blake3::Hash::from_hex(hex).ok().map(|hash| Self(*hash.as_bytes()))
+    }
+}
+
+impl BlockTable {
+    /// Number of sealed blocks.
+    pub(crate) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Adds a block at the end.
+    pub(crate) fn push(&mut self, hash: BlockHash, id: BlockId) {
+        self.entries.push((hash, id));
+    }
+
+    /// Takes off all blocks from `n_blocks` on; the caller releases them.
+    pub(crate) fn truncate(&mut self, n_blocks: usize) -> Vec<BlockId> {
+        self.entries.drain(n_blocks.min(self.entries.len())..).map(|(_, id)| id).collect()
+    }
+
+    /// Ids in order.
+    pub(crate) fn ids(&self) -> impl Iterator<Item = BlockId> {
+        self.entries.iter().map(|(_, id)| *id)
+    }
+
+    /// Hashes in order.
+    pub(crate) fn hashes(&self) -> impl Iterator<Item = BlockHash> {
+        self.entries.iter().map(|(hash, _)| *hash)
+    }
+
+    /// The hash of the last block.
+    pub(crate) fn last_hash(&self) -> Option<BlockHash> {
+        self.entries.last().map(|(hash, _)| *hash)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_depends_on_identity_and_every_id_before() {
+        let ids: Vec<u32> = (0..600).collect();
+        let chain = BlockHash::root("a").chain(&ids);
+        assert_eq!(chain.len(), 2);
+        assert_eq!(chain, BlockHash::root("a").chain(&ids[..512]));
+        assert_ne!(chain[1], BlockHash::root("b").chain(&ids)[1]);
+        let mut other = ids.clone();
+        other[0] = 7;
+        assert_ne!(chain[1], BlockHash::root("a").chain(&other)[1]);
+        assert_eq!(BlockHash::from_hex(&chain[0].hex()), Some(chain[0]));
+        assert_eq!(BlockHash::from_hex("../x"), None);
+    }
+}

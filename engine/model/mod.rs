@@ -1,0 +1,12 @@
+//! The model: families as data, one decoder.
+//!
+//! [`spec`] reads a family's shape from the file, [`weights`] its tensors, [`ops`] are the kernels as candle custom ops
+//! (they hold weights, pool and block tables), [`decoder`] is the forward pass.
+
+pub(crate) mod decoder;
+pub(crate) mod ops;
+pub(crate) mod rope;
+pub(crate) mod spec;
+pub(crate) mod weights;
+
+pub(crate) use decoder::{Decoder, Span};

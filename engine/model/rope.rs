@@ -1,0 +1,99 @@
+//! Rotary embedding: the angles of each position, by the file's own parameters and scaling.
+
+use crate::gguf::Gguf;
+use crate::kernels::pointwise::RopePairs;
+use crate::{Error, Result};
+
+/// Frequencies of the rotary embedding.
+#[derive(Clone, Debug)]
+pub(crate) struct RopeSpec {
+    pub(crate) pairs: RopePairs,
+    /// Elements of a head that turn.
+    pub(crate) n_rot: usize,
+    /// Angle per position of each pair.
+    frequencies: Vec<f64>,
+    /// Length of the turned vectors (YaRN's attention factor; 1 otherwise).
+    magnitude: f64,
+}
+
+impl RopeSpec {
+    /// Reads base, scaling (`none`, `linear`, `yarn`) and per-pair factors (`rope_freqs.weight`: Llama 3.x).
+    pub(crate) fn from_gguf(
+        gguf: &Gguf,
+        family: &str,
+        pairs: RopePairs,
+        n_rot: usize,
+        head_dim: usize,
+    ) -> Result<Self> {
+        if n_rot % 2 != 0 || n_rot > head_dim {
+            return Err(gguf.error(format!("`{family}.rope.dimension_count` is {n_rot} in a head of {head_dim}")));
+        }
+        let float = |name: &str| gguf.float(&format!("{family}.rope.{name}"));
+        let base = f64::from(float("freq_base")?.unwrap_or(10_000.0));
+        let mut frequencies: Vec<f64> =
+            (0..n_rot / 2).map(|i| base.powf(-2.0 * i as f64 / n_rot as f64)).collect();
+        if gguf.has_tensor("rope_freqs.weight") {
+            let factors = super::weights::vector(gguf, "rope_freqs.weight", n_rot / 2)?;
+            frequencies.iter_mut().zip(factors).for_each(|(f, factor)| *f /= f64::from(factor));
+        }
+        let old_linear = float("scale_linear")?;
+        let factor = f64::from(float("scaling.factor")?.or(old_linear).unwrap_or(1.0));
+        let kind = gguf.text(&format!("{family}.rope.scaling.type"));
+        let mut magnitude = 1.0;
+        match kind.unwrap_or(if old_linear.is_some() { "linear" } else { "none" }) {
+            "none" => {}
+            "linear" => frequencies.iter_mut().for_each(|f| *f /= factor),
+            "yarn" => {
+                let key = format!("{family}.rope.scaling.original_context_length");
+                let original = gguf.int::<u32>(&key)?;
+                let original = original.ok_or_else(|| gguf.error(format!("`{key}` is missing, which YaRN needs")))?;
+                yarn(&mut frequencies, base, n_rot, factor, f64::from(original));
+                magnitude = 0.1 * factor.ln() + 1.0;
+                if let Some(attention) = float("scaling.attn_factor")? {
+                    magnitude *= f64::from(attention);
+                }
+            }
+            other => {
+                let found = format!("its rotary scaling is `{other}`; none, linear and yarn are served");
+                return Err(Error::model(format!("{}: {found}", gguf.name)));
+            }
+        }
+        Ok(Self { pairs, n_rot, frequencies, magnitude })
+    }
+
+    /// Cosines, then sines, of a position: `[n_rot]`.
+    pub(crate) fn table(&self, position: usize) -> Vec<f32> {
+        let angles = self.frequencies.iter().map(|f| position as f64 * f);
+        let cos = angles.clone().map(|a| (a.cos() * self.magnitude) as f32);
+        cos.chain(angles.map(|a| (a.sin() * self.magnitude) as f32)).collect()
+    }
+}
+
+/// YaRN (Peng et al. 2023, section 3.2): slow pairs are interpolated, fast ones left, a ramp between.
+/// beta_fast 32 and beta_slow 1, as the paper has them.
+fn yarn(frequencies: &mut [f64], base: f64, n_rot: usize, factor: f64, original: f64) {
+    let pair_of = |turns: f64| {
+        n_rot as f64 * (original / (turns * 2.0 * std::f64::consts::PI)).ln() / (2.0 * base.ln())
+    };
+    let low = pair_of(32.0).floor().max(0.0);
+    let high = pair_of(1.0).ceil().min(n_rot as f64 - 1.0);
+    for (i, f) in frequencies.iter_mut().enumerate() {
+        let ramp = ((i as f64 - low) / (high - low).max(0.001)).clamp(0.0, 1.0);
+        *f = *f / factor * ramp + *f * (1.0 - ramp);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn yarn_leaves_fast_pairs_and_slows_the_slow_ones() {
+        let plain: Vec<f64> = (0..32).map(|i| 10_000f64.powf(-2.0 * f64::from(i) / 64.0)).collect();
+        let mut scaled = plain.clone();
+        yarn(&mut scaled, 10_000.0, 64, 4.0, 4096.0);
+        assert_eq!(scaled[0], plain[0]);
+        assert!((scaled[31] - plain[31] / 4.0).abs() < 1e-12);
+        assert!(scaled.windows(2).all(|w| w[0] > w[1]));
+    }
+}

@@ -1,0 +1,119 @@
+//! Seeded sampling: from logits to a token. The n-th choice of a request depends on its seed and n alone.
+
+use crate::{Error, Result, Sampling};
+use candle_core::{Device, Tensor};
+use candle_transformers::utils::apply_repeat_penalty;
+
+/// Chooses the `index`-th token of a reply from `logits: [n_vocab]`; `before` are the tokens so far.
+pub(crate) fn choose(logits: &[f32], before: &[u32], index: usize, sampling: &Sampling) -> Result<u32> {
+    let logits = penalized(logits, before, sampling)?;
+    if sampling.temperature <= 0.0 {
+        return Ok(argmax(&logits));
+    }
+    let mut candidates: Vec<(u32, f32)> = (0..).zip(logits.iter().copied()).filter(|(_, x)| !x.is_nan()).collect();
+    // Ties are broken by id, so that the order is the same everywhere.
+    candidates.sort_unstable_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
+    if sampling.top_k > 0 {
+        candidates.truncate(sampling.top_k);
+    }
+    let Some(&(_, top)) = candidates.first() else { return Ok(0) };
+    let weight = |x: f32| (f64::from(x - top) / f64::from(sampling.temperature)).exp();
+    let mut weights: Vec<f64> = candidates.iter().map(|(_, x)| weight(*x)).collect();
+    let kept = weights.iter().take_while(|w| **w >= f64::from(sampling.min_p)).count().max(1);
+    weights.truncate(kept);
+    let total: f64 = weights.iter().sum();
+    let mut kept = 0;
+    let mut mass = 0.0;
+    while kept < weights.len() && (kept == 0 || mass < f64::from(sampling.top_p) * total) {
+        mass += weights[kept];
+        kept += 1;
+    }
+    let mut target = uniform(sampling.seed, index) * mass;
+    for (i, weight) in weights[..kept].iter().enumerate() {
+        target -= weight;
+        if target < 0.0 {
+            return Ok(candidates[i].0);
+        }
+    }
+    Ok(candidates[kept - 1].0)
+}
+
+/// The most likely token; the lowest id among equals.
+pub(crate) fn argmax(logits: &[f32]) -> u32 {
+    let best = (0u32..).zip(logits).fold((0, f32::NEG_INFINITY), |best, (id, x)| if *x > best.1 { (id, *x) } else { best });
+    best.0
+}
+
+/// Natural log-probability of `id` under `logits`.
+pub(crate) fn logprob(logits: &[f32], id: u32) -> f32 {
+    let max = f64::from(logits.iter().fold(f32::NEG_INFINITY, |m, x| m.max(*x)));
+    let sum: f64 = logits.iter().map(|x| (f64::from(*x) - max).exp()).sum();
+    (f64::from(logits[id as usize]) - max - sum.ln()) as f32
+}
+
+fn penalized(logits: &[f32], before: &[u32], sampling: &Sampling) -> Result<Vec<f32>> {
+    let recent = &before[before.len().saturating_sub(sampling.repetition_window)..];
+    if sampling.repetition_penalty == 1.0 || recent.is_empty() {
+        return Ok(logits.to_vec());
+    }
+    let penalized = Tensor::from_slice(logits, logits.len(), &Device::Cpu)
+        .and_then(|logits| apply_repeat_penalty(&logits, sampling.repetition_penalty, recent))
+        .and_then(|logits| logits.to_vec1());
+    penalized.map_err(|e| Error::request(format!("the repetition penalty can't be applied: {e}")))
+}
+
+/// A number in [0, 1): blake3 of seed and index, the same on every machine and in every version.
+fn uniform(seed: u64, index: usize) -> f64 {
+    let mut bytes = [0u8; 16];
+    bytes[..8].copy_from_slice(&seed.to_le_bytes());
+    bytes[8..].copy_from_slice(&(index as u64).to_le_bytes());
+    let hash = blake3::derive_key("greenroom 2026 sampling", &bytes);
+    let word = u64::from_le_bytes(hash[..8].try_into().expect("8 bytes"));
+    (word >> 11) as f64 / (1u64 << 53) as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rate(sampling: &Sampling, logits: &[f32], id: u32) -> f64 {
+        let n = 4000;
+        let hits = (0..n).filter(|i| choose(logits, &[], *i, sampling).expect("a choice") == id).count();
+        hits as f64 / n as f64
+    }
+
+    #[test]
+    fn choices_follow_the_distribution_and_repeat_with_the_seed() {
+        let logits = [0.0, 2f32.ln(), f32::NEG_INFINITY, 0.0];
+        let plain = Sampling { temperature: 1.0, seed: 3, ..Sampling::default() };
+        assert!((rate(&plain, &logits, 1) - 0.5).abs() < 0.03);
+        assert!((rate(&plain, &logits, 3) - 0.25).abs() < 0.03);
+        assert_eq!(rate(&plain, &logits, 2), 0.0);
+        let draw = |seed| -> Vec<u32> {
+            let sampling = Sampling { seed, ..plain.clone() };
+            (0..40).map(|i| choose(&logits, &[], i, &sampling).expect("a choice")).collect()
+        };
+        assert_eq!(draw(5), draw(5));
+        assert_ne!(draw(5), draw(6));
+    }
+
+    #[test]
+    fn filters_keep_what_they_should() {
+        let logits = [3.0, 2.0, 1.0, 0.0];
+        let base = Sampling { temperature: 1.0, ..Sampling::default() };
+        assert_eq!(rate(&Sampling { top_k: 1, ..base.clone() }, &logits, 0), 1.0);
+        assert_eq!(rate(&Sampling { top_p: 0.6, ..base.clone() }, &logits, 0), 1.0);
+        assert_eq!(rate(&Sampling { min_p: 0.5, ..base.clone() }, &logits, 0), 1.0);
+        assert!(rate(&Sampling { min_p: 0.3, ..base.clone() }, &logits, 1) > 0.2);
+        assert_eq!(rate(&Sampling { temperature: 0.0, ..base.clone() }, &logits, 0), 1.0);
+        let penalty = Sampling { temperature: 0.0, repetition_penalty: 2.0, ..base };
+        assert_eq!(choose(&logits, &[0], 0, &penalty).expect("a choice"), 1);
+    }
+
+    #[test]
+    fn logprobs_sum_to_one() {
+        let logits = [3.0, -2.0, 1.0, 0.5];
+        let sum: f32 = (0..4).map(|id| logprob(&logits, id).exp()).sum();
+        assert!((sum - 1.0).abs() < 1e-6);
+    }
+}
