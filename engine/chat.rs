@@ -175,7 +175,9 @@ impl Segments<'_> {
             ReplyContent::Ids(ids) => {
                 if let Some(id) = ids.iter().find(|id| **id as usize >= self.tokenizer.n_vocab()) {
                     let n = self.tokenizer.n_vocab();
-                    let found = format!("a reply holds token {id}; the vocabulary has {n}: was it recorded with another model?");
+                    let found = format!(
+                        "a reply holds token {id}; the vocabulary has {n}: was it recorded with another model?"
+                    );
                     return Err(Error::request(found));
                 }
                 self.push(SegmentKind::Reply, &self.tokenizer.decode(ids), ids.to_vec(), false);
@@ -311,7 +313,8 @@ fn spaced(value: &serde_json::Value) -> String {
             format!("[{}]", items.iter().map(spaced).collect::<Vec<_>>().join(", "))
         }
         serde_json::Value::Object(map) => {
-            let item = |(k, v): (&String, &serde_json::Value)| format!("{}: {}", serde_json::json!(k), spaced(v));
+            let item =
+                |(k, v): (&String, &serde_json::Value)| format!("{}: {}", serde_json::json!(k), spaced(v));
             format!("{{{}}}", map.iter().map(item).collect::<Vec<_>>().join(", "))
         }
         scalar => scalar.to_string(),
@@ -327,7 +330,8 @@ fn audit(
 ) -> Vec<String> {
     let mut found = Vec::new();
     if with_system.is_none() {
-        found.push("it takes no system message: the system text is put before the first user text".to_owned());
+        found
+            .push("it takes no system message: the system text is put before the first user text".to_owned());
     }
     let contents: Vec<String> = (10..21).map(placeholder).collect();
     let mut messages = Vec::new();
@@ -359,14 +363,18 @@ fn audit(
             let moved = with_system.is_some() && whole.find(&contents[0]) != read.find(&contents[0]);
             let at = crate::prefix::first_difference(&whole, &read);
             found.push(match moved {
-                true => "it moves the system text with every turn: here it stays where it was first read".to_owned(),
-                false => format!("it rewrites history (from character {at} of five turns on): here nothing is rewritten"),
+                true => "it moves the system text with every turn: here it stays where it was first read"
+                    .to_owned(),
+                false => format!(
+                    "it rewrites history (from character {at} of five turns on): here nothing is rewritten"
+                ),
             });
         }
         Ok(_) => {}
     }
     let drops = |content: &str, kept: &str| {
-        let messages = [("user", "a"), ("assistant", content), ("user", "b"), ("assistant", "c"), ("user", "d")];
+        let messages =
+            [("user", "a"), ("assistant", content), ("user", "b"), ("assistant", "c"), ("user", "d")];
         renderer.render(&messages).is_ok_and(|text| !text.contains(kept))
     };
     if drops("<think>\u{e000}why\u{e001}</think>x", "\u{e000}why\u{e001}") {

@@ -1,15 +1,28 @@
-//! The engine's front.
-use crate::{Completion, Conversation, Error, ErrorKind, Event, KvFormat, ModelInfo, Request, Result, SessionKey, TokenScore};
-use std::path::{Path, PathBuf};
+//! The engine's front: opening a model, submitting turns, and reading what came of them.
 
-/// Where a model comes from.
-#[derive(Clone, Debug)]
-pub enum ModelSource {
-    /// A GGUF file, memory-mapped.
-    Path(PathBuf),
-    /// A GGUF compiled into the program; the name is used in messages.
-    Bundled(&'static str, &'static [u8]),
-}
+use crate::chat::Chat;
+use crate::gguf::Gguf;
+use crate::kernels::{Isa, NUMERICS};
+use crate::kv::store::manifest::Identity;
+use crate::kv::store::{STORE_VERSION, Store};
+use crate::kv::table::BlockHash;
+use crate::memory::Memory;
+use crate::model::Decoder;
+use crate::model::spec::DecoderSpec;
+use crate::prefix::flatten;
+use crate::session::CacheContext;
+use crate::tokenizer::Tokenizer;
+use crate::worker::{Command, Worker};
+use crate::{
+    Completion, Conversation, Error, ErrorKind, Event, KvFormat, ModelInfo, ModelSource, Request, Result,
+    SessionKey, TokenScore,
+};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+use tokio::sync::oneshot;
 
 /// How an engine is set up.
 #[derive(Clone, Debug)]
@@ -24,129 +37,267 @@ pub struct EngineConfig {
     pub cache_memory: u64,
     /// Threads (default: all cores).
     pub threads: Option<usize>,
+    /// Prompt tokens of one pass, at most: a longer prompt is read in chunks, between which others decode.
+    pub prefill_chunk: usize,
+}
+
+impl EngineConfig {
+    /// A model with everything else at its default: 4-bit cache, nothing on disk, 1 GiB of cache in memory, all cores.
+    pub fn new(model: ModelSource) -> Self {
+        let (kv, cache_memory, prefill_chunk) = (KvFormat::Q4, 1 << 30, 256);
+        Self { model, kv, cache_dir: None, cache_memory, threads: None, prefill_chunk }
+    }
 }
 
 /// A model and the memories of its sessions, on a thread of its own.
-pub struct Engine {}
+pub struct Engine {
+    info: ModelInfo,
+    tokenizer: Arc<Tokenizer>,
+    commands: Option<Sender<Command>>,
+    thread: Option<std::thread::JoinHandle<()>>,
+    next_id: AtomicU64,
+}
 
 /// A running turn: receive its events, then commit.
-pub struct Turn {}
+pub struct Turn {
+    id: u64,
+    events: UnboundedReceiver<Event>,
+    commands: Sender<Command>,
+    committed: bool,
+}
 
 /// Tokenizer and chat template of a model without its weights: for `check`, which counts tokens.
-pub struct Prompter {}
+pub struct Prompter {
+    info: ModelInfo,
+    tokenizer: Tokenizer,
+    chat: Chat,
+}
 
 impl Engine {
-    /// Opens a model. `on_progress(done, total)` is told of bytes converted at load, if any.
-    pub fn open(_config: EngineConfig, _on_progress: &mut dyn FnMut(u64, u64)) -> Result<Self> {
-        Err(Error::new(ErrorKind::Model, "skeleton"))
+    /// Opens a model. `on_progress(done, total)` is told of layers loaded.
+    ///
+    /// # Errors
+    /// The model can't be served, or the cache folder can't be used.
+    pub fn open(config: EngineConfig, on_progress: &mut dyn FnMut(u64, u64)) -> Result<Self> {
+        let Parts { gguf, tokenizer, chat, info } = Parts::open(&config.model)?;
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let pool = rayon::ThreadPoolBuilder::new()
+            .num_threads(config.threads.unwrap_or(cores).max(1))
+            .thread_name(|i| format!("greenroom-{i}"))
+            .build()
+            .map_err(|e| Error::new(ErrorKind::Closed, format!("threads can't be started: {e}")))?;
+        let isa = Isa::detect();
+        let decoder = Decoder::load(&gguf, config.kv, isa, on_progress)?;
+        if decoder.n_vocab() < tokenizer.n_vocab() {
+            let (rows, tokens) = (decoder.n_vocab(), tokenizer.n_vocab());
+            return Err(
+                gguf.error(format!("its vocabulary has {tokens} tokens, its output only {rows} rows"))
+            );
+        }
+        let identity = Identity {
+            model_name: info.name.clone(),
+            model: info.identity.clone(),
+            layout: decoder.layout.describe(),
+            numerics: NUMERICS.to_owned(),
+            store: STORE_VERSION,
+            salt: String::new(),
+        };
+        let root = BlockHash::root(&identity.text());
+        let context = CacheContext { layout: decoder.layout.clone(), identity, root };
+        let store = config.cache_dir.as_deref().map(Store::open).transpose()?;
+        let memory = Memory::new(context, store, config.cache_memory);
+        let tokenizer = Arc::new(tokenizer);
+        let worker = Worker::new(decoder, tokenizer.clone(), Arc::new(chat), memory, config.prefill_chunk);
+        let (commands, receiver) = channel();
+        let thread = start(pool, worker, receiver)?;
+        Ok(Self {
+            info,
+            tokenizer,
+            commands: Some(commands),
+            thread: Some(thread),
+            next_id: AtomicU64::new(0),
+        })
     }
 
     /// What the model is.
     pub fn model(&self) -> &ModelInfo {
-        unreachable!()
+        &self.info
     }
 
-    /// Starts a turn. Requests of one session are served in order; different sessions share batches.
-    pub fn submit(&self, _request: Request) -> Result<Turn> {
-        Err(Error::new(ErrorKind::Model, "skeleton"))
+    /// Starts a turn. Requests of one session are served in order; different sessions share passes.
+    ///
+    /// # Errors
+    /// The engine's thread has ended.
+    pub fn submit(&self, request: Request) -> Result<Turn> {
+        let id = self.next_id.fetch_add(1, Ordering::Relaxed);
+        let (sender, events) = unbounded_channel();
+        let commands = self.commands.clone().ok_or_else(closed)?;
+        let command = Command::Turn { id, request: Box::new(request), events: sender };
+        commands.send(command).map_err(|_| closed())?;
+        Ok(Turn { id, events, commands, committed: false })
     }
 
     /// Drops a session's memory from RAM (an ephemeral agent at its phase's end). Its files, if any, stay.
-    pub fn forget(&self, _session: &SessionKey) {}
+    pub fn forget(&self, session: &SessionKey) {
+        if let Some(commands) = &self.commands {
+            let _ = commands.send(Command::Forget { session: session.clone() });
+        }
+    }
 
-    /// Log-probabilities of `ids` (teacher forcing) from an empty cache, chunk by chunk.
-    pub fn score(&self, _ids: &[u32], _on_score: &mut dyn FnMut(TokenScore)) -> Result<()> {
-        Err(Error::new(ErrorKind::Model, "skeleton"))
+    /// Log-probabilities of `ids` (teacher forcing) from an empty cache, in order.
+    ///
+    /// # Errors
+    /// An id outside the vocabulary, or more ids than the context holds.
+    pub fn score(&self, ids: &[u32], on_score: &mut dyn FnMut(TokenScore)) -> Result<()> {
+        let (scores, receiver) = channel();
+        let commands = self.commands.as_ref().ok_or_else(closed)?;
+        commands.send(Command::Score { ids: ids.to_vec(), scores }).map_err(|_| closed())?;
+        receiver.into_iter().try_for_each(|score| score.map(&mut *on_score))
     }
 
     /// Ids of a text as a message (special tokens are never recognised in it).
-    pub fn encode(&self, _text: &str) -> Result<Vec<u32>> {
-        Err(Error::new(ErrorKind::Model, "skeleton"))
+    ///
+    /// # Errors
+    /// The tokenizer can't encode it.
+    pub fn encode(&self, text: &str) -> Result<Vec<u32>> {
+        self.tokenizer.encode_message(text)
+    }
+}
+
+impl Drop for Engine {
+    /// Waits until the thread has ended, so that the cache folder is free again.
+    fn drop(&mut self) {
+        self.commands = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
     }
 }
 
 impl Turn {
     /// The next event; `None` after the last one.
     pub async fn next(&mut self) -> Option<Event> {
-        None
+        self.events.recv().await
+    }
+
+    /// [`Turn::next`] for callers without an async runtime.
+    pub fn blocking_next(&mut self) -> Option<Event> {
+        self.events.blocking_recv()
     }
 
     /// Lets the engine write the session's manifest, and waits until it has: call it once the turn's own
     /// record (the transcript line) is on disk. A turn dropped without it leaves the stored session as it was
     /// before the turn, while the one in memory goes on. The completion comes back with the final account.
+    ///
+    /// # Errors
+    /// The turn has not ended, or the manifest can't be written.
     pub async fn commit(self) -> Result<Box<Completion>> {
-        Err(Error::new(ErrorKind::Model, "skeleton"))
+        self.request_commit()?.await.map_err(|_| closed())?
+    }
+
+    /// [`Turn::commit`] for callers without an async runtime.
+    ///
+    /// # Errors
+    /// As [`Turn::commit`].
+    pub fn blocking_commit(self) -> Result<Box<Completion>> {
+        self.request_commit()?.blocking_recv().map_err(|_| closed())?
+    }
+
+    fn request_commit(mut self) -> Result<oneshot::Receiver<Result<Box<Completion>>>> {
+        self.committed = true;
+        let (answer, receiver) = oneshot::channel();
+        self.commands.send(Command::Commit { id: self.id, answer }).map_err(|_| closed())?;
+        Ok(receiver)
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        if !self.committed {
+            let _ = self.commands.send(Command::Abandon { id: self.id });
+        }
     }
 }
 
 impl Prompter {
     /// Reads a model's metadata and tokenizer.
-    pub fn open(_model: &ModelSource) -> Result<Self> {
-        Err(Error::new(ErrorKind::Model, "skeleton"))
+    ///
+    /// # Errors
+    /// The model can't be served.
+    pub fn open(model: &ModelSource) -> Result<Self> {
+        let Parts { tokenizer, chat, info, .. } = Parts::open(model)?;
+        Ok(Self { info, tokenizer, chat })
     }
 
     /// What the model is.
     pub fn model(&self) -> &ModelInfo {
-        unreachable!()
+        &self.info
     }
 
     /// Tokens of a text as message text.
-    pub fn count(&self, _text: &str) -> usize {
-        0
+    pub fn count(&self, text: &str) -> usize {
+        self.tokenizer.encode_message(text).map_or(0, |ids| ids.len())
     }
 
     /// Tokens of the whole rendered prompt of a conversation, templates included.
-    pub fn prompt_tokens(&self, _conversation: &Conversation) -> Result<usize> {
-        Ok(0)
+    ///
+    /// # Errors
+    /// A text can't be tokenized.
+    pub fn prompt_tokens(&self, conversation: &Conversation) -> Result<usize> {
+        Ok(flatten(&self.chat.prompt(conversation, &self.tokenizer)?).len())
     }
 }
 
-/// Lists and removes what a cache folder holds.
-pub mod cache {
-    use super::*;
+/// What engine and prompter both read from a model file.
+struct Parts {
+    gguf: Arc<Gguf>,
+    tokenizer: Tokenizer,
+    chat: Chat,
+    info: ModelInfo,
+}
 
-    /// One stored session.
-    #[derive(Clone, Debug)]
-    pub struct Entry {
-        /// Hash that names its manifest.
-        pub id: String,
-        /// The run and agent, as given by their owner.
-        pub session: SessionKey,
-        /// Name of the model.
-        pub model: String,
-        /// KV format.
-        pub format: String,
-        /// Tokens held.
-        pub tokens: usize,
-        /// Bytes of its blocks and tail.
-        pub bytes: u64,
-        /// Bytes of them that other sessions use too.
-        pub shared_bytes: u64,
-        /// Seconds since the epoch of its last save.
-        pub saved_at: u64,
+impl Parts {
+    fn open(source: &ModelSource) -> Result<Self> {
+        let gguf = Arc::new(Gguf::open(source)?);
+        let spec = DecoderSpec::from_gguf(&gguf)?;
+        let tokenizer = Tokenizer::from_gguf(&gguf)?;
+        let chat = Chat::new(gguf.text("tokenizer.chat_template"), &tokenizer)?;
+        let n_params = gguf.tensors().map(|(_, t)| t.shape.iter().map(|d| *d as u64).product::<u64>()).sum();
+        let per_token = |format| spec.kv_layout(format).sealed_bytes() as f64;
+        let info = ModelInfo {
+            name: gguf.text("general.name").unwrap_or(&gguf.name).to_owned(),
+            family: spec.family.to_owned(),
+            identity: blake3::Hasher::new().update_rayon(gguf.bytes()).finalize().to_hex().to_string(),
+            numerics: NUMERICS.to_owned(),
+            n_layers: spec.n_layers,
+            d_model: spec.d_model,
+            n_heads: spec.n_heads,
+            n_kv_heads: spec.n_kv_heads,
+            head_dim: spec.head_dim,
+            n_vocab: tokenizer.n_vocab(),
+            context_length: spec.context_length,
+            n_params,
+            file_bytes: gguf.bytes().len() as u64,
+            kv_bytes_per_token: [KvFormat::F16, KvFormat::Q8, KvFormat::Q4].map(per_token),
+            template_audit: chat.audit().to_vec(),
+        };
+        Ok(Self { gguf, tokenizer, chat, info })
     }
+}
 
-    /// What `verify` found wrong, a line each, and how many files it read.
-    #[derive(Clone, Debug, Default)]
-    pub struct Verdict {
-        /// Files read.
-        pub files: usize,
-        /// Damaged or missing things, in words.
-        pub problems: Vec<String>,
-    }
+/// Runs the worker inside the pool: its kernels and candle's own loops then share the pool's threads.
+fn start(
+    pool: rayon::ThreadPool,
+    worker: Worker,
+    commands: Receiver<Command>,
+) -> Result<std::thread::JoinHandle<()>> {
+    let thread = std::thread::Builder::new().name("greenroom-engine".to_owned());
+    let body = move || pool.install(move || worker.run(&commands));
+    thread
+        .spawn(body)
+        .map_err(|e| Error::new(ErrorKind::Closed, format!("the engine's thread can't be started: {e}")))
+}
 
-    /// All sessions of a folder.
-    pub fn list(_dir: &Path) -> Result<Vec<Entry>> {
-        Ok(Vec::new())
-    }
-
-    /// Removes sessions by id prefix, run or agent; blocks go with their last owner. Returns (sessions, bytes).
-    pub fn remove(_dir: &Path, _select: &dyn Fn(&Entry) -> bool) -> Result<(usize, u64)> {
-        Ok((0, 0))
-    }
-
-    /// Reads every file and checks every checksum.
-    pub fn verify(_dir: &Path) -> Result<Verdict> {
-        Ok(Verdict::default())
-    }
+fn closed() -> Error {
+    Error::new(ErrorKind::Closed, "the engine has ended")
 }

@@ -110,7 +110,8 @@ impl Gguf {
         // SAFETY: the map is read-only. Another process could still truncate or change the file under us,
         // as with every mapped model file; that is the one case in which reads of it could fault.
         let map = unsafe { memmap2::Mmap::map(&file) }.map_err(|e| wrong("map", e))?;
-        let name = path.file_name().map_or_else(|| path.display().to_string(), |n| n.to_string_lossy().into());
+        let name =
+            path.file_name().map_or_else(|| path.display().to_string(), |n| n.to_string_lossy().into());
         Self::parse(name, Bytes::Mapped(map))
     }
 
@@ -121,7 +122,8 @@ impl Gguf {
         }
         let version = reader.u32("version")?;
         if !(2..=3).contains(&version) {
-            let found = format!("GGUF version {version} found, 2 or 3 expected (big-endian files are not read)");
+            let found =
+                format!("GGUF version {version} found, 2 or 3 expected (big-endian files are not read)");
             return Err(reader.broken(&found));
         }
         let n_tensors = reader.u64("tensor count")?;
@@ -189,8 +191,9 @@ impl Gguf {
         let n = info.shape.iter().try_fold(1usize, |n, d| n.checked_mul(*d));
         let row = info.shape.last().copied().unwrap_or(0);
         let bytes = n.filter(|_| row % per_block == 0).and_then(|n| (n / per_block).checked_mul(block_bytes));
-        let bytes =
-            bytes.ok_or_else(|| self.error(format!("tensor `{name}`: shape {:?} is not possible in {kind}", info.shape)))?;
+        let bytes = bytes.ok_or_else(|| {
+            self.error(format!("tensor `{name}`: shape {:?} is not possible in {kind}", info.shape))
+        })?;
         let range = usize::try_from(info.offset).ok().and_then(|offset| {
             let start = self.data_start.checked_add(offset)?;
             Some(start..start.checked_add(bytes)?)
@@ -278,7 +281,10 @@ const MAX_DEPTH: usize = 4;
 
 impl<'a> Reader<'a> {
     fn broken(&self, what: &str) -> Error {
-        Error::model(format!("{} is not a GGUF file that can be read: {what} (at byte {})", self.name, self.at))
+        Error::model(format!(
+            "{} is not a GGUF file that can be read: {what} (at byte {})",
+            self.name, self.at
+        ))
     }
 
     fn take(&mut self, n: usize, what: &str) -> Result<&'a [u8]> {
@@ -344,12 +350,17 @@ impl<'a> Reader<'a> {
         let name = self.string("tensor name")?;
         let n_dims = self.u32(&name)?;
         if n_dims > 4 {
-            return Err(self.broken(&format!("tensor `{name}` has {n_dims} dimensions; at most 4 are possible")));
+            return Err(
+                self.broken(&format!("tensor `{name}` has {n_dims} dimensions; at most 4 are possible"))
+            );
         }
         let mut shape = Vec::new();
         for _ in 0..n_dims {
             let dim = self.u64(&name)?;
-            shape.push(usize::try_from(dim).map_err(|_| self.broken(&format!("tensor `{name}` has a side of {dim}")))?);
+            shape.push(
+                usize::try_from(dim)
+                    .map_err(|_| self.broken(&format!("tensor `{name}` has a side of {dim}")))?,
+            );
         }
         shape.reverse();
         let kind = TensorType(self.u32(&name)?);

@@ -6,12 +6,17 @@
 //! the same logits on one machine and build. No tensor type leaves this crate.
 #![deny(unsafe_op_in_unsafe_fn)]
 
-mod engine;
 mod chat;
+mod engine;
 mod error;
+#[cfg(test)]
+mod exactness;
+#[cfg(any(test, feature = "fixtures"))]
+pub mod fixtures;
 mod gguf;
 mod kernels;
 mod kv;
+mod memory;
 mod model;
 mod prefix;
 mod quant;
@@ -19,8 +24,19 @@ mod reply;
 mod request;
 mod sampler;
 mod schedule;
+mod session;
+#[cfg(test)]
+mod texts;
 mod tokenizer;
+mod turn;
+mod worker;
 
-pub use engine::{cache, Engine, EngineConfig, ModelSource, Prompter, Turn};
+pub use engine::{Engine, EngineConfig, Prompter, Turn};
 pub use error::{Error, ErrorKind, Result};
+pub use kernels::Isa;
 pub use request::*;
+
+/// Lists, removes and verifies what a cache folder holds.
+pub mod cache {
+    pub use crate::kv::store::inventory::{Entry, Verdict, list, remove, verify};
+}

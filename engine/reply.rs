@@ -54,7 +54,8 @@ impl Reply {
                 certain = certain.min(self.bytes.len() - n);
             }
         }
-        self.stream_to(whole_characters(&self.bytes[..certain]))
+        let n = self.tokens_before(certain);
+        self.stream_to(n.checked_sub(1).map_or(0, |last| self.ends[last]))
     }
 
     /// Ends the reply: an incomplete character is cut. What was not streamed yet comes back.
@@ -77,12 +78,17 @@ impl Reply {
         Some(text)
     }
 
-    /// Keeps the tokens that end at or before a byte, as far as they end with a whole character.
-    fn cut_at(&mut self, byte: usize) {
+    /// How many tokens end at or before a byte, the last of them with a whole character: a cut there keeps these.
+    fn tokens_before(&self, byte: usize) -> usize {
         let mut n = self.ends.partition_point(|end| *end <= byte);
         while n > 0 && whole_characters(&self.bytes[..self.ends[n - 1]]) < self.ends[n - 1] {
             n -= 1;
         }
+        n
+    }
+
+    fn cut_at(&mut self, byte: usize) {
+        let n = self.tokens_before(byte);
         self.ids.truncate(n);
         self.ends.truncate(n);
         self.bytes.truncate(self.ends.last().copied().unwrap_or(0));

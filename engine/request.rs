@@ -2,7 +2,17 @@
 //!
 //! A [`Request`] asks for one reply of one agent; [`Event`]s stream back and end with a [`Completion`].
 
+use std::path::PathBuf;
 use std::sync::Arc;
+
+/// Where a model comes from.
+#[derive(Clone, Debug)]
+pub enum ModelSource {
+    /// A GGUF file, memory-mapped.
+    Path(PathBuf),
+    /// A GGUF compiled into the program; the name is used in messages.
+    Bundled(&'static str, &'static [u8]),
+}
 
 /// Names one sequence's memory: an agent of a run. Both are free text; the store only ever sees their hash.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

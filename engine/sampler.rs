@@ -10,7 +10,8 @@ pub(crate) fn choose(logits: &[f32], before: &[u32], index: usize, sampling: &Sa
     if sampling.temperature <= 0.0 {
         return Ok(argmax(&logits));
     }
-    let mut candidates: Vec<(u32, f32)> = (0..).zip(logits.iter().copied()).filter(|(_, x)| !x.is_nan()).collect();
+    let mut candidates: Vec<(u32, f32)> =
+        (0..).zip(logits.iter().copied()).filter(|(_, x)| !x.is_nan()).collect();
     // Ties are broken by id, so that the order is the same everywhere.
     candidates.sort_unstable_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
     if sampling.top_k > 0 {
@@ -40,7 +41,9 @@ pub(crate) fn choose(logits: &[f32], before: &[u32], index: usize, sampling: &Sa
 
 /// The most likely token; the lowest id among equals.
 pub(crate) fn argmax(logits: &[f32]) -> u32 {
-    let best = (0u32..).zip(logits).fold((0, f32::NEG_INFINITY), |best, (id, x)| if *x > best.1 { (id, *x) } else { best });
+    let best = (0u32..)
+        .zip(logits)
+        .fold((0, f32::NEG_INFINITY), |best, (id, x)| if *x > best.1 { (id, *x) } else { best });
     best.0
 }
 

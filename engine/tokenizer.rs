@@ -67,7 +67,8 @@ impl Tokenizer {
         match gguf.text("tokenizer.ggml.model") {
             Some("gpt2") => {}
             Some(other) => {
-                let found = format!("its tokenizer is of the kind `{other}`; byte-level BPE (`gpt2`) is served");
+                let found =
+                    format!("its tokenizer is of the kind `{other}`; byte-level BPE (`gpt2`) is served");
                 return Err(gguf.error(found));
             }
             None => return Err(gguf.error("it holds no tokenizer (`tokenizer.ggml.model` is missing)")),
@@ -86,7 +87,8 @@ impl Tokenizer {
         // Types 3 and 4 of ggml: control tokens, and user-defined ones (`<think>`).
         let added = tokens.iter().zip(&types).filter(|(_, t)| matches!(t, 3 | 4));
         let (control, defined): (Vec<_>, Vec<_>) = added.partition(|(_, t)| **t == 3);
-        let token = |(text, kind): (&String, &u32)| AddedToken::from(text.clone(), *kind == 3).normalized(false);
+        let token =
+            |(text, kind): (&String, &u32)| AddedToken::from(text.clone(), *kind == 3).normalized(false);
         template.add_special_tokens(control.iter().copied().map(token)).map_err(|e| unusable(gguf, e))?;
         template.add_tokens(defined.into_iter().map(token)).map_err(|e| unusable(gguf, e))?;
         let id = |text: &str| tokens.iter().position(|t| t == text).map(|id| id as u32);
@@ -163,7 +165,8 @@ fn encode(tokenizer: &tokenizers::Tokenizer, text: &str) -> Result<Vec<u32>> {
 
 fn bpe(gguf: &Gguf, tokens: &[String], merges: &[String]) -> Result<tokenizers::Tokenizer> {
     let pre = gguf.text("tokenizer.ggml.pre").unwrap_or("default");
-    let Some((_, pattern, ignore_merges)) = PRE_TOKENIZERS.iter().find(|(names, ..)| names.contains(&pre)) else {
+    let Some((_, pattern, ignore_merges)) = PRE_TOKENIZERS.iter().find(|(names, ..)| names.contains(&pre))
+    else {
         let known: Vec<_> = PRE_TOKENIZERS.iter().flat_map(|(names, ..)| names.iter().copied()).collect();
         let found = format!("its pre-tokenizer is `{pre}`; those served are {}", known.join(", "));
         return Err(gguf.error(found));
@@ -176,7 +179,8 @@ fn bpe(gguf: &Gguf, tokens: &[String], merges: &[String]) -> Result<tokenizers::
     let model = BPE::builder().vocab_and_merges(vocab, merges).ignore_merges(*ignore_merges).build();
     let mut tokenizer = tokenizers::Tokenizer::new(model.map_err(|e| unusable(gguf, e))?);
     let pattern = SplitPattern::Regex((*pattern).to_owned());
-    let split = Split::new(pattern, SplitDelimiterBehavior::Isolated, false).map_err(|e| unusable(gguf, e))?;
+    let split =
+        Split::new(pattern, SplitDelimiterBehavior::Isolated, false).map_err(|e| unusable(gguf, e))?;
     tokenizer.with_pre_tokenizer(Some(Sequence::new(vec![
         PreTokenizerWrapper::Split(split),
         PreTokenizerWrapper::ByteLevel(ByteLevel::new(false, false, false)),

@@ -28,7 +28,7 @@ mod scalar;
 use half::f16;
 
 /// Name and version of the kernels' contract: part of every cache's identity and of every transcript.
-pub const NUMERICS: &str = "lanes16/1";
+pub(crate) const NUMERICS: &str = "lanes16/1";
 
 /// An instruction set that the kernels are compiled for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

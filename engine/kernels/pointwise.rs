@@ -60,29 +60,18 @@ impl Kernel for SwiGlu<'_> {
     }
 }
 
-/// Which elements of a head turn together.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum RopePairs {
-    /// `(2i, 2i + 1)`: llama files from llama.cpp's converter ("NORM").
-    Adjacent,
-    /// `(i, i + n/2)`: most other families ("NEOX").
-    Halves,
-}
-
-/// Rotary embedding (Su et al. 2021) of `x: [n_rows, n_heads, head_dim]`, in place.
+/// Rotary embedding (Su et al. 2021) of `x: [n_rows, n_heads, head_dim]`, in place; the pairs that turn together are
+/// `(2i, 2i + 1)`, as llama.cpp's converter lays llama's heads out ("NORM").
 ///
 /// `tables[r]` holds the cosines and then the sines of row r's position, `n_rot / 2` each; elements from `n_rot`
 /// on pass through.
-pub(crate) fn rope(x: &mut [f32], head_dim: usize, n_rot: usize, pairs: RopePairs, tables: &[&[f32]]) {
+pub(crate) fn rope(x: &mut [f32], head_dim: usize, n_rot: usize, tables: &[&[f32]]) {
     let per_row = x.len() / tables.len();
     x.par_chunks_mut(per_row).zip(tables).for_each(|(row, table)| {
         let (cos, sin) = table.split_at(n_rot / 2);
         for head in row.chunks_exact_mut(head_dim) {
             for i in 0..n_rot / 2 {
-                let (a, b) = match pairs {
-                    RopePairs::Adjacent => (2 * i, 2 * i + 1),
-                    RopePairs::Halves => (i, i + n_rot / 2),
-                };
+                let (a, b) = (2 * i, 2 * i + 1);
                 let (x, y) = (head[a], head[b]);
                 head[a] = x * cos[i] - y * sin[i];
                 head[b] = x * sin[i] + y * cos[i];
@@ -155,7 +144,10 @@ mod tests {
             let x = wave(3 * head_dim);
             let mut y = x.clone();
             hadamard(Isa::Scalar, &mut y, head_dim);
-            assert!(x.iter().zip(&y).any(|(a, b)| (a - b).abs() > 0.1), "head_dim {head_dim}: nothing turned");
+            assert!(
+                x.iter().zip(&y).any(|(a, b)| (a - b).abs() > 0.1),
+                "head_dim {head_dim}: nothing turned"
+            );
             let norm = |v: &[f32]| v.iter().map(|x| x * x).sum::<f32>();
             assert!((norm(&x) / norm(&y) - 1.0).abs() < 1e-5, "head_dim {head_dim}: length changed");
             for isa in Isa::available() {
@@ -164,7 +156,10 @@ mod tests {
                 assert_eq!(same, y, "{} differs from scalar", isa.name());
             }
             hadamard(Isa::Scalar, &mut y, head_dim);
-            assert!(x.iter().zip(&y).all(|(a, b)| (a - b).abs() < 1e-5), "head_dim {head_dim}: not its inverse");
+            assert!(
+                x.iter().zip(&y).all(|(a, b)| (a - b).abs() < 1e-5),
+                "head_dim {head_dim}: not its inverse"
+            );
         }
     }
 
@@ -197,11 +192,8 @@ mod tests {
     #[test]
     fn rope_turns_pairs_by_their_angle() {
         let table: Vec<f32> = [0.3f32.cos(), 1.0, 0.3f32.sin(), 0.0].to_vec();
-        let mut adjacent = vec![1.0, 0.0, 2.0, 3.0, 9.0];
-        rope(&mut adjacent, 5, 4, RopePairs::Adjacent, &[&table]);
-        assert_eq!(adjacent, [0.3f32.cos(), 0.3f32.sin(), 2.0, 3.0, 9.0]);
-        let mut halves = vec![1.0, 2.0, 0.0, 3.0, 9.0];
-        rope(&mut halves, 5, 4, RopePairs::Halves, &[&table]);
-        assert_eq!(halves, [0.3f32.cos(), 2.0, 0.3f32.sin(), 3.0, 9.0]);
+        let mut x = vec![1.0, 0.0, 2.0, 3.0, 9.0];
+        rope(&mut x, 5, 4, &[&table]);
+        assert_eq!(x, [0.3f32.cos(), 0.3f32.sin(), 2.0, 3.0, 9.0]);
     }
 }

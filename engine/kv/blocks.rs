@@ -114,7 +114,13 @@ impl Rows {
     }
 
     /// Tile `tile` (0 to 7) of keys and values of a head.
-    pub(crate) fn tile(&self, layer: usize, layout: LayerLayout, head: usize, tile: usize) -> (Tile<'_>, Tile<'_>) {
+    pub(crate) fn tile(
+        &self,
+        layer: usize,
+        layout: LayerLayout,
+        head: usize,
+        tile: usize,
+    ) -> (Tile<'_>, Tile<'_>) {
         let (k, v) = &self.layers[layer];
         let of = |rows: &'_ [f16], t: TensorLayout| (tile * TILE * t.row() + head * t.dim).min(rows.len());
         (

@@ -88,7 +88,10 @@ mod tests {
     #[test]
     fn the_agent_that_is_needed_last_goes_first() {
         let c = |key, next_use, last_use| Candidate { key, next_use, last_use };
-        assert_eq!(victim([c('a', Some(3), 0), c('b', Some(9), 1), c('c', Some(4), 2)].into_iter()), Some('b'));
+        assert_eq!(
+            victim([c('a', Some(3), 0), c('b', Some(9), 1), c('c', Some(4), 2)].into_iter()),
+            Some('b')
+        );
         assert_eq!(victim([c('a', Some(3), 0), c('b', None, 5), c('c', None, 2)].into_iter()), Some('c'));
         assert_eq!(victim(std::iter::empty::<Candidate<char>>()), None);
     }

@@ -186,7 +186,13 @@ impl Sequence {
     }
 
     /// What rows of block `own` see of a KV head in a layer.
-    pub(crate) fn view<'a>(&'a self, sealed: &'a [Arc<SealedBlock>], layer: usize, head: usize, own: usize) -> View<'a> {
+    pub(crate) fn view<'a>(
+        &'a self,
+        sealed: &'a [Arc<SealedBlock>],
+        layer: usize,
+        head: usize,
+        own: usize,
+    ) -> View<'a> {
         View { sequence: self, sealed, layer, head, own }
     }
 

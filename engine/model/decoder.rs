@@ -72,7 +72,8 @@ impl Decoder {
         let embedding = Weights::load(gguf, embedding_name, n_vocab, d)?;
         let mut layers = Vec::new();
         for l in 0..spec.n_layers {
-            let weights = |name: &str, n_out, k| Weights::load(gguf, &format!("blk.{l}.{name}.weight"), n_out, k);
+            let weights =
+                |name: &str, n_out, k| Weights::load(gguf, &format!("blk.{l}.{name}.weight"), n_out, k);
             let norm = |name: &str| vector(gguf, &format!("blk.{l}.{name}.weight"), d);
             layers.push(Layer {
                 attn_norm: norm("attn_norm")?,
@@ -103,7 +104,10 @@ impl Decoder {
         let matrices = self.layers.iter().flat_map(|l| [&l.q, &l.k, &l.v, &l.o, &l.gate, &l.up, &l.down]);
         let bytes: u64 = matrices.chain([&self.embedding, &self.output]).map(Weights::converted_bytes).sum();
         if bytes > 0 {
-            tracing::info!("weights without a kernel of their own were converted to Q8_0 or F32: {} MB", bytes / 1_000_000);
+            tracing::info!(
+                "weights without a kernel of their own were converted to Q8_0 or F32: {} MB",
+                bytes / 1_000_000
+            );
         }
         tracing::info!("kernels: {}, {} threads", self.isa.name(), rayon::current_num_threads());
     }
@@ -123,7 +127,9 @@ impl Decoder {
         for span in &spans {
             if span.end > self.spec.context_length {
                 let (found, most) = (span.end, self.spec.context_length);
-                return Err(Error::request(format!("{found} tokens do not fit in the model's context of {most}")));
+                return Err(Error::request(format!(
+                    "{found} tokens do not fit in the model's context of {most}"
+                )));
             }
             ids.extend_from_slice(&span.tokens[span.sequence.len()..span.end]);
         }
@@ -151,7 +157,9 @@ impl Decoder {
             first_row += n;
         }
         let states = RefCell::new(states);
-        let result = self.run(&ids, &states, &wanted).map_err(|e| Error::request(format!("a forward pass failed: {e}")));
+        let result = self
+            .run(&ids, &states, &wanted)
+            .map_err(|e| Error::request(format!("a forward pass failed: {e}")));
         for (state, (tokens, start, end)) in states.into_inner().into_iter().zip(ends) {
             match &result {
                 Ok(_) => state.sequence.finish_pass(&tokens[start..end], tokens, arena),
@@ -200,7 +208,8 @@ impl Decoder {
     /// `x: [n_rows, d_model]` through attention and feed-forward, each with its norm before and its residual.
     fn layer(&self, x: &Tensor, w: &Layer, attention: &Attention<'_, '_>) -> candle_core::Result<Tensor> {
         let normed = self.norm(x, &w.attn_norm)?;
-        let (q, k, v) = (self.linear(&normed, &w.q)?, self.linear(&normed, &w.k)?, self.linear(&normed, &w.v)?);
+        let (q, k, v) =
+            (self.linear(&normed, &w.q)?, self.linear(&normed, &w.k)?, self.linear(&normed, &w.v)?);
         let context = q.apply_op3_no_bwd(&k, &v, attention)?;
         let x = (x + self.linear(&context, &w.o)?)?;
         let normed = self.norm(&x, &w.ffn_norm)?;
@@ -221,7 +230,8 @@ impl Decoder {
 /// A tensor that the decoder would leave out (a bias, a norm of another family) is refused by name: silence here would
 /// mean wrong answers.
 fn refuse_unknown(gguf: &Gguf, spec: &DecoderSpec) -> Result<()> {
-    const GLOBAL: [&str; 4] = ["token_embd.weight", "output_norm.weight", "output.weight", "rope_freqs.weight"];
+    const GLOBAL: [&str; 4] =
+        ["token_embd.weight", "output_norm.weight", "output.weight", "rope_freqs.weight"];
     const LAYER: [&str; 9] = [
         "attn_norm.weight",
         "attn_q.weight",

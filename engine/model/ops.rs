@@ -1,7 +1,6 @@
 //! The kernels as candle custom ops. What candle's tensors can't carry (weights in the file, pool and block tables,
 //! positions) is held by the op; activations are f32 tensors `[n_rows, width]`.
 
-use super::rope::RopeSpec;
 use super::spec::DecoderSpec;
 use super::weights::Weights;
 use crate::kernels::attention::{Queries, attend};
@@ -55,7 +54,13 @@ impl CustomOp2 for SwiGlu {
     fn name(&self) -> &'static str {
         "swiglu"
     }
-    fn cpu_fwd(&self, gate: &CpuStorage, gl: &Layout, up: &CpuStorage, ul: &Layout) -> Result<(CpuStorage, Shape)> {
+    fn cpu_fwd(
+        &self,
+        gate: &CpuStorage,
+        gl: &Layout,
+        up: &CpuStorage,
+        ul: &Layout,
+    ) -> Result<(CpuStorage, Shape)> {
         let mut out = floats(gate, gl)?.to_vec();
         pointwise::swiglu(self.0, &mut out, floats(up, ul)?);
         Ok((CpuStorage::F32(out), gl.shape().clone()))
@@ -104,10 +109,10 @@ impl CustomOp3 for Attention<'_, '_> {
         let (mut q, mut k) = (floats(q, ql)?.to_vec(), floats(k, kl)?.to_vec());
         let mut v = floats(v, vl)?.to_vec();
         let head_dim = self.spec.head_dim;
-        let RopeSpec { pairs, n_rot, .. } = self.spec.rope;
+        let n_rot = self.spec.rope.n_rot;
         let tables: Vec<&[f32]> = self.rope.iter().map(Vec::as_slice).collect();
-        pointwise::rope(&mut q, head_dim, n_rot, pairs, &tables);
-        pointwise::rope(&mut k, head_dim, n_rot, pairs, &tables);
+        pointwise::rope(&mut q, head_dim, n_rot, &tables);
+        pointwise::rope(&mut k, head_dim, n_rot, &tables);
         if self.layout.k.bits().is_some() {
             pointwise::hadamard(self.isa, &mut q, head_dim);
             pointwise::hadamard(self.isa, &mut k, head_dim);

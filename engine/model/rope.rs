@@ -1,13 +1,11 @@
 //! Rotary embedding: the angles of each position, by the file's own parameters and scaling.
 
 use crate::gguf::Gguf;
-use crate::kernels::pointwise::RopePairs;
 use crate::{Error, Result};
 
 /// Frequencies of the rotary embedding.
 #[derive(Clone, Debug)]
 pub(crate) struct RopeSpec {
-    pub(crate) pairs: RopePairs,
     /// Elements of a head that turn.
     pub(crate) n_rot: usize,
     /// Angle per position of each pair.
@@ -18,15 +16,11 @@ pub(crate) struct RopeSpec {
 
 impl RopeSpec {
     /// Reads base, scaling (`none`, `linear`, `yarn`) and per-pair factors (`rope_freqs.weight`: Llama 3.x).
-    pub(crate) fn from_gguf(
-        gguf: &Gguf,
-        family: &str,
-        pairs: RopePairs,
-        n_rot: usize,
-        head_dim: usize,
-    ) -> Result<Self> {
+    pub(crate) fn from_gguf(gguf: &Gguf, family: &str, n_rot: usize, head_dim: usize) -> Result<Self> {
         if n_rot % 2 != 0 || n_rot > head_dim {
-            return Err(gguf.error(format!("`{family}.rope.dimension_count` is {n_rot} in a head of {head_dim}")));
+            return Err(
+                gguf.error(format!("`{family}.rope.dimension_count` is {n_rot} in a head of {head_dim}"))
+            );
         }
         let float = |name: &str| gguf.float(&format!("{family}.rope.{name}"));
         let base = f64::from(float("freq_base")?.unwrap_or(10_000.0));
@@ -46,7 +40,8 @@ impl RopeSpec {
             "yarn" => {
                 let key = format!("{family}.rope.scaling.original_context_length");
                 let original = gguf.int::<u32>(&key)?;
-                let original = original.ok_or_else(|| gguf.error(format!("`{key}` is missing, which YaRN needs")))?;
+                let original =
+                    original.ok_or_else(|| gguf.error(format!("`{key}` is missing, which YaRN needs")))?;
                 yarn(&mut frequencies, base, n_rot, factor, f64::from(original));
                 magnitude = 0.1 * factor.ln() + 1.0;
                 if let Some(attention) = float("scaling.attn_factor")? {
@@ -58,7 +53,7 @@ impl RopeSpec {
                 return Err(Error::model(format!("{}: {found}", gguf.name)));
             }
         }
-        Ok(Self { pairs, n_rot, frequencies, magnitude })
+        Ok(Self { n_rot, frequencies, magnitude })
     }
 
     /// Cosines, then sines, of a position: `[n_rot]`.

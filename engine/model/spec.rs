@@ -3,12 +3,11 @@
 use super::rope::RopeSpec;
 use crate::gguf::Gguf;
 use crate::kernels::LANES;
-use crate::kernels::pointwise::RopePairs;
 use crate::kv::layout::KvLayout;
 use crate::{KvFormat, Result};
 
-/// Families that are served: name in `general.architecture`, and how their rotary pairs lie in the file.
-const FAMILIES: [(&str, RopePairs); 1] = [("llama", RopePairs::Adjacent)];
+/// Families that are served, by their name in `general.architecture`.
+const FAMILIES: [&str; 1] = ["llama"];
 
 /// Shape and constants of a decoder.
 #[derive(Clone, Debug)]
@@ -32,8 +31,8 @@ impl DecoderSpec {
     /// An unknown family, a missing or impossible value.
     pub(crate) fn from_gguf(gguf: &Gguf) -> Result<Self> {
         let family = gguf.text("general.architecture").unwrap_or("(none)");
-        let Some(&(family, pairs)) = FAMILIES.iter().find(|(name, _)| *name == family) else {
-            let served = FAMILIES.map(|(name, _)| name).join(", ");
+        let Some(&family) = FAMILIES.iter().find(|name| **name == family) else {
+            let served = FAMILIES.join(", ");
             return Err(gguf.error(format!("it is of the family `{family}`; this engine serves {served}")));
         };
         let count = |name: &str| -> Result<Option<usize>> {
@@ -71,7 +70,7 @@ impl DecoderSpec {
             d_ff: needed("feed_forward_length")?,
             norm_eps,
             context_length: needed("context_length")?,
-            rope: RopeSpec::from_gguf(gguf, family, pairs, n_rot, head_dim)?,
+            rope: RopeSpec::from_gguf(gguf, family, n_rot, head_dim)?,
         })
     }
 

@@ -30,7 +30,8 @@ impl Weights {
     pub(crate) fn load(gguf: &Arc<Gguf>, name: &str, n_out: usize, k: usize) -> Result<Self> {
         let (info, bytes) = gguf.tensor(name)?;
         if info.shape != [n_out, k] {
-            let found = format!("tensor `{name}` has the shape {:?}, [{n_out}, {k}] was expected", info.shape);
+            let found =
+                format!("tensor `{name}` has the shape {:?}, [{n_out}, {k}] was expected", info.shape);
             return Err(gguf.error(found));
         }
         let aligned = match info.kind {

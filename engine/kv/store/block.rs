@@ -25,7 +25,12 @@ fn parts(packed: &Packed) -> Vec<(&'static str, Dtype, &[u8])> {
 }
 
 /// The file of a block.
-pub(crate) fn encode(hash: BlockHash, index: usize, block: &SealedBlock, layout: &KvLayout) -> Result<Vec<u8>> {
+pub(crate) fn encode(
+    hash: BlockHash,
+    index: usize,
+    block: &SealedBlock,
+    layout: &KvLayout,
+) -> Result<Vec<u8>> {
     let wrong = |e: safetensors::SafeTensorError| Error::store(format!("a block can't be encoded: {e}"));
     let mut tensors = Vec::new();
     for (l, (layer, shape)) in block.layers.iter().zip(&layout.layers).enumerate() {
@@ -78,7 +83,11 @@ pub(crate) fn decode(
                 let name = format!("L{l}_B{index}_{name}{suffix}");
                 let view = tensors.tensor(&name).map_err(|e| format!("tensor {name}: {e}"))?;
                 if view.dtype() != dtype || view.data().len() != n * dtype.bitsize() / 8 {
-                    return Err(format!("tensor {name} is {:?} {:?}, not as the model has it", view.dtype(), view.shape()));
+                    return Err(format!(
+                        "tensor {name} is {:?} {:?}, not as the model has it",
+                        view.dtype(),
+                        view.shape()
+                    ));
                 }
                 seen.push((name, view.data()));
                 Ok(view.data())
@@ -115,11 +124,16 @@ pub(crate) fn verify(bytes: &[u8], path: &std::path::Path) -> Result<(), String>
     let (_, header) = SafeTensors::read_metadata(bytes).map_err(|e| e.to_string())?;
     let tensors = SafeTensors::deserialize(bytes).map_err(|e| e.to_string())?;
     let metadata = header.metadata().as_ref().ok_or("it has no metadata")?;
-    let address = metadata.get("block").and_then(|hex| BlockHash::from_hex(hex)).ok_or("it names no block")?;
+    let address =
+        metadata.get("block").and_then(|hex| BlockHash::from_hex(hex)).ok_or("it names no block")?;
     if path.file_stem().unwrap_or_default().to_string_lossy() != address.hex() {
         return Err("it holds another block than its name says".to_owned());
     }
-    let layers = tensors.names().iter().filter_map(|n| n.strip_prefix('L')?.split('_').next()?.parse::<usize>().ok()).max();
+    let layers = tensors
+        .names()
+        .iter()
+        .filter_map(|n| n.strip_prefix('L')?.split('_').next()?.parse::<usize>().ok())
+        .max();
     let index = tensors.names().first().and_then(|n| n.split('_').nth(1)).unwrap_or_default().to_owned();
     let mut seen = Vec::new();
     for l in 0..=layers.unwrap_or(0).min(tensors.len()) {

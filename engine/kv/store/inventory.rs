@@ -82,7 +82,10 @@ pub fn remove(dir: &Path, select: &dyn Fn(&Entry) -> bool) -> Result<(usize, u64
     }
     let lock = open_lock(&root)?;
     lock.try_lock().map_err(|_| {
-        Error::store(format!("the cache folder {} is in use by a running greenroom; try again when it ended", dir.display()))
+        Error::store(format!(
+            "the cache folder {} is in use by a running greenroom; try again when it ended",
+            dir.display()
+        ))
     })?;
     let mut freed = 0;
     let chosen: Vec<Entry> = list(dir)?.into_iter().filter(|e| select(e)).collect();

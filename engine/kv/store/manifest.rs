@@ -54,7 +54,9 @@ impl Identity {
         let differs = |what: &str, here: &str, there: &str| {
             (here != there).then(|| format!("the cache was computed with {what} {there}, this is {here}"))
         };
-        let model = || format!("the cache was computed by model `{}`, this is `{}`", other.model_name, self.model_name);
+        let model = || {
+            format!("the cache was computed by model `{}`, this is `{}`", other.model_name, self.model_name)
+        };
         (self.model != other.model)
             .then(model)
             .or_else(|| differs("KV layout", &self.layout, &other.layout))
@@ -73,8 +75,8 @@ impl Manifest {
 
 /// The file of a manifest.
 pub(crate) fn encode(manifest: &Manifest) -> Result<Vec<u8>> {
-    let mut bytes =
-        serde_json::to_vec(manifest).map_err(|e| Error::store(format!("a manifest can't be encoded: {e}")))?;
+    let mut bytes = serde_json::to_vec(manifest)
+        .map_err(|e| Error::store(format!("a manifest can't be encoded: {e}")))?;
     let sum = blake3::hash(&bytes).to_hex();
     bytes.push(b'\n');
     bytes.extend_from_slice(sum.as_bytes());
@@ -90,7 +92,8 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<Manifest, String> {
         return Err("its checksum does not match".to_owned());
     }
     let manifest: Manifest = serde_json::from_str(body).map_err(|e| e.to_string())?;
-    let safe = |name: &str| name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'.') && !name.starts_with('.');
+    let safe =
+        |name: &str| name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'.') && !name.starts_with('.');
     if manifest.tail.as_ref().is_some_and(|tail| !safe(&tail.file)) {
         return Err("its tail's name is not one of ours".to_owned());
     }

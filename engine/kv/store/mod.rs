@@ -57,7 +57,10 @@ impl Store {
         }
         let lock = open_lock(&root)?;
         lock.try_lock_shared().map_err(|e| {
-            Error::store(format!("the cache folder {} is being cleaned by another process; try again ({e})", dir.display()))
+            Error::store(format!(
+                "the cache folder {} is being cleaned by another process; try again ({e})",
+                dir.display()
+            ))
         })?;
         Ok(Self { dir: root, _lock: lock, verify: true })
     }

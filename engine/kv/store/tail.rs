@@ -85,7 +85,12 @@ pub(crate) fn append(
 }
 
 /// The rows of a tail; the error is the reason why they can't be trusted.
-pub(crate) fn decode(bytes: &[u8], tail: &TailRef, root: BlockHash, layout: &KvLayout) -> Result<Rows, String> {
+pub(crate) fn decode(
+    bytes: &[u8],
+    tail: &TailRef,
+    root: BlockHash,
+    layout: &KvLayout,
+) -> Result<Rows, String> {
     let bytes = bytes.get(..tail.bytes as usize).ok_or("it is shorter than its manifest says")?;
     let expected = header(tail.block, root, layout);
     if bytes.get(..HEADER) != Some(expected.as_slice()) {
@@ -102,7 +107,8 @@ pub(crate) fn decode(bytes: &[u8], tail: &TailRef, root: BlockHash, layout: &KvL
         let count = u64::from_le_bytes(count.try_into().expect("8 bytes"));
         let size = usize::try_from(count).ok().and_then(|c| c.checked_mul(layout.row_bytes()));
         let end = size.and_then(|s| (at + RECORD).checked_add(s));
-        let payload = end.and_then(|end| bytes.get(at + RECORD..end)).ok_or("a record reaches past its end")?;
+        let payload =
+            end.and_then(|end| bytes.get(at + RECORD..end)).ok_or("a record reaches past its end")?;
         if sum != checksum(&expected, n, payload) {
             return Err(format!("the checksum of the record at byte {at} does not match"));
         }
@@ -134,7 +140,8 @@ pub(crate) fn verify(bytes: &[u8], tail: &TailRef) -> Result<(), String> {
         let count = u64::from_le_bytes(piece[..8].try_into().expect("8 bytes"));
         let size = count.checked_mul(row_bytes).and_then(|s| usize::try_from(s).ok());
         let end = size.and_then(|s| (at + RECORD).checked_add(s));
-        let payload = end.and_then(|end| bytes.get(at + RECORD..end)).ok_or("a record reaches past its end")?;
+        let payload =
+            end.and_then(|end| bytes.get(at + RECORD..end)).ok_or("a record reaches past its end")?;
         if piece[8..] != checksum(header, n as usize, payload) {
             return Err(format!("the checksum of the record at byte {at} does not match"));
         }

@@ -1,0 +1,397 @@
+//! The central invariant as one test matrix: however tokens arrive, the same logits, bit for bit.
+//!
+//! One prefill = any chunking = hot = rewound = restored from disk = batched with strangers = any number of threads =
+//! any instruction set, for every KV format, at every length around the borders of the first blocks.
+
+use crate::fixtures::{Dtype, RandomModel};
+use crate::gguf::Gguf;
+use crate::kernels::Isa;
+use crate::kv::blocks::Arena;
+use crate::kv::sequence::Sequence;
+use crate::kv::store::Store;
+use crate::kv::store::manifest::Identity;
+use crate::kv::table::BlockHash;
+use crate::memory::Memory;
+use crate::model::decoder::Wanted;
+use crate::model::{Decoder, Span};
+use crate::prefix::{Segment, SegmentKind};
+use crate::session::CacheContext;
+use crate::{
+    Conversation, KvFormat, MatchKind, ModelSource, Request, Retention, Sampling, SessionKey, Source,
+};
+use std::path::Path;
+use std::sync::Arc;
+
+const FORMATS: [KvFormat; 3] = [KvFormat::F16, KvFormat::Q8, KvFormat::Q4];
+/// Past the border of the third block.
+const N: usize = 780;
+/// Around the borders of the first three blocks, and in their middles.
+const LENGTHS: [usize; 12] = [1, 100, 255, 256, 257, 400, 511, 512, 513, 767, 768, 769];
+
+/// A model under test, with what its cache is for.
+struct Bench {
+    decoder: Decoder,
+    context: CacheContext,
+    tokens: Vec<u32>,
+}
+
+impl Bench {
+    fn new(format: KvFormat, isa: Isa) -> Self {
+        let model = RandomModel { dtype: Dtype::Q8_0, ..RandomModel::tiny(7) };
+        let bytes: &'static [u8] = model.bytes().leak();
+        let gguf = Arc::new(Gguf::open(&ModelSource::Bundled("random", bytes)).expect("a model"));
+        let decoder = Decoder::load(&gguf, format, isa, &mut |_, _| {}).expect("a decoder");
+        let identity = Identity {
+            model_name: "random".to_owned(),
+            model: "7".to_owned(),
+            layout: decoder.layout.describe(),
+            numerics: "test".to_owned(),
+            store: 1,
+            salt: String::new(),
+        };
+        let root = BlockHash::root(&identity.text());
+        let context = CacheContext { layout: decoder.layout.clone(), identity, root };
+        let tokens = (0..N as u32).map(|i| i.wrapping_mul(2_654_435_761) % 260).collect();
+        Self { decoder, context, tokens }
+    }
+
+    fn arena(&self) -> Arena {
+        Arena::new(&self.context.layout, u64::MAX)
+    }
+
+    fn sequence(&self) -> Sequence {
+        Sequence::new(self.context.layout.clone(), self.context.root)
+    }
+
+    /// Feeds tokens up to `end` in chunks and returns the logits of every row fed.
+    fn feed(&self, sequence: &mut Sequence, arena: &mut Arena, end: usize, chunk: usize) -> Vec<f32> {
+        let mut out = Vec::new();
+        while sequence.len() < end {
+            let end = (sequence.len() + chunk).min(end);
+            let span = Span { sequence, tokens: &self.tokens, end, logits: Wanted::All };
+            let logits = self.decoder.forward(vec![span], arena).expect("a pass");
+            out.extend(&logits[0]);
+        }
+        out
+    }
+
+    /// The reference: all tokens in one pass. `[N, n_vocab]`
+    fn reference(&self) -> Vec<f32> {
+        self.feed(&mut self.sequence(), &mut self.arena(), N, N)
+    }
+
+    fn rows<'a>(&self, logits: &'a [f32], rows: std::ops::Range<usize>) -> &'a [f32] {
+        &logits[rows.start * self.decoder.n_vocab()..rows.end * self.decoder.n_vocab()]
+    }
+
+    fn memory(&self, dir: &Path) -> Memory {
+        Memory::new(self.context.clone(), Some(Store::open(dir).expect("a store")), u64::MAX)
+    }
+
+    fn segment(&self, range: std::ops::Range<usize>) -> Segment {
+        let ids = self.tokens[range.clone()].into();
+        Segment { kind: SegmentKind::Message, text: format!("{range:?}"), ids, guessed: false }
+    }
+
+    /// Recalls a session for the prompt made of all tokens in two segments, the first one `n` long.
+    fn recall(&self, memory: &mut Memory, n: usize) -> crate::memory::Recalled {
+        let prompt = [self.segment(0..n), self.segment(n..N)];
+        memory.recall(&request(), &prompt).expect("a session")
+    }
+
+    /// Computes `n` tokens as a session and writes it to disk.
+    fn store(&self, memory: &mut Memory, n: usize) {
+        let mut recalled = memory.recall(&request(), &[self.segment(0..n)]).expect("a session");
+        let Memory { context, arena, store, .. } = memory;
+        self.feed(&mut recalled.session.sequence, arena, n, 256);
+        recalled.session.sequence.end_turn();
+        recalled.session.segments = vec![self.segment(0..n)];
+        let store = store.as_ref().expect("a store");
+        let (pending, _) = recalled.session.save(&request().session, store, context, arena).expect("a save");
+        pending.commit(store).expect("a commit");
+    }
+
+    /// After any fault on disk: whatever is recalled, the logits of what follows are the reference's.
+    fn check_recall(&self, dir: &Path, n: usize, reference: &[f32]) -> crate::memory::Recalled {
+        let mut memory = self.memory(dir);
+        let mut recalled = self.recall(&mut memory, n);
+        let start = recalled.session.sequence.len();
+        let logits = self.feed(&mut recalled.session.sequence, &mut memory.arena, N, 100);
+        assert_eq!(logits, self.rows(reference, start..N), "{n} tokens, {:?}", recalled.reason);
+        recalled
+    }
+}
+
+fn request() -> Request {
+    Request {
+        session: SessionKey { run: "r".to_owned(), agent: "../a".to_owned() },
+        parent: None,
+        retention: Retention::Persistent,
+        conversation: Conversation::default(),
+        sampling: Sampling::default(),
+        max_tokens: 1,
+        stop: Vec::new(),
+        next_use: None,
+        cold: false,
+    }
+}
+
+#[test]
+fn any_chunking_any_threads_any_instruction_set() {
+    for format in FORMATS {
+        let bench = Bench::new(format, Isa::Scalar);
+        let short = 300;
+        let reference = bench.feed(&mut bench.sequence(), &mut bench.arena(), short, short);
+        for isa in Isa::available() {
+            let bench = Bench::new(format, isa);
+            let logits = bench.feed(&mut bench.sequence(), &mut bench.arena(), short, 77);
+            assert_eq!(logits, reference, "{format:?} on {}", isa.name());
+        }
+        let bench = Bench::new(format, Isa::detect());
+        let reference = bench.reference();
+        for chunk in [1, 7, 64, 256, 300, 512] {
+            for threads in [1, 2] {
+                let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("a pool");
+                let logits = pool.install(|| bench.feed(&mut bench.sequence(), &mut bench.arena(), N, chunk));
+                assert_eq!(logits, reference, "{format:?} in chunks of {chunk} on {threads} threads");
+            }
+        }
+    }
+}
+
+#[test]
+fn hot_rewound_and_forked() {
+    for format in FORMATS {
+        let bench = Bench::new(format, Isa::detect());
+        let reference = bench.reference();
+        for n in LENGTHS {
+            let (mut sequence, mut arena) = (bench.sequence(), bench.arena());
+            bench.feed(&mut sequence, &mut arena, n, 256);
+            sequence.begin_turn();
+            bench.feed(&mut sequence, &mut arena, (n + 300).min(N), 64);
+            // Back to where the turn began, exactly; then on again.
+            assert_eq!(sequence.truncate(n, &mut arena), n, "{format:?}: a turn can be taken back");
+            let mut fork = sequence.fork(&mut arena);
+            let logits = bench.feed(&mut sequence, &mut arena, N, 256);
+            assert_eq!(logits, bench.rows(&reference, n..N), "{format:?} rewound to {n}");
+            let logits = bench.feed(&mut fork, &mut arena, N, 33);
+            assert_eq!(logits, bench.rows(&reference, n..N), "{format:?} forked at {n}");
+            // Deep in the past the f16 rows are gone: back to the border of the block.
+            sequence.end_turn();
+            let kept = sequence.truncate(n, &mut arena);
+            assert!(kept == n || kept == n / 256 * 256, "{kept} of {n}");
+            let logits = bench.feed(&mut sequence, &mut arena, N, 256);
+            assert_eq!(
+                logits,
+                bench.rows(&reference, kept..N),
+                "{format:?} rewound to the border before {n}"
+            );
+            sequence.clear(&mut arena);
+            fork.clear(&mut arena);
+            assert_eq!(arena.bytes(), 0, "all blocks were given back");
+        }
+    }
+}
+
+#[test]
+fn batched_with_strangers() {
+    for format in FORMATS {
+        let bench = Bench::new(format, Isa::detect());
+        let reference = bench.reference();
+        let other: Vec<u32> = bench.tokens.iter().map(|t| (t + 1) % 260).collect();
+        for strangers in 1..=3 {
+            let mut arena = bench.arena();
+            let mut ours = bench.sequence();
+            let mut others: Vec<Sequence> = (0..strangers).map(|_| bench.sequence()).collect();
+            let mut logits: Vec<f32> = Vec::new();
+            for pass in 0.. {
+                let step = [200, 1, 57, 256][pass % 4];
+                let end = (ours.len() + step).min(N);
+                let mut spans: Vec<Span<'_>> = Vec::new();
+                for (i, stranger) in others.iter_mut().enumerate() {
+                    let end = (stranger.len() + 1 + 31 * i + pass % 3).min(N);
+                    spans.push(Span { sequence: stranger, tokens: &other, end, logits: Wanted::Last });
+                }
+                spans.insert(
+                    pass % (strangers + 1),
+                    Span { sequence: &mut ours, tokens: &bench.tokens, end, logits: Wanted::All },
+                );
+                let results = bench.decoder.forward(spans, &mut arena).expect("a pass");
+                logits.extend(&results[pass % (strangers + 1)]);
+                if end == N {
+                    break;
+                }
+            }
+            assert_eq!(logits, reference, "{format:?} with {strangers} strangers");
+        }
+    }
+}
+
+#[test]
+fn restored_from_disk() {
+    for format in FORMATS {
+        let bench = Bench::new(format, Isa::detect());
+        let reference = bench.reference();
+        for n in LENGTHS {
+            let dir = tempfile::tempdir().expect("a folder");
+            bench.store(&mut bench.memory(dir.path()), n);
+            let recalled = bench.check_recall(dir.path(), n, &reference);
+            assert_eq!((recalled.kind, recalled.reused, recalled.recomputed), (MatchKind::Extend, n, 0));
+            assert_eq!((recalled.source, recalled.reason), (Source::Disk, None));
+        }
+    }
+}
+
+#[test]
+fn the_same_prompt_again_and_another_of_equal_shape() {
+    let bench = Bench::new(KvFormat::Q4, Isa::detect());
+    let reference = bench.reference();
+    for n in [100, 256, 300, 512] {
+        let dir = tempfile::tempdir().expect("a folder");
+        bench.store(&mut bench.memory(dir.path()), n);
+        let mut memory = bench.memory(dir.path());
+        let mut same = memory.recall(&request(), &[bench.segment(0..n)]).expect("a session");
+        assert_eq!(same.kind, MatchKind::Exact);
+        let kept = same.session.sequence.len();
+        assert_eq!((same.reused, same.recomputed), (kept, n - kept));
+        let logits = bench.feed(&mut same.session.sequence, &mut memory.arena, n, 256);
+        assert_eq!(logits, bench.rows(&reference, kept..n), "exact at {n}");
+        let other = Segment { text: "other".to_owned(), ids: vec![9; n].into(), ..bench.segment(0..n) };
+        let mut memory = bench.memory(dir.path());
+        let recalled = memory.recall(&request(), &[other]).expect("a session");
+        assert_eq!((recalled.kind, recalled.reused), (MatchKind::Cold, 0), "another prompt reuses nothing");
+    }
+}
+
+#[test]
+fn equal_beginnings_are_shared_between_sessions() {
+    let bench = Bench::new(KvFormat::Q4, Isa::detect());
+    let reference = bench.reference();
+    let dir = tempfile::tempdir().expect("a folder");
+    bench.store(&mut bench.memory(dir.path()), 600);
+    let mut memory = bench.memory(dir.path());
+    let session = SessionKey { run: "another".to_owned(), agent: "b".to_owned() };
+    let mut recalled =
+        memory.recall(&Request { session, ..request() }, &[bench.segment(0..N)]).expect("a session");
+    assert_eq!((recalled.kind, recalled.reused, recalled.recomputed), (MatchKind::Prefix, 512, 0));
+    let logits = bench.feed(&mut recalled.session.sequence, &mut memory.arena, N, 256);
+    assert_eq!(logits, bench.rows(&reference, 512..N));
+}
+
+/// Every file of a folder, with the one whose path contains `part` first.
+fn file_with(dir: &Path, part: &str) -> std::path::PathBuf {
+    let mut stack = vec![dir.to_path_buf()];
+    let mut found = Vec::new();
+    while let Some(dir) = stack.pop() {
+        for entry in std::fs::read_dir(dir).expect("a folder") {
+            let path = entry.expect("an entry").path();
+            if path.is_dir() {
+                stack.push(path);
+            } else if path.to_string_lossy().contains(part) {
+                found.push(path);
+            }
+        }
+    }
+    found.sort();
+    found.into_iter().next().expect("such a file")
+}
+
+#[test]
+fn a_damaged_or_foreign_file_is_a_miss_with_a_reason() {
+    let bench = Bench::new(KvFormat::Q4, Isa::detect());
+    let reference = bench.reference();
+    let n = 600;
+    type Damage = fn(Vec<u8>) -> Vec<u8>;
+    let flip: Damage = |mut bytes| {
+        let at = bytes.len() - 9;
+        bytes[at] ^= 1;
+        bytes
+    };
+    let cut: Damage = |bytes| bytes[..bytes.len() / 2].to_vec();
+    let empty: Damage = |_| Vec::new();
+    let foreign: Damage = |bytes| bytes.iter().map(|b| b.wrapping_mul(7)).collect();
+    for part in ["blocks", "tails", "manifests"] {
+        for (what, damage) in [("flip", flip), ("cut", cut), ("empty", empty), ("foreign", foreign)] {
+            let dir = tempfile::tempdir().expect("a folder");
+            bench.store(&mut bench.memory(dir.path()), n);
+            let path = file_with(dir.path(), part);
+            let bytes = std::fs::read(&path).expect("a file");
+            std::fs::write(&path, damage(bytes)).expect("a write");
+            let recalled = bench.check_recall(dir.path(), n, &reference);
+            let reason = recalled.reason.unwrap_or_default();
+            assert!(reason.contains("damaged"), "{what} of {part}: {reason:?}");
+            assert!(!path.exists(), "{what} of {part}: the file is set aside");
+            // The next one finds no trace of it.
+            let again = bench.check_recall(dir.path(), n, &reference);
+            assert!(again.reused <= recalled.reused.max(512), "{what} of {part}");
+        }
+        let dir = tempfile::tempdir().expect("a folder");
+        bench.store(&mut bench.memory(dir.path()), n);
+        std::fs::remove_file(file_with(dir.path(), part)).expect("a removal");
+        bench.check_recall(dir.path(), n, &reference);
+    }
+}
+
+#[test]
+fn another_models_cache_is_a_miss_with_a_reason() {
+    let bench = Bench::new(KvFormat::Q4, Isa::detect());
+    let dir = tempfile::tempdir().expect("a folder");
+    bench.store(&mut bench.memory(dir.path()), 600);
+    let mut other = Bench::new(KvFormat::Q4, Isa::detect());
+    for change in ["model", "numerics", "salt"] {
+        let identity = &mut other.context.identity;
+        *identity = bench.context.identity.clone();
+        match change {
+            "model" => identity.model = "8".to_owned(),
+            "numerics" => identity.numerics = "other".to_owned(),
+            _ => identity.salt = "other".to_owned(),
+        }
+        other.context.root = BlockHash::root(&identity.text());
+        let recalled = other.recall(&mut other.memory(dir.path()), 600);
+        assert_eq!((recalled.kind, recalled.reused), (MatchKind::Cold, 0), "{change}");
+        assert!(recalled.reason.is_some(), "{change}");
+    }
+}
+
+#[test]
+fn a_flipped_nibble_changes_the_logits() {
+    let bench = Bench::new(KvFormat::Q4, Isa::detect());
+    let reference = bench.reference();
+    let (mut sequence, mut arena) = (bench.sequence(), bench.arena());
+    bench.feed(&mut sequence, &mut arena, 300, 256);
+    let id = sequence.table().ids().next().expect("a sealed block");
+    arena.corrupt(id);
+    let logits = bench.feed(&mut sequence, &mut arena, N, 256);
+    assert_ne!(logits, bench.rows(&reference, 300..N), "the cache is not read");
+}
+
+#[test]
+fn a_flipped_nibble_on_disk_is_read_only_with_verification_off() {
+    let bench = Bench::new(KvFormat::Q4, Isa::detect());
+    let reference = bench.reference();
+    let dir = tempfile::tempdir().expect("a folder");
+    bench.store(&mut bench.memory(dir.path()), 300);
+    let path = file_with(dir.path(), "blocks");
+    let mut bytes = std::fs::read(&path).expect("a file");
+    let header = u64::from_le_bytes(bytes[..8].try_into().expect("8 bytes")) as usize;
+    bytes[8 + header] ^= 8; // the first code of the first tensor
+    std::fs::write(&path, bytes).expect("a write");
+    let mut memory = bench.memory(dir.path());
+    memory.store.as_mut().expect("a store").verify = false;
+    let mut recalled = bench.recall(&mut memory, 300);
+    let start = recalled.session.sequence.len();
+    let logits = bench.feed(&mut recalled.session.sequence, &mut memory.arena, N, 256);
+    assert_ne!(logits, bench.rows(&reference, start..N), "the flipped code is not read");
+    let recalled = bench.check_recall(dir.path(), 300, &reference);
+    assert!(recalled.reason.is_some_and(|r| r.contains("checksum")));
+}
+
+#[test]
+fn without_its_prefix_an_agent_answers_otherwise() {
+    let bench = Bench::new(KvFormat::Q4, Isa::detect());
+    let reference = bench.reference();
+    let mut late = Bench::new(KvFormat::Q4, Isa::detect());
+    late.tokens = bench.tokens[300..].to_vec();
+    let logits = late.feed(&mut late.sequence(), &mut late.arena(), N - 300, N);
+    assert_ne!(logits, bench.rows(&reference, 300..N), "what was read before does not matter");
+}

@@ -1,0 +1,336 @@
+//! The engine's thread: takes requests, plans passes, runs them, samples, emits, saves.
+
+use crate::chat::Chat;
+use crate::kv::layout::BLOCK;
+use crate::kv::sequence::Sequence;
+use crate::memory::Memory;
+use crate::model::decoder::Wanted;
+use crate::model::{Decoder, Span};
+use crate::prefix::flatten;
+use crate::schedule::{Load, plan};
+use crate::session::Pending;
+use crate::tokenizer::Tokenizer;
+use crate::turn::ActiveTurn;
+use crate::{Completion, Error, ErrorKind, Event, Request, Result, SessionKey, TokenScore, sampler};
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvError, TryRecvError};
+use std::time::Instant;
+use tokio::sync::mpsc::UnboundedSender;
+use tokio::sync::oneshot;
+
+/// What the front asks of the thread.
+pub(crate) enum Command {
+    Turn {
+        id: u64,
+        request: Box<Request>,
+        events: UnboundedSender<Event>,
+    },
+    /// Write the manifest of a finished turn.
+    Commit {
+        id: u64,
+        answer: oneshot::Sender<Result<Box<Completion>>>,
+    },
+    /// A finished turn's manifest will not be written.
+    Abandon {
+        id: u64,
+    },
+    Forget {
+        session: SessionKey,
+    },
+    Score {
+        ids: Vec<u32>,
+        scores: std::sync::mpsc::Sender<Result<TokenScore>>,
+    },
+}
+
+/// A turn that waits for its commit.
+struct Finished {
+    session: SessionKey,
+    pending: Option<Pending>,
+    completion: Box<Completion>,
+    began: Instant,
+}
+
+/// A request that waits for its session or for its first pass.
+struct Waiting {
+    id: u64,
+    request: Box<Request>,
+    events: UnboundedSender<Event>,
+}
+
+/// Everything that lives on the thread.
+pub(crate) struct Worker {
+    pub(crate) decoder: Decoder,
+    pub(crate) tokenizer: Arc<Tokenizer>,
+    pub(crate) chat: Arc<Chat>,
+    pub(crate) memory: Memory,
+    /// Prompt tokens of a pass, at most.
+    pub(crate) chunk: usize,
+    waiting: VecDeque<Waiting>,
+    active: Vec<ActiveTurn>,
+    finished: HashMap<u64, Finished>,
+    cursor: usize,
+}
+
+impl Worker {
+    /// A worker with nothing to do.
+    pub(crate) fn new(
+        decoder: Decoder,
+        tokenizer: Arc<Tokenizer>,
+        chat: Arc<Chat>,
+        memory: Memory,
+        chunk: usize,
+    ) -> Self {
+        let (waiting, active, finished) = (VecDeque::new(), Vec::new(), HashMap::new());
+        Self { decoder, tokenizer, chat, memory, chunk, waiting, active, finished, cursor: 0 }
+    }
+
+    /// Serves commands until the front is gone.
+    pub(crate) fn run(mut self, commands: &Receiver<Command>) {
+        loop {
+            let next = match self.active.is_empty() && self.waiting.is_empty() {
+                true => commands.recv().map(Some).map_err(|RecvError| ()),
+                false => match commands.try_recv() {
+                    Ok(command) => Ok(Some(command)),
+                    Err(TryRecvError::Empty) => Ok(None),
+                    Err(TryRecvError::Disconnected) => Err(()),
+                },
+            };
+            match next {
+                Err(()) => return,
+                Ok(Some(command)) => self.take(command),
+                Ok(None) => {
+                    self.admit();
+                    self.step();
+                }
+            }
+        }
+    }
+
+    fn take(&mut self, command: Command) {
+        match command {
+            Command::Turn { id, request, events } => self.waiting.push_back(Waiting { id, request, events }),
+            Command::Commit { id, answer } => {
+                let _ = answer.send(self.commit(id));
+            }
+            Command::Abandon { id } => {
+                self.finished.remove(&id);
+                self.enforce_budget();
+            }
+            Command::Forget { session } => self.memory.forget(&session),
+            Command::Score { ids, scores } => {
+                if let Err(e) = self.score(&ids, &scores) {
+                    let _ = scores.send(Err(e));
+                }
+            }
+        }
+    }
+
+    /// Starts every waiting turn whose session is free.
+    fn admit(&mut self) {
+        for waiting in std::mem::take(&mut self.waiting) {
+            let session = &waiting.request.session;
+            let busy = self.active.iter().any(|t| t.request.session == *session)
+                || self.waiting.iter().any(|w| w.request.session == *session);
+            if busy {
+                self.waiting.push_back(waiting);
+            } else if !waiting.events.is_closed() {
+                let events = waiting.events.clone();
+                match self.begin(waiting) {
+                    Ok(turn) => self.active.push(turn),
+                    Err(e) => drop(events.send(Event::Failed(e))),
+                }
+            }
+        }
+    }
+
+    fn begin(&mut self, waiting: Waiting) -> Result<ActiveTurn> {
+        let Waiting { id, request, events } = waiting;
+        let began = Instant::now();
+        let prompt = self.chat.prompt(&request.conversation, &self.tokenizer)?;
+        let (n, most) = (flatten(&prompt).len(), self.decoder.spec.context_length);
+        if n == 0 {
+            return Err(Error::request("the prompt is empty"));
+        }
+        if n + request.max_tokens > most {
+            return Err(Error::request(format!(
+                "agent `{}`: a prompt of {n} tokens and a reply of up to {} do not fit in the model's context of {most}; \
+                 shorten the scenario, lower --max-tokens or take a model with a longer context",
+                request.session.agent, request.max_tokens
+            )));
+        }
+        let recalled = self.memory.recall(&request, &prompt)?;
+        Ok(ActiveTurn::new(id, *request, prompt, recalled, events, began))
+    }
+
+    /// One pass over all turns at work.
+    fn step(&mut self) {
+        self.drop_cancelled();
+        let loads: Vec<Load> =
+            self.active.iter().map(|t| Load { pending: t.pending(), decoding: t.decoding() }).collect();
+        let feed = plan(&loads, self.cursor, self.chunk);
+        self.cursor = self.cursor.wrapping_add(1);
+        let mut spans = Vec::new();
+        let mut fed = Vec::new();
+        for (i, (turn, n)) in self.active.iter_mut().zip(&feed).enumerate() {
+            if *n > 0 {
+                let end = turn.session.sequence.len() + n;
+                let logits = if end == turn.session.tokens.len() { Wanted::Last } else { Wanted::None };
+                spans.push(Span {
+                    sequence: &mut turn.session.sequence,
+                    tokens: &turn.session.tokens,
+                    end,
+                    logits,
+                });
+                fed.push(i);
+            }
+        }
+        if spans.is_empty() {
+            return;
+        }
+        match self.decoder.forward(spans, &mut self.memory.arena) {
+            Err(e) => self.fail(&fed, &e),
+            Ok(logits) => {
+                for (i, logits) in fed.into_iter().zip(logits) {
+                    self.advance(i, &logits);
+                }
+                self.finish_done();
+            }
+        }
+    }
+
+    fn advance(&mut self, i: usize, logits: &[f32]) {
+        let turn = &mut self.active[i];
+        if logits.is_empty() {
+            return turn.report_prefill();
+        }
+        let advanced = turn.advance(logits, &self.tokenizer, self.chat.eog());
+        if let Err(e) = advanced {
+            self.fail(&[i], &e);
+        } else if turn_overfed(turn) {
+            let n = turn.session.tokens.len();
+            turn.session.truncate(n, &mut self.memory.arena);
+        }
+    }
+
+    /// Turns that end here give their sessions back; what they wrote to disk waits for its manifest.
+    fn finish_done(&mut self) {
+        let (done, active) = std::mem::take(&mut self.active).into_iter().partition(ActiveTurn::done);
+        self.active = active;
+        let done: Vec<ActiveTurn> = done;
+        for mut turn in done {
+            let began = Instant::now();
+            let mut completion = Box::new(turn.complete());
+            let key = turn.request.session.clone();
+            let mut pending = None;
+            let mut failed = None;
+            if self.memory.persists(&turn.request) {
+                let Memory { store, context, arena, .. } = &self.memory;
+                let store = store.as_ref().expect("a persistent session has a store");
+                match turn.session.save(&key, store, context, arena) {
+                    Ok((ready, bytes)) => {
+                        pending = Some(ready);
+                        completion.usage.bytes_written += bytes;
+                    }
+                    Err(e) => failed = Some(e),
+                }
+            }
+            turn.session.sequence.end_turn();
+            completion.usage.total_ms = turn.elapsed_ms();
+            self.memory.keep(key.clone(), turn.session, turn.request.next_use);
+            if let Some(e) = failed {
+                // The turn stands in memory; that it can't be kept on disk is said, not hidden.
+                tracing::warn!("agent `{}` could not be saved: {e}", key.agent);
+                completion.usage.reason = Some(format!("not saved: {e}"));
+            }
+            let copy = completion.clone();
+            self.finished.insert(turn.id, Finished { session: key, pending, completion, began });
+            let _ = turn.events.send(Event::Done(copy));
+        }
+        self.enforce_budget();
+    }
+
+    fn commit(&mut self, id: u64) -> Result<Box<Completion>> {
+        let Some(mut finished) = self.finished.remove(&id) else {
+            return Err(Error::request("this turn has not ended, or was committed before"));
+        };
+        if let (Some(pending), Some(store)) = (&finished.pending, &self.memory.store) {
+            finished.completion.usage.bytes_written += pending.commit(store)?;
+            tracing::debug!("`{}` saved after {:?}", finished.session.agent, finished.began.elapsed());
+        }
+        self.enforce_budget();
+        Ok(finished.completion)
+    }
+
+    fn enforce_budget(&mut self) {
+        let finished = &self.finished;
+        self.memory
+            .enforce_budget(&|key| finished.values().any(|f| f.session == *key && f.pending.is_some()));
+    }
+
+    fn drop_cancelled(&mut self) {
+        let (cancelled, active) =
+            std::mem::take(&mut self.active).into_iter().partition(ActiveTurn::cancelled);
+        self.active = active;
+        let cancelled: Vec<ActiveTurn> = cancelled;
+        for turn in cancelled {
+            self.give_back(turn);
+        }
+    }
+
+    fn fail(&mut self, turns: &[usize], e: &Error) {
+        for i in turns.iter().rev() {
+            let turn = self.active.swap_remove(*i);
+            let _ = turn.events.send(Event::Failed(Error::new(e.kind(), e.to_string())));
+            self.give_back(turn);
+        }
+    }
+
+    /// A turn that did not end leaves its session as it found it.
+    fn give_back(&mut self, mut turn: ActiveTurn) {
+        let n = flatten(&turn.session.segments).len();
+        turn.session.tokens.truncate(n);
+        turn.session.truncate(n, &mut self.memory.arena);
+        turn.session.sequence.end_turn();
+        self.memory.keep(turn.request.session, turn.session, turn.request.next_use);
+    }
+
+    /// Log-probabilities of `ids[1..]`, from an empty cache, a block at a time.
+    fn score(&mut self, ids: &[u32], scores: &std::sync::mpsc::Sender<Result<TokenScore>>) -> Result<()> {
+        let context = &self.memory.context;
+        let mut sequence = Sequence::new(context.layout.clone(), context.root);
+        let mut end = 0;
+        let mut outcome = Ok(());
+        while end < ids.len() && outcome.is_ok() {
+            let start = end;
+            end = (end + BLOCK).min(ids.len());
+            let span = Span { sequence: &mut sequence, tokens: ids, end, logits: Wanted::All };
+            match self.decoder.forward(vec![span], &mut self.memory.arena) {
+                Err(e) => outcome = Err(e),
+                Ok(logits) => {
+                    for (row, logits) in logits[0].chunks_exact(self.decoder.n_vocab()).enumerate() {
+                        let pos = start + row + 1;
+                        let Some(&id) = ids.get(pos) else { break };
+                        let logprob = sampler::logprob(logits, id);
+                        if scores
+                            .send(Ok(TokenScore { pos, id, logprob, top: sampler::argmax(logits) }))
+                            .is_err()
+                        {
+                            outcome =
+                                Err(Error::new(ErrorKind::Closed, "nobody listens to the scores any more"));
+                            break;
+                        }
+                    }
+                }
+            }
+        }
+        sequence.clear(&mut self.memory.arena);
+        outcome
+    }
+}
+
+/// Whether a cut left the sequence with tokens that the reply no longer has.
+fn turn_overfed(turn: &ActiveTurn) -> bool {
+    turn.session.sequence.len() > turn.session.tokens.len()
+}
