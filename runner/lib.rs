@@ -4,8 +4,13 @@
 //! turn by turn; what was read and said is recorded and can be replayed without a model.
 #![forbid(unsafe_code)]
 
+pub mod backend;
 pub mod diagnostic;
 pub mod prompt;
+pub mod replay;
+pub mod run;
 pub mod scenario;
+pub mod stage;
 pub mod timeline;
+pub mod trace;
 pub mod transcript;

@@ -112,6 +112,13 @@ impl Plan {
         edges.map(|edge| (TurnId(edge.source().index()), *edge.weight()))
     }
 
+    /// What waits for a turn.
+    pub fn feeds(&self, id: TurnId) -> impl Iterator<Item = (TurnId, Edge)> {
+        use petgraph::visit::EdgeRef;
+        let edges = self.graph.edges_directed(NodeIndex::new(id.0), Direction::Outgoing);
+        edges.map(|edge| (TurnId(edge.target().index()), *edge.weight()))
+    }
+
     /// blake3 (hex) over turns and edges: what two plans must share to be the same.
     pub fn hash(&self) -> String {
         let mut hasher = blake3::Hasher::new();
