@@ -181,7 +181,8 @@ impl Diagnostic {
 
 /// "did you mean `x`?" with the known name that is nearest to `found`, or the list of what there is.
 pub fn suggest<'a>(found: &str, known: impl IntoIterator<Item = &'a str>) -> Option<String> {
-    let known: Vec<&str> = known.into_iter().collect();
+    let mut seen = std::collections::HashSet::new();
+    let known: Vec<&str> = known.into_iter().filter(|name| seen.insert(*name)).collect();
     let distance = |name: &str| strsim::damerau_levenshtein(&found.to_lowercase(), &name.to_lowercase());
     let near = known.iter().map(|name| (distance(name), *name)).min();
     match near {

@@ -5,12 +5,14 @@
 #![forbid(unsafe_code)]
 
 pub mod backend;
+pub mod commands;
 pub mod diagnostic;
 pub mod prompt;
 pub mod replay;
 pub mod run;
 pub mod scenario;
 pub mod stage;
+pub mod terminal;
 pub mod timeline;
 pub mod trace;
 pub mod transcript;

@@ -182,7 +182,7 @@ fn unknown_key(spans: &Spans, path: Path) -> Diagnostic {
 }
 
 fn wrong_type(spans: &Spans, path: &Path, error: &serde_yaml::Error) -> Diagnostic {
-    let message = error.to_string();
+    let message = error.to_string().replace("expected u64", "expected a whole number");
     let diagnostic = Diagnostic::error("type", path.to_string(), spans.value(path), message.clone());
     if message.ends_with("expected a string") {
         return diagnostic.help("put the value in quotes");
