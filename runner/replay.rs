@@ -48,7 +48,11 @@ pub fn find_named(transcript: &Path, named: &str) -> Option<PathBuf> {
     let transcript = transcript.canonicalize().ok()?;
     let folders = transcript.ancestors().skip(1).map(|folder| folder.join(named));
     let here = std::iter::once(named.to_path_buf());
-    folders.chain(here).find(|candidate| candidate.is_file())
+    let found = folders.chain(here).find(|candidate| candidate.is_file())?;
+    // Shown to people, a path below the current folder is short.
+    let current = std::env::current_dir().and_then(|folder| folder.canonicalize());
+    let short = current.ok().and_then(|folder| found.strip_prefix(folder).map(Path::to_path_buf).ok());
+    Some(short.unwrap_or(found))
 }
 
 /// Finds and loads the scenario of a recording, with the recorded values of its variables.
@@ -157,7 +161,9 @@ fn brought(file: &Path, header: &Header, depth: usize) -> anyhow::Result<BTreeMa
     let earlier = earlier_of(&found, None, depth + 1)?;
     if earlier.hash != continues.hash {
         let detail = format!("{} is not the run that this one continues any more", continues.path);
-        return Err(Drift::new("header", Cause::Settings, detail).texts(&continues.hash, earlier.hash).into());
+        return Err(Drift::new("header", Cause::Settings, detail)
+            .texts(&continues.hash, earlier.hash)
+            .into());
     }
     Ok(earlier.timelines)
 }
@@ -182,9 +188,11 @@ fn cast_differs(header: &Header, memories: &Memories) -> Result<(), Drift> {
         };
         let pairs = [("display_name", &was.name, &is.name), ("lifecycle", &was.lifecycle, &is.lifecycle)];
         let pairs = pairs.into_iter().chain([("system_prompt", &was.system, &is.system)]);
-        for (field, was, is) in pairs.filter(|(_, was, is)| was != is) {
-            let drift = Drift::new(format!("agents/{key}"), Cause::AgentChanged, format!("its {field} differs"));
-            return Err(drift.texts(was, is).at_line(1));
+        let mut differing = pairs.filter(|(_, was, is)| was != is);
+        if let Some((field, was, is)) = differing.next() {
+            let detail = format!("its {field} differs");
+            let drift = Drift::new(format!("agents/{key}"), Cause::AgentChanged, detail);
+            return Err(drift.texts(was.as_str(), is.as_str()).at_line(1));
         }
     }
     match now.keys().find(|key| !header.agents.contains_key(*key)) {

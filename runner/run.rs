@@ -78,7 +78,8 @@ pub async fn perform(
     let played = stage.play(watch, stop).await;
     let n_written = stage.n_written();
     let on_record = plan.order().take(n_written);
-    let on_record = on_record.map(|(_, turn)| (turn.path.as_str(), scenario.agent(turn.speaker).key.as_str()));
+    let on_record =
+        on_record.map(|(_, turn)| (turn.path.as_str(), scenario.agent(turn.speaker).key.as_str()));
     let wall_ms = started.elapsed().as_secs_f64() * 1e3;
     let summary = Summary::count(scenario, &stage.trace, on_record, wall_ms);
     let text = serde_json::to_string_pretty(&summary)? + "\n";
@@ -97,9 +98,10 @@ fn set(
     std::fs::create_dir_all(folder).with_context(|| format!("can't create {}", folder.display()))?;
     let file = folder.join(transcript::FILE);
     let earlier = options.continues.as_deref().map(|run| replay::earlier(run, None)).transpose()?;
-    let parent = options.continues.as_deref().and_then(|run| {
-        Trace::run_of(&replay::transcript_file(run).with_file_name(trace::FILE))
-    });
+    let parent = options
+        .continues
+        .as_deref()
+        .and_then(|run| Trace::run_of(&replay::transcript_file(run).with_file_name(trace::FILE)));
     let continues = options.continues.as_deref().zip(earlier.as_ref()).map(|(run, earlier)| Continues {
         path: portable(&replay::transcript_file(run)),
         hash: earlier.hash.clone(),
@@ -154,7 +156,10 @@ fn recorded(file: &Path, resume: bool) -> anyhow::Result<Option<Transcript>> {
 fn warn_of_old_systems(scenario: &Scenario, memories: &Memories) {
     for (id, agent) in scenario.agents.iter().enumerate() {
         if memories.system(crate::scenario::AgentId(id)) != agent.system {
-            tracing::warn!("{} keeps the system prompt of the earlier run: its memory begins with it", agent.key);
+            tracing::warn!(
+                "{} keeps the system prompt of the earlier run: its memory begins with it",
+                agent.key
+            );
         }
     }
 }
@@ -183,14 +188,7 @@ fn header(
         model: card.model,
         kv: card.kv,
         numerics: card.numerics,
-        sampling: SamplingRecord {
-            temperature,
-            top_k,
-            top_p,
-            min_p,
-            repetition_penalty,
-            repetition_window,
-        },
+        sampling: SamplingRecord { temperature, top_k, top_p, min_p, repetition_penalty, repetition_window },
         max_tokens: options.max_tokens,
         seed: options.seed,
         continues,

@@ -181,8 +181,7 @@ impl Stage {
                 }
             }
         }
-        let footer =
-            Footer { turns: self.plan.n_turns(), outcomes: None, payoffs: None, assertions: None };
+        let footer = Footer { turns: self.plan.n_turns(), outcomes: None, payoffs: None, assertions: None };
         Ok(End::Complete(self.recorder.footer(footer)?))
     }
 

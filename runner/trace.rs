@@ -138,7 +138,10 @@ impl Trace {
     /// The file can't be written.
     pub fn resume(path: &Path, model: &str) -> anyhow::Result<Self> {
         let Some((run, turns, whole)) = read(path) else {
-            tracing::warn!("{}: no readable trace; the agents' memories can't be found again", path.display());
+            tracing::warn!(
+                "{}: no readable trace; the agents' memories can't be found again",
+                path.display()
+            );
             return Self::create(path, model);
         };
         let file = OpenOptions::new().append(true).open(path);

@@ -1,7 +1,8 @@
 //! The engine in this process: turns requests into the engine's plain data and its answers back.
 
 use super::{
-    BoxFuture, Commit, Match, ModelCard, ModelFile, Origin, Progress, Reply, Request, Session, Sink, Stop, Usage,
+    BoxFuture, Commit, Match, ModelCard, ModelFile, Origin, Progress, Reply, Request, Session, Sink, Stop,
+    Usage,
 };
 use crate::prompt::Conversation;
 use crate::transcript::ModelRecord;
@@ -135,7 +136,9 @@ struct EngineCommit(engine::Turn);
 
 impl Commit for EngineCommit {
     fn commit(self: Box<Self>) -> BoxFuture<'static, anyhow::Result<Usage>> {
-        Box::pin(async move { Ok(self.0.commit().await.context("can't save the agent's memory")?.usage.into()) })
+        Box::pin(
+            async move { Ok(self.0.commit().await.context("can't save the agent's memory")?.usage.into()) },
+        )
     }
 }
 

@@ -66,7 +66,9 @@ fn in_hub(name: &str, hub: &Path) -> anyhow::Result<PathBuf> {
     }
     let snapshots = hub.join(format!("models--{org}--{repo}")).join("snapshots");
     let mut found: Vec<PathBuf> = std::fs::read_dir(&snapshots)
-        .map(|entries| entries.flatten().map(|entry| entry.path().join(file)).filter(|p| p.is_file()).collect())
+        .map(|entries| {
+            entries.flatten().map(|entry| entry.path().join(file)).filter(|p| p.is_file()).collect()
+        })
         .unwrap_or_default();
     // The newest download, if there are several; nothing else tells them apart.
     found.sort_by_key(|path| std::fs::metadata(path).and_then(|m| m.modified()).ok());

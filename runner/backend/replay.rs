@@ -18,8 +18,11 @@ impl Replay {
     /// The recording alone.
     pub fn new(transcript: &Transcript) -> Self {
         let header = &transcript.header.record;
-        let card =
-            ModelCard { model: header.model.clone(), kv: header.kv.clone(), numerics: header.numerics.clone() };
+        let card = ModelCard {
+            model: header.model.clone(),
+            kv: header.kv.clone(),
+            numerics: header.numerics.clone(),
+        };
         Self { turns: transcript.turns.clone(), card, then: None }
     }
 
@@ -36,13 +39,15 @@ impl Replay {
         let was = &turn.record;
         let drift = |cause, detail| Drift::new(&request.path, cause, detail).at_line(turn.line);
         if was.path != request.path {
-            return Err(drift(Cause::Order, "the recording has another turn here")
-                .texts(&was.path, &request.path));
+            return Err(
+                drift(Cause::Order, "the recording has another turn here").texts(&was.path, &request.path)
+            );
         }
         if was.delta != request.conversation.next {
             let cause = if turn.intact { Cause::PromptChanged } else { Cause::RecordAltered };
-            return Err(drift(cause, "what the agent reads differs")
-                .texts(&was.delta, &request.conversation.next));
+            return Err(
+                drift(cause, "what the agent reads differs").texts(&was.delta, &request.conversation.next)
+            );
         }
         let stop = Stop::from_word(&was.stop);
         let (true, Some(stop)) = (turn.intact, stop) else {

@@ -6,8 +6,11 @@ use std::collections::HashMap;
 
 /// Answers each request with what a function says.
 pub struct Scripted {
-    script: Box<dyn Fn(&Request) -> Option<String> + Send + Sync>,
+    script: Box<Script>,
 }
+
+/// What a turn is answered with.
+type Script = dyn Fn(&Request) -> Option<String> + Send + Sync;
 
 impl Scripted {
     /// From a function of the request; `None` is an error that names the turn.

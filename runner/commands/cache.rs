@@ -45,15 +45,22 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
     match args.action {
         Action::Ls => {
             let mut entries = cache::list(&folder)?;
-            entries.sort_by(|a, b| (&a.session.run, &a.session.agent).cmp(&(&b.session.run, &b.session.agent)));
+            entries
+                .sort_by(|a, b| (&a.session.run, &a.session.agent).cmp(&(&b.session.run, &b.session.agent)));
             let rows = entries.iter().map(row).collect();
-            println!("{}", table(&["id", "run", "agent", "model", "kv", "tokens", "size", "shared"], rows, 5));
+            println!(
+                "{}",
+                table(&["id", "run", "agent", "model", "kv", "tokens", "size", "shared"], rows, 5)
+            );
             let total: u64 = entries.iter().map(|e| e.bytes.saturating_sub(e.shared_bytes)).sum();
             println!("{} memories in {}, {} not shared", entries.len(), folder.display(), bytes(total));
             Ok(Exit::Pass)
         }
         Action::Rm { ids, agent, all } => {
-            anyhow::ensure!(all || agent.is_some() || !ids.is_empty(), "say what to remove: ids, --agent KEY or --all");
+            anyhow::ensure!(
+                all || agent.is_some() || !ids.is_empty(),
+                "say what to remove: ids, --agent KEY or --all"
+            );
             let named = |entry: &cache::Entry| {
                 let mut ids = ids.iter().filter(|id| !id.is_empty());
                 ids.any(|id| entry.id.starts_with(id.as_str()) || entry.session.run.starts_with(id.as_str()))

@@ -4,7 +4,7 @@ use super::{Exit, load_file};
 use crate::backend::{locate, source};
 use crate::diagnostic::{Diagnostic, Report};
 use crate::prompt::{Conversation, Memories};
-use crate::scenario::{Overrides, Path, Scenario, TimelineId, compile, parse_override};
+use crate::scenario::{Path, Scenario, TimelineId, compile, parse_override};
 use crate::terminal::{is_fancy, table};
 use greenroom_engine::Prompter;
 use std::collections::BTreeMap;
@@ -38,42 +38,49 @@ const UNKNOWN: &str = "\u{F8FE}\u{F8FD}";
 const SLACK: usize = 4;
 
 pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
-    let prompter = Prompter::open(&source(&locate(&args.model)?))?;
+    // Mistakes are told even where there is no model to count with.
+    let mut prompter = None;
     let mut exit = Exit::Pass;
     for file in &args.files {
-        if !one(file, &args.overrides, &prompter, args.max_tokens as usize)? {
+        if !one(file, &args, &mut prompter)? {
             exit = Exit::Invalid;
         }
     }
     Ok(exit)
 }
 
-fn one(
-    file: &std::path::Path,
-    overrides: &Overrides,
-    prompter: &Prompter,
-    max_tokens: usize,
-) -> anyhow::Result<bool> {
-    let loaded = load_file(file, overrides)?;
+fn one(file: &std::path::Path, args: &Args, opened: &mut Option<Prompter>) -> anyhow::Result<bool> {
+    let loaded = load_file(file, &args.overrides)?;
     print!("{}", loaded.report.render(is_fancy()));
     let Some(scenario) = loaded.scenario else {
         println!("{}: {} errors", file.display(), loaded.report.n_errors());
         return Ok(false);
     };
-    let bounds = bounds(&scenario, prompter, max_tokens)?;
+    let prompter = match opened {
+        Some(prompter) => prompter,
+        None => opened.insert(Prompter::open(&source(&locate(&args.model)?))?),
+    };
+    let bounds = bounds(&scenario, prompter, args.max_tokens as usize)?;
     let context = prompter.model().context_length;
     let too_long = too_long(&scenario, &bounds, context, &prompter.model().name);
     print!("{}", too_long.render(is_fancy()));
     let rows = scenario.agents.iter().enumerate().map(|(id, agent)| {
-        let of: Vec<&Bound> = bounds.iter().filter(|(t, _)| t.agent.0 == id).map(|(_, bound)| bound).collect();
+        let of: Vec<&Bound> =
+            bounds.iter().filter(|(t, _)| t.agent.0 == id).map(|(_, bound)| bound).collect();
         let turns: usize = of.iter().map(|bound| bound.turns).sum();
         let tokens = of.iter().map(|bound| bound.tokens).max().unwrap_or(0);
-        let cells = [agent.lifecycle.word().to_string(), turns.to_string(), tokens.to_string(), context.to_string()];
+        let cells =
+            [agent.lifecycle.word().to_string(), turns.to_string(), tokens.to_string(), context.to_string()];
         std::iter::once(agent.key.clone()).chain(cells).collect()
     });
     let verdict = if too_long.n_errors() == 0 { "OK" } else { "too long" };
     let n_turns: usize = bounds.values().map(|bound| bound.turns).sum();
-    println!("{}: {verdict}, {} agents, {} phases, {n_turns} turns", file.display(), scenario.agents.len(), scenario.phases.len());
+    println!(
+        "{}: {verdict}, {} agents, {} phases, {n_turns} turns",
+        file.display(),
+        scenario.agents.len(),
+        scenario.phases.len()
+    );
     println!("{}", table(&["agent", "lifecycle", "turns", "tokens at most", "context"], rows.collect(), 2));
     Ok(too_long.n_errors() == 0)
 }
@@ -107,7 +114,8 @@ fn bounds(
 }
 
 fn tokens(conversation: &Conversation, prompter: &Prompter, max_tokens: usize) -> anyhow::Result<usize> {
-    let texts = conversation.exchanges.iter().map(|past| past.user.as_str()).chain([conversation.next.as_str()]);
+    let texts =
+        conversation.exchanges.iter().map(|past| past.user.as_str()).chain([conversation.next.as_str()]);
     let heard: usize = texts.map(|text| text.matches(UNKNOWN).count()).sum();
     let own = conversation.exchanges.len() + 1;
     let mut fixed = conversation.clone();

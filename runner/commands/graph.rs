@@ -6,7 +6,9 @@ use std::path::PathBuf;
 
 /// Print the graph of turns: solid edges are memories, dashed ones are what is heard
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Example: greenroom graph scenarios/gossip.yaml --format dot | dot -Tsvg > gossip.svg")]
+#[command(
+    after_help = "Example: greenroom graph scenarios/gossip.yaml --format dot | dot -Tsvg > gossip.svg"
+)]
 pub(super) struct Args {
     /// The scenario
     file: PathBuf,
@@ -28,7 +30,7 @@ enum Format {
 }
 
 pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
-    let Some(scenario) = open_scenario(&args.file, &args.overrides)? else { return Ok(Exit::Invalid) };
+    let Some(scenario) = open_scenario(&args.file, &args.overrides, false)? else { return Ok(Exit::Invalid) };
     let plan = compile(&scenario);
     match args.format {
         Format::Dot => print!("{}", plan.dot(&scenario)),

@@ -94,9 +94,11 @@ fn logging(verbose: bool) {
 }
 
 /// Loads a scenario file and says what is wrong with it on standard error. `None`: it can't be played.
-fn open_scenario(file: &Path, overrides: &Overrides) -> anyhow::Result<Option<Arc<Scenario>>> {
+fn open_scenario(file: &Path, overrides: &Overrides, quiet: bool) -> anyhow::Result<Option<Arc<Scenario>>> {
     let Loaded { scenario, report } = load_file(file, overrides)?;
-    eprint!("{}", report.render(console::Term::stderr().is_term()));
+    if !quiet || scenario.is_none() {
+        eprint!("{}", report.render(console::Term::stderr().is_term()));
+    }
     if scenario.is_none() {
         let count = |severity| report.diagnostics.iter().filter(|d| d.severity == severity).count();
         let (errors, warnings) = (count(Severity::Error), count(Severity::Warning));
@@ -107,8 +109,7 @@ fn open_scenario(file: &Path, overrides: &Overrides) -> anyhow::Result<Option<Ar
 
 fn load_file(file: &Path, overrides: &Overrides) -> anyhow::Result<Loaded> {
     let bytes = std::fs::read(file).with_context(|| format!("can't read the scenario {}", file.display()))?;
-    let text =
-        String::from_utf8(bytes).with_context(|| format!("{} is no UTF-8 text", file.display()))?;
+    let text = String::from_utf8(bytes).with_context(|| format!("{} is no UTF-8 text", file.display()))?;
     Ok(load(&file.display().to_string(), &text, overrides))
 }
 
@@ -123,7 +124,8 @@ fn parse_size(text: &str) -> Result<u64, String> {
         Some('T') => (&upper[..upper.len() - 1], 40),
         _ => (upper, 0),
     };
-    let number: u64 = number.trim().parse().map_err(|_| format!("`{text}` is no size: write e.g. 512M or 2G"))?;
+    let number: u64 =
+        number.trim().parse().map_err(|_| format!("`{text}` is no size: write e.g. 512M or 2G"))?;
     number.checked_mul(1 << shift).ok_or_else(|| format!("`{text}` is too large"))
 }
 

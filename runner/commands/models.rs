@@ -29,7 +29,13 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
 }
 
 fn show(info: &greenroom_engine::ModelInfo) {
-    println!("{} ({}, {:.1} M parameters, {})", info.name, info.family, info.n_params as f64 / 1e6, bytes(info.file_bytes));
+    println!(
+        "{} ({}, {:.1} M parameters, {})",
+        info.name,
+        info.family,
+        info.n_params as f64 / 1e6,
+        bytes(info.file_bytes)
+    );
     println!(
         "  {} layers, width {}, {} heads over {} key/value heads of {}, {} tokens in the vocabulary",
         info.n_layers, info.d_model, info.n_heads, info.n_kv_heads, info.head_dim, info.n_vocab

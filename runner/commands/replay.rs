@@ -40,7 +40,8 @@ fn one(run: &Path, scenario: Option<&Path>) -> anyhow::Result<Exit> {
         Ok(transcript) => transcript,
         Err(error) => match error.downcast_ref::<ReadError>() {
             Some(unreadable) => {
-                let drift = Drift::new(format!("line {}", unreadable.line), Cause::Unreadable, error.to_string());
+                let drift =
+                    Drift::new(format!("line {}", unreadable.line), Cause::Unreadable, error.to_string());
                 print!("{}", report_drift(&shown, &drift, None, is_fancy()));
                 return Ok(Exit::Drift);
             }
@@ -63,7 +64,8 @@ fn one(run: &Path, scenario: Option<&Path>) -> anyhow::Result<Exit> {
         Err(error) => {
             let Some(drift) = error.downcast_ref::<Drift>() else { return Err(error) };
             let origin = origin(&scenario, header, drift);
-            let origin = origin.as_ref().map(|(field, line)| (scenario.source.name.as_str(), field.as_str(), *line));
+            let origin =
+                origin.as_ref().map(|(field, line)| (scenario.source.name.as_str(), field.as_str(), *line));
             print!("{}", report_drift(&shown, drift, origin, is_fancy()));
             Ok(Exit::Drift)
         }

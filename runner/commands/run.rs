@@ -12,7 +12,9 @@ use std::sync::Arc;
 
 /// Play a scenario: the dialogue on the terminal, the record into a folder
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Example: greenroom run scenarios/gossip.yaml --seed 7 --set topic=music --out runs/g7")]
+#[command(
+    after_help = "Example: greenroom run scenarios/gossip.yaml --seed 7 --set topic=music --out runs/g7"
+)]
 pub(super) struct Args {
     /// The scenario
     file: PathBuf,
@@ -80,7 +82,9 @@ fn non_negative(text: &str) -> Result<f32, String> {
 }
 
 pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
-    let Some(scenario) = open_scenario(&args.file, &args.overrides)? else { return Ok(Exit::Invalid) };
+    let Some(scenario) = open_scenario(&args.file, &args.overrides, args.quiet)? else {
+        return Ok(Exit::Invalid);
+    };
     let folder = match &args.out {
         Some(folder) => folder.clone(),
         None => default_folder(Path::new("runs"), &scenario.id, args.resume),
@@ -105,7 +109,8 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
     };
     let mut watch = watcher(&scenario, args.quiet);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let performed = runtime.block_on(perform(&scenario, backend, &folder, &options, watch.as_mut(), stopped()));
+    let performed =
+        runtime.block_on(perform(&scenario, backend, &folder, &options, watch.as_mut(), stopped()));
     drop(watch);
     let performed = performed.inspect_err(|_| eprintln!("{}", resume_hint(&args, &folder)))?;
     finish(&args, &folder, &performed);
@@ -167,7 +172,9 @@ fn cache_dir(given: Option<&Path>) -> anyhow::Result<Option<PathBuf>> {
     };
     match (writable(&folder), given) {
         (Ok(()), _) => Ok(Some(folder)),
-        (Err(error), Some(_)) => Err(error).with_context(|| format!("can't write to --cache-dir {}", folder.display())),
+        (Err(error), Some(_)) => {
+            Err(error).with_context(|| format!("can't write to --cache-dir {}", folder.display()))
+        }
         (Err(error), None) => {
             tracing::warn!(
                 "can't write to {}: {error}; memories stay in RAM and end with this run (--cache-dir keeps them)",

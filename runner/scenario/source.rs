@@ -85,11 +85,11 @@ impl Spans {
                 Ok((event, span)) => builder.event(event, builder.span(span.start, span.end)),
                 Err(error) => {
                     let at = builder.byte(error.marker());
-                    Err(Diagnostic::error("yaml", "", Span { start: at, end: at }, error.info()))
+                    Err(Box::new(Diagnostic::error("yaml", "", Span { start: at, end: at }, error.info())))
                 }
             };
             if let Err(diagnostic) = result {
-                builder.found.push(diagnostic);
+                builder.found.push(*diagnostic);
                 break;
             }
         }
@@ -177,13 +177,13 @@ impl<'a> Builder<'a> {
         Span { start, end: end.max(start) }
     }
 
-    fn event(&mut self, event: Event<'_>, span: Span) -> Result<(), Diagnostic> {
+    fn event(&mut self, event: Event<'_>, span: Span) -> Result<(), Box<Diagnostic>> {
         match event {
             Event::DocumentStart(_) => {
                 self.n_documents += 1;
                 if self.n_documents > 1 {
                     let text = "a scenario file holds one YAML document, here a second one starts";
-                    return Err(Diagnostic::error("yaml", "", span, text));
+                    return Err(Box::new(Diagnostic::error("yaml", "", span, text)));
                 }
             }
             Event::Scalar(text, style, anchor, _) => {
@@ -196,11 +196,21 @@ impl<'a> Builder<'a> {
             }
             Event::Alias(anchor) => {
                 if self.waits_for_key() {
-                    return Err(Diagnostic::error("yaml", "", span, "an alias can't be a key here"));
+                    return Err(Box::new(Diagnostic::error(
+                        "yaml",
+                        "",
+                        span,
+                        "an alias can't be a key here",
+                    )));
                 }
                 let node = self.anchors.get(&anchor).copied();
                 let Some(node) = node else {
-                    return Err(Diagnostic::error("yaml", "", span, "this alias names no finished anchor"));
+                    return Err(Box::new(Diagnostic::error(
+                        "yaml",
+                        "",
+                        span,
+                        "this alias names no finished anchor",
+                    )));
                 };
                 self.attach(node);
             }
@@ -219,7 +229,7 @@ impl<'a> Builder<'a> {
         key.is_none() && matches!(self.spans.nodes[*node].children, Children::Map(_))
     }
 
-    fn take_key(&mut self, key: String, span: Span) -> Result<(), Diagnostic> {
+    fn take_key(&mut self, key: String, span: Span) -> Result<(), Box<Diagnostic>> {
         let Some((node, waiting)) = self.open.last_mut() else { return Ok(()) };
         if let Children::Map(entries) = &self.spans.nodes[*node].children
             && let Some((_, first, _)) = entries.iter().find(|(k, ..)| *k == key)
@@ -235,13 +245,13 @@ impl<'a> Builder<'a> {
         Ok(())
     }
 
-    fn open(&mut self, span: Span, anchor: usize, children: Children) -> Result<(), Diagnostic> {
+    fn open(&mut self, span: Span, anchor: usize, children: Children) -> Result<(), Box<Diagnostic>> {
         if self.waits_for_key() {
-            return Err(Diagnostic::error("yaml", "", span, "a key must be a plain text"));
+            return Err(Box::new(Diagnostic::error("yaml", "", span, "a key must be a plain text")));
         }
         if self.open.len() >= MAX_DEPTH {
             let message = format!("nested deeper than {MAX_DEPTH} levels");
-            return Err(Diagnostic::error("yaml", "", span, message));
+            return Err(Box::new(Diagnostic::error("yaml", "", span, message)));
         }
         let node = self.add(Node { span, literal: false, children }, span)?;
         self.anchors.insert(anchor, node);
@@ -249,9 +259,14 @@ impl<'a> Builder<'a> {
         Ok(())
     }
 
-    fn add(&mut self, node: Node, span: Span) -> Result<usize, Diagnostic> {
+    fn add(&mut self, node: Node, span: Span) -> Result<usize, Box<Diagnostic>> {
         if self.spans.nodes.len() >= MAX_NODES {
-            return Err(Diagnostic::error("yaml", "", span, format!("more than {MAX_NODES} values")));
+            return Err(Box::new(Diagnostic::error(
+                "yaml",
+                "",
+                span,
+                format!("more than {MAX_NODES} values"),
+            )));
         }
         self.spans.nodes.push(node);
         let id = self.spans.nodes.len() - 1;

@@ -56,7 +56,8 @@ impl Dialogue {
         let about = self.scenario.description.trim().to_string();
         if !about.is_empty() {
             about.lines().for_each(|line| {
-                let line = if self.fancy { Style::new().dim().apply_to(line).to_string() } else { line.into() };
+                let line =
+                    if self.fancy { Style::new().dim().apply_to(line).to_string() } else { line.into() };
                 self.page.line(&line);
             });
         }

@@ -2,8 +2,8 @@
 //!
 //! On a terminal: colours, wrapped lines, a bar while a prompt is read. In a pipe: plain lines.
 
-mod diff;
 mod dialogue;
+mod diff;
 mod page;
 mod tables;
 

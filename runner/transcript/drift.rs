@@ -29,17 +29,17 @@ pub enum Cause {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub struct Drift {
     /// The turn's path, `header` or `footer`.
-    pub path: String,
+    pub path: Box<str>,
     /// Line in the transcript, from 1.
     pub line: Option<usize>,
     /// Why.
     pub cause: Cause,
     /// In words, what exactly.
-    pub detail: String,
+    pub detail: Box<str>,
     /// The text as recorded.
-    pub recorded: String,
+    pub recorded: Box<str>,
     /// The text as it would be now.
-    pub now: String,
+    pub now: Box<str>,
 }
 
 impl Cause {
@@ -62,13 +62,13 @@ impl Cause {
 impl Drift {
     /// A drift without texts to compare.
     pub fn new(path: impl Into<String>, cause: Cause, detail: impl Into<String>) -> Self {
-        let (path, detail) = (path.into(), detail.into());
-        Self { path, line: None, cause, detail, recorded: String::new(), now: String::new() }
+        let (path, detail) = (path.into().into(), detail.into().into());
+        Self { path, line: None, cause, detail, recorded: "".into(), now: "".into() }
     }
 
     /// Adds the texts to compare.
     pub fn texts(mut self, recorded: impl Into<String>, now: impl Into<String>) -> Self {
-        (self.recorded, self.now) = (recorded.into(), now.into());
+        (self.recorded, self.now) = (recorded.into().into(), now.into().into());
         self
     }
 
