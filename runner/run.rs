@@ -8,7 +8,7 @@ use crate::stage::{End, Settings, Stage, Watch};
 use crate::trace::{self, Summary, Trace};
 use crate::transcript::{self, Continues, Header, Recorder, SamplingRecord, ScenarioRecord, Transcript};
 use anyhow::{Context as _, bail};
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -103,7 +103,7 @@ fn set(
         .as_deref()
         .and_then(|run| Trace::run_of(&replay::transcript_file(run).with_file_name(trace::FILE)));
     let continues = options.continues.as_deref().zip(earlier.as_ref()).map(|(run, earlier)| Continues {
-        path: portable(&replay::transcript_file(run)),
+        path: portable(&replay::transcript_file(run), 2),
         hash: earlier.hash.clone(),
     });
     let timelines = earlier.map(|earlier| earlier.timelines).unwrap_or_default();
@@ -178,7 +178,7 @@ fn header(
         engine: concat!("greenroom ", env!("CARGO_PKG_VERSION")).to_string(),
         scenario: ScenarioRecord {
             id: scenario.id.clone(),
-            path: portable(Path::new(&scenario.source.name)),
+            path: portable(Path::new(&scenario.source.name), 1),
             blake3: scenario.file_hash(),
         },
         plan: memories.plan().hash(),
@@ -195,10 +195,14 @@ fn header(
     }
 }
 
-/// A path that says nothing of the machine: below the current folder, else the file's name alone.
-fn portable(path: &Path) -> String {
+/// A path that says nothing of the machine: below the current folder, else its last `n_kept` parts alone.
+fn portable(path: &Path, n_kept: usize) -> String {
     let inside = path.canonicalize().ok().zip(std::env::current_dir().and_then(|d| d.canonicalize()).ok());
     let below = inside.and_then(|(path, here)| path.strip_prefix(here).map(Path::to_path_buf).ok());
-    let short = below.unwrap_or_else(|| path.file_name().map(PathBuf::from).unwrap_or_default());
-    short.components().map(|part| part.as_os_str().to_string_lossy()).collect::<Vec<_>>().join("/")
+    let path = below.unwrap_or_else(|| path.canonicalize().unwrap_or_else(|_| path.to_path_buf()));
+    let is_named = |part: &Component<'_>| matches!(part, Component::Normal(_));
+    let parts: Vec<_> =
+        path.components().filter(is_named).map(|part| part.as_os_str().to_string_lossy()).collect();
+    let skipped = if path.is_absolute() { parts.len().saturating_sub(n_kept) } else { 0 };
+    parts[skipped..].join("/")
 }

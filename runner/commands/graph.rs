@@ -12,8 +12,8 @@ use std::path::PathBuf;
 pub(super) struct Args {
     /// The scenario
     file: PathBuf,
-    /// Language of the drawing
-    #[arg(long, value_enum, default_value_t)]
+    /// Language of the drawing: dot (Graphviz) or mermaid
+    #[arg(long, value_enum, default_value_t, hide_possible_values = true)]
     format: Format,
     /// Give a variable another value (repeatable)
     #[arg(long = "set", value_name = "K=V", value_parser = parse_override)]

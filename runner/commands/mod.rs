@@ -43,7 +43,7 @@ pub struct Cli {
     #[command(subcommand)]
     command: Command,
     /// Say more (RUST_LOG=… says exactly what).
-    #[arg(long, short, global = true)]
+    #[arg(long, short, global = true, display_order = 100)]
     verbose: bool,
 }
 

@@ -21,8 +21,8 @@ pub(super) struct Args {
     /// GGUF path, hf:ORG/REPO/FILE.gguf from the local cache, or the bundled `understudy`
     #[arg(long, default_value = "understudy", value_name = "PATH")]
     model: String,
-    /// Format of cached keys and values
-    #[arg(long, value_enum, default_value_t)]
+    /// Format of cached keys and values: f16, q8 or q4
+    #[arg(long, value_enum, default_value_t, hide_possible_values = true)]
     kv: Kv,
     /// Root of all turns' seeds
     #[arg(long, default_value_t = 0)]

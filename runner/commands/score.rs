@@ -21,8 +21,8 @@ pub(super) struct Args {
     /// Token ids, separated by white space
     #[arg(long, value_name = "FILE", group = "input")]
     ids: Option<PathBuf>,
-    /// Format of cached keys and values
-    #[arg(long, value_enum, default_value_t)]
+    /// Format of cached keys and values: f16, q8 or q4
+    #[arg(long, value_enum, default_value_t, hide_possible_values = true)]
     kv: Kv,
     /// Threads [default: all cores]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]

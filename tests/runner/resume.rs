@@ -2,9 +2,10 @@
 
 use crate::play::{SMALL, echo, play, scenario};
 use greenroom::backend::{Scripted, Session};
-use greenroom::replay::transcript_file;
+use greenroom::replay::{brought_along, replay, transcript_file};
 use greenroom::run::RunOptions;
 use greenroom::scenario::load;
+use greenroom::transcript::Transcript;
 use std::sync::{Arc, Mutex};
 
 #[test]
@@ -88,5 +89,8 @@ fn a_second_episode_begins_with_the_first() {
     let (_, cas, parent) = seen.iter().find(|(path, ..)| path == "together/1/c").unwrap();
     assert!(cas.exchanges.is_empty() && parent.is_none(), "an ephemeral agent brings nothing");
     let text = std::fs::read_to_string(&played.transcript).unwrap();
-    assert!(text.lines().next().unwrap().contains("\"continues\":{\"path\":"));
+    assert!(text.lines().next().unwrap().contains("\"continues\":{\"path\":\"one/transcript.jsonl\""));
+    let transcript = Transcript::open(&played.transcript).unwrap();
+    let brought = brought_along(&played.transcript, &transcript.header.record).unwrap();
+    replay(&scenario, &transcript, brought).unwrap();
 }
