@@ -74,20 +74,26 @@ pub fn source(model: &ModelFile) -> engine::ModelSource {
     }
 }
 
+impl EmbeddedConfig {
+    /// As the engine has it.
+    pub fn engine(&self) -> engine::EngineConfig {
+        engine::EngineConfig {
+            model: source(&self.model),
+            kv: self.kv.format(),
+            cache_dir: self.cache_dir.clone(),
+            cache_memory: self.cache_memory,
+            threads: self.threads,
+        }
+    }
+}
+
 impl Embedded {
     /// Opens the engine; `on_progress(done, total)` is told of bytes converted at load.
     ///
     /// # Errors
     /// What the engine says of the model, or of the cache folder.
     pub fn open(config: &EmbeddedConfig, on_progress: &mut dyn FnMut(u64, u64)) -> anyhow::Result<Self> {
-        let settings = engine::EngineConfig {
-            model: source(&config.model),
-            kv: config.kv.format(),
-            cache_dir: config.cache_dir.clone(),
-            cache_memory: config.cache_memory,
-            threads: config.threads,
-        };
-        let engine = engine::Engine::open(settings, on_progress)
+        let engine = engine::Engine::open(config.engine(), on_progress)
             .with_context(|| format!("can't open the model {}", config.model))?;
         Ok(Self { engine, kv: config.kv })
     }

@@ -1,7 +1,7 @@
 //! `greenroom score`: how likely a model finds a text, token by token.
 
 use super::Exit;
-use crate::backend::{Kv, locate, source};
+use crate::backend::{EmbeddedConfig, Kv, locate};
 use anyhow::{Context as _, bail};
 use greenroom_engine as engine;
 use std::io::Write as _;
@@ -33,14 +33,14 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
     let read = |path: &PathBuf| {
         std::fs::read_to_string(path).with_context(|| format!("can't read {}", path.display()))
     };
-    let config = engine::EngineConfig {
-        model: source(&locate(&args.model)?),
-        kv: args.kv.format(),
+    let config = EmbeddedConfig {
+        model: locate(&args.model)?,
+        kv: args.kv,
         cache_dir: None,
         cache_memory: u64::MAX,
         threads: args.threads.map(usize::from),
     };
-    let engine = engine::Engine::open(config, &mut |_, _| {})?;
+    let engine = engine::Engine::open(config.engine(), &mut |_, _| {})?;
     let ids = match (&args.ids, &args.text) {
         (Some(path), _) => parse_ids(&read(path)?)?,
         (_, Some(path)) => engine.encode(&read(path)?)?,
