@@ -1,2 +1,4 @@
-//! x
-fn main() {}
+//! The program: everything is in the library.
+fn main() -> std::process::ExitCode {
+    greenroom::commands::main()
+}

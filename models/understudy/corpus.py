@@ -138,7 +138,7 @@ class World:
         for _ in range(100):
             if titles and r.random() < 0.7:
                 n = r.choice(titles)
-            elif r.random() < 0.72:
+            elif r.random() < 0.45:
                 n = r.choice(NAMES)
             else:
                 n = invented(r)
@@ -255,6 +255,18 @@ def interrogation(r: random.Random, long: bool = False) -> World:
         f"{a.name} and {b.name} are suspected of stealing the {f['thing']}. If one talks, that one serves {lo} {y(lo)} and the other {hi}. "
         f"If nobody talks, both serve {mid}. If both talk, both serve {hib}.",
         f"Two friends, {a.name} and {b.name}, are accused of a theft. Each can stay silent or betray the other."])
+    if r.random() < 0.5:
+        rules = w.talk.fill("\n".join([
+            r.choice(["THE FACTS", "WHAT IS KNOWN", "THE FILE", "THE STORY SO FAR"]),
+            "On {day}, around {time}, {somebody|two people|a small gang} {took_it}.",
+            r.choice(["Near {spot} a patrol found {evid}.", "The {street} Street patrol saw a {job} and a {job} near {spot}.",
+                      "The {thing} is worth {n},000 coins and nobody has seen it since.", "A {job} heard voices near {spot}."]),
+            f"{a.name} is a {ja}. {b.name} is a {jb}." if r.random() < 0.6 else "{A} and {B} were arrested the next morning.",
+            r.choice(["THE DEAL", "THE CHOICE", "THE PRICE", "WHAT IT COSTS"]),
+            r.choice(["Both silent: {mid} {years_mid} each.", "Two silent suspects get {mid} {years_mid} each.", "Silence on both sides means {mid} {years_mid} each."]),
+            r.choice(["Both talking: {hib} years each.", "Two traitors get {hib} years each.", "If each names the other, it is {hib} years for each."]),
+            r.choice(["One talks: {lo} {years_lo} for that one, {hi} for the other.",
+                      "A single traitor gets {lo} {years_lo}, and the friend {hi} years."])]), {**f, "evid": r.choice(BANKS["evid_short"]).join(["a ", ""])})
     w.scene(rules, everyone)
     trust = {a.name: r.random(), b.name: r.random()}
     talked: set[str] = set()
@@ -315,7 +327,9 @@ def interrogation(r: random.Random, long: bool = False) -> World:
         talk = s.name in talked or t < 0.4
         if talk:
             talked.add(s.name)
+        plain = r.choice([" I talk.", " So I talk.", ""]) if talk else r.choice([" I stay silent.", " So I stay silent.", ""])
         w.say(s, "h_talk" if talk else "h_silent", [q, s], 0.1, **{**own[s.name], "you": q.name})
+        w.events[-1].text += plain
 
     def yard(n: int) -> None:
         w.scene(w.talk.fill(r.choice(["{A} and {B} meet in the yard. Nobody else can hear them.", "In the yard behind the cells, {A} and {B} walk in a circle. {weather}",
@@ -804,6 +818,13 @@ def play(r: random.Random, long: bool) -> list[str]:
     return [v for v in (w.view(w.people[s]) for s in chosen) if v]
 
 
+def drills(seed: int) -> Iterator[str]:
+    """Endless stream of short recall exercises with many questions."""
+    r = random.Random(seed)
+    while True:
+        yield recall(r, r.randint(2, 7), r.randint(6, 12), r.choices((1, 2, 3), (6, 1, 1))[0])
+
+
 def documents(seed: int, recall_share: float = 0.35, long: bool = False) -> Iterator[str]:
     """Endless stream of documents."""
     r = random.Random(seed)
@@ -822,10 +843,11 @@ def main() -> None:
     p.add_argument("--chars", type=int, default=60_000_000)
     p.add_argument("--recall", type=float, default=0.35, help="share of recall documents")
     p.add_argument("--long", action="store_true", help="longer recall lists")
+    p.add_argument("--drill", action="store_true", help="short recall exercises only")
     p.add_argument("--out", type=Path)
     p.add_argument("--show", type=int, default=0, help="print this many documents and stop")
     a = p.parse_args()
-    source = documents(a.seed, a.recall, a.long)
+    source = drills(a.seed) if a.drill else documents(a.seed, a.recall, a.long)
     if a.show:
         for _ in range(a.show):
             print(next(source), END, sep="")

@@ -105,8 +105,8 @@ class Understudy(nn.Module):
         """Start from weights that can already copy ("the token after the last time I saw this one").
 
         A small model sees too few tokens to find such heads by chance early. In layer 0, head 0 looks one token back and head 2
-        two tokens back and they note down what they see in dimensions of their own; in layer 1, heads 0 and 2 look for places
-        whose note fits the present token (the last one) and bring the token found there. `alike`: pairs of tokens that differ only
+        two tokens back and they note down what they see in dimensions of their own; in layer 1, heads 0, 2 and 3 look for places
+        whose note fits the present token or the last one and bring the token found there. `alike`: pairs of tokens that differ only
         by a leading blank; they start from similar vectors. Everything is trained further.
         """
         c, hd = self.c, self.c.head_dim
@@ -132,7 +132,7 @@ class Understudy(nn.Module):
             v.zero_()
             v[:, words] = p
             first.attn_output.weight[rows, head * hd : head * hd + n] = 0.45 * torch.eye(n)
-        for head, kv, seen, noted in ((0, 0, words, one), (2, 1, one, two)):
+        for head, kv, seen, noted in ((0, 0, words, one), (2, 1, one, two), (3, 1, words, two)):
             q, k = second.attn_q.weight[head * hd :][:hd], second.attn_k.weight[kv * hd :][:hd]
             q.mul_(0.1)
             k.mul_(0.1)
@@ -142,7 +142,7 @@ class Understudy(nn.Module):
             v = second.attn_v.weight[kv * hd :][:hd]
             v.zero_()
             v[:, words] = p2
-            second.attn_output.weight[words, head * hd : (head + 1) * hd] = (2 if seen is one else 1) * p2.T
+            second.attn_output.weight[words, head * hd : (head + 1) * hd] = (2 if noted is two else 1) * p2.T
         self.output.weight[:, words] = 0.2 * e[:, words] @ p2.T @ p2
 
     def pins(self) -> list[Tensor]:
@@ -155,6 +155,7 @@ class Understudy(nn.Module):
         for head in (0, 2):
             rows = slice(head * hd, (head + 1) * hd)
             views += [first.attn_q.weight[rows], second.attn_q.weight[rows], first.attn_output.weight[:, rows]]
+        views.append(second.attn_q.weight[3 * hd :])
         return [v.detach() for v in views]
 
     def hidden(self, ids: Tensor) -> Tensor:

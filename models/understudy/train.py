@@ -1,7 +1,7 @@
 """Train the understudy on the CPU: float32, one single-threaded worker per core that average their gradients (steadier on a
 busy machine than threads), Muon for the matrices and AdamW for the rest, scheduled by wall-clock time.
 
-    python train.py --data short.bin --long long.bin --tokenizer tokenizer.json --out run --minutes 65
+    python train.py --drill drill.bin --data short.bin --long long.bin --tokenizer tokenizer.json --out run --minutes 65
 
 The length of a sequence grows with the elapsed share of the time budget (see STAGES); the learning rate warms up, holds and
 decays linearly to zero at the end. Checkpoints (model, optimisers, clock) are written every --save minutes and resumed from.
@@ -25,10 +25,18 @@ from torch import Tensor
 from corpus import recall_probes
 from model import Config, Understudy
 
-#          from share of time, sequence length, tokens per step, use the long corpus
-STAGES = [(0.00, 512, 4096, False), (0.22, 1024, 4096, False), (0.70, 4096, 8192, True), (0.88, 1024, 4096, False), (0.93, 4096, 8192, True)]
+#          from share of time, sequence length, tokens per step, corpus
+STAGES = [
+    (0.00, 256, 4096, "drill"),
+    (0.26, 512, 4096, "data"),
+    (0.48, 1024, 4096, "data"),
+    (0.76, 4096, 8192, "long"),
+    (0.90, 1024, 4096, "data"),
+    (0.94, 4096, 8192, "long"),
+]
+DRILL = 4  # every so many steps is one of drill, in the first stages
 
-PINNED = 0.5  # share of time for which the copying heads are held
+PINNED = 0.6  # share of time for which the copying heads are held
 
 
 def orthogonal(g: Tensor, steps: int = 5) -> Tensor:
@@ -81,10 +89,10 @@ class Muon:
 class Batches:
     """Random windows of a packed uint16 corpus, visited in shuffled order without repetition."""
 
-    def __init__(self, path: Path, rng: np.random.Generator, answer: tuple[int, ...], end: int) -> None:
+    def __init__(self, path: Path, rng: np.random.Generator, answer: tuple[int, ...], end: int, base: float) -> None:
         self.ids = np.fromfile(path, dtype=np.uint16)
         self.rng = rng
-        self.weight = reply_weights(self.ids, answer, end)
+        self.weight = reply_weights(self.ids, answer, end, base)
         self.order: dict[int, list[int]] = {}
 
     def next(self, rows: int, length: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -100,9 +108,9 @@ class Batches:
         return torch.from_numpy(cut[:, :-1]), torch.from_numpy(cut[:, 1:].copy()), torch.from_numpy(w)
 
 
-def reply_weights(ids: np.ndarray, answer: tuple[int, ...], end: int, reply: float = 2.0, short: float = 6.0) -> np.ndarray:
-    """Loss weight per token: 1, `reply` inside assistant turns, `short` inside very short ones (recall answers)."""
-    w = np.ones(len(ids), dtype=np.float32)
+def reply_weights(ids: np.ndarray, answer: tuple[int, ...], end: int, base: float, reply: float = 2.0, short: float = 6.0) -> np.ndarray:
+    """Loss weight per token: `base`, `reply` inside assistant turns, `short` inside very short ones (recall answers)."""
+    w = np.full(len(ids), base, dtype=np.float32)
     hit = np.ones(len(ids) - len(answer), dtype=bool)
     for i, t in enumerate(answer):
         hit &= ids[i : len(ids) - len(answer) + i] == t
@@ -149,6 +157,7 @@ def probe(model: Understudy, tok: Tokenizer, seed: int = 5) -> str:
 def main() -> None:
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--data", type=Path, required=True, help="packed corpus, uint16")
+    p.add_argument("--drill", type=Path, required=True, help="packed corpus of short recall exercises, to begin with")
     p.add_argument("--long", type=Path, required=True, help="packed corpus of the long stages")
     p.add_argument("--tokenizer", type=Path, required=True)
     p.add_argument("--out", type=Path, required=True, help="folder of checkpoints")
@@ -191,10 +200,10 @@ def worker(rank: int, a: argparse.Namespace) -> None:
     answer = tuple(tok.encode("<|im_start|>assistant\n").ids)
     end = tok.token_to_id("<|im_end|>")
     rng = np.random.default_rng([a.seed, step, rank])
-    data = {flag: Batches(path, rng, answer, end) for flag, path in ((False, a.data), (True, a.long))}
+    data = {name: Batches(getattr(a, name), rng, answer, end, base) for name, base in (("drill", 0.03), ("data", 0.7), ("long", 0.7))}
     params = list(model.parameters())
     pins = [(v, v.clone()) for v in model.pins()]
-    log(f"{sum(q.numel() for q in params)} parameters, {len(data[False].ids)} + {len(data[True].ids)} tokens")
+    log(f"{sum(q.numel() for q in params)} parameters, {sum(len(d.ids) for d in data.values())} tokens")
     loss_of = torch.compile(model.loss)
     dist.barrier()
     start = time.time() - elapsed
@@ -209,8 +218,10 @@ def worker(rank: int, a: argparse.Namespace) -> None:
 
     while elapsed < total and not (a.steps and step >= a.steps):
         share = elapsed / total
-        _, length, tokens, long = [s for s in STAGES if s[0] <= share][-1]
-        x, y, w = data[long].next(max(1, tokens // length // a.workers), length)
+        _, length, tokens, corpus = [s for s in STAGES if s[0] <= share][-1]
+        if share < PINNED and step % DRILL == 0:
+            _, length, tokens, corpus = STAGES[0]
+        x, y, w = data[corpus].next(max(1, tokens // length // a.workers), length)
         loss, plain = loss_of(x, y, w)
         loss.backward()
         clock = torch.tensor([time.time() - start if rank == 0 else 0.0])

@@ -4,12 +4,14 @@ A golden answers for `engine/tests/conformance.rs`: it names a model that `green
 again from its seed, a list of token ids, and the reference's log-probability of each id after those before it.
 
     pip install 'transformers>=5' torch gguf numpy
-    cargo run -p greenroom-engine --features fixtures --example random_gguf -- /tmp/1.gguf 1
-    python3 tests/goldens/make.py /tmp/1.gguf                            # writes tests/goldens/llama-seed1.json
+    cargo run -p greenroom-engine --features fixtures --example random_gguf -- 1.gguf 1
+        and so 2.gguf 2 --layers 4, and 3.gguf 3 --kv-heads 1 --rope-base 500000
+    python3 tests/goldens/make.py 1.gguf 2.gguf 3.gguf                   # writes tests/goldens/llama-seed{1,2,3}.json
     python3 tests/goldens/make.py MODEL.gguf --against scores.jsonl      # compares, writes nothing
 
-`--against` takes lines {"pos", "id", "logprob", "top"} of the same ids: those of a golden written to another folder by
-`--out`. Any `llama` file without rotary scaling will do, of whatever tensor types `gguf` can dequantize.
+`--against` takes lines {"pos", "id", "logprob", "top"} as the example `score_ids` prints them, for the ids of a golden that
+`--out` put elsewhere. Any `llama` file without rotary scaling will do, in whatever types `gguf` can dequantize; the ids'
+seed is the model's, from its name `random-llama-SEED`, else 0.
 """
 
 from __future__ import annotations
@@ -26,20 +28,9 @@ import torch
 import transformers
 
 N_IDS = 700  # past the border of the engine's second block of 256 tokens
-HERE = Path(__file__).resolve().parent
-
-# GGUF's name of a layer's tensor: transformers' name.
-LAYER = {
-    "attn_norm": "input_layernorm",
-    "attn_q": "self_attn.q_proj",
-    "attn_k": "self_attn.k_proj",
-    "attn_v": "self_attn.v_proj",
-    "attn_output": "self_attn.o_proj",
-    "ffn_norm": "post_attention_layernorm",
-    "ffn_gate": "mlp.gate_proj",
-    "ffn_up": "mlp.up_proj",
-    "ffn_down": "mlp.down_proj",
-}
+# Names of tensors in GGUF and in transformers: of a layer, and of the whole.
+LAYER = {"attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm", "attn_output": "self_attn.o_proj"}
+LAYER |= {f"attn_{x}": f"self_attn.{x}_proj" for x in "qkv"} | {f"ffn_{x}": f"mlp.{x}_proj" for x in ("gate", "up", "down")}
 GLOBAL = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
 
 
@@ -54,8 +45,7 @@ def pseudo_random_ids(seed: int, n_vocab: int) -> list[int]:
 
 
 def half_split(weight: np.ndarray, n_heads: int) -> np.ndarray:
-    """Rows of attn_q or attn_k, `[n_heads * head_dim, d]`: a rotary pair's rows are neighbours in a llama GGUF ("NORM"),
-    half a head apart in transformers."""
+    """`[n_heads * head_dim, d]`: the rows of a rotary pair are neighbours in GGUF, half a head apart in transformers."""
     rows, d = weight.shape
     return weight.reshape(n_heads, rows // n_heads // 2, 2, d).swapaxes(1, 2).reshape(rows, d)
 
@@ -111,7 +101,7 @@ def load(path: Path) -> tuple[transformers.LlamaForCausalLM, dict[str, Any]]:
 
 
 def golden(path: Path) -> dict[str, Any]:
-    """The reference's answer: entry i of `logprobs`, `tops` and `margins` (top's logit less the second's) is position i + 1."""
+    """The reference's answer; entry i of `logprobs`, `tops` and `margins` (top's logit less the second's): position i + 1."""
     model, facts = load(path)
     ids = pseudo_random_ids(facts["seed"], model.config.vocab_size)
     with torch.inference_mode():
@@ -142,16 +132,15 @@ def compare(reference: dict[str, Any], lines: Path) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", nargs="+", type=Path, metavar="MODEL.gguf")
-    parser.add_argument("--out", type=Path, default=HERE, help="folder of the goldens")
+    parser.add_argument("--out", type=Path, default=Path(__file__).resolve().parent, help="folder of the goldens")
     parser.add_argument("--against", type=Path, metavar="SCORES.jsonl", help="compare with these scores instead of writing")
-    args = parser.parse_args()
-    for path in args.models:
+    for path in (args := parser.parse_args()).models:
         answer = golden(path)
         if args.against:
             print(f"{path}: {compare(answer, args.against)}")
         else:
             out = args.out / f"llama-seed{answer['model']['seed']}.json"
-            out.write_text(re.sub(r",\n\s+(?=[-\d])", ",", json.dumps(answer, indent=1)) + "\n")
+            out.write_text("{\n" + ",\n".join(f'"{k}": {json.dumps(v)}' for k, v in answer.items()) + "\n}\n")
             print(f"{path}: {out}, {out.stat().st_size} bytes")
 
 

@@ -1,0 +1,233 @@
+//! The engine in this process: turns requests into the engine's plain data and its answers back.
+
+use super::{
+    BoxFuture, Commit, Match, ModelCard, ModelFile, Origin, Progress, Reply, Request, Session, Sink, Stop,
+    Usage,
+};
+use crate::prompt::Conversation;
+use crate::transcript::ModelRecord;
+use anyhow::{Context as _, anyhow};
+use greenroom_engine as engine;
+use std::path::PathBuf;
+
+/// The bundled model: small talk only, there so that everything runs at once.
+static UNDERSTUDY: &[u8] = include_bytes!("../../models/understudy.gguf");
+
+/// The embedded engine as a backend.
+pub struct Embedded {
+    engine: engine::Engine,
+    kv: Kv,
+}
+
+/// How the engine is set up.
+#[derive(Clone, Debug)]
+pub struct EmbeddedConfig {
+    /// The model.
+    pub model: ModelFile,
+    /// Format of cached keys and values.
+    pub kv: Kv,
+    /// Where memories are kept; `None`: in memory only.
+    pub cache_dir: Option<PathBuf>,
+    /// Bytes that memories may take in RAM.
+    pub cache_memory: u64,
+    /// Threads; `None`: all cores.
+    pub threads: Option<usize>,
+}
+
+/// Format of cached keys and values.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum Kv {
+    /// Half precision.
+    F16,
+    /// 8-bit codes.
+    Q8,
+    /// 4-bit codes.
+    #[default]
+    Q4,
+}
+
+impl Kv {
+    /// As transcripts write it.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::F16 => "f16",
+            Self::Q8 => "q8",
+            Self::Q4 => "q4",
+        }
+    }
+
+    /// As the engine calls it.
+    pub fn format(self) -> engine::KvFormat {
+        match self {
+            Self::F16 => engine::KvFormat::F16,
+            Self::Q8 => engine::KvFormat::Q8,
+            Self::Q4 => engine::KvFormat::Q4,
+        }
+    }
+}
+
+/// A model file as the engine names it.
+pub fn source(model: &ModelFile) -> engine::ModelSource {
+    match model {
+        ModelFile::Path(path) => engine::ModelSource::Path(path.clone()),
+        ModelFile::Understudy => engine::ModelSource::Bundled("understudy", UNDERSTUDY),
+    }
+}
+
+impl EmbeddedConfig {
+    /// As the engine has it.
+    pub fn engine(&self) -> engine::EngineConfig {
+        engine::EngineConfig {
+            kv: self.kv.format(),
+            cache_dir: self.cache_dir.clone(),
+            cache_memory: self.cache_memory,
+            threads: self.threads,
+            ..engine::EngineConfig::new(source(&self.model))
+        }
+    }
+}
+
+impl Embedded {
+    /// Opens the engine; `on_progress(done, total)` is told of bytes converted at load.
+    ///
+    /// # Errors
+    /// What the engine says of the model, or of the cache folder.
+    pub fn open(config: &EmbeddedConfig, on_progress: &mut dyn FnMut(u64, u64)) -> anyhow::Result<Self> {
+        let engine = engine::Engine::open(config.engine(), on_progress)
+            .with_context(|| format!("can't open the model {}", config.model))?;
+        Ok(Self { engine, kv: config.kv })
+    }
+
+    async fn answer(&self, request: Request, sink: Sink) -> anyhow::Result<Reply> {
+        let path = request.path.clone();
+        let mut turn = self.engine.submit(request.into()).with_context(|| path.clone())?;
+        while let Some(event) = turn.next().await {
+            match event {
+                engine::Event::Prefill { done, total } => sink(Progress::Prefill { done, total }),
+                engine::Event::Text(text) => sink(Progress::Text(text)),
+                engine::Event::Failed(error) => return Err(anyhow::Error::new(error).context(path)),
+                engine::Event::Done(completion) => {
+                    let engine::Completion { ids, text, stop, usage } = *completion;
+                    let commit = Some(Box::new(EngineCommit(turn)) as Box<dyn Commit>);
+                    return Ok(Reply { ids, text, stop: stop.into(), usage: Some(usage.into()), commit });
+                }
+            }
+        }
+        Err(anyhow!("{path}: the engine ended the turn without an answer"))
+    }
+}
+
+impl super::Backend for Embedded {
+    fn card(&self) -> ModelCard {
+        let info = self.engine.model();
+        let model = ModelRecord {
+            name: info.name.clone(),
+            family: info.family.clone(),
+            identity: info.identity.clone(),
+        };
+        ModelCard { model, kv: self.kv.word().into(), numerics: info.numerics.clone() }
+    }
+
+    fn reply(&self, request: Request, sink: Sink) -> BoxFuture<'_, anyhow::Result<Reply>> {
+        Box::pin(self.answer(request, sink))
+    }
+
+    fn forget(&self, session: &Session) {
+        self.engine.forget(&session.clone().into());
+    }
+}
+
+/// A finished turn of the engine whose manifest waits for the transcript line.
+struct EngineCommit(engine::Turn);
+
+impl Commit for EngineCommit {
+    fn commit(self: Box<Self>) -> BoxFuture<'static, anyhow::Result<Usage>> {
+        Box::pin(
+            async move { Ok(self.0.commit().await.context("can't save the agent's memory")?.usage.into()) },
+        )
+    }
+}
+
+impl From<Session> for engine::SessionKey {
+    fn from(session: Session) -> Self {
+        Self { run: session.run, agent: session.agent }
+    }
+}
+
+impl From<Request> for engine::Request {
+    fn from(request: Request) -> Self {
+        let sampling = engine::Sampling {
+            temperature: request.sampling.temperature,
+            top_k: request.sampling.top_k,
+            top_p: request.sampling.top_p,
+            min_p: request.sampling.min_p,
+            repetition_penalty: request.sampling.repetition_penalty,
+            repetition_window: request.sampling.repetition_window,
+            seed: request.seed,
+        };
+        let retention =
+            if request.permanent { engine::Retention::Persistent } else { engine::Retention::Ephemeral };
+        Self {
+            session: request.session.into(),
+            parent: request.parent.map(Into::into),
+            retention,
+            conversation: request.conversation.into(),
+            sampling,
+            max_tokens: request.max_tokens,
+            stop: request.stop,
+            next_use: request.next_use,
+            cold: request.cold,
+        }
+    }
+}
+
+impl From<Conversation> for engine::Conversation {
+    fn from(conversation: Conversation) -> Self {
+        let exchanges = conversation.exchanges.into_iter();
+        let exchanges = exchanges
+            .map(|past| engine::Exchange { user: past.user, reply: engine::ReplyContent::Ids(past.ids) })
+            .collect();
+        Self { system: conversation.system, exchanges, next: conversation.next }
+    }
+}
+
+impl From<engine::StopReason> for Stop {
+    fn from(stop: engine::StopReason) -> Self {
+        match stop {
+            engine::StopReason::EndOfTurn => Self::EndOfTurn,
+            engine::StopReason::StopString => Self::StopString,
+            engine::StopReason::Length => Self::Length,
+        }
+    }
+}
+
+impl From<engine::Usage> for Usage {
+    fn from(usage: engine::Usage) -> Self {
+        let kind = match usage.kind {
+            engine::MatchKind::Cold => Match::Cold,
+            engine::MatchKind::Prefix => Match::Prefix,
+            engine::MatchKind::Extend => Match::Extend,
+            engine::MatchKind::Exact => Match::Exact,
+            engine::MatchKind::Diverge => Match::Diverge,
+        };
+        let source = match usage.source {
+            engine::Source::None => Origin::None,
+            engine::Source::Memory => Origin::Memory,
+            engine::Source::Disk => Origin::Disk,
+        };
+        Self {
+            kind,
+            source,
+            reused: usage.reused,
+            prefilled: usage.prefilled,
+            recomputed: usage.recomputed,
+            generated: usage.generated,
+            layer0_rows: usage.layer0_rows,
+            ttft_ms: usage.ttft_ms,
+            total_ms: usage.total_ms,
+            bytes_read: usage.bytes_read,
+            bytes_written: usage.bytes_written,
+            reason: usage.reason,
+        }
+    }
+}

@@ -1,0 +1,235 @@
+//! Who answers a turn: the trait [`Backend`] and its plain types.
+//!
+//! `embedded` is the engine in this process, `replay` a recording, `scripted` a list for tests and controls.
+
+mod embedded;
+mod locate;
+mod replay;
+mod scripted;
+
+pub use embedded::{Embedded, EmbeddedConfig, Kv, source};
+pub use locate::{ModelFile, locate};
+pub use replay::Replay;
+pub use scripted::Scripted;
+
+use crate::prompt::Conversation;
+use crate::transcript::ModelRecord;
+use serde::{Deserialize, Serialize};
+use std::future::Future;
+use std::pin::Pin;
+
+/// A future that may move between threads.
+pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// Takes what streams out of a turn.
+pub type Sink = Box<dyn Fn(Progress) + Send + Sync>;
+
+/// Answers turns.
+pub trait Backend: Send + Sync {
+    /// What stands in a transcript's header.
+    fn card(&self) -> ModelCard;
+
+    /// Answers one turn; progress goes to `sink` meanwhile.
+    fn reply(&self, request: Request, sink: Sink) -> BoxFuture<'_, anyhow::Result<Reply>>;
+
+    /// Drops the memory of a session that will not speak again.
+    fn forget(&self, session: &Session);
+}
+
+/// What answers, as transcripts name it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ModelCard {
+    /// The model.
+    pub model: ModelRecord,
+    /// Format of cached keys and values.
+    pub kv: String,
+    /// Kernel contract and version.
+    pub numerics: String,
+}
+
+/// Names a memory: an agent (or agent and phase) of a run.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Session {
+    /// The run.
+    pub run: String,
+    /// The agent, or `agent/phase` for one that forgets.
+    pub agent: String,
+}
+
+/// One turn to answer.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// Number of the turn in plan order.
+    pub index: usize,
+    /// `phase/round/agent`.
+    pub path: String,
+    /// Whose memory to extend.
+    pub session: Session,
+    /// Whose memory to start from if that one is empty.
+    pub parent: Option<Session>,
+    /// Whether the memory outlives the run.
+    pub permanent: bool,
+    /// All that the agent has read and said.
+    pub conversation: Conversation,
+    /// How tokens are chosen.
+    pub sampling: Sampling,
+    /// Seed of the turn.
+    pub seed: u64,
+    /// Most tokens of the reply.
+    pub max_tokens: usize,
+    /// The reply ends before one of these.
+    pub stop: Vec<String>,
+    /// Plan-order number of the agent's next turn; `None`: this is its last.
+    pub next_use: Option<u64>,
+    /// Compute everything anew.
+    pub cold: bool,
+}
+
+/// How tokens are chosen.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sampling {
+    /// 0: greedy.
+    pub temperature: f32,
+    /// 0: all.
+    pub top_k: usize,
+    /// 1: all.
+    pub top_p: f32,
+    /// 0: all.
+    pub min_p: f32,
+    /// 1: off.
+    pub repetition_penalty: f32,
+    /// Tokens that the penalty looks back at.
+    pub repetition_window: usize,
+}
+
+impl Default for Sampling {
+    fn default() -> Self {
+        Self {
+            temperature: 0.7,
+            top_k: 0,
+            top_p: 0.95,
+            min_p: 0.05,
+            repetition_penalty: 1.1,
+            repetition_window: 64,
+        }
+    }
+}
+
+/// What streams out of a turn.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// The prompt is being read.
+    Prefill {
+        /// Tokens read.
+        done: usize,
+        /// Tokens to read.
+        total: usize,
+    },
+    /// A piece of the reply.
+    Text(String),
+}
+
+/// An answer.
+pub struct Reply {
+    /// Ids, as sampled.
+    pub ids: Vec<u32>,
+    /// The ids as text.
+    pub text: String,
+    /// Why it ended.
+    pub stop: Stop,
+    /// What it cost; `None`: it was not computed now.
+    pub usage: Option<Usage>,
+    /// To be called once the turn is on record.
+    pub commit: Option<Box<dyn Commit>>,
+}
+
+/// Saves a memory once its turn is on record.
+pub trait Commit: Send {
+    /// Saves; the final account comes back.
+    fn commit(self: Box<Self>) -> BoxFuture<'static, anyhow::Result<Usage>>;
+}
+
+/// Why a reply ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Stop {
+    /// The model ended its turn.
+    EndOfTurn,
+    /// A stop string was met.
+    StopString,
+    /// The limit was reached.
+    Length,
+}
+
+impl Stop {
+    /// As transcripts write it.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::EndOfTurn => "end_of_turn",
+            Self::StopString => "stop_string",
+            Self::Length => "length",
+        }
+    }
+
+    /// From a transcript.
+    pub fn from_word(word: &str) -> Option<Self> {
+        [Self::EndOfTurn, Self::StopString, Self::Length].into_iter().find(|stop| stop.word() == word)
+    }
+}
+
+/// How a prompt related to what the cache held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Match {
+    /// Nothing was reused.
+    Cold,
+    /// A new memory found equal blocks of another.
+    Prefix,
+    /// The prompt begins with all that was held.
+    Extend,
+    /// The prompt is exactly what was held.
+    Exact,
+    /// The prompt differs from what was held.
+    Diverge,
+}
+
+/// Where the reused part came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Origin {
+    /// Nothing was reused.
+    None,
+    /// Memory.
+    Memory,
+    /// Disk.
+    Disk,
+}
+
+/// What a turn cost.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Usage {
+    /// How the prompt matched the cache.
+    pub kind: Match,
+    /// Where the reused tokens came from.
+    pub source: Origin,
+    /// Prompt tokens that were reused.
+    pub reused: usize,
+    /// Prompt tokens that were new.
+    pub prefilled: usize,
+    /// Known tokens computed again.
+    pub recomputed: usize,
+    /// Tokens sampled and fed.
+    pub generated: usize,
+    /// Rows counted in layer 0.
+    pub layer0_rows: usize,
+    /// Milliseconds to the first token.
+    pub ttft_ms: f64,
+    /// Milliseconds of the turn.
+    pub total_ms: f64,
+    /// Bytes read from the store.
+    pub bytes_read: u64,
+    /// Bytes written to the store.
+    pub bytes_written: u64,
+    /// Why a cache was not used, or not wholly.
+    pub reason: Option<String>,
+}

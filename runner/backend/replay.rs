@@ -1,0 +1,77 @@
+//! A recording as a backend: each turn is answered with what was recorded for exactly what is read now.
+//!
+//! What does not fit is drift. A turn beyond the recording goes on to another backend only if one was given
+//! (`run --resume`); without, a miss never reaches a model.
+
+use super::{Backend, BoxFuture, ModelCard, Reply, Request, Session, Sink, Stop};
+use crate::transcript::{Cause, Drift, Recorded, Transcript, TurnRecord};
+use std::sync::Arc;
+
+/// Recorded replies, and what answers after their end.
+pub struct Replay {
+    turns: Vec<Recorded<TurnRecord>>,
+    card: ModelCard,
+    then: Option<Arc<dyn Backend>>,
+}
+
+impl Replay {
+    /// The recording alone.
+    pub fn new(transcript: &Transcript) -> Self {
+        let header = &transcript.header.record;
+        let card = ModelCard {
+            model: header.model.clone(),
+            kv: header.kv.clone(),
+            numerics: header.numerics.clone(),
+        };
+        Self { turns: transcript.turns.clone(), card, then: None }
+    }
+
+    /// The recording, then a backend that goes on.
+    pub fn then(transcript: &Transcript, backend: Arc<dyn Backend>) -> Self {
+        Self { card: backend.card(), then: Some(backend), ..Self::new(transcript) }
+    }
+
+    fn recorded(&self, request: &Request) -> Result<Reply, Drift> {
+        let Some(turn) = self.turns.get(request.index) else {
+            let detail = "the recording ends before this turn";
+            return Err(Drift::new(&request.path, Cause::LineMissing, detail));
+        };
+        let was = &turn.record;
+        let drift = |cause, detail| Drift::new(&request.path, cause, detail).at_line(turn.line);
+        if was.path != request.path {
+            return Err(
+                drift(Cause::Order, "the recording has another turn here").texts(&was.path, &request.path)
+            );
+        }
+        if was.delta != request.conversation.next {
+            let cause = if turn.intact { Cause::PromptChanged } else { Cause::RecordAltered };
+            return Err(
+                drift(cause, "what the agent reads differs").texts(&was.delta, &request.conversation.next)
+            );
+        }
+        let stop = Stop::from_word(&was.stop);
+        let (true, Some(stop)) = (turn.intact, stop) else {
+            return Err(drift(Cause::RecordAltered, "the line does not fit its hash"));
+        };
+        Ok(Reply { ids: was.tokens.clone(), text: was.raw.clone(), stop, usage: None, commit: None })
+    }
+}
+
+impl Backend for Replay {
+    fn card(&self) -> ModelCard {
+        self.card.clone()
+    }
+
+    fn reply(&self, request: Request, sink: Sink) -> BoxFuture<'_, anyhow::Result<Reply>> {
+        match &self.then {
+            Some(then) if request.index >= self.turns.len() => then.reply(request, sink),
+            _ => Box::pin(async move { Ok(self.recorded(&request)?) }),
+        }
+    }
+
+    fn forget(&self, session: &Session) {
+        if let Some(then) = &self.then {
+            then.forget(session);
+        }
+    }
+}

@@ -1,0 +1,47 @@
+//! Replies from a function: exact, instant, without a model. For tests and for controls in experiments.
+
+use super::{Backend, BoxFuture, ModelCard, Progress, Reply, Request, Session, Sink, Stop};
+use crate::transcript::ModelRecord;
+use std::collections::HashMap;
+
+/// Answers each request with what a function says.
+pub struct Scripted {
+    script: Box<Script>,
+}
+
+/// What a turn is answered with.
+type Script = dyn Fn(&Request) -> Option<String> + Send + Sync;
+
+impl Scripted {
+    /// From a function of the request; `None` is an error that names the turn.
+    pub fn new(script: impl Fn(&Request) -> Option<String> + Send + Sync + 'static) -> Self {
+        Self { script: Box::new(script) }
+    }
+
+    /// From a list of `(turn path, reply)`.
+    pub fn lines<'a>(lines: impl IntoIterator<Item = (&'a str, &'a str)>) -> Self {
+        let lines: HashMap<String, String> =
+            lines.into_iter().map(|(path, reply)| (path.to_string(), reply.to_string())).collect();
+        Self::new(move |request| lines.get(&request.path).cloned())
+    }
+}
+
+impl Backend for Scripted {
+    fn card(&self) -> ModelCard {
+        let model = ModelRecord { name: "scripted".into(), family: "none".into(), identity: "none".into() };
+        ModelCard { model, kv: "none".into(), numerics: "none".into() }
+    }
+
+    fn reply(&self, request: Request, sink: Sink) -> BoxFuture<'_, anyhow::Result<Reply>> {
+        Box::pin(async move {
+            let text = (self.script)(&request)
+                .ok_or_else(|| anyhow::anyhow!("the script has no reply for {}", request.path))?;
+            sink(Progress::Text(text.clone()));
+            // One id a character: what was said and what it was made of can be compared by eye.
+            let ids = text.chars().map(u32::from).collect();
+            Ok(Reply { ids, text, stop: Stop::EndOfTurn, usage: None, commit: None })
+        })
+    }
+
+    fn forget(&self, _session: &Session) {}
+}

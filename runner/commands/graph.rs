@@ -1,0 +1,40 @@
+//! `greenroom graph`: the plan of a scenario as a drawing.
+
+use super::{Exit, open_scenario};
+use crate::scenario::{compile, parse_override};
+use std::path::PathBuf;
+
+/// Print the graph of turns: solid edges are memories, dashed ones are what is heard
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Example: greenroom graph scenarios/gossip.yaml --format dot | dot -Tsvg > gossip.svg"
+)]
+pub(super) struct Args {
+    /// The scenario
+    file: PathBuf,
+    /// Language of the drawing: dot (Graphviz) or mermaid
+    #[arg(long, value_enum, default_value_t, hide_possible_values = true)]
+    format: Format,
+    /// Give a variable another value (repeatable)
+    #[arg(long = "set", value_name = "K=V", value_parser = parse_override)]
+    overrides: Vec<(String, serde_yaml::Value)>,
+}
+
+#[derive(Clone, Copy, Debug, Default, clap::ValueEnum)]
+enum Format {
+    /// Graphviz
+    #[default]
+    Dot,
+    /// Mermaid
+    Mermaid,
+}
+
+pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
+    let Some(scenario) = open_scenario(&args.file, &args.overrides, false)? else { return Ok(Exit::Invalid) };
+    let plan = compile(&scenario);
+    match args.format {
+        Format::Dot => print!("{}", plan.dot(&scenario)),
+        Format::Mermaid => print!("{}", plan.mermaid(&scenario)),
+    }
+    Ok(Exit::Pass)
+}

@@ -1,0 +1,135 @@
+//! The commands of the program, one file each, and what they share: exit codes and the model argument.
+
+mod cache;
+mod check;
+mod graph;
+mod models;
+mod replay;
+mod run;
+mod score;
+
+use crate::diagnostic::Severity;
+use crate::scenario::{Loaded, Overrides, Scenario, load};
+use anyhow::Context as _;
+use clap::{Parser, Subcommand};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+
+/// How a command ended; the numbers are a promise to scripts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Exit {
+    /// All is well.
+    Pass = 0,
+    /// An assertion of the scenario failed.
+    AssertionFailed = 1,
+    /// The scenario (or the command line) is wrong.
+    Invalid = 2,
+    /// A recording does not fit.
+    Drift = 3,
+    /// Anything else: a bad model, a full disk.
+    Environment = 4,
+    /// Stopped by Ctrl-C.
+    Stopped = 130,
+}
+
+/// Plays multi-agent scenarios on a local language model, with memory that is never computed twice.
+#[derive(Debug, Parser)]
+#[command(name = "greenroom", version, max_term_width = 100)]
+#[command(after_help = "Example: greenroom run scenarios/prisoners-dilemma.yaml\n\
+Exit codes: 0 pass, 1 assertion failed, 2 invalid scenario, 3 drift, 4 environment, 130 stopped")]
+pub struct Cli {
+    #[command(subcommand)]
+    command: Command,
+    /// Say more (RUST_LOG=… says exactly what).
+    #[arg(long, short, global = true, display_order = 100)]
+    verbose: bool,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Run(run::Args),
+    Check(check::Args),
+    Graph(graph::Args),
+    Replay(replay::Args),
+    Score(score::Args),
+    Cache(cache::Args),
+    Models(models::Args),
+}
+
+/// Runs the program on the process's arguments.
+pub fn main() -> ExitCode {
+    let cli = Cli::parse();
+    logging(cli.verbose);
+    let result = match cli.command {
+        Command::Run(args) => run::run(args),
+        Command::Check(args) => check::run(args),
+        Command::Graph(args) => graph::run(args),
+        Command::Replay(args) => replay::run(args),
+        Command::Score(args) => score::run(args),
+        Command::Cache(args) => cache::run(args),
+        Command::Models(args) => models::run(args),
+    };
+    let exit = result.unwrap_or_else(|error| {
+        let drift = error.downcast_ref::<crate::transcript::Drift>();
+        eprintln!("error: {error:#}");
+        if let Some(drift) = drift.filter(|drift| drift.recorded != drift.now) {
+            eprint!("{}", crate::terminal::show_diff(&drift.recorded, &drift.now, false));
+        }
+        if drift.is_some() { Exit::Drift } else { Exit::Environment }
+    });
+    ExitCode::from(exit as u8)
+}
+
+fn logging(verbose: bool) {
+    use tracing_subscriber::EnvFilter;
+    let default = if verbose { "info,greenroom=debug,greenroom_engine=debug" } else { "warn" };
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(default));
+    let subscriber = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let fancy = console::Term::stderr().is_term() && console::colors_enabled_stderr();
+    let subscriber = subscriber.with_ansi(fancy).with_target(verbose).without_time();
+    // A second subscriber (in a test) is refused; the first one serves.
+    let _ = subscriber.try_init();
+}
+
+/// Loads a scenario file and says what is wrong with it on standard error. `None`: it can't be played.
+fn open_scenario(file: &Path, overrides: &Overrides, quiet: bool) -> anyhow::Result<Option<Arc<Scenario>>> {
+    let Loaded { scenario, report } = load_file(file, overrides)?;
+    if !quiet || scenario.is_none() {
+        eprint!("{}", report.render(console::Term::stderr().is_term()));
+    }
+    if scenario.is_none() {
+        let count = |severity| report.diagnostics.iter().filter(|d| d.severity == severity).count();
+        let (errors, warnings) = (count(Severity::Error), count(Severity::Warning));
+        eprintln!("{}: {errors} errors, {warnings} warnings", file.display());
+    }
+    Ok(scenario)
+}
+
+fn load_file(file: &Path, overrides: &Overrides) -> anyhow::Result<Loaded> {
+    let bytes = std::fs::read(file).with_context(|| format!("can't read the scenario {}", file.display()))?;
+    let text = String::from_utf8(bytes).with_context(|| format!("{} is no UTF-8 text", file.display()))?;
+    Ok(load(&file.display().to_string(), &text, overrides))
+}
+
+/// Parses a size in bytes: `512M`, `2G`, `0`.
+fn parse_size(text: &str) -> Result<u64, String> {
+    let upper = text.trim().to_ascii_uppercase();
+    let upper = upper.trim_end_matches("IB").trim_end_matches('B');
+    let (number, shift) = match upper.chars().last() {
+        Some('K') => (&upper[..upper.len() - 1], 10),
+        Some('M') => (&upper[..upper.len() - 1], 20),
+        Some('G') => (&upper[..upper.len() - 1], 30),
+        Some('T') => (&upper[..upper.len() - 1], 40),
+        _ => (upper, 0),
+    };
+    let number: u64 =
+        number.trim().parse().map_err(|_| format!("`{text}` is no size: write e.g. 512M or 2G"))?;
+    number.checked_mul(1 << shift).ok_or_else(|| format!("`{text}` is too large"))
+}
+
+/// The user's cache folder for greenroom.
+fn default_cache_dir() -> Option<PathBuf> {
+    dirs::cache_dir().map(|folder| folder.join("greenroom"))
+}

@@ -1,0 +1,225 @@
+//! `greenroom run`: plays a scenario.
+
+use super::{Exit, default_cache_dir, open_scenario, parse_size};
+use crate::backend::{Embedded, EmbeddedConfig, Kv, Sampling, locate};
+use crate::run::{Performed, RunOptions, perform};
+use crate::scenario::{Scenario, compile, parse_override};
+use crate::stage::{End, Unwatched, Watch};
+use crate::terminal::{self, Dialogue};
+use anyhow::Context as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Play a scenario: the dialogue on the terminal, the record into a folder
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Example: greenroom run scenarios/gossip.yaml --seed 7 --set topic=music --out runs/g7"
+)]
+pub(super) struct Args {
+    /// The scenario
+    file: PathBuf,
+    /// GGUF path, hf:ORG/REPO/FILE.gguf from the local cache, or the bundled `understudy`
+    #[arg(long, default_value = "understudy", value_name = "PATH")]
+    model: String,
+    /// Format of cached keys and values: f16, q8 or q4
+    #[arg(long, value_enum, default_value_t, hide_possible_values = true)]
+    kv: Kv,
+    /// Root of all turns' seeds
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    /// Give a variable another value (repeatable)
+    #[arg(long = "set", value_name = "K=V", value_parser = parse_override)]
+    overrides: Vec<(String, serde_yaml::Value)>,
+    /// Most tokens of a reply
+    #[arg(long, default_value_t = 80, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    max_tokens: u32,
+    /// 0 is greedy
+    #[arg(long, default_value_t = 0.7, value_name = "T", value_parser = non_negative)]
+    temperature: f32,
+    /// Sample from the K most likely tokens (0: all)
+    #[arg(long, default_value_t = 0, value_name = "K")]
+    top_k: usize,
+    /// Sample from the smallest set that reaches this probability
+    #[arg(long, default_value_t = 0.95, value_name = "P", value_parser = non_negative)]
+    top_p: f32,
+    /// Drop tokens less likely than this share of the best
+    #[arg(long, default_value_t = 0.05, value_name = "P", value_parser = non_negative)]
+    min_p: f32,
+    /// 1 is off
+    #[arg(long, default_value_t = 1.1, value_name = "R", value_parser = non_negative)]
+    repetition_penalty: f32,
+    /// Folder for the record [default: runs/ID-N]
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// Where memories are kept [default: the user's cache folder]
+    #[arg(long, value_name = "DIR")]
+    cache_dir: Option<PathBuf>,
+    /// Memory for hot caches, e.g. 512M; 0 restores every agent from disk at each turn
+    #[arg(long, default_value = "2G", value_name = "SIZE", value_parser = parse_size)]
+    cache_memory: u64,
+    /// Threads [default: all cores]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    threads: Option<u16>,
+    /// Drop every cache before each turn
+    #[arg(long)]
+    cold: bool,
+    /// Go on with an interrupted run (the latest of this scenario, or --out)
+    #[arg(long)]
+    resume: bool,
+    /// Begin with the memories of an earlier run
+    #[arg(long = "continue", value_name = "RUN")]
+    continues: Option<PathBuf>,
+    /// Print nothing but the transcript's path
+    #[arg(long, short)]
+    quiet: bool,
+}
+
+fn non_negative(text: &str) -> Result<f32, String> {
+    match text.parse::<f32>() {
+        Ok(number) if number.is_finite() && number >= 0.0 => Ok(number),
+        _ => Err("expected a number of at least 0".into()),
+    }
+}
+
+pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
+    let Some(scenario) = open_scenario(&args.file, &args.overrides, args.quiet)? else {
+        return Ok(Exit::Invalid);
+    };
+    let folder = match &args.out {
+        Some(folder) => folder.clone(),
+        None => default_folder(Path::new("runs"), &scenario.id, args.resume),
+    };
+    refuse_to_overwrite(&folder, args.resume)?;
+    let backend = Arc::new(Embedded::open(&config(&args)?, &mut loading(args.quiet))?);
+    let options = RunOptions {
+        seed: args.seed,
+        sampling: Sampling {
+            temperature: args.temperature,
+            top_k: args.top_k,
+            top_p: args.top_p,
+            min_p: args.min_p,
+            repetition_penalty: args.repetition_penalty,
+            ..Sampling::default()
+        },
+        max_tokens: args.max_tokens as usize,
+        cold: args.cold,
+        resume: args.resume,
+        continues: args.continues.clone(),
+        model: args.model.clone(),
+    };
+    let mut watch = watcher(&scenario, args.quiet);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let performed =
+        runtime.block_on(perform(&scenario, backend, &folder, &options, watch.as_mut(), stopped()));
+    drop(watch);
+    let performed = performed.inspect_err(|_| eprintln!("{}", resume_hint(&args, &folder)))?;
+    finish(&args, &folder, &performed);
+    Ok(if performed.end == End::Stopped { Exit::Stopped } else { Exit::Pass })
+}
+
+async fn stopped() {
+    // Where signals can't be had, nothing stops the run but the shell.
+    if tokio::signal::ctrl_c().await.is_err() {
+        std::future::pending::<()>().await;
+    }
+}
+
+fn watcher(scenario: &Arc<Scenario>, quiet: bool) -> Box<dyn Watch> {
+    if quiet {
+        return Box::new(Unwatched);
+    }
+    let mut dialogue = Dialogue::new(scenario.clone(), Arc::new(compile(scenario)));
+    dialogue.title();
+    Box::new(dialogue)
+}
+
+fn finish(args: &Args, folder: &Path, performed: &Performed) {
+    if args.quiet {
+        println!("{}", performed.transcript.display());
+    } else {
+        println!("\n{}", terminal::summary(&performed.summary));
+        let (n, all, ms) = (performed.n_written, performed.n_turns, performed.summary.wall_ms);
+        println!("\n{n} of {all} turns in {:.1} s: {}", ms / 1e3, performed.transcript.display());
+    }
+    if performed.end == End::Stopped {
+        eprintln!("stopped; {}", resume_hint(args, folder));
+    }
+}
+
+fn resume_hint(args: &Args, folder: &Path) -> String {
+    format!(
+        "go on with: greenroom run {} --resume --out {} (and the same settings)",
+        args.file.display(),
+        folder.display()
+    )
+}
+
+fn config(args: &Args) -> anyhow::Result<EmbeddedConfig> {
+    Ok(EmbeddedConfig {
+        model: locate(&args.model)?,
+        kv: args.kv,
+        cache_dir: cache_dir(args.cache_dir.as_deref())?,
+        cache_memory: args.cache_memory,
+        threads: args.threads.map(usize::from),
+    })
+}
+
+/// The folder that was asked for must be writable; where none was, memories may stay in RAM.
+fn cache_dir(given: Option<&Path>) -> anyhow::Result<Option<PathBuf>> {
+    let Some(folder) = given.map(Path::to_path_buf).or_else(default_cache_dir) else {
+        tracing::warn!("no home folder: memories stay in RAM and end with this run (--cache-dir keeps them)");
+        return Ok(None);
+    };
+    match (writable(&folder), given) {
+        (Ok(()), _) => Ok(Some(folder)),
+        (Err(error), Some(_)) => {
+            Err(error).with_context(|| format!("can't write to --cache-dir {}", folder.display()))
+        }
+        (Err(error), None) => {
+            tracing::warn!(
+                "can't write to {}: {error}; memories stay in RAM and end with this run (--cache-dir keeps them)",
+                folder.display()
+            );
+            Ok(None)
+        }
+    }
+}
+
+fn writable(folder: &Path) -> std::io::Result<()> {
+    std::fs::create_dir_all(folder)?;
+    let probe = folder.join(format!(".probe-{}", std::process::id()));
+    std::fs::OpenOptions::new().write(true).create(true).truncate(true).open(&probe)?;
+    std::fs::remove_file(&probe)
+}
+
+/// `runs/ID-N`: the first that is free, or the latest to go on with.
+fn default_folder(runs: &Path, id: &str, resume: bool) -> PathBuf {
+    let folder = |n: usize| runs.join(format!("{id}-{n}"));
+    let free = (1..).find(|n| !folder(*n).exists()).unwrap_or(1);
+    folder(if resume { free.saturating_sub(1).max(1) } else { free })
+}
+
+fn refuse_to_overwrite(folder: &Path, resume: bool) -> anyhow::Result<()> {
+    let file = folder.join(crate::transcript::FILE);
+    if !resume && file.exists() {
+        anyhow::bail!(
+            "{} holds a run already: go on with it by --resume, or choose another folder with --out",
+            file.display()
+        );
+    }
+    Ok(())
+}
+
+/// Says that a model is being converted, on a terminal.
+fn loading(quiet: bool) -> impl FnMut(u64, u64) {
+    let show = !quiet && console::Term::stderr().is_term();
+    let bar = if show { indicatif::ProgressBar::new(0) } else { indicatif::ProgressBar::hidden() };
+    bar.set_message("loading");
+    move |done, total| {
+        bar.set_length(total);
+        bar.set_position(done);
+        if done >= total {
+            bar.finish_and_clear();
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! `greenroom score`: how likely a model finds a text, token by token.
+
+use super::Exit;
+use crate::backend::{EmbeddedConfig, Kv, locate};
+use anyhow::{Context as _, bail};
+use greenroom_engine as engine;
+use std::io::Write as _;
+use std::path::PathBuf;
+
+/// Print each next token's log-probability as JSON lines: {"pos", "id", "logprob", "top"}
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example: greenroom score --model understudy --text story.txt --kv f16")]
+#[command(group = clap::ArgGroup::new("input").required(true))]
+pub(super) struct Args {
+    /// GGUF path, hf:ORG/REPO/FILE.gguf, or `understudy`
+    #[arg(long, default_value = "understudy", value_name = "PATH")]
+    model: String,
+    /// A text; special tokens are not recognised in it
+    #[arg(long, value_name = "FILE", group = "input")]
+    text: Option<PathBuf>,
+    /// Token ids, separated by white space
+    #[arg(long, value_name = "FILE", group = "input")]
+    ids: Option<PathBuf>,
+    /// Format of cached keys and values: f16, q8 or q4
+    #[arg(long, value_enum, default_value_t, hide_possible_values = true)]
+    kv: Kv,
+    /// Threads [default: all cores]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    threads: Option<u16>,
+}
+
+pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
+    let read = |path: &PathBuf| {
+        std::fs::read_to_string(path).with_context(|| format!("can't read {}", path.display()))
+    };
+    let config = EmbeddedConfig {
+        model: locate(&args.model)?,
+        kv: args.kv,
+        cache_dir: None,
+        cache_memory: u64::MAX,
+        threads: args.threads.map(usize::from),
+    };
+    let engine = engine::Engine::open(config.engine(), &mut |_, _| {})?;
+    let ids = match (&args.ids, &args.text) {
+        (Some(path), _) => parse_ids(&read(path)?)?,
+        (_, Some(path)) => engine.encode(&read(path)?)?,
+        _ => bail!("give --text or --ids"),
+    };
+    let mut out = std::io::BufWriter::new(std::io::stdout().lock());
+    let mut broken = None;
+    engine.score(&ids, &mut |score| {
+        let engine::TokenScore { pos, id, logprob, top } = score;
+        let line = serde_json::json!({ "pos": pos, "id": id, "logprob": logprob, "top": top });
+        if broken.is_none() {
+            broken = writeln!(out, "{line}").err();
+        }
+    })?;
+    match broken {
+        Some(error) => Err(error.into()),
+        None => Ok(out.flush().map(|()| Exit::Pass)?),
+    }
+}
+
+fn parse_ids(text: &str) -> anyhow::Result<Vec<u32>> {
+    let parse = |word: &str| word.parse().with_context(|| format!("`{word}` is no token id"));
+    text.split_whitespace().map(parse).collect()
+}

@@ -1,0 +1,244 @@
+//! What a person wrote and what is wrong with it: diagnostics with file, line, column, code and help.
+//!
+//! A [`Source`] is the text of a file; a [`Report`] the diagnostics found in it, all at once. How a report
+//! looks on a terminal is decided here too, so that every command shows mistakes alike.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+/// A range of bytes in a source.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Span {
+    /// First byte.
+    pub start: usize,
+    /// One past the last byte.
+    pub end: usize,
+}
+
+/// A file's name, as it is shown, and its text.
+#[derive(Debug)]
+pub struct Source {
+    /// Name shown in messages.
+    pub name: String,
+    /// The whole text.
+    pub text: String,
+}
+
+/// Whether a diagnostic stops the run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Severity {
+    /// The scenario can't be played.
+    Error,
+    /// The scenario can be played, but not all of it means what it says.
+    Warning,
+}
+
+/// One thing to tell the author.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Diagnostic {
+    /// Error or warning.
+    pub severity: Severity,
+    /// Short name of the mistake's kind, e.g. `unknown-agent`.
+    pub code: &'static str,
+    /// What was found and what was expected.
+    pub message: String,
+    /// Path of the field, e.g. `phases[2].agents[1]`.
+    pub path: String,
+    /// Where it stands.
+    pub span: Span,
+    /// A second place that matters, e.g. the first definition of a duplicate.
+    pub related: Option<(Span, String)>,
+    /// What to do.
+    pub help: Option<String>,
+}
+
+/// The diagnostics of one file.
+#[derive(Clone, Debug)]
+pub struct Report {
+    /// The file.
+    pub source: Arc<Source>,
+    /// What was found, in the order of the text.
+    pub diagnostics: Vec<Diagnostic>,
+}
+
+impl Source {
+    /// One-based line and column (in characters) of a byte.
+    pub fn position(&self, byte: usize) -> (usize, usize) {
+        let before = &self.text.as_bytes()[..byte.min(self.text.len())];
+        let line = before.iter().filter(|b| **b == b'\n').count() + 1;
+        let start = before.iter().rposition(|b| *b == b'\n').map_or(0, |at| at + 1);
+        (line, String::from_utf8_lossy(&before[start..]).chars().count() + 1)
+    }
+
+    fn line(&self, number: usize) -> &str {
+        self.text.lines().nth(number.saturating_sub(1)).unwrap_or("")
+    }
+}
+
+impl Report {
+    /// Number of errors (warnings aside).
+    pub fn n_errors(&self) -> usize {
+        self.diagnostics.iter().filter(|d| d.severity == Severity::Error).count()
+    }
+
+    /// The report as text: framed excerpts in colour for a terminal, or one `file:line:column:` line and the
+    /// quoted source for a pipe.
+    pub fn render(&self, fancy: bool) -> String {
+        let mut out = String::new();
+        for diagnostic in &self.diagnostics {
+            if !fancy || self.fancy(diagnostic, &mut out).is_err() {
+                self.plain(diagnostic, &mut out);
+            }
+        }
+        out
+    }
+
+    fn fancy(&self, diagnostic: &Diagnostic, out: &mut String) -> std::fmt::Result {
+        let (line, column) = self.source.position(diagnostic.span.start);
+        let shown = Shown { diagnostic, source: self.named() };
+        miette::GraphicalReportHandler::new_themed(miette::GraphicalTheme::unicode())
+            .render_report(out, &shown)?;
+        tracing::trace!(line, column, code = diagnostic.code, "diagnostic shown");
+        Ok(())
+    }
+
+    fn named(&self) -> miette::NamedSource<String> {
+        miette::NamedSource::new(&self.source.name, self.source.text.clone())
+    }
+
+    fn plain(&self, diagnostic: &Diagnostic, out: &mut String) {
+        let (line, column) = self.source.position(diagnostic.span.start);
+        let Diagnostic { severity, code, message, path, .. } = diagnostic;
+        let name = &self.source.name;
+        let place = if path.is_empty() { String::new() } else { format!(" (at `{path}`)") };
+        // Writing to a String can't fail.
+        let _ = writeln!(out, "{name}:{line}:{column}: {}[{code}]: {message}{place}", severity.word());
+        let text = self.source.line(line);
+        if !text.trim().is_empty() {
+            let width = self.width_on_line(diagnostic.span, text, column);
+            let _ = writeln!(out, "{line:>5} | {text}");
+            let _ = writeln!(out, "      | {}{}", " ".repeat(column - 1), "^".repeat(width));
+        }
+        if let Some((span, note)) = &diagnostic.related {
+            let (line, column) = self.source.position(span.start);
+            let _ = writeln!(out, "  note: {name}:{line}:{column}: {note}");
+        }
+        if let Some(help) = &diagnostic.help {
+            let _ = writeln!(out, "  help: {help}");
+        }
+    }
+
+    fn width_on_line(&self, span: Span, line: &str, column: usize) -> usize {
+        let marked = self.source.text.get(span.start..span.end).unwrap_or("");
+        let marked = marked.lines().next().unwrap_or("").trim_end().chars().count();
+        marked.min((line.chars().count() + 1).saturating_sub(column)).max(1)
+    }
+}
+
+impl Severity {
+    fn word(self) -> &'static str {
+        match self {
+            Self::Error => "error",
+            Self::Warning => "warning",
+        }
+    }
+}
+
+impl Diagnostic {
+    /// An error at a place.
+    pub fn error(
+        code: &'static str,
+        path: impl Into<String>,
+        span: Span,
+        message: impl Into<String>,
+    ) -> Self {
+        let (path, message) = (path.into(), message.into());
+        Self { severity: Severity::Error, code, message, path, span, related: None, help: None }
+    }
+
+    /// A warning at a place.
+    pub fn warning(
+        code: &'static str,
+        path: impl Into<String>,
+        span: Span,
+        message: impl Into<String>,
+    ) -> Self {
+        Self { severity: Severity::Warning, ..Self::error(code, path, span, message) }
+    }
+
+    /// Adds what to do.
+    pub fn help(mut self, help: impl Into<String>) -> Self {
+        self.help = Some(help.into());
+        self
+    }
+
+    /// Adds a second place.
+    pub fn related(mut self, span: Span, note: impl Into<String>) -> Self {
+        self.related = Some((span, note.into()));
+        self
+    }
+}
+
+/// "did you mean `x`?" with the known name that is nearest to `found`, or the list of what there is.
+pub fn suggest<'a>(found: &str, known: impl IntoIterator<Item = &'a str>) -> Option<String> {
+    let mut seen = std::collections::HashSet::new();
+    let known: Vec<&str> = known.into_iter().filter(|name| seen.insert(*name)).collect();
+    let distance = |name: &str| strsim::damerau_levenshtein(&found.to_lowercase(), &name.to_lowercase());
+    let near = known.iter().map(|name| (distance(name), *name)).min();
+    match near {
+        Some((n, name)) if n <= (found.chars().count().max(name.chars().count()) / 3).max(1) => {
+            Some(format!("did you mean `{name}`?"))
+        }
+        Some(_) if known.len() <= 24 => {
+            let list: Vec<String> = known.iter().map(|name| format!("`{name}`")).collect();
+            Some(format!("there is: {}", list.join(", ")))
+        }
+        _ => None,
+    }
+}
+
+/// One diagnostic dressed for miette.
+#[derive(Debug)]
+struct Shown<'a> {
+    diagnostic: &'a Diagnostic,
+    source: miette::NamedSource<String>,
+}
+
+impl std::fmt::Display for Shown<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.diagnostic.message)
+    }
+}
+
+impl std::error::Error for Shown<'_> {}
+
+impl miette::Diagnostic for Shown<'_> {
+    fn code<'a>(&'a self) -> Option<Box<dyn std::fmt::Display + 'a>> {
+        Some(Box::new(self.diagnostic.code))
+    }
+
+    fn severity(&self) -> Option<miette::Severity> {
+        Some(match self.diagnostic.severity {
+            Severity::Error => miette::Severity::Error,
+            Severity::Warning => miette::Severity::Warning,
+        })
+    }
+
+    fn help<'a>(&'a self) -> Option<Box<dyn std::fmt::Display + 'a>> {
+        self.diagnostic.help.as_ref().map(|help| Box::new(help) as Box<dyn std::fmt::Display>)
+    }
+
+    fn source_code(&self) -> Option<&dyn miette::SourceCode> {
+        Some(&self.source)
+    }
+
+    fn labels(&self) -> Option<Box<dyn Iterator<Item = miette::LabeledSpan> + '_>> {
+        let label = |span: Span, text: &str| {
+            let length = span.end.saturating_sub(span.start);
+            miette::LabeledSpan::new(Some(text.to_string()), span.start, length)
+        };
+        let first = label(self.diagnostic.span, &self.diagnostic.path);
+        let second = self.diagnostic.related.as_ref().map(|(span, note)| label(*span, note));
+        Some(Box::new(std::iter::once(first).chain(second)))
+    }
+}

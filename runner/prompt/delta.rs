@@ -1,0 +1,57 @@
+//! Folds a timeline into a conversation: between two replies, everything becomes one user message.
+
+use crate::timeline::{Event, Timeline};
+use std::sync::Arc;
+
+/// Everything that an agent has read and said, and what it reads next.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Conversation {
+    /// The system text.
+    pub system: Option<String>,
+    /// Past turns, oldest first.
+    pub exchanges: Vec<Exchange>,
+    /// The message to answer now: the delta of this turn.
+    pub next: String,
+}
+
+/// One past turn.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Exchange {
+    /// What the agent read.
+    pub user: String,
+    /// What it sampled.
+    pub ids: Arc<[u32]>,
+    /// The ids as text.
+    pub raw: Arc<str>,
+}
+
+impl Conversation {
+    /// Whether this conversation begins with `earlier` and the reply to it.
+    pub fn extends(&self, earlier: &Conversation, ids: &[u32]) -> bool {
+        let n = earlier.exchanges.len();
+        self.system == earlier.system
+            && self.exchanges.len() == n + 1
+            && self.exchanges[..n] == earlier.exchanges[..]
+            && self.exchanges[n].user == earlier.next
+            && *self.exchanges[n].ids == *ids
+    }
+}
+
+/// The conversation that a timeline amounts to; `next` is empty if nothing happened since the last reply.
+pub fn conversation(timeline: &Timeline) -> Conversation {
+    let mut folded = Conversation::default();
+    let mut lines: Vec<String> = Vec::new();
+    for event in timeline.events() {
+        match event {
+            Event::System(text) => folded.system = Some(text.clone()),
+            Event::Stage { text, .. } => lines.push(text.trim().to_string()),
+            Event::Heard { from, text } => lines.push(format!("{from}: {text}")),
+            Event::Said { ids, raw, .. } => {
+                let user = std::mem::take(&mut lines).join("\n");
+                folded.exchanges.push(Exchange { user, ids: ids.clone(), raw: raw.clone() });
+            }
+        }
+    }
+    folded.next = lines.join("\n");
+    folded
+}

@@ -1,0 +1,123 @@
+//! What others hear of a reply: reasoning and the speaker's own name taken off, on one line.
+//!
+//! The agent itself remembers what it sampled; nothing here touches that.
+
+const THINK: (&str, &str) = ("<think>", "</think>");
+const CHANNEL: &str = "<|channel|>";
+const MESSAGE: &str = "<|message|>";
+const ENDS: [&str; 3] = ["<|end|>", "<|return|>", "<|start|>"];
+
+/// What others hear of `raw`, said by `name`. Empty: nothing was said.
+pub fn spoken(name: &str, raw: &str) -> String {
+    let mut text = without_reasoning(raw).trim().to_string();
+    while let Some(rest) = without_name(name, &text) {
+        text = rest.trim_start().to_string();
+    }
+    one_line(&text)
+}
+
+/// The part of what is said that the rest of the reply can't change any more, for display while it streams.
+pub fn spoken_so_far(name: &str, raw: &str) -> String {
+    // A marker that is only half there could still turn all before it into reasoning or a name.
+    let held = raw.rfind('<').filter(|at| {
+        let tail = &raw[*at..];
+        [THINK.0, THINK.1, CHANNEL, MESSAGE].iter().chain(&ENDS).any(|marker| marker.starts_with(tail))
+    });
+    let text = without_reasoning(&raw[..held.unwrap_or(raw.len())]);
+    let text = text.trim_start();
+    let unsure = text.trim_start_matches('*');
+    if unsure.chars().count() <= name.chars().count() + 1
+        && format!("{name}:").to_lowercase().starts_with(&unsure.to_lowercase())
+    {
+        return String::new();
+    }
+    spoken(name, text)
+}
+
+fn without_reasoning(raw: &str) -> String {
+    if raw.contains(CHANNEL) {
+        return harmony_final(raw).to_string();
+    }
+    let mut text = match raw.rfind(THINK.1) {
+        // A template may open the reasoning itself, so its end alone is enough.
+        Some(end) if !raw[..end].contains(THINK.0) => raw[end + THINK.1.len()..].to_string(),
+        _ => raw.to_string(),
+    };
+    while let Some(start) = text.find(THINK.0) {
+        let end = text[start..].find(THINK.1).map_or(text.len(), |end| start + end + THINK.1.len());
+        text.replace_range(start..end, "");
+    }
+    text
+}
+
+/// The `final` channel of a harmony reply; everything else in it is reasoning or tools.
+fn harmony_final(raw: &str) -> &str {
+    let channels = raw.split(CHANNEL).skip(1);
+    let last = channels.filter(|channel| channel.trim_start().starts_with("final")).last();
+    let text = last.and_then(|channel| channel.split_once(MESSAGE)).map_or("", |(_, text)| text);
+    let end = ENDS.iter().filter_map(|end| text.find(end)).min();
+    &text[..end.unwrap_or(text.len())]
+}
+
+/// The text after `Name:` (also `**Name:**`), if it starts so.
+fn without_name<'a>(name: &str, text: &'a str) -> Option<&'a str> {
+    let bare = text.trim_start_matches('*');
+    let bold = bare.len() < text.len();
+    let head = bare.get(..name.len()).filter(|head| head.eq_ignore_ascii_case(name))?;
+    let rest = bare[head.len()..].trim_start_matches(if bold { "*" } else { "" }).strip_prefix(':')?;
+    Some(if bold { rest.trim_start_matches('*') } else { rest })
+}
+
+/// One line of a transcript is one message, whatever breaks a line.
+fn one_line(text: &str) -> String {
+    let breaks = |c: char| matches!(c, '\n' | '\r' | '\u{b}' | '\u{c}' | '\u{85}' | '\u{2028}' | '\u{2029}');
+    text.split(breaks).map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reasoning_and_own_name_are_taken_off() {
+        let cases = [
+            ("Marco: I stay silent.", "I stay silent."),
+            ("marco:  MARCO: twice", "twice"),
+            ("**Marco:** bold", "bold"),
+            ("Marco thinks: no", "Marco thinks: no"),
+            ("<think>\nhe lies\n</think>\n\nFine.", "Fine."),
+            ("he lies</think> Fine.", "Fine."),
+            ("<think>never closed", ""),
+            ("a\n\n  b \r\nc\u{2028}d", "a b c d"),
+            (
+                "<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>final<|message|>Yes.<|return|>",
+                "Yes.",
+            ),
+            ("<|channel|>analysis<|message|>only thoughts", ""),
+            ("Danny: I am Danny", "Danny: I am Danny"),
+            ("  ", ""),
+        ];
+        for (raw, heard) in cases {
+            assert_eq!(spoken("Marco", raw), heard, "{raw:?}");
+        }
+    }
+
+    #[test]
+    fn what_streams_is_never_taken_back() {
+        let replies = [
+            "Marco: I stay silent.",
+            "<think>he lies</think>Fine, <3 and so on.",
+            "Marc is a name too",
+            "a\n b\n\nc",
+            "**Marco:** bold",
+            "<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>final<|message|>Yes.",
+        ];
+        for raw in replies {
+            let whole = spoken("Marco", raw);
+            for (at, _) in raw.char_indices() {
+                let part = spoken_so_far("Marco", &raw[..at]);
+                assert!(whole.starts_with(part.trim_end()), "{part:?} of {raw:?}");
+            }
+        }
+    }
+}

@@ -1,0 +1,71 @@
+//! Checks the cast: keys, names, lifecycles.
+
+use super::{Checker, is_identifier};
+use crate::diagnostic::Diagnostic;
+use crate::scenario::schema::WrittenAgent;
+use crate::scenario::source::Path;
+use crate::scenario::{Agent, Lifecycle};
+use indexmap::IndexMap;
+
+impl Checker {
+    /// The agents, and the system prompt that each was given.
+    pub(super) fn agents(
+        &mut self,
+        written: Option<IndexMap<String, Option<WrittenAgent>>>,
+        path: &Path,
+    ) -> (Vec<Agent>, Vec<Option<String>>) {
+        let written = written.unwrap_or_default();
+        if written.is_empty() {
+            let message = "a scenario needs at least one agent under `agents:`";
+            self.error("missing", path, message);
+        }
+        let (mut agents, mut systems): (Vec<Agent>, _) = (Vec::new(), Vec::new());
+        for (key, agent) in written {
+            let path = path.key(key.clone());
+            let agent = agent.unwrap_or_default();
+            systems.push(agent.system_prompt.clone());
+            let agent = self.agent(key, agent, &path);
+            if let Some(twin) = agents.iter().find(|other| other.name == agent.name) {
+                let message =
+                    format!("`{}` and `{}` are both called \"{}\"", twin.key, agent.key, agent.name);
+                let first = self.spans.key(&Path::default().key("agents").key(twin.key.clone()));
+                let found =
+                    Diagnostic::error("duplicate-name", path.to_string(), self.spans.key(&path), message)
+                        .related(first, "the other one")
+                        .help("others hear agents by display name: give each its own");
+                self.push(found);
+            }
+            agents.push(agent);
+        }
+        (agents, systems)
+    }
+
+    fn agent(&mut self, key: String, written: WrittenAgent, path: &Path) -> Agent {
+        if !is_identifier(&key) {
+            let span = self.spans.key(path);
+            let message = format!("an agent's key is letters, digits and `_`: `{key}`");
+            let found = Diagnostic::error("bad-name", path.to_string(), span, message);
+            self.push(found.help("`display_name` may be any text"));
+        }
+        let name = written.display_name.unwrap_or_else(|| key.clone());
+        let name = name.trim().to_string();
+        if name.is_empty() || name.chars().any(char::is_control) || name.chars().count() > 80 {
+            let message = "a display name is one line of 1 to 80 characters";
+            self.error("bad-name", &path.key("display_name"), message);
+        }
+        let lifecycle = written.lifecycle.as_deref().and_then(|given| {
+            let known = [("permanent", Lifecycle::Permanent), ("ephemeral", Lifecycle::Ephemeral)];
+            self.word(&path.key("lifecycle"), "lifecycle", given, &known)
+        });
+        let color = written.color.as_deref().and_then(|given| self.color(&path.key("color"), given));
+        Agent {
+            key,
+            name,
+            role: written.role.unwrap_or_default().trim().to_string(),
+            system: String::new(),
+            system_path: path.key("system_prompt"),
+            lifecycle: lifecycle.unwrap_or(Lifecycle::Permanent),
+            color,
+        }
+    }
+}

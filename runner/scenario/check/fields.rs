@@ -1,0 +1,105 @@
+//! The plain fields of a scenario: its id, its variables, colours.
+
+use super::Checker;
+use crate::diagnostic::{Diagnostic, suggest};
+use crate::scenario::Color;
+use crate::scenario::source::Path;
+use indexmap::IndexMap;
+use serde_yaml::Value;
+use std::collections::BTreeMap;
+
+impl Checker {
+    /// The id names folders, so it is a plain word; without one, the file's name serves.
+    pub(super) fn id(&mut self, given: Option<&str>) -> String {
+        let is_plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+        let Some(id) = given else {
+            let stem = std::path::Path::new(&self.source.name).file_stem().unwrap_or_default();
+            let stem: String =
+                stem.to_string_lossy().chars().map(|c| if is_plain(c) { c } else { '-' }).collect();
+            return if stem.is_empty() { "scenario".into() } else { stem };
+        };
+        if id.is_empty() || id.len() > 100 || !id.chars().all(is_plain) {
+            let message = format!("the id `{id}` names folders: 1 to 100 letters, digits, `-` and `_`");
+            self.error("bad-name", &Path::default().key("id"), message);
+        }
+        id.to_string()
+    }
+
+    pub(super) fn variables(
+        &mut self,
+        written: IndexMap<String, Value>,
+        overrides: &[(String, Value)],
+    ) -> BTreeMap<String, serde_json::Value> {
+        let path = Path::default().key("variables");
+        let mut values = BTreeMap::new();
+        for (name, value) in &written {
+            let path = path.key(name.clone());
+            if !super::is_identifier(name) {
+                let message = format!("a variable's name is letters, digits and `_`: `{name}`");
+                self.error("bad-name", &path, message);
+            }
+            match serde_json::to_value(value) {
+                Ok(value) => {
+                    values.insert(name.clone(), value);
+                }
+                Err(error) => {
+                    self.error("type", &path, format!("this value has no JSON form: {error}"));
+                }
+            }
+        }
+        for (name, value) in overrides {
+            if !written.contains_key(name) {
+                let message = format!("--set {name}: the scenario has no variable `{name}`");
+                let span = self.spans.key(&path);
+                let found = Diagnostic::error("unknown-variable", "", span, message);
+                let help = suggest(name, written.keys().map(String::as_str));
+                self.push(found).help = help.or(Some("declare it under `variables:`".into()));
+            } else if let Ok(value) = serde_json::to_value(value) {
+                values.insert(name.clone(), value);
+            } else {
+                let span = self.spans.key(&path);
+                let message = format!("--set {name}: this value has no JSON form");
+                self.push(Diagnostic::error("type", "", span, message));
+            }
+        }
+        values
+    }
+
+    pub(super) fn color(&mut self, path: &Path, given: &str) -> Option<Color> {
+        if let Some(hex) = given.strip_prefix('#') {
+            let short = hex.len() == 3;
+            let wide: String =
+                hex.chars().flat_map(|c| std::iter::repeat_n(c, if short { 2 } else { 1 })).collect();
+            let channel = |at: usize| wide.get(at..at + 2).and_then(|c| u8::from_str_radix(c, 16).ok());
+            if let (6, Some(r), Some(g), Some(b)) = (wide.len(), channel(0), channel(2), channel(4)) {
+                return Some(Color::Rgb(r, g, b));
+            }
+            self.error("unknown-value", path, format!("`{given}` is no colour: write `#rrggbb`"));
+            return None;
+        }
+        self.word(path, "colour that is known by name", &given.to_lowercase(), COLORS)
+    }
+}
+
+const COLORS: &[(&str, Color)] = &[
+    ("black", Color::Indexed(0)),
+    ("red", Color::Indexed(1)),
+    ("green", Color::Indexed(2)),
+    ("yellow", Color::Indexed(3)),
+    ("blue", Color::Indexed(4)),
+    ("magenta", Color::Indexed(5)),
+    ("cyan", Color::Indexed(6)),
+    ("white", Color::Indexed(7)),
+    ("gray", Color::Indexed(8)),
+    ("grey", Color::Indexed(8)),
+    ("orange", Color::Indexed(208)),
+    ("purple", Color::Indexed(135)),
+    ("violet", Color::Indexed(141)),
+    ("pink", Color::Indexed(211)),
+    ("brown", Color::Indexed(130)),
+    ("gold", Color::Indexed(220)),
+    ("teal", Color::Indexed(37)),
+    ("lime", Color::Indexed(118)),
+    ("navy", Color::Indexed(18)),
+    ("indigo", Color::Indexed(54)),
+];

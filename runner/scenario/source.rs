@@ -1,0 +1,287 @@
+//! Where every path of a YAML file stands: line and column for diagnostics.
+//!
+//! The data itself is read by serde_yaml, which forgets places; this walks the same text with an event
+//! parser and keeps a tree of spans. It also finds what a data model can't show: duplicate keys.
+
+use crate::diagnostic::{Diagnostic, Source, Span};
+use saphyr_parser::{Event, Marker, Parser, ScalarStyle};
+use std::collections::HashMap;
+
+/// Deepest nesting that is accepted; scenarios need about six levels.
+const MAX_DEPTH: usize = 64;
+/// Most nodes that are accepted.
+const MAX_NODES: usize = 200_000;
+
+/// One step of a path into the data.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// A mapping's key.
+    Key(String),
+    /// A sequence's index.
+    Index(usize),
+}
+
+/// A path into the data, e.g. `phases[2].agents`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Path(pub Vec<Step>);
+
+/// The tree of spans of one file.
+#[derive(Debug, Default)]
+pub struct Spans {
+    nodes: Vec<Node>,
+    root: Option<usize>,
+}
+
+#[derive(Debug)]
+struct Node {
+    span: Span,
+    /// A literal block scalar (`|`) keeps its lines, so a line of its text is a line of the file.
+    literal: bool,
+    children: Children,
+}
+
+#[derive(Debug)]
+enum Children {
+    None,
+    Map(Vec<(String, Span, usize)>),
+    Seq(Vec<usize>),
+}
+
+impl Path {
+    /// This path and one more key.
+    pub fn key(&self, key: impl Into<String>) -> Self {
+        let mut path = self.clone();
+        path.0.push(Step::Key(key.into()));
+        path
+    }
+
+    /// This path and one more index.
+    pub fn index(&self, index: usize) -> Self {
+        let mut path = self.clone();
+        path.0.push(Step::Index(index));
+        path
+    }
+}
+
+impl std::fmt::Display for Path {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        for (at, step) in self.0.iter().enumerate() {
+            match step {
+                Step::Key(key) if at > 0 => write!(f, ".{key}")?,
+                Step::Key(key) => f.write_str(key)?,
+                Step::Index(index) => write!(f, "[{index}]")?,
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Spans {
+    /// Reads the tree; mistakes of YAML itself and duplicate keys come back as diagnostics.
+    pub fn read(source: &Source) -> (Self, Vec<Diagnostic>) {
+        let mut builder = Builder::new(&source.text);
+        for event in Parser::new_from_str(&source.text) {
+            let result = match event {
+                Ok((event, span)) => builder.event(event, builder.span(span.start, span.end)),
+                Err(error) => {
+                    let at = builder.byte(error.marker());
+                    Err(Box::new(Diagnostic::error("yaml", "", Span { start: at, end: at }, error.info())))
+                }
+            };
+            if let Err(diagnostic) = result {
+                builder.found.push(*diagnostic);
+                break;
+            }
+        }
+        (builder.spans, builder.found)
+    }
+
+    /// The value's span, or that of the nearest parent which exists.
+    pub fn value(&self, path: &Path) -> Span {
+        self.walk(path).map(|(_, node)| self.nodes[node].span).unwrap_or_default()
+    }
+
+    /// The key's span where the path ends in a key, else the value's.
+    pub fn key(&self, path: &Path) -> Span {
+        self.walk(path).map(|(key, node)| key.unwrap_or(self.nodes[node].span)).unwrap_or_default()
+    }
+
+    /// The place of a one-based line of a text value, where the file keeps its lines apart.
+    pub fn text_line(&self, source: &Source, path: &Path, line: usize) -> Span {
+        let Some((_, node)) = self.walk(path) else { return Span::default() };
+        let node = &self.nodes[node];
+        if !node.literal {
+            return node.span;
+        }
+        let from = node.span.start;
+        let header = if source.text[from..].starts_with('|') { 1 } else { 0 };
+        let mut start = from - source.text[..from].rfind('\n').map_or(from, |at| from - at - 1);
+        for _ in 0..(line + header).saturating_sub(1) {
+            match source.text[start..].find('\n') {
+                Some(at) => start += at + 1,
+                None => return node.span,
+            }
+        }
+        let text = source.text[start..].lines().next().unwrap_or("");
+        let indent = text.len() - text.trim_start().len();
+        Span { start: start + indent, end: start + text.trim_end().len().max(indent) }
+    }
+
+    fn walk(&self, path: &Path) -> Option<(Option<Span>, usize)> {
+        let mut at = (None, self.root?);
+        for step in &path.0 {
+            let next = match (&self.nodes[at.1].children, step) {
+                (Children::Map(entries), Step::Key(key)) => {
+                    entries.iter().find(|(k, ..)| k == key).map(|(_, span, node)| (Some(*span), *node))
+                }
+                (Children::Seq(items), Step::Index(index)) => items.get(*index).map(|node| (None, *node)),
+                _ => None,
+            };
+            match next {
+                Some(next) => at = next,
+                None => break,
+            }
+        }
+        Some(at)
+    }
+}
+
+/// Turns events into the tree, without recursion.
+struct Builder<'a> {
+    text: &'a str,
+    /// Byte where each line starts.
+    lines: Vec<usize>,
+    spans: Spans,
+    found: Vec<Diagnostic>,
+    /// Open collections: node, and the key that waits for its value.
+    open: Vec<(usize, Option<(String, Span)>)>,
+    anchors: HashMap<usize, usize>,
+    n_documents: usize,
+}
+
+impl<'a> Builder<'a> {
+    fn new(text: &'a str) -> Self {
+        let lines = std::iter::once(0).chain(text.match_indices('\n').map(|(at, _)| at + 1)).collect();
+        let (spans, found, open, anchors) = Default::default();
+        Self { text, lines, spans, found, open, anchors, n_documents: 0 }
+    }
+
+    fn byte(&self, marker: &Marker) -> usize {
+        let Some(start) = self.lines.get(marker.line().saturating_sub(1)) else { return self.text.len() };
+        let column = self.text[*start..].char_indices().nth(marker.col());
+        column.map_or(self.text.len(), |(at, _)| start + at)
+    }
+
+    fn span(&self, start: Marker, end: Marker) -> Span {
+        let (start, end) = (self.byte(&start), self.byte(&end));
+        Span { start, end: end.max(start) }
+    }
+
+    fn event(&mut self, event: Event<'_>, span: Span) -> Result<(), Box<Diagnostic>> {
+        match event {
+            Event::DocumentStart(_) => {
+                self.n_documents += 1;
+                if self.n_documents > 1 {
+                    let text = "a scenario file holds one YAML document, here a second one starts";
+                    return Err(Box::new(Diagnostic::error("yaml", "", span, text)));
+                }
+            }
+            Event::Scalar(text, style, anchor, _) => {
+                if self.waits_for_key() {
+                    return self.take_key(text.into_owned(), span);
+                }
+                let literal = style == ScalarStyle::Literal;
+                let node = self.add(Node { span, literal, children: Children::None }, span)?;
+                self.anchors.insert(anchor, node);
+            }
+            Event::Alias(anchor) => {
+                if self.waits_for_key() {
+                    return Err(Box::new(Diagnostic::error(
+                        "yaml",
+                        "",
+                        span,
+                        "an alias can't be a key here",
+                    )));
+                }
+                let node = self.anchors.get(&anchor).copied();
+                let Some(node) = node else {
+                    return Err(Box::new(Diagnostic::error(
+                        "yaml",
+                        "",
+                        span,
+                        "this alias names no finished anchor",
+                    )));
+                };
+                self.attach(node);
+            }
+            Event::SequenceStart(anchor, _) => self.open(span, anchor, Children::Seq(Vec::new()))?,
+            Event::MappingStart(anchor, _) => self.open(span, anchor, Children::Map(Vec::new()))?,
+            Event::SequenceEnd | Event::MappingEnd => {
+                self.open.pop();
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn waits_for_key(&self) -> bool {
+        let Some((node, key)) = self.open.last() else { return false };
+        key.is_none() && matches!(self.spans.nodes[*node].children, Children::Map(_))
+    }
+
+    fn take_key(&mut self, key: String, span: Span) -> Result<(), Box<Diagnostic>> {
+        let Some((node, waiting)) = self.open.last_mut() else { return Ok(()) };
+        if let Children::Map(entries) = &self.spans.nodes[*node].children
+            && let Some((_, first, _)) = entries.iter().find(|(k, ..)| *k == key)
+        {
+            let message = format!("the key `{key}` stands twice in one mapping");
+            self.found.push(
+                Diagnostic::error("duplicate-key", "", span, message)
+                    .related(*first, "first here")
+                    .help("rename or remove one of the two"),
+            );
+        }
+        *waiting = Some((key, span));
+        Ok(())
+    }
+
+    fn open(&mut self, span: Span, anchor: usize, children: Children) -> Result<(), Box<Diagnostic>> {
+        if self.waits_for_key() {
+            return Err(Box::new(Diagnostic::error("yaml", "", span, "a key must be a plain text")));
+        }
+        if self.open.len() >= MAX_DEPTH {
+            let message = format!("nested deeper than {MAX_DEPTH} levels");
+            return Err(Box::new(Diagnostic::error("yaml", "", span, message)));
+        }
+        let node = self.add(Node { span, literal: false, children }, span)?;
+        self.anchors.insert(anchor, node);
+        self.open.push((node, None));
+        Ok(())
+    }
+
+    fn add(&mut self, node: Node, span: Span) -> Result<usize, Box<Diagnostic>> {
+        if self.spans.nodes.len() >= MAX_NODES {
+            return Err(Box::new(Diagnostic::error(
+                "yaml",
+                "",
+                span,
+                format!("more than {MAX_NODES} values"),
+            )));
+        }
+        self.spans.nodes.push(node);
+        let id = self.spans.nodes.len() - 1;
+        self.attach(id);
+        Ok(id)
+    }
+
+    fn attach(&mut self, id: usize) {
+        match self.open.last_mut() {
+            None => self.spans.root = self.spans.root.or(Some(id)),
+            Some((parent, key)) => match (&mut self.spans.nodes[*parent].children, key.take()) {
+                (Children::Map(entries), Some((key, span))) => entries.push((key, span, id)),
+                (Children::Seq(items), _) => items.push(id),
+                _ => {}
+            },
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! Shows a run as it is played: phase titles, names in their colours, text as it is generated.
+//!
+//! Where turns run together, the one whose line is next in the transcript is shown live; the others when
+//! their turn comes.
+
+use super::page::Page;
+use crate::backend::Progress;
+use crate::prompt::spoken_so_far;
+use crate::scenario::{Color, PhaseId, Plan, Scenario, TurnId};
+use crate::stage::{Scene, Watch};
+use console::{Color as Ink, Style};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Widest line; longer ones are hard to read.
+const MAX_WIDTH: usize = 100;
+
+/// The dialogue on standard output.
+pub struct Dialogue {
+    scenario: Arc<Scenario>,
+    plan: Arc<Plan>,
+    page: Page,
+    fancy: bool,
+    bar: Option<ProgressBar>,
+    /// The turn that is shown now.
+    next: usize,
+    /// Raw text of turns so far.
+    raw: BTreeMap<usize, String>,
+    /// What is on the screen of the present turn; `None`: not even its head.
+    shown: Option<String>,
+    phase: Option<PhaseId>,
+}
+
+impl Dialogue {
+    /// A dialogue on standard output; colours, wrapping and the bar only where it is a terminal.
+    pub fn new(scenario: Arc<Scenario>, plan: Arc<Plan>) -> Self {
+        let fancy = super::is_fancy();
+        let width = fancy.then(|| usize::from(console::Term::stdout().size().1).clamp(30, MAX_WIDTH));
+        let page = Page::stdout(width);
+        Self::on(page, fancy, scenario, plan)
+    }
+
+    /// A dialogue on any page.
+    pub fn on(page: Page, fancy: bool, scenario: Arc<Scenario>, plan: Arc<Plan>) -> Self {
+        let (raw, shown) = (BTreeMap::new(), None);
+        Self { scenario, plan, page, fancy, bar: None, next: 0, raw, shown, phase: None }
+    }
+
+    /// Shows the scenario's title.
+    pub fn title(&mut self) {
+        let title = &self.scenario.title;
+        let title = if self.fancy { Style::new().bold().apply_to(title).to_string() } else { title.clone() };
+        self.page.line(&title);
+        let about = self.scenario.description.trim().to_string();
+        if !about.is_empty() {
+            about.lines().for_each(|line| {
+                let line =
+                    if self.fancy { Style::new().dim().apply_to(line).to_string() } else { line.into() };
+                self.page.line(&line);
+            });
+        }
+    }
+
+    fn head(&mut self) {
+        let plan = self.plan.clone();
+        let turn = plan.turn(TurnId(self.next));
+        if self.phase != Some(turn.phase) {
+            self.phase = Some(turn.phase);
+            let label = &self.scenario.phase(turn.phase).label;
+            let rule = match self.fancy {
+                true => {
+                    let rest = "─".repeat(60usize.saturating_sub(console::measure_text_width(label)));
+                    Style::new().bold().apply_to(format!("── {label} {rest}")).to_string()
+                }
+                false => format!("== {label} =="),
+            };
+            self.page.line("");
+            self.page.line(&rule);
+        }
+        let agent = self.scenario.agent(turn.speaker);
+        let name = format!("{}:", agent.name);
+        let style = match agent.color.unwrap_or(default_color(turn.speaker.0)) {
+            Color::Indexed(n) => Style::new().fg(Ink::Color256(n)),
+            Color::Rgb(r, g, b) => Style::new().fg(Ink::TrueColor(r, g, b)),
+        };
+        self.page.head(&if self.fancy { style.bold().apply_to(name).to_string() } else { name });
+        self.shown = Some(String::new());
+    }
+
+    /// Shows what the present turn has said since the last time.
+    fn stream(&mut self) {
+        let Some(raw) = self.raw.get(&self.next) else { return };
+        let turn = self.plan.turn(TurnId(self.next));
+        let heard = spoken_so_far(&self.scenario.agent(turn.speaker).name, raw);
+        if !heard.is_empty() {
+            self.hide_bar();
+            self.show(&heard);
+        }
+    }
+
+    fn show(&mut self, heard: &str) {
+        if self.shown.is_none() {
+            self.head();
+        }
+        let shown = self.shown.get_or_insert_default();
+        if let Some(new) = heard.strip_prefix(shown.as_str()) {
+            self.page.push(new);
+            *shown = heard.to_string();
+        }
+    }
+
+    fn finish(&mut self, spoken: &str) {
+        self.hide_bar();
+        let shown = self.shown.clone().unwrap_or_default();
+        if spoken.starts_with(&shown) {
+            self.show(spoken);
+        }
+        if spoken.is_empty() {
+            self.show("");
+            self.page.push("(says nothing)");
+        }
+        self.page.end();
+        self.raw.remove(&self.next);
+        self.shown = None;
+        self.next += 1;
+        self.stream();
+    }
+
+    fn reading(&mut self, done: usize, total: usize) {
+        if !self.fancy || !console::Term::stderr().is_term() || total == 0 {
+            return;
+        }
+        let turn = self.plan.turn(TurnId(self.next));
+        let name = self.scenario.agent(turn.speaker).name.clone();
+        let bar = self.bar.get_or_insert_with(|| {
+            let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::stderr());
+            let style = ProgressStyle::with_template("{spinner} {msg} reads {bar:24} {pos}/{len} tokens");
+            bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+            bar.enable_steady_tick(Duration::from_millis(100));
+            bar
+        });
+        bar.set_message(name);
+        bar.set_length(total as u64);
+        bar.set_position(done as u64);
+    }
+
+    fn hide_bar(&mut self) {
+        if let Some(bar) = self.bar.take() {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+impl Watch for Dialogue {
+    fn see(&mut self, id: TurnId, scene: Scene<'_>) {
+        match scene {
+            Scene::Started(_) => {}
+            Scene::Progress(Progress::Prefill { done, total }) => {
+                if id.0 == self.next && self.shown.is_none() {
+                    self.reading(*done, *total);
+                }
+            }
+            Scene::Progress(Progress::Text(text)) => {
+                self.raw.entry(id.0).or_default().push_str(text);
+                if id.0 == self.next {
+                    self.stream();
+                }
+            }
+            Scene::Written { spoken, .. } => self.finish(spoken),
+        }
+    }
+}
+
+impl Drop for Dialogue {
+    fn drop(&mut self) {
+        self.hide_bar();
+        if self.shown.is_some() {
+            self.page.end();
+        }
+    }
+}
+
+/// Colours for agents that name none, told apart by their place in the cast.
+fn default_color(agent: usize) -> Color {
+    const WHEEL: [u8; 8] = [6, 3, 5, 2, 4, 1, 208, 37];
+    Color::Indexed(WHEEL[agent % WHEEL.len()])
+}

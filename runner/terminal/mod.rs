@@ -1,0 +1,18 @@
+//! What people see on a terminal or in a pipe: dialogue as it is spoken, tables, diffs.
+//!
+//! On a terminal: colours, wrapped lines, a bar while a prompt is read. In a pipe: plain lines.
+
+mod dialogue;
+mod diff;
+mod page;
+mod tables;
+
+pub use dialogue::Dialogue;
+pub use diff::{report_drift, show_diff};
+pub use page::{Page, printable};
+pub use tables::{bytes, summary, table};
+
+/// Whether standard output is a terminal that wants colours.
+pub fn is_fancy() -> bool {
+    console::Term::stdout().is_term() && console::colors_enabled()
+}

@@ -1,0 +1,60 @@
+//! Tables for people.
+
+use crate::trace::{AgentSummary, Summary};
+use comfy_table::{CellAlignment, Table, presets};
+
+/// A table: head, rows, and from which column on numbers stand.
+pub fn table(head: &[&str], rows: Vec<Vec<String>>, numbers_from: usize) -> String {
+    let mut table = Table::new();
+    table.load_style(if super::is_fancy() { presets::UTF8_HORIZONTAL_ONLY } else { presets::NOTHING });
+    table.set_header(head.iter().map(|text| text.to_string()));
+    for row in rows {
+        table.add_row(row);
+    }
+    for column in numbers_from..head.len() {
+        if let Some(column) = table.column_mut(column) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    table.lines().map(|line| line.trim_end().to_string()).collect::<Vec<_>>().join("\n")
+}
+
+/// What a run cost, by agent.
+pub fn summary(summary: &Summary) -> String {
+    let head =
+        ["agent", "lifecycle", "turns", "match", "reused", "prefilled", "recomputed", "generated", "TTFT ms"];
+    let rows = summary.agents.iter().map(|(key, agent)| {
+        let tokens = &agent.tokens;
+        let ttft = agent.median_ttft_ms().map_or("-".to_string(), |ms| format!("{ms:.1}"));
+        vec![
+            key.clone(),
+            agent.lifecycle.clone(),
+            agent.turns.to_string(),
+            kinds(agent),
+            tokens.reused.to_string(),
+            tokens.prefilled.to_string(),
+            tokens.recomputed.to_string(),
+            tokens.generated.to_string(),
+            ttft,
+        ]
+    });
+    table(&head, rows.collect(), 4)
+}
+
+fn kinds(agent: &AgentSummary) -> String {
+    let kinds = agent.kinds;
+    let counted = [
+        (kinds.cold, "cold"),
+        (kinds.prefix, "prefix"),
+        (kinds.extend, "extend"),
+        (kinds.exact, "exact"),
+        (kinds.diverge, "diverge"),
+    ];
+    let counted = counted.into_iter().filter(|(n, _)| *n > 0).map(|(n, kind)| format!("{n} {kind}"));
+    counted.collect::<Vec<_>>().join(", ")
+}
+
+/// Bytes with a unit, e.g. `1.5 MiB`.
+pub fn bytes(n: u64) -> String {
+    indicatif::BinaryBytes(n).to_string()
+}

@@ -1,0 +1,85 @@
+//! What one agent has lived through: an append-only list of events.
+//!
+//! Nothing is ever edited, dropped or rendered again, which is why the agent's next prompt always begins
+//! with what its memory already holds. How events become a prompt is in `prompt/`.
+
+use std::sync::Arc;
+
+/// Something that happened to an agent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// Who the agent is; the first event, constant for as long as the timeline lives.
+    System(String),
+    /// The stage spoke: an opening, a debate format, a cue.
+    Stage {
+        /// Which kind of text.
+        kind: StageKind,
+        /// The text, as rendered; it is data from here on.
+        text: String,
+    },
+    /// Another agent spoke.
+    Heard {
+        /// Display name of who spoke.
+        from: String,
+        /// What was heard, on one line.
+        text: String,
+    },
+    /// The agent itself spoke.
+    Said {
+        /// What was sampled: the authority.
+        ids: Arc<[u32]>,
+        /// The ids as text.
+        raw: Arc<str>,
+        /// What others heard.
+        spoken: String,
+    },
+}
+
+/// Which kind of stage text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StageKind {
+    /// The opening of a phase, for everybody.
+    Opening,
+    /// A private opening.
+    Private,
+    /// The debate format.
+    Format,
+    /// The line that asks for a reply.
+    Cue,
+}
+
+/// An agent's events, oldest first.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Timeline {
+    events: Vec<Event>,
+}
+
+impl Timeline {
+    /// A life that begins with a system text (none if it is empty).
+    pub fn new(system: &str) -> Self {
+        let events = match system.is_empty() {
+            true => Vec::new(),
+            false => vec![Event::System(system.to_string())],
+        };
+        Self { events }
+    }
+
+    /// Adds an event at the end; there is no other way to change a timeline.
+    pub fn push(&mut self, event: Event) {
+        debug_assert!(!matches!(event, Event::System(_)), "the system text stands first, once");
+        self.events.push(event);
+    }
+
+    /// All events, oldest first.
+    pub fn events(&self) -> &[Event] {
+        &self.events
+    }
+
+    /// The system text.
+    pub fn system(&self) -> Option<&str> {
+        match self.events.first() {
+            Some(Event::System(text)) => Some(text),
+            _ => None,
+        }
+    }
+}

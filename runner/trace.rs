@@ -1,0 +1,323 @@
+//! How a run was computed: `trace.jsonl`, a line a turn, and `summary.json`, which is counted from it.
+//!
+//! None of this is in the transcript: it depends on the machine and on what the caches held.
+
+use crate::backend::{Match, Origin, Usage};
+use crate::scenario::{Lifecycle, Scenario};
+use anyhow::Context as _;
+use indexmap::IndexMap;
+use serde::{Deserialize, Serialize};
+use std::fs::{File, OpenOptions};
+use std::io::Write as _;
+use std::path::Path;
+
+/// Name of the file in a run's folder.
+pub const FILE: &str = "trace.jsonl";
+
+/// A line of the trace.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "lowercase")]
+pub enum TraceLine {
+    /// The first line: what the run's memories are filed under.
+    Run {
+        /// Random name of the run.
+        run: String,
+        /// The model file.
+        model: String,
+        /// Seconds since the epoch.
+        started: u64,
+    },
+    /// What a turn cost.
+    Turn(TurnTrace),
+}
+
+/// What a turn cost.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TurnTrace {
+    /// `phase/round/agent`.
+    pub path: String,
+    /// The agent's key.
+    pub agent: String,
+    /// How the prompt matched the cache; null where nothing is known.
+    #[serde(rename = "match")]
+    pub kind: Option<Match>,
+    /// Where the reused tokens came from.
+    pub source: Option<Origin>,
+    /// Tokens.
+    pub tokens: Tokens,
+    /// Milliseconds to the first token.
+    pub ttft_ms: Option<f64>,
+    /// Milliseconds of the turn.
+    pub total_ms: Option<f64>,
+    /// Bytes read from the store.
+    pub bytes_read: u64,
+    /// Bytes written to the store.
+    pub bytes_written: u64,
+    /// Why a cache was not used, or not wholly.
+    pub reason: Option<String>,
+}
+
+/// Tokens of a turn or of an agent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Tokens {
+    /// Reused from the cache.
+    pub reused: usize,
+    /// New in the prompt.
+    pub prefilled: usize,
+    /// Known, computed again.
+    pub recomputed: usize,
+    /// Sampled and fed.
+    pub generated: usize,
+    /// Rows counted in layer 0.
+    pub layer0_rows: usize,
+}
+
+impl TurnTrace {
+    /// From a backend's account.
+    pub fn new(path: &str, agent: &str, usage: Option<&Usage>) -> Self {
+        let tokens = usage.map(|usage| Tokens {
+            reused: usage.reused,
+            prefilled: usage.prefilled,
+            recomputed: usage.recomputed,
+            generated: usage.generated,
+            layer0_rows: usage.layer0_rows,
+        });
+        Self {
+            path: path.to_string(),
+            agent: agent.to_string(),
+            kind: usage.map(|usage| usage.kind),
+            source: usage.map(|usage| usage.source),
+            tokens: tokens.unwrap_or_default(),
+            ttft_ms: usage.map(|usage| usage.ttft_ms),
+            total_ms: usage.map(|usage| usage.total_ms),
+            bytes_read: usage.map_or(0, |usage| usage.bytes_read),
+            bytes_written: usage.map_or(0, |usage| usage.bytes_written),
+            reason: usage.and_then(|usage| usage.reason.clone()),
+        }
+    }
+}
+
+/// The trace of a run, open for appending.
+#[derive(Debug)]
+pub struct Trace {
+    file: Option<File>,
+    /// Name of the run: its memories are filed under it.
+    pub run: String,
+    /// What is known of each turn.
+    pub turns: IndexMap<String, TurnTrace>,
+}
+
+impl Trace {
+    /// A trace that stays in memory.
+    pub fn in_memory(run: &str) -> Self {
+        Self { file: None, run: run.to_string(), turns: IndexMap::new() }
+    }
+
+    /// Starts the trace of a new run, under a random name.
+    ///
+    /// # Errors
+    /// The file can't be written.
+    pub fn create(path: &Path, model: &str) -> anyhow::Result<Self> {
+        let file = OpenOptions::new().write(true).create(true).truncate(true).open(path);
+        let file = file.with_context(|| format!("can't create {}", path.display()))?;
+        let mut trace = Self { file: Some(file), run: random_name()?, turns: IndexMap::new() };
+        let started = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        let started = started.map_or(0, |since| since.as_secs());
+        let line = TraceLine::Run { run: trace.run.clone(), model: model.to_string(), started };
+        trace.append(&line)?;
+        // The memories are found by this name after a crash, so it must be there before the first of them.
+        if let Some(file) = &trace.file {
+            file.sync_all().context("can't sync the trace")?;
+        }
+        Ok(trace)
+    }
+
+    /// Goes on with the trace of an interrupted run; a damaged one is started anew, with a warning.
+    ///
+    /// # Errors
+    /// The file can't be written.
+    pub fn resume(path: &Path, model: &str) -> anyhow::Result<Self> {
+        let Some((run, turns, whole)) = read(path) else {
+            tracing::warn!(
+                "{}: no readable trace; the agents' memories can't be found again",
+                path.display()
+            );
+            return Self::create(path, model);
+        };
+        let file = OpenOptions::new().append(true).open(path);
+        let file = file.with_context(|| format!("can't write {}", path.display()))?;
+        file.set_len(whole).context("can't cut off the trace's torn line")?;
+        Ok(Self { file: Some(file), run, turns })
+    }
+
+    /// Name of a run, from its trace.
+    pub fn run_of(path: &Path) -> Option<String> {
+        read(path).map(|(run, ..)| run)
+    }
+
+    /// Adds a turn.
+    ///
+    /// # Errors
+    /// The file can't be written.
+    pub fn turn(&mut self, turn: TurnTrace) -> anyhow::Result<()> {
+        self.append(&TraceLine::Turn(turn.clone()))?;
+        self.turns.insert(turn.path.clone(), turn);
+        Ok(())
+    }
+
+    fn append(&mut self, line: &TraceLine) -> anyhow::Result<()> {
+        let Some(file) = &mut self.file else { return Ok(()) };
+        let text = serde_json::to_string(line)? + "\n";
+        file.write_all(text.as_bytes()).context("can't write the trace")
+    }
+}
+
+fn random_name() -> anyhow::Result<String> {
+    let mut bytes = [0u8; 16];
+    getrandom::fill(&mut bytes).map_err(|error| anyhow::anyhow!("no random numbers: {error}"))?;
+    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+/// The run's name, its turns, and the bytes of whole lines. `None` if the first line can't be read.
+fn read(path: &Path) -> Option<(String, IndexMap<String, TurnTrace>, u64)> {
+    let bytes = std::fs::read(path).ok()?;
+    let (mut run, mut turns, mut whole) = (None, IndexMap::new(), 0);
+    for text in bytes.split_inclusive(|byte| *byte == b'\n').filter(|line| line.ends_with(b"\n")) {
+        match serde_json::from_slice(text) {
+            Ok(TraceLine::Run { run: name, .. }) => run = run.or(Some(name)),
+            Ok(TraceLine::Turn(turn)) => {
+                turns.insert(turn.path.clone(), turn);
+            }
+            Err(error) => tracing::warn!("{}: a damaged line is passed over: {error}", path.display()),
+        }
+        whole += text.len() as u64;
+    }
+    run.map(|run| (run, turns, whole))
+}
+
+/// What a run cost, by agent.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Summary {
+    /// The scenario's id.
+    pub scenario: String,
+    /// Turns played.
+    pub turns: usize,
+    /// Milliseconds of this process.
+    pub wall_ms: f64,
+    /// By agent, in the order of the scenario.
+    pub agents: IndexMap<String, AgentSummary>,
+}
+
+/// What an agent cost.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct AgentSummary {
+    /// `permanent` or `ephemeral`.
+    pub lifecycle: String,
+    /// Turns that it spoke.
+    pub turns: usize,
+    /// Turns by kind of match.
+    #[serde(rename = "match")]
+    pub kinds: Kinds,
+    /// Tokens.
+    pub tokens: SummedTokens,
+    /// Turns by origin of what was reused.
+    pub source: Origins,
+    /// Milliseconds to the first token, turn by turn.
+    pub ttft_ms: Vec<f64>,
+}
+
+/// Turns by kind of match.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "named like the kinds")]
+pub struct Kinds {
+    pub cold: usize,
+    pub prefix: usize,
+    pub extend: usize,
+    pub exact: usize,
+    pub diverge: usize,
+}
+
+/// Tokens of all turns of an agent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "named like the tokens of a turn")]
+pub struct SummedTokens {
+    pub reused: usize,
+    pub prefilled: usize,
+    pub recomputed: usize,
+    pub generated: usize,
+}
+
+/// Turns by origin of what was reused.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "named like the origins")]
+pub struct Origins {
+    pub none: usize,
+    pub memory: usize,
+    pub disk: usize,
+}
+
+impl Summary {
+    /// Counts the turns that were played, given as (path, agent's key), with what the trace knows of them.
+    pub fn count<'a>(
+        scenario: &Scenario,
+        trace: &Trace,
+        played: impl IntoIterator<Item = (&'a str, &'a str)>,
+        wall_ms: f64,
+    ) -> Self {
+        let mut summary = Self { scenario: scenario.id.clone(), wall_ms, ..Self::default() };
+        for agent in &scenario.agents {
+            let lifecycle = agent.lifecycle.word().to_string();
+            summary.agents.insert(agent.key.clone(), AgentSummary { lifecycle, ..AgentSummary::default() });
+        }
+        for (path, agent) in played {
+            summary.turns += 1;
+            if let Some(counted) = summary.agents.get_mut(agent) {
+                counted.add(trace.turns.get(path));
+            }
+        }
+        summary
+    }
+}
+
+impl AgentSummary {
+    fn add(&mut self, turn: Option<&TurnTrace>) {
+        self.turns += 1;
+        let Some(turn) = turn else { return };
+        match turn.kind {
+            Some(Match::Cold) => self.kinds.cold += 1,
+            Some(Match::Prefix) => self.kinds.prefix += 1,
+            Some(Match::Extend) => self.kinds.extend += 1,
+            Some(Match::Exact) => self.kinds.exact += 1,
+            Some(Match::Diverge) => self.kinds.diverge += 1,
+            None => {}
+        }
+        match turn.source {
+            Some(Origin::None) => self.source.none += 1,
+            Some(Origin::Memory) => self.source.memory += 1,
+            Some(Origin::Disk) => self.source.disk += 1,
+            None => {}
+        }
+        self.tokens.reused += turn.tokens.reused;
+        self.tokens.prefilled += turn.tokens.prefilled;
+        self.tokens.recomputed += turn.tokens.recomputed;
+        self.tokens.generated += turn.tokens.generated;
+        self.ttft_ms.extend(turn.ttft_ms);
+    }
+
+    /// The median of the times to the first token.
+    pub fn median_ttft_ms(&self) -> Option<f64> {
+        let mut times = self.ttft_ms.clone();
+        times.sort_by(f64::total_cmp);
+        times.get(times.len() / 2).copied()
+    }
+}
+
+impl Lifecycle {
+    /// As files write it.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Permanent => "permanent",
+            Self::Ephemeral => "ephemeral",
+        }
+    }
+}

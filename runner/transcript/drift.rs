@@ -1,0 +1,86 @@
+//! The first broken link between a recording and what would be played now.
+
+use std::fmt;
+
+/// Why a recording does not fit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// A system text, name or lifecycle is another now.
+    AgentChanged,
+    /// What the agent reads at this turn is another now.
+    PromptChanged,
+    /// The line's content does not fit its hash, or the reply its parts.
+    RecordAltered,
+    /// The plan has a turn that the recording lacks.
+    LineMissing,
+    /// The recording has a turn that the plan lacks.
+    LineTooMany,
+    /// The turns stand in another order.
+    Order,
+    /// The run was interrupted: no footer.
+    NoFooter,
+    /// A line can't be read.
+    Unreadable,
+    /// The run was made with other settings.
+    Settings,
+}
+
+/// The first broken link.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub struct Drift {
+    /// The turn's path, `header` or `footer`.
+    pub path: Box<str>,
+    /// Line in the transcript, from 1.
+    pub line: Option<usize>,
+    /// Why.
+    pub cause: Cause,
+    /// In words, what exactly.
+    pub detail: Box<str>,
+    /// The text as recorded.
+    pub recorded: Box<str>,
+    /// The text as it would be now.
+    pub now: Box<str>,
+}
+
+impl Cause {
+    /// In words.
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::AgentChanged => "an agent changed",
+            Self::PromptChanged => "the phase's prompt changed",
+            Self::RecordAltered => "the recorded line was altered",
+            Self::LineMissing => "a line is missing",
+            Self::LineTooMany => "a line too many",
+            Self::Order => "the order of turns changed",
+            Self::NoFooter => "the run was interrupted",
+            Self::Unreadable => "a line can't be read",
+            Self::Settings => "the settings differ",
+        }
+    }
+}
+
+impl Drift {
+    /// A drift without texts to compare.
+    pub fn new(path: impl Into<String>, cause: Cause, detail: impl Into<String>) -> Self {
+        let (path, detail) = (path.into().into(), detail.into().into());
+        Self { path, line: None, cause, detail, recorded: "".into(), now: "".into() }
+    }
+
+    /// Adds the texts to compare.
+    pub fn texts(mut self, recorded: impl Into<String>, now: impl Into<String>) -> Self {
+        (self.recorded, self.now) = (recorded.into().into(), now.into().into());
+        self
+    }
+
+    /// Adds the line in the transcript.
+    pub fn at_line(mut self, line: usize) -> Self {
+        self.line = Some(line);
+        self
+    }
+}
+
+impl fmt::Display for Drift {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}: {}", self.path, self.cause.words(), self.detail)
+    }
+}

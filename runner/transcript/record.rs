@@ -1,0 +1,173 @@
+//! The lines of a transcript as types, and their canonical text and hash.
+
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// One line, without its hash.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "lowercase")]
+pub enum Line {
+    /// The first line.
+    Header(Box<Header>),
+    /// A turn.
+    Turn(TurnRecord),
+    /// The last line.
+    Footer(Footer),
+}
+
+/// Everything that a run's text depends on.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Header {
+    /// Version of the format.
+    pub format: u32,
+    /// Version of the program.
+    pub engine: String,
+    /// The scenario file.
+    pub scenario: ScenarioRecord,
+    /// Hash of the plan.
+    pub plan: String,
+    /// Hashes of all templates, by field.
+    pub templates: BTreeMap<String, String>,
+    /// Values of the variables, overrides applied.
+    pub variables: BTreeMap<String, serde_json::Value>,
+    /// The cast, by key.
+    pub agents: BTreeMap<String, AgentRecord>,
+    /// The model.
+    pub model: ModelRecord,
+    /// Format of cached keys and values.
+    pub kv: String,
+    /// Kernel contract and version.
+    pub numerics: String,
+    /// How tokens were chosen.
+    pub sampling: SamplingRecord,
+    /// Most tokens of a reply.
+    pub max_tokens: usize,
+    /// Root of all turns' seeds.
+    pub seed: u64,
+    /// The run whose memories this one carries on.
+    pub continues: Option<Continues>,
+}
+
+/// The scenario file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ScenarioRecord {
+    /// Its id.
+    pub id: String,
+    /// Its path below the current folder, else its file name.
+    pub path: String,
+    /// Hash of its text.
+    pub blake3: String,
+}
+
+/// One agent of the cast.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AgentRecord {
+    /// Display name.
+    pub name: String,
+    /// `permanent` or `ephemeral`.
+    pub lifecycle: String,
+    /// The system text that it lives with.
+    pub system: String,
+}
+
+/// The model.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ModelRecord {
+    /// Its name.
+    pub name: String,
+    /// Its architecture.
+    pub family: String,
+    /// Hash of weights, tokenizer and template.
+    pub identity: String,
+}
+
+/// How tokens were chosen.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SamplingRecord {
+    /// 0: greedy.
+    pub temperature: f32,
+    /// 0: all.
+    pub top_k: usize,
+    /// 1: all.
+    pub top_p: f32,
+    /// 0: all.
+    pub min_p: f32,
+    /// 1: off.
+    pub repetition_penalty: f32,
+    /// Tokens that the penalty looks back at.
+    pub repetition_window: usize,
+}
+
+/// The run whose memories another one carries on.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Continues {
+    /// Its transcript's path below the current folder, else its folder's and file's name.
+    pub path: String,
+    /// Hash of its footer.
+    pub hash: String,
+}
+
+/// One turn: what was read and what was said.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TurnRecord {
+    /// `phase/round/agent`.
+    pub path: String,
+    /// The agent's key.
+    pub agent: String,
+    /// What the agent read since its last turn, before the chat template.
+    pub delta: String,
+    /// The reply's ids.
+    pub tokens: Vec<u32>,
+    /// The ids as text.
+    pub raw: String,
+    /// What others heard.
+    pub spoken: String,
+    /// Why the reply ended.
+    pub stop: String,
+    /// What the reply had to look like, with log-probabilities.
+    pub constraint: Option<serde_json::Value>,
+    /// Seed of the turn.
+    pub seed: u64,
+}
+
+/// The results of a run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Footer {
+    /// Number of turns.
+    pub turns: usize,
+    /// Outcomes.
+    pub outcomes: Option<serde_json::Value>,
+    /// Payoffs.
+    pub payoffs: Option<serde_json::Value>,
+    /// Assertions.
+    pub assertions: Option<serde_json::Value>,
+}
+
+impl Line {
+    /// The hash of this line after a line of hash `previous` (empty for the first), and the line's text.
+    pub(super) fn chained(&self, previous: &str) -> serde_json::Result<(String, String)> {
+        let body = serde_json::to_string(self)?;
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(previous.as_bytes()).update(b"\n").update(body.as_bytes());
+        let hash = hasher.finalize().to_hex().to_string();
+        let text = format!("{},\"hash\":\"{hash}\"}}\n", body.strip_suffix('}').unwrap_or(&body));
+        Ok((hash, text))
+    }
+
+    /// `header`, `turn` or `footer`.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Header(_) => "header",
+            Self::Turn(_) => "turn",
+            Self::Footer(_) => "footer",
+        }
+    }
+}

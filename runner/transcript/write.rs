@@ -1,0 +1,180 @@
+//! Writes a transcript, or holds what would be written against what stands there.
+
+use super::drift::{Cause, Drift};
+use super::read::{Recorded, Transcript};
+use super::record::{Footer, Header, Line, TurnRecord};
+use anyhow::{Context as _, bail};
+use std::fs::{File, OpenOptions};
+use std::io::Write as _;
+use std::path::Path;
+
+/// Takes the lines of a run in plan order. Lines that are recorded already are compared; later ones are
+/// appended and forced to disk, one by one, or refused if there is nothing to append to.
+#[derive(Debug)]
+pub struct Recorder {
+    file: Option<File>,
+    recorded: Vec<Recorded<TurnRecord>>,
+    footer: Option<Recorded<Footer>>,
+    n_turns: usize,
+    hash: String,
+}
+
+impl Recorder {
+    /// Starts a new file.
+    ///
+    /// # Errors
+    /// The file exists or can't be written.
+    pub fn create(path: &Path, header: Header) -> anyhow::Result<Self> {
+        let file = OpenOptions::new().write(true).create_new(true).open(path);
+        let file = file.with_context(|| format!("can't create {}", path.display()))?;
+        if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
+            File::open(folder).and_then(|folder| folder.sync_all()).context("can't sync the run's folder")?;
+        }
+        let mut recorder =
+            Self { file: Some(file), recorded: Vec::new(), footer: None, n_turns: 0, hash: String::new() };
+        recorder.append(&Line::Header(Box::new(header)))?;
+        Ok(recorder)
+    }
+
+    /// Goes on with an interrupted file: what is torn at its end is cut off.
+    ///
+    /// # Errors
+    /// The run was made with other settings, is complete or damaged, or the file can't be written.
+    pub fn resume(path: &Path, transcript: &Transcript, header: &Header) -> anyhow::Result<Self> {
+        if let Some(footer) = &transcript.footer {
+            bail!("{}: this run is complete ({} turns)", path.display(), footer.record.turns);
+        }
+        differs(&transcript.header.record, header)?;
+        let broken = transcript.turns.iter().find(|turn| !turn.intact);
+        if let Some(turn) = broken.filter(|_| transcript.header.intact) {
+            let detail = "the line does not fit its hash, so the run can't go on from it";
+            return Err(Drift::new(&turn.record.path, Cause::RecordAltered, detail)
+                .at_line(turn.line)
+                .into());
+        }
+        if !transcript.header.intact {
+            let detail = "the header does not fit its hash";
+            return Err(Drift::new("header", Cause::RecordAltered, detail).at_line(1).into());
+        }
+        let file = OpenOptions::new().append(true).open(path);
+        let file = file.with_context(|| format!("can't write {}", path.display()))?;
+        file.set_len(transcript.whole_bytes).context("can't cut off the torn line")?;
+        file.sync_all().context("can't sync the transcript")?;
+        Ok(Self { file: Some(file), ..Self::verify(transcript) })
+    }
+
+    /// Compares only: nothing is ever written.
+    pub fn verify(transcript: &Transcript) -> Self {
+        Self {
+            file: None,
+            recorded: transcript.turns.clone(),
+            footer: transcript.footer.clone(),
+            n_turns: 0,
+            hash: transcript.header.hash.clone(),
+        }
+    }
+
+    /// Takes the next turn. True if it is new on disk, false if it stood there already.
+    ///
+    /// # Errors
+    /// [`Drift`] where a recorded line says something else; else the disk's.
+    pub fn turn(&mut self, record: TurnRecord) -> anyhow::Result<bool> {
+        let at = self.n_turns;
+        self.n_turns += 1;
+        let Some(recorded) = self.recorded.get(at) else {
+            if self.file.is_none() {
+                let detail = "the recording ends before this turn";
+                return Err(Drift::new(record.path, Cause::LineMissing, detail).into());
+            }
+            self.append(&Line::Turn(record))?;
+            return Ok(true);
+        };
+        if let Some(drift) = compare(recorded, &record) {
+            return Err(drift.into());
+        }
+        self.hash.clone_from(&recorded.hash);
+        Ok(false)
+    }
+
+    /// Takes the end of the run; returns the hash of all lines.
+    ///
+    /// # Errors
+    /// [`Drift`] where the recording ends otherwise; else the disk's.
+    pub fn footer(&mut self, footer: Footer) -> anyhow::Result<String> {
+        if let Some(extra) = self.recorded.get(self.n_turns) {
+            let detail = "the plan has no such turn any more";
+            let drift = Drift::new(&extra.record.path, Cause::LineTooMany, detail);
+            return Err(drift.at_line(extra.line).into());
+        }
+        if self.file.is_some() {
+            self.append(&Line::Footer(footer))?;
+            return Ok(self.hash.clone());
+        }
+        let Some(recorded) = &self.footer else {
+            let detail = format!("no footer: the recording ends after {} turns", self.n_turns);
+            return Err(Drift::new("footer", Cause::NoFooter, detail).into());
+        };
+        if !recorded.intact || recorded.record != footer {
+            let (was, now) = (serde_json::to_string(&recorded.record)?, serde_json::to_string(&footer)?);
+            let detail = "the footer does not fit what stands above it";
+            let drift = Drift::new("footer", Cause::RecordAltered, detail);
+            return Err(drift.texts(was, now).at_line(recorded.line).into());
+        }
+        Ok(recorded.hash.clone())
+    }
+
+    fn append(&mut self, line: &Line) -> anyhow::Result<()> {
+        let Some(file) = &mut self.file else { bail!("this recording is read only") };
+        let (hash, text) = line.chained(&self.hash)?;
+        file.write_all(text.as_bytes()).context("can't write the transcript")?;
+        file.sync_data().context("can't sync the transcript")?;
+        self.hash = hash;
+        Ok(())
+    }
+}
+
+/// Says the first difference between a recorded turn and the same turn now.
+fn compare(recorded: &Recorded<TurnRecord>, now: &TurnRecord) -> Option<Drift> {
+    let was = &recorded.record;
+    let drift = |cause, detail: &str| Some(Drift::new(&now.path, cause, detail).at_line(recorded.line));
+    if was.path != now.path || was.agent != now.agent {
+        let detail = format!("the line is of {} (agent `{}`)", was.path, was.agent);
+        return drift(Cause::Order, &detail);
+    }
+    if was.delta != now.delta {
+        let cause = if recorded.intact { Cause::PromptChanged } else { Cause::RecordAltered };
+        let found = drift(cause, "what the agent reads differs");
+        return found.map(|found| found.texts(&was.delta, &now.delta));
+    }
+    if was.spoken != now.spoken {
+        let found = drift(Cause::RecordAltered, "what others heard is not what was sampled");
+        return found.map(|found| found.texts(&was.spoken, &now.spoken));
+    }
+    if was.seed != now.seed {
+        let found = drift(Cause::Settings, "the turn has another seed");
+        return found.map(|found| found.texts(was.seed.to_string(), now.seed.to_string()));
+    }
+    if !recorded.intact || was != now {
+        return drift(
+            Cause::RecordAltered,
+            "the reply (ids, text or stop reason) does not fit the line's hash",
+        );
+    }
+    None
+}
+
+/// An interrupted run goes on only with the settings that it began with.
+fn differs(recorded: &Header, now: &Header) -> anyhow::Result<()> {
+    let (was, is) = (serde_json::to_value(recorded)?, serde_json::to_value(now)?);
+    let (Some(was), Some(is)) = (was.as_object(), is.as_object()) else { return Ok(()) };
+    for (field, value) in was {
+        let now = is.get(field).unwrap_or(&serde_json::Value::Null);
+        if value != now {
+            let detail = format!("`{field}` is not what the run began with; resume with the same settings");
+            return Err(Drift::new("header", Cause::Settings, detail)
+                .texts(serde_json::to_string_pretty(value)?, serde_json::to_string_pretty(now)?)
+                .into());
+        }
+    }
+    Ok(())
+}

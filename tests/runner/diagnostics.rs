@@ -1,0 +1,144 @@
+//! What authors are told of their mistakes.
+
+use greenroom::diagnostic::Severity;
+use greenroom::scenario::{load, parse_override};
+
+const TEN: &str = include_str!("broken/ten_mistakes.yaml");
+
+const SMALL: &str = "
+id: small
+variables: {topic: music, n: 3}
+agents:
+  a: {display_name: Ann}
+  b: {display_name: Ben}
+phases:
+  - {name: one, agents: [a, b], initial_prompt: 'Talk about {{ topic }}.'}
+";
+
+/// Codes and lines of what is found in a text.
+fn codes(text: &str) -> Vec<(&'static str, usize)> {
+    let report = load("x.yaml", text, &[]).report;
+    report.diagnostics.iter().map(|d| (d.code, report.source.position(d.span.start).0)).collect()
+}
+
+#[test]
+fn all_mistakes_are_told_at_once() {
+    let loaded = load("ten_mistakes.yaml", TEN, &[]);
+    assert!(loaded.scenario.is_none());
+    assert!(loaded.report.n_errors() >= 10);
+    insta::assert_snapshot!(loaded.report.render(false));
+}
+
+#[test]
+fn a_good_file_has_nothing_to_tell() {
+    assert_eq!(codes(SMALL), []);
+    for (name, text) in [
+        ("prisoners-dilemma", include_str!("../../scenarios/prisoners-dilemma.yaml")),
+        ("gossip", include_str!("../../scenarios/gossip.yaml")),
+        ("expert-routing", include_str!("../../scenarios/expert-routing.yaml")),
+    ] {
+        let report = load(name, text, &[]).report;
+        assert_eq!(report.n_errors(), 0, "{}", report.render(false));
+    }
+}
+
+#[test]
+fn what_is_not_executed_is_warned_of_and_named() {
+    let text = SMALL
+        .replace("agents: [a, b],", "agents: [a, b], topology: whisper, decision_mode: consensus,")
+        + "payoff: {x: 1}\nui: {theme: dark}\n";
+    let report = load("x.yaml", &text, &[]).report;
+    let told: Vec<_> = report.diagnostics.iter().map(|d| (d.severity, d.path.as_str())).collect();
+    let warned = ["phases[0].topology", "phases[0].decision_mode", "payoff"];
+    assert_eq!(told, warned.map(|path| (Severity::Warning, path)));
+}
+
+#[test]
+fn hostile_yaml_is_an_error_and_no_panic() {
+    let deep = "a: ".to_string() + &"[".repeat(5000);
+    let laughs = "a: &a [x,x,x,x,x,x,x,x,x]\n".to_string()
+        + &('b'..='k').map(|c| {
+            let before = char::from(c as u8 - 1);
+            format!("{c}: &{c} [*{before},*{before},*{before},*{before},*{before},*{before},*{before},*{before},*{before}]\n")
+        }).collect::<String>();
+    let texts = [
+        "",
+        "\0",
+        "- a",
+        "a: b: c",
+        "{",
+        "&a [*a]",
+        "*x",
+        "? [1]\n: 2",
+        "\u{feff}id: x",
+        "a: !tag b",
+        "--- 1\n--- 2",
+        "phases: [[[]]]",
+        "agents: {a: 1}",
+        "agents: [1]",
+        "phases: {a: 1}",
+        "id: \"\\ud800\"",
+        "agents: {1: {}}",
+        "~: 1",
+        "id: &x a\nagents: *x",
+        deep.as_str(),
+        laughs.as_str(),
+        "agents: {a: {color: '#12é'}}",
+        "phases: [{name: p, agents: [a], auto_rounds: 18446744073709551615}]",
+    ];
+    for text in texts {
+        let loaded = load("x.yaml", text, &[]);
+        assert!(loaded.scenario.is_none(), "{text:.40}");
+        assert!(loaded.report.n_errors() > 0, "{text:.40}");
+        loaded.report.render(false);
+        loaded.report.render(true);
+    }
+    let text = TEN.as_bytes();
+    for at in 0..text.len() {
+        load("x.yaml", &String::from_utf8_lossy(&text[..at]), &[]).report.render(false);
+    }
+}
+
+#[test]
+fn anchors_and_merges_are_read() {
+    let text = "
+id: x
+agents:
+  a: &base {display_name: Ann, role: a clerk}
+  b: {<<: *base, display_name: Ben}
+phases: [{name: one, agents: [a, b]}]
+";
+    let loaded = load("x.yaml", text, &[]);
+    let scenario = loaded.scenario.unwrap_or_else(|| panic!("{}", loaded.report.render(false)));
+    assert_eq!(scenario.agents[1].system, "You are Ben, a clerk.");
+}
+
+#[test]
+fn a_system_prompt_must_not_vary() {
+    for name in ["turn", "round", "phase.name", "one.messages['a']", "messages"] {
+        let text =
+            SMALL.replace("{display_name: Ann}", &format!("{{system_prompt: \"x {{{{ {name} }}}}\"}}"));
+        assert_eq!(codes(&text), [("varying-system-prompt", 5)], "{name}");
+    }
+    let fine = SMALL.replace("{display_name: Ann}", "{system_prompt: 'I am {{ me }}, I know {{ topic }}.'}");
+    assert_eq!(codes(&fine), []);
+}
+
+#[test]
+fn variables_are_typed_and_can_be_set() {
+    let set = [
+        parse_override("n=4").unwrap(),
+        parse_override("topic=a: b").unwrap_or_else(|e| ("topic".into(), e.into())),
+    ];
+    let loaded = load("x.yaml", SMALL, &set[..1]);
+    assert_eq!(loaded.scenario.unwrap().variables["n"], serde_json::json!(4));
+    let wrong = load("x.yaml", SMALL, &[parse_override("topik=1").unwrap()]);
+    assert!(wrong.scenario.is_none());
+    assert!(wrong.report.render(false).contains("did you mean `topic`?"));
+}
+
+#[test]
+fn too_many_turns_are_refused_at_once() {
+    let text = SMALL.replace("agents: [a, b],", "agents: [a, b], auto_rounds: 99999999999,");
+    assert_eq!(codes(&text).iter().map(|(code, _)| *code).collect::<Vec<_>>(), ["too-long"]);
+}

@@ -1,0 +1,145 @@
+//! Imports go down the floors of the house: a file names lower floors, or its own folder.
+
+use std::path::{Path, PathBuf};
+
+/// Floor of each room of the runner, by the first part of its path.
+const RUNNER: &[(&str, u32)] = &[
+    ("diagnostic", 0),
+    ("scenario", 1),
+    ("timeline", 1),
+    ("transcript", 1),
+    ("prompt", 2),
+    ("backend", 3),
+    ("trace", 4),
+    ("stage", 5),
+    ("outcome", 6),
+    ("replay", 6),
+    ("run", 7),
+    ("terminal", 8),
+    ("commands", 9),
+    ("server", 9),
+    ("lib", 10),
+    ("main", 10),
+];
+
+/// Floor of each room of the engine.
+const ENGINE: &[(&str, u32)] = &[
+    ("error", 0),
+    ("request", 0),
+    ("gguf", 1),
+    ("quant", 1),
+    ("prefix", 1),
+    ("tokenizer", 2),
+    ("chat", 2),
+    ("kernels", 2),
+    ("kv", 3),
+    ("model", 4),
+    ("schedule", 4),
+    ("sampler", 4),
+    ("engine", 5),
+    ("lib", 6),
+];
+
+/// Files of the runner that may name the engine.
+const MAY_NAME_ENGINE: &[&str] = &[
+    "backend/embedded.rs",
+    "commands/score.rs",
+    "commands/cache.rs",
+    "commands/models.rs",
+    "commands/check.rs",
+];
+
+fn sources(folder: &Path) -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(folder).unwrap().flatten() {
+        let path = entry.path();
+        if path.is_dir()
+            && !["tests", "benches", "examples", "target"].iter().any(|name| path.ends_with(name))
+        {
+            files.extend(sources(&path));
+        } else if path.extension().is_some_and(|e| e == "rs") {
+            files.push(path);
+        }
+    }
+    files
+}
+
+/// First part of every `crate::…` path in a file, braces opened.
+fn names(text: &str) -> Vec<String> {
+    let code =
+        text.lines().filter(|line| !line.trim_start().starts_with("//")).collect::<Vec<_>>().join("\n");
+    let mut found = Vec::new();
+    for (at, _) in code.match_indices("crate::") {
+        let rest = &code[at + 7..];
+        if let Some(list) = rest.strip_prefix('{') {
+            let (mut depth, mut word) = (0, String::new());
+            for c in list.chars() {
+                match c {
+                    '{' => depth += 1,
+                    '}' if depth == 0 => break,
+                    '}' => depth -= 1,
+                    ',' if depth == 0 => found.push(std::mem::take(&mut word)),
+                    c if depth == 0 => word.push(c),
+                    _ => {}
+                }
+            }
+            found.push(word);
+        } else {
+            found.push(rest.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect());
+        }
+    }
+    let head = |name: String| name.trim().split("::").next().unwrap_or("").trim().to_string();
+    found.into_iter().map(head).filter(|name| name.starts_with(|c: char| c.is_lowercase())).collect()
+}
+
+/// Every import in `text`, a file of room `own`, that goes up; and rooms without a floor.
+fn upward(own: &str, text: &str, floors: &[(&str, u32)]) -> Vec<String> {
+    let floor = |room: &str| floors.iter().find(|(name, _)| *name == room).map(|(_, floor)| *floor);
+    let Some(here) = floor(own) else { return vec![format!("`{own}` has no floor in this table")] };
+    let up = |name: &String| name != own && floor(name).is_some_and(|there| there > here);
+    names(text).into_iter().filter(up).map(|name| format!("imports `{name}` from a higher floor")).collect()
+}
+
+fn check(folder: &str, floors: &[(&str, u32)]) -> Vec<String> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
+    let mut wrong = Vec::new();
+    for file in sources(&root) {
+        let inside = file.strip_prefix(&root).unwrap();
+        let room = inside.components().next().unwrap().as_os_str().to_string_lossy();
+        let room = room.trim_end_matches(".rs").to_string();
+        let text = std::fs::read_to_string(&file).unwrap();
+        wrong.extend(
+            upward(&room, &text, floors).into_iter().map(|what| format!("{}: {what}", file.display())),
+        );
+    }
+    wrong
+}
+
+#[test]
+fn imports_go_down() {
+    let mut wrong = check("runner", RUNNER);
+    wrong.extend(check("engine", ENGINE));
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn an_import_that_goes_up_is_seen() {
+    assert_eq!(
+        names("use crate::{stage::Stage, prompt::{a, b}, timeline};"),
+        ["stage", "prompt", "timeline"]
+    );
+    assert_eq!(upward("timeline", "use crate::stage::Stage;", RUNNER).len(), 1);
+    assert_eq!(upward("stage", "use crate::{timeline::Timeline, stage::X};", RUNNER).len(), 0);
+    assert_eq!(upward("attic", "", RUNNER).len(), 1);
+}
+
+#[test]
+fn only_few_files_name_the_engine() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("runner");
+    for file in sources(&root) {
+        let inside = file.strip_prefix(&root).unwrap().to_string_lossy().replace('\\', "/");
+        let code = std::fs::read_to_string(&file).unwrap();
+        let names_it = code.contains("greenroom_engine::") || code.contains("use greenroom_engine");
+        assert!(!names_it || MAY_NAME_ENGINE.contains(&inside.as_str()), "{inside} names the engine");
+    }
+}

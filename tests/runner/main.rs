@@ -1,0 +1,12 @@
+//! Everything above the prompt, tested without a model: scripted agents stand in for it.
+#![allow(clippy::unwrap_used)]
+
+mod diagnostics;
+mod drift;
+mod extend;
+mod floors;
+mod plans;
+mod play;
+mod prompts;
+mod resume;
+mod terminal;

@@ -1,0 +1,114 @@
+//! Plays scenarios with scripted agents, in memory or into a folder.
+
+use greenroom::backend::{Backend, Scripted};
+use greenroom::run::{Performed, RunOptions, perform};
+use greenroom::scenario::{Scenario, load};
+use greenroom::stage::Unwatched;
+use std::path::Path;
+use std::sync::Arc;
+
+pub(crate) const SMALL: &str = "
+id: small
+title: A small one
+variables: {topic: music}
+agents:
+  a: {display_name: Ann, system_prompt: 'You are {{ me }}.'}
+  b: {display_name: Ben}
+  c: {display_name: Cas, lifecycle: ephemeral}
+phases:
+  - name: private
+    agents: [a, b]
+    auto_rounds: 2
+    initial_prompt: Talk about {{ topic }}.
+  - name: together
+    agents: [c, a, b]
+    topology: broadcast
+    auto_rounds: 2
+    initial_prompt: All are here.
+    per_agent_prompt_templates:
+      c: |
+        You overheard:
+        ${private.messages[a]}
+";
+
+pub(crate) fn scenario(text: &str) -> Arc<Scenario> {
+    let loaded = load("small.yaml", text, &[]);
+    loaded.scenario.unwrap_or_else(|| panic!("{}", loaded.report.render(false)))
+}
+
+/// Says its own path and how much it has read, so that any difference in reading changes what is said.
+pub(crate) fn echo() -> Arc<dyn Backend> {
+    Arc::new(Scripted::new(|request| {
+        let read: usize = request.conversation.exchanges.iter().map(|past| past.user.len()).sum();
+        Some(format!("This is {} after {} bytes.", request.path, read + request.conversation.next.len()))
+    }))
+}
+
+pub(crate) fn play(
+    scenario: &Arc<Scenario>,
+    backend: Arc<dyn Backend>,
+    folder: &Path,
+    options: &RunOptions,
+) -> anyhow::Result<Performed> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(perform(scenario, backend, folder, options, &mut Unwatched, std::future::pending()))
+}
+
+#[test]
+fn equal_runs_write_equal_files() {
+    let folder = tempfile::tempdir().unwrap();
+    let scenario = scenario(SMALL);
+    let text = |name: &str| {
+        let played = play(&scenario, echo(), &folder.path().join(name), &RunOptions::default()).unwrap();
+        assert_eq!((played.n_written, played.n_turns), (10, 10));
+        std::fs::read_to_string(played.transcript).unwrap()
+    };
+    let first = text("one");
+    assert_eq!(first, text("two"));
+    insta::assert_snapshot!(first);
+    let again = play(&scenario, echo(), &folder.path().join("one"), &RunOptions::default());
+    assert!(again.unwrap_err().to_string().contains("--resume"));
+}
+
+#[test]
+fn lines_stand_in_plan_order_whatever_finishes_first() {
+    /// Later agents answer first.
+    struct Slow(Arc<dyn Backend>);
+    impl Backend for Slow {
+        fn card(&self) -> greenroom::backend::ModelCard {
+            self.0.card()
+        }
+        fn reply(
+            &self,
+            request: greenroom::backend::Request,
+            sink: greenroom::backend::Sink,
+        ) -> greenroom::backend::BoxFuture<'_, anyhow::Result<greenroom::backend::Reply>> {
+            Box::pin(async move {
+                for _ in 0..(20usize.saturating_sub(request.index)) * 3 {
+                    tokio::task::yield_now().await;
+                }
+                self.0.reply(request, sink).await
+            })
+        }
+        fn forget(&self, session: &greenroom::backend::Session) {
+            self.0.forget(session);
+        }
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let scenario = scenario(SMALL);
+    let text = |backend, name: &str| {
+        let played = play(&scenario, backend, &folder.path().join(name), &RunOptions::default()).unwrap();
+        std::fs::read_to_string(played.transcript).unwrap()
+    };
+    assert_eq!(text(echo(), "fast"), text(Arc::new(Slow(echo())), "slow"));
+}
+
+#[test]
+fn a_failing_turn_is_named_and_what_is_on_record_stands() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = Scripted::lines([("private/1/a", "hello")]);
+    let error = play(&scenario(SMALL), Arc::new(script), folder.path(), &RunOptions::default()).unwrap_err();
+    assert!(error.to_string().contains("private/1/b"), "{error}");
+    let text = std::fs::read_to_string(folder.path().join("transcript.jsonl")).unwrap();
+    assert_eq!(text.lines().count(), 2);
+}
