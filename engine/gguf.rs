@@ -98,6 +98,7 @@ impl Gguf {
         }
     }
 
+    #[allow(unsafe_code)] // the memory map
     fn map(path: &Path) -> Result<Self> {
         let wrong = |what: &str, e: std::io::Error| {
             Error::model(format!("can't {what} the model file {}: {e}", path.display())).with_source(e)

@@ -143,7 +143,8 @@ impl Memory {
             return Ok(None);
         }
         let tokens = flatten(&manifest.segments);
-        if tokens.len() != manifest.n_tokens || manifest.blocks.len() != tokens.len() / BLOCK {
+        let tail_rows = manifest.tail.as_ref().map_or(0, |tail| tail.rows);
+        if tokens.len() != manifest.n_tokens || tokens.len() != manifest.blocks.len() * BLOCK + tail_rows {
             search.reason = Some("the manifest's counts contradict each other".to_owned());
             return Ok(None);
         }

@@ -66,9 +66,9 @@ pub struct Sampling {
     pub top_p: f32,
     /// Drop tokens less likely than this share of the most likely one (0: none).
     pub min_p: f32,
-    /// Divide positive logits (multiply negative ones) of tokens already seen by this (1: off).
+    /// Divide positive logits (multiply negative ones) of tokens that this reply has already used by this (1: off).
     pub repetition_penalty: f32,
-    /// How many of the latest tokens the penalty looks at.
+    /// How many of the reply's latest tokens the penalty looks at.
     pub repetition_window: usize,
     /// Seeds this request's choices: equal prompt, parameters and seed give an equal reply.
     pub seed: u64,

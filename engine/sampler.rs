@@ -4,9 +4,11 @@ use crate::{Error, Result, Sampling};
 use candle_core::{Device, Tensor};
 use candle_transformers::utils::apply_repeat_penalty;
 
-/// Chooses the `index`-th token of a reply from `logits: [n_vocab]`; `before` are the tokens so far.
-pub(crate) fn choose(logits: &[f32], before: &[u32], index: usize, sampling: &Sampling) -> Result<u32> {
-    let logits = penalized(logits, before, sampling)?;
+/// Chooses the next token of a reply from `logits: [n_vocab]`; `reply` are its tokens so far.
+///
+/// The repetition penalty looks at the reply alone: what others said, their names above all, may be repeated.
+pub(crate) fn choose(logits: &[f32], reply: &[u32], sampling: &Sampling) -> Result<u32> {
+    let logits = penalized(logits, reply, sampling)?;
     if sampling.temperature <= 0.0 {
         return Ok(argmax(&logits));
     }
@@ -29,7 +31,7 @@ pub(crate) fn choose(logits: &[f32], before: &[u32], index: usize, sampling: &Sa
         mass += weights[kept];
         kept += 1;
     }
-    let mut target = uniform(sampling.seed, index) * mass;
+    let mut target = uniform(sampling.seed, reply.len()) * mass;
     for (i, weight) in weights[..kept].iter().enumerate() {
         target -= weight;
         if target < 0.0 {
@@ -54,8 +56,8 @@ pub(crate) fn logprob(logits: &[f32], id: u32) -> f32 {
     (f64::from(logits[id as usize]) - max - sum.ln()) as f32
 }
 
-fn penalized(logits: &[f32], before: &[u32], sampling: &Sampling) -> Result<Vec<f32>> {
-    let recent = &before[before.len().saturating_sub(sampling.repetition_window)..];
+fn penalized(logits: &[f32], reply: &[u32], sampling: &Sampling) -> Result<Vec<f32>> {
+    let recent = &reply[reply.len().saturating_sub(sampling.repetition_window)..];
     if sampling.repetition_penalty == 1.0 || recent.is_empty() {
         return Ok(logits.to_vec());
     }
@@ -81,7 +83,8 @@ mod tests {
 
     fn rate(sampling: &Sampling, logits: &[f32], id: u32) -> f64 {
         let n = 4000;
-        let hits = (0..n).filter(|i| choose(logits, &[], *i, sampling).expect("a choice") == id).count();
+        // With the penalty off the reply's content does not matter, only its length.
+        let hits = (0..n).filter(|i| choose(logits, &vec![9; *i], sampling).expect("a choice") == id).count();
         hits as f64 / n as f64
     }
 
@@ -94,7 +97,7 @@ mod tests {
         assert_eq!(rate(&plain, &logits, 2), 0.0);
         let draw = |seed| -> Vec<u32> {
             let sampling = Sampling { seed, ..plain.clone() };
-            (0..40).map(|i| choose(&logits, &[], i, &sampling).expect("a choice")).collect()
+            (0..40).map(|i| choose(&logits, &vec![9; i], &sampling).expect("a choice")).collect()
         };
         assert_eq!(draw(5), draw(5));
         assert_ne!(draw(5), draw(6));
@@ -110,7 +113,7 @@ mod tests {
         assert!(rate(&Sampling { min_p: 0.3, ..base.clone() }, &logits, 1) > 0.2);
         assert_eq!(rate(&Sampling { temperature: 0.0, ..base.clone() }, &logits, 0), 1.0);
         let penalty = Sampling { temperature: 0.0, repetition_penalty: 2.0, ..base };
-        assert_eq!(choose(&logits, &[0], 0, &penalty).expect("a choice"), 1);
+        assert_eq!(choose(&logits, &[0], &penalty).expect("a choice"), 1);
     }
 
     #[test]

@@ -104,8 +104,7 @@ impl ActiveTurn {
         if self.reply.ids().is_empty() {
             self.usage.ttft_ms = self.elapsed_ms();
         }
-        let id =
-            sampler::choose(logits, &self.session.tokens, self.reply.ids().len(), &self.request.sampling)?;
+        let id = sampler::choose(logits, self.reply.ids(), &self.request.sampling)?;
         if eog.contains(&id) {
             self.end(StopReason::EndOfTurn);
             return Ok(());

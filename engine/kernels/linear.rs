@@ -181,6 +181,7 @@ impl<T: Weight> Kernel for Panel<'_, T> {
 impl<T: Weight> Panel<'_, T> {
     /// `R` rows against `O` outputs: each weight vector is unpacked once for all R rows.
     #[inline(always)]
+    #[allow(clippy::needless_range_loop)] // r and o index three things at once
     fn tile<L: Lanes, const R: usize, const O: usize>(&mut self, r0: usize, o0: usize) {
         let mut sums = [[L::splat(0.0); O]; R];
         let mut at = 0;

@@ -156,6 +156,8 @@ class Understudy(nn.Module):
             rows = slice(head * hd, (head + 1) * hd)
             views += [first.attn_q.weight[rows], second.attn_q.weight[rows], first.attn_output.weight[:, rows]]
         views.append(second.attn_q.weight[3 * hd :])
+        views += [self.blk[2].attn_q.weight[:hd], self.blk[2].attn_k.weight[:hd], self.blk[2].attn_norm.weight]
+        views += [self.blk[3].attn_q.weight[2 * hd : 3 * hd], self.blk[3].attn_k.weight[hd:], self.blk[3].attn_norm.weight]
         return [v.detach() for v in views]
 
     def hidden(self, ids: Tensor) -> Tensor:

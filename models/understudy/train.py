@@ -28,15 +28,15 @@ from model import Config, Understudy
 #          from share of time, sequence length, tokens per step, corpus
 STAGES = [
     (0.00, 256, 4096, "drill"),
-    (0.26, 512, 4096, "data"),
-    (0.48, 1024, 4096, "data"),
+    (0.40, 512, 4096, "data"),
+    (0.52, 1024, 4096, "data"),
     (0.76, 4096, 8192, "long"),
     (0.90, 1024, 4096, "data"),
     (0.94, 4096, 8192, "long"),
 ]
-DRILL = 4  # every so many steps is one of drill, in the first stages
+DRILL = 3  # every so many steps is one of drill, in the first stages
 
-PINNED = 0.6  # share of time for which the copying heads are held
+PINNED = 0.65  # share of time for which the copying heads are held
 
 
 def orthogonal(g: Tensor, steps: int = 5) -> Tensor:
@@ -134,7 +134,7 @@ def schedule(share: float) -> float:
     """Learning rate factor at this share of the time budget."""
     if share < 0.02:
         return 0.05 + 0.95 * share / 0.02
-    return 1.0 if share < 0.35 else max(0.0, (1 - share) / 0.65)
+    return 1.0 if share < 0.5 else max(0.0, (1 - share) / 0.5)
 
 
 @torch.no_grad()

@@ -36,8 +36,16 @@ const ENGINE: &[(&str, u32)] = &[
     ("model", 4),
     ("schedule", 4),
     ("sampler", 4),
-    ("engine", 5),
-    ("lib", 6),
+    ("reply", 4),
+    ("session", 5),
+    ("memory", 6),
+    ("turn", 7),
+    ("worker", 8),
+    ("engine", 9),
+    ("lib", 10),
+    ("fixtures", 10),
+    ("exactness", 11),
+    ("texts", 11),
 ];
 
 /// Files of the runner that may name the engine.

@@ -1,0 +1,150 @@
+//! Kills, damage and bad input: a clear error or a cold start with its reason, and nothing lost.
+
+use super::{Run, Stage};
+use greenroom_engine::fixtures::RandomModel;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Starts a run and kills it (SIGKILL) when it has gone on for `after`. True if it was still running.
+fn kill_after(stage: &Stage, args: &[String], after: Duration) -> bool {
+    let mut child = Command::new(assert_cmd::cargo::cargo_bin!("greenroom"))
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .env("HOME", stage.dir.path())
+        .args(args)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    std::thread::sleep(after);
+    let running = child.try_wait().unwrap().is_none();
+    let _ = child.kill(); // SIGKILL
+    child.wait().unwrap();
+    running
+}
+
+#[test]
+fn a_killed_run_resumes_to_the_same_transcript() {
+    let stage = Stage::new();
+    let began = Instant::now();
+    let expected = stage.play("prisoners-dilemma", "whole", &[]).transcript();
+    let whole = began.elapsed();
+    let mut killed = 0;
+    for moment in 1..=10u32 {
+        let stage = Stage::new();
+        let args = stage.args("prisoners-dilemma", "run");
+        // Moments spread over the run by the golden ratio: never twice the same stage of a turn.
+        let share = (f64::from(moment) * 0.618_034).fract();
+        killed += u32::from(kill_after(&stage, &args, whole.mul_f64(share)));
+        let record = std::fs::read_to_string(stage.path("run").join("transcript.jsonl"));
+        let run = match record {
+            Ok(text) if text.contains("\"footer\"") => continue, // it had ended before it was killed
+            Ok(_) => stage.play("prisoners-dilemma", "run", &["--resume"]),
+            Err(_) => stage.play("prisoners-dilemma", "run", &[]),
+        };
+        assert_eq!(run.transcript(), expected, "killed at {share:.2} of the run");
+        check_resumed(&run, share);
+    }
+    assert!(killed >= 5, "only {killed} runs were still going when they were killed");
+}
+
+/// What a resumed run computed again is at most a block for each agent.
+fn check_resumed(run: &Run, share: f64) {
+    for (agent, figures) in run.summary()["agents"].as_object().unwrap() {
+        let recomputed = figures["tokens"]["recomputed"].as_u64().unwrap();
+        if figures["lifecycle"] == "permanent" {
+            assert!(recomputed <= 256, "{agent} recomputed {recomputed} tokens after a kill at {share:.2}");
+        }
+    }
+}
+
+#[test]
+fn a_damaged_cache_costs_time_and_nothing_else() {
+    let stage = Stage::new();
+    let first = stage.play("gossip", "first", &[]);
+    let expected =
+        stage.play("gossip", "second", &["--continue", &first.dir.display().to_string()]).transcript();
+    for (what, part) in [("manifests", "manifests"), ("tails", "tails"), ("blocks", "blocks")] {
+        let stage = Stage::new();
+        let first = stage.play("gossip", "first", &[]);
+        let mut stack = vec![stage.path("cache").join("v1").join(part)];
+        while let Some(dir) = stack.pop() {
+            for entry in std::fs::read_dir(dir).unwrap().flatten() {
+                if entry.path().is_dir() {
+                    stack.push(entry.path());
+                    continue;
+                }
+                let mut bytes = std::fs::read(entry.path()).unwrap();
+                let middle = bytes.len() * 2 / 3;
+                bytes[middle] ^= 0x10;
+                std::fs::write(entry.path(), bytes).unwrap();
+            }
+        }
+        let path = first.dir.display().to_string();
+        let run = stage.play("gossip", "second", &["--continue", &path]);
+        assert_eq!(run.transcript(), expected, "damaged {what}");
+        let reasons: Vec<_> = run.turns("trace.jsonl").iter().map(|t| t["reason"].to_string()).collect();
+        assert!(reasons.iter().any(|r| r.contains("damaged")), "damaged {what}: {reasons:?}");
+    }
+}
+
+#[test]
+fn bad_models_are_refused_by_name() {
+    let stage = Stage::new();
+    let model = RandomModel::tiny(1).bytes();
+    let unknown = RandomModel { architecture: "mamba".to_owned(), ..RandomModel::tiny(1) }.bytes();
+    let cases: [(&str, &[u8], &str); 4] = [
+        ("cut.gguf", &model[..model.len() / 2], "reaches past the end of the file"),
+        ("header.gguf", &model[..200], "it ends inside"),
+        ("family.gguf", &unknown, "family `mamba`"),
+        ("text.gguf", b"not a model at all", "does not begin with"),
+    ];
+    for (name, bytes, message) in cases {
+        let path = stage.path(name);
+        std::fs::write(&path, bytes).unwrap();
+        let mut args = stage.args("gossip", "run");
+        args.extend(["--model".to_owned(), path.display().to_string()]);
+        let args: Vec<&str> = args.iter().map(String::as_str).collect();
+        let output = stage.greenroom(&args).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(4), "{name}: {text}");
+        assert!(text.contains(message) && text.contains(name), "{name}: {text}");
+        assert!(!text.contains("panicked"), "{name}: {text}");
+    }
+}
+
+#[test]
+fn no_truncation_of_a_model_panics() {
+    let model = RandomModel::tiny(1).bytes();
+    for n in (0..4000).step_by(7).chain((4000..model.len()).step_by(9973)) {
+        let bytes: &'static [u8] = model[..n].to_vec().leak();
+        let source = greenroom_engine::ModelSource::Bundled("cut", bytes);
+        assert!(greenroom_engine::Prompter::open(&source).is_err(), "{n} bytes of {}", model.len());
+    }
+}
+
+#[test]
+fn a_cache_folder_that_can_not_be_written_is_said_and_loses_nothing() {
+    let stage = Stage::new();
+    std::fs::write(stage.path("cache"), "a file in the way").unwrap();
+    let args = stage.args("gossip", "run");
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    let output = stage.greenroom(&args).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(text.contains("cache") && !text.contains("panicked"), "{text}");
+    // Either it said so and stopped, or it said so and played from memory.
+    assert!(output.status.success() || output.status.code() == Some(4), "{text}");
+    assert_eq!(std::fs::read(stage.path("cache")).unwrap(), b"a file in the way");
+}
+
+#[test]
+fn a_random_model_of_any_format_plays() {
+    use greenroom_engine::fixtures::Dtype;
+    for dtype in [Dtype::F32, Dtype::F16, Dtype::Q8_0] {
+        let stage = Stage::new();
+        let path = stage.path("random.gguf");
+        std::fs::write(&path, RandomModel { dtype, context_length: 16384, ..RandomModel::tiny(3) }.bytes())
+            .unwrap();
+        let run = stage.play("gossip", "run", &["--model", &path.display().to_string(), "--kv", "q8"]);
+        assert_eq!(run.summary()["agents"]["alice"]["match"]["extend"], 8);
+    }
+}

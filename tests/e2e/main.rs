@@ -1,0 +1,89 @@
+//! End to end: the program on the bundled model, from YAML to transcript, through faults and back.
+
+#![allow(clippy::unwrap_used)] // a test fails by panicking
+
+mod exact;
+mod faults;
+mod replays;
+
+use assert_cmd::Command;
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+
+/// A folder of its own for a test: a home, runs and caches.
+struct Stage {
+    dir: tempfile::TempDir,
+}
+
+/// What a run left behind.
+struct Run {
+    dir: PathBuf,
+}
+
+impl Stage {
+    fn new() -> Self {
+        Self { dir: tempfile::tempdir().unwrap() }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// The program in the repository's root, with an empty home.
+    fn greenroom(&self, args: &[&str]) -> Command {
+        let mut command = Command::cargo_bin("greenroom").unwrap();
+        command
+            .current_dir(env!("CARGO_MANIFEST_DIR"))
+            .env("HOME", self.dir.path())
+            .env_remove("XDG_CACHE_HOME");
+        command.args(args);
+        command
+    }
+
+    /// Arguments of a run of a shipped scenario into `out`, with short replies.
+    fn args<'a>(&self, scenario: &'a str, out: &'a str) -> Vec<String> {
+        let out = self.path(out).display().to_string();
+        let cache = self.path("cache").display().to_string();
+        let fixed = ["--max-tokens", "24", "--seed", "5", "--quiet"].map(str::to_owned);
+        let mut args = vec!["run".to_owned(), format!("scenarios/{scenario}.yaml"), "--out".into(), out];
+        args.extend(["--cache-dir".to_owned(), cache]);
+        args.extend(fixed);
+        args
+    }
+
+    /// Plays a shipped scenario to its end.
+    fn play(&self, scenario: &str, out: &str, more: &[&str]) -> Run {
+        let args = self.args(scenario, out);
+        let args: Vec<&str> = args.iter().map(String::as_str).chain(more.iter().copied()).collect();
+        self.greenroom(&args).assert().success();
+        Run { dir: self.path(out) }
+    }
+}
+
+impl Run {
+    fn transcript(&self) -> String {
+        std::fs::read_to_string(self.dir.join("transcript.jsonl")).unwrap()
+    }
+
+    /// Lines of type `turn` of a JSONL file of the run.
+    fn turns(&self, file: &str) -> Vec<Value> {
+        let text = std::fs::read_to_string(self.dir.join(file)).unwrap();
+        let lines = text.lines().map(|line| serde_json::from_str(line).unwrap());
+        lines.filter(|line: &Value| line["type"] == "turn").collect()
+    }
+
+    fn summary(&self) -> Value {
+        serde_json::from_slice(&std::fs::read(self.dir.join("summary.json")).unwrap()).unwrap()
+    }
+}
+
+/// A copy of a shipped scenario, edited.
+fn edited(stage: &Stage, scenario: &str, edit: impl FnOnce(String) -> String) -> PathBuf {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("scenarios/{scenario}.yaml"));
+    let copy = stage.path("edited.yaml");
+    let original = std::fs::read_to_string(path).unwrap();
+    let changed = edit(original.clone());
+    assert_ne!(original, changed, "the edit found nothing to change");
+    std::fs::write(&copy, changed).unwrap();
+    copy
+}
