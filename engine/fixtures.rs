@@ -2,7 +2,7 @@
 //!
 //! Weights come from a counter through blake3, so a seed gives the same file on every machine.
 
-use crate::kernels::linear::BlockQ8_0;
+use crate::quant::BlockQ8_0;
 use half::f16;
 
 /// Number format of a random model's matrices.

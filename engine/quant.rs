@@ -3,8 +3,18 @@
 //! A group is 64 neighbours along the head dimension (the last one may be shorter). Its values are
 //! `scale * code + bias` with f16 scale and bias, fitted by least squares; codes are packed in u32, lowest bits first.
 
-use crate::kernels::linear::BlockQ8_0;
 use half::f16;
+
+/// 32 weights of GGUF type Q8_0: `d * qs[i]`.
+#[derive(Clone, Copy, Debug, bytemuck::Pod, bytemuck::Zeroable)]
+#[repr(C)]
+pub(crate) struct BlockQ8_0 {
+    /// Scale, as IEEE half bits.
+    pub(crate) d: u16,
+    /// Codes.
+    pub(crate) qs: [i8; 32],
+}
+const _: () = assert!(size_of::<BlockQ8_0>() == 34);
 
 /// Values of a group.
 pub(crate) const GROUP: usize = 64;

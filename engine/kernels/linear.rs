@@ -4,19 +4,9 @@
 //! one dot product, the contract's: what a row gives does not depend on how many rows come with it.
 
 use super::{Isa, Kernel, LANES, Lanes, lanes, padded};
+use crate::quant::BlockQ8_0;
 use half::f16;
 use rayon::prelude::*;
-
-/// 32 weights of GGUF type Q8_0: `d * qs[i]`.
-#[derive(Clone, Copy, Debug, bytemuck::Pod, bytemuck::Zeroable)]
-#[repr(C)]
-pub(crate) struct BlockQ8_0 {
-    /// Scale, as IEEE half bits.
-    pub(crate) d: u16,
-    /// Codes.
-    pub(crate) qs: [i8; 32],
-}
-const _: () = assert!(size_of::<BlockQ8_0>() == 34);
 
 /// A weight matrix `[n_out, k]`, row-major.
 #[derive(Clone, Copy)]

@@ -1,8 +1,8 @@
 //! A model's tensors: matrices in a format that the kernels take, used in place where the file has it so.
 
 use crate::gguf::{Gguf, TensorInfo, TensorType};
-use crate::kernels::linear::{BlockQ8_0, Matrix};
-use crate::quant::q8_0;
+use crate::kernels::linear::Matrix;
+use crate::quant::{BlockQ8_0, q8_0};
 use crate::{Error, Result};
 use candle_core::Device;
 use candle_core::quantized::{GgmlDType, QStorage, QTensor};

@@ -101,13 +101,15 @@ class Understudy(nn.Module):
                 nn.init.zeros_(p)
 
     @torch.no_grad()
-    def start_copying(self, alike: list[tuple[int, int]]) -> None:
+    def start_copying(self, alike: list[tuple[int, int]], questions: list[int]) -> None:
         """Start from weights that can already copy ("the token after the last time I saw this one").
 
         A small model sees too few tokens to find such heads by chance early. In layer 0, head 0 looks one token back and head 2
         two tokens back and they note down what they see in dimensions of their own; in layer 1, heads 0, 2 and 3 look for places
-        whose note fits the present token or the last one and bring the token found there. `alike`: pairs of tokens that differ only
-        by a leading blank; they start from similar vectors. Everything is trained further.
+        whose note fits the present token or the last one and bring the token found there. In layer 2, head 0 looks at the last question
+        mark (`questions`: tokens that hold one) and takes up the words noted there; in layer 3, head 2 looks for places whose note
+        fits them. `alike`: pairs of tokens that differ only by a leading blank; they start from similar vectors. Everything is
+        trained further, at first with these few weights held (see `pins`).
         """
         c, hd = self.c, self.c.head_dim
         words, one, two, keys = slice(1, 160), slice(192, 256), slice(160, 192), 28
@@ -143,6 +145,27 @@ class Understudy(nn.Module):
             v.zero_()
             v[:, words] = p2
             second.attn_output.weight[words, head * hd : (head + 1) * hd] = (2 if noted is two else 1) * p2.T
+        third, fourth = self.blk[2], self.blk[3]
+        q, k, v = third.attn_q.weight[:hd], third.attn_k.weight[:hd], third.attn_v.weight[:hd]
+        q.mul_(0.1)
+        k.mul_(0.1)
+        mark = e[questions][:, words].mean(0)
+        near = slice(16, 36, 2)  # frequencies that tell the last question from those before
+        q[near, 0] = 3.0
+        k[near, words] = 3.0 * mark / mark.square().sum()
+        v.zero_()
+        v[:32, 192:224] = torch.eye(32)
+        v[32:, two] = torch.eye(32)
+        third.attn_output.weight[words, :hd] = 1.5 * torch.cat((p[:32], p[:32])).T
+        q, k = fourth.attn_q.weight[2 * hd : 3 * hd], fourth.attn_k.weight[hd:]
+        q.mul_(0.1)
+        k.mul_(0.1)
+        q[-keys:, words] = 2.0 * p[:keys]
+        k[-keys:, two] = 2.0 * torch.eye(32)[:keys]
+        v = fourth.attn_v.weight[hd:]
+        v.zero_()
+        v[:, words] = p2
+        fourth.attn_output.weight[words, 2 * hd : 3 * hd] = 2 * p2.T
         self.output.weight[:, words] = 0.2 * e[:, words] @ p2.T @ p2
 
     def pins(self) -> list[Tensor]:

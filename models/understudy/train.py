@@ -34,7 +34,7 @@ STAGES = [
     (0.90, 1024, 4096, "data"),
     (0.94, 4096, 8192, "long"),
 ]
-DRILL = 3  # every so many steps is one of drill, in the first stages
+DRILL = 4  # every so many steps is one of drill, in the first stages
 
 PINNED = 0.65  # share of time for which the copying heads are held
 
@@ -164,8 +164,8 @@ def main() -> None:
     p.add_argument("--minutes", type=float, default=65)
     p.add_argument("--save", type=float, default=5, help="minutes between checkpoints")
     p.add_argument("--seed", type=int, default=1)
-    p.add_argument("--lr", type=float, default=0.01, help="Muon's")
-    p.add_argument("--adam-lr", type=float, default=0.002)
+    p.add_argument("--lr", type=float, default=0.005, help="Muon's")
+    p.add_argument("--adam-lr", type=float, default=0.001)
     p.add_argument("--workers", type=int, default=2, help="processes, one per core")
     p.add_argument("--port", type=int, default=29511)
     p.add_argument("--steps", type=int, default=0, help="stop after so many steps (for tests)")
@@ -182,7 +182,7 @@ def worker(rank: int, a: argparse.Namespace) -> None:
     log = (lambda *x: print(*x, flush=True)) if rank == 0 else (lambda *x: None)
     tok = Tokenizer.from_file(str(a.tokenizer))
     model = Understudy(Config(vocab=tok.get_vocab_size(), layers=5, ff=448))
-    model.start_copying(alike(tok))
+    model.start_copying(alike(tok), [i for t, i in tok.get_vocab().items() if "?" in t])
     matrices = [q for n, q in model.named_parameters() if q.dim() == 2 and n.startswith("blk.")]
     rest = [q for n, q in model.named_parameters() if not (q.dim() == 2 and n.startswith("blk."))]
     muon = Muon(matrices, a.lr)

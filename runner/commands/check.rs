@@ -5,7 +5,7 @@ use crate::backend::{locate, source};
 use crate::diagnostic::{Diagnostic, Report};
 use crate::prompt::{Conversation, Memories};
 use crate::scenario::{Path, Scenario, TimelineId, compile, parse_override};
-use crate::terminal::{is_fancy, table};
+use crate::terminal::{counted, is_fancy, table};
 use greenroom_engine::Prompter;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -53,7 +53,7 @@ fn one(file: &std::path::Path, args: &Args, opened: &mut Option<Prompter>) -> an
     let loaded = load_file(file, &args.overrides)?;
     print!("{}", loaded.report.render(is_fancy()));
     let Some(scenario) = loaded.scenario else {
-        println!("{}: {} errors", file.display(), loaded.report.n_errors());
+        println!("{}: {}", file.display(), counted(loaded.report.n_errors(), "error"));
         return Ok(false);
     };
     let prompter = match opened {

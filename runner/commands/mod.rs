@@ -10,6 +10,7 @@ mod score;
 
 use crate::diagnostic::Severity;
 use crate::scenario::{Loaded, Overrides, Scenario, load};
+use crate::terminal::counted;
 use anyhow::Context as _;
 use clap::{Parser, Subcommand};
 use std::path::{Path, PathBuf};
@@ -102,7 +103,8 @@ fn open_scenario(file: &Path, overrides: &Overrides, quiet: bool) -> anyhow::Res
     if scenario.is_none() {
         let count = |severity| report.diagnostics.iter().filter(|d| d.severity == severity).count();
         let (errors, warnings) = (count(Severity::Error), count(Severity::Warning));
-        eprintln!("{}: {errors} errors, {warnings} warnings", file.display());
+        let (errors, warnings) = (counted(errors, "error"), counted(warnings, "warning"));
+        eprintln!("{}: {errors}, {warnings}", file.display());
     }
     Ok(scenario)
 }

@@ -10,7 +10,7 @@ mod tables;
 pub use dialogue::Dialogue;
 pub use diff::{report_drift, show_diff};
 pub use page::{Page, printable};
-pub use tables::{bytes, summary, table};
+pub use tables::{bytes, counted, summary, table};
 
 /// Whether standard output is a terminal that wants colours.
 pub fn is_fancy() -> bool {

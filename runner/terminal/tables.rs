@@ -6,7 +6,7 @@ use comfy_table::{CellAlignment, Table, presets};
 /// A table: head, rows, and from which column on numbers stand.
 pub fn table(head: &[&str], rows: Vec<Vec<String>>, numbers_from: usize) -> String {
     let mut table = Table::new();
-    table.load_style(if super::is_fancy() { presets::UTF8_HORIZONTAL_ONLY } else { presets::NOTHING });
+    table.load_style(presets::NOTHING);
     table.set_header(head.iter().map(|text| text.to_string()));
     for row in rows {
         table.add_row(row);
@@ -16,7 +16,11 @@ pub fn table(head: &[&str], rows: Vec<Vec<String>>, numbers_from: usize) -> Stri
             column.set_cell_alignment(CellAlignment::Right);
         }
     }
-    table.lines().map(|line| line.trim_end().to_string()).collect::<Vec<_>>().join("\n")
+    let mut lines: Vec<String> = table.lines().map(|line| line.trim_end().to_string()).collect();
+    if let (true, Some(head)) = (super::is_fancy(), lines.first_mut()) {
+        *head = console::Style::new().bold().apply_to(&head).to_string();
+    }
+    lines.join("\n")
 }
 
 /// What a run cost, by agent.
@@ -52,6 +56,11 @@ fn kinds(agent: &AgentSummary) -> String {
     ];
     let counted = counted.into_iter().filter(|(n, _)| *n > 0).map(|(n, kind)| format!("{n} {kind}"));
     counted.collect::<Vec<_>>().join(", ")
+}
+
+/// A count with its noun, e.g. `1 error`, `2 errors`.
+pub fn counted(n: usize, noun: &str) -> String {
+    format!("{n} {noun}{}", if n == 1 { "" } else { "s" })
 }
 
 /// Bytes with a unit, e.g. `1.5 MiB`.
