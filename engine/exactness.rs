@@ -131,6 +131,7 @@ fn request() -> Request {
         sampling: Sampling::default(),
         max_tokens: 1,
         stop: Vec::new(),
+        constraint: None,
         next_use: None,
         cold: false,
     }

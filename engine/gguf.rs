@@ -277,6 +277,8 @@ struct Reader<'a> {
     at: usize,
 }
 
+/// Elements of an array, at most: far above any vocabulary.
+const MAX_ARRAY: u64 = 1 << 23;
 /// Arrays of arrays deeper than this are not metadata of any model.
 const MAX_DEPTH: usize = 4;
 
@@ -333,6 +335,11 @@ impl<'a> Reader<'a> {
             9 if depth < MAX_DEPTH => {
                 let inner = self.u32(key)?;
                 let n = self.u64(key)?;
+                if n > MAX_ARRAY {
+                    return Err(
+                        self.broken(&format!("`{key}` is an array of {n}; at most {MAX_ARRAY} are read"))
+                    );
+                }
                 // No reservation: a hostile count meets the end of the file before it meets the allocator.
                 let mut values = Vec::new();
                 for _ in 0..n {

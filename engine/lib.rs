@@ -21,6 +21,7 @@
 //!         sampling: Sampling::default(),
 //!         max_tokens: 8,
 //!         stop: vec!["\nRolf:".into()],
+//!         constraint: None,
 //!         next_use: None,
 //!         cold: false,
 //!     })?;
@@ -41,6 +42,7 @@
 #![deny(unsafe_op_in_unsafe_fn, unsafe_code)]
 
 mod chat;
+mod constraint;
 mod engine;
 mod error;
 #[cfg(test)]

@@ -114,11 +114,21 @@ pub struct Request {
     pub max_tokens: usize,
     /// The reply ends before the first token that overlaps one of these.
     pub stop: Vec<String>,
+    /// What the reply must be, if that is not free.
+    pub constraint: Option<Constraint>,
     /// When the agent is needed next (any monotonic scale, e.g. turns from the start); `None`: unknown.
     /// The agent that is needed last is evicted first.
     pub next_use: Option<u64>,
     /// Drop what is cached before the turn and look nothing up: everything is computed anew.
     pub cold: bool,
+}
+
+/// What a reply must be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Constraint {
+    /// Exactly one of these texts: at each step only tokens that go on towards one of them can be sampled.
+    OneOf(Vec<String>),
 }
 
 /// Why a reply ended.

@@ -1,11 +1,13 @@
 //! One running turn: its prompt is fed, its reply sampled, token by token.
 
+use crate::constraint;
 use crate::memory::Recalled;
 use crate::prefix::{Segment, SegmentKind};
 use crate::reply::Reply;
 use crate::session::Session;
 use crate::tokenizer::Tokenizer;
 use crate::{Completion, Event, Request, Result, StopReason, Usage, sampler};
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Instant;
 use tokio::sync::mpsc::UnboundedSender;
@@ -104,7 +106,11 @@ impl ActiveTurn {
         if self.reply.ids().is_empty() {
             self.usage.ttft_ms = self.elapsed_ms();
         }
-        let id = sampler::choose(logits, self.reply.ids(), &self.request.sampling)?;
+        let mut logits = Cow::Borrowed(logits);
+        if let Some(constraint) = &self.request.constraint {
+            constraint::mask(constraint, self.reply.bytes(), logits.to_mut(), tokenizer, eog)?;
+        }
+        let id = sampler::choose(&logits, self.reply.ids(), &self.request.sampling)?;
         if eog.contains(&id) {
             self.end(StopReason::EndOfTurn);
             return Ok(());
@@ -115,7 +121,9 @@ impl ActiveTurn {
             return Ok(());
         }
         self.stream(|reply| reply.take_certain());
-        if self.reply.ids().len() >= self.request.max_tokens {
+        if self.request.constraint.as_ref().is_some_and(|c| constraint::complete(c, self.reply.bytes())) {
+            self.end(StopReason::EndOfTurn);
+        } else if self.reply.ids().len() >= self.request.max_tokens {
             self.end(StopReason::Length);
         }
         Ok(())

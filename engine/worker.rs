@@ -1,6 +1,7 @@
 //! The engine's thread: takes requests, plans passes, runs them, samples, emits, saves.
 
 use crate::chat::Chat;
+use crate::constraint;
 use crate::kv::layout::BLOCK;
 use crate::kv::sequence::Sequence;
 use crate::memory::Memory;
@@ -148,6 +149,7 @@ impl Worker {
     fn begin(&mut self, waiting: Waiting) -> Result<ActiveTurn> {
         let Waiting { id, request, events } = waiting;
         let began = Instant::now();
+        request.constraint.as_ref().map_or(Ok(()), constraint::check)?;
         let prompt = self.chat.prompt(&request.conversation, &self.tokenizer)?;
         let (n, most) = (flatten(&prompt).len(), self.decoder.spec.context_length);
         if n == 0 {

@@ -9,6 +9,11 @@ use crate::{KvFormat, Result};
 /// Families that are served, by their name in `general.architecture`.
 const FAMILIES: [&str; 1] = ["llama"];
 
+/// Counts above these are no model's; what is allocated by them stays small.
+const MAX_COUNT: u32 = 1 << 28;
+const MAX_LAYERS: usize = 4096;
+const MAX_HEAD_DIM: usize = 4096;
+
 /// Shape and constants of a decoder.
 #[derive(Clone, Debug)]
 pub(crate) struct DecoderSpec {
@@ -38,7 +43,9 @@ impl DecoderSpec {
         let count = |name: &str| -> Result<Option<usize>> {
             let key = format!("{family}.{name}");
             match gguf.int::<u32>(&key)? {
-                Some(0) => Err(gguf.error(format!("`{key}` is 0"))),
+                Some(n) if n == 0 || n > MAX_COUNT => {
+                    Err(gguf.error(format!("`{key}` is {n}; 1 to {MAX_COUNT} are possible")))
+                }
                 n => Ok(n.map(|n| n as usize)),
             }
         };
@@ -49,6 +56,10 @@ impl DecoderSpec {
         let n_kv_heads = count("attention.head_count_kv")?.unwrap_or(n_heads);
         let head_dim = count("attention.key_length")?.unwrap_or(d_model / n_heads);
         let value_dim = count("attention.value_length")?.unwrap_or(head_dim);
+        let n_layers = needed("block_count")?;
+        if n_layers > MAX_LAYERS || head_dim > MAX_HEAD_DIM {
+            return Err(gguf.error(format!("{n_layers} layers with heads of {head_dim} are no model's")));
+        }
         if n_heads % n_kv_heads != 0 {
             return Err(gguf.error(format!("{n_heads} heads can't share {n_kv_heads} KV heads evenly")));
         }
@@ -62,7 +73,7 @@ impl DecoderSpec {
         let n_rot = count("rope.dimension_count")?.unwrap_or(head_dim);
         Ok(Self {
             family,
-            n_layers: needed("block_count")?,
+            n_layers,
             d_model,
             n_heads,
             n_kv_heads,

@@ -175,6 +175,7 @@ impl From<Request> for engine::Request {
             sampling,
             max_tokens: request.max_tokens,
             stop: request.stop,
+            constraint: None,
             next_use: request.next_use,
             cold: request.cold,
         }

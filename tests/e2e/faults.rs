@@ -122,6 +122,25 @@ fn no_truncation_of_a_model_panics() {
     }
 }
 
+/// Every byte of the header set to extreme values in turn: opening says yes or no, and does neither by a panic.
+#[test]
+fn no_damage_to_a_models_header_panics() {
+    let tiny =
+        RandomModel { n_layers: 1, d_model: 64, n_heads: 1, n_kv_heads: 1, d_ff: 64, ..RandomModel::tiny(1) };
+    let model = tiny.bytes();
+    let tokens = model.windows(21).position(|w| w == b"tokenizer.ggml.tokens").unwrap();
+    let mut refused = 0;
+    for at in (0..tokens + 64).step_by(3) {
+        for value in [0x00, 0x7f, 0xff] {
+            let mut bytes = model.clone();
+            bytes[at] = value;
+            let source = greenroom_engine::ModelSource::Bundled("damaged", bytes.leak());
+            refused += usize::from(greenroom_engine::Prompter::open(&source).is_err());
+        }
+    }
+    assert!(refused > 100, "only {refused} damaged headers were refused");
+}
+
 #[test]
 fn a_cache_folder_that_can_not_be_written_is_said_and_loses_nothing() {
     let stage = Stage::new();

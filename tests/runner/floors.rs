@@ -37,6 +37,7 @@ const ENGINE: &[(&str, u32)] = &[
     ("schedule", 4),
     ("sampler", 4),
     ("reply", 4),
+    ("constraint", 4),
     ("session", 5),
     ("memory", 6),
     ("turn", 7),
