@@ -818,11 +818,36 @@ def play(r: random.Random, long: bool) -> list[str]:
     return [v for v in (w.view(w.people[s]) for s in chosen) if v]
 
 
+def roll_call(r: random.Random) -> str:
+    """A drill in names: short lines by people with odd names, and short answers that call the right ones by name."""
+    w = World(r)
+    me, *others = [w.add("")  for _ in range(r.randint(3, 5))]
+    out = [f"<|im_start|>system\nYou are {me.name}, {r.choice(['polite', 'good with names', 'a ' + r.choice(BANKS['job'])])}.<|im_end|>\n"]
+    for _ in range(r.randint(6, 12)):
+        pending = []
+        if r.random() < 0.4:
+            a, b = r.sample(others, 2)
+            pending.append(r.choice([f"{a.name} and {b.name} come in.", f"{me.name} is alone with {a.name}.", f"{a.name}, {b.name} and {me.name} meet. {r.choice(BANKS['weather'])}"]))
+        speakers = r.sample(others, r.randint(1, 2))
+        for p in speakers:
+            pending.append(f"{p.name}: {tidy(w.talk.fill(r.choice(BANKS['d_flour'] + BANKS['cl_calm'] + ['Good day, {me}.', 'Listen to me, {me}.', 'What do you think, {me}?']), {'me': me.name}))}")
+        last, other = speakers[-1].name, r.choice([x for x in others if x is not speakers[-1]]).name
+        pending.append(f"[Your turn, {me.name}.]")
+        said = r.choice(["Yes, {a}.", "No, {a}.", "Thank you, {a}.", "I hear you, {a}.", "{a}, that is true.", "Good day, {a}.", "I am {me}, and you are {a}.",
+                         "It was {a} who said that.", "You are right, {a}.", "{a} spoke last.", "Well, {a}, I will think about it.", "Ask {b}, {a}.",
+                         "{a}, where is {b}?", "I trust you, {a}, and I trust {b}."])
+        out.append(user_turn(pending, said.replace("{a}", last).replace("{b}", other).replace("{me}", me.name)))
+    return "".join(out)
+
+
 def drills(seed: int) -> Iterator[str]:
-    """Endless stream of short recall exercises with many questions."""
+    """Endless stream of short exercises with many questions."""
     r = random.Random(seed)
     while True:
-        yield recall(r, r.randint(2, 7), r.randint(6, 12), r.choices((1, 2, 3), (6, 1, 1))[0])
+        if r.random() < 0.55:
+            yield roll_call(r)
+            continue
+        yield recall(r, r.randint(2, 10), r.randint(6, 12), r.choices((1, 2, 3), (6, 1, 1))[0])
 
 
 def documents(seed: int, recall_share: float = 0.35, long: bool = False) -> Iterator[str]:

@@ -34,7 +34,7 @@ STAGES = [
     (0.90, 1024, 4096, "data"),
     (0.94, 4096, 8192, "long"),
 ]
-DRILL = 4  # every so many steps is one of drill, in the first stages
+DRILL = 3  # every so many steps is one of drill
 
 PINNED = 0.65  # share of time for which the copying heads are held
 
@@ -219,7 +219,7 @@ def worker(rank: int, a: argparse.Namespace) -> None:
     while elapsed < total and not (a.steps and step >= a.steps):
         share = elapsed / total
         _, length, tokens, corpus = [s for s in STAGES if s[0] <= share][-1]
-        if share < PINNED and step % DRILL == 0:
+        if step % DRILL == 0:
             _, length, tokens, corpus = STAGES[0]
         x, y, w = data[corpus].next(max(1, tokens // length // a.workers), length)
         loss, plain = loss_of(x, y, w)

@@ -44,7 +44,7 @@ impl Stage {
     fn args<'a>(&self, scenario: &'a str, out: &'a str) -> Vec<String> {
         let out = self.path(out).display().to_string();
         let cache = self.path("cache").display().to_string();
-        let fixed = ["--max-tokens", "24", "--seed", "5", "--quiet"].map(str::to_owned);
+        let fixed = ["--max-tokens", "16", "--seed", "5", "--quiet"].map(str::to_owned);
         let mut args = vec!["run".to_owned(), format!("scenarios/{scenario}.yaml"), "--out".into(), out];
         args.extend(["--cache-dir".to_owned(), cache]);
         args.extend(fixed);

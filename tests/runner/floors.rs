@@ -26,6 +26,7 @@ const RUNNER: &[(&str, u32)] = &[
 const ENGINE: &[(&str, u32)] = &[
     ("error", 0),
     ("request", 0),
+    ("fixtures", 1),
     ("gguf", 1),
     ("quant", 1),
     ("prefix", 1),
@@ -44,7 +45,6 @@ const ENGINE: &[(&str, u32)] = &[
     ("worker", 8),
     ("engine", 9),
     ("lib", 10),
-    ("fixtures", 10),
     ("exactness", 11),
     ("texts", 11),
 ];
