@@ -14,18 +14,17 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import random
 import subprocess
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 import torch.nn.functional as F
 from tokenizers import Tokenizer
 
-from corpus import Probe, documents, recall_probes
+from corpus import documents
+from exercises import Probe, recall_probes
 from model import Config, Understudy
 
 SEED = 900_000_001
@@ -50,7 +49,10 @@ def engine(binary: str, model: str, kv: str) -> Scorer:
             f.write(" ".join(map(str, ids)))
             f.flush()
             done = subprocess.run(
-                [binary, "score", "--model", model, "--ids", f.name, "--kv", kv], check=True, capture_output=True, text=True
+                [binary, "score", "--model", model, "--ids", f.name, "--kv", kv],
+                check=True,
+                capture_output=True,
+                text=True,
             )
         rows = {r["pos"]: r for r in map(json.loads, filter(None, done.stdout.splitlines()))}
         keep = [rows[i] for i in range(1, len(ids))]
@@ -92,7 +94,10 @@ def gguf_tokenizer(model: str) -> Tokenizer:
     merges = [tuple(m.split(" ", 1)) for m in fields["tokenizer.ggml.merges"].contents()]
     tok = Tokenizer(models.BPE({t: i for i, t in enumerate(tokens)}, merges))
     tok.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Split(Regex(QWEN2), "isolated"), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
+        [
+            pre_tokenizers.Split(Regex(QWEN2), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
     )
     tok.decoder = decoders.ByteLevel()
     tok.add_special_tokens([AddedToken(s, special=True) for s in SPECIAL])

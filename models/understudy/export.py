@@ -1,6 +1,6 @@
 """Write a checkpoint as a GGUF file (llama architecture, Q8_0 matrices, float32 norms, ChatML template).
 
-    python export.py --checkpoint run/last.pt --tokenizer tokenizer.json --out understudy.gguf
+python export.py --checkpoint run/last.pt --tokenizer tokenizer.json --out understudy.gguf
 """
 
 from __future__ import annotations
@@ -83,7 +83,9 @@ def export(checkpoint: Path, tokenizer: Path, out: Path) -> None:
     w.write_tensors_to_file()
     w.close()
     temporary.replace(out)
-    print(f"{out.name}: {out.stat().st_size / 1e6:.2f} MB, step {state['step']}, {state['seen'] / 1e6:.1f}M tokens seen")
+    print(
+        f"{out.name}: {out.stat().st_size / 1e6:.2f} MB, step {state['step']}, {state['seen'] / 1e6:.1f}M tokens seen"
+    )
 
 
 def main() -> None:

@@ -172,15 +172,29 @@ class Understudy(nn.Module):
         """Views of the weights that `start_copying` set up, to be held fixed until the rest has learned to use them."""
         first, second = self.blk[0], self.blk[1]
         hd, note = self.c.head_dim, 160
-        views = [self.token_embd.weight[:, :1], self.token_embd.weight[:, note:], first.attn_norm.weight, second.attn_norm.weight]
-        views += [first.attn_k.weight, first.attn_v.weight, first.attn_output.weight[note:], first.ffn_down.weight[note:]]
+        views = [
+            self.token_embd.weight[:, :1],
+            self.token_embd.weight[:, note:],
+            first.attn_norm.weight,
+            second.attn_norm.weight,
+        ]
+        views += [
+            first.attn_k.weight,
+            first.attn_v.weight,
+            first.attn_output.weight[note:],
+            first.ffn_down.weight[note:],
+        ]
         views += [second.attn_k.weight, first.attn_output.weight[:1], first.ffn_down.weight[:1]]
         for head in (0, 2):
             rows = slice(head * hd, (head + 1) * hd)
             views += [first.attn_q.weight[rows], second.attn_q.weight[rows], first.attn_output.weight[:, rows]]
         views.append(second.attn_q.weight[3 * hd :])
         views += [self.blk[2].attn_q.weight[:hd], self.blk[2].attn_k.weight[:hd], self.blk[2].attn_norm.weight]
-        views += [self.blk[3].attn_q.weight[2 * hd : 3 * hd], self.blk[3].attn_k.weight[hd:], self.blk[3].attn_norm.weight]
+        views += [
+            self.blk[3].attn_q.weight[2 * hd : 3 * hd],
+            self.blk[3].attn_k.weight[hd:],
+            self.blk[3].attn_norm.weight,
+        ]
         return [v.detach() for v in views]
 
     def hidden(self, ids: Tensor) -> Tensor:

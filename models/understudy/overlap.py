@@ -1,6 +1,6 @@
 """Share of the shipped scenarios' word n-grams that occur in the training corpus (is the text really held out?).
 
-    python overlap.py --corpus corpus.txt --scenarios ../../scenarios
+python overlap.py --corpus corpus.txt --scenarios ../../scenarios
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from corpus import BANNED
+from world import BANNED
 
 WORD = re.compile(r"[a-z0-9']+")
 

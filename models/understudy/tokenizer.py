@@ -1,7 +1,7 @@
 """The understudy's byte-level BPE tokenizer with the qwen2 pre-tokenizer, and the encoding of corpora to uint16 files.
 
-    python tokenizer.py --corpus corpus.txt --vocab 2560 --out tokenizer.json     # train
-    python tokenizer.py --encode corpus.txt --tokenizer tokenizer.json --out corpus.bin
+python tokenizer.py --corpus corpus.txt --vocab 2560 --out tokenizer.json     # train
+python tokenizer.py --encode corpus.txt --tokenizer tokenizer.json --out corpus.bin
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from corpus import WORDS
+from world import WORDS
 
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 QWEN2 = (

@@ -22,7 +22,7 @@ import torch.multiprocessing as mp
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from corpus import recall_probes
+from exercises import recall_probes
 from model import Config, Understudy
 
 #          from share of time, sequence length, tokens per step, corpus
@@ -63,7 +63,9 @@ def add_up(tensors: list[Tensor]) -> None:
 class Muon:
     """Momentum, orthogonalised update, decoupled weight decay; same-shaped matrices go together."""
 
-    def __init__(self, params: list[torch.nn.Parameter], lr: float, momentum: float = 0.95, decay: float = 0.01) -> None:
+    def __init__(
+        self, params: list[torch.nn.Parameter], lr: float, momentum: float = 0.95, decay: float = 0.01
+    ) -> None:
         self.lr, self.momentum, self.decay = lr, momentum, decay
         shapes = sorted({tuple(p.shape) for p in params})
         self.groups = [[p for p in params if tuple(p.shape) == s] for s in shapes]
@@ -108,7 +110,9 @@ class Batches:
         return torch.from_numpy(cut[:, :-1]), torch.from_numpy(cut[:, 1:].copy()), torch.from_numpy(w)
 
 
-def reply_weights(ids: np.ndarray, answer: tuple[int, ...], end: int, base: float, reply: float = 2.0, short: float = 6.0) -> np.ndarray:
+def reply_weights(
+    ids: np.ndarray, answer: tuple[int, ...], end: int, base: float, reply: float = 2.0, short: float = 6.0
+) -> np.ndarray:
     """Loss weight per token: `base`, `reply` inside assistant turns, `short` inside very short ones (recall answers)."""
     w = np.full(len(ids), base, dtype=np.float32)
     hit = np.ones(len(ids) - len(answer), dtype=bool)
@@ -127,7 +131,9 @@ def alike(tok: Tokenizer) -> list[tuple[int, int]]:
     """Tokens that differ only by a leading blank or a capital."""
     v = tok.get_vocab()
     pairs = [(v[t[1:]], i) for t, i in v.items() if t[0] == "\u0120" and t[1:] in v]
-    return sorted(pairs + [(v[t.lower()], i) for t, i in v.items() if t.lower() != t and t.lower() in v and t[0] != "\u0120"])
+    return sorted(
+        pairs + [(v[t.lower()], i) for t, i in v.items() if t.lower() != t and t.lower() in v and t[0] != "\u0120"]
+    )
 
 
 def schedule(share: float) -> float:
@@ -200,7 +206,10 @@ def worker(rank: int, a: argparse.Namespace) -> None:
     answer = tuple(tok.encode("<|im_start|>assistant\n").ids)
     end = tok.token_to_id("<|im_end|>")
     rng = np.random.default_rng([a.seed, step, rank])
-    data = {name: Batches(getattr(a, name), rng, answer, end, base) for name, base in (("drill", 0.03), ("data", 0.7), ("long", 0.7))}
+    data = {
+        name: Batches(getattr(a, name), rng, answer, end, base)
+        for name, base in (("drill", 0.03), ("data", 0.7), ("long", 0.7))
+    }
     params = list(model.parameters())
     pins = [(v, v.clone()) for v in model.pins()]
     log(f"{sum(q.numel() for q in params)} parameters, {sum(len(d.ids) for d in data.values())} tokens")
@@ -211,8 +220,18 @@ def worker(rank: int, a: argparse.Namespace) -> None:
 
     def save() -> None:
         if rank == 0:
-            torch.save({"model": model.state_dict(), "adam": adam.state_dict(), "muon": muon.buffers, "elapsed": time.time() - start,
-                        "step": step, "seen": seen, "config": dataclasses.asdict(model.c)}, last.with_suffix(".tmp"))
+            torch.save(
+                {
+                    "model": model.state_dict(),
+                    "adam": adam.state_dict(),
+                    "muon": muon.buffers,
+                    "elapsed": time.time() - start,
+                    "step": step,
+                    "seen": seen,
+                    "config": dataclasses.asdict(model.c),
+                },
+                last.with_suffix(".tmp"),
+            )
             last.with_suffix(".tmp").replace(last)
             log(f"saved; recall {probe(model, tok)}")
 
@@ -244,8 +263,10 @@ def worker(rank: int, a: argparse.Namespace) -> None:
         seen += x.numel() * a.workers
         mean = plain.item() if mean == 0 else 0.95 * mean + 0.05 * plain.item()
         if elapsed - noted > 30:
-            log(f"min {elapsed / 60:5.1f} step {step} len {length} seen {seen / 1e6:.2f}M loss {mean:.4f} lr {scale:.3f} "
-                f"tok/s {(seen - previous) / (elapsed - noted):.0f}")
+            log(
+                f"min {elapsed / 60:5.1f} step {step} len {length} seen {seen / 1e6:.2f}M loss {mean:.4f} lr {scale:.3f} "
+                f"tok/s {(seen - previous) / (elapsed - noted):.0f}"
+            )
             noted, previous = elapsed, seen
         if elapsed - saved > a.save * 60:
             save()

@@ -12,7 +12,6 @@ fn plain_cold_restored_and_threaded_runs_write_the_same_transcript() {
         for (name, more) in [
             ("cold", &["--cold"][..]),
             ("restored", &["--cache-memory", "0"]),
-            ("one-thread", &["--threads", "1"]),
             ("two-threads", &["--threads", "2"]),
             ("again", &[]),
         ] {

@@ -54,7 +54,10 @@ impl Stage {
     /// Plays a shipped scenario to its end.
     fn play(&self, scenario: &str, out: &str, more: &[&str]) -> Run {
         let args = self.args(scenario, out);
-        let args: Vec<&str> = args.iter().map(String::as_str).chain(more.iter().copied()).collect();
+        let mut args: Vec<&str> = args.iter().map(String::as_str).chain(more.iter().copied()).collect();
+        if !args.contains(&"--threads") {
+            args.extend(["--threads", "1"]); // tests run side by side: each stays on its own core
+        }
         self.greenroom(&args).assert().success();
         Run { dir: self.path(out) }
     }
