@@ -74,11 +74,11 @@ pub struct Prompter {
 }
 
 impl Engine {
-    /// Opens a model. `on_progress(done, total)` is told of layers loaded.
+    /// Opens a model. `on_progress(done, total)` is told of bytes of weights packed.
     ///
     /// # Errors
     /// The model can't be served, or the cache folder can't be used.
-    pub fn open(config: EngineConfig, on_progress: &mut dyn FnMut(u64, u64)) -> Result<Self> {
+    pub fn open(config: EngineConfig, on_progress: &mut (dyn FnMut(u64, u64) + Send)) -> Result<Self> {
         let Parts { gguf, tokenizer, chat, info } = Parts::open(&config.model)?;
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let pool = rayon::ThreadPoolBuilder::new()
@@ -87,7 +87,7 @@ impl Engine {
             .build()
             .map_err(|e| Error::new(ErrorKind::Closed, format!("threads can't be started: {e}")))?;
         let isa = Isa::detect();
-        let decoder = Decoder::load(&gguf, config.kv, isa, on_progress)?;
+        let decoder = pool.install(|| Decoder::load(&gguf, config.kv, isa, on_progress))?;
         if decoder.n_vocab() < tokenizer.n_vocab() {
             let (rows, tokens) = (decoder.n_vocab(), tokenizer.n_vocab());
             return Err(

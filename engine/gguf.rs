@@ -19,10 +19,10 @@ pub(crate) struct Gguf {
     data_start: usize,
 }
 
-/// The file's bytes: mapped, or copied once to an aligned buffer.
+/// The file's bytes: mapped, or part of the program.
 enum Bytes {
     Mapped(memmap2::Mmap),
-    Owned { buffer: Vec<u64>, len: usize },
+    Bundled(&'static [u8]),
 }
 
 /// A metadata value.
@@ -71,9 +71,6 @@ const TYPES: [(u32, &str, usize, usize); 18] = [
 ];
 
 impl TensorType {
-    pub(crate) const F32: Self = Self(0);
-    pub(crate) const F16: Self = Self(1);
-    pub(crate) const Q8_0: Self = Self(8);
 
     fn row(self) -> Option<&'static (u32, &'static str, usize, usize)> {
         TYPES.iter().find(|t| t.0 == self.0)
@@ -94,7 +91,7 @@ impl Gguf {
     pub(crate) fn open(source: &ModelSource) -> Result<Self> {
         match source {
             ModelSource::Path(path) => Self::map(path),
-            ModelSource::Bundled(name, bytes) => Self::parse((*name).to_owned(), Bytes::copied(bytes)),
+            ModelSource::Bundled(name, bytes) => Self::parse((*name).to_owned(), Bytes::Bundled(bytes)),
         }
     }
 
@@ -214,6 +211,21 @@ impl Gguf {
         self.metadata.get(key)
     }
 
+    /// Gives the memory of a tensor's bytes back; they can be read again.
+    #[allow(unsafe_code)] // the advice
+    pub(crate) fn release(&self, bytes: &[u8]) {
+        #[cfg(unix)]
+        if let Bytes::Mapped(map) = &self.bytes {
+            let at = bytes.as_ptr().addr() - map.as_ptr().addr();
+            // SAFETY: the pages of a read-only map of a file come back unchanged when they are touched again.
+            let advised =
+                unsafe { map.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, at, bytes.len()) };
+            if let Err(e) = advised {
+                tracing::debug!("pages of {} are kept: {e}", self.name);
+            }
+        }
+    }
+
     /// A whole number of the metadata; `None` if the key is missing.
     ///
     /// # Errors
@@ -256,16 +268,10 @@ impl Gguf {
 }
 
 impl Bytes {
-    fn copied(bytes: &[u8]) -> Self {
-        let mut buffer = vec![0u64; bytes.len().div_ceil(8)];
-        bytemuck::cast_slice_mut::<u64, u8>(&mut buffer)[..bytes.len()].copy_from_slice(bytes);
-        Self::Owned { buffer, len: bytes.len() }
-    }
-
     fn as_slice(&self) -> &[u8] {
         match self {
             Self::Mapped(map) => map,
-            Self::Owned { buffer, len } => &bytemuck::cast_slice(buffer)[..*len],
+            Self::Bundled(bytes) => bytes,
         }
     }
 }

@@ -1,6 +1,6 @@
 //! AVX2 with FMA and F16C: 16 lanes as two registers of 8.
 
-use super::{Kernel, LANES, Lanes};
+use super::{Kernel, LANES, Lanes, Words};
 use half::f16;
 use std::arch::x86_64::*;
 
@@ -32,6 +32,9 @@ macro_rules! both {
 
 #[allow(clippy::undocumented_unsafe_blocks)] // the macro's doc holds for each
 impl Lanes for Avx2 {
+    type Words = Avx2Words;
+    const WIDE: bool = false;
+
     #[inline(always)]
     fn splat(x: f32) -> Self {
         unsafe { Self(_mm256_set1_ps(x), _mm256_set1_ps(x)) }
@@ -62,24 +65,47 @@ impl Lanes for Avx2 {
         }
     }
     #[inline(always)]
-    fn load_u4(from: &[u32; 2]) -> Self {
+    fn load_bf16(from: &[u16; LANES]) -> Self {
+        let p = from.as_ptr().cast::<__m128i>();
         unsafe {
-            let shifts = _mm256_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28);
-            let mask = _mm256_set1_epi32(15);
-            let codes = |word: u32| {
-                let spread = _mm256_srlv_epi32(_mm256_set1_epi32(word.cast_signed()), shifts);
-                _mm256_cvtepi32_ps(_mm256_and_si256(spread, mask))
+            let wide = |p| {
+                let words = _mm256_cvtepu16_epi32(_mm_loadu_si128(p));
+                _mm256_castsi256_ps(_mm256_slli_epi32::<16>(words))
             };
-            Self(codes(from[0]), codes(from[1]))
+            Self(wide(p), wide(p.add(1)))
         }
     }
     #[inline(always)]
-    fn load_u8(from: &[u32; 4]) -> Self {
+    fn load_u4(from: &[u8; LANES]) -> (Self, Self) {
+        unsafe {
+            let bytes = _mm_loadu_si128(from.as_ptr().cast());
+            let halves = [_mm256_cvtepu8_epi32(bytes), _mm256_cvtepu8_epi32(_mm_srli_si128::<8>(bytes))];
+            let low = halves.map(|h| _mm256_cvtepi32_ps(_mm256_and_si256(h, _mm256_set1_epi32(15))));
+            let high = halves.map(|h| _mm256_cvtepi32_ps(_mm256_srli_epi32::<4>(h)));
+            (Self(low[0], low[1]), Self(high[0], high[1]))
+        }
+    }
+    #[inline(always)]
+    fn load_u8(from: &[u8; LANES]) -> Self {
         unsafe {
             let bytes = _mm_loadu_si128(from.as_ptr().cast());
             let low = _mm256_cvtepu8_epi32(bytes);
             let high = _mm256_cvtepu8_epi32(_mm_srli_si128::<8>(bytes));
             Self(_mm256_cvtepi32_ps(low), _mm256_cvtepi32_ps(high))
+        }
+    }
+    #[inline(always)]
+    fn from_words(words: Avx2Words) -> Self {
+        unsafe { Self(_mm256_cvtepi32_ps(words.0), _mm256_cvtepi32_ps(words.1)) }
+    }
+    #[inline(always)]
+    fn store_i8(self, to: &mut [i8; LANES]) {
+        unsafe {
+            let (low, high) = (_mm256_cvtps_epi32(self.0), _mm256_cvtps_epi32(self.1));
+            // Packing works within 128-bit halves: quarters come out as 0, 2, 1, 3.
+            let words = _mm256_permute4x64_epi64::<0b11_01_10_00>(_mm256_packs_epi32(low, high));
+            let bytes = _mm_packs_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256::<1>(words));
+            _mm_storeu_si128(to.as_mut_ptr().cast(), bytes);
         }
     }
     #[inline(always)]
@@ -111,6 +137,18 @@ impl Lanes for Avx2 {
         both!(self, other, |a, b| _mm256_min_ps(a, b))
     }
     #[inline(always)]
+    fn abs(self) -> Self {
+        both!(self, |a| _mm256_andnot_ps(_mm256_set1_ps(-0.0), a))
+    }
+    #[inline(always)]
+    fn keep(self, from: usize, to: usize, other: f32) -> Self {
+        let mut lanes = [0.0; LANES];
+        self.store(&mut lanes);
+        lanes[..from].fill(other);
+        lanes[to..].fill(other);
+        Self::load(&lanes)
+    }
+    #[inline(always)]
     fn pow2(self) -> Self {
         both!(self, |n| {
             let biased = _mm256_add_epi32(_mm256_cvttps_epi32(n), _mm256_set1_epi32(127));
@@ -125,5 +163,68 @@ impl Lanes for Avx2 {
             let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
             _mm_cvtss_f32(_mm_add_ss(two, _mm_shuffle_ps::<1>(two, two)))
         }
+    }
+    #[inline(always)]
+    fn largest(self) -> f32 {
+        unsafe {
+            let eight = _mm256_max_ps(self.0, self.1);
+            let four = _mm_max_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps::<1>(eight));
+            let two = _mm_max_ps(four, _mm_movehl_ps(four, four));
+            _mm_cvtss_f32(_mm_max_ss(two, _mm_shuffle_ps::<1>(two, two)))
+        }
+    }
+}
+
+/// Words 0–7 and 8–15.
+#[derive(Clone, Copy)]
+pub(crate) struct Avx2Words(__m256i, __m256i);
+
+#[allow(clippy::undocumented_unsafe_blocks)] // the macro's doc holds for each
+impl Words for Avx2Words {
+    #[inline(always)]
+    fn splat(x: i32) -> Self {
+        unsafe { Self(_mm256_set1_epi32(x), _mm256_set1_epi32(x)) }
+    }
+    #[inline(always)]
+    fn load(from: &[u8; 64]) -> Self {
+        let p = from.as_ptr().cast::<__m256i>();
+        unsafe { Self(_mm256_loadu_si256(p), _mm256_loadu_si256(p.add(1))) }
+    }
+    #[inline(always)]
+    fn and(self, other: Self) -> Self {
+        unsafe { Self(_mm256_and_si256(self.0, other.0), _mm256_and_si256(self.1, other.1)) }
+    }
+    #[inline(always)]
+    fn or(self, other: Self) -> Self {
+        unsafe { Self(_mm256_or_si256(self.0, other.0), _mm256_or_si256(self.1, other.1)) }
+    }
+    #[inline(always)]
+    fn shr(self, n: u32) -> Self {
+        unsafe {
+            let n = _mm_cvtsi32_si128(n.cast_signed());
+            Self(_mm256_srl_epi32(self.0, n), _mm256_srl_epi32(self.1, n))
+        }
+    }
+    #[inline(always)]
+    fn shl(self, n: u32) -> Self {
+        unsafe {
+            let n = _mm_cvtsi32_si128(n.cast_signed());
+            Self(_mm256_sll_epi32(self.0, n), _mm256_sll_epi32(self.1, n))
+        }
+    }
+    #[inline(always)]
+    fn dot(self, codes: Self, x: i32) -> Self {
+        unsafe {
+            // Pairs of products fit 16 bits: 2 * 127 * 127 < 2^15.
+            let (x, ones) = (_mm256_set1_epi32(x), _mm256_set1_epi16(1));
+            let sum = |codes| _mm256_madd_epi16(_mm256_maddubs_epi16(codes, x), ones);
+            Self(_mm256_add_epi32(self.0, sum(codes.0)), _mm256_add_epi32(self.1, sum(codes.1)))
+        }
+    }
+    #[inline(always)]
+    fn dot_wide(self, codes: Self, x: i32) -> Self {
+        // The top bit alone (0 or 128) fits as well: 2 * 128 * 127 < 2^15.
+        let top = codes.and(Self::splat(0x8080_8080u32.cast_signed()));
+        self.dot(codes.and(Self::splat(0x7f7f_7f7f)), x).dot(top, x)
     }
 }

@@ -1,6 +1,6 @@
-//! AVX-512 (F and BW): 16 lanes in one register.
+//! AVX-512 (F, BW and VNNI): 16 lanes in one register.
 
-use super::{Kernel, LANES, Lanes};
+use super::{Kernel, LANES, Lanes, Words};
 use half::f16;
 use std::arch::x86_64::*;
 
@@ -11,8 +11,8 @@ pub(crate) struct Avx512(__m512);
 /// Runs a kernel with AVX-512 code.
 ///
 /// # Safety
-/// The machine has AVX-512 F and BW (and so AVX2, FMA and F16C).
-#[target_feature(enable = "avx512f,avx512bw,avx2,fma,f16c")]
+/// The machine has AVX-512 F, BW and VNNI (and so AVX2, FMA and F16C).
+#[target_feature(enable = "avx512f,avx512bw,avx512vnni,avx2,fma,f16c")]
 pub(crate) unsafe fn run<K: Kernel>(kernel: K) -> K::Output {
     kernel.run::<Avx512>()
 }
@@ -21,6 +21,9 @@ pub(crate) unsafe fn run<K: Kernel>(kernel: K) -> K::Output {
 // features; every pointer comes from an array reference of at least the width that is read or written.
 #[allow(clippy::undocumented_unsafe_blocks)] // the comment above holds for each
 impl Lanes for Avx512 {
+    type Words = Avx512Words;
+    const WIDE: bool = true;
+
     #[inline(always)]
     fn splat(x: f32) -> Self {
         unsafe { Self(_mm512_set1_ps(x)) }
@@ -42,22 +45,31 @@ impl Lanes for Avx512 {
         unsafe { Self(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(from.as_ptr().cast())))) }
     }
     #[inline(always)]
-    fn load_u4(from: &[u32; 2]) -> Self {
+    fn load_bf16(from: &[u16; LANES]) -> Self {
         unsafe {
-            // The low word in lanes 0–7, the high one in 8–15.
-            let words = _mm512_mask_blend_epi32(
-                0xff00,
-                _mm512_set1_epi32(from[0].cast_signed()),
-                _mm512_set1_epi32(from[1].cast_signed()),
-            );
-            let shifts = _mm512_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28, 0, 4, 8, 12, 16, 20, 24, 28);
-            let codes = _mm512_and_si512(_mm512_srlv_epi32(words, shifts), _mm512_set1_epi32(15));
-            Self(_mm512_cvtepi32_ps(codes))
+            let wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(from.as_ptr().cast()));
+            Self(_mm512_castsi512_ps(_mm512_slli_epi32::<16>(wide)))
         }
     }
     #[inline(always)]
-    fn load_u8(from: &[u32; 4]) -> Self {
+    fn load_u4(from: &[u8; LANES]) -> (Self, Self) {
+        unsafe {
+            let wide = _mm512_cvtepu8_epi32(_mm_loadu_si128(from.as_ptr().cast()));
+            let low = _mm512_and_si512(wide, _mm512_set1_epi32(15));
+            (Self(_mm512_cvtepi32_ps(low)), Self(_mm512_cvtepi32_ps(_mm512_srli_epi32::<4>(wide))))
+        }
+    }
+    #[inline(always)]
+    fn load_u8(from: &[u8; LANES]) -> Self {
         unsafe { Self(_mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128(from.as_ptr().cast())))) }
+    }
+    #[inline(always)]
+    fn from_words(words: Avx512Words) -> Self {
+        unsafe { Self(_mm512_cvtepi32_ps(words.0)) }
+    }
+    #[inline(always)]
+    fn store_i8(self, to: &mut [i8; LANES]) {
+        unsafe { _mm_storeu_si128(to.as_mut_ptr().cast(), _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(self.0))) }
     }
     #[inline(always)]
     fn add(self, other: Self) -> Self {
@@ -88,6 +100,15 @@ impl Lanes for Avx512 {
         unsafe { Self(_mm512_min_ps(self.0, other.0)) }
     }
     #[inline(always)]
+    fn abs(self) -> Self {
+        unsafe { Self(_mm512_abs_ps(self.0)) }
+    }
+    #[inline(always)]
+    fn keep(self, from: usize, to: usize, other: f32) -> Self {
+        let mask = ((1u32 << to) - (1u32 << from)) as u16;
+        unsafe { Self(_mm512_mask_blend_ps(mask, _mm512_set1_ps(other), self.0)) }
+    }
+    #[inline(always)]
     fn pow2(self) -> Self {
         unsafe {
             let biased = _mm512_add_epi32(_mm512_cvttps_epi32(self.0), _mm512_set1_epi32(127));
@@ -103,5 +124,49 @@ impl Lanes for Avx512 {
             let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
             _mm_cvtss_f32(_mm_add_ss(two, _mm_shuffle_ps::<1>(two, two)))
         }
+    }
+    #[inline(always)]
+    fn largest(self) -> f32 {
+        unsafe { _mm512_reduce_max_ps(self.0) }
+    }
+}
+
+/// All 16 words.
+#[derive(Clone, Copy)]
+pub(crate) struct Avx512Words(__m512i);
+
+#[allow(clippy::undocumented_unsafe_blocks)] // as above
+impl Words for Avx512Words {
+    #[inline(always)]
+    fn splat(x: i32) -> Self {
+        unsafe { Self(_mm512_set1_epi32(x)) }
+    }
+    #[inline(always)]
+    fn load(from: &[u8; 64]) -> Self {
+        unsafe { Self(_mm512_loadu_si512(from.as_ptr().cast())) }
+    }
+    #[inline(always)]
+    fn and(self, other: Self) -> Self {
+        unsafe { Self(_mm512_and_si512(self.0, other.0)) }
+    }
+    #[inline(always)]
+    fn or(self, other: Self) -> Self {
+        unsafe { Self(_mm512_or_si512(self.0, other.0)) }
+    }
+    #[inline(always)]
+    fn shr(self, n: u32) -> Self {
+        unsafe { Self(_mm512_srl_epi32(self.0, _mm_cvtsi32_si128(n.cast_signed()))) }
+    }
+    #[inline(always)]
+    fn shl(self, n: u32) -> Self {
+        unsafe { Self(_mm512_sll_epi32(self.0, _mm_cvtsi32_si128(n.cast_signed()))) }
+    }
+    #[inline(always)]
+    fn dot(self, codes: Self, x: i32) -> Self {
+        unsafe { Self(_mm512_dpbusd_epi32(self.0, codes.0, _mm512_set1_epi32(x))) }
+    }
+    #[inline(always)]
+    fn dot_wide(self, codes: Self, x: i32) -> Self {
+        self.dot(codes, x)
     }
 }

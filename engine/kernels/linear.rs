@@ -1,257 +1,398 @@
-//! Weights × activations: `y[r, o] = Σ_k x[r, k] · w[o, k]`, for weights in f32, f16 and Q8_0.
+//! Weights × activations: `y[r, o] = Σ_k x[r, k] · w[o, k]`.
 //!
-//! Activations stay in f32. A Q8_0 weight `d · q` is exact in f32 (11 + 8 significant bits), so all formats share
-//! one dot product, the contract's: what a row gives does not depend on how many rows come with it.
+//! For coded weights the activations are rounded to 8 bits, in groups of 32 with a scale `max|x| / 127`, and products
+//! of codes are exact integers; the loss is that of rounding (about 0.5 % of a group's spread, as in llama.cpp's Q8_0).
+//! Float weights meet the activations as they are. Either way an output adds up its steps (32 k, or one) in order.
 
-use super::{Isa, Kernel, LANES, Lanes, lanes, padded};
-use crate::quant::BlockQ8_0;
-use half::f16;
-use rayon::prelude::*;
+use super::panel::{Format, Packed, Q4_0, Q4K, Q5K, Q6K, Q8_0, STEP, Scheme, code_bytes, codes};
+use super::tasks::{Shared, for_ranges};
+use super::{Isa, Kernel, LANES, Lanes, Words, lanes, lanes_mut};
 
-/// A weight matrix `[n_out, k]`, row-major.
-#[derive(Clone, Copy)]
-pub(crate) enum Matrix<'a> {
-    F32(&'a [f32]),
-    F16(&'a [f16]),
-    Q8_0(&'a [BlockQ8_0]),
+/// Activations `[n_rows, k]`, ready for weights of every format.
+pub(crate) struct Activations<'a> {
+    floats: &'a [f32],
+    n_rows: usize,
+    k: usize,
+    coded: Option<Coded>,
 }
 
-/// Outputs that one task computes.
-const OUTS_PER_TASK: usize = 32;
-/// Below this many multiply-adds a product is not worth a second thread.
-const SERIAL_MACS: usize = 1 << 17;
+/// Activations in 8 bits: `x ≈ scale * code`.
+struct Coded {
+    /// `[n_rows, k]`.
+    codes: Vec<i8>,
+    /// `[n_rows, k / 32]`.
+    scales: Vec<f32>,
+    /// Sums of 16 codes: `[n_rows, k / 16]`.
+    sums: Vec<i32>,
+}
 
-/// `x: [n_rows, k]` times `w: [n_out, k]` transposed, into `[n_rows, n_out]`.
-pub(crate) fn linear(isa: Isa, x: &[f32], k: usize, w: Matrix<'_>, n_out: usize) -> Vec<f32> {
-    let n_rows = x.len() / k;
-    assert_eq!(x.len(), n_rows * k, "activations are [n_rows, {k}]");
-    match w {
-        Matrix::F32(w) => product(isa, x, k, w, k, n_rows, n_out),
-        Matrix::F16(w) => product(isa, x, k, w, k, n_rows, n_out),
-        Matrix::Q8_0(w) => product(isa, x, k, w, k / 32, n_rows, n_out),
+impl<'a> Activations<'a> {
+    /// Rows of `k` activations, for products with all of `weights`.
+    pub(crate) fn new(isa: Isa, x: &'a [f32], k: usize, weights: &[&Packed]) -> Self {
+        let n_rows = x.len() / k;
+        assert_eq!(x.len(), n_rows * k, "activations are [n_rows, {k}]");
+        assert!(weights.iter().all(|w| w.k == k), "weights are [n_out, {k}]");
+        let coded = weights.iter().any(|w| w.format.coded()).then(|| Coded::new(isa, x, k));
+        Self { floats: x, n_rows, k, coded }
     }
 }
 
-/// Rows `ids` of `w: [_, k]` in f32: an embedding lookup.
-pub(crate) fn gather(w: Matrix<'_>, k: usize, ids: &[u32]) -> Vec<f32> {
-    let mut out = Vec::with_capacity(ids.len() * k);
-    for &id in ids {
-        let at = id as usize;
-        match w {
-            Matrix::F32(w) => out.extend_from_slice(&w[at * k..][..k]),
-            Matrix::F16(w) => out.extend(w[at * k..][..k].iter().map(|x| x.to_f32())),
-            Matrix::Q8_0(w) => {
-                for block in &w[at * k / 32..][..k / 32] {
-                    let d = f16::from_bits(block.d).to_f32();
-                    out.extend(block.qs.iter().map(|&q| d * f32::from(q)));
-                }
-            }
+impl Coded {
+    fn new(isa: Isa, x: &[f32], k: usize) -> Self {
+        let n = x.len();
+        let (mut codes, mut scales, mut sums) = (vec![0; n], vec![0.0; n / STEP], vec![0; n / LANES]);
+        let (c, s, u) = (Shared::new(&mut codes), Shared::new(&mut scales), Shared::new(&mut sums));
+        for_ranges(n / k, (1 << 14) / k, |rows| {
+            let (start, end) = (rows.start * k, rows.end * k);
+            // SAFETY: each row belongs to one range.
+            let (codes, scales, sums) = unsafe {
+                (c.part(start..end), s.part(start / STEP..end / STEP), u.part(start / LANES..end / LANES))
+            };
+            isa.run(Encode { x: &x[start..end], codes, scales, sums });
+        });
+        Self { codes, scales, sums }
+    }
+}
+
+struct Encode<'a> {
+    x: &'a [f32],
+    codes: &'a mut [i8],
+    scales: &'a mut [f32],
+    sums: &'a mut [i32],
+}
+
+impl Kernel for Encode<'_> {
+    type Output = ();
+    #[inline(always)]
+    fn run<L: Lanes>(self) {
+        let steps = self.x.chunks_exact(STEP).zip(self.codes.chunks_exact_mut(STEP));
+        for (((x, codes), scale), sums) in steps.zip(self.scales).zip(self.sums.chunks_exact_mut(2)) {
+            let (a, b) = (L::load(lanes(&x[..LANES])), L::load(lanes(&x[LANES..])));
+            let largest = a.abs().max(b.abs()).largest();
+            *scale = largest / 127.0;
+            let inverse = L::splat(if largest > 0.0 { 127.0 / largest } else { 0.0 });
+            let (first, last) = codes.split_at_mut(LANES);
+            a.mul(inverse).store_i8(lanes_mut(first));
+            b.mul(inverse).store_i8(lanes_mut(last));
+            let sum = |codes: &[i8]| codes.iter().map(|c| i32::from(*c)).sum();
+            (sums[0], sums[1]) = (sum(first), sum(last));
         }
     }
-    out
 }
 
-/// The product computed transposed, `[n_out, n_rows]`, so that each task owns a contiguous piece; then turned.
-fn product<T: Weight>(
-    isa: Isa,
-    x: &[f32],
-    k: usize,
-    w: &[T],
-    stride: usize,
-    n_rows: usize,
-    n_out: usize,
-) -> Vec<f32> {
-    assert_eq!(w.len(), n_out * stride, "weights are [{n_out}, {k}]");
-    let mut turned = vec![0.0; n_out * n_rows];
-    if turned.is_empty() {
-        return turned;
-    }
-    let task = |(i, out): (usize, &mut [f32])| {
-        let w = &w[i * OUTS_PER_TASK * stride..][..out.len() / n_rows * stride];
-        isa.run(Panel { x, k, w, stride, n_rows, out });
-    };
-    let pieces = OUTS_PER_TASK * n_rows;
-    if n_rows * n_out * k < SERIAL_MACS {
-        turned.chunks_mut(pieces).enumerate().for_each(task);
-    } else {
-        turned.par_chunks_mut(pieces).enumerate().for_each(task);
-    }
-    if n_rows == 1 {
-        return turned;
-    }
-    let mut out = vec![0.0; n_out * n_rows];
-    out.par_chunks_mut(n_out).enumerate().for_each(|(r, row)| {
-        for (o, y) in row.iter_mut().enumerate() {
-            *y = turned[o * n_rows + r];
+/// Multiply-adds below which a product is not worth a second thread.
+const SERIAL_MACS: usize = 1 << 16;
+
+/// The products with several matrices, side by side: `[n_rows, Σ n_out]`.
+pub(crate) fn linear(isa: Isa, x: &Activations<'_>, weights: &[&Packed]) -> Vec<f32> {
+    let width: usize = weights.iter().map(|w| w.n_out).sum();
+    let mut out = vec![0.0; x.n_rows * width];
+    let shared = Shared::new(&mut out);
+    let n_panels: usize = weights.iter().map(|w| w.n_panels()).sum();
+    for_panels(x, n_panels, |panels| {
+        let mut sums = vec![0.0; x.n_rows * LANES];
+        for mut p in panels {
+            let mut first = 0;
+            let mut matrices = weights.iter();
+            let matrix = loop {
+                let matrix = matrices.next().expect("a panel belongs to a matrix");
+                if p < matrix.n_panels() {
+                    break matrix;
+                }
+                (p, first) = (p - matrix.n_panels(), first + matrix.n_out);
+            };
+            isa.run(Panel { x, format: matrix.format, panel: matrix.panel(p), out: &mut sums });
+            let n = LANES.min(matrix.n_out - p * LANES);
+            for (r, sums) in sums.chunks_exact(LANES).enumerate() {
+                let at = r * width + first + p * LANES;
+                // SAFETY: an output belongs to one panel, a panel to one range.
+                unsafe { shared.part(at..at + n) }.copy_from_slice(&sums[..n]);
+            }
         }
     });
     out
 }
 
-/// A format of weights: sixteen of a row, from element `at` on, in f32.
-trait Weight: Copy + Sync {
-    /// `at` is a multiple of 16 with 16 elements to come.
-    fn load<L: Lanes>(row: &[Self], at: usize) -> L;
-    /// The ragged end from `at` on, padded with zeros.
-    fn load_end<L: Lanes>(row: &[Self], at: usize) -> L;
+/// `gate · sigmoid(gate) · up` of two products (SwiGLU, Shazeer 2020): `[n_rows, n_out]`.
+pub(crate) fn gated(isa: Isa, x: &Activations<'_>, gate: &Packed, up: &Packed) -> Vec<f32> {
+    assert_eq!(gate.n_out, up.n_out, "gate and up have equal widths");
+    let width = gate.n_out;
+    let mut out = vec![0.0; x.n_rows * width];
+    let shared = Shared::new(&mut out);
+    for_panels(x, gate.n_panels(), |panels| {
+        let (mut gates, mut ups) = (vec![0.0; x.n_rows * LANES], vec![0.0; x.n_rows * LANES]);
+        for p in panels {
+            isa.run(Panel { x, format: gate.format, panel: gate.panel(p), out: &mut gates });
+            isa.run(Panel { x, format: up.format, panel: up.panel(p), out: &mut ups });
+            isa.run(super::pointwise::SwiGlu(&mut gates, &ups));
+            let n = LANES.min(width - p * LANES);
+            for (r, row) in gates.chunks_exact(LANES).enumerate() {
+                let at = r * width + p * LANES;
+                // SAFETY: an output belongs to one panel, a panel to one range.
+                unsafe { shared.part(at..at + n) }.copy_from_slice(&row[..n]);
+            }
+        }
+    });
+    out
 }
 
-impl Weight for f32 {
-    #[inline(always)]
-    fn load<L: Lanes>(row: &[f32], at: usize) -> L {
-        L::load(lanes(&row[at..at + LANES]))
-    }
-    #[inline(always)]
-    fn load_end<L: Lanes>(row: &[f32], at: usize) -> L {
-        L::load(&padded(row, at))
-    }
+fn for_panels(x: &Activations<'_>, n_panels: usize, task: impl Fn(std::ops::Range<usize>) + Sync + Send) {
+    let macs = x.n_rows * x.k * LANES;
+    for_ranges(n_panels, (SERIAL_MACS / macs.max(1)).max(1), task);
 }
 
-impl Weight for f16 {
-    #[inline(always)]
-    fn load<L: Lanes>(row: &[f16], at: usize) -> L {
-        L::load_f16(lanes(&row[at..at + LANES]))
-    }
-    #[inline(always)]
-    fn load_end<L: Lanes>(row: &[f16], at: usize) -> L {
-        L::load_f16(&padded(row, at))
-    }
-}
-
-impl Weight for BlockQ8_0 {
-    #[inline(always)]
-    fn load<L: Lanes>(row: &[BlockQ8_0], at: usize) -> L {
-        let block = &row[at / 32];
-        let codes = L::load_i8(lanes(&block.qs[at % 32..at % 32 + LANES]));
-        codes.mul(L::splat(f16::from_bits(block.d).to_f32()))
-    }
-    #[inline(always)]
-    fn load_end<L: Lanes>(_: &[BlockQ8_0], _: usize) -> L {
-        L::splat(0.0) // rows of Q8_0 are whole blocks of 32
-    }
-}
-
-/// All rows of `x` against the rows of `w`, into `out: [w rows, n_rows]`.
-struct Panel<'a, T> {
-    x: &'a [f32],
-    k: usize,
-    w: &'a [T],
-    stride: usize,
-    n_rows: usize,
+/// All rows of `x` against one panel, into `out: [n_rows, 16]`.
+struct Panel<'a> {
+    x: &'a Activations<'a>,
+    format: Format,
+    panel: &'a [u8],
     out: &'a mut [f32],
 }
 
-impl<T: Weight> Kernel for Panel<'_, T> {
+impl Kernel for Panel<'_> {
     type Output = ();
     #[inline(always)]
-    fn run<L: Lanes>(mut self) {
-        let n_out = self.w.len() / self.stride;
-        let mut o = 0;
-        while o + 4 <= n_out {
-            let mut r = 0;
-            while r + 4 <= self.n_rows {
-                self.tile::<L, 4, 4>(r, o);
-                r += 4;
-            }
-            while r < self.n_rows {
-                self.tile::<L, 1, 4>(r, o);
-                r += 1;
-            }
-            o += 4;
-        }
-        while o < n_out {
-            for r in 0..self.n_rows {
-                self.tile::<L, 1, 1>(r, o);
-            }
-            o += 1;
+    fn run<L: Lanes>(self) {
+        let Self { x, format, panel, out } = self;
+        match format {
+            Format::F32 => rows::<L>(out, &mut F32 { x, panel: bytemuck::cast_slice(panel) }),
+            Format::F16 => rows::<L>(out, &mut F16 { x, panel: bytemuck::cast_slice(panel) }),
+            Format::Bf16 => rows::<L>(out, &mut Bf16 { x, panel: bytemuck::cast_slice(panel) }),
+            Format::Q4_0 => rows::<L>(out, &mut Codes::<Q4_0>::new(x, panel, format)),
+            Format::Q8_0 => rows::<L>(out, &mut Codes::<Q8_0>::new(x, panel, format)),
+            Format::Q4K => rows::<L>(out, &mut Codes::<Q4K>::new(x, panel, format)),
+            Format::Q5K => rows::<L>(out, &mut Codes::<Q5K>::new(x, panel, format)),
+            Format::Q6K => rows::<L>(out, &mut Codes::<Q6K>::new(x, panel, format)),
         }
     }
 }
 
-impl<T: Weight> Panel<'_, T> {
-    /// `R` rows against `O` outputs: each weight vector is unpacked once for all R rows.
+/// A panel that some rows at a time are multiplied with.
+trait Tile {
+    /// Rows `first .. first + R`, each to 16 outputs.
+    fn tile<L: Lanes, const R: usize>(&mut self, first: usize) -> [L; R];
+}
+
+/// Walks over the rows of `out: [n_rows, 16]` in tiles.
+#[inline(always)]
+fn rows<L: Lanes>(out: &mut [f32], tile: &mut impl Tile) {
     #[inline(always)]
-    #[allow(clippy::needless_range_loop)] // r and o index three things at once
-    fn tile<L: Lanes, const R: usize, const O: usize>(&mut self, r0: usize, o0: usize) {
-        let mut sums = [[L::splat(0.0); O]; R];
-        let mut at = 0;
-        while at + LANES <= self.k {
-            for o in 0..O {
-                let weights = T::load::<L>(self.row(o0 + o), at);
+    fn some<L: Lanes, const R: usize>(out: &mut [f32], at: &mut usize, tile: &mut impl Tile) {
+        while *at + R <= out.len() / LANES {
+            for (r, sums) in tile.tile::<L, R>(*at).into_iter().enumerate() {
+                sums.store(lanes_mut(&mut out[(*at + r) * LANES..][..LANES]));
+            }
+            *at += R;
+        }
+    }
+    let mut at = 0;
+    if L::WIDE {
+        some::<L, 8>(out, &mut at, tile);
+    }
+    some::<L, 4>(out, &mut at, tile);
+    some::<L, 2>(out, &mut at, tile);
+    some::<L, 1>(out, &mut at, tile);
+}
+
+/// One step of 16 outputs × 4 k after another.
+struct Codes<'a, S> {
+    x: &'a Coded,
+    k: usize,
+    codes: &'a [u8],
+    heads: &'a [u8],
+    scheme: std::marker::PhantomData<S>,
+}
+
+impl<'a, S: Scheme> Codes<'a, S> {
+    #[inline(always)]
+    fn new(x: &'a Activations<'a>, panel: &'a [u8], format: Format) -> Self {
+        let (codes, heads) = panel.split_at(code_bytes(format, x.k));
+        let coded = x.coded.as_ref().expect("activations are coded for coded weights");
+        Self { x: coded, k: x.k, codes, heads, scheme: std::marker::PhantomData }
+    }
+}
+
+impl<S: Scheme> Tile for Codes<'_, S> {
+    #[inline(always)]
+    #[allow(clippy::needless_range_loop)] // r indexes several things at once
+    fn tile<L: Lanes, const R: usize>(&mut self, first: usize) -> [L; R] {
+        let Self { x, k, codes: panel, heads, .. } = *self;
+        let step_bytes = S::BITS * STEP * LANES / 8;
+        let steps = S::BLOCK / STEP;
+        let rows: [&[i8]; R] = std::array::from_fn(|r| &x.codes[(first + r) * k..][..k]);
+        let scales: [&[f32]; R] = std::array::from_fn(|r| &x.scales[(first + r) * k / STEP..][..k / STEP]);
+        let sums: [&[i32]; R] = std::array::from_fn(|r| &x.sums[(first + r) * k / LANES..][..k / LANES]);
+        let mut out = [L::splat(0.0); R];
+        for (s, step) in panel.chunks_exact(step_bytes).enumerate() {
+            let weights = S::scales::<L>(&heads[s / steps * S::HEAD..][..S::HEAD], s % steps);
+            let quads = match S::BITS {
+                4 => codes::<L, 4>(step),
+                5 => codes::<L, 5>(step),
+                6 => codes::<L, 6>(step),
+                _ => codes::<L, 8>(step),
+            };
+            let mut products = [L::splat(0.0); R];
+            for (half, scale) in [weights.first, weights.last].into_iter().enumerate().take(1 + usize::from(S::HALVES)) {
+                let (from, to) = if S::HALVES { (4 * half, 4 * half + 4) } else { (0, 8) };
+                let mut dots: [L::Words; R] = std::array::from_fn(|r| {
+                    let sum = if S::HALVES { sums[r][2 * s + half] } else { sums[r][2 * s] + sums[r][2 * s + 1] };
+                    L::Words::splat(-S::OFFSET * sum)
+                });
+                for q in from..to {
+                    for r in 0..R {
+                        // SAFETY: `s` is a step of the row (`k / 32` of them) and `q` a quad of 4 in it.
+                        let x = unsafe { rows[r].as_ptr().add(s * STEP + 4 * q).cast::<i32>().read_unaligned() };
+                        dots[r] = if S::BITS == 8 { dots[r].dot_wide(quads[q], x) } else { dots[r].dot(quads[q], x) };
+                    }
+                }
                 for r in 0..R {
-                    let x = L::load(lanes(&self.x[(r0 + r) * self.k + at..][..LANES]));
-                    sums[r][o] = x.fma(weights, sums[r][o]);
+                    let dot = L::from_words(dots[r]);
+                    products[r] = if half == 0 { dot.mul(scale) } else { dot.fma(scale, products[r]) };
                 }
             }
-            at += LANES;
-        }
-        if at < self.k {
-            for o in 0..O {
-                let weights = T::load_end::<L>(self.row(o0 + o), at);
-                for r in 0..R {
-                    let x = L::load(&padded(&self.x[(r0 + r) * self.k..][..self.k], at));
-                    sums[r][o] = x.fma(weights, sums[r][o]);
-                }
-            }
-        }
-        for o in 0..O {
             for r in 0..R {
-                self.out[(o0 + o) * self.n_rows + r0 + r] = sums[r][o].sum();
+                if S::MIN {
+                    let sum = L::splat((sums[r][2 * s] + sums[r][2 * s + 1]) as f32);
+                    products[r] = weights.bias.fma(sum, products[r]);
+                }
+                out[r] = products[r].fma(L::splat(scales[r][s]), out[r]);
             }
         }
-    }
-
-    #[inline(always)]
-    fn row(&self, o: usize) -> &[T] {
-        &self.w[o * self.stride..][..self.stride]
+        out
     }
 }
+
+/// Float weights `[k, 16]`: one k after another.
+macro_rules! float_tile {
+    ($name:ident, $element:ty, $load:ident) => {
+        struct $name<'a> {
+            x: &'a Activations<'a>,
+            panel: &'a [$element],
+        }
+
+        impl Tile for $name<'_> {
+            #[inline(always)]
+            fn tile<L: Lanes, const R: usize>(&mut self, first: usize) -> [L; R] {
+                let k = self.x.k;
+                let rows: [&[f32]; R] = std::array::from_fn(|r| &self.x.floats[(first + r) * k..][..k]);
+                let mut out = [L::splat(0.0); R];
+                for (i, weights) in self.panel.chunks_exact(LANES).take(k).enumerate() {
+                    let weights = L::$load(lanes(weights));
+                    for r in 0..R {
+                        out[r] = weights.fma(L::splat(rows[r][i]), out[r]);
+                    }
+                }
+                out
+            }
+        }
+    };
+}
+float_tile!(F32, f32, load);
+float_tile!(F16, half::f16, load_f16);
+float_tile!(Bf16, u16, load_bf16);
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use candle_core::Device;
+    use candle_core::quantized::{GgmlDType, QStorage, QTensor};
+    use half::{bf16, f16};
+    use std::borrow::Cow;
 
     fn noise(n: usize, seed: u32) -> Vec<f32> {
         (0..n as u32)
             .map(|i| {
-                let h = i.wrapping_mul(0x9e37_79b9).wrapping_add(seed.wrapping_mul(0x85eb_ca6b));
+                let h = (i ^ seed.wrapping_mul(0x9e37_79b9)).wrapping_mul(0x85eb_ca6b);
                 (h ^ (h >> 15)).wrapping_mul(0x2c1b_3c6d) as f32 / u32::MAX as f32 - 0.5
             })
             .collect()
     }
 
-    /// One body for all formats: right against f64, equal on all instruction sets, and independent of the batch.
-    fn check<T: Weight>(w: &[T], exact: &[f32], k: usize, n_out: usize, wrap: fn(&[T]) -> Matrix<'_>) {
-        let x = noise(9 * k, 1);
-        let all = linear(Isa::Scalar, &x, k, wrap(w), n_out);
-        for r in 0..9 {
-            for o in 0..n_out {
-                let pairs = x[r * k..][..k].iter().zip(&exact[o * k..][..k]);
-                let sum: f64 = pairs.map(|(a, b)| f64::from(*a) * f64::from(*b)).sum();
-                assert!((f64::from(all[r * n_out + o]) - sum).abs() < 1e-4, "row {r}, output {o}");
+    /// Rows of a format as a file would have them, and what they stand for by candle's own reading.
+    fn weights(format: Format, n_out: usize, k: usize) -> (Vec<u8>, Vec<f32>) {
+        let x = noise(n_out * k, 2);
+        let dtype = match format {
+            Format::F32 => return (bytemuck::cast_slice(&x).to_vec(), x),
+            Format::F16 => {
+                let x: Vec<f16> = x.iter().map(|x| f16::from_f32(*x)).collect();
+                return (bytemuck::cast_slice(&x).to_vec(), x.iter().map(|x| x.to_f32()).collect());
             }
-        }
-        for isa in Isa::available() {
-            assert_eq!(linear(isa, &x, k, wrap(w), n_out), all, "{} differs from scalar", isa.name());
-            for n in 1..9 {
-                let some = linear(isa, &x[..n * k], k, wrap(w), n_out);
-                assert_eq!(some, all[..n * n_out], "{} with {n} rows", isa.name());
+            Format::Bf16 => {
+                let x: Vec<bf16> = x.iter().map(|x| bf16::from_f32(*x)).collect();
+                return (bytemuck::cast_slice(&x).to_vec(), x.iter().map(|x| x.to_f32()).collect());
             }
+            Format::Q4_0 => GgmlDType::Q4_0,
+            Format::Q8_0 => GgmlDType::Q8_0,
+            Format::Q4K => GgmlDType::Q4K,
+            Format::Q5K => GgmlDType::Q5K,
+            Format::Q6K => GgmlDType::Q6K,
+        };
+        // Bytes at random try every bit of a block; halves are kept small.
+        let mut bytes: Vec<u8> = noise(n_out * format.row_bytes(k), 3).iter().map(|x| (x * 256.0) as i8 as u8).collect();
+        let scales: &[usize] = match format {
+            Format::Q4_0 | Format::Q8_0 => &[1],
+            Format::Q6K => &[209],
+            _ => &[1, 3],
+        };
+        for block in bytes.chunks_exact_mut(format.row_bytes(format.block())) {
+            scales.iter().for_each(|high| block[*high] = 0x10 | block[*high] & 0x8f);
         }
+        let storage = QStorage::from_data(Cow::Borrowed(&bytes), &Device::Cpu, dtype).expect("blocks");
+        let tensor = QTensor::new(storage, (n_out, k)).and_then(|t| t.dequantize(&Device::Cpu)).expect("numbers");
+        let floats = tensor.flatten_all().and_then(|t| t.to_vec1()).expect("numbers");
+        (bytes, floats)
     }
 
+    const FORMATS: [Format; 8] = [
+        Format::F32,
+        Format::F16,
+        Format::Bf16,
+        Format::Q4_0,
+        Format::Q8_0,
+        Format::Q4K,
+        Format::Q5K,
+        Format::Q6K,
+    ];
+
+    /// Right against f64, equal on all instruction sets, and independent of the batch.
     #[test]
-    fn f32_f16_and_q8_are_right_and_row_invariant() {
-        for (k, n_out) in [(64, 5), (96, 67), (100, 33), (17, 2)] {
-            let w = noise(n_out * k, 2);
-            check(&w, &w, k, n_out, |w| Matrix::F32(w));
-            let half: Vec<f16> = w.iter().map(|x| f16::from_f32(*x)).collect();
-            let exact: Vec<f32> = half.iter().map(|x| x.to_f32()).collect();
-            check(&half, &exact, k, n_out, |w| Matrix::F16(w));
-            if k % 32 == 0 {
-                let blocks = crate::quant::q8_0(&w);
-                let exact = gather(Matrix::Q8_0(&blocks), n_out * k, &[0]);
-                check(&blocks, &exact, k, n_out, |w| Matrix::Q8_0(w));
+    fn every_format_is_right_and_row_invariant() {
+        const ROWS: usize = 13;
+        for format in FORMATS {
+            for (k, n_out) in [(format.block().max(32), 5), (512, 67), (768, 32)] {
+                let (bytes, exact) = weights(format, n_out, k);
+                let packed = Packed::pack(format, n_out, k, &bytes).expect("memory");
+                let x = noise(ROWS * k, 1);
+                let input = Activations::new(Isa::Scalar, &x, k, &[&packed]);
+                // What coded weights are multiplied with: rounded activations, near the true ones.
+                let read: Vec<f32> = match &input.coded {
+                    None => x.clone(),
+                    Some(coded) => {
+                        (0..x.len()).map(|i| f32::from(coded.codes[i]) * coded.scales[i / STEP]).collect()
+                    }
+                };
+                assert!(read.iter().zip(&x).all(|(a, b)| (a - b).abs() <= 0.5 / 254.0 + 1e-6), "{format:?}");
+                let all = linear(Isa::Scalar, &input, &[&packed]);
+                for r in 0..ROWS {
+                    for o in 0..n_out {
+                        let pairs = read[r * k..][..k].iter().zip(&exact[o * k..][..k]);
+                        let terms = pairs.map(|(a, b)| f64::from(*a) * f64::from(*b));
+                        let (sum, size) = terms.fold((0.0, 0.0), |(sum, size), t| (sum + t, size + t.abs()));
+                        let off = (f64::from(all[r * n_out + o]) - sum).abs();
+                        // Scales and minima may cancel: the bound is on the sizes added up.
+                        assert!(off <= 1e-5 * size.max(1e-3) * 4.0, "{format:?} [{r}, {o}]: off by {off} of {size}");
+                    }
+                }
+                for isa in Isa::available() {
+                    for n in 1..=ROWS {
+                        let input = Activations::new(isa, &x[..n * k], k, &[&packed]);
+                        let some = linear(isa, &input, &[&packed]);
+                        assert_eq!(some, all[..n * n_out], "{format:?} on {} with {n} rows", isa.name());
+                        let both = linear(isa, &input, &[&packed, &packed]);
+                        let second = both.chunks_exact(2 * n_out).flat_map(|row| &row[n_out..]);
+                        assert!(second.eq(some.iter()), "{format:?}: matrices side by side");
+                    }
+                }
             }
         }
     }

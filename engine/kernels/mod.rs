@@ -1,20 +1,20 @@
 //! The kernels' contract: what every instruction set computes, to the bit.
 //!
-//! Every kernel is written once, over a vector of **16 lanes** of f32 ([`Lanes`]), and instantiated for each
-//! instruction set. The contract fixes the order of all arithmetic:
+//! Every kernel is written once, over a vector of **16 lanes** ([`Lanes`] of f32, [`Words`] of 32-bit integers), and
+//! instantiated for each instruction set. A lane is an output (of a matrix product), a token (of scores) or a column (of
+//! a context row), so a sum never crosses lanes and its order is written in the kernel, not in the width of a register:
 //!
-//! - a dot product of length k keeps 16 partial sums, lane i taking elements i, i+16, i+32, … in order by
-//!   fused multiply-add (a ragged end is padded with zeros), then adds them in one fixed tree;
-//! - `exp` is one polynomial, evaluated with the same operations everywhere;
+//! - products of codes are exact integers; floats are combined in one fixed order by fused multiply-adds;
+//! - the few sums over lanes use one tree, `exp` is one polynomial;
 //! - a row's arithmetic never depends on which rows stand beside it, on chunking, or on the number of
 //!   threads: work is split over outputs, heads and rows only, never inside a sum.
 //!
-//! So the scalar twin gives the same bits as AVX2 and AVX-512, and the [`NUMERICS`] id names the contract, not the
-//! machine. Whoever changes the order of any operation must change the id: caches computed before are
+//! So the scalar twin gives the same bits as AVX2, AVX-512 VNNI and NEON, and the [`NUMERICS`] id names the contract, not
+//! the machine. Whoever changes the order of any operation must change the id: caches computed before are
 //! then missed, never mixed.
 //!
 //! Nothing here knows models, blocks or sequences; inputs are slices, and tiles of the KV cache come through
-//! [`attention::Tiles`]. A device back end implements the same three operations: [`linear`], [`attention`], [`pointwise`].
+//! [`attention::Tiles`]. A device back end implements the same operations: [`linear`], [`attention`], [`pointwise`].
 
 pub(crate) mod attention;
 #[cfg(target_arch = "x86_64")]
@@ -22,13 +22,18 @@ mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 pub(crate) mod linear;
+#[cfg(target_arch = "aarch64")]
+mod neon;
+pub(crate) mod panel;
 pub(crate) mod pointwise;
 mod scalar;
+pub(crate) mod seal;
+pub(crate) mod tasks;
 
 use half::f16;
 
 /// Name and version of the kernels' contract: part of every cache's identity and of every transcript.
-pub(crate) const NUMERICS: &str = "lanes16/1";
+pub(crate) const NUMERICS: &str = "lanes16/2";
 
 /// An instruction set that the kernels are compiled for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,13 +42,15 @@ pub enum Isa {
     Scalar,
     /// AVX2 with FMA and F16C.
     Avx2,
-    /// AVX-512 F and BW.
+    /// AVX-512 F, BW and VNNI.
     Avx512,
+    /// NEON with dot products (ARMv8.4).
+    Neon,
 }
 
 impl Isa {
     /// The best instruction set of this machine, or the one that `GREENROOM_ISA` names (`scalar`, `avx2`,
-    /// `avx512`) where the machine has it.
+    /// `avx512`, `neon`) where the machine has it.
     pub fn detect() -> Self {
         let wanted = std::env::var("GREENROOM_ISA").ok();
         let available = Self::available();
@@ -61,13 +68,17 @@ impl Isa {
         let mut sets = Vec::new();
         #[cfg(target_arch = "x86_64")]
         {
-            if is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bw") {
+            if is_x86_feature_detected!("avx512bw") && is_x86_feature_detected!("avx512vnni") {
                 sets.push(Self::Avx512);
             }
             let avx2 = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma");
             if avx2 && is_x86_feature_detected!("f16c") {
                 sets.push(Self::Avx2);
             }
+        }
+        #[cfg(target_arch = "aarch64")]
+        if std::arch::is_aarch64_feature_detected!("dotprod") {
+            sets.push(Self::Neon);
         }
         sets.push(Self::Scalar);
         sets
@@ -79,6 +90,7 @@ impl Isa {
             Self::Scalar => "scalar",
             Self::Avx2 => "avx2",
             Self::Avx512 => "avx512",
+            Self::Neon => "neon",
         }
     }
 
@@ -87,14 +99,15 @@ impl Isa {
     /// `self` comes from [`Isa::available`], so its features were detected.
     pub(crate) fn run<K: Kernel>(self, kernel: K) -> K::Output {
         match self {
-            Self::Scalar => kernel.run::<scalar::Scalar>(),
-            // SAFETY: `Isa::Avx2` and `Isa::Avx512` are only built where their features were detected.
+            // SAFETY: an `Isa` other than `Scalar` is only built where its features were detected.
             #[cfg(target_arch = "x86_64")]
             Self::Avx2 => unsafe { avx2::run(kernel) },
             // SAFETY: as above.
             #[cfg(target_arch = "x86_64")]
             Self::Avx512 => unsafe { avx512::run(kernel) },
-            #[cfg(not(target_arch = "x86_64"))]
+            // SAFETY: as above.
+            #[cfg(target_arch = "aarch64")]
+            Self::Neon => unsafe { neon::run(kernel) },
             _ => kernel.run::<scalar::Scalar>(),
         }
     }
@@ -117,6 +130,11 @@ pub(crate) const LANES: usize = 16;
 /// The methods are safe to write because only [`Isa::run`] can instantiate a kernel with an instruction set,
 /// and it does so only where the set was detected.
 pub(crate) trait Lanes: Copy {
+    /// The integers that go with it.
+    type Words: Words;
+    /// Whether there are registers enough for tiles of 8 rows (else 4).
+    const WIDE: bool;
+
     /// All lanes equal.
     fn splat(x: f32) -> Self;
     /// Loads 16 floats.
@@ -125,12 +143,18 @@ pub(crate) trait Lanes: Copy {
     fn store(self, to: &mut [f32; LANES]);
     /// Loads 16 half-precision floats, exactly.
     fn load_f16(from: &[f16; LANES]) -> Self;
+    /// Loads 16 bfloats, exactly.
+    fn load_bf16(from: &[u16; LANES]) -> Self;
     /// Loads 16 signed bytes, exactly.
     fn load_i8(from: &[i8; LANES]) -> Self;
-    /// Sixteen 4-bit codes from two words, lowest bits first.
-    fn load_u4(from: &[u32; 2]) -> Self;
-    /// Sixteen 8-bit codes from four words, lowest bits first.
-    fn load_u8(from: &[u32; 4]) -> Self;
+    /// Sixteen bytes of two 4-bit codes each: the low halves, the high halves.
+    fn load_u4(from: &[u8; LANES]) -> (Self, Self);
+    /// Sixteen unsigned bytes.
+    fn load_u8(from: &[u8; LANES]) -> Self;
+    /// Whole numbers as floats.
+    fn from_words(words: Self::Words) -> Self;
+    /// Rounds to whole numbers, ties to even, and stores them as bytes. Lanes are within -127..=127.
+    fn store_i8(self, to: &mut [i8; LANES]);
     /// `self + other`.
     fn add(self, other: Self) -> Self;
     /// `self - other`.
@@ -145,10 +169,24 @@ pub(crate) trait Lanes: Copy {
     fn max(self, other: Self) -> Self;
     /// The smaller of each lane (neither is NaN, or the result is unspecified).
     fn min(self, other: Self) -> Self;
+    /// The absolute value of each lane.
+    fn abs(self) -> Self;
+    /// Lanes `from..to` as they are, `other` in the rest. `from <= to <= 16`.
+    fn keep(self, from: usize, to: usize, other: f32) -> Self;
     /// 2 to the power of each lane, which holds a whole number in -126..=127.
     fn pow2(self) -> Self;
     /// The sum of all lanes by the contract's tree: halves added, 16 → 8 → 4 → 2 → 1.
     fn sum(self) -> f32;
+    /// The largest lane (none is NaN).
+    fn largest(self) -> f32;
+
+    /// The nearest whole number, ties to even, of lanes within ±2^22.
+    #[inline(always)]
+    fn round(self) -> Self {
+        // Adding and subtracting 1.5 * 2^23 leaves no room for a fraction.
+        let magic = Self::splat(12_582_912.0);
+        self.add(magic).sub(magic)
+    }
 
     /// `e^x` with a relative error under 2e-7; -87 and below give about 1e-38, 88 and above about 1e38.
     ///
@@ -156,7 +194,6 @@ pub(crate) trait Lanes: Copy {
     #[inline(always)]
     fn exp(self) -> Self {
         let x = self.max(Self::splat(-87.0)).min(Self::splat(88.0));
-        // Adding and subtracting 1.5 * 2^23 rounds to the nearest whole number.
         let magic = Self::splat(12_582_912.0);
         let n = x.fma(Self::splat(std::f32::consts::LOG2_E), magic).sub(magic);
         let r = n.fma(Self::splat(-0.693_359_4), x);
@@ -169,6 +206,27 @@ pub(crate) trait Lanes: Copy {
         let p = p.fma(r, Self::splat(1.0));
         p.mul(n.pow2())
     }
+}
+
+/// A vector of 16 words of 32 bits, each also seen as 4 bytes.
+pub(crate) trait Words: Copy {
+    /// All words equal.
+    fn splat(x: i32) -> Self;
+    /// Loads 64 bytes: word i is bytes 4i to 4i + 3, little-endian.
+    fn load(from: &[u8; 64]) -> Self;
+    /// Bitwise and.
+    fn and(self, other: Self) -> Self;
+    /// Bitwise or.
+    fn or(self, other: Self) -> Self;
+    /// Each word shifted right by `n` bits, zeros coming in.
+    fn shr(self, n: u32) -> Self;
+    /// Each word shifted left by `n` bits.
+    fn shl(self, n: u32) -> Self;
+    /// `self + Σ_b codes[b] * x[b]` over the 4 bytes of each word; codes are 0 to 127, x (the same for all words) is -127 to
+    /// 127.
+    fn dot(self, codes: Self, x: i32) -> Self;
+    /// [`Words::dot`] for codes of 0 to 255.
+    fn dot_wide(self, codes: Self, x: i32) -> Self;
 }
 
 /// Sixteen floats of a slice from `at` on, padded with zeros past its end.
@@ -203,16 +261,30 @@ mod tests {
         fn run<L: Lanes>(self) -> Vec<u32> {
             let x = L::load(&self.0);
             let half = self.0.map(f16::from_f32);
-            let bytes: [i8; LANES] = std::array::from_fn(|i| (i as i8 - 8) * 15);
-            let words = [0x8421_fedc, 0x0123_4567, 0xdead_beef, 0x8000_0001];
+            let mut rounded = [0i8; LANES];
+            x.mul(L::splat(6.0)).store_i8(&mut rounded);
+            let bytes: [u8; 64] = std::array::from_fn(|i| (self.0[i % LANES].to_bits() >> (i / LANES * 5)) as u8);
+            let sixteen: &[u8; LANES] = bytes.first_chunk().expect("64 bytes");
+            let words = L::Words::load(&bytes);
+            let low = words.and(L::Words::splat(0x7f7f_7f7f));
+            let sevens = low.shr(3).or(words.and(L::Words::splat(0x1010_1010)));
+            let small = sevens.and(L::Words::splat(0x7f7f_7f7f));
+            let x4 = i32::from_le_bytes([127, 129, 3, 255].map(|b: u8| b));
             let results = [
                 x.exp(),
+                x.round(),
                 L::load_f16(&half).mul(x),
-                L::load_i8(&bytes).add(x),
-                L::load_u4(&[words[0], words[1]]).fma(x, L::splat(0.5)),
-                L::load_u8(&words).sub(x),
-                x.max(L::splat(0.1)).min(L::splat(0.9)).div(L::splat(3.0)),
+                L::load_bf16(&std::array::from_fn(|i| (self.0[i].to_bits() >> 16) as u16)),
+                L::load_i8(&rounded).add(x),
+                L::load_u4(sixteen).0.fma(x, L::splat(0.5)),
+                L::load_u4(sixteen).1,
+                L::load_u8(sixteen).sub(x),
+                x.max(L::splat(0.1)).min(L::splat(0.9)).div(L::splat(3.0)).abs(),
+                x.keep(3, 11, -7.0),
                 L::splat(x.sum()),
+                L::splat(x.largest()),
+                L::from_words(L::Words::splat(-5).dot(small, x4)),
+                L::from_words(words.and(L::Words::splat(255)).shl(2).dot_wide(words, x4)),
             ];
             let mut out = vec![];
             for r in results {

@@ -1,49 +1,57 @@
 //! What happens to single rows: RMS norm, rotary embedding, SwiGLU, Hadamard rotation.
 
+use super::tasks::{Shared, for_ranges};
 use super::{Isa, Kernel, LANES, Lanes, lanes, lanes_mut, padded};
-use rayon::prelude::*;
 
 /// Rows are given to threads in pieces of at least this many floats.
 const FLOATS_PER_TASK: usize = 1 << 14;
 
+/// Runs `task` on pieces of `x`, each a whole number of rows of `width`; with the first row's number.
+fn for_rows(x: &mut [f32], width: usize, task: impl Fn(usize, &mut [f32]) + Sync + Send) {
+    let n_rows = x.len() / width;
+    let shared = Shared::new(x);
+    for_ranges(n_rows, FLOATS_PER_TASK / width, |rows| {
+        // SAFETY: each row belongs to one range.
+        task(rows.start, unsafe { shared.part(rows.start * width..rows.end * width) });
+    });
+}
+
 /// RMS norm (Zhang & Sennrich 2019) of `x: [n_rows, n]`: `x / sqrt(mean(x²) + eps) * weight`.
 pub(crate) fn rms_norm(isa: Isa, x: &[f32], weight: &[f32], eps: f32) -> Vec<f32> {
-    let n = weight.len();
     let mut out = x.to_vec();
-    let piece = (FLOATS_PER_TASK / n).max(1) * n;
-    out.par_chunks_mut(piece).for_each(|rows| {
-        for row in rows.chunks_exact_mut(n) {
-            let scale = 1.0 / (isa.run(SumOfSquares(row)) / n as f32 + eps).sqrt();
-            for (x, w) in row.iter_mut().zip(weight) {
-                *x = *x * scale * w;
-            }
-        }
-    });
+    for_rows(&mut out, weight.len(), |_, rows| isa.run(RmsNorm { rows, weight, eps }));
     out
 }
 
-struct SumOfSquares<'a>(&'a [f32]);
+struct RmsNorm<'a> {
+    rows: &'a mut [f32],
+    weight: &'a [f32],
+    eps: f32,
+}
 
-impl Kernel for SumOfSquares<'_> {
-    type Output = f32;
+impl Kernel for RmsNorm<'_> {
+    type Output = ();
     #[inline(always)]
-    fn run<L: Lanes>(self) -> f32 {
-        let mut sum = L::splat(0.0);
-        for at in (0..self.0.len()).step_by(LANES) {
-            let x = L::load(&padded(self.0, at));
-            sum = x.fma(x, sum);
+    fn run<L: Lanes>(self) {
+        let n = self.weight.len();
+        for row in self.rows.chunks_exact_mut(n) {
+            let mut sum = L::splat(0.0);
+            for at in (0..n).step_by(LANES) {
+                let x = L::load(&padded(row, at));
+                sum = x.fma(x, sum);
+            }
+            let scale = L::splat(1.0 / (sum.sum() / n as f32 + self.eps).sqrt());
+            for (piece, weight) in row.chunks_mut(LANES).zip(self.weight.chunks(LANES)) {
+                let mut scaled = [0.0; LANES];
+                L::load(&padded(piece, 0)).mul(scale).mul(L::load(&padded(weight, 0))).store(&mut scaled);
+                piece.copy_from_slice(&scaled[..piece.len()]);
+            }
         }
-        sum.sum()
     }
 }
 
-/// SwiGLU (Shazeer 2020): `gate · sigmoid(gate) · up`, elementwise, in place of `gate`.
-pub(crate) fn swiglu(isa: Isa, gate: &mut [f32], up: &[f32]) {
-    let pieces = gate.par_chunks_mut(FLOATS_PER_TASK).zip(up.par_chunks(FLOATS_PER_TASK));
-    pieces.for_each(|(gate, up)| isa.run(SwiGlu(gate, up)));
-}
-
-struct SwiGlu<'a>(&'a mut [f32], &'a [f32]);
+/// SwiGLU (Shazeer 2020): `gate · sigmoid(gate) · up`, elementwise, in place of the gate.
+pub(super) struct SwiGlu<'a>(pub(super) &'a mut [f32], pub(super) &'a [f32]);
 
 impl Kernel for SwiGlu<'_> {
     type Output = ();
@@ -66,15 +74,14 @@ impl Kernel for SwiGlu<'_> {
 /// `tables[r]` holds the cosines and then the sines of row r's position, `n_rot / 2` each; elements from `n_rot`
 /// on pass through.
 pub(crate) fn rope(x: &mut [f32], head_dim: usize, n_rot: usize, tables: &[&[f32]]) {
-    let per_row = x.len() / tables.len();
-    x.par_chunks_mut(per_row).zip(tables).for_each(|(row, table)| {
-        let (cos, sin) = table.split_at(n_rot / 2);
-        for head in row.chunks_exact_mut(head_dim) {
-            for i in 0..n_rot / 2 {
-                let (a, b) = (2 * i, 2 * i + 1);
-                let (x, y) = (head[a], head[b]);
-                head[a] = x * cos[i] - y * sin[i];
-                head[b] = x * sin[i] + y * cos[i];
+    let width = x.len() / tables.len();
+    for_rows(x, width, |first, rows| {
+        for (row, table) in rows.chunks_exact_mut(width).zip(&tables[first..]) {
+            let (cos, sin) = table.split_at(n_rot / 2);
+            for head in row.chunks_exact_mut(head_dim) {
+                for ((pair, cos), sin) in head[..n_rot].chunks_exact_mut(2).zip(cos).zip(sin) {
+                    (pair[0], pair[1]) = (pair[0] * cos - pair[1] * sin, pair[0] * sin + pair[1] * cos);
+                }
             }
         }
     });
@@ -85,7 +92,7 @@ pub(crate) fn rope(x: &mut [f32], head_dim: usize, n_rot: usize, tables: &[&[f32
 /// Blocks are the largest power of two that divides `head_dim`; each is multiplied by `H / sqrt(n)`.
 pub(crate) fn hadamard(isa: Isa, x: &mut [f32], head_dim: usize) {
     let block = 1 << head_dim.trailing_zeros();
-    x.par_chunks_mut(block * (FLOATS_PER_TASK / block).max(1)).for_each(|x| isa.run(Hadamard { x, block }));
+    for_rows(x, block, |_, x| isa.run(Hadamard { x, block }));
 }
 
 struct Hadamard<'a> {
@@ -176,7 +183,7 @@ mod tests {
             }
         }
         let mut glu = x.clone();
-        swiglu(Isa::Scalar, &mut glu, &wave(100));
+        Isa::Scalar.run(SwiGlu(&mut glu, &wave(100)));
         for (i, y) in glu.iter().enumerate() {
             let (g, u) = (f64::from(x[i]), f64::from(wave(100)[i]));
             assert!((f64::from(*y) - g * u / (1.0 + (-g).exp())).abs() < 1e-5);
@@ -184,7 +191,7 @@ mod tests {
         for isa in Isa::available() {
             assert_eq!(rms_norm(isa, &x, &w, 1e-5), norm);
             let mut same = x.clone();
-            swiglu(isa, &mut same, &wave(100));
+            isa.run(SwiGlu(&mut same, &wave(100)));
             assert_eq!(same, glu);
         }
     }

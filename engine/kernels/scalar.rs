@@ -1,6 +1,6 @@
 //! The scalar twin: 16 lanes in plain Rust. The reference that the SIMD variants equal bit for bit.
 
-use super::{LANES, Lanes};
+use super::{LANES, Lanes, Words};
 use half::f16;
 
 /// Sixteen floats in an array.
@@ -14,6 +14,9 @@ impl Scalar {
 }
 
 impl Lanes for Scalar {
+    type Words = ScalarWords;
+    const WIDE: bool = false;
+
     fn splat(x: f32) -> Self {
         Self([x; LANES])
     }
@@ -29,11 +32,20 @@ impl Lanes for Scalar {
     fn load_i8(from: &[i8; LANES]) -> Self {
         Self(from.map(f32::from))
     }
-    fn load_u4(from: &[u32; 2]) -> Self {
-        Self(std::array::from_fn(|i| ((from[i / 8] >> (4 * (i % 8))) & 15) as f32))
+    fn load_bf16(from: &[u16; LANES]) -> Self {
+        Self(from.map(|x| f32::from_bits(u32::from(x) << 16)))
     }
-    fn load_u8(from: &[u32; 4]) -> Self {
-        Self(std::array::from_fn(|i| ((from[i / 4] >> (8 * (i % 4))) & 255) as f32))
+    fn load_u4(from: &[u8; LANES]) -> (Self, Self) {
+        (Self(from.map(|x| f32::from(x & 15))), Self(from.map(|x| f32::from(x >> 4))))
+    }
+    fn load_u8(from: &[u8; LANES]) -> Self {
+        Self(from.map(f32::from))
+    }
+    fn from_words(words: ScalarWords) -> Self {
+        Self(words.0.map(|x| x.cast_signed() as f32))
+    }
+    fn store_i8(self, to: &mut [i8; LANES]) {
+        *to = self.0.map(|x| x.round_ties_even() as i8);
     }
     fn add(self, other: Self) -> Self {
         self.zip(other, |a, b| a + b)
@@ -56,6 +68,12 @@ impl Lanes for Scalar {
     fn min(self, other: Self) -> Self {
         self.zip(other, |a, b| if a < b { a } else { b })
     }
+    fn abs(self) -> Self {
+        Self(self.0.map(f32::abs))
+    }
+    fn keep(self, from: usize, to: usize, other: f32) -> Self {
+        Self(std::array::from_fn(|i| if (from..to).contains(&i) { self.0[i] } else { other }))
+    }
     fn pow2(self) -> Self {
         Self(self.0.map(|n| f32::from_bits(((n as i32 + 127) as u32) << 23)))
     }
@@ -69,5 +87,49 @@ impl Lanes for Scalar {
             n /= 2;
         }
         lanes[0]
+    }
+    fn largest(self) -> f32 {
+        self.0.into_iter().fold(f32::NEG_INFINITY, |a, b| if a > b { a } else { b })
+    }
+}
+
+/// Sixteen words in an array.
+#[derive(Clone, Copy)]
+pub(crate) struct ScalarWords([u32; LANES]);
+
+impl ScalarWords {
+    fn zip(self, other: Self, f: impl Fn(u32, u32) -> u32) -> Self {
+        Self(std::array::from_fn(|i| f(self.0[i], other.0[i])))
+    }
+}
+
+impl Words for ScalarWords {
+    fn splat(x: i32) -> Self {
+        Self([x.cast_unsigned(); LANES])
+    }
+    fn load(from: &[u8; 64]) -> Self {
+        Self(std::array::from_fn(|i| u32::from_le_bytes([from[4 * i], from[4 * i + 1], from[4 * i + 2], from[4 * i + 3]])))
+    }
+    fn and(self, other: Self) -> Self {
+        self.zip(other, |a, b| a & b)
+    }
+    fn or(self, other: Self) -> Self {
+        self.zip(other, |a, b| a | b)
+    }
+    fn shr(self, n: u32) -> Self {
+        Self(self.0.map(|x| x >> n))
+    }
+    fn shl(self, n: u32) -> Self {
+        Self(self.0.map(|x| x << n))
+    }
+    fn dot(self, codes: Self, x: i32) -> Self {
+        let x = x.to_le_bytes().map(|b| i32::from(b.cast_signed()));
+        self.zip(codes, |sum, codes| {
+            let products = codes.to_le_bytes().into_iter().zip(x).map(|(c, x)| i32::from(c) * x);
+            sum.wrapping_add(products.sum::<i32>().cast_unsigned())
+        })
+    }
+    fn dot_wide(self, codes: Self, x: i32) -> Self {
+        self.dot(codes, x)
     }
 }

@@ -1,21 +1,23 @@
 //! The bytes of the cache: sealed blocks, f16 rows, and the arena that holds the sealed ones once each.
+//!
+//! Keys are kept as the kernels read them, 16 tokens to a vector ([`Keys`]), values token by token ([`Values`]).
 
 use super::layout::{BLOCK, KvLayout, LayerLayout, TensorLayout};
 use super::pool::{BlockId, Pool};
 use super::table::BlockHash;
-use crate::kernels::attention::{TILE, Tile};
-use crate::quant::quantize_row;
+use crate::kernels::attention::{Codes, Keys, TILE, Values};
+use crate::kernels::{Isa, LANES, seal, tasks};
 use half::f16;
-use rayon::prelude::*;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Keys or values of one layer in a sealed block, head by head.
+/// Keys or values of one layer in a sealed block.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Packed {
-    /// `[n_heads, 256, dim]`, as the rows were.
+    /// As the rows were: keys `[16, n_heads, dim, 16]`, values `[256, n_heads, dim]`.
     F16(Vec<f16>),
-    /// `codes: [n_heads, 256, words]`, `scales` and `biases`: `[n_heads, 256, n_groups]`.
+    /// `codes`: keys `[n_heads, 16, words, 16]`, values `[n_heads, 256, words]`, a head's token being `words` long;
+    /// `scales` and `biases`: `[n_heads, n_groups, 256]`.
     Coded { bits: u32, codes: Vec<u32>, scales: Vec<f16>, biases: Vec<f16> },
 }
 
@@ -32,110 +34,216 @@ pub(crate) struct SealedBlock {
     pub(crate) layers: Vec<LayerBlock>,
 }
 
+/// One head of a sealed block in codes: words, scales `[n_groups, 256]`, biases.
+type CodedHead = (Vec<u32>, Vec<f16>, Vec<f16>);
+
 impl Packed {
-    /// Packs 256 rows `[256, n_heads * dim]`. A head's row is quantized alone: threads change nothing.
-    pub(crate) fn seal(layout: TensorLayout, rows: &[f16]) -> Self {
-        let TensorLayout { n_heads, dim, .. } = layout;
-        assert_eq!(rows.len(), BLOCK * layout.row(), "a block is sealed when it is full");
-        let row = |head: usize, token: usize| &rows[token * layout.row() + head * dim..][..dim];
-        let places = (0..n_heads).flat_map(|head| (0..BLOCK).map(move |token| (head, token)));
-        let Some(bits) = layout.bits() else {
-            return Self::F16(places.flat_map(|(head, token)| row(head, token)).copied().collect());
+    /// Packs each head of a block; `head(h)` gives its rows `[256, dim]`, `words` its codes' place. Heads are alone: threads
+    /// change nothing.
+    fn seal(
+        isa: Isa,
+        layout: TensorLayout,
+        bits: u32,
+        head: impl Fn(usize) -> Vec<f32> + Sync,
+        words: impl Fn(&[u8]) -> Vec<u32> + Sync,
+    ) -> Self {
+        let n_groups = layout.n_groups();
+        let seal = |h: usize| -> CodedHead {
+            let rows = seal::quantize(isa, &head(h), layout.dim, bits);
+            let by_group = |x: &[f16]| {
+                let place = |i: usize| x[i % BLOCK * n_groups + i / BLOCK];
+                (0..x.len()).map(place).collect::<Vec<_>>()
+            };
+            (words(&rows.codes), by_group(&rows.scales), by_group(&rows.biases))
         };
-        let (words, n_groups) = (layout.words(bits), layout.n_groups());
-        let mut codes = vec![0; n_heads * BLOCK * words];
-        let mut scales = vec![f16::ZERO; n_heads * BLOCK * n_groups];
-        let mut biases = scales.clone();
-        codes
-            .par_chunks_mut(words)
-            .zip(scales.par_chunks_mut(n_groups))
-            .zip(biases.par_chunks_mut(n_groups))
-            .enumerate()
-            .with_min_len(64)
-            .for_each(|(place, ((codes, scales), biases))| {
-                let x: Vec<f32> = row(place / BLOCK, place % BLOCK).iter().map(|x| x.to_f32()).collect();
-                quantize_row(&x, bits, codes, scales, biases);
-            });
+        let heads: Vec<CodedHead> = tasks::map(layout.n_heads, seal);
+        let (mut codes, mut scales, mut biases) = (Vec::new(), Vec::new(), Vec::new());
+        for (c, s, b) in heads {
+            codes.extend(c);
+            scales.extend(s);
+            biases.extend(b);
+        }
         Self::Coded { bits, codes, scales, biases }
     }
 
-    /// Tile `tile` (0 to 7) of a head.
-    pub(crate) fn tile(&self, layout: TensorLayout, head: usize, tile: usize) -> Tile<'_> {
-        let token = head * BLOCK + tile * TILE;
+    /// Tile `tile` (0 to 3) of a head's keys.
+    pub(crate) fn keys(&self, layout: TensorLayout, head: usize, tile: usize) -> Keys<'_> {
         match self {
-            Self::F16(rows) => Tile::F16 { rows: &rows[token * layout.dim..], stride: layout.dim },
-            Self::Coded { bits, codes, scales, biases } => Tile::Coded {
-                bits: *bits,
-                codes: &codes[token * layout.words(*bits)..],
-                scales: &scales[token * layout.n_groups()..],
-                biases: &biases[token * layout.n_groups()..],
-            },
+            Self::F16(rows) => half_keys(rows, layout, head, tile),
+            Self::Coded { .. } => Keys::Coded(self.tile(layout, head, tile)),
         }
     }
+
+    /// Tile `tile` (0 to 3) of a head's values.
+    pub(crate) fn values(&self, layout: TensorLayout, head: usize, tile: usize) -> Values<'_> {
+        match self {
+            Self::F16(rows) => half_values(rows, layout, head, tile),
+            Self::Coded { .. } => Values::Coded(self.tile(layout, head, tile)),
+        }
+    }
+
+    fn tile(&self, layout: TensorLayout, head: usize, tile: usize) -> Codes<'_> {
+        let Self::Coded { bits, codes, scales, biases } = self else { unreachable!("only codes have coded tiles") };
+        let words = layout.words(*bits);
+        let first = head * layout.n_groups() * BLOCK + tile * TILE;
+        Codes {
+            bits: *bits,
+            codes: bytemuck::cast_slice(&codes[(head * BLOCK + tile * TILE) * words..][..TILE * words]),
+            scales: &scales[first..],
+            biases: &biases[first..],
+            stride: BLOCK,
+        }
+    }
+}
+
+/// Words of a head's keys `[256, dim]`, a byte each, in the order of [`Keys::Coded`].
+fn key_words(codes: &[u8], dim: usize, bits: u32) -> Vec<u32> {
+    let four = |token: usize, column: usize| {
+        let at = token * dim + column;
+        u32::from_le_bytes([codes[at], codes[at + 1], codes[at + 2], codes[at + 3]])
+    };
+    let width = 32 / bits as usize;
+    let mut out = Vec::with_capacity(codes.len() / width);
+    for first in (0..BLOCK).step_by(LANES) {
+        for column in (0..dim).step_by(width) {
+            out.extend((first..first + LANES).map(|token| match bits {
+                4 => four(token, column) | four(token, column + 4) << 4,
+                _ => four(token, column),
+            }));
+        }
+    }
+    out
+}
+
+/// Words of a head's values `[256, dim]`, a byte each, in the order of [`Values::Coded`].
+fn value_words(codes: &[u8], bits: u32) -> Vec<u32> {
+    let bytes: Vec<u8> = match bits {
+        4 => {
+            let pairs = codes.chunks_exact(2 * LANES).map(|c| c.split_at(LANES));
+            pairs.flat_map(|(low, high)| low.iter().zip(high).map(|(l, h)| l | h << 4)).collect()
+        }
+        _ => codes.to_vec(),
+    };
+    bytes.chunks_exact(4).map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
+}
+
+fn half_keys(rows: &[f16], layout: TensorLayout, head: usize, tile: usize) -> Keys<'_> {
+    let stride = layout.row() * LANES;
+    let at = tile * (TILE / LANES) * stride + head * layout.dim * LANES;
+    Keys::F16 { vectors: &rows[at.min(rows.len())..], stride }
+}
+
+fn half_values(rows: &[f16], layout: TensorLayout, head: usize, tile: usize) -> Values<'_> {
+    let at = tile * TILE * layout.row() + head * layout.dim;
+    Values::F16 { rows: &rows[at.min(rows.len())..], stride: layout.row() }
 }
 
 /// The f16 rows of (part of) one block, all layers.
 #[derive(Debug)]
 pub(crate) struct Rows {
-    /// Per layer: keys `[n, n_heads * dim]` and values.
-    layers: Vec<(Vec<f16>, Vec<f16>)>,
+    layers: Vec<LayerRows>,
+}
+
+/// The f16 rows of a layer.
+#[derive(Debug, Default)]
+struct LayerRows {
+    /// `[n.div_ceil(16), n_heads, dim, 16]`: lanes past the last token are zeros or were another token's.
+    keys: Vec<f16>,
+    /// `[n, n_heads, dim]`.
+    values: Vec<f16>,
+}
+
+/// Where element `i` of a token's keys stands.
+fn key_place(token: usize, i: usize, row: usize) -> usize {
+    (token / LANES * row + i) * LANES + token % LANES
+}
+
+/// To half precision; what is too large becomes the largest number, so that no infinity spoils a neighbour's sum.
+fn half_of(x: f32) -> f16 {
+    f16::from_f32(x.clamp(f16::MIN.to_f32(), f16::MAX.to_f32()))
 }
 
 impl Rows {
     /// No rows yet.
     pub(crate) fn new(layout: &KvLayout) -> Self {
-        Self { layers: layout.layers.iter().map(|_| (Vec::new(), Vec::new())).collect() }
+        Self { layers: layout.layers.iter().map(|_| LayerRows::default()).collect() }
     }
 
     /// Adds keys and values of whole tokens to a layer.
-    pub(crate) fn push(&mut self, layer: usize, k: &[f32], v: &[f32]) {
-        let (keys, values) = &mut self.layers[layer];
-        keys.extend(k.iter().map(|x| f16::from_f32(*x)));
-        values.extend(v.iter().map(|x| f16::from_f32(*x)));
+    pub(crate) fn push(&mut self, layer: usize, layout: LayerLayout, k: &[f32], v: &[f32]) {
+        let mut token = self.len(layer, layout);
+        let LayerRows { keys, values } = &mut self.layers[layer];
+        let row = layout.k.row();
+        for k in k.chunks_exact(row) {
+            if token.is_multiple_of(LANES) {
+                keys.resize((token / LANES + 1) * row * LANES, f16::ZERO);
+            }
+            let vectors = keys[token / LANES * row * LANES..].chunks_exact_mut(LANES);
+            vectors.zip(k).for_each(|(vector, x)| vector[token % LANES] = half_of(*x));
+            token += 1;
+        }
+        values.extend(v.iter().map(|x| half_of(*x)));
     }
 
     /// Tokens held in a layer (in a pass, lower layers are ahead of higher ones).
     pub(crate) fn len(&self, layer: usize, layout: LayerLayout) -> usize {
-        self.layers[layer].0.len() / layout.k.row()
+        self.layers[layer].values.len() / layout.v.row()
     }
 
     /// Forgets all tokens from `n` on.
     pub(crate) fn truncate(&mut self, n: usize, layout: &KvLayout) {
-        for ((k, v), layer) in self.layers.iter_mut().zip(&layout.layers) {
-            k.truncate(n * layer.k.row());
-            v.truncate(n * layer.v.row());
+        for (rows, layer) in self.layers.iter_mut().zip(&layout.layers) {
+            rows.keys.truncate(n.div_ceil(LANES) * layer.k.row() * LANES);
+            rows.values.truncate(n * layer.v.row());
         }
     }
 
     /// Packs a layer of a full block.
-    pub(crate) fn seal(&self, layer: usize, layout: LayerLayout) -> LayerBlock {
-        let (k, v) = &self.layers[layer];
-        LayerBlock { k: Packed::seal(layout.k, k), v: Packed::seal(layout.v, v) }
+    pub(crate) fn seal(&self, isa: Isa, layer: usize, layout: LayerLayout) -> LayerBlock {
+        let LayerRows { keys, values } = &self.layers[layer];
+        assert_eq!(self.len(layer, layout), BLOCK, "a block is sealed when it is full");
+        let (k, v) = (layout.k, layout.v);
+        let key_head = |head: usize| -> Vec<f32> {
+            let place = |i: usize| key_place(i / k.dim, head * k.dim + i % k.dim, k.row());
+            (0..BLOCK * k.dim).map(|i| keys[place(i)].to_f32()).collect()
+        };
+        let value_head = |head: usize| -> Vec<f32> {
+            let row = |row: &'_ [f16]| row[head * v.dim..][..v.dim].iter().map(|x| x.to_f32()).collect::<Vec<_>>();
+            values.chunks_exact(v.row()).flat_map(row).collect()
+        };
+        LayerBlock {
+            k: match k.bits() {
+                None => Packed::F16(keys.clone()),
+                Some(bits) => Packed::seal(isa, k, bits, key_head, |codes| key_words(codes, k.dim, bits)),
+            },
+            v: match v.bits() {
+                None => Packed::F16(values.clone()),
+                Some(bits) => Packed::seal(isa, v, bits, value_head, |codes| value_words(codes, bits)),
+            },
+        }
     }
 
-    /// Tile `tile` (0 to 7) of keys and values of a head.
+    /// Tile `tile` (0 to 3) of keys and values of a head.
     pub(crate) fn tile(
         &self,
         layer: usize,
         layout: LayerLayout,
         head: usize,
         tile: usize,
-    ) -> (Tile<'_>, Tile<'_>) {
-        let (k, v) = &self.layers[layer];
-        let of = |rows: &'_ [f16], t: TensorLayout| (tile * TILE * t.row() + head * t.dim).min(rows.len());
-        (
-            Tile::F16 { rows: &k[of(k, layout.k)..], stride: layout.k.row() },
-            Tile::F16 { rows: &v[of(v, layout.v)..], stride: layout.v.row() },
-        )
+    ) -> (Keys<'_>, Values<'_>) {
+        let LayerRows { keys, values } = &self.layers[layer];
+        (half_keys(keys, layout.k, head, tile), half_values(values, layout.v, head, tile))
     }
 
     /// Tokens `range` as bytes for the tail log: token by token, layer by layer, keys then values.
     pub(crate) fn to_bytes(&self, range: std::ops::Range<usize>, layout: &KvLayout) -> Vec<u8> {
         let mut out = Vec::with_capacity(range.len() * layout.row_bytes());
         for token in range {
-            for ((k, v), layer) in self.layers.iter().zip(&layout.layers) {
-                out.extend_from_slice(bytemuck::cast_slice(&k[token * layer.k.row()..][..layer.k.row()]));
-                out.extend_from_slice(bytemuck::cast_slice(&v[token * layer.v.row()..][..layer.v.row()]));
+            for (rows, layer) in self.layers.iter().zip(&layout.layers) {
+                let row = layer.k.row();
+                let keys = (0..row).map(|i| rows.keys[key_place(token, i, row)]);
+                keys.for_each(|key| out.extend_from_slice(&key.to_le_bytes()));
+                out.extend_from_slice(bytemuck::cast_slice(&rows.values[token * layer.v.row()..][..layer.v.row()]));
             }
         }
         out
@@ -146,19 +254,24 @@ impl Rows {
         let half = |pair: &[u8]| f16::from_le_bytes([pair[0], pair[1]]);
         for token in bytes.chunks_exact(layout.row_bytes()) {
             let mut rest = token;
-            for ((k, v), layer) in self.layers.iter_mut().zip(&layout.layers) {
-                for (rows, n) in [(k, layer.k.row()), (v, layer.v.row())] {
-                    let (piece, after) = rest.split_at(2 * n);
-                    rows.extend(piece.chunks_exact(2).map(half));
-                    rest = after;
+            for (index, layer) in layout.layers.iter().enumerate() {
+                let n = self.len(index, *layer);
+                let (k, after) = rest.split_at(2 * layer.k.row());
+                let (v, after) = after.split_at(2 * layer.v.row());
+                let (row, rows) = (layer.k.row(), &mut self.layers[index]);
+                rows.keys.resize(n.div_ceil(LANES).max(n / LANES + 1) * row * LANES, f16::ZERO);
+                for (i, pair) in k.chunks_exact(2).enumerate() {
+                    rows.keys[key_place(n, i, row)] = half(pair);
                 }
+                rows.values.extend(v.chunks_exact(2).map(half));
+                rest = after;
             }
         }
     }
 
     /// Bytes allocated.
     pub(crate) fn bytes(&self) -> u64 {
-        self.layers.iter().map(|(k, v)| 2 * (k.capacity() + v.capacity()) as u64).sum()
+        self.layers.iter().map(|rows| 2 * (rows.keys.capacity() + rows.values.capacity()) as u64).sum()
     }
 }
 

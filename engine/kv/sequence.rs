@@ -8,7 +8,8 @@ use super::blocks::{Arena, LayerBlock, Rows, SealedBlock};
 use super::layout::{BLOCK, KvLayout};
 use super::pool::BlockId;
 use super::table::{BlockHash, BlockTable};
-use crate::kernels::attention::{TILE, Tile, Tiles};
+use crate::kernels::Isa;
+use crate::kernels::attention::{Keys, TILE, Tiles, Values};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -136,7 +137,7 @@ impl Sequence {
     /// In a pass: writes keys and values of tokens `start ..` to a layer and seals what they complete.
     ///
     /// `k: [n, k_row]`, `v: [n, v_row]`, f32, rotated as the layout's formats want it.
-    pub(crate) fn write(&mut self, layer: usize, start: usize, k: &[f32], v: &[f32]) {
+    pub(crate) fn write(&mut self, isa: Isa, layer: usize, start: usize, k: &[f32], v: &[f32]) {
         let layout = self.layout.layers[layer];
         let (k_row, v_row) = (layout.k.row(), layout.v.row());
         let n = k.len() / k_row;
@@ -149,14 +150,14 @@ impl Sequence {
             let step = (BLOCK - at).min(n - done);
             let rows = self.rows.entry(block).or_insert_with(|| Rows::new(&self.layout));
             assert_eq!(rows.len(layer, layout), at, "tokens are written in order");
-            rows.push(layer, &k[done * k_row..][..step * k_row], &v[done * v_row..][..step * v_row]);
+            rows.push(layer, layout, &k[done * k_row..][..step * k_row], &v[done * v_row..][..step * v_row]);
             done += step;
             if at + step == BLOCK {
                 let staged = block - self.table.len();
                 if self.staged.len() <= staged {
                     self.staged.resize_with(staged + 1, Vec::new);
                 }
-                self.staged[staged].push(rows.seal(layer, layout));
+                self.staged[staged].push(rows.seal(isa, layer, layout));
             }
         }
     }
@@ -212,7 +213,7 @@ pub(crate) struct View<'a> {
 }
 
 impl Tiles for View<'_> {
-    fn tile(&self, tile: usize) -> (Tile<'_>, Tile<'_>) {
+    fn tile(&self, tile: usize) -> (Keys<'_>, Values<'_>) {
         let Self { sequence, sealed, layer, head, own } = *self;
         let layout = sequence.layout.layers[layer];
         let (block, tile) = (tile / (BLOCK / TILE), tile % (BLOCK / TILE));
@@ -223,6 +224,6 @@ impl Tiles for View<'_> {
             Some(block) => &block.layers[layer],
             None => &sequence.staged[block - sealed.len()][layer],
         };
-        (packed.k.tile(layout.k, head, tile), packed.v.tile(layout.v, head, tile))
+        (packed.k.keys(layout.k, head, tile), packed.v.values(layout.v, head, tile))
     }
 }

@@ -1,10 +1,11 @@
 //! The forward pass: rows of many sequences in, logits out.
 
-use super::ops::{Attention, Linear, RmsNorm, SpanState, SwiGlu};
+use super::ops::{Attention, Gated, Linear, RmsNorm, SpanState};
 use super::spec::DecoderSpec;
-use super::weights::{Weights, vector};
+use super::weights::{Embedding, Loader, vector};
 use crate::gguf::Gguf;
-use crate::kernels::{Isa, linear};
+use crate::kernels::Isa;
+use crate::kernels::panel::Packed;
 use crate::kv::blocks::Arena;
 use crate::kv::layout::KvLayout;
 use crate::kv::sequence::Sequence;
@@ -16,14 +17,14 @@ use std::sync::Arc;
 /// One layer's weights.
 struct Layer {
     attn_norm: Vec<f32>,
-    q: Weights,
-    k: Weights,
-    v: Weights,
-    o: Weights,
+    q: Packed,
+    k: Packed,
+    v: Packed,
+    o: Packed,
     ffn_norm: Vec<f32>,
-    gate: Weights,
-    up: Weights,
-    down: Weights,
+    gate: Packed,
+    up: Packed,
+    down: Packed,
 }
 
 /// A model, ready to run.
@@ -31,10 +32,10 @@ pub(crate) struct Decoder {
     pub(crate) spec: DecoderSpec,
     pub(crate) layout: Arc<KvLayout>,
     isa: Isa,
-    embedding: Weights,
+    embedding: Embedding,
     layers: Vec<Layer>,
     output_norm: Vec<f32>,
-    output: Weights,
+    output: Packed,
 }
 
 /// New tokens of one sequence.
@@ -62,54 +63,40 @@ impl Decoder {
         gguf: &Arc<Gguf>,
         format: KvFormat,
         isa: Isa,
-        on_progress: &mut dyn FnMut(u64, u64),
+        on_progress: &mut (dyn FnMut(u64, u64) + Send),
     ) -> Result<Self> {
         let spec = DecoderSpec::from_gguf(gguf)?;
+        refuse_unknown(gguf, &spec)?;
         let (d, ff) = (spec.d_model, spec.d_ff);
         let (q_width, kv_width) = (spec.n_heads * spec.head_dim, spec.n_kv_heads * spec.head_dim);
-        let embedding_name = "token_embd.weight";
-        let n_vocab = gguf.tensor(embedding_name)?.0.shape.first().copied().unwrap_or(0);
-        let embedding = Weights::load(gguf, embedding_name, n_vocab, d)?;
+        let embedding = Embedding::open(gguf, "token_embd.weight", d)?;
+        let mut loader = Loader::new(gguf, on_progress);
         let mut layers = Vec::new();
         for l in 0..spec.n_layers {
-            let weights =
-                |name: &str, n_out, k| Weights::load(gguf, &format!("blk.{l}.{name}.weight"), n_out, k);
             let norm = |name: &str| vector(gguf, &format!("blk.{l}.{name}.weight"), d);
+            let (attn_norm, ffn_norm) = (norm("attn_norm")?, norm("ffn_norm")?);
+            let mut matrix =
+                |name: &str, n_out, k| loader.matrix(&format!("blk.{l}.{name}.weight"), n_out, k);
             layers.push(Layer {
-                attn_norm: norm("attn_norm")?,
-                q: weights("attn_q", q_width, d)?,
-                k: weights("attn_k", kv_width, d)?,
-                v: weights("attn_v", kv_width, d)?,
-                o: weights("attn_output", d, q_width)?,
-                ffn_norm: norm("ffn_norm")?,
-                gate: weights("ffn_gate", ff, d)?,
-                up: weights("ffn_up", ff, d)?,
-                down: weights("ffn_down", d, ff)?,
+                attn_norm,
+                q: matrix("attn_q", q_width, d)?,
+                k: matrix("attn_k", kv_width, d)?,
+                v: matrix("attn_v", kv_width, d)?,
+                o: matrix("attn_output", d, q_width)?,
+                ffn_norm,
+                gate: matrix("ffn_gate", ff, d)?,
+                up: matrix("ffn_up", ff, d)?,
+                down: matrix("ffn_down", d, ff)?,
             });
-            on_progress(l as u64 + 1, spec.n_layers as u64);
         }
-        let output = match gguf.has_tensor("output.weight") {
-            true => Weights::load(gguf, "output.weight", n_vocab, d)?,
-            false => embedding.clone(), // tied
-        };
+        let tied = !gguf.has_tensor("output.weight");
+        let output = if tied { "token_embd.weight" } else { "output.weight" };
+        let output = loader.matrix(output, embedding.n_vocab, d)?;
+        loader.log();
         let output_norm = vector(gguf, "output_norm.weight", d)?;
-        refuse_unknown(gguf, &spec)?;
         let layout = Arc::new(spec.kv_layout(format));
-        let decoder = Self { spec, layout, isa, embedding, layers, output_norm, output };
-        decoder.log_conversions();
-        Ok(decoder)
-    }
-
-    fn log_conversions(&self) {
-        let matrices = self.layers.iter().flat_map(|l| [&l.q, &l.k, &l.v, &l.o, &l.gate, &l.up, &l.down]);
-        let bytes: u64 = matrices.chain([&self.embedding, &self.output]).map(Weights::converted_bytes).sum();
-        if bytes > 0 {
-            tracing::info!(
-                "weights without a kernel of their own were converted to Q8_0 or F32: {} MB",
-                bytes / 1_000_000
-            );
-        }
-        tracing::info!("kernels: {}, {} threads", self.isa.name(), rayon::current_num_threads());
+        tracing::info!("kernels: {}, {} threads", isa.name(), rayon::current_num_threads());
+        Ok(Self { spec, layout, isa, embedding, layers, output_norm, output })
     }
 
     /// Size of the vocabulary.
@@ -181,7 +168,7 @@ impl Decoder {
             .flat_map(|s| (s.start..s.start + s.n).map(|p| self.spec.rope.table(p)))
             .collect();
         drop(positions);
-        let embedded = linear::gather(self.embedding.matrix(), self.spec.d_model, ids);
+        let embedded = self.embedding.rows(ids).map_err(candle_core::Error::wrap)?;
         let mut x = Tensor::from_vec(embedded, (ids.len(), self.spec.d_model), &Device::Cpu)?;
         for (layer, weights) in self.layers.iter().enumerate() {
             let layout = self.layout.layers[layer];
@@ -195,7 +182,7 @@ impl Decoder {
         let n_rows = rows.len();
         let x = x.index_select(&Tensor::from_vec(rows, n_rows, &Device::Cpu)?, 0)?;
         let x = self.norm(&x, &self.output_norm)?;
-        let logits: Vec<f32> = self.linear(&x, &self.output)?.flatten_all()?.to_vec1()?;
+        let logits: Vec<f32> = self.linear(&x, &[&self.output])?.flatten_all()?.to_vec1()?;
         let mut rest = logits.as_slice();
         let cut = |w: &std::ops::Range<usize>| {
             let (piece, after) = rest.split_at(w.len() * self.n_vocab());
@@ -208,21 +195,19 @@ impl Decoder {
     /// `x: [n_rows, d_model]` through attention and feed-forward, each with its norm before and its residual.
     fn layer(&self, x: &Tensor, w: &Layer, attention: &Attention<'_, '_>) -> candle_core::Result<Tensor> {
         let normed = self.norm(x, &w.attn_norm)?;
-        let (q, k, v) =
-            (self.linear(&normed, &w.q)?, self.linear(&normed, &w.k)?, self.linear(&normed, &w.v)?);
-        let context = q.apply_op3_no_bwd(&k, &v, attention)?;
-        let x = (x + self.linear(&context, &w.o)?)?;
+        let qkv = self.linear(&normed, &[&w.q, &w.k, &w.v])?;
+        let context = qkv.apply_op1_no_bwd(attention)?;
+        let x = (x + self.linear(&context, &[&w.o])?)?;
         let normed = self.norm(&x, &w.ffn_norm)?;
-        let (gate, up) = (self.linear(&normed, &w.gate)?, self.linear(&normed, &w.up)?);
-        let hidden = gate.apply_op2_no_bwd(&up, &SwiGlu(self.isa))?;
-        x + self.linear(&hidden, &w.down)?
+        let hidden = normed.apply_op1_no_bwd(&Gated(self.isa, &w.gate, &w.up))?;
+        x + self.linear(&hidden, &[&w.down])?
     }
 
     fn norm(&self, x: &Tensor, weight: &[f32]) -> candle_core::Result<Tensor> {
         x.apply_op1_no_bwd(&RmsNorm(self.isa, weight, self.spec.norm_eps))
     }
 
-    fn linear(&self, x: &Tensor, weights: &Weights) -> candle_core::Result<Tensor> {
+    fn linear(&self, x: &Tensor, weights: &[&Packed]) -> candle_core::Result<Tensor> {
         x.apply_op1_no_bwd(&Linear(self.isa, weights))
     }
 }

@@ -2,14 +2,15 @@
 //! positions) is held by the op; activations are f32 tensors `[n_rows, width]`.
 
 use super::spec::DecoderSpec;
-use super::weights::Weights;
-use crate::kernels::attention::{Queries, attend};
-use crate::kernels::{Isa, linear, pointwise};
+use crate::kernels::attention::{Queries, Rule, TILE, attend};
+use crate::kernels::linear::{self, Activations};
+use crate::kernels::panel::Packed;
+use crate::kernels::tasks::map;
+use crate::kernels::{Isa, pointwise};
 use crate::kv::blocks::SealedBlock;
 use crate::kv::layout::{BLOCK, LayerLayout};
 use crate::kv::sequence::Sequence;
-use candle_core::{CpuStorage, CustomOp1, CustomOp2, CustomOp3, Layout, Result, Shape, bail};
-use rayon::prelude::*;
+use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, bail};
 use std::cell::RefCell;
 use std::sync::Arc;
 
@@ -20,17 +21,33 @@ fn floats<'a>(storage: &'a CpuStorage, layout: &Layout) -> Result<&'a [f32]> {
     Ok(&values[start..end])
 }
 
-/// `x: [n_rows, k]` → `[n_rows, n_out]`.
-pub(crate) struct Linear<'a>(pub(crate) Isa, pub(crate) &'a Weights);
+/// `x: [n_rows, k]` → the products with each matrix side by side, `[n_rows, Σ n_out]`.
+pub(crate) struct Linear<'a>(pub(crate) Isa, pub(crate) &'a [&'a Packed]);
 
 impl CustomOp1 for Linear<'_> {
     fn name(&self) -> &'static str {
         "linear"
     }
     fn cpu_fwd(&self, storage: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
-        let x = floats(storage, layout)?;
-        let out = linear::linear(self.0, x, self.1.k, self.1.matrix(), self.1.n_out);
-        Ok((CpuStorage::F32(out), (x.len() / self.1.k, self.1.n_out).into()))
+        let (n_rows, k) = layout.shape().dims2()?;
+        let x = Activations::new(self.0, floats(storage, layout)?, k, self.1);
+        let width: usize = self.1.iter().map(|w| w.n_out).sum();
+        Ok((CpuStorage::F32(linear::linear(self.0, &x, self.1)), (n_rows, width).into()))
+    }
+}
+
+/// `x: [n_rows, k]` → `silu(gate x) · up x`, `[n_rows, d_ff]`.
+pub(crate) struct Gated<'a>(pub(crate) Isa, pub(crate) &'a Packed, pub(crate) &'a Packed);
+
+impl CustomOp1 for Gated<'_> {
+    fn name(&self) -> &'static str {
+        "gated"
+    }
+    fn cpu_fwd(&self, storage: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
+        let Self(isa, gate, up) = *self;
+        let (n_rows, k) = layout.shape().dims2()?;
+        let x = Activations::new(isa, floats(storage, layout)?, k, &[gate, up]);
+        Ok((CpuStorage::F32(linear::gated(isa, &x, gate, up)), (n_rows, gate.n_out).into()))
     }
 }
 
@@ -47,26 +64,6 @@ impl CustomOp1 for RmsNorm<'_> {
     }
 }
 
-/// Gate and up, `[n_rows, d_ff]` each.
-pub(crate) struct SwiGlu(pub(crate) Isa);
-
-impl CustomOp2 for SwiGlu {
-    fn name(&self) -> &'static str {
-        "swiglu"
-    }
-    fn cpu_fwd(
-        &self,
-        gate: &CpuStorage,
-        gl: &Layout,
-        up: &CpuStorage,
-        ul: &Layout,
-    ) -> Result<(CpuStorage, Shape)> {
-        let mut out = floats(gate, gl)?.to_vec();
-        pointwise::swiglu(self.0, &mut out, floats(up, ul)?);
-        Ok((CpuStorage::F32(out), gl.shape().clone()))
-    }
-}
-
 /// Tokens of one sequence in a pass: rows `first_row ..` of the batch, positions `start ..`.
 pub(crate) struct SpanState<'a> {
     pub(crate) sequence: &'a mut Sequence,
@@ -78,7 +75,7 @@ pub(crate) struct SpanState<'a> {
 
 /// Attention of one layer: rotates positions, writes the cache, seals, attends.
 ///
-/// `q: [n_rows, n_heads * head_dim]`, `k`, `v: [n_rows, n_kv_heads * head_dim]` → like q.
+/// `[n_rows, (n_heads + 2 n_kv_heads) * head_dim]`, queries, keys and values side by side → `[n_rows, n_heads * head_dim]`.
 pub(crate) struct Attention<'a, 's> {
     pub(crate) isa: Isa,
     pub(crate) spec: &'a DecoderSpec,
@@ -89,26 +86,24 @@ pub(crate) struct Attention<'a, 's> {
     pub(crate) spans: &'a RefCell<Vec<SpanState<'s>>>,
 }
 
-/// Rows that share unpacked tiles: few enough that their states stay in cache, aligned so that they share a block.
+/// Rows that share unpacked tiles: few enough that their states stay in cache, aligned so that they share a tile.
 const ROWS_PER_TASK: usize = 16;
-const _: () = assert!(BLOCK % ROWS_PER_TASK == 0);
+const _: () = assert!(TILE % ROWS_PER_TASK == 0 && BLOCK % TILE == 0);
 
-impl CustomOp3 for Attention<'_, '_> {
+impl CustomOp1 for Attention<'_, '_> {
     fn name(&self) -> &'static str {
         "attention"
     }
-    fn cpu_fwd(
-        &self,
-        q: &CpuStorage,
-        ql: &Layout,
-        k: &CpuStorage,
-        kl: &Layout,
-        v: &CpuStorage,
-        vl: &Layout,
-    ) -> Result<(CpuStorage, Shape)> {
-        let (mut q, mut k) = (floats(q, ql)?.to_vec(), floats(k, kl)?.to_vec());
-        let mut v = floats(v, vl)?.to_vec();
-        let head_dim = self.spec.head_dim;
+    fn cpu_fwd(&self, storage: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
+        let DecoderSpec { n_heads, head_dim, .. } = *self.spec;
+        let (q_row, k_row, v_row) = (n_heads * head_dim, self.layout.k.row(), self.layout.v.row());
+        let (n_rows, width) = layout.shape().dims2()?;
+        let columns = |first: usize, n: usize, x: &[f32]| -> Vec<f32> {
+            x.chunks_exact(width).flat_map(|row| &row[first..first + n]).copied().collect()
+        };
+        let x = floats(storage, layout)?;
+        let mut q = columns(0, q_row, x);
+        let (mut k, mut v) = (columns(q_row, k_row, x), columns(q_row + k_row, v_row, x));
         let n_rot = self.spec.rope.n_rot;
         let tables: Vec<&[f32]> = self.rope.iter().map(Vec::as_slice).collect();
         pointwise::rope(&mut q, head_dim, n_rot, &tables);
@@ -122,25 +117,24 @@ impl CustomOp3 for Attention<'_, '_> {
         }
         let mut spans = self.spans.borrow_mut();
         for span in spans.iter_mut() {
-            let (k_row, v_row) = (self.layout.k.row(), self.layout.v.row());
             let rows = |row: usize| span.first_row * row..(span.first_row + span.n) * row;
-            span.sequence.write(self.layer, span.start, &k[rows(k_row)], &v[rows(v_row)]);
+            span.sequence.write(self.isa, self.layer, span.start, &k[rows(k_row)], &v[rows(v_row)]);
         }
         let mut out = self.attend(&q, &spans);
         if self.layout.v.bits().is_some() {
             pointwise::hadamard(self.isa, &mut out, head_dim);
         }
-        Ok((CpuStorage::F32(out), ql.shape().clone()))
+        Ok((CpuStorage::F32(out), (n_rows, q_row).into()))
     }
 }
 
 impl Attention<'_, '_> {
     /// Splits the rows of all spans over KV heads and aligned groups of rows, and attends to each.
     fn attend(&self, q: &[f32], spans: &[SpanState<'_>]) -> Vec<f32> {
-        let (n_kv_heads, head_dim) = (self.spec.n_kv_heads, self.spec.head_dim);
-        let group = self.spec.n_heads / n_kv_heads;
-        let (row, part) = (self.spec.n_heads * head_dim, group * head_dim);
-        let (isa, layer) = (self.isa, self.layer);
+        let DecoderSpec { n_heads, n_kv_heads, head_dim, .. } = *self.spec;
+        let group = n_heads / n_kv_heads;
+        let (row, part) = (n_heads * head_dim, group * head_dim);
+        let rule = Rule { scale: 1.0 / (head_dim as f32).sqrt(), window: None, soft_cap: None, sinks: None };
         let mut tasks = Vec::new();
         for span in spans {
             let mut done = 0;
@@ -151,23 +145,18 @@ impl Attention<'_, '_> {
                 done += n;
             }
         }
-        let results: Vec<Vec<f32>> = tasks
-            .par_iter()
-            .map(|&(span, first_row, first, n_rows, head)| {
-                let mut queries = Vec::with_capacity(n_rows * part);
-                for r in first_row..first_row + n_rows {
-                    queries.extend_from_slice(&q[r * row + head * part..][..part]);
-                }
-                let scale = 1.0 / (head_dim as f32).sqrt();
-                let queries = Queries { q: &queries, first, n_rows, group, head_dim, scale };
-                let view = span.sequence.view(&span.sealed, layer, head, first / BLOCK);
-                attend(isa, &queries, &view)
-            })
-            .collect();
+        let (isa, layer) = (self.isa, self.layer);
+        let contexts = map(tasks.len(), |task| {
+            let (span, first_row, first, n_rows, head) = tasks[task];
+            let part_of = |r: usize| &q[r * row + head * part..][..part];
+            let q: Vec<f32> = (first_row..first_row + n_rows).flat_map(part_of).copied().collect();
+            let queries = Queries { q: &q, first, n_rows, group, head_dim, rule };
+            attend(isa, &queries, &span.sequence.view(&span.sealed, layer, head, first / BLOCK))
+        });
         let mut out = vec![0.0; q.len()];
-        for ((_, first_row, _, n_rows, head), result) in tasks.iter().zip(&results) {
-            for (r, context) in (*first_row..first_row + n_rows).zip(result.chunks_exact(part)) {
-                out[r * row + head * part..][..part].copy_from_slice(context);
+        for ((_, first_row, _, _, head), context) in tasks.iter().zip(&contexts) {
+            for (r, context) in context.chunks_exact(part).enumerate() {
+                out[(first_row + r) * row + head * part..][..part].copy_from_slice(context);
             }
         }
         out

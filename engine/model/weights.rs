@@ -1,103 +1,162 @@
-//! A model's tensors: matrices in a format that the kernels take, used in place where the file has it so.
+//! A model's tensors: matrices packed for the kernels at load, vectors and embedding rows in f32.
 
-use crate::gguf::{Gguf, TensorInfo, TensorType};
-use crate::kernels::linear::Matrix;
-use crate::quant::{BlockQ8_0, q8_0};
+use crate::gguf::{Gguf, TensorType};
+use crate::kernels::panel::{Format, Packed};
+use crate::quant::q8_0;
 use crate::{Error, Result};
 use candle_core::Device;
 use candle_core::quantized::{GgmlDType, QStorage, QTensor};
-use half::f16;
+use half::{bf16, f16};
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// A weight matrix `[n_out, k]`: a view into the file, or converted at load.
-#[derive(Clone)]
-pub(crate) struct Weights {
-    gguf: Arc<Gguf>,
-    name: String,
-    pub(crate) n_out: usize,
-    pub(crate) k: usize,
-    converted: Option<Arc<Converted>>,
+/// Packs a model's matrices one after another; the pages of the file that a packed one came from are given back, so that
+/// the weights are never in memory twice.
+pub(crate) struct Loader<'a> {
+    pub(crate) gguf: &'a Arc<Gguf>,
+    on_progress: &'a mut (dyn FnMut(u64, u64) + Send),
+    done: u64,
+    /// Tensors by what was made of them, for the log.
+    made: BTreeMap<String, usize>,
 }
 
-enum Converted {
-    F32(Vec<f32>),
-    Q8_0(Vec<BlockQ8_0>),
-}
+impl<'a> Loader<'a> {
+    /// `on_progress` is told of bytes of the file packed, and of all there are.
+    pub(crate) fn new(gguf: &'a Arc<Gguf>, on_progress: &'a mut (dyn FnMut(u64, u64) + Send)) -> Self {
+        Self { gguf, on_progress, done: 0, made: BTreeMap::new() }
+    }
 
-impl Weights {
     /// The matrix `name`, whose shape must be `[n_out, k]`.
-    pub(crate) fn load(gguf: &Arc<Gguf>, name: &str, n_out: usize, k: usize) -> Result<Self> {
+    ///
+    /// # Errors
+    /// It is missing, has another shape or a type for which there is no conversion; memory runs out.
+    pub(crate) fn matrix(&mut self, name: &str, n_out: usize, k: usize) -> Result<Packed> {
+        let gguf = self.gguf;
         let (info, bytes) = gguf.tensor(name)?;
         if info.shape != [n_out, k] {
             let found =
                 format!("tensor `{name}` has the shape {:?}, [{n_out}, {k}] was expected", info.shape);
             return Err(gguf.error(found));
         }
-        let aligned = match info.kind {
-            TensorType::F32 => bytemuck::try_cast_slice::<u8, f32>(bytes).is_ok(),
-            TensorType::F16 => bytemuck::try_cast_slice::<u8, f16>(bytes).is_ok(),
-            TensorType::Q8_0 => bytemuck::try_cast_slice::<u8, BlockQ8_0>(bytes).is_ok(),
-            _ => false,
+        let no_memory = |e: std::io::Error| {
+            Error::model(format!("{}: tensor `{name}` does not fit in memory: {e}", gguf.name)).with_source(e)
         };
-        let converted = if aligned { None } else { Some(Arc::new(convert(gguf, name, info, bytes)?)) };
-        Ok(Self { gguf: gguf.clone(), name: name.to_owned(), n_out, k, converted })
+        let (packed, made) = match Format::of(info.kind) {
+            Some(format) if k % format.block() == 0 => {
+                (Packed::pack(format, n_out, k, bytes).map_err(no_memory)?, info.kind.to_string())
+            }
+            _ => {
+                let floats = dequantize(gguf, name, info.kind, &[n_out, k], bytes)?;
+                let (format, packed) = convert(info.kind, n_out, k, &floats);
+                (packed.map_err(no_memory)?, format!("{} as {format}", info.kind))
+            }
+        };
+        let n_bytes = bytes.len() as u64;
+        gguf.release(bytes);
+        *self.made.entry(made).or_default() += 1;
+        self.done += n_bytes;
+        (self.on_progress)(self.done, gguf.bytes().len() as u64);
+        Ok(packed)
     }
 
-    /// The numbers, for a kernel.
-    pub(crate) fn matrix(&self) -> Matrix<'_> {
-        if let Some(converted) = &self.converted {
-            return match &**converted {
-                Converted::F32(w) => Matrix::F32(w),
-                Converted::Q8_0(w) => Matrix::Q8_0(w),
-            };
-        }
-        let (info, bytes) = self.gguf.tensor(&self.name).expect("the tensor was checked at load");
-        match info.kind {
-            TensorType::F32 => Matrix::F32(bytemuck::cast_slice(bytes)),
-            TensorType::F16 => Matrix::F16(bytemuck::cast_slice(bytes)),
-            _ => Matrix::Q8_0(bytemuck::cast_slice(bytes)),
-        }
+    /// Says what the matrices are.
+    pub(crate) fn log(&self) {
+        let made = self.made.iter().map(|(what, n)| format!("{n} × {what}")).collect::<Vec<_>>().join(", ");
+        tracing::info!("matrices: {made}");
     }
+}
 
-    /// Bytes that were allocated for it beside the file.
-    pub(crate) fn converted_bytes(&self) -> u64 {
-        self.converted.as_ref().map_or(0, |c| match &**c {
-            Converted::F32(w) => size_of_val(w.as_slice()) as u64,
-            Converted::Q8_0(w) => size_of_val(w.as_slice()) as u64,
+impl Format {
+    /// The format that tensors of a type are packed in as they are.
+    fn of(kind: TensorType) -> Option<Self> {
+        Some(match kind.0 {
+            0 => Self::F32,
+            1 => Self::F16,
+            2 => Self::Q4_0,
+            8 => Self::Q8_0,
+            12 => Self::Q4K,
+            13 => Self::Q5K,
+            14 => Self::Q6K,
+            30 => Self::Bf16,
+            _ => return None,
         })
     }
 }
 
-/// A vector of `n` floats (norms, factors); F32 or F16 in the file.
+/// A type that has no kernel of its own becomes Q8_0 (quantized ones lose nothing to speak of) or, where its rows are no
+/// multiple of 32 or its numbers are wider than 8 bits, F32.
+fn convert(kind: TensorType, n_out: usize, k: usize, floats: &[f32]) -> (&'static str, std::io::Result<Packed>) {
+    if !matches!(kind.0, 24..=28) && k % Format::Q8_0.block() == 0 {
+        return ("Q8_0", Packed::pack(Format::Q8_0, n_out, k, bytemuck::cast_slice(&q8_0(floats))));
+    }
+    ("F32", Packed::pack(Format::F32, n_out, k, bytemuck::cast_slice(floats)))
+}
+
+/// The table of token embeddings: rows are read from the file as they are needed.
+pub(crate) struct Embedding {
+    gguf: Arc<Gguf>,
+    name: &'static str,
+    /// Tokens that have a row.
+    pub(crate) n_vocab: usize,
+    d_model: usize,
+}
+
+impl Embedding {
+    /// The tensor `name`, `[n_vocab, d_model]`.
+    ///
+    /// # Errors
+    /// It is missing, has another shape or a type for which there is no conversion.
+    pub(crate) fn open(gguf: &Arc<Gguf>, name: &'static str, d_model: usize) -> Result<Self> {
+        let (info, _) = gguf.tensor(name)?;
+        let &[n_vocab, width] = info.shape.as_slice() else {
+            return Err(gguf.error(format!("tensor `{name}` has the shape {:?}, a matrix was expected", info.shape)));
+        };
+        if width != d_model || n_vocab == 0 {
+            let found = format!("tensor `{name}` has the shape [{n_vocab}, {width}], [_, {d_model}] was expected");
+            return Err(gguf.error(found));
+        }
+        let embedding = Self { gguf: gguf.clone(), name, n_vocab, d_model };
+        embedding.rows(&[0])?;
+        Ok(embedding)
+    }
+
+    /// Rows of tokens below `n_vocab`: `[ids, d_model]`.
+    ///
+    /// # Errors
+    /// As [`Embedding::open`], where that succeeded: none.
+    pub(crate) fn rows(&self, ids: &[u32]) -> Result<Vec<f32>> {
+        let (info, bytes) = self.gguf.tensor(self.name)?;
+        let row_bytes = bytes.len() / self.n_vocab;
+        let mut out = Vec::with_capacity(ids.len() * self.d_model);
+        for id in ids {
+            let row = &bytes[*id as usize * row_bytes..][..row_bytes];
+            out.extend(dequantize(&self.gguf, self.name, info.kind, &[self.d_model], row)?);
+        }
+        Ok(out)
+    }
+}
+
+/// A vector of `n` floats (norms, factors).
 pub(crate) fn vector(gguf: &Gguf, name: &str, n: usize) -> Result<Vec<f32>> {
     let (info, bytes) = gguf.tensor(name)?;
     if info.shape != [n] {
         return Err(gguf.error(format!("tensor `{name}` has the shape {:?}, [{n}] was expected", info.shape)));
     }
-    dequantize(gguf, name, info, bytes)
+    dequantize(gguf, name, info.kind, &[n], bytes)
 }
 
-/// A type that has no kernel of its own becomes Q8_0 (k-quants and the like lose nothing to speak of) or, where its rows
-/// are no multiple of 32 or its numbers are wider than 8 bits, F32.
-fn convert(gguf: &Gguf, name: &str, info: &TensorInfo, bytes: &[u8]) -> Result<Converted> {
-    let floats = dequantize(gguf, name, info, bytes)?;
-    let narrow = !matches!(info.kind.0, 0 | 1 | 24..=28 | 30);
-    let k = info.shape.last().copied().unwrap_or(0);
-    Ok(if narrow && k % 32 == 0 { Converted::Q8_0(q8_0(&floats)) } else { Converted::F32(floats) })
-}
-
-/// All numbers of a tensor in f32.
-fn dequantize(gguf: &Gguf, name: &str, info: &TensorInfo, bytes: &[u8]) -> Result<Vec<f32>> {
+/// All numbers of (a part of) a tensor in f32.
+fn dequantize(gguf: &Gguf, name: &str, kind: TensorType, shape: &[usize], bytes: &[u8]) -> Result<Vec<f32>> {
     let wrong = |e: candle_core::Error| {
-        Error::model(format!("{}: tensor `{name}` of type {} can't be converted: {e}", gguf.name, info.kind))
+        Error::model(format!("{}: tensor `{name}` of type {kind} can't be converted: {e}", gguf.name))
     };
     let four = |b: &[u8]| f32::from_le_bytes([b[0], b[1], b[2], b[3]]);
     let two = |b: &[u8]| u16::from_le_bytes([b[0], b[1]]);
-    let dtype = match info.kind.0 {
+    let dtype = match kind.0 {
         0 => return Ok(bytes.chunks_exact(4).map(four).collect()),
         1 => return Ok(bytes.chunks_exact(2).map(|b| f16::from_bits(two(b)).to_f32()).collect()),
-        30 => return Ok(bytes.chunks_exact(2).map(|b| half::bf16::from_bits(two(b)).to_f32()).collect()),
+        30 => return Ok(bytes.chunks_exact(2).map(|b| bf16::from_bits(two(b)).to_f32()).collect()),
         2 => GgmlDType::Q4_0,
         3 => GgmlDType::Q4_1,
         6 => GgmlDType::Q5_0,
@@ -109,12 +168,12 @@ fn dequantize(gguf: &Gguf, name: &str, info: &TensorInfo, bytes: &[u8]) -> Resul
         13 => GgmlDType::Q5K,
         14 => GgmlDType::Q6K,
         _ => {
-            let found = format!("tensor `{name}` is of type {}, for which there is no conversion", info.kind);
+            let found = format!("tensor `{name}` is of type {kind}, for which there is no conversion");
             return Err(gguf.error(format!("{found}; convert the model to Q8_0, F16 or a k-quant")));
         }
     };
     let storage = QStorage::from_data(Cow::Borrowed(bytes), &Device::Cpu, dtype).map_err(wrong)?;
-    let tensor = QTensor::new(storage, info.shape.clone()).map_err(wrong)?;
+    let tensor = QTensor::new(storage, shape).map_err(wrong)?;
     let floats = tensor.dequantize(&Device::Cpu).and_then(|t| t.flatten_all()).map_err(wrong)?;
     floats.to_vec1().map_err(wrong)
 }

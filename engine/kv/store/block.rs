@@ -1,9 +1,10 @@
 //! A sealed block as a safetensors file: one tensor each for codes, scales and biases of a layer's K and V.
 //!
-//! Names as in the paper's appendix A: `L{layer}_B{block}_K.weights` (u32), `.scales`, `.biases` (f16), each
-//! `[n_heads, 256, ..]`; with an f16 cache one tensor `L{layer}_B{block}_K`. The metadata hold the block's address and
-//! a blake3 over names, types, shapes and data.
+//! Names as in the paper's appendix A: `L{layer}_B{block}_K.weights` (u32), `.scales`, `.biases` (f16), each in the order in
+//! which the kernels read it (see [`Packed`]); with an f16 cache one tensor `L{layer}_B{block}_K`. The metadata hold the
+//! block's address and a blake3 over names, types, sizes and data.
 
+use crate::kernels::LANES;
 use crate::kv::blocks::{LayerBlock, Packed, SealedBlock};
 use crate::kv::layout::{BLOCK, KvLayout, TensorLayout};
 use crate::kv::table::BlockHash;
@@ -12,15 +13,26 @@ use half::f16;
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 use std::collections::HashMap;
 
-/// The tensors of one K or V: suffix, type, last dimension, bytes.
-fn parts(packed: &Packed) -> Vec<(&'static str, Dtype, &[u8])> {
+/// The tensors of one K or V: suffix, type, shape, bytes.
+fn parts(packed: &Packed, layout: TensorLayout, keys: bool) -> Vec<(&'static str, Dtype, Vec<usize>, &[u8])> {
+    let TensorLayout { n_heads, dim, .. } = layout;
+    let by_token = |words: usize| match keys {
+        true => vec![n_heads, BLOCK / LANES, words, LANES],
+        false => vec![n_heads, BLOCK, words],
+    };
     match packed {
-        Packed::F16(rows) => vec![("", Dtype::F16, bytemuck::cast_slice(rows))],
-        Packed::Coded { codes, scales, biases, .. } => vec![
-            (".weights", Dtype::U32, bytemuck::cast_slice(codes)),
-            (".scales", Dtype::F16, bytemuck::cast_slice(scales)),
-            (".biases", Dtype::F16, bytemuck::cast_slice(biases)),
-        ],
+        Packed::F16(rows) => {
+            let shape = if keys { vec![BLOCK / LANES, n_heads, dim, LANES] } else { vec![BLOCK, n_heads, dim] };
+            vec![("", Dtype::F16, shape, bytemuck::cast_slice(rows))]
+        }
+        Packed::Coded { bits, codes, scales, biases } => {
+            let groups = vec![n_heads, layout.n_groups(), BLOCK];
+            vec![
+                (".weights", Dtype::U32, by_token(layout.words(*bits)), bytemuck::cast_slice(codes)),
+                (".scales", Dtype::F16, groups.clone(), bytemuck::cast_slice(scales)),
+                (".biases", Dtype::F16, groups, bytemuck::cast_slice(biases)),
+            ]
+        }
     }
 }
 
@@ -35,9 +47,7 @@ pub(crate) fn encode(
     let mut tensors = Vec::new();
     for (l, (layer, shape)) in block.layers.iter().zip(&layout.layers).enumerate() {
         for (name, packed, shape) in [("K", &layer.k, shape.k), ("V", &layer.v, shape.v)] {
-            for (suffix, dtype, bytes) in parts(packed) {
-                let n = bytes.len() / (dtype.bitsize() / 8);
-                let shape = vec![shape.n_heads, BLOCK, n / (shape.n_heads * BLOCK)];
+            for (suffix, dtype, shape, bytes) in parts(packed, shape, name == "K") {
                 let view = TensorView::new(dtype, shape, bytes).map_err(wrong)?;
                 tensors.push((format!("L{l}_B{index}_{name}{suffix}"), view));
             }

@@ -25,7 +25,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 /// Version of the folder's layout and of every format in it: part of a cache's identity.
-pub(crate) const STORE_VERSION: u32 = 1;
+pub(crate) const STORE_VERSION: u32 = 2;
 
 /// An opened cache folder.
 pub(crate) struct Store {

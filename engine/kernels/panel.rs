@@ -1,0 +1,414 @@
+//! Weights as the kernels read them: panels of 16 outputs, one to a lane, in the same bits that the file has.
+//!
+//! A panel holds the codes of its 16 rows for k = 0, 1, 2, …, then their scales. Codes come in *steps* of 32 k: for
+//! each quad of 4 k one vector of 16 words, word o holding output o's codes of that quad, one to a byte. Codes of
+//! fewer than 8 bits share these vectors:
+//!
+//! | bits | vectors of a step |
+//! |---|---|
+//! | 8 | 8: quad q |
+//! | 4 | 4: quad 2j in the low halves of the bytes, quad 2j + 1 in the high ones |
+//! | 5 | those 4, then 1 of fifth bits: quad q in bit q of the bytes |
+//! | 6 | those 4, then 2 of fifth and sixth bits: quad 4h + q in bits 2q and 2q + 1 of vector h |
+//!
+//! Floats are `[k, 16]`. Rows past the last output are zeros.
+
+use super::{LANES, Lanes, Words};
+use half::f16;
+
+/// A number format of weights that products are computed in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Format {
+    F32,
+    F16,
+    Bf16,
+    Q4_0,
+    Q8_0,
+    Q4K,
+    Q5K,
+    Q6K,
+}
+
+/// k of a step.
+pub(crate) const STEP: usize = 32;
+
+impl Format {
+    /// Bits of a weight, without scales.
+    const fn bits(self) -> usize {
+        match self {
+            Self::F32 => 32,
+            Self::F16 | Self::Bf16 => 16,
+            Self::Q8_0 => 8,
+            Self::Q6K => 6,
+            Self::Q5K => 5,
+            Self::Q4_0 | Self::Q4K => 4,
+        }
+    }
+
+    /// k that share scales, and the bytes of these for a panel.
+    const fn head(self) -> (usize, usize) {
+        match self {
+            Self::F32 | Self::F16 | Self::Bf16 => (1, 0),
+            Self::Q4_0 => (Q4_0::BLOCK, Q4_0::HEAD),
+            Self::Q8_0 => (Q8_0::BLOCK, Q8_0::HEAD),
+            Self::Q4K => (Q4K::BLOCK, Q4K::HEAD),
+            Self::Q5K => (Q5K::BLOCK, Q5K::HEAD),
+            Self::Q6K => (Q6K::BLOCK, Q6K::HEAD),
+        }
+    }
+
+    /// k of a block in the file.
+    pub(crate) const fn block(self) -> usize {
+        self.head().0
+    }
+
+    /// Bytes of a row in the file.
+    pub(crate) const fn row_bytes(self, k: usize) -> usize {
+        (k * self.bits() * LANES / 8 + k / self.block() * self.head().1) / LANES
+    }
+
+    /// Whether activations are quantized for it.
+    pub(crate) fn coded(self) -> bool {
+        !matches!(self, Self::F32 | Self::F16 | Self::Bf16)
+    }
+}
+
+/// A weight matrix `[n_out, k]` in panels.
+pub(crate) struct Packed {
+    pub(crate) format: Format,
+    pub(crate) n_out: usize,
+    pub(crate) k: usize,
+    bytes: memmap2::MmapMut,
+}
+
+impl Packed {
+    /// Packs rows as the file has them: `rows` is `n_out * format.row_bytes(k)` long, `k` a multiple of
+    /// `format.block()`. Each panel is packed by one task.
+    ///
+    /// # Errors
+    /// There is no memory for it.
+    pub(crate) fn pack(format: Format, n_out: usize, k: usize, rows: &[u8]) -> std::io::Result<Self> {
+        let row_bytes = format.row_bytes(k);
+        assert!(rows.len() == n_out * row_bytes && k % format.block() == 0, "rows are whole blocks");
+        let mut bytes = memmap2::MmapMut::map_anon(n_out.div_ceil(LANES) * panel_bytes(format, k))?;
+        #[cfg(target_os = "linux")]
+        let _ = bytes.advise(memmap2::Advice::HugePage); // a wish; pages of any size do
+        let panels = super::tasks::Shared::new(&mut bytes);
+        let size = panel_bytes(format, k);
+        super::tasks::for_ranges(n_out.div_ceil(LANES), 1, |range| {
+            for p in range {
+                // SAFETY: each panel is written by the one task whose range holds it.
+                let panel = unsafe { panels.part(p * size..(p + 1) * size) };
+                for (o, row) in rows[p * LANES * row_bytes..].chunks_exact(row_bytes).take(LANES).enumerate() {
+                    pack_row(format, row, o, k, panel);
+                }
+            }
+        });
+        Ok(Self { format, n_out, k, bytes })
+    }
+
+    /// Number of panels.
+    pub(crate) fn n_panels(&self) -> usize {
+        self.n_out.div_ceil(LANES)
+    }
+
+    /// Panel `p`: outputs `16 p ..`.
+    pub(crate) fn panel(&self, p: usize) -> &[u8] {
+        let size = panel_bytes(self.format, self.k);
+        &self.bytes[p * size..(p + 1) * size]
+    }
+}
+
+/// Bytes of the codes of a panel; its scales follow.
+pub(crate) const fn code_bytes(format: Format, k: usize) -> usize {
+    k * LANES * format.bits() / 8
+}
+
+/// Bytes of a panel: whole cache lines.
+const fn panel_bytes(format: Format, k: usize) -> usize {
+    let (block, head) = format.head();
+    (code_bytes(format, k) + k / block * head).next_multiple_of(64)
+}
+
+/// Puts one row of the file into lane `o` of a panel.
+fn pack_row(format: Format, row: &[u8], o: usize, k: usize, panel: &mut [u8]) {
+    if !format.coded() {
+        let size = format.bits() / 8;
+        for (i, x) in row.chunks_exact(size).enumerate() {
+            panel[(i * LANES + o) * size..][..size].copy_from_slice(x);
+        }
+        return;
+    }
+    let (block, head) = format.head();
+    let (codes_out, heads_out) = panel.split_at_mut(code_bytes(format, k));
+    let step_bytes = code_bytes(format, STEP);
+    let mut codes = [0u8; 256];
+    for (b, bytes) in row.chunks_exact(format.row_bytes(block)).enumerate() {
+        let head_out = &mut heads_out[b * head..][..head];
+        match format {
+            Format::Q4_0 => Q4_0::read(bytes, &mut codes, o, head_out),
+            Format::Q8_0 => Q8_0::read(bytes, &mut codes, o, head_out),
+            Format::Q4K => Q4K::read(bytes, &mut codes, o, head_out),
+            Format::Q5K => Q5K::read(bytes, &mut codes, o, head_out),
+            _ => Q6K::read(bytes, &mut codes, o, head_out),
+        }
+        let first = b * block / STEP;
+        for (s, codes) in codes[..block].chunks_exact(STEP).enumerate() {
+            pack_step(format.bits(), codes, o, &mut codes_out[(first + s) * step_bytes..][..step_bytes]);
+        }
+    }
+}
+
+/// Puts the 32 codes of a step into lane `o` of its vectors.
+fn pack_step(bits: usize, codes: &[u8], o: usize, out: &mut [u8]) {
+    let quad = |q: usize| u32::from_le_bytes([codes[4 * q], codes[4 * q + 1], codes[4 * q + 2], codes[4 * q + 3]]);
+    let mut put = |vector: usize, word: u32| {
+        out[(vector * LANES + o) * 4..][..4].copy_from_slice(&word.to_le_bytes());
+    };
+    if bits == 8 {
+        return (0..8).for_each(|q| put(q, quad(q)));
+    }
+    let low = |q| quad(q) & 0x0f0f_0f0f;
+    let high = |q, mask| quad(q) >> 4 & mask;
+    (0..4).for_each(|j| put(j, low(2 * j) | low(2 * j + 1) << 4));
+    match bits {
+        5 => put(4, (0..8).fold(0, |word, q| word | high(q, 0x0101_0101) << q)),
+        6 => (0..2).for_each(|h| {
+            put(4 + h, (0..4).fold(0, |word, q| word | high(4 * h + q, 0x0303_0303) << (2 * q)));
+        }),
+        _ => {}
+    }
+}
+
+/// The 8 quads of a step as bytes.
+#[inline(always)]
+pub(crate) fn codes<L: Lanes, const BITS: usize>(step: &[u8]) -> [L::Words; 8] {
+    let vector = |i: usize| L::Words::load(step[i * 64..(i + 1) * 64].try_into().expect("64 bytes"));
+    if BITS == 8 {
+        return [0, 1, 2, 3, 4, 5, 6, 7].map(vector);
+    }
+    let nibbles = L::Words::splat(0x0f0f_0f0f);
+    let low = |j| vector(j).and(nibbles);
+    let high = |j| vector(j).shr(4).and(nibbles);
+    let mut codes = [low(0), high(0), low(1), high(1), low(2), high(2), low(3), high(3)];
+    if BITS == 5 {
+        let fifths = vector(4);
+        for (q, code) in codes.iter_mut().enumerate() {
+            let bit = fifths.shr(q as u32).and(L::Words::splat(0x0101_0101));
+            *code = code.or(bit.shl(4));
+        }
+    }
+    if BITS == 6 {
+        for (q, code) in codes.iter_mut().enumerate() {
+            let two = vector(4 + q / 4).shr(2 * (q as u32 % 4)).and(L::Words::splat(0x0303_0303));
+            *code = code.or(two.shl(4));
+        }
+    }
+    codes
+}
+
+/// The scales of one step, one output to a lane: a weight is `scale * (code - OFFSET) - min`.
+pub(crate) struct Scales<L> {
+    /// Of the first 16 k.
+    pub(crate) first: L,
+    /// Of the last 16 k; equal to the first unless the scheme says [`Scheme::HALVES`].
+    pub(crate) last: L,
+    /// `-min`; zero unless the scheme says [`Scheme::MIN`].
+    pub(crate) bias: L,
+}
+
+/// How codes and scales of a quantized format lie, in ggml's blocks and in ours.
+pub(crate) trait Scheme {
+    /// Bits of a code.
+    const BITS: usize;
+    /// k of a block.
+    const BLOCK: usize;
+    /// Bytes of a block's scales for 16 outputs.
+    const HEAD: usize;
+    /// What a code of zero stands for, negated.
+    const OFFSET: i32;
+    /// Whether the halves of a step have scales of their own.
+    const HALVES: bool = false;
+    /// Whether there is a minimum beside the scale.
+    const MIN: bool = false;
+
+    /// Reads one block of the file: codes in order of k, and scales into lane `o` of a head.
+    fn read(block: &[u8], codes: &mut [u8; 256], o: usize, head: &mut [u8]);
+
+    /// Scales of step `s` of a block.
+    fn scales<L: Lanes>(head: &[u8], s: usize) -> Scales<L>;
+}
+
+pub(crate) struct Q4_0;
+pub(crate) struct Q8_0;
+pub(crate) struct Q4K;
+pub(crate) struct Q5K;
+pub(crate) struct Q6K;
+
+/// Sixteen halves from byte `at` of a head on.
+#[inline(always)]
+fn halves<L: Lanes>(head: &[u8], at: usize) -> L {
+    L::load_f16(bytemuck::from_bytes::<[f16; LANES]>(&head[at..at + 2 * LANES]))
+}
+
+#[inline(always)]
+fn plain<L: Lanes>(head: &[u8]) -> Scales<L> {
+    let first = halves::<L>(head, 0);
+    Scales { first, last: first, bias: L::splat(0.0) }
+}
+
+fn put_half(head: &mut [u8], o: usize, bytes: &[u8]) {
+    head[2 * o..2 * o + 2].copy_from_slice(&bytes[..2]);
+}
+
+impl Scheme for Q4_0 {
+    const BITS: usize = 4;
+    const BLOCK: usize = 32;
+    const HEAD: usize = 2 * LANES;
+    const OFFSET: i32 = 8;
+
+    fn read(block: &[u8], codes: &mut [u8; 256], o: usize, head: &mut [u8]) {
+        put_half(head, o, block);
+        for (i, byte) in block[2..18].iter().enumerate() {
+            (codes[i], codes[16 + i]) = (byte & 15, byte >> 4);
+        }
+    }
+    #[inline(always)]
+    fn scales<L: Lanes>(head: &[u8], _: usize) -> Scales<L> {
+        plain(head)
+    }
+}
+
+impl Scheme for Q8_0 {
+    const BITS: usize = 8;
+    const BLOCK: usize = 32;
+    const HEAD: usize = 2 * LANES;
+    const OFFSET: i32 = 128;
+
+    fn read(block: &[u8], codes: &mut [u8; 256], o: usize, head: &mut [u8]) {
+        put_half(head, o, block);
+        codes.iter_mut().zip(&block[2..34]).for_each(|(code, byte)| *code = byte ^ 0x80);
+    }
+    #[inline(always)]
+    fn scales<L: Lanes>(head: &[u8], _: usize) -> Scales<L> {
+        plain(head)
+    }
+}
+
+/// A head of Q4_K and Q5_K: three words a lane (the low 4 bits of the 8 scales; of the 8 minima; the high 2 bits of
+/// the scales, then of the minima), then the blocks' scales and minima as halves.
+const K_WORDS: usize = 3 * 4 * LANES;
+
+fn read_k(block: &[u8], o: usize, head: &mut [u8]) {
+    // ggml packs eight 6-bit scales and minima into 12 bytes, the last four of each in spare bits of the first.
+    let packed = &block[4..16];
+    let pair = |j: usize| match j {
+        0..4 => (packed[j] & 63, packed[j + 4] & 63),
+        _ => (
+            packed[j + 4] & 15 | packed[j - 4] >> 6 << 4,
+            packed[j + 4] >> 4 | packed[j] >> 6 << 4,
+        ),
+    };
+    let mut words = [0u32; 3];
+    for j in 0..8 {
+        let (scale, min) = pair(j);
+        words[0] |= u32::from(scale & 15) << (4 * j);
+        words[1] |= u32::from(min & 15) << (4 * j);
+        words[2] |= u32::from(scale >> 4) << (2 * j) | u32::from(min >> 4) << (16 + 2 * j);
+    }
+    for (i, word) in words.into_iter().enumerate() {
+        head[(i * LANES + o) * 4..][..4].copy_from_slice(&word.to_le_bytes());
+    }
+    put_half(&mut head[K_WORDS..], o, block);
+    put_half(&mut head[K_WORDS + 2 * LANES..], o, &block[2..]);
+}
+
+#[inline(always)]
+fn scales_k<L: Lanes>(head: &[u8], s: usize) -> Scales<L> {
+    let word = |i: usize| L::Words::load(head[i * 64..(i + 1) * 64].try_into().expect("64 bytes"));
+    let (four, two, s) = (L::Words::splat(15), L::Words::splat(3), s as u32);
+    let six = |low: L::Words, high: u32| {
+        let low = low.shr(4 * s).and(four);
+        L::from_words(low.or(word(2).shr(high + 2 * s).and(two).shl(4)))
+    };
+    let first = halves::<L>(head, K_WORDS).mul(six(word(0), 0));
+    let min = halves::<L>(head, K_WORDS + 2 * LANES).mul(six(word(1), 16));
+    Scales { first, last: first, bias: L::splat(0.0).sub(min) }
+}
+
+impl Scheme for Q4K {
+    const BITS: usize = 4;
+    const BLOCK: usize = 256;
+    const HEAD: usize = K_WORDS + 4 * LANES;
+    const OFFSET: i32 = 0;
+    const MIN: bool = true;
+
+    fn read(block: &[u8], codes: &mut [u8; 256], o: usize, head: &mut [u8]) {
+        read_k(block, o, head);
+        for (codes, bytes) in codes.chunks_exact_mut(64).zip(block[16..144].chunks_exact(32)) {
+            let (low, high) = codes.split_at_mut(32);
+            for ((low, high), byte) in low.iter_mut().zip(high).zip(bytes) {
+                (*low, *high) = (byte & 15, byte >> 4);
+            }
+        }
+    }
+    #[inline(always)]
+    fn scales<L: Lanes>(head: &[u8], s: usize) -> Scales<L> {
+        scales_k(head, s)
+    }
+}
+
+impl Scheme for Q5K {
+    const BITS: usize = 5;
+    const BLOCK: usize = 256;
+    const HEAD: usize = K_WORDS + 4 * LANES;
+    const OFFSET: i32 = 0;
+    const MIN: bool = true;
+
+    fn read(block: &[u8], codes: &mut [u8; 256], o: usize, head: &mut [u8]) {
+        read_k(block, o, head);
+        let fifths = &block[16..48];
+        for (j, (codes, bytes)) in codes.chunks_exact_mut(64).zip(block[48..176].chunks_exact(32)).enumerate() {
+            let (low, high) = codes.split_at_mut(32);
+            for (i, (byte, fifth)) in bytes.iter().zip(fifths).enumerate() {
+                low[i] = byte & 15 | (fifth >> (2 * j) & 1) << 4;
+                high[i] = byte >> 4 | (fifth >> (2 * j + 1) & 1) << 4;
+            }
+        }
+    }
+    #[inline(always)]
+    fn scales<L: Lanes>(head: &[u8], s: usize) -> Scales<L> {
+        scales_k(head, s)
+    }
+}
+
+impl Scheme for Q6K {
+    const BITS: usize = 6;
+    const BLOCK: usize = 256;
+    /// Sixteen signed bytes for each of 16 scales, then the blocks' own as halves.
+    const HEAD: usize = 16 * LANES + 2 * LANES;
+    const OFFSET: i32 = 32;
+    const HALVES: bool = true;
+
+    fn read(block: &[u8], codes: &mut [u8; 256], o: usize, head: &mut [u8]) {
+        for (i, scale) in block[192..208].iter().enumerate() {
+            head[i * LANES + o] = *scale;
+        }
+        put_half(&mut head[16 * LANES..], o, &block[208..]);
+        for (h, codes) in codes.chunks_exact_mut(128).enumerate() {
+            let (low, high) = (&block[64 * h..64 * h + 64], &block[128 + 32 * h..128 + 32 * h + 32]);
+            for i in 0..32 {
+                codes[i] = low[i] & 15 | (high[i] & 3) << 4;
+                codes[32 + i] = low[32 + i] & 15 | (high[i] >> 2 & 3) << 4;
+                codes[64 + i] = low[i] >> 4 | (high[i] >> 4 & 3) << 4;
+                codes[96 + i] = low[32 + i] >> 4 | (high[i] >> 6) << 4;
+            }
+        }
+    }
+    #[inline(always)]
+    fn scales<L: Lanes>(head: &[u8], s: usize) -> Scales<L> {
+        let d = halves::<L>(head, 16 * LANES);
+        let scale = |i: usize| d.mul(L::load_i8(bytemuck::from_bytes::<[i8; LANES]>(&head[i * LANES..][..LANES])));
+        Scales { first: scale(2 * s), last: scale(2 * s + 1), bias: L::splat(0.0) }
+    }
+}
