@@ -196,7 +196,10 @@ impl HalfKeys<'_> {
     #[inline(always)]
     #[allow(clippy::needless_range_loop)] // i indexes queries and sums
     fn some<L: Lanes, const M: usize>(&self, m: usize, n_tokens: usize, scores: &mut [[f32; TILE]; TOGETHER]) -> usize {
-        let rows: [&[f32]; M] = std::array::from_fn(|i| &self.q[(m + i) * self.head_dim..][..self.head_dim]);
+        let mut rows: [&[f32]; M] = [&[]; M];
+        for i in 0..M {
+            rows[i] = &self.q[(m + i) * self.head_dim..][..self.head_dim];
+        }
         for v in 0..n_tokens.div_ceil(LANES) {
             let vectors = &self.vectors[v * self.stride..][..self.head_dim * LANES];
             let mut sums = [L::splat(0.0); M];
@@ -281,8 +284,10 @@ impl CodedQueries {
                 let scale = L::load_f16(lanes(&k.scales[at..at + LANES]));
                 let bias = L::load_f16(lanes(&k.biases[at..at + LANES]));
                 for digit in &self.digits {
-                    let rows: [&[i8]; M] =
-                        std::array::from_fn(|i| &digit.codes[(query + m + i) * dim + g * GROUP..][..width]);
+                    let mut rows: [&[i8]; M] = [&[]; M];
+                    for i in 0..M {
+                        rows[i] = &digit.codes[(query + m + i) * dim + g * GROUP..][..width];
+                    }
                     let mut dots = [L::Words::splat(0); M];
                     for (j, vector) in words.chunks_exact(64).enumerate() {
                         let vector = L::Words::load(vector.try_into().expect("64 bytes"));
@@ -358,10 +363,6 @@ fn soften<L: Lanes>(
         return;
     }
     let whole = seen == (0, TILE);
-    let keep = |x: L, v: usize, other: f32| {
-        let lane = |token: usize| token.saturating_sub(v * LANES).min(LANES);
-        if whole { x } else { x.keep(lane(seen.0), lane(seen.1), other) }
-    };
     let mut largest = L::splat(f32::NEG_INFINITY);
     let mut p: [L; N] = [largest; N];
     for (v, p) in p.iter_mut().enumerate() {
@@ -371,7 +372,7 @@ fn soften<L: Lanes>(
             let e = score.mul(L::splat(2.0 / cap)).exp();
             score = L::splat(-2.0).div(e.add(L::splat(1.0))).add(L::splat(1.0)).mul(L::splat(cap));
         }
-        *p = keep(score, v, f32::NEG_INFINITY);
+        *p = if whole { score } else { keep(score, v, seen, f32::NEG_INFINITY) };
         largest = largest.max(*p);
     }
     let largest = largest.largest();
@@ -379,7 +380,8 @@ fn soften<L: Lanes>(
     let mut rescale = [0.0; LANES];
     L::splat(running.max - max).exp().store(&mut rescale);
     for (v, p) in p.iter_mut().enumerate() {
-        *p = keep(p.sub(L::splat(max)).exp(), v, 0.0);
+        let weight = p.sub(L::splat(max)).exp();
+        *p = if whole { weight } else { keep(weight, v, seen, 0.0) };
     }
     let sum = p[0].add(p[1]).add(p[2].add(p[3])).sum();
     *running = Running { max, sum: running.sum * rescale[0] + sum };
@@ -404,6 +406,14 @@ fn soften<L: Lanes>(
             }
         }
     }
+}
+
+/// Vector `v` of a tile's tokens with those not seen replaced.
+#[inline(always)]
+fn keep<L: Lanes>(x: L, v: usize, seen: (usize, usize), other: f32) -> L {
+    let from = seen.0.saturating_sub(v * LANES).min(LANES);
+    let to = seen.1.saturating_sub(v * LANES).min(LANES);
+    x.keep(from, to, other)
 }
 
 /// Rescales what stands in `out: [n, head_dim]` and adds the tile's values, token by token.
@@ -452,9 +462,10 @@ impl Piece<'_> {
     fn add<L: Lanes, const M: usize, const C: usize>(&mut self) {
         let Self { weights, m, n_tokens, values, head_dim, column, .. } = *self;
         let group = column / GROUP;
-        let tokens: [&[f32; TILE]; M] = std::array::from_fn(|i| &weights.tokens[group][m + i]);
+        let mut tokens = [&[0.0; TILE]; M];
         let mut sums = [[L::splat(0.0); C]; M];
         for i in 0..M {
+            tokens[i] = &weights.tokens[group][m + i];
             let (rescale, bias) = (weights.rescale[m + i], weights.bias[group][m + i]);
             for c in 0..C {
                 let so_far = L::load(lanes(&self.out[i * head_dim + column + c * LANES..][..LANES]));
@@ -463,11 +474,14 @@ impl Piece<'_> {
         }
         for (t, row) in values.chunks_exact(head_dim).take(n_tokens.min(TILE)).enumerate() {
             let row = &row[column..column + C * LANES];
-            let row: [L; C] = std::array::from_fn(|c| L::load(lanes(&row[c * LANES..][..LANES])));
+            let mut vectors = [L::splat(0.0); C];
+            for c in 0..C {
+                vectors[c] = L::load(lanes(&row[c * LANES..][..LANES]));
+            }
             for i in 0..M {
                 let weight = L::splat(tokens[i][t]);
                 for c in 0..C {
-                    sums[i][c] = row[c].fma(weight, sums[i][c]);
+                    sums[i][c] = vectors[c].fma(weight, sums[i][c]);
                 }
             }
         }

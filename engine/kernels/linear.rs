@@ -177,10 +177,12 @@ trait Tile {
 #[inline(always)]
 fn rows<L: Lanes>(out: &mut [f32], tile: &mut impl Tile) {
     #[inline(always)]
+    #[allow(clippy::needless_range_loop)] // r indexes two things
     fn some<L: Lanes, const R: usize>(out: &mut [f32], at: &mut usize, tile: &mut impl Tile) {
         while *at + R <= out.len() / LANES {
-            for (r, sums) in tile.tile::<L, R>(*at).into_iter().enumerate() {
-                sums.store(lanes_mut(&mut out[(*at + r) * LANES..][..LANES]));
+            let sums = tile.tile::<L, R>(*at);
+            for r in 0..R {
+                sums[r].store(lanes_mut(&mut out[(*at + r) * LANES..][..LANES]));
             }
             *at += R;
         }
@@ -219,9 +221,12 @@ impl<S: Scheme> Tile for Codes<'_, S> {
         let Self { x, k, codes: panel, heads, .. } = *self;
         let step_bytes = S::BITS * STEP * LANES / 8;
         let steps = S::BLOCK / STEP;
-        let rows: [&[i8]; R] = std::array::from_fn(|r| &x.codes[(first + r) * k..][..k]);
-        let scales: [&[f32]; R] = std::array::from_fn(|r| &x.scales[(first + r) * k / STEP..][..k / STEP]);
-        let sums: [&[i32]; R] = std::array::from_fn(|r| &x.sums[(first + r) * k / LANES..][..k / LANES]);
+        let (mut rows, mut scales, mut sums): ([&[i8]; R], [&[f32]; R], [&[i32]; R]) = ([&[]; R], [&[]; R], [&[]; R]);
+        for r in 0..R {
+            rows[r] = &x.codes[(first + r) * k..][..k];
+            scales[r] = &x.scales[(first + r) * k / STEP..][..k / STEP];
+            sums[r] = &x.sums[(first + r) * k / LANES..][..k / LANES];
+        }
         let mut out = [L::splat(0.0); R];
         for (s, step) in panel.chunks_exact(step_bytes).enumerate() {
             let weights = S::scales::<L>(&heads[s / steps * S::HEAD..][..S::HEAD], s % steps);
@@ -232,19 +237,24 @@ impl<S: Scheme> Tile for Codes<'_, S> {
                 _ => codes::<L, 8>(step),
             };
             let mut products = [L::splat(0.0); R];
-            for (half, scale) in [weights.first, weights.last].into_iter().enumerate().take(1 + usize::from(S::HALVES)) {
-                let (from, to) = if S::HALVES { (4 * half, 4 * half + 4) } else { (0, 8) };
-                let mut dots: [L::Words; R] = std::array::from_fn(|r| {
-                    let sum = if S::HALVES { sums[r][2 * s + half] } else { sums[r][2 * s] + sums[r][2 * s + 1] };
-                    L::Words::splat(-S::OFFSET * sum)
-                });
-                for q in from..to {
+            let n_halves = if S::HALVES { 2 } else { 1 };
+            for half in 0..n_halves {
+                let mut dots = [L::Words::splat(0); R];
+                for r in 0..R {
+                    if S::OFFSET != 0 {
+                        let all = || sums[r][2 * s] + sums[r][2 * s + 1];
+                        let sum = if S::HALVES { sums[r][2 * s + half] } else { all() };
+                        dots[r] = L::Words::splat(-S::OFFSET * sum);
+                    }
+                }
+                for q in 8 / n_halves * half..8 / n_halves * (half + 1) {
                     for r in 0..R {
                         // SAFETY: `s` is a step of the row (`k / 32` of them) and `q` a quad of 4 in it.
                         let x = unsafe { rows[r].as_ptr().add(s * STEP + 4 * q).cast::<i32>().read_unaligned() };
                         dots[r] = if S::BITS == 8 { dots[r].dot_wide(quads[q], x) } else { dots[r].dot(quads[q], x) };
                     }
                 }
+                let scale = if half == 0 { weights.first } else { weights.last };
                 for r in 0..R {
                     let dot = L::from_words(dots[r]);
                     products[r] = if half == 0 { dot.mul(scale) } else { dot.fma(scale, products[r]) };
@@ -272,9 +282,13 @@ macro_rules! float_tile {
 
         impl Tile for $name<'_> {
             #[inline(always)]
+            #[allow(clippy::needless_range_loop)] // r indexes two things
             fn tile<L: Lanes, const R: usize>(&mut self, first: usize) -> [L; R] {
                 let k = self.x.k;
-                let rows: [&[f32]; R] = std::array::from_fn(|r| &self.x.floats[(first + r) * k..][..k]);
+                let mut rows: [&[f32]; R] = [&[]; R];
+                for r in 0..R {
+                    rows[r] = &self.x.floats[(first + r) * k..][..k];
+                }
                 let mut out = [L::splat(0.0); R];
                 for (i, weights) in self.panel.chunks_exact(LANES).take(k).enumerate() {
                     let weights = L::$load(lanes(weights));

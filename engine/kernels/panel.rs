@@ -180,31 +180,43 @@ fn pack_step(bits: usize, codes: &[u8], o: usize, out: &mut [u8]) {
     }
 }
 
+// The functions below run inside of kernels. Closures there would be compiled without the kernel's instruction set, and
+// called instead of inlined: loops and `#[inline(always)]` functions stand in their place.
+
 /// The 8 quads of a step as bytes.
 #[inline(always)]
+#[allow(clippy::needless_range_loop)] // q says more than an iterator
 pub(crate) fn codes<L: Lanes, const BITS: usize>(step: &[u8]) -> [L::Words; 8] {
-    let vector = |i: usize| L::Words::load(step[i * 64..(i + 1) * 64].try_into().expect("64 bytes"));
+    let mut codes = [L::Words::splat(0); 8];
     if BITS == 8 {
-        return [0, 1, 2, 3, 4, 5, 6, 7].map(vector);
+        for q in 0..8 {
+            codes[q] = vector::<L>(step, q);
+        }
+        return codes;
     }
     let nibbles = L::Words::splat(0x0f0f_0f0f);
-    let low = |j| vector(j).and(nibbles);
-    let high = |j| vector(j).shr(4).and(nibbles);
-    let mut codes = [low(0), high(0), low(1), high(1), low(2), high(2), low(3), high(3)];
-    if BITS == 5 {
-        let fifths = vector(4);
-        for (q, code) in codes.iter_mut().enumerate() {
-            let bit = fifths.shr(q as u32).and(L::Words::splat(0x0101_0101));
-            *code = code.or(bit.shl(4));
-        }
+    for j in 0..4 {
+        let pair = vector::<L>(step, j);
+        codes[2 * j] = pair.and(nibbles);
+        codes[2 * j + 1] = pair.shr(4).and(nibbles);
     }
-    if BITS == 6 {
-        for (q, code) in codes.iter_mut().enumerate() {
-            let two = vector(4 + q / 4).shr(2 * (q as u32 % 4)).and(L::Words::splat(0x0303_0303));
-            *code = code.or(two.shl(4));
+    for q in 0..8 {
+        if BITS == 5 {
+            let fifth = vector::<L>(step, 4).shr(q as u32).and(L::Words::splat(0x0101_0101));
+            codes[q] = codes[q].or(fifth.shl(4));
+        }
+        if BITS == 6 {
+            let two = vector::<L>(step, 4 + q / 4).shr(2 * (q as u32 % 4)).and(L::Words::splat(0x0303_0303));
+            codes[q] = codes[q].or(two.shl(4));
         }
     }
     codes
+}
+
+/// Vector `i` of some bytes.
+#[inline(always)]
+fn vector<L: Lanes>(bytes: &[u8], i: usize) -> L::Words {
+    L::Words::load(bytes[i * 64..(i + 1) * 64].try_into().expect("64 bytes"))
 }
 
 /// The scales of one step, one output to a lane: a weight is `scale * (code - OFFSET) - min`.
@@ -325,15 +337,18 @@ fn read_k(block: &[u8], o: usize, head: &mut [u8]) {
 
 #[inline(always)]
 fn scales_k<L: Lanes>(head: &[u8], s: usize) -> Scales<L> {
-    let word = |i: usize| L::Words::load(head[i * 64..(i + 1) * 64].try_into().expect("64 bytes"));
-    let (four, two, s) = (L::Words::splat(15), L::Words::splat(3), s as u32);
-    let six = |low: L::Words, high: u32| {
-        let low = low.shr(4 * s).and(four);
-        L::from_words(low.or(word(2).shr(high + 2 * s).and(two).shl(4)))
-    };
-    let first = halves::<L>(head, K_WORDS).mul(six(word(0), 0));
-    let min = halves::<L>(head, K_WORDS + 2 * LANES).mul(six(word(1), 16));
+    let s = s as u32;
+    let first = halves::<L>(head, K_WORDS).mul(six_bits::<L>(head, 0, 4 * s, 2 * s));
+    let min = halves::<L>(head, K_WORDS + 2 * LANES).mul(six_bits::<L>(head, 1, 4 * s, 16 + 2 * s));
     Scales { first, last: first, bias: L::splat(0.0).sub(min) }
+}
+
+/// Four bits of word `i` from bit `low` on, with two bits of word 2 from bit `high` on above them.
+#[inline(always)]
+fn six_bits<L: Lanes>(head: &[u8], i: usize, low: u32, high: u32) -> L {
+    let four = vector::<L>(head, i).shr(low).and(L::Words::splat(15));
+    let two = vector::<L>(head, 2).shr(high).and(L::Words::splat(3));
+    L::from_words(four.or(two.shl(4)))
 }
 
 impl Scheme for Q4K {
@@ -408,7 +423,13 @@ impl Scheme for Q6K {
     #[inline(always)]
     fn scales<L: Lanes>(head: &[u8], s: usize) -> Scales<L> {
         let d = halves::<L>(head, 16 * LANES);
-        let scale = |i: usize| d.mul(L::load_i8(bytemuck::from_bytes::<[i8; LANES]>(&head[i * LANES..][..LANES])));
-        Scales { first: scale(2 * s), last: scale(2 * s + 1), bias: L::splat(0.0) }
+        let (first, last) = (L::load_i8(bytes(head, 2 * s)), L::load_i8(bytes(head, 2 * s + 1)));
+        Scales { first: d.mul(first), last: d.mul(last), bias: L::splat(0.0) }
     }
+}
+
+/// Sixteen signed bytes.
+#[inline(always)]
+fn bytes(head: &[u8], i: usize) -> &[i8; LANES] {
+    bytemuck::from_bytes(&head[i * LANES..][..LANES])
 }
