@@ -37,7 +37,7 @@ pub(super) struct Bench {
 pub(super) struct Lab {
     engine: Engine,
     persistent: bool,
-    /// Milliseconds that opening it took.
+    /// Milliseconds that opening it and a first short turn took.
     pub(super) load_ms: f64,
 }
 
@@ -150,14 +150,18 @@ impl Bench {
         }
     }
 
-    /// Opens the engine; sessions are kept on disk where there is a cache folder.
-    pub(super) fn open(&self, cache_dir: Option<&Path>) -> anyhow::Result<Lab> {
+    /// Opens the engine and lets it touch all weights once; sessions are kept on disk where there is a cache folder.
+    pub(super) fn open(&mut self, cache_dir: Option<&Path>) -> anyhow::Result<Lab> {
         self.say("loading the model");
         let began = Instant::now();
         let engine = Engine::open(self.config(cache_dir).engine(), &mut |_, _| {})
             .with_context(|| format!("can't open the model {}", self.model))?;
-        let load_ms = began.elapsed().as_secs_f64() * 1e3;
-        Ok(Lab { engine, persistent: cache_dir.is_some(), load_ms })
+        let lab = Lab { engine, persistent: false, load_ms: 0.0 };
+        let agent = self.agent();
+        let text = self.text(&agent, 1)?;
+        lab.turn(&agent, Ask { text, n_tokens: 1, cold: true })?;
+        lab.forget(&agent);
+        Ok(Lab { persistent: cache_dir.is_some(), load_ms: began.elapsed().as_secs_f64() * 1e3, ..lab })
     }
 
     /// Tells a terminal what is going on.

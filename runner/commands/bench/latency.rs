@@ -62,7 +62,7 @@ impl Ttft {
                 agents.push((at, agent, hot));
             }
         }
-        let first_load_ms = lab.load_ms;
+        let mut loads = vec![lab.load_ms];
         drop(lab);
         let lab = bench.open(Some(folder.path()))?;
         for (at, mut agent, last) in agents {
@@ -73,18 +73,17 @@ impl Ttft {
             lengths[at].warm.push(warm);
             lengths[at].again.push(again);
         }
-        let rows = lengths.iter().map(ByState::row).collect();
+        loads.push(lab.load_ms);
+        let rows = lengths.iter().map(|turns| turns.row(&loads)).collect();
         let notes = vec![
             format!(
                 "Hot, warm and next are turns of {} new tokens: in the process that read the context, in a new engine on the same \
                  cache folder, and the turn after that.",
                 self.extend
             ),
-            format!(
-                "Loading the model took {first_load_ms:.0} ms, and {:.0} ms the second time; no other figure holds it. Warm files \
-                 were written by this process: they are in the page cache.",
-                lab.load_ms
-            ),
+            "Load: opening the model and a first short turn; no other figure holds it. Warm files were written by this process: \
+             they are in the page cache."
+                .to_owned(),
         ];
         Ok(Figures { rows, notes })
     }
@@ -103,7 +102,7 @@ fn said(lab: &Lab, agent: &mut Agent, ask: Ask) -> anyhow::Result<Timed> {
 }
 
 impl ByState {
-    fn row(&self) -> Row {
+    fn row(&self, loads: &[f64]) -> Row {
         let ttft = |turns: &[Timed]| median(&turns.iter().map(Timed::ttft_ms).collect::<Vec<_>>());
         let (reused, _) = counts(&self.warm);
         let (_, context) = counts(&self.cold);
@@ -117,6 +116,7 @@ impl ByState {
             ("cold_to_warm", Cell::Ratio(ttft(&self.cold) / ttft(&self.warm))),
             ("warm_reused", reused),
             ("warm_read", Cell::Bytes(read)),
+            ("load_ms", Cell::Measured(loads.to_vec())),
         ]
     }
 }
