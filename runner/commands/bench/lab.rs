@@ -96,6 +96,19 @@ impl Timed {
         self.usage.prefilled + self.usage.recomputed
     }
 
+    /// Tokens of the prompt.
+    pub(super) fn read(&self) -> usize {
+        self.usage.reused + self.computed()
+    }
+
+    /// Tokens of the reply as it stands.
+    fn said(&self) -> usize {
+        match &self.exchange.reply {
+            ReplyContent::Ids(ids) => ids.len(),
+            ReplyContent::Text(_) => 0,
+        }
+    }
+
     /// Prompt tokens computed a second.
     pub(super) fn prefill_rate(&self) -> f64 {
         self.computed() as f64 / self.ttft_ms() * 1e3
@@ -190,21 +203,26 @@ impl Bench {
 
     /// A text of `n` more tokens than the agent has read and said.
     pub(super) fn more(&mut self, agent: &Agent, timed: &Timed, n: usize) -> anyhow::Result<String> {
-        let read = timed.usage.reused + timed.computed();
-        let said = match &timed.exchange.reply {
-            ReplyContent::Ids(ids) => ids.len(),
-            ReplyContent::Text(_) => 0,
-        };
-        self.text(agent, read + said + n)
+        self.text(agent, timed.read() + timed.said() + n)
     }
 
-    /// An agent that has read and said about `depth` tokens, and the turn in which it did; it generated one of them.
+    /// An agent that has read and said `depth` tokens (or the few more that the chat template needs), and the turn in
+    /// which it did; it generated one of them.
     pub(super) fn primed(&mut self, lab: &Lab, depth: usize) -> anyhow::Result<(Agent, Timed)> {
-        let mut agent = self.agent();
-        let text = self.text(&agent, depth.saturating_sub(1))?;
-        let timed = lab.turn(&agent, Ask { text, n_tokens: 1, cold: true })?;
-        agent.remember(&timed);
-        Ok((agent, timed))
+        let mut tries = 0;
+        loop {
+            let mut agent = self.agent();
+            let text = self.text(&agent, depth.saturating_sub(1))?;
+            let timed = lab.turn(&agent, Ask { text, n_tokens: 1, cold: true })?;
+            tries += 1;
+            // Half a character is cut off a reply; the history would then end one token before a block's border, and a
+            // turn that goes back to it would read that block again.
+            if timed.said() == 1 || tries == 8 {
+                agent.remember(&timed);
+                return Ok((agent, timed));
+            }
+            lab.forget(&agent);
+        }
     }
 
     /// Shows what was found.

@@ -246,7 +246,7 @@ fn concurrent_row(state: State, alone: &Rounds, together: &Rounds) -> Row {
     };
     let (one, two) = (rates(alone), rates(together));
     let first = alone.first().and_then(|round| round.first());
-    let before = first.map_or(0, |turn| turn.usage.reused + turn.computed());
+    let before = first.map_or(0, Timed::read);
     let state = match state {
         State::Cold => "cold",
         State::Hot => "hot",

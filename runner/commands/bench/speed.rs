@@ -105,9 +105,8 @@ impl Decode {
                 turns.push(lab.turn(&agent, Ask { text, n_tokens: self.tokens, cold: false })?);
             }
             lab.forget(&agent);
-            let before = |turn: &Timed| turn.usage.reused + turn.computed();
             figures.rows.push(vec![
-                ("depth", Cell::Count(turns.first().map_or(0, before))),
+                ("depth", Cell::Count(turns.first().map_or(0, Timed::read))),
                 ("tokens", Cell::Count(turns.first().map_or(0, |turn| turn.usage.generated))),
                 ("tokens_per_s", measured(&turns, Timed::decode_rate)),
                 ("ms_per_token", measured(&turns, |turn| 1e3 / turn.decode_rate())),
