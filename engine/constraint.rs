@@ -64,6 +64,7 @@ mod tests {
             conversation: Conversation { next: "Choose.".to_owned(), ..Conversation::default() },
             sampling: Sampling { seed, temperature: 1.5, ..Sampling::default() },
             max_tokens: 40,
+            min_tokens: 0,
             stop: Vec::new(),
             constraint: Some(Constraint::OneOf(options.iter().map(|o| (*o).to_owned()).collect())),
             next_use: None,

@@ -130,6 +130,7 @@ fn request() -> Request {
         conversation: Conversation::default(),
         sampling: Sampling::default(),
         max_tokens: 1,
+        min_tokens: 0,
         stop: Vec::new(),
         constraint: None,
         next_use: None,

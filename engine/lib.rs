@@ -20,6 +20,7 @@
 //!         conversation: conversation.clone(),
 //!         sampling: Sampling::default(),
 //!         max_tokens: 8,
+//!         min_tokens: 0,
 //!         stop: vec!["\nRolf:".into()],
 //!         constraint: None,
 //!         next_use: None,

@@ -112,6 +112,9 @@ pub struct Request {
     pub sampling: Sampling,
     /// Stop after this many tokens.
     pub max_tokens: usize,
+    /// Before this many tokens no end-of-turn token can be sampled; stop strings still cut, and a constraint that is
+    /// fulfilled still ends the reply.
+    pub min_tokens: usize,
     /// The reply ends before the first token that overlaps one of these.
     pub stop: Vec<String>,
     /// What the reply must be, if that is not free.

@@ -109,6 +109,13 @@ impl ActiveTurn {
         let mut logits = Cow::Borrowed(logits);
         if let Some(constraint) = &self.request.constraint {
             constraint::mask(constraint, self.reply.bytes(), logits.to_mut(), tokenizer, eog)?;
+        } else if self.reply.ids().len() < self.request.min_tokens {
+            let logits = logits.to_mut();
+            for id in eog {
+                if let Some(logit) = logits.get_mut(*id as usize) {
+                    *logit = f32::NEG_INFINITY;
+                }
+            }
         }
         let id = sampler::choose(&logits, self.reply.ids(), &self.request.sampling)?;
         if eog.contains(&id) {
@@ -161,5 +168,45 @@ impl ActiveTurn {
         self.session.segments.push(segment);
         let stop = self.stop.unwrap_or(StopReason::Length);
         Completion { ids, text, stop, usage: self.usage.clone() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::fixtures::RandomModel;
+    use crate::*;
+
+    /// Tokens that a random model's reply of up to 60 took.
+    fn generated(engine: &Engine, seed: u64, min_tokens: usize) -> usize {
+        let mut turn = engine
+            .submit(Request {
+                session: SessionKey { run: "r".into(), agent: "a".into() },
+                parent: None,
+                retention: Retention::Ephemeral,
+                conversation: Conversation { next: "Go on.".into(), ..Conversation::default() },
+                sampling: Sampling { temperature: 4.0, seed, ..Sampling::default() },
+                max_tokens: 60,
+                min_tokens,
+                stop: Vec::new(),
+                constraint: None,
+                next_use: None,
+                cold: true,
+            })
+            .unwrap();
+        while let Some(event) = turn.blocking_next() {
+            if let Event::Done(done) = event {
+                return done.usage.generated;
+            }
+        }
+        panic!("the turn did not end");
+    }
+
+    #[test]
+    fn a_turn_does_not_end_before_min_tokens() {
+        let model = ModelSource::Bundled("tiny", RandomModel::tiny(1).bytes().leak());
+        let engine = Engine::open(EngineConfig::new(model), &mut |_, _| {}).unwrap();
+        let early = |min: usize| (0..12).filter(|seed| generated(&engine, *seed, min) < 50).count();
+        assert!(early(0) > 0, "no reply ended early: the test shows nothing");
+        assert_eq!(early(55), 0);
     }
 }

@@ -174,6 +174,7 @@ impl From<Request> for engine::Request {
             conversation: request.conversation.into(),
             sampling,
             max_tokens: request.max_tokens,
+            min_tokens: 0,
             stop: request.stop,
             constraint: None,
             next_use: request.next_use,

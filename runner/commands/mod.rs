@@ -1,5 +1,6 @@
 //! The commands of the program, one file each, and what they share: exit codes and the model argument.
 
+mod bench;
 mod cache;
 mod check;
 mod graph;
@@ -57,6 +58,7 @@ enum Command {
     Score(score::Args),
     Cache(cache::Args),
     Models(models::Args),
+    Bench(bench::Args),
 }
 
 /// Runs the program on the process's arguments.
@@ -71,6 +73,7 @@ pub fn main() -> ExitCode {
         Command::Score(args) => score::run(args),
         Command::Cache(args) => cache::run(args),
         Command::Models(args) => models::run(args),
+        Command::Bench(args) => bench::run(args),
     };
     let exit = result.unwrap_or_else(|error| {
         let drift = error.downcast_ref::<crate::transcript::Drift>();

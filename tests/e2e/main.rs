@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)] // a test fails by panicking
 
+mod bench;
 mod exact;
 mod faults;
 mod replays;

@@ -56,6 +56,8 @@ const MAY_NAME_ENGINE: &[&str] = &[
     "commands/cache.rs",
     "commands/models.rs",
     "commands/check.rs",
+    "commands/bench/lab.rs",
+    "commands/bench/model.rs",
 ];
 
 fn sources(folder: &Path) -> Vec<PathBuf> {

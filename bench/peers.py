@@ -1,0 +1,200 @@
+#!/usr/bin/env python3
+"""Measures greenroom beside llama.cpp on one model file, in turn, and prints medians of the ratios.
+
+    python3 bench/peers.py --llama llama.cpp/build/bin --greenroom target/release/greenroom --model MODEL.gguf --threads 2 --rounds 3
+
+Each round measures everything once on each side; the side that begins changes from round to round. A ratio is formed within its
+round, so that what slows down both (a busy machine, a hot one) cancels. Above 1 greenroom is faster. greenroom runs with a q4
+cache, llama.cpp with f16 and with q4_0. Needs nothing but Python's standard library; bench/peers.md says how to build llama.cpp.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+DEPTH, N_NEW, N_DECODED = 4096, 256, 64
+N_SEQUENCES, BATCH_DEPTH, N_BATCHED = 4, 512, 32
+N_CACHED, N_EXTENDED = 2000, 32
+KV = ("f16", "q4_0")
+
+Figures = dict[str, float]  # by the name of what was measured
+
+SPEEDS = (
+    "prefill 512, tokens/s",
+    f"prefill {N_NEW} at depth {DEPTH}, tokens/s",
+    "decode, tokens/s",
+    f"decode at depth {DEPTH}, tokens/s",
+    f"decode of {N_SEQUENCES} at depth {BATCH_DEPTH}, tokens/s",
+)
+TIMES = (f"{N_CACHED} cached + {N_EXTENDED} new tokens to the first, ms", "loading the model, ms")
+
+
+def run(*command: str | Path) -> str:
+    """Standard output of a program that must succeed."""
+    done = subprocess.run([str(word) for word in command], capture_output=True, text=True)
+    if done.returncode != 0:
+        sys.exit(f"{' '.join(map(str, command))} ended with {done.returncode}:\n{done.stderr[-2000:]}")
+    return done.stdout
+
+
+class Greenroom:
+    """This project's own measurements."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        self.program = args.greenroom
+        self.common = ["--model", args.model, "--threads", args.threads, "--kv", "q4", "--repeat", 1, "--json"]
+
+    def rows(self, what: str, **options: Any) -> list[dict[str, Any]]:
+        words = [word for name, value in options.items() for word in (f"--{name}", value)]
+        return json.loads(run(self.program, "bench", what, *self.common, *words))["rows"]
+
+    def measure(self) -> Figures:
+        def speed(row: dict[str, Any]) -> float:
+            return row["tokens_per_s"]["median"]
+
+        short = self.rows("prefill", tokens=512, depth=0)[0]
+        deep = self.rows("prefill", tokens=N_NEW, depth=DEPTH)[0]
+        decode, decode_deep = self.rows("decode", tokens=N_DECODED, depth=f"0,{DEPTH}")
+        batch = self.rows("batch", sequences=N_SEQUENCES, depth=BATCH_DEPTH, tokens=N_BATCHED)[0]
+        restored = self.rows("ttft", context=N_CACHED, extend=N_EXTENDED)[0]
+        assert restored["warm_reused"] >= N_CACHED, f"only {restored['warm_reused']} tokens were restored"
+        assert deep["depth"] >= DEPTH - 1, f"the history held {deep['depth']} tokens, not {DEPTH}"
+        speeds = map(speed, (short, deep, decode, decode_deep, batch))
+        times = (restored["warm_ms"]["median"], restored["load_ms"]["median"])
+        return dict(zip(SPEEDS, speeds, strict=True)) | dict(zip(TIMES, times, strict=True))
+
+
+class Llama:
+    """llama.cpp with one cache format."""
+
+    def __init__(self, args: argparse.Namespace, kv: str) -> None:
+        self.folder, self.model, self.threads, self.kv = args.llama, args.model, args.threads, kv
+        self.cache = ["-ctk", kv, "-ctv", kv]
+
+    def bench(self, n_prompt: int, n_decoded: int, depth: int) -> Iterator[float]:
+        """Tokens a second of reading a prompt and of generating, each after `depth` tokens."""
+        sizes = ["-p", n_prompt, "-n", n_decoded, "-d", depth]
+        flags = ["-m", self.model, "-t", self.threads, "-fa", 1, *self.cache, "-r", 1, "-o", "jsonl"]
+        for line in run(self.folder / "llama-bench", *flags, *sizes).splitlines():
+            yield json.loads(line)["avg_ts"]
+
+    def batched(self) -> float:
+        n_ctx = N_SEQUENCES * (BATCH_DEPTH + N_BATCHED) + 256
+        sizes = ["-npp", BATCH_DEPTH, "-ntg", N_BATCHED, "-npl", N_SEQUENCES, "-c", n_ctx]
+        flags = ["-m", self.model, "-t", self.threads, "-fa", "on", *self.cache, "--output-format", "jsonl"]
+        out = run(self.folder / "llama-batched-bench", *flags, *sizes)
+        return next(json.loads(line)["speed_tg"] for line in out.splitlines() if line.startswith("{"))
+
+    def measure(self) -> Figures:
+        short, decode = self.bench(512, N_DECODED, 0)
+        deep, decode_deep = self.bench(N_NEW, N_DECODED, DEPTH)
+        speeds = (short, deep, decode, decode_deep, self.batched())
+        return dict(zip(SPEEDS, speeds, strict=True)) | dict(zip(TIMES, self.restore(), strict=True))
+
+    def restore(self) -> tuple[float, float]:
+        """Milliseconds from a slot's file to the first token, and of starting the server."""
+        ids = random.Random(1).choices(range(32, 250), k=N_CACHED + N_EXTENDED)  # a byte each, in byte-level vocabularies
+        with tempfile.TemporaryDirectory() as folder:
+            with self.server(Path(folder)) as (ask, _):
+                ask("/completion", {"prompt": ids[:N_CACHED], "n_predict": 1, "id_slot": 0, "cache_prompt": True})
+                ask("/slots/0?action=save", {"filename": "slot.bin"})
+            with self.server(Path(folder)) as (ask, load_ms):
+                began = time.perf_counter()
+                ask("/slots/0?action=restore", {"filename": "slot.bin"})
+                answer = ask("/completion", {"prompt": ids, "n_predict": 1, "id_slot": 0, "cache_prompt": True})
+                first_ms = (time.perf_counter() - began) * 1e3
+        read = answer["timings"]["prompt_n"]
+        assert read <= N_EXTENDED + 1, f"llama-server read {read} tokens anew: the slot was not restored"
+        return first_ms, load_ms
+
+    @contextmanager
+    def server(self, folder: Path) -> Iterator[tuple[Callable[[str, dict[str, Any]], Any], float]]:
+        """A running server: how to ask it, and the milliseconds until it was ready."""
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        flags = ["-m", self.model, "-t", self.threads, "-fa", "on", *self.cache, "-c", 4096, "-np", 1, "--cache-ram", 0]
+        where = ["--host", "127.0.0.1", "--port", port, "--slot-save-path", f"{folder}/"]
+        began = time.perf_counter()
+        command = [str(word) for word in (self.folder / "llama-server", *flags, *where)]
+        with open(folder / "server.log", "ab") as log:
+            process = subprocess.Popen(command, stdout=log, stderr=log)
+
+        def ask(path: str, body: dict[str, Any] | None) -> Any:
+            data = None if body is None else json.dumps(body).encode()
+            headers = {"Content-Type": "application/json"}
+            request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", data, headers)
+            with urllib.request.urlopen(request, timeout=600) as answer:
+                return json.load(answer)
+
+        try:
+            while True:
+                if process.poll() is not None:
+                    sys.exit(f"llama-server ended:\n{(folder / 'server.log').read_text(errors='replace')[-2000:]}")
+                try:
+                    ask("/health", None)
+                    break
+                except (urllib.error.URLError, ConnectionError):
+                    time.sleep(0.01)
+            yield ask, (time.perf_counter() - began) * 1e3
+        finally:
+            process.terminate()
+            process.wait()
+
+
+def table(rounds: list[dict[str, Figures]]) -> Iterator[str]:
+    """Lines: each figure's medians on all sides, and the median, least and most of the ratios."""
+    head = f"{'':52}{'greenroom':>11}"
+    yield head + "".join(f"{'llama ' + kv:>13}{'ratio':>8}{'(least–most)':>15}" for kv in KV)
+    for name in (*SPEEDS, *TIMES):
+        ours = [figures["greenroom"][name] for figures in rounds]
+        line = f"{name:52}{statistics.median(ours):11.1f}"
+        for kv in KV:
+            theirs = [figures[kv][name] for figures in rounds]
+            pairs = zip(ours, theirs, strict=True)
+            ratios = [our / their if name in SPEEDS else their / our for our, their in pairs]
+            spread = f"({min(ratios):.2f}–{max(ratios):.2f})"
+            line += f"{statistics.median(theirs):13.1f}{statistics.median(ratios):8.2f}{spread:>15}"
+        yield line
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--llama", type=Path, required=True, metavar="DIR", help="folder of llama.cpp's programs")
+    parser.add_argument("--greenroom", type=Path, required=True, metavar="PROGRAM")
+    parser.add_argument("--model", type=Path, required=True, metavar="FILE.gguf")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures of all rounds there")
+    args = parser.parse_args()
+    sides = {"greenroom": Greenroom(args)} | {kv: Llama(args, kv) for kv in KV}
+    rounds: list[dict[str, Figures]] = []
+    for n in range(args.rounds):
+        order = list(sides) if n % 2 == 0 else list(reversed(sides))
+        figures: dict[str, Figures] = {}
+        for side in order:
+            print(f"round {n + 1} of {args.rounds}: {side}", file=sys.stderr, flush=True)
+            figures[side] = sides[side].measure()
+        rounds.append(figures)
+        if args.json:
+            args.json.write_text(json.dumps(rounds, indent=1) + "\n")
+    print(f"{args.model.name}, {args.threads} threads, {args.rounds} rounds; above 1 greenroom is faster")
+    print("\n".join(table(rounds)))
+
+
+if __name__ == "__main__":
+    main()

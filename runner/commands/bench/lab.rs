@@ -1,0 +1,360 @@
+//! What all measurements share: a model, an engine on it, agents whose prompts have known lengths, and timed turns.
+
+use super::Common;
+use super::model;
+use super::report::{Figures, machine};
+use crate::backend::{EmbeddedConfig, ModelFile, source};
+use crate::terminal::bytes;
+use anyhow::{Context as _, bail};
+use greenroom_engine::{
+    Completion, Conversation, Engine, Event, Exchange, KvFormat, ModelInfo, Prompter, ReplyContent, Request,
+    Retention, Sampling, SessionKey, Turn, Usage,
+};
+use indicatif::ProgressBar;
+use serde_json::{Value, json};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// Words that most vocabularies hold as one token; a random model's holds the first.
+const WORDS: [&str; 16] = [
+    " the", " of", " and", " to", " in", " is", " that", " it", " was", " for", " on", " are", " with",
+    " as", " at", " be",
+];
+
+/// The model that is measured, and how.
+pub(super) struct Bench {
+    /// The common arguments.
+    pub(super) common: Common,
+    /// Where the model is.
+    pub(super) model: ModelFile,
+    prompter: Prompter,
+    words: Vec<&'static str>,
+    n_texts: usize,
+    bar: ProgressBar,
+}
+
+/// An open engine.
+pub(super) struct Lab {
+    engine: Engine,
+    persistent: bool,
+    /// Milliseconds that opening it and a first short turn took.
+    pub(super) load_ms: f64,
+}
+
+/// A session and all that it has read and said.
+pub(super) struct Agent {
+    key: SessionKey,
+    conversation: Conversation,
+}
+
+/// One turn to measure.
+#[derive(Clone, Debug)]
+pub(super) struct Ask {
+    /// What the agent reads.
+    pub(super) text: String,
+    /// Exactly so many tokens are generated.
+    pub(super) n_tokens: usize,
+    /// Nothing cached is used.
+    pub(super) cold: bool,
+}
+
+/// A turn on its way.
+pub(super) struct Pending {
+    turn: Turn,
+    submitted: Instant,
+    ended: Option<(Instant, Box<Completion>)>,
+    text: String,
+}
+
+/// A turn that was measured.
+#[derive(Clone, Debug)]
+pub(super) struct Timed {
+    /// The engine's account.
+    pub(super) usage: Usage,
+    /// When it was submitted.
+    pub(super) submitted: Instant,
+    /// When its first token was there.
+    pub(super) first: Instant,
+    /// When it ended.
+    pub(super) done: Instant,
+    exchange: Exchange,
+}
+
+impl Timed {
+    /// Milliseconds from submission to the first token, time in the queue included.
+    pub(super) fn ttft_ms(&self) -> f64 {
+        (self.first - self.submitted).as_secs_f64() * 1e3
+    }
+
+    /// Tokens a second after the first.
+    pub(super) fn decode_rate(&self) -> f64 {
+        self.usage.generated as f64 / (self.done - self.first).as_secs_f64()
+    }
+
+    /// Tokens of the prompt that were computed.
+    pub(super) fn computed(&self) -> usize {
+        self.usage.prefilled + self.usage.recomputed
+    }
+
+    /// Tokens of the prompt.
+    pub(super) fn read(&self) -> usize {
+        self.usage.reused + self.computed()
+    }
+
+    /// Tokens of the reply as it stands.
+    fn said(&self) -> usize {
+        match &self.exchange.reply {
+            ReplyContent::Ids(ids) => ids.len(),
+            ReplyContent::Text(_) => 0,
+        }
+    }
+
+    /// Prompt tokens computed a second.
+    pub(super) fn prefill_rate(&self) -> f64 {
+        self.computed() as f64 / self.ttft_ms() * 1e3
+    }
+}
+
+impl Bench {
+    /// Finds the model, or writes it, and reads its tokenizer.
+    pub(super) fn new(common: &Common) -> anyhow::Result<Self> {
+        let bar = match console::Term::stderr().is_term() {
+            true => ProgressBar::new_spinner(),
+            false => ProgressBar::hidden(),
+        };
+        bar.enable_steady_tick(Duration::from_millis(200));
+        let model = model::find(common, &bar)?;
+        let prompter = Prompter::open(&source(&model))?;
+        let words: Vec<_> = WORDS.into_iter().filter(|word| prompter.count(word) == 1).collect();
+        if words.is_empty() {
+            bail!("{}: no word is one token in its vocabulary", prompter.model().name);
+        }
+        Ok(Self { common: common.clone(), model, prompter, words, n_texts: 0, bar })
+    }
+
+    /// What the model is.
+    pub(super) fn info(&self) -> &ModelInfo {
+        self.prompter.model()
+    }
+
+    /// Bytes of cache that a token takes in the chosen format.
+    pub(super) fn kv_bytes_per_token(&self) -> f64 {
+        let [f16, q8, q4] = self.info().kv_bytes_per_token;
+        match self.common.kv.format() {
+            KvFormat::F16 => f16,
+            KvFormat::Q8 => q8,
+            KvFormat::Q4 => q4,
+        }
+    }
+
+    /// How often each figure is measured.
+    pub(super) fn repeats(&self) -> std::ops::Range<u16> {
+        0..self.common.repeat
+    }
+
+    /// How the engine is set up.
+    pub(super) fn config(&self, cache_dir: Option<&Path>) -> EmbeddedConfig {
+        EmbeddedConfig {
+            model: self.model.clone(),
+            kv: self.common.kv,
+            cache_dir: cache_dir.map(Path::to_path_buf),
+            cache_memory: u64::MAX,
+            threads: self.common.threads.map(usize::from),
+        }
+    }
+
+    /// Opens the engine and lets it touch all weights once; sessions are kept on disk where there is a cache folder.
+    pub(super) fn open(&mut self, cache_dir: Option<&Path>) -> anyhow::Result<Lab> {
+        self.say("loading the model");
+        let began = Instant::now();
+        let engine = Engine::open(self.config(cache_dir).engine(), &mut |_, _| {})
+            .with_context(|| format!("can't open the model {}", self.model))?;
+        let lab = Lab { engine, persistent: false, load_ms: 0.0 };
+        let agent = self.agent();
+        let text = self.text(&agent, 1)?;
+        lab.turn(&agent, Ask { text, n_tokens: 1, cold: true })?;
+        lab.forget(&agent);
+        Ok(Lab { persistent: cache_dir.is_some(), load_ms: began.elapsed().as_secs_f64() * 1e3, ..lab })
+    }
+
+    /// Tells a terminal what is going on.
+    pub(super) fn say(&self, what: impl Into<String>) {
+        self.bar.set_message(what.into());
+    }
+
+    /// A new agent that has read nothing.
+    pub(super) fn agent(&mut self) -> Agent {
+        self.n_texts += 1;
+        let key = SessionKey { run: "bench".to_owned(), agent: format!("agent {}", self.n_texts) };
+        Agent { key, conversation: Conversation::default() }
+    }
+
+    /// A text never read before, for the agent's next turn, such that its whole prompt comes to `n` tokens (or to as few
+    /// more as the chat template needs).
+    pub(super) fn text(&mut self, agent: &Agent, n: usize) -> anyhow::Result<String> {
+        self.n_texts += 1;
+        let mut conversation = agent.conversation.clone();
+        // The number comes first: equal blocks of different agents would be found by their content.
+        conversation.next = format!("{}:", self.n_texts);
+        let missing = n.saturating_sub(self.prompter.prompt_tokens(&conversation)?);
+        let words = (0..missing).map(|i| self.words[(i * i + i / 7 + self.n_texts) % self.words.len()]);
+        Ok(conversation.next + &words.collect::<String>())
+    }
+
+    /// A text of `n` more tokens than the agent has read and said.
+    pub(super) fn more(&mut self, agent: &Agent, timed: &Timed, n: usize) -> anyhow::Result<String> {
+        self.text(agent, timed.read() + timed.said() + n)
+    }
+
+    /// An agent that has read and said `depth` tokens (or the few more that the chat template needs), and the turn in
+    /// which it did; it generated one of them.
+    pub(super) fn primed(&mut self, lab: &Lab, depth: usize) -> anyhow::Result<(Agent, Timed)> {
+        let mut tries = 0;
+        loop {
+            let mut agent = self.agent();
+            let text = self.text(&agent, depth.saturating_sub(1))?;
+            let timed = lab.turn(&agent, Ask { text, n_tokens: 1, cold: true })?;
+            tries += 1;
+            // Half a character is cut off a reply; the history would then end one token before a block's border, and a
+            // turn that goes back to it would read that block again.
+            if timed.said() == 1 || tries == 8 {
+                agent.remember(&timed);
+                return Ok((agent, timed));
+            }
+            lab.forget(&agent);
+        }
+    }
+
+    /// Shows what was found.
+    pub(super) fn show(&self, figures: &Figures) -> anyhow::Result<()> {
+        self.bar.finish_and_clear();
+        let info = self.info();
+        let command: Vec<String> = std::env::args().skip(1).collect();
+        let command = format!("greenroom {}", command.join(" "));
+        let date = jiff::Timestamp::now().strftime("%Y-%m-%d %H:%M UTC").to_string();
+        let threads = self.config(None).threads;
+        let threads = threads.or(std::thread::available_parallelism().ok().map(usize::from)).unwrap_or(1);
+        let (machine, kv) = (machine(), self.common.kv.word());
+        if self.common.json {
+            let facts = json!({
+                "command": command,
+                "date": date,
+                "machine": machine,
+                "model": {
+                    "name": info.name,
+                    "bytes": info.file_bytes,
+                    "parameters": info.n_params,
+                    "identity": info.identity,
+                    "numerics": info.numerics,
+                },
+                "kv": kv,
+                "threads": threads,
+                "repeat": self.common.repeat,
+            });
+            let Value::Object(facts) = facts else { return Ok(()) };
+            println!("{}", serde_json::to_string(&figures.json(facts))?);
+            return Ok(());
+        }
+        let cpu = machine["cpu"].as_str().unwrap_or_default();
+        let memory = bytes(machine["memory_bytes"].as_u64().unwrap_or_default());
+        println!("{cpu}, {threads} of {} cores, {memory}", machine["cores"]);
+        println!("{} ({}), {kv} cache, {}", info.name, bytes(info.file_bytes), info.numerics);
+        println!("{date}, {command}");
+        print!("{}", figures.text());
+        Ok(())
+    }
+}
+
+impl Agent {
+    /// The turn becomes part of what the agent has read and said. Without it the next turn goes back to before.
+    pub(super) fn remember(&mut self, timed: &Timed) {
+        self.conversation.exchanges.push(timed.exchange.clone());
+    }
+}
+
+impl Lab {
+    /// Starts a turn.
+    pub(super) fn submit(&self, agent: &Agent, ask: Ask) -> anyhow::Result<Pending> {
+        let Ask { text, n_tokens, cold } = ask;
+        let mut conversation = agent.conversation.clone();
+        conversation.next.clone_from(&text);
+        let submitted = Instant::now();
+        let turn = self.engine.submit(Request {
+            session: agent.key.clone(),
+            parent: None,
+            retention: if self.persistent { Retention::Persistent } else { Retention::Ephemeral },
+            conversation,
+            sampling: Sampling { temperature: 0.0, ..Sampling::default() },
+            max_tokens: n_tokens,
+            min_tokens: n_tokens,
+            stop: Vec::new(),
+            constraint: None,
+            next_use: None,
+            cold,
+        })?;
+        Ok(Pending { turn, submitted, ended: None, text })
+    }
+
+    /// One turn, alone.
+    pub(super) fn turn(&self, agent: &Agent, ask: Ask) -> anyhow::Result<Timed> {
+        self.submit(agent, ask)?.wait()
+    }
+
+    /// Turns of several agents, submitted at once.
+    pub(super) fn together(&self, asks: Vec<(&Agent, Ask)>) -> anyhow::Result<Vec<Timed>> {
+        let pending: Vec<_> =
+            asks.into_iter().map(|(agent, ask)| self.submit(agent, ask)).collect::<Result<_, _>>()?;
+        wait_for_all(pending)
+    }
+
+    /// Drops an agent's memory from RAM; what is on disk stays.
+    pub(super) fn forget(&self, agent: &Agent) {
+        self.engine.forget(&agent.key);
+    }
+}
+
+/// Waits on a thread each, so that the end of one is not seen late because of another.
+pub(super) fn wait_for_all(pending: Vec<Pending>) -> anyhow::Result<Vec<Timed>> {
+    std::thread::scope(|scope| {
+        let waiting: Vec<_> = pending.into_iter().map(|turn| scope.spawn(|| turn.wait())).collect();
+        let ended = waiting.into_iter().map(|thread| {
+            thread
+                .join()
+                .unwrap_or_else(|_| Err(anyhow::anyhow!("a thread that waited for a turn broke off")))
+        });
+        ended.collect()
+    })
+}
+
+impl Pending {
+    /// Waits until the first piece of text is there, or the end.
+    pub(super) fn wait_for_text(&mut self) -> anyhow::Result<()> {
+        while self.ended.is_none() && !self.step()? {}
+        Ok(())
+    }
+
+    /// Waits for the end, and saves.
+    pub(super) fn wait(mut self) -> anyhow::Result<Timed> {
+        while self.ended.is_none() {
+            self.step()?;
+        }
+        let (done, completion) = self.ended.context("a turn that ended has a completion")?;
+        let Completion { ids, usage, .. } = *completion;
+        // The engine counts from when it took up the turn, and knows its first token to the microsecond.
+        let first = done - Duration::from_secs_f64((usage.total_ms - usage.ttft_ms).max(0.0) / 1e3);
+        let exchange = Exchange { user: self.text, reply: ReplyContent::Ids(ids.into()) };
+        let usage = self.turn.blocking_commit()?.usage;
+        Ok(Timed { usage, submitted: self.submitted, first, done, exchange })
+    }
+
+    /// One event; whether it was text.
+    fn step(&mut self) -> anyhow::Result<bool> {
+        match self.turn.blocking_next().context("the engine ended the turn without an answer")? {
+            Event::Text(_) => return Ok(true),
+            Event::Done(completion) => self.ended = Some((Instant::now(), completion)),
+            Event::Failed(error) => return Err(error.into()),
+            Event::Prefill { .. } => {}
+        }
+        Ok(false)
+    }
+}

@@ -1,0 +1,86 @@
+//! `greenroom bench`: what a turn costs on this machine, measured through the engine's public face.
+//!
+//! `model` finds or writes the model, `lab` opens it and times turns of known token counts, `report` shows the figures.
+//! The other files are the measurements.
+
+mod lab;
+mod latency;
+mod memory;
+mod model;
+mod report;
+mod routing;
+mod scenario;
+mod speed;
+
+use super::Exit;
+use crate::backend::Kv;
+use lab::Bench;
+use std::path::PathBuf;
+
+/// Measure speed, latency and memory on a model or on random weights of a real shape
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example: greenroom bench decode --shape 1b --weights q8_0 --depth 0,4096\n         \
+    greenroom bench ttft --model ~/models/Llama-3.2-1B-Instruct-Q4_K_M.gguf --json")]
+pub(super) struct Args {
+    #[command(subcommand)]
+    what: What,
+    #[command(flatten)]
+    common: Common,
+}
+
+/// What every measurement takes.
+#[derive(Clone, Debug, clap::Args)]
+struct Common {
+    /// GGUF path, hf:ORG/REPO/FILE.gguf from the local cache, or `understudy`
+    #[arg(long, value_name = "PATH", global = true, conflicts_with = "shape")]
+    model: Option<String>,
+    /// Random weights of a real shape instead: tiny, 135m, 500m, 1b, 3b or 8b
+    #[arg(long, value_name = "NAME", global = true, default_value = "135m")]
+    shape: String,
+    /// Format of the random weights: f32, f16, bf16, q8_0, q4_0, q4_k, q5_k, q6_k or q4_k_m
+    #[arg(long, value_name = "TYPE", global = true, default_value = "q4_k_m")]
+    weights: String,
+    /// Where models of random weights are kept [default: the user's cache folder]
+    #[arg(long, value_name = "DIR", global = true)]
+    shape_dir: Option<PathBuf>,
+    /// Format of cached keys and values: f16, q8 or q4
+    #[arg(long, value_enum, global = true, default_value_t, hide_possible_values = true)]
+    kv: Kv,
+    /// Threads [default: all cores]
+    #[arg(long, value_name = "N", global = true, value_parser = clap::value_parser!(u16).range(1..))]
+    threads: Option<u16>,
+    /// Measure so many times: medians are shown, with least and most
+    #[arg(long, value_name = "N", global = true, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..))]
+    repeat: u16,
+    /// Print one JSON object
+    #[arg(long, global = true)]
+    json: bool,
+}
+
+#[derive(Clone, Debug, clap::Subcommand)]
+enum What {
+    Prefill(speed::Prefill),
+    Decode(speed::Decode),
+    Batch(speed::Batch),
+    Ttft(latency::Ttft),
+    Concurrent(latency::Concurrent),
+    Scenario(scenario::Args),
+    Routing(routing::Args),
+    Memory(memory::Args),
+}
+
+pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
+    let mut bench = Bench::new(&args.common)?;
+    let figures = match &args.what {
+        What::Prefill(args) => args.run(&mut bench),
+        What::Decode(args) => args.run(&mut bench),
+        What::Batch(args) => args.run(&mut bench),
+        What::Ttft(args) => args.run(&mut bench),
+        What::Concurrent(args) => args.run(&mut bench),
+        What::Scenario(args) => args.run(&mut bench),
+        What::Routing(args) => args.run(&mut bench),
+        What::Memory(args) => args.run(&mut bench),
+    }?;
+    bench.show(&figures)?;
+    Ok(Exit::Pass)
+}

@@ -1,0 +1,46 @@
+//! Which model is measured: a file, or random weights of a real shape, written once and used again.
+
+use super::super::default_cache_dir;
+use super::Common;
+use crate::backend::{ModelFile, locate};
+use anyhow::{Context as _, bail};
+use greenroom_engine::fixtures::{Dtype, RandomModel};
+use std::fs::File;
+use std::io::{BufWriter, Write as _};
+use std::path::{Path, PathBuf};
+
+/// Finds the model, or writes it.
+pub(super) fn find(common: &Common, bar: &indicatif::ProgressBar) -> anyhow::Result<ModelFile> {
+    if let Some(name) = &common.model {
+        return locate(name);
+    }
+    let Some(mut model) = RandomModel::shape(&common.shape, 1) else {
+        let known: Vec<_> = RandomModel::shapes().collect();
+        bail!("there is no shape `{}`; those known are {}", common.shape, known.join(", "));
+    };
+    let Some(dtype) = Dtype::from_word(&common.weights) else {
+        let known = Dtype::ALL.map(Dtype::word);
+        bail!("there are no weights of type `{}`; those known are {}", common.weights, known.join(", "));
+    };
+    model.dtype = dtype;
+    let folder = match &common.shape_dir {
+        Some(folder) => folder.clone(),
+        None => default_cache_dir().context("no home folder: give --shape-dir")?.join("models"),
+    };
+    let path = folder.join(format!("random-{}-{}.gguf", common.shape, common.weights));
+    if !path.is_file() {
+        bar.set_message(format!("writing {}", path.display()));
+        write(&model, &folder, &path).with_context(|| format!("can't write {}", path.display()))?;
+    }
+    Ok(ModelFile::Path(path))
+}
+
+/// Written under another name first: a file of that name is always whole.
+fn write(model: &RandomModel, folder: &Path, path: &Path) -> anyhow::Result<()> {
+    std::fs::create_dir_all(folder)?;
+    let unfinished: PathBuf = path.with_extension(format!("{}.part", std::process::id()));
+    let mut out = BufWriter::new(File::create(&unfinished)?);
+    model.write_to(&mut out)?;
+    out.flush()?;
+    Ok(std::fs::rename(&unfinished, path)?)
+}

@@ -1,0 +1,134 @@
+//! A whole scenario, once with memories that last and once with every cache dropped before each turn.
+
+use super::lab::Bench;
+use super::report::{Cell, Figures, Row, median};
+use super::speed::ordinal;
+use crate::backend::{Backend, Embedded};
+use crate::run::{RunOptions, perform};
+use crate::scenario::{Lifecycle, Scenario, load};
+use crate::stage::Unwatched;
+use crate::trace::{self, TraceLine};
+use crate::transcript;
+use anyhow::Context as _;
+use indexmap::IndexMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// The scenario that is played where none is given.
+const BUNDLED: &str = include_str!("../../../scenarios/prisoners-dilemma.yaml");
+
+/// A scenario played with persistent memories and cold: time to the first token by phase, and wall time
+#[derive(Clone, Debug, clap::Args)]
+#[command(after_help = "Example: greenroom bench scenario --model understudy")]
+pub(super) struct Args {
+    /// The scenario [default: the prisoner's dilemma]
+    #[arg(long, value_name = "FILE")]
+    file: Option<PathBuf>,
+    /// Most tokens of a reply
+    #[arg(long, default_value_t = 64, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    max_tokens: u32,
+}
+
+/// Figures of one performance.
+#[derive(Default)]
+struct Performance {
+    /// Times to the first token of permanent agents, by phase.
+    phases: IndexMap<String, Vec<f64>>,
+    wall_s: f64,
+    transcript: Vec<u8>,
+}
+
+impl Args {
+    pub(super) fn run(&self, bench: &mut Bench) -> anyhow::Result<Figures> {
+        let scenario = self.scenario()?;
+        let folder = tempfile::tempdir()?;
+        let (mut lasting, mut cold) = (Vec::new(), Vec::new());
+        for n in bench.repeats() {
+            // Equal runs would find each other's blocks by content: each time begins with an empty store.
+            let root = folder.path().join(n.to_string());
+            bench.say("loading the model");
+            let config = bench.config(Some(&root.join("cache")));
+            let backend: Arc<dyn Backend> = Arc::new(Embedded::open(&config, &mut |_, _| {})?);
+            for (is_cold, played) in [(false, &mut lasting), (true, &mut cold)] {
+                let how = if is_cold { "cold" } else { "persistent" };
+                bench.say(format!("{}, {how}, {} time", scenario.id, ordinal(n)));
+                let max_tokens = self.max_tokens as usize;
+                let options = RunOptions { cold: is_cold, max_tokens, ..RunOptions::default() };
+                played.push(play(&scenario, &backend, &root.join(how), &options)?);
+            }
+        }
+        Ok(figures(&lasting, &cold))
+    }
+
+    fn scenario(&self) -> anyhow::Result<Arc<Scenario>> {
+        let (name, text) = match &self.file {
+            Some(file) => {
+                let text = std::fs::read_to_string(file);
+                let text = text.with_context(|| format!("can't read the scenario {}", file.display()))?;
+                (file.display().to_string(), text)
+            }
+            None => ("prisoners-dilemma.yaml".to_owned(), BUNDLED.to_owned()),
+        };
+        let loaded = load(&name, &text, &[]);
+        loaded.scenario.with_context(|| format!("{name} has mistakes: `greenroom check` shows them"))
+    }
+}
+
+fn play(
+    scenario: &Arc<Scenario>,
+    backend: &Arc<dyn Backend>,
+    folder: &Path,
+    options: &RunOptions,
+) -> anyhow::Result<Performance> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let (mut watch, never) = (Unwatched, std::future::pending());
+    let performed =
+        runtime.block_on(perform(scenario, backend.clone(), folder, options, &mut watch, never))?;
+    let lasts = |key: &str| {
+        scenario.agents.iter().any(|agent| agent.key == key && agent.lifecycle == Lifecycle::Permanent)
+    };
+    let mut performance = Performance {
+        wall_s: performed.summary.wall_ms / 1e3,
+        transcript: std::fs::read(folder.join(transcript::FILE))?,
+        ..Performance::default()
+    };
+    for line in std::fs::read_to_string(folder.join(trace::FILE))?.lines() {
+        let TraceLine::Turn(turn) = serde_json::from_str(line)? else { continue };
+        let phase = turn.path.split('/').next().unwrap_or_default().to_owned();
+        let times = performance.phases.entry(phase).or_default();
+        times.extend(turn.ttft_ms.filter(|_| lasts(&turn.agent)));
+    }
+    Ok(performance)
+}
+
+fn figures(lasting: &[Performance], cold: &[Performance]) -> Figures {
+    let phases = lasting.first().map(|played| played.phases.keys()).into_iter().flatten();
+    let mean = |times: &Vec<f64>| times.iter().sum::<f64>() / times.len() as f64;
+    let of = |played: &[Performance], phase: &str| {
+        let times = played.iter().filter_map(|played| played.phases.get(phase)).filter(|t| !t.is_empty());
+        times.map(mean).collect::<Vec<_>>()
+    };
+    let row = |what: &str, lasting: Vec<f64>, cold: Vec<f64>| -> Row {
+        let ratio = median(&cold) / median(&lasting);
+        vec![
+            ("phase", Cell::Text(what.to_owned())),
+            ("cold", Cell::Measured(cold)),
+            ("persistent", Cell::Measured(lasting)),
+            ("ratio", Cell::Ratio(ratio)),
+        ]
+    };
+    let mut rows: Vec<Row> = phases
+        .map(|phase| (phase, of(lasting, phase), of(cold, phase)))
+        .filter(|(_, lasting, _)| !lasting.is_empty())
+        .map(|(phase, lasting, cold)| row(&format!("{phase}, TTFT ms"), lasting, cold))
+        .collect();
+    let wall = |played: &[Performance]| played.iter().map(|played| played.wall_s).collect();
+    rows.push(row("all turns, wall s", wall(lasting), wall(cold)));
+    let all = lasting.iter().chain(cold);
+    let is_equal = lasting.first().is_some_and(|first| all.clone().all(|p| p.transcript == first.transcript));
+    let notes = vec![
+        "TTFT: mean over the phase's turns of permanent agents; a phase without them is left out.".to_owned(),
+        format!("All {} transcripts are {}.", all.count(), if is_equal { "equal" } else { "NOT EQUAL" }),
+    ];
+    Figures { rows, notes }
+}

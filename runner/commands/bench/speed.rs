@@ -1,0 +1,194 @@
+//! Tokens a second: reading a prompt, generating alone, generating together.
+
+use super::lab::{Ask, Bench, Timed};
+use super::report::{Cell, Figures, median};
+
+/// Tokens of a prompt whose reading is not measured.
+const SHORT: usize = 16;
+
+/// Tokens a second of reading a prompt, after a history that is in memory
+#[derive(Clone, Debug, clap::Args)]
+#[command(after_help = "Example: greenroom bench prefill --shape 1b --tokens 512 --depth 0,4096 --kv q4")]
+pub(super) struct Prefill {
+    /// New tokens of the prompt
+    #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [512])]
+    tokens: Vec<usize>,
+    /// Tokens that the session holds already
+    #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [0, 4096])]
+    depth: Vec<usize>,
+}
+
+/// Tokens a second of generating, the first token's time left out
+#[derive(Clone, Debug, clap::Args)]
+#[command(after_help = "Example: greenroom bench decode --model understudy --depth 0,4096")]
+pub(super) struct Decode {
+    /// Tokens to generate
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = at_least_one)]
+    tokens: usize,
+    /// Tokens that the session holds already
+    #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [0, 512, 4096])]
+    depth: Vec<usize>,
+}
+
+/// Tokens a second of several sequences that generate together
+#[derive(Clone, Debug, clap::Args)]
+#[command(after_help = "Example: greenroom bench batch --sequences 1,4 --depth 512")]
+pub(super) struct Batch {
+    /// Numbers of sequences
+    #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [1, 2, 4, 8], value_parser = at_least_one)]
+    sequences: Vec<usize>,
+    /// Tokens that each generates
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = at_least_one)]
+    tokens: usize,
+    /// Tokens that each session holds already
+    #[arg(long, value_name = "N", default_value_t = 512)]
+    depth: usize,
+}
+
+/// Parses a count that is not 0.
+pub(super) fn at_least_one(text: &str) -> Result<usize, String> {
+    text.parse().ok().filter(|n| *n > 0).ok_or_else(|| "expected a whole number of at least 1".to_owned())
+}
+
+impl Prefill {
+    pub(super) fn run(&self, bench: &mut Bench) -> anyhow::Result<Figures> {
+        let lab = bench.open(None)?;
+        let mut figures = Figures::default();
+        for depth in &self.depth {
+            bench.say(format!("reading {depth} tokens of history"));
+            let primed = if *depth == 0 { None } else { Some(bench.primed(&lab, *depth)?) };
+            for tokens in &self.tokens {
+                let mut turns = Vec::new();
+                for n in bench.repeats() {
+                    bench.say(format!("prefill of {tokens} at depth {depth}, {} time", ordinal(n)));
+                    turns.push(match &primed {
+                        Some((agent, timed)) => {
+                            let text = bench.more(agent, timed, *tokens)?;
+                            lab.turn(agent, Ask { text, n_tokens: 1, cold: false })?
+                        }
+                        None => {
+                            let agent = bench.agent();
+                            let text = bench.text(&agent, *tokens)?;
+                            let timed = lab.turn(&agent, Ask { text, n_tokens: 1, cold: true })?;
+                            lab.forget(&agent);
+                            timed
+                        }
+                    });
+                }
+                let (reused, computed) = counts(&turns);
+                figures.rows.push(vec![
+                    ("depth", reused),
+                    ("tokens", computed),
+                    ("ttft_ms", measured(&turns, Timed::ttft_ms)),
+                    ("tokens_per_s", measured(&turns, Timed::prefill_rate)),
+                ]);
+            }
+            if let Some((agent, _)) = &primed {
+                lab.forget(agent);
+            }
+        }
+        Ok(figures)
+    }
+}
+
+impl Decode {
+    pub(super) fn run(&self, bench: &mut Bench) -> anyhow::Result<Figures> {
+        let lab = bench.open(None)?;
+        let mut figures = Figures::default();
+        for depth in &self.depth {
+            bench.say(format!("reading {depth} tokens of history"));
+            let (agent, primed) = bench.primed(&lab, *depth)?;
+            let mut turns = Vec::new();
+            for n in bench.repeats() {
+                bench.say(format!("decoding at depth {depth}, {} time", ordinal(n)));
+                let text = bench.more(&agent, &primed, SHORT)?;
+                turns.push(lab.turn(&agent, Ask { text, n_tokens: self.tokens, cold: false })?);
+            }
+            lab.forget(&agent);
+            figures.rows.push(vec![
+                ("depth", Cell::Count(turns.first().map_or(0, Timed::read))),
+                ("tokens", Cell::Count(turns.first().map_or(0, |turn| turn.usage.generated))),
+                ("tokens_per_s", measured(&turns, Timed::decode_rate)),
+                ("ms_per_token", measured(&turns, |turn| 1e3 / turn.decode_rate())),
+            ]);
+        }
+        Ok(figures)
+    }
+}
+
+impl Batch {
+    pub(super) fn run(&self, bench: &mut Bench) -> anyhow::Result<Figures> {
+        let lab = bench.open(None)?;
+        let n_most = self.sequences.iter().copied().max().unwrap_or(0);
+        let mut agents = Vec::new();
+        for n in 0..n_most {
+            bench.say(format!("reading {} tokens of history, agent {} of {n_most}", self.depth, n + 1));
+            agents.push(bench.primed(&lab, self.depth)?);
+        }
+        let mut figures = Figures::default();
+        let mut alone = None;
+        for n in &self.sequences {
+            let (mut rates, mut n_tokens) = (Vec::new(), 0);
+            for time in bench.repeats() {
+                bench.say(format!("{n} sequences, {} time", ordinal(time)));
+                let mut asks = Vec::new();
+                for (agent, primed) in &agents[..*n] {
+                    let text = bench.more(agent, primed, SHORT)?;
+                    asks.push((agent, Ask { text, n_tokens: self.tokens, cold: false }));
+                }
+                let turns = lab.together(asks)?;
+                n_tokens = turns.iter().map(|turn| turn.usage.generated).sum();
+                rates.push(rate_together(&turns));
+            }
+            let rate = median(&rates);
+            let one = *alone.get_or_insert(rate / *n as f64);
+            figures.rows.push(vec![
+                ("sequences", Cell::Count(*n)),
+                ("tokens", Cell::Count(n_tokens)),
+                ("tokens_per_s", Cell::Measured(rates.clone())),
+                ("each_tokens_per_s", Cell::Measured(rates.iter().map(|rate| rate / *n as f64).collect())),
+                ("to_one", Cell::Ratio(rate / one)),
+            ]);
+        }
+        let note = match self.sequences.first() {
+            Some(1) => {
+                "Rates are of the time in which all sequences generate; to one: the total to that of one sequence."
+            }
+            _ => {
+                "Rates are of the time in which all sequences generate; to one: the total to one sequence's share of the first row."
+            }
+        };
+        figures.notes.push(note.to_owned());
+        Ok(figures)
+    }
+}
+
+/// Tokens a second of all turns in the time in which all of them generate.
+fn rate_together(turns: &[Timed]) -> f64 {
+    // Each turn's tokens are even over its own time, so in any common stretch the total is the sum of the rates.
+    turns.iter().map(Timed::decode_rate).sum()
+}
+
+/// A figure of all turns.
+pub(super) fn measured(turns: &[Timed], figure: impl Fn(&Timed) -> f64) -> Cell {
+    Cell::Measured(turns.iter().map(figure).collect())
+}
+
+/// Prompt tokens reused and computed, as they really were; all turns of a row have the same.
+pub(super) fn counts(turns: &[Timed]) -> (Cell, Cell) {
+    let first = turns.first();
+    (Cell::Count(first.map_or(0, |turn| turn.usage.reused)), Cell::Count(first.map_or(0, Timed::computed)))
+}
+
+/// `1st`, `2nd`, `3rd`, `4th` … for an index from 0.
+pub(super) fn ordinal(index: u16) -> String {
+    let n = index + 1;
+    let end = match (n % 10, n % 100) {
+        (_, 11..=13) => "th",
+        (1, _) => "st",
+        (2, _) => "nd",
+        (3, _) => "rd",
+        _ => "th",
+    };
+    format!("{n}{end}")
+}

@@ -1,0 +1,93 @@
+//! Every measurement runs on small models and says what it found as JSON. How fast is nobody's business here.
+
+use super::Stage;
+use serde_json::Value;
+
+/// Runs a measurement once and checks that every measured figure is a positive number; its rows.
+fn bench(stage: &Stage, args: &[&str]) -> Vec<Value> {
+    let folder = stage.path("models").display().to_string();
+    let mut all = vec!["bench"];
+    all.extend(args);
+    all.extend(["--json", "--repeat", "1", "--threads", "1"]);
+    if !args.contains(&"--model") {
+        all.extend(["--shape", "tiny", "--shape-dir", &folder]);
+    }
+    let output = stage.greenroom(&all).output().unwrap();
+    assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    let answer: Value = serde_json::from_slice(&output.stdout).unwrap();
+    for fact in ["command", "date", "machine", "model", "kv", "threads"] {
+        assert!(!answer[fact].is_null(), "{args:?} does not say its {fact}: {answer}");
+    }
+    let rows = answer["rows"].as_array().unwrap().clone();
+    assert!(!rows.is_empty(), "{answer}");
+    for (name, cell) in rows.iter().flat_map(|row| row.as_object().unwrap()) {
+        let figure = cell.get("median").unwrap_or(cell);
+        let is_measured = cell.is_object() || name.contains("_to_");
+        assert!(!is_measured || figure.as_f64().is_some_and(|x| x > 0.0), "{args:?}: {name} is {cell}");
+    }
+    rows
+}
+
+#[test]
+fn speeds_are_of_the_tokens_that_were_asked_for() {
+    let stage = Stage::new();
+    let rows = bench(&stage, &["prefill", "--tokens", "64", "--depth", "0,256", "--weights", "q8_0"]);
+    let counts = |name: &str| rows.iter().map(|row| row[name].as_u64().unwrap()).collect::<Vec<_>>();
+    assert_eq!((counts("depth"), counts("tokens")), (vec![0, 256], vec![64, 64]));
+    let rows =
+        bench(&stage, &["decode", "--tokens", "8", "--depth", "0,256", "--weights", "q4_0", "--kv", "f16"]);
+    // A reply may lose its last token: half a character is cut.
+    assert!(rows.iter().all(|row| row["tokens"] == 8 || row["tokens"] == 7), "{rows:?}");
+    let rows = bench(&stage, &["batch", "--tokens", "8", "--depth", "64", "--sequences", "1,3"]);
+    assert!((21..=24).contains(&rows[1]["tokens"].as_u64().unwrap()), "{rows:?}");
+}
+
+#[test]
+fn memories_come_back_from_where_they_were() {
+    let stage = Stage::new();
+    let rows = bench(&stage, &["ttft", "--context", "300", "--weights", "q6_k"]);
+    assert_eq!(rows[0]["context"], 300);
+    assert!(rows[0]["warm_reused"].as_u64().unwrap() >= 300, "{rows:?}");
+    assert!(rows[0]["warm_read"].as_u64().unwrap() > 0, "nothing was read from disk: {rows:?}");
+    let sizes = ["--context", "128", "--tokens", "4", "--late", "64", "--weights", "q5_k"];
+    let rows = bench(&stage, &[&["concurrent"][..], &sizes].concat());
+    assert_eq!(rows.len(), 4);
+    let rows = bench(
+        &stage,
+        &["routing", "--context", "128", "--experts", "4", "--tokens", "4", "--weights", "bf16"],
+    );
+    let reused = |row: usize| rows[row]["reused"].as_u64().unwrap();
+    assert!(reused(1) >= 128 && reused(2) > reused(1), "{rows:?}");
+}
+
+#[test]
+fn a_scenario_is_played_both_ways() {
+    let stage = Stage::new();
+    let scenario = "id: two\nagents:\n  ann: {display_name: Ann, lifecycle: permanent}\n  ben: {display_name: Ben}\n\
+        phases: [{name: talk, agents: [ann, ben], topology: round_robin, initial_prompt: Say hello., auto_rounds: 2}]\n";
+    std::fs::write(stage.path("two.yaml"), scenario).unwrap();
+    let file = stage.path("two.yaml").display().to_string();
+    let rows = bench(&stage, &["scenario", "--model", "understudy", "--file", &file, "--max-tokens", "4"]);
+    assert_eq!(rows.len(), 2);
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn memory_is_that_of_a_process_for_each_format() {
+    let stage = Stage::new();
+    let rows = bench(&stage, &["memory", "--context", "300"]);
+    assert_eq!((rows[0]["kv"].as_str(), rows[1]["kv"].as_str()), (Some("f16"), Some("q4")));
+    let bytes = |row: usize, name: &str| rows[row][name].as_u64().unwrap();
+    assert!(bytes(0, "cache") > 3 * bytes(1, "cache"), "{rows:?}");
+    assert!(bytes(1, "peak") > bytes(1, "model_file") + bytes(1, "cache"), "{rows:?}");
+}
+
+#[test]
+fn an_unknown_shape_or_type_is_answered_with_those_known() {
+    let stage = Stage::new();
+    for (args, known) in [(["--shape", "9b"], "135m"), (["--weights", "q3"], "q4_k_m")] {
+        let output = stage.greenroom(&[&["bench", "decode"][..], &args].concat()).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && text.contains(known), "{text}");
+    }
+}
