@@ -36,6 +36,10 @@ impl Lanes for Avx2 {
     const WIDE: bool = false;
 
     #[inline(always)]
+    fn prefetch(address: *const u8) {
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(address.cast()) }
+    }
+    #[inline(always)]
     fn splat(x: f32) -> Self {
         unsafe { Self(_mm256_set1_ps(x), _mm256_set1_ps(x)) }
     }

@@ -25,6 +25,10 @@ impl Lanes for Avx512 {
     const WIDE: bool = true;
 
     #[inline(always)]
+    fn prefetch(address: *const u8) {
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(address.cast()) }
+    }
+    #[inline(always)]
     fn splat(x: f32) -> Self {
         unsafe { Self(_mm512_set1_ps(x)) }
     }

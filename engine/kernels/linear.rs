@@ -4,7 +4,7 @@
 //! of codes are exact integers; the loss is that of rounding (about 0.5 % of a group's spread, as in llama.cpp's Q8_0).
 //! Float weights meet the activations as they are. Either way an output adds up its steps (32 k, or one) in order.
 
-use super::panel::{Format, Packed, Q4_0, Q4K, Q5K, Q6K, Q8_0, STEP, Scheme, code_bytes, codes};
+use super::panel::{Format, Packed, Q4_0, Q4K, Q5K, Q6K, Q8_0, STEP, Scheme, codes, head_bytes};
 use super::tasks::{Shared, for_ranges};
 use super::{Isa, Kernel, LANES, Lanes, Words, lanes, lanes_mut};
 
@@ -21,9 +21,17 @@ struct Coded {
     /// `[n_rows, k]`.
     codes: Vec<i8>,
     /// `[n_rows, k / 32]`.
-    scales: Vec<f32>,
-    /// Sums of 16 codes: `[n_rows, k / 16]`.
-    sums: Vec<i32>,
+    steps: Vec<StepOf>,
+}
+
+/// What goes with 32 codes of a row.
+#[derive(Clone, Copy, Default)]
+struct StepOf {
+    scale: f32,
+    /// Sum of the codes.
+    sum: f32,
+    /// Sums of the first and the last 16.
+    halves: [f32; 2],
 }
 
 impl<'a> Activations<'a> {
@@ -39,43 +47,39 @@ impl<'a> Activations<'a> {
 
 impl Coded {
     fn new(isa: Isa, x: &[f32], k: usize) -> Self {
-        let n = x.len();
-        let (mut codes, mut scales, mut sums) = (vec![0; n], vec![0.0; n / STEP], vec![0; n / LANES]);
-        let (c, s, u) = (Shared::new(&mut codes), Shared::new(&mut scales), Shared::new(&mut sums));
-        for_ranges(n / k, (1 << 14) / k, |rows| {
+        let (mut codes, mut steps) = (vec![0; x.len()], vec![StepOf::default(); x.len() / STEP]);
+        let (shared_codes, shared_steps) = (Shared::new(&mut codes), Shared::new(&mut steps));
+        for_ranges(x.len() / k, (1 << 14) / k, |rows| {
             let (start, end) = (rows.start * k, rows.end * k);
             // SAFETY: each row belongs to one range.
-            let (codes, scales, sums) = unsafe {
-                (c.part(start..end), s.part(start / STEP..end / STEP), u.part(start / LANES..end / LANES))
-            };
-            isa.run(Encode { x: &x[start..end], codes, scales, sums });
+            let (codes, steps) =
+                unsafe { (shared_codes.part(start..end), shared_steps.part(start / STEP..end / STEP)) };
+            isa.run(Encode { x: &x[start..end], codes, steps });
         });
-        Self { codes, scales, sums }
+        Self { codes, steps }
     }
 }
 
 struct Encode<'a> {
     x: &'a [f32],
     codes: &'a mut [i8],
-    scales: &'a mut [f32],
-    sums: &'a mut [i32],
+    steps: &'a mut [StepOf],
 }
 
 impl Kernel for Encode<'_> {
     type Output = ();
     #[inline(always)]
     fn run<L: Lanes>(self) {
-        let steps = self.x.chunks_exact(STEP).zip(self.codes.chunks_exact_mut(STEP));
-        for (((x, codes), scale), sums) in steps.zip(self.scales).zip(self.sums.chunks_exact_mut(2)) {
+        for ((x, codes), step) in self.x.chunks_exact(STEP).zip(self.codes.chunks_exact_mut(STEP)).zip(self.steps) {
             let (a, b) = (L::load(lanes(&x[..LANES])), L::load(lanes(&x[LANES..])));
             let largest = a.abs().max(b.abs()).largest();
-            *scale = largest / 127.0;
             let inverse = L::splat(if largest > 0.0 { 127.0 / largest } else { 0.0 });
+            let (a, b) = (a.mul(inverse).round(), b.mul(inverse).round());
             let (first, last) = codes.split_at_mut(LANES);
-            a.mul(inverse).store_i8(lanes_mut(first));
-            b.mul(inverse).store_i8(lanes_mut(last));
-            let sum = |codes: &[i8]| codes.iter().map(|c| i32::from(*c)).sum();
-            (sums[0], sums[1]) = (sum(first), sum(last));
+            a.store_i8(lanes_mut(first));
+            b.store_i8(lanes_mut(last));
+            let halves = [a.sum(), b.sum()];
+            *step = StepOf { scale: largest / 127.0, sum: halves[0] + halves[1], halves };
         }
     }
 }
@@ -196,6 +200,9 @@ fn rows<L: Lanes>(out: &mut [f32], tile: &mut impl Tile) {
     some::<L, 1>(out, &mut at, tile);
 }
 
+/// How far ahead of their use weights are asked for, in bytes: about what memory delivers while one answer is on its way.
+const PREFETCH: usize = 4096;
+
 /// One step of 16 outputs × 4 k after another.
 struct Codes<'a, S> {
     x: &'a Coded,
@@ -208,7 +215,7 @@ struct Codes<'a, S> {
 impl<'a, S: Scheme> Codes<'a, S> {
     #[inline(always)]
     fn new(x: &'a Activations<'a>, panel: &'a [u8], format: Format) -> Self {
-        let (codes, heads) = panel.split_at(code_bytes(format, x.k));
+        let (heads, codes) = panel.split_at(head_bytes(format, x.k));
         let coded = x.coded.as_ref().expect("activations are coded for coded weights");
         Self { x: coded, k: x.k, codes, heads, scheme: std::marker::PhantomData }
     }
@@ -220,52 +227,67 @@ impl<S: Scheme> Tile for Codes<'_, S> {
     fn tile<L: Lanes, const R: usize>(&mut self, first: usize) -> [L; R] {
         let Self { x, k, codes: panel, heads, .. } = *self;
         let step_bytes = S::BITS * STEP * LANES / 8;
-        let steps = S::BLOCK / STEP;
-        let (mut rows, mut scales, mut sums): ([&[i8]; R], [&[f32]; R], [&[i32]; R]) = ([&[]; R], [&[]; R], [&[]; R]);
+        let steps_of_block = S::BLOCK / STEP;
+        // Few rows wait for memory: its next lines are asked for in time. With each step go the lines of its share of the
+        // panel, as far ahead as the scales are long and then some.
+        let share = S::HEAD / steps_of_block + step_bytes;
+        let mut next = heads.as_ptr().wrapping_add(heads.len() + PREFETCH);
+        let (mut rows, mut steps): ([&[i8]; R], [&[StepOf]; R]) = ([&[]; R], [&[]; R]);
         for r in 0..R {
             rows[r] = &x.codes[(first + r) * k..][..k];
-            scales[r] = &x.scales[(first + r) * k / STEP..][..k / STEP];
-            sums[r] = &x.sums[(first + r) * k / LANES..][..k / LANES];
+            steps[r] = &x.steps[(first + r) * k / STEP..][..k / STEP];
         }
         let mut out = [L::splat(0.0); R];
-        for (s, step) in panel.chunks_exact(step_bytes).enumerate() {
-            let weights = S::scales::<L>(&heads[s / steps * S::HEAD..][..S::HEAD], s % steps);
-            let quads = match S::BITS {
-                4 => codes::<L, 4>(step),
-                5 => codes::<L, 5>(step),
-                6 => codes::<L, 6>(step),
-                _ => codes::<L, 8>(step),
-            };
-            let mut products = [L::splat(0.0); R];
-            let n_halves = if S::HALVES { 2 } else { 1 };
-            for half in 0..n_halves {
-                let mut dots = [L::Words::splat(0); R];
-                for r in 0..R {
-                    if S::OFFSET != 0 {
-                        let all = || sums[r][2 * s] + sums[r][2 * s + 1];
-                        let sum = if S::HALVES { sums[r][2 * s + half] } else { all() };
-                        dots[r] = L::Words::splat(-S::OFFSET * sum);
+        let blocks = panel.chunks_exact(step_bytes * steps_of_block).zip(heads.chunks_exact(S::HEAD));
+        for (b, (block, head)) in blocks.take(k / S::BLOCK).enumerate() {
+            let mut head = S::open::<L>(head);
+            for (s, step) in block.chunks_exact(step_bytes).enumerate() {
+                let weights = S::scales::<L>(&mut head, s);
+                let s = b * steps_of_block + s;
+                if R <= 4 {
+                    for line in 0..share.div_ceil(64) {
+                        L::prefetch(next.wrapping_add(64 * line));
                     }
+                    next = next.wrapping_add(share);
                 }
-                for q in 8 / n_halves * half..8 / n_halves * (half + 1) {
+                let quads = match S::BITS {
+                    4 => codes::<L, 4>(step),
+                    5 => codes::<L, 5>(step),
+                    6 => codes::<L, 6>(step),
+                    _ => codes::<L, 8>(step),
+                };
+                let mut products = [L::splat(0.0); R];
+                let n_halves = if S::HALVES { 2 } else { 1 };
+                for half in 0..n_halves {
+                    let mut dots = [L::Words::splat(0); R];
+                    for q in 8 / n_halves * half..8 / n_halves * (half + 1) {
+                        for r in 0..R {
+                            // SAFETY: `s` is a step of the row (`k / 32` of them) and `q` a quad of 4 in it.
+                            let x = unsafe { rows[r].as_ptr().add(s * STEP + 4 * q).cast::<i32>().read_unaligned() };
+                            dots[r] = if S::BITS == 8 { dots[r].dot_wide(quads[q], x) } else { dots[r].dot(quads[q], x) };
+                        }
+                    }
+                    let scale = if half == 0 { weights.first } else { weights.last };
                     for r in 0..R {
-                        // SAFETY: `s` is a step of the row (`k / 32` of them) and `q` a quad of 4 in it.
-                        let x = unsafe { rows[r].as_ptr().add(s * STEP + 4 * q).cast::<i32>().read_unaligned() };
-                        dots[r] = if S::BITS == 8 { dots[r].dot_wide(quads[q], x) } else { dots[r].dot(quads[q], x) };
+                        let mut dot = L::from_words(dots[r]);
+                        if S::OFFSET != 0 {
+                            // Whole numbers below 2^24: exact.
+                            // SAFETY: as above.
+                            let step = unsafe { steps[r].get_unchecked(s) };
+                            let sum = if S::HALVES { step.halves[half] } else { step.sum };
+                            dot = L::splat(sum).fma(L::splat(-S::OFFSET as f32), dot);
+                        }
+                        products[r] = if half == 0 { dot.mul(scale) } else { dot.fma(scale, products[r]) };
                     }
                 }
-                let scale = if half == 0 { weights.first } else { weights.last };
                 for r in 0..R {
-                    let dot = L::from_words(dots[r]);
-                    products[r] = if half == 0 { dot.mul(scale) } else { dot.fma(scale, products[r]) };
+                    // SAFETY: as above.
+                    let step = unsafe { steps[r].get_unchecked(s) };
+                    if S::MIN {
+                        products[r] = weights.bias.fma(L::splat(step.sum), products[r]);
+                    }
+                    out[r] = products[r].fma(L::splat(step.scale), out[r]);
                 }
-            }
-            for r in 0..R {
-                if S::MIN {
-                    let sum = L::splat((sums[r][2 * s] + sums[r][2 * s + 1]) as f32);
-                    products[r] = weights.bias.fma(sum, products[r]);
-                }
-                out[r] = products[r].fma(L::splat(scales[r][s]), out[r]);
             }
         }
         out
@@ -308,6 +330,7 @@ float_tile!(Bf16, u16, load_bf16);
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kernels::slab::Slabs;
     use candle_core::Device;
     use candle_core::quantized::{GgmlDType, QStorage, QTensor};
     use half::{bf16, f16};
@@ -375,14 +398,14 @@ mod tests {
         for format in FORMATS {
             for (k, n_out) in [(format.block().max(32), 5), (512, 67), (768, 32)] {
                 let (bytes, exact) = weights(format, n_out, k);
-                let packed = Packed::pack(format, n_out, k, &bytes).expect("memory");
+                let packed = Packed::pack(&mut Slabs::default(), format, n_out, k, &bytes).expect("memory");
                 let x = noise(ROWS * k, 1);
                 let input = Activations::new(Isa::Scalar, &x, k, &[&packed]);
                 // What coded weights are multiplied with: rounded activations, near the true ones.
                 let read: Vec<f32> = match &input.coded {
                     None => x.clone(),
                     Some(coded) => {
-                        (0..x.len()).map(|i| f32::from(coded.codes[i]) * coded.scales[i / STEP]).collect()
+                        (0..x.len()).map(|i| f32::from(coded.codes[i]) * coded.steps[i / STEP].scale).collect()
                     }
                 };
                 assert!(read.iter().zip(&x).all(|(a, b)| (a - b).abs() <= 0.5 / 254.0 + 1e-6), "{format:?}");

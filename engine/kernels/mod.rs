@@ -28,6 +28,7 @@ pub(crate) mod panel;
 pub(crate) mod pointwise;
 mod scalar;
 pub(crate) mod seal;
+pub(crate) mod slab;
 pub(crate) mod tasks;
 
 use half::f16;
@@ -135,6 +136,9 @@ pub(crate) trait Lanes: Copy {
     /// Whether there are registers enough for tiles of 8 rows (else 4).
     const WIDE: bool;
 
+    /// Asks for the cache line at an address, which need not be valid. A hint: nothing depends on it.
+    #[inline(always)]
+    fn prefetch(_: *const u8) {}
     /// All lanes equal.
     fn splat(x: f32) -> Self;
     /// Loads 16 floats.

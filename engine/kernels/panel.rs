@@ -1,6 +1,6 @@
 //! Weights as the kernels read them: panels of 16 outputs, one to a lane, in the same bits that the file has.
 //!
-//! A panel holds the codes of its 16 rows for k = 0, 1, 2, …, then their scales. Codes come in *steps* of 32 k: for
+//! A panel holds the scales of its 16 rows, then their codes for k = 0, 1, 2, … Codes come in *steps* of 32 k: for
 //! each quad of 4 k one vector of 16 words, word o holding output o's codes of that quad, one to a byte. Codes of
 //! fewer than 8 bits share these vectors:
 //!
@@ -13,6 +13,7 @@
 //!
 //! Floats are `[k, 16]`. Rows past the last output are zeros.
 
+use super::slab::{Slab, Slabs};
 use super::{LANES, Lanes, Words};
 use half::f16;
 
@@ -78,7 +79,7 @@ pub(crate) struct Packed {
     pub(crate) format: Format,
     pub(crate) n_out: usize,
     pub(crate) k: usize,
-    bytes: memmap2::MmapMut,
+    slab: Slab,
 }
 
 impl Packed {
@@ -87,13 +88,17 @@ impl Packed {
     ///
     /// # Errors
     /// There is no memory for it.
-    pub(crate) fn pack(format: Format, n_out: usize, k: usize, rows: &[u8]) -> std::io::Result<Self> {
+    pub(crate) fn pack(
+        slabs: &mut Slabs,
+        format: Format,
+        n_out: usize,
+        k: usize,
+        rows: &[u8],
+    ) -> std::io::Result<Self> {
         let row_bytes = format.row_bytes(k);
         assert!(rows.len() == n_out * row_bytes && k % format.block() == 0, "rows are whole blocks");
-        let mut bytes = memmap2::MmapMut::map_anon(n_out.div_ceil(LANES) * panel_bytes(format, k))?;
-        #[cfg(target_os = "linux")]
-        let _ = bytes.advise(memmap2::Advice::HugePage); // a wish; pages of any size do
-        let panels = super::tasks::Shared::new(&mut bytes);
+        let mut slab = slabs.cut(n_out.div_ceil(LANES) * panel_bytes(format, k))?;
+        let panels = super::tasks::Shared::new(slab.bytes_mut());
         let size = panel_bytes(format, k);
         super::tasks::for_ranges(n_out.div_ceil(LANES), 1, |range| {
             for p in range {
@@ -104,7 +109,7 @@ impl Packed {
                 }
             }
         });
-        Ok(Self { format, n_out, k, bytes })
+        Ok(Self { format, n_out, k, slab })
     }
 
     /// Number of panels.
@@ -115,19 +120,24 @@ impl Packed {
     /// Panel `p`: outputs `16 p ..`.
     pub(crate) fn panel(&self, p: usize) -> &[u8] {
         let size = panel_bytes(self.format, self.k);
-        &self.bytes[p * size..(p + 1) * size]
+        &self.slab.bytes()[p * size..(p + 1) * size]
     }
 }
 
-/// Bytes of the codes of a panel; its scales follow.
-pub(crate) const fn code_bytes(format: Format, k: usize) -> usize {
+/// Bytes of the codes of a panel.
+const fn code_bytes(format: Format, k: usize) -> usize {
     k * LANES * format.bits() / 8
+}
+
+/// Bytes of the scales of a panel, before its codes: whole cache lines.
+pub(crate) const fn head_bytes(format: Format, k: usize) -> usize {
+    let (block, head) = format.head();
+    (k / block * head).next_multiple_of(64)
 }
 
 /// Bytes of a panel: whole cache lines.
 const fn panel_bytes(format: Format, k: usize) -> usize {
-    let (block, head) = format.head();
-    (code_bytes(format, k) + k / block * head).next_multiple_of(64)
+    (head_bytes(format, k) + code_bytes(format, k)).next_multiple_of(64)
 }
 
 /// Puts one row of the file into lane `o` of a panel.
@@ -140,7 +150,7 @@ fn pack_row(format: Format, row: &[u8], o: usize, k: usize, panel: &mut [u8]) {
         return;
     }
     let (block, head) = format.head();
-    let (codes_out, heads_out) = panel.split_at_mut(code_bytes(format, k));
+    let (heads_out, codes_out) = panel.split_at_mut(head_bytes(format, k));
     let step_bytes = code_bytes(format, STEP);
     let mut codes = [0u8; 256];
     for (b, bytes) in row.chunks_exact(format.row_bytes(block)).enumerate() {
@@ -244,11 +254,17 @@ pub(crate) trait Scheme {
     /// Whether there is a minimum beside the scale.
     const MIN: bool = false;
 
+    /// A block's scales, being read.
+    type Head<'a, L: Lanes>;
+
     /// Reads one block of the file: codes in order of k, and scales into lane `o` of a head.
     fn read(block: &[u8], codes: &mut [u8; 256], o: usize, head: &mut [u8]);
 
-    /// Scales of step `s` of a block.
-    fn scales<L: Lanes>(head: &[u8], s: usize) -> Scales<L>;
+    /// Begins to read a head, `Self::HEAD` bytes.
+    fn open<L: Lanes>(head: &[u8]) -> Self::Head<'_, L>;
+
+    /// Scales of step `s`; steps are asked for in order.
+    fn scales<L: Lanes>(head: &mut Self::Head<'_, L>, s: usize) -> Scales<L>;
 }
 
 pub(crate) struct Q4_0;
@@ -260,13 +276,9 @@ pub(crate) struct Q6K;
 /// Sixteen halves from byte `at` of a head on.
 #[inline(always)]
 fn halves<L: Lanes>(head: &[u8], at: usize) -> L {
-    L::load_f16(bytemuck::from_bytes::<[f16; LANES]>(&head[at..at + 2 * LANES]))
-}
-
-#[inline(always)]
-fn plain<L: Lanes>(head: &[u8]) -> Scales<L> {
-    let first = halves::<L>(head, 0);
-    Scales { first, last: first, bias: L::splat(0.0) }
+    let bytes = &head[at..at + 2 * LANES];
+    // SAFETY: 32 bytes at an even address: heads start at even offsets of a panel, and panels at lines of the cache.
+    L::load_f16(unsafe { &*bytes.as_ptr().cast::<[f16; LANES]>() })
 }
 
 fn put_half(head: &mut [u8], o: usize, bytes: &[u8]) {
@@ -274,6 +286,7 @@ fn put_half(head: &mut [u8], o: usize, bytes: &[u8]) {
 }
 
 impl Scheme for Q4_0 {
+    type Head<'a, L: Lanes> = L;
     const BITS: usize = 4;
     const BLOCK: usize = 32;
     const HEAD: usize = 2 * LANES;
@@ -286,12 +299,17 @@ impl Scheme for Q4_0 {
         }
     }
     #[inline(always)]
-    fn scales<L: Lanes>(head: &[u8], _: usize) -> Scales<L> {
-        plain(head)
+    fn open<L: Lanes>(head: &[u8]) -> L {
+        halves(head, 0)
+    }
+    #[inline(always)]
+    fn scales<L: Lanes>(head: &mut L, _: usize) -> Scales<L> {
+        Scales { first: *head, last: *head, bias: L::splat(0.0) }
     }
 }
 
 impl Scheme for Q8_0 {
+    type Head<'a, L: Lanes> = L;
     const BITS: usize = 8;
     const BLOCK: usize = 32;
     const HEAD: usize = 2 * LANES;
@@ -302,8 +320,12 @@ impl Scheme for Q8_0 {
         codes.iter_mut().zip(&block[2..34]).for_each(|(code, byte)| *code = byte ^ 0x80);
     }
     #[inline(always)]
-    fn scales<L: Lanes>(head: &[u8], _: usize) -> Scales<L> {
-        plain(head)
+    fn open<L: Lanes>(head: &[u8]) -> L {
+        halves(head, 0)
+    }
+    #[inline(always)]
+    fn scales<L: Lanes>(head: &mut L, _: usize) -> Scales<L> {
+        Scales { first: *head, last: *head, bias: L::splat(0.0) }
     }
 }
 
@@ -335,23 +357,34 @@ fn read_k(block: &[u8], o: usize, head: &mut [u8]) {
     put_half(&mut head[K_WORDS + 2 * LANES..], o, &block[2..]);
 }
 
-#[inline(always)]
-fn scales_k<L: Lanes>(head: &[u8], s: usize) -> Scales<L> {
-    let s = s as u32;
-    let first = halves::<L>(head, K_WORDS).mul(six_bits::<L>(head, 0, 4 * s, 2 * s));
-    let min = halves::<L>(head, K_WORDS + 2 * LANES).mul(six_bits::<L>(head, 1, 4 * s, 16 + 2 * s));
-    Scales { first, last: first, bias: L::splat(0.0).sub(min) }
+/// A head of Q4_K or Q5_K, shifted so that the next step's bits are the lowest.
+pub(crate) struct HeadK<L: Lanes> {
+    words: [L::Words; 3],
+    scale: L,
+    min: L,
 }
 
-/// Four bits of word `i` from bit `low` on, with two bits of word 2 from bit `high` on above them.
-#[inline(always)]
-fn six_bits<L: Lanes>(head: &[u8], i: usize, low: u32, high: u32) -> L {
-    let four = vector::<L>(head, i).shr(low).and(L::Words::splat(15));
-    let two = vector::<L>(head, 2).shr(high).and(L::Words::splat(3));
-    L::from_words(four.or(two.shl(4)))
+impl<L: Lanes> HeadK<L> {
+    #[inline(always)]
+    fn open(head: &[u8]) -> Self {
+        let words = [vector::<L>(head, 0), vector::<L>(head, 1), vector::<L>(head, 2)];
+        Self { words, scale: halves(head, K_WORDS), min: halves(head, K_WORDS + 2 * LANES) }
+    }
+
+    #[inline(always)]
+    fn next(&mut self) -> Scales<L> {
+        let (low, high) = (L::Words::splat(0x0f), L::Words::splat(0x30));
+        let [scales, mins, tops] = self.words;
+        let scale = scales.and(low).or(tops.shl(4).and(high));
+        let min = mins.and(low).or(tops.shr(12).and(high));
+        self.words = [scales.shr(4), mins.shr(4), tops.shr(2)];
+        let first = self.scale.mul(L::from_words(scale));
+        Scales { first, last: first, bias: L::splat(0.0).sub(self.min.mul(L::from_words(min))) }
+    }
 }
 
 impl Scheme for Q4K {
+    type Head<'a, L: Lanes> = HeadK<L>;
     const BITS: usize = 4;
     const BLOCK: usize = 256;
     const HEAD: usize = K_WORDS + 4 * LANES;
@@ -368,12 +401,17 @@ impl Scheme for Q4K {
         }
     }
     #[inline(always)]
-    fn scales<L: Lanes>(head: &[u8], s: usize) -> Scales<L> {
-        scales_k(head, s)
+    fn open<L: Lanes>(head: &[u8]) -> HeadK<L> {
+        HeadK::open(head)
+    }
+    #[inline(always)]
+    fn scales<L: Lanes>(head: &mut HeadK<L>, _: usize) -> Scales<L> {
+        head.next()
     }
 }
 
 impl Scheme for Q5K {
+    type Head<'a, L: Lanes> = HeadK<L>;
     const BITS: usize = 5;
     const BLOCK: usize = 256;
     const HEAD: usize = K_WORDS + 4 * LANES;
@@ -392,12 +430,17 @@ impl Scheme for Q5K {
         }
     }
     #[inline(always)]
-    fn scales<L: Lanes>(head: &[u8], s: usize) -> Scales<L> {
-        scales_k(head, s)
+    fn open<L: Lanes>(head: &[u8]) -> HeadK<L> {
+        HeadK::open(head)
+    }
+    #[inline(always)]
+    fn scales<L: Lanes>(head: &mut HeadK<L>, _: usize) -> Scales<L> {
+        head.next()
     }
 }
 
 impl Scheme for Q6K {
+    type Head<'a, L: Lanes> = (&'a [u8], L);
     const BITS: usize = 6;
     const BLOCK: usize = 256;
     /// Sixteen signed bytes for each of 16 scales, then the blocks' own as halves.
@@ -421,8 +464,11 @@ impl Scheme for Q6K {
         }
     }
     #[inline(always)]
-    fn scales<L: Lanes>(head: &[u8], s: usize) -> Scales<L> {
-        let d = halves::<L>(head, 16 * LANES);
+    fn open<L: Lanes>(head: &[u8]) -> (&[u8], L) {
+        (head, halves(head, 16 * LANES))
+    }
+    #[inline(always)]
+    fn scales<'a, L: Lanes>((head, d): &mut (&'a [u8], L), s: usize) -> Scales<L> {
         let (first, last) = (L::load_i8(bytes(head, 2 * s)), L::load_i8(bytes(head, 2 * s + 1)));
         Scales { first: d.mul(first), last: d.mul(last), bias: L::splat(0.0) }
     }

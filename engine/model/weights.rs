@@ -2,6 +2,7 @@
 
 use crate::gguf::{Gguf, TensorType};
 use crate::kernels::panel::{Format, Packed};
+use crate::kernels::slab::Slabs;
 use crate::quant::q8_0;
 use crate::{Error, Result};
 use candle_core::Device;
@@ -15,6 +16,7 @@ use std::sync::Arc;
 /// the weights are never in memory twice.
 pub(crate) struct Loader<'a> {
     pub(crate) gguf: &'a Arc<Gguf>,
+    slabs: Slabs,
     on_progress: &'a mut (dyn FnMut(u64, u64) + Send),
     done: u64,
     /// Tensors by what was made of them, for the log.
@@ -24,7 +26,7 @@ pub(crate) struct Loader<'a> {
 impl<'a> Loader<'a> {
     /// `on_progress` is told of bytes of the file packed, and of all there are.
     pub(crate) fn new(gguf: &'a Arc<Gguf>, on_progress: &'a mut (dyn FnMut(u64, u64) + Send)) -> Self {
-        Self { gguf, on_progress, done: 0, made: BTreeMap::new() }
+        Self { gguf, slabs: Slabs::default(), on_progress, done: 0, made: BTreeMap::new() }
     }
 
     /// The matrix `name`, whose shape must be `[n_out, k]`.
@@ -44,11 +46,11 @@ impl<'a> Loader<'a> {
         };
         let (packed, made) = match Format::of(info.kind) {
             Some(format) if k % format.block() == 0 => {
-                (Packed::pack(format, n_out, k, bytes).map_err(no_memory)?, info.kind.to_string())
+                (Packed::pack(&mut self.slabs, format, n_out, k, bytes).map_err(no_memory)?, info.kind.to_string())
             }
             _ => {
                 let floats = dequantize(gguf, name, info.kind, &[n_out, k], bytes)?;
-                let (format, packed) = convert(info.kind, n_out, k, &floats);
+                let (format, packed) = convert(&mut self.slabs, info.kind, n_out, k, &floats);
                 (packed.map_err(no_memory)?, format!("{} as {format}", info.kind))
             }
         };
@@ -86,11 +88,17 @@ impl Format {
 
 /// A type that has no kernel of its own becomes Q8_0 (quantized ones lose nothing to speak of) or, where its rows are no
 /// multiple of 32 or its numbers are wider than 8 bits, F32.
-fn convert(kind: TensorType, n_out: usize, k: usize, floats: &[f32]) -> (&'static str, std::io::Result<Packed>) {
+fn convert(
+    slabs: &mut Slabs,
+    kind: TensorType,
+    n_out: usize,
+    k: usize,
+    floats: &[f32],
+) -> (&'static str, std::io::Result<Packed>) {
     if !matches!(kind.0, 24..=28) && k % Format::Q8_0.block() == 0 {
-        return ("Q8_0", Packed::pack(Format::Q8_0, n_out, k, bytemuck::cast_slice(&q8_0(floats))));
+        return ("Q8_0", Packed::pack(slabs, Format::Q8_0, n_out, k, bytemuck::cast_slice(&q8_0(floats))));
     }
-    ("F32", Packed::pack(Format::F32, n_out, k, bytemuck::cast_slice(floats)))
+    ("F32", Packed::pack(slabs, Format::F32, n_out, k, bytemuck::cast_slice(floats)))
 }
 
 /// The table of token embeddings: rows are read from the file as they are needed.

@@ -1,0 +1,64 @@
+//! Memory for weights: a few large mappings on huge pages, cut into slabs.
+//!
+//! A token reads all weights once; with pages of 4 KiB the walk through the page tables costs nearly half of the
+//! bandwidth (`benches/README.md` has figures). Pages that are never touched take no memory.
+
+use memmap2::{MmapMut, MmapRaw};
+use std::sync::Arc;
+
+/// Bytes of a mapping, unless a slab needs more.
+const CHUNK: usize = 256 << 20;
+/// Slabs start at lines of the cache.
+const LINE: usize = 64;
+/// What the kernel takes for a huge page on x86-64 and on most ARM systems.
+const HUGE: usize = 2 << 20;
+
+/// Cuts slabs one after another.
+#[derive(Default)]
+pub(crate) struct Slabs {
+    chunk: Option<Arc<MmapRaw>>,
+    used: usize,
+}
+
+/// Some bytes of a mapping, of which nobody else has any.
+pub(crate) struct Slab {
+    chunk: Arc<MmapRaw>,
+    start: usize,
+    len: usize,
+}
+
+impl Slabs {
+    /// A slab of `len` zeros, aligned to 64 bytes.
+    ///
+    /// # Errors
+    /// There is no memory for it.
+    pub(crate) fn cut(&mut self, len: usize) -> std::io::Result<Slab> {
+        let chunk = match &self.chunk {
+            Some(chunk) if chunk.len() - self.used >= len => chunk.clone(),
+            _ => {
+                let map = MmapMut::map_anon(CHUNK.max(len) + HUGE)?;
+                #[cfg(target_os = "linux")]
+                let _ = map.advise(memmap2::Advice::HugePage); // a wish; pages of any size do
+                self.used = map.as_ptr().align_offset(HUGE);
+                self.chunk.insert(Arc::new(map.into())).clone()
+            }
+        };
+        let start = self.used;
+        self.used = (start + len).next_multiple_of(LINE).min(chunk.len());
+        Ok(Slab { chunk, start, len })
+    }
+}
+
+impl Slab {
+    /// The bytes.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        // SAFETY: the range lies in the mapping, which lives as long as the slab; slabs do not overlap.
+        unsafe { std::slice::from_raw_parts(self.chunk.as_ptr().add(self.start), self.len) }
+    }
+
+    /// The bytes, to be written.
+    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as above, and `self` is borrowed for as long as they are.
+        unsafe { std::slice::from_raw_parts_mut(self.chunk.as_mut_ptr().add(self.start), self.len) }
+    }
+}
