@@ -2,6 +2,7 @@
 
 use crate::chat::Chat;
 use crate::gguf::Gguf;
+use crate::kernels::tasks::Team;
 use crate::kernels::{Isa, NUMERICS};
 use crate::kv::store::manifest::Identity;
 use crate::kv::store::{STORE_VERSION, Store};
@@ -81,13 +82,10 @@ impl Engine {
     pub fn open(config: EngineConfig, on_progress: &mut (dyn FnMut(u64, u64) + Send)) -> Result<Self> {
         let Parts { gguf, tokenizer, chat, info } = Parts::open(&config.model)?;
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let pool = rayon::ThreadPoolBuilder::new()
-            .num_threads(config.threads.unwrap_or(cores).max(1))
-            .thread_name(|i| format!("greenroom-{i}"))
-            .build()
+        let team = Team::new(config.threads.unwrap_or(cores).max(1))
             .map_err(|e| Error::new(ErrorKind::Closed, format!("threads can't be started: {e}")))?;
         let isa = Isa::detect();
-        let decoder = pool.install(|| Decoder::load(&gguf, config.kv, isa, on_progress))?;
+        let decoder = team.install(|| Decoder::load(&gguf, config.kv, isa, on_progress))?;
         if decoder.n_vocab() < tokenizer.n_vocab() {
             let (rows, tokens) = (decoder.n_vocab(), tokenizer.n_vocab());
             return Err(
@@ -109,7 +107,7 @@ impl Engine {
         let tokenizer = Arc::new(tokenizer);
         let worker = Worker::new(decoder, tokenizer.clone(), Arc::new(chat), memory, config.prefill_chunk);
         let (commands, receiver) = channel();
-        let thread = start(pool, worker, receiver)?;
+        let thread = start(team, worker, receiver)?;
         Ok(Self {
             info,
             tokenizer,
@@ -267,7 +265,7 @@ impl Parts {
         let info = ModelInfo {
             name: gguf.text("general.name").unwrap_or(&gguf.name).to_owned(),
             family: spec.family.to_owned(),
-            identity: blake3::Hasher::new().update_rayon(gguf.bytes()).finalize().to_hex().to_string(),
+            identity: gguf.hash(),
             numerics: NUMERICS.to_owned(),
             n_layers: spec.n_layers,
             d_model: spec.d_model,
@@ -285,14 +283,14 @@ impl Parts {
     }
 }
 
-/// Runs the worker inside the pool: its kernels and candle's own loops then share the pool's threads.
+/// Runs the worker with the team that its kernels share.
 fn start(
-    pool: rayon::ThreadPool,
+    team: Team,
     worker: Worker,
     commands: Receiver<Command>,
 ) -> Result<std::thread::JoinHandle<()>> {
     let thread = std::thread::Builder::new().name("greenroom-engine".to_owned());
-    let body = move || pool.install(move || worker.run(&commands));
+    let body = move || team.install(|| worker.run(&commands));
     thread
         .spawn(body)
         .map_err(|e| Error::new(ErrorKind::Closed, format!("the engine's thread can't be started: {e}")))

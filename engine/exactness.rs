@@ -6,6 +6,7 @@
 use crate::fixtures::{Dtype, RandomModel};
 use crate::gguf::Gguf;
 use crate::kernels::Isa;
+use crate::kernels::tasks::Team;
 use crate::kv::blocks::Arena;
 use crate::kv::sequence::Sequence;
 use crate::kv::store::Store;
@@ -153,8 +154,8 @@ fn any_chunking_any_threads_any_instruction_set() {
         let reference = bench.reference();
         for chunk in [1, 7, 64, 256, 300, 512] {
             for threads in [1, 2] {
-                let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("a pool");
-                let logits = pool.install(|| bench.feed(&mut bench.sequence(), &mut bench.arena(), N, chunk));
+                let team = Team::new(threads).expect("threads");
+                let logits = team.install(|| bench.feed(&mut bench.sequence(), &mut bench.arena(), N, chunk));
                 assert_eq!(logits, reference, "{format:?} in chunks of {chunk} on {threads} threads");
             }
         }

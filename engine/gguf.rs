@@ -211,6 +211,16 @@ impl Gguf {
         self.metadata.get(key)
     }
 
+    /// blake3 (hex) of the whole file. It is read piece by piece: no more of it stays in memory than was there.
+    pub(crate) fn hash(&self) -> String {
+        let mut hasher = blake3::Hasher::new();
+        for piece in self.bytes().chunks(32 << 20) {
+            hasher.update(piece);
+            self.release(piece);
+        }
+        hasher.finalize().to_hex().to_string()
+    }
+
     /// Gives the memory of a tensor's bytes back; they can be read again.
     #[allow(unsafe_code)] // the advice
     pub(crate) fn release(&self, bytes: &[u8]) {

@@ -18,7 +18,7 @@ fn main() {
     };
     let n_gen: usize = std::env::var("GEN").ok().and_then(|s| s.parse().ok()).unwrap_or(24);
     let text = |n: usize| "self ".repeat(n);
-    let mut c = Conversation { system: None, exchanges: vec![], next: text(500) };
+    let mut c = Conversation { system: None, exchanges: vec![], next: text(std::env::var("FIRST").ok().and_then(|s| s.parse().ok()).unwrap_or(500)) };
     let list: Vec<usize> = std::env::var("TURNS").unwrap_or("240,1500,1500,600,240,10".into()).split(",").filter_map(|s| s.parse().ok()).collect();
     for n in list {
         let d = turn(&c, n_gen);

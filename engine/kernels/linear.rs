@@ -87,10 +87,11 @@ impl Kernel for Encode<'_> {
 /// Multiply-adds below which a product is not worth a second thread.
 const SERIAL_MACS: usize = 1 << 16;
 
-/// The products with several matrices, side by side: `[n_rows, Σ n_out]`.
-pub(crate) fn linear(isa: Isa, x: &Activations<'_>, weights: &[&Packed]) -> Vec<f32> {
+/// The products with several matrices, side by side, added to `base` if there is one: `[n_rows, Σ n_out]`.
+pub(crate) fn linear(isa: Isa, x: &Activations<'_>, weights: &[&Packed], base: Option<&[f32]>) -> Vec<f32> {
     let width: usize = weights.iter().map(|w| w.n_out).sum();
     let mut out = vec![0.0; x.n_rows * width];
+    assert!(base.is_none_or(|base| base.len() == out.len()), "what is added to is as wide as the products");
     let shared = Shared::new(&mut out);
     let n_panels: usize = weights.iter().map(|w| w.n_panels()).sum();
     for_panels(x, n_panels, |panels| {
@@ -110,7 +111,13 @@ pub(crate) fn linear(isa: Isa, x: &Activations<'_>, weights: &[&Packed]) -> Vec<
             for (r, sums) in sums.chunks_exact(LANES).enumerate() {
                 let at = r * width + first + p * LANES;
                 // SAFETY: an output belongs to one panel, a panel to one range.
-                unsafe { shared.part(at..at + n) }.copy_from_slice(&sums[..n]);
+                let out = unsafe { shared.part(at..at + n) };
+                match base {
+                    None => out.copy_from_slice(&sums[..n]),
+                    Some(base) => {
+                        out.iter_mut().zip(&base[at..]).zip(sums).for_each(|((y, base), sum)| *y = base + sum);
+                    }
+                }
             }
         }
     });
@@ -140,7 +147,7 @@ pub(crate) fn gated(isa: Isa, x: &Activations<'_>, gate: &Packed, up: &Packed) -
     out
 }
 
-fn for_panels(x: &Activations<'_>, n_panels: usize, task: impl Fn(std::ops::Range<usize>) + Sync + Send) {
+fn for_panels(x: &Activations<'_>, n_panels: usize, task: impl Fn(std::ops::Range<usize>) + Sync) {
     let macs = x.n_rows * x.k * LANES;
     for_ranges(n_panels, (SERIAL_MACS / macs.max(1)).max(1), task);
 }
@@ -409,7 +416,7 @@ mod tests {
                     }
                 };
                 assert!(read.iter().zip(&x).all(|(a, b)| (a - b).abs() <= 0.5 / 254.0 + 1e-6), "{format:?}");
-                let all = linear(Isa::Scalar, &input, &[&packed]);
+                let all = linear(Isa::Scalar, &input, &[&packed], None);
                 for r in 0..ROWS {
                     for o in 0..n_out {
                         let pairs = read[r * k..][..k].iter().zip(&exact[o * k..][..k]);
@@ -423,9 +430,9 @@ mod tests {
                 for isa in Isa::available() {
                     for n in 1..=ROWS {
                         let input = Activations::new(isa, &x[..n * k], k, &[&packed]);
-                        let some = linear(isa, &input, &[&packed]);
+                        let some = linear(isa, &input, &[&packed], None);
                         assert_eq!(some, all[..n * n_out], "{format:?} on {} with {n} rows", isa.name());
-                        let both = linear(isa, &input, &[&packed, &packed]);
+                        let both = linear(isa, &input, &[&packed, &packed], None);
                         let second = both.chunks_exact(2 * n_out).flat_map(|row| &row[n_out..]);
                         assert!(second.eq(some.iter()), "{format:?}: matrices side by side");
                     }

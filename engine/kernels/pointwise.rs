@@ -7,7 +7,7 @@ use super::{Isa, Kernel, LANES, Lanes, lanes, lanes_mut, padded};
 const FLOATS_PER_TASK: usize = 1 << 14;
 
 /// Runs `task` on pieces of `x`, each a whole number of rows of `width`; with the first row's number.
-fn for_rows(x: &mut [f32], width: usize, task: impl Fn(usize, &mut [f32]) + Sync + Send) {
+fn for_rows(x: &mut [f32], width: usize, task: impl Fn(usize, &mut [f32]) + Sync) {
     let n_rows = x.len() / width;
     let shared = Shared::new(x);
     for_ranges(n_rows, FLOATS_PER_TASK / width, |rows| {

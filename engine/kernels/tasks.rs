@@ -1,31 +1,223 @@
-//! Work for many threads: numbered tasks on the pool that the engine's thread runs in, and outputs that they share.
+//! Work for many threads: numbered tasks for a team, and outputs that they share.
+//!
+//! A decoded token is some hundred jobs of 50 to 500 µs, one after another: what counts is how soon the others begin.
+//! Members of a team wait for the next job spinning, for [`SPIN`], and sleep only then; a job costs them one atomic
+//! operation a task.
 
-use rayon::prelude::*;
+use std::cell::RefCell;
 use std::marker::PhantomData;
 use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::{JoinHandle, Thread};
+use std::time::{Duration, Instant};
 
-/// Runs `task(0) .. task(n - 1)` on the current pool, in no particular order.
+/// How long a member without work stays awake: longer than what lies between two jobs of a pass, shorter than a pause that
+/// anybody would notice on a fan.
+const SPIN: Duration = Duration::from_micros(200);
+
+/// Threads that work on one job at a time, the caller among them.
+pub(crate) struct Team {
+    board: Arc<Board>,
+    members: Vec<JoinHandle<()>>,
+}
+
+/// What members look at.
+struct Board {
+    /// Number of the job (high half) and of its next task (low half).
+    state: AtomicU64,
+    /// The job: valid while `state` holds its number and tasks are left.
+    job: AtomicUsize,
+    n_tasks: AtomicUsize,
+    /// Tasks of the job that are done.
+    done: AtomicUsize,
+    closing: AtomicBool,
+    sleeping: AtomicUsize,
+    /// Members, to be woken.
+    threads: Mutex<Vec<Thread>>,
+    n_threads: usize,
+    /// What the first task that panicked said.
+    panic: Mutex<Option<Box<dyn std::any::Any + Send>>>,
+}
+
+/// A job as it lies on the caller's stack.
+struct Job<'a>(&'a (dyn Fn(usize) + Sync));
+
+thread_local! {
+    /// The team that this thread's jobs go to; without one, they are done here.
+    static TEAM: RefCell<Option<Arc<Board>>> = const { RefCell::new(None) };
+}
+
+impl Team {
+    /// A team of `n_threads`, the caller included.
+    ///
+    /// # Errors
+    /// A thread can't be started.
+    pub(crate) fn new(n_threads: usize) -> std::io::Result<Self> {
+        let board = Arc::new(Board {
+            state: AtomicU64::new(0),
+            job: AtomicUsize::new(0),
+            n_tasks: AtomicUsize::new(0),
+            done: AtomicUsize::new(0),
+            closing: AtomicBool::new(false),
+            sleeping: AtomicUsize::new(0),
+            threads: Mutex::new(Vec::new()),
+            n_threads: n_threads.max(1),
+            panic: Mutex::new(None),
+        });
+        let mut team = Self { board, members: Vec::new() };
+        for i in 1..n_threads {
+            let board = team.board.clone();
+            let member = std::thread::Builder::new().name(format!("greenroom-{i}"));
+            team.members.push(member.spawn(move || board.serve())?);
+        }
+        let threads = team.members.iter().map(|m| m.thread().clone()).collect();
+        *team.board.threads.lock().unwrap_or_else(|e| e.into_inner()) = threads;
+        Ok(team)
+    }
+
+    /// Runs `body` on this thread; jobs in it go to the team.
+    pub(crate) fn install<T>(&self, body: impl FnOnce() -> T) -> T {
+        struct Restore(Option<Arc<Board>>);
+        impl Drop for Restore {
+            fn drop(&mut self) {
+                TEAM.set(self.0.take());
+            }
+        }
+        let team = (!self.members.is_empty()).then(|| self.board.clone());
+        let _restore = Restore(TEAM.replace(team));
+        body()
+    }
+}
+
+impl Drop for Team {
+    fn drop(&mut self) {
+        self.board.closing.store(true, Ordering::SeqCst);
+        for member in self.members.drain(..) {
+            member.thread().unpark();
+            let _ = member.join();
+        }
+    }
+}
+
+impl Board {
+    /// Publishes a job, takes part in it, and returns when all of it is done.
+    fn run(&self, n: usize, task: &(dyn Fn(usize) + Sync)) {
+        let job = Job(task);
+        // First the old job is closed, so that a member who is late can't take a task of the new one by the old number.
+        let old = self.state.fetch_or(u64::from(u32::MAX), Ordering::AcqRel) >> 32;
+        self.done.store(0, Ordering::Release);
+        self.n_tasks.store(n, Ordering::Release);
+        self.job.store(std::ptr::from_ref(&job).expose_provenance(), Ordering::Release);
+        let number = old.wrapping_add(1) & u64::from(u32::MAX);
+        self.state.store(number << 32, Ordering::SeqCst);
+        if self.sleeping.load(Ordering::SeqCst) > 0 {
+            self.threads.lock().unwrap_or_else(|e| e.into_inner()).iter().for_each(Thread::unpark);
+        }
+        self.work(number);
+        let waiting_since = Instant::now();
+        while self.done.load(Ordering::Acquire) < n {
+            match waiting_since.elapsed() < SPIN {
+                true => std::hint::spin_loop(),
+                false => std::thread::yield_now(), // the others are not at work: somebody else has their cores
+            }
+        }
+        if let Some(panic) = self.panic.lock().unwrap_or_else(|e| e.into_inner()).take() {
+            resume_unwind(panic);
+        }
+    }
+
+    /// Takes tasks of job `number` until none is left.
+    fn work(&self, number: u64) {
+        loop {
+            let state = self.state.load(Ordering::Acquire);
+            let (job, n) = (self.job.load(Ordering::Acquire), self.n_tasks.load(Ordering::Acquire));
+            let task = (state & u64::from(u32::MAX)) as usize;
+            if state >> 32 != number || task >= n {
+                return;
+            }
+            if self.state.compare_exchange_weak(state, state + 1, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+                continue;
+            }
+            // SAFETY: `job` and `n` were read while `state` held this job's number (the exchange says so), and `run` does
+            // not return, nor its job go away, before the task that was just taken is counted as done.
+            let Job(call) = unsafe { &*std::ptr::with_exposed_provenance::<Job<'_>>(job) };
+            if let Err(panic) = catch_unwind(AssertUnwindSafe(|| call(task))) {
+                self.panic.lock().unwrap_or_else(|e| e.into_inner()).get_or_insert(panic);
+            }
+            self.done.fetch_add(1, Ordering::Release);
+        }
+    }
+
+    /// A member's life.
+    fn serve(&self) {
+        let mut seen = 0;
+        let mut idle_since = Instant::now();
+        while !self.closing.load(Ordering::SeqCst) {
+            let number = self.state.load(Ordering::Acquire) >> 32;
+            if number != seen {
+                self.work(number);
+                seen = number;
+                idle_since = Instant::now();
+            } else if idle_since.elapsed() < SPIN {
+                (0..64).for_each(|_| std::hint::spin_loop());
+            } else {
+                self.sleeping.fetch_add(1, Ordering::SeqCst);
+                if self.state.load(Ordering::SeqCst) >> 32 == seen && !self.closing.load(Ordering::SeqCst) {
+                    std::thread::park();
+                }
+                self.sleeping.fetch_sub(1, Ordering::SeqCst);
+                idle_since = Instant::now();
+            }
+        }
+    }
+}
+
+/// Threads that jobs of this thread are shared by.
+pub(crate) fn n_threads() -> usize {
+    TEAM.with_borrow(|team| team.as_ref().map_or(1, |board| board.n_threads))
+}
+
+/// Runs `task(0) .. task(n - 1)` on this thread's team, in no particular order.
 ///
 /// Tasks write to places of their own and never add to a common sum: which thread runs which changes nothing.
-pub(crate) fn for_each(n: usize, task: impl Fn(usize) + Sync + Send) {
-    match n {
-        0 => {}
-        1 => task(0),
-        _ => (0..n).into_par_iter().with_max_len(1).for_each(task),
+pub(crate) fn for_each(n: usize, task: impl Fn(usize) + Sync) {
+    // A task's own jobs are done where it runs: the team is taken off while it works.
+    let team = if n > 1 { TEAM.take() } else { None };
+    match team {
+        None => (0..n).for_each(task),
+        Some(board) => {
+            let _restore = Installed(board.clone());
+            board.run(n, &task);
+        }
+    }
+}
+
+/// Puts a team back, also after a panic.
+struct Installed(Arc<Board>);
+
+impl Drop for Installed {
+    fn drop(&mut self) {
+        TEAM.set(Some(self.0.clone()));
     }
 }
 
 /// What `task(0) .. task(n - 1)` give, in order.
-pub(crate) fn map<T: Send>(n: usize, task: impl Fn(usize) -> T + Sync + Send) -> Vec<T> {
-    match n {
-        1 => vec![task(0)],
-        _ => (0..n).into_par_iter().with_max_len(1).map(task).collect(),
-    }
+pub(crate) fn map<T: Send>(n: usize, task: impl Fn(usize) -> T + Sync) -> Vec<T> {
+    let mut out: Vec<Option<T>> = (0..n).map(|_| None).collect();
+    let shared = Shared::new(&mut out);
+    for_each(n, |i| {
+        // SAFETY: each task has a place of its own.
+        let place = unsafe { shared.part(i..i + 1) };
+        place[0] = Some(task(i));
+    });
+    out.into_iter().map(|x| x.expect("every task has run")).collect()
 }
 
 /// Cuts `n` items into ranges, about eight for each thread, of at least `least` items.
-pub(crate) fn for_ranges(n: usize, least: usize, task: impl Fn(Range<usize>) + Sync + Send) {
-    let pieces = (8 * rayon::current_num_threads()).min(n / least.max(1)).max(1);
+pub(crate) fn for_ranges(n: usize, least: usize, task: impl Fn(Range<usize>) + Sync) {
+    let pieces = (8 * n_threads()).min(n / least.max(1)).max(1);
     let start = |piece: usize| n * piece / pieces;
     for_each(pieces, |piece| task(start(piece)..start(piece + 1)));
 }
@@ -39,8 +231,6 @@ pub(crate) struct Shared<'a, T> {
 
 // SAFETY: parts are handed out by `part` alone, whose callers promise that no two overlap.
 unsafe impl<T: Send> Sync for Shared<'_, T> {}
-// SAFETY: as above.
-unsafe impl<T: Send> Send for Shared<'_, T> {}
 
 impl<'a, T> Shared<'a, T> {
     /// Shares a slice.
@@ -57,5 +247,44 @@ impl<'a, T> Shared<'a, T> {
         assert!(range.start <= range.end && range.end <= self.len, "a part lies inside of its slice");
         // SAFETY: in bounds by the assertion, unshared by the caller's promise.
         unsafe { std::slice::from_raw_parts_mut(self.start.add(range.start), range.len()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_task_runs_once_however_many_threads_and_jobs() {
+        for n_threads in [1, 2, 3, 5] {
+            let team = Team::new(n_threads).expect("threads");
+            team.install(|| {
+                assert_eq!(super::n_threads(), n_threads);
+                for n in (0..2000).map(|i| i % 37) {
+                    let counts: Vec<AtomicUsize> = (0..n).map(|_| AtomicUsize::new(0)).collect();
+                    for_each(n, |i| {
+                        // Jobs of a task are done where it runs.
+                        for_each(3, |_| {
+                            counts[i].fetch_add(1, Ordering::Relaxed);
+                        });
+                    });
+                    assert!(counts.iter().all(|c| c.load(Ordering::Relaxed) == 3));
+                }
+                std::thread::sleep(2 * SPIN); // members fall asleep
+                for_each(1, |_| ()); // a job for one leaves the team where it is
+                assert_eq!(super::n_threads(), n_threads);
+                assert_eq!(map(100, |i| i * i), (0..100).map(|i| i * i).collect::<Vec<_>>());
+            });
+        }
+    }
+
+    #[test]
+    fn a_panic_reaches_the_caller_and_the_team_goes_on() {
+        let team = Team::new(2).expect("threads");
+        team.install(|| {
+            let caught = catch_unwind(|| for_each(10, |i| assert!(i != 7, "seven")));
+            assert!(caught.is_err());
+            assert_eq!(map(4, |i| i), [0, 1, 2, 3]);
+        });
     }
 }

@@ -1,11 +1,12 @@
 //! The forward pass: rows of many sequences in, logits out.
 
-use super::ops::{Attention, Gated, Linear, RmsNorm, SpanState};
+use super::ops::{AddLinear, Attention, Gated, Linear, RmsNorm, SpanState};
 use super::spec::DecoderSpec;
 use super::weights::{Embedding, Loader, vector};
 use crate::gguf::Gguf;
 use crate::kernels::Isa;
 use crate::kernels::panel::Packed;
+use crate::kernels::tasks::n_threads;
 use crate::kv::blocks::Arena;
 use crate::kv::layout::KvLayout;
 use crate::kv::sequence::Sequence;
@@ -95,7 +96,7 @@ impl Decoder {
         loader.log();
         let output_norm = vector(gguf, "output_norm.weight", d)?;
         let layout = Arc::new(spec.kv_layout(format));
-        tracing::info!("kernels: {}, {} threads", isa.name(), rayon::current_num_threads());
+        tracing::info!("kernels: {}, {} threads", isa.name(), n_threads());
         Ok(Self { spec, layout, isa, embedding, layers, output_norm, output })
     }
 
@@ -197,10 +198,10 @@ impl Decoder {
         let normed = self.norm(x, &w.attn_norm)?;
         let qkv = self.linear(&normed, &[&w.q, &w.k, &w.v])?;
         let context = qkv.apply_op1_no_bwd(attention)?;
-        let x = (x + self.linear(&context, &[&w.o])?)?;
+        let x = context.apply_op2_no_bwd(x, &AddLinear(self.isa, &w.o))?;
         let normed = self.norm(&x, &w.ffn_norm)?;
         let hidden = normed.apply_op1_no_bwd(&Gated(self.isa, &w.gate, &w.up))?;
-        x + self.linear(&hidden, &[&w.down])?
+        hidden.apply_op2_no_bwd(&x, &AddLinear(self.isa, &w.down))
     }
 
     fn norm(&self, x: &Tensor, weight: &[f32]) -> candle_core::Result<Tensor> {

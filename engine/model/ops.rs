@@ -10,7 +10,7 @@ use crate::kernels::{Isa, pointwise};
 use crate::kv::blocks::SealedBlock;
 use crate::kv::layout::{BLOCK, LayerLayout};
 use crate::kv::sequence::Sequence;
-use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, bail};
+use candle_core::{CpuStorage, CustomOp1, CustomOp2, Layout, Result, Shape, bail};
 use std::cell::RefCell;
 use std::sync::Arc;
 
@@ -32,7 +32,28 @@ impl CustomOp1 for Linear<'_> {
         let (n_rows, k) = layout.shape().dims2()?;
         let x = Activations::new(self.0, floats(storage, layout)?, k, self.1);
         let width: usize = self.1.iter().map(|w| w.n_out).sum();
-        Ok((CpuStorage::F32(linear::linear(self.0, &x, self.1)), (n_rows, width).into()))
+        Ok((CpuStorage::F32(linear::linear(self.0, &x, self.1, None)), (n_rows, width).into()))
+    }
+}
+
+/// `x: [n_rows, k]` and a residual `[n_rows, n_out]` → the residual with the product added.
+pub(crate) struct AddLinear<'a>(pub(crate) Isa, pub(crate) &'a Packed);
+
+impl CustomOp2 for AddLinear<'_> {
+    fn name(&self) -> &'static str {
+        "add-linear"
+    }
+    fn cpu_fwd(
+        &self,
+        storage: &CpuStorage,
+        layout: &Layout,
+        residual: &CpuStorage,
+        residual_layout: &Layout,
+    ) -> Result<(CpuStorage, Shape)> {
+        let Self(isa, weights) = *self;
+        let x = Activations::new(isa, floats(storage, layout)?, weights.k, &[weights]);
+        let out = linear::linear(isa, &x, &[weights], Some(floats(residual, residual_layout)?));
+        Ok((CpuStorage::F32(out), residual_layout.shape().clone()))
     }
 }
 
