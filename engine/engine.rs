@@ -38,14 +38,15 @@ pub struct EngineConfig {
     pub cache_memory: u64,
     /// Threads (default: all cores).
     pub threads: Option<usize>,
-    /// Prompt tokens of one pass, at most: a longer prompt is read in chunks, between which others decode.
+    /// Prompt tokens of one pass, at most: a longer prompt is read in chunks, between which others decode. How many it is
+    /// within this bound follows the clock.
     pub prefill_chunk: usize,
 }
 
 impl EngineConfig {
     /// A model with everything else at its default: 4-bit cache, nothing on disk, 1 GiB of cache in memory, all cores.
     pub fn new(model: ModelSource) -> Self {
-        let (kv, cache_memory, prefill_chunk) = (KvFormat::Q4, 1 << 30, 256);
+        let (kv, cache_memory, prefill_chunk) = (KvFormat::Q4, 1 << 30, 512);
         Self { model, kv, cache_dir: None, cache_memory, threads: None, prefill_chunk }
     }
 }

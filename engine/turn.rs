@@ -82,6 +82,11 @@ impl ActiveTurn {
         self.session.tokens.len() - self.session.sequence.len()
     }
 
+    /// Whether the turn found memory to go on from.
+    pub(crate) fn warm(&self) -> bool {
+        self.start > 0
+    }
+
     /// Whether the caller has gone.
     pub(crate) fn cancelled(&self) -> bool {
         self.events.is_closed()

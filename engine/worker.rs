@@ -8,7 +8,7 @@ use crate::memory::Memory;
 use crate::model::decoder::Wanted;
 use crate::model::{Decoder, Span};
 use crate::prefix::flatten;
-use crate::schedule::{Load, plan};
+use crate::schedule::{Load, Pace, plan};
 use crate::session::Pending;
 use crate::tokenizer::Tokenizer;
 use crate::turn::ActiveTurn;
@@ -66,8 +66,7 @@ pub(crate) struct Worker {
     pub(crate) tokenizer: Arc<Tokenizer>,
     pub(crate) chat: Arc<Chat>,
     pub(crate) memory: Memory,
-    /// Prompt tokens of a pass, at most.
-    pub(crate) chunk: usize,
+    pace: Pace,
     waiting: VecDeque<Waiting>,
     active: Vec<ActiveTurn>,
     finished: HashMap<u64, Finished>,
@@ -84,7 +83,8 @@ impl Worker {
         chunk: usize,
     ) -> Self {
         let (waiting, active, finished) = (VecDeque::new(), Vec::new(), HashMap::new());
-        Self { decoder, tokenizer, chat, memory, chunk, waiting, active, finished, cursor: 0 }
+        let pace = Pace::new(chunk);
+        Self { decoder, tokenizer, chat, memory, pace, waiting, active, finished, cursor: 0 }
     }
 
     /// Serves commands until the front is gone.
@@ -169,9 +169,11 @@ impl Worker {
     /// One pass over all turns at work.
     fn step(&mut self) {
         self.drop_cancelled();
-        let loads: Vec<Load> =
-            self.active.iter().map(|t| Load { pending: t.pending(), decoding: t.decoding() }).collect();
-        let feed = plan(&loads, self.cursor, self.chunk);
+        let load =
+            |t: &ActiveTurn| Load { pending: t.pending(), decoding: t.decoding(), warm: t.warm() };
+        let loads: Vec<Load> = self.active.iter().map(load).collect();
+        let shared = loads.iter().any(|l| l.decoding);
+        let feed = plan(&loads, self.cursor, self.pace.chunk(shared));
         self.cursor = self.cursor.wrapping_add(1);
         let mut spans = Vec::new();
         let mut fed = Vec::new();
@@ -191,9 +193,12 @@ impl Worker {
         if spans.is_empty() {
             return;
         }
+        let began = Instant::now();
         match self.decoder.forward(spans, &mut self.memory.arena) {
             Err(e) => self.fail(&fed, &e),
             Ok(logits) => {
+                let rows = loads.iter().zip(&feed).filter(|(l, _)| !l.decoding).map(|(_, n)| n).sum();
+                self.pace.learn(rows, began.elapsed());
                 for (i, logits) in fed.into_iter().zip(logits) {
                     self.advance(i, &logits);
                 }

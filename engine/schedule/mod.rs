@@ -1,4 +1,10 @@
-//! What the next pass computes: a row for every turn that decodes, and a bounded chunk of prompts. Pure.
+//! What the next pass computes: a row for every turn that decodes, and a bounded chunk of prompts. No tensors.
+//!
+//! How prompts are cut changes no result (see the exactness matrix), so the cutting follows the clock: a pass takes about as
+//! long as somebody is willing to wait for the next token, or for a cancellation, on this machine, with this model, at
+//! this depth.
+
+use std::time::Duration;
 
 /// What a running turn has to feed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -7,36 +13,111 @@ pub(crate) struct Load {
     pub(crate) pending: usize,
     /// Whether the turn has read its prompt.
     pub(crate) decoding: bool,
+    /// Whether the turn found memory of its own: it waits for little.
+    pub(crate) warm: bool,
 }
 
 /// Plans one pass: how many tokens each turn feeds.
 ///
-/// Every decoding turn feeds its token. Prompts share at most `chunk` rows, taken in turn order from `cursor` on, so
-/// that a long prompt neither stops the others' decoding nor starves a prompt that came after it.
+/// Every decoding turn feeds its token. Prompts share at most `chunk` rows: warm turns that fit go first; then the others in
+/// turn order from `cursor` on, with at least [`LEAST`] rows, so that a long prompt neither stops the others nor is
+/// starved by them.
 pub(crate) fn plan(loads: &[Load], cursor: usize, chunk: usize) -> Vec<usize> {
     let mut left = chunk.max(1);
     let mut feed: Vec<usize> = loads.iter().map(|l| if l.decoding { l.pending } else { 0 }).collect();
-    for i in 0..loads.len() {
-        let turn = (cursor + i) % loads.len();
-        if !loads[turn].decoding {
-            feed[turn] = loads[turn].pending.min(left);
-            left -= feed[turn];
-        }
+    let turns = (0..loads.len()).map(|i| (cursor + i) % loads.len());
+    let (short, long): (Vec<_>, Vec<_>) = turns
+        .filter(|turn| !loads[*turn].decoding)
+        .partition(|turn| loads[*turn].warm && loads[*turn].pending <= chunk);
+    for turn in short {
+        feed[turn] = loads[turn].pending.min(left);
+        left -= feed[turn];
+    }
+    if !long.is_empty() {
+        left = left.max(LEAST.min(chunk));
+    }
+    for turn in long {
+        feed[turn] = loads[turn].pending.min(left);
+        left -= feed[turn];
     }
     feed
+}
+
+/// Rows of the smallest chunk: what the kernels take together.
+const LEAST: usize = 16;
+
+/// How many rows of prompts a pass takes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pace {
+    most: usize,
+    /// Seconds of a row; `None` before the first measurement.
+    row: Option<f64>,
+}
+
+impl Pace {
+    /// How long a pass may take when nobody decodes: progress is shown, and a cancellation seen, once a pass.
+    const ALONE: f64 = 1.0;
+    /// How long it may take while others wait for their next token.
+    const SHARED: f64 = 0.25;
+
+    /// `most` rows at most.
+    pub(crate) fn new(most: usize) -> Self {
+        Self { most: most.max(1), row: None }
+    }
+
+    /// Rows of the next chunk; `shared`: others decode in the same pass.
+    pub(crate) fn chunk(&self, shared: bool) -> usize {
+        let seconds = if shared { Self::SHARED } else { Self::ALONE };
+        let rows = self.row.map_or(4 * LEAST, |row| (seconds / row) as usize);
+        (rows / LEAST * LEAST).max(LEAST).min(self.most)
+    }
+
+    /// A pass with `rows` rows of prompts took so long.
+    pub(crate) fn learn(&mut self, rows: usize, took: Duration) {
+        if rows >= LEAST {
+            let row = (took.as_secs_f64() / rows as f64).max(1e-9);
+            self.row = Some(self.row.map_or(row, |old| 0.5 * old + 0.5 * row));
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    const fn prompt(pending: usize) -> Load {
+        Load { pending, decoding: false, warm: false }
+    }
+    const TOKEN: Load = Load { pending: 1, decoding: true, warm: false };
+
     #[test]
     fn decoders_always_step_and_prompts_share_a_chunk_in_turn() {
-        let prompt = |pending| Load { pending, decoding: false };
-        let token = Load { pending: 1, decoding: true };
-        assert_eq!(plan(&[prompt(300), token, prompt(10)], 0, 256), [256, 1, 0]);
-        assert_eq!(plan(&[prompt(300), token, prompt(10)], 2, 256), [246, 1, 10]);
-        assert_eq!(plan(&[token, token], 1, 256), [1, 1]);
+        assert_eq!(plan(&[prompt(300), TOKEN, prompt(10)], 0, 256), [256, 1, 0]);
+        assert_eq!(plan(&[prompt(300), TOKEN, prompt(10)], 2, 256), [246, 1, 10]);
+        assert_eq!(plan(&[TOKEN, TOKEN], 1, 256), [1, 1]);
         assert_eq!(plan(&[], 0, 256), [0; 0]);
+    }
+
+    #[test]
+    fn a_warm_turn_skips_the_queue_and_starves_nobody() {
+        let warm = |pending| Load { warm: true, ..prompt(pending) };
+        assert_eq!(plan(&[prompt(4000), warm(40)], 0, 256), [216, 40]);
+        assert_eq!(plan(&[prompt(4000), warm(250), warm(100)], 0, 256), [16, 250, 6]);
+        assert_eq!(plan(&[prompt(4000), warm(900)], 0, 256), [256, 0]); // too long to be let through
+    }
+
+    #[test]
+    fn a_chunk_takes_as_long_as_somebody_waits() {
+        let mut pace = Pace::new(512);
+        assert_eq!(pace.chunk(false), 64);
+        pace.learn(64, Duration::from_millis(320)); // 5 ms a row
+        assert_eq!((pace.chunk(false), pace.chunk(true)), (192, 48));
+        pace.learn(3, Duration::from_secs(1)); // too few rows to say anything
+        assert_eq!(pace.chunk(false), 192);
+        pace.learn(192, Duration::from_secs(60)); // a huge model
+        assert_eq!((pace.chunk(false), pace.chunk(true)), (16, 16));
+        let mut fast = Pace::new(512);
+        fast.learn(64, Duration::from_millis(1));
+        assert_eq!(fast.chunk(true), 512);
     }
 }

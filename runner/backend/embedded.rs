@@ -92,7 +92,10 @@ impl Embedded {
     ///
     /// # Errors
     /// What the engine says of the model, or of the cache folder.
-    pub fn open(config: &EmbeddedConfig, on_progress: &mut (dyn FnMut(u64, u64) + Send)) -> anyhow::Result<Self> {
+    pub fn open(
+        config: &EmbeddedConfig,
+        on_progress: &mut (dyn FnMut(u64, u64) + Send),
+    ) -> anyhow::Result<Self> {
         let engine = engine::Engine::open(config.engine(), on_progress)
             .with_context(|| format!("can't open the model {}", config.model))?;
         Ok(Self { engine, kv: config.kv })
