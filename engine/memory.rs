@@ -1,5 +1,6 @@
 //! All sessions that are not at work: recalling them from memory or disk, keeping them, letting them go.
 
+use crate::kernels::tasks::map;
 use crate::kv::blocks::{Arena, SealedBlock};
 use crate::kv::layout::BLOCK;
 use crate::kv::pool::{Candidate, victim};
@@ -178,13 +179,21 @@ impl Memory {
             return Ok(());
         }
         let hashes = self.context.root.chain(&session.tokens[..end_block * BLOCK]);
-        for (index, hash) in hashes.into_iter().enumerate().skip(first) {
-            let id = match self.arena.find(hash) {
-                Some(id) => id,
-                None => match self.read_block(hash, index, search)? {
-                    Some(block) => self.arena.insert(hash, block),
-                    None => break,
-                },
+        let wanted: Vec<_> = hashes.into_iter().enumerate().skip(first).collect();
+        let read = self.read_blocks(&wanted)?;
+        for ((index, hash), read) in wanted.into_iter().zip(read) {
+            let id = match (self.arena.find(hash), read) {
+                (Some(id), _) => id,
+                (None, Some(Found::Whole((block, bytes)))) => {
+                    search.bytes_read += bytes;
+                    search.from_disk = true;
+                    self.arena.insert(hash, block)
+                }
+                (None, Some(Found::Damaged(reason))) => {
+                    search.reason = Some(reason);
+                    break;
+                }
+                (None, _) => break,
             };
             session.truncate(index * BLOCK, &mut self.arena); // rows of a part of this block give way
             session.sequence.push_block(hash, id);
@@ -196,20 +205,19 @@ impl Memory {
         Ok(())
     }
 
-    fn read_block(&self, hash: BlockHash, index: usize, search: &mut Search) -> Result<Option<SealedBlock>> {
-        let Some(store) = &self.store else { return Ok(None) };
-        match store.read_block(hash, index, &self.context.layout)? {
-            Found::Whole((block, bytes)) => {
-                search.bytes_read += bytes;
-                search.from_disk = true;
-                Ok(Some(block))
+    /// Reads from disk the blocks that are not in memory, several at a time; nothing is read after the first one that is missing
+    /// in both places.
+    fn read_blocks(&self, wanted: &[(usize, BlockHash)]) -> Result<Vec<Option<Found<(SealedBlock, u64)>>>> {
+        let here = |hash: BlockHash| self.store.as_ref().is_some_and(|store| store.has_block(hash));
+        let n = wanted.iter().take_while(|(_, hash)| self.arena.holds(*hash) || here(*hash)).count();
+        let read = |i: usize| match &self.store {
+            Some(store) if i < n && !self.arena.holds(wanted[i].1) => {
+                let (index, hash) = wanted[i];
+                store.read_block(hash, index, &self.context.layout).map(Some)
             }
-            Found::Missing => Ok(None),
-            Found::Damaged(reason) => {
-                search.reason = Some(reason);
-                Ok(None)
-            }
-        }
+            _ => Ok(None),
+        };
+        map(wanted.len(), read).into_iter().collect()
     }
 
     /// Takes a session back after its turn.

@@ -162,7 +162,14 @@ impl Worker {
                 request.session.agent, request.max_tokens
             )));
         }
+        let rendered = began.elapsed();
         let recalled = self.memory.recall(&request, &prompt)?;
+        tracing::debug!(
+            "`{}`: prompt rendered in {rendered:.1?}, {} of {n} tokens recalled in {:.1?}",
+            request.session.agent,
+            recalled.reused,
+            began.elapsed() - rendered
+        );
         Ok(ActiveTurn::new(id, *request, prompt, recalled, events, began))
     }
 

@@ -297,6 +297,11 @@ impl Arena {
         Some(id)
     }
 
+    /// Whether the block with this content is here.
+    pub(crate) fn holds(&self, hash: BlockHash) -> bool {
+        self.by_hash.contains_key(&hash)
+    }
+
     /// Takes a block in; equal content that is already here is shared.
     pub(crate) fn insert(&mut self, hash: BlockHash, block: SealedBlock) -> BlockId {
         if let Some(id) = self.find(hash) {

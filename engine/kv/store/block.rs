@@ -9,9 +9,11 @@ use crate::kv::blocks::{LayerBlock, Packed, SealedBlock};
 use crate::kv::layout::{BLOCK, KvLayout, TensorLayout};
 use crate::kv::table::BlockHash;
 use crate::{Error, Result};
-use half::f16;
-use safetensors::tensor::{Dtype, SafeTensors, TensorView};
+use bytemuck::Pod;
+use safetensors::tensor::{Dtype, Metadata, SafeTensors, TensorView};
 use std::collections::HashMap;
+use std::fs::File;
+use std::io::{Read as _, Seek as _, SeekFrom};
 
 /// The tensors of one K or V: suffix, type, shape, bytes.
 fn parts(packed: &Packed, layout: TensorLayout, keys: bool) -> Vec<(&'static str, Dtype, Vec<usize>, &[u8])> {
@@ -60,73 +62,107 @@ pub(crate) fn encode(
     safetensors::serialize(tensors, Some(metadata)).map_err(wrong)
 }
 
-fn checksum<'a>(hash: BlockHash, tensors: impl Iterator<Item = (&'a str, &'a [u8])>) -> String {
+fn checksum<'a>(hash: BlockHash, tensors: impl Iterator<Item = (impl AsRef<str>, &'a [u8])>) -> String {
     let mut hasher = blake3::Hasher::new_keyed(&hash.0);
     for (name, data) in tensors {
-        hasher.update(name.as_bytes());
+        hasher.update(name.as_ref().as_bytes());
         hasher.update(&(data.len() as u64).to_le_bytes());
         hasher.update(data);
     }
     hasher.finalize().to_hex().to_string()
 }
 
-/// Reads a block; the error is the reason why it can't be trusted.
-pub(crate) fn decode(
-    bytes: &[u8],
+/// Reads a block, each tensor straight to its place; the error is the reason why it can't be trusted. Also returns the
+/// file's length.
+pub(crate) fn read(
+    file: &mut File,
     hash: BlockHash,
     index: usize,
     layout: &KvLayout,
     verify: bool,
-) -> Result<SealedBlock, String> {
-    let (_, header) = SafeTensors::read_metadata(bytes).map_err(|e| e.to_string())?;
-    let tensors = SafeTensors::deserialize(bytes).map_err(|e| e.to_string())?;
-    let metadata = header.metadata().as_ref();
-    let entry = |key: &str| metadata.and_then(|m| m.get(key)).cloned();
-    if verify && entry("block") != Some(hash.hex()) {
+) -> Result<(SealedBlock, u64), String> {
+    let mut reader = Reader::open(file)?;
+    if verify && reader.entry("block") != Some(hash.hex()) {
         return Err("it holds another block than its name says".to_owned());
     }
     let mut layers = Vec::with_capacity(layout.layers.len());
-    let mut seen = Vec::new();
     for (l, layer) in layout.layers.iter().enumerate() {
         let mut packed = |name: &str, t: TensorLayout| {
-            let mut tensor = |suffix: &str, dtype: Dtype, n: usize| {
-                let name = format!("L{l}_B{index}_{name}{suffix}");
-                let view = tensors.tensor(&name).map_err(|e| format!("tensor {name}: {e}"))?;
-                if view.dtype() != dtype || view.data().len() != n * dtype.bitsize() / 8 {
-                    return Err(format!(
-                        "tensor {name} is {:?} {:?}, not as the model has it",
-                        view.dtype(),
-                        view.shape()
-                    ));
-                }
-                seen.push((name, view.data()));
-                Ok(view.data())
-            };
-            let per_head = t.n_heads * BLOCK;
-            let half = |data: &[u8]| -> Vec<f16> {
-                data.chunks_exact(2).map(|b| f16::from_le_bytes([b[0], b[1]])).collect()
-            };
+            let name = format!("L{l}_B{index}_{name}");
+            let (tokens, groups) = (t.n_heads * BLOCK, t.n_heads * BLOCK * t.n_groups());
             Ok::<Packed, String>(match t.bits() {
-                None => Packed::F16(half(tensor("", Dtype::F16, per_head * t.dim)?)),
-                Some(bits) => {
-                    let codes = tensor(".weights", Dtype::U32, per_head * t.words(bits))?;
-                    let word = |b: &[u8]| u32::from_le_bytes([b[0], b[1], b[2], b[3]]);
-                    Packed::Coded {
-                        bits,
-                        codes: codes.chunks_exact(4).map(word).collect(),
-                        scales: half(tensor(".scales", Dtype::F16, per_head * t.n_groups())?),
-                        biases: half(tensor(".biases", Dtype::F16, per_head * t.n_groups())?),
-                    }
-                }
+                None => Packed::F16(reader.tensor(&name, Dtype::F16, tokens * t.dim)?),
+                Some(bits) => Packed::Coded {
+                    bits,
+                    codes: reader.tensor(&format!("{name}.weights"), Dtype::U32, tokens * t.words(bits))?,
+                    scales: reader.tensor(&format!("{name}.scales"), Dtype::F16, groups)?,
+                    biases: reader.tensor(&format!("{name}.biases"), Dtype::F16, groups)?,
+                },
             })
         };
         layers.push(LayerBlock { k: packed("K", layer.k)?, v: packed("V", layer.v)? });
     }
-    let found = checksum(hash, seen.iter().map(|(n, d)| (n.as_str(), *d)));
-    if verify && entry("blake3") != Some(found) {
-        return Err("its checksum does not match".to_owned());
+    if verify {
+        let tensors = layers.iter().enumerate().flat_map(|(l, layer)| {
+            let sides = [("K", &layer.k, layout.layers[l].k), ("V", &layer.v, layout.layers[l].v)];
+            sides.into_iter().flat_map(move |(name, packed, shape)| {
+                let parts = parts(packed, shape, name == "K").into_iter();
+                parts.map(move |(suffix, _, _, bytes)| (format!("L{l}_B{index}_{name}{suffix}"), bytes))
+            })
+        });
+        if reader.entry("blake3") != Some(checksum(hash, tensors)) {
+            return Err("its checksum does not match".to_owned());
+        }
     }
-    Ok(SealedBlock { layers })
+    Ok((SealedBlock { layers }, reader.len))
+}
+
+/// A safetensors file, read tensor by tensor.
+struct Reader<'a> {
+    file: &'a mut File,
+    metadata: Metadata,
+    /// Where the tensors' bytes begin.
+    start: u64,
+    len: u64,
+}
+
+impl<'a> Reader<'a> {
+    /// Bytes of a header, at most: some hundred for each of a model's tensors.
+    const MAX_HEADER: u64 = 64 << 20;
+
+    fn open(file: &'a mut File) -> Result<Self, String> {
+        let len = file.metadata().map_err(|e| e.to_string())?.len();
+        let mut size = [0; 8];
+        file.read_exact(&mut size).map_err(|e| format!("its header can't be read: {e}"))?;
+        let size = u64::from_le_bytes(size);
+        if size > Self::MAX_HEADER.min(len.saturating_sub(8)) {
+            return Err(format!("its header of {size} bytes does not fit in its {len} bytes"));
+        }
+        let mut header = vec![0; size as usize];
+        file.read_exact(&mut header).map_err(|e| format!("its header can't be read: {e}"))?;
+        let metadata = serde_json::from_slice(&header).map_err(|e| format!("its header is broken: {e}"))?;
+        Ok(Self { file, metadata, start: 8 + size, len })
+    }
+
+    fn entry(&self, key: &str) -> Option<String> {
+        self.metadata.metadata().as_ref()?.get(key).cloned()
+    }
+
+    /// The `n` numbers of a tensor.
+    fn tensor<T: Pod>(&mut self, name: &str, dtype: Dtype, n: usize) -> Result<Vec<T>, String> {
+        let info = self.metadata.info(name).ok_or_else(|| format!("tensor {name} is missing"))?;
+        let (first, last) = info.data_offsets;
+        let n_bytes = n * size_of::<T>();
+        let inside = self.start.checked_add(last as u64).is_some_and(|end| end <= self.len);
+        if info.dtype != dtype || last.checked_sub(first) != Some(n_bytes) || !inside {
+            return Err(format!("tensor {name} is {:?} {:?}, not as the model has it", info.dtype, info.shape));
+        }
+        let mut out = vec![T::zeroed(); n];
+        let wrong = |e: std::io::Error| format!("tensor {name} can't be read: {e}");
+        self.file.seek(SeekFrom::Start(self.start + first as u64)).map_err(wrong)?;
+        self.file.read_exact(bytemuck::cast_slice_mut(&mut out)).map_err(wrong)?;
+        Ok(out)
+    }
 }
 
 /// Checks a block's file by itself: well-formed, and its checksum right for the address that it and its name give.

@@ -21,7 +21,7 @@ use super::table::BlockHash;
 use crate::{Error, Result, SessionKey};
 use manifest::Manifest;
 use std::fs::{self, File, OpenOptions};
-use std::io::Write;
+use std::io::{Read as _, Write as _};
 use std::path::{Path, PathBuf};
 
 /// Version of the folder's layout and of every format in it: part of a cache's identity.
@@ -101,15 +101,12 @@ impl Store {
         layout: &KvLayout,
     ) -> Result<Found<(SealedBlock, u64)>> {
         let path = block_path(&self.dir, hash);
-        self.checked(&path, |bytes| {
-            let block = block::decode(bytes, hash, index, layout, self.verify)?;
-            Ok((block, bytes.len() as u64))
-        })
+        self.checked(&path, |mut file| block::read(&mut file, hash, index, layout, self.verify))
     }
 
     /// Reads a session's manifest.
     pub(crate) fn read_manifest(&self, session: &SessionKey) -> Result<Found<Manifest>> {
-        self.checked(&manifest_path(&self.dir, session), manifest::decode)
+        self.checked(&manifest_path(&self.dir, session), |file| manifest::decode(&whole(file)?))
     }
 
     /// Replaces a session's manifest and removes the tail that it no longer names.
@@ -131,20 +128,20 @@ impl Store {
         layout: &KvLayout,
     ) -> Result<Found<(Rows, u64)>> {
         let path = self.dir.join("tails").join(&reference.file);
-        self.checked(&path, |bytes| {
-            let rows = tail::decode(bytes, reference, root, layout)?;
-            Ok((rows, bytes.len() as u64))
+        self.checked(&path, |file| {
+            let bytes = whole(file)?;
+            Ok((tail::decode(&bytes, reference, root, layout)?, bytes.len() as u64))
         })
     }
 
-    /// Reads a file and decodes it; a file that does not decode is set aside, with the reason.
-    fn checked<T>(&self, path: &Path, decode: impl FnOnce(&[u8]) -> Result<T, String>) -> Result<Found<T>> {
-        let bytes = match fs::read(path) {
-            Ok(bytes) => bytes,
+    /// Reads and decodes a file; one that does not decode is set aside, with the reason.
+    fn checked<T>(&self, path: &Path, decode: impl FnOnce(File) -> Result<T, String>) -> Result<Found<T>> {
+        let file = match File::open(path) {
+            Ok(file) => file,
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Found::Missing),
             Err(e) => return Ok(Found::Damaged(format!("{} can't be read: {e}", short(path)))),
         };
-        match decode(&bytes) {
+        match decode(file) {
             Ok(value) => Ok(Found::Whole(value)),
             Err(reason) => {
                 let reason = format!("{} is damaged: {reason}; it was set aside", short(path));
@@ -165,6 +162,13 @@ impl Store {
             tracing::warn!("{e}");
         }
     }
+}
+
+/// All bytes of a file.
+fn whole(mut file: File) -> Result<Vec<u8>, String> {
+    let mut bytes = Vec::new();
+    file.read_to_end(&mut bytes).map_err(|e| format!("it can't be read: {e}"))?;
+    Ok(bytes)
 }
 
 /// Hash that names a session's files.

@@ -1,0 +1,265 @@
+//! NEON: 16 lanes as four registers of 4.
+
+use super::{Kernel, LANES, Lanes, Words};
+use half::f16;
+use std::arch::aarch64::*;
+
+/// Lanes 0–3, 4–7, 8–11 and 12–15.
+#[derive(Clone, Copy)]
+pub(crate) struct Neon(float32x4_t, float32x4_t, float32x4_t, float32x4_t);
+
+/// Runs a kernel with NEON code.
+///
+/// # Safety
+/// The machine has NEON.
+#[target_feature(enable = "neon")]
+pub(crate) unsafe fn run<K: Kernel>(kernel: K) -> K::Output {
+    kernel.run::<Neon>()
+}
+
+/// One expression over all four quarters.
+///
+/// SAFETY of all that follows: a `Neon` method is reached through [`run`] alone, whose caller has detected the
+/// feature; every pointer comes from an array reference of at least the width that is read or written.
+macro_rules! quarters {
+    ($a:ident, $f:expr) => {
+        unsafe { Self($f($a.0), $f($a.1), $f($a.2), $f($a.3)) }
+    };
+    ($a:ident, $b:ident, $f:expr) => {
+        unsafe { Self($f($a.0, $b.0), $f($a.1, $b.1), $f($a.2, $b.2), $f($a.3, $b.3)) }
+    };
+}
+
+#[allow(clippy::undocumented_unsafe_blocks)] // the macro's doc holds for each
+impl Lanes for Neon {
+    type Words = NeonWords;
+    const WIDE: bool = false;
+
+    #[inline(always)]
+    fn splat(x: f32) -> Self {
+        unsafe { Self(vdupq_n_f32(x), vdupq_n_f32(x), vdupq_n_f32(x), vdupq_n_f32(x)) }
+    }
+    #[inline(always)]
+    fn load(from: &[f32; LANES]) -> Self {
+        let p = from.as_ptr();
+        unsafe { Self(vld1q_f32(p), vld1q_f32(p.add(4)), vld1q_f32(p.add(8)), vld1q_f32(p.add(12))) }
+    }
+    #[inline(always)]
+    fn store(self, to: &mut [f32; LANES]) {
+        let p = to.as_mut_ptr();
+        unsafe {
+            vst1q_f32(p, self.0);
+            vst1q_f32(p.add(4), self.1);
+            vst1q_f32(p.add(8), self.2);
+            vst1q_f32(p.add(12), self.3);
+        }
+    }
+    #[inline(always)]
+    fn load_f16(from: &[f16; LANES]) -> Self {
+        let p = from.as_ptr().cast::<u16>();
+        unsafe {
+            let wide = |p| vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p)));
+            Self(wide(p), wide(p.add(4)), wide(p.add(8)), wide(p.add(12)))
+        }
+    }
+    #[inline(always)]
+    fn load_i8(from: &[i8; LANES]) -> Self {
+        unsafe {
+            let bytes = vld1q_s8(from.as_ptr());
+            let (low, high) = (vmovl_s8(vget_low_s8(bytes)), vmovl_high_s8(bytes));
+            Self(
+                vcvtq_f32_s32(vmovl_s16(vget_low_s16(low))),
+                vcvtq_f32_s32(vmovl_high_s16(low)),
+                vcvtq_f32_s32(vmovl_s16(vget_low_s16(high))),
+                vcvtq_f32_s32(vmovl_high_s16(high)),
+            )
+        }
+    }
+    #[inline(always)]
+    fn load_bf16(from: &[u16; LANES]) -> Self {
+        let p = from.as_ptr();
+        unsafe {
+            let wide = |p| vreinterpretq_f32_u32(vshll_n_u16::<16>(vld1_u16(p)));
+            Self(wide(p), wide(p.add(4)), wide(p.add(8)), wide(p.add(12)))
+        }
+    }
+    #[inline(always)]
+    fn load_u4(from: &[u8; LANES]) -> (Self, Self) {
+        unsafe {
+            let bytes = vld1q_u8(from.as_ptr());
+            (from_bytes(vandq_u8(bytes, vdupq_n_u8(15))), from_bytes(vshrq_n_u8::<4>(bytes)))
+        }
+    }
+    #[inline(always)]
+    fn load_u8(from: &[u8; LANES]) -> Self {
+        unsafe { from_bytes(vld1q_u8(from.as_ptr())) }
+    }
+    #[inline(always)]
+    fn from_words(words: NeonWords) -> Self {
+        quarters!(words, |a| vcvtq_f32_s32(a))
+    }
+    #[inline(always)]
+    fn store_i8(self, to: &mut [i8; LANES]) {
+        unsafe {
+            let narrow = |a, b| vqmovn_high_s32(vqmovn_s32(vcvtnq_s32_f32(a)), vcvtnq_s32_f32(b));
+            let (low, high) = (narrow(self.0, self.1), narrow(self.2, self.3));
+            vst1q_s8(to.as_mut_ptr(), vqmovn_high_s16(vqmovn_s16(low), high));
+        }
+    }
+    #[inline(always)]
+    fn add(self, other: Self) -> Self {
+        quarters!(self, other, |a, b| vaddq_f32(a, b))
+    }
+    #[inline(always)]
+    fn sub(self, other: Self) -> Self {
+        quarters!(self, other, |a, b| vsubq_f32(a, b))
+    }
+    #[inline(always)]
+    fn mul(self, other: Self) -> Self {
+        quarters!(self, other, |a, b| vmulq_f32(a, b))
+    }
+    #[inline(always)]
+    fn div(self, other: Self) -> Self {
+        quarters!(self, other, |a, b| vdivq_f32(a, b))
+    }
+    #[inline(always)]
+    fn fma(self, by: Self, plus: Self) -> Self {
+        unsafe {
+            // The sum comes first here.
+            Self(
+                vfmaq_f32(plus.0, self.0, by.0),
+                vfmaq_f32(plus.1, self.1, by.1),
+                vfmaq_f32(plus.2, self.2, by.2),
+                vfmaq_f32(plus.3, self.3, by.3),
+            )
+        }
+    }
+    #[inline(always)]
+    fn max(self, other: Self) -> Self {
+        quarters!(self, other, |a, b| larger(a, b))
+    }
+    #[inline(always)]
+    fn min(self, other: Self) -> Self {
+        // As in `larger`.
+        quarters!(self, other, |a, b| vbslq_f32(vcltq_f32(a, b), a, b))
+    }
+    #[inline(always)]
+    fn abs(self) -> Self {
+        quarters!(self, |a| vabsq_f32(a))
+    }
+    #[inline(always)]
+    fn keep(self, from: usize, to: usize, other: f32) -> Self {
+        let mut lanes = [0.0; LANES];
+        self.store(&mut lanes);
+        lanes[..from].fill(other);
+        lanes[to..].fill(other);
+        Self::load(&lanes)
+    }
+    #[inline(always)]
+    fn pow2(self) -> Self {
+        quarters!(self, |n| {
+            let biased = vaddq_s32(vcvtq_s32_f32(n), vdupq_n_s32(127));
+            vreinterpretq_f32_s32(vshlq_n_s32::<23>(biased))
+        })
+    }
+    #[inline(always)]
+    fn sum(self) -> f32 {
+        unsafe {
+            let four = vaddq_f32(vaddq_f32(self.0, self.2), vaddq_f32(self.1, self.3));
+            let two = vadd_f32(vget_low_f32(four), vget_high_f32(four));
+            vget_lane_f32::<0>(two) + vget_lane_f32::<1>(two)
+        }
+    }
+    #[inline(always)]
+    fn largest(self) -> f32 {
+        unsafe { vmaxvq_f32(larger(larger(self.0, self.2), larger(self.1, self.3))) }
+    }
+}
+
+/// Sixteen unsigned bytes as floats.
+///
+/// # Safety
+/// The machine has NEON.
+#[inline(always)]
+unsafe fn from_bytes(bytes: uint8x16_t) -> Neon {
+    // SAFETY: the caller's.
+    unsafe {
+        let (low, high) = (vmovl_u8(vget_low_u8(bytes)), vmovl_high_u8(bytes));
+        Neon(
+            vcvtq_f32_u32(vmovl_u16(vget_low_u16(low))),
+            vcvtq_f32_u32(vmovl_high_u16(low)),
+            vcvtq_f32_u32(vmovl_u16(vget_low_u16(high))),
+            vcvtq_f32_u32(vmovl_high_u16(high)),
+        )
+    }
+}
+
+/// The larger of each lane; of two zeros the second, as in the other sets (`vmaxq_f32` orders them by sign).
+///
+/// # Safety
+/// The machine has NEON.
+#[inline(always)]
+unsafe fn larger(a: float32x4_t, b: float32x4_t) -> float32x4_t {
+    // SAFETY: the caller's.
+    unsafe { vbslq_f32(vcgtq_f32(a, b), a, b) }
+}
+
+/// Words 0–3, 4–7, 8–11 and 12–15.
+#[derive(Clone, Copy)]
+pub(crate) struct NeonWords(int32x4_t, int32x4_t, int32x4_t, int32x4_t);
+
+#[allow(clippy::undocumented_unsafe_blocks)] // the macro's doc holds for each
+impl Words for NeonWords {
+    #[inline(always)]
+    fn splat(x: i32) -> Self {
+        unsafe { Self(vdupq_n_s32(x), vdupq_n_s32(x), vdupq_n_s32(x), vdupq_n_s32(x)) }
+    }
+    #[inline(always)]
+    fn load(from: &[u8; 64]) -> Self {
+        let p = from.as_ptr();
+        unsafe {
+            let words = |p| vreinterpretq_s32_u8(vld1q_u8(p));
+            Self(words(p), words(p.add(16)), words(p.add(32)), words(p.add(48)))
+        }
+    }
+    #[inline(always)]
+    fn and(self, other: Self) -> Self {
+        quarters!(self, other, |a, b| vandq_s32(a, b))
+    }
+    #[inline(always)]
+    fn or(self, other: Self) -> Self {
+        quarters!(self, other, |a, b| vorrq_s32(a, b))
+    }
+    #[inline(always)]
+    fn shr(self, n: u32) -> Self {
+        // There is a shift to the left alone, by a signed number of bits.
+        quarters!(self, |a| {
+            let bits = vshlq_u32(vreinterpretq_u32_s32(a), vdupq_n_s32(-n.cast_signed()));
+            vreinterpretq_s32_u32(bits)
+        })
+    }
+    #[inline(always)]
+    fn shl(self, n: u32) -> Self {
+        quarters!(self, |a| vshlq_s32(a, vdupq_n_s32(n.cast_signed())))
+    }
+    #[inline(always)]
+    fn dot(self, codes: Self, x: i32) -> Self {
+        quarters!(self, codes, |sum, codes| {
+            // Pairs of products fit 16 bits, even with codes of -128: 2 * 128 * 127 < 2^15.
+            let (codes, x) = (vreinterpretq_s8_s32(codes), vreinterpretq_s8_s32(vdupq_n_s32(x)));
+            let low = vmull_s8(vget_low_s8(codes), vget_low_s8(x));
+            vpadalq_s16(sum, vpaddq_s16(low, vmull_high_s8(codes, x)))
+        })
+    }
+    #[inline(always)]
+    fn dot_wide(self, codes: Self, x: i32) -> Self {
+        // Codes less 128 (their top bit flipped) are signed bytes; what that takes away is the same for all words.
+        let flip = Self::splat(0x8080_8080u32.cast_signed());
+        let codes = quarters!(codes, flip, |a, b| veorq_s32(a, b));
+        let sum = self.dot(codes, x);
+        quarters!(sum, |sum| {
+            let x = vreinterpretq_s8_s32(vdupq_n_s32(x));
+            vaddq_s32(sum, vshlq_n_s32::<7>(vpaddlq_s16(vpaddlq_s8(x))))
+        })
+    }
+}
