@@ -285,11 +285,7 @@ impl Parts {
 }
 
 /// Runs the worker with the team that its kernels share.
-fn start(
-    team: Team,
-    worker: Worker,
-    commands: Receiver<Command>,
-) -> Result<std::thread::JoinHandle<()>> {
+fn start(team: Team, worker: Worker, commands: Receiver<Command>) -> Result<std::thread::JoinHandle<()>> {
     let thread = std::thread::Builder::new().name("greenroom-engine".to_owned());
     let body = move || team.install(|| worker.run(&commands));
     thread

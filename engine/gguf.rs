@@ -71,7 +71,6 @@ const TYPES: [(u32, &str, usize, usize); 18] = [
 ];
 
 impl TensorType {
-
     fn row(self) -> Option<&'static (u32, &'static str, usize, usize)> {
         TYPES.iter().find(|t| t.0 == self.0)
     }

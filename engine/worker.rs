@@ -176,8 +176,7 @@ impl Worker {
     /// One pass over all turns at work.
     fn step(&mut self) {
         self.drop_cancelled();
-        let load =
-            |t: &ActiveTurn| Load { pending: t.pending(), decoding: t.decoding(), warm: t.warm() };
+        let load = |t: &ActiveTurn| Load { pending: t.pending(), decoding: t.decoding(), warm: t.warm() };
         let loads: Vec<Load> = self.active.iter().map(load).collect();
         let shared = loads.iter().any(|l| l.decoding);
         let feed = plan(&loads, self.cursor, self.pace.chunk(shared));

@@ -136,7 +136,9 @@ impl Kernel for Attend<'_> {
             // Which tokens of the tile a query sees.
             let seen = |query: usize| {
                 let position = first + query / group;
-                let from = rule.window.map_or(0, |window| (position + 1).saturating_sub(window).saturating_sub(start));
+                let from = rule
+                    .window
+                    .map_or(0, |window| (position + 1).saturating_sub(window).saturating_sub(start));
                 (from.min(TILE), TILE.min(position + 1 - start))
             };
             for query in (0..n_queries).step_by(TOGETHER) {
@@ -195,7 +197,12 @@ impl HalfKeys<'_> {
 
     #[inline(always)]
     #[allow(clippy::needless_range_loop)] // i indexes queries and sums
-    fn some<L: Lanes, const M: usize>(&self, m: usize, n_tokens: usize, scores: &mut [[f32; TILE]; TOGETHER]) -> usize {
+    fn some<L: Lanes, const M: usize>(
+        &self,
+        m: usize,
+        n_tokens: usize,
+        scores: &mut [[f32; TILE]; TOGETHER],
+    ) -> usize {
         let mut rows: [&[f32]; M] = [&[]; M];
         for i in 0..M {
             rows[i] = &self.q[(m + i) * self.head_dim..][..self.head_dim];
@@ -248,7 +255,14 @@ impl CodedQueries {
     }
 
     #[inline(always)]
-    fn scores<L: Lanes>(&self, query: usize, n: usize, n_tokens: usize, k: Codes<'_>, scores: &mut [[f32; TILE]; TOGETHER]) {
+    fn scores<L: Lanes>(
+        &self,
+        query: usize,
+        n: usize,
+        n_tokens: usize,
+        k: Codes<'_>,
+        scores: &mut [[f32; TILE]; TOGETHER],
+    ) {
         let mut m = 0;
         while m < n {
             m += match n - m {
@@ -279,7 +293,8 @@ impl CodedQueries {
             let mut sums = [L::splat(0.0); M];
             for g in 0..n_groups {
                 let width = GROUP.min(dim - g * GROUP);
-                let words = &tokens[g * GROUP * k.bits as usize * LANES / 8..][..width * k.bits as usize * LANES / 8];
+                let words =
+                    &tokens[g * GROUP * k.bits as usize * LANES / 8..][..width * k.bits as usize * LANES / 8];
                 let at = g * k.stride + v * LANES;
                 let scale = L::load_f16(lanes(&k.scales[at..at + LANES]));
                 let bias = L::load_f16(lanes(&k.biases[at..at + LANES]));
@@ -294,7 +309,9 @@ impl CodedQueries {
                         if k.bits == 4 {
                             let (low, high) = (vector.and(nibbles), vector.shr(4).and(nibbles));
                             for i in 0..M {
-                                dots[i] = dots[i].dot(low, quad(rows[i], 8 * j)).dot(high, quad(rows[i], 8 * j + 4));
+                                dots[i] = dots[i]
+                                    .dot(low, quad(rows[i], 8 * j))
+                                    .dot(high, quad(rows[i], 8 * j + 4));
                             }
                         } else {
                             for i in 0..M {
@@ -418,7 +435,14 @@ fn keep<L: Lanes>(x: L, v: usize, seen: (usize, usize), other: f32) -> L {
 
 /// Rescales what stands in `out: [n, head_dim]` and adds the tile's values, token by token.
 #[inline(always)]
-fn gather<L: Lanes>(weights: &Weights, n: usize, n_tokens: usize, values: &[f32], head_dim: usize, out: &mut [f32]) {
+fn gather<L: Lanes>(
+    weights: &Weights,
+    n: usize,
+    n_tokens: usize,
+    values: &[f32],
+    head_dim: usize,
+    out: &mut [f32],
+) {
     let mut m = 0;
     while m < n {
         let step = match n - m {

@@ -70,7 +70,9 @@ impl Kernel for Encode<'_> {
     type Output = ();
     #[inline(always)]
     fn run<L: Lanes>(self) {
-        for ((x, codes), step) in self.x.chunks_exact(STEP).zip(self.codes.chunks_exact_mut(STEP)).zip(self.steps) {
+        for ((x, codes), step) in
+            self.x.chunks_exact(STEP).zip(self.codes.chunks_exact_mut(STEP)).zip(self.steps)
+        {
             let (a, b) = (L::load(lanes(&x[..LANES])), L::load(lanes(&x[LANES..])));
             let largest = a.abs().max(b.abs()).largest();
             let inverse = L::splat(if largest > 0.0 { 127.0 / largest } else { 0.0 });
@@ -115,7 +117,10 @@ pub(crate) fn linear(isa: Isa, x: &Activations<'_>, weights: &[&Packed], base: O
                 match base {
                     None => out.copy_from_slice(&sums[..n]),
                     Some(base) => {
-                        out.iter_mut().zip(&base[at..]).zip(sums).for_each(|((y, base), sum)| *y = base + sum);
+                        out.iter_mut()
+                            .zip(&base[at..])
+                            .zip(sums)
+                            .for_each(|((y, base), sum)| *y = base + sum);
                     }
                 }
             }
@@ -270,8 +275,14 @@ impl<S: Scheme> Tile for Codes<'_, S> {
                     for q in 8 / n_halves * half..8 / n_halves * (half + 1) {
                         for r in 0..R {
                             // SAFETY: `s` is a step of the row (`k / 32` of them) and `q` a quad of 4 in it.
-                            let x = unsafe { rows[r].as_ptr().add(s * STEP + 4 * q).cast::<i32>().read_unaligned() };
-                            dots[r] = if S::BITS == 8 { dots[r].dot_wide(quads[q], x) } else { dots[r].dot(quads[q], x) };
+                            let x = unsafe {
+                                rows[r].as_ptr().add(s * STEP + 4 * q).cast::<i32>().read_unaligned()
+                            };
+                            dots[r] = if S::BITS == 8 {
+                                dots[r].dot_wide(quads[q], x)
+                            } else {
+                                dots[r].dot(quads[q], x)
+                            };
                         }
                     }
                     let scale = if half == 0 { weights.first } else { weights.last };
@@ -372,7 +383,8 @@ mod tests {
             Format::Q6K => GgmlDType::Q6K,
         };
         // Bytes at random try every bit of a block; halves are kept small.
-        let mut bytes: Vec<u8> = noise(n_out * format.row_bytes(k), 3).iter().map(|x| (x * 256.0) as i8 as u8).collect();
+        let mut bytes: Vec<u8> =
+            noise(n_out * format.row_bytes(k), 3).iter().map(|x| (x * 256.0) as i8 as u8).collect();
         let scales: &[usize] = match format {
             Format::Q4_0 | Format::Q8_0 => &[1],
             Format::Q6K => &[209],
@@ -382,7 +394,8 @@ mod tests {
             scales.iter().for_each(|high| block[*high] = 0x10 | block[*high] & 0x8f);
         }
         let storage = QStorage::from_data(Cow::Borrowed(&bytes), &Device::Cpu, dtype).expect("blocks");
-        let tensor = QTensor::new(storage, (n_out, k)).and_then(|t| t.dequantize(&Device::Cpu)).expect("numbers");
+        let tensor =
+            QTensor::new(storage, (n_out, k)).and_then(|t| t.dequantize(&Device::Cpu)).expect("numbers");
         let floats = tensor.flatten_all().and_then(|t| t.to_vec1()).expect("numbers");
         (bytes, floats)
     }
@@ -411,9 +424,9 @@ mod tests {
                 // What coded weights are multiplied with: rounded activations, near the true ones.
                 let read: Vec<f32> = match &input.coded {
                     None => x.clone(),
-                    Some(coded) => {
-                        (0..x.len()).map(|i| f32::from(coded.codes[i]) * coded.steps[i / STEP].scale).collect()
-                    }
+                    Some(coded) => (0..x.len())
+                        .map(|i| f32::from(coded.codes[i]) * coded.steps[i / STEP].scale)
+                        .collect(),
                 };
                 assert!(read.iter().zip(&x).all(|(a, b)| (a - b).abs() <= 0.5 / 254.0 + 1e-6), "{format:?}");
                 let all = linear(Isa::Scalar, &input, &[&packed], None);
@@ -424,7 +437,10 @@ mod tests {
                         let (sum, size) = terms.fold((0.0, 0.0), |(sum, size), t| (sum + t, size + t.abs()));
                         let off = (f64::from(all[r * n_out + o]) - sum).abs();
                         // Scales and minima may cancel: the bound is on the sizes added up.
-                        assert!(off <= 1e-5 * size.max(1e-3) * 4.0, "{format:?} [{r}, {o}]: off by {off} of {size}");
+                        assert!(
+                            off <= 1e-5 * size.max(1e-3) * 4.0,
+                            "{format:?} [{r}, {o}]: off by {off} of {size}"
+                        );
                     }
                 }
                 for isa in Isa::available() {

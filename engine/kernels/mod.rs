@@ -45,7 +45,7 @@ pub enum Isa {
     Avx2,
     /// AVX-512 F, BW and VNNI.
     Avx512,
-    /// NEON with dot products (ARMv8.4).
+    /// NEON (every ARMv8 machine).
     Neon,
 }
 
@@ -78,7 +78,7 @@ impl Isa {
             }
         }
         #[cfg(target_arch = "aarch64")]
-        if std::arch::is_aarch64_feature_detected!("dotprod") {
+        if std::arch::is_aarch64_feature_detected!("neon") {
             sets.push(Self::Neon);
         }
         sets.push(Self::Scalar);
@@ -267,7 +267,8 @@ mod tests {
             let half = self.0.map(f16::from_f32);
             let mut rounded = [0i8; LANES];
             x.mul(L::splat(6.0)).store_i8(&mut rounded);
-            let bytes: [u8; 64] = std::array::from_fn(|i| (self.0[i % LANES].to_bits() >> (i / LANES * 5)) as u8);
+            let bytes: [u8; 64] =
+                std::array::from_fn(|i| (self.0[i % LANES].to_bits() >> (i / LANES * 5)) as u8);
             let sixteen: &[u8; LANES] = bytes.first_chunk().expect("64 bytes");
             let words = L::Words::load(&bytes);
             let low = words.and(L::Words::splat(0x7f7f_7f7f));

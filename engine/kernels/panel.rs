@@ -104,7 +104,8 @@ impl Packed {
             for p in range {
                 // SAFETY: each panel is written by the one task whose range holds it.
                 let panel = unsafe { panels.part(p * size..(p + 1) * size) };
-                for (o, row) in rows[p * LANES * row_bytes..].chunks_exact(row_bytes).take(LANES).enumerate() {
+                for (o, row) in rows[p * LANES * row_bytes..].chunks_exact(row_bytes).take(LANES).enumerate()
+                {
                     pack_row(format, row, o, k, panel);
                 }
             }
@@ -171,7 +172,8 @@ fn pack_row(format: Format, row: &[u8], o: usize, k: usize, panel: &mut [u8]) {
 
 /// Puts the 32 codes of a step into lane `o` of its vectors.
 fn pack_step(bits: usize, codes: &[u8], o: usize, out: &mut [u8]) {
-    let quad = |q: usize| u32::from_le_bytes([codes[4 * q], codes[4 * q + 1], codes[4 * q + 2], codes[4 * q + 3]]);
+    let quad =
+        |q: usize| u32::from_le_bytes([codes[4 * q], codes[4 * q + 1], codes[4 * q + 2], codes[4 * q + 3]]);
     let mut put = |vector: usize, word: u32| {
         out[(vector * LANES + o) * 4..][..4].copy_from_slice(&word.to_le_bytes());
     };
@@ -338,10 +340,7 @@ fn read_k(block: &[u8], o: usize, head: &mut [u8]) {
     let packed = &block[4..16];
     let pair = |j: usize| match j {
         0..4 => (packed[j] & 63, packed[j + 4] & 63),
-        _ => (
-            packed[j + 4] & 15 | packed[j - 4] >> 6 << 4,
-            packed[j + 4] >> 4 | packed[j] >> 6 << 4,
-        ),
+        _ => (packed[j + 4] & 15 | packed[j - 4] >> 6 << 4, packed[j + 4] >> 4 | packed[j] >> 6 << 4),
     };
     let mut words = [0u32; 3];
     for j in 0..8 {
@@ -421,7 +420,8 @@ impl Scheme for Q5K {
     fn read(block: &[u8], codes: &mut [u8; 256], o: usize, head: &mut [u8]) {
         read_k(block, o, head);
         let fifths = &block[16..48];
-        for (j, (codes, bytes)) in codes.chunks_exact_mut(64).zip(block[48..176].chunks_exact(32)).enumerate() {
+        for (j, (codes, bytes)) in codes.chunks_exact_mut(64).zip(block[48..176].chunks_exact(32)).enumerate()
+        {
             let (low, high) = codes.split_at_mut(32);
             for (i, (byte, fifth)) in bytes.iter().zip(fifths).enumerate() {
                 low[i] = byte & 15 | (fifth >> (2 * j) & 1) << 4;

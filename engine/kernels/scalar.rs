@@ -108,7 +108,9 @@ impl Words for ScalarWords {
         Self([x.cast_unsigned(); LANES])
     }
     fn load(from: &[u8; 64]) -> Self {
-        Self(std::array::from_fn(|i| u32::from_le_bytes([from[4 * i], from[4 * i + 1], from[4 * i + 2], from[4 * i + 3]])))
+        Self(std::array::from_fn(|i| {
+            u32::from_le_bytes([from[4 * i], from[4 * i + 1], from[4 * i + 2], from[4 * i + 3]])
+        }))
     }
     fn and(self, other: Self) -> Self {
         self.zip(other, |a, b| a & b)

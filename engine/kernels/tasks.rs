@@ -137,7 +137,11 @@ impl Board {
             if state >> 32 != number || task >= n {
                 return;
             }
-            if self.state.compare_exchange_weak(state, state + 1, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+            if self
+                .state
+                .compare_exchange_weak(state, state + 1, Ordering::AcqRel, Ordering::Relaxed)
+                .is_err()
+            {
                 continue;
             }
             // SAFETY: `job` and `n` were read while `state` held this job's number (the exchange says so), and `run` does
@@ -203,15 +207,20 @@ impl Drop for Installed {
     }
 }
 
+/// Runs a task for each item.
+pub(crate) fn for_items<T: Send>(items: &mut [T], task: impl Fn(usize, &mut T) + Sync) {
+    let shared = Shared::new(items);
+    for_each(shared.len, |i| {
+        // SAFETY: each task has an item of its own.
+        let item = unsafe { shared.part(i..i + 1) };
+        task(i, &mut item[0]);
+    });
+}
+
 /// What `task(0) .. task(n - 1)` give, in order.
 pub(crate) fn map<T: Send>(n: usize, task: impl Fn(usize) -> T + Sync) -> Vec<T> {
     let mut out: Vec<Option<T>> = (0..n).map(|_| None).collect();
-    let shared = Shared::new(&mut out);
-    for_each(n, |i| {
-        // SAFETY: each task has a place of its own.
-        let place = unsafe { shared.part(i..i + 1) };
-        place[0] = Some(task(i));
-    });
+    for_items(&mut out, |i, place| *place = Some(task(i)));
     out.into_iter().map(|x| x.expect("every task has run")).collect()
 }
 

@@ -83,7 +83,9 @@ impl Packed {
     }
 
     fn tile(&self, layout: TensorLayout, head: usize, tile: usize) -> Codes<'_> {
-        let Self::Coded { bits, codes, scales, biases } = self else { unreachable!("only codes have coded tiles") };
+        let Self::Coded { bits, codes, scales, biases } = self else {
+            unreachable!("only codes have coded tiles")
+        };
         let words = layout.words(*bits);
         let first = head * layout.n_groups() * BLOCK + tile * TILE;
         Codes {
@@ -153,6 +155,24 @@ struct LayerRows {
     values: Vec<f16>,
 }
 
+impl LayerRows {
+    /// Adds tokens whose bytes begin with this layer's keys, then its values.
+    fn push_bytes<'a>(&mut self, tokens: impl ExactSizeIterator<Item = &'a [u8]>, layout: LayerLayout) {
+        let (k_row, v_row) = (layout.k.row(), layout.v.row());
+        let first = self.values.len() / v_row;
+        let end = first + tokens.len();
+        self.keys.resize(end.div_ceil(LANES) * k_row * LANES, f16::ZERO);
+        self.values.reserve(tokens.len() * v_row);
+        for (token, bytes) in (first..).zip(tokens) {
+            let (k, v) = bytes[..2 * (k_row + v_row)].split_at(2 * k_row);
+            let vectors = self.keys[token / LANES * k_row * LANES..].chunks_exact_mut(LANES);
+            let halves = k.chunks_exact(2).map(|b| f16::from_le_bytes([b[0], b[1]]));
+            vectors.zip(halves).for_each(|(vector, half)| vector[token % LANES] = half);
+            self.values.extend(v.chunks_exact(2).map(|b| f16::from_le_bytes([b[0], b[1]])));
+        }
+    }
+}
+
 /// Where element `i` of a token's keys stands.
 fn key_place(token: usize, i: usize, row: usize) -> usize {
     (token / LANES * row + i) * LANES + token % LANES
@@ -208,7 +228,8 @@ impl Rows {
             (0..BLOCK * k.dim).map(|i| keys[place(i)].to_f32()).collect()
         };
         let value_head = |head: usize| -> Vec<f32> {
-            let row = |row: &'_ [f16]| row[head * v.dim..][..v.dim].iter().map(|x| x.to_f32()).collect::<Vec<_>>();
+            let row =
+                |row: &'_ [f16]| row[head * v.dim..][..v.dim].iter().map(|x| x.to_f32()).collect::<Vec<_>>();
             values.chunks_exact(v.row()).flat_map(row).collect()
         };
         LayerBlock {
@@ -237,36 +258,36 @@ impl Rows {
 
     /// Tokens `range` as bytes for the tail log: token by token, layer by layer, keys then values.
     pub(crate) fn to_bytes(&self, range: std::ops::Range<usize>, layout: &KvLayout) -> Vec<u8> {
-        let mut out = Vec::with_capacity(range.len() * layout.row_bytes());
-        for token in range {
+        let mut out = vec![f16::ZERO; range.len() * layout.row_bytes() / 2];
+        let tokens = out.chunks_exact_mut(layout.row_bytes() / 2);
+        for (token, out) in range.zip(tokens) {
+            let mut rest = out;
             for (rows, layer) in self.layers.iter().zip(&layout.layers) {
-                let row = layer.k.row();
-                let keys = (0..row).map(|i| rows.keys[key_place(token, i, row)]);
-                keys.for_each(|key| out.extend_from_slice(&key.to_le_bytes()));
-                out.extend_from_slice(bytemuck::cast_slice(&rows.values[token * layer.v.row()..][..layer.v.row()]));
-            }
-        }
-        out
-    }
-
-    /// Adds tokens from [`Rows::to_bytes`]; `bytes` is a whole number of tokens.
-    pub(crate) fn push_bytes(&mut self, bytes: &[u8], layout: &KvLayout) {
-        let half = |pair: &[u8]| f16::from_le_bytes([pair[0], pair[1]]);
-        for token in bytes.chunks_exact(layout.row_bytes()) {
-            let mut rest = token;
-            for (index, layer) in layout.layers.iter().enumerate() {
-                let n = self.len(index, *layer);
-                let (k, after) = rest.split_at(2 * layer.k.row());
-                let (v, after) = after.split_at(2 * layer.v.row());
-                let (row, rows) = (layer.k.row(), &mut self.layers[index]);
-                rows.keys.resize(n.div_ceil(LANES).max(n / LANES + 1) * row * LANES, f16::ZERO);
-                for (i, pair) in k.chunks_exact(2).enumerate() {
-                    rows.keys[key_place(n, i, row)] = half(pair);
-                }
-                rows.values.extend(v.chunks_exact(2).map(half));
+                let (k, after) = rest.split_at_mut(layer.k.row());
+                let (v, after) = after.split_at_mut(layer.v.row());
+                let vectors = rows.keys[token / LANES * k.len() * LANES..].chunks_exact(LANES);
+                k.iter_mut().zip(vectors).for_each(|(key, vector)| *key = vector[token % LANES]);
+                v.copy_from_slice(&rows.values[token * v.len()..][..v.len()]);
                 rest = after;
             }
         }
+        bytemuck::cast_slice(&out).to_vec()
+    }
+
+    /// Adds tokens from [`Rows::to_bytes`]; `bytes` is a whole number of tokens. Layers are alone: threads share them.
+    pub(crate) fn push_bytes(&mut self, bytes: &[u8], layout: &KvLayout) {
+        let widths = layout.layers.iter().map(|layer| 2 * (layer.k.row() + layer.v.row()));
+        let starts: Vec<usize> = widths
+            .scan(0, |next, width| {
+                let start = *next;
+                *next += width;
+                Some(start)
+            })
+            .collect();
+        tasks::for_items(&mut self.layers, |l, rows| {
+            let tokens = bytes.chunks_exact(layout.row_bytes()).map(|token| &token[starts[l]..]);
+            rows.push_bytes(tokens, layout.layers[l]);
+        });
     }
 
     /// Bytes allocated.

@@ -45,9 +45,10 @@ impl<'a> Loader<'a> {
             Error::model(format!("{}: tensor `{name}` does not fit in memory: {e}", gguf.name)).with_source(e)
         };
         let (packed, made) = match Format::of(info.kind) {
-            Some(format) if k % format.block() == 0 => {
-                (Packed::pack(&mut self.slabs, format, n_out, k, bytes).map_err(no_memory)?, info.kind.to_string())
-            }
+            Some(format) if k % format.block() == 0 => (
+                Packed::pack(&mut self.slabs, format, n_out, k, bytes).map_err(no_memory)?,
+                info.kind.to_string(),
+            ),
             _ => {
                 let floats = dequantize(gguf, name, info.kind, &[n_out, k], bytes)?;
                 let (format, packed) = convert(&mut self.slabs, info.kind, n_out, k, &floats);
@@ -118,10 +119,13 @@ impl Embedding {
     pub(crate) fn open(gguf: &Arc<Gguf>, name: &'static str, d_model: usize) -> Result<Self> {
         let (info, _) = gguf.tensor(name)?;
         let &[n_vocab, width] = info.shape.as_slice() else {
-            return Err(gguf.error(format!("tensor `{name}` has the shape {:?}, a matrix was expected", info.shape)));
+            return Err(
+                gguf.error(format!("tensor `{name}` has the shape {:?}, a matrix was expected", info.shape))
+            );
         };
         if width != d_model || n_vocab == 0 {
-            let found = format!("tensor `{name}` has the shape [{n_vocab}, {width}], [_, {d_model}] was expected");
+            let found =
+                format!("tensor `{name}` has the shape [{n_vocab}, {width}], [_, {d_model}] was expected");
             return Err(gguf.error(found));
         }
         let embedding = Self { gguf: gguf.clone(), name, n_vocab, d_model };

@@ -24,7 +24,8 @@ fn parts(packed: &Packed, layout: TensorLayout, keys: bool) -> Vec<(&'static str
     };
     match packed {
         Packed::F16(rows) => {
-            let shape = if keys { vec![BLOCK / LANES, n_heads, dim, LANES] } else { vec![BLOCK, n_heads, dim] };
+            let shape =
+                if keys { vec![BLOCK / LANES, n_heads, dim, LANES] } else { vec![BLOCK, n_heads, dim] };
             vec![("", Dtype::F16, shape, bytemuck::cast_slice(rows))]
         }
         Packed::Coded { bits, codes, scales, biases } => {
@@ -155,7 +156,10 @@ impl<'a> Reader<'a> {
         let n_bytes = n * size_of::<T>();
         let inside = self.start.checked_add(last as u64).is_some_and(|end| end <= self.len);
         if info.dtype != dtype || last.checked_sub(first) != Some(n_bytes) || !inside {
-            return Err(format!("tensor {name} is {:?} {:?}, not as the model has it", info.dtype, info.shape));
+            return Err(format!(
+                "tensor {name} is {:?} {:?}, not as the model has it",
+                info.dtype, info.shape
+            ));
         }
         let mut out = vec![T::zeroed(); n];
         let wrong = |e: std::io::Error| format!("tensor {name} can't be read: {e}");
