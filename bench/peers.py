@@ -3,8 +3,8 @@
 
     python3 bench/peers.py --llama llama.cpp/build/bin --greenroom target/release/greenroom --model MODEL.gguf --threads 2 --rounds 3
 
-Each round measures everything once on each side; the side that begins changes from round to round. A ratio is formed within its
-round, so that what slows down both (a busy machine, a hot one) cancels. Above 1 greenroom is faster. greenroom runs with a q4
+Each round measures one thing after another, each on all sides in turn; the side that begins changes from round to round. A ratio is
+formed within its round, so that what slows down both (a busy machine, a hot one) cancels. Above 1 greenroom is faster. greenroom runs with a q4
 cache, llama.cpp with f16 and with q4_0. Needs nothing but Python's standard library; bench/peers.md says how to build llama.cpp.
 """
 
@@ -33,13 +33,13 @@ KV = ("f16", "q4_0")
 
 Figures = dict[str, float]  # by the name of what was measured
 
-SPEEDS = (
-    "prefill 512, tokens/s",
-    f"prefill {N_NEW} at depth {DEPTH}, tokens/s",
-    "decode, tokens/s",
-    f"decode at depth {DEPTH}, tokens/s",
-    f"decode of {N_SEQUENCES} at depth {BATCH_DEPTH}, tokens/s",
-)
+SPEEDS: dict[str, Callable[[Any], float]] = {
+    "prefill 512, tokens/s": lambda side: side.prefill(512, 0),
+    "decode, tokens/s": lambda side: side.decode(N_DECODED, 0),
+    f"decode of {N_SEQUENCES} at depth {BATCH_DEPTH}, tokens/s": lambda side: side.batched(),
+    f"prefill {N_NEW} at depth {DEPTH}, tokens/s": lambda side: side.prefill(N_NEW, DEPTH),
+    f"decode at depth {DEPTH}, tokens/s": lambda side: side.decode(N_DECODED, DEPTH),
+}
 TIMES = (f"{N_CACHED} cached + {N_EXTENDED} new tokens to the first, ms", "loading the model, ms")
 
 
@@ -62,20 +62,25 @@ class Greenroom:
         words = [word for name, value in options.items() for word in (f"--{name}", value)]
         return json.loads(run(self.program, "bench", what, *self.common, *words))["rows"]
 
-    def measure(self) -> Figures:
-        def speed(row: dict[str, Any]) -> float:
-            return row["tokens_per_s"]["median"]
+    def speed(self, what: str, **options: Any) -> float:
+        row = self.rows(what, **options)[0]
+        depth = options["depth"]
+        assert not depth or row["depth"] >= depth - 1, f"the history held {row['depth']} tokens, not {depth}"
+        return row["tokens_per_s"]["median"]
 
-        short = self.rows("prefill", tokens=512, depth=0)[0]
-        deep = self.rows("prefill", tokens=N_NEW, depth=DEPTH)[0]
-        decode, decode_deep = self.rows("decode", tokens=N_DECODED, depth=f"0,{DEPTH}")
-        batch = self.rows("batch", sequences=N_SEQUENCES, depth=BATCH_DEPTH, tokens=N_BATCHED)[0]
+    def prefill(self, n: int, depth: int) -> float:
+        return self.speed("prefill", tokens=n, depth=depth)
+
+    def decode(self, n: int, depth: int) -> float:
+        return self.speed("decode", tokens=n, depth=depth)
+
+    def batched(self) -> float:
+        return self.rows("batch", sequences=N_SEQUENCES, depth=BATCH_DEPTH, tokens=N_BATCHED)[0]["tokens_per_s"]["median"]
+
+    def restore(self) -> tuple[float, float]:
         restored = self.rows("ttft", context=N_CACHED, extend=N_EXTENDED)[0]
         assert restored["warm_reused"] >= N_CACHED, f"only {restored['warm_reused']} tokens were restored"
-        assert deep["depth"] >= DEPTH - 1, f"the history held {deep['depth']} tokens, not {DEPTH}"
-        speeds = map(speed, (short, deep, decode, decode_deep, batch))
-        times = (restored["warm_ms"]["median"], restored["load_ms"]["median"])
-        return dict(zip(SPEEDS, speeds, strict=True)) | dict(zip(TIMES, times, strict=True))
+        return restored["warm_ms"]["median"], restored["load_ms"]["median"]
 
 
 class Llama:
@@ -85,12 +90,15 @@ class Llama:
         self.folder, self.model, self.threads, self.kv = args.llama, args.model, args.threads, kv
         self.cache = ["-ctk", kv, "-ctv", kv]
 
-    def bench(self, n_prompt: int, n_decoded: int, depth: int) -> Iterator[float]:
-        """Tokens a second of reading a prompt and of generating, each after `depth` tokens."""
-        sizes = ["-p", n_prompt, "-n", n_decoded, "-d", depth]
+    def bench(self, *sizes: str | int) -> float:
         flags = ["-m", self.model, "-t", self.threads, "-fa", 1, *self.cache, "-r", 1, "-o", "jsonl"]
-        for line in run(self.folder / "llama-bench", *flags, *sizes).splitlines():
-            yield json.loads(line)["avg_ts"]
+        return json.loads(run(self.folder / "llama-bench", *flags, *sizes).splitlines()[0])["avg_ts"]
+
+    def prefill(self, n: int, depth: int) -> float:
+        return self.bench("-p", n, "-n", 0, "-d", depth)
+
+    def decode(self, n: int, depth: int) -> float:
+        return self.bench("-p", 0, "-n", n, "-d", depth)
 
     def batched(self) -> float:
         n_ctx = N_SEQUENCES * (BATCH_DEPTH + N_BATCHED) + 256
@@ -98,12 +106,6 @@ class Llama:
         flags = ["-m", self.model, "-t", self.threads, "-fa", "on", *self.cache, "--output-format", "jsonl"]
         out = run(self.folder / "llama-batched-bench", *flags, *sizes)
         return next(json.loads(line)["speed_tg"] for line in out.splitlines() if line.startswith("{"))
-
-    def measure(self) -> Figures:
-        short, decode = self.bench(512, N_DECODED, 0)
-        deep, decode_deep = self.bench(N_NEW, N_DECODED, DEPTH)
-        speeds = (short, deep, decode, decode_deep, self.batched())
-        return dict(zip(SPEEDS, speeds, strict=True)) | dict(zip(TIMES, self.restore(), strict=True))
 
     def restore(self) -> tuple[float, float]:
         """Milliseconds from a slot's file to the first token, and of starting the server."""
@@ -185,10 +187,13 @@ def main() -> None:
     rounds: list[dict[str, Figures]] = []
     for n in range(args.rounds):
         order = list(sides) if n % 2 == 0 else list(reversed(sides))
-        figures: dict[str, Figures] = {}
+        figures: dict[str, Figures] = {side: {} for side in order}
+        for what, measure in SPEEDS.items():
+            print(f"round {n + 1} of {args.rounds}: {what}", file=sys.stderr, flush=True)
+            for side in order:
+                figures[side][what] = measure(sides[side])
         for side in order:
-            print(f"round {n + 1} of {args.rounds}: {side}", file=sys.stderr, flush=True)
-            figures[side] = sides[side].measure()
+            figures[side] |= dict(zip(TIMES, sides[side].restore(), strict=True))
         rounds.append(figures)
         if args.json:
             args.json.write_text(json.dumps(rounds, indent=1) + "\n")

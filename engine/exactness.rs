@@ -34,11 +34,32 @@ struct Bench {
     decoder: Decoder,
     context: CacheContext,
     tokens: Vec<u32>,
+    format: KvFormat,
+    model: RandomModel,
+}
+
+/// The models of the matrix: a family, a shape or a format of weights more is a line more.
+fn models() -> [RandomModel; 3] {
+    let tiny = RandomModel::tiny(7);
+    [
+        RandomModel { dtype: Dtype::Q8_0, ..tiny.clone() },
+        RandomModel { dtype: Dtype::Q4KM, d_model: 256, n_heads: 8, ..tiny.clone() },
+        RandomModel { dtype: Dtype::F16, n_layers: 1, n_heads: 3, n_kv_heads: 1, head_dim: 96, ..tiny },
+    ]
 }
 
 impl Bench {
     fn new(format: KvFormat, isa: Isa) -> Self {
-        let model = RandomModel { dtype: Dtype::Q8_0, ..RandomModel::tiny(7) };
+        let [model, ..] = models();
+        Self::with(&model, format, isa)
+    }
+
+    /// Every model of the matrix with every format of its cache.
+    fn all() -> impl Iterator<Item = Self> {
+        models().into_iter().flat_map(|m| FORMATS.map(|format| Self::with(&m, format, Isa::detect())))
+    }
+
+    fn with(model: &RandomModel, format: KvFormat, isa: Isa) -> Self {
         let bytes: &'static [u8] = model.bytes().leak();
         let gguf = Arc::new(Gguf::open(&ModelSource::Bundled("random", bytes)).expect("a model"));
         let decoder = Decoder::load(&gguf, format, isa, &mut |_, _| {}).expect("a decoder");
@@ -53,7 +74,7 @@ impl Bench {
         let root = BlockHash::root(&identity.text());
         let context = CacheContext { layout: decoder.layout.clone(), identity, root };
         let tokens = (0..N as u32).map(|i| i.wrapping_mul(2_654_435_761) % 260).collect();
-        Self { decoder, context, tokens }
+        Self { decoder, context, tokens, format, model: model.clone() }
     }
 
     fn arena(&self) -> Arena {
@@ -141,16 +162,16 @@ fn request() -> Request {
 
 #[test]
 fn any_chunking_any_threads_any_instruction_set() {
-    for format in FORMATS {
-        let bench = Bench::new(format, Isa::Scalar);
+    for bench in Bench::all() {
+        let format = bench.format;
         let short = 300;
-        let reference = bench.feed(&mut bench.sequence(), &mut bench.arena(), short, short);
+        let scalar = Bench::with(&bench.model, format, Isa::Scalar);
+        let reference = scalar.feed(&mut scalar.sequence(), &mut scalar.arena(), short, short);
         for isa in Isa::available() {
-            let bench = Bench::new(format, isa);
+            let bench = Bench::with(&bench.model, format, isa);
             let logits = bench.feed(&mut bench.sequence(), &mut bench.arena(), short, 77);
             assert_eq!(logits, reference, "{format:?} on {}", isa.name());
         }
-        let bench = Bench::new(format, Isa::detect());
         let reference = bench.reference();
         for chunk in [1, 7, 64, 256, 300, 512] {
             for threads in [1, 2] {
@@ -164,8 +185,8 @@ fn any_chunking_any_threads_any_instruction_set() {
 
 #[test]
 fn hot_rewound_and_forked() {
-    for format in FORMATS {
-        let bench = Bench::new(format, Isa::detect());
+    for bench in Bench::all() {
+        let format = bench.format;
         let reference = bench.reference();
         for n in LENGTHS {
             let (mut sequence, mut arena) = (bench.sequence(), bench.arena());
@@ -198,8 +219,8 @@ fn hot_rewound_and_forked() {
 
 #[test]
 fn batched_with_strangers() {
-    for format in FORMATS {
-        let bench = Bench::new(format, Isa::detect());
+    for bench in Bench::all() {
+        let format = bench.format;
         let reference = bench.reference();
         let other: Vec<u32> = bench.tokens.iter().map(|t| (t + 1) % 260).collect();
         for strangers in 1..=3 {
@@ -232,8 +253,7 @@ fn batched_with_strangers() {
 
 #[test]
 fn restored_from_disk() {
-    for format in FORMATS {
-        let bench = Bench::new(format, Isa::detect());
+    for bench in Bench::all() {
         let reference = bench.reference();
         for n in LENGTHS {
             let dir = tempfile::tempdir().expect("a folder");

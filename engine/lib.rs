@@ -57,6 +57,9 @@ mod kv;
 mod memory;
 mod model;
 mod prefix;
+#[cfg(feature = "fixtures")]
+#[doc(hidden)]
+pub mod probes;
 mod quant;
 mod reply;
 mod request;

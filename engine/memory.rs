@@ -47,6 +47,9 @@ struct Search {
     reason: Option<String>,
 }
 
+/// A block from disk and the bytes that it took there.
+type ReadBlock = Found<(SealedBlock, u64)>;
+
 impl Memory {
     /// Nothing in memory yet; `budget` in bytes.
     pub(crate) fn new(context: CacheContext, store: Option<Store>, budget: u64) -> Self {
@@ -207,7 +210,7 @@ impl Memory {
 
     /// Reads from disk the blocks that are not in memory, several at a time; nothing is read after the first one that is missing
     /// in both places.
-    fn read_blocks(&self, wanted: &[(usize, BlockHash)]) -> Result<Vec<Option<Found<(SealedBlock, u64)>>>> {
+    fn read_blocks(&self, wanted: &[(usize, BlockHash)]) -> Result<Vec<Option<ReadBlock>>> {
         let here = |hash: BlockHash| self.store.as_ref().is_some_and(|store| store.has_block(hash));
         let n = wanted.iter().take_while(|(_, hash)| self.arena.holds(*hash) || here(*hash)).count();
         let read = |i: usize| match &self.store {

@@ -468,7 +468,7 @@ impl Scheme for Q6K {
         (head, halves(head, 16 * LANES))
     }
     #[inline(always)]
-    fn scales<'a, L: Lanes>((head, d): &mut (&'a [u8], L), s: usize) -> Scales<L> {
+    fn scales<L: Lanes>((head, d): &mut (&[u8], L), s: usize) -> Scales<L> {
         let (first, last) = (L::load_i8(bytes(head, 2 * s)), L::load_i8(bytes(head, 2 * s + 1)));
         Scales { first: d.mul(first), last: d.mul(last), bias: L::splat(0.0) }
     }

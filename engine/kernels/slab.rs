@@ -1,7 +1,7 @@
 //! Memory for weights: a few large mappings on huge pages, cut into slabs.
 //!
 //! A token reads all weights once; with pages of 4 KiB the walk through the page tables costs nearly half of the
-//! bandwidth (`benches/README.md` has figures). Pages that are never touched take no memory.
+//! bandwidth (a plain read of 640 MB: 26 to 35 GB/s, against 51 to 58 on huge pages, two cores of an EPYC). Pages that are never touched take no memory.
 
 use memmap2::{MmapMut, MmapRaw};
 use std::sync::Arc;

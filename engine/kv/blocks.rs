@@ -191,16 +191,15 @@ impl Rows {
 
     /// Adds keys and values of whole tokens to a layer.
     pub(crate) fn push(&mut self, layer: usize, layout: LayerLayout, k: &[f32], v: &[f32]) {
-        let mut token = self.len(layer, layout);
+        let first = self.len(layer, layout);
         let LayerRows { keys, values } = &mut self.layers[layer];
         let row = layout.k.row();
-        for k in k.chunks_exact(row) {
+        for (token, k) in (first..).zip(k.chunks_exact(row)) {
             if token.is_multiple_of(LANES) {
                 keys.resize((token / LANES + 1) * row * LANES, f16::ZERO);
             }
             let vectors = keys[token / LANES * row * LANES..].chunks_exact_mut(LANES);
             vectors.zip(k).for_each(|(vector, x)| vector[token % LANES] = half_of(*x));
-            token += 1;
         }
         values.extend(v.iter().map(|x| half_of(*x)));
     }

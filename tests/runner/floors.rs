@@ -45,6 +45,7 @@ const ENGINE: &[(&str, u32)] = &[
     ("worker", 8),
     ("engine", 9),
     ("lib", 10),
+    ("probes", 11),
     ("exactness", 11),
     ("texts", 11),
 ];

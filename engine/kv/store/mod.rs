@@ -1,11 +1,11 @@
 //! The cache on disk: content-addressed blocks, a tail log and a manifest for each session.
 //!
 //! ```text
-//! DIR/v1/lock                            held (shared) by every process that uses the folder
-//! DIR/v1/blocks/<2 hex>/<hash>.safetensors  a sealed block, written once, shared by whoever has read the same
-//! DIR/v1/tails/<session>.<n>.tail        f16 rows of a session's open block, appended turn by turn
-//! DIR/v1/manifests/<session>.json        what a session is made of; replaced atomically, last of all
-//! DIR/v1/damaged/                        files that failed a check, set aside
+//! DIR/v2/lock                            held (shared) by every process that uses the folder
+//! DIR/v2/blocks/<2 hex>/<hash>.safetensors  a sealed block, written once, shared by whoever has read the same
+//! DIR/v2/tails/<session>.<n>.tail        f16 rows of a session's open block, appended turn by turn
+//! DIR/v2/manifests/<session>.json        what a session is made of; replaced atomically, last of all
+//! DIR/v2/damaged/                        files that failed a check, set aside
 //! ```
 //! Names are hashes, never ids from outside. Every file carries a checksum, verified while reading. Files are read by
 //! plain reads into owned memory, never mapped. Main type: [`Store`].
