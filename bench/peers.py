@@ -162,7 +162,7 @@ def table(rounds: list[dict[str, Figures]]) -> Iterator[str]:
     """Lines: each figure's medians on all sides, and the median, least and most of the ratios."""
     head = f"{'':52}{'greenroom':>11}"
     yield head + "".join(f"{'llama ' + kv:>13}{'ratio':>8}{'(least–most)':>15}" for kv in KV)
-    for name in (*SPEEDS, *TIMES):
+    for name in rounds[0]["greenroom"]:
         ours = [figures["greenroom"][name] for figures in rounds]
         line = f"{name:52}{statistics.median(ours):11.1f}"
         for kv in KV:
@@ -181,6 +181,7 @@ def main() -> None:
     parser.add_argument("--model", type=Path, required=True, metavar="FILE.gguf")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--only", default="", metavar="TEXT", help="measure only what has this text in its name")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures of all rounds there")
     args = parser.parse_args()
     sides = {"greenroom": Greenroom(args)} | {kv: Llama(args, kv) for kv in KV}
@@ -189,11 +190,14 @@ def main() -> None:
         order = list(sides) if n % 2 == 0 else list(reversed(sides))
         figures: dict[str, Figures] = {side: {} for side in order}
         for what, measure in SPEEDS.items():
+            if args.only not in what:
+                continue
             print(f"round {n + 1} of {args.rounds}: {what}", file=sys.stderr, flush=True)
             for side in order:
                 figures[side][what] = measure(sides[side])
-        for side in order:
-            figures[side] |= dict(zip(TIMES, sides[side].restore(), strict=True))
+        if args.only in TIMES[0]:
+            for side in order:
+                figures[side] |= dict(zip(TIMES, sides[side].restore(), strict=True))
         rounds.append(figures)
         if args.json:
             args.json.write_text(json.dumps(rounds, indent=1) + "\n")

@@ -128,9 +128,13 @@ impl Kernel for Attend<'_> {
         };
         let mut values = vec![0.0; TILE * head_dim];
         let oldest = rule.window.map_or(0, |window| (first + 1).saturating_sub(window));
-        for tile in oldest / TILE..=(first + n_rows - 1) / TILE {
+        let last = (first + n_rows - 1) / TILE;
+        for tile in oldest / TILE..=last {
             let start = tile * TILE;
             let (k, v) = self.tiles.tile(tile);
+            if tile < last {
+                ask_for::<L>(self.tiles.tile(tile + 1), head_dim);
+            }
             let n_tokens = TILE.min(first + n_rows - start);
             unpack::<L>(v, n_tokens, head_dim, &mut values);
             // Which tokens of the tile a query sees.
@@ -170,6 +174,43 @@ impl Kernel for Attend<'_> {
             }
         }
         out
+    }
+}
+
+/// Asks memory for a tile's bytes: a tile is too short a run for the processor to foresee it.
+#[inline(always)]
+fn ask_for<L: Lanes>((k, v): (Keys<'_>, Values<'_>), head_dim: usize) {
+    match k {
+        Keys::F16 { vectors, stride } => {
+            for piece in vectors.chunks(stride).take(TILE / LANES) {
+                ask_for_bytes::<L>(bytemuck::cast_slice(&piece[..(head_dim * LANES).min(piece.len())]));
+            }
+        }
+        Keys::Coded(codes) => ask_for_codes::<L>(&codes, head_dim),
+    }
+    match v {
+        Values::F16 { rows, stride } => {
+            for piece in rows.chunks(stride).take(TILE) {
+                ask_for_bytes::<L>(bytemuck::cast_slice(&piece[..head_dim.min(piece.len())]));
+            }
+        }
+        Values::Coded(codes) => ask_for_codes::<L>(&codes, head_dim),
+    }
+}
+
+#[inline(always)]
+fn ask_for_codes<L: Lanes>(codes: &Codes<'_>, head_dim: usize) {
+    ask_for_bytes::<L>(codes.codes);
+    for g in 0..head_dim.div_ceil(GROUP) {
+        ask_for_bytes::<L>(bytemuck::cast_slice(&codes.scales[g * codes.stride..][..TILE]));
+        ask_for_bytes::<L>(bytemuck::cast_slice(&codes.biases[g * codes.stride..][..TILE]));
+    }
+}
+
+#[inline(always)]
+fn ask_for_bytes<L: Lanes>(bytes: &[u8]) {
+    for line in bytes.chunks(64) {
+        L::prefetch(line.as_ptr());
     }
 }
 

@@ -227,3 +227,120 @@ impl Tiles for View<'_> {
         (packed.k.keys(layout.k, head, tile), packed.v.values(layout.v, head, tile))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::KvFormat;
+    use crate::kernels::LANES;
+    use crate::kernels::attention::{Codes, Queries, Rule, attend};
+    use crate::kv::layout::LayerLayout;
+    use crate::quant::GROUP;
+
+    const DIM: usize = 96;
+    const GROUP_OF_HEADS: usize = 3;
+
+    fn noise(n: usize, seed: u32) -> Vec<f32> {
+        let bits = |i: u32| (i ^ seed.wrapping_mul(0x9e37_79b9)).wrapping_mul(0x85eb_ca6b);
+        (0..n as u32).map(|i| (bits(i) ^ bits(i) >> 13) as f32 / u32::MAX as f32 * 4.0 - 2.0).collect()
+    }
+
+    /// Byte or half byte `column` of a run of codes, by the documented orders.
+    fn code(codes: &Codes<'_>, token: usize, column: usize, keys: bool) -> f32 {
+        let byte = |at: usize| codes.codes[at];
+        let half = |at: usize, high: bool| if high { byte(at) >> 4 } else { byte(at) & 15 };
+        let (vector, lane) = (token / LANES, token % LANES);
+        let code = match (keys, codes.bits) {
+            (true, 8) => byte((vector * DIM / 4 + column / 4) * 64 + 4 * lane + column % 4),
+            (true, _) => half((vector * DIM / 8 + column / 8) * 64 + 4 * lane + column % 4, column % 8 >= 4),
+            (false, 8) => byte(token * DIM + column),
+            (false, _) => half(token * DIM / 2 + column / 32 * LANES + column % LANES, column % 32 >= LANES),
+        };
+        let at = column / GROUP * codes.stride + token;
+        f32::from(code).mul_add(codes.scales[at].to_f32(), codes.biases[at].to_f32())
+    }
+
+    /// Key and value of a token as the view has them.
+    fn token(view: &View<'_>, token: usize) -> (Vec<f32>, Vec<f32>) {
+        let (k, v) = view.tile(token / TILE);
+        let t = token % TILE;
+        let keys = |d: usize| match k {
+            Keys::F16 { vectors, stride } => vectors[t / LANES * stride + d * LANES + t % LANES].to_f32(),
+            Keys::Coded(codes) => code(&codes, t, d, true),
+        };
+        let values = |d: usize| match v {
+            Values::F16 { rows, stride } => rows[t * stride + d].to_f32(),
+            Values::Coded(codes) => code(&codes, t, d, false),
+        };
+        ((0..DIM).map(keys).collect(), (0..DIM).map(values).collect())
+    }
+
+    /// Attention of one query by its definition, in f64.
+    fn naive(view: &View<'_>, q: &[f32], position: usize, rule: &Rule<'_>, sink: Option<f32>) -> Vec<f64> {
+        let from = rule.window.map_or(0, |window| (position + 1).saturating_sub(window));
+        let tokens: Vec<_> = (from..=position).map(|t| token(view, t)).collect();
+        let score = |k: &Vec<f32>| {
+            let dot: f64 = q.iter().zip(k).map(|(q, k)| f64::from(*q) * f64::from(*k)).sum();
+            let score = dot * f64::from(rule.scale);
+            rule.soft_cap.map_or(score, |cap| f64::from(cap) * (score / f64::from(cap)).tanh())
+        };
+        let weights: Vec<f64> = tokens.iter().map(|(k, _)| score(k).exp()).collect();
+        let sum = weights.iter().sum::<f64>() + sink.map_or(0.0, |sink| f64::from(sink).exp());
+        let column =
+            |d: usize| tokens.iter().zip(&weights).map(|((_, v), w)| f64::from(v[d]) * w).sum::<f64>() / sum;
+        (0..DIM).map(column).collect()
+    }
+
+    /// Attention on the packed cache is attention, with every rule, for rows alone and together, on all instruction sets.
+    #[test]
+    fn attention_is_right_with_windows_caps_and_sinks() {
+        let sinks = [0.5, -1.0, 2.0];
+        let plain = Rule { scale: 0.2, window: None, soft_cap: None, sinks: None };
+        let rules = [
+            plain,
+            Rule { window: Some(100), ..plain },
+            Rule { window: Some(5), soft_cap: Some(3.0), ..plain },
+            Rule { sinks: Some(&sinks), window: Some(300), ..plain },
+        ];
+        // The rounding of queries to 8 bits (16 for 8-bit keys) is what sets the bounds.
+        for (format, bound) in [(KvFormat::F16, 1e-5), (KvFormat::Q8, 1e-3), (KvFormat::Q4, 0.03)] {
+            let layout = Arc::new(KvLayout::uniform(1, 2, DIM, format));
+            let LayerLayout { k, .. } = layout.layers[0];
+            let mut arena = Arena::new(&layout, u64::MAX);
+            let mut sequence = Sequence::new(layout.clone(), BlockHash::root("test"));
+            let end = 2 * BLOCK + 48;
+            let ids = vec![0; end];
+            sequence.write(Isa::Scalar, 0, 0, &noise(end * k.row(), 1), &noise(end * k.row(), 2));
+            sequence.finish_pass(&ids, &ids, &mut arena);
+            let sealed = sequence.sealed(&arena);
+            for (first, n_rows) in [(2 * BLOCK, 1), (2 * BLOCK + 32, 16)] {
+                let view = sequence.view(&sealed, 0, 1, first / BLOCK);
+                let q = noise(n_rows * GROUP_OF_HEADS * DIM, 3);
+                for rule in &rules {
+                    let ask = |q: &[f32], first: usize, isa: Isa| {
+                        let n_rows = q.len() / (GROUP_OF_HEADS * DIM);
+                        let queries =
+                            Queries { q, first, n_rows, group: GROUP_OF_HEADS, head_dim: DIM, rule: *rule };
+                        attend(isa, &queries, &view)
+                    };
+                    let together = ask(&q, first, Isa::Scalar);
+                    for isa in Isa::available() {
+                        assert_eq!(ask(&q, first, isa), together, "{}", isa.name());
+                    }
+                    for (r, row) in q.chunks_exact(GROUP_OF_HEADS * DIM).enumerate() {
+                        let alone = ask(row, first + r, Isa::detect());
+                        assert_eq!(alone, together[r * row.len()..][..row.len()], "row {r} alone");
+                        for (head, q) in row.chunks_exact(DIM).enumerate() {
+                            let sink = rule.sinks.map(|sinks| sinks[head]);
+                            let exact = naive(&view, q, first + r, rule, sink);
+                            let ours = &alone[head * DIM..][..DIM];
+                            let off = exact.iter().zip(ours).map(|(a, b)| (a - f64::from(*b)).abs());
+                            let off = off.fold(0.0, f64::max);
+                            assert!(off < bound, "{format:?}, row {r}, head {head}: off by {off}");
+                        }
+                    }
+                }
+            }
+        }
+    }
+}

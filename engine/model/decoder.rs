@@ -93,7 +93,7 @@ impl Decoder {
         let tied = !gguf.has_tensor("output.weight");
         let output = if tied { "token_embd.weight" } else { "output.weight" };
         let output = loader.matrix(output, embedding.n_vocab, d)?;
-        loader.log();
+        loader.finish();
         let output_norm = vector(gguf, "output_norm.weight", d)?;
         let layout = Arc::new(spec.kv_layout(format));
         tracing::info!("kernels: {}, {} threads", isa.name(), n_threads());

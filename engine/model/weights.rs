@@ -63,8 +63,10 @@ impl<'a> Loader<'a> {
         Ok(packed)
     }
 
-    /// Says what the matrices are.
-    pub(crate) fn log(&self) {
+    /// All is loaded: says what the matrices are.
+    pub(crate) fn finish(self) {
+        let total = self.gguf.bytes().len() as u64;
+        (self.on_progress)(total, total);
         let made = self.made.iter().map(|(what, n)| format!("{n} × {what}")).collect::<Vec<_>>().join(", ");
         tracing::info!("matrices: {made}");
     }

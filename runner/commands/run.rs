@@ -214,7 +214,10 @@ fn refuse_to_overwrite(folder: &Path, resume: bool) -> anyhow::Result<()> {
 fn loading(quiet: bool) -> impl FnMut(u64, u64) {
     let show = !quiet && console::Term::stderr().is_term();
     let bar = if show { indicatif::ProgressBar::new(0) } else { indicatif::ProgressBar::hidden() };
-    bar.set_message("loading");
+    let style = indicatif::ProgressStyle::with_template("loading {wide_bar} {bytes} of {total_bytes}");
+    if let Ok(style) = style {
+        bar.set_style(style);
+    }
     move |done, total| {
         bar.set_length(total);
         bar.set_position(done);

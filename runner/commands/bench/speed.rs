@@ -2,6 +2,7 @@
 
 use super::lab::{Ask, Bench, Timed};
 use super::report::{Cell, Figures, median};
+use std::time::Duration;
 
 /// Tokens of a prompt whose reading is not measured.
 const SHORT: usize = 16;
@@ -128,7 +129,7 @@ impl Batch {
         let mut figures = Figures::default();
         let mut alone = None;
         for n in &self.sequences {
-            let (mut rates, mut n_tokens) = (Vec::new(), 0);
+            let (mut rates, mut sooner, mut n_tokens) = (Vec::new(), Vec::new(), 0);
             for time in bench.repeats() {
                 bench.say(format!("{n} sequences, {} time", ordinal(time)));
                 let mut asks = Vec::new();
@@ -136,9 +137,15 @@ impl Batch {
                     let text = bench.more(agent, primed, SHORT)?;
                     asks.push((agent, Ask { text, n_tokens: self.tokens, cold: false }));
                 }
-                let turns = lab.together(asks)?;
+                let turns = lab.together(asks.clone())?;
                 n_tokens = turns.iter().map(|turn| turn.usage.generated).sum();
                 rates.push(rate_together(&turns));
+                let mut one_by_one = Duration::ZERO;
+                for (agent, ask) in asks {
+                    let turn = lab.turn(agent, ask)?;
+                    one_by_one += turn.done - turn.submitted;
+                }
+                sooner.push(one_by_one.as_secs_f64() / wall(&turns).as_secs_f64());
             }
             let rate = median(&rates);
             let one = *alone.get_or_insert(rate / *n as f64);
@@ -148,6 +155,7 @@ impl Batch {
                 ("tokens_per_s", Cell::Measured(rates.clone())),
                 ("each_tokens_per_s", Cell::Measured(rates.iter().map(|rate| rate / *n as f64).collect())),
                 ("to_one", Cell::Ratio(rate / one)),
+                ("one_by_one_to_together", Cell::Ratio(median(&sooner))),
             ]);
         }
         let note = match self.sequences.first() {
@@ -159,6 +167,10 @@ impl Batch {
             }
         };
         figures.notes.push(note.to_owned());
+        figures.notes.push(
+            "One by one to together: wall times of the same turns, questions of some tokens included."
+                .to_owned(),
+        );
         Ok(figures)
     }
 }
@@ -167,6 +179,13 @@ impl Batch {
 fn rate_together(turns: &[Timed]) -> f64 {
     // Each turn's tokens are even over its own time, so in any common stretch the total is the sum of the rates.
     turns.iter().map(Timed::decode_rate).sum()
+}
+
+/// From the first turn's submission to the last one's end.
+fn wall(turns: &[Timed]) -> Duration {
+    let submitted = turns.iter().map(|turn| turn.submitted).min();
+    let done = turns.iter().map(|turn| turn.done).max();
+    done.zip(submitted).map_or(Duration::ZERO, |(done, submitted)| done - submitted)
 }
 
 /// A figure of all turns.
