@@ -186,7 +186,9 @@ fn dequantize(gguf: &Gguf, name: &str, kind: TensorType, shape: &[usize], bytes:
             return Err(gguf.error(format!("{found}; convert the model to Q8_0, F16 or a k-quant")));
         }
     };
-    let storage = QStorage::from_data(Cow::Borrowed(bytes), &Device::Cpu, dtype).map_err(wrong)?;
+    // candle reads blocks in place and wants them aligned; a row in a file or in the program may stand anywhere.
+    let bytes = Cow::Owned(bytes.to_vec());
+    let storage = QStorage::from_data(bytes, &Device::Cpu, dtype).map_err(wrong)?;
     let tensor = QTensor::new(storage, shape).map_err(wrong)?;
     let floats = tensor.dequantize(&Device::Cpu).and_then(|t| t.flatten_all()).map_err(wrong)?;
     floats.to_vec1().map_err(wrong)
