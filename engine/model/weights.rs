@@ -193,3 +193,25 @@ fn dequantize(gguf: &Gguf, name: &str, kind: TensorType, shape: &[usize], bytes:
     let floats = tensor.dequantize(&Device::Cpu).and_then(|t| t.flatten_all()).map_err(wrong)?;
     floats.to_vec1().map_err(wrong)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ModelSource;
+    use crate::fixtures::{Dtype, RandomModel};
+
+    /// What is compiled into the program has no alignment.
+    #[test]
+    fn a_model_may_stand_at_any_address() {
+        let model = RandomModel { dtype: Dtype::Q8_0, ..RandomModel::tiny(3) }.bytes();
+        let rows = [0, 1, 3].map(|offset| {
+            let bytes: &'static [u8] = [vec![0; offset], model.clone()].concat().leak();
+            let source = ModelSource::Bundled("random", &bytes[offset..]);
+            let gguf = Arc::new(Gguf::open(&source).expect("a model"));
+            let embedding = Embedding::open(&gguf, "token_embd.weight", 128).expect("a table");
+            embedding.rows(&[5, 9]).expect("rows")
+        });
+        assert!(rows[0] == rows[1] && rows[1] == rows[2]);
+        assert!(rows[0].iter().any(|x| *x != 0.0));
+    }
+}
