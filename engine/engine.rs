@@ -15,8 +15,8 @@ use crate::session::CacheContext;
 use crate::tokenizer::Tokenizer;
 use crate::worker::{Command, Worker};
 use crate::{
-    Completion, Conversation, Error, ErrorKind, Event, KvFormat, ModelInfo, ModelSource, Request, Result,
-    SessionKey, TokenScore,
+    Completion, Conversation, Error, ErrorKind, Event, KvChoice, KvCost, KvLayer, ModelInfo, ModelSource,
+    Ranking, Request, Result, SessionKey, TokenScore,
 };
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -30,8 +30,8 @@ use tokio::sync::oneshot;
 pub struct EngineConfig {
     /// The model.
     pub model: ModelSource,
-    /// Format of sealed keys and values.
-    pub kv: KvFormat,
+    /// Formats of sealed keys and values.
+    pub kv: KvChoice,
     /// Where persistent sessions are stored; `None` keeps everything in memory.
     pub cache_dir: Option<PathBuf>,
     /// Bytes that cached keys and values may take in memory; above, sessions are evicted (to disk).
@@ -44,9 +44,9 @@ pub struct EngineConfig {
 }
 
 impl EngineConfig {
-    /// A model with everything else at its default: 4-bit cache, nothing on disk, 1 GiB of cache in memory, all cores.
+    /// A model with everything else at its default: the family's own cache formats, nothing on disk, 1 GiB of cache in memory, all cores.
     pub fn new(model: ModelSource) -> Self {
-        let (kv, cache_memory, prefill_chunk) = (KvFormat::Q4, 1 << 30, 512);
+        let (kv, cache_memory, prefill_chunk) = (KvChoice::Auto, 1 << 30, 512);
         Self { model, kv, cache_dir: None, cache_memory, threads: None, prefill_chunk }
     }
 }
@@ -54,6 +54,7 @@ impl EngineConfig {
 /// A model and the memories of its sessions, on a thread of its own.
 pub struct Engine {
     info: ModelInfo,
+    kv: String,
     tokenizer: Arc<Tokenizer>,
     commands: Option<Sender<Command>>,
     thread: Option<std::thread::JoinHandle<()>>,
@@ -68,9 +69,10 @@ pub struct Turn {
     committed: bool,
 }
 
-/// Tokenizer and chat template of a model without its weights: for `check`, which counts tokens.
+/// Shape, tokenizer and chat template of a model without its weights: for what counts tokens and bytes.
 pub struct Prompter {
     info: ModelInfo,
+    spec: DecoderSpec,
     tokenizer: Tokenizer,
     chat: Chat,
 }
@@ -81,12 +83,13 @@ impl Engine {
     /// # Errors
     /// The model can't be served, or the cache folder can't be used.
     pub fn open(config: EngineConfig, on_progress: &mut (dyn FnMut(u64, u64) + Send)) -> Result<Self> {
-        let Parts { gguf, tokenizer, chat, info } = Parts::open(&config.model)?;
+        let Parts { gguf, tokenizer, chat, info, .. } = Parts::open(&config.model)?;
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let team = Team::new(config.threads.unwrap_or(cores).max(1))
             .map_err(|e| Error::new(ErrorKind::Closed, format!("threads can't be started: {e}")))?;
         let isa = Isa::detect();
-        let decoder = team.install(|| Decoder::load(&gguf, config.kv, isa, on_progress))?;
+        let decoder = team.install(|| Decoder::load(&gguf, isa, on_progress))?;
+        let layout = Arc::new(decoder.spec.kv_layout(&config.kv)?);
         if decoder.n_vocab() < tokenizer.n_vocab() {
             let (rows, tokens) = (decoder.n_vocab(), tokenizer.n_vocab());
             return Err(
@@ -96,13 +99,13 @@ impl Engine {
         let identity = Identity {
             model_name: info.name.clone(),
             model: info.identity.clone(),
-            layout: decoder.layout.describe(),
+            layout: layout.describe(),
             numerics: NUMERICS.to_owned(),
             store: STORE_VERSION,
             salt: String::new(),
         };
         let root = BlockHash::root(&identity.text());
-        let context = CacheContext { layout: decoder.layout.clone(), identity, root };
+        let context = CacheContext { layout: layout.clone(), identity, root };
         let store = config.cache_dir.as_deref().map(Store::open).transpose()?;
         let memory = Memory::new(context, store, config.cache_memory);
         let tokenizer = Arc::new(tokenizer);
@@ -111,6 +114,7 @@ impl Engine {
         let thread = start(team, worker, receiver)?;
         Ok(Self {
             info,
+            kv: layout.name(),
             tokenizer,
             commands: Some(commands),
             thread: Some(thread),
@@ -143,15 +147,45 @@ impl Engine {
         }
     }
 
-    /// Log-probabilities of `ids` (teacher forcing) from an empty cache, in order.
+    /// The formats of sealed keys and values, by the name that stands in transcripts: `q4`, `q8/q4` (keys, values), or
+    /// `mixed-` and a hash.
+    pub fn kv(&self) -> &str {
+        &self.kv
+    }
+
+    /// Log-probabilities of `ids` (teacher forcing) from an empty cache, in order; in the engine's own formats, or others.
     ///
     /// # Errors
-    /// An id outside the vocabulary, or more ids than the context holds.
-    pub fn score(&self, ids: &[u32], on_score: &mut dyn FnMut(TokenScore)) -> Result<()> {
+    /// An id outside the vocabulary, more ids than the context holds, formats for another model.
+    pub fn score(
+        &self,
+        ids: &[u32],
+        kv: Option<&KvChoice>,
+        on_score: &mut dyn FnMut(TokenScore),
+    ) -> Result<()> {
         let (scores, receiver) = channel();
         let commands = self.commands.as_ref().ok_or_else(closed)?;
-        commands.send(Command::Score { ids: ids.to_vec(), scores }).map_err(|_| closed())?;
+        let command = Command::Score { ids: ids.to_vec(), kv: kv.cloned(), scores };
+        commands.send(command).map_err(|_| closed())?;
         receiver.into_iter().try_for_each(|score| score.map(&mut *on_score))
+    }
+
+    /// How likely each of `options` is as the reply to a conversation, from an empty cache; the prompt is read once.
+    ///
+    /// # Errors
+    /// As [`Engine::score`].
+    pub fn rank(
+        &self,
+        conversation: &Conversation,
+        options: &[String],
+        kv: Option<&KvChoice>,
+    ) -> Result<Ranking> {
+        let (answer, receiver) = channel();
+        let commands = self.commands.as_ref().ok_or_else(closed)?;
+        let (conversation, options) = (Box::new(conversation.clone()), options.to_vec());
+        let command = Command::Rank { conversation, options, kv: kv.cloned(), answer };
+        commands.send(command).map_err(|_| closed())?;
+        receiver.recv().map_err(|_| closed())?
     }
 
     /// Ids of a text as a message (special tokens are never recognised in it).
@@ -224,13 +258,38 @@ impl Prompter {
     /// # Errors
     /// The model can't be served.
     pub fn open(model: &ModelSource) -> Result<Self> {
-        let Parts { tokenizer, chat, info, .. } = Parts::open(model)?;
-        Ok(Self { info, tokenizer, chat })
+        let Parts { spec, tokenizer, chat, info, .. } = Parts::open(model)?;
+        Ok(Self { info, spec, tokenizer, chat })
     }
 
     /// What the model is.
     pub fn model(&self) -> &ModelInfo {
         &self.info
+    }
+
+    /// What one agent's cache takes in memory.
+    ///
+    /// # Errors
+    /// The formats are for another model.
+    pub fn kv_cost(&self, kv: &KvChoice) -> Result<KvCost> {
+        Ok(self.spec.kv_layout(kv)?.cost())
+    }
+
+    /// The formats by the name that stands in transcripts, as [`Engine::kv`].
+    ///
+    /// # Errors
+    /// The formats are for another model.
+    pub fn kv_name(&self, kv: &KvChoice) -> Result<String> {
+        Ok(self.spec.kv_layout(kv)?.name())
+    }
+
+    /// The formats of each layer.
+    ///
+    /// # Errors
+    /// The formats are for another model.
+    pub fn kv_layers(&self, kv: &KvChoice) -> Result<Vec<KvLayer>> {
+        let layers = self.spec.kv_layout(kv)?.layers;
+        Ok(layers.iter().map(|layer| KvLayer { k: layer.k.format, v: layer.v.format }).collect())
     }
 
     /// Tokens of a text as message text.
@@ -250,6 +309,7 @@ impl Prompter {
 /// What engine and prompter both read from a model file.
 struct Parts {
     gguf: Arc<Gguf>,
+    spec: DecoderSpec,
     tokenizer: Tokenizer,
     chat: Chat,
     info: ModelInfo,
@@ -262,25 +322,23 @@ impl Parts {
         let tokenizer = Tokenizer::from_gguf(&gguf)?;
         let chat = Chat::new(gguf.text("tokenizer.chat_template"), &tokenizer)?;
         let n_params = gguf.tensors().map(|(_, t)| t.shape.iter().map(|d| *d as u64).product::<u64>()).sum();
-        let per_token = |format| spec.kv_layout(format).sealed_bytes() as f64;
         let info = ModelInfo {
             name: gguf.text("general.name").unwrap_or(&gguf.name).to_owned(),
-            family: spec.family.to_owned(),
+            family: spec.family.name.to_owned(),
             identity: gguf.hash(),
             numerics: NUMERICS.to_owned(),
-            n_layers: spec.n_layers,
+            n_layers: spec.layers.len(),
             d_model: spec.d_model,
             n_heads: spec.n_heads,
             n_kv_heads: spec.n_kv_heads,
-            head_dim: spec.head_dim,
+            head_dim: spec.k_dim,
             n_vocab: tokenizer.n_vocab(),
             context_length: spec.context_length,
             n_params,
             file_bytes: gguf.bytes().len() as u64,
-            kv_bytes_per_token: [KvFormat::F16, KvFormat::Q8, KvFormat::Q4].map(per_token),
             template_audit: chat.audit().to_vec(),
         };
-        Ok(Self { gguf, tokenizer, chat, info })
+        Ok(Self { gguf, spec, tokenizer, chat, info })
     }
 }
 

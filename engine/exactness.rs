@@ -18,7 +18,8 @@ use crate::model::{Decoder, Span};
 use crate::prefix::{Segment, SegmentKind};
 use crate::session::CacheContext;
 use crate::{
-    Conversation, KvFormat, MatchKind, ModelSource, Request, Retention, Sampling, SessionKey, Source,
+    Conversation, KvChoice, KvFormat, MatchKind, ModelSource, Request, Retention, Sampling, SessionKey,
+    Source,
 };
 use std::path::Path;
 use std::sync::Arc;
@@ -62,17 +63,18 @@ impl Bench {
     fn with(model: &RandomModel, format: KvFormat, isa: Isa) -> Self {
         let bytes: &'static [u8] = model.bytes().leak();
         let gguf = Arc::new(Gguf::open(&ModelSource::Bundled("random", bytes)).expect("a model"));
-        let decoder = Decoder::load(&gguf, format, isa, &mut |_, _| {}).expect("a decoder");
+        let decoder = Decoder::load(&gguf, isa, &mut |_, _| {}).expect("a decoder");
+        let layout = Arc::new(decoder.spec.kv_layout(&KvChoice::Uniform(format)).expect("a layout"));
         let identity = Identity {
             model_name: "random".to_owned(),
             model: "7".to_owned(),
-            layout: decoder.layout.describe(),
+            layout: layout.describe(),
             numerics: "test".to_owned(),
             store: 1,
             salt: String::new(),
         };
         let root = BlockHash::root(&identity.text());
-        let context = CacheContext { layout: decoder.layout.clone(), identity, root };
+        let context = CacheContext { layout, identity, root };
         let tokens = (0..N as u32).map(|i| i.wrapping_mul(2_654_435_761) % 260).collect();
         Self { decoder, context, tokens, format, model: model.clone() }
     }
@@ -382,7 +384,7 @@ fn a_flipped_nibble_changes_the_logits() {
     let reference = bench.reference();
     let (mut sequence, mut arena) = (bench.sequence(), bench.arena());
     bench.feed(&mut sequence, &mut arena, 300, 256);
-    let id = sequence.table().ids().next().expect("a sealed block");
+    let id = sequence.table().parts().find_map(|parts| parts[0]).expect("a sealed block");
     arena.corrupt(id);
     let logits = bench.feed(&mut sequence, &mut arena, N, 256);
     assert_ne!(logits, bench.rows(&reference, 300..N), "the cache is not read");

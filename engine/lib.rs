@@ -65,6 +65,7 @@ mod reply;
 mod request;
 mod sampler;
 mod schedule;
+mod scratch;
 mod session;
 #[cfg(test)]
 mod texts;

@@ -2,10 +2,10 @@
 
 use crate::kernels::tasks::map;
 use crate::kv::blocks::{Arena, SealedBlock};
-use crate::kv::layout::BLOCK;
-use crate::kv::pool::{Candidate, victim};
+use crate::kv::layout::{BLOCK, Part};
+use crate::kv::pool::{BlockId, Candidate, victim};
 use crate::kv::store::{Found, Store};
-use crate::kv::table::BlockHash;
+use crate::kv::table::{BlockHash, Parts};
 use crate::prefix::{Relation, Segment, SegmentKind, compare, first_difference, flatten};
 use crate::session::{CacheContext, Session};
 use crate::{MatchKind, Request, Result, Retention, SessionKey, Source};
@@ -47,6 +47,9 @@ struct Search {
     reason: Option<String>,
 }
 
+/// A part of the block at an index.
+type Wanted = (usize, BlockHash, Part);
+
 /// A block from disk and the bytes that it took there.
 type ReadBlock = Found<(SealedBlock, u64)>;
 
@@ -86,13 +89,14 @@ impl Memory {
         session.tokens.truncate(matched.n_tokens);
         session.tokens.extend(flatten(&prompt[matched.n_segments..]));
         session.segments.truncate(matched.n_segments);
-        session.truncate(matched.n_tokens, &mut self.arena);
+        self.rewind(&mut session, matched.n_tokens, &mut search)?;
         if !request.cold {
             let end = if fresh { ids.len() } else { read_before };
             self.restore_blocks(&mut session, end, &mut search)?;
         }
         // At least one token is fed: its logits choose the first token of the reply.
-        let reused = session.truncate(session.tokens.len().saturating_sub(1), &mut self.arena);
+        let last = session.tokens.len().saturating_sub(1);
+        let reused = self.rewind(&mut session, last, &mut search)?;
         let kind = match matched.relation {
             Relation::Exact => MatchKind::Exact, // even where it goes back to the border of its only block
             _ if reused == 0 => MatchKind::Cold,
@@ -155,6 +159,7 @@ impl Memory {
         let n_blocks = manifest.blocks.len();
         let mut session = Session { segments: manifest.segments, tokens, ..Session::new(&self.context) };
         self.restore_blocks(&mut session, n_blocks * BLOCK, search)?;
+        self.rewind(&mut session, n_blocks * BLOCK, search)?;
         if session.sequence.len() < n_blocks * BLOCK {
             let missing = "a block of the cache is missing: the rest is computed again".to_owned();
             search.reason.get_or_insert(missing);
@@ -174,7 +179,30 @@ impl Memory {
         Ok(Some(session))
     }
 
-    /// Appends whole blocks up to token `end`, found by content in memory or on disk, until one is missing.
+    /// Takes a session back to at most `n` tokens; the windows that it needs there come from memory or disk.
+    fn rewind(&mut self, session: &mut Session, n: usize, search: &mut Search) -> Result<usize> {
+        let mut to = session.sequence.border(n);
+        loop {
+            let hash = |block| Some((block, session.sequence.table().hash(block)?, Part::Windowed));
+            let wanted: Vec<Wanted> = session.sequence.missing(to).filter_map(hash).collect();
+            let read = self.read_blocks(&wanted)?;
+            let found: Vec<_> = wanted
+                .iter()
+                .zip(read)
+                .map_while(|(wanted, read)| self.take(*wanted, read, search))
+                .collect();
+            for ((block, ..), id) in wanted.iter().zip(&found) {
+                session.sequence.refill(*block, *id);
+            }
+            if found.len() == wanted.len() || to == 0 {
+                return Ok(session.truncate(n, &mut self.arena));
+            }
+            to = (to - 1) / BLOCK * BLOCK;
+        }
+    }
+
+    /// Appends whole blocks up to token `end`, found by content in memory or on disk, until one is missing. Windows are
+    /// left to [`Memory::rewind`].
     fn restore_blocks(&mut self, session: &mut Session, end: usize, search: &mut Search) -> Result<()> {
         let first = session.sequence.len() / BLOCK;
         let end_block = end.min(session.tokens.len()) / BLOCK;
@@ -182,25 +210,29 @@ impl Memory {
             return Ok(());
         }
         let hashes = self.context.root.chain(&session.tokens[..end_block * BLOCK]);
-        let wanted: Vec<_> = hashes.into_iter().enumerate().skip(first).collect();
+        let lasting = |(index, hash)| (index, hash, Part::Lasting);
+        let wanted: Vec<Wanted> = hashes.into_iter().enumerate().skip(first).map(lasting).collect();
+        let windows = self.context.layout.window().is_some();
         let read = self.read_blocks(&wanted)?;
-        for ((index, hash), read) in wanted.into_iter().zip(read) {
-            let id = match (self.arena.find(hash), read) {
-                (Some(id), _) => id,
-                (None, Some(Found::Whole((block, bytes)))) => {
-                    search.bytes_read += bytes;
-                    search.from_disk = true;
-                    self.arena.insert(hash, block)
-                }
-                (None, Some(Found::Damaged(reason))) => {
-                    search.reason = Some(reason);
-                    break;
-                }
-                (None, _) => break,
+        for (wanted, read) in wanted.into_iter().zip(read) {
+            let (index, hash, _) = wanted;
+            let on_disk = |part| self.store.as_ref().is_some_and(|store| store.has_block(hash, part));
+            // What the disk lacks must be kept in memory, or it could never be written.
+            let window = if windows { self.arena.find(hash, Part::Windowed) } else { None };
+            let stored = self.context.layout.parts().all(on_disk);
+            if windows && window.is_none() && !on_disk(Part::Windowed) {
+                break;
+            }
+            let Some(id) = self.take(wanted, read, search) else {
+                window.into_iter().for_each(|id| self.arena.release(id));
+                break;
             };
-            session.truncate(index * BLOCK, &mut self.arena); // rows of a part of this block give way
-            session.sequence.push_block(hash, id);
-            let stored = self.store.as_ref().is_some_and(|store| store.has_block(hash));
+            if session.sequence.len() > index * BLOCK {
+                session.drop_rows(); // of a part of this block
+            }
+            let mut parts: Parts = [Some(id), None];
+            parts[Part::Windowed as usize] = window;
+            session.sequence.push_block(hash, parts);
             if stored && session.stored_blocks == index {
                 session.stored_blocks = index + 1;
             }
@@ -208,19 +240,47 @@ impl Memory {
         Ok(())
     }
 
-    /// Reads from disk the blocks that are not in memory, several at a time; nothing is read after the first one that is missing
+    /// A reference to a part of a block: the one in memory, or what was read.
+    fn take(
+        &mut self,
+        (_, hash, part): Wanted,
+        read: Option<ReadBlock>,
+        search: &mut Search,
+    ) -> Option<BlockId> {
+        match (self.arena.find(hash, part), read) {
+            (Some(id), _) => Some(id),
+            (None, Some(Found::Whole((block, bytes)))) => {
+                search.bytes_read += bytes;
+                search.from_disk = true;
+                Some(self.arena.insert(hash, part, block))
+            }
+            (None, Some(Found::Damaged(reason))) => {
+                search.reason = Some(reason);
+                None
+            }
+            (None, _) => None,
+        }
+    }
+
+    /// Reads from disk what is not in memory, several blocks at a time; nothing is read after the first one that is missing
     /// in both places.
-    fn read_blocks(&self, wanted: &[(usize, BlockHash)]) -> Result<Vec<Option<ReadBlock>>> {
-        let here = |hash: BlockHash| self.store.as_ref().is_some_and(|store| store.has_block(hash));
-        let n = wanted.iter().take_while(|(_, hash)| self.arena.holds(*hash) || here(*hash)).count();
-        let read = |i: usize| match &self.store {
-            Some(store) if i < n && !self.arena.holds(wanted[i].1) => {
-                let (index, hash) = wanted[i];
-                store.read_block(hash, index, &self.context.layout).map(Some)
+    fn read_blocks(&self, wanted: &[Wanted]) -> Result<Vec<Option<ReadBlock>>> {
+        let on_disk = |hash, part| self.store.as_ref().is_some_and(|store| store.has_block(hash, part));
+        let here = |(_, hash, part): &Wanted| self.arena.holds(*hash, *part) || on_disk(*hash, *part);
+        let n = wanted.iter().take_while(|wanted| here(wanted)).count();
+        let read = |i: usize| match (&self.store, wanted[i]) {
+            (Some(store), (index, hash, part)) if i < n && !self.arena.holds(hash, part) => {
+                store.read_block((hash, part), index, &self.context.layout).map(Some)
             }
             _ => Ok(None),
         };
         map(wanted.len(), read).into_iter().collect()
+    }
+
+    /// After a pass over a session: see [`Session::settle`].
+    pub(crate) fn settle(&mut self, request: &Request, session: &mut Session) -> Result<u64> {
+        let store = self.store.as_ref().filter(|_| request.retention == Retention::Persistent);
+        session.settle(store, &self.context, &mut self.arena)
     }
 
     /// Takes a session back after its turn.

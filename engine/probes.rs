@@ -60,7 +60,7 @@ pub fn attention(kv: KvFormat, depth: usize, n_rows: usize) -> impl FnMut() -> f
     let q = noise(n_rows * 4 * 64);
     move || {
         let rule = Rule { scale: 0.125, window: None, soft_cap: None, sinks: None };
-        let queries = Queries { q: &q, first, n_rows, group: 4, head_dim: 64, rule };
+        let queries = Queries { q: &q, first, n_rows, group: 4, k_dim: 64, v_dim: 64, rule };
         attend(isa, &queries, &sequence.view(&sealed, 0, 0, first / BLOCK))[0]
     }
 }

@@ -245,6 +245,24 @@ pub struct TokenScore {
     pub top: u32,
 }
 
+/// What [`crate::Engine::rank`] found.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Ranking {
+    /// Tokens of the prompt.
+    pub prompt_tokens: usize,
+    /// The options, in order.
+    pub options: Vec<RankedOption>,
+}
+
+/// One option as a reply.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RankedOption {
+    /// Its natural log-probability, all its tokens taken together.
+    pub logprob: f32,
+    /// Whether each of its tokens is the most likely one where it stands.
+    pub greedy: bool,
+}
+
 /// Numeric format of cached keys and values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum KvFormat {
@@ -255,6 +273,61 @@ pub enum KvFormat {
     /// 4-bit codes in groups of 64, rotated.
     #[default]
     Q4,
+}
+
+/// How a model's keys and values are kept once their block is sealed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum KvChoice {
+    /// The family's own: q4, but 8 bits for keys that have a bias (their outliers break 4 bits) and for a latent (which all
+    /// heads share, and which is small in 8 bits already).
+    #[default]
+    Auto,
+    /// Keys and values of all layers alike.
+    Uniform(KvFormat),
+    /// All alike, and codes not rotated: to measure what the rotation is worth.
+    Unrotated(KvFormat),
+    /// Layer by layer.
+    Mixed(Vec<KvLayer>),
+}
+
+/// Formats of one layer; where values are a view of the keys (a latent), `k` is for both.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KvLayer {
+    /// Of keys.
+    pub k: KvFormat,
+    /// Of values.
+    pub v: KvFormat,
+}
+
+/// What one agent's cache takes in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KvCost {
+    /// Bytes of a sealed token in layers that see everything.
+    pub lasting: u64,
+    /// Bytes of a sealed token in layers with a window; 0: there are none.
+    pub windowed: u64,
+    /// Tokens that such layers hold, at most.
+    pub window: u64,
+    /// Bytes of the newest tokens' f16 rows, at most.
+    pub open: u64,
+}
+
+impl KvCost {
+    /// Bytes of `tokens` tokens, at most.
+    pub fn bytes(&self, tokens: u64) -> u64 {
+        let whole = self.lasting.saturating_mul(tokens);
+        whole.saturating_add(self.windowed * tokens.min(self.window)).saturating_add(self.open)
+    }
+
+    /// The longest context that takes at most `bytes`.
+    pub fn longest(&self, bytes: u64) -> u64 {
+        let Some(rest) = bytes.checked_sub(self.open) else { return 0 };
+        match rest.checked_sub(self.windowed * self.window) {
+            // The window is full: what is left goes to the layers that see everything.
+            Some(rest) if rest / self.lasting.max(1) >= self.window => rest / self.lasting.max(1),
+            _ => rest / (self.lasting + self.windowed).max(1),
+        }
+    }
 }
 
 /// What a model is, in plain numbers.
@@ -286,8 +359,6 @@ pub struct ModelInfo {
     pub n_params: u64,
     /// Bytes of the file.
     pub file_bytes: u64,
-    /// Bytes of cache a token takes when sealed: (f16, q8, q4).
-    pub kv_bytes_per_token: [f64; 3],
     /// What the chat template does to history (and what was done about it), a line each.
     pub template_audit: Vec<String>,
 }

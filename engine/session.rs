@@ -8,7 +8,7 @@ use crate::kv::store::tail::{self, TailRef};
 use crate::kv::store::{Store, session_id};
 use crate::kv::table::BlockHash;
 use crate::prefix::Segment;
-use crate::{Result, SessionKey};
+use crate::{Error, Result, SessionKey};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -68,12 +68,58 @@ impl Session {
     /// Goes back to at most `n` tokens of keys and values; returns how many are left.
     pub(crate) fn truncate(&mut self, n: usize, arena: &mut Arena) -> usize {
         let kept = self.sequence.truncate(n, arena);
+        self.forget_stored(kept);
+        kept
+    }
+
+    /// Goes back to the end of the last sealed block.
+    pub(crate) fn drop_rows(&mut self) {
+        self.sequence.drop_rows();
+        self.forget_stored(self.sequence.len());
+    }
+
+    /// What is on disk past token `kept` counts no more.
+    fn forget_stored(&mut self, kept: usize) {
         self.stored_blocks = self.stored_blocks.min(self.sequence.table().len());
         let past = |tail: &TailRef| tail.block * BLOCK + tail.rows > kept;
         if let Some(tail) = self.tail.take_if(|tail| past(tail)) {
             self.obsolete.push(tail.file);
         }
-        kept
+    }
+
+    /// After a pass: windowed layers of blocks that no row to come sees leave memory; those of a session that is stored are
+    /// written first. Returns the bytes written.
+    pub(crate) fn settle(
+        &mut self,
+        store: Option<&Store>,
+        context: &CacheContext,
+        arena: &mut Arena,
+    ) -> Result<u64> {
+        if context.layout.window().is_none() {
+            return Ok(0);
+        }
+        let written = store.map_or(Ok(0), |store| self.save_blocks(store, context, arena))?;
+        self.sequence.shed(if store.is_some() { self.stored_blocks } else { usize::MAX }, arena);
+        Ok(written)
+    }
+
+    /// Writes the sealed blocks that the disk lacks; returns the bytes written.
+    fn save_blocks(&mut self, store: &Store, context: &CacheContext, arena: &Arena) -> Result<u64> {
+        let mut written = 0;
+        let table = self.sequence.table();
+        for (index, (hash, parts)) in table.hashes().zip(table.parts()).enumerate().skip(self.stored_blocks) {
+            for part in context.layout.parts() {
+                written += match parts[part as usize] {
+                    Some(id) => store.write_block((hash, part), index, arena.get(id), &context.layout)?,
+                    None if store.has_block(hash, part) => 0,
+                    None => {
+                        return Err(Error::store(format!("layers of block {index} are no longer in memory")));
+                    }
+                };
+            }
+            self.stored_blocks = index + 1;
+        }
+        Ok(written)
     }
 
     /// Writes what the disk lacks, blocks first, then the tail; returns the manifest to commit and the bytes written.
@@ -84,13 +130,8 @@ impl Session {
         context: &CacheContext,
         arena: &Arena,
     ) -> Result<(Pending, u64)> {
-        let mut written = 0;
-        let table = self.sequence.table();
-        for (index, (hash, id)) in table.hashes().zip(table.ids()).enumerate().skip(self.stored_blocks) {
-            written += store.write_block(hash, index, arena.get(id), &context.layout)?;
-        }
-        self.stored_blocks = table.len();
-        let blocks = table.hashes().map(BlockHash::hex).collect();
+        let mut written = self.save_blocks(store, context, arena)?;
+        let blocks = self.sequence.table().hashes().map(BlockHash::hex).collect();
         let (open, n) = (self.sequence.len() / BLOCK, self.sequence.len() % BLOCK);
         if let Some(tail) = self.tail.take_if(|tail| tail.block != open || n == 0) {
             self.obsolete.push(tail.file);

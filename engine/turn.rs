@@ -72,6 +72,11 @@ impl ActiveTurn {
         }
     }
 
+    /// Counts bytes that were written before the turn's end.
+    pub(crate) fn wrote(&mut self, bytes: u64) {
+        self.usage.bytes_written += bytes;
+    }
+
     /// Whether the prompt is read.
     pub(crate) fn decoding(&self) -> bool {
         self.session.sequence.len() >= self.prompt_len

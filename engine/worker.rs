@@ -2,17 +2,19 @@
 
 use crate::chat::Chat;
 use crate::constraint;
-use crate::kv::layout::BLOCK;
-use crate::kv::sequence::Sequence;
 use crate::memory::Memory;
 use crate::model::decoder::Wanted;
 use crate::model::{Decoder, Span};
 use crate::prefix::flatten;
 use crate::schedule::{Load, Pace, plan};
+use crate::scratch::Scratch;
 use crate::session::Pending;
 use crate::tokenizer::Tokenizer;
 use crate::turn::ActiveTurn;
-use crate::{Completion, Error, ErrorKind, Event, Request, Result, SessionKey, TokenScore, sampler};
+use crate::{
+    Completion, Conversation, Error, ErrorKind, Event, KvChoice, RankedOption, Ranking, Request, Result,
+    SessionKey, TokenScore, sampler,
+};
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvError, TryRecvError};
@@ -39,8 +41,16 @@ pub(crate) enum Command {
     Forget {
         session: SessionKey,
     },
+    Rank {
+        conversation: Box<Conversation>,
+        options: Vec<String>,
+        kv: Option<KvChoice>,
+        answer: std::sync::mpsc::Sender<Result<Ranking>>,
+    },
     Score {
         ids: Vec<u32>,
+        /// Other formats than the engine's.
+        kv: Option<KvChoice>,
         scores: std::sync::mpsc::Sender<Result<TokenScore>>,
     },
 }
@@ -120,8 +130,11 @@ impl Worker {
                 self.enforce_budget();
             }
             Command::Forget { session } => self.memory.forget(&session),
-            Command::Score { ids, scores } => {
-                if let Err(e) = self.score(&ids, &scores) {
+            Command::Rank { conversation, options, kv, answer } => {
+                let _ = answer.send(self.rank(&conversation, &options, kv.as_ref()));
+            }
+            Command::Score { ids, kv, scores } => {
+                if let Err(e) = self.score(&ids, kv.as_ref(), &scores) {
                     let _ = scores.send(Err(e));
                 }
             }
@@ -205,7 +218,14 @@ impl Worker {
             Ok(logits) => {
                 let rows = loads.iter().zip(&feed).filter(|(l, _)| !l.decoding).map(|(_, n)| n).sum();
                 self.pace.learn(rows, began.elapsed());
-                for (i, logits) in fed.into_iter().zip(logits) {
+                // Last first: a turn that fails gives its place to the last one.
+                for (i, logits) in fed.into_iter().zip(logits).rev() {
+                    let turn = &mut self.active[i];
+                    match self.memory.settle(&turn.request, &mut turn.session) {
+                        Ok(bytes) => turn.wrote(bytes),
+                        // What could not be written stays in memory; the turn's end tries again, and says so.
+                        Err(e) => tracing::debug!("`{}`: {e}", turn.request.session.agent),
+                    }
                     self.advance(i, &logits);
                 }
                 self.finish_done();
@@ -250,6 +270,7 @@ impl Worker {
                 }
             }
             turn.session.sequence.end_turn();
+            let _ = self.memory.settle(&turn.request, &mut turn.session);
             completion.usage.total_ms = turn.elapsed_ms();
             self.memory.keep(key.clone(), turn.session, turn.request.next_use);
             if let Some(e) = failed {
@@ -309,37 +330,62 @@ impl Worker {
         self.memory.keep(turn.request.session, turn.session, turn.request.next_use);
     }
 
-    /// Log-probabilities of `ids[1..]`, from an empty cache, a block at a time.
-    fn score(&mut self, ids: &[u32], scores: &std::sync::mpsc::Sender<Result<TokenScore>>) -> Result<()> {
-        let context = &self.memory.context;
-        let mut sequence = Sequence::new(context.layout.clone(), context.root);
-        let mut end = 0;
-        let mut outcome = Ok(());
-        while end < ids.len() && outcome.is_ok() {
-            let start = end;
-            end = (end + BLOCK).min(ids.len());
-            let span = Span { sequence: &mut sequence, tokens: ids, end, logits: Wanted::All };
-            match self.decoder.forward(vec![span], &mut self.memory.arena) {
-                Err(e) => outcome = Err(e),
-                Ok(logits) => {
-                    for (row, logits) in logits[0].chunks_exact(self.decoder.n_vocab()).enumerate() {
-                        let pos = start + row + 1;
-                        let Some(&id) = ids.get(pos) else { break };
-                        let logprob = sampler::logprob(logits, id);
-                        if scores
-                            .send(Ok(TokenScore { pos, id, logprob, top: sampler::argmax(logits) }))
-                            .is_err()
-                        {
-                            outcome =
-                                Err(Error::new(ErrorKind::Closed, "nobody listens to the scores any more"));
-                            break;
-                        }
-                    }
+    /// An empty cache, in the engine's formats or others.
+    fn scratch(&self, kv: Option<&KvChoice>) -> Result<Scratch> {
+        Ok(Scratch::new(match kv {
+            None => self.memory.context.layout.clone(),
+            Some(kv) => Arc::new(self.decoder.spec.kv_layout(kv)?),
+        }))
+    }
+
+    /// Log-probabilities of `ids[1..]`, from an empty cache.
+    fn score(
+        &self,
+        ids: &[u32],
+        kv: Option<&KvChoice>,
+        scores: &std::sync::mpsc::Sender<Result<TokenScore>>,
+    ) -> Result<()> {
+        let gone = |_| Error::new(ErrorKind::Closed, "nobody listens to the scores any more");
+        self.scratch(kv)?.read(&self.decoder, ids, Wanted::All, &mut |pos, logits| {
+            let Some(&id) = ids.get(pos + 1) else { return Ok(()) };
+            let (logprob, top) = (sampler::logprob(logits, id), sampler::argmax(logits));
+            scores.send(Ok(TokenScore { pos: pos + 1, id, logprob, top })).map_err(gone)
+        })
+    }
+
+    /// How likely each option is as the reply to a conversation.
+    fn rank(
+        &self,
+        conversation: &Conversation,
+        options: &[String],
+        kv: Option<&KvChoice>,
+    ) -> Result<Ranking> {
+        let prompt = flatten(&self.chat.prompt(conversation, &self.tokenizer)?);
+        let mut scratch = self.scratch(kv)?;
+        let mut first = Vec::new();
+        scratch.read(&self.decoder, &prompt, Wanted::Last, &mut |_, logits| {
+            first = logits.to_vec();
+            Ok(())
+        })?;
+        let rank = |option: &String| {
+            let mut ids = prompt.clone();
+            ids.extend(self.tokenizer.encode_message(option)?);
+            let mut ranked = RankedOption { logprob: 0.0, greedy: true };
+            let mut see = |pos: usize, logits: &[f32]| {
+                if let Some(&id) = ids.get(pos + 1) {
+                    ranked.logprob += sampler::logprob(logits, id);
+                    ranked.greedy &= sampler::argmax(logits) == id;
                 }
-            }
-        }
-        sequence.clear(&mut self.memory.arena);
-        outcome
+                Ok(())
+            };
+            see(prompt.len() - 1, &first)?;
+            scratch.sequence.begin_turn();
+            scratch.read(&self.decoder, &ids, Wanted::All, &mut see)?;
+            scratch.sequence.truncate(prompt.len(), &mut scratch.arena);
+            Ok(ranked)
+        };
+        let options = options.iter().map(rank).collect::<Result<_>>()?;
+        Ok(Ranking { prompt_tokens: prompt.len(), options })
     }
 }
 

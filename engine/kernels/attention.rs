@@ -12,7 +12,7 @@ use half::f16;
 /// Tokens of a tile.
 pub(crate) const TILE: usize = 64;
 
-/// Keys of the tokens of one tile, for one KV head: one token to a lane.
+/// Keys of the tokens of one tile, for one KV head: one token to a lane. The same bytes may be read as values.
 #[derive(Clone, Copy)]
 pub(crate) enum Keys<'a> {
     /// Column d of tokens 16 v to 16 v + 15 is the vector at `v * stride + 16 * d`.
@@ -22,10 +22,12 @@ pub(crate) enum Keys<'a> {
     Coded(Codes<'a>),
 }
 
-/// Values of the tokens of one tile, for one KV head: one column to a lane.
+/// Values of the tokens of one tile, for one KV head.
 #[derive(Clone, Copy)]
 pub(crate) enum Values<'a> {
-    /// Token t starts at `t * stride`.
+    /// The first columns of the keys (the latent of MLA).
+    Keys(Keys<'a>),
+    /// Token t starts at `t * stride`; one column to a lane, as below.
     F16 { rows: &'a [f16], stride: usize },
     /// See [`Codes`]; for each token and 32 columns 16 bytes, columns 0 to 15 in their low halves, 16 to 31 in the high ones
     /// (4 bits), or one byte a column (8 bits).
@@ -48,13 +50,16 @@ pub(crate) trait Tiles: Sync {
     fn tile(&self, tile: usize) -> (Keys<'_>, Values<'_>);
 }
 
-/// Query rows of one KV head: `q: [n_rows, group, head_dim]`, row r at position `first + r`. All rows lie in one tile.
+/// Query rows of one KV head: `q: [n_rows, group, k_dim]`, row r at position `first + r`. All rows lie in one tile.
 pub(crate) struct Queries<'a> {
     pub(crate) q: &'a [f32],
     pub(crate) first: usize,
     pub(crate) n_rows: usize,
     pub(crate) group: usize,
-    pub(crate) head_dim: usize,
+    /// Width of queries and keys.
+    pub(crate) k_dim: usize,
+    /// Width of values.
+    pub(crate) v_dim: usize,
     pub(crate) rule: Rule<'a>,
 }
 
@@ -71,13 +76,13 @@ pub(crate) struct Rule<'a> {
     pub(crate) sinks: Option<&'a [f32]>,
 }
 
-/// Causal softmax attention of `queries` over `tiles`, into `[n_rows, group, head_dim]`.
+/// Causal softmax attention of `queries` over `tiles`, into `[n_rows, group, v_dim]`.
 ///
 /// Online softmax as in Milakov & Gimelshein 2018 and FlashAttention (Dao et al. 2022); sinks as in gpt-oss, soft cap as in
 /// Gemma 2.
 pub(crate) fn attend(isa: Isa, queries: &Queries<'_>, tiles: &dyn Tiles) -> Vec<f32> {
-    let Queries { first, n_rows, head_dim, .. } = *queries;
-    assert_eq!(head_dim % LANES, 0, "head sizes are multiples of {LANES}");
+    let Queries { first, n_rows, k_dim, v_dim, .. } = *queries;
+    assert!(k_dim % LANES == 0 && v_dim % LANES == 0, "head sizes are multiples of {LANES}");
     assert_eq!(first / TILE, (first + n_rows - 1) / TILE, "rows of a task lie in one tile");
     isa.run(Attend { queries, tiles })
 }
@@ -111,12 +116,12 @@ impl Kernel for Attend<'_> {
     type Output = Vec<f32>;
     #[inline(always)]
     fn run<L: Lanes>(self) -> Vec<f32> {
-        let Queries { first, n_rows, group, head_dim, rule, .. } = *self.queries;
+        let Queries { first, n_rows, group, k_dim, v_dim, rule, .. } = *self.queries;
         let n_queries = n_rows * group;
-        let n_groups = head_dim.div_ceil(GROUP);
+        let n_groups = v_dim.div_ceil(GROUP);
         let q: Vec<f32> = self.queries.q.iter().map(|q| q * rule.scale).collect();
         let mut coded: Option<CodedQueries> = None;
-        let mut out = vec![0.0; n_queries * head_dim];
+        let mut out = vec![0.0; n_queries * v_dim];
         let sink = |i: usize| rule.sinks.map_or(f32::NEG_INFINITY, |sinks| sinks[i % group]);
         let start = |i| Running { max: sink(i), sum: if rule.sinks.is_some() { 1.0 } else { 0.0 } };
         let mut running: Vec<Running> = (0..n_queries).map(start).collect();
@@ -126,17 +131,17 @@ impl Kernel for Attend<'_> {
             bias: vec![[0.0; TOGETHER]; n_groups],
             rescale: [1.0; TOGETHER],
         };
-        let mut values = vec![0.0; TILE * head_dim];
+        let mut values = vec![0.0; TILE * v_dim];
         let oldest = rule.window.map_or(0, |window| (first + 1).saturating_sub(window));
         let last = (first + n_rows - 1) / TILE;
         for tile in oldest / TILE..=last {
             let start = tile * TILE;
             let (k, v) = self.tiles.tile(tile);
             if tile < last {
-                ask_for::<L>(self.tiles.tile(tile + 1), head_dim);
+                ask_for::<L>(self.tiles.tile(tile + 1), k_dim, v_dim);
             }
             let n_tokens = TILE.min(first + n_rows - start);
-            unpack::<L>(v, n_tokens, head_dim, &mut values);
+            unpack::<L>(v, n_tokens, v_dim, &mut values);
             // Which tokens of the tile a query sees.
             let seen = |query: usize| {
                 let position = first + query / group;
@@ -150,12 +155,12 @@ impl Kernel for Attend<'_> {
                 let n_tokens = seen(query + n - 1).1;
                 match k {
                     Keys::F16 { vectors, stride } => {
-                        let keys = HalfKeys { q: &q[query * head_dim..], head_dim, vectors, stride };
+                        let keys = HalfKeys { q: &q[query * k_dim..], head_dim: k_dim, vectors, stride };
                         keys.scores::<L>(n, n_tokens, &mut scores);
                     }
                     Keys::Coded(k) => {
                         let digits = if k.bits == 8 { 2 } else { 1 };
-                        let q = coded.get_or_insert_with(|| CodedQueries::new::<L>(&q, head_dim, digits));
+                        let q = coded.get_or_insert_with(|| CodedQueries::new::<L>(&q, k_dim, digits));
                         q.scores::<L>(query, n, n_tokens, k, &mut scores);
                     }
                 }
@@ -163,11 +168,11 @@ impl Kernel for Attend<'_> {
                     let (running, seen) = (&mut running[query + m], seen(query + m));
                     soften::<L>(&mut scores[m], seen, rule.soft_cap, running, v, &mut weights, m);
                 }
-                let out = &mut out[query * head_dim..(query + n) * head_dim];
-                gather::<L>(&weights, n, n_tokens, &values, head_dim, out);
+                let out = &mut out[query * v_dim..(query + n) * v_dim];
+                gather::<L>(&weights, n, n_tokens, &values, v_dim, out);
             }
         }
-        for (out, running) in out.chunks_exact_mut(head_dim).zip(&running) {
+        for (out, running) in out.chunks_exact_mut(v_dim).zip(&running) {
             let inverse = L::splat(1.0 / running.sum);
             for piece in out.chunks_exact_mut(LANES) {
                 L::load(lanes(piece)).mul(inverse).store(lanes_mut(piece));
@@ -179,22 +184,23 @@ impl Kernel for Attend<'_> {
 
 /// Asks memory for a tile's bytes: a tile is too short a run for the processor to foresee it.
 #[inline(always)]
-fn ask_for<L: Lanes>((k, v): (Keys<'_>, Values<'_>), head_dim: usize) {
+fn ask_for<L: Lanes>((k, v): (Keys<'_>, Values<'_>), k_dim: usize, v_dim: usize) {
     match k {
         Keys::F16 { vectors, stride } => {
             for piece in vectors.chunks(stride).take(TILE / LANES) {
-                ask_for_bytes::<L>(bytemuck::cast_slice(&piece[..(head_dim * LANES).min(piece.len())]));
+                ask_for_bytes::<L>(bytemuck::cast_slice(&piece[..(k_dim * LANES).min(piece.len())]));
             }
         }
-        Keys::Coded(codes) => ask_for_codes::<L>(&codes, head_dim),
+        Keys::Coded(codes) => ask_for_codes::<L>(&codes, k_dim),
     }
     match v {
+        Values::Keys(_) => {}
         Values::F16 { rows, stride } => {
             for piece in rows.chunks(stride).take(TILE) {
-                ask_for_bytes::<L>(bytemuck::cast_slice(&piece[..head_dim.min(piece.len())]));
+                ask_for_bytes::<L>(bytemuck::cast_slice(&piece[..v_dim.min(piece.len())]));
             }
         }
-        Values::Coded(codes) => ask_for_codes::<L>(&codes, head_dim),
+        Values::Coded(codes) => ask_for_codes::<L>(&codes, v_dim),
     }
 }
 
@@ -446,13 +452,13 @@ fn soften<L: Lanes>(
     weights.rescale[m] = rescale[0];
     for (g, (tokens, bias)) in weights.tokens.iter_mut().zip(&mut weights.bias).enumerate() {
         match values {
-            Values::F16 { .. } => {
+            Values::F16 { .. } | Values::Keys(Keys::F16 { .. }) => {
                 for (v, p) in p.iter().enumerate() {
                     p.store(lanes_mut(&mut tokens[m][v * LANES..][..LANES]));
                 }
                 bias[m] = 0.0;
             }
-            Values::Coded(codes) => {
+            Values::Coded(codes) | Values::Keys(Keys::Coded(codes)) => {
                 let mut biases = L::splat(0.0);
                 for (v, p) in p.iter().enumerate() {
                     let at = g * codes.stride + v * LANES;
@@ -558,30 +564,75 @@ impl Piece<'_> {
     }
 }
 
-/// The first `n` tokens of a tile's values in f32, scales and biases left out, `[token, head_dim]`.
+/// The first `n` tokens of a tile's values in f32, scales and biases left out, `[token, v_dim]`.
 #[inline(always)]
-fn unpack<L: Lanes>(values: Values<'_>, n: usize, head_dim: usize, out: &mut [f32]) {
-    for (t, row) in out.chunks_exact_mut(head_dim).take(n).enumerate() {
+fn unpack<L: Lanes>(values: Values<'_>, n: usize, v_dim: usize, out: &mut [f32]) {
+    if let Values::Keys(keys) = values {
+        return transpose::<L>(keys, n, v_dim, out);
+    }
+    for (t, row) in out.chunks_exact_mut(v_dim).take(n).enumerate() {
         match values {
             Values::F16 { rows, stride } => {
-                let from = rows[t * stride..][..head_dim].chunks_exact(LANES);
+                let from = rows[t * stride..][..v_dim].chunks_exact(LANES);
                 for (piece, half) in row.chunks_exact_mut(LANES).zip(from) {
                     L::load_f16(lanes(half)).store(lanes_mut(piece));
                 }
             }
             Values::Coded(Codes { bits: 4, codes, .. }) => {
-                let from = codes[t * head_dim / 2..][..head_dim / 2].chunks_exact(LANES);
-                for (piece, bytes) in row.chunks_exact_mut(2 * LANES).zip(from) {
+                let bytes = v_dim.div_ceil(2 * LANES) * LANES;
+                let from = codes[t * bytes..][..bytes].chunks_exact(LANES);
+                for (piece, bytes) in row.chunks_mut(2 * LANES).zip(from) {
                     let (low, high) = L::load_u4(lanes(bytes));
                     let (first, last) = piece.split_at_mut(LANES);
                     low.store(lanes_mut(first));
-                    high.store(lanes_mut(last));
+                    if !last.is_empty() {
+                        high.store(lanes_mut(last));
+                    }
                 }
             }
             Values::Coded(Codes { codes, .. }) => {
-                let from = codes[t * head_dim..][..head_dim].chunks_exact(LANES);
+                let from = codes[t * v_dim..][..v_dim].chunks_exact(LANES);
                 for (piece, bytes) in row.chunks_exact_mut(LANES).zip(from) {
                     L::load_u8(lanes(bytes)).store(lanes_mut(piece));
+                }
+            }
+            Values::Keys(_) => {}
+        }
+    }
+}
+
+/// The first `v_dim` columns of the first `n` tokens' keys, scales and biases left out, `[token, v_dim]`.
+#[inline(always)]
+fn transpose<L: Lanes>(keys: Keys<'_>, n: usize, v_dim: usize, out: &mut [f32]) {
+    for (v, rows) in out.chunks_exact_mut(LANES * v_dim).take(n.div_ceil(LANES)).enumerate() {
+        match keys {
+            Keys::F16 { vectors, stride } => {
+                let vectors = vectors[v * stride..].chunks_exact(LANES);
+                for (column, vector) in vectors.take(v_dim).enumerate() {
+                    let mut halves = [0.0; LANES];
+                    L::load_f16(lanes(vector)).store(&mut halves);
+                    for (t, x) in halves.into_iter().enumerate() {
+                        rows[t * v_dim + column] = x;
+                    }
+                }
+            }
+            Keys::Coded(k) => {
+                // Words of 8 columns (4 bits) or 4 columns (8 bits), a token each.
+                let width = 32 / k.bits as usize;
+                let row_words = k.codes.len() / TILE / 4;
+                let words = k.codes[v * row_words * 64..].chunks_exact(64);
+                for (j, words) in words.take(v_dim / width).enumerate() {
+                    for (t, bytes) in words.chunks_exact(4).enumerate() {
+                        let row = &mut rows[t * v_dim + j * width..][..width];
+                        for (b, byte) in bytes.iter().enumerate() {
+                            if k.bits == 4 {
+                                row[b] = f32::from(byte & 15);
+                                row[4 + b] = f32::from(byte >> 4);
+                            } else {
+                                row[b] = f32::from(*byte);
+                            }
+                        }
+                    }
                 }
             }
         }

@@ -226,6 +226,13 @@ impl Words for Avx2Words {
         }
     }
     #[inline(always)]
+    fn look_up(self, table: &[u8; 16]) -> Self {
+        unsafe {
+            let table = _mm256_broadcastsi128_si256(_mm_loadu_si128(table.as_ptr().cast()));
+            Self(_mm256_shuffle_epi8(table, self.0), _mm256_shuffle_epi8(table, self.1))
+        }
+    }
+    #[inline(always)]
     fn dot_wide(self, codes: Self, x: i32) -> Self {
         // The top bit alone (0 or 128) fits as well: 2 * 128 * 127 < 2^15.
         let top = codes.and(Self::splat(0x8080_8080u32.cast_signed()));

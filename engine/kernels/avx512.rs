@@ -170,6 +170,13 @@ impl Words for Avx512Words {
         unsafe { Self(_mm512_dpbusd_epi32(self.0, codes.0, _mm512_set1_epi32(x))) }
     }
     #[inline(always)]
+    fn look_up(self, table: &[u8; 16]) -> Self {
+        unsafe {
+            let table = _mm512_broadcast_i32x4(_mm_loadu_si128(table.as_ptr().cast()));
+            Self(_mm512_shuffle_epi8(table, self.0))
+        }
+    }
+    #[inline(always)]
     fn dot_wide(self, codes: Self, x: i32) -> Self {
         self.dot(codes, x)
     }

@@ -4,9 +4,12 @@
 //! of codes are exact integers; the loss is that of rounding (about 0.5 % of a group's spread, as in llama.cpp's Q8_0).
 //! Float weights meet the activations as they are. Either way an output adds up its steps (32 k, or one) in order.
 
-use super::panel::{Format, Packed, Q4_0, Q4K, Q5K, Q6K, Q8_0, STEP, Scheme, codes, head_bytes};
+use super::panel::{
+    Format, Mxfp4, Packed, Q4_0, Q4K, Q5K, Q6K, Q8_0, STEP, Scheme, codes, head_bytes, look_up,
+};
+use super::pointwise::{Activation, Gate};
 use super::tasks::{Shared, for_ranges};
-use super::{Isa, Kernel, LANES, Lanes, Words, lanes, lanes_mut};
+use super::{Isa, Kernel, LANES, Lanes, Words, lanes, lanes_mut, padded};
 
 /// Activations `[n_rows, k]`, ready for weights of every format.
 pub(crate) struct Activations<'a> {
@@ -89,7 +92,7 @@ impl Kernel for Encode<'_> {
 /// Multiply-adds below which a product is not worth a second thread.
 const SERIAL_MACS: usize = 1 << 16;
 
-/// The products with several matrices, side by side, added to `base` if there is one: `[n_rows, Σ n_out]`.
+/// The products with several matrices (biases added), side by side, added to `base` if there is one: `[n_rows, Σ n_out]`.
 pub(crate) fn linear(isa: Isa, x: &Activations<'_>, weights: &[&Packed], base: Option<&[f32]>) -> Vec<f32> {
     let width: usize = weights.iter().map(|w| w.n_out).sum();
     let mut out = vec![0.0; x.n_rows * width];
@@ -108,7 +111,7 @@ pub(crate) fn linear(isa: Isa, x: &Activations<'_>, weights: &[&Packed], base: O
                 }
                 (p, first) = (p - matrix.n_panels(), first + matrix.n_out);
             };
-            isa.run(Panel { x, format: matrix.format, panel: matrix.panel(p), out: &mut sums });
+            matrix.multiply(isa, x, p, &mut sums);
             let n = LANES.min(matrix.n_out - p * LANES);
             for (r, sums) in sums.chunks_exact(LANES).enumerate() {
                 let at = r * width + first + p * LANES;
@@ -129,8 +132,14 @@ pub(crate) fn linear(isa: Isa, x: &Activations<'_>, weights: &[&Packed], base: O
     out
 }
 
-/// `gate · sigmoid(gate) · up` of two products (SwiGLU, Shazeer 2020): `[n_rows, n_out]`.
-pub(crate) fn gated(isa: Isa, x: &Activations<'_>, gate: &Packed, up: &Packed) -> Vec<f32> {
+/// A gated activation of two products (biases added): `[n_rows, n_out]`.
+pub(crate) fn gated(
+    isa: Isa,
+    activation: Activation,
+    x: &Activations<'_>,
+    gate: &Packed,
+    up: &Packed,
+) -> Vec<f32> {
     assert_eq!(gate.n_out, up.n_out, "gate and up have equal widths");
     let width = gate.n_out;
     let mut out = vec![0.0; x.n_rows * width];
@@ -138,9 +147,9 @@ pub(crate) fn gated(isa: Isa, x: &Activations<'_>, gate: &Packed, up: &Packed) -
     for_panels(x, gate.n_panels(), |panels| {
         let (mut gates, mut ups) = (vec![0.0; x.n_rows * LANES], vec![0.0; x.n_rows * LANES]);
         for p in panels {
-            isa.run(Panel { x, format: gate.format, panel: gate.panel(p), out: &mut gates });
-            isa.run(Panel { x, format: up.format, panel: up.panel(p), out: &mut ups });
-            isa.run(super::pointwise::SwiGlu(&mut gates, &ups));
+            gate.multiply(isa, x, p, &mut gates);
+            up.multiply(isa, x, p, &mut ups);
+            isa.run(Gate(activation, &mut gates, &ups));
             let n = LANES.min(width - p * LANES);
             for (r, row) in gates.chunks_exact(LANES).enumerate() {
                 let at = r * width + p * LANES;
@@ -155,6 +164,17 @@ pub(crate) fn gated(isa: Isa, x: &Activations<'_>, gate: &Packed, up: &Packed) -
 fn for_panels(x: &Activations<'_>, n_panels: usize, task: impl Fn(std::ops::Range<usize>) + Sync) {
     let macs = x.n_rows * x.k * LANES;
     for_ranges(n_panels, (SERIAL_MACS / macs.max(1)).max(1), task);
+}
+
+impl Packed {
+    /// All rows of `x` against panel `p`, biases added, into `out: [n_rows, 16]`.
+    fn multiply(&self, isa: Isa, x: &Activations<'_>, p: usize, out: &mut [f32]) {
+        isa.run(Panel { x, format: self.format, panel: self.panel(p), out });
+        if let Some(bias) = &self.bias {
+            let bias = padded(bias, p * LANES);
+            out.chunks_exact_mut(LANES).for_each(|row| row.iter_mut().zip(bias).for_each(|(y, b)| *y += b));
+        }
+    }
 }
 
 /// All rows of `x` against one panel, into `out: [n_rows, 16]`.
@@ -179,6 +199,7 @@ impl Kernel for Panel<'_> {
             Format::Q4K => rows::<L>(out, &mut Codes::<Q4K>::new(x, panel, format)),
             Format::Q5K => rows::<L>(out, &mut Codes::<Q5K>::new(x, panel, format)),
             Format::Q6K => rows::<L>(out, &mut Codes::<Q6K>::new(x, panel, format)),
+            Format::Mxfp4 => rows::<L>(out, &mut Codes::<Mxfp4>::new(x, panel, format)),
         }
     }
 }
@@ -263,6 +284,7 @@ impl<S: Scheme> Tile for Codes<'_, S> {
                     next = next.wrapping_add(share);
                 }
                 let quads = match S::BITS {
+                    4 if S::TABLE => look_up::<L>(codes::<L, 4>(step)),
                     4 => codes::<L, 4>(step),
                     5 => codes::<L, 5>(step),
                     6 => codes::<L, 6>(step),
@@ -381,6 +403,7 @@ mod tests {
             Format::Q4K => GgmlDType::Q4K,
             Format::Q5K => GgmlDType::Q5K,
             Format::Q6K => GgmlDType::Q6K,
+            Format::Mxfp4 => return mxfp4(n_out * k),
         };
         // Bytes at random try every bit of a block; halves are kept small.
         let mut bytes: Vec<u8> =
@@ -400,7 +423,22 @@ mod tests {
         (bytes, floats)
     }
 
-    const FORMATS: [Format; 8] = [
+    /// Blocks at random and what they stand for, by the microscaling standard.
+    fn mxfp4(n: usize) -> (Vec<u8>, Vec<f32>) {
+        let e2m1 = |code: u8| [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0][usize::from(code & 7)];
+        let value = |code: u8| if code & 8 == 0 { e2m1(code) } else { -e2m1(code) };
+        let mut bytes: Vec<u8> = noise(n / 32 * 17, 3).iter().map(|x| (x * 256.0) as i8 as u8).collect();
+        let mut floats = Vec::new();
+        for block in bytes.chunks_exact_mut(17) {
+            block[0] = 120 + block[0] % 8;
+            let scale = f32::from(block[0]) - 127.0;
+            let codes = block[1..].iter().map(|b| b & 15).chain(block[1..].iter().map(|b| b >> 4));
+            floats.extend(codes.map(|code| value(code) * scale.exp2()));
+        }
+        (bytes, floats)
+    }
+
+    const FORMATS: [Format; 9] = [
         Format::F32,
         Format::F16,
         Format::Bf16,
@@ -409,6 +447,7 @@ mod tests {
         Format::Q4K,
         Format::Q5K,
         Format::Q6K,
+        Format::Mxfp4,
     ];
 
     /// Right against f64, equal on all instruction sets, and independent of the batch.

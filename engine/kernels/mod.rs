@@ -34,7 +34,7 @@ pub(crate) mod tasks;
 use half::f16;
 
 /// Name and version of the kernels' contract: part of every cache's identity and of every transcript.
-pub(crate) const NUMERICS: &str = "lanes16/2";
+pub(crate) const NUMERICS: &str = "lanes16/3";
 
 /// An instruction set that the kernels are compiled for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -229,6 +229,8 @@ pub(crate) trait Words: Copy {
     /// `self + Σ_b codes[b] * x[b]` over the 4 bytes of each word; codes are 0 to 127, x (the same for all words) is -127 to
     /// 127.
     fn dot(self, codes: Self, x: i32) -> Self;
+    /// Each byte, 0 to 15, replaced by that entry of a table.
+    fn look_up(self, table: &[u8; 16]) -> Self;
     /// [`Words::dot`] for codes of 0 to 255.
     fn dot_wide(self, codes: Self, x: i32) -> Self;
 }
@@ -290,6 +292,14 @@ mod tests {
                 L::splat(x.largest()),
                 L::from_words(L::Words::splat(-5).dot(small, x4)),
                 L::from_words(words.and(L::Words::splat(255)).shl(2).dot_wide(words, x4)),
+                L::from_words(
+                    L::Words::splat(0).dot(
+                        words
+                            .and(L::Words::splat(0x0f0f_0f0f))
+                            .look_up(&[9, 3, 0, 77, 5, 1, 2, 8, 31, 4, 6, 7, 100, 21, 90, 11]),
+                        x4,
+                    ),
+                ),
             ];
             let mut out = vec![];
             for r in results {

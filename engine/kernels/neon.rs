@@ -252,6 +252,11 @@ impl Words for NeonWords {
         })
     }
     #[inline(always)]
+    fn look_up(self, table: &[u8; 16]) -> Self {
+        let p = table.as_ptr();
+        quarters!(self, |a| vreinterpretq_s32_u8(vqtbl1q_u8(vld1q_u8(p), vreinterpretq_u8_s32(a))))
+    }
+    #[inline(always)]
     fn dot_wide(self, codes: Self, x: i32) -> Self {
         // Codes less 128 (their top bit flipped) are signed bytes; what that takes away is the same for all words.
         let flip = Self::splat(0x8080_8080u32.cast_signed());

@@ -28,6 +28,8 @@ pub(crate) enum Format {
     Q4K,
     Q5K,
     Q6K,
+    /// OCP microscaling (2023): e2m1 codes in blocks of 32 with an e8m0 scale.
+    Mxfp4,
 }
 
 /// k of a step.
@@ -42,7 +44,7 @@ impl Format {
             Self::Q8_0 => 8,
             Self::Q6K => 6,
             Self::Q5K => 5,
-            Self::Q4_0 | Self::Q4K => 4,
+            Self::Q4_0 | Self::Q4K | Self::Mxfp4 => 4,
         }
     }
 
@@ -55,6 +57,7 @@ impl Format {
             Self::Q4K => (Q4K::BLOCK, Q4K::HEAD),
             Self::Q5K => (Q5K::BLOCK, Q5K::HEAD),
             Self::Q6K => (Q6K::BLOCK, Q6K::HEAD),
+            Self::Mxfp4 => (Mxfp4::BLOCK, Mxfp4::HEAD),
         }
     }
 
@@ -74,11 +77,12 @@ impl Format {
     }
 }
 
-/// A weight matrix `[n_out, k]` in panels.
+/// A weight matrix `[n_out, k]` in panels, with the bias of its outputs if it has one.
 pub(crate) struct Packed {
     pub(crate) format: Format,
     pub(crate) n_out: usize,
     pub(crate) k: usize,
+    pub(crate) bias: Option<Vec<f32>>,
     slab: Slab,
 }
 
@@ -110,7 +114,7 @@ impl Packed {
                 }
             }
         });
-        Ok(Self { format, n_out, k, slab })
+        Ok(Self { format, n_out, k, bias: None, slab })
     }
 
     /// Number of panels.
@@ -161,6 +165,7 @@ fn pack_row(format: Format, row: &[u8], o: usize, k: usize, panel: &mut [u8]) {
             Format::Q8_0 => Q8_0::read(bytes, &mut codes, o, head_out),
             Format::Q4K => Q4K::read(bytes, &mut codes, o, head_out),
             Format::Q5K => Q5K::read(bytes, &mut codes, o, head_out),
+            Format::Mxfp4 => Mxfp4::read(bytes, &mut codes, o, head_out),
             _ => Q6K::read(bytes, &mut codes, o, head_out),
         }
         let first = b * block / STEP;
@@ -255,6 +260,8 @@ pub(crate) trait Scheme {
     const HALVES: bool = false;
     /// Whether there is a minimum beside the scale.
     const MIN: bool = false;
+    /// Whether codes are places in the table of [`look_up`].
+    const TABLE: bool = false;
 
     /// A block's scales, being read.
     type Head<'a, L: Lanes>;
@@ -274,6 +281,7 @@ pub(crate) struct Q8_0;
 pub(crate) struct Q4K;
 pub(crate) struct Q5K;
 pub(crate) struct Q6K;
+pub(crate) struct Mxfp4;
 
 /// Sixteen halves from byte `at` of a head on.
 #[inline(always)]
@@ -471,6 +479,45 @@ impl Scheme for Q6K {
     fn scales<L: Lanes>((head, d): &mut (&[u8], L), s: usize) -> Scales<L> {
         let (first, last) = (L::load_i8(bytes(head, 2 * s)), L::load_i8(bytes(head, 2 * s + 1)));
         Scales { first: d.mul(first), last: d.mul(last), bias: L::splat(0.0) }
+    }
+}
+
+/// What the codes of MXFP4 stand for, doubled and moved up by 12 so that none is negative.
+const E2M1: [u8; 16] = [12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0];
+
+/// The quads of a step of MXFP4, from codes to numbers.
+#[inline(always)]
+pub(crate) fn look_up<L: Lanes>(mut quads: [L::Words; 8]) -> [L::Words; 8] {
+    for quad in &mut quads {
+        *quad = quad.look_up(&E2M1);
+    }
+    quads
+}
+
+impl Scheme for Mxfp4 {
+    type Head<'a, L: Lanes> = L;
+    const BITS: usize = 4;
+    const BLOCK: usize = 32;
+    /// An exponent a row.
+    const HEAD: usize = LANES;
+    const OFFSET: i32 = 12;
+    const TABLE: bool = true;
+
+    fn read(block: &[u8], codes: &mut [u8; 256], o: usize, head: &mut [u8]) {
+        head[o] = block[0];
+        for (i, byte) in block[1..17].iter().enumerate() {
+            (codes[i], codes[16 + i]) = (byte & 15, byte >> 4);
+        }
+    }
+    #[inline(always)]
+    fn open<L: Lanes>(head: &[u8]) -> L {
+        // 2^(e - 127), halved because the codes are doubled; below 2^-126 there is nothing that counts.
+        let exponent = L::load_u8(super::lanes(head)).sub(L::splat(128.0));
+        exponent.max(L::splat(-126.0)).pow2()
+    }
+    #[inline(always)]
+    fn scales<L: Lanes>(head: &mut L, _: usize) -> Scales<L> {
+        Scales { first: *head, last: *head, bias: L::splat(0.0) }
     }
 }
 

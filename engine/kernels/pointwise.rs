@@ -1,4 +1,4 @@
-//! What happens to single rows: RMS norm, rotary embedding, SwiGLU, Hadamard rotation.
+//! What happens to single rows: RMS norm, rotary embedding, gated activations, softmax, Hadamard rotation.
 
 use super::tasks::{Shared, for_ranges};
 use super::{Isa, Kernel, LANES, Lanes, lanes, lanes_mut, padded};
@@ -50,17 +50,39 @@ impl Kernel for RmsNorm<'_> {
     }
 }
 
-/// SwiGLU (Shazeer 2020): `gate · sigmoid(gate) · up`, elementwise, in place of the gate.
-pub(super) struct SwiGlu<'a>(pub(super) &'a mut [f32], pub(super) &'a [f32]);
+/// How a gate opens: `act(gate) · up`, elementwise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Activation {
+    /// SwiGLU (Shazeer 2020): `gate · sigmoid(gate) · up`.
+    Silu,
+    /// GeGLU (Shazeer 2020) with the tanh form of GELU (Hendrycks & Gimpel 2016).
+    Gelu,
+    /// gpt-oss: `gate` at most 7, `up` within ±7, `gate · sigmoid(1.702 gate) · (up + 1)`.
+    Clamped,
+}
 
-impl Kernel for SwiGlu<'_> {
+/// A gated activation in place of the gate.
+pub(super) struct Gate<'a>(pub(super) Activation, pub(super) &'a mut [f32], pub(super) &'a [f32]);
+
+impl Kernel for Gate<'_> {
     type Output = ();
     #[inline(always)]
     fn run<L: Lanes>(self) {
-        let one = L::splat(1.0);
-        for (gate, up) in self.0.chunks_mut(LANES).zip(self.1.chunks(LANES)) {
+        let Self(activation, gates, ups) = self;
+        for (gate, up) in gates.chunks_mut(LANES).zip(ups.chunks(LANES)) {
             let (g, u) = (L::load(&padded(gate, 0)), L::load(&padded(up, 0)));
-            let y = g.mul(u).div(one.add(L::splat(0.0).sub(g).exp()));
+            let y = match activation {
+                Activation::Silu => silu(g, 1.0).mul(u),
+                // 0.5 (1 + tanh z) = sigmoid(2 z), z = sqrt(2 / pi) (x + 0.044715 x^3)
+                Activation::Gelu => {
+                    let z = g.mul(g).fma(L::splat(0.044_715), L::splat(1.0)).mul(g);
+                    g.mul(sigmoid(z.mul(L::splat(1.595_769_1)))).mul(u)
+                }
+                Activation::Clamped => {
+                    let u = u.max(L::splat(-7.0)).min(L::splat(7.0)).add(L::splat(1.0));
+                    silu(g.min(L::splat(7.0)), 1.702).mul(u)
+                }
+            };
             let mut lanes = [0.0; LANES];
             y.store(&mut lanes);
             gate.copy_from_slice(&lanes[..gate.len()]);
@@ -68,56 +90,137 @@ impl Kernel for SwiGlu<'_> {
     }
 }
 
-/// Rotary embedding (Su et al. 2021) of `x: [n_rows, n_heads, head_dim]`, in place; the pairs that turn together are
-/// `(2i, 2i + 1)`, as llama.cpp's converter lays llama's heads out ("NORM").
+#[inline(always)]
+fn sigmoid<L: Lanes>(x: L) -> L {
+    let one = L::splat(1.0);
+    one.div(one.add(L::splat(0.0).sub(x).exp()))
+}
+
+/// `x · sigmoid(slope x)`.
+#[inline(always)]
+fn silu<L: Lanes>(x: L, slope: f32) -> L {
+    x.div(L::splat(1.0).add(x.mul(L::splat(-slope)).exp()))
+}
+
+/// Softmax of one row, in place.
+pub(crate) fn softmax(isa: Isa, x: &mut [f32]) {
+    isa.run(Softmax(x));
+}
+
+struct Softmax<'a>(&'a mut [f32]);
+
+impl Kernel for Softmax<'_> {
+    type Output = ();
+    #[inline(always)]
+    fn run<L: Lanes>(self) {
+        let mut max = f32::NEG_INFINITY;
+        for x in self.0.iter() {
+            max = if *x > max { *x } else { max };
+        }
+        let mut sum = 0.0;
+        for piece in self.0.chunks_mut(LANES) {
+            let mut lanes = [0.0; LANES];
+            L::load(&padded(piece, 0)).sub(L::splat(max)).exp().store(&mut lanes);
+            for (x, e) in piece.iter_mut().zip(lanes) {
+                *x = e;
+                sum += e;
+            }
+        }
+        for x in self.0.iter_mut() {
+            *x /= sum;
+        }
+    }
+}
+
+/// Which elements of a head turn together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Pairs {
+    /// `(2i, 2i + 1)`, as llama.cpp's converter lays llama's heads out ("NORM").
+    Neighbours,
+    /// `(i, i + n_rot / 2)` ("NEOX").
+    Halves,
+}
+
+/// Rotary embedding (Su et al. 2021) of `x: [n_rows, n_heads, head_dim]`, in place: elements `first ..` of each head turn.
 ///
-/// `tables[r]` holds the cosines and then the sines of row r's position, `n_rot / 2` each; elements from `n_rot`
-/// on pass through.
-pub(crate) fn rope(x: &mut [f32], head_dim: usize, n_rot: usize, tables: &[&[f32]]) {
+/// `tables[r]` holds the cosines and then the sines of row r's position; as many elements turn as it is long.
+pub(crate) fn rope(x: &mut [f32], head_dim: usize, first: usize, pairs: Pairs, tables: &[&[f32]]) {
     let width = x.len() / tables.len();
-    for_rows(x, width, |first, rows| {
-        for (row, table) in rows.chunks_exact_mut(width).zip(&tables[first..]) {
-            let (cos, sin) = table.split_at(n_rot / 2);
+    for_rows(x, width, |row, rows| {
+        for (row, table) in rows.chunks_exact_mut(width).zip(&tables[row..]) {
+            let (cos, sin) = table.split_at(table.len() / 2);
             for head in row.chunks_exact_mut(head_dim) {
-                for ((pair, cos), sin) in head[..n_rot].chunks_exact_mut(2).zip(cos).zip(sin) {
-                    (pair[0], pair[1]) = (pair[0] * cos - pair[1] * sin, pair[0] * sin + pair[1] * cos);
+                let turned = &mut head[first..first + table.len()];
+                match pairs {
+                    Pairs::Neighbours => {
+                        for ((pair, cos), sin) in turned.chunks_exact_mut(2).zip(cos).zip(sin) {
+                            (pair[0], pair[1]) = turn(pair[0], pair[1], *cos, *sin);
+                        }
+                    }
+                    Pairs::Halves => {
+                        let (a, b) = turned.split_at_mut(cos.len());
+                        for (((a, b), cos), sin) in a.iter_mut().zip(b).zip(cos).zip(sin) {
+                            (*a, *b) = turn(*a, *b, *cos, *sin);
+                        }
+                    }
                 }
             }
         }
     });
 }
 
-/// The block-diagonal Hadamard rotation of each head of `x: [.., head_dim]`, in place; it is its own inverse.
+fn turn(a: f32, b: f32, cos: f32, sin: f32) -> (f32, f32) {
+    (a * cos - b * sin, a * sin + b * cos)
+}
+
+/// The block-diagonal Hadamard rotation of rows of `x`, in place; it is its own inverse.
 ///
-/// Blocks are the largest power of two that divides `head_dim`; each is multiplied by `H / sqrt(n)`.
-pub(crate) fn hadamard(isa: Isa, x: &mut [f32], head_dim: usize) {
-    let block = 1 << head_dim.trailing_zeros();
-    for_rows(x, block, |_, x| isa.run(Hadamard { x, block }));
+/// A row is made of parts `widths` wide, side by side (one for a plain head), and each part of blocks: its powers of
+/// two, the largest first (96 = 64 + 32). A block of n is multiplied by `H / sqrt(n)`.
+pub(crate) fn hadamard(isa: Isa, x: &mut [f32], widths: &[usize]) {
+    let blocks: Vec<usize> = widths.iter().flat_map(|width| powers_of_two(*width)).collect();
+    for_rows(x, widths.iter().sum(), |_, x| isa.run(Hadamard { x, blocks: &blocks }));
+}
+
+/// The powers of two that add up to `n`, the largest first.
+fn powers_of_two(n: usize) -> impl Iterator<Item = usize> {
+    (0..usize::BITS).rev().map(|bit| 1 << bit).filter(move |power| n & power != 0)
 }
 
 struct Hadamard<'a> {
+    /// Whole rows.
     x: &'a mut [f32],
-    block: usize,
+    blocks: &'a [usize],
 }
 
 impl Kernel for Hadamard<'_> {
     type Output = ();
     #[inline(always)]
     fn run<L: Lanes>(self) {
-        let scale = 1.0 / (self.block as f32).sqrt();
-        for block in self.x.chunks_exact_mut(self.block) {
-            let mut half = 1;
-            while half < block.len() {
-                for pair in block.chunks_exact_mut(2 * half) {
-                    let (low, high) = pair.split_at_mut(half);
-                    butterflies::<L>(low, high);
-                }
-                half *= 2;
-            }
-            for x in block {
-                *x *= scale;
+        let mut rest = self.x;
+        while !rest.is_empty() {
+            for n in self.blocks {
+                let (block, after) = rest.split_at_mut(*n);
+                rest = after;
+                rotate::<L>(block);
             }
         }
+    }
+}
+
+#[inline(always)]
+fn rotate<L: Lanes>(block: &mut [f32]) {
+    let scale = 1.0 / (block.len() as f32).sqrt();
+    let mut half = 1;
+    while half < block.len() {
+        for pair in block.chunks_exact_mut(2 * half) {
+            let (low, high) = pair.split_at_mut(half);
+            butterflies::<L>(low, high);
+        }
+        half *= 2;
+    }
+    for x in block {
+        *x *= scale;
     }
 }
 
@@ -147,10 +250,11 @@ mod tests {
 
     #[test]
     fn hadamard_is_orthogonal_and_its_own_inverse() {
-        for head_dim in [64, 80, 96, 128, 192] {
+        for widths in [&[64][..], &[80], &[96], &[128], &[192], &[512, 64], &[48, 16]] {
+            let head_dim: usize = widths.iter().sum();
             let x = wave(3 * head_dim);
             let mut y = x.clone();
-            hadamard(Isa::Scalar, &mut y, head_dim);
+            hadamard(Isa::Scalar, &mut y, widths);
             assert!(
                 x.iter().zip(&y).any(|(a, b)| (a - b).abs() > 0.1),
                 "head_dim {head_dim}: nothing turned"
@@ -159,10 +263,14 @@ mod tests {
             assert!((norm(&x) / norm(&y) - 1.0).abs() < 1e-5, "head_dim {head_dim}: length changed");
             for isa in Isa::available() {
                 let mut same = x.clone();
-                hadamard(isa, &mut same, head_dim);
+                hadamard(isa, &mut same, widths);
                 assert_eq!(same, y, "{} differs from scalar", isa.name());
             }
-            hadamard(Isa::Scalar, &mut y, head_dim);
+            // What is left of a boundary stays left of it.
+            let mut left = x[..widths[0]].to_vec();
+            hadamard(Isa::Scalar, &mut left, &widths[..1]);
+            assert_eq!(left, y[..widths[0]]);
+            hadamard(Isa::Scalar, &mut y, widths);
             assert!(
                 x.iter().zip(&y).all(|(a, b)| (a - b).abs() < 1e-5),
                 "head_dim {head_dim}: not its inverse"
@@ -171,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn norm_and_swiglu_agree_with_f64_and_across_sets() {
+    fn norm_and_gates_agree_with_f64_and_across_sets() {
         let (x, w) = (wave(100), wave(50));
         let norm = rms_norm(Isa::Scalar, &x, &w, 1e-5);
         for row in 0..2 {
@@ -182,25 +290,53 @@ mod tests {
                 assert!((f64::from(norm[row * 50 + i]) - exact).abs() < 1e-5);
             }
         }
-        let mut glu = x.clone();
-        Isa::Scalar.run(SwiGlu(&mut glu, &wave(100)));
-        for (i, y) in glu.iter().enumerate() {
-            let (g, u) = (f64::from(x[i]), f64::from(wave(100)[i]));
-            assert!((f64::from(*y) - g * u / (1.0 + (-g).exp())).abs() < 1e-5);
+        let sigmoid = |x: f64| 1.0 / (1.0 + (-x).exp());
+        let gelu = |x: f64| {
+            0.5 * x * (1.0 + ((2.0 / std::f64::consts::PI).sqrt() * (x + 0.044_715 * x.powi(3))).tanh())
+        };
+        for activation in [Activation::Silu, Activation::Gelu, Activation::Clamped] {
+            let (gates, ups) = (wave(100).iter().map(|x| 4.0 * x).collect::<Vec<f32>>(), wave(100));
+            let mut ours = gates.clone();
+            Isa::Scalar.run(Gate(activation, &mut ours, &ups));
+            for (i, y) in ours.iter().enumerate() {
+                let (g, u) = (f64::from(gates[i]), f64::from(ups[i]));
+                let exact = match activation {
+                    Activation::Silu => g * sigmoid(g) * u,
+                    Activation::Gelu => gelu(g) * u,
+                    Activation::Clamped => {
+                        let g = g.min(7.0);
+                        g * sigmoid(1.702 * g) * (u.clamp(-7.0, 7.0) + 1.0)
+                    }
+                };
+                assert!((f64::from(*y) - exact).abs() < 2e-5, "{activation:?}({g}, {u}) = {y}, not {exact}");
+            }
+            for isa in Isa::available() {
+                let mut same = gates.clone();
+                isa.run(Gate(activation, &mut same, &ups));
+                assert_eq!(same, ours);
+            }
         }
+        let mut p = x[..21].to_vec();
+        softmax(Isa::Scalar, &mut p);
+        let sum: f64 = x[..21].iter().map(|x| f64::from(*x).exp()).sum();
+        assert!(x.iter().zip(&p).all(|(x, p)| (f64::from(*x).exp() / sum - f64::from(*p)).abs() < 1e-6));
         for isa in Isa::available() {
             assert_eq!(rms_norm(isa, &x, &w, 1e-5), norm);
-            let mut same = x.clone();
-            isa.run(SwiGlu(&mut same, &wave(100)));
-            assert_eq!(same, glu);
+            let mut same = x[..21].to_vec();
+            softmax(isa, &mut same);
+            assert_eq!(same, p);
         }
     }
 
     #[test]
     fn rope_turns_pairs_by_their_angle() {
         let table: Vec<f32> = [0.3f32.cos(), 1.0, 0.3f32.sin(), 0.0].to_vec();
+        let (cos, sin) = (0.3f32.cos(), 0.3f32.sin());
         let mut x = vec![1.0, 0.0, 2.0, 3.0, 9.0];
-        rope(&mut x, 5, 4, &[&table]);
-        assert_eq!(x, [0.3f32.cos(), 0.3f32.sin(), 2.0, 3.0, 9.0]);
+        rope(&mut x, 5, 0, Pairs::Neighbours, &[&table]);
+        assert_eq!(x, [cos, sin, 2.0, 3.0, 9.0]);
+        let mut x = vec![7.0, 1.0, 2.0, 0.0, 3.0];
+        rope(&mut x, 5, 1, Pairs::Halves, &[&table]);
+        assert_eq!(x, [7.0, cos, 2.0, sin, 3.0]);
     }
 }

@@ -131,6 +131,9 @@ impl Words for ScalarWords {
             sum.wrapping_add(products.sum::<i32>().cast_unsigned())
         })
     }
+    fn look_up(self, table: &[u8; 16]) -> Self {
+        Self(self.0.map(|x| u32::from_le_bytes(x.to_le_bytes().map(|b| table[usize::from(b & 15)]))))
+    }
     fn dot_wide(self, codes: Self, x: i32) -> Self {
         self.dot(codes, x)
     }

@@ -2,7 +2,7 @@
 //!
 //! Keys are kept as the kernels read them, 16 tokens to a vector ([`Keys`]), values token by token ([`Values`]).
 
-use super::layout::{BLOCK, KvLayout, LayerLayout, TensorLayout};
+use super::layout::{BLOCK, KvLayout, LayerLayout, Part, TensorLayout};
 use super::pool::{BlockId, Pool};
 use super::table::BlockHash;
 use crate::kernels::attention::{Codes, Keys, TILE, Values};
@@ -21,14 +21,23 @@ pub(crate) enum Packed {
     Coded { bits: u32, codes: Vec<u32>, scales: Vec<f16>, biases: Vec<f16> },
 }
 
-/// One layer of a sealed block.
+/// One layer of a sealed block; no values where they are a view of the keys.
 #[derive(Debug, PartialEq)]
 pub(crate) struct LayerBlock {
     pub(crate) k: Packed,
-    pub(crate) v: Packed,
+    pub(crate) v: Option<Packed>,
 }
 
-/// 256 tokens, all layers: immutable.
+impl LayerBlock {
+    /// Tile `tile` (0 to 3) of keys and values of a head.
+    pub(crate) fn tile(&self, layout: LayerLayout, head: usize, tile: usize) -> (Keys<'_>, Values<'_>) {
+        let keys = self.k.keys(layout.k, head, tile);
+        let values = self.v.as_ref().map_or(Values::Keys(keys), |v| v.values(layout.v, head, tile));
+        (keys, values)
+    }
+}
+
+/// 256 tokens, the layers of one part in order: immutable.
 #[derive(Debug, PartialEq)]
 pub(crate) struct SealedBlock {
     pub(crate) layers: Vec<LayerBlock>,
@@ -70,7 +79,7 @@ impl Packed {
     pub(crate) fn keys(&self, layout: TensorLayout, head: usize, tile: usize) -> Keys<'_> {
         match self {
             Self::F16(rows) => half_keys(rows, layout, head, tile),
-            Self::Coded { .. } => Keys::Coded(self.tile(layout, head, tile)),
+            Self::Coded { bits, .. } => Keys::Coded(self.tile(layout, layout.key_words(*bits), head, tile)),
         }
     }
 
@@ -78,15 +87,16 @@ impl Packed {
     pub(crate) fn values(&self, layout: TensorLayout, head: usize, tile: usize) -> Values<'_> {
         match self {
             Self::F16(rows) => half_values(rows, layout, head, tile),
-            Self::Coded { .. } => Values::Coded(self.tile(layout, head, tile)),
+            Self::Coded { bits, .. } => {
+                Values::Coded(self.tile(layout, layout.value_words(*bits), head, tile))
+            }
         }
     }
 
-    fn tile(&self, layout: TensorLayout, head: usize, tile: usize) -> Codes<'_> {
+    fn tile(&self, layout: TensorLayout, words: usize, head: usize, tile: usize) -> Codes<'_> {
         let Self::Coded { bits, codes, scales, biases } = self else {
             unreachable!("only codes have coded tiles")
         };
-        let words = layout.words(*bits);
         let first = head * layout.n_groups() * BLOCK + tile * TILE;
         Codes {
             bits: *bits,
@@ -118,12 +128,11 @@ fn key_words(codes: &[u8], dim: usize, bits: u32) -> Vec<u32> {
 }
 
 /// Words of a head's values `[256, dim]`, a byte each, in the order of [`Values::Coded`].
-fn value_words(codes: &[u8], bits: u32) -> Vec<u32> {
+fn value_words(codes: &[u8], dim: usize, bits: u32) -> Vec<u32> {
+    let high = |piece: &[u8], i: usize| piece.get(LANES + i).map_or(0, |code| code << 4);
+    let pack = |piece: &[u8]| -> [u8; LANES] { std::array::from_fn(|i| piece[i] | high(piece, i)) };
     let bytes: Vec<u8> = match bits {
-        4 => {
-            let pairs = codes.chunks_exact(2 * LANES).map(|c| c.split_at(LANES));
-            pairs.flat_map(|(low, high)| low.iter().zip(high).map(|(l, h)| l | h << 4)).collect()
-        }
+        4 => codes.chunks_exact(dim).flat_map(|row| row.chunks(2 * LANES).flat_map(pack)).collect(),
         _ => codes.to_vec(),
     };
     bytes.chunks_exact(4).map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
@@ -149,22 +158,23 @@ pub(crate) struct Rows {
 /// The f16 rows of a layer.
 #[derive(Debug, Default)]
 struct LayerRows {
+    /// Tokens held.
+    n: usize,
     /// `[n.div_ceil(16), n_heads, dim, 16]`: lanes past the last token are zeros or were another token's.
     keys: Vec<f16>,
-    /// `[n, n_heads, dim]`.
+    /// `[n, n_heads, dim]`; empty where values are a view of the keys.
     values: Vec<f16>,
 }
 
 impl LayerRows {
     /// Adds tokens whose bytes begin with this layer's keys, then its values.
     fn push_bytes<'a>(&mut self, tokens: impl ExactSizeIterator<Item = &'a [u8]>, layout: LayerLayout) {
-        let (k_row, v_row) = (layout.k.row(), layout.v.row());
-        let first = self.values.len() / v_row;
-        let end = first + tokens.len();
-        self.keys.resize(end.div_ceil(LANES) * k_row * LANES, f16::ZERO);
-        self.values.reserve(tokens.len() * v_row);
+        let k_row = layout.k.row();
+        let first = self.n;
+        self.n += tokens.len();
+        self.keys.resize(self.n.div_ceil(LANES) * k_row * LANES, f16::ZERO);
         for (token, bytes) in (first..).zip(tokens) {
-            let (k, v) = bytes[..2 * (k_row + v_row)].split_at(2 * k_row);
+            let (k, v) = bytes[..layout.row_bytes()].split_at(2 * k_row);
             let vectors = self.keys[token / LANES * k_row * LANES..].chunks_exact_mut(LANES);
             let halves = k.chunks_exact(2).map(|b| f16::from_le_bytes([b[0], b[1]]));
             vectors.zip(halves).for_each(|(vector, half)| vector[token % LANES] = half);
@@ -189,38 +199,39 @@ impl Rows {
         Self { layers: layout.layers.iter().map(|_| LayerRows::default()).collect() }
     }
 
-    /// Adds keys and values of whole tokens to a layer.
+    /// Adds keys and values of whole tokens to a layer; `v` is empty where values are a view of the keys.
     pub(crate) fn push(&mut self, layer: usize, layout: LayerLayout, k: &[f32], v: &[f32]) {
-        let first = self.len(layer, layout);
-        let LayerRows { keys, values } = &mut self.layers[layer];
+        let LayerRows { n, keys, values } = &mut self.layers[layer];
         let row = layout.k.row();
-        for (token, k) in (first..).zip(k.chunks_exact(row)) {
+        for (token, k) in (*n..).zip(k.chunks_exact(row)) {
             if token.is_multiple_of(LANES) {
                 keys.resize((token / LANES + 1) * row * LANES, f16::ZERO);
             }
             let vectors = keys[token / LANES * row * LANES..].chunks_exact_mut(LANES);
             vectors.zip(k).for_each(|(vector, x)| vector[token % LANES] = half_of(*x));
         }
+        *n += k.len() / row;
         values.extend(v.iter().map(|x| half_of(*x)));
     }
 
     /// Tokens held in a layer (in a pass, lower layers are ahead of higher ones).
-    pub(crate) fn len(&self, layer: usize, layout: LayerLayout) -> usize {
-        self.layers[layer].values.len() / layout.v.row()
+    pub(crate) fn len(&self, layer: usize) -> usize {
+        self.layers[layer].n
     }
 
     /// Forgets all tokens from `n` on.
     pub(crate) fn truncate(&mut self, n: usize, layout: &KvLayout) {
         for (rows, layer) in self.layers.iter_mut().zip(&layout.layers) {
+            rows.n = rows.n.min(n);
             rows.keys.truncate(n.div_ceil(LANES) * layer.k.row() * LANES);
-            rows.values.truncate(n * layer.v.row());
+            rows.values.truncate(n * layer.stored_v().map_or(0, TensorLayout::row));
         }
     }
 
     /// Packs a layer of a full block.
     pub(crate) fn seal(&self, isa: Isa, layer: usize, layout: LayerLayout) -> LayerBlock {
-        let LayerRows { keys, values } = &self.layers[layer];
-        assert_eq!(self.len(layer, layout), BLOCK, "a block is sealed when it is full");
+        let LayerRows { n, keys, values } = &self.layers[layer];
+        assert_eq!(*n, BLOCK, "a block is sealed when it is full");
         let (k, v) = (layout.k, layout.v);
         let key_head = |head: usize| -> Vec<f32> {
             let place = |i: usize| key_place(i / k.dim, head * k.dim + i % k.dim, k.row());
@@ -236,10 +247,10 @@ impl Rows {
                 None => Packed::F16(keys.clone()),
                 Some(bits) => Packed::seal(isa, k, bits, key_head, |codes| key_words(codes, k.dim, bits)),
             },
-            v: match v.bits() {
+            v: layout.stored_v().map(|v| match v.bits() {
                 None => Packed::F16(values.clone()),
-                Some(bits) => Packed::seal(isa, v, bits, value_head, |codes| value_words(codes, bits)),
-            },
+                Some(bits) => Packed::seal(isa, v, bits, value_head, |codes| value_words(codes, v.dim, bits)),
+            }),
         }
     }
 
@@ -251,8 +262,10 @@ impl Rows {
         head: usize,
         tile: usize,
     ) -> (Keys<'_>, Values<'_>) {
-        let LayerRows { keys, values } = &self.layers[layer];
-        (half_keys(keys, layout.k, head, tile), half_values(values, layout.v, head, tile))
+        let LayerRows { keys, values, .. } = &self.layers[layer];
+        let keys = half_keys(keys, layout.k, head, tile);
+        let values = layout.stored_v().map_or(Values::Keys(keys), |v| half_values(values, v, head, tile));
+        (keys, values)
     }
 
     /// Tokens `range` as bytes for the tail log: token by token, layer by layer, keys then values.
@@ -263,7 +276,7 @@ impl Rows {
             let mut rest = out;
             for (rows, layer) in self.layers.iter().zip(&layout.layers) {
                 let (k, after) = rest.split_at_mut(layer.k.row());
-                let (v, after) = after.split_at_mut(layer.v.row());
+                let (v, after) = after.split_at_mut(layer.stored_v().map_or(0, TensorLayout::row));
                 let vectors = rows.keys[token / LANES * k.len() * LANES..].chunks_exact(LANES);
                 k.iter_mut().zip(vectors).for_each(|(key, vector)| *key = vector[token % LANES]);
                 v.copy_from_slice(&rows.values[token * v.len()..][..v.len()]);
@@ -275,7 +288,7 @@ impl Rows {
 
     /// Adds tokens from [`Rows::to_bytes`]; `bytes` is a whole number of tokens. Layers are alone: threads share them.
     pub(crate) fn push_bytes(&mut self, bytes: &[u8], layout: &KvLayout) {
-        let widths = layout.layers.iter().map(|layer| 2 * (layer.k.row() + layer.v.row()));
+        let widths = layout.layers.iter().map(LayerLayout::row_bytes);
         let starts: Vec<usize> = widths
             .scan(0, |next, width| {
                 let start = *next;
@@ -295,41 +308,45 @@ impl Rows {
     }
 }
 
-/// All sealed blocks in memory, each content once.
+/// All parts of sealed blocks in memory, each content once.
 pub(crate) struct Arena {
     pool: Pool,
-    block_bytes: u64,
-    blocks: HashMap<BlockId, (BlockHash, Arc<SealedBlock>)>,
-    by_hash: HashMap<BlockHash, BlockId>,
+    /// Bytes of each part of a block.
+    part_bytes: [u64; 2],
+    blocks: HashMap<BlockId, (Key, Arc<SealedBlock>)>,
+    by_key: HashMap<Key, BlockId>,
 }
+
+/// What a part of a block is known by.
+type Key = (BlockHash, Part);
 
 impl Arena {
     /// An empty arena for blocks of one layout; `budget` in bytes.
     pub(crate) fn new(layout: &KvLayout, budget: u64) -> Self {
-        let block_bytes = (layout.sealed_bytes() * BLOCK) as u64;
-        Self { pool: Pool::new(budget), block_bytes, blocks: HashMap::new(), by_hash: HashMap::new() }
+        let part_bytes = Part::ALL.map(|part| (layout.sealed_bytes(part) * BLOCK) as u64);
+        Self { pool: Pool::new(budget), part_bytes, blocks: HashMap::new(), by_key: HashMap::new() }
     }
 
-    /// A reference to the block with this content, if it is here.
-    pub(crate) fn find(&mut self, hash: BlockHash) -> Option<BlockId> {
-        let id = *self.by_hash.get(&hash)?;
+    /// A reference to the part of the block with this content, if it is here.
+    pub(crate) fn find(&mut self, hash: BlockHash, part: Part) -> Option<BlockId> {
+        let id = *self.by_key.get(&(hash, part))?;
         self.pool.retain(id);
         Some(id)
     }
 
-    /// Whether the block with this content is here.
-    pub(crate) fn holds(&self, hash: BlockHash) -> bool {
-        self.by_hash.contains_key(&hash)
+    /// Whether a part of the block with this content is here.
+    pub(crate) fn holds(&self, hash: BlockHash, part: Part) -> bool {
+        self.by_key.contains_key(&(hash, part))
     }
 
-    /// Takes a block in; equal content that is already here is shared.
-    pub(crate) fn insert(&mut self, hash: BlockHash, block: SealedBlock) -> BlockId {
-        if let Some(id) = self.find(hash) {
+    /// Takes a part of a block in; equal content that is already here is shared.
+    pub(crate) fn insert(&mut self, hash: BlockHash, part: Part, block: SealedBlock) -> BlockId {
+        if let Some(id) = self.find(hash, part) {
             return id;
         }
-        let id = self.pool.allocate(self.block_bytes);
-        self.blocks.insert(id, (hash, Arc::new(block)));
-        self.by_hash.insert(hash, id);
+        let id = self.pool.allocate(self.part_bytes[part as usize]);
+        self.blocks.insert(id, ((hash, part), Arc::new(block)));
+        self.by_key.insert((hash, part), id);
         id
     }
 
@@ -341,9 +358,14 @@ impl Arena {
     /// Gives a reference back.
     pub(crate) fn release(&mut self, id: BlockId) {
         if self.pool.release(id) {
-            let (hash, _) = self.blocks.remove(&id).expect("a live block has bytes");
-            self.by_hash.remove(&hash);
+            let (key, _) = self.blocks.remove(&id).expect("a live block has bytes");
+            self.by_key.remove(&key);
         }
+    }
+
+    /// One more reference to a block.
+    pub(crate) fn retain(&mut self, id: BlockId) {
+        self.pool.retain(id);
     }
 
     /// Whether blocks and `others` bytes exceed the budget.

@@ -1,7 +1,7 @@
-//! What is cached for each layer: heads, widths and formats. No bytes here.
+//! What is cached for each layer: heads, widths, formats, windows. No bytes here.
 
-use crate::KvFormat;
 use crate::quant::GROUP;
+use crate::{KvCost, KvFormat};
 
 /// Tokens of a block.
 pub(crate) const BLOCK: usize = 256;
@@ -15,6 +15,8 @@ pub(crate) struct TensorLayout {
     pub(crate) dim: usize,
     /// Format of sealed blocks.
     pub(crate) format: KvFormat,
+    /// Whether heads are rotated before they are cached.
+    pub(crate) rotated: bool,
 }
 
 impl TensorLayout {
@@ -32,9 +34,14 @@ impl TensorLayout {
         self.n_heads * self.dim
     }
 
-    /// Words of codes of one head's token.
-    pub(crate) fn words(self, bits: u32) -> usize {
+    /// Words of codes of one head's token, as keys.
+    pub(crate) fn key_words(self, bits: u32) -> usize {
         self.dim * bits as usize / 32
+    }
+
+    /// Words of codes of one head's token, as values: 4-bit codes come 32 at a time.
+    pub(crate) fn value_words(self, bits: u32) -> usize {
+        if bits == 4 { self.dim.div_ceil(32) * 4 } else { self.dim / 4 }
     }
 
     /// Groups of one head's token.
@@ -42,9 +49,10 @@ impl TensorLayout {
         self.dim.div_ceil(GROUP)
     }
 
-    /// Bytes of a sealed token, all heads.
-    pub(crate) fn sealed_bytes(self) -> usize {
-        self.n_heads * self.bits().map_or(2 * self.dim, |bits| 4 * self.words(bits) + 4 * self.n_groups())
+    /// Bytes of a sealed token, all heads, its codes being `words(bits)` long.
+    fn sealed_bytes(self, words: impl Fn(Self, u32) -> usize) -> usize {
+        let coded = |bits| 4 * words(self, bits) + 4 * self.n_groups();
+        self.n_heads * self.bits().map_or(2 * self.dim, coded)
     }
 }
 
@@ -53,6 +61,47 @@ impl TensorLayout {
 pub(crate) struct LayerLayout {
     pub(crate) k: TensorLayout,
     pub(crate) v: TensorLayout,
+    /// Values are the first columns of the keys (the latent of MLA): nothing is stored for them.
+    pub(crate) shared: bool,
+    /// How many tokens a row sees, itself included; `None`: all before it.
+    pub(crate) window: Option<usize>,
+}
+
+impl LayerLayout {
+    /// Values, where they are stored by themselves.
+    pub(crate) fn stored_v(&self) -> Option<TensorLayout> {
+        (!self.shared).then_some(self.v)
+    }
+
+    /// Widths of the parts of a head's keys that are rotated apart: a latent is read as values, so it stays by itself.
+    pub(crate) fn key_parts(&self) -> Vec<usize> {
+        if self.shared { vec![self.v.dim, self.k.dim - self.v.dim] } else { vec![self.k.dim] }
+    }
+
+    /// Bytes of a sealed token.
+    pub(crate) fn sealed_bytes(&self) -> usize {
+        let values = self.stored_v().map_or(0, |v| v.sealed_bytes(TensorLayout::value_words));
+        self.k.sealed_bytes(TensorLayout::key_words) + values
+    }
+
+    /// Bytes of a token's f16 rows.
+    pub(crate) fn row_bytes(&self) -> usize {
+        2 * (self.k.row() + self.stored_v().map_or(0, TensorLayout::row))
+    }
+}
+
+/// Layers whose share of a block comes and goes together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) enum Part {
+    /// Layers that see all tokens: needed for as long as the sequence is in memory.
+    Lasting = 0,
+    /// Layers with a window: in memory while a row to come can see it.
+    Windowed = 1,
+}
+
+impl Part {
+    /// Both.
+    pub(crate) const ALL: [Self; 2] = [Self::Lasting, Self::Windowed];
 }
 
 /// All layers.
@@ -62,26 +111,111 @@ pub(crate) struct KvLayout {
 }
 
 impl KvLayout {
-    /// Equal layers.
+    /// Equal layers of plain heads.
+    #[cfg(any(test, feature = "fixtures"))]
     pub(crate) fn uniform(n_layers: usize, n_heads: usize, dim: usize, format: KvFormat) -> Self {
-        let tensor = TensorLayout { n_heads, dim, format };
-        Self { layers: vec![LayerLayout { k: tensor, v: tensor }; n_layers] }
+        let tensor = TensorLayout { n_heads, dim, format, rotated: format != KvFormat::F16 };
+        let layer = LayerLayout { k: tensor, v: tensor, shared: false, window: None };
+        Self { layers: vec![layer; n_layers] }
     }
 
-    /// Bytes of a sealed token in all layers.
-    pub(crate) fn sealed_bytes(&self) -> usize {
-        self.layers.iter().map(|l| l.k.sealed_bytes() + l.v.sealed_bytes()).sum()
+    /// The part that a layer belongs to. Where no layer sees everything, all are lasting: a block is found by that part.
+    pub(crate) fn part_of(&self, layer: usize) -> Part {
+        let all_windowed = || self.layers.iter().all(|l| l.window.is_some());
+        if self.layers[layer].window.is_none() || all_windowed() { Part::Lasting } else { Part::Windowed }
+    }
+
+    /// The layers of a part, in order.
+    pub(crate) fn layers_of(&self, part: Part) -> impl Iterator<Item = usize> {
+        (0..self.layers.len()).filter(move |layer| self.part_of(*layer) == part)
+    }
+
+    /// The parts that have layers.
+    pub(crate) fn parts(&self) -> impl Iterator<Item = Part> {
+        Part::ALL.into_iter().filter(|part| self.layers_of(*part).next().is_some())
+    }
+
+    /// The widest window of the windowed part; `None` if it has no layers.
+    pub(crate) fn window(&self) -> Option<usize> {
+        self.layers_of(Part::Windowed).filter_map(|layer| self.layers[layer].window).max()
+    }
+
+    /// Bytes of a sealed token in the layers of a part.
+    pub(crate) fn sealed_bytes(&self, part: Part) -> usize {
+        self.layers_of(part).map(|layer| self.layers[layer].sealed_bytes()).sum()
     }
 
     /// Bytes of a token's f16 rows in all layers.
     pub(crate) fn row_bytes(&self) -> usize {
-        self.layers.iter().map(|l| 2 * (l.k.row() + l.v.row())).sum()
+        self.layers.iter().map(LayerLayout::row_bytes).sum()
+    }
+
+    /// What an agent's cache takes in memory. A window holds the blocks that it reaches into, and the one before: a turn can
+    /// be taken back.
+    pub(crate) fn cost(&self) -> KvCost {
+        let windowed = self.sealed_bytes(Part::Windowed) as u64;
+        let window = self.window().map_or(0, |window| (window.div_ceil(BLOCK) + 2) * BLOCK);
+        let (lasting, open) = (self.sealed_bytes(Part::Lasting) as u64, (self.row_bytes() * BLOCK) as u64);
+        KvCost { lasting, windowed, window: window as u64, open }
+    }
+
+    /// The formats by a short name: `q4`, `q8/q4` (keys, values), `mixed-` and a hash; `-plain`: codes are not rotated.
+    pub(crate) fn name(&self) -> String {
+        let word = |format: KvFormat| format!("{format:?}").to_lowercase();
+        let of =
+            |layer: &LayerLayout| (layer.k.format, layer.stored_v().map_or(layer.k.format, |v| v.format));
+        let Some(first) = self.layers.first().map(of) else { return String::new() };
+        if self.layers.iter().any(|layer| of(layer) != first) {
+            return format!("mixed-{}", &blake3::hash(self.describe().as_bytes()).to_hex()[..8]);
+        }
+        let plain = self.layers.iter().any(|layer| layer.k.bits().is_some() && !layer.k.rotated);
+        let formats =
+            if first.0 == first.1 { word(first.0) } else { format!("{}/{}", word(first.0), word(first.1)) };
+        format!("{formats}{}", if plain { "-plain" } else { "" })
     }
 
     /// The layout in words: part of a cache's identity.
     pub(crate) fn describe(&self) -> String {
-        let tensor = |t: TensorLayout| format!("{}x{}:{:?}", t.n_heads, t.dim, t.format);
-        let layer = |l: &LayerLayout| format!("{}/{}", tensor(l.k), tensor(l.v));
+        let tensor = |t: TensorLayout| {
+            let plain = if t.bits().is_some() && !t.rotated { "!" } else { "" };
+            format!("{}x{}:{:?}{plain}", t.n_heads, t.dim, t.format)
+        };
+        let layer = |l: &LayerLayout| {
+            let values = if l.shared { format!("{} of K", l.v.dim) } else { tensor(l.v) };
+            let window = l.window.map_or(String::new(), |window| format!("~{window}"));
+            format!("{}/{values}{window}", tensor(l.k))
+        };
         self.layers.iter().map(layer).collect::<Vec<_>>().join(",")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Gemma 3 12B and DeepSeek-V2-Lite by the formulas of the papers: bytes of a token.
+    #[test]
+    fn real_shapes_take_the_bytes_that_they_should() {
+        let tensor = |n_heads, dim, format| TensorLayout { n_heads, dim, format, rotated: true };
+        let layer = |format, window| {
+            let t = tensor(8, 256, format);
+            LayerLayout { k: t, v: t, shared: false, window }
+        };
+        let gemma = |format| KvLayout {
+            layers: (0..48).map(|l| layer(format, (l % 6 != 5).then_some(1024))).collect(),
+        };
+        let (f16, q4) = (gemma(KvFormat::F16), gemma(KvFormat::Q4));
+        // 32 MB and 9 MB a layer at 4,096 tokens.
+        assert_eq!(f16.sealed_bytes(Part::Lasting) * 4096, 8 * (32 << 20));
+        assert_eq!(q4.sealed_bytes(Part::Lasting) * 4096, 8 * (9 << 20));
+        assert_eq!(q4.sealed_bytes(Part::Windowed) * 4096, 40 * (9 << 20));
+        assert_eq!(q4.window(), Some(1024));
+        let (k, v) = (tensor(1, 576, KvFormat::F16), tensor(1, 512, KvFormat::F16));
+        let latent = LayerLayout { k, v, shared: true, window: None };
+        let deepseek = KvLayout { layers: vec![latent; 27] };
+        assert_eq!(deepseek.sealed_bytes(Part::Lasting), 27 * 576 * 2);
+        assert_eq!(deepseek.parts().collect::<Vec<_>>(), [Part::Lasting]);
+        assert_eq!(latent.key_parts(), [512, 64]);
+        assert_eq!(tensor(1, 80, KvFormat::Q4).value_words(4), 12);
     }
 }

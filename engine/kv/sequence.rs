@@ -3,11 +3,15 @@
 //! Visibility is decided by absolute position: a row in block b reads all blocks before b sealed and its own block in
 //! f16, however tokens arrived. In a pass each layer first writes its f16 rows, seals the blocks that they complete
 //! from those values, then attends.
+//!
+//! Layers with a window need no more of a sequence's past than the window. What they hold of older blocks leaves memory by
+//! [`Sequence::shed`]; a sequence that goes back to where a window is missing takes it from disk first
+//! ([`Sequence::missing`]), or goes back further.
 
 use super::blocks::{Arena, LayerBlock, Rows, SealedBlock};
-use super::layout::{BLOCK, KvLayout};
+use super::layout::{BLOCK, KvLayout, Part, TensorLayout};
 use super::pool::BlockId;
-use super::table::{BlockHash, BlockTable};
+use super::table::{BlockHash, BlockTable, Parts};
 use crate::kernels::Isa;
 use crate::kernels::attention::{Keys, TILE, Tiles, Values};
 use std::collections::BTreeMap;
@@ -23,8 +27,8 @@ pub(crate) struct Sequence {
     len: usize,
     /// Blocks completed in the running pass, layer by layer; the first one follows the table's last.
     staged: Vec<Vec<LayerBlock>>,
-    /// The block that was open when the turn began.
-    pinned: usize,
+    /// Where the sequence stood when the turn began.
+    start: usize,
     /// Rows that went through layer 0 since the turn began: counted where it happens.
     layer0_rows: usize,
 }
@@ -33,12 +37,17 @@ impl Sequence {
     /// An empty sequence; `root` is the identity that its blocks' addresses start from.
     pub(crate) fn new(layout: Arc<KvLayout>, root: BlockHash) -> Self {
         let (table, rows) = (BlockTable::default(), BTreeMap::new());
-        Self { layout, root, table, rows, len: 0, staged: Vec::new(), pinned: 0, layer0_rows: 0 }
+        Self { layout, root, table, rows, len: 0, staged: Vec::new(), start: 0, layer0_rows: 0 }
     }
 
     /// Tokens held.
     pub(crate) fn len(&self) -> usize {
         self.len
+    }
+
+    /// What is cached, and how.
+    pub(crate) fn layout(&self) -> &Arc<KvLayout> {
+        &self.layout
     }
 
     /// The sealed blocks.
@@ -63,20 +72,21 @@ impl Sequence {
 
     /// From now on the sequence can be truncated exactly to where it stands.
     pub(crate) fn begin_turn(&mut self) {
-        self.pinned = self.len / BLOCK;
+        self.start = self.len;
         self.layer0_rows = 0;
     }
 
     /// The turn stands: f16 rows stay for the open block only.
     pub(crate) fn end_turn(&mut self) {
         let open = self.len / BLOCK;
+        self.start = self.len;
         self.rows.retain(|block, _| *block == open);
     }
 
     /// Appends a whole block that was computed before (by this agent or by another with equal ids).
-    pub(crate) fn push_block(&mut self, hash: BlockHash, id: BlockId) {
+    pub(crate) fn push_block(&mut self, hash: BlockHash, parts: Parts) {
         assert!(self.len % BLOCK == 0 && self.rows.is_empty(), "blocks are restored before rows");
-        self.table.push(hash, id);
+        self.table.push(hash, parts);
         self.len += BLOCK;
     }
 
@@ -87,29 +97,65 @@ impl Sequence {
         self.len += n;
     }
 
-    /// Goes back to at most `n` tokens and returns how many are left: fewer than `n` if `n` lies in a sealed block
-    /// whose f16 rows are gone, which then goes back to its border.
+    /// Goes back to at most `n` tokens, in all layers alike, and returns how many are left: fewer than `n` if `n` lies in a
+    /// sealed block whose f16 rows are gone, which then goes back to its border, or if a window before it is not in memory.
     pub(crate) fn truncate(&mut self, n: usize, arena: &mut Arena) -> usize {
-        if n >= self.len {
-            return self.len;
+        let mut kept = self.border(n);
+        while self.missing(kept).next().is_some() {
+            kept = (kept - 1) / BLOCK * BLOCK;
         }
-        let block = n / BLOCK;
-        self.rows.retain(|b, _| *b <= block);
-        let kept = match self.rows.get_mut(&block) {
-            Some(rows) if n % BLOCK != 0 => {
-                rows.truncate(n % BLOCK, &self.layout);
-                n
-            }
-            _ => {
-                self.rows.remove(&block);
-                block * BLOCK
-            }
-        };
+        if kept == self.len {
+            return kept;
+        }
+        let block = kept / BLOCK;
+        self.rows.retain(|b, _| *b < block || *b == block && kept % BLOCK != 0);
+        if let Some(rows) = self.rows.get_mut(&block) {
+            rows.truncate(kept % BLOCK, &self.layout);
+        }
         for id in self.table.truncate(block) {
             arena.release(id);
         }
         self.len = kept;
+        self.start = self.start.min(kept);
         kept
+    }
+
+    /// Goes back to the end of the last sealed block.
+    pub(crate) fn drop_rows(&mut self) {
+        self.rows.clear();
+        self.len = self.table.len() * BLOCK;
+    }
+
+    /// The last place at or before `n` for which there are f16 rows, or that needs none.
+    pub(crate) fn border(&self, n: usize) -> usize {
+        let n = n.min(self.len);
+        if n % BLOCK == 0 || self.rows.contains_key(&(n / BLOCK)) { n } else { n / BLOCK * BLOCK }
+    }
+
+    /// Sealed blocks of which a row at `n` sees windowed layers that are not in memory.
+    pub(crate) fn missing(&self, n: usize) -> impl Iterator<Item = usize> {
+        let first = self.layout.window().map_or(usize::MAX, |window| (n + 1).saturating_sub(window) / BLOCK);
+        let sealed = (n / BLOCK).min(self.table.len());
+        (first..sealed).filter(|block| !self.table.holds(*block, Part::Windowed))
+    }
+
+    /// Puts windowed layers of a block in their place.
+    pub(crate) fn refill(&mut self, block: usize, id: BlockId) {
+        self.table.set(block, Part::Windowed, id);
+    }
+
+    /// Lets go of windowed layers of blocks before `limit` that no row to come sees, even if the sequence goes back to where
+    /// the turn began or by a block.
+    pub(crate) fn shed(&mut self, limit: usize, arena: &mut Arena) {
+        let Some(window) = self.layout.window() else { return };
+        let first = |n: usize| (n + 1).saturating_sub(window) / BLOCK;
+        let at_start = first(self.start)..self.start / BLOCK;
+        let at_end = first((self.len / BLOCK).saturating_sub(1) * BLOCK);
+        for block in (0..limit.min(at_end)).filter(|block| !at_start.contains(block)) {
+            if let Some(id) = self.table.take(block, Part::Windowed) {
+                arena.release(id);
+            }
+        }
     }
 
     /// Gives all blocks back.
@@ -121,9 +167,9 @@ impl Sequence {
     /// A second sequence with the same content; sealed blocks are shared.
     pub(crate) fn fork(&self, arena: &mut Arena) -> Self {
         let mut fork = Self::new(self.layout.clone(), self.root);
-        for hash in self.table.hashes() {
-            let id = arena.find(hash).expect("a table's blocks are in the arena");
-            fork.push_block(hash, id);
+        for (hash, parts) in self.table.hashes().zip(self.table.parts()) {
+            parts.into_iter().flatten().for_each(|id| arena.retain(id));
+            fork.push_block(hash, parts);
         }
         if let Some(open) = self.open_rows() {
             let n = self.len % BLOCK;
@@ -136,10 +182,10 @@ impl Sequence {
 
     /// In a pass: writes keys and values of tokens `start ..` to a layer and seals what they complete.
     ///
-    /// `k: [n, k_row]`, `v: [n, v_row]`, f32, rotated as the layout's formats want it.
+    /// `k: [n, k_row]`, `v: [n, v_row]` (empty where values are a view of the keys), f32, rotated as the layout's formats want it.
     pub(crate) fn write(&mut self, isa: Isa, layer: usize, start: usize, k: &[f32], v: &[f32]) {
         let layout = self.layout.layers[layer];
-        let (k_row, v_row) = (layout.k.row(), layout.v.row());
+        let (k_row, v_row) = (layout.k.row(), layout.stored_v().map_or(0, TensorLayout::row));
         let n = k.len() / k_row;
         if layer == 0 {
             self.layer0_rows += n;
@@ -149,7 +195,7 @@ impl Sequence {
             let (block, at) = ((start + done) / BLOCK, (start + done) % BLOCK);
             let step = (BLOCK - at).min(n - done);
             let rows = self.rows.entry(block).or_insert_with(|| Rows::new(&self.layout));
-            assert_eq!(rows.len(layer, layout), at, "tokens are written in order");
+            assert_eq!(rows.len(layer), at, "tokens are written in order");
             rows.push(layer, layout, &k[done * k_row..][..step * k_row], &v[done * v_row..][..step * v_row]);
             done += step;
             if at + step == BLOCK {
@@ -170,10 +216,19 @@ impl Sequence {
             let block = self.table.len();
             let before = self.table.last_hash().unwrap_or(self.root);
             let hash = before.then(&tokens[block * BLOCK..][..BLOCK]);
-            self.table.push(hash, arena.insert(hash, SealedBlock { layers }));
+            let mut by_part: [Vec<LayerBlock>; 2] = Default::default();
+            for (layer, sealed) in layers.into_iter().enumerate() {
+                by_part[self.layout.part_of(layer) as usize].push(sealed);
+            }
+            let mut parts: Parts = Default::default();
+            for (part, layers) in Part::ALL.into_iter().zip(by_part).filter(|(_, layers)| !layers.is_empty())
+            {
+                parts[part as usize] = Some(arena.insert(hash, part, SealedBlock { layers }));
+            }
+            self.table.push(hash, parts);
         }
-        let open = self.len / BLOCK;
-        self.rows.retain(|block, _| *block == open || *block + 1 == open || *block == self.pinned);
+        let (open, start) = (self.len / BLOCK, self.start / BLOCK);
+        self.rows.retain(|block, _| *block == open || *block + 1 == open || *block == start);
     }
 
     /// A pass failed: forgets what it wrote.
@@ -187,26 +242,44 @@ impl Sequence {
     }
 
     /// What rows of block `own` see of a KV head in a layer.
-    pub(crate) fn view<'a>(
-        &'a self,
-        sealed: &'a [Arc<SealedBlock>],
-        layer: usize,
-        head: usize,
-        own: usize,
-    ) -> View<'a> {
+    pub(crate) fn view<'a>(&'a self, sealed: &'a Sealed, layer: usize, head: usize, own: usize) -> View<'a> {
         View { sequence: self, sealed, layer, head, own }
     }
 
     /// The sealed blocks' bytes, for [`Sequence::view`].
-    pub(crate) fn sealed(&self, arena: &Arena) -> Vec<Arc<SealedBlock>> {
-        self.table.ids().map(|id| arena.get(id).clone()).collect()
+    pub(crate) fn sealed(&self, arena: &Arena) -> Sealed {
+        let parts =
+            self.table.parts().map(|parts| parts.map(|id| id.map(|id| arena.get(id).clone()))).collect();
+        let mut next = [0; 2];
+        let place = |layer: usize| {
+            let part = self.layout.part_of(layer);
+            let index = next[part as usize];
+            next[part as usize] += 1;
+            (part, index)
+        };
+        Sealed { blocks: parts, places: (0..self.layout.layers.len()).map(place).collect() }
+    }
+}
+
+/// The bytes of a sequence's sealed blocks, as far as they are in memory.
+pub(crate) struct Sealed {
+    blocks: Vec<[Option<Arc<SealedBlock>>; 2]>,
+    /// Part of each layer, and which of the part's layers it is.
+    places: Vec<(Part, usize)>,
+}
+
+impl Sealed {
+    fn layer(&self, block: usize, layer: usize) -> &LayerBlock {
+        let (part, index) = self.places[layer];
+        let block = self.blocks[block][part as usize].as_ref();
+        &block.expect("what a row sees is in memory").layers[index]
     }
 }
 
 /// The cache as rows of one block see it, for one layer and KV head.
 pub(crate) struct View<'a> {
     sequence: &'a Sequence,
-    sealed: &'a [Arc<SealedBlock>],
+    sealed: &'a Sealed,
     layer: usize,
     head: usize,
     own: usize,
@@ -220,11 +293,12 @@ impl Tiles for View<'_> {
         if block == own {
             return sequence.rows[&block].tile(layer, layout, head, tile);
         }
-        let packed = match sealed.get(block) {
-            Some(block) => &block.layers[layer],
-            None => &sequence.staged[block - sealed.len()][layer],
+        let n_sealed = sealed.blocks.len();
+        let sealed = match block < n_sealed {
+            true => sealed.layer(block, layer),
+            false => &sequence.staged[block - n_sealed][layer],
         };
-        (packed.k.keys(layout.k, head, tile), packed.v.values(layout.v, head, tile))
+        sealed.tile(layout, head, tile)
     }
 }
 
@@ -237,7 +311,6 @@ mod tests {
     use crate::kv::layout::LayerLayout;
     use crate::quant::GROUP;
 
-    const DIM: usize = 96;
     const GROUP_OF_HEADS: usize = 3;
 
     fn noise(n: usize, seed: u32) -> Vec<f32> {
@@ -245,40 +318,51 @@ mod tests {
         (0..n as u32).map(|i| (bits(i) ^ bits(i) >> 13) as f32 / u32::MAX as f32 * 4.0 - 2.0).collect()
     }
 
-    /// Byte or half byte `column` of a run of codes, by the documented orders.
-    fn code(codes: &Codes<'_>, token: usize, column: usize, keys: bool) -> f32 {
+    /// Layers under test: (width of keys, width of values, values are the keys' first columns).
+    const SHAPES: [(usize, usize, bool); 4] =
+        [(96, 96, false), (80, 80, false), (64, 64, false), (192, 128, true)];
+
+    fn layout((k_dim, v_dim, shared): (usize, usize, bool), format: KvFormat) -> Arc<KvLayout> {
+        let mut layout = KvLayout::uniform(1, if shared { 1 } else { 2 }, k_dim, format);
+        layout.layers[0] = LayerLayout { shared, ..layout.layers[0] };
+        layout.layers[0].v.dim = v_dim;
+        Arc::new(layout)
+    }
+
+    /// Number `column` of a token by the documented orders; a token is `dim` wide.
+    fn code(codes: &Codes<'_>, token: usize, column: usize, dim: usize, keys: bool) -> f32 {
         let byte = |at: usize| codes.codes[at];
         let half = |at: usize, high: bool| if high { byte(at) >> 4 } else { byte(at) & 15 };
         let (vector, lane) = (token / LANES, token % LANES);
+        let run = dim.div_ceil(32) * LANES;
         let code = match (keys, codes.bits) {
-            (true, 8) => byte((vector * DIM / 4 + column / 4) * 64 + 4 * lane + column % 4),
-            (true, _) => half((vector * DIM / 8 + column / 8) * 64 + 4 * lane + column % 4, column % 8 >= 4),
-            (false, 8) => byte(token * DIM + column),
-            (false, _) => half(token * DIM / 2 + column / 32 * LANES + column % LANES, column % 32 >= LANES),
+            (true, 8) => byte((vector * dim / 4 + column / 4) * 64 + 4 * lane + column % 4),
+            (true, _) => half((vector * dim / 8 + column / 8) * 64 + 4 * lane + column % 4, column % 8 >= 4),
+            (false, 8) => byte(token * dim + column),
+            (false, _) => half(token * run + column / 32 * LANES + column % LANES, column % 32 >= LANES),
         };
         let at = column / GROUP * codes.stride + token;
         f32::from(code).mul_add(codes.scales[at].to_f32(), codes.biases[at].to_f32())
     }
 
     /// Key and value of a token as the view has them.
-    fn token(view: &View<'_>, token: usize) -> (Vec<f32>, Vec<f32>) {
+    fn token(view: &View<'_>, token: usize, (k_dim, v_dim, _): (usize, usize, bool)) -> (Vec<f32>, Vec<f32>) {
         let (k, v) = view.tile(token / TILE);
         let t = token % TILE;
-        let keys = |d: usize| match k {
+        let key = |k: Keys<'_>, d: usize| match k {
             Keys::F16 { vectors, stride } => vectors[t / LANES * stride + d * LANES + t % LANES].to_f32(),
-            Keys::Coded(codes) => code(&codes, t, d, true),
+            Keys::Coded(codes) => code(&codes, t, d, k_dim, true),
         };
-        let values = |d: usize| match v {
+        let value = |d: usize| match v {
             Values::F16 { rows, stride } => rows[t * stride + d].to_f32(),
-            Values::Coded(codes) => code(&codes, t, d, false),
+            Values::Coded(codes) => code(&codes, t, d, v_dim, false),
+            Values::Keys(keys) => key(keys, d),
         };
-        ((0..DIM).map(keys).collect(), (0..DIM).map(values).collect())
+        ((0..k_dim).map(|d| key(k, d)).collect(), (0..v_dim).map(value).collect())
     }
 
-    /// Attention of one query by its definition, in f64.
-    fn naive(view: &View<'_>, q: &[f32], position: usize, rule: &Rule<'_>, sink: Option<f32>) -> Vec<f64> {
-        let from = rule.window.map_or(0, |window| (position + 1).saturating_sub(window));
-        let tokens: Vec<_> = (from..=position).map(|t| token(view, t)).collect();
+    /// Attention of one query over tokens (key and value) that it sees, by its definition, in f64.
+    fn naive(tokens: &[(Vec<f32>, Vec<f32>)], q: &[f32], rule: &Rule<'_>, sink: Option<f32>) -> Vec<f64> {
         let score = |k: &Vec<f32>| {
             let dot: f64 = q.iter().zip(k).map(|(q, k)| f64::from(*q) * f64::from(*k)).sum();
             let score = dot * f64::from(rule.scale);
@@ -288,55 +372,70 @@ mod tests {
         let sum = weights.iter().sum::<f64>() + sink.map_or(0.0, |sink| f64::from(sink).exp());
         let column =
             |d: usize| tokens.iter().zip(&weights).map(|((_, v), w)| f64::from(v[d]) * w).sum::<f64>() / sum;
-        (0..DIM).map(column).collect()
+        (0..tokens[0].1.len()).map(column).collect()
     }
 
     /// Attention on the packed cache is attention, with every rule, for rows alone and together, on all instruction sets.
     #[test]
-    fn attention_is_right_with_windows_caps_and_sinks() {
+    fn attention_is_right_with_windows_caps_sinks_and_latents() {
         let sinks = [0.5, -1.0, 2.0];
-        let plain = Rule { scale: 0.2, window: None, soft_cap: None, sinks: None };
-        let rules = [
-            plain,
-            Rule { window: Some(100), ..plain },
-            Rule { window: Some(5), soft_cap: Some(3.0), ..plain },
-            Rule { sinks: Some(&sinks), window: Some(300), ..plain },
-        ];
         // The rounding of queries to 8 bits (16 for 8-bit keys) is what sets the bounds.
-        for (format, bound) in [(KvFormat::F16, 1e-5), (KvFormat::Q8, 1e-3), (KvFormat::Q4, 0.03)] {
-            let layout = Arc::new(KvLayout::uniform(1, 2, DIM, format));
-            let LayerLayout { k, .. } = layout.layers[0];
-            let mut arena = Arena::new(&layout, u64::MAX);
-            let mut sequence = Sequence::new(layout.clone(), BlockHash::root("test"));
-            let end = 2 * BLOCK + 48;
-            let ids = vec![0; end];
-            sequence.write(Isa::Scalar, 0, 0, &noise(end * k.row(), 1), &noise(end * k.row(), 2));
-            sequence.finish_pass(&ids, &ids, &mut arena);
-            let sealed = sequence.sealed(&arena);
-            for (first, n_rows) in [(2 * BLOCK, 1), (2 * BLOCK + 32, 16)] {
-                let view = sequence.view(&sealed, 0, 1, first / BLOCK);
-                let q = noise(n_rows * GROUP_OF_HEADS * DIM, 3);
-                for rule in &rules {
-                    let ask = |q: &[f32], first: usize, isa: Isa| {
-                        let n_rows = q.len() / (GROUP_OF_HEADS * DIM);
-                        let queries =
-                            Queries { q, first, n_rows, group: GROUP_OF_HEADS, head_dim: DIM, rule: *rule };
-                        attend(isa, &queries, &view)
-                    };
-                    let together = ask(&q, first, Isa::Scalar);
-                    for isa in Isa::available() {
-                        assert_eq!(ask(&q, first, isa), together, "{}", isa.name());
-                    }
-                    for (r, row) in q.chunks_exact(GROUP_OF_HEADS * DIM).enumerate() {
-                        let alone = ask(row, first + r, Isa::detect());
-                        assert_eq!(alone, together[r * row.len()..][..row.len()], "row {r} alone");
-                        for (head, q) in row.chunks_exact(DIM).enumerate() {
-                            let sink = rule.sinks.map(|sinks| sinks[head]);
-                            let exact = naive(&view, q, first + r, rule, sink);
-                            let ours = &alone[head * DIM..][..DIM];
-                            let off = exact.iter().zip(ours).map(|(a, b)| (a - f64::from(*b)).abs());
-                            let off = off.fold(0.0, f64::max);
-                            assert!(off < bound, "{format:?}, row {r}, head {head}: off by {off}");
+        for (format, bound) in [(KvFormat::F16, 1e-5), (KvFormat::Q8, 1e-3), (KvFormat::Q4, 0.04)] {
+            for shape in SHAPES {
+                let (k_dim, v_dim, shared) = shape;
+                let scale = 2.0 / (k_dim as f32).sqrt();
+                let plain = Rule { scale, window: None, soft_cap: None, sinks: None };
+                let rules = [
+                    plain,
+                    Rule { window: Some(100), ..plain },
+                    Rule { window: Some(5), soft_cap: Some(3.0), ..plain },
+                    Rule { sinks: Some(&sinks), window: Some(300), ..plain },
+                ];
+                let layout = layout(shape, format);
+                let k_row = layout.layers[0].k.row();
+                let mut arena = Arena::new(&layout, u64::MAX);
+                let mut sequence = Sequence::new(layout.clone(), BlockHash::root("test"));
+                let end = 2 * BLOCK + 48;
+                let ids = vec![0; end];
+                let v = if shared { Vec::new() } else { noise(end * k_row, 2) };
+                sequence.write(Isa::Scalar, 0, 0, &noise(end * k_row, 1), &v);
+                sequence.finish_pass(&ids, &ids, &mut arena);
+                let sealed = sequence.sealed(&arena);
+                let head = layout.layers[0].k.n_heads - 1;
+                for (first, n_rows) in [(2 * BLOCK, 1), (2 * BLOCK + 32, 16)] {
+                    let view = sequence.view(&sealed, 0, head, first / BLOCK);
+                    let tokens: Vec<_> = (0..first + n_rows).map(|t| token(&view, t, shape)).collect();
+                    let q = noise(n_rows * GROUP_OF_HEADS * k_dim, 3);
+                    for rule in &rules {
+                        let ask = |q: &[f32], first: usize, isa: Isa| {
+                            let (n_rows, group) = (q.len() / (GROUP_OF_HEADS * k_dim), GROUP_OF_HEADS);
+                            attend(
+                                isa,
+                                &Queries { q, first, n_rows, group, k_dim, v_dim, rule: *rule },
+                                &view,
+                            )
+                        };
+                        let together = ask(&q, first, Isa::Scalar);
+                        for isa in Isa::available() {
+                            assert_eq!(ask(&q, first, isa), together, "{}", isa.name());
+                        }
+                        let contexts = together.chunks_exact(GROUP_OF_HEADS * v_dim);
+                        for ((r, row), together) in
+                            q.chunks_exact(GROUP_OF_HEADS * k_dim).enumerate().zip(contexts)
+                        {
+                            assert_eq!(ask(row, first + r, Isa::detect()), together, "row {r} alone");
+                            let from = rule.window.map_or(0, |window| (first + r + 1).saturating_sub(window));
+                            for (head, q) in row.chunks_exact(k_dim).enumerate() {
+                                let sink = rule.sinks.map(|sinks| sinks[head]);
+                                let exact = naive(&tokens[from..=first + r], q, rule, sink);
+                                let ours = &together[head * v_dim..][..v_dim];
+                                let off = exact.iter().zip(ours).map(|(a, b)| (a - f64::from(*b)).abs());
+                                let off = off.fold(0.0, f64::max);
+                                assert!(
+                                    off < bound,
+                                    "{format:?}, {shape:?}, row {r}, head {head}: off by {off}"
+                                );
+                            }
                         }
                     }
                 }

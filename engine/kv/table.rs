@@ -1,13 +1,16 @@
 //! A sequence's block table: which sealed blocks it is made of. Append, truncate, fork.
 
-use super::layout::BLOCK;
+use super::layout::{BLOCK, Part};
 use super::pool::BlockId;
 
 /// The sealed blocks of a sequence in order, each with the hash of all that it holds.
 #[derive(Debug, Default)]
 pub(crate) struct BlockTable {
-    entries: Vec<(BlockHash, BlockId)>,
+    entries: Vec<(BlockHash, Parts)>,
 }
+
+/// Where the parts of a block are, by [`Part`]; `None`: not in memory.
+pub(crate) type Parts = [Option<BlockId>; 2];
 
 /// Address of a sealed block: hash of the cache's identity and all ids up to the block's end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -55,23 +58,44 @@ impl BlockTable {
     }
 
     /// Adds a block at the end.
-    pub(crate) fn push(&mut self, hash: BlockHash, id: BlockId) {
-        self.entries.push((hash, id));
+    pub(crate) fn push(&mut self, hash: BlockHash, parts: Parts) {
+        self.entries.push((hash, parts));
     }
 
     /// Takes off all blocks from `n_blocks` on; the caller releases them.
     pub(crate) fn truncate(&mut self, n_blocks: usize) -> Vec<BlockId> {
-        self.entries.drain(n_blocks.min(self.entries.len())..).map(|(_, id)| id).collect()
+        let gone = self.entries.drain(n_blocks.min(self.entries.len())..);
+        gone.flat_map(|(_, parts)| parts.into_iter().flatten()).collect()
     }
 
-    /// Ids in order.
-    pub(crate) fn ids(&self) -> impl Iterator<Item = BlockId> {
-        self.entries.iter().map(|(_, id)| *id)
+    /// What is in memory of each block, in order.
+    pub(crate) fn parts(&self) -> impl Iterator<Item = Parts> {
+        self.entries.iter().map(|(_, parts)| *parts)
+    }
+
+    /// Whether a part of a block is in memory.
+    pub(crate) fn holds(&self, block: usize, part: Part) -> bool {
+        self.entries.get(block).is_some_and(|(_, parts)| parts[part as usize].is_some())
+    }
+
+    /// Puts a part of a block in its place.
+    pub(crate) fn set(&mut self, block: usize, part: Part, id: BlockId) {
+        self.entries[block].1[part as usize] = Some(id);
+    }
+
+    /// Takes a part of a block off; the caller releases it.
+    pub(crate) fn take(&mut self, block: usize, part: Part) -> Option<BlockId> {
+        self.entries.get_mut(block)?.1[part as usize].take()
     }
 
     /// Hashes in order.
     pub(crate) fn hashes(&self) -> impl Iterator<Item = BlockHash> {
         self.entries.iter().map(|(hash, _)| *hash)
+    }
+
+    /// The hash of a block.
+    pub(crate) fn hash(&self, block: usize) -> Option<BlockHash> {
+        self.entries.get(block).map(|(hash, _)| *hash)
     }
 
     /// The hash of the last block.

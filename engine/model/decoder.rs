@@ -1,16 +1,18 @@
 //! The forward pass: rows of many sequences in, logits out.
 
-use super::ops::{AddLinear, Attention, Gated, Linear, RmsNorm, SpanState};
+use super::attention::{Attention, AttentionWeights, SpanState};
+use super::feed_forward::FeedForward;
+use super::ops::{AddLinear, Linear, RmsNorm};
+use super::rope;
 use super::spec::DecoderSpec;
-use super::weights::{Embedding, Loader, vector};
+use super::weights::{Embedding, Loader};
 use crate::gguf::Gguf;
 use crate::kernels::Isa;
 use crate::kernels::panel::Packed;
 use crate::kernels::tasks::n_threads;
 use crate::kv::blocks::Arena;
-use crate::kv::layout::KvLayout;
 use crate::kv::sequence::Sequence;
-use crate::{Error, KvFormat, Result};
+use crate::{Error, Result};
 use candle_core::{Device, Tensor};
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -18,20 +20,30 @@ use std::sync::Arc;
 /// One layer's weights.
 struct Layer {
     attn_norm: Vec<f32>,
-    q: Packed,
-    k: Packed,
-    v: Packed,
-    o: Packed,
+    attention: AttentionWeights,
     ffn_norm: Vec<f32>,
-    gate: Packed,
-    up: Packed,
-    down: Packed,
+    feed_forward: FeedForward,
+    /// Norms of what comes out of attention and feed-forward (`sandwich`).
+    after: Option<[Vec<f32>; 2]>,
+}
+
+impl Layer {
+    fn load(loader: &mut Loader<'_>, spec: &DecoderSpec, l: usize) -> Result<Self> {
+        let mut norm = |name: &str| loader.vector(&format!("blk.{l}.{name}"), spec.d_model);
+        let (attn_norm, ffn_norm) = (norm("attn_norm")?, norm(spec.family.ffn_norm)?);
+        let after = match spec.family.sandwich {
+            true => Some([norm("post_attention_norm")?, norm("post_ffw_norm")?]),
+            false => None,
+        };
+        let attention = AttentionWeights::load(loader, spec, l)?;
+        let feed_forward = FeedForward::load(loader, spec, l)?;
+        Ok(Self { attn_norm, attention, ffn_norm, feed_forward, after })
+    }
 }
 
 /// A model, ready to run.
 pub(crate) struct Decoder {
     pub(crate) spec: DecoderSpec,
-    pub(crate) layout: Arc<KvLayout>,
     isa: Isa,
     embedding: Embedding,
     layers: Vec<Layer>,
@@ -62,42 +74,24 @@ impl Decoder {
     /// Loads a model's weights.
     pub(crate) fn load(
         gguf: &Arc<Gguf>,
-        format: KvFormat,
         isa: Isa,
         on_progress: &mut (dyn FnMut(u64, u64) + Send),
     ) -> Result<Self> {
         let spec = DecoderSpec::from_gguf(gguf)?;
-        refuse_unknown(gguf, &spec)?;
-        let (d, ff) = (spec.d_model, spec.d_ff);
-        let (q_width, kv_width) = (spec.n_heads * spec.head_dim, spec.n_kv_heads * spec.head_dim);
+        let d = spec.d_model;
         let embedding = Embedding::open(gguf, "token_embd.weight", d)?;
         let mut loader = Loader::new(gguf, on_progress);
-        let mut layers = Vec::new();
-        for l in 0..spec.n_layers {
-            let norm = |name: &str| vector(gguf, &format!("blk.{l}.{name}.weight"), d);
-            let (attn_norm, ffn_norm) = (norm("attn_norm")?, norm("ffn_norm")?);
-            let mut matrix =
-                |name: &str, n_out, k| loader.matrix(&format!("blk.{l}.{name}.weight"), n_out, k);
-            layers.push(Layer {
-                attn_norm,
-                q: matrix("attn_q", q_width, d)?,
-                k: matrix("attn_k", kv_width, d)?,
-                v: matrix("attn_v", kv_width, d)?,
-                o: matrix("attn_output", d, q_width)?,
-                ffn_norm,
-                gate: matrix("ffn_gate", ff, d)?,
-                up: matrix("ffn_up", ff, d)?,
-                down: matrix("ffn_down", d, ff)?,
-            });
-        }
+        loader.taken("token_embd.weight");
+        loader.taken(rope::FACTORS);
+        let layers = (0..spec.layers.len()).map(|l| Layer::load(&mut loader, &spec, l));
+        let layers = layers.collect::<Result<Vec<_>>>()?;
         let tied = !gguf.has_tensor("output.weight");
-        let output = if tied { "token_embd.weight" } else { "output.weight" };
+        let output = if tied { "token_embd" } else { "output" };
         let output = loader.matrix(output, embedding.n_vocab, d)?;
-        loader.finish();
-        let output_norm = vector(gguf, "output_norm.weight", d)?;
-        let layout = Arc::new(spec.kv_layout(format));
+        let output_norm = loader.vector("output_norm", d)?;
+        loader.finish(spec.family.name)?;
         tracing::info!("kernels: {}, {} threads", isa.name(), n_threads());
-        Ok(Self { spec, layout, isa, embedding, layers, output_norm, output })
+        Ok(Self { spec, isa, embedding, layers, output_norm, output })
     }
 
     /// Size of the vocabulary.
@@ -105,7 +99,7 @@ impl Decoder {
         self.output.n_out
     }
 
-    /// Runs one batch of spans and returns the wanted logits, span by span: `[rows wanted, n_vocab]`.
+    /// Runs one batch of spans, whose sequences have one layout, and returns the wanted logits, span by span: `[rows wanted, n_vocab]`.
     ///
     /// # Errors
     /// A token outside the vocabulary, a position outside the context, a failure of candle. The sequences are then as
@@ -164,17 +158,22 @@ impl Decoder {
         wanted: &[std::ops::Range<usize>],
     ) -> candle_core::Result<Vec<Vec<f32>>> {
         let positions = spans.borrow();
-        let rope: Vec<Vec<f32>> = positions
-            .iter()
-            .flat_map(|s| (s.start..s.start + s.n).map(|p| self.spec.rope.table(p)))
-            .collect();
+        let kv = positions.first().map(|span| span.sequence.layout().clone());
+        let kv = kv.ok_or_else(|| candle_core::Error::msg("a pass without spans"))?;
+        let rows = || positions.iter().flat_map(|s| s.start..s.start + s.n);
+        let ropes = self.spec.ropes.iter().map(|rope| rows().map(|p| rope.table(p)).collect());
+        let ropes: Vec<Vec<Vec<f32>>> = ropes.collect();
         drop(positions);
         let embedded = self.embedding.rows(ids).map_err(candle_core::Error::wrap)?;
         let mut x = Tensor::from_vec(embedded, (ids.len(), self.spec.d_model), &Device::Cpu)?;
-        for (layer, weights) in self.layers.iter().enumerate() {
-            let layout = self.layout.layers[layer];
-            let attention = Attention { isa: self.isa, spec: &self.spec, layout, layer, rope: &rope, spans };
-            x = self.layer(&x, weights, &attention)?;
+        if self.spec.family.scaled_embedding {
+            x = (x * (self.spec.d_model as f64).sqrt())?;
+        }
+        for (layer, w) in self.layers.iter().enumerate() {
+            let (layout, rope) = (kv.layers[layer], &ropes[self.spec.layers[layer].rope]);
+            let (isa, spec, weights) = (self.isa, &self.spec, &w.attention);
+            let attention = Attention { isa, spec, weights, layout, layer, rope, spans };
+            x = self.layer(&x, w, &attention)?;
         }
         let rows: Vec<u32> = wanted.iter().flat_map(|w| w.clone().map(|row| row as u32)).collect();
         if rows.is_empty() {
@@ -195,13 +194,19 @@ impl Decoder {
 
     /// `x: [n_rows, d_model]` through attention and feed-forward, each with its norm before and its residual.
     fn layer(&self, x: &Tensor, w: &Layer, attention: &Attention<'_, '_>) -> candle_core::Result<Tensor> {
-        let normed = self.norm(x, &w.attn_norm)?;
-        let qkv = self.linear(&normed, &[&w.q, &w.k, &w.v])?;
-        let context = qkv.apply_op1_no_bwd(attention)?;
-        let x = context.apply_op2_no_bwd(x, &AddLinear(self.isa, &w.o))?;
+        let input: Vec<&Packed> = w.attention.input.iter().collect();
+        let context = self.linear(&self.norm(x, &w.attn_norm)?, &input)?.apply_op1_no_bwd(attention)?;
+        let output = &w.attention.output;
+        let x = match &w.after {
+            None => context.apply_op2_no_bwd(x, &AddLinear(self.isa, output))?,
+            Some([norm, _]) => (self.norm(&self.linear(&context, &[output])?, norm)? + x)?,
+        };
         let normed = self.norm(&x, &w.ffn_norm)?;
-        let hidden = normed.apply_op1_no_bwd(&Gated(self.isa, &w.gate, &w.up))?;
-        hidden.apply_op2_no_bwd(&x, &AddLinear(self.isa, &w.down))
+        let add = |residual| w.feed_forward.add(self.isa, self.spec.family.activation, &normed, residual);
+        match &w.after {
+            None => add(&x),
+            Some([_, norm]) => self.norm(&add(&x.zeros_like()?)?, norm)? + &x,
+        }
     }
 
     fn norm(&self, x: &Tensor, weight: &[f32]) -> candle_core::Result<Tensor> {
@@ -210,37 +215,5 @@ impl Decoder {
 
     fn linear(&self, x: &Tensor, weights: &[&Packed]) -> candle_core::Result<Tensor> {
         x.apply_op1_no_bwd(&Linear(self.isa, weights))
-    }
-}
-
-/// A tensor that the decoder would leave out (a bias, a norm of another family) is refused by name: silence here would
-/// mean wrong answers.
-fn refuse_unknown(gguf: &Gguf, spec: &DecoderSpec) -> Result<()> {
-    const GLOBAL: [&str; 4] =
-        ["token_embd.weight", "output_norm.weight", "output.weight", "rope_freqs.weight"];
-    const LAYER: [&str; 9] = [
-        "attn_norm.weight",
-        "attn_q.weight",
-        "attn_k.weight",
-        "attn_v.weight",
-        "attn_output.weight",
-        "ffn_norm.weight",
-        "ffn_gate.weight",
-        "ffn_up.weight",
-        "ffn_down.weight",
-    ];
-    let known = |name: &str| {
-        let in_layer = name.strip_prefix("blk.").and_then(|rest| rest.split_once('.'));
-        GLOBAL.contains(&name) || in_layer.is_some_and(|(_, rest)| LAYER.contains(&rest))
-    };
-    let mut unknown: Vec<&str> = gguf.tensors().map(|(name, _)| name).filter(|name| !known(name)).collect();
-    unknown.sort_unstable();
-    match unknown.first() {
-        None => Ok(()),
-        Some(first) => Err(gguf.error(format!(
-            "tensor `{first}` (one of {}) has no place in a {} decoder: the model would answer wrongly without it",
-            unknown.len(),
-            spec.family
-        ))),
     }
 }

@@ -1,9 +1,11 @@
 //! The model: families as data, one decoder.
 //!
-//! [`spec`] reads a family's shape from the file, [`weights`] its tensors, [`ops`] are the kernels as candle custom ops
-//! (they hold weights, pool and block tables), [`decoder`] is the forward pass.
+//! [`spec`] reads a family's shape from the file, [`weights`] its tensors; [`ops`], [`attention`] and [`feed_forward`] are the
+//! kernels as candle custom ops (they hold weights, pool and block tables), [`decoder`] is the forward pass.
 
+pub(crate) mod attention;
 pub(crate) mod decoder;
+pub(crate) mod feed_forward;
 pub(crate) mod ops;
 pub(crate) mod rope;
 pub(crate) mod spec;

@@ -3,18 +3,27 @@
 use crate::gguf::Gguf;
 use crate::{Error, Result};
 
+/// The tensor of per-pair factors.
+pub(crate) const FACTORS: &str = "rope_freqs.weight";
+
 /// Frequencies of the rotary embedding.
 #[derive(Clone, Debug)]
 pub(crate) struct RopeSpec {
-    /// Elements of a head that turn.
-    pub(crate) n_rot: usize,
     /// Angle per position of each pair.
     frequencies: Vec<f64>,
     /// Length of the turned vectors (YaRN's attention factor; 1 otherwise).
     magnitude: f64,
+    /// What scores of latent attention are multiplied by, twice (YaRN; 1 otherwise).
+    pub(crate) latent_factor: f64,
 }
 
 impl RopeSpec {
+    /// Without any scaling: `n_rot` elements turn.
+    pub(crate) fn plain(n_rot: usize, base: f64) -> Self {
+        let frequencies = (0..n_rot / 2).map(|i| base.powf(-2.0 * i as f64 / n_rot as f64)).collect();
+        Self { frequencies, magnitude: 1.0, latent_factor: 1.0 }
+    }
+
     /// Reads base, scaling (`none`, `linear`, `yarn`) and per-pair factors (`rope_freqs.weight`: Llama 3.x).
     pub(crate) fn from_gguf(gguf: &Gguf, family: &str, n_rot: usize, head_dim: usize) -> Result<Self> {
         if n_rot % 2 != 0 || n_rot > head_dim {
@@ -24,28 +33,31 @@ impl RopeSpec {
         }
         let float = |name: &str| gguf.float(&format!("{family}.rope.{name}"));
         let base = f64::from(float("freq_base")?.unwrap_or(10_000.0));
-        let mut frequencies: Vec<f64> =
-            (0..n_rot / 2).map(|i| base.powf(-2.0 * i as f64 / n_rot as f64)).collect();
-        if gguf.has_tensor("rope_freqs.weight") {
-            let factors = super::weights::vector(gguf, "rope_freqs.weight", n_rot / 2)?;
-            frequencies.iter_mut().zip(factors).for_each(|(f, factor)| *f /= f64::from(factor));
+        let mut rope = Self::plain(n_rot, base);
+        if gguf.has_tensor(FACTORS) {
+            let factors = super::weights::vector(gguf, FACTORS, n_rot / 2)?;
+            rope.frequencies.iter_mut().zip(factors).for_each(|(f, factor)| *f /= f64::from(factor));
         }
         let old_linear = float("scale_linear")?;
         let factor = f64::from(float("scaling.factor")?.or(old_linear).unwrap_or(1.0));
         let kind = gguf.text(&format!("{family}.rope.scaling.type"));
-        let mut magnitude = 1.0;
         match kind.unwrap_or(if old_linear.is_some() { "linear" } else { "none" }) {
             "none" => {}
-            "linear" => frequencies.iter_mut().for_each(|f| *f /= factor),
+            "linear" => rope.frequencies.iter_mut().for_each(|f| *f /= factor),
             "yarn" => {
                 let key = format!("{family}.rope.scaling.original_context_length");
                 let original = gguf.int::<u32>(&key)?;
                 let original =
                     original.ok_or_else(|| gguf.error(format!("`{key}` is missing, which YaRN needs")))?;
-                yarn(&mut frequencies, base, n_rot, factor, f64::from(original));
-                magnitude = 0.1 * factor.ln() + 1.0;
+                yarn(&mut rope.frequencies, base, n_rot, factor, f64::from(original));
+                let longer = 0.1 * factor.ln();
+                (rope.magnitude, rope.latent_factor) = match float("scaling.yarn_log_multiplier")? {
+                    None => (1.0 + longer, 1.0 + longer),
+                    // The converter has multiplied it by 0.1: DeepSeek's `mscale_all_dim`, equal to its `mscale`.
+                    Some(all) => (1.0, 1.0 + f64::from(all) * factor.ln()),
+                };
                 if let Some(attention) = float("scaling.attn_factor")? {
-                    magnitude *= f64::from(attention);
+                    rope.magnitude *= f64::from(attention);
                 }
             }
             other => {
@@ -53,10 +65,10 @@ impl RopeSpec {
                 return Err(Error::model(format!("{}: {found}", gguf.name)));
             }
         }
-        Ok(Self { n_rot, frequencies, magnitude })
+        Ok(rope)
     }
 
-    /// Cosines, then sines, of a position: `[n_rot]`.
+    /// Cosines, then sines, of a position: as many as elements turn.
     pub(crate) fn table(&self, position: usize) -> Vec<f32> {
         let angles = self.frequencies.iter().map(|f| position as f64 * f);
         let cos = angles.clone().map(|a| (a.cos() * self.magnitude) as f32);

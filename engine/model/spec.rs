@@ -1,13 +1,92 @@
 //! A family as data: what the decoder needs to know about a model, read from the file's metadata.
 
 use super::rope::RopeSpec;
-use crate::gguf::Gguf;
+use crate::gguf::{Gguf, Value};
 use crate::kernels::LANES;
-use crate::kv::layout::KvLayout;
-use crate::{KvFormat, Result};
+use crate::kernels::pointwise::{Activation, Pairs};
+use crate::kv::layout::{KvLayout, LayerLayout, TensorLayout};
+use crate::{KvChoice, KvFormat, KvLayer, Result};
 
-/// Families that are served, by their name in `general.architecture`.
-const FAMILIES: [&str; 1] = ["llama"];
+/// What sets a family apart, beyond what its files say.
+#[derive(Debug)]
+pub(crate) struct Family {
+    /// Its name in `general.architecture`.
+    pub(crate) name: &'static str,
+    /// Which elements of a head turn together.
+    pub(crate) pairs: Pairs,
+    pub(crate) activation: Activation,
+    /// Each head of queries and keys is normed.
+    pub(crate) head_norms: bool,
+    /// What comes out of attention and feed-forward is normed too.
+    pub(crate) sandwich: bool,
+    /// Tensor of the norm before the feed-forward.
+    pub(crate) ffn_norm: &'static str,
+    /// Embeddings are multiplied by the root of their width.
+    pub(crate) scaled_embedding: bool,
+    /// A score for each head that takes weight and gives nothing.
+    pub(crate) sinks: bool,
+    /// Keys and values are cached as one latent.
+    pub(crate) latent: bool,
+    /// Of so many layers all but the last have a window (0: none has).
+    windows: usize,
+    /// Rotary base of layers with a window, which are not scaled then; else as the others.
+    window_base: Option<f64>,
+    /// How experts are chosen, where there are any.
+    gating: Gating,
+}
+
+/// How scores of experts become weights.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Gating {
+    /// Softmax over all, then the best.
+    SoftmaxThenTop,
+    /// The best, then softmax over them.
+    TopThenSoftmax,
+}
+
+const LLAMA: Family = Family {
+    name: "llama",
+    pairs: Pairs::Neighbours,
+    activation: Activation::Silu,
+    head_norms: false,
+    sandwich: false,
+    ffn_norm: "ffn_norm",
+    scaled_embedding: false,
+    sinks: false,
+    latent: false,
+    windows: 0,
+    window_base: None,
+    gating: Gating::SoftmaxThenTop,
+};
+
+/// Families that are served.
+static FAMILIES: [Family; 6] = [
+    LLAMA,
+    Family { name: "qwen2", pairs: Pairs::Halves, ..LLAMA },
+    Family { name: "qwen3", pairs: Pairs::Halves, head_norms: true, ..LLAMA },
+    Family {
+        name: "gemma3",
+        pairs: Pairs::Halves,
+        activation: Activation::Gelu,
+        head_norms: true,
+        sandwich: true,
+        scaled_embedding: true,
+        windows: 6,
+        window_base: Some(10_000.0),
+        ..LLAMA
+    },
+    Family { name: "deepseek2", latent: true, ..LLAMA },
+    Family {
+        name: "gpt-oss",
+        pairs: Pairs::Halves,
+        activation: Activation::Clamped,
+        ffn_norm: "post_attention_norm",
+        sinks: true,
+        windows: 2,
+        gating: Gating::TopThenSoftmax,
+        ..LLAMA
+    },
+];
 
 /// Counts above these are no model's; what is allocated by them stays small.
 const MAX_COUNT: u32 = 1 << 28;
@@ -17,16 +96,174 @@ const MAX_HEAD_DIM: usize = 4096;
 /// Shape and constants of a decoder.
 #[derive(Clone, Debug)]
 pub(crate) struct DecoderSpec {
-    pub(crate) family: &'static str,
-    pub(crate) n_layers: usize,
+    pub(crate) family: &'static Family,
     pub(crate) d_model: usize,
     pub(crate) n_heads: usize,
+    /// Heads of cached keys: one, where a latent is cached.
     pub(crate) n_kv_heads: usize,
-    pub(crate) head_dim: usize,
+    /// Width of a head of queries and cached keys.
+    pub(crate) k_dim: usize,
+    /// Width of a head of values as they are cached.
+    pub(crate) v_dim: usize,
     pub(crate) d_ff: usize,
     pub(crate) norm_eps: f32,
     pub(crate) context_length: usize,
-    pub(crate) rope: RopeSpec,
+    /// Factor of the scores.
+    pub(crate) score_scale: f32,
+    /// Keys have a bias.
+    pub(crate) key_bias: bool,
+    /// Rotary embeddings; each layer names its own.
+    pub(crate) ropes: Vec<RopeSpec>,
+    pub(crate) layers: Vec<LayerSpec>,
+    pub(crate) latent: Option<LatentSpec>,
+    pub(crate) experts: Option<ExpertSpec>,
+}
+
+/// What differs from layer to layer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LayerSpec {
+    /// How many tokens a row sees, itself included.
+    pub(crate) window: Option<usize>,
+    /// Which of the rotary embeddings.
+    pub(crate) rope: usize,
+    /// Whether its feed-forward is made of experts.
+    pub(crate) experts: bool,
+}
+
+/// Multi-head latent attention (DeepSeek-V2, section 2.1).
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LatentSpec {
+    /// Width of the latent.
+    pub(crate) rank: usize,
+    /// Elements of a head's query that meet the latent.
+    pub(crate) nope: usize,
+    /// Elements that turn with the position.
+    pub(crate) rope: usize,
+    /// Width of a head's values.
+    pub(crate) value: usize,
+}
+
+/// A mixture of experts.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ExpertSpec {
+    pub(crate) n: usize,
+    /// Experts that a row goes through.
+    pub(crate) used: usize,
+    /// Width of the experts that every row goes through, side by side; 0: there are none.
+    pub(crate) shared_ff: usize,
+    pub(crate) d_ff: usize,
+    pub(crate) gating: Gating,
+    /// Weights are divided by their sum.
+    pub(crate) normed: bool,
+    /// Factor of the weights.
+    pub(crate) scale: f32,
+}
+
+/// Reads a family's metadata.
+struct Reader<'a> {
+    gguf: &'a Gguf,
+    family: &'static Family,
+}
+
+impl Reader<'_> {
+    fn key(&self, name: &str) -> String {
+        format!("{}.{name}", self.family.name)
+    }
+
+    fn count(&self, name: &str) -> Result<Option<usize>> {
+        let key = self.key(name);
+        match self.gguf.int::<u32>(&key)? {
+            Some(n) if n == 0 || n > MAX_COUNT => {
+                Err(self.gguf.error(format!("`{key}` is {n}; 1 to {MAX_COUNT} are possible")))
+            }
+            n => Ok(n.map(|n| n as usize)),
+        }
+    }
+
+    fn needed(&self, name: &str) -> Result<usize> {
+        let missing = || self.gguf.error(format!("`{}` is missing from its metadata", self.key(name)));
+        self.count(name)?.ok_or_else(missing)
+    }
+
+    fn float(&self, name: &str) -> Result<Option<f32>> {
+        self.gguf.float(&self.key(name))
+    }
+
+    /// Refuses a key that would change what the model computes and is not served.
+    fn refuse(&self, name: &str, harmless: &[Value]) -> Result<()> {
+        match self.gguf.get(&self.key(name)) {
+            Some(value) if !harmless.contains(value) => {
+                Err(self.gguf.error(format!("`{}` is {value:?}, which is not served", self.key(name))))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn latent(&self) -> Result<LatentSpec> {
+        let (rank, rope) = (self.needed("attention.kv_lora_rank")?, self.needed("rope.dimension_count")?);
+        let key = self.count("attention.key_length_mla")?;
+        let key = key.ok_or_else(|| {
+            let key = self.key("attention.key_length_mla");
+            self.gguf
+                .error(format!("`{key}` is missing: it was converted by an old tool; convert the model anew"))
+        })?;
+        let value = self.needed("attention.value_length_mla")?;
+        if key <= rope {
+            return Err(self.gguf.error(format!("heads of {key} elements can't have {rope} that turn")));
+        }
+        self.refuse("attention.q_lora_rank", &[Value::Int(0)])?;
+        self.refuse("expert_group_count", &[Value::Int(0), Value::Int(1)])?;
+        Ok(LatentSpec { rank, nope: key - rope, rope, value })
+    }
+
+    fn experts(&self, n_layers: usize) -> Result<Option<(ExpertSpec, usize)>> {
+        let key = self.key("expert_count");
+        if matches!(self.gguf.int::<u32>(&key)?, None | Some(0)) {
+            return Ok(None);
+        }
+        let (n, used) = (self.needed("expert_count")?, self.needed("expert_used_count")?);
+        if used > n {
+            return Err(self.gguf.error(format!("{used} of {n} experts can't be used")));
+        }
+        let gating = match (self.family.gating, self.gguf.int::<u32>(&self.key("expert_gating_func"))?) {
+            (Gating::TopThenSoftmax, _) => Gating::TopThenSoftmax,
+            (gating, None | Some(0 | 1)) => gating,
+            (_, Some(other)) => {
+                let found = format!("`expert_gating_func` is {other}; 1 (softmax) is served");
+                return Err(self.gguf.error(found));
+            }
+        };
+        let dense = self.gguf.int::<u32>(&self.key("leading_dense_block_count"))?.unwrap_or(0) as usize;
+        let d_ff = self.needed("expert_feed_forward_length")?;
+        let n_shared = self.gguf.int::<u32>(&self.key("expert_shared_count"))?.unwrap_or(0) as usize;
+        let normed = self.gguf.get(&self.key("expert_weights_norm")) == Some(&Value::Bool(true));
+        let scale = self.float("expert_weights_scale")?.filter(|scale| *scale != 0.0).unwrap_or(1.0);
+        let spec =
+            ExpertSpec { n, used, shared_ff: n_shared.saturating_mul(d_ff), d_ff, gating, normed, scale };
+        Ok(Some((spec, dense.min(n_layers))))
+    }
+
+    /// The window of each layer.
+    fn windows(&self, n_layers: usize) -> Result<Vec<Option<usize>>> {
+        let every = self.family.windows;
+        let window = if every == 0 { None } else { self.count("attention.sliding_window")? };
+        let key = self.key("attention.sliding_window_pattern");
+        let windowed: Vec<bool> = match self.gguf.get(&key) {
+            Some(Value::Array(flags)) if flags.len() >= n_layers => {
+                flags.iter().map(|flag| matches!(flag, Value::Bool(true) | Value::Int(1))).collect()
+            }
+            None | Some(Value::Int(_)) => {
+                let every = self.gguf.int::<u32>(&key)?.map_or(every, |n| n as usize);
+                (0..n_layers).map(|layer| every == 0 || layer % every != every - 1).collect()
+            }
+            Some(other) => {
+                let found =
+                    format!("`{key}` is {other:?}; a number or a flag for each of {n_layers} layers is read");
+                return Err(self.gguf.error(found));
+            }
+        };
+        Ok((0..n_layers).map(|layer| window.filter(|_| windowed[layer])).collect())
+    }
 }
 
 impl DecoderSpec {
@@ -35,58 +272,117 @@ impl DecoderSpec {
     /// # Errors
     /// An unknown family, a missing or impossible value.
     pub(crate) fn from_gguf(gguf: &Gguf) -> Result<Self> {
-        let family = gguf.text("general.architecture").unwrap_or("(none)");
-        let Some(&family) = FAMILIES.iter().find(|name| **name == family) else {
-            let served = FAMILIES.join(", ");
-            return Err(gguf.error(format!("it is of the family `{family}`; this engine serves {served}")));
+        let name = gguf.text("general.architecture").unwrap_or("(none)");
+        let Some(family) = FAMILIES.iter().find(|family| family.name == name) else {
+            let served = FAMILIES.each_ref().map(|family| family.name).join(", ");
+            return Err(gguf.error(format!("it is of the family `{name}`; this engine serves {served}")));
         };
-        let count = |name: &str| -> Result<Option<usize>> {
-            let key = format!("{family}.{name}");
-            match gguf.int::<u32>(&key)? {
-                Some(n) if n == 0 || n > MAX_COUNT => {
-                    Err(gguf.error(format!("`{key}` is {n}; 1 to {MAX_COUNT} are possible")))
-                }
-                n => Ok(n.map(|n| n as usize)),
+        let reader = Reader { gguf, family };
+        let (d_model, n_heads) = (reader.needed("embedding_length")?, reader.needed("attention.head_count")?);
+        let n_layers = reader.needed("block_count")?;
+        let latent = if family.latent { Some(reader.latent()?) } else { None };
+        let (n_kv_heads, k_dim, v_dim, n_rot) = match latent {
+            Some(LatentSpec { rank, rope, .. }) => (1, rank.saturating_add(rope), rank, rope),
+            None => {
+                let dim = reader.count("attention.key_length")?.unwrap_or(d_model / n_heads);
+                let value_dim = reader.count("attention.value_length")?.unwrap_or(dim);
+                let n_kv_heads = reader.count("attention.head_count_kv")?.unwrap_or(n_heads);
+                (n_kv_heads, dim, value_dim, reader.count("rope.dimension_count")?.unwrap_or(dim))
             }
         };
-        let needed = |name: &str| {
-            count(name)?.ok_or_else(|| gguf.error(format!("`{family}.{name}` is missing from its metadata")))
-        };
-        let (d_model, n_heads) = (needed("embedding_length")?, needed("attention.head_count")?);
-        let n_kv_heads = count("attention.head_count_kv")?.unwrap_or(n_heads);
-        let head_dim = count("attention.key_length")?.unwrap_or(d_model / n_heads);
-        let value_dim = count("attention.value_length")?.unwrap_or(head_dim);
-        let n_layers = needed("block_count")?;
-        if n_layers > MAX_LAYERS || head_dim > MAX_HEAD_DIM {
-            return Err(gguf.error(format!("{n_layers} layers with heads of {head_dim} are no model's")));
+        if n_layers > MAX_LAYERS || k_dim > MAX_HEAD_DIM {
+            return Err(gguf.error(format!("{n_layers} layers with heads of {k_dim} are no model's")));
         }
         if n_heads % n_kv_heads != 0 {
             return Err(gguf.error(format!("{n_heads} heads can't share {n_kv_heads} KV heads evenly")));
         }
-        if head_dim != value_dim || head_dim % LANES != 0 || head_dim == 0 {
+        let odd = |dim: usize| dim == 0 || dim % LANES != 0;
+        if odd(k_dim) || odd(v_dim) || latent.is_none() && k_dim != v_dim {
             return Err(gguf.error(format!(
-                "its heads are {head_dim} (keys) and {value_dim} (values) wide; equal multiples of {LANES} are served"
+                "its heads are {k_dim} (keys) and {v_dim} (values) wide; equal multiples of {LANES} are served"
             )));
         }
-        let eps_key = format!("{family}.attention.layer_norm_rms_epsilon");
-        let norm_eps = gguf.float(&eps_key)?.ok_or_else(|| gguf.error(format!("`{eps_key}` is missing")))?;
-        let n_rot = count("rope.dimension_count")?.unwrap_or(head_dim);
+        reader.refuse("final_logit_softcapping", &[Value::Float(0.0)])?;
+        reader.refuse("attn_logit_softcapping", &[Value::Float(0.0)])?;
+        let norm_eps = reader.float("attention.layer_norm_rms_epsilon")?;
+        let key = reader.key("attention.layer_norm_rms_epsilon");
+        let norm_eps = norm_eps.ok_or_else(|| gguf.error(format!("`{key}` is missing")))?;
+        let rope = RopeSpec::from_gguf(gguf, family.name, n_rot, k_dim)?;
+        let head = match latent {
+            Some(LatentSpec { nope, rope, .. }) => nope + rope,
+            // As Gemma's own code has it for its largest model (`query_pre_attn_scalar`).
+            None if family.name == "gemma3" && n_layers == 62 => d_model / n_heads,
+            None => k_dim,
+        };
+        let latent_factor = if family.latent { rope.latent_factor * rope.latent_factor } else { 1.0 };
+        let score_scale = (latent_factor / (head as f64).sqrt()) as f32;
+        let mut ropes = vec![rope];
+        if let Some(base) = family.window_base {
+            let base = reader.float("rope.freq_base_swa")?.map_or(base, f64::from);
+            ropes.push(RopeSpec::plain(n_rot, base));
+        }
+        let windows = reader.windows(n_layers)?;
+        let experts = reader.experts(n_layers)?;
+        let first_expert = experts.map_or(usize::MAX, |(_, dense)| dense);
+        let layer = |(l, window): (usize, Option<usize>)| {
+            let rope = if window.is_some() { ropes.len() - 1 } else { 0 };
+            LayerSpec { window, rope, experts: l >= first_expert }
+        };
+        let layers: Vec<LayerSpec> = windows.into_iter().enumerate().map(layer).collect();
+        let d_ff = if layers.iter().all(|l| l.experts) { 0 } else { reader.needed("feed_forward_length")? };
         Ok(Self {
             family,
-            n_layers,
             d_model,
             n_heads,
             n_kv_heads,
-            head_dim,
-            d_ff: needed("feed_forward_length")?,
+            k_dim,
+            v_dim,
+            d_ff,
             norm_eps,
-            context_length: needed("context_length")?,
-            rope: RopeSpec::from_gguf(gguf, family, n_rot, head_dim)?,
+            context_length: reader.needed("context_length")?,
+            score_scale,
+            key_bias: gguf.has_tensor("blk.0.attn_k.bias"),
+            ropes,
+            layers,
+            latent,
+            experts: experts.map(|(spec, _)| spec),
         })
     }
 
-    /// What is cached, in the given format.
-    pub(crate) fn kv_layout(&self, format: KvFormat) -> KvLayout {
-        KvLayout::uniform(self.n_layers, self.n_kv_heads, self.head_dim, format)
+    /// What is cached, in the chosen formats.
+    ///
+    /// # Errors
+    /// The choice is for another number of layers.
+    pub(crate) fn kv_layout(&self, choice: &KvChoice) -> Result<KvLayout> {
+        let n = self.layers.len();
+        let same = |format| vec![KvLayer { k: format, v: format }; n];
+        let formats = match choice {
+            KvChoice::Auto => vec![self.default_formats(); n],
+            KvChoice::Uniform(format) | KvChoice::Unrotated(format) => same(*format),
+            KvChoice::Mixed(layers) if layers.len() == n => layers.clone(),
+            KvChoice::Mixed(layers) => {
+                let found = format!("the KV configuration is for {} layers, the model has {n}", layers.len());
+                return Err(crate::Error::request(format!(
+                    "{found}; make one for it with `greenroom kv-config`"
+                )));
+            }
+        };
+        let rotate = !matches!(choice, KvChoice::Unrotated(_));
+        let tensor = |dim, format| {
+            let rotated = rotate && format != KvFormat::F16;
+            TensorLayout { n_heads: self.n_kv_heads, dim, format, rotated }
+        };
+        let shared = self.latent.is_some();
+        let layer = |(spec, format): (&LayerSpec, KvLayer)| {
+            let v = tensor(self.v_dim, if shared { format.k } else { format.v });
+            LayerLayout { k: tensor(self.k_dim, format.k), v, shared, window: spec.window }
+        };
+        Ok(KvLayout { layers: self.layers.iter().zip(formats).map(layer).collect() })
+    }
+
+    /// The formats of [`KvChoice::Auto`].
+    pub(crate) fn default_formats(&self) -> KvLayer {
+        let k = if self.key_bias || self.latent.is_some() { KvFormat::Q8 } else { KvFormat::Q4 };
+        KvLayer { k, v: KvFormat::Q4 }
     }
 }

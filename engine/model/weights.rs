@@ -9,10 +9,10 @@ use candle_core::Device;
 use candle_core::quantized::{GgmlDType, QStorage, QTensor};
 use half::{bf16, f16};
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
-/// Packs a model's matrices one after another; the pages of the file that a packed one came from are given back, so that
+/// Takes a model's tensors one after another. The pages of the file that a packed matrix came from are given back, so that
 /// the weights are never in memory twice.
 pub(crate) struct Loader<'a> {
     pub(crate) gguf: &'a Arc<Gguf>,
@@ -21,54 +21,127 @@ pub(crate) struct Loader<'a> {
     done: u64,
     /// Tensors by what was made of them, for the log.
     made: BTreeMap<String, usize>,
+    /// Tensors that were asked for.
+    taken: HashSet<String>,
 }
 
 impl<'a> Loader<'a> {
     /// `on_progress` is told of bytes of the file packed, and of all there are.
     pub(crate) fn new(gguf: &'a Arc<Gguf>, on_progress: &'a mut (dyn FnMut(u64, u64) + Send)) -> Self {
-        Self { gguf, slabs: Slabs::default(), on_progress, done: 0, made: BTreeMap::new() }
+        let (slabs, made, taken) = (Slabs::default(), BTreeMap::new(), HashSet::new());
+        Self { gguf, slabs, on_progress, done: 0, made, taken }
     }
 
-    /// The matrix `name`, whose shape must be `[n_out, k]`.
+    /// The matrix `name.weight`, whose shape must be `[n_out, k]`, with `name.bias` if there is one.
     ///
     /// # Errors
     /// It is missing, has another shape or a type for which there is no conversion; memory runs out.
     pub(crate) fn matrix(&mut self, name: &str, n_out: usize, k: usize) -> Result<Packed> {
+        let mut matrices = self.pack(name, &[n_out, k], 1)?;
+        let mut matrix = matrices.pop().ok_or_else(|| self.gguf.error("no matrix was packed"))?;
+        matrix.bias = self.optional(&format!("{name}.bias"), &[n_out])?;
+        Ok(matrix)
+    }
+
+    /// `n` equal matrices in the tensor `name.weight`, `[n, n_out, k]`, with `name.bias`, `[n, n_out]`, if there is one.
+    ///
+    /// # Errors
+    /// As [`Loader::matrix`].
+    pub(crate) fn matrices(&mut self, name: &str, n: usize, n_out: usize, k: usize) -> Result<Vec<Packed>> {
+        let mut matrices = self.pack(name, &[n, n_out, k], n)?;
+        if let Some(biases) = self.optional(&format!("{name}.bias"), &[n, n_out])? {
+            let rows = biases.chunks_exact(n_out).map(<[f32]>::to_vec);
+            matrices.iter_mut().zip(rows).for_each(|(matrix, bias)| matrix.bias = Some(bias));
+        }
+        Ok(matrices)
+    }
+
+    /// The tensor `name.weight` of this shape as `n` matrices.
+    fn pack(&mut self, name: &str, shape: &[usize], n: usize) -> Result<Vec<Packed>> {
         let gguf = self.gguf;
-        let (info, bytes) = gguf.tensor(name)?;
-        if info.shape != [n_out, k] {
-            let found =
-                format!("tensor `{name}` has the shape {:?}, [{n_out}, {k}] was expected", info.shape);
+        let name = format!("{name}.weight");
+        let (info, bytes) = gguf.tensor(&name)?;
+        if info.shape != shape {
+            let found = format!("tensor `{name}` has the shape {:?}, {shape:?} was expected", info.shape);
             return Err(gguf.error(found));
         }
         let no_memory = |e: std::io::Error| {
             Error::model(format!("{}: tensor `{name}` does not fit in memory: {e}", gguf.name)).with_source(e)
         };
-        let (packed, made) = match Format::of(info.kind) {
-            Some(format) if k % format.block() == 0 => (
-                Packed::pack(&mut self.slabs, format, n_out, k, bytes).map_err(no_memory)?,
-                info.kind.to_string(),
-            ),
-            _ => {
-                let floats = dequantize(gguf, name, info.kind, &[n_out, k], bytes)?;
-                let (format, packed) = convert(&mut self.slabs, info.kind, n_out, k, &floats);
-                (packed.map_err(no_memory)?, format!("{} as {format}", info.kind))
-            }
-        };
-        let n_bytes = bytes.len() as u64;
+        let (n_out, k) = (shape[shape.len() - 2], shape[shape.len() - 1]);
+        let mut matrices = Vec::with_capacity(n);
+        let mut made = info.kind.to_string();
+        for bytes in bytes.chunks_exact((bytes.len() / n).max(1)) {
+            let packed = match Format::of(info.kind) {
+                Some(format) if k % format.block() == 0 => {
+                    Packed::pack(&mut self.slabs, format, n_out, k, bytes)
+                }
+                _ => {
+                    let floats = dequantize(gguf, &name, info.kind, &[n_out, k], bytes)?;
+                    let (format, packed) = convert(&mut self.slabs, info.kind, n_out, k, &floats);
+                    made = format!("{} as {format}", info.kind);
+                    packed
+                }
+            };
+            matrices.push(packed.map_err(no_memory)?);
+        }
         gguf.release(bytes);
-        *self.made.entry(made).or_default() += 1;
-        self.done += n_bytes;
+        self.done += bytes.len() as u64;
+        *self.made.entry(made).or_default() += matrices.len();
+        self.taken.insert(name);
         (self.on_progress)(self.done, gguf.bytes().len() as u64);
-        Ok(packed)
+        Ok(matrices)
+    }
+
+    /// The floats `name.weight`, `n` of them.
+    ///
+    /// # Errors
+    /// They are missing, or have another shape.
+    pub(crate) fn vector(&mut self, name: &str, n: usize) -> Result<Vec<f32>> {
+        let name = format!("{name}.weight");
+        let floats = vector(self.gguf, &name, n)?;
+        self.taken.insert(name);
+        Ok(floats)
+    }
+
+    fn optional(&mut self, name: &str, shape: &[usize]) -> Result<Option<Vec<f32>>> {
+        if !self.gguf.has_tensor(name) {
+            return Ok(None);
+        }
+        self.taken.insert(name.to_owned());
+        floats(self.gguf, name, shape).map(Some)
+    }
+
+    /// A tensor that is read elsewhere.
+    pub(crate) fn taken(&mut self, name: &str) {
+        self.taken.insert(name.to_owned());
     }
 
     /// All is loaded: says what the matrices are.
-    pub(crate) fn finish(self) {
+    ///
+    /// # Errors
+    /// The file has a tensor that nobody asked for: silence would mean wrong answers.
+    pub(crate) fn finish(self, family: &str) -> Result<()> {
+        let all = self.gguf.tensors().map(|(name, _)| name);
+        let mut unknown: Vec<&str> = all.filter(|name| !self.taken.contains(*name)).collect();
+        unknown.sort_unstable();
+        if let Some(first) = unknown.first() {
+            return Err(self.gguf.error(format!(
+                "tensor `{first}` (one of {}) has no place in a {family} decoder: the model would answer wrongly without it",
+                unknown.len()
+            )));
+        }
         let total = self.gguf.bytes().len() as u64;
         (self.on_progress)(total, total);
+        for (what, n) in self.made.iter().filter(|(what, _)| what.contains(" as ")) {
+            tracing::warn!(
+                "{}: {n} matrices of {what}: there is no kernel for the file's type",
+                self.gguf.name
+            );
+        }
         let made = self.made.iter().map(|(what, n)| format!("{n} × {what}")).collect::<Vec<_>>().join(", ");
         tracing::info!("matrices: {made}");
+        Ok(())
     }
 }
 
@@ -84,6 +157,7 @@ impl Format {
             13 => Self::Q5K,
             14 => Self::Q6K,
             30 => Self::Bf16,
+            39 => Self::Mxfp4,
             _ => return None,
         })
     }
@@ -153,11 +227,17 @@ impl Embedding {
 
 /// A vector of `n` floats (norms, factors).
 pub(crate) fn vector(gguf: &Gguf, name: &str, n: usize) -> Result<Vec<f32>> {
+    floats(gguf, name, &[n])
+}
+
+/// All numbers of a tensor of this shape.
+fn floats(gguf: &Gguf, name: &str, shape: &[usize]) -> Result<Vec<f32>> {
     let (info, bytes) = gguf.tensor(name)?;
-    if info.shape != [n] {
-        return Err(gguf.error(format!("tensor `{name}` has the shape {:?}, [{n}] was expected", info.shape)));
+    if info.shape != shape {
+        let found = format!("tensor `{name}` has the shape {:?}, {shape:?} was expected", info.shape);
+        return Err(gguf.error(found));
     }
-    dequantize(gguf, name, info.kind, &[n], bytes)
+    dequantize(gguf, name, info.kind, shape, bytes)
 }
 
 /// All numbers of (a part of) a tensor in f32.
@@ -183,7 +263,8 @@ fn dequantize(gguf: &Gguf, name: &str, kind: TensorType, shape: &[usize], bytes:
         14 => GgmlDType::Q6K,
         _ => {
             let found = format!("tensor `{name}` is of type {kind}, for which there is no conversion");
-            return Err(gguf.error(format!("{found}; convert the model to Q8_0, F16 or a k-quant")));
+            let advice = "quantize the model anew, to Q8_0 or a k-quant such as Q4_K_M";
+            return Err(gguf.error(format!("{found}; {advice}")));
         }
     };
     // candle reads blocks in place and wants them aligned; a row in a file or in the program may stand anywhere.

@@ -4,7 +4,7 @@
 //! again from their seeds and scored by [`Engine::score`]. Mutants of each model prove that the comparison can fail.
 
 use greenroom_engine::fixtures::RandomModel;
-use greenroom_engine::{Engine, EngineConfig, KvFormat, ModelSource, TokenScore};
+use greenroom_engine::{Engine, EngineConfig, KvChoice, KvFormat, ModelSource, TokenScore};
 use serde::Deserialize;
 use std::io::Write;
 
@@ -77,10 +77,13 @@ impl Golden {
     fn off_with(&self, ids: &[u32], gguf: &[u8], kv: KvFormat) -> Off {
         let mut file = tempfile::NamedTempFile::new().expect("a temporary file");
         file.write_all(gguf).expect("a model is written");
-        let config = EngineConfig { kv, ..EngineConfig::new(ModelSource::Path(file.path().to_owned())) };
+        let config = EngineConfig {
+            kv: KvChoice::Uniform(kv),
+            ..EngineConfig::new(ModelSource::Path(file.path().to_owned()))
+        };
         let engine = Engine::open(config, &mut |_, _| {}).expect("an engine");
         let mut scores: Vec<TokenScore> = Vec::new();
-        engine.score(ids, &mut |score| scores.push(score)).expect("scores");
+        engine.score(ids, None, &mut |score| scores.push(score)).expect("scores");
         let n = self.ids.len();
         assert!(scores.iter().map(|s| s.pos).eq(1..n), "every position but the first has a score");
         assert_eq!(

@@ -1,8 +1,8 @@
 //! The engine in this process: turns requests into the engine's plain data and its answers back.
 
 use super::{
-    BoxFuture, Commit, Match, ModelCard, ModelFile, Origin, Progress, Reply, Request, Session, Sink, Stop,
-    Usage,
+    BoxFuture, Commit, Kv, Match, ModelCard, ModelFile, Origin, Progress, Reply, Request, Session, Sink,
+    Stop, Usage,
 };
 use crate::prompt::Conversation;
 use crate::transcript::ModelRecord;
@@ -16,7 +16,6 @@ static UNDERSTUDY: &[u8] = include_bytes!("../../models/understudy.gguf");
 /// The embedded engine as a backend.
 pub struct Embedded {
     engine: engine::Engine,
-    kv: Kv,
 }
 
 /// How the engine is set up.
@@ -24,7 +23,7 @@ pub struct Embedded {
 pub struct EmbeddedConfig {
     /// The model.
     pub model: ModelFile,
-    /// Format of cached keys and values.
+    /// Formats of cached keys and values.
     pub kv: Kv,
     /// Where memories are kept; `None`: in memory only.
     pub cache_dir: Option<PathBuf>,
@@ -32,38 +31,6 @@ pub struct EmbeddedConfig {
     pub cache_memory: u64,
     /// Threads; `None`: all cores.
     pub threads: Option<usize>,
-}
-
-/// Format of cached keys and values.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
-pub enum Kv {
-    /// Half precision.
-    F16,
-    /// 8-bit codes.
-    Q8,
-    /// 4-bit codes.
-    #[default]
-    Q4,
-}
-
-impl Kv {
-    /// As transcripts write it.
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::F16 => "f16",
-            Self::Q8 => "q8",
-            Self::Q4 => "q4",
-        }
-    }
-
-    /// As the engine calls it.
-    pub fn format(self) -> engine::KvFormat {
-        match self {
-            Self::F16 => engine::KvFormat::F16,
-            Self::Q8 => engine::KvFormat::Q8,
-            Self::Q4 => engine::KvFormat::Q4,
-        }
-    }
 }
 
 /// A model file as the engine names it.
@@ -78,7 +45,7 @@ impl EmbeddedConfig {
     /// As the engine has it.
     pub fn engine(&self) -> engine::EngineConfig {
         engine::EngineConfig {
-            kv: self.kv.format(),
+            kv: self.kv.choice().clone(),
             cache_dir: self.cache_dir.clone(),
             cache_memory: self.cache_memory,
             threads: self.threads,
@@ -98,7 +65,7 @@ impl Embedded {
     ) -> anyhow::Result<Self> {
         let engine = engine::Engine::open(config.engine(), on_progress)
             .with_context(|| format!("can't open the model {}", config.model))?;
-        Ok(Self { engine, kv: config.kv })
+        Ok(Self { engine })
     }
 
     async fn answer(&self, request: Request, sink: Sink) -> anyhow::Result<Reply> {
@@ -128,7 +95,7 @@ impl super::Backend for Embedded {
             family: info.family.clone(),
             identity: info.identity.clone(),
         };
-        ModelCard { model, kv: self.kv.word().into(), numerics: info.numerics.clone() }
+        ModelCard { model, kv: self.engine.kv().into(), numerics: info.numerics.clone() }
     }
 
     fn reply(&self, request: Request, sink: Sink) -> BoxFuture<'_, anyhow::Result<Reply>> {

@@ -3,11 +3,13 @@
 //! `embedded` is the engine in this process, `replay` a recording, `scripted` a list for tests and controls.
 
 mod embedded;
+mod kv;
 mod locate;
 mod replay;
 mod scripted;
 
-pub use embedded::{Embedded, EmbeddedConfig, Kv, source};
+pub use embedded::{Embedded, EmbeddedConfig, source};
+pub use kv::{Kv, KvConfig, LayerBits};
 pub use locate::{ModelFile, locate};
 pub use replay::Replay;
 pub use scripted::Scripted;

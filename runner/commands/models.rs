@@ -1,34 +1,43 @@
-//! `greenroom models`: what a model file holds, and what a token of memory costs with it.
+//! `greenroom models`: what a model file holds, and what memory costs with it.
 
-use super::Exit;
-use crate::backend::{locate, source};
-use crate::terminal::bytes;
+use super::{Exit, parse_size};
+use crate::backend::{Kv, locate, source};
+use crate::terminal::{bytes, table};
 use greenroom_engine::Prompter;
 
-/// Describe models: family, shapes, context, bytes of cache a token, what the chat template does to history
+/// Describe models: family, shapes, bytes of cache, the longest context that fits, what the chat template does to history
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Example: greenroom models understudy ~/models/*.gguf")]
+#[command(after_help = "Example: greenroom models understudy ~/models/*.gguf --memory 8G --agents 5")]
 pub(super) struct Args {
     /// GGUF paths, hf:ORG/REPO/FILE.gguf, or `understudy` [default: understudy]
     models: Vec<String>,
+    /// Memory for the caches of all agents
+    #[arg(long, default_value = "2G", value_name = "SIZE", value_parser = parse_size)]
+    memory: u64,
+    /// Agents that share it
+    #[arg(long, default_value_t = 3, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    agents: u32,
+    /// Another choice of formats to show: a file of `kv-config`
+    #[arg(long, value_name = "KV")]
+    kv: Option<Kv>,
 }
 
 pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
-    let models = if args.models.is_empty() { vec!["understudy".to_string()] } else { args.models };
+    let understudy = ["understudy".to_owned()];
+    let models = if args.models.is_empty() { &understudy[..] } else { &args.models };
     let mut exit = Exit::Pass;
     for name in models {
-        match locate(&name).and_then(|file| Ok(Prompter::open(&source(&file))?)) {
-            Ok(prompter) => show(prompter.model()),
-            Err(error) => {
-                eprintln!("{name}: {error:#}");
-                exit = Exit::Environment;
-            }
+        let opened = locate(name).and_then(|file| Ok(Prompter::open(&source(&file))?));
+        if let Err(error) = opened.and_then(|prompter| show(&prompter, &args)) {
+            eprintln!("{name}: {error:#}");
+            exit = Exit::Environment;
         }
     }
     Ok(exit)
 }
 
-fn show(info: &greenroom_engine::ModelInfo) {
+fn show(prompter: &Prompter, args: &Args) -> anyhow::Result<()> {
+    let info = prompter.model();
     println!(
         "{} ({}, {:.1} M parameters, {})",
         info.name,
@@ -41,8 +50,44 @@ fn show(info: &greenroom_engine::ModelInfo) {
         info.n_layers, info.d_model, info.n_heads, info.n_kv_heads, info.head_dim, info.n_vocab
     );
     println!("  context {} tokens", info.context_length);
-    let [f16, q8, q4] = info.kv_bytes_per_token;
-    println!("  cache a token: f16 {f16:.0} bytes, q8 {q8:.0}, q4 {q4:.0}");
     println!("  identity {} with {}", info.identity.chars().take(16).collect::<String>(), info.numerics);
     info.template_audit.iter().for_each(|line| println!("  template: {line}"));
+    capacity(prompter, args)
+}
+
+/// What a token takes in each format, and the longest context for each of the agents.
+fn capacity(prompter: &Prompter, args: &Args) -> anyhow::Result<()> {
+    let own = Kv::default();
+    let default = prompter.kv_name(own.choice())?;
+    let mut kvs = vec![];
+    for word in ["f16", "q8", "q4"] {
+        kvs.push(word.parse::<Kv>()?);
+    }
+    if !kvs.iter().any(|kv| kv.word() == default) {
+        kvs.push(own);
+    }
+    kvs.extend(args.kv.clone());
+    let share = args.memory / u64::from(args.agents);
+    let context = prompter.model().context_length as u64;
+    let mut rows = Vec::new();
+    for kv in kvs {
+        let (name, cost) = (prompter.kv_name(kv.choice())?, prompter.kv_cost(kv.choice())?);
+        let longest = cost.longest(share);
+        let windowed = match cost.windowed {
+            0 => "-".to_owned(),
+            bytes => format!("{bytes} B, up to {} tokens", cost.window),
+        };
+        rows.push(vec![
+            if name == default { format!("{name} (default)") } else { name },
+            format!("{} B", cost.lasting),
+            windowed,
+            bytes(cost.bytes(context.min(32_768))),
+            if longest >= context { format!("{context} (all)") } else { longest.to_string() },
+        ]);
+    }
+    let at = format!("{} tokens", context.min(32_768));
+    let fits = format!("longest of {} in {}", args.agents, bytes(args.memory));
+    let shown = table(&["cache", "a token", "in windows", &at, &fits], rows, 1);
+    shown.lines().for_each(|line| println!("  {line}"));
+    Ok(())
 }

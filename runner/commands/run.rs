@@ -21,8 +21,8 @@ pub(super) struct Args {
     /// GGUF path, hf:ORG/REPO/FILE.gguf from the local cache, or the bundled `understudy`
     #[arg(long, default_value = "understudy", value_name = "PATH")]
     model: String,
-    /// Format of cached keys and values: f16, q8 or q4
-    #[arg(long, value_enum, default_value_t, hide_possible_values = true)]
+    /// Formats of cached keys and values: auto (the family's own), f16, q8, q4, or a file of `kv-config`
+    #[arg(long, default_value = "auto", value_name = "KV")]
     kv: Kv,
     /// Root of all turns' seeds
     #[arg(long, default_value_t = 0)]
@@ -157,7 +157,7 @@ fn resume_hint(args: &Args, folder: &Path) -> String {
 fn config(args: &Args) -> anyhow::Result<EmbeddedConfig> {
     Ok(EmbeddedConfig {
         model: locate(&args.model)?,
-        kv: args.kv,
+        kv: args.kv.clone(),
         cache_dir: cache_dir(args.cache_dir.as_deref())?,
         cache_memory: args.cache_memory,
         threads: args.threads.map(usize::from),

@@ -21,8 +21,8 @@ pub(super) struct Args {
     /// Token ids, separated by white space
     #[arg(long, value_name = "FILE", group = "input")]
     ids: Option<PathBuf>,
-    /// Format of cached keys and values: f16, q8 or q4
-    #[arg(long, value_enum, default_value_t, hide_possible_values = true)]
+    /// Formats of cached keys and values: auto, f16, q8, q4, q4-plain (not rotated), or a file of `kv-config`
+    #[arg(long, default_value = "auto", value_name = "KV")]
     kv: Kv,
     /// Threads [default: all cores]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
@@ -48,7 +48,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
     };
     let mut out = std::io::BufWriter::new(std::io::stdout().lock());
     let mut broken = None;
-    engine.score(&ids, &mut |score| {
+    engine.score(&ids, None, &mut |score| {
         let engine::TokenScore { pos, id, logprob, top } = score;
         let line = serde_json::json!({ "pos": pos, "id": id, "logprob": logprob, "top": top });
         if broken.is_none() {

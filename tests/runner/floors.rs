@@ -40,6 +40,7 @@ const ENGINE: &[(&str, u32)] = &[
     ("reply", 4),
     ("constraint", 4),
     ("session", 5),
+    ("scratch", 5),
     ("memory", 6),
     ("turn", 7),
     ("worker", 8),
@@ -53,6 +54,7 @@ const ENGINE: &[(&str, u32)] = &[
 /// Files of the runner that may name the engine.
 const MAY_NAME_ENGINE: &[&str] = &[
     "backend/embedded.rs",
+    "backend/kv.rs",
     "commands/score.rs",
     "commands/cache.rs",
     "commands/models.rs",

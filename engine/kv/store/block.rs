@@ -6,7 +6,7 @@
 
 use crate::kernels::LANES;
 use crate::kv::blocks::{LayerBlock, Packed, SealedBlock};
-use crate::kv::layout::{BLOCK, KvLayout, TensorLayout};
+use crate::kv::layout::{BLOCK, KvLayout, LayerLayout, Part, TensorLayout};
 use crate::kv::table::BlockHash;
 use crate::{Error, Result};
 use bytemuck::Pod;
@@ -15,7 +15,7 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::io::{Read as _, Seek as _, SeekFrom};
 
-/// The tensors of one K or V: suffix, type, shape, bytes.
+/// The tensors of one K or V: suffix, type, shape, bytes. Also says what a file must hold.
 fn parts(packed: &Packed, layout: TensorLayout, keys: bool) -> Vec<(&'static str, Dtype, Vec<usize>, &[u8])> {
     let TensorLayout { n_heads, dim, .. } = layout;
     let by_token = |words: usize| match keys {
@@ -31,7 +31,7 @@ fn parts(packed: &Packed, layout: TensorLayout, keys: bool) -> Vec<(&'static str
         Packed::Coded { bits, codes, scales, biases } => {
             let groups = vec![n_heads, layout.n_groups(), BLOCK];
             vec![
-                (".weights", Dtype::U32, by_token(layout.words(*bits)), bytemuck::cast_slice(codes)),
+                (".weights", Dtype::U32, by_token(words(layout, *bits, keys)), bytemuck::cast_slice(codes)),
                 (".scales", Dtype::F16, groups.clone(), bytemuck::cast_slice(scales)),
                 (".biases", Dtype::F16, groups, bytemuck::cast_slice(biases)),
             ]
@@ -39,17 +39,30 @@ fn parts(packed: &Packed, layout: TensorLayout, keys: bool) -> Vec<(&'static str
     }
 }
 
-/// The file of a block.
+fn words(layout: TensorLayout, bits: u32, keys: bool) -> usize {
+    if keys { layout.key_words(bits) } else { layout.value_words(bits) }
+}
+
+/// Keys, and values where they are stored, of a layer.
+fn sides(
+    layer: &LayerBlock,
+    layout: LayerLayout,
+) -> impl Iterator<Item = (&'static str, &Packed, TensorLayout)> {
+    let values = layer.v.as_ref().map(|v| ("V", v, layout.v));
+    std::iter::once(("K", &layer.k, layout.k)).chain(values)
+}
+
+/// The file of a part of a block.
 pub(crate) fn encode(
-    hash: BlockHash,
+    (hash, part): (BlockHash, Part),
     index: usize,
     block: &SealedBlock,
     layout: &KvLayout,
 ) -> Result<Vec<u8>> {
     let wrong = |e: safetensors::SafeTensorError| Error::store(format!("a block can't be encoded: {e}"));
     let mut tensors = Vec::new();
-    for (l, (layer, shape)) in block.layers.iter().zip(&layout.layers).enumerate() {
-        for (name, packed, shape) in [("K", &layer.k, shape.k), ("V", &layer.v, shape.v)] {
+    for (l, layer) in layout.layers_of(part).zip(&block.layers) {
+        for (name, packed, shape) in sides(layer, layout.layers[l]) {
             for (suffix, dtype, shape, bytes) in parts(packed, shape, name == "K") {
                 let view = TensorView::new(dtype, shape, bytes).map_err(wrong)?;
                 tensors.push((format!("L{l}_B{index}_{name}{suffix}"), view));
@@ -73,11 +86,11 @@ fn checksum<'a>(hash: BlockHash, tensors: impl Iterator<Item = (impl AsRef<str>,
     hasher.finalize().to_hex().to_string()
 }
 
-/// Reads a block, each tensor straight to its place; the error is the reason why it can't be trusted. Also returns the
-/// file's length.
+/// Reads a part of a block, each tensor straight to its place; the error is the reason why it can't be trusted. Also
+/// returns the file's length.
 pub(crate) fn read(
     file: &mut File,
-    hash: BlockHash,
+    (hash, part): (BlockHash, Part),
     index: usize,
     layout: &KvLayout,
     verify: bool,
@@ -86,8 +99,9 @@ pub(crate) fn read(
     if verify && reader.entry("block") != Some(hash.hex()) {
         return Err("it holds another block than its name says".to_owned());
     }
-    let mut layers = Vec::with_capacity(layout.layers.len());
-    for (l, layer) in layout.layers.iter().enumerate() {
+    let mut layers = Vec::new();
+    for l in layout.layers_of(part) {
+        let layer = layout.layers[l];
         let mut packed = |name: &str, t: TensorLayout| {
             let name = format!("L{l}_B{index}_{name}");
             let (tokens, groups) = (t.n_heads * BLOCK, t.n_heads * BLOCK * t.n_groups());
@@ -95,18 +109,22 @@ pub(crate) fn read(
                 None => Packed::F16(reader.tensor(&name, Dtype::F16, tokens * t.dim)?),
                 Some(bits) => Packed::Coded {
                     bits,
-                    codes: reader.tensor(&format!("{name}.weights"), Dtype::U32, tokens * t.words(bits))?,
+                    codes: reader.tensor(
+                        &format!("{name}.weights"),
+                        Dtype::U32,
+                        tokens * words(t, bits, name.ends_with('K')),
+                    )?,
                     scales: reader.tensor(&format!("{name}.scales"), Dtype::F16, groups)?,
                     biases: reader.tensor(&format!("{name}.biases"), Dtype::F16, groups)?,
                 },
             })
         };
-        layers.push(LayerBlock { k: packed("K", layer.k)?, v: packed("V", layer.v)? });
+        let k = packed("K", layer.k)?;
+        layers.push(LayerBlock { k, v: layer.stored_v().map(|v| packed("V", v)).transpose()? });
     }
     if verify {
-        let tensors = layers.iter().enumerate().flat_map(|(l, layer)| {
-            let sides = [("K", &layer.k, layout.layers[l].k), ("V", &layer.v, layout.layers[l].v)];
-            sides.into_iter().flat_map(move |(name, packed, shape)| {
+        let tensors = layout.layers_of(part).zip(&layers).flat_map(|(l, layer)| {
+            sides(layer, layout.layers[l]).flat_map(move |(name, packed, shape)| {
                 let parts = parts(packed, shape, name == "K").into_iter();
                 parts.map(move |(suffix, _, _, bytes)| (format!("L{l}_B{index}_{name}{suffix}"), bytes))
             })

@@ -1,7 +1,8 @@
 //! What a cache folder holds: listing, removing, verifying. For `greenroom cache`.
 
 use super::manifest::{self, Manifest};
-use super::{STORE_VERSION, io_error, open_lock, session_id, tail};
+use super::{STORE_VERSION, block_path, io_error, open_lock, part_folder, session_id, tail};
+use crate::kv::layout::Part;
 use crate::{Error, Result, SessionKey};
 use std::collections::{HashMap, HashSet};
 use std::fs;
@@ -50,7 +51,8 @@ pub fn list(dir: &Path) -> Result<Vec<Entry>> {
             *owners.entry(block).or_default() += 1;
         }
     }
-    let size = |hex: &str| fs::metadata(block_file(&root, hex)).map_or(0, |m| m.len());
+    let part_size = |hex: &str, part| fs::metadata(block_path(&root, part, hex)).map_or(0, |m| m.len());
+    let size = |hex: &str| Part::ALL.into_iter().map(|part| part_size(hex, part)).sum::<u64>();
     let entry = |m: &Manifest| {
         let tail_bytes = m.tail.as_ref().and_then(|t| tail::size(&root, t).ok()).unwrap_or(0);
         let shared = m.blocks.iter().filter(|b| owners[b.as_str()] > 1);
@@ -95,7 +97,7 @@ pub fn remove(dir: &Path, select: &dyn Fn(&Entry) -> bool) -> Result<(usize, u64
     let left: Vec<Manifest> = manifests(&root)?.into_iter().filter_map(|(_, m)| m.ok()).collect();
     let blocks: HashSet<&str> = left.iter().flat_map(|m| m.blocks.iter().map(String::as_str)).collect();
     let tails: HashSet<&str> = left.iter().filter_map(|m| Some(m.tail.as_ref()?.file.as_str())).collect();
-    for path in files(&root.join("blocks"))? {
+    for path in block_files(&root)? {
         let stem = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
         if !blocks.contains(stem.as_str()) {
             freed += unlink(&path)?;
@@ -120,7 +122,7 @@ pub fn remove(dir: &Path, select: &dyn Fn(&Entry) -> bool) -> Result<(usize, u64
 pub fn verify(dir: &Path) -> Result<Verdict> {
     let root = root(dir);
     let mut verdict = Verdict::default();
-    for path in files(&root.join("blocks"))? {
+    for path in block_files(&root)? {
         verdict.files += 1;
         if let Err(reason) = read(&path).and_then(|bytes| super::block::verify(&bytes, &path)) {
             verdict.problems.push(format!("{}: {reason}", super::short(&path)));
@@ -136,8 +138,12 @@ pub fn verify(dir: &Path) -> Result<Verdict> {
             }
         };
         let owner = format!("agent `{}` of run {}", manifest.agent, manifest.run);
-        for hex in manifest.blocks.iter().filter(|hex| !block_file(&root, hex).is_file()) {
-            verdict.problems.push(format!("block {hex} of {owner} is missing"));
+        let parts: &[Part] =
+            if manifest.identity.layout.contains('~') { &Part::ALL } else { &[Part::Lasting] };
+        for hex in &manifest.blocks {
+            if parts.iter().any(|part| !block_path(&root, *part, hex).is_file()) {
+                verdict.problems.push(format!("block {hex} of {owner} is missing"));
+            }
         }
         if let Some(tail) = &manifest.tail {
             verdict.files += 1;
@@ -154,8 +160,13 @@ fn root(dir: &Path) -> PathBuf {
     dir.join(format!("v{STORE_VERSION}"))
 }
 
-fn block_file(root: &Path, hex: &str) -> PathBuf {
-    root.join("blocks").join(hex.get(..2).unwrap_or_default()).join(format!("{hex}.safetensors"))
+/// Files of all parts of blocks.
+fn block_files(root: &Path) -> Result<Vec<PathBuf>> {
+    let mut all = Vec::new();
+    for part in Part::ALL {
+        all.extend(files(&root.join(part_folder(part)))?);
+    }
+    Ok(all)
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, String> {

@@ -1,11 +1,12 @@
 //! The cache on disk: content-addressed blocks, a tail log and a manifest for each session.
 //!
 //! ```text
-//! DIR/v2/lock                            held (shared) by every process that uses the folder
-//! DIR/v2/blocks/<2 hex>/<hash>.safetensors  a sealed block, written once, shared by whoever has read the same
-//! DIR/v2/tails/<session>.<n>.tail        f16 rows of a session's open block, appended turn by turn
-//! DIR/v2/manifests/<session>.json        what a session is made of; replaced atomically, last of all
-//! DIR/v2/damaged/                        files that failed a check, set aside
+//! DIR/v3/lock                            held (shared) by every process that uses the folder
+//! DIR/v3/blocks/<2 hex>/<hash>.safetensors  a sealed block, written once, shared by whoever has read the same
+//! DIR/v3/windows/<2 hex>/<hash>.safetensors its layers that have a window, where a model has such
+//! DIR/v3/tails/<session>.<n>.tail        f16 rows of a session's open block, appended turn by turn
+//! DIR/v3/manifests/<session>.json        what a session is made of; replaced atomically, last of all
+//! DIR/v3/damaged/                        files that failed a check, set aside
 //! ```
 //! Names are hashes, never ids from outside. Every file carries a checksum, verified while reading. Files are read by
 //! plain reads into owned memory, never mapped. Main type: [`Store`].
@@ -16,7 +17,7 @@ pub(crate) mod manifest;
 pub(crate) mod tail;
 
 use super::blocks::{Rows, SealedBlock};
-use super::layout::KvLayout;
+use super::layout::{KvLayout, Part};
 use super::table::BlockHash;
 use crate::{Error, Result, SessionKey};
 use manifest::Manifest;
@@ -25,7 +26,7 @@ use std::io::{Read as _, Write as _};
 use std::path::{Path, PathBuf};
 
 /// Version of the folder's layout and of every format in it: part of a cache's identity.
-pub(crate) const STORE_VERSION: u32 = 2;
+pub(crate) const STORE_VERSION: u32 = 3;
 
 /// An opened cache folder.
 pub(crate) struct Store {
@@ -52,7 +53,7 @@ impl Store {
     /// It can't be made or written, or `greenroom cache rm` is at work in it.
     pub(crate) fn open(dir: &Path) -> Result<Self> {
         let root = dir.join(format!("v{STORE_VERSION}"));
-        for sub in ["blocks", "tails", "manifests"] {
+        for sub in ["blocks", "windows", "tails", "manifests"] {
             make_private_dir(&root.join(sub))?;
         }
         let lock = open_lock(&root)?;
@@ -70,38 +71,38 @@ impl Store {
         &self.dir
     }
 
-    /// Whether a block is stored.
-    pub(crate) fn has_block(&self, hash: BlockHash) -> bool {
-        block_path(&self.dir, hash).is_file()
+    /// Whether a part of a block is stored.
+    pub(crate) fn has_block(&self, hash: BlockHash, part: Part) -> bool {
+        block_path(&self.dir, part, &hash.hex()).is_file()
     }
 
-    /// Writes a block unless it is there; returns the bytes written. `index` is its place in the sequence.
+    /// Writes a part of a block unless it is there; returns the bytes written. `index` is the block's place in the sequence.
     pub(crate) fn write_block(
         &self,
-        hash: BlockHash,
+        (hash, part): (BlockHash, Part),
         index: usize,
         block: &SealedBlock,
         layout: &KvLayout,
     ) -> Result<u64> {
-        let path = block_path(&self.dir, hash);
+        let path = block_path(&self.dir, part, &hash.hex());
         if path.is_file() {
             return Ok(0);
         }
         make_private_dir(path.parent().expect("a block's path has a folder"))?;
-        let bytes = block::encode(hash, index, block, layout)?;
+        let bytes = block::encode((hash, part), index, block, layout)?;
         write_atomically(&path, &bytes)?;
         Ok(bytes.len() as u64)
     }
 
-    /// Reads a block and checks it against its address, the layout and its checksum.
+    /// Reads a part of a block and checks it against its address, the layout and its checksum.
     pub(crate) fn read_block(
         &self,
-        hash: BlockHash,
+        (hash, part): (BlockHash, Part),
         index: usize,
         layout: &KvLayout,
     ) -> Result<Found<(SealedBlock, u64)>> {
-        let path = block_path(&self.dir, hash);
-        self.checked(&path, |mut file| block::read(&mut file, hash, index, layout, self.verify))
+        let path = block_path(&self.dir, part, &hash.hex());
+        self.checked(&path, |mut file| block::read(&mut file, (hash, part), index, layout, self.verify))
     }
 
     /// Reads a session's manifest.
@@ -181,9 +182,16 @@ pub(crate) fn session_id(session: &SessionKey) -> String {
     hasher.finalize().to_hex()[..40].to_owned()
 }
 
-fn block_path(dir: &Path, hash: BlockHash) -> PathBuf {
-    let hex = hash.hex();
-    dir.join("blocks").join(&hex[..2]).join(format!("{hex}.safetensors"))
+fn block_path(dir: &Path, part: Part, hex: &str) -> PathBuf {
+    let folder = dir.join(part_folder(part)).join(hex.get(..2).unwrap_or_default());
+    folder.join(format!("{hex}.safetensors"))
+}
+
+fn part_folder(part: Part) -> &'static str {
+    match part {
+        Part::Lasting => "blocks",
+        Part::Windowed => "windows",
+    }
 }
 
 fn manifest_path(dir: &Path, session: &SessionKey) -> PathBuf {

@@ -7,8 +7,8 @@ use crate::backend::{EmbeddedConfig, ModelFile, source};
 use crate::terminal::bytes;
 use anyhow::{Context as _, bail};
 use greenroom_engine::{
-    Completion, Conversation, Engine, Event, Exchange, KvFormat, ModelInfo, Prompter, ReplyContent, Request,
-    Retention, Sampling, SessionKey, Turn, Usage,
+    Completion, Conversation, Engine, Event, Exchange, ModelInfo, Prompter, ReplyContent, Request, Retention,
+    Sampling, SessionKey, Turn, Usage,
 };
 use indicatif::ProgressBar;
 use serde_json::{Value, json};
@@ -137,14 +137,9 @@ impl Bench {
         self.prompter.model()
     }
 
-    /// Bytes of cache that a token takes in the chosen format.
-    pub(super) fn kv_bytes_per_token(&self) -> f64 {
-        let [f16, q8, q4] = self.info().kv_bytes_per_token;
-        match self.common.kv.format() {
-            KvFormat::F16 => f16,
-            KvFormat::Q8 => q8,
-            KvFormat::Q4 => q4,
-        }
+    /// Bytes of cache that `n` tokens of one agent take, at most.
+    pub(super) fn cache_bytes(&self, n: usize) -> anyhow::Result<u64> {
+        Ok(self.prompter.kv_cost(self.common.kv.choice())?.bytes(n as u64))
     }
 
     /// How often each figure is measured.
@@ -156,7 +151,7 @@ impl Bench {
     pub(super) fn config(&self, cache_dir: Option<&Path>) -> EmbeddedConfig {
         EmbeddedConfig {
             model: self.model.clone(),
-            kv: self.common.kv,
+            kv: self.common.kv.clone(),
             cache_dir: cache_dir.map(Path::to_path_buf),
             cache_memory: u64::MAX,
             threads: self.common.threads.map(usize::from),

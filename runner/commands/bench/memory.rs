@@ -3,7 +3,6 @@
 use super::lab::{Ask, Bench};
 use super::report::{Cell, Figures, Row};
 use super::speed::at_least_one;
-use crate::backend::Kv;
 use anyhow::{Context as _, bail};
 use serde_json::Value;
 use std::process::Command;
@@ -29,8 +28,8 @@ impl Args {
             return Ok(Figures { rows: vec![self.measure(bench)?], notes: Vec::new() });
         }
         let mut figures = Figures::default();
-        for kv in [Kv::F16, Kv::Q4] {
-            bench.say(format!("{} tokens with a {} cache", self.context, kv.word()));
+        for kv in ["f16", "q4"] {
+            bench.say(format!("{} tokens with a {kv} cache", self.context));
             figures.rows.push(self.in_a_process(bench, kv)?);
         }
         figures.notes.push(
@@ -46,23 +45,23 @@ impl Args {
         let text = bench.text(&agent, self.context)?;
         let timed = lab.turn(&agent, Ask { text, n_tokens: N_TOKENS, cold: true })?;
         let n = timed.computed() + timed.usage.generated;
-        let (file, cache) = (bench.info().file_bytes, bench.kv_bytes_per_token() * n as f64);
+        let (file, cache) = (bench.info().file_bytes, bench.cache_bytes(n)?);
         let peak = peak_bytes()?;
         Ok(vec![
             ("kv", Cell::Text(bench.common.kv.word().to_owned())),
             ("tokens", Cell::Count(n)),
             ("model_file", Cell::Bytes(file)),
-            ("cache", Cell::Bytes(cache as u64)),
+            ("cache", Cell::Bytes(cache)),
             ("peak", Cell::Bytes(peak)),
-            ("rest", Cell::Bytes(peak.saturating_sub(file + cache as u64))),
+            ("rest", Cell::Bytes(peak.saturating_sub(file + cache))),
         ])
     }
 
     /// The row that this program finds when it measures one format.
-    fn in_a_process(&self, bench: &Bench, kv: Kv) -> anyhow::Result<Row> {
+    fn in_a_process(&self, bench: &Bench, kv: &str) -> anyhow::Result<Row> {
         let common = &bench.common;
         let mut command = Command::new(std::env::current_exe()?);
-        command.args(["bench", "memory", "--here", "--json", "--kv", kv.word()]);
+        command.args(["bench", "memory", "--here", "--json", "--kv", kv]);
         command.args(["--context", &self.context.to_string()]);
         match &common.model {
             Some(model) => command.args(["--model", model]),
@@ -76,14 +75,14 @@ impl Args {
         }
         let output = command.output().context("can't start this program again")?;
         if !output.status.success() {
-            bail!("with a {} cache: {}", kv.word(), String::from_utf8_lossy(&output.stderr).trim());
+            bail!("with a {kv} cache: {}", String::from_utf8_lossy(&output.stderr).trim());
         }
         let answer: Value = serde_json::from_slice(&output.stdout)?;
         let number = |name: &str| {
             answer["rows"][0][name].as_u64().with_context(|| format!("the process did not say its `{name}`"))
         };
         Ok(vec![
-            ("kv", Cell::Text(kv.word().to_owned())),
+            ("kv", Cell::Text(kv.to_owned())),
             ("tokens", Cell::Count(number("tokens")? as usize)),
             ("model_file", Cell::Bytes(number("model_file")?)),
             ("cache", Cell::Bytes(number("cache")?)),

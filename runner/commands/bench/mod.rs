@@ -43,8 +43,8 @@ struct Common {
     /// Where models of random weights are kept [default: the user's cache folder]
     #[arg(long, value_name = "DIR", global = true)]
     shape_dir: Option<PathBuf>,
-    /// Format of cached keys and values: f16, q8 or q4
-    #[arg(long, value_enum, global = true, default_value_t, hide_possible_values = true)]
+    /// Formats of cached keys and values: auto, f16, q8, q4, or a file of `kv-config`
+    #[arg(long, value_name = "KV", global = true, default_value = "auto")]
     kv: Kv,
     /// Threads [default: all cores]
     #[arg(long, value_name = "N", global = true, value_parser = clap::value_parser!(u16).range(1..))]

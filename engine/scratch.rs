@@ -1,0 +1,50 @@
+//! A cache that belongs to nobody: for scoring, ranking and the self-check.
+
+use crate::Result;
+use crate::kv::blocks::Arena;
+use crate::kv::layout::{BLOCK, KvLayout};
+use crate::kv::sequence::Sequence;
+use crate::kv::table::BlockHash;
+use crate::model::decoder::Wanted;
+use crate::model::{Decoder, Span};
+use std::sync::Arc;
+
+/// One sequence with an arena of its own.
+pub(crate) struct Scratch {
+    pub(crate) sequence: Sequence,
+    pub(crate) arena: Arena,
+}
+
+impl Scratch {
+    /// Nothing read yet.
+    pub(crate) fn new(layout: Arc<KvLayout>) -> Self {
+        let arena = Arena::new(&layout, u64::MAX);
+        Self { sequence: Sequence::new(layout, BlockHash::root("scratch")), arena }
+    }
+
+    /// Feeds what the sequence lacks of `ids`, a block at a time; `see` is given positions and logits of the wanted rows
+    /// (`Last`: of the last id alone).
+    ///
+    /// # Errors
+    /// As [`Decoder::forward`]; or what `see` returns.
+    pub(crate) fn read(
+        &mut self,
+        decoder: &Decoder,
+        ids: &[u32],
+        wanted: Wanted,
+        see: &mut dyn FnMut(usize, &[f32]) -> Result<()>,
+    ) -> Result<()> {
+        while self.sequence.len() < ids.len() {
+            let end = ((self.sequence.len() / BLOCK + 1) * BLOCK).min(ids.len());
+            let logits = if end < ids.len() && wanted == Wanted::Last { Wanted::None } else { wanted };
+            let span = Span { sequence: &mut self.sequence, tokens: ids, end, logits };
+            let logits = decoder.forward(vec![span], &mut self.arena)?.pop().unwrap_or_default();
+            self.sequence.shed(usize::MAX, &mut self.arena);
+            let n = logits.len() / decoder.n_vocab();
+            for (pos, row) in (end - n..end).zip(logits.chunks_exact(decoder.n_vocab())) {
+                see(pos, row)?;
+            }
+        }
+        Ok(())
+    }
+}
