@@ -1,13 +1,15 @@
-//! Writes a random model to a file: a tiny one for `tests/goldens/make.py`, or one of a real shape.
+//! Writes a random model to a file: a tiny one of any family, as the goldens have them, or one of a real shape.
 //!
-//! `random_gguf OUT SEED [--shape NAME] [--weights TYPE] [--rope-base X] [--layers N] [--kv-heads N]`
+//! `random_gguf OUT SEED [--shape NAME | --family NAME] [--weights TYPE] [--FIELD JSON]...`, where fields are those of
+//! [`RandomModel`]: `--n_layers 4`, `--rope_scaling '{"type": "linear", "factor": 8}'`.
 
 use greenroom_engine::fixtures::{Dtype, RandomModel};
 use std::error::Error;
 use std::io::{BufWriter, Write as _};
 
 const USAGE: &str = "usage: random_gguf OUT SEED [--shape tiny|135m|500m|1b|3b|8b] \
-    [--weights f32|f16|bf16|q8_0|q4_0|q4_k|q5_k|q6_k|q4_k_m] [--rope-base X] [--layers N] [--kv-heads N]";
+    [--family llama|qwen2|qwen3|gemma3|deepseek2|gpt-oss] [--weights f32|f16|bf16|q8_0|q4_0|q4_k|q5_k|q6_k|q4_k_m|mxfp4] \
+    [--FIELD JSON]...";
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut args = std::env::args().skip(1);
@@ -15,13 +17,11 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut model = RandomModel::tiny(args.next().ok_or(USAGE)?.parse()?);
     while let Some(option) = args.next() {
         let value = args.next().ok_or(USAGE)?;
-        match option.as_str() {
-            "--shape" => model = RandomModel::shape(&value, model.seed).ok_or(USAGE)?,
-            "--weights" => model.dtype = Dtype::from_word(&value).ok_or(USAGE)?,
-            "--rope-base" => model.rope_base = value.parse()?,
-            "--layers" => model.n_layers = value.parse()?,
-            "--kv-heads" => model.n_kv_heads = value.parse()?,
-            _ => return Err(USAGE.into()),
+        match option.strip_prefix("--").ok_or(USAGE)? {
+            "shape" => model = RandomModel::shape(&value, model.seed).ok_or(USAGE)?,
+            "family" => model = RandomModel::tiny_of(&value, model.seed),
+            "weights" => model.dtype = Dtype::from_word(&value).ok_or(USAGE)?,
+            field => model = model.with(field, serde_json::from_str(&value)?)?,
         }
     }
     let mut out = BufWriter::new(std::fs::File::create(path)?);

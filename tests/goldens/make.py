@@ -5,7 +5,7 @@ again from its seed, a list of token ids, and the reference's log-probability of
 
     pip install 'transformers>=5' torch gguf numpy
     cargo run -p greenroom-engine --features fixtures --example random_gguf -- 1.gguf 1
-        and so 2.gguf 2 --layers 4, and 3.gguf 3 --kv-heads 1 --rope-base 500000
+        and so 2.gguf 2 --n_layers 4, and 3.gguf 3 --n_kv_heads 1 --rope_base 500000
     python3 tests/goldens/make.py 1.gguf 2.gguf 3.gguf                   # writes tests/goldens/llama-seed{1,2,3}.json
     python3 tests/goldens/make.py MODEL.gguf --against scores.jsonl      # compares, writes nothing
 
