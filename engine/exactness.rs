@@ -8,6 +8,7 @@ use crate::gguf::Gguf;
 use crate::kernels::Isa;
 use crate::kernels::tasks::Team;
 use crate::kv::blocks::Arena;
+use crate::kv::layout::Part;
 use crate::kv::sequence::Sequence;
 use crate::kv::store::Store;
 use crate::kv::store::manifest::Identity;
@@ -40,12 +41,19 @@ struct Bench {
 }
 
 /// The models of the matrix: a family, a shape or a format of weights more is a line more.
-fn models() -> [RandomModel; 3] {
+fn models() -> [RandomModel; 8] {
     let tiny = RandomModel::tiny(7);
+    let family = |name| RandomModel { dtype: Dtype::Q8_0, n_layers: 2, ..RandomModel::tiny_of(name, 7) };
     [
         RandomModel { dtype: Dtype::Q8_0, ..tiny.clone() },
         RandomModel { dtype: Dtype::Q4KM, d_model: 256, n_heads: 8, ..tiny.clone() },
         RandomModel { dtype: Dtype::F16, n_layers: 1, n_heads: 3, n_kv_heads: 1, head_dim: 96, ..tiny },
+        RandomModel { head_dim: 80, ..family("qwen2") },
+        family("qwen3"),
+        // The last layer sees everything.
+        RandomModel { n_layers: 6, window: 200, ..family("gemma3") },
+        family("deepseek2"),
+        RandomModel { dtype: Dtype::MXFP4, ..family("gpt-oss") },
     ]
 }
 
@@ -195,6 +203,7 @@ fn hot_rewound_and_forked() {
             bench.feed(&mut sequence, &mut arena, n, 256);
             sequence.begin_turn();
             bench.feed(&mut sequence, &mut arena, (n + 300).min(N), 64);
+            sequence.shed(usize::MAX, &mut arena);
             // Back to where the turn began, exactly; then on again.
             assert_eq!(sequence.truncate(n, &mut arena), n, "{format:?}: a turn can be taken back");
             let mut fork = sequence.fork(&mut arena);
@@ -202,10 +211,12 @@ fn hot_rewound_and_forked() {
             assert_eq!(logits, bench.rows(&reference, n..N), "{format:?} rewound to {n}");
             let logits = bench.feed(&mut fork, &mut arena, N, 33);
             assert_eq!(logits, bench.rows(&reference, n..N), "{format:?} forked at {n}");
-            // Deep in the past the f16 rows are gone: back to the border of the block.
+            // Deep in the past the f16 rows are gone: back to the border of the block. So are windows, maybe: further back.
             sequence.end_turn();
+            sequence.shed(usize::MAX, &mut arena);
             let kept = sequence.truncate(n, &mut arena);
-            assert!(kept == n || kept == n / 256 * 256, "{kept} of {n}");
+            let windowed = bench.context.layout.window().is_some();
+            assert!(kept == n || kept == n / 256 * 256 || windowed && kept % 256 == 0, "{kept} of {n}");
             let logits = bench.feed(&mut sequence, &mut arena, N, 256);
             assert_eq!(
                 logits,
@@ -263,6 +274,55 @@ fn restored_from_disk() {
             let recalled = bench.check_recall(dir.path(), n, &reference);
             assert_eq!((recalled.kind, recalled.reused, recalled.recomputed), (MatchKind::Extend, n, 0));
             assert_eq!((recalled.source, recalled.reason), (Source::Disk, None));
+        }
+    }
+}
+
+/// An agent that has read on is taken back to where another prompt parts from what it read: windows that left memory come
+/// back from disk; without a disk they are computed again, with all before them.
+#[test]
+fn windows_leave_memory_and_come_back() {
+    for bench in Bench::all().filter(|bench| bench.context.layout.window().is_some()) {
+        let (format, layout) = (bench.format, &bench.context.layout);
+        let reference = bench.reference();
+        let window = layout.window().expect("a window");
+        for (n, on_disk) in [(600, true), (513, true), (256, true), (300, false)] {
+            let dir = tempfile::tempdir().expect("a folder");
+            let mut memory = bench.memory(dir.path());
+            if !on_disk {
+                memory.store = None;
+            }
+            let ephemeral = Request { retention: Retention::Ephemeral, ..request() };
+            let request = if on_disk { request() } else { ephemeral };
+            let mut session =
+                memory.recall(&request, &[bench.segment(0..n), bench.segment(n..N)]).expect("one").session;
+            while session.sequence.len() < N {
+                let end = (session.sequence.len() + 200).min(N);
+                bench.feed(&mut session.sequence, &mut memory.arena, end, 200);
+                memory.settle(&request, &mut session).expect("a write");
+                let in_memory = memory.arena.bytes() as usize;
+                let lasting = session.sequence.table().len() * 256 * layout.sealed_bytes(Part::Lasting);
+                let windowed = (window.div_ceil(256) + 2) * 256 * layout.sealed_bytes(Part::Windowed);
+                assert!(in_memory <= lasting + windowed, "{in_memory} bytes at {end}");
+            }
+            session.segments = vec![bench.segment(0..n), bench.segment(n..N)];
+            session.sequence.end_turn();
+            memory.settle(&request, &mut session).expect("a write");
+            assert!(session.sequence.missing(256).next().is_some(), "the first window is still in memory");
+            memory.keep(request.session.clone(), session, None);
+            let mut other = bench.segment(n..N);
+            other.text.push('!');
+            let mut recalled = memory.recall(&request, &[bench.segment(0..n), other]).expect("a session");
+            assert_eq!(
+                recalled.kind,
+                if on_disk { MatchKind::Diverge } else { MatchKind::Cold },
+                "{format:?}"
+            );
+            assert_eq!(recalled.reused, if on_disk { n / 256 * 256 } else { 0 }, "{format:?} at {n}");
+            assert_eq!(recalled.recomputed, n - recalled.reused);
+            let start = recalled.reused;
+            let logits = bench.feed(&mut recalled.session.sequence, &mut memory.arena, N, 100);
+            assert_eq!(logits, bench.rows(&reference, start..N), "{format:?} at {n}");
         }
     }
 }
