@@ -4,7 +4,7 @@
     python3 tests/goldens/by_llama_cpp.py                    # writes tests/goldens/<family>-<n>.json for all of GOLDENS
     python3 tests/goldens/by_llama_cpp.py gemma3-1 qwen2-3   # or for some
 
-llama.cpp computes in float32 here: files of F32, keys and values cached as F32, no flash attention. One thing is coarser: its
+llama.cpp computes in float32 here: files (made) of F32, keys and values cached as F32, no flash attention. One thing is coarser: its
 GELU on CPUs is a table of half floats, which moves gemma3's log-probabilities by up to 0.0014. The goldens of gemma3 need a
 build (LLAMA_CPP_LIB_PATH names its folder) without the line `#define GGML_GELU_FP16` of ggml/src/ggml-cpu/vec.h, and then
 `--exact-gelu` to say so.
@@ -65,6 +65,7 @@ GOLDENS: dict[str, dict[str, Any]] = {
         "experts": dict(n=6, used=3, shared=0, d_ff=64, leading_dense=0),
     },
     "gpt-oss-3": {"seed": 25, "n_heads": 8, "window": 300, "rope_scaling": YARN},
+    "gpt-oss-4": {"seed": 1, "dtype": "mxfp4"},
 }
 
 
@@ -74,6 +75,13 @@ def make(facts: dict[str, Any], path: Path) -> None:
     example = "cargo run --quiet -p greenroom-engine --features fixtures --example random_gguf --".split()
     arguments = [str(path), str(facts["seed"]), "--family", facts["architecture"], *itertools.chain(*fields)]
     subprocess.run(example + arguments, cwd=HERE, check=True)
+
+
+def dequantize(path: Path, out: Path) -> None:
+    """Writes the same numbers as F32: what llama.cpp multiplies with matrices of other formats it rounds first."""
+    params = llama_cpp.llama_model_quantize_default_params()
+    params.ftype, params.allow_requantize = llama_cpp.LLAMA_FTYPE_ALL_F32, True
+    assert llama_cpp.llama_model_quantize(bytes(path), bytes(out), params) == 0, f"{path}: llama.cpp doesn't dequantize it"
 
 
 def score(path: Path, seed: int) -> tuple[list[int], np.ndarray]:
@@ -116,7 +124,9 @@ def main() -> None:
         facts = {"architecture": family} | GOLDENS[name]
         assert args.exact_gelu or family != "gemma3", f"{name} needs a build with exact GELU, and --exact-gelu to say so"
         with tempfile.TemporaryDirectory() as folder:
-            make(facts, path := Path(folder) / f"{name}.gguf")
+            make(facts, path := Path(folder) / "model.gguf")
+            if "dtype" in facts:
+                dequantize(path, path := Path(folder) / "floats.gguf")
             ids, logits = score(path, facts["seed"])
         reference = f"llama.cpp of llama-cpp-python {llama_cpp.__version__}" + ", exact GELU" * (family == "gemma3")
         form.write(args.out / f"{name}.json", form.golden(facts, reference, ids, logits))
