@@ -27,21 +27,12 @@ import numpy as np
 import torch
 import transformers
 
-N_IDS = 700  # past the border of the engine's second block of 256 tokens
+import form
+
 # Names of tensors in GGUF and in transformers: of a layer, and of the whole.
 LAYER = {"attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm", "attn_output": "self_attn.o_proj"}
 LAYER |= {f"attn_{x}": f"self_attn.{x}_proj" for x in "qkv"} | {f"ffn_{x}": f"mlp.{x}_proj" for x in ("gate", "up", "down")}
 GLOBAL = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
-
-
-def pseudo_random_ids(seed: int, n_vocab: int) -> list[int]:
-    """Ids by Knuth's 64-bit LCG (MMIX), started at the seed: x <- 6364136223846793005 x + 1442695040888963407 mod 2^64;
-    an id is the step's upper 31 bits mod n_vocab."""
-    ids, x = [], seed
-    for _ in range(N_IDS):
-        x = (6364136223846793005 * x + 1442695040888963407) % 2**64
-        ids.append((x >> 33) % n_vocab)
-    return ids
 
 
 def half_split(weight: np.ndarray, n_heads: int) -> np.ndarray:
@@ -101,27 +92,18 @@ def load(path: Path) -> tuple[transformers.LlamaForCausalLM, dict[str, Any]]:
 
 
 def golden(path: Path) -> dict[str, Any]:
-    """The reference's answer; entry i of `logprobs`, `tops` and `margins` (top's logit less the second's): position i + 1."""
+    """The reference's answer."""
     model, facts = load(path)
-    ids = pseudo_random_ids(facts["seed"], model.config.vocab_size)
+    ids = form.pseudo_random_ids(facts["seed"], model.config.vocab_size)
     with torch.inference_mode():
-        logits = model(torch.tensor([ids])).logits[0, :-1]
-    logprobs = torch.log_softmax(logits.double(), dim=-1).gather(1, torch.tensor(ids[1:])[:, None])[:, 0]
-    best = logits.topk(2)
-    return {
-        "model": facts,
-        "reference": f"transformers {transformers.__version__}, torch {torch.__version__}",
-        "ids": ids,
-        "logprobs": [round(x, 6) for x in logprobs.tolist()],
-        "tops": best.indices[:, 0].tolist(),
-        "margins": [round(x, 3) for x in (best.values[:, 0] - best.values[:, 1]).tolist()],
-    }
+        logits = model(torch.tensor([ids])).logits[0].numpy()
+    return form.golden(facts, f"transformers {transformers.__version__}, torch {torch.__version__}", ids, logits)
 
 
 def compare(reference: dict[str, Any], lines: Path) -> str:
     """How far the scores in `lines` are from the reference, in words."""
     scores = [json.loads(line) for line in lines.read_text().splitlines() if line.strip()]
-    assert [s["pos"] for s in scores] == list(range(1, N_IDS)), f"{lines}: positions 1 to {N_IDS - 1} are needed"
+    assert [s["pos"] for s in scores] == list(range(1, form.N_IDS)), f"{lines}: positions 1 to {form.N_IDS - 1} are needed"
     assert [s["id"] for s in scores] == reference["ids"][1:], f"{lines}: other ids were scored"
     off = [abs(s["logprob"] - r) for s, r in zip(scores, reference["logprobs"], strict=True)]
     other = [m for s, t, m in zip(scores, reference["tops"], reference["margins"], strict=True) if s["top"] != t]
@@ -139,9 +121,7 @@ def main() -> None:
         if args.against:
             print(f"{path}: {compare(answer, args.against)}")
         else:
-            out = args.out / f"llama-seed{answer['model']['seed']}.json"
-            out.write_text("{\n" + ",\n".join(f'"{k}": {json.dumps(v)}' for k, v in answer.items()) + "\n}\n")
-            print(f"{path}: {out}, {out.stat().st_size} bytes")
+            form.write(args.out / f"llama-seed{answer['model']['seed']}.json", answer)
 
 
 if __name__ == "__main__":

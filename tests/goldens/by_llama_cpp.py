@@ -1,0 +1,136 @@
+"""Make the goldens of every family: log-probabilities that a reference which is not ours, llama.cpp, gives to random models.
+
+    pip install numpy llama-cpp-python
+    python3 tests/goldens/by_llama_cpp.py                    # writes tests/goldens/<family>-<n>.json for all of GOLDENS
+    python3 tests/goldens/by_llama_cpp.py gemma3-1 qwen2-3   # or for some
+
+llama.cpp computes in float32 here: files (made) of F32, keys and values cached as F32, no flash attention. One thing is coarser: its
+GELU on CPUs is a table of half floats, which moves gemma3's log-probabilities by up to 0.0014. The goldens of gemma3 need a
+build (LLAMA_CPP_LIB_PATH names its folder) without the line `#define GGML_GELU_FP16` of ggml/src/ggml-cpu/vec.h, and then
+`--exact-gelu` to say so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import llama_cpp
+import numpy as np
+
+import form
+
+HERE = Path(__file__).resolve().parent
+YARN = {"type": "yarn", "factor": 32.0, "original_context_length": 4096}
+
+# What each model differs in from `RandomModel::tiny_of(architecture, seed)`. Windows end within blocks of 256 tokens and
+# beyond one. Where tokens choose among experts, the seed is one with which no choice is close.
+GOLDENS: dict[str, dict[str, Any]] = {
+    "llama-4": {"seed": 4, "rope_factors": True, "n_heads": 2, "n_kv_heads": 1, "head_dim": 128, "rope_base": 500000.0},
+    "llama-5": {"seed": 5, "n_heads": 3, "n_kv_heads": 3, "head_dim": 80, "rope_scaling": {"type": "linear", "factor": 4.0}},
+    "qwen2-1": {"seed": 1},
+    "qwen2-2": {"seed": 2, "n_layers": 3, "d_model": 160, "n_kv_heads": 2, "head_dim": 80},
+    "qwen2-3": {"seed": 3, "d_model": 384, "n_heads": 4, "n_kv_heads": 1, "head_dim": 96},
+    "qwen3-1": {"seed": 1},
+    "qwen3-2": {"seed": 2, "n_layers": 3, "n_kv_heads": 1, "head_dim": 128},
+    "qwen3-3": {"seed": 3, "n_heads": 6, "n_kv_heads": 3, "head_dim": 96, "rope_scaling": YARN | {"factor": 4.0}},
+    "gemma3-1": {"seed": 1},
+    "gemma3-2": {"seed": 2, "n_heads": 2, "head_dim": 128, "window": 100, "rope_scaling": {"type": "linear", "factor": 8.0}},
+    "gemma3-3": {"seed": 3, "n_kv_heads": 2, "head_dim": 96, "window": 300, "rope_base_swa": 20000.0},
+    "deepseek2-1": {"seed": 5, "experts": dict(n=4, used=2, shared=2, d_ff=32, leading_dense=25)},
+    "deepseek2-2": {
+        "seed": 25,
+        "latent": dict(rank=64, nope=32, rope=32, value=32),
+        "experts": dict(n=6, used=3, shared=1, d_ff=32, leading_dense=25),
+        "rope_scaling": YARN | {"factor": 40.0, "yarn_log_multiplier": 0.0707},
+    },
+    # Every layer but the first has experts, and every token takes them all: nothing to choose.
+    "deepseek2-3": {
+        "seed": 3,
+        "n_heads": 2,
+        "latent": dict(rank=128, nope=64, rope=32, value=64),
+        "experts": dict(n=4, used=4, shared=1, d_ff=32, leading_dense=1),
+    },
+    "gpt-oss-1": {"seed": 17},
+    "gpt-oss-2": {
+        "seed": 20,
+        "n_kv_heads": 1,
+        "window": 100,
+        "rope_scaling": YARN,
+        "experts": dict(n=6, used=3, shared=0, d_ff=64, leading_dense=0),
+    },
+    "gpt-oss-3": {"seed": 25, "n_heads": 8, "window": 300, "rope_scaling": YARN},
+    "gpt-oss-4": {"seed": 1, "dtype": "mxfp4"},
+}
+
+
+def make(facts: dict[str, Any], path: Path) -> None:
+    """Writes the model's file."""
+    fields = [(f"--{name}", json.dumps(fact)) for name, fact in facts.items() if name not in ("architecture", "seed")]
+    example = "cargo run --quiet -p greenroom-engine --features fixtures --example random_gguf --".split()
+    arguments = [str(path), str(facts["seed"]), "--family", facts["architecture"], *itertools.chain(*fields)]
+    subprocess.run(example + arguments, cwd=HERE, check=True)
+
+
+def dequantize(path: Path, out: Path) -> None:
+    """Writes the same numbers as F32: what llama.cpp multiplies with matrices of other formats it rounds first."""
+    params = llama_cpp.llama_model_quantize_default_params()
+    params.ftype, params.allow_requantize = llama_cpp.LLAMA_FTYPE_ALL_F32, True
+    assert llama_cpp.llama_model_quantize(bytes(path), bytes(out), params) == 0, f"{path}: llama.cpp doesn't dequantize it"
+
+
+def score(path: Path, seed: int) -> tuple[list[int], np.ndarray]:
+    """Ids, and the logits after each: `[N_IDS, n_vocab]`."""
+    params = llama_cpp.llama_model_default_params()
+    params.n_gpu_layers = 0
+    model = llama_cpp.llama_model_load_from_file(str(path).encode(), params)
+    assert model, f"{path}: llama.cpp doesn't load it"
+    n_vocab = llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(model))
+    ids = form.pseudo_random_ids(seed, n_vocab)
+
+    params = llama_cpp.llama_context_default_params()
+    params.n_ctx = params.n_batch = params.n_ubatch = 1024  # all ids in one pass
+    params.type_k = params.type_v = llama_cpp.GGML_TYPE_F32
+    params.flash_attn_type = llama_cpp.LLAMA_FLASH_ATTN_TYPE_DISABLED
+    params.swa_full = True
+    context = llama_cpp.llama_init_from_model(model, params)
+    assert context, f"{path}: llama.cpp has no context for it"
+    batch = llama_cpp.llama_batch_init(len(ids), 0, 1)
+    batch.n_tokens = len(ids)
+    for i, token in enumerate(ids):
+        batch.token[i], batch.pos[i], batch.logits[i] = token, i, 1
+        batch.n_seq_id[i], batch.seq_id[i][0] = 1, 0
+    assert llama_cpp.llama_decode(context, batch) == 0, f"{path}: llama.cpp doesn't compute it"
+    logits = np.ctypeslib.as_array(llama_cpp.llama_get_logits(context), (len(ids), n_vocab)).copy()
+    llama_cpp.llama_batch_free(batch)
+    llama_cpp.llama_free(context)
+    llama_cpp.llama_model_free(model)
+    return ids, logits
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", default=list(GOLDENS), metavar="NAME", help="a golden; default: all")
+    parser.add_argument("--out", type=Path, default=HERE, help="folder of the goldens")
+    parser.add_argument("--exact-gelu", action="store_true", help="llama.cpp was built without its table of GELU")
+    args = parser.parse_args()
+    for name in args.names:
+        family = name.rpartition("-")[0]
+        facts = {"architecture": family} | GOLDENS[name]
+        assert args.exact_gelu or family != "gemma3", f"{name} needs a build with exact GELU, and --exact-gelu to say so"
+        with tempfile.TemporaryDirectory() as folder:
+            make(facts, path := Path(folder) / "model.gguf")
+            if "dtype" in facts:
+                dequantize(path, path := Path(folder) / "floats.gguf")
+            ids, logits = score(path, facts["seed"])
+        reference = f"llama.cpp of llama-cpp-python {llama_cpp.__version__}" + ", exact GELU" * (family == "gemma3")
+        form.write(args.out / f"{name}.json", form.golden(facts, reference, ids, logits))
+
+
+if __name__ == "__main__":
+    main()
