@@ -34,7 +34,7 @@ pub fn product(dtype: Dtype, n_out: usize, k: usize, n_rows: usize) -> Result<im
         Dtype::Q5K => Format::Q5K,
         Dtype::Q6K => Format::Q6K,
         Dtype::Q4K | Dtype::Q4KM => Format::Q4K,
-        Dtype::MXFP4 => return Err(crate::Error::model("there is no product with MXFP4")),
+        Dtype::MXFP4 => Format::Mxfp4,
     };
     let rows = vec![0x11; n_out * format.row_bytes(k)];
     let weights = Packed::pack(&mut Slabs::default(), format, n_out, k, &rows)

@@ -33,14 +33,15 @@ const MXFP4: [(&str, &str); 1] = goldens! { "gpt-oss-4" };
 /// is off by 0.022.
 const MOST_MXFP4: f64 = 0.06;
 
-/// Largest differences in log-probability that pass, about three times those measured: [`Off::max`] (0.00060 for f16,
-/// 0.0043 for q8, 0.071 for q4) and [`Off::late`] (0.00026, 0.0032, 0.064). With f16 most of it comes from the
-/// rounding of cached keys and values: let the reference round them too, and about a sixth of it is left. The
-/// least of the mutants of weights below reaches 0.14: the bound for q4 is one on its loss, no proof of conformance.
-const BOUNDS: [(KvFormat, f64, f64); 3] =
-    [(KvFormat::F16, 2e-3, 8e-4), (KvFormat::Q8, 1.3e-2, 1e-2), (KvFormat::Q4, 0.2, 0.2)];
-const MAX_F16: f64 = BOUNDS[0].1;
-const LATE_F16: f64 = BOUNDS[0].2;
+/// Largest differences in log-probability that pass with an f16 cache, about twice those measured: [`Off::max`] (0.0028, of
+/// `deepseek2-2`; 0.0014 of gemma3, 0.0007 of all others) and [`Off::late`] (0.0013). Most of it comes from the rounding of
+/// cached keys and values: llama.cpp with an f16 cache is as far from itself. The least of the mutants below reaches
+/// 0.063 and 0.027.
+const MAX_F16: f64 = 6e-3;
+const LATE_F16: f64 = 3e-3;
+/// What most differences may be with coded caches ([`Off::most`]; measured: at most 0.0088 and 0.14): a bound on the formats'
+/// loss, no proof of conformance. A rounded key can send a token to another expert, so the largest ones say little.
+const MOST: [(KvFormat, f64); 2] = [(KvFormat::Q8, 0.03), (KvFormat::Q4, 0.4)];
 /// Where late positions begin: they read two sealed blocks, and any one token counts for little.
 const LATE: usize = 513;
 
@@ -142,20 +143,17 @@ impl Golden {
 fn log_probabilities_are_those_of_the_reference() {
     for golden in Golden::all() {
         let (name, model) = (golden.name, golden.model());
-        // A rounded key can send a token to another expert, and a few tokens it does: no rounding is small there.
-        let chooses = model.experts.is_some_and(|experts| experts.used < experts.n);
         let gguf = model.bytes();
-        let mut coarser = 0.0;
-        for (kv, max, late) in BOUNDS {
+        let off = golden.off(&gguf, KvFormat::F16);
+        eprintln!("{name}, F16: {off:?}");
+        assert!(off.max < MAX_F16 && off.late < LATE_F16, "{name}: {off:?}, bounds {MAX_F16} and {LATE_F16}");
+        // Two logits that each move by less than the bound can change places only within twice that.
+        assert!(off.other_top < 2.0 * MAX_F16, "{name}: another token on top, {off:?}");
+        let mut coarser = off.most;
+        for (kv, most) in MOST {
             let off = golden.off(&gguf, kv);
             eprintln!("{name}, {kv:?}: {off:?}");
-            if chooses && kv != KvFormat::F16 {
-                assert!(off.most < max, "{name}, {kv:?}: {off:?}, bound {max}");
-            } else {
-                assert!(off.max < max && off.late < late, "{name}, {kv:?}: {off:?}, bounds {max} and {late}");
-                // Two logits that each move by less than the bound can change places only within twice that.
-                assert!(off.other_top < 2.0 * max, "{name}, {kv:?}: another token on top, {off:?}");
-            }
+            assert!(off.most < most, "{name}, {kv:?}: {off:?}, bound {most}");
             // Formats that gave equal scores would be one format: the setting went nowhere.
             assert!(off.most > coarser, "{name}, {kv:?} is not coarser than the format before it: {off:?}");
             coarser = off.most;
