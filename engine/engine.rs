@@ -11,6 +11,7 @@ use crate::memory::Memory;
 use crate::model::Decoder;
 use crate::model::spec::DecoderSpec;
 use crate::prefix::flatten;
+use crate::self_check;
 use crate::session::CacheContext;
 use crate::tokenizer::Tokenizer;
 use crate::worker::{Command, Worker};
@@ -41,13 +42,17 @@ pub struct EngineConfig {
     /// Prompt tokens of one pass, at most: a longer prompt is read in chunks, between which others decode. How many it is
     /// within this bound follows the clock.
     pub prefill_chunk: usize,
+    /// Whether a model with coded keys or values is compared with an f16 cache on a short text before it is used for the first
+    /// time: a warning says when it should not be run so. The verdict is kept in the cache folder; without one there is no
+    /// check.
+    pub self_check: bool,
 }
 
 impl EngineConfig {
     /// A model with everything else at its default: the family's own cache formats, nothing on disk, 1 GiB of cache in memory, all cores.
     pub fn new(model: ModelSource) -> Self {
         let (kv, cache_memory, prefill_chunk) = (KvChoice::Auto, 1 << 30, 512);
-        Self { model, kv, cache_dir: None, cache_memory, threads: None, prefill_chunk }
+        Self { model, kv, cache_dir: None, cache_memory, threads: None, prefill_chunk, self_check: false }
     }
 }
 
@@ -107,6 +112,9 @@ impl Engine {
         let root = BlockHash::root(&identity.text());
         let context = CacheContext { layout: layout.clone(), identity, root };
         let store = config.cache_dir.as_deref().map(Store::open).transpose()?;
+        if let (true, Some(store)) = (config.self_check, &store) {
+            team.install(|| self_check::run(&decoder, &tokenizer, &layout, store, root))?;
+        }
         let memory = Memory::new(context, store, config.cache_memory);
         let tokenizer = Arc::new(tokenizer);
         let worker = Worker::new(decoder, tokenizer.clone(), Arc::new(chat), memory, config.prefill_chunk);
@@ -188,12 +196,12 @@ impl Engine {
         receiver.recv().map_err(|_| closed())?
     }
 
-    /// Ids of a text as a message (special tokens are never recognised in it).
+    /// Ids of a text as a message: special tokens are not recognised in it unless `special` says so.
     ///
     /// # Errors
     /// The tokenizer can't encode it.
-    pub fn encode(&self, text: &str) -> Result<Vec<u32>> {
-        self.tokenizer.encode_message(text)
+    pub fn encode(&self, text: &str, special: bool) -> Result<Vec<u32>> {
+        if special { self.tokenizer.encode_template(text) } else { self.tokenizer.encode_message(text) }
     }
 }
 

@@ -66,6 +66,7 @@ mod request;
 mod sampler;
 mod schedule;
 mod scratch;
+mod self_check;
 mod session;
 #[cfg(test)]
 mod texts;
@@ -77,6 +78,9 @@ pub use engine::{Engine, EngineConfig, Prompter, Turn};
 pub use error::{Error, ErrorKind, Result};
 pub use kernels::Isa;
 pub use request::*;
+
+/// A text to try a model on: dialogue by several people, of some 1,500 words.
+pub const SAMPLE: &str = include_str!("sample.txt");
 
 /// Lists, removes and verifies what a cache folder holds.
 pub mod cache {

@@ -183,6 +183,13 @@ impl LayerRows {
     }
 }
 
+/// Tokens that rows grow by: what is allocated stays near what is held.
+const STEP: usize = 32;
+
+fn grow(rows: &mut Vec<f16>, n: usize) {
+    rows.reserve_exact(n.saturating_sub(rows.len()));
+}
+
 /// Where element `i` of a token's keys stands.
 fn key_place(token: usize, i: usize, row: usize) -> usize {
     (token / LANES * row + i) * LANES + token % LANES
@@ -203,6 +210,9 @@ impl Rows {
     pub(crate) fn push(&mut self, layer: usize, layout: LayerLayout, k: &[f32], v: &[f32]) {
         let LayerRows { n, keys, values } = &mut self.layers[layer];
         let row = layout.k.row();
+        let all = *n + k.len() / row;
+        grow(keys, all.next_multiple_of(STEP) * row);
+        grow(values, all.next_multiple_of(STEP) * layout.stored_v().map_or(0, TensorLayout::row));
         for (token, k) in (*n..).zip(k.chunks_exact(row)) {
             if token.is_multiple_of(LANES) {
                 keys.resize((token / LANES + 1) * row * LANES, f16::ZERO);

@@ -375,6 +375,30 @@ mod tests {
         (0..tokens[0].1.len()).map(column).collect()
     }
 
+    /// The papers' ratio, of what is really allocated: averaged over lengths of 7.5 to 8.5 thousand tokens.
+    #[test]
+    fn four_bits_take_at_most_three_tenths_of_sixteen() {
+        let bytes = |format| -> u64 {
+            let layout = Arc::new(KvLayout::uniform(1, 2, 64, format));
+            let mut arena = Arena::new(&layout, u64::MAX);
+            let mut sequence = Sequence::new(layout, BlockHash::root("test"));
+            let ids = vec![0; 8_500];
+            let mut sum = 0;
+            for end in (7_500..=8_500).step_by(25) {
+                let start = sequence.len();
+                let n = end - start;
+                sequence.write(Isa::detect(), 0, start, &noise(n * 128, 1), &noise(n * 128, 2));
+                sequence.finish_pass(&ids[start..end], &ids, &mut arena);
+                sequence.end_turn();
+                sum += arena.bytes() + sequence.row_bytes();
+            }
+            sum
+        };
+        let ratio = bytes(KvFormat::Q4) as f64 / bytes(KvFormat::F16) as f64;
+        assert!(ratio < 0.3, "{ratio}");
+        assert!(ratio > 0.28, "{ratio}: scales and open blocks take something");
+    }
+
     /// Attention on the packed cache is attention, with every rule, for rows alone and together, on all instruction sets.
     #[test]
     fn attention_is_right_with_windows_caps_sinks_and_latents() {

@@ -49,6 +49,7 @@ impl EmbeddedConfig {
             cache_dir: self.cache_dir.clone(),
             cache_memory: self.cache_memory,
             threads: self.threads,
+            self_check: true,
             ..engine::EngineConfig::new(source(&self.model))
         }
     }

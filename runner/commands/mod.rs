@@ -4,7 +4,11 @@ mod bench;
 mod cache;
 mod check;
 mod graph;
+mod kv_config;
 mod models;
+mod perplexity;
+mod quality;
+mod recall;
 mod replay;
 mod run;
 mod score;
@@ -58,6 +62,9 @@ enum Command {
     Score(score::Args),
     Cache(cache::Args),
     Models(models::Args),
+    Perplexity(perplexity::Args),
+    Recall(recall::Args),
+    KvConfig(kv_config::Args),
     Bench(bench::Args),
 }
 
@@ -73,6 +80,9 @@ pub fn main() -> ExitCode {
         Command::Score(args) => score::run(args),
         Command::Cache(args) => cache::run(args),
         Command::Models(args) => models::run(args),
+        Command::Perplexity(args) => perplexity::run(args),
+        Command::Recall(args) => recall::run(args),
+        Command::KvConfig(args) => kv_config::run(args),
         Command::Bench(args) => bench::run(args),
     };
     let exit = result.unwrap_or_else(|error| {

@@ -15,9 +15,12 @@ pub(super) struct Args {
     /// GGUF path, hf:ORG/REPO/FILE.gguf, or `understudy`
     #[arg(long, default_value = "understudy", value_name = "PATH")]
     model: String,
-    /// A text; special tokens are not recognised in it
+    /// A text
     #[arg(long, value_name = "FILE", group = "input")]
     text: Option<PathBuf>,
+    /// Recognise special tokens in the text
+    #[arg(long)]
+    special: bool,
     /// Token ids, separated by white space
     #[arg(long, value_name = "FILE", group = "input")]
     ids: Option<PathBuf>,
@@ -43,7 +46,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
     let engine = engine::Engine::open(config.engine(), &mut |_, _| {})?;
     let ids = match (&args.ids, &args.text) {
         (Some(path), _) => parse_ids(&read(path)?)?,
-        (_, Some(path)) => engine.encode(&read(path)?)?,
+        (_, Some(path)) => engine.encode(&read(path)?, args.special)?,
         _ => bail!("give --text or --ids"),
     };
     let mut out = std::io::BufWriter::new(std::io::stdout().lock());

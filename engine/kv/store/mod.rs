@@ -6,6 +6,7 @@
 //! DIR/v3/windows/<2 hex>/<hash>.safetensors its layers that have a window, where a model has such
 //! DIR/v3/tails/<session>.<n>.tail        f16 rows of a session's open block, appended turn by turn
 //! DIR/v3/manifests/<session>.json        what a session is made of; replaced atomically, last of all
+//! DIR/v3/checks/<identity>               what the self-check found
 //! DIR/v3/damaged/                        files that failed a check, set aside
 //! ```
 //! Names are hashes, never ids from outside. Every file carries a checksum, verified while reading. Files are read by
@@ -53,7 +54,7 @@ impl Store {
     /// It can't be made or written, or `greenroom cache rm` is at work in it.
     pub(crate) fn open(dir: &Path) -> Result<Self> {
         let root = dir.join(format!("v{STORE_VERSION}"));
-        for sub in ["blocks", "windows", "tails", "manifests"] {
+        for sub in ["blocks", "windows", "tails", "manifests", "checks"] {
             make_private_dir(&root.join(sub))?;
         }
         let lock = open_lock(&root)?;
@@ -103,6 +104,20 @@ impl Store {
     ) -> Result<Found<(SealedBlock, u64)>> {
         let path = block_path(&self.dir, part, &hash.hex());
         self.checked(&path, |mut file| block::read(&mut file, (hash, part), index, layout, self.verify))
+    }
+
+    /// What was written for an identity by [`Store::write_check`].
+    pub(crate) fn read_check(&self, root: BlockHash) -> Option<String> {
+        fs::read_to_string(self.check_path(root)).ok()
+    }
+
+    /// Keeps a verdict on an identity.
+    pub(crate) fn write_check(&self, root: BlockHash, verdict: &str) -> Result<()> {
+        write_atomically(&self.check_path(root), verdict.as_bytes())
+    }
+
+    fn check_path(&self, root: BlockHash) -> PathBuf {
+        self.dir.join("checks").join(root.hex())
     }
 
     /// Reads a session's manifest.

@@ -1,0 +1,74 @@
+//! Whether a model can be run with its coded cache: compared with an f16 cache on a short text, once.
+
+use crate::kv::layout::{BLOCK, KvLayout};
+use crate::kv::store::Store;
+use crate::kv::table::BlockHash;
+use crate::model::Decoder;
+use crate::model::decoder::Wanted;
+use crate::scratch::Scratch;
+use crate::tokenizer::Tokenizer;
+use crate::{KvChoice, KvFormat, Result, SAMPLE, sampler};
+use std::sync::Arc;
+
+/// Tokens that are read: a sealed block, and what reads it.
+const TOKENS: usize = BLOCK + 128;
+
+/// Mean Kullback–Leibler divergence from the f16 cache, in nats a token, above which a warning is given: well rotated caches
+/// stay some ten times below, broken ones are far above.
+const LIMIT: f64 = 0.1;
+
+/// Compares, unless that was done before, and warns.
+///
+/// # Errors
+/// The text can't be read by the model, or the verdict can't be kept.
+pub(crate) fn run(
+    decoder: &Decoder,
+    tokenizer: &Tokenizer,
+    layout: &Arc<KvLayout>,
+    store: &Store,
+    root: BlockHash,
+) -> Result<()> {
+    let divergence = match store.read_check(root).and_then(|text| text.trim().parse::<f64>().ok()) {
+        Some(known) => known,
+        None => {
+            let found = measure(decoder, tokenizer, layout)?;
+            store.write_check(root, &format!("{found}\n"))?;
+            found
+        }
+    };
+    tracing::info!(
+        "cache {}: {divergence:.4} nats a token from an f16 cache on a sample text",
+        layout.name()
+    );
+    if divergence > LIMIT {
+        tracing::warn!(
+            "with a {} cache this model's next tokens are {divergence:.2} nats away from those with an f16 cache (a good \
+             one stays below {LIMIT}): run it with `--kv q8`, or with a file of `greenroom kv-config`",
+            layout.name()
+        );
+    }
+    Ok(())
+}
+
+/// Mean divergence over the rows that read a sealed block; 0 where nothing is coded or the context is too short.
+fn measure(decoder: &Decoder, tokenizer: &Tokenizer, layout: &Arc<KvLayout>) -> Result<f64> {
+    let mut ids = tokenizer.encode_message(SAMPLE)?;
+    ids.truncate(TOKENS.min(decoder.spec.context_length));
+    let f16 = Arc::new(decoder.spec.kv_layout(&KvChoice::Uniform(KvFormat::F16))?);
+    if f16 == *layout || ids.len() <= BLOCK {
+        return Ok(0.0);
+    }
+    let rows = |layout: &Arc<KvLayout>| -> Result<Vec<Vec<f32>>> {
+        let mut rows = Vec::new();
+        Scratch::new(layout.clone()).read(decoder, &ids, Wanted::All, &mut |pos, logits| {
+            if pos >= BLOCK {
+                rows.push(logits.to_vec());
+            }
+            Ok(())
+        })?;
+        Ok(rows)
+    };
+    let (exact, coded) = (rows(&f16)?, rows(layout)?);
+    let sum: f64 = exact.iter().zip(&coded).map(|(p, q)| sampler::divergence(p, q)).sum();
+    Ok(sum / exact.len() as f64)
+}

@@ -1,0 +1,112 @@
+//! What the commands that measure a cache's quality share: a model opened once, and the formats to compare on it.
+
+use crate::backend::{EmbeddedConfig, Kv, ModelFile, locate, source};
+use anyhow::Context as _;
+use greenroom_engine::{Engine, KvCost, Prompter};
+use indicatif::ProgressBar;
+use std::path::{Path, PathBuf};
+
+/// Arguments of all of them.
+#[derive(Clone, Debug, clap::Args)]
+pub(super) struct Common {
+    /// GGUF path, hf:ORG/REPO/FILE.gguf, or `understudy`
+    #[arg(long, default_value = "understudy", value_name = "PATH")]
+    pub(super) model: String,
+    /// Threads [default: all cores]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    threads: Option<u16>,
+}
+
+/// A model, ready to read texts with any cache.
+pub(super) struct Subject {
+    pub(super) engine: Engine,
+    pub(super) prompter: Prompter,
+    bar: ProgressBar,
+}
+
+/// Formats to measure with.
+pub(super) struct Format {
+    pub(super) kv: Kv,
+    /// As transcripts name it.
+    pub(super) name: String,
+    pub(super) cost: KvCost,
+}
+
+impl Common {
+    /// Opens the model; nothing is kept on disk.
+    pub(super) fn open(&self) -> anyhow::Result<Subject> {
+        let model: ModelFile = locate(&self.model)?;
+        let prompter = Prompter::open(&source(&model))?;
+        let config = EmbeddedConfig {
+            model,
+            kv: "f16".parse()?,
+            cache_dir: None,
+            cache_memory: u64::MAX,
+            threads: self.threads.map(usize::from),
+        };
+        let bar = ProgressBar::new_spinner();
+        bar.set_message("loading the model");
+        bar.tick();
+        Ok(Subject { engine: Engine::open(config.engine(), &mut |_, _| {})?, prompter, bar })
+    }
+}
+
+impl Subject {
+    /// Says what is being done.
+    pub(super) fn say(&self, text: impl Into<String>) {
+        self.bar.set_message(text.into());
+        self.bar.tick();
+    }
+
+    /// Ends the saying.
+    pub(super) fn done(&self) {
+        self.bar.finish_and_clear();
+    }
+
+    /// The choices as formats of this model, equal ones once.
+    pub(super) fn formats(&self, kvs: &[Kv]) -> anyhow::Result<Vec<Format>> {
+        let mut formats: Vec<Format> = Vec::new();
+        for kv in kvs {
+            let name = self.prompter.kv_name(kv.choice())?;
+            if formats.iter().all(|format| format.name != name) {
+                let cost = self.prompter.kv_cost(kv.choice())?;
+                formats.push(Format { kv: kv.clone(), name, cost });
+            }
+        }
+        Ok(formats)
+    }
+
+    /// Log-probabilities of all ids but the first.
+    pub(super) fn logprobs(&self, ids: &[u32], kv: &greenroom_engine::KvChoice) -> anyhow::Result<Vec<f64>> {
+        let mut all = Vec::with_capacity(ids.len());
+        self.engine.score(ids, Some(kv), &mut |score| all.push(f64::from(score.logprob)))?;
+        Ok(all)
+    }
+
+    /// Most tokens of one text.
+    pub(super) fn context(&self) -> usize {
+        self.prompter.model().context_length
+    }
+
+    /// Ids of a file's text, or of the built-in sample.
+    pub(super) fn read(&self, text: Option<&Path>, special: bool) -> anyhow::Result<Vec<u32>> {
+        let text = match text {
+            None => greenroom_engine::SAMPLE.to_owned(),
+            Some(path) => {
+                std::fs::read_to_string(path).with_context(|| format!("can't read {}", path.display()))?
+            }
+        };
+        Ok(self.engine.encode(&text, special)?)
+    }
+}
+
+/// A text to read.
+#[derive(Clone, Debug, clap::Args)]
+pub(super) struct TextArgs {
+    /// A text [default: a built-in dialogue of 1,300 words]
+    #[arg(long, value_name = "FILE")]
+    pub(super) text: Option<PathBuf>,
+    /// Recognise special tokens in the text
+    #[arg(long)]
+    pub(super) special: bool,
+}
