@@ -12,7 +12,7 @@ use crate::model::Decoder;
 use crate::model::spec::DecoderSpec;
 use crate::prefix::flatten;
 use crate::session::CacheContext;
-use crate::tokenizer::Tokenizer;
+use crate::tokenizer::{After, Tokenizer};
 use crate::worker::{Command, Worker};
 use crate::{
     Completion, Conversation, Error, ErrorKind, Event, KvFormat, ModelInfo, ModelSource, Request, Result,
@@ -159,7 +159,7 @@ impl Engine {
     /// # Errors
     /// The tokenizer can't encode it.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>> {
-        self.tokenizer.encode_message(text)
+        self.tokenizer.encode_message(text, After::Special)
     }
 }
 
@@ -235,7 +235,7 @@ impl Prompter {
 
     /// Tokens of a text as message text.
     pub fn count(&self, text: &str) -> usize {
-        self.tokenizer.encode_message(text).map_or(0, |ids| ids.len())
+        self.tokenizer.encode_message(text, After::Special).map_or(0, |ids| ids.len())
     }
 
     /// Tokens of the whole rendered prompt of a conversation, templates included.
