@@ -7,7 +7,7 @@
 //! nothing in a message is ever interpreted by T.
 
 use crate::prefix::{Segment, SegmentKind};
-use crate::tokenizer::Tokenizer;
+use crate::tokenizer::{After, Tokenizer};
 use crate::{Conversation, Error, ErrorKind, ReplyContent, Result};
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Kwargs, Value};
@@ -90,8 +90,8 @@ impl Chat {
         let mut eog = tokenizer.eog().to_vec();
         // What the template puts right behind a reply ends a reply.
         if let Some(Piece::Text(text)) = delta.first() {
-            let first = tokenizer.encode_template(text)?.first().copied();
-            eog.extend(first.filter(|id| tokenizer.is_control(*id)));
+            let first = tokenizer.encode_template(text, After::Text)?.first().copied();
+            eog.extend(first.filter(|id| tokenizer.may_end_turn(*id)));
         }
         let bos = bos.filter(|_| adds_bos);
         Ok(Self { with_system: with_system.ok(), without_system, delta, bos, eog, audit })
@@ -151,8 +151,13 @@ impl Segments<'_> {
         self.out.push(Segment { kind, text: text.to_owned(), ids: ids.into(), guessed });
     }
 
+    /// What the next segment stands behind.
+    fn after(&self) -> After {
+        self.tokenizer.after(self.out.iter().rev().find_map(|s| s.ids.last().copied()))
+    }
+
     fn template(&mut self, text: &str) -> Result<()> {
-        let ids = self.tokenizer.encode_template(text)?;
+        let ids = self.tokenizer.encode_template(text, self.after())?;
         self.push(SegmentKind::Template, text, ids, false);
         Ok(())
     }
@@ -162,7 +167,7 @@ impl Segments<'_> {
             match piece {
                 Piece::Text(text) => self.template(text)?,
                 Piece::Content(n) => {
-                    let ids = self.tokenizer.encode_message(content(*n))?;
+                    let ids = self.tokenizer.encode_message(content(*n), self.after())?;
                     self.push(SegmentKind::Message, content(*n), ids, false);
                 }
             }
@@ -183,7 +188,9 @@ impl Segments<'_> {
                 self.push(SegmentKind::Reply, &self.tokenizer.decode(ids), ids.to_vec(), false);
             }
             ReplyContent::Text(text) => {
-                let ids = self.tokenizer.encode_message(text)?;
+                // The text of sampled ids holds the space that began them; none is added to it.
+                let after = if text.starts_with(' ') { After::Text } else { self.after() };
+                let ids = self.tokenizer.encode_message(text, after)?;
                 self.push(SegmentKind::Reply, text, ids, true);
             }
         }

@@ -13,7 +13,7 @@ use crate::model::spec::DecoderSpec;
 use crate::prefix::flatten;
 use crate::self_check;
 use crate::session::CacheContext;
-use crate::tokenizer::Tokenizer;
+use crate::tokenizer::{After, Tokenizer};
 use crate::worker::{Command, Worker};
 use crate::{
     Completion, Conversation, Error, ErrorKind, Event, KvChoice, KvCost, KvLayer, ModelInfo, ModelSource,
@@ -201,7 +201,10 @@ impl Engine {
     /// # Errors
     /// The tokenizer can't encode it.
     pub fn encode(&self, text: &str, special: bool) -> Result<Vec<u32>> {
-        if special { self.tokenizer.encode_template(text) } else { self.tokenizer.encode_message(text) }
+        match special {
+            true => self.tokenizer.encode_template(text, After::Special),
+            false => self.tokenizer.encode_message(text, After::Special),
+        }
     }
 }
 
@@ -302,7 +305,7 @@ impl Prompter {
 
     /// Tokens of a text as message text.
     pub fn count(&self, text: &str) -> usize {
-        self.tokenizer.encode_message(text).map_or(0, |ids| ids.len())
+        self.tokenizer.encode_message(text, After::Special).map_or(0, |ids| ids.len())
     }
 
     /// Tokens of the whole rendered prompt of a conversation, templates included.

@@ -6,7 +6,7 @@ use crate::kv::table::BlockHash;
 use crate::model::Decoder;
 use crate::model::decoder::Wanted;
 use crate::scratch::Scratch;
-use crate::tokenizer::Tokenizer;
+use crate::tokenizer::{After, Tokenizer};
 use crate::{KvChoice, KvFormat, Result, SAMPLE, sampler};
 use std::sync::Arc;
 
@@ -52,7 +52,7 @@ pub(crate) fn run(
 
 /// Mean divergence over the rows that read a sealed block; 0 where nothing is coded or the context is too short.
 fn measure(decoder: &Decoder, tokenizer: &Tokenizer, layout: &Arc<KvLayout>) -> Result<f64> {
-    let mut ids = tokenizer.encode_message(SAMPLE)?;
+    let mut ids = tokenizer.encode_message(SAMPLE, After::Special)?;
     ids.truncate(TOKENS.min(decoder.spec.context_length));
     let f16 = Arc::new(decoder.spec.kv_layout(&KvChoice::Uniform(KvFormat::F16))?);
     if f16 == *layout || ids.len() <= BLOCK {

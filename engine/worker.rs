@@ -5,15 +5,15 @@ use crate::constraint;
 use crate::memory::Memory;
 use crate::model::decoder::Wanted;
 use crate::model::{Decoder, Span};
-use crate::prefix::flatten;
+use crate::prefix::{SegmentKind, flatten};
 use crate::schedule::{Load, Pace, plan};
 use crate::scratch::Scratch;
 use crate::session::Pending;
 use crate::tokenizer::Tokenizer;
 use crate::turn::ActiveTurn;
 use crate::{
-    Completion, Conversation, Error, ErrorKind, Event, KvChoice, RankedOption, Ranking, Request, Result,
-    SessionKey, TokenScore, sampler,
+    Completion, Conversation, Error, ErrorKind, Event, Exchange, KvChoice, RankedOption, Ranking,
+    ReplyContent, Request, Result, SessionKey, TokenScore, sampler,
 };
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -368,8 +368,12 @@ impl Worker {
             Ok(())
         })?;
         let rank = |option: &String| {
-            let mut ids = prompt.clone();
-            ids.extend(self.tokenizer.encode_message(option)?);
+            let mut answered = conversation.clone();
+            let user = std::mem::take(&mut answered.next);
+            answered.exchanges.push(Exchange { user, reply: ReplyContent::Text(option.clone()) });
+            let segments = self.chat.prompt(&answered, &self.tokenizer)?;
+            let reply = segments.iter().rposition(|s| s.kind == SegmentKind::Reply);
+            let ids = flatten(&segments[..reply.map_or(0, |reply| reply + 1)]);
             let mut ranked = RankedOption { logprob: 0.0, greedy: true };
             let mut see = |pos: usize, logits: &[f32]| {
                 if let Some(&id) = ids.get(pos + 1) {
