@@ -131,14 +131,14 @@ impl Cell {
         self.prompt_tokens += ranking.prompt_tokens;
         Ok(())
     }
+}
 
-    /// Mean and standard error of the margin.
-    fn margin(&self) -> (f64, f64) {
-        let n = self.margins.len() as f64;
-        let mean = self.margins.iter().sum::<f64>() / n;
-        let variance = self.margins.iter().map(|m| (m - mean).powi(2)).sum::<f64>() / (n - 1.0).max(1.0);
-        (mean, (variance / n).sqrt())
-    }
+/// Mean and standard error.
+fn mean(x: &[f64]) -> (f64, f64) {
+    let n = x.len() as f64;
+    let mean = x.iter().sum::<f64>() / n;
+    let variance = x.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / (n - 1.0).max(1.0);
+    (mean, (variance / n).sqrt())
 }
 
 pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
@@ -165,18 +165,24 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
             }
             let n = f64::from(args.probes);
             for (cell, format) in cells.iter().zip(&formats) {
-                let (mean, error) = cell.margin();
+                let (margin, error) = mean(&cell.margins);
+                // The same questions with both caches: differences tell more than means do.
+                let pairs = cell.margins.iter().zip(&cells[0].margins);
+                let (change, change_error) =
+                    mean(&pairs.map(|(this, first)| this - first).collect::<Vec<_>>());
                 let (greedy, first) = (cell.greedy as f64 / n, cell.first as f64 / n);
                 let tokens = cell.prompt_tokens / usize::from(args.probes);
                 records.push(json!({ "hops": hops, "tokens": tokens, "kv": format.name, "greedy": greedy,
-                    "ranked_first": first, "margin": mean, "margin_error": error, "probes": args.probes }));
+                    "ranked_first": first, "margin": margin, "margin_error": error,
+                    "change": change, "change_error": change_error, "probes": args.probes }));
                 rows.push(vec![
                     hops.to_string(),
                     tokens.to_string(),
                     format.name.clone(),
                     format!("{greedy:.2}"),
                     format!("{first:.2}"),
-                    format!("{mean:+.2} ± {error:.2}"),
+                    format!("{margin:+.2} ± {error:.2}"),
+                    format!("{change:+.3} ± {change_error:.3}"),
                 ]);
             }
         }
@@ -187,10 +193,11 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
         println!("{}", json!({ "model": name, "seed": args.seed, "rows": records }));
         return Ok(Exit::Pass);
     }
+    let versus = format!("vs {}", formats[0].name);
     println!(
         "{name}, {} questions a cell; ranked first of {OPTIONS}; margin in nats ± standard error",
         args.probes
     );
-    println!("{}", table(&["hops", "tokens", "cache", "greedy", "ranked first", "margin"], rows, 3));
+    println!("{}", table(&["hops", "tokens", "cache", "greedy", "ranked first", "margin", &versus], rows, 3));
     Ok(Exit::Pass)
 }
