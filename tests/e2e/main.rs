@@ -4,7 +4,9 @@
 
 mod bench;
 mod exact;
+mod families;
 mod faults;
+mod quality;
 mod replays;
 
 use assert_cmd::Command;

@@ -1,0 +1,50 @@
+//! Every family plays the prisoner's dilemma with its own chat template, on random weights.
+
+use super::Stage;
+use greenroom_engine::fixtures::RandomModel;
+
+/// Families with their real templates, and the control tokens that these print.
+const FAMILIES: [(&str, &str, &str); 6] = [
+    ("llama", "meta-llama-Llama-3.1-8B-Instruct", "<|start_header_id|> <|end_header_id|> <|eot_id|>"),
+    ("qwen2", "Qwen-Qwen2.5-7B-Instruct", ""),
+    ("qwen3", "Qwen-Qwen3-0.6B", "<think> </think>"),
+    ("gemma3", "google-gemma-2-2b-it", "<start_of_turn> <end_of_turn>"),
+    ("deepseek2", "deepseek-ai-DeepSeek-V3.1", "<｜User｜> <｜Assistant｜> <｜end▁of▁sentence｜> </think>"),
+    ("gpt-oss", "openai-gpt-oss-120b", "<|start|> <|end|> <|message|> <|channel|> <|return|>"),
+];
+
+#[test]
+fn every_family_extends_at_every_permanent_turn() {
+    for (family, template, control) in FAMILIES {
+        let stage = Stage::new();
+        let template = std::fs::read_to_string(format!("tests/fixtures/templates/{template}.jinja")).unwrap();
+        let model = RandomModel {
+            n_layers: if family == "gemma3" { 6 } else { 2 },
+            context_length: 32_768,
+            template: Some(template),
+            control: control.split_whitespace().map(str::to_owned).collect(),
+            ..RandomModel::tiny_of(family, 3)
+        };
+        let path = stage.path("model.gguf");
+        std::fs::write(&path, model.bytes()).unwrap();
+        let path = path.display().to_string();
+        let run = stage.play("prisoners-dilemma", "run", &["--model", &path]);
+        let summary = run.summary();
+        let mut permanent = 0;
+        for (agent, figures) in summary["agents"].as_object().unwrap() {
+            if figures["lifecycle"] == "permanent" {
+                permanent += 1;
+                let turns = figures["turns"].as_u64().unwrap();
+                assert_eq!(figures["match"]["extend"], turns - 1, "{family}, {agent}: {figures}");
+                assert_eq!(figures["tokens"]["recomputed"], 0, "{family}, {agent}: {figures}");
+            }
+        }
+        assert!(permanent > 0 && run.turns("trace.jsonl").len() == 25, "{family}: {summary}");
+        // From disk at every turn, windows included: the same file.
+        let restored =
+            stage.play("prisoners-dilemma", "restored", &["--model", &path, "--cache-memory", "0"]);
+        assert_eq!(restored.transcript(), run.transcript(), "{family}");
+        let replayed = stage.greenroom(&["replay", &run.dir.display().to_string()]).output().unwrap();
+        assert!(replayed.status.success(), "{family}: {}", String::from_utf8_lossy(&replayed.stderr));
+    }
+}
