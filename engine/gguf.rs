@@ -70,6 +70,25 @@ const TYPES: [(u32, &str, usize, usize); 18] = [
     (39, "MXFP4", 32, 17),
 ];
 
+/// Names of ggml's other types: nothing is known of them but that.
+const OTHERS: [(u32, &str); 15] = [
+    (16, "IQ2_XXS"),
+    (17, "IQ2_XS"),
+    (18, "IQ3_XXS"),
+    (19, "IQ1_S"),
+    (20, "IQ4_NL"),
+    (21, "IQ3_S"),
+    (22, "IQ2_S"),
+    (23, "IQ4_XS"),
+    (25, "I16"),
+    (26, "I32"),
+    (27, "I64"),
+    (29, "IQ1_M"),
+    (34, "TQ1_0"),
+    (35, "TQ2_0"),
+    (40, "NVFP4"),
+];
+
 impl TensorType {
     fn row(self) -> Option<&'static (u32, &'static str, usize, usize)> {
         TYPES.iter().find(|t| t.0 == self.0)
@@ -80,7 +99,10 @@ impl fmt::Display for TensorType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.row() {
             Some((_, name, ..)) => f.write_str(name),
-            None => write!(f, "type {}", self.0),
+            None => match OTHERS.iter().find(|(id, _)| *id == self.0) {
+                Some((_, name)) => f.write_str(name),
+                None => write!(f, "type {}", self.0),
+            },
         }
     }
 }
@@ -181,9 +203,10 @@ impl Gguf {
     pub(crate) fn tensor(&self, name: &str) -> Result<(&TensorInfo, &[u8])> {
         let info = self.tensors.get(name).ok_or_else(|| self.error(format!("tensor `{name}` is missing")))?;
         let Some(&(_, kind, per_block, block_bytes)) = info.kind.row() else {
-            let known = TYPES.map(|t| t.1).join(", ");
-            let id = info.kind.0;
-            return Err(self.error(format!("tensor `{name}` has ggml type {id}; this engine knows {known}")));
+            let (known, found) = (TYPES.map(|t| t.1).join(", "), info.kind);
+            return Err(self.error(format!(
+                "tensor `{name}` is of ggml's type {found}; this engine knows {known}: quantize the model anew, e.g. to Q4_K_M"
+            )));
         };
         let n = info.shape.iter().try_fold(1usize, |n, d| n.checked_mul(*d));
         let row = info.shape.last().copied().unwrap_or(0);

@@ -72,3 +72,39 @@ fn measure(decoder: &Decoder, tokenizer: &Tokenizer, layout: &Arc<KvLayout>) -> 
     let sum: f64 = exact.iter().zip(&coded).map(|(p, q)| sampler::divergence(p, q)).sum();
     Ok(sum / exact.len() as f64)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ModelSource;
+    use crate::fixtures::RandomModel;
+    use crate::gguf::Gguf;
+    use crate::kernels::Isa;
+
+    /// Divergence of a q4 cache for a model whose keys are `size` times as large.
+    fn found(size: f32) -> f64 {
+        let larger = |name: &str, x: &mut [f32]| {
+            if name.ends_with("attn_k.weight") {
+                x.iter_mut().for_each(|x| *x *= size);
+            }
+        };
+        let bytes: &'static [u8] = RandomModel::tiny(5).bytes_with(&larger).leak();
+        let gguf = Arc::new(Gguf::open(&ModelSource::Bundled("random", bytes)).expect("a model"));
+        let decoder = Decoder::load(&gguf, Isa::detect(), &mut |_, _| {}).expect("a decoder");
+        let tokenizer = Tokenizer::from_gguf(&gguf).expect("a tokenizer");
+        let layout = Arc::new(decoder.spec.kv_layout(&KvChoice::Uniform(KvFormat::Q4)).expect("a layout"));
+        let dir = tempfile::tempdir().expect("a folder");
+        let store = Store::open(dir.path()).expect("a store");
+        let root = BlockHash::root("test");
+        run(&decoder, &tokenizer, &layout, &store, root).expect("a check");
+        let kept: f64 = store.read_check(root).expect("a verdict").trim().parse().expect("a number");
+        assert_eq!(kept, measure(&decoder, &tokenizer, &layout).expect("a check"), "what is found is kept");
+        kept
+    }
+
+    #[test]
+    fn a_model_that_four_bits_break_is_told_from_one_that_they_do_not() {
+        let (sound, broken) = (found(1.0), found(16.0));
+        assert!(0.0 < sound && sound < LIMIT && LIMIT < broken, "{sound}, {broken}");
+    }
+}

@@ -399,6 +399,59 @@ mod tests {
         assert!(ratio > 0.28, "{ratio}: scales and open blocks take something");
     }
 
+    /// What the caches of real shapes take in memory, beside what `greenroom models` promises. The papers' 4-bit caches take
+    /// 108 KiB a token for Gemma 3 12B (all layers), 76 KiB for DeepSeek-V2-Lite (expanded heads), 36 KiB for Llama 3.1 8B.
+    #[test]
+    fn real_shapes_keep_what_models_promises() {
+        let same = |n_layers: usize, n_heads, dim, every: usize, window| {
+            let mut layout = KvLayout::uniform(n_layers, n_heads, dim, KvFormat::Q4);
+            for (l, layer) in layout.layers.iter_mut().enumerate() {
+                layer.window = (every > 0 && l % every != every - 1).then_some(window);
+            }
+            layout
+        };
+        let mut latent = same(27, 1, 576, 0, 0);
+        for layer in &mut latent.layers {
+            (layer.shared, layer.v.dim, layer.k.format) = (true, 512, KvFormat::Q8);
+        }
+        let shapes = [
+            ("Llama 3.1 8B", same(32, 8, 128, 0, 0)),
+            ("Gemma 3 12B", same(48, 8, 256, 6, 1024)),
+            ("gpt-oss 20B", same(24, 8, 64, 2, 128)),
+            ("DeepSeek-V2-Lite", latent),
+        ];
+        let n = 2600;
+        for (name, layout) in shapes {
+            let layout = Arc::new(layout);
+            let mut arena = Arena::new(&layout, u64::MAX);
+            let mut sequence = Sequence::new(layout.clone(), BlockHash::root("test"));
+            let ids = vec![0; n];
+            while sequence.len() < n {
+                let (start, end) = (sequence.len(), (sequence.len() + BLOCK).min(n));
+                for (l, layer) in layout.layers.iter().enumerate() {
+                    let width = |row: usize| noise((end - start) * row, 1);
+                    let v = layer.stored_v().map_or(Vec::new(), |v| width(v.row()));
+                    sequence.write(Isa::detect(), l, start, &width(layer.k.row()), &v);
+                }
+                sequence.finish_pass(&ids[start..end], &ids, &mut arena);
+                sequence.shed(usize::MAX, &mut arena);
+            }
+            sequence.end_turn();
+            sequence.shed(usize::MAX, &mut arena);
+            let (found, promised) = (arena.bytes() + sequence.row_bytes(), layout.cost().bytes(n as u64));
+            let per_token = |bytes: u64| bytes as f64 / n as f64 / 1024.0;
+            eprintln!(
+                "{name}: {:.1} KiB a token at {n}, {:.1} promised",
+                per_token(found),
+                per_token(promised)
+            );
+            assert!(
+                found <= promised && found * 4 > promised * 3,
+                "{name}: {found} bytes, {promised} promised"
+            );
+        }
+    }
+
     /// Attention on the packed cache is attention, with every rule, for rows alone and together, on all instruction sets.
     #[test]
     fn attention_is_right_with_windows_caps_sinks_and_latents() {

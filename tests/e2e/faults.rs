@@ -66,7 +66,7 @@ fn a_damaged_cache_costs_time_and_nothing_else() {
     for (what, part) in [("manifests", "manifests"), ("tails", "tails"), ("blocks", "blocks")] {
         let stage = Stage::new();
         let first = stage.play("gossip", "first", &[]);
-        let mut stack = vec![stage.path("cache").join("v2").join(part)];
+        let mut stack = vec![stage.path("cache").join("v3").join(part)];
         while let Some(dir) = stack.pop() {
             for entry in std::fs::read_dir(dir).unwrap().flatten() {
                 if entry.path().is_dir() {
