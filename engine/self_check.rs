@@ -104,7 +104,7 @@ mod tests {
 
     #[test]
     fn a_model_that_four_bits_break_is_told_from_one_that_they_do_not() {
-        let (sound, broken) = (found(1.0), found(16.0));
+        let (sound, broken) = (found(1.0), found(64.0));
         assert!(0.0 < sound && sound < LIMIT && LIMIT < broken, "{sound}, {broken}");
     }
 }
