@@ -308,25 +308,40 @@ pub struct KvCost {
     pub windowed: u64,
     /// Tokens that such layers hold, at most.
     pub window: u64,
-    /// Bytes of the newest tokens' f16 rows, at most.
+    /// Bytes of one of the newest tokens, which are not sealed yet.
     pub open: u64,
+    /// Tokens that are not sealed yet, at most.
+    pub most_open: u64,
 }
 
 impl KvCost {
     /// Bytes of `tokens` tokens, at most.
-    pub fn bytes(&self, tokens: u64) -> u64 {
-        let whole = self.lasting.saturating_mul(tokens);
-        whole.saturating_add(self.windowed * tokens.min(self.window)).saturating_add(self.open)
+    pub fn most(&self, tokens: u64) -> u64 {
+        self.bytes(tokens, self.most_open.min(tokens))
+    }
+
+    /// Bytes of about `tokens` tokens, on average: half a block is not sealed yet.
+    pub fn mean(&self, tokens: u64) -> u64 {
+        self.bytes(tokens, self.most_open.div_ceil(2).min(tokens))
+    }
+
+    fn bytes(&self, tokens: u64, open: u64) -> u64 {
+        let sealed = tokens - open;
+        let windowed = self.windowed * sealed.min(self.window);
+        self.lasting.saturating_mul(sealed).saturating_add(windowed + self.open * open)
     }
 
     /// The longest context that takes at most `bytes`.
     pub fn longest(&self, bytes: u64) -> u64 {
-        let Some(rest) = bytes.checked_sub(self.open) else { return 0 };
-        match rest.checked_sub(self.windowed * self.window) {
+        let Some(rest) = bytes.checked_sub(self.open * self.most_open) else {
+            return bytes / self.open.max(1);
+        };
+        let sealed = match rest.checked_sub(self.windowed * self.window) {
             // The window is full: what is left goes to the layers that see everything.
             Some(rest) if rest / self.lasting.max(1) >= self.window => rest / self.lasting.max(1),
             _ => rest / (self.lasting + self.windowed).max(1),
-        }
+        };
+        sealed + self.most_open
     }
 }
 

@@ -155,8 +155,8 @@ impl KvLayout {
     pub(crate) fn cost(&self) -> KvCost {
         let windowed = self.sealed_bytes(Part::Windowed) as u64;
         let window = self.window().map_or(0, |window| (window.div_ceil(BLOCK) + 2) * BLOCK);
-        let (lasting, open) = (self.sealed_bytes(Part::Lasting) as u64, (self.row_bytes() * BLOCK) as u64);
-        KvCost { lasting, windowed, window: window as u64, open }
+        let (lasting, open) = (self.sealed_bytes(Part::Lasting) as u64, self.row_bytes() as u64);
+        KvCost { lasting, windowed, window: window as u64, open, most_open: BLOCK as u64 - 1 }
     }
 
     /// The formats by a short name: `q4`, `q8/q4` (keys, values), `mixed-` and a hash; `-plain`: codes are not rotated.
@@ -210,6 +210,15 @@ mod tests {
         assert_eq!(q4.sealed_bytes(Part::Lasting) * 4096, 8 * (9 << 20));
         assert_eq!(q4.sealed_bytes(Part::Windowed) * 4096, 40 * (9 << 20));
         assert_eq!(q4.window(), Some(1024));
+        for cost in [f16.cost(), q4.cost()] {
+            for bytes in [1 << 20, 100 << 20, 1 << 30, 8 << 30] {
+                let longest = cost.longest(bytes);
+                assert!(
+                    cost.most(longest) <= bytes && cost.most(longest + 1) > bytes,
+                    "{longest} in {bytes}"
+                );
+            }
+        }
         let (k, v) = (tensor(1, 576, KvFormat::F16), tensor(1, 512, KvFormat::F16));
         let latent = LayerLayout { k, v, shared: true, window: None };
         let deepseek = KvLayout { layers: vec![latent; 27] };

@@ -81,7 +81,7 @@ fn capacity(prompter: &Prompter, args: &Args) -> anyhow::Result<()> {
             if name == default { format!("{name} (default)") } else { name },
             format!("{} B", cost.lasting),
             windowed,
-            bytes(cost.bytes(context.min(32_768))),
+            bytes(cost.most(context.min(32_768))),
             if longest >= context { format!("{context} (all)") } else { longest.to_string() },
         ]);
     }

@@ -78,7 +78,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
         found.push(((sum / n as f64).exp(), n));
     }
     subject.done();
-    let per_token = |i: usize| formats[i].cost.bytes(ctx as u64) as f64 / ctx as f64;
+    let per_token = |i: usize| formats[i].cost.mean(ctx as u64) as f64 / ctx as f64;
     let all = found.iter().enumerate().map(|(i, (perplexity, n))| {
         let (first, bytes) = (found[0].0, per_token(i));
         (

@@ -97,6 +97,6 @@ fn models_says_what_fits() {
     let output = stage.greenroom(&["models", "--memory", "16M", "--agents", "2"]).output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(text.contains("q4 (default)") && text.contains("720 B") && text.contains("2560 B"), "{text}");
-    // (8 MiB - 256 rows of 2,560 bytes) / 2,560 bytes.
-    assert!(text.contains("3020"), "{text}");
+    // 8 MiB in tokens of 2,560 bytes.
+    assert!(text.contains("3276"), "{text}");
 }

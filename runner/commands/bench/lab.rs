@@ -137,9 +137,9 @@ impl Bench {
         self.prompter.model()
     }
 
-    /// Bytes of cache that `n` tokens of one agent take, at most.
+    /// Bytes of cache that about `n` tokens of one agent take.
     pub(super) fn cache_bytes(&self, n: usize) -> anyhow::Result<u64> {
-        Ok(self.prompter.kv_cost(self.common.kv.choice())?.bytes(n as u64))
+        Ok(self.prompter.kv_cost(self.common.kv.choice())?.mean(n as u64))
     }
 
     /// How often each figure is measured.
