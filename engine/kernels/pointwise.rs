@@ -76,7 +76,7 @@ impl Kernel for Gate<'_> {
                 // 0.5 (1 + tanh z) = sigmoid(2 z), z = sqrt(2 / pi) (x + 0.044715 x^3)
                 Activation::Gelu => {
                     let z = g.mul(g).fma(L::splat(0.044_715), L::splat(1.0)).mul(g);
-                    g.mul(sigmoid(z.mul(L::splat(1.595_769_1)))).mul(u)
+                    g.mul(sigmoid(z.mul(L::splat(1.595_769)))).mul(u)
                 }
                 Activation::Clamped => {
                     let u = u.max(L::splat(-7.0)).min(L::splat(7.0)).add(L::splat(1.0));

@@ -37,7 +37,7 @@ struct Common {
     /// Random weights of a real shape instead: tiny, 135m, 500m, 1b, 3b or 8b
     #[arg(long, value_name = "NAME", global = true, default_value = "135m")]
     shape: String,
-    /// Format of the random weights: f32, f16, bf16, q8_0, q4_0, q4_k, q5_k, q6_k or q4_k_m
+    /// Format of the random weights: f32, f16, bf16, q8_0, q4_0, q4_k, q5_k, q6_k, q4_k_m or mxfp4
     #[arg(long, value_name = "TYPE", global = true, default_value = "q4_k_m")]
     weights: String,
     /// Where models of random weights are kept [default: the user's cache folder]
