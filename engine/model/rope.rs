@@ -25,7 +25,15 @@ impl RopeSpec {
     }
 
     /// Reads base, scaling (`none`, `linear`, `yarn`) and per-pair factors (`rope_freqs.weight`: Llama 3.x).
-    pub(crate) fn from_gguf(gguf: &Gguf, family: &str, n_rot: usize, head_dim: usize) -> Result<Self> {
+    ///
+    /// `rounded`: whether YaRN's ramp begins and ends at whole pairs.
+    pub(crate) fn from_gguf(
+        gguf: &Gguf,
+        family: &str,
+        n_rot: usize,
+        head_dim: usize,
+        rounded: bool,
+    ) -> Result<Self> {
         if n_rot % 2 != 0 || n_rot > head_dim {
             return Err(
                 gguf.error(format!("`{family}.rope.dimension_count` is {n_rot} in a head of {head_dim}"))
@@ -49,7 +57,15 @@ impl RopeSpec {
                 let original = gguf.int::<u32>(&key)?;
                 let original =
                     original.ok_or_else(|| gguf.error(format!("`{key}` is missing, which YaRN needs")))?;
-                yarn(&mut rope.frequencies, base, n_rot, factor, f64::from(original));
+                for (name, served) in [("beta_fast", BETA_FAST), ("beta_slow", BETA_SLOW)] {
+                    let found = float(&format!("scaling.yarn_{name}"))?.map_or(served, f64::from);
+                    if found != served {
+                        let what =
+                            format!("`{family}.rope.scaling.yarn_{name}` is {found}; {served} is served");
+                        return Err(gguf.error(what));
+                    }
+                }
+                yarn(&mut rope.frequencies, base, n_rot, factor, f64::from(original), rounded);
                 let longer = 0.1 * factor.ln();
                 (rope.magnitude, rope.latent_factor) = match float("scaling.yarn_log_multiplier")? {
                     None => (1.0 + longer, 1.0 + longer),
@@ -76,14 +92,18 @@ impl RopeSpec {
     }
 }
 
+/// Turns within the first training's positions above which a pair is fast, below which it is slow: as the paper has them.
+const BETA_FAST: f64 = 32.0;
+const BETA_SLOW: f64 = 1.0;
+
 /// YaRN (Peng et al. 2023, section 3.2): slow pairs are interpolated, fast ones left, a ramp between.
-/// beta_fast 32 and beta_slow 1, as the paper has them.
-fn yarn(frequencies: &mut [f64], base: f64, n_rot: usize, factor: f64, original: f64) {
+fn yarn(frequencies: &mut [f64], base: f64, n_rot: usize, factor: f64, original: f64, rounded: bool) {
     let pair_of = |turns: f64| {
         n_rot as f64 * (original / (turns * 2.0 * std::f64::consts::PI)).ln() / (2.0 * base.ln())
     };
-    let low = pair_of(32.0).floor().max(0.0);
-    let high = pair_of(1.0).ceil().min(n_rot as f64 - 1.0);
+    let (fast, slow) = (pair_of(BETA_FAST), pair_of(BETA_SLOW));
+    let (fast, slow) = if rounded { (fast.floor(), slow.ceil()) } else { (fast, slow) };
+    let (low, high) = (fast.max(0.0), slow.min(n_rot as f64 - 1.0));
     for (i, f) in frequencies.iter_mut().enumerate() {
         let ramp = ((i as f64 - low) / (high - low).max(0.001)).clamp(0.0, 1.0);
         *f = *f / factor * ramp + *f * (1.0 - ramp);
@@ -98,9 +118,16 @@ mod tests {
     fn yarn_leaves_fast_pairs_and_slows_the_slow_ones() {
         let plain: Vec<f64> = (0..32).map(|i| 10_000f64.powf(-2.0 * f64::from(i) / 64.0)).collect();
         let mut scaled = plain.clone();
-        yarn(&mut scaled, 10_000.0, 64, 4.0, 4096.0);
+        yarn(&mut scaled, 10_000.0, 64, 4.0, 4096.0, true);
         assert_eq!(scaled[0], plain[0]);
         assert!((scaled[31] - plain[31] / 4.0).abs() < 1e-12);
         assert!(scaled.windows(2).all(|w| w[0] > w[1]));
+        // gpt-oss: the ramp runs from 8.0928 to 17.3980, as its authors' code has it.
+        let plain: Vec<f64> = (0..32).map(|i| 150_000f64.powf(-2.0 * f64::from(i) / 64.0)).collect();
+        let mut scaled = plain.clone();
+        yarn(&mut scaled, 150_000.0, 64, 32.0, 4096.0, false);
+        let ramp = |i: usize| (i as f64 - 8.0928) / (17.3980 - 8.0928);
+        let expected = plain[13] * (1.0 - ramp(13)) + plain[13] / 32.0 * ramp(13);
+        assert!((scaled[13] / expected - 1.0).abs() < 1e-4, "{} is not {expected}", scaled[13]);
     }
 }

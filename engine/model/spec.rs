@@ -31,8 +31,10 @@ pub(crate) struct Family {
     windows: usize,
     /// Rotary base of layers with a window, which are not scaled then; else as the others.
     window_base: Option<f64>,
-    /// How experts are chosen, where there are any.
-    gating: Gating,
+    /// How experts are chosen; `None`: there are none.
+    gating: Option<Gating>,
+    /// The ramp of YaRN begins and ends at whole pairs.
+    rounded_yarn: bool,
 }
 
 /// How scores of experts become weights.
@@ -56,7 +58,8 @@ const LLAMA: Family = Family {
     latent: false,
     windows: 0,
     window_base: None,
-    gating: Gating::SoftmaxThenTop,
+    gating: None,
+    rounded_yarn: true,
 };
 
 /// Families that are served.
@@ -75,7 +78,7 @@ static FAMILIES: [Family; 6] = [
         window_base: Some(10_000.0),
         ..LLAMA
     },
-    Family { name: "deepseek2", latent: true, ..LLAMA },
+    Family { name: "deepseek2", latent: true, gating: Some(Gating::SoftmaxThenTop), ..LLAMA },
     Family {
         name: "gpt-oss",
         pairs: Pairs::Halves,
@@ -83,7 +86,8 @@ static FAMILIES: [Family; 6] = [
         ffn_norm: "post_attention_norm",
         sinks: true,
         windows: 2,
-        gating: Gating::TopThenSoftmax,
+        gating: Some(Gating::TopThenSoftmax),
+        rounded_yarn: false,
         ..LLAMA
     },
 ];
@@ -225,7 +229,12 @@ impl Reader<'_> {
         if used > n {
             return Err(self.gguf.error(format!("{used} of {n} experts can't be used")));
         }
-        let gating = match (self.family.gating, self.gguf.int::<u32>(&self.key("expert_gating_func"))?) {
+        let Some(gating) = self.family.gating else {
+            let found =
+                format!("it has {n} experts; experts of the family `{}` are not served", self.family.name);
+            return Err(self.gguf.error(found));
+        };
+        let gating = match (gating, self.gguf.int::<u32>(&self.key("expert_gating_func"))?) {
             (Gating::TopThenSoftmax, _) => Gating::TopThenSoftmax,
             (gating, None | Some(0 | 1)) => gating,
             (_, Some(other)) => {
@@ -307,7 +316,7 @@ impl DecoderSpec {
         let norm_eps = reader.float("attention.layer_norm_rms_epsilon")?;
         let key = reader.key("attention.layer_norm_rms_epsilon");
         let norm_eps = norm_eps.ok_or_else(|| gguf.error(format!("`{key}` is missing")))?;
-        let rope = RopeSpec::from_gguf(gguf, family.name, n_rot, k_dim)?;
+        let rope = RopeSpec::from_gguf(gguf, family.name, n_rot, k_dim, family.rounded_yarn)?;
         let head = match latent {
             Some(LatentSpec { nope, rope, .. }) => nope + rope,
             // As Gemma's own code has it for its largest model (`query_pre_attn_scalar`).

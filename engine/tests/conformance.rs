@@ -18,12 +18,12 @@ macro_rules! goldens {
 }
 
 /// Names and texts, the first of each family first.
-const GOLDENS: [(&str, &str); 20] = goldens! {
+const GOLDENS: [(&str, &str); 21] = goldens! {
     "llama-seed1" "llama-seed2" "llama-seed3" "llama-4" "llama-5"
     "qwen2-1" "qwen2-2" "qwen2-3"
     "qwen3-1" "qwen3-2" "qwen3-3"
     "gemma3-1" "gemma3-2" "gemma3-3"
-    "deepseek2-1" "deepseek2-2" "deepseek2-3"
+    "deepseek2-1" "deepseek2-2" "deepseek2-3" "deepseek2-4"
     "gpt-oss-1" "gpt-oss-2" "gpt-oss-3"
 };
 

@@ -1,13 +1,16 @@
 """Make the goldens of every family: log-probabilities that a reference which is not ours, llama.cpp, gives to random models.
 
     pip install numpy llama-cpp-python
-    python3 tests/goldens/by_llama_cpp.py                    # writes tests/goldens/<family>-<n>.json for all of GOLDENS
-    python3 tests/goldens/by_llama_cpp.py gemma3-1 qwen2-3   # or for some
+    python3 tests/goldens/by_llama_cpp.py qwen2-1 qwen2-2 ...                     # writes tests/goldens/<name>.json
+    python3 tests/goldens/by_llama_cpp.py --build exact-gelu gemma3-1 gemma3-2 ...
 
-llama.cpp computes in float32 here: files (made) of F32, keys and values cached as F32, no flash attention. One thing is coarser: its
-GELU on CPUs is a table of half floats, which moves gemma3's log-probabilities by up to 0.0014. The goldens of gemma3 need a
-build (LLAMA_CPP_LIB_PATH names its folder) without the line `#define GGML_GELU_FP16` of ggml/src/ggml-cpu/vec.h, and then
-`--exact-gelu` to say so.
+llama.cpp computes in float32 here: files (made) of F32, keys and values cached as F32, no flash attention. In two things it is not what
+the models' own code is, and some goldens need a build (LLAMA_CPP_LIB_PATH names its folder) where that is mended; `--build` says so:
+
+- `exact-gelu`, for gemma3: GELU on CPUs is a table of half floats, which moves log-probabilities by up to 0.0014. The
+  line `#define GGML_GELU_FP16` of ggml/src/ggml-cpu/vec.h goes.
+- `plain-yarn`, for gpt-oss with YaRN: its borders are rounded to whole pairs, which OpenAI's code does not do (`"truncate": false` in
+  the model's config). `floorf` and `ceilf` go from `ggml_rope_yarn_corr_dims` of ggml/src/ggml.c.
 """
 
 from __future__ import annotations
@@ -56,6 +59,8 @@ GOLDENS: dict[str, dict[str, Any]] = {
         "latent": dict(rank=128, nope=64, rope=32, value=64),
         "experts": dict(n=4, used=4, shared=1, d_ff=32, leading_dense=1),
     },
+    # As older files have it: YaRN without its share of the temperature.
+    "deepseek2-4": {"seed": 5, "experts": dict(n=4, used=4, shared=1, d_ff=32, leading_dense=25), "rope_scaling": YARN | {"factor": 4.0}},
     "gpt-oss-1": {"seed": 17},
     "gpt-oss-2": {
         "seed": 20,
@@ -113,22 +118,30 @@ def score(path: Path, seed: int) -> tuple[list[int], np.ndarray]:
     return ids, logits
 
 
+def build_for(family: str, facts: dict[str, Any]) -> str:
+    """The build of llama.cpp that a golden needs."""
+    if family == "gemma3":
+        return "exact-gelu"
+    return "plain-yarn" if family == "gpt-oss" and "rope_scaling" in facts else "plain"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", default=list(GOLDENS), metavar="NAME", help="a golden; default: all")
     parser.add_argument("--out", type=Path, default=HERE, help="folder of the goldens")
-    parser.add_argument("--exact-gelu", action="store_true", help="llama.cpp was built without its table of GELU")
+    parser.add_argument("--build", choices=["plain", "exact-gelu", "plain-yarn"], default="plain", help="which llama.cpp is used")
     args = parser.parse_args()
     for name in args.names:
         family = name.rpartition("-")[0]
         facts = {"architecture": family} | GOLDENS[name]
-        assert args.exact_gelu or family != "gemma3", f"{name} needs a build with exact GELU, and --exact-gelu to say so"
+        needed = build_for(family, facts)
+        assert args.build == needed, f"{name} needs a build `{needed}`, and --build to say so"
         with tempfile.TemporaryDirectory() as folder:
             make(facts, path := Path(folder) / "model.gguf")
             if "dtype" in facts:
                 dequantize(path, path := Path(folder) / "floats.gguf")
             ids, logits = score(path, facts["seed"])
-        reference = f"llama.cpp of llama-cpp-python {llama_cpp.__version__}" + ", exact GELU" * (family == "gemma3")
+        reference = f"llama.cpp of llama-cpp-python {llama_cpp.__version__}" + (f", {needed}" if needed != "plain" else "")
         form.write(args.out / f"{name}.json", form.golden(facts, reference, ids, logits))
 
 
