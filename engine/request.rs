@@ -299,7 +299,7 @@ pub struct KvLayer {
     pub v: KvFormat,
 }
 
-/// What one agent's cache takes in memory.
+/// What one agent's cache takes in memory between its turns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KvCost {
     /// Bytes of a sealed token in layers that see everything.
@@ -327,19 +327,20 @@ impl KvCost {
 
     fn bytes(&self, tokens: u64, open: u64) -> u64 {
         let sealed = tokens - open;
-        let windowed = self.windowed * sealed.min(self.window);
-        self.lasting.saturating_mul(sealed).saturating_add(windowed + self.open * open)
+        let windowed = self.windowed.saturating_mul(sealed.min(self.window));
+        let open = self.open.saturating_mul(open);
+        self.lasting.saturating_mul(sealed).saturating_add(windowed).saturating_add(open)
     }
 
     /// The longest context that takes at most `bytes`.
     pub fn longest(&self, bytes: u64) -> u64 {
-        let Some(rest) = bytes.checked_sub(self.open * self.most_open) else {
+        let Some(rest) = bytes.checked_sub(self.open.saturating_mul(self.most_open)) else {
             return bytes / self.open.max(1);
         };
-        let sealed = match rest.checked_sub(self.windowed * self.window) {
+        let sealed = match rest.checked_sub(self.windowed.saturating_mul(self.window)) {
             // The window is full: what is left goes to the layers that see everything.
             Some(rest) if rest / self.lasting.max(1) >= self.window => rest / self.lasting.max(1),
-            _ => rest / (self.lasting + self.windowed).max(1),
+            _ => rest / self.lasting.saturating_add(self.windowed).max(1),
         };
         sealed + self.most_open
     }

@@ -15,6 +15,9 @@ pub(crate) struct Scratch {
     pub(crate) arena: Arena,
 }
 
+/// Logits that are in memory at a time, at most (but one row's).
+const LOGITS: usize = 1 << 23;
+
 impl Scratch {
     /// Nothing read yet.
     pub(crate) fn new(layout: Arc<KvLayout>) -> Self {
@@ -22,7 +25,7 @@ impl Scratch {
         Self { sequence: Sequence::new(layout, BlockHash::root("scratch")), arena }
     }
 
-    /// Feeds what the sequence lacks of `ids`, a block at a time; `see` is given positions and logits of the wanted rows
+    /// Feeds what the sequence lacks of `ids`, at most a block at a time; `see` is given positions and logits of the wanted rows
     /// (`Last`: of the last id alone).
     ///
     /// # Errors
@@ -34,8 +37,12 @@ impl Scratch {
         wanted: Wanted,
         see: &mut dyn FnMut(usize, &[f32]) -> Result<()>,
     ) -> Result<()> {
+        let step = match wanted {
+            Wanted::All => (LOGITS / decoder.n_vocab()).clamp(1, BLOCK),
+            _ => BLOCK,
+        };
         while self.sequence.len() < ids.len() {
-            let end = ((self.sequence.len() / BLOCK + 1) * BLOCK).min(ids.len());
+            let end = ((self.sequence.len() / step + 1) * step).min(ids.len());
             let logits = if end < ids.len() && wanted == Wanted::Last { Wanted::None } else { wanted };
             let span = Span { sequence: &mut self.sequence, tokens: ids, end, logits };
             let logits = decoder.forward(vec![span], &mut self.arena)?.pop().unwrap_or_default();

@@ -29,6 +29,8 @@ pub(crate) struct Session {
     pub(crate) sequence: Sequence,
     /// Leading sealed blocks that are on disk.
     pub(crate) stored_blocks: usize,
+    /// Sealed blocks that there were when they were last written.
+    pub(crate) settled_blocks: usize,
     pub(crate) tail: Option<TailRef>,
     /// Tail files that the next manifest no longer names.
     pub(crate) obsolete: Vec<String>,
@@ -48,6 +50,7 @@ impl Session {
             tokens: Vec::new(),
             sequence: Sequence::new(context.layout.clone(), context.root),
             stored_blocks: 0,
+            settled_blocks: 0,
             tail: None,
             obsolete: Vec::new(),
         }
@@ -60,6 +63,7 @@ impl Session {
             tokens: self.tokens.clone(),
             sequence: self.sequence.fork(arena),
             stored_blocks: self.stored_blocks,
+            settled_blocks: 0,
             tail: None,
             obsolete: Vec::new(),
         }
@@ -98,7 +102,13 @@ impl Session {
         if context.layout.window().is_none() {
             return Ok(0);
         }
-        let written = store.map_or(Ok(0), |store| self.save_blocks(store, context, arena))?;
+        // What can't be written is tried again when there is more, not at every token.
+        let n = self.sequence.table().len();
+        let more = n != std::mem::replace(&mut self.settled_blocks, n);
+        let written = match store.filter(|_| more) {
+            Some(store) => self.save_blocks(store, context, arena)?,
+            None => 0,
+        };
         self.sequence.shed(if store.is_some() { self.stored_blocks } else { usize::MAX }, arena);
         Ok(written)
     }

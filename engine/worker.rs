@@ -361,6 +361,9 @@ impl Worker {
         kv: Option<&KvChoice>,
     ) -> Result<Ranking> {
         let prompt = flatten(&self.chat.prompt(conversation, &self.tokenizer)?);
+        if prompt.is_empty() {
+            return Err(Error::request("the prompt is empty"));
+        }
         let mut scratch = self.scratch(kv)?;
         let mut first = Vec::new();
         scratch.read(&self.decoder, &prompt, Wanted::Last, &mut |_, logits| {

@@ -617,21 +617,25 @@ fn transpose<L: Lanes>(keys: Keys<'_>, n: usize, v_dim: usize, out: &mut [f32]) 
                 }
             }
             Keys::Coded(k) => {
-                // Words of 8 columns (4 bits) or 4 columns (8 bits), a token each.
-                let width = 32 / k.bits as usize;
+                // 16 columns of 16 tokens at a time: 2 vectors of words (4 bits) or 4 (8 bits), a token to a word.
                 let row_words = k.codes.len() / TILE / 4;
-                let words = k.codes[v * row_words * 64..].chunks_exact(64);
-                for (j, words) in words.take(v_dim / width).enumerate() {
-                    for (t, bytes) in words.chunks_exact(4).enumerate() {
-                        let row = &mut rows[t * v_dim + j * width..][..width];
-                        for (b, byte) in bytes.iter().enumerate() {
+                let vectors = k.codes[v * row_words * 64..].chunks_exact(32 * k.bits as usize);
+                for (c, vectors) in vectors.take(v_dim / LANES).enumerate() {
+                    let mut bytes = [[0; LANES]; LANES];
+                    for (j, vector) in vectors.chunks_exact(64).enumerate() {
+                        for (row, word) in bytes.iter_mut().zip(vector.chunks_exact(4)) {
+                            let word = u32::from_le_bytes([word[0], word[1], word[2], word[3]]);
                             if k.bits == 4 {
-                                row[b] = f32::from(byte & 15);
-                                row[4 + b] = f32::from(byte >> 4);
+                                let (low, high) = (word & 0x0f0f_0f0f, word >> 4 & 0x0f0f_0f0f);
+                                row[8 * j..8 * j + 4].copy_from_slice(&low.to_le_bytes());
+                                row[8 * j + 4..8 * j + 8].copy_from_slice(&high.to_le_bytes());
                             } else {
-                                row[b] = f32::from(*byte);
+                                row[4 * j..4 * j + 4].copy_from_slice(&word.to_le_bytes());
                             }
                         }
+                    }
+                    for (t, row) in bytes.iter().enumerate() {
+                        L::load_u8(row).store(lanes_mut(&mut rows[t * v_dim + c * LANES..][..LANES]));
                     }
                 }
             }

@@ -7,7 +7,7 @@ use crate::Result;
 use crate::kernels::attention::{Queries, Rule, TILE, attend};
 use crate::kernels::linear::{Activations, linear};
 use crate::kernels::panel::Packed;
-use crate::kernels::tasks::map;
+use crate::kernels::tasks::{map, n_threads};
 use crate::kernels::{Isa, pointwise};
 use crate::kv::layout::{BLOCK, LayerLayout};
 use crate::kv::sequence::{Sealed, Sequence};
@@ -136,7 +136,7 @@ impl CustomOp1 for Attention<'_, '_> {
             pointwise::hadamard(self.isa, &mut out, &[values.dim]);
         }
         if let Heads::Latent { v_b, .. } = &self.weights.heads {
-            out = self.by_head(&out, values.dim, 0, v_b);
+            out = by_head(self.isa, &out, values.dim, v_b);
         }
         let width = out.len() / n_rows;
         Ok((CpuStorage::F32(out), (n_rows, width).into()))
@@ -146,6 +146,23 @@ impl CustomOp1 for Attention<'_, '_> {
 /// Columns `first .. first + n` of rows of `width`.
 fn columns(x: &[f32], width: usize, first: usize, n: usize) -> Vec<f32> {
     x.chunks_exact(width).flat_map(|row| &row[first..first + n]).copied().collect()
+}
+
+/// Each head of `x: [n_rows, n_heads, width]`, its first elements, through a matrix of its own: `[n_rows, n_heads, n_out]`.
+fn by_head(isa: Isa, x: &[f32], width: usize, weights: &[Packed]) -> Vec<f32> {
+    let (n_heads, n_out) = (weights.len(), weights.first().map_or(0, |w| w.n_out));
+    let products = map(n_heads, |head| {
+        let weights = &weights[head];
+        let x = columns(x, n_heads * width, head * width, weights.k);
+        linear(isa, &Activations::new(isa, &x, weights.k, &[weights]), &[weights], None)
+    });
+    let mut out = vec![0.0; x.len() / width * n_out];
+    for (head, y) in products.iter().enumerate() {
+        for (row, y) in out.chunks_exact_mut(n_heads * n_out).zip(y.chunks_exact(n_out)) {
+            row[head * n_out..][..n_out].copy_from_slice(y);
+        }
+    }
+    out
 }
 
 impl Attention<'_, '_> {
@@ -169,7 +186,7 @@ impl Attention<'_, '_> {
         let (head, q_row) = (nope + rope, n_heads * (nope + rope));
         let mut plain = columns(x, width, 0, q_row);
         self.turn(&mut plain, head, nope);
-        let absorbed = self.by_head(&plain, head, 0, k_b);
+        let absorbed = by_head(self.isa, &plain, head, k_b);
         let heads = absorbed.chunks_exact(rank).zip(plain.chunks_exact(head));
         let q = heads.flat_map(|(absorbed, plain)| absorbed.iter().chain(&plain[nope..])).copied().collect();
         let latents = pointwise::rms_norm(self.isa, &columns(x, width, q_row, rank), norm, norm_eps);
@@ -187,27 +204,13 @@ impl Attention<'_, '_> {
         pointwise::rope(x, head_dim, first, self.spec.family.pairs, &tables);
     }
 
-    /// Each head of `x: [n_rows, n_heads, width]`, elements `first ..`, through a matrix of its own: `[n_rows, n_heads, n_out]`.
-    fn by_head(&self, x: &[f32], width: usize, first: usize, weights: &[Packed]) -> Vec<f32> {
-        let (n_heads, n_out, k) = (weights.len(), weights[0].n_out, weights[0].k);
-        let n_rows = x.len() / (n_heads * width);
-        let mut out = vec![0.0; n_rows * n_heads * n_out];
-        for (head, weights) in weights.iter().enumerate() {
-            let x = columns(x, n_heads * width, head * width + first, k);
-            let x = Activations::new(self.isa, &x, k, &[weights]);
-            let y = linear(self.isa, &x, &[weights], None);
-            for (row, y) in out.chunks_exact_mut(n_heads * n_out).zip(y.chunks_exact(n_out)) {
-                row[head * n_out..][..n_out].copy_from_slice(y);
-            }
-        }
-        out
-    }
-
     /// Splits the rows of all spans over heads and aligned groups of rows, and attends to each: `[n_rows, n_heads, v_dim]`.
     fn attend(&self, q: &[f32], n_rows: usize, spans: &[SpanState<'_>]) -> Vec<f32> {
         let DecoderSpec { n_heads, n_kv_heads, k_dim, v_dim, .. } = *self.spec;
         let group = n_heads / n_kv_heads;
-        let heads_per_task = group.min(HEADS_PER_TASK);
+        // A lone row has work for every thread.
+        let split = n_threads().div_ceil((n_rows * n_kv_heads).max(1));
+        let heads_per_task = group.div_ceil(split).min(HEADS_PER_TASK);
         let rows_per_task = (ROWS_PER_TASK * 4 / heads_per_task.next_power_of_two()).clamp(1, ROWS_PER_TASK);
         let mut tasks = Vec::new();
         for span in spans {

@@ -78,7 +78,7 @@ impl<'a> Loader<'a> {
                 }
                 _ => {
                     let floats = dequantize(gguf, &name, info.kind, &[n_out, k], bytes)?;
-                    let (format, packed) = convert(&mut self.slabs, info.kind, n_out, k, &floats);
+                    let (format, packed) = convert(&mut self.slabs, n_out, k, &floats);
                     made = format!("{} as {format}", info.kind);
                     packed
                 }
@@ -164,15 +164,14 @@ impl Format {
 }
 
 /// A type that has no kernel of its own becomes Q8_0 (quantized ones lose nothing to speak of) or, where its rows are no
-/// multiple of 32 or its numbers are wider than 8 bits, F32.
+/// multiple of 32, F32.
 fn convert(
     slabs: &mut Slabs,
-    kind: TensorType,
     n_out: usize,
     k: usize,
     floats: &[f32],
 ) -> (&'static str, std::io::Result<Packed>) {
-    if !matches!(kind.0, 24..=28) && k % Format::Q8_0.block() == 0 {
+    if k % Format::Q8_0.block() == 0 {
         return ("Q8_0", Packed::pack(slabs, Format::Q8_0, n_out, k, bytemuck::cast_slice(&q8_0(floats))));
     }
     ("F32", Packed::pack(slabs, Format::F32, n_out, k, bytemuck::cast_slice(floats)))

@@ -31,6 +31,8 @@ pub struct EmbeddedConfig {
     pub cache_memory: u64,
     /// Threads; `None`: all cores.
     pub threads: Option<usize>,
+    /// Whether a coded cache is tried on a short text before the model's first use.
+    pub self_check: bool,
 }
 
 /// A model file as the engine names it.
@@ -49,7 +51,7 @@ impl EmbeddedConfig {
             cache_dir: self.cache_dir.clone(),
             cache_memory: self.cache_memory,
             threads: self.threads,
-            self_check: true,
+            self_check: self.self_check,
             ..engine::EngineConfig::new(source(&self.model))
         }
     }
@@ -66,6 +68,10 @@ impl Embedded {
     ) -> anyhow::Result<Self> {
         let engine = engine::Engine::open(config.engine(), on_progress)
             .with_context(|| format!("can't open the model {}", config.model))?;
+        let name = &engine.model().name;
+        if let Some(other) = config.kv.measured_on().filter(|other| other != name) {
+            tracing::warn!("{} was measured on `{other}`, this is `{name}`", config.kv.word());
+        }
         Ok(Self { engine })
     }
 

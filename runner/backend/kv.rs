@@ -11,6 +11,8 @@ use std::str::FromStr;
 pub struct Kv {
     word: String,
     choice: KvChoice,
+    /// The model that a file was measured on.
+    measured_on: Option<String>,
 }
 
 /// The words that stand for a choice.
@@ -29,6 +31,11 @@ impl Kv {
         &self.word
     }
 
+    /// The model that a file was measured on.
+    pub fn measured_on(&self) -> Option<&str> {
+        self.measured_on.as_deref()
+    }
+
     /// As the engine takes it.
     pub fn choice(&self) -> &KvChoice {
         &self.choice
@@ -37,7 +44,7 @@ impl Kv {
 
 impl Default for Kv {
     fn default() -> Self {
-        Self { word: "auto".to_owned(), choice: KvChoice::Auto }
+        Self { word: "auto".to_owned(), choice: KvChoice::Auto, measured_on: None }
     }
 }
 
@@ -46,11 +53,14 @@ impl FromStr for Kv {
 
     fn from_str(word: &str) -> anyhow::Result<Self> {
         let known = WORDS.iter().find(|(name, _)| *name == word);
-        let choice = match known {
-            Some((_, choice)) => choice.clone(),
-            None => KvChoice::Mixed(KvConfig::read(Path::new(word))?.formats()?),
+        let (choice, measured_on) = match known {
+            Some((_, choice)) => (choice.clone(), None),
+            None => {
+                let config = KvConfig::read(Path::new(word))?;
+                (KvChoice::Mixed(config.formats()?), Some(config.model))
+            }
         };
-        Ok(Self { word: word.to_owned(), choice })
+        Ok(Self { word: word.to_owned(), choice, measured_on })
     }
 }
 

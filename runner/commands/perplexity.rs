@@ -62,6 +62,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
     let ids = subject.read(args.text.text.as_deref(), args.text.special)?;
     let ctx = args.ctx.map_or(2048, |n| n as usize).min(subject.context());
     let stride = args.stride.map_or(ctx / 2, |n| n as usize);
+    ensure!(ctx > 1, "the model's context of {ctx} is too short");
     ensure!(stride < ctx, "--stride {stride} leaves tokens out: windows are {ctx} tokens long");
     ensure!(ids.len() > 1, "the text has {} tokens; at least two are needed", ids.len());
     let windows = windows(ids.len(), ctx, stride);

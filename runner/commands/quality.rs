@@ -43,6 +43,7 @@ impl Common {
             cache_dir: None,
             cache_memory: u64::MAX,
             threads: self.threads.map(usize::from),
+            self_check: false,
         };
         let bar = ProgressBar::new_spinner();
         bar.set_message("loading the model");

@@ -161,6 +161,7 @@ fn config(args: &Args) -> anyhow::Result<EmbeddedConfig> {
         cache_dir: cache_dir(args.cache_dir.as_deref())?,
         cache_memory: args.cache_memory,
         threads: args.threads.map(usize::from),
+        self_check: true,
     })
 }
 

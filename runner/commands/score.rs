@@ -42,6 +42,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
         cache_dir: None,
         cache_memory: u64::MAX,
         threads: args.threads.map(usize::from),
+        self_check: false,
     };
     let engine = engine::Engine::open(config.engine(), &mut |_, _| {})?;
     let ids = match (&args.ids, &args.text) {

@@ -5,7 +5,7 @@
     python3 tests/goldens/by_llama_cpp.py --build exact-gelu gemma3-1 gemma3-2 ...
 
 llama.cpp computes in float32 here: files (made) of F32, keys and values cached as F32, no flash attention. In two things it is not what
-the models' own code is, and some goldens need a build (LLAMA_CPP_LIB_PATH names its folder) where that is mended; `--build` says so:
+the models' own code is, and some goldens need a build (LLAMA_CPP_LIB_PATH and LD_LIBRARY_PATH name its folder) where that is mended; `--build` says so:
 
 - `exact-gelu`, for gemma3: GELU on CPUs is a table of half floats, which moves log-probabilities by up to 0.0014. The
   line `#define GGML_GELU_FP16` of ggml/src/ggml-cpu/vec.h goes.

@@ -11,7 +11,7 @@ use crate::kv::table::BlockHash;
 use crate::{Error, Result};
 use bytemuck::Pod;
 use safetensors::tensor::{Dtype, Metadata, SafeTensors, TensorView};
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fs::File;
 use std::io::{Read as _, Seek as _, SeekFrom};
 
@@ -197,14 +197,11 @@ pub(crate) fn verify(bytes: &[u8], path: &std::path::Path) -> Result<(), String>
     if path.file_stem().unwrap_or_default().to_string_lossy() != address.hex() {
         return Err("it holds another block than its name says".to_owned());
     }
-    let layers = tensors
-        .names()
-        .iter()
-        .filter_map(|n| n.strip_prefix('L')?.split('_').next()?.parse::<usize>().ok())
-        .max();
+    let layer_of = |name: &&str| name.strip_prefix('L')?.split('_').next()?.parse::<usize>().ok();
+    let layers: BTreeSet<usize> = tensors.names().iter().filter_map(layer_of).collect();
     let index = tensors.names().first().and_then(|n| n.split('_').nth(1)).unwrap_or_default().to_owned();
     let mut seen = Vec::new();
-    for l in 0..=layers.unwrap_or(0).min(tensors.len()) {
+    for l in layers {
         for side in ["K", "V"] {
             for suffix in ["", ".weights", ".scales", ".biases"] {
                 let name = format!("L{l}_{index}_{side}{suffix}");

@@ -72,7 +72,8 @@ pub fn list(dir: &Path) -> Result<Vec<Entry>> {
     Ok(entries)
 }
 
-/// Removes the sessions that `select` picks, then every block and tail that no manifest names any more.
+/// Removes the sessions that `select` picks, then every block and tail that no manifest names any more; once none is left,
+/// also what older versions of the store, which can't be read any more, left behind.
 /// Returns the number of sessions and the bytes freed.
 ///
 /// # Errors
@@ -112,6 +113,18 @@ pub fn remove(dir: &Path, select: &dyn Fn(&Entry) -> bool) -> Result<(usize, u64
     for path in files(&root.join("damaged"))? {
         freed += unlink(&path)?;
     }
+    if left.is_empty() {
+        for version in 1..STORE_VERSION {
+            let old = dir.join(format!("v{version}"));
+            freed += files(&old)?.iter().map(|path| fs::metadata(path).map_or(0, |m| m.len())).sum::<u64>();
+            match fs::remove_dir_all(&old) {
+                Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
+                    return Err(io_error("remove", &old, e));
+                }
+                _ => {}
+            }
+        }
+    }
     Ok((chosen.len(), freed))
 }
 
@@ -138,8 +151,10 @@ pub fn verify(dir: &Path) -> Result<Verdict> {
             }
         };
         let owner = format!("agent `{}` of run {}", manifest.agent, manifest.run);
-        let parts: &[Part] =
-            if manifest.identity.layout.contains('~') { &Part::ALL } else { &[Part::Lasting] };
+        // Where all layers have a window there is one part, as where none has.
+        let windows = manifest.identity.layout.split(',').filter(|layer| layer.contains('~')).count();
+        let mixed = (1..manifest.identity.layout.split(',').count()).contains(&windows);
+        let parts: &[Part] = if mixed { &Part::ALL } else { &[Part::Lasting] };
         for hex in &manifest.blocks {
             if parts.iter().any(|part| !block_path(&root, *part, hex).is_file()) {
                 verdict.problems.push(format!("block {hex} of {owner} is missing"));

@@ -155,6 +155,7 @@ impl Bench {
             cache_dir: cache_dir.map(Path::to_path_buf),
             cache_memory: u64::MAX,
             threads: self.common.threads.map(usize::from),
+            self_check: false,
         }
     }
 

@@ -146,7 +146,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
     let formats = subject.formats(&args.kv)?;
     let most = args.distance.iter().copied().max().unwrap_or(0);
     ensure!(
-        most + 200 <= subject.context(),
+        most.saturating_add(200) <= subject.context(),
         "a distance of {most} does not fit in the model's context of {}",
         subject.context()
     );
