@@ -44,6 +44,12 @@ fn every_family_extends_at_every_permanent_turn() {
         let restored =
             stage.play("prisoners-dilemma", "restored", &["--model", &path, "--cache-memory", "0"]);
         assert_eq!(restored.transcript(), run.transcript(), "{family}");
+        // What is stored is whole, in two parts and with layers left out of each.
+        let cache = stage.path("cache").display().to_string();
+        for kv in ["q4", "f16"] {
+            stage.play("prisoners-dilemma", kv, &["--model", &path, "--kv", kv]);
+            stage.greenroom(&["cache", "verify", "--cache-dir", &cache]).assert().success();
+        }
         let replayed = stage.greenroom(&["replay", &run.dir.display().to_string()]).output().unwrap();
         assert!(replayed.status.success(), "{family}: {}", String::from_utf8_lossy(&replayed.stderr));
     }

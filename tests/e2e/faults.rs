@@ -122,23 +122,38 @@ fn no_truncation_of_a_model_panics() {
     }
 }
 
-/// Every byte of the header set to extreme values in turn: opening says yes or no, and does neither by a panic.
+/// Bytes of each family's header set to extreme values in turn: opening says yes or no, and does neither by a panic.
 #[test]
 fn no_damage_to_a_models_header_panics() {
-    let tiny =
-        RandomModel { n_layers: 1, d_model: 64, n_heads: 1, n_kv_heads: 1, d_ff: 64, ..RandomModel::tiny(1) };
-    let model = tiny.bytes();
-    let tokens = model.windows(21).position(|w| w == b"tokenizer.ggml.tokens").unwrap();
-    let mut refused = 0;
-    for at in (0..tokens + 64).step_by(3) {
-        for value in [0x00, 0x7f, 0xff] {
-            let mut bytes = model.clone();
-            bytes[at] = value;
-            let source = greenroom_engine::ModelSource::Bundled("damaged", bytes.leak());
-            refused += usize::from(greenroom_engine::Prompter::open(&source).is_err());
+    use greenroom_engine::{Engine, EngineConfig, KvChoice, ModelSource, Prompter};
+    for family in ["llama", "qwen2", "qwen3", "gemma3", "deepseek2", "gpt-oss"] {
+        let model = RandomModel { n_layers: 2, ..RandomModel::tiny_of(family, 1) }.bytes();
+        let position = |what: &[u8]| model.windows(what.len()).position(|w| w == what).unwrap();
+        let (metadata, tokens) = (position(b".context_length"), position(b"tokenizer.ggml.tokens"));
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        let source = ModelSource::Path(file.path().to_owned());
+        let mut refused = 0;
+        for at in (0..tokens + 64).step_by(3) {
+            for value in [0x00, 0x01, 0x7f, 0xff] {
+                let mut bytes = model.clone();
+                bytes[at] = value;
+                file.as_file_mut().set_len(0).unwrap();
+                std::fs::write(file.path(), bytes).unwrap();
+                match Prompter::open(&source) {
+                    Err(_) => refused += 1,
+                    // What is said of it must be sayable, and it must be loaded or refused.
+                    Ok(prompter) if at > metadata => {
+                        let cost = prompter.kv_cost(&KvChoice::Auto).unwrap();
+                        assert!(cost.longest(cost.most(1000)) >= 999, "{family}: {cost:?}");
+                        let config = EngineConfig { threads: Some(1), ..EngineConfig::new(source.clone()) };
+                        refused += usize::from(Engine::open(config, &mut |_, _| {}).is_err());
+                    }
+                    Ok(_) => {}
+                }
+            }
         }
+        assert!(refused > 100, "{family}: only {refused} damaged headers were refused");
     }
-    assert!(refused > 100, "only {refused} damaged headers were refused");
 }
 
 #[test]
