@@ -216,11 +216,10 @@ impl Memory {
         let read = self.read_blocks(&wanted)?;
         for (wanted, read) in wanted.into_iter().zip(read) {
             let (index, hash, _) = wanted;
-            let on_disk = |part| self.store.as_ref().is_some_and(|store| store.has_block(hash, part));
             // What the disk lacks must be kept in memory, or it could never be written.
             let window = if windows { self.arena.find(hash, Part::Windowed) } else { None };
-            let stored = self.context.layout.parts().all(on_disk);
-            if windows && window.is_none() && !on_disk(Part::Windowed) {
+            let stored = self.context.layout.parts().all(|part| self.on_disk(hash, part));
+            if windows && window.is_none() && !self.on_disk(hash, Part::Windowed) {
                 break;
             }
             let Some(id) = self.take(wanted, read, search) else {
@@ -238,6 +237,10 @@ impl Memory {
             }
         }
         Ok(())
+    }
+
+    fn on_disk(&self, hash: BlockHash, part: Part) -> bool {
+        self.store.as_ref().is_some_and(|store| store.has_block(hash, part))
     }
 
     /// A reference to a part of a block: the one in memory, or what was read.
@@ -265,8 +268,7 @@ impl Memory {
     /// Reads from disk what is not in memory, several blocks at a time; nothing is read after the first one that is missing
     /// in both places.
     fn read_blocks(&self, wanted: &[Wanted]) -> Result<Vec<Option<ReadBlock>>> {
-        let on_disk = |hash, part| self.store.as_ref().is_some_and(|store| store.has_block(hash, part));
-        let here = |(_, hash, part): &Wanted| self.arena.holds(*hash, *part) || on_disk(*hash, *part);
+        let here = |(_, hash, part): &Wanted| self.arena.holds(*hash, *part) || self.on_disk(*hash, *part);
         let n = wanted.iter().take_while(|wanted| here(wanted)).count();
         let read = |i: usize| match (&self.store, wanted[i]) {
             (Some(store), (index, hash, part)) if i < n && !self.arena.holds(hash, part) => {

@@ -1,0 +1,298 @@
+//! Attention over tiles of a cache: packed codes in, context out, online softmax, no score matrix.
+//!
+//! Tiles are 64 tokens, aligned to absolute positions. A query walks tiles 0, 1, 2, … up to its own position,
+//! whatever queries stand beside it, so its arithmetic is fixed by its position alone. Scores have one token to a lane:
+//! coded keys meet the query in 8 bits (16 for 8-bit keys) in exact integer products, f16 keys meet it in f32. Contexts have
+//! one column to a lane; a tile's values are unpacked once for all queries of a task, and nothing larger than a tile ever is.
+
+mod scores;
+mod values;
+
+use super::{Isa, Kernel, LANES, Lanes, lanes, lanes_mut};
+use crate::quant::GROUP;
+use half::f16;
+use scores::{CodedQueries, HalfKeys};
+use values::{gather, unpack};
+
+/// Tokens of a tile.
+pub(crate) const TILE: usize = 64;
+
+/// Keys of the tokens of one tile, for one KV head: one token to a lane. The same bytes may be read as values.
+#[derive(Clone, Copy)]
+pub(crate) enum Keys<'a> {
+    /// Column d of tokens 16 v to 16 v + 15 is the vector at `v * stride + 16 * d`.
+    F16 { vectors: &'a [f16], stride: usize },
+    /// See [`Codes`]; for each 16 tokens one vector of words for 8 columns (4 bits: columns 8j to 8j + 3 in the low halves of
+    /// the bytes, 8j + 4 to 8j + 7 in the high ones) or 4 columns (8 bits).
+    Coded(Codes<'a>),
+}
+
+/// Values of the tokens of one tile, for one KV head.
+#[derive(Clone, Copy)]
+pub(crate) enum Values<'a> {
+    /// The first columns of the keys (the latent of MLA).
+    Keys(Keys<'a>),
+    /// Token t starts at `t * stride`; one column to a lane, as below.
+    F16 { rows: &'a [f16], stride: usize },
+    /// See [`Codes`]; for each token and 32 columns 16 bytes, columns 0 to 15 in their low halves, 16 to 31 in the high ones
+    /// (4 bits), or one byte a column (8 bits).
+    Coded(Codes<'a>),
+}
+
+/// Codes of a tile, and for each group of columns the tokens' scales and biases: group g from `g * stride` on.
+#[derive(Clone, Copy)]
+pub(crate) struct Codes<'a> {
+    pub(crate) bits: u32,
+    pub(crate) codes: &'a [u8],
+    pub(crate) scales: &'a [f16],
+    pub(crate) biases: &'a [f16],
+    pub(crate) stride: usize,
+}
+
+/// Where a task finds the tiles of its KV head. All rows of a task see the same bytes in a tile.
+pub(crate) trait Tiles: Sync {
+    /// Keys and values of tile `tile` (tokens `64 * tile ..`), as rows of the task's block see them.
+    fn tile(&self, tile: usize) -> (Keys<'_>, Values<'_>);
+}
+
+/// Query rows of one KV head: `q: [n_rows, group, k_dim]`, row r at position `first + r`. All rows lie in one tile.
+pub(crate) struct Queries<'a> {
+    pub(crate) q: &'a [f32],
+    pub(crate) first: usize,
+    pub(crate) n_rows: usize,
+    pub(crate) group: usize,
+    /// Width of queries and keys.
+    pub(crate) k_dim: usize,
+    /// Width of values.
+    pub(crate) v_dim: usize,
+    pub(crate) rule: Rule<'a>,
+}
+
+/// How scores become weights.
+#[derive(Clone, Copy)]
+pub(crate) struct Rule<'a> {
+    /// Factor of the scores, usually `1 / sqrt(head_dim)`.
+    pub(crate) scale: f32,
+    /// How many tokens a row sees, itself included; `None`: all before it.
+    pub(crate) window: Option<usize>,
+    /// Scores become `cap * tanh(score / cap)`.
+    pub(crate) soft_cap: Option<f32>,
+    /// For each head of the group the score of a token that is not there: it takes weight and gives nothing.
+    pub(crate) sinks: Option<&'a [f32]>,
+}
+
+/// Causal softmax attention of `queries` over `tiles`, into `[n_rows, group, v_dim]`.
+///
+/// Online softmax as in Milakov & Gimelshein 2018 and FlashAttention (Dao et al. 2022); sinks as in gpt-oss, soft cap as in
+/// Gemma 2.
+pub(crate) fn attend(isa: Isa, queries: &Queries<'_>, tiles: &dyn Tiles) -> Vec<f32> {
+    let Queries { first, n_rows, k_dim, v_dim, .. } = *queries;
+    assert!(k_dim % LANES == 0 && v_dim % LANES == 0, "head sizes are multiples of {LANES}");
+    assert_eq!(first / TILE, (first + n_rows - 1) / TILE, "rows of a task lie in one tile");
+    isa.run(Attend { queries, tiles })
+}
+
+struct Attend<'a> {
+    queries: &'a Queries<'a>,
+    tiles: &'a dyn Tiles,
+}
+
+/// Queries that go through a tile together.
+const TOGETHER: usize = 8;
+
+/// The running softmax of a query.
+#[derive(Clone, Copy)]
+struct Running {
+    max: f32,
+    sum: f32,
+}
+
+/// What a tile adds to the context of some queries.
+struct Weights {
+    /// For each group of columns, each query's weights of the tokens, the values' scales included: `[n_groups, 8, 64]`.
+    tokens: Vec<[[f32; TILE]; TOGETHER]>,
+    /// The values' biases, weighed: `[n_groups, 8]`.
+    bias: Vec<[f32; TOGETHER]>,
+    /// Factor of what the queries have gathered so far.
+    rescale: [f32; TOGETHER],
+}
+
+impl Kernel for Attend<'_> {
+    type Output = Vec<f32>;
+    #[inline(always)]
+    fn run<L: Lanes>(self) -> Vec<f32> {
+        let Queries { first, n_rows, group, k_dim, v_dim, rule, .. } = *self.queries;
+        let n_queries = n_rows * group;
+        let n_groups = v_dim.div_ceil(GROUP);
+        let q: Vec<f32> = self.queries.q.iter().map(|q| q * rule.scale).collect();
+        let mut coded: Option<CodedQueries> = None;
+        let mut out = vec![0.0; n_queries * v_dim];
+        let sink = |i: usize| rule.sinks.map_or(f32::NEG_INFINITY, |sinks| sinks[i % group]);
+        let start = |i| Running { max: sink(i), sum: if rule.sinks.is_some() { 1.0 } else { 0.0 } };
+        let mut running: Vec<Running> = (0..n_queries).map(start).collect();
+        let mut scores = [[0.0; TILE]; TOGETHER];
+        let mut weights = Weights {
+            tokens: vec![[[0.0; TILE]; TOGETHER]; n_groups],
+            bias: vec![[0.0; TOGETHER]; n_groups],
+            rescale: [1.0; TOGETHER],
+        };
+        let mut values = vec![0.0; TILE * v_dim];
+        let oldest = rule.window.map_or(0, |window| (first + 1).saturating_sub(window));
+        let last = (first + n_rows - 1) / TILE;
+        for tile in oldest / TILE..=last {
+            let start = tile * TILE;
+            let (k, v) = self.tiles.tile(tile);
+            if tile < last {
+                ask_for::<L>(self.tiles.tile(tile + 1), k_dim, v_dim);
+            }
+            let n_tokens = TILE.min(first + n_rows - start);
+            unpack::<L>(v, n_tokens, v_dim, &mut values);
+            // Which tokens of the tile a query sees.
+            let seen = |query: usize| {
+                let position = first + query / group;
+                let from = rule
+                    .window
+                    .map_or(0, |window| (position + 1).saturating_sub(window).saturating_sub(start));
+                (from.min(TILE), TILE.min(position + 1 - start))
+            };
+            for query in (0..n_queries).step_by(TOGETHER) {
+                let n = TOGETHER.min(n_queries - query);
+                let n_tokens = seen(query + n - 1).1;
+                match k {
+                    Keys::F16 { vectors, stride } => {
+                        let keys = HalfKeys { q: &q[query * k_dim..], head_dim: k_dim, vectors, stride };
+                        keys.scores::<L>(n, n_tokens, &mut scores);
+                    }
+                    Keys::Coded(k) => {
+                        let digits = if k.bits == 8 { 2 } else { 1 };
+                        let q = coded.get_or_insert_with(|| CodedQueries::new::<L>(&q, k_dim, digits));
+                        q.scores::<L>(query, n, n_tokens, k, &mut scores);
+                    }
+                }
+                for m in 0..n {
+                    let (running, seen) = (&mut running[query + m], seen(query + m));
+                    soften::<L>(&mut scores[m], seen, rule.soft_cap, running, v, &mut weights, m);
+                }
+                let out = &mut out[query * v_dim..(query + n) * v_dim];
+                gather::<L>(&weights, n, n_tokens, &values, v_dim, out);
+            }
+        }
+        for (out, running) in out.chunks_exact_mut(v_dim).zip(&running) {
+            let inverse = L::splat(1.0 / running.sum);
+            for piece in out.chunks_exact_mut(LANES) {
+                L::load(lanes(piece)).mul(inverse).store(lanes_mut(piece));
+            }
+        }
+        out
+    }
+}
+
+/// Asks memory for a tile's bytes: a tile is too short a run for the processor to foresee it.
+#[inline(always)]
+fn ask_for<L: Lanes>((k, v): (Keys<'_>, Values<'_>), k_dim: usize, v_dim: usize) {
+    match k {
+        Keys::F16 { vectors, stride } => {
+            for piece in vectors.chunks(stride).take(TILE / LANES) {
+                ask_for_bytes::<L>(bytemuck::cast_slice(&piece[..(k_dim * LANES).min(piece.len())]));
+            }
+        }
+        Keys::Coded(codes) => ask_for_codes::<L>(&codes, k_dim),
+    }
+    match v {
+        Values::Keys(_) => {}
+        Values::F16 { rows, stride } => {
+            for piece in rows.chunks(stride).take(TILE) {
+                ask_for_bytes::<L>(bytemuck::cast_slice(&piece[..v_dim.min(piece.len())]));
+            }
+        }
+        Values::Coded(codes) => ask_for_codes::<L>(&codes, v_dim),
+    }
+}
+
+#[inline(always)]
+fn ask_for_codes<L: Lanes>(codes: &Codes<'_>, head_dim: usize) {
+    ask_for_bytes::<L>(codes.codes);
+    for g in 0..head_dim.div_ceil(GROUP) {
+        ask_for_bytes::<L>(bytemuck::cast_slice(&codes.scales[g * codes.stride..][..TILE]));
+        ask_for_bytes::<L>(bytemuck::cast_slice(&codes.biases[g * codes.stride..][..TILE]));
+    }
+}
+
+#[inline(always)]
+fn ask_for_bytes<L: Lanes>(bytes: &[u8]) {
+    for line in bytes.chunks(64) {
+        L::prefetch(line.as_ptr());
+    }
+}
+
+/// One step of a query's online softmax: scores become weights of the tokens that it sees (`seen.0 .. seen.1`).
+#[inline(always)]
+fn soften<L: Lanes>(
+    scores: &mut [f32; TILE],
+    seen: (usize, usize),
+    soft_cap: Option<f32>,
+    running: &mut Running,
+    values: Values<'_>,
+    weights: &mut Weights,
+    m: usize,
+) {
+    const N: usize = TILE / LANES;
+    if seen.0 >= seen.1 {
+        weights.rescale[m] = 1.0;
+        weights.bias.iter_mut().for_each(|bias| bias[m] = 0.0);
+        weights.tokens.iter_mut().for_each(|tokens| tokens[m].fill(0.0));
+        return;
+    }
+    let whole = seen == (0, TILE);
+    let mut largest = L::splat(f32::NEG_INFINITY);
+    let mut p: [L; N] = [largest; N];
+    for (v, p) in p.iter_mut().enumerate() {
+        let mut score = L::load(lanes(&scores[v * LANES..][..LANES]));
+        if let Some(cap) = soft_cap {
+            // tanh x = 1 - 2 / (e^2x + 1)
+            let e = score.mul(L::splat(2.0 / cap)).exp();
+            score = L::splat(-2.0).div(e.add(L::splat(1.0))).add(L::splat(1.0)).mul(L::splat(cap));
+        }
+        *p = if whole { score } else { keep(score, v, seen, f32::NEG_INFINITY) };
+        largest = largest.max(*p);
+    }
+    let largest = largest.largest();
+    let max = if running.max > largest { running.max } else { largest };
+    let mut rescale = [0.0; LANES];
+    L::splat(running.max - max).exp().store(&mut rescale);
+    for (v, p) in p.iter_mut().enumerate() {
+        let weight = p.sub(L::splat(max)).exp();
+        *p = if whole { weight } else { keep(weight, v, seen, 0.0) };
+    }
+    let sum = p[0].add(p[1]).add(p[2].add(p[3])).sum();
+    *running = Running { max, sum: running.sum * rescale[0] + sum };
+    weights.rescale[m] = rescale[0];
+    for (g, (tokens, bias)) in weights.tokens.iter_mut().zip(&mut weights.bias).enumerate() {
+        match values {
+            Values::F16 { .. } | Values::Keys(Keys::F16 { .. }) => {
+                for (v, p) in p.iter().enumerate() {
+                    p.store(lanes_mut(&mut tokens[m][v * LANES..][..LANES]));
+                }
+                bias[m] = 0.0;
+            }
+            Values::Coded(codes) | Values::Keys(Keys::Coded(codes)) => {
+                let mut biases = L::splat(0.0);
+                for (v, p) in p.iter().enumerate() {
+                    let at = g * codes.stride + v * LANES;
+                    let scale = L::load_f16(lanes(&codes.scales[at..at + LANES]));
+                    p.mul(scale).store(lanes_mut(&mut tokens[m][v * LANES..][..LANES]));
+                    biases = p.fma(L::load_f16(lanes(&codes.biases[at..at + LANES])), biases);
+                }
+                bias[m] = biases.sum();
+            }
+        }
+    }
+}
+
+/// Vector `v` of a tile's tokens with those not seen replaced.
+#[inline(always)]
+fn keep<L: Lanes>(x: L, v: usize, seen: (usize, usize), other: f32) -> L {
+    let from = seen.0.saturating_sub(v * LANES).min(LANES);
+    let to = seen.1.saturating_sub(v * LANES).min(LANES);
+    x.keep(from, to, other)
+}

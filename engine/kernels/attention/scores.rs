@@ -1,0 +1,194 @@
+//! Scores of some queries against a tile's keys: a token to a lane.
+
+use super::{Codes, TILE, TOGETHER};
+use crate::kernels::{LANES, Lanes, Words, lanes, lanes_mut};
+use crate::quant::GROUP;
+use half::f16;
+
+/// Scores over f16 keys: each column in turn, queries in f32.
+pub(super) struct HalfKeys<'a> {
+    pub(super) q: &'a [f32],
+    pub(super) head_dim: usize,
+    pub(super) vectors: &'a [f16],
+    pub(super) stride: usize,
+}
+
+impl HalfKeys<'_> {
+    #[inline(always)]
+    pub(super) fn scores<L: Lanes>(&self, n: usize, n_tokens: usize, scores: &mut [[f32; TILE]; TOGETHER]) {
+        let mut m = 0;
+        while m < n {
+            m += match n - m {
+                8.. => self.some::<L, 8>(m, n_tokens, scores),
+                4.. => self.some::<L, 4>(m, n_tokens, scores),
+                2.. => self.some::<L, 2>(m, n_tokens, scores),
+                _ => self.some::<L, 1>(m, n_tokens, scores),
+            };
+        }
+    }
+
+    #[inline(always)]
+    #[allow(clippy::needless_range_loop)] // i indexes queries and sums
+    fn some<L: Lanes, const M: usize>(
+        &self,
+        m: usize,
+        n_tokens: usize,
+        scores: &mut [[f32; TILE]; TOGETHER],
+    ) -> usize {
+        let mut rows: [&[f32]; M] = [&[]; M];
+        for i in 0..M {
+            rows[i] = &self.q[(m + i) * self.head_dim..][..self.head_dim];
+        }
+        for v in 0..n_tokens.div_ceil(LANES) {
+            let vectors = &self.vectors[v * self.stride..][..self.head_dim * LANES];
+            let mut sums = [L::splat(0.0); M];
+            for (d, keys) in vectors.chunks_exact(LANES).enumerate() {
+                let keys = L::load_f16(lanes(keys));
+                for i in 0..M {
+                    sums[i] = keys.fma(L::splat(rows[i][d]), sums[i]);
+                }
+            }
+            for i in 0..M {
+                sums[i].store(lanes_mut(&mut scores[m + i][v * LANES..][..LANES]));
+            }
+        }
+        M
+    }
+}
+
+/// Queries in digits of 8 bits: `q ≈ Σ_digit scale * code`, a scale for each group of columns.
+pub(super) struct CodedQueries {
+    head_dim: usize,
+    digits: Vec<Digit>,
+}
+
+struct Digit {
+    /// `[n_queries, head_dim]`.
+    codes: Vec<i8>,
+    /// `[n_queries, n_groups]`: scale, and scale times the sum of the codes.
+    scales: Vec<(f32, f32)>,
+}
+
+impl CodedQueries {
+    #[inline(always)]
+    pub(super) fn new<L: Lanes>(q: &[f32], head_dim: usize, n_digits: usize) -> Self {
+        let mut rest = q.to_vec();
+        let mut digits: Vec<Digit> = Vec::new();
+        for _ in 0..n_digits {
+            let mut digit = Digit { codes: vec![0; q.len()], scales: Vec::new() };
+            for (rest, codes) in rest.chunks_exact_mut(head_dim).zip(digit.codes.chunks_exact_mut(head_dim)) {
+                for (rest, codes) in rest.chunks_mut(GROUP).zip(codes.chunks_mut(GROUP)) {
+                    digit.scales.push(digit_of::<L>(rest, codes));
+                }
+            }
+            digits.push(digit);
+        }
+        Self { head_dim, digits }
+    }
+
+    #[inline(always)]
+    pub(super) fn scores<L: Lanes>(
+        &self,
+        query: usize,
+        n: usize,
+        n_tokens: usize,
+        k: Codes<'_>,
+        scores: &mut [[f32; TILE]; TOGETHER],
+    ) {
+        let mut m = 0;
+        while m < n {
+            m += match n - m {
+                8.. => self.some::<L, 8>(query, m, n_tokens, k, scores),
+                4.. => self.some::<L, 4>(query, m, n_tokens, k, scores),
+                2.. => self.some::<L, 2>(query, m, n_tokens, k, scores),
+                _ => self.some::<L, 1>(query, m, n_tokens, k, scores),
+            };
+        }
+    }
+
+    #[inline(always)]
+    #[allow(clippy::needless_range_loop)] // i indexes queries and sums
+    fn some<L: Lanes, const M: usize>(
+        &self,
+        query: usize,
+        m: usize,
+        n_tokens: usize,
+        k: Codes<'_>,
+        scores: &mut [[f32; TILE]; TOGETHER],
+    ) -> usize {
+        let dim = self.head_dim;
+        let n_groups = dim.div_ceil(GROUP);
+        let vector_bytes = dim * k.bits as usize * LANES / 8;
+        let nibbles = L::Words::splat(0x0f0f_0f0f);
+        for v in 0..n_tokens.div_ceil(LANES) {
+            let tokens = &k.codes[v * vector_bytes..][..vector_bytes];
+            let mut sums = [L::splat(0.0); M];
+            for g in 0..n_groups {
+                let width = GROUP.min(dim - g * GROUP);
+                let words =
+                    &tokens[g * GROUP * k.bits as usize * LANES / 8..][..width * k.bits as usize * LANES / 8];
+                let at = g * k.stride + v * LANES;
+                let scale = L::load_f16(lanes(&k.scales[at..at + LANES]));
+                let bias = L::load_f16(lanes(&k.biases[at..at + LANES]));
+                for digit in &self.digits {
+                    let mut rows: [&[i8]; M] = [&[]; M];
+                    for i in 0..M {
+                        rows[i] = &digit.codes[(query + m + i) * dim + g * GROUP..][..width];
+                    }
+                    let mut dots = [L::Words::splat(0); M];
+                    for (j, vector) in words.chunks_exact(64).enumerate() {
+                        let vector = L::Words::load(vector.try_into().expect("64 bytes"));
+                        if k.bits == 4 {
+                            let (low, high) = (vector.and(nibbles), vector.shr(4).and(nibbles));
+                            for i in 0..M {
+                                dots[i] = dots[i]
+                                    .dot(low, quad(rows[i], 8 * j))
+                                    .dot(high, quad(rows[i], 8 * j + 4));
+                            }
+                        } else {
+                            for i in 0..M {
+                                dots[i] = dots[i].dot_wide(vector, quad(rows[i], 4 * j));
+                            }
+                        }
+                    }
+                    for i in 0..M {
+                        let (q_scale, q_sum) = digit.scales[(query + m + i) * n_groups + g];
+                        let product = L::from_words(dots[i]).mul(L::splat(q_scale));
+                        sums[i] = product.fma(scale, bias.fma(L::splat(q_sum), sums[i]));
+                    }
+                }
+            }
+            for i in 0..M {
+                sums[i].store(lanes_mut(&mut scores[m + i][v * LANES..][..LANES]));
+            }
+        }
+        M
+    }
+}
+
+/// Four codes of a row as one word.
+#[inline(always)]
+fn quad(row: &[i8], at: usize) -> i32 {
+    let four: &[i8; 4] = row[at..at + 4].try_into().expect("four codes");
+    bytemuck::cast(*four)
+}
+
+/// Takes the 8-bit part of a group of a query's columns off `rest`: codes, then scale and scale times their sum.
+#[inline(always)]
+fn digit_of<L: Lanes>(rest: &mut [f32], codes: &mut [i8]) -> (f32, f32) {
+    let mut largest = L::splat(0.0);
+    for x in rest.chunks_exact(LANES) {
+        largest = largest.max(L::load(lanes(x)).abs());
+    }
+    let scale = largest.largest() / 127.0;
+    let inverse = L::splat(if scale > 0.0 { 1.0 / scale } else { 0.0 });
+    let mut sum = 0i32;
+    for (x, codes) in rest.chunks_exact_mut(LANES).zip(codes.chunks_exact_mut(LANES)) {
+        let value = L::load(lanes(x));
+        let code = value.mul(inverse).max(L::splat(-127.0)).min(L::splat(127.0)).round();
+        code.store_i8(lanes_mut(codes));
+        code.fma(L::splat(-scale), value).store(lanes_mut(x));
+        sum += codes.iter().map(|c| i32::from(*c)).sum::<i32>();
+    }
+    (scale, scale * sum as f32)
+}
