@@ -4,8 +4,10 @@ use crate::chat::Chat;
 use crate::gguf::Gguf;
 use crate::kernels::tasks::Team;
 use crate::kernels::{Isa, NUMERICS};
+use crate::kv::store::cipher::CacheKey;
+use crate::kv::store::inventory::Folder;
 use crate::kv::store::manifest::Identity;
-use crate::kv::store::{STORE_VERSION, Store};
+use crate::kv::store::{Place, STORE_VERSION, Store};
 use crate::kv::table::BlockHash;
 use crate::memory::Memory;
 use crate::model::Decoder;
@@ -35,7 +37,15 @@ pub struct EngineConfig {
     pub kv: KvChoice,
     /// Where persistent sessions are stored; `None` keeps everything in memory.
     pub cache_dir: Option<PathBuf>,
-    /// Bytes that cached keys and values may take in memory; above, sessions are evicted (to disk).
+    /// Encrypts what is stored there; memories of another key are not seen.
+    pub cache_key: Option<CacheKey>,
+    /// Keeps tenants of one folder apart: whoever has another name here shares nothing. May be empty.
+    pub tenant: String,
+    /// Bytes that the folder may take: when the engine opens and when it is dropped, the least worthy sessions go (see
+    /// [`crate::cache::Folder::shrink`]), if nobody else uses the folder then.
+    pub cache_disk: Option<u64>,
+    /// Bytes that cached keys and values may take in memory; above, what is on disk too leaves memory, of the session that is
+    /// needed last first.
     pub cache_memory: u64,
     /// Threads (default: all cores).
     pub threads: Option<usize>,
@@ -52,7 +62,18 @@ impl EngineConfig {
     /// A model with everything else at its default: the family's own cache formats, nothing on disk, 1 GiB of cache in memory, all cores.
     pub fn new(model: ModelSource) -> Self {
         let (kv, cache_memory, prefill_chunk) = (KvChoice::Auto, 1 << 30, 512);
-        Self { model, kv, cache_dir: None, cache_memory, threads: None, prefill_chunk, self_check: false }
+        Self {
+            model,
+            kv,
+            cache_dir: None,
+            cache_key: None,
+            tenant: String::new(),
+            cache_disk: None,
+            cache_memory,
+            threads: None,
+            prefill_chunk,
+            self_check: false,
+        }
     }
 }
 
@@ -64,6 +85,8 @@ pub struct Engine {
     commands: Option<Sender<Command>>,
     thread: Option<std::thread::JoinHandle<()>>,
     next_id: AtomicU64,
+    /// The cache folder and the bytes that it may take.
+    bound: Option<(Folder, u64)>,
 }
 
 /// A running turn: receive its events, then commit.
@@ -107,15 +130,22 @@ impl Engine {
             layout: layout.describe(),
             numerics: NUMERICS.to_owned(),
             store: STORE_VERSION,
-            salt: String::new(),
+            salt: config.tenant.clone(),
         };
-        let root = BlockHash::root(&identity.text());
+        let names = config.cache_key.as_ref().map_or(String::new(), CacheKey::names);
+        let root = BlockHash::root(&format!("{}\n{names}", identity.text()));
         let context = CacheContext { layout: layout.clone(), identity, root };
-        let store = config.cache_dir.as_deref().map(Store::open).transpose()?;
+        let bound = config.cache_dir.as_ref().zip(config.cache_disk);
+        let bound = bound.map(|(dir, limit)| (Folder::new(dir, config.cache_key.as_ref()), limit));
+        shrink(bound.as_ref());
+        let open = |dir: &PathBuf| {
+            Store::open(&Place { dir: dir.clone(), key: config.cache_key.clone() }, &config.tenant)
+        };
+        let store = config.cache_dir.as_ref().map(open).transpose()?;
         if let (true, Some(store)) = (config.self_check, &store) {
             team.install(|| self_check::run(&decoder, &tokenizer, &layout, store, root))?;
         }
-        let memory = Memory::new(context, store, config.cache_memory);
+        let memory = Memory::new(context, store, config.cache_memory)?;
         let tokenizer = Arc::new(tokenizer);
         let worker = Worker::new(decoder, tokenizer.clone(), Arc::new(chat), memory, config.prefill_chunk);
         let (commands, receiver) = channel();
@@ -127,6 +157,7 @@ impl Engine {
             commands: Some(commands),
             thread: Some(thread),
             next_id: AtomicU64::new(0),
+            bound,
         })
     }
 
@@ -146,6 +177,14 @@ impl Engine {
         let command = Command::Turn { id, request: Box::new(request), events: sender };
         commands.send(command).map_err(|_| closed())?;
         Ok(Turn { id, events, commands, committed: false })
+    }
+
+    /// Says that a session, or one that begins with its memory, will speak, and when (on the scale of
+    /// [`Request::next_use`]): its memory is read ahead then.
+    pub fn expect(&self, session: &SessionKey, next_use: u64) {
+        if let Some(commands) = &self.commands {
+            let _ = commands.send(Command::Expect { session: session.clone(), next_use });
+        }
     }
 
     /// Drops a session's memory from RAM (an ephemeral agent at its phase's end). Its files, if any, stay.
@@ -215,6 +254,22 @@ impl Drop for Engine {
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
+        shrink(self.bound.as_ref());
+    }
+}
+
+/// Keeps a cache folder within its bound, if nobody else uses it now.
+fn shrink(bound: Option<&(Folder, u64)>) {
+    let Some((folder, limit)) = bound else { return };
+    match folder.shrink(*limit) {
+        Ok(removed) if removed.sessions > 0 => {
+            tracing::info!(
+                "{} memories left the cache folder to keep it within {limit} bytes",
+                removed.sessions
+            );
+        }
+        Ok(_) => {}
+        Err(e) => tracing::debug!("the cache folder was not bounded: {e}"),
     }
 }
 
@@ -234,7 +289,7 @@ impl Turn {
     /// before the turn, while the one in memory goes on. The completion comes back with the final account.
     ///
     /// # Errors
-    /// The turn has not ended, or the manifest can't be written.
+    /// The turn has not ended. A manifest that can't be written is said in [`crate::Usage::reason`].
     pub async fn commit(self) -> Result<Box<Completion>> {
         self.request_commit()?.await.map_err(|_| closed())?
     }

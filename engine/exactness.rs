@@ -10,8 +10,8 @@ use crate::kernels::tasks::Team;
 use crate::kv::blocks::Arena;
 use crate::kv::layout::Part;
 use crate::kv::sequence::Sequence;
-use crate::kv::store::Store;
 use crate::kv::store::manifest::Identity;
+use crate::kv::store::{Place, Store};
 use crate::kv::table::BlockHash;
 use crate::memory::Memory;
 use crate::model::decoder::Wanted;
@@ -117,7 +117,11 @@ impl Bench {
     }
 
     fn memory(&self, dir: &Path) -> Memory {
-        Memory::new(self.context.clone(), Some(Store::open(dir).expect("a store")), u64::MAX)
+        Memory::new(self.context.clone(), Some(self.open_store(dir)), u64::MAX).expect("a memory")
+    }
+
+    fn open_store(&self, dir: &Path) -> Store {
+        Store::open(&Place { dir: dir.to_owned(), key: None }, "").expect("a store")
     }
 
     fn segment(&self, range: std::ops::Range<usize>) -> Segment {
@@ -134,13 +138,11 @@ impl Bench {
     /// Computes `n` tokens as a session and writes it to disk.
     fn store(&self, memory: &mut Memory, n: usize) {
         let mut recalled = memory.recall(&request(), &[self.segment(0..n)]).expect("a session");
-        let Memory { context, arena, store, .. } = memory;
-        self.feed(&mut recalled.session.sequence, arena, n, 256);
+        self.feed(&mut recalled.session.sequence, &mut memory.arena, n, 256);
         recalled.session.sequence.end_turn();
         recalled.session.segments = vec![self.segment(0..n)];
-        let store = store.as_ref().expect("a store");
-        let (pending, _) = recalled.session.save(&request().session, store, context, arena).expect("a save");
-        pending.commit(store).expect("a commit");
+        let saved = memory.save(&request().session, &mut recalled.session).expect("a save");
+        memory.commit(&saved.expect("a store").0).expect("a commit");
     }
 
     /// After any fault on disk: whatever is recalled, the logits of what follows are the reference's.
@@ -342,6 +344,7 @@ fn the_same_prompt_again_and_another_of_equal_shape() {
         let logits = bench.feed(&mut same.session.sequence, &mut memory.arena, n, 256);
         assert_eq!(logits, bench.rows(&reference, kept..n), "exact at {n}");
         let other = Segment { text: "other".to_owned(), ids: vec![9; n].into(), ..bench.segment(0..n) };
+        drop(memory);
         let mut memory = bench.memory(dir.path());
         let recalled = memory.recall(&request(), &[other]).expect("a session");
         assert_eq!((recalled.kind, recalled.reused), (MatchKind::Cold, 0), "another prompt reuses nothing");
@@ -461,12 +464,14 @@ fn a_flipped_nibble_on_disk_is_read_only_with_verification_off() {
     let header = u64::from_le_bytes(bytes[..8].try_into().expect("8 bytes")) as usize;
     bytes[8 + header] ^= 8; // the first code of the first tensor
     std::fs::write(&path, bytes).expect("a write");
-    let mut memory = bench.memory(dir.path());
-    memory.store.as_mut().expect("a store").verify = false;
+    let mut store = bench.open_store(dir.path());
+    store.verify = false;
+    let mut memory = Memory::new(bench.context.clone(), Some(store), u64::MAX).expect("a memory");
     let mut recalled = bench.recall(&mut memory, 300);
     let start = recalled.session.sequence.len();
     let logits = bench.feed(&mut recalled.session.sequence, &mut memory.arena, N, 256);
     assert_ne!(logits, bench.rows(&reference, start..N), "the flipped code is not read");
+    drop(memory);
     let recalled = bench.check_recall(dir.path(), 300, &reference);
     assert!(recalled.reason.is_some_and(|r| r.contains("checksum")));
 }

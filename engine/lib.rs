@@ -42,8 +42,11 @@
 //! ```
 #![deny(unsafe_op_in_unsafe_fn, unsafe_code)]
 
+mod ahead;
 mod chat;
 mod constraint;
+#[cfg(test)]
+mod endurance;
 mod engine;
 mod error;
 #[cfg(test)]
@@ -82,7 +85,8 @@ pub use request::*;
 /// A text to try a model on: dialogue by several people, of some 1,500 words.
 pub const SAMPLE: &str = include_str!("sample.txt");
 
-/// Lists, removes and verifies what a cache folder holds.
+/// Lists, shows, removes, bounds and verifies what a cache folder holds.
 pub mod cache {
-    pub use crate::kv::store::inventory::{Entry, Verdict, list, remove, verify};
+    pub use crate::kv::store::cipher::CacheKey;
+    pub use crate::kv::store::inventory::{Details, Entry, Folder, Removed, Verdict};
 }

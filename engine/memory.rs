@@ -1,29 +1,60 @@
 //! All sessions that are not at work: recalling them from memory or disk, keeping them, letting them go.
+//!
+//! Under a budget a session at rest loses what is on disk too, piece by piece, and stays known: what it is made of, and when it is
+//! needed next. Whoever is needed next is read ahead.
 
+use crate::ahead::{Ahead, Bytes, Piece};
 use crate::kernels::tasks::map;
-use crate::kv::blocks::{Arena, SealedBlock};
+use crate::kv::blocks::{Arena, Rows, SealedBlock};
 use crate::kv::layout::{BLOCK, Part};
 use crate::kv::pool::{BlockId, Candidate, victim};
+use crate::kv::store::manifest::Journal;
+use crate::kv::store::pack::Key;
+use crate::kv::store::tail::TailRef;
 use crate::kv::store::{Found, Store};
 use crate::kv::table::{BlockHash, Parts};
 use crate::prefix::{Relation, Segment, SegmentKind, compare, first_difference, flatten};
-use crate::session::{CacheContext, Session};
+use crate::session::{CacheContext, Pending, Session};
 use crate::{MatchKind, Request, Result, Retention, SessionKey, Source};
 use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Instant;
 
 /// Sessions in memory and on disk.
 pub(crate) struct Memory {
     pub(crate) context: CacheContext,
     pub(crate) arena: Arena,
-    pub(crate) store: Option<Store>,
+    pub(crate) store: Option<Arc<Store>>,
+    /// Reads ahead; none without a store.
+    ahead: Option<Ahead>,
     idle: HashMap<SessionKey, Idle>,
+    /// What stands in the manifests of sessions that this engine saved.
+    journals: HashMap<SessionKey, Journal>,
+    /// What was found wrong with a session's memory before it was asked for.
+    remarks: HashMap<SessionKey, String>,
     clock: u64,
+    /// Bytes of f16 rows of sessions at work.
+    at_work: u64,
+    /// Milliseconds that a token of a prompt takes, by the latest measure.
+    pub(crate) token_ms: f64,
 }
 
 struct Idle {
     session: Session,
     next_use: Option<u64>,
     last_use: u64,
+    /// Bytes of what is known of it, whatever of its keys and values is in memory.
+    known_bytes: u64,
+    /// Whether its manifest is up to date: then it need not be known.
+    saved: bool,
+    ahead: ReadAhead,
+}
+
+/// What was read ahead for a session.
+#[derive(Clone, Copy, Default)]
+struct ReadAhead {
+    bytes: u64,
+    ms: f64,
 }
 
 /// A session made ready for a prompt: its sequence holds a beginning of the prompt, and no more.
@@ -36,6 +67,9 @@ pub(crate) struct Recalled {
     /// Prompt tokens that the session had read or said before, but whose keys and values are not there.
     pub(crate) recomputed: usize,
     pub(crate) bytes_read: u64,
+    /// Milliseconds that the turn waited for reading, and that reading took while others were at work.
+    pub(crate) waited_ms: f64,
+    pub(crate) hidden_ms: f64,
     pub(crate) reason: Option<String>,
 }
 
@@ -43,35 +77,62 @@ pub(crate) struct Recalled {
 #[derive(Default)]
 struct Search {
     bytes_read: u64,
-    from_disk: bool,
+    waited_ms: f64,
     reason: Option<String>,
 }
 
 /// A part of the block at an index.
-type Wanted = (usize, BlockHash, Part);
+type Wanted = (usize, Key);
 
 /// A block from disk and the bytes that it took there.
 type ReadBlock = Found<(SealedBlock, u64)>;
 
+/// What eviction may take, in this order.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Eviction {
+    /// Keys and values that are on disk too.
+    Stored,
+    /// What is known of a session whose manifest is up to date.
+    Known,
+    /// Keys and values that would have to be computed again: some hundred times what reading costs.
+    Unstored,
+}
+
 impl Memory {
     /// Nothing in memory yet; `budget` in bytes.
-    pub(crate) fn new(context: CacheContext, store: Option<Store>, budget: u64) -> Self {
+    ///
+    /// # Errors
+    /// No thread can be started.
+    pub(crate) fn new(context: CacheContext, store: Option<Store>, budget: u64) -> Result<Self> {
         let arena = Arena::new(&context.layout, budget);
-        Self { context, arena, store, idle: HashMap::new(), clock: 0 }
+        let store = store.map(Arc::new);
+        let ahead =
+            store.as_ref().map(|store| Ahead::new(store.clone(), context.layout.clone())).transpose()?;
+        if let Some(ahead) = &ahead {
+            ahead.compact();
+        }
+        let (idle, journals, remarks) = (HashMap::new(), HashMap::new(), HashMap::new());
+        let (clock, at_work, token_ms) = (0, 0, 0.0);
+        Ok(Self { context, arena, store, ahead, idle, journals, remarks, clock, at_work, token_ms })
     }
 
     /// Finds a session's memory and makes it ready for a prompt.
+    ///
+    /// # Errors
+    /// Another process adds to the run's sessions.
     pub(crate) fn recall(&mut self, request: &Request, prompt: &[Segment]) -> Result<Recalled> {
+        if let Some(store) = self.store.as_ref().filter(|_| request.retention == Retention::Persistent) {
+            store.claim(&request.session.run)?;
+        }
         let mut search = Search::default();
-        let known = self.idle.remove(&request.session).map(|idle| idle.session);
-        let mut session = match known {
-            Some(mut session) if request.cold => {
-                session.truncate(0, &mut self.arena);
-                Session::new(&self.context)
-            }
+        self.wait_for(&request.session, &mut search);
+        let known = self.idle.remove(&request.session);
+        let ahead = known.as_ref().map_or(ReadAhead::default(), |idle| idle.ahead);
+        let mut session = match known.map(|idle| idle.session) {
+            Some(session) if request.cold => session.restart(&self.context, &mut self.arena),
             Some(session) => session,
             None if request.cold => Session::new(&self.context),
-            None => self.find(request, &mut search)?,
+            None => self.find(request, &mut search),
         };
         let ids = flatten(prompt);
         let history = end_of_last_reply(prompt);
@@ -89,14 +150,17 @@ impl Memory {
         session.tokens.truncate(matched.n_tokens);
         session.tokens.extend(flatten(&prompt[matched.n_segments..]));
         session.segments.truncate(matched.n_segments);
-        self.rewind(&mut session, matched.n_tokens, &mut search)?;
+        session.cut(matched.n_tokens, &mut self.arena);
+        self.restore(&mut session, matched.n_tokens, &mut search);
         if !request.cold {
             let end = if fresh { ids.len() } else { read_before };
-            self.restore_blocks(&mut session, end, &mut search)?;
+            self.append_known_blocks(&mut session, end, &mut search);
+            self.restore_tail(&mut session, &mut search);
         }
         // At least one token is fed: its logits choose the first token of the reply.
         let last = session.tokens.len().saturating_sub(1);
-        let reused = self.rewind(&mut session, last, &mut search)?;
+        let reused = self.restore(&mut session, last, &mut search);
+        session.truncate(reused, &mut self.arena);
         let kind = match matched.relation {
             Relation::Exact => MatchKind::Exact, // even where it goes back to the border of its only block
             _ if reused == 0 => MatchKind::Cold,
@@ -104,125 +168,125 @@ impl Memory {
             Relation::Extend => MatchKind::Extend,
             Relation::Diverge => MatchKind::Diverge,
         };
-        let source = match (reused, search.from_disk) {
+        let bytes_read = search.bytes_read + ahead.bytes;
+        let source = match (reused, bytes_read) {
             (0, _) => Source::None,
-            (_, true) => Source::Disk,
-            _ => Source::Memory,
+            (_, 0) => Source::Memory,
+            _ => Source::Disk,
         };
         let recomputed = read_before.saturating_sub(reused);
-        Ok(Recalled {
-            session,
-            kind,
-            source,
-            reused,
-            recomputed,
-            bytes_read: search.bytes_read,
-            reason: search.reason,
-        })
+        let Search { waited_ms, reason, .. } = search;
+        let hidden_ms = ahead.ms;
+        Ok(Recalled { session, kind, source, reused, recomputed, bytes_read, waited_ms, hidden_ms, reason })
     }
 
     /// The session's own memory from disk, else its parent's, else nothing.
-    fn find(&mut self, request: &Request, search: &mut Search) -> Result<Session> {
-        if let Some(session) = self.load(&request.session, search)? {
-            return Ok(session);
+    fn find(&mut self, request: &Request, search: &mut Search) -> Session {
+        if let Some(session) = self.load(&request.session, false, search) {
+            return session;
         }
-        let Some(parent) = &request.parent else { return Ok(Session::new(&self.context)) };
-        if let Some(idle) = self.idle.get(parent) {
-            return Ok(idle.session.fork(&mut self.arena));
+        let Some(parent) = &request.parent else { return Session::new(&self.context) };
+        self.wait_for(parent, search);
+        if let Some(idle) = self.idle.get_mut(parent) {
+            search.bytes_read += std::mem::take(&mut idle.ahead).bytes;
+            return idle.session.fork(&mut self.arena);
         }
-        let Some(mut session) = self.load(parent, search)? else { return Ok(Session::new(&self.context)) };
-        session.tail = None; // the parent's file stays the parent's
-        Ok(session)
+        self.load(parent, true, search).unwrap_or_else(|| Session::new(&self.context))
     }
 
-    /// Reads a session from disk: as much of it as is whole.
-    fn load(&mut self, key: &SessionKey, search: &mut Search) -> Result<Option<Session>> {
-        let Some(store) = &self.store else { return Ok(None) };
-        let manifest = match store.read_manifest(key)? {
-            Found::Missing => return Ok(None),
+    /// A session as its manifest has it; nothing of its keys and values is read yet.
+    fn load(&mut self, key: &SessionKey, borrowed: bool, search: &mut Search) -> Option<Session> {
+        let began = Instant::now();
+        let found = self.store.as_ref()?.read_manifest(key);
+        search.waited_ms += ms_since(began);
+        let (manifest, journal, torn) = match found {
+            Found::Missing => return None,
             Found::Damaged(reason) => {
                 search.reason = Some(reason);
-                return Ok(None);
+                return None;
             }
-            Found::Whole(manifest) => manifest,
+            Found::Whole(found) => found,
         };
-        if let Some(reason) = self.context.identity.differs(&manifest.identity) {
+        let torn = torn
+            .map(|reason| format!("the manifest is damaged, the state of an earlier turn is used: {reason}"));
+        search.reason = search.reason.take().or(torn);
+        if let Some(reason) = self.context.identity.differs(&manifest.owner.identity) {
             search.reason = Some(reason);
-            return Ok(None);
+            return None;
         }
-        let tokens = flatten(&manifest.segments);
-        let tail_rows = manifest.tail.as_ref().map_or(0, |tail| tail.rows);
-        if tokens.len() != manifest.n_tokens || tokens.len() != manifest.blocks.len() * BLOCK + tail_rows {
-            search.reason = Some("the manifest's counts contradict each other".to_owned());
-            return Ok(None);
+        let session = Session::stored_as(manifest, borrowed, &self.context);
+        if !borrowed {
+            self.journals.insert(key.clone(), journal);
         }
-        let n_blocks = manifest.blocks.len();
-        let mut session = Session { segments: manifest.segments, tokens, ..Session::new(&self.context) };
-        self.restore_blocks(&mut session, n_blocks * BLOCK, search)?;
-        self.rewind(&mut session, n_blocks * BLOCK, search)?;
-        if session.sequence.len() < n_blocks * BLOCK {
-            let missing = "a block of the cache is missing: the rest is computed again".to_owned();
-            search.reason.get_or_insert(missing);
-            return Ok(Some(session));
-        }
-        let (Some(store), Some(tail)) = (&self.store, manifest.tail) else { return Ok(Some(session)) };
-        match store.read_tail(&tail, self.context.root, &self.context.layout)? {
-            Found::Whole((rows, bytes)) if n_blocks == tail.block => {
-                session.sequence.push_rows(rows, tail.rows);
-                session.tail = Some(tail);
-                search.bytes_read += bytes;
-                search.from_disk = true;
-            }
-            Found::Damaged(reason) => search.reason = Some(reason),
-            _ => search.reason = Some("the tail of the cache is missing: it is computed again".to_owned()),
-        }
-        Ok(Some(session))
+        Some(session)
     }
 
-    /// Takes a session back to at most `n` tokens; the windows that it needs there come from memory or disk.
-    fn rewind(&mut self, session: &mut Session, n: usize, search: &mut Search) -> Result<usize> {
-        let mut to = session.sequence.border(n);
+    /// Makes a session known that will speak: it can be read ahead then.
+    pub(crate) fn expect(&mut self, key: &SessionKey, next_use: u64) {
+        match self.idle.get_mut(key) {
+            Some(idle) => idle.next_use = Some(next_use),
+            None => {
+                let mut search = Search::default();
+                let session = self.load(key, false, &mut search);
+                self.remarks.extend(search.reason.map(|reason| (key.clone(), reason)));
+                if let Some(session) = session {
+                    self.journals.remove(key); // whoever adds to it claims its run first, and reads it then
+                    self.keep(key.clone(), session, Some(next_use));
+                    self.saved(key);
+                }
+            }
+        }
+    }
+
+    /// Takes a session back to at most `n` tokens; what it needs for that comes from memory or disk. Returns how many are left.
+    fn restore(&mut self, session: &mut Session, n: usize, search: &mut Search) -> usize {
+        let mut n = session.sequence.border(n);
         loop {
-            let hash = |block| Some((block, session.sequence.table().hash(block)?, Part::Windowed));
-            let wanted: Vec<Wanted> = session.sequence.missing(to).filter_map(hash).collect();
-            let read = self.read_blocks(&wanted)?;
-            let found: Vec<_> = wanted
-                .iter()
-                .zip(read)
-                .map_while(|(wanted, read)| self.take(*wanted, read, search))
-                .collect();
-            for ((block, ..), id) in wanted.iter().zip(&found) {
-                session.sequence.refill(*block, *id);
+            let hash = |(block, part)| Some((block, (session.sequence.table().hash(block)?, part)));
+            let wanted: Vec<Wanted> = session.sequence.missing(n).filter_map(hash).collect();
+            let read = self.read_blocks(&wanted, search);
+            let mut hole = None;
+            for ((block, key), read) in wanted.into_iter().zip(read) {
+                match self.take(key, read, search) {
+                    Some(id) => session.sequence.refill(block, key.1, id),
+                    None => hole = hole.or(Some((block, key.1))),
+                }
             }
-            if found.len() == wanted.len() || to == 0 {
-                return Ok(session.truncate(n, &mut self.arena));
-            }
-            to = (to - 1) / BLOCK * BLOCK;
+            n = match hole {
+                None => return session.sequence.truncate(n, &mut self.arena),
+                Some((block, Part::Lasting)) => {
+                    let missing = "a block of the cache is missing: the rest is computed again";
+                    search.reason.get_or_insert(missing.to_owned());
+                    block * BLOCK
+                }
+                Some((_, Part::Windowed)) => n.saturating_sub(1) / BLOCK * BLOCK,
+            };
+            session.cut(n, &mut self.arena);
         }
     }
 
     /// Appends whole blocks up to token `end`, found by content in memory or on disk, until one is missing. Windows are
-    /// left to [`Memory::rewind`].
-    fn restore_blocks(&mut self, session: &mut Session, end: usize, search: &mut Search) -> Result<()> {
+    /// left to [`Memory::restore`].
+    fn append_known_blocks(&mut self, session: &mut Session, end: usize, search: &mut Search) {
         let first = session.sequence.len() / BLOCK;
         let end_block = end.min(session.tokens.len()) / BLOCK;
         if end_block <= first {
-            return Ok(());
+            return;
         }
         let hashes = self.context.root.chain(&session.tokens[..end_block * BLOCK]);
-        let lasting = |(index, hash)| (index, hash, Part::Lasting);
+        let lasting = |(index, hash): (usize, BlockHash)| (index, (hash, Part::Lasting));
         let wanted: Vec<Wanted> = hashes.into_iter().enumerate().skip(first).map(lasting).collect();
         let windows = self.context.layout.window().is_some();
-        let read = self.read_blocks(&wanted)?;
-        for (wanted, read) in wanted.into_iter().zip(read) {
-            let (index, hash, _) = wanted;
+        let read = self.read_blocks(&wanted, search);
+        for ((index, key), read) in wanted.into_iter().zip(read) {
+            let hash = key.0;
             // What the disk lacks must be kept in memory, or it could never be written.
             let window = if windows { self.arena.find(hash, Part::Windowed) } else { None };
-            let stored = self.context.layout.parts().all(|part| self.on_disk(hash, part));
-            if windows && window.is_none() && !self.on_disk(hash, Part::Windowed) {
+            let stored = self.context.layout.parts().all(|part| self.on_disk((hash, part)));
+            if windows && window.is_none() && !self.on_disk((hash, Part::Windowed)) {
                 break;
             }
-            let Some(id) = self.take(wanted, read, search) else {
+            let Some(id) = self.take(key, read, search) else {
                 window.into_iter().for_each(|id| self.arena.release(id));
                 break;
             };
@@ -236,26 +300,31 @@ impl Memory {
                 session.stored_blocks = index + 1;
             }
         }
-        Ok(())
     }
 
-    fn on_disk(&self, hash: BlockHash, part: Part) -> bool {
-        self.store.as_ref().is_some_and(|store| store.has_block(hash, part))
+    /// Reads the rows of the open block, if they are on disk alone.
+    fn restore_tail(&mut self, session: &mut Session, search: &mut Search) {
+        let (Some(store), Some(tail)) = (&self.store, session.absent_tail().cloned()) else { return };
+        let began = Instant::now();
+        let found = store.read_tail(&tail, &self.context.layout);
+        search.waited_ms += ms_since(began);
+        match put_tail(session, &tail, found) {
+            Ok(bytes) => search.bytes_read += bytes,
+            Err(reason) => search.reason = Some(reason),
+        }
+    }
+
+    fn on_disk(&self, key: Key) -> bool {
+        self.store.as_ref().is_some_and(|store| store.has_block(key))
     }
 
     /// A reference to a part of a block: the one in memory, or what was read.
-    fn take(
-        &mut self,
-        (_, hash, part): Wanted,
-        read: Option<ReadBlock>,
-        search: &mut Search,
-    ) -> Option<BlockId> {
-        match (self.arena.find(hash, part), read) {
+    fn take(&mut self, key: Key, read: Option<ReadBlock>, search: &mut Search) -> Option<BlockId> {
+        match (self.arena.find(key.0, key.1), read) {
             (Some(id), _) => Some(id),
             (None, Some(Found::Whole((block, bytes)))) => {
                 search.bytes_read += bytes;
-                search.from_disk = true;
-                Some(self.arena.insert(hash, part, block))
+                Some(self.arena.insert(key.0, key.1, block))
             }
             (None, Some(Found::Damaged(reason))) => {
                 search.reason = Some(reason);
@@ -265,48 +334,224 @@ impl Memory {
         }
     }
 
-    /// Reads from disk what is not in memory, several blocks at a time; nothing is read after the first one that is missing
-    /// in both places.
-    fn read_blocks(&self, wanted: &[Wanted]) -> Result<Vec<Option<ReadBlock>>> {
-        let here = |(_, hash, part): &Wanted| self.arena.holds(*hash, *part) || self.on_disk(*hash, *part);
+    /// Reads from disk what is not in memory, several blocks at a time, after making room for it; nothing is read after the
+    /// first one that is missing in both places.
+    fn read_blocks(&mut self, wanted: &[Wanted], search: &mut Search) -> Vec<Option<ReadBlock>> {
+        let here = |(_, key): &Wanted| self.arena.holds(key.0, key.1) || self.on_disk(*key);
         let n = wanted.iter().take_while(|wanted| here(wanted)).count();
+        let absent = |(_, key): &&Wanted| !self.arena.holds(key.0, key.1);
+        let room = wanted[..n].iter().filter(absent).map(|(_, key)| self.arena.part_bytes(key.1)).sum();
+        self.make_room(room, None);
+        let began = Instant::now();
         let read = |i: usize| match (&self.store, wanted[i]) {
-            (Some(store), (index, hash, part)) if i < n && !self.arena.holds(hash, part) => {
-                store.read_block((hash, part), index, &self.context.layout).map(Some)
+            (Some(store), (index, key)) if i < n && !self.arena.holds(key.0, key.1) => {
+                Some(store.read_block(key, index, &self.context.layout))
             }
-            _ => Ok(None),
+            _ => None,
         };
-        map(wanted.len(), read).into_iter().collect()
+        let read = map(wanted.len(), read);
+        search.waited_ms += ms_since(began);
+        read
+    }
+
+    /// Takes in what was read ahead; waits for the rest of a session's pieces.
+    fn wait_for(&mut self, session: &SessionKey, search: &mut Search) {
+        let began = Instant::now();
+        self.collect(Some(session));
+        let waited = ms_since(began);
+        search.waited_ms += waited;
+        search.reason = search.reason.take().or_else(|| self.remarks.remove(session));
+        if let Some(idle) = self.idle.get_mut(session) {
+            // What was waited for was not hidden.
+            idle.ahead.ms = (idle.ahead.ms - waited).max(0.0);
+        }
+    }
+
+    /// Takes in what was read ahead.
+    fn collect(&mut self, session: Option<&SessionKey>) {
+        let Some(ahead) = &mut self.ahead else { return };
+        for fetched in ahead.collect(session) {
+            // Whoever is at work by now, or has gone, has no use for it.
+            let Some(idle) = self.idle.get_mut(&fetched.session) else { continue };
+            let bytes = match fetched.bytes {
+                Bytes::Block(index, key, Found::Whole((block, bytes))) => {
+                    let wanted = idle.session.sequence.table().hash(index) == Some(key.0)
+                        && !idle.session.sequence.table().holds(index, key.1);
+                    if wanted {
+                        let id = self.arena.insert(key.0, key.1, block);
+                        idle.session.sequence.refill(index, key.1, id);
+                    }
+                    bytes
+                }
+                Bytes::Tail(tail, found) if idle.session.absent_tail() == Some(&tail) => {
+                    put_tail(&mut idle.session, &tail, found).unwrap_or_else(|reason| {
+                        self.remarks.insert(fetched.session.clone(), reason);
+                        0
+                    })
+                }
+                Bytes::Block(.., Found::Damaged(reason)) => {
+                    self.remarks.insert(fetched.session.clone(), reason);
+                    0
+                }
+                // What is missing is found so again when it is needed, and said then.
+                _ => 0,
+            };
+            idle.ahead.bytes += bytes;
+            idle.ahead.ms += fetched.ms;
+        }
+    }
+
+    /// Begins to read what the agents that are needed next lack, as many of them as are at work now; makes room by evicting
+    /// whoever is needed later.
+    pub(crate) fn look_ahead(&mut self, n_active: usize) {
+        self.collect(None);
+        if n_active == 0 || self.ahead.as_ref().is_none_or(|ahead| !ahead.idle()) {
+            return;
+        }
+        let mut next: Vec<(u64, SessionKey)> =
+            self.idle.iter().filter_map(|(key, idle)| Some((idle.next_use?, key.clone()))).collect();
+        next.sort_by_key(|(next_use, _)| *next_use);
+        for (next_use, key) in next.into_iter().take(n_active) {
+            self.read_ahead(&key, next_use);
+        }
+    }
+
+    fn read_ahead(&mut self, key: &SessionKey, next_use: u64) {
+        let Some(idle) = self.idle.get_mut(key) else { return };
+        let sequence = &mut idle.session.sequence;
+        let missing: Vec<(usize, Part)> = sequence.missing(sequence.len()).collect();
+        let mut pieces = Vec::new();
+        for (block, part) in missing {
+            let Some(hash) = sequence.table().hash(block) else { continue };
+            match self.arena.find(hash, part) {
+                Some(id) => sequence.refill(block, part, id),
+                None => pieces.push((Piece::Block(block, (hash, part)), self.arena.part_bytes(part))),
+            }
+        }
+        if let Some(tail) = idle.session.absent_tail() {
+            let room = tail.rows * self.context.layout.row_bytes();
+            pieces.push((Piece::Tail(tail.clone()), room as u64));
+        }
+        for (piece, room) in pieces {
+            if !self.make_room(room, Some(next_use)) {
+                return;
+            }
+            if let Some(ahead) = &mut self.ahead {
+                ahead.fetch(key, piece, room);
+            }
+        }
     }
 
     /// After a pass over a session: see [`Session::settle`].
     pub(crate) fn settle(&mut self, request: &Request, session: &mut Session) -> Result<u64> {
-        let store = self.store.as_ref().filter(|_| request.retention == Retention::Persistent);
+        let store = self.store.as_deref().filter(|_| request.retention == Retention::Persistent);
         session.settle(store, &self.context, &mut self.arena)
+    }
+
+    /// Writes what the disk lacks of a session; its manifest waits for [`Memory::commit`]. Also gives the bytes written.
+    pub(crate) fn save(&mut self, key: &SessionKey, session: &mut Session) -> Result<Option<(Pending, u64)>> {
+        let Some(store) = &self.store else { return Ok(None) };
+        session.save(key, self.token_ms, store, &self.context, &self.arena).map(Some)
+    }
+
+    /// The last step of a save: the manifest says what the session is now. Returns the bytes written.
+    pub(crate) fn commit(&mut self, pending: &Pending) -> Result<u64> {
+        let Some(store) = &self.store else { return Ok(0) };
+        let key = pending.manifest.session();
+        let mut journal = self.journals.remove(&key).or_else(|| match store.read_manifest(&key) {
+            Found::Whole((_, journal, _)) => Some(journal),
+            _ => None,
+        });
+        let written = store.write_manifest(&pending.manifest, &mut journal, &pending.obsolete)?;
+        self.journals.extend(journal.map(|journal| (key.clone(), journal)));
+        self.saved(&key);
+        if let Some(ahead) = &self.ahead {
+            ahead.compact();
+        }
+        Ok(written)
+    }
+
+    /// A session's manifest says all that it ever will of its last turn.
+    pub(crate) fn saved(&mut self, key: &SessionKey) {
+        if let Some(idle) = self.idle.get_mut(key) {
+            idle.saved = true;
+        }
     }
 
     /// Takes a session back after its turn.
     pub(crate) fn keep(&mut self, key: SessionKey, session: Session, next_use: Option<u64>) {
         self.clock += 1;
-        self.idle.insert(key, Idle { session, next_use, last_use: self.clock });
+        let known_bytes = session.known_bytes();
+        let (last_use, saved, ahead) = (self.clock, false, ReadAhead::default());
+        let idle = Idle { session, next_use, last_use, known_bytes, saved, ahead };
+        if let Some(mut before) = self.idle.insert(key, idle) {
+            before.session.sequence.clear(&mut self.arena);
+        }
     }
 
-    /// Lets sessions go until the budget holds; `pinned` sessions (a commit is still to come) stay.
-    pub(crate) fn enforce_budget(&mut self, pinned: &dyn Fn(&SessionKey) -> bool) {
-        while self.arena.exceeds(self.idle.values().map(|i| i.session.sequence.row_bytes()).sum()) {
-            let candidates = self.idle.iter().filter(|(key, _)| !pinned(key)).map(|(key, idle)| Candidate {
-                key,
-                next_use: idle.next_use,
-                last_use: idle.last_use,
-            });
-            let Some(key) = victim(candidates).cloned() else { return };
-            tracing::debug!(
-                "evicting agent `{}` ({} bytes of blocks in memory)",
-                key.agent,
-                self.arena.bytes()
-            );
-            self.forget(&key);
+    /// Bytes that cached keys and values take now, and what is known of sessions.
+    pub(crate) fn bytes(&self) -> u64 {
+        let rest: u64 =
+            self.idle.values().map(|idle| idle.session.sequence.row_bytes() + idle.known_bytes).sum();
+        self.arena.bytes() + rest + self.at_work + self.ahead.as_ref().map_or(0, Ahead::room)
+    }
+
+    /// Lets go of what is not needed soon until the budget holds, `at_work` bytes being those of rows of sessions at work.
+    pub(crate) fn enforce_budget(&mut self, at_work: u64) {
+        self.at_work = at_work;
+        self.make_room(0, None);
+    }
+
+    /// Evicts until there is room for `more` bytes; for somebody who is needed at `needed_by` only what is needed later goes,
+    /// and nothing that is not on disk. `false`: there is no such room.
+    fn make_room(&mut self, more: u64, needed_by: Option<u64>) -> bool {
+        let kinds: &[Eviction] = match needed_by {
+            Some(_) => &[Eviction::Stored],
+            None => &[Eviction::Stored, Eviction::Known, Eviction::Unstored],
+        };
+        let mut excess = self.arena.excess(self.bytes() - self.arena.bytes() + more);
+        for kind in kinds {
+            while excess > 0 {
+                let candidates = self.idle.iter().filter(|(_, idle)| {
+                    let later = needed_by.is_none_or(|by| idle.next_use.is_none_or(|next| next > by));
+                    later && idle.can_lose(*kind)
+                });
+                let candidates = candidates.map(|(key, idle)| Candidate {
+                    key,
+                    next_use: idle.next_use,
+                    last_use: idle.last_use,
+                });
+                let Some(key) = victim(candidates).cloned() else { break };
+                excess = self.evict(&key, *kind, excess);
+            }
         }
+        excess == 0
+    }
+
+    /// Takes from a session until `excess` bytes are freed or it has no more of that kind; returns what is left of them.
+    fn evict(&mut self, key: &SessionKey, kind: Eviction, excess: u64) -> u64 {
+        tracing::trace!("evicting from `{}`, {excess} bytes over the budget", key.agent);
+        if kind == Eviction::Known {
+            let known = self.idle.get(key).map_or(0, |idle| idle.known_bytes);
+            self.forget(key);
+            return excess.saturating_sub(known);
+        }
+        let Some(idle) = self.idle.get_mut(key) else { return excess };
+        let mut left = excess;
+        while left > 0 {
+            let before = self.arena.bytes() + idle.session.sequence.row_bytes();
+            let gone = match kind {
+                Eviction::Stored => idle.session.let_go(&mut self.arena),
+                _ => idle.session.give_up_last(&mut self.arena),
+            };
+            if !gone {
+                break;
+            }
+            // A shared block stays for its other owners, who are needed sooner.
+            let freed = before - (self.arena.bytes() + idle.session.sequence.row_bytes());
+            left = left.saturating_sub(freed);
+        }
+        left
     }
 
     /// Drops a session from memory; its files stay.
@@ -314,12 +559,41 @@ impl Memory {
         if let Some(mut idle) = self.idle.remove(key) {
             idle.session.sequence.clear(&mut self.arena);
         }
+        self.journals.remove(key);
+        self.remarks.remove(key);
     }
 
     /// Whether a session's turns are written to disk.
     pub(crate) fn persists(&self, request: &Request) -> bool {
         self.store.is_some() && request.retention == Retention::Persistent
     }
+}
+
+impl Idle {
+    fn can_lose(&self, kind: Eviction) -> bool {
+        match kind {
+            Eviction::Stored => self.session.can_let_go(),
+            Eviction::Known => self.saved && !self.session.sequence.holds_any(),
+            Eviction::Unstored => self.session.sequence.holds_any() && !self.session.can_let_go(),
+        }
+    }
+}
+
+/// Puts rows from disk behind a session's blocks; the error says why they can't be.
+fn put_tail(session: &mut Session, tail: &TailRef, found: Found<(Rows, u64)>) -> Result<u64, String> {
+    let reason = match found {
+        Found::Whole((rows, bytes)) => {
+            session.sequence.push_rows(rows, tail.rows);
+            return Ok(bytes);
+        }
+        Found::Damaged(reason) => reason,
+        Found::Missing => "the tail of the cache is missing: it is computed again".to_owned(),
+    };
+    Err(reason)
+}
+
+fn ms_since(began: Instant) -> f64 {
+    began.elapsed().as_secs_f64() * 1e3
 }
 
 /// Tokens up to the end of the last reply in a prompt: all of that was read or said in earlier turns.

@@ -192,10 +192,18 @@ pub struct Usage {
     pub ttft_ms: f64,
     /// Milliseconds of the whole turn, saving included.
     pub total_ms: f64,
-    /// Bytes read from and written to the store.
+    /// Bytes read from the store, read ahead or not.
     pub bytes_read: u64,
     /// Bytes written to the store by this turn.
     pub bytes_written: u64,
+    /// Milliseconds that the turn waited for its memory to be read.
+    pub waited_ms: f64,
+    /// Milliseconds that its memory was read ahead, while others were at work.
+    pub hidden_ms: f64,
+    /// Milliseconds that the reused tokens would have taken to compute, by the latest measure of a prompt's token.
+    pub saved_ms: f64,
+    /// Bytes that cached keys and values of all sessions took in memory at the turn's end.
+    pub memory_bytes: u64,
     /// Why a cache was not used, or not wholly: a damaged file, another model, a difference in the text.
     pub reason: Option<String>,
 }

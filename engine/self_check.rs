@@ -81,6 +81,7 @@ mod tests {
     use crate::fixtures::RandomModel;
     use crate::gguf::Gguf;
     use crate::kernels::Isa;
+    use crate::kv::store::Place;
 
     /// Divergence of a q4 cache for a model whose keys are `size` times as large.
     fn found(size: f32) -> f64 {
@@ -95,7 +96,8 @@ mod tests {
         let tokenizer = Tokenizer::from_gguf(&gguf).expect("a tokenizer");
         let layout = Arc::new(decoder.spec.kv_layout(&KvChoice::Uniform(KvFormat::Q4)).expect("a layout"));
         let dir = tempfile::tempdir().expect("a folder");
-        let store = Store::open(dir.path()).expect("a store");
+        let place = Place { dir: dir.path().to_owned(), key: None };
+        let store = Store::open(&place, "").expect("a store");
         let root = BlockHash::root("test");
         run(&decoder, &tokenizer, &layout, &store, root).expect("a check");
         let kept: f64 = store.read_check(root).expect("a verdict").trim().parse().expect("a number");

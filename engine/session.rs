@@ -3,11 +3,11 @@
 use crate::kv::blocks::Arena;
 use crate::kv::layout::{BLOCK, KvLayout};
 use crate::kv::sequence::Sequence;
-use crate::kv::store::manifest::{Identity, Manifest};
-use crate::kv::store::tail::{self, TailRef};
-use crate::kv::store::{Store, session_id};
+use crate::kv::store::Store;
+use crate::kv::store::manifest::{Identity, Manifest, Owner, Worth};
+use crate::kv::store::tail::TailRef;
 use crate::kv::table::BlockHash;
-use crate::prefix::Segment;
+use crate::prefix::{Segment, flatten};
 use crate::{Error, Result, SessionKey};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -20,26 +20,33 @@ pub(crate) struct CacheContext {
     pub(crate) root: BlockHash,
 }
 
-/// A session in memory.
+/// A session in memory. Of its keys and values some or all may be on disk alone: what it is made of is known all the same.
 pub(crate) struct Session {
     /// What it has read and said.
     pub(crate) segments: Vec<Segment>,
-    /// Their ids; after a loss on disk the sequence may hold fewer.
+    /// Their ids; after a loss the sequence may hold fewer.
     pub(crate) tokens: Vec<u32>,
     pub(crate) sequence: Sequence,
     /// Leading sealed blocks that are on disk.
     pub(crate) stored_blocks: usize,
     /// Sealed blocks that there were when they were last written.
-    pub(crate) settled_blocks: usize,
-    pub(crate) tail: Option<TailRef>,
+    settled_blocks: usize,
+    pub(crate) tail: Option<Tail>,
     /// Tail files that the next manifest no longer names.
-    pub(crate) obsolete: Vec<String>,
+    obsolete: Vec<String>,
+}
+
+/// The rows of an open block on disk.
+pub(crate) struct Tail {
+    pub(crate) at: TailRef,
+    /// Whether the file is another session's: it is read, and never written.
+    borrowed: bool,
 }
 
 /// What a commit writes.
 pub(crate) struct Pending {
-    manifest: Manifest,
-    obsolete: Vec<String>,
+    pub(crate) manifest: Manifest,
+    pub(crate) obsolete: Vec<String>,
 }
 
 impl Session {
@@ -56,24 +63,52 @@ impl Session {
         }
     }
 
-    /// A session with the same content, not yet on disk itself (its sealed blocks are, if the original's are).
+    /// A session as its manifest has it, all of it on disk; `borrowed`: to begin another one with.
+    pub(crate) fn stored_as(manifest: Manifest, borrowed: bool, context: &CacheContext) -> Self {
+        let mut session = Self::new(context);
+        manifest.blocks.iter().for_each(|hash| session.sequence.push_absent(*hash));
+        Self {
+            tokens: flatten(&manifest.segments),
+            segments: manifest.segments,
+            stored_blocks: manifest.blocks.len(),
+            tail: manifest.tail.map(|at| Tail { at, borrowed }),
+            ..session
+        }
+    }
+
+    /// A session with the same content, not yet on disk itself (what the original has there serves it too).
     pub(crate) fn fork(&self, arena: &mut Arena) -> Self {
+        let sequence = self.sequence.fork(arena);
+        let absent = self.tail.as_ref().filter(|_| sequence.open_rows().is_none());
         Self {
             segments: self.segments.clone(),
             tokens: self.tokens.clone(),
-            sequence: self.sequence.fork(arena),
+            sequence,
             stored_blocks: self.stored_blocks,
             settled_blocks: 0,
-            tail: None,
+            tail: absent.map(|tail| Tail { at: tail.at.clone(), borrowed: true }),
             obsolete: Vec::new(),
         }
     }
 
-    /// Goes back to at most `n` tokens of keys and values; returns how many are left.
+    /// A session that has read nothing and takes this one's place.
+    pub(crate) fn restart(mut self, context: &CacheContext, arena: &mut Arena) -> Self {
+        self.sequence.clear(arena);
+        self.forget_stored(0);
+        Self { obsolete: self.obsolete, ..Self::new(context) }
+    }
+
+    /// Goes back to at most `n` tokens of keys and values in memory; returns how many are left.
     pub(crate) fn truncate(&mut self, n: usize, arena: &mut Arena) -> usize {
         let kept = self.sequence.truncate(n, arena);
         self.forget_stored(kept);
         kept
+    }
+
+    /// Goes back to `n` tokens, in memory or on disk.
+    pub(crate) fn cut(&mut self, n: usize, arena: &mut Arena) {
+        self.sequence.cut(n, arena);
+        self.forget_stored(n);
     }
 
     /// Goes back to the end of the last sealed block.
@@ -82,13 +117,61 @@ impl Session {
         self.forget_stored(self.sequence.len());
     }
 
-    /// What is on disk past token `kept` counts no more.
-    fn forget_stored(&mut self, kept: usize) {
+    /// What is on disk past token `n` counts no more.
+    fn forget_stored(&mut self, n: usize) {
         self.stored_blocks = self.stored_blocks.min(self.sequence.table().len());
-        let past = |tail: &TailRef| tail.block * BLOCK + tail.rows > kept;
-        if let Some(tail) = self.tail.take_if(|tail| past(tail)) {
-            self.obsolete.push(tail.file);
+        if let Some(tail) = self.tail.take_if(|tail| tail.at.end_token() > n) {
+            self.give_up(tail);
         }
+    }
+
+    /// The next manifest no longer names a tail.
+    fn give_up(&mut self, tail: Tail) {
+        if !tail.borrowed {
+            self.obsolete.push(tail.at.file);
+        }
+    }
+
+    /// The tail on disk, if its rows are not in memory and belong to where the sequence ends.
+    pub(crate) fn absent_tail(&self) -> Option<&TailRef> {
+        let here = |tail: &&Tail| {
+            tail.at.block * BLOCK == self.sequence.len() && self.sequence.open_rows().is_none()
+        };
+        self.tail.as_ref().filter(here).map(|tail| &tail.at)
+    }
+
+    /// Whether the rows of the open block are on disk, or there are none.
+    fn rows_stored(&self) -> bool {
+        let covers = |tail: &Tail| tail.at.end_token() == self.sequence.len();
+        self.sequence.open_rows().is_none() || self.tail.as_ref().is_some_and(covers)
+    }
+
+    /// Lets go of something in memory that is on disk too; `false`: there is nothing.
+    pub(crate) fn let_go(&mut self, arena: &mut Arena) -> bool {
+        if self.rows_stored() && self.sequence.row_bytes() > 0 {
+            self.sequence.drop_rows();
+            return true;
+        }
+        self.sequence.let_go(self.stored_blocks, arena)
+    }
+
+    /// Whether [`Session::let_go`] finds something.
+    pub(crate) fn can_let_go(&self) -> bool {
+        self.rows_stored() && self.sequence.row_bytes() > 0
+            || self.sequence.table().last_held(self.stored_blocks).is_some()
+    }
+
+    /// Gives up the last of what is in memory alone, to be computed again; `false`: there is nothing.
+    pub(crate) fn give_up_last(&mut self, arena: &mut Arena) -> bool {
+        let n = self.sequence.len();
+        n > 0 && self.truncate((n - 1) / BLOCK * BLOCK, arena) < n
+    }
+
+    /// Bytes of what is known of it: ids, texts and addresses.
+    pub(crate) fn known_bytes(&self) -> u64 {
+        let segment = |s: &Segment| size_of::<Segment>() + s.text.capacity() + 4 * s.ids.len();
+        let segments: usize = self.segments.iter().map(segment).sum();
+        (segments + 4 * self.tokens.capacity() + 48 * self.sequence.table().len()) as u64
     }
 
     /// After a pass: windowed layers of blocks that no row to come sees leave memory; those of a session that is stored are
@@ -119,9 +202,10 @@ impl Session {
         let table = self.sequence.table();
         for (index, (hash, parts)) in table.hashes().zip(table.parts()).enumerate().skip(self.stored_blocks) {
             for part in context.layout.parts() {
+                let key = (hash, part);
                 written += match parts[part as usize] {
-                    Some(id) => store.write_block((hash, part), index, arena.get(id), &context.layout)?,
-                    None if store.has_block(hash, part) => 0,
+                    Some(id) => store.write_block(key, index, arena.get(id), &context.layout)?,
+                    None if store.has_block(key) => 0,
                     None => {
                         return Err(Error::store(format!("layers of block {index} are no longer in memory")));
                     }
@@ -132,52 +216,43 @@ impl Session {
         Ok(written)
     }
 
-    /// Writes what the disk lacks, blocks first, then the tail; returns the manifest to commit and the bytes written.
+    /// Writes what the disk lacks, blocks first, then the tail; returns the manifest to commit and the bytes written. A token
+    /// takes `token_ms` to compute.
     pub(crate) fn save(
         &mut self,
         key: &SessionKey,
+        token_ms: f64,
         store: &Store,
         context: &CacheContext,
         arena: &Arena,
     ) -> Result<(Pending, u64)> {
         let mut written = self.save_blocks(store, context, arena)?;
-        let blocks = self.sequence.table().hashes().map(BlockHash::hex).collect();
         let (open, n) = (self.sequence.len() / BLOCK, self.sequence.len() % BLOCK);
-        if let Some(tail) = self.tail.take_if(|tail| tail.block != open || n == 0) {
-            self.obsolete.push(tail.file);
+        let useless =
+            |tail: &Tail| tail.borrowed || tail.at.block != open || n == 0 || !store.has_tail(&tail.at);
+        if let Some(tail) = self.tail.take_if(|tail| useless(tail)) {
+            self.give_up(tail);
         }
         if let Some(rows) = self.sequence.open_rows() {
-            let tail = self.tail.get_or_insert_with(|| TailRef {
-                file: tail_name(key),
-                block: open,
-                rows: 0,
-                bytes: 0,
-            });
-            written += tail::append(store.dir(), tail, n, rows, context.root, &context.layout)?;
+            let new = || Tail { at: TailRef::new(tail_name(store, key), open), borrowed: false };
+            let tail = self.tail.get_or_insert_with(new);
+            written += store.append_tail(&mut tail.at, n, rows, &context.layout)?;
         }
+        let (run, agent) = (key.run.clone(), key.agent.clone());
+        let saved_at = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
         let manifest = Manifest {
-            run: key.run.clone(),
-            agent: key.agent.clone(),
-            identity: context.identity.clone(),
-            blocks,
-            tail: self.tail.clone(),
-            n_tokens: self.sequence.len(),
+            owner: Owner { run, agent, identity: context.identity.clone() },
+            blocks: self.sequence.table().hashes().collect(),
+            tail: self.tail.as_ref().map(|tail| tail.at.clone()),
             segments: self.segments.clone(),
-            saved_at: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs()),
+            worth: Worth { saved_at, turns: 0, token_ms },
         };
         Ok((Pending { manifest, obsolete: std::mem::take(&mut self.obsolete) }, written))
     }
 }
 
-impl Pending {
-    /// The last step of a save: the manifest takes the place of the one before.
-    pub(crate) fn commit(&self, store: &Store) -> Result<u64> {
-        store.write_manifest(&self.manifest, &self.obsolete)
-    }
-}
-
 /// A name that no earlier tail of the session has: what a crash left behind is never appended to.
-fn tail_name(key: &SessionKey) -> String {
+fn tail_name(store: &Store, key: &SessionKey) -> String {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_nanos());
-    format!("{}.{now:x}.tail", session_id(key))
+    format!("{}.{now:x}.log", store.session_id(key))
 }

@@ -39,7 +39,7 @@ impl ActiveTurn {
         events: UnboundedSender<Event>,
         began: Instant,
     ) -> Self {
-        let Recalled { mut session, kind, source, reused, recomputed, bytes_read, reason } = recalled;
+        let Recalled { mut session, kind, source, reused, recomputed, .. } = recalled;
         session.sequence.begin_turn();
         let prompt_len = session.tokens.len();
         let usage = Usage {
@@ -52,9 +52,13 @@ impl ActiveTurn {
             layer0_rows: 0,
             ttft_ms: 0.0,
             total_ms: 0.0,
-            bytes_read,
+            bytes_read: recalled.bytes_read,
             bytes_written: 0,
-            reason,
+            waited_ms: recalled.waited_ms,
+            hidden_ms: recalled.hidden_ms,
+            saved_ms: 0.0,
+            memory_bytes: 0,
+            reason: recalled.reason,
         };
         let reply = Reply::new(&request.stop);
         Self {

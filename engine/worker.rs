@@ -38,6 +38,10 @@ pub(crate) enum Command {
     Abandon {
         id: u64,
     },
+    Expect {
+        session: SessionKey,
+        next_use: u64,
+    },
     Forget {
         session: SessionKey,
     },
@@ -126,9 +130,12 @@ impl Worker {
                 let _ = answer.send(self.commit(id));
             }
             Command::Abandon { id } => {
-                self.finished.remove(&id);
+                if let Some(finished) = self.finished.remove(&id) {
+                    self.memory.saved(&finished.session);
+                }
                 self.enforce_budget();
             }
+            Command::Expect { session, next_use } => self.memory.expect(&session, next_use),
             Command::Forget { session } => self.memory.forget(&session),
             Command::Rank { conversation, options, kv, answer } => {
                 let _ = answer.send(self.rank(&conversation, &options, kv.as_ref()));
@@ -157,6 +164,7 @@ impl Worker {
                 }
             }
         }
+        self.memory.look_ahead(self.active.len());
     }
 
     fn begin(&mut self, waiting: Waiting) -> Result<ActiveTurn> {
@@ -218,6 +226,7 @@ impl Worker {
             Ok(logits) => {
                 let rows = loads.iter().zip(&feed).filter(|(l, _)| !l.decoding).map(|(_, n)| n).sum();
                 self.pace.learn(rows, began.elapsed());
+                self.memory.token_ms = self.pace.row_ms();
                 // Last first: a turn that fails gives its place to the last one.
                 for (i, logits) in fed.into_iter().zip(logits).rev() {
                     let turn = &mut self.active[i];
@@ -229,6 +238,7 @@ impl Worker {
                     self.advance(i, &logits);
                 }
                 self.finish_done();
+                self.enforce_budget();
             }
         }
     }
@@ -259,38 +269,39 @@ impl Worker {
             let mut pending = None;
             let mut failed = None;
             if self.memory.persists(&turn.request) {
-                let Memory { store, context, arena, .. } = &self.memory;
-                let store = store.as_ref().expect("a persistent session has a store");
-                match turn.session.save(&key, store, context, arena) {
-                    Ok((ready, bytes)) => {
+                match self.memory.save(&key, &mut turn.session) {
+                    Ok(Some((ready, bytes))) => {
                         pending = Some(ready);
                         completion.usage.bytes_written += bytes;
                     }
+                    Ok(None) => {}
                     Err(e) => failed = Some(e),
                 }
             }
             turn.session.sequence.end_turn();
             let _ = self.memory.settle(&turn.request, &mut turn.session);
             completion.usage.total_ms = turn.elapsed_ms();
+            completion.usage.saved_ms = completion.usage.reused as f64 * self.memory.token_ms;
             self.memory.keep(key.clone(), turn.session, turn.request.next_use);
+            completion.usage.memory_bytes = self.memory.bytes();
             if let Some(e) = failed {
-                // The turn stands in memory; that it can't be kept on disk is said, not hidden.
-                tracing::warn!("agent `{}` could not be saved: {e}", key.agent);
-                completion.usage.reason = Some(format!("not saved: {e}"));
+                not_saved(&key.agent, &e, &mut completion);
             }
             let copy = completion.clone();
             self.finished.insert(turn.id, Finished { session: key, pending, completion, began });
             let _ = turn.events.send(Event::Done(copy));
         }
-        self.enforce_budget();
     }
 
     fn commit(&mut self, id: u64) -> Result<Box<Completion>> {
         let Some(mut finished) = self.finished.remove(&id) else {
             return Err(Error::request("this turn has not ended, or was committed before"));
         };
-        if let (Some(pending), Some(store)) = (&finished.pending, &self.memory.store) {
-            finished.completion.usage.bytes_written += pending.commit(store)?;
+        if let Some(pending) = &finished.pending {
+            match self.memory.commit(pending) {
+                Ok(bytes) => finished.completion.usage.bytes_written += bytes,
+                Err(e) => not_saved(&finished.session.agent, &e, &mut finished.completion),
+            }
             tracing::debug!("`{}` saved after {:?}", finished.session.agent, finished.began.elapsed());
         }
         self.enforce_budget();
@@ -298,9 +309,8 @@ impl Worker {
     }
 
     fn enforce_budget(&mut self) {
-        let finished = &self.finished;
-        self.memory
-            .enforce_budget(&|key| finished.values().any(|f| f.session == *key && f.pending.is_some()));
+        let at_work = self.active.iter().map(|turn| turn.session.sequence.row_bytes()).sum();
+        self.memory.enforce_budget(at_work);
     }
 
     fn drop_cancelled(&mut self) {
@@ -327,7 +337,8 @@ impl Worker {
         turn.session.tokens.truncate(n);
         turn.session.truncate(n, &mut self.memory.arena);
         turn.session.sequence.end_turn();
-        self.memory.keep(turn.request.session, turn.session, turn.request.next_use);
+        self.memory.keep(turn.request.session.clone(), turn.session, turn.request.next_use);
+        self.memory.saved(&turn.request.session);
     }
 
     /// An empty cache, in the engine's formats or others.
@@ -394,6 +405,12 @@ impl Worker {
         let options = options.iter().map(rank).collect::<Result<_>>()?;
         Ok(Ranking { prompt_tokens: prompt.len(), options })
     }
+}
+
+/// The turn stands in memory; that it can't be kept on disk is said, not hidden.
+fn not_saved(agent: &str, e: &Error, completion: &mut Completion) {
+    tracing::warn!("agent `{agent}` could not be saved: {e}");
+    completion.usage.reason = Some(format!("not saved: {e}"));
 }
 
 /// Whether a cut left the sequence with tokens that the reply no longer has.

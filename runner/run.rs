@@ -123,11 +123,11 @@ fn set(
     let trace_file = folder.join(trace::FILE);
     if let Some(recorded) = recorded(&file, options.resume)? {
         let recorder = Recorder::resume(&file, &recorded, &header)?;
-        let trace = Trace::resume(&trace_file, &options.model)?;
+        let trace = Trace::resume(&trace_file, &scenario.id, &options.model)?;
         let backend = Arc::new(Replay::then(&recorded, backend));
         return Ok(Stage::new(memories, backend, settings, recorder, trace));
     }
-    let trace = Trace::create(&trace_file, &options.model)?;
+    let trace = Trace::create(&trace_file, &scenario.id, &options.model)?;
     let recorder = Recorder::create(&file, header)?;
     Ok(Stage::new(memories, backend, settings, recorder, trace))
 }

@@ -9,7 +9,7 @@ use crate::scenario::{Edge, Lifecycle, Plan, Scenario, TimelineId, Turn, TurnId}
 use crate::trace::{Trace, TurnTrace};
 use crate::transcript::{Footer, Recorder, TurnRecord};
 use anyhow::bail;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
@@ -153,6 +153,7 @@ impl Stage {
         let (sender, mut progress) = mpsc::unbounded_channel();
         let mut running = Running::new();
         tokio::pin!(stop);
+        self.expect_all();
         let ready: Vec<_> = (0..self.plan.n_turns()).filter(|id| self.waits_for[*id] == 0).collect();
         for id in ready {
             self.start(TurnId(id), &mut running, &sender, watch);
@@ -183,6 +184,19 @@ impl Stage {
         }
         let footer = Footer { turns: self.plan.n_turns(), outcomes: None, payoffs: None, assertions: None };
         Ok(End::Complete(self.recorder.footer(footer)?))
+    }
+
+    /// Tells the backend who will speak first when, for memories that lie on disk from earlier.
+    fn expect_all(&self) {
+        let mut told = BTreeSet::new();
+        for (id, turn) in self.plan.order().skip(self.next) {
+            let agent = self.scenario.agent(turn.speaker);
+            if agent.lifecycle == Lifecycle::Permanent && told.insert(turn.speaker) {
+                let (own, parent) = (self.session(turn.timeline), self.settings.parents.get(&agent.key));
+                let memories = parent.into_iter().chain([&own]);
+                memories.for_each(|memory| self.backend.expect(memory, id.0 as u64));
+            }
+        }
     }
 
     /// Number of turns on record.

@@ -53,6 +53,18 @@ pub struct TurnTrace {
     pub bytes_read: u64,
     /// Bytes written to the store.
     pub bytes_written: u64,
+    /// Milliseconds that the turn waited for its memory to be read.
+    #[serde(default)]
+    pub waited_ms: f64,
+    /// Milliseconds that its memory was read ahead, while others were at work.
+    #[serde(default)]
+    pub hidden_ms: f64,
+    /// Milliseconds that the reused tokens would have taken to compute.
+    #[serde(default)]
+    pub saved_ms: f64,
+    /// Bytes that all memories took in RAM at the turn's end.
+    #[serde(default)]
+    pub memory_bytes: u64,
     /// Why a cache was not used, or not wholly.
     pub reason: Option<String>,
 }
@@ -92,6 +104,10 @@ impl TurnTrace {
             total_ms: usage.map(|usage| usage.total_ms),
             bytes_read: usage.map_or(0, |usage| usage.bytes_read),
             bytes_written: usage.map_or(0, |usage| usage.bytes_written),
+            waited_ms: usage.map_or(0.0, |usage| usage.waited_ms),
+            hidden_ms: usage.map_or(0.0, |usage| usage.hidden_ms),
+            saved_ms: usage.map_or(0.0, |usage| usage.saved_ms),
+            memory_bytes: usage.map_or(0, |usage| usage.memory_bytes),
             reason: usage.and_then(|usage| usage.reason.clone()),
         }
     }
@@ -113,14 +129,15 @@ impl Trace {
         Self { file: None, run: run.to_string(), turns: IndexMap::new() }
     }
 
-    /// Starts the trace of a new run, under a random name.
+    /// Starts the trace of a new run, named after its scenario, with random digits.
     ///
     /// # Errors
     /// The file can't be written.
-    pub fn create(path: &Path, model: &str) -> anyhow::Result<Self> {
+    pub fn create(path: &Path, scenario: &str, model: &str) -> anyhow::Result<Self> {
         let file = OpenOptions::new().write(true).create(true).truncate(true).open(path);
         let file = file.with_context(|| format!("can't create {}", path.display()))?;
-        let mut trace = Self { file: Some(file), run: random_name()?, turns: IndexMap::new() };
+        let mut trace =
+            Self { file: Some(file), run: format!("{scenario}-{}", random_name()?), turns: IndexMap::new() };
         let started = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         let started = started.map_or(0, |since| since.as_secs());
         let line = TraceLine::Run { run: trace.run.clone(), model: model.to_string(), started };
@@ -136,13 +153,13 @@ impl Trace {
     ///
     /// # Errors
     /// The file can't be written.
-    pub fn resume(path: &Path, model: &str) -> anyhow::Result<Self> {
+    pub fn resume(path: &Path, scenario: &str, model: &str) -> anyhow::Result<Self> {
         let Some((run, turns, whole)) = read(path) else {
             tracing::warn!(
                 "{}: no readable trace; the agents' memories can't be found again",
                 path.display()
             );
-            return Self::create(path, model);
+            return Self::create(path, scenario, model);
         };
         let file = OpenOptions::new().append(true).open(path);
         let file = file.with_context(|| format!("can't write {}", path.display()))?;
@@ -206,6 +223,40 @@ pub struct Summary {
     pub wall_ms: f64,
     /// By agent, in the order of the scenario.
     pub agents: IndexMap<String, AgentSummary>,
+    /// What the memories saved, and what they cost.
+    #[serde(default)]
+    pub cache: CacheSummary,
+}
+
+/// What memories saved, and what they cost, over all turns.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct CacheSummary {
+    /// Tokens that were not computed again.
+    pub reused: usize,
+    /// Milliseconds that they would have taken.
+    pub saved_ms: f64,
+    /// Milliseconds that turns waited for memories to be read.
+    pub waited_ms: f64,
+    /// Milliseconds of reading while others were at work.
+    pub hidden_ms: f64,
+    /// Bytes read from disk.
+    pub bytes_read: u64,
+    /// Bytes written to disk.
+    pub bytes_written: u64,
+    /// Most bytes in RAM at the end of a turn.
+    pub peak_bytes: u64,
+}
+
+impl CacheSummary {
+    fn add(&mut self, turn: &TurnTrace) {
+        self.reused += turn.tokens.reused;
+        self.saved_ms += turn.saved_ms;
+        self.waited_ms += turn.waited_ms;
+        self.hidden_ms += turn.hidden_ms;
+        self.bytes_read += turn.bytes_read;
+        self.bytes_written += turn.bytes_written;
+        self.peak_bytes = self.peak_bytes.max(turn.memory_bytes);
+    }
 }
 
 /// What an agent cost.
@@ -274,6 +325,7 @@ impl Summary {
             if let Some(counted) = summary.agents.get_mut(agent) {
                 counted.add(trace.turns.get(path));
             }
+            trace.turns.get(path).into_iter().for_each(|turn| summary.cache.add(turn));
         }
         summary
     }

@@ -378,9 +378,14 @@ impl Arena {
         self.pool.retain(id);
     }
 
-    /// Whether blocks and `others` bytes exceed the budget.
-    pub(crate) fn exceeds(&self, others: u64) -> bool {
-        self.pool.exceeds(others)
+    /// Bytes by which blocks and `others` exceed the budget.
+    pub(crate) fn excess(&self, others: u64) -> u64 {
+        self.pool.excess(others)
+    }
+
+    /// Bytes of a part of a block.
+    pub(crate) fn part_bytes(&self, part: Part) -> u64 {
+        self.part_bytes[part as usize]
     }
 
     /// Bytes of all blocks.

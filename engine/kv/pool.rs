@@ -68,9 +68,9 @@ impl Pool {
         self.bytes
     }
 
-    /// Whether the blocks and `others` bytes (f16 rows) together exceed the budget.
-    pub(crate) fn exceeds(&self, others: u64) -> bool {
-        self.bytes + others > self.budget
+    /// Bytes by which the blocks and `others` (f16 rows, what is known of sessions) together exceed the budget.
+    pub(crate) fn excess(&self, others: u64) -> u64 {
+        (self.bytes + others).saturating_sub(self.budget)
     }
 }
 

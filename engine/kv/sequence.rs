@@ -5,8 +5,8 @@
 //! from those values, then attends.
 //!
 //! Layers with a window need no more of a sequence's past than the window. What they hold of older blocks leaves memory by
-//! [`Sequence::shed`]; a sequence that goes back to where a window is missing takes it from disk first
-//! ([`Sequence::missing`]), or goes back further.
+//! [`Sequence::shed`]; all that a sequence at rest holds may leave it by [`Sequence::let_go`]. What is missing comes from disk
+//! ([`Sequence::missing`], [`Sequence::refill`]), or the sequence goes back further.
 
 use super::blocks::{Arena, LayerBlock, Rows, SealedBlock};
 use super::layout::{BLOCK, KvLayout, Part, TensorLayout};
@@ -65,6 +65,11 @@ impl Sequence {
         self.rows.values().map(Rows::bytes).sum()
     }
 
+    /// Whether anything of it is in memory.
+    pub(crate) fn holds_any(&self) -> bool {
+        !self.rows.is_empty() || self.table.last_held(self.table.len()).is_some()
+    }
+
     /// Rows that went through layer 0 since [`Sequence::begin_turn`].
     pub(crate) fn layer0_rows(&self) -> usize {
         self.layer0_rows
@@ -90,6 +95,11 @@ impl Sequence {
         self.len += BLOCK;
     }
 
+    /// Appends a block of which nothing is in memory.
+    pub(crate) fn push_absent(&mut self, hash: BlockHash) {
+        self.push_block(hash, Parts::default());
+    }
+
     /// Takes over the open block's rows, `n` tokens.
     pub(crate) fn push_rows(&mut self, rows: Rows, n: usize) {
         assert!(self.len % BLOCK == 0 && n < BLOCK, "rows follow whole blocks");
@@ -98,14 +108,22 @@ impl Sequence {
     }
 
     /// Goes back to at most `n` tokens, in all layers alike, and returns how many are left: fewer than `n` if `n` lies in a
-    /// sealed block whose f16 rows are gone, which then goes back to its border, or if a window before it is not in memory.
+    /// sealed block whose f16 rows are gone, which then goes back to its border, or if something that a row there sees is not in
+    /// memory.
     pub(crate) fn truncate(&mut self, n: usize, arena: &mut Arena) -> usize {
         let mut kept = self.border(n);
-        while self.missing(kept).next().is_some() {
-            kept = (kept - 1) / BLOCK * BLOCK;
+        while let Some((block, part)) = self.missing(kept).next() {
+            kept = if part == Part::Lasting { block * BLOCK } else { (kept - 1) / BLOCK * BLOCK };
         }
+        self.cut(kept, arena);
+        kept
+    }
+
+    /// Goes back to `n` tokens or the border before them, whatever is in memory of what is before that.
+    pub(crate) fn cut(&mut self, n: usize, arena: &mut Arena) {
+        let kept = self.border(n);
         if kept == self.len {
-            return kept;
+            return;
         }
         let block = kept / BLOCK;
         self.rows.retain(|b, _| *b < block || *b == block && kept % BLOCK != 0);
@@ -117,7 +135,6 @@ impl Sequence {
         }
         self.len = kept;
         self.start = self.start.min(kept);
-        kept
     }
 
     /// Goes back to the end of the last sealed block.
@@ -132,16 +149,27 @@ impl Sequence {
         if n % BLOCK == 0 || self.rows.contains_key(&(n / BLOCK)) { n } else { n / BLOCK * BLOCK }
     }
 
-    /// Sealed blocks of which a row at `n` sees windowed layers that are not in memory.
-    pub(crate) fn missing(&self, n: usize) -> impl Iterator<Item = usize> {
-        let first = self.layout.window().map_or(usize::MAX, |window| (n + 1).saturating_sub(window) / BLOCK);
+    /// What a row at `n` sees of sealed blocks that is not in memory: lasting parts first.
+    pub(crate) fn missing(&self, n: usize) -> impl Iterator<Item = (usize, Part)> {
         let sealed = (n / BLOCK).min(self.table.len());
-        (first..sealed).filter(|block| !self.table.holds(*block, Part::Windowed))
+        let first = self.layout.window().map_or(sealed, |window| (n + 1).saturating_sub(window) / BLOCK);
+        let of = move |part: Part, blocks: std::ops::Range<usize>| {
+            blocks.filter(move |block| !self.table.holds(*block, part)).map(move |block| (block, part))
+        };
+        of(Part::Lasting, 0..sealed).chain(of(Part::Windowed, first.min(sealed)..sealed))
     }
 
-    /// Puts windowed layers of a block in their place.
-    pub(crate) fn refill(&mut self, block: usize, id: BlockId) {
-        self.table.set(block, Part::Windowed, id);
+    /// Puts a part of a block in its place.
+    pub(crate) fn refill(&mut self, block: usize, part: Part, id: BlockId) {
+        self.table.set(block, part, id);
+    }
+
+    /// Lets go of a part of the last block before `limit` that has any in memory; `false`: there is none. The sequence must get
+    /// it back before it goes on.
+    pub(crate) fn let_go(&mut self, limit: usize, arena: &mut Arena) -> bool {
+        let Some((block, part)) = self.table.last_held(limit) else { return false };
+        self.table.take(block, part).into_iter().for_each(|id| arena.release(id));
+        true
     }
 
     /// Lets go of windowed layers of blocks before `limit` that no row to come sees, even if the sequence goes back to where

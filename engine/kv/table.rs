@@ -98,6 +98,15 @@ impl BlockTable {
         self.entries.get(block).map(|(hash, _)| *hash)
     }
 
+    /// The last block before `limit` of which something is in memory, with what it is.
+    pub(crate) fn last_held(&self, limit: usize) -> Option<(usize, Part)> {
+        let held = |(_, parts): &(BlockHash, Parts)| {
+            Part::ALL.into_iter().find(|part| parts[*part as usize].is_some())
+        };
+        let blocks = self.entries.iter().take(limit).enumerate().rev();
+        blocks.filter_map(|(block, entry)| Some((block, held(entry)?))).next()
+    }
+
     /// The hash of the last block.
     pub(crate) fn last_hash(&self) -> Option<BlockHash> {
         self.entries.last().map(|(hash, _)| *hash)

@@ -72,6 +72,11 @@ impl Pace {
         (rows / LEAST * LEAST).max(LEAST).min(self.most)
     }
 
+    /// Milliseconds of a row of a prompt; 0 before the first measurement.
+    pub(crate) fn row_ms(&self) -> f64 {
+        self.row.map_or(0.0, |row| row * 1e3)
+    }
+
     /// A pass with `rows` rows of prompts took so long.
     pub(crate) fn learn(&mut self, rows: usize, took: Duration) {
         if rows >= LEAST {

@@ -8,6 +8,7 @@ use crate::prompt::Conversation;
 use crate::transcript::ModelRecord;
 use anyhow::{Context as _, anyhow};
 use greenroom_engine as engine;
+pub use greenroom_engine::cache::CacheKey;
 use std::path::PathBuf;
 
 /// The bundled model: small talk only, there so that everything runs at once.
@@ -27,6 +28,12 @@ pub struct EmbeddedConfig {
     pub kv: Kv,
     /// Where memories are kept; `None`: in memory only.
     pub cache_dir: Option<PathBuf>,
+    /// Encrypts them.
+    pub cache_key: Option<CacheKey>,
+    /// Keeps tenants of one folder apart; may be empty.
+    pub tenant: String,
+    /// Bytes that the folder may take.
+    pub cache_disk: Option<u64>,
     /// Bytes that memories may take in RAM.
     pub cache_memory: u64,
     /// Threads; `None`: all cores.
@@ -44,11 +51,29 @@ pub fn source(model: &ModelFile) -> engine::ModelSource {
 }
 
 impl EmbeddedConfig {
+    /// A model with its own cache formats, memories in RAM alone and without a bound, all cores, no self-check.
+    pub fn new(model: ModelFile) -> Self {
+        Self {
+            model,
+            kv: Kv::default(),
+            cache_dir: None,
+            cache_key: None,
+            tenant: String::new(),
+            cache_disk: None,
+            cache_memory: u64::MAX,
+            threads: None,
+            self_check: false,
+        }
+    }
+
     /// As the engine has it.
     pub fn engine(&self) -> engine::EngineConfig {
         engine::EngineConfig {
             kv: self.kv.choice().clone(),
             cache_dir: self.cache_dir.clone(),
+            cache_key: self.cache_key.clone(),
+            tenant: self.tenant.clone(),
+            cache_disk: self.cache_disk,
             cache_memory: self.cache_memory,
             threads: self.threads,
             self_check: self.self_check,
@@ -111,6 +136,10 @@ impl super::Backend for Embedded {
 
     fn forget(&self, session: &Session) {
         self.engine.forget(&session.clone().into());
+    }
+
+    fn expect(&self, session: &Session, next_use: u64) {
+        self.engine.expect(&session.clone().into(), next_use);
     }
 }
 
@@ -206,6 +235,10 @@ impl From<engine::Usage> for Usage {
             total_ms: usage.total_ms,
             bytes_read: usage.bytes_read,
             bytes_written: usage.bytes_written,
+            waited_ms: usage.waited_ms,
+            hidden_ms: usage.hidden_ms,
+            saved_ms: usage.saved_ms,
+            memory_bytes: usage.memory_bytes,
             reason: usage.reason,
         }
     }

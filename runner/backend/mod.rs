@@ -8,7 +8,7 @@ mod locate;
 mod replay;
 mod scripted;
 
-pub use embedded::{Embedded, EmbeddedConfig, source};
+pub use embedded::{CacheKey, Embedded, EmbeddedConfig, source};
 pub use kv::{Kv, KvConfig, LayerBits};
 pub use locate::{ModelFile, locate};
 pub use replay::Replay;
@@ -36,6 +36,9 @@ pub trait Backend: Send + Sync {
 
     /// Drops the memory of a session that will not speak again.
     fn forget(&self, session: &Session);
+
+    /// Says that a session, or one that begins with its memory, will speak at that turn of the plan.
+    fn expect(&self, _session: &Session, _next_use: u64) {}
 }
 
 /// What answers, as transcripts name it.
@@ -232,6 +235,14 @@ pub struct Usage {
     pub bytes_read: u64,
     /// Bytes written to the store.
     pub bytes_written: u64,
+    /// Milliseconds that the turn waited for its memory to be read.
+    pub waited_ms: f64,
+    /// Milliseconds that its memory was read ahead, while others were at work.
+    pub hidden_ms: f64,
+    /// Milliseconds that the reused tokens would have taken to compute.
+    pub saved_ms: f64,
+    /// Bytes that all memories took in RAM at the turn's end.
+    pub memory_bytes: u64,
     /// Why a cache was not used, or not wholly.
     pub reason: Option<String>,
 }

@@ -69,6 +69,12 @@ impl Backend for Replay {
         }
     }
 
+    fn expect(&self, session: &Session, next_use: u64) {
+        if let Some(then) = &self.then {
+            then.expect(session, next_use);
+        }
+    }
+
     fn forget(&self, session: &Session) {
         if let Some(then) = &self.then {
             then.forget(session);

@@ -1,94 +1,224 @@
 //! `greenroom cache`: what the agents remember on disk.
 
-use super::{Exit, default_cache_dir};
-use crate::terminal::{bytes, table};
+use super::{Exit, Memories, parse_size};
+use crate::terminal::{bytes, counted, printable, table};
 use anyhow::Context as _;
-use greenroom_engine::cache;
-use std::path::PathBuf;
+use greenroom_engine::cache::{Details, Entry, Folder, Removed};
+use jiff::Timestamp;
 
-/// List, remove or verify the memories on disk
+/// List, show, remove, bound or verify the memories on disk
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Example: greenroom cache ls\n         greenroom cache rm --agent marco")]
+#[command(
+    after_help = "Example: greenroom cache ls\n         greenroom cache rm --scenario gossip --older-than 7d\n         \
+    greenroom cache gc --max-bytes 2G"
+)]
 pub(super) struct Args {
     #[command(subcommand)]
     action: Action,
-    /// The cache folder [default: the user's]
-    #[arg(long, value_name = "DIR", global = true)]
-    cache_dir: Option<PathBuf>,
+    #[command(flatten)]
+    memories: Memories,
 }
 
 #[derive(Debug, clap::Subcommand)]
 enum Action {
-    /// List memories: whose, of which run, how large
+    /// List memories: whose, of which run, how large, how old
     Ls,
-    /// Remove memories by id, run or agent
-    Rm {
-        /// Beginnings of ids or of runs' names
-        ids: Vec<String>,
-        /// Memories of this agent
-        #[arg(long, value_name = "KEY")]
-        agent: Option<String>,
-        /// All memories
-        #[arg(long)]
-        all: bool,
+    /// Show one memory: what the agent has read and said, and where it lies
+    Show {
+        /// Beginning of its id
+        id: String,
+    },
+    /// Remove memories, for good; what they share with others stays until the last of them goes
+    Rm(Select),
+    /// Remove what no memory needs, then the least worthy memories until the folder is small enough
+    ///
+    /// Worth is the time to compute a memory again, times its turns, over the hours since the last one, over its bytes.
+    Gc {
+        /// Bytes that may stay, e.g. 2G
+        #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+        max_bytes: u64,
     },
     /// Read every file and check every checksum
     Verify,
 }
 
+/// Memories that meet all that is given.
+#[derive(Debug, clap::Args)]
+struct Select {
+    /// Beginnings of ids
+    ids: Vec<String>,
+    /// Of this agent
+    #[arg(long, value_name = "KEY")]
+    agent: Option<String>,
+    /// Of this scenario
+    #[arg(long, value_name = "ID")]
+    scenario: Option<String>,
+    /// Of this run (the beginning of its name)
+    #[arg(long, value_name = "RUN")]
+    run: Option<String>,
+    /// Of this model
+    #[arg(long, value_name = "NAME")]
+    model: Option<String>,
+    /// Not used for so long, e.g. 12h, 7d
+    #[arg(long, value_name = "AGE", value_parser = parse_age)]
+    older_than: Option<u64>,
+    /// All memories, encrypted ones too
+    #[arg(long, conflicts_with_all = ["ids", "agent", "scenario", "run", "model", "older_than"])]
+    all: bool,
+}
+
 pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
-    let folder = args.cache_dir.or_else(default_cache_dir).context("no home folder: give --cache-dir")?;
-    if !folder.exists() {
-        println!("{}: nothing is cached there", folder.display());
+    let dir = args.memories.folder().context("no home folder: give --cache-dir")?;
+    if !dir.exists() {
+        println!("{}: nothing is cached there", dir.display());
         return Ok(Exit::Pass);
     }
+    let folder = Folder::new(&dir, args.memories.key()?.as_ref());
     match args.action {
         Action::Ls => {
-            let mut entries = cache::list(&folder)?;
-            entries
-                .sort_by(|a, b| (&a.session.run, &a.session.agent).cmp(&(&b.session.run, &b.session.agent)));
-            let rows = entries.iter().map(row).collect();
-            println!(
-                "{}",
-                table(&["id", "run", "agent", "model", "kv", "tokens", "size", "shared"], rows, 5)
-            );
-            let total: u64 = entries.iter().map(|e| e.bytes.saturating_sub(e.shared_bytes)).sum();
-            println!("{} memories in {}, {} not shared", entries.len(), folder.display(), bytes(total));
-            Ok(Exit::Pass)
-        }
-        Action::Rm { ids, agent, all } => {
-            anyhow::ensure!(
-                all || agent.is_some() || !ids.is_empty(),
-                "say what to remove: ids, --agent KEY or --all"
-            );
-            let named = |entry: &cache::Entry| {
-                let mut ids = ids.iter().filter(|id| !id.is_empty());
-                ids.any(|id| entry.id.starts_with(id.as_str()) || entry.session.run.starts_with(id.as_str()))
+            let entries = folder.list()?;
+            let now = Timestamp::now().as_second().unsigned_abs();
+            let rows = entries.iter().map(|entry| row(entry, now)).collect();
+            let head =
+                ["id", "scenario", "run", "agent", "model", "kv", "tokens", "size", "shared", "last use"];
+            println!("{}", table(&head, rows, 6));
+            let n = if entries.len() == 1 {
+                "1 memory".to_owned()
+            } else {
+                format!("{} memories", entries.len())
             };
-            let of = |entry: &cache::Entry| agent.as_ref().is_some_and(|key| entry.session.agent == *key);
-            let (n, freed) = cache::remove(&folder, &|entry| all || named(entry) || of(entry))?;
-            println!("removed {n} memories, {} freed", bytes(freed));
-            Ok(Exit::Pass)
+            println!("{n} in {}, {} on disk", dir.display(), bytes(folder.bytes()?));
+            let others = folder.other_keys()?;
+            if others > 0 {
+                let others = counted(others, "part");
+                println!("{others} of the folder can't be read with this key (see --cache-key-file)");
+            }
+        }
+        Action::Show { id } => show(&folder.show(&id)?),
+        Action::Rm(select) => {
+            anyhow::ensure!(
+                select.says_something(),
+                "say what to remove: ids, --agent, --scenario, --run, --model, --older-than, or --all"
+            );
+            let now = Timestamp::now().as_second().unsigned_abs();
+            report(if select.all {
+                folder.clear()?
+            } else {
+                folder.remove(&|entry| select.picks(entry, now))?
+            });
+        }
+        Action::Gc { max_bytes } => {
+            report(folder.shrink(max_bytes)?);
+            println!("{} left in {}", bytes(folder.bytes()?), dir.display());
         }
         Action::Verify => {
-            let verdict = cache::verify(&folder)?;
-            verdict.problems.iter().for_each(|problem| println!("{problem}"));
-            println!("{} files read, {} problems", verdict.files, verdict.problems.len());
-            Ok(if verdict.problems.is_empty() { Exit::Pass } else { Exit::Environment })
+            let verdict = folder.verify()?;
+            verdict.problems.iter().for_each(|problem| println!("{}", printable(problem)));
+            println!(
+                "{} read, {}",
+                counted(verdict.files, "file"),
+                counted(verdict.problems.len(), "problem")
+            );
+            return Ok(if verdict.problems.is_empty() { Exit::Pass } else { Exit::Environment });
         }
+    }
+    Ok(Exit::Pass)
+}
+
+fn report(removed: Removed) {
+    let memories = if removed.sessions == 1 { "memory" } else { "memories" };
+    println!("removed {} {memories}, {} freed", removed.sessions, bytes(removed.bytes));
+}
+
+impl Select {
+    fn says_something(&self) -> bool {
+        let named = [&self.agent, &self.scenario, &self.run, &self.model].iter().any(|given| given.is_some());
+        self.all || named || self.older_than.is_some() || !self.ids.is_empty()
+    }
+
+    fn picks(&self, entry: &Entry, now: u64) -> bool {
+        let (scenario, run) = run_of(entry);
+        let is = |given: &Option<String>, found: &str| given.as_ref().is_none_or(|given| given == found);
+        let begins =
+            |beginning: &String, text: &str| !beginning.is_empty() && text.starts_with(beginning.as_str());
+        (self.ids.is_empty() || self.ids.iter().any(|id| begins(id, &entry.id)))
+            && is(&self.agent, &entry.session.agent)
+            && is(&self.scenario, scenario)
+            && self.run.as_ref().is_none_or(|name| begins(name, run) || *name == entry.session.run)
+            && is(&self.model, &entry.model)
+            && self.older_than.is_none_or(|age| now.saturating_sub(entry.saved_at) >= age)
     }
 }
 
-fn row(entry: &cache::Entry) -> Vec<String> {
+/// Scenario and name of a run, as [`crate::trace::Trace::create`] puts them together.
+fn run_of(entry: &Entry) -> (&str, &str) {
+    entry.session.run.rsplit_once('-').unwrap_or(("", &entry.session.run))
+}
+
+fn show(details: &Details) {
+    let Details { entry, .. } = details;
+    let (scenario, run) = run_of(entry);
+    let shared = details.blocks.iter().filter(|(_, owners)| *owners > 1).count();
+    let rows = [
+        ("id", entry.id.clone()),
+        ("agent", printable(&entry.session.agent)),
+        ("scenario", printable(scenario)),
+        ("run", printable(run)),
+        ("tenant", printable(&details.tenant)),
+        ("model", format!("{} ({})", printable(&entry.model), details.model_identity)),
+        ("numerics", details.numerics.clone()),
+        ("kv", format!("{} (first layer)", entry.format)),
+        ("last use", Timestamp::from_second(entry.saved_at as i64).map_or(String::new(), |t| t.to_string())),
+        ("turns", entry.turns.to_string()),
+        ("tokens", format!("{} ({:.1} s to compute again)", entry.tokens, entry.seconds)),
+        (
+            "blocks",
+            format!("{}, {shared} of them shared, and {} tokens", details.blocks.len(), details.tail_tokens),
+        ),
+        ("size", format!("{}, {} of it shared", bytes(entry.bytes), bytes(entry.shared_bytes))),
+    ];
+    for (name, value) in rows.iter().filter(|(_, value)| !value.is_empty()) {
+        println!("{name:<9} {value}");
+    }
+    for (kind, n, text) in &details.segments {
+        println!("\n-- {kind}, {}", counted(*n, "token"));
+        println!("{}", printable(text));
+    }
+}
+
+fn row(entry: &Entry, now: u64) -> Vec<String> {
     let short = |text: &str| text.chars().take(12).collect::<String>();
+    let (scenario, run) = run_of(entry);
     vec![
         short(&entry.id),
-        short(&entry.session.run),
-        entry.session.agent.clone(),
-        entry.model.clone(),
+        printable(scenario),
+        short(&printable(run)),
+        printable(&entry.session.agent),
+        printable(&entry.model),
         entry.format.clone(),
         entry.tokens.to_string(),
         bytes(entry.bytes),
         bytes(entry.shared_bytes),
+        age(now.saturating_sub(entry.saved_at)),
     ]
+}
+
+/// Seconds in the largest unit that fits, e.g. `3h ago`.
+fn age(seconds: u64) -> String {
+    let units = [(86_400, "d"), (3_600, "h"), (60, "min")];
+    let fits = units.iter().find(|(size, _)| seconds >= *size);
+    fits.map_or_else(|| "now".to_owned(), |(size, unit)| format!("{}{unit} ago", seconds / size))
+}
+
+/// Parses an age: `30min`, `12h`, `7d`.
+fn parse_age(text: &str) -> Result<u64, String> {
+    let wrong = || format!("`{text}` is no age: write e.g. 30min, 12h or 7d");
+    let (number, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit()).ok_or_else(wrong)?);
+    let seconds = match unit {
+        "min" => 60,
+        "h" => 3_600,
+        "d" => 86_400,
+        _ => return Err(wrong()),
+    };
+    number.parse::<u64>().ok().and_then(|n| n.checked_mul(seconds)).ok_or_else(wrong)
 }

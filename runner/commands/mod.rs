@@ -13,6 +13,7 @@ mod replay;
 mod run;
 mod score;
 
+use crate::backend::CacheKey;
 use crate::diagnostic::Severity;
 use crate::scenario::{Loaded, Overrides, Scenario, load};
 use crate::terminal::counted;
@@ -147,4 +148,36 @@ fn parse_size(text: &str) -> Result<u64, String> {
 /// The user's cache folder for greenroom.
 fn default_cache_dir() -> Option<PathBuf> {
     dirs::cache_dir().map(|folder| folder.join("greenroom"))
+}
+
+/// Where memories are kept, and how to read them.
+#[derive(Clone, Debug, clap::Args)]
+struct Memories {
+    /// Where memories are kept [default: the user's cache folder]
+    #[arg(long, value_name = "DIR", global = true)]
+    cache_dir: Option<PathBuf>,
+    /// File with a secret (`openssl rand -hex 32 > FILE`) that memories are encrypted with; or the secret itself in
+    /// the environment variable GREENROOM_CACHE_KEY
+    #[arg(long, value_name = "FILE", global = true)]
+    cache_key_file: Option<PathBuf>,
+}
+
+impl Memories {
+    fn folder(&self) -> Option<PathBuf> {
+        self.cache_dir.clone().or_else(default_cache_dir)
+    }
+
+    fn key(&self) -> anyhow::Result<Option<CacheKey>> {
+        let (secret, from) = match (&self.cache_key_file, std::env::var("GREENROOM_CACHE_KEY")) {
+            (Some(file), _) => {
+                let secret = std::fs::read_to_string(file);
+                let secret =
+                    secret.with_context(|| format!("can't read --cache-key-file {}", file.display()))?;
+                (secret, format!("--cache-key-file {}", file.display()))
+            }
+            (None, Ok(secret)) => (secret, "GREENROOM_CACHE_KEY".to_owned()),
+            (None, Err(_)) => return Ok(None),
+        };
+        Ok(Some(CacheKey::new(&secret).context(from)?))
+    }
 }

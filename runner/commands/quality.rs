@@ -37,14 +37,8 @@ impl Common {
     pub(super) fn open(&self) -> anyhow::Result<Subject> {
         let model: ModelFile = locate(&self.model)?;
         let prompter = Prompter::open(&source(&model))?;
-        let config = EmbeddedConfig {
-            model,
-            kv: "f16".parse()?,
-            cache_dir: None,
-            cache_memory: u64::MAX,
-            threads: self.threads.map(usize::from),
-            self_check: false,
-        };
+        let threads = self.threads.map(usize::from);
+        let config = EmbeddedConfig { kv: "f16".parse()?, threads, ..EmbeddedConfig::new(model) };
         let bar = ProgressBar::new_spinner();
         bar.set_message("loading the model");
         bar.tick();

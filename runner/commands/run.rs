@@ -1,7 +1,7 @@
 //! `greenroom run`: plays a scenario.
 
-use super::{Exit, default_cache_dir, open_scenario, parse_size};
-use crate::backend::{Embedded, EmbeddedConfig, Kv, Sampling, locate};
+use super::{Exit, Memories, open_scenario, parse_size};
+use crate::backend::{Embedded, EmbeddedConfig, Kv, ModelFile, Sampling, locate};
 use crate::run::{Performed, RunOptions, perform};
 use crate::scenario::{Scenario, compile, parse_override};
 use crate::stage::{End, Unwatched, Watch};
@@ -51,12 +51,19 @@ pub(super) struct Args {
     /// Folder for the record [default: runs/ID-N]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// Where memories are kept [default: the user's cache folder]
-    #[arg(long, value_name = "DIR")]
-    cache_dir: Option<PathBuf>,
-    /// Memory for hot caches, e.g. 512M; 0 restores every agent from disk at each turn
-    #[arg(long, default_value = "2G", value_name = "SIZE", value_parser = parse_size)]
-    cache_memory: u64,
+    #[command(flatten)]
+    memories: Memories,
+    /// RAM for memories, e.g. 512M; 0 restores every agent from disk at each turn [default: half of what is free beside the
+    /// model]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    cache_memory: Option<u64>,
+    /// Bytes that all memories may take on disk: the least worthy ones go when a run begins and ends (see `cache gc`)
+    /// [default: no bound]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    cache_disk: Option<u64>,
+    /// Share nothing with runs of other tenants in the same cache folder
+    #[arg(long, default_value = "", hide_default_value = true, value_name = "NAME")]
+    tenant: String,
     /// Threads [default: all cores]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     threads: Option<u16>,
@@ -155,19 +162,38 @@ fn resume_hint(args: &Args, folder: &Path) -> String {
 }
 
 fn config(args: &Args) -> anyhow::Result<EmbeddedConfig> {
+    let model = locate(&args.model)?;
     Ok(EmbeddedConfig {
-        model: locate(&args.model)?,
         kv: args.kv.clone(),
-        cache_dir: cache_dir(args.cache_dir.as_deref())?,
-        cache_memory: args.cache_memory,
+        cache_dir: cache_dir(&args.memories)?,
+        cache_key: args.memories.key()?,
+        tenant: args.tenant.clone(),
+        cache_disk: args.cache_disk,
+        cache_memory: args.cache_memory.unwrap_or_else(|| share_of_free_memory(&model)),
         threads: args.threads.map(usize::from),
         self_check: true,
+        ..EmbeddedConfig::new(model)
     })
 }
 
+/// Half of the memory that is free beside the model; a container's limit counts.
+fn share_of_free_memory(model: &ModelFile) -> u64 {
+    const LEAST: u64 = 256 << 20;
+    let file = match model {
+        ModelFile::Path(path) => std::fs::metadata(path).map_or(0, |file| file.len()),
+        ModelFile::Understudy => 0,
+    };
+    let Ok(mut system) = sysinfo::System::new() else { return LEAST };
+    system.refresh_memory();
+    let free =
+        system.cgroup_limits().map_or(u64::MAX, |limits| limits.free_memory).min(system.available_memory());
+    (free.saturating_sub(file) / 2).max(LEAST)
+}
+
 /// The folder that was asked for must be writable; where none was, memories may stay in RAM.
-fn cache_dir(given: Option<&Path>) -> anyhow::Result<Option<PathBuf>> {
-    let Some(folder) = given.map(Path::to_path_buf).or_else(default_cache_dir) else {
+fn cache_dir(memories: &Memories) -> anyhow::Result<Option<PathBuf>> {
+    let given = memories.cache_dir.as_deref();
+    let Some(folder) = memories.folder() else {
         tracing::warn!("no home folder: memories stay in RAM and end with this run (--cache-dir keeps them)");
         return Ok(None);
     };

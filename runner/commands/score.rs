@@ -36,14 +36,8 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
     let read = |path: &PathBuf| {
         std::fs::read_to_string(path).with_context(|| format!("can't read {}", path.display()))
     };
-    let config = EmbeddedConfig {
-        model: locate(&args.model)?,
-        kv: args.kv,
-        cache_dir: None,
-        cache_memory: u64::MAX,
-        threads: args.threads.map(usize::from),
-        self_check: false,
-    };
+    let threads = args.threads.map(usize::from);
+    let config = EmbeddedConfig { kv: args.kv, threads, ..EmbeddedConfig::new(locate(&args.model)?) };
     let engine = engine::Engine::open(config.engine(), &mut |_, _| {})?;
     let ids = match (&args.ids, &args.text) {
         (Some(path), _) => parse_ids(&read(path)?)?,

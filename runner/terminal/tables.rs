@@ -1,6 +1,6 @@
 //! Tables for people.
 
-use crate::trace::{AgentSummary, Summary};
+use crate::trace::{AgentSummary, CacheSummary, Summary};
 use comfy_table::{CellAlignment, Table, presets};
 
 /// A table: head, rows, and from which column on numbers stand.
@@ -42,7 +42,28 @@ pub fn summary(summary: &Summary) -> String {
             ttft,
         ]
     });
-    table(&head, rows.collect(), 4)
+    table(&head, rows.collect(), 4) + &cache(&summary.cache)
+}
+
+/// What the memories saved and what they cost, in a sentence.
+fn cache(cache: &CacheSummary) -> String {
+    if cache.reused == 0 {
+        return String::new();
+    }
+    let seconds = |ms: f64| format!("{:.1} s", ms / 1e3);
+    let mut text = format!(
+        "\n\nMemory: {} tokens not computed again, about {} saved; at most {} in RAM, {} written",
+        cache.reused,
+        seconds(cache.saved_ms),
+        bytes(cache.peak_bytes),
+        bytes(cache.bytes_written),
+    );
+    if cache.bytes_read > 0 {
+        let (waited, hidden) = (seconds(cache.waited_ms), seconds(cache.hidden_ms));
+        let read = bytes(cache.bytes_read);
+        text += &format!(", {read} read back: {waited} waited for, {hidden} while others spoke");
+    }
+    text + "."
 }
 
 fn kinds(agent: &AgentSummary) -> String {

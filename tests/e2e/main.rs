@@ -3,9 +3,11 @@
 #![allow(clippy::unwrap_used)] // a test fails by panicking
 
 mod bench;
+mod crashes;
 mod exact;
 mod families;
 mod faults;
+mod isolation;
 mod quality;
 mod replays;
 

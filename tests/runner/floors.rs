@@ -39,6 +39,7 @@ const ENGINE: &[(&str, u32)] = &[
     ("sampler", 4),
     ("reply", 4),
     ("constraint", 4),
+    ("ahead", 4),
     ("session", 5),
     ("scratch", 5),
     ("self_check", 6),
@@ -49,6 +50,7 @@ const ENGINE: &[(&str, u32)] = &[
     ("lib", 10),
     ("probes", 11),
     ("exactness", 11),
+    ("endurance", 11),
     ("texts", 11),
 ];
 

@@ -12,8 +12,7 @@ use crate::{Error, Result};
 use bytemuck::Pod;
 use safetensors::tensor::{Dtype, Metadata, SafeTensors, TensorView};
 use std::collections::{BTreeSet, HashMap};
-use std::fs::File;
-use std::io::{Read as _, Seek as _, SeekFrom};
+use std::io::{self, Read, Seek, SeekFrom};
 
 /// The tensors of one K or V: suffix, type, shape, bytes. Also says what a file must hold.
 fn parts(packed: &Packed, layout: TensorLayout, keys: bool) -> Vec<(&'static str, Dtype, Vec<usize>, &[u8])> {
@@ -86,16 +85,21 @@ fn checksum<'a>(hash: BlockHash, tensors: impl Iterator<Item = (impl AsRef<str>,
     hasher.finalize().to_hex().to_string()
 }
 
-/// Reads a part of a block, each tensor straight to its place; the error is the reason why it can't be trusted. Also
-/// returns the file's length.
+/// Where a block's image can be read: a file, a stretch of one, or memory.
+pub(crate) trait Source: Read + Seek {}
+impl<S: Read + Seek> Source for S {}
+
+/// Reads a part of a block from an image of `len` bytes that begins at `start`, each tensor straight to its place; the
+/// error is the reason why it can't be trusted.
 pub(crate) fn read(
-    file: &mut File,
+    source: &mut dyn Source,
+    (start, len): (u64, u64),
     (hash, part): (BlockHash, Part),
     index: usize,
     layout: &KvLayout,
     verify: bool,
-) -> Result<(SealedBlock, u64), String> {
-    let mut reader = Reader::open(file)?;
+) -> Result<SealedBlock, String> {
+    let mut reader = Reader::open(source, start, len)?;
     if verify && reader.entry("block") != Some(hash.hex()) {
         return Err("it holds another block than its name says".to_owned());
     }
@@ -133,34 +137,35 @@ pub(crate) fn read(
             return Err("its checksum does not match".to_owned());
         }
     }
-    Ok((SealedBlock { layers }, reader.len))
+    Ok(SealedBlock { layers })
 }
 
-/// A safetensors file, read tensor by tensor.
+/// A safetensors image, read tensor by tensor.
 struct Reader<'a> {
-    file: &'a mut File,
+    source: &'a mut dyn Source,
     metadata: Metadata,
-    /// Where the tensors' bytes begin.
-    start: u64,
-    len: u64,
+    /// Where the tensors' bytes begin, and where the image ends.
+    data: u64,
+    end: u64,
 }
 
 impl<'a> Reader<'a> {
     /// Bytes of a header, at most: some hundred for each of a model's tensors.
     const MAX_HEADER: u64 = 64 << 20;
 
-    fn open(file: &'a mut File) -> Result<Self, String> {
-        let len = file.metadata().map_err(|e| e.to_string())?.len();
+    fn open(source: &'a mut dyn Source, start: u64, len: u64) -> Result<Self, String> {
         let mut size = [0; 8];
-        file.read_exact(&mut size).map_err(|e| format!("its header can't be read: {e}"))?;
+        let wrong = |e: io::Error| format!("its header can't be read: {e}");
+        source.seek(SeekFrom::Start(start)).map_err(wrong)?;
+        source.read_exact(&mut size).map_err(wrong)?;
         let size = u64::from_le_bytes(size);
         if size > Self::MAX_HEADER.min(len.saturating_sub(8)) {
             return Err(format!("its header of {size} bytes does not fit in its {len} bytes"));
         }
         let mut header = vec![0; size as usize];
-        file.read_exact(&mut header).map_err(|e| format!("its header can't be read: {e}"))?;
+        source.read_exact(&mut header).map_err(wrong)?;
         let metadata = serde_json::from_slice(&header).map_err(|e| format!("its header is broken: {e}"))?;
-        Ok(Self { file, metadata, start: 8 + size, len })
+        Ok(Self { source, metadata, data: start + 8 + size, end: start.saturating_add(len) })
     }
 
     fn entry(&self, key: &str) -> Option<String> {
@@ -172,7 +177,7 @@ impl<'a> Reader<'a> {
         let info = self.metadata.info(name).ok_or_else(|| format!("tensor {name} is missing"))?;
         let (first, last) = info.data_offsets;
         let n_bytes = n * size_of::<T>();
-        let inside = self.start.checked_add(last as u64).is_some_and(|end| end <= self.len);
+        let inside = self.data.checked_add(last as u64).is_some_and(|end| end <= self.end);
         if info.dtype != dtype || last.checked_sub(first) != Some(n_bytes) || !inside {
             return Err(format!(
                 "tensor {name} is {:?} {:?}, not as the model has it",
@@ -180,21 +185,19 @@ impl<'a> Reader<'a> {
             ));
         }
         let mut out = vec![T::zeroed(); n];
-        let wrong = |e: std::io::Error| format!("tensor {name} can't be read: {e}");
-        self.file.seek(SeekFrom::Start(self.start + first as u64)).map_err(wrong)?;
-        self.file.read_exact(bytemuck::cast_slice_mut(&mut out)).map_err(wrong)?;
+        let wrong = |e: io::Error| format!("tensor {name} can't be read: {e}");
+        self.source.seek(SeekFrom::Start(self.data + first as u64)).map_err(wrong)?;
+        self.source.read_exact(bytemuck::cast_slice_mut(&mut out)).map_err(wrong)?;
         Ok(out)
     }
 }
 
-/// Checks a block's file by itself: well-formed, and its checksum right for the address that it and its name give.
-pub(crate) fn verify(bytes: &[u8], path: &std::path::Path) -> Result<(), String> {
+/// Checks an image by itself: well-formed, of the block `hash`, its checksum right.
+pub(crate) fn verify(bytes: &[u8], hash: BlockHash) -> Result<(), String> {
     let (_, header) = SafeTensors::read_metadata(bytes).map_err(|e| e.to_string())?;
     let tensors = SafeTensors::deserialize(bytes).map_err(|e| e.to_string())?;
     let metadata = header.metadata().as_ref().ok_or("it has no metadata")?;
-    let address =
-        metadata.get("block").and_then(|hex| BlockHash::from_hex(hex)).ok_or("it names no block")?;
-    if path.file_stem().unwrap_or_default().to_string_lossy() != address.hex() {
+    if metadata.get("block") != Some(&hash.hex()) {
         return Err("it holds another block than its name says".to_owned());
     }
     let layer_of = |name: &&str| name.strip_prefix('L')?.split('_').next()?.parse::<usize>().ok();
@@ -211,7 +214,7 @@ pub(crate) fn verify(bytes: &[u8], path: &std::path::Path) -> Result<(), String>
             }
         }
     }
-    let found = checksum(address, seen.iter().map(|(n, d)| (n.as_str(), *d)));
+    let found = checksum(hash, seen.iter().map(|(n, d)| (n.as_str(), *d)));
     if seen.len() != tensors.len() || metadata.get("blake3") != Some(&found) {
         return Err("its checksum does not match".to_owned());
     }

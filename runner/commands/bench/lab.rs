@@ -150,12 +150,10 @@ impl Bench {
     /// How the engine is set up.
     pub(super) fn config(&self, cache_dir: Option<&Path>) -> EmbeddedConfig {
         EmbeddedConfig {
-            model: self.model.clone(),
             kv: self.common.kv.clone(),
             cache_dir: cache_dir.map(Path::to_path_buf),
-            cache_memory: u64::MAX,
             threads: self.common.threads.map(usize::from),
-            self_check: false,
+            ..EmbeddedConfig::new(self.model.clone())
         }
     }
 

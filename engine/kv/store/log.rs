@@ -1,0 +1,123 @@
+//! An append-only file of records, each chained to the one before: what a crash tears is the last record alone.
+//!
+//! A record is its payload's length (u32, little endian), a blake3 keyed with the checksum before it, and the payload
+//! (encrypted where the store is). The first one is keyed with the file's name: a file in another's place is not read.
+
+use super::cipher::Cipher;
+use super::files;
+use crate::Result;
+use serde::{Deserialize, Serialize};
+use std::path::Path;
+
+const HEAD: usize = 4 + 32;
+
+/// Where a log ends: how many bytes count, and the last checksum, which stands for all before it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct End {
+    pub(crate) bytes: u64,
+    pub(crate) sum: String,
+}
+
+impl End {
+    /// The end of a log without records.
+    pub(super) fn empty(name: &str) -> Self {
+        let start = blake3::derive_key("greenroom 2026 store log", name.as_bytes());
+        Self { bytes: 0, sum: blake3::Hash::from_bytes(start).to_hex().to_string() }
+    }
+
+    fn key(&self) -> [u8; 32] {
+        // One that is no checksum fits no record.
+        blake3::Hash::from_hex(&self.sum).map_or([0; 32], |hash| *hash.as_bytes())
+    }
+}
+
+/// A record that follows `end`, which moves on; returns its bytes.
+pub(super) fn record(end: &mut End, payload: Vec<u8>, cipher: &Cipher) -> Result<Vec<u8>> {
+    let key = end.key();
+    let payload = cipher.seal(&key, payload)?;
+    let n = u32::try_from(payload.len())
+        .map_err(|_| crate::Error::store("a record of 4 GiB can't be written"))?;
+    let sum = blake3::keyed_hash(&key, &payload);
+    let record = [&n.to_le_bytes()[..], sum.as_bytes(), &payload].concat();
+    *end = End { bytes: end.bytes + record.len() as u64, sum: sum.to_hex().to_string() };
+    Ok(record)
+}
+
+/// Appends a record to the log at `path`; `end` moves once it is written. Returns the bytes written.
+pub(super) fn append(path: &Path, end: &mut End, payload: Vec<u8>, cipher: &Cipher) -> Result<u64> {
+    let mut next = end.clone();
+    let record = record(&mut next, payload, cipher)?;
+    files::append(path, end.bytes, &record)?;
+    *end = next;
+    Ok(record.len() as u64)
+}
+
+/// Reads records from the start; `each` is given a payload and where it ends, and says whether to go on. Returns why
+/// reading ended before the bytes did.
+pub(super) fn read(
+    bytes: &[u8],
+    name: &str,
+    cipher: &Cipher,
+    each: &mut dyn FnMut(Vec<u8>, &End) -> Result<(), String>,
+) -> Result<(), String> {
+    let mut end = End::empty(name);
+    let mut rest = bytes;
+    while !rest.is_empty() {
+        let at = end.bytes;
+        let torn = || format!("the record at byte {at} is torn");
+        let (head, after) = rest.split_at_checked(HEAD).ok_or_else(torn)?;
+        let (n, sum) = head.split_at(4);
+        let n = u32::from_le_bytes([n[0], n[1], n[2], n[3]]) as usize;
+        let (payload, after) = after.split_at_checked(n).ok_or_else(torn)?;
+        let key = end.key();
+        let found = blake3::keyed_hash(&key, payload);
+        if found.as_bytes() != sum {
+            return Err(format!("the checksum of the record at byte {at} does not match"));
+        }
+        end = End { bytes: at + (HEAD + n) as u64, sum: found.to_hex().to_string() };
+        each(cipher.open(&key, payload.to_vec())?, &end)?;
+        rest = after;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn payloads(bytes: &[u8], name: &str) -> (Vec<Vec<u8>>, Result<(), String>) {
+        let mut out = Vec::new();
+        let read = read(bytes, name, &Cipher::new(None), &mut |payload, _| {
+            out.push(payload);
+            Ok(())
+        });
+        (out, read)
+    }
+
+    proptest! {
+        /// Whatever happens to the bytes, what is read is a beginning of what was written.
+        #[test]
+        fn a_damaged_log_is_a_shorter_one(
+            written in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..40), 1..6),
+            cut in any::<prop::sample::Index>(),
+            flip in any::<prop::sample::Index>(),
+        ) {
+            let (mut end, mut bytes) = (End::empty("a"), Vec::new());
+            for payload in &written {
+                bytes.extend(record(&mut end, payload.clone(), &Cipher::new(None)).expect("a record"));
+            }
+            prop_assert_eq!(end.bytes, bytes.len() as u64);
+            prop_assert_eq!(payloads(&bytes, "a"), (written.clone(), Ok(())));
+            prop_assert_eq!(payloads(&bytes, "b").0.len(), 0);
+            let (short, _) = payloads(&bytes[..cut.index(bytes.len())], "a");
+            prop_assert_eq!(&short[..], &written[..short.len()]);
+            let at = flip.index(bytes.len());
+            bytes[at] ^= 4;
+            let (flipped, read) = payloads(&bytes, "a");
+            prop_assert!(flipped.len() < written.len() && read.is_err());
+            prop_assert_eq!(&flipped[..], &written[..flipped.len()]);
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! Many small blocks in one file, so that a folder of small models does not end in a hundred thousand files.
+//!
+//! A pack holds the images of blocks as their own files held them, one after another, then an index (address, part, offset
+//! and length of each), its length, its blake3 and a magic. It is written whole before the files that it replaces go.
+
+use super::files;
+use crate::Result;
+use crate::kv::layout::Part;
+use crate::kv::table::BlockHash;
+use std::collections::{HashMap, HashSet};
+use std::fs::File;
+use std::io::{Read as _, Seek as _, SeekFrom};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// A part of a block.
+pub(crate) type Key = (BlockHash, Part);
+
+const MAGIC: &[u8; 8] = b"GRPACK01";
+const ENTRY: usize = 32 + 1 + 8 + 8;
+const FOOTER: usize = 8 + 32 + 8;
+
+/// Where an image lies.
+#[derive(Clone, Debug)]
+pub(super) struct Place {
+    pub(super) pack: Arc<PathBuf>,
+    pub(super) offset: u64,
+    pub(super) len: u64,
+}
+
+impl Place {
+    /// The image's bytes.
+    pub(super) fn read(&self) -> std::io::Result<Vec<u8>> {
+        let mut file = File::open(&*self.pack)?;
+        file.seek(SeekFrom::Start(self.offset))?;
+        let mut bytes = Vec::new();
+        file.take(self.len).read_to_end(&mut bytes)?;
+        Ok(bytes)
+    }
+}
+
+/// What lies in the packs of a folder.
+#[derive(Debug, Default)]
+pub(super) struct Packs {
+    known: HashSet<PathBuf>,
+    places: HashMap<Key, Place>,
+}
+
+impl Packs {
+    /// Looks at packs that came or went since the last look; one whose index is damaged is said and passed over.
+    pub(super) fn refresh(&mut self, dir: &Path) -> Result<()> {
+        let now: HashSet<PathBuf> = list(dir)?.into_iter().collect();
+        if now == self.known {
+            return Ok(());
+        }
+        self.places.retain(|_, place| now.contains(&*place.pack));
+        for path in now.difference(&self.known) {
+            match index(path) {
+                Ok(entries) => self.places.extend(entries),
+                Err(reason) => tracing::warn!("{} is damaged: {reason}", files::short(path)),
+            }
+        }
+        self.known = now;
+        Ok(())
+    }
+
+    pub(super) fn find(&self, key: Key) -> Option<Place> {
+        self.places.get(&key).cloned()
+    }
+
+    /// An image that failed a check is not looked at again.
+    pub(super) fn forget(&mut self, key: Key) {
+        self.places.remove(&key);
+    }
+}
+
+/// The packs of a folder.
+pub(super) fn list(dir: &Path) -> Result<Vec<PathBuf>> {
+    Ok(files::list(dir)?.into_iter().filter(|path| path.extension().is_some_and(|e| e == "pack")).collect())
+}
+
+/// What a pack holds; the error is the reason why it can't be trusted.
+pub(super) fn index(path: &Path) -> Result<Vec<(Key, Place)>, String> {
+    let wrong = |e: std::io::Error| e.to_string();
+    let mut file = File::open(path).map_err(wrong)?;
+    let len = file.metadata().map_err(wrong)?.len();
+    let end = len.checked_sub(FOOTER as u64).ok_or("it is too short for a pack")?;
+    let mut footer = [0; FOOTER];
+    file.seek(SeekFrom::Start(end)).and_then(|_| file.read_exact(&mut footer)).map_err(wrong)?;
+    let (n, rest) = footer.split_at(8);
+    let (sum, magic) = rest.split_at(32);
+    let n = u64::from_le_bytes(n.try_into().expect("8 bytes"));
+    let start = end.checked_sub(n).filter(|_| magic == MAGIC).ok_or("it does not end as a pack does")?;
+    let mut bytes = Vec::new();
+    file.seek(SeekFrom::Start(start)).map_err(wrong)?;
+    file.take(n).read_to_end(&mut bytes).map_err(wrong)?;
+    if blake3::hash(&bytes).as_bytes() != sum {
+        return Err("the checksum of its index does not match".to_owned());
+    }
+    decode(&bytes, start, path)
+}
+
+/// The entries of an index; images lie before `start`.
+pub(crate) fn decode_entries(bytes: &[u8], start: u64) -> Result<Vec<(Key, u64, u64)>, String> {
+    let number = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().expect("8 bytes"));
+    if bytes.len() % ENTRY != 0 {
+        return Err("its index ends inside an entry".to_owned());
+    }
+    let entry = |entry: &[u8]| {
+        let hash = BlockHash(entry[..32].try_into().expect("32 bytes"));
+        let part = Part::ALL.into_iter().find(|part| *part as u8 == entry[32]);
+        let (offset, len) = (number(&entry[33..41]), number(&entry[41..]));
+        let part = part.filter(|_| offset.checked_add(len).is_some_and(|end| end <= start));
+        let part = part.ok_or("its index names what it does not hold")?;
+        Ok(((hash, part), offset, len))
+    };
+    bytes.chunks_exact(ENTRY).map(entry).collect()
+}
+
+fn decode(bytes: &[u8], start: u64, path: &Path) -> Result<Vec<(Key, Place)>, String> {
+    let pack = Arc::new(path.to_owned());
+    let place = |(key, offset, len)| (key, Place { pack: pack.clone(), offset, len });
+    Ok(decode_entries(bytes, start)?.into_iter().map(place).collect())
+}
+
+/// A pack in the making.
+#[derive(Default)]
+pub(super) struct Builder {
+    images: Vec<u8>,
+    index: Vec<u8>,
+}
+
+impl Builder {
+    pub(super) fn push(&mut self, (hash, part): Key, image: &[u8]) {
+        self.index.extend_from_slice(&hash.0);
+        self.index.push(part as u8);
+        self.index.extend_from_slice(&(self.images.len() as u64).to_le_bytes());
+        self.index.extend_from_slice(&(image.len() as u64).to_le_bytes());
+        self.images.extend_from_slice(image);
+    }
+
+    /// Bytes of the images.
+    pub(super) fn len(&self) -> usize {
+        self.images.len()
+    }
+
+    /// Writes the pack, if there is anything in it.
+    pub(super) fn write(mut self, dir: &Path) -> Result<()> {
+        if self.index.is_empty() {
+            return Ok(());
+        }
+        let sum = blake3::hash(&self.index);
+        self.images.extend_from_slice(&self.index);
+        self.images.extend_from_slice(&(self.index.len() as u64).to_le_bytes());
+        self.images.extend_from_slice(sum.as_bytes());
+        self.images.extend_from_slice(MAGIC);
+        files::write_atomically(&dir.join(format!("{}.pack", &sum.to_hex()[..40])), &self.images)
+    }
+}

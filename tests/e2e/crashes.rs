@@ -1,0 +1,150 @@
+//! Kills at every step of a save and at random moments, a disk that fills up: nothing is lost, nothing is wrong.
+
+use super::{Run, Stage};
+use assert_cmd::Command;
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+/// Two agents whose first prompts are longer than a block, and two turns for each: blocks, tails and manifests are written.
+fn scenario(stage: &Stage) -> PathBuf {
+    let story =
+        "The old mill by the river has a wheel that turns at night although nobody lives there. ".repeat(14);
+    let agent = |name: &str| {
+        format!("  {name}:\n    lifecycle: permanent\n    system_prompt: >-\n      You are {name}. {story}\n")
+    };
+    let text = format!(
+        "id: mill\ntitle: The mill\nagents:\n{}{}phases:\n  - name: talk\n    topology: turn_by_turn\n    agents: [ada, rolf]\n    \
+         auto_rounds: 2\n    initial_prompt: Talk about the mill.\n",
+        agent("ada"),
+        agent("rolf")
+    );
+    let path = stage.path("mill.yaml");
+    std::fs::write(&path, text).unwrap();
+    path
+}
+
+/// The program on the mill, into `out`.
+fn mill(stage: &Stage, out: &str, more: &[&str]) -> Command {
+    let (file, out, cache) = (scenario(stage), stage.path(out), stage.path("cache"));
+    let paths = [file, out, cache].map(|path| path.display().to_string());
+    let fixed = ["--max-tokens", "12", "--seed", "5", "--quiet", "--threads", "1"];
+    let mut args = vec!["run", &paths[0], "--out", &paths[1], "--cache-dir", &paths[2]];
+    args.extend(fixed.iter().chain(more));
+    stage.greenroom(&args)
+}
+
+fn play(stage: &Stage, out: &str, more: &[&str]) -> Run {
+    mill(stage, out, more).assert().success();
+    Run { dir: stage.path(out) }
+}
+
+/// What a killed run left goes on to the same transcript, and every memory is whole or computed again with a reason.
+fn check_resumed(stage: &Stage, expected: &str, what: &str) {
+    let more: &[&str] = if stage.path("run/transcript.jsonl").exists() { &["--resume"] } else { &[] };
+    let run = play(stage, "run", more);
+    assert_eq!(run.transcript(), expected, "{what}");
+    for turn in run.turns("trace.jsonl") {
+        let (recomputed, reason) = (turn["tokens"]["recomputed"].as_u64().unwrap(), &turn["reason"]);
+        assert!(recomputed <= 256 || reason.is_string(), "{what}: {turn}");
+    }
+    let cache = stage.path("cache").display().to_string();
+    stage.greenroom(&["cache", "verify", "--cache-dir", &cache]).assert().success();
+}
+
+#[test]
+fn a_kill_at_any_step_of_a_save_loses_nothing() {
+    let expected = play(&Stage::new(), "run", &[]).transcript();
+    let mut killed = 0;
+    for point in 1.. {
+        let stage = Stage::new();
+        let output =
+            mill(&stage, "run", &[]).env("GREENROOM_FAULT", format!("kill:{point}")).output().unwrap();
+        if output.status.success() {
+            break;
+        }
+        killed += 1;
+        check_resumed(&stage, &expected, &format!("killed at point {point}"));
+    }
+    assert!(killed > 40, "only {killed} points were passed");
+}
+
+#[test]
+fn a_full_disk_costs_the_memories_and_nothing_else() {
+    let expected = play(&Stage::new(), "run", &[]).transcript();
+    for point in [1, 4, 9, 20, 33, 50] {
+        let stage = Stage::new();
+        let fault = format!("full:{point}");
+        mill(&stage, "run", &[]).env("GREENROOM_FAULT", &fault).assert().success();
+        let run = Run { dir: stage.path("run") };
+        assert_eq!(run.transcript(), expected, "{fault}");
+        let reasons = run.turns("trace.jsonl").iter().filter(|turn| turn["reason"].is_string()).count();
+        assert!(reasons > 0, "{fault}: nothing was said");
+        // With room again, the next run goes on from whatever is whole.
+        assert_eq!(play(&stage, "again", &[]).transcript(), expected, "{fault}");
+    }
+}
+
+/// Kills a run of the prisoner's dilemma at moments spread over it, until it ends by itself.
+fn kill_at_random(kills: u32) {
+    let whole = Stage::new();
+    let began = Instant::now();
+    let expected = whole.play("prisoners-dilemma", "run", &[]).transcript();
+    let length = began.elapsed();
+    let mut killed = 0;
+    let mut moment = 0u32;
+    while killed < kills && moment < 4 * kills {
+        let stage = Stage::new();
+        let args = stage.args("prisoners-dilemma", "run");
+        let mut resume = false;
+        // One folder is killed again and again, at moments of the golden ratio: never twice the same stage of a turn.
+        for _ in 0..5 {
+            moment += 1;
+            let share = (f64::from(moment) * 0.618_034).fract();
+            let more: &[&str] = if resume { &["--resume"] } else { &[] };
+            let all: Vec<&str> = args.iter().map(String::as_str).chain(more.iter().copied()).collect();
+            let mut child = std::process::Command::new(assert_cmd::cargo::cargo_bin!("greenroom"))
+                .current_dir(env!("CARGO_MANIFEST_DIR"))
+                .env("HOME", stage.dir.path())
+                .args(&all)
+                .stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .spawn()
+                .unwrap();
+            std::thread::sleep(length.mul_f64(share).max(Duration::from_millis(5)));
+            killed += u32::from(child.try_wait().unwrap().is_none());
+            let _ = child.kill(); // SIGKILL
+            child.wait().unwrap();
+            resume = stage.path("run/transcript.jsonl").exists();
+            let text = std::fs::read_to_string(stage.path("run/transcript.jsonl")).unwrap_or_default();
+            if text.contains("\"footer\"") {
+                break;
+            }
+        }
+        let text = std::fs::read_to_string(stage.path("run/transcript.jsonl")).unwrap_or_default();
+        let run = match text.contains("\"footer\"") {
+            true => Run { dir: stage.path("run") },
+            false => stage.play("prisoners-dilemma", "run", if resume { &["--resume"] } else { &[] }),
+        };
+        assert_eq!(run.transcript(), expected, "after {killed} kills");
+        for (agent, figures) in run.summary()["agents"].as_object().unwrap() {
+            let recomputed = figures["tokens"]["recomputed"].as_u64().unwrap();
+            let permanent = figures["lifecycle"] == "permanent";
+            assert!(!permanent || recomputed <= 5 * 256, "{agent} recomputed {recomputed} tokens");
+        }
+        let cache = stage.path("cache").display().to_string();
+        stage.greenroom(&["cache", "verify", "--cache-dir", &cache]).assert().success();
+    }
+    assert!(killed >= kills, "only {killed} runs were still going when they were killed");
+}
+
+#[test]
+fn killed_runs_resume_to_the_same_transcript() {
+    kill_at_random(8);
+}
+
+#[test]
+#[ignore = "minutes"]
+fn killed_two_hundred_times() {
+    kill_at_random(200);
+}
