@@ -7,8 +7,9 @@
 
 use crate::KvFormat;
 use crate::kernels::Isa;
-use crate::kv::blocks::Arena;
+use crate::kv::blocks::{Arena, Packed};
 use crate::kv::layout::{BLOCK, KvLayout};
+use crate::kv::pool::BlockId;
 use crate::kv::sequence::Sequence;
 use crate::kv::store::manifest::Identity;
 use crate::kv::store::{Place, Store};
@@ -224,22 +225,18 @@ impl Trial {
         self.check_content(&recalled.session);
         let whole =
             compare(&known.now, prompt).n_tokens == flatten(&known.now).len() && !known.now.is_empty();
-        if whole
-            && known.now.len() < prompt.len()
-            && !request.cold
-            && !self.damage
-            && request.parent.is_none()
-        {
-            let kept = flatten(&known.now).len();
-            // What was never committed may have been let go; what was, is there.
-            let committed = compare(&known.committed, prompt).n_tokens;
-            let persistent = request.retention == Retention::Persistent;
-            let least = if known.committed == known.now { kept } else { committed };
-            if persistent && least == kept {
-                assert_eq!(recalled.kind, MatchKind::Extend, "{:?}", recalled.reason);
-                assert!(recalled.reused >= kept && recalled.recomputed == 0, "{:?}", recalled.reason);
-                self.count("extended in full");
-            }
+        // What was never committed may have been let go; what was, is there.
+        let asked = whole && known.now.len() < prompt.len() && !request.cold && request.parent.is_none();
+        let kept = known.now == known.committed && request.retention == Retention::Persistent;
+        if asked && kept && !self.damage {
+            let (n, reason) = (flatten(&known.now).len(), &recalled.reason);
+            assert_eq!(
+                (recalled.kind, recalled.recomputed),
+                (MatchKind::Extend, 0),
+                "{n} tokens: {reason:?}"
+            );
+            assert!(recalled.reused >= n, "{} of {n} tokens", recalled.reused);
+            self.count("extended in full");
         }
     }
 
@@ -383,8 +380,15 @@ impl Trial {
     }
 }
 
-fn digest(arena: &Arena, id: crate::kv::pool::BlockId) -> blake3::Hash {
-    blake3::hash(format!("{:?}", arena.get(id)).as_bytes())
+fn digest(arena: &Arena, id: BlockId) -> blake3::Hash {
+    let mut hasher = blake3::Hasher::new();
+    let layers = arena.get(id).layers.iter();
+    for packed in layers.flat_map(|layer| std::iter::once(&layer.k).chain(&layer.v)) {
+        let Packed::Coded { codes, scales, biases, .. } = packed else { panic!("all is coded here") };
+        hasher.update(bytemuck::cast_slice(codes));
+        hasher.update(bytemuck::cast_slice(scales)).update(bytemuck::cast_slice(biases));
+    }
+    hasher.finalize()
 }
 
 fn endure(steps: u64, seed: u64, damage: bool) {

@@ -160,7 +160,7 @@ impl Memory {
         // At least one token is fed: its logits choose the first token of the reply.
         let last = session.tokens.len().saturating_sub(1);
         let reused = self.restore(&mut session, last, &mut search);
-        session.truncate(reused, &mut self.arena);
+        session.forget_stored(session.tokens.len());
         let kind = match matched.relation {
             Relation::Exact => MatchKind::Exact, // even where it goes back to the border of its only block
             _ if reused == 0 => MatchKind::Cold,

@@ -101,7 +101,7 @@ impl Session {
     /// Goes back to at most `n` tokens of keys and values in memory; returns how many are left.
     pub(crate) fn truncate(&mut self, n: usize, arena: &mut Arena) -> usize {
         let kept = self.sequence.truncate(n, arena);
-        self.forget_stored(kept);
+        self.forget_stored(n);
         kept
     }
 
@@ -117,8 +117,8 @@ impl Session {
         self.forget_stored(self.sequence.len());
     }
 
-    /// What is on disk past token `n` counts no more.
-    fn forget_stored(&mut self, n: usize) {
+    /// What is on disk past token `n` counts no more. (What is computed again below it is the same, bit for bit.)
+    pub(crate) fn forget_stored(&mut self, n: usize) {
         self.stored_blocks = self.stored_blocks.min(self.sequence.table().len());
         if let Some(tail) = self.tail.take_if(|tail| tail.at.end_token() > n) {
             self.give_up(tail);
@@ -142,7 +142,7 @@ impl Session {
 
     /// Whether the rows of the open block are on disk, or there are none.
     fn rows_stored(&self) -> bool {
-        let covers = |tail: &Tail| tail.at.end_token() == self.sequence.len();
+        let covers = |tail: &Tail| tail.at.end_token() >= self.sequence.len();
         self.sequence.open_rows().is_none() || self.tail.as_ref().is_some_and(covers)
     }
 
