@@ -19,10 +19,13 @@ use crate::{
     Completion, Conversation, Error, ErrorKind, Event, KvChoice, KvCost, KvLayer, ModelInfo, ModelSource,
     Ranking, Request, Result, SessionKey, TokenScore,
 };
+use futures_core::Stream;
 use std::path::PathBuf;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::task::{Context, Poll};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::sync::oneshot;
 
@@ -255,9 +258,20 @@ impl Turn {
     }
 }
 
+/// The events, as a stream.
+impl Stream for Turn {
+    type Item = Event;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Event>> {
+        self.events.poll_recv(cx)
+    }
+}
+
 impl Drop for Turn {
     fn drop(&mut self) {
         if !self.committed {
+            // First of all: a turn that ends after it was abandoned would wait for its commit for ever.
+            self.events.close();
             let _ = self.commands.send(Command::Abandon { id: self.id });
         }
     }
