@@ -50,11 +50,6 @@ impl Answer {
         self.cell(name, |value| Some(Cell::Bytes(value.as_u64()?)))
     }
 
-    /// A ratio.
-    pub(super) fn ratio(&self, name: &'static str) -> anyhow::Result<(&'static str, Cell)> {
-        self.cell(name, |value| Some(Cell::Ratio(value.as_f64()?)))
-    }
-
     /// Something measured; its median, least and most.
     pub(super) fn measured(&self, name: &'static str) -> anyhow::Result<(&'static str, Cell)> {
         let numbers = |value: &Value| ["min", "median", "max"].map(|what| value[what].as_f64());
