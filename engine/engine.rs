@@ -21,10 +21,13 @@ use crate::{
     Completion, Conversation, Error, ErrorKind, Event, KvChoice, KvCost, KvLayer, ModelInfo, ModelSource,
     Ranking, Request, Result, SessionKey, TokenScore,
 };
+use futures_core::Stream;
 use std::path::PathBuf;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::task::{Context, Poll};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::sync::oneshot;
 
@@ -179,6 +182,14 @@ impl Engine {
         Ok(Turn { id, events, commands, committed: false })
     }
 
+    /// Gives a session the memory of another as it stands now, if that is in RAM; [`Request::parent`] does so at its first turn,
+    /// from RAM or disk.
+    pub(crate) fn fork(&self, from: &SessionKey, to: &SessionKey) {
+        if let Some(commands) = &self.commands {
+            let _ = commands.send(Command::Fork { from: from.clone(), to: to.clone() });
+        }
+    }
+
     /// Says that a session, or one that begins with its memory, will speak, and when (on the scale of
     /// [`Request::next_use`]): its memory is read ahead then.
     pub fn expect(&self, session: &SessionKey, next_use: u64) {
@@ -310,9 +321,20 @@ impl Turn {
     }
 }
 
+/// The events, as a stream.
+impl Stream for Turn {
+    type Item = Event;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Event>> {
+        self.events.poll_recv(cx)
+    }
+}
+
 impl Drop for Turn {
     fn drop(&mut self) {
         if !self.committed {
+            // First of all: a turn that ends after it was abandoned would wait for its commit for ever.
+            self.events.close();
             let _ = self.commands.send(Command::Abandon { id: self.id });
         }
     }

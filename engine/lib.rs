@@ -10,38 +10,24 @@
 //!
 //! # let model: &'static [u8] = fixtures::RandomModel::tiny(1).bytes().leak();
 //! let engine = Engine::open(EngineConfig::new(ModelSource::Bundled("tiny", model)), &mut |_, _| {})?;
-//! let mut conversation = Conversation { system: Some("You are Ada.".into()), ..Conversation::default() };
+//! let mut ada = engine.agent("demo", "ada").system("You are Ada.").stop(["\nRolf:"]).max_tokens(8);
 //! for line in ["Rolf: Who are you?", "Rolf: And who am I?"] {
-//!     conversation.next = line.into();
-//!     let mut turn = engine.submit(Request {
-//!         session: SessionKey { run: "demo".into(), agent: "ada".into() },
-//!         parent: None,
-//!         retention: Retention::Persistent,
-//!         conversation: conversation.clone(),
-//!         sampling: Sampling::default(),
-//!         max_tokens: 8,
-//!         min_tokens: 0,
-//!         stop: vec!["\nRolf:".into()],
-//!         constraint: None,
-//!         next_use: None,
-//!         cold: false,
-//!     })?;
-//!     while let Some(event) = turn.blocking_next() {
-//!         match event {
-//!             Event::Text(text) => print!("{text}"),
-//!             Event::Failed(error) => return Err(error),
-//!             Event::Done(_) | Event::Prefill { .. } => {}
-//!         }
+//!     let mut reply = ada.extend(line)?;
+//!     for piece in &mut reply {
+//!         print!("{}", piece?);
 //!     }
-//!     let done = turn.blocking_commit()?;
-//!     let said = Exchange { user: conversation.next.clone(), reply: ReplyContent::Ids(done.ids.into()) };
-//!     conversation.exchanges.push(said);
-//!     println!(" ({} of the prompt's tokens were already read)", done.usage.reused);
+//!     let said = reply.finish()?;
+//!     println!(" ({} of the prompt's tokens were already read)", said.usage.reused);
 //! }
+//! let twin = ada.fork("ada-2"); // the same past, read only once
 //! # Ok::<(), Error>(())
 //! ```
+//!
+//! An [`Agent`] keeps its conversation and makes the requests; [`Engine::submit`] takes them as plain data, with all that
+//! can be asked.
 #![deny(unsafe_op_in_unsafe_fn, unsafe_code)]
 
+mod agent;
 mod ahead;
 mod chat;
 mod constraint;
@@ -77,6 +63,7 @@ mod tokenizer;
 mod turn;
 mod worker;
 
+pub use agent::{Agent, Reply};
 pub use engine::{Engine, EngineConfig, Prompter, Turn};
 pub use error::{Error, ErrorKind, Result};
 pub use kernels::Isa;

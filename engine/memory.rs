@@ -221,6 +221,17 @@ impl Memory {
         Some(session)
     }
 
+    /// Gives a session the memory of another as it stands now, if that is at rest in memory.
+    pub(crate) fn fork(&mut self, from: &SessionKey, to: SessionKey) {
+        self.collect(None);
+        if let Some(idle) = self.idle.get(from) {
+            let mut session = idle.session.fork(&mut self.arena);
+            // The file of the other's tail goes when that agent goes on.
+            self.restore_tail(&mut session, &mut Search::default());
+            self.keep(to, session, None);
+        }
+    }
+
     /// Makes a session known that will speak: it can be read ahead then.
     pub(crate) fn expect(&mut self, key: &SessionKey, next_use: u64) {
         match self.idle.get_mut(key) {

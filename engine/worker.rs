@@ -38,6 +38,10 @@ pub(crate) enum Command {
     Abandon {
         id: u64,
     },
+    Fork {
+        from: SessionKey,
+        to: SessionKey,
+    },
     Expect {
         session: SessionKey,
         next_use: u64,
@@ -135,6 +139,7 @@ impl Worker {
                 }
                 self.enforce_budget();
             }
+            Command::Fork { from, to } => self.memory.fork(&from, to),
             Command::Expect { session, next_use } => self.memory.expect(&session, next_use),
             Command::Forget { session } => self.memory.forget(&session),
             Command::Rank { conversation, options, kv, answer } => {

@@ -28,6 +28,14 @@ fn bench(stage: &Stage, args: &[&str]) -> Vec<Value> {
     rows
 }
 
+/// Writes a scenario of two agents who read `prompt`; its path.
+fn two(stage: &Stage, prompt: &str) -> String {
+    let scenario = "id: two\nagents:\n  ann: {display_name: Ann, lifecycle: permanent}\n  ben: {display_name: Ben}\n\
+        phases: [{name: talk, agents: [ann, ben], topology: round_robin, initial_prompt: PROMPT, auto_rounds: 2}]\n";
+    std::fs::write(stage.path("two.yaml"), scenario.replace("PROMPT", prompt.trim())).unwrap();
+    stage.path("two.yaml").display().to_string()
+}
+
 #[test]
 fn speeds_are_of_the_tokens_that_were_asked_for() {
     let stage = Stage::new();
@@ -63,10 +71,7 @@ fn memories_come_back_from_where_they_were() {
 #[test]
 fn a_scenario_is_played_both_ways() {
     let stage = Stage::new();
-    let scenario = "id: two\nagents:\n  ann: {display_name: Ann, lifecycle: permanent}\n  ben: {display_name: Ben}\n\
-        phases: [{name: talk, agents: [ann, ben], topology: round_robin, initial_prompt: Say hello., auto_rounds: 2}]\n";
-    std::fs::write(stage.path("two.yaml"), scenario).unwrap();
-    let file = stage.path("two.yaml").display().to_string();
+    let file = two(&stage, "Say hello.");
     let rows = bench(&stage, &["scenario", "--model", "understudy", "--file", &file, "--max-tokens", "4"]);
     assert_eq!(rows.len(), 2);
 }
@@ -80,6 +85,38 @@ fn memory_is_that_of_a_process_for_each_format() {
     let bytes = |row: usize, name: &str| rows[row][name].as_u64().unwrap();
     assert!(bytes(0, "cache") > 2 * bytes(1, "cache"), "{rows:?}");
     assert!(bytes(1, "peak") > bytes(1, "model_file") + bytes(1, "cache"), "{rows:?}");
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn agents_without_room_in_memory_lose_nothing() {
+    let stage = Stage::new();
+    let sizes = ["--agents", "5", "--tokens", "300", "--fit", "2", "--rounds", "2", "--question", "8"];
+    let rows = bench(&stage, &[&["pressure", "--reply", "4"][..], &sizes].concat());
+    let evictions: Vec<_> = rows.iter().map(|row| row["eviction"].as_str().unwrap()).collect();
+    assert_eq!(evictions, ["none", "next-use", "lru"]);
+    for row in &rows {
+        assert_eq!((&row["turns"], &row["recomputed"]), (&"10 extend".into(), &0.into()), "{rows:?}");
+        assert_eq!(row["replies"], rows[0]["replies"], "{rows:?}");
+    }
+    let from_disk = |row: usize| rows[row]["from_disk"].as_u64().unwrap();
+    let reloaded = |row: usize| rows[row]["reloaded"].as_u64().unwrap();
+    // In turn order the one who spoke longest ago is always the next: by last use everybody is reloaded.
+    assert_eq!((from_disk(0), reloaded(0), from_disk(2)), (0, 0, 10), "{rows:?}");
+    assert!(from_disk(1) < from_disk(2) && 0 < reloaded(1) && reloaded(1) < reloaded(2), "{rows:?}");
+}
+
+#[test]
+fn runs_in_one_folder_share_what_they_have_in_common() {
+    let stage = Stage::new();
+    let file = two(&stage, &"Say hello. ".repeat(120)); // more than a block
+    let rows = bench(
+        &stage,
+        &["sharing", "--repeats", "2", "--model", "understudy", "--file", &file, "--max-tokens", "4"],
+    );
+    let ratio = |row: usize| rows[row]["ratio"].as_f64().unwrap();
+    assert_eq!((&rows[0]["total"], &rows[1]["total"]), (&"bytes on disk".into(), &"tokens prefilled".into()));
+    assert!(ratio(0) < 0.95 && ratio(1) < 0.9, "{rows:?}");
 }
 
 #[test]

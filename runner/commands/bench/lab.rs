@@ -7,8 +7,8 @@ use crate::backend::{EmbeddedConfig, ModelFile, source};
 use crate::terminal::bytes;
 use anyhow::{Context as _, bail};
 use greenroom_engine::{
-    Completion, Conversation, Engine, Event, Exchange, ModelInfo, Prompter, ReplyContent, Request, Retention,
-    Sampling, SessionKey, Turn, Usage,
+    Completion, Conversation, Engine, Event, Exchange, KvCost, ModelInfo, Prompter, ReplyContent, Request,
+    Retention, Sampling, SessionKey, Turn, Usage,
 };
 use indicatif::ProgressBar;
 use serde_json::{Value, json};
@@ -45,6 +45,8 @@ pub(super) struct Lab {
 pub(super) struct Agent {
     key: SessionKey,
     conversation: Conversation,
+    /// When it is needed again after its next turn, if that is known.
+    pub(super) next_use: Option<u64>,
 }
 
 /// One turn to measure.
@@ -101,12 +103,22 @@ impl Timed {
         self.usage.reused + self.computed()
     }
 
-    /// Tokens of the reply as it stands.
-    fn said(&self) -> usize {
+    /// The reply as it stands.
+    pub(super) fn ids(&self) -> &[u32] {
         match &self.exchange.reply {
-            ReplyContent::Ids(ids) => ids.len(),
-            ReplyContent::Text(_) => 0,
+            ReplyContent::Ids(ids) => ids,
+            ReplyContent::Text(_) => &[],
         }
+    }
+
+    /// Its tokens.
+    fn said(&self) -> usize {
+        self.ids().len()
+    }
+
+    /// How the prompt matched the cache, in a word.
+    pub(super) fn kind(&self) -> String {
+        format!("{:?}", self.usage.kind).to_lowercase()
     }
 
     /// Prompt tokens computed a second.
@@ -137,9 +149,9 @@ impl Bench {
         self.prompter.model()
     }
 
-    /// Bytes of cache that about `n` tokens of one agent take.
-    pub(super) fn cache_bytes(&self, n: usize) -> anyhow::Result<u64> {
-        Ok(self.prompter.kv_cost(self.common.kv.choice())?.mean(n as u64))
+    /// What one agent's cache takes.
+    pub(super) fn cost(&self) -> anyhow::Result<KvCost> {
+        Ok(self.prompter.kv_cost(self.common.kv.choice())?)
     }
 
     /// How often each figure is measured.
@@ -159,16 +171,25 @@ impl Bench {
 
     /// Opens the engine and lets it touch all weights once; sessions are kept on disk where there is a cache folder.
     pub(super) fn open(&mut self, cache_dir: Option<&Path>) -> anyhow::Result<Lab> {
+        self.open_with(&self.config(cache_dir))
+    }
+
+    /// [`Bench::open`], set up in another way.
+    pub(super) fn open_with(&mut self, config: &EmbeddedConfig) -> anyhow::Result<Lab> {
         self.say("loading the model");
         let began = Instant::now();
-        let engine = Engine::open(self.config(cache_dir).engine(), &mut |_, _| {})
+        let engine = Engine::open(config.engine(), &mut |_, _| {})
             .with_context(|| format!("can't open the model {}", self.model))?;
         let lab = Lab { engine, persistent: false, load_ms: 0.0 };
         let agent = self.agent();
         let text = self.text(&agent, 1)?;
         lab.turn(&agent, Ask { text, n_tokens: 1, cold: true })?;
         lab.forget(&agent);
-        Ok(Lab { persistent: cache_dir.is_some(), load_ms: began.elapsed().as_secs_f64() * 1e3, ..lab })
+        Ok(Lab {
+            persistent: config.cache_dir.is_some(),
+            load_ms: began.elapsed().as_secs_f64() * 1e3,
+            ..lab
+        })
     }
 
     /// Tells a terminal what is going on.
@@ -180,7 +201,7 @@ impl Bench {
     pub(super) fn agent(&mut self) -> Agent {
         self.n_texts += 1;
         let key = SessionKey { run: "bench".to_owned(), agent: format!("agent {}", self.n_texts) };
-        Agent { key, conversation: Conversation::default() }
+        Agent { key, conversation: Conversation::default(), next_use: None }
     }
 
     /// A text never read before, for the agent's next turn, such that its whole prompt comes to `n` tokens (or to as few
@@ -283,7 +304,7 @@ impl Lab {
             min_tokens: n_tokens,
             stop: Vec::new(),
             constraint: None,
-            next_use: None,
+            next_use: agent.next_use,
             cold,
         })?;
         Ok(Pending { turn, submitted, ended: None, text })

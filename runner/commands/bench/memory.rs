@@ -1,11 +1,9 @@
 //! Most memory that a process takes with a long context, by cache format: a process for each.
 
 use super::lab::{Ask, Bench};
+use super::process::{in_a_process, peak_bytes};
 use super::report::{Cell, Figures, Row};
 use super::speed::at_least_one;
-use anyhow::{Context as _, bail};
-use serde_json::Value;
-use std::process::Command;
 
 /// Peak memory with a long context, f16 against q4 (each in a process of its own; Linux)
 #[derive(Clone, Debug, clap::Args)]
@@ -45,7 +43,7 @@ impl Args {
         let text = bench.text(&agent, self.context)?;
         let timed = lab.turn(&agent, Ask { text, n_tokens: N_TOKENS, cold: true })?;
         let n = timed.computed() + timed.usage.generated;
-        let (file, cache) = (bench.info().file_bytes, bench.cache_bytes(n)?);
+        let (file, cache) = (bench.info().file_bytes, bench.cost()?.mean(n as u64));
         let peak = peak_bytes()?;
         Ok(vec![
             ("kv", Cell::Text(bench.common.kv.word().to_owned())),
@@ -59,44 +57,15 @@ impl Args {
 
     /// The row that this program finds when it measures one format.
     fn in_a_process(&self, bench: &Bench, kv: &str) -> anyhow::Result<Row> {
-        let common = &bench.common;
-        let mut command = Command::new(std::env::current_exe()?);
-        command.args(["bench", "memory", "--here", "--json", "--kv", kv]);
-        command.args(["--context", &self.context.to_string()]);
-        match &common.model {
-            Some(model) => command.args(["--model", model]),
-            None => command.args(["--shape", &common.shape, "--weights", &common.weights]),
-        };
-        if let Some(folder) = &common.shape_dir {
-            command.arg("--shape-dir").arg(folder);
-        }
-        if let Some(threads) = common.threads {
-            command.args(["--threads", &threads.to_string()]);
-        }
-        let output = command.output().context("can't start this program again")?;
-        if !output.status.success() {
-            bail!("with a {kv} cache: {}", String::from_utf8_lossy(&output.stderr).trim());
-        }
-        let answer: Value = serde_json::from_slice(&output.stdout)?;
-        let number = |name: &str| {
-            answer["rows"][0][name].as_u64().with_context(|| format!("the process did not say its `{name}`"))
-        };
+        let context = self.context.to_string();
+        let answer = in_a_process(&bench.common, &["memory", "--here", "--context", &context, "--kv", kv])?;
         Ok(vec![
-            ("kv", Cell::Text(kv.to_owned())),
-            ("tokens", Cell::Count(number("tokens")? as usize)),
-            ("model_file", Cell::Bytes(number("model_file")?)),
-            ("cache", Cell::Bytes(number("cache")?)),
-            ("peak", Cell::Bytes(number("peak")?)),
-            ("rest", Cell::Bytes(number("rest")?)),
+            answer.text("kv")?,
+            answer.count("tokens")?,
+            answer.bytes("model_file")?,
+            answer.bytes("cache")?,
+            answer.bytes("peak")?,
+            answer.bytes("rest")?,
         ])
     }
-}
-
-/// The most memory that this process ever held.
-fn peak_bytes() -> anyhow::Result<u64> {
-    let status =
-        std::fs::read_to_string("/proc/self/status").context("peak memory is known on Linux only")?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
-    let kib = line.and_then(|rest| rest.trim().strip_suffix("kB")?.trim().parse::<u64>().ok());
-    Ok(kib.context("/proc/self/status does not tell the peak memory")? * 1024)
 }

@@ -1,15 +1,19 @@
 //! `greenroom bench`: what a turn costs on this machine, measured through the engine's public face.
 //!
-//! `model` finds or writes the model, `lab` opens it and times turns of known token counts, `report` shows the figures.
+//! `model` finds or writes the model, `lab` opens it and times turns of known token counts, `process` starts the program once
+//! more, `report` shows the figures.
 //! The other files are the measurements.
 
 mod lab;
 mod latency;
 mod memory;
 mod model;
+mod pressure;
+mod process;
 mod report;
 mod routing;
 mod scenario;
+mod sharing;
 mod speed;
 
 use super::Exit;
@@ -67,6 +71,8 @@ enum What {
     Scenario(scenario::Args),
     Routing(routing::Args),
     Memory(memory::Args),
+    Pressure(pressure::Args),
+    Sharing(sharing::Args),
 }
 
 pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
@@ -80,6 +86,8 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
         What::Scenario(args) => args.run(&mut bench),
         What::Routing(args) => args.run(&mut bench),
         What::Memory(args) => args.run(&mut bench),
+        What::Pressure(args) => args.run(&mut bench),
+        What::Sharing(args) => args.run(&mut bench),
     }?;
     bench.show(&figures)?;
     Ok(Exit::Pass)

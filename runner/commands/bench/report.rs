@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 use std::fmt::Write as _;
 
 /// One figure.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub(super) enum Cell {
     /// A word.
     Text(String),

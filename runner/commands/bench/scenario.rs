@@ -7,7 +7,7 @@ use crate::backend::{Backend, Embedded};
 use crate::run::{RunOptions, perform};
 use crate::scenario::{Lifecycle, Scenario, load};
 use crate::stage::Unwatched;
-use crate::trace::{self, TraceLine};
+use crate::trace::{self, SummedTokens, TraceLine};
 use crate::transcript;
 use anyhow::Context as _;
 use indexmap::IndexMap;
@@ -21,8 +21,15 @@ const BUNDLED: &str = include_str!("../../../scenarios/prisoners-dilemma.yaml");
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "Example: greenroom bench scenario --model understudy")]
 pub(super) struct Args {
+    #[command(flatten)]
+    play: Play,
+}
+
+/// What is played.
+#[derive(Clone, Debug, clap::Args)]
+pub(super) struct Play {
     /// The scenario [default: the prisoner's dilemma]
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", visible_alias = "scenario")]
     file: Option<PathBuf>,
     /// Most tokens of a reply
     #[arg(long, default_value_t = 64, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
@@ -31,36 +38,45 @@ pub(super) struct Args {
 
 /// Figures of one performance.
 #[derive(Default)]
-struct Performance {
+pub(super) struct Performance {
     /// Times to the first token of permanent agents, by phase.
     phases: IndexMap<String, Vec<f64>>,
-    wall_s: f64,
-    transcript: Vec<u8>,
+    /// Seconds.
+    pub(super) wall_s: f64,
+    /// Tokens of all turns.
+    pub(super) tokens: SummedTokens,
+    /// The transcript's bytes.
+    pub(super) transcript: Vec<u8>,
 }
 
 impl Args {
     pub(super) fn run(&self, bench: &mut Bench) -> anyhow::Result<Figures> {
-        let scenario = self.scenario()?;
+        let scenario = self.play.scenario()?;
         let folder = tempfile::tempdir()?;
         let (mut lasting, mut cold) = (Vec::new(), Vec::new());
         for n in bench.repeats() {
             // Equal runs would find each other's blocks by content: each time begins with an empty store.
             let root = folder.path().join(n.to_string());
-            bench.say("loading the model");
-            let config = bench.config(Some(&root.join("cache")));
-            let backend: Arc<dyn Backend> = Arc::new(Embedded::open(&config, &mut |_, _| {})?);
+            let backend = open(bench, &root.join("cache"))?;
             for (is_cold, played) in [(false, &mut lasting), (true, &mut cold)] {
                 let how = if is_cold { "cold" } else { "persistent" };
                 bench.say(format!("{}, {how}, {} time", scenario.id, ordinal(n)));
-                let max_tokens = self.max_tokens as usize;
-                let options = RunOptions { cold: is_cold, max_tokens, ..RunOptions::default() };
+                let options = RunOptions { cold: is_cold, ..self.play.options() };
                 played.push(play(&scenario, &backend, &root.join(how), &options)?);
             }
         }
         Ok(figures(&lasting, &cold))
     }
+}
 
-    fn scenario(&self) -> anyhow::Result<Arc<Scenario>> {
+impl Play {
+    /// How it is played.
+    pub(super) fn options(&self) -> RunOptions {
+        RunOptions { max_tokens: self.max_tokens as usize, ..RunOptions::default() }
+    }
+
+    /// Reads the scenario.
+    pub(super) fn scenario(&self) -> anyhow::Result<Arc<Scenario>> {
         let (name, text) = match &self.file {
             Some(file) => {
                 let text = std::fs::read_to_string(file);
@@ -74,7 +90,14 @@ impl Args {
     }
 }
 
-fn play(
+/// An engine for performances, with its memories in a folder.
+pub(super) fn open(bench: &Bench, cache_dir: &Path) -> anyhow::Result<Arc<dyn Backend>> {
+    bench.say("loading the model");
+    Ok(Arc::new(Embedded::open(&bench.config(Some(cache_dir)), &mut |_, _| {})?))
+}
+
+/// One performance; its record goes to `folder`.
+pub(super) fn play(
     scenario: &Arc<Scenario>,
     backend: &Arc<dyn Backend>,
     folder: &Path,
@@ -92,6 +115,12 @@ fn play(
         transcript: std::fs::read(folder.join(transcript::FILE))?,
         ..Performance::default()
     };
+    for agent in performed.summary.agents.values() {
+        performance.tokens.reused += agent.tokens.reused;
+        performance.tokens.prefilled += agent.tokens.prefilled;
+        performance.tokens.recomputed += agent.tokens.recomputed;
+        performance.tokens.generated += agent.tokens.generated;
+    }
     for line in std::fs::read_to_string(folder.join(trace::FILE))?.lines() {
         let TraceLine::Turn(turn) = serde_json::from_str(line)? else { continue };
         let phase = turn.path.split('/').next().unwrap_or_default().to_owned();

@@ -1,0 +1,169 @@
+//! More agents than memory holds, speaking in turn: what is evicted, reloaded, and said all the same.
+
+use super::lab::{Ask, Bench, Lab, Timed};
+use super::process::{Answer, in_a_process, peak_bytes};
+use super::report::{Cell, Figures, Row};
+use super::speed::{at_least_one, measured};
+use crate::backend::EmbeddedConfig;
+use anyhow::ensure;
+use clap::ValueEnum;
+use std::collections::BTreeMap;
+
+/// Many agents, memory for a few: evictions by the plan and by last use, against memory for all (Linux)
+#[derive(Clone, Debug, clap::Args)]
+#[command(after_help = "Example: greenroom bench pressure --shape 1b --agents 40 --tokens 2048 --fit 6")]
+pub(super) struct Args {
+    /// Agents; they speak in turn
+    #[arg(long, value_name = "N", default_value_t = 40, value_parser = at_least_one)]
+    agents: usize,
+    /// Tokens that each reads at first, a text of its own
+    #[arg(long, value_name = "N", default_value_t = 2048, value_parser = at_least_one)]
+    tokens: usize,
+    /// Agents that fit into memory
+    #[arg(long, value_name = "N", default_value_t = 6, value_parser = at_least_one)]
+    fit: usize,
+    /// Rounds after that
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = at_least_one)]
+    rounds: usize,
+    /// New tokens of a turn in these rounds
+    #[arg(long, value_name = "N", default_value_t = 32)]
+    question: usize,
+    /// Tokens of a reply
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = at_least_one)]
+    reply: usize,
+    /// Measure one way in this process
+    #[arg(long, hide = true, value_name = "EVICTION")]
+    here: Option<Eviction>,
+}
+
+/// Who leaves memory when it is full.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Eviction {
+    /// Nobody: there is memory for all.
+    None,
+    /// Who speaks last of all, as the plan has it (Belady).
+    NextUse,
+    /// Who spoke longest ago.
+    Lru,
+}
+
+impl Args {
+    pub(super) fn run(&self, bench: &mut Bench) -> anyhow::Result<Figures> {
+        if let Some(eviction) = self.here {
+            return Ok(Figures { rows: vec![self.measure(bench, eviction)?], notes: Vec::new() });
+        }
+        let mut answers = Vec::new();
+        for eviction in Eviction::value_variants() {
+            bench.say(format!("{} agents, eviction: {}", self.agents, eviction.word()));
+            answers.push(self.in_a_process(bench, *eviction)?);
+        }
+        let replies = answers.iter().map(|answer| answer.text("replies")).collect::<Result<Vec<_>, _>>()?;
+        let is_equal = replies.windows(2).all(|pair| pair[0] == pair[1]);
+        let notes = vec![
+            format!(
+                "{} agents, who have read {} tokens each, speak in turn, {} rounds; memory for {} of them. Turns, tokens and times are of \
+                 these rounds. Peak: VmHWM, mapped pages of the model file included. Rest: peak less model file and budget.",
+                self.agents, self.tokens, self.rounds, self.fit
+            ),
+            format!("All replies of the three runs are {}.", if is_equal { "equal" } else { "NOT EQUAL" }),
+        ];
+        Ok(Figures { rows: answers.iter().map(row).collect::<Result<_, _>>()?, notes })
+    }
+
+    fn in_a_process(&self, bench: &Bench, eviction: Eviction) -> anyhow::Result<Answer> {
+        let Self { agents, tokens, fit, rounds, question, reply, here: _ } = self;
+        let numbers = [
+            ("--agents", agents),
+            ("--tokens", tokens),
+            ("--fit", fit),
+            ("--rounds", rounds),
+            ("--question", question),
+            ("--reply", reply),
+        ];
+        let numbers = numbers.map(|(name, n)| [name.to_owned(), n.to_string()]);
+        let mut args = vec!["pressure", "--here", eviction.word()];
+        args.extend(numbers.as_flattened().iter().map(String::as_str));
+        in_a_process(&bench.common, &args)
+    }
+
+    fn measure(&self, bench: &mut Bench, eviction: Eviction) -> anyhow::Result<Row> {
+        let folder = tempfile::tempdir()?;
+        let most = self.tokens + self.reply + self.rounds * (self.question + self.reply);
+        let n_fit = if eviction == Eviction::None { self.agents } else { self.fit };
+        let budget = bench.cost()?.most(most as u64) * n_fit as u64;
+        let cache_memory = if eviction == Eviction::None { u64::MAX } else { budget };
+        let config = EmbeddedConfig { cache_memory, ..bench.config(Some(folder.path())) };
+        let lab = bench.open_with(&config)?;
+        let (turns, replies) = self.play(bench, &lab, eviction)?;
+        let mut kinds: BTreeMap<String, usize> = BTreeMap::new();
+        turns.iter().for_each(|turn| *kinds.entry(turn.kind()).or_default() += 1);
+        let kinds: Vec<_> = kinds.iter().map(|(kind, n)| format!("{n} {kind}")).collect();
+        let (file, peak) = (bench.info().file_bytes, peak_bytes()?);
+        Ok(vec![
+            ("eviction", Cell::Text(eviction.word().to_owned())),
+            ("turns", Cell::Text(kinds.join(", "))),
+            ("from_disk", Cell::Count(turns.iter().filter(|turn| turn.usage.bytes_read > 0).count())),
+            ("reloaded", Cell::Bytes(turns.iter().map(|turn| turn.usage.bytes_read).sum())),
+            ("recomputed", Cell::Count(turns.iter().map(|turn| turn.usage.recomputed).sum())),
+            ("ttft_ms", measured(&turns, Timed::ttft_ms)),
+            ("model_file", Cell::Bytes(file)),
+            ("budget", Cell::Bytes(budget)),
+            ("peak", Cell::Bytes(peak)),
+            ("rest", Cell::Bytes(peak.saturating_sub(file + budget))),
+            ("replies", Cell::Text(replies)),
+        ])
+    }
+
+    /// The turns after the first round, and a hash of all replies.
+    fn play(&self, bench: &mut Bench, lab: &Lab, eviction: Eviction) -> anyhow::Result<(Vec<Timed>, String)> {
+        let mut agents: Vec<_> = (0..self.agents).map(|_| (bench.agent(), None)).collect();
+        let (mut turns, mut replies) = (Vec::new(), blake3::Hasher::new());
+        for round in 0..=self.rounds {
+            for (n, (agent, last)) in agents.iter_mut().enumerate() {
+                bench.say(format!("round {round} of {}, agent {} of {}", self.rounds, n + 1, self.agents));
+                let next = (round < self.rounds).then_some((round + 1) * self.agents + n);
+                agent.next_use = next.filter(|_| eviction != Eviction::Lru).map(|next| next as u64);
+                let text = match last {
+                    None => bench.text(agent, self.tokens)?,
+                    Some(last) => bench.more(agent, last, self.question)?,
+                };
+                let turn = lab.turn(agent, Ask { text, n_tokens: self.reply, cold: false })?;
+                agent.remember(&turn);
+                let ids: Vec<u8> = turn.ids().iter().flat_map(|id| id.to_le_bytes()).collect();
+                replies.update(&(ids.len() as u64).to_le_bytes()).update(&ids);
+                if let Some(earlier) = last.replace(turn.clone()) {
+                    ensure!(earlier.read() < turn.read(), "a turn read nothing new");
+                    turns.push(turn);
+                }
+            }
+        }
+        Ok((turns, replies.finalize().to_hex()[..16].to_owned()))
+    }
+}
+
+impl Eviction {
+    fn word(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::NextUse => "next-use",
+            Self::Lru => "lru",
+        }
+    }
+}
+
+/// What [`Args::measure`] found in its process.
+fn row(answer: &Answer) -> anyhow::Result<Row> {
+    Ok(vec![
+        answer.text("eviction")?,
+        answer.text("turns")?,
+        answer.count("from_disk")?,
+        answer.bytes("reloaded")?,
+        answer.count("recomputed")?,
+        answer.measured("ttft_ms")?,
+        answer.bytes("model_file")?,
+        answer.bytes("budget")?,
+        answer.bytes("peak")?,
+        answer.bytes("rest")?,
+        answer.text("replies")?,
+    ])
+}

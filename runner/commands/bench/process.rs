@@ -1,0 +1,76 @@
+//! A measurement in a process of its own: this program once more, on the same model. Most memory is counted by process.
+
+use super::Common;
+use super::report::Cell;
+use anyhow::{Context as _, bail};
+use serde_json::Value;
+use std::process::Command;
+
+/// The row that another process found.
+pub(super) struct Answer(Value);
+
+/// Runs `greenroom bench ARGS` on the same model; `args` may name other formats of the cache.
+pub(super) fn in_a_process(common: &Common, args: &[&str]) -> anyhow::Result<Answer> {
+    let mut command = Command::new(std::env::current_exe()?);
+    command.arg("bench").args(args).arg("--json");
+    if !args.contains(&"--kv") {
+        command.args(["--kv", common.kv.word()]);
+    }
+    match &common.model {
+        Some(model) => command.args(["--model", model]),
+        None => command.args(["--shape", &common.shape, "--weights", &common.weights]),
+    };
+    if let Some(folder) = &common.shape_dir {
+        command.arg("--shape-dir").arg(folder);
+    }
+    if let Some(threads) = common.threads {
+        command.args(["--threads", &threads.to_string()]);
+    }
+    let output = command.output().context("can't start this program again")?;
+    if !output.status.success() {
+        bail!("bench {}: {}", args.join(" "), String::from_utf8_lossy(&output.stderr).trim());
+    }
+    let mut answer: Value = serde_json::from_slice(&output.stdout)?;
+    Ok(Answer(answer["rows"][0].take()))
+}
+
+impl Answer {
+    /// A word.
+    pub(super) fn text(&self, name: &'static str) -> anyhow::Result<(&'static str, Cell)> {
+        self.cell(name, |value| Some(Cell::Text(value.as_str()?.to_owned())))
+    }
+
+    /// A count.
+    pub(super) fn count(&self, name: &'static str) -> anyhow::Result<(&'static str, Cell)> {
+        self.cell(name, |value| Some(Cell::Count(value.as_u64()? as usize)))
+    }
+
+    /// A size.
+    pub(super) fn bytes(&self, name: &'static str) -> anyhow::Result<(&'static str, Cell)> {
+        self.cell(name, |value| Some(Cell::Bytes(value.as_u64()?)))
+    }
+
+    /// Something measured; its median, least and most.
+    pub(super) fn measured(&self, name: &'static str) -> anyhow::Result<(&'static str, Cell)> {
+        let numbers = |value: &Value| ["min", "median", "max"].map(|what| value[what].as_f64());
+        self.cell(name, |value| Some(Cell::Measured(numbers(value).into_iter().collect::<Option<_>>()?)))
+    }
+
+    fn cell(
+        &self,
+        name: &'static str,
+        read: impl Fn(&Value) -> Option<Cell>,
+    ) -> anyhow::Result<(&'static str, Cell)> {
+        let cell = read(&self.0[name]);
+        Ok((name, cell.with_context(|| format!("the process did not say its `{name}`"))?))
+    }
+}
+
+/// The most memory that this process ever held.
+pub(super) fn peak_bytes() -> anyhow::Result<u64> {
+    let status =
+        std::fs::read_to_string("/proc/self/status").context("peak memory is known on Linux only")?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let kib = line.and_then(|rest| rest.trim().strip_suffix("kB")?.trim().parse::<u64>().ok());
+    Ok(kib.context("/proc/self/status does not tell the peak memory")? * 1024)
+}

@@ -1,0 +1,112 @@
+//! One scenario many times: what its runs share in one cache folder.
+
+use super::lab::Bench;
+use super::report::{Cell, Figures, Row};
+use super::scenario::{Performance, Play, open, play};
+use super::speed::at_least_one;
+use crate::run::RunOptions;
+use crate::scenario::Scenario;
+use std::path::Path;
+use std::sync::Arc;
+
+/// A scenario played with many seeds, in one cache folder and in separate ones: bytes on disk, and tokens prefilled
+#[derive(Clone, Debug, clap::Args)]
+#[command(after_help = "Example: greenroom bench sharing --model understudy --repeats 200")]
+pub(super) struct Args {
+    #[command(flatten)]
+    play: Play,
+    /// Runs, with the seeds 0, 1, …
+    #[arg(long, value_name = "N", default_value_t = 200, value_parser = at_least_one)]
+    repeats: usize,
+}
+
+/// What runs cost.
+#[derive(Default)]
+struct Cost {
+    /// Bytes of cache folders.
+    bytes: u64,
+    prefilled: usize,
+    recomputed: usize,
+    reused: usize,
+    wall_s: f64,
+}
+
+impl Args {
+    pub(super) fn run(&self, bench: &mut Bench) -> anyhow::Result<Figures> {
+        let scenario = self.play.scenario()?;
+        let shared = tempfile::tempdir()?;
+        let (mut one, mut separate, mut is_equal) = (Cost::default(), Cost::default(), true);
+        for seed in 0..self.repeats {
+            let own = tempfile::tempdir()?;
+            let in_shared = self.play_in(bench, &scenario, seed, shared.path())?;
+            let in_own = self.play_in(bench, &scenario, seed, own.path())?;
+            is_equal &= in_shared.transcript == in_own.transcript;
+            one.add(&in_shared);
+            separate.add(&in_own);
+            separate.bytes += bytes_in(own.path())?;
+        }
+        one.bytes = bytes_in(shared.path())?;
+        let equal = if is_equal { "equal" } else { "NOT EQUAL" };
+        let notes = vec![format!(
+            "{} runs of {}, the engine opened for each; the transcripts of both ways are {equal}. {} tokens were recomputed.",
+            self.repeats,
+            scenario.id,
+            one.recomputed + separate.recomputed
+        )];
+        Ok(Figures { rows: rows(&one, &separate), notes })
+    }
+
+    /// One run, its memories in `cache_dir`; the record is deleted again.
+    fn play_in(
+        &self,
+        bench: &Bench,
+        scenario: &Arc<Scenario>,
+        seed: usize,
+        cache_dir: &Path,
+    ) -> anyhow::Result<Performance> {
+        let record = tempfile::tempdir()?;
+        let backend = open(bench, cache_dir)?;
+        bench.say(format!("run {} of {}", seed + 1, self.repeats));
+        let options = RunOptions { seed: seed as u64, ..self.play.options() };
+        play(scenario, &backend, record.path(), &options)
+    }
+}
+
+impl Cost {
+    fn add(&mut self, played: &Performance) {
+        self.prefilled += played.tokens.prefilled;
+        self.recomputed += played.tokens.recomputed;
+        self.reused += played.tokens.reused;
+        self.wall_s += played.wall_s;
+    }
+}
+
+fn rows(one: &Cost, separate: &Cost) -> Vec<Row> {
+    let row = |what: &str, cell: &dyn Fn(&Cost) -> (Cell, f64)| -> Row {
+        let ((one, a), (separate, b)) = (cell(one), cell(separate));
+        vec![
+            ("total", Cell::Text(what.to_owned())),
+            ("one_folder", one),
+            ("separate", separate),
+            ("ratio", Cell::Ratio(a / b)),
+        ]
+    };
+    let count = |n: usize| (Cell::Count(n), n as f64);
+    vec![
+        row("bytes on disk", &|cost| (Cell::Bytes(cost.bytes), cost.bytes as f64)),
+        row("tokens prefilled", &|cost| count(cost.prefilled)),
+        row("tokens reused", &|cost| count(cost.reused)),
+        row("wall s", &|cost| (Cell::Measured(vec![cost.wall_s]), cost.wall_s)),
+    ]
+}
+
+/// Bytes of all files in a folder.
+fn bytes_in(folder: &Path) -> anyhow::Result<u64> {
+    let mut bytes = 0;
+    for entry in std::fs::read_dir(folder)? {
+        let entry = entry?;
+        let metadata = entry.metadata()?;
+        bytes += if metadata.is_dir() { bytes_in(&entry.path())? } else { metadata.len() };
+    }
+    Ok(bytes)
+}
