@@ -66,13 +66,13 @@ fn a_kill_at_any_step_of_a_save_loses_nothing() {
         killed += 1;
         check_resumed(&stage, &expected, &format!("killed at point {point}"));
     }
-    assert!(killed > 40, "only {killed} points were passed");
+    assert!(killed > 30, "only {killed} points were passed");
 }
 
 #[test]
 fn a_full_disk_costs_the_memories_and_nothing_else() {
     let expected = play(&Stage::new(), "run", &[]).transcript();
-    for point in [1, 4, 9, 20, 33, 50] {
+    for point in [1, 4, 9, 20, 33] {
         let stage = Stage::new();
         let fault = format!("full:{point}");
         mill(&stage, "run", &[]).env("GREENROOM_FAULT", &fault).assert().success();

@@ -107,17 +107,14 @@ impl Folder {
     /// The folder can't be read.
     pub fn list(&self) -> Result<Vec<Entry>> {
         let manifests = self.readable()?;
-        let (images, owners) = (self.images()?, owners(&manifests));
-        let mut entries: Vec<Entry> =
-            manifests.iter().map(|(id, m)| self.entry(id, m, &images, &owners)).collect();
+        let census = Census::new(&manifests, self.images()?);
+        let mut entries: Vec<Entry> = manifests.iter().map(|(id, m)| self.entry(id, m, &census)).collect();
         entries.sort_by(|a, b| (&a.session.run, &a.session.agent).cmp(&(&b.session.run, &b.session.agent)));
         Ok(entries)
     }
 
-    fn entry(&self, id: &str, m: &Manifest, images: &Images, owners: &HashMap<BlockHash, usize>) -> Entry {
-        let size = |hash: &BlockHash| -> u64 {
-            Part::ALL.iter().filter_map(|part| images.get(&(*hash, *part))).map(|(_, len)| len).sum()
-        };
+    fn entry(&self, id: &str, m: &Manifest, census: &Census) -> Entry {
+        let (size, owners) = (|hash: &BlockHash| census.size(*hash), &census.owners);
         let own = files::size(&super::manifest_path(&self.root, id))
             + m.tail.as_ref().map_or(0, |t| files::size(&self.root.join("tails").join(&t.file)));
         let shared = m.blocks.iter().filter(|hash| owners[*hash] > 1);
@@ -131,7 +128,7 @@ impl Folder {
             turns: m.worth.turns,
             bytes: m.blocks.iter().map(size).sum::<u64>() + own,
             shared_bytes: shared.map(size).sum(),
-            seconds: m.n_tokens() as f64 * m.worth.token_ms / 1e3,
+            seconds: m.n_tokens() as f64 * census.token_ms(&m.owner.identity.model) / 1e3,
             saved_at: m.worth.saved_at,
             share: shares.sum::<f64>() + own as f64,
         }
@@ -150,18 +147,18 @@ impl Folder {
                 "{n} memories have an id that begins with `{id}`: see `cache ls`"
             )));
         };
-        let owners = owners(&manifests);
+        let census = Census::new(&manifests, self.images()?);
         let word = |kind| match kind {
             SegmentKind::Template => "template",
             SegmentKind::Message => "message",
             SegmentKind::Reply => "reply",
         };
         Ok(Details {
-            entry: self.entry(id, m, &self.images()?, &owners),
+            entry: self.entry(id, m, &census),
             model_identity: m.owner.identity.model.clone(),
             numerics: m.owner.identity.numerics.clone(),
             tenant: m.owner.identity.salt.clone(),
-            blocks: m.blocks.iter().map(|hash| (hash.hex(), owners[hash])).collect(),
+            blocks: m.blocks.iter().map(|hash| (hash.hex(), census.owners[hash])).collect(),
             tail_tokens: m.tail.as_ref().map_or(0, |tail| tail.rows),
             segments: m.segments.iter().map(|s| (word(s.kind), s.ids.len(), s.text.clone())).collect(),
         })
@@ -464,15 +461,37 @@ impl Folder {
     }
 }
 
-/// How many sessions name each block.
-fn owners(manifests: &[(String, Manifest)]) -> HashMap<BlockHash, usize> {
-    let mut owners = HashMap::new();
-    for (_, manifest) in manifests {
-        for hash in manifest.blocks.iter().collect::<HashSet<_>>() {
-            *owners.entry(*hash).or_default() += 1;
+/// What the sessions of a folder have in common.
+struct Census {
+    images: Images,
+    /// How many sessions name each block.
+    owners: HashMap<BlockHash, usize>,
+    /// Milliseconds of a token by model: how many sessions were measured, and their sum. One measure alone is noisy.
+    token_ms: HashMap<String, (f64, f64)>,
+}
+
+impl Census {
+    fn new(manifests: &[(String, Manifest)], images: Images) -> Self {
+        let (mut owners, mut token_ms) = (HashMap::new(), HashMap::new());
+        for (_, manifest) in manifests {
+            for hash in manifest.blocks.iter().collect::<HashSet<_>>() {
+                *owners.entry(*hash).or_default() += 1;
+            }
+            let measured: &mut (f64, f64) =
+                token_ms.entry(manifest.owner.identity.model.clone()).or_default();
+            *measured = (measured.0 + 1.0, measured.1 + manifest.worth.token_ms);
         }
+        Self { images, owners, token_ms }
     }
-    owners
+
+    /// Bytes of all parts of a block on disk.
+    fn size(&self, hash: BlockHash) -> u64 {
+        Part::ALL.iter().filter_map(|part| self.images.get(&(hash, *part))).map(|(_, len)| len).sum()
+    }
+
+    fn token_ms(&self, model: &str) -> f64 {
+        self.token_ms.get(model).map_or(0.0, |(n, sum)| sum / n)
+    }
 }
 
 /// Store version of a folder in a cache folder; `None`: it is not one of ours.

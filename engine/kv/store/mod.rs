@@ -239,6 +239,12 @@ impl Store {
         self.pack(small)
     }
 
+    /// Packs all blocks, however few.
+    #[cfg(test)]
+    pub(crate) fn pack_all(&self) -> usize {
+        self.pack(loose_blocks(&self.root).expect("a folder")).expect("a pack")
+    }
+
     fn pack(&self, loose: Vec<(Key, PathBuf)>) -> Result<usize> {
         let packs = self.root.join("packs");
         let (mut builder, mut packed, mut n) = (Builder::default(), Vec::new(), 0);
@@ -436,4 +442,45 @@ fn loose_blocks(root: &Path) -> Result<Vec<(Key, PathBuf)>> {
         all.extend(named);
     }
     Ok(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Names as nobody should give them.
+    fn hostile() -> impl Strategy<Value = String> {
+        prop_oneof![
+            Just("../x".to_owned()),
+            Just("..\\x".to_owned()),
+            Just("/etc/passwd".to_owned()),
+            Just("a\0b".to_owned()),
+            Just(String::new()),
+            Just("x".repeat(10_240)),
+            Just("alice".to_owned()),
+            Just("\u{430}lice".to_owned()), // a Cyrillic a
+            Just("alice\u{200d}".to_owned()),
+            Just("al\u{131}ce".to_owned()),
+            "\\PC{0,12}",
+        ]
+    }
+
+    proptest! {
+        /// Different (tenant, run, agent) have different files, whose names say nothing and lead nowhere.
+        #[test]
+        fn no_name_leads_to_anothers_files(
+            a in (hostile(), hostile(), hostile()),
+            b in (hostile(), hostile(), hostile()),
+            shift in any::<bool>(),
+        ) {
+            let id = |(tenant, run, agent): &(String, String, String)| name_hash(&format!("{tenant}\n"), &[run, agent]);
+            // Where one name ends and the next begins counts.
+            let b = if shift { (a.0.clone(), format!("{}{}", a.1, a.2), String::new()) } else { b };
+            prop_assert_eq!(id(&a) == id(&b), a == b);
+            prop_assert!(id(&a).len() == 40 && id(&a).bytes().all(|c| c.is_ascii_hexdigit()));
+            let path = manifest_path(Path::new("root"), &id(&a));
+            prop_assert_eq!(path.parent(), Some(Path::new("root/manifests")));
+        }
+    }
 }

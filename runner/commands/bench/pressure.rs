@@ -62,7 +62,7 @@ impl Args {
         let notes = vec![
             format!(
                 "{} agents, who have read {} tokens each, speak in turn, {} rounds; memory for {} of them. Turns, tokens and times are of \
-                 these rounds. Peak: VmHWM, mapped pages of the model file included. Rest: peak less model file and budget.",
+                 these rounds; waited: for memories to be read; hidden: reading while others spoke. Peak: VmHWM, mapped pages of the model file included. Rest: peak less model file and budget.",
                 self.agents, self.tokens, self.rounds, self.fit
             ),
             format!("All replies of the three runs are {}.", if is_equal { "equal" } else { "NOT EQUAL" }),
@@ -105,6 +105,8 @@ impl Args {
             ("from_disk", Cell::Count(turns.iter().filter(|turn| turn.usage.bytes_read > 0).count())),
             ("reloaded", Cell::Bytes(turns.iter().map(|turn| turn.usage.bytes_read).sum())),
             ("recomputed", Cell::Count(turns.iter().map(|turn| turn.usage.recomputed).sum())),
+            ("waited_ms", sum(&turns, |turn| turn.usage.waited_ms)),
+            ("hidden_ms", sum(&turns, |turn| turn.usage.hidden_ms)),
             ("ttft_ms", measured(&turns, Timed::ttft_ms)),
             ("model_file", Cell::Bytes(file)),
             ("budget", Cell::Bytes(budget)),
@@ -141,6 +143,10 @@ impl Args {
     }
 }
 
+fn sum(turns: &[Timed], of: impl Fn(&Timed) -> f64) -> Cell {
+    Cell::Measured(vec![turns.iter().map(of).sum()])
+}
+
 impl Eviction {
     fn word(self) -> &'static str {
         match self {
@@ -159,6 +165,8 @@ fn row(answer: &Answer) -> anyhow::Result<Row> {
         answer.count("from_disk")?,
         answer.bytes("reloaded")?,
         answer.count("recomputed")?,
+        answer.measured("waited_ms")?,
+        answer.measured("hidden_ms")?,
         answer.measured("ttft_ms")?,
         answer.bytes("model_file")?,
         answer.bytes("budget")?,
