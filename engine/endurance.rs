@@ -22,6 +22,9 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+/// Width of a head: small, so that a million steps take minutes.
+const DIM: usize = 16;
+
 /// What the plain model knows of an agent.
 #[derive(Clone, Default)]
 struct Known {
@@ -48,15 +51,23 @@ struct Trial {
 
 /// Keys or values of one layer for the token that ends `prefix`: noise by all ids so far.
 fn row(prefix: BlockHash, width: usize, layer: usize) -> Vec<f32> {
-    let mut bytes = vec![0; 2 * width];
-    let mut hasher = blake3::Hasher::new_keyed(&prefix.0);
-    hasher.update(&[layer as u8]).finalize_xof().fill(&mut bytes);
-    bytes.chunks_exact(2).map(|b| f32::from(i16::from_le_bytes([b[0], b[1]])) / 4096.0).collect()
+    let [a, b, c, d, e, f, g, h, ..] = prefix.0;
+    let seed = u64::from_le_bytes([a, b, c, d, e, f, g, h]);
+    (0..width as u64)
+        .map(|i| (mix(seed ^ (layer as u64) << 56 ^ i) >> 40) as f32 / (1 << 22) as f32 - 2.0)
+        .collect()
+}
+
+/// A finalizer of SplitMix64.
+fn mix(z: u64) -> u64 {
+    let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
 }
 
 impl Trial {
     fn new(dir: &Path, seed: u64, damage: bool) -> Self {
-        let mut layout = KvLayout::uniform(2, 1, 64, KvFormat::Q4);
+        let mut layout = KvLayout::uniform(2, 1, DIM, KvFormat::Q4);
         layout.layers[1].window = Some(300);
         let layout = Arc::new(layout);
         let identity = Identity {
@@ -83,10 +94,7 @@ impl Trial {
     /// A number below `n` (SplitMix64).
     fn below(&mut self, n: u64) -> u64 {
         self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.random;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % n
+        mix(self.random) % n
     }
 
     fn count(&mut self, what: &'static str) {
@@ -137,7 +145,7 @@ impl Trial {
 
     /// The process ends without a word; another one begins, with another budget.
     fn kill(&mut self) {
-        self.budget = [0, 60_000, 300_000, u64::MAX][self.below(4) as usize];
+        self.budget = [0, 20_000, 90_000, u64::MAX][self.below(4) as usize];
         // Two stores can't claim one run: the old one goes first.
         let dir = tempfile::tempdir().expect("a folder");
         self.memory = Self::memory(&self.context, dir.path(), 0);
@@ -189,7 +197,7 @@ impl Trial {
         }
         match self.below(10) {
             0 => prompt.truncate(self.below(prompt.len() as u64 + 1) as usize), // trimmed
-            _ if prompt.len() > 12 => prompt.clear(),
+            _ if prompt.len() > 9 => prompt.clear(),
             _ => {}
         }
         if self.below(20) > 0 || prompt.is_empty() {
@@ -305,7 +313,7 @@ impl Trial {
         let start = sequence.len();
         for layer in 0..self.context.layout.layers.len() {
             let all = |side: usize| -> Vec<f32> {
-                prefixes.iter().flat_map(|prefix| row(*prefix, 64, 2 * layer + side)).collect()
+                prefixes.iter().flat_map(|prefix| row(*prefix, DIM, 2 * layer + side)).collect()
             };
             sequence.write(Isa::detect(), layer, start, &all(0), &all(1));
         }
