@@ -332,7 +332,10 @@ impl Parts {
         let spec = DecoderSpec::from_gguf(&gguf)?;
         let tokenizer = Tokenizer::from_gguf(&gguf)?;
         let chat = Chat::new(gguf.text("tokenizer.chat_template"), &tokenizer)?;
-        let n_params = gguf.tensors().map(|(_, t)| t.shape.iter().map(|d| *d as u64).product::<u64>()).sum();
+        // A tensor of a type that nobody knows may say of itself what it likes.
+        let n_elements =
+            |shape: &[usize]| shape.iter().fold(1, |n: u64, side| n.saturating_mul(*side as u64));
+        let n_params = gguf.tensors().fold(0, |n: u64, (_, t)| n.saturating_add(n_elements(&t.shape)));
         let info = ModelInfo {
             name: gguf.text("general.name").unwrap_or(&gguf.name).to_owned(),
             family: spec.family.name.to_owned(),
