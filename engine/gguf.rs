@@ -4,6 +4,7 @@
 //! spoil the file; asking for it is an error that names it. Format: ggml's `docs/gguf.md`, versions 2 and 3.
 
 use crate::{Error, ModelSource, Result};
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::fmt;
 use std::fs::File;
@@ -19,10 +20,10 @@ pub(crate) struct Gguf {
     data_start: usize,
 }
 
-/// The file's bytes: mapped, or part of the program.
-enum Bytes {
+/// The file's bytes: mapped, part of the program, or in memory.
+pub(crate) enum Bytes {
     Mapped(memmap2::Mmap),
-    Bundled(&'static [u8]),
+    Held(Cow<'static, [u8]>),
 }
 
 /// A metadata value.
@@ -112,7 +113,9 @@ impl Gguf {
     pub(crate) fn open(source: &ModelSource) -> Result<Self> {
         match source {
             ModelSource::Path(path) => Self::map(path),
-            ModelSource::Bundled(name, bytes) => Self::parse((*name).to_owned(), Bytes::Bundled(bytes)),
+            ModelSource::Bundled(name, bytes) => {
+                Self::parse((*name).to_owned(), Bytes::Held(Cow::Borrowed(bytes)))
+            }
         }
     }
 
@@ -134,7 +137,11 @@ impl Gguf {
         Self::parse(name, Bytes::Mapped(map))
     }
 
-    fn parse(name: String, bytes: Bytes) -> Result<Self> {
+    /// Reads the header; `name` is what messages call the file.
+    ///
+    /// # Errors
+    /// It is no GGUF file, or its header or a tensor reaches past its end.
+    pub(crate) fn parse(name: String, bytes: Bytes) -> Result<Self> {
         let mut reader = Reader { name: &name, bytes: bytes.as_slice(), at: 0 };
         if reader.take(4, "magic")? != b"GGUF" {
             return Err(reader.broken("it does not begin with \"GGUF\"; is it a GGUF file?"));
@@ -303,7 +310,7 @@ impl Bytes {
     fn as_slice(&self) -> &[u8] {
         match self {
             Self::Mapped(map) => map,
-            Self::Bundled(bytes) => bytes,
+            Self::Held(bytes) => bytes,
         }
     }
 }

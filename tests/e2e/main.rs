@@ -8,6 +8,7 @@ mod families;
 mod faults;
 mod quality;
 mod replays;
+mod seeds;
 
 use assert_cmd::Command;
 use serde_json::Value;
