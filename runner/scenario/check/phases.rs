@@ -12,6 +12,8 @@ use std::collections::BTreeMap;
 
 /// Most turns that a scenario may unroll into.
 const MAX_TURNS: usize = 10_000;
+/// Most messages that all its agents together may hear.
+const MAX_HEARD: usize = 1_000_000;
 
 /// Debate formats: name and text.
 const FORMATS: &[(&str, &str)] = &[
@@ -35,7 +37,7 @@ impl Checker {
             self.error("missing", path, "a scenario needs at least one phase under `phases:`");
         }
         let mut phases: Vec<Phase> = Vec::new();
-        let mut total = 0usize;
+        let (mut total, mut heard) = (0usize, 0usize);
         for (at, phase) in written.into_iter().enumerate() {
             let path = path.index(at);
             let phase = self.phase(phase.unwrap_or_default(), agents, &path, at);
@@ -46,17 +48,21 @@ impl Checker {
                 let found = Diagnostic::error("duplicate-name", path.key("name").to_string(), span, message);
                 self.push(found.related(first, "first here").help("give each phase its own name"));
             }
-            total = total.saturating_add(n_turns(phase.agents.len(), phase.rounds, phase.max_turns));
+            let turns = n_turns(phase.agents.len(), phase.rounds, phase.max_turns);
+            total = total.saturating_add(turns);
+            heard = heard.saturating_add(turns.saturating_mul(phase.agents.len().saturating_sub(1)));
             phases.push(phase);
         }
         if total > MAX_TURNS {
             let message = format!("the phases make {total} turns; at most {MAX_TURNS} are played");
             self.error("too-long", path, message).help =
                 Some("lower `auto_rounds` or set `max_turns`".into());
-        }
-        if total > MAX_TURNS {
             // Nothing later unrolls what is refused anyway.
             phases.iter_mut().for_each(|phase| phase.rounds = phase.rounds.min(1));
+        } else if heard > MAX_HEARD {
+            let message = format!("agents hear {heard} messages; at most {MAX_HEARD} are delivered");
+            self.error("too-long", path, message).help =
+                Some("let fewer agents take part in a phase, or lower its `auto_rounds`".into());
         }
         phases
     }
