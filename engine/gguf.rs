@@ -142,7 +142,7 @@ impl Gguf {
     /// # Errors
     /// It is no GGUF file, or its header or a tensor reaches past its end.
     pub(crate) fn parse(name: String, bytes: Bytes) -> Result<Self> {
-        let mut reader = Reader { name: &name, bytes: bytes.as_slice(), at: 0 };
+        let mut reader = Reader { name: &name, bytes: bytes.as_slice(), at: 0, n_elements: 0 };
         if reader.take(4, "magic")? != b"GGUF" {
             return Err(reader.broken("it does not begin with \"GGUF\"; is it a GGUF file?"));
         }
@@ -320,10 +320,12 @@ struct Reader<'a> {
     name: &'a str,
     bytes: &'a [u8],
     at: usize,
+    /// Elements of all arrays so far.
+    n_elements: u64,
 }
 
-/// Elements of an array, at most: far above any vocabulary.
-const MAX_ARRAY: u64 = 1 << 23;
+/// Elements of all arrays together, at most: far above any vocabulary.
+const MAX_ELEMENTS: u64 = 1 << 23;
 /// Arrays of arrays deeper than this are not metadata of any model.
 const MAX_DEPTH: usize = 4;
 
@@ -380,10 +382,11 @@ impl<'a> Reader<'a> {
             9 if depth < MAX_DEPTH => {
                 let inner = self.u32(key)?;
                 let n = self.u64(key)?;
-                if n > MAX_ARRAY {
-                    return Err(
-                        self.broken(&format!("`{key}` is an array of {n}; at most {MAX_ARRAY} are read"))
-                    );
+                self.n_elements = self.n_elements.saturating_add(n);
+                if self.n_elements > MAX_ELEMENTS {
+                    return Err(self.broken(&format!(
+                        "`{key}` is an array of {n}; at most {MAX_ELEMENTS} elements of all arrays are read"
+                    )));
                 }
                 // No reservation: a hostile count meets the end of the file before it meets the allocator.
                 let mut values = Vec::new();
