@@ -27,13 +27,26 @@ pub(crate) enum Bytes {
 }
 
 /// A metadata value.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub(crate) enum Value {
     Int(i128),
     Float(f64),
     Bool(bool),
     Str(String),
     Array(Vec<Value>),
+}
+
+/// As messages show it: of what is long, the beginning or the length.
+impl fmt::Debug for Value {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Int(n) => write!(f, "{n}"),
+            Self::Float(x) => write!(f, "{x:?}"),
+            Self::Bool(flag) => write!(f, "{flag}"),
+            Self::Str(text) => write!(f, "{:?}", text.chars().take(80).collect::<String>()),
+            Self::Array(values) => write!(f, "an array of {}", values.len()),
+        }
+    }
 }
 
 /// Where a tensor lies and what it holds.
