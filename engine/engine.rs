@@ -114,7 +114,7 @@ impl Engine {
     /// # Errors
     /// The model can't be served, or the cache folder can't be used.
     pub fn open(config: EngineConfig, on_progress: &mut (dyn FnMut(u64, u64) + Send)) -> Result<Self> {
-        let Parts { gguf, tokenizer, chat, info, .. } = Parts::open(&config.model)?;
+        let Parts { gguf, tokenizer, chat, info, .. } = Parts::read(Gguf::open(&config.model)?)?;
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let team = Team::new(config.threads.unwrap_or(cores).max(1))
             .map_err(|e| Error::new(ErrorKind::Closed, format!("threads can't be started: {e}")))?;
@@ -346,7 +346,15 @@ impl Prompter {
     /// # Errors
     /// The model can't be served.
     pub fn open(model: &ModelSource) -> Result<Self> {
-        let Parts { spec, tokenizer, chat, info, .. } = Parts::open(model)?;
+        Self::read(Gguf::open(model)?)
+    }
+
+    /// Reads the metadata and tokenizer of an opened file.
+    ///
+    /// # Errors
+    /// The model can't be served.
+    pub(crate) fn read(gguf: Gguf) -> Result<Self> {
+        let Parts { spec, tokenizer, chat, info, .. } = Parts::read(gguf)?;
         Ok(Self { info, spec, tokenizer, chat })
     }
 
@@ -404,12 +412,15 @@ struct Parts {
 }
 
 impl Parts {
-    fn open(source: &ModelSource) -> Result<Self> {
-        let gguf = Arc::new(Gguf::open(source)?);
+    fn read(gguf: Gguf) -> Result<Self> {
+        let gguf = Arc::new(gguf);
         let spec = DecoderSpec::from_gguf(&gguf)?;
         let tokenizer = Tokenizer::from_gguf(&gguf)?;
         let chat = Chat::new(gguf.text("tokenizer.chat_template"), &tokenizer)?;
-        let n_params = gguf.tensors().map(|(_, t)| t.shape.iter().map(|d| *d as u64).product::<u64>()).sum();
+        // A tensor of a type that nobody knows may say of itself what it likes.
+        let n_elements =
+            |shape: &[usize]| shape.iter().fold(1, |n: u64, side| n.saturating_mul(*side as u64));
+        let n_params = gguf.tensors().fold(0, |n: u64, (_, t)| n.saturating_add(n_elements(&t.shape)));
         let info = ModelInfo {
             name: gguf.text("general.name").unwrap_or(&gguf.name).to_owned(),
             family: spec.family.name.to_owned(),

@@ -4,6 +4,7 @@
 //! spoil the file; asking for it is an error that names it. Format: ggml's `docs/gguf.md`, versions 2 and 3.
 
 use crate::{Error, ModelSource, Result};
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::fmt;
 use std::fs::File;
@@ -19,20 +20,33 @@ pub(crate) struct Gguf {
     data_start: usize,
 }
 
-/// The file's bytes: mapped, or part of the program.
-enum Bytes {
+/// The file's bytes: mapped, part of the program, or in memory.
+pub(crate) enum Bytes {
     Mapped(memmap2::Mmap),
-    Bundled(&'static [u8]),
+    Held(Cow<'static, [u8]>),
 }
 
 /// A metadata value.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub(crate) enum Value {
     Int(i128),
     Float(f64),
     Bool(bool),
     Str(String),
     Array(Vec<Value>),
+}
+
+/// As messages show it: of what is long, the beginning or the length.
+impl fmt::Debug for Value {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Int(n) => write!(f, "{n}"),
+            Self::Float(x) => write!(f, "{x:?}"),
+            Self::Bool(flag) => write!(f, "{flag}"),
+            Self::Str(text) => write!(f, "{:?}", text.chars().take(80).collect::<String>()),
+            Self::Array(values) => write!(f, "an array of {}", values.len()),
+        }
+    }
 }
 
 /// Where a tensor lies and what it holds.
@@ -112,7 +126,9 @@ impl Gguf {
     pub(crate) fn open(source: &ModelSource) -> Result<Self> {
         match source {
             ModelSource::Path(path) => Self::map(path),
-            ModelSource::Bundled(name, bytes) => Self::parse((*name).to_owned(), Bytes::Bundled(bytes)),
+            ModelSource::Bundled(name, bytes) => {
+                Self::parse((*name).to_owned(), Bytes::Held(Cow::Borrowed(bytes)))
+            }
         }
     }
 
@@ -134,8 +150,12 @@ impl Gguf {
         Self::parse(name, Bytes::Mapped(map))
     }
 
-    fn parse(name: String, bytes: Bytes) -> Result<Self> {
-        let mut reader = Reader { name: &name, bytes: bytes.as_slice(), at: 0 };
+    /// Reads the header; `name` is what messages call the file.
+    ///
+    /// # Errors
+    /// It is no GGUF file, or its header or a tensor reaches past its end.
+    pub(crate) fn parse(name: String, bytes: Bytes) -> Result<Self> {
+        let mut reader = Reader { name: &name, bytes: bytes.as_slice(), at: 0, n_elements: 0 };
         if reader.take(4, "magic")? != b"GGUF" {
             return Err(reader.broken("it does not begin with \"GGUF\"; is it a GGUF file?"));
         }
@@ -303,7 +323,7 @@ impl Bytes {
     fn as_slice(&self) -> &[u8] {
         match self {
             Self::Mapped(map) => map,
-            Self::Bundled(bytes) => bytes,
+            Self::Held(bytes) => bytes,
         }
     }
 }
@@ -313,10 +333,12 @@ struct Reader<'a> {
     name: &'a str,
     bytes: &'a [u8],
     at: usize,
+    /// Elements of all arrays so far.
+    n_elements: u64,
 }
 
-/// Elements of an array, at most: far above any vocabulary.
-const MAX_ARRAY: u64 = 1 << 23;
+/// Elements of all arrays together, at most: far above any vocabulary.
+const MAX_ELEMENTS: u64 = 1 << 23;
 /// Arrays of arrays deeper than this are not metadata of any model.
 const MAX_DEPTH: usize = 4;
 
@@ -373,10 +395,11 @@ impl<'a> Reader<'a> {
             9 if depth < MAX_DEPTH => {
                 let inner = self.u32(key)?;
                 let n = self.u64(key)?;
-                if n > MAX_ARRAY {
-                    return Err(
-                        self.broken(&format!("`{key}` is an array of {n}; at most {MAX_ARRAY} are read"))
-                    );
+                self.n_elements = self.n_elements.saturating_add(n);
+                if self.n_elements > MAX_ELEMENTS {
+                    return Err(self.broken(&format!(
+                        "`{key}` is an array of {n}; at most {MAX_ELEMENTS} elements of all arrays are read"
+                    )));
                 }
                 // No reservation: a hostile count meets the end of the file before it meets the allocator.
                 let mut values = Vec::new();

@@ -8,6 +8,7 @@ use crate::kernels::tasks::map;
 use crate::kv::blocks::{Arena, Rows, SealedBlock};
 use crate::kv::layout::{BLOCK, Part};
 use crate::kv::pool::{BlockId, Candidate, victim};
+use crate::kv::store::log::Broken;
 use crate::kv::store::manifest::Journal;
 use crate::kv::store::pack::Key;
 use crate::kv::store::tail::TailRef;
@@ -199,7 +200,7 @@ impl Memory {
         let began = Instant::now();
         let found = self.store.as_ref()?.read_manifest(key);
         search.waited_ms += ms_since(began);
-        let (manifest, journal, torn) = match found {
+        let (manifest, journal, broken) = match found {
             Found::Missing => return None,
             Found::Damaged(reason) => {
                 search.reason = Some(reason);
@@ -207,9 +208,10 @@ impl Memory {
             }
             Found::Whole(found) => found,
         };
-        let torn = torn
-            .map(|reason| format!("the manifest is damaged, the state of an earlier turn is used: {reason}"));
-        search.reason = search.reason.take().or(torn);
+        let earlier = |broken: Broken| {
+            format!("the manifest is damaged, the state of an earlier turn is used: {}", broken.reason)
+        };
+        search.reason = search.reason.take().or(broken.map(earlier));
         if let Some(reason) = self.context.identity.differs(&manifest.owner.identity) {
             search.reason = Some(reason);
             return None;

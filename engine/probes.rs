@@ -1,16 +1,26 @@
-//! Single kernels with arguments at random, for `benches/kernels.rs`: what a kernel costs without the house around it.
+//! Single parts without the house around them: kernels with arguments at random, for `benches/kernels.rs`, and readers of files,
+//! given bytes, for `fuzz/`.
 
 use crate::fixtures::Dtype;
+use crate::gguf::{Bytes, Gguf};
 use crate::kernels::attention::{Queries, Rule, attend};
 use crate::kernels::linear::{self, Activations};
 use crate::kernels::panel::{Format, Packed};
 use crate::kernels::slab::Slabs;
 use crate::kernels::{Isa, seal};
-use crate::kv::blocks::Arena;
-use crate::kv::layout::{BLOCK, KvLayout};
+use crate::kv::blocks::{Arena, Rows, SealedBlock};
+use crate::kv::layout::{BLOCK, KvLayout, LayerLayout, Part, TensorLayout};
 use crate::kv::sequence::Sequence;
+use crate::kv::store::cipher::Cipher;
+use crate::kv::store::log::{self, End};
+use crate::kv::store::tail::{self, TailRef};
+use crate::kv::store::{block, manifest, pack};
 use crate::kv::table::BlockHash;
-use crate::{KvFormat, Result};
+use crate::model::Decoder;
+use crate::model::decoder::Wanted;
+use crate::scratch::Scratch;
+use crate::{KvChoice, KvFormat, Prompter, Result, sampler};
+use std::io::Cursor;
 use std::sync::Arc;
 
 /// Numbers between -0.5 and 0.5.
@@ -70,4 +80,190 @@ pub fn attention(kv: KvFormat, depth: usize, n_rows: usize) -> impl FnMut() -> f
 pub fn sealing(bits: u32) -> impl FnMut() -> usize {
     let (isa, x) = (Isa::detect(), noise(BLOCK * 64));
     move || seal::quantize(isa, &x, 64, bits).codes.len()
+}
+
+fn parse(bytes: &[u8]) -> Result<Gguf> {
+    Gguf::parse("model".to_owned(), Bytes::Held(bytes.to_vec().into()))
+}
+
+/// Opens a model that lies in memory, without its weights.
+///
+/// # Errors
+/// As [`Prompter::open`].
+pub fn prompter(bytes: &[u8]) -> Result<Prompter> {
+    Prompter::read(parse(bytes)?)
+}
+
+/// Loads a model that lies in memory, reads the tokens 0, 1 and 2 with it, and chooses the next one.
+///
+/// # Errors
+/// As [`crate::Engine::open`] and [`crate::Engine::score`].
+pub fn next_token(bytes: &[u8]) -> Result<u32> {
+    let gguf = Arc::new(parse(bytes)?);
+    let decoder = Decoder::load(&gguf, Isa::detect(), &mut |_, _| {})?;
+    let mut scratch = Scratch::new(Arc::new(decoder.spec.kv_layout(&KvChoice::Auto)?));
+    let mut logits = Vec::new();
+    scratch.read(&decoder, &[0, 1, 2], Wanted::Last, &mut |_, row| {
+        logits = row.to_vec();
+        Ok(())
+    })?;
+    sampler::choose(&logits, &[0, 1, 2], &crate::Sampling::default())
+}
+
+/// The layout of [`sealed_block`]: a layer that sees everything, 4-bit keys and 8-bit values, and one with a window, whose
+/// values are a view of f16 keys.
+fn block_layout() -> KvLayout {
+    let tensor = |format| TensorLayout { n_heads: 1, dim: 16, format, rotated: format != KvFormat::F16 };
+    let (k, v, f16) = (tensor(KvFormat::Q4), tensor(KvFormat::Q8), tensor(KvFormat::F16));
+    let coded = LayerLayout { k, v, shared: false, window: None };
+    let plain = LayerLayout { k: f16, v: f16, shared: true, window: Some(BLOCK) };
+    KvLayout { layers: vec![coded, plain] }
+}
+
+fn block_hash() -> BlockHash {
+    BlockHash::root("probe")
+}
+
+/// The file of a sealed block's part, as [`read_block`] expects it: of its layers without a window, or of those with one.
+///
+/// # Errors
+/// None.
+pub fn sealed_block(windowed: bool) -> Result<Vec<u8>> {
+    let (layout, part) = (block_layout(), if windowed { Part::Windowed } else { Part::Lasting });
+    let mut rows = Rows::new(&layout);
+    let seal = |l: usize| {
+        let layer = layout.layers[l];
+        let values = layer.stored_v().map_or(0, TensorLayout::row);
+        rows.push(l, layer, &noise(BLOCK * layer.k.row()), &noise(BLOCK * values));
+        rows.seal(Isa::detect(), l, layer)
+    };
+    let block = SealedBlock { layers: layout.layers_of(part).map(seal).collect() };
+    block::encode((block_hash(), part), 0, &block, &layout)
+}
+
+/// Reads the file of a block's part of [`sealed_block`]'s layout without asking for its checksum, attends to what it holds, writes
+/// it anew, checksum and all, and reads that; then checks the file as it is.
+///
+/// # Errors
+/// The file is damaged.
+pub fn read_block(bytes: &[u8]) -> Result<(), String> {
+    let (layout, hash) = (Arc::new(block_layout()), block_hash());
+    for part in Part::ALL {
+        let read = |bytes: &[u8], verify: bool| {
+            let span = (0, bytes.len() as u64);
+            block::read(&mut Cursor::new(bytes), span, (hash, part), 0, &layout, verify)
+        };
+        let Ok(block) = read(bytes, false) else { continue };
+        let anew = block::encode((hash, part), 0, &block, &layout).map_err(|e| e.to_string())?;
+        let again = read(&anew, true).and_then(|_| block::verify(&anew, hash));
+        assert_eq!(again, Ok(()), "what was just written is whole");
+        attend_to(block, part, &layout);
+    }
+    block::verify(bytes, hash)
+}
+
+/// A log with right checksums whose payloads stand in `bytes`, each behind its length (u16, little endian); and its end.
+fn log_of(bytes: &[u8]) -> Result<(Vec<u8>, End)> {
+    let (mut log, mut end, mut rest) = (Vec::new(), End::empty(LOG), bytes);
+    while let Some((n, after)) = rest.split_first_chunk::<2>() {
+        let (payload, after) = after.split_at(after.len().min(u16::from_le_bytes(*n).into()));
+        log.extend(log::record(&mut end, payload.to_vec(), &Cipher::new(None))?);
+        rest = after;
+    }
+    Ok((log, end))
+}
+
+/// Name of the logs here.
+const LOG: &str = "probe.log";
+
+/// Payloads as the readers of logs take them.
+pub fn payloads(payloads: &[&[u8]]) -> Vec<u8> {
+    payloads.iter().flat_map(|p| [&(p.len() as u16).to_le_bytes()[..], p].concat()).collect()
+}
+
+/// Reads a manifest, given as the payloads of its records; also as it is.
+///
+/// # Errors
+/// It is damaged.
+pub fn read_manifest(bytes: &[u8]) -> Result<(), String> {
+    let _ = manifest::decode(bytes, LOG, &Cipher::new(None));
+    let (log, _) = log_of(bytes).map_err(|e| e.to_string())?;
+    let (manifest, _, torn) = manifest::decode(&log, LOG, &Cipher::new(None))?;
+    assert_eq!(manifest.n_tokens(), manifest.segments.iter().map(|s| s.ids.len()).sum::<usize>());
+    torn.map_or(Ok(()), |broken| Err(broken.reason))
+}
+
+/// Payloads of a manifest's records: two turns.
+pub fn manifest_payloads() -> Vec<u8> {
+    let tail = |rows: usize| {
+        format!(
+            r#"{{"file":"a.1.log","block":0,"rows":{rows},"end":{{"bytes":9,"sum":"{}"}}}}"#,
+            "0".repeat(64)
+        )
+    };
+    let first = format!(
+        r#"{{"owner":{{"run":"r","agent":"a","identity":{{"model_name":"m","model":"1","layout":"l","numerics":"n","store":4,"salt":""}}}},"keep_blocks":0,"blocks":[],"tail":{},"keep_segments":0,"segments":[{{"kind":"message","text":"hi","ids":[1,2]}}],"worth":{{"saved_at":1,"turns":1,"token_ms":0.5}}}}"#,
+        tail(2)
+    );
+    let second = format!(
+        r#"{{"keep_blocks":0,"blocks":[],"tail":{},"keep_segments":1,"segments":[{{"kind":"reply","text":"h","ids":[7]}}],"worth":{{"saved_at":2,"turns":2,"token_ms":0.5}}}}"#,
+        tail(3)
+    );
+    payloads(&[first.as_bytes(), second.as_bytes()])
+}
+
+/// Reads a tail, given as the payloads of its records, for each number of rows that it may have; also as it is.
+///
+/// # Errors
+/// It is damaged.
+pub fn read_tail(bytes: &[u8]) -> Result<(), String> {
+    let (layout, cipher) = (block_layout(), Cipher::new(None));
+    let (log, end) = log_of(bytes).map_err(|e| e.to_string())?;
+    let tail = |rows, end| TailRef { file: LOG.to_owned(), block: 0, rows, end };
+    let _ = tail::decode(bytes, &tail(1, End { bytes: bytes.len() as u64, ..end.clone() }), &layout, &cipher);
+    let n = log.len().saturating_sub(bytes.len() / 2) / layout.row_bytes();
+    let rows =
+        (0..=n.max(4)).find_map(|rows| tail::decode(&log, &tail(rows, end.clone()), &layout, &cipher).ok());
+    rows.map(drop).ok_or_else(|| "no number of rows fits".to_owned())
+}
+
+/// Payloads of a tail's records: two rows, then one.
+pub fn tail_payloads() -> Vec<u8> {
+    let row = vec![0x11; block_layout().row_bytes()];
+    payloads(&[&row.repeat(2), &row])
+}
+
+/// Reads the entries of a pack's index.
+///
+/// # Errors
+/// It is damaged.
+pub fn read_pack_index(bytes: &[u8]) -> Result<(), String> {
+    pack::decode_entries(bytes, 1 << 20).map(drop)
+}
+
+/// Entries of a pack's index: two.
+pub fn pack_index() -> Vec<u8> {
+    let entry = |part: u8| [&[7; 32][..], &[part], &100u64.to_le_bytes(), &50u64.to_le_bytes()].concat();
+    [entry(0), entry(1)].concat()
+}
+
+/// Attends from the token behind a block to the layers of a part of it.
+fn attend_to(block: SealedBlock, part: Part, layout: &Arc<KvLayout>) {
+    let isa = Isa::detect();
+    let mut arena = Arena::new(layout, u64::MAX);
+    let mut sequence = Sequence::new(layout.clone(), block_hash());
+    let mut parts = [None; 2];
+    parts[part as usize] = Some(arena.insert(block_hash(), part, block));
+    sequence.push_block(block_hash(), parts);
+    let x = noise(16);
+    for (l, layer) in layout.layers.iter().enumerate() {
+        sequence.write(isa, l, BLOCK, &x, if layer.shared { &[] } else { &x });
+    }
+    sequence.finish_pass(&[0], &[0; BLOCK + 1], &mut arena);
+    let sealed = sequence.sealed(&arena);
+    for l in layout.layers_of(part) {
+        let rule = Rule { scale: 0.25, window: layout.layers[l].window, soft_cap: None, sinks: None };
+        let queries = Queries { q: &x, first: BLOCK, n_rows: 1, group: 1, k_dim: 16, v_dim: 16, rule };
+        attend(isa, &queries, &sequence.view(&sealed, l, 0, 1));
+    }
 }

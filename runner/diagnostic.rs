@@ -179,12 +179,19 @@ impl Diagnostic {
     }
 }
 
+/// Characters of names that are compared, and how many names they are compared with, at most.
+const MAX_COMPARED: (usize, usize) = (100, 1000);
+
 /// "did you mean `x`?" with the known name that is nearest to `found`, or the list of what there is.
 pub fn suggest<'a>(found: &str, known: impl IntoIterator<Item = &'a str>) -> Option<String> {
     let mut seen = std::collections::HashSet::new();
-    let known: Vec<&str> = known.into_iter().filter(|name| seen.insert(*name)).collect();
+    let short = |name: &str| name.len() <= 4 * MAX_COMPARED.0 && name.chars().count() <= MAX_COMPARED.0;
+    let known: Vec<&str> = known.into_iter().filter(|name| short(name) && seen.insert(*name)).collect();
+    if !short(found) {
+        return None;
+    }
     let distance = |name: &str| strsim::damerau_levenshtein(&found.to_lowercase(), &name.to_lowercase());
-    let near = known.iter().map(|name| (distance(name), *name)).min();
+    let near = known.iter().take(MAX_COMPARED.1).map(|name| (distance(name), *name)).min();
     match near {
         Some((n, name)) if n <= (found.chars().count().max(name.chars().count()) / 3).max(1) => {
             Some(format!("did you mean `{name}`?"))

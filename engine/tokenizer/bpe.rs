@@ -156,17 +156,22 @@ impl Bpe {
         let unusable = |e: &dyn Display| gguf.error(format!("its tokenizer can't be used: {e}"));
         let normal = |kind| kind == Kind::Normal;
         let special: AHashSet<&str> = vocabulary.of(|kind| !normal(kind)).map(|(text, _)| text).collect();
+        let vocab: AHashMap<_, _> = vocabulary.of(normal).map(|(text, id)| (text.to_owned(), id)).collect();
         let mut merges = Vec::new();
         for merge in strings(gguf, "tokenizer.ggml.merges")? {
             let Some((left, right)) = merge.split_once(' ') else {
                 return Err(unusable(&format!("the merge {merge:?} is not two words")));
             };
+            let made = format!("{left}{right}");
             // What makes a special token, or is made of one, never happens.
-            if ![left, right, &format!("{left}{right}")].iter().any(|text| special.contains(text)) {
-                merges.push((left.to_owned(), right.to_owned()));
+            if [left, right, &made].iter().any(|text| special.contains(text)) {
+                continue;
             }
+            if !vocab.contains_key(&made) {
+                return Err(unusable(&format!("the merge {merge:?} makes {made:?}, which is no token")));
+            }
+            merges.push((left.to_owned(), right.to_owned()));
         }
-        let vocab: AHashMap<_, _> = vocabulary.of(normal).map(|(text, id)| (text.to_owned(), id)).collect();
         let model = BPE::builder().vocab_and_merges(vocab, merges);
         let model = model.ignore_merges(pre.ignores_merges).build().map_err(|e| unusable(&e))?;
         let mut steps = Vec::new();

@@ -2,7 +2,7 @@
 
 use crate::Result;
 use crate::gguf::Gguf;
-use aho_corasick::{AhoCorasick, MatchKind};
+use aho_corasick::{AhoCorasick, AhoCorasickKind, MatchKind};
 
 /// Some tokens, found leftmost first and longest first, as Hugging Face's and Google's tokenizers do.
 pub(super) struct Finder {
@@ -27,7 +27,11 @@ impl Finder {
         tokens: impl IntoIterator<Item = (T, u32)>,
     ) -> Result<Self> {
         let (texts, ids): (Vec<T>, Vec<u32>) = tokens.into_iter().unzip();
-        let texts = AhoCorasick::builder().match_kind(MatchKind::LeftmostLongest).build(texts);
+        // A table of all bytes for each byte of few tokens (`DFA`) would be out of proportion to a long one.
+        let texts = AhoCorasick::builder()
+            .match_kind(MatchKind::LeftmostLongest)
+            .kind(Some(AhoCorasickKind::ContiguousNFA))
+            .build(texts);
         let texts = texts.map_err(|e| gguf.error(format!("its special tokens can't be searched: {e}")))?;
         Ok(Self { texts, ids })
     }

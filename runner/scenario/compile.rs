@@ -62,6 +62,9 @@ impl Compiler<'_> {
         let mut left = n_turns(phase.agents.len(), phase.rounds, phase.max_turns);
         for round in 1..=phase.rounds {
             let speakers = &phase.agents[..left.min(phase.agents.len())];
+            if speakers.is_empty() {
+                break;
+            }
             left -= speakers.len();
             match phase.topology {
                 Topology::RoundRobin | Topology::TurnByTurn => {

@@ -9,8 +9,8 @@ use std::collections::HashMap;
 
 /// Deepest nesting that is accepted; scenarios need about six levels.
 const MAX_DEPTH: usize = 64;
-/// Most nodes that are accepted.
-const MAX_NODES: usize = 200_000;
+/// Most values that are accepted, what aliases stand for spelled out; scenarios need some hundred.
+const MAX_VALUES: usize = 20_000;
 
 /// One step of a path into the data.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -153,17 +153,29 @@ struct Builder<'a> {
     lines: Vec<usize>,
     spans: Spans,
     found: Vec<Diagnostic>,
-    /// Open collections: node, and the key that waits for its value.
-    open: Vec<(usize, Option<(String, Span)>)>,
-    anchors: HashMap<usize, usize>,
+    open: Vec<Open>,
+    /// Finished nodes with the number of values in them.
+    anchors: HashMap<usize, (usize, usize)>,
+    /// Values so far, what aliases stand for included.
+    n_values: usize,
     n_documents: usize,
+}
+
+/// An open collection.
+struct Open {
+    node: usize,
+    /// The key that waits for its value.
+    key: Option<(String, Span)>,
+    anchor: usize,
+    /// Values before it.
+    n_before: usize,
 }
 
 impl<'a> Builder<'a> {
     fn new(text: &'a str) -> Self {
         let lines = std::iter::once(0).chain(text.match_indices('\n').map(|(at, _)| at + 1)).collect();
         let (spans, found, open, anchors) = Default::default();
-        Self { text, lines, spans, found, open, anchors, n_documents: 0 }
+        Self { text, lines, spans, found, open, anchors, n_values: 0, n_documents: 0 }
     }
 
     fn byte(&self, marker: &Marker) -> usize {
@@ -192,7 +204,7 @@ impl<'a> Builder<'a> {
                 }
                 let literal = style == ScalarStyle::Literal;
                 let node = self.add(Node { span, literal, children: Children::None }, span)?;
-                self.anchors.insert(anchor, node);
+                self.anchors.insert(anchor, (node, 1));
             }
             Event::Alias(anchor) => {
                 if self.waits_for_key() {
@@ -204,7 +216,7 @@ impl<'a> Builder<'a> {
                     )));
                 }
                 let node = self.anchors.get(&anchor).copied();
-                let Some(node) = node else {
+                let Some((node, n_values)) = node else {
                     return Err(Box::new(Diagnostic::error(
                         "yaml",
                         "",
@@ -212,12 +224,15 @@ impl<'a> Builder<'a> {
                         "this alias names no finished anchor",
                     )));
                 };
+                self.count(n_values, span)?;
                 self.attach(node);
             }
             Event::SequenceStart(anchor, _) => self.open(span, anchor, Children::Seq(Vec::new()))?,
             Event::MappingStart(anchor, _) => self.open(span, anchor, Children::Map(Vec::new()))?,
             Event::SequenceEnd | Event::MappingEnd => {
-                self.open.pop();
+                if let Some(Open { node, anchor, n_before, .. }) = self.open.pop() {
+                    self.anchors.insert(anchor, (node, self.n_values - n_before));
+                }
             }
             _ => {}
         }
@@ -225,12 +240,12 @@ impl<'a> Builder<'a> {
     }
 
     fn waits_for_key(&self) -> bool {
-        let Some((node, key)) = self.open.last() else { return false };
+        let Some(Open { node, key, .. }) = self.open.last() else { return false };
         key.is_none() && matches!(self.spans.nodes[*node].children, Children::Map(_))
     }
 
     fn take_key(&mut self, key: String, span: Span) -> Result<(), Box<Diagnostic>> {
-        let Some((node, waiting)) = self.open.last_mut() else { return Ok(()) };
+        let Some(Open { node, key: waiting, .. }) = self.open.last_mut() else { return Ok(()) };
         if let Children::Map(entries) = &self.spans.nodes[*node].children
             && let Some((_, first, _)) = entries.iter().find(|(k, ..)| *k == key)
         {
@@ -253,35 +268,39 @@ impl<'a> Builder<'a> {
             let message = format!("nested deeper than {MAX_DEPTH} levels");
             return Err(Box::new(Diagnostic::error("yaml", "", span, message)));
         }
+        let n_before = self.n_values;
         let node = self.add(Node { span, literal: false, children }, span)?;
-        self.anchors.insert(anchor, node);
-        self.open.push((node, None));
+        self.open.push(Open { node, key: None, anchor, n_before });
         Ok(())
     }
 
     fn add(&mut self, node: Node, span: Span) -> Result<usize, Box<Diagnostic>> {
-        if self.spans.nodes.len() >= MAX_NODES {
-            return Err(Box::new(Diagnostic::error(
-                "yaml",
-                "",
-                span,
-                format!("more than {MAX_NODES} values"),
-            )));
-        }
+        self.count(1, span)?;
         self.spans.nodes.push(node);
         let id = self.spans.nodes.len() - 1;
         self.attach(id);
         Ok(id)
     }
 
+    fn count(&mut self, n: usize, span: Span) -> Result<(), Box<Diagnostic>> {
+        self.n_values += n;
+        if self.n_values > MAX_VALUES {
+            let message = format!("more than {MAX_VALUES} values, what aliases stand for counted each time");
+            return Err(Box::new(Diagnostic::error("yaml", "", span, message)));
+        }
+        Ok(())
+    }
+
     fn attach(&mut self, id: usize) {
         match self.open.last_mut() {
             None => self.spans.root = self.spans.root.or(Some(id)),
-            Some((parent, key)) => match (&mut self.spans.nodes[*parent].children, key.take()) {
-                (Children::Map(entries), Some((key, span))) => entries.push((key, span, id)),
-                (Children::Seq(items), _) => items.push(id),
-                _ => {}
-            },
+            Some(Open { node: parent, key, .. }) => {
+                match (&mut self.spans.nodes[*parent].children, key.take()) {
+                    (Children::Map(entries), Some((key, span))) => entries.push((key, span, id)),
+                    (Children::Seq(items), _) => items.push(id),
+                    _ => {}
+                }
+            }
         }
     }
 }

@@ -208,7 +208,7 @@ pub fn render_stage(
         context.insert(earlier.name.clone(), Value::from_object(quotable(id)));
         phases.insert(earlier.name.clone(), Value::from_object(quotable(id)));
     }
-    context.insert("phases".into(), Value::from_iter(phases));
+    context.insert("phases".into(), Value::from(phases));
     let here = scenario.phase(phase);
     context.insert("phase".into(), phase_constants(here));
     for (key, other) in scenario.agents.iter().enumerate().map(|(id, a)| (&a.key, AgentObject::new(a, id))) {
@@ -241,13 +241,15 @@ fn constants(scenario: &Scenario, agent: AgentId) -> BTreeMap<String, Value> {
     let me = scenario.agent(agent);
     let agents = scenario.agents.iter().enumerate();
     let agents = agents.map(|(id, a)| (a.key.clone(), Value::from_object(AgentObject::new(a, id))));
+    let agents: BTreeMap<String, Value> = agents.collect();
     let about = [("id", &scenario.id), ("title", &scenario.title), ("description", &scenario.description)];
+    let about = about.map(|(name, text)| (name, Value::from(text.as_str())));
     let mut context = BTreeMap::from([
         ("me".to_string(), Value::from_object(AgentObject::new(me, agent.0))),
         ("display_name".to_string(), Value::from(me.name.clone())),
         ("role".to_string(), Value::from(me.role.clone())),
-        ("agents".to_string(), Value::from_iter(agents)),
-        ("scenario".to_string(), about.into_iter().map(|(k, v)| (k, Value::from(v.clone()))).collect()),
+        ("agents".to_string(), Value::from(agents)),
+        ("scenario".to_string(), Value::from(BTreeMap::from(about))),
         ("variables".to_string(), Value::from(Serde(&scenario.variables))),
     ]);
     for (name, value) in &scenario.variables {
@@ -262,7 +264,7 @@ fn phase_constants(phase: &Phase) -> Value {
         ("label", Value::from(phase.label.clone())),
         ("rounds", Value::from(phase.rounds)),
     ];
-    fields.into_iter().collect()
+    Value::from(BTreeMap::from(fields))
 }
 
 /// An agent in a template: prints its display name, has `key`, `display_name`, `role`.

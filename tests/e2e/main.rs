@@ -10,6 +10,7 @@ mod faults;
 mod isolation;
 mod quality;
 mod replays;
+mod seeds;
 mod writes;
 
 use assert_cmd::Command;

@@ -142,3 +142,25 @@ fn too_many_turns_are_refused_at_once() {
     let text = SMALL.replace("agents: [a, b],", "agents: [a, b], auto_rounds: 99999999999,");
     assert_eq!(codes(&text).iter().map(|(code, _)| *code).collect::<Vec<_>>(), ["too-long"]);
 }
+
+#[test]
+fn a_small_file_that_means_much_is_refused_at_once() {
+    let agents = |n: usize| (0..n).map(|i| format!("  a{i}:\n")).collect::<String>();
+    let cast = |n: usize| (0..n).map(|i| format!("a{i},")).collect::<String>();
+    let phase = |n: usize, more: &str| format!("phases: [{{name: p, agents: [{}]{more}}}]\n", cast(n));
+    let list = format!("variables: {{x: &x [{}], y: [{}]}}\n", "1,".repeat(8000), "*x,".repeat(8000));
+    let quoting =
+        |i: usize| format!("- {{name: p{i}, agents: [{}], initial_prompt: '{{{{ phases }}}}'}}\n", cast(10));
+    let quoting: String = (0..500).map(quoting).collect();
+    let long = |c: &str| c.repeat(30_000) + &"ab".repeat(30_000);
+    for (text, code) in [
+        (format!("agents:\n{}{list}{}", agents(1), phase(1, "")), "yaml"),
+        (format!("agents:\n{}{}", agents(5000), phase(5000, "")), "too-many"),
+        (format!("agents:\n{}{}", agents(900), phase(900, ", auto_rounds: 11")), "too-long"),
+        (format!("agents:\n{}phases:\n{quoting}", agents(10)), "too-long"),
+        (format!("agents:\n  ? {}\n  :\n{}", long("x"), phase(1, &format!(",{}", long("y")))), "bad-name"),
+    ] {
+        let found = codes(&text);
+        assert!(found.iter().any(|(found, _)| *found == code), "{code}: {found:.200?}");
+    }
+}

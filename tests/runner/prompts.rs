@@ -59,3 +59,13 @@ fn private_words_reach_only_those_present() {
         assert!(!delta.contains("secret-private"), "{path}: {delta}");
     }
 }
+
+#[test]
+fn templates_name_parts_of_the_scenario() {
+    let text = SMALL
+        .replace("You are {{ me }}.", "{{ scenario.title }}, {{ agents.b.display_name }}")
+        .replace("All are here.", "'{{ phase.name }} of {{ phase.rounds }}, {{ phases.private.label }}'");
+    assert_eq!(scenario(&text).agents[0].system, "A small one, Ben");
+    let deltas = read(&text, |_| "yes".into());
+    assert!(deltas.iter().any(|(_, delta)| delta.contains("together of 2, private")), "{deltas:?}");
+}

@@ -54,7 +54,7 @@ pub(crate) struct Cipher(Option<XChaCha20Poly1305>);
 const NONCE: usize = 24;
 
 impl Cipher {
-    pub(super) fn new(key: Option<&CacheKey>) -> Self {
+    pub(crate) fn new(key: Option<&CacheKey>) -> Self {
         Self(key.map(|key| XChaCha20Poly1305::new(&key.0.into())))
     }
 

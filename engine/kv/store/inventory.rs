@@ -3,6 +3,7 @@
 //! What removes takes the folder for itself: no other process may use it meanwhile.
 
 use super::cipher::{CacheKey, Cipher};
+use super::log::Broken;
 use super::manifest::{self, Manifest};
 use super::pack::{self, Builder, Key};
 use super::{Place, STORE_VERSION, block, block_path, block_place, files, loose_blocks, tail};
@@ -365,9 +366,11 @@ impl Folder {
         for (path, manifest) in self.manifests()? {
             verdict.files += 1;
             match manifest {
-                Ok((manifest, torn)) => {
-                    let torn = torn.map(|reason| format!("{}: {reason}", files::short(&path)));
-                    verdict.problems.extend(torn);
+                Ok((manifest, broken)) => {
+                    // A torn record is what a crash leaves: the turn before stands.
+                    let damaged = broken.filter(|broken| !broken.torn);
+                    let told = damaged.map(|broken| format!("{}: {}", files::short(&path), broken.reason));
+                    verdict.problems.extend(told);
                     self.verify_parts(&manifest, &images, &mut verdict);
                 }
                 Err(reason) => verdict.problems.push(format!("{}: {reason}", files::short(&path))),
@@ -430,13 +433,13 @@ impl Folder {
     }
 
     /// Manifests with their paths and why they are not the latest state; those that can't be read come with the reason.
-    fn manifests(&self) -> Result<Vec<(PathBuf, Result<(Manifest, Option<String>), String>)>> {
+    fn manifests(&self) -> Result<Vec<(PathBuf, Result<(Manifest, Option<Broken>), String>)>> {
         let read_one = |path: PathBuf| {
             let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
             let manifest = fs::read(&path)
                 .map_err(|e| e.to_string())
                 .and_then(|bytes| manifest::decode(&bytes, &name, &self.cipher))
-                .map(|(manifest, _, reason)| (manifest, reason));
+                .map(|(manifest, _, broken)| (manifest, broken));
             (path, manifest)
         };
         // A temporary file that a crash left is no manifest.

@@ -21,7 +21,7 @@ pub(crate) struct End {
 
 impl End {
     /// The end of a log without records.
-    pub(super) fn empty(name: &str) -> Self {
+    pub(crate) fn empty(name: &str) -> Self {
         let start = blake3::derive_key("greenroom 2026 store log", name.as_bytes());
         Self { bytes: 0, sum: blake3::Hash::from_bytes(start).to_hex().to_string() }
     }
@@ -33,7 +33,7 @@ impl End {
 }
 
 /// A record that follows `end`, which moves on; returns its bytes.
-pub(super) fn record(end: &mut End, payload: Vec<u8>, cipher: &Cipher) -> Result<Vec<u8>> {
+pub(crate) fn record(end: &mut End, payload: Vec<u8>, cipher: &Cipher) -> Result<Vec<u8>> {
     let key = end.key();
     let payload = cipher.seal(&key, payload)?;
     let n = u32::try_from(payload.len())
@@ -53,19 +53,32 @@ pub(super) fn append(path: &Path, end: &mut End, payload: Vec<u8>, cipher: &Ciph
     Ok(record.len() as u64)
 }
 
-/// Reads records from the start; `each` is given a payload and where it ends, and says whether to go on. Returns why
-/// reading ended before the bytes did.
+/// Why reading a log ended before its bytes did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Broken {
+    pub(crate) reason: String,
+    /// It ends inside a record, as after a crash.
+    pub(crate) torn: bool,
+}
+
+impl From<String> for Broken {
+    fn from(reason: String) -> Self {
+        Self { reason, torn: false }
+    }
+}
+
+/// Reads records from the start; `each` is given a payload and where it ends, and says whether to go on.
 pub(super) fn read(
     bytes: &[u8],
     name: &str,
     cipher: &Cipher,
     each: &mut dyn FnMut(Vec<u8>, &End) -> Result<(), String>,
-) -> Result<(), String> {
+) -> Result<(), Broken> {
     let mut end = End::empty(name);
     let mut rest = bytes;
     while !rest.is_empty() {
         let at = end.bytes;
-        let torn = || format!("the record at byte {at} is torn");
+        let torn = || Broken { reason: format!("the record at byte {at} is torn"), torn: true };
         let (head, after) = rest.split_at_checked(HEAD).ok_or_else(torn)?;
         let (n, sum) = head.split_at(4);
         let n = u32::from_le_bytes([n[0], n[1], n[2], n[3]]) as usize;
@@ -73,7 +86,7 @@ pub(super) fn read(
         let key = end.key();
         let found = blake3::keyed_hash(&key, payload);
         if found.as_bytes() != sum {
-            return Err(format!("the checksum of the record at byte {at} does not match"));
+            return Err(format!("the checksum of the record at byte {at} does not match").into());
         }
         end = End { bytes: at + (HEAD + n) as u64, sum: found.to_hex().to_string() };
         each(cipher.open(&key, payload.to_vec())?, &end)?;
@@ -87,7 +100,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn payloads(bytes: &[u8], name: &str) -> (Vec<Vec<u8>>, Result<(), String>) {
+    fn payloads(bytes: &[u8], name: &str) -> (Vec<Vec<u8>>, Result<(), Broken>) {
         let mut out = Vec::new();
         let read = read(bytes, name, &Cipher::new(None), &mut |payload, _| {
             out.push(payload);

@@ -2,7 +2,7 @@
 //! that a crash tore leaves the state before it.
 
 use super::cipher::Cipher;
-use super::log::{self, End};
+use super::log::{self, Broken, End};
 use super::tail::TailRef;
 use crate::kv::layout::BLOCK;
 use crate::kv::table::BlockHash;
@@ -220,7 +220,7 @@ pub(crate) fn decode(
     bytes: &[u8],
     name: &str,
     cipher: &Cipher,
-) -> Result<(Manifest, Journal, Option<String>), String> {
+) -> Result<(Manifest, Journal, Option<Broken>), String> {
     let mut state: Option<(Manifest, End)> = None;
     let read = log::read(bytes, name, cipher, &mut |payload, end| {
         let step: Step = serde_json::from_slice(&payload).map_err(|e| e.to_string())?;
@@ -238,7 +238,7 @@ pub(crate) fn decode(
             let journal = Journal::new(&manifest, end);
             Ok((manifest, journal, read.err()))
         }
-        (None, Err(reason)) => Err(reason),
+        (None, Err(broken)) => Err(broken.reason),
         (None, Ok(())) => Err("it is empty".to_owned()),
     }
 }

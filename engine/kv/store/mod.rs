@@ -19,7 +19,7 @@ pub(crate) mod block;
 pub(crate) mod cipher;
 mod files;
 pub(crate) mod inventory;
-mod log;
+pub(crate) mod log;
 pub(crate) mod manifest;
 pub(crate) mod pack;
 pub(crate) mod tail;
@@ -30,6 +30,7 @@ use super::table::BlockHash;
 use crate::{Error, Result, SessionKey};
 use cipher::{CacheKey, Cipher};
 use files::{io_error, make_private_dir, open_lock, short, write_atomically};
+use log::Broken;
 use manifest::{Journal, Manifest, Write};
 use pack::{Builder, Key, Packs};
 use std::collections::HashMap;
@@ -298,7 +299,7 @@ impl Store {
     }
 
     /// Reads a session's manifest, and what a writer must know to add to it. The text says why it is not the latest state.
-    pub(crate) fn read_manifest(&self, session: &SessionKey) -> Found<(Manifest, Journal, Option<String>)> {
+    pub(crate) fn read_manifest(&self, session: &SessionKey) -> Found<(Manifest, Journal, Option<Broken>)> {
         let id = self.session_id(session);
         self.checked(&manifest_path(&self.root, &id), |file| {
             let found = manifest::decode(&whole(file)?, &id, &self.cipher)?;

@@ -92,7 +92,8 @@ pub(super) fn check(
     log::read(counts, &tail.file, cipher, &mut |payload, end| {
         last = end.clone();
         each(&payload)
-    })?;
+    })
+    .map_err(|broken| broken.reason)?;
     if last != tail.end {
         return Err("it is not the one that its manifest names".to_owned());
     }

@@ -144,7 +144,7 @@ impl Args {
 }
 
 fn sum(turns: &[Timed], of: impl Fn(&Timed) -> f64) -> Cell {
-    Cell::Measured(vec![turns.iter().map(of).sum()])
+    Cell::Count(turns.iter().map(of).sum::<f64>().round() as usize)
 }
 
 impl Eviction {
@@ -165,8 +165,8 @@ fn row(answer: &Answer) -> anyhow::Result<Row> {
         answer.count("from_disk")?,
         answer.bytes("reloaded")?,
         answer.count("recomputed")?,
-        answer.measured("waited_ms")?,
-        answer.measured("hidden_ms")?,
+        answer.count("waited_ms")?,
+        answer.count("hidden_ms")?,
         answer.measured("ttft_ms")?,
         answer.bytes("model_file")?,
         answer.bytes("budget")?,

@@ -7,6 +7,9 @@ use crate::scenario::source::Path;
 use crate::scenario::{Agent, Lifecycle};
 use indexmap::IndexMap;
 
+/// Most agents of a scenario: templates name all of them, for each of them.
+const MAX_AGENTS: usize = 1_000;
+
 impl Checker {
     /// The agents, and the system prompt that each was given.
     pub(super) fn agents(
@@ -19,8 +22,12 @@ impl Checker {
             let message = "a scenario needs at least one agent under `agents:`";
             self.error("missing", path, message);
         }
+        if written.len() > MAX_AGENTS {
+            let message = format!("a scenario of {} agents; at most {MAX_AGENTS} take part", written.len());
+            self.error("too-many", path, message);
+        }
         let (mut agents, mut systems): (Vec<Agent>, _) = (Vec::new(), Vec::new());
-        for (key, agent) in written {
+        for (key, agent) in written.into_iter().take(MAX_AGENTS) {
             let path = path.key(key.clone());
             let agent = agent.unwrap_or_default();
             systems.push(agent.system_prompt.clone());

@@ -79,6 +79,7 @@ impl Checker {
         };
         self.systems(&mut scenario, &systems);
         self.resolve_quotes(&mut scenario);
+        self.heard(&scenario.phases);
         let scenario = self.try_openings(scenario);
         let mut scenario = Arc::into_inner(scenario)?;
         scenario.spans = std::mem::take(&mut self.spans);

@@ -12,6 +12,8 @@ use std::collections::BTreeMap;
 
 /// Most turns that a scenario may unroll into.
 const MAX_TURNS: usize = 10_000;
+/// Most messages that all its agents together may hear.
+const MAX_HEARD: usize = 1_000_000;
 
 /// Debate formats: name and text.
 const FORMATS: &[(&str, &str)] = &[
@@ -46,19 +48,33 @@ impl Checker {
                 let found = Diagnostic::error("duplicate-name", path.key("name").to_string(), span, message);
                 self.push(found.related(first, "first here").help("give each phase its own name"));
             }
-            total = total.saturating_add(n_turns(phase.agents.len(), phase.rounds, phase.max_turns));
+            total = total.saturating_add(turns_of(&phase));
             phases.push(phase);
         }
         if total > MAX_TURNS {
             let message = format!("the phases make {total} turns; at most {MAX_TURNS} are played");
             self.error("too-long", path, message).help =
                 Some("lower `auto_rounds` or set `max_turns`".into());
-        }
-        if total > MAX_TURNS {
             // Nothing later unrolls what is refused anyway.
             phases.iter_mut().for_each(|phase| phase.rounds = phase.rounds.min(1));
         }
         phases
+    }
+
+    /// Refuses a scenario whose agents hear, or are quoted, more than a plan can hold.
+    pub(super) fn heard(&mut self, phases: &[Phase]) {
+        let of = |phase: &Phase| {
+            let heard = turns_of(phase).saturating_mul(phase.agents.len().saturating_sub(1));
+            let quotes = phase.agents.iter().flat_map(|agent| phase.opening(*agent));
+            let quoted = quotes.flat_map(|(_, text)| &text.quotes).map(|quoted| turns_of(&phases[quoted.0]));
+            quoted.fold(heard, usize::saturating_add)
+        };
+        let all = phases.iter().map(of).fold(0, usize::saturating_add);
+        if all > MAX_HEARD {
+            let message = format!("agents hear or read {all} messages; at most {MAX_HEARD} are delivered");
+            self.error("too-long", &Path::default().key("phases"), message).help =
+                Some("let fewer agents take part in a phase, lower its `auto_rounds`, or quote less".into());
+        }
     }
 
     fn phase(&mut self, written: WrittenPhase, agents: &[Agent], path: &Path, at: usize) -> Phase {
@@ -210,6 +226,10 @@ impl Checker {
         }
         private
     }
+}
+
+fn turns_of(phase: &Phase) -> usize {
+    n_turns(phase.agents.len(), phase.rounds, phase.max_turns)
 }
 
 fn identifier_from(name: &str) -> String {
