@@ -1,3 +1,5 @@
+//! Gives bytes to the reader `transcript`.
+
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
