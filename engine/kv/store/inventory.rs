@@ -90,6 +90,9 @@ pub struct Removed {
 /// Where images of blocks lie, with their bytes on disk: loose files before packs.
 type Images = HashMap<Key, (Image, u64)>;
 
+/// A manifest, and why it is not the latest state; or why it can't be read.
+type Decoded = Result<(Manifest, Option<Broken>), String>;
+
 enum Image {
     Loose(PathBuf),
     Packed(pack::Place),
@@ -432,8 +435,8 @@ impl Folder {
         Ok(all.filter_map(|(path, manifest)| Some((id(&path), manifest.ok()?.0))).collect())
     }
 
-    /// Manifests with their paths and why they are not the latest state; those that can't be read come with the reason.
-    fn manifests(&self) -> Result<Vec<(PathBuf, Result<(Manifest, Option<Broken>), String>)>> {
+    /// Manifests with their paths.
+    fn manifests(&self) -> Result<Vec<(PathBuf, Decoded)>> {
         let read_one = |path: PathBuf| {
             let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
             let manifest = fs::read(&path)

@@ -67,13 +67,11 @@ impl From<String> for Broken {
     }
 }
 
-/// Reads records from the start; `each` is given a payload and where it ends, and says whether to go on.
-pub(super) fn read(
-    bytes: &[u8],
-    name: &str,
-    cipher: &Cipher,
-    each: &mut dyn FnMut(Vec<u8>, &End) -> Result<(), String>,
-) -> Result<(), Broken> {
+/// Takes a payload and where it ends, and says whether to go on.
+pub(super) type Each<'a> = dyn FnMut(Vec<u8>, &End) -> Result<(), String> + 'a;
+
+/// Reads records from the start.
+pub(super) fn read(bytes: &[u8], name: &str, cipher: &Cipher, each: &mut Each<'_>) -> Result<(), Broken> {
     let mut end = End::empty(name);
     let mut rest = bytes;
     while !rest.is_empty() {
