@@ -265,7 +265,7 @@ impl Trial {
             self.write(&mut fresh, start..sequence.len(), tokens, &mut Arena::new(&layout, u64::MAX));
             let n = sequence.len() - start;
             let expected = fresh.open_rows().expect("rows").to_bytes(0..n, &layout);
-            assert_eq!(rows.to_bytes(0..n, &layout), expected, "rows of other tokens");
+            assert!(rows.to_bytes(0..n, &layout) == expected, "rows of other tokens");
         }
     }
 
@@ -420,8 +420,8 @@ fn from_env(name: &str, default: u64) -> u64 {
 
 #[test]
 fn endurance() {
-    endure(3_000, 1, false);
-    endure(2_000, 2, true);
+    endure(2_000, 1, false);
+    endure(1_500, 2, true);
 }
 
 #[test]
