@@ -369,7 +369,10 @@ impl Trial {
         known.now = prompt;
         if let Some((pending, _)) = pending {
             match self.below(12) {
-                0 => self.count("not committed"), // the manifest stays as it was
+                0 => {
+                    self.memory.abandon(&key, Some(pending));
+                    self.count("not committed"); // the manifest stays as it was
+                }
                 1 => {
                     self.agents.insert(key, known);
                     return self.kill();

@@ -484,6 +484,14 @@ impl Memory {
         Ok(written)
     }
 
+    /// A save that gets no last step: the manifest stays as it was, and so do the tails that it names, until the next one.
+    pub(crate) fn abandon(&mut self, key: &SessionKey, pending: Option<Pending>) {
+        if let Some(idle) = self.idle.get_mut(key) {
+            idle.session.take_back(pending);
+        }
+        self.saved(key);
+    }
+
     /// A session's manifest says all that it ever will of its last turn.
     pub(crate) fn saved(&mut self, key: &SessionKey) {
         if let Some(idle) = self.idle.get_mut(key) {

@@ -125,6 +125,11 @@ impl Session {
         }
     }
 
+    /// What a manifest that is not written would have let go is let go by the next one.
+    pub(crate) fn take_back(&mut self, pending: Option<Pending>) {
+        self.obsolete.extend(pending.into_iter().flat_map(|pending| pending.obsolete));
+    }
+
     /// The next manifest no longer names a tail.
     fn give_up(&mut self, tail: Tail) {
         if !tail.borrowed {

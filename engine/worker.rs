@@ -135,7 +135,7 @@ impl Worker {
             }
             Command::Abandon { id } => {
                 if let Some(finished) = self.finished.remove(&id) {
-                    self.memory.saved(&finished.session);
+                    self.memory.abandon(&finished.session, finished.pending);
                 }
                 self.enforce_budget();
             }
