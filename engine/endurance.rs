@@ -11,6 +11,7 @@ use crate::kv::blocks::{Arena, Packed};
 use crate::kv::layout::{BLOCK, KvLayout};
 use crate::kv::pool::BlockId;
 use crate::kv::sequence::Sequence;
+use crate::kv::store::inventory::Folder;
 use crate::kv::store::manifest::Identity;
 use crate::kv::store::{Place, Store};
 use crate::kv::table::BlockHash;
@@ -149,11 +150,22 @@ impl Trial {
         // Two stores can't claim one run: the old one goes first.
         let dir = tempfile::tempdir().expect("a folder");
         self.memory = Self::memory(&self.context, dir.path(), 0);
+        if self.below(8) == 0 {
+            self.remove();
+        }
         self.memory = Self::memory(&self.context, &self.dir, self.budget);
         for known in self.agents.values_mut() {
             known.now = known.committed.clone();
         }
         self.count("killed");
+    }
+
+    /// While no process has the folder, one agent's memory is removed, with all that nobody needs.
+    fn remove(&mut self) {
+        let key = self.key();
+        Folder::new(&self.dir, None).remove(&|entry| entry.session == key).expect("a removal");
+        self.agents.entry(key).or_default().committed.clear();
+        self.count("removed");
     }
 
     /// A file loses a bit, its end, or itself.
