@@ -173,7 +173,7 @@ impl Trial {
         let mut files = Vec::new();
         let mut folders = vec![self.dir.clone()];
         while let Some(folder) = folders.pop() {
-            for entry in std::fs::read_dir(folder).expect("a folder").flatten() {
+            for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
                 match entry.path() {
                     path if path.is_dir() => folders.push(path),
                     path if path.extension().is_some() => files.push(path),
@@ -186,7 +186,8 @@ impl Trial {
             return;
         }
         let path = files.swap_remove(self.below(files.len() as u64) as usize);
-        let mut bytes = std::fs::read(&path).expect("a file");
+        // What was listed may have been packed since.
+        let Ok(mut bytes) = std::fs::read(&path) else { return };
         let at = self.below(bytes.len().max(1) as u64) as usize;
         match self.below(3) {
             0 => bytes.truncate(at),
