@@ -336,6 +336,12 @@ impl Trial {
         sequence.finish_pass(ids, known, arena);
     }
 
+    /// After a pass. Windowed layers that memory let go of can't be written again where the disk lost them.
+    fn settle(&mut self, request: &Request, session: &mut Session) {
+        let settled = self.memory.settle(request, session);
+        assert!(self.damage || settled.is_ok(), "{settled:?}");
+    }
+
     /// Reads the rest of the prompt, says something, and saves it, or not.
     fn play(&mut self, request: Request, mut session: Session, mut prompt: Vec<Segment>, mut known: Known) {
         session.sequence.begin_turn();
@@ -359,7 +365,7 @@ impl Trial {
             let mut arena = std::mem::replace(&mut self.memory.arena, Arena::new(&self.context.layout, 0));
             self.write(&mut session.sequence, start..next, &tokens, &mut arena);
             self.memory.arena = arena;
-            self.memory.settle(&request, &mut session).expect("a write");
+            self.settle(&request, &mut session);
         }
         if cancelled {
             let n = flatten(&session.segments).len();
@@ -373,11 +379,14 @@ impl Trial {
         }
         session.segments = prompt.clone();
         let pending = match persistent {
-            true => self.memory.save(&key, &mut session).expect("a save"),
+            true => match self.memory.save(&key, &mut session) {
+                Err(_) if self.damage => None, // the turn says that it is not saved
+                saved => saved.expect("a save"),
+            },
             false => None,
         };
         session.sequence.end_turn();
-        self.memory.settle(&request, &mut session).expect("a write");
+        self.settle(&request, &mut session);
         self.memory.keep(key.clone(), session, request.next_use);
         known.now = prompt;
         if let Some((pending, _)) = pending {
