@@ -12,7 +12,6 @@ use crate::kv::layout::{BLOCK, KvLayout};
 use crate::kv::pool::BlockId;
 use crate::kv::sequence::Sequence;
 use crate::kv::store::inventory::Folder;
-use crate::kv::store::manifest::Identity;
 use crate::kv::store::{Place, Store};
 use crate::kv::table::BlockHash;
 use crate::memory::{Memory, Recalled};
@@ -71,16 +70,7 @@ impl Trial {
         let mut layout = KvLayout::uniform(2, 1, DIM, KvFormat::Q4);
         layout.layers[1].window = Some(300);
         let layout = Arc::new(layout);
-        let identity = Identity {
-            model_name: "none".to_owned(),
-            model: "1".to_owned(),
-            layout: layout.describe(),
-            numerics: "test".to_owned(),
-            store: 1,
-            salt: String::new(),
-        };
-        let root = BlockHash::root(&identity.text());
-        let context = CacheContext { layout, identity, root };
+        let context = CacheContext::of_test(layout);
         let memory = Self::memory(&context, dir, u64::MAX);
         let (agents, digests, tally) = (HashMap::new(), HashMap::new(), HashMap::new());
         let (dir, budget) = (dir.to_owned(), u64::MAX);
@@ -450,7 +440,7 @@ fn endurance() {
 }
 
 #[test]
-#[ignore = "minutes"]
+#[ignore = "half an hour: cargo test -p greenroom-engine --lib -- --ignored endurance"]
 fn endurance_of_a_million_steps() {
     let (steps, seed) = (from_env("GREENROOM_STEPS", 1_000_000), from_env("GREENROOM_SEED", 3));
     endure(steps / 2, seed, false);

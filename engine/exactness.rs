@@ -11,7 +11,6 @@ use crate::kv::blocks::Arena;
 use crate::kv::layout::Part;
 use crate::kv::sequence::Sequence;
 use crate::kv::store::inventory::Folder;
-use crate::kv::store::manifest::Identity;
 use crate::kv::store::{Place, Store};
 use crate::kv::table::BlockHash;
 use crate::memory::Memory;
@@ -74,16 +73,7 @@ impl Bench {
         let gguf = Arc::new(Gguf::open(&ModelSource::Bundled("random", bytes)).expect("a model"));
         let decoder = Decoder::load(&gguf, isa, &mut |_, _| {}).expect("a decoder");
         let layout = Arc::new(decoder.spec.kv_layout(&KvChoice::Uniform(format)).expect("a layout"));
-        let identity = Identity {
-            model_name: "random".to_owned(),
-            model: "7".to_owned(),
-            layout: layout.describe(),
-            numerics: "test".to_owned(),
-            store: 1,
-            salt: String::new(),
-        };
-        let root = BlockHash::root(&identity.text());
-        let context = CacheContext { layout, identity, root };
+        let context = CacheContext::of_test(layout);
         let tokens = (0..N as u32).map(|i| i.wrapping_mul(2_654_435_761) % 260).collect();
         Self { decoder, context, tokens, format, model: model.clone() }
     }

@@ -20,6 +20,23 @@ pub(crate) struct CacheContext {
     pub(crate) root: BlockHash,
 }
 
+#[cfg(test)]
+impl CacheContext {
+    /// That of a model which tests make up.
+    pub(crate) fn of_test(layout: Arc<KvLayout>) -> Self {
+        let identity = Identity {
+            model_name: "random".to_owned(),
+            model: "7".to_owned(),
+            layout: layout.describe(),
+            numerics: "test".to_owned(),
+            store: 1,
+            salt: String::new(),
+        };
+        let root = BlockHash::root(&identity.text());
+        Self { layout, identity, root }
+    }
+}
+
 /// A session in memory. Of its keys and values some or all may be on disk alone: what it is made of is known all the same.
 pub(crate) struct Session {
     /// What it has read and said.

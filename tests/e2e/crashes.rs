@@ -144,7 +144,7 @@ fn killed_runs_resume_to_the_same_transcript() {
 }
 
 #[test]
-#[ignore = "minutes"]
+#[ignore = "seven minutes: cargo test --test e2e -- --ignored killed"]
 fn killed_two_hundred_times() {
     kill_at_random(200);
 }

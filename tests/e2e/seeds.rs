@@ -152,7 +152,7 @@ fn played() -> Vec<u8> {
 
 /// Makes the seeds anew that are made by programs: after a change of a format.
 #[test]
-#[ignore = "writes fuzz/seeds"]
+#[ignore = "writes fuzz/seeds: cargo test --test e2e -- --ignored seeds::make"]
 fn make() {
     let write = |target: &str, name: &str, bytes: &[u8]| {
         std::fs::create_dir_all(folder(target)).unwrap();
