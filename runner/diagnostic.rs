@@ -1,6 +1,6 @@
 //! What a person wrote and what is wrong with it: diagnostics with file, line, column, code and help.
 //!
-//! A [`Source`] is the text of a file; a [`Report`] the diagnostics found in it, all at once. How a report
+//! [`Sources`] are the texts of a scenario's files; a [`Report`] the diagnostics found in them, all at once. How a report
 //! looks on a terminal is decided here too, so that every command shows mistakes alike.
 
 use std::fmt::Write as _;
@@ -9,6 +9,8 @@ use std::sync::Arc;
 /// A range of bytes in a source.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Span {
+    /// Index of the source in [`Sources`].
+    pub file: usize,
     /// First byte.
     pub start: usize,
     /// One past the last byte.
@@ -23,6 +25,10 @@ pub struct Source {
     /// The whole text.
     pub text: String,
 }
+
+/// The files of one scenario: itself, then what it includes.
+#[derive(Clone, Debug)]
+pub struct Sources(Vec<Arc<Source>>);
 
 /// Whether a diagnostic stops the run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -52,11 +58,11 @@ pub struct Diagnostic {
     pub help: Option<String>,
 }
 
-/// The diagnostics of one file.
+/// The diagnostics of one scenario.
 #[derive(Clone, Debug)]
 pub struct Report {
-    /// The file.
-    pub source: Arc<Source>,
+    /// Its files.
+    pub sources: Sources,
     /// What was found, in the order of the text.
     pub diagnostics: Vec<Diagnostic>,
 }
@@ -72,6 +78,41 @@ impl Source {
 
     fn line(&self, number: usize) -> &str {
         self.text.lines().nth(number.saturating_sub(1)).unwrap_or("")
+    }
+}
+
+impl Sources {
+    /// A scenario that includes nothing yet.
+    pub fn new(main: Source) -> Self {
+        Self(vec![Arc::new(main)])
+    }
+
+    /// Adds an included file; its index.
+    pub fn add(&mut self, source: Source) -> usize {
+        self.0.push(Arc::new(source));
+        self.0.len() - 1
+    }
+
+    /// The scenario's own file.
+    pub fn main(&self) -> &Source {
+        &self.0[0]
+    }
+
+    /// All files, the scenario's own first.
+    pub fn iter(&self) -> impl Iterator<Item = &Source> {
+        self.0.iter().map(Arc::as_ref)
+    }
+
+    /// The file that a span lies in.
+    pub fn of(&self, span: Span) -> &Source {
+        self.0.get(span.file).unwrap_or(&self.0[0])
+    }
+
+    /// Name of the file, one-based line and column of a span's start.
+    pub fn place(&self, span: Span) -> (&str, usize, usize) {
+        let source = self.of(span);
+        let (line, column) = source.position(span.start);
+        (&source.name, line, column)
     }
 }
 
@@ -94,33 +135,26 @@ impl Report {
     }
 
     fn fancy(&self, diagnostic: &Diagnostic, out: &mut String) -> std::fmt::Result {
-        let (line, column) = self.source.position(diagnostic.span.start);
-        let shown = Shown { diagnostic, source: self.named() };
+        let source = self.sources.of(diagnostic.span);
+        let source = miette::NamedSource::new(&source.name, source.text.clone());
         miette::GraphicalReportHandler::new_themed(miette::GraphicalTheme::unicode())
-            .render_report(out, &shown)?;
-        tracing::trace!(line, column, code = diagnostic.code, "diagnostic shown");
-        Ok(())
-    }
-
-    fn named(&self) -> miette::NamedSource<String> {
-        miette::NamedSource::new(&self.source.name, self.source.text.clone())
+            .render_report(out, &Shown { diagnostic, source })
     }
 
     fn plain(&self, diagnostic: &Diagnostic, out: &mut String) {
-        let (line, column) = self.source.position(diagnostic.span.start);
+        let (name, line, column) = self.sources.place(diagnostic.span);
         let Diagnostic { severity, code, message, path, .. } = diagnostic;
-        let name = &self.source.name;
         let place = if path.is_empty() { String::new() } else { format!(" (at `{path}`)") };
         // Writing to a String can't fail.
         let _ = writeln!(out, "{name}:{line}:{column}: {}[{code}]: {message}{place}", severity.word());
-        let text = self.source.line(line);
+        let text = self.sources.of(diagnostic.span).line(line);
         if !text.trim().is_empty() {
             let width = self.width_on_line(diagnostic.span, text, column);
             let _ = writeln!(out, "{line:>5} | {text}");
             let _ = writeln!(out, "      | {}{}", " ".repeat(column - 1), "^".repeat(width));
         }
         if let Some((span, note)) = &diagnostic.related {
-            let (line, column) = self.source.position(span.start);
+            let (name, line, column) = self.sources.place(*span);
             let _ = writeln!(out, "  note: {name}:{line}:{column}: {note}");
         }
         if let Some(help) = &diagnostic.help {
@@ -129,7 +163,7 @@ impl Report {
     }
 
     fn width_on_line(&self, span: Span, line: &str, column: usize) -> usize {
-        let marked = self.source.text.get(span.start..span.end).unwrap_or("");
+        let marked = self.sources.of(span).text.get(span.start..span.end).unwrap_or("");
         let marked = marked.lines().next().unwrap_or("").trim_end().chars().count();
         marked.min((line.chars().count() + 1).saturating_sub(column)).max(1)
     }
@@ -177,6 +211,11 @@ impl Diagnostic {
         self.related = Some((span, note.into()));
         self
     }
+}
+
+/// A text without control characters, so that what a model wrote can't steer the terminal.
+pub fn printable(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() && c != '\n' { '\u{fffd}' } else { c }).collect()
 }
 
 /// Characters of names that are compared, and how many names they are compared with, at most.
@@ -245,7 +284,9 @@ impl miette::Diagnostic for Shown<'_> {
             miette::LabeledSpan::new(Some(text.to_string()), span.start, length)
         };
         let first = label(self.diagnostic.span, &self.diagnostic.path);
-        let second = self.diagnostic.related.as_ref().map(|(span, note)| label(*span, note));
+        let second =
+            self.diagnostic.related.as_ref().filter(|(span, _)| span.file == self.diagnostic.span.file);
+        let second = second.map(|(span, note)| label(*span, note));
         Some(Box::new(std::iter::once(first).chain(second)))
     }
 }

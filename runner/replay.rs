@@ -1,11 +1,14 @@
 //! Holds a recording against its scenario, without a model: recompiles, renders again, feeds the recorded
 //! replies, and reports the first link that broke.
 
+use crate::outcome;
 use crate::prompt::Memories;
-use crate::scenario::{Loaded, Overrides, Plan, Scenario, compile, load};
-use crate::stage::turn_seed;
+use crate::scenario::{Loaded, Overrides, Plan, Scenario, Turn, TurnId, compile, open, turn_seed};
 use crate::timeline::Timeline;
-use crate::transcript::{AgentRecord, Cause, Drift, Footer, Header, Recorder, Transcript, TurnRecord};
+use crate::transcript::{
+    AgentRecord, Cause, Drift, Footer, Header, Recorded, Recorder, Transcript, TurnRecord, choice_record,
+    summary_of,
+};
 use anyhow::{Context as _, bail};
 use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
@@ -21,6 +24,8 @@ pub struct Replayed {
     pub memories: Memories,
     /// Hash of all lines.
     pub hash: String,
+    /// What the run came to, evaluated again.
+    pub footer: Footer,
     /// Differences that changed nothing of what was read or said.
     pub notes: Vec<String>,
 }
@@ -71,15 +76,13 @@ pub fn load_scenario(file: &Path, header: &Header, given: Option<&Path>) -> anyh
             )
         })?,
     };
-    let text = std::fs::read_to_string(&path).with_context(|| format!("can't read {}", path.display()))?;
-    let name = path.display().to_string();
-    let plain = load(&name, &text, &[]);
+    let plain = open(&path, &[])?;
     let Some(scenario) = &plain.scenario else { return Ok(plain) };
     let declared = header.variables.iter().filter(|(name, _)| scenario.variables.contains_key(*name));
     let overrides: Overrides = declared
         .filter_map(|(name, value)| Some((name.clone(), serde_yaml::to_value(value).ok()?)))
         .collect();
-    Ok(load(&name, &text, &overrides))
+    open(&path, &overrides)
 }
 
 /// Replays a whole recording.
@@ -92,33 +95,25 @@ pub fn replay(
     earlier: BTreeMap<String, Timeline>,
 ) -> anyhow::Result<Replayed> {
     let plan = Arc::new(compile(scenario));
-    let mut memories = Memories::new(scenario.clone(), plan.clone(), earlier);
     let header = &transcript.header;
+    let mut memories = Memories::new(scenario.clone(), plan.clone(), earlier, header.record.seed);
     if !header.intact {
         let drift = Drift::new("header", Cause::RecordAltered, "the header does not fit its hash");
         return Err(drift.at_line(1).into());
     }
     cast_differs(&header.record, &memories)?;
-    let mut recorder = Recorder::verify(transcript);
+    let mut reading = Reading { plan: &plan, transcript, recorder: Recorder::verify(transcript), at: 0 };
     for (id, turn) in plan.order() {
-        let Some(recorded) = transcript.turns.get(id.0) else { break };
-        in_order(&plan, transcript, id.0)?;
-        let prompt = memories.prompt(id)?;
-        let was = &recorded.record;
-        let delta = prompt.delta;
-        let spoken = memories.say(id, prompt.conversation, &was.tokens, &was.raw);
-        let seed = turn_seed(header.record.seed, &turn.path);
-        let agent = scenario.agent(turn.speaker).key.clone();
-        recorder.turn(TurnRecord { path: turn.path.clone(), agent, delta, spoken, seed, ..was.clone() })?;
+        reading.turn(id, turn, &mut memories)?;
     }
-    ends(&plan, transcript)?;
-    let footer = Footer { turns: plan.n_turns(), outcomes: None, payoffs: None, assertions: None };
-    let hash = recorder.footer(footer)?;
+    reading.ends()?;
+    let footer = outcome::footer(&memories);
+    let hash = reading.recorder.footer(footer.clone())?;
     if header.record.plan != plan.hash() {
         let detail = "the turns read the same, but depend on each other in another way";
         return Err(Drift::new("header", Cause::Settings, detail).at_line(1).into());
     }
-    Ok(Replayed { memories, hash, notes: notes(scenario, &header.record) })
+    Ok(Replayed { memories, hash, footer, notes: notes(scenario, &header.record) })
 }
 
 /// Reads, verifies and replays a run, so that its agents can go on from it.
@@ -204,38 +199,99 @@ fn cast_differs(header: &Header, memories: &Memories) -> Result<(), Drift> {
     }
 }
 
-/// Says whether a turn's line stands where the plan has it, and if not, what happened to it.
-fn in_order(plan: &Plan, transcript: &Transcript, at: usize) -> Result<(), Drift> {
-    let (wanted, found) = (&plan.turn(crate::scenario::TurnId(at)).path, &transcript.turns[at]);
-    if found.record.path == *wanted {
-        return Ok(());
-    }
-    let elsewhere = transcript.turns.iter().any(|turn| turn.record.path == *wanted);
-    let planned = plan.order().any(|(_, turn)| turn.path == found.record.path);
-    let (cause, detail) = match (elsewhere, planned) {
-        (false, _) => (Cause::LineMissing, format!("the recording goes on with {}", found.record.path)),
-        (true, false) => (Cause::LineTooMany, format!("the plan has no turn {}", found.record.path)),
-        (true, true) => (Cause::Order, format!("the recording has {} here", found.record.path)),
-    };
-    let path = if cause == Cause::LineTooMany { &found.record.path } else { wanted };
-    Err(Drift::new(path, cause, detail).at_line(found.line).texts(&found.record.path, wanted))
+/// A recording being held against its plan.
+struct Reading<'a> {
+    plan: &'a Plan,
+    transcript: &'a Transcript,
+    recorder: Recorder,
+    /// The next line's number among the turns.
+    at: usize,
 }
 
-/// Says whether a recording ends where the plan does.
-fn ends(plan: &Plan, transcript: &Transcript) -> Result<(), Drift> {
-    if let Some(torn) = &transcript.torn {
-        return Err(Drift::new("the last line", Cause::Unreadable, torn.to_string()).at_line(torn.line));
-    }
-    let n_turns = transcript.turns.len();
-    if n_turns < plan.n_turns() {
-        let next = &plan.turn(crate::scenario::TurnId(n_turns)).path;
-        let of = format!("{n_turns} of {} turns are recorded", plan.n_turns());
-        return Err(match transcript.footer {
-            None => Drift::new(next, Cause::NoFooter, format!("{of}; go on with `greenroom run … --resume`")),
-            Some(_) => Drift::new(next, Cause::LineMissing, of),
+impl Reading<'_> {
+    /// Lets a turn of the plan happen as it is recorded, or be skipped.
+    fn turn(&mut self, id: TurnId, turn: &Turn, memories: &mut Memories) -> anyhow::Result<()> {
+        if !memories.takes_place(id)? {
+            memories.skip(id);
+            return Ok(());
+        }
+        let transcript = self.transcript;
+        let summary = summary_of(&turn.path);
+        if let Some(recorded) = transcript.turns.get(self.at).filter(|turn| turn.record.path == summary) {
+            let prompt = memories.summary_prompt(id)?;
+            let was = &recorded.record;
+            let spoken = memories.begin_epoch(id, &was.raw);
+            self.record(
+                TurnRecord { delta: prompt.delta, spoken, constraint: None, ..was.clone() },
+                turn,
+                memories,
+            )?;
+        }
+        let Some(recorded) = transcript.turns.get(self.at) else { return Err(self.ended_at(turn).into()) };
+        self.in_order(turn, recorded)?;
+        let prompt = memories.prompt(id)?;
+        let was = &recorded.record;
+        let (options, delta) = (memories.options(id), prompt.delta);
+        let heard = memories.say(id, prompt.conversation, &was.tokens, &was.raw);
+        let constraint = options.map(|(choice, open)| {
+            let recorded = was.constraint.iter().flat_map(|constraint| &constraint.options);
+            let option = |text: &str| choice.options.iter().position(|option| option.text == text);
+            let logprobs: Vec<_> =
+                recorded.filter_map(|was| Some((option(&was.text)?, was.logprob?))).collect();
+            choice_record(&choice, &open, heard.choice, &logprobs)
         });
+        self.record(TurnRecord { delta, spoken: heard.spoken, constraint, ..was.clone() }, turn, memories)
     }
-    Ok(())
+
+    fn record(&mut self, record: TurnRecord, turn: &Turn, memories: &Memories) -> anyhow::Result<()> {
+        self.at += 1;
+        let agent = memories.scenario().agent(turn.speaker).key.clone();
+        let seed = turn_seed(self.transcript.header.record.seed, &record.path);
+        self.recorder.turn(TurnRecord { agent, seed, ..record }).map(|_| ())
+    }
+
+    /// Says whether a turn's line stands where the plan has it, and if not, what happened to it.
+    fn in_order(&self, turn: &Turn, found: &Recorded<TurnRecord>) -> Result<(), Drift> {
+        let wanted = &turn.path;
+        if found.record.path == *wanted {
+            return Ok(());
+        }
+        let elsewhere = self.transcript.turns.iter().any(|turn| turn.record.path == *wanted);
+        let planned = self.plan.order().any(|(_, turn)| turn.path == found.record.path);
+        let (cause, detail) = match (elsewhere, planned) {
+            (false, _) => (Cause::LineMissing, format!("the recording goes on with {}", found.record.path)),
+            (true, false) => (Cause::LineTooMany, format!("the plan has no turn {}", found.record.path)),
+            (true, true) => (Cause::Order, format!("the recording has {} here", found.record.path)),
+        };
+        let path = if cause == Cause::LineTooMany { &found.record.path } else { wanted };
+        Err(Drift::new(path, cause, detail).at_line(found.line).texts(&found.record.path, wanted))
+    }
+
+    /// The recording ends before this turn, which the plan still has.
+    fn ended_at(&self, turn: &Turn) -> Drift {
+        if let Some(torn) = &self.transcript.torn {
+            return Drift::new("the last line", Cause::Unreadable, torn.to_string()).at_line(torn.line);
+        }
+        let of = format!("{} turns are recorded", self.at);
+        match self.transcript.footer {
+            None => Drift::new(
+                &turn.path,
+                Cause::NoFooter,
+                format!("{of}; go on with `greenroom run … --resume`"),
+            ),
+            Some(_) => Drift::new(&turn.path, Cause::LineMissing, of),
+        }
+    }
+
+    /// Says whether the recording was torn behind its last turn.
+    fn ends(&self) -> Result<(), Drift> {
+        match &self.transcript.torn {
+            Some(torn) => {
+                Err(Drift::new("the last line", Cause::Unreadable, torn.to_string()).at_line(torn.line))
+            }
+            None => Ok(()),
+        }
+    }
 }
 
 /// Differences that nobody read or heard.
@@ -252,7 +308,7 @@ fn notes(scenario: &Scenario, header: &Header) -> Vec<String> {
 
 /// The field and place in the scenario file that a drift comes from, if it comes from there.
 pub fn origin(scenario: &Scenario, header: &Header, drift: &Drift) -> Option<(String, usize)> {
-    let line = |path: &crate::scenario::Path| scenario.source.position(scenario.spans.key(path).start).0;
+    let line = |path: &crate::scenario::Path| scenario.sources.place(scenario.spans.key(path)).1;
     if let Some(key) = drift.path.strip_prefix("agents/") {
         let path = scenario.agent(scenario.agent_by_key(key)?).system_path.clone();
         return Some((path.to_string(), line(&path)));

@@ -1,6 +1,6 @@
 //! Plays a scenario into a folder: transcript, trace and summary; new, resumed, or carrying on another run.
 
-use crate::backend::{Backend, Replay, Sampling, Session};
+use crate::backend::{Backend, Cast, Replay, Sampling, Session};
 use crate::prompt::Memories;
 use crate::replay;
 use crate::scenario::{Plan, Scenario, compile};
@@ -54,9 +54,9 @@ pub struct Performed {
     pub summary: Summary,
     /// Its transcript.
     pub transcript: PathBuf,
-    /// Turns on record, of all.
+    /// Turns on record.
     pub n_written: usize,
-    /// Turns of the plan.
+    /// Turns of the plan, those that were skipped included.
     pub n_turns: usize,
 }
 
@@ -76,10 +76,9 @@ pub async fn perform(
     let plan = Arc::new(compile(scenario));
     let mut stage = set(scenario, &plan, backend, folder, options)?;
     let played = stage.play(watch, stop).await;
-    let n_written = stage.n_written();
-    let on_record = plan.order().take(n_written);
-    let on_record =
-        on_record.map(|(_, turn)| (turn.path.as_str(), scenario.agent(turn.speaker).key.as_str()));
+    let n_written = stage.written().count();
+    let on_record = stage.written();
+    let on_record = on_record.map(|turn| (turn.path.as_str(), scenario.agent(turn.speaker).key.as_str()));
     let wall_ms = started.elapsed().as_secs_f64() * 1e3;
     let summary = Summary::count(scenario, &stage.trace, on_record, wall_ms);
     let text = serde_json::to_string_pretty(&summary)? + "\n";
@@ -108,7 +107,8 @@ fn set(
     });
     let timelines = earlier.map(|earlier| earlier.timelines).unwrap_or_default();
     let brought: Vec<String> = timelines.keys().cloned().collect();
-    let memories = Memories::new(scenario.clone(), plan.clone(), timelines);
+    let memories = Memories::new(scenario.clone(), plan.clone(), timelines, options.seed);
+    let backend: Arc<dyn Backend> = Arc::new(Cast::new(backend));
     warn_of_old_systems(scenario, &memories);
     let header = header(&memories, backend.as_ref(), options, continues);
     let session = |agent: String| (agent.clone(), parent.clone().map(|run| Session { run, agent }));
@@ -178,7 +178,7 @@ fn header(
         engine: concat!("greenroom ", env!("CARGO_PKG_VERSION")).to_string(),
         scenario: ScenarioRecord {
             id: scenario.id.clone(),
-            path: portable(Path::new(&scenario.source.name), 1),
+            path: portable(Path::new(&scenario.sources.main().name), 1),
             blake3: scenario.file_hash(),
         },
         plan: memories.plan().hash(),

@@ -3,11 +3,13 @@
 //! Turns run together where the plan allows it; the record is written in plan order all the same, and a
 //! memory is saved only after its turn's line is on disk.
 
-use crate::backend::{Backend, Progress, Reply, Request, Sampling, Session, Usage};
-use crate::prompt::{Conversation, Memories};
-use crate::scenario::{Edge, Lifecycle, Plan, Scenario, TimelineId, Turn, TurnId};
+use crate::backend::{Backend, Options, Progress, Reply, Request, Sampling, Session, Usage};
+use crate::outcome;
+use crate::prompt::{Conversation, Heard, Memories};
+use crate::scenario::results::Outcome;
+use crate::scenario::{Edge, Lifecycle, Overflow, Plan, Scenario, TimelineId, Turn, TurnId, turn_seed};
 use crate::trace::{Trace, TurnTrace};
-use crate::transcript::{Footer, Recorder, TurnRecord};
+use crate::transcript::{ChoiceRecord, Footer, Recorder, TurnRecord, choice_record, summary_of};
 use anyhow::bail;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -42,12 +44,16 @@ pub enum Scene<'a> {
         turn: &'a Turn,
         /// What others heard.
         spoken: &'a str,
+        /// What it was a choice of.
+        choice: Option<&'a ChoiceRecord>,
         /// What it cost; `None`: it was replayed.
         usage: Option<&'a Usage>,
     },
+    /// It does not take place.
+    Skipped,
 }
 
-/// Watches a plan being played.
+/// Watches a plan being played. A turn that does not take place is [`Scene::Skipped`], in plan order too.
 pub trait Watch {
     /// Something happened to a turn. Turns that run together mix; `Written` comes in plan order.
     fn see(&mut self, id: TurnId, scene: Scene<'_>);
@@ -61,10 +67,10 @@ impl Watch for Unwatched {
 }
 
 /// How a performance ended.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq)]
 pub enum End {
-    /// All turns were played; the hash of all lines.
-    Complete(String),
+    /// All turns were played; what they came to.
+    Complete(Box<Footer>),
     /// It was stopped; what is on record stands.
     Stopped,
 }
@@ -83,6 +89,8 @@ pub struct Stage {
     /// How many turns each turn still waits for.
     waits_for: Vec<usize>,
     state: Vec<State>,
+    /// Summaries of full memories, until their turns are written.
+    summaries: BTreeMap<TurnId, Answer>,
     /// First turn that is not on record.
     next: usize,
     /// First turn that failed: nothing after it is started.
@@ -91,28 +99,30 @@ pub struct Stage {
 
 enum State {
     Waiting,
+    /// The speaker's memory is full; it is writing its summary.
+    Summarizing(Conversation),
     Running(Conversation),
     Answered(Answer),
     Failed(anyhow::Error),
+    Skipped,
     Written,
 }
 
 struct Answer {
     delta: String,
-    spoken: String,
+    heard: Heard,
     reply: Reply,
 }
 
 type Running = JoinSet<(TurnId, anyhow::Result<Reply>)>;
 
-/// Seed of a turn: from the root seed and the turn's path, never from position or time. 53 bits, so that
-/// every reader of JSON gets it whole.
-pub fn turn_seed(root: u64, path: &str) -> u64 {
-    let mut hasher = blake3::Hasher::new();
-    hasher.update(&root.to_le_bytes()).update(path.as_bytes());
-    let mut first = [0u8; 8];
-    hasher.finalize_xof().fill(&mut first);
-    u64::from_le_bytes(first) >> 11
+/// What a turn needs to begin.
+struct Scope<'a> {
+    running: Running,
+    sender: mpsc::UnboundedSender<(TurnId, Progress)>,
+    watch: &'a mut dyn Watch,
+    /// Turns whose edges are fulfilled, in plan order, so that equal runs send equal sequences of requests.
+    ready: BTreeSet<TurnId>,
 }
 
 impl Stage {
@@ -129,6 +139,7 @@ impl Stage {
             stop_strings: scenario.agents.iter().map(|agent| format!("\n{}:", agent.name)).collect(),
             waits_for: plan.order().map(|(id, _)| plan.needs(id).count()).collect(),
             state: plan.order().map(|_| State::Waiting).collect(),
+            summaries: BTreeMap::new(),
             next: 0,
             failed: None,
             memories,
@@ -151,39 +162,43 @@ impl Stage {
         stop: impl Future<Output = ()>,
     ) -> anyhow::Result<End> {
         let (sender, mut progress) = mpsc::unbounded_channel();
-        let mut running = Running::new();
+        let ready = (0..self.plan.n_turns()).filter(|id| self.waits_for[*id] == 0).map(TurnId).collect();
+        let mut scope = Scope { running: Running::new(), sender, watch, ready };
         tokio::pin!(stop);
         self.expect_all();
-        let ready: Vec<_> = (0..self.plan.n_turns()).filter(|id| self.waits_for[*id] == 0).collect();
-        for id in ready {
-            self.start(TurnId(id), &mut running, &sender, watch);
-        }
         loop {
-            self.write_what_is_due(&mut running, &sender, watch).await?;
+            while let Some(id) = scope.ready.pop_first() {
+                self.begin(id, &mut scope);
+            }
+            self.write_what_is_due(&mut scope).await?;
             if self.next == self.plan.n_turns() {
                 break;
             }
-            if running.is_empty() {
+            if !scope.ready.is_empty() {
+                continue;
+            }
+            if scope.running.is_empty() {
                 bail!("{}: nothing it waits for is running", self.plan.turn(TurnId(self.next)).path);
             }
             tokio::select! {
                 biased;
                 () = &mut stop => {
-                    running.shutdown().await;
+                    scope.running.shutdown().await;
                     return Ok(End::Stopped);
                 }
-                Some((id, piece)) = progress.recv() => watch.see(id, Scene::Progress(&piece)),
-                Some(joined) = running.join_next() => {
+                Some((id, piece)) = progress.recv() => scope.watch.see(id, Scene::Progress(&piece)),
+                Some(joined) = scope.running.join_next() => {
                     let (id, reply) = joined.map_err(|error| anyhow::anyhow!("a turn broke off: {error}"))?;
                     while let Ok((id, piece)) = progress.try_recv() {
-                        watch.see(id, Scene::Progress(&piece));
+                        scope.watch.see(id, Scene::Progress(&piece));
                     }
-                    self.answered(id, reply, &mut running, &sender, watch);
+                    self.answered(id, reply, &mut scope);
                 }
             }
         }
-        let footer = Footer { turns: self.plan.n_turns(), outcomes: None, payoffs: None, assertions: None };
-        Ok(End::Complete(self.recorder.footer(footer)?))
+        let footer = outcome::footer(&self.memories);
+        self.recorder.footer(footer.clone())?;
+        Ok(End::Complete(Box::new(footer)))
     }
 
     /// Tells the backend who will speak first when, for memories that lie on disk from earlier.
@@ -191,7 +206,8 @@ impl Stage {
         let mut told = BTreeSet::new();
         for (id, turn) in self.plan.order().skip(self.next) {
             let agent = self.scenario.agent(turn.speaker);
-            if agent.lifecycle == Lifecycle::Permanent && told.insert(turn.speaker) {
+            let keeps = agent.lifecycle == Lifecycle::Permanent && agent.strategy.is_none();
+            if keeps && told.insert(turn.speaker) {
                 let (own, parent) = (self.session(turn.timeline), self.settings.parents.get(&agent.key));
                 let memories = parent.into_iter().chain([&own]);
                 memories.for_each(|memory| self.backend.expect(memory, id.0 as u64));
@@ -199,9 +215,10 @@ impl Stage {
         }
     }
 
-    /// Number of turns on record.
-    pub fn n_written(&self) -> usize {
-        self.next
+    /// The turns on record.
+    pub fn written(&self) -> impl Iterator<Item = &Turn> {
+        let before = self.plan.order().take(self.next);
+        before.filter(|(id, _)| *self.memories.outcome(*id) != Outcome::Skipped).map(|(_, turn)| turn)
     }
 
     fn session(&self, timeline: TimelineId) -> Session {
@@ -213,43 +230,91 @@ impl Stage {
         Session { run: self.trace.run.clone(), agent }
     }
 
-    fn start(
-        &mut self,
-        id: TurnId,
-        running: &mut Running,
-        sender: &mpsc::UnboundedSender<(TurnId, Progress)>,
-        watch: &mut dyn Watch,
-    ) {
+    /// A turn whose edges are fulfilled begins, or is skipped.
+    fn begin(&mut self, id: TurnId, scope: &mut Scope<'_>) {
         if self.failed.is_some_and(|failed| failed < id.0) {
             return;
         }
+        match self.memories.takes_place(id) {
+            Ok(true) => {}
+            Ok(false) => {
+                self.memories.skip(id);
+                self.state[id.0] = State::Skipped;
+                return self.release(id, &[Edge::Hears, Edge::Decides], scope);
+            }
+            Err(error) => return self.fail(id, error.into()),
+        }
+        if let Err(error) =
+            self.sum_up(id, scope).and_then(|full| if full { Ok(()) } else { self.start(id, scope) })
+        {
+            self.fail(id, error);
+        }
+    }
+
+    /// Asks for a summary if the speaker's memory is full and that is how it meets this.
+    fn sum_up(&mut self, id: TurnId, scope: &mut Scope<'_>) -> anyhow::Result<bool> {
         let plan = self.plan.clone();
         let turn = plan.turn(id);
-        let prompt = match self.memories.prompt(id) {
-            Ok(prompt) => prompt,
-            Err(error) => return self.fail(id, error.into()),
-        };
+        if self.scenario.agent(turn.speaker).on_overflow != Overflow::Summarize {
+            return Ok(false);
+        }
+        let preview = self.memories.preview(id)?;
+        if !self.backend.overflows(&self.request(id, turn.path.clone(), preview.conversation))? {
+            return Ok(false);
+        }
+        let prompt = self.memories.summary_prompt(id)?;
+        self.state[id.0] = State::Summarizing(prompt.conversation.clone());
+        let request = self.request(id, summary_of(&turn.path), prompt.conversation);
+        self.send(id, Request { choice: None, ..request }, scope);
+        Ok(true)
+    }
+
+    fn start(&mut self, id: TurnId, scope: &mut Scope<'_>) -> anyhow::Result<()> {
+        let plan = self.plan.clone();
+        let prompt = self.memories.prompt(id)?;
         self.state[id.0] = State::Running(prompt.conversation.clone());
-        watch.see(id, Scene::Started(turn));
+        scope.watch.see(id, Scene::Started(plan.turn(id)));
+        let request = self.request(id, plan.turn(id).path.clone(), prompt.conversation);
+        self.send(id, request, scope);
+        Ok(())
+    }
+
+    fn request(&self, id: TurnId, path: String, conversation: Conversation) -> Request {
+        let turn = self.plan.turn(id);
         let agent = self.scenario.agent(turn.speaker);
-        let request = Request {
+        let options = |(choice, open)| Options {
+            choice,
+            open,
+            others: self.memories.known_choices(id),
+            n_before: self.memories.n_choices_before(id),
+        };
+        Request {
             index: id.0,
-            path: turn.path.clone(),
             session: self.session(turn.timeline),
             parent: self.settings.parents.get(&agent.key).filter(|_| turn.timeline.phase.is_none()).cloned(),
             permanent: agent.lifecycle == Lifecycle::Permanent,
-            conversation: prompt.conversation,
+            conversation,
             sampling: self.settings.sampling.clone(),
-            seed: turn_seed(self.settings.seed, &turn.path),
+            seed: turn_seed(self.settings.seed, &path),
             max_tokens: self.settings.max_tokens,
             stop: self.stop_strings.clone(),
-            next_use: plan.next_use[id.0].map(|next| next.0 as u64),
+            choice: self.memories.options(id).map(options),
+            strategy: agent.strategy.clone(),
+            next_use: self.plan.next_use[id.0].map(|next| next.0 as u64),
             cold: self.settings.cold,
-        };
-        let (backend, sender) = (self.backend.clone(), sender.clone());
+            path,
+        }
+    }
+
+    fn send(&self, id: TurnId, request: Request, scope: &mut Scope<'_>) {
+        let (backend, sender) = (self.backend.clone(), scope.sender.clone());
+        let is_summary = matches!(self.state[id.0], State::Summarizing(_));
         // The receiver lives as long as the play; a piece that comes after its end is of no use to anybody.
-        let sink = Box::new(move |piece| drop(sender.send((id, piece))));
-        running.spawn(async move { (id, backend.reply(request, sink).await) });
+        let sink = Box::new(move |piece| match piece {
+            Progress::Text(_) if is_summary => {}
+            piece => drop(sender.send((id, piece))),
+        });
+        scope.running.spawn(async move { (id, backend.reply(request, sink).await) });
     }
 
     fn fail(&mut self, id: TurnId, error: anyhow::Error) {
@@ -257,71 +322,58 @@ impl Stage {
         self.state[id.0] = State::Failed(error);
     }
 
-    fn answered(
-        &mut self,
-        id: TurnId,
-        reply: anyhow::Result<Reply>,
-        running: &mut Running,
-        sender: &mpsc::UnboundedSender<(TurnId, Progress)>,
-        watch: &mut dyn Watch,
-    ) {
+    fn answered(&mut self, id: TurnId, reply: anyhow::Result<Reply>, scope: &mut Scope<'_>) {
         let reply = match reply {
             Ok(reply) => reply,
             Err(error) => return self.fail(id, error),
         };
-        let State::Running(conversation) = std::mem::replace(&mut self.state[id.0], State::Waiting) else {
-            return self.fail(id, anyhow::anyhow!("{}: answered twice", self.plan.turn(id).path));
-        };
-        let delta = conversation.next.clone();
-        let spoken = self.memories.say(id, conversation, &reply.ids, &reply.text);
-        self.state[id.0] = State::Answered(Answer { delta, spoken, reply });
-        self.release(id, Edge::Hears, running, sender, watch);
+        match std::mem::replace(&mut self.state[id.0], State::Waiting) {
+            State::Summarizing(conversation) => {
+                let spoken = self.memories.begin_epoch(id, &reply.text);
+                let heard = Heard { spoken, choice: None };
+                self.summaries.insert(id, Answer { delta: conversation.next, heard, reply });
+                if let Err(error) = self.start(id, scope) {
+                    self.fail(id, error);
+                }
+            }
+            State::Running(conversation) => {
+                let delta = conversation.next.clone();
+                let heard = self.memories.say(id, conversation, &reply.ids, &reply.text);
+                self.state[id.0] = State::Answered(Answer { delta, heard, reply });
+                self.release(id, &[Edge::Hears, Edge::Decides], scope);
+            }
+            _ => self.fail(id, anyhow::anyhow!("{}: answered twice", self.plan.turn(id).path)),
+        }
     }
 
-    /// One thing less to wait for, for those that an edge of this kind leads to.
-    fn release(
-        &mut self,
-        id: TurnId,
-        kind: Edge,
-        running: &mut Running,
-        sender: &mpsc::UnboundedSender<(TurnId, Progress)>,
-        watch: &mut dyn Watch,
-    ) {
-        let plan = self.plan.clone();
-        let mut ready = Vec::new();
-        for (next, edge) in plan.feeds(id) {
-            if edge == kind {
+    /// One thing less to wait for, for those that an edge of these kinds leads to.
+    fn release(&mut self, id: TurnId, kinds: &[Edge], scope: &mut Scope<'_>) {
+        for (next, edge) in self.plan.clone().feeds(id) {
+            if kinds.contains(&edge) {
                 self.waits_for[next.0] -= 1;
                 if self.waits_for[next.0] == 0 {
-                    ready.push(next);
+                    scope.ready.insert(next);
                 }
             }
         }
-        // The plan's order, so that equal runs send equal sequences of requests.
-        ready.sort_unstable();
-        ready.into_iter().for_each(|next| self.start(next, running, sender, watch));
     }
 
     /// Writes the answered turns whose line is next, saves their memories, and lets their speakers go on.
-    async fn write_what_is_due(
-        &mut self,
-        running: &mut Running,
-        sender: &mpsc::UnboundedSender<(TurnId, Progress)>,
-        watch: &mut dyn Watch,
-    ) -> anyhow::Result<()> {
+    async fn write_what_is_due(&mut self, scope: &mut Scope<'_>) -> anyhow::Result<()> {
         while let Some(state) = self.state.get_mut(self.next) {
-            let answer = match state {
-                State::Answered(_) | State::Failed(_) => match std::mem::replace(state, State::Written) {
-                    State::Answered(answer) => answer,
-                    State::Failed(error) => return Err(error),
-                    _ => return Ok(()),
-                },
-                _ => return Ok(()),
-            };
             let id = TurnId(self.next);
-            self.write(id, answer, watch).await?;
+            match std::mem::replace(state, State::Written) {
+                State::Answered(answer) => self.write(id, answer, scope.watch).await?,
+                State::Skipped => scope.watch.see(id, Scene::Skipped),
+                State::Failed(error) => return Err(error),
+                unfinished => {
+                    *state = unfinished;
+                    return Ok(());
+                }
+            }
             self.next += 1;
-            self.release(id, Edge::Memory, running, sender, watch);
+            self.leave(id);
+            self.release(id, &[Edge::Memory], scope);
         }
         Ok(())
     }
@@ -329,31 +381,55 @@ impl Stage {
     async fn write(&mut self, id: TurnId, answer: Answer, watch: &mut dyn Watch) -> anyhow::Result<()> {
         let plan = self.plan.clone();
         let turn = plan.turn(id);
-        let Answer { delta, spoken, reply } = answer;
-        let agent = self.scenario.agent(turn.speaker).key.clone();
-        let is_new = self.recorder.turn(TurnRecord {
-            path: turn.path.clone(),
-            agent: agent.clone(),
-            delta,
-            tokens: reply.ids,
-            raw: reply.text,
-            spoken: spoken.clone(),
-            stop: reply.stop.word().to_string(),
-            constraint: None,
-            seed: turn_seed(self.settings.seed, &turn.path),
-        })?;
-        let usage = match reply.commit {
-            Some(commit) => Some(commit.commit().await?),
-            None => reply.usage,
-        };
-        if is_new {
-            self.trace.turn(TurnTrace::new(&turn.path, &agent, usage.as_ref()))?;
+        if let Some(summary) = self.summaries.remove(&id) {
+            // Its memory is replaced by that of the turn which follows, so it is not saved.
+            self.record(turn, summary_of(&turn.path), &summary, None)?;
         }
-        watch.see(id, Scene::Written { turn, spoken: &spoken, usage: usage.as_ref() });
+        let constraint = self
+            .memories
+            .options(id)
+            .map(|(choice, open)| choice_record(&choice, &open, answer.heard.choice, &answer.reply.logprobs));
+        let is_new = self.record(turn, turn.path.clone(), &answer, constraint.clone())?;
+        let usage = match answer.reply.commit {
+            Some(commit) => Some(commit.commit().await?),
+            None => answer.reply.usage,
+        };
+        let agent = &self.scenario.agent(turn.speaker).key;
+        if is_new {
+            self.trace.turn(TurnTrace::new(&turn.path, agent, usage.as_ref()))?;
+        }
+        let (spoken, choice) = (answer.heard.spoken.as_str(), constraint.as_ref());
+        watch.see(id, Scene::Written { turn, spoken, choice, usage: usage.as_ref() });
+        Ok(())
+    }
+
+    fn record(
+        &mut self,
+        turn: &Turn,
+        path: String,
+        answer: &Answer,
+        constraint: Option<ChoiceRecord>,
+    ) -> anyhow::Result<bool> {
+        self.recorder.turn(TurnRecord {
+            agent: self.scenario.agent(turn.speaker).key.clone(),
+            delta: answer.delta.clone(),
+            tokens: answer.reply.ids.clone(),
+            raw: answer.reply.text.clone(),
+            spoken: answer.heard.spoken.clone(),
+            stop: answer.reply.stop.word().to_string(),
+            constraint,
+            seed: turn_seed(self.settings.seed, &path),
+            path,
+        })
+    }
+
+    /// An ephemeral agent forgets after its last turn of the phase, played or not.
+    fn leave(&mut self, id: TurnId) {
+        let plan = self.plan.clone();
+        let turn = plan.turn(id);
         if turn.timeline.phase.is_some() && plan.next_use[id.0].is_none() {
             self.memories.forget(turn.timeline);
             self.backend.forget(&self.session(turn.timeline));
         }
-        Ok(())
     }
 }

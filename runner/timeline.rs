@@ -16,6 +16,8 @@ pub enum Event {
         kind: StageKind,
         /// The text, as rendered; it is data from here on.
         text: String,
+        /// The field of the scenario that it comes from; empty: the plan itself.
+        origin: String,
     },
     /// Another agent spoke.
     Heard {
@@ -23,6 +25,8 @@ pub enum Event {
         from: String,
         /// What was heard, on one line.
         text: String,
+        /// Path of the turn.
+        origin: String,
     },
     /// The agent itself spoke.
     Said {
@@ -35,6 +39,13 @@ pub enum Event {
     },
 }
 
+impl Event {
+    /// Whether the agent itself spoke.
+    pub fn is_said(&self) -> bool {
+        matches!(self, Self::Said { .. })
+    }
+}
+
 /// Which kind of stage text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StageKind {
@@ -44,6 +55,10 @@ pub enum StageKind {
     Private,
     /// The debate format.
     Format,
+    /// How a vote went.
+    Vote,
+    /// The agent's own summary, with which a new epoch begins.
+    Summary,
     /// The line that asks for a reply.
     Cue,
 }

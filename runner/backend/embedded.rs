@@ -1,15 +1,17 @@
 //! The engine in this process: turns requests into the engine's plain data and its answers back.
 
 use super::{
-    BoxFuture, Commit, Kv, Match, ModelCard, ModelFile, Origin, Progress, Reply, Request, Session, Sink,
-    Stop, Usage,
+    BoxFuture, Commit, Kv, Match, ModelCard, ModelFile, Options, Origin, Progress, Reply, Request, Session,
+    Sink, Stop, Usage,
 };
 use crate::prompt::Conversation;
+use crate::scenario::Method;
 use crate::transcript::ModelRecord;
 use anyhow::{Context as _, anyhow};
 use greenroom_engine as engine;
 pub use greenroom_engine::cache::CacheKey;
 use std::path::PathBuf;
+use std::sync::OnceLock;
 
 /// The bundled model: small talk only, there so that everything runs at once.
 static UNDERSTUDY: &[u8] = include_bytes!("../../models/understudy.gguf");
@@ -17,6 +19,9 @@ static UNDERSTUDY: &[u8] = include_bytes!("../../models/understudy.gguf");
 /// The embedded engine as a backend.
 pub struct Embedded {
     engine: engine::Engine,
+    model: ModelFile,
+    /// Counts prompts, for agents that sum up a full memory; opened when the first one asks.
+    prompter: OnceLock<engine::Prompter>,
 }
 
 /// How the engine is set up.
@@ -97,11 +102,12 @@ impl Embedded {
         if let Some(other) = config.kv.measured_on().filter(|other| other != name) {
             tracing::warn!("{} was measured on `{other}`, this is `{name}`", config.kv.word());
         }
-        Ok(Self { engine })
+        Ok(Self { engine, model: config.model.clone(), prompter: OnceLock::new() })
     }
 
     async fn answer(&self, request: Request, sink: Sink) -> anyhow::Result<Reply> {
         let path = request.path.clone();
+        let open = request.choice.as_ref().map(in_file_order).unwrap_or_default();
         let mut turn = self.engine.submit(request.into()).with_context(|| path.clone())?;
         while let Some(event) = turn.next().await {
             match event {
@@ -109,9 +115,13 @@ impl Embedded {
                 engine::Event::Text(text) => sink(Progress::Text(text)),
                 engine::Event::Failed(error) => return Err(anyhow::Error::new(error).context(path)),
                 engine::Event::Done(completion) => {
-                    let engine::Completion { ids, text, stop, usage } = *completion;
+                    let engine::Completion { ids, text, stop, usage, .. } = *completion;
+                    let choice: Option<(Vec<f32>,)> = None; // TODO-H1
                     let commit = Some(Box::new(EngineCommit(turn)) as Box<dyn Commit>);
-                    return Ok(Reply { ids, text, stop: stop.into(), usage: Some(usage.into()), commit });
+                    let logprobs = choice.map(|choice| open.into_iter().zip(choice.0).collect());
+                    let (stop, usage, logprobs) =
+                        (stop.into(), Some(usage.into()), logprobs.unwrap_or_default());
+                    return Ok(Reply { ids, text, stop, logprobs, usage, commit });
                 }
             }
         }
@@ -141,6 +151,35 @@ impl super::Backend for Embedded {
     fn expect(&self, session: &Session, next_use: u64) {
         self.engine.expect(&session.clone().into(), next_use);
     }
+
+    fn overflows(&self, request: &Request) -> anyhow::Result<bool> {
+        let prompter = match self.prompter.get() {
+            Some(prompter) => prompter,
+            None => {
+                let opened = engine::Prompter::open(&source(&self.model))?;
+                self.prompter.get_or_init(|| opened)
+            }
+        };
+        let tokens = prompter.prompt_tokens(&request.conversation.clone().into())?;
+        // The reply, and once more as much for a summary with its cue.
+        let needed = tokens + 2 * request.max_tokens + SUMMARY_CUE_TOKENS;
+        Ok(needed > prompter.model().context_length)
+    }
+}
+
+/// Tokens that asking for a summary may take.
+const SUMMARY_CUE_TOKENS: usize = 96;
+
+fn constraint(options: Options) -> engine::Constraint {
+    let text = |id: &usize| options.choice.options[*id].text.clone();
+    engine::Constraint::OneOf(in_file_order(&options).iter().map(text).collect())
+}
+
+/// Open options as the file has them: what is likely does not depend on how they were listed, beyond the prompt.
+fn in_file_order(options: &Options) -> Vec<usize> {
+    let mut open = options.open.clone();
+    open.sort_unstable();
+    open
 }
 
 /// A finished turn of the engine whose manifest waits for the transcript line.
@@ -182,7 +221,10 @@ impl From<Request> for engine::Request {
             max_tokens: request.max_tokens,
             min_tokens: 0,
             stop: request.stop,
-            constraint: None,
+            constraint: request
+                .choice
+                .filter(|options| options.choice.method == Method::Decode)
+                .map(constraint),
             next_use: request.next_use,
             cold: request.cold,
         }

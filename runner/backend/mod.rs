@@ -1,24 +1,29 @@
 //! Who answers a turn: the trait [`Backend`] and its plain types.
 //!
-//! `embedded` is the engine in this process, `replay` a recording, `scripted` a list for tests and controls.
+//! `embedded` is the engine in this process, `replay` a recording, `scripted` a function for tests, `strategy` the agents
+//! of a scenario that are not models.
 
 mod embedded;
 mod kv;
 mod locate;
 mod replay;
 mod scripted;
+mod strategy;
 
 pub use embedded::{CacheKey, Embedded, EmbeddedConfig, source};
 pub use kv::{Kv, KvConfig, LayerBits};
 pub use locate::{ModelFile, locate};
 pub use replay::Replay;
 pub use scripted::Scripted;
+pub use strategy::Cast;
 
 use crate::prompt::Conversation;
+use crate::scenario::{Choice, Strategy};
 use crate::transcript::ModelRecord;
 use serde::{Deserialize, Serialize};
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 
 /// A future that may move between threads.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -39,6 +44,14 @@ pub trait Backend: Send + Sync {
 
     /// Says that a session, or one that begins with its memory, will speak at that turn of the plan.
     fn expect(&self, _session: &Session, _next_use: u64) {}
+
+    /// Whether a prompt leaves no room for its reply and for a summary after it.
+    ///
+    /// # Errors
+    /// The prompt can't be counted.
+    fn overflows(&self, _request: &Request) -> anyhow::Result<bool> {
+        Ok(false)
+    }
 }
 
 /// What answers, as transcripts name it.
@@ -84,10 +97,27 @@ pub struct Request {
     pub max_tokens: usize,
     /// The reply ends before one of these.
     pub stop: Vec<String>,
+    /// What the reply is a choice of.
+    pub choice: Option<Options>,
+    /// Who answers, if not the model.
+    pub strategy: Option<Strategy>,
     /// Plan-order number of the agent's next turn; `None`: this is its last.
     pub next_use: Option<u64>,
     /// Compute everything anew.
     pub cold: bool,
+}
+
+/// What a reply is a choice of.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The choice.
+    pub choice: Arc<Choice>,
+    /// The options that are open, by index, in the order in which they are listed.
+    pub open: Vec<usize>,
+    /// What others have chosen of the same options as far as this agent knows, oldest first.
+    pub others: Vec<usize>,
+    /// Turns of the same kind that this agent had before.
+    pub n_before: usize,
 }
 
 /// How tokens are chosen.
@@ -142,6 +172,8 @@ pub struct Reply {
     pub text: String,
     /// Why it ended.
     pub stop: Stop,
+    /// Log-probability of each option that was open, by its index; empty: there was no choice, or no model made it.
+    pub logprobs: Vec<(usize, f32)>,
     /// What it cost; `None`: it was not computed now.
     pub usage: Option<Usage>,
     /// To be called once the turn is on record.

@@ -4,12 +4,14 @@
 //! (`run --resume`); without, a miss never reaches a model.
 
 use super::{Backend, BoxFuture, ModelCard, Reply, Request, Session, Sink, Stop};
-use crate::transcript::{Cause, Drift, Recorded, Transcript, TurnRecord};
+use crate::transcript::{Cause, Drift, Recorded, Transcript, TurnRecord, summary_of};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 /// Recorded replies, and what answers after their end.
 pub struct Replay {
-    turns: Vec<Recorded<TurnRecord>>,
+    /// Turns by path: what was skipped has none.
+    turns: HashMap<String, Recorded<TurnRecord>>,
     card: ModelCard,
     then: Option<Arc<dyn Backend>>,
 }
@@ -23,7 +25,8 @@ impl Replay {
             kv: header.kv.clone(),
             numerics: header.numerics.clone(),
         };
-        Self { turns: transcript.turns.clone(), card, then: None }
+        let turns = transcript.turns.iter().map(|turn| (turn.record.path.clone(), turn.clone()));
+        Self { turns: turns.collect(), card, then: None }
     }
 
     /// The recording, then a backend that goes on.
@@ -32,17 +35,12 @@ impl Replay {
     }
 
     fn recorded(&self, request: &Request) -> Result<Reply, Drift> {
-        let Some(turn) = self.turns.get(request.index) else {
+        let Some(turn) = self.turns.get(&request.path) else {
             let detail = "the recording ends before this turn";
             return Err(Drift::new(&request.path, Cause::LineMissing, detail));
         };
         let was = &turn.record;
         let drift = |cause, detail| Drift::new(&request.path, cause, detail).at_line(turn.line);
-        if was.path != request.path {
-            return Err(
-                drift(Cause::Order, "the recording has another turn here").texts(&was.path, &request.path)
-            );
-        }
         if was.delta != request.conversation.next {
             let cause = if turn.intact { Cause::PromptChanged } else { Cause::RecordAltered };
             return Err(
@@ -53,7 +51,11 @@ impl Replay {
         let (true, Some(stop)) = (turn.intact, stop) else {
             return Err(drift(Cause::RecordAltered, "the line does not fit its hash"));
         };
-        Ok(Reply { ids: was.tokens.clone(), text: was.raw.clone(), stop, usage: None, commit: None })
+        let recorded = was.constraint.iter().flat_map(|constraint| &constraint.options);
+        let option = |text: &str| request.choice.as_ref()?.choice.options.iter().position(|o| o.text == text);
+        let logprobs = recorded.filter_map(|was| Some((option(&was.text)?, was.logprob?))).collect();
+        let (ids, text) = (was.tokens.clone(), was.raw.clone());
+        Ok(Reply { ids, text, stop, logprobs, usage: None, commit: None })
     }
 }
 
@@ -64,7 +66,7 @@ impl Backend for Replay {
 
     fn reply(&self, request: Request, sink: Sink) -> BoxFuture<'_, anyhow::Result<Reply>> {
         match &self.then {
-            Some(then) if request.index >= self.turns.len() => then.reply(request, sink),
+            Some(then) if !self.turns.contains_key(&request.path) => then.reply(request, sink),
             _ => Box::pin(async move { Ok(self.recorded(&request)?) }),
         }
     }
@@ -72,6 +74,14 @@ impl Backend for Replay {
     fn expect(&self, session: &Session, next_use: u64) {
         if let Some(then) = &self.then {
             then.expect(session, next_use);
+        }
+    }
+
+    fn overflows(&self, request: &Request) -> anyhow::Result<bool> {
+        let summed_up = self.turns.contains_key(&summary_of(&request.path));
+        match &self.then {
+            Some(then) if !summed_up && !self.turns.contains_key(&request.path) => then.overflows(request),
+            _ => Ok(summed_up),
         }
     }
 

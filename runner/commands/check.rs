@@ -1,10 +1,12 @@
 //! `greenroom check`: all mistakes of a file at once, and a bound of what each agent will have to remember.
 
-use super::{Exit, load_file};
+use super::Exit;
 use crate::backend::{locate, source};
 use crate::diagnostic::{Diagnostic, Report};
 use crate::prompt::{Conversation, Memories};
-use crate::scenario::{Path, Scenario, TimelineId, compile, parse_override};
+use crate::scenario::{
+    AgentId, Condition, Overflow, Path, Plan, Scenario, TimelineId, Turn, compile, open, parse_override,
+};
 use crate::terminal::{counted, is_fancy, table};
 use greenroom_engine::Prompter;
 use std::collections::BTreeMap;
@@ -50,7 +52,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
 }
 
 fn one(file: &std::path::Path, args: &Args, opened: &mut Option<Prompter>) -> anyhow::Result<bool> {
-    let loaded = load_file(file, &args.overrides)?;
+    let loaded = open(file, &args.overrides)?;
     print!("{}", loaded.report.render(is_fancy()));
     let Some(scenario) = loaded.scenario else {
         println!("{}: {}", file.display(), counted(loaded.report.n_errors(), "error"));
@@ -92,23 +94,52 @@ struct Bound {
     tokens: usize,
 }
 
-/// Plays the scenario with replies of unknown words and counts what each memory holds in the end.
+/// Plays the scenario with replies of unknown words and counts what each memory holds in the end, at worst.
 fn bounds(
     scenario: &Arc<Scenario>,
     prompter: &Prompter,
     max_tokens: usize,
 ) -> anyhow::Result<BTreeMap<TimelineId, Bound>> {
     let plan = Arc::new(compile(scenario));
-    let mut memories = Memories::new(scenario.clone(), plan.clone(), BTreeMap::new());
+    // Where one of several speaks, the worst for each is to be the one.
+    let chosen = |turn: &Turn| turn.guard.iter().any(|condition| matches!(condition, Condition::Chose(..)));
+    if !plan.order().any(|(_, turn)| chosen(turn)) {
+        return bounds_if(scenario, &plan, prompter, max_tokens, |_| true);
+    }
+    let mut worst = BTreeMap::new();
+    for agent in (0..scenario.agents.len()).map(AgentId) {
+        let plays = |turn: &Turn| !chosen(turn) || turn.speaker == agent;
+        let of = bounds_if(scenario, &plan, prompter, max_tokens, plays)?;
+        worst.extend(of.into_iter().filter(|(timeline, _)| timeline.agent == agent));
+    }
+    Ok(worst)
+}
+
+fn bounds_if(
+    scenario: &Arc<Scenario>,
+    plan: &Arc<Plan>,
+    prompter: &Prompter,
+    max_tokens: usize,
+    plays: impl Fn(&Turn) -> bool,
+) -> anyhow::Result<BTreeMap<TimelineId, Bound>> {
+    let mut memories = Memories::new(scenario.clone(), plan.clone(), BTreeMap::new(), 0);
+    memories.open_all();
     let mut bounds: BTreeMap<TimelineId, Bound> = BTreeMap::new();
+    let mut last: BTreeMap<TimelineId, Conversation> = BTreeMap::new();
     for (id, turn) in plan.order() {
-        let prompt = memories.prompt(id)?;
-        let bound = bounds.entry(turn.timeline).or_default();
-        bound.turns += 1;
-        if plan.next_use[id.0].is_none() {
-            bound.tokens = tokens(&prompt.conversation, prompter, max_tokens)?;
+        if !plays(turn) {
+            memories.skip(id);
+            continue;
         }
+        let prompt = memories.prompt(id)?;
+        bounds.entry(turn.timeline).or_default().turns += 1;
+        last.insert(turn.timeline, prompt.conversation.clone());
         memories.say(id, prompt.conversation, &[], UNKNOWN);
+    }
+    for (timeline, conversation) in last {
+        let of_model = scenario.agent(timeline.agent).strategy.is_none();
+        let tokens = if of_model { tokens(&conversation, prompter, max_tokens)? } else { 0 };
+        bounds.entry(timeline).or_default().tokens = tokens;
     }
     Ok(bounds)
 }
@@ -130,7 +161,9 @@ fn too_long(
     context: usize,
     model: &str,
 ) -> Report {
-    let long = bounds.iter().filter(|(_, bound)| bound.tokens > context);
+    let long = bounds.iter().filter(|(timeline, bound)| {
+        bound.tokens > context && scenario.agent(timeline.agent).on_overflow == Overflow::Fail
+    });
     let diagnostics = long.map(|(timeline, bound)| {
         let agent = scenario.agent(timeline.agent);
         let path = Path::default().key("agents").key(agent.key.clone());
@@ -139,7 +172,9 @@ fn too_long(
             agent.key, bound.tokens
         );
         Diagnostic::error("too-long", path.to_string(), scenario.spans.key(&path), message)
-            .help("fewer rounds, shorter replies (--max-tokens), or a model with a longer context")
+            .help(
+                "fewer rounds, shorter replies (--max-tokens), a model with a longer context, or `on_overflow: summarize`",
+            )
     });
-    Report { source: scenario.source.clone(), diagnostics: diagnostics.collect() }
+    Report { sources: scenario.sources.clone(), diagnostics: diagnostics.collect() }
 }

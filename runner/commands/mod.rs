@@ -15,7 +15,7 @@ mod score;
 
 use crate::backend::CacheKey;
 use crate::diagnostic::Severity;
-use crate::scenario::{Loaded, Overrides, Scenario, load};
+use crate::scenario::{self, Loaded, Overrides, Scenario};
 use crate::terminal::counted;
 use anyhow::Context as _;
 use clap::{Parser, Subcommand};
@@ -110,7 +110,7 @@ fn logging(verbose: bool) {
 
 /// Loads a scenario file and says what is wrong with it on standard error. `None`: it can't be played.
 fn open_scenario(file: &Path, overrides: &Overrides, quiet: bool) -> anyhow::Result<Option<Arc<Scenario>>> {
-    let Loaded { scenario, report } = load_file(file, overrides)?;
+    let Loaded { scenario, report } = scenario::open(file, overrides)?;
     if !quiet || scenario.is_none() {
         eprint!("{}", report.render(console::Term::stderr().is_term()));
     }
@@ -121,12 +121,6 @@ fn open_scenario(file: &Path, overrides: &Overrides, quiet: bool) -> anyhow::Res
         eprintln!("{}: {errors}, {warnings}", file.display());
     }
     Ok(scenario)
-}
-
-fn load_file(file: &Path, overrides: &Overrides) -> anyhow::Result<Loaded> {
-    let bytes = std::fs::read(file).with_context(|| format!("can't read the scenario {}", file.display()))?;
-    let text = String::from_utf8(bytes).with_context(|| format!("{} is no UTF-8 text", file.display()))?;
-    Ok(load(&file.display().to_string(), &text, overrides))
 }
 
 /// Parses a size in bytes: `512M`, `2G`, `0`.

@@ -2,7 +2,7 @@
 
 use super::Exit;
 use crate::replay::{brought_along, load_scenario, origin, replay, transcript_file};
-use crate::terminal::{is_fancy, report_drift};
+use crate::terminal::{is_fancy, report_drift, results};
 use crate::transcript::{Cause, Drift, ReadError, Transcript};
 use std::path::{Path, PathBuf};
 
@@ -59,13 +59,18 @@ fn one(run: &Path, scenario: Option<&Path>) -> anyhow::Result<Exit> {
         Ok(replayed) => {
             println!("{shown}: {} turns, nothing changed", transcript.turns.len());
             replayed.notes.iter().for_each(|note| println!("  note: {note}"));
-            Ok(Exit::Pass)
+            if replayed.footer.assertions.iter().all(|assertion| assertion.holds) {
+                return Ok(Exit::Pass);
+            }
+            print!("{}", results(&scenario, &replayed.footer, is_fancy()));
+            Ok(Exit::AssertionFailed)
         }
         Err(error) => {
             let Some(drift) = error.downcast_ref::<Drift>() else { return Err(error) };
             let origin = origin(&scenario, header, drift);
-            let origin =
-                origin.as_ref().map(|(field, line)| (scenario.source.name.as_str(), field.as_str(), *line));
+            let origin = origin
+                .as_ref()
+                .map(|(field, line)| (scenario.sources.main().name.as_str(), field.as_str(), *line));
             print!("{}", report_drift(&shown, drift, origin, is_fancy()));
             Ok(Exit::Drift)
         }

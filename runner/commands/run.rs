@@ -120,8 +120,14 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
         runtime.block_on(perform(&scenario, backend, &folder, &options, watch.as_mut(), stopped()));
     drop(watch);
     let performed = performed.inspect_err(|_| eprintln!("{}", resume_hint(&args, &folder)))?;
-    finish(&args, &folder, &performed);
-    Ok(if performed.end == End::Stopped { Exit::Stopped } else { Exit::Pass })
+    finish(&args, &folder, &scenario, &performed);
+    Ok(match &performed.end {
+        End::Stopped => Exit::Stopped,
+        End::Complete(footer) if footer.assertions.iter().any(|assertion| !assertion.holds) => {
+            Exit::AssertionFailed
+        }
+        End::Complete(_) => Exit::Pass,
+    })
 }
 
 async fn stopped() {
@@ -140,13 +146,27 @@ fn watcher(scenario: &Arc<Scenario>, quiet: bool) -> Box<dyn Watch> {
     Box::new(dialogue)
 }
 
-fn finish(args: &Args, folder: &Path, performed: &Performed) {
+fn finish(args: &Args, folder: &Path, scenario: &Scenario, performed: &Performed) {
+    if let End::Complete(footer) = &performed.end {
+        let results = terminal::results(scenario, footer, terminal::is_fancy());
+        let failed = footer.assertions.iter().any(|assertion| !assertion.holds);
+        match args.quiet {
+            false if !results.is_empty() => print!("\n{results}"),
+            true if failed => eprint!("{results}"),
+            _ => {}
+        }
+    }
     if args.quiet {
         println!("{}", performed.transcript.display());
     } else {
         println!("\n{}", terminal::summary(&performed.summary));
         let (n, all, ms) = (performed.n_written, performed.n_turns, performed.summary.wall_ms);
-        println!("\n{n} of {all} turns in {:.1} s: {}", ms / 1e3, performed.transcript.display());
+        let turns = match &performed.end {
+            End::Stopped => format!("{n} of at most {all} turns"),
+            End::Complete(footer) if footer.skipped > 0 => format!("{n} turns ({} skipped)", footer.skipped),
+            End::Complete(_) => format!("{n} turns"),
+        };
+        println!("\n{turns} in {:.1} s: {}", ms / 1e3, performed.transcript.display());
     }
     if performed.end == End::Stopped {
         eprintln!("stopped; {}", resume_hint(args, folder));

@@ -45,7 +45,7 @@ pub fn conversation(timeline: &Timeline) -> Conversation {
         match event {
             Event::System(text) => folded.system = Some(text.clone()),
             Event::Stage { text, .. } => lines.push(text.trim().to_string()),
-            Event::Heard { from, text } => lines.push(format!("{from}: {text}")),
+            Event::Heard { from, text, .. } => lines.push(format!("{from}: {text}")),
             Event::Said { ids, raw, .. } => {
                 let user = std::mem::take(&mut lines).join("\n");
                 folded.exchanges.push(Exchange { user, ids: ids.clone(), raw: raw.clone() });

@@ -1,10 +1,12 @@
-//! From events to prompts: who sees what and as whom (`perspective`), and how what happened between two
-//! replies folds into one message (`delta`).
+//! From events to prompts: what everybody remembers (`memories`), who sees what and as whom (`perspective`), which turns
+//! take place (`conditions`), and how what happened between two replies folds into one message (`delta`).
 
+mod conditions;
 mod delta;
+mod memories;
 mod perspective;
 mod spoken;
 
 pub use delta::{Conversation, Exchange, conversation};
-pub use perspective::{Memories, Prompt, PromptError};
+pub use memories::{Heard, Memories, Prompt, PromptError};
 pub use spoken::{spoken, spoken_so_far};

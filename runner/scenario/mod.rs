@@ -4,21 +4,27 @@
 //! Later stages trust a [`Scenario`]: every reference in it is resolved and every template parses.
 
 mod check;
+mod choice;
 mod compile;
 mod plan;
+mod read;
+pub mod results;
 pub mod schema;
 mod source;
 pub mod template;
 
-pub use check::{Loaded, Overrides, load, parse_override};
+pub use check::{Loaded, Overrides, load, open, parse_override};
+pub use choice::{Choice, ChoiceOption, Chosen, Decision, Method};
 pub use compile::compile;
-pub use plan::{Constraint, Edge, Guard, Input, Plan, TimelineId, Turn, TurnId};
+pub use plan::{
+    Audience, Condition, Constraint, Edge, Input, Plan, Purpose, TimelineId, Turn, TurnId, turn_seed,
+};
 pub use source::{Path, Spans, Step};
 
-use crate::diagnostic::Source;
+use crate::diagnostic::Sources;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use template::Template;
+use template::{Expression, Template};
 
 /// Index of an agent in [`Scenario::agents`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -43,14 +49,20 @@ pub struct Scenario {
     pub agents: Vec<Agent>,
     /// What happens, in order.
     pub phases: Vec<Phase>,
-    /// The file it was read from.
-    pub source: Arc<Source>,
-    /// Where things stand in the file.
+    /// What choices are worth.
+    pub payoff: Option<Payoff>,
+    /// Results to compute at the end.
+    pub outcomes: Vec<(String, Expression)>,
+    /// What must hold at the end.
+    pub assertions: Vec<Assertion>,
+    /// The files it was read from.
+    pub sources: Sources,
+    /// Where things stand in them.
     pub spans: Spans,
 }
 
 /// One agent.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Agent {
     /// Key in the file.
     pub key: String,
@@ -66,6 +78,37 @@ pub struct Agent {
     pub lifecycle: Lifecycle,
     /// Colour on a terminal.
     pub color: Option<Color>,
+    /// Who answers instead of the model.
+    pub strategy: Option<Strategy>,
+    /// What happens when the context is full.
+    pub on_overflow: Overflow,
+}
+
+/// Who answers instead of the model. Options are meant by their result or their text.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Strategy {
+    /// The first option, then what another player chose last.
+    TitForTat,
+    /// The first option until anybody chooses another, then the last one for ever.
+    Grim,
+    /// The same every time; said as it stands where nothing is to be chosen.
+    Always(String),
+    /// The first option with this probability, else one of the others.
+    Random(f64),
+    /// One after the other, and again from the start.
+    List(Vec<String>),
+    /// A human at the terminal.
+    Human,
+}
+
+/// What happens when an agent's context is full.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Overflow {
+    /// The run fails.
+    #[default]
+    Fail,
+    /// The agent writes a summary and goes on in a new epoch that begins with it.
+    Summarize,
 }
 
 /// How long an agent remembers.
@@ -93,10 +136,22 @@ pub struct Phase {
     pub name: String,
     /// Title shown to people.
     pub label: String,
-    /// Who takes part, in speaking order.
+    /// Who is present, in speaking order.
     pub agents: Vec<AgentId>,
+    /// Who of them only listens.
+    pub observers: Vec<AgentId>,
     /// Who speaks when.
     pub topology: Topology,
+    /// Who hears whom.
+    pub interactions: Vec<Interaction>,
+    /// Whether it is played.
+    pub when: Option<Expression>,
+    /// When it ends before its last round.
+    pub until: Option<Expression>,
+    /// What every turn, or the decision, is a choice of.
+    pub choice: Option<Arc<Choice>>,
+    /// How it decides.
+    pub decision: Option<Decision>,
     /// Text of the debate format.
     pub format: Option<Template>,
     /// Opening for everybody.
@@ -112,7 +167,7 @@ pub struct Phase {
 }
 
 /// Who speaks when.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Topology {
     /// Each round, everybody once, in the order of `agents`; each hears those before.
     RoundRobin,
@@ -120,6 +175,83 @@ pub enum Topology {
     TurnByTurn,
     /// Each round, all answer at once; they hear each other at the next round.
     Broadcast,
+    /// Each round, the first of each pair speaks to the second, then the second to the first.
+    Whisper(Vec<(AgentId, AgentId)>),
+    /// As round_robin; after each turn everybody else is asked, all at once, whether to cut in, unless they have done so
+    /// in this round; the first in order who wants to speaks next, once, and the order goes on.
+    Interrupt,
+    /// Each round, the moderator chooses who speaks.
+    Moderated(AgentId),
+    /// Each round, these turns in order.
+    Script(Vec<ScriptTurn>),
+}
+
+/// A turn of a written-out order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ScriptTurn {
+    /// Who speaks.
+    pub agent: AgentId,
+    /// What the speaker is asked.
+    pub ask: Option<Arc<Template>>,
+    /// Whether the turn is played.
+    pub when: Option<Expression>,
+    /// What it is a choice of.
+    pub choice: Option<Arc<Choice>>,
+    /// Who hears it; empty: as interactions say.
+    pub to: Vec<AgentId>,
+}
+
+/// An edge between agents of a phase.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Interaction {
+    /// Who speaks or, with [`InteractionKind::Observe`], listens.
+    pub from: AgentId,
+    /// Whom it concerns.
+    pub to: Vec<AgentId>,
+    /// What it means.
+    pub kind: InteractionKind,
+}
+
+/// What an edge between agents means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InteractionKind {
+    /// Everybody hears `from`.
+    Public,
+    /// Only `to` hears `from`.
+    Whisper,
+    /// `from` hears `to`, whispers too.
+    Observe,
+}
+
+/// What the choices of a phase are worth.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Payoff {
+    /// The phase.
+    pub phase: PhaseId,
+    /// The players.
+    pub players: Vec<AgentId>,
+    /// What is counted.
+    pub unit: String,
+    /// How.
+    pub rule: PayoffRule,
+}
+
+/// How choices are valued.
+#[derive(Clone, Debug, PartialEq)]
+pub enum PayoffRule {
+    /// For each combination of options (by index, in the players' order), a value for each player.
+    Matrix(BTreeMap<Vec<usize>, Vec<Expression>>),
+    /// One expression for every player.
+    Each(Expression),
+}
+
+/// Something that must hold at the end.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Assertion {
+    /// The expression.
+    pub that: Expression,
+    /// What it means if it does not hold.
+    pub why: Option<String>,
 }
 
 impl Scenario {
@@ -143,9 +275,13 @@ impl Scenario {
         self.phases.iter().position(|phase| phase.name == name).map(PhaseId)
     }
 
-    /// blake3 (hex) of the file's text.
+    /// blake3 (hex) of the files' texts.
     pub fn file_hash(&self) -> String {
-        blake3::hash(self.source.text.as_bytes()).to_hex().to_string()
+        let mut hasher = blake3::Hasher::new();
+        for source in self.sources.iter() {
+            hasher.update(source.text.as_bytes());
+        }
+        hasher.finalize().to_hex().to_string()
     }
 
     /// blake3 (hex) of every template, by path.
@@ -154,13 +290,53 @@ impl Scenario {
         let systems = self.agents.iter().map(|agent| (agent.system_path.to_string(), hash(&agent.system)));
         let stages = self.phases.iter().flat_map(|phase| {
             let shared = [&phase.format, &phase.initial, &phase.initial_template];
-            shared.into_iter().flatten().chain(phase.private.values())
+            shared.into_iter().flatten().chain(phase.private.values()).chain(phase.asks())
         });
         systems.chain(stages.map(|template| (template.path.to_string(), hash(&template.text)))).collect()
     }
 }
 
 impl Phase {
+    /// Who speaks in the rounds: not observers, not the moderator.
+    pub fn speakers(&self) -> Vec<AgentId> {
+        let silent = |agent: &AgentId| {
+            self.observers.contains(agent) || matches!(&self.topology, Topology::Moderated(m) if m == agent)
+        };
+        self.agents.iter().copied().filter(|agent| !silent(agent)).collect()
+    }
+
+    /// Who hears what an agent says, by the interactions.
+    pub fn audience(&self, speaker: AgentId) -> Audience {
+        let of =
+            |kind| self.interactions.iter().filter(move |edge| edge.kind == kind && edge.from == speaker);
+        let whispered: Vec<AgentId> =
+            of(InteractionKind::Whisper).flat_map(|edge| edge.to.iter().copied()).collect();
+        if whispered.is_empty() || of(InteractionKind::Public).next().is_some() {
+            return Audience::All;
+        }
+        self.whisper(speaker, &whispered)
+    }
+
+    /// A whisper to some, and who overhears it.
+    pub fn whisper(&self, speaker: AgentId, to: &[AgentId]) -> Audience {
+        let overhears =
+            |edge: &&Interaction| edge.kind == InteractionKind::Observe && edge.to.contains(&speaker);
+        let observers = self.interactions.iter().filter(overhears).map(|edge| edge.from);
+        let by = observers.filter(|other| *other != speaker && !to.contains(other)).collect();
+        Audience::Whisper { to: to.to_vec(), by }
+    }
+
+    /// All templates and expressions of the phase that are read before or during its turns.
+    pub fn asks(&self) -> impl Iterator<Item = &Template> {
+        let script = match &self.topology {
+            Topology::Script(turns) => turns.as_slice(),
+            _ => &[],
+        };
+        let choices = self.choice.iter().chain(script.iter().filter_map(|turn| turn.choice.as_ref()));
+        let asked = choices.filter_map(|choice| choice.ask.as_deref());
+        asked.chain(script.iter().filter_map(|turn| turn.ask.as_deref()))
+    }
+
     /// The templates that make up an agent's opening, in the order in which it reads them.
     pub fn opening(&self, agent: AgentId) -> impl Iterator<Item = (Opening, &Template)> {
         let private = self.private.get(&agent);

@@ -3,10 +3,12 @@
 //! Turns with no path between them may run together. The order of [`Plan::order`] is one topological order,
 //! the one in which transcripts are written: phase, round, cast.
 
-use super::{AgentId, PhaseId, Scenario};
+use super::template::{Expression, Template};
+use super::{AgentId, Choice, PhaseId, Scenario};
 use petgraph::Direction;
 use petgraph::graph::{DiGraph, NodeIndex};
 use std::fmt::Write as _;
+use std::sync::Arc;
 
 /// Index of a turn in plan order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -24,11 +26,11 @@ pub struct TimelineId {
 /// One turn: who speaks, and what that agent reads first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Turn {
-    /// `phase/round/agent`: names the turn in transcripts and seeds it.
+    /// `phase/round/agent`, what makes it unique behind a dot: names the turn in transcripts and seeds it.
     pub path: String,
     /// The phase.
     pub phase: PhaseId,
-    /// The round, from 1.
+    /// The round, from 1; votes belong to the round before them.
     pub round: usize,
     /// Who speaks.
     pub speaker: AgentId,
@@ -36,12 +38,18 @@ pub struct Turn {
     pub timeline: TimelineId,
     /// What has happened to the speaker since its last turn, in order.
     pub inputs: Vec<Input>,
+    /// What the speaker is asked, before the cue.
+    pub ask: Option<Arc<Template>>,
     /// The line that asks for the reply.
     pub cue: String,
-    /// Whether the turn takes place.
-    pub guard: Guard,
-    /// What the reply must look like.
+    /// All of these must hold for the turn to take place; a skipped turn delivers nothing.
+    pub guard: Vec<Condition>,
+    /// What the reply must be.
     pub constraint: Option<Constraint>,
+    /// What the reply is for.
+    pub purpose: Purpose,
+    /// Who hears it.
+    pub audience: Audience,
 }
 
 /// Something that an agent reads before its turn.
@@ -51,22 +59,79 @@ pub enum Input {
     Opening(PhaseId),
     /// Somebody spoke.
     Heard(TurnId),
+    /// A vote is over: how it went, this attempt of the phase.
+    Vote(PhaseId, usize),
 }
 
-/// Whether a turn takes place; a skipped turn delivers nothing.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Guard {
-    /// It always does.
-    #[default]
-    Always,
+/// Whether a turn takes place, by what happened before it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Condition {
+    /// The phase's `when` held as it began.
+    Opens(PhaseId),
+    /// The phase's `until` has held after no round before this one.
+    GoesOn(PhaseId, usize),
+    /// This turn's own `when` holds, given the turns before it.
+    Holds(Expression),
+    /// That turn took place and was this option.
+    Chose(TurnId, usize),
+    /// That turn did not take place.
+    NotPlayed(TurnId),
+    /// No vote of the phase before this attempt was unanimous.
+    Undecided(PhaseId, usize),
 }
 
-/// A reply must be one of these options.
+/// A reply must be one of the options.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Constraint {
     /// The options.
-    pub options: Vec<String>,
+    pub choice: Arc<Choice>,
+    /// Turns whose options are taken already: the higher places of a ranking.
+    pub except: Vec<TurnId>,
+}
+
+/// What a reply is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// To be heard.
+    Speech,
+    /// To choose an option of the phase.
+    Choice,
+    /// A vote: in which attempt, for which place of the ranking (both from 1).
+    Ballot {
+        /// The vote.
+        attempt: usize,
+        /// The place.
+        rank: usize,
+    },
+    /// To say who speaks next: the moderator's choice, or an answer to whether to cut in.
+    Floor,
+}
+
+/// Who hears a turn.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Audience {
+    /// Everybody present.
+    All,
+    /// Some, and who overhears it.
+    Whisper {
+        /// Whom it is meant for.
+        to: Vec<AgentId>,
+        /// Who observes the speaker.
+        by: Vec<AgentId>,
+    },
+    /// Nobody: ballots.
+    Nobody,
+}
+
+impl Audience {
+    /// Whether an agent who is present hears it.
+    pub fn hears(&self, agent: AgentId) -> bool {
+        match self {
+            Self::All => true,
+            Self::Whisper { to, by } => to.contains(&agent) || by.contains(&agent),
+            Self::Nobody => false,
+        }
+    }
 }
 
 /// A data dependency.
@@ -76,6 +141,8 @@ pub enum Edge {
     Memory,
     /// A message that the speaker must have heard (or is quoted).
     Hears,
+    /// Something that decides whether the turn takes place, or what it may choose.
+    Decides,
 }
 
 /// A scenario unrolled into turns.
@@ -87,6 +154,30 @@ pub struct Plan {
     pub next_use: Vec<Option<TurnId>>,
     /// What each memory has not read yet when the plan ends.
     pub unread: Vec<(TimelineId, Vec<Input>)>,
+}
+
+/// Seed of a turn: from the root seed and the turn's path, never from position or time. 53 bits, so that
+/// every reader of JSON gets it whole.
+pub fn turn_seed(root: u64, path: &str) -> u64 {
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(&root.to_le_bytes()).update(path.as_bytes());
+    let mut first = [0u8; 8];
+    hasher.finalize_xof().fill(&mut first);
+    u64::from_le_bytes(first) >> 11
+}
+
+impl Turn {
+    /// The round and what the turn is for, in words; `?` where it may be skipped.
+    pub fn label(&self) -> String {
+        let what = match self.purpose {
+            Purpose::Speech => String::new(),
+            Purpose::Choice => ", choice".to_string(),
+            Purpose::Ballot { attempt: 1, rank: 1 } => ", vote".to_string(),
+            Purpose::Ballot { attempt, rank } => format!(", vote {attempt}.{rank}"),
+            Purpose::Floor => ", floor".to_string(),
+        };
+        format!("round {}{what}{}", self.round, if self.guard.is_empty() { "" } else { "?" })
+    }
 }
 
 impl Plan {
@@ -112,6 +203,12 @@ impl Plan {
         edges.map(|edge| (TurnId(edge.source().index()), *edge.weight()))
     }
 
+    /// The first turn of a phase, or of a round of it.
+    pub fn first_of(&self, phase: PhaseId, round: Option<usize>) -> Option<TurnId> {
+        let is = |turn: &Turn| turn.phase == phase && round.is_none_or(|round| turn.round == round);
+        self.order().find(|(_, turn)| is(turn)).map(|(id, _)| id)
+    }
+
     /// What waits for a turn.
     pub fn feeds(&self, id: TurnId) -> impl Iterator<Item = (TurnId, Edge)> {
         use petgraph::visit::EdgeRef;
@@ -123,13 +220,13 @@ impl Plan {
     pub fn hash(&self) -> String {
         let mut hasher = blake3::Hasher::new();
         for (id, turn) in self.order() {
+            let Turn { path, cue, inputs, guard, constraint, purpose, audience, ask, .. } = turn;
+            let ask = ask.as_ref().map(|ask| &ask.text);
             let line = format!(
-                "{}\0{}\0{:?}\0{:?}\0{:?}\n",
-                turn.path, turn.cue, turn.inputs, turn.guard, turn.constraint
+                "{path}\0{cue}\0{inputs:?}\0{guard:?}\0{constraint:?}\0{purpose:?}\0{audience:?}\0{ask:?}\n"
             );
             hasher.update(line.as_bytes());
-            let mut needs: Vec<_> =
-                self.needs(id).map(|(from, edge)| (from.0, edge == Edge::Memory)).collect();
+            let mut needs: Vec<_> = self.needs(id).map(|(from, edge)| (from.0, edge as u8)).collect();
             needs.sort_unstable();
             hasher.update(format!("{needs:?}\n").as_bytes());
         }
@@ -144,12 +241,17 @@ impl Plan {
             let _ = writeln!(out, "  subgraph cluster_{phase_id} {{\n    label=\"{label}\";");
             for (id, turn) in self.order().filter(|(_, turn)| turn.phase.0 == phase_id) {
                 let name = scenario.agent(turn.speaker).name.replace(['"', '\\'], "'");
-                let _ = writeln!(out, "    t{} [label=\"{name}\\nround {}\"];", id.0, turn.round);
+                let what = turn.label();
+                let _ = writeln!(out, "    t{} [label=\"{name}\\n{what}\"];", id.0);
             }
             out.push_str("  }\n");
         }
         for (from, edge, to) in self.edges() {
-            let style = if edge == Edge::Memory { "solid" } else { "dashed" };
+            let style = match edge {
+                Edge::Memory => "solid",
+                Edge::Hears => "dashed",
+                Edge::Decides => "dotted",
+            };
             let _ = writeln!(out, "  t{} -> t{} [style={style}];", from.0, to.0);
         }
         out.push_str("}\n");
@@ -164,12 +266,16 @@ impl Plan {
             let _ = writeln!(out, "  subgraph p{phase_id} [\"{label}\"]");
             for (id, turn) in self.order().filter(|(_, turn)| turn.phase.0 == phase_id) {
                 let name = scenario.agent(turn.speaker).name.replace('"', "'");
-                let _ = writeln!(out, "    t{}[\"{name} · {}\"]", id.0, turn.round);
+                let _ = writeln!(out, "    t{}[\"{name} · {}\"]", id.0, turn.label());
             }
             out.push_str("  end\n");
         }
         for (from, edge, to) in self.edges() {
-            let arrow = if edge == Edge::Memory { "==>" } else { "-.->" };
+            let arrow = match edge {
+                Edge::Memory => "==>",
+                Edge::Hears => "-.->",
+                Edge::Decides => "-- if -->",
+            };
             let _ = writeln!(out, "  t{} {arrow} t{}", from.0, to.0);
         }
         out
@@ -180,7 +286,7 @@ impl Plan {
             .order()
             .flat_map(|(to, _)| self.needs(to).map(move |(from, edge)| (from, edge, to)))
             .collect();
-        edges.sort_by_key(|(from, edge, to)| (to.0, from.0, *edge == Edge::Hears));
+        edges.sort_by_key(|(from, edge, to)| (to.0, from.0, *edge as u8));
         edges
     }
 }

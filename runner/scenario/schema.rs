@@ -1,274 +1,298 @@
 //! The scenario file as written: every field optional, nothing resolved.
 //!
-//! [`Written`] is what serde_yaml reads. Mistakes of type and unknown keys are collected, all of them, with
-//! their places; what the fields mean is decided in `check`.
+//! [`Written`] is what serde_yaml reads (`read`); what the fields mean is decided in `check`. Its documentation is
+//! the author's: `greenroom schema` and the reference of all fields are made from it.
 
-use super::source::{Path, Spans, Step};
-use crate::diagnostic::{Diagnostic, Source, suggest};
 use indexmap::IndexMap;
+use schemars::{JsonSchema, Schema, schema_for};
 use serde::Deserialize;
 use serde_yaml::Value;
+use std::sync::LazyLock;
 
-/// A whole scenario file.
-#[derive(Clone, Debug, Default, Deserialize)]
+/// A multi-agent scenario: who takes part, and what happens, phase by phase.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(default)]
+#[schemars(title = "Greenroom scenario", deny_unknown_fields, extend("required" = ["phases"]))]
 pub struct Written {
-    /// Short name, used for folders and memories.
+    /// Short name, used for folders and memories: letters, digits, `-` and `_`. Default: the file's name.
     pub id: Option<String>,
-    /// Title shown to people.
+    /// Title shown to people. Default: the id.
     pub title: Option<String>,
     /// What it is about.
     pub description: Option<String>,
-    /// Values for templates; `--set k=v` overrides them.
+    /// Values for templates and expressions; `--set name=value` overrides them, `--set a.b=value` a part of one.
+    #[schemars(with = "Option<IndexMap<String, serde_json::Value>>")]
     pub variables: Option<IndexMap<String, Value>>,
-    /// Who takes part.
+    /// Files whose `agents` and `variables` are taken over, paths relative to this file. What stands here wins.
+    pub include: Option<Vec<Option<String>>>,
+    /// Who takes part, by key: letters, digits and `_`.
     pub agents: Option<IndexMap<String, Option<WrittenAgent>>>,
     /// What happens, in order.
     pub phases: Option<Vec<Option<WrittenPhase>>>,
-    /// Results to compute at the end.
-    pub outcome: Option<Value>,
-    /// Payoff matrix.
-    pub payoff: Option<Value>,
-    /// Hints for displays.
+    /// What the choices of a phase are worth to the players.
+    pub payoff: Option<WrittenPayoff>,
+    /// Results to compute at the end: a name and an expression each.
+    #[schemars(with = "Option<IndexMap<String, Expression>>")]
+    pub outcome: Option<IndexMap<String, Value>>,
+    /// What must hold at the end; the exit code is 1 if something does not.
+    #[schemars(with = "Option<Vec<WrittenAssertion>>")]
+    pub assertions: Option<Vec<Value>>,
+    /// Hints for displays; not read.
+    #[schemars(with = "serde_json::Value")]
     pub ui: Option<Value>,
 }
 
 /// One agent.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(default)]
+#[schemars(deny_unknown_fields)]
 pub struct WrittenAgent {
-    /// Name that others see.
+    /// Name that others see. Default: the key.
     pub display_name: Option<String>,
-    /// What the agent is.
+    /// What the agent is, in any words. Three have an effect: an `observer` hears and does not speak, a `moderator`
+    /// gives the floor in `moderated` phases, a `coordinator` decides where `decision_mode` is `coordinator_decides`.
     pub role: Option<String>,
-    /// Template of the system text.
+    /// Template of the system text; it may use variables and the agent's own `me`, `role`, not what changes in a run.
     pub system_prompt: Option<String>,
-    /// `permanent` or `ephemeral`.
+    /// `permanent` (default): one memory for the whole run, kept afterwards. `ephemeral`: a fresh one in each phase.
+    #[schemars(extend("enum" = ["permanent", "ephemeral", null]))]
     pub lifecycle: Option<String>,
     /// Colour on a terminal: a name or `#rrggbb`.
     pub color: Option<String>,
+    /// Who answers instead of the model: a control for experiments, or a human at the terminal.
+    #[schemars(with = "Option<WrittenStrategy>")]
+    pub strategy: Option<Value>,
+    /// What happens when the model's context is full: `fail` (default; `check` predicts it), or `summarize`: the agent
+    /// writes down what it needs and goes on in a new epoch of its memory that begins with this.
+    #[schemars(extend("enum" = ["fail", "summarize", null]))]
+    pub on_overflow: Option<String>,
 }
 
 /// One phase.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(default)]
+#[schemars(deny_unknown_fields, extend("required" = ["name", "agents"]))]
 pub struct WrittenPhase {
-    /// Short name, used in templates and paths.
+    /// Short name, used in templates and paths: letters, digits and `_`.
     pub name: Option<String>,
-    /// Title shown to people.
+    /// Title shown to people. Default: the name.
     pub label: Option<String>,
-    /// Keys of the agents that take part, in speaking order.
+    /// Keys of those who are present, in speaking order.
     pub agents: Option<Vec<Option<String>>>,
-    /// Who speaks when.
+    /// Who speaks when. `round_robin` (default): each round everybody once, in order. `turn_by_turn`: the same, counted
+    /// in `max_turns`. `broadcast`: each round all answer at once, unheard by each other. `whisper`: each round the pairs of
+    /// `interactions` speak to each other, and only they hear it. `interrupt`: as round_robin; after each turn everybody
+    /// else is asked whether to cut in, and the first in order who wants to speaks next. `moderated`: each round the
+    /// moderator chooses who speaks.
+    #[schemars(extend("enum" = ["round_robin", "turn_by_turn", "broadcast", "whisper", "interrupt", "moderated", null]))]
     pub topology: Option<String>,
-    /// A text from `templates/formats/` that opens the phase.
+    /// A text that opens the phase: rules of a debate.
+    #[schemars(extend("enum" = ["free", "structured", "pro_con", "devils_advocate", "socratic", "roundtable", null]))]
     pub debate_format: Option<String>,
-    /// How the phase decides.
+    /// How the phase decides, by a vote over the options of `choice` once the rounds are over. `majority_vote`: the option
+    /// with most votes. `ranked_choice`: all rank all options; instant run-off. `coordinator_decides`: the coordinator
+    /// alone. `consensus`: all must agree; if they don't, another round is played, `attempts` times in all.
+    #[schemars(extend("enum" = ["none", "majority_vote", "ranked_choice", "coordinator_decides", "consensus", null]))]
     pub decision_mode: Option<String>,
-    /// Text that opens the phase for everybody.
+    /// Template of the text that opens the phase for everybody.
     pub initial_prompt: Option<String>,
-    /// The same, rendered for each agent.
+    /// The same, for agents without a private text; it may use `me`.
     pub initial_prompt_template: Option<String>,
-    /// Private openings.
+    /// Private openings, by agent.
     pub per_agent_prompt_templates: Option<IndexMap<String, Option<String>>>,
-    /// Rounds to play.
+    /// Rounds to play. Default: 1, or as many as `max_turns` needs. 0 is possible before a vote.
     pub auto_rounds: Option<u64>,
-    /// Most turns of the phase.
+    /// Most turns of the phase; votes and the moderator's choices aside.
     pub max_turns: Option<u64>,
-    /// Edges between agents.
-    pub interactions: Option<Value>,
+    /// The order of turns, written out: each round plays this list. It takes the place of `topology`.
+    pub turns: Option<Vec<Option<WrittenTurn>>>,
+    /// Who hears whom. Without it everybody present hears everything.
+    pub interactions: Option<Vec<Option<WrittenInteraction>>>,
+    /// The phase is only played if this expression holds when it begins.
+    #[schemars(with = "Option<Expression>")]
+    pub when: Option<Value>,
+    /// The phase ends after the round in which this expression holds; `auto_rounds` is the bound.
+    #[schemars(with = "Option<Expression>")]
+    pub until: Option<Value>,
+    /// Options of which every turn of the phase is one, or which the phase decides over. The model's reply is one of
+    /// them exactly, and the log-probability of each is recorded.
+    #[schemars(with = "Option<WrittenChoice>")]
+    pub choice: Option<Value>,
+    /// The same, but the agent answers in its own words, which are searched for the options. A reply that names none, two
+    /// of them, or one beside a negation, is `invalid`.
+    #[schemars(with = "Option<WrittenChoice>")]
+    pub parse_choice: Option<Value>,
+    /// Who gives the floor in a `moderated` phase. Default: the agent whose role is `moderator`.
+    pub moderator: Option<String>,
+    /// Who decides. Default: the agent whose role is `coordinator`.
+    pub coordinator: Option<String>,
+    /// Votes that a consensus may take. Default: 3.
+    pub attempts: Option<u64>,
 }
 
-/// Most mistakes of type that one file may have before reading stops.
-const MAX_MISTAKES: usize = 200;
-
-/// Reads a file: the data, and what is wrong with its shape. `None` where nothing could be read at all.
-pub(super) fn read(source: &Source, spans: &Spans, found: &mut Vec<Diagnostic>) -> Option<Written> {
-    let mut value = match serde_yaml::from_str::<First>(&source.text) {
-        Ok(First(value)) => value,
-        Err(error) => {
-            let at = error.location().map_or(0, |location| location.index().min(source.text.len()));
-            let span = crate::diagnostic::Span { start: at, end: at };
-            found.push(Diagnostic::error("yaml", "", span, error.to_string()));
-            return None;
-        }
-    };
-    if let Err(error) = value.apply_merge() {
-        found.push(Diagnostic::error("yaml", "", spans.value(&Path::default()), error.to_string()));
-        return None;
-    }
-    if !value.is_mapping() {
-        let message = "a scenario is a mapping with `id`, `agents` and `phases`";
-        found.push(Diagnostic::error("type", "", spans.value(&Path::default()), message));
-        return None;
-    }
-    for _ in 0..MAX_MISTAKES {
-        let mut unknown = Vec::new();
-        let error = match deserialize(value.clone(), &mut unknown) {
-            Ok(written) => {
-                found.extend(unknown.into_iter().map(|path| unknown_key(spans, path)));
-                return Some(written);
-            }
-            Err(error) => error,
-        };
-        let path = path_of(error.path());
-        found.push(wrong_type(spans, &path, error.inner()));
-        if !clear(&mut value, &path) {
-            return None;
-        }
-    }
-    None
+/// One turn of a written-out order.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
+#[serde(default)]
+#[schemars(deny_unknown_fields, extend("required" = ["agent"]))]
+pub struct WrittenTurn {
+    /// Who speaks.
+    pub agent: Option<String>,
+    /// Template of what the speaker is asked.
+    pub ask: Option<String>,
+    /// The turn is only played if this expression holds.
+    #[schemars(with = "Option<Expression>")]
+    pub when: Option<Value>,
+    /// As the phase's `choice`, for this turn.
+    #[schemars(with = "Option<WrittenChoice>")]
+    pub choice: Option<Value>,
+    /// As the phase's `parse_choice`, for this turn.
+    #[schemars(with = "Option<WrittenChoice>")]
+    pub parse_choice: Option<Value>,
+    /// Who hears it. Default: as `interactions` say.
+    #[schemars(with = "Option<OneOrMany>")]
+    pub to: Option<Value>,
 }
 
-fn deserialize(
-    value: Value,
-    unknown: &mut Vec<Path>,
-) -> Result<Written, serde_path_to_error::Error<serde_yaml::Error>> {
-    let mut note = |path: serde_ignored::Path<'_>| unknown.push(ignored(&path));
-    serde_path_to_error::deserialize(serde_ignored::Deserializer::new(value, &mut note))
+/// An edge between agents of a phase.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
+#[serde(default)]
+#[schemars(deny_unknown_fields, extend("required" = ["from", "to", "kind"]))]
+pub struct WrittenInteraction {
+    /// Who speaks; with `observe`, who listens.
+    pub from: Option<String>,
+    /// Whom it concerns: a key, or a list of keys.
+    #[schemars(with = "Option<OneOrMany>")]
+    pub to: Option<Value>,
+    /// `public`: everybody hears what `from` says. `whisper`: only `to` does. `observe`: `from` hears what `to` says, whispers too.
+    #[schemars(extend("enum" = ["public", "whisper", "observe", null]))]
+    pub kind: Option<String>,
 }
 
-fn ignored(path: &serde_ignored::Path<'_>) -> Path {
-    use serde_ignored::Path as P;
-    match path {
-        P::Root => Path::default(),
-        P::Seq { parent, index } => ignored(parent).index(*index),
-        P::Map { parent, key } => ignored(parent).key(key.clone()),
-        P::Some { parent } | P::NewtypeStruct { parent } | P::NewtypeVariant { parent } => ignored(parent),
-    }
+/// What choices are worth.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
+#[serde(default)]
+#[schemars(deny_unknown_fields, extend("required" = ["phase"]))]
+pub struct WrittenPayoff {
+    /// The phase whose choices count; each of its rounds counts once.
+    pub phase: Option<String>,
+    /// Keys of the players. Default: all who choose in the phase, in order.
+    pub players: Option<Vec<Option<String>>>,
+    /// What is counted, e.g. `years`. Default: `points`.
+    pub unit: Option<String>,
+    /// A table for each player's option in turn, down to a list with a number or expression for each player:
+    /// `{talk: {talk: [5, 5], silent: [0, 10]}, silent: {talk: [10, 0], silent: [2, 2]}}`.
+    #[schemars(with = "Option<IndexMap<String, serde_json::Value>>")]
+    pub matrix: Option<Value>,
+    /// An expression for every player, where `mine` is its choice, `others` the list of the others' and `all` of all.
+    #[schemars(with = "Option<Expression>")]
+    pub each: Option<Value>,
 }
 
-fn path_of(path: &serde_path_to_error::Path) -> Path {
-    use serde_path_to_error::Segment;
-    let step = |segment: &Segment| match segment {
-        Segment::Seq { index } => Some(Step::Index(*index)),
-        Segment::Map { key } => Some(Step::Key(key.clone())),
-        Segment::Enum { variant } => Some(Step::Key(variant.clone())),
-        Segment::Unknown => None,
-    };
-    Path(path.iter().filter_map(step).collect())
+/// A minijinja expression over variables and results, e.g. `vote.decision == 'yes' and payoffs.ann > 3`.
+#[derive(JsonSchema)]
+#[schemars(untagged)]
+#[allow(dead_code, reason = "the shape of a field that `check` reads by hand")]
+enum Expression {
+    Text(String),
+    Number(f64),
+    Fixed(bool),
 }
 
-fn unknown_key(spans: &Spans, path: Path) -> Diagnostic {
-    const TOP: &[&str] =
-        &["id", "title", "description", "variables", "agents", "phases", "outcome", "payoff", "ui"];
-    const AGENT: &[&str] = &["display_name", "role", "system_prompt", "lifecycle", "color"];
-    const PHASE: &[&str] = &[
-        "name",
-        "label",
-        "agents",
-        "topology",
-        "debate_format",
-        "decision_mode",
-        "initial_prompt",
-        "initial_prompt_template",
-        "per_agent_prompt_templates",
-        "auto_rounds",
-        "max_turns",
-        "interactions",
-    ];
-    let (place, known) = match path.0.as_slice() {
-        [Step::Key(top), _, _] if top == "agents" => ("an agent", AGENT),
-        [Step::Key(top), _, _] if top == "phases" => ("a phase", PHASE),
-        _ => ("a scenario", TOP),
-    };
-    let key = match path.0.last() {
-        Some(Step::Key(key)) => key.clone(),
-        _ => String::new(),
-    };
-    let message = format!("{place} has no field `{key}`");
-    let diagnostic = Diagnostic::error("unknown-key", path.to_string(), spans.key(&path), message);
-    Diagnostic { help: suggest(&key, known.iter().copied()), ..diagnostic }
+/// One key or a list of keys.
+#[derive(JsonSchema)]
+#[schemars(untagged)]
+#[allow(dead_code, reason = "the shape of a field that `check` reads by hand")]
+enum OneOrMany {
+    One(String),
+    Many(Vec<String>),
 }
 
-fn wrong_type(spans: &Spans, path: &Path, error: &serde_yaml::Error) -> Diagnostic {
-    let message = error.to_string().replace("expected u64", "expected a whole number");
-    let diagnostic = Diagnostic::error("type", path.to_string(), spans.value(path), message.clone());
-    if message.ends_with("expected a string") {
-        return diagnostic.help("put the value in quotes");
-    }
-    diagnostic
+/// A text, a number or a truth value.
+#[derive(JsonSchema)]
+#[schemars(untagged)]
+#[allow(dead_code, reason = "the shape of a field that `check` reads by hand")]
+enum Scalar {
+    Text(String),
+    Number(f64),
+    Truth(bool),
 }
 
-/// Replaces the value at `path` with null, which every field accepts. False if that can't help.
-fn clear(value: &mut Value, path: &Path) -> bool {
-    let mut at = value;
-    for step in &path.0 {
-        let next = match step {
-            Step::Key(key) => at.get_mut(key.as_str()),
-            Step::Index(index) => at.get_mut(*index),
-        };
-        match next {
-            Some(next) => at = next,
-            None => return false,
-        }
-    }
-    if at.is_null() || path.0.is_empty() {
-        return false;
-    }
-    *at = Value::Null;
-    true
+/// A list of options, a mapping from results to the texts that are said, or the long form with settings.
+#[derive(JsonSchema)]
+#[schemars(untagged)]
+#[allow(dead_code, reason = "the shape of a field that `check` reads by hand")]
+enum WrittenChoice {
+    List(Vec<Scalar>),
+    Long(LongChoice),
+    Texts(IndexMap<String, Scalar>),
 }
 
-/// A YAML value in which the first of duplicate keys stands (they were reported with their places).
-struct First(Value);
-
-impl<'de> Deserialize<'de> for First {
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(FirstVisitor)
-    }
+/// A choice with settings.
+#[derive(JsonSchema)]
+#[schemars(deny_unknown_fields)]
+#[allow(dead_code, reason = "the shape of a field that `check` reads by hand")]
+struct LongChoice {
+    /// The options, or a mapping from results to the texts that are said.
+    options: WrittenOptions,
+    /// Whether the options are listed in an order drawn from the turn's seed. Default: false.
+    #[serde(default)]
+    shuffle: bool,
+    /// Template of the question. Default: the options alone are named.
+    #[serde(default)]
+    ask: Option<String>,
 }
 
-struct FirstVisitor;
+#[derive(JsonSchema)]
+#[schemars(untagged)]
+#[allow(dead_code, reason = "the shape of a field that `check` reads by hand")]
+enum WrittenOptions {
+    List(Vec<Scalar>),
+    Texts(IndexMap<String, Scalar>),
+}
 
-impl<'de> serde::de::Visitor<'de> for FirstVisitor {
-    type Value = First;
+/// `tit_for_tat`: the first option, then what another player chose last. `grim`: the first option until anybody chooses
+/// another, then the last one for ever. `human`: asks at the terminal. `{always: X}`; `{random: p}`: the first option with
+/// probability p, else another; `{list: [X, Y]}`: one after the other, and again from the start.
+#[derive(JsonSchema)]
+#[schemars(untagged)]
+#[allow(dead_code, reason = "the shape of a field that `check` reads by hand")]
+enum WrittenStrategy {
+    #[schemars(extend("enum" = ["tit_for_tat", "grim", "human"]))]
+    Named(String),
+    With(StrategyWith),
+}
 
-    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("a YAML value without tags")
-    }
+#[derive(JsonSchema)]
+#[schemars(rename_all = "snake_case")]
+#[allow(dead_code, reason = "the shape of a field that `check` reads by hand")]
+enum StrategyWith {
+    Always(Scalar),
+    Random(f64),
+    List(Vec<Scalar>),
+}
 
-    fn visit_bool<E>(self, value: bool) -> Result<First, E> {
-        Ok(First(value.into()))
-    }
+/// An expression, or one with a reason.
+#[derive(JsonSchema)]
+#[schemars(untagged)]
+#[allow(dead_code, reason = "the shape of a field that `check` reads by hand")]
+enum WrittenAssertion {
+    That(Expression),
+    Long(LongAssertion),
+}
 
-    fn visit_i64<E>(self, value: i64) -> Result<First, E> {
-        Ok(First(value.into()))
-    }
+#[derive(JsonSchema)]
+#[schemars(deny_unknown_fields)]
+#[allow(dead_code, reason = "the shape of a field that `check` reads by hand")]
+struct LongAssertion {
+    /// The expression.
+    that: Expression,
+    /// What it means if it does not hold.
+    #[serde(default)]
+    why: Option<String>,
+}
 
-    fn visit_u64<E>(self, value: u64) -> Result<First, E> {
-        Ok(First(value.into()))
-    }
-
-    fn visit_f64<E>(self, value: f64) -> Result<First, E> {
-        Ok(First(value.into()))
-    }
-
-    fn visit_str<E>(self, value: &str) -> Result<First, E> {
-        Ok(First(value.into()))
-    }
-
-    fn visit_unit<E>(self) -> Result<First, E> {
-        Ok(First(Value::Null))
-    }
-
-    fn visit_none<E>(self) -> Result<First, E> {
-        Ok(First(Value::Null))
-    }
-
-    fn visit_seq<A: serde::de::SeqAccess<'de>>(self, mut access: A) -> Result<First, A::Error> {
-        let mut items = Vec::new();
-        while let Some(First(item)) = access.next_element()? {
-            items.push(item);
-        }
-        Ok(First(Value::Sequence(items)))
-    }
-
-    fn visit_map<A: serde::de::MapAccess<'de>>(self, mut access: A) -> Result<First, A::Error> {
-        let mut entries = serde_yaml::Mapping::new();
-        while let Some((First(key), First(value))) = access.next_entry()? {
-            entries.entry(key).or_insert(value);
-        }
-        Ok(First(Value::Mapping(entries)))
-    }
+/// The JSON Schema of scenario files.
+pub fn json_schema() -> &'static Schema {
+    static SCHEMA: LazyLock<Schema> = LazyLock::new(|| schema_for!(Written));
+    &SCHEMA
 }

@@ -3,7 +3,7 @@
 //! The data itself is read by serde_yaml, which forgets places; this walks the same text with an event
 //! parser and keeps a tree of spans. It also finds what a data model can't show: duplicate keys.
 
-use crate::diagnostic::{Diagnostic, Source, Span};
+use crate::diagnostic::{Diagnostic, Source, Sources, Span};
 use saphyr_parser::{Event, Marker, Parser, ScalarStyle};
 use std::collections::HashMap;
 
@@ -77,15 +77,20 @@ impl std::fmt::Display for Path {
 }
 
 impl Spans {
-    /// Reads the tree; mistakes of YAML itself and duplicate keys come back as diagnostics.
-    pub fn read(source: &Source) -> (Self, Vec<Diagnostic>) {
-        let mut builder = Builder::new(&source.text);
+    /// Reads the tree of the `file`-th source; mistakes of YAML itself and duplicate keys come back as diagnostics.
+    pub fn read(source: &Source, file: usize) -> (Self, Vec<Diagnostic>) {
+        let mut builder = Builder::new(&source.text, file);
         for event in Parser::new_from_str(&source.text) {
             let result = match event {
                 Ok((event, span)) => builder.event(event, builder.span(span.start, span.end)),
                 Err(error) => {
                     let at = builder.byte(error.marker());
-                    Err(Box::new(Diagnostic::error("yaml", "", Span { start: at, end: at }, error.info())))
+                    Err(Box::new(Diagnostic::error(
+                        "yaml",
+                        "",
+                        Span { file, start: at, end: at },
+                        error.info(),
+                    )))
                 }
             };
             if let Err(diagnostic) = result {
@@ -107,9 +112,10 @@ impl Spans {
     }
 
     /// The place of a one-based line of a text value, where the file keeps its lines apart.
-    pub fn text_line(&self, source: &Source, path: &Path, line: usize) -> Span {
+    pub fn text_line(&self, sources: &Sources, path: &Path, line: usize) -> Span {
         let Some((_, node)) = self.walk(path) else { return Span::default() };
         let node = &self.nodes[node];
+        let source = sources.of(node.span);
         if !node.literal {
             return node.span;
         }
@@ -124,7 +130,43 @@ impl Spans {
         }
         let text = source.text[start..].lines().next().unwrap_or("");
         let indent = text.len() - text.trim_start().len();
-        Span { start: start + indent, end: start + text.trim_end().len().max(indent) }
+        Span { start: start + indent, end: start + text.trim_end().len().max(indent), ..node.span }
+    }
+
+    /// Takes over what the top-level mappings `keys` of another tree have and those of this one lack.
+    pub fn graft(&mut self, keys: &[&str], mut other: Self) {
+        let (Some(root), Some(other_root)) = (self.root, other.root) else { return };
+        let offset = self.nodes.len();
+        for node in &mut other.nodes {
+            match &mut node.children {
+                Children::Map(entries) => entries.iter_mut().for_each(|(_, _, id)| *id += offset),
+                Children::Seq(items) => items.iter_mut().for_each(|id| *id += offset),
+                Children::None => {}
+            }
+        }
+        self.nodes.extend(other.nodes);
+        for key in keys {
+            let Some(theirs) = self.entry(other_root + offset, key) else { continue };
+            let Some((_, _, mine)) = self.entry(root, key) else {
+                self.push_entries(root, vec![theirs]);
+                continue;
+            };
+            let Children::Map(entries) = &self.nodes[theirs.2].children else { continue };
+            let new: Vec<_> =
+                entries.iter().filter(|(k, ..)| self.entry(mine, k).is_none()).cloned().collect();
+            self.push_entries(mine, new);
+        }
+    }
+
+    fn entry(&self, node: usize, key: &str) -> Option<(String, Span, usize)> {
+        let Children::Map(entries) = &self.nodes[node].children else { return None };
+        entries.iter().find(|(k, ..)| k == key).cloned()
+    }
+
+    fn push_entries(&mut self, node: usize, new: Vec<(String, Span, usize)>) {
+        if let Children::Map(entries) = &mut self.nodes[node].children {
+            entries.extend(new);
+        }
     }
 
     fn walk(&self, path: &Path) -> Option<(Option<Span>, usize)> {
@@ -149,6 +191,7 @@ impl Spans {
 /// Turns events into the tree, without recursion.
 struct Builder<'a> {
     text: &'a str,
+    file: usize,
     /// Byte where each line starts.
     lines: Vec<usize>,
     spans: Spans,
@@ -172,10 +215,10 @@ struct Open {
 }
 
 impl<'a> Builder<'a> {
-    fn new(text: &'a str) -> Self {
+    fn new(text: &'a str, file: usize) -> Self {
         let lines = std::iter::once(0).chain(text.match_indices('\n').map(|(at, _)| at + 1)).collect();
         let (spans, found, open, anchors) = Default::default();
-        Self { text, lines, spans, found, open, anchors, n_values: 0, n_documents: 0 }
+        Self { text, file, lines, spans, found, open, anchors, n_values: 0, n_documents: 0 }
     }
 
     fn byte(&self, marker: &Marker) -> usize {
@@ -186,7 +229,7 @@ impl<'a> Builder<'a> {
 
     fn span(&self, start: Marker, end: Marker) -> Span {
         let (start, end) = (self.byte(&start), self.byte(&end));
-        Span { start, end: end.max(start) }
+        Span { file: self.file, start, end: end.max(start) }
     }
 
     fn event(&mut self, event: Event<'_>, span: Span) -> Result<(), Box<Diagnostic>> {

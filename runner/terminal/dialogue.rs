@@ -5,9 +5,11 @@
 
 use super::page::Page;
 use crate::backend::Progress;
+use crate::diagnostic::printable;
 use crate::prompt::spoken_so_far;
 use crate::scenario::{Color, PhaseId, Plan, Scenario, TurnId};
 use crate::stage::{Scene, Watch};
+use crate::transcript::{ChoiceRecord, OptionRecord};
 use console::{Color as Ink, Style};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::collections::BTreeMap;
@@ -111,7 +113,7 @@ impl Dialogue {
         }
     }
 
-    fn finish(&mut self, spoken: &str) {
+    fn finish(&mut self, spoken: &str, choice: Option<&ChoiceRecord>) {
         self.hide_bar();
         let shown = self.shown.clone().unwrap_or_default();
         if spoken.starts_with(&shown) {
@@ -120,6 +122,10 @@ impl Dialogue {
         if spoken.is_empty() {
             self.show("");
             self.page.push("(says nothing)");
+        }
+        if let Some(odds) = choice.map(odds).filter(|odds| !odds.is_empty()) {
+            let odds = if self.fancy { Style::new().dim().apply_to(odds).to_string() } else { odds };
+            self.page.note(&odds);
         }
         self.page.end();
         self.raw.remove(&self.next);
@@ -168,7 +174,11 @@ impl Watch for Dialogue {
                     self.stream();
                 }
             }
-            Scene::Written { spoken, .. } => self.finish(spoken),
+            Scene::Written { spoken, choice, .. } => self.finish(spoken, choice),
+            Scene::Skipped => {
+                self.next += 1;
+                self.stream();
+            }
         }
     }
 }
@@ -180,6 +190,22 @@ impl Drop for Dialogue {
             self.page.end();
         }
     }
+}
+
+/// How likely the options were, relative to each other; that a reply was invalid.
+fn odds(choice: &ChoiceRecord) -> String {
+    if choice.chosen.is_null() {
+        return "(invalid: none of the options could be told)".to_string();
+    }
+    let known: Option<Vec<f64>> = choice.options.iter().map(|option| option.logprob.map(f64::from)).collect();
+    let Some(logprobs) = known.filter(|logprobs| logprobs.len() > 1) else { return String::new() };
+    let best = logprobs.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let total: f64 = logprobs.iter().map(|logprob| (logprob - best).exp()).sum();
+    let share = |(option, logprob): (&OptionRecord, f64)| {
+        format!("{} {:.0} %", printable(&option.text), 100.0 * (logprob - best).exp() / total)
+    };
+    let shares = choice.options.iter().zip(logprobs).map(share);
+    format!("({})", shares.collect::<Vec<_>>().join(", "))
 }
 
 /// Colours for agents that name none, told apart by their place in the cast.

@@ -1,6 +1,6 @@
 //! Shows what differs between a recording and what would be read now.
 
-use super::page::printable;
+use crate::diagnostic::printable;
 use crate::transcript::Drift;
 use console::Style;
 use similar::{ChangeTag, TextDiff};

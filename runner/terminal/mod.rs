@@ -5,11 +5,14 @@
 mod dialogue;
 mod diff;
 mod page;
+mod results;
 mod tables;
 
+pub use crate::diagnostic::printable;
 pub use dialogue::Dialogue;
 pub use diff::{report_drift, show_diff};
-pub use page::{Page, printable};
+pub use page::Page;
+pub use results::results;
 pub use tables::{bytes, counted, summary, table};
 
 /// Whether standard output is a terminal that wants colours.

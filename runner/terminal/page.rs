@@ -54,6 +54,15 @@ impl Page {
         self.flush();
     }
 
+    /// Adds a remark, which may hold colours, after the message's last word.
+    pub fn note(&mut self, text: &str) {
+        self.end_word();
+        let width = console::measure_text_width(text);
+        let wrap = self.width.is_some_and(|limit| self.column + 2 + width > limit) && self.column > INDENT;
+        self.put(&if wrap { format!("\n{}", " ".repeat(INDENT)) } else { "  ".to_string() });
+        self.put(text);
+    }
+
     /// Ends the message.
     pub fn end(&mut self) {
         self.end_word();
@@ -89,11 +98,6 @@ impl Page {
     fn flush(&mut self) {
         let _ = self.out.flush();
     }
-}
-
-/// A text without control characters, so that what a model wrote can't steer the terminal.
-pub fn printable(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() && c != '\n' { '\u{fffd}' } else { c }).collect()
 }
 
 #[cfg(test)]

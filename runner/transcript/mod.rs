@@ -11,11 +11,17 @@ mod write;
 pub use drift::{Cause, Drift};
 pub use read::{ReadError, Recorded, Transcript};
 pub use record::{
-    AgentRecord, Continues, Footer, Header, Line, ModelRecord, SamplingRecord, ScenarioRecord, TurnRecord,
+    AgentRecord, AssertionRecord, ChoiceRecord, Continues, Footer, Header, Line, ModelRecord, OptionRecord,
+    OutcomeRecord, SamplingRecord, ScenarioRecord, TurnRecord, choice_record,
 };
 pub use write::Recorder;
 
 /// Version of the format.
-pub const FORMAT: u32 = 1;
+pub const FORMAT: u32 = 2;
 /// Name of the file in a run's folder.
 pub const FILE: &str = "transcript.jsonl";
+
+/// Path of the turn at which an agent sums up a full memory before the turn `path`.
+pub fn summary_of(path: &str) -> String {
+    format!("{path}.summary")
+}

@@ -1,5 +1,7 @@
 //! The lines of a transcript as types, and their canonical text and hash.
 
+use crate::scenario::results::Payoffs;
+use crate::scenario::{Choice, ChoiceOption, Chosen, Method};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -131,24 +133,107 @@ pub struct TurnRecord {
     pub spoken: String,
     /// Why the reply ended.
     pub stop: String,
-    /// What the reply had to look like, with log-probabilities.
-    pub constraint: Option<serde_json::Value>,
+    /// What the reply was a choice of.
+    pub constraint: Option<ChoiceRecord>,
     /// Seed of the turn.
     pub seed: u64,
+}
+
+/// A choice: what could be said, how likely each was, and what it was read as.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ChoiceRecord {
+    /// `decode` or `parse`.
+    pub method: String,
+    /// The options, in the order in which they were listed.
+    pub options: Vec<OptionRecord>,
+    /// The result; null: invalid.
+    pub chosen: serde_json::Value,
+}
+
+/// One option of a choice.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct OptionRecord {
+    /// What expressions see.
+    pub value: serde_json::Value,
+    /// What is said.
+    pub text: String,
+    /// Natural log-probability that the model's reply is this one; null: no model was asked for it.
+    pub logprob: Option<f32>,
 }
 
 /// The results of a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Footer {
-    /// Number of turns.
+    /// Turns that were played.
     pub turns: usize,
-    /// Outcomes.
-    pub outcomes: Option<serde_json::Value>,
-    /// Payoffs.
-    pub payoffs: Option<serde_json::Value>,
-    /// Assertions.
-    pub assertions: Option<serde_json::Value>,
+    /// Turns of the plan that did not take place.
+    pub skipped: usize,
+    /// Choices that were made.
+    pub choices: usize,
+    /// Those of them that could not be read as an option.
+    pub invalid: usize,
+    /// What phases decided, by name; null: nothing.
+    pub decisions: BTreeMap<String, serde_json::Value>,
+    /// What choices were worth.
+    pub payoffs: Option<Payoffs>,
+    /// Results, in the order of the scenario.
+    pub outcomes: Vec<OutcomeRecord>,
+    /// What had to hold.
+    pub assertions: Vec<AssertionRecord>,
+}
+
+/// A result of a run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct OutcomeRecord {
+    /// Its name.
+    pub name: String,
+    /// Its value; null where the expression failed.
+    pub value: serde_json::Value,
+    /// Why it has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+}
+
+/// An assertion and whether it held.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AssertionRecord {
+    /// The expression.
+    pub that: String,
+    /// What it means if it does not hold.
+    pub why: Option<String>,
+    /// Whether it held; an expression that fails does not.
+    pub holds: bool,
+    /// How it failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+}
+
+/// Records a choice: options as listed, the log-probabilities that are known by option.
+pub fn choice_record(
+    choice: &Choice,
+    open: &[usize],
+    chosen: Option<Chosen>,
+    logprobs: &[(usize, f32)],
+) -> ChoiceRecord {
+    let logprob = |id: &usize| logprobs.iter().find(|(option, _)| option == id).map(|(_, logprob)| *logprob);
+    let option = |id: &usize| {
+        let ChoiceOption { value, text } = choice.options[*id].clone();
+        OptionRecord { value, text, logprob: logprob(id) }
+    };
+    let method = match choice.method {
+        Method::Decode => "decode",
+        Method::Parse => "parse",
+    };
+    let chosen = match chosen {
+        Some(Chosen::Option(id)) => choice.options[id].value.clone(),
+        _ => serde_json::Value::Null,
+    };
+    ChoiceRecord { method: method.to_string(), options: open.iter().map(option).collect(), chosen }
 }
 
 impl Line {

@@ -18,7 +18,7 @@ phases:
 /// Codes and lines of what is found in a text.
 fn codes(text: &str) -> Vec<(&'static str, usize)> {
     let report = load("x.yaml", text, &[]).report;
-    report.diagnostics.iter().map(|d| (d.code, report.source.position(d.span.start).0)).collect()
+    report.diagnostics.iter().map(|d| (d.code, report.sources.place(d.span).1)).collect()
 }
 
 #[test]

@@ -11,7 +11,7 @@ use std::sync::Arc;
 fn read(text: &str, say: impl Fn(&str) -> String) -> Vec<(String, String)> {
     let scenario = scenario(text);
     let plan = Arc::new(compile(&scenario));
-    let mut memories = Memories::new(scenario, plan.clone(), BTreeMap::new());
+    let mut memories = Memories::new(scenario, plan.clone(), BTreeMap::new(), 0);
     let mut deltas = Vec::new();
     for (id, turn) in plan.order() {
         let prompt = memories.prompt(id).unwrap();

@@ -4,7 +4,7 @@ use super::{Checker, is_identifier};
 use crate::diagnostic::Diagnostic;
 use crate::scenario::schema::WrittenAgent;
 use crate::scenario::source::Path;
-use crate::scenario::{Agent, Lifecycle};
+use crate::scenario::{Agent, Lifecycle, Overflow};
 use indexmap::IndexMap;
 
 /// Most agents of a scenario: templates name all of them, for each of them.
@@ -64,6 +64,10 @@ impl Checker {
             let known = [("permanent", Lifecycle::Permanent), ("ephemeral", Lifecycle::Ephemeral)];
             self.word(&path.key("lifecycle"), "lifecycle", given, &known)
         });
+        let overflow = written.on_overflow.as_deref().and_then(|given| {
+            let known = [("fail", Overflow::Fail), ("summarize", Overflow::Summarize)];
+            self.word(&path.key("on_overflow"), "way to meet a full context", given, &known)
+        });
         let color = written.color.as_deref().and_then(|given| self.color(&path.key("color"), given));
         Agent {
             key,
@@ -73,6 +77,8 @@ impl Checker {
             system_path: path.key("system_prompt"),
             lifecycle: lifecycle.unwrap_or(Lifecycle::Permanent),
             color,
+            strategy: written.strategy.and_then(|given| self.strategy(given, &path.key("strategy"))),
+            on_overflow: overflow.unwrap_or_default(),
         }
     }
 }

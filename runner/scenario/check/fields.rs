@@ -13,7 +13,7 @@ impl Checker {
     pub(super) fn id(&mut self, given: Option<&str>) -> String {
         let is_plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
         let Some(id) = given else {
-            let stem = std::path::Path::new(&self.source.name).file_stem().unwrap_or_default();
+            let stem = std::path::Path::new(&self.sources.main().name).file_stem().unwrap_or_default();
             let stem: String =
                 stem.to_string_lossy().chars().map(|c| if is_plain(c) { c } else { '-' }).collect();
             return if stem.is_empty() { "scenario".into() } else { stem };
@@ -48,18 +48,16 @@ impl Checker {
             }
         }
         for (name, value) in overrides {
-            if !written.contains_key(name) {
-                let message = format!("--set {name}: the scenario has no variable `{name}`");
-                let span = self.spans.key(&path);
-                let found = Diagnostic::error("unknown-variable", "", span, message);
-                let help = suggest(name, written.keys().map(String::as_str));
-                self.push(found).help = help.or(Some("declare it under `variables:`".into()));
-            } else if let Ok(value) = serde_json::to_value(value) {
-                values.insert(name.clone(), value);
-            } else {
-                let span = self.spans.key(&path);
+            let span = self.spans.key(&path);
+            let Ok(value) = serde_json::to_value(value) else {
                 let message = format!("--set {name}: this value has no JSON form");
                 self.push(Diagnostic::error("type", "", span, message));
+                continue;
+            };
+            if let Err(help) = set(&mut values, name, value) {
+                let message = format!("--set {name}: the scenario has no variable `{name}`");
+                let found = Diagnostic::error("unknown-variable", "", span, message);
+                self.push(found).help = help.or(Some("declare it under `variables:`".into()));
             }
         }
         values
@@ -79,6 +77,25 @@ impl Checker {
         }
         self.word(path, "colour that is known by name", &given.to_lowercase(), COLORS)
     }
+}
+
+/// Replaces a variable, or a part of one (`a.b`); what is there, as a help, if there is none.
+fn set(
+    values: &mut BTreeMap<String, serde_json::Value>,
+    name: &str,
+    value: serde_json::Value,
+) -> Result<(), Option<String>> {
+    let mut parts = name.split('.');
+    let first = parts.next().unwrap_or_default();
+    let known: Vec<String> = values.keys().cloned().collect();
+    let mut at = values.get_mut(first).ok_or_else(|| suggest(first, known.iter().map(String::as_str)))?;
+    for part in parts {
+        let Some(fields) = at.as_object_mut() else { return Err(None) };
+        let known: Vec<String> = fields.keys().cloned().collect();
+        at = fields.get_mut(part).ok_or_else(|| suggest(part, known.iter().map(String::as_str)))?;
+    }
+    *at = value;
+    Ok(())
 }
 
 const COLORS: &[(&str, Color)] = &[

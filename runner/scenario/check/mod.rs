@@ -2,14 +2,21 @@
 //! tried, and all that is wrong said at once with its place and a remedy.
 
 mod cast;
+mod choices;
+mod expressions;
 mod fields;
+mod include;
+mod payoff;
 mod phases;
 mod texts;
+mod topology;
 
-use super::schema::{self, Written};
+use super::read;
+use super::schema::Written;
 use super::source::{Path, Spans};
-use super::{Agent, Phase, Scenario};
-use crate::diagnostic::{Diagnostic, Report, Severity, Source, Span, suggest};
+use super::{Agent, Phase, PhaseId, Scenario};
+use crate::diagnostic::{Diagnostic, Report, Severity, Source, Sources, Span, suggest};
+use anyhow::Context as _;
 use serde_yaml::Value;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -26,18 +33,42 @@ pub struct Loaded {
     pub report: Report,
 }
 
-/// Reads and checks a scenario's text. `name` is what messages call the file.
+/// Reads and checks a scenario's text, which may not include files. `name` is what messages call it.
 pub fn load(name: &str, text: &str, overrides: &[(String, Value)]) -> Loaded {
-    let source = Arc::new(Source { name: name.to_string(), text: text.to_string() });
-    let (spans, mut found) = Spans::read(&source);
+    let none =
+        |_: &str| Err(std::io::Error::other("only a scenario that is read from a file can include others"));
+    load_with(name, text, overrides, &none)
+}
+
+/// Reads and checks a scenario file and the files that it includes.
+///
+/// # Errors
+/// The file can't be read, or is no text. Everything else is in the report.
+pub fn open(path: &std::path::Path, overrides: &[(String, Value)]) -> anyhow::Result<Loaded> {
+    let bytes = std::fs::read(path).with_context(|| format!("can't read the scenario {}", path.display()))?;
+    let text = String::from_utf8(bytes).with_context(|| format!("{} is no UTF-8 text", path.display()))?;
+    let folder = path.parent().map(std::path::Path::to_path_buf).unwrap_or_default();
+    let read = |name: &str| std::fs::read_to_string(folder.join(name));
+    Ok(load_with(&path.display().to_string(), &text, overrides, &read))
+}
+
+/// Reads an included file by the name that the scenario gives it.
+type ReadIncluded<'a> = dyn Fn(&str) -> std::io::Result<String> + 'a;
+
+fn load_with(name: &str, text: &str, overrides: &[(String, Value)], include: &ReadIncluded<'_>) -> Loaded {
+    let sources = Sources::new(Source { name: name.to_string(), text: text.to_string() });
+    let (spans, mut found) = Spans::read(sources.main(), 0);
     let readable = !found.iter().any(|diagnostic| diagnostic.code == "yaml");
-    let written = if readable { schema::read(&source, &spans, &mut found) } else { None };
-    let mut checker = Checker { source: source.clone(), spans, found };
-    let scenario = written.and_then(|written| checker.scenario(written, overrides));
-    let mut diagnostics = checker.found;
-    diagnostics.sort_by_key(|diagnostic| (diagnostic.span.start, diagnostic.severity));
+    let written = if readable { read::read(sources.main(), &spans, &mut found) } else { None };
+    let mut checker = Checker { sources, spans, found, names: Names::default() };
+    let scenario = written.and_then(|mut written| {
+        checker.include(&mut written, include);
+        checker.scenario(written, overrides)
+    });
+    let (sources, mut diagnostics) = (checker.sources, checker.found);
+    diagnostics.sort_by_key(|diagnostic| (diagnostic.span, diagnostic.severity));
     diagnostics.dedup();
-    let report = Report { source, diagnostics };
+    let report = Report { sources, diagnostics };
     Loaded { scenario: scenario.filter(|_| report.n_errors() == 0), report }
 }
 
@@ -52,9 +83,43 @@ pub fn parse_override(text: &str) -> Result<(String, Value), String> {
 }
 
 struct Checker {
-    source: Arc<Source>,
+    sources: Sources,
     spans: Spans,
     found: Vec<Diagnostic>,
+    names: Names,
+}
+
+/// What templates and expressions may name, known before any of them is read.
+#[derive(Default)]
+struct Names {
+    variables: Vec<String>,
+    agents: Vec<Agent>,
+    phases: Vec<String>,
+    /// The phase whose choices are worth something.
+    payoff: Option<PhaseId>,
+}
+
+impl Names {
+    fn new(
+        variables: &BTreeMap<String, serde_json::Value>,
+        agents: &[Agent],
+        phases: &Option<Vec<Option<super::schema::WrittenPhase>>>,
+        payoff: &Option<super::schema::WrittenPayoff>,
+    ) -> Self {
+        let named = phases.iter().flatten().map(|phase| phase.as_ref().and_then(|phase| phase.name.clone()));
+        let phases: Vec<String> = named.map(Option::unwrap_or_default).collect();
+        let payoff = payoff.as_ref().and_then(|payoff| payoff.phase.as_ref());
+        let payoff = payoff.and_then(|name| phases.iter().position(|phase| phase == name)).map(PhaseId);
+        Self { variables: variables.keys().cloned().collect(), agents: agents.to_vec(), phases, payoff }
+    }
+
+    fn phase(&self, name: &str) -> Option<PhaseId> {
+        self.phases.iter().position(|phase| phase == name).map(PhaseId)
+    }
+
+    fn has_agent(&self, key: &str) -> bool {
+        self.agents.iter().any(|agent| agent.key == key)
+    }
 }
 
 impl Checker {
@@ -63,9 +128,12 @@ impl Checker {
         let id = self.id(written.id.as_deref());
         let variables = self.variables(written.variables.unwrap_or_default(), overrides);
         let (agents, systems) = self.agents(written.agents, &top.key("agents"));
-        let phases = self.phases(written.phases, &agents, &top.key("phases"));
-        self.not_yet(&top.key("outcome"), written.outcome.is_some());
-        self.not_yet(&top.key("payoff"), written.payoff.is_some());
+        self.names = Names::new(&variables, &agents, &written.phases, &written.payoff);
+        let phases = self.phases(written.phases, &top.key("phases"));
+        let payoff = self.payoff(written.payoff, &phases, &top.key("payoff"));
+        let outcomes = self.outcomes(written.outcome.unwrap_or_default(), &top.key("outcome"));
+        let assertions =
+            self.assertions(written.assertions.unwrap_or_default(), &top.key("assertions"), &outcomes);
         self.one_meaning(&variables, &agents, &phases);
         let mut scenario = Scenario {
             title: written.title.unwrap_or_else(|| id.clone()),
@@ -74,13 +142,15 @@ impl Checker {
             variables,
             agents,
             phases,
-            source: self.source.clone(),
+            payoff,
+            outcomes,
+            assertions,
+            sources: self.sources.clone(),
             spans: Spans::default(),
         };
         self.systems(&mut scenario, &systems);
-        self.resolve_quotes(&mut scenario);
         self.heard(&scenario.phases);
-        let scenario = self.try_openings(scenario);
+        let scenario = self.try_texts(scenario);
         let mut scenario = Arc::into_inner(scenario)?;
         scenario.spans = std::mem::take(&mut self.spans);
         Some(Arc::new(scenario))
@@ -99,18 +169,8 @@ impl Checker {
 
     /// An error on a line of a text value.
     fn error_in(&mut self, code: &'static str, path: &Path, line: usize, message: String) -> &mut Diagnostic {
-        let span = self.spans.text_line(&self.source, path, line);
+        let span = self.spans.text_line(&self.sources, path, line);
         self.push(Diagnostic::error(code, path.to_string(), span, message))
-    }
-
-    /// A field that is understood and not executed yet is said to be so.
-    fn not_yet(&mut self, path: &Path, given: bool) {
-        if given {
-            let span = self.spans.key(path);
-            let message = format!("`{path}` is read, but not executed yet");
-            let warning = Diagnostic::warning("not-executed", path.to_string(), span, message);
-            self.push(warning.help("the run goes on as if the field were absent"));
-        }
     }
 
     /// Looks a word up in a closed list.
@@ -133,6 +193,7 @@ impl Checker {
     ) {
         let mut seen: BTreeMap<String, (&str, Span)> = BTreeMap::new();
         let reserved = super::template::SYSTEM_NAMES.iter().chain(super::template::STAGE_NAMES);
+        let reserved = reserved.chain(&["mine", "all", "outcome"]);
         seen.extend(
             reserved.map(|name| (name.to_string(), ("a name that templates already have", Span::default()))),
         );

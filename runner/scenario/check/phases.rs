@@ -1,12 +1,13 @@
-//! Checks the phases: who takes part, who speaks when, and how long it lasts.
+//! Checks the phases: who is present, what opens them, and how long they last.
 
 use super::{Checker, is_identifier};
 use crate::diagnostic::{Diagnostic, suggest};
+use crate::scenario::choice::Decision;
 use crate::scenario::compile::n_turns;
 use crate::scenario::schema::WrittenPhase;
 use crate::scenario::source::Path;
 use crate::scenario::template::Template;
-use crate::scenario::{Agent, AgentId, Phase, Topology};
+use crate::scenario::{AgentId, Phase, PhaseId, Topology};
 use indexmap::IndexMap;
 use std::collections::BTreeMap;
 
@@ -26,12 +27,7 @@ const FORMATS: &[(&str, &str)] = &[
 ];
 
 impl Checker {
-    pub(super) fn phases(
-        &mut self,
-        written: Option<Vec<Option<WrittenPhase>>>,
-        agents: &[Agent],
-        path: &Path,
-    ) -> Vec<Phase> {
+    pub(super) fn phases(&mut self, written: Option<Vec<Option<WrittenPhase>>>, path: &Path) -> Vec<Phase> {
         let written = written.unwrap_or_default();
         if written.is_empty() {
             self.error("missing", path, "a scenario needs at least one phase under `phases:`");
@@ -40,7 +36,7 @@ impl Checker {
         let mut total = 0usize;
         for (at, phase) in written.into_iter().enumerate() {
             let path = path.index(at);
-            let phase = self.phase(phase.unwrap_or_default(), agents, &path, at);
+            let phase = self.phase(phase.unwrap_or_default(), &path, PhaseId(at));
             if let Some(first) = phases.iter().position(|other| other.name == phase.name) {
                 let first = self.spans.value(&Path::default().key("phases").index(first).key("name"));
                 let message = format!("two phases are called `{}`", phase.name);
@@ -48,7 +44,7 @@ impl Checker {
                 let found = Diagnostic::error("duplicate-name", path.key("name").to_string(), span, message);
                 self.push(found.related(first, "first here").help("give each phase its own name"));
             }
-            total = total.saturating_add(turns_of(&phase));
+            total = total.saturating_add(n_turns(&phase));
             phases.push(phase);
         }
         if total > MAX_TURNS {
@@ -56,18 +52,31 @@ impl Checker {
             self.error("too-long", path, message).help =
                 Some("lower `auto_rounds` or set `max_turns`".into());
             // Nothing later unrolls what is refused anyway.
-            phases.iter_mut().for_each(|phase| phase.rounds = phase.rounds.min(1));
+            phases.iter_mut().for_each(|phase| (phase.rounds, phase.decision) = (phase.rounds.min(1), None));
         }
         phases
     }
 
     /// Refuses a scenario whose agents hear, or are quoted, more than a plan can hold.
     pub(super) fn heard(&mut self, phases: &[Phase]) {
+        let n_quoted = |quoted: &PhaseId| phases.get(quoted.0).map_or(0, n_turns);
         let of = |phase: &Phase| {
-            let heard = turns_of(phase).saturating_mul(phase.agents.len().saturating_sub(1));
-            let quotes = phase.agents.iter().flat_map(|agent| phase.opening(*agent));
-            let quoted = quotes.flat_map(|(_, text)| &text.quotes).map(|quoted| turns_of(&phases[quoted.0]));
-            quoted.fold(heard, usize::saturating_add)
+            let n_turns = n_turns(phase);
+            let heard = n_turns.saturating_mul(phase.agents.len().saturating_sub(1));
+            let opening = phase.agents.iter().flat_map(|agent| phase.opening(*agent));
+            let when = phase.agents.iter().flat_map(|_| phase.when.iter().chain(&phase.until));
+            let quotes = opening.flat_map(|(_, text)| &text.quotes).chain(when.flat_map(|when| &when.phases));
+            let read = quotes.map(n_quoted).fold(heard, usize::saturating_add);
+            let asked = phase.asks().flat_map(|ask| &ask.quotes).map(n_quoted).fold(0, usize::saturating_add);
+            // A turn with conditions or a question of its own looks back on what these name, each time.
+            let script = match &phase.topology {
+                Topology::Script(turns) => turns.as_slice(),
+                _ => &[],
+            };
+            let script = script.iter().flat_map(|turn| &turn.when).flat_map(|when| &when.phases);
+            let script = script.map(n_quoted).fold(asked, usize::saturating_add).saturating_mul(phase.rounds);
+            let barrier = if phase.until.is_some() { n_turns.saturating_mul(phase.agents.len()) } else { 0 };
+            read.saturating_add(script).saturating_add(barrier)
         };
         let all = phases.iter().map(of).fold(0, usize::saturating_add);
         if all > MAX_HEARD {
@@ -77,28 +86,91 @@ impl Checker {
         }
     }
 
-    fn phase(&mut self, written: WrittenPhase, agents: &[Agent], path: &Path, at: usize) -> Phase {
-        let name = self.phase_name(written.name, path, at);
-        let cast = self.phase_cast(written.agents, agents, path);
-        let topology = self.topology(written.topology.as_deref(), path);
-        self.decision(written.decision_mode.as_deref(), path);
-        self.not_yet(&path.key("interactions"), written.interactions.is_some());
+    fn phase(&mut self, mut written: WrittenPhase, path: &Path, id: PhaseId) -> Phase {
+        let name = self.phase_name(written.name.take(), path, id.0);
+        let cast = self.phase_cast(written.agents.take(), path);
+        let interactions = written.interactions.take().unwrap_or_default();
+        let interactions = self.interactions(interactions, &cast, &path.key("interactions"));
+        let (decode, parse) = (written.choice.clone(), written.parse_choice.clone());
+        let choice = self.choice(decode, parse, path, id);
+        let decision = self.decision(&written, &cast, choice.as_deref(), path);
+        let topology = self.topology(&mut written, &cast, &interactions, path, id);
+        let when = written.when.and_then(|given| self.expression(given, path.key("when"), id, &[]));
+        let until = PhaseId(id.0 + 1);
+        let until = written.until.and_then(|given| self.expression(given, path.key("until"), until, &[]));
         let max_turns = self.count(written.max_turns, &path.key("max_turns"));
-        let rounds = self.count(written.auto_rounds, &path.key("auto_rounds"));
-        let for_all = |turns: usize| turns.div_ceil(cast.len().max(1));
-        Phase {
+        let silent = decision.is_some() && written.auto_rounds == Some(0);
+        let rounds = if silent { Some(0) } else { self.count(written.auto_rounds, &path.key("auto_rounds")) };
+        let mut phase = Phase {
             label: written.label.unwrap_or_else(|| name.clone()),
             name,
             topology,
+            interactions,
+            when,
+            until,
+            choice,
+            decision: decision.filter(|_| written.choice.is_some() || written.parse_choice.is_some()),
             format: self.format(written.debate_format.as_deref(), path),
-            initial: self.template(written.initial_prompt, path.key("initial_prompt")),
-            initial_template: self
-                .template(written.initial_prompt_template, path.key("initial_prompt_template")),
-            private: self.private(written.per_agent_prompt_templates, agents, &cast, path),
-            rounds: rounds.unwrap_or_else(|| max_turns.map_or(1, for_all)),
+            initial: self.template(written.initial_prompt, path.key("initial_prompt"), id),
+            initial_template: self.template(
+                written.initial_prompt_template,
+                path.key("initial_prompt_template"),
+                id,
+            ),
+            private: self.private(written.per_agent_prompt_templates, &cast, path, id),
+            rounds: 1,
             max_turns,
+            observers: self.observers(&cast),
             agents: cast,
+        };
+        let each_round = n_turns(&Phase { max_turns: None, decision: None, ..phase.clone() }).max(1);
+        phase.rounds = rounds.unwrap_or_else(|| max_turns.map_or(1, |most| most.div_ceil(each_round)));
+        self.sensible(&phase, path);
+        phase
+    }
+
+    fn observers(&self, cast: &[AgentId]) -> Vec<AgentId> {
+        let observes = |id: &&AgentId| self.names.agents[id.0].role.eq_ignore_ascii_case("observer");
+        cast.iter().filter(observes).copied().collect()
+    }
+
+    /// Refuses a phase in which nobody speaks, or who speaks may not.
+    fn sensible(&mut self, phase: &Phase, path: &Path) {
+        let speakers = phase.speakers();
+        if speakers.is_empty() && !phase.agents.is_empty() {
+            let message = "nobody speaks in this phase: all are observers, or there is only the moderator";
+            self.error("missing", &path.key("agents"), message);
         }
+        if let Topology::Script(turns) = &phase.topology {
+            for (at, turn) in
+                turns.iter().enumerate().filter(|(_, turn)| phase.observers.contains(&turn.agent))
+            {
+                let key = &self.names.agents[turn.agent.0].key;
+                let message = format!("`{key}` is an observer: it hears and does not speak");
+                self.error("contradiction", &path.key("turns").index(at).key("agent"), message);
+            }
+        }
+        if phase.until.is_some() && phase.rounds < 2 {
+            let message = "`until` can only end a phase early that has several rounds";
+            self.unused(&path.key("until"), message).help =
+                Some("give the most rounds with `auto_rounds`".into());
+        }
+        let moderated = matches!(phase.topology, Topology::Moderated(_));
+        if moderated && speakers.len() < 2 {
+            let message = "a moderator needs at least two agents to choose from";
+            self.error("missing", &path.key("agents"), message);
+        }
+        if matches!(phase.decision, Some(Decision::Consensus { .. }) | Some(Decision::RankedChoice))
+            && speakers.is_empty()
+        {
+            self.error("missing", &path.key("agents"), "nobody votes in this phase");
+        }
+    }
+
+    /// A field that is understood and has no effect here.
+    pub(super) fn unused(&mut self, path: &Path, message: &str) -> &mut Diagnostic {
+        let span = self.spans.key(path);
+        self.push(Diagnostic::warning("no-effect", path.to_string(), span, message))
     }
 
     fn phase_name(&mut self, given: Option<String>, path: &Path, at: usize) -> String {
@@ -114,12 +186,7 @@ impl Checker {
         name
     }
 
-    fn phase_cast(
-        &mut self,
-        given: Option<Vec<Option<String>>>,
-        agents: &[Agent],
-        path: &Path,
-    ) -> Vec<AgentId> {
+    fn phase_cast(&mut self, given: Option<Vec<Option<String>>>, path: &Path) -> Vec<AgentId> {
         let path = path.key("agents");
         let given = given.unwrap_or_default();
         if given.is_empty() {
@@ -129,7 +196,7 @@ impl Checker {
         for (at, key) in given.into_iter().enumerate() {
             let path = path.index(at);
             let Some(key) = key else { continue };
-            match self.agent_id(&key, agents, &path) {
+            match self.agent_id(&key, &path) {
                 Some(id) if cast.contains(&id) => {
                     self.error("duplicate-name", &path, format!("`{key}` takes part twice in this phase"));
                 }
@@ -140,10 +207,10 @@ impl Checker {
         cast
     }
 
-    fn agent_id(&mut self, key: &str, agents: &[Agent], path: &Path) -> Option<AgentId> {
-        let id = agents.iter().position(|agent| agent.key == key).map(AgentId);
+    pub(super) fn agent_id(&mut self, key: &str, path: &Path) -> Option<AgentId> {
+        let id = self.names.agents.iter().position(|agent| agent.key == key).map(AgentId);
         if id.is_none() {
-            let help = suggest(key, agents.iter().map(|agent| agent.key.as_str()));
+            let help = suggest(key, self.names.agents.iter().map(|agent| agent.key.as_str()));
             let span = self.spans.key(path);
             let message = format!("there is no agent `{key}`");
             self.push(Diagnostic::error("unknown-agent", path.to_string(), span, message)).help = help;
@@ -151,42 +218,8 @@ impl Checker {
         id
     }
 
-    fn topology(&mut self, given: Option<&str>, path: &Path) -> Topology {
-        let path = path.key("topology");
-        let known = [
-            ("round_robin", Some(Topology::RoundRobin)),
-            ("turn_by_turn", Some(Topology::TurnByTurn)),
-            ("broadcast", Some(Topology::Broadcast)),
-            ("whisper", None),
-            ("interrupt", None),
-            ("moderated", None),
-        ];
-        let Some(given) = given else { return Topology::RoundRobin };
-        match self.word(&path, "topology", given, &known) {
-            Some(Some(topology)) => topology,
-            Some(None) => {
-                let span = self.spans.value(&path);
-                let message = format!("the topology `{given}` is read, but not executed yet");
-                let warning = Diagnostic::warning("not-executed", path.to_string(), span, message);
-                self.push(warning.help("this phase is played as `round_robin`, everybody hears everything"));
-                Topology::RoundRobin
-            }
-            None => Topology::RoundRobin,
-        }
-    }
-
-    fn decision(&mut self, given: Option<&str>, path: &Path) {
-        let path = path.key("decision_mode");
-        let known = ["none", "majority_vote", "ranked_choice", "coordinator_decides", "consensus"];
-        let known = known.map(|name| (name, name));
-        let Some(given) = given else { return };
-        if self.word(&path, "decision mode", given, &known).is_some_and(|mode| mode != "none") {
-            self.not_yet(&path, true);
-        }
-    }
-
     /// A count of at least one.
-    fn count(&mut self, given: Option<u64>, path: &Path) -> Option<usize> {
+    pub(super) fn count(&mut self, given: Option<u64>, path: &Path) -> Option<usize> {
         let given = given?;
         if given == 0 {
             self.error("bad-value", path, "this is at least 1").help =
@@ -205,31 +238,27 @@ impl Checker {
     fn private(
         &mut self,
         given: Option<IndexMap<String, Option<String>>>,
-        agents: &[Agent],
         cast: &[AgentId],
         path: &Path,
+        phase: PhaseId,
     ) -> BTreeMap<AgentId, Template> {
         let path = path.key("per_agent_prompt_templates");
         let mut private = BTreeMap::new();
         for (key, text) in given.unwrap_or_default() {
             let path = path.key(key.clone());
-            let Some(id) = self.agent_id(&key, agents, &path) else { continue };
+            let Some(id) = self.agent_id(&key, &path) else { continue };
             if !cast.contains(&id) {
                 let message = format!("`{key}` does not take part in this phase, so nobody reads this text");
                 let span = self.spans.key(&path);
                 let found = Diagnostic::error("absent-agent", path.to_string(), span, message);
                 self.push(found.help(format!("add `{key}` to `agents` or remove the text")));
             }
-            if let Some(template) = self.template(text, path) {
+            if let Some(template) = self.template(text, path, phase) {
                 private.insert(id, template);
             }
         }
         private
     }
-}
-
-fn turns_of(phase: &Phase) -> usize {
-    n_turns(phase.agents.len(), phase.rounds, phase.max_turns)
 }
 
 fn identifier_from(name: &str) -> String {

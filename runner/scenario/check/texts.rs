@@ -2,9 +2,10 @@
 
 use super::Checker;
 use crate::diagnostic::{Diagnostic, suggest};
+use crate::scenario::results::Said;
 use crate::scenario::source::Path;
-use crate::scenario::template::{self, STAGE_NAMES, SYSTEM_NAMES, Said, Template};
-use crate::scenario::{AgentId, Phase, PhaseId, Scenario};
+use crate::scenario::template::{self, STAGE_NAMES, SYSTEM_NAMES, Template};
+use crate::scenario::{AgentId, PayoffRule, PhaseId, Scenario};
 use std::sync::Arc;
 
 /// Names that speak of what changes during a run.
@@ -12,17 +13,19 @@ const VARYING: &[&str] =
     &["turn", "turns", "round", "rounds", "phase", "phases", "messages", "cast", "others", "history", "now"];
 
 impl Checker {
-    /// A stage text; its names are checked when all phases are known.
-    pub(super) fn template(&mut self, text: Option<String>, path: Path) -> Option<Template> {
+    /// A text of the stage, read in `phase`: what it names must be known by then.
+    pub(super) fn template(&mut self, text: Option<String>, path: Path, phase: PhaseId) -> Option<Template> {
         let (text, _, odd) = template::rewrite(&text?);
         for (line, inner) in odd {
-            let span = self.spans.text_line(&self.source, &path, line);
+            let span = self.spans.text_line(&self.sources, &path, line);
             let message = format!("`${{{inner}}}` is not replaced: it stays as it stands");
             let found = Diagnostic::warning("plain-text", path.to_string(), span, message);
             let help = "only `${phase.messages[agent]}` is; for a variable write `{{ name }}`";
             self.push(found.help(help));
         }
-        Some(Template { path, text, quotes: Vec::new() })
+        let mut text = Template { path, text, quotes: Vec::new() };
+        self.stage_names(phase, &mut text);
+        Some(text)
     }
 
     /// Renders the system texts, and refuses those that could vary within a run.
@@ -49,7 +52,7 @@ impl Checker {
                 }
             };
             for name in names.iter().filter(|name| !quotes.iter().any(|quote| quote.phase == **name)) {
-                self.system_name(scenario, &path, &text, name);
+                self.system_name(&path, &text, name);
             }
             if !quotes.is_empty() || self.found.len() > n_before {
                 continue;
@@ -63,15 +66,15 @@ impl Checker {
         }
     }
 
-    fn system_name(&mut self, scenario: &Scenario, path: &Path, text: &str, name: &str) {
-        if scenario.variables.contains_key(name) || SYSTEM_NAMES.contains(&name) {
+    fn system_name(&mut self, path: &Path, text: &str, name: &str) {
+        if self.names.variables.iter().any(|known| known == name) || SYSTEM_NAMES.contains(&name) {
             return;
         }
         let line = template::line_of(text, name);
-        if VARYING.contains(&name) || scenario.phase_by_name(name).is_some() {
+        if VARYING.contains(&name) || self.names.phase(name).is_some() {
             return self.varying(path, line, name);
         }
-        let known = scenario.variables.keys().map(String::as_str).chain(SYSTEM_NAMES.iter().copied());
+        let known = self.names.variables.iter().map(String::as_str).chain(SYSTEM_NAMES.iter().copied());
         let help = suggest(name, known);
         self.error_in(
             "undefined-variable",
@@ -89,22 +92,8 @@ impl Checker {
         self.error_in("varying-system-prompt", path, line, message).help = Some(help.into());
     }
 
-    /// Checks the names in every stage text, and notes which earlier phases it quotes.
-    pub(super) fn resolve_quotes(&mut self, scenario: &mut Scenario) {
-        let mut phases = std::mem::take(&mut scenario.phases);
-        for at in 0..phases.len() {
-            let mut phase = phases[at].clone();
-            let shared = [&mut phase.initial, &mut phase.initial_template, &mut phase.format];
-            let texts = shared.into_iter().flatten().chain(phase.private.values_mut());
-            for text in texts {
-                self.stage_names(scenario, &phases, at, text);
-            }
-            phases[at] = phase;
-        }
-        scenario.phases = phases;
-    }
-
-    fn stage_names(&mut self, scenario: &Scenario, phases: &[Phase], here: usize, text: &mut Template) {
+    /// Checks the names in a text of the stage, and notes which earlier phases it uses.
+    fn stage_names(&mut self, here: PhaseId, text: &mut Template) {
         let names = match template::names(&text.text) {
             Ok(names) => names,
             Err(error) => {
@@ -114,68 +103,53 @@ impl Checker {
         };
         let quotes = template::rewrite(&text.text).1;
         for quote in quotes.iter().filter_map(|quote| Some((quote.agent.as_ref()?, quote.line))) {
-            if scenario.agent_by_key(quote.0).is_none() {
-                let help = suggest(quote.0, scenario.agents.iter().map(|agent| agent.key.as_str()));
+            if !self.names.has_agent(quote.0) {
+                let help = suggest(quote.0, self.names.agents.iter().map(|agent| agent.key.as_str()));
                 let message = format!("there is no agent `{}`", quote.0);
                 self.error_in("unknown-agent", &text.path, quote.1, message).help = help;
             }
         }
         for name in names {
             let line = template::line_of(&text.text, &name);
-            if let Some(at) = phases.iter().position(|phase| phase.name == name) {
-                match at < here {
-                    true => text.quotes.push(PhaseId(at)),
-                    false => self.forward(&text.path, line, &phases[here].name, &name, at == here),
+            if let Some(phase) = self.names.phase(&name) {
+                if self.is_over(&text.path, line, phase, here) {
+                    text.quotes.push(phase);
                 }
             } else if name == "phases" {
-                text.quotes.extend((0..here).map(PhaseId));
-            } else if !scenario.variables.contains_key(&name)
+                text.quotes.extend((0..here.0).map(PhaseId));
+            } else if name == "payoffs" {
+                self.payoff_is_over(&text.path, line, here, &mut text.quotes);
+            } else if !self.names.variables.contains(&name)
                 && !SYSTEM_NAMES.contains(&name.as_str())
                 && !STAGE_NAMES.contains(&name.as_str())
-                && scenario.agent_by_key(&name).is_none()
+                && !self.names.has_agent(&name)
             {
                 let quoted = quotes.iter().any(|quote| quote.phase == name);
-                self.unknown_name(scenario, &phases[..here], &text.path, line, &name, quoted);
+                self.unknown_name(here, &text.path, line, &name, quoted);
             }
         }
+        self.fields(&text.path, &text.text, true);
         text.quotes.sort_unstable();
         text.quotes.dedup();
     }
 
-    fn forward(&mut self, path: &Path, line: usize, here: &str, name: &str, same: bool) {
-        let message = match same {
-            true => format!("`{name}` is this phase itself: nothing has been said in it when it opens"),
-            false => format!("`{name}` is played after `{here}`: nothing has been said in it yet"),
-        };
-        self.error_in("forward-reference", path, line, message).help =
-            Some("quote only phases that stand earlier in the file".into());
-    }
-
-    fn unknown_name(
-        &mut self,
-        scenario: &Scenario,
-        earlier: &[Phase],
-        path: &Path,
-        line: usize,
-        name: &str,
-        quoted: bool,
-    ) {
-        let phases = earlier.iter().map(|phase| phase.name.as_str());
+    fn unknown_name(&mut self, here: PhaseId, path: &Path, line: usize, name: &str, quoted: bool) {
+        let phases = self.names.phases[..here.0].iter().map(String::as_str);
         if quoted {
-            let help = suggest(name, phases);
-            let found = self.error_in("unknown-phase", path, line, format!("there is no phase `{name}`"));
-            found.help = help.or(Some("no phase stands before this one".into()));
+            let help = suggest(name, phases).or(Some("no phase stands before this one".into()));
+            self.error_in("unknown-phase", path, line, format!("there is no phase `{name}`")).help = help;
             return;
         }
-        let variables = scenario.variables.keys().map(String::as_str);
-        let agents = scenario.agents.iter().map(|agent| agent.key.as_str());
+        let variables = self.names.variables.iter().map(String::as_str);
+        let agents = self.names.agents.iter().map(|agent| agent.key.as_str());
         let fixed = SYSTEM_NAMES.iter().chain(STAGE_NAMES).copied();
         let help = suggest(name, variables.chain(agents).chain(phases).chain(fixed));
         self.error_in("undefined-variable", path, line, format!("`{name}` is not defined here")).help = help;
     }
 
-    /// Renders every opening once, so that no run ends in its last template.
-    pub(super) fn try_openings(&mut self, scenario: Scenario) -> Arc<Scenario> {
+    /// Renders every text and evaluates every expression once, as if nothing had been said, so that no run ends in
+    /// its last template.
+    pub(super) fn try_texts(&mut self, scenario: Scenario) -> Arc<Scenario> {
         let scenario = Arc::new(scenario);
         if self.has_errors() {
             return scenario;
@@ -183,7 +157,8 @@ impl Checker {
         let said = Arc::new(Said::default());
         for (id, phase) in scenario.phases.iter().enumerate() {
             for agent in &phase.agents {
-                for (_, text) in phase.opening(*agent) {
+                let opening = phase.opening(*agent).map(|(_, text)| text);
+                for text in opening.chain(phase.asks()) {
                     let rendered = template::render_stage(&scenario, &text.text, PhaseId(id), *agent, &said);
                     if let Err(error) = rendered {
                         self.error_in("template", &text.path, error.line, error.message);
@@ -191,6 +166,23 @@ impl Checker {
                 }
             }
         }
+        if let Some(payoff) = &scenario.payoff
+            && let PayoffRule::Matrix(table) = &payoff.rule
+        {
+            for cell in table.values().flatten() {
+                self.is_number(&scenario, cell);
+            }
+        }
         scenario
+    }
+
+    /// A cell of a payoff matrix depends on variables alone, so it can be known now.
+    fn is_number(&mut self, scenario: &Arc<Scenario>, cell: &template::Expression) {
+        let message = match template::evaluate(scenario, cell, &Arc::new(Said::default())) {
+            Ok(value) if value.as_f64().is_some_and(f64::is_finite) => return,
+            Ok(value) => format!("`{}` is {value}, expected a number", cell.text),
+            Err(error) => error.message,
+        };
+        self.error("bad-value", &cell.path, message);
     }
 }

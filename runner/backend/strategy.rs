@@ -1,0 +1,139 @@
+//! Agents of a scenario that are not models: controls of experiments, and a human at the terminal.
+//!
+//! What a strategy knows is what the agent has heard, no more. Nothing of it depends on time or scheduling.
+
+use super::{Backend, BoxFuture, ModelCard, Options, Progress, Reply, Request, Session, Sink, Stop};
+use crate::diagnostic::printable;
+use crate::scenario::{ChoiceOption, Strategy};
+use anyhow::{Context as _, bail};
+use std::io::{BufRead as _, Write as _};
+use std::sync::Arc;
+
+/// A whole cast: strategies answer for the agents that have one, a backend for all others.
+pub struct Cast {
+    model: Arc<dyn Backend>,
+}
+
+impl Cast {
+    /// A cast in which all agents without a strategy are played by `model`.
+    pub fn new(model: Arc<dyn Backend>) -> Self {
+        Self { model }
+    }
+}
+
+impl Backend for Cast {
+    fn card(&self) -> ModelCard {
+        self.model.card()
+    }
+
+    fn reply(&self, request: Request, sink: Sink) -> BoxFuture<'_, anyhow::Result<Reply>> {
+        match request.strategy.clone() {
+            None => self.model.reply(request, sink),
+            Some(strategy) => Box::pin(async move {
+                let path = request.path.clone();
+                let text = match strategy {
+                    Strategy::Human => tokio::task::spawn_blocking(move || ask_human(&request)).await?,
+                    strategy => answer(&strategy, &request),
+                };
+                let text = text.with_context(|| path)?;
+                sink(Progress::Text(text.clone()));
+                let (ids, logprobs) = (Vec::new(), Vec::new());
+                Ok(Reply { ids, text, stop: Stop::EndOfTurn, logprobs, usage: None, commit: None })
+            }),
+        }
+    }
+
+    fn forget(&self, session: &Session) {
+        self.model.forget(session);
+    }
+
+    fn expect(&self, session: &Session, next_use: u64) {
+        self.model.expect(session, next_use);
+    }
+
+    fn overflows(&self, request: &Request) -> anyhow::Result<bool> {
+        if request.strategy.is_some() { Ok(false) } else { self.model.overflows(request) }
+    }
+}
+
+fn answer(strategy: &Strategy, request: &Request) -> anyhow::Result<String> {
+    let Some(options) = &request.choice else {
+        return Ok(match strategy {
+            Strategy::Always(text) => text.clone(),
+            Strategy::List(texts) => texts[request.conversation.exchanges.len() % texts.len()].clone(),
+            _ => String::new(),
+        });
+    };
+    let mut open = options.open.clone();
+    open.sort_unstable();
+    let (Some(first), Some(last)) = (open.first().copied(), open.last().copied()) else {
+        bail!("no option is left to choose");
+    };
+    let wanted = match strategy {
+        Strategy::TitForTat => options.others.last().copied().unwrap_or(0),
+        Strategy::Grim if options.others.iter().any(|other| *other != 0) => options.choice.options.len() - 1,
+        Strategy::Grim | Strategy::Human => 0,
+        Strategy::Always(name) => named(options, name)?,
+        Strategy::List(names) => named(options, &names[options.n_before % names.len()])?,
+        Strategy::Random(p) => {
+            let others = &open[1..];
+            match uniform(request.seed, 0) < *p || others.is_empty() {
+                true => first,
+                false => others[(uniform(request.seed, 1) * others.len() as f64) as usize % others.len()],
+            }
+        }
+    };
+    // In a ranking an option may be taken already.
+    let chosen = if open.contains(&wanted) {
+        wanted
+    } else if wanted == 0 {
+        first
+    } else {
+        last
+    };
+    Ok(options.choice.options[chosen].text.clone())
+}
+
+/// The n-th number in [0, 1) of a turn.
+fn uniform(seed: u64, n: u64) -> f64 {
+    let hash = blake3::derive_key("greenroom 2026 strategy", &[seed.to_le_bytes(), n.to_le_bytes()].concat());
+    let word = hash[..8].iter().fold(0u64, |word, byte| word << 8 | u64::from(*byte));
+    (word >> 11) as f64 / (1u64 << 53) as f64
+}
+
+fn named(options: &Options, name: &str) -> anyhow::Result<usize> {
+    let known = || {
+        let texts: Vec<&str> = options.choice.options.iter().map(|option| option.text.as_str()).collect();
+        format!("the strategy answers `{name}`, which is no option; there is: {}", texts.join(", "))
+    };
+    options.choice.find(name).with_context(known)
+}
+
+/// Shows what the agent reads and takes a line; for a choice, an option's number or text.
+fn ask_human(request: &Request) -> anyhow::Result<String> {
+    let open =
+        request.choice.iter().flat_map(|options| options.open.iter().map(|id| &options.choice.options[*id]));
+    let open: Vec<&ChoiceOption> = open.collect();
+    eprintln!("\n{}", printable(&request.conversation.next));
+    for (at, option) in open.iter().enumerate() {
+        eprintln!("  {}: {}", at + 1, printable(&option.text));
+    }
+    loop {
+        eprint!("> ");
+        std::io::stderr().flush()?;
+        let mut line = String::new();
+        if std::io::stdin().lock().read_line(&mut line).context("can't read from the terminal")? == 0 {
+            bail!("the terminal was closed before the human answered");
+        }
+        let line = line.trim();
+        if open.is_empty() {
+            return Ok(line.to_string());
+        }
+        let numbered = line.parse::<usize>().ok().and_then(|n| open.get(n.checked_sub(1)?));
+        let named = open.iter().find(|option| option.text.eq_ignore_ascii_case(line));
+        if let Some(option) = named.or(numbered) {
+            return Ok(option.text.clone());
+        }
+        eprintln!("`{}` is no option: give its number or its text", printable(line));
+    }
+}

@@ -1,0 +1,84 @@
+//! Whether a turn takes place, by what happened before it in plan order: never by what happened to finish first.
+
+use super::memories::{Memories, PromptError};
+use crate::scenario::results::{Line, Outcome, Said, tally};
+use crate::scenario::template::{Expression, holds};
+use crate::scenario::{Chosen, Condition, PhaseId, Purpose, TurnId};
+use std::sync::Arc;
+
+impl Memories {
+    /// Whether all conditions of a turn hold. All that they look at must have been played or skipped.
+    ///
+    /// # Errors
+    /// An expression that fails.
+    pub fn takes_place(&mut self, id: TurnId) -> Result<bool, PromptError> {
+        let plan = self.plan.clone();
+        let turn = plan.turn(id);
+        for condition in &turn.guard {
+            let met = match condition {
+                Condition::Opens(phase) => {
+                    let opens = self.opens(&turn.path, *phase)?;
+                    *self.decided.entry((*phase, 0)).or_insert(opens)
+                }
+                Condition::GoesOn(phase, round) => self.goes_on(&turn.path, *phase, *round)?,
+                Condition::Holds(expression) => self.holds(&turn.path, expression, id)?,
+                Condition::Chose(asked, option) => {
+                    let chosen = Some(Chosen::Option(*option));
+                    matches!(&self.outcomes[asked.0], Outcome::Said { choice, .. } if *choice == chosen)
+                }
+                Condition::NotPlayed(other) => self.outcomes[other.0] == Outcome::Skipped,
+                Condition::Undecided(phase, attempt) => {
+                    let lines = self.ballots_until(*phase, attempt - 1);
+                    tally(self.scenario.phase(*phase), &lines).decision.is_none()
+                }
+            };
+            if !met {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Takes all phases as played, whatever their conditions: for what could be read at most.
+    pub fn open_all(&mut self) {
+        self.decided = (0..self.scenario.phases.len()).map(|phase| ((PhaseId(phase), 0), true)).collect();
+    }
+
+    /// Whether a phase is played at all.
+    pub(super) fn opens(&self, path: &str, phase: PhaseId) -> Result<bool, PromptError> {
+        let Some(when) = &self.scenario.phase(phase).when else { return Ok(true) };
+        if let Some(decided) = self.decided.get(&(phase, 0)) {
+            return Ok(*decided);
+        }
+        let begin = self.plan.first_of(phase, None).unwrap_or(TurnId(0));
+        self.holds(path, when, begin)
+    }
+
+    /// Whether a phase's `until` has held after no round before this one.
+    fn goes_on(&mut self, path: &str, phase: PhaseId, round: usize) -> Result<bool, PromptError> {
+        let scenario = self.scenario.clone();
+        let Some(until) = &scenario.phase(phase).until else { return Ok(true) };
+        let known = (1..=round).rev().find_map(|at| Some((at, *self.decided.get(&(phase, at))?)));
+        let (known, mut goes_on) = known.unwrap_or((1, true));
+        for at in known + 1..=round {
+            let begin = self.plan.first_of(phase, Some(at)).unwrap_or(TurnId(0));
+            goes_on = goes_on && !self.holds(path, until, begin)?;
+            self.decided.insert((phase, at), goes_on);
+        }
+        Ok(goes_on)
+    }
+
+    fn holds(&self, path: &str, expression: &Expression, end: TurnId) -> Result<bool, PromptError> {
+        let said = Arc::new(Said::before(&self.plan, &self.outcomes, &expression.phases, end));
+        holds(&self.scenario, expression, &said).map_err(|error| self.failed(path, &expression.path, error))
+    }
+
+    /// What was said in a phase, votes after this attempt left out.
+    pub(super) fn ballots_until(&self, phase: PhaseId, attempt: usize) -> Vec<Line> {
+        let end = TurnId(self.plan.n_turns());
+        let said = Said::before(&self.plan, &self.outcomes, &[phase], end);
+        let later =
+            |line: &&Line| matches!(line.purpose, Purpose::Ballot { attempt: of, .. } if of > attempt);
+        said.lines(phase).iter().filter(|line| !later(line)).cloned().collect()
+    }
+}

@@ -1,0 +1,360 @@
+//! The memories of all agents: what each has lived through, and what became of every turn.
+//!
+//! [`Memories`] is driven in any order that the plan's edges allow; what an agent reads depends on the plan and on what
+//! was said alone. It holds no model and does no input or output: playing, checking and replaying share it.
+
+use super::delta::{Conversation, conversation};
+use super::spoken::spoken;
+use crate::scenario::results::{Outcome, Said};
+use crate::scenario::template::TemplateError;
+use crate::scenario::{
+    AgentId, Choice, Chosen, Input, Lifecycle, Method, PhaseId, Plan, Scenario, TimelineId, Turn, TurnId,
+    turn_seed,
+};
+use crate::timeline::{Event, StageKind, Timeline};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// All agents' timelines and what became of every turn.
+#[derive(Clone, Debug)]
+pub struct Memories {
+    pub(super) scenario: Arc<Scenario>,
+    pub(super) plan: Arc<Plan>,
+    /// Root of the turns' seeds: options may be listed in an order drawn from it.
+    seed: u64,
+    timelines: BTreeMap<TimelineId, Timeline>,
+    /// What each memory was last sent, and the reply: the next must begin so.
+    sent: BTreeMap<TimelineId, (Conversation, Arc<[u32]>)>,
+    pub(super) outcomes: Vec<Outcome>,
+    /// What happened before turns that were skipped: it is read at the next one.
+    missed: BTreeMap<TimelineId, Vec<Input>>,
+    /// Conditions of phases (round 0) and of their rounds, as decided.
+    pub(super) decided: BTreeMap<(PhaseId, usize), bool>,
+}
+
+/// What an agent reads at its turn.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Prompt {
+    /// What is new, as one text.
+    pub delta: String,
+    /// All of it.
+    pub conversation: Conversation,
+}
+
+/// What a reply came to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Heard {
+    /// What others hear.
+    pub spoken: String,
+    /// What was chosen, where a choice was asked for.
+    pub choice: Option<Chosen>,
+}
+
+/// Why a prompt can't be made.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum PromptError {
+    /// A template or an expression failed.
+    #[error("{path}: {place}, line {line}: {message}")]
+    Template {
+        /// The turn.
+        path: String,
+        /// The field.
+        place: String,
+        /// Line in the text.
+        line: usize,
+        /// What minijinja said.
+        message: String,
+    },
+    /// The prompt does not begin with what the agent's memory holds.
+    #[error(
+        "{path}: the prompt does not begin with what {agent} has read and said before (a bug of greenroom)"
+    )]
+    NotExtended {
+        /// The turn.
+        path: String,
+        /// The agent's key.
+        agent: String,
+    },
+    /// A turn was asked for before what it waits for.
+    #[error("{path}: asked for before {needed} was played (a bug of greenroom)")]
+    TooEarly {
+        /// The turn.
+        path: String,
+        /// What it waits for.
+        needed: String,
+    },
+    /// A memory has no room for what its next turn reads, and nothing in it that could be summed up.
+    #[error("{path}: what {agent} reads at once is longer than the model's context")]
+    TooLong {
+        /// The turn.
+        path: String,
+        /// The agent's key.
+        agent: String,
+    },
+}
+
+/// Asks for the summary that a new epoch begins with.
+const SUMMARY_CUE: &str =
+    "[Your memory is full. Write down, for yourself alone, all that you need to remember.]";
+
+impl Memories {
+    /// Nobody remembers anything, except those (by key) who bring a timeline from an earlier episode.
+    pub fn new(
+        scenario: Arc<Scenario>,
+        plan: Arc<Plan>,
+        earlier: BTreeMap<String, Timeline>,
+        seed: u64,
+    ) -> Self {
+        let outcomes = vec![Outcome::Open; plan.n_turns()];
+        let brought = earlier.into_iter().filter_map(|(key, timeline)| {
+            let agent = scenario.agent_by_key(&key)?;
+            let permanent = scenario.agent(agent).lifecycle == Lifecycle::Permanent;
+            permanent.then_some((TimelineId { agent, phase: None }, timeline))
+        });
+        let timelines = brought.collect();
+        let (sent, missed, decided) = Default::default();
+        Self { scenario, plan, seed, timelines, sent, outcomes, missed, decided }
+    }
+
+    /// The scenario.
+    pub fn scenario(&self) -> &Arc<Scenario> {
+        &self.scenario
+    }
+
+    /// The plan.
+    pub fn plan(&self) -> &Arc<Plan> {
+        &self.plan
+    }
+
+    /// The system text that an agent lives with: the one it was born with.
+    pub fn system(&self, agent: AgentId) -> &str {
+        let brought = self.timelines.get(&TimelineId { agent, phase: None });
+        brought.map_or(self.scenario.agent(agent).system.as_str(), |timeline| timeline.system().unwrap_or(""))
+    }
+
+    /// Lets what happened since the speaker's last turn happen to it, cue included, and folds its timeline.
+    ///
+    /// # Errors
+    /// A template that fails, or a bug of ours (too early, or a prompt that rewrites history).
+    pub fn prompt(&mut self, id: TurnId) -> Result<Prompt, PromptError> {
+        let timeline = self.extended(id)?;
+        let of = self.plan.turn(id).timeline;
+        self.missed.remove(&of);
+        let prompt = self.fold(id, &timeline)?;
+        self.timelines.insert(of, timeline);
+        Ok(prompt)
+    }
+
+    /// What [`Self::prompt`] would give, without letting it happen.
+    ///
+    /// # Errors
+    /// As [`Self::prompt`].
+    pub fn preview(&self, id: TurnId) -> Result<Prompt, PromptError> {
+        self.fold(id, &self.extended(id)?)
+    }
+
+    fn extended(&self, id: TurnId) -> Result<Timeline, PromptError> {
+        let turn = self.plan.turn(id);
+        let missed = self.missed.get(&turn.timeline).map(Vec::as_slice).unwrap_or_default();
+        let inputs: Vec<Input> = missed.iter().chain(&turn.inputs).copied().collect();
+        let mut events = self.events(&turn.path, turn.speaker, &inputs)?;
+        events.extend(self.cue(id)?);
+        let mut timeline =
+            self.timelines.get(&turn.timeline).cloned().unwrap_or_else(|| self.born(turn.timeline));
+        events.into_iter().for_each(|event| timeline.push(event));
+        Ok(timeline)
+    }
+
+    fn fold(&self, id: TurnId, timeline: &Timeline) -> Result<Prompt, PromptError> {
+        let turn = self.plan.turn(id);
+        let conversation = conversation(timeline);
+        if let Some((earlier, reply)) = self.sent.get(&turn.timeline)
+            && !conversation.extends(earlier, reply)
+        {
+            let agent = self.scenario.agent(turn.speaker).key.clone();
+            return Err(PromptError::NotExtended { path: turn.path.clone(), agent });
+        }
+        Ok(Prompt { delta: conversation.next.clone(), conversation })
+    }
+
+    /// Records the reply to the prompt that [`Self::prompt`] gave.
+    pub fn say(&mut self, id: TurnId, prompt: Conversation, ids: &[u32], raw: &str) -> Heard {
+        let plan = self.plan.clone();
+        let turn = plan.turn(id);
+        let mut heard = Heard { spoken: spoken(&self.scenario.agent(turn.speaker).name, raw), choice: None };
+        if let Some(constraint) = &turn.constraint {
+            let reply = if constraint.choice.method == Method::Decode { raw } else { &heard.spoken };
+            let taken = self.taken(id);
+            let chosen = match constraint.choice.read(reply) {
+                Chosen::Option(option) if taken.contains(&option) => Chosen::Invalid,
+                chosen => chosen,
+            };
+            if let (Method::Decode, Chosen::Option(option)) = (constraint.choice.method, chosen) {
+                heard.spoken = constraint.choice.options[option].text.clone();
+            }
+            heard.choice = Some(chosen);
+        }
+        self.remember(turn.timeline, prompt, ids, raw, &heard.spoken);
+        self.outcomes[id.0] = Outcome::Said { text: heard.spoken.clone(), choice: heard.choice };
+        heard
+    }
+
+    fn remember(&mut self, timeline: TimelineId, prompt: Conversation, ids: &[u32], raw: &str, spoken: &str) {
+        let ids: Arc<[u32]> = ids.into();
+        self.sent.insert(timeline, (prompt, ids.clone()));
+        let said = Event::Said { ids, raw: raw.into(), spoken: spoken.to_string() };
+        self.timeline(timeline).push(said);
+    }
+
+    /// Records that a turn does not take place: what happened before it is read at the memory's next one.
+    pub fn skip(&mut self, id: TurnId) {
+        let turn = self.plan.turn(id);
+        self.missed.entry(turn.timeline).or_default().extend(&turn.inputs);
+        self.outcomes[id.0] = Outcome::Skipped;
+    }
+
+    /// What a memory reads when it is full: it is asked to sum itself up.
+    ///
+    /// # Errors
+    /// There is nothing in it yet.
+    pub fn summary_prompt(&mut self, id: TurnId) -> Result<Prompt, PromptError> {
+        let turn = self.plan.turn(id);
+        let (of, path) = (turn.timeline, turn.path.clone());
+        let agent = self.scenario.agent(of.agent).key.clone();
+        if !self.timelines.get(&of).is_some_and(|timeline| timeline.events().iter().any(Event::is_said)) {
+            return Err(PromptError::TooLong { path, agent });
+        }
+        let cue = Event::Stage { kind: StageKind::Cue, text: SUMMARY_CUE.into(), origin: String::new() };
+        self.timeline(of).push(cue);
+        let timeline = self.timeline(of).clone();
+        self.fold(id, &timeline)
+    }
+
+    /// A new epoch: the speaker of this turn remembers its own summary, and nothing else.
+    pub fn begin_epoch(&mut self, id: TurnId, raw: &str) -> String {
+        let of = self.plan.turn(id).timeline;
+        let summary = spoken(&self.scenario.agent(of.agent).name, raw);
+        let mut timeline = Timeline::new(self.timeline(of).system().unwrap_or(""));
+        let text = format!("What you remember: {summary}");
+        timeline.push(Event::Stage { kind: StageKind::Summary, text, origin: String::new() });
+        self.timelines.insert(of, timeline);
+        self.sent.remove(&of);
+        summary
+    }
+
+    /// Forgets a memory: an ephemeral agent's at the end of its phase.
+    pub fn forget(&mut self, timeline: TimelineId) {
+        self.timelines.remove(&timeline);
+        self.sent.remove(&timeline);
+        self.missed.remove(&timeline);
+    }
+
+    /// A memory's timeline so far.
+    pub fn look(&self, timeline: TimelineId) -> Option<&Timeline> {
+        self.timelines.get(&timeline)
+    }
+
+    /// What became of a turn.
+    pub fn outcome(&self, id: TurnId) -> &Outcome {
+        &self.outcomes[id.0]
+    }
+
+    /// All that was said in all phases.
+    pub fn said(&self) -> Said {
+        let all: Vec<PhaseId> = (0..self.scenario.phases.len()).map(PhaseId).collect();
+        Said::before(&self.plan, &self.outcomes, &all, TurnId(self.plan.n_turns()))
+    }
+
+    /// What a turn is a choice of, and the options that are open to it, in the order in which they are listed.
+    pub fn options(&self, id: TurnId) -> Option<(Arc<Choice>, Vec<usize>)> {
+        let turn = self.plan.turn(id);
+        let choice = &turn.constraint.as_ref()?.choice;
+        let taken = self.taken(id);
+        let mut open: Vec<usize> =
+            (0..choice.options.len()).filter(|option| !taken.contains(option)).collect();
+        if choice.shuffle {
+            let seed = turn_seed(self.seed, &turn.path);
+            open.sort_by_key(|option| turn_seed(seed, &format!("option {option}")));
+        }
+        Some((choice.clone(), open))
+    }
+
+    /// What others have chosen of the same options, as far as the speaker of a turn has heard it by then, oldest first.
+    pub fn known_choices(&self, id: TurnId) -> Vec<usize> {
+        let turn = self.plan.turn(id);
+        let Some(constraint) = &turn.constraint else { return Vec::new() };
+        let own = self.plan.order().take(id.0 + 1).filter(|(_, own)| own.timeline == turn.timeline);
+        let heard = own.flat_map(|(_, own)| &own.inputs).filter_map(|input| match input {
+            Input::Heard(turn) => Some(*turn),
+            _ => None,
+        });
+        let same = |id: &TurnId| {
+            self.plan.turn(*id).constraint.as_ref().is_some_and(|c| c.choice == constraint.choice)
+        };
+        let option = |id: TurnId| match self.outcomes[id.0] {
+            Outcome::Said { choice: Some(Chosen::Option(option)), .. } => Some(option),
+            _ => None,
+        };
+        heard.filter(same).filter_map(option).collect()
+    }
+
+    /// How often the speaker of a turn has made the same choice before.
+    pub fn n_choices_before(&self, id: TurnId) -> usize {
+        let turn = self.plan.turn(id);
+        let choice = |turn: &Turn| turn.constraint.as_ref().map(|constraint| constraint.choice.clone());
+        let same =
+            |(_, other): &(TurnId, &Turn)| other.speaker == turn.speaker && choice(other) == choice(turn);
+        let before = self.plan.order().take(id.0).filter(same);
+        before.filter(|(id, _)| matches!(self.outcomes[id.0], Outcome::Said { .. })).count()
+    }
+
+    /// Options that the same voter has ranked higher.
+    fn taken(&self, id: TurnId) -> Vec<usize> {
+        let sooner = self.plan.turn(id).constraint.iter().flat_map(|constraint| &constraint.except);
+        let option = |sooner: &TurnId| match self.outcomes[sooner.0] {
+            Outcome::Said { choice: Some(Chosen::Option(option)), .. } => Some(option),
+            _ => None,
+        };
+        sooner.filter_map(option).collect()
+    }
+
+    /// What the permanent agents take along into another episode, by key: what they have not read yet too.
+    ///
+    /// # Errors
+    /// A template that fails.
+    pub fn carry_on(mut self) -> Result<BTreeMap<String, Timeline>, PromptError> {
+        let plan = self.plan.clone();
+        for (id, inputs) in plan.unread.iter().filter(|(id, _)| id.phase.is_none()) {
+            let mut all = self.missed.remove(id).unwrap_or_default();
+            all.extend(inputs);
+            let events = self.events("the end", id.agent, &all)?;
+            let timeline = self.timeline(*id);
+            events.into_iter().for_each(|event| timeline.push(event));
+        }
+        let permanent = self.timelines.into_iter().filter(|(id, _)| id.phase.is_none());
+        Ok(permanent.map(|(id, timeline)| (self.scenario.agent(id.agent).key.clone(), timeline)).collect())
+    }
+
+    fn timeline(&mut self, id: TimelineId) -> &mut Timeline {
+        let born = self.born(id);
+        self.timelines.entry(id).or_insert(born)
+    }
+
+    fn born(&self, id: TimelineId) -> Timeline {
+        Timeline::new(&self.scenario.agent(id.agent).system)
+    }
+
+    pub(super) fn failed(
+        &self,
+        path: &str,
+        place: &crate::scenario::Path,
+        error: TemplateError,
+    ) -> PromptError {
+        PromptError::Template {
+            path: path.to_string(),
+            place: place.to_string(),
+            line: error.line,
+            message: error.message,
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! Takes over the agents and variables of included files. What stands in the scenario itself wins.
+
+use super::{Checker, ReadIncluded};
+use crate::diagnostic::{Diagnostic, Source};
+use crate::scenario::read;
+use crate::scenario::schema::Written;
+use crate::scenario::source::{Path, Spans};
+
+/// Most files that a scenario may include.
+const MAX_FILES: usize = 100;
+
+impl Checker {
+    pub(super) fn include(&mut self, written: &mut Written, read: &ReadIncluded<'_>) {
+        let path = Path::default().key("include");
+        for (at, name) in written.include.take().unwrap_or_default().into_iter().enumerate() {
+            let path = path.index(at);
+            let Some(name) = name else { continue };
+            if at >= MAX_FILES {
+                self.error("too-many", &path, format!("a scenario includes at most {MAX_FILES} files"));
+                return;
+            }
+            if std::path::Path::new(&name).is_absolute() {
+                let message =
+                    format!("`{name}` is an absolute path: the scenario would work on this machine only");
+                self.error("bad-value", &path, message).help =
+                    Some("write a path relative to the scenario's folder".into());
+                continue;
+            }
+            match read(&name) {
+                Ok(text) => self.included(written, &name, text),
+                Err(error) => {
+                    let message = format!("can't read the included file `{name}`: {error}");
+                    self.error("include", &path, message).help =
+                        Some("paths are relative to the scenario's folder".into());
+                }
+            }
+        }
+    }
+
+    fn included(&mut self, written: &mut Written, name: &str, text: String) {
+        // Shown beside the scenario, the way a reader would open it.
+        let folder = std::path::Path::new(&self.sources.main().name).parent().map(|folder| folder.join(name));
+        let shown = folder.map_or_else(|| name.to_string(), |path| path.display().to_string());
+        let source = Source { name: shown, text };
+        let file = self.sources.add(Source { name: source.name.clone(), text: source.text.clone() });
+        let (spans, found) = Spans::read(&source, file);
+        let unreadable = found.iter().any(|diagnostic| diagnostic.code == "yaml");
+        self.found.extend(found);
+        let theirs = if unreadable { None } else { read::read(&source, &spans, &mut self.found) };
+        let Some(theirs) = theirs else { return };
+        let Written {
+            id,
+            title,
+            description,
+            variables,
+            include,
+            agents,
+            phases,
+            payoff,
+            outcome,
+            assertions,
+            ui: _,
+        } = theirs;
+        let others = [
+            ("id", id.is_some() || title.is_some() || description.is_some()),
+            ("include", include.is_some()),
+            ("phases", phases.is_some()),
+            ("payoff", payoff.is_some() || outcome.is_some() || assertions.is_some()),
+        ];
+        for (field, _) in others.iter().filter(|(_, given)| *given) {
+            let span = spans.key(&Path::default().key(*field));
+            let message = "an included file gives `agents` and `variables`, nothing else";
+            let found = Diagnostic::error("include", *field, span, message);
+            self.push(found.help("move the rest into the scenario"));
+        }
+        let mine = written.agents.get_or_insert_default();
+        for (key, agent) in agents.unwrap_or_default() {
+            mine.entry(key).or_insert(agent);
+        }
+        let mine = written.variables.get_or_insert_default();
+        for (key, value) in variables.unwrap_or_default() {
+            mine.entry(key).or_insert(value);
+        }
+        self.spans.graft(&["agents", "variables"], spans);
+    }
+}

@@ -1,0 +1,213 @@
+//! Choices: options, how a reply is read as one of them, and how votes over them decide.
+
+use super::AgentId;
+use super::source::Path;
+use super::template::Template;
+use serde_json::Value;
+use std::sync::Arc;
+
+/// What a reply must be one of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Choice {
+    /// Where it stands in the file.
+    pub path: Path,
+    /// The options, as written.
+    pub options: Vec<ChoiceOption>,
+    /// How a reply becomes an option.
+    pub method: Method,
+    /// Whether options are listed in an order drawn from the turn's seed.
+    pub shuffle: bool,
+    /// The question.
+    pub ask: Option<Arc<Template>>,
+}
+
+/// One option.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ChoiceOption {
+    /// What expressions see.
+    pub value: Value,
+    /// What is said.
+    pub text: String,
+}
+
+/// How a reply becomes an option.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Method {
+    /// The model can say nothing else.
+    Decode,
+    /// A free reply is searched for the options.
+    Parse,
+}
+
+/// What a reply was read as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Chosen {
+    /// An option, by index.
+    Option(usize),
+    /// None that could be told.
+    Invalid,
+}
+
+/// How a phase decides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Decision {
+    /// The option with most votes.
+    MajorityVote,
+    /// Instant run-off over full rankings.
+    RankedChoice,
+    /// What one agent chooses.
+    Coordinator(AgentId),
+    /// All must agree, in so many votes.
+    Consensus {
+        /// Votes, with a round of talk between them.
+        attempts: usize,
+    },
+}
+
+impl Choice {
+    /// The option that a reply is.
+    pub fn read(&self, reply: &str) -> Chosen {
+        match self.method {
+            Method::Decode => self.exactly(reply),
+            Method::Parse => self.parse(reply),
+        }
+    }
+
+    /// The option with this result or text.
+    pub fn find(&self, wanted: &str) -> Option<usize> {
+        let is = |option: &ChoiceOption| text_of(&option.value) == wanted || option.text == wanted;
+        self.options.iter().position(is)
+    }
+
+    fn exactly(&self, reply: &str) -> Chosen {
+        let is = |option: &ChoiceOption| option.text == reply.trim();
+        self.options.iter().position(is).map_or(Chosen::Invalid, Chosen::Option)
+    }
+
+    /// The only option whose text or result stands in the reply as whole words, in whatever case, and in no sentence with
+    /// a negation. An option that is part of a longer one that stands there does not count.
+    fn parse(&self, reply: &str) -> Chosen {
+        let text = words(reply);
+        let (mut found, mut taken): (Option<usize>, Vec<(usize, usize)>) = (None, Vec::new());
+        let mut wanted: Vec<(usize, Vec<String>)> = Vec::new();
+        for (id, option) in self.options.iter().enumerate() {
+            for name in [&option.text, &text_of(&option.value)] {
+                let name: Vec<String> = words(name).into_iter().map(|word| word.text).collect();
+                if !name.is_empty() && !wanted.contains(&(id, name.clone())) {
+                    wanted.push((id, name));
+                }
+            }
+        }
+        wanted.sort_by_key(|(_, name)| std::cmp::Reverse(name.len()));
+        for (id, name) in wanted {
+            for start in 0..text.len().saturating_sub(name.len() - 1) {
+                let place = (start, start + name.len());
+                let here = &text[place.0..place.1];
+                if taken.iter().any(|(from, to)| place.0 < *to && *from < place.1)
+                    || !here.iter().zip(&name).all(|(word, wanted)| word.text == *wanted)
+                {
+                    continue;
+                }
+                taken.push(place);
+                let sentence = here[0].sentence;
+                let outside = text
+                    .iter()
+                    .enumerate()
+                    .filter(|(at, word)| word.sentence == sentence && !(place.0..place.1).contains(at));
+                let negated = outside.into_iter().any(|(_, word)| is_negation(&word.text));
+                if negated || found.is_some_and(|other| other != id) {
+                    return Chosen::Invalid;
+                }
+                found = Some(id);
+            }
+        }
+        found.map_or(Chosen::Invalid, Chosen::Option)
+    }
+}
+
+/// A result as text: strings as they are, everything else as JSON.
+pub(crate) fn text_of(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    }
+}
+
+struct Word {
+    text: String,
+    sentence: usize,
+}
+
+/// Words in lower case, apostrophes kept, and the sentence of each.
+fn words(text: &str) -> Vec<Word> {
+    let (mut words, mut word, mut sentence) = (Vec::new(), String::new(), 0);
+    for c in text.chars().chain([' ']) {
+        match c {
+            '’' | '\'' if !word.is_empty() => word.push('\''),
+            c if c.is_alphanumeric() => word.extend(c.to_lowercase()),
+            c => {
+                let text = std::mem::take(&mut word);
+                let text = text.trim_end_matches('\'').to_string();
+                if !text.is_empty() {
+                    words.push(Word { text, sentence });
+                }
+                sentence += usize::from(matches!(c, '.' | '!' | '?' | ';' | '\n'));
+            }
+        }
+    }
+    words
+}
+
+fn is_negation(word: &str) -> bool {
+    ["not", "no", "never", "neither", "nor", "cannot", "without", "refuse", "instead"].contains(&word)
+        || word.ends_with("n't")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn choice(options: &[(&str, &str)]) -> Choice {
+        let options = options.iter().map(|(value, text)| ChoiceOption {
+            value: Value::String((*value).into()),
+            text: (*text).into(),
+        });
+        Choice {
+            path: Path::default(),
+            options: options.collect(),
+            method: Method::Parse,
+            shuffle: false,
+            ask: None,
+        }
+    }
+
+    #[test]
+    fn only_a_clear_answer_is_one() {
+        let choice = choice(&[("talk", "I talk"), ("silent", "I stay silent")]);
+        for (reply, expected) in [
+            ("I talk.", Some(0)),
+            ("My answer: TALK", Some(0)),
+            ("“I stay silent”, he said", Some(1)),
+            ("I will stay silent", Some(1)),
+            ("I talk. I really talk!", Some(0)),
+            ("I won't talk.", None),
+            ("I do not talk. I stay silent.", None),
+            ("I won’t confess, I'm staying silent", None),
+            ("talk, because silent is worse", None),
+            ("I am talkative", None),
+            ("never", None),
+            ("", None),
+        ] {
+            let expected = expected.map_or(Chosen::Invalid, Chosen::Option);
+            assert_eq!(choice.read(reply), expected, "{reply}");
+        }
+    }
+
+    #[test]
+    fn the_longer_option_wins_where_one_is_part_of_the_other() {
+        let choice = choice(&[("stay", "stay"), ("stay_silent", "stay silent")]);
+        assert_eq!(choice.read("We stay silent."), Chosen::Option(1));
+        assert_eq!(choice.read("We stay."), Chosen::Option(0));
+        assert_eq!(choice.read("stay silent or stay"), Chosen::Invalid);
+    }
+}

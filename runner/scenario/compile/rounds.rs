@@ -1,0 +1,217 @@
+//! Who speaks in a round, by topology.
+
+use super::{Compiler, Draft};
+use crate::scenario::choice::{Choice, ChoiceOption, Method};
+use crate::scenario::plan::{Audience, Condition, Constraint, Purpose, TurnId};
+use crate::scenario::source::Path;
+use crate::scenario::{AgentId, Phase, PhaseId, Scenario, ScriptTurn, Topology};
+use std::sync::Arc;
+
+/// Number of turns that a phase unrolls into, without unrolling it; those that may be skipped count.
+pub(in crate::scenario) fn n_turns(phase: &Phase) -> usize {
+    let n = phase.speakers().len();
+    let (regular, each) = match &phase.topology {
+        Topology::RoundRobin | Topology::TurnByTurn | Topology::Broadcast => (n, 1),
+        Topology::Whisper(pairs) => (2 * pairs.len(), 1),
+        Topology::Interrupt => (n, 2 * n.max(1) - 1),
+        Topology::Moderated(_) => (1, n + 1),
+        Topology::Script(turns) => (turns.len(), 1),
+    };
+    let rounds = |rounds: usize| rounds.saturating_mul(regular).min(phase.max_turns.unwrap_or(usize::MAX));
+    let votes = super::votes::n_ballots(phase, n);
+    rounds(phase.rounds)
+        .saturating_mul(each)
+        .saturating_add(votes.saturating_mul(1 + regular.saturating_mul(each)))
+}
+
+impl Compiler<'_> {
+    /// One round; `left` counts the phase's turns down.
+    pub(super) fn round(&mut self, id: PhaseId, round: usize, guard: &[Condition], left: &mut usize) {
+        let scenario = self.scenario;
+        let phase = scenario.phase(id);
+        let speakers = phase.speakers();
+        match &phase.topology {
+            Topology::RoundRobin | Topology::TurnByTurn => {
+                for speaker in take(&speakers, left) {
+                    self.speak(id, round, *speaker, guard);
+                }
+            }
+            Topology::Broadcast => {
+                let drafts = take(&speakers, left).iter().map(|speaker| self.regular(id, *speaker, guard));
+                let drafts: Vec<_> = drafts.collect();
+                let turns: Vec<_> = drafts.into_iter().map(|draft| self.turn(id, round, draft)).collect();
+                turns.into_iter().for_each(|turn| self.deliver(turn));
+            }
+            Topology::Whisper(pairs) => {
+                let both: Vec<_> = pairs.iter().flat_map(|(a, b)| [(*a, *b), (*b, *a)]).collect();
+                for (speaker, listener) in take(&both, left) {
+                    self.whisper(id, round, *speaker, *listener, guard);
+                }
+            }
+            Topology::Interrupt => self.interruptible(id, round, take(&speakers, left), guard),
+            Topology::Moderated(moderator) => {
+                *left -= 1;
+                self.moderated(id, round, *moderator, &speakers, guard);
+            }
+            Topology::Script(turns) => {
+                for (at, turn) in take(turns, left).iter().enumerate() {
+                    let before = turns[..at].iter().filter(|other| other.agent == turn.agent).count();
+                    self.scripted(id, round, turn, before, guard);
+                }
+            }
+        }
+    }
+
+    /// A turn as the phase has them: a speech, or its choice.
+    fn regular(&self, id: PhaseId, speaker: AgentId, guard: &[Condition]) -> Draft {
+        let phase = self.scenario.phase(id);
+        let choice = phase.choice.clone().filter(|_| phase.decision.is_none());
+        let audience = phase.audience(speaker);
+        Draft {
+            speaker,
+            suffix: String::new(),
+            cue: cue(self.scenario, speaker, &audience),
+            ask: None,
+            guard: guard.to_vec(),
+            purpose: if choice.is_some() { Purpose::Choice } else { Purpose::Speech },
+            constraint: choice.map(|choice| Constraint { choice, except: Vec::new() }),
+            audience,
+        }
+    }
+
+    fn speak(&mut self, id: PhaseId, round: usize, speaker: AgentId, guard: &[Condition]) -> TurnId {
+        let draft = self.regular(id, speaker, guard);
+        let turn = self.turn(id, round, draft);
+        self.deliver(turn);
+        turn
+    }
+
+    fn whisper(&mut self, id: PhaseId, round: usize, speaker: AgentId, to: AgentId, guard: &[Condition]) {
+        let audience = self.scenario.phase(id).whisper(speaker, &[to]);
+        let draft = Draft {
+            suffix: format!(".to-{}", self.scenario.agent(to).key),
+            cue: cue(self.scenario, speaker, &audience),
+            audience,
+            ..self.regular(id, speaker, guard)
+        };
+        let turn = self.turn(id, round, draft);
+        self.deliver(turn);
+    }
+
+    fn scripted(&mut self, id: PhaseId, round: usize, turn: &ScriptTurn, before: usize, guard: &[Condition]) {
+        let phase = self.scenario.phase(id);
+        let regular = self.regular(id, turn.agent, guard);
+        let holds = turn.when.iter().map(|when| Condition::Holds(when.clone()));
+        let own = turn.choice.clone().map(|choice| Constraint { choice, except: Vec::new() });
+        let audience = match turn.to.is_empty() {
+            true => regular.audience.clone(),
+            false => phase.whisper(turn.agent, &turn.to),
+        };
+        let draft = Draft {
+            suffix: if before == 0 { String::new() } else { format!(".{}", before + 1) },
+            ask: turn.ask.clone(),
+            guard: guard.iter().cloned().chain(holds).collect(),
+            purpose: if own.is_some() { Purpose::Choice } else { regular.purpose },
+            constraint: own.or_else(|| regular.constraint.clone()),
+            cue: cue(self.scenario, turn.agent, &audience),
+            audience,
+            ..regular
+        };
+        let turn = self.turn(id, round, draft);
+        self.deliver(turn);
+    }
+
+    /// The moderator chooses one of the speakers, aloud; only that one's turn takes place.
+    fn moderated(
+        &mut self,
+        id: PhaseId,
+        round: usize,
+        moderator: AgentId,
+        speakers: &[AgentId],
+        guard: &[Condition],
+    ) {
+        let option = |agent: &AgentId| {
+            let agent = self.scenario.agent(*agent);
+            ChoiceOption { value: agent.key.clone().into(), text: agent.name.clone() }
+        };
+        let constraint = closed(id, speakers.iter().map(option).collect());
+        let draft = Draft {
+            cue: format!("Your turn, {}. Who speaks next?", self.scenario.agent(moderator).name),
+            purpose: Purpose::Floor,
+            constraint: Some(constraint),
+            ..self.regular(id, moderator, guard)
+        };
+        let floor = self.turn(id, round, draft);
+        self.deliver(floor);
+        for (option, speaker) in speakers.iter().enumerate() {
+            let guard: Vec<_> = guard.iter().cloned().chain([Condition::Chose(floor, option)]).collect();
+            self.speak(id, round, *speaker, &guard);
+        }
+    }
+
+    fn interruptible(&mut self, id: PhaseId, round: usize, speakers: &[AgentId], guard: &[Condition]) {
+        let everybody = self.scenario.phase(id).speakers();
+        let mut cut_in: Vec<(AgentId, TurnId)> = Vec::new();
+        for speaker in speakers {
+            self.speak(id, round, *speaker, guard);
+            let name = &self.scenario.agent(*speaker).name;
+            let key = &self.scenario.agent(*speaker).key;
+            let others: Vec<_> = everybody.iter().copied().filter(|other| other != speaker).collect();
+            let ask = |other: &AgentId| {
+                let once = cut_in.iter().filter(|(agent, _)| agent == other);
+                let once = once.map(|(_, turn)| Condition::NotPlayed(*turn));
+                let options = [(false, "I wait"), (true, "I cut in")];
+                let options =
+                    options.map(|(value, text)| ChoiceOption { value: value.into(), text: text.into() });
+                Draft {
+                    suffix: format!(".on-{key}"),
+                    cue: format!("{name} has spoken. {}, do you cut in?", self.scenario.agent(*other).name),
+                    purpose: Purpose::Floor,
+                    constraint: Some(closed(id, options.to_vec())),
+                    guard: guard.iter().cloned().chain(once).collect(),
+                    audience: Audience::Nobody,
+                    ..self.regular(id, *other, guard)
+                }
+            };
+            let drafts: Vec<_> = others.iter().map(ask).collect();
+            let asked: Vec<_> = drafts.into_iter().map(|draft| self.turn(id, round, draft)).collect();
+            let mut first = Vec::new();
+            for (other, asked) in others.into_iter().zip(asked) {
+                let sooner = first.iter().map(|turn| Condition::NotPlayed(*turn));
+                let wants = [Condition::Chose(asked, 1)].into_iter().chain(sooner);
+                let guard: Vec<_> = guard.iter().cloned().chain(wants).collect();
+                let draft = Draft { suffix: format!(".cuts-{key}"), ..self.regular(id, other, &guard) };
+                let turn = self.turn(id, round, draft);
+                self.deliver(turn);
+                first.push(turn);
+                cut_in.push((other, turn));
+            }
+        }
+    }
+}
+
+/// The first of these, as long as turns are left.
+fn take<'a, T>(all: &'a [T], left: &mut usize) -> &'a [T] {
+    let taken = &all[..all.len().min(*left)];
+    *left -= taken.len();
+    taken
+}
+
+/// A choice that the plan itself asks for.
+fn closed(phase: PhaseId, options: Vec<ChoiceOption>) -> Constraint {
+    let path = Path::default().key("phases").index(phase.0).key("topology");
+    let choice = Choice { path, options, method: Method::Decode, shuffle: false, ask: None };
+    Constraint { choice: Arc::new(choice), except: Vec::new() }
+}
+
+/// What asks for a reply.
+fn cue(scenario: &Scenario, speaker: AgentId, audience: &Audience) -> String {
+    let name = &scenario.agent(speaker).name;
+    match audience {
+        Audience::Whisper { to, .. } => {
+            let to: Vec<&str> = to.iter().map(|agent| scenario.agent(*agent).name.as_str()).collect();
+            format!("Your turn, {name}. Only {} will hear you.", to.join(" and "))
+        }
+        _ => format!("Your turn, {name}."),
+    }
+}

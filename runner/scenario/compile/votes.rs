@@ -1,0 +1,81 @@
+//! How a phase votes once its rounds are over.
+
+use super::{Compiler, Draft};
+use crate::scenario::choice::Decision;
+use crate::scenario::plan::{Audience, Condition, Constraint, Input, Purpose, TurnId};
+use crate::scenario::{AgentId, Phase, PhaseId};
+
+/// Ballots of a phase with so many speakers.
+pub(super) fn n_ballots(phase: &Phase, n_speakers: usize) -> usize {
+    let n_options = phase.choice.as_ref().map_or(0, |choice| choice.options.len());
+    match phase.decision {
+        None => 0,
+        Some(Decision::Coordinator(_)) => 1,
+        Some(Decision::MajorityVote) => n_speakers,
+        Some(Decision::RankedChoice) => n_speakers.saturating_mul(n_options.saturating_sub(1).max(1)),
+        Some(Decision::Consensus { attempts }) => n_speakers.saturating_mul(attempts),
+    }
+}
+
+impl Compiler<'_> {
+    /// Adds the votes: secret, all at once; how each went is told to everybody present.
+    pub(super) fn decide(&mut self, id: PhaseId, decision: Decision, opens: &[Condition]) {
+        let phase = self.scenario.phase(id);
+        let n_options = phase.choice.as_ref().map_or(0, |choice| choice.options.len());
+        let voters = match decision {
+            Decision::Coordinator(coordinator) => vec![coordinator],
+            _ => phase.speakers(),
+        };
+        let (attempts, ranks) = match decision {
+            Decision::Consensus { attempts } => (attempts, 1),
+            Decision::RankedChoice => (1, n_options.saturating_sub(1).max(1)),
+            Decision::MajorityVote | Decision::Coordinator(_) => (1, 1),
+        };
+        for attempt in 1..=attempts {
+            let again = (attempt > 1).then_some(Condition::Undecided(id, attempt));
+            let guard: Vec<_> = opens.iter().cloned().chain(again).collect();
+            let round = phase.rounds.max(1) + attempt - 1;
+            if attempt > 1 && phase.rounds > 0 {
+                self.round(id, round, &guard, &mut usize::MAX.clone());
+            }
+            let mut cast: Vec<Vec<TurnId>> = vec![Vec::new(); voters.len()];
+            for rank in 1..=ranks {
+                for (at, voter) in voters.iter().enumerate() {
+                    let draft = self.ballot(id, *voter, (attempt, rank, ranks), &cast[at], &guard);
+                    cast[at].push(self.turn(id, round, draft));
+                }
+            }
+            self.happens(id, &phase.agents.clone(), Input::Vote(id, attempt));
+        }
+    }
+
+    /// A ballot: (which vote, which place, of how many).
+    fn ballot(
+        &self,
+        id: PhaseId,
+        voter: AgentId,
+        (attempt, rank, ranks): (usize, usize, usize),
+        sooner: &[TurnId],
+        guard: &[Condition],
+    ) -> Draft {
+        let name = &self.scenario.agent(voter).name;
+        let choice = self.scenario.phase(id).choice.clone();
+        let place = match (ranks, rank) {
+            (1, _) => String::new(),
+            (_, 1) => " Your first choice.".to_string(),
+            (_, 2) => " Your second choice.".to_string(),
+            (_, 3) => " Your third choice.".to_string(),
+            (_, n) => format!(" Your choice number {n}."),
+        };
+        Draft {
+            speaker: voter,
+            suffix: if ranks == 1 { ".vote".to_string() } else { format!(".vote-{rank}") },
+            cue: format!("Your vote, {name}.{place}"),
+            ask: None,
+            guard: guard.to_vec(),
+            constraint: choice.map(|choice| Constraint { choice, except: sooner.to_vec() }),
+            purpose: Purpose::Ballot { attempt, rank },
+            audience: Audience::Nobody,
+        }
+    }
+}

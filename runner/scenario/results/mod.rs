@@ -1,0 +1,160 @@
+//! What was said, and what it amounts to: choices, votes, decisions, payoffs. Pure: from lines to values.
+//!
+//! Nothing here guesses: a choice that was not made, or could not be read, is null, and counted as invalid where
+//! it was asked for.
+
+mod payoff;
+mod vote;
+
+pub use payoff::{PayoffRound, Payoffs, payoffs};
+pub use vote::{Tally, tally};
+
+use super::choice::{Chosen, text_of};
+use super::plan::{Audience, Plan, Purpose, Turn};
+use super::{AgentId, Choice, PhaseId, Scenario, TurnId};
+use serde::Serialize;
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Something said in a phase.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Line {
+    /// Who said it.
+    pub speaker: AgentId,
+    /// In which round, from 1.
+    pub round: usize,
+    /// What others heard; may be empty.
+    pub text: String,
+    /// Who heard it.
+    pub audience: Audience,
+    /// What it was for.
+    pub purpose: Purpose,
+    /// What it was a choice of, and what was chosen.
+    pub choice: Option<(Arc<Choice>, Chosen)>,
+}
+
+/// What was said, by phase. A phase without an entry was not played.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Said(pub BTreeMap<PhaseId, Vec<Line>>);
+
+/// What became of a turn.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Outcome {
+    /// It has not been played yet.
+    #[default]
+    Open,
+    /// It did not take place.
+    Skipped,
+    /// It was played.
+    Said {
+        /// What others heard.
+        text: String,
+        /// What was chosen, where a choice was asked for.
+        choice: Option<Chosen>,
+    },
+}
+
+impl Said {
+    /// What was said in some phases by turns before `end`, in plan order whatever the order of playing.
+    pub fn before(plan: &Plan, outcomes: &[Outcome], phases: &[PhaseId], end: TurnId) -> Self {
+        let mut said = Self::default();
+        if phases.is_empty() {
+            return said;
+        }
+        for (id, turn) in plan.order().take(end.0).filter(|(_, turn)| phases.contains(&turn.phase)) {
+            if let Outcome::Said { text, choice } = &outcomes[id.0] {
+                said.0.entry(turn.phase).or_default().push(Line::new(turn, text, *choice));
+            }
+        }
+        said
+    }
+
+    /// The lines of a phase.
+    pub fn lines(&self, phase: PhaseId) -> &[Line] {
+        self.0.get(&phase).map(Vec::as_slice).unwrap_or_default()
+    }
+}
+
+impl Line {
+    fn new(turn: &Turn, text: &str, chosen: Option<Chosen>) -> Self {
+        Self {
+            speaker: turn.speaker,
+            round: turn.round,
+            text: text.to_string(),
+            audience: turn.audience.clone(),
+            purpose: turn.purpose,
+            choice: turn.constraint.as_ref().map(|constraint| constraint.choice.clone()).zip(chosen),
+        }
+    }
+
+    /// Whether an agent may be told of it.
+    pub fn known_to(&self, agent: AgentId) -> bool {
+        self.speaker == agent || self.audience.hears(agent)
+    }
+
+    /// The option of the phase that it chose: a choice, or the first place of a ballot. Null: invalid.
+    pub fn chosen(&self) -> Option<Value> {
+        let counts = matches!(self.purpose, Purpose::Choice | Purpose::Ballot { rank: 1, .. });
+        let (choice, chosen) = self.choice.as_ref().filter(|_| counts)?;
+        Some(match chosen {
+            Chosen::Option(id) => choice.options[*id].value.clone(),
+            Chosen::Invalid => Value::Null,
+        })
+    }
+}
+
+/// What a phase came to, as templates and expressions see it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Results {
+    /// Whether it was played.
+    pub played: bool,
+    /// Rounds that were played.
+    pub rounds: usize,
+    /// Each agent's latest choice, by key; null: none, or invalid.
+    pub choices: BTreeMap<String, Value>,
+    /// All choices of each agent, oldest first.
+    pub history: BTreeMap<String, Vec<Value>>,
+    /// How often each option was chosen (in the last vote, where there was one).
+    pub votes: BTreeMap<String, usize>,
+    /// What was decided; null: nothing.
+    pub decision: Value,
+    /// Whether nothing was decided because options were level.
+    pub tied: bool,
+    /// Choices that could not be read as an option.
+    pub invalid: usize,
+    /// What each agent said, by key, a line each.
+    pub said: BTreeMap<String, String>,
+}
+
+/// What a phase came to.
+pub fn results(scenario: &Scenario, phase: PhaseId, said: &Said) -> Results {
+    let lines = said.lines(phase);
+    let here = scenario.phase(phase);
+    let key = |agent: AgentId| scenario.agent(agent).key.clone();
+    let mut results = Results { played: !lines.is_empty(), ..Results::default() };
+    for agent in &here.agents {
+        results.choices.insert(key(*agent), Value::Null);
+        results.history.insert(key(*agent), Vec::new());
+        results.said.insert(key(*agent), String::new());
+    }
+    for line in lines {
+        results.rounds = results.rounds.max(line.round);
+        if matches!(line.purpose, Purpose::Speech | Purpose::Choice) && !line.text.is_empty() {
+            let said = results.said.entry(key(line.speaker)).or_default();
+            *said = if said.is_empty() { line.text.clone() } else { format!("{said}\n{}", line.text) };
+        }
+        if let Some(value) = line.chosen() {
+            results.choices.insert(key(line.speaker), value.clone());
+            results.history.entry(key(line.speaker)).or_default().push(value);
+        }
+        results.invalid += usize::from(matches!(line.choice, Some((_, Chosen::Invalid))));
+    }
+    let tally = tally(here, lines);
+    let value =
+        |id: usize| here.choice.as_ref().map_or(Value::Null, |choice| choice.options[id].value.clone());
+    results.decision = tally.decision.map_or(Value::Null, value);
+    results.tied = tally.tied;
+    results.votes = tally.votes.iter().enumerate().map(|(id, n)| (text_of(&value(id)), *n)).collect();
+    results
+}

@@ -1,0 +1,109 @@
+//! What choices are worth: looked up in a matrix or computed, round by round. Never from text.
+
+use super::Said;
+use crate::scenario::choice::{Chosen, text_of};
+use crate::scenario::plan::Purpose;
+use crate::scenario::template::{TemplateError, evaluate_with};
+use crate::scenario::{AgentId, Payoff, PayoffRule, Scenario};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Payoffs of a run.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Payoffs {
+    /// What is counted.
+    pub unit: String,
+    /// Sum over all rounds that could be valued, by the player's key; null: none could.
+    pub totals: BTreeMap<String, Option<f64>>,
+    /// Round by round.
+    pub rounds: Vec<PayoffRound>,
+}
+
+/// Payoffs of one round.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PayoffRound {
+    /// The round.
+    pub round: usize,
+    /// Each player's choice; null: none, or invalid.
+    pub choices: BTreeMap<String, Value>,
+    /// What it is worth to each; null: a choice is missing, so nothing is looked up.
+    pub values: Option<BTreeMap<String, f64>>,
+}
+
+/// Values the choices made so far. `None`: the scenario has no payoff.
+///
+/// # Errors
+/// An expression that fails, or that is no number, with the field in the message.
+pub fn payoffs(scenario: &Arc<Scenario>, said: &Said) -> Result<Option<Payoffs>, TemplateError> {
+    let Some(payoff) = &scenario.payoff else { return Ok(None) };
+    let mut by_round: BTreeMap<usize, BTreeMap<AgentId, Option<(usize, Value)>>> = BTreeMap::new();
+    for line in said.lines(payoff.phase) {
+        let own = scenario.phase(payoff.phase).choice.as_ref();
+        let choice = line.choice.as_ref().filter(|_| line.purpose == Purpose::Choice);
+        let Some((choice, chosen)) = choice.filter(|(choice, _)| Some(choice) == own) else { continue };
+        let option = match chosen {
+            Chosen::Option(id) => Some((*id, choice.options[*id].value.clone())),
+            Chosen::Invalid => None,
+        };
+        by_round.entry(line.round).or_default().insert(line.speaker, option);
+    }
+    let key = |agent: &AgentId| scenario.agent(*agent).key.clone();
+    let mut rounds = Vec::new();
+    for (round, made) in by_round {
+        let of = |player: &AgentId| made.get(player).cloned().flatten();
+        let choices = payoff.players.iter().map(|p| (key(p), of(p).map_or(Value::Null, |(_, value)| value)));
+        let full: Option<Vec<(usize, Value)>> = payoff.players.iter().map(of).collect();
+        let values = full.map(|full| valued(scenario, payoff, &full)).transpose()?;
+        let values = values.map(|values| payoff.players.iter().map(key).zip(values).collect());
+        rounds.push(PayoffRound { round, choices: choices.collect(), values });
+    }
+    let total = |player: &AgentId| {
+        let key = key(player);
+        let values = rounds.iter().filter_map(|round| round.values.as_ref()?.get(&key).copied());
+        let values: Vec<f64> = values.collect();
+        (key, (!values.is_empty()).then(|| values.iter().sum()))
+    };
+    let totals = payoff.players.iter().map(total).collect();
+    Ok(Some(Payoffs { unit: payoff.unit.clone(), totals, rounds }))
+}
+
+fn valued(
+    scenario: &Arc<Scenario>,
+    payoff: &Payoff,
+    chosen: &[(usize, Value)],
+) -> Result<Vec<f64>, TemplateError> {
+    let nothing = Arc::new(Said::default());
+    let number = |value: Value, place: String| {
+        let found =
+            || TemplateError { message: format!("{place}: {} is no number", text_of(&value)), line: 1 };
+        value.as_f64().filter(|number| number.is_finite()).ok_or_else(found)
+    };
+    match &payoff.rule {
+        PayoffRule::Matrix(table) => {
+            let ids: Vec<usize> = chosen.iter().map(|(id, _)| *id).collect();
+            let Some(row) = table.get(&ids) else {
+                let message = "the payoff has no entry for these choices".to_string();
+                return Err(TemplateError { message, line: 1 });
+            };
+            let value = |cell: &crate::scenario::template::Expression| {
+                number(evaluate_with(scenario, cell, &nothing, [])?, cell.path.to_string())
+            };
+            row.iter().map(value).collect()
+        }
+        PayoffRule::Each(expression) => {
+            let value = |at: usize| {
+                let all: Vec<Value> = chosen.iter().map(|(_, value)| value.clone()).collect();
+                let others = all.iter().enumerate().filter(|(other, _)| *other != at);
+                let others = Value::Array(others.map(|(_, value)| value.clone()).collect());
+                let names = [("mine", all[at].clone()), ("others", others), ("all", Value::Array(all))];
+                let value = evaluate_with(scenario, expression, &nothing, names)?;
+                number(value, expression.path.to_string())
+            };
+            (0..chosen.len()).map(value).collect()
+        }
+    }
+}

@@ -1,0 +1,205 @@
+//! minijinja as scenarios use it: what a template may name, and how the seeds' `${…}` becomes safe.
+//!
+//! Strict: an undefined name is an error. What a template printed is data and is never rendered again, so a
+//! reply that holds `{{ }}` or `${ }` is only text. What names stand for is in `render`.
+
+mod render;
+
+pub use render::{evaluate, evaluate_with, holds, holds_with, render_stage, render_system, told};
+
+use super::PhaseId;
+use super::source::Path;
+use minijinja::syntax::SyntaxConfig;
+use minijinja::{Environment, UndefinedBehavior};
+
+/// Names that a system text may use beside the variables.
+pub const SYSTEM_NAMES: &[&str] = &["me", "agents", "scenario", "variables", "display_name", "role"];
+
+/// Names that only a stage text may use, beside agents and earlier phases.
+pub const STAGE_NAMES: &[&str] = &["phase", "phases", "cast", "others", "payoffs"];
+
+/// Names that an expression may use beside variables and phases; `mine`, `others` and `all` only in a payoff,
+/// `outcome` only in assertions and later outcomes.
+pub const EXPRESSION_NAMES: &[&str] = &["phases", "payoffs", "variables"];
+
+/// What a phase has in templates and expressions.
+pub const PHASE_FIELDS: &[&str] = &[
+    "name", "label", "messages", "played", "rounds", "choices", "history", "votes", "decision", "tied",
+    "invalid", "said",
+];
+
+/// Steps that one template may take before it is called endless.
+const FUEL: u64 = 2_000_000;
+
+/// A template of a scenario: where it stands and what it says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Template {
+    /// Path of the field.
+    pub path: Path,
+    /// The text, `${…}` rewritten; ready for minijinja.
+    pub text: String,
+    /// Earlier phases whose messages it may quote.
+    pub quotes: Vec<PhaseId>,
+}
+
+/// A quoted transcript in a template, found without rendering it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Quote {
+    /// Name of the phase.
+    pub phase: String,
+    /// Name of the agent, where it is written out.
+    pub agent: Option<String>,
+    /// One-based line in the template.
+    pub line: usize,
+}
+
+/// A minijinja expression of a scenario.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Expression {
+    /// Path of the field.
+    pub path: Path,
+    /// The expression.
+    pub text: String,
+    /// Phases whose results it uses.
+    pub phases: Vec<PhaseId>,
+}
+
+/// A template's error: what, and on which of its lines.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct TemplateError {
+    /// What went wrong.
+    pub message: String,
+    /// One-based line in the template.
+    pub line: usize,
+}
+
+impl From<minijinja::Error> for TemplateError {
+    fn from(error: minijinja::Error) -> Self {
+        let message = match error.detail() {
+            Some(detail) => format!("{}: {detail}", error.kind()),
+            None => error.kind().to_string(),
+        };
+        Self { message, line: error.line().unwrap_or(1) }
+    }
+}
+
+/// The environment all scenario templates are parsed and rendered in.
+pub fn environment() -> Environment<'static> {
+    let mut env = Environment::new();
+    env.set_undefined_behavior(UndefinedBehavior::Strict);
+    env.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
+    env.set_syntax(SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build().unwrap_or_default());
+    env.set_fuel(Some(FUEL));
+    env.set_debug(true);
+    env
+}
+
+/// Names that a template uses and does not define itself.
+///
+/// # Errors
+/// The template's syntax, with the line.
+pub fn names(text: &str) -> Result<Vec<String>, TemplateError> {
+    let env = environment();
+    let template = env.template_from_str(text)?;
+    let globals: Vec<&str> = env.globals().map(|(name, _)| name).collect();
+    let undeclared = template.undeclared_variables(false);
+    let mut names: Vec<String> =
+        undeclared.into_iter().filter(|name| !globals.contains(&name.as_str())).collect();
+    names.sort();
+    Ok(names)
+}
+
+/// Names that an expression uses.
+///
+/// # Errors
+/// Its syntax.
+pub fn expression_names(text: &str) -> Result<Vec<String>, TemplateError> {
+    let env = environment();
+    let expression = env.compile_expression(text)?;
+    let mut names: Vec<String> = expression.undeclared_variables(false).into_iter().collect();
+    names.sort();
+    Ok(names)
+}
+
+/// Line of a template on which a name first stands inside braces.
+pub fn line_of(text: &str, name: &str) -> usize {
+    let is_word = |c: char| c.is_alphanumeric() || c == '_';
+    let mut places = text.match_indices(name).filter(|(at, _)| {
+        let before = text[..*at].chars().next_back().is_some_and(|c| is_word(c) || c == '.');
+        let after = text[at + name.len()..].chars().next().is_some_and(is_word);
+        !before && !after && in_braces(text, *at)
+    });
+    places.next().map_or(1, |(at, _)| text[..at].matches('\n').count() + 1)
+}
+
+pub(super) fn in_braces(text: &str, at: usize) -> bool {
+    let open = text[..at].rfind("{{").max(text[..at].rfind("{%"));
+    let close = text[..at].rfind("}}").max(text[..at].rfind("%}"));
+    open.is_some_and(|open| close.is_none_or(|close| close < open))
+}
+
+/// Rewrites `${phase.messages[agent]}` into an expression; returns the quotes found in either syntax, and
+/// the lines of other `${…}`, which stay as they are.
+pub fn rewrite(text: &str) -> (String, Vec<Quote>, Vec<(usize, String)>) {
+    let (mut out, mut quotes, mut odd) = (String::with_capacity(text.len()), Vec::new(), Vec::new());
+    let mut rest = text;
+    let line = |rest: &str| text[..text.len() - rest.len()].matches('\n').count() + 1;
+    while let Some(at) = rest.find("${") {
+        out.push_str(&rest[..at]);
+        rest = &rest[at..];
+        let raw = out.rfind("{% raw %}").max(out.rfind("{%- raw %}"));
+        let is_raw = raw.is_some_and(|raw| !out[raw..].contains("endraw"));
+        match rest.find('}').map(|end| &rest[2..end]).filter(|inner| !inner.contains('\n')) {
+            Some(inner) if !is_raw => {
+                match seed_quote(inner) {
+                    Some((phase, agent)) => {
+                        out.push_str(&format!("{{{{ {phase}.messages[\"{agent}\"] }}}}"));
+                        let (phase, agent) = (phase.to_string(), Some(agent.to_string()));
+                        quotes.push(Quote { phase, agent, line: line(rest) });
+                    }
+                    None => {
+                        odd.push((line(rest), inner.to_string()));
+                        out.push_str(&rest[..inner.len() + 3]);
+                    }
+                }
+                rest = &rest[inner.len() + 3..];
+            }
+            _ => {
+                out.push_str("${");
+                rest = &rest[2..];
+            }
+        }
+    }
+    out.push_str(rest);
+    quotes.extend(braced_quotes(text));
+    (out, quotes, odd)
+}
+
+fn is_name(text: &str) -> bool {
+    !text.is_empty() && text.chars().all(|c| c.is_alphanumeric() || c == '_')
+}
+
+/// `phase.messages[agent]`, as the seeds write it.
+fn seed_quote(inner: &str) -> Option<(&str, &str)> {
+    let (phase, rest) = inner.split_once(".messages[")?;
+    let agent = rest.strip_suffix(']')?.trim().trim_matches(['"', '\'']);
+    (is_name(phase) && is_name(agent)).then_some((phase, agent))
+}
+
+/// `{{ phase.messages["agent"] }}`; without quotes the key may be any expression.
+fn braced_quotes(text: &str) -> Vec<Quote> {
+    const MARK: &str = ".messages[";
+    let places = text.match_indices(MARK).filter(|(at, _)| in_braces(text, *at));
+    let quote = |(at, _): (usize, &str)| {
+        let before = &text[..at];
+        let tail = before.char_indices().rev().take_while(|(_, c)| c.is_alphanumeric() || *c == '_').last();
+        let phase = &before[tail.map_or(at, |(start, _)| start)..];
+        let key = text[at + MARK.len()..].split(']').next().unwrap_or("").trim();
+        let quoted = key.len() > 1 && key.starts_with(['"', '\'']);
+        let agent = quoted.then(|| key.trim_matches(['"', '\'']).to_string());
+        let line = before.matches('\n').count() + 1;
+        (!phase.is_empty()).then(|| Quote { phase: phase.to_string(), agent, line })
+    };
+    places.filter_map(quote).collect()
+}

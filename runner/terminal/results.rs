@@ -1,0 +1,78 @@
+//! What a run came to, in words.
+
+use crate::diagnostic::printable;
+use crate::scenario::Scenario;
+use crate::transcript::Footer;
+use console::Style;
+use serde_json::Value;
+
+/// Choices, decisions, payoffs, outcomes and assertions, a line each; empty where a scenario has none of them.
+pub fn results(scenario: &Scenario, footer: &Footer, fancy: bool) -> String {
+    let name = |key: &String| {
+        scenario.agent_by_key(key).map_or(key.clone(), |agent| scenario.agent(agent).name.clone())
+    };
+    let mut lines: Vec<(&str, String)> = Vec::new();
+    if footer.choices > 0 {
+        let invalid =
+            if footer.invalid > 0 { format!(", {} invalid", footer.invalid) } else { String::new() };
+        lines.push(("choices", format!("{}{invalid}", footer.choices)));
+    }
+    for (phase, decision) in &footer.decisions {
+        lines.push((
+            "decided",
+            format!("{phase}: {}", if decision.is_null() { "nothing".into() } else { shown(decision) }),
+        ));
+    }
+    if let Some(payoffs) = &footer.payoffs {
+        let total = |(key, total): (&String, &Option<f64>)| match total {
+            Some(total) => format!("{} {total} {}", name(key), payoffs.unit),
+            None => format!("{} no {}", name(key), payoffs.unit),
+        };
+        let missing = payoffs.rounds.iter().filter(|round| round.values.is_none()).count();
+        let missing = match missing {
+            0 => String::new(),
+            n => format!(
+                " ({n} of {} rounds not valued: a choice is missing or invalid)",
+                payoffs.rounds.len()
+            ),
+        };
+        let totals: Vec<String> = payoffs.totals.iter().map(total).collect();
+        lines.push(("payoffs", totals.join(", ") + &missing));
+    }
+    for outcome in &footer.outcomes {
+        let value = outcome.error.clone().unwrap_or_else(|| shown(&outcome.value));
+        lines.push(("outcome", format!("{} = {value}", outcome.name)));
+    }
+    let held = footer.assertions.iter().filter(|assertion| assertion.holds).count();
+    if !footer.assertions.is_empty() {
+        lines.push(("assertions", format!("{held} of {} hold", footer.assertions.len())));
+    }
+    let mut out = String::new();
+    for (label, text) in lines {
+        let label = format!("{label:<11}");
+        let label = if fancy { Style::new().bold().apply_to(label).to_string() } else { label };
+        out += &format!("{label}{}\n", printable(&text));
+    }
+    for failed in footer.assertions.iter().filter(|assertion| !assertion.holds) {
+        let reason = failed.error.as_ref().or(failed.why.as_ref());
+        let reason = reason.map_or(String::new(), |reason| format!(": {reason}"));
+        let label = if fancy {
+            Style::new().red().bold().apply_to("FAILED     ").to_string()
+        } else {
+            "FAILED     ".into()
+        };
+        out += &format!("{label}{}\n", printable(&format!("{}{reason}", failed.that)));
+    }
+    out
+}
+
+fn shown(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        Value::Number(number) => match number.as_f64() {
+            Some(float) if number.as_i64().is_none() => format!("{}", (float * 1e6).round() / 1e6),
+            _ => number.to_string(),
+        },
+        other => other.to_string(),
+    }
+}
