@@ -393,6 +393,14 @@ impl Prompter {
         self.tokenizer.encode_message(text, After::Special).map_or(0, |ids| ids.len())
     }
 
+    /// The whole rendered prompt of a conversation as text, special tokens spelled out.
+    ///
+    /// # Errors
+    /// A text can't be tokenized.
+    pub fn render(&self, conversation: &Conversation) -> Result<String> {
+        Ok(self.chat.prompt(conversation, &self.tokenizer)?.into_iter().map(|segment| segment.text).collect())
+    }
+
     /// Tokens of the whole rendered prompt of a conversation, templates included.
     ///
     /// # Errors

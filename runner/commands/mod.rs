@@ -11,6 +11,7 @@ mod quality;
 mod recall;
 mod replay;
 mod run;
+mod schema;
 mod score;
 
 use crate::backend::CacheKey;
@@ -60,6 +61,7 @@ enum Command {
     Check(check::Args),
     Graph(graph::Args),
     Replay(replay::Args),
+    Schema(schema::Args),
     Score(score::Args),
     Cache(cache::Args),
     Models(models::Args),
@@ -78,6 +80,7 @@ pub fn main() -> ExitCode {
         Command::Check(args) => check::run(args),
         Command::Graph(args) => graph::run(args),
         Command::Replay(args) => replay::run(args),
+        Command::Schema(args) => schema::run(args),
         Command::Score(args) => score::run(args),
         Command::Cache(args) => cache::run(args),
         Command::Models(args) => models::run(args),

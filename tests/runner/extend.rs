@@ -79,6 +79,31 @@ const REPLIES: [&str; 5] = [
     "<think>hm</think><|im_end|>",
 ];
 
+/// Every memory's prompts grow by the reply and what is new; the only exception is a new epoch, after a summary.
+pub(crate) fn only_grows(seen: &[Request]) {
+    let mut last: HashMap<String, &Request> = HashMap::new();
+    for request in seen {
+        let now = &request.conversation;
+        assert!(!now.next.is_empty(), "{}: a user message always precedes a reply", request.path);
+        let before = last.insert(request.session.agent.clone(), request);
+        match before {
+            Some(before) if before.path.ends_with(".summary") => {
+                assert!(now.exchanges.is_empty() && now.system == before.conversation.system, "{}", request.path);
+            }
+            Some(before) => {
+                let before = &before.conversation;
+                let n = before.exchanges.len();
+                assert_eq!(now.system, before.system, "{}", request.path);
+                assert_eq!(now.exchanges.len(), n + 1, "{}", request.path);
+                assert_eq!(now.exchanges[..n], before.exchanges[..], "{}", request.path);
+                assert_eq!(now.exchanges[n].user, before.next, "{}", request.path);
+                assert!(!now.exchanges[n].ids.is_empty(), "{}", request.path);
+            }
+            None => assert!(now.exchanges.is_empty(), "{}", request.path),
+        }
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
     #[test]

@@ -6,6 +6,7 @@ mod choices;
 mod expressions;
 mod fields;
 mod include;
+mod paths;
 mod payoff;
 mod phases;
 mod texts;
@@ -151,6 +152,9 @@ impl Checker {
         self.systems(&mut scenario, &systems);
         self.heard(&scenario.phases);
         let scenario = self.try_texts(scenario);
+        if !self.has_errors() {
+            self.paths(&scenario);
+        }
         let mut scenario = Arc::into_inner(scenario)?;
         scenario.spans = std::mem::take(&mut self.spans);
         Some(Arc::new(scenario))

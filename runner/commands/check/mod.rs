@@ -1,13 +1,18 @@
 //! `greenroom check`: all mistakes of a file at once, and a bound of what each agent will have to remember.
 
+mod bounds;
+mod dry_run;
+
 use super::Exit;
-use crate::backend::{locate, source};
+use crate::backend::{Kv, locate, source};
 use crate::diagnostic::{Diagnostic, Report};
-use crate::prompt::{Conversation, Memories};
+use crate::scenario::template::rewrite;
+use crate::scenario::template::Template;
 use crate::scenario::{
-    AgentId, Condition, Overflow, Path, Plan, Scenario, TimelineId, Turn, compile, open, parse_override,
+    AgentId, Lifecycle, Overflow, Path, PhaseId, Plan, Scenario, TimelineId, compile, open, parse_override,
 };
-use crate::terminal::{counted, is_fancy, table};
+use crate::terminal::{bytes, counted, is_fancy, table};
+use bounds::{Bound, SLACK, bounds};
 use greenroom_engine::Prompter;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -18,7 +23,7 @@ use std::sync::Arc;
 /// The bound counts all fixed text with the model's tokenizer and assumes that each reply, and each line
 /// heard or quoted from it, takes --max-tokens and 4 tokens of slack.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Example: greenroom check scenarios/*.yaml")]
+#[command(after_help = "Example: greenroom check scenarios/*.yaml\n         greenroom check scenarios/gossip.yaml --dry-run")]
 pub(super) struct Args {
     /// Scenarios
     #[arg(required = true)]
@@ -29,15 +34,16 @@ pub(super) struct Args {
     /// Most tokens of a reply
     #[arg(long, default_value_t = 80, value_name = "N")]
     max_tokens: u32,
+    /// Formats of cached keys and values, for the bytes: auto, f16, q8, q4, or a file of `kv-config`
+    #[arg(long, default_value = "auto", value_name = "KV")]
+    kv: Kv,
+    /// Print the turns and each agent's first prompt as well
+    #[arg(long)]
+    dry_run: bool,
     /// Give a variable another value (repeatable)
     #[arg(long = "set", value_name = "K=V", value_parser = parse_override)]
     overrides: Vec<(String, serde_yaml::Value)>,
 }
-
-/// Stands for a reply whose words are not known: a character of the private use area.
-const UNKNOWN: &str = "\u{F8FE}\u{F8FD}";
-/// Tokens that re-reading a reply as somebody else's line may add.
-const SLACK: usize = 4;
 
 pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
     // Mistakes are told even where there is no model to count with.
@@ -66,13 +72,22 @@ fn one(file: &std::path::Path, args: &Args, opened: &mut Option<Prompter>) -> an
     let context = prompter.model().context_length;
     let too_long = too_long(&scenario, &bounds, context, &prompter.model().name);
     print!("{}", too_long.render(is_fancy()));
+    print!("{}", remembered(&scenario, args.max_tokens as usize).render(is_fancy()));
+    let cost = prompter.kv_cost(args.kv.choice())?;
     let rows = scenario.agents.iter().enumerate().map(|(id, agent)| {
         let of: Vec<&Bound> =
             bounds.iter().filter(|(t, _)| t.agent.0 == id).map(|(_, bound)| bound).collect();
         let turns: usize = of.iter().map(|bound| bound.turns).sum();
         let tokens = of.iter().map(|bound| bound.tokens).max().unwrap_or(0);
-        let cells =
-            [agent.lifecycle.word().to_string(), turns.to_string(), tokens.to_string(), context.to_string()];
+        let is_model = agent.strategy.is_none();
+        let of_model = |text: String| if is_model { text } else { "-".to_string() };
+        let cells = [
+            if is_model { agent.lifecycle.word().to_string() } else { "strategy".to_string() },
+            turns.to_string(),
+            of_model(tokens.to_string()),
+            of_model(context.to_string()),
+            of_model(bytes(cost.most(tokens as u64))),
+        ];
         std::iter::once(agent.key.clone()).chain(cells).collect()
     });
     let verdict = if too_long.n_errors() == 0 { "OK" } else { "too long" };
@@ -83,76 +98,55 @@ fn one(file: &std::path::Path, args: &Args, opened: &mut Option<Prompter>) -> an
         scenario.agents.len(),
         scenario.phases.len()
     );
-    println!("{}", table(&["agent", "lifecycle", "turns", "tokens at most", "context"], rows.collect(), 2));
+    println!("{}", table(&["agent", "lifecycle", "turns", "tokens at most", "context", "cache at most"], rows.collect(), 2));
+    if args.dry_run {
+        dry_run::dry_run(&scenario, prompter)?;
+    }
     Ok(too_long.n_errors() == 0)
 }
 
-/// What one memory may come to hold.
-#[derive(Clone, Copy, Debug, Default)]
-struct Bound {
-    turns: usize,
-    tokens: usize,
-}
-
-/// Plays the scenario with replies of unknown words and counts what each memory holds in the end, at worst.
-fn bounds(
-    scenario: &Arc<Scenario>,
-    prompter: &Prompter,
-    max_tokens: usize,
-) -> anyhow::Result<BTreeMap<TimelineId, Bound>> {
-    let plan = Arc::new(compile(scenario));
-    // Where one of several speaks, the worst for each is to be the one.
-    let chosen = |turn: &Turn| turn.guard.iter().any(|condition| matches!(condition, Condition::Chose(..)));
-    if !plan.order().any(|(_, turn)| chosen(turn)) {
-        return bounds_if(scenario, &plan, prompter, max_tokens, |_| true);
-    }
-    let mut worst = BTreeMap::new();
-    for agent in (0..scenario.agents.len()).map(AgentId) {
-        let plays = |turn: &Turn| !chosen(turn) || turn.speaker == agent;
-        let of = bounds_if(scenario, &plan, prompter, max_tokens, plays)?;
-        worst.extend(of.into_iter().filter(|(timeline, _)| timeline.agent == agent));
-    }
-    Ok(worst)
-}
-
-fn bounds_if(
-    scenario: &Arc<Scenario>,
-    plan: &Arc<Plan>,
-    prompter: &Prompter,
-    max_tokens: usize,
-    plays: impl Fn(&Turn) -> bool,
-) -> anyhow::Result<BTreeMap<TimelineId, Bound>> {
-    let mut memories = Memories::new(scenario.clone(), plan.clone(), BTreeMap::new(), 0);
-    memories.open_all();
-    let mut bounds: BTreeMap<TimelineId, Bound> = BTreeMap::new();
-    let mut last: BTreeMap<TimelineId, Conversation> = BTreeMap::new();
-    for (id, turn) in plan.order() {
-        if !plays(turn) {
-            memories.skip(id);
-            continue;
+/// Warns of transcripts that are quoted to agents who remember them anyway, with what it costs.
+fn remembered(scenario: &Scenario, max_tokens: usize) -> Report {
+    let plan = compile(scenario);
+    let mut diagnostics = Vec::new();
+    for phase in &scenario.phases {
+        for agent in &phase.agents {
+            let who = scenario.agent(*agent);
+            if who.lifecycle == Lifecycle::Ephemeral || who.strategy.is_some() {
+                continue;
+            }
+            for (_, text) in phase.opening(*agent) {
+                let quoted = rewrite(&text.text).1.into_iter().filter(|quote| quote.agent.as_ref().is_none_or(|key| *key == who.key));
+                let quoted = quoted.filter_map(|quote| Some((scenario.phase_by_name(&quote.phase)?, quote.line)));
+                for (quoted, line) in quoted.filter(|(quoted, _)| scenario.phase(*quoted).agents.contains(agent)) {
+                    diagnostics.push(twice(scenario, &plan, *agent, quoted, text, line, max_tokens));
+                }
+            }
         }
-        let prompt = memories.prompt(id)?;
-        bounds.entry(turn.timeline).or_default().turns += 1;
-        last.insert(turn.timeline, prompt.conversation.clone());
-        memories.say(id, prompt.conversation, &[], UNKNOWN);
     }
-    for (timeline, conversation) in last {
-        let of_model = scenario.agent(timeline.agent).strategy.is_none();
-        let tokens = if of_model { tokens(&conversation, prompter, max_tokens)? } else { 0 };
-        bounds.entry(timeline).or_default().tokens = tokens;
-    }
-    Ok(bounds)
+    diagnostics.dedup();
+    Report { sources: scenario.sources.clone(), diagnostics }
 }
 
-fn tokens(conversation: &Conversation, prompter: &Prompter, max_tokens: usize) -> anyhow::Result<usize> {
-    let texts =
-        conversation.exchanges.iter().map(|past| past.user.as_str()).chain([conversation.next.as_str()]);
-    let heard: usize = texts.map(|text| text.matches(UNKNOWN).count()).sum();
-    let own = conversation.exchanges.len() + 1;
-    let mut fixed = conversation.clone();
-    fixed.exchanges.iter_mut().for_each(|past| past.user = past.user.replace(UNKNOWN, ""));
-    fixed.next = fixed.next.replace(UNKNOWN, "");
-    Ok(prompter.prompt_tokens(&fixed.into())? + heard * (max_tokens + SLACK) + own * max_tokens)
+fn twice(
+    scenario: &Scenario,
+    plan: &Plan,
+    agent: AgentId,
+    quoted: PhaseId,
+    text: &Template,
+    line: usize,
+    max_tokens: usize,
+) -> Diagnostic {
+    let known = plan.order().filter(|(_, turn)| turn.phase == quoted);
+    let known = known.filter(|(_, turn)| turn.speaker == agent || turn.audience.hears(agent)).count();
+    let (key, phase) = (&scenario.agent(agent).key, &scenario.phase(quoted).name);
+    let message = format!(
+        "`{key}` is quoted `{phase}`, which it remembers: up to {} tokens are read twice",
+        known * (max_tokens + SLACK)
+    );
+    let span = scenario.spans.text_line(&scenario.sources, &text.path, line);
+    let found = Diagnostic::warning("remembered", text.path.to_string(), span, message);
+    found.help("a permanent agent keeps what it heard; leave the quote out, or quote to those who were absent")
 }
 
 fn too_long(

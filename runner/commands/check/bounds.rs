@@ -1,0 +1,83 @@
+//! How much each agent may have to remember, at worst, without playing.
+
+use crate::prompt::{Conversation, Memories};
+use crate::scenario::{AgentId, Condition, Scenario, TimelineId, Turn, compile, Plan};
+use greenroom_engine::Prompter;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Stands for a reply whose words are not known: a character of the private use area.
+const UNKNOWN: &str = "\u{F8FE}\u{F8FD}";
+/// Tokens that re-reading a reply as somebody else's line may add.
+pub(super) const SLACK: usize = 4;
+
+/// What one memory may come to hold.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Bound {
+    /// Turns, those that may be skipped included.
+    pub(super) turns: usize,
+    /// Tokens of its context.
+    pub(super) tokens: usize,
+}
+
+/// Plays the scenario with replies of unknown words and counts what each memory holds in the end, at worst.
+pub(super) fn bounds(
+    scenario: &Arc<Scenario>,
+    prompter: &Prompter,
+    max_tokens: usize,
+) -> anyhow::Result<BTreeMap<TimelineId, Bound>> {
+    let plan = Arc::new(compile(scenario));
+    // Where one of several speaks, the worst for each is to be the one.
+    let chosen = |turn: &Turn| turn.guard.iter().any(|condition| matches!(condition, Condition::Chose(..)));
+    if !plan.order().any(|(_, turn)| chosen(turn)) {
+        return bounds_if(scenario, &plan, prompter, max_tokens, |_| true);
+    }
+    let mut worst = BTreeMap::new();
+    for agent in (0..scenario.agents.len()).map(AgentId) {
+        let plays = |turn: &Turn| !chosen(turn) || turn.speaker == agent;
+        let of = bounds_if(scenario, &plan, prompter, max_tokens, plays)?;
+        worst.extend(of.into_iter().filter(|(timeline, _)| timeline.agent == agent));
+    }
+    Ok(worst)
+}
+
+fn bounds_if(
+    scenario: &Arc<Scenario>,
+    plan: &Arc<Plan>,
+    prompter: &Prompter,
+    max_tokens: usize,
+    plays: impl Fn(&Turn) -> bool,
+) -> anyhow::Result<BTreeMap<TimelineId, Bound>> {
+    let mut memories = Memories::new(scenario.clone(), plan.clone(), BTreeMap::new(), 0);
+    memories.open_all();
+    let mut bounds: BTreeMap<TimelineId, Bound> = BTreeMap::new();
+    let mut last: BTreeMap<TimelineId, Conversation> = BTreeMap::new();
+    for (id, turn) in plan.order() {
+        if !plays(turn) {
+            memories.skip(id);
+            continue;
+        }
+        let prompt = memories.prompt(id)?;
+        bounds.entry(turn.timeline).or_default().turns += 1;
+        last.insert(turn.timeline, prompt.conversation.clone());
+        memories.say(id, prompt.conversation, &[], UNKNOWN);
+    }
+    for (timeline, conversation) in last {
+        let of_model = scenario.agent(timeline.agent).strategy.is_none();
+        let tokens = if of_model { tokens(&conversation, prompter, max_tokens)? } else { 0 };
+        bounds.entry(timeline).or_default().tokens = tokens;
+    }
+    Ok(bounds)
+}
+
+fn tokens(conversation: &Conversation, prompter: &Prompter, max_tokens: usize) -> anyhow::Result<usize> {
+    let texts =
+        conversation.exchanges.iter().map(|past| past.user.as_str()).chain([conversation.next.as_str()]);
+    let heard: usize = texts.map(|text| text.matches(UNKNOWN).count()).sum();
+    let own = conversation.exchanges.len() + 1;
+    let mut fixed = conversation.clone();
+    fixed.exchanges.iter_mut().for_each(|past| past.user = past.user.replace(UNKNOWN, ""));
+    fixed.next = fixed.next.replace(UNKNOWN, "");
+    Ok(prompter.prompt_tokens(&fixed.into())? + heard * (max_tokens + SLACK) + own * max_tokens)
+}
+

@@ -1,0 +1,93 @@
+//! `check --dry-run`: the turns of a run and what opens each agent's memory, without playing.
+
+use crate::diagnostic::printable;
+use crate::prompt::Memories;
+use crate::scenario::{Audience, Condition, Input, Plan, Scenario, Turn, compile};
+use crate::terminal::{is_fancy, table};
+use console::Style;
+use greenroom_engine::Prompter;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// Prints the turns, then each memory's first prompt as the model's chat template renders it.
+pub(super) fn dry_run(scenario: &Arc<Scenario>, prompter: &Prompter) -> anyhow::Result<()> {
+    let plan = Arc::new(compile(scenario));
+    heading("Turns");
+    let rows = plan.order().map(|(id, turn)| {
+        let waits: Vec<String> = plan.needs(id).map(|(from, _)| from.0.to_string()).collect();
+        vec![id.0.to_string(), turn.path.clone(), reads(scenario, &plan, turn), says(scenario, turn), waits.join(" ")]
+    });
+    println!("{}", table(&["n", "turn", "reads first", "says", "after"], rows.collect(), 5));
+    let mut memories = Memories::new(scenario.clone(), plan.clone(), BTreeMap::new(), 0);
+    memories.open_all();
+    let mut shown = BTreeSet::new();
+    for (id, turn) in plan.order() {
+        let prompt = memories.prompt(id)?;
+        let agent = scenario.agent(turn.speaker);
+        if shown.insert(turn.speaker) && agent.strategy.is_none() {
+            heading(&format!("First prompt of {} ({})", agent.name, turn.path));
+            println!("{}", printable(&prompter.render(&prompt.conversation.clone().into())?));
+        }
+        memories.say(id, prompt.conversation, &[], &format!("({} at {})", agent.name, turn.path));
+    }
+    Ok(())
+}
+
+fn heading(text: &str) {
+    match is_fancy() {
+        true => println!("\n{}\n", Style::new().bold().apply_to(text)),
+        false => println!("\n== {text} ==\n"),
+    }
+}
+
+fn reads(scenario: &Scenario, plan: &Plan, turn: &Turn) -> String {
+    let (mut parts, mut heard): (Vec<String>, BTreeMap<&str, usize>) = (Vec::new(), BTreeMap::new());
+    for input in &turn.inputs {
+        match input {
+            Input::Opening(phase) => parts.push(format!("opening of {}", scenario.phase(*phase).name)),
+            Input::Vote(phase, _) => parts.push(format!("vote of {}", scenario.phase(*phase).name)),
+            Input::Heard(turn) => {
+                *heard.entry(&scenario.agent(plan.turn(*turn).speaker).key).or_default() += 1;
+            }
+        }
+    }
+    parts.extend(heard.into_iter().map(|(key, n)| if n == 1 { key.to_string() } else { format!("{key} × {n}") }));
+    parts.join(", ")
+}
+
+fn says(scenario: &Scenario, turn: &Turn) -> String {
+    let mut what = match &turn.constraint {
+        Some(constraint) => {
+            let texts: Vec<&str> = constraint.choice.options.iter().map(|option| option.text.as_str()).collect();
+            texts.join(" | ")
+        }
+        None => "words".to_string(),
+    };
+    match &turn.audience {
+        Audience::All => {}
+        Audience::Nobody => what += ", unheard",
+        Audience::Whisper { to, .. } => {
+            let to: Vec<&str> = to.iter().map(|agent| scenario.agent(*agent).key.as_str()).collect();
+            what += &format!(", to {}", to.join(", "));
+        }
+    }
+    let conditions: Vec<String> = turn.guard.iter().map(|condition| in_words(scenario, condition)).collect();
+    if !conditions.is_empty() {
+        what += &format!("; if {}", conditions.join(" and "));
+    }
+    printable(&what)
+}
+
+fn in_words(scenario: &Scenario, condition: &Condition) -> String {
+    let text = |expression: &Option<crate::scenario::template::Expression>| {
+        expression.as_ref().map_or(String::new(), |expression| expression.text.clone())
+    };
+    match condition {
+        Condition::Opens(phase) => text(&scenario.phase(*phase).when),
+        Condition::GoesOn(phase, _) => format!("not yet ({})", text(&scenario.phase(*phase).until)),
+        Condition::Holds(expression) => expression.text.clone(),
+        Condition::Chose(turn, _) => format!("turn {} says so", turn.0),
+        Condition::NotPlayed(turn) => format!("turn {} was skipped", turn.0),
+        Condition::Undecided(..) => "nobody agreed yet".to_string(),
+    }
+}

@@ -1,0 +1,176 @@
+//! Warnings that follow the ways a run can take: phases that nothing leads to, conditions that can fail, results that
+//! may not exist where they are used.
+//!
+//! Choices, votes and decisions have few values, so conditions over them are tried on all; what depends on words, counts
+//! or payoffs is not.
+
+use super::Checker;
+use crate::diagnostic::Diagnostic;
+use crate::scenario::choice::{Chosen, text_of};
+use crate::scenario::plan::{Audience, Purpose};
+use crate::scenario::results::{Line, Said};
+use crate::scenario::source::Path;
+use crate::scenario::template::{Expression, holds, in_braces};
+use crate::scenario::{Decision, Phase, PhaseId, Scenario};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Most combinations of results that a condition is tried on.
+const MAX_CASES: usize = 4_096;
+/// Results that can be listed.
+const FINITE: &[&str] = &["choices", "votes", "decision", "tied", "invalid", "played"];
+
+/// What one phase may have come to, with words for it.
+type Case = (String, Vec<Line>);
+
+impl Checker {
+    pub(super) fn paths(&mut self, scenario: &Arc<Scenario>) {
+        for (id, phase) in scenario.phases.iter().enumerate() {
+            if let Some(when) = &phase.when {
+                self.reachable(scenario, phase, when);
+            }
+            self.exists(scenario, PhaseId(id));
+        }
+    }
+
+    /// Tries a condition on all that the phases it names can come to.
+    fn reachable(&mut self, scenario: &Arc<Scenario>, phase: &Phase, when: &Expression) {
+        let uses_variables = scenario.variables.keys().any(|name| when.text.contains(name.as_str()));
+        if when.phases.is_empty() && uses_variables {
+            return;
+        }
+        let Some(cases) = cases(scenario, when) else { return };
+        let mut possible = false;
+        for (words, said) in cases {
+            match holds(scenario, when, &Arc::new(said)) {
+                Ok(held) => possible |= held,
+                Err(error) => {
+                    let message = format!("`when` fails if {words}: {}", error.message);
+                    let found = self.warn("may-fail", &when.path, message);
+                    found.help = Some("a result that does not exist is null: test it with `is not none` first".into());
+                    return;
+                }
+            }
+        }
+        if !possible {
+            let message = format!("nothing leads to `{}`: whatever is chosen, `{}` does not hold", phase.name, when.text);
+            self.warn("unreachable", &when.path, message).help =
+                Some("compare with an option of the choice, as it stands on the left in `choice`".into());
+        }
+    }
+
+    /// Warns of results that a text or condition uses though the phase they come from may be skipped.
+    fn exists(&mut self, scenario: &Scenario, here: PhaseId) {
+        let phase = scenario.phase(here);
+        let opening = phase.agents.iter().flat_map(|agent| phase.opening(*agent).map(|(_, text)| text));
+        let texts: BTreeMap<String, _> = opening.chain(phase.asks()).map(|text| (text.path.to_string(), text)).collect();
+        let when = phase.when.iter().chain(&phase.until).map(|e| (&e.path, e.text.as_str(), &e.phases, false));
+        let texts = texts.values().map(|text| (&text.path, text.text.as_str(), &text.quotes, true));
+        let used: Vec<_> = texts.chain(when).map(|(path, text, phases, is_template)| {
+            (path.clone(), text.to_string(), phases.clone(), is_template)
+        }).collect();
+        for (path, text, phases, is_template) in used {
+            for from in phases.into_iter().filter(|from| *from != here) {
+                let from = scenario.phase(from);
+                let Some(skips) = &from.when else { continue };
+                let guarded = phase.when.as_ref().is_some_and(|when| {
+                    when.path != path && when.text.contains(&from.name) || when.text == skips.text
+                });
+                let used = FINITE.iter().filter(|field| **field != "played").find_map(|field| {
+                    let name = format!("{}.{field}", from.name);
+                    let at = text.find(&name).filter(|at| !is_template || in_braces(&text, *at))?;
+                    Some((at, name))
+                });
+                let tested = ["played", "is none", "is not none", "default("].iter().any(|test| text.contains(test));
+                let Some((at, name)) = used.filter(|_| !guarded && !tested) else { continue };
+                let line = if is_template { text[..at].matches('\n').count() + 1 } else { 1 };
+                let message = format!(
+                    "`{name}` may not exist here: if `{}` does not hold, `{}` is skipped, and `{}` reads null",
+                    skips.text, from.name, phase.name
+                );
+                let span = self.spans.text_line(&self.sources, &path, line);
+                let found = Diagnostic::warning("may-be-missing", path.to_string(), span, message);
+                self.push(found.help(format!("test `{}.played`, or give `{}` a `when` too", from.name, phase.name)));
+            }
+        }
+    }
+
+    fn warn(&mut self, code: &'static str, path: &Path, message: String) -> &mut Diagnostic {
+        let span = self.spans.value(path);
+        self.push(Diagnostic::warning(code, path.to_string(), span, message))
+    }
+}
+
+/// All combinations of what the phases of a condition can come to; `None`: too many, or they can't be listed.
+fn cases(scenario: &Scenario, when: &Expression) -> Option<Vec<(String, Said)>> {
+    let mut all = vec![(Vec::new(), Said::default())];
+    for id in &when.phases {
+        let phase = scenario.phase(*id);
+        let mentions = when.text.match_indices(&format!("{}.", phase.name)).count();
+        let finite = FINITE.iter().map(|field| when.text.match_indices(&format!("{}.{field}", phase.name)).count());
+        if mentions == 0 || finite.sum::<usize>() != mentions || when.text.contains("payoffs") {
+            return None;
+        }
+        let of_phase = of_phase(phase)?;
+        if all.len().saturating_mul(of_phase.len()) > MAX_CASES {
+            return None;
+        }
+        let with = |(words, said): &(Vec<String>, Said), (more, lines): &Case| {
+            let (mut words, mut said) = (words.clone(), said.clone());
+            words.push(more.clone());
+            if !lines.is_empty() {
+                said.0.insert(*id, lines.clone());
+            }
+            (words, said)
+        };
+        all = all.iter().flat_map(|before| of_phase.iter().map(move |case| with(before, case))).collect();
+    }
+    Some(all.into_iter().map(|(words, said)| (words.join(" and "), said)).collect())
+}
+
+/// What a phase can come to, one round of it.
+fn of_phase(phase: &Phase) -> Option<Vec<Case>> {
+    let mut cases: Vec<Case> = Vec::new();
+    if phase.when.is_some() {
+        cases.push((format!("`{}` is skipped", phase.name), Vec::new()));
+    }
+    let Some(choice) = phase.choice.as_ref() else {
+        // Without options it comes to having been played, as far as a condition can list it.
+        let script = matches!(&phase.topology, crate::scenario::Topology::Script(turns) if turns.iter().any(|t| t.choice.is_some()));
+        let speaker = *phase.speakers().first()?;
+        let line = line(speaker, Purpose::Speech, None);
+        cases.push((format!("`{}` is played", phase.name), vec![line]));
+        return (!script).then_some(cases);
+    };
+    let (choosers, purpose) = match phase.decision {
+        Some(Decision::Coordinator(one)) => (vec![one], Purpose::Ballot { attempt: 1, rank: 1 }),
+        Some(_) => (phase.speakers(), Purpose::Ballot { attempt: 1, rank: 1 }),
+        None => (phase.speakers(), Purpose::Choice),
+    };
+    let n_options = choice.options.len();
+    let n_cases = choosers.iter().fold(1usize, |n, _| n.saturating_mul(n_options + 1));
+    if n_cases > MAX_CASES {
+        return None;
+    }
+    for mut case in 0..n_cases {
+        let (mut lines, mut words) = (Vec::new(), Vec::new());
+        for chooser in &choosers {
+            let option = case % (n_options + 1);
+            case /= n_options + 1;
+            let chosen = if option < n_options { Chosen::Option(option) } else { Chosen::Invalid };
+            let word = choice.options.get(option).map_or("nothing valid".to_string(), |option| text_of(&option.value));
+            words.push(word);
+            lines.push(line(*chooser, purpose, Some((choice.clone(), chosen))));
+        }
+        cases.push((format!("`{}` has the choices {}", phase.name, words.join(", ")), lines));
+    }
+    Some(cases)
+}
+
+fn line(
+    speaker: crate::scenario::AgentId,
+    purpose: Purpose,
+    choice: Option<(Arc<crate::scenario::Choice>, Chosen)>,
+) -> Line {
+    Line { speaker, round: 1, text: "…".to_string(), audience: Audience::All, purpose, choice }
+}

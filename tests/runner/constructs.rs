@@ -1,0 +1,200 @@
+//! Every construct of the language, played by scripted agents: who reads what, what is skipped, what it comes to.
+//!
+//! Each file of `tests/scenarios` is played with fixed replies; the snapshot is the whole play. Each also replays, and
+//! every memory's prompts only ever grow.
+
+use crate::extend::only_grows;
+use crate::play::play;
+use greenroom::backend::{Backend, BoxFuture, ModelCard, Reply, Request, Scripted, Session, Sink};
+use greenroom::replay::replay;
+use greenroom::run::RunOptions;
+use greenroom::scenario::open;
+use greenroom::stage::End;
+use greenroom::transcript::Transcript;
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+/// A scripted backend that takes note of what it is asked, and whose context holds so many characters.
+pub(crate) struct Noting {
+    script: Scripted,
+    context: usize,
+    pub(crate) seen: Arc<Mutex<Vec<Request>>>,
+}
+
+impl Noting {
+    pub(crate) fn new(context: usize, script: impl Fn(&Request) -> Option<String> + Send + Sync + 'static) -> Self {
+        Self { script: Scripted::new(script), context, seen: Arc::default() }
+    }
+}
+
+impl Backend for Noting {
+    fn card(&self) -> ModelCard {
+        self.script.card()
+    }
+    fn reply(&self, request: Request, sink: Sink) -> BoxFuture<'_, anyhow::Result<Reply>> {
+        self.seen.lock().unwrap().push(request.clone());
+        self.script.reply(request, sink)
+    }
+    fn forget(&self, session: &Session) {
+        self.script.forget(session);
+    }
+    fn overflows(&self, request: &Request) -> anyhow::Result<bool> {
+        let conversation = &request.conversation;
+        let read: usize = conversation.exchanges.iter().map(|past| past.user.len() + past.raw.len()).sum();
+        Ok(read + conversation.next.len() > self.context)
+    }
+}
+
+/// The option number of a turn: `wanted` by path, else the first that is open.
+fn option(request: &Request, wanted: &[(&str, usize)]) -> Option<String> {
+    let options = request.choice.as_ref()?;
+    let wanted = wanted.iter().find(|(path, _)| *path == request.path).map(|(_, option)| *option);
+    let option = wanted.filter(|option| options.open.contains(option)).or(options.open.iter().min().copied())?;
+    Some(options.choice.options[option].text.clone())
+}
+
+/// Plays a file, replays it, and tells the play: each turn's path, what is read there and what is said.
+fn told(file: &str, context: usize, script: impl Fn(&Request) -> Option<String> + Send + Sync + 'static) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/scenarios").join(file);
+    let loaded = open(&path, &[]).unwrap();
+    assert!(loaded.report.diagnostics.is_empty(), "{}", loaded.report.render(false));
+    let scenario = loaded.scenario.unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let backend = Arc::new(Noting::new(context, script));
+    let played = play(&scenario, backend.clone(), folder.path(), &RunOptions::default()).unwrap();
+    let text = std::fs::read_to_string(&played.transcript).unwrap();
+    let transcript = Transcript::parse(&played.transcript, &text).unwrap();
+    let replayed = replay(&scenario, &transcript, BTreeMap::new()).unwrap();
+    let End::Complete(footer) = played.end else { panic!("stopped") };
+    assert_eq!(replayed.footer, *footer);
+    only_grows(&backend.seen.lock().unwrap());
+    let mut out = String::new();
+    for turn in transcript.turns.iter().map(|turn| &turn.record) {
+        writeln!(out, "--- {}\n{}", turn.path, turn.delta).unwrap();
+        let chosen = turn.constraint.as_ref().map(|choice| format!("  => {}", choice.chosen));
+        writeln!(out, "> {}{}", turn.spoken, chosen.unwrap_or_default()).unwrap();
+    }
+    let mut footer = serde_json::to_value(&*footer).unwrap();
+    footer.as_object_mut().unwrap().retain(|_, value| !value.as_array().is_some_and(Vec::is_empty));
+    writeln!(out, "=== {footer}").unwrap();
+    out
+}
+
+/// A file of `tests/scenarios`, options by path, and nothing special said.
+fn simple(file: &str, wanted: &'static [(&'static str, usize)]) -> String {
+    told(file, usize::MAX, move |request| {
+        option(request, wanted).or_else(|| Some(format!("words of {}", request.path.replace('/', " "))))
+    })
+}
+
+#[test]
+fn whispers_reach_the_pair_and_who_observes() {
+    insta::assert_snapshot!(simple("whisper.yaml", &[]));
+}
+
+#[test]
+fn interactions_bound_who_hears() {
+    insta::assert_snapshot!(simple("observe.yaml", &[]));
+}
+
+#[test]
+fn the_first_who_wants_to_cuts_in_once_a_round() {
+    let wanted = &[
+        ("quarrel/1/ben.on-ann", 1),
+        ("quarrel/1/cas.on-ann", 1),
+        ("quarrel/1/cas.on-ben", 1),
+        ("quarrel/2/ann.on-cas", 1),
+    ];
+    insta::assert_snapshot!(simple("interrupt.yaml", wanted));
+}
+
+#[test]
+fn the_moderator_gives_the_floor() {
+    let wanted = &[("panel/1/mod", 1), ("panel/2/mod", 2), ("panel/3/mod", 1), ("panel/4/mod", 0)];
+    insta::assert_snapshot!(simple("moderated.yaml", wanted));
+}
+
+#[test]
+fn a_majority_decides_what_is_played() {
+    let wanted = &[
+        ("council/1/ann.vote", 1),
+        ("council/1/cas.vote", 1),
+        ("rating/1/ann.vote", 3),
+        ("rating/1/cas.vote", 3),
+    ];
+    insta::assert_snapshot!(simple("majority.yaml", wanted));
+}
+
+#[test]
+fn a_ranking_is_run_off() {
+    // soup 2, bread 2, fish 1; the fish lover's second choice is bread.
+    let wanted = &[
+        ("supper/1/ann.vote-2", 2),
+        ("supper/1/cas.vote-1", 1),
+        ("supper/1/dan.vote-1", 1),
+        ("supper/1/eve.vote-1", 2),
+        ("supper/1/eve.vote-2", 1),
+    ];
+    insta::assert_snapshot!(simple("ranked.yaml", wanted));
+}
+
+#[test]
+fn a_coordinator_decides_alone() {
+    insta::assert_snapshot!(simple("coordinator.yaml", &[("briefing/1/chief.vote", 1)]));
+}
+
+#[test]
+fn a_consensus_is_sought_until_it_is_found() {
+    let wanted = &[("jury/1/cas.vote", 1), ("jury/2/ann.vote", 1), ("jury/2/ben.vote", 1), ("jury/2/cas.vote", 1)];
+    insta::assert_snapshot!(simple("consensus.yaml", wanted));
+}
+
+#[test]
+fn a_consensus_that_is_not_found_decides_nothing() {
+    let wanted = &[("jury/1/cas.vote", 1), ("jury/2/ann.vote", 1), ("jury/3/ben.vote", 1)];
+    let told = simple("consensus.yaml", wanted);
+    assert!(told.contains("jury/3/cas.vote") && !told.contains("sentence"), "{told}");
+    assert!(told.contains("\"decisions\":{\"jury\":null}"), "{told}");
+}
+
+#[test]
+fn a_loop_ends_when_its_condition_holds() {
+    insta::assert_snapshot!(simple("loops.yaml", &[("haggle/1/ben", 1), ("haggle/2/ann", 1), ("haggle/2/ben", 0)]));
+}
+
+#[test]
+fn what_cannot_be_told_is_invalid() {
+    let told = told("parse.yaml", usize::MAX, |request| {
+        Some(match request.path.as_str() {
+            "answer/1/ann" => "I talk, or I stay silent".into(),
+            "answer/2/ann" => "Well. I TALK!".into(),
+            _ => "<think>talk?</think>I stay silent.".into(),
+        })
+    });
+    insta::assert_snapshot!(told);
+}
+
+#[test]
+fn strategies_know_what_they_heard() {
+    insta::assert_snapshot!(simple("strategies.yaml", &[("game/2/model", 1), ("with_grim/3/model", 1)]));
+}
+
+#[test]
+fn casts_are_included() {
+    insta::assert_snapshot!(simple("include.yaml", &[]));
+}
+
+#[test]
+fn a_full_memory_begins_a_new_epoch() {
+    insta::assert_snapshot!(told("overflow.yaml", 400, |request| {
+        let summary = request.path.ends_with(".summary");
+        Some(if summary { "It rained.".into() } else { format!("words of {}", request.path) })
+    }));
+}
+
+#[test]
+fn formats_open_their_phases() {
+    insta::assert_snapshot!(simple("debate.yaml", &[]));
+}
