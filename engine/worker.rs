@@ -1,19 +1,19 @@
 //! The engine's thread: takes requests, plans passes, runs them, samples, emits, saves.
 
-use crate::chat::Chat;
+use crate::chat::{Chat, reply_ids};
 use crate::constraint;
 use crate::memory::Memory;
 use crate::model::decoder::Wanted;
 use crate::model::{Decoder, Span};
-use crate::prefix::{SegmentKind, flatten};
+use crate::prefix::flatten;
 use crate::schedule::{Load, Pace, plan};
 use crate::scratch::Scratch;
 use crate::session::Pending;
 use crate::tokenizer::Tokenizer;
 use crate::turn::ActiveTurn;
 use crate::{
-    Completion, Conversation, Error, ErrorKind, Event, Exchange, KvChoice, RankedOption, Ranking,
-    ReplyContent, Request, Result, SessionKey, TokenScore, sampler,
+    Completion, Conversation, Error, ErrorKind, Event, KvChoice, RankedOption, Ranking, Request, Result,
+    SessionKey, TokenScore, sampler,
 };
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -376,7 +376,8 @@ impl Worker {
         options: &[String],
         kv: Option<&KvChoice>,
     ) -> Result<Ranking> {
-        let prompt = flatten(&self.chat.prompt(conversation, &self.tokenizer)?);
+        let segments = self.chat.prompt(conversation, &self.tokenizer)?;
+        let prompt = flatten(&segments);
         if prompt.is_empty() {
             return Err(Error::request("the prompt is empty"));
         }
@@ -387,12 +388,7 @@ impl Worker {
             Ok(())
         })?;
         let rank = |option: &String| {
-            let mut answered = conversation.clone();
-            let user = std::mem::take(&mut answered.next);
-            answered.exchanges.push(Exchange { user, reply: ReplyContent::Text(option.clone()) });
-            let segments = self.chat.prompt(&answered, &self.tokenizer)?;
-            let reply = segments.iter().rposition(|s| s.kind == SegmentKind::Reply);
-            let ids = flatten(&segments[..reply.map_or(0, |reply| reply + 1)]);
+            let ids = [&prompt[..], &reply_ids(&segments, option, &self.tokenizer)?].concat();
             let mut ranked = RankedOption { logprob: 0.0, greedy: true };
             let mut see = |pos: usize, logits: &[f32]| {
                 if let Some(&id) = ids.get(pos + 1) {
