@@ -109,7 +109,7 @@ impl Embedded {
                 engine::Event::Text(text) => sink(Progress::Text(text)),
                 engine::Event::Failed(error) => return Err(anyhow::Error::new(error).context(path)),
                 engine::Event::Done(completion) => {
-                    let engine::Completion { ids, text, stop, usage } = *completion;
+                    let engine::Completion { ids, text, stop, usage, .. } = *completion;
                     let commit = Some(Box::new(EngineCommit(turn)) as Box<dyn Commit>);
                     return Ok(Reply { ids, text, stop: stop.into(), usage: Some(usage.into()), commit });
                 }
