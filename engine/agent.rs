@@ -114,8 +114,37 @@ impl<'e> Agent<'e> {
     /// # Errors
     /// The engine's thread has ended.
     pub fn extend(&mut self, text: impl Into<String>) -> Result<Reply<'_>> {
-        let user = text.into();
-        let Self { engine, key, parent, conversation, sampling, max_tokens, stop, constraint } = self;
+        let constraint = self.constraint.clone();
+        self.turn(text.into(), constraint)
+    }
+
+    /// Starts a turn that is answered with one of `options`, by their log-probabilities ([`Constraint::OneOf`]), whatever
+    /// replies must be otherwise.
+    ///
+    /// ```
+    /// # use greenroom_engine::*;
+    /// # let model = ModelSource::Bundled("tiny", fixtures::RandomModel::tiny(1).bytes().leak());
+    /// # let engine = Engine::open(EngineConfig::new(model), &mut |_, _| {})?;
+    /// let mut ada = engine.agent("demo", "ada").system("You are Ada.");
+    /// let said = ada.choose("Rolf: Do you stay?", ["I stay.", "I go."])?.finish()?;
+    /// let Choice { chosen, logprobs } = said.choice.expect("a choice");
+    /// println!("{} ({:.3} against {:.3})", said.text, logprobs[chosen].exp(), logprobs[1 - chosen].exp());
+    /// # Ok::<(), Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The engine's thread has ended.
+    pub fn choose<S: Into<String>>(
+        &mut self,
+        text: impl Into<String>,
+        options: impl IntoIterator<Item = S>,
+    ) -> Result<Reply<'_>> {
+        let options = options.into_iter().map(Into::into).collect();
+        self.turn(text.into(), Some(Constraint::OneOf(options)))
+    }
+
+    fn turn(&mut self, user: String, constraint: Option<Constraint>) -> Result<Reply<'_>> {
+        let Self { engine, key, parent, conversation, sampling, max_tokens, stop, .. } = self;
         let turn_number = conversation.exchanges.len() as u64;
         let turn = engine.submit(Request {
             session: key.clone(),
@@ -126,7 +155,7 @@ impl<'e> Agent<'e> {
             max_tokens: *max_tokens,
             min_tokens: 0,
             stop: stop.clone(),
-            constraint: constraint.clone(),
+            constraint,
             next_use: None,
             cold: false,
         })?;
@@ -340,6 +369,31 @@ mod tests {
         let third = say(&mut ada, "Three.");
         assert_eq!(account(&third.usage), (MatchKind::Extend, total(&second), 0));
         assert_eq!(third.ids, say(&mut control, "Three.").ids);
+    }
+
+    #[test]
+    fn a_choice_is_an_agents_turn_too() {
+        let (engine, other) = (open(None), open(None));
+        let (mut ada, mut control) = (ada(&engine), ada(&other));
+        let options = ["I stay.", "I stand by you.", "I go."];
+        for (n, agent) in [&mut ada, &mut control].into_iter().enumerate() {
+            if n == 0 {
+                drop(agent.choose("One.", options).unwrap()); // at work, or not begun
+                let mut ended = agent.choose("One.", ["Two.", "Three."]).unwrap();
+                assert!(ended.by_ref().count() == 1);
+                drop(ended);
+            }
+            let mut reply = agent.choose("One.", options).unwrap();
+            let pieces: String = reply.by_ref().map(Result::unwrap).collect();
+            assert!(options.contains(&pieces.as_str()), "{pieces}");
+            assert_eq!(reply.finish().unwrap().text, pieces);
+        }
+        let said =
+            [&mut ada, &mut control].map(|agent| agent.choose("Two.", options).unwrap().finish().unwrap());
+        assert_eq!((&said[0].choice, &said[0].ids), (&said[1].choice, &said[1].ids));
+        let free = [&mut ada, &mut control].map(|agent| say(agent, "Three."));
+        assert_eq!((&free[0].choice, &free[0].ids), (&None, &free[1].ids));
+        assert_eq!(account(&free[0].usage), account(&free[1].usage));
     }
 
     #[test]

@@ -153,7 +153,7 @@ impl Segments<'_> {
 
     /// What the next segment stands behind.
     fn after(&self) -> After {
-        self.tokenizer.after(self.out.iter().rev().find_map(|s| s.ids.last().copied()))
+        after(&self.out, self.tokenizer)
     }
 
     fn template(&mut self, text: &str) -> Result<()> {
@@ -188,14 +188,24 @@ impl Segments<'_> {
                 self.push(SegmentKind::Reply, &self.tokenizer.decode(ids), ids.to_vec(), false);
             }
             ReplyContent::Text(text) => {
-                // The text of sampled ids holds the space that began them; none is added to it.
-                let after = if text.starts_with(' ') { After::Text } else { self.after() };
-                let ids = self.tokenizer.encode_message(text, after)?;
+                let ids = reply_ids(&self.out, text, self.tokenizer)?;
                 self.push(SegmentKind::Reply, text, ids, true);
             }
         }
         Ok(())
     }
+}
+
+/// What stands behind `segments`.
+fn after(segments: &[Segment], tokenizer: &Tokenizer) -> After {
+    tokenizer.after(segments.iter().rev().find_map(|s| s.ids.last().copied()))
+}
+
+/// Ids of a text as the reply to a prompt.
+pub(crate) fn reply_ids(prompt: &[Segment], text: &str, tokenizer: &Tokenizer) -> Result<Vec<u32>> {
+    // The text of sampled ids holds the space that began them; none is added to it.
+    let after = if text.starts_with(' ') { After::Text } else { after(prompt, tokenizer) };
+    tokenizer.encode_message(text, after)
 }
 
 /// Private-use characters around a number: no template looks for them, none of them is whitespace.

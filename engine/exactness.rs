@@ -228,6 +228,31 @@ fn hot_rewound_and_forked() {
     }
 }
 
+/// A sequence that is held goes back exactly to wherever it came by since, however far it went.
+#[test]
+fn held_and_taken_back() {
+    for bench in Bench::all() {
+        let format = bench.format;
+        let reference = bench.reference();
+        for n in [200, 255, 256, 257] {
+            let (mut sequence, mut arena) = (bench.sequence(), bench.arena());
+            sequence.begin_turn();
+            bench.feed(&mut sequence, &mut arena, n, 256);
+            sequence.hold();
+            for back in [769, 768, 600, 513, 511, 400, n + 1, n] {
+                bench.feed(&mut sequence, &mut arena, N, 64);
+                sequence.shed(usize::MAX, &mut arena);
+                assert_eq!(sequence.truncate(back, &mut arena), back, "{format:?}, held at {n}");
+                let logits = bench.feed(&mut sequence, &mut arena, back + 10, 256);
+                assert_eq!(logits, bench.rows(&reference, back..back + 10), "{format:?}: {back} after {n}");
+            }
+            sequence.end_turn();
+            sequence.clear(&mut arena);
+            assert_eq!((arena.bytes(), sequence.row_bytes()), (0, 0), "all was given back");
+        }
+    }
+}
+
 #[test]
 fn batched_with_strangers() {
     for bench in Bench::all() {
@@ -363,7 +388,7 @@ fn equal_beginnings_are_shared_between_sessions() {
 }
 
 /// The files of a folder whose paths contain `part`.
-fn files_with(dir: &Path, part: &str) -> Vec<PathBuf> {
+pub(crate) fn files_with(dir: &Path, part: &str) -> Vec<PathBuf> {
     let mut stack = vec![dir.to_path_buf()];
     let mut found = Vec::new();
     while let Some(dir) = stack.pop() {

@@ -30,6 +30,8 @@
 mod agent;
 mod ahead;
 mod chat;
+#[cfg(test)]
+mod choices;
 mod constraint;
 #[cfg(test)]
 mod endurance;

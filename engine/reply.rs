@@ -28,11 +28,6 @@ impl Reply {
         &self.ids
     }
 
-    /// Their bytes.
-    pub(crate) fn bytes(&self) -> &[u8] {
-        &self.bytes
-    }
-
     /// Adds a token; the reason to stop, if a stop string is now complete (the reply is then cut).
     pub(crate) fn push(&mut self, id: u32, tokenizer: &Tokenizer) -> Option<StopReason> {
         self.push_bytes(id, tokenizer.piece(id))

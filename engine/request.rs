@@ -110,12 +110,12 @@ pub struct Request {
     pub conversation: Conversation,
     /// How tokens are chosen.
     pub sampling: Sampling,
-    /// Stop after this many tokens.
+    /// Stop after this many tokens. A choice is never cut.
     pub max_tokens: usize,
-    /// Before this many tokens no end-of-turn token can be sampled; stop strings still cut, and a constraint that is
-    /// fulfilled still ends the reply.
+    /// Before this many tokens no end-of-turn token can be sampled; stop strings still cut, and a choice has as many tokens as
+    /// it has.
     pub min_tokens: usize,
-    /// The reply ends before the first token that overlaps one of these.
+    /// The reply ends before the first token that overlaps one of these. A choice is never cut.
     pub stop: Vec<String>,
     /// What the reply must be, if that is not free.
     pub constraint: Option<Constraint>,
@@ -130,8 +130,30 @@ pub struct Request {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Constraint {
-    /// Exactly one of these texts: at each step only tokens that go on towards one of them can be sampled.
+    /// Exactly one of these texts, drawn as a whole: option i with a probability in proportion to
+    /// `exp(logprobs[i] / temperature)`, at temperature 0 the most likely one (the first among equals). The prompt is read once,
+    /// and behind it each token that options have in common, but for their last ones.
+    ///
+    /// Of [`Sampling`] only temperature and seed count. [`Completion::choice`] says what each option's log-probability was
+    /// ([`Choice::logprobs`] says what that means).
+    ///
+    /// Refused: an empty list, an empty option, a text that stands there twice, two texts that are the same tokens, and one that
+    /// the vocabulary can't spell.
     OneOf(Vec<String>),
+}
+
+/// How a choice was made.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Choice {
+    /// Which option was drawn, counted from 0 in the order in which they were given.
+    pub chosen: usize,
+    /// The natural log-probability of each option in that order: of all its tokens, as the tokenizer cuts it, one after the other
+    /// behind the prompt, in the model's own distribution (no temperature, no filter, no penalty). It is that of replies that
+    /// begin with the option, as in [`crate::Engine::rank`].
+    ///
+    /// An option whose tokens another one begins with counts only where the model would then end its turn: how likely that is
+    /// is added to it. So no reply counts for two options.
+    pub logprobs: Vec<f32>,
 }
 
 /// Why a reply ended.
@@ -184,7 +206,7 @@ pub struct Usage {
     pub prefilled: usize,
     /// Tokens that the session had already read or said, computed again.
     pub recomputed: usize,
-    /// Tokens that were sampled and fed.
+    /// Rows that the reply took: its own tokens, and of a choice also those that were read to weigh the options.
     pub generated: usize,
     /// Rows that really went through layer 0, counted there.
     pub layer0_rows: usize,
@@ -213,10 +235,13 @@ pub struct Usage {
 pub struct Completion {
     /// The reply's token ids, without end-of-turn.
     pub ids: Vec<u32>,
-    /// The ids decoded, special tokens included; it ends with a whole character.
+    /// The ids decoded, special tokens included; it ends with a whole character. Of a choice: the option as it was given
+    /// (vocabularies that begin a text with a space begin its ids with it, too).
     pub text: String,
     /// Why it ended.
     pub stop: StopReason,
+    /// How it was chosen, if it was one of [`Constraint::OneOf`].
+    pub choice: Option<Choice>,
     /// What it cost.
     pub usage: Usage,
 }

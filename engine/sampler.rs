@@ -49,11 +49,64 @@ pub(crate) fn argmax(logits: &[f32]) -> u32 {
     best.0
 }
 
+/// Draws one of several wholes by their log-probabilities: each with a probability in proportion to `exp(logprob / temperature)`;
+/// at temperature 0 the most likely one, the first among equals. What filters and penalizes tokens has no part in it.
+pub(crate) fn draw(logprobs: &[f32], sampling: &Sampling) -> usize {
+    let best = argmax(logprobs) as usize;
+    if sampling.temperature <= 0.0 {
+        return best;
+    }
+    let top = logprobs.get(best).map_or(0.0, |x| f64::from(*x));
+    let weight = |x: &f32| ((f64::from(*x) - top) / f64::from(sampling.temperature)).exp();
+    let weights: Vec<f64> = logprobs.iter().map(weight).map(|w| if w.is_nan() { 0.0 } else { w }).collect();
+    let mut target = uniform(sampling.seed, 0) * weights.iter().sum::<f64>();
+    for (i, weight) in weights.iter().enumerate() {
+        target -= weight;
+        if target < 0.0 {
+            return i;
+        }
+    }
+    weights.iter().rposition(|weight| *weight > 0.0).unwrap_or(best)
+}
+
+/// A row of logits as probabilities.
+pub(crate) struct Distribution<'a> {
+    logits: &'a [f32],
+    max: f64,
+    /// Logarithm of the sum of all `exp(logit - max)`.
+    ln_sum: f64,
+}
+
+impl<'a> Distribution<'a> {
+    /// That of `logits: [n_vocab]`.
+    pub(crate) fn of(logits: &'a [f32]) -> Self {
+        let max = f64::from(logits.iter().fold(f32::NEG_INFINITY, |m, x| m.max(*x)));
+        let sum: f64 = logits.iter().map(|x| (f64::from(*x) - max).exp()).sum();
+        Self { logits, max, ln_sum: sum.ln() }
+    }
+
+    /// Natural log-probability of `id`.
+    pub(crate) fn logprob(&self, id: u32) -> f32 {
+        (f64::from(self.logits[id as usize]) - self.max - self.ln_sum) as f32
+    }
+
+    /// Natural log-probability of any of `ids`; one that stands there twice counts once.
+    pub(crate) fn logprob_of_any(&self, ids: &[u32]) -> f32 {
+        let first = |(i, id): &(usize, &u32)| !ids[..*i].contains(id);
+        let known = |(_, id): (usize, &u32)| self.logits.get(*id as usize).map(|x| f64::from(*x));
+        let logits: Vec<f64> = ids.iter().enumerate().filter(first).filter_map(known).collect();
+        let top = logits.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        if top == f64::NEG_INFINITY {
+            return f32::NEG_INFINITY;
+        }
+        let sum: f64 = logits.iter().map(|x| (x - top).exp()).sum();
+        (sum.ln() + top - self.max - self.ln_sum) as f32
+    }
+}
+
 /// Natural log-probability of `id` under `logits`.
 pub(crate) fn logprob(logits: &[f32], id: u32) -> f32 {
-    let max = f64::from(logits.iter().fold(f32::NEG_INFINITY, |m, x| m.max(*x)));
-    let sum: f64 = logits.iter().map(|x| (f64::from(*x) - max).exp()).sum();
-    (f64::from(logits[id as usize]) - max - sum.ln()) as f32
+    Distribution::of(logits).logprob(id)
 }
 
 fn penalized(logits: &[f32], reply: &[u32], sampling: &Sampling) -> Result<Vec<f32>> {
@@ -144,5 +197,24 @@ mod tests {
         let logits = [3.0, -2.0, 1.0, 0.5];
         let sum: f32 = (0..4).map(|id| logprob(&logits, id).exp()).sum();
         assert!((sum - 1.0).abs() < 1e-6);
+        let any = |ids: &[u32]| Distribution::of(&logits).logprob_of_any(ids);
+        assert!((any(&[2, 0, 2]).exp() - logprob(&logits, 0).exp() - logprob(&logits, 2).exp()).abs() < 1e-6);
+        assert_eq!((any(&[1, 1, 9]), any(&[9])), (logprob(&logits, 1), f32::NEG_INFINITY));
+    }
+
+    #[test]
+    fn wholes_are_drawn_by_their_probabilities() {
+        let logprobs = [-70.0, -71.0, f32::NEG_INFINITY, -70.0, f32::NAN];
+        for (temperature, ratio) in [(1.0, 1f64.exp()), (2.0, 0.5f64.exp()), (0.5, 2f64.exp())] {
+            let mut counts = [0f64; 5];
+            for seed in 0..6000 {
+                counts[draw(&logprobs, &Sampling { temperature, seed, ..Sampling::default() })] += 1.0;
+            }
+            assert_eq!((counts[2], counts[4]), (0.0, 0.0));
+            assert!((counts[0] / counts[3] - 1.0).abs() < 0.1, "{counts:?}");
+            assert!((counts[0] / counts[1] / ratio - 1.0).abs() < 0.2, "{counts:?} at {temperature}");
+        }
+        let greedy = Sampling { temperature: 0.0, ..Sampling::default() };
+        assert_eq!((draw(&logprobs, &greedy), draw(&[-3.0, -1.0, -1.0], &greedy)), (0, 1));
     }
 }

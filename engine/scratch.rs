@@ -15,9 +15,6 @@ pub(crate) struct Scratch {
     pub(crate) arena: Arena,
 }
 
-/// Logits that are in memory at a time, at most (but one row's).
-const LOGITS: usize = 1 << 23;
-
 impl Scratch {
     /// Nothing read yet.
     pub(crate) fn new(layout: Arc<KvLayout>) -> Self {
@@ -38,7 +35,7 @@ impl Scratch {
         see: &mut dyn FnMut(usize, &[f32]) -> Result<()>,
     ) -> Result<()> {
         let step = match wanted {
-            Wanted::All => (LOGITS / decoder.n_vocab()).clamp(1, BLOCK),
+            Wanted::All => decoder.most_wanted(),
             _ => BLOCK,
         };
         while self.sequence.len() < ids.len() {

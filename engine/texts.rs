@@ -1,11 +1,12 @@
 //! Tests of tokenizers and chat templates on real ones: vocabularies and templates in `tests/fixtures`.
 
 use crate::chat::Chat;
+use crate::constraint::{Choosing, Step};
 use crate::fixtures::RandomModel;
 use crate::gguf::Gguf;
-use crate::prefix::{Relation, SegmentKind, compare, flatten};
+use crate::prefix::{Relation, Segment, SegmentKind, compare, flatten};
 use crate::tokenizer::{After, Tokenizer};
-use crate::{Conversation, Error, Exchange, ModelSource, ReplyContent};
+use crate::{Constraint, Conversation, Error, Exchange, ModelSource, ReplyContent, Sampling};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
@@ -289,6 +290,58 @@ fn chats_of_sentencepiece_vocabularies() {
         let found: Vec<String> = chat.eog().iter().map(|id| tokenizer.decode(&[*id])).collect();
         assert!(ends.iter().all(|end| found.iter().any(|text| text == end)), "{name}: {found:?}");
     }
+}
+
+/// An option is cut into tokens as the same text is where it stands in history, with the space that a vocabulary begins it with.
+#[test]
+fn options_are_spelled_as_replies_are() {
+    let inst = "{% for m in messages %}{% if m.role == 'assistant' %}{{ m.content + eos_token }}\
+                {% else %}[INST]{{ m.content }}</s>{% endif %}{% endfor %}";
+    let chatml = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}\
+                  {% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
+    for (name, template, space) in [("llama-spm", inst, " "), ("qwen2", chatml, "")] {
+        let tokenizer = vocabulary(name);
+        let chat = Chat::new(Some(template), &tokenizer).expect("a chat template");
+        let conversation = Conversation { next: "Hi.".to_owned(), ..Conversation::default() };
+        let prompt = chat.prompt(&conversation, &tokenizer).expect("a prompt");
+        let options = ["Cooperate, I'd say ☃", "Defect", " Defect not"].map(str::to_owned).to_vec();
+        for (i, option) in options.iter().enumerate() {
+            let mut choosing =
+                Choosing::new(&Constraint::OneOf(options.clone()), &prompt, &tokenizer).expect("a choice");
+            let logits = vec![0.0; tokenizer.n_vocab()];
+            let seeds = (0..).map(|seed| Sampling { seed, temperature: f32::MAX, ..Sampling::default() });
+            let sampling =
+                seeds.into_iter().find(|s| crate::sampler::draw(&[0.0; 3], s) == i).expect("a seed");
+            let chosen = loop {
+                choosing.see(&logits, &[2]);
+                if let Step::Say { chosen, .. } = choosing.step(&sampling) {
+                    break chosen;
+                }
+            };
+            let mut answered = conversation.clone();
+            let user = std::mem::take(&mut answered.next);
+            answered.exchanges.push(Exchange { user, reply: ReplyContent::Text(option.clone()) });
+            let segments = chat.prompt(&answered, &tokenizer).expect("a prompt");
+            let reply = segments.iter().find(|s| s.kind == SegmentKind::Reply).expect("a reply");
+            assert_eq!(chosen.option.ids[..], reply.ids[..], "{name}");
+            assert_eq!(chosen.option.text, *option);
+            let space = if option.starts_with(' ') { "" } else { space };
+            assert_eq!(chosen.option.spelled, format!("{space}{option}"), "{name}");
+        }
+        let same = refused(&["Yes", "No", " Yes"], &prompt, &tokenizer);
+        let expected = "the options `Yes` and ` Yes` of a choice are the same tokens";
+        assert_eq!(same.contains(expected), !space.is_empty(), "{name}: {same}");
+    }
+    let small = changed(true, "", None).expect("a vocabulary");
+    assert_eq!(refused(&["a", "aa"], &[], &small), "");
+    let found = refused(&["a", "ax"], &[], &small);
+    assert!(found.contains("can't spell the option `ax` of a choice: it gives ` a<unk>`"), "{found}");
+}
+
+/// Why options are no choice; empty: they are one.
+fn refused(options: &[&str], prompt: &[Segment], tokenizer: &Tokenizer) -> String {
+    let options = Constraint::OneOf(options.iter().map(|o| (*o).to_owned()).collect());
+    Choosing::new(&options, prompt, tokenizer).err().map(|e| e.to_string()).unwrap_or_default()
 }
 
 /// Real templates with the control tokens that they print.

@@ -1,13 +1,17 @@
-//! One running turn: its prompt is fed, its reply sampled, token by token.
+//! One running turn: its prompt is fed, its reply sampled token by token, or chosen as a whole.
 
-use crate::constraint;
+use crate::constraint::{Choosing, Chosen, Spelling, Step};
+use crate::kv::blocks::Arena;
 use crate::memory::Recalled;
+use crate::model::decoder::Wanted;
 use crate::prefix::{Segment, SegmentKind};
 use crate::reply::Reply;
+use crate::schedule::Load;
 use crate::session::Session;
 use crate::tokenizer::Tokenizer;
 use crate::{Completion, Event, Request, Result, StopReason, Usage, sampler};
 use std::borrow::Cow;
+use std::slice::ChunksExact;
 use std::sync::Arc;
 use std::time::Instant;
 use tokio::sync::mpsc::UnboundedSender;
@@ -23,10 +27,20 @@ pub(crate) struct ActiveTurn {
     prompt_len: usize,
     /// Where the sequence stood when the turn began.
     start: usize,
-    reply: Reply,
+    saying: Saying,
     stop: Option<StopReason>,
     usage: Usage,
     began: Instant,
+}
+
+/// How the reply comes about.
+enum Saying {
+    /// Token by token.
+    Freely(Reply),
+    /// As one of several wholes, which are being weighed.
+    Choosing(Choosing),
+    /// As this one.
+    Chosen(Chosen),
 }
 
 impl ActiveTurn {
@@ -35,6 +49,7 @@ impl ActiveTurn {
         id: u64,
         request: Request,
         prompt: Vec<Segment>,
+        choosing: Option<Choosing>,
         recalled: Recalled,
         events: UnboundedSender<Event>,
         began: Instant,
@@ -60,7 +75,7 @@ impl ActiveTurn {
             memory_bytes: 0,
             reason: recalled.reason,
         };
-        let reply = Reply::new(&request.stop);
+        let saying = choosing.map_or_else(|| Saying::Freely(Reply::new(&request.stop)), Saying::Choosing);
         Self {
             id,
             request,
@@ -69,7 +84,7 @@ impl ActiveTurn {
             prompt,
             prompt_len,
             start: reused,
-            reply,
+            saying,
             stop: None,
             usage,
             began,
@@ -91,9 +106,21 @@ impl ActiveTurn {
         self.session.tokens.len() - self.session.sequence.len()
     }
 
-    /// Whether the turn found memory to go on from.
-    pub(crate) fn warm(&self) -> bool {
-        self.start > 0
+    /// What there is to feed, of which a pass that gives all logits takes at most `most_wanted` rows. Branches of a choice are
+    /// scheduled as the prompts of warm turns are.
+    pub(crate) fn load(&self, most_wanted: usize) -> Load {
+        let (decoding, pending) = (self.decoding(), self.pending());
+        let all = decoding && self.wanted(pending) == Wanted::All;
+        Load {
+            pending: if all { pending.min(most_wanted) } else { pending },
+            decoding: decoding && pending <= 1,
+            warm: self.start > 0 || decoding,
+        }
+    }
+
+    /// Whether the options of a choice are being weighed: what is fed now may not stay.
+    pub(crate) fn weighs(&self) -> bool {
+        self.decoding() && matches!(self.saying, Saying::Choosing(_))
     }
 
     /// Whether the caller has gone.
@@ -112,18 +139,51 @@ impl ActiveTurn {
         let _ = self.events.send(Event::Prefill { done, total: self.prompt_len - self.start });
     }
 
-    /// Takes the logits of the last fed token: samples, streams, decides whether the reply ends.
-    pub(crate) fn advance(&mut self, logits: &[f32], tokenizer: &Tokenizer, eog: &[u32]) -> Result<()> {
-        if self.stop.is_some() {
-            return Ok(()); // the last token of a reply cut by length was fed
+    /// Which logits a pass over the next `n` tokens is to give.
+    pub(crate) fn wanted(&self, n: usize) -> Wanted {
+        match &self.saying {
+            _ if self.stop.is_some() => Wanted::None,
+            Saying::Choosing(_) if self.decoding() => Wanted::All,
+            _ if n == self.pending() => Wanted::Last,
+            _ => Wanted::None,
         }
-        if self.reply.ids().is_empty() {
-            self.usage.ttft_ms = self.elapsed_ms();
+    }
+
+    /// Takes the logits of rows that were fed, those that were wanted: samples or chooses, streams, decides whether the reply
+    /// ends. What was cut off, or read for another option, leaves the sequence; what is said but not fed is fed next.
+    pub(crate) fn advance(
+        &mut self,
+        rows: ChunksExact<'_, f32>,
+        tokenizer: &Tokenizer,
+        eog: &[u32],
+        arena: &mut Arena,
+    ) -> Result<()> {
+        if self.stop.is_some() {
+            return Ok(()); // the rest of a reply was fed
+        }
+        match &self.saying {
+            Saying::Freely(_) => rows.last().map_or(Ok(()), |row| self.sample(row, tokenizer, eog, arena)),
+            _ => {
+                self.choose(rows, eog, arena);
+                Ok(())
+            }
+        }
+    }
+
+    fn sample(
+        &mut self,
+        logits: &[f32],
+        tokenizer: &Tokenizer,
+        eog: &[u32],
+        arena: &mut Arena,
+    ) -> Result<()> {
+        let elapsed_ms = self.elapsed_ms();
+        let Saying::Freely(reply) = &mut self.saying else { return Ok(()) };
+        if reply.ids().is_empty() {
+            self.usage.ttft_ms = elapsed_ms;
         }
         let mut logits = Cow::Borrowed(logits);
-        if let Some(constraint) = &self.request.constraint {
-            constraint::mask(constraint, self.reply.bytes(), logits.to_mut(), tokenizer, eog)?;
-        } else if self.reply.ids().len() < self.request.min_tokens {
+        if reply.ids().len() < self.request.min_tokens {
             let logits = logits.to_mut();
             for id in eog {
                 if let Some(logit) = logits.get_mut(*id as usize) {
@@ -131,35 +191,53 @@ impl ActiveTurn {
                 }
             }
         }
-        let id = sampler::choose(&logits, self.reply.ids(), &self.request.sampling)?;
-        if eog.contains(&id) {
-            self.end(StopReason::EndOfTurn);
-            return Ok(());
+        let id = sampler::choose(&logits, reply.ids(), &self.request.sampling)?;
+        let mut stop = eog.contains(&id).then_some(StopReason::EndOfTurn);
+        if stop.is_none() {
+            self.session.tokens.push(id);
+            stop = reply.push(id, tokenizer);
         }
-        self.session.tokens.push(id);
-        if let Some(stop) = self.reply.push(id, tokenizer) {
-            self.end(stop);
-            return Ok(());
+        if stop.is_none() {
+            send(&self.events, reply.take_certain());
+            stop = (reply.ids().len() >= self.request.max_tokens).then_some(StopReason::Length);
         }
-        self.stream(|reply| reply.take_certain());
-        if self.request.constraint.as_ref().is_some_and(|c| constraint::complete(c, self.reply.bytes())) {
-            self.end(StopReason::EndOfTurn);
-        } else if self.reply.ids().len() >= self.request.max_tokens {
-            self.end(StopReason::Length);
+        if stop.is_some() {
+            send(&self.events, reply.finish());
+            let n = self.prompt_len + reply.ids().len();
+            self.go_back(n, arena);
         }
+        self.stop = stop;
         Ok(())
     }
 
-    /// The reply ends here: what was cut off leaves the token list; what was kept but not fed is fed next.
-    fn end(&mut self, stop: StopReason) {
-        self.stream(Reply::finish);
-        self.session.tokens.truncate(self.prompt_len + self.reply.ids().len());
-        self.stop = Some(stop);
+    fn choose(&mut self, rows: ChunksExact<'_, f32>, eog: &[u32], arena: &mut Arena) {
+        let Saying::Choosing(choosing) = &mut self.saying else { return };
+        if self.session.sequence.len() == self.prompt_len {
+            self.session.sequence.hold();
+        }
+        rows.for_each(|row| choosing.see(row, eog));
+        let (keep, ids) = match choosing.step(&self.request.sampling) {
+            Step::Wait => return,
+            Step::Walk { keep, ids } => (keep, ids),
+            Step::Say { keep, chosen } => {
+                let ids = chosen.option.ids[keep..].to_vec();
+                send(&self.events, Some(chosen.option.text.clone()));
+                self.saying = Saying::Chosen(chosen);
+                self.stop = Some(StopReason::EndOfTurn);
+                self.usage.ttft_ms = self.elapsed_ms();
+                (keep, ids)
+            }
+        };
+        self.go_back(self.prompt_len + keep, arena);
+        assert_eq!(self.session.sequence.len(), self.prompt_len + keep, "a turn goes back exactly");
+        self.session.tokens.extend(ids);
     }
 
-    fn stream(&mut self, take: impl FnOnce(&mut Reply) -> Option<String>) {
-        if let Some(text) = take(&mut self.reply) {
-            let _ = self.events.send(Event::Text(text));
+    /// Goes back to the first `n` tokens.
+    fn go_back(&mut self, n: usize, arena: &mut Arena) {
+        self.session.tokens.truncate(n);
+        if self.session.sequence.len() > n {
+            self.session.truncate(n, arena);
         }
     }
 
@@ -170,18 +248,30 @@ impl ActiveTurn {
 
     /// The turn stands: the session holds prompt and reply, and the completion says what it cost.
     pub(crate) fn complete(&mut self) -> Completion {
-        let ids = self.reply.ids().to_vec();
-        let text = self.reply.text();
+        let (ids, spelled, text, choice) = match &self.saying {
+            Saying::Freely(reply) => (reply.ids(), reply.text(), reply.text(), None),
+            Saying::Chosen(Chosen { option: Spelling { text, ids, spelled }, choice }) => {
+                (&ids[..], spelled.clone(), text.clone(), Some(choice.clone()))
+            }
+            Saying::Choosing(_) => unreachable!("a turn that is done has chosen"),
+        };
+        let ids = ids.to_vec();
         self.usage.layer0_rows = self.session.sequence.layer0_rows();
         self.usage.generated = self.usage.layer0_rows - self.usage.prefilled - self.usage.recomputed;
         // Segments that matched are there already, with the ids that the cache holds.
         let known = self.session.segments.len();
         self.session.segments.extend(self.prompt.drain(..).skip(known));
         let reply: Arc<[u32]> = ids.clone().into();
-        let segment = Segment { kind: SegmentKind::Reply, text: text.clone(), ids: reply, guessed: false };
+        let segment = Segment { kind: SegmentKind::Reply, text: spelled, ids: reply, guessed: false };
         self.session.segments.push(segment);
         let stop = self.stop.unwrap_or(StopReason::Length);
-        Completion { ids, text, stop, usage: self.usage.clone() }
+        Completion { ids, text, stop, choice, usage: self.usage.clone() }
+    }
+}
+
+fn send(events: &UnboundedSender<Event>, text: Option<String>) {
+    if let Some(text) = text {
+        let _ = events.send(Event::Text(text));
     }
 }
 

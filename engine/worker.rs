@@ -1,19 +1,19 @@
 //! The engine's thread: takes requests, plans passes, runs them, samples, emits, saves.
 
-use crate::chat::Chat;
-use crate::constraint;
+use crate::chat::{Chat, reply_ids};
+use crate::constraint::Choosing;
 use crate::memory::Memory;
 use crate::model::decoder::Wanted;
 use crate::model::{Decoder, Span};
-use crate::prefix::{SegmentKind, flatten};
+use crate::prefix::flatten;
 use crate::schedule::{Load, Pace, plan};
 use crate::scratch::Scratch;
 use crate::session::Pending;
 use crate::tokenizer::Tokenizer;
 use crate::turn::ActiveTurn;
 use crate::{
-    Completion, Conversation, Error, ErrorKind, Event, Exchange, KvChoice, RankedOption, Ranking,
-    ReplyContent, Request, Result, SessionKey, TokenScore, sampler,
+    Completion, Conversation, Error, ErrorKind, Event, KvChoice, RankedOption, Ranking, Request, Result,
+    SessionKey, TokenScore, sampler,
 };
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -175,17 +175,22 @@ impl Worker {
     fn begin(&mut self, waiting: Waiting) -> Result<ActiveTurn> {
         let Waiting { id, request, events } = waiting;
         let began = Instant::now();
-        request.constraint.as_ref().map_or(Ok(()), constraint::check)?;
         let prompt = self.chat.prompt(&request.conversation, &self.tokenizer)?;
         let (n, most) = (flatten(&prompt).len(), self.decoder.spec.context_length);
         if n == 0 {
             return Err(Error::request("the prompt is empty"));
         }
-        if n + request.max_tokens > most {
+        let choosing = request.constraint.as_ref().map(|c| Choosing::new(c, &prompt, &self.tokenizer));
+        let choosing = choosing.transpose()?;
+        let (longest, lower) = match &choosing {
+            Some(choosing) => (choosing.longest(), "its options"),
+            None => (request.max_tokens, "--max-tokens"),
+        };
+        if n + longest > most {
             return Err(Error::request(format!(
-                "agent `{}`: a prompt of {n} tokens and a reply of up to {} do not fit in the model's context of {most}; \
-                 shorten the scenario, lower --max-tokens or take a model with a longer context",
-                request.session.agent, request.max_tokens
+                "agent `{}`: a prompt of {n} tokens and a reply of up to {longest} do not fit in the model's context of {most}; \
+                 shorten the scenario, lower {lower} or take a model with a longer context",
+                request.session.agent
             )));
         }
         let rendered = began.elapsed();
@@ -196,14 +201,14 @@ impl Worker {
             recalled.reused,
             began.elapsed() - rendered
         );
-        Ok(ActiveTurn::new(id, *request, prompt, recalled, events, began))
+        Ok(ActiveTurn::new(id, *request, prompt, choosing, recalled, events, began))
     }
 
     /// One pass over all turns at work.
     fn step(&mut self) {
         self.drop_cancelled();
-        let load = |t: &ActiveTurn| Load { pending: t.pending(), decoding: t.decoding(), warm: t.warm() };
-        let loads: Vec<Load> = self.active.iter().map(load).collect();
+        let most_wanted = self.decoder.most_wanted();
+        let loads: Vec<Load> = self.active.iter().map(|turn| turn.load(most_wanted)).collect();
         let shared = loads.iter().any(|l| l.decoding);
         let feed = plan(&loads, self.cursor, self.pace.chunk(shared));
         self.cursor = self.cursor.wrapping_add(1);
@@ -212,7 +217,7 @@ impl Worker {
         for (i, (turn, n)) in self.active.iter_mut().zip(&feed).enumerate() {
             if *n > 0 {
                 let end = turn.session.sequence.len() + n;
-                let logits = if end == turn.session.tokens.len() { Wanted::Last } else { Wanted::None };
+                let logits = turn.wanted(*n);
                 spans.push(Span {
                     sequence: &mut turn.session.sequence,
                     tokens: &turn.session.tokens,
@@ -234,12 +239,7 @@ impl Worker {
                 self.memory.token_ms = self.pace.row_ms();
                 // Last first: a turn that fails gives its place to the last one.
                 for (i, logits) in fed.into_iter().zip(logits).rev() {
-                    let turn = &mut self.active[i];
-                    match self.memory.settle(&turn.request, &mut turn.session) {
-                        Ok(bytes) => turn.wrote(bytes),
-                        // What could not be written stays in memory; the turn's end tries again, and says so.
-                        Err(e) => tracing::debug!("`{}`: {e}", turn.request.session.agent),
-                    }
+                    self.settle(i);
                     self.advance(i, &logits);
                 }
                 self.finish_done();
@@ -248,17 +248,27 @@ impl Worker {
         }
     }
 
+    fn settle(&mut self, i: usize) {
+        let turn = &mut self.active[i];
+        if turn.weighs() {
+            return; // no disk needs options that are not chosen
+        }
+        match self.memory.settle(&turn.request, &mut turn.session) {
+            Ok(bytes) => turn.wrote(bytes),
+            // What could not be written stays in memory; the turn's end tries again, and says so.
+            Err(e) => tracing::debug!("`{}`: {e}", turn.request.session.agent),
+        }
+    }
+
     fn advance(&mut self, i: usize, logits: &[f32]) {
         let turn = &mut self.active[i];
-        if logits.is_empty() {
+        if !turn.decoding() {
             return turn.report_prefill();
         }
-        let advanced = turn.advance(logits, &self.tokenizer, self.chat.eog());
+        let rows = logits.chunks_exact(self.decoder.n_vocab());
+        let advanced = turn.advance(rows, &self.tokenizer, self.chat.eog(), &mut self.memory.arena);
         if let Err(e) = advanced {
             self.fail(&[i], &e);
-        } else if turn_overfed(turn) {
-            let n = turn.session.tokens.len();
-            turn.session.truncate(n, &mut self.memory.arena);
         }
     }
 
@@ -376,7 +386,8 @@ impl Worker {
         options: &[String],
         kv: Option<&KvChoice>,
     ) -> Result<Ranking> {
-        let prompt = flatten(&self.chat.prompt(conversation, &self.tokenizer)?);
+        let segments = self.chat.prompt(conversation, &self.tokenizer)?;
+        let prompt = flatten(&segments);
         if prompt.is_empty() {
             return Err(Error::request("the prompt is empty"));
         }
@@ -387,12 +398,7 @@ impl Worker {
             Ok(())
         })?;
         let rank = |option: &String| {
-            let mut answered = conversation.clone();
-            let user = std::mem::take(&mut answered.next);
-            answered.exchanges.push(Exchange { user, reply: ReplyContent::Text(option.clone()) });
-            let segments = self.chat.prompt(&answered, &self.tokenizer)?;
-            let reply = segments.iter().rposition(|s| s.kind == SegmentKind::Reply);
-            let ids = flatten(&segments[..reply.map_or(0, |reply| reply + 1)]);
+            let ids = [&prompt[..], &reply_ids(&segments, option, &self.tokenizer)?].concat();
             let mut ranked = RankedOption { logprob: 0.0, greedy: true };
             let mut see = |pos: usize, logits: &[f32]| {
                 if let Some(&id) = ids.get(pos + 1) {
@@ -416,9 +422,4 @@ impl Worker {
 fn not_saved(agent: &str, e: &Error, completion: &mut Completion) {
     tracing::warn!("agent `{agent}` could not be saved: {e}");
     completion.usage.reason = Some(format!("not saved: {e}"));
-}
-
-/// Whether a cut left the sequence with tokens that the reply no longer has.
-fn turn_overfed(turn: &ActiveTurn) -> bool {
-    turn.session.sequence.len() > turn.session.tokens.len()
 }

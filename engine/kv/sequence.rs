@@ -29,6 +29,8 @@ pub(crate) struct Sequence {
     staged: Vec<Vec<LayerBlock>>,
     /// Where the sequence stood when the turn began.
     start: usize,
+    /// From where on it goes to and fro: see [`Sequence::hold`].
+    held: Option<usize>,
     /// Rows that went through layer 0 since the turn began: counted where it happens.
     layer0_rows: usize,
 }
@@ -37,7 +39,8 @@ impl Sequence {
     /// An empty sequence; `root` is the identity that its blocks' addresses start from.
     pub(crate) fn new(layout: Arc<KvLayout>, root: BlockHash) -> Self {
         let (table, rows) = (BlockTable::default(), BTreeMap::new());
-        Self { layout, root, table, rows, len: 0, staged: Vec::new(), start: 0, layer0_rows: 0 }
+        let (staged, held) = (Vec::new(), None);
+        Self { layout, root, table, rows, len: 0, staged, start: 0, held, layer0_rows: 0 }
     }
 
     /// Tokens held.
@@ -81,10 +84,16 @@ impl Sequence {
         self.layer0_rows = 0;
     }
 
+    /// Until the turn ends the sequence can be truncated exactly to here, and to wherever it goes from here.
+    pub(crate) fn hold(&mut self) {
+        self.held = Some(self.len);
+    }
+
     /// The turn stands: f16 rows stay for the open block only.
     pub(crate) fn end_turn(&mut self) {
         let open = self.len / BLOCK;
         self.start = self.len;
+        self.held = None;
         self.rows.retain(|block, _| *block == open);
     }
 
@@ -173,12 +182,13 @@ impl Sequence {
     }
 
     /// Lets go of windowed layers of blocks before `limit` that no row to come sees, even if the sequence goes back to where
-    /// the turn began or by a block.
+    /// the turn began or it is held, or by a block.
     pub(crate) fn shed(&mut self, limit: usize, arena: &mut Arena) {
         let Some(window) = self.layout.window() else { return };
         let first = |n: usize| (n + 1).saturating_sub(window) / BLOCK;
         let at_start = first(self.start)..self.start / BLOCK;
-        let at_end = first((self.len / BLOCK).saturating_sub(1) * BLOCK);
+        let at_end = (self.len / BLOCK).saturating_sub(1) * BLOCK;
+        let at_end = first(self.held.map_or(at_end, |held| at_end.min(held)));
         for block in (0..limit.min(at_end)).filter(|block| !at_start.contains(block)) {
             if let Some(id) = self.table.take(block, Part::Windowed) {
                 arena.release(id);
@@ -256,7 +266,8 @@ impl Sequence {
             self.table.push(hash, parts);
         }
         let (open, start) = (self.len / BLOCK, self.start / BLOCK);
-        self.rows.retain(|block, _| *block == open || *block + 1 == open || *block == start);
+        let first = self.held.map_or(open, |held| held / BLOCK).min(open.saturating_sub(1));
+        self.rows.retain(|block, _| *block >= first || *block == start);
     }
 
     /// A pass failed: forgets what it wrote.

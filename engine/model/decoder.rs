@@ -11,6 +11,7 @@ use crate::kernels::Isa;
 use crate::kernels::panel::Packed;
 use crate::kernels::tasks::n_threads;
 use crate::kv::blocks::Arena;
+use crate::kv::layout::BLOCK;
 use crate::kv::sequence::Sequence;
 use crate::{Error, Result};
 use candle_core::{Device, Tensor};
@@ -70,6 +71,9 @@ pub(crate) enum Wanted {
     All,
 }
 
+/// Logits that are in memory at a time, at most (but one row's).
+const LOGITS: usize = 1 << 23;
+
 impl Decoder {
     /// Loads a model's weights.
     pub(crate) fn load(
@@ -97,6 +101,11 @@ impl Decoder {
     /// Size of the vocabulary.
     pub(crate) fn n_vocab(&self) -> usize {
         self.output.n_out
+    }
+
+    /// Rows of a sequence whose logits may be wanted of one pass.
+    pub(crate) fn most_wanted(&self) -> usize {
+        (LOGITS / self.n_vocab()).clamp(1, BLOCK)
     }
 
     /// Runs one batch of spans, whose sequences have one layout, and returns the wanted logits, span by span: `[rows wanted, n_vocab]`.

@@ -116,9 +116,9 @@ impl Embedded {
                 engine::Event::Failed(error) => return Err(anyhow::Error::new(error).context(path)),
                 engine::Event::Done(completion) => {
                     let engine::Completion { ids, text, stop, usage, .. } = *completion;
-                    let choice: Option<(Vec<f32>,)> = None; // TODO-H1
+                    let engine::Completion { ids, text, stop, choice, usage } = *completion;
                     let commit = Some(Box::new(EngineCommit(turn)) as Box<dyn Commit>);
-                    let logprobs = choice.map(|choice| open.into_iter().zip(choice.0).collect());
+                    let logprobs = choice.map(|choice| open.into_iter().zip(choice.logprobs).collect());
                     let (stop, usage, logprobs) =
                         (stop.into(), Some(usage.into()), logprobs.unwrap_or_default());
                     return Ok(Reply { ids, text, stop, logprobs, usage, commit });

@@ -50,6 +50,7 @@ const ENGINE: &[(&str, u32)] = &[
     ("agent", 10),
     ("lib", 11),
     ("probes", 11),
+    ("choices", 11),
     ("exactness", 11),
     ("endurance", 11),
     ("texts", 11),
