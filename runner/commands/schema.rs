@@ -82,8 +82,13 @@ fn reference(schema: &Value) -> String {
 }
 
 fn section(out: &mut String, heading: &str, place: &str, schema: &Value) {
-    let _ = writeln!(out, "\n## {heading}\n\n{place}. {}\n\n| field | values | meaning |\n|---|---|---|", line(schema));
-    let required: Vec<&str> = schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+    let _ = writeln!(
+        out,
+        "\n## {heading}\n\n{place}. {}\n\n| field | values | meaning |\n|---|---|---|",
+        line(schema)
+    );
+    let required: Vec<&str> =
+        schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
     for (name, field) in schema["properties"].as_object().into_iter().flatten() {
         let needed = if required.contains(&name.as_str()) { " (needed)" } else { "" };
         let _ = writeln!(out, "| `{name}`{needed} | {} | {} |", kind(field), line(field));

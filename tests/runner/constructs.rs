@@ -24,7 +24,10 @@ pub(crate) struct Noting {
 }
 
 impl Noting {
-    pub(crate) fn new(context: usize, script: impl Fn(&Request) -> Option<String> + Send + Sync + 'static) -> Self {
+    pub(crate) fn new(
+        context: usize,
+        script: impl Fn(&Request) -> Option<String> + Send + Sync + 'static,
+    ) -> Self {
         Self { script: Scripted::new(script), context, seen: Arc::default() }
     }
 }
@@ -51,12 +54,17 @@ impl Backend for Noting {
 fn option(request: &Request, wanted: &[(&str, usize)]) -> Option<String> {
     let options = request.choice.as_ref()?;
     let wanted = wanted.iter().find(|(path, _)| *path == request.path).map(|(_, option)| *option);
-    let option = wanted.filter(|option| options.open.contains(option)).or(options.open.iter().min().copied())?;
+    let option =
+        wanted.filter(|option| options.open.contains(option)).or(options.open.iter().min().copied())?;
     Some(options.choice.options[option].text.clone())
 }
 
 /// Plays a file, replays it, and tells the play: each turn's path, what is read there and what is said.
-fn told(file: &str, context: usize, script: impl Fn(&Request) -> Option<String> + Send + Sync + 'static) -> String {
+fn told(
+    file: &str,
+    context: usize,
+    script: impl Fn(&Request) -> Option<String> + Send + Sync + 'static,
+) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/scenarios").join(file);
     let loaded = open(&path, &[]).unwrap();
     assert!(loaded.report.diagnostics.is_empty(), "{}", loaded.report.render(false));
@@ -147,7 +155,8 @@ fn a_coordinator_decides_alone() {
 
 #[test]
 fn a_consensus_is_sought_until_it_is_found() {
-    let wanted = &[("jury/1/cas.vote", 1), ("jury/2/ann.vote", 1), ("jury/2/ben.vote", 1), ("jury/2/cas.vote", 1)];
+    let wanted =
+        &[("jury/1/cas.vote", 1), ("jury/2/ann.vote", 1), ("jury/2/ben.vote", 1), ("jury/2/cas.vote", 1)];
     insta::assert_snapshot!(simple("consensus.yaml", wanted));
 }
 
@@ -161,7 +170,10 @@ fn a_consensus_that_is_not_found_decides_nothing() {
 
 #[test]
 fn a_loop_ends_when_its_condition_holds() {
-    insta::assert_snapshot!(simple("loops.yaml", &[("haggle/1/ben", 1), ("haggle/2/ann", 1), ("haggle/2/ben", 0)]));
+    insta::assert_snapshot!(simple(
+        "loops.yaml",
+        &[("haggle/1/ben", 1), ("haggle/2/ann", 1), ("haggle/2/ben", 0)]
+    ));
 }
 
 #[test]

@@ -88,7 +88,11 @@ pub(crate) fn only_grows(seen: &[Request]) {
         let before = last.insert(request.session.agent.clone(), request);
         match before {
             Some(before) if before.path.ends_with(".summary") => {
-                assert!(now.exchanges.is_empty() && now.system == before.conversation.system, "{}", request.path);
+                assert!(
+                    now.exchanges.is_empty() && now.system == before.conversation.system,
+                    "{}",
+                    request.path
+                );
             }
             Some(before) => {
                 let before = &before.conversation;

@@ -1,7 +1,7 @@
 //! How much each agent may have to remember, at worst, without playing.
 
 use crate::prompt::{Conversation, Memories};
-use crate::scenario::{AgentId, Condition, Scenario, TimelineId, Turn, compile, Plan};
+use crate::scenario::{AgentId, Condition, Plan, Scenario, TimelineId, Turn, compile};
 use greenroom_engine::Prompter;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -80,4 +80,3 @@ fn tokens(conversation: &Conversation, prompter: &Prompter, max_tokens: usize) -
     fixed.next = fixed.next.replace(UNKNOWN, "");
     Ok(prompter.prompt_tokens(&fixed.into())? + heard * (max_tokens + SLACK) + own * max_tokens)
 }
-

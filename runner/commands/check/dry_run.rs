@@ -15,7 +15,13 @@ pub(super) fn dry_run(scenario: &Arc<Scenario>, prompter: &Prompter) -> anyhow::
     heading("Turns");
     let rows = plan.order().map(|(id, turn)| {
         let waits: Vec<String> = plan.needs(id).map(|(from, _)| from.0.to_string()).collect();
-        vec![id.0.to_string(), turn.path.clone(), reads(scenario, &plan, turn), says(scenario, turn), waits.join(" ")]
+        vec![
+            id.0.to_string(),
+            turn.path.clone(),
+            reads(scenario, &plan, turn),
+            says(scenario, turn),
+            waits.join(" "),
+        ]
     });
     println!("{}", table(&["n", "turn", "reads first", "says", "after"], rows.collect(), 5));
     let mut memories = Memories::new(scenario.clone(), plan.clone(), BTreeMap::new(), 0);
@@ -51,14 +57,17 @@ fn reads(scenario: &Scenario, plan: &Plan, turn: &Turn) -> String {
             }
         }
     }
-    parts.extend(heard.into_iter().map(|(key, n)| if n == 1 { key.to_string() } else { format!("{key} × {n}") }));
+    parts.extend(
+        heard.into_iter().map(|(key, n)| if n == 1 { key.to_string() } else { format!("{key} × {n}") }),
+    );
     parts.join(", ")
 }
 
 fn says(scenario: &Scenario, turn: &Turn) -> String {
     let mut what = match &turn.constraint {
         Some(constraint) => {
-            let texts: Vec<&str> = constraint.choice.options.iter().map(|option| option.text.as_str()).collect();
+            let texts: Vec<&str> =
+                constraint.choice.options.iter().map(|option| option.text.as_str()).collect();
             texts.join(" | ")
         }
         None => "words".to_string(),

@@ -6,8 +6,8 @@ mod dry_run;
 use super::Exit;
 use crate::backend::{Kv, locate, source};
 use crate::diagnostic::{Diagnostic, Report};
-use crate::scenario::template::rewrite;
 use crate::scenario::template::Template;
+use crate::scenario::template::rewrite;
 use crate::scenario::{
     AgentId, Lifecycle, Overflow, Path, PhaseId, Plan, Scenario, TimelineId, compile, open, parse_override,
 };
@@ -16,14 +16,15 @@ use bounds::{Bound, SLACK, bounds};
 use greenroom_engine::Prompter;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::Arc;
 
 /// Check scenarios: every mistake with its place and a remedy, and a bound of each agent's tokens
 ///
 /// The bound counts all fixed text with the model's tokenizer and assumes that each reply, and each line
 /// heard or quoted from it, takes --max-tokens and 4 tokens of slack.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Example: greenroom check scenarios/*.yaml\n         greenroom check scenarios/gossip.yaml --dry-run")]
+#[command(
+    after_help = "Example: greenroom check scenarios/*.yaml\n         greenroom check scenarios/gossip.yaml --dry-run"
+)]
 pub(super) struct Args {
     /// Scenarios
     #[arg(required = true)]
@@ -98,7 +99,14 @@ fn one(file: &std::path::Path, args: &Args, opened: &mut Option<Prompter>) -> an
         scenario.agents.len(),
         scenario.phases.len()
     );
-    println!("{}", table(&["agent", "lifecycle", "turns", "tokens at most", "context", "cache at most"], rows.collect(), 2));
+    println!(
+        "{}",
+        table(
+            &["agent", "lifecycle", "turns", "tokens at most", "context", "cache at most"],
+            rows.collect(),
+            2
+        )
+    );
     if args.dry_run {
         dry_run::dry_run(&scenario, prompter)?;
     }
@@ -116,9 +124,15 @@ fn remembered(scenario: &Scenario, max_tokens: usize) -> Report {
                 continue;
             }
             for (_, text) in phase.opening(*agent) {
-                let quoted = rewrite(&text.text).1.into_iter().filter(|quote| quote.agent.as_ref().is_none_or(|key| *key == who.key));
-                let quoted = quoted.filter_map(|quote| Some((scenario.phase_by_name(&quote.phase)?, quote.line)));
-                for (quoted, line) in quoted.filter(|(quoted, _)| scenario.phase(*quoted).agents.contains(agent)) {
+                let quoted = rewrite(&text.text)
+                    .1
+                    .into_iter()
+                    .filter(|quote| quote.agent.as_ref().is_none_or(|key| *key == who.key));
+                let quoted =
+                    quoted.filter_map(|quote| Some((scenario.phase_by_name(&quote.phase)?, quote.line)));
+                for (quoted, line) in
+                    quoted.filter(|(quoted, _)| scenario.phase(*quoted).agents.contains(agent))
+                {
                     diagnostics.push(twice(scenario, &plan, *agent, quoted, text, line, max_tokens));
                 }
             }
@@ -146,7 +160,8 @@ fn twice(
     );
     let span = scenario.spans.text_line(&scenario.sources, &text.path, line);
     let found = Diagnostic::warning("remembered", text.path.to_string(), span, message);
-    found.help("a permanent agent keeps what it heard; leave the quote out, or quote to those who were absent")
+    found
+        .help("a permanent agent keeps what it heard; leave the quote out, or quote to those who were absent")
 }
 
 fn too_long(

@@ -47,13 +47,17 @@ impl Checker {
                 Err(error) => {
                     let message = format!("`when` fails if {words}: {}", error.message);
                     let found = self.warn("may-fail", &when.path, message);
-                    found.help = Some("a result that does not exist is null: test it with `is not none` first".into());
+                    found.help =
+                        Some("a result that does not exist is null: test it with `is not none` first".into());
                     return;
                 }
             }
         }
         if !possible {
-            let message = format!("nothing leads to `{}`: whatever is chosen, `{}` does not hold", phase.name, when.text);
+            let message = format!(
+                "nothing leads to `{}`: whatever is chosen, `{}` does not hold",
+                phase.name, when.text
+            );
             self.warn("unreachable", &when.path, message).help =
                 Some("compare with an option of the choice, as it stands on the left in `choice`".into());
         }
@@ -63,12 +67,17 @@ impl Checker {
     fn exists(&mut self, scenario: &Scenario, here: PhaseId) {
         let phase = scenario.phase(here);
         let opening = phase.agents.iter().flat_map(|agent| phase.opening(*agent).map(|(_, text)| text));
-        let texts: BTreeMap<String, _> = opening.chain(phase.asks()).map(|text| (text.path.to_string(), text)).collect();
-        let when = phase.when.iter().chain(&phase.until).map(|e| (&e.path, e.text.as_str(), &e.phases, false));
+        let texts: BTreeMap<String, _> =
+            opening.chain(phase.asks()).map(|text| (text.path.to_string(), text)).collect();
+        let when =
+            phase.when.iter().chain(&phase.until).map(|e| (&e.path, e.text.as_str(), &e.phases, false));
         let texts = texts.values().map(|text| (&text.path, text.text.as_str(), &text.quotes, true));
-        let used: Vec<_> = texts.chain(when).map(|(path, text, phases, is_template)| {
-            (path.clone(), text.to_string(), phases.clone(), is_template)
-        }).collect();
+        let used: Vec<_> = texts
+            .chain(when)
+            .map(|(path, text, phases, is_template)| {
+                (path.clone(), text.to_string(), phases.clone(), is_template)
+            })
+            .collect();
         for (path, text, phases, is_template) in used {
             for from in phases.into_iter().filter(|from| *from != here) {
                 let from = scenario.phase(from);
@@ -81,7 +90,8 @@ impl Checker {
                     let at = text.find(&name).filter(|at| !is_template || in_braces(&text, *at))?;
                     Some((at, name))
                 });
-                let tested = ["played", "is none", "is not none", "default("].iter().any(|test| text.contains(test));
+                let tested =
+                    ["played", "is none", "is not none", "default("].iter().any(|test| text.contains(test));
                 let Some((at, name)) = used.filter(|_| !guarded && !tested) else { continue };
                 let line = if is_template { text[..at].matches('\n').count() + 1 } else { 1 };
                 let message = format!(
@@ -90,7 +100,9 @@ impl Checker {
                 );
                 let span = self.spans.text_line(&self.sources, &path, line);
                 let found = Diagnostic::warning("may-be-missing", path.to_string(), span, message);
-                self.push(found.help(format!("test `{}.played`, or give `{}` a `when` too", from.name, phase.name)));
+                self.push(
+                    found.help(format!("test `{}.played`, or give `{}` a `when` too", from.name, phase.name)),
+                );
             }
         }
     }
@@ -107,7 +119,8 @@ fn cases(scenario: &Scenario, when: &Expression) -> Option<Vec<(String, Said)>> 
     for id in &when.phases {
         let phase = scenario.phase(*id);
         let mentions = when.text.match_indices(&format!("{}.", phase.name)).count();
-        let finite = FINITE.iter().map(|field| when.text.match_indices(&format!("{}.{field}", phase.name)).count());
+        let finite =
+            FINITE.iter().map(|field| when.text.match_indices(&format!("{}.{field}", phase.name)).count());
         if mentions == 0 || finite.sum::<usize>() != mentions || when.text.contains("payoffs") {
             return None;
         }
@@ -158,7 +171,10 @@ fn of_phase(phase: &Phase) -> Option<Vec<Case>> {
             let option = case % (n_options + 1);
             case /= n_options + 1;
             let chosen = if option < n_options { Chosen::Option(option) } else { Chosen::Invalid };
-            let word = choice.options.get(option).map_or("nothing valid".to_string(), |option| text_of(&option.value));
+            let word = choice
+                .options
+                .get(option)
+                .map_or("nothing valid".to_string(), |option| text_of(&option.value));
             words.push(word);
             lines.push(line(*chooser, purpose, Some((choice.clone(), chosen))));
         }
