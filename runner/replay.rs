@@ -116,6 +116,32 @@ pub fn replay(
     Ok(Replayed { memories, hash, footer, notes: notes(scenario, &header.record) })
 }
 
+/// What the speaker of a turn had read at that moment: its memory, cue included, the reply not.
+///
+/// # Errors
+/// [`Drift`] before that turn, or there is no such turn in the recording.
+pub fn memory_at(
+    scenario: &Arc<Scenario>,
+    transcript: &Transcript,
+    earlier: BTreeMap<String, Timeline>,
+    path: &str,
+) -> anyhow::Result<Timeline> {
+    let plan = Arc::new(compile(scenario));
+    let header = &transcript.header.record;
+    let mut memories = Memories::new(scenario.clone(), plan.clone(), earlier, header.seed);
+    cast_differs(header, &memories)?;
+    let mut reading = Reading { plan: &plan, transcript, recorder: Recorder::verify(transcript), at: 0 };
+    for (id, turn) in plan.order() {
+        if turn.path == path {
+            reading.summary(id, turn, &mut memories)?;
+            memories.prompt(id)?;
+            return memories.look(turn.timeline).cloned().context("a memory that was just read");
+        }
+        reading.turn(id, turn, &mut memories)?;
+    }
+    bail!("the scenario has no turn {path}")
+}
+
 /// Reads, verifies and replays a run, so that its agents can go on from it.
 ///
 /// # Errors
@@ -215,18 +241,8 @@ impl Reading<'_> {
             memories.skip(id);
             return Ok(());
         }
+        self.summary(id, turn, memories)?;
         let transcript = self.transcript;
-        let summary = summary_of(&turn.path);
-        if let Some(recorded) = transcript.turns.get(self.at).filter(|turn| turn.record.path == summary) {
-            let prompt = memories.summary_prompt(id)?;
-            let was = &recorded.record;
-            let spoken = memories.begin_epoch(id, &was.raw);
-            self.record(
-                TurnRecord { delta: prompt.delta, spoken, constraint: None, ..was.clone() },
-                turn,
-                memories,
-            )?;
-        }
         let Some(recorded) = transcript.turns.get(self.at) else { return Err(self.ended_at(turn).into()) };
         self.in_order(turn, recorded)?;
         let prompt = memories.prompt(id)?;
@@ -241,6 +257,16 @@ impl Reading<'_> {
             choice_record(&choice, &open, heard.choice, &logprobs)
         });
         self.record(TurnRecord { delta, spoken: heard.spoken, constraint, ..was.clone() }, turn, memories)
+    }
+
+    /// Lets a new epoch begin where the recording has a summary.
+    fn summary(&mut self, id: TurnId, turn: &Turn, memories: &mut Memories) -> anyhow::Result<()> {
+        let summary = summary_of(&turn.path);
+        let recorded = self.transcript.turns.get(self.at).filter(|turn| turn.record.path == summary);
+        let Some(was) = recorded.map(|recorded| &recorded.record) else { return Ok(()) };
+        let delta = memories.summary_prompt(id)?.delta;
+        let spoken = memories.begin_epoch(id, &was.raw);
+        self.record(TurnRecord { delta, spoken, constraint: None, ..was.clone() }, turn, memories)
     }
 
     fn record(&mut self, record: TurnRecord, turn: &Turn, memories: &Memories) -> anyhow::Result<()> {

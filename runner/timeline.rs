@@ -36,6 +36,8 @@ pub enum Event {
         raw: Arc<str>,
         /// What others heard.
         spoken: String,
+        /// Path of the turn.
+        origin: String,
     },
 }
 

@@ -172,6 +172,11 @@ impl Trace {
         read(path).map(|(run, ..)| run)
     }
 
+    /// What is known of a run's turns, from its trace.
+    pub fn turns_of(path: &Path) -> Option<IndexMap<String, TurnTrace>> {
+        read(path).map(|(_, turns, _)| turns)
+    }
+
     /// Adds a turn.
     ///
     /// # Errors

@@ -3,9 +3,11 @@
 mod bench;
 mod cache;
 mod check;
+mod explain;
 mod graph;
 mod kv_config;
 mod models;
+mod new;
 mod perplexity;
 mod quality;
 mod recall;
@@ -59,7 +61,9 @@ pub struct Cli {
 enum Command {
     Run(run::Args),
     Check(check::Args),
+    New(new::Args),
     Graph(graph::Args),
+    Explain(explain::Args),
     Replay(replay::Args),
     Schema(schema::Args),
     Score(score::Args),
@@ -78,7 +82,9 @@ pub fn main() -> ExitCode {
     let result = match cli.command {
         Command::Run(args) => run::run(args),
         Command::Check(args) => check::run(args),
+        Command::New(args) => new::run(args),
         Command::Graph(args) => graph::run(args),
+        Command::Explain(args) => explain::run(args),
         Command::Replay(args) => replay::run(args),
         Command::Schema(args) => schema::run(args),
         Command::Score(args) => score::run(args),

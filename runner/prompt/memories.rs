@@ -194,16 +194,12 @@ impl Memories {
             }
             heard.choice = Some(chosen);
         }
-        self.remember(turn.timeline, prompt, ids, raw, &heard.spoken);
+        let ids: Arc<[u32]> = ids.into();
+        self.sent.insert(turn.timeline, (prompt, ids.clone()));
+        let (spoken, origin) = (heard.spoken.clone(), turn.path.clone());
+        self.timeline(turn.timeline).push(Event::Said { ids, raw: raw.into(), spoken, origin });
         self.outcomes[id.0] = Outcome::Said { text: heard.spoken.clone(), choice: heard.choice };
         heard
-    }
-
-    fn remember(&mut self, timeline: TimelineId, prompt: Conversation, ids: &[u32], raw: &str, spoken: &str) {
-        let ids: Arc<[u32]> = ids.into();
-        self.sent.insert(timeline, (prompt, ids.clone()));
-        let said = Event::Said { ids, raw: raw.into(), spoken: spoken.to_string() };
-        self.timeline(timeline).push(said);
     }
 
     /// Records that a turn does not take place: what happened before it is read at the memory's next one.

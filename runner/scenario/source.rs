@@ -63,6 +63,22 @@ impl Path {
     }
 }
 
+impl Path {
+    /// A path as [`std::fmt::Display`] writes it; keys with dots or brackets in them don't come back.
+    pub fn parse(text: &str) -> Self {
+        let mut steps = Vec::new();
+        for part in text.split('.') {
+            let (key, indices) = part.split_once('[').unwrap_or((part, ""));
+            if !key.is_empty() {
+                steps.push(Step::Key(key.to_string()));
+            }
+            let indices = indices.split(['[', ']']).filter_map(|index| index.parse().ok());
+            steps.extend(indices.map(Step::Index));
+        }
+        Self(steps)
+    }
+}
+
 impl std::fmt::Display for Path {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         for (at, step) in self.0.iter().enumerate() {

@@ -1,0 +1,153 @@
+//! `greenroom explain`: what an agent had read at a turn, where each part came from, and what of it was in its cache.
+
+use super::Exit;
+use crate::backend::Match;
+use crate::diagnostic::printable;
+use crate::replay::{brought_along, load_scenario, memory_at, transcript_file};
+use crate::scenario::Scenario;
+use crate::terminal::is_fancy;
+use crate::timeline::{Event, StageKind};
+use crate::trace::{self, Trace, TurnTrace};
+use crate::transcript::{Transcript, TurnRecord};
+use anyhow::{Context as _, bail};
+use console::Style;
+use std::path::PathBuf;
+
+/// Show exactly what an agent had read at a turn, from where each part came, and what was reused
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example: greenroom explain runs/gossip-1 --agent alice --turn 4")]
+pub(super) struct Args {
+    /// The run: its folder or transcript
+    run: PathBuf,
+    /// Key of the agent
+    #[arg(long, value_name = "KEY")]
+    agent: String,
+    /// Which of its turns: 1 is the first; or the turn's path, e.g. yard/1/marco [default: the last]
+    #[arg(long, value_name = "N|PATH")]
+    turn: Option<String>,
+    /// The scenario, if it has moved
+    #[arg(long, value_name = "FILE")]
+    scenario: Option<PathBuf>,
+}
+
+pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
+    let file = transcript_file(&args.run);
+    let transcript = Transcript::open(&file)?;
+    let loaded = load_scenario(&file, &transcript.header.record, args.scenario.as_deref())?;
+    let Some(scenario) = loaded.scenario else {
+        eprint!("{}", loaded.report.render(is_fancy()));
+        return Ok(Exit::Invalid);
+    };
+    let turns = transcript.turns.iter().map(|turn| &turn.record).filter(|turn| turn.agent == args.agent);
+    let turns: Vec<&TurnRecord> = turns.filter(|turn| !turn.path.ends_with(".summary")).collect();
+    let turn = wanted(&args, &scenario, &turns)?;
+    let brought = brought_along(&file, &transcript.header.record)?;
+    let timeline = memory_at(&scenario, &transcript, brought, &turn.path)?;
+    let trace = Trace::turns_of(&file.with_file_name(trace::FILE));
+    let cost = trace.as_ref().and_then(|turns| turns.get(&turn.path));
+    let new = timeline.events().iter().rposition(Event::is_said).map_or(0, |at| at + 1);
+    let name = scenario.agent_by_key(&args.agent).map_or(&args.agent, |id| &scenario.agent(id).name);
+    println!("What {name} had read at {}\n", turn.path);
+    for (at, event) in timeline.events().iter().enumerate() {
+        if at == new {
+            println!("{}\n", rule(&border(cost, new > 0)));
+        }
+        show(&scenario, &args.agent, event);
+    }
+    println!("{}\n", rule("the reply"));
+    println!("  {}", printable(&turn.spoken).replace('\n', "\n  "));
+    for option in turn.constraint.iter().flat_map(|constraint| &constraint.options) {
+        let logprob =
+            option.logprob.map_or(String::new(), |logprob| format!("  log-probability {logprob:.3}"));
+        println!("    option \"{}\"{logprob}", printable(&option.text));
+    }
+    Ok(Exit::Pass)
+}
+
+fn wanted<'a>(args: &Args, scenario: &Scenario, turns: &[&'a TurnRecord]) -> anyhow::Result<&'a TurnRecord> {
+    let Some(last) = turns.last() else {
+        let keys: Vec<&str> = scenario.agents.iter().map(|agent| agent.key.as_str()).collect();
+        let help = crate::diagnostic::suggest(&args.agent, keys.iter().copied()).unwrap_or_default();
+        bail!("the recording has no turn of an agent `{}`; {help}", args.agent);
+    };
+    let Some(given) = &args.turn else { return Ok(last) };
+    let found = match given.parse::<usize>() {
+        Ok(n) => n.checked_sub(1).and_then(|at| turns.get(at)),
+        Err(_) => turns.iter().find(|turn| turn.path == *given),
+    };
+    let n = turns.len();
+    found.copied().with_context(|| {
+        format!(
+            "`{}` has {n} turns in the recording, 1 to {n}, {} the last; there is no turn {given}",
+            args.agent, last.path
+        )
+    })
+}
+
+/// What the cache held, in words.
+fn border(cost: Option<&TurnTrace>, has_past: bool) -> String {
+    let Some(TurnTrace { kind: Some(kind), tokens, .. }) = cost else {
+        return if has_past { "new at this turn".into() } else { "its first turn".into() };
+    };
+    let computed = tokens.prefilled + tokens.recomputed;
+    match kind {
+        Match::Cold => format!("new at this turn; all {computed} tokens were computed (cold)"),
+        kind => format!(
+            "new at this turn; {} tokens above were in the cache ({}), {computed} were computed",
+            tokens.reused,
+            format!("{kind:?}").to_lowercase()
+        ),
+    }
+}
+
+fn rule(text: &str) -> String {
+    match is_fancy() {
+        true => Style::new().bold().apply_to(format!("── {text} ──")).to_string(),
+        false => format!("-- {text} --"),
+    }
+}
+
+fn show(scenario: &Scenario, agent: &str, event: &Event) {
+    let (what, origin, text) = match event {
+        Event::System(text) => ("system", format!("agents.{agent}.system_prompt"), text),
+        Event::Stage { kind, text, origin } => (word(*kind), origin.clone(), text),
+        Event::Heard { from, text, origin } => {
+            println!("  {}", head("heard", origin));
+            return println!("    {from}: {}\n", printable(text));
+        }
+        Event::Said { raw, origin, ids, .. } => {
+            println!("  {}", head("said", &format!("{origin}, {} tokens", ids.len())));
+            return println!("    {}\n", printable(raw).replace('\n', "\n    "));
+        }
+    };
+    println!("  {}", head(what, &place(scenario, &origin)));
+    println!("    {}\n", printable(text).replace('\n', "\n    "));
+}
+
+fn head(what: &str, origin: &str) -> String {
+    match is_fancy() {
+        true => format!("{} {}", Style::new().bold().apply_to(what), Style::new().dim().apply_to(origin)),
+        false => format!("{what} ({origin})"),
+    }
+}
+
+fn word(kind: StageKind) -> &'static str {
+    match kind {
+        StageKind::Opening => "opening",
+        StageKind::Private => "private opening",
+        StageKind::Format => "format",
+        StageKind::Vote => "vote",
+        StageKind::Summary => "own summary",
+        StageKind::Cue => "cue",
+    }
+}
+
+/// A field with its file and line.
+fn place(scenario: &Scenario, field: &str) -> String {
+    if field.is_empty() {
+        return "the plan".to_string();
+    }
+    let path = crate::scenario::Path::parse(field);
+    let (name, line, _) = scenario.sources.place(scenario.spans.key(&path));
+    format!("{field}, {name}:{line}")
+}

@@ -1,0 +1,78 @@
+//! `greenroom new`: a scenario to start from.
+
+use super::Exit;
+use crate::scenario::schema::json_schema;
+use anyhow::{Context as _, bail};
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+
+/// Write a scenario to start from, with comments, and the schema by which editors complete it
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example: greenroom new harbour --template debate\n\
+Templates: blank, two who talk; dilemma, two choose and years are looked up; gossip, secrets told in private;\n\
+debate, a moderator and a vote; experts, questions to those who have read")]
+pub(super) struct Args {
+    /// Its name: letters, digits, `-` and `_`; NAME.yaml is written, in a folder if NAME has one
+    #[arg(value_name = "NAME")]
+    name: PathBuf,
+    /// What to start from
+    #[arg(long, value_enum, default_value_t, hide_possible_values = true)]
+    template: Template,
+}
+
+#[derive(Clone, Copy, Debug, Default, clap::ValueEnum)]
+enum Template {
+    #[default]
+    Blank,
+    Dilemma,
+    Gossip,
+    Debate,
+    Experts,
+}
+
+impl Template {
+    fn text(self) -> &'static str {
+        match self {
+            Self::Blank => include_str!("../../templates/scenarios/blank.yaml"),
+            Self::Dilemma => include_str!("../../templates/scenarios/dilemma.yaml"),
+            Self::Gossip => include_str!("../../templates/scenarios/gossip.yaml"),
+            Self::Debate => include_str!("../../templates/scenarios/debate.yaml"),
+            Self::Experts => include_str!("../../templates/scenarios/experts.yaml"),
+        }
+    }
+}
+
+/// Name of the schema's file, beside the scenario.
+const SCHEMA: &str = "schema.json";
+
+pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
+    let name = args.name.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    let id = name.strip_suffix(".yaml").unwrap_or(name);
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+    if id.is_empty() || id.len() > 100 || !id.chars().all(is_plain) {
+        eprintln!(
+            "error: `{id}` can't name a scenario: 1 to 100 letters, digits, `-` and `_`, e.g. `greenroom new harbour`"
+        );
+        return Ok(Exit::Invalid);
+    }
+    let folder = args.name.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    std::fs::create_dir_all(folder).with_context(|| format!("can't create {}", folder.display()))?;
+    let file = folder.join(format!("{id}.yaml"));
+    let created = std::fs::OpenOptions::new().write(true).create_new(true).open(&file);
+    let mut created = match created {
+        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
+            bail!("{} is there already; choose another name, or remove it", file.display())
+        }
+        created => created.with_context(|| format!("can't write {}", file.display()))?,
+    };
+    let text = args.template.text().replace("NAME", id);
+    created.write_all(text.as_bytes()).with_context(|| format!("can't write {}", file.display()))?;
+    let schema = folder.join(SCHEMA);
+    std::fs::write(&schema, serde_json::to_string_pretty(json_schema())? + "\n")
+        .with_context(|| format!("can't write {}", schema.display()))?;
+    let shown = file.strip_prefix(".").unwrap_or(&file).display();
+    println!("{shown} is written, and {SCHEMA} beside it for editors. What now:\n");
+    println!("  greenroom check {shown} --dry-run    what will happen, without playing");
+    println!("  greenroom run {shown}");
+    Ok(Exit::Pass)
+}
