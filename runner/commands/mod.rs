@@ -4,6 +4,7 @@ mod bench;
 mod cache;
 mod check;
 mod graph;
+mod import;
 mod kv_config;
 mod models;
 mod perplexity;
@@ -59,6 +60,7 @@ enum Command {
     Run(run::Args),
     Check(check::Args),
     Graph(graph::Args),
+    Import(import::Args),
     Replay(replay::Args),
     Score(score::Args),
     Cache(cache::Args),
@@ -77,6 +79,7 @@ pub fn main() -> ExitCode {
         Command::Run(args) => run::run(args),
         Command::Check(args) => check::run(args),
         Command::Graph(args) => graph::run(args),
+        Command::Import(args) => import::run(args),
         Command::Replay(args) => replay::run(args),
         Command::Score(args) => score::run(args),
         Command::Cache(args) => cache::run(args),

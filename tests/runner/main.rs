@@ -5,6 +5,7 @@ mod diagnostics;
 mod drift;
 mod extend;
 mod floors;
+mod import;
 mod plans;
 mod play;
 mod prompts;
