@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod diagnostics;
+mod drawing;
 mod drift;
 mod extend;
 mod floors;
