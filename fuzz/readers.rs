@@ -100,11 +100,19 @@ pub fn scenario(bytes: &[u8]) -> Result<(), String> {
     plan.hash();
     plan.dot(&scenario);
     plan.mermaid(&scenario);
-    let mut memories = Memories::new(scenario, plan.clone(), BTreeMap::new());
+    let mut memories = Memories::new(scenario, plan.clone(), BTreeMap::new(), 0);
     for (id, _) in plan.order().take(64) {
+        if !memories.takes_place(id).map_err(words)? {
+            memories.skip(id);
+            continue;
+        }
         let prompt = memories.prompt(id).map_err(words)?;
-        memories.say(id, prompt.conversation, &[1], "Yes.\nBen: {{ no }}");
+        let options =
+            memories.options(id).and_then(|(choice, open)| Some(choice.options[*open.first()?].text.clone()));
+        let said = options.unwrap_or_else(|| "Yes.\nBen: {{ no }}".to_string());
+        memories.say(id, prompt.conversation, &[1], &said);
     }
+    greenroom::outcome::footer(&memories);
     Ok(())
 }
 

@@ -30,6 +30,8 @@
 pub mod backend;
 pub mod commands;
 pub mod diagnostic;
+pub mod drawing;
+pub mod import;
 pub mod outcome;
 pub mod prompt;
 pub mod replay;

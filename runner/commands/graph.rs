@@ -1,18 +1,17 @@
 //! `greenroom graph`: the plan of a scenario as a drawing.
 
 use super::{Exit, open_scenario};
+use crate::drawing;
 use crate::scenario::{compile, parse_override};
 use std::path::PathBuf;
 
 /// Print the graph of turns: solid edges are memories, dashed ones are what is heard
 #[derive(Debug, clap::Args)]
-#[command(
-    after_help = "Example: greenroom graph scenarios/gossip.yaml --format dot | dot -Tsvg > gossip.svg"
-)]
+#[command(after_help = "Example: greenroom graph scenarios/gossip.yaml --format svg > gossip.svg")]
 pub(super) struct Args {
     /// The scenario
     file: PathBuf,
-    /// Language of the drawing: dot (Graphviz) or mermaid
+    /// Language of the drawing: dot (Graphviz), mermaid or svg (a picture)
     #[arg(long, value_enum, default_value_t, hide_possible_values = true)]
     format: Format,
     /// Give a variable another value (repeatable)
@@ -27,6 +26,8 @@ enum Format {
     Dot,
     /// Mermaid
     Mermaid,
+    /// A picture
+    Svg,
 }
 
 pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
@@ -35,6 +36,16 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
     match args.format {
         Format::Dot => print!("{}", plan.dot(&scenario)),
         Format::Mermaid => print!("{}", plan.mermaid(&scenario)),
+        Format::Svg => match drawing::svg(&plan, &scenario) {
+            Some(picture) => print!("{picture}"),
+            None => {
+                let (n_turns, most) = (plan.n_turns(), drawing::MAX_TURNS);
+                eprintln!(
+                    "error: {n_turns} turns; a picture shows at most {most}: draw it with `--format dot`"
+                );
+                return Ok(Exit::Invalid);
+            }
+        },
     }
     Ok(Exit::Pass)
 }

@@ -5,6 +5,7 @@ mod cache;
 mod check;
 mod explain;
 mod graph;
+mod import;
 mod kv_config;
 mod models;
 mod new;
@@ -64,6 +65,7 @@ enum Command {
     New(new::Args),
     Graph(graph::Args),
     Explain(explain::Args),
+    Import(import::Args),
     Replay(replay::Args),
     Schema(schema::Args),
     Score(score::Args),
@@ -85,6 +87,7 @@ pub fn main() -> ExitCode {
         Command::New(args) => new::run(args),
         Command::Graph(args) => graph::run(args),
         Command::Explain(args) => explain::run(args),
+        Command::Import(args) => import::run(args),
         Command::Replay(args) => replay::run(args),
         Command::Schema(args) => schema::run(args),
         Command::Score(args) => score::run(args),

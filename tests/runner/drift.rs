@@ -125,7 +125,7 @@ fn trouble_has_its_exit_codes() {
 #[test]
 fn help_fits_a_screen_and_has_an_example() {
     let folder = tempfile::tempdir().unwrap();
-    for command in ["run", "check", "graph", "replay", "score", "cache", "models"] {
+    for command in ["run", "check", "graph", "import", "replay", "score", "cache", "models"] {
         let (code, text) = greenroom(folder.path(), &[command, "--help"]);
         assert!(code == 0 && text.contains("Example:"), "{text}");
         assert!(text.lines().count() <= 50, "{command}: {} lines", text.lines().count());

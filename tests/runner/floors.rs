@@ -8,6 +8,8 @@ const RUNNER: &[(&str, u32)] = &[
     ("scenario", 1),
     ("timeline", 1),
     ("transcript", 1),
+    ("drawing", 2),
+    ("import", 2),
     ("prompt", 2),
     ("backend", 3),
     ("outcome", 3),

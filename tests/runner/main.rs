@@ -3,9 +3,11 @@
 
 mod constructs;
 mod diagnostics;
+mod drawing;
 mod drift;
 mod extend;
 mod floors;
+mod import;
 mod plans;
 mod play;
 mod prompts;

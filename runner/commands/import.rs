@@ -1,0 +1,67 @@
+//! `greenroom import`: another engine's scenario as one of ours.
+
+use super::Exit;
+use crate::import::{Format, MAX_BYTES, import};
+use crate::scenario::load;
+use crate::terminal::{counted, printable};
+use anyhow::Context as _;
+use std::io::{Read as _, Write as _};
+use std::path::PathBuf;
+
+/// Turn a scenario of ChatArena (JSON) or AgentVerse (YAML) into one of Greenroom
+///
+/// What has no counterpart is listed in the comments at the head of the scenario, and on standard error.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example: greenroom import examples/nlp-classroom.json -o classroom.yaml")]
+pub(super) struct Args {
+    /// The other engine's file
+    file: PathBuf,
+    /// Whose it is: chatarena or agentverse [default: what its content says]
+    #[arg(long, value_enum, value_name = "ENGINE", hide_possible_values = true)]
+    from: Option<Format>,
+    /// Write to a new file [default: standard output]
+    #[arg(long, short, value_name = "OUT.yaml")]
+    out: Option<PathBuf>,
+}
+
+pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
+    let name = args.file.display().to_string();
+    let file = std::fs::File::open(&args.file).with_context(|| format!("can't read {name}"))?;
+    let mut bytes = Vec::new();
+    // One byte more than is accepted tells that the file is too long.
+    file.take(MAX_BYTES + 1).read_to_end(&mut bytes).with_context(|| format!("can't read {name}"))?;
+    let imported = match String::from_utf8(bytes) {
+        Ok(text) => import(&name, &text, args.from),
+        Err(error) => {
+            eprintln!("error: {name}: {error}; expected UTF-8 text");
+            return Ok(Exit::Invalid);
+        }
+    };
+    let imported = match imported {
+        Ok(imported) => imported,
+        Err(refused) => {
+            eprintln!("error: {name}: {}", printable(&refused.to_string()));
+            return Ok(Exit::Invalid);
+        }
+    };
+    imported.notes.iter().for_each(|note| eprintln!("note: {}", printable(note)));
+    let out = args.out.as_ref().map_or("standard output".into(), |out| out.display().to_string());
+    match &args.out {
+        Some(out) => {
+            let mut file =
+                std::fs::File::create_new(out).with_context(|| format!("can't create {}", out.display()))?;
+            file.write_all(imported.yaml.as_bytes())
+                .with_context(|| format!("can't write {}", out.display()))?;
+        }
+        None => print!("{}", imported.yaml),
+    }
+    let loaded = load(&out, &imported.yaml, &[]);
+    eprint!("{}", loaded.report.render(false));
+    let Some(scenario) = loaded.scenario else {
+        eprintln!("{out}: {}, to be mended by hand", counted(loaded.report.n_errors(), "error"));
+        return Ok(Exit::Invalid);
+    };
+    let (agents, phases) = (counted(scenario.agents.len(), "agent"), counted(scenario.phases.len(), "phase"));
+    eprintln!("{out}: {agents}, {phases}, {}", counted(imported.notes.len(), "note"));
+    Ok(Exit::Pass)
+}

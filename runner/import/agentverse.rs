@@ -1,0 +1,263 @@
+//! AgentVerse: agents with prompt templates, and an environment whose rules are names of Python classes.
+//!
+//! Order and visibility have counterparts where they are plain; a task-solving pipeline becomes a talk of its agents.
+
+use super::draft::{Agent, Draft, Notes, Phase, TALK, TASK, cast};
+use super::prompts::Prompts;
+use super::text::tidy;
+use super::{Refused, limit, rounds, shown, typed};
+use indexmap::IndexMap;
+use serde::Deserialize;
+use serde_yaml::Value;
+
+#[derive(Debug, Deserialize)]
+#[serde(expecting = "a mapping with `agents` and `environment`")]
+struct Task {
+    name: Option<String>,
+    task_description: Option<String>,
+    prompts: Option<IndexMap<String, Value>>,
+    environment: Environment,
+    agents: Vec<Member>,
+    tools: Option<Value>,
+    max_turn: Option<u64>,
+    max_rounds: Option<u64>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(expecting = "a mapping, of `max_turns` and `rule` for example")]
+struct Environment {
+    env_type: Option<String>,
+    max_turns: Option<u64>,
+    max_turn: Option<u64>,
+    max_rounds: Option<u64>,
+    rule: Option<Rule>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(expecting = "a mapping, of `order` and `visibility` for example")]
+struct Rule {
+    order: Option<Value>,
+    visibility: Option<Value>,
+    selector: Option<Value>,
+    updater: Option<Value>,
+    describer: Option<Value>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(expecting = "a mapping with a `name`")]
+pub(super) struct Member {
+    agent_type: Option<String>,
+    name: String,
+    pub(super) role_description: Option<Text>,
+    pub(super) prepend_prompt_template: Option<Text>,
+    pub(super) prefix_prompt: Option<Text>,
+    pub(super) prompt_template: Option<Text>,
+    pub(super) format_prompt: Option<Text>,
+    pub(super) append_prompt_template: Option<Text>,
+    pub(super) suffix_prompt: Option<Text>,
+    llm: Option<Value>,
+    memory: Option<Value>,
+    output_parser: Option<Value>,
+    tools: Option<Value>,
+}
+
+/// A prompt, or several that an agent uses one after the other.
+#[derive(Debug, Deserialize)]
+#[serde(untagged, expecting = "expected a text or a list of texts")]
+pub(super) enum Text {
+    One(String),
+    Several(Vec<String>),
+}
+
+impl Text {
+    fn parts(&self) -> &[String] {
+        match self {
+            // Python's word for nothing is a text in YAML.
+            Self::One(text) if text == "None" => &[],
+            Self::One(text) => std::slice::from_ref(text),
+            Self::Several(texts) => texts,
+        }
+    }
+}
+
+pub(super) fn parts(text: &Option<Text>) -> &[String] {
+    text.as_ref().map(Text::parts).unwrap_or_default()
+}
+
+pub(super) fn draft(value: &Value) -> Result<Draft, Refused> {
+    let (task, unknown): (Task, _) = typed(value)?;
+    if task.agents.is_empty() {
+        return Err(Refused("agents: the list is empty; expected at least one agent with a `name`".into()));
+    }
+    let mut notes = Notes::default();
+    let names = task.agents.iter().enumerate();
+    let names: Vec<_> = names.map(|(at, agent)| (format!("agents[{at}].name"), agent.name.clone())).collect();
+    let mut agents = cast(&names, &mut notes)?;
+    let mut prompts = Prompts::new(&unknown);
+    for (at, (member, agent)) in task.agents.iter().zip(&mut agents).enumerate() {
+        agent.system_prompt = prompts.system(member, at, &agent.display_name, &mut notes);
+        about_an_agent(member, &format!("agents[{at}]"), &mut notes);
+    }
+    let mut phases = vec![phase(&task, &agents, &mut notes)];
+    about_the_rest(&task, &mut notes);
+    for (path, value) in unknown.iter().filter(|(path, _)| !prompts.used.contains(path)) {
+        notes.add(path, format!("{} has no counterpart", shown(value)));
+    }
+    let mut variables = IndexMap::new();
+    if prompts.task || task.task_description.is_some() {
+        if task.task_description.is_none() {
+            let text = format!("a variable without a value: `greenroom run --set {TASK}=…` gives it one");
+            notes.add("`${task_description}`", text);
+        }
+        let text = task.task_description.as_deref().map(tidy);
+        variables.insert(TASK.to_string(), text.unwrap_or_else(|| "(the task)".into()));
+        if !prompts.task {
+            phases[0].initial_prompt = Some(format!("{{{{ {TASK} }}}}"));
+        }
+    }
+    Ok(Draft { title: task.name.unwrap_or_default(), variables, agents, phases, notes })
+}
+
+fn about_an_agent(member: &Member, path: &str, notes: &mut Notes) {
+    let mut note = |field: &str, value: &Option<Value>, why: &str| {
+        if let Some(value) = value.as_ref().filter(|value| !is_nothing(value)) {
+            notes.add(format!("{path}.{field}"), format!("{}{why}", shown(value)));
+        }
+    };
+    let run = ": choose the model and its settings with `greenroom run --model --max-tokens --temperature`, for all \
+         agents alike";
+    note("llm", &member.llm, run);
+    note("memory", &member.memory, ": an agent remembers all that it read and said");
+    note("output_parser", &member.output_parser, ": a reply is heard as it stands");
+    note("tools", &member.tools, ": there are no tools");
+    if let Some(kind) = member.agent_type.as_deref().filter(|kind| !matches!(*kind, "conversation" | "chat"))
+    {
+        let text =
+            format!("{} is code in AgentVerse: here the agent speaks like any other", shown(&kind.into()));
+        notes.add(format!("{path}.agent_type"), text);
+    }
+}
+
+/// Null, or an empty list.
+fn is_nothing(value: &Value) -> bool {
+    value.is_null() || value.as_sequence().is_some_and(Vec::is_empty)
+}
+
+fn kind(value: Option<&Value>) -> Option<&str> {
+    value.and_then(|value| value.get("type").unwrap_or(value).as_str())
+}
+
+fn phase(task: &Task, agents: &[Agent], notes: &mut Notes) -> Phase {
+    let environment = &task.environment;
+    let limits = [
+        ("environment.max_turns", environment.max_turns),
+        ("environment.max_turn", environment.max_turn),
+        ("environment.max_rounds", environment.max_rounds),
+        ("max_turn", task.max_turn),
+        ("max_rounds", task.max_rounds),
+    ];
+    let (path, limit) = limit(&limits, notes);
+    let order = environment.rule.as_ref().and_then(|rule| kind(rule.order.as_ref()));
+    let (topology, is_one_by_one) = speakers(order, notes);
+    // Where one agent speaks at a time AgentVerse counts its turns, otherwise rounds.
+    let n_agents = agents.len() as u64;
+    let wanted = limit.map(|limit| if is_one_by_one { limit.div_ceil(n_agents) } else { limit });
+    let n_rounds = rounds(wanted, agents.len(), path, notes);
+    let max_turns = limit.filter(|_| is_one_by_one && wanted == Some(n_rounds));
+    Phase {
+        name: TALK.to_string(),
+        agents: agents.iter().map(|agent| agent.key.clone()).collect(),
+        topology,
+        // The professor stands first: AgentVerse's order says so by index.
+        moderator: (topology == "moderated").then(|| agents[0].key.clone()),
+        auto_rounds: if max_turns.is_some() { None } else { Some(n_rounds) },
+        max_turns,
+        ..Phase::default()
+    }
+}
+
+/// The topology for an order, and whether one agent speaks at a time.
+fn speakers(order: Option<&str>, notes: &mut Notes) -> (&'static str, bool) {
+    const IN_TURN: &str = "here the agents speak in the order of the file";
+    let place = "environment.rule.order";
+    match order {
+        Some("sequential") => ("round_robin", true),
+        Some("concurrent") => ("broadcast", false),
+        Some("classroom") => {
+            notes.add(
+                place,
+                "the professor calls on a speaker, as here; raised hands and groups have no counterpart",
+            );
+            ("moderated", true)
+        }
+        Some("random") => {
+            notes.add(place, format!("`random`: {IN_TURN}"));
+            ("round_robin", true)
+        }
+        Some(other) => {
+            notes.add(place, format!("{} is code in AgentVerse: {IN_TURN}", shown(&other.into())));
+            ("round_robin", true)
+        }
+        None => {
+            notes.add("environment", format!("has no order, as a pipeline of steps: {IN_TURN}"));
+            ("round_robin", false)
+        }
+    }
+}
+
+fn about_the_rest(task: &Task, notes: &mut Notes) {
+    let environment = &task.environment;
+    if let Some(kind) =
+        environment.env_type.as_deref().filter(|kind| !matches!(*kind, "basic" | "base" | "sim-basic"))
+    {
+        let text =
+            format!("what {} does beside letting agents speak is code in AgentVerse", shown(&kind.into()));
+        notes.add("environment.env_type", text);
+    }
+    if let Some(rule) = &environment.rule {
+        let rules = [
+            ("order", &rule.order, "sequential"),
+            ("visibility", &rule.visibility, "all"),
+            ("selector", &rule.selector, "basic"),
+            ("updater", &rule.updater, "basic"),
+            ("describer", &rule.describer, "basic"),
+        ];
+        for (field, value, plain) in rules {
+            let Some(value) = value else { continue };
+            let name = kind(Some(value)).unwrap_or_default();
+            let is_plain = name == plain || (plain == "basic" && name == "base") || field == "order";
+            let has_more = value.as_mapping().is_some_and(|map| map.len() > 1);
+            let what =
+                if field == "visibility" { "here everybody hears everybody" } else { "has no counterpart" };
+            if !is_plain || has_more {
+                notes.add(format!("environment.rule.{field}"), format!("{}: {what}", shown(value)));
+            }
+        }
+    }
+    if let Some(tools) = task.tools.as_ref().filter(|tools| !is_nothing(tools)) {
+        notes.add("tools", format!("{}: there are no tools", shown(tools)));
+    }
+    for (name, prompt) in task.prompts.iter().flatten() {
+        if !is_used(prompt, task) {
+            notes.add(format!("prompts.{name}"), format!("no agent uses it: {}", shown(prompt)));
+        }
+    }
+}
+
+/// Whether an anchored prompt stands in an agent (an alias is the same text).
+fn is_used(prompt: &Value, task: &Task) -> bool {
+    let Some(prompt) = prompt.as_str() else { return false };
+    let of = |agent: &Member| {
+        let texts = [
+            &agent.role_description,
+            &agent.prepend_prompt_template,
+            &agent.prefix_prompt,
+            &agent.prompt_template,
+            &agent.format_prompt,
+            &agent.append_prompt_template,
+            &agent.suffix_prompt,
+        ];
+        texts.into_iter().flat_map(parts).any(|text| text == prompt)
+    };
+    prompt.is_empty() || task.agents.iter().any(of)
+}

@@ -1,0 +1,203 @@
+//! Other engines' declarative scenarios, turned into ours: ChatArena's arenas and AgentVerse's tasks.
+//!
+//! [`import`] reads a file, and returns a scenario in YAML with the list of everything that has no counterpart here.
+//! How a text is kept from being read as a template is in `text`, what
+//! becomes of placeholders in `prompts`, how the YAML is composed in `draft`.
+
+mod agentverse;
+mod chatarena;
+mod draft;
+mod prompts;
+mod text;
+
+use draft::Notes;
+use serde::de::DeserializeOwned;
+use serde_yaml::Value;
+use text::one_line;
+
+/// Largest file that is read; the engines' own examples have some ten kilobytes.
+pub const MAX_BYTES: u64 = 1 << 20;
+/// Most agents that are taken over: three rounds of them are still within what a scenario may hold.
+const MAX_AGENTS: usize = 500;
+/// Rounds to play where the other engine is told at its start, or plays without end.
+const DEFAULT_ROUNDS: u64 = 3;
+
+/// Whose scenario a file is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Format {
+    /// ChatArena: an arena in JSON, with `players` and `environment`.
+    #[value(name = "chatarena")]
+    ChatArena,
+    /// AgentVerse: a task in YAML, with `agents` and `environment`.
+    #[value(name = "agentverse")]
+    AgentVerse,
+}
+
+/// What became of a file.
+#[derive(Clone, Debug)]
+pub struct Imported {
+    /// Whose it was.
+    pub format: Format,
+    /// The scenario.
+    pub yaml: String,
+    /// What was left out or changed, one line each; the scenario's head lists the same.
+    pub notes: Vec<String>,
+}
+
+/// Why a file was not taken over: what was found, what was expected, where.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Refused(String);
+
+/// Turns another engine's scenario into ours. `name` is the file's, for the title of what has none.
+///
+/// ```
+/// let arena = r#"{"name": "Hello", "players": [{"name": "Ann", "role_desc": "You are kind."}],
+///     "environment": {"env_type": "conversation"}}"#;
+/// let imported = greenroom::import::import("hello.json", arena, None)?;
+/// assert!(greenroom::scenario::load("hello.yaml", &imported.yaml, &[]).scenario.is_some());
+/// # Ok::<(), greenroom::import::Refused>(())
+/// ```
+///
+/// # Errors
+/// If the text is no scenario of either engine.
+pub fn import(name: &str, text: &str, from: Option<Format>) -> Result<Imported, Refused> {
+    if text.len() as u64 > MAX_BYTES {
+        let message = format!("{} bytes; a scenario file has at most {MAX_BYTES}", text.len());
+        return Err(Refused(message));
+    }
+    let value = read(text, from)?;
+    let format = match from {
+        Some(format) => format,
+        None => detect(&value)?,
+    };
+    let draft = match format {
+        Format::ChatArena => chatarena::draft(&value)?,
+        Format::AgentVerse => agentverse::draft(&value)?,
+    };
+    let engine = match format {
+        Format::ChatArena => "ChatArena",
+        Format::AgentVerse => "AgentVerse",
+    };
+    let (yaml, notes) = draft.compose(name, engine)?;
+    Ok(Imported { format, yaml, notes })
+}
+
+/// Both languages as one kind of value; a key that stands twice is an error in both.
+fn read(text: &str, from: Option<Format>) -> Result<Value, Refused> {
+    let text = text.trim_start_matches('\u{feff}');
+    if text.trim().is_empty() {
+        return Err(Refused("the file is empty; expected a scenario in JSON or YAML".into()));
+    }
+    if from == Some(Format::ChatArena) || text.trim_start().starts_with('{') {
+        return serde_json::from_str(text).map_err(|error| Refused(format!("this is no JSON: {error}")));
+    }
+    let no_yaml = |error: serde_yaml::Error| Refused(format!("this is no YAML: {error}"));
+    let mut value: Value = serde_yaml::from_str(text).map_err(no_yaml)?;
+    value.apply_merge().map_err(no_yaml)?;
+    Ok(value)
+}
+
+fn detect(value: &Value) -> Result<Format, Refused> {
+    let has = |key: &str| value.get(key).is_some();
+    if has("phases") && value.get("agents").is_some_and(Value::is_mapping) {
+        return Err(Refused("this is a scenario of Greenroom already: play it with `greenroom run`".into()));
+    }
+    if has("players") {
+        return Ok(Format::ChatArena);
+    }
+    if has("agents") {
+        return Ok(Format::AgentVerse);
+    }
+    let found = match value {
+        Value::Mapping(map) if map.is_empty() => "nothing".to_string(),
+        Value::Mapping(map) => {
+            map.keys().take(8).map(|key| format!("`{}`", json(key))).collect::<Vec<_>>().join(", ")
+        }
+        other => json(other),
+    };
+    let expected = "`players` and `environment` (ChatArena) or `agents` and `environment` (AgentVerse)";
+    Err(Refused(format!("expected {expected} at the top; found {}", one_line(&found, 200))))
+}
+
+/// Where a key stands that a type does not have, and its value.
+type Unknown = (String, Value);
+
+/// The file as a type of its engine, and every key that the type does not have.
+fn typed<T: DeserializeOwned>(value: &Value) -> Result<(T, Vec<Unknown>), Refused> {
+    let mut unknown = Vec::new();
+    let mut note = |path: serde_ignored::Path<'_>| {
+        let (path, found) = place(value, &path);
+        unknown.push((path, found.clone()));
+    };
+    let seen = serde_ignored::Deserializer::new(value.clone(), &mut note);
+    let read = serde_path_to_error::deserialize(seen).map_err(|error| {
+        let path = error.path().to_string();
+        let place = if path == "." { "at the top".to_string() } else { one_line(&path, 200) };
+        let message = error.inner().to_string().replace("expected u64", "expected a whole number");
+        Refused(format!("{place}: {}", one_line(&message, 300)))
+    })?;
+    Ok((read, unknown))
+}
+
+/// An ignored path as people write it, and what stands there.
+fn place<'a>(root: &'a Value, path: &serde_ignored::Path<'_>) -> (String, &'a Value) {
+    use serde_ignored::Path as P;
+    let inside = |value: Option<&'a Value>| value.unwrap_or(&Value::Null);
+    match path {
+        P::Root => (String::new(), root),
+        P::Seq { parent, index } => {
+            let (path, value) = place(root, parent);
+            (format!("{path}[{index}]"), inside(value.get(*index)))
+        }
+        P::Map { parent, key } => {
+            let (path, value) = place(root, parent);
+            let dot = if path.is_empty() { "" } else { "." };
+            (format!("{path}{dot}{key}"), inside(value.get(key.as_str())))
+        }
+        P::Some { parent } | P::NewtypeStruct { parent } | P::NewtypeVariant { parent } => {
+            place(root, parent)
+        }
+    }
+}
+
+fn json(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        other => serde_json::to_string(other).unwrap_or_else(|_| "a value".into()),
+    }
+}
+
+/// A value in a note: short, on one line.
+fn shown(value: &Value) -> String {
+    format!("`{}`", one_line(&json(value), 120))
+}
+
+/// The first limit that is given, with its place; others that differ become notes.
+fn limit<'a>(limits: &[(&'a str, Option<u64>)], notes: &mut Notes) -> (&'a str, Option<u64>) {
+    let mut given = limits.iter().filter_map(|(path, limit)| Some((*path, (*limit)?)));
+    let Some((path, first)) = given.next() else { return ("environment", None) };
+    for (other, limit) in given.filter(|(_, limit)| *limit != first) {
+        notes.add(other, format!("`{limit}` does not count beside {path}"));
+    }
+    (path, Some(first))
+}
+
+/// Rounds for `n_agents`, as many as a scenario may hold: 10,000 turns and a million messages heard.
+fn rounds(wanted: Option<u64>, n_agents: usize, path: &str, notes: &mut Notes) -> u64 {
+    let n = n_agents.max(1) as u64;
+    let most = (10_000 / n).min(1_000_000 / (n * (n + 2))).max(1);
+    match wanted {
+        Some(wanted) if (1..=most).contains(&wanted) => wanted,
+        Some(wanted) => {
+            let rounds = DEFAULT_ROUNDS.min(most);
+            notes.add(path, format!("{wanted} rounds can't be played (1 to {most} can): {rounds} here"));
+            rounds
+        }
+        None => {
+            let rounds = DEFAULT_ROUNDS.min(most);
+            notes.add(path, format!("the file does not say how long it goes on: {rounds} rounds here"));
+            rounds
+        }
+    }
+}

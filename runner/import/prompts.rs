@@ -1,0 +1,161 @@
+//! AgentVerse's prompt templates as system texts: its placeholders are filled once and for all, or left out.
+
+use super::Unknown;
+use super::agentverse::{Member, parts};
+use super::draft::{Notes, TASK};
+use super::text::{Fill, Piece, Syntax, fill, template, tidy};
+use indexmap::IndexMap;
+
+/// Placeholders that AgentVerse fills anew at each turn: what an agent remembers or hears anyway.
+const REMEMBERED: &[&str] =
+    &["chat_history", "memory", "env_description", "receiver_name", "previous_sentence"];
+/// Placeholders that tools fill.
+const OF_TOOLS: &[&str] =
+    &["tools", "tool_names", "tool_descriptions", "tool_observation", "agent_scratchpad"];
+/// Placeholders that a step of a pipeline fills from the step before.
+const OF_PIPELINES: &[&str] = &[
+    "solution",
+    "former_solution",
+    "preliminary_solution",
+    "advice",
+    "critic_opinions",
+    "cnt_critic_agents",
+    "all_roles",
+    "all_role_description",
+    "result",
+    "current_turn",
+    "current_time",
+];
+
+/// What the templates of all agents ask for.
+pub(super) struct Prompts {
+    /// Texts that agents have under names of their own, by path: their templates may use them as placeholders.
+    fields: IndexMap<String, String>,
+    /// Which of these were used.
+    pub(super) used: Vec<String>,
+    /// Whether the task was asked for.
+    pub(super) task: bool,
+}
+
+/// Where a text stands, and how its placeholders are written.
+#[derive(Clone, Copy)]
+struct Place<'a> {
+    agent: &'a str,
+    field: &'a str,
+    syntax: Syntax,
+}
+
+impl Prompts {
+    pub(super) fn new(unknown: &[Unknown]) -> Self {
+        let text = |(path, value): &Unknown| Some((path.clone(), value.as_str()?.to_string()));
+        let fields =
+            unknown.iter().filter(|(path, _)| path.starts_with("agents[")).filter_map(text).collect();
+        Self { fields, used: Vec::new(), task: false }
+    }
+
+    /// An agent's templates, one after the other as AgentVerse joins them, as one text that stays the same.
+    pub(super) fn system(
+        &mut self,
+        member: &Member,
+        at: usize,
+        name: &str,
+        notes: &mut Notes,
+    ) -> Option<String> {
+        let agent = format!("agents[{at}]");
+        let role = tidy(&parts(&member.role_description).join("\n\n"));
+        let place = Place { agent: &agent, field: "role_description", syntax: Syntax::Dollar };
+        let role = self.filled(&role, place, name, None, notes);
+        let templates = [
+            ("prepend_prompt_template", &member.prepend_prompt_template, Syntax::Dollar),
+            ("prefix_prompt", &member.prefix_prompt, Syntax::Braces),
+            ("prompt_template", &member.prompt_template, Syntax::Dollar),
+            ("format_prompt", &member.format_prompt, Syntax::Braces),
+            ("append_prompt_template", &member.append_prompt_template, Syntax::Dollar),
+            ("suffix_prompt", &member.suffix_prompt, Syntax::Braces),
+        ];
+        let names_role =
+            |text: &String| text.contains("{role_description}") || text.contains("$role_description");
+        let is_placed = templates.iter().any(|(_, text, _)| parts(text).iter().any(names_role));
+        let mut found: Vec<Vec<Piece>> = Vec::new();
+        for (field, text, syntax) in templates {
+            if parts(text).len() > 1 {
+                notes.add(
+                    format!("{agent}.{field}"),
+                    "several prompts for several steps: here they are one text",
+                );
+            }
+            let place = Place { agent: &agent, field, syntax };
+            for text in parts(text) {
+                found.push(self.filled(&tidy(text), place, name, Some(&role), notes));
+            }
+        }
+        if !is_placed {
+            // The older templates stand around the role, the newer ones have a place for it.
+            let at = usize::from(member.prefix_prompt.is_some());
+            found.insert(at.min(found.len()), role);
+        }
+        let found: Vec<Vec<Piece>> = found.into_iter().filter(|part| !is_empty(part)).collect();
+        let text = template(&found.join(&[Piece::Plain("\n\n".into())][..]));
+        (!text.is_empty()).then_some(text)
+    }
+
+    /// A template without AgentVerse's placeholders.
+    fn filled(
+        &mut self,
+        text: &str,
+        place: Place<'_>,
+        agent: &str,
+        role: Option<&Vec<Piece>>,
+        notes: &mut Notes,
+    ) -> Vec<Piece> {
+        let path = format!("{}.{}", place.agent, place.field);
+        let mut look_up = |name: &str| {
+            let own = format!("{}.{name}", place.agent);
+            match (name, role) {
+                ("agent_name", _) => return Fill::With(vec![Piece::Plain(agent.to_string())]),
+                ("role_description", Some(role)) => return Fill::With(role.clone()),
+                ("task_description", _) => {
+                    self.task = true;
+                    return Fill::With(vec![Piece::Live(format!("{{{{ {TASK} }}}}"))]);
+                }
+                _ => {}
+            }
+            if let Some(text) = self.fields.get(&own) {
+                self.used.push(own);
+                return Fill::With(vec![Piece::Plain(tidy(text))]);
+            }
+            left_out(name, place.syntax, &path, notes)
+        };
+        let (pieces, gone) = fill(text, place.syntax, &mut look_up);
+        for line in gone {
+            notes.add(&path, format!("the line \"{line}\" goes with what it announced"));
+        }
+        if text.to_lowercase().contains("action input") {
+            let asks =
+                "asks for a format that AgentVerse parses; here a reply is heard as it stands: take it out";
+            notes.add(&path, asks);
+        }
+        pieces
+    }
+}
+
+/// A placeholder that nothing of ours fills.
+fn left_out(name: &str, syntax: Syntax, path: &str, notes: &mut Notes) -> Fill {
+    let why = match name {
+        name if REMEMBERED.contains(&name) => "an agent remembers what it read and said",
+        name if OF_TOOLS.contains(&name) => "there are no tools",
+        name if OF_PIPELINES.contains(&name) => "no pipeline fills it; what others say is heard",
+        _ if syntax == Syntax::Braces => return Fill::Stays,
+        _ => {
+            notes.add(path, format!("`${{{name}}}` stands as it is: nothing fills it"));
+            return Fill::Stays;
+        }
+    };
+    let dollar = if syntax == Syntax::Dollar { "$" } else { "" };
+    notes.add(path, format!("`{dollar}{{{name}}}` is left out: {why}"));
+    Fill::Out
+}
+
+fn is_empty(pieces: &[Piece]) -> bool {
+    pieces.iter().all(|piece| matches!(piece, Piece::Plain(text) if text.trim().is_empty()))
+}
