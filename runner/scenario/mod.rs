@@ -177,8 +177,8 @@ pub enum Topology {
     Broadcast,
     /// Each round, the first of each pair speaks to the second, then the second to the first.
     Whisper(Vec<(AgentId, AgentId)>),
-    /// As round_robin; after each turn everybody else is asked, all at once, whether to cut in, unless they have done so
-    /// in this round; the first in order who wants to speaks next, once, and the order goes on.
+    /// As round_robin; after each turn everybody else but the next in order is asked, all at once, whether to cut in, unless
+    /// they have done so in this round; the first in order who wants to speaks next, once, and the order goes on.
     Interrupt,
     /// Each round, the moderator chooses who speaks.
     Moderated(AgentId),

@@ -81,8 +81,8 @@ pub struct WrittenPhase {
     pub agents: Option<Vec<Option<String>>>,
     /// Who speaks when. `round_robin` (default): each round everybody once, in order. `turn_by_turn`: the same, counted
     /// in `max_turns`. `broadcast`: each round all answer at once, unheard by each other. `whisper`: each round the pairs of
-    /// `interactions` speak to each other, and only they hear it. `interrupt`: as round_robin; after each turn everybody
-    /// else is asked whether to cut in, and the first in order who wants to speaks next. `moderated`: each round the
+    /// `interactions` speak to each other, and only they hear it. `interrupt`: as round_robin; after each turn those who
+    /// are not next are asked whether to cut in, at most once a round each, and the first in order who wants to speaks. `moderated`: each round the
     /// moderator chooses who speaks.
     #[schemars(extend("enum" = ["round_robin", "turn_by_turn", "broadcast", "whisper", "interrupt", "moderated", null]))]
     pub topology: Option<String>,

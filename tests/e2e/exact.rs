@@ -20,7 +20,7 @@ fn plain_cold_restored_and_threaded_runs_write_the_same_transcript() {
             assert_eq!(run.transcript(), expected, "{kv}, {name}");
             let agents = &run.summary()["agents"];
             match name {
-                "cold" => assert_eq!(agents["marco"]["match"]["cold"], 8, "{agents}"),
+                "cold" => assert_eq!(agents["marco"]["match"]["cold"], 9, "{agents}"),
                 "restored" => assert_eq!(agents["marco"]["source"]["memory"], 0, "{agents}"),
                 "again" => assert_eq!(agents["marco"]["match"]["prefix"], 1, "{agents}"),
                 _ => {}

@@ -39,7 +39,7 @@ fn every_family_extends_at_every_permanent_turn() {
                 assert_eq!(figures["tokens"]["recomputed"], 0, "{family}, {agent}: {figures}");
             }
         }
-        assert!(permanent > 0 && run.turns("trace.jsonl").len() == 25, "{family}: {summary}");
+        assert!(permanent > 0 && run.turns("trace.jsonl").len() == 27, "{family}: {summary}");
         // From disk at every turn, windows included: the same file.
         let restored =
             stage.play("prisoners-dilemma", "restored", &["--model", &path, "--cache-memory", "0"]);

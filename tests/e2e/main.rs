@@ -8,6 +8,7 @@ mod exact;
 mod families;
 mod faults;
 mod isolation;
+mod language;
 mod quality;
 mod replays;
 mod seeds;

@@ -110,10 +110,10 @@ fn interactions_bound_who_hears() {
 #[test]
 fn the_first_who_wants_to_cuts_in_once_a_round() {
     let wanted = &[
-        ("quarrel/1/ben.on-ann", 1),
         ("quarrel/1/cas.on-ann", 1),
-        ("quarrel/1/cas.on-ben", 1),
+        ("quarrel/1/ann.on-ben", 1),
         ("quarrel/2/ann.on-cas", 1),
+        ("quarrel/2/ben.on-cas", 1),
     ];
     insta::assert_snapshot!(simple("interrupt.yaml", wanted));
 }

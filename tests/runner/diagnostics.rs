@@ -1,6 +1,5 @@
 //! What authors are told of their mistakes.
 
-use greenroom::diagnostic::Severity;
 use greenroom::scenario::{load, parse_override};
 
 const TEN: &str = include_str!("broken/ten_mistakes.yaml");
@@ -40,17 +39,6 @@ fn a_good_file_has_nothing_to_tell() {
         let report = load(name, text, &[]).report;
         assert_eq!(report.n_errors(), 0, "{}", report.render(false));
     }
-}
-
-#[test]
-fn what_is_not_executed_is_warned_of_and_named() {
-    let text = SMALL
-        .replace("agents: [a, b],", "agents: [a, b], topology: whisper, decision_mode: consensus,")
-        + "payoff: {x: 1}\nui: {theme: dark}\n";
-    let report = load("x.yaml", &text, &[]).report;
-    let told: Vec<_> = report.diagnostics.iter().map(|d| (d.severity, d.path.as_str())).collect();
-    let warned = ["phases[0].topology", "phases[0].decision_mode", "payoff"];
-    assert_eq!(told, warned.map(|path| (Severity::Warning, path)));
 }
 
 #[test]

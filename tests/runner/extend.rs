@@ -1,13 +1,17 @@
-//! EXTEND, over random scenarios: every prompt begins with the one before it and the reply, and nobody hears
-//! what was said where they were not.
+//! EXTEND, over random scenarios with all constructs: every prompt begins with the one before it and the reply, nobody
+//! hears what was said where they were not, every run replays, and what is read never depends on who finished first.
 
+use crate::constructs::Noting;
 use crate::play::{play, scenario};
-use greenroom::backend::{Request, Scripted};
+use greenroom::backend::{Backend, BoxFuture, ModelCard, Reply, Request, Session, Sink};
+use greenroom::replay::replay;
 use greenroom::run::RunOptions;
+use greenroom::scenario::turn_seed;
+use greenroom::transcript::Transcript;
 use proptest::prelude::*;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 #[derive(Clone, Debug)]
 struct Phase {
@@ -18,21 +22,48 @@ struct Phase {
     quotes: bool,
     private: bool,
     format: Option<&'static str>,
+    choice: Option<&'static str>,
+    decision: Option<&'static str>,
+    /// What the phase's conditions look at: an earlier phase, by its distance.
+    when: Option<usize>,
+    until: bool,
 }
 
-const AGENTS: usize = 4;
+const AGENTS: usize = 5;
+const TOPOLOGIES: [&str; 7] =
+    ["round_robin", "turn_by_turn", "broadcast", "whisper", "interrupt", "moderated", "turns"];
+const CHOICES: [&str; 4] = [
+    "choice: [x, y, z]",
+    "choice: {options: {x: 'I say x', y: 'I say y'}, shuffle: true, ask: 'Which, {{ me }}?'}",
+    "parse_choice: [x, y]",
+    "choice: [1, 10]",
+];
+const DECISIONS: [&str; 4] = ["majority_vote", "ranked_choice", "coordinator_decides", "consensus"];
 
 fn phase() -> impl Strategy<Value = Phase> {
-    (
-        proptest::sample::subsequence((0..AGENTS).collect::<Vec<_>>(), 1..=AGENTS).prop_shuffle(),
-        proptest::sample::select(vec!["round_robin", "turn_by_turn", "broadcast"]),
+    let shape = (
+        proptest::sample::subsequence((0..AGENTS).collect::<Vec<_>>(), 2..=AGENTS).prop_shuffle(),
+        proptest::sample::select(TOPOLOGIES.to_vec()),
         1..4usize,
         proptest::option::of(1..6usize),
+    );
+    let texts = (
         any::<bool>(),
         any::<bool>(),
         proptest::option::of(proptest::sample::select(vec!["free", "pro_con", "socratic"])),
-    )
-        .prop_map(|(cast, topology, rounds, max_turns, quotes, private, format)| Phase {
+    );
+    let results = (
+        proptest::option::of(proptest::sample::select(CHOICES.to_vec())),
+        proptest::option::weighted(0.4, proptest::sample::select(DECISIONS.to_vec())),
+        proptest::option::weighted(0.4, 1..4usize),
+        any::<bool>(),
+    );
+    (shape, texts, results).prop_map(
+        |(
+            (cast, topology, rounds, max_turns),
+            (quotes, private, format),
+            (choice, decision, when, until),
+        )| Phase {
             cast,
             topology,
             rounds,
@@ -40,21 +71,70 @@ fn phase() -> impl Strategy<Value = Phase> {
             quotes,
             private,
             format,
-        })
+            choice,
+            decision,
+            when,
+            until,
+        },
+    )
 }
 
-fn yaml(phases: &[Phase], ephemeral: &[bool]) -> String {
+/// A scenario with these phases; agent 4 is an observer if asked for, agents with a strategy follow it.
+fn yaml(phases: &[Phase], ephemeral: &[bool], strategies: &[usize], summarize: bool) -> String {
     let mut out = String::from("id: random\nagents:\n");
     for (id, ephemeral) in ephemeral.iter().enumerate() {
         let lifecycle = if *ephemeral { "ephemeral" } else { "permanent" };
-        writeln!(out, "  a{id}: {{display_name: Agent {id}, lifecycle: {lifecycle}}}").unwrap();
+        let strategy = match strategies.iter().position(|with| *with == id) {
+            Some(0) => ", strategy: tit_for_tat",
+            Some(1) => ", strategy: {random: 0.3}",
+            Some(_) => ", strategy: grim",
+            None if summarize => ", on_overflow: summarize",
+            None => "",
+        };
+        writeln!(out, "  a{id}: {{display_name: Agent {id}, lifecycle: {lifecycle}{strategy}}}").unwrap();
     }
     out.push_str("phases:\n");
     for (at, phase) in phases.iter().enumerate() {
         let cast: Vec<String> = phase.cast.iter().map(|id| format!("a{id}")).collect();
         writeln!(out, "  - name: p{at}\n    agents: [{}]", cast.join(", ")).unwrap();
-        writeln!(out, "    topology: {}\n    auto_rounds: {}", phase.topology, phase.rounds).unwrap();
-        writeln!(out, "    initial_prompt: Phase {at} opens.").unwrap();
+        let decodes = phase.choice.is_some_and(|choice| choice.starts_with("choice"));
+        let decision = phase
+            .decision
+            .filter(|decision| phase.choice.is_some() && (decodes || *decision != "ranked_choice"));
+        let topology =
+            if phase.topology == "moderated" && cast.len() < 3 { "broadcast" } else { phase.topology };
+        match topology {
+            "turns" => {
+                let when = format!("when: \"p{at}.rounds == 0 or p{at}.rounds is odd\"");
+                let (first, last) = (&cast[0], &cast[cast.len() - 1]);
+                writeln!(out, "    turns: [{{agent: {first}}}, {{agent: {last}, {when}}}, {{agent: {first}, to: {last}}}]").unwrap();
+            }
+            "whisper" => {
+                let edge = |to: &String| format!("{{from: {}, to: {to}, kind: whisper}}", cast[0]);
+                let edges: Vec<String> = cast[1..].iter().map(edge).collect();
+                writeln!(out, "    topology: whisper\n    interactions: [{}]", edges.join(", ")).unwrap();
+            }
+            "moderated" => writeln!(out, "    topology: moderated\n    moderator: {}", cast[0]).unwrap(),
+            plain => writeln!(out, "    topology: {plain}").unwrap(),
+        }
+        writeln!(out, "    auto_rounds: {}\n    initial_prompt: Phase {at} opens.", phase.rounds).unwrap();
+        if let Some(choice) = phase.choice {
+            writeln!(out, "    {choice}").unwrap();
+        }
+        if let Some(decision) = decision {
+            writeln!(out, "    decision_mode: {decision}").unwrap();
+            if decision == "coordinator_decides" {
+                writeln!(out, "    coordinator: {}", cast[0]).unwrap();
+            }
+        }
+        if let Some(from) = phase.when.and_then(|distance| at.checked_sub(distance)) {
+            let test = ["p.played", "p.votes | length > 0", "p.decision is none", "p.rounds > 1"][at % 4];
+            writeln!(out, "    when: \"{}\"", test.replace("p.", &format!("p{from}."))).unwrap();
+        }
+        if phase.until && phase.rounds > 1 {
+            writeln!(out, "    until: \"p{at}.said.{} | length > 30 or p{at}.invalid > 0\"", cast[0])
+                .unwrap();
+        }
         if let Some(max) = phase.max_turns {
             writeln!(out, "    max_turns: {max}").unwrap();
         }
@@ -73,11 +153,49 @@ fn yaml(phases: &[Phase], ephemeral: &[bool]) -> String {
 
 const REPLIES: [&str; 5] = [
     "plain words",
-    "",
+    "x",
     "{{ x }} ${p0.messages[a0]} {% raw %}",
     "Agent 1: not me\nAgent 2: nor me",
     "<think>hm</think><|im_end|>",
 ];
+
+/// Options by the turn's seed; else words with a mark of the phase.
+fn reply(request: &Request, salt: usize) -> Option<String> {
+    let decoded = request
+        .choice
+        .as_ref()
+        .filter(|options| options.choice.method == greenroom::scenario::Method::Decode);
+    if let Some(options) = decoded {
+        let option = options.open[turn_seed(salt as u64, &request.path) as usize % options.open.len()];
+        return Some(options.choice.options[option].text.clone());
+    }
+    let phase = request.path.split('/').next().unwrap();
+    let words = REPLIES[(turn_seed(salt as u64, &request.path) % 5) as usize];
+    Some(format!("{words} mark-{phase}-mark"))
+}
+
+/// Answers later turns first, as far as they run together.
+struct Backwards(Noting);
+
+impl Backend for Backwards {
+    fn card(&self) -> ModelCard {
+        self.0.card()
+    }
+    fn reply(&self, request: Request, sink: Sink) -> BoxFuture<'_, anyhow::Result<Reply>> {
+        Box::pin(async move {
+            for _ in 0..200usize.saturating_sub(request.index) {
+                tokio::task::yield_now().await;
+            }
+            self.0.reply(request, sink).await
+        })
+    }
+    fn forget(&self, session: &Session) {
+        self.0.forget(session);
+    }
+    fn overflows(&self, request: &Request) -> anyhow::Result<bool> {
+        self.0.overflows(request)
+    }
+}
 
 /// Every memory's prompts grow by the reply and what is new; the only exception is a new epoch, after a summary.
 pub(crate) fn only_grows(seen: &[Request]) {
@@ -109,38 +227,25 @@ pub(crate) fn only_grows(seen: &[Request]) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 128, failure_persistence: None, ..ProptestConfig::default() })]
     #[test]
     fn prompts_only_ever_grow(
         phases in proptest::collection::vec(phase(), 1..5),
         ephemeral in proptest::collection::vec(proptest::bool::weighted(0.25), AGENTS),
-        salt in 0..5usize,
+        strategies in proptest::sample::subsequence((0..AGENTS).collect::<Vec<_>>(), 0..=2),
+        summarize in proptest::bool::weighted(0.3),
+        salt in 0..1000usize,
     ) {
-        let scenario = scenario(&yaml(&phases, &ephemeral));
-        let seen: Arc<Mutex<Vec<Request>>> = Arc::default();
-        let note = seen.clone();
-        let backend = Scripted::new(move |request| {
-            note.lock().unwrap().push(request.clone());
-            Some(format!("{} mark-{}-mark", REPLIES[(request.index + salt) % 5], request.path.split('/').next().unwrap()))
-        });
+        let text = yaml(&phases, &ephemeral, &strategies, summarize);
+        let scenario = scenario(&text);
+        let context = if summarize { 900 } else { usize::MAX };
         let folder = tempfile::tempdir().unwrap();
-        play(&scenario, Arc::new(backend), folder.path(), &RunOptions::default()).unwrap();
-        let seen = seen.lock().unwrap();
-        let mut last: HashMap<String, &Request> = HashMap::new();
+        let backend = Arc::new(Noting::new(context, move |request| reply(request, salt)));
+        let played = play(&scenario, backend.clone(), &folder.path().join("one"), &RunOptions::default()).unwrap();
+        let seen = backend.seen.lock().unwrap();
+        only_grows(&seen);
         for request in seen.iter() {
             let now = &request.conversation;
-            if let Some(before) = last.insert(request.session.agent.clone(), request) {
-                let before = &before.conversation;
-                let n = before.exchanges.len();
-                prop_assert_eq!(&now.system, &before.system);
-                prop_assert_eq!(now.exchanges.len(), n + 1);
-                prop_assert_eq!(&now.exchanges[..n], &before.exchanges[..]);
-                prop_assert_eq!(&now.exchanges[n].user, &before.next);
-                prop_assert!(!now.exchanges[n].ids.is_empty());
-            } else {
-                prop_assert!(now.exchanges.is_empty());
-            }
-            prop_assert!(!now.next.is_empty(), "a user message always precedes a reply");
             let agent: usize = request.session.agent[1..2].parse().unwrap();
             for (at, phase) in phases.iter().enumerate().filter(|(_, phase)| !phase.cast.contains(&agent)) {
                 let mark = format!("mark-p{at}-mark");
@@ -148,5 +253,18 @@ proptest! {
                 prop_assert!(!leaks, "{} heard phase {at} ({:?}): {now:?}", request.path, phase.cast);
             }
         }
+        let recorded = std::fs::read_to_string(&played.transcript).unwrap();
+        let transcript = Transcript::parse(&played.transcript, &recorded).unwrap();
+        replay(&scenario, &transcript, BTreeMap::new()).unwrap();
+        let backwards = Arc::new(Backwards(Noting::new(context, move |request| reply(request, salt))));
+        let again = play(&scenario, backwards, &folder.path().join("two"), &RunOptions::default()).unwrap();
+        prop_assert!(std::fs::read_to_string(again.transcript).unwrap() == recorded, "the order of answers shows");
+        let cut = folder.path().join("cut");
+        std::fs::create_dir(&cut).unwrap();
+        std::fs::write(cut.join("transcript.jsonl"), &recorded[..recorded.floor_char_boundary(salt * recorded.len() / 1000)]).unwrap();
+        let resume = RunOptions { resume: true, ..RunOptions::default() };
+        let rest = Arc::new(Noting::new(context, move |request| reply(request, salt)));
+        let resumed = play(&scenario, rest, &cut, &resume).unwrap();
+        prop_assert!(std::fs::read_to_string(resumed.transcript).unwrap() == recorded, "a resumed run differs");
     }
 }

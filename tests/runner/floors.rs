@@ -69,7 +69,9 @@ const MAY_NAME_ENGINE: &[&str] = &[
     "commands/perplexity.rs",
     "commands/kv_config.rs",
     "commands/recall/mod.rs",
-    "commands/check.rs",
+    "commands/check/mod.rs",
+    "commands/check/bounds.rs",
+    "commands/check/dry_run.rs",
     "commands/bench/lab.rs",
     "commands/bench/model.rs",
 ];

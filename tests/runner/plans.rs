@@ -64,7 +64,7 @@ fn the_shipped_scenarios_have_the_turns_they_promise() {
         let loaded = load(name, text, &[]);
         compile(&loaded.scenario.unwrap_or_else(|| panic!("{}", loaded.report.render(false)))).n_turns()
     };
-    assert_eq!(turns("pd.yaml", include_str!("../../scenarios/prisoners-dilemma.yaml")), 25);
+    assert_eq!(turns("pd.yaml", include_str!("../../scenarios/prisoners-dilemma.yaml")), 27);
     assert_eq!(turns("gossip.yaml", include_str!("../../scenarios/gossip.yaml")), 21);
     assert!(turns("experts.yaml", include_str!("../../scenarios/expert-routing.yaml")) >= 20);
 }

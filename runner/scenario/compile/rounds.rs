@@ -152,11 +152,13 @@ impl Compiler<'_> {
     fn interruptible(&mut self, id: PhaseId, round: usize, speakers: &[AgentId], guard: &[Condition]) {
         let everybody = self.scenario.phase(id).speakers();
         let mut cut_in: Vec<(AgentId, TurnId)> = Vec::new();
-        for speaker in speakers {
+        for (at, speaker) in speakers.iter().enumerate() {
             self.speak(id, round, *speaker, guard);
+            let next = speakers.get(at + 1);
             let name = &self.scenario.agent(*speaker).name;
             let key = &self.scenario.agent(*speaker).key;
-            let others: Vec<_> = everybody.iter().copied().filter(|other| other != speaker).collect();
+            let others: Vec<_> =
+                everybody.iter().copied().filter(|other| other != speaker && Some(other) != next).collect();
             let ask = |other: &AgentId| {
                 let once = cut_in.iter().filter(|(agent, _)| agent == other);
                 let once = once.map(|(_, turn)| Condition::NotPlayed(*turn));

@@ -118,7 +118,8 @@ fn played(
     context.insert("phases".into(), Value::from_object(Named(context.clone())));
     let known = scenario.payoff.as_ref().is_some_and(|payoff| said.0.contains_key(&payoff.phase));
     if let Some(payoffs) = known.then(|| payoffs(scenario, said)).transpose()?.flatten() {
-        context.insert("payoffs".into(), plain(payoffs.totals));
+        let total = |(key, total): (String, Option<f64>)| (key, total.map_or(Value::from(()), number));
+        context.insert("payoffs".into(), payoffs.totals.into_iter().map(total).collect());
     } else if let Some(payoff) = &scenario.payoff {
         let none = payoff.players.iter().map(|player| (scenario.agent(*player).key.clone(), ()));
         context.insert("payoffs".into(), plain(none.collect::<BTreeMap<_, _>>()));
@@ -256,4 +257,10 @@ impl Object for Messages {
 
 fn plain(value: impl serde::Serialize) -> Value {
     Value::from(Serde(value))
+}
+
+/// Whole numbers print without a point.
+fn number(value: f64) -> Value {
+    let whole = value.fract() == 0.0 && value.abs() < 1e15;
+    if whole { Value::from(value as i64) } else { Value::from(value) }
 }

@@ -1,0 +1,132 @@
+//! Every construct of the language on the bundled model: permanent agents only ever extend, every run replays, choices
+//! carry their log-probabilities.
+
+use super::Stage;
+use std::path::Path;
+
+/// Scenario files of a folder; a cast that is only included is none.
+fn scenarios(folder: &str) -> Vec<String> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
+    let names =
+        std::fs::read_dir(root).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let mut files: Vec<String> =
+        names.filter(|name| name.ends_with(".yaml") && name != "cast.yaml").collect();
+    files.sort();
+    files.into_iter().map(|name| format!("{folder}/{name}")).collect()
+}
+
+#[test]
+fn every_construct_is_played_extends_and_replays() {
+    let stage = Stage::new();
+    let mut files = scenarios("tests/scenarios");
+    files.extend(["scenarios/council.yaml", "scenarios/iterated-dilemma.yaml"].map(str::to_owned));
+    assert!(files.len() > 16, "{files:?}");
+    for (at, file) in files.iter().enumerate() {
+        let out = stage.path(&at.to_string()).display().to_string();
+        let cache = stage.path("cache").display().to_string();
+        let args = [
+            "run",
+            file,
+            "--out",
+            &out,
+            "--cache-dir",
+            &cache,
+            "--max-tokens",
+            "12",
+            "--quiet",
+            "--threads",
+            "1",
+        ];
+        stage.greenroom(&args).assert().success();
+        let run = super::Run { dir: out.clone().into() };
+        let summary = run.summary();
+        for (agent, figures) in summary["agents"].as_object().unwrap() {
+            let kinds = &figures["match"];
+            if figures["lifecycle"] == "permanent" && !kinds.as_object().unwrap().values().all(|n| n == 0) {
+                let turns = figures["turns"].as_u64().unwrap();
+                assert_eq!(kinds["extend"], turns - 1, "{file}, {agent}: {figures}");
+                assert_eq!(figures["tokens"]["recomputed"], 0, "{file}, {agent}: {figures}");
+            }
+        }
+        stage.greenroom(&["replay", &out]).assert().success();
+        let again = stage.path(&format!("{at}-cold")).display().to_string();
+        let cold =
+            ["run", file, "--out", &again, "--max-tokens", "12", "--quiet", "--threads", "1", "--cold"];
+        stage.greenroom(&cold).assert().success();
+        assert!(
+            run.transcript() == super::Run { dir: again.into() }.transcript(),
+            "{file}: cold and warm differ"
+        );
+    }
+}
+
+#[test]
+fn the_dilemma_ends_with_choices_and_years() {
+    let stage = Stage::new();
+    let run = stage.play("prisoners-dilemma", "run", &[]);
+    let turns = run.turns("transcript.jsonl");
+    let sheets: Vec<_> =
+        turns.iter().filter(|turn| turn["path"].as_str().unwrap().starts_with("two_sheets/")).collect();
+    assert_eq!(sheets.len(), 2);
+    for turn in sheets {
+        let choice = &turn["constraint"];
+        let options = choice["options"].as_array().unwrap();
+        let total: f64 = options.iter().map(|option| option["logprob"].as_f64().unwrap().exp()).sum();
+        assert!(options.len() == 2 && total > 0.0 && total <= 1.0, "{choice}");
+        let chosen = options.iter().find(|option| option["value"] == choice["chosen"]).unwrap();
+        assert_eq!(chosen["text"], turn["raw"], "what is said is the option");
+    }
+    let footer: serde_json::Value = serde_json::from_str(run.transcript().lines().last().unwrap()).unwrap();
+    let payoff = &footer["payoffs"]["rounds"][0];
+    let years = |agent: &str| payoff["values"][agent].as_f64().unwrap();
+    let expected =
+        match (payoff["choices"]["marco"].as_str().unwrap(), payoff["choices"]["danny"].as_str().unwrap()) {
+            ("talk", "talk") => (5.0, 5.0),
+            ("talk", "silent") => (0.0, 10.0),
+            ("silent", "talk") => (10.0, 0.0),
+            _ => (2.0, 2.0),
+        };
+    assert_eq!((years("marco"), years("danny")), expected);
+    let verdict = turns.last().unwrap()["delta"].as_str().unwrap();
+    assert!(verdict.contains(&format!("Marco serves {} years", years("marco"))), "{verdict}");
+}
+
+#[test]
+fn a_failed_assertion_is_exit_code_1_and_says_why() {
+    let stage = Stage::new();
+    let copy = super::edited(&stage, "prisoners-dilemma", |text| {
+        text.replace("two_sheets.invalid == 0", "two_sheets.invalid == 1")
+    });
+    let (copy, out) = (copy.display().to_string(), stage.path("run").display().to_string());
+    let run = ["run", &copy, "--out", &out, "--max-tokens", "8", "--threads", "1"];
+    let output = stage.greenroom(&run).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert!(
+        text.contains("FAILED") && text.contains("two_sheets.invalid == 1: a choice is decoded"),
+        "{text}"
+    );
+    stage.greenroom(&["replay", &out, "--scenario", &copy]).assert().code(1);
+}
+
+#[test]
+fn a_full_context_is_summed_up_and_goes_on() {
+    let stage = Stage::new();
+    let rounds =
+        std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/scenarios/overflow.yaml"));
+    let long = rounds
+        .unwrap()
+        .replace("auto_rounds: 8", "auto_rounds: 130")
+        .replace("the third step", &"step by ".repeat(20));
+    let file = stage.path("long.yaml");
+    std::fs::write(&file, long).unwrap();
+    let (file, out) = (file.display().to_string(), stage.path("run").display().to_string());
+    let args = ["run", &file, "--out", &out, "--max-tokens", "16", "--quiet", "--threads", "2"];
+    stage.greenroom(&args).assert().success();
+    let run = super::Run { dir: out.clone().into() };
+    let turns = run.turns("transcript.jsonl");
+    let is_summary = |turn: &&serde_json::Value| turn["path"].as_str().unwrap().ends_with(".summary");
+    let summaries: Vec<_> = turns.iter().filter(is_summary).collect();
+    assert!(!summaries.is_empty(), "{} turns and no summary", turns.len());
+    stage.greenroom(&["replay", &out]).assert().success();
+}
