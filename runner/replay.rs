@@ -196,6 +196,7 @@ pub fn cast(memories: &Memories) -> BTreeMap<String, AgentRecord> {
         name: agent.name.clone(),
         lifecycle: agent.lifecycle.word().to_string(),
         system: memories.system(crate::scenario::AgentId(id)).to_string(),
+        strategy: agent.strategy.as_ref().map(ToString::to_string),
     };
     scenario.agents.iter().enumerate().map(|(id, agent)| (agent.key.clone(), record(id, agent))).collect()
 }
@@ -209,7 +210,10 @@ fn cast_differs(header: &Header, memories: &Memories) -> Result<(), Drift> {
         };
         let pairs = [("display_name", &was.name, &is.name), ("lifecycle", &was.lifecycle, &is.lifecycle)];
         let pairs = pairs.into_iter().chain([("system_prompt", &was.system, &is.system)]);
-        let mut differing = pairs.filter(|(_, was, is)| was != is);
+        let none = "the model".to_string();
+        let of = |record: &'_ AgentRecord| record.strategy.clone().unwrap_or_else(|| none.clone());
+        let (played_by, plays) = (of(was), of(is));
+        let mut differing = pairs.chain([("strategy", &played_by, &plays)]).filter(|(_, was, is)| was != is);
         if let Some((field, was, is)) = differing.next() {
             let detail = format!("its {field} differs");
             let drift = Drift::new(format!("agents/{key}"), Cause::AgentChanged, detail);
@@ -342,16 +346,16 @@ pub fn origin(scenario: &Scenario, header: &Header, drift: &Drift) -> Option<(St
     if drift.cause != Cause::PromptChanged {
         return None;
     }
-    let (phase, agent) = (drift.path.split('/').next()?, drift.path.rsplit('/').next()?);
+    let (phase, step) = (drift.path.split('/').next()?, drift.path.rsplit('/').next()?);
     let here = scenario.phase_by_name(phase)?;
-    let agent = scenario.agent_by_key(agent)?;
+    let agent = scenario.agent_by_key(step.split('.').next()?)?;
     // A prompt can hold the openings of earlier phases in which the agent did not speak, so a text that
     // changed by its hash is the better guess.
     let hashes = scenario.template_hashes();
-    let phases = scenario.phases[..=here.0].iter().rev();
-    let mut openings = phases.filter(|p| p.agents.contains(&agent)).flat_map(|p| p.opening(agent));
+    let phases = scenario.phases[..=here.0].iter().rev().filter(|phase| phase.agents.contains(&agent));
+    let mut read = phases.flat_map(|phase| phase.opening(agent).map(|(_, text)| text).chain(phase.asks()));
     let changed = |path: &str| hashes.get(path) != header.templates.get(path);
-    let found = openings.find(|(_, template)| changed(&template.path.to_string()));
-    let path = found.map(|(_, template)| template.path.clone());
+    let path =
+        read.find(|template| changed(&template.path.to_string())).map(|template| template.path.clone());
     path.map(|path| (path.to_string(), line(&path)))
 }

@@ -7,17 +7,19 @@ use crate::diagnostic::printable;
 use crate::scenario::{ChoiceOption, Strategy};
 use anyhow::{Context as _, bail};
 use std::io::{BufRead as _, Write as _};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// A whole cast: strategies answer for the agents that have one, a backend for all others.
 pub struct Cast {
     model: Arc<dyn Backend>,
+    /// Humans answer one after the other.
+    terminal: Arc<Mutex<()>>,
 }
 
 impl Cast {
     /// A cast in which all agents without a strategy are played by `model`.
     pub fn new(model: Arc<dyn Backend>) -> Self {
-        Self { model }
+        Self { model, terminal: Arc::default() }
     }
 }
 
@@ -32,7 +34,14 @@ impl Backend for Cast {
             Some(strategy) => Box::pin(async move {
                 let path = request.path.clone();
                 let text = match strategy {
-                    Strategy::Human => tokio::task::spawn_blocking(move || ask_human(&request)).await?,
+                    Strategy::Human => {
+                        let terminal = self.terminal.clone();
+                        let ask = move || {
+                            let _one = terminal.lock().unwrap_or_else(PoisonError::into_inner);
+                            ask_human(&request)
+                        };
+                        tokio::task::spawn_blocking(ask).await?
+                    }
                     strategy => answer(&strategy, &request),
                 };
                 let text = text.with_context(|| path)?;

@@ -119,6 +119,8 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
     let performed =
         runtime.block_on(perform(&scenario, backend, &folder, &options, watch.as_mut(), stopped()));
     drop(watch);
+    // A human who is being asked can't be called off: nobody waits for that.
+    runtime.shutdown_background();
     let performed = performed.inspect_err(|_| eprintln!("{}", resume_hint(&args, &folder)))?;
     finish(&args, &folder, &scenario, &performed);
     Ok(match &performed.end {

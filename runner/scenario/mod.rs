@@ -101,6 +101,19 @@ pub enum Strategy {
     Human,
 }
 
+impl std::fmt::Display for Strategy {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::TitForTat => f.write_str("tit_for_tat"),
+            Self::Grim => f.write_str("grim"),
+            Self::Human => f.write_str("human"),
+            Self::Always(text) => write!(f, "always: {text}"),
+            Self::Random(p) => write!(f, "random: {p}"),
+            Self::List(texts) => write!(f, "list: {}", texts.join(", ")),
+        }
+    }
+}
+
 /// What happens when an agent's context is full.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Overflow {

@@ -73,6 +73,9 @@ pub struct AgentRecord {
     pub lifecycle: String,
     /// The system text that it lives with.
     pub system: String,
+    /// Who answers instead of the model.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub strategy: Option<String>,
 }
 
 /// The model.

@@ -20,7 +20,7 @@ fn every_construct_is_played_extends_and_replays() {
     let stage = Stage::new();
     let mut files = scenarios("tests/scenarios");
     files.extend(["scenarios/council.yaml", "scenarios/iterated-dilemma.yaml"].map(str::to_owned));
-    assert!(files.len() > 16, "{files:?}");
+    assert!(files.len() >= 16, "{files:?}");
     for (at, file) in files.iter().enumerate() {
         let out = stage.path(&at.to_string()).display().to_string();
         let cache = stage.path("cache").display().to_string();
@@ -129,4 +129,40 @@ fn a_full_context_is_summed_up_and_goes_on() {
     let summaries: Vec<_> = turns.iter().filter(is_summary).collect();
     assert!(!summaries.is_empty(), "{} turns and no summary", turns.len());
     stage.greenroom(&["replay", &out]).assert().success();
+}
+
+#[test]
+fn a_human_answers_at_the_terminal() {
+    let stage = Stage::new();
+    let file = stage.path("duel.yaml");
+    let text = "
+id: duel
+agents: {you: {display_name: You, strategy: human}, bot: {display_name: Bot, strategy: {always: scissors}}}
+phases:
+  - {name: hands, agents: [you, bot], topology: broadcast, auto_rounds: 2, choice: [rock, paper, scissors]}
+  - {name: words, agents: [you], initial_prompt: 'What do you say?'}
+";
+    std::fs::write(&file, text).unwrap();
+    let (file, out) = (file.display().to_string(), stage.path("run").display().to_string());
+    let args = ["run", &file, "--out", &out, "--quiet"];
+    let mut command = stage.greenroom(&args);
+    let output = command.write_stdin("stone\n1\nPAPER\nWell played.\n").output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{text}");
+    assert!(text.contains("`stone` is no option") && text.contains("Bot: scissors"), "{text}");
+    let run = super::Run { dir: out.into() };
+    let spoken: Vec<_> = run
+        .turns("transcript.jsonl")
+        .iter()
+        .map(|turn| turn["spoken"].as_str().unwrap().to_owned())
+        .collect();
+    assert_eq!(spoken, ["rock", "scissors", "paper", "scissors", "Well played."]);
+    let closed = stage.path("closed").display().to_string();
+    let mut command = stage.greenroom(&["run", &file, "--out", &closed]);
+    let output = command.write_stdin("rock\n").output().unwrap();
+    assert_eq!(output.status.code(), Some(4));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("--resume"), "what was said is not lost");
+    let mut command = stage.greenroom(&["run", &file, "--out", &closed, "--resume", "--quiet"]);
+    let output = command.write_stdin("rock\nBye.\n").output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }

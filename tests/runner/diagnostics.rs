@@ -152,3 +152,15 @@ fn a_small_file_that_means_much_is_refused_at_once() {
         assert!(found.iter().any(|(found, _)| *found == code), "{code}: {found:.200?}");
     }
 }
+
+#[test]
+fn a_part_of_a_variable_can_be_set() {
+    let text = SMALL.replace("n: 3", "stakes: {high: 9, low: [1, 2]}");
+    let set = |name: &str| load("x.yaml", &text, &[parse_override(name).unwrap()]);
+    let loaded = set("stakes.high=7").scenario.unwrap();
+    assert_eq!(loaded.variables["stakes"], serde_json::json!({"high": 7, "low": [1, 2]}));
+    for wrong in ["stakes.hihg=7", "stakes.low.x=1", "topic.x=1", "stakes.=1"] {
+        assert!(set(wrong).scenario.is_none(), "{wrong}");
+    }
+    assert!(set("stakes.hihg=7").report.render(false).contains("did you mean `high`?"));
+}

@@ -112,3 +112,36 @@ fn a_failing_turn_is_named_and_what_is_on_record_stands() {
     let text = std::fs::read_to_string(folder.path().join("transcript.jsonl")).unwrap();
     assert_eq!(text.lines().count(), 2);
 }
+
+#[test]
+fn a_broadcast_is_asked_all_at_once() {
+    /// Answers only when three requests are there.
+    struct Together(Arc<dyn Backend>, tokio::sync::Barrier);
+    impl Backend for Together {
+        fn card(&self) -> greenroom::backend::ModelCard {
+            self.0.card()
+        }
+        fn reply(
+            &self,
+            request: greenroom::backend::Request,
+            sink: greenroom::backend::Sink,
+        ) -> greenroom::backend::BoxFuture<'_, anyhow::Result<greenroom::backend::Reply>> {
+            Box::pin(async move {
+                self.1.wait().await;
+                self.0.reply(request, sink).await
+            })
+        }
+        fn forget(&self, session: &greenroom::backend::Session) {
+            self.0.forget(session);
+        }
+    }
+    let text = "
+id: chorus
+agents: {a: {}, b: {}, c: {}}
+phases: [{name: all, agents: [a, b, c], topology: broadcast, auto_rounds: 2}]
+";
+    let folder = tempfile::tempdir().unwrap();
+    let together = Together(echo(), tokio::sync::Barrier::new(3));
+    let played = play(&scenario(text), Arc::new(together), folder.path(), &RunOptions::default()).unwrap();
+    assert_eq!(played.n_written, 6);
+}

@@ -119,7 +119,8 @@ fn played(
     let known = scenario.payoff.as_ref().is_some_and(|payoff| said.0.contains_key(&payoff.phase));
     if let Some(payoffs) = known.then(|| payoffs(scenario, said)).transpose()?.flatten() {
         let total = |(key, total): (String, Option<f64>)| (key, total.map_or(Value::from(()), number));
-        context.insert("payoffs".into(), payoffs.totals.into_iter().map(total).collect());
+        let totals: BTreeMap<String, Value> = payoffs.totals.into_iter().map(total).collect();
+        context.insert("payoffs".into(), Value::from(totals));
     } else if let Some(payoff) = &scenario.payoff {
         let none = payoff.players.iter().map(|player| (scenario.agent(*player).key.clone(), ()));
         context.insert("payoffs".into(), plain(none.collect::<BTreeMap<_, _>>()));
