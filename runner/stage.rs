@@ -383,7 +383,11 @@ impl Stage {
         let turn = plan.turn(id);
         if let Some(summary) = self.summaries.remove(&id) {
             // Its memory is replaced by that of the turn which follows, so it is not saved.
-            self.record(turn, summary_of(&turn.path), &summary, None)?;
+            let path = summary_of(&turn.path);
+            if self.record(turn, path.clone(), &summary, None)? {
+                let agent = &self.scenario.agent(turn.speaker).key;
+                self.trace.turn(TurnTrace::new(&path, agent, summary.reply.usage.as_ref()))?;
+            }
         }
         let constraint = self
             .memories

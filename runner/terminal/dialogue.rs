@@ -7,7 +7,7 @@ use super::page::Page;
 use crate::backend::Progress;
 use crate::diagnostic::printable;
 use crate::prompt::spoken_so_far;
-use crate::scenario::{Color, PhaseId, Plan, Scenario, TurnId};
+use crate::scenario::{AgentId, Audience, Color, PhaseId, Plan, Purpose, Scenario, Turn, TurnId};
 use crate::stage::{Scene, Watch};
 use crate::transcript::{ChoiceRecord, OptionRecord};
 use console::{Color as Ink, Style};
@@ -82,13 +82,28 @@ impl Dialogue {
             self.page.line(&rule);
         }
         let agent = self.scenario.agent(turn.speaker);
-        let name = format!("{}:", agent.name);
+        let name = self.speaker(turn);
         let style = match agent.color.unwrap_or(default_color(turn.speaker.0)) {
             Color::Indexed(n) => Style::new().fg(Ink::Color256(n)),
             Color::Rgb(r, g, b) => Style::new().fg(Ink::TrueColor(r, g, b)),
         };
         self.page.head(&if self.fancy { style.bold().apply_to(name).to_string() } else { name });
         self.shown = Some(String::new());
+    }
+
+    /// Who speaks, and to whom or what for if that is not everybody and to be heard.
+    fn speaker(&self, turn: &Turn) -> String {
+        let name = |agent: &AgentId| self.scenario.agent(*agent).name.as_str();
+        let speaker = name(&turn.speaker);
+        match (turn.purpose, &turn.audience) {
+            (Purpose::Ballot { rank: 1, .. }, _) => format!("{speaker} votes:"),
+            (Purpose::Ballot { rank, .. }, _) => format!("{speaker} votes, place {rank}:"),
+            (Purpose::Floor, Audience::Nobody) => format!("{speaker}, asked to cut in:"),
+            (_, Audience::Whisper { to, .. }) => {
+                format!("{speaker} to {}:", to.iter().map(name).collect::<Vec<_>>().join(" and "))
+            }
+            _ => format!("{speaker}:"),
+        }
     }
 
     /// Shows what the present turn has said since the last time.

@@ -1,5 +1,6 @@
 //! Reads a transcript: every line by itself, with the line's number, what was found and what was expected.
 
+use super::FORMAT;
 use super::record::{Footer, Header, Line, TurnRecord};
 use std::path::Path;
 
@@ -73,6 +74,11 @@ impl Transcript {
             let intact = line.chained(&previous).is_ok_and(|(expected, _)| expected == hash);
             let after_footer = footer.is_some();
             match line {
+                Line::Header(record) if header.is_none() && record.format != FORMAT => {
+                    let found = format!("format {} (written by {})", record.format, record.engine);
+                    let expected = format!("format {FORMAT}: use the version of the program that wrote it");
+                    return Err(error(number, found, &expected));
+                }
                 Line::Header(record) if header.is_none() => {
                     header = Some(Recorded { record: *record, line: number, hash: hash.clone(), intact });
                 }

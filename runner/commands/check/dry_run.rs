@@ -13,17 +13,10 @@ use std::sync::Arc;
 pub(super) fn dry_run(scenario: &Arc<Scenario>, prompter: &Prompter) -> anyhow::Result<()> {
     let plan = Arc::new(compile(scenario));
     heading("Turns");
-    let rows = plan.order().map(|(id, turn)| {
-        let waits: Vec<String> = plan.needs(id).map(|(from, _)| from.0.to_string()).collect();
-        vec![
-            id.0.to_string(),
-            turn.path.clone(),
-            reads(scenario, &plan, turn),
-            says(scenario, turn),
-            waits.join(" "),
-        ]
-    });
-    println!("{}", table(&["n", "turn", "reads first", "says", "after"], rows.collect(), 5));
+    let rows = plan
+        .order()
+        .map(|(_, turn)| vec![turn.path.clone(), reads(scenario, &plan, turn), says(scenario, &plan, turn)]);
+    println!("{}", table(&["turn", "reads first", "says"], rows.collect(), 3));
     let mut memories = Memories::new(scenario.clone(), plan.clone(), BTreeMap::new(), 0);
     memories.open_all();
     let mut shown = BTreeSet::new();
@@ -63,7 +56,7 @@ fn reads(scenario: &Scenario, plan: &Plan, turn: &Turn) -> String {
     parts.join(", ")
 }
 
-fn says(scenario: &Scenario, turn: &Turn) -> String {
+fn says(scenario: &Scenario, plan: &Plan, turn: &Turn) -> String {
     let mut what = match &turn.constraint {
         Some(constraint) => {
             let texts: Vec<&str> =
@@ -80,14 +73,15 @@ fn says(scenario: &Scenario, turn: &Turn) -> String {
             what += &format!(", to {}", to.join(", "));
         }
     }
-    let conditions: Vec<String> = turn.guard.iter().map(|condition| in_words(scenario, condition)).collect();
+    let conditions: Vec<String> =
+        turn.guard.iter().map(|condition| in_words(scenario, plan, condition)).collect();
     if !conditions.is_empty() {
         what += &format!("; if {}", conditions.join(" and "));
     }
     printable(&what)
 }
 
-fn in_words(scenario: &Scenario, condition: &Condition) -> String {
+fn in_words(scenario: &Scenario, plan: &Plan, condition: &Condition) -> String {
     let text = |expression: &Option<crate::scenario::template::Expression>| {
         expression.as_ref().map_or(String::new(), |expression| expression.text.clone())
     };
@@ -95,8 +89,13 @@ fn in_words(scenario: &Scenario, condition: &Condition) -> String {
         Condition::Opens(phase) => text(&scenario.phase(*phase).when),
         Condition::GoesOn(phase, _) => format!("not yet ({})", text(&scenario.phase(*phase).until)),
         Condition::Holds(expression) => expression.text.clone(),
-        Condition::Chose(turn, _) => format!("turn {} says so", turn.0),
-        Condition::NotPlayed(turn) => format!("turn {} was skipped", turn.0),
+        Condition::Chose(asked, option) => {
+            let asked = plan.turn(*asked);
+            let options =
+                asked.constraint.as_ref().map(|constraint| &constraint.choice.options[*option].text);
+            format!("{} is \"{}\"", asked.path, options.map_or("", String::as_str))
+        }
+        Condition::NotPlayed(turn) => format!("{} is skipped", plan.turn(*turn).path),
         Condition::Undecided(..) => "nobody agreed yet".to_string(),
     }
 }

@@ -92,7 +92,7 @@ fn one(file: &std::path::Path, args: &Args, opened: &mut Option<Prompter>) -> an
         std::iter::once(agent.key.clone()).chain(cells).collect()
     });
     let verdict = if too_long.n_errors() == 0 { "OK" } else { "too long" };
-    let n_turns: usize = bounds.values().map(|bound| bound.turns).sum();
+    let n_turns = compile(&scenario).n_turns();
     println!(
         "{}: {verdict}, {} agents, {} phases, {n_turns} turns",
         file.display(),
