@@ -50,7 +50,7 @@ impl Memories {
         if let Some(decided) = self.decided.get(&(phase, 0)) {
             return Ok(*decided);
         }
-        let begin = self.plan.first_of(phase, None).unwrap_or(TurnId(0));
+        let begin = self.plan.first_of(phase, 0).unwrap_or(TurnId(0));
         self.holds(path, when, begin)
     }
 
@@ -61,7 +61,7 @@ impl Memories {
         let known = (1..=round).rev().find_map(|at| Some((at, *self.decided.get(&(phase, at))?)));
         let (known, mut goes_on) = known.unwrap_or((1, true));
         for at in known + 1..=round {
-            let begin = self.plan.first_of(phase, Some(at)).unwrap_or(TurnId(0));
+            let begin = self.plan.first_of(phase, at).unwrap_or(TurnId(0));
             goes_on = goes_on && !self.holds(path, until, begin)?;
             self.decided.insert((phase, at), goes_on);
         }

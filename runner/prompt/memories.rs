@@ -198,7 +198,7 @@ impl Memories {
         self.sent.insert(turn.timeline, (prompt, ids.clone()));
         let (spoken, origin) = (heard.spoken.clone(), turn.path.clone());
         self.timeline(turn.timeline).push(Event::Said { ids, raw: raw.into(), spoken, origin });
-        self.outcomes[id.0] = Outcome::Said { text: heard.spoken.clone(), choice: heard.choice };
+        self.outcomes[id.0] = Outcome::Said { text: heard.spoken.as_str().into(), choice: heard.choice };
         heard
     }
 
@@ -297,11 +297,12 @@ impl Memories {
     /// How often the speaker of a turn has made the same choice before.
     pub fn n_choices_before(&self, id: TurnId) -> usize {
         let turn = self.plan.turn(id);
-        let choice = |turn: &Turn| turn.constraint.as_ref().map(|constraint| constraint.choice.clone());
-        let same =
-            |(_, other): &(TurnId, &Turn)| other.speaker == turn.speaker && choice(other) == choice(turn);
-        let before = self.plan.order().take(id.0).filter(same);
-        before.filter(|(id, _)| matches!(self.outcomes[id.0], Outcome::Said { .. })).count()
+        let choice =
+            |turn: &'_ Turn| turn.constraint.as_ref().map(|constraint| Arc::as_ptr(&constraint.choice));
+        let wanted = choice(turn);
+        let own = self.plan.order().take(id.0).filter(|(_, other)| other.speaker == turn.speaker);
+        let same = own.filter(|(_, other)| choice(other) == wanted);
+        same.filter(|(id, _)| matches!(self.outcomes[id.0], Outcome::Said { .. })).count()
     }
 
     /// Options that the same voter has ranked higher.

@@ -55,7 +55,7 @@ impl Memories {
         phase: PhaseId,
         agent: AgentId,
     ) -> Result<Option<Event>, PromptError> {
-        let end = self.plan.first_of(phase, None).unwrap_or(TurnId(self.plan.n_turns()));
+        let end = self.plan.first_of(phase, 0).unwrap_or(TurnId(self.plan.n_turns()));
         let said = Arc::new(Said::before(&self.plan, &self.outcomes, &template.quotes, end));
         let text = render_stage(&self.scenario, &template.text, phase, agent, &said);
         let text = text.map_err(|error| self.failed(path, &template.path, error))?;
@@ -70,7 +70,7 @@ impl Memories {
                 let (path, needed) = (path.to_string(), heard.path.clone());
                 return Err(PromptError::TooEarly { path, needed });
             }
-            Outcome::Said { text, .. } if !text.is_empty() => text.clone(),
+            Outcome::Said { text, .. } if !text.is_empty() => text.to_string(),
             _ => return Ok(None),
         };
         let name = |agent: &AgentId| self.scenario.agent(*agent).name.clone();

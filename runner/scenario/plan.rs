@@ -7,6 +7,7 @@ use super::template::{Expression, Template};
 use super::{AgentId, Choice, PhaseId, Scenario};
 use petgraph::Direction;
 use petgraph::graph::{DiGraph, NodeIndex};
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::sync::Arc;
 
@@ -154,6 +155,8 @@ pub struct Plan {
     pub next_use: Vec<Option<TurnId>>,
     /// What each memory has not read yet when the plan ends.
     pub unread: Vec<(TimelineId, Vec<Input>)>,
+    /// The first turn of each phase (round 0) and of each of its rounds.
+    pub first: BTreeMap<(PhaseId, usize), TurnId>,
 }
 
 /// Seed of a turn: from the root seed and the turn's path, never from position or time. 53 bits, so that
@@ -203,10 +206,9 @@ impl Plan {
         edges.map(|edge| (TurnId(edge.source().index()), *edge.weight()))
     }
 
-    /// The first turn of a phase, or of a round of it.
-    pub fn first_of(&self, phase: PhaseId, round: Option<usize>) -> Option<TurnId> {
-        let is = |turn: &Turn| turn.phase == phase && round.is_none_or(|round| turn.round == round);
-        self.order().find(|(_, turn)| is(turn)).map(|(id, _)| id)
+    /// The first turn of a phase (round 0), or of a round of it.
+    pub fn first_of(&self, phase: PhaseId, round: usize) -> Option<TurnId> {
+        self.first.get(&(phase, round)).copied()
     }
 
     /// What waits for a turn.

@@ -188,5 +188,5 @@ fn line(
     purpose: Purpose,
     choice: Option<(Arc<crate::scenario::Choice>, Chosen)>,
 ) -> Line {
-    Line { speaker, round: 1, text: "…".to_string(), audience: Audience::All, purpose, choice }
+    Line { speaker, round: 1, text: "…".into(), audience: Audience::All, purpose, choice }
 }

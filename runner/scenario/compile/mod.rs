@@ -28,7 +28,15 @@ pub fn compile(scenario: &Scenario) -> Plan {
     for phase in 0..scenario.phases.len() {
         compiler.phase(PhaseId(phase));
     }
+    let mut first = BTreeMap::new();
+    for node in compiler.graph.node_indices() {
+        let turn = &compiler.graph[node];
+        for round in [0, turn.round] {
+            first.entry((turn.phase, round)).or_insert(TurnId(node.index()));
+        }
+    }
     let plan = Plan {
+        first,
         graph: compiler.graph,
         next_use: compiler.next_use,
         unread: compiler.unread.into_iter().collect(),

@@ -25,7 +25,7 @@ pub struct Line {
     /// In which round, from 1.
     pub round: usize,
     /// What others heard; may be empty.
-    pub text: String,
+    pub text: Arc<str>,
     /// Who heard it.
     pub audience: Audience,
     /// What it was for.
@@ -49,7 +49,7 @@ pub enum Outcome {
     /// It was played.
     Said {
         /// What others heard.
-        text: String,
+        text: Arc<str>,
         /// What was chosen, where a choice was asked for.
         choice: Option<Chosen>,
     },
@@ -77,11 +77,11 @@ impl Said {
 }
 
 impl Line {
-    fn new(turn: &Turn, text: &str, chosen: Option<Chosen>) -> Self {
+    fn new(turn: &Turn, text: &Arc<str>, chosen: Option<Chosen>) -> Self {
         Self {
             speaker: turn.speaker,
             round: turn.round,
-            text: text.to_string(),
+            text: text.clone(),
             audience: turn.audience.clone(),
             purpose: turn.purpose,
             choice: turn.constraint.as_ref().map(|constraint| constraint.choice.clone()).zip(chosen),
@@ -142,7 +142,10 @@ pub fn results(scenario: &Scenario, phase: PhaseId, said: &Said) -> Results {
         results.rounds = results.rounds.max(line.round);
         if matches!(line.purpose, Purpose::Speech | Purpose::Choice) && !line.text.is_empty() {
             let said = results.said.entry(key(line.speaker)).or_default();
-            *said = if said.is_empty() { line.text.clone() } else { format!("{said}\n{}", line.text) };
+            if !said.is_empty() {
+                said.push('\n');
+            }
+            said.push_str(&line.text);
         }
         if let Some(value) = line.chosen() {
             results.choices.insert(key(line.speaker), value.clone());
