@@ -7,7 +7,9 @@ use crate::backend::{Backend, Options, Progress, Reply, Request, Sampling, Sessi
 use crate::outcome;
 use crate::prompt::{Conversation, Heard, Memories};
 use crate::scenario::results::Outcome;
-use crate::scenario::{Edge, Lifecycle, Overflow, Plan, Scenario, TimelineId, Turn, TurnId, turn_seed};
+use crate::scenario::{
+    Edge, Lifecycle, Overflow, Plan, Scenario, Strategy, TimelineId, Turn, TurnId, turn_seed,
+};
 use crate::trace::{Trace, TurnTrace};
 use crate::transcript::{ChoiceRecord, Footer, Recorder, TurnRecord, choice_record, summary_of};
 use anyhow::bail;
@@ -167,14 +169,15 @@ impl Stage {
         tokio::pin!(stop);
         self.expect_all();
         loop {
-            while let Some(id) = scope.ready.pop_first() {
+            while let Some(id) = self.may_begin(&scope.ready) {
+                scope.ready.remove(&id);
                 self.begin(id, &mut scope);
             }
             self.write_what_is_due(&mut scope).await?;
             if self.next == self.plan.n_turns() {
                 break;
             }
-            if !scope.ready.is_empty() {
+            if self.may_begin(&scope.ready).is_some() {
                 continue;
             }
             if scope.running.is_empty() {
@@ -228,6 +231,12 @@ impl Stage {
             None => key.clone(),
         };
         Session { run: self.trace.run.clone(), agent }
+    }
+
+    /// The first of these turns that may begin now. A human is asked once all that stands before has been shown.
+    fn may_begin(&self, ready: &BTreeSet<TurnId>) -> Option<TurnId> {
+        let strategy = |id: TurnId| &self.scenario.agent(self.plan.turn(id).speaker).strategy;
+        ready.iter().copied().find(|id| id.0 == self.next || !matches!(strategy(*id), Some(Strategy::Human)))
     }
 
     /// A turn whose edges are fulfilled begins, or is skipped.

@@ -22,23 +22,30 @@ pub(super) struct Args {
 #[derive(Debug, clap::Subcommand)]
 enum Action {
     /// List memories: whose, of which run, how large, how old
+    #[command(after_help = "Example: greenroom cache ls --cache-dir /var/cache/greenroom")]
     Ls,
     /// Show one memory: what the agent has read and said, and where it lies
+    #[command(after_help = "Example: greenroom cache show 3f9a")]
     Show {
         /// Beginning of its id
         id: String,
     },
     /// Remove memories, for good; what they share with others stays until the last of them goes
+    #[command(
+        after_help = "Example: greenroom cache rm --scenario gossip --older-than 7d\n         greenroom cache rm 3f9a 70c2"
+    )]
     Rm(Select),
     /// Remove what no memory needs, then the least worthy memories until the folder is small enough
     ///
     /// Worth is the time to compute a memory again, times its turns, over the hours since the last one, over its bytes.
+    #[command(after_help = "Example: greenroom cache gc --max-bytes 2G")]
     Gc {
         /// Bytes that may stay, e.g. 2G
         #[arg(long, value_name = "SIZE", value_parser = parse_size)]
         max_bytes: u64,
     },
     /// Read every file and check every checksum
+    #[command(after_help = "Example: greenroom cache verify")]
     Verify,
 }
 

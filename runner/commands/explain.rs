@@ -56,9 +56,11 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
     }
     println!("{}\n", rule("the reply"));
     println!("  {}", printable(&turn.spoken).replace('\n', "\n  "));
-    for option in turn.constraint.iter().flat_map(|constraint| &constraint.options) {
+    let shares = turn.constraint.as_ref().and_then(|constraint| constraint.shares());
+    for (at, option) in turn.constraint.iter().flat_map(|constraint| &constraint.options).enumerate() {
+        let share = shares.as_ref().map_or(String::new(), |shares| format!(" {:.0} %,", 100.0 * shares[at]));
         let logprob =
-            option.logprob.map_or(String::new(), |logprob| format!("  log-probability {logprob:.3}"));
+            option.logprob.map_or(String::new(), |logprob| format!("{share} log-probability {logprob:.3}"));
         println!("    option \"{}\"{logprob}", printable(&option.text));
     }
     Ok(Exit::Pass)

@@ -65,14 +65,38 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
         }
         created => created.with_context(|| format!("can't write {}", file.display()))?,
     };
-    let text = args.template.text().replace("NAME", id);
+    let text = args.template.text().replace("id: NAME", &format!("id: {}", quoted(id))).replace("NAME", id);
     created.write_all(text.as_bytes()).with_context(|| format!("can't write {}", file.display()))?;
-    let schema = folder.join(SCHEMA);
-    std::fs::write(&schema, serde_json::to_string_pretty(json_schema())? + "\n")
-        .with_context(|| format!("can't write {}", schema.display()))?;
     let shown = file.strip_prefix(".").unwrap_or(&file).display();
-    println!("{shown} is written, and {SCHEMA} beside it for editors. What now:\n");
+    if write_schema(&folder.join(SCHEMA))? {
+        println!("{shown} is written, and {SCHEMA} beside it for editors. What now:\n");
+    } else {
+        println!(
+            "{shown} is written. The {SCHEMA} beside it is not Greenroom's, and stays as it is. What now:\n"
+        );
+    }
     println!("  greenroom check {shown} --dry-run    what will happen, without playing");
     println!("  greenroom run {shown}");
     Ok(Exit::Pass)
+}
+
+/// An id as YAML reads it as a text: `2026` and `true` are none.
+fn quoted(id: &str) -> String {
+    match serde_yaml::from_str(id) {
+        Ok(serde_yaml::Value::String(_)) => id.to_string(),
+        _ => format!("\"{id}\""),
+    }
+}
+
+/// Writes the schema, or renews it. False: there is another file of that name, which stays.
+fn write_schema(file: &Path) -> anyhow::Result<bool> {
+    let is_ours = match std::fs::read_to_string(file) {
+        Ok(text) => json_schema().get("title").is_some_and(|title| text.contains(&title.to_string())),
+        Err(error) => error.kind() == std::io::ErrorKind::NotFound,
+    };
+    if is_ours {
+        std::fs::write(file, serde_json::to_string_pretty(json_schema())? + "\n")
+            .with_context(|| format!("can't write {}", file.display()))?;
+    }
+    Ok(is_ours)
 }

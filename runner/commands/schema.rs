@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 /// Print the JSON Schema of scenario files, or the reference of all fields
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example: greenroom schema > schema.json\n\
-Then `# yaml-language-server: $schema=schema.json` at the head of a scenario makes editors complete and check it.")]
+With `# yaml-language-server: $schema=schema.json` as its first line, a scenario is completed and checked by editors.")]
 pub(super) struct Args {
     /// What to print
     #[arg(long, value_enum, default_value_t)]
@@ -32,22 +32,189 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
     Ok(Exit::Pass)
 }
 
-/// Sections of the reference: a type of the schema, its heading, and where it stands in a file.
-const SECTIONS: &[(&str, &str, &str)] = &[
-    ("WrittenAgent", "An agent", "`agents.KEY`"),
-    ("WrittenPhase", "A phase", "`phases[n]`"),
-    ("WrittenTurn", "A turn of a written-out order", "`phases[n].turns[n]`"),
-    ("WrittenInteraction", "An interaction", "`phases[n].interactions[n]`"),
-    ("LongChoice", "A choice in its long form", "`choice`, `parse_choice`"),
-    ("WrittenPayoff", "The payoff", "`payoff`"),
-    ("LongAssertion", "An assertion in its long form", "`assertions[n]`"),
+/// A type of the schema and its section of the reference.
+struct Section {
+    /// The type; empty: the file itself.
+    of: &'static str,
+    heading: &'static str,
+    /// Where it stands in a file.
+    place: &'static str,
+    /// What fields call it.
+    word: &'static str,
+    example: &'static str,
+}
+
+const SECTIONS: &[Section] = &[
+    Section {
+        of: "",
+        heading: "A scenario",
+        place: "The file itself",
+        word: "scenario",
+        example: "\
+id: tea
+title: Tea for two
+variables: { town: Lindholm }
+agents:
+  ada: { display_name: Ada, system_prompt: \"You are Ada, a botanist of {{ town }}.\" }
+  rolf: { display_name: Rolf }
+phases:
+  - { name: kitchen, agents: [ada, rolf], auto_rounds: 2, initial_prompt: Rain on the window. }
+",
+    },
+    Section {
+        of: "Agent",
+        heading: "An agent",
+        place: "`agents.KEY`",
+        word: "agent",
+        example: "\
+agents:
+  ann:
+    display_name: Ann
+    role: innkeeper
+    system_prompt: You are {{ me }}, an {{ role }}. Speak in one or two short sentences.
+    color: teal
+  ben: { display_name: Ben, lifecycle: ephemeral, on_overflow: summarize }
+  cas: { display_name: Cas, strategy: tit_for_tat }
+",
+    },
+    Section {
+        of: "Phase",
+        heading: "A phase",
+        place: "`phases[n]`",
+        word: "phase",
+        example: "\
+phases:
+  - name: talk
+    label: The talk
+    agents: [ann, ben, cas]
+    auto_rounds: 3
+    initial_prompt: The three meet at the well.
+    per_agent_prompt_templates:
+      ben: Only you know this, {{ me }}. The well is dry.
+  - name: vote
+    agents: [ann, ben, cas]
+    auto_rounds: 0
+    decision_mode: majority_vote
+    choice: [dig, leave]
+  - name: digging
+    agents: [ann, ben]
+    when: vote.decision == 'dig'
+    initial_prompt: They dig, {{ vote.votes.dig }} to {{ vote.votes.leave }}.
+",
+    },
+    Section {
+        of: "Turn",
+        heading: "A turn",
+        place: "`phases[n].turns[n]`",
+        word: "turn",
+        example: "\
+phases:
+  - name: haggle
+    agents: [ann, ben]
+    turns:
+      - { agent: ann, ask: What do you offer?, choice: [5, 10, 20] }
+      - { agent: ben, ask: Is it enough?, choice: { true: I take it, false: I want more } }
+      - { agent: ann, when: not haggle.choices.ben, to: ben }
+    until: haggle.choices.ben
+    auto_rounds: 4
+",
+    },
+    Section {
+        of: "Interaction",
+        heading: "An interaction",
+        place: "`phases[n].interactions[n]`",
+        word: "interaction",
+        example: "\
+phases:
+  - name: dinner
+    agents: [ann, ben, cas]
+    auto_rounds: 2
+    interactions:
+      - { from: ben, to: ann, kind: whisper }
+      - { from: cas, to: ben, kind: observe }
+",
+    },
+    Section {
+        of: "Choice",
+        heading: "A choice",
+        place: "`choice` and `parse_choice`, of a phase or a turn",
+        word: "choice",
+        example: "\
+phases:
+  - { name: one, agents: [ann], choice: [stay, leave] }
+  - { name: two, agents: [ann], choice: { stay: We stay, leave: We leave } }
+  - { name: three, agents: [ann], choice: { options: [1, 2, 3], shuffle: true, ask: How many days? } }
+",
+    },
+    Section {
+        of: "Payoff",
+        heading: "A payoff",
+        place: "`payoff`",
+        word: "payoff",
+        example: "\
+phases:
+  - { name: nights, agents: [ann, ben], topology: broadcast, auto_rounds: 3, choice: [share, take] }
+payoff:
+  phase: nights
+  unit: melons
+  matrix:
+    share: { share: [3, 3], take: [0, 5] }
+    take: { share: [5, 0], take: [1, 1] }
+",
+    },
+    Section {
+        of: "Strategy",
+        heading: "A strategy",
+        place: "`agents.KEY.strategy`",
+        word: "strategy",
+        example: "\
+agents:
+  ann: { strategy: grim }
+  ben: { strategy: { random: 0.8 } }
+  cas: { strategy: { list: [share, share, take] } }
+",
+    },
+    Section {
+        of: "Assertion",
+        heading: "An assertion",
+        place: "`assertions[n]`",
+        word: "assertion",
+        example: "\
+outcome:
+  taken: game.votes.take
+assertions:
+  - outcome.taken < 2
+  - { that: game.invalid == 0, why: everybody answered }
+",
+    },
 ];
 
-/// Results that templates and expressions see, in the reference's words.
-const RESULTS: &str = "\
-## Results
+/// What templates and expressions may name, in the reference's words.
+const NAMES: &str = "\
+## Templates and expressions
 
-Templates of later phases (`{{ … }}`), `when`, `until`, `outcome` and `assertions` see what a phase came to by its name:
+Both are [minijinja](https://docs.rs/minijinja/latest/minijinja/syntax/): Jinja's syntax. A template is text with
+`{{ expression }}` and `{% if … %}` in it; an expression stands alone, without braces. There are `and`, `or`, `not`, `in`,
+`==`, `<`, `+`, `*`, `~` (joins texts), `a if test else b`, and filters such as `list | length`. Null, false, 0 and what is empty
+do not hold. A name that there is not is an error, before the run where that can be known.
+
+What a template prints is only text: a reply that holds `{{ }}` is never rendered.
+
+| name | value | where |
+|---|---|---|
+| a variable's name; `variables` | its value; all of them | everywhere |
+| `me` | the reader: prints its display name; has `key`, `display_name`, `role` | templates |
+| `role`, `display_name` | the reader's | templates |
+| an agent's key; `agents.KEY` | that agent, as `me` | templates; in system texts only `agents.KEY` |
+| `scenario` | has `id`, `title`, `description` | templates |
+| `phase` | has `name`, `label`, `rounds` (that are planned) | templates of phases |
+| `cast`, `others` | the agents who are present; without the reader | templates of phases |
+| an earlier phase's name; `phases.NAME` | its results, below | templates of phases, expressions |
+| `payoffs.AGENT` | the sum of the agent's payoffs; null: nothing could be valued | after the payoff's phase |
+| `outcome.NAME` | an outcome that stands above | outcomes, assertions |
+| `mine`, `others`, `all` | choices of one round | `payoff.each` |
+
+### Results of a phase
 
 | name | value |
 |---|---|
@@ -61,81 +228,114 @@ Templates of later phases (`{{ … }}`), `when`, `until`, `outcome` and `asserti
 | `PHASE.invalid` | choices that could not be read as an option |
 | `PHASE.said.AGENT` | all that the agent said, a line each |
 | `PHASE.messages[AGENT]` | the phase as that agent heard it; `${PHASE.messages[AGENT]}` is the same |
-| `payoffs.AGENT` | the sum of the agent's payoffs so far; null: nothing could be valued |
-| `outcome.NAME` | an outcome that stands above; in outcomes and assertions |
 
-Templates also have the variables, the agents by key (`KEY.display_name`, `KEY.role`), `me`, `others`, `cast`, `phase` and `scenario`.
+`AGENT` is a key, `OPTION` a result as it stands in `choice`. `messages` needs the key in quotes, or an agent: `talk.messages['ann']`,
+`talk.messages[me]`; between `${` and `}` it is written without quotes.
 ";
 
 fn reference(schema: &Value) -> String {
     let mut out = String::from(
-        "# Reference\n\nEvery field of a scenario file. Made by `greenroom schema --format markdown` from the program's types.\n",
+        "# Reference\n\nEvery field of a scenario file. This page is made by `greenroom schema --format markdown` from the \
+         program's types.\nThe [tutorial](tutorial.md) shows how fields work together, [patterns](patterns.md) what to do with \
+         them.\n",
     );
-    section(&mut out, "A scenario", "the file itself", schema);
-    for (name, heading, place) in SECTIONS {
-        section(&mut out, heading, place, &schema["$defs"][*name]);
+    for section in SECTIONS {
+        let of = if section.of.is_empty() { schema } else { &schema["$defs"][section.of] };
+        // Writing to a String can't fail.
+        let _ = writeln!(out, "\n## {}\n\n{}\n\n{}\n", section.heading, section.place, text(of));
+        fields(&mut out, schema, of);
+        // Of several forms, the one with fields of its own and the words of the others.
+        for form in of["anyOf"].as_array().into_iter().flatten() {
+            let form = resolved(schema, form);
+            fields(&mut out, schema, form);
+            words(&mut out, form, "");
+        }
+        let part = if section.of.is_empty() { "" } else { " part" };
+        let _ = write!(out, "\n```yaml{part}\n{}```\n", section.example);
     }
-    let strategy = &schema["$defs"]["WrittenStrategy"];
-    // Writing to a String can't fail.
-    let _ = writeln!(out, "\n## A strategy\n\n`agents.KEY.strategy`. {}\n", line(strategy));
-    out + RESULTS
+    out + "\n" + NAMES
 }
 
-fn section(out: &mut String, heading: &str, place: &str, schema: &Value) {
-    let _ = writeln!(
-        out,
-        "\n## {heading}\n\n{place}. {}\n\n| field | values | meaning |\n|---|---|---|",
-        line(schema)
-    );
+/// A list of a type's fields.
+fn fields(out: &mut String, schema: &Value, of: &Value) {
     let required: Vec<&str> =
-        schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
-    for (name, field) in schema["properties"].as_object().into_iter().flatten() {
-        let needed = if required.contains(&name.as_str()) { " (needed)" } else { "" };
-        let _ = writeln!(out, "| `{name}`{needed} | {} | {} |", kind(field), line(field));
+        of["required"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+    let is_needed = |name: &str| required.contains(&name);
+    let mut all: Vec<_> = of["properties"].as_object().into_iter().flatten().collect();
+    all.sort_by_key(|(name, _)| !is_needed(name));
+    for (name, field) in all {
+        let needed = if is_needed(name) { ", needed" } else { "" };
+        let _ =
+            writeln!(out, "- **`{name}`** ({}{needed}): {}", kind(field), text(field).replace('\n', "\n  "));
+        words(out, resolved(schema, named(field).unwrap_or(field)), "  ");
     }
 }
 
-/// A description on one line, as a table's cell can hold it.
-fn line(schema: &Value) -> String {
-    let text = schema["description"].as_str().unwrap_or_default();
-    text.replace('\n', " ").replace('|', "\\|")
+/// A list of the words that a type may be, with what each means.
+fn words(out: &mut String, of: &Value, indent: &str) {
+    for word in of["oneOf"].as_array().into_iter().flatten() {
+        let name = match (word["const"].as_str(), word["properties"].as_object()) {
+            (Some(name), _) => name.to_string(),
+            (None, Some(fields)) => {
+                fields.iter().map(|(name, of)| format!("{{{name}: {}}}", letter(of))).collect()
+            }
+            _ => continue,
+        };
+        let _ = writeln!(out, "{indent}- `{name}`: {}", text(word).replace('\n', &format!("\n{indent}  ")));
+    }
+}
+
+/// Stands for a value of a strategy.
+fn letter(of: &Value) -> &'static str {
+    match of["type"].as_str() {
+        Some("number") => "p",
+        Some("array") => "[X, Y, …]",
+        _ => "X",
+    }
+}
+
+fn text(schema: &Value) -> &str {
+    schema["description"].as_str().unwrap_or_default()
+}
+
+/// The part of an optional field that names a type.
+fn named(field: &Value) -> Option<&Value> {
+    let first = field["anyOf"].get(0).unwrap_or(field);
+    first["$ref"].is_string().then_some(first)
+}
+
+fn resolved<'a>(schema: &'a Value, of: &'a Value) -> &'a Value {
+    of["$ref"].as_str().and_then(|name| schema.pointer(name.strip_prefix('#')?)).unwrap_or(of)
 }
 
 /// What a field may be, in words.
 fn kind(field: &Value) -> String {
-    if let Some(words) = field["enum"].as_array() {
-        let words = words.iter().filter_map(Value::as_str).map(|word| format!("`{word}`"));
-        return words.collect::<Vec<_>>().join(", ");
-    }
-    let named = |schema: &Value| {
-        let name = schema["$ref"].as_str()?.rsplit('/').next()?;
-        Some(match name {
-            "Expression" => "expression".to_string(),
-            "OneOrMany" => "key or list of keys".to_string(),
-            "WrittenChoice" => "options".to_string(),
-            "WrittenStrategy" => "strategy".to_string(),
-            "WrittenPayoff" => "payoff".to_string(),
-            "WrittenOptions" => "list or mapping".to_string(),
-            "WrittenAssertion" => "assertion".to_string(),
-            "WrittenAgent" => "agent".to_string(),
-            "WrittenPhase" => "phase".to_string(),
-            "WrittenTurn" => "turn".to_string(),
-            "WrittenInteraction" => "interaction".to_string(),
-            _ => "text, number or truth value".to_string(),
-        })
-    };
-    let first = field["anyOf"].get(0).unwrap_or(field);
-    if let Some(name) = named(first) {
-        return name;
+    if let Some(name) = named(field).and_then(|of| of["$ref"].as_str()?.rsplit('/').next()) {
+        if let Some(section) = SECTIONS.iter().find(|section| section.of == name) {
+            let anchor = section.heading.to_lowercase().replace(' ', "-");
+            return format!("[{}](#{anchor})", section.word);
+        }
+        return match name {
+            "Key" => "key of an agent",
+            "Keys" => "key of an agent, or a list of keys",
+            "Template" => "[template](#templates-and-expressions)",
+            "Expression" => "[expression](#templates-and-expressions)",
+            "Options" => "list or mapping",
+            _ => "word",
+        }
+        .to_string();
     }
     let types = field["type"].as_array().cloned().unwrap_or_else(|| vec![field["type"].clone()]);
     match types.iter().filter_map(Value::as_str).find(|kind| *kind != "null") {
         Some("string") => "text".into(),
         Some("integer") => "whole number".into(),
         Some("number") => "number".into(),
-        Some("boolean") => "`true`, `false`".into(),
-        Some("array") => format!("list of {}s", kind(&field["items"])),
-        Some("object") => format!("mapping to {}s", kind(&field["additionalProperties"])),
+        Some("boolean") => "true or false".into(),
+        Some("array") => format!("list: {}", kind(&field["items"])),
+        Some("object") if field["additionalProperties"].is_object() => {
+            format!("mapping to: {}", kind(&field["additionalProperties"]))
+        }
+        Some("object") => "mapping".into(),
         _ => "anything".into(),
     }
 }

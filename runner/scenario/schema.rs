@@ -9,10 +9,10 @@ use serde::Deserialize;
 use serde_yaml::Value;
 use std::sync::LazyLock;
 
-/// A multi-agent scenario: who takes part, and what happens, phase by phase.
+/// Who takes part, and what happens, phase by phase.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(default)]
-#[schemars(title = "Greenroom scenario", deny_unknown_fields, extend("required" = ["phases"]))]
+#[schemars(rename = "Scenario", title = "Greenroom scenario", deny_unknown_fields, extend("required" = ["phases"]))]
 pub struct Written {
     /// Short name, used for folders and memories: letters, digits, `-` and `_`. Default: the file's name.
     pub id: Option<String>,
@@ -20,7 +20,8 @@ pub struct Written {
     pub title: Option<String>,
     /// What it is about.
     pub description: Option<String>,
-    /// Values for templates and expressions; `--set name=value` overrides them, `--set a.b=value` a part of one.
+    /// Values for templates and expressions: texts, numbers, lists, mappings. `--set name=value` overrides one,
+    /// `--set name.part=value` a part of one.
     #[schemars(with = "Option<IndexMap<String, serde_json::Value>>")]
     pub variables: Option<IndexMap<String, Value>>,
     /// Files whose `agents` and `variables` are taken over, paths relative to this file. What stands here wins.
@@ -29,166 +30,195 @@ pub struct Written {
     pub agents: Option<IndexMap<String, Option<WrittenAgent>>>,
     /// What happens, in order.
     pub phases: Option<Vec<Option<WrittenPhase>>>,
-    /// What the choices of a phase are worth to the players.
+    /// What the choices of one phase are worth to the players.
     pub payoff: Option<WrittenPayoff>,
-    /// Results to compute at the end: a name and an expression each.
+    /// Results to compute at the end, by name. One may use those above it, as `outcome.NAME`.
     #[schemars(with = "Option<IndexMap<String, Expression>>")]
     pub outcome: Option<IndexMap<String, Value>>,
-    /// What must hold at the end; the exit code is 1 if something does not.
-    #[schemars(with = "Option<Vec<WrittenAssertion>>")]
+    /// What must hold at the end. If something does not, it is named and the exit code is 1.
+    #[schemars(with = "Option<Vec<Assertion>>")]
     pub assertions: Option<Vec<Value>>,
     /// Hints for displays; not read.
     #[schemars(with = "serde_json::Value")]
     pub ui: Option<Value>,
 }
 
-/// One agent.
+/// Somebody who takes part. All fields may be left out: `ann:` alone is an agent called "ann".
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(default)]
-#[schemars(deny_unknown_fields)]
+#[schemars(rename = "Agent", deny_unknown_fields)]
 pub struct WrittenAgent {
     /// Name that others see. Default: the key.
     pub display_name: Option<String>,
-    /// What the agent is, in any words. Three have an effect: an `observer` hears and does not speak, a `moderator`
-    /// gives the floor in `moderated` phases, a `coordinator` decides where `decision_mode` is `coordinator_decides`.
+    /// What the agent is, in any words. Three words have an effect: an `observer` hears and does not speak, a
+    /// `moderator` gives the floor in `moderated` phases, a `coordinator` decides where `decision_mode` is
+    /// `coordinator_decides`.
     pub role: Option<String>,
-    /// Template of the system text; it may use variables and the agent's own `me`, `role`, not what changes in a run.
+    /// The system text. It is read once and never changes, so it may use variables, `me` and `role`, but nothing that
+    /// happens in a run. Default: "You are NAME, ROLE."
+    #[schemars(with = "Option<Template>")]
     pub system_prompt: Option<String>,
-    /// `permanent` (default): one memory for the whole run, kept afterwards. `ephemeral`: a fresh one in each phase.
-    #[schemars(extend("enum" = ["permanent", "ephemeral", null]))]
+    /// How long its memory lasts.
+    #[schemars(with = "Option<Lifecycle>")]
     pub lifecycle: Option<String>,
-    /// Colour on a terminal: a name or `#rrggbb`.
+    /// Colour on a terminal and in pictures: a name such as `teal`, or `#rrggbb`.
     pub color: Option<String>,
     /// Who answers instead of the model: a control for experiments, or a human at the terminal.
-    #[schemars(with = "Option<WrittenStrategy>")]
+    #[schemars(with = "Option<Strategy>")]
     pub strategy: Option<Value>,
-    /// What happens when the model's context is full: `fail` (default; `check` predicts it), or `summarize`: the agent
-    /// writes down what it needs and goes on in a new epoch of its memory that begins with this.
-    #[schemars(extend("enum" = ["fail", "summarize", null]))]
+    /// What happens when the model's context is full.
+    #[schemars(with = "Option<OnOverflow>")]
     pub on_overflow: Option<String>,
 }
 
-/// One phase.
+/// A scene: who is present, who speaks when, who hears it, and what comes of it.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(default)]
-#[schemars(deny_unknown_fields, extend("required" = ["name", "agents"]))]
+#[schemars(rename = "Phase", deny_unknown_fields, extend("required" = ["name", "agents"]))]
 pub struct WrittenPhase {
-    /// Short name, used in templates and paths: letters, digits and `_`.
+    /// Short name, used in templates, expressions and paths: letters, digits and `_`.
     pub name: Option<String>,
     /// Title shown to people. Default: the name.
     pub label: Option<String>,
-    /// Keys of those who are present, in speaking order.
+    /// Who is present, in speaking order.
+    #[schemars(with = "Option<Vec<Key>>")]
     pub agents: Option<Vec<Option<String>>>,
-    /// Who speaks when. `round_robin` (default): each round everybody once, in order. `turn_by_turn`: the same, counted
-    /// in `max_turns`. `broadcast`: each round all answer at once, unheard by each other. `whisper`: each round the pairs of
-    /// `interactions` speak to each other, and only they hear it. `interrupt`: as round_robin; after each turn those who
-    /// are not next are asked whether to cut in, at most once a round each, and the first in order who wants to speaks. `moderated`: each round the
-    /// moderator chooses who speaks.
-    #[schemars(extend("enum" = ["round_robin", "turn_by_turn", "broadcast", "whisper", "interrupt", "moderated", null]))]
+    /// Who speaks when.
+    #[schemars(with = "Option<WhoSpeaks>")]
     pub topology: Option<String>,
-    /// A text that opens the phase: rules of a debate.
-    #[schemars(extend("enum" = ["free", "structured", "pro_con", "devils_advocate", "socratic", "roundtable", null]))]
+    /// Rules of a debate, read by everybody when the phase opens.
+    #[schemars(with = "Option<DebateFormat>")]
     pub debate_format: Option<String>,
-    /// How the phase decides, by a vote over the options of `choice` once the rounds are over. `majority_vote`: the option
-    /// with most votes. `ranked_choice`: all rank all options; instant run-off. `coordinator_decides`: the coordinator
-    /// alone. `consensus`: all must agree; if they don't, another round is played, `attempts` times in all.
-    #[schemars(extend("enum" = ["none", "majority_vote", "ranked_choice", "coordinator_decides", "consensus", null]))]
+    /// How the phase decides over the options of its `choice`: by a secret vote of all who speak, once the rounds are
+    /// over. How it went is told to all who are present.
+    #[schemars(with = "Option<DecisionMode>")]
     pub decision_mode: Option<String>,
-    /// Template of the text that opens the phase for everybody.
+    /// What everybody reads when the phase opens. Each reads it for itself: `me` is the reader.
+    #[schemars(with = "Option<Template>")]
     pub initial_prompt: Option<String>,
-    /// The same, for agents without a private text; it may use `me`.
+    /// Read in place of `initial_prompt` by those who have no private text.
+    #[schemars(with = "Option<Template>")]
     pub initial_prompt_template: Option<String>,
-    /// Private openings, by agent.
+    /// Private openings, by agent: what only that agent reads, right after `initial_prompt`.
+    #[schemars(with = "Option<IndexMap<String, Template>>")]
     pub per_agent_prompt_templates: Option<IndexMap<String, Option<String>>>,
-    /// Rounds to play. Default: 1, or as many as `max_turns` needs. 0 is possible before a vote.
+    /// Rounds to play. Default: 1, or as many as `max_turns` needs. 0 is possible before a vote: nobody talks, all vote.
     pub auto_rounds: Option<u64>,
     /// Most turns of the phase; votes and the moderator's choices aside.
     pub max_turns: Option<u64>,
     /// The order of turns, written out: each round plays this list. It takes the place of `topology`.
     pub turns: Option<Vec<Option<WrittenTurn>>>,
-    /// Who hears whom. Without it everybody present hears everything.
+    /// Who hears whom. Default: everybody present hears everything.
     pub interactions: Option<Vec<Option<WrittenInteraction>>>,
-    /// The phase is only played if this expression holds when it begins.
+    /// The phase is only played if this holds when it would begin.
     #[schemars(with = "Option<Expression>")]
     pub when: Option<Value>,
-    /// The phase ends after the round in which this expression holds; `auto_rounds` is the bound.
+    /// The phase ends after the round in which this holds; `auto_rounds` is the bound. It may use the phase's own results.
     #[schemars(with = "Option<Expression>")]
     pub until: Option<Value>,
-    /// Options of which every turn of the phase is one, or which the phase decides over. The model's reply is one of
-    /// them exactly, and the log-probability of each is recorded.
-    #[schemars(with = "Option<WrittenChoice>")]
+    /// What every turn of the phase is one of; with a `decision_mode`, what the phase decides over. The model can say
+    /// nothing else, and the log-probability of each option is recorded.
+    #[schemars(with = "Option<Choice>")]
     pub choice: Option<Value>,
-    /// The same, but the agent answers in its own words, which are searched for the options. A reply that names none, two
-    /// of them, or one beside a negation, is `invalid`.
-    #[schemars(with = "Option<WrittenChoice>")]
+    /// As `choice`, but the agent answers in its own words, which are searched for the options. A reply that names none, two
+    /// of them, or one in a sentence with a negation, is `invalid`.
+    #[schemars(with = "Option<Choice>")]
     pub parse_choice: Option<Value>,
     /// Who gives the floor in a `moderated` phase. Default: the agent whose role is `moderator`.
+    #[schemars(with = "Option<Key>")]
     pub moderator: Option<String>,
-    /// Who decides. Default: the agent whose role is `coordinator`.
+    /// Who decides under `coordinator_decides`. Default: the agent whose role is `coordinator`.
+    #[schemars(with = "Option<Key>")]
     pub coordinator: Option<String>,
-    /// Votes that a consensus may take. Default: 3.
+    /// Votes that a `consensus` may take. Default: 3.
     pub attempts: Option<u64>,
 }
 
-/// One turn of a written-out order.
+/// One turn of an order that is written out.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(default)]
-#[schemars(deny_unknown_fields, extend("required" = ["agent"]))]
+#[schemars(rename = "Turn", deny_unknown_fields, extend("required" = ["agent"]))]
 pub struct WrittenTurn {
     /// Who speaks.
+    #[schemars(with = "Option<Key>")]
     pub agent: Option<String>,
-    /// Template of what the speaker is asked.
+    /// What the speaker is asked.
+    #[schemars(with = "Option<Template>")]
     pub ask: Option<String>,
-    /// The turn is only played if this expression holds.
+    /// The turn is only played if this holds. It may use what was said in the phase before it.
     #[schemars(with = "Option<Expression>")]
     pub when: Option<Value>,
     /// As the phase's `choice`, for this turn.
-    #[schemars(with = "Option<WrittenChoice>")]
+    #[schemars(with = "Option<Choice>")]
     pub choice: Option<Value>,
     /// As the phase's `parse_choice`, for this turn.
-    #[schemars(with = "Option<WrittenChoice>")]
+    #[schemars(with = "Option<Choice>")]
     pub parse_choice: Option<Value>,
-    /// Who hears it. Default: as `interactions` say.
-    #[schemars(with = "Option<OneOrMany>")]
+    /// Who hears it: a whisper. Default: as `interactions` say.
+    #[schemars(with = "Option<Keys>")]
     pub to: Option<Value>,
 }
 
-/// An edge between agents of a phase.
+/// Who hears whom in a phase. An agent speaks in public or in whispers within one phase, not both; `to` in a written-out
+/// turn makes that one turn a whisper.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(default)]
-#[schemars(deny_unknown_fields, extend("required" = ["from", "to", "kind"]))]
+#[schemars(rename = "Interaction", deny_unknown_fields, extend("required" = ["from", "kind"]))]
 pub struct WrittenInteraction {
     /// Who speaks; with `observe`, who listens.
+    #[schemars(with = "Option<Key>")]
     pub from: Option<String>,
-    /// Whom it concerns: a key, or a list of keys.
-    #[schemars(with = "Option<OneOrMany>")]
+    /// Whom it concerns. It may be left out where `kind` is `public`.
+    #[schemars(with = "Option<Keys>")]
     pub to: Option<Value>,
-    /// `public`: everybody hears what `from` says. `whisper`: only `to` does. `observe`: `from` hears what `to` says, whispers too.
-    #[schemars(extend("enum" = ["public", "whisper", "observe", null]))]
+    /// What happens between them.
+    #[schemars(with = "Option<InteractionKind>")]
     pub kind: Option<String>,
 }
 
-/// What choices are worth.
+/// What the choices of a phase are worth. It is looked up, round by round, and never read from words. A round in which a
+/// choice is missing or invalid is not valued.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(default)]
-#[schemars(deny_unknown_fields, extend("required" = ["phase"]))]
+#[schemars(rename = "Payoff", deny_unknown_fields, extend("required" = ["phase"]))]
 pub struct WrittenPayoff {
     /// The phase whose choices count; each of its rounds counts once.
     pub phase: Option<String>,
-    /// Keys of the players. Default: all who choose in the phase, in order.
+    /// The players. Default: all who choose in the phase, in order.
+    #[schemars(with = "Option<Vec<Key>>")]
     pub players: Option<Vec<Option<String>>>,
     /// What is counted, e.g. `years`. Default: `points`.
     pub unit: Option<String>,
-    /// A table for each player's option in turn, down to a list with a number or expression for each player:
-    /// `{talk: {talk: [5, 5], silent: [0, 10]}, silent: {talk: [10, 0], silent: [2, 2]}}`.
+    /// For each option of the first player a table for each option of the second, and so on, down to a list with a number
+    /// or expression over variables for each player. Either this or `each`.
     #[schemars(with = "Option<IndexMap<String, serde_json::Value>>")]
     pub matrix: Option<Value>,
-    /// An expression for every player, where `mine` is its choice, `others` the list of the others' and `all` of all.
+    /// The same expression for every player, in which `mine` is its choice, `others` the list of the others' and `all` the
+    /// list of all.
     #[schemars(with = "Option<Expression>")]
     pub each: Option<Value>,
 }
 
-/// A minijinja expression over variables and results, e.g. `vote.decision == 'yes' and payoffs.ann > 3`.
+/// Key of an agent, as it stands under `agents`.
+#[derive(JsonSchema)]
+#[allow(dead_code, reason = "the shape of a field that `check` reads by hand")]
+struct Key(String);
+
+/// Key of an agent, or a list of keys.
+#[derive(JsonSchema)]
+#[schemars(untagged)]
+#[allow(dead_code, reason = "the shape of a field that `check` reads by hand")]
+enum Keys {
+    One(String),
+    Many(Vec<String>),
+}
+
+/// A text in which `{{ … }}` stands for a value.
+#[derive(JsonSchema)]
+#[allow(dead_code, reason = "the shape of a field that `check` reads by hand")]
+struct Template(String);
+
+/// An expression over variables and results, e.g. `vote.decision == 'yes' and payoffs.ann > 3`.
 #[derive(JsonSchema)]
 #[schemars(untagged)]
 #[allow(dead_code, reason = "the shape of a field that `check` reads by hand")]
@@ -196,15 +226,6 @@ enum Expression {
     Text(String),
     Number(f64),
     Fixed(bool),
-}
-
-/// One key or a list of keys.
-#[derive(JsonSchema)]
-#[schemars(untagged)]
-#[allow(dead_code, reason = "the shape of a field that `check` reads by hand")]
-enum OneOrMany {
-    One(String),
-    Many(Vec<String>),
 }
 
 /// A text, a number or a truth value.
@@ -217,11 +238,97 @@ enum Scalar {
     Truth(bool),
 }
 
-/// A list of options, a mapping from results to the texts that are said, or the long form with settings.
+#[derive(JsonSchema)]
+#[schemars(rename_all = "snake_case")]
+#[allow(dead_code, reason = "the shape of a field that `check` reads by hand")]
+enum Lifecycle {
+    /// One memory for the whole run, kept afterwards. The default.
+    Permanent,
+    /// A fresh memory in each phase, forgotten after it.
+    Ephemeral,
+}
+
+#[derive(JsonSchema)]
+#[schemars(rename_all = "snake_case")]
+#[allow(dead_code, reason = "the shape of a field that `check` reads by hand")]
+enum OnOverflow {
+    /// The run ends. `check` predicts it and refuses such a scenario. The default.
+    Fail,
+    /// The agent writes down what it needs, and goes on in a new epoch of its memory that begins with this.
+    Summarize,
+}
+
+#[derive(JsonSchema)]
+#[schemars(rename_all = "snake_case")]
+#[allow(dead_code, reason = "the shape of a field that `check` reads by hand")]
+enum WhoSpeaks {
+    /// Each round everybody speaks once, in order, and hears those before. The default.
+    RoundRobin,
+    /// The same, counted in `max_turns`.
+    TurnByTurn,
+    /// Each round all speak at once, unheard by each other until the next round.
+    Broadcast,
+    /// Each round the pairs of `interactions` speak to each other, first `from`, then `to`, and only they hear it.
+    Whisper,
+    /// As `round_robin`; after each turn those who are not next are asked whether to cut in, at most once a round each, and the
+    /// first in order who wants to speaks.
+    Interrupt,
+    /// Each round the moderator says who speaks.
+    Moderated,
+}
+
+#[derive(JsonSchema)]
+#[schemars(rename_all = "snake_case")]
+#[allow(dead_code, reason = "the shape of a field that `check` reads by hand")]
+enum DebateFormat {
+    /// An open discussion.
+    Free,
+    /// First a position, then reasons, then an answer to the strongest point against it.
+    Structured,
+    /// The first argues for it, the second against it, and so on.
+    ProCon,
+    /// The last of the cast attacks every claim, the others defend theirs.
+    DevilsAdvocate,
+    /// The first of the cast only asks questions, the others answer.
+    Socratic,
+    /// Everybody adds one new thought a round, and says whom it builds on.
+    Roundtable,
+}
+
+#[derive(JsonSchema)]
+#[schemars(rename_all = "snake_case")]
+#[allow(dead_code, reason = "the shape of a field that `check` reads by hand")]
+enum DecisionMode {
+    /// There is no vote. The default.
+    None,
+    /// The option with most votes; if several have most, nothing is decided (`tied`).
+    MajorityVote,
+    /// All rank all options; the option with fewest first places goes until one has more than half.
+    RankedChoice,
+    /// One agent chooses for all.
+    CoordinatorDecides,
+    /// All must agree. As long as they don't, another round and another vote follow, `attempts` votes in all.
+    Consensus,
+}
+
+#[derive(JsonSchema)]
+#[schemars(rename_all = "snake_case")]
+#[allow(dead_code, reason = "the shape of a field that `check` reads by hand")]
+enum InteractionKind {
+    /// Everybody hears what `from` says.
+    Public,
+    /// Only `to` hears what `from` says.
+    Whisper,
+    /// `from` hears what `to` says, whispers too.
+    Observe,
+}
+
+/// Options, 2 or more, in one of three forms. A list: `[share, take]`. A mapping from results to the texts that are said:
+/// `{share: "I share", take: "I take more"}`. Or either of them under `options`, with settings beside it.
 #[derive(JsonSchema)]
 #[schemars(untagged)]
 #[allow(dead_code, reason = "the shape of a field that `check` reads by hand")]
-enum WrittenChoice {
+enum Choice {
     List(Vec<Scalar>),
     Long(LongChoice),
     Texts(IndexMap<String, Scalar>),
@@ -232,42 +339,56 @@ enum WrittenChoice {
 #[schemars(deny_unknown_fields)]
 #[allow(dead_code, reason = "the shape of a field that `check` reads by hand")]
 struct LongChoice {
-    /// The options, or a mapping from results to the texts that are said.
-    options: WrittenOptions,
-    /// Whether the options are listed in an order drawn from the turn's seed. Default: false.
+    /// The options: a list, or a mapping from results to the texts that are said.
+    options: Options,
+    /// Whether the options are named in an order drawn from the turn's seed, against a liking for the first one. Default:
+    /// `false`.
     #[serde(default)]
     shuffle: bool,
-    /// Template of the question. Default: the options alone are named.
+    /// The question. Default: the options alone are named.
     #[serde(default)]
-    ask: Option<String>,
+    ask: Option<Template>,
 }
 
 #[derive(JsonSchema)]
 #[schemars(untagged)]
 #[allow(dead_code, reason = "the shape of a field that `check` reads by hand")]
-enum WrittenOptions {
+enum Options {
     List(Vec<Scalar>),
     Texts(IndexMap<String, Scalar>),
 }
 
-/// `tit_for_tat`: the first option, then what another player chose last. `grim`: the first option until anybody chooses
-/// another, then the last one for ever. `human`: asks at the terminal. `{always: X}`; `{random: p}`: the first option with
-/// probability p, else another; `{list: [X, Y]}`: one after the other, and again from the start.
+/// A rule, or a person, that answers instead of the model. It knows what the agent has heard, no more. Where no choice is
+/// asked for, `always` and `list` say their texts, `tit_for_tat`, `grim` and `random` say nothing.
 #[derive(JsonSchema)]
 #[schemars(untagged)]
 #[allow(dead_code, reason = "the shape of a field that `check` reads by hand")]
-enum WrittenStrategy {
-    #[schemars(extend("enum" = ["tit_for_tat", "grim", "human"]))]
-    Named(String),
+enum Strategy {
+    Named(NamedStrategy),
     With(StrategyWith),
 }
 
 #[derive(JsonSchema)]
 #[schemars(rename_all = "snake_case")]
 #[allow(dead_code, reason = "the shape of a field that `check` reads by hand")]
+enum NamedStrategy {
+    /// The first option, then what another player chose last.
+    TitForTat,
+    /// The first option until anybody chooses another, then the last option for ever.
+    Grim,
+    /// Asks at the terminal.
+    Human,
+}
+
+#[derive(JsonSchema)]
+#[schemars(rename_all = "snake_case")]
+#[allow(dead_code, reason = "the shape of a field that `check` reads by hand")]
 enum StrategyWith {
+    /// This option, or these words.
     Always(Scalar),
+    /// The first option with this probability, from 0 to 1; else one of the others.
     Random(f64),
+    /// One after the other, and again from the start.
     List(Vec<Scalar>),
 }
 
@@ -275,18 +396,19 @@ enum StrategyWith {
 #[derive(JsonSchema)]
 #[schemars(untagged)]
 #[allow(dead_code, reason = "the shape of a field that `check` reads by hand")]
-enum WrittenAssertion {
+enum Assertion {
     That(Expression),
     Long(LongAssertion),
 }
 
+/// What must hold, and what it means if it does not.
 #[derive(JsonSchema)]
 #[schemars(deny_unknown_fields)]
 #[allow(dead_code, reason = "the shape of a field that `check` reads by hand")]
 struct LongAssertion {
     /// The expression.
     that: Expression,
-    /// What it means if it does not hold.
+    /// What it means if it does not hold; printed then.
     #[serde(default)]
     why: Option<String>,
 }

@@ -212,14 +212,10 @@ fn odds(choice: &ChoiceRecord) -> String {
     if choice.chosen.is_null() {
         return "(invalid: none of the options could be told)".to_string();
     }
-    let known: Option<Vec<f64>> = choice.options.iter().map(|option| option.logprob.map(f64::from)).collect();
-    let Some(logprobs) = known.filter(|logprobs| logprobs.len() > 1) else { return String::new() };
-    let best = logprobs.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-    let total: f64 = logprobs.iter().map(|logprob| (logprob - best).exp()).sum();
-    let share = |(option, logprob): (&OptionRecord, f64)| {
-        format!("{} {:.0} %", printable(&option.text), 100.0 * (logprob - best).exp() / total)
-    };
-    let shares = choice.options.iter().zip(logprobs).map(share);
+    let Some(shares) = choice.shares().filter(|shares| shares.len() > 1) else { return String::new() };
+    let share =
+        |(option, share): (&OptionRecord, f64)| format!("{} {:.0} %", printable(&option.text), 100.0 * share);
+    let shares = choice.options.iter().zip(shares).map(share);
     format!("({})", shares.collect::<Vec<_>>().join(", "))
 }
 

@@ -36,7 +36,9 @@ pub fn results(scenario: &Scenario, footer: &Footer, fancy: bool) -> String {
                 payoffs.rounds.len()
             ),
         };
-        let totals: Vec<String> = payoffs.totals.iter().map(total).collect();
+        let mut totals: Vec<_> = payoffs.totals.iter().collect();
+        totals.sort_by_key(|(key, _)| scenario.agent_by_key(key));
+        let totals: Vec<String> = totals.into_iter().map(total).collect();
         lines.push(("payoffs", totals.join(", ") + &missing));
     }
     for outcome in &footer.outcomes {

@@ -125,9 +125,19 @@ fn trouble_has_its_exit_codes() {
 #[test]
 fn help_fits_a_screen_and_has_an_example() {
     let folder = tempfile::tempdir().unwrap();
-    for command in ["run", "check", "graph", "import", "replay", "score", "cache", "models"] {
-        let (code, text) = greenroom(folder.path(), &[command, "--help"]);
-        assert!(code == 0 && text.contains("Example:"), "{text}");
-        assert!(text.lines().count() <= 50, "{command}: {} lines", text.lines().count());
+    let (mut left, mut n) = (vec![Vec::new()], 0);
+    while let Some(command) = left.pop() {
+        let args: Vec<&str> = command.iter().map(String::as_str).chain(["--help"]).collect();
+        let (code, text) = greenroom(folder.path(), &args);
+        let example = format!("Example: greenroom {}", command.join(" "));
+        assert!(code == 0 && text.contains(&example), "{command:?}: {text}");
+        assert!(text.lines().count() <= 50, "{command:?}: {} lines", text.lines().count());
+        let below = text.lines().skip_while(|line| *line != "Commands:").skip(1);
+        let below =
+            below.take_while(|line| !line.is_empty()).filter_map(|line| line.split_whitespace().next());
+        let below = below.filter(|name| *name != "help").map(str::to_string);
+        left.extend(below.map(|name| command.iter().cloned().chain([name]).collect::<Vec<_>>()));
+        n += 1;
     }
+    assert!(n > 25, "{n} commands");
 }

@@ -3,6 +3,7 @@
 
 mod constructs;
 mod diagnostics;
+mod docs;
 mod drawing;
 mod drift;
 mod extend;

@@ -1,10 +1,11 @@
 //! What people see of a run.
 
-use crate::play::{SMALL, scenario};
+use crate::play::{SMALL, play, scenario};
 use greenroom::backend::{Backend, BoxFuture, ModelCard, Progress, Reply, Request, Scripted, Session, Sink};
 use greenroom::run::{RunOptions, perform};
 use greenroom::scenario::compile;
-use greenroom::terminal::{Dialogue, Page};
+use greenroom::stage::End;
+use greenroom::terminal::{Dialogue, Page, results};
 use std::io::Write;
 use std::sync::{Arc, Mutex};
 
@@ -80,7 +81,56 @@ fn a_pipe_gets_a_line_a_message_in_plan_order() {
     insta::assert_snapshot!(shown(None));
 }
 
+/// Standard output and error go to one place, as on a terminal.
+#[test]
+fn a_human_is_asked_once_all_before_is_shown() {
+    let folder = tempfile::tempdir().unwrap();
+    let yaml = "agents: {ann: {}, you: {strategy: human}, sam: {strategy: human}}\n\
+                phases:\n- {name: quay, agents: [ann, you], auto_rounds: 2}\n\
+                - {name: deal, agents: [you, sam, ann], topology: broadcast, choice: [buy, leave]}\n";
+    std::fs::write(folder.path().join("boat.yaml"), yaml).unwrap();
+    std::fs::write(folder.path().join("typed"), "How much?\nToo much.\nperhaps\n2\nbuy\n").unwrap();
+    let shown = std::fs::File::create(folder.path().join("shown")).unwrap();
+    let program = assert_cmd::cargo::cargo_bin("greenroom");
+    let status = std::process::Command::new(program)
+        .args(["run", "boat.yaml", "--max-tokens", "20"])
+        .current_dir(folder.path())
+        .env("HOME", folder.path())
+        .env_remove("XDG_CACHE_HOME")
+        .stdin(std::fs::File::open(folder.path().join("typed")).unwrap())
+        .stdout(shown.try_clone().unwrap())
+        .stderr(shown)
+        .status()
+        .unwrap();
+    let shown = std::fs::read_to_string(folder.path().join("shown")).unwrap();
+    assert!(status.success(), "{shown}");
+    let at = |text: &str, n: usize| {
+        shown.match_indices(text).nth(n).unwrap_or_else(|| panic!("{text}: {shown}")).0
+    };
+    // What Ann says stands in the dialogue first, and then in what the human is asked.
+    let said = |n: usize| shown[at("ann: ", n)..].lines().next().unwrap();
+    assert_eq!(said(0), said(1));
+    assert_eq!(said(2), said(3));
+    assert!(at("[Your turn, you.]", 0) < at("you: How much?", 0));
+    assert!(at("`perhaps` is no option", 0) < at("you: leave", 0));
+    assert!(at("you: leave", 0) < at("[Your turn, sam. Reply with exactly one of: \"buy\", \"leave\".]", 0));
+    assert!(at("sam: buy", 0) < at("choices    3", 0));
+}
+
 #[test]
 fn a_narrow_terminal_gets_wrapped_lines() {
     insta::assert_snapshot!(shown(Some(32)));
+}
+
+#[test]
+fn payoffs_stand_in_the_order_of_the_cast() {
+    let yaml = "agents: {zoe: {}, ann: {}}\nphases: [{name: game, agents: [zoe, ann], choice: [share, take]}]\n\
+                payoff: {phase: game, unit: coins, each: \"1 if mine == 'share' else 3\"}\n";
+    let scenario = scenario(yaml);
+    let folder = tempfile::tempdir().unwrap();
+    let backend = Scripted::lines([("game/1/zoe", "take"), ("game/1/ann", "share")]);
+    let played = play(&scenario, Arc::new(backend), folder.path(), &RunOptions::default()).unwrap();
+    let End::Complete(footer) = played.end else { panic!("stopped") };
+    let text = results(&scenario, &footer, false);
+    assert!(text.contains("payoffs    zoe 3 coins, ann 1 coins\n"), "{text}");
 }

@@ -94,10 +94,11 @@ fn one(file: &std::path::Path, args: &Args, opened: &mut Option<Prompter>) -> an
     let verdict = if too_long.n_errors() == 0 { "OK" } else { "too long" };
     let n_turns = compile(&scenario).n_turns();
     println!(
-        "{}: {verdict}, {} agents, {} phases, {n_turns} turns",
+        "{}: {verdict}, {}, {}, {}",
         file.display(),
-        scenario.agents.len(),
-        scenario.phases.len()
+        counted(scenario.agents.len(), "agent"),
+        counted(scenario.phases.len(), "phase"),
+        counted(n_turns, "turn")
     );
     println!(
         "{}",

@@ -1,0 +1,342 @@
+//! What the documentation shows is true: the tutorial is followed word by word, every YAML loads and plays, and the made
+//! pages are up to date.
+//!
+//! In the pages, after three backquotes: `yaml` is a whole scenario; `yaml part` one whose missing agents and phases are
+//! added from [`HEAD`]; `yaml file=NAME` also writes a file; `yaml shows=NAME` repeats one; `yaml wrong=CODE` must be found
+//! wrong with that code. In `console`, a line `$ greenroom …` is run; the lines below it are its output, in which a line
+//! `…` stands for any number of lines, `[..]` for any text, and `[exit N]` at the end for the exit code, if it is not 0.
+
+use crate::play::play;
+use greenroom::backend::{Request, Scripted};
+use greenroom::run::RunOptions;
+use greenroom::scenario::{Strategy, open};
+use greenroom::stage::End;
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// What completes a part of a scenario.
+const HEAD: [(&str, &str); 2] = [
+    ("agents:", "agents: { ann: {}, ben: {}, cas: {}, mod: { role: moderator } }\n"),
+    (
+        "phases:",
+        "phases: [{ name: game, agents: [ann, ben, cas], topology: broadcast, auto_rounds: 2, choice: [share, take] }]\n",
+    ),
+];
+
+fn root() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn page(name: &str) -> String {
+    std::fs::read_to_string(root().join("docs").join(name)).unwrap()
+}
+
+/// A fenced block of a page.
+struct Block<'a> {
+    /// Page and line.
+    place: String,
+    /// What stands after the backquotes.
+    words: Vec<&'a str>,
+    text: String,
+}
+
+impl Block<'_> {
+    fn is(&self, word: &str) -> bool {
+        self.words.contains(&word)
+    }
+
+    /// The value of `name=value` after the backquotes.
+    fn word(&self, name: &str) -> Option<&str> {
+        self.words.iter().find_map(|word| word.strip_prefix(name)?.strip_prefix('='))
+    }
+}
+
+fn blocks<'a>(name: &str, page: &'a str) -> Vec<Block<'a>> {
+    let mut blocks: Vec<Block<'a>> = Vec::new();
+    let mut inside = false;
+    for (at, line) in page.lines().enumerate() {
+        match line.strip_prefix("```") {
+            Some(_) if inside => inside = false,
+            Some(words) => {
+                let words = words.split_whitespace().collect();
+                blocks.push(Block { place: format!("{name}:{}", at + 1), words, text: String::new() });
+                inside = true;
+            }
+            None if inside => blocks.last_mut().unwrap().text += &format!("{line}\n"),
+            None => {}
+        }
+    }
+    assert!(!inside, "{name}: a block has no end");
+    blocks
+}
+
+/// The words of a command line; quotes keep a word together.
+fn split(line: &str) -> Vec<String> {
+    let (mut words, mut quote) = (vec![String::new()], None);
+    for c in line.chars() {
+        match (c, quote) {
+            ('"' | '\'', None) => quote = Some(c),
+            (c, Some(open)) if c == open => quote = None,
+            (' ', None) => words.push(String::new()),
+            _ => words.last_mut().unwrap().push(c),
+        }
+    }
+    words.retain(|word| !word.is_empty());
+    words
+}
+
+/// Whether a line is as expected: `[..]` stands for any text.
+fn line_fits(expected: &str, line: &str) -> bool {
+    let mut parts = expected.split("[..]");
+    let Some(mut rest) = line.strip_prefix(parts.next().unwrap_or_default()) else { return false };
+    let parts: Vec<&str> = parts.collect();
+    let Some((last, middle)) = parts.split_last() else { return rest.is_empty() };
+    for part in middle {
+        let Some(at) = rest.find(part) else { return false };
+        rest = &rest[at + part.len()..];
+    }
+    rest.ends_with(last)
+}
+
+/// Whether lines are as expected: a line `…` stands for any number of them.
+fn fits(expected: &[&str], lines: &[&str]) -> bool {
+    match expected.split_first() {
+        None => lines.is_empty(),
+        Some((&"…", rest)) => (0..=lines.len()).any(|at| fits(rest, &lines[at..])),
+        Some((first, rest)) => {
+            lines.split_first().is_some_and(|(line, lines)| line_fits(first, line) && fits(rest, lines))
+        }
+    }
+}
+
+/// Exit code and lines of a command in `folder`, as on a machine on which greenroom never ran.
+fn greenroom(folder: &Path, args: &[String]) -> (i32, String) {
+    let home = folder.join(".home");
+    let output = assert_cmd::Command::cargo_bin("greenroom")
+        .unwrap()
+        .current_dir(folder)
+        .args(args)
+        .env_clear()
+        .env("HOME", &home)
+        .output()
+        .unwrap();
+    let text = String::from_utf8(output.stdout).unwrap() + &String::from_utf8(output.stderr).unwrap();
+    let lines: Vec<&str> = text.lines().map(str::trim_end).collect();
+    (output.status.code().unwrap_or(-1), lines.join("\n"))
+}
+
+/// Does what a page says, block by block.
+fn follow(name: &str) {
+    let folder = tempfile::tempdir().unwrap();
+    let text = page(name);
+    let mut n_run = 0;
+    for block in blocks(name, &text) {
+        if let Some(file) = block.word("file") {
+            std::fs::write(folder.path().join(file), &block.text).unwrap();
+        }
+        if let Some(file) = block.word("shows") {
+            let there = std::fs::read_to_string(folder.path().join(file)).unwrap();
+            assert_eq!(there, block.text, "{}: {file}", block.place);
+        }
+        if !block.is("console") {
+            continue;
+        }
+        let commands = block.text.trim_end().split("$ greenroom").skip(1);
+        for command in commands {
+            let (command, expected) = command.split_once('\n').unwrap_or((command, ""));
+            let mut expected: Vec<&str> = expected.trim_matches('\n').lines().map(str::trim_end).collect();
+            let code = expected.last().and_then(|last| last.strip_prefix("[exit ")?.strip_suffix(']'));
+            let code: i32 = code.map_or(0, |code| code.parse().unwrap());
+            if code != 0 {
+                expected.pop();
+            }
+            let (found_code, found) = greenroom(folder.path(), &split(command));
+            let lines: Vec<&str> = found.trim_matches('\n').lines().collect();
+            assert!(
+                code == found_code && fits(&expected, &lines),
+                "{}: `greenroom{command}` does not say what the page says; exit code {found_code}, expected {code}:\n{found}",
+                block.place
+            );
+            n_run += 1;
+        }
+    }
+    assert!(n_run > 0, "{name}");
+}
+
+#[test]
+fn the_tutorial_is_true_word_by_word() {
+    follow("tutorial.md");
+    follow("patterns.md");
+}
+
+/// Plays a scenario with the first of all options and words that do not matter. A human is not waited for.
+fn plays(place: &str, file: &Path) {
+    let loaded = open(file, &[]).unwrap();
+    assert!(loaded.report.diagnostics.is_empty(), "{place}: {}", loaded.report.render(false));
+    let scenario = loaded.scenario.unwrap();
+    if scenario.agents.iter().any(|agent| matches!(agent.strategy, Some(Strategy::Human))) {
+        return;
+    }
+    let script = |request: &Request| {
+        let first = |options: &greenroom::backend::Options| {
+            let id = options.open.iter().min()?;
+            Some(options.choice.options[*id].text.clone())
+        };
+        request.choice.as_ref().and_then(first).or_else(|| Some(format!("words at {}", request.path)))
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let backend = Arc::new(Scripted::new(script));
+    let played = play(&scenario, backend, folder.path(), &RunOptions::default()).unwrap();
+    assert!(matches!(played.end, End::Complete(_)), "{place}");
+}
+
+#[test]
+fn every_yaml_of_the_pages_loads_and_plays() {
+    for name in ["../README.md", "tutorial.md", "reference.md", "patterns.md"] {
+        let folder = tempfile::tempdir().unwrap();
+        let text = page(name);
+        let mut n_played = 0;
+        for block in blocks(name, &text).into_iter().filter(|block| block.words.first() == Some(&"yaml")) {
+            let file = folder.path().join(block.word("file").or(block.word("shows")).unwrap_or("block.yaml"));
+            let mut yaml = block.text.clone();
+            for (field, head) in HEAD.iter().filter(|_| block.is("part")) {
+                if !yaml.lines().any(|line| line.starts_with(field)) {
+                    yaml += head;
+                }
+            }
+            std::fs::write(&file, &yaml).unwrap();
+            if let Some(code) = block.word("wrong") {
+                let report = open(&file, &[]).unwrap().report;
+                let codes: Vec<&str> = report.diagnostics.iter().map(|found| found.code).collect();
+                let all = !codes.is_empty() && codes.iter().all(|found| code == "any" || *found == code);
+                assert!(all, "{}: {codes:?}", block.place);
+            } else if !block.is("cast") {
+                valid(&block.place, &yaml);
+                plays(&block.place, &file);
+                n_played += 1;
+            }
+        }
+        assert!(n_played > 0, "{name}");
+    }
+}
+
+/// Fails where the schema that editors use refuses a text.
+fn valid(place: &str, yaml: &str) {
+    let schema = serde_json::to_value(greenroom::scenario::schema::json_schema()).unwrap();
+    let (mut schemas, mut compiler) = (boon::Schemas::new(), boon::Compiler::new());
+    compiler.add_resource("schema.json", schema).unwrap();
+    let schema = compiler.compile("schema.json", &mut schemas).unwrap();
+    let mut value: serde_yaml::Value = serde_yaml::from_str(yaml).unwrap();
+    value.apply_merge().unwrap();
+    // Keys such as `true` or `5` are texts to a schema.
+    let value: Value = texts_as_keys(value);
+    if let Err(error) = schemas.validate(&value, schema) {
+        panic!("{place}: {error:#}");
+    }
+}
+
+fn texts_as_keys(value: serde_yaml::Value) -> Value {
+    match value {
+        serde_yaml::Value::Mapping(fields) => {
+            let key = |key: serde_yaml::Value| match key {
+                serde_yaml::Value::String(key) => key,
+                other => serde_json::to_value(other).unwrap().to_string(),
+            };
+            fields.into_iter().map(|(name, value)| (key(name), texts_as_keys(value))).collect()
+        }
+        serde_yaml::Value::Sequence(items) => items.into_iter().map(texts_as_keys).collect(),
+        other => serde_json::to_value(other).unwrap(),
+    }
+}
+
+#[test]
+fn the_schema_takes_what_is_shipped() {
+    let mut n = 0;
+    for folder in ["scenarios", "templates/scenarios", "tests/scenarios"] {
+        for file in std::fs::read_dir(root().join(folder)).unwrap() {
+            let file = file.unwrap().path();
+            if file.extension().is_some_and(|kind| kind == "yaml") && !file.ends_with("cast.yaml") {
+                valid(&file.display().to_string(), &std::fs::read_to_string(&file).unwrap());
+                n += 1;
+            }
+        }
+    }
+    assert!(n > 20, "{n}");
+}
+
+#[test]
+fn the_schema_offers_the_words_that_are_understood() {
+    let schema = serde_json::to_value(greenroom::scenario::schema::json_schema()).unwrap();
+    let types = [
+        ("WhoSpeaks", "phases: [{name: game, agents: [ann, ben], topology: WORD}]\n"),
+        ("DebateFormat", "phases: [{name: game, agents: [ann, ben], debate_format: WORD}]\n"),
+        ("DecisionMode", "phases: [{name: game, agents: [ann, ben], decision_mode: WORD}]\n"),
+        (
+            "InteractionKind",
+            "phases: [{name: game, agents: [ann, ben], interactions: [{from: ann, to: ben, kind: WORD}]}]\n",
+        ),
+        ("Lifecycle", "agents: {ann: {lifecycle: WORD}}\n"),
+        ("OnOverflow", "agents: {ann: {on_overflow: WORD}}\n"),
+        ("NamedStrategy", "agents: {ann: {strategy: WORD}}\n"),
+    ];
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("x.yaml");
+    for (name, yaml) in types {
+        let words = schema["$defs"][name]["oneOf"].as_array().unwrap_or_else(|| panic!("{name}"));
+        let words: Vec<&str> = words.iter().map(|word| word["const"].as_str().unwrap()).collect();
+        for word in words.iter().chain(&["qqqqqqqq"]) {
+            std::fs::write(&file, yaml.replace("WORD", word)).unwrap();
+            let report = open(&file, &[]).unwrap().report;
+            let refused = report.diagnostics.iter().any(|found| found.code == "unknown-value");
+            assert_eq!(refused, *word == "qqqqqqqq", "{name}: {word}");
+            let help =
+                report.diagnostics.iter().filter_map(|found| found.help.as_deref()).collect::<String>();
+            let missing: Vec<_> = words.iter().filter(|known| refused && !help.contains(**known)).collect();
+            assert!(missing.is_empty(), "{name}: {help}");
+        }
+    }
+}
+
+fn up_to_date(file: &str, args: &[&str]) {
+    let args: Vec<String> = args.iter().map(|arg| arg.to_string()).collect();
+    let folder = tempfile::tempdir().unwrap();
+    let (code, made) = greenroom(folder.path(), &args);
+    assert_eq!(code, 0);
+    let there = std::fs::read_to_string(root().join(file)).unwrap_or_default();
+    let renew = format!("cargo run -- {} > {file}", args.join(" "));
+    assert!(there.trim_end() == made.trim_end(), "{file} is out of date; renew it with: {renew}");
+}
+
+#[test]
+fn the_made_pages_are_up_to_date() {
+    up_to_date("docs/reference.md", &["schema", "--format", "markdown"]);
+    up_to_date("scenarios/schema.json", &["schema"]);
+}
+
+#[test]
+fn every_template_is_sound_and_plays() {
+    let folder = tempfile::tempdir().unwrap();
+    for template in ["blank", "dilemma", "gossip", "debate", "experts"] {
+        let args = |line: &str| split(&line.replace("NAME", &format!("my-{template}")));
+        let (code, text) = greenroom(folder.path(), &args(&format!("new NAME --template {template}")));
+        assert!(code == 0 && text.contains("greenroom run"), "{text}");
+        let (code, text) = greenroom(folder.path(), &args("check NAME.yaml"));
+        assert!(code == 0 && text.contains(": OK,") && !text.contains("warning"), "{text}");
+        plays(template, &folder.path().join(format!("my-{template}.yaml")));
+        let (code, text) = greenroom(folder.path(), &args(&format!("new NAME --template {template}")));
+        assert!(code == 4 && text.contains("is there already"), "{text}");
+    }
+    let made = std::fs::read_to_string(folder.path().join("schema.json")).unwrap();
+    assert_eq!(made, std::fs::read_to_string(root().join("scenarios/schema.json")).unwrap());
+    let (code, text) = greenroom(folder.path(), &split("new 2026"));
+    assert_eq!(code, 0, "{text}");
+    plays("a number as a name", &folder.path().join("2026.yaml"));
+    std::fs::create_dir(folder.path().join("theirs")).unwrap();
+    std::fs::write(folder.path().join("theirs/schema.json"), "{}").unwrap();
+    let (code, text) = greenroom(folder.path(), &split("new theirs/harbour"));
+    assert!(code == 0 && text.contains("is not Greenroom's"), "{text}");
+    assert_eq!(std::fs::read_to_string(folder.path().join("theirs/schema.json")).unwrap(), "{}");
+    let (code, text) = greenroom(folder.path(), &split("new 'a b'"));
+    assert!(code == 2 && text.contains("can't name a scenario"), "{text}");
+}
