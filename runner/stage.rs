@@ -104,7 +104,7 @@ enum State {
     /// The speaker's memory is full; it is writing its summary.
     Summarizing(Conversation),
     Running(Conversation),
-    Answered(Answer),
+    Answered(Box<Answer>),
     Failed(anyhow::Error),
     Skipped,
     Written,
@@ -348,7 +348,7 @@ impl Stage {
             State::Running(conversation) => {
                 let delta = conversation.next.clone();
                 let heard = self.memories.say(id, conversation, &reply.ids, &reply.text);
-                self.state[id.0] = State::Answered(Answer { delta, heard, reply });
+                self.state[id.0] = State::Answered(Box::new(Answer { delta, heard, reply }));
                 self.release(id, &[Edge::Hears, Edge::Decides], scope);
             }
             _ => self.fail(id, anyhow::anyhow!("{}: answered twice", self.plan.turn(id).path)),
@@ -372,7 +372,7 @@ impl Stage {
         while let Some(state) = self.state.get_mut(self.next) {
             let id = TurnId(self.next);
             match std::mem::replace(state, State::Written) {
-                State::Answered(answer) => self.write(id, answer, scope.watch).await?,
+                State::Answered(answer) => self.write(id, *answer, scope.watch).await?,
                 State::Skipped => scope.watch.see(id, Scene::Skipped),
                 State::Failed(error) => return Err(error),
                 unfinished => {

@@ -141,3 +141,16 @@ fn help_fits_a_screen_and_has_an_example() {
     }
     assert!(n > 25, "{n} commands");
 }
+
+#[test]
+fn a_reader_that_goes_away_is_no_reason_to_panic() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("small.yaml"), SMALL).unwrap();
+    let mut command = std::process::Command::new(assert_cmd::cargo::cargo_bin("greenroom"));
+    command.current_dir(folder.path()).args(["check", "small.yaml", "--dry-run"]);
+    let mut child =
+        command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped()).spawn().unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
