@@ -328,7 +328,7 @@ fn every_template_is_sound_and_plays() {
         assert!(code == 4 && text.contains("is there already"), "{text}");
     }
     let made = std::fs::read_to_string(folder.path().join("schema.json")).unwrap();
-    assert_eq!(made, std::fs::read_to_string(root().join("scenarios/schema.json")).unwrap());
+    assert!(made == std::fs::read_to_string(root().join("scenarios/schema.json")).unwrap(), "another schema");
     let (code, text) = greenroom(folder.path(), &split("new 2026"));
     assert_eq!(code, 0, "{text}");
     plays("a number as a name", &folder.path().join("2026.yaml"));

@@ -138,7 +138,7 @@ fn a_broadcast_is_asked_all_at_once() {
     let text = "
 id: chorus
 agents: {a: {}, b: {}, c: {}}
-phases: [{name: all, agents: [a, b, c], topology: broadcast, auto_rounds: 2}]
+phases: [{name: chorus, agents: [a, b, c], topology: broadcast, auto_rounds: 2}]
 ";
     let folder = tempfile::tempdir().unwrap();
     let together = Together(echo(), tokio::sync::Barrier::new(3));
