@@ -3,14 +3,16 @@
 //! Strict: an undefined name is an error. What a template printed is data and is never rendered again, so a
 //! reply that holds `{{ }}` or `${ }` is only text. What names stand for is in `render`.
 
+mod explain;
+mod limits;
 mod render;
 
+pub use explain::remedy;
+pub use limits::environment;
 pub use render::{evaluate, evaluate_with, holds, holds_with, render_stage, render_system, told};
 
 use super::PhaseId;
 use super::source::Path;
-use minijinja::syntax::SyntaxConfig;
-use minijinja::{Environment, UndefinedBehavior};
 
 /// Names that a system text may use beside the variables.
 pub const SYSTEM_NAMES: &[&str] = &["me", "agents", "scenario", "variables", "display_name", "role"];
@@ -27,9 +29,6 @@ pub const PHASE_FIELDS: &[&str] = &[
     "name", "label", "messages", "played", "rounds", "choices", "history", "votes", "decision", "tied",
     "invalid", "said",
 ];
-
-/// Steps that one template may take before it is called endless.
-const FUEL: u64 = 2_000_000;
 
 /// A template of a scenario: where it stands and what it says.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -74,27 +73,6 @@ pub struct TemplateError {
     pub line: usize,
 }
 
-impl From<minijinja::Error> for TemplateError {
-    fn from(error: minijinja::Error) -> Self {
-        let message = match error.detail() {
-            Some(detail) => format!("{}: {detail}", error.kind()),
-            None => error.kind().to_string(),
-        };
-        Self { message, line: error.line().unwrap_or(1) }
-    }
-}
-
-/// The environment all scenario templates are parsed and rendered in.
-pub fn environment() -> Environment<'static> {
-    let mut env = Environment::new();
-    env.set_undefined_behavior(UndefinedBehavior::Strict);
-    env.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
-    env.set_syntax(SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build().unwrap_or_default());
-    env.set_fuel(Some(FUEL));
-    env.set_debug(true);
-    env
-}
-
 /// Names that a template uses and does not define itself.
 ///
 /// # Errors
@@ -115,11 +93,40 @@ pub fn names(text: &str) -> Result<Vec<String>, TemplateError> {
 /// # Errors
 /// Its syntax.
 pub fn expression_names(text: &str) -> Result<Vec<String>, TemplateError> {
+    if let Some(c) = odd_character(text) {
+        let message = match c {
+            '"' | '\'' => format!("the quote `{c}` is not closed"),
+            c => format!("`{c}` means nothing here"),
+        };
+        return Err(TemplateError { message, line: 1 });
+    }
     let env = environment();
     let expression = env.compile_expression(text)?;
     let mut names: Vec<String> = expression.undeclared_variables(false).into_iter().collect();
     names.sort();
     Ok(names)
+}
+
+/// A character that expressions don't have, or a quote that is not closed. minijinja's parser takes most of these for
+/// the end of the expression, so that `a && b` would mean `a`.
+fn odd_character(text: &str) -> Option<char> {
+    let mut rest = text.chars().peekable();
+    while let Some(c) = rest.next() {
+        match c {
+            '"' | '\'' => loop {
+                match rest.next() {
+                    None => return Some(c),
+                    Some('\\') => _ = rest.next(),
+                    Some(end) if end == c => break,
+                    Some(_) => {}
+                }
+            },
+            '!' if rest.peek() != Some(&'=') => return Some(c),
+            c if c.is_ascii_alphanumeric() || c.is_whitespace() || "_+-*/%~|=!<>()[]{}.,:".contains(c) => {}
+            c => return Some(c),
+        }
+    }
+    None
 }
 
 /// Line of a template on which a name first stands inside braces.
