@@ -221,26 +221,28 @@ pub fn printable(text: &str) -> String {
 /// Characters of names that are compared, and how many names they are compared with, at most.
 const MAX_COMPARED: (usize, usize) = (100, 1000);
 
-/// "did you mean `x`?" with the known name that is nearest to `found`, or the list of what there is.
+/// "did you mean `x`?" with the known name that is nearest to `found` or the only one with it in it, or the list of what
+/// there is.
 pub fn suggest<'a>(found: &str, known: impl IntoIterator<Item = &'a str>) -> Option<String> {
     let mut seen = std::collections::HashSet::new();
     let short = |name: &str| name.len() <= 4 * MAX_COMPARED.0 && name.chars().count() <= MAX_COMPARED.0;
     let known: Vec<&str> = known.into_iter().filter(|name| short(name) && seen.insert(*name)).collect();
-    if !short(found) {
-        return None;
+    let compared = &known[..known.len().min(if short(found) { MAX_COMPARED.1 } else { 0 })];
+    let lower = found.to_lowercase();
+    let distance = |name: &str| strsim::damerau_levenshtein(&lower, &name.to_lowercase());
+    let near = compared.iter().map(|name| (distance(name), *name)).min();
+    let near = near
+        .filter(|(n, name)| *n <= (found.chars().count().max(name.chars().count()) / 3).max(1))
+        .map(|(_, name)| name);
+    // `rounds` for `auto_rounds`, `uppercase` for `upper`.
+    let holds = |long: &str, short: &str| short.len() > 3 && long.contains(short);
+    let mut containing = compared.iter().filter(|name| holds(name, &lower) || holds(&lower, name));
+    let containing = containing.next().filter(|_| containing.next().is_none()).copied();
+    if let Some(name) = near.or(containing) {
+        return Some(format!("did you mean `{name}`?"));
     }
-    let distance = |name: &str| strsim::damerau_levenshtein(&found.to_lowercase(), &name.to_lowercase());
-    let near = known.iter().take(MAX_COMPARED.1).map(|name| (distance(name), *name)).min();
-    match near {
-        Some((n, name)) if n <= (found.chars().count().max(name.chars().count()) / 3).max(1) => {
-            Some(format!("did you mean `{name}`?"))
-        }
-        Some(_) if known.len() <= 24 => {
-            let list: Vec<String> = known.iter().map(|name| format!("`{name}`")).collect();
-            Some(format!("there is: {}", list.join(", ")))
-        }
-        _ => None,
-    }
+    let list: Vec<String> = known.iter().map(|name| format!("`{name}`")).collect();
+    (1..=24).contains(&list.len()).then(|| format!("there is: {}", list.join(", ")))
 }
 
 /// One diagnostic dressed for miette.

@@ -3,6 +3,7 @@
 //! The data itself is read by serde_yaml, which forgets places; this walks the same text with an event
 //! parser and keeps a tree of spans. It also finds what a data model can't show: duplicate keys.
 
+use super::yaml::{Mistake, explain};
 use crate::diagnostic::{Diagnostic, Source, Sources, Span};
 use saphyr_parser::{Event, Marker, Parser, ScalarStyle};
 use std::collections::HashMap;
@@ -101,12 +102,8 @@ impl Spans {
                 Ok((event, span)) => builder.event(event, builder.span(span.start, span.end)),
                 Err(error) => {
                     let at = builder.byte(error.marker());
-                    Err(Box::new(Diagnostic::error(
-                        "yaml",
-                        "",
-                        Span { file, start: at, end: at },
-                        error.info(),
-                    )))
+                    let Mistake { at, message, help } = explain(error.info(), &source.text, at);
+                    Err(wrong(Span { file, start: at, end: at }, message, help))
                 }
             };
             if let Err(diagnostic) = result {
@@ -204,6 +201,10 @@ impl Spans {
     }
 }
 
+fn wrong(span: Span, message: impl Into<String>, help: impl Into<String>) -> Box<Diagnostic> {
+    Box::new(Diagnostic::error("yaml", "", span, message).help(help))
+}
+
 /// Turns events into the tree, without recursion.
 struct Builder<'a> {
     text: &'a str,
@@ -254,7 +255,7 @@ impl<'a> Builder<'a> {
                 self.n_documents += 1;
                 if self.n_documents > 1 {
                     let text = "a scenario file holds one YAML document, here a second one starts";
-                    return Err(Box::new(Diagnostic::error("yaml", "", span, text)));
+                    return Err(wrong(span, text, "remove `---`, or make it two files"));
                 }
             }
             Event::Scalar(text, style, anchor, _) => {
@@ -267,21 +268,13 @@ impl<'a> Builder<'a> {
             }
             Event::Alias(anchor) => {
                 if self.waits_for_key() {
-                    return Err(Box::new(Diagnostic::error(
-                        "yaml",
-                        "",
-                        span,
-                        "an alias can't be a key here",
-                    )));
+                    let help = "write the key out; if the star belongs to it, put it in quotes";
+                    return Err(wrong(span, "an alias can't be a key", help));
                 }
                 let node = self.anchors.get(&anchor).copied();
                 let Some((node, n_values)) = node else {
-                    return Err(Box::new(Diagnostic::error(
-                        "yaml",
-                        "",
-                        span,
-                        "this alias names no finished anchor",
-                    )));
+                    let help = "write `&name` before an earlier value, which `*name` then repeats";
+                    return Err(wrong(span, "this alias names no finished anchor", help));
                 };
                 self.count(n_values, span)?;
                 self.attach(node);
@@ -321,11 +314,16 @@ impl<'a> Builder<'a> {
 
     fn open(&mut self, span: Span, anchor: usize, children: Children) -> Result<(), Box<Diagnostic>> {
         if self.waits_for_key() {
-            return Err(Box::new(Diagnostic::error("yaml", "", span, "a key must be a plain text")));
+            if self.text[..span.start].ends_with('{') && self.text[span.start..].starts_with('{') {
+                let span = Span { start: span.start - 1, ..span };
+                let help = "put the whole text in quotes, e.g. `\"{{ topic }}, please\"`";
+                return Err(wrong(span, "`{{` without quotes begins a mapping, not a text", help));
+            }
+            return Err(wrong(span, "a key must be a plain text", "put the text in quotes"));
         }
         if self.open.len() >= MAX_DEPTH {
             let message = format!("nested deeper than {MAX_DEPTH} levels");
-            return Err(Box::new(Diagnostic::error("yaml", "", span, message)));
+            return Err(wrong(span, message, "a scenario needs about six"));
         }
         let n_before = self.n_values;
         let node = self.add(Node { span, literal: false, children }, span)?;
@@ -345,7 +343,7 @@ impl<'a> Builder<'a> {
         self.n_values += n;
         if self.n_values > MAX_VALUES {
             let message = format!("more than {MAX_VALUES} values, what aliases stand for counted each time");
-            return Err(Box::new(Diagnostic::error("yaml", "", span, message)));
+            return Err(wrong(span, message, "a scenario needs some hundred; leave out what is not needed"));
         }
         Ok(())
     }

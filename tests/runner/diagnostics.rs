@@ -43,17 +43,6 @@ fn a_good_file_has_nothing_to_tell() {
 }
 
 #[test]
-fn what_is_not_executed_is_warned_of_and_named() {
-    let text = SMALL
-        .replace("agents: [a, b],", "agents: [a, b], topology: whisper, decision_mode: consensus,")
-        + "payoff: {x: 1}\nui: {theme: dark}\n";
-    let report = load("x.yaml", &text, &[]).report;
-    let told: Vec<_> = report.diagnostics.iter().map(|d| (d.severity, d.path.as_str())).collect();
-    let warned = ["phases[0].topology", "phases[0].decision_mode", "payoff"];
-    assert_eq!(told, warned.map(|path| (Severity::Warning, path)));
-}
-
-#[test]
 fn hostile_yaml_is_an_error_and_no_panic() {
     let deep = "a: ".to_string() + &"[".repeat(5000);
     let laughs = "a: &a [x,x,x,x,x,x,x,x,x]\n".to_string()

@@ -58,8 +58,19 @@ impl Checker {
                 "nothing leads to `{}`: whatever is chosen, `{}` does not hold",
                 phase.name, when.text
             );
-            self.warn("unreachable", &when.path, message).help =
-                Some("compare with an option of the choice, as it stands on the left in `choice`".into());
+            let options = when.phases.iter().filter_map(|id| {
+                let phase = scenario.phase(*id);
+                let options = phase.choice.as_ref()?.options.iter();
+                let options: Vec<String> = options.map(|option| format!("`{}`", option.value)).collect();
+                Some(format!("the options of `{}` are {}", phase.name, options.join(", ")))
+            });
+            let options: Vec<String> = options.collect();
+            let help = if options.is_empty() {
+                "correct the condition, or remove the phase".into()
+            } else {
+                options.join("; ")
+            };
+            self.warn("unreachable", &when.path, message).help = Some(help);
         }
     }
 
@@ -98,7 +109,7 @@ impl Checker {
                     "`{name}` may not exist here: if `{}` does not hold, `{}` is skipped, and `{}` reads null",
                     skips.text, from.name, phase.name
                 );
-                let span = self.spans.text_line(&self.sources, &path, line);
+                let span = self.name_span(&path, line, &name);
                 let found = Diagnostic::warning("may-be-missing", path.to_string(), span, message);
                 self.push(
                     found.help(format!("test `{}.played`, or give `{}` a `when` too", from.name, phase.name)),

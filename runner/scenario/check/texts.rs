@@ -4,7 +4,7 @@ use super::Checker;
 use crate::diagnostic::{Diagnostic, suggest};
 use crate::scenario::results::Said;
 use crate::scenario::source::Path;
-use crate::scenario::template::{self, STAGE_NAMES, SYSTEM_NAMES, Template};
+use crate::scenario::template::{self, STAGE_NAMES, SYSTEM_NAMES, Template, TemplateError};
 use crate::scenario::{AgentId, PayoffRule, PhaseId, Scenario};
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ impl Checker {
     pub(super) fn template(&mut self, text: Option<String>, path: Path, phase: PhaseId) -> Option<Template> {
         let (text, _, odd) = template::rewrite(&text?);
         for (line, inner) in odd {
-            let span = self.spans.text_line(&self.sources, &path, line);
+            let span = self.name_span(&path, line, &format!("${{{inner}}}"));
             let message = format!("`${{{inner}}}` is not replaced: it stays as it stands");
             let found = Diagnostic::warning("plain-text", path.to_string(), span, message);
             let help = "only `${phase.messages[agent]}` is; for a variable write `{{ name }}`";
@@ -47,7 +47,7 @@ impl Checker {
             let names = match template::names(&text) {
                 Ok(names) => names,
                 Err(error) => {
-                    self.error_in("template", &path, error.line, error.message);
+                    self.template_error(&path, &text, error);
                     continue;
                 }
             };
@@ -59,9 +59,7 @@ impl Checker {
             }
             match template::render_system(scenario, &text, AgentId(id)) {
                 Ok(text) => scenario.agents[id].system = text.trim().to_string(),
-                Err(error) => {
-                    self.error_in("template", &path, error.line, error.message);
-                }
+                Err(error) => self.template_error(&path, &text, error),
             }
         }
     }
@@ -74,22 +72,35 @@ impl Checker {
         if VARYING.contains(&name) || self.names.phase(name).is_some() {
             return self.varying(path, line, name);
         }
+        if self.names_are_open() {
+            return;
+        }
         let known = self.names.variables.iter().map(String::as_str).chain(SYSTEM_NAMES.iter().copied());
-        let help = suggest(name, known);
-        self.error_in(
-            "undefined-variable",
-            path,
-            line,
-            format!("`{name}` is not defined for a system prompt"),
-        )
-        .help = help;
+        let help = suggest(name, known).unwrap_or("declare it under `variables:`".into());
+        let message = format!("`{name}` is not defined for a system prompt");
+        self.error_at("undefined-variable", path, (line, name), message).help = Some(help);
+    }
+
+    pub(super) fn unknown_agent_in(&mut self, path: &Path, line: usize, key: &str) {
+        if !self.names_are_open() {
+            let span = self.name_span(path, line, key);
+            self.unknown_agent(key, path, span);
+        }
+    }
+
+    fn template_error(&mut self, path: &Path, text: &str, error: TemplateError) {
+        let help = template::remedy(text, &error);
+        let help = help.unwrap_or("`{{ name }}` prints a value, `{% if … %} … {% endif %}` decides".into());
+        let named = error.message.ends_with("is not defined") || error.message.starts_with("there is no");
+        let name = error.message.split('`').nth(1).filter(|_| named).unwrap_or_default().to_string();
+        self.error_at("template", path, (error.line, &name), error.message).help = Some(help);
     }
 
     fn varying(&mut self, path: &Path, line: usize, name: &str) {
         let message = format!("a system prompt can't use `{name}`: it would vary within the run");
         let help = "the system text must stay constant, so that an agent's memory is only ever extended; \
                     put what changes into the phase's prompts";
-        self.error_in("varying-system-prompt", path, line, message).help = Some(help.into());
+        self.error_at("varying-system-prompt", path, (line, name), message).help = Some(help.into());
     }
 
     /// Checks the names in a text of the stage, and notes which earlier phases it uses.
@@ -97,16 +108,14 @@ impl Checker {
         let names = match template::names(&text.text) {
             Ok(names) => names,
             Err(error) => {
-                self.error_in("template", &text.path, error.line, error.message);
+                self.template_error(&text.path, &text.text, error);
                 return;
             }
         };
         let quotes = template::rewrite(&text.text).1;
         for quote in quotes.iter().filter_map(|quote| Some((quote.agent.as_ref()?, quote.line))) {
             if !self.names.has_agent(quote.0) {
-                let help = suggest(quote.0, self.names.agents.iter().map(|agent| agent.key.as_str()));
-                let message = format!("there is no agent `{}`", quote.0);
-                self.error_in("unknown-agent", &text.path, quote.1, message).help = help;
+                self.unknown_agent_in(&text.path, quote.1, quote.0);
             }
         }
         for name in names {
@@ -134,17 +143,23 @@ impl Checker {
     }
 
     fn unknown_name(&mut self, here: PhaseId, path: &Path, line: usize, name: &str, quoted: bool) {
+        if self.names_are_open() {
+            return;
+        }
         let phases = self.names.phases[..here.0].iter().map(String::as_str);
         if quoted {
             let help = suggest(name, phases).or(Some("no phase stands before this one".into()));
-            self.error_in("unknown-phase", path, line, format!("there is no phase `{name}`")).help = help;
+            let message = format!("there is no phase `{name}`");
+            self.error_at("unknown-phase", path, (line, name), message).help = help;
             return;
         }
         let variables = self.names.variables.iter().map(String::as_str);
         let agents = self.names.agents.iter().map(|agent| agent.key.as_str());
         let fixed = SYSTEM_NAMES.iter().chain(STAGE_NAMES).copied();
         let help = suggest(name, variables.chain(agents).chain(phases).chain(fixed));
-        self.error_in("undefined-variable", path, line, format!("`{name}` is not defined here")).help = help;
+        let help = help.unwrap_or("declare it under `variables:`".into());
+        let message = format!("`{name}` is not defined here");
+        self.error_at("undefined-variable", path, (line, name), message).help = Some(help);
     }
 
     /// Renders every text and evaluates every expression once, as if nothing had been said, so that no run ends in
@@ -161,7 +176,7 @@ impl Checker {
                 for text in opening.chain(phase.asks()) {
                     let rendered = template::render_stage(&scenario, &text.text, PhaseId(id), *agent, &said);
                     if let Err(error) = rendered {
-                        self.error_in("template", &text.path, error.line, error.message);
+                        self.template_error(&text.path, &text.text, error);
                     }
                 }
             }
@@ -183,6 +198,7 @@ impl Checker {
             Ok(value) => format!("`{}` is {value}, expected a number", cell.text),
             Err(error) => error.message,
         };
-        self.error("bad-value", &cell.path, message);
+        self.error("bad-value", &cell.path, message).help =
+            Some("write a number, or an expression over variables that are numbers".into());
     }
 }
