@@ -6,6 +6,7 @@
 use super::yaml::{Mistake, explain};
 use crate::diagnostic::{Diagnostic, Source, Sources, Span};
 use saphyr_parser::{Event, Marker, Parser, ScalarStyle};
+use std::cell::Cell;
 use std::collections::HashMap;
 
 /// Deepest nesting that is accepted; scenarios need about six levels.
@@ -211,6 +212,8 @@ struct Builder<'a> {
     file: usize,
     /// Byte where each line starts.
     lines: Vec<usize>,
+    /// Line, column and byte that were asked for last.
+    last: Cell<(usize, usize, usize)>,
     spans: Spans,
     found: Vec<Diagnostic>,
     open: Vec<Open>,
@@ -235,13 +238,20 @@ impl<'a> Builder<'a> {
     fn new(text: &'a str, file: usize) -> Self {
         let lines = std::iter::once(0).chain(text.match_indices('\n').map(|(at, _)| at + 1)).collect();
         let (spans, found, open, anchors) = Default::default();
-        Self { text, file, lines, spans, found, open, anchors, n_values: 0, n_documents: 0 }
+        let last = Cell::default();
+        Self { text, file, lines, last, spans, found, open, anchors, n_values: 0, n_documents: 0 }
     }
 
     fn byte(&self, marker: &Marker) -> usize {
-        let Some(start) = self.lines.get(marker.line().saturating_sub(1)) else { return self.text.len() };
-        let column = self.text[*start..].char_indices().nth(marker.col());
-        column.map_or(self.text.len(), |(at, _)| start + at)
+        let (line, column) = (marker.line().saturating_sub(1), marker.col());
+        let Some(start) = self.lines.get(line) else { return self.text.len() };
+        // Most events are further along the same line; from its start each time, a long line would take for ever.
+        let (last_line, last_column, last) = self.last.get();
+        let ahead = last_line == line && last_column <= column;
+        let (from, skip) = if ahead { (last, column - last_column) } else { (*start, column) };
+        let at = self.text[from..].char_indices().nth(skip).map_or(self.text.len(), |(at, _)| from + at);
+        self.last.set((line, column, at));
+        at
     }
 
     fn span(&self, start: Marker, end: Marker) -> Span {

@@ -57,3 +57,84 @@ fn each_has_a_place_a_message_and_a_remedy() {
         assert!(report.render(true).lines().count() >= report.diagnostics.len(), "{name}");
     }
 }
+
+#[test]
+fn six_mistakes_are_six() {
+    let text = "
+title: 7
+varables: { topic: music }
+agents:
+  ann: { display_name: Ann }
+  ben: { display_name: Ben, strategy: { always: stay } }
+  mod: { display_name: Mod, role: moderator }
+phases:
+  - name: talk
+    agents: [ann, bne, mod]
+    topology: moderated
+    interactions: [{ from: ben, to: ann, kind: whisper }]
+    per_agent_prompt_templates: { ben: 'Talk about {{ topic }}.' }
+  - name: vote
+    agents: [ann, ben]
+    decision_mode: majority
+    attempts: 3
+    choice: [stay]
+    initial_prompt: 'Vote on {{ topic }}.'
+  - name: after
+    agents: [ann]
+    when: vote.decision = 'stay'
+payoff: { phase: vote, matrix: { stay: [1, 1] } }
+outcome: { left: vote.votes.leave }
+assertions: [outcome.left == 0]
+";
+    let report = greenroom::scenario::load("six.yaml", text, &[]).report;
+    let codes: Vec<_> = report.diagnostics.iter().map(|d| (d.code, report.sources.place(d.span).1)).collect();
+    let six = [
+        ("type", 2),
+        ("unknown-key", 3),
+        ("unknown-agent", 10),
+        ("unknown-value", 16),
+        ("bad-value", 18),
+        ("expression", 22),
+    ];
+    assert_eq!(codes, six, "{}", report.render(false));
+}
+
+#[test]
+fn what_could_not_be_read_is_not_missing_too() {
+    let phases = "phases: [{ name: talk, agents: [ann, ben], initial_prompt: '{{ topic }} {{ ann }}' }]\n";
+    let agents = "agents: { ann: {}, ben: {} }\n";
+    for (text, codes) in [
+        (format!("agents: [ann, ben]\nvariables: {{ topic: x }}\n{phases}"), vec!["type"]),
+        (
+            format!("agnets: {{ ann: {{}}, ben: {{}} }}\nvariables: {{ topic: x }}\n{phases}"),
+            vec!["unknown-key"],
+        ),
+        (format!("{agents}variables: [topic]\n{phases}"), vec!["type"]),
+        (format!("{agents}variables: {{ topic: x }}\nphases: talk\n"), vec!["type"]),
+        (format!("{agents}phases: [talk]\n"), vec!["type"]),
+        (
+            format!("{agents}phases: [{{ nmae: talk, agents: [ann] }}]\noutcome: {{ x: talk.played }}\n"),
+            vec!["unknown-key"],
+        ),
+        (
+            format!("{agents}phases: [{{ name: talk, agents: ann, turns: [{{ agent: ben }}] }}]\n"),
+            vec!["type"],
+        ),
+        (
+            format!(
+                "{agents}phases: [{{ name: talk, agents: [ann], auto_rounds: x, until: talk.played }}]\n"
+            ),
+            vec!["type"],
+        ),
+        (
+            format!(
+                "{agents}phases: [{{ name: talk, agents: [ann, ben], turns: [{{ who: ann }}, {{ agent: ben }}] }}]\n"
+            ),
+            vec!["unknown-key"],
+        ),
+    ] {
+        let report = greenroom::scenario::load("x.yaml", &text, &[]).report;
+        let found: Vec<_> = report.diagnostics.iter().map(|d| d.code).collect();
+        assert_eq!(found, codes, "{text}{}", report.render(false));
+    }
+}

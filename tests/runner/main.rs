@@ -8,6 +8,7 @@ mod drawing;
 mod drift;
 mod extend;
 mod floors;
+mod hostile;
 mod import;
 mod plans;
 mod play;

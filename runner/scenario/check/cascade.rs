@@ -61,15 +61,15 @@ impl Checker {
         self.broken.suggested.get(parent).is_some_and(|suggested| suggested.contains(&field))
     }
 
-    /// Whether agents, phases or variables may exist that could not be read, so that no name is known to be unknown.
-    pub(super) fn names_are_open(&mut self) -> bool {
+    /// Whether any of these mappings of names may hold more than could be read, so that no name is known to be unknown.
+    pub(super) fn is_open(&mut self, mappings: &[&str]) -> bool {
         self.broken.note(&self.found);
         let broken = &self.broken;
-        let unread = ["agents", "phases", "variables", "include"].iter().any(|field| {
+        let unread = mappings.iter().any(|field| {
             let meant = format!("did you mean `{field}`?");
             broken.cleared.contains(*field) || broken.suggested.get("").is_some_and(|s| s.contains(&meant))
         });
-        unread || self.names.partial || broken.within.contains("include")
+        unread || self.names.partial || (mappings != ["phases"] && broken.within.contains("include"))
     }
 
     /// An error about something that is absent; not told where it was found under another name, or could not be read.

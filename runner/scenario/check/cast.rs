@@ -18,7 +18,7 @@ impl Checker {
         path: &Path,
     ) -> (Vec<Agent>, Vec<Option<String>>) {
         let written = written.unwrap_or_default();
-        if written.is_empty() && !self.names.partial && !self.is_broken(&Path::default().key("include")) {
+        if written.is_empty() && !self.is_open(&["agents"]) {
             let message = "a scenario needs at least one agent under `agents:`";
             self.missing(path, message, "e.g. `agents: { ann: { display_name: Ann } }`");
         }

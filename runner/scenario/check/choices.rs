@@ -1,7 +1,6 @@
 //! Checks choices: their options, how a phase decides over them, and who makes them instead of the model.
 
 use super::Checker;
-use crate::diagnostic::suggest;
 use crate::scenario::choice::{Choice, ChoiceOption, Decision, Method, text_of};
 use crate::scenario::schema::WrittenPhase;
 use crate::scenario::source::Path;
@@ -222,7 +221,7 @@ impl Checker {
             let span = self.spans.key(&path);
             let message = format!("{what} has no field `{key}`");
             let found = crate::diagnostic::Diagnostic::error("unknown-key", path.to_string(), span, message);
-            self.push(found).help = suggest(&key, known.iter().copied());
+            self.push(found).help = self.suggest(&key, known.iter().copied());
         }
     }
 }

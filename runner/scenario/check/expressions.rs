@@ -1,14 +1,18 @@
 //! Checks expressions and what they, like templates, name of phases and their results.
 
 use super::{Checker, Names};
-use crate::diagnostic::{Diagnostic, suggest};
+use crate::diagnostic::Diagnostic;
 use crate::scenario::PhaseId;
 use crate::scenario::choice::text_of;
 use crate::scenario::source::{Path, Step};
-use crate::scenario::template::{EXPRESSION_NAMES, Expression, PHASE_FIELDS, expression_names};
+use crate::scenario::template::{Code, EXPRESSION_NAMES, Expression, PHASE_FIELDS, expression_names};
 use crate::scenario::{Assertion, template};
 use indexmap::IndexMap;
 use serde_yaml::Value;
+use std::collections::BTreeSet;
+
+/// What may give a name to something.
+pub(super) const ANY: &[&str] = &["agents", "phases", "variables"];
 
 impl Checker {
     /// An expression that may use what phases before `end` came to, and the names in `more`.
@@ -72,7 +76,7 @@ impl Checker {
     }
 
     fn undefined_in_expression(&mut self, path: &Path, text: &str, name: &str, end: PhaseId, more: &[&str]) {
-        if self.names_are_open() {
+        if self.is_open(ANY) {
             return;
         }
         let known = self.names.variables.iter().map(String::as_str);
@@ -83,7 +87,7 @@ impl Checker {
             false if self.names.has_agent(name) => {
                 format!("what `{name}` chose in a phase is `PHASE.choices.{name}`")
             }
-            false => suggest(name, known).unwrap_or("declare it under `variables:`".into()),
+            false => self.suggest(name, known).unwrap_or("declare it under `variables:`".into()),
         };
         let message = format!("`{name}` is not defined here");
         self.error_at("undefined-variable", path, (1, name), message).help = Some(help);
@@ -133,17 +137,21 @@ impl Checker {
     /// Checks `phase.field` and `phase.field.agent` in an expression, or in the braces of a template.
     pub(super) fn fields(&mut self, path: &Path, text: &str, is_template: bool) -> bool {
         let mut sound = true;
-        let line_of = |at: usize| if is_template { text[..at].matches('\n').count() + 1 } else { 1 };
-        let mut unknown = Vec::new();
+        let code = if is_template { Code::of(text) } else { Code::default() };
+        let line_of = |at: usize| if is_template { code.line(at) } else { 1 };
+        let (mut unknown, mut seen) = (Vec::new(), BTreeSet::new());
         let names = std::mem::take(&mut self.names);
         for (at, phase, field, key) in results_named(text, &names) {
-            if is_template && !template::in_braces(text, at) {
+            if is_template && !code.contains(at) {
+                continue;
+            }
+            if !seen.insert((line_of(at), phase, field, key)) {
                 continue;
             }
             let known = PHASE_FIELDS.contains(&field);
             if !known {
                 let message = format!("`{phase}` is a phase; it has no `{field}`");
-                let help = suggest(field, PHASE_FIELDS.iter().copied());
+                let help = self.suggest(field, PHASE_FIELDS.iter().copied());
                 let name = format!("{phase}.{field}");
                 self.error_at("unknown-field", path, (line_of(at), &name), message).help = help;
                 sound = false;

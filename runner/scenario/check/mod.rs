@@ -17,6 +17,7 @@ mod topology;
 use super::read;
 use super::schema::Written;
 use super::source::{Path, Spans};
+use super::template::Code;
 use super::{Agent, Phase, PhaseId, Scenario};
 use crate::diagnostic::{Diagnostic, Report, Severity, Source, Sources, Span, suggest};
 use anyhow::Context as _;
@@ -70,6 +71,13 @@ fn load_with(name: &str, text: &str, overrides: &[(String, Value)], include: &Re
         checker.scenario(written, overrides)
     });
     let (sources, mut diagnostics) = (checker.sources, checker.found);
+    if diagnostics.len() > MAX_TOLD {
+        let rest = diagnostics.split_off(MAX_TOLD);
+        let worst = rest.iter().map(|found| found.severity).min().unwrap_or(Severity::Warning);
+        let message = format!("{} more mistakes are not told", rest.len());
+        let found = Diagnostic::error("too-many", "", rest[0].span, message).help("correct the others first");
+        diagnostics.push(Diagnostic { severity: worst, ..found });
+    }
     // A key that is no agent's has a value of whatever type.
     let unknown: Vec<String> = diagnostics
         .iter()
@@ -92,6 +100,11 @@ pub fn parse_override(text: &str) -> Result<(String, Value), String> {
     let value = serde_yaml::from_str(value).map_err(|error| format!("the value is not YAML: {error}"))?;
     Ok((key.trim().to_string(), value))
 }
+
+/// Most mistakes that are told of one scenario.
+const MAX_TOLD: usize = 500;
+/// Most places at which a name is looked for in a text, to mark it.
+const MAX_PLACES: usize = 200;
 
 struct Checker {
     sources: Sources,
@@ -183,6 +196,11 @@ impl Checker {
         self.push(Diagnostic::error(code, path.to_string(), span, message))
     }
 
+    /// What may have been meant; not looked for where nothing more will be told.
+    fn suggest<'a>(&self, found: &str, known: impl IntoIterator<Item = &'a str>) -> Option<String> {
+        if self.found.len() > MAX_TOLD { None } else { suggest(found, known) }
+    }
+
     fn push(&mut self, diagnostic: Diagnostic) -> &mut Diagnostic {
         let at = self.found.len();
         self.found.push(diagnostic);
@@ -204,18 +222,22 @@ impl Checker {
     /// Where a name stands on a line of a text value; the line, where it is not found.
     fn name_span(&self, path: &Path, line: usize, name: &str) -> Span {
         let span = self.spans.text_line(&self.sources, path, line);
+        if self.found.len() > MAX_TOLD {
+            return span;
+        }
         let text = self.sources.of(span).text.get(span.start..span.end).unwrap_or_default();
         let is_word = |c: char| c.is_alphanumeric() || c == '_';
         let whole =
             |at: &usize| !text[..*at].ends_with(is_word) && !text[at + name.len()..].starts_with(is_word);
         let is_field = |at: &usize| text[..*at].ends_with('.');
+        let code = Code::of(text);
         let is_code = |at: &usize| {
-            let open = text[..*at].rfind("{{").max(text[..*at].rfind("{%")).max(text[..*at].rfind("${"));
-            open.is_some_and(|open| !text[open..*at].contains('}'))
+            let seed = || text[..*at].rfind("${").is_some_and(|open| !text[open..*at].contains('}'));
+            code.contains(*at) || seed()
         };
-        let places: Vec<usize> = text.match_indices(name).map(|(at, _)| at).filter(whole).collect();
-        let own = places.iter().find(|at| is_code(at) && !is_field(at));
-        match own.or(places.iter().find(|at| is_code(at))).or(places.first()) {
+        let places = || text.match_indices(name).map(|(at, _)| at).filter(whole).take(MAX_PLACES);
+        let own = places().find(|at| is_code(at) && !is_field(at));
+        match own.or_else(|| places().find(is_code)).or_else(|| places().next()) {
             Some(at) if !name.is_empty() => {
                 Span { start: span.start + at, end: span.start + at + name.len(), ..span }
             }
@@ -228,7 +250,7 @@ impl Checker {
         let wanted = given.trim();
         let hit = known.iter().find(|(name, _)| *name == wanted).map(|(_, value)| *value);
         if hit.is_none() {
-            let help = suggest(wanted, known.iter().map(|(name, _)| *name));
+            let help = self.suggest(wanted, known.iter().map(|(name, _)| *name));
             self.error("unknown-value", path, format!("`{wanted}` is no {what}")).help = help;
         }
         hit

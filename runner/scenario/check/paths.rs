@@ -10,13 +10,16 @@ use crate::scenario::choice::{Chosen, text_of};
 use crate::scenario::plan::{Audience, Purpose};
 use crate::scenario::results::{Line, Said};
 use crate::scenario::source::Path;
-use crate::scenario::template::{Expression, holds, in_braces};
+use crate::scenario::template::{Code, Expression, holds};
 use crate::scenario::{Decision, Phase, PhaseId, Scenario};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// Most combinations of results that a condition is tried on.
 const MAX_CASES: usize = 4_096;
+/// How long conditions are tried, at most.
+const PATIENCE: Duration = Duration::from_millis(500);
 /// Results that can be listed.
 const FINITE: &[&str] = &["choices", "votes", "decision", "tied", "invalid", "played"];
 
@@ -25,16 +28,20 @@ type Case = (String, Vec<Line>);
 
 impl Checker {
     pub(super) fn paths(&mut self, scenario: &Arc<Scenario>) {
+        let deadline = Instant::now() + PATIENCE;
         for (id, phase) in scenario.phases.iter().enumerate() {
             if let Some(when) = &phase.when {
-                self.reachable(scenario, phase, when);
+                self.reachable(scenario, phase, when, deadline);
+            }
+            if Instant::now() > deadline {
+                return;
             }
             self.exists(scenario, PhaseId(id));
         }
     }
 
     /// Tries a condition on all that the phases it names can come to.
-    fn reachable(&mut self, scenario: &Arc<Scenario>, phase: &Phase, when: &Expression) {
+    fn reachable(&mut self, scenario: &Arc<Scenario>, phase: &Phase, when: &Expression, deadline: Instant) {
         let uses_variables = scenario.variables.keys().any(|name| when.text.contains(name.as_str()));
         if when.phases.is_empty() && uses_variables {
             return;
@@ -42,6 +49,9 @@ impl Checker {
         let Some(cases) = cases(scenario, when) else { return };
         let mut possible = false;
         for (words, said) in cases {
+            if Instant::now() > deadline {
+                return;
+            }
             match holds(scenario, when, &Arc::new(said)) {
                 Ok(held) => possible |= held,
                 Err(error) => {
@@ -96,15 +106,16 @@ impl Checker {
                 let guarded = phase.when.as_ref().is_some_and(|when| {
                     when.path != path && when.text.contains(&from.name) || when.text == skips.text
                 });
+                let code = Code::of(&text);
                 let used = FINITE.iter().filter(|field| **field != "played").find_map(|field| {
                     let name = format!("{}.{field}", from.name);
-                    let at = text.find(&name).filter(|at| !is_template || in_braces(&text, *at))?;
+                    let at = text.find(&name).filter(|at| !is_template || code.contains(*at))?;
                     Some((at, name))
                 });
                 let tested =
                     ["played", "is none", "is not none", "default("].iter().any(|test| text.contains(test));
                 let Some((at, name)) = used.filter(|_| !guarded && !tested) else { continue };
-                let line = if is_template { text[..at].matches('\n').count() + 1 } else { 1 };
+                let line = if is_template { code.line(at) } else { 1 };
                 let message = format!(
                     "`{name}` may not exist here: if `{}` does not hold, `{}` is skipped, and `{}` reads null",
                     skips.text, from.name, phase.name

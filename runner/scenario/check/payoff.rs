@@ -1,7 +1,7 @@
 //! Checks the payoff: a value for each combination of the players' options.
 
 use super::Checker;
-use crate::diagnostic::{Diagnostic, suggest};
+use crate::diagnostic::Diagnostic;
 use crate::scenario::choice::text_of;
 use crate::scenario::schema::WrittenPayoff;
 use crate::scenario::source::Path;
@@ -30,8 +30,8 @@ impl Checker {
             return None;
         };
         let Some(phase) = self.names.phase(&name) else {
-            if !self.names_are_open() {
-                let help = suggest(&name, phases.iter().map(|phase| phase.name.as_str()));
+            if !self.is_open(&["phases"]) {
+                let help = self.suggest(&name, phases.iter().map(|phase| phase.name.as_str()));
                 let help = help.unwrap_or("the names stand under `phases:`".into());
                 let message = format!("there is no phase `{name}`");
                 self.error("unknown-phase", &path.key("phase"), message).help = Some(help);
@@ -164,7 +164,7 @@ impl Checker {
             let here = path.key(key.clone());
             let Some(option) = choice.find(&key) else {
                 let names: Vec<String> = choice.options.iter().map(|option| text_of(&option.value)).collect();
-                let help = suggest(&key, names.iter().map(String::as_str));
+                let help = self.suggest(&key, names.iter().map(String::as_str));
                 let help = help.unwrap_or("the options stand in the phase's `choice`".into());
                 let span = self.spans.key(&here);
                 let message = format!("`{player}` has no option `{key}`");

@@ -1,7 +1,7 @@
 //! Checks the phases: who is present, what opens them, and how long they last.
 
 use super::{Checker, is_identifier};
-use crate::diagnostic::{Diagnostic, Span, suggest};
+use crate::diagnostic::{Diagnostic, Span};
 use crate::scenario::compile::n_turns;
 use crate::scenario::schema::{WrittenPhase, json_schema};
 use crate::scenario::source::Path;
@@ -216,7 +216,7 @@ impl Checker {
 
     pub(super) fn agent_id(&mut self, key: &str, path: &Path) -> Option<AgentId> {
         let id = self.names.agents.iter().position(|agent| agent.key == key).map(AgentId);
-        if id.is_none() && !self.names_are_open() {
+        if id.is_none() && !self.is_open(&["agents"]) {
             let span = self.spans.value(path);
             self.unknown_agent(key, path, span);
         }
@@ -227,7 +227,7 @@ impl Checker {
         let agents = &self.names.agents;
         let help = match agents.iter().find(|agent| agent.name == key) {
             Some(agent) => Some(format!("agents are named by key here: write `{}`", agent.key)),
-            None => suggest(key, agents.iter().map(|agent| agent.key.as_str())),
+            None => self.suggest(key, agents.iter().map(|agent| agent.key.as_str())),
         };
         let help = help.unwrap_or("the keys stand on the left under `agents:`".into());
         let message = format!("there is no agent `{key}`");
@@ -288,7 +288,7 @@ impl Checker {
             let message = format!("there is no agent `{key}`; it is a field of the phase");
             let found = Diagnostic::error("unknown-agent", path.to_string(), span, message);
             self.push(found.help("indent it as the phase's other fields"));
-        } else if !self.names_are_open() {
+        } else if !self.is_open(&["agents"]) {
             self.unknown_agent(key, path, span);
         }
     }

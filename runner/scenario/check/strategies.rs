@@ -2,7 +2,6 @@
 
 use super::Checker;
 use super::choices::scalar;
-use crate::diagnostic::suggest;
 use crate::scenario::choice::text_of;
 use crate::scenario::source::Path;
 use crate::scenario::{Agent, AgentId, ChoiceOption, Decision, Phase, Strategy, Topology};
@@ -22,7 +21,7 @@ impl Checker {
             Value::String(name) => {
                 let known = NAMED.iter().find(|(known, _)| *known == name.trim());
                 if known.is_none() {
-                    let help = suggest(
+                    let help = self.suggest(
                         &name,
                         NAMED.iter().map(|(known, _)| *known).chain(["always", "random", "list"]),
                     );
@@ -55,7 +54,7 @@ impl Checker {
                 "list" => (path.key(key), "`list` needs a list of options or texts".to_string(), None),
                 _ => {
                     let known = NAMED.iter().map(|(known, _)| *known).chain(["always", "random", "list"]);
-                    (path.clone(), format!("`{key}` is no strategy: {shape}"), suggest(key, known))
+                    (path.clone(), format!("`{key}` is no strategy: {shape}"), self.suggest(key, known))
                 }
             };
             let example = "e.g. `{ always: talk }`, `{ random: 0.5 }`, `{ list: [talk, silent] }`";
@@ -91,7 +90,7 @@ impl Checker {
                     continue;
                 };
                 let values: Vec<String> = options.iter().map(|option| text_of(&option.value)).collect();
-                let help = suggest(answer, values.iter().map(String::as_str));
+                let help = self.suggest(answer, values.iter().map(String::as_str));
                 let message =
                     format!("`{answer}` is no option {place}, and `{}` can give no other answer", agent.key);
                 self.error("unknown-value", &path, message).help =

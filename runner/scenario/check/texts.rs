@@ -1,12 +1,18 @@
 //! Checks the texts: templates parse, name only what exists by then, and a system text never varies.
 
 use super::Checker;
-use crate::diagnostic::{Diagnostic, suggest};
+use super::expressions::ANY;
+use crate::diagnostic::Diagnostic;
 use crate::scenario::results::Said;
 use crate::scenario::source::Path;
-use crate::scenario::template::{self, STAGE_NAMES, SYSTEM_NAMES, Template, TemplateError};
+use crate::scenario::template::{self, Code, STAGE_NAMES, SYSTEM_NAMES, Template, TemplateError};
 use crate::scenario::{AgentId, PayoffRule, PhaseId, Scenario};
+use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How long texts are tried for all agents, at most: what is left is found while playing.
+const PATIENCE: Duration = Duration::from_millis(500);
 
 /// Names that speak of what changes during a run.
 const VARYING: &[&str] =
@@ -68,21 +74,21 @@ impl Checker {
         if self.names.variables.iter().any(|known| known == name) || SYSTEM_NAMES.contains(&name) {
             return;
         }
-        let line = template::line_of(text, name);
+        let line = template::line_of(&Code::of(text), text, name);
         if VARYING.contains(&name) || self.names.phase(name).is_some() {
             return self.varying(path, line, name);
         }
-        if self.names_are_open() {
+        if self.is_open(ANY) {
             return;
         }
         let known = self.names.variables.iter().map(String::as_str).chain(SYSTEM_NAMES.iter().copied());
-        let help = suggest(name, known).unwrap_or("declare it under `variables:`".into());
+        let help = self.suggest(name, known).unwrap_or("declare it under `variables:`".into());
         let message = format!("`{name}` is not defined for a system prompt");
         self.error_at("undefined-variable", path, (line, name), message).help = Some(help);
     }
 
     pub(super) fn unknown_agent_in(&mut self, path: &Path, line: usize, key: &str) {
-        if !self.names_are_open() {
+        if !self.is_open(&["agents"]) {
             let span = self.name_span(path, line, key);
             self.unknown_agent(key, path, span);
         }
@@ -113,13 +119,15 @@ impl Checker {
             }
         };
         let quotes = template::rewrite(&text.text).1;
-        for quote in quotes.iter().filter_map(|quote| Some((quote.agent.as_ref()?, quote.line))) {
-            if !self.names.has_agent(quote.0) {
-                self.unknown_agent_in(&text.path, quote.1, quote.0);
+        let quoted = quotes.iter().filter_map(|quote| Some((quote.line, quote.agent.as_ref()?)));
+        for (line, agent) in quoted.collect::<BTreeSet<_>>() {
+            if !self.names.has_agent(agent) {
+                self.unknown_agent_in(&text.path, line, agent);
             }
         }
+        let code = Code::of(&text.text);
         for name in names {
-            let line = template::line_of(&text.text, &name);
+            let line = template::line_of(&code, &text.text, &name);
             if let Some(phase) = self.names.phase(&name) {
                 if self.is_over(&text.path, line, phase, here) {
                     text.quotes.push(phase);
@@ -143,12 +151,12 @@ impl Checker {
     }
 
     fn unknown_name(&mut self, here: PhaseId, path: &Path, line: usize, name: &str, quoted: bool) {
-        if self.names_are_open() {
+        if self.is_open(ANY) {
             return;
         }
         let phases = self.names.phases[..here.0].iter().map(String::as_str);
         if quoted {
-            let help = suggest(name, phases).or(Some("no phase stands before this one".into()));
+            let help = self.suggest(name, phases).or(Some("no phase stands before this one".into()));
             let message = format!("there is no phase `{name}`");
             self.error_at("unknown-phase", path, (line, name), message).help = help;
             return;
@@ -156,7 +164,7 @@ impl Checker {
         let variables = self.names.variables.iter().map(String::as_str);
         let agents = self.names.agents.iter().map(|agent| agent.key.as_str());
         let fixed = SYSTEM_NAMES.iter().chain(STAGE_NAMES).copied();
-        let help = suggest(name, variables.chain(agents).chain(phases).chain(fixed));
+        let help = self.suggest(name, variables.chain(agents).chain(phases).chain(fixed));
         let help = help.unwrap_or("declare it under `variables:`".into());
         let message = format!("`{name}` is not defined here");
         self.error_at("undefined-variable", path, (line, name), message).help = Some(help);
@@ -170,8 +178,15 @@ impl Checker {
             return scenario;
         }
         let said = Arc::new(Said::default());
-        for (id, phase) in scenario.phases.iter().enumerate() {
-            for agent in &phase.agents {
+        let deadline = Instant::now() + PATIENCE;
+        let most = scenario.phases.iter().map(|phase| phase.agents.len()).max().unwrap_or(0);
+        // Each phase's first agent first, so that every text has its turn.
+        for rank in 0..most {
+            for (id, phase) in scenario.phases.iter().enumerate() {
+                let Some(agent) = phase.agents.get(rank) else { continue };
+                if Instant::now() > deadline {
+                    return scenario;
+                }
                 let opening = phase.opening(*agent).map(|(_, text)| text);
                 for text in opening.chain(phase.asks()) {
                     let rendered = template::render_stage(&scenario, &text.text, PhaseId(id), *agent, &said);

@@ -1,6 +1,6 @@
 //! minijinja's errors in an author's words.
 
-use super::TemplateError;
+use super::{Code, TemplateError};
 use crate::diagnostic::suggest;
 use minijinja::ErrorKind;
 
@@ -32,6 +32,12 @@ pub fn remedy(text: &str, error: &TemplateError) -> Option<String> {
         return suggest(filter, FILTERS.iter().copied())
             .or(Some(format!("filters are, among others, {}", FILTERS[..8].join(", "))));
     }
+    if message.starts_with("this is too long") {
+        return Some("work parts of it out first, with `{% set %}` or in an `outcome`".into());
+    }
+    let code = Code::of(text);
+    let bare = (!text.contains("{{") && !text.contains("{%")).then_some(text);
+    let pieces: Vec<&str> = bare.into_iter().chain(code.pieces(text).map(|(_, piece)| piece)).collect();
     if message.ends_with("is not defined") {
         return Some(
             "what is printed or compared must exist: look at its spelling under `variables:`".into(),
@@ -41,7 +47,7 @@ pub fn remedy(text: &str, error: &TemplateError) -> Option<String> {
         return Some("each `{% if %}` ends with `{% endif %}`, each `{% for %}` with `{% endfor %}`".into());
     }
     for (wrong, right) in [("&", "and"), ("||", "or")] {
-        if code(text).any(|code| code.contains(wrong)) {
+        if pieces.iter().any(|code| code.contains(wrong)) {
             return Some(format!("write `{right}`"));
         }
     }
@@ -66,7 +72,8 @@ pub fn remedy(text: &str, error: &TemplateError) -> Option<String> {
         (0..bytes.len()).any(alone)
     };
     let syntax = message.starts_with("syntax error");
-    (syntax && !text.contains("{%") && code(text).any(assigns)).then(|| "to compare, write `==`".to_string())
+    (syntax && !text.contains("{%") && pieces.iter().any(|code| assigns(code)))
+        .then(|| "to compare, write `==`".to_string())
 }
 
 /// The line of the last `{% … %}` that is not ended.
@@ -83,14 +90,6 @@ fn unended(text: &str) -> Option<usize> {
         }
     }
     open.pop().map(|at| text[..at].matches('\n').count() + 1)
-}
-
-/// The parts of a text that are code: what stands in braces, or all of it where there are none.
-fn code(text: &str) -> impl Iterator<Item = &str> {
-    let all = (!text.contains("{{") && !text.contains("{%")).then_some(text);
-    let braced = text.split("{{").chain(text.split("{%")).skip(1);
-    let braced = braced.filter_map(|rest| rest.split(['}', '%']).next());
-    all.into_iter().chain(braced)
 }
 
 /// Filters by name, those that scenarios need most first.

@@ -4,26 +4,55 @@
 //! (`[1] * 100000000`) or pad a text to any width. Filters refuse both before they begin.
 
 use super::explain::FILTERS;
+use super::{Code, TemplateError};
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Rest, Value, ValueKind};
-use minijinja::{AutoEscape, Environment, Error, ErrorKind, UndefinedBehavior};
+use minijinja::{AutoEscape, Environment, Error, ErrorKind, State, UndefinedBehavior};
 use std::sync::LazyLock;
 
 /// Steps that one template may take before it is called endless.
 const FUEL: u64 = 2_000_000;
-/// Most items of a list, and bytes of a text, that a filter takes.
-const MAX_ITEMS: usize = 1_000_000;
+/// Most items of lists and bytes of texts that the filters of one template take together.
+const MAX_WORK: usize = 5_000_000;
 /// Widest padding that a filter makes.
 const MAX_WIDTH: i64 = 10_000;
 /// Filters whose numbers say how much they make.
 const PADDING: &[&str] = &["indent", "slice", "batch"];
+
+/// Longest piece of code, in bytes. A parser goes down a level at each link of a chain (`1+1+1…`, `a.b.c…`).
+const MAX_CODE: usize = 2_000;
+/// Most branches of one template, for the same reason.
+const MAX_BRANCHES: usize = 100;
+
+/// Refuses code that is too long to be parsed.
+pub(super) fn is_short_code(code: &str, line: usize) -> Result<(), TemplateError> {
+    if code.len() <= MAX_CODE {
+        return Ok(());
+    }
+    let message = format!("this is too long: {} bytes of code, at most {MAX_CODE} are read", code.len());
+    Err(TemplateError { message, line })
+}
+
+/// Refuses a template with code that is too long to be parsed.
+pub(super) fn is_short(code: &Code, text: &str) -> Result<(), TemplateError> {
+    let mut branches = 0;
+    for (line, piece) in code.pieces(text) {
+        is_short_code(piece, line)?;
+        branches += usize::from(piece.trim_start_matches(['-', '+', ' ']).starts_with("elif"));
+    }
+    if branches > MAX_BRANCHES {
+        let message = format!("this is too long: {branches} branches, at most {MAX_BRANCHES} are read");
+        return Err(TemplateError { message, line: 1 });
+    }
+    Ok(())
+}
 
 /// The environment all scenario templates are parsed and rendered in.
 pub fn environment() -> Environment<'static> {
     static LIMITED: LazyLock<Environment<'static>> = LazyLock::new(|| {
         let mut env = plain();
         for name in FILTERS {
-            env.add_filter(*name, move |args: Rest<Value>| limited(name, &args));
+            env.add_filter(*name, move |state: &mut State, args: Rest<Value>| limited(state, name, &args));
         }
         env
     });
@@ -40,14 +69,15 @@ fn plain() -> Environment<'static> {
     env
 }
 
-fn limited(name: &str, args: &[Value]) -> Result<Value, Error> {
+fn limited(state: &mut State, name: &str, args: &[Value]) -> Result<Value, Error> {
     static PLAIN: LazyLock<Environment<'static>> = LazyLock::new(plain);
     let counts = |value: &Value| value.kind() == ValueKind::Number && PADDING.contains(&name);
     let wide = |value: &Value| counts(value) && value.as_i64().is_none_or(|n| n.abs() > MAX_WIDTH);
-    let long = |value: &Value| match value.as_str() {
-        Some(text) => text.len() > MAX_ITEMS || (name == "format" && has_long_number(text)),
-        None => value.len().is_some_and(|n| n > MAX_ITEMS),
-    };
+    let long = |value: &Value| name == "format" && value.as_str().is_some_and(has_long_number);
+    let size = |value: &Value| value.as_str().map_or_else(|| value.len().unwrap_or(0), str::len);
+    let done = state.get_temp("work").and_then(|work| work.as_usize()).unwrap_or(0);
+    let work = args.iter().map(size).fold(done, usize::saturating_add);
+    state.set_temp("work", work.into());
     let named = |value: &Value| match value.is_kwargs() {
         true => value
             .try_iter()
@@ -56,7 +86,7 @@ fn limited(name: &str, args: &[Value]) -> Result<Value, Error> {
             .any(|key| value.get_item(&key).is_ok_and(|value| wide(&value))),
         false => false,
     };
-    if args.iter().any(|value| wide(value) || named(value) || long(value)) {
+    if work > MAX_WORK || args.iter().any(|value| wide(value) || named(value) || long(value)) {
         let message = format!("`{name}` would make or read too much");
         return Err(Error::new(ErrorKind::InvalidOperation, message));
     }
@@ -97,6 +127,7 @@ mod tests {
             "{{ [1] | slice(10 ** 12) | list }}",
             "{{ '%0999999999d' | format(1) }}",
             "{{ ('a' * 90000000) | upper }}",
+            "{% for i in range(100000) %}{{ range(99999) | sort | length }}{% endfor %}",
             "{{ range(10 ** 9) }}",
             "{{ 'a' * 10 ** 9 }}",
             "{% for a in range(100000) %}{% for b in range(100000) %}x{% endfor %}{% endfor %}",
