@@ -15,24 +15,27 @@ use std::sync::LazyLock;
 #[schemars(title = "Greenroom scenario", deny_unknown_fields, extend("required" = ["phases"]))]
 pub struct Written {
     /// Short name, used for folders and memories: letters, digits, `-` and `_`. Default: the file's name.
+    #[schemars(regex(pattern = "^[A-Za-z0-9_-]{1,100}$"))]
     pub id: Option<String>,
     /// Title shown to people. Default: the id.
     pub title: Option<String>,
     /// What it is about.
     pub description: Option<String>,
     /// Values for templates and expressions; `--set name=value` overrides them, `--set a.b=value` a part of one.
-    #[schemars(with = "Option<IndexMap<String, serde_json::Value>>")]
+    #[schemars(with = "Option<IndexMap<String, serde_json::Value>>", extend("propertyNames" = { "pattern": NAME }))]
     pub variables: Option<IndexMap<String, Value>>,
     /// Files whose `agents` and `variables` are taken over, paths relative to this file. What stands here wins.
     pub include: Option<Vec<Option<String>>>,
     /// Who takes part, by key: letters, digits and `_`.
+    #[schemars(extend("propertyNames" = { "pattern": NAME }))]
     pub agents: Option<IndexMap<String, Option<WrittenAgent>>>,
     /// What happens, in order.
+    #[schemars(extend("minItems" = 1))]
     pub phases: Option<Vec<Option<WrittenPhase>>>,
     /// What the choices of a phase are worth to the players.
     pub payoff: Option<WrittenPayoff>,
     /// Results to compute at the end: a name and an expression each.
-    #[schemars(with = "Option<IndexMap<String, Expression>>")]
+    #[schemars(with = "Option<IndexMap<String, Expression>>", extend("propertyNames" = { "pattern": NAME }))]
     pub outcome: Option<IndexMap<String, Value>>,
     /// What must hold at the end; the exit code is 1 if something does not.
     #[schemars(with = "Option<Vec<WrittenAssertion>>")]
@@ -58,6 +61,7 @@ pub struct WrittenAgent {
     #[schemars(extend("enum" = ["permanent", "ephemeral", null]))]
     pub lifecycle: Option<String>,
     /// Colour on a terminal: a name or `#rrggbb`.
+    #[schemars(extend("oneOf" = colors()))]
     pub color: Option<String>,
     /// Who answers instead of the model: a control for experiments, or a human at the terminal.
     #[schemars(with = "Option<WrittenStrategy>")]
@@ -71,13 +75,18 @@ pub struct WrittenAgent {
 /// One phase.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(default)]
-#[schemars(deny_unknown_fields, extend("required" = ["name", "agents"]))]
+#[schemars(deny_unknown_fields, extend(
+    "required" = ["name", "agents"],
+    "not" = { "anyOf": [{ "required": ["choice", "parse_choice"] }, { "required": ["topology", "turns"] }] }
+))]
 pub struct WrittenPhase {
     /// Short name, used in templates and paths: letters, digits and `_`.
+    #[schemars(extend("pattern" = NAME))]
     pub name: Option<String>,
     /// Title shown to people. Default: the name.
     pub label: Option<String>,
     /// Keys of those who are present, in speaking order.
+    #[schemars(extend("minItems" = 1))]
     pub agents: Option<Vec<Option<String>>>,
     /// Who speaks when. `round_robin` (default): each round everybody once, in order. `turn_by_turn`: the same, counted
     /// in `max_turns`. `broadcast`: each round all answer at once, unheard by each other. `whisper`: each round the pairs of
@@ -103,8 +112,10 @@ pub struct WrittenPhase {
     /// Rounds to play. Default: 1, or as many as `max_turns` needs. 0 is possible before a vote.
     pub auto_rounds: Option<u64>,
     /// Most turns of the phase; votes and the moderator's choices aside.
+    #[schemars(extend("minimum" = 1))]
     pub max_turns: Option<u64>,
     /// The order of turns, written out: each round plays this list. It takes the place of `topology`.
+    #[schemars(extend("minItems" = 1))]
     pub turns: Option<Vec<Option<WrittenTurn>>>,
     /// Who hears whom. Without it everybody present hears everything.
     pub interactions: Option<Vec<Option<WrittenInteraction>>>,
@@ -127,13 +138,17 @@ pub struct WrittenPhase {
     /// Who decides. Default: the agent whose role is `coordinator`.
     pub coordinator: Option<String>,
     /// Votes that a consensus may take. Default: 3.
+    #[schemars(extend("minimum" = 1, "maximum" = 100))]
     pub attempts: Option<u64>,
 }
 
 /// One turn of a written-out order.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(default)]
-#[schemars(deny_unknown_fields, extend("required" = ["agent"]))]
+#[schemars(deny_unknown_fields, extend(
+    "required" = ["agent"],
+    "not" = { "required": ["choice", "parse_choice"] }
+))]
 pub struct WrittenTurn {
     /// Who speaks.
     pub agent: Option<String>,
@@ -156,11 +171,11 @@ pub struct WrittenTurn {
 /// An edge between agents of a phase.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(default)]
-#[schemars(deny_unknown_fields, extend("required" = ["from", "to", "kind"]))]
+#[schemars(deny_unknown_fields, extend("required" = ["from", "kind"]))]
 pub struct WrittenInteraction {
     /// Who speaks; with `observe`, who listens.
     pub from: Option<String>,
-    /// Whom it concerns: a key, or a list of keys.
+    /// Whom it concerns: a key, or a list of keys. With `public` it may be left out: everybody.
     #[schemars(with = "Option<OneOrMany>")]
     pub to: Option<Value>,
     /// `public`: everybody hears what `from` says. `whisper`: only `to` does. `observe`: `from` hears what `to` says, whispers too.
@@ -171,7 +186,10 @@ pub struct WrittenInteraction {
 /// What choices are worth.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(default)]
-#[schemars(deny_unknown_fields, extend("required" = ["phase"]))]
+#[schemars(deny_unknown_fields, extend(
+    "required" = ["phase"],
+    "oneOf" = [{ "required": ["matrix"] }, { "required": ["each"] }]
+))]
 pub struct WrittenPayoff {
     /// The phase whose choices count; each of its rounds counts once.
     pub phase: Option<String>,
@@ -222,9 +240,9 @@ enum Scalar {
 #[schemars(untagged)]
 #[allow(dead_code, reason = "the shape of a field that `check` reads by hand")]
 enum WrittenChoice {
-    List(Vec<Scalar>),
+    List(#[schemars(extend("minItems" = 2, "maxItems" = 100))] Vec<Scalar>),
     Long(LongChoice),
-    Texts(IndexMap<String, Scalar>),
+    Texts(#[schemars(extend("minProperties" = 2, "maxProperties" = 100))] IndexMap<String, Scalar>),
 }
 
 /// A choice with settings.
@@ -236,7 +254,7 @@ struct LongChoice {
     options: WrittenOptions,
     /// Whether the options are listed in an order drawn from the turn's seed. Default: false.
     #[serde(default)]
-    shuffle: bool,
+    shuffle: Option<bool>,
     /// Template of the question. Default: the options alone are named.
     #[serde(default)]
     ask: Option<String>,
@@ -246,8 +264,8 @@ struct LongChoice {
 #[schemars(untagged)]
 #[allow(dead_code, reason = "the shape of a field that `check` reads by hand")]
 enum WrittenOptions {
-    List(Vec<Scalar>),
-    Texts(IndexMap<String, Scalar>),
+    List(#[schemars(extend("minItems" = 2, "maxItems" = 100))] Vec<Scalar>),
+    Texts(#[schemars(extend("minProperties" = 2, "maxProperties" = 100))] IndexMap<String, Scalar>),
 }
 
 /// `tit_for_tat`: the first option, then what another player chose last. `grim`: the first option until anybody chooses
@@ -267,8 +285,8 @@ enum WrittenStrategy {
 #[allow(dead_code, reason = "the shape of a field that `check` reads by hand")]
 enum StrategyWith {
     Always(Scalar),
-    Random(f64),
-    List(Vec<Scalar>),
+    Random(#[schemars(range(min = 0, max = 1))] f64),
+    List(#[schemars(extend("minItems" = 1))] Vec<Scalar>),
 }
 
 /// An expression, or one with a reason.
@@ -289,6 +307,23 @@ struct LongAssertion {
     /// What it means if it does not hold.
     #[serde(default)]
     why: Option<String>,
+}
+
+/// What a template can name.
+const NAME: &str = "^[A-Za-z_][A-Za-z0-9_]*$";
+
+/// Colours that are known by name, in any case.
+pub(super) const COLORS: &[&str] = &[
+    "black", "red", "green", "yellow", "blue", "magenta", "cyan", "white", "gray", "grey", "orange",
+    "purple", "violet", "pink", "brown", "gold", "teal", "lime", "navy", "indigo",
+];
+
+fn colors() -> serde_json::Value {
+    let any_case =
+        |name: &&str| name.chars().map(|c| format!("[{c}{}]", c.to_ascii_uppercase())).collect::<String>();
+    let names: Vec<String> = COLORS.iter().map(any_case).collect();
+    let pattern = format!("^(#([0-9a-fA-F]{{3}}){{1,2}}|{})$", names.join("|"));
+    serde_json::json!([{ "type": "null" }, { "type": "string", "pattern": pattern }])
 }
 
 /// The JSON Schema of scenario files.

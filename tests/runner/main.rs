@@ -14,4 +14,5 @@ mod plans;
 mod play;
 mod prompts;
 mod resume;
+mod schema;
 mod terminal;

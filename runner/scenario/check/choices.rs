@@ -37,8 +37,8 @@ impl Checker {
         let (options, shuffle, ask, at) = match given {
             Value::Mapping(mut fields) if fields.contains_key("options") => {
                 let options = fields.remove("options").unwrap_or_default();
-                let shuffle = fields.remove("shuffle");
-                let ask = fields.remove("ask");
+                let shuffle = fields.remove("shuffle").filter(|shuffle| !shuffle.is_null());
+                let ask = fields.remove("ask").filter(|ask| !ask.is_null());
                 self.no_more_fields(&fields, &path, "a choice", &["options", "shuffle", "ask"]);
                 (options, shuffle, ask, path.key("options"))
             }

@@ -130,3 +130,13 @@ const COLORS: &[(&str, Color)] = &[
     ("navy", Color::Indexed(18)),
     ("indigo", Color::Indexed(54)),
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_schema_knows_the_colours() {
+        assert_eq!(COLORS.iter().map(|(name, _)| *name).collect::<Vec<_>>(), crate::scenario::schema::COLORS);
+    }
+}
