@@ -10,6 +10,7 @@ mod extend;
 mod floors;
 mod hostile;
 mod import;
+mod paths;
 mod plans;
 mod play;
 mod prompts;
