@@ -6,6 +6,9 @@
 use std::fmt::Write as _;
 use std::sync::Arc;
 
+/// Longest line, in bytes, that is shown as it is.
+const MAX_FRAMED: usize = 400;
+
 /// A range of bytes in a source.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Span {
@@ -127,7 +130,9 @@ impl Report {
     pub fn render(&self, fancy: bool) -> String {
         let mut out = String::new();
         for diagnostic in &self.diagnostics {
-            if !fancy || self.fancy(diagnostic, &mut out).is_err() {
+            let (_, line, _) = self.sources.place(diagnostic.span);
+            let long = self.sources.of(diagnostic.span).line(line).len() > MAX_FRAMED;
+            if !fancy || long || self.fancy(diagnostic, &mut out).is_err() {
                 self.plain(diagnostic, &mut out);
             }
         }
@@ -149,8 +154,12 @@ impl Report {
         let _ = writeln!(out, "{name}:{line}:{column}: {}[{code}]: {message}{place}", severity.word());
         let text = self.sources.of(diagnostic.span).line(line);
         if !text.trim().is_empty() {
-            let width = self.width_on_line(diagnostic.span, text, column);
-            let _ = writeln!(out, "{line:>5} | {text}");
+            // Of a very long line, what stands around the place.
+            let skipped = if text.len() > MAX_FRAMED { column.saturating_sub(MAX_FRAMED / 4) } else { 0 };
+            let shown: String = text.chars().skip(skipped).take(MAX_FRAMED).collect();
+            let column = column - skipped;
+            let width = self.width_on_line(diagnostic.span, &shown, column);
+            let _ = writeln!(out, "{line:>5} | {shown}");
             let _ = writeln!(out, "      | {}{}", " ".repeat(column - 1), "^".repeat(width));
         }
         if let Some((span, note)) = &diagnostic.related {
@@ -219,28 +228,30 @@ pub fn printable(text: &str) -> String {
 }
 
 /// Characters of names that are compared, and how many names they are compared with, at most.
-const MAX_COMPARED: (usize, usize) = (100, 1000);
+const MAX_COMPARED: (usize, usize) = (40, 300);
 
-/// "did you mean `x`?" with the known name that is nearest to `found`, or the list of what there is.
+/// "did you mean `x`?" with the known name that is nearest to `found` or the only one with it in it, or the list of what
+/// there is.
 pub fn suggest<'a>(found: &str, known: impl IntoIterator<Item = &'a str>) -> Option<String> {
     let mut seen = std::collections::HashSet::new();
     let short = |name: &str| name.len() <= 4 * MAX_COMPARED.0 && name.chars().count() <= MAX_COMPARED.0;
     let known: Vec<&str> = known.into_iter().filter(|name| short(name) && seen.insert(*name)).collect();
-    if !short(found) {
-        return None;
+    let compared = &known[..known.len().min(if short(found) { MAX_COMPARED.1 } else { 0 })];
+    let lower = found.to_lowercase();
+    let distance = |name: &str| strsim::osa_distance(&lower, &name.to_lowercase());
+    let near = compared.iter().map(|name| (distance(name), *name)).min();
+    let near = near
+        .filter(|(n, name)| *n <= (found.chars().count().max(name.chars().count()) / 3).max(1))
+        .map(|(_, name)| name);
+    // `rounds` for `auto_rounds`, `uppercase` for `upper`.
+    let holds = |long: &str, short: &str| short.len() > 3 && long.contains(short);
+    let mut containing = compared.iter().filter(|name| holds(name, &lower) || holds(&lower, name));
+    let containing = containing.next().filter(|_| containing.next().is_none()).copied();
+    if let Some(name) = near.or(containing) {
+        return Some(format!("did you mean `{name}`?"));
     }
-    let distance = |name: &str| strsim::damerau_levenshtein(&found.to_lowercase(), &name.to_lowercase());
-    let near = known.iter().take(MAX_COMPARED.1).map(|name| (distance(name), *name)).min();
-    match near {
-        Some((n, name)) if n <= (found.chars().count().max(name.chars().count()) / 3).max(1) => {
-            Some(format!("did you mean `{name}`?"))
-        }
-        Some(_) if known.len() <= 24 => {
-            let list: Vec<String> = known.iter().map(|name| format!("`{name}`")).collect();
-            Some(format!("there is: {}", list.join(", ")))
-        }
-        _ => None,
-    }
+    let list: Vec<String> = known.iter().map(|name| format!("`{name}`")).collect();
+    (1..=24).contains(&list.len()).then(|| format!("there is: {}", list.join(", ")))
 }
 
 /// One diagnostic dressed for miette.

@@ -12,6 +12,7 @@ pub mod results;
 pub mod schema;
 mod source;
 pub mod template;
+mod yaml;
 
 pub use check::{Loaded, Overrides, load, open, parse_override};
 pub use choice::{Choice, ChoiceOption, Chosen, Decision, Method};

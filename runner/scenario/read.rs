@@ -17,17 +17,25 @@ pub(super) fn read(source: &Source, spans: &Spans, found: &mut Vec<Diagnostic>) 
         Err(error) => {
             let at = error.location().map_or(0, |location| location.index().min(source.text.len()));
             let span = Span { file: spans.value(&Path::default()).file, start: at, end: at };
-            found.push(Diagnostic::error("yaml", "", span, error.to_string()));
+            let message = format!("this can't be read: {error}");
+            found.push(
+                Diagnostic::error("yaml", "", span, message).help("write plain YAML: no tags, no odd keys"),
+            );
             return None;
         }
     };
     if let Err(error) = value.apply_merge() {
-        found.push(Diagnostic::error("yaml", "", spans.value(&Path::default()), error.to_string()));
+        let span = spans.value(&Path::default());
+        let message = format!("`<<` can't be merged: {error}");
+        found.push(
+            Diagnostic::error("yaml", "", span, message).help("`<<: *name` repeats a mapping `&name { … }`"),
+        );
         return None;
     }
     if !value.is_mapping() {
         let message = "a scenario is a mapping with `id`, `agents` and `phases`";
-        found.push(Diagnostic::error("type", "", spans.value(&Path::default()), message));
+        let found_here = Diagnostic::error("type", "", spans.value(&Path::default()), message);
+        found.push(found_here.help("begin with `agents:`; `greenroom new` writes a scenario to start from"));
         return None;
     }
     for _ in 0..MAX_MISTAKES {
@@ -85,7 +93,8 @@ fn unknown_key(spans: &Spans, path: Path) -> Diagnostic {
     };
     let message = format!("{place} has no field `{key}`");
     let diagnostic = Diagnostic::error("unknown-key", path.to_string(), spans.key(&path), message);
-    Diagnostic { help: suggest(&key, known.iter().map(String::as_str)), ..diagnostic }
+    let help = suggest(&key, known.iter().map(String::as_str));
+    diagnostic.help(help.unwrap_or("`greenroom schema --format markdown` lists all fields".into()))
 }
 
 /// What stands at a path, in words, and its fields, from the schema.
@@ -123,12 +132,57 @@ fn fields_at(path: &[Step]) -> (&'static str, Vec<String>) {
 }
 
 fn wrong_type(spans: &Spans, path: &Path, error: &serde_yaml::Error) -> Diagnostic {
-    let message = error.to_string().replace("expected u64", "expected a whole number");
-    let diagnostic = Diagnostic::error("type", path.to_string(), spans.value(path), message.clone());
-    if message.ends_with("expected a string") {
-        return diagnostic.help("put the value in quotes");
-    }
-    diagnostic
+    let told = error.to_string();
+    let parts = told.strip_prefix("invalid type: ").or_else(|| told.strip_prefix("invalid value: "));
+    let parts = parts.and_then(|parts| parts.rsplit_once(", expected "));
+    let error = |message: String| Diagnostic::error("type", path.to_string(), spans.value(path), message);
+    let Some((found, expected)) = parts else {
+        return error(told).help("`greenroom schema --format markdown` says what each field holds");
+    };
+    let (kind, content) = found.split_once(' ').unwrap_or((found, ""));
+    let content: String = content.chars().take(60).collect();
+    let found = match kind {
+        "string" => format!("the text {content}"),
+        "integer" | "floating" => format!("the number {}", content.trim_start_matches("point ")),
+        "boolean" => content.to_string(),
+        "sequence" => "a list".to_string(),
+        "map" => "a mapping".to_string(),
+        _ => "nothing".to_string(),
+    };
+    let text = content.trim_matches('"');
+    let (expected, help) = match expected {
+        "a string" => (
+            "a text",
+            match kind {
+                "sequence" => "write one text; one of several lines stands below `|`, indented".to_string(),
+                "map" => "put the text in quotes: it has a colon or braces in it".to_string(),
+                _ => "put the value in quotes".to_string(),
+            },
+        ),
+        "a sequence" => (
+            "a list",
+            match kind {
+                "map" => "each item of a list begins with `- `".to_string(),
+                _ => format!("write `[{text}]`"),
+            },
+        ),
+        "u64" => ("a whole number", "e.g. `3`".to_string()),
+        "struct WrittenAgent" => (
+            "a mapping: an agent",
+            "e.g. `ann: { display_name: Ann, system_prompt: You are Ann. }`".to_string(),
+        ),
+        "struct WrittenPhase" => {
+            ("a mapping: a phase", "e.g. `- { name: talk, agents: [ann, ben] }`".to_string())
+        }
+        _ if path.to_string() == "agents" => {
+            ("a mapping", "each agent stands below its key, e.g. `ann: { display_name: Ann }`".to_string())
+        }
+        _ => (
+            "a mapping",
+            "write `key: value`, one below the other or as `{ key: value, key: value }`".to_string(),
+        ),
+    };
+    error(format!("expected {expected}, found {found}")).help(help)
 }
 
 /// Replaces the value at `path` with null, which every field accepts. False if that can't help.

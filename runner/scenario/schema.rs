@@ -15,6 +15,7 @@ use std::sync::LazyLock;
 #[schemars(rename = "Scenario", title = "Greenroom scenario", deny_unknown_fields, extend("required" = ["phases"]))]
 pub struct Written {
     /// Short name, used for folders and memories: letters, digits, `-` and `_`. Default: the file's name.
+    #[schemars(regex(pattern = "^[A-Za-z0-9_-]{1,100}$"))]
     pub id: Option<String>,
     /// Title shown to people. Default: the id.
     pub title: Option<String>,
@@ -22,18 +23,20 @@ pub struct Written {
     pub description: Option<String>,
     /// Values for templates and expressions: texts, numbers, lists, mappings. `--set name=value` overrides one,
     /// `--set name.part=value` a part of one.
-    #[schemars(with = "Option<IndexMap<String, serde_json::Value>>")]
+    #[schemars(with = "Option<IndexMap<String, serde_json::Value>>", extend("propertyNames" = { "pattern": NAME }))]
     pub variables: Option<IndexMap<String, Value>>,
     /// Files whose `agents` and `variables` are taken over, paths relative to this file. What stands here wins.
     pub include: Option<Vec<Option<String>>>,
     /// Who takes part, by key: letters, digits and `_`.
+    #[schemars(extend("propertyNames" = { "pattern": NAME }))]
     pub agents: Option<IndexMap<String, Option<WrittenAgent>>>,
     /// What happens, in order.
+    #[schemars(extend("minItems" = 1))]
     pub phases: Option<Vec<Option<WrittenPhase>>>,
     /// What the choices of one phase are worth to the players.
     pub payoff: Option<WrittenPayoff>,
     /// Results to compute at the end, by name. One may use those above it, as `outcome.NAME`.
-    #[schemars(with = "Option<IndexMap<String, Expression>>")]
+    #[schemars(with = "Option<IndexMap<String, Expression>>", extend("propertyNames" = { "pattern": NAME }))]
     pub outcome: Option<IndexMap<String, Value>>,
     /// What must hold at the end. If something does not, it is named and the exit code is 1.
     #[schemars(with = "Option<Vec<Assertion>>")]
@@ -62,6 +65,7 @@ pub struct WrittenAgent {
     #[schemars(with = "Option<Lifecycle>")]
     pub lifecycle: Option<String>,
     /// Colour on a terminal and in pictures: a name such as `teal`, or `#rrggbb`.
+    #[schemars(extend("oneOf" = colors()))]
     pub color: Option<String>,
     /// Who answers instead of the model: a control for experiments, or a human at the terminal.
     #[schemars(with = "Option<Strategy>")]
@@ -74,14 +78,18 @@ pub struct WrittenAgent {
 /// A scene: who is present, who speaks when, who hears it, and what comes of it.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(default)]
-#[schemars(rename = "Phase", deny_unknown_fields, extend("required" = ["name", "agents"]))]
+#[schemars(rename = "Phase", deny_unknown_fields, extend(
+    "required" = ["name", "agents"],
+    "not" = { "anyOf": [{ "required": ["choice", "parse_choice"] }, { "required": ["topology", "turns"] }] }
+))]
 pub struct WrittenPhase {
     /// Short name, used in templates, expressions and paths: letters, digits and `_`.
+    #[schemars(extend("pattern" = NAME))]
     pub name: Option<String>,
     /// Title shown to people. Default: the name.
     pub label: Option<String>,
     /// Who is present, in speaking order.
-    #[schemars(with = "Option<Vec<Key>>")]
+    #[schemars(with = "Option<Vec<Key>>", extend("minItems" = 1))]
     pub agents: Option<Vec<Option<String>>>,
     /// Who speaks when.
     #[schemars(with = "Option<WhoSpeaks>")]
@@ -105,8 +113,10 @@ pub struct WrittenPhase {
     /// Rounds to play. Default: 1, or as many as `max_turns` needs. 0 is possible before a vote: nobody talks, all vote.
     pub auto_rounds: Option<u64>,
     /// Most turns of the phase; votes and the moderator's choices aside.
+    #[schemars(extend("minimum" = 1))]
     pub max_turns: Option<u64>,
     /// The order of turns, written out: each round plays this list. It takes the place of `topology`.
+    #[schemars(extend("minItems" = 1))]
     pub turns: Option<Vec<Option<WrittenTurn>>>,
     /// Who hears whom. Default: everybody present hears everything.
     pub interactions: Option<Vec<Option<WrittenInteraction>>>,
@@ -131,13 +141,17 @@ pub struct WrittenPhase {
     #[schemars(with = "Option<Key>")]
     pub coordinator: Option<String>,
     /// Votes that a `consensus` may take. Default: 3.
+    #[schemars(extend("minimum" = 1, "maximum" = 100))]
     pub attempts: Option<u64>,
 }
 
 /// One turn of an order that is written out.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(default)]
-#[schemars(rename = "Turn", deny_unknown_fields, extend("required" = ["agent"]))]
+#[schemars(rename = "Turn", deny_unknown_fields, extend(
+    "required" = ["agent"],
+    "not" = { "required": ["choice", "parse_choice"] }
+))]
 pub struct WrittenTurn {
     /// Who speaks.
     #[schemars(with = "Option<Key>")]
@@ -180,7 +194,10 @@ pub struct WrittenInteraction {
 /// choice is missing or invalid is not valued.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(default)]
-#[schemars(rename = "Payoff", deny_unknown_fields, extend("required" = ["phase"]))]
+#[schemars(rename = "Payoff", deny_unknown_fields, extend(
+    "required" = ["phase"],
+    "oneOf" = [{ "required": ["matrix"] }, { "required": ["each"] }]
+))]
 pub struct WrittenPayoff {
     /// The phase whose choices count; each of its rounds counts once.
     pub phase: Option<String>,
@@ -329,9 +346,9 @@ enum InteractionKind {
 #[schemars(untagged)]
 #[allow(dead_code, reason = "the shape of a field that `check` reads by hand")]
 enum Choice {
-    List(Vec<Scalar>),
+    List(#[schemars(extend("minItems" = 2, "maxItems" = 100))] Vec<Scalar>),
     Long(LongChoice),
-    Texts(IndexMap<String, Scalar>),
+    Texts(#[schemars(extend("minProperties" = 2, "maxProperties" = 100))] IndexMap<String, Scalar>),
 }
 
 /// A choice with settings.
@@ -344,7 +361,7 @@ struct LongChoice {
     /// Whether the options are named in an order drawn from the turn's seed, against a liking for the first one. Default:
     /// `false`.
     #[serde(default)]
-    shuffle: bool,
+    shuffle: Option<bool>,
     /// The question. Default: the options alone are named.
     #[serde(default)]
     ask: Option<Template>,
@@ -354,8 +371,8 @@ struct LongChoice {
 #[schemars(untagged)]
 #[allow(dead_code, reason = "the shape of a field that `check` reads by hand")]
 enum Options {
-    List(Vec<Scalar>),
-    Texts(IndexMap<String, Scalar>),
+    List(#[schemars(extend("minItems" = 2, "maxItems" = 100))] Vec<Scalar>),
+    Texts(#[schemars(extend("minProperties" = 2, "maxProperties" = 100))] IndexMap<String, Scalar>),
 }
 
 /// A rule, or a person, that answers instead of the model. It knows what the agent has heard, no more. Where no choice is
@@ -387,9 +404,9 @@ enum StrategyWith {
     /// This option, or these words.
     Always(Scalar),
     /// The first option with this probability, from 0 to 1; else one of the others.
-    Random(f64),
+    Random(#[schemars(range(min = 0, max = 1))] f64),
     /// One after the other, and again from the start.
-    List(Vec<Scalar>),
+    List(#[schemars(extend("minItems" = 1))] Vec<Scalar>),
 }
 
 /// An expression, or one with a reason.
@@ -411,6 +428,23 @@ struct LongAssertion {
     /// What it means if it does not hold; printed then.
     #[serde(default)]
     why: Option<String>,
+}
+
+/// What a template can name.
+const NAME: &str = "^[A-Za-z_][A-Za-z0-9_]*$";
+
+/// Colours that are known by name, in any case.
+pub(super) const COLORS: &[&str] = &[
+    "black", "red", "green", "yellow", "blue", "magenta", "cyan", "white", "gray", "grey", "orange",
+    "purple", "violet", "pink", "brown", "gold", "teal", "lime", "navy", "indigo",
+];
+
+fn colors() -> serde_json::Value {
+    let any_case =
+        |name: &&str| name.chars().map(|c| format!("[{c}{}]", c.to_ascii_uppercase())).collect::<String>();
+    let names: Vec<String> = COLORS.iter().map(any_case).collect();
+    let pattern = format!("^(#([0-9a-fA-F]{{3}}){{1,2}}|{})$", names.join("|"));
+    serde_json::json!([{ "type": "null" }, { "type": "string", "pattern": pattern }])
 }
 
 /// The JSON Schema of scenario files.

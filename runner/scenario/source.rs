@@ -3,8 +3,10 @@
 //! The data itself is read by serde_yaml, which forgets places; this walks the same text with an event
 //! parser and keeps a tree of spans. It also finds what a data model can't show: duplicate keys.
 
+use super::yaml::{Mistake, explain};
 use crate::diagnostic::{Diagnostic, Source, Sources, Span};
 use saphyr_parser::{Event, Marker, Parser, ScalarStyle};
+use std::cell::Cell;
 use std::collections::HashMap;
 
 /// Deepest nesting that is accepted; scenarios need about six levels.
@@ -101,12 +103,8 @@ impl Spans {
                 Ok((event, span)) => builder.event(event, builder.span(span.start, span.end)),
                 Err(error) => {
                     let at = builder.byte(error.marker());
-                    Err(Box::new(Diagnostic::error(
-                        "yaml",
-                        "",
-                        Span { file, start: at, end: at },
-                        error.info(),
-                    )))
+                    let Mistake { at, message, help } = explain(error.info(), &source.text, at);
+                    Err(wrong(Span { file, start: at, end: at }, message, help))
                 }
             };
             if let Err(diagnostic) = result {
@@ -204,12 +202,18 @@ impl Spans {
     }
 }
 
+fn wrong(span: Span, message: impl Into<String>, help: impl Into<String>) -> Box<Diagnostic> {
+    Box::new(Diagnostic::error("yaml", "", span, message).help(help))
+}
+
 /// Turns events into the tree, without recursion.
 struct Builder<'a> {
     text: &'a str,
     file: usize,
     /// Byte where each line starts.
     lines: Vec<usize>,
+    /// Line, column and byte that were asked for last.
+    last: Cell<(usize, usize, usize)>,
     spans: Spans,
     found: Vec<Diagnostic>,
     open: Vec<Open>,
@@ -234,13 +238,20 @@ impl<'a> Builder<'a> {
     fn new(text: &'a str, file: usize) -> Self {
         let lines = std::iter::once(0).chain(text.match_indices('\n').map(|(at, _)| at + 1)).collect();
         let (spans, found, open, anchors) = Default::default();
-        Self { text, file, lines, spans, found, open, anchors, n_values: 0, n_documents: 0 }
+        let last = Cell::default();
+        Self { text, file, lines, last, spans, found, open, anchors, n_values: 0, n_documents: 0 }
     }
 
     fn byte(&self, marker: &Marker) -> usize {
-        let Some(start) = self.lines.get(marker.line().saturating_sub(1)) else { return self.text.len() };
-        let column = self.text[*start..].char_indices().nth(marker.col());
-        column.map_or(self.text.len(), |(at, _)| start + at)
+        let (line, column) = (marker.line().saturating_sub(1), marker.col());
+        let Some(start) = self.lines.get(line) else { return self.text.len() };
+        // Most events are further along the same line; from its start each time, a long line would take for ever.
+        let (last_line, last_column, last) = self.last.get();
+        let ahead = last_line == line && last_column <= column;
+        let (from, skip) = if ahead { (last, column - last_column) } else { (*start, column) };
+        let at = self.text[from..].char_indices().nth(skip).map_or(self.text.len(), |(at, _)| from + at);
+        self.last.set((line, column, at));
+        at
     }
 
     fn span(&self, start: Marker, end: Marker) -> Span {
@@ -254,7 +265,7 @@ impl<'a> Builder<'a> {
                 self.n_documents += 1;
                 if self.n_documents > 1 {
                     let text = "a scenario file holds one YAML document, here a second one starts";
-                    return Err(Box::new(Diagnostic::error("yaml", "", span, text)));
+                    return Err(wrong(span, text, "remove `---`, or make it two files"));
                 }
             }
             Event::Scalar(text, style, anchor, _) => {
@@ -267,21 +278,13 @@ impl<'a> Builder<'a> {
             }
             Event::Alias(anchor) => {
                 if self.waits_for_key() {
-                    return Err(Box::new(Diagnostic::error(
-                        "yaml",
-                        "",
-                        span,
-                        "an alias can't be a key here",
-                    )));
+                    let help = "write the key out; if the star belongs to it, put it in quotes";
+                    return Err(wrong(span, "an alias can't be a key", help));
                 }
                 let node = self.anchors.get(&anchor).copied();
                 let Some((node, n_values)) = node else {
-                    return Err(Box::new(Diagnostic::error(
-                        "yaml",
-                        "",
-                        span,
-                        "this alias names no finished anchor",
-                    )));
+                    let help = "write `&name` before an earlier value, which `*name` then repeats";
+                    return Err(wrong(span, "this alias names no finished anchor", help));
                 };
                 self.count(n_values, span)?;
                 self.attach(node);
@@ -321,11 +324,16 @@ impl<'a> Builder<'a> {
 
     fn open(&mut self, span: Span, anchor: usize, children: Children) -> Result<(), Box<Diagnostic>> {
         if self.waits_for_key() {
-            return Err(Box::new(Diagnostic::error("yaml", "", span, "a key must be a plain text")));
+            if self.text[..span.start].ends_with('{') && self.text[span.start..].starts_with('{') {
+                let span = Span { start: span.start - 1, ..span };
+                let help = "put the whole text in quotes, e.g. `\"{{ topic }}, please\"`";
+                return Err(wrong(span, "`{{` without quotes begins a mapping, not a text", help));
+            }
+            return Err(wrong(span, "a key must be a plain text", "put the text in quotes"));
         }
         if self.open.len() >= MAX_DEPTH {
             let message = format!("nested deeper than {MAX_DEPTH} levels");
-            return Err(Box::new(Diagnostic::error("yaml", "", span, message)));
+            return Err(wrong(span, message, "a scenario needs about six"));
         }
         let n_before = self.n_values;
         let node = self.add(Node { span, literal: false, children }, span)?;
@@ -345,7 +353,7 @@ impl<'a> Builder<'a> {
         self.n_values += n;
         if self.n_values > MAX_VALUES {
             let message = format!("more than {MAX_VALUES} values, what aliases stand for counted each time");
-            return Err(Box::new(Diagnostic::error("yaml", "", span, message)));
+            return Err(wrong(span, message, "a scenario needs some hundred; leave out what is not needed"));
         }
         Ok(())
     }

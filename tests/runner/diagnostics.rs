@@ -42,52 +42,6 @@ fn a_good_file_has_nothing_to_tell() {
 }
 
 #[test]
-fn hostile_yaml_is_an_error_and_no_panic() {
-    let deep = "a: ".to_string() + &"[".repeat(5000);
-    let laughs = "a: &a [x,x,x,x,x,x,x,x,x]\n".to_string()
-        + &('b'..='k').map(|c| {
-            let before = char::from(c as u8 - 1);
-            format!("{c}: &{c} [*{before},*{before},*{before},*{before},*{before},*{before},*{before},*{before},*{before}]\n")
-        }).collect::<String>();
-    let texts = [
-        "",
-        "\0",
-        "- a",
-        "a: b: c",
-        "{",
-        "&a [*a]",
-        "*x",
-        "? [1]\n: 2",
-        "\u{feff}id: x",
-        "a: !tag b",
-        "--- 1\n--- 2",
-        "phases: [[[]]]",
-        "agents: {a: 1}",
-        "agents: [1]",
-        "phases: {a: 1}",
-        "id: \"\\ud800\"",
-        "agents: {1: {}}",
-        "~: 1",
-        "id: &x a\nagents: *x",
-        deep.as_str(),
-        laughs.as_str(),
-        "agents: {a: {color: '#12é'}}",
-        "phases: [{name: p, agents: [a], auto_rounds: 18446744073709551615}]",
-    ];
-    for text in texts {
-        let loaded = load("x.yaml", text, &[]);
-        assert!(loaded.scenario.is_none(), "{text:.40}");
-        assert!(loaded.report.n_errors() > 0, "{text:.40}");
-        loaded.report.render(false);
-        loaded.report.render(true);
-    }
-    let text = TEN.as_bytes();
-    for at in 0..text.len() {
-        load("x.yaml", &String::from_utf8_lossy(&text[..at]), &[]).report.render(false);
-    }
-}
-
-#[test]
 fn anchors_and_merges_are_read() {
     let text = "
 id: x

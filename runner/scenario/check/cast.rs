@@ -18,13 +18,13 @@ impl Checker {
         path: &Path,
     ) -> (Vec<Agent>, Vec<Option<String>>) {
         let written = written.unwrap_or_default();
-        if written.is_empty() {
+        if written.is_empty() && !self.is_open(&["agents"]) {
             let message = "a scenario needs at least one agent under `agents:`";
-            self.error("missing", path, message);
+            self.missing(path, message, "e.g. `agents: { ann: { display_name: Ann } }`");
         }
         if written.len() > MAX_AGENTS {
             let message = format!("a scenario of {} agents; at most {MAX_AGENTS} take part", written.len());
-            self.error("too-many", path, message);
+            self.error("too-many", path, message).help = Some("split the scenario".into());
         }
         let (mut agents, mut systems): (Vec<Agent>, _) = (Vec::new(), Vec::new());
         for (key, agent) in written.into_iter().take(MAX_AGENTS) {
@@ -52,13 +52,15 @@ impl Checker {
             let span = self.spans.key(path);
             let message = format!("an agent's key is letters, digits and `_`: `{key}`");
             let found = Diagnostic::error("bad-name", path.to_string(), span, message);
-            self.push(found.help("`display_name` may be any text"));
+            let plain = super::phases::identifier_from(&key);
+            self.push(found.help(format!("for example `{plain}`; `display_name` may be any text")));
         }
         let name = written.display_name.unwrap_or_else(|| key.clone());
         let name = name.trim().to_string();
         if name.is_empty() || name.chars().any(char::is_control) || name.chars().count() > 80 {
             let message = "a display name is one line of 1 to 80 characters";
-            self.error("bad-name", &path.key("display_name"), message);
+            self.error("bad-name", &path.key("display_name"), message).help =
+                Some("a longer description belongs into `role` or `system_prompt`".into());
         }
         let lifecycle = written.lifecycle.as_deref().and_then(|given| {
             let known = [("permanent", Lifecycle::Permanent), ("ephemeral", Lifecycle::Ephemeral)];

@@ -1,11 +1,10 @@
 //! Checks choices: their options, how a phase decides over them, and who makes them instead of the model.
 
 use super::Checker;
-use crate::diagnostic::suggest;
 use crate::scenario::choice::{Choice, ChoiceOption, Decision, Method, text_of};
 use crate::scenario::schema::WrittenPhase;
 use crate::scenario::source::Path;
-use crate::scenario::{AgentId, PhaseId, Strategy};
+use crate::scenario::{AgentId, PhaseId};
 use serde_yaml::{Mapping, Value};
 use std::sync::Arc;
 
@@ -38,8 +37,8 @@ impl Checker {
         let (options, shuffle, ask, at) = match given {
             Value::Mapping(mut fields) if fields.contains_key("options") => {
                 let options = fields.remove("options").unwrap_or_default();
-                let shuffle = fields.remove("shuffle");
-                let ask = fields.remove("ask");
+                let shuffle = fields.remove("shuffle").filter(|shuffle| !shuffle.is_null());
+                let ask = fields.remove("ask").filter(|ask| !ask.is_null());
                 self.no_more_fields(&fields, &path, "a choice", &["options", "shuffle", "ask"]);
                 (options, shuffle, ask, path.key("options"))
             }
@@ -47,14 +46,16 @@ impl Checker {
         };
         let shuffle = shuffle.is_some_and(|given| {
             given.as_bool().unwrap_or_else(|| {
-                self.error("type", &path.key("shuffle"), "`shuffle` is true or false");
+                self.error("type", &path.key("shuffle"), "`shuffle` is true or false").help =
+                    Some("`shuffle: true` lists the options in an order drawn from the seed".into());
                 false
             })
         });
         let ask = ask.and_then(|given| match given {
             Value::String(text) => self.template(Some(text), path.key("ask"), phase).map(Arc::new),
             _ => {
-                self.error("type", &path.key("ask"), "`ask` is a text: the question");
+                self.error("type", &path.key("ask"), "`ask` is a text: the question").help =
+                    Some("put it in quotes".into());
                 None
             }
         });
@@ -82,33 +83,43 @@ impl Checker {
                 return None;
             }
         };
+        if written.len() > MAX_OPTIONS {
+            let message = format!("a choice has at most {MAX_OPTIONS} options; here are {}", written.len());
+            self.error("too-many", path, message).help = Some("each option is weighed at every turn".into());
+            return None;
+        }
+        let mut sound = true;
         for (value, text, path) in written {
             let (Some(value), Some(text)) = (scalar(&value), scalar(&text)) else {
-                self.error("type", &path, "an option is a text, a number, true or false");
-                continue;
+                let help =
+                    "options with texts are a mapping: `choice: { talk: I talk, silent: I stay silent }`";
+                self.error("type", &path, "an option is a text, a number, true or false").help =
+                    Some(help.into());
+                return None;
             };
             let text = text_of(&text).trim().to_string();
             if text.is_empty() || text.chars().any(char::is_control) || text.chars().count() > 200 {
-                self.error("bad-value", &path, "an option is one line of 1 to 200 characters");
+                self.error("bad-value", &path, "an option is one line of 1 to 200 characters").help =
+                    Some("name the option in a few words; the question belongs into `ask`".into());
+                sound = false;
                 continue;
             }
             let same = |other: &ChoiceOption| other.text == text || text_of(&other.value) == text_of(&value);
             if options.iter().any(same) {
-                self.error(
-                    "duplicate-name",
-                    &path,
-                    format!("the option `{text}` stands twice in this choice"),
-                );
+                let message = format!("the option `{text}` stands twice in this choice");
+                self.error("duplicate-name", &path, message).help =
+                    Some("options differ in their results and in their texts; remove or rename one".into());
+                sound = false;
                 continue;
             }
             options.push(ChoiceOption { value, text });
         }
-        if options.len() < 2 || options.len() > MAX_OPTIONS {
-            let message = format!("a choice has 2 to {MAX_OPTIONS} options; here are {}", options.len());
-            self.error("bad-value", path, message);
-            return None;
+        if sound && options.len() < 2 {
+            let message =
+                format!("a choice has at least two options; here is {}", ["none", "one"][options.len()]);
+            self.error("bad-value", path, message).help = Some("e.g. `choice: [talk, silent]`".into());
         }
-        Some(options)
+        (sound && options.len() > 1).then_some(options)
     }
 
     /// How a phase decides; whoever it needs is named or has the role.
@@ -127,24 +138,28 @@ impl Checker {
             .as_deref()
             .and_then(|given| self.word(&here, "decision mode", given, &known));
         let mode = mode.filter(|mode| *mode != "none");
-        if written.attempts.is_some() && mode.is_none_or(|mode| mode != "consensus") {
-            self.unused(&path.key("attempts"), "`attempts` bounds the votes of a `consensus`");
+        let known = !self.is_broken(&here);
+        if known && written.attempts.is_some() && mode.is_none_or(|mode| mode != "consensus") {
+            let message = "`attempts` has no effect here: it bounds the votes of a `consensus`";
+            self.unused(&path.key("attempts"), message, "remove it, or write `decision_mode: consensus`");
         }
-        if written.coordinator.is_some() && mode.is_none_or(|mode| mode != "coordinator_decides") {
-            self.unused(
-                &path.key("coordinator"),
-                "a coordinator decides where `decision_mode` is `coordinator_decides`",
-            );
+        if known && written.coordinator.is_some() && mode.is_none_or(|mode| mode != "coordinator_decides") {
+            let message = "`coordinator` has no effect here: it says who decides alone";
+            let help = "remove it, or write `decision_mode: coordinator_decides`";
+            self.unused(&path.key("coordinator"), message, help);
         }
         let mode = mode?;
         match choice {
             None if written.choice.is_none() && written.parse_choice.is_none() => {
                 let message = format!("`{mode}` needs `choice`: the options to decide over");
-                self.error("missing", &here, message).help = Some("e.g. `choice: [stay, leave]`".into());
+                if !self.is_broken(&path.key("choice")) && !self.is_broken(&path.key("parse_choice")) {
+                    self.missing(&here, &message, "e.g. `choice: [stay, leave]`");
+                }
             }
             Some(Choice { method: Method::Parse, .. }) if mode == "ranked_choice" => {
                 let message = "a ranking is decoded: use `choice` with `ranked_choice`";
-                self.error("contradiction", &path.key("parse_choice"), message);
+                self.error("contradiction", &path.key("parse_choice"), message).help =
+                    Some("write `choice` instead of `parse_choice`".into());
             }
             _ => {}
         }
@@ -155,7 +170,8 @@ impl Checker {
                 let attempts = self.count(written.attempts, &path.key("attempts")).unwrap_or(3);
                 if attempts > MAX_ATTEMPTS {
                     let message = format!("a consensus takes at most {MAX_ATTEMPTS} votes");
-                    self.error("bad-value", &path.key("attempts"), message);
+                    self.error("bad-value", &path.key("attempts"), message).help =
+                        Some("without `attempts` it is three".into());
                 }
                 Decision::Consensus { attempts: attempts.min(MAX_ATTEMPTS) }
             }
@@ -163,7 +179,7 @@ impl Checker {
                 written.coordinator.as_deref(),
                 "coordinator",
                 cast,
-                path,
+                (path, &here),
             )?),
         })
     }
@@ -174,15 +190,12 @@ impl Checker {
         given: Option<&str>,
         role: &'static str,
         cast: &[AgentId],
-        path: &Path,
+        (path, here): (&Path, &Path),
     ) -> Option<AgentId> {
         if let Some(key) = given {
             let path = path.key(role);
             let id = self.agent_id(key, &path)?;
-            if !cast.contains(&id) {
-                let message = format!("`{key}` does not take part in this phase");
-                self.error("absent-agent", &path, message).help = Some(format!("add `{key}` to `agents`"));
-            }
+            self.present_here(id, key, cast, &path);
             return Some(id);
         }
         let is = |id: &&AgentId| self.names.agents[id.0].role.eq_ignore_ascii_case(role);
@@ -190,53 +203,15 @@ impl Checker {
         if let [one] = having.as_slice() {
             return Some(*one);
         }
-        let message = format!("{} of those present have the role `{role}`; one must", having.len());
-        self.error("missing", path, message).help =
-            Some(format!("name one with `{role}: KEY`, or give one agent `role: {role}`"));
-        None
-    }
-
-    pub(super) fn strategy(&mut self, given: Value, path: &Path) -> Option<Strategy> {
-        const NAMED: &[(&str, Option<Strategy>)] = &[
-            ("tit_for_tat", Some(Strategy::TitForTat)),
-            ("grim", Some(Strategy::Grim)),
-            ("human", Some(Strategy::Human)),
-        ];
-        let shape =
-            "a strategy is `tit_for_tat`, `grim`, `human`, `{always: X}`, `{random: p}` or `{list: [X, Y]}`";
-        let fields = match given {
-            Value::String(name) => {
-                let known = NAMED.iter().find(|(known, _)| *known == name.trim());
-                if known.is_none() {
-                    let help = suggest(
-                        &name,
-                        NAMED.iter().map(|(known, _)| *known).chain(["always", "random", "list"]),
-                    );
-                    self.error("unknown-value", path, format!("`{name}` is no strategy: {shape}")).help =
-                        help;
-                }
-                return known.and_then(|(_, strategy)| strategy.clone());
+        let n_having = if having.is_empty() { "none".to_string() } else { having.len().to_string() };
+        let message = format!("{n_having} of those present has the role `{role}`; one must");
+        if !self.is_broken(&path.key("agents")) {
+            let help = format!("name one with `{role}: KEY`, or give one agent `role: {role}`");
+            if !self.is_broken(&path.key(role)) {
+                self.missing(here, &message, &help);
             }
-            Value::Mapping(fields) if fields.len() == 1 => fields,
-            _ => {
-                self.error("type", path, shape);
-                return None;
-            }
-        };
-        let (key, value) = fields.into_iter().next()?;
-        let text = |value: &Value| scalar(value).map(|value| text_of(&value));
-        let found = match (key.as_str().unwrap_or_default(), &value) {
-            ("always", value) => text(value).map(Strategy::Always),
-            ("random", value) => value.as_f64().filter(|p| (0.0..=1.0).contains(p)).map(Strategy::Random),
-            ("list", Value::Sequence(items)) if !items.is_empty() => {
-                items.iter().map(text).collect::<Option<_>>().map(Strategy::List)
-            }
-            _ => None,
-        };
-        if found.is_none() {
-            self.error("bad-value", path, shape).help = Some("p is a probability from 0 to 1".into());
         }
-        found
+        None
     }
 
     pub(super) fn no_more_fields(&mut self, fields: &Mapping, path: &Path, what: &str, known: &[&str]) {
@@ -246,12 +221,12 @@ impl Checker {
             let span = self.spans.key(&path);
             let message = format!("{what} has no field `{key}`");
             let found = crate::diagnostic::Diagnostic::error("unknown-key", path.to_string(), span, message);
-            self.push(found).help = suggest(&key, known.iter().copied());
+            self.push(found).help = self.suggest(&key, known.iter().copied());
         }
     }
 }
 
-fn scalar(value: &Value) -> Option<serde_json::Value> {
+pub(super) fn scalar(value: &Value) -> Option<serde_json::Value> {
     match value {
         Value::String(_) | Value::Bool(_) | Value::Number(_) => serde_json::to_value(value).ok(),
         _ => None,

@@ -1,14 +1,18 @@
 //! Checks expressions and what they, like templates, name of phases and their results.
 
 use super::{Checker, Names};
-use crate::diagnostic::suggest;
+use crate::diagnostic::Diagnostic;
 use crate::scenario::PhaseId;
 use crate::scenario::choice::text_of;
-use crate::scenario::source::Path;
-use crate::scenario::template::{EXPRESSION_NAMES, Expression, PHASE_FIELDS, expression_names};
+use crate::scenario::source::{Path, Step};
+use crate::scenario::template::{Code, EXPRESSION_NAMES, Expression, PHASE_FIELDS, expression_names};
 use crate::scenario::{Assertion, template};
 use indexmap::IndexMap;
 use serde_yaml::Value;
+use std::collections::BTreeSet;
+
+/// What may give a name to something.
+pub(super) const ANY: &[&str] = &["agents", "phases", "variables"];
 
 impl Checker {
     /// An expression that may use what phases before `end` came to, and the names in `more`.
@@ -26,15 +30,24 @@ impl Checker {
                 | serde_json::Value::Number(_)),
             ) => text_of(&value),
             _ => {
-                self.error("type", &path, "an expression is a text such as `vote.decision == \'yes\'`");
+                self.error("type", &path, "an expression is a text").help =
+                    Some("e.g. `vote.decision == 'yes'`; join several with `and`".into());
                 return None;
             }
         };
         let names = match expression_names(&text) {
             Ok(names) => names,
             Err(error) => {
-                let found = self.error("expression", &path, format!("not an expression: {}", error.message));
-                found.help = Some("write it without `{{ }}`, e.g. `vote.decision == \'yes\'`".into());
+                let braces = text.contains("{{") || text.contains("{%");
+                let bare =
+                    braces.then(|| "write it without `{{ }}`, e.g. `vote.decision == 'yes'`".to_string());
+                let help = bare.or_else(|| template::remedy(&text, &error));
+                let help = help.unwrap_or("e.g. `vote.decision == 'yes'`; join several with `and`".into());
+                let message = match braces {
+                    true => "an expression stands without braces".to_string(),
+                    false => format!("not an expression: {}", error.message),
+                };
+                self.error("expression", &path, message).help = Some(help);
                 return None;
             }
         };
@@ -52,13 +65,8 @@ impl Checker {
                 && !self.names.variables.contains(&name)
                 && !more.contains(&name.as_str())
             {
-                let known = self.names.variables.iter().map(String::as_str);
-                let before = self.names.phases.iter().take(end.0).map(String::as_str);
-                let known =
-                    known.chain(before).chain(EXPRESSION_NAMES.iter().copied()).chain(more.iter().copied());
-                let help = suggest(&name, known);
-                self.error("undefined-variable", &path, format!("`{name}` is not defined here")).help = help;
                 sound = false;
+                self.undefined_in_expression(&path, &text, &name, end, more);
             }
         }
         sound &= self.fields(&path, &text, false);
@@ -67,17 +75,43 @@ impl Checker {
         sound.then_some(Expression { path, text, phases })
     }
 
+    fn undefined_in_expression(&mut self, path: &Path, text: &str, name: &str, end: PhaseId, more: &[&str]) {
+        if self.is_open(ANY) {
+            return;
+        }
+        let known = self.names.variables.iter().map(String::as_str);
+        let before = self.names.phases.iter().take(end.0).map(String::as_str);
+        let known = known.chain(before).chain(EXPRESSION_NAMES.iter().copied()).chain(more.iter().copied());
+        let help = match is_compared(text, name) {
+            true => format!("a text stands in quotes: `'{name}'`"),
+            false if self.names.has_agent(name) => {
+                format!("what `{name}` chose in a phase is `PHASE.choices.{name}`")
+            }
+            false => self.suggest(name, known).unwrap_or("declare it under `variables:`".into()),
+        };
+        let message = format!("`{name}` is not defined here");
+        self.error_at("undefined-variable", path, (1, name), message).help = Some(help);
+    }
+
     /// Refuses to use a phase that is not over by then.
     pub(super) fn is_over(&mut self, path: &Path, line: usize, phase: PhaseId, end: PhaseId) -> bool {
         if phase < end {
             return true;
         }
         let name = self.names.phases[phase.0].clone();
-        let message = match self.names.phases.get(end.0).filter(|here| **here != name) {
-            None => format!("`{name}` is this phase itself: nothing has been said in it when it opens"),
+        let here = Path(path.0.iter().take(2).cloned().collect());
+        let here = match here.0.as_slice() {
+            [Step::Key(phases), Step::Index(at)] if phases == "phases" => self.names.phases.get(*at).cloned(),
+            _ => None,
+        };
+        let message = match here {
+            None => format!("nothing is known of `{name}` here: this is worked out from variables alone"),
+            Some(here) if here == name => {
+                format!("`{name}` is this phase itself: nothing has been said in it when it opens")
+            }
             Some(here) => format!("`{name}` is played after `{here}`: nothing has been said in it yet"),
         };
-        self.error_in("forward-reference", path, line, message).help =
+        self.error_at("forward-reference", path, (line, &name), message).help =
             Some("name only phases that stand earlier in the file".into());
         false
     }
@@ -92,7 +126,7 @@ impl Checker {
     ) -> bool {
         let Some(phase) = self.names.payoff else {
             let message = "`payoffs` is used, but the scenario has no `payoff`".to_string();
-            self.error_in("undefined-variable", path, line, message).help =
+            self.error_at("undefined-variable", path, (line, "payoffs"), message).help =
                 Some("add `payoff:` with the phase whose choices count".into());
             return false;
         };
@@ -103,28 +137,35 @@ impl Checker {
     /// Checks `phase.field` and `phase.field.agent` in an expression, or in the braces of a template.
     pub(super) fn fields(&mut self, path: &Path, text: &str, is_template: bool) -> bool {
         let mut sound = true;
-        let line_of = |at: usize| if is_template { text[..at].matches('\n').count() + 1 } else { 1 };
+        let code = if is_template { Code::of(text) } else { Code::default() };
+        let line_of = |at: usize| if is_template { code.line(at) } else { 1 };
+        let (mut unknown, mut seen) = (Vec::new(), BTreeSet::new());
         let names = std::mem::take(&mut self.names);
         for (at, phase, field, key) in results_named(text, &names) {
-            if is_template && !template::in_braces(text, at) {
+            if is_template && !code.contains(at) {
+                continue;
+            }
+            if !seen.insert((line_of(at), phase, field, key)) {
                 continue;
             }
             let known = PHASE_FIELDS.contains(&field);
             if !known {
                 let message = format!("`{phase}` is a phase; it has no `{field}`");
-                self.error_in("unknown-field", path, line_of(at), message).help =
-                    suggest(field, PHASE_FIELDS.iter().copied());
+                let help = self.suggest(field, PHASE_FIELDS.iter().copied());
+                let name = format!("{phase}.{field}");
+                self.error_at("unknown-field", path, (line_of(at), &name), message).help = help;
                 sound = false;
             }
             let by_agent = ["choices", "history", "said"].contains(&field);
             if let Some(key) = key.filter(|key| by_agent && known && !names.has_agent(key)) {
-                let help = suggest(key, names.agents.iter().map(|agent| agent.key.as_str()));
-                let message = format!("there is no agent `{key}`");
-                self.error_in("unknown-agent", path, line_of(at), message).help = help;
+                unknown.push((key.to_string(), line_of(at)));
                 sound = false;
             }
         }
         self.names = names;
+        for (key, line) in unknown {
+            self.unknown_agent_in(path, line, &key);
+        }
         sound
     }
 
@@ -138,11 +179,10 @@ impl Checker {
         for (name, given) in written {
             let path = path.key(name.clone());
             if !super::is_identifier(&name) {
-                self.error(
-                    "bad-name",
-                    &path,
-                    format!("an outcome\'s name is letters, digits and `_`: `{name}`"),
-                );
+                let message = format!("an outcome's name is letters, digits and `_`: `{name}`");
+                let help = format!("for example `{}`", super::phases::identifier_from(&name));
+                let span = self.spans.key(&path);
+                self.push(Diagnostic::error("bad-name", path.to_string(), span, message).help(help));
             }
             if let Some(expression) = self.expression(given, path, end, &["outcome"]) {
                 outcomes.push((name, expression));
@@ -163,30 +203,21 @@ impl Checker {
         for (at, given) in written.into_iter().enumerate() {
             let path = path.index(at);
             let (that, why, path) = match given {
-                Value::Mapping(fields) => {
-                    for key in
-                        fields.keys().filter_map(Value::as_str).filter(|key| !["that", "why"].contains(key))
-                    {
-                        let span = self.spans.key(&path.key(key));
-                        let message = format!("an assertion has no field `{key}`");
-                        let found = crate::diagnostic::Diagnostic::error(
-                            "unknown-key",
-                            path.to_string(),
-                            span,
-                            message,
-                        );
-                        self.push(found).help = suggest(key, ["that", "why"]);
+                Value::Mapping(mut fields) => {
+                    let that = fields.remove("that");
+                    let why = fields.remove("why").filter(|why| !why.is_null());
+                    self.no_more_fields(&fields, &path, "an assertion", &["that", "why"]);
+                    if why.as_ref().is_some_and(|why| !why.is_string()) {
+                        self.error("type", &path.key("why"), "`why` is a text").help =
+                            Some("put it in quotes".into());
                     }
-                    let why = fields.get("why").and_then(Value::as_str).map(str::to_string);
-                    let Some(that) = fields.get("that") else {
-                        self.error(
-                            "missing",
-                            &path,
-                            "an assertion needs `that`: the expression which must hold",
-                        );
+                    let why = why.as_ref().and_then(Value::as_str).map(str::to_string);
+                    let Some(that) = that else {
+                        let message = "an assertion needs `that`: the expression which must hold";
+                        self.missing(&path.key("that"), message, "e.g. `that: game.invalid == 0`");
                         continue;
                     };
-                    (that.clone(), why, path.key("that"))
+                    (that, why, path.key("that"))
                 }
                 that => (that, None, path),
             };
@@ -196,6 +227,19 @@ impl Checker {
         }
         assertions
     }
+}
+
+/// Whether a name stands where a text is compared: after `==` or `!=`, or before them.
+fn is_compared(text: &str, name: &str) -> bool {
+    let is_word = |c: char| c.is_alphanumeric() || matches!(c, '_' | '.');
+    text.match_indices(name).any(|(at, _)| {
+        let (before, after) = (&text[..at], &text[at + name.len()..]);
+        let whole = !before.ends_with(is_word) && !after.starts_with(is_word);
+        let compares = |text: &str| text.ends_with("==") || text.ends_with("!=");
+        whole
+            && (compares(before.trim_end())
+                || ["==", "!="].iter().any(|sign| after.trim_start().starts_with(sign)))
+    })
 }
 
 /// Each `phase.field` or `phase.field.key` of a text: byte, phase, field, key.

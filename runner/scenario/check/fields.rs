@@ -20,7 +20,11 @@ impl Checker {
         };
         if id.is_empty() || id.len() > 100 || !id.chars().all(is_plain) {
             let message = format!("the id `{id}` names folders: 1 to 100 letters, digits, `-` and `_`");
-            self.error("bad-name", &Path::default().key("id"), message);
+            let plain: String = id.chars().take(100).map(|c| if is_plain(c) { c } else { '-' }).collect();
+            self.error("bad-name", &Path::default().key("id"), message).help = Some(format!(
+                "for example `{}`; `title` may be any text",
+                if plain.is_empty() { "talk" } else { &plain }
+            ));
         }
         id.to_string()
     }
@@ -36,14 +40,19 @@ impl Checker {
             let path = path.key(name.clone());
             if !super::is_identifier(name) {
                 let message = format!("a variable's name is letters, digits and `_`: `{name}`");
-                self.error("bad-name", &path, message);
+                let span = self.spans.key(&path);
+                let help = format!("for example `{}`", super::phases::identifier_from(name));
+                self.push(Diagnostic::error("bad-name", path.to_string(), span, message).help(help));
             }
             match serde_json::to_value(value) {
                 Ok(value) => {
                     values.insert(name.clone(), value);
                 }
                 Err(error) => {
-                    self.error("type", &path, format!("this value has no JSON form: {error}"));
+                    self.error("type", &path, format!("this value has no JSON form: {error}")).help = Some(
+                        "variables are texts, numbers, true, false, lists and mappings with texts as keys"
+                            .into(),
+                    );
                 }
             }
         }
@@ -72,7 +81,8 @@ impl Checker {
             if let (6, Some(r), Some(g), Some(b)) = (wide.len(), channel(0), channel(2), channel(4)) {
                 return Some(Color::Rgb(r, g, b));
             }
-            self.error("unknown-value", path, format!("`{given}` is no colour: write `#rrggbb`"));
+            self.error("unknown-value", path, format!("`{given}` is no colour")).help =
+                Some("write `#rrggbb` or `#rgb`, e.g. `\"#d9a441\"`".into());
             return None;
         }
         self.word(path, "colour that is known by name", &given.to_lowercase(), COLORS)
@@ -120,3 +130,13 @@ const COLORS: &[(&str, Color)] = &[
     ("navy", Color::Indexed(18)),
     ("indigo", Color::Indexed(54)),
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_schema_knows_the_colours() {
+        assert_eq!(COLORS.iter().map(|(name, _)| *name).collect::<Vec<_>>(), crate::scenario::schema::COLORS);
+    }
+}

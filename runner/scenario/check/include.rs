@@ -16,7 +16,8 @@ impl Checker {
             let path = path.index(at);
             let Some(name) = name else { continue };
             if at >= MAX_FILES {
-                self.error("too-many", &path, format!("a scenario includes at most {MAX_FILES} files"));
+                self.error("too-many", &path, format!("a scenario includes at most {MAX_FILES} files"))
+                    .help = Some("put several casts into one file".into());
                 return;
             }
             if std::path::Path::new(&name).is_absolute() {
@@ -29,9 +30,15 @@ impl Checker {
             match read(&name) {
                 Ok(text) => self.included(written, &name, text),
                 Err(error) => {
-                    let message = format!("can't read the included file `{name}`: {error}");
+                    let why = match error.kind() {
+                        std::io::ErrorKind::NotFound => "there is none".to_string(),
+                        std::io::ErrorKind::InvalidData => "it is no UTF-8 text".to_string(),
+                        std::io::ErrorKind::IsADirectory => "it is a folder".to_string(),
+                        _ => error.to_string(),
+                    };
+                    let message = format!("can't read the included file `{name}`: {why}");
                     self.error("include", &path, message).help =
-                        Some("paths are relative to the scenario's folder".into());
+                        Some("include scenario files by their paths, relative to this file's folder".into());
                 }
             }
         }
@@ -47,7 +54,10 @@ impl Checker {
         let unreadable = found.iter().any(|diagnostic| diagnostic.code == "yaml");
         self.found.extend(found);
         let theirs = if unreadable { None } else { read::read(&source, &spans, &mut self.found) };
-        let Some(theirs) = theirs else { return };
+        let Some(theirs) = theirs else {
+            self.names.partial = true;
+            return;
+        };
         let Written {
             id,
             title,

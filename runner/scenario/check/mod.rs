@@ -1,6 +1,7 @@
 //! From the file as written to a scenario that can be trusted: every reference resolved, every template
 //! tried, and all that is wrong said at once with its place and a remedy.
 
+mod cascade;
 mod cast;
 mod choices;
 mod expressions;
@@ -9,12 +10,14 @@ mod include;
 mod paths;
 mod payoff;
 mod phases;
+mod strategies;
 mod texts;
 mod topology;
 
 use super::read;
 use super::schema::Written;
 use super::source::{Path, Spans};
+use super::template::Code;
 use super::{Agent, Phase, PhaseId, Scenario};
 use crate::diagnostic::{Diagnostic, Report, Severity, Source, Sources, Span, suggest};
 use anyhow::Context as _;
@@ -61,12 +64,27 @@ fn load_with(name: &str, text: &str, overrides: &[(String, Value)], include: &Re
     let (spans, mut found) = Spans::read(sources.main(), 0);
     let readable = !found.iter().any(|diagnostic| diagnostic.code == "yaml");
     let written = if readable { read::read(sources.main(), &spans, &mut found) } else { None };
-    let mut checker = Checker { sources, spans, found, names: Names::default() };
+    let (names, broken) = Default::default();
+    let mut checker = Checker { sources, spans, found, names, broken };
     let scenario = written.and_then(|mut written| {
         checker.include(&mut written, include);
         checker.scenario(written, overrides)
     });
     let (sources, mut diagnostics) = (checker.sources, checker.found);
+    if diagnostics.len() > MAX_TOLD {
+        let rest = diagnostics.split_off(MAX_TOLD);
+        let worst = rest.iter().map(|found| found.severity).min().unwrap_or(Severity::Warning);
+        let message = format!("{} more mistakes are not told", rest.len());
+        let found = Diagnostic::error("too-many", "", rest[0].span, message).help("correct the others first");
+        diagnostics.push(Diagnostic { severity: worst, ..found });
+    }
+    // A key that is no agent's has a value of whatever type.
+    let unknown: Vec<String> = diagnostics
+        .iter()
+        .filter(|found| found.code == "unknown-agent")
+        .map(|found| found.path.clone())
+        .collect();
+    diagnostics.retain(|found| found.code != "type" || !unknown.contains(&found.path));
     diagnostics.sort_by_key(|diagnostic| (diagnostic.span, diagnostic.severity));
     diagnostics.dedup();
     let report = Report { sources, diagnostics };
@@ -83,11 +101,17 @@ pub fn parse_override(text: &str) -> Result<(String, Value), String> {
     Ok((key.trim().to_string(), value))
 }
 
+/// Most mistakes that are told of one scenario.
+const MAX_TOLD: usize = 500;
+/// Most places at which a name is looked for in a text, to mark it.
+const MAX_PLACES: usize = 200;
+
 struct Checker {
     sources: Sources,
     spans: Spans,
     found: Vec<Diagnostic>,
     names: Names,
+    broken: cascade::Broken,
 }
 
 /// What templates and expressions may name, known before any of them is read.
@@ -98,6 +122,8 @@ struct Names {
     phases: Vec<String>,
     /// The phase whose choices are worth something.
     payoff: Option<PhaseId>,
+    /// Whether there may be more that could not be read.
+    partial: bool,
 }
 
 impl Names {
@@ -109,9 +135,11 @@ impl Names {
     ) -> Self {
         let named = phases.iter().flatten().map(|phase| phase.as_ref().and_then(|phase| phase.name.clone()));
         let phases: Vec<String> = named.map(Option::unwrap_or_default).collect();
+        let partial = phases.iter().any(String::is_empty);
         let payoff = payoff.as_ref().and_then(|payoff| payoff.phase.as_ref());
         let payoff = payoff.and_then(|name| phases.iter().position(|phase| phase == name)).map(PhaseId);
-        Self { variables: variables.keys().cloned().collect(), agents: agents.to_vec(), phases, payoff }
+        let (variables, agents) = (variables.keys().cloned().collect(), agents.to_vec());
+        Self { variables, agents, phases, payoff, partial }
     }
 
     fn phase(&self, name: &str) -> Option<PhaseId> {
@@ -129,12 +157,15 @@ impl Checker {
         let id = self.id(written.id.as_deref());
         let variables = self.variables(written.variables.unwrap_or_default(), overrides);
         let (agents, systems) = self.agents(written.agents, &top.key("agents"));
+        let partial = self.names.partial;
         self.names = Names::new(&variables, &agents, &written.phases, &written.payoff);
+        self.names.partial |= partial;
         let phases = self.phases(written.phases, &top.key("phases"));
         let payoff = self.payoff(written.payoff, &phases, &top.key("payoff"));
         let outcomes = self.outcomes(written.outcome.unwrap_or_default(), &top.key("outcome"));
         let assertions =
             self.assertions(written.assertions.unwrap_or_default(), &top.key("assertions"), &outcomes);
+        self.answers(&agents, &phases);
         self.one_meaning(&variables, &agents, &phases);
         let mut scenario = Scenario {
             title: written.title.unwrap_or_else(|| id.clone()),
@@ -165,16 +196,53 @@ impl Checker {
         self.push(Diagnostic::error(code, path.to_string(), span, message))
     }
 
+    /// What may have been meant; not looked for where nothing more will be told.
+    fn suggest<'a>(&self, found: &str, known: impl IntoIterator<Item = &'a str>) -> Option<String> {
+        if self.found.len() > MAX_TOLD { None } else { suggest(found, known) }
+    }
+
     fn push(&mut self, diagnostic: Diagnostic) -> &mut Diagnostic {
         let at = self.found.len();
         self.found.push(diagnostic);
         &mut self.found[at]
     }
 
-    /// An error on a line of a text value.
-    fn error_in(&mut self, code: &'static str, path: &Path, line: usize, message: String) -> &mut Diagnostic {
-        let span = self.spans.text_line(&self.sources, path, line);
+    /// An error about a name that stands on a line of a text value.
+    fn error_at(
+        &mut self,
+        code: &'static str,
+        path: &Path,
+        (line, name): (usize, &str),
+        message: String,
+    ) -> &mut Diagnostic {
+        let span = self.name_span(path, line, name);
         self.push(Diagnostic::error(code, path.to_string(), span, message))
+    }
+
+    /// Where a name stands on a line of a text value; the line, where it is not found.
+    fn name_span(&self, path: &Path, line: usize, name: &str) -> Span {
+        let span = self.spans.text_line(&self.sources, path, line);
+        if self.found.len() > MAX_TOLD {
+            return span;
+        }
+        let text = self.sources.of(span).text.get(span.start..span.end).unwrap_or_default();
+        let is_word = |c: char| c.is_alphanumeric() || c == '_';
+        let whole =
+            |at: &usize| !text[..*at].ends_with(is_word) && !text[at + name.len()..].starts_with(is_word);
+        let is_field = |at: &usize| text[..*at].ends_with('.');
+        let code = Code::of(text);
+        let is_code = |at: &usize| {
+            let seed = || text[..*at].rfind("${").is_some_and(|open| !text[open..*at].contains('}'));
+            code.contains(*at) || seed()
+        };
+        let places = || text.match_indices(name).map(|(at, _)| at).filter(whole).take(MAX_PLACES);
+        let own = places().find(|at| is_code(at) && !is_field(at));
+        match own.or_else(|| places().find(is_code)).or_else(|| places().next()) {
+            Some(at) if !name.is_empty() => {
+                Span { start: span.start + at, end: span.start + at + name.len(), ..span }
+            }
+            _ => span,
+        }
     }
 
     /// Looks a word up in a closed list.
@@ -182,7 +250,7 @@ impl Checker {
         let wanted = given.trim();
         let hit = known.iter().find(|(name, _)| *name == wanted).map(|(_, value)| *value);
         if hit.is_none() {
-            let help = suggest(wanted, known.iter().map(|(name, _)| *name));
+            let help = self.suggest(wanted, known.iter().map(|(name, _)| *name));
             self.error("unknown-value", path, format!("`{wanted}` is no {what}")).help = help;
         }
         hit
@@ -214,13 +282,16 @@ impl Checker {
                 // Two phases of one name have an error of their own.
                 Some((other, _)) if *other == kind => {}
                 Some((other, first)) => {
-                    let message = format!("`{name}` is the name of {kind} and of {other}");
-                    let mut found = Diagnostic::error("ambiguous-name", path.to_string(), span, message)
-                        .help("templates could not tell them apart: rename one");
-                    if first.end > 0 {
-                        found = found.related(*first, "first here");
-                    }
-                    self.push(found);
+                    let own = first.end == 0;
+                    let message = match own {
+                        true => format!("`{name}` is {other}, so {kind} can't have it"),
+                        false => format!("`{name}` is the name of {kind} and of {other}"),
+                    };
+                    let help =
+                        if own { "rename it" } else { "templates could not tell them apart: rename one" };
+                    let found =
+                        Diagnostic::error("ambiguous-name", path.to_string(), span, message).help(help);
+                    self.push(if own { found } else { found.related(*first, "first here") });
                 }
                 None => {
                     seen.insert(name, (kind, span));

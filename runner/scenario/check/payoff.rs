@@ -1,7 +1,7 @@
 //! Checks the payoff: a value for each combination of the players' options.
 
 use super::Checker;
-use crate::diagnostic::suggest;
+use crate::diagnostic::Diagnostic;
 use crate::scenario::choice::text_of;
 use crate::scenario::schema::WrittenPayoff;
 use crate::scenario::source::Path;
@@ -22,25 +22,43 @@ impl Checker {
     ) -> Option<Payoff> {
         let written = written?;
         let Some(name) = written.phase else {
-            self.error("missing", path, "a payoff needs `phase`: whose choices count");
+            self.missing(
+                &path.key("phase"),
+                "a payoff needs `phase`: whose choices count",
+                "e.g. `phase: game`",
+            );
             return None;
         };
         let Some(phase) = self.names.phase(&name) else {
-            let help = suggest(&name, phases.iter().map(|phase| phase.name.as_str()));
-            self.error("unknown-phase", &path.key("phase"), format!("there is no phase `{name}`")).help =
-                help;
+            if !self.is_open(&["phases"]) {
+                let help = self.suggest(&name, phases.iter().map(|phase| phase.name.as_str()));
+                let help = help.unwrap_or("the names stand under `phases:`".into());
+                let message = format!("there is no phase `{name}`");
+                self.error("unknown-phase", &path.key("phase"), message).help = Some(help);
+            }
             return None;
         };
         let here = &phases[phase.0];
+        let at = Path::default().key("phases").index(phase.0);
+        let unread = ["agents", "choice", "parse_choice", "decision_mode", "turns"];
+        if unread.iter().any(|field| self.is_broken(&at.key(*field))) {
+            return None;
+        }
         let Some(choice) = here.choice.as_ref().filter(|_| here.decision.is_none()) else {
             let message = format!(
                 "`{name}` has no `choice` of its own that each player makes, so nothing can be valued"
             );
-            self.error("missing", &path.key("phase"), message).help =
-                Some("give the phase `choice: […]`, without a `decision_mode`".into());
+            self.missing(
+                &path.key("phase"),
+                &message,
+                "give the phase `choice: […]`, without a `decision_mode`",
+            );
             return None;
         };
         let players = self.players(written.players, here, path);
+        if self.is_broken(&path.key("players")) {
+            return None;
+        }
         let rule = match (written.matrix, written.each) {
             (Some(matrix), None) => {
                 let mut table = BTreeMap::new();
@@ -53,6 +71,9 @@ impl Checker {
                         Some("give an expression with `each:`".into());
                     return None;
                 }
+                if players.is_empty() {
+                    return None;
+                }
                 self.cells(&matrix, &path, choice, &players, &mut Vec::new(), &mut table);
                 PayoffRule::Matrix(table)
             }
@@ -60,9 +81,17 @@ impl Checker {
                 let more = ["mine", "others", "all"];
                 PayoffRule::Each(self.expression(each, path.key("each"), PhaseId(0), &more)?)
             }
-            _ => {
-                let message = "a payoff is given by `matrix` or by `each`, one of them";
-                self.error("missing", path, message);
+            (Some(_), Some(_)) => {
+                let message = "a payoff is given by `matrix` or by `each`, not by both";
+                self.error("contradiction", &path.key("each"), message).help =
+                    Some("remove one of the two".into());
+                return None;
+            }
+            (None, None) => {
+                if !self.is_broken(&path.key("each")) {
+                    let help = "e.g. `each: 3 if mine == 'talk' else 0`";
+                    self.missing(&path.key("matrix"), "a payoff needs `matrix` or `each`", help);
+                }
                 return None;
             }
         };
@@ -88,15 +117,22 @@ impl Checker {
             let Some(id) = key.as_deref().and_then(|key| self.agent_id(key, &path)) else { continue };
             if !unique.contains(&id) || players.contains(&id) {
                 let key = &self.names.agents[id.0].key;
-                let message = format!("`{key}` makes no choice in `{}`, or stands here twice", phase.name);
-                self.error("absent-agent", &path, message);
+                let twice = players.contains(&id);
+                let message = match twice {
+                    true => format!("`{key}` stands twice among the players"),
+                    false => format!("`{key}` makes no choice in `{}`", phase.name),
+                };
+                let code = if twice { "duplicate-name" } else { "absent-agent" };
+                let help = "players are those who choose in the phase, each once; without `players` it is all of them";
+                self.error(code, &path, message).help = Some(help.into());
             }
             players.push(id);
         }
         players
     }
 
-    /// One level of the matrix for each player; a list of values at the bottom.
+    /// One level of the matrix for each player; a list of values at the bottom. False: a level is missing, and so
+    /// probably everywhere.
     fn cells(
         &mut self,
         given: &Value,
@@ -105,35 +141,57 @@ impl Checker {
         players: &[AgentId],
         above: &mut Vec<usize>,
         table: &mut BTreeMap<Vec<usize>, Vec<Expression>>,
-    ) {
+    ) -> bool {
         if above.len() == players.len() {
-            return self.cell(given, path, players, above, table);
+            self.cell(given, path, players, above, table);
+            return true;
         }
         let player = self.names.agents[players[above.len()].0].key.clone();
         let Value::Mapping(rows) = given else {
             let message = format!("here `{player}` chooses: expected a mapping from its options");
-            self.error("type", path, message);
-            return;
+            let option = text_of(&choice.options[0].value);
+            let order = self.keys(players);
+            let example = format!("`{option}: {{ {option}: [1, 2], … }}`");
+            self.error("type", path, message).help = Some(format!(
+                "a level for each player, in this order: {order}; then the values, e.g. {example}"
+            ));
+            return false;
         };
+        let mut odd = false;
         let mut seen = vec![false; choice.options.len()];
         for (key, below) in rows {
             let key = serde_json::to_value(key).map_or(String::new(), |key| text_of(&key));
             let here = path.key(key.clone());
             let Some(option) = choice.find(&key) else {
                 let names: Vec<String> = choice.options.iter().map(|option| text_of(&option.value)).collect();
-                let help = suggest(&key, names.iter().map(String::as_str));
-                self.error("unknown-value", &here, format!("`{player}` has no option `{key}`")).help = help;
+                let help = self.suggest(&key, names.iter().map(String::as_str));
+                let help = help.unwrap_or("the options stand in the phase's `choice`".into());
+                let span = self.spans.key(&here);
+                let message = format!("`{player}` has no option `{key}`");
+                self.push(Diagnostic::error("unknown-value", here.to_string(), span, message).help(help));
+                odd = true;
                 continue;
             };
             seen[option] = true;
             above.push(option);
-            self.cells(below, &here, choice, players, above, table);
+            let complete = self.cells(below, &here, choice, players, above, table);
             above.pop();
+            if !complete {
+                return false;
+            }
         }
-        for (option, _) in choice.options.iter().zip(seen).filter(|(_, seen)| !seen) {
-            let message = format!("the option `{}` of `{player}` is missing here", text_of(&option.value));
-            self.error("missing", path, message).help = Some("every combination needs its values".into());
+        for (option, _) in choice.options.iter().zip(seen).filter(|(_, seen)| !odd && !seen) {
+            let option = text_of(&option.value);
+            let message = format!("the option `{option}` of `{player}` is missing here");
+            let help = format!("every combination needs its values: add `{option}: …`");
+            self.error("missing", path, message).help = Some(help);
         }
+        true
+    }
+
+    fn keys(&self, players: &[AgentId]) -> String {
+        let keys: Vec<&str> = players.iter().map(|id| self.names.agents[id.0].key.as_str()).collect();
+        keys.join(", ")
     }
 
     fn cell(
@@ -144,17 +202,16 @@ impl Checker {
         above: &[usize],
         table: &mut BTreeMap<Vec<usize>, Vec<Expression>>,
     ) {
+        let order = format!("a number for each, in this order: {}", self.keys(players));
         let Value::Sequence(values) = given else {
-            self.error(
-                "type",
-                path,
-                format!("expected a list of {} values, one for each player", players.len()),
-            );
+            let message = format!("expected a list of {} values, one for each player", players.len());
+            self.error("type", path, message).help = Some(order);
             return;
         };
         if values.len() != players.len() {
-            let message = format!("{} values for {} players", values.len(), players.len());
-            self.error("bad-value", path, message);
+            let message =
+                format!("expected {} values, one for each player, found {}", players.len(), values.len());
+            self.error("bad-value", path, message).help = Some(order);
             return;
         }
         let cell = values.iter().enumerate();

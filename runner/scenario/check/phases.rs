@@ -1,10 +1,9 @@
 //! Checks the phases: who is present, what opens them, and how long they last.
 
 use super::{Checker, is_identifier};
-use crate::diagnostic::{Diagnostic, suggest};
-use crate::scenario::choice::Decision;
+use crate::diagnostic::{Diagnostic, Span};
 use crate::scenario::compile::n_turns;
-use crate::scenario::schema::WrittenPhase;
+use crate::scenario::schema::{WrittenPhase, json_schema};
 use crate::scenario::source::Path;
 use crate::scenario::template::Template;
 use crate::scenario::{AgentId, Phase, PhaseId, Topology};
@@ -30,7 +29,8 @@ impl Checker {
     pub(super) fn phases(&mut self, written: Option<Vec<Option<WrittenPhase>>>, path: &Path) -> Vec<Phase> {
         let written = written.unwrap_or_default();
         if written.is_empty() {
-            self.error("missing", path, "a scenario needs at least one phase under `phases:`");
+            let message = "a scenario needs at least one phase under `phases:`";
+            self.missing(path, message, "e.g. `phases: [{ name: talk, agents: [ann, ben] }]`");
         }
         let mut phases: Vec<Phase> = Vec::new();
         let mut total = 0usize;
@@ -137,9 +137,14 @@ impl Checker {
     /// Refuses a phase in which nobody speaks, or who speaks may not.
     fn sensible(&mut self, phase: &Phase, path: &Path) {
         let speakers = phase.speakers();
-        if speakers.is_empty() && !phase.agents.is_empty() {
+        let cast = path.key("agents");
+        if phase.agents.is_empty() || self.is_broken(&cast) {
+            return;
+        }
+        if speakers.is_empty() {
             let message = "nobody speaks in this phase: all are observers, or there is only the moderator";
-            self.error("missing", &path.key("agents"), message);
+            self.missing(&cast, message, "add an agent whose `role` is another");
+            return;
         }
         if let Topology::Script(turns) = &phase.topology {
             for (at, turn) in
@@ -147,35 +152,34 @@ impl Checker {
             {
                 let key = &self.names.agents[turn.agent.0].key;
                 let message = format!("`{key}` is an observer: it hears and does not speak");
-                self.error("contradiction", &path.key("turns").index(at).key("agent"), message);
+                self.error("contradiction", &path.key("turns").index(at).key("agent"), message).help =
+                    Some("give the agent another `role`, or leave the turn out".into());
             }
         }
-        if phase.until.is_some() && phase.rounds < 2 {
-            let message = "`until` can only end a phase early that has several rounds";
-            self.unused(&path.key("until"), message).help =
-                Some("give the most rounds with `auto_rounds`".into());
+        if phase.until.is_some() && phase.rounds < 2 && !self.is_broken(&path.key("auto_rounds")) {
+            let message = "`until` has no effect here: it ends a phase of several rounds early";
+            self.unused(&path.key("until"), message, "give the most rounds with `auto_rounds`");
         }
         let moderated = matches!(phase.topology, Topology::Moderated(_));
         if moderated && speakers.len() < 2 {
             let message = "a moderator needs at least two agents to choose from";
-            self.error("missing", &path.key("agents"), message);
-        }
-        if matches!(phase.decision, Some(Decision::Consensus { .. }) | Some(Decision::RankedChoice))
-            && speakers.is_empty()
-        {
-            self.error("missing", &path.key("agents"), "nobody votes in this phase");
+            self.missing(&cast, message, "add an agent, or leave `topology` out");
         }
     }
 
     /// A field that is understood and has no effect here.
-    pub(super) fn unused(&mut self, path: &Path, message: &str) -> &mut Diagnostic {
+    pub(super) fn unused(&mut self, path: &Path, message: &str, help: &str) {
         let span = self.spans.key(path);
-        self.push(Diagnostic::warning("no-effect", path.to_string(), span, message))
+        self.push(Diagnostic::warning("no-effect", path.to_string(), span, message).help(help));
     }
 
     fn phase_name(&mut self, given: Option<String>, path: &Path, at: usize) -> String {
         let Some(name) = given else {
-            self.error("missing", path, "a phase needs a `name`");
+            self.missing(
+                &path.key("name"),
+                "a phase needs a `name`",
+                "letters, digits and `_`, e.g. `name: talk`",
+            );
             return format!("phase{}", at + 1);
         };
         if !is_identifier(&name) {
@@ -190,7 +194,8 @@ impl Checker {
         let path = path.key("agents");
         let given = given.unwrap_or_default();
         if given.is_empty() {
-            self.error("missing", &path, "a phase needs `agents`: the keys of those who take part");
+            let message = "a phase needs `agents`: the keys of those who take part";
+            self.missing(&path, message, "e.g. `agents: [ann, ben]`");
         }
         let mut cast = Vec::new();
         for (at, key) in given.into_iter().enumerate() {
@@ -198,7 +203,9 @@ impl Checker {
             let Some(key) = key else { continue };
             match self.agent_id(&key, &path) {
                 Some(id) if cast.contains(&id) => {
-                    self.error("duplicate-name", &path, format!("`{key}` takes part twice in this phase"));
+                    let message = format!("`{key}` stands twice among the agents of this phase");
+                    self.error("duplicate-name", &path, message).help =
+                        Some("remove one; who speaks several times in a round stands so in `turns`".into());
                 }
                 Some(id) => cast.push(id),
                 None => {}
@@ -209,20 +216,31 @@ impl Checker {
 
     pub(super) fn agent_id(&mut self, key: &str, path: &Path) -> Option<AgentId> {
         let id = self.names.agents.iter().position(|agent| agent.key == key).map(AgentId);
-        if id.is_none() {
-            let help = suggest(key, self.names.agents.iter().map(|agent| agent.key.as_str()));
-            let span = self.spans.key(path);
-            let message = format!("there is no agent `{key}`");
-            self.push(Diagnostic::error("unknown-agent", path.to_string(), span, message)).help = help;
+        if id.is_none() && !self.is_open(&["agents"]) {
+            let span = self.spans.value(path);
+            self.unknown_agent(key, path, span);
         }
         id
+    }
+
+    pub(super) fn unknown_agent(&mut self, key: &str, path: &Path, span: Span) {
+        let agents = &self.names.agents;
+        let help = match agents.iter().find(|agent| agent.name == key) {
+            Some(agent) => Some(format!("agents are named by key here: write `{}`", agent.key)),
+            None => self.suggest(key, agents.iter().map(|agent| agent.key.as_str())),
+        };
+        let help = help.unwrap_or("the keys stand on the left under `agents:`".into());
+        let message = format!("there is no agent `{key}`");
+        self.push(Diagnostic::error("unknown-agent", path.to_string(), span, message).help(help));
     }
 
     /// A count of at least one.
     pub(super) fn count(&mut self, given: Option<u64>, path: &Path) -> Option<usize> {
         let given = given?;
         if given == 0 {
-            self.error("bad-value", path, "this is at least 1").help =
+            let field = path.to_string();
+            let field = field.rsplit('.').next().unwrap_or_default();
+            self.error("bad-value", path, format!("`{field}` is at least 1")).help =
                 Some("leave the field out for the default".into());
             return None;
         }
@@ -242,16 +260,19 @@ impl Checker {
         path: &Path,
         phase: PhaseId,
     ) -> BTreeMap<AgentId, Template> {
-        let path = path.key("per_agent_prompt_templates");
+        let (above, path) = (path, path.key("per_agent_prompt_templates"));
         let mut private = BTreeMap::new();
         for (key, text) in given.unwrap_or_default() {
             let path = path.key(key.clone());
-            let Some(id) = self.agent_id(&key, &path) else { continue };
-            if !cast.contains(&id) {
+            let Some(id) = self.names.agents.iter().position(|agent| agent.key == key).map(AgentId) else {
+                self.unknown_private(&key, &path);
+                continue;
+            };
+            if !cast.contains(&id) && !self.is_broken(&above.key("agents")) {
                 let message = format!("`{key}` does not take part in this phase, so nobody reads this text");
                 let span = self.spans.key(&path);
                 let found = Diagnostic::error("absent-agent", path.to_string(), span, message);
-                self.push(found.help(format!("add `{key}` to `agents` or remove the text")));
+                self.push(found.help(format!("add `{key}` to the phase's `agents`, or remove the text")));
             }
             if let Some(template) = self.template(text, path, phase) {
                 private.insert(id, template);
@@ -259,9 +280,21 @@ impl Checker {
         }
         private
     }
+
+    fn unknown_private(&mut self, key: &str, path: &Path) {
+        let fields = json_schema().as_value()["$defs"]["WrittenPhase"]["properties"].as_object();
+        let span = self.spans.key(path);
+        if fields.is_some_and(|fields| fields.contains_key(key)) {
+            let message = format!("there is no agent `{key}`; it is a field of the phase");
+            let found = Diagnostic::error("unknown-agent", path.to_string(), span, message);
+            self.push(found.help("indent it as the phase's other fields"));
+        } else if !self.is_open(&["agents"]) {
+            self.unknown_agent(key, path, span);
+        }
+    }
 }
 
-fn identifier_from(name: &str) -> String {
+pub(super) fn identifier_from(name: &str) -> String {
     let plain: String =
         name.chars().map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '_' }).collect();
     if is_identifier(&plain) { plain } else { format!("p_{plain}") }

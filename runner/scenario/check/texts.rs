@@ -1,12 +1,18 @@
 //! Checks the texts: templates parse, name only what exists by then, and a system text never varies.
 
 use super::Checker;
-use crate::diagnostic::{Diagnostic, suggest};
+use super::expressions::ANY;
+use crate::diagnostic::Diagnostic;
 use crate::scenario::results::Said;
 use crate::scenario::source::Path;
-use crate::scenario::template::{self, STAGE_NAMES, SYSTEM_NAMES, Template};
+use crate::scenario::template::{self, Code, STAGE_NAMES, SYSTEM_NAMES, Template, TemplateError};
 use crate::scenario::{AgentId, PayoffRule, PhaseId, Scenario};
+use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How long texts are tried for all agents, at most: what is left is found while playing.
+const PATIENCE: Duration = Duration::from_millis(500);
 
 /// Names that speak of what changes during a run.
 const VARYING: &[&str] =
@@ -17,7 +23,7 @@ impl Checker {
     pub(super) fn template(&mut self, text: Option<String>, path: Path, phase: PhaseId) -> Option<Template> {
         let (text, _, odd) = template::rewrite(&text?);
         for (line, inner) in odd {
-            let span = self.spans.text_line(&self.sources, &path, line);
+            let span = self.name_span(&path, line, &format!("${{{inner}}}"));
             let message = format!("`${{{inner}}}` is not replaced: it stays as it stands");
             let found = Diagnostic::warning("plain-text", path.to_string(), span, message);
             let help = "only `${phase.messages[agent]}` is; for a variable write `{{ name }}`";
@@ -47,7 +53,7 @@ impl Checker {
             let names = match template::names(&text) {
                 Ok(names) => names,
                 Err(error) => {
-                    self.error_in("template", &path, error.line, error.message);
+                    self.template_error(&path, &text, error);
                     continue;
                 }
             };
@@ -59,9 +65,7 @@ impl Checker {
             }
             match template::render_system(scenario, &text, AgentId(id)) {
                 Ok(text) => scenario.agents[id].system = text.trim().to_string(),
-                Err(error) => {
-                    self.error_in("template", &path, error.line, error.message);
-                }
+                Err(error) => self.template_error(&path, &text, error),
             }
         }
     }
@@ -70,26 +74,39 @@ impl Checker {
         if self.names.variables.iter().any(|known| known == name) || SYSTEM_NAMES.contains(&name) {
             return;
         }
-        let line = template::line_of(text, name);
+        let line = template::line_of(&Code::of(text), text, name);
         if VARYING.contains(&name) || self.names.phase(name).is_some() {
             return self.varying(path, line, name);
         }
+        if self.is_open(ANY) {
+            return;
+        }
         let known = self.names.variables.iter().map(String::as_str).chain(SYSTEM_NAMES.iter().copied());
-        let help = suggest(name, known);
-        self.error_in(
-            "undefined-variable",
-            path,
-            line,
-            format!("`{name}` is not defined for a system prompt"),
-        )
-        .help = help;
+        let help = self.suggest(name, known).unwrap_or("declare it under `variables:`".into());
+        let message = format!("`{name}` is not defined for a system prompt");
+        self.error_at("undefined-variable", path, (line, name), message).help = Some(help);
+    }
+
+    pub(super) fn unknown_agent_in(&mut self, path: &Path, line: usize, key: &str) {
+        if !self.is_open(&["agents"]) {
+            let span = self.name_span(path, line, key);
+            self.unknown_agent(key, path, span);
+        }
+    }
+
+    fn template_error(&mut self, path: &Path, text: &str, error: TemplateError) {
+        let help = template::remedy(text, &error);
+        let help = help.unwrap_or("`{{ name }}` prints a value, `{% if … %} … {% endif %}` decides".into());
+        let named = error.message.ends_with("is not defined") || error.message.starts_with("there is no");
+        let name = error.message.split('`').nth(1).filter(|_| named).unwrap_or_default().to_string();
+        self.error_at("template", path, (error.line, &name), error.message).help = Some(help);
     }
 
     fn varying(&mut self, path: &Path, line: usize, name: &str) {
         let message = format!("a system prompt can't use `{name}`: it would vary within the run");
         let help = "the system text must stay constant, so that an agent's memory is only ever extended; \
                     put what changes into the phase's prompts";
-        self.error_in("varying-system-prompt", path, line, message).help = Some(help.into());
+        self.error_at("varying-system-prompt", path, (line, name), message).help = Some(help.into());
     }
 
     /// Checks the names in a text of the stage, and notes which earlier phases it uses.
@@ -97,20 +114,20 @@ impl Checker {
         let names = match template::names(&text.text) {
             Ok(names) => names,
             Err(error) => {
-                self.error_in("template", &text.path, error.line, error.message);
+                self.template_error(&text.path, &text.text, error);
                 return;
             }
         };
         let quotes = template::rewrite(&text.text).1;
-        for quote in quotes.iter().filter_map(|quote| Some((quote.agent.as_ref()?, quote.line))) {
-            if !self.names.has_agent(quote.0) {
-                let help = suggest(quote.0, self.names.agents.iter().map(|agent| agent.key.as_str()));
-                let message = format!("there is no agent `{}`", quote.0);
-                self.error_in("unknown-agent", &text.path, quote.1, message).help = help;
+        let quoted = quotes.iter().filter_map(|quote| Some((quote.line, quote.agent.as_ref()?)));
+        for (line, agent) in quoted.collect::<BTreeSet<_>>() {
+            if !self.names.has_agent(agent) {
+                self.unknown_agent_in(&text.path, line, agent);
             }
         }
+        let code = Code::of(&text.text);
         for name in names {
-            let line = template::line_of(&text.text, &name);
+            let line = template::line_of(&code, &text.text, &name);
             if let Some(phase) = self.names.phase(&name) {
                 if self.is_over(&text.path, line, phase, here) {
                     text.quotes.push(phase);
@@ -134,17 +151,23 @@ impl Checker {
     }
 
     fn unknown_name(&mut self, here: PhaseId, path: &Path, line: usize, name: &str, quoted: bool) {
+        if self.is_open(ANY) {
+            return;
+        }
         let phases = self.names.phases[..here.0].iter().map(String::as_str);
         if quoted {
-            let help = suggest(name, phases).or(Some("no phase stands before this one".into()));
-            self.error_in("unknown-phase", path, line, format!("there is no phase `{name}`")).help = help;
+            let help = self.suggest(name, phases).or(Some("no phase stands before this one".into()));
+            let message = format!("there is no phase `{name}`");
+            self.error_at("unknown-phase", path, (line, name), message).help = help;
             return;
         }
         let variables = self.names.variables.iter().map(String::as_str);
         let agents = self.names.agents.iter().map(|agent| agent.key.as_str());
         let fixed = SYSTEM_NAMES.iter().chain(STAGE_NAMES).copied();
-        let help = suggest(name, variables.chain(agents).chain(phases).chain(fixed));
-        self.error_in("undefined-variable", path, line, format!("`{name}` is not defined here")).help = help;
+        let help = self.suggest(name, variables.chain(agents).chain(phases).chain(fixed));
+        let help = help.unwrap_or("declare it under `variables:`".into());
+        let message = format!("`{name}` is not defined here");
+        self.error_at("undefined-variable", path, (line, name), message).help = Some(help);
     }
 
     /// Renders every text and evaluates every expression once, as if nothing had been said, so that no run ends in
@@ -155,13 +178,20 @@ impl Checker {
             return scenario;
         }
         let said = Arc::new(Said::default());
-        for (id, phase) in scenario.phases.iter().enumerate() {
-            for agent in &phase.agents {
+        let deadline = Instant::now() + PATIENCE;
+        let most = scenario.phases.iter().map(|phase| phase.agents.len()).max().unwrap_or(0);
+        // Each phase's first agent first, so that every text has its turn.
+        for rank in 0..most {
+            for (id, phase) in scenario.phases.iter().enumerate() {
+                let Some(agent) = phase.agents.get(rank) else { continue };
+                if Instant::now() > deadline {
+                    return scenario;
+                }
                 let opening = phase.opening(*agent).map(|(_, text)| text);
                 for text in opening.chain(phase.asks()) {
                     let rendered = template::render_stage(&scenario, &text.text, PhaseId(id), *agent, &said);
                     if let Err(error) = rendered {
-                        self.error_in("template", &text.path, error.line, error.message);
+                        self.template_error(&text.path, &text.text, error);
                     }
                 }
             }
@@ -183,6 +213,7 @@ impl Checker {
             Ok(value) => format!("`{}` is {value}, expected a number", cell.text),
             Err(error) => error.message,
         };
-        self.error("bad-value", &cell.path, message);
+        self.error("bad-value", &cell.path, message).help =
+            Some("write a number, or an expression over variables that are numbers".into());
     }
 }

@@ -6,6 +6,8 @@ use crate::scenario::source::Path;
 use crate::scenario::{AgentId, Interaction, InteractionKind, PhaseId, ScriptTurn, Topology};
 use serde_yaml::Value;
 
+const EXAMPLE: &str = "e.g. `{ from: ann, to: ben, kind: whisper }`";
+
 #[derive(Clone, Copy, PartialEq)]
 enum Word {
     RoundRobin,
@@ -43,8 +45,10 @@ impl Checker {
             }
             return Topology::Script(self.script(turns, cast, &path.key("turns"), phase));
         }
-        if written.moderator.is_some() && word.is_none_or(|word| word != Word::Moderated) {
-            self.unused(&path.key("moderator"), "a moderator gives the floor in a `moderated` phase");
+        let moderated = word.is_some_and(|word| word == Word::Moderated);
+        if written.moderator.is_some() && !moderated && !self.is_broken(&here) {
+            let message = "`moderator` has no effect here: it says who gives the floor";
+            self.unused(&path.key("moderator"), message, "remove it, or write `topology: moderated`");
         }
         match word.unwrap_or(Word::RoundRobin) {
             Word::RoundRobin => Topology::RoundRobin,
@@ -57,15 +61,19 @@ impl Checker {
                     whispers.flat_map(|edge| edge.to.iter().map(|to| (edge.from, *to))).collect();
                 if pairs.is_empty() {
                     let message = "a whisper phase needs `interactions` that say who whispers to whom";
-                    self.error("missing", &here, message).help =
-                        Some("e.g. `interactions: [{from: ann, to: ben, kind: whisper}]`".into());
+                    if !self.is_broken(&path.key("interactions")) {
+                        let help = "e.g. `interactions: [{ from: ann, to: ben, kind: whisper }]`";
+                        self.missing(&here, message, help);
+                    }
                 }
                 Topology::Whisper(pairs)
             }
-            Word::Moderated => match self.with_role(written.moderator.as_deref(), "moderator", cast, path) {
-                Some(moderator) => Topology::Moderated(moderator),
-                None => Topology::RoundRobin,
-            },
+            Word::Moderated => {
+                match self.with_role(written.moderator.as_deref(), "moderator", cast, (path, &here)) {
+                    Some(moderator) => Topology::Moderated(moderator),
+                    None => Topology::RoundRobin,
+                }
+            }
         }
     }
 
@@ -77,7 +85,8 @@ impl Checker {
         phase: PhaseId,
     ) -> Vec<ScriptTurn> {
         if turns.is_empty() {
-            self.error("missing", path, "`turns` lists nobody");
+            let help = "e.g. `turns: [{ agent: ann }, { agent: ben, ask: What now? }]`";
+            self.missing(path, "`turns` lists nobody", help);
         }
         let mut script = Vec::new();
         for (at, turn) in turns.into_iter().enumerate() {
@@ -90,7 +99,7 @@ impl Checker {
             let choice = self.choice(choice, parse_choice, &path, phase);
             let to = to.map_or(Vec::new(), |given| self.present(&given, cast, &path.key("to")));
             let Some(agent) = agent else {
-                self.error("missing", &path, "a turn needs `agent`: who speaks");
+                self.missing(&path.key("agent"), "a turn needs `agent`: who speaks", "e.g. `agent: ann`");
                 continue;
             };
             if let Some(agent) = self.member(&agent, cast, &path.key("agent")) {
@@ -118,33 +127,33 @@ impl Checker {
             let from = match from {
                 Some(key) => self.member(&key, cast, &path.key("from")),
                 None => {
-                    self.error("missing", &path, "an interaction needs `from`, `to` and `kind`");
-                    continue;
+                    let message = "an interaction needs `from`: who speaks or, with `observe`, who listens";
+                    self.missing(&path.key("from"), message, EXAMPLE);
+                    None
                 }
             };
             let kind = match kind {
                 Some(kind) => self.word(&path.key("kind"), "kind of interaction", &kind, &known),
                 None => {
-                    self.error("missing", &path, "an interaction needs `kind`: public, whisper or observe");
-                    continue;
+                    let message = "an interaction needs `kind`: public, whisper or observe";
+                    self.missing(&path.key("kind"), message, EXAMPLE);
+                    None
                 }
             };
             let to = match to {
                 Some(to) => self.present(&to, cast, &path.key("to")),
                 None if kind == Some(InteractionKind::Public) => cast.to_vec(),
                 None => {
-                    self.error("missing", &path, "an interaction needs `to`: whom it concerns");
+                    self.missing(&path.key("to"), "an interaction needs `to`: whom it concerns", EXAMPLE);
                     continue;
                 }
             };
             let (Some(from), Some(kind)) = (from, kind) else { continue };
             if to.contains(&from) && kind != InteractionKind::Public {
                 let key = self.names.agents[from.0].key.clone();
-                self.error(
-                    "bad-value",
-                    &path.key("to"),
-                    format!("`{key}` can't whisper to itself or observe itself"),
-                );
+                let message = format!("`{key}` can't whisper to itself or observe itself");
+                self.error("bad-value", &path.key("to"), message).help =
+                    Some(format!("leave `{key}` out of `to`"));
             }
             let mixed = |edge: &Interaction| {
                 edge.from == from
@@ -172,26 +181,38 @@ impl Checker {
                     let path = path.index(at);
                     match key.as_str() {
                         Some(key) => present.extend(self.member(key, cast, &path)),
-                        None => _ = self.error("type", &path, "expected the key of an agent"),
+                        None => self.no_key(&path),
                     }
                 }
                 present
             }
             _ => {
-                self.error("type", path, "expected the key of an agent, or a list of keys");
+                self.no_key(path);
                 Vec::new()
             }
         }
     }
 
+    fn no_key(&mut self, path: &Path) {
+        self.error("type", path, "expected the key of an agent, or a list of keys").help =
+            Some("e.g. `to: ben` or `to: [ben, cas]`".into());
+    }
+
     /// An agent who must be present.
     pub(super) fn member(&mut self, key: &str, cast: &[AgentId], path: &Path) -> Option<AgentId> {
         let id = self.agent_id(key, path)?;
-        if !cast.contains(&id) {
+        self.present_here(id, key, cast, path).then_some(id)
+    }
+
+    /// Whether an agent is one of those present. Not told where the list itself has a mistake.
+    pub(super) fn present_here(&mut self, id: AgentId, key: &str, cast: &[AgentId], path: &Path) -> bool {
+        let phase = Path(path.0.iter().take(2).cloned().collect());
+        let present = cast.contains(&id);
+        if !present && !self.is_broken(&phase.key("agents")) {
             let message = format!("`{key}` does not take part in this phase");
-            self.error("absent-agent", path, message).help = Some(format!("add `{key}` to `agents`"));
-            return None;
+            self.error("absent-agent", path, message).help =
+                Some(format!("add `{key}` to the phase's `agents`"));
         }
-        Some(id)
+        present
     }
 }

@@ -3,14 +3,19 @@
 //! Strict: an undefined name is an error. What a template printed is data and is never rendered again, so a
 //! reply that holds `{{ }}` or `${ }` is only text. What names stand for is in `render`.
 
+mod code;
+mod explain;
+mod limits;
 mod render;
 
+pub use code::Code;
+pub use explain::remedy;
+pub use limits::environment;
 pub use render::{evaluate, evaluate_with, holds, holds_with, render_stage, render_system, told};
 
 use super::PhaseId;
 use super::source::Path;
-use minijinja::syntax::SyntaxConfig;
-use minijinja::{Environment, UndefinedBehavior};
+use std::collections::BTreeSet;
 
 /// Names that a system text may use beside the variables.
 pub const SYSTEM_NAMES: &[&str] = &["me", "agents", "scenario", "variables", "display_name", "role"];
@@ -27,9 +32,6 @@ pub const PHASE_FIELDS: &[&str] = &[
     "name", "label", "messages", "played", "rounds", "choices", "history", "votes", "decision", "tied",
     "invalid", "said",
 ];
-
-/// Steps that one template may take before it is called endless.
-const FUEL: u64 = 2_000_000;
 
 /// A template of a scenario: where it stands and what it says.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -74,32 +76,12 @@ pub struct TemplateError {
     pub line: usize,
 }
 
-impl From<minijinja::Error> for TemplateError {
-    fn from(error: minijinja::Error) -> Self {
-        let message = match error.detail() {
-            Some(detail) => format!("{}: {detail}", error.kind()),
-            None => error.kind().to_string(),
-        };
-        Self { message, line: error.line().unwrap_or(1) }
-    }
-}
-
-/// The environment all scenario templates are parsed and rendered in.
-pub fn environment() -> Environment<'static> {
-    let mut env = Environment::new();
-    env.set_undefined_behavior(UndefinedBehavior::Strict);
-    env.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
-    env.set_syntax(SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build().unwrap_or_default());
-    env.set_fuel(Some(FUEL));
-    env.set_debug(true);
-    env
-}
-
 /// Names that a template uses and does not define itself.
 ///
 /// # Errors
 /// The template's syntax, with the line.
 pub fn names(text: &str) -> Result<Vec<String>, TemplateError> {
+    limits::is_short(&Code::of(text), text)?;
     let env = environment();
     let template = env.template_from_str(text)?;
     let globals: Vec<&str> = env.globals().map(|(name, _)| name).collect();
@@ -115,6 +97,14 @@ pub fn names(text: &str) -> Result<Vec<String>, TemplateError> {
 /// # Errors
 /// Its syntax.
 pub fn expression_names(text: &str) -> Result<Vec<String>, TemplateError> {
+    limits::is_short_code(text, 1)?;
+    if let Some(c) = odd_character(text) {
+        let message = match c {
+            '"' | '\'' => format!("the quote `{c}` is not closed"),
+            c => format!("`{c}` means nothing here"),
+        };
+        return Err(TemplateError { message, line: 1 });
+    }
     let env = environment();
     let expression = env.compile_expression(text)?;
     let mut names: Vec<String> = expression.undeclared_variables(false).into_iter().collect();
@@ -122,57 +112,66 @@ pub fn expression_names(text: &str) -> Result<Vec<String>, TemplateError> {
     Ok(names)
 }
 
-/// Line of a template on which a name first stands inside braces.
-pub fn line_of(text: &str, name: &str) -> usize {
-    let is_word = |c: char| c.is_alphanumeric() || c == '_';
-    let mut places = text.match_indices(name).filter(|(at, _)| {
-        let before = text[..*at].chars().next_back().is_some_and(|c| is_word(c) || c == '.');
-        let after = text[at + name.len()..].chars().next().is_some_and(is_word);
-        !before && !after && in_braces(text, *at)
-    });
-    places.next().map_or(1, |(at, _)| text[..at].matches('\n').count() + 1)
+/// A character that expressions don't have, or a quote that is not closed. minijinja's parser takes most of these for
+/// the end of the expression, so that `a && b` would mean `a`.
+fn odd_character(text: &str) -> Option<char> {
+    let mut rest = text.chars().peekable();
+    while let Some(c) = rest.next() {
+        match c {
+            '"' | '\'' => loop {
+                match rest.next() {
+                    None => return Some(c),
+                    Some('\\') => _ = rest.next(),
+                    Some(end) if end == c => break,
+                    Some(_) => {}
+                }
+            },
+            '!' if rest.peek() != Some(&'=') => return Some(c),
+            c if c.is_ascii_alphanumeric() || c.is_whitespace() || "_+-*/%~|=!<>()[]{}.,:".contains(c) => {}
+            c => return Some(c),
+        }
+    }
+    None
 }
 
-pub(super) fn in_braces(text: &str, at: usize) -> bool {
-    let open = text[..at].rfind("{{").max(text[..at].rfind("{%"));
-    let close = text[..at].rfind("}}").max(text[..at].rfind("%}"));
-    open.is_some_and(|open| close.is_none_or(|close| close < open))
+/// Line of a template on which a name first stands inside braces.
+pub fn line_of(code: &Code, text: &str, name: &str) -> usize {
+    let is_word = |c: char| c.is_alphanumeric() || c == '_';
+    let mut places = text.match_indices(name).map(|(at, _)| at).filter(|at| {
+        let before = text[..*at].ends_with(|c| is_word(c) || c == '.');
+        !before && !text[at + name.len()..].starts_with(is_word) && code.contains(*at)
+    });
+    places.next().map_or(1, |at| code.line(at))
 }
 
 /// Rewrites `${phase.messages[agent]}` into an expression; returns the quotes found in either syntax, and
 /// the lines of other `${…}`, which stay as they are.
-pub fn rewrite(text: &str) -> (String, Vec<Quote>, Vec<(usize, String)>) {
-    let (mut out, mut quotes, mut odd) = (String::with_capacity(text.len()), Vec::new(), Vec::new());
-    let mut rest = text;
-    let line = |rest: &str| text[..text.len() - rest.len()].matches('\n').count() + 1;
-    while let Some(at) = rest.find("${") {
-        out.push_str(&rest[..at]);
-        rest = &rest[at..];
-        let raw = out.rfind("{% raw %}").max(out.rfind("{%- raw %}"));
-        let is_raw = raw.is_some_and(|raw| !out[raw..].contains("endraw"));
-        match rest.find('}').map(|end| &rest[2..end]).filter(|inner| !inner.contains('\n')) {
-            Some(inner) if !is_raw => {
-                match seed_quote(inner) {
-                    Some((phase, agent)) => {
-                        out.push_str(&format!("{{{{ {phase}.messages[\"{agent}\"] }}}}"));
-                        let (phase, agent) = (phase.to_string(), Some(agent.to_string()));
-                        quotes.push(Quote { phase, agent, line: line(rest) });
-                    }
-                    None => {
-                        odd.push((line(rest), inner.to_string()));
-                        out.push_str(&rest[..inner.len() + 3]);
-                    }
-                }
-                rest = &rest[inner.len() + 3..];
+pub fn rewrite(text: &str) -> (String, Vec<Quote>, BTreeSet<(usize, String)>) {
+    let (mut out, mut quotes, mut odd) = (String::with_capacity(text.len()), Vec::new(), BTreeSet::new());
+    let code = Code::of(text);
+    let mut done = 0;
+    while let Some(at) = text[done..].find("${").map(|at| done + at) {
+        out.push_str(&text[done..at]);
+        let inner = text[at..].split(['}', '\n']).next().unwrap_or_default();
+        let closed = text[at + inner.len()..].starts_with('}') && !code.is_raw(at);
+        let inner = &inner[2..];
+        done = at + 2 + if closed { inner.len() + 1 } else { 0 };
+        match seed_quote(inner).filter(|_| closed) {
+            Some((phase, agent)) => {
+                out.push_str(&format!("{{{{ {phase}.messages[\"{agent}\"] }}}}"));
+                let (phase, agent) = (phase.to_string(), Some(agent.to_string()));
+                quotes.push(Quote { phase, agent, line: code.line(at) });
             }
-            _ => {
-                out.push_str("${");
-                rest = &rest[2..];
+            None => {
+                out.push_str(&text[at..done]);
+                if closed {
+                    odd.insert((code.line(at), inner.to_string()));
+                }
             }
         }
     }
-    out.push_str(rest);
-    quotes.extend(braced_quotes(text));
+    out.push_str(&text[done..]);
+    quotes.extend(braced_quotes(&code, text));
     (out, quotes, odd)
 }
 
@@ -188,9 +187,9 @@ fn seed_quote(inner: &str) -> Option<(&str, &str)> {
 }
 
 /// `{{ phase.messages["agent"] }}`; without quotes the key may be any expression.
-fn braced_quotes(text: &str) -> Vec<Quote> {
+fn braced_quotes(code: &Code, text: &str) -> Vec<Quote> {
     const MARK: &str = ".messages[";
-    let places = text.match_indices(MARK).filter(|(at, _)| in_braces(text, *at));
+    let places = text.match_indices(MARK).filter(|(at, _)| code.contains(*at));
     let quote = |(at, _): (usize, &str)| {
         let before = &text[..at];
         let tail = before.char_indices().rev().take_while(|(_, c)| c.is_alphanumeric() || *c == '_').last();
@@ -198,7 +197,7 @@ fn braced_quotes(text: &str) -> Vec<Quote> {
         let key = text[at + MARK.len()..].split(']').next().unwrap_or("").trim();
         let quoted = key.len() > 1 && key.starts_with(['"', '\'']);
         let agent = quoted.then(|| key.trim_matches(['"', '\'']).to_string());
-        let line = before.matches('\n').count() + 1;
+        let line = code.line(at);
         (!phase.is_empty()).then(|| Quote { phase: phase.to_string(), agent, line })
     };
     places.filter_map(quote).collect()

@@ -1,0 +1,138 @@
+//! Checks who answers instead of the model: the rule, and that what it says is an option where options are given.
+
+use super::Checker;
+use super::choices::scalar;
+use crate::scenario::choice::text_of;
+use crate::scenario::source::Path;
+use crate::scenario::{Agent, AgentId, ChoiceOption, Decision, Phase, Strategy, Topology};
+use serde_yaml::Value;
+use std::collections::BTreeSet;
+
+impl Checker {
+    pub(super) fn strategy(&mut self, given: Value, path: &Path) -> Option<Strategy> {
+        const NAMED: &[(&str, Option<Strategy>)] = &[
+            ("tit_for_tat", Some(Strategy::TitForTat)),
+            ("grim", Some(Strategy::Grim)),
+            ("human", Some(Strategy::Human)),
+        ];
+        let shape =
+            "a strategy is `tit_for_tat`, `grim`, `human`, `{always: X}`, `{random: p}` or `{list: [X, Y]}`";
+        let fields = match given {
+            Value::String(name) => {
+                let known = NAMED.iter().find(|(known, _)| *known == name.trim());
+                if known.is_none() {
+                    let help = self.suggest(
+                        &name,
+                        NAMED.iter().map(|(known, _)| *known).chain(["always", "random", "list"]),
+                    );
+                    self.error("unknown-value", path, format!("`{name}` is no strategy: {shape}")).help =
+                        help;
+                }
+                return known.and_then(|(_, strategy)| strategy.clone());
+            }
+            Value::Mapping(fields) if fields.len() == 1 => fields,
+            _ => {
+                self.error("type", path, shape).help = Some("e.g. `strategy: { always: talk }`".into());
+                return None;
+            }
+        };
+        let (key, value) = fields.into_iter().next()?;
+        let text = |value: &Value| scalar(value).map(|value| text_of(&value));
+        let found = match (key.as_str().unwrap_or_default(), &value) {
+            ("always", value) => text(value).map(Strategy::Always),
+            ("random", value) => value.as_f64().filter(|p| (0.0..=1.0).contains(p)).map(Strategy::Random),
+            ("list", Value::Sequence(items)) if !items.is_empty() => {
+                items.iter().map(text).collect::<Option<_>>().map(Strategy::List)
+            }
+            _ => None,
+        };
+        if found.is_none() {
+            let key = key.as_str().unwrap_or_default();
+            let (at, message, help) = match key {
+                "always" => (path.key(key), "`always` needs one option or text".to_string(), None),
+                "random" => (path.key(key), "`random` needs a probability from 0 to 1".to_string(), None),
+                "list" => (path.key(key), "`list` needs a list of options or texts".to_string(), None),
+                _ => {
+                    let known = NAMED.iter().map(|(known, _)| *known).chain(["always", "random", "list"]);
+                    (path.clone(), format!("`{key}` is no strategy: {shape}"), self.suggest(key, known))
+                }
+            };
+            let example = "e.g. `{ always: talk }`, `{ random: 0.5 }`, `{ list: [talk, silent] }`";
+            self.error("bad-value", &at, message).help = help.or(Some(example.into()));
+        }
+        found
+    }
+
+    /// Refuses fixed answers that are no option where the agent must choose: the run would end there.
+    pub(super) fn answers(&mut self, agents: &[Agent], phases: &[Phase]) {
+        for (id, agent) in agents.iter().enumerate() {
+            let path = Path::default().key("agents").key(agent.key.clone()).key("strategy");
+            let answers: Vec<(Path, &str)> = match &agent.strategy {
+                Some(Strategy::Always(text)) => vec![(path.key("always"), text.as_str())],
+                Some(Strategy::List(texts)) => {
+                    let path = path.key("list");
+                    texts.iter().enumerate().map(|(at, text)| (path.index(at), text.as_str())).collect()
+                }
+                _ => continue,
+            };
+            let mut met: Vec<(String, Vec<ChoiceOption>, BTreeSet<String>)> = Vec::new();
+            for (phase, options) in phases.iter().flat_map(|phase| offered(agents, phase, AgentId(id))) {
+                if !met.iter().any(|(_, other, _)| *other == options) {
+                    let known =
+                        options.iter().flat_map(|option| [text_of(&option.value), option.text.clone()]);
+                    let known = known.collect();
+                    met.push((phase, options, known));
+                }
+            }
+            for (path, answer) in answers {
+                // One phase is told of; the others are tried once this is right.
+                let Some((place, options, _)) = met.iter().find(|(.., known)| !known.contains(answer)) else {
+                    continue;
+                };
+                let values: Vec<String> = options.iter().map(|option| text_of(&option.value)).collect();
+                let help = self.suggest(answer, values.iter().map(String::as_str));
+                let message =
+                    format!("`{answer}` is no option {place}, and `{}` can give no other answer", agent.key);
+                self.error("unknown-value", &path, message).help =
+                    help.or(Some("write one of the options, as it stands there".into()));
+            }
+        }
+    }
+}
+
+/// Where an agent must choose in a phase, in words, and of what.
+fn offered(agents: &[Agent], phase: &Phase, agent: AgentId) -> Vec<(String, Vec<ChoiceOption>)> {
+    let mut offered = Vec::new();
+    let speaks = phase.speakers().contains(&agent);
+    let place = |what: &str| format!("{what} `{}`", phase.name);
+    let script = match &phase.topology {
+        Topology::Script(turns) => turns.as_slice(),
+        _ => &[],
+    };
+    let own = script.iter().filter(|turn| turn.agent == agent);
+    let chooses = match phase.decision {
+        Some(Decision::Coordinator(coordinator)) => coordinator == agent,
+        None if !script.is_empty() => own.clone().any(|turn| turn.choice.is_none()),
+        _ => speaks,
+    };
+    if let Some(choice) = phase.choice.as_ref().filter(|_| chooses) {
+        offered.push((place("of the choice in"), choice.options.clone()));
+    }
+    for choice in own.filter_map(|turn| turn.choice.as_ref()) {
+        offered.push((place("of its choice in"), choice.options.clone()));
+    }
+    let option = |value: serde_json::Value, text: &str| ChoiceOption { value, text: text.to_string() };
+    match &phase.topology {
+        Topology::Interrupt if speaks && phase.speakers().len() > 1 => {
+            let options = vec![option(false.into(), "I wait"), option(true.into(), "I cut in")];
+            offered.push((place("where it may cut in, in"), options));
+        }
+        Topology::Moderated(moderator) if *moderator == agent => {
+            let speakers = phase.speakers().into_iter().map(|id| &agents[id.0]);
+            let options = speakers.map(|agent| option(agent.key.clone().into(), &agent.name)).collect();
+            offered.push((place("where it gives the floor, in"), options));
+        }
+        _ => {}
+    }
+    offered
+}

@@ -1,0 +1,170 @@
+//! The JSON Schema and the reader are of one mind: what is shipped validates, mistakes of shape and of words don't.
+
+use greenroom::scenario::load;
+use greenroom::scenario::schema::json_schema;
+use std::path::PathBuf;
+
+fn validates(text: &str) -> Result<(), String> {
+    let mut value: serde_yaml::Value = serde_yaml::from_str(text).map_err(|error| error.to_string())?;
+    value.apply_merge().map_err(|error| error.to_string())?;
+    let value = with_text_keys(value);
+    let (mut schemas, mut compiler) = (boon::Schemas::new(), boon::Compiler::new());
+    compiler.add_resource("scenario.json", json_schema().as_value().clone()).unwrap();
+    let schema = compiler.compile("scenario.json", &mut schemas).unwrap();
+    schemas.validate(&value, schema).map_err(|error| error.to_string())
+}
+
+/// Editors read `true:` and `1:` as the texts that JSON has for keys.
+fn with_text_keys(value: serde_yaml::Value) -> serde_json::Value {
+    use serde_yaml::Value;
+    match value {
+        Value::Mapping(entries) => {
+            let key = |key: Value| match key {
+                Value::String(key) => key,
+                other => serde_yaml::to_string(&other).unwrap().trim().to_string(),
+            };
+            entries.into_iter().map(|(name, value)| (key(name), with_text_keys(value))).collect()
+        }
+        Value::Sequence(items) => items.into_iter().map(with_text_keys).collect(),
+        other => serde_json::to_value(other).unwrap(),
+    }
+}
+
+fn files(folder: &str) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let mut files: Vec<_> =
+        entries.filter(|path| path.extension().is_some_and(|end| end == "yaml")).collect();
+    files.sort();
+    files
+}
+
+#[test]
+fn what_is_right_validates() {
+    for folder in ["scenarios", "tests/scenarios", "templates/scenarios"] {
+        // An included file has no phases, so it is no scenario.
+        for path in files(folder).into_iter().filter(|path| !path.ends_with("cast.yaml")) {
+            let text = std::fs::read_to_string(&path).unwrap().replace("NAME", "name");
+            validates(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        }
+    }
+}
+
+/// Mistakes that no schema can see: of names, of templates and expressions, of numbers that depend on each other.
+/// `auto_rounds: 0` is right before a vote.
+const UNSEEN: &[&str] = &[
+    "agent_absent_coordinator",
+    "agent_absent_interaction",
+    "agent_absent_payoff",
+    "agent_absent_private",
+    "agent_absent_turn",
+    "agent_by_display_name",
+    "agent_observer_speaks",
+    "agent_one_name",
+    "agent_twice",
+    "agent_unknown",
+    "agent_unknown_interaction",
+    "agent_unknown_moderator",
+    "agent_unknown_payoff",
+    "agent_unknown_private",
+    "agent_unknown_quote",
+    "agent_unknown_result",
+    "agent_unknown_turn",
+    "agent_whispers_to_itself",
+    "choice_blank_option",
+    "choice_duplicate",
+    "choice_yes_no_twice",
+    "decision_ranked_parsed",
+    "decision_without_choice",
+    "decision_without_coordinator",
+    "include_absolute",
+    "include_broken",
+    "include_missing",
+    "include_with_phases",
+    "name_clash",
+    "name_reserved",
+    "outcome_unknown",
+    "payoff_flat",
+    "payoff_missing_cell",
+    "payoff_not_a_number",
+    "payoff_unknown_option",
+    "payoff_without_choice",
+    "payoff_wrong_number",
+    "payoffs_without_payoff",
+    "phase_moderated_without_moderator",
+    "phase_nobody_speaks",
+    "phase_too_long",
+    "phase_twice",
+    "phase_unknown_payoff",
+    "phase_unknown_quote",
+    "phase_whisper_and_public",
+    "phase_whisper_without_pairs",
+    "template_later_phase",
+    "template_message_key",
+    "template_own_phase",
+    "template_phase_field",
+    "template_syntax",
+    "template_system_varies",
+    "template_unclosed_braces",
+    "template_undefined",
+    "template_undefined_part",
+    "template_unknown_filter",
+    "type_rounds_zero",
+    "until_later_phase",
+    "until_syntax",
+    "when_braces",
+    "when_field",
+    "when_in_words",
+    "when_later_phase",
+    "when_own_phase",
+    "when_single_equals",
+    "when_undefined",
+    "word_strategy_no_option",
+];
+
+#[test]
+fn mistakes_of_shape_and_of_words_do_not_validate() {
+    let mut wrong = Vec::new();
+    for path in files("tests/runner/broken") {
+        let name = path.file_stem().unwrap().to_str().unwrap().to_string();
+        let text = std::fs::read_to_string(&path).unwrap();
+        let seen = validates(&text).is_err();
+        // Warned of is right.
+        let unseen = UNSEEN.contains(&name.as_str()) || name.starts_with("warn_");
+        if seen == unseen {
+            wrong.push((name, seen));
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+#[test]
+fn absent_and_null_are_the_same() {
+    let schema = json_schema().as_value();
+    let fields = |at: &str| -> Vec<String> {
+        let at = schema.pointer(at).unwrap();
+        let required: Vec<_> = at["required"].as_array().into_iter().flatten().collect();
+        let fields = at["properties"].as_object().unwrap().keys();
+        fields.filter(|key| !required.iter().any(|needed| *needed == key.as_str())).cloned().collect()
+    };
+    let nulls = |at: &str, except: &[&str]| -> String {
+        let fields = fields(at).into_iter().filter(|field| !except.contains(&field.as_str()));
+        fields.map(|field| format!(", {field}: ~")).collect()
+    };
+    let text = format!(
+        "{{agents: {{ann: {{display_name: Ann{}}}, ben: ~}}, \
+          phases: [{{name: p, agents: [ann, ben]{}}}, {{name: t, agents: [ann, ben], turns: [{{agent: ann{}}}]}}, \
+            {{name: c, agents: [ann, ben], choice: {{options: [x, y]{}}}, interactions: [{{from: ann, kind: public{}}}]}}], \
+          payoff: {{phase: c, each: 1{}}}, assertions: [{{that: 1{}}}]{}}}",
+        nulls("/$defs/WrittenAgent", &["display_name"]),
+        nulls("/$defs/WrittenPhase", &["choice", "parse_choice", "topology", "turns"]),
+        nulls("/$defs/WrittenTurn", &["choice", "parse_choice"]),
+        nulls("/$defs/LongChoice", &[]),
+        nulls("/$defs/WrittenInteraction", &[]),
+        nulls("/$defs/WrittenPayoff", &["each", "matrix"]),
+        nulls("/$defs/LongAssertion", &[]),
+        nulls("", &["agents", "payoff", "assertions"]),
+    );
+    validates(&text).unwrap_or_else(|error| panic!("{error}"));
+    let report = load("x.yaml", &text, &[]).report;
+    assert!(report.diagnostics.is_empty(), "{}", report.render(false));
+}
