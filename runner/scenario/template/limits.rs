@@ -6,7 +6,7 @@
 use super::explain::FILTERS;
 use super::{Code, TemplateError};
 use minijinja::syntax::SyntaxConfig;
-use minijinja::value::{Rest, Value, ValueKind};
+use minijinja::value::{Rest, Value, ValueKind, ValueOrKwargs};
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, State, UndefinedBehavior};
 use std::sync::LazyLock;
 
@@ -52,7 +52,9 @@ pub fn environment() -> Environment<'static> {
     static LIMITED: LazyLock<Environment<'static>> = LazyLock::new(|| {
         let mut env = plain();
         for name in FILTERS {
-            env.add_filter(*name, move |state: &mut State, args: Rest<Value>| limited(state, name, &args));
+            env.add_filter(*name, move |state: &mut State, args: Rest<ValueOrKwargs>| {
+                limited(state, name, &args.into_values())
+            });
         }
         env
     });
