@@ -138,3 +138,26 @@ fn what_could_not_be_read_is_not_missing_too() {
         assert_eq!(found, codes, "{text}{}", report.render(false));
     }
 }
+
+/// The loader doesn't count tokens; the command does.
+#[test]
+fn check_warns_of_quotes_that_are_remembered() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("twice.yaml");
+    let text = "agents: { ann: {}, ben: {} }
+phases:
+  - { name: talk, agents: [ann, ben] }
+  - name: after
+    agents: [ann]
+    initial_prompt: |
+      It was said:
+      ${talk.messages[ann]}
+";
+    std::fs::write(&file, text).unwrap();
+    let mut command = assert_cmd::Command::cargo_bin("greenroom").unwrap();
+    let output = command.arg("check").arg(&file).output().unwrap();
+    let told = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success(), "{told}");
+    let place = format!("{}:8:7: warning[remembered]: `ann` is quoted `talk`", file.display());
+    assert!(told.contains(&place) && told.contains("help: "), "{told}");
+}
