@@ -155,12 +155,12 @@ fn absent_and_null_are_the_same() {
           phases: [{{name: p, agents: [ann, ben]{}}}, {{name: t, agents: [ann, ben], turns: [{{agent: ann{}}}]}}, \
             {{name: c, agents: [ann, ben], choice: {{options: [x, y]{}}}, interactions: [{{from: ann, kind: public{}}}]}}], \
           payoff: {{phase: c, each: 1{}}}, assertions: [{{that: 1{}}}]{}}}",
-        nulls("/$defs/WrittenAgent", &["display_name"]),
-        nulls("/$defs/WrittenPhase", &["choice", "parse_choice", "topology", "turns"]),
-        nulls("/$defs/WrittenTurn", &["choice", "parse_choice"]),
+        nulls("/$defs/Agent", &["display_name"]),
+        nulls("/$defs/Phase", &["choice", "parse_choice", "topology", "turns"]),
+        nulls("/$defs/Turn", &["choice", "parse_choice"]),
         nulls("/$defs/LongChoice", &[]),
-        nulls("/$defs/WrittenInteraction", &[]),
-        nulls("/$defs/WrittenPayoff", &["each", "matrix"]),
+        nulls("/$defs/Interaction", &[]),
+        nulls("/$defs/Payoff", &["each", "matrix"]),
         nulls("/$defs/LongAssertion", &[]),
         nulls("", &["agents", "payoff", "assertions"]),
     );

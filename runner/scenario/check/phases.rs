@@ -282,7 +282,7 @@ impl Checker {
     }
 
     fn unknown_private(&mut self, key: &str, path: &Path) {
-        let fields = json_schema().as_value()["$defs"]["WrittenPhase"]["properties"].as_object();
+        let fields = json_schema().as_value()["$defs"]["Phase"]["properties"].as_object();
         let span = self.spans.key(path);
         if fields.is_some_and(|fields| fields.contains_key(key)) {
             let message = format!("there is no agent `{key}`; it is a field of the phase");
