@@ -5,20 +5,19 @@ use crate::scenario::choice::{Chosen, text_of};
 use crate::scenario::plan::Purpose;
 use crate::scenario::template::{TemplateError, evaluate_with};
 use crate::scenario::{AgentId, Payoff, PayoffRule, Scenario};
-use indexmap::IndexMap;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Payoffs of a run; players in the scenario's order.
+/// Payoffs of a run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Payoffs {
     /// What is counted.
     pub unit: String,
     /// Sum over all rounds that could be valued, by the player's key; null: none could.
-    pub totals: IndexMap<String, Option<f64>>,
+    pub totals: BTreeMap<String, Option<f64>>,
     /// Round by round.
     pub rounds: Vec<PayoffRound>,
 }
@@ -30,9 +29,9 @@ pub struct PayoffRound {
     /// The round.
     pub round: usize,
     /// Each player's choice; null: none, or invalid.
-    pub choices: IndexMap<String, Value>,
+    pub choices: BTreeMap<String, Value>,
     /// What it is worth to each; null: a choice is missing, so nothing is looked up.
-    pub values: Option<IndexMap<String, f64>>,
+    pub values: Option<BTreeMap<String, f64>>,
 }
 
 /// Values the choices made so far. `None`: the scenario has no payoff.
