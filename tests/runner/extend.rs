@@ -268,3 +268,23 @@ proptest! {
         prop_assert!(std::fs::read_to_string(resumed.transcript).unwrap() == recorded, "a resumed run differs");
     }
 }
+
+#[test]
+fn a_condition_sees_what_stands_before_it_and_not_what_has_finished() {
+    let text = "
+id: before
+agents: {a: {}, b: {}, c: {role: observer}}
+phases:
+  - name: p
+    agents: [a, b, c]
+    turns:
+      - {agent: a, to: c}
+      - {agent: a, to: c, when: \"p.said.b == ''\"}
+      - {agent: b, to: c}
+";
+    let folder = tempfile::tempdir().unwrap();
+    // b has long spoken when a comes to its second turn; the condition stands before b all the same.
+    let backwards = Arc::new(Backwards(Noting::new(usize::MAX, |_| Some("words".into()))));
+    let played = play(&scenario(text), backwards, folder.path(), &RunOptions::default()).unwrap();
+    assert_eq!(played.n_written, 3);
+}
