@@ -2,8 +2,8 @@
 //! hears what was said where they were not, every run replays, and what is read never depends on who finished first.
 
 use crate::constructs::Noting;
-use crate::play::{play, scenario};
-use greenroom::backend::{Backend, BoxFuture, ModelCard, Reply, Request, Session, Sink};
+use crate::play::{Backwards, play, scenario};
+use greenroom::backend::Request;
 use greenroom::replay::replay;
 use greenroom::run::RunOptions;
 use greenroom::scenario::turn_seed;
@@ -174,29 +174,6 @@ fn reply(request: &Request, salt: usize) -> Option<String> {
     Some(format!("{words} mark-{phase}-mark"))
 }
 
-/// Answers later turns first, as far as they run together.
-struct Backwards(Noting);
-
-impl Backend for Backwards {
-    fn card(&self) -> ModelCard {
-        self.0.card()
-    }
-    fn reply(&self, request: Request, sink: Sink) -> BoxFuture<'_, anyhow::Result<Reply>> {
-        Box::pin(async move {
-            for _ in 0..200usize.saturating_sub(request.index) {
-                tokio::task::yield_now().await;
-            }
-            self.0.reply(request, sink).await
-        })
-    }
-    fn forget(&self, session: &Session) {
-        self.0.forget(session);
-    }
-    fn overflows(&self, request: &Request) -> anyhow::Result<bool> {
-        self.0.overflows(request)
-    }
-}
-
 /// Every memory's prompts grow by the reply and what is new; the only exception is a new epoch, after a summary.
 pub(crate) fn only_grows(seen: &[Request]) {
     let mut last: HashMap<String, &Request> = HashMap::new();
@@ -256,7 +233,7 @@ proptest! {
         let recorded = std::fs::read_to_string(&played.transcript).unwrap();
         let transcript = Transcript::parse(&played.transcript, &recorded).unwrap();
         replay(&scenario, &transcript, BTreeMap::new()).unwrap();
-        let backwards = Arc::new(Backwards(Noting::new(context, move |request| reply(request, salt))));
+        let backwards = Arc::new(Backwards(Arc::new(Noting::new(context, move |request| reply(request, salt)))));
         let again = play(&scenario, backwards, &folder.path().join("two"), &RunOptions::default()).unwrap();
         prop_assert!(std::fs::read_to_string(again.transcript).unwrap() == recorded, "the order of answers shows");
         let cut = folder.path().join("cut");
@@ -284,7 +261,7 @@ phases:
 ";
     let folder = tempfile::tempdir().unwrap();
     // b has long spoken when a comes to its second turn; the condition stands before b all the same.
-    let backwards = Arc::new(Backwards(Noting::new(usize::MAX, |_| Some("words".into()))));
+    let backwards = Arc::new(Backwards(Arc::new(Noting::new(usize::MAX, |_| Some("words".into())))));
     let played = play(&scenario(text), backwards, folder.path(), &RunOptions::default()).unwrap();
     assert_eq!(played.n_written, 3);
 }

@@ -1,6 +1,6 @@
 //! Plays scenarios with scripted agents, in memory or into a folder.
 
-use greenroom::backend::{Backend, Scripted};
+use greenroom::backend::{Backend, BoxFuture, ModelCard, Reply, Request, Scripted, Session, Sink};
 use greenroom::run::{Performed, RunOptions, perform};
 use greenroom::scenario::{Scenario, load};
 use greenroom::stage::Unwatched;
@@ -44,6 +44,29 @@ pub(crate) fn echo() -> Arc<dyn Backend> {
     }))
 }
 
+/// Answers later turns first, as far as they run together.
+pub(crate) struct Backwards(pub(crate) Arc<dyn Backend>);
+
+impl Backend for Backwards {
+    fn card(&self) -> ModelCard {
+        self.0.card()
+    }
+    fn reply(&self, request: Request, sink: Sink) -> BoxFuture<'_, anyhow::Result<Reply>> {
+        Box::pin(async move {
+            for _ in 0..200usize.saturating_sub(request.index) {
+                tokio::task::yield_now().await;
+            }
+            self.0.reply(request, sink).await
+        })
+    }
+    fn forget(&self, session: &Session) {
+        self.0.forget(session);
+    }
+    fn overflows(&self, request: &Request) -> anyhow::Result<bool> {
+        self.0.overflows(request)
+    }
+}
+
 pub(crate) fn play(
     scenario: &Arc<Scenario>,
     backend: Arc<dyn Backend>,
@@ -72,35 +95,13 @@ fn equal_runs_write_equal_files() {
 
 #[test]
 fn lines_stand_in_plan_order_whatever_finishes_first() {
-    /// Later agents answer first.
-    struct Slow(Arc<dyn Backend>);
-    impl Backend for Slow {
-        fn card(&self) -> greenroom::backend::ModelCard {
-            self.0.card()
-        }
-        fn reply(
-            &self,
-            request: greenroom::backend::Request,
-            sink: greenroom::backend::Sink,
-        ) -> greenroom::backend::BoxFuture<'_, anyhow::Result<greenroom::backend::Reply>> {
-            Box::pin(async move {
-                for _ in 0..(20usize.saturating_sub(request.index)) * 3 {
-                    tokio::task::yield_now().await;
-                }
-                self.0.reply(request, sink).await
-            })
-        }
-        fn forget(&self, session: &greenroom::backend::Session) {
-            self.0.forget(session);
-        }
-    }
     let folder = tempfile::tempdir().unwrap();
     let scenario = scenario(SMALL);
     let text = |backend, name: &str| {
         let played = play(&scenario, backend, &folder.path().join(name), &RunOptions::default()).unwrap();
         std::fs::read_to_string(played.transcript).unwrap()
     };
-    assert_eq!(text(echo(), "fast"), text(Arc::new(Slow(echo())), "slow"));
+    assert_eq!(text(echo(), "fast"), text(Arc::new(Backwards(echo())), "slow"));
 }
 
 #[test]
@@ -118,20 +119,16 @@ fn a_broadcast_is_asked_all_at_once() {
     /// Answers only when three requests are there.
     struct Together(Arc<dyn Backend>, tokio::sync::Barrier);
     impl Backend for Together {
-        fn card(&self) -> greenroom::backend::ModelCard {
+        fn card(&self) -> ModelCard {
             self.0.card()
         }
-        fn reply(
-            &self,
-            request: greenroom::backend::Request,
-            sink: greenroom::backend::Sink,
-        ) -> greenroom::backend::BoxFuture<'_, anyhow::Result<greenroom::backend::Reply>> {
+        fn reply(&self, request: Request, sink: Sink) -> BoxFuture<'_, anyhow::Result<Reply>> {
             Box::pin(async move {
                 self.1.wait().await;
                 self.0.reply(request, sink).await
             })
         }
-        fn forget(&self, session: &greenroom::backend::Session) {
+        fn forget(&self, session: &Session) {
             self.0.forget(session);
         }
     }
