@@ -29,7 +29,7 @@ pub fn footer(memories: &Memories) -> Footer {
     let decision = |id: usize| results(scenario, PhaseId(id), &said).decision;
     let decisions = deciding.map(|(id, phase)| (phase.name.clone(), decision(id))).collect();
     let payoffs = payoffs(scenario, &said).unwrap_or_else(|error| {
-        tracing::warn!("the payoff can\'t be computed: {error}");
+        tracing::warn!("the payoff can't be computed: {error}");
         None
     });
     let mut known = Map::new();

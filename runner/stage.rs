@@ -291,11 +291,13 @@ impl Stage {
     fn request(&self, id: TurnId, path: String, conversation: Conversation) -> Request {
         let turn = self.plan.turn(id);
         let agent = self.scenario.agent(turn.speaker);
+        // What has been chosen so far is for strategies: a model has read it.
+        let is_strategy = agent.strategy.is_some();
         let options = |(choice, open)| Options {
             choice,
             open,
-            others: self.memories.known_choices(id),
-            n_before: self.memories.n_choices_before(id),
+            others: if is_strategy { self.memories.known_choices(id) } else { Vec::new() },
+            n_before: if is_strategy { self.memories.n_choices_before(id) } else { 0 },
         };
         Request {
             index: id.0,

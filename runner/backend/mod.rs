@@ -114,9 +114,9 @@ pub struct Options {
     pub choice: Arc<Choice>,
     /// The options that are open, by index, in the order in which they are listed.
     pub open: Vec<usize>,
-    /// What others have chosen of the same options as far as this agent knows, oldest first.
+    /// For a strategy: what others have chosen of the same options as far as this agent knows, oldest first.
     pub others: Vec<usize>,
-    /// Turns of the same kind that this agent had before.
+    /// For a strategy: turns of the same kind that this agent had before.
     pub n_before: usize,
 }
 
