@@ -1,6 +1,6 @@
 //! The plan of a scenario as a picture: a lane for each agent, a box for each turn, a band for each phase.
 //!
-//! [`svg`] gives one self-contained file, readable on light and on dark paper. Time goes right; turns in one column
+//! [`svg()`] gives one self-contained file, readable on light and on dark paper. Time goes right; turns in one column
 //! may run together. Solid lines are memories, dashed ones what is heard.
 
 mod ink;
