@@ -7,7 +7,7 @@ use crate::chat::reply_ids;
 use crate::prefix::Segment;
 use crate::sampler::{self, Distribution};
 use crate::tokenizer::Tokenizer;
-use crate::{Choice, Constraint, Error, Result, Sampling};
+use crate::{Choice, Error, Result, Sampling};
 
 /// What may be said.
 #[derive(Clone)]
@@ -54,8 +54,7 @@ impl Choosing {
     ///
     /// # Errors
     /// There are no options, one is empty or can't be spelled, or two are the same.
-    pub(crate) fn new(constraint: &Constraint, prompt: &[Segment], tokenizer: &Tokenizer) -> Result<Self> {
-        let Constraint::OneOf(texts) = constraint;
+    pub(crate) fn new(texts: &[String], prompt: &[Segment], tokenizer: &Tokenizer) -> Result<Self> {
         if texts.is_empty() {
             return Err(Error::request("a choice needs options: the list is empty"));
         }

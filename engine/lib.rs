@@ -41,6 +41,7 @@ mod error;
 mod exactness;
 #[cfg(any(test, feature = "fixtures"))]
 pub mod fixtures;
+mod follow;
 mod gguf;
 #[allow(unsafe_code)] // intrinsics, each behind a detected instruction set
 mod kernels;

@@ -7,6 +7,7 @@ use crate::StopReason;
 use crate::tokenizer::Tokenizer;
 
 /// Ids sampled so far and the bytes they stand for.
+#[derive(Default)]
 pub(crate) struct Reply {
     ids: Vec<u32>,
     /// Where each id's bytes end.

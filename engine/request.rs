@@ -140,6 +140,12 @@ pub enum Constraint {
     /// Refused: an empty list, an empty option, a text that stands there twice, two texts that are the same tokens, and one that
     /// the vocabulary can't spell.
     OneOf(Vec<String>),
+    /// These token ids, recorded earlier: they are read in one go instead of being sampled (teacher forcing), and
+    /// [`Completion::followed`] says at each of them what would have been drawn. Behind them the reply goes on freely, so
+    /// that it ends as recorded or shows that it would not.
+    ///
+    /// Refused: an id that the vocabulary has not.
+    Follow(Vec<u32>),
 }
 
 /// How a choice was made.
@@ -154,6 +160,17 @@ pub struct Choice {
     /// An option whose tokens another one begins with counts only where the model would then end its turn: how likely that is
     /// is added to it. So no reply counts for two options.
     pub logprobs: Vec<f32>,
+}
+
+/// One token of a reply that was followed ([`Constraint::Follow`]).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Followed {
+    /// The id that the sampler draws here, with the request's seed and parameters. Another one than the recorded: a surprise.
+    pub drawn: u32,
+    /// The recorded id's natural log-probability, in the model's own distribution.
+    pub logprob: f32,
+    /// That of the drawn id.
+    pub drawn_logprob: f32,
 }
 
 /// Why a reply ended.
@@ -242,6 +259,8 @@ pub struct Completion {
     pub stop: StopReason,
     /// How it was chosen, if it was one of [`Constraint::OneOf`].
     pub choice: Option<Choice>,
+    /// What was found at each recorded token, if it followed a recording ([`Constraint::Follow`]).
+    pub followed: Vec<Followed>,
     /// What it cost.
     pub usage: Usage,
 }

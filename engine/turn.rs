@@ -1,6 +1,7 @@
 //! One running turn: its prompt is fed, its reply sampled token by token, or chosen as a whole.
 
 use crate::constraint::{Choosing, Chosen, Spelling, Step};
+use crate::follow::Following;
 use crate::kv::blocks::Arena;
 use crate::memory::Recalled;
 use crate::model::decoder::Wanted;
@@ -9,7 +10,7 @@ use crate::reply::Reply;
 use crate::schedule::Load;
 use crate::session::Session;
 use crate::tokenizer::Tokenizer;
-use crate::{Completion, Event, Request, Result, StopReason, Usage, sampler};
+use crate::{Completion, Constraint, Event, Followed, Request, Result, StopReason, Usage, sampler};
 use std::borrow::Cow;
 use std::slice::ChunksExact;
 use std::sync::Arc;
@@ -28,19 +29,46 @@ pub(crate) struct ActiveTurn {
     /// Where the sequence stood when the turn began.
     start: usize,
     saying: Saying,
+    /// What was found where a recording was followed.
+    followed: Vec<Followed>,
     stop: Option<StopReason>,
     usage: Usage,
     began: Instant,
 }
 
 /// How the reply comes about.
-enum Saying {
+pub(crate) enum Saying {
     /// Token by token.
     Freely(Reply),
+    /// As it was recorded.
+    Following(Following),
     /// As one of several wholes, which are being weighed.
     Choosing(Choosing),
     /// As this one.
     Chosen(Chosen),
+}
+
+impl Saying {
+    /// As a request has it.
+    ///
+    /// # Errors
+    /// Its constraint can't be met.
+    pub(crate) fn new(request: &Request, prompt: &[Segment], tokenizer: &Tokenizer) -> Result<Self> {
+        Ok(match &request.constraint {
+            None => Self::Freely(Reply::new(&request.stop)),
+            Some(Constraint::Follow(ids)) => Self::Following(Following::new(ids, &request.stop, tokenizer)?),
+            Some(Constraint::OneOf(texts)) => Self::Choosing(Choosing::new(texts, prompt, tokenizer)?),
+        })
+    }
+
+    /// Tokens that the reply may take, and what makes them fewer.
+    pub(crate) fn longest(&self, request: &Request) -> (usize, &'static str) {
+        match self {
+            Self::Choosing(choosing) => (choosing.longest(), "its options"),
+            Self::Following(following) => (following.ids().len().max(request.max_tokens), "--max-tokens"),
+            Self::Freely(_) | Self::Chosen(_) => (request.max_tokens, "--max-tokens"),
+        }
+    }
 }
 
 impl ActiveTurn {
@@ -49,7 +77,7 @@ impl ActiveTurn {
         id: u64,
         request: Request,
         prompt: Vec<Segment>,
-        choosing: Option<Choosing>,
+        saying: Saying,
         recalled: Recalled,
         events: UnboundedSender<Event>,
         began: Instant,
@@ -75,7 +103,6 @@ impl ActiveTurn {
             memory_bytes: 0,
             reason: recalled.reason,
         };
-        let saying = choosing.map_or_else(|| Saying::Freely(Reply::new(&request.stop)), Saying::Choosing);
         Self {
             id,
             request,
@@ -85,6 +112,7 @@ impl ActiveTurn {
             prompt_len,
             start: reused,
             saying,
+            followed: Vec::new(),
             stop: None,
             usage,
             began,
@@ -106,8 +134,8 @@ impl ActiveTurn {
         self.session.tokens.len() - self.session.sequence.len()
     }
 
-    /// What there is to feed, of which a pass that gives all logits takes at most `most_wanted` rows. Branches of a choice are
-    /// scheduled as the prompts of warm turns are.
+    /// What there is to feed, of which a pass that gives all logits takes at most `most_wanted` rows. Branches of a choice and
+    /// recorded replies are scheduled as the prompts of warm turns are.
     pub(crate) fn load(&self, most_wanted: usize) -> Load {
         let (decoding, pending) = (self.decoding(), self.pending());
         let all = decoding && self.wanted(pending) == Wanted::All;
@@ -143,7 +171,7 @@ impl ActiveTurn {
     pub(crate) fn wanted(&self, n: usize) -> Wanted {
         match &self.saying {
             _ if self.stop.is_some() => Wanted::None,
-            Saying::Choosing(_) if self.decoding() => Wanted::All,
+            Saying::Choosing(_) | Saying::Following(_) if self.decoding() => Wanted::All,
             _ if n == self.pending() => Wanted::Last,
             _ => Wanted::None,
         }
@@ -163,6 +191,7 @@ impl ActiveTurn {
         }
         match &self.saying {
             Saying::Freely(_) => rows.last().map_or(Ok(()), |row| self.sample(row, tokenizer, eog, arena)),
+            Saying::Following(_) => self.follow(rows, tokenizer, eog, arena),
             _ => {
                 self.choose(rows, eog, arena);
                 Ok(())
@@ -182,16 +211,7 @@ impl ActiveTurn {
         if reply.ids().is_empty() {
             self.usage.ttft_ms = elapsed_ms;
         }
-        let mut logits = Cow::Borrowed(logits);
-        if reply.ids().len() < self.request.min_tokens {
-            let logits = logits.to_mut();
-            for id in eog {
-                if let Some(logit) = logits.get_mut(*id as usize) {
-                    *logit = f32::NEG_INFINITY;
-                }
-            }
-        }
-        let id = sampler::choose(&logits, reply.ids(), &self.request.sampling)?;
+        let id = drawn(logits, reply, &self.request, eog)?;
         let mut stop = eog.contains(&id).then_some(StopReason::EndOfTurn);
         if stop.is_none() {
             self.session.tokens.push(id);
@@ -201,13 +221,64 @@ impl ActiveTurn {
             send(&self.events, reply.take_certain());
             stop = (reply.ids().len() >= self.request.max_tokens).then_some(StopReason::Length);
         }
-        if stop.is_some() {
+        if let Some(stop) = stop {
+            self.end(stop, arena);
+        }
+        Ok(())
+    }
+
+    /// The reply ends: what it does not keep leaves the sequence.
+    fn end(&mut self, stop: StopReason, arena: &mut Arena) {
+        if let Saying::Freely(reply) = &mut self.saying {
             send(&self.events, reply.finish());
             let n = self.prompt_len + reply.ids().len();
             self.go_back(n, arena);
         }
-        self.stop = stop;
+        self.stop = Some(stop);
+    }
+
+    /// Goes along a recorded reply, the logits of whose rows these are; behind its end the turn goes on freely.
+    fn follow(
+        &mut self,
+        rows: ChunksExact<'_, f32>,
+        tokenizer: &Tokenizer,
+        eog: &[u32],
+        arena: &mut Arena,
+    ) -> Result<()> {
+        let elapsed_ms = self.elapsed_ms();
+        let Saying::Following(following) = &mut self.saying else { return Ok(()) };
+        if self.session.tokens.len() == self.prompt_len {
+            self.session.tokens.extend(following.ids());
+            self.usage.ttft_ms = elapsed_ms;
+        }
+        let mut stop = None;
+        for row in rows {
+            if following.is_over() {
+                self.speak_freely();
+                return self.sample(row, tokenizer, eog, arena);
+            }
+            let drawn = drawn(row, &following.reply, &self.request, eog)?;
+            stop = following.see(row, drawn, tokenizer);
+            if following.is_over() && following.ids().len() >= self.request.max_tokens {
+                stop = stop.or(Some(StopReason::Length));
+            }
+            if stop.is_some() {
+                break;
+            }
+        }
+        if let Some(stop) = stop {
+            self.speak_freely();
+            self.end(stop, arena);
+        }
         Ok(())
+    }
+
+    /// The recording is over: what was read of it stands as if it had been sampled.
+    fn speak_freely(&mut self) {
+        if let Saying::Following(Following { reply, found, .. }) = &mut self.saying {
+            self.followed = std::mem::take(found);
+            self.saying = Saying::Freely(std::mem::take(reply));
+        }
     }
 
     fn choose(&mut self, rows: ChunksExact<'_, f32>, eog: &[u32], arena: &mut Arena) {
@@ -248,12 +319,13 @@ impl ActiveTurn {
 
     /// The turn stands: the session holds prompt and reply, and the completion says what it cost.
     pub(crate) fn complete(&mut self) -> Completion {
+        let followed = std::mem::take(&mut self.followed);
         let (ids, spelled, text, choice) = match &self.saying {
             Saying::Freely(reply) => (reply.ids(), reply.text(), reply.text(), None),
             Saying::Chosen(Chosen { option: Spelling { text, ids, spelled }, choice }) => {
                 (&ids[..], spelled.clone(), text.clone(), Some(choice.clone()))
             }
-            Saying::Choosing(_) => unreachable!("a turn that is done has chosen"),
+            Saying::Choosing(_) | Saying::Following(_) => unreachable!("a turn that is done has spoken"),
         };
         let ids = ids.to_vec();
         self.usage.layer0_rows = self.session.sequence.layer0_rows();
@@ -265,8 +337,22 @@ impl ActiveTurn {
         let segment = Segment { kind: SegmentKind::Reply, text: spelled, ids: reply, guessed: false };
         self.session.segments.push(segment);
         let stop = self.stop.unwrap_or(StopReason::Length);
-        Completion { ids, text, stop, choice, usage: self.usage.clone() }
+        Completion { ids, text, stop, choice, followed, usage: self.usage.clone() }
     }
+}
+
+/// The id that the sampler draws behind a reply.
+fn drawn(logits: &[f32], reply: &Reply, request: &Request, eog: &[u32]) -> Result<u32> {
+    let mut logits = Cow::Borrowed(logits);
+    if reply.ids().len() < request.min_tokens {
+        let logits = logits.to_mut();
+        for id in eog {
+            if let Some(logit) = logits.get_mut(*id as usize) {
+                *logit = f32::NEG_INFINITY;
+            }
+        }
+    }
+    sampler::choose(&logits, reply.ids(), &request.sampling)
 }
 
 fn send(events: &UnboundedSender<Event>, text: Option<String>) {

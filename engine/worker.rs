@@ -1,7 +1,6 @@
 //! The engine's thread: takes requests, plans passes, runs them, samples, emits, saves.
 
 use crate::chat::{Chat, reply_ids};
-use crate::constraint::Choosing;
 use crate::memory::Memory;
 use crate::model::decoder::Wanted;
 use crate::model::{Decoder, Span};
@@ -10,7 +9,7 @@ use crate::schedule::{Load, Pace, plan};
 use crate::scratch::Scratch;
 use crate::session::Pending;
 use crate::tokenizer::Tokenizer;
-use crate::turn::ActiveTurn;
+use crate::turn::{ActiveTurn, Saying};
 use crate::{
     Completion, Conversation, Error, ErrorKind, Event, KvChoice, RankedOption, Ranking, Request, Result,
     SessionKey, TokenScore, sampler,
@@ -180,12 +179,8 @@ impl Worker {
         if n == 0 {
             return Err(Error::request("the prompt is empty"));
         }
-        let choosing = request.constraint.as_ref().map(|c| Choosing::new(c, &prompt, &self.tokenizer));
-        let choosing = choosing.transpose()?;
-        let (longest, lower) = match &choosing {
-            Some(choosing) => (choosing.longest(), "its options"),
-            None => (request.max_tokens, "--max-tokens"),
-        };
+        let saying = Saying::new(&request, &prompt, &self.tokenizer)?;
+        let (longest, lower) = saying.longest(&request);
         if n + longest > most {
             return Err(Error::request(format!(
                 "agent `{}`: a prompt of {n} tokens and a reply of up to {longest} do not fit in the model's context of {most}; \
@@ -201,7 +196,7 @@ impl Worker {
             recalled.reused,
             began.elapsed() - rendered
         );
-        Ok(ActiveTurn::new(id, *request, prompt, choosing, recalled, events, began))
+        Ok(ActiveTurn::new(id, *request, prompt, saying, recalled, events, began))
     }
 
     /// One pass over all turns at work.

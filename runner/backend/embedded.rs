@@ -115,7 +115,7 @@ impl Embedded {
                 engine::Event::Text(text) => sink(Progress::Text(text)),
                 engine::Event::Failed(error) => return Err(anyhow::Error::new(error).context(path)),
                 engine::Event::Done(completion) => {
-                    let engine::Completion { ids, text, stop, choice, usage } = *completion;
+                    let engine::Completion { ids, text, stop, choice, followed, usage } = *completion;
                     let commit = Some(Box::new(EngineCommit(turn)) as Box<dyn Commit>);
                     let logprobs = choice.map(|choice| open.into_iter().zip(choice.logprobs).collect());
                     let (stop, usage, logprobs) =

@@ -41,6 +41,7 @@ const ENGINE: &[(&str, u32)] = &[
     ("sampler", 4),
     ("reply", 4),
     ("constraint", 4),
+    ("follow", 5),
     ("ahead", 4),
     ("session", 5),
     ("scratch", 5),
