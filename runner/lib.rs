@@ -31,6 +31,7 @@ pub mod backend;
 pub mod commands;
 pub mod diagnostic;
 pub mod drawing;
+pub mod experiment;
 pub mod import;
 pub mod outcome;
 pub mod prompt;

@@ -7,9 +7,7 @@ use crate::backend::{Backend, Options, Progress, Reply, Request, Sampling, Sessi
 use crate::outcome;
 use crate::prompt::{Conversation, Heard, Memories};
 use crate::scenario::results::Outcome;
-use crate::scenario::{
-    Edge, Lifecycle, Overflow, Plan, Scenario, Strategy, TimelineId, Turn, TurnId, turn_seed,
-};
+use crate::scenario::{Edge, Lifecycle, Overflow, Plan, Scenario, Strategy, TimelineId, Turn, TurnId};
 use crate::trace::{Trace, TurnTrace};
 use crate::transcript::{ChoiceRecord, Footer, Recorder, TurnRecord, choice_record, summary_of};
 use anyhow::bail;
@@ -21,8 +19,6 @@ use tokio::task::JoinSet;
 /// How turns are to be answered.
 #[derive(Clone, Debug, Default)]
 pub struct Settings {
-    /// Root of the turns' seeds.
-    pub seed: u64,
     /// How tokens are chosen.
     pub sampling: Sampling,
     /// Most tokens of a reply.
@@ -306,7 +302,7 @@ impl Stage {
             permanent: agent.lifecycle == Lifecycle::Permanent,
             conversation,
             sampling: self.settings.sampling.clone(),
-            seed: turn_seed(self.settings.seed, &path),
+            seed: self.memories.seed(id, &path),
             max_tokens: self.settings.max_tokens,
             stop: self.stop_strings.clone(),
             choice: self.memories.options(id).map(options),
@@ -395,7 +391,7 @@ impl Stage {
         if let Some(summary) = self.summaries.remove(&id) {
             // Its memory is replaced by that of the turn which follows, so it is not saved.
             let path = summary_of(&turn.path);
-            if self.record(turn, path.clone(), &summary, None)? {
+            if self.record(id, path.clone(), &summary, None)? {
                 let agent = &self.scenario.agent(turn.speaker).key;
                 self.trace.turn(TurnTrace::new(&path, agent, summary.reply.usage.as_ref()))?;
             }
@@ -404,7 +400,7 @@ impl Stage {
             .memories
             .options(id)
             .map(|(choice, open)| choice_record(&choice, &open, answer.heard.choice, &answer.reply.logprobs));
-        let is_new = self.record(turn, turn.path.clone(), &answer, constraint.clone())?;
+        let is_new = self.record(id, turn.path.clone(), &answer, constraint.clone())?;
         let usage = match answer.reply.commit {
             Some(commit) => Some(commit.commit().await?),
             None => answer.reply.usage,
@@ -420,20 +416,20 @@ impl Stage {
 
     fn record(
         &mut self,
-        turn: &Turn,
+        id: TurnId,
         path: String,
         answer: &Answer,
         constraint: Option<ChoiceRecord>,
     ) -> anyhow::Result<bool> {
         self.recorder.turn(TurnRecord {
-            agent: self.scenario.agent(turn.speaker).key.clone(),
+            agent: self.scenario.agent(self.plan.turn(id).speaker).key.clone(),
             delta: answer.delta.clone(),
             tokens: answer.reply.ids.clone(),
             raw: answer.reply.text.clone(),
             spoken: answer.heard.spoken.clone(),
             stop: answer.reply.stop.word().to_string(),
             constraint,
-            seed: turn_seed(self.settings.seed, &path),
+            seed: self.memories.seed(id, &path),
             path,
         })
     }

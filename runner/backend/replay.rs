@@ -13,7 +13,14 @@ pub struct Replay {
     /// Turns by path: what was skipped has none.
     turns: HashMap<String, Recorded<TurnRecord>>,
     card: ModelCard,
-    then: Option<Arc<dyn Backend>>,
+    then: Option<Then>,
+}
+
+/// What answers where there is no record.
+struct Then {
+    backend: Arc<dyn Backend>,
+    /// The first turn of the plan that it may answer.
+    from: usize,
 }
 
 impl Replay {
@@ -29,9 +36,16 @@ impl Replay {
         Self { turns: turns.collect(), card, then: None }
     }
 
-    /// The recording, then a backend that goes on.
-    pub fn then(transcript: &Transcript, backend: Arc<dyn Backend>) -> Self {
-        Self { card: backend.card(), then: Some(backend), ..Self::new(transcript) }
+    /// The recording, then a backend that goes on, from turn `from` of the plan at the earliest.
+    pub fn then(transcript: &Transcript, backend: Arc<dyn Backend>, from: usize) -> Self {
+        let (card, then) = (backend.card(), Some(Then { backend, from }));
+        Self { card, then, ..Self::new(transcript) }
+    }
+
+    /// Who answers a turn that is not on record.
+    fn beyond(&self, request: &Request) -> Option<&dyn Backend> {
+        let then = self.then.as_ref().filter(|then| request.index >= then.from)?;
+        (!self.turns.contains_key(&request.path)).then_some(then.backend.as_ref())
     }
 
     fn recorded(&self, request: &Request) -> Result<Reply, Drift> {
@@ -65,29 +79,29 @@ impl Backend for Replay {
     }
 
     fn reply(&self, request: Request, sink: Sink) -> BoxFuture<'_, anyhow::Result<Reply>> {
-        match &self.then {
-            Some(then) if !self.turns.contains_key(&request.path) => then.reply(request, sink),
-            _ => Box::pin(async move { Ok(self.recorded(&request)?) }),
+        match self.beyond(&request) {
+            Some(backend) => backend.reply(request, sink),
+            None => Box::pin(async move { Ok(self.recorded(&request)?) }),
         }
     }
 
     fn expect(&self, session: &Session, next_use: u64) {
         if let Some(then) = &self.then {
-            then.expect(session, next_use);
+            then.backend.expect(session, next_use);
         }
     }
 
     fn overflows(&self, request: &Request) -> anyhow::Result<bool> {
         let summed_up = self.turns.contains_key(&summary_of(&request.path));
-        match &self.then {
-            Some(then) if !summed_up && !self.turns.contains_key(&request.path) => then.overflows(request),
+        match self.beyond(request) {
+            Some(backend) if !summed_up => backend.overflows(request),
             _ => Ok(summed_up),
         }
     }
 
     fn forget(&self, session: &Session) {
         if let Some(then) = &self.then {
-            then.forget(session);
+            then.backend.forget(session);
         }
     }
 }

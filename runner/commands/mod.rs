@@ -31,14 +31,18 @@ mod bench;
 mod cache;
 mod check;
 mod explain;
+mod fork;
 mod graph;
 mod import;
 mod kv_config;
+mod machine;
 mod models;
 mod new;
 mod perplexity;
+mod play;
 mod quality;
 mod recall;
+mod repeat;
 mod replay;
 mod run;
 mod schema;
@@ -91,6 +95,7 @@ enum Command {
     Check(check::Args),
     New(new::Args),
     Graph(graph::Args),
+    Fork(fork::Args),
     Explain(explain::Args),
     Import(import::Args),
     Replay(replay::Args),
@@ -113,6 +118,7 @@ pub fn main() -> ExitCode {
         Command::Check(args) => check::run(args),
         Command::New(args) => new::run(args),
         Command::Graph(args) => graph::run(args),
+        Command::Fork(args) => fork::run(args),
         Command::Explain(args) => explain::run(args),
         Command::Import(args) => import::run(args),
         Command::Replay(args) => replay::run(args),

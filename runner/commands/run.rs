@@ -1,14 +1,15 @@
-//! `greenroom run`: plays a scenario.
+//! `greenroom run`: plays a scenario, once or many times.
 
-use super::{Exit, Memories, open_scenario, parse_size};
-use crate::backend::{Embedded, EmbeddedConfig, Kv, ModelFile, Sampling, locate};
-use crate::run::{Performed, RunOptions, perform};
-use crate::scenario::{Scenario, compile, parse_override};
-use crate::stage::{End, Unwatched, Watch};
-use crate::terminal::{self, Dialogue};
+use super::machine::Machine;
+use super::play::Performance;
+use super::{Exit, open_scenario, repeat};
+use crate::backend::Sampling;
+use crate::experiment::{self, Cell, Design, Sweep, combinations, parse_sweep};
+use crate::run::RunOptions;
+use crate::scenario::{Overrides, parse_override};
+use crate::transcript;
 use anyhow::Context as _;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 /// Play a scenario: the dialogue on the terminal, the record into a folder
 #[derive(Debug, clap::Args)]
@@ -18,12 +19,8 @@ use std::sync::Arc;
 pub(super) struct Args {
     /// The scenario
     file: PathBuf,
-    /// GGUF path, hf:ORG/REPO/FILE.gguf from the local cache, or the bundled `understudy`
-    #[arg(long, default_value = "understudy", value_name = "PATH")]
-    model: String,
-    /// Formats of cached keys and values: auto (the family's own), f16, q8, q4, or a file of `kv-config`
-    #[arg(long, default_value = "auto", value_name = "KV")]
-    kv: Kv,
+    #[command(flatten)]
+    machine: Machine,
     /// Root of all turns' seeds
     #[arg(long, default_value_t = 0)]
     seed: u64,
@@ -51,22 +48,6 @@ pub(super) struct Args {
     /// Folder for the record [default: runs/ID-N]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    #[command(flatten)]
-    memories: Memories,
-    /// RAM for memories, e.g. 512M; 0 restores every agent from disk at each turn [default: half of what is free beside the
-    /// model]
-    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
-    cache_memory: Option<u64>,
-    /// Bytes that all memories may take on disk: the least worthy ones go when a run begins and ends (see `cache gc`)
-    /// [default: no bound]
-    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
-    cache_disk: Option<u64>,
-    /// Share nothing with runs of other tenants in the same cache folder
-    #[arg(long, default_value = "", hide_default_value = true, value_name = "NAME")]
-    tenant: String,
-    /// Threads [default: all cores]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
-    threads: Option<u16>,
     /// Drop every cache before each turn
     #[arg(long)]
     cold: bool,
@@ -76,6 +57,15 @@ pub(super) struct Args {
     /// Begin with the memories of an earlier run
     #[arg(long = "continue", value_name = "RUN")]
     continues: Option<PathBuf>,
+    /// Play N times, run i with seed S+i, and count: tables, intervals, plots (docs/experiments.md)
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), conflicts_with = "continues")]
+    repeat: Option<u32>,
+    /// Do that for each of these values of a variable (repeatable: all combinations), with the same seeds
+    #[arg(long = "sweep", value_name = "K=V,V,…", value_parser = parse_sweep, conflicts_with = "continues")]
+    sweeps: Vec<Sweep>,
+    /// How many runs are played at once; what they say does not depend on it
+    #[arg(long, default_value_t = 4, value_name = "J", value_parser = clap::value_parser!(u16).range(1..))]
+    jobs: u16,
     /// Print nothing but the transcript's path
     #[arg(long, short)]
     quiet: bool,
@@ -96,8 +86,6 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
         Some(folder) => folder.clone(),
         None => default_folder(Path::new("runs"), &scenario.id, args.resume),
     };
-    refuse_to_overwrite(&folder, args.resume)?;
-    let backend = Arc::new(Embedded::open(&config(&args)?, &mut loading(args.quiet))?);
     let options = RunOptions {
         seed: args.seed,
         sampling: Sampling {
@@ -112,166 +100,59 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
         cold: args.cold,
         resume: args.resume,
         continues: args.continues.clone(),
-        model: args.model.clone(),
+        fork: None,
+        model: args.machine.model.clone(),
     };
-    let mut watch = watcher(&scenario, args.quiet);
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let performed =
-        runtime.block_on(perform(&scenario, backend, &folder, &options, watch.as_mut(), stopped()));
-    drop(watch);
-    // A human who is being asked can't be called off: nobody waits for that.
-    runtime.shutdown_background();
-    let performed = performed.inspect_err(|_| eprintln!("{}", resume_hint(&args, &folder)))?;
-    finish(&args, &folder, &scenario, &performed);
-    Ok(match &performed.end {
-        End::Stopped => Exit::Stopped,
-        End::Complete(footer) if footer.assertions.iter().any(|assertion| !assertion.holds) => {
-            Exit::AssertionFailed
-        }
-        End::Complete(_) => Exit::Pass,
-    })
-}
-
-async fn stopped() {
-    // Where signals can't be had, nothing stops the run but the shell.
-    if tokio::signal::ctrl_c().await.is_err() {
-        std::future::pending::<()>().await;
-    }
-}
-
-fn watcher(scenario: &Arc<Scenario>, quiet: bool) -> Box<dyn Watch> {
-    if quiet {
-        return Box::new(Unwatched);
-    }
-    let mut dialogue = Dialogue::new(scenario.clone(), Arc::new(compile(scenario)));
-    dialogue.title();
-    Box::new(dialogue)
-}
-
-fn finish(args: &Args, folder: &Path, scenario: &Scenario, performed: &Performed) {
-    if let End::Complete(footer) = &performed.end {
-        let results = terminal::results(scenario, footer, terminal::is_fancy());
-        let failed = footer.assertions.iter().any(|assertion| !assertion.holds);
-        match args.quiet {
-            false if !results.is_empty() => print!("\n{results}"),
-            true if failed => eprint!("{results}"),
-            _ => {}
-        }
-    }
-    if args.quiet {
-        println!("{}", performed.transcript.display());
-    } else {
-        println!("\n{}", terminal::summary(&performed.summary));
-        let (n, all, ms) = (performed.n_written, performed.n_turns, performed.summary.wall_ms);
-        let turns = match &performed.end {
-            End::Stopped => format!("{n} of at most {all} turns"),
-            End::Complete(footer) if footer.skipped > 0 => format!("{n} turns ({} skipped)", footer.skipped),
-            End::Complete(_) => format!("{n} turns"),
-        };
-        println!("\n{turns} in {:.1} s: {}", ms / 1e3, performed.transcript.display());
-    }
-    if performed.end == End::Stopped {
-        eprintln!("stopped; {}", resume_hint(args, folder));
-    }
-}
-
-fn resume_hint(args: &Args, folder: &Path) -> String {
-    format!(
+    let go_on = format!(
         "go on with: greenroom run {} --resume --out {} (and the same settings)",
         args.file.display(),
         folder.display()
-    )
-}
-
-fn config(args: &Args) -> anyhow::Result<EmbeddedConfig> {
-    let model = locate(&args.model)?;
-    Ok(EmbeddedConfig {
-        kv: args.kv.clone(),
-        cache_dir: cache_dir(&args.memories)?,
-        cache_key: args.memories.key()?,
-        tenant: args.tenant.clone(),
-        cache_disk: args.cache_disk,
-        cache_memory: args.cache_memory.unwrap_or_else(|| share_of_free_memory(&model)),
-        threads: args.threads.map(usize::from),
-        self_check: true,
-        ..EmbeddedConfig::new(model)
-    })
-}
-
-/// Half of the memory that is free beside the model; a container's limit counts.
-fn share_of_free_memory(model: &ModelFile) -> u64 {
-    const LEAST: u64 = 256 << 20;
-    let file = match model {
-        ModelFile::Path(path) => std::fs::metadata(path).map_or(0, |file| file.len()),
-        ModelFile::Understudy => 0,
-    };
-    let Ok(mut system) = sysinfo::System::new() else { return LEAST };
-    system.refresh_memory();
-    let free =
-        system.cgroup_limits().map_or(u64::MAX, |limits| limits.free_memory).min(system.available_memory());
-    (free.saturating_sub(file) / 2).max(LEAST)
-}
-
-/// The folder that was asked for must be writable; where none was, memories may stay in RAM.
-fn cache_dir(memories: &Memories) -> anyhow::Result<Option<PathBuf>> {
-    let given = memories.cache_dir.as_deref();
-    let Some(folder) = memories.folder() else {
-        tracing::warn!("no home folder: memories stay in RAM and end with this run (--cache-dir keeps them)");
-        return Ok(None);
-    };
-    match (writable(&folder), given) {
-        (Ok(()), _) => Ok(Some(folder)),
-        (Err(error), Some(_)) => {
-            Err(error).with_context(|| format!("can't write to --cache-dir {}", folder.display()))
-        }
-        (Err(error), None) => {
-            tracing::warn!(
-                "can't write to {}: {error}; memories stay in RAM and end with this run (--cache-dir keeps them)",
-                folder.display()
-            );
-            Ok(None)
-        }
+    );
+    if args.repeat.is_none() && args.sweeps.is_empty() {
+        refuse_other(&folder, transcript::FILE, experiment::FILE, args.resume)?;
+        let performance = Performance { scenario, options, folder, quiet: args.quiet, go_on };
+        return performance.play(&args.machine);
     }
+    refuse_other(&folder, experiment::FILE, transcript::FILE, args.resume)?;
+    let n = args.repeat.unwrap_or(1);
+    let Some(design) = design(&args, options, n)? else { return Ok(Exit::Invalid) };
+    repeat::play(&design, &args.machine, &folder, usize::from(args.jobs), args.quiet, &go_on)
 }
 
-fn writable(folder: &Path) -> std::io::Result<()> {
-    std::fs::create_dir_all(folder)?;
-    let probe = folder.join(format!(".probe-{}", std::process::id()));
-    std::fs::OpenOptions::new().write(true).create(true).truncate(true).open(&probe)?;
-    std::fs::remove_file(&probe)
+/// All cells with their scenarios, warnings said once. `None`: one of them can't be played.
+fn design(args: &Args, options: RunOptions, n: u32) -> anyhow::Result<Option<Design>> {
+    let mut cells = Vec::new();
+    for values in combinations(&args.sweeps) {
+        let overrides: Overrides = args.overrides.iter().chain(&values).cloned().collect();
+        let Some(scenario) = open_scenario(&args.file, &overrides, true)? else { return Ok(None) };
+        cells.push(Cell { values, scenario });
+    }
+    let seeds: Option<Vec<u64>> = (0..u64::from(n)).map(|i| options.seed.checked_add(i)).collect();
+    let seeds = seeds.with_context(|| format!("--seed {} leaves no room for {n} seeds", options.seed))?;
+    Ok(Some(Design { cells, seeds, options }))
 }
 
 /// `runs/ID-N`: the first that is free, or the latest to go on with.
-fn default_folder(runs: &Path, id: &str, resume: bool) -> PathBuf {
+pub(super) fn default_folder(runs: &Path, id: &str, resume: bool) -> PathBuf {
     let folder = |n: usize| runs.join(format!("{id}-{n}"));
     let free = (1..).find(|n| !folder(*n).exists()).unwrap_or(1);
     folder(if resume { free.saturating_sub(1).max(1) } else { free })
 }
 
-fn refuse_to_overwrite(folder: &Path, resume: bool) -> anyhow::Result<()> {
-    let file = folder.join(crate::transcript::FILE);
-    if !resume && file.exists() {
+/// A folder that holds a run (or an experiment) is gone on with only if that is asked for, and only as what it is.
+pub(super) fn refuse_other(folder: &Path, own: &str, other: &str, resume: bool) -> anyhow::Result<()> {
+    let shown = folder.display();
+    if folder.join(other).exists() {
+        let (found, help) = match other {
+            experiment::FILE => ("an experiment", "give its --repeat and --sweep"),
+            _ => ("a single run", "leave out --repeat and --sweep"),
+        };
+        anyhow::bail!("{shown} holds {found}: {help}, or choose another folder with --out");
+    }
+    if !resume && folder.join(own).exists() {
         anyhow::bail!(
-            "{} holds a run already: go on with it by --resume, or choose another folder with --out",
-            file.display()
+            "{shown} holds a run already: go on with it by --resume, or choose another folder with --out"
         );
     }
     Ok(())
-}
-
-/// Says that a model is being converted, on a terminal.
-fn loading(quiet: bool) -> impl FnMut(u64, u64) {
-    let show = !quiet && console::Term::stderr().is_term();
-    let bar = if show { indicatif::ProgressBar::new(0) } else { indicatif::ProgressBar::hidden() };
-    let style = indicatif::ProgressStyle::with_template("loading {wide_bar} {bytes} of {total_bytes}");
-    if let Ok(style) = style {
-        bar.set_style(style);
-    }
-    move |done, total| {
-        bar.set_length(total);
-        bar.set_position(done);
-        if done >= total {
-            bar.finish_and_clear();
-        }
-    }
 }

@@ -8,8 +8,8 @@ use super::spoken::spoken;
 use crate::scenario::results::{Outcome, Said};
 use crate::scenario::template::TemplateError;
 use crate::scenario::{
-    AgentId, Choice, Chosen, Input, Lifecycle, Method, PhaseId, Plan, Scenario, TimelineId, Turn, TurnId,
-    turn_seed,
+    AgentId, Choice, Chosen, Input, Lifecycle, Method, PhaseId, Plan, Scenario, Seeds, TimelineId, Turn,
+    TurnId, turn_seed,
 };
 use crate::timeline::{Event, StageKind, Timeline};
 use std::collections::BTreeMap;
@@ -20,8 +20,7 @@ use std::sync::Arc;
 pub struct Memories {
     pub(super) scenario: Arc<Scenario>,
     pub(super) plan: Arc<Plan>,
-    /// Root of the turns' seeds: options may be listed in an order drawn from it.
-    seed: u64,
+    seeds: Seeds,
     timelines: BTreeMap<TimelineId, Timeline>,
     /// What each memory was last sent, and the reply: the next must begin so.
     sent: BTreeMap<TimelineId, (Conversation, Arc<[u32]>)>,
@@ -103,7 +102,7 @@ impl Memories {
         scenario: Arc<Scenario>,
         plan: Arc<Plan>,
         earlier: BTreeMap<String, Timeline>,
-        seed: u64,
+        seeds: impl Into<Seeds>,
     ) -> Self {
         let outcomes = vec![Outcome::Open; plan.n_turns()];
         let brought = earlier.into_iter().filter_map(|(key, timeline)| {
@@ -113,7 +112,7 @@ impl Memories {
         });
         let timelines = brought.collect();
         let (sent, missed, decided) = Default::default();
-        Self { scenario, plan, seed, timelines, sent, outcomes, missed, decided }
+        Self { scenario, plan, seeds: seeds.into(), timelines, sent, outcomes, missed, decided }
     }
 
     /// The scenario.
@@ -124,6 +123,11 @@ impl Memories {
     /// The plan.
     pub fn plan(&self) -> &Arc<Plan> {
         &self.plan
+    }
+
+    /// Seed of a turn, or of its summary, whose path is given.
+    pub fn seed(&self, id: TurnId, path: &str) -> u64 {
+        self.seeds.of(id, path)
     }
 
     /// The system text that an agent lives with: the one it was born with.
@@ -269,7 +273,7 @@ impl Memories {
         let mut open: Vec<usize> =
             (0..choice.options.len()).filter(|option| !taken.contains(option)).collect();
         if choice.shuffle {
-            let seed = turn_seed(self.seed, &turn.path);
+            let seed = self.seeds.of(id, &turn.path);
             open.sort_by_key(|option| turn_seed(seed, &format!("option {option}")));
         }
         Some((choice.clone(), open))

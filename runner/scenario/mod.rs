@@ -18,7 +18,7 @@ pub use check::{Loaded, Overrides, load, open, parse_override};
 pub use choice::{Choice, ChoiceOption, Chosen, Decision, Method};
 pub use compile::compile;
 pub use plan::{
-    Audience, Condition, Constraint, Edge, Input, Plan, Purpose, TimelineId, Turn, TurnId, turn_seed,
+    Audience, Condition, Constraint, Edge, Input, Plan, Purpose, Seeds, TimelineId, Turn, TurnId, turn_seed,
 };
 pub use source::{Path, Spans, Step};
 

@@ -169,6 +169,33 @@ pub fn turn_seed(root: u64, path: &str) -> u64 {
     u64::from_le_bytes(first) >> 11
 }
 
+/// Where the seeds of a run's turns come from: a root, and, for a run forked from others, the roots of its first turns.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Seeds {
+    root: u64,
+    /// Roots of the turns before a turn, where that is another; the earliest first.
+    before: Vec<(TurnId, u64)>,
+}
+
+impl From<u64> for Seeds {
+    fn from(root: u64) -> Self {
+        Self { root, before: Vec::new() }
+    }
+}
+
+impl Seeds {
+    /// A root, and other roots before some turns, the earliest first.
+    pub fn new(root: u64, before: Vec<(TurnId, u64)>) -> Self {
+        Self { root, before }
+    }
+
+    /// Seed of the turn `id`, or of its summary, whose path is given.
+    pub fn of(&self, id: TurnId, path: &str) -> u64 {
+        let earlier = self.before.iter().find(|(before, _)| id < *before);
+        turn_seed(earlier.map_or(self.root, |(_, root)| *root), path)
+    }
+}
+
 impl Turn {
     /// The round and what the turn is for, in words; `?` where it may be skipped.
     pub fn label(&self) -> String {
@@ -184,6 +211,11 @@ impl Turn {
 }
 
 impl Plan {
+    /// The turn of that path.
+    pub fn find(&self, path: &str) -> Option<TurnId> {
+        self.order().find(|(_, turn)| turn.path == path).map(|(id, _)| id)
+    }
+
     /// Number of turns.
     pub fn n_turns(&self) -> usize {
         self.graph.node_count()

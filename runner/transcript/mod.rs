@@ -11,10 +11,11 @@ mod write;
 pub use drift::{Cause, Drift};
 pub use read::{ReadError, Recorded, Transcript};
 pub use record::{
-    AgentRecord, AssertionRecord, ChoiceRecord, Continues, Footer, Header, Line, ModelRecord, OptionRecord,
-    OutcomeRecord, SamplingRecord, ScenarioRecord, TurnRecord, choice_record,
+    AgentRecord, AssertionRecord, ChoiceRecord, Continues, Footer, Forked, Header, Line, ModelRecord,
+    OptionRecord, OutcomeRecord, SamplingRecord, ScenarioRecord, SeedBefore, TurnRecord, chain,
+    choice_record,
 };
-pub use write::Recorder;
+pub use write::{Recorder, same_settings};
 
 /// Version of the format.
 pub const FORMAT: u32 = 2;

@@ -104,6 +104,12 @@ impl Transcript {
         Ok(Self { header, turns, footer, whole_bytes, torn })
     }
 
+    /// Hash of its last line.
+    pub fn hash(&self) -> &str {
+        let turn = || self.turns.last().map_or(&self.header.hash, |turn| &turn.hash);
+        self.footer.as_ref().map_or_else(turn, |footer| &footer.hash)
+    }
+
     /// Reads a file.
     ///
     /// # Errors

@@ -49,6 +49,12 @@ pub struct Header {
     pub seed: u64,
     /// The run whose memories this one carries on.
     pub continues: Option<Continues>,
+    /// The run that this one was forked from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub forked: Option<Forked>,
+    /// Hash of the last line of the recording whose replies were carried over to other prompts: no model has read these.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub carried: Option<String>,
 }
 
 /// The scenario file.
@@ -116,6 +122,31 @@ pub struct Continues {
     pub path: String,
     /// Hash of its footer.
     pub hash: String,
+}
+
+/// The run that another one was forked from: they have all turns before one in common.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Forked {
+    /// Its transcript's path below the current folder, else its folder's and file's name.
+    pub path: String,
+    /// Hash of its last line.
+    pub hash: String,
+    /// Path of the first turn that was played anew.
+    pub at: String,
+    /// Other roots of seeds, for the first turns; the earliest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub seeds: Vec<SeedBefore>,
+}
+
+/// Another root of seeds, for the turns before one.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SeedBefore {
+    /// Path of that turn.
+    pub before: String,
+    /// Root of the turns' seeds before it.
+    pub seed: u64,
 }
 
 /// One turn: what was read and what was said.
@@ -200,6 +231,13 @@ pub struct Footer {
     pub assertions: Vec<AssertionRecord>,
 }
 
+impl Footer {
+    /// Whether all that had to hold held.
+    pub fn holds(&self) -> bool {
+        self.assertions.iter().all(|assertion| assertion.holds)
+    }
+}
+
 /// A result of a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -249,6 +287,19 @@ pub fn choice_record(
         _ => serde_json::Value::Null,
     };
     ChoiceRecord { method: method.to_string(), options: open.iter().map(option).collect(), chosen }
+}
+
+/// The text of a whole transcript: each line chained to the one before.
+///
+/// # Errors
+/// A line can't be written as JSON.
+pub fn chain(lines: &[Line]) -> serde_json::Result<String> {
+    let (mut hash, mut all) = (String::new(), String::new());
+    for line in lines {
+        let (next, text) = line.chained(&hash)?;
+        (hash, all) = (next, all + &text);
+    }
+    Ok(all)
 }
 
 impl Line {

@@ -44,7 +44,7 @@ impl Recorder {
         if let Some(footer) = &transcript.footer {
             bail!("{}: this run is complete ({} turns)", path.display(), footer.record.turns);
         }
-        differs(&transcript.header.record, header)?;
+        same_settings(&transcript.header.record, header)?;
         let broken = transcript.turns.iter().find(|turn| !turn.intact);
         if let Some(turn) = broken.filter(|_| transcript.header.intact) {
             let detail = "the line does not fit its hash, so the run can't go on from it";
@@ -163,8 +163,11 @@ fn compare(recorded: &Recorded<TurnRecord>, now: &TurnRecord) -> Option<Drift> {
     None
 }
 
-/// An interrupted run goes on only with the settings that it began with.
-fn differs(recorded: &Header, now: &Header) -> anyhow::Result<()> {
+/// Says which setting of a recorded run is another one now: a run goes on only with those that it began with.
+///
+/// # Errors
+/// [`Drift`] for the first setting that differs.
+pub fn same_settings(recorded: &Header, now: &Header) -> anyhow::Result<()> {
     let (was, is) = (serde_json::to_value(recorded)?, serde_json::to_value(now)?);
     let (Some(was), Some(is)) = (was.as_object(), is.as_object()) else { return Ok(()) };
     for (field, value) in was {

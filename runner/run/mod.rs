@@ -1,14 +1,20 @@
-//! Plays a scenario into a folder: transcript, trace and summary; new, resumed, or carrying on another run.
+//! Plays a scenario into a folder: transcript, trace and summary; new, resumed, carrying on another run, or forked from one.
 
-use crate::backend::{Backend, Cast, Replay, Sampling, Session};
+mod header;
+mod past;
+
+pub use past::ForkFrom;
+
+use crate::backend::{Backend, Cast, Replay, Sampling};
 use crate::prompt::Memories;
-use crate::replay;
 use crate::scenario::{Plan, Scenario, compile};
 use crate::stage::{End, Settings, Stage, Watch};
 use crate::trace::{self, Summary, Trace};
-use crate::transcript::{self, Continues, Header, Recorder, SamplingRecord, ScenarioRecord, Transcript};
+use crate::transcript::{self, Header, Recorder, Transcript};
 use anyhow::{Context as _, bail};
-use std::path::{Component, Path, PathBuf};
+use header::header;
+use past::Past;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -27,6 +33,8 @@ pub struct RunOptions {
     pub resume: bool,
     /// Begin with the memories of another run (its folder or transcript).
     pub continues: Option<PathBuf>,
+    /// Begin with the first turns of another run, instead.
+    pub fork: Option<ForkFrom>,
     /// The model's name, for the trace.
     pub model: String,
 }
@@ -40,6 +48,7 @@ impl Default for RunOptions {
             cold: false,
             resume: false,
             continues: None,
+            fork: None,
             model: String::new(),
         }
     }
@@ -74,7 +83,7 @@ pub async fn perform(
 ) -> anyhow::Result<Performed> {
     let started = Instant::now();
     let plan = Arc::new(compile(scenario));
-    let mut stage = set(scenario, &plan, backend, folder, options)?;
+    let mut stage = stage(scenario, &plan, backend, folder, options)?;
     let played = stage.play(watch, stop).await;
     let n_written = stage.written().count();
     let on_record = stage.written();
@@ -87,7 +96,69 @@ pub async fn perform(
     Ok(Performed { end: played?, summary, transcript, n_written, n_turns: plan.n_turns() })
 }
 
-fn set(
+/// What is in a run's folder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// Nothing, or a run that was interrupted.
+    Open,
+    /// A run that came to its end, with the same settings.
+    Complete,
+}
+
+/// Says what is in a run's folder.
+///
+/// # Errors
+/// A complete run that was made with other settings, or one that can't be read.
+pub fn standing(
+    scenario: &Arc<Scenario>,
+    backend: &Arc<dyn Backend>,
+    folder: &Path,
+    options: &RunOptions,
+) -> anyhow::Result<Standing> {
+    let file = folder.join(transcript::FILE);
+    let Some(recorded) = recorded(&file, true)?.filter(|recorded| recorded.footer.is_some()) else {
+        return Ok(Standing::Open);
+    };
+    let set = Set::new(scenario, &Arc::new(compile(scenario)), backend.clone(), options)?;
+    let same = transcript::same_settings(&recorded.header.record, &set.header);
+    same.with_context(|| format!("{} was played otherwise", file.display()))?;
+    Ok(Standing::Complete)
+}
+
+/// All that is ready before the first turn.
+struct Set {
+    memories: Memories,
+    backend: Arc<dyn Backend>,
+    settings: Settings,
+    header: Header,
+}
+
+impl Set {
+    fn new(
+        scenario: &Arc<Scenario>,
+        plan: &Arc<Plan>,
+        backend: Arc<dyn Backend>,
+        options: &RunOptions,
+    ) -> anyhow::Result<Self> {
+        let past = Past::of(scenario, plan, options)?;
+        let seeds = past.seeds(options.seed);
+        let memories = Memories::new(scenario.clone(), plan.clone(), past.timelines.clone(), seeds);
+        let mut backend: Arc<dyn Backend> = Arc::new(Cast::new(backend));
+        if let Some(fork) = &past.fork {
+            backend = Arc::new(Replay::then(&fork.before, backend, fork.at.0));
+        }
+        let header = header(&memories, backend.as_ref(), options, &past);
+        let settings = Settings {
+            sampling: options.sampling.clone(),
+            max_tokens: options.max_tokens,
+            cold: options.cold,
+            parents: past.parents,
+        };
+        Ok(Self { memories, backend, settings, header })
+    }
+}
+
+fn stage(
     scenario: &Arc<Scenario>,
     plan: &Arc<Plan>,
     backend: Arc<dyn Backend>,
@@ -96,35 +167,13 @@ fn set(
 ) -> anyhow::Result<Stage> {
     std::fs::create_dir_all(folder).with_context(|| format!("can't create {}", folder.display()))?;
     let file = folder.join(transcript::FILE);
-    let earlier = options.continues.as_deref().map(|run| replay::earlier(run, None)).transpose()?;
-    let parent = options
-        .continues
-        .as_deref()
-        .and_then(|run| Trace::run_of(&replay::transcript_file(run).with_file_name(trace::FILE)));
-    let continues = options.continues.as_deref().zip(earlier.as_ref()).map(|(run, earlier)| Continues {
-        path: portable(&replay::transcript_file(run), 2),
-        hash: earlier.hash.clone(),
-    });
-    let timelines = earlier.map(|earlier| earlier.timelines).unwrap_or_default();
-    let brought: Vec<String> = timelines.keys().cloned().collect();
-    let memories = Memories::new(scenario.clone(), plan.clone(), timelines, options.seed);
-    let backend: Arc<dyn Backend> = Arc::new(Cast::new(backend));
+    let Set { memories, backend, settings, header } = Set::new(scenario, plan, backend, options)?;
     warn_of_old_systems(scenario, &memories);
-    let header = header(&memories, backend.as_ref(), options, continues);
-    let session = |agent: String| (agent.clone(), parent.clone().map(|run| Session { run, agent }));
-    let parents = brought.into_iter().map(session).filter_map(|(key, session)| Some((key, session?)));
-    let settings = Settings {
-        seed: options.seed,
-        sampling: options.sampling.clone(),
-        max_tokens: options.max_tokens,
-        cold: options.cold,
-        parents: parents.collect(),
-    };
     let trace_file = folder.join(trace::FILE);
     if let Some(recorded) = recorded(&file, options.resume)? {
         let recorder = Recorder::resume(&file, &recorded, &header)?;
         let trace = Trace::resume(&trace_file, &scenario.id, &options.model)?;
-        let backend = Arc::new(Replay::then(&recorded, backend));
+        let backend = Arc::new(Replay::then(&recorded, backend, 0));
         return Ok(Stage::new(memories, backend, settings, recorder, trace));
     }
     let trace = Trace::create(&trace_file, &scenario.id, &options.model)?;
@@ -162,47 +211,4 @@ fn warn_of_old_systems(scenario: &Scenario, memories: &Memories) {
             );
         }
     }
-}
-
-fn header(
-    memories: &Memories,
-    backend: &dyn Backend,
-    options: &RunOptions,
-    continues: Option<Continues>,
-) -> Header {
-    let (scenario, card) = (memories.scenario(), backend.card());
-    let Sampling { temperature, top_k, top_p, min_p, repetition_penalty, repetition_window } =
-        options.sampling;
-    Header {
-        format: transcript::FORMAT,
-        engine: concat!("greenroom ", env!("CARGO_PKG_VERSION")).to_string(),
-        scenario: ScenarioRecord {
-            id: scenario.id.clone(),
-            path: portable(Path::new(&scenario.sources.main().name), 1),
-            blake3: scenario.file_hash(),
-        },
-        plan: memories.plan().hash(),
-        templates: scenario.template_hashes(),
-        variables: scenario.variables.clone(),
-        agents: replay::cast(memories),
-        model: card.model,
-        kv: card.kv,
-        numerics: card.numerics,
-        sampling: SamplingRecord { temperature, top_k, top_p, min_p, repetition_penalty, repetition_window },
-        max_tokens: options.max_tokens,
-        seed: options.seed,
-        continues,
-    }
-}
-
-/// A path that says nothing of the machine: below the current folder, else its last `n_kept` parts alone.
-fn portable(path: &Path, n_kept: usize) -> String {
-    let inside = path.canonicalize().ok().zip(std::env::current_dir().and_then(|d| d.canonicalize()).ok());
-    let below = inside.and_then(|(path, here)| path.strip_prefix(here).map(Path::to_path_buf).ok());
-    let path = below.unwrap_or_else(|| path.canonicalize().unwrap_or_else(|_| path.to_path_buf()));
-    let is_named = |part: &Component<'_>| matches!(part, Component::Normal(_));
-    let parts: Vec<_> =
-        path.components().filter(is_named).map(|part| part.as_os_str().to_string_lossy()).collect();
-    let skipped = if path.is_absolute() { parts.len().saturating_sub(n_kept) } else { 0 };
-    parts[skipped..].join("/")
 }

@@ -1,0 +1,79 @@
+//! `greenroom fork`: plays on from a turn of a run in another way.
+
+use super::Exit;
+use super::machine::Machine;
+use super::play::Performance;
+use super::run::{default_folder, refuse_other};
+use crate::backend::Sampling;
+use crate::experiment;
+use crate::replay::{load_with, transcript_file};
+use crate::run::{ForkFrom, RunOptions};
+use crate::scenario::parse_override;
+use crate::terminal::is_fancy;
+use crate::transcript::{self, SamplingRecord, Transcript};
+use std::path::{Path, PathBuf};
+
+/// Play on from a turn of a run in another way: what comes before it is taken from the recording and the agents' memories
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Example: greenroom fork runs/prisoners-dilemma-1 --at two_sheets --set only_silent=20\n\
+The run that it comes from stays as it is."
+)]
+pub(super) struct Args {
+    /// The run: its folder or transcript
+    run: PathBuf,
+    /// The first turn to play anew: its path (yard/1/marco), or a phase's name
+    #[arg(long, value_name = "TURN")]
+    at: String,
+    /// Give a variable another value from there on (repeatable); it must change nothing that was read before
+    #[arg(long = "set", value_name = "K=V", value_parser = parse_override)]
+    overrides: Vec<(String, serde_yaml::Value)>,
+    /// Root of the seeds of turns from there on [default: the run's own]
+    #[arg(long)]
+    seed: Option<u64>,
+    #[command(flatten)]
+    machine: Machine,
+    /// The scenario, if it has moved
+    #[arg(long, value_name = "FILE")]
+    scenario: Option<PathBuf>,
+    /// Folder for the record [default: runs/ID-N]
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// Go on with an interrupted fork (the latest run of this scenario, or --out)
+    #[arg(long)]
+    resume: bool,
+    /// Print nothing but the transcript's path
+    #[arg(long, short)]
+    quiet: bool,
+}
+
+pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
+    let file = transcript_file(&args.run);
+    let header = Transcript::open(&file)?.header.record;
+    let loaded = load_with(&file, &header, args.scenario.as_deref(), &args.overrides)?;
+    let Some(scenario) = loaded.scenario else {
+        eprint!("{}", loaded.report.render(is_fancy()));
+        return Ok(Exit::Invalid);
+    };
+    let folder = match &args.out {
+        Some(folder) => folder.clone(),
+        None => default_folder(Path::new("runs"), &scenario.id, args.resume),
+    };
+    refuse_other(&folder, transcript::FILE, experiment::FILE, args.resume)?;
+    let SamplingRecord { temperature, top_k, top_p, min_p, repetition_penalty, repetition_window } =
+        header.sampling;
+    let options = RunOptions {
+        seed: args.seed.unwrap_or(header.seed),
+        sampling: Sampling { temperature, top_k, top_p, min_p, repetition_penalty, repetition_window },
+        max_tokens: header.max_tokens,
+        cold: false,
+        resume: args.resume,
+        continues: None,
+        fork: Some(ForkFrom { run: args.run.clone(), at: args.at.clone() }),
+        model: args.machine.model.clone(),
+    };
+    let (run, at, out) = (args.run.display(), &args.at, folder.display());
+    let go_on =
+        format!("go on with: greenroom fork {run} --at {at} --resume --out {out} (and the same settings)");
+    Performance { scenario, options, folder, quiet: args.quiet, go_on }.play(&args.machine)
+}

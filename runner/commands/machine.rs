@@ -1,0 +1,112 @@
+//! Which model answers, where its memories are kept, and how much of this machine it may take.
+
+use super::{Memories, parse_size};
+use crate::backend::{Embedded, EmbeddedConfig, Kv, ModelFile, locate};
+use anyhow::Context as _;
+use std::path::{Path, PathBuf};
+
+/// The arguments that commands which play have in common.
+#[derive(Clone, Debug, clap::Args)]
+pub(super) struct Machine {
+    /// GGUF path, hf:ORG/REPO/FILE.gguf from the local cache, or the bundled `understudy`
+    #[arg(long, default_value = "understudy", value_name = "PATH")]
+    pub(super) model: String,
+    /// Formats of cached keys and values: auto (the family's own), f16, q8, q4, or a file of `kv-config`
+    #[arg(long, default_value = "auto", value_name = "KV")]
+    kv: Kv,
+    #[command(flatten)]
+    memories: Memories,
+    /// RAM for memories, e.g. 512M; 0 restores every agent from disk at each turn [default: half of what is free beside the
+    /// model]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    cache_memory: Option<u64>,
+    /// Bytes that all memories may take on disk: the least worthy ones go when a run begins and ends (see `cache gc`)
+    /// [default: no bound]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    cache_disk: Option<u64>,
+    /// Share nothing with runs of other tenants in the same cache folder
+    #[arg(long, default_value = "", hide_default_value = true, value_name = "NAME")]
+    tenant: String,
+    /// Threads [default: all cores]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    threads: Option<u16>,
+}
+
+impl Machine {
+    /// Opens the engine, with a bar on a terminal while a model is converted.
+    pub(super) fn open(&self, quiet: bool) -> anyhow::Result<Embedded> {
+        let model = locate(&self.model)?;
+        let config = EmbeddedConfig {
+            kv: self.kv.clone(),
+            cache_dir: cache_dir(&self.memories)?,
+            cache_key: self.memories.key()?,
+            tenant: self.tenant.clone(),
+            cache_disk: self.cache_disk,
+            cache_memory: self.cache_memory.unwrap_or_else(|| share_of_free_memory(&model)),
+            threads: self.threads.map(usize::from),
+            self_check: true,
+            ..EmbeddedConfig::new(model)
+        };
+        Embedded::open(&config, &mut loading(quiet))
+    }
+}
+
+/// Half of the memory that is free beside the model; a container's limit counts.
+fn share_of_free_memory(model: &ModelFile) -> u64 {
+    const LEAST: u64 = 256 << 20;
+    let file = match model {
+        ModelFile::Path(path) => std::fs::metadata(path).map_or(0, |file| file.len()),
+        ModelFile::Understudy => 0,
+    };
+    let Ok(mut system) = sysinfo::System::new() else { return LEAST };
+    system.refresh_memory();
+    let free =
+        system.cgroup_limits().map_or(u64::MAX, |limits| limits.free_memory).min(system.available_memory());
+    (free.saturating_sub(file) / 2).max(LEAST)
+}
+
+/// The folder that was asked for must be writable; where none was, memories may stay in RAM.
+fn cache_dir(memories: &Memories) -> anyhow::Result<Option<PathBuf>> {
+    let given = memories.cache_dir.as_deref();
+    let Some(folder) = memories.folder() else {
+        tracing::warn!("no home folder: memories stay in RAM and end with this run (--cache-dir keeps them)");
+        return Ok(None);
+    };
+    match (writable(&folder), given) {
+        (Ok(()), _) => Ok(Some(folder)),
+        (Err(error), Some(_)) => {
+            Err(error).with_context(|| format!("can't write to --cache-dir {}", folder.display()))
+        }
+        (Err(error), None) => {
+            tracing::warn!(
+                "can't write to {}: {error}; memories stay in RAM and end with this run (--cache-dir keeps them)",
+                folder.display()
+            );
+            Ok(None)
+        }
+    }
+}
+
+fn writable(folder: &Path) -> std::io::Result<()> {
+    std::fs::create_dir_all(folder)?;
+    let probe = folder.join(format!(".probe-{}", std::process::id()));
+    std::fs::OpenOptions::new().write(true).create(true).truncate(true).open(&probe)?;
+    std::fs::remove_file(&probe)
+}
+
+/// Says that a model is being converted, on a terminal.
+fn loading(quiet: bool) -> impl FnMut(u64, u64) {
+    let show = !quiet && console::Term::stderr().is_term();
+    let bar = if show { indicatif::ProgressBar::new(0) } else { indicatif::ProgressBar::hidden() };
+    let style = indicatif::ProgressStyle::with_template("loading {wide_bar} {bytes} of {total_bytes}");
+    if let Ok(style) = style {
+        bar.set_style(style);
+    }
+    move |done, total| {
+        bar.set_length(total);
+        bar.set_position(done);
+        if done >= total {
+            bar.finish_and_clear();
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! Plays one run on a terminal: the dialogue as it is spoken, then what it came to and what it cost.
+
+use super::Exit;
+use super::machine::Machine;
+use crate::run::{Performed, RunOptions, perform};
+use crate::scenario::{Scenario, compile};
+use crate::stage::{End, Unwatched, Watch};
+use crate::terminal::{self, Dialogue};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// A run that is to be played.
+pub(super) struct Performance {
+    pub(super) scenario: Arc<Scenario>,
+    pub(super) options: RunOptions,
+    pub(super) folder: PathBuf,
+    /// Print nothing but the transcript's path.
+    pub(super) quiet: bool,
+    /// Says how to go on if it is interrupted.
+    pub(super) go_on: String,
+}
+
+impl Performance {
+    /// Plays it.
+    pub(super) fn play(self, machine: &Machine) -> anyhow::Result<Exit> {
+        let backend = Arc::new(machine.open(self.quiet)?);
+        let mut watch = self.watcher();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let Self { scenario, options, folder, .. } = &self;
+        let performed =
+            runtime.block_on(perform(scenario, backend, folder, options, watch.as_mut(), stopped()));
+        drop(watch);
+        // A human who is being asked can't be called off: nobody waits for that.
+        runtime.shutdown_background();
+        let performed = performed.inspect_err(|_| eprintln!("{}", self.go_on))?;
+        self.finish(&performed);
+        Ok(match &performed.end {
+            End::Stopped => Exit::Stopped,
+            End::Complete(footer) if !footer.holds() => Exit::AssertionFailed,
+            End::Complete(_) => Exit::Pass,
+        })
+    }
+
+    fn watcher(&self) -> Box<dyn Watch> {
+        if self.quiet {
+            return Box::new(Unwatched);
+        }
+        let mut dialogue = Dialogue::new(self.scenario.clone(), Arc::new(compile(&self.scenario)));
+        dialogue.title();
+        Box::new(dialogue)
+    }
+
+    fn finish(&self, performed: &Performed) {
+        if let End::Complete(footer) = &performed.end {
+            let results = terminal::results(&self.scenario, footer, terminal::is_fancy());
+            match self.quiet {
+                false if !results.is_empty() => print!("\n{results}"),
+                true if !footer.holds() => eprint!("{results}"),
+                _ => {}
+            }
+        }
+        if self.quiet {
+            println!("{}", performed.transcript.display());
+        } else {
+            println!("\n{}", terminal::summary(&performed.summary));
+            let (n, all, ms) = (performed.n_written, performed.n_turns, performed.summary.wall_ms);
+            let turns = match &performed.end {
+                End::Stopped => format!("{n} of at most {all} turns"),
+                End::Complete(footer) if footer.skipped > 0 => {
+                    format!("{n} turns ({} skipped)", footer.skipped)
+                }
+                End::Complete(_) => format!("{n} turns"),
+            };
+            println!("\n{turns} in {:.1} s: {}", ms / 1e3, performed.transcript.display());
+        }
+        if performed.end == End::Stopped {
+            eprintln!("stopped; {}", self.go_on);
+        }
+    }
+}
+
+/// Ready when Ctrl-C was pressed.
+pub(super) async fn stopped() {
+    // Where signals can't be had, nothing stops the run but the shell.
+    if tokio::signal::ctrl_c().await.is_err() {
+        std::future::pending::<()>().await;
+    }
+}

@@ -1,0 +1,104 @@
+//! Many runs of one scenario: all combinations of swept variables' values (the cells), each with the same seeds.
+//!
+//! [`Design`] is what is to be played, [`play()`] plays it into a folder: `experiment.json` first, then a folder for each run.
+//! Runs are independent of each other and of how many are played at once, so an experiment goes on where it was interrupted.
+
+mod play;
+mod record;
+
+pub use play::{Played, Step, play, transcripts};
+pub use record::{CellRecord, FILE, Record};
+
+use crate::run::RunOptions;
+use crate::scenario::Scenario;
+use serde_yaml::Value;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// A variable and the values that it is to have.
+pub type Sweep = (String, Vec<Value>);
+
+/// What is to be played.
+#[derive(Clone, Debug)]
+pub struct Design {
+    /// Combinations of the swept variables' values; one without any if nothing is swept.
+    pub cells: Vec<Cell>,
+    /// Roots of the seeds, the same in every cell: what differs between cells is not chance.
+    pub seeds: Vec<u64>,
+    /// How each run is played; its seed is the design's.
+    pub options: RunOptions,
+}
+
+/// One combination of values.
+#[derive(Clone, Debug)]
+pub struct Cell {
+    /// Each swept variable and its value, in the order in which they were given.
+    pub values: Vec<(String, Value)>,
+    /// The scenario with these values.
+    pub scenario: Arc<Scenario>,
+}
+
+/// Parses `NAME=VALUE,VALUE,…`; the values are YAML, so one with a comma in it is quoted.
+///
+/// # Errors
+/// In words, what was expected.
+pub fn parse_sweep(text: &str) -> Result<Sweep, String> {
+    let (name, values) = text.split_once('=').ok_or("expected NAME=VALUE,VALUE,…")?;
+    let values: Vec<Value> = serde_yaml::from_str(&format!("[{values}]"))
+        .map_err(|error| format!("no list of YAML values: {error}"))?;
+    if values.is_empty() {
+        return Err("expected at least one value".into());
+    }
+    let twice = values.iter().enumerate().find(|(at, value)| values[..*at].contains(value));
+    if let Some((_, value)) = twice {
+        return Err(format!("the value {} stands there twice", shown(value)));
+    }
+    Ok((name.trim().to_string(), values))
+}
+
+/// All combinations of the values of some variables; the last variable's change fastest.
+pub fn combinations(sweeps: &[Sweep]) -> Vec<Vec<(String, Value)>> {
+    let mut cells = vec![Vec::new()];
+    for (name, values) in sweeps {
+        let with = |cell: &Vec<(String, Value)>, value: &Value| {
+            cell.iter().cloned().chain([(name.clone(), value.clone())]).collect()
+        };
+        cells = cells.iter().flat_map(|cell| values.iter().map(move |value| with(cell, value))).collect();
+    }
+    cells
+}
+
+impl Design {
+    /// The folder of a run, below the experiment's.
+    pub fn folder(&self, cell: usize, seed: u64) -> PathBuf {
+        let values = &self.cells[cell].values;
+        let run = format!("seed-{seed}");
+        if values.is_empty() {
+            return run.into();
+        }
+        let name: Vec<String> =
+            values.iter().map(|(name, value)| format!("{name}={}", shown(value))).collect();
+        // Values are free text; the number keeps apart those whose letters a path can't have.
+        let plain = |c: char| if c.is_ascii_alphanumeric() || "=.,_-".contains(c) { c } else { '_' };
+        let name: String = name.join(",").chars().map(plain).take(80).collect();
+        PathBuf::from(format!("{}-{name}", cell + 1)).join(run)
+    }
+
+    /// All runs, as (cell, seed). Those of one seed follow each other: they begin alike, and share what they have read.
+    pub fn runs(&self) -> impl Iterator<Item = (usize, u64)> + '_ {
+        self.seeds.iter().flat_map(|seed| (0..self.cells.len()).map(|cell| (cell, *seed)))
+    }
+
+    /// How a run is played.
+    fn options(&self, seed: u64) -> RunOptions {
+        RunOptions { seed, resume: true, continues: None, fork: None, ..self.options.clone() }
+    }
+}
+
+/// A value in one line.
+pub fn shown(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        value => serde_json::to_string(value).unwrap_or_default(),
+    }
+}

@@ -1,0 +1,132 @@
+//! Plays a design: some runs at a time, those alone that are not complete yet.
+
+use super::{Design, Record};
+use crate::backend::Backend;
+use crate::run::{Standing, perform, standing};
+use crate::stage::{End, Unwatched};
+use crate::transcript::{self, Transcript};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use tokio::sync::{Semaphore, watch};
+use tokio::task::{JoinSet, LocalSet};
+
+/// A run has come to its end, or was complete before.
+#[derive(Debug)]
+pub struct Step {
+    /// Its folder, below the experiment's.
+    pub folder: PathBuf,
+    /// Whether it was complete before.
+    pub was_complete: bool,
+    /// Why it failed.
+    pub error: Option<anyhow::Error>,
+}
+
+/// What has been played.
+#[derive(Debug, Default)]
+pub struct Played {
+    /// Runs played to their end now.
+    pub n_new: usize,
+    /// Runs that were complete before.
+    pub n_before: usize,
+    /// Folders of runs that failed.
+    pub failed: Vec<PathBuf>,
+    /// Whether it was stopped before its end.
+    pub stopped: bool,
+}
+
+/// Plays all runs of a design that are not complete yet into `folder`, `jobs` at a time, until `stop` is ready. What a run says
+/// does not depend on `jobs`; one that fails keeps no other from being played.
+///
+/// # Errors
+/// The folder holds another experiment, or a run of it that was made with other settings.
+pub async fn play(
+    design: &Design,
+    backend: Arc<dyn Backend>,
+    folder: &Path,
+    jobs: usize,
+    on_step: &mut dyn FnMut(&Step),
+    stop: impl Future<Output = ()>,
+) -> anyhow::Result<Played> {
+    if let Some(cell) = design.cells.first() {
+        Record::of(design, &cell.scenario).settle(folder)?;
+    }
+    let mut played = Played::default();
+    let mut left = Vec::new();
+    for (cell, seed) in design.runs() {
+        let (own, options) = (design.folder(cell, seed), design.options(seed));
+        let standing = standing(&design.cells[cell].scenario, &backend, &folder.join(&own), &options)?;
+        if standing == Standing::Complete {
+            played.n_before += 1;
+            on_step(&Step { folder: own, was_complete: true, error: None });
+        } else {
+            left.push((cell, seed));
+        }
+    }
+    let (tell, told) = watch::channel(false);
+    let places = Arc::new(Semaphore::new(jobs.max(1)));
+    let set = LocalSet::new();
+    let all = async {
+        let mut running = JoinSet::new();
+        for (cell, seed) in left {
+            let (scenario, options) = (design.cells[cell].scenario.clone(), design.options(seed));
+            let (own, backend) = (design.folder(cell, seed), backend.clone());
+            let (into, places, mut told) = (folder.join(&own), places.clone(), told.clone());
+            running.spawn_local(async move {
+                let _place = places.acquire().await;
+                let stopped = async move { drop(told.wait_for(|stopped| *stopped).await) };
+                let ended = perform(&scenario, backend, &into, &options, &mut Unwatched, stopped).await;
+                (own, ended.map(|performed| performed.end != End::Stopped))
+            });
+        }
+        tokio::pin!(stop);
+        loop {
+            tokio::select! {
+                biased;
+                () = &mut stop, if !played.stopped => {
+                    played.stopped = true;
+                    let _ = tell.send(true);
+                }
+                next = running.join_next() => {
+                    let Some(joined) = next else { break };
+                    let (folder, ended) = joined?;
+                    let error = match ended {
+                        Ok(true) => {
+                            played.n_new += 1;
+                            None
+                        }
+                        Ok(false) => continue,
+                        Err(error) => {
+                            played.failed.push(folder.clone());
+                            Some(error)
+                        }
+                    };
+                    on_step(&Step { folder, was_complete: false, error });
+                }
+            }
+        }
+        anyhow::Ok(())
+    };
+    set.run_until(all).await?;
+    Ok(played)
+}
+
+/// The transcripts of a design's runs that are complete, as (cell, seed, folder below the experiment's, transcript).
+///
+/// # Errors
+/// A transcript can't be read.
+pub fn transcripts(design: &Design, folder: &Path) -> anyhow::Result<Vec<(usize, u64, PathBuf, Transcript)>> {
+    let mut found = Vec::new();
+    for cell in 0..design.cells.len() {
+        for seed in &design.seeds {
+            let own = design.folder(cell, *seed);
+            let file = folder.join(&own).join(transcript::FILE);
+            if file.exists() {
+                let transcript = Transcript::open(&file)?;
+                if transcript.footer.is_some() {
+                    found.push((cell, *seed, own, transcript));
+                }
+            }
+        }
+    }
+    Ok(found)
+}

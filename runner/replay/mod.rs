@@ -1,0 +1,240 @@
+//! Holds a recording against its scenario, without a model: recompiles, renders again, feeds the recorded
+//! replies, and reports the first link that broke.
+
+mod carry;
+mod chain;
+mod place;
+
+pub use carry::carry;
+pub use chain::{Earlier, brought_along, earlier, find_named, load_scenario, load_with, transcript_file};
+pub use place::{cast, origin};
+
+use crate::outcome;
+use crate::prompt::Memories;
+use crate::scenario::{Plan, Scenario, Seeds, Turn, TurnId, compile};
+use crate::timeline::Timeline;
+use crate::transcript::{
+    Cause, Drift, Footer, Header, Recorded, Recorder, Transcript, TurnRecord, choice_record, summary_of,
+};
+use anyhow::{Context as _, bail};
+use place::{cast_differs, notes};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// A recording that fits.
+#[derive(Debug)]
+pub struct Replayed {
+    /// What everybody remembers at the end.
+    pub memories: Memories,
+    /// Hash of all lines.
+    pub hash: String,
+    /// What the run came to, evaluated again.
+    pub footer: Footer,
+    /// Differences that changed nothing of what was read or said.
+    pub notes: Vec<String>,
+}
+
+/// Replays a whole recording.
+///
+/// # Errors
+/// [`Drift`] for the first broken link; anything else is trouble with files.
+pub fn replay(
+    scenario: &Arc<Scenario>,
+    transcript: &Transcript,
+    earlier: BTreeMap<String, Timeline>,
+) -> anyhow::Result<Replayed> {
+    let header = &transcript.header;
+    if !header.intact {
+        let drift = Drift::new("header", Cause::RecordAltered, "the header does not fit its hash");
+        return Err(drift.at_line(1).into());
+    }
+    let (mut reading, mut memories) = Reading::begin(scenario, transcript, earlier)?;
+    let plan = memories.plan().clone();
+    for (id, turn) in plan.order() {
+        reading.turn(id, turn, &mut memories)?;
+    }
+    reading.ends()?;
+    let footer = outcome::footer(&memories);
+    let hash = reading.recorder.footer(footer.clone())?;
+    if header.record.plan != plan.hash() {
+        let detail = "the turns read the same, but depend on each other in another way";
+        return Err(Drift::new("header", Cause::Settings, detail).at_line(1).into());
+    }
+    Ok(Replayed { memories, hash, footer, notes: notes(scenario, &header.record) })
+}
+
+/// What the speaker of a turn had read at that moment: its memory, cue included, the reply not.
+///
+/// # Errors
+/// [`Drift`] before that turn, or there is no such turn in the recording.
+pub fn memory_at(
+    scenario: &Arc<Scenario>,
+    transcript: &Transcript,
+    earlier: BTreeMap<String, Timeline>,
+    path: &str,
+) -> anyhow::Result<Timeline> {
+    let (mut reading, mut memories) = Reading::begin(scenario, transcript, earlier)?;
+    let plan = memories.plan().clone();
+    for (id, turn) in plan.order() {
+        if turn.path == path {
+            reading.summary(id, turn, &mut memories)?;
+            memories.prompt(id)?;
+            return memories.look(turn.timeline).cloned().context("a memory that was just read");
+        }
+        reading.turn(id, turn, &mut memories)?;
+    }
+    bail!("the scenario has no turn {path}")
+}
+
+/// The part of a recording that stands before a turn of the plan, if the scenario still reads the same up to there.
+///
+/// # Errors
+/// [`Drift`] before that turn.
+pub fn before(
+    scenario: &Arc<Scenario>,
+    transcript: &Transcript,
+    earlier: BTreeMap<String, Timeline>,
+    end: TurnId,
+) -> anyhow::Result<Transcript> {
+    let (mut reading, mut memories) = Reading::begin(scenario, transcript, earlier)?;
+    let plan = memories.plan().clone();
+    for (id, turn) in plan.order().take_while(|(id, _)| *id < end) {
+        reading.turn(id, turn, &mut memories)?;
+    }
+    let turns = transcript.turns[..reading.at].to_vec();
+    Ok(Transcript { turns, footer: None, torn: None, ..transcript.clone() })
+}
+
+/// Where the seeds of a recording's turns come from.
+pub fn seeds(header: &Header, plan: &Plan) -> Seeds {
+    let before = header.forked.iter().flat_map(|forked| &forked.seeds);
+    let before = before.filter_map(|other| Some((plan.find(&other.before)?, other.seed)));
+    Seeds::new(header.seed, before.collect())
+}
+
+/// A recording being held against its plan.
+struct Reading<'a> {
+    plan: Arc<Plan>,
+    transcript: &'a Transcript,
+    recorder: Recorder,
+    /// The next line's number among the turns.
+    at: usize,
+}
+
+/// What everybody remembers before the first turn of a recording.
+fn memories(scenario: &Arc<Scenario>, header: &Header, earlier: BTreeMap<String, Timeline>) -> Memories {
+    let plan = Arc::new(compile(scenario));
+    let seeds = seeds(header, &plan);
+    Memories::new(scenario.clone(), plan, earlier, seeds)
+}
+
+/// Lets a turn happen with a recorded reply: the line that it would write now.
+fn happen(id: TurnId, was: &TurnRecord, memories: &mut Memories) -> anyhow::Result<TurnRecord> {
+    let prompt = memories.prompt(id)?;
+    let (options, delta) = (memories.options(id), prompt.delta);
+    let heard = memories.say(id, prompt.conversation, &was.tokens, &was.raw);
+    let constraint = options.map(|(choice, open)| {
+        let recorded = was.constraint.iter().flat_map(|constraint| &constraint.options);
+        let option = |text: &str| choice.options.iter().position(|option| option.text == text);
+        let logprobs: Vec<_> = recorded.filter_map(|was| Some((option(&was.text)?, was.logprob?))).collect();
+        choice_record(&choice, &open, heard.choice, &logprobs)
+    });
+    Ok(stamped(id, TurnRecord { delta, spoken: heard.spoken, constraint, ..was.clone() }, memories))
+}
+
+/// Lets a new epoch begin with a recorded summary: the line that it would write now.
+fn sum_up(id: TurnId, was: &TurnRecord, memories: &mut Memories) -> anyhow::Result<TurnRecord> {
+    let delta = memories.summary_prompt(id)?.delta;
+    let spoken = memories.begin_epoch(id, &was.raw);
+    Ok(stamped(id, TurnRecord { delta, spoken, constraint: None, ..was.clone() }, memories))
+}
+
+/// Who speaks, and the seed, are the plan's.
+fn stamped(id: TurnId, record: TurnRecord, memories: &Memories) -> TurnRecord {
+    let speaker = memories.plan().turn(id).speaker;
+    let agent = memories.scenario().agent(speaker).key.clone();
+    TurnRecord { agent, seed: memories.seed(id, &record.path), ..record }
+}
+
+impl<'a> Reading<'a> {
+    fn begin(
+        scenario: &Arc<Scenario>,
+        transcript: &'a Transcript,
+        earlier: BTreeMap<String, Timeline>,
+    ) -> anyhow::Result<(Self, Memories)> {
+        let header = &transcript.header.record;
+        let memories = memories(scenario, header, earlier);
+        cast_differs(header, &memories)?;
+        let (plan, recorder) = (memories.plan().clone(), Recorder::verify(transcript));
+        Ok((Self { plan, transcript, recorder, at: 0 }, memories))
+    }
+
+    /// Lets a turn of the plan happen as it is recorded, or be skipped.
+    fn turn(&mut self, id: TurnId, turn: &Turn, memories: &mut Memories) -> anyhow::Result<()> {
+        if !memories.takes_place(id)? {
+            memories.skip(id);
+            return Ok(());
+        }
+        self.summary(id, turn, memories)?;
+        let Some(recorded) = self.transcript.turns.get(self.at) else {
+            return Err(self.ended_at(turn).into());
+        };
+        self.in_order(turn, recorded)?;
+        self.record(happen(id, &recorded.record, memories)?)
+    }
+
+    /// Lets a new epoch begin where the recording has a summary.
+    fn summary(&mut self, id: TurnId, turn: &Turn, memories: &mut Memories) -> anyhow::Result<()> {
+        let summary = summary_of(&turn.path);
+        let recorded = self.transcript.turns.get(self.at).filter(|turn| turn.record.path == summary);
+        recorded.map_or(Ok(()), |recorded| self.record(sum_up(id, &recorded.record, memories)?))
+    }
+
+    fn record(&mut self, record: TurnRecord) -> anyhow::Result<()> {
+        self.at += 1;
+        self.recorder.turn(record).map(|_| ())
+    }
+
+    /// Says whether a turn's line stands where the plan has it, and if not, what happened to it.
+    fn in_order(&self, turn: &Turn, found: &Recorded<TurnRecord>) -> Result<(), Drift> {
+        let wanted = &turn.path;
+        if found.record.path == *wanted {
+            return Ok(());
+        }
+        let elsewhere = self.transcript.turns.iter().any(|turn| turn.record.path == *wanted);
+        let planned = self.plan.order().any(|(_, turn)| turn.path == found.record.path);
+        let (cause, detail) = match (elsewhere, planned) {
+            (false, _) => (Cause::LineMissing, format!("the recording goes on with {}", found.record.path)),
+            (true, false) => (Cause::LineTooMany, format!("the plan has no turn {}", found.record.path)),
+            (true, true) => (Cause::Order, format!("the recording has {} here", found.record.path)),
+        };
+        let path = if cause == Cause::LineTooMany { &found.record.path } else { wanted };
+        Err(Drift::new(path, cause, detail).at_line(found.line).texts(&found.record.path, wanted))
+    }
+
+    /// The recording ends before this turn, which the plan still has.
+    fn ended_at(&self, turn: &Turn) -> Drift {
+        if let Some(torn) = &self.transcript.torn {
+            return Drift::new("the last line", Cause::Unreadable, torn.to_string()).at_line(torn.line);
+        }
+        let of = format!("{} turns are recorded", self.at);
+        match self.transcript.footer {
+            None => Drift::new(
+                &turn.path,
+                Cause::NoFooter,
+                format!("{of}; go on with `greenroom run … --resume`"),
+            ),
+            Some(_) => Drift::new(&turn.path, Cause::LineMissing, of),
+        }
+    }
+
+    /// Says whether the recording was torn behind its last turn.
+    fn ends(&self) -> Result<(), Drift> {
+        match &self.transcript.torn {
+            Some(torn) => {
+                Err(Drift::new("the last line", Cause::Unreadable, torn.to_string()).at_line(torn.line))
+            }
+            None => Ok(()),
+        }
+    }
+}

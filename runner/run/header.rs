@@ -1,0 +1,55 @@
+//! The first line of a run's transcript: everything that its text depends on, and nothing of the machine.
+
+use super::RunOptions;
+use super::past::Past;
+use crate::backend::{Backend, Sampling};
+use crate::prompt::Memories;
+use crate::replay;
+use crate::transcript::{self, Header, SamplingRecord, ScenarioRecord};
+use std::path::{Component, Path};
+
+/// The header of a run.
+pub(super) fn header(
+    memories: &Memories,
+    backend: &dyn Backend,
+    options: &RunOptions,
+    past: &Past,
+) -> Header {
+    let (scenario, card) = (memories.scenario(), backend.card());
+    let Sampling { temperature, top_k, top_p, min_p, repetition_penalty, repetition_window } =
+        options.sampling;
+    Header {
+        format: transcript::FORMAT,
+        engine: concat!("greenroom ", env!("CARGO_PKG_VERSION")).to_string(),
+        scenario: ScenarioRecord {
+            id: scenario.id.clone(),
+            path: portable(Path::new(&scenario.sources.main().name), 1),
+            blake3: scenario.file_hash(),
+        },
+        plan: memories.plan().hash(),
+        templates: scenario.template_hashes(),
+        variables: scenario.variables.clone(),
+        agents: replay::cast(memories),
+        model: card.model,
+        kv: card.kv,
+        numerics: card.numerics,
+        sampling: SamplingRecord { temperature, top_k, top_p, min_p, repetition_penalty, repetition_window },
+        max_tokens: options.max_tokens,
+        seed: options.seed,
+        continues: past.continues.clone(),
+        forked: past.fork.as_ref().map(|fork| fork.record.clone()),
+        carried: None,
+    }
+}
+
+/// A path that says nothing of the machine: below the current folder, else its last `n_kept` parts alone.
+pub(super) fn portable(path: &Path, n_kept: usize) -> String {
+    let inside = path.canonicalize().ok().zip(std::env::current_dir().and_then(|d| d.canonicalize()).ok());
+    let below = inside.and_then(|(path, here)| path.strip_prefix(here).map(Path::to_path_buf).ok());
+    let path = below.unwrap_or_else(|| path.canonicalize().unwrap_or_else(|_| path.to_path_buf()));
+    let is_named = |part: &Component<'_>| matches!(part, Component::Normal(_));
+    let parts: Vec<_> =
+        path.components().filter(is_named).map(|part| part.as_os_str().to_string_lossy()).collect();
+    let skipped = if path.is_absolute() { parts.len().saturating_sub(n_kept) } else { 0 };
+    parts[skipped..].join("/")
+}

@@ -1,0 +1,128 @@
+//! What a run begins with: nothing, the memories of an earlier run, or the first turns of another one (a fork).
+
+use super::RunOptions;
+use super::header::portable;
+use crate::backend::Session;
+use crate::diagnostic::suggest;
+use crate::replay;
+use crate::scenario::{Lifecycle, Plan, Scenario, Seeds, TurnId};
+use crate::timeline::Timeline;
+use crate::trace::{self, Trace};
+use crate::transcript::{Continues, Forked, Header, SeedBefore, Transcript};
+use anyhow::Context as _;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// The run to fork, and where.
+#[derive(Clone, Debug)]
+pub struct ForkFrom {
+    /// Its folder or transcript.
+    pub run: PathBuf,
+    /// The first turn that is played anew: its path, or a phase's name for the phase's first turn.
+    pub at: String,
+}
+
+/// What a run begins with.
+#[derive(Default)]
+pub(super) struct Past {
+    /// What agents remember, by key.
+    pub(super) timelines: BTreeMap<String, Timeline>,
+    /// Whose caches hold what they remember, by key.
+    pub(super) parents: BTreeMap<String, Session>,
+    pub(super) continues: Option<Continues>,
+    pub(super) fork: Option<Fork>,
+}
+
+/// The part of another run that a fork has in common with it.
+pub(super) struct Fork {
+    pub(super) before: Transcript,
+    /// The first turn that is played anew.
+    pub(super) at: TurnId,
+    pub(super) record: Forked,
+    /// Roots of the seeds before some turns.
+    seeds: Vec<(TurnId, u64)>,
+}
+
+impl Past {
+    pub(super) fn of(scenario: &Arc<Scenario>, plan: &Plan, options: &RunOptions) -> anyhow::Result<Self> {
+        match (&options.fork, &options.continues) {
+            (Some(fork), _) => Self::forked(scenario, plan, fork, options.seed),
+            (None, Some(run)) => Self::continued(run),
+            (None, None) => Ok(Self::default()),
+        }
+    }
+
+    fn continued(run: &Path) -> anyhow::Result<Self> {
+        let earlier = replay::earlier(run, None)?;
+        let file = replay::transcript_file(run);
+        let parents = parents(&file, earlier.timelines.keys().cloned());
+        let continues = Some(Continues { path: portable(&file, 2), hash: earlier.hash });
+        Ok(Self { timelines: earlier.timelines, parents, continues, fork: None })
+    }
+
+    fn forked(scenario: &Arc<Scenario>, plan: &Plan, from: &ForkFrom, seed: u64) -> anyhow::Result<Self> {
+        let file = replay::transcript_file(&from.run);
+        let transcript = Transcript::open(&file)?;
+        let header = &transcript.header.record;
+        let at = turn_at(plan, scenario, &from.at)?;
+        let timelines = replay::brought_along(&file, header)?;
+        let before = replay::before(scenario, &transcript, timelines.clone(), at);
+        let before = before.with_context(|| {
+            let at = &plan.turn(at).path;
+            format!("what comes before {at} must be what {} has; fork at an earlier turn", file.display())
+        })?;
+        let roots = roots(plan, header, at, seed);
+        let named = |(before, seed): &(TurnId, u64)| SeedBefore {
+            before: plan.turn(*before).path.clone(),
+            seed: *seed,
+        };
+        let record = Forked {
+            path: portable(&file, 2),
+            hash: transcript.hash().to_string(),
+            at: plan.turn(at).path.clone(),
+            seeds: roots.iter().map(named).collect(),
+        };
+        let lasting = scenario.agents.iter().filter(|agent| agent.lifecycle == Lifecycle::Permanent);
+        let parents = parents(&file, lasting.map(|agent| agent.key.clone()));
+        let continues = header.continues.clone();
+        Ok(Self { timelines, parents, continues, fork: Some(Fork { before, at, record, seeds: roots }) })
+    }
+
+    /// Where the turns' seeds come from, if those that are played now have this root.
+    pub(super) fn seeds(&self, root: u64) -> Seeds {
+        Seeds::new(root, self.fork.as_ref().map_or(Vec::new(), |fork| fork.seeds.clone()))
+    }
+}
+
+/// The sessions of a run, by agent, if its trace is there to name it.
+fn parents(transcript: &Path, agents: impl Iterator<Item = String>) -> BTreeMap<String, Session> {
+    let Some(run) = Trace::run_of(&transcript.with_file_name(trace::FILE)) else { return BTreeMap::new() };
+    agents.map(|agent| (agent.clone(), Session { run: run.clone(), agent })).collect()
+}
+
+/// A turn by its path, or the first one of a phase.
+fn turn_at(plan: &Plan, scenario: &Scenario, at: &str) -> anyhow::Result<TurnId> {
+    let first = || {
+        let phase = scenario.phase_by_name(at)?;
+        plan.order().find(|(_, turn)| turn.phase == phase).map(|(id, _)| id)
+    };
+    plan.find(at).or_else(first).with_context(|| {
+        let paths = plan.order().map(|(_, turn)| turn.path.as_str());
+        let phases = scenario.phases.iter().map(|phase| phase.name.as_str());
+        let help = suggest(at, paths.chain(phases)).unwrap_or_default();
+        format!("the plan has no turn `{at}`, and no phase of that name; {help}")
+    })
+}
+
+/// The roots of the seeds before `at`, where they are not the root of what comes then.
+fn roots(plan: &Plan, header: &Header, at: TurnId, seed: u64) -> Vec<(TurnId, u64)> {
+    let earlier = header.forked.iter().flat_map(|forked| &forked.seeds);
+    let earlier = earlier.filter_map(|other| Some((plan.find(&other.before)?, other.seed)));
+    let (mut roots, later): (Vec<_>, Vec<_>) = earlier.partition(|(before, _)| *before < at);
+    let last = later.first().map_or(header.seed, |(_, seed)| *seed);
+    if last != seed {
+        roots.push((at, last));
+    }
+    roots
+}
