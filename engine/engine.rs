@@ -256,6 +256,11 @@ impl Engine {
             false => self.tokenizer.encode_message(text, After::Special),
         }
     }
+
+    /// Text of ids, special tokens included; bytes that are not UTF-8 become U+FFFD, an unknown id nothing.
+    pub fn decode(&self, ids: &[u32]) -> String {
+        self.tokenizer.decode(ids)
+    }
 }
 
 impl Drop for Engine {

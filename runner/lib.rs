@@ -43,3 +43,4 @@ pub mod terminal;
 pub mod timeline;
 pub mod trace;
 pub mod transcript;
+pub mod verify;

@@ -306,6 +306,7 @@ impl Stage {
             max_tokens: self.settings.max_tokens,
             stop: self.stop_strings.clone(),
             choice: self.memories.options(id).map(options),
+            follow: None,
             strategy: agent.strategy.clone(),
             next_use: self.plan.next_use[id.0].map(|next| next.0 as u64),
             cold: self.settings.cold,

@@ -1,8 +1,8 @@
 //! The engine in this process: turns requests into the engine's plain data and its answers back.
 
 use super::{
-    BoxFuture, Commit, Kv, Match, ModelCard, ModelFile, Options, Origin, Progress, Reply, Request, Session,
-    Sink, Stop, Usage,
+    BoxFuture, Commit, Followed, Kv, Match, ModelCard, ModelFile, Options, Origin, Progress, Reply, Request,
+    Session, Sink, Stop, Usage,
 };
 use crate::prompt::Conversation;
 use crate::scenario::Method;
@@ -120,7 +120,8 @@ impl Embedded {
                     let logprobs = choice.map(|choice| open.into_iter().zip(choice.logprobs).collect());
                     let (stop, usage, logprobs) =
                         (stop.into(), Some(usage.into()), logprobs.unwrap_or_default());
-                    return Ok(Reply { ids, text, stop, logprobs, usage, commit });
+                    let followed = followed.into_iter().map(Into::into).collect();
+                    return Ok(Reply { ids, text, stop, logprobs, followed, usage, commit });
                 }
             }
         }
@@ -151,6 +152,10 @@ impl super::Backend for Embedded {
         self.engine.expect(&session.clone().into(), next_use);
     }
 
+    fn text(&self, ids: &[u32]) -> String {
+        self.engine.decode(ids)
+    }
+
     fn overflows(&self, request: &Request) -> anyhow::Result<bool> {
         let prompter = match self.prompter.get() {
             Some(prompter) => prompter,
@@ -169,9 +174,14 @@ impl super::Backend for Embedded {
 /// Tokens that asking for a summary may take.
 const SUMMARY_CUE_TOKENS: usize = 96;
 
-fn constraint(options: Options) -> engine::Constraint {
-    let text = |id: &usize| options.choice.options[*id].text.clone();
-    engine::Constraint::OneOf(in_file_order(&options).iter().map(text).collect())
+/// A choice is weighed anew also where a recording is followed: one draw tells whether it stands.
+fn constraint(options: Option<Options>, follow: Option<Vec<u32>>) -> Option<engine::Constraint> {
+    let decoded = options.filter(|options| options.choice.method == Method::Decode);
+    let one_of = decoded.map(|options| {
+        let text = |id: &usize| options.choice.options[*id].text.clone();
+        engine::Constraint::OneOf(in_file_order(&options).iter().map(text).collect())
+    });
+    one_of.or(follow.map(engine::Constraint::Follow))
 }
 
 /// Open options as the file has them: what is likely does not depend on how they were listed, beyond the prompt.
@@ -220,10 +230,7 @@ impl From<Request> for engine::Request {
             max_tokens: request.max_tokens,
             min_tokens: 0,
             stop: request.stop,
-            constraint: request
-                .choice
-                .filter(|options| options.choice.method == Method::Decode)
-                .map(constraint),
+            constraint: constraint(request.choice, request.follow),
             next_use: request.next_use,
             cold: request.cold,
         }
@@ -237,6 +244,12 @@ impl From<Conversation> for engine::Conversation {
             .map(|past| engine::Exchange { user: past.user, reply: engine::ReplyContent::Ids(past.ids) })
             .collect();
         Self { system: conversation.system, exchanges, next: conversation.next }
+    }
+}
+
+impl From<engine::Followed> for Followed {
+    fn from(token: engine::Followed) -> Self {
+        Self { drawn: token.drawn, logprob: token.logprob, drawn_logprob: token.drawn_logprob }
     }
 }
 

@@ -45,6 +45,11 @@ pub trait Backend: Send + Sync {
     /// Says that a session, or one that begins with its memory, will speak at that turn of the plan.
     fn expect(&self, _session: &Session, _next_use: u64) {}
 
+    /// Ids as text; empty where the backend knows no ids.
+    fn text(&self, _ids: &[u32]) -> String {
+        String::new()
+    }
+
     /// Whether a prompt leaves no room for its reply and for a summary after it.
     ///
     /// # Errors
@@ -99,6 +104,8 @@ pub struct Request {
     pub stop: Vec<String>,
     /// What the reply is a choice of.
     pub choice: Option<Options>,
+    /// The ids of a recorded reply, to be read instead of sampling one.
+    pub follow: Option<Vec<u32>>,
     /// Who answers, if not the model.
     pub strategy: Option<Strategy>,
     /// Plan-order number of the agent's next turn; `None`: this is its last.
@@ -174,10 +181,31 @@ pub struct Reply {
     pub stop: Stop,
     /// Log-probability of each option that was open, by its index; empty: there was no choice, or no model made it.
     pub logprobs: Vec<(usize, f32)>,
+    /// What was found at each recorded id, if some were followed.
+    pub followed: Vec<Followed>,
     /// What it cost; `None`: it was not computed now.
     pub usage: Option<Usage>,
     /// To be called once the turn is on record.
     pub commit: Option<Box<dyn Commit>>,
+}
+
+impl Reply {
+    /// A reply that nobody computed now.
+    pub fn of(ids: Vec<u32>, text: String, stop: Stop) -> Self {
+        let (logprobs, followed) = (Vec::new(), Vec::new());
+        Self { ids, text, stop, logprobs, followed, usage: None, commit: None }
+    }
+}
+
+/// One token of a recorded reply.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Followed {
+    /// The id that the sampler draws there.
+    pub drawn: u32,
+    /// Natural log-probability of the recorded id.
+    pub logprob: f32,
+    /// That of the drawn id.
+    pub drawn_logprob: f32,
 }
 
 /// Saves a memory once its turn is on record.

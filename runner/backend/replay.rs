@@ -69,7 +69,7 @@ impl Replay {
         let option = |text: &str| request.choice.as_ref()?.choice.options.iter().position(|o| o.text == text);
         let logprobs = recorded.filter_map(|was| Some((option(&was.text)?, was.logprob?))).collect();
         let (ids, text) = (was.tokens.clone(), was.raw.clone());
-        Ok(Reply { ids, text, stop, logprobs, usage: None, commit: None })
+        Ok(Reply { logprobs, ..Reply::of(ids, text, stop) })
     }
 }
 

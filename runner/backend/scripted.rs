@@ -39,7 +39,7 @@ impl Backend for Scripted {
             sink(Progress::Text(text.clone()));
             // One id a character: what was said and what it was made of can be compared by eye.
             let ids = text.chars().map(u32::from).collect();
-            Ok(Reply { ids, text, stop: Stop::EndOfTurn, logprobs: Vec::new(), usage: None, commit: None })
+            Ok(Reply::of(ids, text, Stop::EndOfTurn))
         })
     }
 

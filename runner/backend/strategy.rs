@@ -46,8 +46,7 @@ impl Backend for Cast {
                 };
                 let text = text.with_context(|| path)?;
                 sink(Progress::Text(text.clone()));
-                let (ids, logprobs) = (Vec::new(), Vec::new());
-                Ok(Reply { ids, text, stop: Stop::EndOfTurn, logprobs, usage: None, commit: None })
+                Ok(Reply::of(Vec::new(), text, Stop::EndOfTurn))
             }),
         }
     }

@@ -70,7 +70,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
         resume: args.resume,
         continues: None,
         fork: Some(ForkFrom { run: args.run.clone(), at: args.at.clone() }),
-        model: args.machine.model.clone(),
+        model: args.machine.model.name.clone(),
     };
     let (run, at, out) = (args.run.display(), &args.at, folder.display());
     let go_on =

@@ -5,15 +5,25 @@ use crate::backend::{Embedded, EmbeddedConfig, Kv, ModelFile, locate};
 use anyhow::Context as _;
 use std::path::{Path, PathBuf};
 
-/// The arguments that commands which play have in common.
+/// Which model answers.
 #[derive(Clone, Debug, clap::Args)]
-pub(super) struct Machine {
+pub(super) struct Model {
     /// GGUF path, hf:ORG/REPO/FILE.gguf from the local cache, or the bundled `understudy`
-    #[arg(long, default_value = "understudy", value_name = "PATH")]
-    pub(super) model: String,
+    #[arg(long = "model", default_value = "understudy", value_name = "PATH")]
+    pub(super) name: String,
     /// Formats of cached keys and values: auto (the family's own), f16, q8, q4, or a file of `kv-config`
     #[arg(long, default_value = "auto", value_name = "KV")]
     kv: Kv,
+    /// Threads [default: all cores]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    threads: Option<u16>,
+}
+
+/// The model, and where memories are kept.
+#[derive(Clone, Debug, clap::Args)]
+pub(super) struct Machine {
+    #[command(flatten)]
+    pub(super) model: Model,
     #[command(flatten)]
     memories: Memories,
     /// RAM for memories, e.g. 512M; 0 restores every agent from disk at each turn [default: half of what is free beside the
@@ -27,25 +37,37 @@ pub(super) struct Machine {
     /// Share nothing with runs of other tenants in the same cache folder
     #[arg(long, default_value = "", hide_default_value = true, value_name = "NAME")]
     tenant: String,
-    /// Threads [default: all cores]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
-    threads: Option<u16>,
+}
+
+impl Model {
+    /// Opens the engine; memories stay in RAM, and end with it.
+    pub(super) fn open(&self) -> anyhow::Result<Embedded> {
+        Embedded::open(&self.config()?, &mut |_, _| {})
+    }
+
+    fn config(&self) -> anyhow::Result<EmbeddedConfig> {
+        let model = locate(&self.name)?;
+        Ok(EmbeddedConfig {
+            kv: self.kv.clone(),
+            cache_memory: share_of_free_memory(&model),
+            threads: self.threads.map(usize::from),
+            ..EmbeddedConfig::new(model)
+        })
+    }
 }
 
 impl Machine {
     /// Opens the engine, with a bar on a terminal while a model is converted.
     pub(super) fn open(&self, quiet: bool) -> anyhow::Result<Embedded> {
-        let model = locate(&self.model)?;
+        let config = self.model.config()?;
         let config = EmbeddedConfig {
-            kv: self.kv.clone(),
             cache_dir: cache_dir(&self.memories)?,
             cache_key: self.memories.key()?,
             tenant: self.tenant.clone(),
             cache_disk: self.cache_disk,
-            cache_memory: self.cache_memory.unwrap_or_else(|| share_of_free_memory(&model)),
-            threads: self.threads.map(usize::from),
+            cache_memory: self.cache_memory.unwrap_or(config.cache_memory),
             self_check: true,
-            ..EmbeddedConfig::new(model)
+            ..config
         };
         Embedded::open(&config, &mut loading(quiet))
     }

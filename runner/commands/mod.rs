@@ -30,6 +30,7 @@ macro_rules! eprintln {
 mod bench;
 mod cache;
 mod check;
+mod diff;
 mod explain;
 mod fork;
 mod graph;
@@ -44,6 +45,7 @@ mod quality;
 mod recall;
 mod repeat;
 mod replay;
+mod review;
 mod run;
 mod schema;
 mod score;
@@ -99,6 +101,8 @@ enum Command {
     Explain(explain::Args),
     Import(import::Args),
     Replay(replay::Args),
+    Review(review::Args),
+    Diff(diff::Args),
     Schema(schema::Args),
     Score(score::Args),
     Cache(cache::Args),
@@ -122,6 +126,8 @@ pub fn main() -> ExitCode {
         Command::Explain(args) => explain::run(args),
         Command::Import(args) => import::run(args),
         Command::Replay(args) => replay::run(args),
+        Command::Review(args) => review::run(args),
+        Command::Diff(args) => diff::run(args),
         Command::Schema(args) => schema::run(args),
         Command::Score(args) => score::run(args),
         Command::Cache(args) => cache::run(args),

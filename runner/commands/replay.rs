@@ -1,78 +1,123 @@
-//! `greenroom replay`: holds recordings against their scenarios, without a model.
+//! `greenroom replay`: holds recordings against their scenarios, without a model, or with one.
 
 use super::Exit;
-use crate::replay::{brought_along, load_scenario, origin, replay, transcript_file};
-use crate::terminal::{is_fancy, report_drift, results};
-use crate::transcript::{Cause, Drift, ReadError, Transcript};
+use super::machine::Model;
+use crate::terminal::{is_fancy, show_verdict};
+use crate::verify::forms::{github, json, junit, markdown, tally};
+use crate::verify::{Judge, Kind, Level, Question, Verdict, is_ci, recordings};
+use anyhow::Context as _;
+use clap::ValueEnum;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// Check recordings against their scenarios, with no model: exit 3 and a diff at the first thing that changed
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Example: greenroom replay runs/gossip-1\n\
-The scenario is found by the path in the recording, near the transcript or in the current folder.")]
+#[command(after_help = "Example: greenroom replay scenarios/recordings --junit replay.xml\n\
+A scenario is found by the path in its recording, near the transcript or in the current folder.\n\
+Exit codes: 0 pass, 1 assertion failed, 2 invalid scenario, 3 drift, 4 environment. See docs/ci.md.")]
 pub(super) struct Args {
-    /// Runs: their folders or transcripts
+    /// Recordings: runs' folders, transcripts, or folders that hold some
     #[arg(required = true)]
     runs: Vec<PathBuf>,
     /// The scenario, if it has moved
     #[arg(long, value_name = "FILE")]
     scenario: Option<PathBuf>,
+    /// Let the model read what was said: where would its seeded sampler have said something else?
+    #[arg(long, conflicts_with = "rerun")]
+    score: bool,
+    /// Share of draws that may be such surprises
+    #[arg(long, default_value_t = 0.0, value_name = "SHARE", requires = "score", value_parser = share)]
+    tolerance: f64,
+    /// Play again, and compare every token, what was chosen and gained, or nothing but what is asserted
+    #[arg(long, value_name = "LEVEL", num_args = 0..=1, require_equals = true, default_missing_value = "exact")]
+    rerun: Option<RerunLevel>,
+    /// Write JUnit XML
+    #[arg(long, value_name = "FILE")]
+    junit: Option<PathBuf>,
+    /// Write a summary in Markdown, e.g. to $GITHUB_STEP_SUMMARY
+    #[arg(long, value_name = "FILE")]
+    markdown: Option<PathBuf>,
+    /// Print JSON instead of text
+    #[arg(long, conflicts_with = "github")]
+    json: bool,
+    /// Print GitHub's annotations too: a problem is shown at the line that it comes from
+    #[arg(long)]
+    github: bool,
+    #[command(flatten)]
+    model: Model,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum RerunLevel {
+    Exact,
+    Choices,
+    Assertions,
+}
+
+fn share(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(share) if (0.0..=1.0).contains(&share) => Ok(share),
+        _ => Err("expected a number from 0 to 1".into()),
+    }
 }
 
 pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
-    let mut worst = Exit::Pass;
-    for run in &args.runs {
-        let exit = one(run, args.scenario.as_deref()).unwrap_or_else(|error| {
-            eprintln!("error: {error:#}");
-            Exit::Environment
-        });
-        if exit as u8 > worst as u8 {
-            worst = exit;
+    let runs = recordings(&args.runs)?;
+    let judge =
+        Judge { scenario: args.scenario.clone(), question: question(&args)?, writes_pending: !is_ci() };
+    let mut verdicts = Vec::new();
+    for run in &runs {
+        let verdict = judge.judge(run);
+        if !args.json {
+            print!("{}", show_verdict(&verdict, is_fancy()));
         }
+        verdicts.push(verdict);
     }
-    Ok(worst)
+    if args.json {
+        println!("{}", json(&verdicts)?);
+    } else if verdicts.len() > 1 {
+        println!("{} recordings: {}", verdicts.len(), tally(&verdicts));
+    }
+    if args.github {
+        print!("{}", github(&verdicts));
+    }
+    if let Some(file) = &args.junit {
+        write(file, &junit(&verdicts)?)?;
+    }
+    if let Some(file) = &args.markdown {
+        write(file, &markdown(&verdicts))?;
+    }
+    if !judge.writes_pending && !args.json && verdicts.iter().any(|v| v.worst() == Some(Kind::Drift)) {
+        println!("to accept what changed: run `greenroom replay` on your machine, then `greenroom review`");
+    }
+    Ok(exit(&verdicts))
 }
 
-fn one(run: &Path, scenario: Option<&Path>) -> anyhow::Result<Exit> {
-    let file = transcript_file(run);
-    let shown = file.display().to_string();
-    let transcript = match Transcript::open(&file) {
-        Ok(transcript) => transcript,
-        Err(error) => match error.downcast_ref::<ReadError>() {
-            Some(unreadable) => {
-                let drift =
-                    Drift::new(format!("line {}", unreadable.line), Cause::Unreadable, error.to_string());
-                print!("{}", report_drift(&shown, &drift, None, is_fancy()));
-                return Ok(Exit::Drift);
-            }
-            None => return Err(error),
-        },
-    };
-    let header = &transcript.header.record;
-    let loaded = load_scenario(&file, header, scenario)?;
-    let Some(scenario) = loaded.scenario else {
-        eprint!("{}", loaded.report.render(is_fancy()));
-        return Ok(Exit::Invalid);
-    };
-    let replayed = brought_along(&file, header).and_then(|brought| replay(&scenario, &transcript, brought));
-    match replayed {
-        Ok(replayed) => {
-            println!("{shown}: {} turns, nothing changed", transcript.turns.len());
-            replayed.notes.iter().for_each(|note| println!("  note: {note}"));
-            if replayed.footer.assertions.iter().all(|assertion| assertion.holds) {
-                return Ok(Exit::Pass);
-            }
-            print!("{}", results(&scenario, &replayed.footer, is_fancy()));
-            Ok(Exit::AssertionFailed)
+fn question(args: &Args) -> anyhow::Result<Question> {
+    let level = match args.rerun {
+        Some(RerunLevel::Exact) => Level::Exact,
+        Some(RerunLevel::Choices) => Level::Choices,
+        Some(RerunLevel::Assertions) => Level::Assertions,
+        None if args.score => {
+            let model = Arc::new(args.model.open()?);
+            return Ok(Question::Score { model, tolerance: args.tolerance });
         }
-        Err(error) => {
-            let Some(drift) = error.downcast_ref::<Drift>() else { return Err(error) };
-            let origin = origin(&scenario, header, drift);
-            let origin = origin
-                .as_ref()
-                .map(|(field, line)| (scenario.sources.main().name.as_str(), field.as_str(), *line));
-            print!("{}", report_drift(&shown, drift, origin, is_fancy()));
-            Ok(Exit::Drift)
-        }
+        None => return Ok(Question::Nothing),
+    };
+    Ok(Question::Rerun { model: Arc::new(args.model.open()?), level })
+}
+
+fn write(file: &Path, text: &str) -> anyhow::Result<()> {
+    std::fs::write(file, text).with_context(|| format!("can't write {}", file.display()))
+}
+
+/// The worst of all.
+fn exit(verdicts: &[Verdict]) -> Exit {
+    match verdicts.iter().filter_map(Verdict::worst).max() {
+        None => Exit::Pass,
+        Some(Kind::Assertion) => Exit::AssertionFailed,
+        Some(Kind::Invalid) => Exit::Invalid,
+        Some(Kind::Drift) => Exit::Drift,
+        Some(Kind::Environment) => Exit::Environment,
     }
 }

@@ -101,7 +101,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
         resume: args.resume,
         continues: args.continues.clone(),
         fork: None,
-        model: args.machine.model.clone(),
+        model: args.machine.model.name.clone(),
     };
     let go_on = format!(
         "go on with: greenroom run {} --resume --out {} (and the same settings)",

@@ -2,6 +2,7 @@
 
 use super::{cast, happen, memories, sum_up};
 use crate::outcome;
+use crate::prompt::Memories;
 use crate::scenario::Scenario;
 use crate::timeline::Timeline;
 use crate::transcript::{
@@ -9,6 +10,20 @@ use crate::transcript::{
 };
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
+
+/// A recording's header with what the scenario is today.
+pub fn header_now(header: &Header, memories: &Memories) -> Header {
+    let scenario = memories.scenario();
+    let (id, blake3) = (scenario.id.clone(), scenario.file_hash());
+    Header {
+        scenario: ScenarioRecord { id, blake3, ..header.scenario.clone() },
+        plan: memories.plan().hash(),
+        templates: scenario.template_hashes(),
+        variables: scenario.variables.clone(),
+        agents: cast(memories),
+        ..header.clone()
+    }
+}
 
 /// The text of a transcript in which the prompts are those of today and the replies those of the recording, found by their
 /// turns' paths. Its header says that they were carried over: no model has read these prompts.
@@ -25,19 +40,8 @@ pub fn carry(
     let plan = memories.plan().clone();
     let recorded = transcript.turns.iter().map(|turn| (turn.record.path.as_str(), &turn.record));
     let recorded: HashMap<&str, &TurnRecord> = recorded.collect();
-    let mut lines = vec![Line::Header(Box::new(Header {
-        scenario: ScenarioRecord {
-            id: scenario.id.clone(),
-            blake3: scenario.file_hash(),
-            ..header.scenario.clone()
-        },
-        plan: plan.hash(),
-        templates: scenario.template_hashes(),
-        variables: scenario.variables.clone(),
-        agents: cast(&memories),
-        carried: Some(transcript.hash().to_string()),
-        ..header.clone()
-    }))];
+    let carried = Some(transcript.hash().to_string());
+    let mut lines = vec![Line::Header(Box::new(Header { carried, ..header_now(header, &memories) }))];
     for (id, turn) in plan.order() {
         if !memories.takes_place(id)? {
             memories.skip(id);

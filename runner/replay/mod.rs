@@ -5,9 +5,9 @@ mod carry;
 mod chain;
 mod place;
 
-pub use carry::carry;
+pub use carry::{carry, header_now};
 pub use chain::{Earlier, brought_along, earlier, find_named, load_scenario, load_with, transcript_file};
-pub use place::{cast, origin};
+pub use place::{Place, cast, origin};
 
 use crate::outcome;
 use crate::prompt::Memories;
@@ -122,7 +122,7 @@ struct Reading<'a> {
 }
 
 /// What everybody remembers before the first turn of a recording.
-fn memories(scenario: &Arc<Scenario>, header: &Header, earlier: BTreeMap<String, Timeline>) -> Memories {
+pub fn memories(scenario: &Arc<Scenario>, header: &Header, earlier: BTreeMap<String, Timeline>) -> Memories {
     let plan = Arc::new(compile(scenario));
     let seeds = seeds(header, &plan);
     Memories::new(scenario.clone(), plan, earlier, seeds)

@@ -1,8 +1,9 @@
 //! Holds a recording's header against its scenario: the cast, what nobody noticed, and where a drift comes from.
 
 use crate::prompt::Memories;
-use crate::scenario::Scenario;
+use crate::scenario::{Path, Scenario};
 use crate::transcript::{AgentRecord, Cause, Drift, Header};
+use serde::Serialize;
 use std::collections::BTreeMap;
 
 /// What stands in a header about the cast.
@@ -57,12 +58,30 @@ pub(super) fn notes(scenario: &Scenario, header: &Header) -> Vec<String> {
     notes
 }
 
-/// The field and place in the scenario file that a drift comes from, if it comes from there.
-pub fn origin(scenario: &Scenario, header: &Header, drift: &Drift) -> Option<(String, usize)> {
-    let line = |path: &crate::scenario::Path| scenario.sources.place(scenario.spans.key(path)).1;
+/// Where something stands in the files of a scenario.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Place {
+    /// The file.
+    pub file: String,
+    /// The line, from 1.
+    pub line: usize,
+    /// The field.
+    pub field: String,
+}
+
+impl Place {
+    /// Of a field.
+    pub fn of(scenario: &Scenario, field: &Path) -> Self {
+        let (file, line, _) = scenario.sources.place(scenario.spans.key(field));
+        Self { file: file.to_string(), line, field: field.to_string() }
+    }
+}
+
+/// The field of the scenario that a drift comes from, if it comes from there.
+pub fn origin(scenario: &Scenario, header: &Header, drift: &Drift) -> Option<Place> {
     if let Some(key) = drift.path.strip_prefix("agents/") {
         let path = scenario.agent(scenario.agent_by_key(key)?).system_path.clone();
-        return Some((path.to_string(), line(&path)));
+        return Some(Place::of(scenario, &path));
     }
     if drift.cause != Cause::PromptChanged {
         return None;
@@ -76,7 +95,6 @@ pub fn origin(scenario: &Scenario, header: &Header, drift: &Drift) -> Option<(St
     let phases = scenario.phases[..=here.0].iter().rev().filter(|phase| phase.agents.contains(&agent));
     let mut read = phases.flat_map(|phase| phase.opening(agent).map(|(_, text)| text).chain(phase.asks()));
     let changed = |path: &str| hashes.get(path) != header.templates.get(path);
-    let path =
-        read.find(|template| changed(&template.path.to_string())).map(|template| template.path.clone());
-    path.map(|path| (path.to_string(), line(&path)))
+    let found = read.find(|template| changed(&template.path.to_string()))?;
+    Some(Place::of(scenario, &found.path))
 }

@@ -1,23 +1,21 @@
-//! Shows what differs between a recording and what would be read now.
+//! Shows what differs between a recording and what would be read now, and verdicts on recordings.
 
 use crate::diagnostic::printable;
-use crate::transcript::Drift;
+use crate::verify::forms::diff_lines;
+use crate::verify::{Problem, Verdict};
 use console::Style;
-use similar::{ChangeTag, TextDiff};
 use std::fmt::Write as _;
 
 /// Lines of a diff, `-` as recorded and `+` as it is now, in colour for a terminal.
 pub fn show_diff(recorded: &str, now: &str, fancy: bool) -> String {
-    let (recorded, now) = (printable(recorded), printable(now));
-    let diff = TextDiff::from_lines(&recorded, &now);
     let mut out = String::new();
-    for change in diff.iter_all_changes() {
-        let (sign, style) = match change.tag() {
-            ChangeTag::Delete => ("-", Style::new().red()),
-            ChangeTag::Insert => ("+", Style::new().green()),
-            ChangeTag::Equal => (" ", Style::new().dim()),
+    for (sign, text) in diff_lines(recorded, now) {
+        let style = match sign {
+            '-' => Style::new().red(),
+            '+' => Style::new().green(),
+            _ => Style::new().dim(),
         };
-        let line = format!("{sign} {}", change.value().trim_end_matches('\n'));
+        let line = format!("{sign} {text}");
         let line = if fancy { style.force_styling(true).apply_to(line).to_string() } else { line };
         // Writing to a String can't fail.
         let _ = writeln!(out, "  {line}");
@@ -25,18 +23,46 @@ pub fn show_diff(recorded: &str, now: &str, fancy: bool) -> String {
     out
 }
 
-/// A drift in words: which turn, why, from where, and the difference.
-pub fn report_drift(file: &str, drift: &Drift, origin: Option<(&str, &str, usize)>, fancy: bool) -> String {
+/// A verdict in words: what was found, and of a problem which turn, why, from where, and the difference.
+pub fn show_verdict(verdict: &Verdict, fancy: bool) -> String {
     let mut out = String::new();
-    let line = drift.line.map_or(String::new(), |line| format!(":{line}"));
-    let _ = writeln!(out, "{file}{line}: drift at {}: {}", drift.path, drift.cause.words());
-    let _ = writeln!(out, "  {}", printable(&drift.detail));
-    if let Some((scenario, field, line)) = origin {
-        let _ = writeln!(out, "  from {scenario}:{line} (`{field}`)");
+    if verdict.problems.is_empty() {
+        let _ = write!(out, "{}: {} turns, nothing changed", verdict.file, verdict.turns);
+        if let Some(score) = &verdict.score {
+            let mean = score.mean_logprob.map_or(String::new(), |mean| format!(", {mean:.3} nats a token"));
+            let _ = write!(out, "; {} draws, {} surprises{mean}", score.tokens, score.surprises.len());
+        }
+        if let Some(level) = verdict.again {
+            let _ = write!(out, "; played again: the same ({level})");
+        }
+        out.push('\n');
     }
-    if drift.recorded != drift.now {
+    verdict.problems.iter().for_each(|problem| out += &show_problem(&verdict.file, problem, fancy));
+    for note in &verdict.notes {
+        let _ = writeln!(out, "  note: {}", printable(note));
+    }
+    if let Some(pending) = &verdict.pending {
+        let _ = writeln!(
+            out,
+            "  as it would be now: {pending} (`greenroom review` shows, accepts or rejects it)"
+        );
+    }
+    out
+}
+
+fn show_problem(file: &str, problem: &Problem, fancy: bool) -> String {
+    let line = problem.line.map_or(String::new(), |line| format!(":{line}"));
+    let headline = problem.headline();
+    let headline = if fancy { Style::new().bold().apply_to(headline).to_string() } else { headline };
+    let mut out = format!("{file}{line}: {headline}\n");
+    for text in [Some(printable(&problem.detail).to_string()), problem.from()].into_iter().flatten() {
+        if !text.is_empty() {
+            let _ = writeln!(out, "  {}", text.replace('\n', "\n  "));
+        }
+    }
+    if problem.recorded != problem.now {
         out.push_str("  - recorded, + now\n");
-        out.push_str(&show_diff(&drift.recorded, &drift.now, fancy));
+        out.push_str(&show_diff(&problem.recorded, &problem.now, fancy));
     }
     out
 }

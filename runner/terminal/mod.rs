@@ -4,13 +4,15 @@
 
 mod dialogue;
 mod diff;
+mod differences;
 mod page;
 mod results;
 mod tables;
 
 pub use crate::diagnostic::printable;
 pub use dialogue::Dialogue;
-pub use diff::{report_drift, show_diff};
+pub use diff::{show_diff, show_verdict};
+pub use differences::show_differences;
 pub use page::Page;
 pub use results::results;
 pub use tables::{bytes, counted, summary, table};

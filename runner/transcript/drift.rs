@@ -9,6 +9,8 @@ pub enum Cause {
     AgentChanged,
     /// What the agent reads at this turn is another now.
     PromptChanged,
+    /// The model says something else.
+    ReplyChanged,
     /// The line's content does not fit its hash, or the reply its parts.
     RecordAltered,
     /// The plan has a turn that the recording lacks.
@@ -48,6 +50,7 @@ impl Cause {
         match self {
             Self::AgentChanged => "an agent changed",
             Self::PromptChanged => "the phase's prompt changed",
+            Self::ReplyChanged => "the model says something else",
             Self::RecordAltered => "the recorded line was altered",
             Self::LineMissing => "a line is missing",
             Self::LineTooMany => "a line too many",

@@ -1,0 +1,129 @@
+//! `greenroom review`: shows what recordings would be now, cause first, and accepts or rejects it.
+
+use super::Exit;
+use crate::replay::transcript_file;
+use crate::terminal::{is_fancy, show_differences, show_verdict};
+use crate::transcript::Transcript;
+use crate::verify::{Judge, Question, accept, differences, is_ci, pending_file, pendings, reject};
+use anyhow::{Context as _, bail};
+use std::io::{BufRead as _, IsTerminal as _, Write as _};
+use std::path::{Path, PathBuf};
+
+/// Look at recordings that drifted, cause first, and accept or reject what they would be now
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example: greenroom review scenarios/recordings\n\
+`greenroom replay` writes what a recording would be now to RECORDING.new. Accepted, it takes the recording's place;\n\
+rejected, it is removed. Nothing is accepted in CI.")]
+pub(super) struct Args {
+    /// Recordings, or folders that hold some
+    #[arg(default_value = ".")]
+    paths: Vec<PathBuf>,
+    /// Accept all without asking
+    #[arg(long, conflicts_with = "reject")]
+    accept: bool,
+    /// Reject all without asking
+    #[arg(long)]
+    reject: bool,
+    /// The scenario, if it has moved
+    #[arg(long, value_name = "FILE")]
+    scenario: Option<PathBuf>,
+}
+
+enum Answer {
+    Accept,
+    Reject,
+    Skip,
+    Quit,
+}
+
+pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
+    if is_ci() {
+        bail!(
+            "nothing is accepted or rejected in CI (the variable CI is set): review on your machine, then commit"
+        );
+    }
+    let paths: Vec<PathBuf> = args.paths.iter().map(|path| run_or_folder(path)).collect();
+    let pending = pendings(&paths)?;
+    if pending.is_empty() {
+        println!("nothing to review: `greenroom replay` writes RECORDING.new where a recording drifted");
+        return Ok(Exit::Pass);
+    }
+    let asks = !args.accept && !args.reject;
+    if asks && !std::io::stdin().is_terminal() {
+        bail!("{} to review, and no terminal to ask at: give --accept or --reject", pending.len());
+    }
+    let judge = Judge { scenario: args.scenario, question: Question::Nothing, writes_pending: false };
+    let (mut accepted, mut rejected) = (0, 0);
+    for (at, recording) in pending.iter().enumerate() {
+        println!("[{} of {}] {}", at + 1, pending.len(), recording.display());
+        show(&judge, recording)?;
+        let answer = match (args.accept, args.reject) {
+            (true, _) => Answer::Accept,
+            (_, true) => Answer::Reject,
+            _ => ask()?,
+        };
+        match answer {
+            Answer::Accept => {
+                accept(recording)?;
+                accepted += 1;
+                println!("accepted: {}\n", recording.display());
+            }
+            Answer::Reject => {
+                reject(recording)?;
+                rejected += 1;
+                println!("rejected: {} stays as it is\n", recording.display());
+            }
+            Answer::Skip => println!(),
+            Answer::Quit => break,
+        }
+    }
+    println!("{accepted} accepted, {rejected} rejected, {} left", pending.len() - accepted - rejected);
+    Ok(Exit::Pass)
+}
+
+/// A run's folder stands for its transcript only if that has something pending; any other folder for all below it.
+fn run_or_folder(path: &Path) -> PathBuf {
+    let file = transcript_file(path);
+    if pending_file(&file).exists() { file } else { path.to_path_buf() }
+}
+
+/// The cause, then everything that would change.
+fn show(judge: &Judge, recording: &Path) -> anyhow::Result<()> {
+    let new = pending_file(recording);
+    let verdict = judge.judge(recording);
+    if verdict.problems.is_empty() {
+        println!("{}: it fits its scenario as it is; a model said something else", verdict.file);
+    } else {
+        print!("{}", show_verdict(&verdict, is_fancy()));
+    }
+    let now = Transcript::open(&new).with_context(|| format!("{} can't be reviewed", new.display()))?;
+    match Transcript::open(recording) {
+        Ok(was) => {
+            println!("accepting changes:");
+            print!("{}", show_differences(&differences(&was, &now), was.turns.len(), false, is_fancy()));
+        }
+        Err(_) => println!("accepting replaces a recording that can't be read"),
+    }
+    if now.header.record.carried.is_some() {
+        println!("  its replies are carried over: no model has read the new prompts (--rerun asks one)");
+    }
+    Ok(())
+}
+
+fn ask() -> anyhow::Result<Answer> {
+    loop {
+        print!("(a)ccept, (r)eject, (s)kip, (q)uit? ");
+        std::io::stdout().flush()?;
+        let mut line = String::new();
+        if std::io::stdin().lock().read_line(&mut line)? == 0 {
+            return Ok(Answer::Quit);
+        }
+        match line.trim().to_lowercase().as_str() {
+            "a" | "accept" => return Ok(Answer::Accept),
+            "r" | "reject" => return Ok(Answer::Reject),
+            "s" | "skip" => return Ok(Answer::Skip),
+            "q" | "quit" => return Ok(Answer::Quit),
+            other => println!("`{}`? a, r, s or q", crate::diagnostic::printable(other)),
+        }
+    }
+}

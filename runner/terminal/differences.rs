@@ -1,0 +1,65 @@
+//! Shows what differs between two recordings.
+
+use super::show_diff;
+use crate::diagnostic::printable;
+use crate::verify::{Difference, What};
+use console::Style;
+use std::fmt::Write as _;
+
+/// Settings and results a line each; of the turns the first that differs (or all), as a diff, and how many do. `n_turns`: those of the
+/// first recording.
+pub fn show_differences(found: &[Difference], n_turns: usize, all: bool, fancy: bool) -> String {
+    let mut out = String::new();
+    if found.is_empty() {
+        return "  nothing differs\n".to_string();
+    }
+    let bold = |text: String| if fancy { Style::new().bold().apply_to(text).to_string() } else { text };
+    let line = |what: &str, found: &Difference| {
+        let (at, was, now) = (printable(&found.at), short(&found.was), short(&found.now));
+        format!("  {} {at}: {was} -> {now}\n", bold(format!("{what:<9}")))
+    };
+    for setting in found.iter().filter(|found| found.what == What::Setting) {
+        out += &line("setting", setting);
+    }
+    let in_turn = |what| matches!(what, What::Gone | What::New | What::Prompt | What::Reply | What::Detail);
+    let turns: Vec<&Difference> = found.iter().filter(|found| in_turn(found.what)).collect();
+    let mut paths: Vec<&str> = turns.iter().map(|found| found.at.as_str()).collect();
+    paths.dedup();
+    for turn in turns.iter().take(if all { usize::MAX } else { 1 }) {
+        let place = turn.line.map_or(String::new(), |line| format!(" (line {line})"));
+        let words = turn.what.words();
+        let _ = writeln!(out, "  {} {}{place}: {words}", bold(format!("{:<9}", "turn")), printable(&turn.at));
+        for line in show_diff(&turn.was, &turn.now, fancy).lines() {
+            let _ = writeln!(out, "  {line}");
+        }
+    }
+    if let (false, Some(first)) = (paths.is_empty(), paths.first()) {
+        let n = paths.len();
+        let part = format!(
+            "{n} of {} {}, from {first} on",
+            n_turns.max(n),
+            if n == 1 { "differs" } else { "differ" }
+        );
+        let _ = writeln!(out, "  {} {part}", bold(format!("{:<9}", counted_word(n))));
+    }
+    for result in found.iter().filter(|found| found.what.is_result()) {
+        let word = format!("{:?}", result.what).to_lowercase();
+        out += &line(&word, result);
+    }
+    out
+}
+
+fn counted_word(n: usize) -> &'static str {
+    if n == 1 { "turn" } else { "turns" }
+}
+
+/// A value in one line.
+fn short(text: &str) -> String {
+    let text = printable(text).replace('\n', " ");
+    let kept: String = text.chars().take(70).collect();
+    match (text.is_empty(), kept.len() < text.len()) {
+        (true, _) => "nothing".to_string(),
+        (_, true) => format!("{kept}…"),
+        _ => kept,
+    }
+}

@@ -1,0 +1,186 @@
+//! What differs between two recordings: settings, what was read and said, what it came to.
+
+use crate::transcript::{ChoiceRecord, Footer, Header, Transcript, TurnRecord};
+use serde::Serialize;
+use serde_json::Value;
+use std::collections::{BTreeMap, HashMap};
+
+/// One thing that differs.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Difference {
+    /// What kind of thing.
+    pub what: What,
+    /// The turn's path, or the name of the setting or result.
+    pub at: String,
+    /// Line in the first recording.
+    pub line: Option<usize>,
+    /// As the first one has it.
+    pub was: String,
+    /// As the second one has it.
+    pub now: String,
+}
+
+/// What can differ.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum What {
+    /// A field of the header.
+    Setting,
+    /// A turn that only the first has.
+    Gone,
+    /// A turn that only the second has.
+    New,
+    /// What an agent reads.
+    Prompt,
+    /// What it says.
+    Reply,
+    /// How likely options were, or how a reply ended, where the same is said.
+    Detail,
+    /// What was chosen.
+    Choice,
+    /// What a phase decided.
+    Decision,
+    /// What choices were worth.
+    Payoff,
+    /// A result.
+    Outcome,
+    /// Whether an assertion holds.
+    Assertion,
+}
+
+impl What {
+    /// In words.
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::Setting => "a setting differs",
+            Self::Gone => "the turn does not take place any more",
+            Self::New => "the turn is new",
+            Self::Prompt => "what the agent reads differs",
+            Self::Reply => "what is said differs",
+            Self::Detail => "the same is said, but tokens, log-probabilities or the reason to stop differ",
+            Self::Choice => "another option is chosen",
+            Self::Decision => "the decision differs",
+            Self::Payoff => "the payoff differs",
+            Self::Outcome => "the outcome differs",
+            Self::Assertion => "an assertion comes out otherwise",
+        }
+    }
+
+    /// Whether it is a difference in what was read, said, or came of it.
+    pub fn is_said(self) -> bool {
+        self != Self::Setting
+    }
+
+    /// Whether it is a difference in what a run came to.
+    pub fn is_result(self) -> bool {
+        matches!(self, Self::Choice | Self::Decision | Self::Payoff | Self::Outcome | Self::Assertion)
+    }
+}
+
+/// All that differs: settings first, then turns in the order of the first recording, results last.
+pub fn differences(was: &Transcript, now: &Transcript) -> Vec<Difference> {
+    let mut found = settings(&was.header.record, &now.header.record);
+    let later: HashMap<&str, &TurnRecord> =
+        now.turns.iter().map(|turn| (turn.record.path.as_str(), &turn.record)).collect();
+    let mut known = std::collections::HashSet::new();
+    for turn in &was.turns {
+        let path = turn.record.path.as_str();
+        known.insert(path);
+        match later.get(path) {
+            Some(now) => turns(&turn.record, now, turn.line, &mut found),
+            None => found.push(difference(What::Gone, path, Some(turn.line), &turn.record.spoken, "")),
+        }
+    }
+    for turn in now.turns.iter().filter(|turn| !known.contains(turn.record.path.as_str())) {
+        found.push(difference(What::New, &turn.record.path, None, "", &turn.record.spoken));
+    }
+    if let (Some(was), Some(now)) = (&was.footer, &now.footer) {
+        results(&was.record, &now.record, was.line, &mut found);
+    }
+    found
+}
+
+fn difference(what: What, at: &str, line: Option<usize>, was: &str, now: &str) -> Difference {
+    Difference { what, at: at.to_string(), line, was: was.to_string(), now: now.to_string() }
+}
+
+fn settings(was: &Header, now: &Header) -> Vec<Difference> {
+    let object = |header| match serde_json::to_value(header) {
+        Ok(Value::Object(fields)) => fields,
+        _ => serde_json::Map::new(),
+    };
+    let (was, now) = (object(was), object(now));
+    let fields: std::collections::BTreeSet<&String> = was.keys().chain(now.keys()).collect();
+    let shown = |value: Option<&Value>| value.map_or(String::new(), one_line);
+    let differs = fields.into_iter().filter(|field| was.get(*field) != now.get(*field));
+    let of = |field: &String| {
+        difference(What::Setting, field, Some(1), &shown(was.get(field)), &shown(now.get(field)))
+    };
+    differs.map(of).collect()
+}
+
+fn turns(was: &TurnRecord, now: &TurnRecord, line: usize, found: &mut Vec<Difference>) {
+    let mut differs =
+        |what, was: &str, now: &str, path: &str| found.push(difference(what, path, Some(line), was, now));
+    if was.delta != now.delta {
+        differs(What::Prompt, &was.delta, &now.delta, &was.path);
+    }
+    if (&was.raw, &was.spoken) != (&now.raw, &now.spoken) {
+        differs(What::Reply, &was.spoken, &now.spoken, &was.path);
+    }
+    let chosen =
+        |turn: &TurnRecord| turn.constraint.as_ref().map(|choice: &ChoiceRecord| choice.chosen.clone());
+    let of = |value: Option<Value>| value.map_or(String::new(), |value| one_line(&value));
+    if chosen(was) != chosen(now) {
+        differs(What::Choice, &of(chosen(was)), &of(chosen(now)), &was.path);
+    }
+    let same = was.raw == now.raw && was.delta == now.delta && chosen(was) == chosen(now);
+    if same && was != now {
+        let short = |turn: &TurnRecord| {
+            let options = turn.constraint.iter().flat_map(|choice| &choice.options);
+            let logprobs: Vec<_> = options.filter_map(|option| option.logprob).collect();
+            format!(
+                "{} tokens, {}, log-probabilities {logprobs:?}, seed {}",
+                turn.tokens.len(),
+                turn.stop,
+                turn.seed
+            )
+        };
+        differs(What::Detail, &short(was), &short(now), &was.path);
+    }
+}
+
+fn results(was: &Footer, now: &Footer, line: usize, found: &mut Vec<Difference>) {
+    let mut compare = |what, was: BTreeMap<String, String>, now: BTreeMap<String, String>| {
+        let names: std::collections::BTreeSet<&String> = was.keys().chain(now.keys()).collect();
+        for name in names.into_iter().filter(|name| was.get(*name) != now.get(*name)) {
+            let of = |all: &BTreeMap<String, String>| all.get(name).cloned().unwrap_or_default();
+            found.push(difference(what, name, Some(line), &of(&was), &of(&now)));
+        }
+    };
+    let decisions = |footer: &Footer| {
+        footer.decisions.iter().map(|(name, value)| (name.clone(), one_line(value))).collect()
+    };
+    compare(What::Decision, decisions(was), decisions(now));
+    let payoffs = |footer: &Footer| {
+        let totals = footer.payoffs.iter().flat_map(|payoffs| &payoffs.totals);
+        totals.map(|(agent, total)| (agent.clone(), total.map_or("null".into(), |x| x.to_string()))).collect()
+    };
+    compare(What::Payoff, payoffs(was), payoffs(now));
+    let outcomes = |footer: &Footer| {
+        footer.outcomes.iter().map(|outcome| (outcome.name.clone(), one_line(&outcome.value))).collect()
+    };
+    compare(What::Outcome, outcomes(was), outcomes(now));
+    let assertions = |footer: &Footer| {
+        let word = |holds| if holds { "holds" } else { "fails" };
+        footer.assertions.iter().map(|that| (that.that.clone(), word(that.holds).to_string())).collect()
+    };
+    compare(What::Assertion, assertions(was), assertions(now));
+}
+
+fn one_line(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        value => value.to_string(),
+    }
+}

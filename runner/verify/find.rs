@@ -1,0 +1,57 @@
+//! Finds recordings below folders.
+
+use super::pending::is_pending;
+use crate::trace;
+use crate::transcript::FILE;
+use anyhow::bail;
+use std::ffi::OsStr;
+use std::io::{BufRead as _, BufReader};
+use std::path::{Path, PathBuf};
+use walkdir::WalkDir;
+
+/// Every recording that the given paths name or hold: files as they are; in folders, `transcript.jsonl` and all other `*.jsonl` that
+/// begin with a transcript's header. Each once, in order; links are not followed.
+///
+/// # Errors
+/// A path does not exist or can't be read, or a folder holds no recording.
+pub fn recordings(paths: &[PathBuf]) -> anyhow::Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    for path in paths {
+        if !path.is_dir() {
+            found.push(path.clone()); // what is wrong with it is told when it is read
+            continue;
+        }
+        let before = found.len();
+        for entry in WalkDir::new(path).sort_by_file_name() {
+            let entry = entry?;
+            if entry.file_type().is_file() && is_recording(entry.path()) {
+                found.push(entry.into_path());
+            }
+        }
+        if found.len() == before {
+            bail!(
+                "{} holds no recording: expected {FILE}, or another *.jsonl that begins with a transcript's header",
+                path.display()
+            );
+        }
+    }
+    let mut seen = std::collections::HashSet::new();
+    found.retain(|path| seen.insert(path.clone()));
+    Ok(found)
+}
+
+fn is_recording(path: &Path) -> bool {
+    let Some(name) = path.file_name().and_then(OsStr::to_str) else { return false };
+    if name == FILE {
+        return true;
+    }
+    name.ends_with(".jsonl") && name != trace::FILE && !is_pending(path) && begins_with_header(path)
+}
+
+fn begins_with_header(path: &Path) -> bool {
+    let Ok(file) = std::fs::File::open(path) else { return false };
+    let mut start = Vec::new();
+    // A header holds all system texts; its type stands in front.
+    let read = BufReader::new(std::io::Read::take(file, 64)).read_until(b'\n', &mut start);
+    read.is_ok() && start.starts_with(br#"{"type":"header""#)
+}

@@ -1,0 +1,30 @@
+//! GitHub's workflow commands: an annotation on the line that a problem comes from.
+//! <https://docs.github.com/actions/reference/workflow-commands-for-github-actions>
+
+use crate::verify::Verdict;
+
+/// An `::error` line for each problem: on the scenario's line if it comes from there, else on the recording's.
+pub fn github(verdicts: &[Verdict]) -> String {
+    let mut out = String::new();
+    for (verdict, problem) in verdicts.iter().flat_map(|v| v.problems.iter().map(move |problem| (v, problem)))
+    {
+        let (file, line) = match &problem.place {
+            Some(place) => (place.file.as_str(), place.line),
+            None => (verdict.file.as_str(), problem.line.unwrap_or(1)),
+        };
+        let title = property(&format!("greenroom: {}", problem.headline()));
+        let message = data(&format!("{}\n{}", verdict.file, problem.plain()));
+        out += &format!("::error file={},line={line},title={title}::{message}\n", property(file));
+    }
+    out
+}
+
+/// Text after the second `::`.
+fn data(text: &str) -> String {
+    text.replace('%', "%25").replace('\r', "%0D").replace('\n', "%0A")
+}
+
+/// Text of a property.
+fn property(text: &str) -> String {
+    data(text).replace(':', "%3A").replace(',', "%2C")
+}

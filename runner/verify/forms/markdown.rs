@@ -1,0 +1,62 @@
+//! A summary in Markdown, for a pull request or a workflow's page.
+
+use super::{diff_lines, tally};
+use crate::diagnostic::printable;
+use crate::verify::Verdict;
+use std::fmt::Write as _;
+
+/// Verdicts as Markdown: a table of all recordings, then what is wrong, each with its cause.
+pub fn markdown(verdicts: &[Verdict]) -> String {
+    let mut out =
+        format!("## Greenroom: {}\n\n| recording | turns | verdict |\n|---|--:|---|\n", tally(verdicts));
+    for verdict in verdicts {
+        let found = match verdict.problems.first() {
+            None => "pass".to_string(),
+            Some(first) => first.headline(),
+        };
+        // Writing to a String can't fail.
+        let _ = writeln!(out, "| {} | {} | {} |", cell(&verdict.file), verdict.turns, cell(&found));
+    }
+    for verdict in verdicts.iter().filter(|verdict| !verdict.problems.is_empty()) {
+        let _ = writeln!(out, "\n### {}", cell(&verdict.file));
+        for problem in &verdict.problems {
+            let _ = writeln!(out, "\n**{}**", cell(&problem.headline()));
+            for text in [Some(printable(&problem.detail).to_string()), problem.from()].into_iter().flatten() {
+                if !text.is_empty() {
+                    let _ = writeln!(out, "\n{}", fenced("", &text));
+                }
+            }
+            if problem.recorded != problem.now {
+                let lines = diff_lines(&problem.recorded, &problem.now);
+                let lines: Vec<String> = lines.iter().map(|(sign, text)| format!("{sign} {text}")).collect();
+                let _ = writeln!(out, "\n{}", fenced("diff", &lines.join("\n")));
+            }
+        }
+    }
+    out
+}
+
+/// Text as code: nothing in it is markup, whatever a model said. The fence is longer than any in the text.
+fn fenced(language: &str, text: &str) -> String {
+    let longest = text.lines().map(|line| line.chars().filter(|c| *c == '`').count()).max().unwrap_or(0);
+    let fence = "`".repeat(longest.max(2) + 1);
+    format!("{fence}{language}\n{text}\n{fence}")
+}
+
+/// Text in one cell of a table, without markup.
+fn cell(text: &str) -> String {
+    let mut out = String::new();
+    for c in text.chars() {
+        match c {
+            '\n' | '\r' => out.push(' '),
+            '<' => out += "&lt;",
+            '&' => out += "&amp;",
+            c if "\\`*_[]|#!~@".contains(c) => {
+                out.push('\\');
+                out.push(c);
+            }
+            c => out.push(c),
+        }
+    }
+    out
+}

@@ -1,0 +1,101 @@
+//! Verdicts as files for machines: JUnit XML, annotations of GitHub, a summary in Markdown, JSON.
+
+mod github;
+mod junit;
+mod markdown;
+
+pub use github::github;
+pub use junit::junit;
+pub use markdown::markdown;
+
+use super::{Kind, Problem, Verdict};
+use crate::diagnostic::printable;
+use similar::{ChangeTag, TextDiff};
+
+/// Verdicts as JSON: an array of [`Verdict`].
+///
+/// # Errors
+/// A number that JSON can't hold.
+pub fn json(verdicts: &[Verdict]) -> serde_json::Result<String> {
+    serde_json::to_string_pretty(verdicts)
+}
+
+/// Lines of a diff of two texts, each with `-`, `+` or a space before it; of long parts that are equal, three lines are kept.
+pub fn diff_lines(recorded: &str, now: &str) -> Vec<(char, String)> {
+    let (recorded, now) = (printable(recorded), printable(now));
+    let diff = TextDiff::from_lines(&recorded, &now);
+    let mut lines = Vec::new();
+    for (at, group) in diff.grouped_ops(3).iter().enumerate() {
+        if at > 0 {
+            lines.push((' ', "…".to_string()));
+        }
+        for change in group.iter().flat_map(|op| diff.iter_changes(op)) {
+            let sign = match change.tag() {
+                ChangeTag::Delete => '-',
+                ChangeTag::Insert => '+',
+                ChangeTag::Equal => ' ',
+            };
+            lines.push((sign, change.value().trim_end_matches('\n').to_string()));
+        }
+    }
+    lines
+}
+
+/// What recordings came to, e.g. `2 pass, 1 drifts`.
+pub fn tally(verdicts: &[Verdict]) -> String {
+    let count = |kind: Option<Kind>| verdicts.iter().filter(|verdict| verdict.worst() == kind).count();
+    let words = [
+        (None, "pass", "pass"),
+        (Some(Kind::Assertion), "fails an assertion", "fail an assertion"),
+        (Some(Kind::Invalid), "has an invalid scenario", "have an invalid scenario"),
+        (Some(Kind::Drift), "drifts", "drift"),
+        (Some(Kind::Environment), "can't be judged", "can't be judged"),
+    ];
+    let counted = words.iter().map(|(kind, one, many)| (count(*kind), one, many)).filter(|(n, ..)| *n > 0);
+    let counted = counted.map(|(n, one, many)| format!("{n} {}", if n == 1 { one } else { many }));
+    counted.collect::<Vec<_>>().join(", ")
+}
+
+impl Verdict {
+    /// The worst kind of problem; `None`: it passes.
+    pub fn worst(&self) -> Option<Kind> {
+        self.problems.iter().map(|problem| problem.kind).max()
+    }
+}
+
+impl Problem {
+    /// In one line: what happened where.
+    pub fn headline(&self) -> String {
+        let title = printable(&self.title);
+        let at = printable(&self.at);
+        match self.kind {
+            Kind::Drift => format!("drift at {at}: {title}"),
+            Kind::Assertion => format!("assertion failed: {title}"),
+            Kind::Invalid => format!("invalid scenario: {title}"),
+            Kind::Environment => title.to_string(),
+        }
+    }
+
+    /// All that is known of it, without colours: cause, place, difference.
+    pub fn plain(&self) -> String {
+        let mut lines = vec![self.headline()];
+        if !self.detail.is_empty() {
+            lines.push(printable(&self.detail).to_string());
+        }
+        lines.extend(self.from());
+        if self.recorded != self.now {
+            lines.push("- recorded, + now".to_string());
+            lines.extend(
+                diff_lines(&self.recorded, &self.now).iter().map(|(sign, text)| format!("{sign} {text}")),
+            );
+        }
+        lines.join("\n")
+    }
+
+    /// Where in the scenario it comes from, in words.
+    pub fn from(&self) -> Option<String> {
+        let place = self.place.as_ref()?;
+        let field = if place.field.is_empty() { String::new() } else { format!(" (`{}`)", place.field) };
+        Some(format!("from {}:{}{field}", place.file, place.line))
+    }
+}

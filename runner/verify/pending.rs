@@ -1,0 +1,103 @@
+//! What a recording that drifted would be now, in a file beside it, until somebody accepts or rejects it.
+
+use crate::transcript::Transcript;
+use anyhow::Context as _;
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use walkdir::WalkDir;
+
+/// Ending of such files, behind the recording's whole name.
+const ENDING: &str = ".new";
+
+/// Whether the program runs in CI, where nobody can look at what it would write: the variable `CI` is set, and not to `false` or 0.
+pub fn is_ci() -> bool {
+    std::env::var("CI").is_ok_and(|value| !["", "0", "false"].contains(&value.to_lowercase().as_str()))
+}
+
+/// Where what a recording would be now is written.
+pub fn pending_file(recording: &Path) -> PathBuf {
+    let mut name = recording.as_os_str().to_os_string();
+    name.push(ENDING);
+    name.into()
+}
+
+/// Whether a file is such a one.
+pub(super) fn is_pending(path: &Path) -> bool {
+    path.file_name().and_then(OsStr::to_str).is_some_and(|name| name.ends_with(".jsonl.new"))
+}
+
+/// The recordings below folders (or themselves given) that have something pending.
+///
+/// # Errors
+/// A folder can't be read.
+pub fn pendings(paths: &[PathBuf]) -> anyhow::Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    for path in paths {
+        if !path.is_dir() {
+            let recording = if is_pending(path) { path.with_extension("") } else { path.clone() };
+            found.extend(pending_file(&recording).exists().then_some(recording));
+            continue;
+        }
+        for entry in WalkDir::new(path).sort_by_file_name() {
+            let entry = entry.with_context(|| format!("can't read {}", path.display()))?;
+            if entry.file_type().is_file() && is_pending(entry.path()) {
+                found.push(entry.path().with_extension(""));
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// Writes what a recording would be now. What can't be known or written is a note: the drift is told all the same.
+pub(super) fn write(
+    recording: &Path,
+    text: anyhow::Result<String>,
+    notes: &mut Vec<String>,
+) -> Option<String> {
+    let file = pending_file(recording);
+    let written = text.and_then(|text| {
+        let folder = recording.parent().filter(|folder| !folder.as_os_str().is_empty());
+        let mut new = tempfile::NamedTempFile::new_in(folder.unwrap_or(Path::new(".")))?;
+        std::io::Write::write_all(&mut new, text.as_bytes())?;
+        new.persist(&file)?;
+        Ok(file.display().to_string())
+    });
+    match written {
+        Ok(file) => Some(file),
+        Err(error) => {
+            clear(recording);
+            notes.push(format!("what it would be now is not known: {error:#}"));
+            None
+        }
+    }
+}
+
+/// Nothing is pending any more.
+pub(super) fn clear(recording: &Path) {
+    let file = pending_file(recording);
+    match std::fs::remove_file(&file) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            tracing::warn!("can't remove {}: {error}", file.display());
+        }
+        _ => {}
+    }
+}
+
+/// What a recording would be now takes its place.
+///
+/// # Errors
+/// There is nothing pending, it is no transcript, or the file can't be replaced.
+pub fn accept(recording: &Path) -> anyhow::Result<()> {
+    let file = pending_file(recording);
+    Transcript::open(&file).with_context(|| format!("{} is not accepted", file.display()))?;
+    std::fs::rename(&file, recording).with_context(|| format!("can't replace {}", recording.display()))
+}
+
+/// What a recording would be now is forgotten.
+///
+/// # Errors
+/// The file can't be removed.
+pub fn reject(recording: &Path) -> anyhow::Result<()> {
+    let file = pending_file(recording);
+    std::fs::remove_file(&file).with_context(|| format!("can't remove {}", file.display()))
+}

@@ -1,0 +1,89 @@
+//! Plays a recorded run again, and holds what is said now against what was said then.
+
+use super::compare::{Difference, differences};
+use super::{Fitting, other_model};
+use crate::backend::{Backend, Cast};
+use crate::replay;
+use crate::stage::End;
+use crate::transcript::{Cause, Drift, Footer, Header, Recorder, Transcript};
+use anyhow::{Context as _, bail};
+use std::sync::Arc;
+
+/// What must be equal.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Level {
+    /// Every token.
+    #[default]
+    Exact,
+    /// What was chosen, decided and gained.
+    Choices,
+    /// Nothing; but what is asserted must hold again.
+    Assertions,
+}
+
+impl Level {
+    /// As arguments write it.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Exact => "exact",
+            Self::Choices => "choices",
+            Self::Assertions => "assertions",
+        }
+    }
+}
+
+/// A run that was played again.
+pub(super) struct Again {
+    /// The first difference that counts.
+    pub(super) drift: Option<Drift>,
+    /// The new recording.
+    pub(super) text: String,
+    pub(super) footer: Footer,
+}
+
+/// Plays a recording that fits once more.
+///
+/// # Errors
+/// It is to be exact, and another model, cache format or kernel contract recorded it; or a turn failed.
+pub(super) fn rerun(fitting: &Fitting<'_>, model: &Arc<dyn Backend>, level: Level) -> anyhow::Result<Again> {
+    let was = &fitting.transcript.header.record;
+    let card = model.card();
+    if let Some(other) = other_model(was, &card).filter(|_| level == Level::Exact) {
+        bail!(
+            "{other}: the run can't be played again exactly; compare --rerun=choices or --rerun=assertions"
+        );
+    }
+    let header = Header {
+        engine: concat!("greenroom ", env!("CARGO_PKG_VERSION")).to_string(),
+        model: card.model,
+        kv: card.kv,
+        numerics: card.numerics,
+        carried: None,
+        ..replay::header_now(was, &fitting.memories())
+    };
+    let folder = tempfile::tempdir().context("can't make a folder for the run")?;
+    let file = folder.path().join(crate::transcript::FILE);
+    let recorder = Recorder::create(&file, header)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let cast = Arc::new(Cast::new(model.clone()));
+    let End::Complete(footer) = runtime.block_on(fitting.play(cast, recorder))? else {
+        bail!("the run was stopped");
+    };
+    let text = std::fs::read_to_string(&file).context("can't read what was played")?;
+    let now = Transcript::parse(&file, &text)?;
+    let drift = differences(fitting.transcript, &now).into_iter().find(|found| counts(found, level));
+    let drift = drift.map(|found| {
+        let (path, detail) = (found.at.clone(), found.what.words().to_string());
+        let drift = Drift::new(path, Cause::ReplyChanged, detail).texts(found.was, found.now);
+        found.line.map_or(drift.clone(), |line| drift.at_line(line))
+    });
+    Ok(Again { drift, text, footer: *footer })
+}
+
+fn counts(found: &Difference, level: Level) -> bool {
+    match level {
+        Level::Exact => found.what.is_said(),
+        Level::Choices => found.what.is_result(),
+        Level::Assertions => false,
+    }
+}

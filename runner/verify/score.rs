@@ -1,0 +1,213 @@
+//! Lets a model read a recording (teacher forcing): where would its seeded sampler have said something else?
+
+use super::{Fitting, Kind, Problem};
+use crate::backend::{Backend, BoxFuture, ModelCard, Replay, Reply, Request, Session, Sink};
+use crate::transcript::{Recorder, Transcript};
+use serde::Serialize;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// What a model made of the recorded replies.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Score {
+    /// Replies that were read.
+    pub turns: usize,
+    /// Draws that were compared: the replies' tokens and ends, and the choices.
+    pub tokens: usize,
+    /// Mean log-probability of the recorded tokens, in nats; null where there is none.
+    pub mean_logprob: Option<f64>,
+    /// Where the sampler draws something else, in plan order.
+    pub surprises: Vec<Surprise>,
+}
+
+/// A place where the sampler draws something else than what is recorded.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Surprise {
+    /// The turn.
+    pub path: String,
+    /// Line in the recording.
+    pub line: usize,
+    /// Which token of the reply, from 1; one more than it has: its end.
+    pub token: usize,
+    /// The reply up to there.
+    pub before: String,
+    /// What is recorded.
+    pub recorded: String,
+    /// What the sampler draws.
+    pub drawn: String,
+    /// Natural log-probability of what is recorded; null at an end.
+    pub logprob: Option<f32>,
+    /// That of what the sampler draws.
+    pub drawn_logprob: Option<f32>,
+}
+
+/// Scores a recording that fits.
+pub(super) fn score(fitting: &Fitting<'_>, model: &Arc<dyn Backend>) -> anyhow::Result<Score> {
+    let reader = Arc::new(Reader {
+        recording: Replay::new(fitting.transcript),
+        lines: lines(fitting.transcript),
+        model: model.clone(),
+        found: Mutex::default(),
+    });
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(fitting.play(reader.clone(), Recorder::verify(fitting.transcript)))?;
+    let mut found = std::mem::take(&mut *reader.found.lock().unwrap_or_else(PoisonError::into_inner));
+    found.sort_by_key(|turn| turn.line);
+    let mut score = Score { turns: found.len(), ..Score::default() };
+    let (mut sum, mut n) = (0.0, 0);
+    for turn in found {
+        score.tokens += turn.draws;
+        sum += turn.logprob;
+        n += turn.n_logprobs;
+        score.surprises.extend(turn.surprises);
+    }
+    score.mean_logprob = (n > 0).then(|| sum / n as f64);
+    Ok(score)
+}
+
+fn lines(transcript: &Transcript) -> HashMap<String, usize> {
+    transcript.turns.iter().map(|turn| (turn.record.path.clone(), turn.line)).collect()
+}
+
+/// What was found in one turn.
+struct TurnScore {
+    line: usize,
+    draws: usize,
+    logprob: f64,
+    n_logprobs: usize,
+    surprises: Vec<Surprise>,
+}
+
+/// Answers with what is recorded, once the model has read it.
+struct Reader {
+    recording: Replay,
+    lines: HashMap<String, usize>,
+    model: Arc<dyn Backend>,
+    found: Mutex<Vec<TurnScore>>,
+}
+
+impl Reader {
+    async fn read(&self, request: Request, sink: Sink) -> anyhow::Result<Reply> {
+        let recorded = self.recording.reply(request.clone(), sink).await?;
+        if request.strategy.is_some() {
+            return Ok(recorded);
+        }
+        let (path, decoded) = (request.path.clone(), request.choice.is_some());
+        let asked = Request { follow: Some(recorded.ids.clone()), ..request };
+        let read = self.model.reply(asked, Box::new(|_| {})).await?;
+        let line = self.lines.get(&path).copied().unwrap_or(0);
+        let found = if decoded && read.followed.is_empty() && !read.logprobs.is_empty() {
+            chosen(path, line, &recorded, &read)
+        } else {
+            self.followed(path, line, &recorded, &read)
+        };
+        self.found.lock().unwrap_or_else(PoisonError::into_inner).push(found);
+        Ok(recorded)
+    }
+
+    fn followed(&self, path: String, line: usize, recorded: &Reply, read: &Reply) -> TurnScore {
+        let n = recorded.ids.len();
+        let text = |ids: &[u32]| self.model.text(ids);
+        let mut surprises = Vec::new();
+        for (at, (id, token)) in recorded.ids.iter().zip(&read.followed).enumerate() {
+            if token.drawn != *id {
+                surprises.push(Surprise {
+                    path: path.clone(),
+                    line,
+                    token: at + 1,
+                    before: text(&recorded.ids[..at]),
+                    recorded: text(&[*id]),
+                    drawn: text(&[token.drawn]),
+                    logprob: Some(token.logprob),
+                    drawn_logprob: Some(token.drawn_logprob),
+                });
+            }
+        }
+        if surprises.is_empty() && (read.ids != recorded.ids || read.stop != recorded.stop) {
+            let more = text(read.ids.get(n..).unwrap_or_default());
+            let ends = |reply: &Reply| reply.stop.word().replace('_', " ");
+            let drawn = if more.is_empty() { ends(read) } else { format!("it goes on: {more}") };
+            let (recorded, before) = (ends(recorded), text(&recorded.ids));
+            let (logprob, drawn_logprob) = (None, None);
+            surprises.push(Surprise {
+                path,
+                line,
+                token: n + 1,
+                before,
+                recorded,
+                drawn,
+                logprob,
+                drawn_logprob,
+            });
+        }
+        let logprob = read.followed.iter().map(|token| f64::from(token.logprob)).sum();
+        TurnScore { line, draws: n + 1, logprob, n_logprobs: read.followed.len(), surprises }
+    }
+}
+
+/// A choice is one draw among whole options.
+fn chosen(path: String, line: usize, recorded: &Reply, read: &Reply) -> TurnScore {
+    let logprob = |text: &str| {
+        let of = |reply: &Reply| reply.text == text;
+        of(read).then(|| read.logprobs.iter().map(|(_, logprob)| *logprob).fold(f32::MIN, f32::max))
+    };
+    let surprise = (read.text != recorded.text).then(|| Surprise {
+        path,
+        line,
+        token: 1,
+        before: String::new(),
+        recorded: recorded.text.clone(),
+        drawn: read.text.clone(),
+        logprob: logprob(&recorded.text),
+        drawn_logprob: logprob(&read.text),
+    });
+    TurnScore { line, draws: 1, logprob: 0.0, n_logprobs: 0, surprises: surprise.into_iter().collect() }
+}
+
+impl Backend for Reader {
+    fn card(&self) -> ModelCard {
+        self.recording.card()
+    }
+
+    fn reply(&self, request: Request, sink: Sink) -> BoxFuture<'_, anyhow::Result<Reply>> {
+        Box::pin(self.read(request, sink))
+    }
+
+    fn overflows(&self, request: &Request) -> anyhow::Result<bool> {
+        self.recording.overflows(request)
+    }
+
+    fn forget(&self, session: &Session) {
+        self.model.forget(session);
+    }
+}
+
+impl Surprise {
+    /// The first surprise as a problem.
+    pub(super) fn problem(&self, score: &Score) -> Problem {
+        let nats = |logprob: Option<f32>| logprob.map_or(String::new(), |x| format!(" ({x:.3} nats)"));
+        let (n, all) = (score.surprises.len(), score.tokens);
+        let before: String = {
+            let skipped = self.before.chars().count().saturating_sub(60);
+            let dots = if skipped > 0 { "…" } else { "" };
+            dots.chars().chain(self.before.chars().skip(skipped)).collect()
+        };
+        Problem {
+            kind: Kind::Drift,
+            at: self.path.clone(),
+            title: format!("{n} of {all} draws are surprises"),
+            detail: format!(
+                "the first is token {}, after \"{before}\": recorded \"{}\"{}, the sampler draws \"{}\"{}",
+                self.token,
+                self.recorded,
+                nats(self.logprob),
+                self.drawn,
+                nats(self.drawn_logprob),
+            ),
+            recorded: String::new(),
+            now: String::new(),
+            line: Some(self.line),
+            place: None,
+        }
+    }
+}
