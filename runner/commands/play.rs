@@ -32,13 +32,20 @@ impl Performance {
         drop(watch);
         // A human who is being asked can't be called off: nobody waits for that.
         runtime.shutdown_background();
-        let performed = performed.inspect_err(|_| eprintln!("{}", self.go_on))?;
+        let performed = performed.inspect_err(|_| self.say_how_to_go_on())?;
         self.finish(&performed);
         Ok(match &performed.end {
             End::Stopped => Exit::Stopped,
             End::Complete(footer) if !footer.holds() => Exit::AssertionFailed,
             End::Complete(_) => Exit::Pass,
         })
+    }
+
+    /// Where a turn failed, what stands before it is on record.
+    fn say_how_to_go_on(&self) {
+        if self.folder.join(crate::transcript::FILE).exists() {
+            eprintln!("{}", self.go_on);
+        }
     }
 
     fn watcher(&self) -> Box<dyn Watch> {

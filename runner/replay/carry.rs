@@ -20,6 +20,7 @@ pub fn header_now(header: &Header, memories: &Memories) -> Header {
         plan: memories.plan().hash(),
         templates: scenario.template_hashes(),
         variables: scenario.variables.clone(),
+        overrides: scenario.overrides.clone(),
         agents: cast(memories),
         ..header.clone()
     }

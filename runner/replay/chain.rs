@@ -41,7 +41,7 @@ pub fn find_named(transcript: &Path, named: &str) -> Option<PathBuf> {
     Some(short.unwrap_or(found))
 }
 
-/// Finds and loads the scenario of a recording, with the recorded values of its variables.
+/// Finds and loads the scenario of a recording, with the recorded overrides of its variables.
 ///
 /// # Errors
 /// There is no such file, or it can't be read. Mistakes in it are in the report.
@@ -72,10 +72,11 @@ pub fn load_with(
     };
     let plain = open(&path, &[])?;
     let Some(scenario) = &plain.scenario else { return Ok(plain) };
-    let declared = header.variables.iter().filter(|(name, _)| scenario.variables.contains_key(*name));
-    let declared =
-        declared.filter_map(|(name, value)| Some((name.clone(), serde_yaml::to_value(value).ok()?)));
-    let overrides: Overrides = declared.chain(more.iter().cloned()).collect();
+    let is_there = |name: &str| scenario.variables.contains_key(name.split('.').next().unwrap_or_default());
+    let recorded = header.overrides.iter().filter(|(name, _)| is_there(name));
+    let recorded =
+        recorded.filter_map(|(name, value)| Some((name.clone(), serde_yaml::to_value(value).ok()?)));
+    let overrides: Overrides = recorded.chain(more.iter().cloned()).collect();
     open(&path, &overrides)
 }
 

@@ -60,7 +60,13 @@ pub fn replay(
         let detail = "the turns read the same, but depend on each other in another way";
         return Err(Drift::new("header", Cause::Settings, detail).at_line(1).into());
     }
-    Ok(Replayed { memories, hash, footer, notes: notes(scenario, &header.record) })
+    let mut notes = notes(scenario, &header.record);
+    let asserted =
+        |footer: &Footer| footer.assertions.iter().map(|that| that.that.clone()).collect::<Vec<_>>();
+    if transcript.footer.as_ref().is_some_and(|was| asserted(&was.record) != asserted(&footer)) {
+        notes.push("what is asserted changed since; it was evaluated anew".to_string());
+    }
+    Ok(Replayed { memories, hash, footer, notes })
 }
 
 /// What the speaker of a turn had read at that moment: its memory, cue included, the reply not.

@@ -46,6 +46,12 @@ pub(super) fn cast_differs(header: &Header, memories: &Memories) -> Result<(), D
     }
 }
 
+/// Variables that have another value than when the recording was made, or are new.
+fn other_variables<'a>(scenario: &'a Scenario, header: &'a Header) -> impl Iterator<Item = &'a String> {
+    let differs = |(name, value): &(&String, &serde_json::Value)| header.variables.get(*name) != Some(*value);
+    scenario.variables.iter().filter(differs).map(|(name, _)| name)
+}
+
 /// Differences that nobody read or heard.
 pub(super) fn notes(scenario: &Scenario, header: &Header) -> Vec<String> {
     let mut notes = Vec::new();
@@ -54,6 +60,10 @@ pub(super) fn notes(scenario: &Scenario, header: &Header) -> Vec<String> {
     }
     if scenario.id != header.scenario.id {
         notes.push(format!("the scenario's id was `{}`, it is `{}` now", header.scenario.id, scenario.id));
+    }
+    for name in other_variables(scenario, header) {
+        let was = header.variables.get(name).map_or("new".to_string(), |was| format!("{was} before"));
+        notes.push(format!("the variable `{name}` is {}, {was}; nobody read it", scenario.variables[name]));
     }
     notes
 }
@@ -83,9 +93,18 @@ pub fn origin(scenario: &Scenario, header: &Header, drift: &Drift) -> Option<Pla
         let path = scenario.agent(scenario.agent_by_key(key)?).system_path.clone();
         return Some(Place::of(scenario, &path));
     }
-    if drift.cause != Cause::PromptChanged {
-        return None;
+    match drift.cause {
+        Cause::PromptChanged => prompt(scenario, header, drift),
+        Cause::ResultsChanged => Some(variable(scenario, header).unwrap_or_else(|| {
+            let field = if drift.path.starts_with("outcome.") { &drift.path } else { "payoff" };
+            Place::of(scenario, &Path::parse(field))
+        })),
+        _ => None,
     }
+}
+
+/// The text of the scenario that reads otherwise than in a recording.
+fn prompt(scenario: &Scenario, header: &Header, drift: &Drift) -> Option<Place> {
     let (phase, step) = (drift.path.split('/').next()?, drift.path.rsplit('/').next()?);
     let here = scenario.phase_by_name(phase)?;
     let agent = scenario.agent_by_key(step.split('.').next()?)?;
@@ -95,6 +114,14 @@ pub fn origin(scenario: &Scenario, header: &Header, drift: &Drift) -> Option<Pla
     let phases = scenario.phases[..=here.0].iter().rev().filter(|phase| phase.agents.contains(&agent));
     let mut read = phases.flat_map(|phase| phase.opening(agent).map(|(_, text)| text).chain(phase.asks()));
     let changed = |path: &str| hashes.get(path) != header.templates.get(path);
-    let found = read.find(|template| changed(&template.path.to_string()))?;
-    Some(Place::of(scenario, &found.path))
+    if let Some(found) = read.find(|template| changed(&template.path.to_string())) {
+        return Some(Place::of(scenario, &found.path));
+    }
+    variable(scenario, header)
+}
+
+/// The first variable that has another value.
+fn variable(scenario: &Scenario, header: &Header) -> Option<Place> {
+    let name = other_variables(scenario, header).next()?;
+    Some(Place::of(scenario, &Path::default().key("variables").key(name.clone())))
 }

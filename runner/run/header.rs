@@ -29,6 +29,7 @@ pub(super) fn header(
         plan: memories.plan().hash(),
         templates: scenario.template_hashes(),
         variables: scenario.variables.clone(),
+        overrides: scenario.overrides.clone(),
         agents: replay::cast(memories),
         model: card.model,
         kv: card.kv,

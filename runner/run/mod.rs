@@ -165,9 +165,9 @@ fn stage(
     folder: &Path,
     options: &RunOptions,
 ) -> anyhow::Result<Stage> {
+    let Set { memories, backend, settings, header } = Set::new(scenario, plan, backend, options)?;
     std::fs::create_dir_all(folder).with_context(|| format!("can't create {}", folder.display()))?;
     let file = folder.join(transcript::FILE);
-    let Set { memories, backend, settings, header } = Set::new(scenario, plan, backend, options)?;
     warn_of_old_systems(scenario, &memories);
     let trace_file = folder.join(trace::FILE);
     if let Some(recorded) = recorded(&file, options.resume)? {

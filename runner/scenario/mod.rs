@@ -46,6 +46,8 @@ pub struct Scenario {
     pub description: String,
     /// Values for templates, overrides applied.
     pub variables: BTreeMap<String, serde_json::Value>,
+    /// The overrides: variables (`a`) or parts of them (`a.b`) and their values from outside, in the order given.
+    pub overrides: Vec<(String, serde_json::Value)>,
     /// Who takes part, in the order of the file.
     pub agents: Vec<Agent>,
     /// What happens, in order.

@@ -9,6 +9,8 @@ pub enum Cause {
     AgentChanged,
     /// What the agent reads at this turn is another now.
     PromptChanged,
+    /// What was said comes to other results.
+    ResultsChanged,
     /// The model says something else.
     ReplyChanged,
     /// The line's content does not fit its hash, or the reply its parts.
@@ -50,6 +52,7 @@ impl Cause {
         match self {
             Self::AgentChanged => "an agent changed",
             Self::PromptChanged => "the phase's prompt changed",
+            Self::ResultsChanged => "the results changed",
             Self::ReplyChanged => "the model says something else",
             Self::RecordAltered => "the recorded line was altered",
             Self::LineMissing => "a line is missing",

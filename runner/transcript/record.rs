@@ -33,6 +33,9 @@ pub struct Header {
     pub templates: BTreeMap<String, String>,
     /// Values of the variables, overrides applied.
     pub variables: BTreeMap<String, serde_json::Value>,
+    /// The overrides (`--set`): a replay takes these from here, and all other values from the scenario.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub overrides: Vec<(String, serde_json::Value)>,
     /// The cast, by key.
     pub agents: BTreeMap<String, AgentRecord>,
     /// The model.

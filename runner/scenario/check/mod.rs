@@ -101,6 +101,11 @@ pub fn parse_override(text: &str) -> Result<(String, Value), String> {
     Ok((key.trim().to_string(), value))
 }
 
+fn as_json(overrides: &[(String, Value)]) -> Vec<(String, serde_json::Value)> {
+    let json = |(name, value): &(String, Value)| Some((name.clone(), serde_json::to_value(value).ok()?));
+    overrides.iter().filter_map(json).collect()
+}
+
 /// Most mistakes that are told of one scenario.
 const MAX_TOLD: usize = 500;
 /// Most places at which a name is looked for in a text, to mark it.
@@ -172,6 +177,7 @@ impl Checker {
             id,
             description: written.description.unwrap_or_default(),
             variables,
+            overrides: as_json(overrides),
             agents,
             phases,
             payoff,
