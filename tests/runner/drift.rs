@@ -15,7 +15,13 @@ fn record(folder: &Path) -> std::path::PathBuf {
 
 /// Exit code and output of the program.
 fn greenroom(folder: &Path, args: &[&str]) -> (i32, String) {
+    greenroom_with(folder, args, &[])
+}
+
+/// The same, with some variables of the environment; of CI it knows only by these.
+pub(crate) fn greenroom_with(folder: &Path, args: &[&str], env: &[(&str, &str)]) -> (i32, String) {
     let mut command = assert_cmd::Command::cargo_bin("greenroom").unwrap();
+    command.env_remove("CI").envs(env.iter().copied());
     let output = command.current_dir(folder).args(args).output().unwrap();
     let text =
         String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
