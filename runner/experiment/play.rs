@@ -73,6 +73,9 @@ pub async fn play(
             let (into, places, mut told) = (folder.join(&own), places.clone(), told.clone());
             running.spawn_local(async move {
                 let _place = places.acquire().await;
+                if *told.borrow() {
+                    return (own, Ok(false)); // stopped before it began
+                }
                 let stopped = async move { drop(told.wait_for(|stopped| *stopped).await) };
                 let ended = perform(&scenario, backend, &into, &options, &mut Unwatched, stopped).await;
                 (own, ended.map(|performed| performed.end != End::Stopped))

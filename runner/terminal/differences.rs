@@ -56,7 +56,8 @@ fn counted_word(n: usize) -> &'static str {
 /// A value in one line.
 fn short(text: &str) -> String {
     let text = printable(text).replace('\n', " ");
-    let kept: String = text.chars().take(70).collect();
+    let is_hash = text.len() == 64 && text.chars().all(|c| c.is_ascii_hexdigit());
+    let kept: String = text.chars().take(if is_hash { 8 } else { 70 }).collect();
     match (text.is_empty(), kept.len() < text.len()) {
         (true, _) => "nothing".to_string(),
         (_, true) => format!("{kept}…"),

@@ -3,7 +3,7 @@
 use crate::transcript::{ChoiceRecord, Footer, Header, Transcript, TurnRecord};
 use serde::Serialize;
 use serde_json::Value;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 /// One thing that differs.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -82,7 +82,7 @@ pub fn differences(was: &Transcript, now: &Transcript) -> Vec<Difference> {
     let mut found = settings(&was.header.record, &now.header.record);
     let later: HashMap<&str, &TurnRecord> =
         now.turns.iter().map(|turn| (turn.record.path.as_str(), &turn.record)).collect();
-    let mut known = std::collections::HashSet::new();
+    let mut known = HashSet::new();
     for turn in &was.turns {
         let path = turn.record.path.as_str();
         known.insert(path);
@@ -105,18 +105,27 @@ fn difference(what: What, at: &str, line: Option<usize>, was: &str, now: &str) -
 }
 
 fn settings(was: &Header, now: &Header) -> Vec<Difference> {
-    let object = |header| match serde_json::to_value(header) {
-        Ok(Value::Object(fields)) => fields,
-        _ => serde_json::Map::new(),
-    };
-    let (was, now) = (object(was), object(now));
-    let fields: std::collections::BTreeSet<&String> = was.keys().chain(now.keys()).collect();
-    let shown = |value: Option<&Value>| value.map_or(String::new(), one_line);
-    let differs = fields.into_iter().filter(|field| was.get(*field) != now.get(*field));
-    let of = |field: &String| {
-        difference(What::Setting, field, Some(1), &shown(was.get(field)), &shown(now.get(field)))
-    };
-    differs.map(of).collect()
+    let (was, now) = (fields(was), fields(now));
+    let names: BTreeSet<&String> = was.keys().chain(now.keys()).collect();
+    let differs = names.into_iter().filter(|name| was.get(*name) != now.get(*name));
+    let of = |all: &BTreeMap<String, String>, name| all.get(name).cloned().unwrap_or_default();
+    differs.map(|name| difference(What::Setting, name, Some(1), &of(&was, name), &of(&now, name))).collect()
+}
+
+/// The fields of a header and those of what is in them, as text.
+fn fields(header: &Header) -> BTreeMap<String, String> {
+    let Ok(Value::Object(fields)) = serde_json::to_value(header) else { return BTreeMap::new() };
+    let mut all = BTreeMap::new();
+    for (name, value) in fields {
+        match value {
+            Value::Object(inner) => {
+                all.extend(inner.iter().map(|(key, value)| (format!("{name}.{key}"), one_line(value))));
+            }
+            Value::Null => {}
+            value => drop(all.insert(name, one_line(&value))),
+        }
+    }
+    all
 }
 
 fn turns(was: &TurnRecord, now: &TurnRecord, line: usize, found: &mut Vec<Difference>) {
@@ -135,16 +144,12 @@ fn turns(was: &TurnRecord, now: &TurnRecord, line: usize, found: &mut Vec<Differ
         differs(What::Choice, &of(chosen(was)), &of(chosen(now)), &was.path);
     }
     let same = was.raw == now.raw && was.delta == now.delta && chosen(was) == chosen(now);
-    if same && was != now {
+    // Another seed is a setting, and told as such.
+    if same && (TurnRecord { seed: now.seed, ..was.clone() }) != *now {
         let short = |turn: &TurnRecord| {
             let options = turn.constraint.iter().flat_map(|choice| &choice.options);
             let logprobs: Vec<_> = options.filter_map(|option| option.logprob).collect();
-            format!(
-                "{} tokens, {}, log-probabilities {logprobs:?}, seed {}",
-                turn.tokens.len(),
-                turn.stop,
-                turn.seed
-            )
+            format!("{} tokens, {}, log-probabilities {logprobs:?}", turn.tokens.len(), turn.stop)
         };
         differs(What::Detail, &short(was), &short(now), &was.path);
     }
@@ -152,7 +157,7 @@ fn turns(was: &TurnRecord, now: &TurnRecord, line: usize, found: &mut Vec<Differ
 
 fn results(was: &Footer, now: &Footer, line: usize, found: &mut Vec<Difference>) {
     let mut compare = |what, was: BTreeMap<String, String>, now: BTreeMap<String, String>| {
-        let names: std::collections::BTreeSet<&String> = was.keys().chain(now.keys()).collect();
+        let names: BTreeSet<&String> = was.keys().chain(now.keys()).collect();
         for name in names.into_iter().filter(|name| was.get(*name) != now.get(*name)) {
             let of = |all: &BTreeMap<String, String>| all.get(name).cloned().unwrap_or_default();
             found.push(difference(what, name, Some(line), &of(&was), &of(&now)));

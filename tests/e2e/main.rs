@@ -12,6 +12,7 @@ mod language;
 mod quality;
 mod replays;
 mod seeds;
+mod verify;
 mod writes;
 
 use assert_cmd::Command;

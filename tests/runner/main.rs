@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod broken;
+mod ci;
 mod constructs;
 mod diagnostics;
 mod docs;

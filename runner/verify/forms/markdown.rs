@@ -21,10 +21,10 @@ pub fn markdown(verdicts: &[Verdict]) -> String {
         let _ = writeln!(out, "\n### {}", cell(&verdict.file));
         for problem in &verdict.problems {
             let _ = writeln!(out, "\n**{}**", cell(&problem.headline()));
-            for text in [Some(printable(&problem.detail).to_string()), problem.from()].into_iter().flatten() {
-                if !text.is_empty() {
-                    let _ = writeln!(out, "\n{}", fenced("", &text));
-                }
+            let detail = Some(printable(&problem.detail).to_string()).filter(|detail| !detail.is_empty());
+            let lines: Vec<String> = detail.into_iter().chain(problem.from()).collect();
+            if !lines.is_empty() {
+                let _ = writeln!(out, "\n{}", fenced("", &lines.join("\n")));
             }
             if problem.recorded != problem.now {
                 let lines = diff_lines(&problem.recorded, &problem.now);
