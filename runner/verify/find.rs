@@ -25,7 +25,7 @@ pub fn recordings(paths: &[PathBuf]) -> anyhow::Result<Vec<PathBuf>> {
         for entry in WalkDir::new(path).sort_by_file_name() {
             let entry = entry?;
             if entry.file_type().is_file() && is_recording(entry.path()) {
-                found.push(entry.into_path());
+                found.push(plain(entry.path()));
             }
         }
         if found.len() == before {
@@ -38,6 +38,11 @@ pub fn recordings(paths: &[PathBuf]) -> anyhow::Result<Vec<PathBuf>> {
     let mut seen = std::collections::HashSet::new();
     found.retain(|path| seen.insert(path.clone()));
     Ok(found)
+}
+
+/// Without a `./` in front.
+pub(super) fn plain(path: &Path) -> PathBuf {
+    path.strip_prefix("./").unwrap_or(path).to_path_buf()
 }
 
 fn is_recording(path: &Path) -> bool {

@@ -1,5 +1,6 @@
 //! What a recording that drifted would be now, in a file beside it, until somebody accepts or rejects it.
 
+use super::find::plain;
 use crate::transcript::Transcript;
 use anyhow::Context as _;
 use std::ffi::OsStr;
@@ -41,7 +42,7 @@ pub fn pendings(paths: &[PathBuf]) -> anyhow::Result<Vec<PathBuf>> {
         for entry in WalkDir::new(path).sort_by_file_name() {
             let entry = entry.with_context(|| format!("can't read {}", path.display()))?;
             if entry.file_type().is_file() && is_pending(entry.path()) {
-                found.push(entry.path().with_extension(""));
+                found.push(plain(&entry.path().with_extension("")));
             }
         }
     }
