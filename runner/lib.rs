@@ -35,6 +35,7 @@ pub mod import;
 pub mod outcome;
 pub mod prompt;
 pub mod replay;
+pub mod report;
 pub mod run;
 pub mod scenario;
 pub mod stage;

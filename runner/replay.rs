@@ -3,6 +3,7 @@
 
 use crate::outcome;
 use crate::prompt::Memories;
+use crate::scenario::results::Outcome;
 use crate::scenario::{Loaded, Overrides, Plan, Scenario, Turn, TurnId, compile, open, turn_seed};
 use crate::timeline::Timeline;
 use crate::transcript::{
@@ -94,6 +95,19 @@ pub fn replay(
     transcript: &Transcript,
     earlier: BTreeMap<String, Timeline>,
 ) -> anyhow::Result<Replayed> {
+    replay_watched(scenario, transcript, earlier, &mut |_, _| {})
+}
+
+/// As [`replay`]; `watch` sees the memories after each recorded turn that fits, up to the link that broke.
+///
+/// # Errors
+/// As [`replay`].
+pub fn replay_watched(
+    scenario: &Arc<Scenario>,
+    transcript: &Transcript,
+    earlier: BTreeMap<String, Timeline>,
+    watch: &mut dyn FnMut(TurnId, &Memories),
+) -> anyhow::Result<Replayed> {
     let plan = Arc::new(compile(scenario));
     let header = &transcript.header;
     let mut memories = Memories::new(scenario.clone(), plan.clone(), earlier, header.record.seed);
@@ -105,6 +119,9 @@ pub fn replay(
     let mut reading = Reading { plan: &plan, transcript, recorder: Recorder::verify(transcript), at: 0 };
     for (id, turn) in plan.order() {
         reading.turn(id, turn, &mut memories)?;
+        if *memories.outcome(id) != Outcome::Skipped {
+            watch(id, &memories);
+        }
     }
     reading.ends()?;
     let footer = outcome::footer(&memories);

@@ -40,6 +40,7 @@ mod perplexity;
 mod quality;
 mod recall;
 mod replay;
+mod report;
 mod run;
 mod schema;
 mod score;
@@ -94,6 +95,7 @@ enum Command {
     Explain(explain::Args),
     Import(import::Args),
     Replay(replay::Args),
+    Report(report::Args),
     Schema(schema::Args),
     Score(score::Args),
     Cache(cache::Args),
@@ -116,6 +118,7 @@ pub fn main() -> ExitCode {
         Command::Explain(args) => explain::run(args),
         Command::Import(args) => import::run(args),
         Command::Replay(args) => replay::run(args),
+        Command::Report(args) => report::run(args),
         Command::Schema(args) => schema::run(args),
         Command::Score(args) => score::run(args),
         Command::Cache(args) => cache::run(args),
