@@ -9,10 +9,10 @@ use super::sources::Sources;
 use serde::Serialize;
 
 /// What a picture of few turns is wide, and the least and the most a column is.
-const WIDTH: f64 = 720.0;
-const COLUMN: (f64, f64) = (7.0, 34.0);
+const WIDTH: f64 = 840.0;
+const COLUMN: (f64, f64) = (7.0, 40.0);
 /// Height of a lane's tallest bar.
-const HEIGHT: f64 = 48.0;
+const HEIGHT: f64 = 60.0;
 /// Between two columns' bars.
 const GAP: f64 = 2.0;
 
@@ -115,7 +115,7 @@ fn stack(row: &Row) -> [(&'static str, u64); 4] {
 fn parts(stack: &[(&'static str, f64)], most: f64) -> Vec<Part> {
     let mut y = HEIGHT;
     let part = |(kind, amount): &(&'static str, f64)| {
-        let height = round(HEIGHT * amount / most.max(f64::MIN_POSITIVE));
+        let height = round(HEIGHT * (amount / most.max(f64::MIN_POSITIVE)).clamp(0.0, 1.0));
         y = round(y - height);
         (height > 0.0).then_some(Part { kind, y, height })
     };

@@ -108,7 +108,10 @@ pub(super) fn scenes(sources: &Sources, cast: &Cast, lines: &[Line<'_>]) -> Vec<
             round = line.round();
             spoken
         });
-        Scene { turns: turns.collect(), label: lines.first().map_or(String::new(), |l| label(sources, l.phase())) }
+        Scene {
+            turns: turns.collect(),
+            label: lines.first().map_or(String::new(), |l| label(sources, l.phase())),
+        }
     };
     lines.chunk_by(|one, next| one.phase() == next.phase()).map(scene).collect()
 }

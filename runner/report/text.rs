@@ -73,7 +73,11 @@ mod tests {
     fn nothing_steers_or_turns_the_page() {
         assert_eq!(clean("a\u{1b}[31m\u{0}\r\nb\tc\u{ffff}"), "a\u{fffd}[31m\u{fffd}\nb    c\u{fffd}");
         assert_eq!(clean("\u{202e}evil\u{2069}"), "⟨U+202E⟩evil⟨U+2069⟩");
-        assert_eq!(clean("שלום\u{200f} & <b>"), "שלום\u{200f} & <b>", "text that is only foreign is left alone");
+        assert_eq!(
+            clean("שלום\u{200f} & <b>"),
+            "שלום\u{200f} & <b>",
+            "text that is only foreign is left alone"
+        );
     }
 
     #[test]
