@@ -86,7 +86,9 @@ pub(super) fn chart(sources: &Sources, cast: &Cast, lines: &[Line<'_>], rows: &[
         let ms = row.ttft_ms?;
         Some(Bar { x: x(row.column), row: at, parts: parts(&[(row.state, ms)], most_ms) })
     };
-    let every = (26.0 / column).ceil().max(1.0) as usize;
+    // As wide as the longest number, in the page's smallest letters.
+    let label = 10.0 * (lines.len().to_string().len() as f64 + 1.0);
+    let every = (label / column).ceil().max(1.0) as usize;
     let numbered = lines.iter().enumerate().filter(|(at, line)| at % every == 0 && !line.is_summary);
     Chart {
         width: x(lines.len()),

@@ -11,8 +11,8 @@ const BUNDLED: &str = "understudy";
 /// Command lines and hashes.
 #[derive(Debug, Serialize)]
 pub(super) struct Making {
-    /// Plays it again.
-    command: String,
+    /// Plays it again: words and flags with their values.
+    command: Vec<String>,
     /// Whether the model's file must be put in.
     needs_model: bool,
     hashes: Vec<(&'static str, String)>,
@@ -24,7 +24,7 @@ pub(super) fn making(sources: &Sources) -> Making {
     let header = &header.record;
     let needs_model = header.model.name != BUNDLED;
     let sampling = &header.sampling;
-    let mut words = vec!["greenroom".to_string(), "run".to_string(), quoted(&header.scenario.path)];
+    let mut words = vec![format!("greenroom run {}", quoted(&header.scenario.path))];
     let model = if needs_model { "MODEL.gguf" } else { BUNDLED };
     for (flag, value) in [
         ("--model", model.to_string()),
@@ -59,7 +59,7 @@ pub(super) fn making(sources: &Sources) -> Making {
         ("plan", header.plan.clone()),
         ("model", header.model.identity.clone()),
     ];
-    Making { command: words.join(" "), needs_model, hashes }
+    Making { command: words, needs_model, hashes }
 }
 
 /// Whether a text stays a text when YAML reads it bare.

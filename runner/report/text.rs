@@ -44,9 +44,10 @@ pub(super) fn thousands(n: u64) -> String {
     groups.collect::<Vec<_>>().join(",")
 }
 
-/// Milliseconds, or seconds where there are many.
+/// Milliseconds, or seconds or minutes where there are many.
 pub(super) fn duration(ms: f64) -> String {
     match ms {
+        ms if ms >= 180_000.0 => format!("{:.0} min", ms / 60e3),
         ms if ms >= 10_000.0 => format!("{:.1} s", ms / 1e3),
         ms if ms >= 1_000.0 => format!("{:.2} s", ms / 1e3),
         ms if ms >= 10.0 => format!("{ms:.0} ms"),
@@ -83,7 +84,10 @@ mod tests {
     #[test]
     fn figures_read_well() {
         assert_eq!([0, 999, 1_000, 1_234_567].map(thousands), ["0", "999", "1,000", "1,234,567"]);
-        assert_eq!([0.04, 12.3, 1234.0, 61_500.0].map(duration), ["0.0 ms", "12 ms", "1.23 s", "61.5 s"]);
+        assert_eq!(
+            [0.04, 12.3, 1234.0, 61_500.0, 6e5].map(duration),
+            ["0.0 ms", "12 ms", "1.23 s", "61.5 s", "10 min"]
+        );
         assert_eq!(day(1_795_311_494).as_deref(), Some("22 November 2026"));
         assert_eq!(day(u64::MAX), None);
         assert_eq!(value(&serde_json::json!(0.1 + 0.2)), "0.3");
