@@ -78,13 +78,7 @@ pub(super) fn cache(sources: &Sources, cast: &Cast, lines: &[Line<'_>]) -> Optio
 }
 
 fn row(cast: &Cast, line: &Line<'_>, column: usize, cost: &TurnTrace) -> Option<Row> {
-    let kind = match cost.kind? {
-        Match::Cold => "cold",
-        Match::Prefix => "prefix",
-        Match::Extend => "extend",
-        Match::Exact => "exact",
-        Match::Diverge => "diverge",
-    };
+    let kind = kind(cost.kind?);
     let state = match cost.source {
         Some(Origin::Memory) => "hot",
         Some(Origin::Disk) => "warm",
@@ -108,6 +102,17 @@ fn row(cast: &Cast, line: &Line<'_>, column: usize, cost: &TurnTrace) -> Option<
         total_ms: cost.total_ms,
         reason: cost.reason.clone(),
     })
+}
+
+/// How a prompt matched the cache, as the trace writes it.
+pub(super) fn kind(kind: Match) -> &'static str {
+    match kind {
+        Match::Cold => "cold",
+        Match::Prefix => "prefix",
+        Match::Extend => "extend",
+        Match::Exact => "exact",
+        Match::Diverge => "diverge",
+    }
 }
 
 impl Totals {

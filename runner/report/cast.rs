@@ -1,5 +1,6 @@
 //! Who takes part, in the order of the scenario, with the colours of the graph.
 
+use super::dialogue::is_summary;
 use super::sources::Sources;
 use crate::drawing;
 use crate::scenario::{AgentId, Color};
@@ -41,7 +42,7 @@ impl Cast {
         }
         for line in &sources.transcript.turns {
             if let Some(member) = cast.get_mut(&line.record.agent) {
-                member.n_turns += usize::from(!line.record.path.ends_with(".summary"));
+                member.n_turns += usize::from(!is_summary(&line.record.path));
             }
         }
         // The graph has lanes for those who speak; in the same order they get the same colours here.

@@ -5,7 +5,7 @@ use super::sources::Sources;
 use super::text;
 use crate::scenario::{AgentId, Audience, Purpose, Scenario, Turn};
 use crate::timeline::{Event, StageKind};
-use crate::transcript::{ChoiceRecord, Transcript, TurnRecord};
+use crate::transcript::{ChoiceRecord, Transcript, TurnRecord, summary_of};
 use serde::Serialize;
 use std::collections::BTreeSet;
 
@@ -24,7 +24,7 @@ impl<'a> Line<'a> {
     pub(super) fn all(transcript: &'a Transcript) -> Vec<Self> {
         let mut n = 1;
         let number = |record: &'a TurnRecord| {
-            let is_summary = record.path.ends_with(".summary");
+            let is_summary = is_summary(&record.path);
             let line = Self { n, is_summary, record };
             n += usize::from(!is_summary);
             line
@@ -39,6 +39,11 @@ impl<'a> Line<'a> {
     pub(super) fn round(&self) -> Option<usize> {
         self.record.path.split('/').nth(1)?.parse().ok()
     }
+}
+
+/// Whether a path is that of the summary of a full memory.
+pub(super) fn is_summary(path: &str) -> bool {
+    path.ends_with(&summary_of(""))
 }
 
 /// The turns of a phase.

@@ -65,6 +65,14 @@ struct Page<'a> {
 
 /// The page. Equal runs with equal traces give equal pages.
 ///
+/// ```no_run
+/// use greenroom::report::{Sources, html};
+///
+/// let sources = Sources::open("runs/gossip-1".as_ref(), None)?;
+/// std::fs::write("gossip.html", html(&sources)?)?;
+/// # Ok::<(), anyhow::Error>(())
+/// ```
+///
 /// # Errors
 /// A template of ours that fails, which is a bug.
 pub fn html(sources: &Sources) -> anyhow::Result<String> {

@@ -133,8 +133,9 @@ impl Sources {
             Err(error) if given.is_some() => return Err(error),
             // The reason may name folders of this machine, and the page is made to be given away.
             Err(_) => {
-                let detail =
-                    format!("{named} is neither near the transcript nor in the current folder. {missing}");
+                let detail = format!(
+                    "{named} is neither near the transcript nor in the current folder, or can't be read. {missing}"
+                );
                 self.caveats.push(Caveat::new("The scenario was not found", detail));
                 return Ok(());
             }

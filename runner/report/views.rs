@@ -1,10 +1,11 @@
 //! Each agent's view of the run: all that it read and said, in its own order, and at each turn how much of that its cache
 //! held.
 
+use super::cache::kind;
 use super::cast::{Cast, Member};
 use super::dialogue::{Line, label};
 use super::sources::Sources;
-use crate::backend::{Match, Origin};
+use crate::backend::Origin;
 use crate::scenario::Scenario;
 use crate::timeline::{Event, StageKind};
 use crate::trace::TurnTrace;
@@ -68,13 +69,7 @@ struct Border {
 
 impl Border {
     fn new(cost: &TurnTrace) -> Option<Self> {
-        let kind = match cost.kind? {
-            Match::Cold => "cold",
-            Match::Prefix => "prefix",
-            Match::Extend => "extend",
-            Match::Exact => "exact",
-            Match::Diverge => "diverge",
-        };
+        let kind = kind(cost.kind?);
         let source = match cost.source {
             Some(Origin::Memory) => "memory",
             Some(Origin::Disk) => "disk",
