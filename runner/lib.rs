@@ -30,12 +30,14 @@
 pub mod backend;
 pub mod commands;
 pub mod diagnostic;
+pub mod diff;
 pub mod drawing;
 pub mod experiment;
 pub mod import;
 pub mod outcome;
 pub mod prompt;
 pub mod replay;
+pub mod report;
 pub mod run;
 pub mod scenario;
 pub mod stage;

@@ -154,7 +154,7 @@ impl Trace {
     /// # Errors
     /// The file can't be written.
     pub fn resume(path: &Path, scenario: &str, model: &str) -> anyhow::Result<Self> {
-        let Some((run, turns, whole)) = read(path) else {
+        let Some(Traced { run, turns, whole_bytes, .. }) = Traced::open(path) else {
             tracing::warn!(
                 "{}: no readable trace; the agents' memories can't be found again",
                 path.display()
@@ -163,18 +163,18 @@ impl Trace {
         };
         let file = OpenOptions::new().append(true).open(path);
         let file = file.with_context(|| format!("can't write {}", path.display()))?;
-        file.set_len(whole).context("can't cut off the trace's torn line")?;
+        file.set_len(whole_bytes).context("can't cut off the trace's torn line")?;
         Ok(Self { file: Some(file), run, turns })
     }
 
     /// Name of a run, from its trace.
     pub fn run_of(path: &Path) -> Option<String> {
-        read(path).map(|(run, ..)| run)
+        Traced::open(path).map(|traced| traced.run)
     }
 
     /// What is known of a run's turns, from its trace.
     pub fn turns_of(path: &Path) -> Option<IndexMap<String, TurnTrace>> {
-        read(path).map(|(_, turns, _)| turns)
+        Traced::open(path).map(|traced| traced.turns)
     }
 
     /// Adds a turn.
@@ -200,21 +200,36 @@ fn random_name() -> anyhow::Result<String> {
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
-/// The run's name, its turns, and the bytes of whole lines. `None` if the first line can't be read.
-fn read(path: &Path) -> Option<(String, IndexMap<String, TurnTrace>, u64)> {
-    let bytes = std::fs::read(path).ok()?;
-    let (mut run, mut turns, mut whole) = (None, IndexMap::new(), 0);
-    for text in bytes.split_inclusive(|byte| *byte == b'\n').filter(|line| line.ends_with(b"\n")) {
-        match serde_json::from_slice(text) {
-            Ok(TraceLine::Run { run: name, .. }) => run = run.or(Some(name)),
-            Ok(TraceLine::Turn(turn)) => {
-                turns.insert(turn.path.clone(), turn);
+/// A trace as found on disk.
+#[derive(Clone, Debug)]
+pub struct Traced {
+    /// Name of the run.
+    pub run: String,
+    /// Seconds since the epoch when the run began.
+    pub started: u64,
+    /// What is known of each turn.
+    pub turns: IndexMap<String, TurnTrace>,
+    /// Bytes of whole lines.
+    whole_bytes: u64,
+}
+
+impl Traced {
+    /// Reads a trace; damaged lines are passed over with a warning. `None`: no line says which run it is of.
+    pub fn open(path: &Path) -> Option<Self> {
+        let bytes = std::fs::read(path).ok()?;
+        let (mut first, mut turns, mut whole_bytes) = (None, IndexMap::new(), 0);
+        for text in bytes.split_inclusive(|byte| *byte == b'\n').filter(|line| line.ends_with(b"\n")) {
+            match serde_json::from_slice(text) {
+                Ok(TraceLine::Run { run, started, .. }) => first = first.or(Some((run, started))),
+                Ok(TraceLine::Turn(turn)) => {
+                    turns.insert(turn.path.clone(), turn);
+                }
+                Err(error) => tracing::warn!("{}: a damaged line is passed over: {error}", path.display()),
             }
-            Err(error) => tracing::warn!("{}: a damaged line is passed over: {error}", path.display()),
+            whole_bytes += text.len() as u64;
         }
-        whole += text.len() as u64;
+        first.map(|(run, started)| Self { run, started, turns, whole_bytes })
     }
-    run.map(|run| (run, turns, whole))
 }
 
 /// What a run cost, by agent.

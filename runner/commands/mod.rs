@@ -45,6 +45,7 @@ mod quality;
 mod recall;
 mod repeat;
 mod replay;
+mod report;
 mod review;
 mod run;
 mod schema;
@@ -101,6 +102,7 @@ enum Command {
     Explain(explain::Args),
     Import(import::Args),
     Replay(replay::Args),
+    Report(report::Args),
     Review(review::Args),
     Diff(diff::Args),
     Schema(schema::Args),
@@ -126,6 +128,7 @@ pub fn main() -> ExitCode {
         Command::Explain(args) => explain::run(args),
         Command::Import(args) => import::run(args),
         Command::Replay(args) => replay::run(args),
+        Command::Report(args) => report::run(args),
         Command::Review(args) => review::run(args),
         Command::Diff(args) => diff::run(args),
         Command::Schema(args) => schema::run(args),

@@ -1,6 +1,6 @@
 //! Colours and widths of a drawing.
 
-use crate::scenario::{Agent, Color};
+use crate::scenario::Color;
 use console::{measure_text_width, truncate_str};
 
 /// Colours of agents that have none.
@@ -15,9 +15,10 @@ const WHEEL: [(u8, u8, u8); 8] = [
     (120, 110, 190),
 ];
 
-/// An agent's colour as `#rrggbb`, kept apart from white and black, which are the paper of one or the other reader.
-pub(super) fn color(agent: &Agent, lane: usize) -> String {
-    let (r, g, b) = match agent.color {
+/// The colour as `#rrggbb` of an agent that may have been given one and stands in this lane; kept apart from white and
+/// black, which are the paper of one or the other reader.
+pub fn color(given: Option<Color>, lane: usize) -> String {
+    let (r, g, b) = match given {
         Some(Color::Rgb(r, g, b)) => (r, g, b),
         Some(Color::Indexed(n)) => indexed(n),
         None => WHEEL[lane % WHEEL.len()],

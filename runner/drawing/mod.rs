@@ -7,7 +7,8 @@ mod ink;
 mod layout;
 
 use crate::scenario::{Plan, Scenario, TurnId};
-use ink::{color, fitted, plain, width};
+pub use ink::color;
+use ink::{fitted, plain, width};
 use layout::{Band, Layout, Link};
 use svg::Document;
 use svg::node::element::{Circle, Group, Line, Path, Rectangle, Style, Text, Title};
@@ -148,7 +149,7 @@ impl Page<'_> {
     }
 
     fn color(&self, lane: usize) -> String {
-        color(self.scenario.agent(self.layout.agents[lane]), lane)
+        color(self.scenario.agent(self.layout.agents[lane]).color, lane)
     }
 
     fn lane(&self, lane: usize, end: f64) -> Group {

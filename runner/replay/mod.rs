@@ -11,6 +11,7 @@ pub use place::{Place, cast, origin};
 
 use crate::outcome;
 use crate::prompt::Memories;
+use crate::scenario::results::Outcome;
 use crate::scenario::{Plan, Scenario, Seeds, Turn, TurnId, compile};
 use crate::timeline::Timeline;
 use crate::transcript::{
@@ -43,6 +44,19 @@ pub fn replay(
     transcript: &Transcript,
     earlier: BTreeMap<String, Timeline>,
 ) -> anyhow::Result<Replayed> {
+    replay_watched(scenario, transcript, earlier, &mut |_, _| {})
+}
+
+/// As [`replay`]; `watch` sees the memories after each recorded turn that fits, up to the link that broke.
+///
+/// # Errors
+/// As [`replay`].
+pub fn replay_watched(
+    scenario: &Arc<Scenario>,
+    transcript: &Transcript,
+    earlier: BTreeMap<String, Timeline>,
+    watch: &mut dyn FnMut(TurnId, &Memories),
+) -> anyhow::Result<Replayed> {
     let header = &transcript.header;
     if !header.intact {
         let drift = Drift::new("header", Cause::RecordAltered, "the header does not fit its hash");
@@ -52,6 +66,9 @@ pub fn replay(
     let plan = memories.plan().clone();
     for (id, turn) in plan.order() {
         reading.turn(id, turn, &mut memories)?;
+        if *memories.outcome(id) != Outcome::Skipped {
+            watch(id, &memories);
+        }
     }
     reading.ends()?;
     let footer = outcome::footer(&memories);

@@ -1,7 +1,7 @@
 //! Shows what differs between a recording and what would be read now, and verdicts on recordings.
 
 use crate::diagnostic::printable;
-use crate::verify::forms::diff_lines;
+use crate::diff::diff_lines;
 use crate::verify::{Problem, Verdict};
 use console::Style;
 use std::fmt::Write as _;

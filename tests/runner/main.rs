@@ -19,6 +19,7 @@ mod paths;
 mod plans;
 mod play;
 mod prompts;
+mod report;
 mod resume;
 mod schema;
 mod terminal;

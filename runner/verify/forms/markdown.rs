@@ -1,7 +1,8 @@
 //! A summary in Markdown, for a pull request or a workflow's page.
 
-use super::{diff_lines, tally};
+use super::tally;
 use crate::diagnostic::printable;
+use crate::diff::diff_lines;
 use crate::verify::Verdict;
 use std::fmt::Write as _;
 

@@ -10,7 +10,7 @@ pub use markdown::markdown;
 
 use super::{Kind, Problem, Verdict};
 use crate::diagnostic::printable;
-use similar::{ChangeTag, TextDiff};
+use crate::diff::diff_lines;
 
 /// Verdicts as JSON: an array of [`Verdict`].
 ///
@@ -18,27 +18,6 @@ use similar::{ChangeTag, TextDiff};
 /// A number that JSON can't hold.
 pub fn json(verdicts: &[Verdict]) -> serde_json::Result<String> {
     serde_json::to_string_pretty(verdicts)
-}
-
-/// Lines of a diff of two texts, each with `-`, `+` or a space before it; of long parts that are equal, three lines are kept.
-pub fn diff_lines(recorded: &str, now: &str) -> Vec<(char, String)> {
-    let (recorded, now) = (printable(recorded), printable(now));
-    let diff = TextDiff::from_lines(&recorded, &now);
-    let mut lines = Vec::new();
-    for (at, group) in diff.grouped_ops(3).iter().enumerate() {
-        if at > 0 {
-            lines.push((' ', "…".to_string()));
-        }
-        for change in group.iter().flat_map(|op| diff.iter_changes(op)) {
-            let sign = match change.tag() {
-                ChangeTag::Delete => '-',
-                ChangeTag::Insert => '+',
-                ChangeTag::Equal => ' ',
-            };
-            lines.push((sign, change.value().trim_end_matches('\n').to_string()));
-        }
-    }
-    lines
 }
 
 /// What recordings came to, e.g. `2 pass, 1 drifts`.

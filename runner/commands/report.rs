@@ -1,0 +1,57 @@
+//! `greenroom report`: a run as one page for a browser.
+
+use super::Exit;
+use crate::replay::transcript_file;
+use crate::report::{self, MARK, Sources, html};
+use crate::transcript;
+use anyhow::{Context as _, bail};
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+
+/// Bytes at a page's beginning in which the mark is looked for.
+const HEAD_BYTES: u64 = 4096;
+
+/// Make one self-contained page of a run: who said, heard and read what, and what the caches saved
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example: greenroom report runs/gossip-1\n\
+The page holds no scripts and loads nothing, so it can be mailed or put on any server.")]
+pub(super) struct Args {
+    /// The run: its folder or transcript
+    run: PathBuf,
+    /// The page [default: report.html in the run's folder; beside a transcript of another name, that name with .html]
+    #[arg(long, short, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// The scenario, if it has moved
+    #[arg(long, value_name = "FILE")]
+    scenario: Option<PathBuf>,
+}
+
+pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
+    let output = args.output.unwrap_or_else(|| beside(&transcript_file(&args.run)));
+    if output.is_file() && !is_report(&output)? {
+        bail!("{} is there and is no report: choose another file with -o", output.display());
+    }
+    let sources = Sources::open(&args.run, args.scenario.as_deref())?;
+    for caveat in &sources.caveats {
+        eprintln!("note: {}: {}", caveat.title, crate::diagnostic::printable(&caveat.detail));
+    }
+    let page = html(&sources)?;
+    std::fs::write(&output, page).with_context(|| format!("can't write {}", output.display()))?;
+    println!("{}", output.display());
+    Ok(Exit::Pass)
+}
+
+/// Where the page of a transcript is looked for.
+fn beside(file: &Path) -> PathBuf {
+    match file.file_name().is_some_and(|name| name == transcript::FILE) {
+        true => file.with_file_name(report::FILE),
+        false => file.with_extension("html"),
+    }
+}
+
+fn is_report(file: &Path) -> anyhow::Result<bool> {
+    let mut head = Vec::new();
+    let read = std::fs::File::open(file).and_then(|file| file.take(HEAD_BYTES).read_to_end(&mut head));
+    read.with_context(|| format!("can't read {}", file.display()))?;
+    Ok(String::from_utf8_lossy(&head).contains(MARK))
+}

@@ -1,0 +1,193 @@
+//! What was said, phase by phase: who, to whom, and what was chosen with which odds.
+
+use super::cast::Cast;
+use super::sources::Sources;
+use super::text;
+use crate::scenario::{AgentId, Audience, Purpose, Scenario, Turn};
+use crate::timeline::{Event, StageKind};
+use crate::transcript::{ChoiceRecord, Transcript, TurnRecord, summary_of};
+use serde::Serialize;
+use std::collections::BTreeSet;
+
+/// A recorded turn with its number.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Line<'a> {
+    /// From 1; a summary has the number of the turn that follows it.
+    pub(super) n: usize,
+    /// Whether an agent sums up its full memory.
+    pub(super) is_summary: bool,
+    pub(super) record: &'a TurnRecord,
+}
+
+impl<'a> Line<'a> {
+    /// All lines of a recording.
+    pub(super) fn all(transcript: &'a Transcript) -> Vec<Self> {
+        let mut n = 1;
+        let number = |record: &'a TurnRecord| {
+            let is_summary = is_summary(&record.path);
+            let line = Self { n, is_summary, record };
+            n += usize::from(!is_summary);
+            line
+        };
+        transcript.turns.iter().map(|turn| &turn.record).map(number).collect()
+    }
+
+    pub(super) fn phase(&self) -> &'a str {
+        self.record.path.split('/').next().unwrap_or_default()
+    }
+
+    pub(super) fn round(&self) -> Option<usize> {
+        self.record.path.split('/').nth(1)?.parse().ok()
+    }
+}
+
+/// Whether a path is that of the summary of a full memory.
+pub(super) fn is_summary(path: &str) -> bool {
+    path.ends_with(&summary_of(""))
+}
+
+/// The turns of a phase.
+#[derive(Debug, Serialize)]
+pub(super) struct Scene {
+    label: String,
+    turns: Vec<Spoken>,
+}
+
+/// A turn on the page.
+#[derive(Debug, Serialize)]
+struct Spoken {
+    n: usize,
+    is_summary: bool,
+    path: String,
+    /// The round that begins with it, where there is more than one.
+    begins_round: Option<usize>,
+    /// What the stage says to all before it.
+    directions: Vec<String>,
+    place: usize,
+    name: String,
+    text: String,
+    /// `public`, `whisper`, `unheard`; empty: not known.
+    heard: &'static str,
+    /// Whom a whisper is for, and who overhears it.
+    to: Vec<String>,
+    by: Vec<String>,
+    /// What the reply is for, if not to be heard.
+    purpose: &'static str,
+    choice: Option<Choice>,
+    is_cut: bool,
+}
+
+#[derive(Debug, Serialize)]
+struct Choice {
+    is_invalid: bool,
+    options: Vec<ChoiceOption>,
+}
+
+#[derive(Debug, Serialize)]
+struct ChoiceOption {
+    text: String,
+    is_chosen: bool,
+    /// Per cent; none where no model was asked.
+    share: Option<f64>,
+}
+
+/// The name of a phase as people read it.
+pub(super) fn label(sources: &Sources, phase: &str) -> String {
+    let scenario = sources.scenario.as_ref();
+    let known = scenario.and_then(|scenario| Some(&scenario.phase(scenario.phase_by_name(phase)?).label));
+    known.map_or(phase.to_string(), Clone::clone)
+}
+
+/// The dialogue.
+pub(super) fn scenes(sources: &Sources, cast: &Cast, lines: &[Line<'_>]) -> Vec<Scene> {
+    let mut told = BTreeSet::new();
+    let scene = |lines: &[Line<'_>]| {
+        let last = lines.iter().filter_map(Line::round).max().unwrap_or(1);
+        let mut round = None;
+        let turns = lines.iter().map(|line| {
+            let mut spoken = spoken(sources, cast, line);
+            spoken.directions = directions(sources, line, &mut told);
+            if line.round() != round && last > 1 {
+                spoken.begins_round = line.round();
+            }
+            round = line.round();
+            spoken
+        });
+        Scene {
+            turns: turns.collect(),
+            label: lines.first().map_or(String::new(), |l| label(sources, l.phase())),
+        }
+    };
+    lines.chunk_by(|one, next| one.phase() == next.phase()).map(scene).collect()
+}
+
+/// What the stage says to everybody, told once: openings that all share, and how votes went.
+fn directions<'a>(
+    sources: &'a Sources,
+    line: &Line<'_>,
+    told: &mut BTreeSet<(&'a str, &'a str)>,
+) -> Vec<String> {
+    let read = sources.read.get(&line.record.path);
+    let texts = read.into_iter().flat_map(|read| &read.events).filter_map(|event| match event {
+        Event::Stage { kind: StageKind::Opening, text, origin } if origin.ends_with(".initial_prompt") => {
+            Some((origin.as_str(), text.as_str()))
+        }
+        Event::Stage { kind: StageKind::Vote, text, origin } => Some((origin.as_str(), text.as_str())),
+        _ => None,
+    });
+    texts.filter(|text| told.insert(*text)).map(|(_, text)| text.to_string()).collect()
+}
+
+fn spoken(sources: &Sources, cast: &Cast, line: &Line<'_>) -> Spoken {
+    let record = line.record;
+    let mut spoken = Spoken {
+        n: line.n,
+        is_summary: line.is_summary,
+        path: record.path.clone(),
+        begins_round: None,
+        directions: Vec::new(),
+        place: cast.place(&record.agent),
+        name: cast.name(&record.agent).to_string(),
+        text: record.spoken.trim().to_string(),
+        heard: if line.is_summary { "unheard" } else { "" },
+        to: Vec::new(),
+        by: Vec::new(),
+        purpose: "",
+        choice: record.constraint.as_ref().map(choice),
+        is_cut: record.stop == "length",
+    };
+    if let Some((scenario, turn)) = planned(sources, &record.path) {
+        let names = |ids: &[AgentId]| ids.iter().map(|id| scenario.agent(*id).name.clone()).collect();
+        (spoken.heard, spoken.to, spoken.by) = match &turn.audience {
+            _ if spoken.text.is_empty() => ("unheard", Vec::new(), Vec::new()),
+            Audience::All => ("public", Vec::new(), Vec::new()),
+            Audience::Whisper { to, by } => ("whisper", names(to), names(by)),
+            Audience::Nobody => ("unheard", Vec::new(), Vec::new()),
+        };
+        spoken.purpose = match turn.purpose {
+            Purpose::Speech => "",
+            Purpose::Choice => "chooses",
+            Purpose::Ballot { .. } => "votes",
+            Purpose::Floor if turn.audience == Audience::Nobody => "is asked whether to cut in",
+            Purpose::Floor => "says who speaks next",
+        };
+    }
+    spoken
+}
+
+/// The turn of the plan that a recorded turn was found to follow.
+pub(super) fn planned<'a>(sources: &'a Sources, path: &str) -> Option<(&'a Scenario, &'a Turn)> {
+    let (plan, scenario) = (sources.plan.as_ref()?, sources.scenario.as_ref()?);
+    Some((scenario, plan.turn(sources.read.get(path)?.turn)))
+}
+
+fn choice(record: &ChoiceRecord) -> Choice {
+    let shares = record.shares();
+    let option = |(at, option): (usize, &crate::transcript::OptionRecord)| ChoiceOption {
+        text: if option.text.is_empty() { text::value(&option.value) } else { option.text.clone() },
+        is_chosen: !record.chosen.is_null() && option.value == record.chosen,
+        share: shares.as_ref().and_then(|shares| shares.get(at)).map(|share| (1000.0 * share).round() / 10.0),
+    };
+    let is_invalid = record.chosen.is_null();
+    Choice { is_invalid, options: record.options.iter().enumerate().map(option).collect() }
+}

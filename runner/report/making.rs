@@ -1,0 +1,102 @@
+//! How to play a run again, as far as its recording tells, and the hashes that hold it together.
+
+use super::sources::Sources;
+use super::text;
+use serde::Serialize;
+use serde_json::Value;
+
+/// The model that the program brings along; any other is a file that the recording knows by its hash only.
+const BUNDLED: &str = "understudy";
+
+/// Command lines and hashes.
+#[derive(Debug, Serialize)]
+pub(super) struct Making {
+    /// Plays it again: words and flags with their values.
+    command: Vec<String>,
+    /// Whether the model's file must be put in.
+    needs_model: bool,
+    hashes: Vec<(&'static str, String)>,
+}
+
+pub(super) fn making(sources: &Sources) -> Making {
+    let header = &sources.transcript.header;
+    let hash = header.hash.clone();
+    let header = &header.record;
+    let needs_model = header.model.name != BUNDLED;
+    let sampling = &header.sampling;
+    let mut words = match &header.forked {
+        Some(forked) => {
+            vec![format!("greenroom fork {}", quoted(&forked.path)), format!("--at {}", quoted(&forked.at))]
+        }
+        None => vec![format!("greenroom run {}", quoted(&header.scenario.path))],
+    };
+    let model = if needs_model { "MODEL.gguf" } else { BUNDLED };
+    let machine =
+        [("--model", model.to_string()), ("--kv", header.kv.clone()), ("--seed", header.seed.to_string())];
+    let sampling = [
+        ("--max-tokens", header.max_tokens.to_string()),
+        ("--temperature", sampling.temperature.to_string()),
+        ("--top-k", sampling.top_k.to_string()),
+        ("--top-p", sampling.top_p.to_string()),
+        ("--min-p", sampling.min_p.to_string()),
+        ("--repetition-penalty", sampling.repetition_penalty.to_string()),
+    ];
+    // A fork takes its sampling from the run that it comes from.
+    let sampling = sampling.into_iter().filter(|_| header.forked.is_none());
+    for (flag, value) in machine.into_iter().chain(sampling) {
+        words.push(format!("{flag} {}", quoted(&value)));
+    }
+    // Lists and maps are JSON, which is YAML too.
+    for (name, value) in &header.overrides {
+        let value = match value {
+            Value::String(text) if plain(text) => text.clone(),
+            Value::Number(_) => text::value(value),
+            other => other.to_string(),
+        };
+        words.push(format!("--set {}", quoted(&format!("{name}={value}"))));
+    }
+    if let Some(continues) = header.continues.as_ref().filter(|_| header.forked.is_none()) {
+        words.push(format!("--continue {}", quoted(&continues.path)));
+    }
+    let last = sources.transcript.footer.as_ref().map(|footer| &footer.hash);
+    let last = last.or(sources.transcript.turns.last().map(|turn| &turn.hash)).unwrap_or(&hash);
+    let hashes = vec![
+        ("transcript", last.clone()),
+        ("scenario", header.scenario.blake3.clone()),
+        ("plan", header.plan.clone()),
+        ("model", header.model.identity.clone()),
+    ];
+    Making { command: words, needs_model, hashes }
+}
+
+/// Whether a text stays a text when YAML reads it bare.
+fn plain(text: &str) -> bool {
+    serde_yaml::from_str::<serde_yaml::Value>(text).is_ok_and(|read| read.as_str() == Some(text))
+}
+
+/// A word for a POSIX shell.
+fn quoted(word: &str) -> String {
+    let is_bare = |c: char| c.is_ascii_alphanumeric() || "-_./=:,@+".contains(c);
+    if !word.is_empty() && !word.starts_with('-') && word.chars().all(is_bare) {
+        return word.to_string();
+    }
+    format!("'{}'", word.replace('\'', "'\\''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_quoted_is_one_word() {
+        assert_eq!(quoted("scenarios/gossip.yaml"), "scenarios/gossip.yaml");
+        assert_eq!(quoted("topic=it's $(here); a b"), r"'topic=it'\''s $(here); a b'");
+        assert_eq!([quoted(""), quoted("-x")], ["''", "'-x'"]);
+    }
+
+    #[test]
+    fn texts_that_yaml_would_read_otherwise_are_json() {
+        assert!(plain("music") && plain("two words"));
+        assert!(!plain("12") && !plain("true") && !plain("a: b") && !plain(""));
+    }
+}

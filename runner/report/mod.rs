@@ -1,0 +1,128 @@
+//! The report of a run: one HTML page that holds everything, without scripts, that can be given away as a file.
+//!
+//! [`Sources`] is what it is made from, [`html`] makes it. What stands on the page is worked out here, how it looks is in
+//! `templates/report/`. Whatever the template prints is cleaned and escaped in one place, the formatter, so no text of
+//! a model or an author can be forgotten.
+
+mod cache;
+mod cast;
+mod chart;
+mod dialogue;
+mod hearing;
+mod making;
+mod results;
+mod sources;
+mod text;
+mod views;
+
+pub use sources::{Caveat, Sources};
+
+use anyhow::Context as _;
+use cast::{Cast, Member};
+use dialogue::Line;
+use minijinja::syntax::SyntaxConfig;
+use minijinja::value::Serde;
+use minijinja::{AutoEscape, Environment, UndefinedBehavior, Value, escape_formatter};
+use serde::Serialize;
+
+/// The file's name in a run's folder.
+pub const FILE: &str = "report.html";
+/// What marks a page as one of ours: only such a file is written over.
+pub const MARK: &str = r#"<meta name="generator" content="greenroom report" />"#;
+
+const PARTS: [(&str, &str); 10] = [
+    ("report.html", include_str!("../../templates/report/report.html")),
+    ("macros.html", include_str!("../../templates/report/macros.html")),
+    ("head.html", include_str!("../../templates/report/head.html")),
+    ("results.html", include_str!("../../templates/report/results.html")),
+    ("dialogue.html", include_str!("../../templates/report/dialogue.html")),
+    ("views.html", include_str!("../../templates/report/views.html")),
+    ("hearing.html", include_str!("../../templates/report/hearing.html")),
+    ("cache.html", include_str!("../../templates/report/cache.html")),
+    ("making.html", include_str!("../../templates/report/making.html")),
+    ("style.css", include_str!("../../templates/report/style.css")),
+];
+
+/// All that stands on the page.
+#[derive(Serialize)]
+struct Page<'a> {
+    mark: Value,
+    title: &'a str,
+    description: &'a str,
+    caveats: &'a [Caveat],
+    cast: Vec<&'a Member>,
+    results: Option<results::Results>,
+    particulars: Vec<(String, String)>,
+    variables: Vec<(&'a str, String)>,
+    graph: Option<Value>,
+    scenes: Vec<dialogue::Scene>,
+    views: Vec<views::View>,
+    hearing: Option<hearing::Hearing>,
+    cache: Option<cache::Cache>,
+    making: making::Making,
+    n_turns: usize,
+}
+
+/// The page. Equal runs with equal traces give equal pages.
+///
+/// ```no_run
+/// use greenroom::report::{Sources, html};
+///
+/// let sources = Sources::open("runs/gossip-1".as_ref(), None)?;
+/// std::fs::write("gossip.html", html(&sources)?)?;
+/// # Ok::<(), anyhow::Error>(())
+/// ```
+///
+/// # Errors
+/// A template of ours that fails, which is a bug.
+pub fn html(sources: &Sources) -> anyhow::Result<String> {
+    let header = &sources.transcript.header.record;
+    let cast = Cast::new(sources);
+    let lines = Line::all(&sources.transcript);
+    let scenario = sources.scenario.as_ref();
+    let graph = sources.plan.as_ref().zip(scenario).and_then(|(plan, scenario)| {
+        let drawn = crate::drawing::svg(plan, scenario)?;
+        Some(Value::from_safe_string(drawn))
+    });
+    let page = Page {
+        mark: Value::from_safe_string(MARK.to_string()),
+        title: scenario.map_or(header.scenario.id.as_str(), |scenario| scenario.title.as_str()),
+        description: scenario.map_or("", |scenario| scenario.description.trim()),
+        caveats: &sources.caveats,
+        cast: cast.members().collect(),
+        results: results::results(sources, &cast),
+        particulars: results::particulars(sources),
+        variables: header.variables.iter().map(|(name, v)| (name.as_str(), text::value(v))).collect(),
+        graph,
+        scenes: dialogue::scenes(sources, &cast, &lines),
+        views: views::views(sources, &cast, &lines),
+        hearing: hearing::hearing(sources, &cast, &lines),
+        cache: cache::cache(sources, &cast, &lines),
+        making: making::making(sources),
+        n_turns: lines.iter().filter(|line| !line.is_summary).count(),
+    };
+    let environment = environment()?;
+    let template = environment.get_template("report.html")?;
+    template.render(Value::from(Serde(page))).context("the report's template fails (a bug of greenroom)")
+}
+
+fn environment() -> anyhow::Result<Environment<'static>> {
+    let mut environment = Environment::new();
+    environment.set_undefined_behavior(UndefinedBehavior::Strict);
+    environment.set_syntax(SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?);
+    environment.set_auto_escape_callback(|name| match name.ends_with(".html") {
+        true => AutoEscape::Html,
+        false => AutoEscape::None,
+    });
+    environment.set_formatter(|out, state, value| match value.as_str().filter(|_| !value.is_safe()) {
+        Some(text) => escape_formatter(out, state, &Value::from(text::clean(text))),
+        None => escape_formatter(out, state, value),
+    });
+    environment.add_filter("thousands", text::thousands);
+    environment.add_filter("duration", text::duration);
+    environment.add_filter("bytes", text::bytes);
+    for (name, part) in PARTS {
+        environment.add_template(name, part)?;
+    }
+    Ok(environment)
+}

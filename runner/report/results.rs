@@ -1,0 +1,129 @@
+//! What a run came to, and all that it depended on.
+
+use super::cast::Cast;
+use super::sources::Sources;
+use super::text;
+use crate::scenario::results::PayoffRound;
+use crate::transcript::{AssertionRecord, Header, SamplingRecord};
+use serde::Serialize;
+
+/// What a run came to.
+#[derive(Debug, Serialize)]
+pub(super) struct Results {
+    turns: usize,
+    skipped: usize,
+    choices: usize,
+    invalid: usize,
+    /// Name and value, or why there is none.
+    outcomes: Vec<(String, String, bool)>,
+    decisions: Vec<(String, String)>,
+    payoffs: Option<Payoffs>,
+    assertions: Vec<AssertionRecord>,
+    n_held: usize,
+}
+
+#[derive(Debug, Serialize)]
+struct Payoffs {
+    unit: String,
+    players: Vec<Player>,
+    rounds: Vec<Round>,
+    /// Rounds that could not be valued.
+    n_missing: usize,
+}
+
+#[derive(Debug, Serialize)]
+struct Player {
+    place: usize,
+    name: String,
+    total: Option<String>,
+}
+
+/// Each player's choice and what it was worth, in the order of the players.
+#[derive(Debug, Serialize)]
+struct Round {
+    round: usize,
+    players: Vec<(String, Option<String>)>,
+}
+
+/// The results; `None` for a run without an end.
+pub(super) fn results(sources: &Sources, cast: &Cast) -> Option<Results> {
+    let footer = &sources.transcript.footer.as_ref()?.record;
+    let outcomes = footer.outcomes.iter().map(|outcome| match &outcome.error {
+        Some(error) => (outcome.name.clone(), error.clone(), false),
+        None => (outcome.name.clone(), text::value(&outcome.value), true),
+    });
+    let decision = |(phase, value): (&String, &serde_json::Value)| {
+        (super::dialogue::label(sources, phase), text::value(value))
+    };
+    let payoffs = footer.payoffs.as_ref().map(|payoffs| {
+        let mut keys: Vec<&String> = payoffs.totals.keys().collect();
+        keys.sort_by_key(|key| cast.place(key));
+        let player = |key: &&String| Player {
+            place: cast.place(key),
+            name: cast.name(key).to_string(),
+            total: payoffs.totals.get(*key).copied().flatten().map(text::number),
+        };
+        let round = |round: &PayoffRound| {
+            let of = |key: &&String| {
+                let choice = round.choices.get(*key).map_or(String::new(), text::value);
+                let worth = round.values.as_ref().and_then(|values| values.get(*key));
+                (choice, worth.copied().map(text::number))
+            };
+            Round { round: round.round, players: keys.iter().map(of).collect() }
+        };
+        Payoffs {
+            unit: payoffs.unit.clone(),
+            players: keys.iter().map(player).collect(),
+            rounds: payoffs.rounds.iter().map(round).collect(),
+            n_missing: payoffs.rounds.iter().filter(|round| round.values.is_none()).count(),
+        }
+    });
+    Some(Results {
+        turns: footer.turns,
+        skipped: footer.skipped,
+        choices: footer.choices,
+        invalid: footer.invalid,
+        outcomes: outcomes.collect(),
+        decisions: footer.decisions.iter().map(decision).collect(),
+        payoffs,
+        assertions: footer.assertions.clone(),
+        n_held: footer.assertions.iter().filter(|assertion| assertion.holds).count(),
+    })
+}
+
+/// What the run depended on, as pairs of a name and a value.
+pub(super) fn particulars(sources: &Sources) -> Vec<(String, String)> {
+    let header = &sources.transcript.header.record;
+    let Header { model, kv, numerics, seed, max_tokens, engine, .. } = header;
+    let SamplingRecord { temperature, top_k, top_p, min_p, repetition_penalty, repetition_window } =
+        header.sampling;
+    let penalty = if repetition_penalty == 1.0 {
+        "no repetition penalty".to_string()
+    } else {
+        format!("repetition penalty {repetition_penalty} over {repetition_window} tokens")
+    };
+    let sampling = match temperature {
+        0.0 => format!("greedy, {penalty}"),
+        _ => {
+            let top_k = if top_k == 0 { String::new() } else { format!(", top-k {top_k}") };
+            format!("temperature {temperature}{top_k}, top-p {top_p}, min-p {min_p}, {penalty}")
+        }
+    };
+    let mut pairs = vec![
+        ("Model", format!("{} ({})", model.name, model.family)),
+        ("Seed", seed.to_string()),
+        ("Sampling", sampling),
+        ("Longest reply", format!("{max_tokens} tokens")),
+        ("Cache", format!("keys and values as {kv}")),
+        ("Numerics", numerics.clone()),
+        ("Written by", engine.clone()),
+        ("Scenario", header.scenario.path.clone()),
+    ];
+    if let Some(day) = sources.trace.as_ref().and_then(|trace| text::day(trace.started)) {
+        pairs.push(("Played", format!("{day} (UTC)")));
+    }
+    if let Some(continues) = &header.continues {
+        pairs.push(("Continues", continues.path.clone()));
+    }
+    pairs.into_iter().map(|(name, value)| (name.to_string(), value)).collect()
+}

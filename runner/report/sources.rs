@@ -1,0 +1,228 @@
+//! What a report is made from: the recording, and whatever is found beside it that fits.
+//!
+//! The recording alone is enough. A scenario that it fits adds who heard what and where each text came from, a trace adds
+//! what was computed; what is missing or does not fit is a [`Caveat`].
+
+use crate::diff::diff_lines;
+use crate::replay::{self, brought_along, load_scenario, replay_watched};
+use crate::scenario::{Plan, Scenario, TimelineId, TurnId, compile};
+use crate::timeline::{Event, Timeline};
+use crate::trace::{self, Traced};
+use crate::transcript::{Cause, Drift, Transcript, summary_of};
+use serde::Serialize;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::Arc;
+
+/// A run, ready to be reported.
+#[derive(Debug)]
+pub struct Sources {
+    pub(super) transcript: Transcript,
+    /// Near the recording; it may have changed since.
+    pub(super) scenario: Option<Arc<Scenario>>,
+    /// The plan that the recording follows as far as it goes; `None` if it does not.
+    pub(super) plan: Option<Plan>,
+    /// What was read at each turn, by path, as far as the recording fits the scenario.
+    pub(super) read: BTreeMap<String, Reading>,
+    /// What agents brought along from an earlier run, by key.
+    pub(super) brought: BTreeMap<String, Timeline>,
+    pub(super) trace: Option<Traced>,
+    /// What a reader must know first.
+    pub caveats: Vec<Caveat>,
+}
+
+/// What an agent read before one turn.
+#[derive(Debug)]
+pub(super) struct Reading {
+    /// The turn in the plan.
+    pub(super) turn: TurnId,
+    /// All that it read since its last reply, or in a new epoch.
+    pub(super) events: Vec<Event>,
+}
+
+/// Why a report does not tell all, or not the same as the scenario would today.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Caveat {
+    /// In a few words.
+    pub title: String,
+    /// What exactly, and what to do.
+    pub detail: String,
+    /// Lines of a difference: `-` as recorded, `+` now, ` ` both.
+    pub difference: Vec<(String, String)>,
+}
+
+impl Caveat {
+    fn new(title: impl Into<String>, detail: impl Into<String>) -> Self {
+        Self { title: title.into(), detail: detail.into(), difference: Vec::new() }
+    }
+
+    fn drift(scenario: &Scenario, sources: &Transcript, drift: &Drift) -> Self {
+        let header = &sources.header.record;
+        let line = drift.line.map_or(String::new(), |line| format!(", line {line} of the transcript"));
+        let origin = replay::origin(scenario, header, drift);
+        let origin = origin.map_or(String::new(), |place| {
+            format!(" It comes from {}, line {} of {}.", place.field, place.line, place.file)
+        });
+        let detail = format!("At {}{line}: {}.{origin}", drift.path, drift.detail);
+        let title = format!("This run does not fit its scenario any more: {}", drift.cause.words());
+        Self { difference: difference(&drift.recorded, &drift.now), ..Self::new(title, detail) }
+    }
+}
+
+fn difference(recorded: &str, now: &str) -> Vec<(String, String)> {
+    let lines = if recorded == now { Vec::new() } else { diff_lines(recorded, now) };
+    lines.into_iter().map(|(sign, text)| (sign.to_string(), text)).collect()
+}
+
+impl Sources {
+    /// Reads a run's transcript, and its scenario (looked for, if it is not given) and trace, if they are there.
+    ///
+    /// # Errors
+    /// The transcript can't be read, or a scenario that was given.
+    pub fn open(run: &Path, scenario: Option<&Path>) -> anyhow::Result<Self> {
+        let file = replay::transcript_file(run);
+        let transcript = Transcript::open(&file)?;
+        let trace = Traced::open(&file.with_file_name(trace::FILE));
+        let (plan, read, brought, caveats) = Default::default();
+        let mut sources = Self { transcript, scenario: None, plan, read, brought, trace, caveats };
+        sources.incomplete();
+        sources.carried();
+        sources.find_scenario(&file, scenario)?;
+        if let Some(scenario) = sources.scenario.clone() {
+            sources.follow(&file, &scenario);
+        } else {
+            sources.altered();
+        }
+        Ok(sources)
+    }
+
+    fn incomplete(&mut self) {
+        let Transcript { turns, footer, torn, .. } = &self.transcript;
+        if footer.is_none() {
+            let torn = torn.as_ref().map_or("", |_| " Its last line is torn.");
+            let detail = format!(
+                "It was interrupted after {}; there are no outcomes yet.{torn} `greenroom run … --resume` goes on with it.",
+                if turns.len() == 1 { "1 turn".to_string() } else { format!("{} turns", turns.len()) },
+            );
+            self.caveats.push(Caveat::new("This run is not complete", detail));
+        }
+    }
+
+    /// Says that nobody gave these replies to these texts.
+    fn carried(&mut self) {
+        if self.transcript.header.record.carried.is_some() {
+            let detail = "They were recorded before the scenario's texts changed; no model has read what stands before them here. \
+                          `greenroom replay --rerun` plays the run anew.";
+            self.caveats.push(Caveat::new("The replies are carried over from an earlier recording", detail));
+        }
+    }
+
+    fn find_scenario(&mut self, file: &Path, given: Option<&Path>) -> anyhow::Result<()> {
+        let header = &self.transcript.header.record;
+        let named = &header.scenario.path;
+        let missing = "So this report is made from the transcript alone: it has no graph, and does not know who heard what.";
+        let loaded = match load_scenario(file, header, given) {
+            Ok(loaded) => loaded,
+            Err(error) if given.is_some() => return Err(error),
+            // The reason may name folders of this machine, and the page is made to be given away.
+            Err(_) => {
+                let detail = format!(
+                    "{named} is neither near the transcript nor in the current folder, or can't be read. {missing}"
+                );
+                self.caveats.push(Caveat::new("The scenario was not found", detail));
+                return Ok(());
+            }
+        };
+        if loaded.scenario.is_none() {
+            let first = loaded.report.diagnostics.first();
+            let first = first.map_or(String::new(), |found| {
+                format!(" Line {}: {}.", loaded.report.sources.place(found.span).1, found.message)
+            });
+            let detail = format!("{named} can't be played any more.{first} {missing}");
+            self.caveats.push(Caveat::new("The scenario has errors now", detail));
+        }
+        self.scenario = loaded.scenario;
+        Ok(())
+    }
+
+    /// Replays the recording to learn what everybody read, as far as it fits.
+    fn follow(&mut self, file: &Path, scenario: &Arc<Scenario>) {
+        match brought_along(file, &self.transcript.header.record) {
+            Ok(brought) => self.brought = brought,
+            Err(error) => {
+                let continued = self.transcript.header.record.continues.as_ref();
+                let continued = continued.map_or("", |continues| continues.path.as_str());
+                let why = error.downcast_ref::<Drift>().map_or("is not found", |_| "has changed since");
+                let detail = format!("{continued} {why}. What agents remember of it is not shown.");
+                self.caveats.push(Caveat::new("The run that this one continues can't be read", detail));
+                return;
+            }
+        }
+        let plan = compile(scenario);
+        let recorded = self.transcript.turns.iter().map(|turn| turn.record.path.clone()).collect();
+        let mut watcher = Watcher { plan: &plan, recorded, known: BTreeMap::new(), read: BTreeMap::new() };
+        for (key, timeline) in &self.brought {
+            let agent = scenario.agent_by_key(key).map(|agent| TimelineId { agent, phase: None });
+            watcher.known.extend(agent.map(|id| (id, timeline.events().len())));
+        }
+        let replayed =
+            replay_watched(scenario, &self.transcript, self.brought.clone(), &mut |id, memories| {
+                let timeline = memories.look(plan.turn(id).timeline);
+                watcher.see(id, timeline.map(Timeline::events).unwrap_or_default());
+            });
+        self.read = watcher.read;
+        let Err(error) = replayed else {
+            self.plan = Some(plan);
+            return;
+        };
+        match error.downcast_ref::<Drift>() {
+            // Said already: there is no footer.
+            Some(drift) if self.ends_early(drift) => self.plan = Some(plan),
+            Some(drift) => self.caveats.insert(0, Caveat::drift(scenario, &self.transcript, drift)),
+            None => {
+                let title = "This run does not fit its scenario any more";
+                self.caveats.insert(0, Caveat::new(title, error.to_string()));
+            }
+        }
+    }
+
+    /// Whether a drift says no more than that the recording ends before the plan does.
+    fn ends_early(&self, drift: &Drift) -> bool {
+        let torn = drift.cause == Cause::Unreadable && self.transcript.torn.is_some();
+        self.transcript.footer.is_none() && (drift.cause == Cause::NoFooter || torn)
+    }
+
+    /// Without a scenario only the hashes tell whether a line is as it was written.
+    fn altered(&mut self) {
+        let Transcript { header, turns, footer, .. } = &self.transcript;
+        let lines = std::iter::once((header.line, header.intact))
+            .chain(turns.iter().map(|turn| (turn.line, turn.intact)))
+            .chain(footer.iter().map(|footer| (footer.line, footer.intact)));
+        if let Some((line, _)) = lines.into_iter().find(|(_, intact)| !intact) {
+            let detail = format!("Line {line} of the transcript does not fit its hash.");
+            self.caveats.insert(0, Caveat::new("This record was altered after it was written", detail));
+        }
+    }
+}
+
+/// Notes what is new in the speaker's memory at each turn.
+struct Watcher<'a> {
+    plan: &'a Plan,
+    /// Paths of all recorded lines.
+    recorded: BTreeSet<String>,
+    /// Events of each memory that were there before.
+    known: BTreeMap<TimelineId, usize>,
+    read: BTreeMap<String, Reading>,
+}
+
+impl Watcher<'_> {
+    fn see(&mut self, turn: TurnId, events: &[Event]) {
+        let here = self.plan.turn(turn);
+        let begins_anew = self.recorded.contains(&summary_of(&here.path));
+        let known = self.known.insert(here.timeline, events.len()).filter(|_| !begins_anew).unwrap_or(0);
+        let new = events.get(known..).unwrap_or_default().iter();
+        // The system text has a place of its own, and the reply stands in the recording.
+        let new = new.filter(|event| matches!(event, Event::Stage { .. } | Event::Heard { .. }));
+        self.read.insert(here.path.clone(), Reading { turn, events: new.cloned().collect() });
+    }
+}

@@ -1,0 +1,188 @@
+//! Each agent's view of the run: all that it read and said, in its own order, and at each turn how much of that its cache
+//! held.
+
+use super::cache::kind;
+use super::cast::{Cast, Member};
+use super::dialogue::{Line, label};
+use super::sources::Sources;
+use crate::backend::Origin;
+use crate::scenario::Scenario;
+use crate::timeline::{Event, StageKind};
+use crate::trace::TurnTrace;
+use indexmap::IndexMap;
+use serde::Serialize;
+use std::collections::HashMap;
+
+/// One memory: an agent's, or that of an ephemeral agent in one phase.
+#[derive(Debug, Serialize)]
+pub(super) struct View {
+    member: Member,
+    /// The phase, for an ephemeral agent.
+    phase: Option<String>,
+    system: String,
+    /// The system text's field and line.
+    origin: String,
+    /// What it brought along from an earlier run.
+    brought: Vec<Entry>,
+    turns: Vec<Turn>,
+}
+
+/// What an agent read before one reply, and the reply.
+#[derive(Debug, Serialize)]
+struct Turn {
+    n: usize,
+    is_summary: bool,
+    phase: String,
+    round: Option<usize>,
+    /// What the cache held; none without a trace.
+    border: Option<Border>,
+    read: Vec<Entry>,
+    said: String,
+    n_ids: usize,
+    is_cut: bool,
+}
+
+/// A text that an agent read.
+#[derive(Debug, Serialize)]
+struct Entry {
+    /// Which kind of text.
+    kind: &'static str,
+    /// Who spoke, of what was heard.
+    from: Option<String>,
+    /// Number of the turn in which it was said.
+    n: Option<usize>,
+    /// Field and line in the scenario.
+    origin: String,
+    text: String,
+}
+
+/// How much of a prompt the cache held.
+#[derive(Debug, Serialize)]
+struct Border {
+    reused: usize,
+    prefilled: usize,
+    recomputed: usize,
+    /// Where the reused tokens were.
+    source: &'static str,
+    kind: &'static str,
+}
+
+impl Border {
+    fn new(cost: &TurnTrace) -> Option<Self> {
+        let kind = kind(cost.kind?);
+        let source = match cost.source {
+            Some(Origin::Memory) => "memory",
+            Some(Origin::Disk) => "disk",
+            _ => "",
+        };
+        let tokens = cost.tokens;
+        let (reused, prefilled, recomputed) = (tokens.reused, tokens.prefilled, tokens.recomputed);
+        Some(Self { reused, prefilled, recomputed, source, kind })
+    }
+}
+
+/// The views, in the order of the cast.
+pub(super) fn views(sources: &Sources, cast: &Cast, lines: &[Line<'_>]) -> Vec<View> {
+    let numbers: HashMap<&str, usize> =
+        lines.iter().map(|line| (line.record.path.as_str(), line.n)).collect();
+    let mut views: IndexMap<(usize, Option<&str>), View> = IndexMap::new();
+    for line in lines {
+        let Some(member) = cast.get(&line.record.agent) else { continue };
+        let phase = (!member.is_permanent).then(|| line.phase());
+        let view = views.entry((member.place, phase)).or_insert_with(|| born(sources, member, phase));
+        view.turns.push(turn(sources, line, &numbers));
+    }
+    // A stable sort: the phases of an ephemeral agent stay in order.
+    views.sort_by(|(one, _), _, (other, _), _| one.cmp(other));
+    views.into_values().collect()
+}
+
+fn born(sources: &Sources, member: &Member, phase: Option<&str>) -> View {
+    let scenario = sources.plan.as_ref().and(sources.scenario.as_ref());
+    let origin = scenario.and_then(|scenario| {
+        let agent = scenario.agent(scenario.agent_by_key(&member.key)?);
+        Some(place(sources, scenario, &agent.system_path.to_string()))
+    });
+    let brought = sources.brought.get(&member.key).filter(|_| phase.is_none());
+    let brought = brought.into_iter().flat_map(|timeline| timeline.events());
+    View {
+        phase: phase.map(|phase| label(sources, phase)),
+        system: member.system.trim().to_string(),
+        origin: origin.unwrap_or_default(),
+        // What stood at a place in that run's scenario may stand elsewhere now.
+        brought: brought.filter_map(|event| entry(event, None, String::new())).collect(),
+        turns: Vec::new(),
+        member: member.clone(),
+    }
+}
+
+fn turn(sources: &Sources, line: &Line<'_>, numbers: &HashMap<&str, usize>) -> Turn {
+    let record = line.record;
+    let known = sources.read.get(&record.path).zip(sources.scenario.as_ref());
+    let read = match known {
+        Some((read, scenario)) => {
+            let events = read.events.iter().filter_map(|event| match event {
+                Event::Heard { origin, .. } => {
+                    entry(event, numbers.get(origin.as_str()).copied(), String::new())
+                }
+                Event::Stage { origin, .. } => entry(event, None, place(sources, scenario, origin)),
+                _ => None,
+            });
+            events.collect()
+        }
+        None => vec![Entry {
+            kind: "read",
+            from: None,
+            n: None,
+            origin: String::new(),
+            text: record.delta.trim().to_string(),
+        }],
+    };
+    let cost = sources.trace.as_ref().and_then(|trace| trace.turns.get(&record.path));
+    Turn {
+        n: line.n,
+        is_summary: line.is_summary,
+        phase: label(sources, line.phase()),
+        round: line.round(),
+        border: cost.and_then(Border::new),
+        read,
+        // What an agent remembers is what it sampled, not what others heard of it.
+        said: record.raw.trim().to_string(),
+        n_ids: record.tokens.len(),
+        is_cut: record.stop == "length",
+    }
+}
+
+fn entry(event: &Event, n: Option<usize>, origin: String) -> Option<Entry> {
+    let (kind, from, text) = match event {
+        Event::System(_) => return None,
+        Event::Stage { kind, text, .. } => (word(*kind), None, text.as_str()),
+        Event::Heard { from, text, .. } => ("heard", Some(from.clone()), text.as_str()),
+        Event::Said { raw, .. } => ("said", None, &**raw),
+    };
+    Some(Entry { kind, from, n, origin, text: text.trim().to_string() })
+}
+
+fn word(kind: StageKind) -> &'static str {
+    match kind {
+        StageKind::Opening => "opening",
+        StageKind::Private => "private opening",
+        StageKind::Format => "debate format",
+        StageKind::Vote => "vote",
+        StageKind::Summary => "own summary",
+        StageKind::Cue => "cue",
+    }
+}
+
+/// A field with its file and line; the file's folders are of no use to anybody else.
+fn place(sources: &Sources, scenario: &Scenario, field: &str) -> String {
+    if field.is_empty() {
+        return String::new();
+    }
+    let path = crate::scenario::Path::parse(field);
+    let (name, line, _) = scenario.sources.place(scenario.spans.key(&path));
+    let is_main = name == scenario.sources.main().name;
+    let name = if is_main { &sources.transcript.header.record.scenario.path } else { name };
+    let name = std::path::Path::new(name).file_name().map_or(name.into(), |name| name.to_string_lossy());
+    format!("{field}, {name}:{line}")
+}
