@@ -38,6 +38,7 @@ pub mod replay;
 pub mod run;
 pub mod scenario;
 pub mod stage;
+pub mod statistics;
 pub mod terminal;
 pub mod timeline;
 pub mod trace;

@@ -17,6 +17,7 @@ const RUNNER: &[(&str, u32)] = &[
     ("stage", 5),
     ("replay", 6),
     ("run", 7),
+    ("statistics", 7),
     ("terminal", 8),
     ("commands", 9),
     ("server", 9),

@@ -18,4 +18,5 @@ mod play;
 mod prompts;
 mod resume;
 mod schema;
+mod statistics;
 mod terminal;

@@ -1,0 +1,76 @@
+//! Many runs of one scenario as numbers: tidy tables, figures with intervals, plots.
+//!
+//! Everything here is derived from finished transcripts alone, so equal runs give equal files, whatever the machine's
+//! speed and in whatever order the runs came. A [`Sample`] goes in; [`tables`] gives one observation a row,
+//! [`summarize`] the figures with their intervals, [`plots`] the pictures.
+
+mod files;
+mod observations;
+mod table;
+mod tables;
+
+pub use table::{Column, Table, Values};
+pub use tables::{Tables, tables};
+
+use crate::scenario::Scenario;
+use crate::transcript::Transcript;
+use serde_json::Value;
+use std::sync::Arc;
+
+/// Runs of one scenario, by cell.
+#[derive(Clone, Debug, Default)]
+pub struct Sample {
+    /// The combinations of swept values; one without values where nothing was swept.
+    pub cells: Vec<Cell>,
+    /// The runs, in any order.
+    pub runs: Vec<Run>,
+}
+
+/// A combination of swept variables' values.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Cell {
+    /// Each swept variable and its value, in the order given.
+    pub values: Vec<(String, Value)>,
+}
+
+/// A finished run.
+#[derive(Clone, Debug)]
+pub struct Run {
+    /// Index of its cell.
+    pub cell: usize,
+    /// Root of all its turns' seeds. Runs of equal seed in several cells are paired.
+    pub seed: u64,
+    /// Its folder, relative, for people.
+    pub folder: String,
+    /// What was read and said.
+    pub transcript: Transcript,
+    /// What was played, with the cell's values.
+    pub scenario: Arc<Scenario>,
+}
+
+impl Sample {
+    /// The runs by cell and seed, so that nothing depends on the order in which they finished.
+    fn ordered(&self) -> Vec<&Run> {
+        let mut runs: Vec<&Run> = self.runs.iter().collect();
+        runs.sort_by_key(|run| (run.cell, run.seed, &run.folder));
+        runs
+    }
+
+    /// Names of the swept variables, in the order given.
+    fn swept(&self) -> Vec<&str> {
+        let mut names: Vec<&str> = Vec::new();
+        for (name, _) in self.cells.iter().flat_map(|cell| &cell.values) {
+            if !names.contains(&name.as_str()) {
+                names.push(name);
+            }
+        }
+        names
+    }
+}
+
+impl Cell {
+    /// The value of a swept variable.
+    fn value(&self, name: &str) -> Option<&Value> {
+        self.values.iter().find(|(own, _)| own == name).map(|(_, value)| value)
+    }
+}
