@@ -4,11 +4,21 @@
 //! speed and in whatever order the runs came. A [`Sample`] goes in; [`tables`] gives one observation a row,
 //! [`summarize`] the figures with their intervals, [`plots`] the pictures.
 
+mod bootstrap;
+#[cfg(test)]
+mod coverage;
 mod files;
+mod interval;
+mod joint;
+mod measures;
 mod observations;
+mod summary;
 mod table;
 mod tables;
 
+pub use interval::{Confidence, Estimate, Method};
+pub use measures::{Asked, Rounds, Subject};
+pub use summary::{CellSummary, Figure, InCell, Summary, summarize};
 pub use table::{Column, Table, Values};
 pub use tables::{Tables, tables};
 

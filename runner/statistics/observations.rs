@@ -11,6 +11,8 @@ use std::sync::Arc;
 pub(super) struct Observed<'a> {
     /// Its run.
     pub(super) run: &'a Run,
+    /// The run's place among all, by cell and seed.
+    pub(super) at: usize,
     /// Its line.
     pub(super) record: &'a TurnRecord,
     /// `None`: the plan has no such turn, so the scenario is not the one that was played.
@@ -73,12 +75,12 @@ pub(super) fn words(value: &Value) -> String {
 pub(super) fn observe(sample: &Sample) -> Vec<Observed<'_>> {
     let mut plans: HashMap<*const Scenario, HashMap<String, Place>> = HashMap::new();
     let mut observed = Vec::new();
-    for run in sample.ordered() {
+    for (at, run) in sample.ordered().into_iter().enumerate() {
         let places =
             plans.entry(Arc::as_ptr(&run.scenario)).or_insert_with(|| places(&compile(&run.scenario)));
         for turn in &run.transcript.turns {
             let place = places.get(&turn.record.path).cloned();
-            observed.push(Observed { run, record: &turn.record, place });
+            observed.push(Observed { run, at, record: &turn.record, place });
         }
     }
     observed

@@ -6,6 +6,7 @@ mod dialogue;
 mod diff;
 mod page;
 mod results;
+mod statistics;
 mod tables;
 
 pub use crate::diagnostic::printable;
@@ -13,6 +14,7 @@ pub use dialogue::Dialogue;
 pub use diff::{report_drift, show_diff};
 pub use page::Page;
 pub use results::results;
+pub use statistics::statistics;
 pub use tables::{bytes, counted, summary, table};
 
 /// Whether standard output is a terminal that wants colours.

@@ -1,5 +1,6 @@
 //! Statistics of many runs: scenarios are played by agents that lean towards an option, more or less in each run.
 
+mod figures;
 mod tables;
 
 use crate::play::play;
@@ -9,7 +10,8 @@ use greenroom::backend::{
 use greenroom::run::RunOptions;
 use greenroom::scenario::{load, parse_override};
 use greenroom::stage::End;
-use greenroom::statistics::{Cell, Run, Sample};
+use greenroom::statistics::{Cell, Confidence, Run, Sample, summarize, tables};
+use greenroom::terminal::statistics;
 use greenroom::transcript::Transcript;
 use std::sync::Arc;
 
@@ -125,6 +127,9 @@ fn files_to_look_at() {
         ("three", sample(GAME, &cells, 20, lean, "Yes, \"quoted\",\r\nand\n=1+1 🎭")),
     ] {
         let folder = folder.join(name);
-        greenroom::statistics::tables(&sample).write(&folder).unwrap();
+        tables(&sample).write(&folder).unwrap();
+        let summary = summarize(&sample, Confidence::default());
+        std::fs::write(folder.join("summary.json"), serde_json::to_string_pretty(&summary).unwrap()).unwrap();
+        std::fs::write(folder.join("summary.txt"), statistics(&summary, false)).unwrap();
     }
 }
