@@ -7,7 +7,8 @@ mod ink;
 mod layout;
 
 use crate::scenario::{Plan, Scenario, TurnId};
-use ink::{color, fitted, plain, width};
+use ink::{color, width};
+pub(crate) use ink::{fitted, plain};
 use layout::{Band, Layout, Link};
 use svg::Document;
 use svg::node::element::{Circle, Group, Line, Path, Rectangle, Style, Text, Title};

@@ -12,12 +12,14 @@ mod interval;
 mod joint;
 mod measures;
 mod observations;
+mod plots;
 mod summary;
 mod table;
 mod tables;
 
 pub use interval::{Confidence, Estimate, Method};
 pub use measures::{Asked, Rounds, Subject};
+pub use plots::plots;
 pub use summary::{CellSummary, Figure, InCell, Summary, summarize};
 pub use table::{Column, Table, Values};
 pub use tables::{Tables, tables};

@@ -258,8 +258,11 @@ impl Scale {
     }
 }
 
-/// Three digits, or all before the point.
+/// Three digits, or all before the point, unless they are many.
 fn number(value: f64) -> String {
+    if value.abs() >= 1e9 {
+        return format!("{value:.2e}");
+    }
     let digits = value.abs().max(1e-9).log10().floor() as i32;
     let after = (2 - digits).clamp(0, 6) as usize;
     let text = format!("{value:.after$}");

@@ -1,6 +1,7 @@
 //! Statistics of many runs: scenarios are played by agents that lean towards an option, more or less in each run.
 
 mod figures;
+mod plots;
 mod tables;
 
 use crate::play::play;
@@ -10,7 +11,7 @@ use greenroom::backend::{
 use greenroom::run::RunOptions;
 use greenroom::scenario::{load, parse_override};
 use greenroom::stage::End;
-use greenroom::statistics::{Cell, Confidence, Run, Sample, summarize, tables};
+use greenroom::statistics::{Cell, Confidence, Run, Sample, plots, summarize, tables};
 use greenroom::terminal::statistics;
 use greenroom::transcript::Transcript;
 use std::sync::Arc;
@@ -124,6 +125,8 @@ fn files_to_look_at() {
     let lean = |cell: usize, seed: u64| (0.8 - 0.2 * cell as f64) * (0.4 + 0.6 * uniform(seed, 9));
     for (name, sample) in [
         ("one", sample(GAME, &[&[]], 50, lean, "Yes.")),
+        ("few", sample(GAME, &cells[..2], 5, lean, "Yes.")),
+        ("many", sample(GAME, &cells[1..], 300, lean, "Yes.")),
         ("three", sample(GAME, &cells, 20, lean, "Yes, \"quoted\",\r\nand\n=1+1 🎭")),
     ] {
         let folder = folder.join(name);
@@ -131,5 +134,6 @@ fn files_to_look_at() {
         let summary = summarize(&sample, Confidence::default());
         std::fs::write(folder.join("summary.json"), serde_json::to_string_pretty(&summary).unwrap()).unwrap();
         std::fs::write(folder.join("summary.txt"), statistics(&summary, false)).unwrap();
+        plots(&sample, &summary, &folder).unwrap();
     }
 }
