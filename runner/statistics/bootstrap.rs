@@ -167,6 +167,6 @@ impl Draws {
         self.at += 4;
         let word = word.iter().fold(0u64, |word, byte| word << 8 | u64::from(*byte));
         // Uneven by less than the bound's part of 2³².
-        (word * self.bound >> 32) as usize
+        ((word * self.bound) >> 32) as usize
     }
 }

@@ -3,6 +3,43 @@
 //! Everything here is derived from finished transcripts alone, so equal runs give equal files, whatever the machine's
 //! speed and in whatever order the runs came. A [`Sample`] goes in; [`tables`] gives one observation a row,
 //! [`summarize`] the figures with their intervals, [`plots`] the pictures.
+//!
+//! ```
+//! use greenroom::backend::Scripted;
+//! use greenroom::statistics::{Cell, Confidence, Run, Sample, summarize, tables};
+//! use greenroom::{run, scenario, stage::Unwatched, transcript::Transcript};
+//! use std::sync::Arc;
+//!
+//! let text = "
+//! id: coin
+//! agents: {ann: {}, ben: {}}
+//! phases: [{name: toss, agents: [ann, ben], choice: [heads, tails]}]
+//! outcome: {equal: toss.choices.ann == toss.choices.ben}
+//! ";
+//! let scenario = scenario::load("coin.yaml", text, &[]).scenario.expect("no mistakes");
+//! let runtime = tokio::runtime::Builder::new_current_thread().build()?;
+//! let folder = std::env::temp_dir().join(format!("greenroom-coin-{}", std::process::id()));
+//! let mut sample = Sample { cells: vec![Cell::default()], runs: Vec::new() };
+//! for seed in 0..20 {
+//!     let backend = Scripted::new(move |request| {
+//!         let is_even = (seed + request.path.len() as u64 + request.seed) % 2 == 0;
+//!         Some(if is_even { "heads" } else { "tails" }.to_string())
+//!     });
+//!     let name = format!("run-{seed}");
+//!     let options = run::RunOptions { seed, ..Default::default() };
+//!     let (mut watch, place) = (Unwatched, folder.join(&name));
+//!     let playing =
+//!         run::perform(&scenario, Arc::new(backend), &place, &options, &mut watch, std::future::pending());
+//!     let transcript = Transcript::open(&runtime.block_on(playing)?.transcript)?;
+//!     sample.runs.push(Run { cell: 0, seed, folder: name, transcript, scenario: scenario.clone() });
+//! }
+//! assert_eq!(tables(&sample).get("choices").expect("a table").n_rows(), 40);
+//! let summary = summarize(&sample, Confidence::default());
+//! let equal = &summary.figures.iter().find(|figure| figure.name == "outcome equal").expect("a figure").cells[0];
+//! assert!(equal.estimate.low < equal.estimate.value && equal.estimate.value < equal.estimate.high);
+//! std::fs::remove_dir_all(&folder)?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 mod bootstrap;
 #[cfg(test)]

@@ -4,10 +4,12 @@ use super::Sample;
 use super::bootstrap::{Kind, Part, difference, mean};
 use super::interval::{Confidence, Estimate};
 use super::measures::{Measure, Measures, Subject};
+use anyhow::Context as _;
 use indexmap::IndexMap;
 use serde::Serialize;
 use serde_json::Value;
 use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 
 /// Figures of a sample.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -60,6 +62,21 @@ pub struct InCell {
     pub estimate: Estimate,
     /// How much it is above the first cell's, over the seeds that both have.
     pub difference: Option<Estimate>,
+}
+
+impl Summary {
+    /// Writes `summary.json` into a folder, which is made if it is not there, and says which file that is.
+    ///
+    /// # Errors
+    /// The folder or the file can't be written.
+    pub fn write(&self, folder: &Path) -> anyhow::Result<PathBuf> {
+        let path = folder.join("summary.json");
+        let can_not = || format!("can't write {}", path.display());
+        std::fs::create_dir_all(folder).with_context(can_not)?;
+        let text = serde_json::to_string_pretty(self)? + "\n";
+        std::fs::write(&path, text).with_context(can_not)?;
+        Ok(path)
+    }
 }
 
 /// Estimates everything that there is to estimate.

@@ -4,13 +4,16 @@ use super::tables::{counted, table};
 use crate::diagnostic::printable;
 use crate::statistics::{CellSummary, Estimate, Figure, InCell, Method, Rounds, Subject, Summary};
 use console::{Style, truncate_str};
+use indexmap::IndexMap;
 use serde_json::Value;
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
 
 /// Most columns of a name or a text.
 const MAX_NAME: usize = 26;
 
-/// Figures with their intervals; `fancy` for a terminal.
-pub fn statistics(summary: &Summary, fancy: bool) -> String {
+/// Figures with their intervals, then where the files are; `fancy` for a terminal.
+pub fn statistics(summary: &Summary, files: &[PathBuf], fancy: bool) -> String {
     let mut page = Page { summary, fancy, text: String::new() };
     page.cells();
     page.results();
@@ -18,7 +21,28 @@ pub fn statistics(summary: &Summary, fancy: bool) -> String {
     page.joint(Rounds::Last, "last round");
     page.joint(Rounds::All, "all rounds");
     page.legend();
-    page.text
+    page.text + &places(files)
+}
+
+/// Files by folder, those that differ by their endings alone in one line.
+fn places(files: &[PathBuf]) -> String {
+    let text = |part: Option<&OsStr>| part.map_or(String::new(), |part| part.to_string_lossy().into_owned());
+    let mut folders: IndexMap<&Path, IndexMap<String, Vec<String>>> = IndexMap::new();
+    for file in files {
+        let folder = folders.entry(file.parent().unwrap_or(Path::new(""))).or_default();
+        folder.entry(text(file.file_stem())).or_default().push(text(file.extension()));
+    }
+    let mut out = String::new();
+    for (folder, stems) in folders {
+        out += &printable(&format!("\nFiles in {}:\n", folder.display()));
+        let mut kinds: IndexMap<String, Vec<String>> = IndexMap::new();
+        for (stem, endings) in stems {
+            kinds.entry(endings.join(", ")).or_default().push(stem);
+        }
+        let lines = kinds.iter().map(|(endings, stems)| format!("  {} ({endings})\n", stems.join(", ")));
+        out += &printable(&lines.collect::<String>());
+    }
+    out
 }
 
 /// A row: under which head each text stands.

@@ -42,8 +42,11 @@ pub fn plots(sample: &Sample, summary: &Summary, folder: &Path) -> anyhow::Resul
 struct Panel<'a> {
     title: String,
     height: u32,
-    draw: Box<dyn Fn(&paper::Area<'_>) -> anyhow::Result<()> + 'a>,
+    draw: Box<Draw<'a>>,
 }
+
+/// Draws on a part of the paper.
+type Draw<'a> = dyn Fn(&paper::Area<'_>) -> anyhow::Result<()> + 'a;
 
 /// What stands around the panels.
 struct Heading {

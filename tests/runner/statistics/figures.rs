@@ -28,12 +28,14 @@ fn only<'a>(summary: &'a Summary, name: &str) -> &'a InCell {
 #[test]
 fn a_summary_of_one_cell_reads_well() {
     let sample = sample(GAME, &[&[]], 50, |_, seed| 0.3 + 0.5 * uniform(seed, 9), "Yes.");
-    insta::assert_snapshot!(statistics(&summarize(&sample, Confidence::default()), false));
+    let files = ["runs.csv", "runs.parquet", "turns.csv", "turns.parquet", "choices.svg", "joint.svg"];
+    let files: Vec<_> = files.iter().map(|name| std::path::Path::new("sweep").join(name)).collect();
+    insta::assert_snapshot!(statistics(&summarize(&sample, Confidence::default()), &files, false));
 }
 
 #[test]
 fn a_summary_of_three_cells_reads_well() {
-    let text = statistics(&summarize(&swept(20), Confidence::default()), false);
+    let text = statistics(&summarize(&swept(20), Confidence::default()), &[], false);
     let longest = text.lines().map(console::measure_text_width).max();
     assert!(longest <= Some(100), "{longest:?} columns:\n{text}");
     insta::assert_snapshot!(text);
@@ -178,9 +180,9 @@ fn the_confidence_widens_intervals() {
 fn nothing_at_all_is_a_summary_too() {
     let summary = summarize(&Sample::default(), Confidence::default());
     assert!(summary.figures.is_empty());
-    statistics(&summary, false);
+    statistics(&summary, &[], false);
     let mut sample = swept(2);
     sample.runs.iter_mut().for_each(|run| run.transcript.footer = None);
     sample.runs[0].cell = 9;
-    statistics(&summarize(&sample, Confidence::default()), false);
+    statistics(&summarize(&sample, Confidence::default()), &[], false);
 }

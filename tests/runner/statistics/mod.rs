@@ -130,10 +130,10 @@ fn files_to_look_at() {
         ("three", sample(GAME, &cells, 20, lean, "Yes, \"quoted\",\r\nand\n=1+1 🎭")),
     ] {
         let folder = folder.join(name);
-        tables(&sample).write(&folder).unwrap();
         let summary = summarize(&sample, Confidence::default());
-        std::fs::write(folder.join("summary.json"), serde_json::to_string_pretty(&summary).unwrap()).unwrap();
-        std::fs::write(folder.join("summary.txt"), statistics(&summary, false)).unwrap();
-        plots(&sample, &summary, &folder).unwrap();
+        let mut files = tables(&sample).write(&folder).unwrap();
+        files.push(summary.write(&folder).unwrap());
+        files.extend(plots(&sample, &summary, &folder).unwrap());
+        std::fs::write(folder.join("shown.txt"), statistics(&summary, &files, false)).unwrap();
     }
 }

@@ -93,7 +93,7 @@ fn no_number_is_too_great_or_too_small_to_draw() {
             payoffs.totals.values_mut().for_each(|total| *total = Some(numbers[at % 2]));
         }
         drawn(&sample).iter().for_each(|(name, svg)| drop(check(name, svg)));
-        let text = greenroom::terminal::statistics(&summarize(&sample, Confidence::default()), false);
+        let text = greenroom::terminal::statistics(&summarize(&sample, Confidence::default()), &[], false);
         let longest = text.lines().map(console::measure_text_width).max();
         assert!(longest <= Some(110), "{numbers:?}:\n{text}");
     }
