@@ -1,8 +1,9 @@
 //! Tables as files: CSV for every tool, Parquet for those that want types.
 //!
 //! CSV follows RFC 4180: UTF-8, a head line, lines end in CRLF, texts that hold commas, quotes or line ends are quoted.
-//! Null is the empty field; so is an empty text, which only Parquet tells apart. Texts stand as they were said: a
-//! spreadsheet may take a text that begins with `=`, `+`, `-` or `@` for a formula, so import such columns as text.
+//! Null is the empty field; so is an empty text, which only Parquet tells apart. Texts stand as they were said: `NA` is
+//! a text (pandas: `keep_default_na=False`), and a spreadsheet may take a text that begins with `=`, `+`, `-` or `@` for
+//! a formula, so open Parquet there or import such columns as text.
 //!
 //! Parquet has columns that may be null, of UTF-8 strings, 64-bit integers (seeds unsigned), doubles and booleans;
 //! dictionaries keep repeated keys small, and nothing is compressed.

@@ -60,26 +60,28 @@ fn percent(share: &f64) -> String {
 fn by_round(summary: &Summary, area: &Area<'_>, rounds: &ByRound<'_>) -> anyhow::Result<()> {
     let (first, last) = (*rounds.keys().next().unwrap_or(&1), *rounds.keys().last().unwrap_or(&1));
     let step = (last - first) / 12 + 1;
-    let places: Vec<(f64, String)> = (first..=last)
-        .step_by(step)
-        .map(|round| (round as f64, format!("{}{round}", if round == first { "round " } else { "" })))
-        .collect();
-    let chart = axes(area, first as f64 - 0.5..last as f64 + 0.5, 0.0..1.0, &percent, &places)?;
+    let rounds_shown = (first..=last).step_by(step);
+    let places: Vec<(f64, String)> = rounds_shown.map(|round| (round as f64, round.to_string())).collect();
+    let chart = axes(area, first as f64 - 0.5..last as f64 + 0.5, 0.0..1.0, &percent, ("round", &places))?;
     let n_cells = summary.cells.len();
-    for cell in 0..n_cells {
+    let points = |cell: usize| {
         let aside = (cell as f64 - (n_cells as f64 - 1.0) / 2.0) * (0.5 / n_cells as f64);
-        let found =
-            rounds.iter().filter_map(|(round, cells)| Some((*round, cells.iter().find(|c| c.cell == cell)?)));
-        let points: Vec<(f64, &InCell)> = found.map(|(round, cell)| (round as f64 + aside, cell)).collect();
-        let at = |(x, cell): &(f64, &InCell)| Some(place(area, &chart, *x, cell.estimate.value?));
-        for ends in points.windows(2) {
+        let found = rounds
+            .iter()
+            .filter_map(move |(round, cells)| Some((*round, cells.iter().find(|c| c.cell == cell)?)));
+        found.map(move |(round, cell)| (round as f64 + aside, cell)).collect::<Vec<(f64, &InCell)>>()
+    };
+    let at = |(x, cell): &(f64, &InCell)| Some(place(area, &chart, *x, cell.estimate.value?));
+    // Lines first, so that none runs over another cell's points.
+    for cell in 0..n_cells {
+        for ends in points(cell).windows(2) {
             if let (Some(from), Some(to)) = (at(&ends[0]), at(&ends[1])) {
                 line(area, [from, to], color(cell).mix(0.6).stroke_width(2))?;
             }
         }
-        for (x, in_cell) in &points {
-            point(area, &chart, *x, in_cell)?;
-        }
+    }
+    for (x, in_cell) in (0..n_cells).flat_map(points) {
+        point(area, &chart, x, in_cell)?;
     }
     Ok(())
 }
@@ -88,7 +90,7 @@ fn by_round(summary: &Summary, area: &Area<'_>, rounds: &ByRound<'_>) -> anyhow:
 fn once(summary: &Summary, area: &Area<'_>, rounds: &ByRound<'_>) -> anyhow::Result<()> {
     let n_cells = summary.cells.len();
     let names = summary.cells.iter().enumerate().map(|(at, cell)| (at as f64, short(cell)));
-    let chart = axes(area, -0.5..n_cells as f64 - 0.5, 0.0..1.0, &percent, &names.collect::<Vec<_>>())?;
+    let chart = axes(area, -0.5..n_cells as f64 - 0.5, 0.0..1.0, &percent, ("", &names.collect::<Vec<_>>()))?;
     for cell in rounds.values().flat_map(|cells| cells.iter()) {
         point(area, &chart, cell.cell as f64, cell)?;
     }

@@ -197,13 +197,13 @@ pub(super) fn axes<'a, 'b>(
     x: Range<f64>,
     y: Range<f64>,
     y_text: &dyn Fn(&f64) -> String,
-    places: &[(f64, String)],
+    (x_name, places): (&str, &[(f64, String)]),
 ) -> anyhow::Result<Chart<'a, 'b>> {
     let mut chart = ChartBuilder::on(area)
         .margin_right(12)
         .margin_top(6)
         .x_label_area_size(22)
-        .y_label_area_size(46)
+        .y_label_area_size(52)
         .build_cartesian_2d(x, y)?;
     chart
         .configure_mesh()
@@ -216,12 +216,13 @@ pub(super) fn axes<'a, 'b>(
         .bold_line_style(GRID)
         .light_line_style(BLACK.mix(0.0))
         .draw()?;
-    let room = f64::from(WIDTH - 70) / places.len().max(1) as f64;
+    let room = f64::from(WIDTH - 76) / places.len().max(1) as f64;
     let bottom = chart.plotting_area().get_pixel_range().1.end;
+    let below = bottom - area.get_pixel_range().1.start + 13;
+    write(area, x_name, (MARGIN, below), &letters(11.5, &MUTED))?;
     for (at, name) in places {
         let (across, _) = place(area, &chart, *at, 0.0);
-        let below = (across, bottom - area.get_pixel_range().1.start + 13);
-        write(area, &fitted(name, 11.5, room), below, &centred(letters(11.5, &MUTED)))?;
+        write(area, &fitted(name, 11.5, room), (across, below), &centred(letters(11.5, &MUTED)))?;
     }
     Ok(chart)
 }

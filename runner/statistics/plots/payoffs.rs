@@ -64,10 +64,11 @@ fn edges(totals: &[(usize, f64)]) -> Vec<(f64, f64)> {
     let (Some(low), Some(high)) = (values.first().copied(), values.last().copied()) else {
         return Vec::new();
     };
-    let range = if high > low { high - low } else { low.abs().max(1.0) };
+    let range = high - low;
     let gaps = values.windows(2).map(|pair| pair[1] - pair[0]);
     if values.len() <= MAX_BARS {
-        let half = gaps.fold(range / 10.0, f64::min).max(range / 60.0) * 0.4;
+        let most = if range > 0.0 { range / 12.0 } else { low.abs().max(1.0) / 60.0 };
+        let half = gaps.fold(most, f64::min).max(range / 100.0) * 0.4;
         return values.into_iter().map(|value| (value - half, value + half)).collect();
     }
     let width = range / MAX_BARS as f64;
@@ -95,7 +96,8 @@ impl Columns {
     fn new(totals: &[(usize, f64)], n_cells: usize) -> Option<Self> {
         let edges = edges(totals);
         let (low, high) = (edges.first()?.0, edges.last()?.1);
-        let room = (high - low) * 0.06;
+        // Where all runs are alike, so much around them that the bar is seen as one value.
+        let room = if edges.len() == 1 { (high - low) * 5.0 } else { (high - low) * 0.06 };
         let range = (low - room, high + room);
         // plotters counts its axis' marks in 32 bits and overflows on numbers that no game has.
         let size = low.abs().max(high.abs());
@@ -114,7 +116,7 @@ fn panel(summary: &Summary, figure: &Figure, columns: &Columns, area: &Area<'_>)
     let names = summary.cells.iter().enumerate().map(|(at, cell)| (at as f64, short(cell)));
     let x = -0.5..summary.cells.len() as f64 - 0.5;
     let y = columns.range.0..columns.range.1;
-    let chart = axes(area, x, y, &amount, &names.collect::<Vec<_>>())?;
+    let chart = axes(area, x, y, &amount, ("", &names.collect::<Vec<_>>()))?;
     for (cell, bars) in columns.cells.iter().enumerate() {
         for (low, high, part) in bars.iter().filter(|(.., part)| *part > 0.0) {
             // One scale for all cells, so that widths can be compared.
