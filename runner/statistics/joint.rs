@@ -1,8 +1,8 @@
 //! What agents chose together: in each round of a phase in which several make the same choice.
 
 use super::measures::{Measures, Rounds, Subject};
-use super::observations::{Observed, words};
-use crate::scenario::{AgentId, PhaseId, Purpose};
+use super::observations::Observed;
+use crate::scenario::{AgentId, PhaseId, Purpose, text_of};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Most agents whose choices are told together; of more, hardly two rounds would be alike.
@@ -44,7 +44,7 @@ fn games(observed: &[Observed<'_>]) -> BTreeMap<PhaseId, Game> {
         };
         let (Some(choice), Some(Purpose::Choice)) = (&place.choice, place.purpose) else { continue };
         let Some(agent) = turn.run.scenario.agent_by_key(&turn.record.agent) else { continue };
-        let options: Vec<String> = choice.options.iter().map(|option| words(&option.value)).collect();
+        let options: Vec<String> = choice.options.iter().map(|option| text_of(&option.value)).collect();
         let game = games.entry(place.phase).or_insert_with(|| Game {
             name: phase.to_string(),
             options: options.clone(),
@@ -53,7 +53,7 @@ fn games(observed: &[Observed<'_>]) -> BTreeMap<PhaseId, Game> {
         });
         game.is_common &= game.options == options;
         game.agents.insert(agent, turn.record.agent.clone());
-        let chosen = (!made.chosen.is_null()).then(|| words(&made.chosen));
+        let chosen = (!made.chosen.is_null()).then(|| text_of(&made.chosen));
         game.rounds.entry((turn.at, place.round)).or_default().insert(agent, chosen);
     }
     games

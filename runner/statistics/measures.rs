@@ -2,11 +2,11 @@
 
 use super::bootstrap::{Kind, Part};
 use super::joint;
-use super::observations::{Observed, observe, words};
+use super::observations::{Observed, observe};
 use super::table;
 use super::tables::{distinct, in_cast_order};
 use super::{Run, Sample};
-use crate::scenario::Purpose;
+use crate::scenario::{Purpose, text_of};
 use crate::transcript::Footer;
 use indexmap::IndexMap;
 use serde::Serialize;
@@ -206,7 +206,7 @@ impl<'a> Measures<'a> {
             table::Kind::Text if values.iter().any(|(_, value)| value.is_array() || value.is_object()) => {}
             table::Kind::Text => {
                 let texts: Vec<(usize, Option<String>)> =
-                    values.iter().map(|(run, value)| (*run, Some(words(value)))).collect();
+                    values.iter().map(|(run, value)| (*run, Some(text_of(value)))).collect();
                 self.texts(&texts, subject);
             }
         }
@@ -244,7 +244,7 @@ impl<'a> Measures<'a> {
     fn decisions(&mut self) {
         let footers = self.footers();
         for phase in distinct(footers.iter().flat_map(|(_, footer)| footer.decisions.keys())) {
-            let text = |value: &Value| (!value.is_null()).then(|| words(value));
+            let text = |value: &Value| (!value.is_null()).then(|| text_of(value));
             let decided: Vec<(usize, Option<String>)> = footers
                 .iter()
                 .filter_map(|(run, footer)| Some((*run, text(footer.decisions.get(phase)?))))
@@ -287,7 +287,7 @@ impl<'a> Measures<'a> {
                 agent: turn.record.agent.clone(),
                 purpose: place.word(),
                 rank: place.ballot().map(|(_, rank)| rank),
-                option: words(&option.value),
+                option: text_of(&option.value),
             };
             let chosen = made.chosen == option.value;
             if by_round {

@@ -3,7 +3,6 @@
 use super::{Run, Sample};
 use crate::scenario::{Choice, PhaseId, Plan, Purpose, Scenario, compile};
 use crate::transcript::{ChoiceRecord, TurnRecord, summary_of};
-use serde_json::Value;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -60,14 +59,6 @@ impl<'a> Observed<'a> {
     /// The choice that was made, if it was one.
     pub(super) fn choice(&self) -> Option<&'a ChoiceRecord> {
         self.record.constraint.as_ref()
-    }
-}
-
-/// A result as text, as tables and figures have it: strings as they are, everything else as JSON.
-pub(super) fn words(value: &Value) -> String {
-    match value {
-        Value::String(text) => text.clone(),
-        other => other.to_string(),
     }
 }
 

@@ -1,6 +1,6 @@
 //! A table: named columns of typed values that may be missing.
 
-use super::observations::words;
+use crate::scenario::text_of;
 use serde_json::Value;
 
 /// One table.
@@ -133,7 +133,7 @@ impl Kind {
             Self::Bool => Values::Bool(values.map(|value| value.and_then(Value::as_bool)).collect()),
             Self::Int => Values::Int(values.map(|value| value.and_then(Value::as_i64)).collect()),
             Self::Float => Values::Float(values.map(|value| value.and_then(Value::as_f64)).collect()),
-            Self::Text => Values::texts(values.map(|value| value.map(words))),
+            Self::Text => Values::texts(values.map(|value| value.map(text_of))),
         }
     }
 }

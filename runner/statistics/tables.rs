@@ -12,10 +12,11 @@
 //! own, since a list within a cell would have to be parsed before it could be used. `share` is how likely the model
 //! was to choose the option, relative to the others; it is null where a strategy or a human chose.
 
-use super::observations::{Observed, observe, words};
+use super::observations::{Observed, observe};
 use super::table::{Kind, Table, Values};
 use super::{Run, Sample};
 use crate::scenario::results::PayoffRound;
+use crate::scenario::text_of;
 use crate::transcript::{Footer, OptionRecord};
 use serde_json::Value;
 
@@ -171,7 +172,7 @@ fn choices(sample: &Sample, observed: &[Observed<'_>]) -> Table {
     let chosen: Vec<Option<usize>> = chosen.collect();
     let shares = made.iter().zip(&chosen).map(|(choice, at)| choice.shares()?.get((*at)?).copied());
     let logprobs = made.iter().zip(&chosen).map(|(choice, at)| choice.options[(*at)?].logprob.map(f64::from));
-    let option = |value: &Value| (!value.is_null()).then(|| words(value));
+    let option = |value: &Value| (!value.is_null()).then(|| text_of(value));
     table.add("option", Values::texts(made.iter().map(|choice| option(&choice.chosen))));
     table.add("invalid", Values::Bool(made.iter().map(|choice| Some(choice.chosen.is_null())).collect()));
     table.add("logprob", Values::Float(logprobs.collect()));
@@ -195,7 +196,7 @@ fn options(sample: &Sample, observed: &[Observed<'_>]) -> Table {
     add_ballots(&mut table, &rows);
     let logprob = |(_, option): &(usize, &OptionRecord)| option.logprob.map(f64::from);
     table.add("position", Values::counts(options.iter().map(|(position, _)| Some(*position))));
-    table.add("option", Values::texts(options.iter().map(|(_, option)| Some(words(&option.value)))));
+    table.add("option", Values::texts(options.iter().map(|(_, option)| Some(text_of(&option.value)))));
     table.add("text", Values::texts(options.iter().map(|(_, option)| Some(option.text.as_str()))));
     table.add("logprob", Values::Float(options.iter().map(logprob).collect()));
     table.add("share", Values::Float(shares));
@@ -219,7 +220,7 @@ fn payoffs(sample: &Sample) -> Table {
         run.scenario.payoff.as_ref().map(|payoff| run.scenario.phase(payoff.phase).name.clone())
     };
     let choice =
-        |round: &PayoffRound, agent: &str| round.choices.get(agent).filter(|v| !v.is_null()).map(words);
+        |round: &PayoffRound, agent: &str| round.choices.get(agent).filter(|v| !v.is_null()).map(text_of);
     let worth = |round: &PayoffRound, agent: &str| round.values.as_ref()?.get(agent).copied();
     table.add("phase", Values::texts(runs.iter().map(phase)));
     table.add("round", Values::counts(rows.iter().map(|(_, round, ..)| Some(round.round))));

@@ -2,10 +2,10 @@
 
 use super::tables::{counted, table};
 use crate::diagnostic::printable;
+use crate::scenario::text_of;
 use crate::statistics::{CellSummary, Estimate, Figure, InCell, Method, Rounds, Subject, Summary};
 use console::{Style, truncate_str};
 use indexmap::IndexMap;
-use serde_json::Value;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
@@ -92,7 +92,7 @@ impl Page<'_> {
             return;
         }
         let row = |(at, cell): (usize, &CellSummary)| -> Row {
-            let values = cell.values.iter().map(|(name, value)| format!("{name} = {}", words(value)));
+            let values = cell.values.iter().map(|(name, value)| format!("{name} = {}", text_of(value)));
             let values = printable(&values.collect::<Vec<_>>().join(", "));
             let values = truncate_str(&values, 50, "…").into_owned();
             vec![
@@ -295,8 +295,4 @@ fn number(value: f64) -> String {
 
 fn shortened(text: &str) -> String {
     truncate_str(&printable(text), MAX_NAME, "…").into_owned()
-}
-
-fn words(value: &Value) -> String {
-    value.as_str().map_or_else(|| value.to_string(), ToString::to_string)
 }

@@ -127,10 +127,8 @@ fn dressed(svg: &str, title: &str) -> String {
 
 /// A cell's values in words.
 pub(super) fn label(cell: &CellSummary) -> String {
-    let values = cell
-        .values
-        .iter()
-        .map(|(name, value)| format!("{name} = {}", super::super::observations::words(value)));
+    let values =
+        cell.values.iter().map(|(name, value)| format!("{name} = {}", crate::scenario::text_of(value)));
     let values = values.collect::<Vec<_>>().join(", ");
     let values = if values.is_empty() { "all runs".to_string() } else { values };
     format!("{values} ({} runs)", cell.runs)
@@ -138,7 +136,7 @@ pub(super) fn label(cell: &CellSummary) -> String {
 
 /// A cell's values, as short as an axis wants them.
 pub(super) fn short(cell: &CellSummary) -> String {
-    let values = cell.values.values().map(super::super::observations::words);
+    let values = cell.values.values().map(crate::scenario::text_of);
     values.collect::<Vec<_>>().join(", ")
 }
 
