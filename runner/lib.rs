@@ -41,6 +41,7 @@ pub mod report;
 pub mod run;
 pub mod scenario;
 pub mod stage;
+pub mod statistics;
 pub mod terminal;
 pub mod timeline;
 pub mod trace;

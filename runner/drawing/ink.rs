@@ -73,13 +73,13 @@ pub(super) fn width(text: &str, size: f64) -> f64 {
 }
 
 /// A text without what XML can't hold, shortened to a width in pixels.
-pub(super) fn fitted(text: &str, size: f64, most: f64) -> String {
+pub(crate) fn fitted(text: &str, size: f64, most: f64) -> String {
     let columns = (most / (size * EM)).max(1.0) as usize;
     truncate_str(&plain(text), columns, "…").into_owned()
 }
 
 /// A text on one line, without characters that XML refuses.
-pub(super) fn plain(text: &str) -> String {
+pub(crate) fn plain(text: &str) -> String {
     let is_odd = |c: char| c.is_control() || matches!(c, '\u{fffe}' | '\u{ffff}');
     let plain: String = text.chars().map(|c| if is_odd(c) { ' ' } else { c }).collect();
     plain.split_whitespace().collect::<Vec<_>>().join(" ")

@@ -8,7 +8,8 @@ mod layout;
 
 use crate::scenario::{Plan, Scenario, TurnId};
 pub use ink::color;
-use ink::{fitted, plain, width};
+use ink::width;
+pub(crate) use ink::{fitted, plain};
 use layout::{Band, Layout, Link};
 use svg::Document;
 use svg::node::element::{Circle, Group, Line, Path, Rectangle, Style, Text, Title};

@@ -15,6 +15,7 @@ pub mod template;
 mod yaml;
 
 pub use check::{Loaded, Overrides, load, open, parse_override};
+pub(crate) use choice::text_of;
 pub use choice::{Choice, ChoiceOption, Chosen, Decision, Method};
 pub use compile::compile;
 pub use plan::{

@@ -7,6 +7,7 @@ mod diff;
 mod differences;
 mod page;
 mod results;
+mod statistics;
 mod tables;
 
 pub use crate::diagnostic::printable;
@@ -15,6 +16,7 @@ pub use diff::{show_diff, show_verdict};
 pub use differences::show_differences;
 pub use page::Page;
 pub use results::results;
+pub use statistics::statistics;
 pub use tables::{bytes, counted, summary, table};
 
 /// Whether standard output is a terminal that wants colours.

@@ -22,5 +22,6 @@ mod prompts;
 mod report;
 mod resume;
 mod schema;
+mod statistics;
 mod terminal;
 mod verify;

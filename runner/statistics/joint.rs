@@ -1,0 +1,111 @@
+//! What agents chose together: in each round of a phase in which several make the same choice.
+
+use super::measures::{Measures, Rounds, Subject};
+use super::observations::Observed;
+use crate::scenario::{AgentId, PhaseId, Purpose, text_of};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Most agents whose choices are told together; of more, hardly two rounds would be alike.
+const MAX_AGENTS: usize = 4;
+/// Most combinations of which those that never happened are told too.
+const MAX_CELLS: usize = 16;
+
+/// What each agent chose in a round; null: invalid.
+type Made = BTreeMap<AgentId, Option<String>>;
+
+/// A phase of all runs.
+#[derive(Default)]
+struct Game {
+    name: String,
+    /// Agents who chose something in it, with their keys.
+    agents: BTreeMap<AgentId, String>,
+    /// Options, as the scenario lists them.
+    options: Vec<String>,
+    /// Whether everybody has the same options.
+    is_common: bool,
+    /// By run and round.
+    rounds: BTreeMap<(usize, usize), Made>,
+}
+
+/// Adds the joint choices of every phase.
+pub(super) fn measure(measures: &mut Measures<'_>, observed: &[Observed<'_>]) {
+    for game in games(observed).into_values() {
+        if (2..=MAX_AGENTS).contains(&game.agents.len()) && game.is_common {
+            game.measure(measures);
+        }
+    }
+}
+
+fn games(observed: &[Observed<'_>]) -> BTreeMap<PhaseId, Game> {
+    let mut games: BTreeMap<PhaseId, Game> = BTreeMap::new();
+    for turn in observed {
+        let (Some(place), Some(made), Some(phase)) = (&turn.place, turn.choice(), turn.phase()) else {
+            continue;
+        };
+        let (Some(choice), Some(Purpose::Choice)) = (&place.choice, place.purpose) else { continue };
+        let Some(agent) = turn.run.scenario.agent_by_key(&turn.record.agent) else { continue };
+        let options: Vec<String> = choice.options.iter().map(|option| text_of(&option.value)).collect();
+        let game = games.entry(place.phase).or_insert_with(|| Game {
+            name: phase.to_string(),
+            options: options.clone(),
+            is_common: true,
+            ..Game::default()
+        });
+        game.is_common &= game.options == options;
+        game.agents.insert(agent, turn.record.agent.clone());
+        let chosen = (!made.chosen.is_null()).then(|| text_of(&made.chosen));
+        game.rounds.entry((turn.at, place.round)).or_default().insert(agent, chosen);
+    }
+    games
+}
+
+impl Game {
+    fn measure(mut self, measures: &mut Measures<'_>) {
+        // A round in which somebody did not choose is no joint choice.
+        let n_agents = self.agents.len();
+        self.rounds.retain(|_, made| made.len() == n_agents);
+        let mut last: BTreeMap<usize, usize> = BTreeMap::new();
+        for (run, round) in self.rounds.keys() {
+            last.entry(*run).and_modify(|known| *known = (*known).max(*round)).or_insert(*round);
+        }
+        let is_long = self.rounds.len() > last.len();
+        let combinations = self.combinations();
+        for which in if is_long { vec![Rounds::Last, Rounds::All] } else { vec![Rounds::Last] } {
+            for choices in &combinations {
+                let subject = Subject::Joint {
+                    phase: self.name.clone(),
+                    agents: self.agents.values().cloned().collect(),
+                    rounds: which,
+                    choices: choices.clone(),
+                };
+                for ((run, round), made) in &self.rounds {
+                    if which == Rounds::All || last.get(run) == Some(round) {
+                        let happened = made.values().eq(choices);
+                        measures.add_event(subject.clone(), *run, happened);
+                    }
+                }
+            }
+        }
+    }
+
+    /// All combinations of options where they are few, else those that happened.
+    fn combinations(&self) -> Vec<Vec<Option<String>>> {
+        let happened: BTreeSet<Vec<Option<String>>> =
+            self.rounds.values().map(|made| made.values().cloned().collect()).collect();
+        let n_cells = self.options.len().checked_pow(self.agents.len() as u32).unwrap_or(usize::MAX);
+        if n_cells > MAX_CELLS {
+            return happened.into_iter().collect();
+        }
+        let longer = |known: Vec<Vec<Option<String>>>| -> Vec<Vec<Option<String>>> {
+            let with = |before: Vec<Option<String>>| {
+                let next = move |option: &String| [before.clone(), vec![Some(option.clone())]].concat();
+                self.options.iter().map(next)
+            };
+            known.into_iter().flat_map(with).collect()
+        };
+        let mut all = (0..self.agents.len()).fold(vec![Vec::new()], |known, _| longer(known));
+        let invalid = happened.into_iter().filter(|made| made.contains(&None));
+        all.extend(invalid);
+        all
+    }
+}

@@ -1,0 +1,310 @@
+//! What is measured in a sample: for each subject, what every run adds to its mean.
+
+use super::bootstrap::{Kind, Part};
+use super::joint;
+use super::observations::{Observed, observe};
+use super::table;
+use super::tables::{distinct, in_cast_order};
+use super::{Run, Sample};
+use crate::scenario::{Purpose, text_of};
+use crate::transcript::Footer;
+use indexmap::IndexMap;
+use serde::Serialize;
+use serde_json::Value;
+use std::fmt;
+
+/// Most different texts of an outcome, or of a decision, that are counted one by one.
+const MAX_TEXTS: usize = 12;
+
+/// What a figure is about.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Subject {
+    /// A result: its mean; how often it was true; of texts, how often it was `value`.
+    Outcome {
+        /// Its name.
+        outcome: String,
+        /// The text whose rate this is.
+        value: Option<String>,
+    },
+    /// The sum of an agent's payoffs.
+    Payoff {
+        /// The agent's key.
+        agent: String,
+        /// What is counted.
+        unit: String,
+    },
+    /// How often a phase decided so.
+    Decision {
+        /// The phase.
+        phase: String,
+        /// What was decided; null: nothing.
+        option: Option<String>,
+    },
+    /// How often all assertions of a run held.
+    Assertions,
+    /// Choices that could not be read as an option.
+    Invalid,
+    /// How often an option was chosen.
+    Choice(Asked),
+    /// How likely the model was to choose an option: what it said is drawn from this, so it varies less.
+    Share(Asked),
+    /// How often an option was chosen in one round.
+    Round {
+        /// What was asked.
+        #[serde(flatten)]
+        asked: Asked,
+        /// The round.
+        round: usize,
+    },
+    /// How often agents made these choices in the same round.
+    Joint {
+        /// The phase.
+        phase: String,
+        /// The agents' keys.
+        agents: Vec<String>,
+        /// Which rounds count.
+        rounds: Rounds,
+        /// What each agent chose; null: invalid.
+        choices: Vec<Option<String>>,
+    },
+}
+
+/// An option of an agent's choices in a phase.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
+pub struct Asked {
+    /// The phase.
+    pub phase: String,
+    /// The agent's key.
+    pub agent: String,
+    /// `choice`, `vote` or `floor`.
+    pub purpose: &'static str,
+    /// For which place of a ranking.
+    pub rank: Option<usize>,
+    /// The option.
+    pub option: String,
+}
+
+/// Which rounds of a phase count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Rounds {
+    /// The last one that a run played.
+    Last,
+    /// All.
+    All,
+}
+
+impl fmt::Display for Asked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.phase, self.agent)?;
+        match (self.purpose, self.rank) {
+            ("choice", _) => {}
+            (purpose, Some(rank)) if rank > 1 => write!(f, ".{purpose}-{rank}")?,
+            (purpose, _) => write!(f, ".{purpose}")?,
+        }
+        write!(f, " = {}", self.option)
+    }
+}
+
+impl fmt::Display for Subject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Outcome { outcome, value: None } => write!(f, "outcome {outcome}"),
+            Self::Outcome { outcome, value: Some(value) } => write!(f, "outcome {outcome} = {value}"),
+            Self::Payoff { agent, .. } => write!(f, "payoff {agent}"),
+            Self::Decision { phase, option: Some(option) } => write!(f, "decision {phase} = {option}"),
+            Self::Decision { phase, option: None } => write!(f, "decision {phase}: nothing"),
+            Self::Assertions => f.write_str("all assertions hold"),
+            Self::Invalid => f.write_str("invalid choices"),
+            Self::Choice(asked) => write!(f, "choice {asked}"),
+            Self::Share(asked) => write!(f, "share {asked}"),
+            Self::Round { asked, round } => write!(f, "round {round} {asked}"),
+            Self::Joint { phase, agents, rounds, choices } => {
+                let choices: Vec<&str> = choices.iter().map(|c| c.as_deref().unwrap_or("invalid")).collect();
+                let which = if *rounds == Rounds::Last { "last" } else { "all" };
+                write!(f, "joint {phase}/{} ({which}) = {}", agents.join("+"), choices.join(" + "))
+            }
+        }
+    }
+}
+
+/// What each run adds to a subject's mean.
+#[derive(Clone, Debug)]
+pub(super) struct Measure {
+    pub(super) kind: Kind,
+    /// By the run's place in [`Measures::runs`].
+    pub(super) parts: IndexMap<usize, Part>,
+}
+
+/// All subjects of a sample, in the order in which they are told.
+pub(super) struct Measures<'a> {
+    /// The runs, by cell and seed.
+    pub(super) runs: Vec<&'a Run>,
+    pub(super) by_subject: IndexMap<Subject, Measure>,
+}
+
+impl<'a> Measures<'a> {
+    /// Measures a sample.
+    pub(super) fn new(sample: &'a Sample) -> Self {
+        let mut measures = Self { runs: sample.ordered(), by_subject: IndexMap::new() };
+        measures.outcomes();
+        measures.payoffs();
+        measures.decisions();
+        measures.checks();
+        let observed = observe(sample);
+        measures.choices(&observed);
+        joint::measure(&mut measures, &observed);
+        measures
+    }
+
+    /// Adds an observation of a run to a subject.
+    pub(super) fn add(&mut self, subject: Subject, kind: Kind, run: usize, value: f64) {
+        let measure =
+            self.by_subject.entry(subject).or_insert_with(|| Measure { kind, parts: IndexMap::new() });
+        measure.parts.entry(run).or_default().add(value);
+    }
+
+    /// Adds whether something happened.
+    pub(super) fn add_event(&mut self, subject: Subject, run: usize, happened: bool) {
+        self.add(subject, Kind::Rate, run, f64::from(u8::from(happened)));
+    }
+
+    /// Footers of finished runs, with the runs' places.
+    fn footers(&self) -> Vec<(usize, &'a Footer)> {
+        let footer = |(at, run): (usize, &&'a Run)| Some((at, &run.transcript.footer.as_ref()?.record));
+        self.runs.iter().enumerate().filter_map(footer).collect()
+    }
+
+    fn outcomes(&mut self) {
+        let footers = self.footers();
+        let names =
+            footers.iter().flat_map(|(_, footer)| footer.outcomes.iter().map(|outcome| &outcome.name));
+        for name in distinct(names) {
+            let of = |(at, footer): &(usize, &'a Footer)| {
+                let outcome = footer.outcomes.iter().find(|outcome| outcome.name == *name)?;
+                Some((*at, &outcome.value)).filter(|(_, value)| !value.is_null())
+            };
+            let values: Vec<(usize, &Value)> = footers.iter().filter_map(of).collect();
+            self.outcome(name, &values);
+        }
+    }
+
+    fn outcome(&mut self, outcome: &str, values: &[(usize, &Value)]) {
+        let subject = |value: Option<String>| Subject::Outcome { outcome: outcome.to_string(), value };
+        match table::Kind::of(values.iter().map(|(_, value)| *value)) {
+            table::Kind::Bool => {
+                for (run, value) in values {
+                    self.add_event(subject(None), *run, value.as_bool() == Some(true));
+                }
+            }
+            table::Kind::Int | table::Kind::Float => {
+                for (run, value) in values {
+                    self.add(subject(None), Kind::Mean, *run, value.as_f64().unwrap_or_default());
+                }
+            }
+            table::Kind::Text if values.iter().any(|(_, value)| value.is_array() || value.is_object()) => {}
+            table::Kind::Text => {
+                let texts: Vec<(usize, Option<String>)> =
+                    values.iter().map(|(run, value)| (*run, Some(text_of(value)))).collect();
+                self.texts(&texts, subject);
+            }
+        }
+    }
+
+    /// Adds how often each text was there, unless there are too many of them to tell.
+    fn texts(&mut self, texts: &[(usize, Option<String>)], subject: impl Fn(Option<String>) -> Subject) {
+        let mut kinds: Vec<&Option<String>> = texts.iter().map(|(_, text)| text).collect();
+        kinds.sort_by_key(|text| (text.is_none(), *text));
+        kinds.dedup();
+        if kinds.len() > MAX_TEXTS {
+            return;
+        }
+        for kind in kinds {
+            for (run, text) in texts {
+                self.add_event(subject(kind.clone()), *run, text == kind);
+            }
+        }
+    }
+
+    fn payoffs(&mut self) {
+        let footers = self.footers();
+        let keys = footers.iter().filter_map(|(_, footer)| footer.payoffs.as_ref());
+        let keys = keys.flat_map(|payoffs| payoffs.totals.keys());
+        for agent in in_cast_order(&self.runs, keys) {
+            for (run, footer) in &footers {
+                let Some(payoffs) = &footer.payoffs else { continue };
+                let Some(total) = payoffs.totals.get(agent).copied().flatten() else { continue };
+                let subject = Subject::Payoff { agent: agent.clone(), unit: payoffs.unit.clone() };
+                self.add(subject, Kind::Mean, *run, total);
+            }
+        }
+    }
+
+    fn decisions(&mut self) {
+        let footers = self.footers();
+        for phase in distinct(footers.iter().flat_map(|(_, footer)| footer.decisions.keys())) {
+            let text = |value: &Value| (!value.is_null()).then(|| text_of(value));
+            let decided: Vec<(usize, Option<String>)> = footers
+                .iter()
+                .filter_map(|(run, footer)| Some((*run, text(footer.decisions.get(phase)?))))
+                .collect();
+            self.texts(&decided, |option| Subject::Decision { phase: phase.clone(), option });
+        }
+    }
+
+    fn checks(&mut self) {
+        for (run, footer) in self.footers() {
+            if !footer.assertions.is_empty() {
+                let hold = footer.assertions.iter().all(|assertion| assertion.holds);
+                self.add_event(Subject::Assertions, run, hold);
+            }
+        }
+    }
+
+    fn choices(&mut self, observed: &[Observed<'a>]) {
+        let made = |turn: &'_ &Observed<'a>| turn.choice().is_some();
+        for turn in observed.iter().filter(made) {
+            let Some(choice) = turn.choice() else { continue };
+            self.add_event(Subject::Invalid, turn.at, choice.chosen.is_null());
+        }
+        for turn in observed.iter().filter(made) {
+            self.choice(turn, false);
+        }
+        for turn in observed.iter().filter(made) {
+            self.choice(turn, true);
+        }
+    }
+
+    /// Adds a choice: which option was chosen, and how likely each was; or the first of these for its round.
+    fn choice(&mut self, turn: &Observed<'a>, by_round: bool) {
+        let (Some(place), Some(made)) = (&turn.place, turn.choice()) else { return };
+        let (Some(choice), Some(phase)) = (&place.choice, turn.phase()) else { return };
+        let (run, shares) = (turn.at, made.shares());
+        for option in &choice.options {
+            let asked = Asked {
+                phase: phase.to_string(),
+                agent: turn.record.agent.clone(),
+                purpose: place.word(),
+                rank: place.ballot().map(|(_, rank)| rank),
+                option: text_of(&option.value),
+            };
+            let chosen = made.chosen == option.value;
+            if by_round {
+                // A vote's attempts are its rounds.
+                let attempt = place.ballot().map(|(attempt, _)| attempt);
+                if place.purpose != Some(Purpose::Floor) {
+                    let round = attempt.unwrap_or(place.round);
+                    self.add_event(Subject::Round { asked, round }, run, chosen);
+                }
+                continue;
+            }
+            self.add_event(Subject::Choice(asked.clone()), run, chosen);
+            // In a ranking, what is taken already is no longer offered.
+            let offered = made.options.iter().position(|other| other.value == option.value);
+            if let Some(share) = offered.and_then(|at| shares.as_ref()?.get(at).copied()) {
+                self.add(Subject::Share(asked), Kind::Rate, run, share);
+            }
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! Many runs of one scenario as numbers: tidy tables, figures with intervals, plots.
+//!
+//! Everything here is derived from finished transcripts alone, so equal runs give equal files, whatever the machine's
+//! speed and in whatever order the runs came. A [`Sample`] goes in; [`tables`] gives one observation a row,
+//! [`summarize`] the figures with their intervals, [`plots`] the pictures.
+//!
+//! ```
+//! use greenroom::backend::Scripted;
+//! use greenroom::statistics::{Cell, Confidence, Run, Sample, summarize, tables};
+//! use greenroom::{run, scenario, stage::Unwatched, transcript::Transcript};
+//! use std::sync::Arc;
+//!
+//! let text = "
+//! id: coin
+//! agents: {ann: {}, ben: {}}
+//! phases: [{name: toss, agents: [ann, ben], choice: [heads, tails]}]
+//! outcome: {equal: toss.choices.ann == toss.choices.ben}
+//! ";
+//! let scenario = scenario::load("coin.yaml", text, &[]).scenario.expect("no mistakes");
+//! let runtime = tokio::runtime::Builder::new_current_thread().build()?;
+//! let folder = std::env::temp_dir().join(format!("greenroom-coin-{}", std::process::id()));
+//! let mut sample = Sample { cells: vec![Cell::default()], runs: Vec::new() };
+//! for seed in 0..20 {
+//!     let backend = Scripted::new(move |request| {
+//!         let is_even = (seed + request.path.len() as u64 + request.seed) % 2 == 0;
+//!         Some(if is_even { "heads" } else { "tails" }.to_string())
+//!     });
+//!     let name = format!("run-{seed}");
+//!     let options = run::RunOptions { seed, ..Default::default() };
+//!     let (mut watch, place) = (Unwatched, folder.join(&name));
+//!     let playing =
+//!         run::perform(&scenario, Arc::new(backend), &place, &options, &mut watch, std::future::pending());
+//!     let transcript = Transcript::open(&runtime.block_on(playing)?.transcript)?;
+//!     sample.runs.push(Run { cell: 0, seed, folder: name, transcript, scenario: scenario.clone() });
+//! }
+//! assert_eq!(tables(&sample).get("choices").expect("a table").n_rows(), 40);
+//! let summary = summarize(&sample, Confidence::default());
+//! let equal = &summary.figures.iter().find(|figure| figure.name == "outcome equal").expect("a figure").cells[0];
+//! assert!(equal.estimate.low < equal.estimate.value && equal.estimate.value < equal.estimate.high);
+//! std::fs::remove_dir_all(&folder)?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod bootstrap;
+#[cfg(test)]
+mod coverage;
+mod files;
+mod interval;
+mod joint;
+mod measures;
+mod observations;
+mod plots;
+mod summary;
+mod table;
+mod tables;
+
+pub use interval::{Confidence, Estimate, Method};
+pub use measures::{Asked, Rounds, Subject};
+pub use plots::plots;
+pub use summary::{CellSummary, Figure, InCell, Summary, summarize};
+pub use table::{Column, Table, Values};
+pub use tables::{Tables, tables};
+
+use crate::scenario::Scenario;
+use crate::transcript::Transcript;
+use serde_json::Value;
+use std::sync::Arc;
+
+/// Runs of one scenario, by cell.
+#[derive(Clone, Debug, Default)]
+pub struct Sample {
+    /// The combinations of swept values; one without values where nothing was swept.
+    pub cells: Vec<Cell>,
+    /// The runs, in any order.
+    pub runs: Vec<Run>,
+}
+
+/// A combination of swept variables' values.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Cell {
+    /// Each swept variable and its value, in the order given.
+    pub values: Vec<(String, Value)>,
+}
+
+/// A finished run.
+#[derive(Clone, Debug)]
+pub struct Run {
+    /// Index of its cell.
+    pub cell: usize,
+    /// Root of all its turns' seeds. Runs of equal seed in several cells are paired.
+    pub seed: u64,
+    /// Its folder, relative, for people.
+    pub folder: String,
+    /// What was read and said.
+    pub transcript: Transcript,
+    /// What was played, with the cell's values.
+    pub scenario: Arc<Scenario>,
+}
+
+impl Sample {
+    /// The runs by cell and seed, so that nothing depends on the order in which they finished.
+    fn ordered(&self) -> Vec<&Run> {
+        let mut runs: Vec<&Run> = self.runs.iter().collect();
+        runs.sort_by_key(|run| (run.cell, run.seed, &run.folder));
+        runs
+    }
+
+    /// Names of the swept variables, in the order given.
+    fn swept(&self) -> Vec<&str> {
+        let mut names: Vec<&str> = Vec::new();
+        for (name, _) in self.cells.iter().flat_map(|cell| &cell.values) {
+            if !names.contains(&name.as_str()) {
+                names.push(name);
+            }
+        }
+        names
+    }
+}
+
+impl Cell {
+    /// The value of a swept variable.
+    fn value(&self, name: &str) -> Option<&Value> {
+        self.values.iter().find(|(own, _)| own == name).map(|(_, value)| value)
+    }
+}

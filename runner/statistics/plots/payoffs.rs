@@ -1,0 +1,148 @@
+//! How payoffs are spread: a panel for each agent, a column for each cell. The wider a bar, the more runs came to that
+//! value, so that few runs and many, equal values and different ones, are all seen for what they are.
+
+use super::super::Sample;
+use super::super::bootstrap::Part;
+use super::super::measures::{Measures, Subject};
+use super::super::summary::{Figure, InCell, Summary};
+use super::paper::{Area, INK, Sheet, axes, color, line, place, short};
+use super::{Heading, Panel};
+use plotters::prelude::Rectangle;
+use plotters::style::Color as _;
+
+/// Most different values that have a bar each; more are put into as many bins.
+const MAX_BARS: usize = 15;
+/// Half the width of the longest bar, of a column's width of one.
+const HALF: f64 = 0.42;
+
+/// The picture; `None` without payoffs.
+pub(super) fn sheet<'a>(sample: &Sample, summary: &'a Summary) -> Option<Sheet<'a>> {
+    let measures = Measures::new(sample);
+    let mut panels = Vec::new();
+    for figure in &summary.figures {
+        let (Subject::Payoff { agent, unit }, Some(measure)) =
+            (&figure.subject, measures.by_subject.get(&figure.subject))
+        else {
+            continue;
+        };
+        let total = |(run, part): (&usize, &Part)| (measures.runs[*run].cell, part.sum);
+        let totals: Vec<(usize, f64)> = measure.parts.iter().map(total).collect();
+        let columns = Columns::new(&totals, summary.cells.len());
+        let Some(columns) = columns else { continue };
+        let title =
+            format!("{agent}, {unit} (n = {}; widest bar {:.0} %)", counts(figure), 100.0 * columns.widest);
+        let draw = move |area: &Area<'_>| panel(summary, figure, &columns, area);
+        panels.push(Panel { title, height: 190, draw: Box::new(draw) });
+    }
+    let level = 100.0 * summary.confidence.level();
+    let caption = format!(
+        "Sum over a run's rounds. The wider a bar, the greater the part of the cell's runs that came to this value. \
+         Points are means; their lines are bootstrap intervals at {level} %."
+    );
+    let heading = Heading { title: "Payoffs".into(), caption: vec![caption], has_legend: true };
+    Sheet::of(heading, panels)
+}
+
+/// Runs of the cells, once if they are equal.
+fn counts(figure: &Figure) -> String {
+    let mut counts: Vec<String> = figure.cells.iter().map(|cell| cell.estimate.n.to_string()).collect();
+    counts.dedup();
+    counts.join(", ")
+}
+
+/// Bars of a cell: from, to, and the part of its runs.
+fn bars(values: &[f64], edges: &[(f64, f64)]) -> Vec<(f64, f64, f64)> {
+    let within = |(low, high): &(f64, f64)| values.iter().filter(|v| low <= *v && *v < high).count();
+    edges.iter().map(|edge| (edge.0, edge.1, within(edge) as f64 / values.len().max(1) as f64)).collect()
+}
+
+/// Where bars begin and end, by all cells' values: around each value, or bins of equal width.
+fn edges(totals: &[(usize, f64)]) -> Vec<(f64, f64)> {
+    let mut values: Vec<f64> = totals.iter().map(|(_, value)| *value).collect();
+    values.sort_by(f64::total_cmp);
+    values.dedup();
+    let (Some(low), Some(high)) = (values.first().copied(), values.last().copied()) else {
+        return Vec::new();
+    };
+    let range = high - low;
+    let gaps = values.windows(2).map(|pair| pair[1] - pair[0]);
+    if values.len() <= MAX_BARS {
+        let most = if range > 0.0 { range / 12.0 } else { low.abs().max(1.0) / 60.0 };
+        let half = gaps.fold(most, f64::min).max(range / 100.0) * 0.4;
+        return values.into_iter().map(|value| (value - half, value + half)).collect();
+    }
+    let width = range / MAX_BARS as f64;
+    let bin = |at: usize| (low + at as f64 * width, low + (at + 1) as f64 * width);
+    let mut bins: Vec<(f64, f64)> = (0..MAX_BARS).map(bin).collect();
+    // The greatest value lies on the last edge, which a bar does not hold.
+    if let Some(last) = bins.last_mut() {
+        last.1 += range * 1e-9;
+    }
+    bins
+}
+
+/// The bars of all cells.
+struct Columns {
+    /// From and to.
+    range: (f64, f64),
+    /// Of each cell.
+    cells: Vec<Vec<(f64, f64, f64)>>,
+    /// Part of its cell's runs that the widest bar is.
+    widest: f64,
+}
+
+impl Columns {
+    /// `None` for what no axis can hold.
+    fn new(totals: &[(usize, f64)], n_cells: usize) -> Option<Self> {
+        let edges = edges(totals);
+        let (low, high) = (edges.first()?.0, edges.last()?.1);
+        // Where all runs are alike, so much around them that the bar is seen as one value.
+        let room = if edges.len() == 1 { (high - low) * 5.0 } else { (high - low) * 0.06 };
+        let range = (low - room, high + room);
+        // plotters counts its axis' marks in 32 bits and overflows on numbers that no game has.
+        let size = low.abs().max(high.abs());
+        if !(size < 1e12 && range.1 - range.0 > 1e-9 * size.max(1.0)) {
+            return None;
+        }
+        let own =
+            |cell: usize| totals.iter().filter(move |(other, _)| *other == cell).map(|(_, value)| *value);
+        let cells: Vec<_> = (0..n_cells).map(|cell| bars(&own(cell).collect::<Vec<_>>(), &edges)).collect();
+        let widest = cells.iter().flatten().map(|(.., part)| *part).fold(0.0, f64::max);
+        Some(Self { range, cells, widest })
+    }
+}
+
+fn panel(summary: &Summary, figure: &Figure, columns: &Columns, area: &Area<'_>) -> anyhow::Result<()> {
+    let names = summary.cells.iter().enumerate().map(|(at, cell)| (at as f64, short(cell)));
+    let x = -0.5..summary.cells.len() as f64 - 0.5;
+    let y = columns.range.0..columns.range.1;
+    let chart = axes(area, x, y, &amount, ("", &names.collect::<Vec<_>>()))?;
+    for (cell, bars) in columns.cells.iter().enumerate() {
+        for (low, high, part) in bars.iter().filter(|(.., part)| *part > 0.0) {
+            // One scale for all cells, so that widths can be compared.
+            let half = HALF * part / columns.widest;
+            let at = |side: f64, y: f64| place(area, &chart, cell as f64 + side * half, y);
+            let ends = [at(-1.0, *low), at(1.0, *high)];
+            area.draw(&Rectangle::new(ends, color(cell).mix(0.45).filled()))?;
+            area.draw(&Rectangle::new(ends, color(cell).stroke_width(1)))?;
+        }
+    }
+    figure.cells.iter().try_for_each(|cell| mean(area, &chart, cell))
+}
+
+/// A value on an axis.
+fn amount(value: &f64) -> String {
+    match value.abs() {
+        size if size != 0.0 && !(1e-4..1e7).contains(&size) => format!("{value:.1e}"),
+        _ => ((value * 1e6).round() / 1e6).to_string(),
+    }
+}
+
+fn mean(area: &Area<'_>, chart: &super::paper::Chart<'_, '_>, cell: &InCell) -> anyhow::Result<()> {
+    let at = |y: f64| place(area, chart, cell.cell as f64, y);
+    if let (Some(low), Some(high)) = (cell.estimate.low, cell.estimate.high) {
+        line(area, [at(low), at(high)], INK.stroke_width(2))?;
+    }
+    let Some(value) = cell.estimate.value else { return Ok(()) };
+    Ok(area.draw(&plotters::prelude::Circle::new(at(value), 3, INK.filled()))?)
+}

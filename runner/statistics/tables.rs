@@ -1,0 +1,256 @@
+//! Tidy tables: one observation a row, the same key columns first. One definition serves every file format.
+//!
+//! | table | a row is | columns after the key |
+//! |---|---|---|
+//! | `runs` | a run | `complete`, `turns`, `skipped`, `choices`, `invalid`, `failed_assertions`, `decision.PHASE`, `payoff.AGENT` (sum over the rounds), `outcome.NAME`, `hash` (of the transcript) |
+//! | `turns` | a turn that was played | `path`, `phase`, `round`, `agent`, `purpose`, `spoken`, `n_tokens`, `stop` |
+//! | `choices` | a choice that was made | `path`, `phase`, `round`, `agent`, `purpose`, `attempt`, `rank`, `option`, `invalid`, `logprob`, `share` |
+//! | `options` | an option of such a choice | `path`, `phase`, `round`, `agent`, `purpose`, `attempt`, `rank`, `position` (as listed), `option`, `text`, `logprob`, `share`, `chosen` |
+//! | `payoffs` | what a round was worth to an agent | `phase`, `round`, `agent`, `choice`, `payoff`, `unit` |
+//!
+//! The key is `cell`, one column for each swept variable, `seed` and `run` (its folder). Options have a table of their
+//! own, since a list within a cell would have to be parsed before it could be used. `share` is how likely the model
+//! was to choose the option, relative to the others; it is null where a strategy or a human chose.
+
+use super::observations::{Observed, observe};
+use super::table::{Kind, Table, Values};
+use super::{Run, Sample};
+use crate::scenario::results::PayoffRound;
+use crate::scenario::text_of;
+use crate::transcript::{Footer, OptionRecord};
+use serde_json::Value;
+
+/// All tables of a sample.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Tables(pub Vec<Table>);
+
+/// Columns that swept variables could be taken for; a variable of such a name is `variable.NAME` in every table.
+const COLUMNS: [&str; 29] = [
+    "cell",
+    "seed",
+    "run",
+    "complete",
+    "turns",
+    "skipped",
+    "choices",
+    "invalid",
+    "failed_assertions",
+    "hash",
+    "path",
+    "phase",
+    "round",
+    "agent",
+    "purpose",
+    "spoken",
+    "n_tokens",
+    "stop",
+    "attempt",
+    "rank",
+    "option",
+    "logprob",
+    "share",
+    "position",
+    "text",
+    "chosen",
+    "choice",
+    "payoff",
+    "unit",
+];
+
+/// Makes the tables of a sample.
+pub fn tables(sample: &Sample) -> Tables {
+    let observed = observe(sample);
+    Tables(vec![
+        runs(sample),
+        turns(sample, &observed),
+        choices(sample, &observed),
+        options(sample, &observed),
+        payoffs(sample),
+    ])
+}
+
+impl Tables {
+    /// The table with a name.
+    pub fn get(&self, name: &str) -> Option<&Table> {
+        self.0.iter().find(|table| table.name == name)
+    }
+}
+
+/// A table that has the key of each row's run.
+fn keyed(name: &'static str, sample: &Sample, runs: &[&Run]) -> Table {
+    let mut table = Table::new(name);
+    table.add("cell", Values::counts(runs.iter().map(|run| Some(run.cell))));
+    for swept in sample.swept() {
+        // Typed over all cells, so that the column has one type in every table.
+        let kind = Kind::of(sample.cells.iter().filter_map(|cell| cell.value(swept)));
+        let is_taken = COLUMNS.contains(&swept)
+            || ["decision.", "payoff.", "outcome."].iter().any(|prefix| swept.starts_with(prefix));
+        let name = if is_taken { format!("variable.{swept}") } else { swept.to_string() };
+        let value = |run: &&'_ Run| sample.cells.get(run.cell).and_then(|cell| cell.value(swept));
+        table.add(name, kind.column(runs.iter().map(value)));
+    }
+    table.add("seed", Values::Natural(runs.iter().map(|run| Some(run.seed)).collect()));
+    table.add("run", Values::texts(runs.iter().map(|run| Some(run.folder.as_str()))));
+    table
+}
+
+fn runs(sample: &Sample) -> Table {
+    let runs = sample.ordered();
+    let mut table = keyed("runs", sample, &runs);
+    let footers: Vec<Option<&Footer>> =
+        runs.iter().map(|run| run.transcript.footer.as_ref().map(|footer| &footer.record)).collect();
+    let count = |get: fn(&Footer) -> usize| Values::counts(footers.iter().map(|footer| footer.map(get)));
+    table.add("complete", Values::Bool(footers.iter().map(|footer| Some(footer.is_some())).collect()));
+    table.add("turns", count(|footer| footer.turns));
+    table.add("skipped", count(|footer| footer.skipped));
+    table.add("choices", count(|footer| footer.choices));
+    table.add("invalid", count(|footer| footer.invalid));
+    let failed = |footer: &Footer| footer.assertions.iter().filter(|assertion| !assertion.holds).count();
+    table.add("failed_assertions", count(failed));
+    let known = || footers.iter().flatten();
+    for phase in distinct(known().flat_map(|footer| footer.decisions.keys())) {
+        let values = footers.iter().map(|footer| footer.and_then(|footer| footer.decisions.get(phase)));
+        table.add(format!("decision.{phase}"), typed(values));
+    }
+    let totals = known().flat_map(|footer| &footer.payoffs).flat_map(|payoffs| payoffs.totals.keys());
+    for agent in in_cast_order(&runs, totals) {
+        let total = |footer: &Footer| footer.payoffs.as_ref()?.totals.get(agent).copied().flatten();
+        let values = footers.iter().map(|footer| footer.and_then(total)).collect();
+        table.add(format!("payoff.{agent}"), Values::Float(values));
+    }
+    for name in distinct(known().flat_map(|footer| footer.outcomes.iter().map(|outcome| &outcome.name))) {
+        table.add(format!("outcome.{name}"), typed(footers.iter().map(|footer| outcome(*footer, name))));
+    }
+    let hash = |run: &&Run| run.transcript.footer.as_ref().map(|footer| footer.hash.clone());
+    table.add("hash", Values::texts(runs.iter().map(hash)));
+    table
+}
+
+/// A result of a run; `None` where the run has none.
+fn outcome<'a>(footer: Option<&'a Footer>, name: &str) -> Option<&'a Value> {
+    let outcome = footer?.outcomes.iter().find(|outcome| outcome.name == name)?;
+    Some(&outcome.value)
+}
+
+/// A table of turns, or of parts of them: the key, and where in the plan they stand.
+fn placed(name: &'static str, sample: &Sample, rows: &[&Observed<'_>]) -> Table {
+    let runs: Vec<&Run> = rows.iter().map(|row| row.run).collect();
+    let mut table = keyed(name, sample, &runs);
+    let round = |row: &&Observed<'_>| row.place.as_ref().map(|place| place.round);
+    let purpose = |row: &&Observed<'_>| row.place.as_ref().map(|place| place.word());
+    table.add("path", Values::texts(rows.iter().map(|row| Some(row.record.path.as_str()))));
+    table.add("phase", Values::texts(rows.iter().map(|row| row.phase())));
+    table.add("round", Values::counts(rows.iter().map(round)));
+    table.add("agent", Values::texts(rows.iter().map(|row| Some(row.record.agent.as_str()))));
+    table.add("purpose", Values::texts(rows.iter().map(purpose)));
+    table
+}
+
+fn turns(sample: &Sample, observed: &[Observed<'_>]) -> Table {
+    let rows: Vec<&Observed<'_>> = observed.iter().collect();
+    let mut table = placed("turns", sample, &rows);
+    table.add("spoken", Values::texts(rows.iter().map(|row| Some(row.record.spoken.as_str()))));
+    table.add("n_tokens", Values::counts(rows.iter().map(|row| Some(row.record.tokens.len()))));
+    table.add("stop", Values::texts(rows.iter().map(|row| Some(row.record.stop.as_str()))));
+    table
+}
+
+/// Adds which vote a ballot belongs to, and for which place of a ranking it is.
+fn add_ballots(table: &mut Table, rows: &[&Observed<'_>]) {
+    let ballot = |row: &&Observed<'_>| row.place.as_ref().and_then(|place| place.ballot());
+    table.add("attempt", Values::counts(rows.iter().map(|row| ballot(row).map(|(attempt, _)| attempt))));
+    table.add("rank", Values::counts(rows.iter().map(|row| ballot(row).map(|(_, rank)| rank))));
+}
+
+fn choices(sample: &Sample, observed: &[Observed<'_>]) -> Table {
+    let made = observed.iter().filter_map(|row| Some((row, row.choice()?)));
+    let (rows, made): (Vec<&Observed<'_>>, Vec<_>) = made.unzip();
+    let mut table = placed("choices", sample, &rows);
+    add_ballots(&mut table, &rows);
+    let chosen =
+        made.iter().map(|choice| choice.options.iter().position(|option| option.value == choice.chosen));
+    let chosen: Vec<Option<usize>> = chosen.collect();
+    let shares = made.iter().zip(&chosen).map(|(choice, at)| choice.shares()?.get((*at)?).copied());
+    let logprobs = made.iter().zip(&chosen).map(|(choice, at)| choice.options[(*at)?].logprob.map(f64::from));
+    let option = |value: &Value| (!value.is_null()).then(|| text_of(value));
+    table.add("option", Values::texts(made.iter().map(|choice| option(&choice.chosen))));
+    table.add("invalid", Values::Bool(made.iter().map(|choice| Some(choice.chosen.is_null())).collect()));
+    table.add("logprob", Values::Float(logprobs.collect()));
+    table.add("share", Values::Float(shares.collect()));
+    table
+}
+
+fn options(sample: &Sample, observed: &[Observed<'_>]) -> Table {
+    let (mut rows, mut options, mut shares, mut chosen) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    for row in observed {
+        let Some(choice) = row.choice() else { continue };
+        let of = choice.shares();
+        for (at, option) in choice.options.iter().enumerate() {
+            rows.push(row);
+            options.push((at + 1, option));
+            shares.push(of.as_ref().and_then(|shares| shares.get(at).copied()));
+            chosen.push(Some(option.value == choice.chosen));
+        }
+    }
+    let mut table = placed("options", sample, &rows);
+    add_ballots(&mut table, &rows);
+    let logprob = |(_, option): &(usize, &OptionRecord)| option.logprob.map(f64::from);
+    table.add("position", Values::counts(options.iter().map(|(position, _)| Some(*position))));
+    table.add("option", Values::texts(options.iter().map(|(_, option)| Some(text_of(&option.value)))));
+    table.add("text", Values::texts(options.iter().map(|(_, option)| Some(option.text.as_str()))));
+    table.add("logprob", Values::Float(options.iter().map(logprob).collect()));
+    table.add("share", Values::Float(shares));
+    table.add("chosen", Values::Bool(chosen));
+    table
+}
+
+fn payoffs(sample: &Sample) -> Table {
+    let mut rows: Vec<(&Run, &PayoffRound, &String, &str)> = Vec::new();
+    for run in sample.ordered() {
+        let footer = run.transcript.footer.as_ref().map(|footer| &footer.record);
+        let Some(payoffs) = footer.and_then(|footer| footer.payoffs.as_ref()) else { continue };
+        for round in &payoffs.rounds {
+            let players = in_cast_order(&[run], round.choices.keys());
+            rows.extend(players.into_iter().map(|agent| (run, round, agent, payoffs.unit.as_str())));
+        }
+    }
+    let runs: Vec<&Run> = rows.iter().map(|(run, ..)| *run).collect();
+    let mut table = keyed("payoffs", sample, &runs);
+    let phase = |run: &&'_ Run| {
+        run.scenario.payoff.as_ref().map(|payoff| run.scenario.phase(payoff.phase).name.clone())
+    };
+    let choice =
+        |round: &PayoffRound, agent: &str| round.choices.get(agent).filter(|v| !v.is_null()).map(text_of);
+    let worth = |round: &PayoffRound, agent: &str| round.values.as_ref()?.get(agent).copied();
+    table.add("phase", Values::texts(runs.iter().map(phase)));
+    table.add("round", Values::counts(rows.iter().map(|(_, round, ..)| Some(round.round))));
+    table.add("agent", Values::texts(rows.iter().map(|(_, _, agent, _)| Some(agent.as_str()))));
+    table.add("choice", Values::texts(rows.iter().map(|(_, round, agent, _)| choice(round, agent))));
+    table.add("payoff", Values::Float(rows.iter().map(|(_, round, agent, _)| worth(round, agent)).collect()));
+    table.add("unit", Values::texts(rows.iter().map(|(.., unit)| Some(*unit))));
+    table
+}
+
+/// A column of the narrowest type that holds these values.
+fn typed<'a>(values: impl Iterator<Item = Option<&'a Value>> + Clone) -> Values {
+    Kind::of(values.clone().flatten()).column(values)
+}
+
+/// Each name once, in the order of first appearance.
+pub(super) fn distinct<'a>(names: impl Iterator<Item = &'a String>) -> Vec<&'a String> {
+    let mut seen = Vec::new();
+    for name in names {
+        if !seen.contains(&name) {
+            seen.push(name);
+        }
+    }
+    seen
+}
+
+/// Agents' keys, each once, as the scenario lists the agents.
+pub(super) fn in_cast_order<'a>(runs: &[&Run], keys: impl Iterator<Item = &'a String>) -> Vec<&'a String> {
+    let mut keys = distinct(keys);
+    let place = |key: &&String| runs.first().and_then(|run| run.scenario.agent_by_key(key));
+    keys.sort_by_key(|key| (place(key).is_none(), place(key)));
+    keys
+}

@@ -1,0 +1,298 @@
+//! Figures of many runs as tables: what came of each cell, then what was chosen, alone and together.
+
+use super::tables::{counted, table};
+use crate::diagnostic::printable;
+use crate::scenario::text_of;
+use crate::statistics::{CellSummary, Estimate, Figure, InCell, Method, Rounds, Subject, Summary};
+use console::{Style, truncate_str};
+use indexmap::IndexMap;
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+
+/// Most columns of a name or a text.
+const MAX_NAME: usize = 26;
+
+/// Figures with their intervals, then where the files are; `fancy` for a terminal.
+pub fn statistics(summary: &Summary, files: &[PathBuf], fancy: bool) -> String {
+    let mut page = Page { summary, fancy, text: String::new() };
+    page.cells();
+    page.results();
+    page.choices();
+    page.joint(Rounds::Last, "last round");
+    page.joint(Rounds::All, "all rounds");
+    page.legend();
+    page.text + &places(files)
+}
+
+/// Files by folder, those that differ by their endings alone in one line.
+fn places(files: &[PathBuf]) -> String {
+    let text = |part: Option<&OsStr>| part.map_or(String::new(), |part| part.to_string_lossy().into_owned());
+    let mut folders: IndexMap<&Path, IndexMap<String, Vec<String>>> = IndexMap::new();
+    for file in files {
+        let folder = folders.entry(file.parent().unwrap_or(Path::new(""))).or_default();
+        folder.entry(text(file.file_stem())).or_default().push(text(file.extension()));
+    }
+    let mut out = String::new();
+    for (folder, stems) in folders {
+        out += &printable(&format!("\nFiles in {}:\n", folder.display()));
+        let mut kinds: IndexMap<String, Vec<String>> = IndexMap::new();
+        for (stem, endings) in stems {
+            kinds.entry(endings.join(", ")).or_default().push(stem);
+        }
+        let lines = kinds.iter().map(|(endings, stems)| format!("  {} ({endings})\n", stems.join(", ")));
+        out += &printable(&lines.collect::<String>());
+    }
+    out
+}
+
+/// A row: under which head each text stands.
+type Row = Vec<(&'static str, String)>;
+
+struct Page<'a> {
+    summary: &'a Summary,
+    fancy: bool,
+    text: String,
+}
+
+impl Page<'_> {
+    fn has_cells(&self) -> bool {
+        self.summary.cells.len() > 1
+    }
+
+    /// A table with a title; a text that stands above is not repeated in columns before `numbers_from`.
+    fn section(&mut self, title: &str, rows: Vec<Row>, numbers_from: usize) {
+        let Some(first) = rows.first() else { return };
+        let head: Vec<&str> = first.iter().map(|(head, _)| *head).collect();
+        let mut shown: Vec<Vec<String>> = Vec::new();
+        for (at, row) in rows.iter().enumerate() {
+            let mut is_new = at == 0;
+            let text = |(column, (_, text)): (usize, &(&str, String))| {
+                is_new |= at > 0 && rows[at - 1].get(column).is_none_or(|(_, above)| above != text);
+                if is_new || column >= numbers_from { text.clone() } else { String::new() }
+            };
+            shown.push(row.iter().enumerate().map(text).collect());
+        }
+        let title = if self.fancy { Style::new().bold().apply_to(title).to_string() } else { title.into() };
+        self.text += &format!("{title}\n{}\n\n", table(&head, shown, numbers_from));
+    }
+
+    /// What was played.
+    fn cells(&mut self) {
+        let cells = &self.summary.cells;
+        if !self.has_cells() {
+            let words = cells.iter().map(|cell| {
+                let unfinished = cell.runs - cell.complete;
+                let unfinished = match unfinished {
+                    0 => String::new(),
+                    n => format!(", {n} of them not finished: they count as far as they went"),
+                };
+                format!("{}{unfinished}\n\n", counted(cell.runs, "run"))
+            });
+            self.text += &words.collect::<String>();
+            return;
+        }
+        let row = |(at, cell): (usize, &CellSummary)| -> Row {
+            let values = cell.values.iter().map(|(name, value)| format!("{name} = {}", text_of(value)));
+            let values = printable(&values.collect::<Vec<_>>().join(", "));
+            let values = truncate_str(&values, 50, "…").into_owned();
+            vec![
+                ("cell", at.to_string()),
+                ("values", values),
+                ("runs", cell.runs.to_string()),
+                ("finished", cell.complete.to_string()),
+                ("choices", cell.choices.to_string()),
+                ("invalid", cell.invalid.to_string()),
+            ]
+        };
+        let rows = cells.iter().enumerate().map(row).collect();
+        self.section("Cells", rows, 2);
+    }
+
+    /// Which cell a row is of, where there are several.
+    fn cell(&self, cell: &InCell) -> Option<(&'static str, String)> {
+        self.has_cells().then(|| ("cell", cell.cell.to_string()))
+    }
+
+    /// The difference to the first cell, where there are several.
+    fn difference(&self, cell: &InCell, scale: Scale) -> Row {
+        if !self.has_cells() {
+            return Row::new();
+        }
+        let shown = |show: fn(Scale, &Estimate) -> String| {
+            cell.difference.as_ref().map_or(String::new(), |difference| show(scale, difference))
+        };
+        vec![("to cell 0", shown(Scale::signed)), ("interval", shown(Scale::interval))]
+    }
+
+    fn results(&mut self) {
+        let mut rows = Vec::new();
+        for figure in &self.summary.figures {
+            let (group, name) = match &figure.subject {
+                Subject::Outcome { outcome, value: None } => ("outcome", outcome.clone()),
+                Subject::Outcome { outcome, value: Some(value) } => {
+                    ("outcome", format!("{outcome} = {value}"))
+                }
+                Subject::Payoff { agent, unit } => ("payoff", format!("{agent}, {unit}")),
+                Subject::Decision { phase, option } => {
+                    ("decision", format!("{phase}: {}", option.as_deref().unwrap_or("nothing")))
+                }
+                Subject::Assertions => ("check", "all assertions hold".into()),
+                Subject::Invalid => ("check", "invalid choices".into()),
+                _ => continue,
+            };
+            for cell in &figure.cells {
+                let (scale, estimate) = (Scale::of(cell), &cell.estimate);
+                let mut row = vec![("", group.to_string()), ("", shortened(&name))];
+                row.extend(self.cell(cell));
+                row.extend([("runs", estimate.n.to_string()), ("mean", scale.value(estimate))]);
+                row.push(("interval", scale.interval(estimate)));
+                row.extend(self.difference(cell, scale));
+                rows.push(row);
+            }
+        }
+        let numbers_from = if self.has_cells() { 3 } else { 2 };
+        self.section("Results", rows, numbers_from);
+    }
+
+    /// What was drawn, and beside it how likely the model was to say it.
+    fn choices(&mut self) {
+        let mut rows = Vec::new();
+        for figure in &self.summary.figures {
+            let Subject::Choice(asked) = &figure.subject else { continue };
+            if asked.purpose == "floor" {
+                continue;
+            }
+            let rank =
+                asked.rank.filter(|rank| *rank > 1).map_or(String::new(), |rank| format!(", place {rank}"));
+            let purpose = if asked.purpose == "choice" { "" } else { asked.purpose };
+            let who = format!("{}/{} {purpose}{rank}", asked.phase, asked.agent);
+            let share = Subject::Share(asked.clone());
+            let shares = self.summary.figures.iter().find(|other| other.subject == share);
+            for cell in &figure.cells {
+                let share = shares.and_then(|share| share.cells.iter().find(|other| other.cell == cell.cell));
+                let share = share.map(|share| &share.estimate);
+                let mut row = vec![("", shortened(who.trim())), ("", shortened(&asked.option))];
+                row.extend(self.cell(cell));
+                row.extend(counts(cell));
+                row.push(("model's share", share.map_or(String::new(), |share| Scale::Percent.value(share))));
+                row.push(("interval", share.map_or(String::new(), |share| Scale::Percent.interval(share))));
+                rows.push(row);
+            }
+        }
+        let numbers_from = if self.has_cells() { 3 } else { 2 };
+        self.section(
+            "Choices: how often each was made, and how likely the model was to make it",
+            rows,
+            numbers_from,
+        );
+    }
+
+    fn joint(&mut self, wanted: Rounds, which: &str) {
+        let mut rows = Vec::new();
+        for figure in &self.summary.figures {
+            let Subject::Joint { phase, agents, rounds, choices } = &figure.subject else { continue };
+            if *rounds != wanted {
+                continue;
+            }
+            let choices = choices.iter().map(|choice| choice.as_deref().unwrap_or("invalid"));
+            let choices: Vec<&str> = choices.collect();
+            for cell in &figure.cells {
+                let who = format!("{phase}: {}", agents.join(" + "));
+                let mut row = vec![("", shortened(&who)), ("", shortened(&choices.join(" + ")))];
+                row.extend(self.cell(cell));
+                row.extend(counts(cell));
+                row.extend(self.difference(cell, Scale::Percent));
+                rows.push(row);
+            }
+        }
+        let numbers_from = if self.has_cells() { 3 } else { 2 };
+        self.section(&format!("Choices made together, {which}"), rows, numbers_from);
+    }
+
+    /// What the intervals are.
+    fn legend(&mut self) {
+        let all = || self.summary.figures.iter().flat_map(|figure: &Figure| &figure.cells);
+        let estimates = || all().flat_map(|cell| [Some(&cell.estimate), cell.difference.as_ref()]).flatten();
+        let has = |method: Method| estimates().any(|estimate| estimate.method == method);
+        let level = 100.0 * self.summary.confidence.level();
+        let sources = match (has(Method::Wilson) || has(Method::WilsonByRun), has(Method::Bootstrap)) {
+            (true, true) => "Wilson's where a run is one trial, else by bootstrap over whole runs",
+            (true, false) => "Wilson's, a run being one trial",
+            (false, true) => "by bootstrap over whole runs",
+            (false, false) => return,
+        };
+        self.text += &format!("Intervals hold at {} %: {sources}.\n", number(level));
+        if self.has_cells() {
+            self.text += "Differences to cell 0 are between runs of equal seed; of rates, in points.\n";
+        }
+    }
+}
+
+/// Count and rate of what is counted.
+fn counts(cell: &InCell) -> Row {
+    let count = cell.count.map_or(String::new(), |count| format!("{count} of {}", cell.observations));
+    let (value, interval) = (Scale::Percent.value(&cell.estimate), Scale::Percent.interval(&cell.estimate));
+    vec![("count", count), ("rate", value), ("interval", interval)]
+}
+
+/// How a figure is written.
+#[derive(Clone, Copy)]
+enum Scale {
+    Plain,
+    Percent,
+}
+
+impl Scale {
+    fn of(cell: &InCell) -> Self {
+        if cell.count.is_some() { Self::Percent } else { Self::Plain }
+    }
+
+    fn text(self, value: f64) -> String {
+        match self {
+            Self::Plain => number(value),
+            Self::Percent => format!("{:.0}", 100.0 * value),
+        }
+    }
+
+    fn value(self, estimate: &Estimate) -> String {
+        let Some(value) = estimate.value else { return "-".to_string() };
+        match self {
+            Self::Plain => self.text(value),
+            Self::Percent => self.text(value) + " %",
+        }
+    }
+
+    fn signed(self, estimate: &Estimate) -> String {
+        let Some(value) = estimate.value else { return "-".to_string() };
+        let text = self.text(value);
+        match text.trim_start_matches(['-', '0', '.']).is_empty() {
+            true => "0".to_string(),
+            false if value > 0.0 => format!("+{text}"),
+            false => text,
+        }
+    }
+
+    fn interval(self, estimate: &Estimate) -> String {
+        match (estimate.low, estimate.high, estimate.method) {
+            (Some(low), Some(high), _) => format!("[{}, {}]", self.text(low), self.text(high)),
+            (_, _, Method::Alike) => "all alike".to_string(),
+            (_, _, Method::TooFewRuns) => "too few runs".to_string(),
+            _ => String::new(),
+        }
+    }
+}
+
+/// Three digits, or all before the point, unless they are many.
+fn number(value: f64) -> String {
+    if value.abs() >= 1e9 {
+        return format!("{value:.2e}");
+    }
+    let digits = value.abs().max(1e-9).log10().floor() as i32;
+    let after = (2 - digits).clamp(0, 6) as usize;
+    let text = format!("{value:.after$}");
+    if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_string() } else { text }
+}
+
+fn shortened(text: &str) -> String {
+    truncate_str(&printable(text), MAX_NAME, "…").into_owned()
+}

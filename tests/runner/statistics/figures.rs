@@ -1,0 +1,188 @@
+//! Figures: estimates, intervals and differences, and how they are shown.
+
+use super::{GAME, sample, uniform};
+use greenroom::statistics::{
+    Cell, Confidence, Estimate, Figure, InCell, Method, Run, Sample, Summary, summarize,
+};
+use greenroom::terminal::statistics;
+use serde_json::json;
+
+/// Three cells of a game in which runs of equal seed lean alike.
+fn swept(n: u64) -> Sample {
+    let cells: [&[&str]; 3] =
+        [&["stakes.temptation=3"], &["stakes.temptation=5"], &["stakes.temptation=7.5"]];
+    sample(GAME, &cells, n, |cell, seed| (0.9 - 0.2 * cell as f64) * (0.4 + 0.6 * uniform(seed, 9)), "Yes.")
+}
+
+fn figure<'a>(summary: &'a Summary, name: &str) -> &'a Figure {
+    let known: Vec<&String> = summary.figures.iter().map(|figure| &figure.name).collect();
+    let found = summary.figures.iter().find(|figure| figure.name == name);
+    found.unwrap_or_else(|| panic!("{name} is not in {known:#?}"))
+}
+
+fn only<'a>(summary: &'a Summary, name: &str) -> &'a InCell {
+    let [cell] = figure(summary, name).cells.as_slice() else { panic!("{name} is not in one cell") };
+    cell
+}
+
+#[test]
+fn a_summary_of_one_cell_reads_well() {
+    let sample = sample(GAME, &[&[]], 50, |_, seed| 0.3 + 0.5 * uniform(seed, 9), "Yes.");
+    let files = ["runs.csv", "runs.parquet", "turns.csv", "turns.parquet", "choices.svg", "joint.svg"];
+    let files: Vec<_> = files.iter().map(|name| std::path::Path::new("sweep").join(name)).collect();
+    insta::assert_snapshot!(statistics(&summarize(&sample, Confidence::default()), &files, false));
+}
+
+#[test]
+fn a_summary_of_three_cells_reads_well() {
+    let text = statistics(&summarize(&swept(20), Confidence::default()), &[], false);
+    let longest = text.lines().map(console::measure_text_width).max();
+    assert!(longest <= Some(100), "{longest:?} columns:\n{text}");
+    insta::assert_snapshot!(text);
+}
+
+#[test]
+fn figures_are_those_of_the_transcripts() {
+    let sample = swept(12);
+    let summary = summarize(&sample, Confidence::default());
+    for cell in 0..3 {
+        let footers = || sample.runs.iter().filter(|run| run.cell == cell).map(|run| &run.transcript.footer);
+        let footers = || footers().map(|footer| &footer.as_ref().unwrap().record);
+        let total: f64 =
+            footers().map(|footer| footer.payoffs.as_ref().unwrap().totals["zoe"].unwrap()).sum();
+        let payoff = &figure(&summary, "payoff zoe").cells[cell];
+        assert!((payoff.estimate.value.unwrap() - total / 12.0).abs() < 1e-9);
+        assert_eq!((payoff.estimate.n, payoff.estimate.method), (12, Method::Bootstrap));
+        let kind = footers().filter(|footer| footer.outcomes[0].value == json!(true)).count();
+        let outcome = &figure(&summary, "outcome kind").cells[cell];
+        assert_eq!((outcome.count, outcome.estimate.method), (Some(kind), Method::Wilson));
+        let shares = &figure(&summary, "choice game/zoe = share").cells[cell];
+        assert_eq!((shares.observations, shares.estimate.n), (36, 12));
+        assert_eq!(shares.estimate.method, Method::Bootstrap);
+        // One vote a run, so each is a trial.
+        let vote = &figure(&summary, "choice vote/ann.vote = stay").cells[cell];
+        assert_eq!((vote.observations, vote.estimate.method), (12, Method::Wilson));
+        assert_eq!(vote.difference.is_some(), cell > 0);
+    }
+    let lean: f64 = (0..12).map(|seed| 0.9 * (0.4 + 0.6 * uniform(seed, 9))).sum::<f64>() / 12.0;
+    let share = &figure(&summary, "share game/zoe = share").cells[0].estimate;
+    assert!((share.value.unwrap() - lean).abs() < 1e-6, "{share:?}");
+}
+
+#[test]
+fn what_agents_chose_together_adds_up() {
+    let summary = summarize(&swept(8), Confidence::default());
+    for (which, n) in [("last", 8), ("all", 24)] {
+        let joint: Vec<&Figure> = summary
+            .figures
+            .iter()
+            .filter(|figure| figure.name.starts_with(&format!("joint game/zoe+ann ({which})")))
+            .collect();
+        assert_eq!(joint.len(), 4);
+        for cell in 0..3 {
+            assert_eq!(joint.iter().map(|figure| figure.cells[cell].count.unwrap()).sum::<usize>(), n);
+            assert!(joint.iter().all(|figure| figure.cells[cell].observations == n));
+        }
+    }
+}
+
+/// A sample whose only figures are outcomes, by cell and seed.
+fn of_outcomes(values: &[&[(u64, serde_json::Value)]]) -> Sample {
+    let one = sample(GAME, &[&[]], 1, |_, _| 0.5, "Yes.");
+    let mut all = Sample::default();
+    for (cell, values) in values.iter().enumerate() {
+        all.cells.push(Cell { values: vec![("x".into(), json!(cell))] });
+        for (seed, value) in *values {
+            let mut run = Run { cell, seed: *seed, ..one.runs[0].clone() };
+            run.transcript.turns.clear();
+            let footer = &mut run.transcript.footer.as_mut().unwrap().record;
+            footer.outcomes.truncate(1);
+            footer.outcomes[0].value = value.clone();
+            all.runs.push(run);
+        }
+    }
+    all
+}
+
+fn estimate(values: &[serde_json::Value]) -> Estimate {
+    let values: Vec<_> = values.iter().cloned().enumerate().map(|(seed, v)| (seed as u64, v)).collect();
+    only(&summarize(&of_outcomes(&[&values]), Confidence::default()), "outcome kind").estimate.clone()
+}
+
+#[test]
+fn where_there_is_no_interval_it_says_why() {
+    let bare = |n, value, method| Estimate { n, value: Some(value), low: None, high: None, method };
+    assert_eq!(estimate(&[json!(2.5)]), bare(1, 2.5, Method::TooFewRuns));
+    assert_eq!(estimate(&[json!(true)]), bare(1, 1.0, Method::TooFewRuns));
+    assert_eq!(estimate(&[json!(1), json!(2), json!(3), json!(4)]), bare(4, 2.5, Method::TooFewRuns));
+    assert_eq!(estimate(&vec![json!(7); 30]), bare(30, 7.0, Method::Alike));
+    // A failed outcome is null, and no run of the figure's.
+    assert_eq!(estimate(&[json!(1), json!(2), serde_json::Value::Null]).n, 2);
+    let sure = estimate(&vec![json!(true); 10]);
+    assert_eq!((sure.method, sure.high), (Method::Wilson, Some(1.0)));
+    assert!((sure.low.unwrap() - 0.7225).abs() < 1e-4);
+}
+
+#[test]
+fn rounds_that_are_all_alike_do_not_pretend_to_be_many_trials() {
+    let summary = summarize(&sample(GAME, &[&[]], 10, |_, _| 1.0 - 1e-9, "Yes."), Confidence::default());
+    let shares = only(&summary, "choice game/zoe = share");
+    assert_eq!((shares.count, shares.observations), (Some(30), 30));
+    assert_eq!(shares.estimate.method, Method::WilsonByRun);
+    // Ten trials, not thirty.
+    assert!((shares.estimate.low.unwrap() - 0.7225).abs() < 1e-4, "{shares:?}");
+}
+
+#[test]
+fn differences_are_between_equal_seeds() {
+    // Seeds matter a lot, cells a little: in pairs that can be seen.
+    let value = |seed: u64, more: f64| (seed, json!(100.0 * uniform(seed, 1) + more));
+    let first: Vec<_> = (0..20).map(|seed| value(seed, uniform(seed, 2))).collect();
+    let second: Vec<_> = (5..25).map(|seed| value(seed, 2.0 + uniform(seed, 3))).collect();
+    let summary = summarize(&of_outcomes(&[&first, &second]), Confidence::default());
+    let [_, second] = figure(&summary, "outcome kind").cells.as_slice() else { panic!("two cells") };
+    let difference = second.difference.as_ref().unwrap();
+    assert_eq!((difference.n, second.estimate.n), (15, 20));
+    let (low, high) = (difference.low.unwrap(), difference.high.unwrap());
+    assert!(1.0 < low && high < 3.0, "{difference:?}");
+    assert!(second.estimate.high.unwrap() - second.estimate.low.unwrap() > 10.0, "{second:?}");
+}
+
+#[test]
+fn equal_runs_give_equal_figures_in_any_order() {
+    let mut sample = swept(6);
+    let text =
+        |sample: &Sample| serde_json::to_string_pretty(&summarize(sample, Confidence::default())).unwrap();
+    let first = text(&sample);
+    sample.runs.reverse();
+    assert_eq!(first, text(&sample));
+    // A figure's interval does not depend on what else is estimated.
+    let alone: Sample =
+        Sample { runs: sample.runs.iter().filter(|run| run.cell == 0).cloned().collect(), ..sample };
+    let (alone, all) = (summarize(&alone, Confidence::default()), first);
+    let estimate = &figure(&alone, "payoff zoe").cells[0].estimate;
+    assert!(all.contains(&serde_json::to_string(&estimate.low).unwrap()));
+}
+
+#[test]
+fn the_confidence_widens_intervals() {
+    let sample = swept(10);
+    let width = |level: f64| {
+        let summary = summarize(&sample, Confidence::new(level).unwrap());
+        let widths = summary.figures.iter().flat_map(|figure| &figure.cells);
+        let width = |cell: &InCell| Some(cell.estimate.high? - cell.estimate.low?);
+        widths.filter_map(width).sum::<f64>()
+    };
+    assert!(width(0.8) < width(0.95) && width(0.95) < width(0.99));
+}
+
+#[test]
+fn nothing_at_all_is_a_summary_too() {
+    let summary = summarize(&Sample::default(), Confidence::default());
+    assert!(summary.figures.is_empty());
+    statistics(&summary, &[], false);
+    let mut sample = swept(2);
+    sample.runs.iter_mut().for_each(|run| run.transcript.footer = None);
+    sample.runs[0].cell = 9;
+    statistics(&summarize(&sample, Confidence::default()), &[], false);
+}

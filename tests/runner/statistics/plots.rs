@@ -1,0 +1,108 @@
+//! Plots: valid, complete, within their paper, readable on light and on dark.
+
+use super::{GAME, sample, uniform};
+use greenroom::statistics::{Confidence, Sample, plots, summarize};
+use roxmltree::Document;
+use std::collections::BTreeMap;
+
+fn drawn(sample: &Sample) -> BTreeMap<String, String> {
+    let folder = tempfile::tempdir().unwrap();
+    let written = plots(sample, &summarize(sample, Confidence::default()), folder.path()).unwrap();
+    let name = |path: &std::path::PathBuf| path.file_stem().unwrap().to_string_lossy().to_string();
+    written.iter().map(|path| (name(path), std::fs::read_to_string(path).unwrap())).collect()
+}
+
+fn three(n: u64) -> Sample {
+    let cells: [&[&str]; 3] =
+        [&["stakes.temptation=3"], &["stakes.temptation=5"], &["stakes.temptation=7.5"]];
+    sample(GAME, &cells, n, |cell, seed| (0.9 - 0.2 * cell as f64) * (0.4 + 0.6 * uniform(seed, 9)), "Yes.")
+}
+
+/// What holds for every plot. Gives its texts.
+fn check(name: &str, svg: &str) -> Vec<String> {
+    let picture = Document::parse(svg).unwrap_or_else(|error| panic!("{name}: {error}"));
+    let root = picture.root_element();
+    let size = ["width", "height"].map(|side| root.attribute(side).unwrap().parse::<f64>().unwrap());
+    assert_eq!((size[0], root.attribute("role")), (480.0, Some("img")), "{name}");
+    assert!(root.children().any(|node| node.has_tag_name("title")), "{name} has no title");
+    let style = root.children().find(|node| node.has_tag_name("style")).unwrap().text().unwrap();
+    assert!(style.contains("prefers-color-scheme: dark"));
+    for node in picture.descendants() {
+        for (at, most) in [("x", size[0]), ("y", size[1]), ("cx", size[0]), ("cy", size[1])] {
+            let Some(value) = node.attribute(at) else { continue };
+            let value: f64 = value.parse().unwrap();
+            assert!((0.0..=most).contains(&value), "{name}: {at} = {value}, of {most}: {node:?}");
+        }
+        // Ink, and paper, must turn over on dark paper.
+        if let (true, Some(fill)) = (node.has_tag_name("text"), node.attribute("fill")) {
+            assert!(
+                style.contains(&format!("[fill=\"{fill}\"]")),
+                "{name}: {fill} stays as it is on dark paper"
+            );
+        }
+    }
+    let texts = picture.descendants().filter(|node| node.has_tag_name("text"));
+    texts.map(|node| node.text().unwrap_or_default().trim().to_string()).collect()
+}
+
+#[test]
+fn every_plot_says_what_it_shows() {
+    let plots = drawn(&three(6));
+    let texts: BTreeMap<&str, Vec<String>> =
+        plots.iter().map(|(name, svg)| (name.as_str(), check(name, svg))).collect();
+    insta::assert_debug_snapshot!(texts);
+}
+
+#[test]
+fn what_agents_say_breaks_no_plot() {
+    let game = GAME
+        .replace("[share, take]", "['</svg>&\"', \"<b>\\u202e a text that goes on for ever and ever and ever\"]")
+        .replace("game.votes.share", "game.rounds")
+        .replace("share: { share: [3, 3], take:", "'</svg>&\"': { '</svg>&\"': [3, 3], \"<b>\\u202e a text that goes on for ever and ever and ever\":")
+        .replace("take: { share: [", "\"<b>\\u202e a text that goes on for ever and ever and ever\": { '</svg>&\"': [")
+        .replace("take: [1, 1]", "\"<b>\\u202e a text that goes on for ever and ever and ever\": [1, 1]");
+    let plots = drawn(&sample(
+        &game,
+        &[&["stakes.temptation=1"], &["stakes.temptation=1000000"]],
+        3,
+        |_, _| 0.5,
+        "x",
+    ));
+    assert_eq!(plots.len(), 3);
+    plots.iter().for_each(|(name, svg)| drop(check(name, svg)));
+}
+
+#[test]
+fn one_run_and_one_value_are_drawn_too() {
+    let one = drawn(&sample(GAME, &[&[]], 1, |_, _| 0.5, "x"));
+    one.iter().for_each(|(name, svg)| drop(check(name, svg)));
+    let alike = drawn(&sample(GAME, &[&[]], 6, |_, _| 1.0 - 1e-9, "x"));
+    alike.iter().for_each(|(name, svg)| drop(check(name, svg)));
+    assert!(drawn(&Sample::default()).is_empty());
+}
+
+#[test]
+fn no_number_is_too_great_or_too_small_to_draw() {
+    let plain = three(3);
+    for numbers in
+        [[1e300, -1e300], [1e308, -1e308], [1e-300, 0.0], [0.0, 0.0], [1e17, 1e17 + 16.0], [-5.0, 1e9]]
+    {
+        let mut sample = plain.clone();
+        for (at, run) in sample.runs.iter_mut().enumerate() {
+            let payoffs = run.transcript.footer.as_mut().unwrap().record.payoffs.as_mut().unwrap();
+            payoffs.totals.values_mut().for_each(|total| *total = Some(numbers[at % 2]));
+        }
+        drawn(&sample).iter().for_each(|(name, svg)| drop(check(name, svg)));
+        let text = greenroom::terminal::statistics(&summarize(&sample, Confidence::default()), &[], false);
+        let longest = text.lines().map(console::measure_text_width).max();
+        assert!(longest <= Some(110), "{numbers:?}:\n{text}");
+    }
+}
+
+#[test]
+fn equal_runs_are_drawn_equally_in_any_order() {
+    let mut sample = three(4);
+    let first = drawn(&sample);
+    sample.runs.reverse();
+    assert_eq!(first, drawn(&sample));
+}
