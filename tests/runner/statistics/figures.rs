@@ -2,7 +2,7 @@
 
 use super::{GAME, sample, uniform};
 use greenroom::statistics::{
-    Cell, Confidence, Estimate, Figure, InCell, Method, Run, Sample, Summary, summarize,
+    Cell, Confidence, Estimate, Figure, InCell, Method, Run, Sample, Summary, plots, summarize, tables,
 };
 use greenroom::terminal::statistics;
 use serde_json::json;
@@ -185,4 +185,43 @@ fn nothing_at_all_is_a_summary_too() {
     sample.runs.iter_mut().for_each(|run| run.transcript.footer = None);
     sample.runs[0].cell = 9;
     statistics(&summarize(&sample, Confidence::default()), &[], false);
+}
+
+#[test]
+fn every_construct_can_be_counted() {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/scenarios");
+    let out = tempfile::tempdir().unwrap();
+    let mut names = Vec::new();
+    for file in std::fs::read_dir(folder).unwrap().flatten() {
+        let text = std::fs::read_to_string(file.path()).unwrap();
+        if text.contains("include:") || !text.contains("phases:") {
+            continue;
+        }
+        let sample = sample(&text, &[&[]], 6, |_, seed| 0.3 + 0.1 * (seed % 4) as f64, "I talk. Yes.");
+        let summary = summarize(&sample, Confidence::default());
+        plots(&sample, &summary, out.path()).unwrap();
+        tables(&sample).write(out.path()).unwrap();
+        for figure in &summary.figures {
+            for cell in &figure.cells {
+                let n = cell.observations as f64;
+                let value = cell.estimate.value.unwrap();
+                assert!(
+                    cell.count.is_none_or(|count| (count as f64 / n - value).abs() < 1e-9),
+                    "{}",
+                    figure.name
+                );
+                assert!(cell.estimate.low.is_none_or(|low| low <= value + 1e-9), "{}: {cell:?}", figure.name);
+                assert!(
+                    cell.estimate.high.is_none_or(|high| value <= high + 1e-9),
+                    "{}: {cell:?}",
+                    figure.name
+                );
+            }
+            names.push(figure.name.clone());
+        }
+    }
+    for name in ["choice supper/ann.vote-2 = soup", "decision jury = guilty", "choice panel/mod.floor = ann"]
+    {
+        assert!(names.iter().any(|known| known == name), "{name} is not in {names:#?}");
+    }
 }
