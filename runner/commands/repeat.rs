@@ -3,9 +3,13 @@
 use super::Exit;
 use super::machine::Machine;
 use super::play::stopped;
-use crate::experiment::{Design, Played, Step, play as play_design};
+use crate::experiment::{self, Design, Played, Step, play as play_design, transcripts};
+use crate::statistics::{Cell, Confidence, Run, Sample, plots, summarize, tables};
+use crate::terminal::{is_fancy, statistics};
+use crate::transcript::Transcript;
+use anyhow::Context as _;
 use indicatif::{ProgressBar, ProgressStyle};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -36,10 +40,50 @@ pub(super) fn play(
         eprintln!("stopped; {go_on}");
         return Ok(Exit::Stopped);
     }
+    let took = took(&played, began.elapsed().as_secs_f64());
+    let sample = sample(design, folder)?;
+    let holds = count(&sample, folder, quiet)?;
     if !quiet {
-        println!("{}", took(&played, began.elapsed().as_secs_f64()));
+        println!("\n{took}: {}", folder.display());
     }
-    Ok(if played.failed.is_empty() { Exit::Pass } else { Exit::Environment })
+    Ok(match (played.failed.is_empty(), holds) {
+        (false, _) => Exit::Environment,
+        (true, false) => Exit::AssertionFailed,
+        (true, true) => Exit::Pass,
+    })
+}
+
+/// The runs of a design that came to their end.
+fn sample(design: &Design, folder: &Path) -> anyhow::Result<Sample> {
+    let cell = |cell: &experiment::Cell| {
+        let value = |(name, value): &(String, serde_yaml::Value)| {
+            Ok((name.clone(), serde_json::to_value(value).context("a swept value has no JSON form")?))
+        };
+        anyhow::Ok(Cell { values: cell.values.iter().map(value).collect::<anyhow::Result<_>>()? })
+    };
+    let run = |(cell, seed, own, transcript): (usize, u64, PathBuf, Transcript)| Run {
+        cell,
+        seed,
+        folder: own.display().to_string(),
+        transcript,
+        scenario: design.cells[cell].scenario.clone(),
+    };
+    let cells = design.cells.iter().map(cell).collect::<anyhow::Result<_>>()?;
+    Ok(Sample { cells, runs: transcripts(design, folder)?.into_iter().map(run).collect() })
+}
+
+/// Writes tables, figures and plots beside the runs; prints the figures. False: an assertion failed in a run.
+fn count(sample: &Sample, folder: &Path, quiet: bool) -> anyhow::Result<bool> {
+    let mut files = tables(sample).write(folder)?;
+    let summary = summarize(sample, Confidence::default());
+    files.push(summary.write(folder)?);
+    files.extend(plots(sample, &summary, folder)?);
+    match quiet {
+        true => println!("{}", folder.display()),
+        false => print!("{}", statistics(&summary, &files, is_fancy())),
+    }
+    let mut footers = sample.runs.iter().filter_map(|run| run.transcript.footer.as_ref());
+    Ok(footers.all(|footer| footer.record.holds()))
 }
 
 fn bar(n: usize, quiet: bool) -> ProgressBar {
