@@ -52,9 +52,8 @@ impl Performance {
         if self.quiet {
             return Box::new(Unwatched);
         }
-        let mut dialogue = Dialogue::new(self.scenario.clone(), Arc::new(compile(&self.scenario)));
-        dialogue.title();
-        Box::new(dialogue)
+        let plan = Arc::new(compile(&self.scenario));
+        Box::new(Dialogue::new(self.scenario.clone(), plan).titled())
     }
 
     fn finish(&self, performed: &Performed) {

@@ -81,7 +81,7 @@ impl Design {
         // Values are free text; the number keeps apart those whose letters a path can't have.
         let plain = |c: char| if c.is_ascii_alphanumeric() || "=.,_-".contains(c) { c } else { '_' };
         let name: String = name.join(",").chars().map(plain).take(80).collect();
-        PathBuf::from(format!("{}-{name}", cell + 1)).join(run)
+        PathBuf::from(format!("{cell}-{name}")).join(run)
     }
 
     /// All runs, as (cell, seed). Those of one seed follow each other: they begin alike, and share what they have read.

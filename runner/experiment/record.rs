@@ -92,7 +92,7 @@ impl Record {
         };
         let other = was.cells.iter().enumerate().find(|(at, cell)| self.cells.get(*at) != Some(cell));
         if let Some((at, cell)) = other {
-            return Some(format!("its cell {} is of {}", at + 1, values(cell)));
+            return Some(format!("its cell {at} is of {}", values(cell)));
         }
         let seed = was.seeds.iter().find(|seed| !self.seeds.contains(seed));
         seed.map(|seed| format!("it has runs with seed {seed}"))

@@ -125,5 +125,8 @@ pub(super) fn particulars(sources: &Sources) -> Vec<(String, String)> {
     if let Some(continues) = &header.continues {
         pairs.push(("Continues", continues.path.clone()));
     }
+    if let Some(forked) = &header.forked {
+        pairs.push(("Forked from", format!("{}, at {}", forked.path, forked.at)));
+    }
     pairs.into_iter().map(|(name, value)| (name.to_string(), value)).collect()
 }

@@ -33,6 +33,8 @@ pub struct Dialogue {
     /// What is on the screen of the present turn; `None`: not even its head.
     shown: Option<String>,
     phase: Option<PhaseId>,
+    /// Whether the scenario's title is still to be shown, before the first turn.
+    titled: bool,
 }
 
 impl Dialogue {
@@ -47,11 +49,16 @@ impl Dialogue {
     /// A dialogue on any page.
     pub fn on(page: Page, fancy: bool, scenario: Arc<Scenario>, plan: Arc<Plan>) -> Self {
         let (raw, shown) = (BTreeMap::new(), None);
-        Self { scenario, plan, page, fancy, bar: None, next: 0, raw, shown, phase: None }
+        Self { scenario, plan, page, fancy, bar: None, next: 0, raw, shown, phase: None, titled: false }
     }
 
-    /// Shows the scenario's title.
-    pub fn title(&mut self) {
+    /// Shows the scenario's title too, when the first turn begins.
+    pub fn titled(mut self) -> Self {
+        self.titled = true;
+        self
+    }
+
+    fn title(&mut self) {
         let title = &self.scenario.title;
         let title = if self.fancy { Style::new().bold().apply_to(title).to_string() } else { title.clone() };
         self.page.line(&title);
@@ -176,6 +183,9 @@ impl Dialogue {
 
 impl Watch for Dialogue {
     fn see(&mut self, id: TurnId, scene: Scene<'_>) {
+        if std::mem::take(&mut self.titled) {
+            self.title();
+        }
         match scene {
             Scene::Started(_) => {}
             Scene::Progress(Progress::Prefill { done, total }) => {

@@ -160,7 +160,7 @@ fn a_killed_experiment_goes_on_and_counts_the_same() {
     let killed = play("killed", &["--jobs", "2"]);
     command.current_dir(env!("CARGO_MANIFEST_DIR")).args(killed.get_args()).env("HOME", stage.path(""));
     let mut child = command.stdout(std::process::Stdio::null()).spawn().unwrap();
-    let third = stage.path("killed/1-only_silent=10/seed-1/trace.jsonl");
+    let third = stage.path("killed/0-only_silent=10/seed-1/trace.jsonl");
     while !third.exists() && child.try_wait().unwrap().is_none() {
         std::thread::sleep(std::time::Duration::from_millis(2));
     }

@@ -60,8 +60,8 @@ fn the_example_fails_on_each_kind_of_change_with_cause_and_line() {
     let cases = [
         // A changed prompt: annotated where the scenario says it.
         (scenario, "stand side by side", "stand face to face", 3, scenario, 25, "the phase's prompt changed"),
-        (scenario, "prize: 3", "prize: 4", 3, scenario, 11, "the phase's prompt changed"),
-        (scenario, "You are Ben.", "You are Benno.", 3, scenario, 19, "an agent changed"),
+        (scenario, "prize: 3", "prize: 4", 3, scenario, 10, "the phase's prompt changed"),
+        (scenario, "You are Ben.", "You are Benno.", 3, scenario, 18, "an agent changed"),
         // An altered reply: annotated in the recording.
         (recording, "\"spoken\":\"", "\"spoken\":\"Well. ", 3, recording, 2, "the recorded line was altered"),
         // An assertion that does not hold.

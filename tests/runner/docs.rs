@@ -169,6 +169,7 @@ fn the_tutorial_is_true_word_by_word() {
     follow("tutorial.md");
     follow("patterns.md");
     follow("ci.md");
+    follow("experiments.md");
 }
 
 /// Plays a scenario with the first of all options and words that do not matter. A human is not waited for.
@@ -194,7 +195,7 @@ fn plays(place: &str, file: &Path) {
 
 #[test]
 fn every_yaml_of_the_pages_loads_and_plays() {
-    for name in ["../README.md", "tutorial.md", "reference.md", "patterns.md", "ci.md"] {
+    for name in ["../README.md", "tutorial.md", "reference.md", "patterns.md", "ci.md", "experiments.md"] {
         let folder = tempfile::tempdir().unwrap();
         let text = page(name);
         let mut n_played = 0;

@@ -112,9 +112,9 @@ fn an_experiment_that_was_stopped_goes_on_and_plays_nothing_twice() {
         let first = run(&design, &folder, 2, counted(Arc::clone(&asked)), stop_after).unwrap();
         assert!(first.stopped && first.n_new >= stop_after && first.n_new < 12, "{first:?}");
         // A run that was killed in the middle of a line.
-        let torn = folder.join("2-prize=2/seed-5/transcript.jsonl");
+        let torn = folder.join("1-prize=2/seed-5/transcript.jsonl");
         std::fs::create_dir_all(torn.parent().unwrap()).unwrap();
-        let text = std::fs::read(whole.join("2-prize=2/seed-5/transcript.jsonl")).unwrap();
+        let text = std::fs::read(whole.join("1-prize=2/seed-5/transcript.jsonl")).unwrap();
         std::fs::write(&torn, &text[..text.len() * 2 / 3]).unwrap();
         let before = asked.load(Ordering::SeqCst);
         let second = run(&design, &folder, 2, counted(Arc::clone(&asked)), 0).unwrap();
@@ -134,8 +134,8 @@ fn an_experiment_may_grow_but_not_become_another() {
     assert_eq!(play(&design(&["prize=1,2"], 0..2)).unwrap().n_new, 4);
     assert_eq!(play(&design(&["prize=1,2,3"], 0..3)).unwrap().n_new, 5);
     for (sweeps, seeds, says) in [
-        (&["prize=2,1,3"][..], 0..3, "its cell 1 is of prize=1"),
-        (&[], 0..3, "its cell 1 is of prize=1"),
+        (&["prize=2,1,3"][..], 0..3, "its cell 0 is of prize=1"),
+        (&[], 0..3, "its cell 0 is of prize=1"),
         (&["prize=1,2,3"], 1..3, "runs with seed 0"),
     ] {
         let error = play(&design(sweeps, seeds)).unwrap_err().to_string();

@@ -46,8 +46,8 @@ fn shown(width: Option<usize>) -> String {
     let scenario = scenario(SMALL);
     let kept = Kept::default();
     let page = Page::new(Box::new(kept.clone()), width);
-    let mut dialogue = Dialogue::on(page, false, scenario.clone(), Arc::new(compile(&scenario)));
-    dialogue.title();
+    let plan = Arc::new(compile(&scenario));
+    let mut dialogue = Dialogue::on(page, false, scenario.clone(), plan).titled();
     let backend = Scripted::new(|request| {
         Some(match request.index {
             1 => {
