@@ -95,12 +95,19 @@ pub fn origin(scenario: &Scenario, header: &Header, drift: &Drift) -> Option<Pla
     }
     match drift.cause {
         Cause::PromptChanged => prompt(scenario, header, drift),
-        Cause::ResultsChanged => Some(variable(scenario, header).unwrap_or_else(|| {
-            let field = if drift.path.starts_with("outcome.") { &drift.path } else { "payoff" };
-            Place::of(scenario, &Path::parse(field))
-        })),
+        Cause::ResultsChanged => variable(scenario, header).or_else(|| result(scenario, &drift.path)),
         _ => None,
     }
+}
+
+/// What a result is worked out by.
+fn result(scenario: &Scenario, name: &str) -> Option<Place> {
+    let field = match name.strip_prefix("decisions.") {
+        Some(phase) => format!("phases[{}]", scenario.phase_by_name(phase)?.0),
+        None if name == "payoff" || name.starts_with("outcome.") => name.to_string(),
+        None => return None,
+    };
+    Some(Place::of(scenario, &Path::parse(&field)))
 }
 
 /// The text of the scenario that reads otherwise than in a recording.

@@ -172,30 +172,38 @@ fn compare(recorded: &Recorded<TurnRecord>, now: &TurnRecord) -> Option<Drift> {
     None
 }
 
-/// The first result that is another one. What is asserted may change: it is evaluated anew, and nothing was said by it.
+/// The first result that is another one, causes first. What is asserted may change: it is evaluated anew, and nothing was said by it.
 fn other_result(was: &Footer, now: &Footer) -> serde_json::Result<Option<Drift>> {
-    let (mut was, mut now) = (serde_json::to_value(was)?, serde_json::to_value(now)?);
-    for footer in [&mut was, &mut now].into_iter().filter_map(serde_json::Value::as_object_mut) {
-        footer.remove("assertions");
+    let counts = |footer: &Footer| [footer.turns, footer.skipped, footer.choices, footer.invalid];
+    if counts(was) != counts(now) {
+        return drift("footer".into(), counts(was), counts(now));
     }
-    // Outcomes one by one, by their names.
-    let outcomes = [&mut was, &mut now].map(|footer| footer["outcomes"].take());
-    for at in 0..outcomes.iter().filter_map(|all| Some(all.as_array()?.len())).max().unwrap_or(0) {
-        let [was, now] = [&outcomes[0][at], &outcomes[1][at]];
-        if was != now {
-            let name =
-                [now, was].into_iter().find_map(|outcome| outcome["name"].as_str()).unwrap_or_default();
-            return drift(format!("outcome.{name}"), was, now).map(Some);
+    for (phase, decision) in &was.decisions {
+        if now.decisions.get(phase) != Some(decision) {
+            return drift(format!("decisions.{phase}"), Some(decision), now.decisions.get(phase));
         }
     }
-    let fields = was.as_object().into_iter().flatten();
-    let mut differs = fields.filter(|(field, value)| now[field.as_str()] != **value);
-    differs.next().map(|(field, value)| drift(field.clone(), value, &now[field.as_str()])).transpose()
+    if was.payoffs != now.payoffs {
+        return drift("payoff".into(), &was.payoffs, &now.payoffs);
+    }
+    for at in 0..was.outcomes.len().max(now.outcomes.len()) {
+        let (was, now) = (was.outcomes.get(at), now.outcomes.get(at));
+        if was != now {
+            let name = now.or(was).map_or("", |outcome| outcome.name.as_str());
+            return drift(format!("outcome.{name}"), was, now);
+        }
+    }
+    if was.decisions == now.decisions {
+        Ok(None)
+    } else {
+        drift("decisions".into(), &was.decisions, &now.decisions)
+    }
 }
 
-fn drift(path: String, was: &serde_json::Value, now: &serde_json::Value) -> serde_json::Result<Drift> {
-    let (was, now) = (serde_json::to_string_pretty(was)?, serde_json::to_string_pretty(now)?);
-    Ok(Drift::new(path, Cause::ResultsChanged, "what was said comes to something else").texts(was, now))
+fn drift<T: serde::Serialize>(path: String, was: T, now: T) -> serde_json::Result<Option<Drift>> {
+    let (was, now) = (serde_json::to_string_pretty(&was)?, serde_json::to_string_pretty(&now)?);
+    let drift = Drift::new(path, Cause::ResultsChanged, "what was said comes to something else");
+    Ok(Some(drift.texts(was, now)))
 }
 
 /// Says which setting of a recorded run is another one now: a run goes on only with those that it began with.

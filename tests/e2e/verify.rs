@@ -38,7 +38,7 @@ fn the_model_that_recorded_is_not_surprised() {
     let stage = Stage::new();
     for (name, more) in [
         ("greedy", &["--temperature", "0"][..]),
-        ("sampled", &["--temperature", "1.3", "--top-k", "50", "--min-p", "0", "--seed", "8"]),
+        ("sampled", &["--temperature", "1.3", "--top-k", "50", "--min-p", "0"]),
         ("f16", &["--kv", "f16"]),
     ] {
         let run = stage.play("prisoners-dilemma", name, more);
@@ -132,9 +132,10 @@ fn a_fork_at_the_last_phase_reads_nothing_again_but_the_end_of_a_block() {
             continue;
         }
         let count = |of: &Value, key: &str| of["tokens"][key].as_u64().unwrap();
-        assert_eq!(count(now, "prefilled"), count(was, "prefilled"), "{now}");
-        assert_eq!(count(now, "reused") + count(now, "recomputed"), count(was, "reused"), "{now}");
-        assert!(count(now, "recomputed") < 256, "{now}");
+        // Nothing is changed, so what the run had read at this turn is known too, and counts as such.
+        let prompt = |of: &Value| count(of, "reused") + count(of, "recomputed") + count(of, "prefilled");
+        assert_eq!(prompt(now), prompt(was), "{now}");
+        assert!(count(now, "reused") + 256 > count(was, "reused"), "{now}");
         n += 1;
     }
     assert_eq!(n, 3);

@@ -84,7 +84,7 @@ fn whatever_changes_is_named_with_its_line() {
         ("prize: 3", "prize: 4", Kind::Drift, "talk/1/a", 2),
         ("You are Ann.", "You are Anna.", Kind::Drift, "agents/a", 4),
         ("right: [0, 1]}", "right: [0, 2]}", Kind::Drift, "", 0),
-        ("[prize, prize]", "[prize, 5]", Kind::Drift, "outcome.gold", 21),
+        ("[prize, prize]", "[prize, 5]", Kind::Drift, "payoff", 15),
         ("payoffs.a + payoffs.b", "payoffs.a - payoffs.b", Kind::Drift, "outcome.gold", 21),
         ("door.invalid == 0", "door.invalid == 1", Kind::Assertion, "assertions[0]", 23),
         ("agents: [a, b]\n    auto", "agents: [a, z]\n    auto", Kind::Invalid, "unknown-agent", 8),
