@@ -19,7 +19,7 @@ pub use strategy::Cast;
 
 use crate::prompt::Conversation;
 use crate::scenario::{Choice, Strategy};
-use crate::transcript::ModelRecord;
+use crate::transcript::{ModelRecord, SamplingRecord};
 use serde::{Deserialize, Serialize};
 use std::future::Future;
 use std::pin::Pin;
@@ -154,6 +154,21 @@ impl Default for Sampling {
             repetition_penalty: 1.1,
             repetition_window: 64,
         }
+    }
+}
+
+impl From<SamplingRecord> for Sampling {
+    fn from(record: SamplingRecord) -> Self {
+        let SamplingRecord { temperature, top_k, top_p, min_p, repetition_penalty, repetition_window } =
+            record;
+        Self { temperature, top_k, top_p, min_p, repetition_penalty, repetition_window }
+    }
+}
+
+impl From<Sampling> for SamplingRecord {
+    fn from(sampling: Sampling) -> Self {
+        let Sampling { temperature, top_k, top_p, min_p, repetition_penalty, repetition_window } = sampling;
+        Self { temperature, top_k, top_p, min_p, repetition_penalty, repetition_window }
     }
 }
 

@@ -4,13 +4,12 @@ use super::Exit;
 use super::machine::Machine;
 use super::play::Performance;
 use super::run::{default_folder, refuse_other};
-use crate::backend::Sampling;
 use crate::experiment;
 use crate::replay::{load_with, transcript_file};
 use crate::run::{ForkFrom, RunOptions};
 use crate::scenario::parse_override;
 use crate::terminal::is_fancy;
-use crate::transcript::{self, SamplingRecord, Transcript};
+use crate::transcript::{self, Transcript};
 use std::path::{Path, PathBuf};
 
 /// Play on from a turn of a run in another way: what comes before it is taken from the recording and the agents' memories
@@ -60,11 +59,9 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
         None => default_folder(Path::new("runs"), &scenario.id, args.resume),
     };
     refuse_other(&folder, transcript::FILE, experiment::FILE, args.resume)?;
-    let SamplingRecord { temperature, top_k, top_p, min_p, repetition_penalty, repetition_window } =
-        header.sampling;
     let options = RunOptions {
         seed: args.seed.unwrap_or(header.seed),
-        sampling: Sampling { temperature, top_k, top_p, min_p, repetition_penalty, repetition_window },
+        sampling: header.sampling.into(),
         max_tokens: header.max_tokens,
         cold: false,
         resume: args.resume,

@@ -79,7 +79,8 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
         println!("{} recordings: {}", verdicts.len(), tally(&verdicts));
     }
     if args.github {
-        print!("{}", github(&verdicts));
+        let root = std::env::var_os("GITHUB_WORKSPACE").map(PathBuf::from);
+        print!("{}", github(&verdicts, root.as_deref()));
     }
     if let Some(file) = &args.junit {
         write(file, &junit(&verdicts)?)?;

@@ -3,7 +3,8 @@
 use super::{Design, Record};
 use crate::backend::Backend;
 use crate::run::{Standing, perform, standing};
-use crate::stage::{End, Unwatched};
+use crate::scenario::TurnId;
+use crate::stage::{End, Scene, Watch};
 use crate::transcript::{self, Transcript};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -32,6 +33,17 @@ pub struct Played {
     pub failed: Vec<PathBuf>,
     /// Whether it was stopped before its end.
     pub stopped: bool,
+}
+
+/// Tells when a run's first turn is on record. The next run begins then: what both begin with has been read, and is not read again.
+struct Beginning(watch::Sender<bool>);
+
+impl Watch for Beginning {
+    fn see(&mut self, _id: TurnId, scene: Scene<'_>) {
+        if matches!(scene, Scene::Written { .. }) {
+            self.0.send_replace(true);
+        }
+    }
 }
 
 /// Plays all runs of a design that are not complete yet into `folder`, `jobs` at a time, until `stop` is ready. What a run says
@@ -67,17 +79,24 @@ pub async fn play(
     let set = LocalSet::new();
     let all = async {
         let mut running = JoinSet::new();
+        let mut before = None;
         for (cell, seed) in left {
+            let (begun, after) = watch::channel(false);
+            let before = before.replace(after);
             let (scenario, options) = (design.cells[cell].scenario.clone(), design.options(seed));
             let (own, backend) = (design.folder(cell, seed), backend.clone());
             let (into, places, mut told) = (folder.join(&own), places.clone(), told.clone());
             running.spawn_local(async move {
                 let _place = places.acquire().await;
+                if let Some(mut before) = before {
+                    let _ = before.wait_for(|begun| *begun).await; // an error: it has ended
+                }
                 if *told.borrow() {
                     return (own, Ok(false)); // stopped before it began
                 }
                 let stopped = async move { drop(told.wait_for(|stopped| *stopped).await) };
-                let ended = perform(&scenario, backend, &into, &options, &mut Unwatched, stopped).await;
+                let ended =
+                    perform(&scenario, backend, &into, &options, &mut Beginning(begun), stopped).await;
                 (own, ended.map(|performed| performed.end != End::Stopped))
             });
         }

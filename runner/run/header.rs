@@ -2,10 +2,10 @@
 
 use super::RunOptions;
 use super::past::Past;
-use crate::backend::{Backend, Sampling};
+use crate::backend::Backend;
 use crate::prompt::Memories;
 use crate::replay;
-use crate::transcript::{self, Header, SamplingRecord, ScenarioRecord};
+use crate::transcript::{self, Header, ScenarioRecord};
 use std::path::{Component, Path};
 
 /// The header of a run.
@@ -16,8 +16,6 @@ pub(super) fn header(
     past: &Past,
 ) -> Header {
     let (scenario, card) = (memories.scenario(), backend.card());
-    let Sampling { temperature, top_k, top_p, min_p, repetition_penalty, repetition_window } =
-        options.sampling;
     Header {
         format: transcript::FORMAT,
         engine: concat!("greenroom ", env!("CARGO_PKG_VERSION")).to_string(),
@@ -34,7 +32,7 @@ pub(super) fn header(
         model: card.model,
         kv: card.kv,
         numerics: card.numerics,
-        sampling: SamplingRecord { temperature, top_k, top_p, min_p, repetition_penalty, repetition_window },
+        sampling: options.sampling.clone().into(),
         max_tokens: options.max_tokens,
         seed: options.seed,
         continues: past.continues.clone(),

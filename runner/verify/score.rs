@@ -1,6 +1,7 @@
 //! Lets a model read a recording (teacher forcing): where would its seeded sampler have said something else?
 
-use super::{Fitting, Kind, Problem};
+use super::judge::Fitting;
+use super::verdict::{Kind, Problem};
 use crate::backend::{Backend, BoxFuture, ModelCard, Replay, Reply, Request, Session, Sink};
 use crate::transcript::{Recorder, Transcript};
 use serde::Serialize;

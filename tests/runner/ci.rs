@@ -35,6 +35,7 @@ fn replay(folder: &tempfile::TempDir) -> (i32, String, String, String) {
         .env("PATH", path)
         .env("CI", "true")
         .env("GITHUB_STEP_SUMMARY", &summary)
+        .env("GITHUB_WORKSPACE", folder.path())
         .output()
         .unwrap();
     let text =

@@ -4,6 +4,7 @@
 use crate::constructs::Noting;
 use crate::play::{Backwards, play, scenario};
 use greenroom::backend::Request;
+use greenroom::prompt::PromptError;
 use greenroom::replay::replay;
 use greenroom::run::RunOptions;
 use greenroom::scenario::turn_seed;
@@ -203,6 +204,10 @@ pub(crate) fn only_grows(seen: &[Request]) {
     }
 }
 
+fn is_too_long(error: &anyhow::Error) -> bool {
+    matches!(error.downcast_ref(), Some(PromptError::TooLong { .. }))
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 128, failure_persistence: None, ..ProptestConfig::default() })]
     #[test]
@@ -218,7 +223,10 @@ proptest! {
         let context = if summarize { 900 } else { usize::MAX };
         let folder = tempfile::tempdir().unwrap();
         let backend = Arc::new(Noting::new(context, move |request| reply(request, salt)));
-        let played = play(&scenario, backend.clone(), &folder.path().join("one"), &RunOptions::default()).unwrap();
+        let played = play(&scenario, backend.clone(), &folder.path().join("one"), &RunOptions::default());
+        // Some scenarios quote more at once than this small a context holds: they are rightly refused.
+        prop_assume!(!played.as_ref().is_err_and(is_too_long));
+        let played = played.unwrap();
         let seen = backend.seen.lock().unwrap();
         only_grows(&seen);
         for request in seen.iter() {

@@ -151,9 +151,11 @@ fn verdicts_have_forms_for_machines() {
     let failures =
         |case: &roxmltree::Node<'_, '_>| case.children().any(|child| child.has_tag_name("failure"));
     assert_eq!(cases.iter().map(failures).collect::<Vec<_>>(), [false, true, true]);
-    let annotations = github(&all);
+    let annotations = github(&all, None);
     assert!(annotations.lines().all(|line| line.starts_with("::error file=")), "{annotations}");
     assert_eq!(annotations.lines().count(), 2);
+    let inside = github(&all, Some(folder.path()));
+    assert!(inside.starts_with("::error file=doors.yaml,line=10,"), "{inside}");
     let parsed: serde_json::Value = serde_json::from_str(&json(&all).unwrap()).unwrap();
     assert_eq!(parsed[1]["problems"][0]["place"]["line"], 10);
     let text = format!("{annotations}\n{}", markdown(&all));

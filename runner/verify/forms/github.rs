@@ -2,9 +2,11 @@
 //! <https://docs.github.com/actions/reference/workflow-commands-for-github-actions>
 
 use crate::verify::Verdict;
+use std::path::Path;
 
-/// An `::error` line for each problem: on the scenario's line if it comes from there, else on the recording's.
-pub fn github(verdicts: &[Verdict]) -> String {
+/// An `::error` line for each problem: on the scenario's line if it comes from there, else on the recording's. Files are named from
+/// `root` on, the checkout's folder, if they lie below it.
+pub fn github(verdicts: &[Verdict], root: Option<&Path>) -> String {
     let mut out = String::new();
     for (verdict, problem) in verdicts.iter().flat_map(|v| v.problems.iter().map(move |problem| (v, problem)))
     {
@@ -14,9 +16,19 @@ pub fn github(verdicts: &[Verdict]) -> String {
         };
         let title = property(&format!("greenroom: {}", problem.headline()));
         let message = data(&format!("{}\n{}", verdict.file, problem.plain()));
-        out += &format!("::error file={},line={line},title={title}::{message}\n", property(file));
+        out +=
+            &format!("::error file={},line={line},title={title}::{message}\n", property(&below(root, file)));
     }
     out
+}
+
+/// A file's path from the root on.
+fn below(root: Option<&Path>, file: &str) -> String {
+    let inside = || {
+        let (root, file) = (root?.canonicalize().ok()?, Path::new(file).canonicalize().ok()?);
+        Some(file.strip_prefix(root).ok()?.display().to_string())
+    };
+    inside().unwrap_or_else(|| file.to_string())
 }
 
 /// Text after the second `::`.

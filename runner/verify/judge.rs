@@ -1,0 +1,178 @@
+//! Judges one recording: replays it, asks a model if there is one, and keeps what it would be now.
+
+use super::verdict::{Kind, Problem, Verdict, failed};
+use super::{Level, pending, rerun, score};
+use crate::backend::{Backend, ModelCard};
+use crate::diagnostic::Severity;
+use crate::prompt::Memories;
+use crate::replay::{self, Replayed};
+use crate::scenario::{Loaded, Scenario};
+use crate::stage::{End, Settings, Stage, Unwatched};
+use crate::timeline::Timeline;
+use crate::trace::Trace;
+use crate::transcript::{Header, Recorder, Transcript};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Instant;
+
+/// How recordings are judged.
+pub struct Judge {
+    /// The scenario, if recordings don't find theirs.
+    pub scenario: Option<PathBuf>,
+    /// What a model is asked.
+    pub question: Question,
+    /// Whether what drifted is written beside the recording.
+    pub writes_pending: bool,
+}
+
+/// What a model is asked.
+pub enum Question {
+    /// Nothing: there is no model.
+    Nothing,
+    /// Whether it would say the same, token by token, reading what was recorded.
+    Score {
+        /// The model.
+        model: Arc<dyn Backend>,
+        /// Share of tokens that may be others.
+        tolerance: f64,
+    },
+    /// To play the run again.
+    Rerun {
+        /// The model.
+        model: Arc<dyn Backend>,
+        /// What must be equal.
+        level: Level,
+    },
+}
+
+/// A recording whose scenario was found, and which fits it.
+pub(super) struct Fitting<'a> {
+    file: &'a Path,
+    pub(super) scenario: &'a Arc<Scenario>,
+    pub(super) transcript: &'a Transcript,
+    earlier: BTreeMap<String, Timeline>,
+}
+
+impl Judge {
+    /// Judges one recording: a run's folder or a transcript.
+    pub fn judge(&self, run: &Path) -> Verdict {
+        let began = Instant::now();
+        let file = replay::transcript_file(run);
+        let mut verdict = Verdict {
+            file: file.display().to_string(),
+            scenario: None,
+            turns: 0,
+            problems: Vec::new(),
+            notes: Vec::new(),
+            score: None,
+            again: None,
+            pending: None,
+            seconds: 0.0,
+        };
+        if let Err(error) = self.look(&file, &mut verdict) {
+            verdict.problems.push(Problem::of_error(&error, None));
+        }
+        if verdict.pending.is_none() && self.writes_pending && verdict.problems.is_empty() {
+            pending::clear(&file);
+        }
+        verdict.seconds = began.elapsed().as_secs_f64();
+        verdict
+    }
+
+    fn look(&self, file: &Path, verdict: &mut Verdict) -> anyhow::Result<()> {
+        let transcript = Transcript::open(file)?;
+        let header = &transcript.header.record;
+        verdict.scenario = Some(header.scenario.id.clone());
+        verdict.turns = transcript.turns.len();
+        let Loaded { scenario, report } = replay::load_scenario(file, header, self.scenario.as_deref())?;
+        let Some(scenario) = &scenario else {
+            let errors = report.diagnostics.iter().filter(|found| found.severity == Severity::Error);
+            verdict.problems.extend(errors.map(|found| Problem::of_diagnostic(found, &report.sources)));
+            return Ok(());
+        };
+        let earlier = replay::brought_along(file, header)?;
+        let fitting = Fitting { file, scenario, transcript: &transcript, earlier: earlier.clone() };
+        match replay::replay(scenario, &transcript, earlier.clone()) {
+            Ok(Replayed { footer, notes, .. }) => {
+                verdict.notes = notes;
+                verdict.problems = failed(scenario, &footer);
+                self.ask(&fitting, verdict)
+            }
+            Err(error) => {
+                let problem = Problem::of_error(&error, Some((scenario, header)));
+                if problem.kind == Kind::Drift && self.writes_pending {
+                    let carried = replay::carry(scenario, &transcript, earlier);
+                    verdict.pending = pending::write(file, carried, &mut verdict.notes);
+                }
+                verdict.problems.push(problem);
+                Ok(())
+            }
+        }
+    }
+
+    /// Asks the model, of a recording that fits.
+    fn ask(&self, fitting: &Fitting<'_>, verdict: &mut Verdict) -> anyhow::Result<()> {
+        match &self.question {
+            Question::Nothing => {}
+            Question::Score { model, tolerance } => {
+                let score = score::score(fitting, model)?;
+                verdict.notes.extend(other_model(&fitting.transcript.header.record, &model.card()));
+                if score.surprises.len() as f64 > tolerance * score.tokens as f64 {
+                    verdict.problems.extend(score.surprises.first().map(|first| first.problem(&score)));
+                }
+                verdict.score = Some(score);
+            }
+            Question::Rerun { model, level } => {
+                let again = rerun::rerun(fitting, model, *level)?;
+                verdict.notes.extend(other_model(&fitting.transcript.header.record, &model.card()));
+                verdict.again = Some(level.word());
+                if let Some(drift) = &again.drift {
+                    verdict.problems.push(Problem::of_drift(drift, None));
+                    if self.writes_pending {
+                        verdict.pending = pending::write(fitting.file, Ok(again.text), &mut verdict.notes);
+                    }
+                }
+                if *level != Level::Exact {
+                    verdict.problems.retain(|problem| problem.kind != Kind::Assertion);
+                    verdict.problems.extend(failed(fitting.scenario, &again.footer));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Fitting<'_> {
+    pub(super) fn memories(&self) -> Memories {
+        replay::memories(self.scenario, &self.transcript.header.record, self.earlier.clone())
+    }
+
+    /// Plays the recorded plan with its settings. Memories stay in RAM.
+    pub(super) async fn play(&self, backend: Arc<dyn Backend>, recorder: Recorder) -> anyhow::Result<End> {
+        let header = &self.transcript.header.record;
+        let settings = Settings {
+            sampling: header.sampling.clone().into(),
+            max_tokens: header.max_tokens,
+            ..Settings::default()
+        };
+        let name = format!("verify {}", self.file.display());
+        let mut stage = Stage::new(self.memories(), backend, settings, recorder, Trace::in_memory(&name));
+        stage.play(&mut Unwatched, std::future::pending()).await
+    }
+}
+
+/// In words, that another model answers than the one that did.
+pub(super) fn other_model(header: &Header, card: &ModelCard) -> Option<String> {
+    let pairs = [
+        ("model", &header.model.identity, &card.model.identity),
+        ("cache", &header.kv, &card.kv),
+        ("numerics", &header.numerics, &card.numerics),
+    ];
+    let (what, was, is) = pairs.into_iter().find(|(_, was, is)| was != is)?;
+    let (was, is) = match what {
+        "model" => (&header.model.name, &card.model.name),
+        _ => (was, is),
+    };
+    Some(format!("recorded with the {what} `{was}`, read with `{is}`"))
+}

@@ -1,0 +1,137 @@
+//! What was found of a recording, as plain data.
+
+use super::score::Score;
+use crate::diagnostic::{Diagnostic, Sources};
+use crate::replay::{self, Place};
+use crate::scenario::{Path, Scenario};
+use crate::transcript::{AssertionRecord, Cause, Drift, Footer, Header, ReadError};
+use serde::Serialize;
+
+/// What was found of one recording.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Verdict {
+    /// The recording.
+    pub file: String,
+    /// The scenario's id, if the recording can be read.
+    pub scenario: Option<String>,
+    /// Turns on record.
+    pub turns: usize,
+    /// What is wrong; empty: nothing.
+    pub problems: Vec<Problem>,
+    /// Differences that changed nothing of what was read or said.
+    pub notes: Vec<String>,
+    /// What a model made of the recorded replies.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub score: Option<Score>,
+    /// What was compared, if the run was played again.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub again: Option<&'static str>,
+    /// Where the recording lies as it would be now.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pending: Option<String>,
+    /// Seconds that it took to find out.
+    pub seconds: f64,
+}
+
+/// Something that is wrong with a recording.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Problem {
+    /// What kind of thing.
+    pub kind: Kind,
+    /// The turn's path, `header`, `footer` or an assertion.
+    pub at: String,
+    /// What happened, in few words.
+    pub title: String,
+    /// More of it; may be empty.
+    pub detail: String,
+    /// The text as recorded, where there are texts to compare.
+    pub recorded: String,
+    /// The text as it is now.
+    pub now: String,
+    /// Line in the recording.
+    pub line: Option<usize>,
+    /// What in the scenario it comes from.
+    pub place: Option<Place>,
+}
+
+/// Kinds of problems, the mildest first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Kind {
+    /// An assertion does not hold.
+    Assertion,
+    /// The scenario can't be played.
+    Invalid,
+    /// The recording does not fit.
+    Drift,
+    /// Anything else: a file that can't be read, a model that can't be opened.
+    Environment,
+}
+
+/// Assertions that don't hold.
+pub(super) fn failed(scenario: &Scenario, footer: &Footer) -> Vec<Problem> {
+    let all = footer.assertions.iter().enumerate();
+    let problem = |(at, assertion): (usize, &AssertionRecord)| Problem {
+        kind: Kind::Assertion,
+        at: format!("assertions[{at}]"),
+        title: format!("`{}` does not hold", assertion.that),
+        detail: assertion.error.clone().or(assertion.why.clone()).unwrap_or_default(),
+        recorded: String::new(),
+        now: String::new(),
+        line: None,
+        place: Some(Place::of(scenario, &Path::parse(&format!("assertions[{at}].that")))),
+    };
+    all.filter(|(_, assertion)| !assertion.holds).map(problem).collect()
+}
+
+impl Problem {
+    pub(super) fn of_drift(drift: &Drift, place: Option<Place>) -> Self {
+        Self {
+            kind: Kind::Drift,
+            at: drift.path.to_string(),
+            title: drift.cause.words().to_string(),
+            detail: drift.detail.to_string(),
+            recorded: drift.recorded.to_string(),
+            now: drift.now.to_string(),
+            line: drift.line,
+            place,
+        }
+    }
+
+    /// From what went wrong while a recording was read or replayed.
+    pub(super) fn of_error(error: &anyhow::Error, of: Option<(&Scenario, &Header)>) -> Self {
+        if let Some(drift) = error.downcast_ref::<Drift>() {
+            let place = of.and_then(|(scenario, header)| replay::origin(scenario, header, drift));
+            return Self::of_drift(drift, place);
+        }
+        if let Some(unreadable) = error.downcast_ref::<ReadError>() {
+            let line = unreadable.line;
+            let drift = Drift::new(format!("line {line}"), Cause::Unreadable, unreadable.to_string());
+            return Self::of_drift(&drift.at_line(line), None);
+        }
+        Self {
+            kind: Kind::Environment,
+            at: String::new(),
+            title: "it can't be judged".to_string(),
+            detail: format!("{error:#}"),
+            recorded: String::new(),
+            now: String::new(),
+            line: None,
+            place: None,
+        }
+    }
+
+    pub(super) fn of_diagnostic(found: &Diagnostic, sources: &Sources) -> Self {
+        let (file, line, _) = sources.place(found.span);
+        Self {
+            kind: Kind::Invalid,
+            at: found.code.to_string(),
+            title: found.message.to_string(),
+            detail: found.help.clone().unwrap_or_default().to_string(),
+            recorded: String::new(),
+            now: String::new(),
+            line: None,
+            place: Some(Place { file: file.to_string(), line, field: String::new() }),
+        }
+    }
+}
