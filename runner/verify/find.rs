@@ -1,6 +1,5 @@
 //! Finds recordings below folders.
 
-use super::pending::is_pending;
 use crate::trace;
 use crate::transcript::FILE;
 use anyhow::bail;
@@ -50,7 +49,7 @@ fn is_recording(path: &Path) -> bool {
     if name == FILE {
         return true;
     }
-    name.ends_with(".jsonl") && name != trace::FILE && !is_pending(path) && begins_with_header(path)
+    name.ends_with(".jsonl") && name != trace::FILE && begins_with_header(path)
 }
 
 fn begins_with_header(path: &Path) -> bool {

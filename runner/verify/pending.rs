@@ -23,7 +23,7 @@ pub fn pending_file(recording: &Path) -> PathBuf {
 }
 
 /// Whether a file is such a one.
-pub(super) fn is_pending(path: &Path) -> bool {
+fn is_pending(path: &Path) -> bool {
     path.file_name().and_then(OsStr::to_str).is_some_and(|name| name.ends_with(".jsonl.new"))
 }
 

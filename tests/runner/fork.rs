@@ -99,6 +99,13 @@ fn other_seeds_and_values_count_from_the_fork_on_also_in_forks_of_forks() {
     assert_eq!(said(&folder("fork")), [&one[..4], &two[4..]].concat());
     assert_eq!(said(&folder("again")), [&one[..4], &two[4..7], &three[7..]].concat());
     assert_eq!(said(&folder("early")), [&one[..2], &two[2..]].concat());
+    // What is shared is the same line for line, seeds too.
+    let lines = |name: &str, n: usize| {
+        read(&folder(name)).turns[..n].iter().map(|turn| turn.record.clone()).collect::<Vec<_>>()
+    };
+    for (name, of, n) in [("fork", "run", 4), ("again", "fork", 7), ("early", "fork", 2)] {
+        assert!(lines(name, n) == lines(of, n), "{name}");
+    }
     for name in ["fork", "again", "early"] {
         replays(&scenario, &folder(name));
     }
