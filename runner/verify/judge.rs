@@ -73,8 +73,8 @@ impl Judge {
         if let Err(error) = self.look(&file, &mut verdict) {
             verdict.problems.push(Problem::of_error(&error, None));
         }
-        if verdict.pending.is_none() && self.writes_pending && verdict.problems.is_empty() {
-            pending::clear(&file);
+        if self.writes_pending && verdict.problems.is_empty() {
+            pending::fits(&file, verdict.again.is_some());
         }
         verdict.seconds = began.elapsed().as_secs_f64();
         verdict

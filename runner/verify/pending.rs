@@ -73,8 +73,17 @@ pub(super) fn write(
     }
 }
 
+/// The recording fits: what was carried over when it did not is of no use any more, and nothing that was played anew is if it was
+/// `played_again` now. What a model said otherwise stays to be reviewed until then.
+pub(super) fn fits(recording: &Path, played_again: bool) {
+    let waits = Transcript::open(&pending_file(recording));
+    if played_again || !waits.is_ok_and(|waits| waits.header.record.carried.is_none()) {
+        clear(recording);
+    }
+}
+
 /// Nothing is pending any more.
-pub(super) fn clear(recording: &Path) {
+fn clear(recording: &Path) {
     let file = pending_file(recording);
     match std::fs::remove_file(&file) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {

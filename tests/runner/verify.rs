@@ -207,6 +207,9 @@ fn what_is_pending_goes_when_the_recording_fits_again() {
     assert_eq!(judged(&folder).pending, Some(new.display().to_string()));
     write(&folder, DOORS);
     assert_eq!((judged(&folder).problems, new.exists()), (vec![], false));
+    // What a model said otherwise waits for its review, whatever a replay without a model finds.
+    std::fs::copy(file(&folder), &new).unwrap();
+    assert_eq!((judged(&folder).problems, new.exists()), (vec![], true));
     // A turn that nobody recorded can't be carried over: the drift is told, and why there is nothing to accept.
     write(&folder, &DOORS.replace("auto_rounds: 2", "auto_rounds: 3"));
     let verdict = judged(&folder);
