@@ -19,14 +19,23 @@ use std::path::{Path, PathBuf};
 pub(super) struct Args {
     /// The scenario
     file: PathBuf,
-    #[command(flatten)]
-    machine: Machine,
     /// Root of all turns' seeds
     #[arg(long, default_value_t = 0)]
     seed: u64,
     /// Give a variable another value (repeatable)
     #[arg(long = "set", value_name = "K=V", value_parser = parse_override)]
     overrides: Vec<(String, serde_yaml::Value)>,
+    /// Play N times, run i with seed S+i, and count: tables, intervals, plots (docs/experiments.md)
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), conflicts_with = "continues")]
+    repeat: Option<u32>,
+    /// Do that for each of these values of a variable (repeatable: all combinations), with the same seeds
+    #[arg(long = "sweep", value_name = "K=V,V,…", value_parser = parse_sweep, conflicts_with = "continues")]
+    sweeps: Vec<Sweep>,
+    /// How many runs are played at once; what they say does not depend on it
+    #[arg(long, default_value_t = 4, value_name = "J", value_parser = clap::value_parser!(u16).range(1..))]
+    jobs: u16,
+    #[command(flatten)]
+    machine: Machine,
     /// Most tokens of a reply
     #[arg(long, default_value_t = 80, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     max_tokens: u32,
@@ -57,16 +66,7 @@ pub(super) struct Args {
     /// Begin with the memories of an earlier run
     #[arg(long = "continue", value_name = "RUN")]
     continues: Option<PathBuf>,
-    /// Play N times, run i with seed S+i, and count: tables, intervals, plots (docs/experiments.md)
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), conflicts_with = "continues")]
-    repeat: Option<u32>,
-    /// Do that for each of these values of a variable (repeatable: all combinations), with the same seeds
-    #[arg(long = "sweep", value_name = "K=V,V,…", value_parser = parse_sweep, conflicts_with = "continues")]
-    sweeps: Vec<Sweep>,
-    /// How many runs are played at once; what they say does not depend on it
-    #[arg(long, default_value_t = 4, value_name = "J", value_parser = clap::value_parser!(u16).range(1..))]
-    jobs: u16,
-    /// Print nothing but the transcript's path
+    /// Print nothing but the path of the transcript, or of the folder of many
     #[arg(long, short)]
     quiet: bool,
 }
