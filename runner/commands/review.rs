@@ -56,8 +56,9 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
     let (mut accepted, mut rejected) = (0, 0);
     for (at, recording) in pending.iter().enumerate() {
         println!("[{} of {}] {}", at + 1, pending.len(), recording.display());
-        show(&judge, recording)?;
+        let shown = show(&judge, recording).inspect_err(|error| eprintln!("error: {error:#}"));
         let answer = match (args.accept, args.reject) {
+            (true, _) if shown.is_err() => Answer::Skip, // what can't be looked at is not accepted
             (true, _) => Answer::Accept,
             (_, true) => Answer::Reject,
             _ => ask()?,

@@ -210,6 +210,12 @@ fn what_is_pending_goes_when_the_recording_fits_again() {
     // What a model said otherwise waits for its review, whatever a replay without a model finds.
     std::fs::copy(file(&folder), &new).unwrap();
     assert_eq!((judged(&folder).problems, new.exists()), (vec![], true));
+    // What is no transcript is not accepted, and keeps nothing else from being reviewed.
+    std::fs::write(&new, "{}").unwrap();
+    let review = |what| greenroom_with(folder.path(), &["review", what], &[]);
+    let (code, text) = review("--accept");
+    assert!(code == 0 && text.contains("0 accepted, 0 rejected, 1 left") && new.exists(), "{text}");
+    assert!(review("--reject").1.contains("0 accepted, 1 rejected, 0 left") && !new.exists());
     // A turn that nobody recorded can't be carried over: the drift is told, and why there is nothing to accept.
     write(&folder, &DOORS.replace("auto_rounds: 2", "auto_rounds: 3"));
     let verdict = judged(&folder);
