@@ -10,7 +10,7 @@ pub use play::{Played, Step, play, transcripts};
 pub use record::{CellRecord, FILE, Record};
 
 use crate::run::RunOptions;
-use crate::scenario::Scenario;
+use crate::scenario::{Scenario, text_of};
 use serde_yaml::Value;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -97,8 +97,5 @@ impl Design {
 
 /// A value in one line.
 pub fn shown(value: &Value) -> String {
-    match value {
-        Value::String(text) => text.clone(),
-        value => serde_json::to_string(value).unwrap_or_default(),
-    }
+    serde_json::to_value(value).map_or_else(|_| String::new(), |value| text_of(&value))
 }

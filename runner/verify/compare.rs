@@ -1,5 +1,6 @@
 //! What differs between two recordings: settings, what was read and said, what it came to.
 
+use crate::scenario::text_of;
 use crate::transcript::{ChoiceRecord, Footer, Header, Transcript, TurnRecord};
 use serde::Serialize;
 use serde_json::Value;
@@ -119,10 +120,10 @@ fn fields(header: &Header) -> BTreeMap<String, String> {
     for (name, value) in fields {
         match value {
             Value::Object(inner) => {
-                all.extend(inner.iter().map(|(key, value)| (format!("{name}.{key}"), one_line(value))));
+                all.extend(inner.iter().map(|(key, value)| (format!("{name}.{key}"), text_of(value))));
             }
             Value::Null => {}
-            value => drop(all.insert(name, one_line(&value))),
+            value => drop(all.insert(name, text_of(&value))),
         }
     }
     all
@@ -139,7 +140,7 @@ fn turns(was: &TurnRecord, now: &TurnRecord, line: usize, found: &mut Vec<Differ
     }
     let chosen =
         |turn: &TurnRecord| turn.constraint.as_ref().map(|choice: &ChoiceRecord| choice.chosen.clone());
-    let of = |value: Option<Value>| value.map_or(String::new(), |value| one_line(&value));
+    let of = |value: Option<Value>| value.map_or(String::new(), |value| text_of(&value));
     if chosen(was) != chosen(now) {
         differs(What::Choice, &of(chosen(was)), &of(chosen(now)), &was.path);
     }
@@ -164,7 +165,7 @@ fn results(was: &Footer, now: &Footer, line: usize, found: &mut Vec<Difference>)
         }
     };
     let decisions = |footer: &Footer| {
-        footer.decisions.iter().map(|(name, value)| (name.clone(), one_line(value))).collect()
+        footer.decisions.iter().map(|(name, value)| (name.clone(), text_of(value))).collect()
     };
     compare(What::Decision, decisions(was), decisions(now));
     let payoffs = |footer: &Footer| {
@@ -173,7 +174,7 @@ fn results(was: &Footer, now: &Footer, line: usize, found: &mut Vec<Difference>)
     };
     compare(What::Payoff, payoffs(was), payoffs(now));
     let outcomes = |footer: &Footer| {
-        footer.outcomes.iter().map(|outcome| (outcome.name.clone(), one_line(&outcome.value))).collect()
+        footer.outcomes.iter().map(|outcome| (outcome.name.clone(), text_of(&outcome.value))).collect()
     };
     compare(What::Outcome, outcomes(was), outcomes(now));
     let assertions = |footer: &Footer| {
@@ -181,11 +182,4 @@ fn results(was: &Footer, now: &Footer, line: usize, found: &mut Vec<Difference>)
         footer.assertions.iter().map(|that| (that.that.clone(), word(that.holds).to_string())).collect()
     };
     compare(What::Assertion, assertions(was), assertions(now));
-}
-
-fn one_line(value: &Value) -> String {
-    match value {
-        Value::String(text) => text.clone(),
-        value => value.to_string(),
-    }
 }
