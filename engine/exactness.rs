@@ -173,7 +173,7 @@ fn any_chunking_any_threads_any_instruction_set() {
     for bench in Bench::all() {
         let format = bench.format;
         let short = 300;
-        let scalar = Bench::with(&bench.model, format, Isa::Scalar);
+        let scalar = Bench::with(&bench.model, format, Isa::SCALAR);
         let reference = scalar.feed(&mut scalar.sequence(), &mut scalar.arena(), short, short);
         for isa in Isa::available() {
             let bench = Bench::with(&bench.model, format, isa);
@@ -183,7 +183,7 @@ fn any_chunking_any_threads_any_instruction_set() {
         let reference = bench.reference();
         for chunk in [1, 7, 64, 256, 300, 512] {
             for threads in [1, 2] {
-                let team = Team::new(threads).expect("threads");
+                let mut team = Team::new(threads).expect("threads");
                 let logits = team.install(|| bench.feed(&mut bench.sequence(), &mut bench.arena(), N, chunk));
                 assert_eq!(logits, reference, "{format:?} in chunks of {chunk} on {threads} threads");
             }

@@ -459,7 +459,7 @@ mod tests {
                 let (bytes, exact) = weights(format, n_out, k);
                 let packed = Packed::pack(&mut Slabs::default(), format, n_out, k, &bytes).expect("memory");
                 let x = noise(ROWS * k, 1);
-                let input = Activations::new(Isa::Scalar, &x, k, &[&packed]);
+                let input = Activations::new(Isa::SCALAR, &x, k, &[&packed]);
                 // What coded weights are multiplied with: rounded activations, near the true ones.
                 let read: Vec<f32> = match &input.coded {
                     None => x.clone(),
@@ -468,7 +468,7 @@ mod tests {
                         .collect(),
                 };
                 assert!(read.iter().zip(&x).all(|(a, b)| (a - b).abs() <= 0.5 / 254.0 + 1e-6), "{format:?}");
-                let all = linear(Isa::Scalar, &input, &[&packed], None);
+                let all = linear(Isa::SCALAR, &input, &[&packed], None);
                 for r in 0..ROWS {
                     for o in 0..n_out {
                         let pairs = read[r * k..][..k].iter().zip(&exact[o * k..][..k]);

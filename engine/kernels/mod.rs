@@ -36,20 +36,33 @@ use half::f16;
 /// Name and version of the kernels' contract: part of every cache's identity and of every transcript.
 pub(crate) const NUMERICS: &str = "lanes16/3";
 
-/// An instruction set that the kernels are compiled for.
+/// An instruction set that the kernels are compiled for, and that this machine has: there is no way to one but
+/// [`Isa::detect`], [`Isa::available`] and [`Isa::SCALAR`].
+///
+/// ```compile_fail
+/// let anywhere = greenroom_engine::Isa::Avx512; // no machine was asked
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Isa {
-    /// Plain Rust: the reference.
+pub struct Isa(Set);
+
+/// The instruction sets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Set {
     Scalar,
-    /// AVX2 with FMA and F16C.
+    /// With FMA and F16C.
+    #[cfg(target_arch = "x86_64")]
     Avx2,
-    /// AVX-512 F, BW and VNNI.
+    /// F, BW and VNNI.
+    #[cfg(target_arch = "x86_64")]
     Avx512,
-    /// NEON (every ARMv8 machine).
+    #[cfg(target_arch = "aarch64")]
     Neon,
 }
 
 impl Isa {
+    /// Plain Rust: the reference, on every machine.
+    pub const SCALAR: Self = Self(Set::Scalar);
+
     /// The best instruction set of this machine, or the one that `GREENROOM_ISA` names (`scalar`, `avx2`,
     /// `avx512`, `neon`) where the machine has it.
     pub fn detect() -> Self {
@@ -70,46 +83,47 @@ impl Isa {
         #[cfg(target_arch = "x86_64")]
         {
             if is_x86_feature_detected!("avx512bw") && is_x86_feature_detected!("avx512vnni") {
-                sets.push(Self::Avx512);
+                sets.push(Self(Set::Avx512));
             }
             let avx2 = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma");
             if avx2 && is_x86_feature_detected!("f16c") {
-                sets.push(Self::Avx2);
+                sets.push(Self(Set::Avx2));
             }
         }
         #[cfg(target_arch = "aarch64")]
         if std::arch::is_aarch64_feature_detected!("neon") {
-            sets.push(Self::Neon);
+            sets.push(Self(Set::Neon));
         }
-        sets.push(Self::Scalar);
+        sets.push(Self::SCALAR);
         sets
     }
 
     /// Name as logged and as taken by `GREENROOM_ISA`.
     pub fn name(self) -> &'static str {
-        match self {
-            Self::Scalar => "scalar",
-            Self::Avx2 => "avx2",
-            Self::Avx512 => "avx512",
-            Self::Neon => "neon",
+        match self.0 {
+            Set::Scalar => "scalar",
+            #[cfg(target_arch = "x86_64")]
+            Set::Avx2 => "avx2",
+            #[cfg(target_arch = "x86_64")]
+            Set::Avx512 => "avx512",
+            #[cfg(target_arch = "aarch64")]
+            Set::Neon => "neon",
         }
     }
 
     /// Runs a kernel on this instruction set.
-    ///
-    /// `self` comes from [`Isa::available`], so its features were detected.
     pub(crate) fn run<K: Kernel>(self, kernel: K) -> K::Output {
-        match self {
-            // SAFETY: an `Isa` other than `Scalar` is only built where its features were detected.
+        match self.0 {
+            Set::Scalar => kernel.run::<scalar::Scalar>(),
+            // SAFETY: only `Isa::available` makes an `Isa` of this set, where its features were detected.
             #[cfg(target_arch = "x86_64")]
-            Self::Avx2 => unsafe { avx2::run(kernel) },
+            Set::Avx2 => unsafe { avx2::run(kernel) },
             // SAFETY: as above.
             #[cfg(target_arch = "x86_64")]
-            Self::Avx512 => unsafe { avx512::run(kernel) },
+            Set::Avx512 => unsafe { avx512::run(kernel) },
             // SAFETY: as above.
             #[cfg(target_arch = "aarch64")]
-            Self::Neon => unsafe { neon::run(kernel) },
-            _ => kernel.run::<scalar::Scalar>(),
+            Set::Neon => unsafe { neon::run(kernel) },
         }
     }
 }
@@ -316,7 +330,7 @@ mod tests {
         let sets = Isa::available();
         for seed in 0..200 {
             let x: [f32; LANES] = std::array::from_fn(|i| ((seed * 16 + i) as f32 * 0.731).sin() * 20.0);
-            let expected = Isa::Scalar.run(Everything(x));
+            let expected = Isa::SCALAR.run(Everything(x));
             for isa in &sets {
                 assert_eq!(isa.run(Everything(x)), expected, "{} differs from scalar", isa.name());
             }
@@ -338,7 +352,7 @@ mod tests {
     fn exp_is_close_to_the_exact_one() {
         for step in 0..1000 {
             let x: [f32; LANES] = std::array::from_fn(|i| -86.0 + 0.0107 * (step * 16 + i) as f32);
-            let y = Isa::Scalar.run(Exp(x));
+            let y = Isa::SCALAR.run(Exp(x));
             for (x, y) in x.into_iter().zip(y) {
                 let exact = f64::from(x).exp();
                 assert!((f64::from(y) - exact).abs() <= 3e-7 * exact, "exp({x}) = {y}, exactly {exact}");

@@ -254,7 +254,7 @@ mod tests {
             let head_dim: usize = widths.iter().sum();
             let x = wave(3 * head_dim);
             let mut y = x.clone();
-            hadamard(Isa::Scalar, &mut y, widths);
+            hadamard(Isa::SCALAR, &mut y, widths);
             assert!(
                 x.iter().zip(&y).any(|(a, b)| (a - b).abs() > 0.1),
                 "head_dim {head_dim}: nothing turned"
@@ -268,9 +268,9 @@ mod tests {
             }
             // What is left of a boundary stays left of it.
             let mut left = x[..widths[0]].to_vec();
-            hadamard(Isa::Scalar, &mut left, &widths[..1]);
+            hadamard(Isa::SCALAR, &mut left, &widths[..1]);
             assert_eq!(left, y[..widths[0]]);
-            hadamard(Isa::Scalar, &mut y, widths);
+            hadamard(Isa::SCALAR, &mut y, widths);
             assert!(
                 x.iter().zip(&y).all(|(a, b)| (a - b).abs() < 1e-5),
                 "head_dim {head_dim}: not its inverse"
@@ -281,7 +281,7 @@ mod tests {
     #[test]
     fn norm_and_gates_agree_with_f64_and_across_sets() {
         let (x, w) = (wave(100), wave(50));
-        let norm = rms_norm(Isa::Scalar, &x, &w, 1e-5);
+        let norm = rms_norm(Isa::SCALAR, &x, &w, 1e-5);
         for row in 0..2 {
             let row_x = &x[row * 50..][..50];
             let mean = row_x.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>() / 50.0;
@@ -297,7 +297,7 @@ mod tests {
         for activation in [Activation::Silu, Activation::Gelu, Activation::Clamped] {
             let (gates, ups) = (wave(100).iter().map(|x| 4.0 * x).collect::<Vec<f32>>(), wave(100));
             let mut ours = gates.clone();
-            Isa::Scalar.run(Gate(activation, &mut ours, &ups));
+            Isa::SCALAR.run(Gate(activation, &mut ours, &ups));
             for (i, y) in ours.iter().enumerate() {
                 let (g, u) = (f64::from(gates[i]), f64::from(ups[i]));
                 let exact = match activation {
@@ -317,7 +317,7 @@ mod tests {
             }
         }
         let mut p = x[..21].to_vec();
-        softmax(Isa::Scalar, &mut p);
+        softmax(Isa::SCALAR, &mut p);
         let sum: f64 = x[..21].iter().map(|x| f64::from(*x).exp()).sum();
         assert!(x.iter().zip(&p).all(|(x, p)| (f64::from(*x).exp() / sum - f64::from(*p)).abs() < 1e-6));
         for isa in Isa::available() {

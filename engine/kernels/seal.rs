@@ -108,7 +108,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn roundtrip(x: &[f32], bits: u32) -> Vec<f32> {
-        let rows = quantize(Isa::Scalar, x, x.len(), bits);
+        let rows = quantize(Isa::SCALAR, x, x.len(), bits);
         let value = |(i, code): (usize, &u8)| {
             f32::from(*code).mul_add(rows.scales[i / GROUP].to_f32(), rows.biases[i / GROUP].to_f32())
         };
@@ -129,7 +129,7 @@ mod tests {
                 prop_assert!(mse.sqrt() <= step * 0.5 + 8.0 * 0.001, "rms {} of step {step}", mse.sqrt());
             }
             for isa in Isa::available() {
-                prop_assert_eq!(quantize(isa, &x, 80, bits), quantize(Isa::Scalar, &x, 80, bits), "{}", isa.name());
+                prop_assert_eq!(quantize(isa, &x, 80, bits), quantize(Isa::SCALAR, &x, 80, bits), "{}", isa.name());
             }
         }
     }

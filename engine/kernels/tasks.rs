@@ -77,8 +77,9 @@ impl Team {
         Ok(team)
     }
 
-    /// Runs `body` on this thread; jobs in it go to the team.
-    pub(crate) fn install<T>(&self, body: impl FnOnce() -> T) -> T {
+    /// Runs `body` on this thread; jobs in it go to the team. The board holds one job at a time, so nobody else may give it one
+    /// meanwhile: hence `&mut`.
+    pub(crate) fn install<T>(&mut self, body: impl FnOnce() -> T) -> T {
         struct Restore(Option<Arc<Board>>);
         impl Drop for Restore {
             fn drop(&mut self) {
@@ -266,7 +267,7 @@ mod tests {
     #[test]
     fn every_task_runs_once_however_many_threads_and_jobs() {
         for n_threads in [1, 2, 3, 5] {
-            let team = Team::new(n_threads).expect("threads");
+            let mut team = Team::new(n_threads).expect("threads");
             team.install(|| {
                 assert_eq!(super::n_threads(), n_threads);
                 for n in (0..2000).map(|i| i % 37) {
@@ -289,7 +290,7 @@ mod tests {
 
     #[test]
     fn a_panic_reaches_the_caller_and_the_team_goes_on() {
-        let team = Team::new(2).expect("threads");
+        let mut team = Team::new(2).expect("threads");
         team.install(|| {
             let caught = catch_unwind(|| for_each(10, |i| assert!(i != 7, "seven")));
             assert!(caught.is_err());

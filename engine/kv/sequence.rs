@@ -511,7 +511,7 @@ mod tests {
                 let end = 2 * BLOCK + 48;
                 let ids = vec![0; end];
                 let v = if shared { Vec::new() } else { noise(end * k_row, 2) };
-                sequence.write(Isa::Scalar, 0, 0, &noise(end * k_row, 1), &v);
+                sequence.write(Isa::SCALAR, 0, 0, &noise(end * k_row, 1), &v);
                 sequence.finish_pass(&ids, &ids, &mut arena);
                 let sealed = sequence.sealed(&arena);
                 let head = layout.layers[0].k.n_heads - 1;
@@ -528,7 +528,7 @@ mod tests {
                                 &view,
                             )
                         };
-                        let together = ask(&q, first, Isa::Scalar);
+                        let together = ask(&q, first, Isa::SCALAR);
                         for isa in Isa::available() {
                             assert_eq!(ask(&q, first, isa), together, "{}", isa.name());
                         }
