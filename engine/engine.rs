@@ -24,9 +24,9 @@ use crate::{
 use futures_core::Stream;
 use std::path::PathBuf;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::sync::oneshot;
@@ -81,11 +81,14 @@ impl EngineConfig {
 }
 
 /// A model and the memories of its sessions, on a thread of its own.
+///
+/// Dropping it ends it at once, whatever is still at work: [`Turn`]s that have not ended get [`Event::Failed`], those that were
+/// not committed leave what is stored as it was before them.
 pub struct Engine {
     info: ModelInfo,
     kv: String,
     tokenizer: Arc<Tokenizer>,
-    commands: Option<Sender<Command>>,
+    line: Line,
     thread: Option<std::thread::JoinHandle<()>>,
     next_id: AtomicU64,
     /// The cache folder and the bytes that it may take.
@@ -96,8 +99,30 @@ pub struct Engine {
 pub struct Turn {
     id: u64,
     events: UnboundedReceiver<Event>,
-    commands: Sender<Command>,
+    line: Line,
     committed: bool,
+}
+
+/// The way to the engine's thread.
+#[derive(Clone)]
+struct Line {
+    commands: Sender<Command>,
+    /// What the thread broke off with, if it did.
+    fault: Arc<OnceLock<String>>,
+}
+
+impl Line {
+    fn send(&self, command: Command) -> Result<()> {
+        self.commands.send(command).map_err(|_| self.closed())
+    }
+
+    /// Why no answer comes any more.
+    fn closed(&self) -> Error {
+        match self.fault.get() {
+            Some(fault) => Error::internal(fault),
+            None => Error::new(ErrorKind::Closed, "the engine has ended"),
+        }
+    }
 }
 
 /// Shape, tokenizer and chat template of a model without its weights: for what counts tokens and bytes.
@@ -116,7 +141,7 @@ impl Engine {
     pub fn open(config: EngineConfig, on_progress: &mut (dyn FnMut(u64, u64) + Send)) -> Result<Self> {
         let Parts { gguf, tokenizer, chat, info, .. } = Parts::read(Gguf::open(&config.model)?)?;
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let team = Team::new(config.threads.unwrap_or(cores).max(1))
+        let mut team = Team::new(config.threads.unwrap_or(cores).max(1))
             .map_err(|e| Error::new(ErrorKind::Closed, format!("threads can't be started: {e}")))?;
         let isa = Isa::detect();
         let decoder = team.install(|| Decoder::load(&gguf, isa, on_progress))?;
@@ -152,12 +177,13 @@ impl Engine {
         let tokenizer = Arc::new(tokenizer);
         let worker = Worker::new(decoder, tokenizer.clone(), Arc::new(chat), memory, config.prefill_chunk);
         let (commands, receiver) = channel();
-        let thread = start(team, worker, receiver)?;
+        let line = Line { commands, fault: Arc::default() };
+        let thread = start(team, worker, receiver, line.fault.clone())?;
         Ok(Self {
             info,
             kv: layout.name(),
             tokenizer,
-            commands: Some(commands),
+            line,
             thread: Some(thread),
             next_id: AtomicU64::new(0),
             bound,
@@ -176,33 +202,25 @@ impl Engine {
     pub fn submit(&self, request: Request) -> Result<Turn> {
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
         let (sender, events) = unbounded_channel();
-        let commands = self.commands.clone().ok_or_else(closed)?;
-        let command = Command::Turn { id, request: Box::new(request), events: sender };
-        commands.send(command).map_err(|_| closed())?;
-        Ok(Turn { id, events, commands, committed: false })
+        self.line.send(Command::Turn { id, request: Box::new(request), events: sender })?;
+        Ok(Turn { id, events, line: self.line.clone(), committed: false })
     }
 
     /// Gives a session the memory of another as it stands now, if that is in RAM; [`Request::parent`] does so at its first turn,
     /// from RAM or disk.
     pub(crate) fn fork(&self, from: &SessionKey, to: &SessionKey) {
-        if let Some(commands) = &self.commands {
-            let _ = commands.send(Command::Fork { from: from.clone(), to: to.clone() });
-        }
+        let _ = self.line.send(Command::Fork { from: from.clone(), to: to.clone() });
     }
 
     /// Says that a session, or one that begins with its memory, will speak, and when (on the scale of
     /// [`Request::next_use`]): its memory is read ahead then.
     pub fn expect(&self, session: &SessionKey, next_use: u64) {
-        if let Some(commands) = &self.commands {
-            let _ = commands.send(Command::Expect { session: session.clone(), next_use });
-        }
+        let _ = self.line.send(Command::Expect { session: session.clone(), next_use });
     }
 
     /// Drops a session's memory from RAM (an ephemeral agent at its phase's end). Its files, if any, stay.
     pub fn forget(&self, session: &SessionKey) {
-        if let Some(commands) = &self.commands {
-            let _ = commands.send(Command::Forget { session: session.clone() });
-        }
+        let _ = self.line.send(Command::Forget { session: session.clone() });
     }
 
     /// The formats of sealed keys and values, by the name that stands in transcripts: `q4`, `q8/q4` (keys, values), or
@@ -222,10 +240,13 @@ impl Engine {
         on_score: &mut dyn FnMut(TokenScore),
     ) -> Result<()> {
         let (scores, receiver) = channel();
-        let commands = self.commands.as_ref().ok_or_else(closed)?;
-        let command = Command::Score { ids: ids.to_vec(), kv: kv.cloned(), scores };
-        commands.send(command).map_err(|_| closed())?;
-        receiver.into_iter().try_for_each(|score| score.map(&mut *on_score))
+        self.line.send(Command::Score { ids: ids.to_vec(), kv: kv.cloned(), scores })?;
+        let mut n_missing = ids.len().saturating_sub(1);
+        for score in receiver {
+            on_score(score?);
+            n_missing -= 1;
+        }
+        if n_missing > 0 { Err(self.line.closed()) } else { Ok(()) }
     }
 
     /// How likely each of `options` is as the reply to a conversation, from an empty cache; the prompt is read once.
@@ -239,11 +260,9 @@ impl Engine {
         kv: Option<&KvChoice>,
     ) -> Result<Ranking> {
         let (answer, receiver) = channel();
-        let commands = self.commands.as_ref().ok_or_else(closed)?;
         let (conversation, options) = (Box::new(conversation.clone()), options.to_vec());
-        let command = Command::Rank { conversation, options, kv: kv.cloned(), answer };
-        commands.send(command).map_err(|_| closed())?;
-        receiver.recv().map_err(|_| closed())?
+        self.line.send(Command::Rank { conversation, options, kv: kv.cloned(), answer })?;
+        receiver.recv().map_err(|_| self.line.closed())?
     }
 
     /// Ids of a text as a message: special tokens are not recognised in it unless `special` says so.
@@ -264,9 +283,10 @@ impl Engine {
 }
 
 impl Drop for Engine {
-    /// Waits until the thread has ended, so that the cache folder is free again.
+    /// Waits until the thread has ended (the pass that it is in, at most), so that the cache folder is free again.
     fn drop(&mut self) {
-        self.commands = None;
+        // Turns have ways to the thread too, so that it would not end by the loss of this one.
+        let _ = self.line.send(Command::Close);
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
@@ -307,7 +327,8 @@ impl Turn {
     /// # Errors
     /// The turn has not ended. A manifest that can't be written is said in [`crate::Usage::reason`].
     pub async fn commit(self) -> Result<Box<Completion>> {
-        self.request_commit()?.await.map_err(|_| closed())?
+        let line = self.line.clone();
+        self.request_commit()?.await.map_err(|_| line.closed())?
     }
 
     /// [`Turn::commit`] for callers without an async runtime.
@@ -315,13 +336,14 @@ impl Turn {
     /// # Errors
     /// As [`Turn::commit`].
     pub fn blocking_commit(self) -> Result<Box<Completion>> {
-        self.request_commit()?.blocking_recv().map_err(|_| closed())?
+        let line = self.line.clone();
+        self.request_commit()?.blocking_recv().map_err(|_| line.closed())?
     }
 
     fn request_commit(mut self) -> Result<oneshot::Receiver<Result<Box<Completion>>>> {
         self.committed = true;
         let (answer, receiver) = oneshot::channel();
-        self.commands.send(Command::Commit { id: self.id, answer }).map_err(|_| closed())?;
+        self.line.send(Command::Commit { id: self.id, answer })?;
         Ok(receiver)
     }
 }
@@ -340,7 +362,7 @@ impl Drop for Turn {
         if !self.committed {
             // First of all: a turn that ends after it was abandoned would wait for its commit for ever.
             self.events.close();
-            let _ = self.commands.send(Command::Abandon { id: self.id });
+            let _ = self.line.send(Command::Abandon { id: self.id });
         }
     }
 }
@@ -455,14 +477,15 @@ impl Parts {
 }
 
 /// Runs the worker with the team that its kernels share.
-fn start(team: Team, worker: Worker, commands: Receiver<Command>) -> Result<std::thread::JoinHandle<()>> {
+fn start(
+    mut team: Team,
+    worker: Worker,
+    commands: Receiver<Command>,
+    fault: Arc<OnceLock<String>>,
+) -> Result<std::thread::JoinHandle<()>> {
     let thread = std::thread::Builder::new().name("greenroom-engine".to_owned());
-    let body = move || team.install(|| worker.run(&commands));
+    let body = move || team.install(|| worker.run(&commands, &fault));
     thread
         .spawn(body)
         .map_err(|e| Error::new(ErrorKind::Closed, format!("the engine's thread can't be started: {e}")))
-}
-
-fn closed() -> Error {
-    Error::new(ErrorKind::Closed, "the engine has ended")
 }

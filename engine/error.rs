@@ -16,8 +16,10 @@ pub enum ErrorKind {
     Template,
     /// The cache folder or a file in it can't be read or written.
     Store,
-    /// The engine's thread has ended.
+    /// The engine has ended.
     Closed,
+    /// A fault of the engine itself, not of what it was given.
+    Internal,
 }
 
 /// An engine error: one word wide, so that `Result`s stay small.
@@ -55,6 +57,10 @@ impl Error {
 
     pub(crate) fn request(detail: impl Into<String>) -> Self {
         Self::new(ErrorKind::Request, detail)
+    }
+
+    pub(crate) fn internal(detail: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Internal, detail)
     }
 
     pub(crate) fn store(detail: impl Into<String>) -> Self {

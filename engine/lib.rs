@@ -27,6 +27,7 @@
 //! can be asked.
 #![deny(unsafe_op_in_unsafe_fn, unsafe_code)]
 
+mod admission;
 mod agent;
 mod ahead;
 mod chat;
@@ -39,6 +40,7 @@ mod engine;
 mod error;
 #[cfg(test)]
 mod exactness;
+mod fault;
 #[cfg(any(test, feature = "fixtures"))]
 pub mod fixtures;
 mod follow;

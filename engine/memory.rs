@@ -34,8 +34,8 @@ pub(crate) struct Memory {
     /// What was found wrong with a session's memory before it was asked for.
     remarks: HashMap<SessionKey, String>,
     clock: u64,
-    /// Bytes of f16 rows of sessions at work.
-    at_work: u64,
+    /// Bytes of sessions at work beside sealed blocks, and of manifests that wait.
+    pub(crate) at_work: u64,
     /// Milliseconds that a token of a prompt takes, by the latest measure.
     pub(crate) token_ms: f64,
 }
@@ -517,7 +517,17 @@ impl Memory {
         self.arena.bytes() + rest + self.at_work + self.ahead.as_ref().map_or(0, Ahead::room)
     }
 
-    /// Lets go of what is not needed soon until the budget holds, `at_work` bytes being those of rows of sessions at work.
+    /// Bytes that all of it may take.
+    pub(crate) fn budget(&self) -> u64 {
+        self.arena.budget()
+    }
+
+    /// Lets go of what is not needed soon until there is room for `n` more tokens.
+    pub(crate) fn make_room_for(&mut self, n: usize) {
+        self.make_room((n * self.context.layout.row_bytes()) as u64, None);
+    }
+
+    /// Lets go of what is not needed soon until the budget holds; `at_work` as in [`Memory::at_work`].
     pub(crate) fn enforce_budget(&mut self, at_work: u64) {
         self.at_work = at_work;
         self.make_room(0, None);

@@ -66,6 +66,13 @@ pub(crate) struct Pending {
     pub(crate) obsolete: Vec<String>,
 }
 
+impl Pending {
+    /// Bytes that it takes in memory.
+    pub(crate) fn bytes(&self) -> u64 {
+        known_bytes(&self.manifest.segments, self.manifest.blocks.len() * BLOCK)
+    }
+}
+
 impl Session {
     /// A session that has read nothing.
     pub(crate) fn new(context: &CacheContext) -> Self {
@@ -191,9 +198,7 @@ impl Session {
 
     /// Bytes of what is known of it: ids, texts and addresses.
     pub(crate) fn known_bytes(&self) -> u64 {
-        let segment = |s: &Segment| size_of::<Segment>() + s.text.capacity() + 4 * s.ids.len();
-        let segments: usize = self.segments.iter().map(segment).sum();
-        (segments + 4 * self.tokens.capacity() + 48 * self.sequence.table().len()) as u64
+        known_bytes(&self.segments, self.tokens.capacity().max(self.sequence.len()))
     }
 
     /// After a pass: windowed layers of blocks that no row to come sees leave memory; those of a session that is stored are
@@ -271,6 +276,13 @@ impl Session {
         };
         Ok((Pending { manifest, obsolete: std::mem::take(&mut self.obsolete) }, written))
     }
+}
+
+/// Bytes of what is known of a session with these segments and so many tokens: ids, texts and addresses.
+pub(crate) fn known_bytes(segments: &[Segment], n_tokens: usize) -> u64 {
+    let segment = |s: &Segment| size_of::<Segment>() + s.text.capacity() + 4 * s.ids.len();
+    let segments: usize = segments.iter().map(segment).sum();
+    (segments + 4 * n_tokens + 48 * (n_tokens / BLOCK)) as u64
 }
 
 /// A name that no earlier tail of the session has: what a crash left behind is never appended to.

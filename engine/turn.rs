@@ -8,7 +8,7 @@ use crate::model::decoder::Wanted;
 use crate::prefix::{Segment, SegmentKind};
 use crate::reply::Reply;
 use crate::schedule::Load;
-use crate::session::Session;
+use crate::session::{Session, known_bytes};
 use crate::tokenizer::Tokenizer;
 use crate::{Completion, Constraint, Event, Followed, Request, Result, StopReason, Usage, sampler};
 use std::borrow::Cow;
@@ -34,6 +34,10 @@ pub(crate) struct ActiveTurn {
     stop: Option<StopReason>,
     usage: Usage,
     began: Instant,
+    /// Bytes that the session takes in memory when the reply is as long as it may be, at most.
+    pub(crate) need: u64,
+    /// Bytes of what is known of it.
+    known_bytes: u64,
 }
 
 /// How the reply comes about.
@@ -73,6 +77,7 @@ impl Saying {
 
 impl ActiveTurn {
     /// A turn whose memory was recalled.
+    #[expect(clippy::too_many_arguments)] // one of each thing that a turn is made of
     pub(crate) fn new(
         id: u64,
         request: Request,
@@ -81,9 +86,11 @@ impl ActiveTurn {
         recalled: Recalled,
         events: UnboundedSender<Event>,
         began: Instant,
+        need: u64,
     ) -> Self {
         let Recalled { mut session, kind, source, reused, recomputed, .. } = recalled;
         session.sequence.begin_turn();
+        let known_bytes = known_bytes(&prompt, session.tokens.len());
         let prompt_len = session.tokens.len();
         let usage = Usage {
             kind,
@@ -116,7 +123,14 @@ impl ActiveTurn {
             stop: None,
             usage,
             began,
+            need,
+            known_bytes,
         }
+    }
+
+    /// Bytes that its session takes in memory beside sealed blocks.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.session.sequence.row_bytes() + self.known_bytes
     }
 
     /// Counts bytes that were written before the turn's end.
@@ -210,6 +224,10 @@ impl ActiveTurn {
         let Saying::Freely(reply) = &mut self.saying else { return Ok(()) };
         if reply.ids().is_empty() {
             self.usage.ttft_ms = elapsed_ms;
+        }
+        if reply.ids().len() >= self.request.max_tokens {
+            self.end(StopReason::Length, arena); // nothing was asked for but to read
+            return Ok(());
         }
         let id = drawn(logits, reply, &self.request, eog)?;
         let mut stop = eog.contains(&id).then_some(StopReason::EndOfTurn);

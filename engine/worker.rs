@@ -1,5 +1,6 @@
 //! The engine's thread: takes requests, plans passes, runs them, samples, emits, saves.
 
+use crate::admission::{Prepared, Waiting};
 use crate::chat::{Chat, reply_ids};
 use crate::memory::Memory;
 use crate::model::decoder::Wanted;
@@ -9,14 +10,15 @@ use crate::schedule::{Load, Pace, plan};
 use crate::scratch::Scratch;
 use crate::session::Pending;
 use crate::tokenizer::Tokenizer;
-use crate::turn::{ActiveTurn, Saying};
+use crate::turn::ActiveTurn;
 use crate::{
     Completion, Conversation, Error, ErrorKind, Event, KvChoice, RankedOption, Ranking, Request, Result,
     SessionKey, TokenScore, sampler,
 };
-use std::collections::{HashMap, VecDeque};
-use std::sync::Arc;
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, RecvError, TryRecvError};
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
@@ -60,21 +62,17 @@ pub(crate) enum Command {
         kv: Option<KvChoice>,
         scores: std::sync::mpsc::Sender<Result<TokenScore>>,
     },
+    /// The front is gone, though turns may still have ways here.
+    Close,
 }
 
 /// A turn that waits for its commit.
 struct Finished {
+    id: u64,
     session: SessionKey,
     pending: Option<Pending>,
     completion: Box<Completion>,
     began: Instant,
-}
-
-/// A request that waits for its session or for its first pass.
-struct Waiting {
-    id: u64,
-    request: Box<Request>,
-    events: UnboundedSender<Event>,
 }
 
 /// Everything that lives on the thread.
@@ -86,7 +84,8 @@ pub(crate) struct Worker {
     pace: Pace,
     waiting: VecDeque<Waiting>,
     active: Vec<ActiveTurn>,
-    finished: HashMap<u64, Finished>,
+    /// In the order in which they ended.
+    finished: Vec<Finished>,
     cursor: usize,
 }
 
@@ -99,13 +98,31 @@ impl Worker {
         memory: Memory,
         chunk: usize,
     ) -> Self {
-        let (waiting, active, finished) = (VecDeque::new(), Vec::new(), HashMap::new());
+        let (waiting, active, finished) = (VecDeque::new(), Vec::new(), Vec::new());
         let pace = Pace::new(chunk);
         Self { decoder, tokenizer, chat, memory, pace, waiting, active, finished, cursor: 0 }
     }
 
-    /// Serves commands until the front is gone.
-    pub(crate) fn run(mut self, commands: &Receiver<Command>) {
+    /// Serves commands until the engine is closed. A panic ends it too: what it said stands in `fault` then, and every turn that had
+    /// not ended is told.
+    pub(crate) fn run(mut self, commands: &Receiver<Command>, fault: &OnceLock<String>) {
+        let end = match catch_unwind(AssertUnwindSafe(|| self.serve(commands))) {
+            Ok(()) => Error::new(ErrorKind::Closed, "the engine was closed before the turn ended"),
+            Err(panic) => {
+                let said = panic.downcast_ref::<String>().map(String::as_str);
+                let said = said.or(panic.downcast_ref::<&str>().copied()).unwrap_or("it did not say why");
+                Error::internal(fault.get_or_init(|| {
+                    format!("the engine broke off by a fault of its own, which is worth a report: {said}")
+                }))
+            }
+        };
+        let turns = self.active.iter().map(|turn| &turn.events);
+        for events in turns.chain(self.waiting.iter().map(|waiting| &waiting.events)) {
+            let _ = events.send(Event::Failed(Error::new(end.kind(), end.to_string())));
+        }
+    }
+
+    fn serve(&mut self, commands: &Receiver<Command>) {
         loop {
             let next = match self.active.is_empty() && self.waiting.is_empty() {
                 true => commands.recv().map(Some).map_err(|RecvError| ()),
@@ -116,7 +133,7 @@ impl Worker {
                 },
             };
             match next {
-                Err(()) => return,
+                Err(()) | Ok(Some(Command::Close)) => return,
                 Ok(Some(command)) => self.take(command),
                 Ok(None) => {
                     self.admit();
@@ -128,16 +145,13 @@ impl Worker {
 
     fn take(&mut self, command: Command) {
         match command {
-            Command::Turn { id, request, events } => self.waiting.push_back(Waiting { id, request, events }),
+            Command::Turn { id, request, events } => {
+                self.waiting.push_back(Waiting { id, request, events, prepared: None });
+            }
             Command::Commit { id, answer } => {
                 let _ = answer.send(self.commit(id));
             }
-            Command::Abandon { id } => {
-                if let Some(finished) = self.finished.remove(&id) {
-                    self.memory.abandon(&finished.session, finished.pending);
-                }
-                self.enforce_budget();
-            }
+            Command::Abandon { id } => self.abandon(id),
             Command::Fork { from, to } => self.memory.fork(&from, to),
             Command::Expect { session, next_use } => self.memory.expect(&session, next_use),
             Command::Forget { session } => self.memory.forget(&session),
@@ -149,54 +163,59 @@ impl Worker {
                     let _ = scores.send(Err(e));
                 }
             }
+            Command::Close => unreachable!("it ends the thread"),
         }
     }
 
-    /// Starts every waiting turn whose session is free.
+    /// Starts waiting turns whose session is free, in order, as long as there is room for them.
     fn admit(&mut self) {
-        for waiting in std::mem::take(&mut self.waiting) {
+        let mut is_full = false;
+        for mut waiting in std::mem::take(&mut self.waiting) {
+            if waiting.events.is_closed() {
+                continue;
+            }
             let session = &waiting.request.session;
-            let busy = self.active.iter().any(|t| t.request.session == *session)
+            let waits = is_full
+                || self.active.iter().any(|t| t.request.session == *session)
                 || self.waiting.iter().any(|w| w.request.session == *session);
-            if busy {
+            if waits {
                 self.waiting.push_back(waiting);
-            } else if !waiting.events.is_closed() {
-                let events = waiting.events.clone();
-                match self.begin(waiting) {
-                    Ok(turn) => self.active.push(turn),
-                    Err(e) => drop(events.send(Event::Failed(e))),
+                continue;
+            }
+            match self.has_room(&mut waiting) {
+                Ok(true) => self.begin(waiting),
+                Ok(false) => {
+                    is_full = true;
+                    self.waiting.push_back(waiting);
                 }
+                Err(e) => drop(waiting.events.send(Event::Failed(e))),
             }
         }
         self.memory.look_ahead(self.active.len());
     }
 
-    fn begin(&mut self, waiting: Waiting) -> Result<ActiveTurn> {
-        let Waiting { id, request, events } = waiting;
-        let began = Instant::now();
-        let prompt = self.chat.prompt(&request.conversation, &self.tokenizer)?;
-        let (n, most) = (flatten(&prompt).len(), self.decoder.spec.context_length);
-        if n == 0 {
-            return Err(Error::request("the prompt is empty"));
+    /// Whether a turn fits beside those at work; one that fits nowhere is played alone.
+    fn has_room(&self, waiting: &mut Waiting) -> Result<bool> {
+        let (layout, context) = (&self.memory.context.layout, self.decoder.spec.context_length);
+        let need = waiting.need(&self.chat, &self.tokenizer, layout, context)?;
+        let reserved = self.active.iter().map(|turn| turn.need).fold(need, u64::saturating_add);
+        Ok(self.active.is_empty() || reserved <= self.memory.budget())
+    }
+
+    fn begin(&mut self, waiting: Waiting) {
+        let Waiting { id, request, events, prepared } = waiting;
+        let Some(Prepared { prompt, saying, need, began }) = prepared else { return };
+        let looked = Instant::now();
+        match self.memory.recall(&request, &prompt) {
+            Err(e) => drop(events.send(Event::Failed(e))),
+            Ok(recalled) => {
+                let (agent, n) = (&request.session.agent, recalled.reused);
+                tracing::debug!("`{agent}`: {n} tokens recalled in {:.1?}", looked.elapsed());
+                let turn = ActiveTurn::new(id, *request, prompt, saying, recalled, events, began, need);
+                self.active.push(turn);
+                self.enforce_budget();
+            }
         }
-        let saying = Saying::new(&request, &prompt, &self.tokenizer)?;
-        let (longest, lower) = saying.longest(&request);
-        if n + longest > most {
-            return Err(Error::request(format!(
-                "agent `{}`: a prompt of {n} tokens and a reply of up to {longest} do not fit in the model's context of {most}; \
-                 shorten the scenario, lower {lower} or take a model with a longer context",
-                request.session.agent
-            )));
-        }
-        let rendered = began.elapsed();
-        let recalled = self.memory.recall(&request, &prompt)?;
-        tracing::debug!(
-            "`{}`: prompt rendered in {rendered:.1?}, {} of {n} tokens recalled in {:.1?}",
-            request.session.agent,
-            recalled.reused,
-            began.elapsed() - rendered
-        );
-        Ok(ActiveTurn::new(id, *request, prompt, saying, recalled, events, began))
     }
 
     /// One pass over all turns at work.
@@ -207,40 +226,49 @@ impl Worker {
         let shared = loads.iter().any(|l| l.decoding);
         let feed = plan(&loads, self.cursor, self.pace.chunk(shared));
         self.cursor = self.cursor.wrapping_add(1);
-        let mut spans = Vec::new();
-        let mut fed = Vec::new();
-        for (i, (turn, n)) in self.active.iter_mut().zip(&feed).enumerate() {
-            if *n > 0 {
-                let end = turn.session.sequence.len() + n;
-                let logits = turn.wanted(*n);
-                spans.push(Span {
-                    sequence: &mut turn.session.sequence,
-                    tokens: &turn.session.tokens,
-                    end,
-                    logits,
-                });
-                fed.push(i);
-            }
-        }
-        if spans.is_empty() {
+        let fed: Vec<usize> = (0..feed.len()).filter(|i| feed[*i] > 0).collect();
+        if fed.is_empty() {
             return;
         }
+        self.memory.make_room_for(feed.iter().sum());
         let began = Instant::now();
-        match self.decoder.forward(spans, &mut self.memory.arena) {
-            Err(e) => self.fail(&fed, &e),
+        let logits: Vec<Result<Vec<f32>>> = match self.pass(&fed, &feed) {
             Ok(logits) => {
                 let rows = loads.iter().zip(&feed).filter(|(l, _)| !l.decoding).map(|(_, n)| n).sum();
                 self.pace.learn(rows, began.elapsed());
                 self.memory.token_ms = self.pace.row_ms();
-                // Last first: a turn that fails gives its place to the last one.
-                for (i, logits) in fed.into_iter().zip(logits).rev() {
+                logits.into_iter().map(Ok).collect()
+            }
+            Err(e) if fed.len() == 1 => vec![Err(e)],
+            // Whoever is to blame fails alone.
+            Err(_) => {
+                let alone = |i: &usize| self.pass(&[*i], &feed).map(|mut logits| logits.remove(0));
+                fed.iter().map(alone).collect()
+            }
+        };
+        // Last first: a turn that fails gives its place to the last one.
+        for (i, logits) in fed.into_iter().zip(logits).rev() {
+            match logits {
+                Ok(logits) => {
                     self.settle(i);
                     self.advance(i, &logits);
                 }
-                self.finish_done();
-                self.enforce_budget();
+                Err(e) => self.fail(i, e),
             }
         }
+        self.finish_done();
+        self.enforce_budget();
+    }
+
+    /// The next `feed[i]` tokens of each of the turns `fed` (ascending) go through the model; the wanted logits of each.
+    fn pass(&mut self, fed: &[usize], feed: &[usize]) -> Result<Vec<Vec<f32>>> {
+        let turns = self.active.iter_mut().enumerate().filter(|(i, _)| fed.contains(i));
+        let spans = turns.map(|(i, turn)| {
+            let end = turn.session.sequence.len() + feed[i];
+            let logits = turn.wanted(feed[i]);
+            Span { sequence: &mut turn.session.sequence, tokens: &turn.session.tokens, end, logits }
+        });
+        self.decoder.forward(spans.collect(), &mut self.memory.arena)
     }
 
     fn settle(&mut self, i: usize) {
@@ -263,7 +291,7 @@ impl Worker {
         let rows = logits.chunks_exact(self.decoder.n_vocab());
         let advanced = turn.advance(rows, &self.tokenizer, self.chat.eog(), &mut self.memory.arena);
         if let Err(e) = advanced {
-            self.fail(&[i], &e);
+            self.fail(i, e);
         }
     }
 
@@ -293,34 +321,60 @@ impl Worker {
             completion.usage.total_ms = turn.elapsed_ms();
             completion.usage.saved_ms = completion.usage.reused as f64 * self.memory.token_ms;
             self.memory.keep(key.clone(), turn.session, turn.request.next_use);
+            self.memory.at_work = self.at_work();
             completion.usage.memory_bytes = self.memory.bytes();
             if let Some(e) = failed {
                 not_saved(&key.agent, &e, &mut completion);
             }
             let copy = completion.clone();
-            self.finished.insert(turn.id, Finished { session: key, pending, completion, began });
+            self.finished.push(Finished { id: turn.id, session: key, pending, completion, began });
             let _ = turn.events.send(Event::Done(copy));
         }
     }
 
     fn commit(&mut self, id: u64) -> Result<Box<Completion>> {
-        let Some(mut finished) = self.finished.remove(&id) else {
+        let Some(i) = self.finished.iter().position(|finished| finished.id == id) else {
             return Err(Error::request("this turn has not ended, or was committed before"));
         };
-        if let Some(pending) = &finished.pending {
-            match self.memory.commit(pending) {
-                Ok(bytes) => finished.completion.usage.bytes_written += bytes,
-                Err(e) => not_saved(&finished.session.agent, &e, &mut finished.completion),
+        let mut finished = self.finished.remove(i);
+        match finished.pending.take() {
+            None => self.memory.saved(&finished.session),
+            Some(mut pending) => {
+                // This manifest says all that those of the session's earlier turns would, so they are written no more.
+                let earlier = self.finished[..i].iter_mut().filter(|f| f.session == finished.session);
+                for before in earlier.filter_map(|f| f.pending.take()) {
+                    pending.obsolete.extend(before.obsolete);
+                }
+                match self.memory.commit(&pending) {
+                    Ok(bytes) => finished.completion.usage.bytes_written += bytes,
+                    Err(e) => not_saved(&finished.session.agent, &e, &mut finished.completion),
+                }
+                tracing::debug!("`{}` saved after {:?}", finished.session.agent, finished.began.elapsed());
             }
-            tracing::debug!("`{}` saved after {:?}", finished.session.agent, finished.began.elapsed());
         }
         self.enforce_budget();
         Ok(finished.completion)
     }
 
+    /// A finished turn's manifest will not be written.
+    fn abandon(&mut self, id: u64) {
+        let Some(i) = self.finished.iter().position(|finished| finished.id == id) else { return };
+        let Finished { session, pending, .. } = self.finished.remove(i);
+        match self.active.iter_mut().find(|turn| turn.request.session == session) {
+            Some(turn) => turn.session.take_back(pending),
+            None => self.memory.abandon(&session, pending),
+        }
+        self.enforce_budget();
+    }
+
+    /// Bytes of sessions at work beside sealed blocks, and of manifests that wait.
+    fn at_work(&self) -> u64 {
+        let pending = self.finished.iter().filter_map(|finished| finished.pending.as_ref());
+        self.active.iter().map(ActiveTurn::bytes).chain(pending.map(Pending::bytes)).sum()
+    }
+
     fn enforce_budget(&mut self) {
-        let at_work = self.active.iter().map(|turn| turn.session.sequence.row_bytes()).sum();
-        self.memory.enforce_budget(at_work);
+        self.memory.enforce_budget(self.at_work());
     }
 
     fn drop_cancelled(&mut self) {
@@ -333,12 +387,10 @@ impl Worker {
         }
     }
 
-    fn fail(&mut self, turns: &[usize], e: &Error) {
-        for i in turns.iter().rev() {
-            let turn = self.active.swap_remove(*i);
-            let _ = turn.events.send(Event::Failed(Error::new(e.kind(), e.to_string())));
-            self.give_back(turn);
-        }
+    fn fail(&mut self, i: usize, e: Error) {
+        let turn = self.active.swap_remove(i);
+        let _ = turn.events.send(Event::Failed(e));
+        self.give_back(turn);
     }
 
     /// A turn that did not end leaves its session as it found it.

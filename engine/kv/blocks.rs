@@ -383,6 +383,11 @@ impl Arena {
         self.pool.excess(others)
     }
 
+    /// Bytes that may be used.
+    pub(crate) fn budget(&self) -> u64 {
+        self.pool.budget()
+    }
+
     /// Bytes of a part of a block.
     pub(crate) fn part_bytes(&self, part: Part) -> u64 {
         self.part_bytes[part as usize]

@@ -159,6 +159,15 @@ impl KvLayout {
         KvCost { lasting, windowed, window: window as u64, open, most_open: BLOCK as u64 - 1 }
     }
 
+    /// Bytes that an agent at work takes in memory at most while it comes to `tokens`: beside its cache f16 rows of the block in
+    /// which the turn began and of the last sealed one, for the turn can be taken back; `in_rows` tokens more stand in f16 where
+    /// the sequence goes to and fro. (What a pass adds for its own time is not in it.)
+    pub(crate) fn at_work(&self, tokens: usize, in_rows: usize) -> u64 {
+        let in_rows = (2 * BLOCK).saturating_add(in_rows).min(tokens);
+        let rows = (in_rows as u64).saturating_mul(self.row_bytes() as u64);
+        self.cost().most(tokens as u64).saturating_add(rows)
+    }
+
     /// The formats by a short name: `q4`, `q8/q4` (keys, values), `mixed-` and a hash; `-plain`: codes are not rotated.
     pub(crate) fn name(&self) -> String {
         let word = |format: KvFormat| format!("{format:?}").to_lowercase();

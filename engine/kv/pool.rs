@@ -68,6 +68,11 @@ impl Pool {
         self.bytes
     }
 
+    /// Bytes that may be used.
+    pub(crate) fn budget(&self) -> u64 {
+        self.budget
+    }
+
     /// Bytes by which the blocks and `others` (f16 rows, what is known of sessions) together exceed the budget.
     pub(crate) fn excess(&self, others: u64) -> u64 {
         (self.bytes + others).saturating_sub(self.budget)

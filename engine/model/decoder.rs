@@ -13,7 +13,7 @@ use crate::kernels::tasks::n_threads;
 use crate::kv::blocks::Arena;
 use crate::kv::layout::BLOCK;
 use crate::kv::sequence::Sequence;
-use crate::{Error, Result};
+use crate::{Error, Result, fault};
 use candle_core::{Device, Tensor};
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -150,7 +150,7 @@ impl Decoder {
         let states = RefCell::new(states);
         let result = self
             .run(&ids, &states, &wanted)
-            .map_err(|e| Error::request(format!("a forward pass failed: {e}")));
+            .map_err(|e| Error::internal(format!("a pass through the model failed: {e}")));
         for (state, (tokens, start, end)) in states.into_inner().into_iter().zip(ends) {
             match &result {
                 Ok(_) => state.sequence.finish_pass(&tokens[start..end], tokens, arena),
@@ -166,6 +166,7 @@ impl Decoder {
         spans: &RefCell<Vec<SpanState<'_>>>,
         wanted: &[std::ops::Range<usize>],
     ) -> candle_core::Result<Vec<Vec<f32>>> {
+        fault::pass().map_err(candle_core::Error::msg)?;
         let positions = spans.borrow();
         let kv = positions.first().map(|span| span.sequence.layout().clone());
         let kv = kv.ok_or_else(|| candle_core::Error::msg("a pass without spans"))?;

@@ -33,6 +33,7 @@ const RUNNER: &[(&str, u32)] = &[
 const ENGINE: &[(&str, u32)] = &[
     ("error", 0),
     ("request", 0),
+    ("fault", 0),
     ("fixtures", 1),
     ("gguf", 1),
     ("quant", 1),
@@ -53,15 +54,16 @@ const ENGINE: &[(&str, u32)] = &[
     ("self_check", 6),
     ("memory", 6),
     ("turn", 7),
-    ("worker", 8),
-    ("engine", 9),
-    ("agent", 10),
-    ("lib", 11),
-    ("probes", 11),
-    ("choices", 11),
-    ("exactness", 11),
-    ("endurance", 11),
-    ("texts", 11),
+    ("admission", 8),
+    ("worker", 9),
+    ("engine", 10),
+    ("agent", 11),
+    ("lib", 12),
+    ("probes", 12),
+    ("choices", 12),
+    ("exactness", 12),
+    ("endurance", 12),
+    ("texts", 12),
 ];
 
 /// Files of the runner that may name the engine.

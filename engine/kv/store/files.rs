@@ -1,7 +1,7 @@
-//! Private files: replaced whole or appended to, synced; and the points where a test lets the process die or the disk be
-//! full. All of the store's writes go through here.
+//! Private files: replaced whole or appended to, synced. All of the store's writes go through here, and each passes points at
+//! which a test lets the process die or the disk be full ([`fault`]).
 
-use crate::{Error, Result};
+use crate::{Error, Result, fault};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Seek as _, SeekFrom, Write as _};
 use std::path::{Path, PathBuf};
@@ -12,13 +12,13 @@ pub(super) fn write_atomically(path: &Path, bytes: &[u8]) -> Result<()> {
     let written = (|| {
         let mut options = OpenOptions::new();
         options.write(true).create(true).truncate(true);
-        fault::point()?;
+        fault::write_point()?;
         let mut file = private(&mut options).open(&temporary)?;
         write_all(&mut file, bytes)?;
         file.sync_all()?;
-        fault::point()?;
+        fault::write_point()?;
         fs::rename(&temporary, path)?;
-        fault::point()?;
+        fault::write_point()?;
         sync_dir(path)
     })();
     written.map_err(|e| {
@@ -32,13 +32,13 @@ pub(super) fn append(path: &Path, at: u64, bytes: &[u8]) -> Result<()> {
     let written = (|| {
         let mut options = OpenOptions::new();
         options.write(true).create(true).truncate(false);
-        fault::point()?;
+        fault::write_point()?;
         let mut file = private(&mut options).open(path)?;
         file.set_len(at)?;
         file.seek(SeekFrom::Start(at))?;
         write_all(&mut file, bytes)?;
         file.sync_all()?;
-        fault::point()?;
+        fault::write_point()?;
         if at == 0 { sync_dir(path) } else { Ok(()) }
     })();
     written.map_err(|e: io::Error| io_error("write", path, e))
@@ -47,14 +47,14 @@ pub(super) fn append(path: &Path, at: u64, bytes: &[u8]) -> Result<()> {
 fn write_all(file: &mut File, bytes: &[u8]) -> io::Result<()> {
     let (first, rest) = bytes.split_at(bytes.len() / 2);
     file.write_all(first)?;
-    fault::point()?;
+    fault::write_point()?;
     file.write_all(rest)
 }
 
 /// Removes a file; returns the bytes that it had. One that is not there is no error.
 pub(super) fn remove(path: &Path) -> Result<u64> {
     let bytes = size(path);
-    match fault::point().and_then(|()| fs::remove_file(path)) {
+    match fault::write_point().and_then(|()| fs::remove_file(path)) {
         Ok(()) => Ok(bytes),
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(0),
         Err(e) => Err(io_error("remove", path, e)),
@@ -128,35 +128,4 @@ fn sync_dir(path: &Path) -> io::Result<()> {
 
 pub(super) fn io_error(what: &str, path: &Path, e: io::Error) -> Error {
     Error::store(format!("can't {what} {}: {e}", path.display())).with_source(e)
-}
-
-/// Faults on demand, in builds with debug assertions: `GREENROOM_FAULT=kill:N` ends the process at the N-th point that a
-/// write passes, `full:N` lets every write from the N-th point on find the disk full.
-mod fault {
-    use std::io;
-
-    #[cfg(not(debug_assertions))]
-    pub(super) fn point() -> io::Result<()> {
-        Ok(())
-    }
-
-    #[cfg(debug_assertions)]
-    pub(super) fn point() -> io::Result<()> {
-        use std::sync::OnceLock;
-        use std::sync::atomic::{AtomicU64, Ordering};
-        static PLAN: OnceLock<Option<(String, u64)>> = OnceLock::new();
-        static REACHED: AtomicU64 = AtomicU64::new(0);
-        let plan = PLAN.get_or_init(|| {
-            let plan = std::env::var("GREENROOM_FAULT").ok()?;
-            let (kind, at) = plan.split_once(':')?;
-            Some((kind.to_owned(), at.parse().ok()?))
-        });
-        let Some((kind, at)) = plan else { return Ok(()) };
-        let reached = REACHED.fetch_add(1, Ordering::Relaxed) + 1;
-        match kind.as_str() {
-            "kill" if reached == *at => std::process::abort(),
-            "full" if reached >= *at => Err(io::ErrorKind::StorageFull.into()),
-            _ => Ok(()),
-        }
-    }
 }

@@ -1,0 +1,64 @@
+//! Faults on demand, in builds with debug assertions: what tests have in place of a crash, a full disk or a broken kernel.
+//!
+//! `GREENROOM_FAULT=KIND:N`, N counted from 1:
+//!
+//! | kind | what happens |
+//! |---|---|
+//! | `kill` | at the N-th point that a write passes the process ends |
+//! | `full` | from the N-th point that a write passes the disk is full |
+//! | `fail` | from the N-th pass on every pass fails |
+//! | `trip` | the N-th pass fails |
+//! | `panic` | the N-th pass panics |
+
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+static WRITES: AtomicU64 = AtomicU64::new(0);
+static PASSES: AtomicU64 = AtomicU64::new(0);
+
+/// A write passes a point.
+///
+/// # Errors
+/// The disk is full, on demand.
+pub(crate) fn write_point() -> io::Result<()> {
+    match met(&WRITES) {
+        Some(("kill", 0)) => std::process::abort(),
+        Some(("full", _)) => Err(io::ErrorKind::StorageFull.into()),
+        _ => Ok(()),
+    }
+}
+
+/// A pass begins.
+///
+/// # Errors
+/// It fails, on demand.
+pub(crate) fn pass() -> Result<(), &'static str> {
+    match met(&PASSES) {
+        Some(("panic", 0)) => panic!("this pass panics on demand"),
+        Some(("fail", _) | ("trip", 0)) => Err("this pass fails on demand"),
+        _ => Ok(()),
+    }
+}
+
+/// The kind of fault that is planned and how often its place was passed since, once it has come to that.
+fn met(passed: &AtomicU64) -> Option<(&'static str, u64)> {
+    let (kind, at) = plan()?;
+    let n = passed.fetch_add(1, Ordering::Relaxed) + 1;
+    Some((kind, n.checked_sub(at)?))
+}
+
+#[cfg(not(debug_assertions))]
+fn plan() -> Option<(&'static str, u64)> {
+    None
+}
+
+#[cfg(debug_assertions)]
+fn plan() -> Option<(&'static str, u64)> {
+    static PLAN: std::sync::OnceLock<Option<(String, u64)>> = std::sync::OnceLock::new();
+    let read = || {
+        let plan = std::env::var("GREENROOM_FAULT").ok()?;
+        let (kind, at) = plan.split_once(':')?;
+        Some((kind.to_owned(), at.parse().ok()?))
+    };
+    PLAN.get_or_init(read).as_ref().map(|(kind, at)| (kind.as_str(), *at))
+}

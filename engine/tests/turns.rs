@@ -1,0 +1,240 @@
+//! Turns beside each other: how they end, whom a failure concerns, who waits for room, what is committed in which order.
+
+#![allow(clippy::unwrap_used)] // a test fails by panicking
+
+use greenroom_engine::fixtures::RandomModel;
+use greenroom_engine::*;
+use std::path::Path;
+use std::sync::mpsc;
+use std::time::Duration;
+
+fn model() -> ModelSource {
+    ModelSource::Bundled("tiny", RandomModel::tiny(1).bytes().leak())
+}
+
+fn engine() -> Engine {
+    Engine::open(EngineConfig::new(model()), &mut |_, _| {}).unwrap()
+}
+
+fn with_memory(cache_memory: u64) -> Engine {
+    Engine::open(EngineConfig { cache_memory, ..EngineConfig::new(model()) }, &mut |_, _| {}).unwrap()
+}
+
+fn on_disk(dir: &Path) -> Engine {
+    let config = EngineConfig { cache_dir: Some(dir.to_owned()), ..EngineConfig::new(model()) };
+    Engine::open(config, &mut |_, _| {}).unwrap()
+}
+
+/// A byte is a token; so are a few more around a message.
+fn request(agent: &str, text: &str, max_tokens: usize) -> Request {
+    Request {
+        session: SessionKey { run: "r".into(), agent: agent.into() },
+        parent: None,
+        retention: Retention::Ephemeral,
+        conversation: Conversation { next: text.into(), ..Conversation::default() },
+        sampling: Sampling { seed: 3, ..Sampling::default() },
+        max_tokens,
+        min_tokens: max_tokens,
+        stop: Vec::new(),
+        constraint: None,
+        next_use: None,
+        cold: false,
+    }
+}
+
+fn end(turn: &mut Turn) -> Result<Completion> {
+    while let Some(event) = turn.blocking_next() {
+        match event {
+            Event::Done(completion) => return Ok(*completion),
+            Event::Failed(error) => return Err(error),
+            _ => {}
+        }
+    }
+    panic!("a turn ended without an event");
+}
+
+fn play(engine: &Engine, request: Request) -> Completion {
+    let mut turn = engine.submit(request).unwrap();
+    end(&mut turn).unwrap();
+    *turn.blocking_commit().unwrap()
+}
+
+/// What comes after a reply.
+fn next(request: &Request, reply: &Completion, text: &str) -> Request {
+    let mut request = request.clone();
+    let user = std::mem::replace(&mut request.conversation.next, text.into());
+    let reply = ReplyContent::Ids(reply.ids.clone().into());
+    request.conversation.exchanges.push(Exchange { user, reply });
+    request
+}
+
+/// Fails, instead of hanging, if `body` does not end.
+fn ends(what: &str, body: impl FnOnce() + Send + 'static) {
+    let (sender, ended) = mpsc::channel();
+    let thread = std::thread::spawn(move || {
+        body();
+        let _ = sender.send(());
+    });
+    match ended.recv_timeout(Duration::from_secs(60)) {
+        Err(mpsc::RecvTimeoutError::Timeout) => panic!("it hangs: {what}"),
+        _ => thread.join().unwrap(),
+    }
+}
+
+#[test]
+fn an_engine_ends_whatever_turns_there_are() {
+    ends("a turn at work", || {
+        let engine = engine();
+        let mut turn = engine.submit(request("a", "Go on.", 3000)).unwrap();
+        drop(engine);
+        assert_eq!(end(&mut turn).unwrap_err().kind(), ErrorKind::Closed);
+        assert_eq!(turn.blocking_commit().unwrap_err().kind(), ErrorKind::Closed);
+    });
+    ends("a turn that waits for another of its session", || {
+        let engine = engine();
+        let mut turns = [0, 1].map(|_| engine.submit(request("a", "Go on.", 3000)).unwrap());
+        drop(engine);
+        turns.iter_mut().for_each(|turn| assert_eq!(end(turn).unwrap_err().kind(), ErrorKind::Closed));
+    });
+    ends("a turn that has ended and is not committed", || {
+        let engine = engine();
+        let mut turn = engine.submit(request("a", "Go on.", 3)).unwrap();
+        end(&mut turn).unwrap();
+        drop(engine);
+        assert_eq!(turn.blocking_commit().unwrap_err().kind(), ErrorKind::Closed);
+    });
+    ends("a turn in another thread", || {
+        let engine = engine();
+        let mut turn = engine.submit(request("a", "Go on.", 3000)).unwrap();
+        let listener = std::thread::spawn(move || end(&mut turn).map(drop));
+        drop(engine);
+        assert_eq!(listener.join().unwrap().unwrap_err().kind(), ErrorKind::Closed);
+    });
+}
+
+#[test]
+fn a_request_that_can_not_be_served_fails_alone() {
+    let alone = play(&engine(), request("good", "Tell me.", 40)).ids;
+    let engine = engine();
+    let mut good = engine.submit(request("good", "Tell me.", 40)).unwrap();
+    let ids = |ids: Vec<u32>| {
+        let exchange = Exchange { user: "Hello.".into(), reply: ReplyContent::Ids(ids.into()) };
+        let mut request = request("ids", "Go on.", 3);
+        request.conversation.exchanges.push(exchange);
+        request
+    };
+    let bad = [
+        request("endless", "Go on.", usize::MAX),
+        request("nearly endless", "Go on.", usize::MAX - 12),
+        request("long", &"x".repeat(4096), 1),
+        ids(vec![u32::MAX]),
+        Request { constraint: Some(Constraint::Follow(vec![u32::MAX])), ..request("follow", "Go on.", 3) },
+        Request { constraint: Some(Constraint::OneOf(Vec::new())), ..request("none", "Go on.", 3) },
+    ];
+    for request in bad {
+        let agent = request.session.agent.clone();
+        let error = end(&mut engine.submit(request).unwrap()).expect_err(&agent);
+        assert_eq!(error.kind(), ErrorKind::Request, "{agent}: {error}");
+    }
+    assert_eq!(end(&mut good).unwrap().ids, alone);
+}
+
+#[test]
+fn no_tokens_are_none() {
+    let engine = engine();
+    let fits = |n: usize| end(&mut engine.submit(request("a", &"x".repeat(n), 0)).unwrap());
+    let most = (3900..4096).rev().find(|n| fits(*n).is_ok()).expect("a prompt that fits");
+    assert!(fits(most + 1).is_err(), "the longest prompt fills the context");
+    let mut others = ["b", "c"].map(|agent| engine.submit(request(agent, "Tell me.", 30)).unwrap());
+    let read = fits(most).unwrap();
+    assert_eq!((read.ids.len(), read.stop), (0, StopReason::Length));
+    others.iter_mut().for_each(|turn| assert!(end(turn).unwrap().ids.len() > 20));
+    // What was read is there for the next turn.
+    let first = request("d", "A long story. ", 0);
+    let read = play(&engine, first.clone());
+    let after = play(&engine, Request { max_tokens: 5, ..next(&first, &read, "And?") });
+    assert_eq!((after.usage.kind, after.usage.reused), (MatchKind::Extend, read.usage.prefilled));
+}
+
+/// Many long prompts at once, and memory for a few of them: each says what it says alone, and the others wait.
+#[test]
+fn turns_wait_for_room() {
+    let text = |i: usize| format!("{i}: {}", "The mill stands by the river. ".repeat(20));
+    let requests = || (0..12).map(|i| request(&format!("agent {i}"), &text(i), 40));
+    let plenty = engine();
+    let expected: Vec<_> = requests().map(|request| play(&plenty, request)).collect();
+    // A turn's cache, f16 rows of two more blocks; texts and ids of all, for none is committed before the end.
+    let cost = Prompter::open(&model()).unwrap().kv_cost(&KvChoice::Auto).unwrap();
+    let need = cost.most(720) + 2 * 256 * cost.open + 12 * 10 * 720;
+    for budget in [0, need, 3 * need, u64::MAX] {
+        let engine = with_memory(budget);
+        let mut turns: Vec<_> = requests().map(|request| engine.submit(request).unwrap()).collect();
+        for (turn, expected) in turns.iter_mut().zip(&expected) {
+            let found = end(turn).unwrap();
+            assert_eq!(found.ids, expected.ids, "with {budget} bytes");
+            let bytes = found.usage.memory_bytes;
+            assert!(bytes <= budget.max(need), "{bytes} bytes, with {budget}");
+        }
+        turns.into_iter().for_each(|turn| drop(turn.blocking_commit().unwrap()));
+    }
+}
+
+/// What is known of a session (texts, ids) counts, and goes when there is no room for it.
+#[test]
+fn ephemeral_sessions_are_forgotten_under_a_budget() {
+    let engine = with_memory(0);
+    let last = |n: usize| {
+        let played =
+            (0..n).map(|i| play(&engine, request(&format!("{n}/{i}"), &"So it was. ".repeat(30), 4)));
+        played.last().unwrap().usage.memory_bytes
+    };
+    let (few, many) = (last(2), last(60));
+    assert!(many <= few + 1024, "{few} bytes after two sessions, {many} after sixty more");
+}
+
+fn persistent(agent: &str, text: &str, max_tokens: usize) -> Request {
+    Request { retention: Retention::Persistent, ..request(agent, text, max_tokens) }
+}
+
+#[test]
+fn a_manifest_does_not_go_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let first = persistent("a", &"It began so. ".repeat(12), 20);
+    let (second, third);
+    {
+        let engine = on_disk(dir.path());
+        let mut one = engine.submit(first.clone()).unwrap();
+        second = next(&first, &end(&mut one).unwrap(), &"And then. ".repeat(12));
+        let mut two = engine.submit(second.clone()).unwrap();
+        third = next(&second, &end(&mut two).unwrap(), "And now?");
+        two.blocking_commit().unwrap();
+        one.blocking_commit().unwrap();
+    }
+    let last = play(&on_disk(dir.path()), third);
+    assert_eq!((last.usage.kind, last.usage.recomputed), (MatchKind::Extend, 0), "{:?}", last.usage.reason);
+}
+
+#[test]
+fn a_turn_given_up_while_the_next_is_at_work_leaves_no_files() {
+    let dir = tempfile::tempdir().unwrap();
+    let files = |what: &str| {
+        let folders =
+            std::fs::read_dir(dir.path()).unwrap().map(|version| version.unwrap().path().join(what));
+        folders.flat_map(|folder| std::fs::read_dir(folder).unwrap()).count()
+    };
+    let engine = on_disk(dir.path());
+    let first = persistent("a", &"It began so. ".repeat(12), 20);
+    let begun = play(&engine, first.clone());
+    assert_eq!(files("tails"), 1);
+    // The open block is sealed, so the tail of the first turn has served; only the next manifest lets it go.
+    let second = next(&first, &begun, &"And then. ".repeat(20));
+    let mut two = engine.submit(second.clone()).unwrap();
+    let third =
+        Request { max_tokens: 400, min_tokens: 400, ..next(&second, &end(&mut two).unwrap(), "And now?") };
+    let mut three = engine.submit(third).unwrap();
+    while !matches!(three.blocking_next(), Some(Event::Text(_))) {}
+    drop(two);
+    end(&mut three).unwrap();
+    three.blocking_commit().unwrap();
+    assert_eq!(files("tails"), 1);
+}
