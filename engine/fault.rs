@@ -9,6 +9,7 @@
 //! | `fail` | from the N-th pass on every pass fails |
 //! | `trip` | the N-th pass fails |
 //! | `panic` | the N-th pass panics |
+//! | `stall` | the N-th pass never ends |
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -35,6 +36,9 @@ pub(crate) fn write_point() -> io::Result<()> {
 pub(crate) fn pass() -> Result<(), &'static str> {
     match met(&PASSES) {
         Some(("panic", 0)) => panic!("this pass panics on demand"),
+        Some(("stall", 0)) => loop {
+            std::thread::park();
+        },
         Some(("fail", _) | ("trip", 0)) => Err("this pass fails on demand"),
         _ => Ok(()),
     }

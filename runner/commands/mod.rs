@@ -50,6 +50,7 @@ mod review;
 mod run;
 mod schema;
 mod score;
+mod stop;
 
 use crate::backend::CacheKey;
 use crate::diagnostic::Severity;
@@ -75,7 +76,7 @@ pub enum Exit {
     Drift = 3,
     /// Anything else: a bad model, a full disk.
     Environment = 4,
-    /// Stopped by Ctrl-C.
+    /// Stopped by Ctrl-C or SIGTERM.
     Stopped = 130,
 }
 

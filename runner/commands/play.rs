@@ -2,6 +2,7 @@
 
 use super::Exit;
 use super::machine::Machine;
+use super::stop::stopped;
 use crate::run::{Performed, RunOptions, perform};
 use crate::scenario::{Scenario, compile};
 use crate::stage::{End, Unwatched, Watch};
@@ -82,13 +83,5 @@ impl Performance {
         if performed.end == End::Stopped {
             eprintln!("stopped; {}", self.go_on);
         }
-    }
-}
-
-/// Ready when Ctrl-C was pressed.
-pub(super) async fn stopped() {
-    // Where signals can't be had, nothing stops the run but the shell.
-    if tokio::signal::ctrl_c().await.is_err() {
-        std::future::pending::<()>().await;
     }
 }

@@ -2,7 +2,7 @@
 
 use super::Exit;
 use super::machine::Machine;
-use super::play::stopped;
+use super::stop::stopped;
 use crate::experiment::{self, Design, Played, Step, play as play_design, transcripts};
 use crate::statistics::{Cell, Confidence, Run, Sample, plots, summarize, tables};
 use crate::terminal::{is_fancy, statistics};

@@ -7,6 +7,7 @@ mod crashes;
 mod exact;
 mod families;
 mod faults;
+mod interrupts;
 mod isolation;
 mod language;
 mod quality;

@@ -1,0 +1,61 @@
+//! Stopping what is played: the first Ctrl-C (or SIGTERM) asks for it, the second ends the program whatever it is doing.
+
+use super::Exit;
+use std::io;
+use tokio::sync::oneshot;
+
+/// Ready when the program was asked to stop. Signals are caught from the call on, by a thread of its own: what is played may be
+/// at work for a while, or stuck.
+pub(super) fn stopped() -> impl Future<Output = ()> {
+    let (ask, asked) = oneshot::channel();
+    let watch = std::thread::Builder::new().name("greenroom-stop".into());
+    // Where signals can't be had, nothing stops the run but the shell.
+    let _ = watch.spawn(move || listen(ask));
+    async {
+        if asked.await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+}
+
+fn listen(ask: oneshot::Sender<()>) -> io::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let mut signals = Signals::new()?;
+        signals.next().await?;
+        let _ = ask.send(());
+        signals.next().await?;
+        std::process::exit(Exit::Stopped as i32)
+    })
+}
+
+#[cfg(unix)]
+struct Signals([tokio::signal::unix::Signal; 2]);
+
+#[cfg(unix)]
+impl Signals {
+    fn new() -> io::Result<Self> {
+        use tokio::signal::unix::{SignalKind, signal};
+        Ok(Self([signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?]))
+    }
+
+    async fn next(&mut self) -> io::Result<()> {
+        let [interrupt, terminate] = &mut self.0;
+        tokio::select! { _ = interrupt.recv() => {}, _ = terminate.recv() => {} }
+        Ok(())
+    }
+}
+
+#[cfg(not(unix))]
+struct Signals;
+
+#[cfg(not(unix))]
+impl Signals {
+    fn new() -> io::Result<Self> {
+        Ok(Self)
+    }
+
+    async fn next(&mut self) -> io::Result<()> {
+        tokio::signal::ctrl_c().await
+    }
+}
