@@ -10,6 +10,8 @@ mod faults;
 mod interrupts;
 mod isolation;
 mod language;
+#[cfg(target_os = "linux")] // which limits a process, and says what it used
+mod limits;
 mod quality;
 mod replays;
 mod seeds;
