@@ -12,6 +12,7 @@ mod isolation;
 mod language;
 #[cfg(target_os = "linux")] // which limits a process, and says what it used
 mod limits;
+mod memory;
 mod quality;
 mod replays;
 mod seeds;
