@@ -139,9 +139,10 @@ impl Ahead {
 }
 
 impl Drop for Ahead {
-    /// Waits until the thread has ended, so that the cache folder is free again.
+    /// Waits until the thread has ended (the read that it is in, at most), so that the cache folder is free again.
     fn drop(&mut self) {
         self.jobs = None;
+        self.fetched = channel().1; // nobody takes what is still to be read
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
