@@ -51,7 +51,17 @@ pub(crate) fn argmax(logits: &[f32]) -> u32 {
 
 /// Draws one of several wholes by their log-probabilities: each with a probability in proportion to `exp(logprob / temperature)`;
 /// at temperature 0 the most likely one, the first among equals. What filters and penalizes tokens has no part in it.
-pub(crate) fn draw(logprobs: &[f32], sampling: &Sampling) -> usize {
+///
+/// So are choices made ([`crate::Constraint::OneOf`]); it serves as well for what [`crate::Engine::rank`] found.
+///
+/// ```
+/// use greenroom_engine::{Sampling, draw};
+///
+/// let drawn = |temperature| (0..100).map(|seed| draw(&[-9.0, -8.0], &Sampling { temperature, seed, ..Sampling::default() })).sum();
+/// let (greedy, sampled): (usize, usize) = (drawn(0.0), drawn(1.0));
+/// assert!(greedy == 100 && (55..90).contains(&sampled)); // 73 are expected
+/// ```
+pub fn draw(logprobs: &[f32], sampling: &Sampling) -> usize {
     let best = argmax(logprobs) as usize;
     if sampling.temperature <= 0.0 {
         return best;

@@ -55,7 +55,7 @@ mod table;
 mod tables;
 
 pub use interval::{Confidence, Estimate, Method};
-pub use measures::{Asked, Rounds, Subject};
+pub use measures::{Asked, Question, Rounds, Subject};
 pub use plots::plots;
 pub use summary::{CellSummary, Figure, InCell, Summary, summarize};
 pub use table::{Column, Table, Values};

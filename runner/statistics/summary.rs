@@ -117,7 +117,7 @@ fn in_cells(
         let run = measures.runs[*run];
         by_cell.entry(run.cell).or_default().insert(run.seed, *part);
     }
-    let is_count = measure.kind == Kind::Rate && !matches!(subject, Subject::Share(_));
+    let is_count = measure.kind == Kind::Rate && !matches!(subject, Subject::Share(_) | Subject::Mass(_));
     let in_cell = |(cell, parts): (&usize, &BTreeMap<u64, Part>)| {
         let runs: Vec<Part> = parts.values().copied().collect();
         let sum: f64 = runs.iter().map(|run| run.sum).sum();

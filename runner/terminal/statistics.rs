@@ -3,7 +3,8 @@
 use super::tables::{counted, table};
 use crate::diagnostic::printable;
 use crate::scenario::text_of;
-use crate::statistics::{CellSummary, Estimate, Figure, InCell, Method, Rounds, Subject, Summary};
+use crate::statistics::{CellSummary, Estimate, Figure, InCell, Method, Question, Rounds, Subject, Summary};
+use crate::transcript::Odds;
 use console::{Style, truncate_str};
 use indexmap::IndexMap;
 use std::ffi::OsStr;
@@ -154,37 +155,46 @@ impl Page<'_> {
         self.section("Results", rows, numbers_from);
     }
 
-    /// What was drawn, and beside it how likely the model was to say it.
+    /// What was drawn; beside it how likely it was to be drawn, and any of the options to be said.
     fn choices(&mut self) {
-        let mut rows = Vec::new();
+        let (mut rows, mut is_low) = (Vec::new(), false);
         for figure in &self.summary.figures {
             let Subject::Choice(asked) = &figure.subject else { continue };
-            if asked.purpose == "floor" {
+            let Question { phase, agent, purpose, rank } = &asked.question;
+            if *purpose == "floor" {
                 continue;
             }
-            let rank =
-                asked.rank.filter(|rank| *rank > 1).map_or(String::new(), |rank| format!(", place {rank}"));
-            let purpose = if asked.purpose == "choice" { "" } else { asked.purpose };
-            let who = format!("{}/{} {purpose}{rank}", asked.phase, asked.agent);
-            let share = Subject::Share(asked.clone());
-            let shares = self.summary.figures.iter().find(|other| other.subject == share);
+            let rank = rank.filter(|rank| *rank > 1).map_or(String::new(), |rank| format!(", place {rank}"));
+            let purpose = if *purpose == "choice" { "" } else { purpose };
+            let who = format!("{phase}/{agent} {purpose}{rank}");
             for cell in &figure.cells {
-                let share = shares.and_then(|share| share.cells.iter().find(|other| other.cell == cell.cell));
-                let share = share.map(|share| &share.estimate);
+                let share = self.estimate(&Subject::Share(asked.clone()), cell.cell);
+                let mass = self.estimate(&Subject::Mass(asked.question.clone()), cell.cell);
+                is_low |= mass.and_then(|mass| mass.value).is_some_and(|mass| mass < Odds::LOW_MASS);
                 let mut row = vec![("", shortened(who.trim())), ("", shortened(&asked.option))];
                 row.extend(self.cell(cell));
                 row.extend(counts(cell));
                 row.push(("model's share", share.map_or(String::new(), |share| Scale::Percent.value(share))));
                 row.push(("interval", share.map_or(String::new(), |share| Scale::Percent.interval(share))));
+                row.push(("mass", mass.map_or(String::new(), masses)));
                 rows.push(row);
             }
         }
         let numbers_from = if self.has_cells() { 3 } else { 2 };
         self.section(
-            "Choices: how often each was made, and how likely the model was to make it",
+            "Choices: how often each was made, how likely it was to be drawn, and to be said at all (mass)",
             rows,
             numbers_from,
         );
+        if is_low {
+            self.text += "Where the mass is low, the model would rather have said something else, and shares say little.\n\n";
+        }
+    }
+
+    /// A figure's estimate in a cell.
+    fn estimate(&self, subject: &Subject, cell: usize) -> Option<&Estimate> {
+        let figure = self.summary.figures.iter().find(|figure| figure.subject == *subject)?;
+        figure.cells.iter().find(|other| other.cell == cell).map(|other| &other.estimate)
     }
 
     fn joint(&mut self, wanted: Rounds, which: &str) {
@@ -226,6 +236,11 @@ impl Page<'_> {
             self.text += "Differences to cell 0 are between runs of equal seed; of rates, in points.\n";
         }
     }
+}
+
+/// A mean of masses.
+fn masses(estimate: &Estimate) -> String {
+    estimate.value.map_or("-".to_string(), Odds::in_percent)
 }
 
 /// Count and rate of what is counted.

@@ -4,11 +4,13 @@
 //! Equal runs write equal files.
 
 mod drift;
+mod odds;
 mod read;
 mod record;
 mod write;
 
 pub use drift::{Cause, Drift};
+pub use odds::Odds;
 pub use read::{ReadError, Recorded, Transcript};
 pub use record::{
     AgentRecord, AssertionRecord, ChoiceRecord, Continues, Footer, Forked, Header, Line, ModelRecord,

@@ -15,6 +15,7 @@ mod fork;
 mod hostile;
 mod import;
 mod messages;
+mod odds;
 mod paths;
 mod plans;
 mod play;

@@ -19,11 +19,9 @@ pub(super) fn sheet(summary: &Summary) -> Option<Sheet<'_>> {
             asked.entry(by).or_default().insert(*round, &figure.cells);
         }
     }
-    let same = |a: &Asked, b: &Asked| {
-        Asked { option: String::new(), ..a.clone() } == Asked { option: String::new(), ..b.clone() }
-    };
     let options = |by: &Asked| {
-        asked.keys().filter(|other| same(other, by)).map(|other| &other.option).collect::<Vec<_>>()
+        let same = asked.keys().filter(|other| other.question == by.question);
+        same.map(|other| &other.option).collect::<Vec<_>>()
     };
     let panels = asked.iter().filter_map(|(by, rounds)| {
         let options = options(by);
