@@ -23,6 +23,7 @@ mod prompts;
 mod report;
 mod resume;
 mod schema;
+mod score;
 mod statistics;
 mod terminal;
 mod verify;

@@ -45,7 +45,7 @@ fn answer() -> Arc<Scripted> {
 }
 
 /// A folder with the scenario and a run of it.
-fn recorded(overrides: &[(String, serde_yaml::Value)]) -> tempfile::TempDir {
+pub(crate) fn recorded(overrides: &[(String, serde_yaml::Value)]) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     write(&folder, DOORS);
     let name = folder.path().join("doors.yaml").display().to_string();
