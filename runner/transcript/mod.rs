@@ -21,6 +21,8 @@ pub use write::{Recorder, same_settings};
 
 /// Version of the format.
 pub const FORMAT: u32 = 2;
+/// Name and version of the program that writes transcripts.
+pub const PROGRAM: &str = concat!("greenroom ", env!("CARGO_PKG_VERSION"));
 /// Name of the file in a run's folder.
 pub const FILE: &str = "transcript.jsonl";
 

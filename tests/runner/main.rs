@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod broken;
+mod causes;
 mod ci;
 mod constructs;
 mod diagnostics;
