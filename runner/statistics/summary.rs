@@ -2,7 +2,7 @@
 
 use super::Sample;
 use super::bootstrap::{Kind, Part, difference, mean};
-use super::interval::{Confidence, Estimate};
+use super::interval::{CONFIDENCE, Estimate};
 use super::measures::{Measure, Measures, Subject};
 use anyhow::Context as _;
 use indexmap::IndexMap;
@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Summary {
     /// How often intervals are to hold what they estimate.
-    pub confidence: Confidence,
+    pub confidence: f64,
     /// The cells.
     pub cells: Vec<CellSummary>,
     /// The figures.
@@ -80,14 +80,14 @@ impl Summary {
 }
 
 /// Estimates everything that there is to estimate.
-pub fn summarize(sample: &Sample, confidence: Confidence) -> Summary {
+pub fn summarize(sample: &Sample) -> Summary {
     let measures = Measures::new(sample);
     let figures = measures.by_subject.iter().map(|(subject, measure)| {
         let name = subject.to_string();
-        let cells = in_cells(&name, subject, measure, &measures, confidence);
+        let cells = in_cells(&name, subject, measure, &measures);
         Figure { name, subject: subject.clone(), cells }
     });
-    Summary { confidence, cells: cells(sample), figures: figures.collect() }
+    Summary { confidence: CONFIDENCE, cells: cells(sample), figures: figures.collect() }
 }
 
 fn cells(sample: &Sample) -> Vec<CellSummary> {
@@ -105,13 +105,7 @@ fn cells(sample: &Sample) -> Vec<CellSummary> {
     sample.cells.iter().enumerate().map(cell).collect()
 }
 
-fn in_cells(
-    name: &str,
-    subject: &Subject,
-    measure: &Measure,
-    measures: &Measures<'_>,
-    confidence: Confidence,
-) -> Vec<InCell> {
+fn in_cells(name: &str, subject: &Subject, measure: &Measure, measures: &Measures<'_>) -> Vec<InCell> {
     let mut by_cell: BTreeMap<usize, BTreeMap<u64, Part>> = BTreeMap::new();
     for (run, part) in &measure.parts {
         let run = measures.runs[*run];
@@ -126,13 +120,13 @@ fn in_cells(
             |(seed, here): (&u64, &Part), first: &BTreeMap<u64, Part>| Some([*here, *first.get(seed)?]);
         let difference = first.map(|first| {
             let pairs: Vec<[Part; 2]> = parts.iter().filter_map(|part| pair(part, first)).collect();
-            difference(name, &pairs, confidence)
+            difference(name, &pairs, measure.kind)
         });
         InCell {
             cell: *cell,
             observations: runs.iter().map(|run| run.n).sum::<f64>() as usize,
             count: is_count.then_some(sum.round() as usize),
-            estimate: mean(name, &runs, measure.kind, confidence),
+            estimate: mean(name, &runs, measure.kind),
             difference,
         }
     };

@@ -12,6 +12,8 @@ use std::path::{Path, PathBuf};
 
 /// Most columns of a name or a text.
 const MAX_NAME: usize = 26;
+/// Columns of what is explained below tables.
+const LEGEND: usize = 98;
 
 /// Figures with their intervals, then where the files are; `fancy` for a terminal.
 pub fn statistics(summary: &Summary, files: &[PathBuf], fancy: bool) -> String {
@@ -21,8 +23,7 @@ pub fn statistics(summary: &Summary, files: &[PathBuf], fancy: bool) -> String {
     page.choices();
     page.joint(Rounds::Last, "last round");
     page.joint(Rounds::All, "all rounds");
-    page.legend();
-    page.text + &places(files)
+    page.text.clone() + &page.legend() + &places(files)
 }
 
 /// Files by folder, those that differ by their endings alone in one line.
@@ -219,22 +220,51 @@ impl Page<'_> {
         self.section(&format!("Choices made together, {which}"), rows, numbers_from);
     }
 
-    /// What the intervals are.
-    fn legend(&mut self) {
-        let all = || self.summary.figures.iter().flat_map(|figure: &Figure| &figure.cells);
-        let estimates = || all().flat_map(|cell| [Some(&cell.estimate), cell.difference.as_ref()]).flatten();
-        let has = |method: Method| estimates().any(|estimate| estimate.method == method);
-        let level = 100.0 * self.summary.confidence.level();
-        let sources = match (has(Method::Wilson) || has(Method::WilsonByRun), has(Method::Bootstrap)) {
-            (true, true) => "Wilson's where a run is one trial, else by bootstrap over whole runs",
-            (true, false) => "Wilson's, a run being one trial",
-            (false, true) => "by bootstrap over whole runs",
-            (false, false) => return,
-        };
-        self.text += &format!("Intervals hold at {} %: {sources}.\n", number(level));
-        if self.has_cells() {
-            self.text += "Differences to cell 0 are between runs of equal seed; of rates, in points.\n";
+    /// What the intervals are, and how many of them will miss.
+    fn legend(&self) -> String {
+        let estimates: Vec<&Estimate> = self.intervals().collect();
+        let has = |methods: &[Method]| estimates.iter().any(|estimate| methods.contains(&estimate.method));
+        let level = number(100.0 * self.summary.confidence);
+        let sources = [
+            (&[Method::Wilson, Method::WilsonByRun][..], "Wilson's where a run is one trial"),
+            (&[Method::Tango], "Tango's for differences of such rates"),
+            (&[Method::Bootstrap], "BCa bootstrap over whole runs for everything else"),
+        ];
+        let sources: Vec<&str> = sources.iter().filter(|(of, _)| has(of)).map(|(_, words)| *words).collect();
+        let mut lines = Vec::new();
+        if !sources.is_empty() {
+            lines.push(format!("{level} % confidence intervals: {}.", sources.join(", ")));
         }
+        if self.has_cells() {
+            let text =
+                "Differences to cell 0 are between runs of equal seed; of rates, in percentage points.";
+            lines.push(text.to_string());
+        }
+        let n = estimates.iter().filter(|estimate| estimate.low.is_some()).count();
+        let missing = (1.0 - self.summary.confidence) * n as f64;
+        if missing >= 1.0 {
+            lines.push(format!(
+                "These are {n} intervals: of as many, about {missing:.0} miss what they estimate. Decide before you look which figures count."
+            ));
+        }
+        lines.iter().map(|line| textwrap::fill(line, LEGEND) + "\n").collect()
+    }
+
+    /// Everything that is shown with an interval.
+    fn intervals(&self) -> impl Iterator<Item = &Estimate> {
+        let is_shown = |figure: &&Figure| match &figure.subject {
+            Subject::Round { .. } | Subject::Mass(_) => false,
+            Subject::Choice(asked) | Subject::Share(asked) => asked.question.purpose != "floor",
+            _ => true,
+        };
+        let shown = self.summary.figures.iter().filter(is_shown).flat_map(|figure| {
+            // Choices stand beside their shares; how they differ between cells is not shown.
+            let differs = !matches!(figure.subject, Subject::Choice(_) | Subject::Share(_));
+            figure.cells.iter().map(move |cell| (cell, differs))
+        });
+        shown
+            .flat_map(|(cell, differs)| [Some(&cell.estimate), cell.difference.as_ref().filter(|_| differs)])
+            .flatten()
     }
 }
 
@@ -302,7 +332,7 @@ fn number(value: f64) -> String {
     if value.abs() >= 1e9 {
         return format!("{value:.2e}");
     }
-    let digits = value.abs().max(1e-9).log10().floor() as i32;
+    let digits = libm::log10(value.abs().max(1e-9)).floor() as i32;
     let after = (2 - digits).clamp(0, 6) as usize;
     let text = format!("{value:.after$}");
     if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_string() } else { text }

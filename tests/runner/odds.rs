@@ -8,7 +8,7 @@ use greenroom::backend::{
 use greenroom::report::{Sources, html};
 use greenroom::run::{RunOptions, perform};
 use greenroom::scenario::{Scenario, compile, load};
-use greenroom::statistics::{Cell, Confidence, Run, Sample, Subject, Summary, Values, summarize, tables};
+use greenroom::statistics::{Cell, Run, Sample, Subject, Summary, Values, summarize, tables};
 use greenroom::terminal::{Dialogue, Page, statistics};
 use greenroom::transcript::{ChoiceRecord, Odds, OptionRecord, Transcript};
 use greenroom_engine::draw;
@@ -175,7 +175,7 @@ fn every_place_shows_the_share_at_the_runs_temperature() {
             Run { cell: 0, seed, folder: name, transcript, scenario: doors() }
         });
         let sample = Sample { cells: vec![Cell::default()], runs: runs.collect() };
-        let summary = summarize(&sample, Confidence::default());
+        let summary = summarize(&sample);
         let is_left = |option: &str| option == "left";
         let drawn = figure(&summary, |s| matches!(s, Subject::Choice(asked) if is_left(&asked.option)));
         let shown = figure(&summary, |s| matches!(s, Subject::Share(asked) if is_left(&asked.option)));
@@ -203,7 +203,7 @@ fn every_place_shows_the_share_at_the_runs_temperature() {
         let percent = format!("{:.1} %", permille / 10.0);
         assert!(
             page.contains(&percent) && page.contains("mass of all options under 0.1 %"),
-            "{percent}: {page}"
+            "T = {temperature}: {percent}"
         );
     }
 }

@@ -29,7 +29,7 @@ pub(super) fn sheet(summary: &Summary) -> Option<Sheet<'_>> {
         let is_rest = options.len() == 2 && options[1] == &by.option;
         (!is_rest).then(|| panel(summary, by, rounds.clone()))
     });
-    let level = 100.0 * summary.confidence.level();
+    let level = 100.0 * summary.confidence;
     let caption = format!(
         "Part of the runs in which the option was chosen; bars are Wilson's intervals at {level} %. Of two options \
          the second is what the first lacks."
