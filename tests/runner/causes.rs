@@ -6,7 +6,7 @@ use crate::verify::{DOORS, file, judged, recorded, write};
 use greenroom::backend::{Request, Scripted};
 use greenroom::run::{ForkFrom, RunOptions};
 use greenroom::scenario::load;
-use greenroom::transcript::{Header, Line, PROGRAM, Transcript, TurnRecord, chain};
+use greenroom::transcript::{Cause, Drift, Header, Line, PROGRAM, Transcript, TurnRecord, chain};
 use greenroom::verify::forms::{github, json, junit, markdown};
 use greenroom::verify::{Kind, accept};
 use std::path::Path;
@@ -160,6 +160,30 @@ fn what_rules_say_is_worked_out_again() {
             (path, "the agent's rule says something else")
         );
     }
+}
+
+#[test]
+fn what_rules_said_is_worked_out_again_before_a_run_goes_on() {
+    let folder = ruled();
+    rewrite(
+        &file(&folder),
+        |_| (),
+        |turn| {
+            if turn.path == "end/1/parrot" {
+                (turn.raw, turn.spoken) = ("Good day.".into(), "Good day.".into());
+            }
+        },
+    );
+    let text = std::fs::read_to_string(file(&folder)).unwrap();
+    let whole: Vec<&str> = text.lines().collect();
+    std::fs::write(file(&folder), whole[..whole.len() - 1].join("\n") + "\n").unwrap(); // no footer: interrupted
+    let scenario =
+        load(&folder.path().join("rules.yaml").display().to_string(), RULES, &[]).scenario.unwrap();
+    let nobody = Arc::new(Scripted::new(|_| None));
+    let options = RunOptions { resume: true, ..RunOptions::default() };
+    let error = play(&scenario, nobody, &folder.path().join("run"), &options).unwrap_err();
+    let drift = error.downcast_ref::<Drift>().unwrap();
+    assert_eq!((&*drift.path, drift.cause), ("end/1/parrot", Cause::RuleChanged), "{error:?}");
 }
 
 #[test]
