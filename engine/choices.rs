@@ -299,8 +299,13 @@ fn draws_follow_the_probabilities_and_temperature_0_takes_the_best() {
         // Filters and penalties have no part in it.
         let sampling =
             Sampling { temperature, seed, top_k: 1, top_p: 0.1, min_p: 0.9, ..Sampling::default() };
-        let turn = bench.submit(&format!("{seed}"), &conversation, &options, sampling);
+        let turn = bench.submit(&format!("{seed}"), &conversation, &options, sampling.clone());
         let choice = finished(turn).expect("a reply").1.choice.expect("a choice");
+        assert_eq!(
+            choice.chosen,
+            crate::draw(&choice.logprobs, &sampling),
+            "a turn draws by the rule that is public"
+        );
         counts[choice.chosen] += 1;
         weights = choice.logprobs.iter().map(|x| f64::from(x / temperature).exp()).collect();
     }

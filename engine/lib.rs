@@ -73,6 +73,7 @@ pub use engine::{Engine, EngineConfig, Prompter, Turn};
 pub use error::{Error, ErrorKind, Result};
 pub use kernels::Isa;
 pub use request::*;
+pub use sampler::draw;
 
 /// A text to try a model on: dialogue by several people, of some 1,500 words.
 pub const SAMPLE: &str = include_str!("sample.txt");

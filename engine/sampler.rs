@@ -1,8 +1,10 @@
-//! Seeded sampling: from logits to a token. The n-th choice of a request depends on its seed and n alone.
+//! Seeded sampling: from logits to a token. The n-th choice of a request depends on its seed and n alone, on every machine: `exp` and
+//! `log` are those of the libm crate, since the platforms' own differ in last digits.
 
 use crate::{Error, Result, Sampling};
 use candle_core::{Device, Tensor};
 use candle_transformers::utils::apply_repeat_penalty;
+use libm::{exp, log};
 
 /// Chooses the next token of a reply from `logits: [n_vocab]`; `reply` are its tokens so far.
 ///
@@ -20,7 +22,7 @@ pub(crate) fn choose(logits: &[f32], reply: &[u32], sampling: &Sampling) -> Resu
         candidates.truncate(sampling.top_k);
     }
     let Some(&(_, top)) = candidates.first() else { return Ok(0) };
-    let weight = |x: f32| (f64::from(x - top) / f64::from(sampling.temperature)).exp();
+    let weight = |x: f32| exp(f64::from(x - top) / f64::from(sampling.temperature));
     let mut weights: Vec<f64> = candidates.iter().map(|(_, x)| weight(*x)).collect();
     let kept = weights.iter().take_while(|w| **w >= f64::from(sampling.min_p)).count().max(1);
     weights.truncate(kept);
@@ -51,13 +53,23 @@ pub(crate) fn argmax(logits: &[f32]) -> u32 {
 
 /// Draws one of several wholes by their log-probabilities: each with a probability in proportion to `exp(logprob / temperature)`;
 /// at temperature 0 the most likely one, the first among equals. What filters and penalizes tokens has no part in it.
-pub(crate) fn draw(logprobs: &[f32], sampling: &Sampling) -> usize {
+///
+/// So are choices made ([`crate::Constraint::OneOf`]); it serves as well for what [`crate::Engine::rank`] found.
+///
+/// ```
+/// use greenroom_engine::{Sampling, draw};
+///
+/// let drawn = |temperature| (0..100).map(|seed| draw(&[-9.0, -8.0], &Sampling { temperature, seed, ..Sampling::default() })).sum();
+/// let (greedy, sampled): (usize, usize) = (drawn(0.0), drawn(1.0));
+/// assert!(greedy == 100 && (55..90).contains(&sampled)); // 73 are expected
+/// ```
+pub fn draw(logprobs: &[f32], sampling: &Sampling) -> usize {
     let best = argmax(logprobs) as usize;
     if sampling.temperature <= 0.0 {
         return best;
     }
     let top = logprobs.get(best).map_or(0.0, |x| f64::from(*x));
-    let weight = |x: &f32| ((f64::from(*x) - top) / f64::from(sampling.temperature)).exp();
+    let weight = |x: &f32| exp((f64::from(*x) - top) / f64::from(sampling.temperature));
     let weights: Vec<f64> = logprobs.iter().map(weight).map(|w| if w.is_nan() { 0.0 } else { w }).collect();
     let mut target = uniform(sampling.seed, 0) * weights.iter().sum::<f64>();
     for (i, weight) in weights.iter().enumerate() {
@@ -81,8 +93,8 @@ impl<'a> Distribution<'a> {
     /// That of `logits: [n_vocab]`.
     pub(crate) fn of(logits: &'a [f32]) -> Self {
         let max = f64::from(logits.iter().fold(f32::NEG_INFINITY, |m, x| m.max(*x)));
-        let sum: f64 = logits.iter().map(|x| (f64::from(*x) - max).exp()).sum();
-        Self { logits, max, ln_sum: sum.ln() }
+        let sum: f64 = logits.iter().map(|x| exp(f64::from(*x) - max)).sum();
+        Self { logits, max, ln_sum: log(sum) }
     }
 
     /// Natural log-probability of `id`.
@@ -99,8 +111,8 @@ impl<'a> Distribution<'a> {
         if top == f64::NEG_INFINITY {
             return f32::NEG_INFINITY;
         }
-        let sum: f64 = logits.iter().map(|x| (x - top).exp()).sum();
-        (sum.ln() + top - self.max - self.ln_sum) as f32
+        let sum: f64 = logits.iter().map(|x| exp(x - top)).sum();
+        (log(sum) + top - self.max - self.ln_sum) as f32
     }
 }
 
@@ -134,12 +146,12 @@ fn uniform(seed: u64, index: usize) -> f64 {
 pub(crate) fn divergence(p: &[f32], q: &[f32]) -> f64 {
     let normalizer = |x: &[f32]| {
         let max = x.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-        f64::from(max) + x.iter().map(|x| f64::from(x - max).exp()).sum::<f64>().ln()
+        f64::from(max) + log(x.iter().map(|x| exp(f64::from(x - max))).sum())
     };
     let (p_sum, q_sum) = (normalizer(p), normalizer(q));
     let term = |(p, q): (&f32, &f32)| {
         let p = f64::from(*p) - p_sum;
-        p.exp() * (p - (f64::from(*q) - q_sum))
+        exp(p) * (p - (f64::from(*q) - q_sum))
     };
     p.iter().zip(q).map(term).sum()
 }

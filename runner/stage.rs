@@ -9,7 +9,7 @@ use crate::prompt::{Conversation, Heard, Memories};
 use crate::scenario::results::Outcome;
 use crate::scenario::{Edge, Lifecycle, Overflow, Plan, Scenario, Strategy, TimelineId, Turn, TurnId};
 use crate::trace::{Trace, TurnTrace};
-use crate::transcript::{ChoiceRecord, Footer, Recorder, TurnRecord, choice_record, summary_of};
+use crate::transcript::{ChoiceRecord, Footer, Odds, Recorder, TurnRecord, choice_record, summary_of};
 use anyhow::bail;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -44,6 +44,8 @@ pub enum Scene<'a> {
         spoken: &'a str,
         /// What it was a choice of.
         choice: Option<&'a ChoiceRecord>,
+        /// How likely its options were; `None`: no model was asked.
+        odds: Option<&'a Odds>,
         /// What it cost; `None`: it was replayed.
         usage: Option<&'a Usage>,
     },
@@ -411,7 +413,8 @@ impl Stage {
             self.trace.turn(TurnTrace::new(&turn.path, agent, usage.as_ref()))?;
         }
         let (spoken, choice) = (answer.heard.spoken.as_str(), constraint.as_ref());
-        watch.see(id, Scene::Written { turn, spoken, choice, usage: usage.as_ref() });
+        let odds = choice.and_then(|choice| choice.odds(self.settings.sampling.temperature));
+        watch.see(id, Scene::Written { turn, spoken, choice, odds: odds.as_ref(), usage: usage.as_ref() });
         Ok(())
     }
 

@@ -1,7 +1,9 @@
-//! Rotary embedding: the angles of each position, by the file's own parameters and scaling.
+//! Rotary embedding: the angles of each position, by the file's own parameters and scaling. Functions are those of the libm crate, so
+//! that the tables are the same on every machine.
 
 use crate::gguf::Gguf;
 use crate::{Error, Result};
+use libm::{cos, log, pow, sin};
 
 /// The tensor of per-pair factors.
 pub(crate) const FACTORS: &str = "rope_freqs.weight";
@@ -20,7 +22,7 @@ pub(crate) struct RopeSpec {
 impl RopeSpec {
     /// Without any scaling: `n_rot` elements turn.
     pub(crate) fn plain(n_rot: usize, base: f64) -> Self {
-        let frequencies = (0..n_rot / 2).map(|i| base.powf(-2.0 * i as f64 / n_rot as f64)).collect();
+        let frequencies = (0..n_rot / 2).map(|i| pow(base, -2.0 * i as f64 / n_rot as f64)).collect();
         Self { frequencies, magnitude: 1.0, latent_factor: 1.0 }
     }
 
@@ -66,11 +68,11 @@ impl RopeSpec {
                     }
                 }
                 yarn(&mut rope.frequencies, base, n_rot, factor, f64::from(original), rounded);
-                let longer = 0.1 * factor.ln();
+                let longer = 0.1 * log(factor);
                 (rope.magnitude, rope.latent_factor) = match float("scaling.yarn_log_multiplier")? {
                     None => (1.0 + longer, 1.0 + longer),
                     // The converter has multiplied it by 0.1: DeepSeek's `mscale_all_dim`, equal to its `mscale`.
-                    Some(all) => (1.0, 1.0 + f64::from(all) * factor.ln()),
+                    Some(all) => (1.0, 1.0 + f64::from(all) * log(factor)),
                 };
                 if let Some(attention) = float("scaling.attn_factor")? {
                     rope.magnitude *= f64::from(attention);
@@ -87,8 +89,8 @@ impl RopeSpec {
     /// Cosines, then sines, of a position: as many as elements turn.
     pub(crate) fn table(&self, position: usize) -> Vec<f32> {
         let angles = self.frequencies.iter().map(|f| position as f64 * f);
-        let cos = angles.clone().map(|a| (a.cos() * self.magnitude) as f32);
-        cos.chain(angles.map(|a| (a.sin() * self.magnitude) as f32)).collect()
+        let cosines = angles.clone().map(|a| (cos(a) * self.magnitude) as f32);
+        cosines.chain(angles.map(|a| (sin(a) * self.magnitude) as f32)).collect()
     }
 }
 
@@ -98,9 +100,8 @@ const BETA_SLOW: f64 = 1.0;
 
 /// YaRN (Peng et al. 2023, section 3.2): slow pairs are interpolated, fast ones left, a ramp between.
 fn yarn(frequencies: &mut [f64], base: f64, n_rot: usize, factor: f64, original: f64, rounded: bool) {
-    let pair_of = |turns: f64| {
-        n_rot as f64 * (original / (turns * 2.0 * std::f64::consts::PI)).ln() / (2.0 * base.ln())
-    };
+    let pair_of =
+        |turns: f64| n_rot as f64 * log(original / (turns * 2.0 * std::f64::consts::PI)) / (2.0 * log(base));
     let (fast, slow) = (pair_of(BETA_FAST), pair_of(BETA_SLOW));
     let (fast, slow) = if rounded { (fast.floor(), slow.ceil()) } else { (fast, slow) };
     let (low, high) = (fast.max(0.0), slow.min(n_rot as f64 - 1.0));

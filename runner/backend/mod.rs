@@ -15,7 +15,7 @@ pub use kv::{Kv, KvConfig, LayerBits};
 pub use locate::{ModelFile, locate};
 pub use replay::Replay;
 pub use scripted::Scripted;
-pub use strategy::Cast;
+pub use strategy::{Cast, played};
 
 use crate::prompt::Conversation;
 use crate::scenario::{Choice, Strategy};

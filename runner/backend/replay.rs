@@ -3,7 +3,8 @@
 //! What does not fit is drift. A turn beyond the recording goes on to another backend only if one was given
 //! (`run --resume`); without, a miss never reaches a model.
 
-use super::{Backend, BoxFuture, ModelCard, Reply, Request, Session, Sink, Stop};
+use super::{Backend, BoxFuture, ModelCard, Reply, Request, Session, Sink, Stop, played};
+use crate::scenario::Strategy;
 use crate::transcript::{Cause, Drift, Recorded, Transcript, TurnRecord, summary_of};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -54,7 +55,7 @@ impl Replay {
             return Err(Drift::new(&request.path, Cause::LineMissing, detail));
         };
         let was = &turn.record;
-        let drift = |cause, detail| Drift::new(&request.path, cause, detail).at_line(turn.line);
+        let drift = |cause, detail: &str| Drift::new(&request.path, cause, detail).at_line(turn.line);
         if was.delta != request.conversation.next {
             let cause = if turn.intact { Cause::PromptChanged } else { Cause::RecordAltered };
             return Err(
@@ -65,6 +66,15 @@ impl Replay {
         let (true, Some(stop)) = (turn.intact, stop) else {
             return Err(drift(Cause::RecordAltered, "the line does not fit its hash"));
         };
+        if let Some(strategy) = request.strategy.as_ref().filter(|strategy| **strategy != Strategy::Human) {
+            let n_replies = request.conversation.exchanges.len();
+            let said = played(strategy, request.seed, n_replies, request.choice.as_ref());
+            let said = said.map_err(|error| drift(Cause::RuleChanged, &error.to_string()))?;
+            if said != was.raw {
+                let detail = "what is said differs; a rule plays this agent, no model";
+                return Err(drift(Cause::RuleChanged, detail).texts(&was.raw, said));
+            }
+        }
         let recorded = was.constraint.iter().flat_map(|constraint| &constraint.options);
         let option = |text: &str| request.choice.as_ref()?.choice.options.iter().position(|o| o.text == text);
         let logprobs = recorded.filter_map(|was| Some((option(&was.text)?, was.logprob?))).collect();

@@ -42,7 +42,10 @@ impl Backend for Cast {
                         };
                         tokio::task::spawn_blocking(ask).await?
                     }
-                    strategy => answer(&strategy, &request),
+                    strategy => {
+                        let n_replies = request.conversation.exchanges.len();
+                        played(&strategy, request.seed, n_replies, request.choice.as_ref())
+                    }
                 };
                 let text = text.with_context(|| path)?;
                 sink(Progress::Text(text.clone()));
@@ -64,11 +67,20 @@ impl Backend for Cast {
     }
 }
 
-fn answer(strategy: &Strategy, request: &Request) -> anyhow::Result<String> {
-    let Some(options) = &request.choice else {
+/// What a rule says at a turn with this seed, after `n_replies` of its own; a human is no rule.
+///
+/// # Errors
+/// It answers with what is no option, or none is left.
+pub fn played(
+    strategy: &Strategy,
+    seed: u64,
+    n_replies: usize,
+    options: Option<&Options>,
+) -> anyhow::Result<String> {
+    let Some(options) = options else {
         return Ok(match strategy {
             Strategy::Always(text) => text.clone(),
-            Strategy::List(texts) => texts[request.conversation.exchanges.len() % texts.len()].clone(),
+            Strategy::List(texts) => texts[n_replies % texts.len()].clone(),
             _ => String::new(),
         });
     };
@@ -85,9 +97,9 @@ fn answer(strategy: &Strategy, request: &Request) -> anyhow::Result<String> {
         Strategy::List(names) => named(options, &names[options.n_before % names.len()])?,
         Strategy::Random(p) => {
             let others = &open[1..];
-            match uniform(request.seed, 0) < *p || others.is_empty() {
+            match uniform(seed, 0) < *p || others.is_empty() {
                 true => first,
-                false => others[(uniform(request.seed, 1) * others.len() as f64) as usize % others.len()],
+                false => others[(uniform(seed, 1) * others.len() as f64) as usize % others.len()],
             }
         }
     };

@@ -8,7 +8,7 @@ use crate::scenario::Scenario;
 use crate::terminal::is_fancy;
 use crate::timeline::{Event, StageKind};
 use crate::trace::{self, Trace, TurnTrace};
-use crate::transcript::{Transcript, TurnRecord};
+use crate::transcript::{ChoiceRecord, Odds, Transcript, TurnRecord};
 use anyhow::{Context as _, bail};
 use console::Style;
 use std::path::PathBuf;
@@ -56,14 +56,25 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
     }
     println!("{}\n", rule("the reply"));
     println!("  {}", printable(&turn.spoken).replace('\n', "\n  "));
-    let shares = turn.constraint.as_ref().and_then(|constraint| constraint.shares());
-    for (at, option) in turn.constraint.iter().flat_map(|constraint| &constraint.options).enumerate() {
-        let share = shares.as_ref().map_or(String::new(), |shares| format!(" {:.0} %,", 100.0 * shares[at]));
+    if let Some(choice) = &turn.constraint {
+        options(choice, transcript.header.record.sampling.temperature);
+    }
+    Ok(Exit::Pass)
+}
+
+/// The options of a choice: how likely each was to be drawn, and to be said.
+fn options(choice: &ChoiceRecord, temperature: f32) {
+    let odds = choice.odds(temperature);
+    for (at, option) in choice.options.iter().enumerate() {
+        let share = odds.as_ref().map_or(String::new(), |odds| format!(" {:.0} %,", 100.0 * odds.shares[at]));
         let logprob =
             option.logprob.map_or(String::new(), |logprob| format!("{share} log-probability {logprob:.3}"));
         println!("    option \"{}\"{logprob}", printable(&option.text));
     }
-    Ok(Exit::Pass)
+    if let Some(odds) = odds {
+        let hint = if odds.is_low() { ": the model would rather have said something else" } else { "" };
+        println!("    mass of all options {}{hint}", Odds::in_percent(odds.mass));
+    }
 }
 
 fn wanted<'a>(args: &Args, scenario: &Scenario, turns: &[&'a TurnRecord]) -> anyhow::Result<&'a TurnRecord> {

@@ -197,7 +197,7 @@ fn report(
     );
     for (name, layers) in compared {
         let logprobs = subject.logprobs(ids, &choice(layers))?;
-        let perplexity = (-logprobs.iter().sum::<f64>() / logprobs.len() as f64).exp();
+        let perplexity = libm::exp(-logprobs.iter().sum::<f64>() / logprobs.len() as f64);
         println!("{name}: {:.2} bits, perplexity {perplexity:.4}", bits(subject, layers)?);
     }
     Ok(())

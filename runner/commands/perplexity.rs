@@ -76,7 +76,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
             let counted = &logprobs[window.counted - window.start - 1..];
             (sum, n) = (sum - counted.iter().sum::<f64>(), n + counted.len());
         }
-        found.push(((sum / n as f64).exp(), n));
+        found.push((libm::exp(sum / n as f64), n));
     }
     subject.done();
     let per_token = |i: usize| formats[i].cost.mean(ctx as u64) as f64 / ctx as f64;

@@ -4,7 +4,7 @@ use super::Exit;
 use super::machine::Machine;
 use super::stop::stopped;
 use crate::experiment::{self, Design, Played, Step, play as play_design, transcripts};
-use crate::statistics::{Cell, Confidence, Run, Sample, plots, summarize, tables};
+use crate::statistics::{Cell, Run, Sample, plots, summarize, tables};
 use crate::terminal::{is_fancy, statistics};
 use crate::transcript::Transcript;
 use anyhow::Context as _;
@@ -75,7 +75,7 @@ fn sample(design: &Design, folder: &Path) -> anyhow::Result<Sample> {
 /// Writes tables, figures and plots beside the runs; prints the figures. False: an assertion failed in a run.
 fn count(sample: &Sample, folder: &Path, quiet: bool) -> anyhow::Result<bool> {
     let mut files = tables(sample).write(folder)?;
-    let summary = summarize(sample, Confidence::default());
+    let summary = summarize(sample);
     files.push(summary.write(folder)?);
     files.extend(plots(sample, &summary, folder)?);
     match quiet {

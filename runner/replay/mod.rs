@@ -7,12 +7,13 @@ mod place;
 
 pub use carry::{carry, header_now};
 pub use chain::{Earlier, brought_along, earlier, find_named, load_scenario, load_with, transcript_file};
-pub use place::{Place, cast, origin};
+pub use place::{Place, cast, origin, provenance};
 
+use crate::backend::{Options, Stop, played};
 use crate::outcome;
 use crate::prompt::Memories;
 use crate::scenario::results::Outcome;
-use crate::scenario::{Plan, Scenario, Seeds, Turn, TurnId, compile};
+use crate::scenario::{Plan, Scenario, Seeds, Strategy, Turn, TurnId, compile};
 use crate::timeline::Timeline;
 use crate::transcript::{
     Cause, Drift, Footer, Header, Recorded, Recorder, Transcript, TurnRecord, choice_record, summary_of,
@@ -151,18 +152,40 @@ pub fn memories(scenario: &Arc<Scenario>, header: &Header, earlier: BTreeMap<Str
     Memories::new(scenario.clone(), plan, earlier, seeds)
 }
 
-/// Lets a turn happen with a recorded reply: the line that it would write now.
+/// Lets a turn happen with the recorded reply, or with what its rule says: the line that it would write now.
 fn happen(id: TurnId, was: &TurnRecord, memories: &mut Memories) -> anyhow::Result<TurnRecord> {
     let prompt = memories.prompt(id)?;
+    let said = match rule(id, prompt.conversation.exchanges.len(), memories)? {
+        Some(raw) => {
+            let stop = Stop::EndOfTurn.word().to_string();
+            TurnRecord { tokens: Vec::new(), raw, stop, ..was.clone() }
+        }
+        None => was.clone(),
+    };
     let (options, delta) = (memories.options(id), prompt.delta);
-    let heard = memories.say(id, prompt.conversation, &was.tokens, &was.raw);
+    let heard = memories.say(id, prompt.conversation, &said.tokens, &said.raw);
     let constraint = options.map(|(choice, open)| {
         let recorded = was.constraint.iter().flat_map(|constraint| &constraint.options);
         let option = |text: &str| choice.options.iter().position(|option| option.text == text);
         let logprobs: Vec<_> = recorded.filter_map(|was| Some((option(&was.text)?, was.logprob?))).collect();
         choice_record(&choice, &open, heard.choice, &logprobs)
     });
-    Ok(stamped(id, TurnRecord { delta, spoken: heard.spoken, constraint, ..was.clone() }, memories))
+    Ok(stamped(id, TurnRecord { delta, spoken: heard.spoken, constraint, ..said }, memories))
+}
+
+/// What the speaker's rule says at a turn; `None`: a model or a human speaks.
+fn rule(id: TurnId, n_replies: usize, memories: &Memories) -> anyhow::Result<Option<String>> {
+    let turn = memories.plan().turn(id);
+    let strategy = memories.scenario().agent(turn.speaker).strategy.as_ref();
+    let Some(strategy) = strategy.filter(|strategy| **strategy != Strategy::Human) else { return Ok(None) };
+    let options = memories.options(id).map(|(choice, open)| Options {
+        choice,
+        open,
+        others: memories.known_choices(id),
+        n_before: memories.n_choices_before(id),
+    });
+    let said = played(strategy, memories.seed(id, &turn.path), n_replies, options.as_ref());
+    Ok(Some(said.map_err(|error| Drift::new(&turn.path, Cause::RuleChanged, error.to_string()))?))
 }
 
 /// Lets a new epoch begin with a recorded summary: the line that it would write now.

@@ -1,8 +1,8 @@
 //! Holds a recording's header against its scenario: the cast, what nobody noticed, and where a drift comes from.
 
 use crate::prompt::Memories;
-use crate::scenario::{Path, Scenario};
-use crate::transcript::{AgentRecord, Cause, Drift, Header};
+use crate::scenario::{Path, Scenario, compile};
+use crate::transcript::{AgentRecord, Cause, Drift, Header, PROGRAM};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -52,6 +52,22 @@ fn other_variables<'a>(scenario: &'a Scenario, header: &'a Header) -> impl Itera
     scenario.variables.iter().filter(differs).map(|(name, _)| name)
 }
 
+/// What a header says of how its recording came to be that whoever trusts it must know: nobody gave the replies to these prompts, or
+/// another version of the program did.
+pub fn provenance(header: &Header) -> Vec<String> {
+    let mut notes = Vec::new();
+    if header.carried.is_some() {
+        notes.push(
+            "its replies were carried over from another recording: no model gave them to these prompts (--rerun asks one)"
+                .to_string(),
+        );
+    }
+    if header.engine != PROGRAM {
+        notes.push(format!("recorded by {}; this is {PROGRAM}", header.engine));
+    }
+    notes
+}
+
 /// Differences that nobody read or heard.
 pub(super) fn notes(scenario: &Scenario, header: &Header) -> Vec<String> {
     let mut notes = Vec::new();
@@ -95,9 +111,27 @@ pub fn origin(scenario: &Scenario, header: &Header, drift: &Drift) -> Option<Pla
     }
     match drift.cause {
         Cause::PromptChanged => prompt(scenario, header, drift),
+        Cause::ChoiceChanged => choice(scenario, &drift.path),
+        Cause::RuleChanged => rule(scenario, &drift.path),
         Cause::ResultsChanged => variable(scenario, header).or_else(|| result(scenario, &drift.path)),
         _ => None,
     }
+}
+
+/// What a turn is a choice of, or its phase.
+fn choice(scenario: &Scenario, path: &str) -> Option<Place> {
+    let plan = compile(scenario);
+    let turn = plan.turn(plan.find(path)?);
+    let phase = || Path::default().key("phases").index(turn.phase.0);
+    let field = turn.constraint.as_ref().map_or_else(phase, |constraint| constraint.choice.path.clone());
+    Some(Place::of(scenario, &field))
+}
+
+/// The rule that plays a turn's speaker.
+fn rule(scenario: &Scenario, path: &str) -> Option<Place> {
+    let plan = compile(scenario);
+    let speaker = scenario.agent(plan.turn(plan.find(path)?).speaker);
+    Some(Place::of(scenario, &Path::default().key("agents").key(&speaker.key).key("strategy")))
 }
 
 /// What a result is worked out by.

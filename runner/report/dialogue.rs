@@ -5,7 +5,7 @@ use super::sources::Sources;
 use super::text;
 use crate::scenario::{AgentId, Audience, Purpose, Scenario, Turn};
 use crate::timeline::{Event, StageKind};
-use crate::transcript::{ChoiceRecord, Transcript, TurnRecord, summary_of};
+use crate::transcript::{ChoiceRecord, Odds, Transcript, TurnRecord, summary_of};
 use serde::Serialize;
 use std::collections::BTreeSet;
 
@@ -80,6 +80,11 @@ struct Spoken {
 #[derive(Debug, Serialize)]
 struct Choice {
     is_invalid: bool,
+    /// How likely the model was to say any of the options; none where no model was asked.
+    mass: Option<String>,
+    is_low: bool,
+    /// At which one of them was drawn.
+    temperature: String,
     options: Vec<ChoiceOption>,
 }
 
@@ -87,7 +92,7 @@ struct Choice {
 struct ChoiceOption {
     text: String,
     is_chosen: bool,
-    /// Per cent; none where no model was asked.
+    /// Per cent, at the run's temperature; none where no model was asked.
     share: Option<f64>,
 }
 
@@ -140,6 +145,7 @@ fn directions<'a>(
 
 fn spoken(sources: &Sources, cast: &Cast, line: &Line<'_>) -> Spoken {
     let record = line.record;
+    let temperature = sources.transcript.header.record.sampling.temperature;
     let mut spoken = Spoken {
         n: line.n,
         is_summary: line.is_summary,
@@ -153,7 +159,7 @@ fn spoken(sources: &Sources, cast: &Cast, line: &Line<'_>) -> Spoken {
         to: Vec::new(),
         by: Vec::new(),
         purpose: "",
-        choice: record.constraint.as_ref().map(choice),
+        choice: record.constraint.as_ref().map(|record| choice(record, temperature)),
         is_cut: record.stop == "length",
     };
     if let Some((scenario, turn)) = planned(sources, &record.path) {
@@ -181,13 +187,19 @@ pub(super) fn planned<'a>(sources: &'a Sources, path: &str) -> Option<(&'a Scena
     Some((scenario, plan.turn(sources.read.get(path)?.turn)))
 }
 
-fn choice(record: &ChoiceRecord) -> Choice {
-    let shares = record.shares();
+fn choice(record: &ChoiceRecord, temperature: f32) -> Choice {
+    let odds = record.odds(temperature);
+    let share = |at: usize| odds.as_ref().and_then(|odds| odds.shares.get(at).copied());
     let option = |(at, option): (usize, &crate::transcript::OptionRecord)| ChoiceOption {
         text: if option.text.is_empty() { text::value(&option.value) } else { option.text.clone() },
         is_chosen: !record.chosen.is_null() && option.value == record.chosen,
-        share: shares.as_ref().and_then(|shares| shares.get(at)).map(|share| (1000.0 * share).round() / 10.0),
+        share: share(at).map(|share| (1000.0 * share).round() / 10.0),
     };
-    let is_invalid = record.chosen.is_null();
-    Choice { is_invalid, options: record.options.iter().enumerate().map(option).collect() }
+    Choice {
+        is_invalid: record.chosen.is_null(),
+        mass: odds.as_ref().map(|odds| Odds::in_percent(odds.mass)),
+        is_low: odds.as_ref().is_some_and(Odds::is_low),
+        temperature: temperature.to_string(),
+        options: record.options.iter().enumerate().map(option).collect(),
+    }
 }

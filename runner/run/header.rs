@@ -18,7 +18,7 @@ pub(super) fn header(
     let (scenario, card) = (memories.scenario(), backend.card());
     Header {
         format: transcript::FORMAT,
-        engine: concat!("greenroom ", env!("CARGO_PKG_VERSION")).to_string(),
+        engine: transcript::PROGRAM.to_string(),
         scenario: ScenarioRecord {
             id: scenario.id.clone(),
             path: portable(Path::new(&scenario.sources.main().name), 1),
@@ -37,7 +37,8 @@ pub(super) fn header(
         seed: options.seed,
         continues: past.continues.clone(),
         forked: past.fork.as_ref().map(|fork| fork.record.clone()),
-        carried: None,
+        // What a fork has in common with a recording of carried replies was carried over too.
+        carried: past.fork.as_ref().and_then(|fork| fork.carried()),
     }
 }
 

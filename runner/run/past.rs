@@ -44,6 +44,14 @@ pub(super) struct Fork {
     seeds: Vec<(TurnId, u64)>,
 }
 
+impl Fork {
+    /// Where the replies that are taken over come from, if nobody gave them to the prompts that stand before them.
+    pub(super) fn carried(&self) -> Option<String> {
+        let carried = self.before.header.record.carried.clone();
+        carried.filter(|_| !self.before.turns.is_empty())
+    }
+}
+
 impl Past {
     pub(super) fn of(scenario: &Arc<Scenario>, plan: &Plan, options: &RunOptions) -> anyhow::Result<Self> {
         match (&options.fork, &options.continues) {

@@ -11,7 +11,8 @@
 //! percentile interval alone is too narrow below thirty runs; the studentized one reaches its level but breaks down where
 //! a resample has no variation, which short games often have. Tests simulate the coverage.
 
-use super::interval::{Confidence, Estimate, Method, normal, normal_quantile, t_quantile, wilson};
+use super::distribution::{normal, normal_quantile, t_quantile};
+use super::interval::{Estimate, Method, TAIL, wilson};
 
 /// Resamples of an interval.
 const N_RESAMPLES: usize = 1999;
@@ -49,49 +50,52 @@ impl Part {
         Self { sum: self.sum - other.sum, n: self.n - other.n }
     }
 
+    /// Whether it is one observation of something that happened or did not.
+    fn is_trial(&self) -> bool {
+        self.n == 1.0 && (self.sum == 0.0 || self.sum == 1.0)
+    }
+
     fn mean(self) -> f64 {
         self.sum / self.n
     }
 }
 
 /// The mean over all observations of all runs, with its interval. Randomness comes from `name` alone.
-pub(super) fn mean(name: &str, runs: &[Part], kind: Kind, confidence: Confidence) -> Estimate {
+pub(super) fn mean(name: &str, runs: &[Part], kind: Kind) -> Estimate {
     let runs: Vec<Part> = runs.iter().copied().filter(|run| run.n > 0.0).collect();
     let total = runs.iter().fold(Part::default(), |sum, run| sum.plus(*run));
     if total.n <= 0.0 {
         return Estimate::bare(0, None, Method::NoRuns);
     }
     let n = runs.len();
-    let is_binary = |run: &Part| run.n == 1.0 && (run.sum == 0.0 || run.sum == 1.0);
-    if kind == Kind::Rate && runs.iter().all(is_binary) {
-        return Estimate::rate(total.sum.round() as usize, n, confidence);
+    if kind == Kind::Rate && runs.iter().all(Part::is_trial) {
+        return Estimate::rate(total.sum.round() as usize, n);
     }
     let clusters: Vec<[Part; 2]> = runs.iter().map(|run| [*run, Part::default()]).collect();
     let is_sure = kind == Kind::Rate && n > 1 && (total.sum == 0.0 || total.sum == total.n);
     if is_sure {
-        let (low, high) = wilson(if total.sum > 0.0 { n as f64 } else { 0.0 }, n as f64, confidence);
+        let (low, high) = wilson(if total.sum > 0.0 { n as f64 } else { 0.0 }, n as f64);
         let (value, method) = (Some(total.mean()), Method::WilsonByRun);
         return Estimate { n, value, low: Some(low), high: Some(high), method };
     }
-    resampled(name, &clusters, |[all, _]| all.mean(), confidence)
+    resampled(name, &clusters, |[all, _]| all.mean())
 }
 
 /// How much greater the mean of the first run of each pair is than that of the second, with its interval.
-pub(super) fn difference(name: &str, pairs: &[[Part; 2]], confidence: Confidence) -> Estimate {
+pub(super) fn difference(name: &str, pairs: &[[Part; 2]], kind: Kind) -> Estimate {
     let pairs: Vec<[Part; 2]> =
         pairs.iter().copied().filter(|[here, there]| here.n > 0.0 && there.n > 0.0).collect();
     if pairs.is_empty() {
         return Estimate::bare(0, None, Method::NoRuns);
     }
-    resampled(name, &pairs, |[here, there]| here.mean() - there.mean(), confidence)
+    if kind == Kind::Rate && pairs.iter().flatten().all(Part::is_trial) {
+        let count = |wanted: [f64; 2]| pairs.iter().filter(|pair| pair.map(|run| run.sum) == wanted).count();
+        return Estimate::paired_rates(count([1.0, 0.0]), count([0.0, 1.0]), pairs.len());
+    }
+    resampled(name, &pairs, |[here, there]| here.mean() - there.mean())
 }
 
-fn resampled(
-    name: &str,
-    clusters: &[[Part; 2]],
-    of: impl Fn([Part; 2]) -> f64,
-    confidence: Confidence,
-) -> Estimate {
+fn resampled(name: &str, clusters: &[[Part; 2]], of: impl Fn([Part; 2]) -> f64) -> Estimate {
     let n = clusters.len();
     let add = |[a, b]: [Part; 2], [c, d]: &[Part; 2]| [a.plus(*c), b.plus(*d)];
     let total = clusters.iter().fold([Part::default(); 2], add);
@@ -109,21 +113,22 @@ fn resampled(
     let mut drawn = || of((0..n).fold([Part::default(); 2], |sum, _| add(sum, &clusters[draws.next()])));
     let mut resamples: Vec<f64> = (0..N_RESAMPLES).map(|_| drawn()).collect();
     resamples.sort_by(f64::total_cmp);
-    let (low, high) = bca(value, &resamples, &jackknife, confidence);
+    let (low, high) = bca(value, &resamples, &jackknife);
     Estimate { n, value: Some(value), low: Some(low), high: Some(high), method: Method::Bootstrap }
 }
 
 /// Ends of the BCa interval, from sorted resamples and the estimates that lack one run each.
-fn bca(value: f64, resamples: &[f64], jackknife: &[f64], confidence: Confidence) -> (f64, f64) {
+fn bca(value: f64, resamples: &[f64], jackknife: &[f64]) -> (f64, f64) {
     let (n, count) = (jackknife.len() as f64, resamples.len() as f64);
     // Resamples that equal the estimate count half; without that, few distinct values would look like bias.
     let below = resamples.iter().filter(|other| **other < value).count() as f64;
     let equal = resamples.iter().filter(|other| **other == value).count() as f64;
     let bias = normal_quantile(((below + equal / 2.0) / count).clamp(0.5 / count, 1.0 - 0.5 / count));
     let middle = jackknife.iter().sum::<f64>() / n;
-    let moment = |power: i32| jackknife.iter().map(|other| (middle - other).powi(power)).sum::<f64>();
-    let acceleration = moment(3) / (6.0 * moment(2).powf(1.5));
-    let tail = normal((n / (n - 1.0)).sqrt() * t_quantile(confidence.tail(), n - 1.0));
+    let deviations = || jackknife.iter().map(|other| middle - other);
+    let (squares, cubes) =
+        (deviations().map(|d| d * d).sum::<f64>(), deviations().map(|d| d * d * d).sum::<f64>());
+    let acceleration = cubes / (6.0 * squares * squares.sqrt());
     let end = |z: f64| {
         let moved = bias + z;
         let stretch = 1.0 - acceleration * moved;
@@ -131,7 +136,7 @@ fn bca(value: f64, resamples: &[f64], jackknife: &[f64], confidence: Confidence)
         let level = if stretch > 0.0 { normal(bias + moved / stretch) } else { f64::from(u8::from(z > 0.0)) };
         quantile(resamples, level)
     };
-    let z = normal_quantile(tail.max(f64::MIN_POSITIVE));
+    let z = (n / (n - 1.0)).sqrt() * t_quantile(TAIL, jackknife.len() - 1);
     (end(z), end(-z))
 }
 

@@ -3,7 +3,7 @@
 //! The simulated runs are those of repeated games: rounds of one run are correlated, since each run leans its own way.
 
 use super::bootstrap::{Kind, Part, difference, mean};
-use super::interval::{Confidence, Estimate};
+use super::interval::Estimate;
 
 /// Numbers in [0, 1), the same every time.
 struct Random(blake3::OutputReader);
@@ -31,13 +31,30 @@ fn holds(estimate: &Estimate, truth: f64) -> bool {
 
 /// How often Wilson's interval holds a rate, over all that may come of n trials.
 fn wilson_coverage(p: f64, n: usize) -> f64 {
-    let mut chance = (1.0 - p).powi(n as i32);
+    let mut chance = (0..n).fold(1.0, |chance, _| chance * (1.0 - p));
     let mut covered = 0.0;
     for hits in 0..=n {
-        if holds(&Estimate::rate(hits, n, Confidence::default()), p) {
+        if holds(&Estimate::rate(hits, n), p) {
             covered += chance;
         }
         chance *= (n - hits) as f64 / (hits + 1) as f64 * p / (1.0 - p);
+    }
+    covered
+}
+
+/// How often Tango's interval holds a difference of paired rates, over all that may come of n pairs, of which a part `first` is a hit
+/// in the first run alone, `second` in the second alone.
+fn tango_coverage(first: f64, second: f64, n: usize) -> f64 {
+    let log = |k: usize| libm::lgamma(k as f64 + 1.0);
+    let times = |k: usize, p: f64| if k == 0 { 0.0 } else { k as f64 * libm::log(p) };
+    let mut covered = 0.0;
+    for (b, c) in (0..=n).flat_map(|b| (0..=n - b).map(move |c| (b, c))) {
+        let rest = n - b - c;
+        let ways = log(n) - log(b) - log(c) - log(rest);
+        if holds(&Estimate::paired_rates(b, c, n), first - second) {
+            covered +=
+                libm::exp(ways + times(b, first) + times(c, second) + times(rest, 1.0 - first - second));
+        }
     }
     covered
 }
@@ -105,7 +122,7 @@ const MODELS: [Model; 7] = [
         name: "exponential payoff",
         truth: 1.0,
         kind: Kind::Mean,
-        run: |r| [Part { sum: -(1.0 - r.next()).ln(), n: 1.0 }, NONE],
+        run: |r| [Part { sum: -libm::log(1.0 - r.next()), n: 1.0 }, NONE],
     },
     Model {
         // Equal seeds lean alike, so that a pair differs less than two runs do.
@@ -143,9 +160,9 @@ impl Model {
             let runs: Vec<[Part; 2]> = (0..n).map(|_| (self.run)(&mut random)).collect();
             let estimate = if runs[0][1] == NONE {
                 let runs: Vec<Part> = runs.iter().map(|[run, _]| *run).collect();
-                mean(self.name, &runs, self.kind, Confidence::default())
+                mean(self.name, &runs, self.kind)
             } else {
-                difference(self.name, &runs, Confidence::default())
+                difference(self.name, &runs, self.kind)
             };
             holds(&estimate, self.truth)
         };
@@ -158,7 +175,7 @@ impl Model {
         let mut sample = || {
             let runs: Vec<Part> = (0..n).map(|_| (self.run)(&mut random)[0]).collect();
             let (hits, trials) = runs.iter().fold((0.0, 0.0), |(a, b), run| (a + run.sum, b + run.n));
-            holds(&Estimate::rate(hits as usize, trials as usize, Confidence::default()), self.truth)
+            holds(&Estimate::rate(hits as usize, trials as usize), self.truth)
         };
         (0..n_samples).filter(|_| sample()).count() as f64 / n_samples as f64
     }
@@ -177,6 +194,20 @@ fn wilson_holds_rates_as_often_as_it_says() {
     }
     let average = all.iter().sum::<f64>() / all.len() as f64;
     assert!((0.94..=0.96).contains(&average), "{average}");
+}
+
+#[test]
+fn tango_holds_differences_as_often_as_it_says() {
+    let mut all = Vec::new();
+    for n in [10, 20, 50] {
+        for (first, second) in [(0.05, 0.05), (0.2, 0.1), (0.3, 0.0), (0.5, 0.2), (0.4, 0.4), (0.02, 0.1)] {
+            let coverage = tango_coverage(first, second, n);
+            assert!((0.91..=0.999).contains(&coverage), "{first} and {second}, n {n}: {coverage}");
+            all.push(coverage);
+        }
+    }
+    let average = all.iter().sum::<f64>() / all.len() as f64;
+    assert!((0.94..=0.97).contains(&average), "{average}");
 }
 
 #[test]
@@ -199,6 +230,11 @@ fn table_of_coverages() {
     for n in [10, 50, 200] {
         for p in [0.05, 0.2, 0.5, 0.9] {
             println!("Wilson, p = {p}, n = {n}: {:.3}", wilson_coverage(p, n));
+        }
+    }
+    for n in [10, 20, 50] {
+        for (first, second) in [(0.05, 0.05), (0.2, 0.1), (0.3, 0.0), (0.5, 0.2), (0.4, 0.4), (0.02, 0.1)] {
+            println!("Tango, {first} and {second} alone, n = {n}: {:.3}", tango_coverage(first, second, n));
         }
     }
     for model in &MODELS {

@@ -1,12 +1,14 @@
 //! A figure and the interval around it; intervals of rates where each run is one trial.
 
+use super::distribution::crossing;
 use serde::Serialize;
-use statrs::distribution::{ContinuousCDF, Normal, StudentsT};
 
-/// How often intervals are to hold what they estimate, between 0.5 and 1.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-#[serde(transparent)]
-pub struct Confidence(f64);
+/// How often intervals are to hold what they estimate.
+pub const CONFIDENCE: f64 = 0.95;
+/// What lies beyond each end.
+pub(super) const TAIL: f64 = (1.0 - CONFIDENCE) / 2.0;
+/// Where the standard normal distribution leaves as much above.
+const Z: f64 = 1.959_963_984_540_054;
 
 /// A figure of some runs.
 ///
@@ -34,6 +36,8 @@ pub enum Method {
     /// Wilson's score interval with runs as trials: all trials of all runs came out alike, so nothing is known of how
     /// runs differ, and rounds of one run are not taken for independent.
     WilsonByRun,
+    /// Tango's score interval of a difference of rates: each pair of runs is one trial.
+    Tango,
     /// Bootstrap over whole runs, bias-corrected and accelerated, with the small-sample correction of levels.
     Bootstrap,
     /// No interval: fewer runs than a bootstrap can say anything from.
@@ -44,35 +48,6 @@ pub enum Method {
     NoRuns,
 }
 
-impl Confidence {
-    /// A level.
-    ///
-    /// # Errors
-    /// It does not lie above 0.5 and below 1.
-    pub fn new(level: f64) -> Result<Self, String> {
-        if level > 0.5 && level < 1.0 {
-            return Ok(Self(level));
-        }
-        Err(format!("the confidence is {level}; it must lie between 0.5 and 1, e.g. 0.95"))
-    }
-
-    /// The level.
-    pub fn level(self) -> f64 {
-        self.0
-    }
-
-    /// What lies beyond each end.
-    pub(super) fn tail(self) -> f64 {
-        (1.0 - self.0) / 2.0
-    }
-}
-
-impl Default for Confidence {
-    fn default() -> Self {
-        Self(0.95)
-    }
-}
-
 impl Estimate {
     /// A figure without an interval.
     pub(super) fn bare(n: usize, value: Option<f64>, method: Method) -> Self {
@@ -80,14 +55,28 @@ impl Estimate {
     }
 
     /// The rate of `hits` among `n` trials, a trial a run, with Wilson's interval.
-    pub(super) fn rate(hits: usize, n: usize, confidence: Confidence) -> Self {
+    pub(super) fn rate(hits: usize, n: usize) -> Self {
         let value = (n > 0).then(|| hits as f64 / n as f64);
         match n {
             0 => Self::bare(0, None, Method::NoRuns),
             1 => Self::bare(1, value, Method::TooFewRuns),
             _ => {
-                let (low, high) = wilson(hits as f64, n as f64, confidence);
+                let (low, high) = wilson(hits as f64, n as f64);
                 Self { n, value, low: Some(low), high: Some(high), method: Method::Wilson }
+            }
+        }
+    }
+
+    /// How much greater the rate of the first run of each of `n` pairs is than that of the second, with Tango's interval: `first` pairs
+    /// have a hit in the first run alone, `second` ones in the second alone.
+    pub(super) fn paired_rates(first: usize, second: usize, n: usize) -> Self {
+        let value = (n > 0).then(|| (first as f64 - second as f64) / n as f64);
+        match n {
+            0 => Self::bare(0, None, Method::NoRuns),
+            1 => Self::bare(1, value, Method::TooFewRuns),
+            _ => {
+                let (low, high) = tango(first as f64, second as f64, n as f64);
+                Self { n, value, low: Some(low), high: Some(high), method: Method::Tango }
             }
         }
     }
@@ -99,9 +88,8 @@ impl Estimate {
 /// E. B. Wilson, "Probable inference, the law of succession, and statistical inference", Journal of the American
 /// Statistical Association 22 (1927), 209-212; recommended for small n by L. D. Brown, T. T. Cai and A. DasGupta,
 /// "Interval estimation for a binomial proportion", Statistical Science 16 (2001), 101-133, equation (4).
-pub(super) fn wilson(hits: f64, n: f64, confidence: Confidence) -> (f64, f64) {
-    let (p, z) = (hits / n, -normal_quantile(confidence.tail()));
-    let z2 = z * z;
+pub(super) fn wilson(hits: f64, n: f64) -> (f64, f64) {
+    let (p, z, z2) = (hits / n, Z, Z * Z);
     let middle = (p + z2 / (2.0 * n)) / (1.0 + z2 / n);
     let half = z / (1.0 + z2 / n) * (p * (1.0 - p) / n + z2 / (4.0 * n * n)).sqrt();
     // At no hits, and at nothing but hits, an end is 0 or 1 exactly, but for rounding.
@@ -110,20 +98,26 @@ pub(super) fn wilson(hits: f64, n: f64, confidence: Confidence) -> (f64, f64) {
     (low, high)
 }
 
-/// The standard normal distribution's value at x.
-pub(super) fn normal(x: f64) -> f64 {
-    Normal::standard().cdf(x)
-}
-
-/// Where the standard normal distribution reaches p.
-pub(super) fn normal_quantile(p: f64) -> f64 {
-    Normal::standard().inverse_cdf(p)
-}
-
-/// Where Student's distribution reaches p.
-pub(super) fn t_quantile(p: f64, freedom: f64) -> f64 {
-    // Its only error is a freedom that is not above zero.
-    StudentsT::new(0.0, 1.0, freedom).map_or(f64::NEG_INFINITY, |t| t.inverse_cdf(p))
+/// Tango's score interval of a difference of paired rates: the values that a two-sided score test does not reject. With `b` and `c`
+/// pairs in which the first alone, or the second alone, is a hit, the test of a difference d is
+/// `(b - c - n d) / √(n (2 q + d (1 - d)))`, where q is the most likely rate of the latter under d.
+///
+/// T. Tango, "Equivalence test and confidence interval for the difference in proportions for the paired-sample design", Statistics in
+/// Medicine 17 (1998), 891-908. It is to pairs what Wilson's interval is to single trials; the other one that is recommended for few
+/// pairs, R. G. Newcombe's method 10 (the same volume, 2635-2650), puts two of Wilson's together by an estimated correlation.
+fn tango(b: f64, c: f64, n: f64) -> (f64, f64) {
+    let score = |d: f64| {
+        let half = (2.0 * n - b + c) * d - b - c;
+        let q = ((half * half + 8.0 * n * c * d * (1.0 - d)).max(0.0).sqrt() - half) / (4.0 * n);
+        let variance = n * (2.0 * q + d * (1.0 - d));
+        let above = b - c - n * d;
+        // Nothing varies at the ends, where all pairs would be alike.
+        if variance > 0.0 { above / variance.sqrt() } else { above * f64::INFINITY }
+    };
+    let difference = (b - c) / n;
+    let low = if b - c <= -n { -1.0 } else { crossing(-1.0, difference, |d| score(d) > Z) };
+    let high = if b - c >= n { 1.0 } else { crossing(difference, 1.0, |d| score(d) > -Z) };
+    (low, high)
 }
 
 #[cfg(test)]
@@ -139,7 +133,7 @@ mod tests {
             (1, 20, 0.008_881_4, 0.236_131_2),
             (81, 263, 0.255_288_5, 0.366_209_6),
         ] {
-            let rate = Estimate::rate(hits, n, Confidence::default());
+            let rate = Estimate::rate(hits, n);
             assert!((rate.low.unwrap() - low).abs() < 1e-6, "{hits} of {n}: {rate:?}");
             assert!((rate.high.unwrap() - high).abs() < 1e-6, "{hits} of {n}: {rate:?}");
         }
@@ -147,16 +141,33 @@ mod tests {
 
     #[test]
     fn one_run_has_no_interval() {
-        let one = Estimate::rate(1, 1, Confidence::default());
+        let one = Estimate::rate(1, 1);
         assert_eq!(one, Estimate::bare(1, Some(1.0), Method::TooFewRuns));
-        assert_eq!(Estimate::rate(0, 0, Confidence::default()).value, None);
+        assert_eq!(Estimate::rate(0, 0).value, None);
+    }
+
+    /// Values of an inversion of the score test that maximizes the likelihood under each difference numerically (scipy 1.17).
+    #[test]
+    fn tango_agrees_with_the_definition() {
+        for (b, c, n, low, high) in [
+            (12, 2, 59, 0.052_022_0, 0.296_960_9),
+            (3, 1, 20, -0.124_118_3, 0.326_427_9),
+            (0, 0, 15, -0.203_883_3, 0.203_883_3),
+            (10, 0, 10, 0.444_934_4, 1.0),
+            (6, 0, 20, 0.090_537_3, 0.518_972_8),
+            (53, 16, 254, 0.084_290_5, 0.208_715_6),
+        ] {
+            let found = Estimate::paired_rates(b, c, n);
+            assert!((found.low.unwrap() - low).abs() < 1e-6, "{b}, {c} of {n}: {found:?}");
+            assert!((found.high.unwrap() - high).abs() < 1e-6, "{b}, {c} of {n}: {found:?}");
+            let turned = Estimate::paired_rates(c, b, n);
+            assert!((turned.low.unwrap() + found.high.unwrap()).abs() < 1e-12, "{turned:?}");
+        }
+        assert_eq!(Estimate::paired_rates(1, 0, 1), Estimate::bare(1, Some(1.0), Method::TooFewRuns));
     }
 
     #[test]
-    fn a_confidence_is_a_probability() {
-        assert!(Confidence::new(0.9).is_ok());
-        for level in [0.5, 1.0, 95.0, -1.0, f64::NAN] {
-            assert!(Confidence::new(level).is_err(), "{level}");
-        }
+    fn z_is_the_levels() {
+        assert!((Z + super::super::distribution::normal_quantile(TAIL)).abs() < 1e-14);
     }
 }

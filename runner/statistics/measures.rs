@@ -47,8 +47,10 @@ pub enum Subject {
     Invalid,
     /// How often an option was chosen.
     Choice(Asked),
-    /// How likely the model was to choose an option: what it said is drawn from this, so it varies less.
+    /// Probability with which an option was drawn, at the run's temperature: what was chosen is drawn from it, so it varies less.
     Share(Asked),
+    /// How likely the model was to say any of the options, at temperature 1.
+    Mass(Question),
     /// How often an option was chosen in one round.
     Round {
         /// What was asked.
@@ -70,9 +72,9 @@ pub enum Subject {
     },
 }
 
-/// An option of an agent's choices in a phase.
+/// What an agent was asked to choose in a phase.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
-pub struct Asked {
+pub struct Question {
     /// The phase.
     pub phase: String,
     /// The agent's key.
@@ -81,6 +83,14 @@ pub struct Asked {
     pub purpose: &'static str,
     /// For which place of a ranking.
     pub rank: Option<usize>,
+}
+
+/// An option of an agent's choices in a phase.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
+pub struct Asked {
+    /// What was asked.
+    #[serde(flatten)]
+    pub question: Question,
     /// The option.
     pub option: String,
 }
@@ -95,15 +105,20 @@ pub enum Rounds {
     All,
 }
 
-impl fmt::Display for Asked {
+impl fmt::Display for Question {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.phase, self.agent)?;
         match (self.purpose, self.rank) {
-            ("choice", _) => {}
-            (purpose, Some(rank)) if rank > 1 => write!(f, ".{purpose}-{rank}")?,
-            (purpose, _) => write!(f, ".{purpose}")?,
+            ("choice", _) => Ok(()),
+            (purpose, Some(rank)) if rank > 1 => write!(f, ".{purpose}-{rank}"),
+            (purpose, _) => write!(f, ".{purpose}"),
         }
-        write!(f, " = {}", self.option)
+    }
+}
+
+impl fmt::Display for Asked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} = {}", self.question, self.option)
     }
 }
 
@@ -119,6 +134,7 @@ impl fmt::Display for Subject {
             Self::Invalid => f.write_str("invalid choices"),
             Self::Choice(asked) => write!(f, "choice {asked}"),
             Self::Share(asked) => write!(f, "share {asked}"),
+            Self::Mass(question) => write!(f, "mass {question}"),
             Self::Round { asked, round } => write!(f, "round {round} {asked}"),
             Self::Joint { phase, agents, rounds, choices } => {
                 let choices: Vec<&str> = choices.iter().map(|c| c.as_deref().unwrap_or("invalid")).collect();
@@ -280,15 +296,15 @@ impl<'a> Measures<'a> {
     fn choice(&mut self, turn: &Observed<'a>, by_round: bool) {
         let (Some(place), Some(made)) = (&turn.place, turn.choice()) else { return };
         let (Some(choice), Some(phase)) = (&place.choice, turn.phase()) else { return };
-        let (run, shares) = (turn.at, made.shares());
+        let (run, odds) = (turn.at, turn.odds());
+        let question = Question {
+            phase: phase.to_string(),
+            agent: turn.record.agent.clone(),
+            purpose: place.word(),
+            rank: place.ballot().map(|(_, rank)| rank),
+        };
         for option in &choice.options {
-            let asked = Asked {
-                phase: phase.to_string(),
-                agent: turn.record.agent.clone(),
-                purpose: place.word(),
-                rank: place.ballot().map(|(_, rank)| rank),
-                option: text_of(&option.value),
-            };
+            let asked = Asked { question: question.clone(), option: text_of(&option.value) };
             let chosen = made.chosen == option.value;
             if by_round {
                 // A vote's attempts are its rounds.
@@ -302,9 +318,12 @@ impl<'a> Measures<'a> {
             self.add_event(Subject::Choice(asked.clone()), run, chosen);
             // In a ranking, what is taken already is no longer offered.
             let offered = made.options.iter().position(|other| other.value == option.value);
-            if let Some(share) = offered.and_then(|at| shares.as_ref()?.get(at).copied()) {
+            if let Some(share) = offered.and_then(|at| odds.as_ref()?.shares.get(at).copied()) {
                 self.add(Subject::Share(asked), Kind::Rate, run, share);
             }
+        }
+        if let Some(odds) = odds.filter(|_| !by_round) {
+            self.add(Subject::Mass(question), Kind::Rate, run, odds.mass);
         }
     }
 }

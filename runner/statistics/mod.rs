@@ -6,7 +6,7 @@
 //!
 //! ```
 //! use greenroom::backend::Scripted;
-//! use greenroom::statistics::{Cell, Confidence, Run, Sample, summarize, tables};
+//! use greenroom::statistics::{Cell, Run, Sample, summarize, tables};
 //! use greenroom::{run, scenario, stage::Unwatched, transcript::Transcript};
 //! use std::sync::Arc;
 //!
@@ -34,7 +34,7 @@
 //!     sample.runs.push(Run { cell: 0, seed, folder: name, transcript, scenario: scenario.clone() });
 //! }
 //! assert_eq!(tables(&sample).get("choices").expect("a table").n_rows(), 40);
-//! let summary = summarize(&sample, Confidence::default());
+//! let summary = summarize(&sample);
 //! let equal = &summary.figures.iter().find(|figure| figure.name == "outcome equal").expect("a figure").cells[0];
 //! assert!(equal.estimate.low < equal.estimate.value && equal.estimate.value < equal.estimate.high);
 //! std::fs::remove_dir_all(&folder)?;
@@ -44,6 +44,7 @@
 mod bootstrap;
 #[cfg(test)]
 mod coverage;
+mod distribution;
 mod files;
 mod interval;
 mod joint;
@@ -54,8 +55,8 @@ mod summary;
 mod table;
 mod tables;
 
-pub use interval::{Confidence, Estimate, Method};
-pub use measures::{Asked, Rounds, Subject};
+pub use interval::{CONFIDENCE, Estimate, Method};
+pub use measures::{Asked, Question, Rounds, Subject};
 pub use plots::plots;
 pub use summary::{CellSummary, Figure, InCell, Summary, summarize};
 pub use table::{Column, Table, Values};

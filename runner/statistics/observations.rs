@@ -2,7 +2,7 @@
 
 use super::{Run, Sample};
 use crate::scenario::{Choice, PhaseId, Plan, Purpose, Scenario, compile};
-use crate::transcript::{ChoiceRecord, TurnRecord, summary_of};
+use crate::transcript::{ChoiceRecord, Odds, TurnRecord, summary_of};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -59,6 +59,11 @@ impl<'a> Observed<'a> {
     /// The choice that was made, if it was one.
     pub(super) fn choice(&self) -> Option<&'a ChoiceRecord> {
         self.record.constraint.as_ref()
+    }
+
+    /// How likely the options of that choice were, if a model was asked.
+    pub(super) fn odds(&self) -> Option<Odds> {
+        self.choice()?.odds(self.run.transcript.header.record.sampling.temperature)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::Sample;
 use super::bootstrap::{Kind, Part, difference, mean};
-use super::interval::{Confidence, Estimate};
+use super::interval::{CONFIDENCE, Estimate};
 use super::measures::{Measure, Measures, Subject};
 use anyhow::Context as _;
 use indexmap::IndexMap;
@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Summary {
     /// How often intervals are to hold what they estimate.
-    pub confidence: Confidence,
+    pub confidence: f64,
     /// The cells.
     pub cells: Vec<CellSummary>,
     /// The figures.
@@ -80,14 +80,14 @@ impl Summary {
 }
 
 /// Estimates everything that there is to estimate.
-pub fn summarize(sample: &Sample, confidence: Confidence) -> Summary {
+pub fn summarize(sample: &Sample) -> Summary {
     let measures = Measures::new(sample);
     let figures = measures.by_subject.iter().map(|(subject, measure)| {
         let name = subject.to_string();
-        let cells = in_cells(&name, subject, measure, &measures, confidence);
+        let cells = in_cells(&name, subject, measure, &measures);
         Figure { name, subject: subject.clone(), cells }
     });
-    Summary { confidence, cells: cells(sample), figures: figures.collect() }
+    Summary { confidence: CONFIDENCE, cells: cells(sample), figures: figures.collect() }
 }
 
 fn cells(sample: &Sample) -> Vec<CellSummary> {
@@ -105,19 +105,13 @@ fn cells(sample: &Sample) -> Vec<CellSummary> {
     sample.cells.iter().enumerate().map(cell).collect()
 }
 
-fn in_cells(
-    name: &str,
-    subject: &Subject,
-    measure: &Measure,
-    measures: &Measures<'_>,
-    confidence: Confidence,
-) -> Vec<InCell> {
+fn in_cells(name: &str, subject: &Subject, measure: &Measure, measures: &Measures<'_>) -> Vec<InCell> {
     let mut by_cell: BTreeMap<usize, BTreeMap<u64, Part>> = BTreeMap::new();
     for (run, part) in &measure.parts {
         let run = measures.runs[*run];
         by_cell.entry(run.cell).or_default().insert(run.seed, *part);
     }
-    let is_count = measure.kind == Kind::Rate && !matches!(subject, Subject::Share(_));
+    let is_count = measure.kind == Kind::Rate && !matches!(subject, Subject::Share(_) | Subject::Mass(_));
     let in_cell = |(cell, parts): (&usize, &BTreeMap<u64, Part>)| {
         let runs: Vec<Part> = parts.values().copied().collect();
         let sum: f64 = runs.iter().map(|run| run.sum).sum();
@@ -126,13 +120,13 @@ fn in_cells(
             |(seed, here): (&u64, &Part), first: &BTreeMap<u64, Part>| Some([*here, *first.get(seed)?]);
         let difference = first.map(|first| {
             let pairs: Vec<[Part; 2]> = parts.iter().filter_map(|part| pair(part, first)).collect();
-            difference(name, &pairs, confidence)
+            difference(name, &pairs, measure.kind)
         });
         InCell {
             cell: *cell,
             observations: runs.iter().map(|run| run.n).sum::<f64>() as usize,
             count: is_count.then_some(sum.round() as usize),
-            estimate: mean(name, &runs, measure.kind, confidence),
+            estimate: mean(name, &runs, measure.kind),
             difference,
         }
     };

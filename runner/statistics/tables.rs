@@ -4,20 +4,22 @@
 //! |---|---|---|
 //! | `runs` | a run | `complete`, `turns`, `skipped`, `choices`, `invalid`, `failed_assertions`, `decision.PHASE`, `payoff.AGENT` (sum over the rounds), `outcome.NAME`, `hash` (of the transcript) |
 //! | `turns` | a turn that was played | `path`, `phase`, `round`, `agent`, `purpose`, `spoken`, `n_tokens`, `stop` |
-//! | `choices` | a choice that was made | `path`, `phase`, `round`, `agent`, `purpose`, `attempt`, `rank`, `option`, `invalid`, `logprob`, `share` |
+//! | `choices` | a choice that was made | `path`, `phase`, `round`, `agent`, `purpose`, `attempt`, `rank`, `option`, `invalid`, `logprob`, `share`, `mass` |
 //! | `options` | an option of such a choice | `path`, `phase`, `round`, `agent`, `purpose`, `attempt`, `rank`, `position` (as listed), `option`, `text`, `logprob`, `share`, `chosen` |
 //! | `payoffs` | what a round was worth to an agent | `phase`, `round`, `agent`, `choice`, `payoff`, `unit` |
 //!
 //! The key is `cell`, one column for each swept variable, `seed` and `run` (its folder). Options have a table of their
-//! own, since a list within a cell would have to be parsed before it could be used. `share` is how likely the model
-//! was to choose the option, relative to the others; it is null where a strategy or a human chose.
+//! own, since a list within a cell would have to be parsed before it could be used. `logprob` is the model's own, at
+//! temperature 1. `share` is the probability with which the option was drawn, at the run's temperature; `mass` that of
+//! any of the options, at temperature 1, among all that the model might have said. Both are null where a strategy or a
+//! human chose.
 
 use super::observations::{Observed, observe};
 use super::table::{Kind, Table, Values};
 use super::{Run, Sample};
 use crate::scenario::results::PayoffRound;
 use crate::scenario::text_of;
-use crate::transcript::{Footer, OptionRecord};
+use crate::transcript::{Footer, Odds, OptionRecord};
 use serde_json::Value;
 
 /// All tables of a sample.
@@ -25,7 +27,7 @@ use serde_json::Value;
 pub struct Tables(pub Vec<Table>);
 
 /// Columns that swept variables could be taken for; a variable of such a name is `variable.NAME` in every table.
-const COLUMNS: [&str; 29] = [
+const COLUMNS: [&str; 30] = [
     "cell",
     "seed",
     "run",
@@ -49,6 +51,7 @@ const COLUMNS: [&str; 29] = [
     "option",
     "logprob",
     "share",
+    "mass",
     "position",
     "text",
     "chosen",
@@ -170,13 +173,16 @@ fn choices(sample: &Sample, observed: &[Observed<'_>]) -> Table {
     let chosen =
         made.iter().map(|choice| choice.options.iter().position(|option| option.value == choice.chosen));
     let chosen: Vec<Option<usize>> = chosen.collect();
-    let shares = made.iter().zip(&chosen).map(|(choice, at)| choice.shares()?.get((*at)?).copied());
+    let odds: Vec<Option<Odds>> = rows.iter().map(|row| row.odds()).collect();
+    let shares = odds.iter().zip(&chosen).map(|(odds, at)| odds.as_ref()?.shares.get((*at)?).copied());
+    let masses = odds.iter().map(|odds| odds.as_ref().map(|odds| odds.mass));
     let logprobs = made.iter().zip(&chosen).map(|(choice, at)| choice.options[(*at)?].logprob.map(f64::from));
     let option = |value: &Value| (!value.is_null()).then(|| text_of(value));
     table.add("option", Values::texts(made.iter().map(|choice| option(&choice.chosen))));
     table.add("invalid", Values::Bool(made.iter().map(|choice| Some(choice.chosen.is_null())).collect()));
     table.add("logprob", Values::Float(logprobs.collect()));
     table.add("share", Values::Float(shares.collect()));
+    table.add("mass", Values::Float(masses.collect()));
     table
 }
 
@@ -184,11 +190,11 @@ fn options(sample: &Sample, observed: &[Observed<'_>]) -> Table {
     let (mut rows, mut options, mut shares, mut chosen) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for row in observed {
         let Some(choice) = row.choice() else { continue };
-        let of = choice.shares();
+        let odds = row.odds();
         for (at, option) in choice.options.iter().enumerate() {
             rows.push(row);
             options.push((at + 1, option));
-            shares.push(of.as_ref().and_then(|shares| shares.get(at).copied()));
+            shares.push(odds.as_ref().and_then(|odds| odds.shares.get(at).copied()));
             chosen.push(Some(option.value == choice.chosen));
         }
     }

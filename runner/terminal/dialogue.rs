@@ -9,7 +9,7 @@ use crate::diagnostic::printable;
 use crate::prompt::spoken_so_far;
 use crate::scenario::{AgentId, Audience, Color, PhaseId, Plan, Purpose, Scenario, Turn, TurnId};
 use crate::stage::{Scene, Watch};
-use crate::transcript::{ChoiceRecord, OptionRecord};
+use crate::transcript::{ChoiceRecord, Odds, OptionRecord};
 use console::{Color as Ink, Style};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::collections::BTreeMap;
@@ -35,6 +35,8 @@ pub struct Dialogue {
     phase: Option<PhaseId>,
     /// Whether the scenario's title is still to be shown, before the first turn.
     titled: bool,
+    /// Whether it was said what a low mass means.
+    warned: bool,
 }
 
 impl Dialogue {
@@ -49,7 +51,8 @@ impl Dialogue {
     /// A dialogue on any page.
     pub fn on(page: Page, fancy: bool, scenario: Arc<Scenario>, plan: Arc<Plan>) -> Self {
         let (raw, shown) = (BTreeMap::new(), None);
-        Self { scenario, plan, page, fancy, bar: None, next: 0, raw, shown, phase: None, titled: false }
+        let (bar, phase, next, titled, warned) = Default::default();
+        Self { scenario, plan, page, fancy, bar, next, raw, shown, phase, titled, warned }
     }
 
     /// Shows the scenario's title too, when the first turn begins.
@@ -135,7 +138,7 @@ impl Dialogue {
         }
     }
 
-    fn finish(&mut self, spoken: &str, choice: Option<&ChoiceRecord>) {
+    fn finish(&mut self, spoken: &str, choice: Option<&ChoiceRecord>, odds: Option<&Odds>) {
         self.hide_bar();
         let shown = self.shown.clone().unwrap_or_default();
         if spoken.starts_with(&shown) {
@@ -145,7 +148,7 @@ impl Dialogue {
             self.show("");
             self.page.push("(says nothing)");
         }
-        if let Some(odds) = choice.map(odds).filter(|odds| !odds.is_empty()) {
+        if let Some(odds) = choice.and_then(|choice| self.odds(choice, odds)) {
             let odds = if self.fancy { Style::new().dim().apply_to(odds).to_string() } else { odds };
             self.page.note(&odds);
         }
@@ -154,6 +157,22 @@ impl Dialogue {
         self.shown = None;
         self.next += 1;
         self.stream();
+    }
+
+    /// How likely the options were to be drawn, and all of them to be said; that a reply was invalid.
+    fn odds(&mut self, choice: &ChoiceRecord, odds: Option<&Odds>) -> Option<String> {
+        if choice.chosen.is_null() {
+            return Some("(invalid: none of the options could be told)".to_string());
+        }
+        let odds = odds.filter(|odds| odds.shares.len() > 1)?;
+        let share = |(option, share): (&OptionRecord, &f64)| {
+            format!("{} {:.0} %", printable(&option.text), 100.0 * share)
+        };
+        let shares: Vec<String> = choice.options.iter().zip(&odds.shares).map(share).collect();
+        let is_news = odds.is_low() && !self.warned;
+        self.warned |= odds.is_low();
+        let hint = if is_news { ", so the model would rather say something else" } else { "" };
+        Some(format!("({}; mass {}{hint})", shares.join(", "), Odds::in_percent(odds.mass)))
     }
 
     fn reading(&mut self, done: usize, total: usize) {
@@ -199,7 +218,7 @@ impl Watch for Dialogue {
                     self.stream();
                 }
             }
-            Scene::Written { spoken, choice, .. } => self.finish(spoken, choice),
+            Scene::Written { spoken, choice, odds, .. } => self.finish(spoken, choice, odds),
             Scene::Skipped => {
                 self.next += 1;
                 self.stream();
@@ -215,18 +234,6 @@ impl Drop for Dialogue {
             self.page.end();
         }
     }
-}
-
-/// How likely the options were, relative to each other; that a reply was invalid.
-fn odds(choice: &ChoiceRecord) -> String {
-    if choice.chosen.is_null() {
-        return "(invalid: none of the options could be told)".to_string();
-    }
-    let Some(shares) = choice.shares().filter(|shares| shares.len() > 1) else { return String::new() };
-    let share =
-        |(option, share): (&OptionRecord, f64)| format!("{} {:.0} %", printable(&option.text), 100.0 * share);
-    let shares = choice.options.iter().zip(shares).map(share);
-    format!("({})", shares.collect::<Vec<_>>().join(", "))
 }
 
 /// Colours for agents that name none, told apart by their place in the cast.

@@ -3,7 +3,8 @@
 use super::tables::{counted, table};
 use crate::diagnostic::printable;
 use crate::scenario::text_of;
-use crate::statistics::{CellSummary, Estimate, Figure, InCell, Method, Rounds, Subject, Summary};
+use crate::statistics::{CellSummary, Estimate, Figure, InCell, Method, Question, Rounds, Subject, Summary};
+use crate::transcript::Odds;
 use console::{Style, truncate_str};
 use indexmap::IndexMap;
 use std::ffi::OsStr;
@@ -11,6 +12,8 @@ use std::path::{Path, PathBuf};
 
 /// Most columns of a name or a text.
 const MAX_NAME: usize = 26;
+/// Columns of what is explained below tables.
+const LEGEND: usize = 98;
 
 /// Figures with their intervals, then where the files are; `fancy` for a terminal.
 pub fn statistics(summary: &Summary, files: &[PathBuf], fancy: bool) -> String {
@@ -20,8 +23,7 @@ pub fn statistics(summary: &Summary, files: &[PathBuf], fancy: bool) -> String {
     page.choices();
     page.joint(Rounds::Last, "last round");
     page.joint(Rounds::All, "all rounds");
-    page.legend();
-    page.text + &places(files)
+    page.text.clone() + &page.legend() + &places(files)
 }
 
 /// Files by folder, those that differ by their endings alone in one line.
@@ -154,37 +156,46 @@ impl Page<'_> {
         self.section("Results", rows, numbers_from);
     }
 
-    /// What was drawn, and beside it how likely the model was to say it.
+    /// What was drawn; beside it how likely it was to be drawn, and any of the options to be said.
     fn choices(&mut self) {
-        let mut rows = Vec::new();
+        let (mut rows, mut is_low) = (Vec::new(), false);
         for figure in &self.summary.figures {
             let Subject::Choice(asked) = &figure.subject else { continue };
-            if asked.purpose == "floor" {
+            let Question { phase, agent, purpose, rank } = &asked.question;
+            if *purpose == "floor" {
                 continue;
             }
-            let rank =
-                asked.rank.filter(|rank| *rank > 1).map_or(String::new(), |rank| format!(", place {rank}"));
-            let purpose = if asked.purpose == "choice" { "" } else { asked.purpose };
-            let who = format!("{}/{} {purpose}{rank}", asked.phase, asked.agent);
-            let share = Subject::Share(asked.clone());
-            let shares = self.summary.figures.iter().find(|other| other.subject == share);
+            let rank = rank.filter(|rank| *rank > 1).map_or(String::new(), |rank| format!(", place {rank}"));
+            let purpose = if *purpose == "choice" { "" } else { purpose };
+            let who = format!("{phase}/{agent} {purpose}{rank}");
             for cell in &figure.cells {
-                let share = shares.and_then(|share| share.cells.iter().find(|other| other.cell == cell.cell));
-                let share = share.map(|share| &share.estimate);
+                let share = self.estimate(&Subject::Share(asked.clone()), cell.cell);
+                let mass = self.estimate(&Subject::Mass(asked.question.clone()), cell.cell);
+                is_low |= mass.and_then(|mass| mass.value).is_some_and(|mass| mass < Odds::LOW_MASS);
                 let mut row = vec![("", shortened(who.trim())), ("", shortened(&asked.option))];
                 row.extend(self.cell(cell));
                 row.extend(counts(cell));
                 row.push(("model's share", share.map_or(String::new(), |share| Scale::Percent.value(share))));
                 row.push(("interval", share.map_or(String::new(), |share| Scale::Percent.interval(share))));
+                row.push(("mass", mass.map_or(String::new(), masses)));
                 rows.push(row);
             }
         }
         let numbers_from = if self.has_cells() { 3 } else { 2 };
         self.section(
-            "Choices: how often each was made, and how likely the model was to make it",
+            "Choices: how often each was made, how likely it was to be drawn, and to be said at all (mass)",
             rows,
             numbers_from,
         );
+        if is_low {
+            self.text += "Where the mass is low, the model would rather have said something else, and shares say little.\n\n";
+        }
+    }
+
+    /// A figure's estimate in a cell.
+    fn estimate(&self, subject: &Subject, cell: usize) -> Option<&Estimate> {
+        let figure = self.summary.figures.iter().find(|figure| figure.subject == *subject)?;
+        figure.cells.iter().find(|other| other.cell == cell).map(|other| &other.estimate)
     }
 
     fn joint(&mut self, wanted: Rounds, which: &str) {
@@ -209,23 +220,57 @@ impl Page<'_> {
         self.section(&format!("Choices made together, {which}"), rows, numbers_from);
     }
 
-    /// What the intervals are.
-    fn legend(&mut self) {
-        let all = || self.summary.figures.iter().flat_map(|figure: &Figure| &figure.cells);
-        let estimates = || all().flat_map(|cell| [Some(&cell.estimate), cell.difference.as_ref()]).flatten();
-        let has = |method: Method| estimates().any(|estimate| estimate.method == method);
-        let level = 100.0 * self.summary.confidence.level();
-        let sources = match (has(Method::Wilson) || has(Method::WilsonByRun), has(Method::Bootstrap)) {
-            (true, true) => "Wilson's where a run is one trial, else by bootstrap over whole runs",
-            (true, false) => "Wilson's, a run being one trial",
-            (false, true) => "by bootstrap over whole runs",
-            (false, false) => return,
-        };
-        self.text += &format!("Intervals hold at {} %: {sources}.\n", number(level));
-        if self.has_cells() {
-            self.text += "Differences to cell 0 are between runs of equal seed; of rates, in points.\n";
+    /// What the intervals are, and how many of them will miss.
+    fn legend(&self) -> String {
+        let estimates: Vec<&Estimate> = self.intervals().collect();
+        let has = |methods: &[Method]| estimates.iter().any(|estimate| methods.contains(&estimate.method));
+        let level = number(100.0 * self.summary.confidence);
+        let sources = [
+            (&[Method::Wilson, Method::WilsonByRun][..], "Wilson's where a run is one trial"),
+            (&[Method::Tango], "Tango's for differences of such rates"),
+            (&[Method::Bootstrap], "BCa bootstrap over whole runs for everything else"),
+        ];
+        let sources: Vec<&str> = sources.iter().filter(|(of, _)| has(of)).map(|(_, words)| *words).collect();
+        let mut lines = Vec::new();
+        if !sources.is_empty() {
+            lines.push(format!("{level} % confidence intervals: {}.", sources.join(", ")));
         }
+        if self.has_cells() {
+            let text =
+                "Differences to cell 0 are between runs of equal seed; of rates, in percentage points.";
+            lines.push(text.to_string());
+        }
+        let n = estimates.iter().filter(|estimate| estimate.low.is_some()).count();
+        let missing = (1.0 - self.summary.confidence) * n as f64;
+        if missing >= 1.0 {
+            lines.push(format!(
+                "These are {n} intervals: of as many, about {missing:.0} miss what they estimate. Decide before you look which figures count."
+            ));
+        }
+        lines.iter().map(|line| textwrap::fill(line, LEGEND) + "\n").collect()
     }
+
+    /// Everything that is shown with an interval.
+    fn intervals(&self) -> impl Iterator<Item = &Estimate> {
+        let is_shown = |figure: &&Figure| match &figure.subject {
+            Subject::Round { .. } | Subject::Mass(_) => false,
+            Subject::Choice(asked) | Subject::Share(asked) => asked.question.purpose != "floor",
+            _ => true,
+        };
+        let shown = self.summary.figures.iter().filter(is_shown).flat_map(|figure| {
+            // Choices stand beside their shares; how they differ between cells is not shown.
+            let differs = !matches!(figure.subject, Subject::Choice(_) | Subject::Share(_));
+            figure.cells.iter().map(move |cell| (cell, differs))
+        });
+        shown
+            .flat_map(|(cell, differs)| [Some(&cell.estimate), cell.difference.as_ref().filter(|_| differs)])
+            .flatten()
+    }
+}
+
+/// A mean of masses.
+fn masses(estimate: &Estimate) -> String {
+    estimate.value.map_or("-".to_string(), Odds::in_percent)
 }
 
 /// Count and rate of what is counted.
@@ -287,7 +332,7 @@ fn number(value: f64) -> String {
     if value.abs() >= 1e9 {
         return format!("{value:.2e}");
     }
-    let digits = value.abs().max(1e-9).log10().floor() as i32;
+    let digits = libm::log10(value.abs().max(1e-9)).floor() as i32;
     let after = (2 - digits).clamp(0, 6) as usize;
     let text = format!("{value:.after$}");
     if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_string() } else { text }

@@ -9,6 +9,10 @@ pub enum Cause {
     AgentChanged,
     /// What the agent reads at this turn is another now.
     PromptChanged,
+    /// The results of a choice are called otherwise, their texts are the same.
+    ChoiceChanged,
+    /// The rule that plays the agent says something else.
+    RuleChanged,
     /// What was said comes to other results.
     ResultsChanged,
     /// The model says something else.
@@ -52,6 +56,8 @@ impl Cause {
         match self {
             Self::AgentChanged => "an agent changed",
             Self::PromptChanged => "the phase's prompt changed",
+            Self::ChoiceChanged => "the choice changed",
+            Self::RuleChanged => "the agent's rule says something else",
             Self::ResultsChanged => "the results changed",
             Self::ReplyChanged => "the model says something else",
             Self::RecordAltered => "the recorded line was altered",

@@ -4,11 +4,13 @@
 //! Equal runs write equal files.
 
 mod drift;
+mod odds;
 mod read;
 mod record;
 mod write;
 
 pub use drift::{Cause, Drift};
+pub use odds::Odds;
 pub use read::{ReadError, Recorded, Transcript};
 pub use record::{
     AgentRecord, AssertionRecord, ChoiceRecord, Continues, Footer, Forked, Header, Line, ModelRecord,
@@ -19,6 +21,8 @@ pub use write::{Recorder, same_settings};
 
 /// Version of the format.
 pub const FORMAT: u32 = 2;
+/// Name and version of the program that writes transcripts.
+pub const PROGRAM: &str = concat!("greenroom ", env!("CARGO_PKG_VERSION"));
 /// Name of the file in a run's folder.
 pub const FILE: &str = "transcript.jsonl";
 

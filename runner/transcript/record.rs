@@ -200,18 +200,6 @@ pub struct OptionRecord {
     pub logprob: Option<f32>,
 }
 
-impl ChoiceRecord {
-    /// How likely each option was, relative to the others; `None` where no model was asked.
-    pub fn shares(&self) -> Option<Vec<f64>> {
-        let logprobs: Option<Vec<f64>> =
-            self.options.iter().map(|option| option.logprob.map(f64::from)).collect();
-        let logprobs = logprobs?;
-        let best = logprobs.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-        let total: f64 = logprobs.iter().map(|logprob| (logprob - best).exp()).sum();
-        Some(logprobs.iter().map(|logprob| (logprob - best).exp() / total).collect())
-    }
-}
-
 /// The results of a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -2,7 +2,8 @@
 
 use super::drift::{Cause, Drift};
 use super::read::{Recorded, Transcript};
-use super::record::{Footer, Header, Line, TurnRecord};
+use super::record::{ChoiceRecord, Footer, Header, Line, TurnRecord};
+use crate::scenario::text_of;
 use anyhow::{Context as _, bail};
 use std::fs::{File, OpenOptions};
 use std::io::Write as _;
@@ -155,6 +156,11 @@ fn compare(recorded: &Recorded<TurnRecord>, now: &TurnRecord) -> Option<Drift> {
         let found = drift(cause, "what the agent reads differs");
         return found.map(|found| found.texts(&was.delta, &now.delta));
     }
+    // Only what a rule says is worked out anew.
+    if was.raw != now.raw && recorded.intact {
+        let found = drift(Cause::RuleChanged, "what is said differs; a rule plays this agent, no model");
+        return found.map(|found| found.texts(&was.raw, &now.raw));
+    }
     if was.spoken != now.spoken {
         let found = drift(Cause::RecordAltered, "what others heard is not what was sampled");
         return found.map(|found| found.texts(&was.spoken, &now.spoken));
@@ -163,13 +169,50 @@ fn compare(recorded: &Recorded<TurnRecord>, now: &TurnRecord) -> Option<Drift> {
         let found = drift(Cause::Settings, "the turn has another seed");
         return found.map(|found| found.texts(was.seed.to_string(), now.seed.to_string()));
     }
-    if !recorded.intact || was != now {
+    if !recorded.intact {
         return drift(
             Cause::RecordAltered,
             "the reply (ids, text or stop reason) does not fit the line's hash",
         );
     }
+    if was.constraint != now.constraint {
+        let (was, now) = (was.constraint.as_ref(), now.constraint.as_ref());
+        let (cause, detail) = other_choice(was, now);
+        return drift(cause, &detail).map(|found| found.texts(listed(was), listed(now)));
+    }
+    if was != now {
+        return drift(Cause::RecordAltered, "a rule's reply has no ids, and nothing but its end stops it");
+    }
     None
+}
+
+/// What differs between a recorded choice and the same choice now. The prompt, which is the same, names the options' texts; what they are
+/// called it does not say.
+fn other_choice(was: Option<&ChoiceRecord>, now: Option<&ChoiceRecord>) -> (Cause, String) {
+    let texts = |choice: &ChoiceRecord| choice.options.iter().map(|o| o.text.clone()).collect::<Vec<_>>();
+    let (Some(was), Some(now)) = (was, now) else {
+        return (Cause::RecordAltered, "it is a choice in one of recording and scenario alone".into());
+    };
+    if (&was.method, texts(was)) != (&now.method, texts(now)) {
+        return (Cause::RecordAltered, "its options are not those that the agent read".into());
+    }
+    let pairs = was.options.iter().zip(&now.options).filter(|(was, now)| was.value != now.value);
+    let renamed: Vec<String> = pairs
+        .map(|(was, now)| format!("option `{}` is called `{}` now", text_of(&was.value), text_of(&now.value)))
+        .collect();
+    if !renamed.is_empty() {
+        return (Cause::ChoiceChanged, renamed.join(", "));
+    }
+    let (was, now) = (text_of(&was.chosen), text_of(&now.chosen));
+    (Cause::RecordAltered, format!("the reply is read as `{now}`, `{was}` is recorded"))
+}
+
+/// The options of a choice, a line each, and what was chosen.
+fn listed(choice: Option<&ChoiceRecord>) -> String {
+    let Some(choice) = choice else { return String::new() };
+    let options = choice.options.iter();
+    let options = options.map(|option| format!("{}: {}\n", text_of(&option.value), option.text));
+    format!("{}chosen: {}", options.collect::<String>(), text_of(&choice.chosen))
 }
 
 /// The first result that is another one, causes first. What is asserted may change: it is evaluated anew, and nothing was said by it.

@@ -35,7 +35,7 @@ pub enum What {
     Prompt,
     /// What it says.
     Reply,
-    /// How likely options were, or how a reply ended, where the same is said.
+    /// What options are called, how likely they were, or how a reply ended, where the same is said.
     Detail,
     /// What was chosen.
     Choice,
@@ -58,7 +58,9 @@ impl What {
             Self::New => "the turn is new",
             Self::Prompt => "what the agent reads differs",
             Self::Reply => "what is said differs",
-            Self::Detail => "the same is said, but tokens, log-probabilities or the reason to stop differ",
+            Self::Detail => {
+                "the same is said, but tokens, options, log-probabilities or the reason to stop differ"
+            }
             Self::Choice => "another option is chosen",
             Self::Decision => "the decision differs",
             Self::Payoff => "the payoff differs",
@@ -149,8 +151,11 @@ fn turns(was: &TurnRecord, now: &TurnRecord, line: usize, found: &mut Vec<Differ
     if same && (TurnRecord { seed: now.seed, ..was.clone() }) != *now {
         let short = |turn: &TurnRecord| {
             let options = turn.constraint.iter().flat_map(|choice| &choice.options);
-            let logprobs: Vec<_> = options.filter_map(|option| option.logprob).collect();
-            format!("{} tokens, {}, log-probabilities {logprobs:?}", turn.tokens.len(), turn.stop)
+            let (names, logprobs): (Vec<_>, Vec<_>) =
+                options.map(|option| (text_of(&option.value), option.logprob)).unzip();
+            let logprobs: Vec<_> = logprobs.into_iter().flatten().collect();
+            let n = turn.tokens.len();
+            format!("{n} tokens, {}, options {names:?}, log-probabilities {logprobs:?}", turn.stop)
         };
         differs(What::Detail, &short(was), &short(now), &was.path);
     }

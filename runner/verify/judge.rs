@@ -63,6 +63,7 @@ impl Judge {
             file: file.display().to_string(),
             scenario: None,
             turns: 0,
+            carried: false,
             problems: Vec::new(),
             notes: Vec::new(),
             score: None,
@@ -85,6 +86,8 @@ impl Judge {
         let header = &transcript.header.record;
         verdict.scenario = Some(header.scenario.id.clone());
         verdict.turns = transcript.turns.len();
+        verdict.carried = header.carried.is_some();
+        verdict.notes = replay::provenance(header);
         let Loaded { scenario, report } = replay::load_scenario(file, header, self.scenario.as_deref())?;
         let Some(scenario) = &scenario else {
             let errors = report.diagnostics.iter().filter(|found| found.severity == Severity::Error);
@@ -95,7 +98,7 @@ impl Judge {
         let fitting = Fitting { file, scenario, transcript: &transcript, earlier: earlier.clone() };
         match replay::replay(scenario, &transcript, earlier.clone()) {
             Ok(Replayed { footer, notes, .. }) => {
-                verdict.notes = notes;
+                verdict.notes.extend(notes);
                 verdict.problems = failed(scenario, &footer);
                 self.ask(&fitting, verdict)
             }

@@ -5,7 +5,7 @@ use super::judge::{Fitting, other_model};
 use crate::backend::{Backend, Cast};
 use crate::replay;
 use crate::stage::End;
-use crate::transcript::{Cause, Drift, Footer, Header, Recorder, Transcript};
+use crate::transcript::{Cause, Drift, Footer, Header, PROGRAM, Recorder, Transcript};
 use anyhow::{Context as _, bail};
 use std::sync::Arc;
 
@@ -54,7 +54,7 @@ pub(super) fn rerun(fitting: &Fitting<'_>, model: &Arc<dyn Backend>, level: Leve
         );
     }
     let header = Header {
-        engine: concat!("greenroom ", env!("CARGO_PKG_VERSION")).to_string(),
+        engine: PROGRAM.to_string(),
         model: card.model,
         kv: card.kv,
         numerics: card.numerics,

@@ -3,6 +3,7 @@
 use super::judge::Fitting;
 use super::verdict::{Kind, Problem};
 use crate::backend::{Backend, BoxFuture, ModelCard, Replay, Reply, Request, Session, Sink};
+use crate::scenario::{Choice, Chosen};
 use crate::transcript::{Recorder, Transcript};
 use serde::Serialize;
 use std::collections::HashMap;
@@ -36,7 +37,7 @@ pub struct Surprise {
     pub recorded: String,
     /// What the sampler draws.
     pub drawn: String,
-    /// Natural log-probability of what is recorded; null at an end.
+    /// Natural log-probability, to this model, of what is recorded: a token, or an option of a choice; null at an end.
     pub logprob: Option<f32>,
     /// That of what the sampler draws.
     pub drawn_logprob: Option<f32>,
@@ -93,14 +94,15 @@ impl Reader {
         if request.strategy.is_some() {
             return Ok(recorded);
         }
-        let (path, decoded) = (request.path.clone(), request.choice.is_some());
+        let (path, options) = (request.path.clone(), request.choice.clone());
         let asked = Request { follow: Some(recorded.ids.clone()), ..request };
         let read = self.model.reply(asked, Box::new(|_| {})).await?;
         let line = self.lines.get(&path).copied().unwrap_or(0);
-        let found = if decoded && read.followed.is_empty() && !read.logprobs.is_empty() {
-            chosen(path, line, &recorded, &read)
-        } else {
-            self.followed(path, line, &recorded, &read)
+        let found = match options {
+            Some(options) if read.followed.is_empty() && !read.logprobs.is_empty() => {
+                chosen(path, line, &options.choice, &recorded, &read)
+            }
+            _ => self.followed(path, line, &recorded, &read),
         };
         self.found.lock().unwrap_or_else(PoisonError::into_inner).push(found);
         Ok(recorded)
@@ -147,10 +149,10 @@ impl Reader {
 }
 
 /// A choice is one draw among whole options.
-fn chosen(path: String, line: usize, recorded: &Reply, read: &Reply) -> TurnScore {
+fn chosen(path: String, line: usize, choice: &Choice, recorded: &Reply, read: &Reply) -> TurnScore {
     let logprob = |text: &str| {
-        let of = |reply: &Reply| reply.text == text;
-        of(read).then(|| read.logprobs.iter().map(|(_, logprob)| *logprob).fold(f32::MIN, f32::max))
+        let Chosen::Option(wanted) = choice.read(text) else { return None };
+        read.logprobs.iter().find(|(option, _)| *option == wanted).map(|(_, logprob)| *logprob)
     };
     let surprise = (read.text != recorded.text).then(|| Surprise {
         path,

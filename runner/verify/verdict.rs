@@ -16,9 +16,11 @@ pub struct Verdict {
     pub scenario: Option<String>,
     /// Turns on record.
     pub turns: usize,
+    /// Whether its replies were carried over from another recording: no model gave them to these prompts.
+    pub carried: bool,
     /// What is wrong; empty: nothing.
     pub problems: Vec<Problem>,
-    /// Differences that changed nothing of what was read or said.
+    /// How it came to be, and differences that changed nothing of what was read or said.
     pub notes: Vec<String>,
     /// What a model made of the recorded replies.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -1,7 +1,9 @@
 //! Everything above the prompt, tested without a model: scripted agents stand in for it.
 #![allow(clippy::unwrap_used)]
 
+mod arithmetic;
 mod broken;
+mod causes;
 mod ci;
 mod constructs;
 mod diagnostics;
@@ -15,6 +17,7 @@ mod fork;
 mod hostile;
 mod import;
 mod messages;
+mod odds;
 mod paths;
 mod plans;
 mod play;
@@ -22,6 +25,7 @@ mod prompts;
 mod report;
 mod resume;
 mod schema;
+mod score;
 mod statistics;
 mod terminal;
 mod verify;

@@ -19,11 +19,9 @@ pub(super) fn sheet(summary: &Summary) -> Option<Sheet<'_>> {
             asked.entry(by).or_default().insert(*round, &figure.cells);
         }
     }
-    let same = |a: &Asked, b: &Asked| {
-        Asked { option: String::new(), ..a.clone() } == Asked { option: String::new(), ..b.clone() }
-    };
     let options = |by: &Asked| {
-        asked.keys().filter(|other| same(other, by)).map(|other| &other.option).collect::<Vec<_>>()
+        let same = asked.keys().filter(|other| other.question == by.question);
+        same.map(|other| &other.option).collect::<Vec<_>>()
     };
     let panels = asked.iter().filter_map(|(by, rounds)| {
         let options = options(by);
@@ -31,7 +29,7 @@ pub(super) fn sheet(summary: &Summary) -> Option<Sheet<'_>> {
         let is_rest = options.len() == 2 && options[1] == &by.option;
         (!is_rest).then(|| panel(summary, by, rounds.clone()))
     });
-    let level = 100.0 * summary.confidence.level();
+    let level = 100.0 * summary.confidence;
     let caption = format!(
         "Part of the runs in which the option was chosen; bars are Wilson's intervals at {level} %. Of two options \
          the second is what the first lacks."

@@ -30,7 +30,7 @@ pub(super) fn sheet(summary: &Summary) -> Option<Sheet<'_>> {
         }
     }
     let panels = maps.into_iter().map(|(key, map)| panel(summary, key, map)).collect();
-    let level = 100.0 * summary.confidence.level();
+    let level = 100.0 * summary.confidence;
     let caption = format!(
         "How often both chose so in the same round, with the rate's interval at {level} %. Rounds of one run are not \
          taken for independent."

@@ -34,7 +34,7 @@ pub(super) fn sheet<'a>(sample: &Sample, summary: &'a Summary) -> Option<Sheet<'
         let draw = move |area: &Area<'_>| panel(summary, figure, &columns, area);
         panels.push(Panel { title, height: 190, draw: Box::new(draw) });
     }
-    let level = 100.0 * summary.confidence.level();
+    let level = 100.0 * summary.confidence;
     let caption = format!(
         "Sum over a run's rounds. The wider a bar, the greater the part of the cell's runs that came to this value. \
          Points are means; their lines are bootstrap intervals at {level} %."

@@ -36,6 +36,9 @@ fn case(verdict: &Verdict) -> TestCase {
     };
     let mut case = TestCase::new(verdict.file.as_str(), status);
     case.set_classname(verdict.scenario.as_deref().unwrap_or("greenroom"));
+    if !verdict.notes.is_empty() {
+        case.set_system_out(verdict.notes.iter().map(|note| format!("note: {note}\n")).collect::<String>());
+    }
     case.set_time(Duration::try_from_secs_f64(verdict.seconds).unwrap_or_default());
     case
 }

@@ -6,7 +6,7 @@ use crate::diff::diff_lines;
 use crate::verify::Verdict;
 use std::fmt::Write as _;
 
-/// Verdicts as Markdown: a table of all recordings, then what is wrong, each with its cause.
+/// Verdicts as Markdown: a table of all recordings, notes, then what is wrong, each with its cause.
 pub fn markdown(verdicts: &[Verdict]) -> String {
     let mut out =
         format!("## Greenroom: {}\n\n| recording | turns | verdict |\n|---|--:|---|\n", tally(verdicts));
@@ -17,6 +17,11 @@ pub fn markdown(verdicts: &[Verdict]) -> String {
         };
         // Writing to a String can't fail.
         let _ = writeln!(out, "| {} | {} | {} |", cell(&verdict.file), verdict.turns, cell(&found));
+    }
+    let notes = verdicts.iter().flat_map(|v| v.notes.iter().map(move |note| (&v.file, note)));
+    for (at, (file, note)) in notes.enumerate() {
+        let line = if at == 0 { "\n" } else { "" };
+        let _ = writeln!(out, "{line}- {}: {}", cell(file), cell(&printable(note)));
     }
     for verdict in verdicts.iter().filter(|verdict| !verdict.problems.is_empty()) {
         let _ = writeln!(out, "\n### {}", cell(&verdict.file));

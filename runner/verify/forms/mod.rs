@@ -20,7 +20,7 @@ pub fn json(verdicts: &[Verdict]) -> serde_json::Result<String> {
     serde_json::to_string_pretty(verdicts)
 }
 
-/// What recordings came to, e.g. `2 pass, 1 drifts`.
+/// What recordings came to, e.g. `2 pass, 1 drifts; 1 with carried replies`.
 pub fn tally(verdicts: &[Verdict]) -> String {
     let count = |kind: Option<Kind>| verdicts.iter().filter(|verdict| verdict.worst() == kind).count();
     let words = [
@@ -32,7 +32,11 @@ pub fn tally(verdicts: &[Verdict]) -> String {
     ];
     let counted = words.iter().map(|(kind, one, many)| (count(*kind), one, many)).filter(|(n, ..)| *n > 0);
     let counted = counted.map(|(n, one, many)| format!("{n} {}", if n == 1 { one } else { many }));
-    counted.collect::<Vec<_>>().join(", ")
+    let carried = match verdicts.iter().filter(|verdict| verdict.carried).count() {
+        0 => String::new(),
+        n => format!("; {n} with carried replies"),
+    };
+    counted.collect::<Vec<_>>().join(", ") + &carried
 }
 
 impl Verdict {

@@ -2,7 +2,7 @@
 
 use super::{GAME, sample, uniform};
 use greenroom::statistics::{
-    Cell, Confidence, Estimate, Figure, InCell, Method, Run, Sample, Summary, plots, summarize, tables,
+    Cell, Estimate, Figure, InCell, Method, Run, Sample, Summary, plots, summarize, tables,
 };
 use greenroom::terminal::statistics;
 use serde_json::json;
@@ -30,12 +30,12 @@ fn a_summary_of_one_cell_reads_well() {
     let sample = sample(GAME, &[&[]], 50, |_, seed| 0.3 + 0.5 * uniform(seed, 9), "Yes.");
     let files = ["runs.csv", "runs.parquet", "turns.csv", "turns.parquet", "choices.svg", "joint.svg"];
     let files: Vec<_> = files.iter().map(|name| std::path::Path::new("sweep").join(name)).collect();
-    insta::assert_snapshot!(statistics(&summarize(&sample, Confidence::default()), &files, false));
+    insta::assert_snapshot!(statistics(&summarize(&sample), &files, false));
 }
 
 #[test]
 fn a_summary_of_three_cells_reads_well() {
-    let text = statistics(&summarize(&swept(20), Confidence::default()), &[], false);
+    let text = statistics(&summarize(&swept(20)), &[], false);
     let longest = text.lines().map(console::measure_text_width).max();
     assert!(longest <= Some(100), "{longest:?} columns:\n{text}");
     insta::assert_snapshot!(text);
@@ -44,7 +44,7 @@ fn a_summary_of_three_cells_reads_well() {
 #[test]
 fn figures_are_those_of_the_transcripts() {
     let sample = swept(12);
-    let summary = summarize(&sample, Confidence::default());
+    let summary = summarize(&sample);
     for cell in 0..3 {
         let footers = || sample.runs.iter().filter(|run| run.cell == cell).map(|run| &run.transcript.footer);
         let footers = || footers().map(|footer| &footer.as_ref().unwrap().record);
@@ -71,7 +71,7 @@ fn figures_are_those_of_the_transcripts() {
 
 #[test]
 fn what_agents_chose_together_adds_up() {
-    let summary = summarize(&swept(8), Confidence::default());
+    let summary = summarize(&swept(8));
     for (which, n) in [("last", 8), ("all", 24)] {
         let joint: Vec<&Figure> = summary
             .figures
@@ -106,7 +106,7 @@ fn of_outcomes(values: &[&[(u64, serde_json::Value)]]) -> Sample {
 
 fn estimate(values: &[serde_json::Value]) -> Estimate {
     let values: Vec<_> = values.iter().cloned().enumerate().map(|(seed, v)| (seed as u64, v)).collect();
-    only(&summarize(&of_outcomes(&[&values]), Confidence::default()), "outcome kind").estimate.clone()
+    only(&summarize(&of_outcomes(&[&values])), "outcome kind").estimate.clone()
 }
 
 #[test]
@@ -125,7 +125,7 @@ fn where_there_is_no_interval_it_says_why() {
 
 #[test]
 fn rounds_that_are_all_alike_do_not_pretend_to_be_many_trials() {
-    let summary = summarize(&sample(GAME, &[&[]], 10, |_, _| 1.0 - 1e-9, "Yes."), Confidence::default());
+    let summary = summarize(&sample(GAME, &[&[]], 10, |_, _| 1.0 - 1e-9, "Yes."));
     let shares = only(&summary, "choice game/zoe = share");
     assert_eq!((shares.count, shares.observations), (Some(30), 30));
     assert_eq!(shares.estimate.method, Method::WilsonByRun);
@@ -139,7 +139,7 @@ fn differences_are_between_equal_seeds() {
     let value = |seed: u64, more: f64| (seed, json!(100.0 * uniform(seed, 1) + more));
     let first: Vec<_> = (0..20).map(|seed| value(seed, uniform(seed, 2))).collect();
     let second: Vec<_> = (5..25).map(|seed| value(seed, 2.0 + uniform(seed, 3))).collect();
-    let summary = summarize(&of_outcomes(&[&first, &second]), Confidence::default());
+    let summary = summarize(&of_outcomes(&[&first, &second]));
     let [_, second] = figure(&summary, "outcome kind").cells.as_slice() else { panic!("two cells") };
     let difference = second.difference.as_ref().unwrap();
     assert_eq!((difference.n, second.estimate.n), (15, 20));
@@ -151,40 +151,27 @@ fn differences_are_between_equal_seeds() {
 #[test]
 fn equal_runs_give_equal_figures_in_any_order() {
     let mut sample = swept(6);
-    let text =
-        |sample: &Sample| serde_json::to_string_pretty(&summarize(sample, Confidence::default())).unwrap();
+    let text = |sample: &Sample| serde_json::to_string_pretty(&summarize(sample)).unwrap();
     let first = text(&sample);
     sample.runs.reverse();
     assert_eq!(first, text(&sample));
     // A figure's interval does not depend on what else is estimated.
     let alone: Sample =
         Sample { runs: sample.runs.iter().filter(|run| run.cell == 0).cloned().collect(), ..sample };
-    let (alone, all) = (summarize(&alone, Confidence::default()), first);
+    let (alone, all) = (summarize(&alone), first);
     let estimate = &figure(&alone, "payoff zoe").cells[0].estimate;
     assert!(all.contains(&serde_json::to_string(&estimate.low).unwrap()));
 }
 
 #[test]
-fn the_confidence_widens_intervals() {
-    let sample = swept(10);
-    let width = |level: f64| {
-        let summary = summarize(&sample, Confidence::new(level).unwrap());
-        let widths = summary.figures.iter().flat_map(|figure| &figure.cells);
-        let width = |cell: &InCell| Some(cell.estimate.high? - cell.estimate.low?);
-        widths.filter_map(width).sum::<f64>()
-    };
-    assert!(width(0.8) < width(0.95) && width(0.95) < width(0.99));
-}
-
-#[test]
 fn nothing_at_all_is_a_summary_too() {
-    let summary = summarize(&Sample::default(), Confidence::default());
+    let summary = summarize(&Sample::default());
     assert!(summary.figures.is_empty());
     statistics(&summary, &[], false);
     let mut sample = swept(2);
     sample.runs.iter_mut().for_each(|run| run.transcript.footer = None);
     sample.runs[0].cell = 9;
-    statistics(&summarize(&sample, Confidence::default()), &[], false);
+    statistics(&summarize(&sample), &[], false);
 }
 
 #[test]
@@ -198,7 +185,7 @@ fn every_construct_can_be_counted() {
             continue;
         }
         let sample = sample(&text, &[&[]], 6, |_, seed| 0.3 + 0.1 * (seed % 4) as f64, "I talk. Yes.");
-        let summary = summarize(&sample, Confidence::default());
+        let summary = summarize(&sample);
         plots(&sample, &summary, out.path()).unwrap();
         tables(&sample).write(out.path()).unwrap();
         for figure in &summary.figures {

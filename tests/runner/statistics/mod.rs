@@ -6,12 +6,12 @@ mod tables;
 
 use crate::play::play;
 use greenroom::backend::{
-    Backend, BoxFuture, ModelCard, Progress, Reply, Request, Scripted, Session, Sink, Stop,
+    Backend, BoxFuture, ModelCard, Progress, Reply, Request, Sampling, Scripted, Session, Sink, Stop,
 };
 use greenroom::run::RunOptions;
 use greenroom::scenario::{load, parse_override};
 use greenroom::stage::End;
-use greenroom::statistics::{Cell, Confidence, Run, Sample, plots, summarize, tables};
+use greenroom::statistics::{Cell, Run, Sample, plots, summarize, tables};
 use greenroom::terminal::statistics;
 use greenroom::transcript::Transcript;
 use std::sync::Arc;
@@ -104,7 +104,9 @@ pub(crate) fn sample(
             let script = Scripted::new(move |_| Some(speech.clone()));
             let backend = Leaning { script, first: lean(cell, seed) };
             let name = format!("cell-{cell}/seed-{seed}");
-            let options = RunOptions { seed, ..RunOptions::default() };
+            // What agents lean to is what is drawn.
+            let sampling = Sampling { temperature: 1.0, ..Sampling::default() };
+            let options = RunOptions { seed, sampling, ..RunOptions::default() };
             let played = play(&scenario, Arc::new(backend), &folder.path().join(&name), &options).unwrap();
             assert!(matches!(played.end, End::Complete(_)));
             let transcript = Transcript::open(&played.transcript).unwrap();
@@ -130,7 +132,7 @@ fn files_to_look_at() {
         ("three", sample(GAME, &cells, 20, lean, "Yes, \"quoted\",\r\nand\n=1+1 🎭")),
     ] {
         let folder = folder.join(name);
-        let summary = summarize(&sample, Confidence::default());
+        let summary = summarize(&sample);
         let mut files = tables(&sample).write(&folder).unwrap();
         files.push(summary.write(&folder).unwrap());
         files.extend(plots(&sample, &summary, &folder).unwrap());

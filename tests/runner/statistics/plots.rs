@@ -1,13 +1,13 @@
 //! Plots: valid, complete, within their paper, readable on light and on dark.
 
 use super::{GAME, sample, uniform};
-use greenroom::statistics::{Confidence, Sample, plots, summarize};
+use greenroom::statistics::{Sample, plots, summarize};
 use roxmltree::Document;
 use std::collections::BTreeMap;
 
 fn drawn(sample: &Sample) -> BTreeMap<String, String> {
     let folder = tempfile::tempdir().unwrap();
-    let written = plots(sample, &summarize(sample, Confidence::default()), folder.path()).unwrap();
+    let written = plots(sample, &summarize(sample), folder.path()).unwrap();
     let name = |path: &std::path::PathBuf| path.file_stem().unwrap().to_string_lossy().to_string();
     written.iter().map(|path| (name(path), std::fs::read_to_string(path).unwrap())).collect()
 }
@@ -93,7 +93,7 @@ fn no_number_is_too_great_or_too_small_to_draw() {
             payoffs.totals.values_mut().for_each(|total| *total = Some(numbers[at % 2]));
         }
         drawn(&sample).iter().for_each(|(name, svg)| drop(check(name, svg)));
-        let text = greenroom::terminal::statistics(&summarize(&sample, Confidence::default()), &[], false);
+        let text = greenroom::terminal::statistics(&summarize(&sample), &[], false);
         let longest = text.lines().map(console::measure_text_width).max();
         assert!(longest <= Some(110), "{numbers:?}:\n{text}");
     }

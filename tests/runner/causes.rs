@@ -1,0 +1,279 @@
+//! What a replay blames is what changed: a choice that was renamed, a rule that plays otherwise; and what a recording is it says itself.
+
+use crate::drift::greenroom_with;
+use crate::play::play;
+use crate::verify::{DOORS, file, judged, recorded, write};
+use greenroom::backend::{Request, Scripted};
+use greenroom::run::{ForkFrom, RunOptions};
+use greenroom::scenario::load;
+use greenroom::transcript::{Cause, Drift, Header, Line, PROGRAM, Transcript, TurnRecord, chain};
+use greenroom::verify::forms::{github, json, junit, markdown};
+use greenroom::verify::{Kind, accept};
+use std::path::Path;
+use std::sync::Arc;
+
+/// Writes a recording anew, with another header and other turns, so that every line fits its hash.
+fn rewrite(file: &Path, header: impl Fn(&mut Header), turn: impl Fn(&mut TurnRecord)) {
+    let Transcript { header: was, turns, footer, .. } = Transcript::open(file).unwrap();
+    let mut first = was.record;
+    header(&mut first);
+    let mut lines = vec![Line::Header(Box::new(first))];
+    for mut line in turns {
+        turn(&mut line.record);
+        lines.push(Line::Turn(line.record));
+    }
+    lines.extend(footer.map(|footer| Line::Footer(footer.record)));
+    std::fs::write(file, chain(&lines).unwrap()).unwrap();
+}
+
+/// The only problem: its title, detail, and the scenario's line that it comes from.
+fn blamed(folder: &tempfile::TempDir) -> (String, String, String, Option<usize>) {
+    let verdict = judged(folder);
+    let [problem] = verdict.problems.as_slice() else { panic!("{verdict:#?}") };
+    assert_eq!(problem.kind, Kind::Drift);
+    let line = problem.place.as_ref().map(|place| place.line);
+    (problem.at.clone(), problem.title.clone(), problem.detail.clone(), line)
+}
+
+#[test]
+fn an_option_that_is_called_otherwise_is_the_scenarios_doing() {
+    // No prompt shows what options are called, so nothing else drifts before.
+    let plain = DOORS.split("payoff:").next().unwrap();
+    for choice in ["choice", "parse_choice"] {
+        let text = plain.replace("    choice: {options", &format!("    {choice}: {{options"));
+        for (from, to, detail) in [
+            ("{left: Left,", "{links: Left,", "option `left` is called `links` now"),
+            // Nobody chose this one.
+            ("right: Right}", "1: Right}", "option `right` is called `1` now"),
+            (
+                "{left: Left, right: Right}",
+                "{right: Left, left: Right}",
+                "option `left` is called `right` now, option `right` is called `left` now",
+            ),
+        ] {
+            let folder = tempfile::tempdir().unwrap();
+            write(&folder, &text);
+            let name = folder.path().join("doors.yaml").display().to_string();
+            let scenario = load(&name, &text, &[]).scenario.unwrap();
+            let left = |request: &Request| Some(request.choice.as_ref().map_or("Hm.", |_| "Left").into());
+            let backend = Arc::new(Scripted::new(left));
+            play(&scenario, backend, &folder.path().join("run"), &RunOptions::default()).unwrap();
+            assert_eq!(judged(&folder).problems, []);
+            assert!(text.contains(from), "{from}");
+            write(&folder, &text.replace(from, to));
+            let (at, title, found, line) = blamed(&folder);
+            assert_eq!(
+                (at.as_str(), title.as_str(), line),
+                ("door/1/a", "the choice changed", Some(14)),
+                "{to}: {found}"
+            );
+            assert_eq!(found, detail, "{to}");
+            // Accepted, it is what the scenario says.
+            accept(&file(&folder)).unwrap();
+            assert_eq!(judged(&folder).problems, [], "{to}");
+        }
+    }
+}
+
+#[test]
+fn a_choice_that_was_edited_is_the_recordings_doing() {
+    let folder = recorded(&[]);
+    rewrite(
+        &file(&folder),
+        |_| (),
+        |turn| {
+            if let (Some(choice), true) = (&mut turn.constraint, turn.path == "door/1/b") {
+                choice.chosen = "right".into();
+            }
+        },
+    );
+    let (at, title, detail, _) = blamed(&folder);
+    assert_eq!((at.as_str(), title.as_str()), ("door/1/b", "the recorded line was altered"));
+    assert_eq!(detail, "the reply is read as `left`, `right` is recorded");
+}
+
+/// Everybody but the first is played by a rule; the last says something that nobody hears.
+const RULES: &str = "
+id: rules
+agents:
+  ann: {}
+  tit: {strategy: tit_for_tat}
+  dice: {strategy: {random: 0.5}}
+  list: {strategy: {list: [take, share]}}
+  parrot: {strategy: {always: Hello.}}
+phases:
+  - {name: game, agents: [ann, tit, dice, list], topology: broadcast, auto_rounds: 3, choice: [share, take]}
+  - {name: end, agents: [parrot]}
+";
+
+fn ruled() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("rules.yaml"), RULES).unwrap();
+    let scenario =
+        load(&folder.path().join("rules.yaml").display().to_string(), RULES, &[]).scenario.unwrap();
+    let ann =
+        Arc::new(Scripted::new(|request| Some(if request.seed % 2 == 0 { "share" } else { "take" }.into())));
+    play(&scenario, ann, &folder.path().join("run"), &RunOptions::default()).unwrap();
+    folder
+}
+
+#[test]
+fn what_rules_say_is_worked_out_again() {
+    let folder = ruled();
+    assert_eq!(judged(&folder).problems, []);
+    // A recording in which a rule said something else, every line fit for its hash.
+    rewrite(
+        &file(&folder),
+        |_| (),
+        |turn| {
+            if turn.path == "end/1/parrot" {
+                (turn.raw, turn.spoken) = ("Good day.".into(), "Good day.".into());
+            }
+        },
+    );
+    let (at, title, _, line) = blamed(&folder);
+    assert_eq!(
+        (at.as_str(), title.as_str(), line),
+        ("end/1/parrot", "the agent's rule says something else", Some(8))
+    );
+    accept(&file(&folder)).unwrap();
+    assert_eq!(judged(&folder).problems, [], "what the rule says now is taken over");
+    let last = Transcript::open(&file(&folder)).unwrap().turns.pop().unwrap();
+    assert_eq!(last.record.raw, "Hello.");
+    // The same for what they choose.
+    for (path, was) in [("game/1/tit", "share"), ("game/2/list", "share"), ("game/1/list", "take")] {
+        let folder = ruled();
+        rewrite(
+            &file(&folder),
+            |_| (),
+            |turn| {
+                if turn.path == path {
+                    assert_eq!(turn.raw, was);
+                    let other = if was == "share" { "take" } else { "share" };
+                    (turn.raw, turn.spoken) = (other.into(), other.into());
+                    turn.constraint.as_mut().unwrap().chosen = other.into();
+                }
+            },
+        );
+        assert_eq!(
+            (blamed(&folder).0.as_str(), blamed(&folder).1.as_str()),
+            (path, "the agent's rule says something else")
+        );
+    }
+}
+
+#[test]
+fn what_rules_said_is_worked_out_again_before_a_run_goes_on() {
+    let folder = ruled();
+    rewrite(
+        &file(&folder),
+        |_| (),
+        |turn| {
+            if turn.path == "end/1/parrot" {
+                (turn.raw, turn.spoken) = ("Good day.".into(), "Good day.".into());
+            }
+        },
+    );
+    let text = std::fs::read_to_string(file(&folder)).unwrap();
+    let whole: Vec<&str> = text.lines().collect();
+    std::fs::write(file(&folder), whole[..whole.len() - 1].join("\n") + "\n").unwrap(); // no footer: interrupted
+    let scenario =
+        load(&folder.path().join("rules.yaml").display().to_string(), RULES, &[]).scenario.unwrap();
+    let nobody = Arc::new(Scripted::new(|_| None));
+    let options = RunOptions { resume: true, ..RunOptions::default() };
+    let error = play(&scenario, nobody, &folder.path().join("run"), &options).unwrap_err();
+    let drift = error.downcast_ref::<Drift>().unwrap();
+    assert_eq!((&*drift.path, drift.cause), ("end/1/parrot", Cause::RuleChanged), "{error:?}");
+}
+
+#[test]
+fn a_rules_altered_line_is_still_an_altered_line() {
+    let folder = ruled();
+    let text = std::fs::read_to_string(file(&folder)).unwrap();
+    std::fs::write(file(&folder), text.replacen("\"raw\":\"Hello.\"", "\"raw\":\"Hullo.\"", 1)).unwrap();
+    assert_eq!(blamed(&folder).1, "the recorded line was altered");
+}
+
+#[test]
+fn forks_and_rankings_of_rules_replay() {
+    let dir = tempfile::tempdir().unwrap();
+    for name in ["strategies", "rankings"] {
+        let ranked = "agents: {a: {}, b: {strategy: {always: y}}, c: {strategy: {random: 0.3}}, d: {strategy: grim}}\n\
+                      phases:\n- {name: vote, agents: [a, b, c, d], decision_mode: ranked_choice, choice: {options: [x, y, z], shuffle: true}}\n";
+        let text = match name {
+            "strategies" => std::fs::read_to_string(
+                Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/scenarios/strategies.yaml"),
+            )
+            .unwrap(),
+            _ => ranked.to_string(),
+        };
+        let place = dir.path().join(format!("{name}.yaml"));
+        std::fs::write(&place, &text).unwrap();
+        let scenario = load(&place.display().to_string(), &text, &[]).scenario.unwrap();
+        let first = || {
+            Arc::new(Scripted::new(|request| {
+                let option = request
+                    .choice
+                    .as_ref()
+                    .map(|options| options.choice.options[options.open[0]].text.clone());
+                option.or(Some("Hm.".into()))
+            }))
+        };
+        let run = dir.path().join(name);
+        play(&scenario, first(), &run, &RunOptions::default()).unwrap();
+        let at = if name == "strategies" { "with_grim/3/model" } else { "vote/1/c.vote-1" };
+        let fork = Some(ForkFrom { run: run.clone(), at: at.into() });
+        let options = RunOptions { fork, seed: 77, ..RunOptions::default() };
+        play(&scenario, first(), &dir.path().join(format!("{name}-fork")), &options).unwrap();
+    }
+    let (code, text) = greenroom_with(dir.path(), &["replay", "."], &[]);
+    assert!(code == 0 && text.contains("4 recordings: 4 pass"), "{text}");
+}
+
+#[test]
+fn carried_replies_are_told_in_every_form() {
+    let folder = recorded(&[]);
+    write(&folder, &DOORS.replace("two doors", "three doors"));
+    judged(&folder);
+    accept(&file(&folder)).unwrap();
+    let verdict = judged(&folder);
+    assert!(verdict.carried && verdict.problems.is_empty(), "{verdict:?}");
+    let all = [verdict];
+    let said = "carried over from another recording";
+    let forms = [github(&all, None), json(&all).unwrap(), junit(&all).unwrap(), markdown(&all)];
+    forms.iter().for_each(|form| assert!(form.contains(said), "{form}"));
+    assert!(forms[0].starts_with("::notice file="), "{}", forms[0]);
+    assert!(forms[3].contains("1 pass; 1 with carried replies"), "{}", forms[3]);
+    roxmltree::Document::parse(&forms[2]).unwrap();
+    let (code, text) = greenroom_with(folder.path(), &["replay", "run"], &[("CI", "1")]);
+    assert!(code == 0 && text.contains(said), "{text}");
+    // Also where it drifts again, and in a fork that takes such replies over.
+    write(&folder, &DOORS.replace("two doors", "four doors"));
+    assert!(judged(&folder).notes.iter().any(|note| note.contains(said)));
+    write(&folder, &DOORS.replace("two doors", "three doors"));
+    let fork = |at: &str| {
+        let name = folder.path().join("doors.yaml");
+        let scenario = load(&name.display().to_string(), &std::fs::read_to_string(&name).unwrap(), &[])
+            .scenario
+            .unwrap();
+        let from = ForkFrom { run: folder.path().join("run"), at: at.into() };
+        let options = RunOptions { fork: Some(from), ..RunOptions::default() };
+        let out = tempfile::tempdir().unwrap();
+        let script =
+            Arc::new(Scripted::new(|request| Some(request.choice.as_ref().map_or("Hm.", |_| "Left").into())));
+        let played = play(&scenario, script, &out.path().join("fork"), &options).unwrap();
+        Transcript::open(&played.transcript).unwrap().header.record.carried
+    };
+    assert!(fork("door").is_some(), "the talk before is carried over");
+    assert_eq!(fork("talk"), None, "nothing is taken over");
+}
+
+#[test]
+fn another_version_is_told_and_passes() {
+    let folder = recorded(&[]);
+    assert_eq!(judged(&folder).notes, Vec::<String>::new());
+    rewrite(&file(&folder), |header| header.engine = "greenroom 0.0.7".into(), |_| ());
+    let verdict = judged(&folder);
+    assert_eq!(verdict.problems, []);
+    assert_eq!(verdict.notes, [format!("recorded by greenroom 0.0.7; this is {PROGRAM}")]);
+}
