@@ -39,6 +39,7 @@ mod engine;
 mod error;
 #[cfg(test)]
 mod exactness;
+mod files;
 #[cfg(any(test, feature = "fixtures"))]
 pub mod fixtures;
 mod follow;

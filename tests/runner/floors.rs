@@ -33,6 +33,7 @@ const RUNNER: &[(&str, u32)] = &[
 const ENGINE: &[(&str, u32)] = &[
     ("error", 0),
     ("request", 0),
+    ("files", 0),
     ("fixtures", 1),
     ("gguf", 1),
     ("quant", 1),
