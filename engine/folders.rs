@@ -7,7 +7,7 @@ use crate::kv::store::fail_read;
 use crate::kv::store::inventory::Folder;
 use crate::memory::Memory;
 use crate::{
-    Completion, Conversation, Engine, EngineConfig, Event, Exchange, KvFormat, ModelSource,
+    Completion, Conversation, Engine, EngineConfig, Event, Exchange, KvFormat, MatchKind, ModelSource,
     ReplyContent, Request, SessionKey, Turn,
 };
 use std::collections::BTreeMap;
@@ -267,6 +267,52 @@ fn many_runs_do_not_hold_many_files() {
     let another = bench.open_store(dir.path());
     assert!(another.claim("run 7").is_err() && another.claim("run 9").is_ok());
     memory.keep(key(7), recalled.session, None);
+}
+
+/// Three turns of a session, each ended before any is committed; whatever is committed in whatever order, the manifest says the
+/// latest state that was, and it is whole.
+#[test]
+fn commits_out_of_order_do_not_take_a_manifest_back() {
+    let model: &'static [u8] = RandomModel::tiny(5).bytes().leak();
+    for order in [&[0, 1, 2][..], &[2, 1, 0], &[1, 0], &[2, 0, 1], &[0, 2, 1], &[2], &[1, 2, 0]] {
+        let dir = tempfile::tempdir().expect("a folder");
+        let open = || {
+            let config = EngineConfig::new(ModelSource::Bundled("tiny", model));
+            let cache_dir = Some(dir.path().to_owned());
+            Engine::open(EngineConfig { cache_dir, threads: Some(1), ..config }, &mut |_, _| {})
+                .expect("an engine")
+        };
+        let engine = open();
+        let mut conversation =
+            Conversation { next: "Tell me of the mill. ".repeat(9), ..Conversation::default() };
+        let mut turns = Vec::new();
+        for _ in 0..3 {
+            let (turn, completion) = play(&engine, &conversation);
+            turns.push((
+                Some(turn),
+                completion.usage.prefilled + completion.usage.reused + completion.ids.len(),
+            ));
+            let user = std::mem::replace(&mut conversation.next, "And then what? ".repeat(9));
+            conversation.exchanges.push(Exchange { user, reply: ReplyContent::Ids(completion.ids.into()) });
+        }
+        for i in order {
+            turns[*i].0.take().expect("a turn").blocking_commit().expect("a commit");
+        }
+        let latest = order.iter().max().expect("a turn");
+        let tokens = turns[*latest].1;
+        drop(turns);
+        drop(engine);
+        assert_eq!(problems(dir.path()), [""; 0], "{order:?}");
+        let stored = Folder::new(dir.path(), None).list().expect("a folder");
+        // The last token of a reply is read with the next turn.
+        assert!(
+            stored.len() == 1 && stored[0].tokens.abs_diff(tokens) <= 1,
+            "{order:?}: {stored:?}, {tokens}"
+        );
+        conversation.exchanges.truncate(latest + 1);
+        let (_, completion) = play(&open(), &conversation);
+        assert_eq!((completion.usage.kind, completion.usage.reason), (MatchKind::Extend, None), "{order:?}");
+    }
 }
 
 /// Plays a turn to its end.

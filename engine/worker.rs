@@ -307,7 +307,12 @@ impl Worker {
         let Some(mut finished) = self.finished.remove(&id) else {
             return Err(Error::request("this turn has not ended, or was committed before"));
         };
-        if let Some(pending) = &finished.pending {
+        if let Some(pending) = &mut finished.pending {
+            // An earlier turn of the session that is committed later must not take the manifest back.
+            let same = |earlier: &&mut Finished| earlier.session == finished.session;
+            let earlier = self.finished.iter_mut().filter(|(other, _)| **other < id).map(|(_, turn)| turn);
+            let outdated = earlier.filter(same).filter_map(|earlier| earlier.pending.take());
+            pending.obsolete.extend(outdated.flat_map(|outdated| outdated.obsolete));
             match self.memory.commit(pending) {
                 Ok(bytes) => finished.completion.usage.bytes_written += bytes,
                 Err(e) => not_saved(&finished.session.agent, &e, &mut finished.completion),
