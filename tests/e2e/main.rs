@@ -7,6 +7,8 @@ mod crashes;
 mod exact;
 mod families;
 mod faults;
+#[cfg(target_os = "linux")] // as its limits are
+mod hostile_folders;
 mod isolation;
 mod language;
 #[cfg(target_os = "linux")] // which limits a process, and says what it used
