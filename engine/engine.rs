@@ -138,7 +138,7 @@ impl Engine {
     /// Opens a model. `on_progress(done, total)` is told of bytes of weights packed.
     ///
     /// # Errors
-    /// The model can't be served, or the cache folder can't be used.
+    /// The model can't be served, or the cache folder is being cleaned. (One that can't be used is said: memories stay in RAM.)
     pub fn open(config: EngineConfig, on_progress: &mut (dyn FnMut(u64, u64) + Send)) -> Result<Self> {
         let Parts { gguf, tokenizer, chat, info, .. } = Parts::read(Gguf::open(&config.model)?)?;
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
@@ -170,11 +170,21 @@ impl Engine {
         let open = |dir: &PathBuf| {
             Store::open(&Place { dir: dir.clone(), key: config.cache_key.clone() }, &config.tenant)
         };
-        let store = config.cache_dir.as_ref().map(open).transpose()?;
+        // A folder that can't be used costs time, as a full disk does; one that is in use will be free soon.
+        let (store, storeless) = match config.cache_dir.as_ref().map(open) {
+            None => (None, None),
+            Some(Ok(store)) => (Some(store), None),
+            Some(Err(e)) if e.kind() == ErrorKind::InUse => return Err(e),
+            Some(Err(e)) => {
+                tracing::warn!("memories stay in RAM and end with this process: {e}");
+                (None, Some(format!("memories stay in RAM: {e}")))
+            }
+        };
         if let (true, Some(store)) = (config.self_check, &store) {
             team.install(|| self_check::run(&decoder, &tokenizer, &layout, store, root))?;
         }
-        let memory = Memory::new(context, store, config.cache_memory)?;
+        let mut memory = Memory::new(context, store, config.cache_memory)?;
+        memory.storeless = storeless;
         let tokenizer = Arc::new(tokenizer);
         let worker = Worker::new(decoder, tokenizer.clone(), Arc::new(chat), memory, config.prefill_chunk);
         let (commands, receiver) = channel();

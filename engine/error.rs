@@ -16,6 +16,8 @@ pub enum ErrorKind {
     Template,
     /// The cache folder or a file in it can't be read or written.
     Store,
+    /// Another process is at work with the cache folder, or with the memories of a run.
+    InUse,
     /// The engine has ended.
     Closed,
     /// A fault of the engine itself, not of what it was given.

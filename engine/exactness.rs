@@ -27,14 +27,14 @@ use std::sync::Arc;
 
 const FORMATS: [KvFormat; 3] = [KvFormat::F16, KvFormat::Q8, KvFormat::Q4];
 /// Past the border of the third block.
-const N: usize = 780;
+pub(crate) const N: usize = 780;
 /// Around the borders of the first three blocks, and in their middles.
 const LENGTHS: [usize; 12] = [1, 100, 255, 256, 257, 400, 511, 512, 513, 767, 768, 769];
 
 /// A model under test, with what its cache is for.
-struct Bench {
+pub(crate) struct Bench {
     decoder: Decoder,
-    context: CacheContext,
+    pub(crate) context: CacheContext,
     tokens: Vec<u32>,
     format: KvFormat,
     model: RandomModel,
@@ -58,7 +58,7 @@ fn models() -> [RandomModel; 8] {
 }
 
 impl Bench {
-    fn new(format: KvFormat, isa: Isa) -> Self {
+    pub(crate) fn new(format: KvFormat, isa: Isa) -> Self {
         let [model, ..] = models();
         Self::with(&model, format, isa)
     }
@@ -87,7 +87,13 @@ impl Bench {
     }
 
     /// Feeds tokens up to `end` in chunks and returns the logits of every row fed.
-    fn feed(&self, sequence: &mut Sequence, arena: &mut Arena, end: usize, chunk: usize) -> Vec<f32> {
+    pub(crate) fn feed(
+        &self,
+        sequence: &mut Sequence,
+        arena: &mut Arena,
+        end: usize,
+        chunk: usize,
+    ) -> Vec<f32> {
         let mut out = Vec::new();
         while sequence.len() < end {
             let end = (sequence.len() + chunk).min(end);
@@ -99,7 +105,7 @@ impl Bench {
     }
 
     /// The reference: all tokens in one pass. `[N, n_vocab]`
-    fn reference(&self) -> Vec<f32> {
+    pub(crate) fn reference(&self) -> Vec<f32> {
         self.feed(&mut self.sequence(), &mut self.arena(), N, N)
     }
 
@@ -107,15 +113,15 @@ impl Bench {
         &logits[rows.start * self.decoder.n_vocab()..rows.end * self.decoder.n_vocab()]
     }
 
-    fn memory(&self, dir: &Path) -> Memory {
+    pub(crate) fn memory(&self, dir: &Path) -> Memory {
         Memory::new(self.context.clone(), Some(self.open_store(dir)), u64::MAX).expect("a memory")
     }
 
-    fn open_store(&self, dir: &Path) -> Store {
+    pub(crate) fn open_store(&self, dir: &Path) -> Store {
         Store::open(&Place { dir: dir.to_owned(), key: None }, "").expect("a store")
     }
 
-    fn segment(&self, range: std::ops::Range<usize>) -> Segment {
+    pub(crate) fn segment(&self, range: std::ops::Range<usize>) -> Segment {
         let ids = self.tokens[range.clone()].into();
         Segment { kind: SegmentKind::Message, text: format!("{range:?}"), ids, guessed: false }
     }
@@ -127,11 +133,11 @@ impl Bench {
     }
 
     /// Computes `n` tokens as a session and writes it to disk.
-    fn store(&self, memory: &mut Memory, n: usize) {
+    pub(crate) fn store(&self, memory: &mut Memory, n: usize) {
         self.store_as(memory, &request().session, n);
     }
 
-    fn store_as(&self, memory: &mut Memory, key: &SessionKey, n: usize) {
+    pub(crate) fn store_as(&self, memory: &mut Memory, key: &SessionKey, n: usize) {
         let request = Request { session: key.clone(), ..request() };
         let mut recalled = memory.recall(&request, &[self.segment(0..n)]).expect("a session");
         self.feed(&mut recalled.session.sequence, &mut memory.arena, n, 256);
@@ -142,7 +148,7 @@ impl Bench {
     }
 
     /// After any fault on disk: whatever is recalled, the logits of what follows are the reference's.
-    fn check_recall(&self, dir: &Path, n: usize, reference: &[f32]) -> crate::memory::Recalled {
+    pub(crate) fn check_recall(&self, dir: &Path, n: usize, reference: &[f32]) -> crate::memory::Recalled {
         let mut memory = self.memory(dir);
         let mut recalled = self.recall(&mut memory, n);
         let start = recalled.session.sequence.len();
@@ -152,7 +158,7 @@ impl Bench {
     }
 }
 
-fn request() -> Request {
+pub(crate) fn request() -> Request {
     Request {
         session: SessionKey { run: "r".to_owned(), agent: "../a".to_owned() },
         parent: None,

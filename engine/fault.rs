@@ -6,6 +6,7 @@
 //! |---|---|
 //! | `kill` | at the N-th point that a write passes the process ends |
 //! | `full` | from the N-th point that a write passes the disk is full |
+//! | `unread` | the N-th read of the store fails |
 //! | `fail` | from the N-th pass on every pass fails |
 //! | `trip` | the N-th pass fails |
 //! | `panic` | the N-th pass panics |
@@ -15,6 +16,7 @@ use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 static WRITES: AtomicU64 = AtomicU64::new(0);
+static READS: AtomicU64 = AtomicU64::new(0);
 static PASSES: AtomicU64 = AtomicU64::new(0);
 
 /// A write passes a point.
@@ -25,6 +27,21 @@ pub(crate) fn write_point() -> io::Result<()> {
     match met(&WRITES) {
         Some(("kill", 0)) => std::process::abort(),
         Some(("full", _)) => Err(io::ErrorKind::StorageFull.into()),
+        _ => Ok(()),
+    }
+}
+
+/// The store reads.
+///
+/// # Errors
+/// The read fails, on demand.
+pub(crate) fn read_point() -> io::Result<()> {
+    #[cfg(test)]
+    if TO_FAIL.with(|n| n.replace(n.get().saturating_sub(1)) == 1) {
+        return Err(io::Error::other("a read failed on demand"));
+    }
+    match met(&READS) {
+        Some(("unread", 0)) => Err(io::Error::other("a read failed on demand")),
         _ => Ok(()),
     }
 }
@@ -65,4 +82,16 @@ fn plan() -> Option<(&'static str, u64)> {
         Some((kind.to_owned(), at.parse().ok()?))
     };
     PLAN.get_or_init(read).as_ref().map(|(kind, at)| (kind.as_str(), *at))
+}
+
+#[cfg(test)]
+thread_local! {
+    /// Which read of this thread fails, counted from now; 0: none.
+    static TO_FAIL: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
+}
+
+/// Lets the `n`-th read of this thread from now on fail (0: none); returns what was left of the count before.
+#[cfg(test)]
+pub(crate) fn fail_read(n: u64) -> u64 {
+    TO_FAIL.replace(n)
 }

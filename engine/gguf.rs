@@ -3,11 +3,12 @@
 //! Every count and offset is checked against the file before it is used. A tensor of an unknown type does not
 //! spoil the file; asking for it is an error that names it. Format: ggml's `docs/gguf.md`, versions 2 and 3.
 
+use crate::files::{Links, Unopened, open};
 use crate::{Error, ModelSource, Result};
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::fmt;
-use std::fs::File;
+use std::fs::OpenOptions;
 use std::path::Path;
 
 /// An opened GGUF file.
@@ -137,11 +138,13 @@ impl Gguf {
         let wrong = |what: &str, e: std::io::Error| {
             Error::model(format!("can't {what} the model file {}: {e}", path.display())).with_source(e)
         };
-        let file = File::open(path).map_err(|e| wrong("open", e))?;
-        let length = file.metadata().map_err(|e| wrong("read", e))?;
-        if !length.is_file() {
-            return Err(Error::model(format!("{} is not a file; give the path of a .gguf", path.display())));
-        }
+        // Hubs keep models behind links.
+        let (file, _) = open(path, Links::Follow, OpenOptions::new().read(true)).map_err(|e| match e {
+            Unopened::Failed(e) => wrong("open", e),
+            Unopened::Foreign(kind) => {
+                Error::model(format!("{} is {kind}, not a file; give the path of a .gguf", path.display()))
+            }
+        })?;
         // SAFETY: the map is read-only. Another process could still truncate or change the file under us,
         // as with every mapped model file; that is the one case in which reads of it could fault.
         let map = unsafe { memmap2::Mmap::map(&file) }.map_err(|e| wrong("map", e))?;
@@ -193,7 +196,28 @@ impl Gguf {
                 gguf.tensor(name)?;
             }
         }
+        gguf.ends()?;
         Ok(gguf)
+    }
+
+    /// Checks that not much lies behind the last tensor: all of a file is read, to name what is in it.
+    fn ends(&self) -> Result<()> {
+        const SLACK: u64 = 16 << 20;
+        let end = |info: &TensorInfo| {
+            // Of a type that is not known: no number has more than eight bytes.
+            let (per_block, bytes) = info.kind.row().map_or((1, 8), |row| (row.2 as u64, row.3 as u64));
+            let n = info.shape.iter().fold(1, |n: u64, side| n.saturating_mul(*side as u64));
+            info.offset.saturating_add((n / per_block).saturating_mul(bytes))
+        };
+        let end = self.tensors.values().map(end).max().unwrap_or(0).saturating_add(self.data_start as u64);
+        let len = self.bytes().len() as u64;
+        if len > end.saturating_add(SLACK) {
+            return Err(self.error(format!(
+                "it goes on for {} bytes behind its last tensor: is that a model alone?",
+                len - end
+            )));
+        }
+        Ok(())
     }
 
     /// The whole file.

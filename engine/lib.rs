@@ -41,8 +41,11 @@ mod error;
 #[cfg(test)]
 mod exactness;
 mod fault;
+mod files;
 #[cfg(any(test, feature = "fixtures"))]
 pub mod fixtures;
+#[cfg(test)]
+mod folders;
 mod follow;
 mod gguf;
 #[allow(unsafe_code)] // intrinsics, each behind a detected instruction set
@@ -81,5 +84,6 @@ pub const SAMPLE: &str = include_str!("sample.txt");
 /// Lists, shows, removes, bounds and verifies what a cache folder holds.
 pub mod cache {
     pub use crate::kv::store::cipher::CacheKey;
-    pub use crate::kv::store::inventory::{Details, Entry, Folder, Removed, Verdict};
+    pub use crate::kv::store::inventory::{Details, Entry, Folder};
+    pub use crate::kv::store::{Removed, Verdict};
 }

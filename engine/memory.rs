@@ -3,6 +3,8 @@
 //! Under a budget a session at rest loses what is on disk too, piece by piece, and stays known: what it is made of, and when it is
 //! needed next. Whoever is needed next is read ahead.
 
+mod claims;
+
 use crate::ahead::{Ahead, Bytes, Piece};
 use crate::kernels::tasks::map;
 use crate::kv::blocks::{Arena, Rows, SealedBlock};
@@ -17,6 +19,7 @@ use crate::kv::table::{BlockHash, Parts};
 use crate::prefix::{Relation, Segment, SegmentKind, compare, first_difference, flatten};
 use crate::session::{CacheContext, Pending, Session};
 use crate::{MatchKind, Request, Result, Retention, SessionKey, Source};
+use claims::Claims;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Instant;
@@ -33,6 +36,9 @@ pub(crate) struct Memory {
     journals: HashMap<SessionKey, Journal>,
     /// What was found wrong with a session's memory before it was asked for.
     remarks: HashMap<SessionKey, String>,
+    claims: Claims,
+    /// Why there is no store though there should be one.
+    pub(crate) storeless: Option<String>,
     clock: u64,
     /// Bytes of sessions at work beside sealed blocks, and of manifests that wait.
     pub(crate) at_work: u64,
@@ -113,8 +119,21 @@ impl Memory {
             ahead.compact();
         }
         let (idle, journals, remarks) = (HashMap::new(), HashMap::new(), HashMap::new());
-        let (clock, at_work, token_ms) = (0, 0, 0.0);
-        Ok(Self { context, arena, store, ahead, idle, journals, remarks, clock, at_work, token_ms })
+        let (claims, storeless, clock, at_work, token_ms) = (Claims::default(), None, 0, 0, 0.0);
+        Ok(Self {
+            context,
+            arena,
+            store,
+            ahead,
+            idle,
+            journals,
+            remarks,
+            claims,
+            storeless,
+            clock,
+            at_work,
+            token_ms,
+        })
     }
 
     /// Finds a session's memory and makes it ready for a prompt.
@@ -122,10 +141,10 @@ impl Memory {
     /// # Errors
     /// Another process adds to the run's sessions.
     pub(crate) fn recall(&mut self, request: &Request, prompt: &[Segment]) -> Result<Recalled> {
-        if let Some(store) = self.store.as_ref().filter(|_| request.retention == Retention::Persistent) {
-            store.claim(&request.session.run)?;
-        }
         let mut search = Search::default();
+        if request.retention == Retention::Persistent {
+            search.reason = self.claim(&request.session)?.or_else(|| self.storeless.clone());
+        }
         self.wait_for(&request.session, &mut search);
         let known = self.idle.remove(&request.session);
         let ahead = known.as_ref().map_or(ReadAhead::default(), |idle| idle.ahead);
@@ -202,7 +221,7 @@ impl Memory {
         search.waited_ms += ms_since(began);
         let (manifest, journal, broken) = match found {
             Found::Missing => return None,
-            Found::Damaged(reason) => {
+            Found::Damaged(reason) | Found::Unreadable(reason) => {
                 search.reason = Some(reason);
                 return None;
             }
@@ -339,7 +358,7 @@ impl Memory {
                 search.bytes_read += bytes;
                 Some(self.arena.insert(key.0, key.1, block))
             }
-            (None, Some(Found::Damaged(reason))) => {
+            (None, Some(Found::Damaged(reason) | Found::Unreadable(reason))) => {
                 search.reason = Some(reason);
                 None
             }
@@ -402,7 +421,7 @@ impl Memory {
                         0
                     })
                 }
-                Bytes::Block(.., Found::Damaged(reason)) => {
+                Bytes::Block(.., Found::Damaged(reason) | Found::Unreadable(reason)) => {
                     self.remarks.insert(fetched.session.clone(), reason);
                     0
                 }
@@ -469,8 +488,9 @@ impl Memory {
 
     /// The last step of a save: the manifest says what the session is now. Returns the bytes written.
     pub(crate) fn commit(&mut self, pending: &Pending) -> Result<u64> {
-        let Some(store) = &self.store else { return Ok(0) };
         let key = pending.manifest.session();
+        self.claim_to_commit(&key)?;
+        let Some(store) = &self.store else { return Ok(0) };
         let mut journal = self.journals.remove(&key).or_else(|| match store.read_manifest(&key) {
             Found::Whole((_, journal, _)) => Some(journal),
             _ => None,
@@ -501,6 +521,7 @@ impl Memory {
 
     /// Takes a session back after its turn.
     pub(crate) fn keep(&mut self, key: SessionKey, session: Session, next_use: Option<u64>) {
+        self.claims.rests(&key);
         self.clock += 1;
         let known_bytes = session.known_bytes();
         let (last_use, saved, ahead) = (self.clock, false, ReadAhead::default());
@@ -596,7 +617,7 @@ impl Memory {
 
     /// Whether a session's turns are written to disk.
     pub(crate) fn persists(&self, request: &Request) -> bool {
-        self.store.is_some() && request.retention == Retention::Persistent
+        request.retention == Retention::Persistent && self.claims.holds(&request.session.run)
     }
 }
 
@@ -617,7 +638,7 @@ fn put_tail(session: &mut Session, tail: &TailRef, found: Found<(Rows, u64)>) ->
             session.sequence.push_rows(rows, tail.rows);
             return Ok(bytes);
         }
-        Found::Damaged(reason) => reason,
+        Found::Damaged(reason) | Found::Unreadable(reason) => reason,
         Found::Missing => "the tail of the cache is missing: it is computed again".to_owned(),
     };
     Err(reason)

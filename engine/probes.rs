@@ -148,6 +148,7 @@ pub fn sealed_block(windowed: bool) -> Result<Vec<u8>> {
 /// The file is damaged.
 pub fn read_block(bytes: &[u8]) -> Result<(), String> {
     let (layout, hash) = (Arc::new(block_layout()), block_hash());
+    let verify = |bytes: &[u8]| block::verify(&mut Cursor::new(bytes), (0, bytes.len() as u64), hash);
     for part in Part::ALL {
         let read = |bytes: &[u8], verify: bool| {
             let span = (0, bytes.len() as u64);
@@ -155,11 +156,11 @@ pub fn read_block(bytes: &[u8]) -> Result<(), String> {
         };
         let Ok(block) = read(bytes, false) else { continue };
         let anew = block::encode((hash, part), 0, &block, &layout).map_err(|e| e.to_string())?;
-        let again = read(&anew, true).and_then(|_| block::verify(&anew, hash));
+        let again = read(&anew, true).and_then(|_| verify(&anew));
         assert_eq!(again, Ok(()), "what was just written is whole");
         attend_to(block, part, &layout);
     }
-    block::verify(bytes, hash)
+    verify(bytes).map_err(|failure| failure.to_string())
 }
 
 /// A log with right checksums whose payloads stand in `bytes`, each behind its length (u16, little endian); and its end.

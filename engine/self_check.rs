@@ -1,7 +1,7 @@
 //! Whether a model can be run with its coded cache: compared with an f16 cache on a short text, once.
 
 use crate::kv::layout::{BLOCK, KvLayout};
-use crate::kv::store::Store;
+use crate::kv::store::{Found, Store};
 use crate::kv::table::BlockHash;
 use crate::model::Decoder;
 use crate::model::decoder::Wanted;
@@ -28,11 +28,15 @@ pub(crate) fn run(
     store: &Store,
     root: BlockHash,
 ) -> Result<()> {
-    let divergence = match store.read_check(root).and_then(|text| text.trim().parse::<f64>().ok()) {
+    let known = match store.read_check(root) {
+        Found::Whole(text) => text.parse::<f64>().ok(),
+        Found::Missing | Found::Damaged(_) | Found::Unreadable(_) => None,
+    };
+    let divergence = match known {
         Some(known) => known,
         None => {
             let found = measure(decoder, tokenizer, layout)?;
-            if let Err(e) = store.write_check(root, &format!("{found}\n")) {
+            if let Err(e) = store.write_check(root, &found.to_string()) {
                 tracing::warn!("the self-check will be done again: {e}");
             }
             found
@@ -100,7 +104,8 @@ mod tests {
         let store = Store::open(&place, "").expect("a store");
         let root = BlockHash::root("test");
         run(&decoder, &tokenizer, &layout, &store, root).expect("a check");
-        let kept: f64 = store.read_check(root).expect("a verdict").trim().parse().expect("a number");
+        let Found::Whole(kept) = store.read_check(root) else { panic!("no verdict") };
+        let kept: f64 = kept.parse().expect("a number");
         assert_eq!(kept, measure(&decoder, &tokenizer, &layout).expect("a check"), "what is found is kept");
         kept
     }

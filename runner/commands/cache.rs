@@ -44,7 +44,7 @@ enum Action {
         #[arg(long, value_name = "SIZE", value_parser = parse_size)]
         max_bytes: u64,
     },
-    /// Read every file and check every checksum
+    /// Read every file and check every checksum; say what is damaged, missing or unknown
     #[command(after_help = "Example: greenroom cache verify")]
     Verify,
 }
@@ -108,15 +108,16 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
                 "say what to remove: ids, --agent, --scenario, --run, --model, --older-than, or --all"
             );
             let now = Timestamp::now().as_second().unsigned_abs();
-            report(if select.all {
+            return Ok(report(if select.all {
                 folder.clear()?
             } else {
                 folder.remove(&|entry| select.picks(entry, now))?
-            });
+            }));
         }
         Action::Gc { max_bytes } => {
-            report(folder.shrink(max_bytes)?);
+            let exit = report(folder.shrink(max_bytes)?);
             println!("{} left in {}", bytes(folder.bytes()?), dir.display());
+            return Ok(exit);
         }
         Action::Verify => {
             let verdict = folder.verify()?;
@@ -132,9 +133,14 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
     Ok(Exit::Pass)
 }
 
-fn report(removed: Removed) {
+fn report(removed: Removed) -> Exit {
     let memories = if removed.sessions == 1 { "memory" } else { "memories" };
     println!("removed {} {memories}, {} freed", removed.sessions, bytes(removed.bytes));
+    if removed.unread == 0 {
+        return Exit::Pass;
+    }
+    println!("{} could not be read; what may belong to it was kept", counted(removed.unread, "file"));
+    Exit::Environment
 }
 
 impl Select {

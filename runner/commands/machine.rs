@@ -109,11 +109,19 @@ fn cache_dir(memories: &Memories) -> anyhow::Result<Option<PathBuf>> {
     }
 }
 
+/// Makes a folder and tries to write to it. What is put into it is durable: so are it and the folders above it.
 fn writable(folder: &Path) -> std::io::Result<()> {
+    let missing = |dir: &&Path| !dir.as_os_str().is_empty() && !dir.exists();
+    let made: Vec<&Path> = folder.ancestors().take_while(missing).collect();
     std::fs::create_dir_all(folder)?;
-    let probe = folder.join(format!(".probe-{}", std::process::id()));
-    std::fs::OpenOptions::new().write(true).create(true).truncate(true).open(&probe)?;
-    std::fs::remove_file(&probe)
+    #[cfg(unix)]
+    for dir in made.iter().rev() {
+        let parent = dir.parent().filter(|parent| !parent.as_os_str().is_empty());
+        std::fs::File::open(parent.unwrap_or(Path::new(".")))?.sync_all()?;
+    }
+    #[cfg(not(unix))]
+    let _ = made;
+    tempfile::tempfile_in(folder).map(drop)
 }
 
 /// Says that a model is being converted, on a terminal.

@@ -33,6 +33,35 @@ fn a_damaged_cache_costs_time_and_nothing_else() {
     }
 }
 
+/// A read that fails once, at whatever moment of a run whose folder is swept before and after: the play is the same, and no memory
+/// goes for it.
+#[test]
+fn a_read_that_fails_once_costs_time_and_nothing_else() {
+    let stage = Stage::new();
+    let first = stage.play("gossip", "first", &[]).dir.display().to_string();
+    let cache = stage.path("cache");
+    let copy = |from: &std::path::Path, to: &std::path::Path| {
+        let _ = std::fs::remove_dir_all(to);
+        assert!(std::process::Command::new("cp").arg("-a").args([from, to]).status().unwrap().success());
+    };
+    let kept = stage.path("kept");
+    copy(&cache, &kept);
+    let more = ["--continue", &first, "--cache-disk", "1G"];
+    let expected = stage.play("gossip", "second", &more).transcript();
+    for n in [1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144, 233] {
+        copy(&kept, &cache);
+        let _ = std::fs::remove_dir_all(stage.path("again"));
+        let args = stage.args("gossip", "again");
+        let args: Vec<&str> = args.iter().map(String::as_str).chain(more).chain(["--threads", "1"]).collect();
+        stage.greenroom(&args).env("GREENROOM_FAULT", format!("unread:{n}")).assert().success();
+        let transcript = std::fs::read_to_string(stage.path("again/transcript.jsonl")).unwrap();
+        assert_eq!(transcript, expected, "read {n} failed");
+        let dir = cache.display().to_string();
+        stage.greenroom(&["cache", "verify", "--cache-dir", &dir]).assert().success();
+        assert!(!cache.join("v4/damaged").exists(), "read {n} failed");
+    }
+}
+
 #[test]
 fn bad_models_are_refused_by_name() {
     let stage = Stage::new();
@@ -55,6 +84,37 @@ fn bad_models_are_refused_by_name() {
         assert_eq!(output.status.code(), Some(4), "{name}: {text}");
         assert!(text.contains(message) && text.contains(name), "{name}: {text}");
         assert!(!text.contains("panicked"), "{name}: {text}");
+    }
+}
+
+/// Whatever stands in a model's place: it is named, and nothing waits for it. A link to a model is one.
+#[cfg(unix)]
+#[test]
+fn what_is_no_model_is_refused_whatever_it_is() {
+    use greenroom_engine::{ModelSource, Prompter};
+    let stage = Stage::new();
+    let model = RandomModel::tiny(3).bytes();
+    std::fs::write(stage.path("whole.gguf"), &model).unwrap();
+    std::fs::write(stage.path("long.gguf"), &model).unwrap();
+    std::fs::OpenOptions::new().append(true).open(stage.path("long.gguf")).unwrap().set_len(1 << 40).unwrap();
+    assert!(std::process::Command::new("mkfifo").arg(stage.path("pipe.gguf")).status().unwrap().success());
+    std::os::unix::fs::symlink("/dev/zero", stage.path("zero.gguf")).unwrap();
+    std::os::unix::fs::symlink("whole.gguf", stage.path("link.gguf")).unwrap();
+    std::fs::create_dir(stage.path("folder.gguf")).unwrap();
+    let cases = [
+        ("long.gguf", "behind its last tensor"),
+        ("pipe.gguf", "is a named pipe"),
+        ("zero.gguf", "is a device"),
+        ("folder.gguf", "is a folder"),
+        ("link.gguf", ""),
+    ];
+    for (name, refused) in cases {
+        let (sender, answer) = std::sync::mpsc::channel();
+        let source = ModelSource::Path(stage.path(name));
+        std::thread::spawn(move || sender.send(Prompter::open(&source).err().map(|e| e.to_string())));
+        let answer = answer.recv_timeout(std::time::Duration::from_secs(30));
+        let found = answer.unwrap_or_else(|_| panic!("{name} is waited for")).unwrap_or_default();
+        assert!(found.contains(refused) && found.is_empty() == refused.is_empty(), "{name}: {found}");
     }
 }
 
@@ -127,4 +187,27 @@ fn a_random_model_of_any_format_plays() {
         let run = stage.play("gossip", "run", &["--model", &path.display().to_string(), "--kv", "q8"]);
         assert_eq!(run.summary()["agents"]["alice"]["match"]["extend"], 8);
     }
+}
+
+/// Many runs in one process need no more open files than a few.
+#[cfg(target_os = "linux")]
+#[test]
+fn many_runs_do_not_run_out_of_files() {
+    use crate::limits::Limits;
+    let stage = Stage::new();
+    std::fs::write(
+        stage.path("hello.yaml"),
+        "id: hello\nagents: {ann: {lifecycle: permanent}}\nphases:\n- {name: p, agents: [ann], initial_prompt: Say hello.}\n",
+    )
+    .unwrap();
+    let [scenario, out, cache] =
+        ["hello.yaml", "out", "cache"].map(|name| stage.path(name).display().to_string());
+    let limits = Limits { files: 96, time: std::time::Duration::from_secs(120), ..Limits::default() };
+    let mut command = limits.greenroom();
+    command.env("HOME", stage.dir.path()).args(["run", &scenario, "--out", &out, "--cache-dir", &cache]);
+    command.args(["--repeat", "150", "--max-tokens", "3", "--quiet", "--threads", "1"]);
+    let ended = limits.wait(&mut command);
+    ended.check("150 runs");
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    assert!(!ended.stderr.contains("stay in RAM"), "{}", ended.stderr);
 }

@@ -8,6 +8,8 @@ mod exact;
 mod families;
 mod faults;
 mod interrupts;
+#[cfg(target_os = "linux")] // as its limits are
+mod hostile_folders;
 mod isolation;
 mod language;
 #[cfg(target_os = "linux")] // which limits a process, and says what it used

@@ -34,6 +34,7 @@ const ENGINE: &[(&str, u32)] = &[
     ("error", 0),
     ("request", 0),
     ("fault", 0),
+    ("files", 0),
     ("fixtures", 1),
     ("gguf", 1),
     ("quant", 1),
@@ -63,6 +64,7 @@ const ENGINE: &[(&str, u32)] = &[
     ("choices", 12),
     ("exactness", 12),
     ("endurance", 12),
+    ("folders", 12),
     ("texts", 12),
 ];
 
@@ -83,6 +85,9 @@ const MAY_NAME_ENGINE: &[&str] = &[
     "commands/bench/lab.rs",
     "commands/bench/model.rs",
 ];
+
+/// Files of the engine that open, list or write files; all others go through them. (And tests, of course.)
+const MAY_OPEN_FILES: &[&str] = &["files.rs", "kv/store/files.rs"];
 
 fn sources(folder: &Path) -> Vec<PathBuf> {
     let mut files = Vec::new();
@@ -176,5 +181,34 @@ fn only_few_files_name_the_engine() {
         let code = std::fs::read_to_string(&file).unwrap();
         let names_it = code.contains("greenroom_engine::") || code.contains("use greenroom_engine");
         assert!(!names_it || MAY_NAME_ENGINE.contains(&inside.as_str()), "{inside} names the engine");
+    }
+}
+
+/// What stands in a file's place may be a named pipe, a device, a link, or a terabyte: only a guarded reader may meet it.
+#[test]
+fn only_two_files_of_the_engine_touch_the_disk() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("engine");
+    let tests = ["exactness.rs", "endurance.rs", "folders.rs", "texts.rs"];
+    let touching = [
+        "fs::read",
+        "fs::write",
+        "fs::metadata",
+        "fs::remove",
+        "fs::rename",
+        "fs::create",
+        "File::open",
+        "File::create",
+        "OpenOptions::new().write",
+        ".is_file()",
+        ".is_dir()",
+        ".exists()",
+    ];
+    for file in sources(&root) {
+        let inside = file.strip_prefix(&root).unwrap().to_string_lossy().replace('\\', "/");
+        let text = std::fs::read_to_string(&file).unwrap();
+        let code = text.split("#[cfg(test)]\nmod tests").next().unwrap();
+        let found = touching.iter().find(|name| code.contains(**name));
+        let exempt = MAY_OPEN_FILES.contains(&inside.as_str()) || tests.contains(&inside.as_str());
+        assert!(exempt || found.is_none(), "{inside} calls `{}`: see engine/files.rs", found.unwrap());
     }
 }

@@ -4,15 +4,17 @@
 //! which the kernels read it (see [`Packed`]); with an f16 cache one tensor `L{layer}_B{block}_K`. The metadata hold the
 //! block's address and a blake3 over names, types, sizes and data.
 
+use super::files::{self, Source};
+use super::found::Failure;
 use crate::kernels::LANES;
 use crate::kv::blocks::{LayerBlock, Packed, SealedBlock};
 use crate::kv::layout::{BLOCK, KvLayout, LayerLayout, Part, TensorLayout};
 use crate::kv::table::BlockHash;
 use crate::{Error, Result};
 use bytemuck::Pod;
-use safetensors::tensor::{Dtype, Metadata, SafeTensors, TensorView};
+use safetensors::tensor::{Dtype, Metadata, TensorView};
 use std::collections::{BTreeSet, HashMap};
-use std::io::{self, Read, Seek, SeekFrom};
+use std::io::{self, Read as _, SeekFrom};
 
 /// The tensors of one K or V: suffix, type, shape, bytes. Also says what a file must hold.
 fn parts(packed: &Packed, layout: TensorLayout, keys: bool) -> Vec<(&'static str, Dtype, Vec<usize>, &[u8])> {
@@ -72,7 +74,11 @@ pub(crate) fn encode(
         ("block".to_owned(), hash.hex()),
         ("blake3".to_owned(), checksum(hash, tensors.iter().map(|(n, v)| (n.as_str(), v.data())))),
     ]);
-    safetensors::serialize(tensors, Some(metadata)).map_err(wrong)
+    let image = safetensors::serialize(tensors, Some(metadata)).map_err(wrong)?;
+    if image.len() as u64 > MOST {
+        return Err(Error::store(format!("a block of {} bytes is too large to be stored", image.len())));
+    }
+    Ok(image)
 }
 
 fn checksum<'a>(hash: BlockHash, tensors: impl Iterator<Item = (impl AsRef<str>, &'a [u8])>) -> String {
@@ -85,9 +91,18 @@ fn checksum<'a>(hash: BlockHash, tensors: impl Iterator<Item = (impl AsRef<str>,
     hasher.finalize().to_hex().to_string()
 }
 
-/// Where a block's image can be read: a file, a stretch of one, or memory.
-pub(crate) trait Source: Read + Seek {}
-impl<S: Read + Seek> Source for S {}
+/// Bytes of a block's image, at most, whatever its model.
+pub(super) const MOST: u64 = 1 << 30;
+
+/// Bytes of the image of a part of a block, at most.
+pub(super) fn most(part: Part, layout: &KvLayout) -> u64 {
+    (BLOCK * layout.sealed_bytes(part) + header_bytes(layout)) as u64
+}
+
+/// Bytes of an image's header, at most: some hundred for each tensor.
+fn header_bytes(layout: &KvLayout) -> usize {
+    4096 + layout.layers.len() * 6 * 256
+}
 
 /// Reads a part of a block from an image of `len` bytes that begins at `start`, each tensor straight to its place; the
 /// error is the reason why it can't be trusted.
@@ -98,10 +113,10 @@ pub(crate) fn read(
     index: usize,
     layout: &KvLayout,
     verify: bool,
-) -> Result<SealedBlock, String> {
-    let mut reader = Reader::open(source, start, len)?;
+) -> Result<SealedBlock, Failure> {
+    let mut reader = Reader::open(source, start, len, header_bytes(layout) as u64)?;
     if verify && reader.entry("block") != Some(hash.hex()) {
-        return Err("it holds another block than its name says".to_owned());
+        return Err("it holds another block than its name says".into());
     }
     let mut layers = Vec::new();
     for l in layout.layers_of(part) {
@@ -109,7 +124,7 @@ pub(crate) fn read(
         let mut packed = |name: &str, t: TensorLayout| {
             let name = format!("L{l}_B{index}_{name}");
             let (tokens, groups) = (t.n_heads * BLOCK, t.n_heads * BLOCK * t.n_groups());
-            Ok::<Packed, String>(match t.bits() {
+            Ok::<Packed, Failure>(match t.bits() {
                 None => Packed::F16(reader.tensor(&name, Dtype::F16, tokens * t.dim)?),
                 Some(bits) => Packed::Coded {
                     bits,
@@ -134,7 +149,7 @@ pub(crate) fn read(
             })
         });
         if reader.entry("blake3") != Some(checksum(hash, tensors)) {
-            return Err("its checksum does not match".to_owned());
+            return Err("its checksum does not match".into());
         }
     }
     Ok(SealedBlock { layers })
@@ -150,20 +165,16 @@ struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    /// Bytes of a header, at most: some hundred for each of a model's tensors.
-    const MAX_HEADER: u64 = 64 << 20;
-
-    fn open(source: &'a mut dyn Source, start: u64, len: u64) -> Result<Self, String> {
+    fn open(source: &'a mut dyn Source, start: u64, len: u64, most: u64) -> Result<Self, Failure> {
         let mut size = [0; 8];
-        let wrong = |e: io::Error| format!("its header can't be read: {e}");
+        let wrong = |e: io::Error| Failure::io("its header", &e);
         source.seek(SeekFrom::Start(start)).map_err(wrong)?;
         source.read_exact(&mut size).map_err(wrong)?;
         let size = u64::from_le_bytes(size);
-        if size > Self::MAX_HEADER.min(len.saturating_sub(8)) {
-            return Err(format!("its header of {size} bytes does not fit in its {len} bytes"));
+        if size > most.min(len.saturating_sub(8)) {
+            return Err(format!("a header of {size} bytes is not possible in its {len} bytes").into());
         }
-        let mut header = vec![0; size as usize];
-        source.read_exact(&mut header).map_err(wrong)?;
+        let header = files::stretch(source, (start + 8, size))?;
         let metadata = serde_json::from_slice(&header).map_err(|e| format!("its header is broken: {e}"))?;
         Ok(Self { source, metadata, data: start + 8 + size, end: start.saturating_add(len) })
     }
@@ -173,7 +184,7 @@ impl<'a> Reader<'a> {
     }
 
     /// The `n` numbers of a tensor.
-    fn tensor<T: Pod>(&mut self, name: &str, dtype: Dtype, n: usize) -> Result<Vec<T>, String> {
+    fn tensor<T: Pod>(&mut self, name: &str, dtype: Dtype, n: usize) -> Result<Vec<T>, Failure> {
         let info = self.metadata.info(name).ok_or_else(|| format!("tensor {name} is missing"))?;
         let (first, last) = info.data_offsets;
         let n_bytes = n * size_of::<T>();
@@ -182,41 +193,57 @@ impl<'a> Reader<'a> {
             return Err(format!(
                 "tensor {name} is {:?} {:?}, not as the model has it",
                 info.dtype, info.shape
-            ));
+            )
+            .into());
         }
         let mut out = vec![T::zeroed(); n];
-        let wrong = |e: io::Error| format!("tensor {name} can't be read: {e}");
+        let wrong = |e: io::Error| Failure::io(format_args!("tensor {name}"), &e);
         self.source.seek(SeekFrom::Start(self.data + first as u64)).map_err(wrong)?;
         self.source.read_exact(bytemuck::cast_slice_mut(&mut out)).map_err(wrong)?;
         Ok(out)
     }
 }
 
-/// Checks an image by itself: well-formed, of the block `hash`, its checksum right.
-pub(crate) fn verify(bytes: &[u8], hash: BlockHash) -> Result<(), String> {
-    let (_, header) = SafeTensors::read_metadata(bytes).map_err(|e| e.to_string())?;
-    let tensors = SafeTensors::deserialize(bytes).map_err(|e| e.to_string())?;
-    let metadata = header.metadata().as_ref().ok_or("it has no metadata")?;
-    if metadata.get("block") != Some(&hash.hex()) {
-        return Err("it holds another block than its name says".to_owned());
+/// Checks an image by itself, a piece at a time: well-formed, of the block `hash`, its checksum right.
+pub(crate) fn verify(
+    source: &mut dyn Source,
+    (start, len): (u64, u64),
+    hash: BlockHash,
+) -> Result<(), Failure> {
+    if len > MOST {
+        return Err(format!("it has {len} bytes, at most {MOST} are possible").into());
     }
-    let layer_of = |name: &&str| name.strip_prefix('L')?.split('_').next()?.parse::<usize>().ok();
-    let layers: BTreeSet<usize> = tensors.names().iter().filter_map(layer_of).collect();
-    let index = tensors.names().first().and_then(|n| n.split('_').nth(1)).unwrap_or_default().to_owned();
-    let mut seen = Vec::new();
+    let reader = Reader::open(source, start, len, 16 << 20)?;
+    if reader.entry("block") != Some(hash.hex()) {
+        return Err("it holds another block than its name says".into());
+    }
+    let tensors = reader.metadata.tensors();
+    if reader.data.checked_add(reader.metadata.data_len() as u64) != Some(reader.end) {
+        return Err("it does not end where its header says".into());
+    }
+    let layer_of = |name: &String| name.strip_prefix('L')?.split('_').next()?.parse::<usize>().ok();
+    let layers: BTreeSet<usize> = tensors.keys().filter_map(layer_of).collect();
+    let index = tensors.keys().next().and_then(|n| n.split('_').nth(1)).unwrap_or_default();
+    let (mut hasher, mut seen) = (blake3::Hasher::new_keyed(&hash.0), 0);
     for l in layers {
-        for side in ["K", "V"] {
-            for suffix in ["", ".weights", ".scales", ".biases"] {
-                let name = format!("L{l}_{index}_{side}{suffix}");
-                if let Ok(view) = tensors.tensor(&name) {
-                    seen.push((name, view.data()));
-                }
-            }
+        for (side, suffix) in ["K", "V"].into_iter().flat_map(|side| SUFFIXES.map(|suffix| (side, suffix))) {
+            let name = format!("L{l}_{index}_{side}{suffix}");
+            let Some(info) = tensors.get(&name) else { continue };
+            let (first, last) = info.data_offsets;
+            let n = last.saturating_sub(first) as u64;
+            hasher.update(name.as_bytes()).update(&n.to_le_bytes());
+            let wrong = |e: io::Error| Failure::io(format_args!("tensor {name}"), &e);
+            reader.source.seek(SeekFrom::Start(reader.data + first as u64)).map_err(wrong)?;
+            hasher.update_reader((&mut *reader.source).take(n)).map_err(wrong)?;
+            seen += 1;
         }
     }
-    let found = checksum(hash, seen.iter().map(|(n, d)| (n.as_str(), *d)));
-    if seen.len() != tensors.len() || metadata.get("blake3") != Some(&found) {
-        return Err("its checksum does not match".to_owned());
+    let found = hasher.finalize().to_hex().to_string();
+    if seen != tensors.len() || reader.entry("blake3") != Some(found) {
+        return Err("its checksum does not match".into());
     }
     Ok(())
 }
+
+/// Of tensors' names, in the order of [`parts`].
+const SUFFIXES: [&str; 4] = ["", ".weights", ".scales", ".biases"];

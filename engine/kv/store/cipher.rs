@@ -52,6 +52,8 @@ impl std::fmt::Debug for CacheKey {
 pub(crate) struct Cipher(Option<XChaCha20Poly1305>);
 
 const NONCE: usize = 24;
+/// Bytes that encryption adds: the nonce, and the text's authentication.
+pub(super) const OVERHEAD: usize = NONCE + 16;
 
 impl Cipher {
     pub(crate) fn new(key: Option<&CacheKey>) -> Self {

@@ -1,26 +1,24 @@
-//! What a cache folder holds: listing, showing, removing, bounding, verifying. For `greenroom cache`.
-//!
-//! What removes takes the folder for itself: no other process may use it meanwhile.
+//! What a cache folder holds: listing and showing, for `greenroom cache`. Removing is in [`super::sweep`], checking in
+//! [`super::verify`].
 
 use super::cipher::{CacheKey, Cipher};
+use super::contents::{Contents, File};
 use super::log::Broken;
 use super::manifest::{self, Manifest};
-use super::pack::{self, Builder, Key};
-use super::{Place, STORE_VERSION, block, block_path, block_place, files, loose_blocks, tail};
+use super::pack::{self, Key};
+use super::{Failure, Place, STORE_VERSION, files, locked};
 use crate::kv::layout::Part;
 use crate::kv::table::BlockHash;
 use crate::prefix::SegmentKind;
 use crate::{Error, Result, SessionKey};
 use std::collections::{HashMap, HashSet};
-use std::fs::{self, File};
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 /// A folder of memories, opened to look after it. With a key, the memories that are encrypted with it.
 pub struct Folder {
     dir: PathBuf,
-    root: PathBuf,
-    cipher: Cipher,
+    pub(super) root: PathBuf,
+    pub(super) cipher: Cipher,
 }
 
 /// One stored session.
@@ -47,7 +45,7 @@ pub struct Entry {
     /// Seconds since the epoch of its last save.
     pub saved_at: u64,
     /// Bytes of it, shared ones in equal parts.
-    share: f64,
+    pub(super) share: f64,
 }
 
 /// All that is stored of one session, in words.
@@ -69,34 +67,8 @@ pub struct Details {
     pub segments: Vec<(&'static str, usize, String)>,
 }
 
-/// What `verify` found wrong, a line each, and how many files it read.
-#[derive(Clone, Debug, Default)]
-pub struct Verdict {
-    /// Files read.
-    pub files: usize,
-    /// Damaged or missing things, in words.
-    pub problems: Vec<String>,
-}
-
-/// What a removal did.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Removed {
-    /// Sessions removed.
-    pub sessions: usize,
-    /// Bytes freed.
-    pub bytes: u64,
-}
-
-/// Where images of blocks lie, with their bytes on disk: loose files before packs.
-type Images = HashMap<Key, (Image, u64)>;
-
-/// A manifest, and why it is not the latest state; or why it can't be read.
-type Decoded = Result<(Manifest, Option<Broken>), String>;
-
-enum Image {
-    Loose(PathBuf),
-    Packed(pack::Place),
-}
+/// Sessions with their manifests.
+type Sessions = Vec<(String, Manifest)>;
 
 impl Folder {
     /// The folder at `dir`; with a key, the part of it that is encrypted with that key.
@@ -110,8 +82,7 @@ impl Folder {
     /// # Errors
     /// The folder can't be read.
     pub fn list(&self) -> Result<Vec<Entry>> {
-        let manifests = self.readable()?;
-        let census = Census::new(&manifests, self.images()?);
+        let (manifests, census) = self.sessions();
         let mut entries: Vec<Entry> = manifests.iter().map(|(id, m)| self.entry(id, m, &census)).collect();
         entries.sort_by(|a, b| (&a.session.run, &a.session.agent).cmp(&(&b.session.run, &b.session.agent)));
         Ok(entries)
@@ -119,8 +90,8 @@ impl Folder {
 
     fn entry(&self, id: &str, m: &Manifest, census: &Census) -> Entry {
         let (size, owners) = (|hash: &BlockHash| census.size(*hash), &census.owners);
-        let own = files::size(&super::manifest_path(&self.root, id))
-            + m.tail.as_ref().map_or(0, |t| files::size(&self.root.join("tails").join(&t.file)));
+        let tail = m.tail.as_ref().and_then(|t| files::size(&self.root.join("tails").join(&t.file)));
+        let own = files::size(&super::manifest_path(&self.root, id)).unwrap_or(0) + tail.unwrap_or(0);
         let shared = m.blocks.iter().filter(|hash| owners[*hash] > 1);
         let shares = m.blocks.iter().map(|hash| size(hash) as f64 / owners[hash] as f64);
         Entry {
@@ -143,7 +114,7 @@ impl Folder {
     /// # Errors
     /// The folder can't be read, or there is none or more than one.
     pub fn show(&self, id: &str) -> Result<Details> {
-        let manifests = self.readable()?;
+        let (manifests, census) = self.sessions();
         let found: Vec<_> = manifests.iter().filter(|(other, _)| other.starts_with(id)).collect();
         let [(id, m)] = found[..] else {
             let n = found.len();
@@ -151,7 +122,6 @@ impl Folder {
                 "{n} memories have an id that begins with `{id}`: see `cache ls`"
             )));
         };
-        let census = Census::new(&manifests, self.images()?);
         let word = |kind| match kind {
             SegmentKind::Template => "template",
             SegmentKind::Message => "message",
@@ -173,251 +143,7 @@ impl Folder {
     /// # Errors
     /// The folder can't be read.
     pub fn bytes(&self) -> Result<u64> {
-        Ok(files::list(&self.dir)?.iter().map(|path| files::size(path)).sum())
-    }
-
-    /// Removes the sessions that `select` picks, then all that no session needs: blocks without an owner, what a crash left
-    /// behind, damaged files, and what older versions of the store, which can't be read any more, left.
-    ///
-    /// # Errors
-    /// Another process uses the folder, or a file can't be removed.
-    pub fn remove(&self, select: &dyn Fn(&Entry) -> bool) -> Result<Removed> {
-        let _lock = self.lock()?;
-        self.remove_locked(select)
-    }
-
-    /// Removes all memories, those of other keys too.
-    ///
-    /// # Errors
-    /// Another process uses the folder, or a file can't be removed.
-    pub fn clear(&self) -> Result<Removed> {
-        let removed = self.remove(&|_| true)?;
-        let mut bytes = removed.bytes;
-        for other in self.others()? {
-            let lock = files::open_lock(&other.join("lock"))?;
-            self.own(&lock)?;
-            bytes += remove_folder(&other)?;
-        }
-        Ok(Removed { bytes, ..removed })
-    }
-
-    /// Removes what no session needs, then sessions until the folder takes at most `limit` bytes: those first for which
-    /// (seconds to compute again × expected use ÷ bytes) is least. A session is expected to be used the more, the more turns it
-    /// has had, and the less, the longer ago the last one was (hyperbolically, in hours).
-    ///
-    /// # Errors
-    /// Another process uses the folder, or a file can't be removed.
-    pub fn shrink(&self, limit: u64) -> Result<Removed> {
-        let _lock = self.lock()?;
-        let mut removed = self.remove_locked(&|_| false)?;
-        let bytes = self.bytes()?;
-        if bytes <= limit {
-            return Ok(removed);
-        }
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
-        let worth = |e: &Entry| {
-            let hours = now.saturating_sub(e.saved_at) as f64 / 3600.0;
-            let use_ = e.turns as f64 / (1.0 + hours);
-            (e.seconds * use_ + f64::MIN_POSITIVE) / e.share.max(1.0)
-        };
-        let mut entries = self.list()?;
-        entries.sort_by(|a, b| worth(a).total_cmp(&worth(b)).then_with(|| a.saved_at.cmp(&b.saved_at)));
-        // A shared block goes with its last owner, so removing what seems enough may not be.
-        let mut left = entries.into_iter();
-        while self.bytes()? > limit {
-            let excess = (self.bytes()? - limit) as f64;
-            let mut chosen = HashSet::new();
-            let mut sum = 0.0;
-            while let Some(entry) = (sum < excess).then(|| left.next()).flatten() {
-                sum += entry.share;
-                chosen.insert(entry.id);
-            }
-            if chosen.is_empty() {
-                break; // what is left belongs to other keys
-            }
-            let more = self.remove_locked(&|entry| chosen.contains(&entry.id))?;
-            removed =
-                Removed { sessions: removed.sessions + more.sessions, bytes: removed.bytes + more.bytes };
-        }
-        Ok(removed)
-    }
-
-    /// Takes the folder for this process alone.
-    fn lock(&self) -> Result<Option<File>> {
-        if !self.root.is_dir() {
-            return Ok(None);
-        }
-        let lock = files::open_lock(&self.root.join("lock"))?;
-        self.own(&lock)?;
-        Ok(Some(lock))
-    }
-
-    fn own(&self, lock: &File) -> Result<()> {
-        lock.try_lock().map_err(|_| {
-            Error::store(format!(
-                "the cache folder {} is in use by a running greenroom; try again when it ended",
-                self.dir.display()
-            ))
-        })
-    }
-
-    fn remove_locked(&self, select: &dyn Fn(&Entry) -> bool) -> Result<Removed> {
-        let mut removed = Removed::default();
-        for entry in self.list()?.iter().filter(|entry| select(entry)) {
-            removed.bytes += files::remove(&super::manifest_path(&self.root, &entry.id))?;
-            removed.sessions += 1;
-        }
-        removed.bytes += self.sweep()?;
-        for old in self.others()?.iter().filter(|path| version(path).is_some_and(|v| v < STORE_VERSION)) {
-            removed.bytes += remove_folder(old)?;
-        }
-        Ok(removed)
-    }
-
-    /// Removes what no manifest names; returns the bytes freed.
-    fn sweep(&self) -> Result<u64> {
-        let left = self.readable()?;
-        let blocks: HashSet<BlockHash> = left.iter().flat_map(|(_, m)| m.blocks.iter().copied()).collect();
-        let tails: HashSet<&str> =
-            left.iter().filter_map(|(_, m)| Some(m.tail.as_ref()?.file.as_str())).collect();
-        let manifests: HashSet<PathBuf> =
-            left.iter().map(|(id, _)| super::manifest_path(&self.root, id)).collect();
-        let mut freed = 0;
-        let loose: HashMap<PathBuf, Key> =
-            loose_blocks(&self.root)?.into_iter().map(|(key, path)| (path, key)).collect();
-        for part in Part::ALL {
-            for path in files::list(&self.root.join(super::part_folder(part)))? {
-                if loose.get(&path).is_none_or(|(hash, _)| !blocks.contains(hash)) {
-                    freed += files::remove(&path)?;
-                }
-            }
-        }
-        let named = |path: &Path| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        for path in files::list(&self.root.join("tails"))? {
-            if !tails.contains(named(&path).as_str()) {
-                freed += files::remove(&path)?;
-            }
-        }
-        for path in files::list(&self.root.join("manifests"))? {
-            if !manifests.contains(&path) {
-                freed += files::remove(&path)?;
-            }
-        }
-        for folder in ["damaged", "runs"] {
-            for path in files::list(&self.root.join(folder))? {
-                freed += files::remove(&path)?;
-            }
-        }
-        let loose: HashSet<Key> = loose.into_values().filter(|(hash, _)| blocks.contains(hash)).collect();
-        freed += self.sweep_packs(&|key| blocks.contains(&key.0) && !loose.contains(key))?;
-        Ok(freed)
-    }
-
-    /// Writes packs that hold something dead anew, without it; returns the bytes freed.
-    fn sweep_packs(&self, live: &dyn Fn(&Key) -> bool) -> Result<u64> {
-        let dir = self.root.join("packs");
-        let (mut before, mut builder, mut gone) = (0, Builder::default(), Vec::new());
-        for path in files::list(&dir)?.into_iter() {
-            let entries = pack::index(&path).unwrap_or_default();
-            if !entries.is_empty() && entries.iter().all(|(key, _)| live(key)) {
-                continue;
-            }
-            before += files::size(&path);
-            for (key, place) in entries.iter().filter(|(key, _)| live(key)) {
-                let image = place.read().map_err(|e| files::io_error("read", &path, e))?;
-                builder.push(*key, &image);
-            }
-            gone.push(path);
-        }
-        let kept = builder.len() as u64;
-        builder.write(&dir)?;
-        gone.iter().try_for_each(|path| files::remove(path).map(drop))?;
-        Ok(before.saturating_sub(kept))
-    }
-
-    /// Reads every file and checks every checksum; changes nothing.
-    ///
-    /// # Errors
-    /// The folder can't be read.
-    pub fn verify(&self) -> Result<Verdict> {
-        let mut verdict = Verdict::default();
-        let images = self.images()?;
-        let mut seen = HashSet::new();
-        for (key, (image, _)) in &images {
-            let (bytes, name) = match image {
-                Image::Loose(path) => {
-                    verdict.files += 1;
-                    (fs::read(path), files::short(path))
-                }
-                Image::Packed(place) => {
-                    verdict.files += usize::from(seen.insert(place.pack.clone()));
-                    (place.read(), format!("block {} in {}", key.0.hex(), files::short(&place.pack)))
-                }
-            };
-            let checked = bytes
-                .map_err(|e| e.to_string())
-                .and_then(|bytes| block::verify(&self.cipher.open(&block_place(*key), bytes)?, key.0));
-            if let Err(reason) = checked {
-                verdict.problems.push(format!("{name}: {reason}"));
-            }
-        }
-        for path in &pack::list(&self.root.join("packs"))? {
-            if let Err(reason) = pack::index(path) {
-                verdict.problems.push(format!("{}: {reason}", files::short(path)));
-            }
-        }
-        for (path, manifest) in self.manifests()? {
-            verdict.files += 1;
-            match manifest {
-                Ok((manifest, broken)) => {
-                    // A torn record is what a crash leaves: the turn before stands.
-                    let damaged = broken.filter(|broken| !broken.torn);
-                    let told = damaged.map(|broken| format!("{}: {}", files::short(&path), broken.reason));
-                    verdict.problems.extend(told);
-                    self.verify_parts(&manifest, &images, &mut verdict);
-                }
-                Err(reason) => verdict.problems.push(format!("{}: {reason}", files::short(&path))),
-            }
-        }
-        verdict.problems.sort();
-        Ok(verdict)
-    }
-
-    /// Checks that what a manifest names is there.
-    fn verify_parts(&self, manifest: &Manifest, images: &Images, verdict: &mut Verdict) {
-        let owner = format!("agent `{}` of run {}", manifest.owner.agent, manifest.owner.run);
-        let layout = &manifest.owner.identity.layout;
-        // Where all layers have a window there is one part, as where none has.
-        let windows = layout.split(',').filter(|layer| layer.contains('~')).count();
-        let mixed = (1..layout.split(',').count()).contains(&windows);
-        let parts: &[Part] = if mixed { &Part::ALL } else { &[Part::Lasting] };
-        for hash in &manifest.blocks {
-            if parts.iter().any(|part| !images.contains_key(&(*hash, *part))) {
-                verdict.problems.push(format!("block {} of {owner} is missing", hash.hex()));
-            }
-        }
-        if let Some(tail) = &manifest.tail {
-            verdict.files += 1;
-            let bytes = fs::read(self.root.join("tails").join(&tail.file)).map_err(|e| e.to_string());
-            let checked = bytes.and_then(|b| tail::check(&b, tail, &self.cipher, &mut |_| Ok(())));
-            if let Err(reason) = checked {
-                verdict.problems.push(format!("the tail of {owner}: {reason}"));
-            }
-        }
-    }
-
-    /// Folders of other versions and keys.
-    ///
-    /// # Errors
-    /// The folder can't be read.
-    fn others(&self) -> Result<Vec<PathBuf>> {
-        let entries = match fs::read_dir(&self.dir) {
-            Ok(entries) => entries,
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
-            Err(e) => return Err(files::io_error("read", &self.dir, e)),
-        };
-        let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
-        Ok(paths.filter(|path| version(path).is_some() && *path != self.root).collect())
+        files::bytes_below(&files::resolved(&self.dir))
     }
 
     /// Number of folders whose memories are encrypted with other keys (or not at all, if this one has a key).
@@ -425,51 +151,78 @@ impl Folder {
     /// # Errors
     /// The folder can't be read.
     pub fn other_keys(&self) -> Result<usize> {
-        Ok(self.others()?.iter().filter(|path| version(path) == Some(STORE_VERSION)).count())
+        Ok(self.others()?.iter().filter(|(_, version)| *version == STORE_VERSION).count())
     }
 
-    /// Manifests that can be read, with their ids.
-    fn readable(&self) -> Result<Vec<(String, Manifest)>> {
-        let id = |path: &Path| path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-        let all = self.manifests()?.into_iter();
-        Ok(all.filter_map(|(path, manifest)| Some((id(&path), manifest.ok()?.0))).collect())
-    }
-
-    /// Manifests with their paths.
-    fn manifests(&self) -> Result<Vec<(PathBuf, Decoded)>> {
-        let read_one = |path: PathBuf| {
-            let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-            let manifest = fs::read(&path)
-                .map_err(|e| e.to_string())
-                .and_then(|bytes| manifest::decode(&bytes, &name, &self.cipher))
-                .map(|(manifest, _, broken)| (manifest, broken));
-            (path, manifest)
+    /// Folders of other versions and keys, with their versions.
+    ///
+    /// # Errors
+    /// The folder can't be read.
+    pub(super) fn others(&self) -> Result<Vec<(PathBuf, u32)>> {
+        let version = |entry: &files::Entry| {
+            let name = entry.name.to_str()?.strip_prefix('v')?;
+            entry.is_folder().then(|| name.split('-').next()?.parse().ok())?
         };
-        // A temporary file that a crash left is no manifest.
-        let logs = files::list(&self.root.join("manifests"))?.into_iter();
-        Ok(logs.filter(|path| path.extension().is_some_and(|e| e == "log")).map(read_one).collect())
+        let entries = files::entries(&files::resolved(&self.dir))?.into_iter();
+        let others = entries.filter(|entry| Some(&*entry.name) != self.root.file_name());
+        Ok(others
+            .filter_map(|entry| Some((version(&entry)?, entry.path)))
+            .map(|(v, path)| (path, v))
+            .collect())
     }
 
-    fn images(&self) -> Result<Images> {
-        let mut images = Images::new();
-        for path in pack::list(&self.root.join("packs"))? {
-            for (key, place) in pack::index(&path).unwrap_or_default() {
-                let len = place.len;
-                images.insert(key, (Image::Packed(place), len));
+    /// Takes the folder for this process alone.
+    pub(super) fn lock(&self) -> Result<Option<std::fs::File>> {
+        if !files::is_folder(&self.root)? {
+            return Ok(None);
+        }
+        let lock = files::open_lock(&self.root.join("lock"))?;
+        locked(lock.try_lock(), || self.in_use())?;
+        Ok(Some(lock))
+    }
+
+    pub(super) fn in_use(&self) -> String {
+        format!(
+            "the cache folder {} is in use by a running greenroom; try again when it ended",
+            self.dir.display()
+        )
+    }
+
+    /// A manifest, and why it is not the latest state.
+    pub(super) fn read_manifest(&self, id: &str, path: &Path) -> Result<(Manifest, Option<Broken>), Failure> {
+        let bytes = files::input(path)?.whole(manifest::MOST)?;
+        let (manifest, _, broken) = manifest::decode(&bytes, id, &self.cipher)?;
+        Ok((manifest, broken))
+    }
+
+    /// The sessions whose manifests can be read, and what they have in common.
+    fn sessions(&self) -> (Sessions, Census) {
+        let contents = Contents::read(&self.root);
+        contents.unread.iter().for_each(|reason| tracing::warn!("{reason}"));
+        let mut sessions = Vec::new();
+        for (id, File { path, .. }) in &contents.manifests {
+            match self.read_manifest(id, path) {
+                Ok((manifest, _)) => sessions.push((id.clone(), manifest)),
+                Err(Failure::Missing) => {}
+                Err(failure) => tracing::warn!("{}: {failure}", files::short(path)),
             }
         }
-        for (key, path) in loose_blocks(&self.root)? {
-            let len = files::size(&path);
-            debug_assert_eq!(path, block_path(&self.root, key));
-            images.insert(key, (Image::Loose(path), len));
-        }
-        Ok(images)
+        let census = Census::new(&sessions, sizes(&contents));
+        (sessions, census)
     }
+}
+
+/// Bytes of parts of blocks on disk; of twins the one that has its own file counts.
+fn sizes(contents: &Contents) -> HashMap<Key, u64> {
+    let packed = contents.packs.iter().flat_map(|file| pack::index(&file.path).unwrap_or_default());
+    let mut sizes: HashMap<Key, u64> = packed.map(|(key, place)| (key, place.len)).collect();
+    sizes.extend(contents.blocks.iter().map(|(key, file)| (*key, file.bytes)));
+    sizes
 }
 
 /// What the sessions of a folder have in common.
 struct Census {
-    images: Images,
+    sizes: HashMap<Key, u64>,
     /// How many sessions name each block.
     owners: HashMap<BlockHash, usize>,
     /// Milliseconds of a token by model: how many sessions were measured, and their sum. One measure alone is noisy.
@@ -477,7 +230,7 @@ struct Census {
 }
 
 impl Census {
-    fn new(manifests: &[(String, Manifest)], images: Images) -> Self {
+    fn new(manifests: &[(String, Manifest)], sizes: HashMap<Key, u64>) -> Self {
         let (mut owners, mut token_ms) = (HashMap::new(), HashMap::new());
         for (_, manifest) in manifests {
             for hash in manifest.blocks.iter().collect::<HashSet<_>>() {
@@ -487,27 +240,15 @@ impl Census {
                 token_ms.entry(manifest.owner.identity.model.clone()).or_default();
             *measured = (measured.0 + 1.0, measured.1 + manifest.worth.token_ms);
         }
-        Self { images, owners, token_ms }
+        Self { sizes, owners, token_ms }
     }
 
     /// Bytes of all parts of a block on disk.
     fn size(&self, hash: BlockHash) -> u64 {
-        Part::ALL.iter().filter_map(|part| self.images.get(&(hash, *part))).map(|(_, len)| len).sum()
+        Part::ALL.iter().filter_map(|part| self.sizes.get(&(hash, *part))).sum()
     }
 
     fn token_ms(&self, model: &str) -> f64 {
         self.token_ms.get(model).map_or(0.0, |(n, sum)| sum / n)
     }
-}
-
-/// Store version of a folder in a cache folder; `None`: it is not one of ours.
-fn version(path: &Path) -> Option<u32> {
-    let name = path.file_name()?.to_str()?.strip_prefix('v')?;
-    path.is_dir().then(|| name.split('-').next()?.parse().ok())?
-}
-
-fn remove_folder(path: &Path) -> Result<u64> {
-    let bytes = files::list(path)?.iter().map(|path| files::size(path)).sum();
-    fs::remove_dir_all(path).map_err(|e| files::io_error("remove", path, e))?;
-    Ok(bytes)
 }

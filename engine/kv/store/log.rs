@@ -4,12 +4,17 @@
 //! (encrypted where the store is). The first one is keyed with the file's name: a file in another's place is not read.
 
 use super::cipher::Cipher;
-use super::files;
+use super::files::{self, Source};
+use super::found::Failure;
 use crate::Result;
 use serde::{Deserialize, Serialize};
+use std::io::{self, Cursor, Read as _, SeekFrom};
 use std::path::Path;
 
-const HEAD: usize = 4 + 32;
+/// Bytes of a record before its payload.
+pub(super) const HEAD: usize = 4 + 32;
+/// Bytes of a record, at most.
+pub(super) const MOST: u64 = 1 << 30;
 
 /// Where a log ends: how many bytes count, and the last checksum, which stands for all before it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -36,8 +41,8 @@ impl End {
 pub(crate) fn record(end: &mut End, payload: Vec<u8>, cipher: &Cipher) -> Result<Vec<u8>> {
     let key = end.key();
     let payload = cipher.seal(&key, payload)?;
-    let n = u32::try_from(payload.len())
-        .map_err(|_| crate::Error::store("a record of 4 GiB can't be written"))?;
+    let n = u32::try_from(payload.len()).ok().filter(|n| u64::from(*n) <= MOST);
+    let n = n.ok_or_else(|| crate::Error::store("a record of more than 1 GiB can't be written"))?;
     let sum = blake3::keyed_hash(&key, &payload);
     let record = [&n.to_le_bytes()[..], sum.as_bytes(), &payload].concat();
     *end = End { bytes: end.bytes + record.len() as u64, sum: sum.to_hex().to_string() };
@@ -67,30 +72,84 @@ impl From<String> for Broken {
     }
 }
 
+/// A record whose checksum is right.
+pub(super) struct Record {
+    /// Where its payload begins, and its bytes.
+    pub(super) payload: (u64, u64),
+    /// What the payload is bound to.
+    key: [u8; 32],
+    /// Where the log ends with it.
+    pub(super) end: End,
+}
+
+impl Record {
+    /// The payload, decrypted.
+    pub(super) fn open(&self, source: &mut dyn Source, cipher: &Cipher) -> Result<Vec<u8>, Failure> {
+        let payload = files::stretch(source, self.payload)?;
+        Ok(cipher.open(&self.key, payload)?)
+    }
+}
+
+/// Checks a log's records in `len` bytes from the start, a piece of each at a time, and hands them to `each`, which may read the
+/// source. Gives why it ended before the bytes did; a record of more than `most` bytes is never written.
+///
+/// # Errors
+/// The source can't be read, or `each` says no.
+pub(super) fn scan(
+    source: &mut dyn Source,
+    len: u64,
+    name: &str,
+    most: u64,
+    each: &mut dyn FnMut(&mut dyn Source, &Record) -> Result<(), Failure>,
+) -> Result<Option<Broken>, Failure> {
+    let wrong = |e: io::Error| Failure::io("it", &e);
+    let mut end = End::empty(name);
+    while end.bytes < len {
+        let (at, rest) = (end.bytes, len - end.bytes);
+        let torn = || Broken { reason: format!("the record at byte {at} is torn"), torn: true };
+        let mut head = [0; HEAD];
+        let there = rest.min(HEAD as u64);
+        source.seek(SeekFrom::Start(at)).map_err(wrong)?;
+        source.read_exact(&mut head[..there as usize]).map_err(wrong)?;
+        let [a, b, c, d, sum @ ..] = head;
+        let n = u64::from(u32::from_le_bytes([a, b, c, d]));
+        if there < HEAD as u64 && n <= most {
+            return Ok(Some(torn()));
+        }
+        let left = rest - there;
+        let key = end.key();
+        let mut hasher = blake3::Hasher::new_keyed(&key);
+        // All that is left where the record is longer: if just that has the checksum, the length is what is wrong.
+        hasher.update_reader((&mut *source).take(n.min(left).min(most))).map_err(wrong)?;
+        let found = hasher.finalize();
+        let right = found.as_bytes() == &sum;
+        if n > left && n <= most && !right {
+            return Ok(Some(torn()));
+        }
+        if n > left || n > most || !right {
+            let reason = format!("the checksum of the record at byte {at} does not match");
+            return Ok(Some(reason.into()));
+        }
+        end = End { bytes: at + HEAD as u64 + n, sum: found.to_hex().to_string() };
+        each(source, &Record { payload: (at + HEAD as u64, n), key, end: end.clone() })?;
+    }
+    Ok(None)
+}
+
 /// Takes a payload and where it ends, and says whether to go on.
 pub(super) type Each<'a> = dyn FnMut(Vec<u8>, &End) -> Result<(), String> + 'a;
 
 /// Reads records from the start.
 pub(super) fn read(bytes: &[u8], name: &str, cipher: &Cipher, each: &mut Each<'_>) -> Result<(), Broken> {
-    let mut end = End::empty(name);
-    let mut rest = bytes;
-    while !rest.is_empty() {
-        let at = end.bytes;
-        let torn = || Broken { reason: format!("the record at byte {at} is torn"), torn: true };
-        let (head, after) = rest.split_at_checked(HEAD).ok_or_else(torn)?;
-        let (n, sum) = head.split_at(4);
-        let n = u32::from_le_bytes([n[0], n[1], n[2], n[3]]) as usize;
-        let (payload, after) = after.split_at_checked(n).ok_or_else(torn)?;
-        let key = end.key();
-        let found = blake3::keyed_hash(&key, payload);
-        if found.as_bytes() != sum {
-            return Err(format!("the checksum of the record at byte {at} does not match").into());
-        }
-        end = End { bytes: at + (HEAD + n) as u64, sum: found.to_hex().to_string() };
-        each(cipher.open(&key, payload.to_vec())?, &end)?;
-        rest = after;
+    let len = bytes.len() as u64;
+    let read = scan(&mut Cursor::new(bytes), len, name, MOST, &mut |source, record| {
+        Ok(each(record.open(source, cipher)?, &record.end)?)
+    });
+    match read {
+        Ok(None) => Ok(()),
+        Ok(Some(broken)) => Err(broken),
+        Err(failure) => Err(failure.to_string().into()),
     }
-    Ok(())
 }
 
 #[cfg(test)]

@@ -106,13 +106,34 @@ struct Step {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     owner: Option<Owner>,
     keep_blocks: usize,
-    /// Hexadecimal.
-    blocks: Vec<String>,
+    blocks: Vec<Address>,
     tail: Option<TailRef>,
     keep_segments: usize,
     segments: Vec<Segment>,
     worth: Worth,
 }
+
+/// A block's address as it is written: hexadecimal.
+#[derive(Clone, Copy, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+struct Address(BlockHash);
+
+impl TryFrom<String> for Address {
+    type Error = String;
+
+    fn try_from(hex: String) -> Result<Self, String> {
+        BlockHash::from_hex(&hex).map(Self).ok_or_else(|| format!("`{hex}` is no address of a block"))
+    }
+}
+
+impl From<Address> for String {
+    fn from(address: Address) -> Self {
+        address.0.hex()
+    }
+}
+
+/// Bytes of a manifest, at most.
+pub(super) const MOST: u64 = 64 << 20;
 
 /// What stands in a manifest's log, as far as a writer must know it to add to it.
 pub(crate) struct Journal {
@@ -174,7 +195,7 @@ impl Journal {
         let step = Step {
             owner: base.is_none().then(|| manifest.owner.clone()),
             keep_blocks,
-            blocks: manifest.blocks[keep_blocks..].iter().map(|hash| hash.hex()).collect(),
+            blocks: manifest.blocks[keep_blocks..].iter().copied().map(Address).collect(),
             tail: manifest.tail.clone(),
             keep_segments,
             segments: manifest.segments[keep_segments..].to_vec(),
@@ -185,6 +206,10 @@ impl Journal {
         let mut end = base.map_or_else(|| End::empty(name), |base| base.end.clone());
         let at = end.bytes;
         let record = log::record(&mut end, payload, cipher)?;
+        if end.bytes > MOST {
+            let agent = &manifest.owner.agent;
+            return Err(Error::store(format!("the manifest of `{agent}` would have more than {MOST} bytes")));
+        }
         let dropped = base.is_some_and(|base| keep_segments < base.segments.len());
         let live = match base {
             // What was dropped is out of date, whatever its size: the next check errs on the side of a rewrite.
@@ -259,11 +284,7 @@ impl Step {
             return Err("a record does not fit the one before it".to_owned());
         }
         let kept = state.segments.get(..self.keep_segments).ok_or("a record keeps more than there was")?;
-        let address = |hex: &String| {
-            BlockHash::from_hex(hex).ok_or_else(|| format!("`{hex}` is no address of a block"))
-        };
-        let blocks = self.blocks.iter().map(address).collect::<Result<Vec<_>, _>>()?;
-        let n_blocks = self.keep_blocks + blocks.len();
+        let n_blocks = self.keep_blocks + self.blocks.len();
         if let Some(tail) = &self.tail {
             let ours = |b: u8| b.is_ascii_alphanumeric() || b == b'.';
             if !tail.file.bytes().all(ours) || tail.file.starts_with('.') {
@@ -279,7 +300,7 @@ impl Step {
             return Err(format!("its counts contradict each other: {n_ids} ids, {n_tokens} tokens"));
         }
         state.blocks.truncate(self.keep_blocks);
-        state.blocks.extend(blocks);
+        state.blocks.extend(self.blocks.iter().map(|address| address.0));
         state.segments.truncate(self.keep_segments);
         state.segments.extend(self.segments);
         (state.tail, state.worth) = (self.tail, self.worth);

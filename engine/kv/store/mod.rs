@@ -17,29 +17,36 @@
 
 pub(crate) mod block;
 pub(crate) mod cipher;
+mod contents;
 mod files;
+mod found;
 pub(crate) mod inventory;
 pub(crate) mod log;
 pub(crate) mod manifest;
 pub(crate) mod pack;
+mod sweep;
 pub(crate) mod tail;
+mod verify;
 
 use super::blocks::{Rows, SealedBlock};
 use super::layout::{KvLayout, Part};
 use super::table::BlockHash;
-use crate::{Error, Result, SessionKey};
-use cipher::{CacheKey, Cipher};
-use files::{io_error, make_private_dir, open_lock, short, write_atomically};
+use crate::{Error, ErrorKind, Result, SessionKey};
+use cipher::{CacheKey, Cipher, OVERHEAD};
+use contents::Contents;
+use files::{Input, Source, make_private_dir, open_lock, short, write_atomically};
+pub(crate) use found::{Failure, Found};
 use log::Broken;
 use manifest::{Journal, Manifest, Write};
 use pack::{Builder, Key, Packs};
-use std::collections::HashMap;
-use std::fs::{self, File};
-use std::io::{Cursor, ErrorKind, Read as _};
+use std::fs::{File, TryLockError};
+use std::io::Cursor;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError, RwLock};
+use std::sync::{PoisonError, RwLock};
+pub use sweep::Removed;
 use tail::TailRef;
+pub use verify::Verdict;
 
 /// Version of the folder's layout and of every format in it: part of a cache's identity.
 pub(crate) const STORE_VERSION: u32 = 4;
@@ -51,6 +58,9 @@ pub(crate) struct Place {
     pub(crate) key: Option<CacheKey>,
 }
 
+/// The right to add to a run's sessions.
+pub(crate) struct RunLock(#[expect(dead_code, reason = "open files hold locks")] File);
+
 /// An opened cache folder.
 pub(crate) struct Store {
     root: PathBuf,
@@ -60,20 +70,9 @@ pub(crate) struct Store {
     packs: RwLock<Packs>,
     /// Blocks written since the last look at how many small files there are.
     fresh: AtomicUsize,
-    runs: Mutex<HashMap<String, File>>,
     _lock: File,
     /// Off only in the test that shows that a wrong code would change the logits.
     pub(crate) verify: bool,
-}
-
-/// What reading a stored thing gave.
-pub(crate) enum Found<T> {
-    /// It is there and passed its checks.
-    Whole(T),
-    /// It is not there.
-    Missing,
-    /// It failed a check and was set aside; the reason.
-    Damaged(String),
 }
 
 impl Place {
@@ -95,56 +94,52 @@ impl Store {
     /// Opens (and makes) a cache folder for a tenant.
     ///
     /// # Errors
-    /// It can't be made or written, or `greenroom cache rm` is at work in it.
+    /// `Store`: it can't be made or written; `InUse`: `greenroom cache rm` is at work in it.
     pub(crate) fn open(place: &Place, tenant: &str) -> Result<Self> {
         let root = place.root();
-        for sub in ["runs", "blocks", "windows", "packs", "tails", "manifests", "checks"] {
+        make_private_dir(&root)?;
+        for sub in contents::FOLDERS {
             make_private_dir(&root.join(sub))?;
         }
         let lock = open_lock(&root.join("lock"))?;
-        lock.try_lock_shared().map_err(|e| {
-            Error::store(format!(
-                "the cache folder {} is being cleaned by another process; try again ({e})",
-                place.dir.display()
-            ))
-        })?;
+        let busy = || {
+            let dir = place.dir.display();
+            format!("the cache folder {dir} is being cleaned by another process; try again")
+        };
+        locked(lock.try_lock_shared(), busy)?;
         let mut packs = Packs::default();
-        packs.refresh(&root.join("packs"))?;
+        if let Err(e) = packs.refresh(&root.join("packs")) {
+            tracing::warn!("{e}"); // it is looked at again when a block is missed
+        }
         let names = place.key.as_ref().map_or(String::new(), CacheKey::names);
         Ok(Self {
             cipher: Cipher::new(place.key.as_ref()),
             secret: format!("{tenant}\n{names}"),
             packs: RwLock::new(packs),
             fresh: AtomicUsize::new(Self::MANY),
-            runs: Mutex::default(),
             _lock: lock,
             root,
             verify: true,
         })
     }
 
-    /// Keeps other processes from adding to a run's sessions for as long as the store is open.
+    /// Keeps other processes from adding to a run's sessions for as long as the lock is held.
     ///
     /// # Errors
-    /// Another process does so.
-    pub(crate) fn claim(&self, run: &str) -> Result<()> {
-        let mut runs = self.runs.lock().unwrap_or_else(PoisonError::into_inner);
-        if runs.contains_key(run) {
-            return Ok(());
-        }
+    /// `InUse`: another process does so; `Store`: there can be no lock.
+    pub(crate) fn claim(&self, run: &str) -> Result<RunLock> {
         let file = open_lock(&self.root.join("runs").join(name_hash(&self.secret, &[run])))?;
-        file.try_lock().map_err(|_| {
-            Error::store(format!(
+        locked(file.try_lock(), || {
+            format!(
                 "the memories of run {run} are in use by another process: wait until it has ended, or start a new run"
-            ))
+            )
         })?;
-        runs.insert(run.to_owned(), file);
-        Ok(())
+        Ok(RunLock(file))
     }
 
     /// Whether a part of a block is stored.
     pub(crate) fn has_block(&self, key: Key) -> bool {
-        block_path(&self.root, key).is_file() || self.packed(key).is_some()
+        files::size(&block_path(&self.root, key)).is_some() || self.packed(key).is_some()
     }
 
     /// Writes a part of a block unless it is there; returns the bytes written. `index` is the block's place in the sequence.
@@ -166,20 +161,32 @@ impl Store {
         Ok(bytes.len() as u64)
     }
 
-    /// Reads a part of a block and checks it against its address, the layout and its checksum; also gives its bytes on disk.
+    /// Reads a part of a block and checks it against its address, the layout and its checksum; also gives its bytes on disk. Where
+    /// its own file gives nothing, a pack may.
     pub(crate) fn read_block(&self, key: Key, index: usize, layout: &KvLayout) -> Found<(SealedBlock, u64)> {
-        let read =
-            |source: &mut dyn block::Source, span| block::read(source, span, key, index, layout, self.verify);
-        let loose = self.checked(&block_path(&self.root, key), |file| {
-            let len = file.metadata().map_err(|e| e.to_string())?.len();
-            Ok((self.open_image(file, key, (0, len), read)?, len))
+        let most = block::most(key.1, layout) + OVERHEAD as u64;
+        let read = |input: &mut Input, (start, len): (u64, u64)| {
+            if len > most {
+                return Err(format!("it has {len} bytes, at most {most} are possible").into());
+            }
+            let block = open_image(&self.cipher, input, key, (start, len), |source, span| {
+                block::read(source, span, key, index, layout, self.verify)
+            })?;
+            Ok((block, len))
+        };
+        let loose = self.checked(&block_path(&self.root, key), |input| {
+            let len = input.len();
+            read(input, (0, len))
         });
-        let (Found::Missing, Some(place)) = (&loose, self.packed(key)) else { return loose };
-        let found = File::open(&*place.pack).map_err(|e| format!("it can't be read: {e}"));
-        let found = found.and_then(|file| self.open_image(file, key, (place.offset, place.len), read));
-        match found {
-            Ok(block) => Found::Whole((block, place.len)),
-            Err(reason) => {
+        let place = if matches!(loose, Found::Whole(_)) { None } else { self.packed(key) };
+        let Some(place) = place else { return loose };
+        match place.open().and_then(|(mut input, span)| read(&mut input, span)) {
+            Ok(found) => Found::Whole(found),
+            Err(Failure::Missing) => loose,
+            Err(Failure::Unreadable(reason)) => {
+                Found::Unreadable(format!("a block in {}: {reason}", short(&place.pack)))
+            }
+            Err(Failure::Damaged(reason)) => {
                 self.packs.write().unwrap_or_else(PoisonError::into_inner).forget(key);
                 let reason = format!("a block in {} is damaged: {reason}", short(&place.pack));
                 tracing::warn!("{reason}");
@@ -188,30 +195,10 @@ impl Store {
         }
     }
 
-    /// Hands an image to `read`: from where it lies, or decrypted.
-    fn open_image<T>(
-        &self,
-        mut file: File,
-        key: Key,
-        (start, len): (u64, u64),
-        read: impl FnOnce(&mut dyn block::Source, (u64, u64)) -> Result<T, String>,
-    ) -> Result<T, String> {
-        if !self.cipher.encrypts() {
-            return read(&mut file, (start, len));
-        }
-        let mut bytes = Vec::new();
-        let whole = std::io::Seek::seek(&mut file, std::io::SeekFrom::Start(start))
-            .and_then(|_| file.take(len).read_to_end(&mut bytes));
-        whole.map_err(|e| format!("it can't be read: {e}"))?;
-        let bytes = self.cipher.open(&block_place(key), bytes)?;
-        let len = bytes.len() as u64;
-        read(&mut Cursor::new(bytes), (0, len))
-    }
-
     /// Where a block lies in a pack; packs of other processes are seen too.
     fn packed(&self, key: Key) -> Option<pack::Place> {
         let find = || self.packs.read().unwrap_or_else(PoisonError::into_inner).find(key);
-        find().filter(|place| place.pack.is_file()).or_else(|| {
+        find().filter(|place| files::size(&place.pack).is_some()).or_else(|| {
             let mut packs = self.packs.write().unwrap_or_else(PoisonError::into_inner);
             if let Err(e) = packs.refresh(&self.root.join("packs")) {
                 tracing::debug!("{e}");
@@ -229,10 +216,8 @@ impl Store {
             return Ok(0);
         }
         self.fresh.store(0, Ordering::Relaxed);
-        let small: Vec<(Key, PathBuf)> = loose_blocks(&self.root)?
-            .into_iter()
-            .filter(|(_, path)| files::size(path) <= Self::SMALL)
-            .collect();
+        let mut small = Contents::read(&self.root).blocks;
+        small.retain(|(_, file)| file.bytes <= Self::SMALL);
         let lock = open_lock(&self.root.join("packs.lock"))?;
         if small.len() < Self::MANY || lock.try_lock().is_err() {
             return Ok(0);
@@ -243,10 +228,10 @@ impl Store {
     /// Packs all blocks, however few.
     #[cfg(test)]
     pub(crate) fn pack_all(&self) -> usize {
-        self.pack(loose_blocks(&self.root).expect("a folder")).expect("a pack")
+        self.pack(Contents::read(&self.root).blocks).expect("a pack")
     }
 
-    fn pack(&self, loose: Vec<(Key, PathBuf)>) -> Result<usize> {
+    fn pack(&self, loose: Vec<(Key, contents::File)>) -> Result<usize> {
         let packs = self.root.join("packs");
         let (mut builder, mut packed, mut n) = (Builder::default(), Vec::new(), 0);
         let mut finish = |builder: Builder, packed: Vec<PathBuf>| {
@@ -254,15 +239,23 @@ impl Store {
             n += packed.len();
             packed.iter().try_for_each(|path| files::remove(path).map(drop))
         };
-        for (key, path) in loose {
+        for (key, contents::File { path, .. }) in loose {
             // What is in a pack as well was packed before a crash, or is damaged there: then this one stays.
             if let Some(place) = self.packed(key) {
-                if self.verify_image(key, place.read().unwrap_or_default()).is_ok() {
+                let twin = place.open();
+                let twin =
+                    twin.and_then(|(mut input, span)| verify_image(&self.cipher, &mut input, key, span));
+                if twin.is_ok() {
                     packed.push(path);
                 }
                 continue;
             }
-            let image = fs::read(&path).map_err(|e| io_error("read", &path, e))?;
+            // What can't be read or is damaged stays where it is: that is found out when it is needed.
+            let whole = files::input(&path).and_then(|mut input| {
+                let len = input.len();
+                whole_image(&self.cipher, &mut input, key, (0, len))
+            });
+            let Ok(image) = whole else { continue };
             if builder.len() + image.len() > Self::PACK {
                 finish(std::mem::take(&mut builder), std::mem::take(&mut packed))?;
             }
@@ -274,19 +267,15 @@ impl Store {
         Ok(n)
     }
 
-    /// Checks a block's image by itself.
-    fn verify_image(&self, key: Key, image: Vec<u8>) -> Result<(), String> {
-        block::verify(&self.cipher.open(&block_place(key), image)?, key.0)
-    }
-
     /// What was written for an identity by [`Store::write_check`].
-    pub(crate) fn read_check(&self, root: BlockHash) -> Option<String> {
-        fs::read_to_string(self.check_path(root)).ok()
+    pub(crate) fn read_check(&self, root: BlockHash) -> Found<String> {
+        self.checked(&self.check_path(root), |input| read_check(input, root))
     }
 
     /// Keeps a verdict on an identity.
     pub(crate) fn write_check(&self, root: BlockHash, verdict: &str) -> Result<()> {
-        write_atomically(&self.check_path(root), verdict.as_bytes())
+        let text = format!("{verdict}\n{}\n", check_sum(root, verdict));
+        write_atomically(&self.check_path(root), text.as_bytes())
     }
 
     fn check_path(&self, root: BlockHash) -> PathBuf {
@@ -301,10 +290,10 @@ impl Store {
     /// Reads a session's manifest, and what a writer must know to add to it. The text says why it is not the latest state.
     pub(crate) fn read_manifest(&self, session: &SessionKey) -> Found<(Manifest, Journal, Option<Broken>)> {
         let id = self.session_id(session);
-        self.checked(&manifest_path(&self.root, &id), |file| {
-            let found = manifest::decode(&whole(file)?, &id, &self.cipher)?;
+        self.checked(&manifest_path(&self.root, &id), |input| {
+            let found = manifest::decode(&input.whole(manifest::MOST)?, &id, &self.cipher)?;
             if found.0.session() != *session {
-                return Err("it belongs to another agent".to_owned());
+                return Err("it belongs to another agent".into());
             }
             Ok(found)
         })
@@ -320,7 +309,7 @@ impl Store {
         let id = self.session_id(&manifest.session());
         let path = manifest_path(&self.root, &id);
         // A file that lost what the journal stands on (by hand, or set aside) begins anew.
-        let before = journal.as_ref().filter(|journal| journal.bytes() <= files::size(&path));
+        let before = journal.as_ref().filter(|journal| files::appendable(&path, journal.bytes()));
         let (write, after) = Journal::update(before, manifest, &id, &self.cipher)?;
         let n = match &write {
             Write::Append { at, record } => {
@@ -340,9 +329,9 @@ impl Store {
         Ok(n as u64)
     }
 
-    /// Whether a tail's file is at least as long as what counts of it.
+    /// Whether a tail's file can be appended to: it is at least as long as what counts of it.
     pub(crate) fn has_tail(&self, tail: &TailRef) -> bool {
-        files::size(&self.root.join("tails").join(&tail.file)) >= tail.end.bytes
+        files::appendable(&self.root.join("tails").join(&tail.file), tail.end.bytes)
     }
 
     /// Appends the rows that a tail lacks, up to `n`, and moves it on. Returns the bytes written.
@@ -358,47 +347,84 @@ impl Store {
 
     /// Reads the rows of a session's open block; also gives their bytes on disk.
     pub(crate) fn read_tail(&self, tail: &TailRef, layout: &KvLayout) -> Found<(Rows, u64)> {
-        self.checked(&self.root.join("tails").join(&tail.file), |file| {
-            let bytes = whole(file)?;
-            Ok((tail::decode(&bytes, tail, layout, &self.cipher)?, bytes.len() as u64))
+        self.checked(&self.root.join("tails").join(&tail.file), |input| {
+            let n = tail.end.bytes;
+            if n > tail::most(tail.rows, layout) || n > input.len() {
+                return Err(format!("its manifest says {n} bytes, it has {}", input.len()).into());
+            }
+            let bytes = files::stretch(input, (0, n))?;
+            Ok((tail::decode(&bytes, tail, layout, &self.cipher)?, n))
         })
     }
 
-    /// Reads and decodes a file; one that does not decode is set aside, with the reason.
-    fn checked<T>(&self, path: &Path, decode: impl FnOnce(File) -> Result<T, String>) -> Found<T> {
-        let file = match File::open(path) {
-            Ok(file) => file,
-            Err(e) if e.kind() == ErrorKind::NotFound => return Found::Missing,
-            Err(e) => return Found::Damaged(format!("{} can't be read: {e}", short(path))),
-        };
-        match decode(file) {
+    /// Reads and decodes a file; one that does not decode is set aside, with the reason. One that can't be read stays.
+    fn checked<T>(&self, path: &Path, decode: impl FnOnce(&mut Input) -> Result<T, Failure>) -> Found<T> {
+        match files::input(path).and_then(|mut input| decode(&mut input)) {
             Ok(value) => Found::Whole(value),
-            Err(reason) => {
+            Err(Failure::Missing) => Found::Missing,
+            Err(Failure::Damaged(reason)) => {
                 let reason = format!("{} is damaged: {reason}; it was set aside", short(path));
                 tracing::warn!("{reason}");
-                self.set_aside(path);
+                if let Err(e) = files::set_aside(path, &self.root.join(contents::DAMAGED)) {
+                    tracing::warn!("{e}");
+                }
                 Found::Damaged(reason)
             }
-        }
-    }
-
-    fn set_aside(&self, path: &Path) {
-        let aside = self.root.join("damaged");
-        let moved = make_private_dir(&aside).and_then(|()| {
-            let name = path.file_name().unwrap_or_default();
-            fs::rename(path, aside.join(name)).map_err(|e| io_error("set aside", path, e))
-        });
-        if let Err(e) = moved {
-            tracing::warn!("{e}");
+            Err(Failure::Unreadable(reason)) => {
+                let reason = format!("{}: {reason}", short(path));
+                tracing::warn!("{reason}");
+                Found::Unreadable(reason)
+            }
         }
     }
 }
 
-/// All bytes of a file.
-fn whole(mut file: File) -> Result<Vec<u8>, String> {
-    let mut bytes = Vec::new();
-    file.read_to_end(&mut bytes).map_err(|e| format!("it can't be read: {e}"))?;
-    Ok(bytes)
+/// Tells a lock that somebody else holds from one that can't be.
+fn locked(tried: Result<(), TryLockError>, busy: impl FnOnce() -> String) -> Result<()> {
+    tried.map_err(|e| match e {
+        TryLockError::WouldBlock => Error::new(ErrorKind::InUse, busy()),
+        TryLockError::Error(e) => Error::store(format!("the cache folder can't be locked: {e}")),
+    })
+}
+
+/// Hands a block's image to `read`: from where it lies, or decrypted.
+fn open_image<T>(
+    cipher: &Cipher,
+    input: &mut Input,
+    key: Key,
+    span: (u64, u64),
+    read: impl FnOnce(&mut dyn Source, (u64, u64)) -> Result<T, Failure>,
+) -> Result<T, Failure> {
+    if !cipher.encrypts() {
+        return read(input, span);
+    }
+    let bytes = cipher.open(&block_place(key), files::stretch(input, span)?)?;
+    let len = bytes.len() as u64;
+    read(&mut Cursor::new(bytes), (0, len))
+}
+
+/// A block's image as it lies on disk, checked by itself.
+fn whole_image(cipher: &Cipher, input: &mut Input, key: Key, span: (u64, u64)) -> Result<Vec<u8>, Failure> {
+    verify_image(cipher, input, key, span)?;
+    files::stretch(input, span)
+}
+
+fn verify_image(cipher: &Cipher, input: &mut Input, key: Key, span: (u64, u64)) -> Result<(), Failure> {
+    open_image(cipher, input, key, span, |source, span| block::verify(source, span, key.0))
+}
+
+/// Reads the verdict of a self-check on an identity, and checks it against its checksum.
+fn read_check(input: &mut Input, root: BlockHash) -> Result<String, Failure> {
+    let text = String::from_utf8(input.whole(contents::MOST_CHECK)?).map_err(|e| e.to_string())?;
+    let (verdict, sum) = text.split_once('\n').ok_or("it has no checksum")?;
+    if sum != format!("{}\n", check_sum(root, verdict)) {
+        return Err("its checksum does not match".into());
+    }
+    Ok(verdict.to_owned())
+}
+
+fn check_sum(root: BlockHash, verdict: &str) -> String {
+    blake3::keyed_hash(&root.0, verdict.as_bytes()).to_hex().to_string()
 }
 
 /// Hash of names from outside; where one ends and the next begins counts.
@@ -430,19 +456,6 @@ fn block_place((hash, part): Key) -> Vec<u8> {
 
 fn manifest_path(root: &Path, id: &str) -> PathBuf {
     root.join("manifests").join(format!("{id}.log"))
-}
-
-/// Blocks in files of their own.
-fn loose_blocks(root: &Path) -> Result<Vec<(Key, PathBuf)>> {
-    let mut all = Vec::new();
-    for part in Part::ALL {
-        let named = files::list(&root.join(part_folder(part)))?.into_iter().filter_map(|path| {
-            let hash = BlockHash::from_hex(path.file_stem()?.to_str()?)?;
-            path.extension().is_some_and(|e| e == "safetensors").then_some(((hash, part), path))
-        });
-        all.extend(named);
-    }
-    Ok(all)
 }
 
 #[cfg(test)]

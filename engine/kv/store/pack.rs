@@ -3,12 +3,12 @@
 //! A pack holds the images of blocks as their own files held them, one after another, then an index (address, part, offset
 //! and length of each), its length, its blake3 and a magic. It is written whole before the files that it replaces go.
 
-use super::files;
+use super::files::{self, Input};
+use super::found::Failure;
 use crate::Result;
 use crate::kv::layout::Part;
 use crate::kv::table::BlockHash;
 use std::collections::{HashMap, HashSet};
-use std::fs::File;
 use std::io::{Read as _, Seek as _, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -29,13 +29,9 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// The image's bytes.
-    pub(super) fn read(&self) -> std::io::Result<Vec<u8>> {
-        let mut file = File::open(&*self.pack)?;
-        file.seek(SeekFrom::Start(self.offset))?;
-        let mut bytes = Vec::new();
-        file.take(self.len).read_to_end(&mut bytes)?;
-        Ok(bytes)
+    /// The file, and the stretch of it that is the image.
+    pub(super) fn open(&self) -> Result<(Input, (u64, u64)), Failure> {
+        Ok((files::input(&self.pack)?, (self.offset, self.len)))
     }
 }
 
@@ -54,13 +50,21 @@ impl Packs {
             return Ok(());
         }
         self.places.retain(|_, place| now.contains(&*place.pack));
+        let mut known = now.clone();
         for path in now.difference(&self.known) {
             match index(path) {
                 Ok(entries) => self.places.extend(entries),
-                Err(reason) => tracing::warn!("{} is damaged: {reason}", files::short(path)),
+                Err(Failure::Damaged(reason)) => {
+                    tracing::warn!("{} is damaged: {reason}", files::short(path));
+                }
+                // Gone again, or perhaps readable the next time.
+                Err(failure) => {
+                    tracing::debug!("{}: {failure}", files::short(path));
+                    known.remove(path);
+                }
             }
         }
-        self.known = now;
+        self.known = known;
         Ok(())
     }
 
@@ -75,29 +79,51 @@ impl Packs {
 }
 
 /// The packs of a folder.
-pub(super) fn list(dir: &Path) -> Result<Vec<PathBuf>> {
-    Ok(files::list(dir)?.into_iter().filter(|path| path.extension().is_some_and(|e| e == "pack")).collect())
+fn list(dir: &Path) -> Result<Vec<PathBuf>> {
+    let paths = files::entries(dir)?.into_iter().map(|entry| entry.path);
+    Ok(paths.filter(|path| path.extension().is_some_and(|e| e == "pack")).collect())
 }
 
-/// What a pack holds; the error is the reason why it can't be trusted.
-pub(super) fn index(path: &Path) -> Result<Vec<(Key, Place)>, String> {
-    let wrong = |e: std::io::Error| e.to_string();
-    let mut file = File::open(path).map_err(wrong)?;
-    let len = file.metadata().map_err(wrong)?.len();
-    let end = len.checked_sub(FOOTER as u64).ok_or("it is too short for a pack")?;
+/// Bytes of a pack, at most, and of its index.
+pub(super) const MOST: u64 = 4 << 30;
+const MOST_INDEX: u64 = 16 << 20;
+
+/// What a pack holds.
+///
+/// # Errors
+/// It can't be trusted, or can't be read.
+pub(super) fn index(path: &Path) -> Result<Vec<(Key, Place)>, Failure> {
+    let wrong = |e: std::io::Error| Failure::io("its index", &e);
+    let mut input = files::input(path)?;
+    let end = input.len().checked_sub(FOOTER as u64).ok_or("it is too short for a pack")?;
     let mut footer = [0; FOOTER];
-    file.seek(SeekFrom::Start(end)).and_then(|_| file.read_exact(&mut footer)).map_err(wrong)?;
+    input.seek(SeekFrom::Start(end)).and_then(|_| input.read_exact(&mut footer)).map_err(wrong)?;
     let (n, rest) = footer.split_at(8);
     let (sum, magic) = rest.split_at(32);
     let n = u64::from_le_bytes(n.try_into().expect("8 bytes"));
-    let start = end.checked_sub(n).filter(|_| magic == MAGIC).ok_or("it does not end as a pack does")?;
-    let mut bytes = Vec::new();
-    file.seek(SeekFrom::Start(start)).map_err(wrong)?;
-    file.take(n).read_to_end(&mut bytes).map_err(wrong)?;
+    let start = end.checked_sub(n).filter(|_| magic == MAGIC && n <= MOST_INDEX && end <= MOST);
+    let start = start.ok_or("it does not end as a pack does")?;
+    let bytes = files::stretch(&mut input, (start, n))?;
     if blake3::hash(&bytes).as_bytes() != sum {
-        return Err("the checksum of its index does not match".to_owned());
+        return Err("the checksum of its index does not match".into());
     }
-    decode(&bytes, start, path)
+    Ok(decode(&bytes, start, path)?)
+}
+
+/// Checks what a pack holds beside its images: its index, and that they lie one after another, with nothing between them.
+///
+/// # Errors
+/// It is damaged, or can't be read.
+pub(super) fn verify(path: &Path) -> Result<Vec<(Key, Place)>, Failure> {
+    let entries = index(path)?;
+    let held: u64 = entries.iter().map(|(_, place)| place.len).sum();
+    let rest = entries.len() * ENTRY + FOOTER;
+    let contiguous = entries.windows(2).all(|pair| pair[0].1.offset + pair[0].1.len == pair[1].1.offset);
+    let first = entries.first().map_or(0, |(_, place)| place.offset);
+    if !contiguous || first != 0 || files::size(path) != Some(held + rest as u64) {
+        return Err("it holds bytes that belong to no block".into());
+    }
+    Ok(entries)
 }
 
 /// The entries of an index; images lie before `start`.

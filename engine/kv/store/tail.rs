@@ -1,6 +1,8 @@
 //! A tail: the f16 rows of a session's open block, a log that grows turn by turn. A manifest names its end.
 
-use super::cipher::Cipher;
+use super::cipher::{Cipher, OVERHEAD};
+use super::files::Input;
+use super::found::Failure;
 use super::log::{self, End};
 use crate::Result;
 use crate::kv::blocks::Rows;
@@ -80,7 +82,7 @@ pub(crate) fn decode(
 }
 
 /// Reads the records that count: they must end exactly where and how the manifest says.
-pub(super) fn check(
+fn check(
     bytes: &[u8],
     tail: &TailRef,
     cipher: &Cipher,
@@ -98,4 +100,47 @@ pub(super) fn check(
         return Err("it is not the one that its manifest names".to_owned());
     }
     Ok(())
+}
+
+/// Bytes of a tail's file, at most.
+pub(super) const MOST: u64 = 1 << 30;
+
+/// Bytes that count of a tail of so many rows, at most: a record for each.
+pub(super) fn most(rows: usize, layout: &KvLayout) -> u64 {
+    (rows * (layout.row_bytes() + log::HEAD + OVERHEAD)) as u64
+}
+
+/// Checks a tail's whole file, what lies behind its end too: rows of a turn that was not committed, or a record that a crash tore.
+/// Without a manifest's `tail` all of it is such.
+///
+/// # Errors
+/// It is damaged, or can't be read.
+pub(super) fn verify(
+    input: &mut Input,
+    name: &str,
+    tail: Option<&TailRef>,
+    cipher: &Cipher,
+) -> Result<(), Failure> {
+    let len = input.len();
+    if len > MOST {
+        return Err(format!("it has {len} bytes, at most {MOST} are possible").into());
+    }
+    if tail.is_some_and(|tail| len < tail.end.bytes) {
+        return Err("it is shorter than its manifest says".into());
+    }
+    // No record has more rows than a block, and no row more bytes than those that are there.
+    let most = tail.map_or(MOST, |tail| BLOCK as u64 * (tail.end.bytes / tail.rows.max(1) as u64));
+    let mut passed = tail.is_none();
+    let broken = log::scan(input, len, name, most, &mut |source, record| {
+        passed |= tail.is_some_and(|tail| record.end == tail.end);
+        match cipher.encrypts() {
+            true => Ok(record.open(source, cipher).map(drop)?),
+            false => Ok(()),
+        }
+    })?;
+    match broken {
+        Some(broken) if !broken.torn => Err(broken.reason.into()),
+        _ if !passed => Err("it is not the one that its manifest names".into()),
+        _ => Ok(()),
+    }
 }

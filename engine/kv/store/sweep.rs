@@ -1,0 +1,272 @@
+//! Removing memories, and what no memory needs; bounding a folder.
+//!
+//! What removes takes the folder for itself: no other process may use it meanwhile. Nothing goes because it could not be read:
+//! what is damaged is set aside first (and goes with a later sweep), and where something can't be read, what it may need stays.
+
+use super::contents::{Contents, DAMAGED, File};
+use super::inventory::{Entry, Folder};
+use super::manifest::Manifest;
+use super::pack::{self, Builder, Key};
+use super::{Failure, STORE_VERSION, Store, files, locked, whole_image};
+use crate::Result;
+use crate::kv::table::BlockHash;
+use std::collections::HashSet;
+use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// What a removal did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Removed {
+    /// Sessions removed.
+    pub sessions: usize,
+    /// Bytes freed.
+    pub bytes: u64,
+    /// Files and folders that could not be read: what they may need was kept.
+    pub unread: usize,
+}
+
+impl Folder {
+    /// Removes the sessions that `select` picks, then all that no session needs: blocks without an owner, what a crash left
+    /// behind, what was set aside before, and what older versions of the store, which can't be read any more, left.
+    ///
+    /// # Errors
+    /// Another process uses the folder, or a file can't be removed.
+    pub fn remove(&self, select: &dyn Fn(&Entry) -> bool) -> Result<Removed> {
+        let _lock = self.lock()?;
+        self.remove_locked(select)
+    }
+
+    /// Removes all memories, whether they can be read or not, those of other keys too.
+    ///
+    /// # Errors
+    /// Another process uses the folder, or a file can't be removed.
+    pub fn clear(&self) -> Result<Removed> {
+        let _lock = self.lock()?;
+        let contents = Contents::read(&self.root);
+        let mut removed =
+            Removed { sessions: contents.manifests.len(), bytes: 0, unread: contents.unread.len() };
+        // Manifests first: a crash in between leaves what nobody needs, never what lacks something.
+        let sessions = contents.manifests.iter().chain(&contents.tails).map(|(_, file)| file);
+        let blocks = contents.blocks.iter().map(|(_, file)| file).chain(&contents.packs);
+        let rest = contents.runs.iter().chain(&contents.temporary).chain(&contents.damaged);
+        for file in sessions.chain(blocks).chain(rest) {
+            removed.bytes += files::remove(&file.path)?;
+        }
+        for (path, reason) in &contents.foreign {
+            self.set_aside(path, reason);
+        }
+        for (other, _) in self.others()? {
+            let lock = files::open_lock(&other.join("lock"))?;
+            locked(lock.try_lock(), || self.in_use())?;
+            removed.bytes += files::remove_folder(&other)?;
+        }
+        Ok(removed)
+    }
+
+    /// Removes what no session needs, then sessions until what the store wrote takes at most `limit` bytes: those first for which
+    /// (seconds to compute again × expected use ÷ bytes) is least. A session is expected to be used the more, the more turns it
+    /// has had, and the less, the longer ago the last one was (hyperbolically, in hours).
+    ///
+    /// # Errors
+    /// Another process uses the folder, or a file can't be removed.
+    pub fn shrink(&self, limit: u64) -> Result<Removed> {
+        let _lock = self.lock()?;
+        let mut removed = self.remove_locked(&|_| false)?;
+        let mut stored = self.stored_bytes()?;
+        if stored <= limit {
+            return Ok(removed);
+        }
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
+        let worth = |e: &Entry| {
+            let hours = now.saturating_sub(e.saved_at) as f64 / 3600.0;
+            let use_ = e.turns as f64 / (1.0 + hours);
+            (e.seconds * use_ + f64::MIN_POSITIVE) / e.share.max(1.0)
+        };
+        let mut entries = self.list()?;
+        entries.sort_by(|a, b| worth(a).total_cmp(&worth(b)).then_with(|| a.saved_at.cmp(&b.saved_at)));
+        // A shared block goes with its last owner, so removing what seems enough may not be.
+        let mut left = entries.into_iter();
+        // Where something can't be read no block goes: to give up sessions would free nothing.
+        while removed.unread == 0 && stored > limit {
+            let excess = (stored - limit) as f64;
+            let mut chosen = HashSet::new();
+            let mut sum = 0.0;
+            while let Some(entry) = (sum < excess).then(|| left.next()).flatten() {
+                sum += entry.share;
+                chosen.insert(entry.id);
+            }
+            if chosen.is_empty() {
+                break; // what is left belongs to other keys
+            }
+            let more = self.remove_locked(&|entry| chosen.contains(&entry.id))?;
+            removed.sessions += more.sessions;
+            removed.bytes += more.bytes;
+            removed.unread += more.unread;
+            stored = self.stored_bytes()?;
+        }
+        Ok(removed)
+    }
+
+    /// Bytes of what stores wrote, of other keys and versions too; of what others put there none count.
+    fn stored_bytes(&self) -> Result<u64> {
+        let mut bytes = Contents::read(&self.root).bytes();
+        for (other, version) in self.others()? {
+            bytes += match version == STORE_VERSION {
+                true => Contents::read(&other).bytes(),
+                false => files::bytes_below(&other)?,
+            };
+        }
+        Ok(bytes)
+    }
+
+    fn remove_locked(&self, select: &dyn Fn(&Entry) -> bool) -> Result<Removed> {
+        let mut removed = Removed::default();
+        for entry in self.list()?.iter().filter(|entry| select(entry)) {
+            removed.bytes += files::remove(&super::manifest_path(&self.root, &entry.id))?;
+            removed.sessions += 1;
+        }
+        self.sweep(&mut removed)?;
+        for (old, _) in self.others()?.iter().filter(|(_, version)| *version < STORE_VERSION) {
+            removed.bytes += files::remove_folder(old)?;
+        }
+        Ok(removed)
+    }
+
+    /// Removes what no manifest names.
+    fn sweep(&self, removed: &mut Removed) -> Result<()> {
+        let contents = Contents::read(&self.root);
+        for file in contents.damaged.iter().chain(&contents.temporary).chain(&contents.runs) {
+            removed.bytes += files::remove(&file.path)?;
+        }
+        for (path, reason) in &contents.foreign {
+            self.set_aside(path, reason);
+        }
+        let mut unread = contents.unread.clone();
+        let needed = self.needed(&contents, &mut unread);
+        if unread.is_empty() {
+            let dead = |file: &File, needed: bool| if needed { Ok(0) } else { files::remove(&file.path) };
+            for (key, file) in &contents.blocks {
+                removed.bytes += dead(file, needed.blocks.contains(&key.0))?;
+            }
+            for (name, file) in &contents.tails {
+                removed.bytes += dead(file, needed.tails.contains(name))?;
+            }
+            removed.bytes += self.sweep_packs(&contents.packs, &needed.blocks, &mut unread)?;
+        }
+        for reason in &unread {
+            tracing::warn!("{reason}: nothing that it may need is removed");
+        }
+        removed.unread = unread.len();
+        Ok(())
+    }
+
+    /// What manifests name. One that is damaged names nothing and is set aside.
+    fn needed(&self, contents: &Contents, unread: &mut Vec<String>) -> Needed {
+        let mut needed = Needed::default();
+        for (id, File { path, .. }) in &contents.manifests {
+            match self.read_manifest(id, path) {
+                Ok((manifest, _)) => needed.add(manifest),
+                Err(Failure::Missing) => {}
+                Err(Failure::Damaged(reason)) => self.set_aside(path, &reason),
+                Err(Failure::Unreadable(reason)) => unread.push(format!("{}: {reason}", files::short(path))),
+            }
+        }
+        needed
+    }
+
+    /// Writes packs that hold something dead anew, without it; returns the bytes freed.
+    fn sweep_packs(
+        &self,
+        packs: &[File],
+        needed: &HashSet<BlockHash>,
+        unread: &mut Vec<String>,
+    ) -> Result<u64> {
+        let dir = self.root.join("packs");
+        let (mut freed, mut kept, mut builder, mut gone) = (0, 0, Builder::default(), Vec::new());
+        for File { path, bytes } in packs {
+            let live =
+                |entries: &[(Key, pack::Place)]| entries.iter().all(|(key, _)| needed.contains(&key.0));
+            let rewritten =
+                pack::index(path).and_then(|entries| match !entries.is_empty() && live(&entries) {
+                    true => Ok(None),
+                    false => self.live_images(&entries, needed).map(Some),
+                });
+            let images = match rewritten {
+                Ok(None) | Err(Failure::Missing) => continue,
+                Ok(Some(images)) => images,
+                Err(Failure::Damaged(reason)) => {
+                    self.set_aside(path, &reason);
+                    continue;
+                }
+                Err(Failure::Unreadable(reason)) => {
+                    unread.push(format!("{}: {reason}", files::short(path)));
+                    continue;
+                }
+            };
+            for (key, image) in images.whole {
+                if builder.len() + image.len() > Store::PACK {
+                    kept += builder.len() as u64;
+                    std::mem::take(&mut builder).write(&dir)?;
+                }
+                builder.push(key, &image);
+            }
+            freed += bytes;
+            gone.push((path, images.damaged));
+        }
+        kept += builder.len() as u64;
+        builder.write(&dir)?;
+        for (path, damaged) in gone {
+            match damaged {
+                Some(reason) => self.set_aside(path, &reason),
+                None => drop(files::remove(path)?),
+            }
+        }
+        Ok(freed.saturating_sub(kept))
+    }
+
+    /// The images of a pack that are needed.
+    fn live_images(
+        &self,
+        entries: &[(Key, pack::Place)],
+        needed: &HashSet<BlockHash>,
+    ) -> Result<Images, Failure> {
+        let mut images = Images::default();
+        for (key, place) in entries.iter().filter(|(key, _)| needed.contains(&key.0)) {
+            let (mut input, span) = place.open()?;
+            match whole_image(&self.cipher, &mut input, *key, span) {
+                Ok(image) => images.whole.push((*key, image)),
+                Err(Failure::Damaged(reason)) => images.damaged = Some(reason),
+                Err(failure) => return Err(failure),
+            }
+        }
+        Ok(images)
+    }
+
+    fn set_aside(&self, path: &Path, reason: &str) {
+        tracing::warn!("{} is damaged: {reason}; it is set aside", files::short(path));
+        if let Err(e) = files::set_aside(path, &self.root.join(DAMAGED)) {
+            tracing::warn!("{e}");
+        }
+    }
+}
+
+/// What the manifests of a folder name.
+#[derive(Default)]
+struct Needed {
+    blocks: HashSet<BlockHash>,
+    tails: HashSet<String>,
+}
+
+impl Needed {
+    fn add(&mut self, manifest: Manifest) {
+        self.blocks.extend(manifest.blocks);
+        self.tails.extend(manifest.tail.map(|tail| tail.file));
+    }
+}
+
+/// What of a pack is needed: whole images, and why another one is not.
+#[derive(Default)]
+struct Images {
+    whole: Vec<(Key, Vec<u8>)>,
+    damaged: Option<String>,
+}

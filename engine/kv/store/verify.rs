@@ -1,0 +1,145 @@
+//! Reading every copy of everything in a cache folder, and checking every checksum; changes nothing.
+
+use super::contents::{Contents, File};
+use super::inventory::Folder;
+use super::log::Broken;
+use super::manifest::Manifest;
+use super::pack::Key;
+use super::{Failure, files, pack, read_check, tail, verify_image};
+use crate::Result;
+use crate::kv::layout::Part;
+use crate::kv::table::BlockHash;
+use std::collections::{HashMap, HashSet};
+use std::path::Path;
+
+/// What `verify` found wrong, a line each, and how many files it read.
+#[derive(Clone, Debug, Default)]
+pub struct Verdict {
+    /// Files read.
+    pub files: usize,
+    /// What is damaged, missing, unreadable or unknown, in words.
+    pub problems: Vec<String>,
+}
+
+impl Verdict {
+    /// Counts a file, and a problem if there is one. (What went while the folder was read was no longer needed.)
+    fn file(&mut self, path: &Path, checked: Result<(), Failure>) {
+        self.files += 1;
+        self.part(&files::short(path), checked);
+    }
+
+    fn part(&mut self, name: &str, checked: Result<(), Failure>) {
+        match checked {
+            Ok(()) | Err(Failure::Missing) => {}
+            Err(failure) => self.problems.push(format!("{name}: {failure}")),
+        }
+    }
+}
+
+impl Folder {
+    /// Reads every file, twins too, and checks every checksum; tells what is missing and what does not belong here. Changes nothing.
+    ///
+    /// # Errors
+    /// None.
+    pub fn verify(&self) -> Result<Verdict> {
+        let contents = Contents::read(&self.root);
+        let mut verdict = Verdict { files: 0, problems: contents.unread.clone() };
+        let blocks = self.verify_blocks(&contents, &mut verdict);
+        self.verify_sessions(&contents, &blocks, &mut verdict);
+        for (root, file) in &contents.checks {
+            let read = |input: &mut files::Input| read_check(input, *root).map(drop);
+            verdict.file(&file.path, files::input(&file.path).and_then(|mut input| read(&mut input)));
+        }
+        for File { path, bytes } in &contents.locks {
+            let empty = if *bytes == 0 { Ok(()) } else { Err("a lock holds nothing, this one does".into()) };
+            verdict.file(path, empty);
+        }
+        // Those are empty, or would be among what is foreign; what a crash left is no problem.
+        verdict.files += contents.runs.len() + contents.temporary.len();
+        for (path, reason) in &contents.foreign {
+            verdict.file(path, Err(reason.as_str().into()));
+        }
+        let inside = |path: &Path| path.strip_prefix(&self.root).unwrap_or(path).display().to_string();
+        let unknown =
+            contents.unknown.iter().map(|path| format!("{}: not a file of the cache", inside(path)));
+        verdict.problems.extend(unknown);
+        verdict.problems.sort();
+        Ok(verdict)
+    }
+
+    /// Checks all copies of all blocks; returns which there are.
+    fn verify_blocks(&self, contents: &Contents, verdict: &mut Verdict) -> HashSet<Key> {
+        let mut found = HashSet::new();
+        let check = |input: &mut files::Input, key: Key, span| verify_image(&self.cipher, input, key, span);
+        for (key, file) in &contents.blocks {
+            found.insert(*key);
+            let opened = files::input(&file.path);
+            let checked = opened.and_then(|mut input| {
+                let len = input.len();
+                check(&mut input, *key, (0, len))
+            });
+            verdict.file(&file.path, checked);
+        }
+        for File { path, .. } in &contents.packs {
+            let index = pack::verify(path);
+            let entries = index.as_ref().map_or(&[][..], |entries| entries);
+            for (key, place) in entries {
+                found.insert(*key);
+                let checked = place.open().and_then(|(mut input, span)| check(&mut input, *key, span));
+                verdict.part(&format!("block {} in {}", key.0.hex(), files::short(path)), checked);
+            }
+            verdict.file(path, index.map(drop));
+        }
+        found
+    }
+
+    /// Checks manifests and tails, and that what they name is there.
+    fn verify_sessions(&self, contents: &Contents, blocks: &HashSet<Key>, verdict: &mut Verdict) {
+        let mut named: HashMap<String, Manifest> = HashMap::new();
+        for (id, file) in &contents.manifests {
+            let read = self.read_manifest(id, &file.path);
+            // A torn record is what a crash leaves: the turn before stands.
+            let damaged = |broken: &Broken| (!broken.torn).then(|| broken.reason.as_str().into());
+            let checked = match &read {
+                Ok((_, broken)) => broken.as_ref().and_then(damaged).map_or(Ok(()), Err),
+                Err(failure) => Err(failure.clone()),
+            };
+            verdict.file(&file.path, checked);
+            let Ok((manifest, _)) = read else { continue };
+            let owner = owner(&manifest);
+            let parts = parts(&manifest);
+            let missing = |hash: &&BlockHash| parts.iter().any(|part| !blocks.contains(&(**hash, *part)));
+            let missing = manifest.blocks.iter().filter(missing);
+            verdict
+                .problems
+                .extend(missing.map(|hash| format!("block {} of {owner} is missing", hash.hex())));
+            if let Some(tail) = &manifest.tail {
+                if !contents.tails.iter().any(|(name, _)| *name == tail.file) {
+                    verdict.problems.push(format!("the tail of {owner} is missing"));
+                }
+                named.insert(tail.file.clone(), manifest);
+            }
+        }
+        for (name, file) in &contents.tails {
+            let manifest = named.get(name);
+            let tail = manifest.and_then(|manifest| manifest.tail.as_ref());
+            let opened = files::input(&file.path);
+            let checked = opened.and_then(|mut input| tail::verify(&mut input, name, tail, &self.cipher));
+            verdict.files += 1;
+            let name = manifest.map_or(name.clone(), |manifest| format!("the tail of {}", owner(manifest)));
+            verdict.part(&name, checked);
+        }
+    }
+}
+
+fn owner(manifest: &Manifest) -> String {
+    format!("agent `{}` of run {}", manifest.owner.agent, manifest.owner.run)
+}
+
+/// The parts that a manifest's blocks have. Where all layers have a window there is one part, as where none has.
+fn parts(manifest: &Manifest) -> &'static [Part] {
+    let layout = &manifest.owner.identity.layout;
+    let windows = layout.split(',').filter(|layer| layer.contains('~')).count();
+    let mixed = (1..layout.split(',').count()).contains(&windows);
+    if mixed { &Part::ALL } else { &[Part::Lasting] }
+}

@@ -1,0 +1,103 @@
+//! Which runs this process adds to: a lock for each, and of runs that rest only so many that open files suffice.
+//!
+//! A run rests when all its sessions do and their manifests are up to date. Without its lock another process may go on with it, so
+//! nothing of it is known here any more either: it is read from disk again.
+
+use super::Memory;
+use crate::kv::store::RunLock;
+use crate::{Error, ErrorKind, Result, SessionKey};
+use std::collections::{HashMap, HashSet};
+
+/// Runs that rest and are still claimed, at most.
+const RESTING: usize = 32;
+
+/// The locks of runs, and which sessions are at work.
+#[derive(Default)]
+pub(super) struct Claims {
+    held: HashMap<String, Held>,
+    at_work: HashSet<SessionKey>,
+    clock: u64,
+}
+
+struct Held {
+    /// Or why there could be none: then nothing of the run is written.
+    lock: Result<RunLock, String>,
+    last_use: u64,
+}
+
+impl Claims {
+    /// A session that was taken for a turn is at rest again.
+    pub(super) fn rests(&mut self, session: &SessionKey) {
+        self.at_work.remove(session);
+    }
+
+    /// Whether sessions of a run may be written.
+    pub(super) fn holds(&self, run: &str) -> bool {
+        self.held.get(run).is_some_and(|held| held.lock.is_ok())
+    }
+}
+
+impl Memory {
+    /// Sees to it that no other process adds to the run of a session that is about to be at work. Where there can be no lock its
+    /// memory stays in RAM, and the reason is given.
+    ///
+    /// # Errors
+    /// Another process adds to the run.
+    pub(super) fn claim(&mut self, session: &SessionKey) -> Result<Option<String>> {
+        let Some(store) = self.store.clone() else { return Ok(None) };
+        if !self.claims.held.contains_key(&session.run) {
+            self.release();
+            let lock = match store.claim(&session.run) {
+                Ok(lock) => Ok(lock),
+                Err(e) if e.kind() == ErrorKind::InUse => return Err(e),
+                Err(e) => {
+                    tracing::warn!("the memories of run {} stay in RAM: {e}", session.run);
+                    Err(format!("the memories of this run stay in RAM: {e}"))
+                }
+            };
+            self.claims.held.insert(session.run.clone(), Held { lock, last_use: 0 });
+        }
+        self.claims.at_work.insert(session.clone());
+        self.claims.clock += 1;
+        let Some(held) = self.claims.held.get_mut(&session.run) else { return Ok(None) };
+        held.last_use = self.claims.clock;
+        Ok(held.lock.as_ref().err().cloned())
+    }
+
+    /// Sees to it that a session's manifest may be written. (Its run may have been given up since an earlier turn's commit.)
+    ///
+    /// # Errors
+    /// It may not.
+    pub(super) fn claim_to_commit(&mut self, session: &SessionKey) -> Result<()> {
+        if self.claims.holds(&session.run) {
+            return Ok(());
+        }
+        let at_work = self.claims.at_work.contains(session);
+        let reason = self.claim(session)?;
+        if !at_work {
+            self.claims.rests(session);
+        }
+        reason.map_or(Ok(()), |reason| Err(Error::store(reason)))
+    }
+
+    /// Gives up the runs that have rested longest, until there is room for one more.
+    fn release(&mut self) {
+        while self.claims.held.len() >= RESTING {
+            let busy: HashSet<&str> = self
+                .claims
+                .at_work
+                .iter()
+                .chain(self.idle.iter().filter(|(_, idle)| !idle.saved).map(|(session, _)| session))
+                .map(|session| session.run.as_str())
+                .collect();
+            let resting = self.claims.held.iter().filter(|(run, _)| !busy.contains(run.as_str()));
+            let Some(run) = resting.min_by_key(|(_, held)| held.last_use).map(|(run, _)| run.clone()) else {
+                return;
+            };
+            let sessions: Vec<SessionKey> =
+                self.idle.keys().filter(|session| session.run == run).cloned().collect();
+            sessions.iter().for_each(|session| self.forget(session));
+            self.claims.held.remove(&run);
+        }
+    }
+}
