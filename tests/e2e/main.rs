@@ -9,6 +9,8 @@ mod families;
 mod faults;
 mod isolation;
 mod language;
+#[cfg(target_os = "linux")] // which limits a process, and says what it used
+mod limits;
 mod quality;
 mod replays;
 mod seeds;
