@@ -1,9 +1,9 @@
 //! `greenroom fork`: plays on from a turn of a run in another way.
 
-use super::Exit;
 use super::machine::Machine;
 use super::play::Performance;
 use super::run::{default_folder, refuse_other};
+use super::{Exit, Whereabouts};
 use crate::experiment;
 use crate::replay::{load_with, transcript_file};
 use crate::run::{ForkFrom, RunOptions};
@@ -32,9 +32,8 @@ pub(super) struct Args {
     seed: Option<u64>,
     #[command(flatten)]
     machine: Machine,
-    /// The scenario, if it has moved
-    #[arg(long, value_name = "FILE")]
-    scenario: Option<PathBuf>,
+    #[command(flatten)]
+    near: Whereabouts,
     /// Folder for the record [default: runs/ID-N]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
@@ -49,7 +48,7 @@ pub(super) struct Args {
 pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
     let file = transcript_file(&args.run);
     let header = Transcript::open(&file)?.header.record;
-    let loaded = load_with(&file, &header, args.scenario.as_deref(), &args.overrides)?;
+    let loaded = load_with(&file, &header, &args.near.clone().into(), &args.overrides)?;
     let Some(scenario) = loaded.scenario else {
         eprint!("{}", loaded.report.render(is_fancy()));
         return Ok(Exit::Invalid);
@@ -67,6 +66,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
         resume: args.resume,
         continues: None,
         fork: Some(ForkFrom { run: args.run.clone(), at: args.at.clone() }),
+        root: args.near.bounds.root.clone(),
         model: args.machine.model.name.clone(),
     };
     let (run, at, out) = (args.run.display(), &args.at, folder.display());

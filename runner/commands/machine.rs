@@ -2,7 +2,9 @@
 
 use super::{Memories, parse_size};
 use crate::backend::{Embedded, EmbeddedConfig, Kv, ModelFile, locate};
+use crate::files;
 use anyhow::Context as _;
+use std::fs::OpenOptions;
 use std::path::{Path, PathBuf};
 
 /// Which model answers.
@@ -112,7 +114,7 @@ fn cache_dir(memories: &Memories) -> anyhow::Result<Option<PathBuf>> {
 fn writable(folder: &Path) -> std::io::Result<()> {
     std::fs::create_dir_all(folder)?;
     let probe = folder.join(format!(".probe-{}", std::process::id()));
-    std::fs::OpenOptions::new().write(true).create(true).truncate(true).open(&probe)?;
+    files::open_to_write(&probe, OpenOptions::new().write(true).create(true).truncate(true))?;
     std::fs::remove_file(&probe)
 }
 

@@ -2,7 +2,7 @@
 
 use super::machine::Machine;
 use super::play::Performance;
-use super::{Exit, open_scenario, repeat};
+use super::{Bounds, Exit, open_scenario, repeat};
 use crate::backend::Sampling;
 use crate::experiment::{self, Cell, Design, Sweep, combinations, parse_sweep};
 use crate::run::RunOptions;
@@ -63,6 +63,8 @@ pub(super) struct Args {
     /// Go on with an interrupted run (the latest of this scenario, or --out)
     #[arg(long)]
     resume: bool,
+    #[command(flatten)]
+    bounds: Bounds,
     /// Begin with the memories of an earlier run
     #[arg(long = "continue", value_name = "RUN")]
     continues: Option<PathBuf>,
@@ -79,7 +81,7 @@ fn non_negative(text: &str) -> Result<f32, String> {
 }
 
 pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
-    let Some(scenario) = open_scenario(&args.file, &args.overrides, args.quiet)? else {
+    let Some(scenario) = open_scenario(&args.file, &args.bounds, &args.overrides, args.quiet)? else {
         return Ok(Exit::Invalid);
     };
     let folder = match &args.out {
@@ -101,6 +103,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
         resume: args.resume,
         continues: args.continues.clone(),
         fork: None,
+        root: args.bounds.root.clone(),
         model: args.machine.model.name.clone(),
     };
     let go_on = format!(
@@ -124,7 +127,7 @@ fn design(args: &Args, options: RunOptions, n: u32) -> anyhow::Result<Option<Des
     let mut cells = Vec::new();
     for values in combinations(&args.sweeps) {
         let overrides: Overrides = args.overrides.iter().chain(&values).cloned().collect();
-        let Some(scenario) = open_scenario(&args.file, &overrides, true)? else { return Ok(None) };
+        let Some(scenario) = open_scenario(&args.file, &args.bounds, &overrides, true)? else { return Ok(None) };
         cells.push(Cell { values, scenario });
     }
     let seeds: Option<Vec<u64>> = (0..u64::from(n)).map(|i| options.seed.checked_add(i)).collect();
