@@ -2,7 +2,7 @@
 
 use super::machine::Machine;
 use super::play::Performance;
-use super::run::{default_folder, refuse_other};
+use super::run::{Claimed, refuse_other};
 use super::{Exit, Whereabouts};
 use crate::experiment;
 use crate::replay::{load_with, transcript_file};
@@ -10,7 +10,7 @@ use crate::run::{ForkFrom, RunOptions};
 use crate::scenario::parse_override;
 use crate::terminal::is_fancy;
 use crate::transcript::{self, Transcript};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// Play on from a turn of a run in another way: what comes before it is taken from the recording and the agents' memories
 #[derive(Debug, clap::Args)]
@@ -53,10 +53,8 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
         eprint!("{}", loaded.report.render(is_fancy()));
         return Ok(Exit::Invalid);
     };
-    let folder = match &args.out {
-        Some(folder) => folder.clone(),
-        None => default_folder(Path::new("runs"), &scenario.id, args.resume),
-    };
+    let claimed = Claimed::of(args.out.as_deref(), &scenario.id, args.resume)?;
+    let folder = claimed.folder.clone();
     refuse_other(&folder, transcript::FILE, experiment::FILE, args.resume)?;
     let options = RunOptions {
         seed: args.seed.unwrap_or(header.seed),
