@@ -35,13 +35,15 @@ pub enum Kind {
     Schema,
     /// Figures that the operating system reports.
     System,
+    /// What somebody types at a terminal.
+    Typed,
 }
 
 impl Kind {
     /// The most bytes that such a file may have.
     pub const fn max_bytes(self) -> u64 {
         match self {
-            Self::CacheKey => 64 << 10,
+            Self::CacheKey | Self::Typed => 64 << 10,
             Self::KvConfig | Self::Schema | Self::System | Self::Import => 1 << 20,
             Self::Scenario => 4 << 20,
             Self::Experiment => 16 << 20,
@@ -54,7 +56,7 @@ impl Kind {
     /// The most bytes that a line of such a file may have, its end included.
     const fn max_line_bytes(self) -> u64 {
         match self {
-            Self::Trace => 64 << 10,
+            Self::Trace | Self::Typed => 64 << 10,
             _ => 8 << 20,
         }
     }
@@ -71,6 +73,7 @@ impl Kind {
             Self::Import => "a scenario to import",
             Self::Schema => "a schema",
             Self::System => "a report of the system",
+            Self::Typed => "an answer",
         }
     }
 }
@@ -176,7 +179,7 @@ impl<R: BufRead> Iterator for Lines<R> {
 /// # Errors
 /// What the reader says, or that the line has no end.
 pub fn typed_line(from: impl BufRead) -> io::Result<Option<String>> {
-    let line = Lines::new(from, Kind::Trace).next().transpose()?;
+    let line = Lines::new(from, Kind::Typed).next().transpose()?;
     let text = line.map(String::from_utf8).transpose();
     text.map_err(|error| io::Error::new(ErrorKind::InvalidData, error.utf8_error()))
 }
@@ -208,12 +211,13 @@ pub fn write_new(path: &Path, bytes: impl AsRef<[u8]>) -> io::Result<()> {
     File::create_new(path)?.write_all(bytes.as_ref())
 }
 
-/// Opens a file for the record of a run: a new one, if `options` make one, or a regular one.
+/// Opens a file of ours to write: a new one, if `options` make one, or a regular one. Not by a link, which in a folder from outside may
+/// lead to any file of its reader's.
 ///
 /// # Errors
 /// What the system says, or that something else than a regular file stands there.
 pub fn open_to_write(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
-    match std::fs::metadata(path) {
+    match std::fs::symlink_metadata(path) {
         Ok(found) => regular(&found)?,
         Err(error) if error.kind() == ErrorKind::NotFound => {}
         Err(error) => return Err(error),
@@ -262,6 +266,7 @@ fn regular(found: &Metadata) -> io::Result<()> {
 fn special(found: FileType) -> &'static str {
     use std::os::unix::fs::FileTypeExt as _;
     match found {
+        found if found.is_symlink() => "a link",
         found if found.is_fifo() => "a named pipe",
         found if found.is_socket() => "a socket",
         _ => "a device",

@@ -332,6 +332,40 @@ fn what_is_no_regular_file_in_a_runs_folder_is_refused_too() {
 }
 
 #[test]
+fn nothing_is_written_by_a_link() {
+    let den = Den::new();
+    den.write("x.yaml", PLAYABLE);
+    assert_eq!(den.end(&["run", "x.yaml", "--out", "run"]).code, Some(0));
+    let whole = std::fs::read_to_string(den.path("run/transcript.jsonl")).unwrap();
+    let begun: String = whole.split_inclusive('\n').take(3).collect();
+    for name in [
+        "trace.jsonl",
+        "summary.json",
+        "report.html",
+        "transcript.jsonl",
+        "transcript.jsonl.new",
+        "choices.csv",
+    ] {
+        den.write("precious", "mine\n");
+        den.write("run/transcript.jsonl", &begun);
+        std::fs::remove_file(den.path("run").join(name)).ok();
+        den.link(&format!("run/{name}"), "../precious");
+        for args in [
+            &["run", "x.yaml", "--out", "run", "--resume"][..],
+            &["report", "run"],
+            &["replay", "run"],
+            &["review", "run", "--accept"],
+        ] {
+            den.end(args);
+        }
+        std::fs::remove_file(den.path("run/transcript.jsonl")).ok();
+        den.end(&["run", "x.yaml", "--out", "run", "--repeat", "2"]);
+        assert_eq!(std::fs::read_to_string(den.path("precious")).unwrap(), "mine\n", "{name}");
+        std::fs::remove_dir_all(den.path("run")).unwrap();
+    }
+}
+
+#[test]
 fn lines_that_never_end_and_values_that_swell_take_no_memory() {
     let den = Den::new();
     den.write("x.yaml", PLAYABLE);
