@@ -209,8 +209,9 @@ impl Engine {
     /// Starts a turn. Requests of one session are served in order; different sessions share passes.
     ///
     /// # Errors
-    /// The engine's thread has ended.
+    /// The sampling's numbers are out of their ranges, or the engine's thread has ended.
     pub fn submit(&self, request: Request) -> Result<Turn> {
+        request.sampling.validate()?;
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
         let (sender, events) = unbounded_channel();
         self.line.send(Command::Turn { id, request: Box::new(request), events: sender })?;

@@ -88,6 +88,30 @@ impl Default for Sampling {
     }
 }
 
+impl Sampling {
+    /// Whether every number is one that it may be.
+    ///
+    /// # Errors
+    /// [`crate::ErrorKind::Request`]: the first that is not, and what it may be.
+    pub fn validate(&self) -> crate::Result<()> {
+        let share = 0.0..=1.0;
+        let is_amount = |number: f32| number.is_finite() && number >= 0.0;
+        let (penalty, temperature) = (self.repetition_penalty, self.temperature);
+        for (name, found, fits, expected) in [
+            ("temperature", temperature, is_amount(temperature), "0 or more, 0 for greedy"),
+            ("top_p", self.top_p, share.contains(&self.top_p), "from 0 to 1"),
+            ("min_p", self.min_p, share.contains(&self.min_p), "from 0 to 1"),
+            ("repetition_penalty", penalty, is_amount(penalty) && penalty > 0.0, "above 0, 1 for none"),
+        ] {
+            if !fits {
+                let detail = format!("the sampling's {name} is {found}; expected a number {expected}");
+                return Err(crate::Error::request(detail));
+            }
+        }
+        Ok(())
+    }
+}
+
 /// What is kept of a session when its turn is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Retention {

@@ -131,8 +131,11 @@ impl Report {
         let mut out = String::new();
         for diagnostic in &self.diagnostics {
             let (_, line, _) = self.sources.place(diagnostic.span);
-            let long = self.sources.of(diagnostic.span).line(line).len() > MAX_FRAMED;
-            if !fancy || long || self.fancy(diagnostic, &mut out).is_err() {
+            let source = self.sources.of(diagnostic.span);
+            let long = source.line(line).len() > MAX_FRAMED;
+            // A frame shows the lines around as they are.
+            let framed = fancy && !long && !source.text.replace("\r\n", "\n").contains(steers);
+            if !framed || self.fancy(diagnostic, &mut out).is_err() {
                 self.plain(diagnostic, &mut out);
             }
         }
@@ -141,7 +144,7 @@ impl Report {
 
     fn fancy(&self, diagnostic: &Diagnostic, out: &mut String) -> std::fmt::Result {
         let source = self.sources.of(diagnostic.span);
-        let source = miette::NamedSource::new(&source.name, source.text.clone());
+        let source = miette::NamedSource::new(printable(&source.name), source.text.clone());
         miette::GraphicalReportHandler::new_themed(miette::GraphicalTheme::unicode())
             .render_report(out, &Shown { diagnostic, source })
     }
@@ -150,13 +153,16 @@ impl Report {
         let (name, line, column) = self.sources.place(diagnostic.span);
         let Diagnostic { severity, code, message, path, .. } = diagnostic;
         let place = if path.is_empty() { String::new() } else { format!(" (at `{path}`)") };
+        let (name, told) = (printable(name), printable(&format!("{message}{place}")));
         // Writing to a String can't fail.
-        let _ = writeln!(out, "{name}:{line}:{column}: {}[{code}]: {message}{place}", severity.word());
+        let _ = writeln!(out, "{name}:{line}:{column}: {}[{code}]: {told}", severity.word());
         let text = self.sources.of(diagnostic.span).line(line);
         if !text.trim().is_empty() {
             // Of a very long line, what stands around the place.
             let skipped = if text.len() > MAX_FRAMED { column.saturating_sub(MAX_FRAMED / 4) } else { 0 };
-            let shown: String = text.chars().skip(skipped).take(MAX_FRAMED).collect();
+            // One character for each, so that the marks below stand where they belong.
+            let shown = text.chars().skip(skipped).take(MAX_FRAMED);
+            let shown: String = shown.map(|c| if steers(c) { '\u{fffd}' } else { c }).collect();
             let column = column - skipped;
             let width = self.width_on_line(diagnostic.span, &shown, column);
             let _ = writeln!(out, "{line:>5} | {shown}");
@@ -164,10 +170,10 @@ impl Report {
         }
         if let Some((span, note)) = &diagnostic.related {
             let (name, line, column) = self.sources.place(*span);
-            let _ = writeln!(out, "  note: {name}:{line}:{column}: {note}");
+            let _ = writeln!(out, "  note: {}:{line}:{column}: {}", printable(name), printable(note));
         }
         if let Some(help) = &diagnostic.help {
-            let _ = writeln!(out, "  help: {help}");
+            let _ = writeln!(out, "  help: {}", printable(help));
         }
     }
 
@@ -222,9 +228,29 @@ impl Diagnostic {
     }
 }
 
-/// A text without control characters, so that what a model wrote can't steer the terminal.
+/// A text that neither steers the terminal (control characters) nor turns others' words around (bidirectional overrides, which are
+/// shown by their number), whoever wrote it.
 pub fn printable(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() && c != '\n' { '\u{fffd}' } else { c }).collect()
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            c if turns(c) => {
+                // Writing to a String can't fail.
+                let _ = write!(out, "⟨U+{:04X}⟩", u32::from(c));
+            }
+            c if steers(c) => out.push('\u{fffd}'),
+            c => out.push(c),
+        }
+    }
+    out
+}
+
+fn turns(c: char) -> bool {
+    matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+fn steers(c: char) -> bool {
+    turns(c) || c.is_control() && c != '\n' && c != '\t'
 }
 
 /// Characters of names that are compared, and how many names they are compared with, at most.
@@ -263,7 +289,7 @@ struct Shown<'a> {
 
 impl std::fmt::Display for Shown<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.diagnostic.message)
+        f.write_str(&printable(&self.diagnostic.message))
     }
 }
 
@@ -282,7 +308,8 @@ impl miette::Diagnostic for Shown<'_> {
     }
 
     fn help<'a>(&'a self) -> Option<Box<dyn std::fmt::Display + 'a>> {
-        self.diagnostic.help.as_ref().map(|help| Box::new(help) as Box<dyn std::fmt::Display>)
+        let help = self.diagnostic.help.as_ref();
+        help.map(|help| Box::new(printable(help)) as Box<dyn std::fmt::Display>)
     }
 
     fn source_code(&self) -> Option<&dyn miette::SourceCode> {
@@ -292,7 +319,7 @@ impl miette::Diagnostic for Shown<'_> {
     fn labels(&self) -> Option<Box<dyn Iterator<Item = miette::LabeledSpan> + '_>> {
         let label = |span: Span, text: &str| {
             let length = span.end.saturating_sub(span.start);
-            miette::LabeledSpan::new(Some(text.to_string()), span.start, length)
+            miette::LabeledSpan::new(Some(printable(text)), span.start, length)
         };
         let first = label(self.diagnostic.span, &self.diagnostic.path);
         let second =

@@ -33,6 +33,7 @@ pub mod diagnostic;
 pub mod diff;
 pub mod drawing;
 pub mod experiment;
+pub mod files;
 pub mod import;
 pub mod outcome;
 pub mod prompt;

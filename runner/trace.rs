@@ -3,13 +3,14 @@
 //! None of this is in the transcript: it depends on the machine and on what the caches held.
 
 use crate::backend::{Match, Origin, Usage};
+use crate::files::{self, Kind, Lines};
 use crate::scenario::{Lifecycle, Scenario};
 use anyhow::Context as _;
 use indexmap::IndexMap;
 use serde::{Deserialize, Serialize};
 use std::fs::{File, OpenOptions};
-use std::io::Write as _;
-use std::path::Path;
+use std::io::{ErrorKind, Write as _};
+use std::path::{Path, PathBuf};
 
 /// Name of the file in a run's folder.
 pub const FILE: &str = "trace.jsonl";
@@ -116,7 +117,7 @@ impl TurnTrace {
 /// The trace of a run, open for appending.
 #[derive(Debug)]
 pub struct Trace {
-    file: Option<File>,
+    file: Option<(File, PathBuf)>,
     /// Name of the run: its memories are filed under it.
     pub run: String,
     /// What is known of each turn.
@@ -134,17 +135,17 @@ impl Trace {
     /// # Errors
     /// The file can't be written.
     pub fn create(path: &Path, scenario: &str, model: &str) -> anyhow::Result<Self> {
-        let file = OpenOptions::new().write(true).create(true).truncate(true).open(path);
+        let file = files::open_to_write(path, OpenOptions::new().write(true).create(true).truncate(true));
         let file = file.with_context(|| format!("can't create {}", path.display()))?;
-        let mut trace =
-            Self { file: Some(file), run: format!("{scenario}-{}", random_name()?), turns: IndexMap::new() };
+        let file = Some((file, path.to_path_buf()));
+        let mut trace = Self { file, run: format!("{scenario}-{}", random_name()?), turns: IndexMap::new() };
         let started = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         let started = started.map_or(0, |since| since.as_secs());
         let line = TraceLine::Run { run: trace.run.clone(), model: model.to_string(), started };
         trace.append(&line)?;
         // The memories are found by this name after a crash, so it must be there before the first of them.
-        if let Some(file) = &trace.file {
-            file.sync_all().context("can't sync the trace")?;
+        if let Some((file, path)) = &trace.file {
+            file.sync_all().with_context(|| format!("can't sync {}", path.display()))?;
         }
         Ok(trace)
     }
@@ -161,10 +162,10 @@ impl Trace {
             );
             return Self::create(path, scenario, model);
         };
-        let file = OpenOptions::new().append(true).open(path);
-        let file = file.with_context(|| format!("can't write {}", path.display()))?;
-        file.set_len(whole_bytes).context("can't cut off the trace's torn line")?;
-        Ok(Self { file: Some(file), run, turns })
+        let can_not = || format!("can't write {}", path.display());
+        let file = files::open_to_write(path, OpenOptions::new().append(true)).with_context(can_not)?;
+        file.set_len(whole_bytes).with_context(can_not)?;
+        Ok(Self { file: Some((file, path.to_path_buf())), run, turns })
     }
 
     /// Name of a run, from its trace.
@@ -188,9 +189,9 @@ impl Trace {
     }
 
     fn append(&mut self, line: &TraceLine) -> anyhow::Result<()> {
-        let Some(file) = &mut self.file else { return Ok(()) };
+        let Some((file, path)) = &mut self.file else { return Ok(()) };
         let text = serde_json::to_string(line)? + "\n";
-        file.write_all(text.as_bytes()).context("can't write the trace")
+        file.write_all(text.as_bytes()).with_context(|| format!("can't write {}", path.display()))
     }
 }
 
@@ -216,10 +217,19 @@ pub struct Traced {
 impl Traced {
     /// Reads a trace; damaged lines are passed over with a warning. `None`: no line says which run it is of.
     pub fn open(path: &Path) -> Option<Self> {
-        let bytes = std::fs::read(path).ok()?;
+        let unreadable = |error: std::io::Error| {
+            if error.kind() != ErrorKind::NotFound {
+                tracing::warn!("can't read {}: {error}", path.display());
+            }
+        };
+        let lines = Lines::open(path, Kind::Trace).map_err(unreadable).ok()?;
         let (mut first, mut turns, mut whole_bytes) = (None, IndexMap::new(), 0);
-        for text in bytes.split_inclusive(|byte| *byte == b'\n').filter(|line| line.ends_with(b"\n")) {
-            match serde_json::from_slice(text) {
+        for text in lines {
+            let text = text.map_err(unreadable).ok()?;
+            if !text.ends_with(b"\n") {
+                break;
+            }
+            match serde_json::from_slice(&text) {
                 Ok(TraceLine::Run { run, started, .. }) => first = first.or(Some((run, started))),
                 Ok(TraceLine::Turn(turn)) => {
                     turns.insert(turn.path.clone(), turn);
@@ -269,12 +279,12 @@ pub struct CacheSummary {
 
 impl CacheSummary {
     fn add(&mut self, turn: &TurnTrace) {
-        self.reused += turn.tokens.reused;
+        self.reused = self.reused.saturating_add(turn.tokens.reused);
         self.saved_ms += turn.saved_ms;
         self.waited_ms += turn.waited_ms;
         self.hidden_ms += turn.hidden_ms;
-        self.bytes_read += turn.bytes_read;
-        self.bytes_written += turn.bytes_written;
+        self.bytes_read = self.bytes_read.saturating_add(turn.bytes_read);
+        self.bytes_written = self.bytes_written.saturating_add(turn.bytes_written);
         self.peak_bytes = self.peak_bytes.max(turn.memory_bytes);
     }
 }
@@ -369,10 +379,11 @@ impl AgentSummary {
             Some(Origin::Disk) => self.source.disk += 1,
             None => {}
         }
-        self.tokens.reused += turn.tokens.reused;
-        self.tokens.prefilled += turn.tokens.prefilled;
-        self.tokens.recomputed += turn.tokens.recomputed;
-        self.tokens.generated += turn.tokens.generated;
+        let Tokens { reused, prefilled, recomputed, generated, layer0_rows: _ } = turn.tokens;
+        self.tokens.reused = self.tokens.reused.saturating_add(reused);
+        self.tokens.prefilled = self.tokens.prefilled.saturating_add(prefilled);
+        self.tokens.recomputed = self.tokens.recomputed.saturating_add(recomputed);
+        self.tokens.generated = self.tokens.generated.saturating_add(generated);
         self.ttft_ms.extend(turn.ttft_ms);
     }
 

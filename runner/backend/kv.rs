@@ -1,5 +1,6 @@
 //! How cached keys and values are kept, as the command line has it: a word, or a file of `greenroom kv-config`.
 
+use crate::files::{self, Kind};
 use anyhow::{Context as _, bail, ensure};
 use greenroom_engine::{KvChoice, KvFormat, KvLayer};
 use serde::{Deserialize, Serialize};
@@ -96,7 +97,8 @@ impl KvConfig {
             let words: Vec<&str> = WORDS.iter().map(|(word, _)| *word).collect();
             bail!("`{}` is neither one of {} nor a file", path.display(), words.join(", "));
         }
-        let text = std::fs::read_to_string(path).with_context(|| format!("can't read {}", path.display()))?;
+        let text = files::read_text(path, Kind::KvConfig)
+            .with_context(|| format!("can't read {}", path.display()))?;
         let json = &mut serde_json::Deserializer::from_str(&text);
         serde_path_to_error::deserialize(json).with_context(|| {
             format!("{} is no KV configuration; make one with `greenroom kv-config`", path.display())

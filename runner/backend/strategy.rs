@@ -4,9 +4,10 @@
 
 use super::{Backend, BoxFuture, ModelCard, Options, Progress, Reply, Request, Session, Sink, Stop};
 use crate::diagnostic::printable;
+use crate::files::typed_line;
 use crate::scenario::{ChoiceOption, Strategy};
 use anyhow::{Context as _, bail};
-use std::io::{BufRead as _, Write as _};
+use std::io::Write as _;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// A whole cast: strategies answer for the agents that have one, a backend for all others.
@@ -134,17 +135,15 @@ fn ask_human(request: &Request) -> anyhow::Result<String> {
     let open =
         request.choice.iter().flat_map(|options| options.open.iter().map(|id| &options.choice.options[*id]));
     let open: Vec<&ChoiceOption> = open.collect();
-    eprintln!("\n{}", printable(&request.conversation.next));
+    let mut question = format!("\n{}\n", printable(&request.conversation.next));
     for (at, option) in open.iter().enumerate() {
-        eprintln!("  {}: {}", at + 1, printable(&option.text));
+        question += &format!("  {}: {}\n", at + 1, printable(&option.text));
     }
     loop {
-        eprint!("> ");
-        std::io::stderr().flush()?;
-        let mut line = String::new();
-        if std::io::stdin().lock().read_line(&mut line).context("can't read from the terminal")? == 0 {
-            bail!("the terminal was closed before the human answered");
-        }
+        let asked = std::io::stderr().write_all(format!("{question}> ").as_bytes());
+        asked.context("can't ask the human on standard error")?;
+        let line = typed_line(std::io::stdin().lock()).context("can't read from the terminal")?;
+        let line = line.context("the terminal was closed before the human answered")?;
         let line = line.trim();
         if open.is_empty() {
             return Ok(line.to_string());
@@ -154,6 +153,6 @@ fn ask_human(request: &Request) -> anyhow::Result<String> {
         if let Some(option) = named.or(numbered) {
             return Ok(option.text.clone());
         }
-        eprintln!("`{}` is no option: give its number or its text", printable(line));
+        question = format!("`{}` is no option: give its number or its text\n", printable(line));
     }
 }

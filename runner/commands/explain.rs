@@ -1,6 +1,6 @@
 //! `greenroom explain`: what an agent had read at a turn, where each part came from, and what of it was in its cache.
 
-use super::Exit;
+use super::{Exit, Whereabouts};
 use crate::backend::Match;
 use crate::diagnostic::printable;
 use crate::replay::{brought_along, load_scenario, memory_at, transcript_file};
@@ -25,15 +25,15 @@ pub(super) struct Args {
     /// Which of its turns: 1 is the first; or the turn's path, e.g. yard/1/marco [default: the last]
     #[arg(long, value_name = "N|PATH")]
     turn: Option<String>,
-    /// The scenario, if it has moved
-    #[arg(long, value_name = "FILE")]
-    scenario: Option<PathBuf>,
+    #[command(flatten)]
+    near: Whereabouts,
 }
 
 pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
     let file = transcript_file(&args.run);
     let transcript = Transcript::open(&file)?;
-    let loaded = load_scenario(&file, &transcript.header.record, args.scenario.as_deref())?;
+    let search = args.near.clone().into();
+    let loaded = load_scenario(&file, &transcript.header.record, &search)?;
     let Some(scenario) = loaded.scenario else {
         eprint!("{}", loaded.report.render(is_fancy()));
         return Ok(Exit::Invalid);
@@ -41,13 +41,13 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
     let turns = transcript.turns.iter().map(|turn| &turn.record).filter(|turn| turn.agent == args.agent);
     let turns: Vec<&TurnRecord> = turns.filter(|turn| !turn.path.ends_with(".summary")).collect();
     let turn = wanted(&args, &scenario, &turns)?;
-    let brought = brought_along(&file, &transcript.header.record)?;
+    let brought = brought_along(&file, &transcript.header.record, args.near.bounds.root.as_deref())?;
     let timeline = memory_at(&scenario, &transcript, brought, &turn.path)?;
     let trace = Trace::turns_of(&file.with_file_name(trace::FILE));
     let cost = trace.as_ref().and_then(|turns| turns.get(&turn.path));
     let new = timeline.events().iter().rposition(Event::is_said).map_or(0, |at| at + 1);
     let name = scenario.agent_by_key(&args.agent).map_or(&args.agent, |id| &scenario.agent(id).name);
-    println!("What {name} had read at {}\n", turn.path);
+    println!("What {} had read at {}\n", printable(name), printable(&turn.path));
     for (at, event) in timeline.events().iter().enumerate() {
         if at == new {
             println!("{}\n", rule(&border(cost, new > 0)));
@@ -102,7 +102,7 @@ fn border(cost: Option<&TurnTrace>, has_past: bool) -> String {
     let Some(TurnTrace { kind: Some(kind), tokens, .. }) = cost else {
         return if has_past { "new at this turn".into() } else { "its first turn".into() };
     };
-    let computed = tokens.prefilled + tokens.recomputed;
+    let computed = tokens.prefilled.saturating_add(tokens.recomputed);
     match kind {
         Match::Cold => format!("new at this turn; all {computed} tokens were computed (cold)"),
         kind => format!(

@@ -1,16 +1,16 @@
 //! `greenroom fork`: plays on from a turn of a run in another way.
 
-use super::Exit;
 use super::machine::Machine;
 use super::play::Performance;
-use super::run::{default_folder, refuse_other};
+use super::run::{Claimed, refuse_other};
+use super::{Exit, Whereabouts};
 use crate::experiment;
 use crate::replay::{load_with, transcript_file};
 use crate::run::{ForkFrom, RunOptions};
 use crate::scenario::parse_override;
 use crate::terminal::is_fancy;
 use crate::transcript::{self, Transcript};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// Play on from a turn of a run in another way: what comes before it is taken from the recording and the agents' memories
 #[derive(Debug, clap::Args)]
@@ -32,9 +32,8 @@ pub(super) struct Args {
     seed: Option<u64>,
     #[command(flatten)]
     machine: Machine,
-    /// The scenario, if it has moved
-    #[arg(long, value_name = "FILE")]
-    scenario: Option<PathBuf>,
+    #[command(flatten)]
+    near: Whereabouts,
     /// Folder for the record [default: runs/ID-N]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
@@ -49,15 +48,13 @@ pub(super) struct Args {
 pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
     let file = transcript_file(&args.run);
     let header = Transcript::open(&file)?.header.record;
-    let loaded = load_with(&file, &header, args.scenario.as_deref(), &args.overrides)?;
+    let loaded = load_with(&file, &header, &args.near.clone().into(), &args.overrides)?;
     let Some(scenario) = loaded.scenario else {
         eprint!("{}", loaded.report.render(is_fancy()));
         return Ok(Exit::Invalid);
     };
-    let folder = match &args.out {
-        Some(folder) => folder.clone(),
-        None => default_folder(Path::new("runs"), &scenario.id, args.resume),
-    };
+    let claimed = Claimed::of(args.out.as_deref(), &scenario.id, args.resume)?;
+    let folder = claimed.folder.clone();
     refuse_other(&folder, transcript::FILE, experiment::FILE, args.resume)?;
     let options = RunOptions {
         seed: args.seed.unwrap_or(header.seed),
@@ -67,6 +64,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
         resume: args.resume,
         continues: None,
         fork: Some(ForkFrom { run: args.run.clone(), at: args.at.clone() }),
+        root: args.near.bounds.root.clone(),
         model: args.machine.model.name.clone(),
     };
     let (run, at, out) = (args.run.display(), &args.at, folder.display());

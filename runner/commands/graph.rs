@@ -1,6 +1,7 @@
 //! `greenroom graph`: the plan of a scenario as a drawing.
 
-use super::{Exit, open_scenario};
+use super::{Bounds, Exit, open_scenario};
+use crate::diagnostic::printable;
 use crate::drawing;
 use crate::scenario::{compile, parse_override};
 use std::path::PathBuf;
@@ -17,6 +18,8 @@ pub(super) struct Args {
     /// Give a variable another value (repeatable)
     #[arg(long = "set", value_name = "K=V", value_parser = parse_override)]
     overrides: Vec<(String, serde_yaml::Value)>,
+    #[command(flatten)]
+    bounds: Bounds,
 }
 
 #[derive(Clone, Copy, Debug, Default, clap::ValueEnum)]
@@ -31,11 +34,13 @@ enum Format {
 }
 
 pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
-    let Some(scenario) = open_scenario(&args.file, &args.overrides, false)? else { return Ok(Exit::Invalid) };
+    let Some(scenario) = open_scenario(&args.file, &args.bounds, &args.overrides, false)? else {
+        return Ok(Exit::Invalid);
+    };
     let plan = compile(&scenario);
     match args.format {
-        Format::Dot => print!("{}", plan.dot(&scenario)),
-        Format::Mermaid => print!("{}", plan.mermaid(&scenario)),
+        Format::Dot => print!("{}", printable(&plan.dot(&scenario))),
+        Format::Mermaid => print!("{}", printable(&plan.mermaid(&scenario))),
         Format::Svg => match drawing::svg(&plan, &scenario) {
             Some(picture) => print!("{picture}"),
             None => {

@@ -1,11 +1,11 @@
 //! `greenroom import`: another engine's scenario as one of ours.
 
 use super::Exit;
-use crate::import::{Format, MAX_BYTES, import};
+use crate::files::{self, Kind};
+use crate::import::{Format, import};
 use crate::scenario::load;
 use crate::terminal::{counted, printable};
 use anyhow::Context as _;
-use std::io::{Read as _, Write as _};
 use std::path::PathBuf;
 
 /// Turn a scenario of ChatArena (JSON) or AgentVerse (YAML) into one of Greenroom
@@ -26,10 +26,7 @@ pub(super) struct Args {
 
 pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
     let name = args.file.display().to_string();
-    let file = std::fs::File::open(&args.file).with_context(|| format!("can't read {name}"))?;
-    let mut bytes = Vec::new();
-    // One byte more than is accepted tells that the file is too long.
-    file.take(MAX_BYTES + 1).read_to_end(&mut bytes).with_context(|| format!("can't read {name}"))?;
+    let bytes = files::read(&args.file, Kind::Import).with_context(|| format!("can't read {name}"))?;
     let imported = match String::from_utf8(bytes) {
         Ok(text) => import(&name, &text, args.from),
         Err(error) => {
@@ -48,10 +45,8 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
     let out = args.out.as_ref().map_or("standard output".into(), |out| out.display().to_string());
     match &args.out {
         Some(out) => {
-            let mut file =
-                std::fs::File::create_new(out).with_context(|| format!("can't create {}", out.display()))?;
-            file.write_all(imported.yaml.as_bytes())
-                .with_context(|| format!("can't write {}", out.display()))?;
+            let written = files::write_new(out, &imported.yaml);
+            written.with_context(|| format!("can't write {}", out.display()))?;
         }
         None => print!("{}", imported.yaml),
     }

@@ -3,8 +3,9 @@
 use super::Exit;
 use super::quality::{Common, Subject, TextArgs};
 use crate::backend::{KvConfig, LayerBits};
+use crate::files;
 use crate::terminal::table;
-use anyhow::{Context as _, bail, ensure};
+use anyhow::{bail, ensure};
 use greenroom_engine::{KvChoice, KvFormat, KvLayer};
 use std::path::{Path, PathBuf};
 
@@ -169,7 +170,7 @@ fn spend(
 
 fn write(path: &Path, config: &KvConfig) -> anyhow::Result<()> {
     let text = serde_json::to_string_pretty(config)?;
-    std::fs::write(path, text + "\n").with_context(|| format!("can't write {}", path.display()))
+    files::write_to(path, text + "\n")
 }
 
 fn report(

@@ -2,6 +2,7 @@
 
 use super::{Memories, parse_size};
 use crate::backend::{Embedded, EmbeddedConfig, Kv, ModelFile, locate};
+use crate::files;
 use anyhow::Context as _;
 use std::path::{Path, PathBuf};
 
@@ -114,13 +115,10 @@ fn writable(folder: &Path) -> std::io::Result<()> {
     let missing = |dir: &&Path| !dir.as_os_str().is_empty() && !dir.exists();
     let made: Vec<&Path> = folder.ancestors().take_while(missing).collect();
     std::fs::create_dir_all(folder)?;
-    #[cfg(unix)]
     for dir in made.iter().rev() {
         let parent = dir.parent().filter(|parent| !parent.as_os_str().is_empty());
-        std::fs::File::open(parent.unwrap_or(Path::new(".")))?.sync_all()?;
+        files::sync_folder(parent.unwrap_or(Path::new(".")))?;
     }
-    #[cfg(not(unix))]
-    let _ = made;
     tempfile::tempfile_in(folder).map(drop)
 }
 

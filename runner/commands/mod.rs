@@ -1,30 +1,19 @@
 //! The commands of the program, one file each, and what they share: exit codes and the model argument.
 
-// The standard macros panic when the reader of a pipe has gone away (`greenroom check … | head`); in the commands they
-// are shadowed by these, which don't.
+// The standard macros panic when nobody reads on (`greenroom check … | head`) or the disk is full; in the commands they are
+// shadowed by these, which leave that to `terminal::output`.
 macro_rules! print {
-    ($($text:tt)*) => {{
-        use std::io::Write as _;
-        let _ = write!(std::io::stdout(), $($text)*);
-    }};
+    ($($text:tt)*) => { crate::terminal::output::out(&format!($($text)*)) };
 }
 macro_rules! println {
-    ($($text:tt)*) => {{
-        use std::io::Write as _;
-        let _ = writeln!(std::io::stdout(), $($text)*);
-    }};
+    () => { crate::terminal::output::out("\n") };
+    ($($text:tt)*) => { crate::terminal::output::out(&(format!($($text)*) + "\n")) };
 }
 macro_rules! eprint {
-    ($($text:tt)*) => {{
-        use std::io::Write as _;
-        let _ = write!(std::io::stderr(), $($text)*);
-    }};
+    ($($text:tt)*) => { crate::terminal::output::err(&format!($($text)*)) };
 }
 macro_rules! eprintln {
-    ($($text:tt)*) => {{
-        use std::io::Write as _;
-        let _ = writeln!(std::io::stderr(), $($text)*);
-    }};
+    ($($text:tt)*) => { crate::terminal::output::err(&(format!($($text)*) + "\n")) };
 }
 
 mod bench;
@@ -54,8 +43,11 @@ mod stop;
 
 use crate::backend::CacheKey;
 use crate::diagnostic::Severity;
+use crate::files::{self, Kind};
+use crate::replay::Search;
+use crate::run::FailedTwice;
 use crate::scenario::{self, Loaded, Overrides, Scenario};
-use crate::terminal::counted;
+use crate::terminal::{counted, is_fancy, output, printable};
 use anyhow::Context as _;
 use clap::{Parser, Subcommand};
 use std::path::{Path, PathBuf};
@@ -118,56 +110,117 @@ enum Command {
 
 /// Runs the program on the process's arguments.
 pub fn main() -> ExitCode {
-    let cli = Cli::parse();
-    logging(cli.verbose);
-    let result = match cli.command {
-        Command::Run(args) => run::run(args),
-        Command::Check(args) => check::run(args),
-        Command::New(args) => new::run(args),
-        Command::Graph(args) => graph::run(args),
-        Command::Fork(args) => fork::run(args),
-        Command::Explain(args) => explain::run(args),
-        Command::Import(args) => import::run(args),
-        Command::Replay(args) => replay::run(args),
-        Command::Report(args) => report::run(args),
-        Command::Review(args) => review::run(args),
-        Command::Diff(args) => diff::run(args),
-        Command::Schema(args) => schema::run(args),
-        Command::Score(args) => score::run(args),
-        Command::Cache(args) => cache::run(args),
-        Command::Models(args) => models::run(args),
-        Command::Perplexity(args) => perplexity::run(args),
-        Command::Recall(args) => recall::run(args),
-        Command::KvConfig(args) => kv_config::run(args),
-        Command::Bench(args) => bench::run(args),
+    let code = match Cli::try_parse() {
+        Ok(cli) => cli.run() as u8,
+        Err(shown) => said(&shown),
     };
-    let exit = result.unwrap_or_else(|error| {
-        let drift = error.downcast_ref::<crate::transcript::Drift>();
-        eprintln!("error: {error:#}");
-        if let Some(drift) = drift.filter(|drift| drift.recorded != drift.now) {
-            eprint!("{}", crate::terminal::show_diff(&drift.recorded, &drift.now, false));
-        }
-        if drift.is_some() { Exit::Drift } else { Exit::Environment }
-    });
-    ExitCode::from(exit as u8)
+    if let Err(error) = output::finish() {
+        eprintln!("error: can't write to standard output: {error}");
+        return ExitCode::from(Exit::Environment as u8);
+    }
+    ExitCode::from(code)
+}
+
+/// Says what is wrong with the command line, or what was asked for by `--help` and `--version`.
+fn said(shown: &clap::Error) -> u8 {
+    let text = shown.render();
+    match shown.use_stderr() {
+        true if is_fancy_err() => eprint!("{}", text.ansi()),
+        true => eprint!("{text}"),
+        false if is_fancy() => print!("{}", text.ansi()),
+        false => print!("{text}"),
+    }
+    u8::try_from(shown.exit_code()).unwrap_or(Exit::Invalid as u8)
+}
+
+impl Cli {
+    fn run(self) -> Exit {
+        logging(self.verbose);
+        let result = match self.command {
+            Command::Run(args) => run::run(args),
+            Command::Check(args) => check::run(args),
+            Command::New(args) => new::run(args),
+            Command::Graph(args) => graph::run(args),
+            Command::Fork(args) => fork::run(args),
+            Command::Explain(args) => explain::run(args),
+            Command::Import(args) => import::run(args),
+            Command::Replay(args) => replay::run(args),
+            Command::Report(args) => report::run(args),
+            Command::Review(args) => review::run(args),
+            Command::Diff(args) => diff::run(args),
+            Command::Schema(args) => schema::run(args),
+            Command::Score(args) => score::run(args),
+            Command::Cache(args) => cache::run(args),
+            Command::Models(args) => models::run(args),
+            Command::Perplexity(args) => perplexity::run(args),
+            Command::Recall(args) => recall::run(args),
+            Command::KvConfig(args) => kv_config::run(args),
+            Command::Bench(args) => bench::run(args),
+        };
+        result.unwrap_or_else(|error| {
+            let twice = error.downcast_ref::<FailedTwice>().map(|twice| &twice.play);
+            let drift = twice.unwrap_or(&error).downcast_ref::<crate::transcript::Drift>();
+            eprintln!("error: {}", printable(&format!("{error:#}")));
+            if let Some(drift) = drift.filter(|drift| drift.recorded != drift.now) {
+                eprint!("{}", crate::terminal::show_diff(&drift.recorded, &drift.now, false));
+            }
+            if drift.is_some() { Exit::Drift } else { Exit::Environment }
+        })
+    }
 }
 
 fn logging(verbose: bool) {
     use tracing_subscriber::EnvFilter;
     let default = if verbose { "info,greenroom=debug,greenroom_engine=debug" } else { "warn" };
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(default));
-    let subscriber = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
-    let fancy = console::Term::stderr().is_term() && console::colors_enabled_stderr();
-    let subscriber = subscriber.with_ansi(fancy).with_target(verbose).without_time();
+    // A warning that can't be written is lost; told on standard error again, it would end the program.
+    let subscriber = tracing_subscriber::fmt().log_internal_errors(false).with_env_filter(filter);
+    let subscriber = subscriber.with_writer(std::io::stderr).with_ansi(is_fancy_err());
+    let subscriber = subscriber.with_target(verbose).without_time();
     // A second subscriber (in a test) is refused; the first one serves.
     let _ = subscriber.try_init();
 }
 
+/// Whether standard error is a terminal that wants colours.
+fn is_fancy_err() -> bool {
+    console::Term::stderr().is_term() && console::colors_enabled_stderr()
+}
+
+/// How far a scenario may lead to other files.
+#[derive(Clone, Debug, clap::Args)]
+struct Bounds {
+    /// Folder that holds all files which scenarios and recordings name [default: the checkout, which is the nearest folder with
+    /// .git, else the file's own folder]
+    #[arg(long, value_name = "DIR")]
+    root: Option<PathBuf>,
+}
+
+/// Where a recording finds the files that it names.
+#[derive(Clone, Debug, clap::Args)]
+struct Whereabouts {
+    /// The scenario, if it has moved
+    #[arg(long, value_name = "FILE")]
+    scenario: Option<PathBuf>,
+    #[command(flatten)]
+    bounds: Bounds,
+}
+
+impl From<Whereabouts> for Search {
+    fn from(args: Whereabouts) -> Self {
+        Self { scenario: args.scenario, root: args.bounds.root }
+    }
+}
+
 /// Loads a scenario file and says what is wrong with it on standard error. `None`: it can't be played.
-fn open_scenario(file: &Path, overrides: &Overrides, quiet: bool) -> anyhow::Result<Option<Arc<Scenario>>> {
-    let Loaded { scenario, report } = scenario::open(file, overrides)?;
+fn open_scenario(
+    file: &Path,
+    bounds: &Bounds,
+    overrides: &Overrides,
+    quiet: bool,
+) -> anyhow::Result<Option<Arc<Scenario>>> {
+    let Loaded { scenario, report } = scenario::open_below(file, bounds.root.as_deref(), overrides)?;
     if !quiet || scenario.is_none() {
-        eprint!("{}", report.render(console::Term::stderr().is_term()));
+        eprint!("{}", report.render(is_fancy_err()));
     }
     if scenario.is_none() {
         let count = |severity| report.diagnostics.iter().filter(|d| d.severity == severity).count();
@@ -219,7 +272,7 @@ impl Memories {
     fn key(&self) -> anyhow::Result<Option<CacheKey>> {
         let (secret, from) = match (&self.cache_key_file, std::env::var("GREENROOM_CACHE_KEY")) {
             (Some(file), _) => {
-                let secret = std::fs::read_to_string(file);
+                let secret = files::read_text(file, Kind::CacheKey);
                 let secret =
                     secret.with_context(|| format!("can't read --cache-key-file {}", file.display()))?;
                 (secret, format!("--cache-key-file {}", file.display()))

@@ -1,9 +1,10 @@
 //! `greenroom new`: a scenario to start from.
 
 use super::Exit;
+use crate::files::{self, Kind};
 use crate::scenario::schema::json_schema;
 use anyhow::{Context as _, bail};
-use std::io::Write as _;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 /// Write a scenario to start from, with comments, and the schema by which editors complete it
@@ -58,15 +59,13 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
     let folder = args.name.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     std::fs::create_dir_all(folder).with_context(|| format!("can't create {}", folder.display()))?;
     let file = folder.join(format!("{id}.yaml"));
-    let created = std::fs::OpenOptions::new().write(true).create_new(true).open(&file);
-    let mut created = match created {
-        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
+    let text = args.template.text().replace("id: NAME", &format!("id: {}", quoted(id))).replace("NAME", id);
+    match files::write_new(&file, text) {
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => {
             bail!("{} is there already; choose another name, or remove it", file.display())
         }
-        created => created.with_context(|| format!("can't write {}", file.display()))?,
-    };
-    let text = args.template.text().replace("id: NAME", &format!("id: {}", quoted(id))).replace("NAME", id);
-    created.write_all(text.as_bytes()).with_context(|| format!("can't write {}", file.display()))?;
+        written => written.with_context(|| format!("can't write {}", file.display()))?,
+    }
     let shown = file.strip_prefix(".").unwrap_or(&file).display();
     if write_schema(&folder.join(SCHEMA))? {
         println!("{shown} is written, and {SCHEMA} beside it for editors. What now:\n");
@@ -90,13 +89,12 @@ fn quoted(id: &str) -> String {
 
 /// Writes the schema, or renews it. False: there is another file of that name, which stays.
 fn write_schema(file: &Path) -> anyhow::Result<bool> {
-    let is_ours = match std::fs::read_to_string(file) {
+    let is_ours = match files::read_text(file, Kind::Schema) {
         Ok(text) => json_schema().get("title").is_some_and(|title| text.contains(&title.to_string())),
-        Err(error) => error.kind() == std::io::ErrorKind::NotFound,
+        Err(error) => error.kind() == ErrorKind::NotFound,
     };
     if is_ours {
-        std::fs::write(file, serde_json::to_string_pretty(json_schema())? + "\n")
-            .with_context(|| format!("can't write {}", file.display()))?;
+        files::write(file, serde_json::to_string_pretty(json_schema())? + "\n")?;
     }
     Ok(is_ours)
 }

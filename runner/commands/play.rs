@@ -7,6 +7,7 @@ use crate::run::{Performed, RunOptions, perform};
 use crate::scenario::{Scenario, compile};
 use crate::stage::{End, Unwatched, Watch};
 use crate::terminal::{self, Dialogue};
+use crate::transcript::{FILE, Transcript};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -42,9 +43,10 @@ impl Performance {
         })
     }
 
-    /// Where a turn failed, what stands before it is on record.
+    /// Where a turn failed, what stands before it is on record. A run that came to its end has nothing to go on with.
     fn say_how_to_go_on(&self) {
-        if self.folder.join(crate::transcript::FILE).exists() {
+        let begun = Transcript::open_begun(&self.folder.join(FILE));
+        if begun.is_ok_and(|begun| begun.is_some_and(|begun| begun.footer.is_none())) {
             eprintln!("{}", self.go_on);
         }
     }

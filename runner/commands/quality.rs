@@ -1,6 +1,7 @@
 //! What the commands that measure a cache's quality share: a model opened once, and the formats to compare on it.
 
 use crate::backend::{EmbeddedConfig, Kv, ModelFile, locate, source};
+use crate::files::{self, Kind};
 use anyhow::Context as _;
 use greenroom_engine::{Engine, KvCost, Prompter};
 use indicatif::ProgressBar;
@@ -87,9 +88,8 @@ impl Subject {
     pub(super) fn read(&self, text: Option<&Path>, special: bool) -> anyhow::Result<Vec<u32>> {
         let text = match text {
             None => greenroom_engine::SAMPLE.to_owned(),
-            Some(path) => {
-                std::fs::read_to_string(path).with_context(|| format!("can't read {}", path.display()))?
-            }
+            Some(path) => files::read_text(path, Kind::Text)
+                .with_context(|| format!("can't read {}", path.display()))?,
         };
         Ok(self.engine.encode(&text, special)?)
     }

@@ -24,7 +24,8 @@ pub(super) fn play(
 ) -> anyhow::Result<Exit> {
     let backend = Arc::new(machine.open(quiet)?);
     let began = Instant::now();
-    let bar = bar(design.runs().count(), quiet);
+    // A bar would be drawn over what a human is asked.
+    let bar = bar(design.runs().count(), quiet || design.has_humans());
     let mut on_step = |step: &Step| {
         if let Some(error) = &step.error {
             bar.suspend(|| eprintln!("{}: {error:#}", folder.join(&step.folder).display()));

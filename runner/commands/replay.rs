@@ -1,13 +1,13 @@
 //! `greenroom replay`: holds recordings against their scenarios, without a model, or with one.
 
-use super::Exit;
 use super::machine::Model;
+use super::{Exit, Whereabouts};
+use crate::files;
 use crate::terminal::{is_fancy, show_verdict};
 use crate::verify::forms::{github, json, junit, markdown, tally};
 use crate::verify::{Judge, Kind, Level, Question, Verdict, is_ci, recordings};
-use anyhow::Context as _;
 use clap::ValueEnum;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 /// Check recordings against their scenarios, with no model: exit 3 and a diff at the first thing that changed
@@ -19,9 +19,8 @@ pub(super) struct Args {
     /// Recordings: runs' folders, transcripts, or folders that hold some
     #[arg(required = true)]
     runs: Vec<PathBuf>,
-    /// The scenario, if it has moved
-    #[arg(long, value_name = "FILE")]
-    scenario: Option<PathBuf>,
+    #[command(flatten)]
+    near: Whereabouts,
     /// Let the model read what was said: where would its seeded sampler have said something else?
     #[arg(long, conflicts_with = "rerun")]
     score: bool,
@@ -64,7 +63,7 @@ fn share(text: &str) -> Result<f64, String> {
 pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
     let runs = recordings(&args.runs)?;
     let judge =
-        Judge { scenario: args.scenario.clone(), question: question(&args)?, writes_pending: !is_ci() };
+        Judge { search: args.near.clone().into(), question: question(&args)?, writes_pending: !is_ci() };
     let mut verdicts = Vec::new();
     for run in &runs {
         let verdict = judge.judge(run);
@@ -83,10 +82,10 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
         print!("{}", github(&verdicts, root.as_deref()));
     }
     if let Some(file) = &args.junit {
-        write(file, &junit(&verdicts)?)?;
+        files::write_to(file, junit(&verdicts)?)?;
     }
     if let Some(file) = &args.markdown {
-        write(file, &markdown(&verdicts))?;
+        files::write_to(file, markdown(&verdicts))?;
     }
     if !judge.writes_pending && !args.json && verdicts.iter().any(|v| v.worst() == Some(Kind::Drift)) {
         println!("to accept what changed: run `greenroom replay` on your machine, then `greenroom review`");
@@ -106,10 +105,6 @@ fn question(args: &Args) -> anyhow::Result<Question> {
         None => return Ok(Question::Nothing),
     };
     Ok(Question::Rerun { model: Arc::new(args.model.open()?), level })
-}
-
-fn write(file: &Path, text: &str) -> anyhow::Result<()> {
-    std::fs::write(file, text).with_context(|| format!("can't write {}", file.display()))
 }
 
 /// The worst of all.

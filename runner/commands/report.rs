@@ -1,11 +1,11 @@
 //! `greenroom report`: a run as one page for a browser.
 
-use super::Exit;
+use super::{Exit, Whereabouts};
+use crate::files;
 use crate::replay::transcript_file;
 use crate::report::{self, MARK, Sources, html};
 use crate::transcript;
 use anyhow::{Context as _, bail};
-use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 /// Bytes at a page's beginning in which the mark is looked for.
@@ -21,22 +21,22 @@ pub(super) struct Args {
     /// The page [default: report.html in the run's folder; beside a transcript of another name, that name with .html]
     #[arg(long, short, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// The scenario, if it has moved
-    #[arg(long, value_name = "FILE")]
-    scenario: Option<PathBuf>,
+    #[command(flatten)]
+    near: Whereabouts,
 }
 
 pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
+    let given = args.output.is_some();
     let output = args.output.unwrap_or_else(|| beside(&transcript_file(&args.run)));
-    if output.is_file() && !is_report(&output)? {
+    if (output.is_file() || !given && output.exists()) && !is_report(&output)? {
         bail!("{} is there and is no report: choose another file with -o", output.display());
     }
-    let sources = Sources::open(&args.run, args.scenario.as_deref())?;
+    let sources = Sources::open(&args.run, &args.near.into())?;
     for caveat in &sources.caveats {
         eprintln!("note: {}: {}", caveat.title, crate::diagnostic::printable(&caveat.detail));
     }
     let page = html(&sources)?;
-    std::fs::write(&output, page).with_context(|| format!("can't write {}", output.display()))?;
+    files::write_to(&output, page)?;
     println!("{}", output.display());
     Ok(Exit::Pass)
 }
@@ -50,8 +50,6 @@ fn beside(file: &Path) -> PathBuf {
 }
 
 fn is_report(file: &Path) -> anyhow::Result<bool> {
-    let mut head = Vec::new();
-    let read = std::fs::File::open(file).and_then(|file| file.take(HEAD_BYTES).read_to_end(&mut head));
-    read.with_context(|| format!("can't read {}", file.display()))?;
+    let head = files::head(file, HEAD_BYTES).with_context(|| format!("can't read {}", file.display()))?;
     Ok(String::from_utf8_lossy(&head).contains(MARK))
 }

@@ -1,12 +1,13 @@
 //! `greenroom review`: shows what recordings would be now, cause first, and accepts or rejects it.
 
-use super::Exit;
+use super::{Exit, Whereabouts};
+use crate::files::typed_line;
 use crate::replay::transcript_file;
-use crate::terminal::{is_fancy, show_differences, show_verdict};
+use crate::terminal::{is_fancy, output, show_differences, show_verdict};
 use crate::transcript::Transcript;
 use crate::verify::{Judge, Question, accept, differences, is_ci, pending_file, pendings, reject};
 use anyhow::{Context as _, bail};
-use std::io::{BufRead as _, IsTerminal as _, Write as _};
+use std::io::IsTerminal as _;
 use std::path::{Path, PathBuf};
 
 /// Look at recordings that drifted, cause first, and accept or reject what they would be now
@@ -24,9 +25,8 @@ pub(super) struct Args {
     /// Reject all without asking
     #[arg(long)]
     reject: bool,
-    /// The scenario, if it has moved
-    #[arg(long, value_name = "FILE")]
-    scenario: Option<PathBuf>,
+    #[command(flatten)]
+    near: Whereabouts,
 }
 
 enum Answer {
@@ -52,7 +52,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
     if asks && !std::io::stdin().is_terminal() {
         bail!("{} to review, and no terminal to ask at: give --accept or --reject", pending.len());
     }
-    let judge = Judge { scenario: args.scenario, question: Question::Nothing, writes_pending: false };
+    let judge = Judge { search: args.near.into(), question: Question::Nothing, writes_pending: false };
     let (mut accepted, mut rejected) = (0, 0);
     for (at, recording) in pending.iter().enumerate() {
         println!("[{} of {}] {}", at + 1, pending.len(), recording.display());
@@ -114,11 +114,8 @@ fn show(judge: &Judge, recording: &Path) -> anyhow::Result<()> {
 fn ask() -> anyhow::Result<Answer> {
     loop {
         print!("(a)ccept, (r)eject, (s)kip, (q)uit? ");
-        std::io::stdout().flush()?;
-        let mut line = String::new();
-        if std::io::stdin().lock().read_line(&mut line)? == 0 {
-            return Ok(Answer::Quit);
-        }
+        output::flush();
+        let Some(line) = typed_line(std::io::stdin().lock())? else { return Ok(Answer::Quit) };
         match line.trim().to_lowercase().as_str() {
             "a" | "accept" => return Ok(Answer::Accept),
             "r" | "reject" => return Ok(Answer::Reject),

@@ -2,13 +2,14 @@
 
 use super::machine::Machine;
 use super::play::Performance;
-use super::{Exit, open_scenario, repeat};
+use super::{Bounds, Exit, open_scenario, repeat};
 use crate::backend::Sampling;
 use crate::experiment::{self, Cell, Design, Sweep, combinations, parse_sweep};
 use crate::run::RunOptions;
 use crate::scenario::{Overrides, parse_override};
 use crate::transcript;
 use anyhow::Context as _;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 /// Play a scenario: the dialogue on the terminal, the record into a folder
@@ -31,9 +32,9 @@ pub(super) struct Args {
     /// Do that for each of these values of a variable (repeatable: all combinations), with the same seeds
     #[arg(long = "sweep", value_name = "K=V,V,…", value_parser = parse_sweep, conflicts_with = "continues")]
     sweeps: Vec<Sweep>,
-    /// How many runs are played at once; what they say does not depend on it
-    #[arg(long, default_value_t = 4, value_name = "J", value_parser = clap::value_parser!(u16).range(1..))]
-    jobs: u16,
+    /// How many runs are played at once; what they say does not depend on it [default: 4, and 1 where a human plays]
+    #[arg(long, value_name = "J", value_parser = clap::value_parser!(u16).range(1..))]
+    jobs: Option<u16>,
     #[command(flatten)]
     machine: Machine,
     /// Most tokens of a reply
@@ -46,13 +47,13 @@ pub(super) struct Args {
     #[arg(long, default_value_t = 0, value_name = "K")]
     top_k: usize,
     /// Sample from the smallest set that reaches this probability
-    #[arg(long, default_value_t = 0.95, value_name = "P", value_parser = non_negative)]
+    #[arg(long, default_value_t = 0.95, value_name = "P", value_parser = share)]
     top_p: f32,
     /// Drop tokens less likely than this share of the best
-    #[arg(long, default_value_t = 0.05, value_name = "P", value_parser = non_negative)]
+    #[arg(long, default_value_t = 0.05, value_name = "P", value_parser = share)]
     min_p: f32,
     /// 1 is off
-    #[arg(long, default_value_t = 1.1, value_name = "R", value_parser = non_negative)]
+    #[arg(long, default_value_t = 1.1, value_name = "R", value_parser = positive)]
     repetition_penalty: f32,
     /// Folder for the record [default: runs/ID-N]
     #[arg(long, value_name = "DIR")]
@@ -63,6 +64,8 @@ pub(super) struct Args {
     /// Go on with an interrupted run (the latest of this scenario, or --out)
     #[arg(long)]
     resume: bool,
+    #[command(flatten)]
+    bounds: Bounds,
     /// Begin with the memories of an earlier run
     #[arg(long = "continue", value_name = "RUN")]
     continues: Option<PathBuf>,
@@ -72,20 +75,27 @@ pub(super) struct Args {
 }
 
 fn non_negative(text: &str) -> Result<f32, String> {
-    match text.parse::<f32>() {
-        Ok(number) if number.is_finite() && number >= 0.0 => Ok(number),
-        _ => Err("expected a number of at least 0".into()),
-    }
+    within(text, |number| number.is_finite() && number >= 0.0, "a number of at least 0")
+}
+
+fn share(text: &str) -> Result<f32, String> {
+    within(text, |number| (0.0..=1.0).contains(&number), "a number from 0 to 1")
+}
+
+fn positive(text: &str) -> Result<f32, String> {
+    within(text, |number| number.is_finite() && number > 0.0, "a number above 0; 1 is off")
+}
+
+fn within(text: &str, fits: fn(f32) -> bool, expected: &str) -> Result<f32, String> {
+    text.parse().ok().filter(|number| fits(*number)).ok_or_else(|| format!("expected {expected}"))
 }
 
 pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
-    let Some(scenario) = open_scenario(&args.file, &args.overrides, args.quiet)? else {
+    let Some(scenario) = open_scenario(&args.file, &args.bounds, &args.overrides, args.quiet)? else {
         return Ok(Exit::Invalid);
     };
-    let folder = match &args.out {
-        Some(folder) => folder.clone(),
-        None => default_folder(Path::new("runs"), &scenario.id, args.resume),
-    };
+    let claimed = Claimed::of(args.out.as_deref(), &scenario.id, args.resume)?;
+    let folder = claimed.folder.clone();
     let options = RunOptions {
         seed: args.seed,
         sampling: Sampling {
@@ -101,6 +111,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
         resume: args.resume,
         continues: args.continues.clone(),
         fork: None,
+        root: args.bounds.root.clone(),
         model: args.machine.model.name.clone(),
     };
     let go_on = format!(
@@ -116,7 +127,11 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
     refuse_other(&folder, experiment::FILE, transcript::FILE, args.resume)?;
     let n = args.repeat.unwrap_or(1);
     let Some(design) = design(&args, options, n)? else { return Ok(Exit::Invalid) };
-    repeat::play(&design, &args.machine, &folder, usize::from(args.jobs), args.quiet, &go_on)
+    if design.has_humans() && args.jobs.is_some_and(|jobs| jobs > 1) {
+        eprintln!("error: a human answers in one run at a time: leave out --jobs");
+        return Ok(Exit::Invalid);
+    }
+    repeat::play(&design, &args.machine, &folder, usize::from(args.jobs.unwrap_or(4)), args.quiet, &go_on)
 }
 
 /// All cells with their scenarios, warnings said once. `None`: one of them can't be played.
@@ -124,7 +139,9 @@ fn design(args: &Args, options: RunOptions, n: u32) -> anyhow::Result<Option<Des
     let mut cells = Vec::new();
     for values in combinations(&args.sweeps) {
         let overrides: Overrides = args.overrides.iter().chain(&values).cloned().collect();
-        let Some(scenario) = open_scenario(&args.file, &overrides, true)? else { return Ok(None) };
+        let Some(scenario) = open_scenario(&args.file, &args.bounds, &overrides, true)? else {
+            return Ok(None);
+        };
         cells.push(Cell { values, scenario });
     }
     let seeds: Option<Vec<u64>> = (0..u64::from(n)).map(|i| options.seed.checked_add(i)).collect();
@@ -132,11 +149,52 @@ fn design(args: &Args, options: RunOptions, n: u32) -> anyhow::Result<Option<Des
     Ok(Some(Design { cells, seeds, options }))
 }
 
-/// `runs/ID-N`: the first that is free, or the latest to go on with.
-pub(super) fn default_folder(runs: &Path, id: &str, resume: bool) -> PathBuf {
-    let folder = |n: usize| runs.join(format!("{id}-{n}"));
-    let free = (1..).find(|n| !folder(*n).exists()).unwrap_or(1);
-    folder(if resume { free.saturating_sub(1).max(1) } else { free })
+/// The folder that a run's record goes to.
+#[derive(Debug)]
+pub(super) struct Claimed {
+    pub(super) folder: PathBuf,
+    /// It was made for this run.
+    made: bool,
+}
+
+impl Claimed {
+    /// The one given, or `runs/ID-N`: the first that is free, made at once so that no other run takes it, or the latest to go on with.
+    pub(super) fn of(out: Option<&Path>, id: &str, resume: bool) -> anyhow::Result<Self> {
+        match out {
+            Some(folder) => Ok(Self { folder: folder.to_path_buf(), made: false }),
+            None => Self::below(Path::new("runs"), id, resume),
+        }
+    }
+
+    fn below(runs: &Path, id: &str, resume: bool) -> anyhow::Result<Self> {
+        let folder = |n: usize| runs.join(format!("{id}-{n}"));
+        let free = (1..).find(|n| !folder(*n).exists()).unwrap_or(1);
+        if resume {
+            return Ok(Self { folder: folder(free.saturating_sub(1).max(1)), made: false });
+        }
+        let can_not = |folder: &Path| format!("can't create {}", folder.display());
+        std::fs::create_dir_all(runs).with_context(|| can_not(runs))?;
+        for n in free.. {
+            match std::fs::create_dir(folder(n)) {
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+                made => {
+                    made.with_context(|| can_not(&folder(n)))?;
+                    return Ok(Self { folder: folder(n), made: true });
+                }
+            }
+        }
+        anyhow::bail!("no number is free for another run of {id} in {}", runs.display())
+    }
+}
+
+impl Drop for Claimed {
+    /// A run that never began leaves no folder.
+    fn drop(&mut self) {
+        if self.made {
+            // Refused where there is anything in it.
+            let _ = std::fs::remove_dir(&self.folder);
+        }
+    }
 }
 
 /// A folder that holds a run (or an experiment) is gone on with only if that is asked for, and only as what it is.

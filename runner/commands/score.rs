@@ -2,9 +2,9 @@
 
 use super::Exit;
 use crate::backend::{EmbeddedConfig, Kv, locate};
+use crate::files::{self, Kind};
 use anyhow::{Context as _, bail};
 use greenroom_engine as engine;
-use std::io::Write as _;
 use std::path::PathBuf;
 
 /// Print each next token's log-probability as JSON lines: {"pos", "id", "logprob", "top"}
@@ -34,7 +34,7 @@ pub(super) struct Args {
 
 pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
     let read = |path: &PathBuf| {
-        std::fs::read_to_string(path).with_context(|| format!("can't read {}", path.display()))
+        files::read_text(path, Kind::Text).with_context(|| format!("can't read {}", path.display()))
     };
     let threads = args.threads.map(usize::from);
     let config = EmbeddedConfig { kv: args.kv, threads, ..EmbeddedConfig::new(locate(&args.model)?) };
@@ -44,19 +44,12 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
         (_, Some(path)) => engine.encode(&read(path)?, args.special)?,
         _ => bail!("give --text or --ids"),
     };
-    let mut out = std::io::BufWriter::new(std::io::stdout().lock());
-    let mut broken = None;
     engine.score(&ids, None, &mut |score| {
         let engine::TokenScore { pos, id, logprob, top } = score;
         let line = serde_json::json!({ "pos": pos, "id": id, "logprob": logprob, "top": top });
-        if broken.is_none() {
-            broken = writeln!(out, "{line}").err();
-        }
+        println!("{line}");
     })?;
-    match broken {
-        Some(error) => Err(error.into()),
-        None => Ok(out.flush().map(|()| Exit::Pass)?),
-    }
+    Ok(Exit::Pass)
 }
 
 fn parse_ids(text: &str) -> anyhow::Result<Vec<u32>> {

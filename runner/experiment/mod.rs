@@ -10,7 +10,7 @@ pub use play::{Played, Step, play, transcripts};
 pub use record::{CellRecord, FILE, Record};
 
 use crate::run::RunOptions;
-use crate::scenario::{Scenario, text_of};
+use crate::scenario::{Scenario, Strategy, text_of};
 use serde_yaml::Value;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -82,6 +82,12 @@ impl Design {
         let plain = |c: char| if c.is_ascii_alphanumeric() || "=.,_-".contains(c) { c } else { '_' };
         let name: String = name.join(",").chars().map(plain).take(80).collect();
         PathBuf::from(format!("{cell}-{name}")).join(run)
+    }
+
+    /// Whether a human answers in any of its runs, who can do so in one at a time.
+    pub fn has_humans(&self) -> bool {
+        let mut agents = self.cells.iter().flat_map(|cell| &cell.scenario.agents);
+        agents.any(|agent| agent.strategy == Some(Strategy::Human))
     }
 
     /// All runs, as (cell, seed). Those of one seed follow each other: they begin alike, and share what they have read.

@@ -46,8 +46,8 @@ impl Watch for Beginning {
     }
 }
 
-/// Plays all runs of a design that are not complete yet into `folder`, `jobs` at a time, until `stop` is ready. What a run says
-/// does not depend on `jobs`; one that fails keeps no other from being played.
+/// Plays all runs of a design that are not complete yet into `folder`, `jobs` at a time (one, where a human plays), until `stop` is
+/// ready. What a run says does not depend on `jobs`; one that fails keeps no other from being played.
 ///
 /// # Errors
 /// The folder holds another experiment, or a run of it that was made with other settings.
@@ -75,7 +75,7 @@ pub async fn play(
         }
     }
     let (tell, told) = watch::channel(false);
-    let places = Arc::new(Semaphore::new(jobs.max(1)));
+    let places = Arc::new(Semaphore::new(if design.has_humans() { 1 } else { jobs.max(1) }));
     let set = LocalSet::new();
     let all = async {
         let mut running = JoinSet::new();

@@ -1,6 +1,7 @@
 //! `experiment.json`: what an experiment's folder is for, written before the first run.
 
 use super::{Design, shown};
+use crate::files::{self, Kind};
 use crate::scenario::Scenario;
 use anyhow::{Context as _, bail};
 use serde::{Deserialize, Serialize};
@@ -56,7 +57,7 @@ impl Record {
     pub fn settle(&self, folder: &Path) -> anyhow::Result<()> {
         let file = folder.join(FILE);
         let shown = file.display();
-        match std::fs::read_to_string(&file) {
+        match files::read_text(&file, Kind::Experiment) {
             Ok(text) => {
                 let was: Self = serde_json::from_str(&text).with_context(|| {
                     format!("{shown} is no record of an experiment; move it away to begin anew")
@@ -73,7 +74,8 @@ impl Record {
         }
         std::fs::create_dir_all(folder).with_context(|| format!("can't create {}", folder.display()))?;
         let text = serde_json::to_string_pretty(self)? + "\n";
-        let mut new = tempfile::NamedTempFile::new_in(folder)?;
+        let new = tempfile::NamedTempFile::new_in(folder);
+        let mut new = new.with_context(|| format!("can't write {shown}"))?;
         std::io::Write::write_all(&mut new, text.as_bytes())
             .with_context(|| format!("can't write {shown}"))?;
         new.persist(&file).with_context(|| format!("can't write {shown}"))?;

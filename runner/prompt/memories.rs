@@ -141,12 +141,15 @@ impl Memories {
     /// # Errors
     /// A template that fails, or a bug of ours (too early, or a prompt that rewrites history).
     pub fn prompt(&mut self, id: TurnId) -> Result<Prompt, PromptError> {
-        let timeline = self.extended(id)?;
+        let news = self.news(id)?;
         let of = self.plan.turn(id).timeline;
         self.missed.remove(&of);
-        let prompt = self.fold(id, &timeline)?;
+        // Taken out and put back, for a long life takes long to copy.
+        let mut timeline = self.timelines.remove(&of).unwrap_or_else(|| self.born(of));
+        news.into_iter().for_each(|event| timeline.push(event));
+        let prompt = self.fold(id, &timeline);
         self.timelines.insert(of, timeline);
-        Ok(prompt)
+        prompt
     }
 
     /// What [`Self::prompt`] would give, without letting it happen.
@@ -154,19 +157,21 @@ impl Memories {
     /// # Errors
     /// As [`Self::prompt`].
     pub fn preview(&self, id: TurnId) -> Result<Prompt, PromptError> {
-        self.fold(id, &self.extended(id)?)
+        let of = self.plan.turn(id).timeline;
+        let news = self.news(id)?;
+        let mut timeline = self.timelines.get(&of).cloned().unwrap_or_else(|| self.born(of));
+        news.into_iter().for_each(|event| timeline.push(event));
+        self.fold(id, &timeline)
     }
 
-    fn extended(&self, id: TurnId) -> Result<Timeline, PromptError> {
+    /// What the speaker of a turn reads since its last one, cue included.
+    fn news(&self, id: TurnId) -> Result<Vec<Event>, PromptError> {
         let turn = self.plan.turn(id);
         let missed = self.missed.get(&turn.timeline).map(Vec::as_slice).unwrap_or_default();
         let inputs: Vec<Input> = missed.iter().chain(&turn.inputs).copied().collect();
         let mut events = self.events(&turn.path, turn.speaker, &inputs)?;
         events.extend(self.cue(id)?);
-        let mut timeline =
-            self.timelines.get(&turn.timeline).cloned().unwrap_or_else(|| self.born(turn.timeline));
-        events.into_iter().for_each(|event| timeline.push(event));
-        Ok(timeline)
+        Ok(events)
     }
 
     fn fold(&self, id: TurnId, timeline: &Timeline) -> Result<Prompt, PromptError> {
@@ -183,6 +188,26 @@ impl Memories {
 
     /// Records the reply to the prompt that [`Self::prompt`] gave.
     pub fn say(&mut self, id: TurnId, prompt: Conversation, ids: &[u32], raw: &str) -> Heard {
+        let heard = self.hear(id, ids, raw);
+        self.sent.insert(self.plan.turn(id).timeline, (prompt, ids.into()));
+        heard
+    }
+
+    /// Lets a turn happen whose prompt nobody looks at, so that it is not put together: the work of a whole play is then in proportion
+    /// to its turns.
+    ///
+    /// # Errors
+    /// A template that fails.
+    pub fn pass(&mut self, id: TurnId, raw: &str) -> Result<Heard, PromptError> {
+        let (news, of) = (self.news(id)?, self.plan.turn(id).timeline);
+        self.missed.remove(&of);
+        let timeline = self.timeline(of);
+        news.into_iter().for_each(|event| timeline.push(event));
+        self.sent.remove(&of);
+        Ok(self.hear(id, &[], raw))
+    }
+
+    fn hear(&mut self, id: TurnId, ids: &[u32], raw: &str) -> Heard {
         let plan = self.plan.clone();
         let turn = plan.turn(id);
         let mut heard = Heard { spoken: spoken(&self.scenario.agent(turn.speaker).name, raw), choice: None };
@@ -199,7 +224,6 @@ impl Memories {
             heard.choice = Some(chosen);
         }
         let ids: Arc<[u32]> = ids.into();
-        self.sent.insert(turn.timeline, (prompt, ids.clone()));
         let (spoken, origin) = (heard.spoken.clone(), turn.path.clone());
         self.timeline(turn.timeline).push(Event::Said { ids, raw: raw.into(), spoken, origin });
         self.outcomes[id.0] = Outcome::Said { text: heard.spoken.as_str().into(), choice: heard.choice };

@@ -1,7 +1,8 @@
 //! Finds what a recording names: its scenario, and the earlier runs whose memories it carries on.
 
 use super::replay;
-use crate::scenario::{Loaded, Overrides, open};
+use crate::files::Root;
+use crate::scenario::{Loaded, Overrides, open_below, open_named};
 use crate::timeline::Timeline;
 use crate::transcript::{Cause, Drift, Header, Transcript};
 use anyhow::{Context as _, bail};
@@ -10,6 +11,15 @@ use std::path::{Component, Path, PathBuf};
 
 /// Longest chain of runs that continue each other.
 const MAX_CHAIN: usize = 64;
+
+/// Where the files that a recording names are looked for.
+#[derive(Clone, Debug, Default)]
+pub struct Search {
+    /// The scenario, if it is not where the recording says.
+    pub scenario: Option<PathBuf>,
+    /// The folder that holds all of them; `None`: the recording's checkout, else its own folder, or the current folder.
+    pub root: Option<PathBuf>,
+}
 
 /// What agents bring along from an earlier run.
 #[derive(Debug, Default)]
@@ -25,28 +35,43 @@ pub fn transcript_file(run: &Path) -> PathBuf {
     if run.is_dir() { run.join(crate::transcript::FILE) } else { run.to_path_buf() }
 }
 
-/// Looks for a file that a transcript names: below its folder, that folder's parents, or the current folder.
-pub fn find_named(transcript: &Path, named: &str) -> Option<PathBuf> {
+/// Looks for a file that a transcript names: below its folder and that folder's parents, as far as its checkout goes, then below
+/// the current folder. With a `root`, in that folder alone. What leads out of these is not found.
+///
+/// # Errors
+/// There is no such folder.
+pub fn find_named(transcript: &Path, named: &str, root: Option<&Path>) -> anyhow::Result<Option<PathBuf>> {
     let named = Path::new(named);
     if named.components().any(|part| !matches!(part, Component::Normal(_))) {
-        return None;
+        return Ok(None);
     }
-    let transcript = transcript.canonicalize().ok()?;
-    let folders = transcript.ancestors().skip(1).map(|folder| folder.join(named));
-    let here = std::iter::once(named.to_path_buf());
-    let found = folders.chain(here).find(|candidate| candidate.is_file())?;
+    let current = std::env::current_dir().and_then(|folder| folder.canonicalize()).ok();
+    let mut roots = vec![Root::given_or_of(root, transcript)?];
+    if root.is_none() {
+        roots.extend(current.as_deref().map(|folder| Root::given_or_of(Some(folder), folder)).transpose()?);
+    }
+    let transcript = transcript.canonicalize()?;
+    let above = transcript.ancestors().skip(1);
+    let folders = above.chain(roots.iter().map(Root::folder));
+    let regular = |candidate: PathBuf| {
+        let real = roots.iter().find_map(|root| root.admit(&candidate).ok())?;
+        real.is_file().then_some(candidate)
+    };
+    let inside = |folder: &&Path| roots.iter().any(|root| folder.starts_with(root.folder()));
+    let Some(found) = folders.filter(inside).map(|folder| folder.join(named)).find_map(regular) else {
+        return Ok(None);
+    };
     // Shown to people, a path below the current folder is short.
-    let current = std::env::current_dir().and_then(|folder| folder.canonicalize());
-    let short = current.ok().and_then(|folder| found.strip_prefix(folder).map(Path::to_path_buf).ok());
-    Some(short.unwrap_or(found))
+    let short = current.and_then(|folder| found.strip_prefix(folder).map(Path::to_path_buf).ok());
+    Ok(Some(short.unwrap_or(found)))
 }
 
 /// Finds and loads the scenario of a recording, with the recorded overrides of its variables.
 ///
 /// # Errors
 /// There is no such file, or it can't be read. Mistakes in it are in the report.
-pub fn load_scenario(file: &Path, header: &Header, given: Option<&Path>) -> anyhow::Result<Loaded> {
-    load_with(file, header, given, &[])
+pub fn load_scenario(file: &Path, header: &Header, search: &Search) -> anyhow::Result<Loaded> {
+    load_with(file, header, search, &[])
 }
 
 /// The same, with other values of some variables.
@@ -56,68 +81,90 @@ pub fn load_scenario(file: &Path, header: &Header, given: Option<&Path>) -> anyh
 pub fn load_with(
     file: &Path,
     header: &Header,
-    given: Option<&Path>,
+    search: &Search,
     more: &[(String, serde_yaml::Value)],
 ) -> anyhow::Result<Loaded> {
-    let path = match given {
-        Some(path) => path.to_path_buf(),
-        None => find_named(file, &header.scenario.path).with_context(|| {
-            format!(
-                "the scenario {} of {} is neither near the transcript nor in the current folder; give it with \
-                 --scenario FILE",
-                header.scenario.path,
-                file.display()
-            )
-        })?,
+    let root = search.root.as_deref();
+    let (path, open) = match &search.scenario {
+        Some(path) => (path.clone(), open_below as Open),
+        None => {
+            let found = find_named(file, &header.scenario.path, root)?;
+            let found = found.with_context(|| {
+                format!(
+                    "the scenario {} of {} is neither near the transcript (in its checkout, or in its folder) nor in the \
+                     current folder; give it with --scenario FILE, or the folder that holds both with --root DIR",
+                    header.scenario.path,
+                    file.display()
+                )
+            })?;
+            (found, open_named as Open)
+        }
     };
-    let plain = open(&path, &[])?;
+    let plain = open(&path, root, &[])?;
     let Some(scenario) = &plain.scenario else { return Ok(plain) };
     let is_there = |name: &str| scenario.variables.contains_key(name.split('.').next().unwrap_or_default());
     let recorded = header.overrides.iter().filter(|(name, _)| is_there(name));
     let recorded =
         recorded.filter_map(|(name, value)| Some((name.clone(), serde_yaml::to_value(value).ok()?)));
     let overrides: Overrides = recorded.chain(more.iter().cloned()).collect();
-    open(&path, &overrides)
+    open(&path, root, &overrides)
 }
+
+/// Reads a scenario.
+type Open = fn(&Path, Option<&Path>, &[(String, serde_yaml::Value)]) -> anyhow::Result<Loaded>;
 
 /// Reads, verifies and replays a run, so that its agents can go on from it.
 ///
 /// # Errors
 /// The run is incomplete, drifted, or its files can't be found.
-pub fn earlier(run: &Path, scenario: Option<&Path>) -> anyhow::Result<Earlier> {
-    earlier_of(run, scenario, 0)
+pub fn earlier(run: &Path, root: Option<&Path>) -> anyhow::Result<Earlier> {
+    earlier_of(run, root, 0)
 }
 
 /// What the agents of a recording brought along themselves.
 ///
 /// # Errors
 /// The run that it continues can't be found, or is not the one that it was.
-pub fn brought_along(file: &Path, header: &Header) -> anyhow::Result<BTreeMap<String, Timeline>> {
-    brought(file, header, 0)
+pub fn brought_along(
+    file: &Path,
+    header: &Header,
+    root: Option<&Path>,
+) -> anyhow::Result<BTreeMap<String, Timeline>> {
+    brought(file, header, root, 0)
 }
 
-fn earlier_of(run: &Path, scenario: Option<&Path>, depth: usize) -> anyhow::Result<Earlier> {
+fn earlier_of(run: &Path, root: Option<&Path>, depth: usize) -> anyhow::Result<Earlier> {
     if depth > MAX_CHAIN {
         bail!("more than {MAX_CHAIN} runs continue each other");
     }
     let file = transcript_file(run);
     let transcript = Transcript::open(&file)?;
-    let loaded = load_scenario(&file, &transcript.header.record, scenario)?;
+    let search = Search { scenario: None, root: root.map(Path::to_path_buf) };
+    let loaded = load_scenario(&file, &transcript.header.record, &search)?;
     let Some(scenario) = loaded.scenario else {
         bail!("the scenario of {} has errors:\n{}", file.display(), loaded.report.render(false));
     };
-    let brought = brought(&file, &transcript.header.record, depth)?;
+    let brought = brought(&file, &transcript.header.record, root, depth)?;
     let replayed = replay(&scenario, &transcript, brought)
         .with_context(|| format!("{} can't be carried on", file.display()))?;
     Ok(Earlier { timelines: replayed.memories.carry_on()?, hash: replayed.hash })
 }
 
-fn brought(file: &Path, header: &Header, depth: usize) -> anyhow::Result<BTreeMap<String, Timeline>> {
+fn brought(
+    file: &Path,
+    header: &Header,
+    root: Option<&Path>,
+    depth: usize,
+) -> anyhow::Result<BTreeMap<String, Timeline>> {
     let Some(continues) = &header.continues else { return Ok(BTreeMap::new()) };
-    let found = find_named(file, &continues.path).with_context(|| {
-        format!("{} continues {}, which is not there any more", file.display(), continues.path)
+    let found = find_named(file, &continues.path, root)?.with_context(|| {
+        format!(
+            "{} continues {}, which is not there any more; --root DIR names a folder that holds both",
+            file.display(),
+            continues.path
+        )
     })?;
-    let earlier = earlier_of(&found, None, depth + 1)?;
+    let earlier = earlier_of(&found, root, depth + 1)?;
     if earlier.hash != continues.hash {
         let detail = format!("{} is not the run that this one continues any more", continues.path);
         return Err(Drift::new("header", Cause::Settings, detail)

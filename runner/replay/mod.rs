@@ -6,7 +6,9 @@ mod chain;
 mod place;
 
 pub use carry::{carry, header_now};
-pub use chain::{Earlier, brought_along, earlier, find_named, load_scenario, load_with, transcript_file};
+pub use chain::{
+    Earlier, Search, brought_along, earlier, find_named, load_scenario, load_with, transcript_file,
+};
 pub use place::{Place, cast, origin, provenance};
 
 use crate::backend::{Options, Stop, played};

@@ -68,7 +68,7 @@ struct Page<'a> {
 /// ```no_run
 /// use greenroom::report::{Sources, html};
 ///
-/// let sources = Sources::open("runs/gossip-1".as_ref(), None)?;
+/// let sources = Sources::open("runs/gossip-1".as_ref(), &Default::default())?;
 /// std::fs::write("gossip.html", html(&sources)?)?;
 /// # Ok::<(), anyhow::Error>(())
 /// ```

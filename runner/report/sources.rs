@@ -4,7 +4,7 @@
 //! what was computed; what is missing or does not fit is a [`Caveat`].
 
 use crate::diff::diff_lines;
-use crate::replay::{self, brought_along, load_scenario, replay_watched};
+use crate::replay::{self, Search, brought_along, load_scenario, replay_watched};
 use crate::scenario::{Plan, Scenario, TimelineId, TurnId, compile};
 use crate::timeline::{Event, Timeline};
 use crate::trace::{self, Traced};
@@ -79,7 +79,7 @@ impl Sources {
     ///
     /// # Errors
     /// The transcript can't be read, or a scenario that was given.
-    pub fn open(run: &Path, scenario: Option<&Path>) -> anyhow::Result<Self> {
+    pub fn open(run: &Path, search: &Search) -> anyhow::Result<Self> {
         let file = replay::transcript_file(run);
         let transcript = Transcript::open(&file)?;
         let trace = Traced::open(&file.with_file_name(trace::FILE));
@@ -87,9 +87,9 @@ impl Sources {
         let mut sources = Self { transcript, scenario: None, plan, read, brought, trace, caveats };
         sources.incomplete();
         sources.carried();
-        sources.find_scenario(&file, scenario)?;
+        sources.find_scenario(&file, search)?;
         if let Some(scenario) = sources.scenario.clone() {
-            sources.follow(&file, &scenario);
+            sources.follow(&file, &scenario, search.root.as_deref());
         } else {
             sources.altered();
         }
@@ -117,13 +117,13 @@ impl Sources {
         }
     }
 
-    fn find_scenario(&mut self, file: &Path, given: Option<&Path>) -> anyhow::Result<()> {
+    fn find_scenario(&mut self, file: &Path, search: &Search) -> anyhow::Result<()> {
         let header = &self.transcript.header.record;
         let named = &header.scenario.path;
         let missing = "So this report is made from the transcript alone: it has no graph, and does not know who heard what.";
-        let loaded = match load_scenario(file, header, given) {
+        let loaded = match load_scenario(file, header, search) {
             Ok(loaded) => loaded,
-            Err(error) if given.is_some() => return Err(error),
+            Err(error) if search.scenario.is_some() => return Err(error),
             // The reason may name folders of this machine, and the page is made to be given away.
             Err(_) => {
                 let detail = format!(
@@ -146,8 +146,8 @@ impl Sources {
     }
 
     /// Replays the recording to learn what everybody read, as far as it fits.
-    fn follow(&mut self, file: &Path, scenario: &Arc<Scenario>) {
-        match brought_along(file, &self.transcript.header.record) {
+    fn follow(&mut self, file: &Path, scenario: &Arc<Scenario>, root: Option<&Path>) {
+        match brought_along(file, &self.transcript.header.record, root) {
             Ok(brought) => self.brought = brought,
             Err(error) => {
                 let continued = self.transcript.header.record.continues.as_ref();

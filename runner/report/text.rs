@@ -3,14 +3,12 @@
 use crate::diagnostic::printable;
 use serde_json::Value;
 
-/// A text as it may stand on a page: without what steers (control characters), turns others' words around (bidirectional
-/// overrides, which are shown by their number), or can't stand in XML.
+/// A text as it may stand on a page: printable, and without what can't stand in XML.
 pub(super) fn clean(text: &str) -> String {
     let plain = printable(&text.replace("\r\n", "\n").replace('\t', "    "));
     let mut out = String::with_capacity(plain.len());
     for c in plain.chars() {
         match c {
-            '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => out += &format!("⟨U+{:04X}⟩", u32::from(c)),
             '\u{fffe}' | '\u{ffff}' => out.push('\u{fffd}'),
             c => out.push(c),
         }

@@ -6,6 +6,7 @@ mod past;
 pub use past::ForkFrom;
 
 use crate::backend::{Backend, Cast, Replay, Sampling};
+use crate::files;
 use crate::prompt::Memories;
 use crate::scenario::{Plan, Scenario, compile};
 use crate::stage::{End, Settings, Stage, Watch};
@@ -35,6 +36,8 @@ pub struct RunOptions {
     pub continues: Option<PathBuf>,
     /// Begin with the first turns of another run, instead.
     pub fork: Option<ForkFrom>,
+    /// The folder that holds all that an earlier run's files may name; `None`: that run's checkout, else its own folder.
+    pub root: Option<PathBuf>,
     /// The model's name, for the trace.
     pub model: String,
 }
@@ -49,6 +52,7 @@ impl Default for RunOptions {
             resume: false,
             continues: None,
             fork: None,
+            root: None,
             model: String::new(),
         }
     }
@@ -91,9 +95,24 @@ pub async fn perform(
     let wall_ms = started.elapsed().as_secs_f64() * 1e3;
     let summary = Summary::count(scenario, &stage.trace, on_record, wall_ms);
     let text = serde_json::to_string_pretty(&summary)? + "\n";
-    std::fs::write(folder.join("summary.json"), text).context("can't write summary.json")?;
+    let summed_up = files::write(&folder.join("summary.json"), text);
     let transcript = folder.join(transcript::FILE);
-    Ok(Performed { end: played?, summary, transcript, n_written, n_turns: plan.n_turns() })
+    let end = match (played, summed_up) {
+        (Ok(end), summed_up) => summed_up.map(|()| end)?,
+        (Err(error), Ok(())) => return Err(error),
+        (Err(play), Err(summary)) => return Err(FailedTwice { play, summary }.into()),
+    };
+    Ok(Performed { end, summary, transcript, n_written, n_turns: plan.n_turns() })
+}
+
+/// A turn failed, and then what the run had cost could not be written either.
+#[derive(Debug, thiserror::Error)]
+#[error("{play:#}; besides, {summary:#}")]
+pub struct FailedTwice {
+    /// Why the turn failed.
+    pub play: anyhow::Error,
+    /// Why `summary.json` was not written.
+    summary: anyhow::Error,
 }
 
 /// What is in a run's folder.
@@ -183,23 +202,18 @@ fn stage(
 
 /// What an interrupted run left behind, if there is anything to go on from.
 fn recorded(file: &Path, resume: bool) -> anyhow::Result<Option<Transcript>> {
-    let bytes = match std::fs::read(file) {
-        Ok(bytes) => bytes,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(error).with_context(|| format!("can't read {}", file.display())),
-    };
-    if !resume {
+    if !resume && file.symlink_metadata().is_ok() {
         bail!(
             "{} holds a run already: go on with it by --resume, or choose another folder with --out",
             file.display()
         );
     }
-    if !bytes.contains(&b'\n') {
+    let begun = Transcript::open_begun(file)?;
+    if begun.is_none() && file.symlink_metadata().is_ok() {
         // The run was interrupted before its header stood: it begins anew.
         std::fs::remove_file(file).with_context(|| format!("can't remove {}", file.display()))?;
-        return Ok(None);
     }
-    Ok(Some(Transcript::parse(file, &String::from_utf8_lossy(&bytes))?))
+    Ok(begun)
 }
 
 fn warn_of_old_systems(scenario: &Scenario, memories: &Memories) {

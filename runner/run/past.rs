@@ -55,32 +55,37 @@ impl Fork {
 impl Past {
     pub(super) fn of(scenario: &Arc<Scenario>, plan: &Plan, options: &RunOptions) -> anyhow::Result<Self> {
         match (&options.fork, &options.continues) {
-            (Some(fork), _) => Self::forked(scenario, plan, fork, options.seed),
-            (None, Some(run)) => Self::continued(run),
+            (Some(fork), _) => Self::forked(scenario, plan, fork, options),
+            (None, Some(run)) => Self::continued(run, options.root.as_deref()),
             (None, None) => Ok(Self::default()),
         }
     }
 
-    fn continued(run: &Path) -> anyhow::Result<Self> {
-        let earlier = replay::earlier(run, None)?;
+    fn continued(run: &Path, root: Option<&Path>) -> anyhow::Result<Self> {
+        let earlier = replay::earlier(run, root)?;
         let file = replay::transcript_file(run);
         let parents = parents(&file, earlier.timelines.keys().cloned());
         let continues = Some(Continues { path: portable(&file, 2), hash: earlier.hash });
         Ok(Self { timelines: earlier.timelines, parents, continues, fork: None })
     }
 
-    fn forked(scenario: &Arc<Scenario>, plan: &Plan, from: &ForkFrom, seed: u64) -> anyhow::Result<Self> {
+    fn forked(
+        scenario: &Arc<Scenario>,
+        plan: &Plan,
+        from: &ForkFrom,
+        options: &RunOptions,
+    ) -> anyhow::Result<Self> {
         let file = replay::transcript_file(&from.run);
         let transcript = Transcript::open(&file)?;
         let header = &transcript.header.record;
         let at = turn_at(plan, scenario, &from.at)?;
-        let timelines = replay::brought_along(&file, header)?;
+        let timelines = replay::brought_along(&file, header, options.root.as_deref())?;
         let before = replay::before(scenario, &transcript, timelines.clone(), at);
         let before = before.with_context(|| {
             let at = &plan.turn(at).path;
             format!("what comes before {at} must be what {} has; fork at an earlier turn", file.display())
         })?;
-        let roots = roots(plan, header, at, seed);
+        let roots = roots(plan, header, at, options.seed);
         let named = |(before, seed): &(TurnId, u64)| SeedBefore {
             before: plan.turn(*before).path.clone(),
             seed: *seed,

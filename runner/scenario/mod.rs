@@ -14,7 +14,7 @@ mod source;
 pub mod template;
 mod yaml;
 
-pub use check::{Loaded, Overrides, load, open, parse_override};
+pub use check::{Loaded, Overrides, load, open, open_below, open_named, parse_override};
 pub(crate) use choice::text_of;
 pub use choice::{Choice, ChoiceOption, Chosen, Decision, Method};
 pub use compile::compile;

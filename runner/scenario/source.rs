@@ -172,6 +172,14 @@ impl Spans {
         }
     }
 
+    /// Keys of the outermost mapping; `None`: the file is no mapping.
+    pub(super) fn keys(&self) -> Option<impl Iterator<Item = &str>> {
+        match &self.nodes[self.root?].children {
+            Children::Map(entries) => Some(entries.iter().map(|(key, ..)| key.as_str())),
+            _ => None,
+        }
+    }
+
     fn entry(&self, node: usize, key: &str) -> Option<(String, Span, usize)> {
         let Children::Map(entries) = &self.nodes[node].children else { return None };
         entries.iter().find(|(k, ..)| k == key).cloned()

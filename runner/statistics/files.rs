@@ -10,14 +10,13 @@
 
 use super::table::{Column, Table, Values};
 use super::tables::Tables;
+use crate::files;
 use anyhow::Context as _;
 use parquet::basic::{LogicalType, Repetition, Type as Physical};
 use parquet::data_type::{BoolType, ByteArray, ByteArrayType, DataType, DoubleType, Int64Type};
 use parquet::file::properties::WriterProperties;
 use parquet::file::writer::{SerializedColumnWriter, SerializedFileWriter};
 use parquet::schema::types::Type;
-use std::fs::File;
-use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -36,9 +35,7 @@ impl Tables {
                 let path = folder.join(table.name).with_extension(extension);
                 let mut text = Vec::new();
                 write(table, &mut text).with_context(|| can_not(&path))?;
-                let file = File::create(&path).with_context(|| can_not(&path))?;
-                let mut file = BufWriter::new(file);
-                file.write_all(&text).and_then(|()| file.flush()).with_context(|| can_not(&path))?;
+                files::write(&path, text)?;
                 written.push(path);
             }
         }

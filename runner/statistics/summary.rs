@@ -4,6 +4,7 @@ use super::Sample;
 use super::bootstrap::{Kind, Part, difference, mean};
 use super::interval::{CONFIDENCE, Estimate};
 use super::measures::{Measure, Measures, Subject};
+use crate::files;
 use anyhow::Context as _;
 use indexmap::IndexMap;
 use serde::Serialize;
@@ -74,7 +75,7 @@ impl Summary {
         let can_not = || format!("can't write {}", path.display());
         std::fs::create_dir_all(folder).with_context(can_not)?;
         let text = serde_json::to_string_pretty(self)? + "\n";
-        std::fs::write(&path, text).with_context(can_not)?;
+        files::write(&path, text)?;
         Ok(path)
     }
 }
@@ -98,8 +99,9 @@ fn cells(sample: &Sample) -> Vec<CellSummary> {
             values: cell.values.iter().cloned().collect(),
             runs: runs().count(),
             complete: footers().count(),
-            choices: footers().map(|footer| footer.record.choices).sum(),
-            invalid: footers().map(|footer| footer.record.invalid).sum(),
+            // A transcript is a file from outside: no figure in it may overflow a sum.
+            choices: footers().fold(0, |sum, footer| sum.saturating_add(footer.record.choices)),
+            invalid: footers().fold(0, |sum, footer| sum.saturating_add(footer.record.invalid)),
         }
     };
     sample.cells.iter().enumerate().map(cell).collect()

@@ -62,10 +62,10 @@ impl Dialogue {
     }
 
     fn title(&mut self) {
-        let title = &self.scenario.title;
-        let title = if self.fancy { Style::new().bold().apply_to(title).to_string() } else { title.clone() };
+        let title = printable(&self.scenario.title);
+        let title = if self.fancy { Style::new().bold().apply_to(title).to_string() } else { title };
         self.page.line(&title);
-        let about = self.scenario.description.trim().to_string();
+        let about = printable(self.scenario.description.trim());
         if !about.is_empty() {
             about.lines().for_each(|line| {
                 let line =
@@ -80,10 +80,10 @@ impl Dialogue {
         let turn = plan.turn(TurnId(self.next));
         if self.phase != Some(turn.phase) {
             self.phase = Some(turn.phase);
-            let label = &self.scenario.phase(turn.phase).label;
+            let label = printable(&self.scenario.phase(turn.phase).label);
             let rule = match self.fancy {
                 true => {
-                    let rest = "─".repeat(60usize.saturating_sub(console::measure_text_width(label)));
+                    let rest = "─".repeat(60usize.saturating_sub(console::measure_text_width(&label)));
                     Style::new().bold().apply_to(format!("── {label} {rest}")).to_string()
                 }
                 false => format!("== {label} =="),
@@ -92,7 +92,7 @@ impl Dialogue {
             self.page.line(&rule);
         }
         let agent = self.scenario.agent(turn.speaker);
-        let name = self.speaker(turn);
+        let name = printable(&self.speaker(turn));
         let style = match agent.color.unwrap_or(default_color(turn.speaker.0)) {
             Color::Indexed(n) => Style::new().fg(Ink::Color256(n)),
             Color::Rgb(r, g, b) => Style::new().fg(Ink::TrueColor(r, g, b)),
@@ -180,7 +180,7 @@ impl Dialogue {
             return;
         }
         let turn = self.plan.turn(TurnId(self.next));
-        let name = self.scenario.agent(turn.speaker).name.clone();
+        let name = printable(&self.scenario.agent(turn.speaker).name);
         let bar = self.bar.get_or_insert_with(|| {
             let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::stderr());
             let style = ProgressStyle::with_template("{spinner} {msg} reads {bar:24} {pos}/{len} tokens");

@@ -5,6 +5,7 @@
 mod dialogue;
 mod diff;
 mod differences;
+pub mod output;
 mod page;
 mod results;
 mod statistics;

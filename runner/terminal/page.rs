@@ -1,5 +1,7 @@
 //! Writes text word by word, wrapped with a hanging indent.
 
+use super::output::Stdout;
+use crate::diagnostic::printable;
 use std::io::Write;
 
 /// Where text is written.
@@ -18,7 +20,7 @@ const INDENT: usize = 4;
 impl Page {
     /// A page on standard output, wrapped at `width` columns.
     pub fn stdout(width: Option<usize>) -> Self {
-        Self::new(Box::new(std::io::stdout()), width)
+        Self::new(Box::new(Stdout), width)
     }
 
     /// A page on any writer.
@@ -48,7 +50,7 @@ impl Page {
                 self.end_word();
                 self.space = true;
             } else if !c.is_control() {
-                self.word.push(c);
+                self.word.push_str(&printable(c.encode_utf8(&mut [0; 4])));
             }
         }
         self.flush();
@@ -90,7 +92,7 @@ impl Page {
         (self.column, self.space) = (self.column + width, false);
     }
 
-    /// A reader that went away is no reason to stop a run.
+    /// What can't be written is no reason to stop a run; `output` keeps the failure.
     fn put(&mut self, text: &str) {
         let _ = self.out.write_all(text.as_bytes());
     }

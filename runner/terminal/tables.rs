@@ -1,5 +1,6 @@
 //! Tables for people.
 
+use crate::diagnostic::printable;
 use crate::trace::{AgentSummary, CacheSummary, Summary};
 use comfy_table::{CellAlignment, Table, presets};
 
@@ -9,7 +10,7 @@ pub fn table(head: &[&str], rows: Vec<Vec<String>>, numbers_from: usize) -> Stri
     table.load_style(presets::NOTHING);
     table.set_header(head.iter().map(|text| text.to_string()));
     for row in rows {
-        table.add_row(row);
+        table.add_row(row.iter().map(|cell| printable(cell)));
     }
     for column in numbers_from..head.len() {
         if let Some(column) = table.column_mut(column) {

@@ -2,7 +2,13 @@
 
 use super::FORMAT;
 use super::record::{Footer, Header, Line, TurnRecord};
+use crate::files::{Kind, Lines};
+use anyhow::Context as _;
+use std::io::{self, BufRead};
 use std::path::Path;
+
+/// Most lists and mappings that a line may hold; a header has one for each agent. Each of them takes much more memory than text.
+const MAX_COLLECTIONS: usize = 100_000;
 
 /// A transcript as found on disk.
 #[derive(Clone, Debug, PartialEq)]
@@ -52,6 +58,11 @@ impl Transcript {
     /// # Errors
     /// The first line (but the last) that is no line of a transcript, or a missing header.
     pub fn parse(path: &Path, text: &str) -> Result<Self, ReadError> {
+        Self::from_lines(path, Lines::new(text.as_bytes(), Kind::Transcript))
+    }
+
+    /// Reads one line after the other, so that a long file takes no more memory than what is in it.
+    fn from_lines<R: BufRead>(path: &Path, lines: Lines<R>) -> Result<Self, ReadError> {
         let file = path.display().to_string();
         let error = |line, found: String, expected: &str| {
             let (file, expected) = (file.clone(), expected.to_string());
@@ -59,13 +70,14 @@ impl Transcript {
         };
         let (mut header, mut turns, mut footer) = (None, Vec::new(), None);
         let (mut previous, mut whole_bytes, mut torn) = (String::new(), 0, None);
-        let lines: Vec<&str> = text.split_inclusive('\n').collect();
-        for (at, text) in lines.iter().enumerate() {
-            let number = at + 1;
-            let parsed = parse_line(text).map_err(|(found, expected)| error(number, found, &expected));
+        let mut lines = lines.zip(1..).peekable();
+        while let Some((line, number)) = lines.next() {
+            let line = line.map_err(|broken| error(number, broken.to_string(), "a line of a transcript"))?;
+            let (text, n_bytes) = (String::from_utf8_lossy(&line), line.len() as u64);
+            let parsed = parse_line(&text).map_err(|(found, expected)| error(number, found, &expected));
             let (line, hash) = match parsed {
                 Ok(parsed) => parsed,
-                Err(reason) if number == lines.len() && header.is_some() => {
+                Err(reason) if lines.peek().is_none() && header.is_some() => {
                     torn = Some(reason);
                     break;
                 }
@@ -98,7 +110,7 @@ impl Transcript {
                 }
             }
             previous = hash;
-            whole_bytes += text.len() as u64;
+            whole_bytes += n_bytes;
         }
         let header = header.ok_or_else(|| error(1, "nothing".into(), "a header"))?;
         Ok(Self { header, turns, footer, whole_bytes, torn })
@@ -115,9 +127,22 @@ impl Transcript {
     /// # Errors
     /// The file can't be read, or a line of it.
     pub fn open(path: &Path) -> anyhow::Result<Self> {
-        use anyhow::Context as _;
-        let bytes = std::fs::read(path).with_context(|| format!("can't read {}", path.display()))?;
-        Ok(Self::parse(path, &String::from_utf8_lossy(&bytes))?)
+        let lines = Lines::open(path, Kind::Transcript);
+        Ok(Self::from_lines(path, lines.with_context(|| format!("can't read {}", path.display()))?)?)
+    }
+
+    /// Reads the file of a run that may have been interrupted. `None`: there is none, or no whole line of it stands.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub fn open_begun(path: &Path) -> anyhow::Result<Option<Self>> {
+        let first = match Lines::open(path, Kind::Transcript) {
+            Ok(mut lines) => lines.next().transpose(),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => Err(error),
+        };
+        let first = first.with_context(|| format!("can't read {}", path.display()))?;
+        if first.is_some_and(|line| line.ends_with(b"\n")) { Self::open(path).map(Some) } else { Ok(None) }
     }
 }
 
@@ -130,6 +155,9 @@ fn parse_line(text: &str) -> Result<(Line, String), (String, String)> {
     if !text.ends_with('\n') {
         return Err((format!("a line without an end, {}", shown(text)), expected.into()));
     }
+    if n_collections(text) > MAX_COLLECTIONS {
+        return Err((format!("more than {MAX_COLLECTIONS} lists and mappings in one line"), expected.into()));
+    }
     let mut value: serde_json::Value =
         serde_json::from_str(text).map_err(|error| (shown(text), format!("{expected} ({error})")))?;
     let hash = value.as_object_mut().and_then(|object| object.remove("hash"));
@@ -139,4 +167,19 @@ fn parse_line(text: &str) -> Result<(Line, String), (String, String)> {
     let line =
         serde_json::from_value(value).map_err(|error| (shown(text), format!("{expected} ({error})")))?;
     Ok((line, hash))
+}
+
+/// How many lists and mappings begin in a line of JSON.
+fn n_collections(text: &str) -> usize {
+    let (mut n, mut in_string, mut escaped) = (0, false, false);
+    for byte in text.bytes() {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' => escaped = in_string,
+            b'"' => in_string = !in_string,
+            b'[' | b'{' if !in_string => n += 1,
+            _ => {}
+        }
+    }
+    n
 }

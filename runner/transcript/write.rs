@@ -3,17 +3,18 @@
 use super::drift::{Cause, Drift};
 use super::read::{Recorded, Transcript};
 use super::record::{ChoiceRecord, Footer, Header, Line, TurnRecord};
+use crate::files;
 use crate::scenario::text_of;
 use anyhow::{Context as _, bail};
 use std::fs::{File, OpenOptions};
 use std::io::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Takes the lines of a run in plan order. Lines that are recorded already are compared; later ones are
 /// appended and forced to disk, one by one, or refused if there is nothing to append to.
 #[derive(Debug)]
 pub struct Recorder {
-    file: Option<File>,
+    file: Option<(File, PathBuf)>,
     recorded: Vec<Recorded<TurnRecord>>,
     footer: Option<Recorded<Footer>>,
     n_turns: usize,
@@ -26,13 +27,13 @@ impl Recorder {
     /// # Errors
     /// The file exists or can't be written.
     pub fn create(path: &Path, header: Header) -> anyhow::Result<Self> {
-        let file = OpenOptions::new().write(true).create_new(true).open(path);
+        let file = files::open_to_write(path, OpenOptions::new().write(true).create_new(true));
         let file = file.with_context(|| format!("can't create {}", path.display()))?;
         if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
-            File::open(folder).and_then(|folder| folder.sync_all()).context("can't sync the run's folder")?;
+            files::sync_folder(folder).with_context(|| format!("can't sync {}", folder.display()))?;
         }
-        let mut recorder =
-            Self { file: Some(file), recorded: Vec::new(), footer: None, n_turns: 0, hash: String::new() };
+        let file = Some((file, path.to_path_buf()));
+        let mut recorder = Self { file, recorded: Vec::new(), footer: None, n_turns: 0, hash: String::new() };
         recorder.append(&Line::Header(Box::new(header)))?;
         Ok(recorder)
     }
@@ -43,7 +44,11 @@ impl Recorder {
     /// The run was made with other settings, is complete or damaged, or the file can't be written.
     pub fn resume(path: &Path, transcript: &Transcript, header: &Header) -> anyhow::Result<Self> {
         if let Some(footer) = &transcript.footer {
-            bail!("{}: this run is complete ({} turns)", path.display(), footer.record.turns);
+            bail!(
+                "{}: this run is complete ({} turns); without --resume, and with another --out, it is played again",
+                path.display(),
+                footer.record.turns
+            );
         }
         same_settings(&transcript.header.record, header)?;
         let broken = transcript.turns.iter().find(|turn| !turn.intact);
@@ -57,11 +62,12 @@ impl Recorder {
             let detail = "the header does not fit its hash";
             return Err(Drift::new("header", Cause::RecordAltered, detail).at_line(1).into());
         }
-        let file = OpenOptions::new().append(true).open(path);
-        let file = file.with_context(|| format!("can't write {}", path.display()))?;
-        file.set_len(transcript.whole_bytes).context("can't cut off the torn line")?;
-        file.sync_all().context("can't sync the transcript")?;
-        Ok(Self { file: Some(file), ..Self::verify(transcript) })
+        let can_not = || format!("can't write {}", path.display());
+        let file = files::open_to_write(path, OpenOptions::new().append(true)).with_context(can_not)?;
+        // A torn last line is cut off.
+        file.set_len(transcript.whole_bytes).with_context(can_not)?;
+        file.sync_all().with_context(can_not)?;
+        Ok(Self { file: Some((file, path.to_path_buf())), ..Self::verify(transcript) })
     }
 
     /// Compares only: nothing is ever written.
@@ -134,10 +140,10 @@ impl Recorder {
     }
 
     fn append(&mut self, line: &Line) -> anyhow::Result<()> {
-        let Some(file) = &mut self.file else { bail!("this recording is read only") };
+        let Some((file, path)) = &mut self.file else { bail!("this recording is read only") };
         let (hash, text) = line.chained(&self.hash)?;
-        file.write_all(text.as_bytes()).context("can't write the transcript")?;
-        file.sync_data().context("can't sync the transcript")?;
+        let written = file.write_all(text.as_bytes()).and_then(|()| file.sync_data());
+        written.with_context(|| format!("can't write {}", path.display()))?;
         self.hash = hash;
         Ok(())
     }

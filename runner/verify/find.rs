@@ -1,10 +1,10 @@
 //! Finds recordings below folders.
 
+use crate::files;
 use crate::trace;
 use crate::transcript::FILE;
 use anyhow::bail;
 use std::ffi::OsStr;
-use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use walkdir::WalkDir;
 
@@ -53,9 +53,6 @@ fn is_recording(path: &Path) -> bool {
 }
 
 fn begins_with_header(path: &Path) -> bool {
-    let Ok(file) = std::fs::File::open(path) else { return false };
-    let mut start = Vec::new();
     // A header holds all system texts; its type stands in front.
-    let read = BufReader::new(std::io::Read::take(file, 64)).read_until(b'\n', &mut start);
-    read.is_ok() && start.starts_with(br#"{"type":"header""#)
+    files::head(path, 64).is_ok_and(|start| start.starts_with(br#"{"type":"header""#))
 }

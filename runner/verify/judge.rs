@@ -5,21 +5,21 @@ use super::{Level, pending, rerun, score};
 use crate::backend::{Backend, ModelCard};
 use crate::diagnostic::Severity;
 use crate::prompt::Memories;
-use crate::replay::{self, Replayed};
+use crate::replay::{self, Replayed, Search};
 use crate::scenario::{Loaded, Scenario};
 use crate::stage::{End, Settings, Stage, Unwatched};
 use crate::timeline::Timeline;
 use crate::trace::Trace;
 use crate::transcript::{Header, Recorder, Transcript};
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
 /// How recordings are judged.
 pub struct Judge {
-    /// The scenario, if recordings don't find theirs.
-    pub scenario: Option<PathBuf>,
+    /// Where recordings find their scenarios and the runs that they continue.
+    pub search: Search,
     /// What a model is asked.
     pub question: Question,
     /// Whether what drifted is written beside the recording.
@@ -88,13 +88,13 @@ impl Judge {
         verdict.turns = transcript.turns.len();
         verdict.carried = header.carried.is_some();
         verdict.notes = replay::provenance(header);
-        let Loaded { scenario, report } = replay::load_scenario(file, header, self.scenario.as_deref())?;
+        let Loaded { scenario, report } = replay::load_scenario(file, header, &self.search)?;
         let Some(scenario) = &scenario else {
             let errors = report.diagnostics.iter().filter(|found| found.severity == Severity::Error);
             verdict.problems.extend(errors.map(|found| Problem::of_diagnostic(found, &report.sources)));
             return Ok(());
         };
-        let earlier = replay::brought_along(file, header)?;
+        let earlier = replay::brought_along(file, header, self.search.root.as_deref())?;
         let fitting = Fitting { file, scenario, transcript: &transcript, earlier: earlier.clone() };
         match replay::replay(scenario, &transcript, earlier.clone()) {
             Ok(Replayed { footer, notes, .. }) => {

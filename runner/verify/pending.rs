@@ -57,10 +57,12 @@ pub(super) fn write(
 ) -> Option<String> {
     let file = pending_file(recording);
     let written = text.and_then(|text| {
+        let can_not = || format!("can't write {}", file.display());
         let folder = recording.parent().filter(|folder| !folder.as_os_str().is_empty());
-        let mut new = tempfile::NamedTempFile::new_in(folder.unwrap_or(Path::new(".")))?;
-        std::io::Write::write_all(&mut new, text.as_bytes())?;
-        new.persist(&file)?;
+        let mut new =
+            tempfile::NamedTempFile::new_in(folder.unwrap_or(Path::new("."))).with_context(can_not)?;
+        std::io::Write::write_all(&mut new, text.as_bytes()).with_context(can_not)?;
+        new.persist(&file).with_context(can_not)?;
         Ok(file.display().to_string())
     });
     match written {

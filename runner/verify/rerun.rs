@@ -3,6 +3,7 @@
 use super::compare::{Difference, differences};
 use super::judge::{Fitting, other_model};
 use crate::backend::{Backend, Cast};
+use crate::files::{self, Kind};
 use crate::replay;
 use crate::stage::End;
 use crate::transcript::{Cause, Drift, Footer, Header, PROGRAM, Recorder, Transcript};
@@ -69,7 +70,7 @@ pub(super) fn rerun(fitting: &Fitting<'_>, model: &Arc<dyn Backend>, level: Leve
     let End::Complete(footer) = runtime.block_on(fitting.play(cast, recorder))? else {
         bail!("the run was stopped");
     };
-    let text = std::fs::read_to_string(&file).context("can't read what was played")?;
+    let text = files::read_text(&file, Kind::Transcript).context("can't read what was played")?;
     let now = Transcript::parse(&file, &text)?;
     let drift = differences(fitting.transcript, &now).into_iter().find(|found| counts(found, level));
     let drift = drift.map(|found| {

@@ -10,11 +10,15 @@ mod faults;
 mod interrupts;
 #[cfg(target_os = "linux")] // as its limits are
 mod hostile_folders;
+#[cfg(target_os = "linux")]
+mod hostile;
 mod isolation;
 mod language;
 #[cfg(target_os = "linux")] // which limits a process, and says what it used
 mod limits;
 mod memory;
+#[cfg(target_os = "linux")]
+mod outputs;
 mod quality;
 mod replays;
 mod seeds;
@@ -36,8 +40,11 @@ struct Run {
 }
 
 impl Stage {
+    /// A checkout: recordings in it find the scenarios beside them.
     fn new() -> Self {
-        Self { dir: tempfile::tempdir().unwrap() }
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join(".git")).unwrap();
+        Self { dir }
     }
 
     fn path(&self, name: &str) -> PathBuf {

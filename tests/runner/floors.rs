@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 /// Floor of each room of the runner, by the first part of its path.
 const RUNNER: &[(&str, u32)] = &[
     ("diagnostic", 0),
+    ("files", 0),
     ("scenario", 1),
     ("diff", 1),
     ("timeline", 1),

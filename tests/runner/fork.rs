@@ -46,13 +46,13 @@ fn said(folder: &Path) -> Vec<String> {
 
 fn replays(scenario: &Arc<Scenario>, folder: &Path) {
     let transcript = read(folder);
-    let earlier = brought_along(&folder.join("transcript.jsonl"), &transcript.header.record).unwrap();
+    let earlier = brought_along(&folder.join("transcript.jsonl"), &transcript.header.record, None).unwrap();
     replay(scenario, &transcript, earlier).unwrap();
 }
 
 #[test]
 fn a_fork_that_changes_nothing_is_the_same_run_and_asks_only_for_the_rest() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = crate::play::checkout();
     let scenario = scenario(TEXT);
     let run = dir.path().join("run");
     play(&scenario, seeded(), &run, &RunOptions::default()).unwrap();
@@ -82,7 +82,7 @@ fn a_fork_that_changes_nothing_is_the_same_run_and_asks_only_for_the_rest() {
 
 #[test]
 fn other_seeds_and_values_count_from_the_fork_on_also_in_forks_of_forks() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = crate::play::checkout();
     let scenario = scenario(TEXT);
     let folder = |name: &str| dir.path().join(name);
     play(&scenario, seeded(), &folder("run"), &RunOptions { seed: 1, ..RunOptions::default() }).unwrap();
@@ -117,7 +117,7 @@ fn other_seeds_and_values_count_from_the_fork_on_also_in_forks_of_forks() {
 
 #[test]
 fn what_was_read_before_can_not_be_changed() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = crate::play::checkout();
     let run = dir.path().join("run");
     play(&scenario(TEXT), echo_left(), &run, &RunOptions::default()).unwrap();
     let changed = scenario(&TEXT.replace("Begin.", "Start."));
@@ -135,7 +135,7 @@ fn echo_left() -> Arc<dyn Backend> {
 
 #[test]
 fn an_interrupted_fork_goes_on() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = crate::play::checkout();
     let scenario = scenario(TEXT);
     let folder = |name: &str| dir.path().join(name);
     play(&scenario, echo_left(), &folder("run"), &RunOptions::default()).unwrap();
@@ -153,7 +153,7 @@ fn an_interrupted_fork_goes_on() {
 
 #[test]
 fn a_fork_of_a_continued_run_remembers_the_earlier_one() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = crate::play::checkout();
     let scenario_file = dir.path().join("forked.yaml");
     std::fs::write(&scenario_file, TEXT).unwrap();
     let scenario = load(&scenario_file.display().to_string(), TEXT, &[]).scenario.unwrap();

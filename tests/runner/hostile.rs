@@ -285,3 +285,27 @@ fn a_file_may_end_anywhere() {
         load("x.yaml", &String::from_utf8_lossy(&rich.as_bytes()[..at]), &[]).report.render(false);
     }
 }
+
+/// Colours are ours; whatever else steers a terminal came out of a file.
+#[test]
+fn no_diagnostic_steers_a_terminal() {
+    let mut shown = 0;
+    for file in std::fs::read_dir("tests/hostile/scenarios").unwrap().map(|entry| entry.unwrap().path()) {
+        let Ok(loaded) = open(&file, &[]) else { continue };
+        for fancy in [false, true] {
+            let text = loaded.report.render(fancy);
+            let mut parts = text.split("\u{1b}[");
+            let mut plain = parts.next().unwrap_or_default().to_string();
+            for part in parts {
+                let (style, rest) = part.split_once('m').unwrap_or(("?", ""));
+                assert!(fancy && style.chars().all(|c| c.is_ascii_digit() || c == ';'), "{file:?}: {text}");
+                plain += rest;
+            }
+            let steers =
+                |c: char| c.is_control() && c != '\n' && c != '\t' || ('\u{202a}'..='\u{202e}').contains(&c);
+            assert_eq!(plain.chars().find(|c| steers(*c)), None, "{file:?}: {text}");
+            shown += usize::from(!text.is_empty());
+        }
+    }
+    assert!(shown > 60);
+}

@@ -8,6 +8,7 @@ mod ci;
 mod constructs;
 mod diagnostics;
 mod docs;
+mod doors;
 mod drawing;
 mod drift;
 mod experiment;

@@ -5,6 +5,7 @@ use crate::terminal::Kept;
 use greenroom::backend::{
     Backend, BoxFuture, ModelCard, Reply, Request, Sampling, Scripted, Session, Sink, Stop,
 };
+use greenroom::replay::Search;
 use greenroom::report::{Sources, html};
 use greenroom::run::{RunOptions, perform};
 use greenroom::scenario::{Scenario, compile, load};
@@ -199,7 +200,8 @@ fn every_place_shows_the_share_at_the_runs_temperature() {
         assert!(masses.iter().all(|mass| (mass.unwrap() - 1.1e-6).abs() < 1e-7));
         let scenario = folder.path().join("doors.yaml");
         std::fs::write(&scenario, doors().sources.main().text.as_bytes()).unwrap();
-        let page = html(&Sources::open(&folder.path().join("seed-0"), Some(&scenario)).unwrap()).unwrap();
+        let search = Search { scenario: Some(scenario), root: Some(folder.path().to_owned()) };
+        let page = html(&Sources::open(&folder.path().join("seed-0"), &search).unwrap()).unwrap();
         let percent = format!("{:.1} %", permille / 10.0);
         assert!(
             page.contains(&percent) && page.contains("mass of all options under 0.1 %"),

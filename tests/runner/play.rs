@@ -7,6 +7,13 @@ use greenroom::stage::Unwatched;
 use std::path::Path;
 use std::sync::Arc;
 
+/// A folder whose files may name each other, as those of a checkout may.
+pub(crate) fn checkout() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::create_dir(folder.path().join(".git")).unwrap();
+    folder
+}
+
 pub(crate) const SMALL: &str = "
 id: small
 title: A small one

@@ -98,7 +98,7 @@ fn trace(run: &Path, reason: Option<&str>) {
 }
 
 fn report(run: &Path) -> String {
-    html(&Sources::open(run, None).unwrap()).unwrap()
+    html(&Sources::open(run, &Default::default()).unwrap()).unwrap()
 }
 
 /// Parses a page strictly: what is no XML has let something through.
@@ -184,7 +184,7 @@ fn check_harmless(page: &Document<'_>) {
 
 #[test]
 fn a_report_tells_all() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = crate::play::checkout();
     let run = record(folder.path(), MARKET, traders());
     trace(&run, Some("the block was set aside"));
     let page = report(&run);
@@ -202,7 +202,7 @@ fn hostile_texts_are_texts() {
                        \u{202e}back\u{2066} \u{fffe}";
     let shown = "</p></style><script>alert(1)</script> & &amp; {{ 7 * 7 }} {% raw %} ]]> <!-- \" ' \u{fffd}[31m\u{fffd}\u{fffd} \
                  ⟨U+202E⟩back⟨U+2066⟩ \u{fffd}";
-    let folder = tempfile::tempdir().unwrap();
+    let folder = crate::play::checkout();
     let name = "</b><script>x</script>&{{ 1 }}";
     let quoted = format!("\"{}\"", name.replace('"', "\\\""));
     let text = MARKET
@@ -242,7 +242,7 @@ fn hostile_texts_are_texts() {
 
 #[test]
 fn a_run_without_an_end_says_so() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = crate::play::checkout();
     let run = record(folder.path(), MARKET, traders());
     let file = run.join("transcript.jsonl");
     let text = std::fs::read_to_string(&file).unwrap();
@@ -262,7 +262,7 @@ fn a_run_without_an_end_says_so() {
 
 #[test]
 fn a_run_that_fits_no_more_tells_the_cause_first() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = crate::play::checkout();
     let run = record(folder.path(), MARKET, traders());
     let changed = MARKET.replace("You are hungry", "You are not hungry");
     std::fs::write(folder.path().join("market.yaml"), changed).unwrap();
@@ -284,7 +284,7 @@ fn a_run_that_fits_no_more_tells_the_cause_first() {
 
 #[test]
 fn a_transcript_alone_is_enough() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = crate::play::checkout();
     let run = record(folder.path(), MARKET, traders());
     std::fs::remove_file(run.join("trace.jsonl")).unwrap();
     std::fs::remove_file(folder.path().join("market.yaml")).unwrap();
@@ -313,7 +313,7 @@ fn a_transcript_alone_is_enough() {
 
 #[test]
 fn a_scenario_with_errors_is_told() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = crate::play::checkout();
     let run = record(folder.path(), MARKET, traders());
     std::fs::write(folder.path().join("market.yaml"), MARKET.to_string() + "bogus: 1\n").unwrap();
     let page = report(&run);
@@ -323,7 +323,7 @@ fn a_scenario_with_errors_is_told() {
 
 #[test]
 fn figures_of_a_damaged_trace_do_no_harm() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = crate::play::checkout();
     let run = record(folder.path(), MARKET, traders());
     trace(&run, None);
     let file = run.join("trace.jsonl");
@@ -342,7 +342,7 @@ fn figures_of_a_damaged_trace_do_no_harm() {
 
 #[test]
 fn what_is_read_from_an_earlier_run_stands_first() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = crate::play::checkout();
     let run = record(folder.path(), MARKET, traders());
     let file = folder.path().join("market.yaml");
     let scenario = load(&file.display().to_string(), MARKET, &[]).scenario.unwrap();
@@ -385,7 +385,7 @@ fn a_memory_that_was_summed_up_begins_anew() {
             Ok(request.path == "talk/2/ann")
         }
     }
-    let folder = tempfile::tempdir().unwrap();
+    let folder = crate::play::checkout();
     let text = MARKET.replace("role: trader,", "role: trader, on_overflow: summarize,");
     let run = record(folder.path(), &text, Arc::new(Small(traders())));
     let page = report(&run);
@@ -413,7 +413,7 @@ fn long(rounds: usize) -> String {
 #[test]
 fn pages_grow_by_what_is_said() {
     let size = |rounds| {
-        let folder = tempfile::tempdir().unwrap();
+        let folder = crate::play::checkout();
         let script = Scripted::new(|request| Some(format!("{:<60}.", request.path)));
         let run = record(folder.path(), &long(rounds), Arc::new(script));
         trace(&run, None);
@@ -429,7 +429,7 @@ fn pages_grow_by_what_is_said() {
 
 #[test]
 fn the_command_writes_where_a_user_looks() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = crate::play::checkout();
     let run = record(folder.path(), MARKET, traders());
     let greenroom = |args: &[&str]| {
         let mut command = assert_cmd::Command::cargo_bin("greenroom").unwrap();

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 
 #[test]
 fn a_run_resumed_anywhere_writes_the_same_file() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = crate::play::checkout();
     let scenario = scenario(SMALL);
     let whole = play(&scenario, echo(), &folder.path().join("whole"), &RunOptions::default()).unwrap();
     let whole = std::fs::read(whole.transcript).unwrap();
@@ -28,7 +28,7 @@ fn a_run_resumed_anywhere_writes_the_same_file() {
 
 #[test]
 fn a_resumed_run_keeps_its_name_and_asks_only_for_what_is_missing() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = crate::play::checkout();
     let scenario = scenario(SMALL);
     let first = Scripted::new(|request| (request.index < 3).then(|| "yes".to_string()));
     play(&scenario, Arc::new(first), folder.path(), &RunOptions::default()).unwrap_err();
@@ -49,7 +49,7 @@ fn a_resumed_run_keeps_its_name_and_asks_only_for_what_is_missing() {
 
 #[test]
 fn other_settings_are_refused_by_name() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = crate::play::checkout();
     let scenario = scenario(SMALL);
     let first = Scripted::new(|request| (request.index < 3).then(|| "yes".to_string()));
     play(&scenario, Arc::new(first), folder.path(), &RunOptions::default()).unwrap_err();
@@ -60,7 +60,7 @@ fn other_settings_are_refused_by_name() {
 
 #[test]
 fn a_second_episode_begins_with_the_first() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = crate::play::checkout();
     let file = folder.path().join("small.yaml");
     std::fs::write(&file, SMALL).unwrap();
     let scenario = load(&file.display().to_string(), SMALL, &[]).scenario.unwrap();
@@ -91,6 +91,6 @@ fn a_second_episode_begins_with_the_first() {
     let text = std::fs::read_to_string(&played.transcript).unwrap();
     assert!(text.lines().next().unwrap().contains("\"continues\":{\"path\":\"one/transcript.jsonl\""));
     let transcript = Transcript::open(&played.transcript).unwrap();
-    let brought = brought_along(&played.transcript, &transcript.header.record).unwrap();
+    let brought = brought_along(&played.transcript, &transcript.header.record, None).unwrap();
     replay(&scenario, &transcript, brought).unwrap();
 }

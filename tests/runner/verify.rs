@@ -3,6 +3,7 @@
 use crate::drift::greenroom_with;
 use crate::play::play;
 use greenroom::backend::Scripted;
+use greenroom::replay::Search;
 use greenroom::run::RunOptions;
 use greenroom::scenario::load;
 use greenroom::transcript::Transcript;
@@ -46,7 +47,7 @@ fn answer() -> Arc<Scripted> {
 
 /// A folder with the scenario and a run of it.
 pub(crate) fn recorded(overrides: &[(String, serde_yaml::Value)]) -> tempfile::TempDir {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = crate::play::checkout();
     write(&folder, DOORS);
     let name = folder.path().join("doors.yaml").display().to_string();
     let scenario = load(&name, DOORS, overrides).scenario.unwrap();
@@ -63,7 +64,7 @@ pub(crate) fn file(folder: &tempfile::TempDir) -> PathBuf {
 }
 
 pub(crate) fn judged(folder: &tempfile::TempDir) -> Verdict {
-    let judge = Judge { scenario: None, question: Question::Nothing, writes_pending: true };
+    let judge = Judge { search: Search::default(), question: Question::Nothing, writes_pending: true };
     judge.judge(&folder.path().join("run"))
 }
 

@@ -2,6 +2,7 @@
 
 use super::Common;
 use super::report::Cell;
+use crate::files::{self, Kind};
 use anyhow::{Context as _, bail};
 use serde_json::Value;
 use std::process::Command;
@@ -68,8 +69,8 @@ impl Answer {
 
 /// The most memory that this process ever held.
 pub(super) fn peak_bytes() -> anyhow::Result<u64> {
-    let status =
-        std::fs::read_to_string("/proc/self/status").context("peak memory is known on Linux only")?;
+    let status = files::read_text("/proc/self/status".as_ref(), Kind::System)
+        .context("peak memory is known on Linux only")?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
     let kib = line.and_then(|rest| rest.trim().strip_suffix("kB")?.trim().parse::<u64>().ok());
     Ok(kib.context("/proc/self/status does not tell the peak memory")? * 1024)

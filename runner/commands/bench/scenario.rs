@@ -4,6 +4,7 @@ use super::lab::Bench;
 use super::report::{Cell, Figures, Row, median};
 use super::speed::ordinal;
 use crate::backend::{Backend, Embedded};
+use crate::files::{self, Kind};
 use crate::run::{RunOptions, perform};
 use crate::scenario::{Lifecycle, Scenario, load};
 use crate::stage::Unwatched;
@@ -79,7 +80,7 @@ impl Play {
     pub(super) fn scenario(&self) -> anyhow::Result<Arc<Scenario>> {
         let (name, text) = match &self.file {
             Some(file) => {
-                let text = std::fs::read_to_string(file);
+                let text = files::read_text(file, Kind::Scenario);
                 let text = text.with_context(|| format!("can't read the scenario {}", file.display()))?;
                 (file.display().to_string(), text)
             }
@@ -112,7 +113,7 @@ pub(super) fn play(
     };
     let mut performance = Performance {
         wall_s: performed.summary.wall_ms / 1e3,
-        transcript: std::fs::read(folder.join(transcript::FILE))?,
+        transcript: files::read(&folder.join(transcript::FILE), Kind::Transcript)?,
         ..Performance::default()
     };
     for agent in performed.summary.agents.values() {
@@ -121,7 +122,7 @@ pub(super) fn play(
         performance.tokens.recomputed += agent.tokens.recomputed;
         performance.tokens.generated += agent.tokens.generated;
     }
-    for line in std::fs::read_to_string(folder.join(trace::FILE))?.lines() {
+    for line in files::read_text(&folder.join(trace::FILE), Kind::Trace)?.lines() {
         let TraceLine::Turn(turn) = serde_json::from_str(line)? else { continue };
         let phase = turn.path.split('/').next().unwrap_or_default().to_owned();
         let times = performance.phases.entry(phase).or_default();

@@ -1,7 +1,7 @@
 //! How much each agent may have to remember, at worst, without playing.
 
 use crate::prompt::{Conversation, Memories};
-use crate::scenario::{AgentId, Condition, Plan, Scenario, TimelineId, Turn, compile};
+use crate::scenario::{AgentId, Condition, Plan, Scenario, TimelineId, Turn, TurnId, compile};
 use greenroom_engine::Prompter;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -52,15 +52,21 @@ fn bounds_if(
     memories.open_all();
     let mut bounds: BTreeMap<TimelineId, Bound> = BTreeMap::new();
     let mut last: BTreeMap<TimelineId, Conversation> = BTreeMap::new();
+    let ends: BTreeMap<TimelineId, TurnId> =
+        plan.order().filter(|(_, turn)| plays(turn)).map(|(id, turn)| (turn.timeline, id)).collect();
     for (id, turn) in plan.order() {
         if !plays(turn) {
             memories.skip(id);
             continue;
         }
-        let prompt = memories.prompt(id)?;
         bounds.entry(turn.timeline).or_default().turns += 1;
-        last.insert(turn.timeline, prompt.conversation.clone());
-        memories.say(id, prompt.conversation, &[], UNKNOWN);
+        if ends.get(&turn.timeline) == Some(&id) {
+            let prompt = memories.prompt(id)?;
+            last.insert(turn.timeline, prompt.conversation.clone());
+            memories.say(id, prompt.conversation, &[], UNKNOWN);
+        } else {
+            memories.pass(id, UNKNOWN)?;
+        }
     }
     for (timeline, conversation) in last {
         let of_model = scenario.agent(timeline.agent).strategy.is_none();

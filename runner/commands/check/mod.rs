@@ -3,13 +3,14 @@
 mod bounds;
 mod dry_run;
 
-use super::Exit;
+use super::{Bounds, Exit};
 use crate::backend::{Kv, locate, source};
 use crate::diagnostic::{Diagnostic, Report};
 use crate::scenario::template::Template;
 use crate::scenario::template::rewrite;
 use crate::scenario::{
-    AgentId, Lifecycle, Overflow, Path, PhaseId, Plan, Scenario, TimelineId, compile, open, parse_override,
+    AgentId, Lifecycle, Overflow, Path, PhaseId, Plan, Scenario, TimelineId, compile, open_below,
+    parse_override,
 };
 use crate::terminal::{bytes, counted, is_fancy, table};
 use bounds::{Bound, SLACK, bounds};
@@ -33,7 +34,7 @@ pub(super) struct Args {
     #[arg(long, default_value = "understudy", value_name = "PATH")]
     model: String,
     /// Most tokens of a reply
-    #[arg(long, default_value_t = 80, value_name = "N")]
+    #[arg(long, default_value_t = 80, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     max_tokens: u32,
     /// Formats of cached keys and values, for the bytes: auto, f16, q8, q4, or a file of `kv-config`
     #[arg(long, default_value = "auto", value_name = "KV")]
@@ -44,6 +45,8 @@ pub(super) struct Args {
     /// Give a variable another value (repeatable)
     #[arg(long = "set", value_name = "K=V", value_parser = parse_override)]
     overrides: Vec<(String, serde_yaml::Value)>,
+    #[command(flatten)]
+    bounds: Bounds,
 }
 
 pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
@@ -59,7 +62,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
 }
 
 fn one(file: &std::path::Path, args: &Args, opened: &mut Option<Prompter>) -> anyhow::Result<bool> {
-    let loaded = open(file, &args.overrides)?;
+    let loaded = open_below(file, args.bounds.root.as_deref(), &args.overrides)?;
     print!("{}", loaded.report.render(is_fancy()));
     let Some(scenario) = loaded.scenario else {
         println!("{}: {}", file.display(), counted(loaded.report.n_errors(), "error"));

@@ -9,6 +9,35 @@ use crate::scenario::source::{Path, Spans};
 /// Most files that a scenario may include.
 const MAX_FILES: usize = 100;
 
+/// Fields by which a scenario is told from any other file.
+const FIELDS: [&str; 10] = [
+    "id",
+    "title",
+    "description",
+    "variables",
+    "include",
+    "agents",
+    "phases",
+    "payoff",
+    "outcome",
+    "assertions",
+];
+
+/// Why a text is no scenario, in words that tell nothing of what is in it; `None`: it has the shape of one.
+pub(super) fn unlike_a_scenario(text: &str) -> Option<String> {
+    let source = Source { name: String::new(), text: text.to_string() };
+    let (spans, found) = Spans::read(&source, 0);
+    if let Some(mistake) = found.iter().find(|diagnostic| diagnostic.code == "yaml") {
+        let (line, column) = source.position(mistake.span.start);
+        return Some(format!("can't be read as YAML (line {line}, column {column})"));
+    }
+    match spans.keys().map(|mut keys| keys.any(|key| FIELDS.contains(&key))) {
+        Some(true) => None,
+        Some(false) => Some("is no scenario: it has none of a scenario's fields".into()),
+        None => Some("is no scenario: a mapping is expected".into()),
+    }
+}
+
 impl Checker {
     pub(super) fn include(&mut self, written: &mut Written, read: &ReadIncluded<'_>) {
         let path = Path::default().key("include");
@@ -28,17 +57,31 @@ impl Checker {
                 continue;
             }
             match read(&name) {
-                Ok(text) => self.included(written, &name, text),
+                Ok(text) => match unlike_a_scenario(&text) {
+                    None => self.included(written, &name, text),
+                    // It may be any file of this machine: nothing of it is shown.
+                    Some(why) => {
+                        self.names.partial = true;
+                        let message = format!("the included file `{name}` {why}");
+                        let help = "an included file gives `agents` or `variables`; `greenroom check` on it shows its mistakes";
+                        self.error("include", &path, message).help = Some(help.into());
+                    }
+                },
                 Err(error) => {
                     let why = match error.kind() {
                         std::io::ErrorKind::NotFound => "there is none".to_string(),
                         std::io::ErrorKind::InvalidData => "it is no UTF-8 text".to_string(),
-                        std::io::ErrorKind::IsADirectory => "it is a folder".to_string(),
                         _ => error.to_string(),
                     };
+                    let help = match error.kind() {
+                        std::io::ErrorKind::PermissionDenied => {
+                            "a scenario includes what lies in its checkout (the nearest folder with `.git`), else in its own folder; \
+                             `--root DIR` names another folder"
+                        }
+                        _ => "include scenario files by their paths, relative to this file's folder",
+                    };
                     let message = format!("can't read the included file `{name}`: {why}");
-                    self.error("include", &path, message).help =
-                        Some("include scenario files by their paths, relative to this file's folder".into());
+                    self.error("include", &path, message).help = Some(help.into());
                 }
             }
         }

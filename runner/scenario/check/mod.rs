@@ -20,7 +20,8 @@ use super::source::{Path, Spans};
 use super::template::Code;
 use super::{Agent, Phase, PhaseId, Scenario};
 use crate::diagnostic::{Diagnostic, Report, Severity, Source, Sources, Span, suggest};
-use anyhow::Context as _;
+use crate::files::{self, Kind, Root};
+use anyhow::{Context as _, ensure};
 use serde_yaml::Value;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -44,16 +45,46 @@ pub fn load(name: &str, text: &str, overrides: &[(String, Value)]) -> Loaded {
     load_with(name, text, overrides, &none)
 }
 
-/// Reads and checks a scenario file and the files that it includes.
+/// Reads and checks a scenario file and the files that it includes, which lie in its checkout, or else in its folder.
 ///
 /// # Errors
 /// The file can't be read, or is no text. Everything else is in the report.
 pub fn open(path: &std::path::Path, overrides: &[(String, Value)]) -> anyhow::Result<Loaded> {
-    let bytes = std::fs::read(path).with_context(|| format!("can't read the scenario {}", path.display()))?;
-    let text = String::from_utf8(bytes).with_context(|| format!("{} is no UTF-8 text", path.display()))?;
+    open_below(path, None, overrides)
+}
+
+/// The same; what it includes lies in the folder `root`, if one is given.
+///
+/// # Errors
+/// As [`open`]; there is no folder `root`.
+pub fn open_below(
+    path: &std::path::Path,
+    root: Option<&std::path::Path>,
+    overrides: &[(String, Value)],
+) -> anyhow::Result<Loaded> {
+    let text = files::read_text(path, Kind::Scenario);
+    let text = text.with_context(|| format!("can't read the scenario {}", path.display()))?;
+    let root = Root::given_or_of(root, path)?;
     let folder = path.parent().map(std::path::Path::to_path_buf).unwrap_or_default();
-    let read = |name: &str| std::fs::read_to_string(folder.join(name));
+    let read = |name: &str| files::read_text(&root.admit(&folder.join(name))?, Kind::Scenario);
     Ok(load_with(&path.display().to_string(), &text, overrides, &read))
+}
+
+/// The same for a scenario that another file names: one that is none is not quoted, for whoever wrote that file may not be meant to
+/// see it.
+///
+/// # Errors
+/// As [`open_below`]; the file is no scenario.
+pub fn open_named(
+    path: &std::path::Path,
+    root: Option<&std::path::Path>,
+    overrides: &[(String, Value)],
+) -> anyhow::Result<Loaded> {
+    let text = files::read_text(path, Kind::Scenario);
+    let text = text.with_context(|| format!("can't read the scenario {}", path.display()))?;
+    let is_scenario = include::unlike_a_scenario(&text).is_none();
+    ensure!(is_scenario, "{} is no scenario; `greenroom check` shows its mistakes", path.display());
+    open_below(path, root, overrides)
 }
 
 /// Reads an included file by the name that the scenario gives it.

@@ -7,6 +7,7 @@ mod paper;
 mod payoffs;
 
 use super::{Sample, Summary};
+use crate::files;
 use anyhow::Context as _;
 use paper::Sheet;
 use std::path::{Path, PathBuf};
@@ -32,7 +33,7 @@ pub fn plots(sample: &Sample, summary: &Summary, folder: &Path) -> anyhow::Resul
         let Some(sheet) = sheet else { continue };
         let path = folder.join(name).with_extension("svg");
         let picture = sheet.draw(summary).with_context(|| format!("can't draw {name}"))?;
-        std::fs::write(&path, picture).with_context(|| can_not(&path))?;
+        files::write(&path, picture)?;
         written.push(path);
     }
     Ok(written)

@@ -1,0 +1,320 @@
+//! The one door to files: everything that the runner reads or writes by a path goes through here.
+//!
+//! What is read is a regular file of a size that its [`Kind`] may have: a named pipe would keep its reader waiting for ever, a
+//! device never ends. What can't be written is an error that names the file. [`Root`] says how far a file may lead to others.
+
+mod root;
+
+pub use root::Root;
+
+use anyhow::Context as _;
+use std::fs::{File, FileType, Metadata, OpenOptions};
+use std::io::{self, BufRead, BufReader, ErrorKind, Read as _, Write as _};
+use std::path::Path;
+
+/// What a file is read as, which says how large it may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A scenario, or a file that one includes.
+    Scenario,
+    /// The record of a run.
+    Transcript,
+    /// What a run cost.
+    Trace,
+    /// `experiment.json`.
+    Experiment,
+    /// A KV configuration.
+    KvConfig,
+    /// A secret that memories are encrypted with.
+    CacheKey,
+    /// A text, or ids, that a model is to read.
+    Text,
+    /// Another engine's scenario.
+    Import,
+    /// The JSON schema that editors complete by.
+    Schema,
+    /// Figures that the operating system reports.
+    System,
+    /// What somebody types at a terminal.
+    Typed,
+}
+
+impl Kind {
+    /// The most bytes that such a file may have.
+    pub const fn max_bytes(self) -> u64 {
+        match self {
+            Self::CacheKey | Self::Typed => 64 << 10,
+            Self::KvConfig | Self::Schema | Self::System | Self::Import => 1 << 20,
+            Self::Scenario => 4 << 20,
+            Self::Experiment => 16 << 20,
+            Self::Text => 64 << 20,
+            Self::Trace => 256 << 20,
+            Self::Transcript => 1 << 30,
+        }
+    }
+
+    /// The most bytes that a line of such a file may have, its end included.
+    const fn max_line_bytes(self) -> u64 {
+        match self {
+            Self::Trace | Self::Typed => 64 << 10,
+            _ => 8 << 20,
+        }
+    }
+
+    const fn word(self) -> &'static str {
+        match self {
+            Self::Scenario => "a scenario",
+            Self::Transcript => "a transcript",
+            Self::Trace => "a trace",
+            Self::Experiment => "a record of an experiment",
+            Self::KvConfig => "a KV configuration",
+            Self::CacheKey => "a file with a secret",
+            Self::Text => "a text",
+            Self::Import => "a scenario to import",
+            Self::Schema => "a schema",
+            Self::System => "a report of the system",
+            Self::Typed => "an answer",
+        }
+    }
+}
+
+/// Opens a regular file whose size its kind may have.
+///
+/// # Errors
+/// What the system says; that it is something else than a regular file; that it is too large.
+pub fn open(path: &Path, kind: Kind) -> io::Result<File> {
+    // Looked at before it is opened: opening alone moves some devices.
+    fits(&std::fs::metadata(path)?, kind)?;
+    let file = without_waiting(OpenOptions::new().read(true)).open(path)?;
+    // Another file may have taken its place meanwhile.
+    fits(&file.metadata()?, kind)?;
+    Ok(file)
+}
+
+/// The bytes of a regular file whose size its kind may have.
+///
+/// # Errors
+/// As [`open()`].
+pub fn read(path: &Path, kind: Kind) -> io::Result<Vec<u8>> {
+    let file = open(path, kind)?;
+    let mut bytes = Vec::new();
+    // A file may grow while it is read, and those of /proc say that they are empty.
+    let n = file.take(kind.max_bytes() + 1).read_to_end(&mut bytes)?;
+    if n as u64 > kind.max_bytes() { Err(too_large(n as u64, kind)) } else { Ok(bytes) }
+}
+
+/// The text of a regular file whose size its kind may have.
+///
+/// # Errors
+/// As [`open()`]; [`ErrorKind::InvalidData`] where it is not UTF-8.
+pub fn read_text(path: &Path, kind: Kind) -> io::Result<String> {
+    let text = String::from_utf8(read(path, kind)?);
+    text.map_err(|error| io::Error::new(ErrorKind::InvalidData, error.utf8_error()))
+}
+
+/// The first bytes of a regular file of any size, `n` at most.
+///
+/// # Errors
+/// As [`open()`], sizes aside.
+pub fn head(path: &Path, n: u64) -> io::Result<Vec<u8>> {
+    regular(&std::fs::metadata(path)?)?;
+    let file = without_waiting(OpenOptions::new().read(true)).open(path)?;
+    regular(&file.metadata()?)?;
+    let mut bytes = Vec::new();
+    file.take(n).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// Lines of a file, their ends included, none longer than its kind may have.
+#[derive(Debug)]
+pub struct Lines<R> {
+    from: R,
+    kind: Kind,
+    left: u64,
+}
+
+impl Lines<BufReader<File>> {
+    /// Those of a regular file.
+    ///
+    /// # Errors
+    /// As [`open()`].
+    pub fn open(path: &Path, kind: Kind) -> io::Result<Self> {
+        Ok(Self::new(BufReader::new(open(path, kind)?), kind))
+    }
+}
+
+impl<R: BufRead> Lines<R> {
+    /// Those of a reader.
+    pub fn new(from: R, kind: Kind) -> Self {
+        Self { from, kind, left: kind.max_bytes() }
+    }
+}
+
+impl<R: BufRead> Iterator for Lines<R> {
+    type Item = io::Result<Vec<u8>>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let most = self.kind.max_line_bytes();
+        let mut line = Vec::new();
+        match self.from.by_ref().take(most + 1).read_until(b'\n', &mut line) {
+            Ok(0) => None,
+            Ok(n) if n as u64 > most => {
+                let message = format!("a line of more than {}", size(most));
+                Some(Err(io::Error::new(ErrorKind::FileTooLarge, message)))
+            }
+            Ok(n) => match self.left.checked_sub(n as u64) {
+                Some(left) => {
+                    self.left = left;
+                    Some(Ok(line))
+                }
+                None => Some(Err(too_large(self.kind.max_bytes() + 1, self.kind))),
+            },
+            Err(error) => Some(Err(error)),
+        }
+    }
+}
+
+/// A line that somebody typed; `None` at the end of what is typed. No endless line fills the memory.
+///
+/// # Errors
+/// What the reader says, or that the line has no end.
+pub fn typed_line(from: impl BufRead) -> io::Result<Option<String>> {
+    let line = Lines::new(from, Kind::Typed).next().transpose()?;
+    let text = line.map(String::from_utf8).transpose();
+    text.map_err(|error| io::Error::new(ErrorKind::InvalidData, error.utf8_error()))
+}
+
+/// Writes a regular file, in place of the one that stands there.
+///
+/// # Errors
+/// The file, and what the system says of it, or that something else stands there.
+pub fn write(path: &Path, bytes: impl AsRef<[u8]>) -> anyhow::Result<()> {
+    let file = open_to_write(path, OpenOptions::new().write(true).create(true).truncate(true));
+    let written = file.and_then(|mut file| file.write_all(bytes.as_ref()));
+    written.with_context(|| format!("can't write {}", path.display()))
+}
+
+/// Writes to what a person named, which may be a pipe or a device: `/dev/stdout`, `>(less)`.
+///
+/// # Errors
+/// The path, and what the system says of it.
+pub fn write_to(path: &Path, bytes: impl AsRef<[u8]>) -> anyhow::Result<()> {
+    let written = File::create(path).and_then(|mut file| file.write_all(bytes.as_ref()));
+    written.with_context(|| format!("can't write {}", path.display()))
+}
+
+/// Writes a file that is not there yet.
+///
+/// # Errors
+/// [`ErrorKind::AlreadyExists`], or what else the system says.
+pub fn write_new(path: &Path, bytes: impl AsRef<[u8]>) -> io::Result<()> {
+    File::create_new(path)?.write_all(bytes.as_ref())
+}
+
+/// Opens a file of ours to write: a new one, if `options` make one, or a regular one. Not by a link, which in a folder from outside may
+/// lead to any file of its reader's.
+///
+/// # Errors
+/// What the system says, or that something else than a regular file stands there.
+pub fn open_to_write(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
+    match std::fs::symlink_metadata(path) {
+        Ok(found) => regular(&found)?,
+        Err(error) if error.kind() == ErrorKind::NotFound => {}
+        Err(error) => return Err(error),
+    }
+    let file = without_waiting(options).open(path)?;
+    regular(&file.metadata()?)?;
+    Ok(file)
+}
+
+/// Makes what a folder names last.
+///
+/// # Errors
+/// What the system says.
+pub fn sync_folder(folder: &Path) -> io::Result<()> {
+    File::open(folder)?.sync_all()
+}
+
+/// Opening a named pipe would wait for its other end.
+#[cfg(unix)]
+fn without_waiting(options: &mut OpenOptions) -> &mut OpenOptions {
+    std::os::unix::fs::OpenOptionsExt::custom_flags(options, libc::O_NONBLOCK | libc::O_NOCTTY)
+}
+
+#[cfg(not(unix))]
+fn without_waiting(options: &mut OpenOptions) -> &mut OpenOptions {
+    options
+}
+
+fn fits(found: &Metadata, kind: Kind) -> io::Result<()> {
+    regular(found)?;
+    if found.len() > kind.max_bytes() { Err(too_large(found.len(), kind)) } else { Ok(()) }
+}
+
+fn regular(found: &Metadata) -> io::Result<()> {
+    if found.is_file() {
+        return Ok(());
+    }
+    if found.is_dir() {
+        return Err(io::Error::new(ErrorKind::IsADirectory, "it is a folder; expected a file"));
+    }
+    let message = format!("it is {}; expected a regular file", special(found.file_type()));
+    Err(io::Error::new(ErrorKind::InvalidInput, message))
+}
+
+#[cfg(unix)]
+fn special(found: FileType) -> &'static str {
+    use std::os::unix::fs::FileTypeExt as _;
+    match found {
+        found if found.is_symlink() => "a link",
+        found if found.is_fifo() => "a named pipe",
+        found if found.is_socket() => "a socket",
+        _ => "a device",
+    }
+}
+
+#[cfg(not(unix))]
+fn special(_: FileType) -> &'static str {
+    "no regular file"
+}
+
+fn too_large(n: u64, kind: Kind) -> io::Error {
+    let message = format!("it has {}; {} has {} at most", size(n), kind.word(), size(kind.max_bytes()));
+    io::Error::new(ErrorKind::FileTooLarge, message)
+}
+
+fn size(n: u64) -> String {
+    indicatif::BinaryBytes(n).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_bounded_and_whole() {
+        let lines: Vec<_> = Lines::new(&b"a\n\nb"[..], Kind::Trace).map(Result::unwrap).collect();
+        assert_eq!(lines, [b"a\n".to_vec(), b"\n".to_vec(), b"b".to_vec()]);
+        let long = io::repeat(b'x').take(70_000);
+        let mut lines = Lines::new(BufReader::new(long), Kind::Trace);
+        assert_eq!(lines.next().unwrap().unwrap_err().kind(), ErrorKind::FileTooLarge);
+    }
+
+    #[test]
+    #[cfg(unix)]
+    fn only_regular_files_of_a_fitting_size_are_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        std::fs::write(at("small"), "text").unwrap();
+        std::os::unix::fs::symlink(at("small"), at("link")).unwrap();
+        assert_eq!(read_text(&at("link"), Kind::Scenario).unwrap(), "text");
+        File::create(at("sparse")).unwrap().set_len(Kind::Scenario.max_bytes() + 1).unwrap();
+        let told = |name: &str| read(&at(name), Kind::Scenario).unwrap_err().to_string();
+        assert_eq!(told("sparse"), "it has 4.00 MiB; a scenario has 4.00 MiB at most");
+        assert_eq!(told("."), "it is a folder; expected a file");
+        std::os::unix::fs::symlink("/dev/zero", at("zero")).unwrap();
+        assert_eq!(told("zero"), "it is a device; expected a regular file");
+        assert!(head(&at("zero"), 4).is_err());
+        assert_eq!(head(&at("small"), 2).unwrap(), b"te");
+    }
+}

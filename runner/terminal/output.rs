@@ -1,0 +1,112 @@
+//! The one writer of what the program says: nothing gets lost without a word, and nothing in it steers the terminal.
+//!
+//! A reader that goes away (`greenroom graph … | head`) ends nothing: what it would not read is dropped, and the command ends as it
+//! would have. Any other failure is kept, and [`finish`] tells it when the command has done its work.
+
+use std::borrow::Cow;
+use std::io::{self, ErrorKind, Write};
+use std::sync::{Mutex, PoisonError};
+
+/// Standard output, as far as it has failed.
+enum State {
+    Open,
+    /// The reader has gone away.
+    Unread,
+    Failed(io::Error),
+}
+
+static STATE: Mutex<State> = Mutex::new(State::Open);
+
+/// Writes to standard output.
+pub fn out(text: &str) {
+    attempt(|stdout| stdout.write_all(safe(text).as_bytes()));
+}
+
+/// Writes to standard error, where a failure can't be told to anybody.
+pub fn err(text: &str) {
+    let _ = io::stderr().write_all(safe(text).as_bytes());
+}
+
+/// Shows what has been written without an end of line.
+pub fn flush() {
+    attempt(Write::flush);
+}
+
+/// Ends all output.
+///
+/// # Errors
+/// Something that was written before, or now, has not reached standard output, which was not closed by its reader.
+pub fn finish() -> io::Result<()> {
+    flush();
+    match std::mem::replace(&mut *STATE.lock().unwrap_or_else(PoisonError::into_inner), State::Unread) {
+        State::Failed(error) => Err(error),
+        State::Open | State::Unread => Ok(()),
+    }
+}
+
+fn attempt(write: impl FnOnce(&mut io::Stdout) -> io::Result<()>) {
+    let mut state = STATE.lock().unwrap_or_else(PoisonError::into_inner);
+    if !matches!(*state, State::Open) {
+        return;
+    }
+    if let Err(error) = write(&mut io::stdout()) {
+        *state = if error.kind() == ErrorKind::BrokenPipe { State::Unread } else { State::Failed(error) };
+    }
+}
+
+/// Standard output for what takes a writer; whole texts are to be written at once.
+pub(super) struct Stdout;
+
+impl Write for Stdout {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        out(&String::from_utf8_lossy(bytes));
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        flush();
+        Ok(())
+    }
+}
+
+/// A text in which nothing steers a terminal but colours: these are ours, and whatever else is in a text was put there by a file.
+fn safe(text: &str) -> Cow<'_, str> {
+    let steers = |c: char| c.is_control() && c != '\n' && c != '\t';
+    if !text.contains(steers) {
+        return Cow::Borrowed(text);
+    }
+    let mut safe = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = rest.find(steers) {
+        safe.push_str(&rest[..at]);
+        rest = &rest[at..];
+        let n = colour(rest);
+        let end = if n > 0 { n } else { rest.chars().next().map_or(0, char::len_utf8) };
+        safe.push_str(if n > 0 { &rest[..n] } else { "\u{fffd}" });
+        rest = &rest[end..];
+    }
+    Cow::Owned(safe + rest)
+}
+
+/// Bytes of the sequence that sets a colour or style (`ESC [ 1 ; 31 m`) at a text's beginning; 0: there is none.
+fn colour(text: &str) -> usize {
+    let Some(parameters) = text.strip_prefix("\u{1b}[") else { return 0 };
+    let n = parameters.bytes().take_while(|byte| byte.is_ascii_digit() || *byte == b';').count();
+    if parameters[n..].starts_with('m') { n + 3 } else { 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn colours_pass_and_nothing_else_that_steers() {
+        for plain in ["", "a\tb\nc", "\u{1b}[1;31mred\u{1b}[0m", "ümläut 水 \u{202e}"] {
+            assert_eq!(safe(plain), plain);
+        }
+        assert_eq!(safe("\u{1b}]0;title\u{7}"), "\u{fffd}]0;title\u{fffd}");
+        assert_eq!(safe("\u{1b}[2Ja\rb\u{9b}1mc\u{7f}"), "\u{fffd}[2Ja\u{fffd}b\u{fffd}1mc\u{fffd}");
+        assert_eq!(safe("\u{1b}"), "\u{fffd}");
+        assert_eq!(safe("\u{1b}["), "\u{fffd}[");
+    }
+}
