@@ -29,6 +29,8 @@ pub struct Memories {
     missed: BTreeMap<TimelineId, Vec<Input>>,
     /// Conditions of phases (round 0) and of their rounds, as decided.
     pub(super) decided: BTreeMap<(PhaseId, usize), bool>,
+    /// Whether replies are made up, to see what could be read.
+    pub(super) is_made_up: bool,
 }
 
 /// What an agent reads at its turn.
@@ -112,7 +114,17 @@ impl Memories {
         });
         let timelines = brought.collect();
         let (sent, missed, decided) = Default::default();
-        Self { scenario, plan, seeds: seeds.into(), timelines, sent, outcomes, missed, decided }
+        Self {
+            scenario,
+            plan,
+            seeds: seeds.into(),
+            timelines,
+            sent,
+            outcomes,
+            missed,
+            decided,
+            is_made_up: false,
+        }
     }
 
     /// The scenario.
@@ -157,16 +169,37 @@ impl Memories {
         self.fold(id, &self.extended(id)?)
     }
 
+    /// Lets a turn happen with a made-up reply. Its prompt is not folded, so that thousands take no time.
+    ///
+    /// # Errors
+    /// As [`Self::prompt`].
+    pub fn make_up(&mut self, id: TurnId, raw: &str) -> Result<(), PromptError> {
+        let (news, of) = (self.news(id)?, self.plan.turn(id).timeline);
+        self.missed.remove(&of);
+        let timeline = self.timeline(of);
+        news.into_iter().for_each(|event| timeline.push(event));
+        self.say(id, Conversation::default(), &[], raw);
+        // There is no prompt that the next one could extend.
+        self.sent.remove(&of);
+        Ok(())
+    }
+
     fn extended(&self, id: TurnId) -> Result<Timeline, PromptError> {
+        let turn = self.plan.turn(id);
+        let mut timeline =
+            self.timelines.get(&turn.timeline).cloned().unwrap_or_else(|| self.born(turn.timeline));
+        self.news(id)?.into_iter().for_each(|event| timeline.push(event));
+        Ok(timeline)
+    }
+
+    /// What the speaker of a turn reads before it.
+    fn news(&self, id: TurnId) -> Result<Vec<Event>, PromptError> {
         let turn = self.plan.turn(id);
         let missed = self.missed.get(&turn.timeline).map(Vec::as_slice).unwrap_or_default();
         let inputs: Vec<Input> = missed.iter().chain(&turn.inputs).copied().collect();
         let mut events = self.events(&turn.path, turn.speaker, &inputs)?;
         events.extend(self.cue(id)?);
-        let mut timeline =
-            self.timelines.get(&turn.timeline).cloned().unwrap_or_else(|| self.born(turn.timeline));
-        events.into_iter().for_each(|event| timeline.push(event));
-        Ok(timeline)
+        Ok(events)
     }
 
     fn fold(&self, id: TurnId, timeline: &Timeline) -> Result<Prompt, PromptError> {
@@ -288,24 +321,21 @@ impl Memories {
             Input::Heard(turn) => Some(*turn),
             _ => None,
         });
-        let same = |id: &TurnId| {
-            self.plan.turn(*id).constraint.as_ref().is_some_and(|c| c.choice == constraint.choice)
-        };
         let option = |id: TurnId| match self.outcomes[id.0] {
-            Outcome::Said { choice: Some(Chosen::Option(option)), .. } => Some(option),
+            Outcome::Said { choice: Some(Chosen::Option(option)), .. } => {
+                let other = same_choice(turn, self.plan.turn(id))?;
+                constraint.choice.with_value(&other.options[option].value)
+            }
             _ => None,
         };
-        heard.filter(same).filter_map(option).collect()
+        heard.filter_map(option).collect()
     }
 
     /// How often the speaker of a turn has made the same choice before.
     pub fn n_choices_before(&self, id: TurnId) -> usize {
         let turn = self.plan.turn(id);
-        let choice =
-            |turn: &'_ Turn| turn.constraint.as_ref().map(|constraint| Arc::as_ptr(&constraint.choice));
-        let wanted = choice(turn);
         let own = self.plan.order().take(id.0).filter(|(_, other)| other.speaker == turn.speaker);
-        let same = own.filter(|(_, other)| choice(other) == wanted);
+        let same = own.filter(|(_, other)| same_choice(turn, other).is_some());
         same.filter(|(id, _)| matches!(self.outcomes[id.0], Outcome::Said { .. })).count()
     }
 
@@ -358,4 +388,11 @@ impl Memories {
             message: error.message,
         }
     }
+}
+
+/// What another turn of the phase chooses of, if it is of the same options: those of the phase, or written out again.
+fn same_choice<'a>(turn: &Turn, other: &'a Turn) -> Option<&'a Choice> {
+    let (own, others) = (turn.constraint.as_ref()?, other.constraint.as_ref()?);
+    let same = turn.phase == other.phase && own.choice.has_results_of(&others.choice);
+    same.then_some(&*others.choice)
 }

@@ -24,4 +24,5 @@ mod resume;
 mod schema;
 mod statistics;
 mod terminal;
+mod turns;
 mod verify;
