@@ -1,6 +1,7 @@
 //! Everything above the prompt, tested without a model: scripted agents stand in for it.
 #![allow(clippy::unwrap_used)]
 
+mod agreement;
 mod broken;
 mod ci;
 mod constructs;

@@ -21,13 +21,12 @@ pub(super) fn dry_run(scenario: &Arc<Scenario>, prompter: &Prompter) -> anyhow::
     memories.open_all();
     let mut shown = BTreeSet::new();
     for (id, turn) in plan.order() {
-        let prompt = memories.prompt(id)?;
         let agent = scenario.agent(turn.speaker);
         if shown.insert(turn.speaker) && agent.strategy.is_none() {
             heading(&format!("First prompt of {} ({})", agent.name, turn.path));
-            println!("{}", printable(&prompter.render(&prompt.conversation.clone().into())?));
+            println!("{}", printable(&prompter.render(&memories.preview(id)?.conversation.into())?));
         }
-        memories.say(id, prompt.conversation, &[], &format!("({} at {})", agent.name, turn.path));
+        memories.make_up(id, &format!("({} at {})", agent.name, turn.path))?;
     }
     Ok(())
 }
