@@ -196,7 +196,8 @@ const NAMES: &str = "\
 Both are [minijinja](https://docs.rs/minijinja/latest/minijinja/syntax/): Jinja's syntax. A template is text with
 `{{ expression }}` and `{% if … %}` in it; an expression stands alone, without braces. There are `and`, `or`, `not`, `in`,
 `==`, `<`, `+`, `*`, `~` (joins texts), `a if test else b`, and filters such as `list | length`. Null, false, 0 and what is empty
-do not hold. A name that there is not is an error, before the run where that can be known.
+do not hold. A name that there is not is an error, before the run where that can be known. `check` tries both on what choices and
+words can come to: what fails whatever happens is an error, what fails in some case a warning that says in which.
 
 What a template prints is only text: a reply that holds `{{ }}` is never rendered.
 
@@ -222,7 +223,7 @@ What a template prints is only text: a reply that holds `{{ }}` is never rendere
 | `PHASE.rounds` | rounds that were played |
 | `PHASE.choices.AGENT` | the agent's latest choice; null: none, or invalid |
 | `PHASE.history.AGENT` | all its choices, oldest first |
-| `PHASE.votes.OPTION` | how often the option was chosen; in a ranking, for the first place |
+| `PHASE.votes.OPTION` | how often the option was chosen in any turn; with a `decision_mode`, in the last vote, and in a ranking for the first place |
 | `PHASE.decision` | what a `decision_mode` decided; null: nothing |
 | `PHASE.tied` | whether options were level, so that nothing was decided |
 | `PHASE.invalid` | choices that could not be read as an option |

@@ -39,8 +39,10 @@ impl Memories {
         Ok(true)
     }
 
-    /// Takes all phases as played, whatever their conditions: for what could be read at most.
+    /// Takes all phases as played, whatever their conditions: for what could be read at most. A text that can't be rendered
+    /// with what was made up stands for itself.
     pub fn open_all(&mut self) {
+        self.is_made_up = true;
         self.decided = (0..self.scenario.phases.len()).map(|phase| ((PhaseId(phase), 0), true)).collect();
     }
 

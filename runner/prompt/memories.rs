@@ -29,6 +29,8 @@ pub struct Memories {
     missed: BTreeMap<TimelineId, Vec<Input>>,
     /// Conditions of phases (round 0) and of their rounds, as decided.
     pub(super) decided: BTreeMap<(PhaseId, usize), bool>,
+    /// Whether replies are made up, to see what could be read.
+    pub(super) is_made_up: bool,
 }
 
 /// What an agent reads at its turn.
@@ -112,7 +114,17 @@ impl Memories {
         });
         let timelines = brought.collect();
         let (sent, missed, decided) = Default::default();
-        Self { scenario, plan, seeds: seeds.into(), timelines, sent, outcomes, missed, decided }
+        Self {
+            scenario,
+            plan,
+            seeds: seeds.into(),
+            timelines,
+            sent,
+            outcomes,
+            missed,
+            decided,
+            is_made_up: false,
+        }
     }
 
     /// The scenario.
@@ -141,8 +153,7 @@ impl Memories {
     /// # Errors
     /// A template that fails, or a bug of ours (too early, or a prompt that rewrites history).
     pub fn prompt(&mut self, id: TurnId) -> Result<Prompt, PromptError> {
-        let news = self.news(id)?;
-        let of = self.plan.turn(id).timeline;
+        let (news, of) = (self.news(id)?, self.plan.turn(id).timeline);
         self.missed.remove(&of);
         // Taken out and put back, for a long life takes long to copy.
         let mut timeline = self.timelines.remove(&of).unwrap_or_else(|| self.born(of));
@@ -157,14 +168,33 @@ impl Memories {
     /// # Errors
     /// As [`Self::prompt`].
     pub fn preview(&self, id: TurnId) -> Result<Prompt, PromptError> {
-        let of = self.plan.turn(id).timeline;
-        let news = self.news(id)?;
-        let mut timeline = self.timelines.get(&of).cloned().unwrap_or_else(|| self.born(of));
-        news.into_iter().for_each(|event| timeline.push(event));
-        self.fold(id, &timeline)
+        self.fold(id, &self.extended(id)?)
     }
 
-    /// What the speaker of a turn reads since its last one, cue included.
+    /// Lets a turn happen with a made-up reply. Its prompt is not folded, so that thousands take no time.
+    ///
+    /// # Errors
+    /// As [`Self::prompt`].
+    pub fn make_up(&mut self, id: TurnId, raw: &str) -> Result<(), PromptError> {
+        let (news, of) = (self.news(id)?, self.plan.turn(id).timeline);
+        self.missed.remove(&of);
+        let timeline = self.timeline(of);
+        news.into_iter().for_each(|event| timeline.push(event));
+        self.say(id, Conversation::default(), &[], raw);
+        // There is no prompt that the next one could extend.
+        self.sent.remove(&of);
+        Ok(())
+    }
+
+    fn extended(&self, id: TurnId) -> Result<Timeline, PromptError> {
+        let turn = self.plan.turn(id);
+        let mut timeline =
+            self.timelines.get(&turn.timeline).cloned().unwrap_or_else(|| self.born(turn.timeline));
+        self.news(id)?.into_iter().for_each(|event| timeline.push(event));
+        Ok(timeline)
+    }
+
+    /// What the speaker of a turn reads before it.
     fn news(&self, id: TurnId) -> Result<Vec<Event>, PromptError> {
         let turn = self.plan.turn(id);
         let missed = self.missed.get(&turn.timeline).map(Vec::as_slice).unwrap_or_default();
@@ -188,26 +218,6 @@ impl Memories {
 
     /// Records the reply to the prompt that [`Self::prompt`] gave.
     pub fn say(&mut self, id: TurnId, prompt: Conversation, ids: &[u32], raw: &str) -> Heard {
-        let heard = self.hear(id, ids, raw);
-        self.sent.insert(self.plan.turn(id).timeline, (prompt, ids.into()));
-        heard
-    }
-
-    /// Lets a turn happen whose prompt nobody looks at, so that it is not put together: the work of a whole play is then in proportion
-    /// to its turns.
-    ///
-    /// # Errors
-    /// A template that fails.
-    pub fn pass(&mut self, id: TurnId, raw: &str) -> Result<Heard, PromptError> {
-        let (news, of) = (self.news(id)?, self.plan.turn(id).timeline);
-        self.missed.remove(&of);
-        let timeline = self.timeline(of);
-        news.into_iter().for_each(|event| timeline.push(event));
-        self.sent.remove(&of);
-        Ok(self.hear(id, &[], raw))
-    }
-
-    fn hear(&mut self, id: TurnId, ids: &[u32], raw: &str) -> Heard {
         let plan = self.plan.clone();
         let turn = plan.turn(id);
         let mut heard = Heard { spoken: spoken(&self.scenario.agent(turn.speaker).name, raw), choice: None };
@@ -224,6 +234,7 @@ impl Memories {
             heard.choice = Some(chosen);
         }
         let ids: Arc<[u32]> = ids.into();
+        self.sent.insert(turn.timeline, (prompt, ids.clone()));
         let (spoken, origin) = (heard.spoken.clone(), turn.path.clone());
         self.timeline(turn.timeline).push(Event::Said { ids, raw: raw.into(), spoken, origin });
         self.outcomes[id.0] = Outcome::Said { text: heard.spoken.as_str().into(), choice: heard.choice };
@@ -312,24 +323,21 @@ impl Memories {
             Input::Heard(turn) => Some(*turn),
             _ => None,
         });
-        let same = |id: &TurnId| {
-            self.plan.turn(*id).constraint.as_ref().is_some_and(|c| c.choice == constraint.choice)
-        };
         let option = |id: TurnId| match self.outcomes[id.0] {
-            Outcome::Said { choice: Some(Chosen::Option(option)), .. } => Some(option),
+            Outcome::Said { choice: Some(Chosen::Option(option)), .. } => {
+                let other = same_choice(turn, self.plan.turn(id))?;
+                constraint.choice.with_value(&other.options[option].value)
+            }
             _ => None,
         };
-        heard.filter(same).filter_map(option).collect()
+        heard.filter_map(option).collect()
     }
 
     /// How often the speaker of a turn has made the same choice before.
     pub fn n_choices_before(&self, id: TurnId) -> usize {
         let turn = self.plan.turn(id);
-        let choice =
-            |turn: &'_ Turn| turn.constraint.as_ref().map(|constraint| Arc::as_ptr(&constraint.choice));
-        let wanted = choice(turn);
         let own = self.plan.order().take(id.0).filter(|(_, other)| other.speaker == turn.speaker);
-        let same = own.filter(|(_, other)| choice(other) == wanted);
+        let same = own.filter(|(_, other)| same_choice(turn, other).is_some());
         same.filter(|(id, _)| matches!(self.outcomes[id.0], Outcome::Said { .. })).count()
     }
 
@@ -382,4 +390,11 @@ impl Memories {
             message: error.message,
         }
     }
+}
+
+/// What another turn of the phase chooses of, if it is of the same options: those of the phase, or written out again.
+fn same_choice<'a>(turn: &Turn, other: &'a Turn) -> Option<&'a Choice> {
+    let (own, others) = (turn.constraint.as_ref()?, other.constraint.as_ref()?);
+    let same = turn.phase == other.phase && own.choice.has_results_of(&others.choice);
+    same.then_some(&*others.choice)
 }

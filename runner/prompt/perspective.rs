@@ -58,6 +58,7 @@ impl Memories {
         let end = self.plan.first_of(phase, 0).unwrap_or(TurnId(self.plan.n_turns()));
         let said = Arc::new(Said::before(&self.plan, &self.outcomes, &template.quotes, end));
         let text = render_stage(&self.scenario, &template.text, phase, agent, &said);
+        let text = if self.is_made_up { text.or_else(|_| Ok(template.text.clone())) } else { text };
         let text = text.map_err(|error| self.failed(path, &template.path, error))?;
         let (text, origin) = (text.trim().to_string(), template.path.to_string());
         Ok((!text.is_empty()).then_some(Event::Stage { kind, text, origin }))
@@ -111,6 +112,9 @@ impl Memories {
             }
             (Decision::RankedChoice, Some(decided)) => {
                 format!("[First places: {counts}. Decided by run-off: {decided}.]")
+            }
+            (Decision::RankedChoice, None) => {
+                format!("[First places: {counts}. The options are level: nothing is decided.]")
             }
             (_, Some(decided)) => format!("[The vote: {counts}. Decided: {decided}.]"),
             (Decision::Consensus { .. }, None) => format!("[The vote: {counts}. There is no consensus.]"),

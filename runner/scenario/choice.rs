@@ -79,6 +79,25 @@ impl Choice {
         self.options.iter().position(is)
     }
 
+    /// What is said by whom chooses an option.
+    pub fn text_of(&self, chosen: Chosen) -> Option<&str> {
+        match chosen {
+            Chosen::Option(option) => Some(&self.options[option].text),
+            Chosen::Invalid => None,
+        }
+    }
+
+    /// The option with this result.
+    pub fn with_value(&self, wanted: &Value) -> Option<usize> {
+        self.options.iter().position(|option| option.value == *wanted)
+    }
+
+    /// Whether two choices have the same results, in whatever order.
+    pub fn has_results_of(&self, other: &Self) -> bool {
+        self.options.len() == other.options.len()
+            && other.options.iter().all(|option| self.with_value(&option.value).is_some())
+    }
+
     fn exactly(&self, reply: &str) -> Chosen {
         let is = |option: &ChoiceOption| option.text == reply.trim();
         self.options.iter().position(is).map_or(Chosen::Invalid, Chosen::Option)

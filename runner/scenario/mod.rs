@@ -247,6 +247,8 @@ pub struct Payoff {
     pub phase: PhaseId,
     /// The players.
     pub players: Vec<AgentId>,
+    /// What each of them chooses of.
+    pub choices: Vec<Arc<Choice>>,
     /// What is counted.
     pub unit: String,
     /// How.
@@ -256,7 +258,7 @@ pub struct Payoff {
 /// How choices are valued.
 #[derive(Clone, Debug, PartialEq)]
 pub enum PayoffRule {
-    /// For each combination of options (by index, in the players' order), a value for each player.
+    /// For each combination of options (by index in `choices`, in the players' order), a value for each player.
     Matrix(BTreeMap<Vec<usize>, Vec<Expression>>),
     /// One expression for every player.
     Each(Expression),
@@ -326,8 +328,12 @@ impl Phase {
     pub fn audience(&self, speaker: AgentId) -> Audience {
         let of =
             |kind| self.interactions.iter().filter(move |edge| edge.kind == kind && edge.from == speaker);
-        let whispered: Vec<AgentId> =
-            of(InteractionKind::Whisper).flat_map(|edge| edge.to.iter().copied()).collect();
+        let mut whispered: Vec<AgentId> = Vec::new();
+        for to in of(InteractionKind::Whisper).flat_map(|edge| &edge.to) {
+            if !whispered.contains(to) {
+                whispered.push(*to);
+            }
+        }
         if whispered.is_empty() || of(InteractionKind::Public).next().is_some() {
             return Audience::All;
         }
@@ -345,13 +351,41 @@ impl Phase {
 
     /// All templates and expressions of the phase that are read before or during its turns.
     pub fn asks(&self) -> impl Iterator<Item = &Template> {
-        let script = match &self.topology {
-            Topology::Script(turns) => turns.as_slice(),
+        let asked = self.choices().filter_map(|choice| choice.ask.as_deref());
+        asked.chain(self.script().iter().filter_map(|turn| turn.ask.as_deref()))
+    }
+
+    /// The turns of a written-out order; none, where there is a topology.
+    pub fn script(&self) -> &[ScriptTurn] {
+        match &self.topology {
+            Topology::Script(turns) => turns,
             _ => &[],
+        }
+    }
+
+    /// All that its turns, or its decision, are choices of: the phase's own, then those of single turns.
+    pub fn choices(&self) -> impl Iterator<Item = &Arc<Choice>> {
+        self.choice.iter().chain(self.script().iter().filter_map(|turn| turn.choice.as_ref()))
+    }
+
+    /// All that an agent is asked to choose of, votes included.
+    pub fn choices_asked(&self, agent: AgentId) -> Vec<&Arc<Choice>> {
+        let votes = match self.decision {
+            Some(Decision::Coordinator(coordinator)) => coordinator == agent,
+            Some(_) => self.speakers().contains(&agent),
+            None => false,
         };
-        let choices = self.choice.iter().chain(script.iter().filter_map(|turn| turn.choice.as_ref()));
-        let asked = choices.filter_map(|choice| choice.ask.as_deref());
-        asked.chain(script.iter().filter_map(|turn| turn.ask.as_deref()))
+        self.choice.iter().filter(|_| votes).chain(self.choices_of(agent)).collect()
+    }
+
+    /// What an agent chooses of in its turns, votes aside: the phase's choice, or that of a single turn.
+    pub fn choices_of(&self, agent: AgentId) -> Vec<&Arc<Choice>> {
+        let shared = self.choice.as_ref().filter(|_| self.decision.is_none());
+        if let Topology::Script(turns) = &self.topology {
+            let own = turns.iter().filter(|turn| turn.agent == agent);
+            return own.filter_map(|turn| turn.choice.as_ref().or(shared)).collect();
+        }
+        shared.into_iter().filter(|_| self.speakers().contains(&agent)).collect()
     }
 
     /// The templates that make up an agent's opening, in the order in which it reads them.

@@ -119,6 +119,7 @@ pub struct WrittenPhase {
     #[schemars(extend("minItems" = 1))]
     pub turns: Option<Vec<Option<WrittenTurn>>>,
     /// Who hears whom. Default: everybody present hears everything.
+    #[schemars(extend("minItems" = 1))]
     pub interactions: Option<Vec<Option<WrittenInteraction>>>,
     /// The phase is only played if this holds when it would begin.
     #[schemars(with = "Option<Expression>")]
@@ -162,7 +163,7 @@ pub struct WrittenTurn {
     /// The turn is only played if this holds. It may use what was said in the phase before it.
     #[schemars(with = "Option<Expression>")]
     pub when: Option<Value>,
-    /// As the phase's `choice`, for this turn.
+    /// As the phase's `choice`, for this turn. It counts as one of the phase: in `choices`, `history`, `votes` and payoffs.
     #[schemars(with = "Option<Choice>")]
     pub choice: Option<Value>,
     /// As the phase's `parse_choice`, for this turn.
@@ -191,7 +192,7 @@ pub struct WrittenInteraction {
 }
 
 /// What the choices of a phase are worth. It is looked up, round by round, and never read from words. A round in which a
-/// choice is missing or invalid is not valued.
+/// choice is missing or invalid is not valued; where a player chooses several times in a round, the last one counts.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(default)]
 #[schemars(rename = "Payoff", deny_unknown_fields, extend(
@@ -201,7 +202,7 @@ pub struct WrittenInteraction {
 pub struct WrittenPayoff {
     /// The phase whose choices count; each of its rounds counts once.
     pub phase: Option<String>,
-    /// The players. Default: all who choose in the phase, in order.
+    /// The players. Default: all who choose in the phase, in order. All turns of one player have the same options.
     #[schemars(with = "Option<Vec<Key>>")]
     pub players: Option<Vec<Option<String>>>,
     /// What is counted, e.g. `years`. Default: `points`.
@@ -227,7 +228,7 @@ struct Key(String);
 #[allow(dead_code, reason = "the shape of a field that `check` reads by hand")]
 enum Keys {
     One(String),
-    Many(Vec<String>),
+    Many(#[schemars(extend("minItems" = 1))] Vec<String>),
 }
 
 /// A text in which `{{ … }}` stands for a value.
@@ -285,7 +286,8 @@ enum WhoSpeaks {
     TurnByTurn,
     /// Each round all speak at once, unheard by each other until the next round.
     Broadcast,
-    /// Each round the pairs of `interactions` speak to each other, first `from`, then `to`, and only they hear it.
+    /// Each round the pairs of `interactions` speak to each other, first `from`, then `to`, and only they hear it. A pair is
+    /// listed once.
     Whisper,
     /// As `round_robin`; after each turn those who are not next are asked whether to cut in, at most once a round each, and the
     /// first in order who wants to speaks.
@@ -320,11 +322,13 @@ enum DecisionMode {
     None,
     /// The option with most votes; if several have most, nothing is decided (`tied`).
     MajorityVote,
-    /// All rank all options; the option with fewest first places goes until one has more than half.
+    /// All rank all options; the options with fewest first places go until one has more than half. If those that are left
+    /// are level, nothing is decided (`tied`).
     RankedChoice,
     /// One agent chooses for all.
     CoordinatorDecides,
-    /// All must agree. As long as they don't, another round and another vote follow, `attempts` votes in all.
+    /// All must agree. As long as they don't, another round and another vote follow, `attempts` votes in all; once
+    /// `max_turns` are used up, votes alone.
     Consensus,
 }
 

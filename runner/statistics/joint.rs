@@ -1,4 +1,4 @@
-//! What agents chose together: in each round of a phase in which several make the same choice.
+//! What agents chose together: in each round of a phase in which several choose.
 
 use super::measures::{Measures, Rounds, Subject};
 use super::observations::Observed;
@@ -19,10 +19,10 @@ struct Game {
     name: String,
     /// Agents who chose something in it, with their keys.
     agents: BTreeMap<AgentId, String>,
-    /// Options, as the scenario lists them.
-    options: Vec<String>,
-    /// Whether everybody has the same options.
-    is_common: bool,
+    /// Each agent's options, as the scenario lists them.
+    options: BTreeMap<AgentId, Vec<String>>,
+    /// Whether somebody has several choices, of different options.
+    is_mixed: bool,
     /// By run and round.
     rounds: BTreeMap<(usize, usize), Made>,
 }
@@ -30,7 +30,7 @@ struct Game {
 /// Adds the joint choices of every phase.
 pub(super) fn measure(measures: &mut Measures<'_>, observed: &[Observed<'_>]) {
     for game in games(observed).into_values() {
-        if (2..=MAX_AGENTS).contains(&game.agents.len()) && game.is_common {
+        if (2..=MAX_AGENTS).contains(&game.agents.len()) && !game.is_mixed {
             game.measure(measures);
         }
     }
@@ -45,13 +45,10 @@ fn games(observed: &[Observed<'_>]) -> BTreeMap<PhaseId, Game> {
         let (Some(choice), Some(Purpose::Choice)) = (&place.choice, place.purpose) else { continue };
         let Some(agent) = turn.run.scenario.agent_by_key(&turn.record.agent) else { continue };
         let options: Vec<String> = choice.options.iter().map(|option| text_of(&option.value)).collect();
-        let game = games.entry(place.phase).or_insert_with(|| Game {
-            name: phase.to_string(),
-            options: options.clone(),
-            is_common: true,
-            ..Game::default()
-        });
-        game.is_common &= game.options == options;
+        let game =
+            games.entry(place.phase).or_insert_with(|| Game { name: phase.to_string(), ..Game::default() });
+        let known = game.options.entry(agent).or_insert_with(|| options.clone());
+        game.is_mixed |= *known != options;
         game.agents.insert(agent, turn.record.agent.clone());
         let chosen = (!made.chosen.is_null()).then(|| text_of(&made.chosen));
         game.rounds.entry((turn.at, place.round)).or_default().insert(agent, chosen);
@@ -92,18 +89,18 @@ impl Game {
     fn combinations(&self) -> Vec<Vec<Option<String>>> {
         let happened: BTreeSet<Vec<Option<String>>> =
             self.rounds.values().map(|made| made.values().cloned().collect()).collect();
-        let n_cells = self.options.len().checked_pow(self.agents.len() as u32).unwrap_or(usize::MAX);
+        let n_cells = self.options.values().map(Vec::len).fold(1, usize::saturating_mul);
         if n_cells > MAX_CELLS {
             return happened.into_iter().collect();
         }
-        let longer = |known: Vec<Vec<Option<String>>>| -> Vec<Vec<Option<String>>> {
+        let longer = |known: Vec<Vec<Option<String>>>, options: &Vec<String>| -> Vec<Vec<Option<String>>> {
             let with = |before: Vec<Option<String>>| {
                 let next = move |option: &String| [before.clone(), vec![Some(option.clone())]].concat();
-                self.options.iter().map(next)
+                options.iter().map(next)
             };
             known.into_iter().flat_map(with).collect()
         };
-        let mut all = (0..self.agents.len()).fold(vec![Vec::new()], |known, _| longer(known));
+        let mut all = self.options.values().fold(vec![Vec::new()], longer);
         let invalid = happened.into_iter().filter(|made| made.contains(&None));
         all.extend(invalid);
         all

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod arithmetic;
+mod agreement;
 mod broken;
 mod causes;
 mod ci;
@@ -29,4 +30,5 @@ mod schema;
 mod score;
 mod statistics;
 mod terminal;
+mod turns;
 mod verify;

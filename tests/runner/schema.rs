@@ -52,6 +52,12 @@ fn what_is_right_validates() {
 /// Mistakes that no schema can see: of names, of templates and expressions, of numbers that depend on each other.
 /// `auto_rounds: 0` is right before a vote.
 const UNSEEN: &[&str] = &[
+    "interaction_pair_twice",
+    "outcome_fails",
+    "payoff_two_choices_of_one",
+    "template_fails_on_every_choice",
+    "template_payoffs_too_early",
+    "when_later_phase_of_phases",
     "agent_absent_coordinator",
     "agent_absent_interaction",
     "agent_absent_payoff",

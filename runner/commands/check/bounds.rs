@@ -51,27 +51,20 @@ fn bounds_if(
     let mut memories = Memories::new(scenario.clone(), plan.clone(), BTreeMap::new(), 0);
     memories.open_all();
     let mut bounds: BTreeMap<TimelineId, Bound> = BTreeMap::new();
-    let mut last: BTreeMap<TimelineId, Conversation> = BTreeMap::new();
-    let ends: BTreeMap<TimelineId, TurnId> =
-        plan.order().filter(|(_, turn)| plays(turn)).map(|(id, turn)| (turn.timeline, id)).collect();
+    let played = || plan.order().filter(|(_, turn)| plays(turn));
+    let last: BTreeMap<TimelineId, TurnId> = played().map(|(id, turn)| (turn.timeline, id)).collect();
     for (id, turn) in plan.order() {
         if !plays(turn) {
             memories.skip(id);
             continue;
         }
-        bounds.entry(turn.timeline).or_default().turns += 1;
-        if ends.get(&turn.timeline) == Some(&id) {
-            let prompt = memories.prompt(id)?;
-            last.insert(turn.timeline, prompt.conversation.clone());
-            memories.say(id, prompt.conversation, &[], UNKNOWN);
-        } else {
-            memories.pass(id, UNKNOWN)?;
+        let bound = bounds.entry(turn.timeline).or_default();
+        bound.turns += 1;
+        let of_model = scenario.agent(turn.speaker).strategy.is_none();
+        if of_model && last.get(&turn.timeline) == Some(&id) {
+            bound.tokens = tokens(&memories.preview(id)?.conversation, prompter, max_tokens)?;
         }
-    }
-    for (timeline, conversation) in last {
-        let of_model = scenario.agent(timeline.agent).strategy.is_none();
-        let tokens = if of_model { tokens(&conversation, prompter, max_tokens)? } else { 0 };
-        bounds.entry(timeline).or_default().tokens = tokens;
+        memories.make_up(id, UNKNOWN)?;
     }
     Ok(bounds)
 }

@@ -22,15 +22,11 @@ pub(super) fn dry_run(scenario: &Arc<Scenario>, prompter: &Prompter) -> anyhow::
     let mut shown = BTreeSet::new();
     for (id, turn) in plan.order() {
         let agent = scenario.agent(turn.speaker);
-        let said = format!("({} at {})", agent.name, turn.path);
-        if !shown.insert(turn.speaker) || agent.strategy.is_some() {
-            memories.pass(id, &said)?;
-            continue;
+        if shown.insert(turn.speaker) && agent.strategy.is_none() {
+            heading(&printable(&format!("First prompt of {} ({})", agent.name, turn.path)));
+            println!("{}", printable(&prompter.render(&memories.preview(id)?.conversation.into())?));
         }
-        let prompt = memories.prompt(id)?;
-        heading(&printable(&format!("First prompt of {} ({})", agent.name, turn.path)));
-        println!("{}", printable(&prompter.render(&prompt.conversation.clone().into())?));
-        memories.say(id, prompt.conversation, &[], &said);
+        memories.make_up(id, &format!("({} at {})", agent.name, turn.path))?;
     }
     Ok(())
 }

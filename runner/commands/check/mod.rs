@@ -22,6 +22,9 @@ use std::path::PathBuf;
 ///
 /// The bound counts all fixed text with the model's tokenizer and assumes that each reply, and each line
 /// heard or quoted from it, takes --max-tokens and 4 tokens of slack.
+///
+/// Texts and conditions that use results are rehearsed without a model: choices are made in every way if there are few, else in
+/// ways that stand for the others. That is counted in steps, so a check says the same on every machine.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Example: greenroom check scenarios/*.yaml\n         greenroom check scenarios/gossip.yaml --dry-run"

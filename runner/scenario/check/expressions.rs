@@ -55,10 +55,14 @@ impl Checker {
         let mut sound = true;
         for name in names {
             if let Some(phase) = self.names.phase(&name) {
-                sound &= self.is_over(&path, 1, phase, end);
+                sound &= self.is_over(&path, (1, &name), phase, end);
                 phases.push(phase);
             } else if name == "phases" {
                 phases.extend((0..end.0).map(PhaseId));
+                for later in phases_named(&text).filter_map(|name| self.names.phase(name)).collect::<Vec<_>>()
+                {
+                    sound &= self.is_over(&path, (1, "phases"), later, end);
+                }
             } else if name == "payoffs" {
                 sound &= self.payoff_is_over(&path, 1, end, &mut phases);
             } else if !EXPRESSION_NAMES.contains(&name.as_str())
@@ -93,8 +97,8 @@ impl Checker {
         self.error_at("undefined-variable", path, (1, name), message).help = Some(help);
     }
 
-    /// Refuses to use a phase that is not over by then.
-    pub(super) fn is_over(&mut self, path: &Path, line: usize, phase: PhaseId, end: PhaseId) -> bool {
+    /// Refuses to use a phase that is not over by then; `at` is what uses it, and on which line.
+    pub(super) fn is_over(&mut self, path: &Path, at: (usize, &str), phase: PhaseId, end: PhaseId) -> bool {
         if phase < end {
             return true;
         }
@@ -111,7 +115,7 @@ impl Checker {
             }
             Some(here) => format!("`{name}` is played after `{here}`: nothing has been said in it yet"),
         };
-        self.error_at("forward-reference", path, (line, &name), message).help =
+        self.error_at("forward-reference", path, at, message).help =
             Some("name only phases that stand earlier in the file".into());
         false
     }
@@ -131,7 +135,7 @@ impl Checker {
             return false;
         };
         phases.push(phase);
-        self.is_over(path, line, phase, end)
+        self.is_over(path, (line, "payoffs"), phase, end)
     }
 
     /// Checks `phase.field` and `phase.field.agent` in an expression, or in the braces of a template.
@@ -239,6 +243,15 @@ fn is_compared(text: &str, name: &str) -> bool {
         whole
             && (compares(before.trim_end())
                 || ["==", "!="].iter().any(|sign| after.trim_start().starts_with(sign)))
+    })
+}
+
+/// Each NAME of `phases.NAME` and `phases['NAME']`.
+fn phases_named(text: &str) -> impl Iterator<Item = &str> {
+    text.match_indices("phases").filter_map(|(at, word)| {
+        let rest = &text[at + word.len()..];
+        let rest = ["['", "[\"", "."].iter().find_map(|open| rest.strip_prefix(open))?;
+        Some(&rest[..rest.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(rest.len())])
     })
 }
 

@@ -3,6 +3,7 @@
 
 mod cascade;
 mod cast;
+mod chance;
 mod choices;
 mod expressions;
 mod fields;
@@ -10,9 +11,11 @@ mod include;
 mod paths;
 mod payoff;
 mod phases;
+mod rehearsal;
 mod strategies;
 mod texts;
 mod topology;
+mod trials;
 
 use super::read;
 use super::schema::Written;
@@ -221,7 +224,7 @@ impl Checker {
         self.heard(&scenario.phases);
         let scenario = self.try_texts(scenario);
         if !self.has_errors() {
-            self.paths(&scenario);
+            self.rehearse(&scenario);
         }
         let mut scenario = Arc::into_inner(scenario)?;
         scenario.spans = std::mem::take(&mut self.spans);
@@ -267,14 +270,19 @@ impl Checker {
         let whole =
             |at: &usize| !text[..*at].ends_with(is_word) && !text[at + name.len()..].starts_with(is_word);
         let is_field = |at: &usize| text[..*at].ends_with('.');
-        let code = Code::of(text);
+        // Code may begin on an earlier line. What has no braces is an expression.
+        let value = self.spans.value(path);
+        let whole_text = self.sources.of(value).text.get(value.start..value.end).unwrap_or_default();
+        let code = Code::of(whole_text);
+        let is_template = ["{{", "{%", "${"].iter().any(|open| whole_text.contains(open));
         let is_code = |at: &usize| {
             let seed = || text[..*at].rfind("${").is_some_and(|open| !text[open..*at].contains('}'));
-            code.contains(*at) || seed()
+            let is_seed = text[*at..].starts_with("${");
+            !is_template || is_seed || code.contains((span.start + at).saturating_sub(value.start)) || seed()
         };
         let places = || text.match_indices(name).map(|(at, _)| at).filter(whole).take(MAX_PLACES);
         let own = places().find(|at| is_code(at) && !is_field(at));
-        match own.or_else(|| places().find(is_code)).or_else(|| places().next()) {
+        match own.or_else(|| places().find(is_code)) {
             Some(at) if !name.is_empty() => {
                 Span { start: span.start + at, end: span.start + at + name.len(), ..span }
             }

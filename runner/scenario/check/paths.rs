@@ -1,131 +1,141 @@
-//! Warnings that follow the ways a run can take: phases that nothing leads to, conditions that can fail, results that
-//! may not exist where they are used.
-//!
-//! Choices, votes and decisions have few values, so conditions over them are tried on all; what depends on words, counts
-//! or payoffs is not.
+//! Warnings that follow the ways a run can take: phases that nothing leads to, texts and conditions that can fail, results
+//! that may not exist where they are used. All of it is rehearsed, never guessed.
 
 use super::Checker;
+use super::rehearsal::{Extent, Rehearsal, Steps};
+use super::trials::{Trial, What, trials};
 use crate::diagnostic::Diagnostic;
-use crate::scenario::choice::{Chosen, Method, text_of};
-use crate::scenario::plan::{Audience, Purpose};
-use crate::scenario::results::{Line, Said};
 use crate::scenario::source::Path;
-use crate::scenario::template::{Code, Expression, expression_names, holds};
-use crate::scenario::{Decision, Phase, PhaseId, Scenario, Topology};
+use crate::scenario::template::{Code, Expression, expression_names, remedy};
+use crate::scenario::{Phase, PhaseId, Scenario};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
-/// Most combinations of results that a condition is tried on.
-const MAX_CASES: usize = 4_096;
-/// How long conditions are tried, at most.
-const PATIENCE: Duration = Duration::from_millis(500);
-/// Results that can be listed.
-const FINITE: &[&str] = &["choices", "votes", "decision", "tied", "invalid", "played"];
+/// Phases to play, and the one of them whose own choices nothing looks at.
+type Stretch = (BTreeSet<PhaseId>, Option<PhaseId>);
 
-/// What one phase may have come to, with words for it.
-type Case = (String, Vec<Line>);
+/// Results that are null where a phase was skipped.
+const MISSING: &[&str] = &["choices", "votes", "decision", "tied", "invalid"];
 
 impl Checker {
-    pub(super) fn paths(&mut self, scenario: &Arc<Scenario>) {
-        let deadline = Instant::now() + PATIENCE;
-        for (id, phase) in scenario.phases.iter().enumerate() {
-            if let Some(when) = &phase.when {
-                self.reachable(scenario, phase, when, deadline);
+    /// Tries all that looks at what phases came to, and tells what may go wrong.
+    pub(super) fn rehearse(&mut self, scenario: &Arc<Scenario>) {
+        let mut trials = trials(scenario);
+        if trials.is_empty() {
+            return;
+        }
+        play(&Rehearsal::new(scenario.clone()), &mut trials);
+        for trial in &trials {
+            if trial.failed.is_some() {
+                self.fails(trial);
+                continue;
             }
-            if Instant::now() > deadline {
-                return;
+            match &trial.what {
+                What::When(when, phase) => self.unreachable(scenario, trial, scenario.phase(*phase), when),
+                What::Opening { template, phase, .. } | What::Ask { template, phase } => {
+                    for from in template.quotes.iter().filter(|from| trial.unplayed.contains(from)) {
+                        self.missing_result(trial, scenario.phase(*phase), scenario.phase(*from));
+                    }
+                }
+                _ => {}
             }
-            self.exists(scenario, PhaseId(id), deadline);
+        }
+        let cut: Vec<&Trial<'_>> = trials.iter().filter(|trial| trial.extent == Extent::Cut).collect();
+        if let Some(first) = cut.first().filter(|_| !self.has_errors()) {
+            let message = format!(
+                "this and {} more were not tried on all that can happen: it would take too many steps",
+                cut.len() - 1
+            );
+            let message = if cut.len() == 1 { message.replace(" and 0 more were", " was") } else { message };
+            self.warn("not-tried", first.path, message).help =
+                Some("let it look at shorter phases; a fault in it may only show while playing".into());
         }
     }
 
-    /// Tries a condition on all that the phases it names can come to.
-    fn reachable(&mut self, scenario: &Arc<Scenario>, phase: &Phase, when: &Expression, deadline: Instant) {
+    /// Something fails, whatever happens or in some case.
+    fn fails(&mut self, trial: &Trial<'_>) {
+        let Some((way, error)) = &trial.failed else { return };
+        let is_text = matches!(trial.what, What::Opening { .. } | What::Ask { .. });
+        let always = trial.n_failed == trial.n_tried && !trial.has_words && !trial.is_forced;
+        if always && is_text {
+            return self.template_error(trial.path, trial.text, error.clone());
+        }
+        let path = trial.path.to_string();
+        let subject = match &trial.what {
+            What::Opening { .. } | What::Ask { .. } => "this text".to_string(),
+            What::Result { .. } if path.starts_with("outcome") => "this outcome".to_string(),
+            What::Result { .. } => "this assertion".to_string(),
+            _ => format!("`{}`", path.rsplit('.').next().unwrap_or_default()),
+        };
+        let help = "a result that does not exist is null: test it with `is not none` first";
+        if always {
+            let help = remedy(trial.text, error).unwrap_or(help.into());
+            let message = format!("{subject} fails whatever happens: {}", error.message);
+            self.error("expression", trial.path, message).help = Some(help);
+            return;
+        }
+        let message = match trial.is_forced {
+            true => format!("{subject} fails: {}", error.message),
+            false => format!("{subject} fails if {way}: {}", error.message),
+        };
+        let span = match is_text {
+            true => self.name_span(trial.path, error.line, ""),
+            false => self.spans.value(trial.path),
+        };
+        self.push(Diagnostic::warning("may-fail", path, span, message).help(help));
+    }
+
+    /// A condition that holds in no case.
+    fn unreachable(&mut self, scenario: &Scenario, trial: &Trial<'_>, phase: &Phase, when: &Expression) {
         // What `--set` decides may be otherwise next time.
         let names = expression_names(&when.text).unwrap_or_default();
         let settable = names.iter().any(|name| name == "variables" || scenario.variables.contains_key(name));
-        let Some(cases) = cases(scenario, &[when]) else { return };
-        let mut possible = settable;
-        for (words, said) in cases {
-            if Instant::now() > deadline {
-                return;
-            }
-            let said = Arc::new(said);
-            if !happens(scenario, &when.phases, &said) {
-                continue;
-            }
-            match holds(scenario, when, &said) {
-                Ok(held) => possible |= held,
-                Err(error) => {
-                    let message = format!("`when` fails if {words}: {}", error.message);
-                    let found = self.warn("may-fail", &when.path, message);
-                    found.help =
-                        Some("a result that does not exist is null: test it with `is not none` first".into());
-                    return;
-                }
-            }
+        if trial.n_tried == 0
+            || trial.n_held > 0
+            || trial.extent != Extent::Whole
+            || trial.has_words
+            || settable
+        {
+            return;
         }
-        if !possible {
-            let message = format!(
-                "nothing leads to `{}`: whatever is chosen, `{}` does not hold",
-                phase.name, when.text
-            );
-            let options = when.phases.iter().filter_map(|id| {
-                let phase = scenario.phase(*id);
-                let options = phase.choice.as_ref()?.options.iter();
-                let options: Vec<String> = options.map(|option| format!("`{}`", option.value)).collect();
-                Some(format!("the options of `{}` are {}", phase.name, options.join(", ")))
-            });
-            let options: Vec<String> = options.collect();
-            let help = if options.is_empty() {
-                "correct the condition, or remove the phase".into()
-            } else {
-                options.join("; ")
-            };
-            self.warn("unreachable", &when.path, message).help = Some(help);
-        }
+        let message =
+            format!("nothing leads to `{}`: whatever is chosen, `{}` does not hold", phase.name, when.text);
+        let options = when.phases.iter().filter_map(|id| {
+            let phase = scenario.phase(*id);
+            let options = phase.choice.as_ref()?.options.iter();
+            let options: Vec<String> = options.map(|option| format!("`{}`", option.value)).collect();
+            Some(format!("the options of `{}` are {}", phase.name, options.join(", ")))
+        });
+        let options: Vec<String> = options.collect();
+        let help = match options.is_empty() {
+            true => "correct the condition, or remove the phase".into(),
+            false => options.join("; "),
+        };
+        self.warn("unreachable", &when.path, message).help = Some(help);
     }
 
-    /// Warns of results that a text uses though the phase they come from may be skipped.
-    fn exists(&mut self, scenario: &Arc<Scenario>, here: PhaseId, deadline: Instant) {
-        let phase = scenario.phase(here);
-        let opening = phase.agents.iter().flat_map(|agent| phase.opening(*agent).map(|(_, text)| text));
-        let texts: BTreeMap<String, _> =
-            opening.chain(phase.asks()).map(|text| (text.path.to_string(), text)).collect();
-        for text in texts.into_values() {
-            for from in text.quotes.iter().filter(|from| **from != here) {
-                let (path, text, from) = (text.path.clone(), &text.text, scenario.phase(*from));
-                let Some(skips) = &from.when else { continue };
-                let code = Code::of(text);
-                let used = FINITE.iter().filter(|field| **field != "played").find_map(|field| {
-                    let name = format!("{}.{field}", from.name);
-                    let at = text.match_indices(&name).map(|(at, _)| at).find(|at| code.contains(*at))?;
-                    Some((at, name))
-                });
-                let tested =
-                    ["played", "is none", "is not none", "default("].iter().any(|test| text.contains(test));
-                let Some((at, name)) = used.filter(|_| !tested) else { continue };
-                let guarded = phase.when.as_ref().is_some_and(|when| {
-                    when.text.contains(&from.name)
-                        || when.text == skips.text
-                        || implies(scenario, when, skips)
-                });
-                if guarded || Instant::now() > deadline {
-                    continue;
-                }
-                let line = code.line(at);
-                let message = format!(
-                    "`{name}` may not exist here: if `{}` does not hold, `{}` is skipped, and `{}` reads null",
-                    skips.text, from.name, phase.name
-                );
-                let span = self.name_span(&path, line, &name);
-                let found = Diagnostic::warning("may-be-missing", path.to_string(), span, message);
-                self.push(
-                    found.help(format!("test `{}.played`, or give `{}` a `when` too", from.name, phase.name)),
-                );
-            }
-        }
+    /// A text uses a result of a phase that is skipped in some case.
+    fn missing_result(&mut self, trial: &Trial<'_>, phase: &Phase, from: &Phase) {
+        let Some(skips) = &from.when else { return };
+        let text = trial.text;
+        let code = Code::of(text);
+        let used = MISSING.iter().find_map(|field| {
+            let name = format!("{}.{field}", from.name);
+            let at = text.match_indices(&name).map(|(at, _)| at).find(|at| code.contains(*at))?;
+            Some((at, name))
+        });
+        let tested = ["played", "is none", "is not none", "default("].iter().any(|test| text.contains(test));
+        let guarded = phase.when.as_ref().is_some_and(|when| when.text.contains(&from.name));
+        let Some((at, name)) = used.filter(|_| !tested && !guarded) else {
+            return;
+        };
+        let message = format!(
+            "`{name}` may not exist here: if `{}` does not hold, `{}` is skipped, and `{}` reads null",
+            skips.text, from.name, phase.name
+        );
+        let span = self.name_span(trial.path, code.line(at), &name);
+        let found = Diagnostic::warning("may-be-missing", trial.path.to_string(), span, message);
+        self.push(found.help(format!("test `{}.played`, or give `{}` a `when` too", from.name, phase.name)));
     }
 
     fn warn(&mut self, code: &'static str, path: &Path, message: String) -> &mut Diagnostic {
@@ -134,116 +144,52 @@ impl Checker {
     }
 }
 
-/// All combinations of what the phases of some conditions can come to; `None`: too many, or they can't be listed.
-fn cases(scenario: &Scenario, conditions: &[&Expression]) -> Option<Vec<(String, Said)>> {
-    let mut all = vec![(Vec::new(), Said::default())];
-    let phases: BTreeSet<PhaseId> = conditions.iter().flat_map(|when| &when.phases).copied().collect();
-    for id in phases {
-        let phase = scenario.phase(id);
-        for text in conditions.iter().filter(|when| when.phases.contains(&id)).map(|when| &when.text) {
-            let mentions = |field: &str| text.match_indices(&format!("{}.{field}", phase.name)).count();
-            let listed: usize = FINITE.iter().map(|field| mentions(field)).sum();
-            if mentions("") == 0 || listed != mentions("") || text.contains("payoffs") {
-                return None;
-            }
-            // Counts grow with the rounds; one round is tried.
-            let counted = mentions("votes") > 0 && phase.decision.is_none() || mentions("invalid") > 0;
-            if counted && (phase.rounds > 1 || matches!(phase.decision, Some(Decision::Consensus { .. }))) {
-                return None;
-            }
+/// Tries everything, those together that look at the same phases; what can go in few ways first.
+fn play(rehearsal: &Rehearsal, trials: &mut [Trial<'_>]) {
+    let mut steps = Steps::default();
+    let mut groups: BTreeMap<Stretch, Vec<&mut Trial<'_>>> = BTreeMap::new();
+    let mut same: Vec<(&mut Trial<'_>, Stretch)> = Vec::new();
+    for trial in trials.iter_mut() {
+        let key = trial.phases(rehearsal);
+        let group = groups.entry(key.clone()).or_default();
+        match group.iter().any(|other| other.is_same(trial)) {
+            true => same.push((trial, key)),
+            false => group.push(trial),
         }
-        let of_phase = of_phase(phase)?;
-        if all.len().saturating_mul(of_phase.len()) > MAX_CASES {
-            return None;
-        }
-        let with = |(words, said): &(Vec<String>, Said), (more, lines): &Case| {
-            let (mut words, mut said) = (words.clone(), said.clone());
-            words.push(more.clone());
-            if !lines.is_empty() {
-                said.0.insert(id, lines.clone());
-            }
-            (words, said)
+    }
+    let mut pieces: Vec<_> = groups
+        .iter_mut()
+        .map(|((phases, unseen), group)| (rehearsal.piece(phases.clone(), *unseen, group), group))
+        .collect();
+    pieces.sort_by_key(|(piece, _)| rehearsal.n_ways(piece));
+    let n_pieces = pieces.len();
+    for (at, (piece, group)) in pieces.into_iter().enumerate() {
+        let most = steps.share(n_pieces - at);
+        let extent = rehearsal.play(&piece, most, &mut steps, &mut |moment, said, steps| {
+            group.iter_mut().for_each(|trial| trial.look(rehearsal, &moment, said, steps));
+        });
+        group.iter_mut().for_each(|trial| trial.extent = extent);
+        let untried = |trial: &&mut &mut Trial<'_>| {
+            trial.n_tried == 0 && matches!(trial.what, What::Opening { .. } | What::Ask { .. })
         };
-        all = all.iter().flat_map(|before| of_phase.iter().map(move |case| with(before, case))).collect();
-    }
-    Some(all.into_iter().map(|(words, said)| (words.join(" and "), said)).collect())
-}
-
-/// Whether a case can come about: each phase is played exactly if its own condition holds, as far as the case tells.
-fn happens(scenario: &Arc<Scenario>, known: &[PhaseId], said: &Arc<Said>) -> bool {
-    known.iter().all(|id| {
-        let when = scenario.phase(*id).when.as_ref();
-        let when = when.filter(|when| when.phases.iter().all(|phase| known.contains(phase)));
-        let held = when.and_then(|when| holds(scenario, when, said).ok());
-        held.is_none_or(|held| held == said.0.contains_key(id))
-    })
-}
-
-/// Whether one condition never holds where another does not.
-fn implies(scenario: &Arc<Scenario>, one: &Expression, other: &Expression) -> bool {
-    let Some(cases) = cases(scenario, &[one, other]) else { return false };
-    let known: Vec<PhaseId> = one.phases.iter().chain(&other.phases).copied().collect();
-    cases.into_iter().map(|(_, said)| Arc::new(said)).all(|said| {
-        let held = |when| holds(scenario, when, &said).unwrap_or(true);
-        !happens(scenario, &known, &said) || !held(one) || held(other)
-    })
-}
-
-/// What a phase can come to, one round of it.
-fn of_phase(phase: &Phase) -> Option<Vec<Case>> {
-    let mut cases: Vec<Case> = Vec::new();
-    if phase.when.is_some() {
-        cases.push((format!("`{}` is skipped", phase.name), Vec::new()));
-    }
-    let Some(choice) = phase.choice.as_ref() else {
-        // Without options it comes to having been played, as far as a condition can list it.
-        let listed = match &phase.topology {
-            Topology::Script(turns) => turns.iter().all(|turn| turn.choice.is_none() && turn.when.is_none()),
-            _ => true,
-        };
-        let line = line(*phase.speakers().first()?, Purpose::Speech, None);
-        cases.push((format!("`{}` is played", phase.name), vec![line]));
-        return listed.then_some(cases);
-    };
-    let speakers = phase.speakers();
-    let all_choose =
-        matches!(phase.topology, Topology::RoundRobin | Topology::TurnByTurn | Topology::Broadcast)
-            && phase.max_turns.is_none_or(|most| most >= speakers.len());
-    let (choosers, purpose) = match phase.decision {
-        Some(Decision::Coordinator(one)) => (vec![one], Purpose::Ballot { attempt: 1, rank: 1 }),
-        Some(_) => (speakers, Purpose::Ballot { attempt: 1, rank: 1 }),
-        None if all_choose => (speakers, Purpose::Choice),
-        None => return None,
-    };
-    let n_options = choice.options.len();
-    // What is decoded is an option; what is searched for may not be found.
-    let n_each = n_options + usize::from(choice.method == Method::Parse);
-    let n_cases = choosers.iter().fold(1usize, |n, _| n.saturating_mul(n_each));
-    if n_cases > MAX_CASES {
-        return None;
-    }
-    for mut case in 0..n_cases {
-        let (mut lines, mut words) = (Vec::new(), Vec::new());
-        for chooser in &choosers {
-            let option = case % n_each;
-            case /= n_each;
-            let chosen = if option < n_options { Chosen::Option(option) } else { Chosen::Invalid };
-            let word = choice
-                .options
-                .get(option)
-                .map_or("nothing valid".to_string(), |option| text_of(&option.value));
-            words.push(word);
-            lines.push(line(*chooser, purpose, Some((choice.clone(), chosen))));
+        let is_exact = extent == Extent::Whole && !group.iter().any(|trial| trial.has_words);
+        if is_exact || !group.iter_mut().any(|trial| untried(&trial)) {
+            continue;
         }
-        cases.push((format!("`{}` has the choices {}", phase.name, words.join(", ")), lines));
+        let mut untried: Vec<_> = group.iter_mut().filter(untried).collect();
+        untried.iter_mut().for_each(|trial| trial.is_forced = true);
+        rehearsal.play(&piece, most, &mut steps, &mut |moment, said, steps| {
+            untried.iter_mut().for_each(|trial| trial.look(rehearsal, &moment, said, steps));
+        });
+        // What fails in some case only may fail in none that can happen.
+        let clear = |trial: &&mut &mut &mut Trial<'_>| trial.n_failed < trial.n_tried;
+        untried.iter_mut().filter(clear).for_each(|trial| trial.failed = None);
     }
-    Some(cases)
-}
-
-fn line(
-    speaker: crate::scenario::AgentId,
-    purpose: Purpose,
-    choice: Option<(Arc<crate::scenario::Choice>, Chosen)>,
-) -> Line {
-    Line { speaker, round: 1, text: "…".into(), audience: Audience::All, purpose, choice }
+    for (trial, key) in same {
+        if let Some(first) =
+            groups.get(&key).and_then(|group| group.iter().find(|other| other.is_same(trial)))
+        {
+            trial.learn_from(first);
+        }
+    }
 }

@@ -9,6 +9,7 @@ use crate::scenario::template::Expression;
 use crate::scenario::{AgentId, Choice, Payoff, PayoffRule, Phase, PhaseId, Topology};
 use serde_yaml::Value;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// Most combinations that a matrix may list.
 const MAX_CELLS: usize = 10_000;
@@ -44,26 +45,23 @@ impl Checker {
         if unread.iter().any(|field| self.is_broken(&at.key(*field))) {
             return None;
         }
-        let Some(choice) = here.choice.as_ref().filter(|_| here.decision.is_none()) else {
-            let message = format!(
-                "`{name}` has no `choice` of its own that each player makes, so nothing can be valued"
-            );
-            self.missing(
-                &path.key("phase"),
-                &message,
-                "give the phase `choice: […]`, without a `decision_mode`",
-            );
-            return None;
-        };
         let players = self.players(written.players, here, path);
         if self.is_broken(&path.key("players")) {
             return None;
         }
+        if players.is_empty() {
+            let message = format!("nobody makes a `choice` in a turn of `{name}`, so nothing can be valued");
+            let help = "give the phase `choice: […]` without a `decision_mode`, or single `turns` a `choice`";
+            self.missing(&path.key("phase"), &message, help);
+            return None;
+        }
+        let choices = self.choices_of_players(&players, here, path)?;
         let rule = match (written.matrix, written.each) {
             (Some(matrix), None) => {
                 let mut table = BTreeMap::new();
                 let path = path.key("matrix");
-                let n_cells = players.iter().fold(1usize, |n, _| n.saturating_mul(choice.options.len()));
+                let n_options = choices.iter().map(|choice| choice.options.len());
+                let n_cells = n_options.fold(1usize, usize::saturating_mul);
                 if n_cells > MAX_CELLS {
                     let message =
                         format!("{n_cells} combinations of options; a matrix lists at most {MAX_CELLS}");
@@ -71,10 +69,7 @@ impl Checker {
                         Some("give an expression with `each:`".into());
                     return None;
                 }
-                if players.is_empty() {
-                    return None;
-                }
-                self.cells(&matrix, &path, choice, &players, &mut Vec::new(), &mut table);
+                self.cells(&matrix, &path, &choices, &players, &mut Vec::new(), &mut table);
                 PayoffRule::Matrix(table)
             }
             (None, Some(each)) => {
@@ -96,7 +91,37 @@ impl Checker {
             }
         };
         let unit = written.unit.unwrap_or_else(|| "points".to_string());
-        Some(Payoff { phase, players, unit, rule })
+        Some(Payoff { phase, players, choices, unit, rule })
+    }
+
+    /// What each player chooses of. A player whose turns have different options has no one choice that could be valued.
+    fn choices_of_players(
+        &mut self,
+        players: &[AgentId],
+        phase: &Phase,
+        path: &Path,
+    ) -> Option<Vec<Arc<Choice>>> {
+        let mut choices = Vec::new();
+        for player in players {
+            let own = phase.choices_of(*player);
+            let first = *own.first()?;
+            if let Some(other) = own.iter().find(|other| !other.has_results_of(first)) {
+                let key = self.names.agents[player.0].key.clone();
+                let message = format!(
+                    "the turns of `{key}` in `{}` have different options: which of them counts?",
+                    phase.name
+                );
+                let span = self.spans.value(&other.path);
+                let found = self.error("contradiction", &path.key("phase"), message);
+                found.related = Some((span, "other options here".into()));
+                found.help = Some(
+                    "give a player's turns the same options, or each question a phase of its own".into(),
+                );
+                return None;
+            }
+            choices.push(first.clone());
+        }
+        Some(choices)
     }
 
     fn players(&mut self, given: Option<Vec<Option<String>>>, phase: &Phase, path: &Path) -> Vec<AgentId> {
@@ -105,12 +130,16 @@ impl Checker {
             _ => phase.speakers(),
         };
         let mut unique = Vec::new();
-        speakers.into_iter().for_each(|agent| {
-            if !unique.contains(&agent) {
-                unique.push(agent)
+        for agent in speakers {
+            if !unique.contains(&agent) && !phase.choices_of(agent).is_empty() {
+                unique.push(agent);
             }
-        });
+        }
         let Some(given) = given else { return unique };
+        if given.is_empty() {
+            let help = "without `players` it is all who choose in the phase";
+            self.missing(&path.key("players"), "`players` lists nobody, so nothing would be valued", help);
+        }
         let mut players = Vec::new();
         for (at, key) in given.into_iter().enumerate() {
             let path = path.key("players").index(at);
@@ -137,7 +166,7 @@ impl Checker {
         &mut self,
         given: &Value,
         path: &Path,
-        choice: &Choice,
+        choices: &[Arc<Choice>],
         players: &[AgentId],
         above: &mut Vec<usize>,
         table: &mut BTreeMap<Vec<usize>, Vec<Expression>>,
@@ -146,14 +175,21 @@ impl Checker {
             self.cell(given, path, players, above, table);
             return true;
         }
+        let choice = &choices[above.len()];
         let player = self.names.agents[players[above.len()].0].key.clone();
         let Value::Mapping(rows) = given else {
             let message = format!("here `{player}` chooses: expected a mapping from its options");
-            let option = text_of(&choice.options[0].value);
             let order = self.keys(players);
-            let example = format!("`{option}: {{ {option}: [1, 2], … }}`");
+            let values: Vec<String> = (1..=players.len()).map(|n| n.to_string()).collect();
+            let first = choices.iter().map(|choice| text_of(&choice.options[0].value));
+            let example = first.rev().fold(format!("[{}]", values.join(", ")), |below, option| {
+                match below.as_bytes() {
+                    [b'[', ..] => format!("{option}: {below}"),
+                    _ => format!("{option}: {{ {below}, … }}"),
+                }
+            });
             self.error("type", path, message).help = Some(format!(
-                "a level for each player, in this order: {order}; then the values, e.g. {example}"
+                "a level for each player, in this order: {order}; then the values, e.g. `{example}`"
             ));
             return false;
         };
@@ -174,7 +210,7 @@ impl Checker {
             };
             seen[option] = true;
             above.push(option);
-            let complete = self.cells(below, &here, choice, players, above, table);
+            let complete = self.cells(below, &here, choices, players, above, table);
             above.pop();
             if !complete {
                 return false;

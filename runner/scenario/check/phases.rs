@@ -1,12 +1,13 @@
 //! Checks the phases: who is present, what opens them, and how long they last.
 
+use super::topology::SECRET;
 use super::{Checker, is_identifier};
 use crate::diagnostic::{Diagnostic, Span};
 use crate::scenario::compile::n_turns;
 use crate::scenario::schema::{WrittenPhase, json_schema};
 use crate::scenario::source::Path;
 use crate::scenario::template::Template;
-use crate::scenario::{AgentId, Phase, PhaseId, Topology};
+use crate::scenario::{AgentId, Method, Phase, PhaseId, Topology};
 use indexmap::IndexMap;
 use std::collections::BTreeMap;
 
@@ -69,11 +70,7 @@ impl Checker {
             let read = quotes.map(n_quoted).fold(heard, usize::saturating_add);
             let asked = phase.asks().flat_map(|ask| &ask.quotes).map(n_quoted).fold(0, usize::saturating_add);
             // A turn with conditions or a question of its own looks back on what these name, each time.
-            let script = match &phase.topology {
-                Topology::Script(turns) => turns.as_slice(),
-                _ => &[],
-            };
-            let script = script.iter().flat_map(|turn| &turn.when).flat_map(|when| &when.phases);
+            let script = phase.script().iter().flat_map(|turn| &turn.when).flat_map(|when| &when.phases);
             let script = script.map(n_quoted).fold(asked, usize::saturating_add).saturating_mul(phase.rounds);
             let barrier = if phase.until.is_some() { n_turns.saturating_mul(phase.agents.len()) } else { 0 };
             read.saturating_add(script).saturating_add(barrier)
@@ -89,6 +86,10 @@ impl Checker {
     fn phase(&mut self, mut written: WrittenPhase, path: &Path, id: PhaseId) -> Phase {
         let name = self.phase_name(written.name.take(), path, id.0);
         let cast = self.phase_cast(written.agents.take(), path);
+        if written.interactions.as_ref().is_some_and(Vec::is_empty) {
+            let message = "`interactions` lists nothing, so everybody present would hear everything";
+            self.missing(&path.key("interactions"), message, SECRET);
+        }
         let interactions = written.interactions.take().unwrap_or_default();
         let interactions = self.interactions(interactions, &cast, &path.key("interactions"));
         let (decode, parse) = (written.choice.clone(), written.parse_choice.clone());
@@ -155,6 +156,16 @@ impl Checker {
                 self.error("contradiction", &path.key("turns").index(at).key("agent"), message).help =
                     Some("give the agent another `role`, or leave the turn out".into());
             }
+        }
+        let all_own = !phase.script().is_empty() && phase.script().iter().all(|turn| turn.choice.is_some());
+        if let Some(choice) = phase.choice.as_ref().filter(|_| all_own && phase.decision.is_none()) {
+            let field = if choice.method == Method::Decode { "choice" } else { "parse_choice" };
+            let message = format!("`{field}` has no effect here: every turn has a choice of its own");
+            self.unused(
+                &path.key(field),
+                &message,
+                "remove it, or the choices of the turns that are to use it",
+            );
         }
         if phase.until.is_some() && phase.rounds < 2 && !self.is_broken(&path.key("auto_rounds")) {
             let message = "`until` has no effect here: it ends a phase of several rounds early";

@@ -105,10 +105,7 @@ fn offered(agents: &[Agent], phase: &Phase, agent: AgentId) -> Vec<(String, Vec<
     let mut offered = Vec::new();
     let speaks = phase.speakers().contains(&agent);
     let place = |what: &str| format!("{what} `{}`", phase.name);
-    let script = match &phase.topology {
-        Topology::Script(turns) => turns.as_slice(),
-        _ => &[],
-    };
+    let script = phase.script();
     let own = script.iter().filter(|turn| turn.agent == agent);
     let chooses = match phase.decision {
         Some(Decision::Coordinator(coordinator)) => coordinator == agent,

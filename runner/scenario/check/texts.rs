@@ -2,17 +2,19 @@
 
 use super::Checker;
 use super::expressions::ANY;
+use super::rehearsal::Steps;
 use crate::diagnostic::Diagnostic;
 use crate::scenario::results::Said;
 use crate::scenario::source::Path;
-use crate::scenario::template::{self, Code, STAGE_NAMES, SYSTEM_NAMES, Template, TemplateError};
+use crate::scenario::template::{
+    self, Code, STAGE_NAMES, SYSTEM_NAMES, Template, TemplateError, render_stage_counted,
+};
 use crate::scenario::{AgentId, PayoffRule, PhaseId, Scenario};
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
-/// How long texts are tried for all agents, at most: what is left is found while playing.
-const PATIENCE: Duration = Duration::from_millis(500);
+/// Steps of minijinja's machine that take as long as one of a check.
+pub(super) const MACHINE_STEPS: u64 = 4;
 
 /// Names that speak of what changes during a run.
 const VARYING: &[&str] =
@@ -36,6 +38,7 @@ impl Checker {
 
     /// Renders the system texts, and refuses those that could vary within a run.
     pub(super) fn systems(&mut self, scenario: &mut Scenario, systems: &[Option<String>]) {
+        let mut steps = Steps::default();
         for (id, given) in systems.iter().enumerate() {
             let agent = &scenario.agents[id];
             let Some(text) = given else {
@@ -63,7 +66,13 @@ impl Checker {
             if !quotes.is_empty() || self.found.len() > n_before {
                 continue;
             }
-            match template::render_system(scenario, &text, AgentId(id)) {
+            let mut taken = (text.len() + scenario.agents.len()) as u64;
+            let rendered = template::render_system(scenario, &text, AgentId(id), &mut taken);
+            steps.spend(taken / MACHINE_STEPS);
+            if steps.are_used_up() {
+                return self.too_many_steps(&path);
+            }
+            match rendered {
                 Ok(text) => scenario.agents[id].system = text.trim().to_string(),
                 Err(error) => self.template_error(&path, &text, error),
             }
@@ -94,7 +103,7 @@ impl Checker {
         }
     }
 
-    fn template_error(&mut self, path: &Path, text: &str, error: TemplateError) {
+    pub(super) fn template_error(&mut self, path: &Path, text: &str, error: TemplateError) {
         let help = template::remedy(text, &error);
         let help = help.unwrap_or("`{{ name }}` prints a value, `{% if … %} … {% endif %}` decides".into());
         let named = error.message.ends_with("is not defined") || error.message.starts_with("there is no");
@@ -129,7 +138,7 @@ impl Checker {
         for name in names {
             let line = template::line_of(&code, &text.text, &name);
             if let Some(phase) = self.names.phase(&name) {
-                if self.is_over(&text.path, line, phase, here) {
+                if self.is_over(&text.path, (line, &name), phase, here) {
                     text.quotes.push(phase);
                 }
             } else if name == "phases" {
@@ -170,40 +179,53 @@ impl Checker {
         self.error_at("undefined-variable", path, (line, name), message).help = Some(help);
     }
 
-    /// Renders every text and evaluates every expression once, as if nothing had been said, so that no run ends in
-    /// its last template.
+    /// Renders every text that depends on nothing said, so that no run ends in its last template. Others are rehearsed.
     pub(super) fn try_texts(&mut self, scenario: Scenario) -> Arc<Scenario> {
         let scenario = Arc::new(scenario);
         if self.has_errors() {
             return scenario;
         }
-        let said = Arc::new(Said::default());
-        let deadline = Instant::now() + PATIENCE;
-        let most = scenario.phases.iter().map(|phase| phase.agents.len()).max().unwrap_or(0);
-        // Each phase's first agent first, so that every text has its turn.
-        for rank in 0..most {
-            for (id, phase) in scenario.phases.iter().enumerate() {
-                let Some(agent) = phase.agents.get(rank) else { continue };
-                if Instant::now() > deadline {
-                    return scenario;
-                }
-                let opening = phase.opening(*agent).map(|(_, text)| text);
-                for text in opening.chain(phase.asks()) {
-                    let rendered = template::render_stage(&scenario, &text.text, PhaseId(id), *agent, &said);
-                    if let Err(error) = rendered {
-                        self.template_error(&text.path, &text.text, error);
-                    }
-                }
+        let (nothing, mut steps) = (Arc::new(Said::default()), Steps::default());
+        let mut failed = BTreeSet::new();
+        for (text, phase, reader) in readings(&scenario) {
+            if failed.contains(&text.path.to_string()) {
+                continue;
+            }
+            let mut taken = (text.text.len() + scenario.agents.len()) as u64;
+            let rendered = render_stage_counted(&scenario, &text.text, phase, reader, &nothing, &mut taken);
+            steps.spend(taken / MACHINE_STEPS);
+            if let Err(error) = rendered {
+                self.template_error(&text.path, &text.text, error);
+                failed.insert(text.path.to_string());
+            }
+            if steps.are_used_up() {
+                self.too_many_steps(&text.path);
+                return scenario;
             }
         }
         if let Some(payoff) = &scenario.payoff
             && let PayoffRule::Matrix(table) = &payoff.rule
         {
             for cell in table.values().flatten() {
-                self.is_number(&scenario, cell);
+                steps.spend(cell.text.len() as u64);
+                if !cell.text.parse::<f64>().is_ok_and(f64::is_finite) {
+                    steps.spend(300 + scenario.phases.len() as u64);
+                    self.is_number(&scenario, cell);
+                }
+                if steps.are_used_up() {
+                    self.too_many_steps(&cell.path);
+                    return scenario;
+                }
             }
         }
         scenario
+    }
+
+    fn too_many_steps(&mut self, path: &Path) {
+        let message =
+            "all texts together take too many steps to render: up to here as many as a scenario may take";
+        self.error("too-long", path, message).help =
+            Some("let loops go over less, or work lists out once, under `variables`".into());
     }
 
     /// A cell of a payoff matrix depends on variables alone, so it can be known now.
@@ -216,4 +238,22 @@ impl Checker {
         self.error("bad-value", &cell.path, message).help =
             Some("write a number, or an expression over variables that are numbers".into());
     }
+}
+
+/// Who reads which texts that depend on nothing said, and in which phase; each phase's first agent first.
+fn readings(scenario: &Scenario) -> Vec<(&Template, PhaseId, AgentId)> {
+    let mut readings = Vec::new();
+    let most = scenario.phases.iter().map(|phase| phase.agents.len()).max().unwrap_or(0);
+    for rank in 0..most {
+        for (id, phase) in scenario.phases.iter().enumerate() {
+            let Some(agent) = phase.agents.get(rank) else { continue };
+            let opening = phase.opening(*agent).map(|(_, text)| text);
+            let asked = phase.choices_asked(*agent).into_iter().filter_map(|choice| choice.ask.as_deref());
+            let turns = phase.script().iter().filter(|turn| turn.agent == *agent);
+            let all = opening.chain(asked).chain(turns.filter_map(|turn| turn.ask.as_deref()));
+            readings
+                .extend(all.filter(|text| text.quotes.is_empty()).map(|text| (text, PhaseId(id), *agent)));
+        }
+    }
+    readings
 }

@@ -1,12 +1,18 @@
 //! Checks who speaks when, and who hears whom.
 
 use super::Checker;
+use crate::diagnostic::Diagnostic;
 use crate::scenario::schema::{WrittenInteraction, WrittenPhase, WrittenTurn};
 use crate::scenario::source::Path;
 use crate::scenario::{AgentId, Interaction, InteractionKind, PhaseId, ScriptTurn, Topology};
 use serde_yaml::Value;
+use std::collections::BTreeMap;
 
 const EXAMPLE: &str = "e.g. `{ from: ann, to: ben, kind: whisper }`";
+
+/// What an empty list was probably meant to say, and how to say it.
+pub(super) const SECRET: &str = "leave it out where all may hear; what nobody is to hear is a vote (`decision_mode`), or a \
+                                 whisper to an observer";
 
 #[derive(Clone, Copy, PartialEq)]
 enum Word {
@@ -56,9 +62,7 @@ impl Checker {
             Word::Broadcast => Topology::Broadcast,
             Word::Interrupt => Topology::Interrupt,
             Word::Whisper => {
-                let whispers = interactions.iter().filter(|edge| edge.kind == InteractionKind::Whisper);
-                let pairs: Vec<_> =
-                    whispers.flat_map(|edge| edge.to.iter().map(|to| (edge.from, *to))).collect();
+                let pairs = self.pairs(interactions, &path.key("interactions"));
                 if pairs.is_empty() {
                     let message = "a whisper phase needs `interactions` that say who whispers to whom";
                     if !self.is_broken(&path.key("interactions")) {
@@ -75,6 +79,37 @@ impl Checker {
                 }
             }
         }
+    }
+
+    /// Who whispers with whom. A pair speaks both ways, so it is listed once.
+    fn pairs(&mut self, interactions: &[Interaction], path: &Path) -> Vec<(AgentId, AgentId)> {
+        let mut pairs: Vec<(AgentId, AgentId)> = Vec::new();
+        let mut first: BTreeMap<[AgentId; 2], usize> = BTreeMap::new();
+        // Where one could not be read, the others are not where they seem to be.
+        let known = !self.is_broken(path);
+        for (at, edge) in
+            interactions.iter().enumerate().filter(|(_, edge)| edge.kind == InteractionKind::Whisper)
+        {
+            for to in &edge.to {
+                let mut both = [edge.from, *to];
+                both.sort_unstable();
+                if let Some(before) = first.get(&both).filter(|_| known) {
+                    let [one, other] = [edge.from, *to].map(|id| self.names.agents[id.0].key.clone());
+                    let message =
+                        format!("`{one}` and `{other}` are a pair already, and a pair speaks both ways");
+                    let (here, before) = (path.index(at), self.spans.value(&path.index(*before)));
+                    let span = self.spans.value(&here);
+                    let found = Diagnostic::error("duplicate-name", here.to_string(), span, message);
+                    self.push(found.related(before, "first here")).help = Some(
+                        "remove one; to let them speak more often, raise `auto_rounds`, or write `turns` with `to`".into(),
+                    );
+                    continue;
+                }
+                first.insert(both, at);
+                pairs.push((edge.from, *to));
+            }
+        }
+        pairs
     }
 
     fn script(
@@ -176,13 +211,23 @@ impl Checker {
         match given {
             Value::String(key) => self.member(key, cast, path).into_iter().collect(),
             Value::Sequence(keys) => {
-                let mut present = Vec::new();
+                if keys.is_empty() {
+                    self.missing(path, "`to` lists nobody, so everybody present would hear it", SECRET);
+                }
+                let mut present: Vec<AgentId> = Vec::new();
                 for (at, key) in keys.iter().enumerate() {
                     let path = path.index(at);
-                    match key.as_str() {
-                        Some(key) => present.extend(self.member(key, cast, &path)),
-                        None => self.no_key(&path),
+                    let Some(key) = key.as_str() else {
+                        self.no_key(&path);
+                        continue;
+                    };
+                    let Some(id) = self.member(key, cast, &path) else { continue };
+                    if present.contains(&id) {
+                        let message = format!("`{key}` stands twice in `to`");
+                        self.error("duplicate-name", &path, message).help = Some("remove one".into());
+                        continue;
                     }
+                    present.push(id);
                 }
                 present
             }

@@ -10,7 +10,7 @@ use super::plan::{Audience, Condition, Constraint, Edge, Input, Plan, Purpose, T
 use super::template::Template;
 use super::{AgentId, Lifecycle, PhaseId, Scenario};
 use petgraph::graph::{DiGraph, NodeIndex};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 pub(super) use rounds::n_turns;
@@ -42,6 +42,11 @@ pub fn compile(scenario: &Scenario) -> Plan {
         unread: compiler.unread.into_iter().collect(),
     };
     assert!(!petgraph::algo::is_cyclic_directed(&plan.graph), "edges only go from earlier to later turns");
+    // A path names a turn in transcripts and seeds it.
+    let mut paths = HashSet::new();
+    for turn in plan.graph.node_weights() {
+        assert!(paths.insert(turn.path.as_str()), "two turns have the path {}", turn.path);
+    }
     plan
 }
 
@@ -90,7 +95,7 @@ impl Compiler<'_> {
             }
         }
         if let Some(decision) = phase.decision {
-            self.decide(id, decision, &opens);
+            self.decide(id, decision, &opens, &mut left);
         }
     }
 

@@ -17,11 +17,9 @@ pub(in crate::scenario) fn n_turns(phase: &Phase) -> usize {
         Topology::Moderated(_) => (1, n + 1),
         Topology::Script(turns) => (turns.len(), 1),
     };
-    let rounds = |rounds: usize| rounds.saturating_mul(regular).min(phase.max_turns.unwrap_or(usize::MAX));
-    let votes = super::votes::n_ballots(phase, n);
-    rounds(phase.rounds)
-        .saturating_mul(each)
-        .saturating_add(votes.saturating_mul(1 + regular.saturating_mul(each)))
+    let rounds = phase.rounds.saturating_add(super::votes::n_rounds_between(phase));
+    let talk = rounds.saturating_mul(regular).min(phase.max_turns.unwrap_or(usize::MAX));
+    talk.saturating_mul(each).saturating_add(super::votes::n_ballots(phase, n))
 }
 
 impl Compiler<'_> {

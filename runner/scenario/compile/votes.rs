@@ -5,6 +5,14 @@ use crate::scenario::choice::Decision;
 use crate::scenario::plan::{Audience, Condition, Constraint, Input, Purpose, TurnId};
 use crate::scenario::{AgentId, Phase, PhaseId};
 
+/// Rounds of talk between the votes of a phase.
+pub(super) fn n_rounds_between(phase: &Phase) -> usize {
+    match phase.decision {
+        Some(Decision::Consensus { attempts }) if phase.rounds > 0 => attempts.saturating_sub(1),
+        _ => 0,
+    }
+}
+
 /// Ballots of a phase with so many speakers.
 pub(super) fn n_ballots(phase: &Phase, n_speakers: usize) -> usize {
     let n_options = phase.choice.as_ref().map_or(0, |choice| choice.options.len());
@@ -19,7 +27,8 @@ pub(super) fn n_ballots(phase: &Phase, n_speakers: usize) -> usize {
 
 impl Compiler<'_> {
     /// Adds the votes: secret, all at once; how each went is told to everybody present.
-    pub(super) fn decide(&mut self, id: PhaseId, decision: Decision, opens: &[Condition]) {
+    /// `left` counts the phase's turns down: a consensus whose turns are used up votes again without talk.
+    pub(super) fn decide(&mut self, id: PhaseId, decision: Decision, opens: &[Condition], left: &mut usize) {
         let phase = self.scenario.phase(id);
         let n_options = phase.choice.as_ref().map_or(0, |choice| choice.options.len());
         let voters = match decision {
@@ -35,8 +44,8 @@ impl Compiler<'_> {
             let again = (attempt > 1).then_some(Condition::Undecided(id, attempt));
             let guard: Vec<_> = opens.iter().cloned().chain(again).collect();
             let round = phase.rounds.max(1) + attempt - 1;
-            if attempt > 1 && phase.rounds > 0 {
-                self.round(id, round, &guard, &mut usize::MAX.clone());
+            if attempt > 1 && phase.rounds > 0 && *left > 0 {
+                self.round(id, round, &guard, left);
             }
             let mut cast: Vec<Vec<TurnId>> = vec![Vec::new(); voters.len()];
             for rank in 1..=ranks {

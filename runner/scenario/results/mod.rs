@@ -11,7 +11,7 @@ pub use vote::{Tally, tally};
 
 use super::choice::{Chosen, text_of};
 use super::plan::{Audience, Plan, Purpose, Turn};
-use super::{AgentId, Choice, PhaseId, Scenario, TurnId};
+use super::{AgentId, Choice, Phase, PhaseId, Scenario, TurnId};
 use serde::Serialize;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -77,7 +77,7 @@ impl Said {
 }
 
 impl Line {
-    fn new(turn: &Turn, text: &Arc<str>, chosen: Option<Chosen>) -> Self {
+    pub(in crate::scenario) fn new(turn: &Turn, text: &Arc<str>, chosen: Option<Chosen>) -> Self {
         Self {
             speaker: turn.speaker,
             round: turn.round,
@@ -115,7 +115,7 @@ pub struct Results {
     pub choices: BTreeMap<String, Value>,
     /// All choices of each agent, oldest first.
     pub history: BTreeMap<String, Vec<Value>>,
-    /// How often each option was chosen (in the last vote, where there was one).
+    /// How often each option was chosen, in whatever turn; where the phase decides, in its last vote.
     pub votes: BTreeMap<String, usize>,
     /// What was decided; null: nothing.
     pub decision: Value,
@@ -158,6 +158,19 @@ pub fn results(scenario: &Scenario, phase: PhaseId, said: &Said) -> Results {
         |id: usize| here.choice.as_ref().map_or(Value::Null, |choice| choice.options[id].value.clone());
     results.decision = tally.decision.map_or(Value::Null, value);
     results.tied = tally.tied;
-    results.votes = tally.votes.iter().enumerate().map(|(id, n)| (text_of(&value(id)), *n)).collect();
+    results.votes = match here.decision {
+        Some(_) => tally.votes.iter().enumerate().map(|(id, n)| (text_of(&value(id)), *n)).collect(),
+        None => chosen(here, lines),
+    };
     results
+}
+
+/// How often each option of a phase's turns was chosen. What several turns offer counts once for each.
+fn chosen(phase: &Phase, lines: &[Line]) -> BTreeMap<String, usize> {
+    let offered = phase.choices().flat_map(|choice| &choice.options);
+    let mut votes: BTreeMap<String, usize> = offered.map(|option| (text_of(&option.value), 0)).collect();
+    for value in lines.iter().filter_map(Line::chosen).filter(|value| !value.is_null()) {
+        *votes.entry(text_of(&value)).or_default() += 1;
+    }
+    votes
 }

@@ -1,7 +1,7 @@
 //! What choices are worth: looked up in a matrix or computed, round by round. Never from text.
 
 use super::Said;
-use crate::scenario::choice::{Chosen, text_of};
+use crate::scenario::choice::{Choice, text_of};
 use crate::scenario::plan::Purpose;
 use crate::scenario::template::{TemplateError, evaluate_with};
 use crate::scenario::{AgentId, Payoff, PayoffRule, Scenario};
@@ -41,14 +41,12 @@ pub struct PayoffRound {
 pub fn payoffs(scenario: &Arc<Scenario>, said: &Said) -> Result<Option<Payoffs>, TemplateError> {
     let Some(payoff) = &scenario.payoff else { return Ok(None) };
     let mut by_round: BTreeMap<usize, BTreeMap<AgentId, Option<(usize, Value)>>> = BTreeMap::new();
-    for line in said.lines(payoff.phase) {
-        let own = scenario.phase(payoff.phase).choice.as_ref();
-        let choice = line.choice.as_ref().filter(|_| line.purpose == Purpose::Choice);
-        let Some((choice, chosen)) = choice.filter(|(choice, _)| Some(choice) == own) else { continue };
-        let option = match chosen {
-            Chosen::Option(id) => Some((*id, choice.options[*id].value.clone())),
-            Chosen::Invalid => None,
-        };
+    let of_players: BTreeMap<AgentId, &Arc<Choice>> =
+        payoff.players.iter().copied().zip(&payoff.choices).collect();
+    for line in said.lines(payoff.phase).iter().filter(|line| line.purpose == Purpose::Choice) {
+        let Some((value, choice)) = line.chosen().zip(of_players.get(&line.speaker)) else { continue };
+        // Of several choices in a round, the last counts.
+        let option = choice.with_value(&value).map(|id| (id, value));
         by_round.entry(line.round).or_default().insert(line.speaker, option);
     }
     let key = |agent: &AgentId| scenario.agent(*agent).key.clone();

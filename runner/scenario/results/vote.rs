@@ -6,23 +6,22 @@ use crate::scenario::plan::Purpose;
 use crate::scenario::{AgentId, Phase};
 use std::collections::BTreeMap;
 
-/// How a phase's options stand.
+/// How the options that a phase decides over stand.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     /// The option that was decided, by index.
     pub decision: Option<usize>,
     /// Whether nothing was, because options were level.
     pub tied: bool,
-    /// How often each option was chosen; in a ranking, for the first place.
+    /// How often each option was voted for; in a ranking, for the first place.
     pub votes: Vec<usize>,
 }
 
-/// Counts a phase's latest vote; without one, its choices.
+/// Counts a phase's latest vote.
 pub fn tally(phase: &Phase, lines: &[Line]) -> Tally {
     let n_options = phase.choice.as_ref().map_or(0, |choice| choice.options.len());
     let attempt = |line: &Line| match line.purpose {
         Purpose::Ballot { attempt, .. } => attempt,
-        Purpose::Choice if phase.decision.is_none() => 1,
         _ => 0,
     };
     let last = lines.iter().map(attempt).max().unwrap_or(0);
@@ -47,7 +46,7 @@ pub fn tally(phase: &Phase, lines: &[Line]) -> Tally {
         Some(Decision::MajorityVote) => most(&votes),
         Some(Decision::Coordinator(_)) => (votes.iter().position(|n| *n > 0), false),
         Some(Decision::Consensus { .. }) => (votes.iter().position(|n| *n == n_cast), false),
-        Some(Decision::RankedChoice) => (run_off(ballots.into_values().collect(), n_options), false),
+        Some(Decision::RankedChoice) => run_off(ballots.into_values().collect(), n_options),
     };
     Tally { decision, tied, votes }
 }
@@ -62,9 +61,10 @@ fn most(votes: &[usize]) -> (Option<usize>, bool) {
     }
 }
 
-/// Instant run-off: the option with fewest first places among those left goes (of several, the one that is listed last),
-/// until one has more than half. A ballot without any option that is left no longer counts.
-fn run_off(mut ballots: Vec<Vec<Option<usize>>>, n_options: usize) -> Option<usize> {
+/// Instant run-off: the options with fewest first places go, all that are level at once, until one option has more than
+/// half; if those that are left are level, nothing is decided. So the order in which options are listed decides nothing.
+/// A ballot without any option that is left no longer counts.
+fn run_off(mut ballots: Vec<Vec<Option<usize>>>, n_options: usize) -> (Option<usize>, bool) {
     let mut left: Vec<usize> = (0..n_options).collect();
     for ballot in &mut ballots {
         // The options that a full ballot does not name share its last place: with one of them, it is that one.
@@ -75,18 +75,22 @@ fn run_off(mut ballots: Vec<Vec<Option<usize>>>, n_options: usize) -> Option<usi
         }
     }
     loop {
+        let mut counts = vec![0; n_options];
         let first =
             |ballot: &Vec<Option<usize>>| ballot.iter().flatten().find(|id| left.contains(id)).copied();
-        let firsts: Vec<usize> = ballots.iter().filter_map(first).collect();
-        if firsts.is_empty() {
-            return None;
+        ballots.iter().filter_map(first).for_each(|id| counts[id] += 1);
+        let n_counted: usize = counts.iter().sum();
+        if n_counted == 0 {
+            return (None, false);
         }
-        let count = |id: usize| firsts.iter().filter(|first| **first == id).count();
-        if let Some(winner) = left.iter().find(|id| 2 * count(**id) > firsts.len()) {
-            return Some(*winner);
+        if let Some(winner) = left.iter().find(|id| 2 * counts[**id] > n_counted) {
+            return (Some(*winner), false);
         }
-        let out = left.iter().enumerate().min_by_key(|(at, id)| (count(**id), usize::MAX - at))?.0;
-        left.remove(out);
+        let fewest = left.iter().map(|id| counts[*id]).min();
+        left.retain(|id| Some(counts[*id]) != fewest);
+        if left.is_empty() {
+            return (None, true);
+        }
     }
 }
 
@@ -106,11 +110,44 @@ mod tests {
         let ballot = |places: &[usize]| places.iter().map(|id| Some(*id)).collect::<Vec<_>>();
         // 2 goes first; its ballot prefers 1, which then has three of five.
         let ballots = [[0, 1], [0, 2], [1, 0], [1, 2], [2, 1]].map(|places| ballot(&places));
-        assert_eq!(run_off(ballots.to_vec(), 3), Some(1));
-        // All level: what is listed last goes first, then two against one.
-        let level = [[0, 1], [1, 2], [2, 0]].map(|places| ballot(&places));
-        assert_eq!(run_off(level.to_vec(), 3), Some(0));
-        assert_eq!(run_off(vec![vec![None, None]], 3), None);
-        assert_eq!(run_off(vec![ballot(&[2, 1]), vec![None, Some(0)], vec![None, Some(0)]], 3), Some(0));
+        assert_eq!(run_off(ballots.to_vec(), 3), (Some(1), false));
+        assert_eq!(run_off(vec![vec![None, None]], 3), (None, false));
+        let some_invalid = vec![ballot(&[2, 1]), vec![None, Some(0)], vec![None, Some(0)]];
+        assert_eq!(run_off(some_invalid, 3), (Some(0), false));
+        // 1 and 2 go at once, whichever is listed first.
+        let ballots = [[0, 1], [0, 2], [1, 0], [2, 0]].map(|places| ballot(&places));
+        assert_eq!(run_off(ballots.to_vec(), 3), (Some(0), false));
+    }
+
+    #[test]
+    fn a_ranking_in_which_options_are_level_decides_nothing() {
+        let ballot = |places: &[usize]| places.iter().map(|id| Some(*id)).collect::<Vec<_>>();
+        for level in [vec![vec![0], vec![1]], vec![vec![0, 1], vec![1, 2], vec![2, 0]]] {
+            let n_options = level.iter().flatten().max().unwrap_or(&0) + 1;
+            let ballots = level.iter().map(|places| ballot(places)).collect();
+            assert_eq!(run_off(ballots, n_options), (None, true), "{level:?}");
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn a_run_off_does_not_depend_on_the_order_of_options(
+            ballots in proptest::collection::vec(proptest::sample::subsequence(vec![0usize, 1, 2, 3], 3), 1..9),
+            turns in proptest::collection::vec(0usize..4, 9),
+        ) {
+            // Subsequences are sorted: each ballot is turned by some places.
+            let ballots: Vec<Vec<usize>> = ballots.iter().zip(&turns).map(|(ballot, by)| {
+                let mut ballot = ballot.clone();
+                ballot.rotate_left(by % 3);
+                ballot
+            }).collect();
+            let renamed = |name: fn(usize) -> usize| {
+                let ballots = ballots.iter().map(|ballot| ballot.iter().map(|id| Some(name(*id))).collect());
+                run_off(ballots.collect(), 4)
+            };
+            let (decided, tied) = renamed(|id| id);
+            proptest::prop_assert_eq!(renamed(|id| 3 - id), (decided.map(|id| 3 - id), tied));
+            proptest::prop_assert_eq!(decided.is_none(), tied);
+        }
     }
 }

@@ -3,6 +3,7 @@
 use super::{Expression, TemplateError, environment};
 use crate::scenario::results::{Line, Said, payoffs, results};
 use crate::scenario::{Agent, AgentId, Phase, PhaseId, Scenario};
+use minijinja::ErrorKind;
 use minijinja::value::{Object, ObjectRepr, Serde, Value};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -30,6 +31,21 @@ pub fn render_stage(
     agent: AgentId,
     said: &Arc<Said>,
 ) -> Result<String, TemplateError> {
+    render_stage_counted(scenario, template, phase, agent, said, &mut 0)
+}
+
+/// [`render_stage`], which adds the steps that it took.
+///
+/// # Errors
+/// As [`render_stage`].
+pub fn render_stage_counted(
+    scenario: &Arc<Scenario>,
+    template: &str,
+    phase: PhaseId,
+    agent: AgentId,
+    said: &Arc<Said>,
+    steps: &mut u64,
+) -> Result<String, TemplateError> {
     let mut context = constants(scenario, agent);
     context.extend(played(scenario, &scenario.phases[..phase.0], said)?);
     let here = scenario.phase(phase);
@@ -43,7 +59,22 @@ pub fn render_stage(
     };
     context.insert("cast".into(), cast(&|_| true));
     context.insert("others".into(), cast(&|id| id != agent));
-    Ok(environment().render_str(template, context)?)
+    rendered(template, context, steps)
+}
+
+fn rendered(
+    template: &str,
+    context: BTreeMap<String, Value>,
+    steps: &mut u64,
+) -> Result<String, TemplateError> {
+    let environment = environment();
+    let captured = environment.template_from_str(template)?.render_captured(context);
+    if captured.as_ref().is_err_and(|error| error.kind() == ErrorKind::OutOfFuel) {
+        *steps += environment.fuel().unwrap_or_default();
+    }
+    let captured = captured?;
+    *steps += captured.state().fuel_levels().map_or(0, |(consumed, _)| consumed);
+    Ok(captured.into_output())
 }
 
 /// The value of an expression.
@@ -128,12 +159,17 @@ fn played(
     Ok(context)
 }
 
-/// Renders a system text: variables and constants of the agent, nothing that changes within a run.
+/// Renders a system text: variables and constants of the agent, nothing that changes within a run. Adds the steps that it took.
 ///
 /// # Errors
 /// What minijinja found, with the line.
-pub fn render_system(scenario: &Scenario, template: &str, agent: AgentId) -> Result<String, TemplateError> {
-    Ok(environment().render_str(template, constants(scenario, agent))?)
+pub fn render_system(
+    scenario: &Scenario,
+    template: &str,
+    agent: AgentId,
+    steps: &mut u64,
+) -> Result<String, TemplateError> {
+    rendered(template, constants(scenario, agent), steps)
 }
 
 fn constants(scenario: &Scenario, agent: AgentId) -> BTreeMap<String, Value> {

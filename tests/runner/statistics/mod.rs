@@ -3,6 +3,7 @@
 mod figures;
 mod plots;
 mod tables;
+mod turns;
 
 use crate::play::play;
 use greenroom::backend::{

@@ -1,0 +1,354 @@
+//! Rehearsals: what some phases of a scenario can come to, found by playing them without a model.
+//!
+//! Choices are made in every way if there are few, else in ways that stand for the others: all alike, all different, one
+//! against the rest, at random. All is counted in steps, never in time, so a check says the same on every machine.
+
+use super::chance::{Chance, rules};
+use crate::scenario::choice::{Chosen, Method};
+use crate::scenario::compile::compile;
+use crate::scenario::plan::{Condition, Plan, Purpose, Turn, TurnId};
+use crate::scenario::results::{Line, Said, tally};
+use crate::scenario::template::{Expression, TemplateError, holds};
+use crate::scenario::{PhaseId, Scenario, Strategy, Topology};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// Most ways to go that are all played.
+const MAX_WAYS: usize = 256;
+/// Fewest plays that stand for all others.
+const FEWEST_PLAYS: usize = 24;
+/// Steps that a failure is taken for: it is not known how far it came.
+pub(super) const FAILED_STEPS: u64 = 20_000;
+/// Steps that a whole check may take: a second or two, as a step is about a tenth of a microsecond.
+const MAX_STEPS: u64 = 15_000_000;
+/// Steps of an expression, apart from what it looks at.
+const EXPRESSION_STEPS: u64 = 300;
+
+/// Steps of a check that are left.
+pub(super) struct Steps(u64);
+
+impl Default for Steps {
+    fn default() -> Self {
+        Self(MAX_STEPS)
+    }
+}
+
+impl Steps {
+    pub(super) fn spend(&mut self, steps: u64) {
+        self.0 = self.0.saturating_sub(steps);
+    }
+
+    /// A fair part for one of so many.
+    pub(super) fn share(&self, n_left: usize) -> u64 {
+        self.0 / n_left.max(1) as u64
+    }
+
+    pub(super) fn are_used_up(&self) -> bool {
+        self.0 == 0
+    }
+}
+
+/// How much of what can happen was played.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Extent {
+    /// All of it.
+    Whole,
+    /// Ways that stand for the others.
+    Sample,
+    /// Less, because the steps were used up.
+    Cut,
+}
+
+/// Something to look at in a play.
+pub(super) enum Moment<'a> {
+    /// A turn takes place.
+    Turn(&'a Turn),
+    /// A phase's `until` or a turn's `when` is asked.
+    Condition(&'a Expression, &'a Result<bool, TemplateError>),
+    /// It is over.
+    End,
+}
+
+/// Looks at the moments of plays, and at what has been said by then.
+pub(super) type Look<'a> = dyn FnMut(Moment<'_>, &Arc<Said>, &mut Steps) + 'a;
+
+/// Phases that are played together.
+pub(super) struct Piece {
+    /// The phases, and all that their conditions look at.
+    pub(super) phases: BTreeSet<PhaseId>,
+    /// The phase that is played only to come to its turns: nothing looks at what is chosen there.
+    pub(super) unseen: Option<PhaseId>,
+    /// Whether more can be told than each agent's latest choice.
+    pub(super) looks_back: bool,
+    /// What is said where no choice is made; several, if words matter.
+    pub(super) texts: Vec<Arc<str>>,
+}
+
+/// Plays pieces of a scenario.
+pub(super) struct Rehearsal {
+    pub(super) scenario: Arc<Scenario>,
+    pub(super) plan: Plan,
+    /// The turns of each phase.
+    turns: Vec<Vec<TurnId>>,
+}
+
+/// What became of a turn.
+#[derive(Clone, Copy, PartialEq)]
+enum Fate {
+    Skipped,
+    Played(Option<Chosen>),
+}
+
+impl Fate {
+    fn option(self) -> Option<usize> {
+        match self {
+            Self::Played(Some(Chosen::Option(option))) => Some(option),
+            _ => None,
+        }
+    }
+}
+
+/// A play under way.
+struct Play<'a> {
+    rehearsal: &'a Rehearsal,
+    said: Arc<Said>,
+    fates: BTreeMap<TurnId, Fate>,
+    /// Phases that opened (0), whose rounds were begun, or whose votes were held (from the end).
+    decided: BTreeMap<(PhaseId, usize), bool>,
+}
+
+impl Rehearsal {
+    pub(super) fn new(scenario: Arc<Scenario>) -> Self {
+        let plan = compile(&scenario);
+        let mut turns = vec![Vec::new(); scenario.phases.len()];
+        plan.order().for_each(|(id, turn)| turns[turn.phase.0].push(id));
+        Self { scenario, plan, turns }
+    }
+
+    /// These phases and all that decides about them.
+    pub(super) fn closure(&self, phases: impl IntoIterator<Item = PhaseId>) -> BTreeSet<PhaseId> {
+        let (mut all, mut new) = (BTreeSet::new(), phases.into_iter().collect::<Vec<_>>());
+        while let Some(id) = new.pop() {
+            if all.insert(id) {
+                let phase = self.scenario.phase(id);
+                let conditions = phase.when.iter().chain(&phase.until);
+                let conditions = conditions.chain(phase.script().iter().flat_map(|turn| &turn.when));
+                new.extend(conditions.flat_map(|condition| &condition.phases));
+            }
+        }
+        all
+    }
+
+    /// Plays a piece with at most so many steps, the first time at any rate.
+    pub(super) fn play(&self, piece: &Piece, most: u64, steps: &mut Steps, look: &mut Look<'_>) -> Extent {
+        if steps.are_used_up() {
+            return Extent::Cut;
+        }
+        let begin = steps.0;
+        let n_ways = self.n_ways(piece);
+        if n_ways <= MAX_WAYS {
+            let mut chance = Chance::every();
+            self.play_once(piece, &mut chance, steps, look);
+            let each = (begin - steps.0).max(1);
+            if each.saturating_mul(n_ways as u64) <= most.min(begin) {
+                while chance.next() {
+                    self.play_once(piece, &mut chance, steps, look);
+                }
+                return if steps.are_used_up() { Extent::Cut } else { Extent::Whole };
+            }
+        }
+        let speakers: BTreeSet<_> =
+            piece.phases.iter().flat_map(|id| self.scenario.phase(*id).agents.clone()).collect();
+        let n_options = self.constraints(piece).map(|n| n.saturating_add(1)).max().unwrap_or(1);
+        let extent = if n_ways <= MAX_WAYS { Extent::Cut } else { Extent::Sample };
+        for (at, rule) in rules(&speakers, n_options, piece.texts.len()).into_iter().enumerate() {
+            if at > 0 && steps.are_used_up() {
+                return Extent::Cut;
+            }
+            if at >= FEWEST_PLAYS && begin - steps.0 > most {
+                break;
+            }
+            self.play_once(piece, &mut Chance::by(rule), steps, look);
+        }
+        extent
+    }
+
+    fn piece_turns<'a>(&'a self, piece: &'a Piece) -> impl Iterator<Item = (TurnId, &'a Turn)> {
+        let ids = piece.phases.iter().flat_map(|phase| &self.turns[phase.0]);
+        ids.map(|id| (*id, self.plan.turn(*id)))
+    }
+
+    /// Numbers of options of the turns whose choice matters.
+    fn constraints<'a>(&'a self, piece: &'a Piece) -> impl Iterator<Item = usize> {
+        let turns = self.piece_turns(piece).filter(|(_, turn)| self.matters(piece, turn));
+        turns.filter_map(|(_, turn)| turn.constraint.as_ref()).map(|constraint| {
+            constraint.choice.options.len() + usize::from(constraint.choice.method == Method::Parse)
+        })
+    }
+
+    /// In how many ways a piece can go, at most.
+    pub(super) fn n_ways(&self, piece: &Piece) -> usize {
+        self.constraints(piece).fold(piece.texts.len().max(1), usize::saturating_mul)
+    }
+
+    /// Whether anything can tell what a turn chose: where only the latest choices are looked at, the last round does.
+    fn matters(&self, piece: &Piece, turn: &Turn) -> bool {
+        let phase = self.scenario.phase(turn.phase);
+        let plain = phase.until.is_none()
+            && phase.max_turns.is_none()
+            && matches!(phase.topology, Topology::RoundRobin | Topology::TurnByTurn | Topology::Broadcast);
+        let is_last = || piece.looks_back || !plain || turn.round >= phase.rounds;
+        turn.purpose == Purpose::Floor
+            || piece.unseen != Some(turn.phase) && (turn.purpose != Purpose::Choice || is_last())
+    }
+
+    fn play_once(&self, piece: &Piece, chance: &mut Chance, steps: &mut Steps, look: &mut Look<'_>) {
+        let (fates, decided) = Default::default();
+        let mut play = Play { rehearsal: self, said: Arc::default(), fates, decided };
+        let text = chance.pick(piece.texts.len().max(1), None);
+        for (id, turn) in self.piece_turns(piece) {
+            steps.spend(2);
+            if steps.are_used_up() {
+                return;
+            }
+            // Where a condition fails, the run ends.
+            let Ok(takes_place) = play.takes_place(id, turn, steps, look) else { return };
+            if !takes_place {
+                play.fates.insert(id, Fate::Skipped);
+                continue;
+            }
+            look(Moment::Turn(turn), &play.said, steps);
+            let ways = play.ways(turn);
+            steps.spend(ways.len() as u64);
+            let at = if ways.is_empty() || !self.matters(piece, turn) {
+                0
+            } else {
+                chance.pick(ways.len(), Some(turn))
+            };
+            let chosen = ways.get(at).copied();
+            let option = chosen.and_then(|chosen| turn.constraint.as_ref()?.choice.text_of(chosen));
+            let text = piece.texts.get(chance.text(text, piece.texts.len(), turn));
+            let text = option.map(Arc::from).or(text.cloned()).unwrap_or_else(|| "…".into());
+            play.fates.insert(id, Fate::Played(chosen));
+            let line = Line::new(turn, &text, chosen);
+            Arc::make_mut(&mut play.said).0.entry(turn.phase).or_default().push(line);
+        }
+        look(Moment::End, &play.said, steps);
+    }
+
+    /// Whether an expression holds, given what was said in the phases that it names.
+    pub(super) fn holds(
+        &self,
+        expression: &Expression,
+        said: &Arc<Said>,
+        steps: &mut Steps,
+    ) -> Result<bool, TemplateError> {
+        steps.spend(self.steps_of(expression, said));
+        let held = holds(&self.scenario, expression, &only(said, &expression.phases));
+        steps.spend(if held.is_err() { FAILED_STEPS } else { 0 });
+        held
+    }
+
+    /// What evaluating an expression takes, apart from what it looks at.
+    pub(super) fn steps_of_text(&self, text: &str) -> u64 {
+        EXPRESSION_STEPS + (4 * self.scenario.phases.len() + 2 * text.len()) as u64
+    }
+
+    /// What it takes to evaluate an expression, given what was said.
+    pub(super) fn steps_of(&self, expression: &Expression, said: &Said) -> u64 {
+        let n_lines: usize = expression.phases.iter().map(|phase| said.lines(*phase).len()).sum();
+        // Lists that are only announced may be long: `[1] * 90000`.
+        let long = expression.text.contains("] *");
+        self.steps_of_text(&expression.text)
+            + 4 * n_lines as u64
+            + if long { 100 * EXPRESSION_STEPS } else { 0 }
+    }
+}
+
+/// What was said in some phases: what a run would show.
+pub(super) fn only(said: &Arc<Said>, phases: &[PhaseId]) -> Arc<Said> {
+    if said.0.keys().all(|phase| phases.contains(phase)) {
+        return said.clone();
+    }
+    let lines = phases.iter().filter_map(|phase| Some((*phase, said.0.get(phase)?.clone())));
+    Arc::new(Said(lines.collect()))
+}
+
+impl Play<'_> {
+    /// Whether a turn takes place, as the stage decides it.
+    fn takes_place(
+        &mut self,
+        id: TurnId,
+        turn: &Turn,
+        steps: &mut Steps,
+        look: &mut Look<'_>,
+    ) -> Result<bool, TemplateError> {
+        let scenario = &self.rehearsal.scenario;
+        for condition in &turn.guard {
+            let met = match condition {
+                Condition::Opens(phase) => match self.decided.get(&(*phase, 0)) {
+                    Some(opens) => *opens,
+                    None => {
+                        let when = scenario.phase(*phase).when.as_ref();
+                        let opens =
+                            when.map(|when| self.rehearsal.holds(when, &self.said, steps)).transpose()?;
+                        *self.decided.entry((*phase, 0)).or_insert(opens.unwrap_or(true))
+                    }
+                },
+                Condition::GoesOn(phase, round) => match self.decided.get(&(*phase, *round)) {
+                    Some(goes_on) => *goes_on,
+                    None => {
+                        let before = self.decided.get(&(*phase, round - 1)).copied();
+                        let before = *round < 3 || before.unwrap_or(true);
+                        let until = scenario.phase(*phase).until.as_ref().filter(|_| before);
+                        let held = until.map(|until| self.ask(until, steps, look)).transpose()?;
+                        *self.decided.entry((*phase, *round)).or_insert(before && !held.unwrap_or(false))
+                    }
+                },
+                Condition::Holds(expression) => self.ask(expression, steps, look)?,
+                Condition::Chose(asked, option) => {
+                    self.fates.get(asked) == Some(&Fate::Played(Some(Chosen::Option(*option))))
+                }
+                Condition::NotPlayed(other) => self.fates.get(other) == Some(&Fate::Skipped),
+                Condition::Undecided(phase, attempt) => {
+                    let undecided = tally(scenario.phase(*phase), self.said.lines(*phase)).decision.is_none();
+                    *self.decided.entry((*phase, usize::MAX - attempt)).or_insert(undecided)
+                }
+            };
+            if !met {
+                return Ok(false);
+            }
+        }
+        debug_assert!(!self.fates.contains_key(&id));
+        Ok(true)
+    }
+
+    fn ask(
+        &self,
+        expression: &Expression,
+        steps: &mut Steps,
+        look: &mut Look<'_>,
+    ) -> Result<bool, TemplateError> {
+        let held = self.rehearsal.holds(expression, &self.said, steps);
+        look(Moment::Condition(expression, &held), &self.said, steps);
+        held
+    }
+
+    /// What a turn may choose: what is decoded is an option, what is searched for may not be found.
+    fn ways(&self, turn: &Turn) -> Vec<Chosen> {
+        let Some(constraint) = &turn.constraint else { return Vec::new() };
+        let choice = &constraint.choice;
+        let taken: BTreeSet<usize> =
+            constraint.except.iter().filter_map(|sooner| self.fates.get(sooner)?.option()).collect();
+        let strategy = self.rehearsal.scenario.agent(turn.speaker).strategy.as_ref();
+        let always = match strategy {
+            Some(Strategy::Always(name)) if choice.method == Method::Decode => choice.find(name),
+            _ => None,
+        };
+        if let Some(option) = always.filter(|option| !taken.contains(option)) {
+            return vec![Chosen::Option(option)];
+        }
+        let open = (0..choice.options.len()).filter(|option| !taken.contains(option)).map(Chosen::Option);
+        open.chain((choice.method == Method::Parse).then_some(Chosen::Invalid)).collect()
+    }
+}

@@ -1,0 +1,247 @@
+//! Turns of a written-out order: a choice on a single turn counts as one of the phase; and every turn of any plan has a path,
+//! and so a seed, of its own.
+
+use crate::constructs::Noting;
+use crate::play::{play, scenario};
+use greenroom::backend::Request;
+use greenroom::replay::replay;
+use greenroom::run::RunOptions;
+use greenroom::scenario::{Scenario, compile, load, turn_seed};
+use greenroom::stage::End;
+use greenroom::transcript::{Footer, Transcript};
+use proptest::prelude::*;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+/// Plays a scenario by the turns' seeds, replays it: every turn's path and what was read and said, and what it came to.
+fn played(scenario: &Arc<Scenario>, salt: u64) -> (Vec<(String, String, String)>, Footer) {
+    let answer = move |request: &Request| {
+        let drawn = turn_seed(salt, &request.path) as usize;
+        let options = request.choice.as_ref();
+        let option =
+            options.map(|options| options.choice.options[drawn % options.choice.options.len()].text.clone());
+        // In words, an answer may be none.
+        let parsed =
+            options.is_some_and(|options| options.choice.method == greenroom::scenario::Method::Parse);
+        Some(option.filter(|_| !parsed || drawn % 4 > 0).unwrap_or("words".into()))
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let backend = Arc::new(Noting::new(usize::MAX, answer));
+    let played = play(scenario, backend, folder.path(), &RunOptions::default()).unwrap();
+    let text = std::fs::read_to_string(&played.transcript).unwrap();
+    let transcript = Transcript::parse(&played.transcript, &text).unwrap();
+    let replayed = replay(scenario, &transcript, BTreeMap::new()).unwrap();
+    let End::Complete(footer) = played.end else { panic!("stopped") };
+    assert_eq!(replayed.footer, *footer);
+    let turns = transcript.turns.into_iter().map(|turn| turn.record);
+    (turns.map(|turn| (turn.path, turn.delta, turn.spoken)).collect(), *footer)
+}
+
+/// A phase of turns whose choice stands at the phase, or at each turn.
+fn listed(speakers: &[usize], choice: &str, at_turns: bool, rounds: usize, until: &str) -> String {
+    let on_turn = if at_turns { format!(", {choice}") } else { String::new() };
+    let on_phase = if at_turns { String::new() } else { format!("    {choice}\n") };
+    let turns: Vec<String> = speakers.iter().map(|id| format!("{{agent: a{id}{on_turn}}}")).collect();
+    format!(
+        "id: listed
+agents: {{a0: {{}}, a1: {{}}, a2: {{}}, a3: {{strategy: {{list: [x, y, y]}}}}, a4: {{strategy: tit_for_tat}}}}
+phases:
+  - name: p
+    agents: [a0, a1, a2, a3, a4]
+    turns: [{}]
+    auto_rounds: {rounds}
+    until: {until}
+{on_phase}  - {{name: after, agents: [a0], when: p.votes.y > 1, initial_prompt: '{{{{ p.votes.x }}}} to {{{{ p.votes.y }}}}'}}
+payoff: {{phase: p, each: \"(2 if mine == 'x' else 1) + others | select('eq', mine) | list | length\"}}
+outcome: {{votes: p.votes, choices: p.choices, history: p.history, worth: payoffs, invalid: p.invalid}}
+assertions: [p.votes.x >= p.votes.y]
+",
+        turns.join(", ")
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
+    #[test]
+    fn a_choice_counts_alike_on_a_phase_and_on_its_turns(
+        speakers in proptest::collection::vec(0..5usize, 1..6),
+        choice in proptest::sample::select(vec![
+            "choice: [x, y]", "parse_choice: [x, y, z]", "choice: {options: {x: I say x, y: I say y}, ask: Which?}",
+        ]),
+        rounds in 2..5usize,
+        until in proptest::sample::select(vec!["p.votes.x > 2", "p.votes.x + p.votes.y > 4", "p.choices.a0 == 'y'", "false"]),
+        salt in any::<u64>(),
+    ) {
+        let both = [false, true].map(|at_turns| scenario(&listed(&speakers, choice, at_turns, rounds, until)));
+        let [of_phase, of_turns] = both.map(|scenario| played(&scenario, salt));
+        prop_assert!(of_phase.1.outcomes.iter().all(|outcome| outcome.error.is_none()), "{:?}", of_phase.1);
+        prop_assert_eq!(of_phase, of_turns);
+    }
+
+    #[test]
+    fn every_turn_has_a_path_and_a_seed_of_its_own(
+        cast in proptest::sample::subsequence(vec![0usize, 1, 2, 3], 2..=4).prop_shuffle(),
+        topology in proptest::sample::select(vec![
+            "round_robin", "turn_by_turn", "broadcast", "whisper", "interrupt", "moderated", "turns",
+        ]),
+        edges in proptest::collection::vec((0..4usize, proptest::collection::vec(0..4usize, 1..4)), 1..5),
+        decision in proptest::sample::select(vec!["none", "majority_vote", "ranked_choice", "coordinator_decides", "consensus"]),
+        (rounds, max_turns) in (1..4usize, proptest::option::of(1..9usize)),
+        phases in 1..3usize,
+    ) {
+        let names: Vec<String> = cast.iter().map(|id| format!("a{id}")).collect();
+        let mut text = "id: paths\nagents: {a0: {role: moderator}, a1: {lifecycle: ephemeral}, a2: {}, a3: {}}\nphases:\n".to_string();
+        for at in 0..phases {
+            writeln!(text, "  - name: p{at}\n    agents: [{}]\n    auto_rounds: {rounds}", names.join(", ")).unwrap();
+            writeln!(text, "    choice: [x, y, z]\n    decision_mode: {decision}").unwrap();
+            if decision == "coordinator_decides" {
+                writeln!(text, "    coordinator: {}", names[0]).unwrap();
+            }
+            if let Some(most) = max_turns {
+                writeln!(text, "    max_turns: {most}").unwrap();
+            }
+            let edge = |(from, to): &(usize, Vec<usize>)| {
+                let to: Vec<String> = to.iter().map(|id| format!("a{id}")).collect();
+                match topology {
+                    "turns" => format!("{{agent: a{from}, to: [{}]}}", to.join(", ")),
+                    _ => format!("{{from: a{from}, to: [{}], kind: whisper}}", to.join(", ")),
+                }
+            };
+            let edges: Vec<String> = edges.iter().map(edge).collect();
+            match topology {
+                "turns" => writeln!(text, "    turns: [{}]", edges.join(", ")).unwrap(),
+                "whisper" => writeln!(text, "    topology: whisper\n    interactions: [{}]", edges.join(", ")).unwrap(),
+                _ => writeln!(text, "    topology: {topology}").unwrap(),
+            }
+        }
+        // Many are refused: somebody absent, a pair listed twice, nobody to moderate.
+        if let Some(scenario) = load("paths.yaml", &text, &[]).scenario {
+            let plan = compile(&scenario);
+            let paths: BTreeSet<&str> = plan.order().map(|(_, turn)| turn.path.as_str()).collect();
+            prop_assert_eq!(paths.len(), plan.n_turns(), "{}", text);
+            let seeds: BTreeSet<u64> = paths.iter().map(|path| turn_seed(1, path)).collect();
+            prop_assert_eq!(seeds.len(), plan.n_turns());
+        }
+    }
+}
+
+fn codes(text: &str) -> Vec<(&'static str, usize, String)> {
+    let report = load("x.yaml", text, &[]).report;
+    let place = |found: &greenroom::diagnostic::Diagnostic| report.sources.place(found.span).1;
+    report.diagnostics.iter().map(|found| (found.code, place(found), found.message.clone())).collect()
+}
+
+#[test]
+fn the_choices_of_the_issue_count() {
+    let text = "
+id: three
+agents: {ann: {}, ben: {}}
+phases:
+  - name: v
+    agents: [ann, ben]
+    turns:
+      - {agent: ann, choice: [a, b]}
+      - {agent: ben, parse_choice: [a, b]}
+      - {agent: ann, choice: [a, b]}
+    until: v.votes.a >= 2
+    auto_rounds: 3
+payoff: {phase: v, matrix: {a: {a: [3, 3], b: [0, 5]}, b: {a: [5, 0], b: [1, 1]}}}
+outcome: {votes: v.votes.a + v.votes.b, worth: payoffs.ann + payoffs.ben}
+";
+    let footer = played(&scenario(text), 5).1;
+    assert!(
+        footer.outcomes.iter().all(|outcome| outcome.error.is_none() && !outcome.value.is_null()),
+        "{footer:?}"
+    );
+}
+
+#[test]
+fn each_player_of_a_payoff_may_have_options_of_its_own() {
+    let ultimatum = |ben: &str, more: &str| {
+        format!(
+            "
+id: ultimatum
+agents: {{ann: {{}}, ben: {{}}}}
+phases:
+  - name: split
+    agents: [ann, ben]
+    turns:
+      - {{agent: ann, choice: [3, 5]}}
+      - {{agent: ben, choice: {ben}}}
+{more}payoff:
+  phase: split
+  matrix:
+    3: {{yes: [7, 3], no: [0, 0]}}
+    5: {{yes: [5, 5], no: [0, 0]}}
+outcome:
+  offers: split.votes['3'] + split.votes['5']
+  taken: split.votes.yes
+"
+        )
+    };
+    let footer = played(&scenario(&ultimatum("['yes', 'no']", "")), 1).1;
+    let payoffs = footer.payoffs.unwrap();
+    assert!(payoffs.rounds[0].values.is_some(), "{payoffs:?}");
+    assert_eq!(footer.outcomes[0].value, 1);
+    let told = codes(&ultimatum("['yes', 'no', later]", ""));
+    assert_eq!(told.iter().map(|(code, ..)| *code).collect::<Vec<_>>(), ["missing"; 2], "{told:?}");
+    let told = codes(&ultimatum("['yes', 'no']", "      - {agent: ann, choice: [again, enough]}\n"));
+    assert_eq!(told.len(), 1, "{told:?}");
+    assert_eq!((told[0].0, told[0].1), ("contradiction", 12));
+    assert!(told[0].2.contains("the turns of `ann` in `split` have different options"), "{told:?}");
+}
+
+#[test]
+fn what_would_be_heard_by_all_by_mistake_is_refused() {
+    let phase = |fields: &str| {
+        format!(
+            "agents: {{ann: {{}}, ben: {{}}, cas: {{}}}}\nphases:\n  - {{name: p, agents: [ann, ben, cas], {fields}}}\n"
+        )
+    };
+    for (fields, code) in [
+        ("interactions: []", "missing"),
+        ("interactions: [{from: ann, to: [], kind: whisper}]", "missing"),
+        ("interactions: [{from: ann, to: [], kind: observe}]", "missing"),
+        ("turns: [{agent: ann, to: []}]", "missing"),
+        ("turns: [{agent: ann, to: [ben, ben]}]", "duplicate-name"),
+        ("topology: whisper, interactions: [{from: ann, to: [ben, ben], kind: whisper}]", "duplicate-name"),
+        (
+            "topology: whisper, interactions: [{from: ann, to: ben, kind: whisper}, {from: ben, to: ann, kind: whisper}]",
+            "duplicate-name",
+        ),
+        (
+            "topology: whisper, interactions: [{from: ann, to: ben, kind: whisper}, {from: ann, to: [cas, ben], kind: whisper}]",
+            "duplicate-name",
+        ),
+        ("choice: [x, y], turns: [{agent: ann, choice: [x, z]}]", "no-effect"),
+    ] {
+        let told = codes(&phase(fields));
+        assert_eq!(told.iter().map(|(code, ..)| *code).collect::<Vec<_>>(), [code], "{fields}: {told:?}");
+    }
+    for fields in [
+        "interactions: [{from: ann, to: ben, kind: whisper}, {from: ben, to: ann, kind: whisper}]",
+        "turns: [{agent: ann, to: ben}, {agent: ben, to: ann}, {agent: ann, to: ben}]",
+    ] {
+        assert_eq!(codes(&phase(fields)), [], "{fields}");
+    }
+}
+
+#[test]
+fn a_consensus_talks_no_more_than_it_may() {
+    let consensus = |fields: &str| {
+        let text = format!(
+            "id: c\nagents: {{a: {{}}, b: {{}}, m: {{role: moderator}}}}\nphases:\n  - {{name: p, agents: [a, b, m], choice: [x, y], decision_mode: consensus, attempts: 4, {fields}}}\n"
+        );
+        let plan = compile(&scenario(&text));
+        let talk =
+            plan.order().filter(|(_, turn)| matches!(turn.purpose, greenroom::scenario::Purpose::Speech));
+        (talk.count(), plan.order().filter(|(_, turn)| turn.path.ends_with(".vote")).count())
+    };
+    assert_eq!(consensus("auto_rounds: 1"), (12, 12));
+    assert_eq!(consensus("auto_rounds: 1, max_turns: 7"), (7, 12));
+    assert_eq!(consensus("auto_rounds: 2, max_turns: 2"), (2, 12));
+    assert_eq!(consensus("auto_rounds: 0"), (0, 12));
+    // A moderated round is one turn, of one of two.
+    assert_eq!(consensus("topology: moderated, auto_rounds: 1, max_turns: 2"), (4, 8));
+}
