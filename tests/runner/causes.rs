@@ -51,7 +51,7 @@ fn an_option_that_is_called_otherwise_is_the_scenarios_doing() {
                 "option `left` is called `right` now, option `right` is called `left` now",
             ),
         ] {
-            let folder = tempfile::tempdir().unwrap();
+            let folder = crate::play::checkout();
             write(&folder, &text);
             let name = folder.path().join("doors.yaml").display().to_string();
             let scenario = load(&name, &text, &[]).scenario.unwrap();
@@ -107,7 +107,7 @@ phases:
 ";
 
 fn ruled() -> tempfile::TempDir {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = crate::play::checkout();
     std::fs::write(folder.path().join("rules.yaml"), RULES).unwrap();
     let scenario =
         load(&folder.path().join("rules.yaml").display().to_string(), RULES, &[]).scenario.unwrap();
@@ -196,7 +196,7 @@ fn a_rules_altered_line_is_still_an_altered_line() {
 
 #[test]
 fn forks_and_rankings_of_rules_replay() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = crate::play::checkout();
     for name in ["strategies", "rankings"] {
         let ranked = "agents: {a: {}, b: {strategy: {always: y}}, c: {strategy: {random: 0.3}}, d: {strategy: grim}}\n\
                       phases:\n- {name: vote, agents: [a, b, c, d], decision_mode: ranked_choice, choice: {options: [x, y, z], shuffle: true}}\n";
@@ -258,7 +258,7 @@ fn carried_replies_are_told_in_every_form() {
             .unwrap();
         let from = ForkFrom { run: folder.path().join("run"), at: at.into() };
         let options = RunOptions { fork: Some(from), ..RunOptions::default() };
-        let out = tempfile::tempdir().unwrap();
+        let out = crate::play::checkout();
         let script =
             Arc::new(Scripted::new(|request| Some(request.choice.as_ref().map_or("Hm.", |_| "Left").into())));
         let played = play(&scenario, script, &out.path().join("fork"), &options).unwrap();
