@@ -197,6 +197,7 @@ Both are [minijinja](https://docs.rs/minijinja/latest/minijinja/syntax/): Jinja'
 `{{ expression }}` and `{% if … %}` in it; an expression stands alone, without braces. There are `and`, `or`, `not`, `in`,
 `==`, `<`, `+`, `*`, `~` (joins texts), `a if test else b`, and filters such as `list | length`. Null, false, 0 and what is empty
 do not hold. A name that there is not is an error, before the run where that can be known.
+Steps, output and memory of each are bounded: about a million steps, 8 MB of text.
 
 What a template prints is only text: a reply that holds `{{ }}` is never rendered.
 

@@ -14,6 +14,11 @@ use std::time::{Duration, Instant};
 /// How long texts are tried for all agents, at most: what is left is found while playing.
 const PATIENCE: Duration = Duration::from_millis(500);
 
+/// Steps that all system texts may take together: some seconds.
+const MAX_SYSTEM_STEPS: u64 = 20_000_000;
+/// Bytes that all system texts may have together.
+const MAX_SYSTEM_BYTES: usize = 64 << 20;
+
 /// Names that speak of what changes during a run.
 const VARYING: &[&str] =
     &["turn", "turns", "round", "rounds", "phase", "phases", "messages", "cast", "others", "history", "now"];
@@ -36,6 +41,7 @@ impl Checker {
 
     /// Renders the system texts, and refuses those that could vary within a run.
     pub(super) fn systems(&mut self, scenario: &mut Scenario, systems: &[Option<String>]) {
+        let (mut n_steps, mut n_bytes) = (0, 0);
         for (id, given) in systems.iter().enumerate() {
             let agent = &scenario.agents[id];
             let Some(text) = given else {
@@ -64,8 +70,23 @@ impl Checker {
                 continue;
             }
             match template::render_system(scenario, &text, AgentId(id)) {
-                Ok(text) => scenario.agents[id].system = text.trim().to_string(),
-                Err(error) => self.template_error(&path, &text, error),
+                Ok((text, steps)) => {
+                    (n_steps, n_bytes) = (n_steps + steps, n_bytes + text.len());
+                    scenario.agents[id].system = text.trim().to_string();
+                }
+                Err(error) => {
+                    n_steps += if error.took_long() { greenroom_jinja::bounds::MAX_STEPS } else { 0 };
+                    self.template_error(&path, &text, error);
+                }
+            }
+            if n_steps > MAX_SYSTEM_STEPS || n_bytes > MAX_SYSTEM_BYTES {
+                let message = format!(
+                    "the system texts up to this one take {n_steps} steps and {n_bytes} bytes; at most \
+                     {MAX_SYSTEM_STEPS} steps and {MAX_SYSTEM_BYTES} bytes are taken together"
+                );
+                let help = "let fewer agents have such a text, or say it in a phase's prompt";
+                self.error("too-many", &path, message).help = Some(help.into());
+                return;
             }
         }
     }
