@@ -9,9 +9,9 @@
 use crate::prefix::{Segment, SegmentKind};
 use crate::tokenizer::{After, Tokenizer};
 use crate::{Conversation, Error, ErrorKind, ReplyContent, Result};
-use minijinja::syntax::SyntaxConfig;
+use greenroom_jinja::{Jinja, Template};
 use minijinja::value::{Kwargs, Value};
-use minijinja::{Environment, context};
+use minijinja::{UndefinedBehavior, context};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -52,9 +52,6 @@ const FALLBACKS: [(&str, &str, &str); 5] = [
     ("harmony", "<|channel|>", include_str!("../templates/chat/harmony.jinja")),
 ];
 
-/// Instructions that a template may take: far above any real one, far below a hang.
-const FUEL: u64 = 2_000_000;
-
 impl Chat {
     /// Takes a template apart; `source` is the file's own, if it has one.
     pub(crate) fn new(source: Option<&str>, tokenizer: &Tokenizer) -> Result<Self> {
@@ -78,7 +75,9 @@ impl Chat {
 
     fn take_apart(source: &str, tokenizer: &Tokenizer) -> Result<Self> {
         let (bos, adds_bos) = tokenizer.bos();
-        let renderer = Renderer::new(source, bos.clone(), tokenizer.eos())?;
+        let (clock_read, source) = (Arc::new(AtomicBool::new(false)), without_generation_tags(source));
+        let jinja = jinja(clock_read.clone());
+        let renderer = Renderer::new(&jinja, &source, clock_read, tokenizer)?;
         let [system, user, assistant, next] = [SYSTEM, USER, ASSISTANT, NEXT].map(placeholder);
         let without_system = renderer.pieces(&[("user", &user)], &[USER])?;
         let with_system = renderer.pieces(&[("system", &system), ("user", &user)], &[SYSTEM, USER]);
@@ -242,43 +241,34 @@ fn template_error(detail: impl Into<String>) -> Error {
     Error::new(ErrorKind::Template, detail)
 }
 
+fn refused(error: &minijinja::Error) -> Error {
+    template_error(greenroom_jinja::shortened(format!("{error:#}")))
+}
+
 /// A template with what Hugging Face's renderer gives it, the clock pinned.
-struct Renderer {
-    env: Environment<'static>,
+struct Renderer<'a> {
+    template: Template<'a>,
     bos: Option<String>,
     eos: Option<String>,
     clock_read: Arc<AtomicBool>,
 }
 
-impl Renderer {
-    fn new(source: &str, bos: Option<String>, eos: Option<String>) -> Result<Self> {
-        let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
-        let syntax = syntax.map_err(|e| template_error(format!("{e:#}")))?;
-        let mut env = Environment::new();
-        env.set_syntax(syntax);
-        env.set_fuel(Some(FUEL));
-        env.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
-        env.add_function("raise_exception", |message: String| -> Result<String, minijinja::Error> {
-            Err(minijinja::Error::new(minijinja::ErrorKind::InvalidOperation, message))
-        });
-        env.add_filter("tojson", to_json);
-        let clock_read = Arc::new(AtomicBool::new(false));
-        let clock = clock_read.clone();
-        env.add_function("strftime_now", move |format: String| {
-            clock.store(true, Ordering::Relaxed);
-            pinned_clock(&format)
-        });
-        let source = without_generation_tags(source);
-        env.add_template_owned("chat", source).map_err(|e| template_error(format!("{e:#}")))?;
-        Ok(Self { env, bos, eos, clock_read })
+impl<'a> Renderer<'a> {
+    fn new(
+        jinja: &'a Jinja,
+        source: &'a str,
+        clock_read: Arc<AtomicBool>,
+        tokenizer: &Tokenizer,
+    ) -> Result<Self> {
+        let template = jinja.template("chat", source).map_err(|e| refused(&e))?;
+        Ok(Self { template, bos: tokenizer.bos().0, eos: tokenizer.eos(), clock_read })
     }
 
     /// Renders messages with the generation prompt, reasoning off where the template has a switch for it.
     fn render(&self, messages: &[(&str, &str)]) -> Result<String> {
         let messages: Vec<_> =
             messages.iter().map(|(role, content)| context! { role => *role, content => *content }).collect();
-        let template = self.env.get_template("chat").map_err(|e| template_error(format!("{e:#}")))?;
-        let rendered = template.render(context! {
+        let rendered = self.template.render(context! {
             messages,
             add_generation_prompt => true,
             bos_token => self.bos.clone().unwrap_or_default(),
@@ -287,12 +277,28 @@ impl Renderer {
             thinking => false,
             reasoning_effort => "low",
         });
-        rendered.map_err(|e| template_error(format!("{e:#}")))
+        rendered.map_err(|e| refused(&e))
     }
 
     fn pieces(&self, messages: &[(&str, &str)], expected: &[usize]) -> Result<Vec<Piece>> {
         cut(&self.render(messages)?, expected)
     }
+}
+
+/// What chat templates call; `clock_read` is set when one asks for the date.
+fn jinja(clock_read: Arc<AtomicBool>) -> Jinja {
+    let refuse = |message: String| -> Result<String, minijinja::Error> {
+        Err(minijinja::Error::new(minijinja::ErrorKind::InvalidOperation, message))
+    };
+    let clock = move |format: String| {
+        clock_read.store(true, Ordering::Relaxed);
+        pinned_clock(&format)
+    };
+    Jinja::new(UndefinedBehavior::Lenient)
+        .with_methods(minijinja_contrib::pycompat::unknown_method_callback)
+        .with_function("raise_exception", refuse)
+        .with_function("strftime_now", clock)
+        .with_filter("tojson", to_json)
 }
 
 /// `{% generation %}` marks training targets in some templates; for rendering it is a block without effect.
@@ -340,7 +346,7 @@ fn spaced(value: &serde_json::Value) -> String {
 
 /// Says in words where T, applied to a whole conversation of five turns, would have rewritten what was read.
 fn audit(
-    renderer: &Renderer,
+    renderer: &Renderer<'_>,
     with_system: Option<&[Piece]>,
     without_system: &[Piece],
     delta: &[Piece],

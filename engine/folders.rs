@@ -1,9 +1,9 @@
 //! Cache folders as nobody should find them: what `verify` sees, what a sweep spares, and what one process may hold open.
 
 use crate::exactness::{Bench, N, files_with, request};
+use crate::fault::fail_read;
 use crate::fixtures::RandomModel;
 use crate::kernels::Isa;
-use crate::fault::fail_read;
 use crate::kv::store::inventory::Folder;
 use crate::memory::Memory;
 use crate::{

@@ -198,6 +198,7 @@ Both are [minijinja](https://docs.rs/minijinja/latest/minijinja/syntax/): Jinja'
 `==`, `<`, `+`, `*`, `~` (joins texts), `a if test else b`, and filters such as `list | length`. Null, false, 0 and what is empty
 do not hold. A name that there is not is an error, before the run where that can be known. `check` tries both on what choices and
 words can come to: what fails whatever happens is an error, what fails in some case a warning that says in which.
+Steps, output and memory of each are bounded: about a million steps, 8 MB of text.
 
 What a template prints is only text: a reply that holds `{{ }}` is never rendered.
 

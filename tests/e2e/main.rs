@@ -7,11 +7,11 @@ mod crashes;
 mod exact;
 mod families;
 mod faults;
-mod interrupts;
-#[cfg(target_os = "linux")] // as its limits are
-mod hostile_folders;
 #[cfg(target_os = "linux")]
 mod hostile;
+#[cfg(target_os = "linux")] // as its limits are
+mod hostile_folders;
+mod interrupts;
 mod isolation;
 mod language;
 #[cfg(target_os = "linux")] // which limits a process, and says what it used

@@ -1,7 +1,9 @@
 //! Files from outside are read or refused: no panic, no hang, no memory out of proportion.
 
+use greenroom::scenario::template::evaluate;
 use greenroom::scenario::{load, open};
 use std::fmt::Write as _;
+use std::sync::Arc;
 
 /// What is found in a text; rendered both ways.
 fn found(text: &str) -> Vec<&'static str> {
@@ -171,6 +173,44 @@ fn what_would_take_all_memory_or_never_end_is_refused() {
     ] {
         let codes = found(&text);
         assert!(codes.contains(&code), "{code}: {codes:.200?} {text:.200}");
+    }
+}
+
+/// Templates that made minijinja panic, overflow the stack or fill memory, and those that `jinja/tests` refuses in 512 MB.
+const HOSTILE: &[&str] = &[
+    "5 is divisibleby 0",
+    "[5] | select('divisibleby', 0) | list",
+    "range(9223372036854775807, -9223372036854775807, -1)",
+    "[[1]*99999]*99999",
+    "[[1]*9999]*9999 == [[1]*9999]*9999",
+    "('a' * 99999) | replace('', 'a' * 99999) | length > 0",
+    "'abcdefghi' | replace('', 'a' * 99999) | replace('a', 'a' * 99999) | length > 0",
+];
+
+#[test]
+fn what_made_minijinja_panic_is_an_error_wherever_it_stands() {
+    let base = format!("{}phases:\n- {{name: p, agents: [a0, a1]}}\n", agents(2));
+    for code in HOSTILE {
+        let prompt = format!("{base}- {{name: q, agents: [a0], initial_prompt: \"{{{{ {code} }}}}\"}}\n");
+        assert_eq!(found(&prompt), ["template"], "{code}");
+        for field in [
+            format!("- {{name: q, agents: [a0], when: \"{code}\"}}\n"),
+            format!("outcome: {{x: \"{code}\"}}\n"),
+            format!("assertions: [\"{code}\"]\n"),
+        ] {
+            // What `check` does not evaluate is an error once it is evaluated.
+            let loaded = load("x.yaml", &format!("{base}{field}"), &[]);
+            let Some(scenario) = loaded.scenario else {
+                assert!(loaded.report.n_errors() > 0, "{field}");
+                continue;
+            };
+            let outcomes = scenario.outcomes.iter().map(|(_, expression)| expression);
+            let conditions = scenario.phases.iter().filter_map(|phase| phase.when.as_ref());
+            let assertions = scenario.assertions.iter().map(|assertion| &assertion.that);
+            let all: Vec<_> = outcomes.chain(conditions).chain(assertions).collect();
+            assert_eq!(all.len(), 1, "{field}");
+            assert!(evaluate(&scenario, all[0], &Arc::default()).is_err(), "{field}");
+        }
     }
 }
 

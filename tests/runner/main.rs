@@ -1,8 +1,8 @@
 //! Everything above the prompt, tested without a model: scripted agents stand in for it.
 #![allow(clippy::unwrap_used)]
 
-mod arithmetic;
 mod agreement;
+mod arithmetic;
 mod broken;
 mod causes;
 mod ci;

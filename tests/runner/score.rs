@@ -38,7 +38,8 @@ fn scored(logprobs: [f32; 2], drawn: &'static str) -> Verdict {
     let folder = recorded(&[]); // all choose Left
     let model = Arc::new(Otherwise { script: Scripted::new(|_| None), logprobs, drawn });
     let question = Question::Score { model, tolerance: 0.0 };
-    Judge { search: greenroom::replay::Search::default(), question, writes_pending: false }.judge(&folder.path().join("run"))
+    Judge { search: greenroom::replay::Search::default(), question, writes_pending: false }
+        .judge(&folder.path().join("run"))
 }
 
 #[test]

@@ -16,6 +16,9 @@ use std::sync::Arc;
 /// Steps of minijinja's machine that take as long as one of a check.
 pub(super) const MACHINE_STEPS: u64 = 4;
 
+/// Bytes that all system texts may have together.
+const MAX_SYSTEM_BYTES: usize = 64 << 20;
+
 /// Names that speak of what changes during a run.
 const VARYING: &[&str] =
     &["turn", "turns", "round", "rounds", "phase", "phases", "messages", "cast", "others", "history", "now"];
@@ -38,7 +41,7 @@ impl Checker {
 
     /// Renders the system texts, and refuses those that could vary within a run.
     pub(super) fn systems(&mut self, scenario: &mut Scenario, systems: &[Option<String>]) {
-        let mut steps = Steps::default();
+        let (mut steps, mut n_bytes) = (Steps::default(), 0);
         for (id, given) in systems.iter().enumerate() {
             let agent = &scenario.agents[id];
             let Some(text) = given else {
@@ -68,9 +71,16 @@ impl Checker {
             }
             let mut taken = (text.len() + scenario.agents.len()) as u64;
             let rendered = template::render_system(scenario, &text, AgentId(id), &mut taken);
+            n_bytes += rendered.as_ref().map_or(0, String::len);
             steps.spend(taken / MACHINE_STEPS);
             if steps.are_used_up() {
                 return self.too_many_steps(&path);
+            }
+            if n_bytes > MAX_SYSTEM_BYTES {
+                let message = format!("the system texts up to this one have {n_bytes} bytes");
+                let help = format!("at most {MAX_SYSTEM_BYTES} are taken: let fewer agents have such a text");
+                self.error("too-many", &path, message).help = Some(help);
+                return;
             }
             match rendered {
                 Ok(text) => scenario.agents[id].system = text.trim().to_string(),

@@ -2,6 +2,7 @@
 
 use super::{Code, TemplateError};
 use crate::diagnostic::suggest;
+use greenroom_jinja::{Bound, shortened};
 use minijinja::ErrorKind;
 
 impl From<minijinja::Error> for TemplateError {
@@ -9,8 +10,9 @@ impl From<minijinja::Error> for TemplateError {
         let detail = error.detail().unwrap_or_default();
         let place = error.template_source().zip(error.range()).and_then(|(text, range)| text.get(range));
         let message = match (error.kind(), place) {
+            _ if Bound::of(&error).is_some() => detail.to_string(),
             (ErrorKind::UndefinedError, Some(name)) => format!("`{name}` is not defined"),
-            (ErrorKind::OutOfFuel, _) => "this takes too many steps: it would not come to an end".to_string(),
+            (ErrorKind::OutOfFuel, _) => ENDLESS.to_string(),
             (ErrorKind::UnknownFilter, _) => {
                 format!("there is no filter `{}`", detail.split(' ').nth(1).unwrap_or_default())
             }
@@ -19,8 +21,22 @@ impl From<minijinja::Error> for TemplateError {
         };
         // The end of the text is not where a block that is not ended begins.
         let begun = error.template_source().filter(|_| message.contains("unexpected end of input"));
-        let line = begun.and_then(unended).or(error.line()).unwrap_or(1);
-        Self { message, line }
+        let line = begun.and_then(unended).or(greenroom_jinja::line(&error)).unwrap_or(1);
+        Self { message: shortened(message), line }
+    }
+}
+
+/// What is said of a template that takes too many steps.
+const ENDLESS: &str = "this takes too many steps: it would not come to an end";
+
+impl TemplateError {
+    /// The template may have taken as long as it may before it failed.
+    pub fn took_long(&self) -> bool {
+        self.message == ENDLESS || self.bound().is_some()
+    }
+
+    fn bound(&self) -> Option<Bound> {
+        Bound::ALL.into_iter().find(|bound| bound.to_string() == self.message)
     }
 }
 
@@ -32,8 +48,8 @@ pub fn remedy(text: &str, error: &TemplateError) -> Option<String> {
         return suggest(filter, FILTERS.iter().copied())
             .or(Some(format!("filters are, among others, {}", FILTERS[..8].join(", "))));
     }
-    if message.starts_with("this is too long") {
-        return Some("work parts of it out first, with `{% set %}` or in an `outcome`".into());
+    if let Some(bound) = error.bound() {
+        return Some(bound.remedy().into());
     }
     let code = Code::of(text);
     let bare = (!text.contains("{{") && !text.contains("{%")).then_some(text);
@@ -93,7 +109,7 @@ fn unended(text: &str) -> Option<usize> {
 }
 
 /// Filters by name, those that scenarios need most first.
-pub(super) const FILTERS: &[&str] = &[
+const FILTERS: &[&str] = &[
     "upper",
     "lower",
     "capitalize",
@@ -137,3 +153,18 @@ pub(super) const FILTERS: &[&str] = &[
     "count",
     "format",
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scenario::template::environment;
+
+    #[test]
+    fn every_filter_is_one() {
+        for name in FILTERS {
+            let text = format!("{{{{ 1 | {name} }}}}");
+            let error = environment().template("t", &text).unwrap().render(()).err();
+            assert!(error.is_none_or(|error| error.kind() != ErrorKind::UnknownFilter), "{name}");
+        }
+    }
+}

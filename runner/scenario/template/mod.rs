@@ -5,19 +5,23 @@
 
 mod code;
 mod explain;
-mod limits;
 mod render;
 
 pub use code::Code;
 pub use explain::remedy;
-pub use limits::environment;
 pub use render::{
     evaluate, evaluate_with, holds, holds_with, render_stage, render_stage_counted, render_system, told,
 };
 
 use super::PhaseId;
 use super::source::Path;
+use greenroom_jinja::Jinja;
+use minijinja::UndefinedBehavior;
 use std::collections::BTreeSet;
+use std::sync::LazyLock;
+
+/// Name of every template, in minijinja's errors; whoever tells them knows where the text stands.
+const NAME: &str = "<string>";
 
 /// Names that a system text may use beside the variables.
 pub const SYSTEM_NAMES: &[&str] = &["me", "agents", "scenario", "variables", "display_name", "role"];
@@ -78,20 +82,18 @@ pub struct TemplateError {
     pub line: usize,
 }
 
+/// What templates and expressions are compiled and run in, within bounds.
+pub fn environment() -> &'static Jinja {
+    static JINJA: LazyLock<Jinja> = LazyLock::new(|| Jinja::new(UndefinedBehavior::Strict).with_ranges());
+    &JINJA
+}
+
 /// Names that a template uses and does not define itself.
 ///
 /// # Errors
 /// The template's syntax, with the line.
 pub fn names(text: &str) -> Result<Vec<String>, TemplateError> {
-    limits::is_short(&Code::of(text), text)?;
-    let env = environment();
-    let template = env.template_from_str(text)?;
-    let globals: Vec<&str> = env.globals().map(|(name, _)| name).collect();
-    let undeclared = template.undeclared_variables(false);
-    let mut names: Vec<String> =
-        undeclared.into_iter().filter(|name| !globals.contains(&name.as_str())).collect();
-    names.sort();
-    Ok(names)
+    Ok(environment().template(NAME, text)?.names())
 }
 
 /// Names that an expression uses.
@@ -99,7 +101,6 @@ pub fn names(text: &str) -> Result<Vec<String>, TemplateError> {
 /// # Errors
 /// Its syntax.
 pub fn expression_names(text: &str) -> Result<Vec<String>, TemplateError> {
-    limits::is_short_code(text, 1)?;
     if let Some(c) = odd_character(text) {
         let message = match c {
             '"' | '\'' => format!("the quote `{c}` is not closed"),
@@ -107,11 +108,7 @@ pub fn expression_names(text: &str) -> Result<Vec<String>, TemplateError> {
         };
         return Err(TemplateError { message, line: 1 });
     }
-    let env = environment();
-    let expression = env.compile_expression(text)?;
-    let mut names: Vec<String> = expression.undeclared_variables(false).into_iter().collect();
-    names.sort();
-    Ok(names)
+    Ok(environment().expression(text)?.names())
 }
 
 /// A character that expressions don't have, or a quote that is not closed. minijinja's parser takes most of these for

@@ -1,12 +1,12 @@
 //! What names stand for in templates and expressions: variables, agents, phases and what they came to.
 
-use super::{Expression, TemplateError, environment};
+use super::{Expression, NAME, TemplateError, environment};
 use crate::scenario::results::{Line, Said, payoffs, results};
 use crate::scenario::{Agent, AgentId, Phase, PhaseId, Scenario};
-use minijinja::ErrorKind;
+use greenroom_jinja::bounds::MAX_STEPS;
 use minijinja::value::{Object, ObjectRepr, Serde, Value};
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, OnceLock};
 
 /// The transcript of a phase as one agent tells it: own lines as "You:", one line each; not what was whispered to
 /// others, no ballots.
@@ -62,19 +62,20 @@ pub fn render_stage_counted(
     rendered(template, context, steps)
 }
 
+/// What a template gives; adds the steps that it took, or may have taken.
 fn rendered(
     template: &str,
     context: BTreeMap<String, Value>,
     steps: &mut u64,
 ) -> Result<String, TemplateError> {
-    let environment = environment();
-    let captured = environment.template_from_str(template)?.render_captured(context);
-    if captured.as_ref().is_err_and(|error| error.kind() == ErrorKind::OutOfFuel) {
-        *steps += environment.fuel().unwrap_or_default();
-    }
-    let captured = captured?;
-    *steps += captured.state().fuel_levels().map_or(0, |(consumed, _)| consumed);
-    Ok(captured.into_output())
+    let rendered = environment().template(NAME, template)?.render_counted(context);
+    let rendered = rendered.map_err(TemplateError::from);
+    *steps += match &rendered {
+        Ok((_, taken)) => *taken,
+        Err(error) if error.took_long() => MAX_STEPS,
+        Err(_) => 0,
+    };
+    Ok(rendered?.0)
 }
 
 /// The value of an expression.
@@ -102,8 +103,7 @@ pub fn evaluate_with<'a>(
     let mut context = variables(scenario);
     context.extend(played(scenario, &scenario.phases, said)?);
     context.extend(names.into_iter().map(|(name, value)| (name.to_string(), plain(value))));
-    let env = environment();
-    let value = env.compile_expression(&expression.text)?.eval(context)?;
+    let value = environment().expression(&expression.text)?.value(context)?;
     if value.is_undefined() {
         let message = format!("`{}` has no value: it names something that there is not", expression.text);
         return Err(TemplateError { message, line: 1 });
@@ -143,7 +143,7 @@ fn played(
     phases: &[Phase],
     said: &Arc<Said>,
 ) -> Result<BTreeMap<String, Value>, TemplateError> {
-    let object = |id: usize| PhaseObject { id: PhaseId(id), scenario: scenario.clone(), said: said.clone() };
+    let object = |id: usize| PhaseObject::new(PhaseId(id), scenario, said);
     let named = |(id, phase): (usize, &Phase)| (phase.name.clone(), Value::from_object(object(id)));
     let mut context: BTreeMap<String, Value> = phases.iter().enumerate().map(named).collect();
     context.insert("phases".into(), Value::from_object(Named(context.clone())));
@@ -241,17 +241,32 @@ impl Object for AgentObject {
     }
 }
 
-/// An earlier phase in a template: `messages[agent]`, `name`, `label`.
+/// An earlier phase in a template: `messages[agent]`, `name`, `label`. What it came to is worked out once, however often a
+/// loop asks for it.
 #[derive(Debug)]
 struct PhaseObject {
     id: PhaseId,
     scenario: Arc<Scenario>,
     said: Arc<Said>,
+    messages: OnceLock<Value>,
+    results: OnceLock<Value>,
+}
+
+impl PhaseObject {
+    fn new(id: PhaseId, scenario: &Arc<Scenario>, said: &Arc<Said>) -> Self {
+        let (scenario, said) = (scenario.clone(), said.clone());
+        Self { id, scenario, said, messages: OnceLock::new(), results: OnceLock::new() }
+    }
 }
 
 /// What was said in an earlier phase, by perspective.
 #[derive(Debug)]
-struct Messages(PhaseObject);
+struct Messages {
+    id: PhaseId,
+    scenario: Arc<Scenario>,
+    said: Arc<Said>,
+    told: Mutex<BTreeMap<AgentId, Value>>,
+}
 
 impl Object for PhaseObject {
     fn get_value(self: &Arc<Self>, key: &Value) -> Option<Value> {
@@ -260,12 +275,15 @@ impl Object for PhaseObject {
             "name" => Some(phase.name.clone().into()),
             "label" => Some(phase.label.clone().into()),
             "messages" => {
-                let (scenario, said) = (self.scenario.clone(), self.said.clone());
-                Some(Value::from_object(Messages(PhaseObject { id: self.id, scenario, said })))
+                let messages = || {
+                    let (id, scenario, said) = (self.id, self.scenario.clone(), self.said.clone());
+                    Value::from_object(Messages { id, scenario, said, told: Mutex::default() })
+                };
+                Some(self.messages.get_or_init(messages).clone())
             }
             field => {
-                let results = plain(results(&self.scenario, self.id, &self.said));
-                results.get_attr(field).ok().filter(|value| !value.is_undefined())
+                let results = || plain(results(&self.scenario, self.id, &self.said));
+                self.results.get_or_init(results).get_attr(field).ok().filter(|value| !value.is_undefined())
             }
         }
     }
@@ -283,12 +301,12 @@ impl Object for Named {
 
 impl Object for Messages {
     fn get_value(self: &Arc<Self>, key: &Value) -> Option<Value> {
-        let PhaseObject { id, scenario, said } = &self.0;
         let agent = match key.downcast_object_ref::<AgentObject>() {
             Some(agent) => agent.id,
-            None => scenario.agent_by_key(key.as_str()?)?,
+            None => self.scenario.agent_by_key(key.as_str()?)?,
         };
-        Some(told(scenario, said.lines(*id), agent).into())
+        let text = || told(&self.scenario, self.said.lines(self.id), agent).into();
+        Some(self.told.lock().ok()?.entry(agent).or_insert_with(text).clone())
     }
 }
 

@@ -1,0 +1,249 @@
+//! What one rendering may take, and the meter that counts it.
+
+use minijinja::{Error, ErrorKind, State};
+use std::fmt;
+
+/// Instructions of one rendering, guards included: some tenths of a second.
+pub const MAX_STEPS: u64 = 3_000_000;
+/// Values that the operators and filters of one rendering look at, besides its steps. Sixteen bytes of text count as one.
+pub const MAX_WORK: usize = 5_000_000;
+/// Bytes of the texts and lists that one rendering makes, all together, whether they live on or not.
+pub const MAX_MADE: usize = 128 << 20;
+/// Bytes of a single text that an operator or a filter makes.
+pub const MAX_TEXT: usize = 8 << 20;
+/// Bytes that one rendering writes, to its output and to `{% set %}` blocks, macros and the like.
+pub const MAX_WRITTEN: usize = 8 << 20;
+/// Lists and maps within each other. Comparing, printing and dropping go down a level of the stack at each.
+pub const MAX_DEPTH: usize = 64;
+/// Filters and tests that are called by filters (`map('map', …)`), within each other.
+pub const MAX_NESTED_CALLS: usize = 16;
+/// Frames within each other (loops, `with`; a macro's call counts as four): minijinja's own limit, lowered so that a
+/// stack of 2 MB is enough in a debug build.
+pub const MAX_FRAMES: usize = 250;
+/// Widest padding, indentation and number of pieces that a filter is asked for.
+pub const MAX_WIDTH: i64 = 10_000;
+/// Words and signs of a single `{{ … }}` or `{% … %}`. A parser goes down a level at each link of a chain (`1+1+1…`).
+pub const MAX_TOKENS: usize = 2_000;
+/// Words and signs of a whole template.
+pub const MAX_CODE: usize = 400_000;
+/// `{% elif %}`s of one `{% if %}`, each of which lies within the one before.
+pub const MAX_BRANCHES: usize = 100;
+
+/// Bytes that a constant expression may come to: the compiler works it out once for each operator around it.
+pub const MAX_FOLDED: usize = 100_000;
+
+/// Bytes that an item of a list is counted as.
+pub(crate) const ITEM: usize = 32;
+
+/// A bound that a template met.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bound {
+    /// [`MAX_WORK`].
+    Work,
+    /// [`MAX_MADE`].
+    Made,
+    /// [`MAX_TEXT`].
+    Text,
+    /// [`MAX_WRITTEN`].
+    Written,
+    /// [`MAX_DEPTH`].
+    Depth,
+    /// [`MAX_NESTED_CALLS`].
+    NestedCalls,
+    /// [`MAX_WIDTH`].
+    Width,
+    /// [`MAX_TOKENS`].
+    Tokens,
+    /// [`MAX_CODE`].
+    Code,
+    /// [`MAX_BRANCHES`].
+    Branches,
+    /// [`MAX_FOLDED`].
+    Folded,
+}
+
+impl Bound {
+    /// All of them.
+    pub const ALL: [Self; 11] = [
+        Self::Work,
+        Self::Made,
+        Self::Text,
+        Self::Written,
+        Self::Depth,
+        Self::NestedCalls,
+        Self::Width,
+        Self::Tokens,
+        Self::Code,
+        Self::Branches,
+        Self::Folded,
+    ];
+
+    /// The bound that an error is about, if it is about one.
+    pub fn of(error: &Error) -> Option<Self> {
+        std::error::Error::source(error)?.downcast_ref::<Met>()?.bound
+    }
+
+    /// As an error of a line, where minijinja can't tell it.
+    pub(crate) fn on_line(self, line: u16) -> Error {
+        let met = Met { bound: Some(self), line: Some(usize::from(line)) };
+        Error::new(ErrorKind::InvalidOperation, self.to_string()).with_source(met)
+    }
+
+    /// What an author can do about it.
+    pub fn remedy(self) -> &'static str {
+        match self {
+            Self::Work => {
+                "compare, sort and search smaller lists and texts, or do it once instead of in a loop"
+            }
+            Self::Made | Self::Text | Self::Folded => {
+                "make smaller texts and lists: look at what doubles or repeats them"
+            }
+            Self::Written => "print less: look at what is printed in a loop",
+            Self::Depth => "put what belongs together side by side, not one within the other",
+            Self::NestedCalls => "call the filters one after the other",
+            Self::Width => "ask for less padding, or for fewer pieces",
+            Self::Tokens => "work parts of it out first, with `{% set %}` or in an `outcome`",
+            Self::Code => "say it in fewer words, or in several texts",
+            Self::Branches => "look the value up in a map instead",
+        }
+    }
+}
+
+impl fmt::Display for Bound {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let megabytes = |bytes: usize| bytes >> 20;
+        match self {
+            Self::Work => {
+                write!(f, "this reads too much: filters and operators look at more than {MAX_WORK} values")
+            }
+            Self::Made => {
+                write!(f, "this makes too much: texts and lists of more than {} MB", megabytes(MAX_MADE))
+            }
+            Self::Text => write!(f, "this makes too long a text: more than {} MB", megabytes(MAX_TEXT)),
+            Self::Written => write!(f, "this writes too much: more than {} MB", megabytes(MAX_WRITTEN)),
+            Self::Depth => {
+                write!(f, "this nests too deep: more than {MAX_DEPTH} lists or maps within each other")
+            }
+            Self::NestedCalls => {
+                write!(f, "this nests too deep: more than {MAX_NESTED_CALLS} filters within each other")
+            }
+            Self::Width => {
+                write!(f, "this asks for too much: a width or a number of pieces above {MAX_WIDTH}")
+            }
+            Self::Tokens => {
+                write!(f, "this is too long: at most {MAX_TOKENS} words and signs are read at once")
+            }
+            Self::Code => write!(f, "this is too long: at most {MAX_CODE} words and signs of code are read"),
+            Self::Branches => write!(f, "this is too long: at most {MAX_BRANCHES} branches are read"),
+            Self::Folded => write!(f, "this makes too large a constant: more than {} kB", MAX_FOLDED / 1000),
+        }
+    }
+}
+
+impl From<Bound> for Error {
+    fn from(bound: Bound) -> Self {
+        Error::new(ErrorKind::InvalidOperation, bound.to_string())
+            .with_source(Met { bound: Some(bound), line: None })
+    }
+}
+
+/// The line on which an error happened, as far as it is known.
+pub fn line(error: &Error) -> Option<usize> {
+    let met = || std::error::Error::source(error)?.downcast_ref::<Met>()?.line;
+    error.line().or_else(met)
+}
+
+/// An error of a line that minijinja would not see.
+pub(crate) fn on_line(detail: String, line: u16) -> Error {
+    let met = Met { bound: None, line: Some(usize::from(line)) };
+    Error::new(ErrorKind::InvalidOperation, detail).with_source(met)
+}
+
+/// What an error is about, as its source.
+#[derive(Debug)]
+struct Met {
+    bound: Option<Bound>,
+    line: Option<usize>,
+}
+
+impl fmt::Display for Met {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.bound.map_or("say it another way", Bound::remedy))
+    }
+}
+
+impl std::error::Error for Met {}
+
+/// Counts what one rendering has taken.
+#[derive(Debug, Default)]
+pub(crate) struct Meter {
+    work: usize,
+    made: usize,
+    written: usize,
+    calls: usize,
+}
+
+impl Meter {
+    /// The meter of the rendering that `state` is about.
+    pub(crate) fn of<'s>(state: &'s mut State<'_, '_>) -> &'s mut Self {
+        state.get_or_insert_extension_with(Self::default)
+    }
+
+    /// Values looked at.
+    pub(crate) fn look(&mut self, values: usize) -> Result<(), Error> {
+        add(&mut self.work, values, MAX_WORK, Bound::Work)
+    }
+
+    /// Values looked at so far.
+    pub(crate) fn looked(&self) -> usize {
+        self.work
+    }
+
+    /// Bytes of text looked at.
+    pub(crate) fn read(&mut self, bytes: usize) -> Result<(), Error> {
+        self.look(1 + bytes / 16)
+    }
+
+    /// Bytes made.
+    pub(crate) fn make(&mut self, bytes: usize) -> Result<(), Error> {
+        add(&mut self.made, bytes, MAX_MADE, Bound::Made)
+    }
+
+    /// A single text about to be made; what it takes is counted once it is there.
+    pub(crate) fn foresee(&mut self, bytes: usize) -> Result<(), Error> {
+        if bytes > MAX_TEXT {
+            return Err(Bound::Text.into());
+        }
+        self.foresee_made(bytes)
+    }
+
+    /// Bytes about to be made; they are counted once they are there.
+    pub(crate) fn foresee_made(&self, bytes: usize) -> Result<(), Error> {
+        if self.made.saturating_add(bytes) > MAX_MADE { Err(Bound::Made.into()) } else { Ok(()) }
+    }
+
+    /// Bytes that may still be written.
+    pub(crate) fn left_to_write(&self) -> usize {
+        MAX_WRITTEN.saturating_sub(self.written)
+    }
+
+    /// Bytes written.
+    pub(crate) fn write(&mut self, bytes: usize) -> Result<(), Error> {
+        add(&mut self.written, bytes, MAX_WRITTEN, Bound::Written)
+    }
+
+    /// A filter begins, perhaps within another one.
+    pub(crate) fn enter(&mut self) -> Result<(), Error> {
+        add(&mut self.calls, 1, MAX_NESTED_CALLS, Bound::NestedCalls)
+    }
+
+    /// A filter has ended.
+    pub(crate) fn leave(&mut self) {
+        self.calls = self.calls.saturating_sub(1);
+    }
+}
+
+fn add(to: &mut usize, n: usize, most: usize, bound: Bound) -> Result<(), Error> {
+    *to = to.saturating_add(n).min(most.saturating_add(1));
+    if *to > most { Err(bound.into()) } else { Ok(()) }
+}

@@ -1,0 +1,223 @@
+//! minijinja within bounds: a template from outside gives its text or an error, whatever it says.
+//!
+//! minijinja's machine counts steps, but a step may double a text, compare lists of lists or divide by zero, and a
+//! capture may write without end. Here what is compiled gets guards between its instructions (`instructions`), filters,
+//! tests and functions are looked at before they run (`guards`, `foresee`), lists lie in memory instead of being lazy
+//! (`values`), and all of it is counted against [`bounds`]. A template within bounds gives what minijinja gives, to the byte.
+//!
+//! ```
+//! use greenroom_jinja::{Bound, Jinja};
+//! use minijinja::{UndefinedBehavior, context};
+//!
+//! let jinja = Jinja::new(UndefinedBehavior::Strict);
+//! let text = jinja.template("greeting", "Hello, {{ name }}!")?.render(context! { name => "Ann" })?;
+//! assert_eq!(text, "Hello, Ann!");
+//! let doubled = "{% set n = namespace(a='a') %}{% for i in range(99) %}{% set n.a = n.a ~ n.a %}{% endfor %}";
+//! let error = jinja.template("doubled", doubled)?.render(()).unwrap_err();
+//! assert_eq!(Bound::of(&error), Some(Bound::Made));
+//! # Ok::<(), minijinja::Error>(())
+//! ```
+#![forbid(unsafe_code)]
+
+pub mod bounds;
+mod calm;
+mod code;
+mod foresee;
+mod guards;
+mod instructions;
+mod values;
+
+pub use bounds::{Bound, line};
+
+use bounds::Meter;
+use minijinja::functions::Function;
+use minijinja::machinery::{CodeGenerator, Instructions, eval, make_string_output, parse, parse_expr};
+use minijinja::syntax::SyntaxConfig;
+use minijinja::value::{FunctionArgs, FunctionResult, Value};
+use minijinja::{AutoEscape, Environment, Error, State, UndefinedBehavior};
+use std::collections::{BTreeMap, HashSet};
+
+/// Parses, compiles and runs templates and expressions.
+#[derive(Clone)]
+pub struct Jinja {
+    env: Environment<'static>,
+}
+
+impl Jinja {
+    /// minijinja's own filters, tests and functions, but `debug()`. As Hugging Face and scenarios have it, blocks leave no
+    /// empty lines.
+    pub fn new(undefined: UndefinedBehavior) -> Self {
+        let mut env = guards::environment();
+        env.set_undefined_behavior(undefined);
+        // Two flags can't contradict the default delimiters.
+        let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
+        env.set_syntax(syntax.unwrap_or_default());
+        Self { env }
+    }
+
+    /// Errors know the code that they are about, and where it stands.
+    pub fn with_ranges(mut self) -> Self {
+        self.env.set_debug(true);
+        self
+    }
+
+    /// Adds a filter, or replaces one. Its result may take memory in proportion to its arguments, no more.
+    pub fn with_filter<F, Rv, Args>(mut self, name: &'static str, filter: F) -> Self
+    where
+        F: Function<Rv, Args>,
+        Rv: FunctionResult,
+        Args: for<'a> FunctionArgs<'a>,
+    {
+        guards::add_filter(&mut self.env, name, Value::from_function(filter));
+        self
+    }
+
+    /// Adds a function, likewise.
+    pub fn with_function<F, Rv, Args>(mut self, name: &'static str, function: F) -> Self
+    where
+        F: Function<Rv, Args>,
+        Rv: FunctionResult,
+        Args: for<'a> FunctionArgs<'a>,
+    {
+        guards::add_function(&mut self.env, name, Value::from_function(function));
+        self
+    }
+
+    /// Adds methods, likewise: what is called when a value has none of the name.
+    pub fn with_methods<F>(mut self, methods: F) -> Self
+    where
+        F: Fn(&mut State, &Value, &str, &[Value]) -> Result<Value, Error> + Send + Sync + 'static,
+    {
+        self.env.set_unknown_method_callback(methods);
+        self
+    }
+
+    /// Compiles a template.
+    ///
+    /// # Errors
+    /// What is wrong with its syntax, or the bound that it met.
+    pub fn template<'a>(&'a self, name: &'a str, source: &'a str) -> Result<Template<'a>, Error> {
+        calm::caught(|| {
+            let syntax = self.env.syntax().clone();
+            code::is_short(source, false, &syntax)?;
+            let Ok(ast) = parse(source, name, syntax) else {
+                // The same error once more, with the source attached.
+                return self.env.template_from_named_str(name, source).map(|_| unreachable!());
+            };
+            code::is_sound(&ast, code::Place::default(), &mut Meter::default())?;
+            let mut generator = CodeGenerator::new(name, source);
+            generator.compile_stmt(&ast);
+            let (program, blocks) = generator.finish();
+            let program = instructions::guarded(&program)?;
+            let blocks = blocks.iter().map(|(name, block)| Ok((*name, instructions::guarded(block)?)));
+            Ok(Template { jinja: self, program, blocks: blocks.collect::<Result<_, Error>>()? })
+        })
+    }
+
+    /// Compiles an expression.
+    ///
+    /// # Errors
+    /// What is wrong with its syntax, or the bound that it met.
+    pub fn expression<'a>(&'a self, source: &'a str) -> Result<Expression<'a>, Error> {
+        calm::caught(|| {
+            code::is_short(source, true, self.env.syntax())?;
+            let Ok(ast) = parse_expr(source) else {
+                return self.env.compile_expression(source).map(|_| unreachable!());
+            };
+            code::fold(&ast, &mut Meter::default())?;
+            let mut generator = CodeGenerator::new("<expression>", source);
+            generator.compile_expr(&ast);
+            Ok(Expression { jinja: self, program: instructions::guarded(&generator.finish().0)? })
+        })
+    }
+}
+
+/// A compiled template.
+pub struct Template<'a> {
+    jinja: &'a Jinja,
+    program: Instructions<'a>,
+    blocks: BTreeMap<&'a str, Instructions<'a>>,
+}
+
+impl Template<'_> {
+    /// The text that it gives.
+    ///
+    /// # Errors
+    /// What is undefined or impossible, or the bound that it met.
+    pub fn render(&self, context: impl Into<Value>) -> Result<String, Error> {
+        self.render_counted(context).map(|(text, _)| text)
+    }
+
+    /// The text that it gives, and what that took: steps, and values looked at.
+    ///
+    /// # Errors
+    /// As [`render`](Self::render).
+    pub fn render_counted(&self, context: impl Into<Value>) -> Result<(String, u64), Error> {
+        let mut text = String::new();
+        let mut out = make_string_output(&mut text);
+        let root = context.into();
+        let taken = calm::caught(|| {
+            let (_, mut state) =
+                eval(&self.jinja.env, &self.program, root, &self.blocks, &mut out, AutoEscape::None)?;
+            let steps = state.fuel_levels().map_or(0, |(consumed, _)| consumed);
+            Ok(steps + Meter::of(&mut state).looked() as u64)
+        })?;
+        drop(out);
+        Ok((text, taken))
+    }
+
+    /// Names that it uses and neither defines itself nor finds among the functions.
+    pub fn names(&self) -> Vec<String> {
+        let template = self.jinja.env.template_from_named_str(self.program.name(), self.program.source());
+        let names = template.map(|template| template.undeclared_variables(false)).unwrap_or_default();
+        let is_function = |name: &String| self.jinja.env.globals().any(|(function, _)| function == name);
+        sorted(names.into_iter().filter(|name| !is_function(name)).collect())
+    }
+}
+
+/// A compiled expression.
+pub struct Expression<'a> {
+    jinja: &'a Jinja,
+    program: Instructions<'a>,
+}
+
+impl Expression<'_> {
+    /// The value that it has.
+    ///
+    /// # Errors
+    /// What is undefined or impossible, or the bound that it met.
+    pub fn value(&self, context: impl Into<Value>) -> Result<Value, Error> {
+        let mut text = String::new();
+        let mut out = make_string_output(&mut text);
+        let (root, none) = (context.into(), BTreeMap::new());
+        calm::caught(|| {
+            let (value, _) = eval(&self.jinja.env, &self.program, root, &none, &mut out, AutoEscape::None)?;
+            let value = value.unwrap_or_default();
+            // Whoever asked for it will write it out.
+            let size = values::weigh(&value, &mut Meter::default())?;
+            if size.made() > bounds::MAX_TEXT { Err(Bound::Text.into()) } else { Ok(value) }
+        })
+    }
+
+    /// Names that it uses.
+    pub fn names(&self) -> Vec<String> {
+        let expression = self.jinja.env.compile_expression(self.program.source());
+        sorted(expression.map(|expression| expression.undeclared_variables(false)).unwrap_or_default())
+    }
+}
+
+/// A message, cut where it goes on for long: minijinja quotes names and values whole.
+pub fn shortened(mut message: String) -> String {
+    const MOST: usize = 1_000;
+    if message.len() > MOST {
+        message.truncate(message.floor_char_boundary(MOST));
+        message.push('…');
+    }
+    message
+}
+
+fn sorted(names: HashSet<String>) -> Vec<String> {
+    let mut names: Vec<String> = names.into_iter().collect();
+    names.sort();
+    names
+}
