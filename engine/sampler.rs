@@ -23,9 +23,11 @@ pub(crate) fn choose(logits: &[f32], reply: &[u32], sampling: &Sampling) -> Resu
     }
     let Some(&(_, top)) = candidates.first() else { return Ok(0) };
     let weight = |x: f32| exp(f64::from(x - top) / f64::from(sampling.temperature));
-    let mut weights: Vec<f64> = candidates.iter().map(|(_, x)| weight(*x)).collect();
-    let kept = weights.iter().take_while(|w| **w >= f64::from(sampling.min_p)).count().max(1);
-    weights.truncate(kept);
+    let likely = |weight: &f64| *weight >= f64::from(sampling.min_p);
+    let weights: Vec<f64> = candidates.iter().map(|(_, x)| weight(*x)).take_while(likely).collect();
+    if weights.is_empty() {
+        return Ok(candidates[0].0); // an infinite logit has no weight
+    }
     let total: f64 = weights.iter().sum();
     let mut kept = 0;
     let mut mass = 0.0;

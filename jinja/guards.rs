@@ -20,6 +20,8 @@ pub(crate) mod names {
     pub(crate) const PRINTED: &str = "\u{1}printed";
     /// The operands of `*`, as a tuple; given back the other way around, as `UnpackList` needs them.
     pub(crate) const FACTORS: &str = "\u{1}factors";
+    /// The operands of `**`, likewise.
+    pub(crate) const POWER: &str = "\u{1}power";
     /// The operands of a slice, likewise.
     pub(crate) const SLICED: &str = "\u{1}sliced";
     /// A value of which one item is taken.
@@ -151,6 +153,7 @@ fn add_own(env: &mut Environment<'static>) {
         Ok::<_, Error>(value)
     });
     env.add_filter(names::FACTORS, factors);
+    env.add_filter(names::POWER, |operands: Value| power(&operands));
     env.add_filter(names::SLICED, sliced);
     env.add_filter(names::INDEXED, |state: &mut State, value: Value| {
         match value.kind() {
@@ -209,6 +212,20 @@ fn factors(state: &mut State, operands: Value) -> Result<Value, Error> {
         }
     }
     Ok(Value::from(Tuple::from([b, a])))
+}
+
+/// Works fractional powers out with libm: the platform's own differ in last digits. What is not a constant comes here.
+fn power(operands: &Value) -> Result<Value, Error> {
+    let (base, exponent) = (operands.get_item_by_index(0)?, operands.get_item_by_index(1)?);
+    let number =
+        |value: &Value| f64::try_from(value.clone()).ok().filter(|_| value.kind() == ValueKind::Number);
+    let (base, exponent) = match (number(&base), number(&exponent)) {
+        // Whole numbers have exact powers, and zero has none below zero.
+        (Some(_), Some(b)) if base.is_integer() && exponent.is_integer() && b >= 0.0 => (base, exponent),
+        (Some(a), Some(b)) if a != 0.0 || b >= 0.0 => (Value::from(libm::pow(a, b)), Value::from(1.0)),
+        _ => (base, exponent),
+    };
+    Ok(Value::from(Tuple::from([exponent, base])))
 }
 
 /// Checks the bounds of a slice. Backwards, minijinja computes with what overflows where the bounds cross, and then

@@ -6,7 +6,7 @@
 
 use crate::bounds::Meter;
 use crate::guards::names::{
-    BUILT, COMPARED, FACTORS, HELD, INDEXED, ITERATED, MADE, METHOD, PRINTED, SLICED, TAKEN,
+    BUILT, COMPARED, FACTORS, HELD, INDEXED, ITERATED, MADE, METHOD, POWER, PRINTED, SLICED, TAKEN,
 };
 use crate::values::settle;
 use minijinja::Error;
@@ -121,6 +121,7 @@ fn piece<'s>(
         I::CallMethod(name, Some(n)) => vec![I::LoadConst(Value::from(*name)), apply(METHOD, n + 1)],
         I::Add => vec![plain, apply(MADE, 1)],
         I::Mul => vec![I::BuildTuple(Some(2)), apply(FACTORS, 1), I::UnpackList(2), plain, apply(MADE, 1)],
+        I::Pow => vec![I::BuildTuple(Some(2)), apply(POWER, 1), I::UnpackList(2), plain],
         I::StringConcat => {
             vec![apply(PRINTED, 1), I::Swap, apply(PRINTED, 1), I::Swap, plain, apply(MADE, 1)]
         }
@@ -145,7 +146,6 @@ fn piece<'s>(
         | I::Div
         | I::IntDiv
         | I::Rem
-        | I::Pow
         | I::Neg
         | I::Not
         | I::ApplyFilter(..)

@@ -4,6 +4,7 @@
 
 use std::ffi::OsStr;
 use std::io::Read;
+use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Child, Command, Stdio};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -15,9 +16,12 @@ pub(crate) struct Limits {
     pub(crate) memory: u64,
     /// Open files (RLIMIT_NOFILE).
     pub(crate) files: u64,
-    /// Time until it is killed.
+    /// Time on a processor (RLIMIT_CPU, in seconds); on the clock it has [`PATIENCE`] times as long, for the machine has other work.
     pub(crate) time: Duration,
 }
+
+/// A program that has used little of its time on a processor after so many times as long waits for something.
+const PATIENCE: u32 = 6;
 
 /// What hostile input may cost.
 impl Default for Limits {
@@ -48,7 +52,10 @@ impl Limits {
     }
 
     fn program(&self, path: impl AsRef<OsStr>) -> Command {
-        let script = format!("ulimit -v {} && ulimit -n {} && exec \"$@\"", self.memory >> 10, self.files);
+        let Self { memory, files, time } = self;
+        let limits =
+            format!("ulimit -v {} && ulimit -n {files} && ulimit -S -t {}", memory >> 10, time.as_secs());
+        let script = format!("{limits} && exec \"$@\"");
         let mut command = Command::new("sh");
         command.args(["-c", &script, "sh"]).arg(path);
         command
@@ -66,13 +73,14 @@ impl Limits {
                 break status;
             }
             peak = peak.max(resident(&child));
-            if began.elapsed() > self.time && !timed_out {
+            if began.elapsed() > PATIENCE * self.time && !timed_out {
                 timed_out = true;
                 child.kill().unwrap();
             }
             std::thread::sleep(Duration::from_millis(3));
         };
         let (stdout, stderr) = (stdout.join().unwrap(), stderr.join().unwrap());
+        timed_out |= status.signal() == Some(libc::SIGXCPU);
         Ended { code: status.code(), timed_out, stdout, stderr, peak }
     }
 }

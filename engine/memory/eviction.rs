@@ -1,0 +1,114 @@
+//! The budget of memory: which session at rest lets go of what. It loses what is on disk too, piece by piece, and stays known:
+//! what it is made of, and when it is needed next.
+
+use super::{Idle, Memory};
+use crate::SessionKey;
+use crate::ahead::Ahead;
+use crate::kv::pool::{Candidate, victim};
+
+/// What eviction may take, in this order.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Eviction {
+    /// Keys and values that are on disk too.
+    Stored,
+    /// What is known of a session whose manifest is up to date.
+    Known,
+    /// Keys and values that would have to be computed again: some hundred times what reading costs.
+    Unstored,
+}
+
+impl Memory {
+    /// Bytes that cached keys and values take now, and what is known of sessions.
+    pub(crate) fn bytes(&self) -> u64 {
+        let rest: u64 =
+            self.idle.values().map(|idle| idle.session.sequence.row_bytes() + idle.known_bytes).sum();
+        self.arena.bytes() + rest + self.at_work + self.ahead.as_ref().map_or(0, Ahead::room)
+    }
+
+    /// Bytes that all of it may take.
+    pub(crate) fn budget(&self) -> u64 {
+        self.arena.budget()
+    }
+
+    /// Lets go of what is not needed soon until there is room for `n` more tokens.
+    pub(crate) fn make_room_for(&mut self, n: usize) {
+        self.make_room((n * self.context.layout.row_bytes()) as u64, None);
+    }
+
+    /// Lets go of what is not needed soon until the budget holds; `at_work` as in [`Memory::at_work`].
+    pub(crate) fn enforce_budget(&mut self, at_work: u64) {
+        self.at_work = at_work;
+        self.make_room(0, None);
+    }
+
+    /// Evicts until there is room for `more` bytes; for somebody who is needed at `needed_by` only what is needed later goes,
+    /// and nothing that is not on disk. `false`: there is no such room.
+    pub(super) fn make_room(&mut self, more: u64, needed_by: Option<u64>) -> bool {
+        let kinds: &[Eviction] = match needed_by {
+            Some(_) => &[Eviction::Stored],
+            None => &[Eviction::Stored, Eviction::Known, Eviction::Unstored],
+        };
+        let mut excess = self.arena.excess(self.bytes() - self.arena.bytes() + more);
+        for kind in kinds {
+            while excess > 0 {
+                let candidates = self.idle.iter().filter(|(_, idle)| {
+                    let later = needed_by.is_none_or(|by| idle.next_use.is_none_or(|next| next > by));
+                    later && idle.can_lose(*kind)
+                });
+                let candidates = candidates.map(|(key, idle)| Candidate {
+                    key,
+                    next_use: idle.next_use,
+                    last_use: idle.last_use,
+                });
+                let Some(key) = victim(candidates).cloned() else { break };
+                excess = self.evict(&key, *kind, excess);
+            }
+        }
+        excess == 0
+    }
+
+    /// Takes from a session until `excess` bytes are freed or it has no more of that kind; returns what is left of them.
+    fn evict(&mut self, key: &SessionKey, kind: Eviction, excess: u64) -> u64 {
+        tracing::trace!("evicting from `{}`, {excess} bytes over the budget", key.agent);
+        if kind == Eviction::Known {
+            let known = self.idle.get(key).map_or(0, |idle| idle.known_bytes);
+            self.forget(key);
+            return excess.saturating_sub(known);
+        }
+        let Some(idle) = self.idle.get_mut(key) else { return excess };
+        let mut left = excess;
+        while left > 0 {
+            let before = self.arena.bytes() + idle.session.sequence.row_bytes();
+            let gone = match kind {
+                Eviction::Stored => idle.session.let_go(&mut self.arena),
+                _ => idle.session.give_up_last(&mut self.arena),
+            };
+            if !gone {
+                break;
+            }
+            // A shared block stays for its other owners, who are needed sooner.
+            let freed = before - (self.arena.bytes() + idle.session.sequence.row_bytes());
+            left = left.saturating_sub(freed);
+        }
+        left
+    }
+
+    /// Drops a session from memory; its files stay.
+    pub(crate) fn forget(&mut self, key: &SessionKey) {
+        if let Some(mut idle) = self.idle.remove(key) {
+            idle.session.sequence.clear(&mut self.arena);
+        }
+        self.journals.remove(key);
+        self.remarks.remove(key);
+    }
+}
+
+impl Idle {
+    fn can_lose(&self, kind: Eviction) -> bool {
+        match kind {
+            Eviction::Stored => self.session.can_let_go(),
+            Eviction::Known => self.saved && !self.session.sequence.holds_any(),
+            Eviction::Unstored => self.session.sequence.holds_any() && !self.session.can_let_go(),
+        }
+    }
+}
