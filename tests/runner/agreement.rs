@@ -217,7 +217,7 @@ proptest! {
     }
 }
 
-/// The cases of the issue: none may be refused for a null that never comes.
+/// None of these may be refused for a null that never comes.
 #[test]
 fn forced_choices_are_not_null() {
     let scenario = |choice: &str, prompt: &str| {

@@ -104,7 +104,7 @@ fn the_mass_is_the_models_own_whatever_the_temperature() {
     assert_eq!(shown, ["under 0.1 %", "1.3 %", "41 %", "100 %"]);
 }
 
-/// The example of the issue: 57 % at temperature 1, 72 % at 0.3.
+/// For example 57 % at temperature 1, 72 % at 0.3.
 const LOGPROBS: [f32; 2] = [-14.273, -14.558];
 const ROUNDS: usize = 50;
 

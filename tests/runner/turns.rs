@@ -133,7 +133,7 @@ fn codes(text: &str) -> Vec<(&'static str, usize, String)> {
 }
 
 #[test]
-fn the_choices_of_the_issue_count() {
+fn choices_of_single_turns_count() {
     let text = "
 id: three
 agents: {ann: {}, ben: {}}
