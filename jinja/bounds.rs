@@ -1,6 +1,7 @@
 //! What one rendering may take, and the meter that counts it.
 
 use minijinja::{Error, ErrorKind, State};
+use std::cell::Cell;
 use std::fmt;
 
 /// Instructions of one rendering, guards included: some tenths of a second.
@@ -174,9 +175,24 @@ impl fmt::Display for Met {
 
 impl std::error::Error for Met {}
 
+thread_local! {
+    static TAKEN: Cell<u64> = const { Cell::new(0) };
+}
+
+/// What all renderings of this thread have taken so far, failed ones too: steps, and values looked at. Take the difference.
+pub fn taken() -> u64 {
+    TAKEN.get()
+}
+
+/// Adds to what renderings have taken.
+pub(crate) fn take(steps: u64) {
+    TAKEN.set(TAKEN.get() + steps);
+}
+
 /// Counts what one rendering has taken.
 #[derive(Debug, Default)]
 pub(crate) struct Meter {
+    steps: u64,
     work: usize,
     made: usize,
     written: usize,
@@ -184,19 +200,18 @@ pub(crate) struct Meter {
 }
 
 impl Meter {
-    /// The meter of the rendering that `state` is about.
+    /// The meter of the rendering that `state` is about, which takes note of the steps so far.
     pub(crate) fn of<'s>(state: &'s mut State<'_, '_>) -> &'s mut Self {
-        state.get_or_insert_extension_with(Self::default)
+        let steps = state.fuel_levels().map_or(0, |(steps, _)| steps);
+        let meter = state.get_or_insert_extension_with(Self::default);
+        take(steps - std::mem::replace(&mut meter.steps, steps));
+        meter
     }
 
     /// Values looked at.
     pub(crate) fn look(&mut self, values: usize) -> Result<(), Error> {
+        take(values.min(MAX_WORK) as u64);
         add(&mut self.work, values, MAX_WORK, Bound::Work)
-    }
-
-    /// Values looked at so far.
-    pub(crate) fn looked(&self) -> usize {
-        self.work
     }
 
     /// Bytes of text looked at.

@@ -34,6 +34,8 @@ pub(crate) mod names {
     pub(crate) const HELD: &str = "\u{1}held";
     /// A value that is gone through.
     pub(crate) const ITERATED: &str = "\u{1}iterated";
+    /// A value that is about to be used: steps are counted.
+    pub(crate) const PASSED: &str = "\u{1}passed";
     /// Bytes that the next instruction takes.
     pub(crate) const TAKEN: &str = "\u{1}taken";
     /// A method's call: the value, the arguments, the method's name.
@@ -172,6 +174,10 @@ fn add_own(env: &mut Environment<'static>) {
         let bytes = |value: &Value| value.as_bytes().map_or(0, <[u8]>::len);
         let within = value.downcast_object_ref::<Vec<Value>>().map_or(0, |list| list.iter().map(bytes).sum());
         Meter::of(state).read(bytes(&value).max(within)).map(|()| value.into_value())
+    });
+    env.add_filter(names::PASSED, |state: &mut State, value: Value| {
+        Meter::of(state);
+        value
     });
     env.add_filter(names::TAKEN, |state: &mut State, bytes: usize| Meter::of(state).make(bytes));
     env.add_filter(names::METHOD, |state: &mut State, args: Rest<ValueOrKwargs>| {

@@ -6,7 +6,7 @@
 
 use crate::bounds::Meter;
 use crate::guards::names::{
-    BUILT, COMPARED, FACTORS, HELD, INDEXED, ITERATED, MADE, METHOD, POWER, PRINTED, SLICED, TAKEN,
+    BUILT, COMPARED, FACTORS, HELD, INDEXED, ITERATED, MADE, METHOD, PASSED, POWER, PRINTED, SLICED, TAKEN,
 };
 use crate::values::settle;
 use minijinja::Error;
@@ -133,6 +133,8 @@ fn piece<'s>(
         // The last two may begin a loop again, behind the guard of `PushLoop`.
         I::PushLoop(_) | I::FastRecurse => vec![apply(ITERATED, 1), plain],
         I::CallFunction(_, Some(n)) if *n > 0 => vec![apply(ITERATED, 1), plain],
+        // So that the steps of each round and call are known, though it fails later.
+        I::Iterate(_) | I::CallFunction(_, Some(_)) => vec![plain, apply(PASSED, 1)],
         I::BuildMacro(..) => vec![I::LoadConst(Value::from(MACRO)), apply(TAKEN, 1), I::DiscardTop, plain],
         // Numbers, names, jumps and frames; filters, tests and functions are guarded in the environment, printing in its
         // formatter, and what would load another template finds none.
@@ -152,7 +154,6 @@ fn piece<'s>(
         | I::PerformTest(..)
         | I::Emit
         | I::PushWith
-        | I::Iterate(_)
         | I::PushDidNotIterate
         | I::PopFrame
         | I::PopLoopFrame

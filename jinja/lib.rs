@@ -27,14 +27,14 @@ mod guards;
 mod instructions;
 mod values;
 
-pub use bounds::{Bound, line};
+pub use bounds::{Bound, line, taken};
 
-use bounds::Meter;
+use bounds::{MAX_STEPS, Meter, take};
 use minijinja::functions::Function;
 use minijinja::machinery::{CodeGenerator, Instructions, eval, make_string_output, parse, parse_expr};
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{FunctionArgs, FunctionResult, Value};
-use minijinja::{AutoEscape, Environment, Error, State, UndefinedBehavior};
+use minijinja::{AutoEscape, Environment, Error, ErrorKind, Output, State, UndefinedBehavior};
 use std::collections::{BTreeMap, HashSet};
 
 /// Parses, compiles and runs templates and expressions.
@@ -145,25 +145,12 @@ impl Template<'_> {
     /// # Errors
     /// What is undefined or impossible, or the bound that it met.
     pub fn render(&self, context: impl Into<Value>) -> Result<String, Error> {
-        self.render_counted(context).map(|(text, _)| text)
-    }
-
-    /// The text that it gives, and what that took: steps, and values looked at.
-    ///
-    /// # Errors
-    /// As [`render`](Self::render).
-    pub fn render_counted(&self, context: impl Into<Value>) -> Result<(String, u64), Error> {
         let mut text = String::new();
         let mut out = make_string_output(&mut text);
         let root = context.into();
-        let taken = calm::caught(|| {
-            let (_, mut state) =
-                eval(&self.jinja.env, &self.program, root, &self.blocks, &mut out, AutoEscape::None)?;
-            let steps = state.fuel_levels().map_or(0, |(consumed, _)| consumed);
-            Ok(steps + Meter::of(&mut state).looked() as u64)
-        })?;
+        run(&self.jinja.env, &self.program, &self.blocks, root, &mut out)?;
         drop(out);
-        Ok((text, taken))
+        Ok(text)
     }
 
     /// Names that it uses and neither defines itself nor finds among the functions.
@@ -189,10 +176,9 @@ impl Expression<'_> {
     pub fn value(&self, context: impl Into<Value>) -> Result<Value, Error> {
         let mut text = String::new();
         let mut out = make_string_output(&mut text);
-        let (root, none) = (context.into(), BTreeMap::new());
+        let root = context.into();
+        let value = run(&self.jinja.env, &self.program, &BTreeMap::new(), root, &mut out)?;
         calm::caught(|| {
-            let (value, _) = eval(&self.jinja.env, &self.program, root, &none, &mut out, AutoEscape::None)?;
-            let value = value.unwrap_or_default();
             // Whoever asked for it will write it out.
             let size = values::weigh(&value, &mut Meter::default())?;
             if size.made() > bounds::MAX_TEXT { Err(Bound::Text.into()) } else { Ok(value) }
@@ -204,6 +190,31 @@ impl Expression<'_> {
         let expression = self.jinja.env.compile_expression(self.program.source());
         sorted(expression.map(|expression| expression.undeclared_variables(false)).unwrap_or_default())
     }
+}
+
+/// Runs a program, and counts what it takes.
+fn run(
+    env: &Environment<'_>,
+    program: &Instructions<'_>,
+    blocks: &BTreeMap<&str, Instructions<'_>>,
+    root: Value,
+    out: &mut Output<'_>,
+) -> Result<Value, Error> {
+    let before = taken();
+    let value = calm::caught(|| {
+        let (value, mut state) = eval(env, program, root, blocks, out, AutoEscape::None)?;
+        Meter::of(&mut state);
+        Ok(value.unwrap_or_default())
+    });
+    if let Err(error) = &value {
+        // Steps since the last guard: there is one in each loop and macro.
+        let n_instructions = || (0..).take_while(|at| program.get(*at).is_some()).count() as u64;
+        take(match error.kind() {
+            ErrorKind::OutOfFuel => MAX_STEPS.saturating_sub(taken() - before),
+            _ => n_instructions(),
+        });
+    }
+    value
 }
 
 /// A message, cut where it goes on for long: minijinja quotes names and values whole.

@@ -143,7 +143,10 @@ fn ask_human(request: &Request) -> anyhow::Result<String> {
         let asked = std::io::stderr().write_all(format!("{question}> ").as_bytes());
         asked.context("can't ask the human on standard error")?;
         let line = typed_line(std::io::stdin().lock()).context("can't read from the terminal")?;
-        let line = line.context("the terminal was closed before the human answered")?;
+        let Some(line) = line else {
+            let _ = std::io::stderr().write_all(b"\n");
+            bail!("the terminal was closed before the human answered");
+        };
         let line = line.trim();
         if open.is_empty() {
             return Ok(line.to_string());

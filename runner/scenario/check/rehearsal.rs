@@ -10,6 +10,7 @@ use crate::scenario::plan::{Condition, Plan, Purpose, Turn, TurnId};
 use crate::scenario::results::{Line, Said, tally};
 use crate::scenario::template::{Expression, TemplateError, holds};
 use crate::scenario::{PhaseId, Scenario, Strategy, Topology};
+use greenroom_jinja::taken;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -17,12 +18,12 @@ use std::sync::Arc;
 const MAX_WAYS: usize = 256;
 /// Fewest plays that stand for all others.
 const FEWEST_PLAYS: usize = 24;
-/// Steps that a failure is taken for: it is not known how far it came.
-pub(super) const FAILED_STEPS: u64 = 20_000;
 /// Steps that a whole check may take: a second or two, as a step is about a tenth of a microsecond.
 const MAX_STEPS: u64 = 15_000_000;
-/// Steps of an expression, apart from what it looks at.
-const EXPRESSION_STEPS: u64 = 300;
+/// Steps of an expression or a text, apart from what it does: it is compiled, and names are found for it.
+const COMPILED_STEPS: u64 = 300;
+/// Steps of minijinja's machine that take as long as one of a check.
+const MACHINE_STEPS: u64 = 2;
 
 /// Steps of a check that are left.
 pub(super) struct Steps(u64);
@@ -36,6 +37,14 @@ impl Default for Steps {
 impl Steps {
     pub(super) fn spend(&mut self, steps: u64) {
         self.0 = self.0.saturating_sub(steps);
+    }
+
+    /// Does what renders and evaluates, and spends what that takes.
+    pub(super) fn count<T>(&mut self, work: impl FnOnce() -> T) -> T {
+        let before = taken();
+        let done = work();
+        self.spend((taken() - before) / MACHINE_STEPS);
+        done
     }
 
     /// A fair part for one of so many.
@@ -244,24 +253,18 @@ impl Rehearsal {
         steps: &mut Steps,
     ) -> Result<bool, TemplateError> {
         steps.spend(self.steps_of(expression, said));
-        let held = holds(&self.scenario, expression, &only(said, &expression.phases));
-        steps.spend(if held.is_err() { FAILED_STEPS } else { 0 });
-        held
+        steps.count(|| holds(&self.scenario, expression, &only(said, &expression.phases)))
     }
 
-    /// What evaluating an expression takes, apart from what it looks at.
+    /// What it takes to get ready to evaluate an expression.
     pub(super) fn steps_of_text(&self, text: &str) -> u64 {
-        EXPRESSION_STEPS + (4 * self.scenario.phases.len() + 2 * text.len()) as u64
+        COMPILED_STEPS + (4 * self.scenario.phases.len() + 2 * text.len()) as u64
     }
 
-    /// What it takes to evaluate an expression, given what was said.
+    /// The same with the results of phases that it looks at.
     pub(super) fn steps_of(&self, expression: &Expression, said: &Said) -> u64 {
         let n_lines: usize = expression.phases.iter().map(|phase| said.lines(*phase).len()).sum();
-        // Lists that are only announced may be long: `[1] * 90000`.
-        let long = expression.text.contains("] *");
-        self.steps_of_text(&expression.text)
-            + 4 * n_lines as u64
-            + if long { 100 * EXPRESSION_STEPS } else { 0 }
+        self.steps_of_text(&expression.text) + 4 * n_lines as u64
     }
 }
 

@@ -7,14 +7,11 @@ use crate::diagnostic::Diagnostic;
 use crate::scenario::results::Said;
 use crate::scenario::source::Path;
 use crate::scenario::template::{
-    self, Code, STAGE_NAMES, SYSTEM_NAMES, Template, TemplateError, render_stage_counted,
+    self, Code, STAGE_NAMES, SYSTEM_NAMES, Template, TemplateError, render_stage,
 };
 use crate::scenario::{AgentId, PayoffRule, PhaseId, Scenario};
 use std::collections::BTreeSet;
 use std::sync::Arc;
-
-/// Steps of minijinja's machine that take as long as one of a check.
-pub(super) const MACHINE_STEPS: u64 = 4;
 
 /// Bytes that all system texts may have together.
 const MAX_SYSTEM_BYTES: usize = 64 << 20;
@@ -69,10 +66,9 @@ impl Checker {
             if !quotes.is_empty() || self.found.len() > n_before {
                 continue;
             }
-            let mut taken = (text.len() + scenario.agents.len()) as u64;
-            let rendered = template::render_system(scenario, &text, AgentId(id), &mut taken);
+            steps.spend((text.len() + scenario.agents.len()) as u64 / 2);
+            let rendered = steps.count(|| template::render_system(scenario, &text, AgentId(id)));
             n_bytes += rendered.as_ref().map_or(0, String::len);
-            steps.spend(taken / MACHINE_STEPS);
             if steps.are_used_up() {
                 return self.too_many_steps(&path);
             }
@@ -201,9 +197,8 @@ impl Checker {
             if failed.contains(&text.path.to_string()) {
                 continue;
             }
-            let mut taken = (text.text.len() + scenario.agents.len()) as u64;
-            let rendered = render_stage_counted(&scenario, &text.text, phase, reader, &nothing, &mut taken);
-            steps.spend(taken / MACHINE_STEPS);
+            steps.spend((text.text.len() + scenario.agents.len()) as u64 / 2);
+            let rendered = steps.count(|| render_stage(&scenario, &text.text, phase, reader, &nothing));
             if let Err(error) = rendered {
                 self.template_error(&text.path, &text.text, error);
                 failed.insert(text.path.to_string());
@@ -220,7 +215,7 @@ impl Checker {
                 steps.spend(cell.text.len() as u64);
                 if !cell.text.parse::<f64>().is_ok_and(f64::is_finite) {
                     steps.spend(300 + scenario.phases.len() as u64);
-                    self.is_number(&scenario, cell);
+                    steps.count(|| self.is_number(&scenario, cell));
                 }
                 if steps.are_used_up() {
                     self.too_many_steps(&cell.path);

@@ -1,14 +1,11 @@
 //! Every text and expression that looks at what phases came to, tried on all that a rehearsal comes to.
 
-use super::rehearsal::{Extent, FAILED_STEPS, Moment, Piece, Rehearsal, Steps, only};
-use super::texts::MACHINE_STEPS;
+use super::rehearsal::{Extent, Moment, Piece, Rehearsal, Steps, only};
 use crate::scenario::choice::{Chosen, text_of};
 use crate::scenario::plan::Purpose;
 use crate::scenario::results::{Said, payoffs};
 use crate::scenario::source::Path;
-use crate::scenario::template::{
-    Code, Expression, Template, TemplateError, evaluate_with, render_stage_counted,
-};
+use crate::scenario::template::{Code, Expression, Template, TemplateError, evaluate_with, render_stage};
 use crate::scenario::{AgentId, PayoffRule, PhaseId, Scenario};
 use serde_json::{Map, Value};
 use std::collections::{BTreeMap, BTreeSet};
@@ -226,7 +223,7 @@ impl<'s> Trial<'s> {
             (What::Each(phase), Moment::End) if said.0.contains_key(phase) => {
                 let lines = said.lines(*phase).len() as u64;
                 steps.spend(lines.saturating_mul(rehearsal.steps_of_text(self.text)));
-                let result = payoffs(scenario, &only(said, &[*phase])).map(drop);
+                let result = steps.count(|| payoffs(scenario, &only(said, &[*phase])).map(drop));
                 self.note(scenario, said, result);
             }
             _ => {}
@@ -288,15 +285,8 @@ fn rendered(
     let taken = (300 + template.text.len() + scenario.agents.len() + 4 * scenario.phases.len()) as u64;
     let n_lines: usize = template.quotes.iter().map(|phase| said.lines(*phase).len()).sum();
     let said = only(said, &template.quotes);
-    let mut in_machine = 0;
-    let result = render_stage_counted(scenario, &template.text, phase, reader, &said, &mut in_machine);
-    steps.spend(
-        taken
-            + in_machine / MACHINE_STEPS
-            + 4 * n_lines as u64
-            + if result.is_err() { FAILED_STEPS } else { 0 },
-    );
-    result.map(drop)
+    steps.spend(taken + 4 * n_lines as u64);
+    steps.count(|| render_stage(scenario, &template.text, phase, reader, &said)).map(drop)
 }
 
 /// The value of an outcome or an assertion, as it is recorded at the end of a run.
@@ -311,9 +301,8 @@ fn valued(
     let mut value = |expression: &Expression, known: &Map<String, Value>| {
         steps.spend(rehearsal.steps_of(expression, said));
         let names = [("outcome", Value::Object(known.clone()))];
-        let value = evaluate_with(&rehearsal.scenario, expression, &only(said, &expression.phases), names);
-        steps.spend(if value.is_err() { FAILED_STEPS } else { 0 });
-        value
+        let said = only(said, &expression.phases);
+        steps.count(|| evaluate_with(&rehearsal.scenario, expression, &said, names))
     };
     if expression.text.contains("outcome") {
         for (name, above) in above {

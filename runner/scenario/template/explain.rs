@@ -12,7 +12,7 @@ impl From<minijinja::Error> for TemplateError {
         let message = match (error.kind(), place) {
             _ if Bound::of(&error).is_some() => detail.to_string(),
             (ErrorKind::UndefinedError, Some(name)) => format!("`{name}` is not defined"),
-            (ErrorKind::OutOfFuel, _) => ENDLESS.to_string(),
+            (ErrorKind::OutOfFuel, _) => "this takes too many steps: it would not come to an end".to_string(),
             (ErrorKind::UnknownFilter, _) => {
                 format!("there is no filter `{}`", detail.split(' ').nth(1).unwrap_or_default())
             }
@@ -26,15 +26,7 @@ impl From<minijinja::Error> for TemplateError {
     }
 }
 
-/// What is said of a template that takes too many steps.
-const ENDLESS: &str = "this takes too many steps: it would not come to an end";
-
 impl TemplateError {
-    /// The template may have taken as long as it may before it failed.
-    pub fn took_long(&self) -> bool {
-        self.message == ENDLESS || self.bound().is_some()
-    }
-
     fn bound(&self) -> Option<Bound> {
         Bound::ALL.into_iter().find(|bound| bound.to_string() == self.message)
     }

@@ -9,9 +9,7 @@ mod render;
 
 pub use code::Code;
 pub use explain::remedy;
-pub use render::{
-    evaluate, evaluate_with, holds, holds_with, render_stage, render_stage_counted, render_system, told,
-};
+pub use render::{evaluate, evaluate_with, holds, holds_with, render_stage, render_system, told};
 
 use super::PhaseId;
 use super::source::Path;

@@ -3,7 +3,6 @@
 use super::{Expression, NAME, TemplateError, environment};
 use crate::scenario::results::{Line, Said, payoffs, results};
 use crate::scenario::{Agent, AgentId, Phase, PhaseId, Scenario};
-use greenroom_jinja::bounds::MAX_STEPS;
 use minijinja::value::{Object, ObjectRepr, Serde, Value};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock};
@@ -31,21 +30,6 @@ pub fn render_stage(
     agent: AgentId,
     said: &Arc<Said>,
 ) -> Result<String, TemplateError> {
-    render_stage_counted(scenario, template, phase, agent, said, &mut 0)
-}
-
-/// [`render_stage`], which adds the steps that it took.
-///
-/// # Errors
-/// As [`render_stage`].
-pub fn render_stage_counted(
-    scenario: &Arc<Scenario>,
-    template: &str,
-    phase: PhaseId,
-    agent: AgentId,
-    said: &Arc<Said>,
-    steps: &mut u64,
-) -> Result<String, TemplateError> {
     let mut context = constants(scenario, agent);
     context.extend(played(scenario, &scenario.phases[..phase.0], said)?);
     let here = scenario.phase(phase);
@@ -59,23 +43,7 @@ pub fn render_stage_counted(
     };
     context.insert("cast".into(), cast(&|_| true));
     context.insert("others".into(), cast(&|id| id != agent));
-    rendered(template, context, steps)
-}
-
-/// What a template gives; adds the steps that it took, or may have taken.
-fn rendered(
-    template: &str,
-    context: BTreeMap<String, Value>,
-    steps: &mut u64,
-) -> Result<String, TemplateError> {
-    let rendered = environment().template(NAME, template)?.render_counted(context);
-    let rendered = rendered.map_err(TemplateError::from);
-    *steps += match &rendered {
-        Ok((_, taken)) => *taken,
-        Err(error) if error.took_long() => MAX_STEPS,
-        Err(_) => 0,
-    };
-    Ok(rendered?.0)
+    Ok(environment().template(NAME, template)?.render(context)?)
 }
 
 /// The value of an expression.
@@ -159,17 +127,12 @@ fn played(
     Ok(context)
 }
 
-/// Renders a system text: variables and constants of the agent, nothing that changes within a run. Adds the steps that it took.
+/// Renders a system text: variables and constants of the agent, nothing that changes within a run.
 ///
 /// # Errors
 /// What minijinja found, with the line.
-pub fn render_system(
-    scenario: &Scenario,
-    template: &str,
-    agent: AgentId,
-    steps: &mut u64,
-) -> Result<String, TemplateError> {
-    rendered(template, constants(scenario, agent), steps)
+pub fn render_system(scenario: &Scenario, template: &str, agent: AgentId) -> Result<String, TemplateError> {
+    Ok(environment().template(NAME, template)?.render(constants(scenario, agent))?)
 }
 
 fn constants(scenario: &Scenario, agent: AgentId) -> BTreeMap<String, Value> {
