@@ -321,7 +321,7 @@ impl Worker {
             completion.usage.total_ms = turn.elapsed_ms();
             completion.usage.saved_ms = completion.usage.reused as f64 * self.memory.token_ms;
             self.memory.keep(key.clone(), turn.session, turn.request.next_use);
-            self.memory.at_work = self.at_work();
+            self.enforce_budget();
             completion.usage.memory_bytes = self.memory.bytes();
             if let Some(e) = failed {
                 not_saved(&key.agent, &e, &mut completion);
