@@ -3,7 +3,7 @@
 use crate::chat::Chat;
 use crate::gguf::Gguf;
 use crate::kernels::tasks::Team;
-use crate::kernels::{Isa, NUMERICS};
+use crate::kernels::Isa;
 use crate::kv::store::cipher::CacheKey;
 use crate::kv::store::inventory::Folder;
 use crate::kv::store::manifest::Identity;
@@ -12,6 +12,7 @@ use crate::kv::table::BlockHash;
 use crate::memory::Memory;
 use crate::model::Decoder;
 use crate::model::spec::DecoderSpec;
+use crate::model::weights::numerics;
 use crate::prefix::flatten;
 use crate::self_check;
 use crate::session::CacheContext;
@@ -157,7 +158,7 @@ impl Engine {
             model_name: info.name.clone(),
             model: info.identity.clone(),
             layout: layout.describe(),
-            numerics: NUMERICS.to_owned(),
+            numerics: info.numerics.clone(),
             store: STORE_VERSION,
             salt: config.tenant.clone(),
         };
@@ -472,7 +473,7 @@ impl Parts {
             name: gguf.text("general.name").unwrap_or(&gguf.name).to_owned(),
             family: spec.family.name.to_owned(),
             identity: gguf.hash(),
-            numerics: NUMERICS.to_owned(),
+            numerics: numerics(&gguf),
             n_layers: spec.layers.len(),
             d_model: spec.d_model,
             n_heads: spec.n_heads,

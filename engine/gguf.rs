@@ -64,7 +64,7 @@ pub(crate) struct TensorInfo {
 pub(crate) struct TensorType(pub(crate) u32);
 
 /// id, name, elements and bytes of a block.
-const TYPES: [(u32, &str, usize, usize); 18] = [
+const TYPES: [(u32, &str, usize, usize); 20] = [
     (0, "F32", 1, 4),
     (1, "F16", 1, 2),
     (2, "Q4_0", 32, 18),
@@ -79,6 +79,8 @@ const TYPES: [(u32, &str, usize, usize); 18] = [
     (13, "Q5_K", 256, 176),
     (14, "Q6_K", 256, 210),
     (15, "Q8_K", 256, 292),
+    (20, "IQ4_NL", 32, 18),
+    (23, "IQ4_XS", 256, 136),
     (24, "I8", 1, 1),
     (28, "F64", 1, 8),
     (30, "BF16", 1, 2),
@@ -86,15 +88,13 @@ const TYPES: [(u32, &str, usize, usize); 18] = [
 ];
 
 /// Names of ggml's other types: nothing is known of them but that.
-const OTHERS: [(u32, &str); 15] = [
+const OTHERS: [(u32, &str); 13] = [
     (16, "IQ2_XXS"),
     (17, "IQ2_XS"),
     (18, "IQ3_XXS"),
     (19, "IQ1_S"),
-    (20, "IQ4_NL"),
     (21, "IQ3_S"),
     (22, "IQ2_S"),
-    (23, "IQ4_XS"),
     (25, "I16"),
     (26, "I32"),
     (27, "I64"),

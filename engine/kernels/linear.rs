@@ -4,10 +4,9 @@
 //! of codes are exact integers; the loss is that of rounding (about 0.5 % of a group's spread, as in llama.cpp's Q8_0).
 //! Float weights meet the activations as they are. Either way an output adds up its steps (32 k, or one) in order.
 
-use super::panel::{
-    Format, Mxfp4, Packed, Q4_0, Q4K, Q5K, Q6K, Q8_0, STEP, Scheme, codes, head_bytes, look_up,
-};
+use super::panel::{Format, Packed, STEP, codes, head_bytes, with_scheme};
 use super::pointwise::{Activation, Gate};
+use super::schemes::{Scheme, is_wide};
 use super::tasks::{Shared, for_ranges};
 use super::{Isa, Kernel, LANES, Lanes, Words, lanes, lanes_mut, padded};
 
@@ -190,16 +189,11 @@ impl Kernel for Panel<'_> {
     #[inline(always)]
     fn run<L: Lanes>(self) {
         let Self { x, format, panel, out } = self;
+        with_scheme!(format, S => return rows::<L>(out, &mut Codes::<S>::new(x, panel, format)), _ => ());
         match format {
-            Format::F32 => rows::<L>(out, &mut F32 { x, panel: bytemuck::cast_slice(panel) }),
             Format::F16 => rows::<L>(out, &mut F16 { x, panel: bytemuck::cast_slice(panel) }),
             Format::Bf16 => rows::<L>(out, &mut Bf16 { x, panel: bytemuck::cast_slice(panel) }),
-            Format::Q4_0 => rows::<L>(out, &mut Codes::<Q4_0>::new(x, panel, format)),
-            Format::Q8_0 => rows::<L>(out, &mut Codes::<Q8_0>::new(x, panel, format)),
-            Format::Q4K => rows::<L>(out, &mut Codes::<Q4K>::new(x, panel, format)),
-            Format::Q5K => rows::<L>(out, &mut Codes::<Q5K>::new(x, panel, format)),
-            Format::Q6K => rows::<L>(out, &mut Codes::<Q6K>::new(x, panel, format)),
-            Format::Mxfp4 => rows::<L>(out, &mut Codes::<Mxfp4>::new(x, panel, format)),
+            _ => rows::<L>(out, &mut F32 { x, panel: bytemuck::cast_slice(panel) }),
         }
     }
 }
@@ -283,13 +277,19 @@ impl<S: Scheme> Tile for Codes<'_, S> {
                     }
                     next = next.wrapping_add(share);
                 }
-                let quads = match S::BITS {
-                    4 if S::TABLE => look_up::<L>(codes::<L, 4>(step)),
+                let mut quads = match S::BITS {
+                    2 => codes::<L, 2>(step),
+                    3 => codes::<L, 3>(step),
                     4 => codes::<L, 4>(step),
                     5 => codes::<L, 5>(step),
                     6 => codes::<L, 6>(step),
                     _ => codes::<L, 8>(step),
                 };
+                if let Some(table) = S::TABLE {
+                    for q in 0..8 {
+                        quads[q] = quads[q].look_up(table);
+                    }
+                }
                 let mut products = [L::splat(0.0); R];
                 let n_halves = if S::HALVES { 2 } else { 1 };
                 for half in 0..n_halves {
@@ -300,7 +300,7 @@ impl<S: Scheme> Tile for Codes<'_, S> {
                             let x = unsafe {
                                 rows[r].as_ptr().add(s * STEP + 4 * q).cast::<i32>().read_unaligned()
                             };
-                            dots[r] = if S::BITS == 8 {
+                            dots[r] = if const { is_wide::<S>() } {
                                 dots[r].dot_wide(quads[q], x)
                             } else {
                                 dots[r].dot(quads[q], x)
@@ -323,8 +323,11 @@ impl<S: Scheme> Tile for Codes<'_, S> {
                 for r in 0..R {
                     // SAFETY: as above.
                     let step = unsafe { steps[r].get_unchecked(s) };
-                    if S::MIN {
-                        products[r] = weights.bias.fma(L::splat(step.sum), products[r]);
+                    if S::BIAS && S::HALVES {
+                        products[r] = weights.bias[0].fma(L::splat(step.halves[0]), products[r]);
+                        products[r] = weights.bias[1].fma(L::splat(step.halves[1]), products[r]);
+                    } else if S::BIAS {
+                        products[r] = weights.bias[0].fma(L::splat(step.sum), products[r]);
                     }
                     out[r] = products[r].fma(L::splat(step.scale), out[r]);
                 }
@@ -370,6 +373,7 @@ float_tile!(Bf16, u16, load_bf16);
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kernels::schemes::numbers;
     use crate::kernels::slab::Slabs;
     use candle_core::Device;
     use candle_core::quantized::{GgmlDType, QStorage, QTensor};
@@ -399,17 +403,25 @@ mod tests {
                 return (bytemuck::cast_slice(&x).to_vec(), x.iter().map(|x| x.to_f32()).collect());
             }
             Format::Q4_0 => GgmlDType::Q4_0,
+            Format::Q4_1 => GgmlDType::Q4_1,
+            Format::Q5_0 => GgmlDType::Q5_0,
+            Format::Q5_1 => GgmlDType::Q5_1,
             Format::Q8_0 => GgmlDType::Q8_0,
+            Format::Q2K => GgmlDType::Q2K,
+            Format::Q3K => GgmlDType::Q3K,
             Format::Q4K => GgmlDType::Q4K,
             Format::Q5K => GgmlDType::Q5K,
             Format::Q6K => GgmlDType::Q6K,
+            Format::Iq4Nl | Format::Iq4Xs => return iq4(format, n_out * k),
             Format::Mxfp4 => return mxfp4(n_out * k),
         };
         // Bytes at random try every bit of a block; halves are kept small.
         let mut bytes: Vec<u8> =
             noise(n_out * format.row_bytes(k), 3).iter().map(|x| (x * 256.0) as i8 as u8).collect();
         let scales: &[usize] = match format {
-            Format::Q4_0 | Format::Q8_0 => &[1],
+            Format::Q4_0 | Format::Q5_0 | Format::Q8_0 => &[1],
+            Format::Q2K => &[81, 83],
+            Format::Q3K => &[109],
             Format::Q6K => &[209],
             _ => &[1, 3],
         };
@@ -438,17 +450,62 @@ mod tests {
         (bytes, floats)
     }
 
-    const FORMATS: [Format; 9] = [
+    /// Blocks at random and what they stand for, by the definition in ggml's `dequantize_row_iq4_nl` and `_xs`.
+    fn iq4(format: Format, n: usize) -> (Vec<u8>, Vec<f32>) {
+        let table =
+            [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113].map(|x| x as f32);
+        let mut bytes: Vec<u8> =
+            noise(format.row_bytes(n), 3).iter().map(|x| (x * 256.0) as i8 as u8).collect();
+        let mut floats = Vec::new();
+        for block in bytes.chunks_exact_mut(format.row_bytes(format.block())) {
+            block[1] = 0x10 | block[1] & 0x8f;
+            let d = f16::from_le_bytes([block[0], block[1]]).to_f32();
+            let high = u16::from_le_bytes([block[2], block[3]]);
+            let (scales, codes) = if format == Format::Iq4Nl {
+                (vec![1.0], &block[2..])
+            } else {
+                let scale =
+                    |i: usize| block[4 + i / 2] >> (4 * (i % 2)) & 15 | ((high >> (2 * i) & 3) as u8) << 4;
+                ((0..8).map(|i| f32::from(scale(i)) - 32.0).collect(), &block[8..])
+            };
+            for (scale, codes) in scales.iter().zip(codes.chunks_exact(16)) {
+                let codes = codes.iter().map(|b| b & 15).chain(codes.iter().map(|b| b >> 4));
+                floats.extend(codes.map(|code| d * scale * table[usize::from(code)]));
+            }
+        }
+        (bytes, floats)
+    }
+
+    const FORMATS: [Format; 16] = [
         Format::F32,
         Format::F16,
         Format::Bf16,
         Format::Q4_0,
+        Format::Q4_1,
+        Format::Q5_0,
+        Format::Q5_1,
         Format::Q8_0,
+        Format::Q2K,
+        Format::Q3K,
         Format::Q4K,
         Format::Q5K,
         Format::Q6K,
+        Format::Iq4Nl,
+        Format::Iq4Xs,
         Format::Mxfp4,
     ];
+
+    /// What stands in a file is read as candle, or a format's definition, reads it.
+    #[test]
+    fn numbers_are_those_of_the_format() {
+        for format in FORMATS.into_iter().filter(|format| format.coded()) {
+            let (bytes, exact) = weights(format, 3, 512);
+            let read = numbers(format, &bytes);
+            assert_eq!(read.len(), exact.len());
+            let near = |(a, b): (&f32, &f32)| (a - b).abs() <= 1e-6 * a.abs().max(1.0);
+            assert!(read.iter().zip(&exact).all(near), "{format:?}");
+        }
+    }
 
     /// Right against f64, equal on all instruction sets, and independent of the batch.
     #[test]

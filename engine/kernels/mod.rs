@@ -27,6 +27,7 @@ mod neon;
 pub(crate) mod panel;
 pub(crate) mod pointwise;
 mod scalar;
+pub(crate) mod schemes;
 pub(crate) mod seal;
 pub(crate) mod slab;
 pub(crate) mod tasks;

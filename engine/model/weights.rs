@@ -1,7 +1,9 @@
 //! A model's tensors: matrices packed for the kernels at load, vectors and embedding rows in f32.
 
 use crate::gguf::{Gguf, TensorType};
+use crate::kernels::NUMERICS;
 use crate::kernels::panel::{Format, Packed};
+use crate::kernels::schemes::numbers;
 use crate::kernels::slab::Slabs;
 use crate::quant::q8_0;
 use crate::{Error, Result};
@@ -135,7 +137,7 @@ impl<'a> Loader<'a> {
         (self.on_progress)(total, total);
         for (what, n) in self.made.iter().filter(|(what, _)| what.contains(" as ")) {
             tracing::warn!(
-                "{}: {n} matrices of {what}: there is no kernel for the file's type",
+                "{}: {n} matrices of {what}: their rows are no whole blocks of the file's type",
                 self.gguf.name
             );
         }
@@ -152,10 +154,17 @@ impl Format {
             0 => Self::F32,
             1 => Self::F16,
             2 => Self::Q4_0,
+            3 => Self::Q4_1,
+            6 => Self::Q5_0,
+            7 => Self::Q5_1,
             8 => Self::Q8_0,
+            10 => Self::Q2K,
+            11 => Self::Q3K,
             12 => Self::Q4K,
             13 => Self::Q5K,
             14 => Self::Q6K,
+            20 => Self::Iq4Nl,
+            23 => Self::Iq4Xs,
             30 => Self::Bf16,
             39 => Self::Mxfp4,
             _ => return None,
@@ -163,8 +172,17 @@ impl Format {
     }
 }
 
-/// A type that has no kernel of its own becomes Q8_0 (quantized ones lose nothing to speak of) or, where its rows are no
-/// multiple of 32, F32.
+/// The kernels' contract for a file. The first types that got kernels of their own after its third version are named: caches and
+/// recordings from before read these weights as Q8_0.
+pub(crate) fn numerics(gguf: &Gguf) -> String {
+    let later = [3, 6, 7, 10, 11].map(TensorType);
+    let has = |kind: &&TensorType| gguf.tensors().any(|(_, tensor)| tensor.kind == **kind);
+    let names: Vec<String> = later.iter().filter(has).map(TensorType::to_string).collect();
+    if names.is_empty() { NUMERICS.to_owned() } else { format!("{NUMERICS}, {}", names.join(", ")) }
+}
+
+/// Rows that are no whole blocks of their type become Q8_0 (quantized ones lose nothing to speak of) or, where they are no
+/// multiple of 32 either, F32.
 fn convert(
     slabs: &mut Slabs,
     n_out: usize,
@@ -260,6 +278,9 @@ fn dequantize(gguf: &Gguf, name: &str, kind: TensorType, shape: &[usize], bytes:
         12 => GgmlDType::Q4K,
         13 => GgmlDType::Q5K,
         14 => GgmlDType::Q6K,
+        20 => return Ok(numbers(Format::Iq4Nl, bytes)),
+        23 => return Ok(numbers(Format::Iq4Xs, bytes)),
+        39 => return Ok(numbers(Format::Mxfp4, bytes)),
         _ => {
             let found = format!("tensor `{name}` is of type {kind}, for which there is no conversion");
             let advice = "quantize the model anew, to Q8_0 or a k-quant such as Q4_K_M";

@@ -1,0 +1,598 @@
+//! The quantized formats of weights: how ggml's blocks are read, and how scales lie in a panel's head.
+
+use super::panel::{Format, STEP, vector, with_scheme};
+use super::scalar::Scalar;
+use super::{LANES, Lanes, Words};
+use half::f16;
+
+/// The scales of one step, one output to a lane: a weight is `scale * (code - OFFSET) + bias`.
+pub(crate) struct Scales<L> {
+    /// Of the first 16 k.
+    pub(crate) first: L,
+    /// Of the last 16 k; equal to the first unless the scheme says [`Scheme::HALVES`].
+    pub(crate) last: L,
+    /// Of the first and the last 16 k, likewise; zero unless the scheme says [`Scheme::BIAS`].
+    pub(crate) bias: [L; 2],
+}
+
+impl<L: Lanes> Scales<L> {
+    /// One scale for all.
+    #[inline(always)]
+    fn plain(scale: L) -> Self {
+        Self::biased(scale, L::splat(0.0))
+    }
+
+    /// One scale and one bias for all.
+    #[inline(always)]
+    fn biased(scale: L, bias: L) -> Self {
+        Self { first: scale, last: scale, bias: [bias, bias] }
+    }
+}
+
+/// How codes and scales of a quantized format lie, in ggml's blocks and in ours.
+pub(crate) trait Scheme {
+    /// Bits of a code.
+    const BITS: usize;
+    /// k of a block.
+    const BLOCK: usize;
+    /// Bytes of a block in the file.
+    const BYTES: usize;
+    /// Bytes of a block's scales for 16 outputs.
+    const HEAD: usize;
+    /// What a code of zero stands for, negated.
+    const OFFSET: i32;
+    /// Whether the halves of a step have scales of their own.
+    const HALVES: bool = false;
+    /// Whether there is a bias beside the scale.
+    const BIAS: bool = false;
+    /// What codes of 4 bits stand for, if that is not themselves.
+    const TABLE: Option<&'static [u8; 16]> = None;
+
+    /// A block's scales, being read.
+    type Head<'a, L: Lanes>;
+
+    /// Reads one block of the file: codes in order of k, and scales into lane `o` of a head.
+    fn read(block: &[u8], codes: &mut [u8; 256], o: usize, head: &mut [u8]);
+
+    /// Begins to read a head, `Self::HEAD` bytes.
+    fn open<L: Lanes>(head: &[u8]) -> Self::Head<'_, L>;
+
+    /// Scales of step `s`; steps are asked for in order.
+    fn scales<L: Lanes>(head: &mut Self::Head<'_, L>, s: usize) -> Scales<L>;
+}
+
+/// Whether the numbers that codes stand for take more than 7 bits.
+pub(crate) const fn is_wide<S: Scheme>() -> bool {
+    match S::TABLE {
+        None => S::BITS == 8,
+        Some(table) => {
+            let mut i = 0;
+            while i < 16 && table[i] < 128 {
+                i += 1;
+            }
+            i < 16
+        }
+    }
+}
+
+/// The numbers that a row of the file stands for.
+pub(crate) fn numbers(format: Format, row: &[u8]) -> Vec<f32> {
+    with_scheme!(format, S => numbers_of::<S>(row), _ => Vec::new())
+}
+
+fn numbers_of<S: Scheme>(row: &[u8]) -> Vec<f32> {
+    let (mut numbers, mut codes) = (Vec::new(), [0u8; 256]);
+    let mut head = vec![0u64; S::HEAD / 8];
+    for block in row.chunks_exact(S::BYTES) {
+        S::read(block, &mut codes, 0, bytemuck::cast_slice_mut(&mut head));
+        let mut scales = S::open::<Scalar>(bytemuck::cast_slice(&head));
+        for (s, codes) in codes[..S::BLOCK].chunks_exact(STEP).enumerate() {
+            let Scales { first, last, bias } = S::scales(&mut scales, s);
+            let halves = [(first, bias[0]), (last, bias[1])].map(|(scale, bias)| (lane(scale), lane(bias)));
+            numbers.extend(codes.iter().enumerate().map(|(i, code)| {
+                let number = S::TABLE.map_or(*code, |table| table[usize::from(*code)]);
+                let (scale, bias) = halves[i / 16];
+                scale * (i32::from(number) - S::OFFSET) as f32 + bias
+            }));
+        }
+    }
+    numbers
+}
+
+fn lane(x: Scalar) -> f32 {
+    let mut lanes = [0.0; LANES];
+    x.store(&mut lanes);
+    lanes[0]
+}
+
+/// Sixteen halves from byte `at` of a head on.
+#[inline(always)]
+fn halves<L: Lanes>(head: &[u8], at: usize) -> L {
+    let bytes = &head[at..at + 2 * LANES];
+    // SAFETY: 32 bytes at an even address: heads start at even offsets of a panel, and panels at lines of the cache.
+    L::load_f16(unsafe { &*bytes.as_ptr().cast::<[f16; LANES]>() })
+}
+
+fn put_half(head: &mut [u8], o: usize, bytes: &[u8]) {
+    head[2 * o..2 * o + 2].copy_from_slice(&bytes[..2]);
+}
+
+/// Codes of 4 bits: the first 16 in the low halves of bytes, the last 16 in the high ones.
+fn nibbles(bytes: &[u8], codes: &mut [u8]) {
+    for (i, byte) in bytes.iter().enumerate() {
+        (codes[i], codes[16 + i]) = (byte & 15, byte >> 4);
+    }
+}
+
+/// The fifth bits of 32 codes.
+fn fifths(bytes: &[u8], codes: &mut [u8; 256]) {
+    for (i, code) in codes[..32].iter_mut().enumerate() {
+        *code |= (bytes[i / 8] >> (i % 8) & 1) << 4;
+    }
+}
+
+/// See [`Format::Q4_0`].
+pub(crate) struct Q4_0;
+
+impl Scheme for Q4_0 {
+    type Head<'a, L: Lanes> = L;
+    const BITS: usize = 4;
+    const BLOCK: usize = 32;
+    const BYTES: usize = 18;
+    const HEAD: usize = 2 * LANES;
+    const OFFSET: i32 = 8;
+
+    fn read(block: &[u8], codes: &mut [u8; 256], o: usize, head: &mut [u8]) {
+        put_half(head, o, block);
+        nibbles(&block[2..18], codes);
+    }
+    #[inline(always)]
+    fn open<L: Lanes>(head: &[u8]) -> L {
+        halves(head, 0)
+    }
+    #[inline(always)]
+    fn scales<L: Lanes>(head: &mut L, _: usize) -> Scales<L> {
+        Scales::plain(*head)
+    }
+}
+
+/// See [`Format::Q4_1`].
+pub(crate) struct Q4_1;
+
+impl Scheme for Q4_1 {
+    type Head<'a, L: Lanes> = (L, L);
+    const BITS: usize = 4;
+    const BLOCK: usize = 32;
+    const BYTES: usize = 20;
+    const HEAD: usize = 4 * LANES;
+    const OFFSET: i32 = 0;
+    const BIAS: bool = true;
+
+    fn read(block: &[u8], codes: &mut [u8; 256], o: usize, head: &mut [u8]) {
+        put_half(head, o, block);
+        put_half(&mut head[2 * LANES..], o, &block[2..]);
+        nibbles(&block[4..20], codes);
+    }
+    #[inline(always)]
+    fn open<L: Lanes>(head: &[u8]) -> (L, L) {
+        (halves(head, 0), halves(head, 2 * LANES))
+    }
+    #[inline(always)]
+    fn scales<L: Lanes>((scale, bias): &mut (L, L), _: usize) -> Scales<L> {
+        Scales::biased(*scale, *bias)
+    }
+}
+
+/// See [`Format::Q5_0`].
+pub(crate) struct Q5_0;
+
+impl Scheme for Q5_0 {
+    type Head<'a, L: Lanes> = L;
+    const BITS: usize = 5;
+    const BLOCK: usize = 32;
+    const BYTES: usize = 22;
+    const HEAD: usize = 2 * LANES;
+    const OFFSET: i32 = 16;
+
+    fn read(block: &[u8], codes: &mut [u8; 256], o: usize, head: &mut [u8]) {
+        put_half(head, o, block);
+        nibbles(&block[6..22], codes);
+        fifths(&block[2..6], codes);
+    }
+    #[inline(always)]
+    fn open<L: Lanes>(head: &[u8]) -> L {
+        halves(head, 0)
+    }
+    #[inline(always)]
+    fn scales<L: Lanes>(head: &mut L, _: usize) -> Scales<L> {
+        Scales::plain(*head)
+    }
+}
+
+/// See [`Format::Q5_1`].
+pub(crate) struct Q5_1;
+
+impl Scheme for Q5_1 {
+    type Head<'a, L: Lanes> = (L, L);
+    const BITS: usize = 5;
+    const BLOCK: usize = 32;
+    const BYTES: usize = 24;
+    const HEAD: usize = 4 * LANES;
+    const OFFSET: i32 = 0;
+    const BIAS: bool = true;
+
+    fn read(block: &[u8], codes: &mut [u8; 256], o: usize, head: &mut [u8]) {
+        put_half(head, o, block);
+        put_half(&mut head[2 * LANES..], o, &block[2..]);
+        nibbles(&block[8..24], codes);
+        fifths(&block[4..8], codes);
+    }
+    #[inline(always)]
+    fn open<L: Lanes>(head: &[u8]) -> (L, L) {
+        (halves(head, 0), halves(head, 2 * LANES))
+    }
+    #[inline(always)]
+    fn scales<L: Lanes>((scale, bias): &mut (L, L), _: usize) -> Scales<L> {
+        Scales::biased(*scale, *bias)
+    }
+}
+
+/// See [`Format::Q8_0`].
+pub(crate) struct Q8_0;
+
+impl Scheme for Q8_0 {
+    type Head<'a, L: Lanes> = L;
+    const BITS: usize = 8;
+    const BLOCK: usize = 32;
+    const BYTES: usize = 34;
+    const HEAD: usize = 2 * LANES;
+    const OFFSET: i32 = 128;
+
+    fn read(block: &[u8], codes: &mut [u8; 256], o: usize, head: &mut [u8]) {
+        put_half(head, o, block);
+        codes.iter_mut().zip(&block[2..34]).for_each(|(code, byte)| *code = byte ^ 0x80);
+    }
+    #[inline(always)]
+    fn open<L: Lanes>(head: &[u8]) -> L {
+        halves(head, 0)
+    }
+    #[inline(always)]
+    fn scales<L: Lanes>(head: &mut L, _: usize) -> Scales<L> {
+        Scales::plain(*head)
+    }
+}
+
+/// Codes of 2 bits: 32 neighbours in bits 0 and 1 of 32 bytes, the next 32 in bits 2 and 3, and so on; then the next 32 bytes.
+fn pairs_of_bits(bytes: &[u8], codes: &mut [u8; 256]) {
+    for (i, code) in codes.iter_mut().enumerate() {
+        *code = bytes[i / 128 * 32 + i % 32] >> (i % 128 / 32 * 2) & 3;
+    }
+}
+
+/// See [`Format::Q2K`].
+pub(crate) struct Q2K;
+
+impl Scheme for Q2K {
+    type Head<'a, L: Lanes> = (&'a [u8], L, L);
+    const BITS: usize = 2;
+    const BLOCK: usize = 256;
+    const BYTES: usize = 84;
+    /// Sixteen bytes for each of 16 pairs (scale in the low half, minimum in the high one), then the blocks' own as halves.
+    const HEAD: usize = 16 * LANES + 4 * LANES;
+    const OFFSET: i32 = 0;
+    const HALVES: bool = true;
+    const BIAS: bool = true;
+
+    fn read(block: &[u8], codes: &mut [u8; 256], o: usize, head: &mut [u8]) {
+        block[..16].iter().enumerate().for_each(|(i, pair)| head[i * LANES + o] = *pair);
+        put_half(&mut head[16 * LANES..], o, &block[80..]);
+        put_half(&mut head[18 * LANES..], o, &block[82..]);
+        pairs_of_bits(&block[16..80], codes);
+    }
+    #[inline(always)]
+    fn open<L: Lanes>(head: &[u8]) -> (&[u8], L, L) {
+        (head, halves(head, 16 * LANES), halves(head, 18 * LANES))
+    }
+    #[inline(always)]
+    fn scales<L: Lanes>((head, d, min): &mut (&[u8], L, L), s: usize) -> Scales<L> {
+        let (first, first_min) = L::load_u4(super::lanes(&head[2 * s * LANES..][..LANES]));
+        let (last, last_min) = L::load_u4(super::lanes(&head[(2 * s + 1) * LANES..][..LANES]));
+        let zero = L::splat(0.0);
+        let bias = [zero.sub(min.mul(first_min)), zero.sub(min.mul(last_min))];
+        Scales { first: d.mul(first), last: d.mul(last), bias }
+    }
+}
+
+/// See [`Format::Q3K`].
+pub(crate) struct Q3K;
+
+impl Scheme for Q3K {
+    type Head<'a, L: Lanes> = (&'a [u8], L);
+    const BITS: usize = 3;
+    const BLOCK: usize = 256;
+    const BYTES: usize = 110;
+    /// Sixteen signed bytes for each of 16 scales, then the blocks' own as halves.
+    const HEAD: usize = 16 * LANES + 2 * LANES;
+    const OFFSET: i32 = 4;
+    const HALVES: bool = true;
+
+    fn read(block: &[u8], codes: &mut [u8; 256], o: usize, head: &mut [u8]) {
+        // Of each 6-bit scale the low 4 bits stand in the first eight bytes, the high 2 in the last four.
+        let packed = &block[96..108];
+        for i in 0..16 {
+            let low = packed[i % 8] >> (i / 8 * 4) & 15;
+            let high = packed[8 + i % 4] >> (i / 4 * 2) & 3;
+            head[i * LANES + o] = (low | high << 4).wrapping_sub(32);
+        }
+        put_half(&mut head[16 * LANES..], o, &block[108..]);
+        pairs_of_bits(&block[32..96], codes);
+        for (i, code) in codes.iter_mut().enumerate() {
+            *code |= (block[i % 32] >> (i / 32) & 1) << 2;
+        }
+    }
+    #[inline(always)]
+    fn open<L: Lanes>(head: &[u8]) -> (&[u8], L) {
+        (head, halves(head, 16 * LANES))
+    }
+    #[inline(always)]
+    fn scales<L: Lanes>((head, d): &mut (&[u8], L), s: usize) -> Scales<L> {
+        let (first, last) = (L::load_i8(bytes(head, 2 * s)), L::load_i8(bytes(head, 2 * s + 1)));
+        Scales { first: d.mul(first), last: d.mul(last), bias: [L::splat(0.0); 2] }
+    }
+}
+
+/// A head of Q4_K and Q5_K: three words a lane (the low 4 bits of the 8 scales; of the 8 minima; the high 2 bits of
+/// the scales, then of the minima), then the blocks' scales and minima as halves.
+const K_WORDS: usize = 3 * 4 * LANES;
+
+fn read_k(block: &[u8], o: usize, head: &mut [u8]) {
+    // ggml packs eight 6-bit scales and minima into 12 bytes, the last four of each in spare bits of the first.
+    let packed = &block[4..16];
+    let pair = |j: usize| match j {
+        0..4 => (packed[j] & 63, packed[j + 4] & 63),
+        _ => (packed[j + 4] & 15 | packed[j - 4] >> 6 << 4, packed[j + 4] >> 4 | packed[j] >> 6 << 4),
+    };
+    let mut words = [0u32; 3];
+    for j in 0..8 {
+        let (scale, min) = pair(j);
+        words[0] |= u32::from(scale & 15) << (4 * j);
+        words[1] |= u32::from(min & 15) << (4 * j);
+        words[2] |= u32::from(scale >> 4) << (2 * j) | u32::from(min >> 4) << (16 + 2 * j);
+    }
+    for (i, word) in words.into_iter().enumerate() {
+        head[(i * LANES + o) * 4..][..4].copy_from_slice(&word.to_le_bytes());
+    }
+    put_half(&mut head[K_WORDS..], o, block);
+    put_half(&mut head[K_WORDS + 2 * LANES..], o, &block[2..]);
+}
+
+/// A head of Q4_K or Q5_K, shifted so that the next step's bits are the lowest.
+pub(crate) struct HeadK<L: Lanes> {
+    words: [L::Words; 3],
+    scale: L,
+    min: L,
+}
+
+impl<L: Lanes> HeadK<L> {
+    #[inline(always)]
+    fn open(head: &[u8]) -> Self {
+        let words = [vector::<L>(head, 0), vector::<L>(head, 1), vector::<L>(head, 2)];
+        Self { words, scale: halves(head, K_WORDS), min: halves(head, K_WORDS + 2 * LANES) }
+    }
+
+    #[inline(always)]
+    fn next(&mut self) -> Scales<L> {
+        let (low, high) = (L::Words::splat(0x0f), L::Words::splat(0x30));
+        let [scales, mins, tops] = self.words;
+        let scale = scales.and(low).or(tops.shl(4).and(high));
+        let min = mins.and(low).or(tops.shr(12).and(high));
+        self.words = [scales.shr(4), mins.shr(4), tops.shr(2)];
+        let first = self.scale.mul(L::from_words(scale));
+        Scales::biased(first, L::splat(0.0).sub(self.min.mul(L::from_words(min))))
+    }
+}
+
+/// See [`Format::Q4K`].
+pub(crate) struct Q4K;
+
+impl Scheme for Q4K {
+    type Head<'a, L: Lanes> = HeadK<L>;
+    const BITS: usize = 4;
+    const BLOCK: usize = 256;
+    const BYTES: usize = 144;
+    const HEAD: usize = K_WORDS + 4 * LANES;
+    const OFFSET: i32 = 0;
+    const BIAS: bool = true;
+
+    fn read(block: &[u8], codes: &mut [u8; 256], o: usize, head: &mut [u8]) {
+        read_k(block, o, head);
+        for (codes, bytes) in codes.chunks_exact_mut(64).zip(block[16..144].chunks_exact(32)) {
+            let (low, high) = codes.split_at_mut(32);
+            for ((low, high), byte) in low.iter_mut().zip(high).zip(bytes) {
+                (*low, *high) = (byte & 15, byte >> 4);
+            }
+        }
+    }
+    #[inline(always)]
+    fn open<L: Lanes>(head: &[u8]) -> HeadK<L> {
+        HeadK::open(head)
+    }
+    #[inline(always)]
+    fn scales<L: Lanes>(head: &mut HeadK<L>, _: usize) -> Scales<L> {
+        head.next()
+    }
+}
+
+/// See [`Format::Q5K`].
+pub(crate) struct Q5K;
+
+impl Scheme for Q5K {
+    type Head<'a, L: Lanes> = HeadK<L>;
+    const BITS: usize = 5;
+    const BLOCK: usize = 256;
+    const BYTES: usize = 176;
+    const HEAD: usize = K_WORDS + 4 * LANES;
+    const OFFSET: i32 = 0;
+    const BIAS: bool = true;
+
+    fn read(block: &[u8], codes: &mut [u8; 256], o: usize, head: &mut [u8]) {
+        read_k(block, o, head);
+        let fifths = &block[16..48];
+        for (j, (codes, bytes)) in codes.chunks_exact_mut(64).zip(block[48..176].chunks_exact(32)).enumerate()
+        {
+            let (low, high) = codes.split_at_mut(32);
+            for (i, (byte, fifth)) in bytes.iter().zip(fifths).enumerate() {
+                low[i] = byte & 15 | (fifth >> (2 * j) & 1) << 4;
+                high[i] = byte >> 4 | (fifth >> (2 * j + 1) & 1) << 4;
+            }
+        }
+    }
+    #[inline(always)]
+    fn open<L: Lanes>(head: &[u8]) -> HeadK<L> {
+        HeadK::open(head)
+    }
+    #[inline(always)]
+    fn scales<L: Lanes>(head: &mut HeadK<L>, _: usize) -> Scales<L> {
+        head.next()
+    }
+}
+
+/// See [`Format::Q6K`].
+pub(crate) struct Q6K;
+
+impl Scheme for Q6K {
+    type Head<'a, L: Lanes> = (&'a [u8], L);
+    const BITS: usize = 6;
+    const BLOCK: usize = 256;
+    const BYTES: usize = 210;
+    /// Sixteen signed bytes for each of 16 scales, then the blocks' own as halves.
+    const HEAD: usize = 16 * LANES + 2 * LANES;
+    const OFFSET: i32 = 32;
+    const HALVES: bool = true;
+
+    fn read(block: &[u8], codes: &mut [u8; 256], o: usize, head: &mut [u8]) {
+        for (i, scale) in block[192..208].iter().enumerate() {
+            head[i * LANES + o] = *scale;
+        }
+        put_half(&mut head[16 * LANES..], o, &block[208..]);
+        for (h, codes) in codes.chunks_exact_mut(128).enumerate() {
+            let (low, high) = (&block[64 * h..64 * h + 64], &block[128 + 32 * h..128 + 32 * h + 32]);
+            for i in 0..32 {
+                codes[i] = low[i] & 15 | (high[i] & 3) << 4;
+                codes[32 + i] = low[32 + i] & 15 | (high[i] >> 2 & 3) << 4;
+                codes[64 + i] = low[i] >> 4 | (high[i] >> 4 & 3) << 4;
+                codes[96 + i] = low[32 + i] >> 4 | (high[i] >> 6) << 4;
+            }
+        }
+    }
+    #[inline(always)]
+    fn open<L: Lanes>(head: &[u8]) -> (&[u8], L) {
+        (head, halves(head, 16 * LANES))
+    }
+    #[inline(always)]
+    fn scales<L: Lanes>((head, d): &mut (&[u8], L), s: usize) -> Scales<L> {
+        let (first, last) = (L::load_i8(bytes(head, 2 * s)), L::load_i8(bytes(head, 2 * s + 1)));
+        Scales { first: d.mul(first), last: d.mul(last), bias: [L::splat(0.0); 2] }
+    }
+}
+
+/// What the codes of IQ4_NL and IQ4_XS stand for (-127 to 113), moved up by 128.
+const IQ4: [u8; 16] = [1, 24, 45, 63, 79, 93, 106, 118, 129, 141, 153, 166, 181, 197, 217, 241];
+
+/// See [`Format::Iq4Nl`].
+pub(crate) struct Iq4Nl;
+
+impl Scheme for Iq4Nl {
+    type Head<'a, L: Lanes> = L;
+    const BITS: usize = 4;
+    const BLOCK: usize = 32;
+    const BYTES: usize = 18;
+    const HEAD: usize = 2 * LANES;
+    const OFFSET: i32 = 128;
+    const TABLE: Option<&'static [u8; 16]> = Some(&IQ4);
+
+    fn read(block: &[u8], codes: &mut [u8; 256], o: usize, head: &mut [u8]) {
+        Q4_0::read(block, codes, o, head);
+    }
+    #[inline(always)]
+    fn open<L: Lanes>(head: &[u8]) -> L {
+        halves(head, 0)
+    }
+    #[inline(always)]
+    fn scales<L: Lanes>(head: &mut L, _: usize) -> Scales<L> {
+        Scales::plain(*head)
+    }
+}
+
+/// See [`Format::Iq4Xs`].
+pub(crate) struct Iq4Xs;
+
+impl Scheme for Iq4Xs {
+    type Head<'a, L: Lanes> = (&'a [u8], L);
+    const BITS: usize = 4;
+    const BLOCK: usize = 256;
+    const BYTES: usize = 136;
+    /// Sixteen signed bytes for each of 8 scales, then the blocks' own as halves.
+    const HEAD: usize = 8 * LANES + 2 * LANES;
+    const OFFSET: i32 = 128;
+    const TABLE: Option<&'static [u8; 16]> = Some(&IQ4);
+
+    fn read(block: &[u8], codes: &mut [u8; 256], o: usize, head: &mut [u8]) {
+        // Of each 6-bit scale the high 2 bits stand in two bytes, the low 4 in the next four.
+        for i in 0..8 {
+            let low = block[4 + i / 2] >> (i % 2 * 4) & 15;
+            let high = block[2 + i / 4] >> (i % 4 * 2) & 3;
+            head[i * LANES + o] = (low | high << 4).wrapping_sub(32);
+        }
+        put_half(&mut head[8 * LANES..], o, block);
+        for (codes, bytes) in codes.chunks_exact_mut(32).zip(block[8..].chunks_exact(16)) {
+            nibbles(bytes, codes);
+        }
+    }
+    #[inline(always)]
+    fn open<L: Lanes>(head: &[u8]) -> (&[u8], L) {
+        (head, halves(head, 8 * LANES))
+    }
+    #[inline(always)]
+    fn scales<L: Lanes>((head, d): &mut (&[u8], L), s: usize) -> Scales<L> {
+        Scales::plain(d.mul(L::load_i8(bytes(head, s))))
+    }
+}
+
+/// What the codes of MXFP4 stand for, doubled and moved up by 12 so that none is negative.
+const E2M1: [u8; 16] = [12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0];
+
+/// See [`Format::Mxfp4`].
+pub(crate) struct Mxfp4;
+
+impl Scheme for Mxfp4 {
+    type Head<'a, L: Lanes> = L;
+    const BITS: usize = 4;
+    const BLOCK: usize = 32;
+    const BYTES: usize = 17;
+    /// An exponent a row.
+    const HEAD: usize = LANES;
+    const OFFSET: i32 = 12;
+    const TABLE: Option<&'static [u8; 16]> = Some(&E2M1);
+
+    fn read(block: &[u8], codes: &mut [u8; 256], o: usize, head: &mut [u8]) {
+        head[o] = block[0];
+        nibbles(&block[1..17], codes);
+    }
+    #[inline(always)]
+    fn open<L: Lanes>(head: &[u8]) -> L {
+        // 2^(e - 127), halved because the codes are doubled; below 2^-126 there is nothing that counts.
+        let exponent = L::load_u8(super::lanes(head)).sub(L::splat(128.0));
+        exponent.max(L::splat(-126.0)).pow2()
+    }
+    #[inline(always)]
+    fn scales<L: Lanes>(head: &mut L, _: usize) -> Scales<L> {
+        Scales::plain(*head)
+    }
+}
+
+/// Sixteen signed bytes.
+#[inline(always)]
+fn bytes(head: &[u8], i: usize) -> &[i8; LANES] {
+    bytemuck::from_bytes(&head[i * LANES..][..LANES])
+}
