@@ -12,7 +12,7 @@ fn products(c: &mut Criterion) {
     for n_rows in [1, 4, 64] {
         let mut group = c.benchmark_group(format!("product, {n_rows} rows"));
         group.sample_size(10).throughput(Throughput::Elements((n_out * k * n_rows) as u64));
-        for dtype in formats {
+        for dtype in formats.clone() {
             let mut probe = probes::product(dtype, n_out, k, n_rows).expect("memory");
             group.bench_function(BenchmarkId::from_parameter(dtype.word()), |b| b.iter(&mut probe));
         }
