@@ -2,8 +2,8 @@
 
 use crate::chat::Chat;
 use crate::gguf::Gguf;
-use crate::kernels::tasks::Team;
 use crate::kernels::Isa;
+use crate::kernels::tasks::Team;
 use crate::kv::store::cipher::CacheKey;
 use crate::kv::store::inventory::Folder;
 use crate::kv::store::manifest::Identity;
