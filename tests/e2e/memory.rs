@@ -90,6 +90,11 @@ fn a_crowd_keeps_within_its_budget() {
 #[ignore = "minutes: cargo test --release --test e2e -- --ignored crowds --nocapture"]
 fn crowds_of_long_memories_keep_within_their_budgets() {
     crowd(understudy(), 90, &[BUDGET, 0, 20_000_000, u64::MAX >> 1]);
+}
+
+#[test]
+#[ignore = "minutes: cargo test --release --test e2e -- --ignored crowds --nocapture"]
+fn crowds_of_a_larger_model_keep_within_their_budgets() {
     let dir = tempfile::tempdir().unwrap();
     let model =
         RandomModel { dtype: Dtype::Q4K, context_length: 4096, ..RandomModel::shape("135m", 1).unwrap() };
