@@ -53,8 +53,11 @@ impl Limits {
 
     fn program(&self, path: impl AsRef<OsStr>) -> Command {
         let Self { memory, files, time } = self;
-        let limits =
-            format!("ulimit -v {} && ulimit -n {files} && ulimit -S -t {}", memory >> 10, time.as_secs());
+        let limits = format!(
+            "ulimit -v {} && ulimit -n {files} && ulimit -S -t {}",
+            memory >> 10,
+            time.as_secs().max(1)
+        );
         let script = format!("{limits} && exec \"$@\"");
         let mut command = Command::new("sh");
         command.args(["-c", &script, "sh"]).arg(path);
@@ -114,9 +117,10 @@ fn resident(child: &Child) -> u64 {
 
 #[test]
 fn limits_hold() {
-    let limits = Limits { time: Duration::from_millis(400), ..Limits::default() };
+    let limits = Limits { time: Duration::from_secs(1), ..Limits::default() };
     let shell = |script: &str| limits.wait(limits.program("sh").args(["-c", script]));
-    assert!(shell("exec sleep 9").timed_out);
+    assert!(shell("exec sleep 99").timed_out);
+    assert!(shell("while :; do :; done").timed_out);
     let all = shell("ulimit -v; ulimit -n; echo no >&2; exit 3");
     assert_eq!((all.code, all.stdout.as_str(), all.stderr.as_str()), (Some(3), "524288\n256\n", "no\n"));
     assert_eq!(shell("kill -9 $$").code, None);
