@@ -373,6 +373,7 @@ float_tile!(Bf16, u16, load_bf16);
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fixtures::Dtype;
     use crate::kernels::schemes::numbers;
     use crate::kernels::slab::Slabs;
     use candle_core::Device;
@@ -412,7 +413,8 @@ mod tests {
             Format::Q4K => GgmlDType::Q4K,
             Format::Q5K => GgmlDType::Q5K,
             Format::Q6K => GgmlDType::Q6K,
-            Format::Iq4Nl | Format::Iq4Xs => return iq4(format, n_out * k),
+            Format::Iq4Nl => return iq4(Dtype::IQ4NL, format, n_out * k),
+            Format::Iq4Xs => return iq4(Dtype::IQ4XS, format, n_out * k),
             Format::Mxfp4 => return mxfp4(n_out * k),
         };
         // Bytes at random try every bit of a block; halves are kept small.
@@ -450,29 +452,14 @@ mod tests {
         (bytes, floats)
     }
 
-    /// Blocks at random and what they stand for, by the definition in ggml's `dequantize_row_iq4_nl` and `_xs`.
-    fn iq4(format: Format, n: usize) -> (Vec<u8>, Vec<f32>) {
-        let table =
-            [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113].map(|x| x as f32);
+    /// Blocks at random and what they stand for.
+    fn iq4(dtype: Dtype, format: Format, n: usize) -> (Vec<u8>, Vec<f32>) {
         let mut bytes: Vec<u8> =
             noise(format.row_bytes(n), 3).iter().map(|x| (x * 256.0) as i8 as u8).collect();
-        let mut floats = Vec::new();
         for block in bytes.chunks_exact_mut(format.row_bytes(format.block())) {
             block[1] = 0x10 | block[1] & 0x8f;
-            let d = f16::from_le_bytes([block[0], block[1]]).to_f32();
-            let high = u16::from_le_bytes([block[2], block[3]]);
-            let (scales, codes) = if format == Format::Iq4Nl {
-                (vec![1.0], &block[2..])
-            } else {
-                let scale =
-                    |i: usize| block[4 + i / 2] >> (4 * (i % 2)) & 15 | ((high >> (2 * i) & 3) as u8) << 4;
-                ((0..8).map(|i| f32::from(scale(i)) - 32.0).collect(), &block[8..])
-            };
-            for (scale, codes) in scales.iter().zip(codes.chunks_exact(16)) {
-                let codes = codes.iter().map(|b| b & 15).chain(codes.iter().map(|b| b >> 4));
-                floats.extend(codes.map(|code| d * scale * table[usize::from(code)]));
-            }
         }
+        let floats = crate::fixtures::iq4(dtype, &bytes);
         (bytes, floats)
     }
 
