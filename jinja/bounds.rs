@@ -204,7 +204,7 @@ impl Meter {
     pub(crate) fn of<'s>(state: &'s mut State<'_, '_>) -> &'s mut Self {
         let steps = state.fuel_levels().map_or(0, |(steps, _)| steps);
         let meter = state.get_or_insert_extension_with(Self::default);
-        take(steps - std::mem::replace(&mut meter.steps, steps));
+        take(steps.saturating_sub(std::mem::replace(&mut meter.steps, steps)));
         meter
     }
 
