@@ -19,8 +19,8 @@ use crate::session::CacheContext;
 use crate::tokenizer::{After, Tokenizer};
 use crate::worker::{Command, Worker};
 use crate::{
-    Completion, Conversation, Error, ErrorKind, Event, KvChoice, KvCost, KvLayer, ModelInfo, ModelSource,
-    Ranking, Request, Result, SessionKey, TokenScore,
+    Compared, Completion, Conversation, Error, ErrorKind, Event, KvChoice, KvCost, KvLayer, ModelInfo,
+    ModelSource, Ranking, Request, Result, SessionKey, TokenScore,
 };
 use futures_core::Stream;
 use std::path::PathBuf;
@@ -257,6 +257,28 @@ impl Engine {
         let mut n_missing = ids.len().saturating_sub(1);
         for score in receiver {
             on_score(score?);
+            n_missing -= 1;
+        }
+        if n_missing > 0 { Err(self.line.closed()) } else { Ok(()) }
+    }
+
+    /// Reads `ids` with empty caches of several formats side by side; `see` is given each position and a figure for each format,
+    /// all compared with the first one.
+    ///
+    /// # Errors
+    /// As [`Engine::score`].
+    pub fn compare(
+        &self,
+        ids: &[u32],
+        formats: &[KvChoice],
+        see: &mut dyn FnMut(usize, &[Compared]),
+    ) -> Result<()> {
+        let (figures, receiver) = channel();
+        self.line.send(Command::Compare { ids: ids.to_vec(), formats: formats.to_vec(), figures })?;
+        let mut n_missing = ids.len();
+        for figure in receiver {
+            let (pos, figures) = figure?;
+            see(pos, &figures);
             n_missing -= 1;
         }
         if n_missing > 0 { Err(self.line.closed()) } else { Ok(()) }

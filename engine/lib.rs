@@ -33,6 +33,7 @@ mod ahead;
 mod chat;
 #[cfg(test)]
 mod choices;
+mod compare;
 mod constraint;
 #[cfg(test)]
 mod endurance;

@@ -321,6 +321,17 @@ pub struct TokenScore {
     pub top: u32,
 }
 
+/// What one format of cache makes of the next token, for [`crate::Engine::compare`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Compared {
+    /// Natural log-probability of the token that follows; `None` behind the last one.
+    pub logprob: Option<f64>,
+    /// The most likely id.
+    pub top: u32,
+    /// Kullback–Leibler divergence of the next token's distribution from that with the first format, in nats.
+    pub divergence: f64,
+}
+
 /// What [`crate::Engine::rank`] found.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Ranking {

@@ -144,20 +144,6 @@ fn uniform(seed: u64, index: usize) -> f64 {
     (word >> 11) as f64 / (1u64 << 53) as f64
 }
 
-/// Kullback–Leibler divergence of the distribution of logits `q` from that of `p`, in nats.
-pub(crate) fn divergence(p: &[f32], q: &[f32]) -> f64 {
-    let normalizer = |x: &[f32]| {
-        let max = x.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-        f64::from(max) + log(x.iter().map(|x| exp(f64::from(x - max))).sum())
-    };
-    let (p_sum, q_sum) = (normalizer(p), normalizer(q));
-    let term = |(p, q): (&f32, &f32)| {
-        let p = f64::from(*p) - p_sum;
-        exp(p) * (p - (f64::from(*q) - q_sum))
-    };
-    p.iter().zip(q).map(term).sum()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -195,15 +181,6 @@ mod tests {
         assert_eq!(rate(&Sampling { temperature: 0.0, ..base.clone() }, &logits, 0), 1.0);
         let penalty = Sampling { temperature: 0.0, repetition_penalty: 2.0, ..base };
         assert_eq!(choose(&logits, &[0], &penalty).expect("a choice"), 1);
-    }
-
-    #[test]
-    fn divergence_is_that_of_the_definition() {
-        let (p, q) = ([0.5f64, 0.25, 0.25], [0.25f64, 0.25, 0.5]);
-        let expected: f64 = p.iter().zip(q).map(|(p, q)| p * (p / q).ln()).sum();
-        let logits = |x: [f64; 3]| x.map(|x| x.ln() as f32 + 3.0);
-        assert!((divergence(&logits(p), &logits(q)) - expected).abs() < 1e-6);
-        assert!(divergence(&logits(p), &logits(p)).abs() < 1e-9);
     }
 
     #[test]

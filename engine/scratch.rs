@@ -40,15 +40,30 @@ impl Scratch {
         };
         while self.sequence.len() < ids.len() {
             let end = ((self.sequence.len() / step + 1) * step).min(ids.len());
-            let logits = if end < ids.len() && wanted == Wanted::Last { Wanted::None } else { wanted };
-            let span = Span { sequence: &mut self.sequence, tokens: ids, end, logits };
-            let logits = decoder.forward(vec![span], &mut self.arena)?.pop().unwrap_or_default();
-            self.sequence.shed(usize::MAX, &mut self.arena);
+            let wanted = if end < ids.len() && wanted == Wanted::Last { Wanted::None } else { wanted };
+            let logits = self.advance(decoder, ids, end, wanted)?;
             let n = logits.len() / decoder.n_vocab();
             for (pos, row) in (end - n..end).zip(logits.chunks_exact(decoder.n_vocab())) {
                 see(pos, row)?;
             }
         }
         Ok(())
+    }
+
+    /// Feeds what the sequence lacks of `ids[..end]` in one pass, and returns the wanted rows' logits, `[n, n_vocab]`.
+    ///
+    /// # Errors
+    /// As [`Decoder::forward`].
+    pub(crate) fn advance(
+        &mut self,
+        decoder: &Decoder,
+        ids: &[u32],
+        end: usize,
+        wanted: Wanted,
+    ) -> Result<Vec<f32>> {
+        let span = Span { sequence: &mut self.sequence, tokens: ids, end, logits: wanted };
+        let logits = decoder.forward(vec![span], &mut self.arena)?.pop().unwrap_or_default();
+        self.sequence.shed(usize::MAX, &mut self.arena);
+        Ok(logits)
     }
 }

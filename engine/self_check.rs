@@ -1,13 +1,12 @@
 //! Whether a model can be run with its coded cache: compared with an f16 cache on a short text, once.
 
+use crate::compare::compare;
 use crate::kv::layout::{BLOCK, KvLayout};
 use crate::kv::store::{Found, Store};
 use crate::kv::table::BlockHash;
 use crate::model::Decoder;
-use crate::model::decoder::Wanted;
-use crate::scratch::Scratch;
 use crate::tokenizer::{After, Tokenizer};
-use crate::{KvChoice, KvFormat, Result, SAMPLE, sampler};
+use crate::{KvChoice, KvFormat, Result, SAMPLE};
 use std::sync::Arc;
 
 /// Tokens that are read: a sealed block, and what reads it.
@@ -64,18 +63,12 @@ fn measure(decoder: &Decoder, tokenizer: &Tokenizer, layout: &Arc<KvLayout>) -> 
     if f16 == *layout || ids.len() <= BLOCK {
         return Ok(0.0);
     }
-    let rows = |layout: &Arc<KvLayout>| -> Result<Vec<Vec<f32>>> {
-        let (mut rows, mut scratch) = (Vec::new(), Scratch::new(layout.clone()));
-        scratch.read(decoder, &ids[..BLOCK], Wanted::None, &mut |_, _| Ok(()))?;
-        scratch.read(decoder, &ids, Wanted::All, &mut |_, logits| {
-            rows.push(logits.to_vec());
-            Ok(())
-        })?;
-        Ok(rows)
-    };
-    let (exact, coded) = (rows(&f16)?, rows(layout)?);
-    let sum: f64 = exact.iter().zip(&coded).map(|(p, q)| sampler::divergence(p, q)).sum();
-    Ok(sum / exact.len() as f64)
+    let (mut sum, mut n) = (0.0, 0);
+    compare(decoder, &[f16, layout.clone()], &ids, BLOCK, &mut |_, figures| {
+        (sum, n) = (sum + figures[1].divergence, n + 1);
+        Ok(())
+    })?;
+    Ok(sum / f64::from(n))
 }
 
 #[cfg(test)]

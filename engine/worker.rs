@@ -2,6 +2,7 @@
 
 use crate::admission::{Prepared, Waiting};
 use crate::chat::{Chat, reply_ids};
+use crate::compare::compare;
 use crate::memory::Memory;
 use crate::model::decoder::Wanted;
 use crate::model::{Decoder, Span};
@@ -12,12 +13,12 @@ use crate::session::Pending;
 use crate::tokenizer::Tokenizer;
 use crate::turn::ActiveTurn;
 use crate::{
-    Completion, Conversation, Error, ErrorKind, Event, KvChoice, RankedOption, Ranking, Request, Result,
-    SessionKey, TokenScore, sampler,
+    Compared, Completion, Conversation, Error, ErrorKind, Event, KvChoice, RankedOption, Ranking, Request,
+    Result, SessionKey, TokenScore, sampler,
 };
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::mpsc::{Receiver, RecvError, TryRecvError};
+use std::sync::mpsc::{Receiver, RecvError, SendError, Sender, TryRecvError};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 use tokio::sync::mpsc::UnboundedSender;
@@ -54,17 +55,25 @@ pub(crate) enum Command {
         conversation: Box<Conversation>,
         options: Vec<String>,
         kv: Option<KvChoice>,
-        answer: std::sync::mpsc::Sender<Result<Ranking>>,
+        answer: Sender<Result<Ranking>>,
     },
     Score {
         ids: Vec<u32>,
         /// Other formats than the engine's.
         kv: Option<KvChoice>,
-        scores: std::sync::mpsc::Sender<Result<TokenScore>>,
+        scores: Sender<Result<TokenScore>>,
+    },
+    Compare {
+        ids: Vec<u32>,
+        formats: Vec<KvChoice>,
+        figures: Figures,
     },
     /// The front is gone, though turns may still have ways here.
     Close,
 }
+
+/// Where a comparison's figures go: position, and one for each format.
+type Figures = Sender<Result<(usize, Vec<Compared>)>>;
 
 /// A turn that waits for its commit.
 struct Finished {
@@ -161,6 +170,11 @@ impl Worker {
             Command::Score { ids, kv, scores } => {
                 if let Err(e) = self.score(&ids, kv.as_ref(), &scores) {
                     let _ = scores.send(Err(e));
+                }
+            }
+            Command::Compare { ids, formats, figures } => {
+                if let Err(e) = self.compare(&ids, &formats, &figures) {
+                    let _ = figures.send(Err(e));
                 }
             }
             Command::Close => unreachable!("it ends the thread"),
@@ -412,17 +426,20 @@ impl Worker {
     }
 
     /// Log-probabilities of `ids[1..]`, from an empty cache.
-    fn score(
-        &self,
-        ids: &[u32],
-        kv: Option<&KvChoice>,
-        scores: &std::sync::mpsc::Sender<Result<TokenScore>>,
-    ) -> Result<()> {
-        let gone = |_| Error::new(ErrorKind::Closed, "nobody listens to the scores any more");
+    fn score(&self, ids: &[u32], kv: Option<&KvChoice>, scores: &Sender<Result<TokenScore>>) -> Result<()> {
         self.scratch(kv)?.read(&self.decoder, ids, Wanted::All, &mut |pos, logits| {
             let Some(&id) = ids.get(pos + 1) else { return Ok(()) };
             let (logprob, top) = (sampler::logprob(logits, id), sampler::argmax(logits));
-            scores.send(Ok(TokenScore { pos: pos + 1, id, logprob, top })).map_err(gone)
+            scores.send(Ok(TokenScore { pos: pos + 1, id, logprob, top })).map_err(nobody_listens)
+        })
+    }
+
+    /// `ids` with empty caches of several formats.
+    fn compare(&self, ids: &[u32], formats: &[KvChoice], figures: &Figures) -> Result<()> {
+        let layout = |kv: &KvChoice| Ok(Arc::new(self.decoder.spec.kv_layout(kv)?));
+        let layouts: Vec<_> = formats.iter().map(layout).collect::<Result<_>>()?;
+        compare(&self.decoder, &layouts, ids, 0, &mut |pos, found| {
+            figures.send(Ok((pos, found.to_vec()))).map_err(nobody_listens)
         })
     }
 
@@ -469,4 +486,9 @@ impl Worker {
 fn not_saved(agent: &str, e: &Error, completion: &mut Completion) {
     tracing::warn!("agent `{agent}` could not be saved: {e}");
     completion.usage.reason = Some(format!("not saved: {e}"));
+}
+
+/// Whoever asked for figures has gone.
+fn nobody_listens<T>(_: SendError<T>) -> Error {
+    Error::new(ErrorKind::Closed, "nobody listens to the figures any more")
 }

@@ -21,6 +21,7 @@ pub(crate) mod attention;
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+pub(crate) mod divergence;
 pub(crate) mod linear;
 #[cfg(target_arch = "aarch64")]
 mod neon;

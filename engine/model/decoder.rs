@@ -45,7 +45,7 @@ impl Layer {
 /// A model, ready to run.
 pub(crate) struct Decoder {
     pub(crate) spec: DecoderSpec,
-    isa: Isa,
+    pub(crate) isa: Isa,
     embedding: Embedding,
     layers: Vec<Layer>,
     output_norm: Vec<f32>,

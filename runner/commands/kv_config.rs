@@ -87,7 +87,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
     let f16 = vec![KvLayer { k: KvFormat::F16, v: KvFormat::F16 }; n_layers];
     let exact = subject.logprobs(&ids, &choice(&f16))?;
     let mut candidates = measure(&subject, &ids, &exact, &f16)?;
-    let bits = |layers: &[KvLayer]| bits(&subject, layers);
+    let bits = |layers: &[KvLayer]| subject.bits(&choice(layers));
     let q4 = vec![KvLayer { k: KvFormat::Q4, v: KvFormat::Q4 }; n_layers];
     let (least, most) = (bits(&q4)?, bits(&f16)?);
     ensure!(
@@ -131,15 +131,6 @@ fn measure(subject: &Subject, ids: &[u32], exact: &[f64], f16: &[KvLayer]) -> an
     }
     subject.done();
     Ok(candidates)
-}
-
-/// Bits of a cached number on average, scales and biases included.
-fn bits(subject: &Subject, layers: &[KvLayer]) -> anyhow::Result<f64> {
-    let bytes = |choice: &KvChoice| {
-        let cost = subject.prompter.kv_cost(choice)?;
-        anyhow::Ok((cost.lasting + cost.windowed) as f64)
-    };
-    Ok(16.0 * bytes(&choice(layers))? / bytes(&KvChoice::Uniform(KvFormat::F16))?)
 }
 
 /// Refines what gains most for its price, for as long as the average stays within `target`.
@@ -199,7 +190,7 @@ fn report(
     for (name, layers) in compared {
         let logprobs = subject.logprobs(ids, &choice(layers))?;
         let perplexity = libm::exp(-logprobs.iter().sum::<f64>() / logprobs.len() as f64);
-        println!("{name}: {:.2} bits, perplexity {perplexity:.4}", bits(subject, layers)?);
+        println!("{name}: {:.2} bits, perplexity {perplexity:.4}", subject.bits(&choice(layers))?);
     }
     Ok(())
 }

@@ -1,10 +1,11 @@
 //! `greenroom perplexity`: what a compressed cache costs, in the likelihood of a text.
 
 use super::Exit;
-use super::quality::{Common, TextArgs};
+use super::quality::{Common, Format, Subject, TextArgs};
 use crate::backend::Kv;
 use crate::terminal::table;
 use anyhow::ensure;
+use greenroom_engine::Compared;
 use serde_json::json;
 
 /// Measure a text's perplexity with caches of several formats, beside the first of them
@@ -12,7 +13,8 @@ use serde_json::json;
 #[command(
     after_help = "Example: greenroom perplexity --text story.txt --kv f16,q8,q4,q4-plain,kv_config.json\n\n\
 The text is read in windows of --ctx tokens, each from an empty cache and --stride tokens after the one before; a token is \
-counted in the first window that holds it."
+counted in the first window that holds it. All formats read each step side by side; the first is what the others are \
+compared with."
 )]
 pub(super) struct Args {
     #[command(flatten)]
@@ -67,53 +69,128 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
     ensure!(ids.len() > 1, "the text has {} tokens; at least two are needed", ids.len());
     let windows = windows(ids.len(), ctx, stride);
     let formats = subject.formats(&args.kv)?;
-    let mut found = Vec::new();
-    for format in &formats {
-        let (mut sum, mut n) = (0.0, 0);
-        for (i, window) in windows.iter().enumerate() {
-            subject.say(format!("{}: window {} of {}", format.name, i + 1, windows.len()));
-            let logprobs = subject.logprobs(&ids[window.start..window.end], format.kv.choice())?;
-            let counted = &logprobs[window.counted - window.start - 1..];
-            (sum, n) = (sum - counted.iter().sum::<f64>(), n + counted.len());
-        }
-        found.push((libm::exp(sum / n as f64), n));
+    let n_read = windows.iter().map(|w| w.end - w.start).sum::<usize>();
+    let (n, n_formats) = (ids.len(), formats.len());
+    let bar = subject.progress(
+        n_read,
+        &format!(
+            "{n} tokens in windows of {ctx}, {stride} apart: {n_read} to read with each of {n_formats} caches"
+        ),
+    );
+    let choices: Vec<_> = formats.iter().map(|format| format.kv.choice().clone()).collect();
+    let mut costs: Vec<Cost> = formats.iter().map(|_| Cost::default()).collect();
+    for window in &windows {
+        let window_ids = &ids[window.start..window.end];
+        subject.engine.compare(window_ids, &choices, &mut |pos, found| {
+            bar.inc(1);
+            if window.start + pos + 1 >= window.counted {
+                costs.iter_mut().zip(found).for_each(|(cost, this)| cost.add(this, &found[0]));
+            }
+        })?;
     }
-    subject.done();
-    let per_token = |i: usize| formats[i].cost.mean(ctx as u64) as f64 / ctx as f64;
-    let all = found.iter().enumerate().map(|(i, (perplexity, n))| {
-        let (first, bytes) = (found[0].0, per_token(i));
-        (
-            formats[i].name.clone(),
-            *perplexity,
-            (perplexity / first - 1.0) * 100.0,
-            bytes,
-            bytes / per_token(0),
-            *n,
-        )
-    });
-    let all: Vec<_> = all.collect();
+    bar.finish_and_clear();
+    let first = Figures::of(&subject, &formats[0], &costs[0], ctx)?;
+    let all = formats.iter().zip(&costs).map(|(format, cost)| Figures::of(&subject, format, cost, ctx));
+    let all: Vec<Figures> = all.collect::<Result<_, _>>()?;
+    let model = &subject.prompter.model().name;
     if args.json {
-        let rows = all.iter().map(|(kv, perplexity, percent, bytes, ratio, tokens)| {
-            json!({ "kv": kv, "perplexity": perplexity, "percent": percent, "bytes_per_token": bytes,
-                    "bytes_ratio": ratio, "tokens": tokens })
-        });
-        let (model, rows) = (&subject.prompter.model().name, rows.collect::<Vec<_>>());
+        let rows: Vec<_> = all.iter().map(|row| row.json(&first)).collect();
         println!("{}", json!({ "model": model, "ctx": ctx, "stride": stride, "rows": rows }));
         return Ok(Exit::Pass);
     }
-    println!("{}, {} tokens in windows of {ctx}, {stride} apart", subject.prompter.model().name, ids.len());
-    let rows = all.into_iter().map(|(kv, perplexity, percent, bytes, ratio, _)| {
-        vec![
-            kv,
-            format!("{perplexity:.4}"),
-            format!("{percent:+.2} %"),
-            format!("{bytes:.0}"),
-            format!("{ratio:.3}"),
-        ]
-    });
-    let versus = format!("vs {}", formats[0].name);
-    println!("{}", table(&["cache", "perplexity", &versus, "bytes a token", "ratio"], rows.collect(), 1));
+    println!("{model}, {n} tokens in windows of {ctx}, {stride} apart");
+    let versus = format!("vs {}", first.kv);
+    let titles = [
+        "cache",
+        "bits",
+        "perplexity",
+        &versus,
+        "mean KL",
+        "99th percentile",
+        "same top",
+        "bytes a token",
+        "ratio",
+    ];
+    println!("{}", table(&titles, all.iter().map(|row| row.cells(&first)).collect(), 1));
+    println!("KL: divergence of the next token's distribution from that with {}, in nats", first.kv);
     Ok(Exit::Pass)
+}
+
+/// What was found with one format.
+#[derive(Default)]
+struct Cost {
+    /// Sum of the log-probabilities of the text's tokens.
+    logprob: f64,
+    divergences: Vec<f64>,
+    same_top: usize,
+}
+
+impl Cost {
+    /// Counts a token; `first` is what the first format makes of it.
+    fn add(&mut self, this: &Compared, first: &Compared) {
+        let Some(logprob) = this.logprob else { return };
+        self.logprob += logprob;
+        self.divergences.push(this.divergence);
+        self.same_top += usize::from(this.top == first.top);
+    }
+}
+
+/// A row of the table.
+struct Figures {
+    kv: String,
+    /// Bits of a cached number.
+    bits: f64,
+    perplexity: f64,
+    /// Mean and 99th percentile of the divergences, in nats.
+    divergence: [f64; 2],
+    /// Share of tokens with the first format's most likely one.
+    same_top: f64,
+    bytes_per_token: f64,
+    tokens: usize,
+}
+
+impl Figures {
+    fn of(subject: &Subject, format: &Format, cost: &Cost, ctx: usize) -> anyhow::Result<Self> {
+        let tokens = cost.divergences.len();
+        let mut sorted = cost.divergences.clone();
+        sorted.sort_by(f64::total_cmp);
+        let mean = sorted.iter().sum::<f64>() / tokens as f64;
+        let high = sorted[(tokens * 99).div_ceil(100).max(1) - 1];
+        Ok(Self {
+            kv: format.name.clone(),
+            bits: subject.bits(format.kv.choice())?,
+            perplexity: libm::exp(-cost.logprob / tokens as f64),
+            divergence: [mean, high],
+            same_top: cost.same_top as f64 / tokens as f64,
+            bytes_per_token: format.cost.mean(ctx as u64) as f64 / ctx as f64,
+            tokens,
+        })
+    }
+
+    fn percent(&self, first: &Self) -> f64 {
+        (self.perplexity / first.perplexity - 1.0) * 100.0
+    }
+
+    fn json(&self, first: &Self) -> serde_json::Value {
+        let Self { kv, bits, perplexity, divergence, same_top, bytes_per_token, tokens } = self;
+        json!({ "kv": kv, "bits": bits, "perplexity": perplexity, "percent": self.percent(first), "kl_mean": divergence[0],
+                "kl_99": divergence[1], "same_top": same_top, "bytes_per_token": bytes_per_token,
+                "bytes_ratio": bytes_per_token / first.bytes_per_token, "tokens": tokens })
+    }
+
+    fn cells(&self, first: &Self) -> Vec<String> {
+        vec![
+            self.kv.clone(),
+            format!("{:.2}", self.bits),
+            format!("{:.4}", self.perplexity),
+            format!("{:+.2} %", self.percent(first)),
+            format!("{:.5}", self.divergence[0]),
+            format!("{:.5}", self.divergence[1]),
+            format!("{:.2} %", self.same_top * 100.0),
+            format!("{:.0}", self.bytes_per_token),
+            format!("{:.3}", self.bytes_per_token / first.bytes_per_token),
+        ]
+    }
 }
 
 #[cfg(test)]

@@ -3,8 +3,8 @@
 use crate::backend::{EmbeddedConfig, Kv, ModelFile, locate, source};
 use crate::files::{self, Kind};
 use anyhow::Context as _;
-use greenroom_engine::{Engine, KvCost, Prompter};
-use indicatif::ProgressBar;
+use greenroom_engine::{Engine, KvChoice, KvCost, KvFormat, Prompter};
+use indicatif::{ProgressBar, ProgressStyle};
 use std::path::{Path, PathBuf};
 
 /// Arguments of all of them.
@@ -59,6 +59,24 @@ impl Subject {
         self.bar.finish_and_clear();
     }
 
+    /// Says what is to be read, and shows how far it is.
+    pub(super) fn progress(&self, n_tokens: usize, plan: &str) -> ProgressBar {
+        self.bar.finish_and_clear();
+        eprintln!("{plan}");
+        let bar = ProgressBar::new(n_tokens as u64);
+        let style = ProgressStyle::with_template("{wide_bar} {pos} of {len} tokens, {eta} left");
+        bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
+    }
+
+    /// Bits of a cached number on average, all side data included.
+    pub(super) fn bits(&self, kv: &KvChoice) -> anyhow::Result<f64> {
+        let bytes = |kv: &KvChoice| {
+            let cost = self.prompter.kv_cost(kv)?;
+            anyhow::Ok((cost.lasting + cost.windowed) as f64)
+        };
+        Ok(16.0 * bytes(kv)? / bytes(&KvChoice::Uniform(KvFormat::F16))?)
+    }
+
     /// The choices as formats of this model, equal ones once.
     pub(super) fn formats(&self, kvs: &[Kv]) -> anyhow::Result<Vec<Format>> {
         let mut formats: Vec<Format> = Vec::new();
@@ -73,7 +91,7 @@ impl Subject {
     }
 
     /// Log-probabilities of all ids but the first.
-    pub(super) fn logprobs(&self, ids: &[u32], kv: &greenroom_engine::KvChoice) -> anyhow::Result<Vec<f64>> {
+    pub(super) fn logprobs(&self, ids: &[u32], kv: &KvChoice) -> anyhow::Result<Vec<f64>> {
         let mut all = Vec::with_capacity(ids.len());
         self.engine.score(ids, Some(kv), &mut |score| all.push(f64::from(score.logprob)))?;
         Ok(all)
