@@ -7,7 +7,7 @@
 
 use crate::KvFormat;
 use crate::kernels::Isa;
-use crate::kv::blocks::{Arena, Packed};
+use crate::kv::blocks::{Arena, Coded, Packed};
 use crate::kv::layout::{BLOCK, KvLayout};
 use crate::kv::pool::BlockId;
 use crate::kv::sequence::Sequence;
@@ -407,9 +407,11 @@ fn digest(arena: &Arena, id: BlockId) -> blake3::Hash {
     let mut hasher = blake3::Hasher::new();
     let layers = arena.get(id).layers.iter();
     for packed in layers.flat_map(|layer| std::iter::once(&layer.k).chain(&layer.v)) {
-        let Packed::Coded { codes, scales, biases, .. } = packed else { panic!("all is coded here") };
-        hasher.update(bytemuck::cast_slice(codes));
-        hasher.update(bytemuck::cast_slice(scales)).update(bytemuck::cast_slice(biases));
+        let Packed::Coded(Coded { codes, scales, means, exact, .. }) = packed else {
+            panic!("all is coded here")
+        };
+        hasher.update(bytemuck::cast_slice(codes)).update(bytemuck::cast_slice(scales));
+        hasher.update(bytemuck::cast_slice(means)).update(bytemuck::cast_slice(exact));
     }
     hasher.finalize()
 }

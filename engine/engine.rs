@@ -2,8 +2,8 @@
 
 use crate::chat::Chat;
 use crate::gguf::Gguf;
-use crate::kernels::Isa;
 use crate::kernels::tasks::Team;
+use crate::kernels::{Isa, NUMERICS};
 use crate::kv::store::cipher::CacheKey;
 use crate::kv::store::inventory::Folder;
 use crate::kv::store::manifest::Identity;
@@ -12,7 +12,6 @@ use crate::kv::table::BlockHash;
 use crate::memory::Memory;
 use crate::model::Decoder;
 use crate::model::spec::DecoderSpec;
-use crate::model::weights::numerics;
 use crate::prefix::flatten;
 use crate::self_check;
 use crate::session::CacheContext;
@@ -495,7 +494,7 @@ impl Parts {
             name: gguf.text("general.name").unwrap_or(&gguf.name).to_owned(),
             family: spec.family.name.to_owned(),
             identity: gguf.hash(),
-            numerics: numerics(&gguf),
+            numerics: NUMERICS.to_owned(),
             n_layers: spec.layers.len(),
             d_model: spec.d_model,
             n_heads: spec.n_heads,

@@ -330,9 +330,12 @@ fn windows_leave_memory_and_come_back() {
                 bench.feed(&mut session.sequence, &mut memory.arena, end, 200);
                 memory.settle(&request, &mut session).expect("a write");
                 let in_memory = memory.arena.bytes() as usize;
-                let lasting = session.sequence.table().len() * 256 * layout.sealed_bytes(Part::Lasting);
-                let windowed = (window.div_ceil(256) + 2) * 256 * layout.sealed_bytes(Part::Windowed);
-                assert!(in_memory <= lasting + windowed, "{in_memory} bytes at {end}");
+                let lasting = session.sequence.table().len() * layout.block_bytes(Part::Lasting) as usize;
+                let windowed = (window.div_ceil(256) + 2) * layout.block_bytes(Part::Windowed) as usize;
+                assert!(
+                    in_memory <= lasting + windowed + layout.exact_bytes() as usize,
+                    "{in_memory} bytes at {end}"
+                );
             }
             session.segments = vec![bench.segment(0..n), bench.segment(n..N)];
             session.sequence.end_turn();

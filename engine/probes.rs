@@ -120,8 +120,14 @@ pub fn next_token(bytes: &[u8]) -> Result<u32> {
 /// The layout of [`sealed_block`]: a layer that sees everything, 4-bit keys and 8-bit values, and one with a window, whose
 /// values are a view of f16 keys.
 fn block_layout() -> KvLayout {
-    let tensor = |format| TensorLayout { n_heads: 1, dim: 16, format, rotated: format != KvFormat::F16 };
-    let (k, v, f16) = (tensor(KvFormat::Q4), tensor(KvFormat::Q8), tensor(KvFormat::F16));
+    let tensor = |format, centered| TensorLayout {
+        n_heads: 1,
+        dim: 16,
+        format,
+        rotated: format != KvFormat::F16,
+        centered,
+    };
+    let (k, v, f16) = (tensor(KvFormat::Q4, true), tensor(KvFormat::Q8, false), tensor(KvFormat::F16, false));
     let coded = LayerLayout { k, v, shared: false, window: None };
     let plain = LayerLayout { k: f16, v: f16, shared: true, window: Some(BLOCK) };
     KvLayout { layers: vec![coded, plain] }
@@ -142,7 +148,7 @@ pub fn sealed_block(windowed: bool) -> Result<Vec<u8>> {
         let layer = layout.layers[l];
         let values = layer.stored_v().map_or(0, TensorLayout::row);
         rows.push(l, layer, &noise(BLOCK * layer.k.row()), &noise(BLOCK * values));
-        rows.seal(Isa::detect(), l, layer)
+        rows.seal(Isa::detect(), l, layer, true)
     };
     let block = SealedBlock { layers: layout.layers_of(part).map(seal).collect() };
     block::encode((block_hash(), part), 0, &block, &layout)

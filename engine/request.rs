@@ -355,9 +355,9 @@ pub struct RankedOption {
 pub enum KvFormat {
     /// IEEE half precision, unrotated.
     F16,
-    /// 8-bit codes in groups of 64, rotated.
+    /// 8-bit codes with a scale for 64 of them, rotated; keys around their block's mean.
     Q8,
-    /// 4-bit codes in groups of 64, rotated.
+    /// 4-bit codes with a scale for 64 of them, rotated; keys around their block's mean.
     #[default]
     Q4,
 }
@@ -395,6 +395,8 @@ pub struct KvCost {
     pub windowed: u64,
     /// Tokens that such layers hold, at most.
     pub window: u64,
+    /// Bytes of what is kept exact of the first tokens, beside their codes.
+    pub exact: u64,
     /// Bytes of one of the newest tokens, which are not sealed yet.
     pub open: u64,
     /// Tokens that are not sealed yet, at most.
@@ -415,7 +417,7 @@ impl KvCost {
     fn bytes(&self, tokens: u64, open: u64) -> u64 {
         let sealed = tokens - open;
         let windowed = self.windowed.saturating_mul(sealed.min(self.window));
-        let open = self.open.saturating_mul(open);
+        let open = self.open.saturating_mul(open).saturating_add(if sealed > 0 { self.exact } else { 0 });
         self.lasting.saturating_mul(sealed).saturating_add(windowed).saturating_add(open)
     }
 
@@ -424,6 +426,7 @@ impl KvCost {
         let Some(rest) = bytes.checked_sub(self.open.saturating_mul(self.most_open)) else {
             return bytes / self.open.max(1);
         };
+        let rest = rest.saturating_sub(self.exact);
         let sealed = match rest.checked_sub(self.windowed.saturating_mul(self.window)) {
             // The window is full: what is left goes to the layers that see everything.
             Some(rest) if rest / self.lasting.max(1) >= self.window => rest / self.lasting.max(1),

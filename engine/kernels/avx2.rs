@@ -1,6 +1,7 @@
 //! AVX2 with FMA and F16C: 16 lanes as two registers of 8.
 
 use super::{Kernel, LANES, Lanes, Words};
+use crate::quant::Scale;
 use half::f16;
 use std::arch::x86_64::*;
 
@@ -61,12 +62,7 @@ impl Lanes for Avx2 {
     }
     #[inline(always)]
     fn load_i8(from: &[i8; LANES]) -> Self {
-        unsafe {
-            let bytes = _mm_loadu_si128(from.as_ptr().cast());
-            let low = _mm256_cvtepi8_epi32(bytes);
-            let high = _mm256_cvtepi8_epi32(_mm_srli_si128::<8>(bytes));
-            Self(_mm256_cvtepi32_ps(low), _mm256_cvtepi32_ps(high))
-        }
+        unsafe { from_signed(_mm_loadu_si128(from.as_ptr().cast())) }
     }
     #[inline(always)]
     fn load_bf16(from: &[u16; LANES]) -> Self {
@@ -87,6 +83,28 @@ impl Lanes for Avx2 {
             let low = halves.map(|h| _mm256_cvtepi32_ps(_mm256_and_si256(h, _mm256_set1_epi32(15))));
             let high = halves.map(|h| _mm256_cvtepi32_ps(_mm256_srli_epi32::<4>(h)));
             (Self(low[0], low[1]), Self(high[0], high[1]))
+        }
+    }
+    #[inline(always)]
+    fn load_levels(from: &[u8; LANES], table: &[i8; 16]) -> (Self, Self) {
+        unsafe {
+            let table = _mm_loadu_si128(table.as_ptr().cast());
+            let (bytes, nibbles) = (_mm_loadu_si128(from.as_ptr().cast()), _mm_set1_epi8(15));
+            let low = _mm_shuffle_epi8(table, _mm_and_si128(bytes, nibbles));
+            let high = _mm_shuffle_epi8(table, _mm_and_si128(_mm_srli_epi16::<4>(bytes), nibbles));
+            (from_signed(low), from_signed(high))
+        }
+    }
+    #[inline(always)]
+    fn load_scales(from: &[Scale; LANES]) -> Self {
+        unsafe {
+            let bytes = _mm_loadu_si128(from.as_ptr().cast());
+            let base = _mm256_set1_epi32(Scale::BASE.cast_signed());
+            let number = |bytes| {
+                let bits = _mm256_slli_epi32::<{ Scale::SHIFT as i32 }>(_mm256_cvtepu8_epi32(bytes));
+                _mm256_castsi256_ps(_mm256_add_epi32(bits, base))
+            };
+            Self(number(bytes), number(_mm_srli_si128::<8>(bytes)))
         }
     }
     #[inline(always)]
@@ -145,6 +163,13 @@ impl Lanes for Avx2 {
         both!(self, |a| _mm256_andnot_ps(_mm256_set1_ps(-0.0), a))
     }
     #[inline(always)]
+    fn above(self, threshold: f32, by: f32) -> Self {
+        both!(self, |a| {
+            let above = _mm256_cmp_ps::<_CMP_GT_OQ>(a, _mm256_set1_ps(threshold));
+            _mm256_and_ps(above, _mm256_set1_ps(by))
+        })
+    }
+    #[inline(always)]
     fn keep(self, from: usize, to: usize, other: f32) -> Self {
         let mut lanes = [0.0; LANES];
         self.store(&mut lanes);
@@ -176,6 +201,20 @@ impl Lanes for Avx2 {
             let two = _mm_max_ps(four, _mm_movehl_ps(four, four));
             _mm_cvtss_f32(_mm_max_ss(two, _mm_shuffle_ps::<1>(two, two)))
         }
+    }
+}
+
+/// Sixteen signed bytes as floats.
+///
+/// # Safety
+/// The machine has AVX2.
+#[inline(always)]
+unsafe fn from_signed(bytes: __m128i) -> Avx2 {
+    // SAFETY: the caller's.
+    unsafe {
+        let low = _mm256_cvtepi8_epi32(bytes);
+        let high = _mm256_cvtepi8_epi32(_mm_srli_si128::<8>(bytes));
+        Avx2(_mm256_cvtepi32_ps(low), _mm256_cvtepi32_ps(high))
     }
 }
 

@@ -1,6 +1,7 @@
 //! AVX-512 (F, BW and VNNI): 16 lanes in one register.
 
 use super::{Kernel, LANES, Lanes, Words};
+use crate::quant::Scale;
 use half::f16;
 use std::arch::x86_64::*;
 
@@ -64,6 +65,26 @@ impl Lanes for Avx512 {
         }
     }
     #[inline(always)]
+    fn load_levels(from: &[u8; LANES], table: &[i8; 16]) -> (Self, Self) {
+        unsafe {
+            let table = _mm_loadu_si128(table.as_ptr().cast());
+            let (bytes, nibbles) = (_mm_loadu_si128(from.as_ptr().cast()), _mm_set1_epi8(15));
+            let low = _mm_shuffle_epi8(table, _mm_and_si128(bytes, nibbles));
+            let high = _mm_shuffle_epi8(table, _mm_and_si128(_mm_srli_epi16::<4>(bytes), nibbles));
+            let number = |levels| Self(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(levels)));
+            (number(low), number(high))
+        }
+    }
+    #[inline(always)]
+    fn load_scales(from: &[Scale; LANES]) -> Self {
+        unsafe {
+            let bytes = _mm512_cvtepu8_epi32(_mm_loadu_si128(from.as_ptr().cast()));
+            let bits = _mm512_slli_epi32::<{ Scale::SHIFT }>(bytes);
+            let base = _mm512_set1_epi32(Scale::BASE.cast_signed());
+            Self(_mm512_castsi512_ps(_mm512_add_epi32(bits, base)))
+        }
+    }
+    #[inline(always)]
     fn load_u8(from: &[u8; LANES]) -> Self {
         unsafe { Self(_mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128(from.as_ptr().cast())))) }
     }
@@ -106,6 +127,13 @@ impl Lanes for Avx512 {
     #[inline(always)]
     fn abs(self) -> Self {
         unsafe { Self(_mm512_abs_ps(self.0)) }
+    }
+    #[inline(always)]
+    fn above(self, threshold: f32, by: f32) -> Self {
+        unsafe {
+            let above = _mm512_cmp_ps_mask::<_CMP_GT_OQ>(self.0, _mm512_set1_ps(threshold));
+            Self(_mm512_maskz_mov_ps(above, _mm512_set1_ps(by)))
+        }
     }
     #[inline(always)]
     fn keep(self, from: usize, to: usize, other: f32) -> Self {

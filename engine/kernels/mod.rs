@@ -33,10 +33,11 @@ pub(crate) mod seal;
 pub(crate) mod slab;
 pub(crate) mod tasks;
 
+use crate::quant::Scale;
 use half::f16;
 
 /// Name and version of the kernels' contract: part of every cache's identity and of every transcript.
-pub(crate) const NUMERICS: &str = "lanes16/3";
+pub(crate) const NUMERICS: &str = "lanes16/4";
 
 /// An instruction set that the kernels are compiled for, and that this machine has: there is no way to one but
 /// [`Isa::detect`], [`Isa::available`] and [`Isa::SCALAR`].
@@ -169,8 +170,12 @@ pub(crate) trait Lanes: Copy {
     fn load_i8(from: &[i8; LANES]) -> Self;
     /// Sixteen bytes of two 4-bit codes each: the low halves, the high halves.
     fn load_u4(from: &[u8; LANES]) -> (Self, Self);
+    /// Sixteen bytes of two 4-bit codes each, as entries of a table: the low halves, the high halves.
+    fn load_levels(from: &[u8; LANES], table: &[i8; 16]) -> (Self, Self);
     /// Sixteen unsigned bytes.
     fn load_u8(from: &[u8; LANES]) -> Self;
+    /// Sixteen scales ([`Scale`]).
+    fn load_scales(from: &[Scale; LANES]) -> Self;
     /// Whole numbers as floats.
     fn from_words(words: Self::Words) -> Self;
     /// Rounds to whole numbers, ties to even, and stores them as bytes. Lanes are within -127..=127.
@@ -191,6 +196,8 @@ pub(crate) trait Lanes: Copy {
     fn min(self, other: Self) -> Self;
     /// The absolute value of each lane.
     fn abs(self) -> Self;
+    /// `by` where a lane is above `threshold`, else 0 (no lane is NaN).
+    fn above(self, threshold: f32, by: f32) -> Self;
     /// Lanes `from..to` as they are, `other` in the rest. `from <= to <= 16`.
     fn keep(self, from: usize, to: usize, other: f32) -> Self;
     /// 2 to the power of each lane, which holds a whole number in -126..=127.
@@ -275,6 +282,7 @@ pub(crate) fn lanes_mut<T>(from: &mut [T]) -> &mut [T; LANES] {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::quant::LEVELS;
 
     struct Everything([f32; LANES]);
     impl Kernel for Everything {
@@ -301,6 +309,10 @@ mod tests {
                 L::load_i8(&rounded).add(x),
                 L::load_u4(sixteen).0.fma(x, L::splat(0.5)),
                 L::load_u4(sixteen).1,
+                L::load_levels(sixteen, &LEVELS).0.fma(x, L::splat(0.5)),
+                L::load_levels(sixteen, &LEVELS).1,
+                L::load_scales(&sixteen.map(Scale)).add(x),
+                x.above(0.25, 3.0),
                 L::load_u8(sixteen).sub(x),
                 x.max(L::splat(0.1)).min(L::splat(0.9)).div(L::splat(3.0)).abs(),
                 x.keep(3, 11, -7.0),

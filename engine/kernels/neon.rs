@@ -1,6 +1,7 @@
 //! NEON: 16 lanes as four registers of 4.
 
 use super::{Kernel, LANES, Lanes, Words};
+use crate::quant::Scale;
 use half::f16;
 use std::arch::aarch64::*;
 
@@ -64,16 +65,7 @@ impl Lanes for Neon {
     }
     #[inline(always)]
     fn load_i8(from: &[i8; LANES]) -> Self {
-        unsafe {
-            let bytes = vld1q_s8(from.as_ptr());
-            let (low, high) = (vmovl_s8(vget_low_s8(bytes)), vmovl_high_s8(bytes));
-            Self(
-                vcvtq_f32_s32(vmovl_s16(vget_low_s16(low))),
-                vcvtq_f32_s32(vmovl_high_s16(low)),
-                vcvtq_f32_s32(vmovl_s16(vget_low_s16(high))),
-                vcvtq_f32_s32(vmovl_high_s16(high)),
-            )
-        }
+        unsafe { from_signed(vld1q_s8(from.as_ptr())) }
     }
     #[inline(always)]
     fn load_bf16(from: &[u16; LANES]) -> Self {
@@ -88,6 +80,31 @@ impl Lanes for Neon {
         unsafe {
             let bytes = vld1q_u8(from.as_ptr());
             (from_bytes(vandq_u8(bytes, vdupq_n_u8(15))), from_bytes(vshrq_n_u8::<4>(bytes)))
+        }
+    }
+    #[inline(always)]
+    fn load_levels(from: &[u8; LANES], table: &[i8; 16]) -> (Self, Self) {
+        unsafe {
+            let (bytes, table) = (vld1q_u8(from.as_ptr()), vld1q_s8(table.as_ptr()));
+            let low = vqtbl1q_s8(table, vandq_u8(bytes, vdupq_n_u8(15)));
+            (from_signed(low), from_signed(vqtbl1q_s8(table, vshrq_n_u8::<4>(bytes))))
+        }
+    }
+    #[inline(always)]
+    fn load_scales(from: &[Scale; LANES]) -> Self {
+        unsafe {
+            let bytes = vld1q_u8(from.as_ptr().cast());
+            let (low, high) = (vmovl_u8(vget_low_u8(bytes)), vmovl_high_u8(bytes));
+            let number = |bytes: uint32x4_t| {
+                let bits = vshlq_n_u32::<{ Scale::SHIFT as i32 }>(bytes);
+                vreinterpretq_f32_u32(vaddq_u32(bits, vdupq_n_u32(Scale::BASE)))
+            };
+            Self(
+                number(vmovl_u16(vget_low_u16(low))),
+                number(vmovl_high_u16(low)),
+                number(vmovl_u16(vget_low_u16(high))),
+                number(vmovl_high_u16(high)),
+            )
         }
     }
     #[inline(always)]
@@ -148,6 +165,13 @@ impl Lanes for Neon {
         quarters!(self, |a| vabsq_f32(a))
     }
     #[inline(always)]
+    fn above(self, threshold: f32, by: f32) -> Self {
+        quarters!(self, |a| {
+            let above = vcgtq_f32(a, vdupq_n_f32(threshold));
+            vreinterpretq_f32_u32(vandq_u32(above, vreinterpretq_u32_f32(vdupq_n_f32(by))))
+        })
+    }
+    #[inline(always)]
     fn keep(self, from: usize, to: usize, other: f32) -> Self {
         let mut lanes = [0.0; LANES];
         self.store(&mut lanes);
@@ -173,6 +197,24 @@ impl Lanes for Neon {
     #[inline(always)]
     fn largest(self) -> f32 {
         unsafe { vmaxvq_f32(larger(larger(self.0, self.2), larger(self.1, self.3))) }
+    }
+}
+
+/// Sixteen signed bytes as floats.
+///
+/// # Safety
+/// The machine has NEON.
+#[inline(always)]
+unsafe fn from_signed(bytes: int8x16_t) -> Neon {
+    // SAFETY: the caller's.
+    unsafe {
+        let (low, high) = (vmovl_s8(vget_low_s8(bytes)), vmovl_high_s8(bytes));
+        Neon(
+            vcvtq_f32_s32(vmovl_s16(vget_low_s16(low))),
+            vcvtq_f32_s32(vmovl_high_s16(low)),
+            vcvtq_f32_s32(vmovl_s16(vget_low_s16(high))),
+            vcvtq_f32_s32(vmovl_high_s16(high)),
+        )
     }
 }
 

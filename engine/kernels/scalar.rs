@@ -1,6 +1,7 @@
 //! The scalar twin: 16 lanes in plain Rust. The reference that the SIMD variants equal bit for bit.
 
 use super::{LANES, Lanes, Words};
+use crate::quant::Scale;
 use half::f16;
 
 /// Sixteen floats in an array.
@@ -38,6 +39,13 @@ impl Lanes for Scalar {
     fn load_u4(from: &[u8; LANES]) -> (Self, Self) {
         (Self(from.map(|x| f32::from(x & 15))), Self(from.map(|x| f32::from(x >> 4))))
     }
+    fn load_levels(from: &[u8; LANES], table: &[i8; 16]) -> (Self, Self) {
+        let level = |code: u8| f32::from(table[usize::from(code)]);
+        (Self(from.map(|byte| level(byte & 15))), Self(from.map(|byte| level(byte >> 4))))
+    }
+    fn load_scales(from: &[Scale; LANES]) -> Self {
+        Self(from.map(Scale::to_f32))
+    }
     fn load_u8(from: &[u8; LANES]) -> Self {
         Self(from.map(f32::from))
     }
@@ -70,6 +78,9 @@ impl Lanes for Scalar {
     }
     fn abs(self) -> Self {
         Self(self.0.map(f32::abs))
+    }
+    fn above(self, threshold: f32, by: f32) -> Self {
+        Self(self.0.map(|x| if x > threshold { by } else { 0.0 }))
     }
     fn keep(self, from: usize, to: usize, other: f32) -> Self {
         Self(std::array::from_fn(|i| if (from..to).contains(&i) { self.0[i] } else { other }))

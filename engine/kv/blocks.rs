@@ -7,6 +7,7 @@ use super::pool::{BlockId, Pool};
 use super::table::BlockHash;
 use crate::kernels::attention::{Codes, Keys, TILE, Values};
 use crate::kernels::{Isa, LANES, seal, tasks};
+use crate::quant::{EXACT, Scale};
 use half::f16;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -16,9 +17,24 @@ use std::sync::Arc;
 pub(crate) enum Packed {
     /// As the rows were: keys `[16, n_heads, dim, 16]`, values `[256, n_heads, dim]`.
     F16(Vec<f16>),
-    /// `codes`: keys `[n_heads, 16, words, 16]`, values `[n_heads, 256, words]`, a head's token being `words` long;
-    /// `scales` and `biases`: `[n_heads, n_groups, 256]`.
-    Coded { bits: u32, codes: Vec<u32>, scales: Vec<f16>, biases: Vec<f16> },
+    /// See [`Coded`].
+    Coded(Coded),
+}
+
+/// Keys or values of one layer in codes. A head's token is `words` long.
+#[derive(Debug, Default, PartialEq)]
+pub(crate) struct Coded {
+    /// Bits of a code.
+    pub(crate) bits: u32,
+    /// Keys `[n_heads, 16, words, 16]`, values `[n_heads, 256, words]`.
+    pub(crate) codes: Vec<u32>,
+    /// `[n_heads, n_groups, 256]`.
+    pub(crate) scales: Vec<Scale>,
+    /// What was taken off all rows, `[n_heads, dim]`; empty where nothing was ([`TensorLayout::centered`]).
+    pub(crate) means: Vec<f16>,
+    /// The first rows of a session as they were, `[n_heads, EXACT, dim]`; empty in all blocks but the first, and where rows are
+    /// not centered.
+    pub(crate) exact: Vec<f16>,
 }
 
 /// One layer of a sealed block; no values where they are a view of the keys.
@@ -43,43 +59,68 @@ pub(crate) struct SealedBlock {
     pub(crate) layers: Vec<LayerBlock>,
 }
 
-/// One head of a sealed block in codes: words, scales `[n_groups, 256]`, biases.
-type CodedHead = (Vec<u32>, Vec<f16>, Vec<f16>);
+impl SealedBlock {
+    /// Bytes of all numbers.
+    pub(crate) fn bytes(&self) -> u64 {
+        let sides = self.layers.iter().flat_map(|layer| std::iter::once(&layer.k).chain(&layer.v));
+        sides.map(|packed| packed.bytes() as u64).sum()
+    }
+}
 
 impl Packed {
-    /// Packs each head of a block; `head(h)` gives its rows `[256, dim]`, `words` its codes' place. Heads are alone: threads
-    /// change nothing.
+    /// Packs each head of a block; `head(h)` gives its rows `[256, dim]`, `words` its codes' place; `first`: of the session's
+    /// first block. Heads are alone: threads change nothing.
     fn seal(
         isa: Isa,
         layout: TensorLayout,
-        bits: u32,
+        (bits, first): (u32, bool),
         head: impl Fn(usize) -> Vec<f32> + Sync,
         words: impl Fn(&[u8]) -> Vec<u32> + Sync,
     ) -> Self {
         let n_groups = layout.n_groups();
-        let seal = |h: usize| -> CodedHead {
-            let rows = seal::quantize(isa, &head(h), layout.dim, bits);
-            let by_group = |x: &[f16]| {
-                let place = |i: usize| x[i % BLOCK * n_groups + i / BLOCK];
-                (0..x.len()).map(place).collect::<Vec<_>>()
-            };
-            (words(&rows.codes), by_group(&rows.scales), by_group(&rows.biases))
+        let seal = |h: usize| -> Coded {
+            let mut rows = head(h);
+            let mut coded = Coded { bits, ..Coded::default() };
+            if layout.centered {
+                let n_exact = if first { EXACT } else { 0 };
+                coded.exact = rows[..n_exact * layout.dim].iter().map(|x| f16::from_f32(*x)).collect();
+                coded.means = seal::center(isa, &mut rows, layout.dim, n_exact);
+            }
+            let rows = seal::quantize(isa, &rows, layout.dim, bits);
+            coded.codes = words(&rows.codes);
+            let by_group = |i: usize| rows.scales[i % BLOCK * n_groups + i / BLOCK];
+            coded.scales = (0..rows.scales.len()).map(by_group).collect();
+            coded
         };
-        let heads: Vec<CodedHead> = tasks::map(layout.n_heads, seal);
-        let (mut codes, mut scales, mut biases) = (Vec::new(), Vec::new(), Vec::new());
-        for (c, s, b) in heads {
-            codes.extend(c);
-            scales.extend(s);
-            biases.extend(b);
+        let mut all = Coded { bits, ..Coded::default() };
+        for head in tasks::map(layout.n_heads, seal) {
+            all.codes.extend(head.codes);
+            all.scales.extend(head.scales);
+            all.means.extend(head.means);
+            all.exact.extend(head.exact);
         }
-        Self::Coded { bits, codes, scales, biases }
+        Self::Coded(all)
+    }
+
+    /// Bytes of all numbers.
+    fn bytes(&self) -> usize {
+        match self {
+            Self::F16(rows) => 2 * rows.len(),
+            Self::Coded(Coded { codes, scales, means, exact, .. }) => {
+                4 * codes.len() + scales.len() + 2 * (means.len() + exact.len())
+            }
+        }
     }
 
     /// Tile `tile` (0 to 3) of a head's keys.
     pub(crate) fn keys(&self, layout: TensorLayout, head: usize, tile: usize) -> Keys<'_> {
         match self {
             Self::F16(rows) => half_keys(rows, layout, head, tile),
-            Self::Coded { bits, .. } => Keys::Coded(self.tile(layout, layout.key_words(*bits), head, tile)),
+            Self::Coded(coded) => Keys::Coded {
+                codes: coded.tile(layout, layout.key_words(coded.bits), head, tile),
+                mean: of_head(&coded.means, layout.n_heads, head),
+                exact: if tile == 0 { of_head(&coded.exact, layout.n_heads, head) } else { &[] },
+            },
         }
     }
 
@@ -87,25 +128,29 @@ impl Packed {
     pub(crate) fn values(&self, layout: TensorLayout, head: usize, tile: usize) -> Values<'_> {
         match self {
             Self::F16(rows) => half_values(rows, layout, head, tile),
-            Self::Coded { bits, .. } => {
-                Values::Coded(self.tile(layout, layout.value_words(*bits), head, tile))
+            Self::Coded(coded) => {
+                Values::Coded(coded.tile(layout, layout.value_words(coded.bits), head, tile))
             }
         }
     }
+}
 
+impl Coded {
     fn tile(&self, layout: TensorLayout, words: usize, head: usize, tile: usize) -> Codes<'_> {
-        let Self::Coded { bits, codes, scales, biases } = self else {
-            unreachable!("only codes have coded tiles")
-        };
         let first = head * layout.n_groups() * BLOCK + tile * TILE;
         Codes {
-            bits: *bits,
-            codes: bytemuck::cast_slice(&codes[(head * BLOCK + tile * TILE) * words..][..TILE * words]),
-            scales: &scales[first..],
-            biases: &biases[first..],
+            bits: self.bits,
+            codes: bytemuck::cast_slice(&self.codes[(head * BLOCK + tile * TILE) * words..][..TILE * words]),
+            scales: &self.scales[first..],
             stride: BLOCK,
         }
     }
+}
+
+/// A head's share of what all heads have equally much of.
+fn of_head(all: &[f16], n_heads: usize, head: usize) -> &[f16] {
+    let n = all.len() / n_heads;
+    &all[head * n..][..n]
 }
 
 /// Words of a head's keys `[256, dim]`, a byte each, in the order of [`Keys::Coded`].
@@ -238,8 +283,8 @@ impl Rows {
         }
     }
 
-    /// Packs a layer of a full block.
-    pub(crate) fn seal(&self, isa: Isa, layer: usize, layout: LayerLayout) -> LayerBlock {
+    /// Packs a layer of a full block; `first`: of the session's first one.
+    pub(crate) fn seal(&self, isa: Isa, layer: usize, layout: LayerLayout, first: bool) -> LayerBlock {
         let LayerRows { n, keys, values } = &self.layers[layer];
         assert_eq!(*n, BLOCK, "a block is sealed when it is full");
         let (k, v) = (layout.k, layout.v);
@@ -255,11 +300,15 @@ impl Rows {
         LayerBlock {
             k: match k.bits() {
                 None => Packed::F16(keys.clone()),
-                Some(bits) => Packed::seal(isa, k, bits, key_head, |codes| key_words(codes, k.dim, bits)),
+                Some(bits) => {
+                    Packed::seal(isa, k, (bits, first), key_head, |codes| key_words(codes, k.dim, bits))
+                }
             },
             v: layout.stored_v().map(|v| match v.bits() {
                 None => Packed::F16(values.clone()),
-                Some(bits) => Packed::seal(isa, v, bits, value_head, |codes| value_words(codes, v.dim, bits)),
+                Some(bits) => {
+                    Packed::seal(isa, v, (bits, first), value_head, |codes| value_words(codes, v.dim, bits))
+                }
             }),
         }
     }
@@ -321,7 +370,7 @@ impl Rows {
 /// All parts of sealed blocks in memory, each content once.
 pub(crate) struct Arena {
     pool: Pool,
-    /// Bytes of each part of a block.
+    /// Bytes of each part of a block; the first of a session may have more.
     part_bytes: [u64; 2],
     blocks: HashMap<BlockId, (Key, Arc<SealedBlock>)>,
     by_key: HashMap<Key, BlockId>,
@@ -333,7 +382,7 @@ type Key = (BlockHash, Part);
 impl Arena {
     /// An empty arena for blocks of one layout; `budget` in bytes.
     pub(crate) fn new(layout: &KvLayout, budget: u64) -> Self {
-        let part_bytes = Part::ALL.map(|part| (layout.sealed_bytes(part) * BLOCK) as u64);
+        let part_bytes = Part::ALL.map(|part| layout.block_bytes(part));
         Self { pool: Pool::new(budget), part_bytes, blocks: HashMap::new(), by_key: HashMap::new() }
     }
 
@@ -354,7 +403,7 @@ impl Arena {
         if let Some(id) = self.find(hash, part) {
             return id;
         }
-        let id = self.pool.allocate(self.part_bytes[part as usize]);
+        let id = self.pool.allocate(block.bytes());
         self.blocks.insert(id, ((hash, part), Arc::new(block)));
         self.by_key.insert((hash, part), id);
         id
@@ -388,7 +437,7 @@ impl Arena {
         self.pool.budget()
     }
 
-    /// Bytes of a part of a block.
+    /// Bytes of a part of a block (but a session's first).
     pub(crate) fn part_bytes(&self, part: Part) -> u64 {
         self.part_bytes[part as usize]
     }
@@ -403,8 +452,8 @@ impl Arena {
     pub(crate) fn corrupt(&mut self, id: BlockId) {
         let (_, block) = self.blocks.get_mut(&id).expect("a live block");
         let block = Arc::get_mut(block).expect("not in use");
-        if let Packed::Coded { codes, .. } = &mut block.layers[0].k {
-            codes[0] ^= 8;
+        if let Packed::Coded(coded) = &mut block.layers[0].k {
+            coded.codes[0] ^= 8;
         }
     }
 }

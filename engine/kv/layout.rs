@@ -1,6 +1,6 @@
 //! What is cached for each layer: heads, widths, formats, windows. No bytes here.
 
-use crate::quant::GROUP;
+use crate::quant::{EXACT, GROUP};
 use crate::{KvCost, KvFormat};
 
 /// Tokens of a block.
@@ -17,6 +17,9 @@ pub(crate) struct TensorLayout {
     pub(crate) format: KvFormat,
     /// Whether heads are rotated before they are cached.
     pub(crate) rotated: bool,
+    /// Whether codes stand for what lies around the block's mean, and the session's first rows are kept exact beside them: keys, where
+    /// they are coded and are not read as values too.
+    pub(crate) centered: bool,
 }
 
 impl TensorLayout {
@@ -49,10 +52,16 @@ impl TensorLayout {
         self.dim.div_ceil(GROUP)
     }
 
-    /// Bytes of a sealed token, all heads, its codes being `words(bits)` long.
-    fn sealed_bytes(self, words: impl Fn(Self, u32) -> usize) -> usize {
-        let coded = |bits| 4 * words(self, bits) + 4 * self.n_groups();
-        self.n_heads * self.bits().map_or(2 * self.dim, coded)
+    /// Bytes of a sealed block, all heads, the codes of a token being `words(bits)` long.
+    fn block_bytes(self, words: impl Fn(Self, u32) -> usize) -> usize {
+        let means = if self.centered { 2 * self.dim } else { 0 };
+        let coded = |bits| BLOCK * (4 * words(self, bits) + self.n_groups()) + means;
+        self.n_heads * self.bits().map_or(BLOCK * 2 * self.dim, coded)
+    }
+
+    /// Bytes of the rows that a session's first block keeps exact, all heads.
+    fn exact_bytes(self) -> usize {
+        if self.centered { 2 * EXACT * self.row() } else { 0 }
     }
 }
 
@@ -78,10 +87,10 @@ impl LayerLayout {
         if self.shared { vec![self.v.dim, self.k.dim - self.v.dim] } else { vec![self.k.dim] }
     }
 
-    /// Bytes of a sealed token.
-    pub(crate) fn sealed_bytes(&self) -> usize {
-        let values = self.stored_v().map_or(0, |v| v.sealed_bytes(TensorLayout::value_words));
-        self.k.sealed_bytes(TensorLayout::key_words) + values
+    /// Bytes of a sealed block.
+    pub(crate) fn block_bytes(&self) -> usize {
+        let values = self.stored_v().map_or(0, |v| v.block_bytes(TensorLayout::value_words));
+        self.k.block_bytes(TensorLayout::key_words) + values
     }
 
     /// Bytes of a token's f16 rows.
@@ -114,8 +123,9 @@ impl KvLayout {
     /// Equal layers of plain heads.
     #[cfg(any(test, feature = "fixtures"))]
     pub(crate) fn uniform(n_layers: usize, n_heads: usize, dim: usize, format: KvFormat) -> Self {
-        let tensor = TensorLayout { n_heads, dim, format, rotated: format != KvFormat::F16 };
-        let layer = LayerLayout { k: tensor, v: tensor, shared: false, window: None };
+        let coded = format != KvFormat::F16;
+        let tensor = |centered| TensorLayout { n_heads, dim, format, rotated: coded, centered };
+        let layer = LayerLayout { k: tensor(coded), v: tensor(false), shared: false, window: None };
         Self { layers: vec![layer; n_layers] }
     }
 
@@ -140,9 +150,14 @@ impl KvLayout {
         self.layers_of(Part::Windowed).filter_map(|layer| self.layers[layer].window).max()
     }
 
-    /// Bytes of a sealed token in the layers of a part.
-    pub(crate) fn sealed_bytes(&self, part: Part) -> usize {
-        self.layers_of(part).map(|layer| self.layers[layer].sealed_bytes()).sum()
+    /// Bytes of a sealed block in the layers of a part; a session's first one may have [`KvLayout::exact_bytes`] more.
+    pub(crate) fn block_bytes(&self, part: Part) -> u64 {
+        self.layers_of(part).map(|layer| self.layers[layer].block_bytes() as u64).sum()
+    }
+
+    /// Bytes of what a session's first block keeps exact, in all layers.
+    pub(crate) fn exact_bytes(&self) -> u64 {
+        self.layers.iter().map(|layer| layer.k.exact_bytes() as u64).sum()
     }
 
     /// Bytes of a token's f16 rows in all layers.
@@ -153,10 +168,11 @@ impl KvLayout {
     /// What an agent's cache takes in memory. A window holds the blocks that it reaches into, and the one before: a turn can
     /// be taken back.
     pub(crate) fn cost(&self) -> KvCost {
-        let windowed = self.sealed_bytes(Part::Windowed) as u64;
+        let of = |part| self.block_bytes(part).div_ceil(BLOCK as u64);
+        let (windowed, exact) = (of(Part::Windowed), self.exact_bytes());
         let window = self.window().map_or(0, |window| (window.div_ceil(BLOCK) + 2) * BLOCK);
-        let (lasting, open) = (self.sealed_bytes(Part::Lasting) as u64, self.row_bytes() as u64);
-        KvCost { lasting, windowed, window: window as u64, open, most_open: BLOCK as u64 - 1 }
+        let (lasting, open) = (of(Part::Lasting), self.row_bytes() as u64);
+        KvCost { lasting, windowed, window: window as u64, exact, open, most_open: BLOCK as u64 - 1 }
     }
 
     /// Bytes that an agent at work takes in memory at most while it comes to `tokens`: beside its cache f16 rows of the block in
@@ -205,19 +221,22 @@ mod tests {
     /// Gemma 3 12B and DeepSeek-V2-Lite by the formulas of the papers: bytes of a token.
     #[test]
     fn real_shapes_take_the_bytes_that_they_should() {
-        let tensor = |n_heads, dim, format| TensorLayout { n_heads, dim, format, rotated: true };
+        let tensor =
+            |n_heads, dim, format| TensorLayout { n_heads, dim, format, rotated: true, centered: false };
         let layer = |format, window| {
             let t = tensor(8, 256, format);
-            LayerLayout { k: t, v: t, shared: false, window }
+            let k = TensorLayout { centered: format != KvFormat::F16, ..t };
+            LayerLayout { k, v: t, shared: false, window }
         };
         let gemma = |format| KvLayout {
             layers: (0..48).map(|l| layer(format, (l % 6 != 5).then_some(1024))).collect(),
         };
         let (f16, q4) = (gemma(KvFormat::F16), gemma(KvFormat::Q4));
-        // 32 MB and 9 MB a layer at 4,096 tokens.
-        assert_eq!(f16.sealed_bytes(Part::Lasting) * 4096, 8 * (32 << 20));
-        assert_eq!(q4.sealed_bytes(Part::Lasting) * 4096, 8 * (9 << 20));
-        assert_eq!(q4.sealed_bytes(Part::Windowed) * 4096, 40 * (9 << 20));
+        // 32 MiB a layer at 4,096 tokens; in four bits 8.25 MiB, and 64 KiB of means.
+        assert_eq!(f16.block_bytes(Part::Lasting) * 16, 8 * (32 << 20));
+        assert_eq!(q4.block_bytes(Part::Lasting) * 16, 8 * ((33 << 18) + (64 << 10)));
+        assert_eq!(q4.block_bytes(Part::Windowed) * 16, 40 * ((33 << 18) + (64 << 10)));
+        assert_eq!((f16.exact_bytes(), q4.exact_bytes()), (0, 48 * 4 * 2 * 8 * 256));
         assert_eq!(q4.window(), Some(1024));
         for cost in [f16.cost(), q4.cost()] {
             for bytes in [1 << 20, 100 << 20, 1 << 30, 8 << 30] {
@@ -231,7 +250,7 @@ mod tests {
         let (k, v) = (tensor(1, 576, KvFormat::F16), tensor(1, 512, KvFormat::F16));
         let latent = LayerLayout { k, v, shared: true, window: None };
         let deepseek = KvLayout { layers: vec![latent; 27] };
-        assert_eq!(deepseek.sealed_bytes(Part::Lasting), 27 * 576 * 2);
+        assert_eq!(deepseek.block_bytes(Part::Lasting), 256 * 27 * 576 * 2);
         assert_eq!(deepseek.parts().collect::<Vec<_>>(), [Part::Lasting]);
         assert_eq!(latent.key_parts(), [512, 64]);
         assert_eq!(tensor(1, 80, KvFormat::Q4).value_words(4), 12);

@@ -377,14 +377,15 @@ impl DecoderSpec {
             }
         };
         let rotate = !matches!(choice, KvChoice::Unrotated(_));
-        let tensor = |dim, format| {
-            let rotated = rotate && format != KvFormat::F16;
-            TensorLayout { n_heads: self.n_kv_heads, dim, format, rotated }
-        };
         let shared = self.latent.is_some();
+        let tensor = |dim, format, centered| {
+            let coded = format != KvFormat::F16;
+            let (rotated, centered) = (rotate && coded, centered && coded);
+            TensorLayout { n_heads: self.n_kv_heads, dim, format, rotated, centered }
+        };
         let layer = |(spec, format): (&LayerSpec, KvLayer)| {
-            let v = tensor(self.v_dim, if shared { format.k } else { format.v });
-            LayerLayout { k: tensor(self.k_dim, format.k), v, shared, window: spec.window }
+            let v = tensor(self.v_dim, if shared { format.k } else { format.v }, false);
+            LayerLayout { k: tensor(self.k_dim, format.k, !shared), v, shared, window: spec.window }
         };
         Ok(KvLayout { layers: self.layers.iter().zip(formats).map(layer).collect() })
     }

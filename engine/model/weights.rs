@@ -1,7 +1,6 @@
 //! A model's tensors: matrices packed for the kernels at load, vectors and embedding rows in f32.
 
 use crate::gguf::{Gguf, TensorType};
-use crate::kernels::NUMERICS;
 use crate::kernels::panel::{Format, Packed};
 use crate::kernels::schemes::numbers;
 use crate::kernels::slab::Slabs;
@@ -170,15 +169,6 @@ impl Format {
             _ => return None,
         })
     }
-}
-
-/// The kernels' contract for a file. The first types that got kernels of their own after its third version are named: caches and
-/// recordings from before read these weights as Q8_0.
-pub(crate) fn numerics(gguf: &Gguf) -> String {
-    let later = [3, 6, 7, 10, 11].map(TensorType);
-    let has = |kind: &&TensorType| gguf.tensors().any(|(_, tensor)| tensor.kind == **kind);
-    let names: Vec<String> = later.iter().filter(has).map(TensorType::to_string).collect();
-    if names.is_empty() { NUMERICS.to_owned() } else { format!("{NUMERICS}, {}", names.join(", ")) }
 }
 
 /// Rows that are no whole blocks of their type become Q8_0 (quantized ones lose nothing to speak of) or, where they are no

@@ -9,9 +9,9 @@ mod scores;
 mod values;
 
 use super::{Isa, Kernel, LANES, Lanes, lanes, lanes_mut};
-use crate::quant::GROUP;
+use crate::quant::{GROUP, Scale};
 use half::f16;
-use scores::{CodedQueries, HalfKeys};
+use scores::{CodedQueries, HalfKeys, common, put_exact};
 use values::{gather, unpack};
 
 /// Tokens of a tile.
@@ -24,7 +24,13 @@ pub(crate) enum Keys<'a> {
     F16 { vectors: &'a [f16], stride: usize },
     /// See [`Codes`]; for each 16 tokens one vector of words for 8 columns (4 bits: columns 8j to 8j + 3 in the low halves of
     /// the bytes, 8j + 4 to 8j + 7 in the high ones) or 4 columns (8 bits).
-    Coded(Codes<'a>),
+    Coded {
+        codes: Codes<'a>,
+        /// What all keys of the block have in common, `[k_dim]`; empty: nothing.
+        mean: &'a [f16],
+        /// The tile's first keys, whole and exact, `[n, k_dim]`: they are read instead of their codes.
+        exact: &'a [f16],
+    },
 }
 
 /// Values of the tokens of one tile, for one KV head.
@@ -39,13 +45,13 @@ pub(crate) enum Values<'a> {
     Coded(Codes<'a>),
 }
 
-/// Codes of a tile, and for each group of columns the tokens' scales and biases: group g from `g * stride` on.
+/// Codes of a tile (`scale * level`, see [`crate::quant`]), and for each group of columns the tokens' scales: group g from
+/// `g * stride` on.
 #[derive(Clone, Copy)]
 pub(crate) struct Codes<'a> {
     pub(crate) bits: u32,
     pub(crate) codes: &'a [u8],
-    pub(crate) scales: &'a [f16],
-    pub(crate) biases: &'a [f16],
+    pub(crate) scales: &'a [Scale],
     pub(crate) stride: usize,
 }
 
@@ -111,8 +117,6 @@ struct Running {
 struct Weights {
     /// For each group of columns, each query's weights of the tokens, the values' scales included: `[n_groups, 8, 64]`.
     tokens: Vec<[[f32; TILE]; TOGETHER]>,
-    /// The values' biases, weighed: `[n_groups, 8]`.
-    bias: Vec<[f32; TOGETHER]>,
     /// Factor of what the queries have gathered so far.
     rescale: [f32; TOGETHER],
 }
@@ -131,11 +135,8 @@ impl Kernel for Attend<'_> {
         let start = |i| Running { max: sink(i), sum: if rule.sinks.is_some() { 1.0 } else { 0.0 } };
         let mut running: Vec<Running> = (0..n_queries).map(start).collect();
         let mut scores = [[0.0; TILE]; TOGETHER];
-        let mut weights = Weights {
-            tokens: vec![[[0.0; TILE]; TOGETHER]; n_groups],
-            bias: vec![[0.0; TOGETHER]; n_groups],
-            rescale: [1.0; TOGETHER],
-        };
+        let mut weights =
+            Weights { tokens: vec![[[0.0; TILE]; TOGETHER]; n_groups], rescale: [1.0; TOGETHER] };
         let mut values = vec![0.0; TILE * v_dim];
         let oldest = rule.window.map_or(0, |window| (first + 1).saturating_sub(window));
         let last = (first + n_rows - 1) / TILE;
@@ -163,10 +164,13 @@ impl Kernel for Attend<'_> {
                         let keys = HalfKeys { q: &q[query * k_dim..], head_dim: k_dim, vectors, stride };
                         keys.scores::<L>(n, n_tokens, &mut scores);
                     }
-                    Keys::Coded(k) => {
-                        let digits = if k.bits == 8 { 2 } else { 1 };
-                        let q = coded.get_or_insert_with(|| CodedQueries::new::<L>(&q, k_dim, digits));
-                        q.scores::<L>(query, n, n_tokens, k, &mut scores);
+                    Keys::Coded { codes, mean, exact } => {
+                        let digits = if codes.bits == 8 { 2 } else { 1 };
+                        let coded = coded.get_or_insert_with(|| CodedQueries::new::<L>(&q, k_dim, digits));
+                        let q = &q[query * k_dim..(query + n) * k_dim];
+                        let shared = common::<L>(q, k_dim, mean);
+                        coded.scores::<L>(query, n, n_tokens, codes, &shared, &mut scores);
+                        put_exact::<L>(q, k_dim, exact, &mut scores);
                     }
                 }
                 for m in 0..n {
@@ -196,7 +200,7 @@ fn ask_for<L: Lanes>((k, v): (Keys<'_>, Values<'_>), k_dim: usize, v_dim: usize)
                 ask_for_bytes::<L>(bytemuck::cast_slice(&piece[..(k_dim * LANES).min(piece.len())]));
             }
         }
-        Keys::Coded(codes) => ask_for_codes::<L>(&codes, k_dim),
+        Keys::Coded { codes, .. } => ask_for_codes::<L>(&codes, k_dim),
     }
     match v {
         Values::Keys(_) => {}
@@ -214,7 +218,6 @@ fn ask_for_codes<L: Lanes>(codes: &Codes<'_>, head_dim: usize) {
     ask_for_bytes::<L>(codes.codes);
     for g in 0..head_dim.div_ceil(GROUP) {
         ask_for_bytes::<L>(bytemuck::cast_slice(&codes.scales[g * codes.stride..][..TILE]));
-        ask_for_bytes::<L>(bytemuck::cast_slice(&codes.biases[g * codes.stride..][..TILE]));
     }
 }
 
@@ -239,7 +242,6 @@ fn soften<L: Lanes>(
     const N: usize = TILE / LANES;
     if seen.0 >= seen.1 {
         weights.rescale[m] = 1.0;
-        weights.bias.iter_mut().for_each(|bias| bias[m] = 0.0);
         weights.tokens.iter_mut().for_each(|tokens| tokens[m].fill(0.0));
         return;
     }
@@ -267,24 +269,16 @@ fn soften<L: Lanes>(
     let sum = p[0].add(p[1]).add(p[2].add(p[3])).sum();
     *running = Running { max, sum: running.sum * rescale[0] + sum };
     weights.rescale[m] = rescale[0];
-    for (g, (tokens, bias)) in weights.tokens.iter_mut().zip(&mut weights.bias).enumerate() {
-        match values {
-            Values::F16 { .. } | Values::Keys(Keys::F16 { .. }) => {
-                for (v, p) in p.iter().enumerate() {
-                    p.store(lanes_mut(&mut tokens[m][v * LANES..][..LANES]));
-                }
-                bias[m] = 0.0;
-            }
-            Values::Coded(codes) | Values::Keys(Keys::Coded(codes)) => {
-                let mut biases = L::splat(0.0);
-                for (v, p) in p.iter().enumerate() {
+    for (g, tokens) in weights.tokens.iter_mut().enumerate() {
+        for (v, p) in p.iter().enumerate() {
+            let scaled = match values {
+                Values::F16 { .. } | Values::Keys(Keys::F16 { .. }) => *p,
+                Values::Coded(codes) | Values::Keys(Keys::Coded { codes, .. }) => {
                     let at = g * codes.stride + v * LANES;
-                    let scale = L::load_f16(lanes(&codes.scales[at..at + LANES]));
-                    p.mul(scale).store(lanes_mut(&mut tokens[m][v * LANES..][..LANES]));
-                    biases = p.fma(L::load_f16(lanes(&codes.biases[at..at + LANES])), biases);
+                    p.mul(L::load_scales(lanes(&codes.scales[at..at + LANES])))
                 }
-                bias[m] = biases.sum();
-            }
+            };
+            scaled.store(lanes_mut(&mut tokens[m][v * LANES..][..LANES]));
         }
     }
 }

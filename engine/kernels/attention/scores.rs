@@ -2,7 +2,7 @@
 
 use super::{Codes, TILE, TOGETHER};
 use crate::kernels::{LANES, Lanes, Words, lanes, lanes_mut};
-use crate::quant::GROUP;
+use crate::quant::{BYTES_ZERO, GROUP, LEVELS_RAISED, LEVELS_ZERO};
 use half::f16;
 
 /// Scores over f16 keys: each column in turn, queries in f32.
@@ -65,8 +65,8 @@ pub(super) struct CodedQueries {
 struct Digit {
     /// `[n_queries, head_dim]`.
     codes: Vec<i8>,
-    /// `[n_queries, n_groups]`: scale, and scale times the sum of the codes.
-    scales: Vec<(f32, f32)>,
+    /// `[n_queries, n_groups]`: scale, and sum of the codes.
+    scales: Vec<(f32, i32)>,
 }
 
 impl CodedQueries {
@@ -93,15 +93,16 @@ impl CodedQueries {
         n: usize,
         n_tokens: usize,
         k: Codes<'_>,
+        shared: &[f32; TOGETHER],
         scores: &mut [[f32; TILE]; TOGETHER],
     ) {
         let mut m = 0;
         while m < n {
             m += match n - m {
-                8.. => self.some::<L, 8>(query, m, n_tokens, k, scores),
-                4.. => self.some::<L, 4>(query, m, n_tokens, k, scores),
-                2.. => self.some::<L, 2>(query, m, n_tokens, k, scores),
-                _ => self.some::<L, 1>(query, m, n_tokens, k, scores),
+                8.. => self.some::<L, 8>(query, m, n_tokens, k, shared, scores),
+                4.. => self.some::<L, 4>(query, m, n_tokens, k, shared, scores),
+                2.. => self.some::<L, 2>(query, m, n_tokens, k, shared, scores),
+                _ => self.some::<L, 1>(query, m, n_tokens, k, shared, scores),
             };
         }
     }
@@ -114,32 +115,42 @@ impl CodedQueries {
         m: usize,
         n_tokens: usize,
         k: Codes<'_>,
+        shared: &[f32; TOGETHER],
         scores: &mut [[f32; TILE]; TOGETHER],
     ) -> usize {
         let dim = self.head_dim;
         let n_groups = dim.div_ceil(GROUP);
         let vector_bytes = dim * k.bits as usize * LANES / 8;
         let nibbles = L::Words::splat(0x0f0f_0f0f);
+        let zero = if k.bits == 4 { LEVELS_ZERO } else { BYTES_ZERO };
         for v in 0..n_tokens.div_ceil(LANES) {
             let tokens = &k.codes[v * vector_bytes..][..vector_bytes];
             let mut sums = [L::splat(0.0); M];
+            for i in 0..M {
+                sums[i] = L::splat(shared[m + i]);
+            }
             for g in 0..n_groups {
                 let width = GROUP.min(dim - g * GROUP);
                 let words =
                     &tokens[g * GROUP * k.bits as usize * LANES / 8..][..width * k.bits as usize * LANES / 8];
                 let at = g * k.stride + v * LANES;
-                let scale = L::load_f16(lanes(&k.scales[at..at + LANES]));
-                let bias = L::load_f16(lanes(&k.biases[at..at + LANES]));
+                let scale = L::load_scales(lanes(&k.scales[at..at + LANES]));
                 for digit in &self.digits {
                     let mut rows: [&[i8]; M] = [&[]; M];
                     for i in 0..M {
                         rows[i] = &digit.codes[(query + m + i) * dim + g * GROUP..][..width];
                     }
+                    // Levels are raised above 0; what that adds is taken off beforehand.
                     let mut dots = [L::Words::splat(0); M];
+                    for i in 0..M {
+                        let (_, sum) = digit.scales[(query + m + i) * n_groups + g];
+                        dots[i] = L::Words::splat(-zero * sum);
+                    }
                     for (j, vector) in words.chunks_exact(64).enumerate() {
                         let vector = L::Words::load(vector.try_into().expect("64 bytes"));
                         if k.bits == 4 {
-                            let (low, high) = (vector.and(nibbles), vector.shr(4).and(nibbles));
+                            let low = vector.and(nibbles).look_up(&LEVELS_RAISED);
+                            let high = vector.shr(4).and(nibbles).look_up(&LEVELS_RAISED);
                             for i in 0..M {
                                 dots[i] = dots[i]
                                     .dot(low, quad(rows[i], 8 * j))
@@ -152,9 +163,8 @@ impl CodedQueries {
                         }
                     }
                     for i in 0..M {
-                        let (q_scale, q_sum) = digit.scales[(query + m + i) * n_groups + g];
-                        let product = L::from_words(dots[i]).mul(L::splat(q_scale));
-                        sums[i] = product.fma(scale, bias.fma(L::splat(q_sum), sums[i]));
+                        let (q_scale, _) = digit.scales[(query + m + i) * n_groups + g];
+                        sums[i] = L::from_words(dots[i]).mul(L::splat(q_scale)).fma(scale, sums[i]);
                     }
                 }
             }
@@ -173,9 +183,9 @@ fn quad(row: &[i8], at: usize) -> i32 {
     bytemuck::cast(*four)
 }
 
-/// Takes the 8-bit part of a group of a query's columns off `rest`: codes, then scale and scale times their sum.
+/// Takes the 8-bit part of a group of a query's columns off `rest`: codes, then their scale and their sum.
 #[inline(always)]
-fn digit_of<L: Lanes>(rest: &mut [f32], codes: &mut [i8]) -> (f32, f32) {
+fn digit_of<L: Lanes>(rest: &mut [f32], codes: &mut [i8]) -> (f32, i32) {
     let mut largest = L::splat(0.0);
     for x in rest.chunks_exact(LANES) {
         largest = largest.max(L::load(lanes(x)).abs());
@@ -190,5 +200,42 @@ fn digit_of<L: Lanes>(rest: &mut [f32], codes: &mut [i8]) -> (f32, f32) {
         code.fma(L::splat(-scale), value).store(lanes_mut(x));
         sum += codes.iter().map(|c| i32::from(*c)).sum::<i32>();
     }
-    (scale, scale * sum as f32)
+    (scale, sum)
+}
+
+/// What a block's mean key adds to the scores of queries `q: [n, dim]`.
+#[inline(always)]
+pub(super) fn common<L: Lanes>(q: &[f32], dim: usize, mean: &[f16]) -> [f32; TOGETHER] {
+    let mut shared = [0.0; TOGETHER];
+    if !mean.is_empty() {
+        for (q, shared) in q.chunks_exact(dim).zip(&mut shared) {
+            *shared = product::<L>(q, mean);
+        }
+    }
+    shared
+}
+
+/// Puts the scores of a tile's first keys, given exactly (`[n, dim]`), in the place of those by their codes.
+#[inline(always)]
+pub(super) fn put_exact<L: Lanes>(
+    q: &[f32],
+    dim: usize,
+    exact: &[f16],
+    scores: &mut [[f32; TILE]; TOGETHER],
+) {
+    for (token, key) in exact.chunks_exact(dim).enumerate() {
+        for (q, scores) in q.chunks_exact(dim).zip(scores.iter_mut()) {
+            scores[token] = product::<L>(q, key);
+        }
+    }
+}
+
+/// The product of a query and a key, both `[dim]`.
+#[inline(always)]
+fn product<L: Lanes>(q: &[f32], key: &[f16]) -> f32 {
+    let mut sum = L::splat(0.0);
+    for (q, key) in q.chunks_exact(LANES).zip(key.chunks_exact(LANES)) {
+        sum = L::load(lanes(q)).fma(L::load_f16(lanes(key)), sum);
+    }
+    sum.sum()
 }

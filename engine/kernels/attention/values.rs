@@ -2,7 +2,7 @@
 
 use super::{Codes, Keys, TILE, Values, Weights};
 use crate::kernels::{LANES, Lanes, lanes, lanes_mut};
-use crate::quant::GROUP;
+use crate::quant::{BYTES_ZERO, GROUP, LEVELS};
 
 /// Rescales what stands in `out: [n, head_dim]` and adds the tile's values, token by token.
 #[inline(always)]
@@ -61,10 +61,10 @@ impl Piece<'_> {
         let mut sums = [[L::splat(0.0); C]; M];
         for i in 0..M {
             tokens[i] = &weights.tokens[group][m + i];
-            let (rescale, bias) = (weights.rescale[m + i], weights.bias[group][m + i]);
+            let rescale = weights.rescale[m + i];
             for c in 0..C {
                 let so_far = L::load(lanes(&self.out[i * head_dim + column + c * LANES..][..LANES]));
-                sums[i][c] = so_far.fma(L::splat(rescale), L::splat(bias));
+                sums[i][c] = so_far.mul(L::splat(rescale));
             }
         }
         for (t, row) in values.chunks_exact(head_dim).take(n_tokens.min(TILE)).enumerate() {
@@ -88,7 +88,7 @@ impl Piece<'_> {
     }
 }
 
-/// The first `n` tokens of a tile's values in f32, scales and biases left out, `[token, v_dim]`.
+/// The first `n` tokens of a tile's values in f32, scales left out, `[token, v_dim]`.
 #[inline(always)]
 pub(super) fn unpack<L: Lanes>(values: Values<'_>, n: usize, v_dim: usize, out: &mut [f32]) {
     if let Values::Keys(keys) = values {
@@ -106,7 +106,7 @@ pub(super) fn unpack<L: Lanes>(values: Values<'_>, n: usize, v_dim: usize, out: 
                 let bytes = v_dim.div_ceil(2 * LANES) * LANES;
                 let from = codes[t * bytes..][..bytes].chunks_exact(LANES);
                 for (piece, bytes) in row.chunks_mut(2 * LANES).zip(from) {
-                    let (low, high) = L::load_u4(lanes(bytes));
+                    let (low, high) = L::load_levels(lanes(bytes), &LEVELS);
                     let (first, last) = piece.split_at_mut(LANES);
                     low.store(lanes_mut(first));
                     if !last.is_empty() {
@@ -117,7 +117,7 @@ pub(super) fn unpack<L: Lanes>(values: Values<'_>, n: usize, v_dim: usize, out: 
             Values::Coded(Codes { codes, .. }) => {
                 let from = codes[t * v_dim..][..v_dim].chunks_exact(LANES);
                 for (piece, bytes) in row.chunks_exact_mut(LANES).zip(from) {
-                    L::load_u8(lanes(bytes)).store(lanes_mut(piece));
+                    L::load_u8(lanes(bytes)).sub(L::splat(BYTES_ZERO as f32)).store(lanes_mut(piece));
                 }
             }
             Values::Keys(_) => {}
@@ -125,7 +125,7 @@ pub(super) fn unpack<L: Lanes>(values: Values<'_>, n: usize, v_dim: usize, out: 
     }
 }
 
-/// The first `v_dim` columns of the first `n` tokens' keys, scales and biases left out, `[token, v_dim]`.
+/// The first `v_dim` columns of the first `n` tokens' keys, scales left out, `[token, v_dim]`.
 #[inline(always)]
 fn transpose<L: Lanes>(keys: Keys<'_>, n: usize, v_dim: usize, out: &mut [f32]) {
     for (v, rows) in out.chunks_exact_mut(LANES * v_dim).take(n.div_ceil(LANES)).enumerate() {
@@ -140,7 +140,7 @@ fn transpose<L: Lanes>(keys: Keys<'_>, n: usize, v_dim: usize, out: &mut [f32]) 
                     }
                 }
             }
-            Keys::Coded(k) => {
+            Keys::Coded { codes: k, .. } => {
                 // 16 columns of 16 tokens at a time: 2 vectors of words (4 bits) or 4 (8 bits), a token to a word.
                 let row_words = k.codes.len() / TILE / 4;
                 let vectors = k.codes[v * row_words * 64..].chunks_exact(32 * k.bits as usize);
@@ -159,7 +159,11 @@ fn transpose<L: Lanes>(keys: Keys<'_>, n: usize, v_dim: usize, out: &mut [f32]) 
                         }
                     }
                     for (t, row) in bytes.iter().enumerate() {
-                        L::load_u8(row).store(lanes_mut(&mut rows[t * v_dim + c * LANES..][..LANES]));
+                        let levels = match k.bits {
+                            4 => L::load_levels(row, &LEVELS).0,
+                            _ => L::load_u8(row).sub(L::splat(BYTES_ZERO as f32)),
+                        };
+                        levels.store(lanes_mut(&mut rows[t * v_dim + c * LANES..][..LANES]));
                     }
                 }
             }

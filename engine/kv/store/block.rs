@@ -1,15 +1,16 @@
-//! A sealed block as a safetensors file: one tensor each for codes, scales and biases of a layer's K and V.
+//! A sealed block as a safetensors file: one tensor each for codes, scales, means and exact rows of a layer's K and V.
 //!
-//! Names as in the paper's appendix A: `L{layer}_B{block}_K.weights` (u32), `.scales`, `.biases` (f16), each in the order in
-//! which the kernels read it (see [`Packed`]); with an f16 cache one tensor `L{layer}_B{block}_K`. The metadata hold the
-//! block's address and a blake3 over names, types, sizes and data.
+//! Names after the paper's appendix A: `L{layer}_B{block}_K.weights` (u32), `.scales` (u8), and of keys `.means` and, in a
+//! session's first block, `.exact` (f16), each in the order in which the kernels read it (see [`Coded`]); with an f16 cache one
+//! tensor `L{layer}_B{block}_K`. The metadata hold the block's address and a blake3 over names, types, sizes and data.
 
 use super::files::{self, Source};
 use super::found::Failure;
 use crate::kernels::LANES;
-use crate::kv::blocks::{LayerBlock, Packed, SealedBlock};
+use crate::kv::blocks::{Coded, LayerBlock, Packed, SealedBlock};
 use crate::kv::layout::{BLOCK, KvLayout, LayerLayout, Part, TensorLayout};
 use crate::kv::table::BlockHash;
+use crate::quant::EXACT;
 use crate::{Error, Result};
 use bytemuck::Pod;
 use safetensors::tensor::{Dtype, Metadata, TensorView};
@@ -29,13 +30,18 @@ fn parts(packed: &Packed, layout: TensorLayout, keys: bool) -> Vec<(&'static str
                 if keys { vec![BLOCK / LANES, n_heads, dim, LANES] } else { vec![BLOCK, n_heads, dim] };
             vec![("", Dtype::F16, shape, bytemuck::cast_slice(rows))]
         }
-        Packed::Coded { bits, codes, scales, biases } => {
-            let groups = vec![n_heads, layout.n_groups(), BLOCK];
-            vec![
+        Packed::Coded(Coded { bits, codes, scales, means, exact }) => {
+            let mut parts = vec![
                 (".weights", Dtype::U32, by_token(words(layout, *bits, keys)), bytemuck::cast_slice(codes)),
-                (".scales", Dtype::F16, groups.clone(), bytemuck::cast_slice(scales)),
-                (".biases", Dtype::F16, groups, bytemuck::cast_slice(biases)),
-            ]
+                (".scales", Dtype::U8, vec![n_heads, layout.n_groups(), BLOCK], bytemuck::cast_slice(scales)),
+            ];
+            if !means.is_empty() {
+                parts.push((".means", Dtype::F16, vec![n_heads, dim], bytemuck::cast_slice(means)));
+            }
+            if !exact.is_empty() {
+                parts.push((".exact", Dtype::F16, vec![n_heads, EXACT, dim], bytemuck::cast_slice(exact)));
+            }
+            parts
         }
     }
 }
@@ -96,12 +102,12 @@ pub(super) const MOST: u64 = 1 << 30;
 
 /// Bytes of the image of a part of a block, at most.
 pub(super) fn most(part: Part, layout: &KvLayout) -> u64 {
-    (BLOCK * layout.sealed_bytes(part) + header_bytes(layout)) as u64
+    layout.block_bytes(part) + layout.exact_bytes() + header_bytes(layout) as u64
 }
 
 /// Bytes of an image's header, at most: some hundred for each tensor.
 fn header_bytes(layout: &KvLayout) -> usize {
-    4096 + layout.layers.len() * 6 * 256
+    4096 + layout.layers.len() * 8 * 256
 }
 
 /// Reads a part of a block from an image of `len` bytes that begins at `start`, each tensor straight to its place; the
@@ -123,20 +129,28 @@ pub(crate) fn read(
         let layer = layout.layers[l];
         let mut packed = |name: &str, t: TensorLayout| {
             let name = format!("L{l}_B{index}_{name}");
-            let (tokens, groups) = (t.n_heads * BLOCK, t.n_heads * BLOCK * t.n_groups());
-            Ok::<Packed, Failure>(match t.bits() {
-                None => Packed::F16(reader.tensor(&name, Dtype::F16, tokens * t.dim)?),
-                Some(bits) => Packed::Coded {
-                    bits,
-                    codes: reader.tensor(
-                        &format!("{name}.weights"),
-                        Dtype::U32,
-                        tokens * words(t, bits, name.ends_with('K')),
-                    )?,
-                    scales: reader.tensor(&format!("{name}.scales"), Dtype::F16, groups)?,
-                    biases: reader.tensor(&format!("{name}.biases"), Dtype::F16, groups)?,
-                },
-            })
+            let tokens = t.n_heads * BLOCK;
+            let Some(bits) = t.bits() else {
+                return Ok::<Packed, Failure>(Packed::F16(reader.tensor(
+                    &name,
+                    Dtype::F16,
+                    tokens * t.dim,
+                )?));
+            };
+            let words = words(t, bits, name.ends_with('K'));
+            let mut side = |suffix: &str, wanted: bool, n: usize| match wanted {
+                true => reader.tensor(&format!("{name}{suffix}"), Dtype::F16, n),
+                false => Ok(Vec::new()),
+            };
+            let means = side(".means", t.centered, t.row())?;
+            let exact = side(".exact", t.centered && index == 0, EXACT * t.row())?;
+            Ok(Packed::Coded(Coded {
+                bits,
+                codes: reader.tensor(&format!("{name}.weights"), Dtype::U32, tokens * words)?,
+                scales: reader.tensor(&format!("{name}.scales"), Dtype::U8, tokens * t.n_groups())?,
+                means,
+                exact,
+            }))
         };
         let k = packed("K", layer.k)?;
         layers.push(LayerBlock { k, v: layer.stored_v().map(|v| packed("V", v)).transpose()? });
@@ -245,5 +259,5 @@ pub(crate) fn verify(
     Ok(())
 }
 
-/// Of tensors' names, in the order of [`parts`].
-const SUFFIXES: [&str; 4] = ["", ".weights", ".scales", ".biases"];
+/// Of tensors' names, in the order of [`parts`]; biases were in blocks of earlier versions, which a folder may hold still.
+const SUFFIXES: [&str; 6] = ["", ".weights", ".scales", ".biases", ".means", ".exact"];
