@@ -4,9 +4,6 @@ use super::{Isa, Kernel, LANES, Lanes, lanes, lanes_mut};
 use crate::quant::{BYTES_ZERO, GROUP, LEVELS, OUTERMOST, Scale};
 use half::f16;
 
-/// Rounds of refitting a scale to the codes that it gave.
-const REFITS: usize = 2;
-
 /// Rows of a head in codes.
 #[derive(Debug, PartialEq)]
 pub(crate) struct CodedRows {
@@ -101,7 +98,7 @@ fn fit_bytes<L: Lanes>(x: &[f32], codes: &mut [u8]) -> Scale {
     scale
 }
 
-/// 4 bits: of the Gaussian's scale and its least-squares refits the one with the least squared error.
+/// 4 bits: from a Gaussian's scale down or up for as long as the squared error falls.
 #[inline(always)]
 fn fit_levels<L: Lanes>(x: &[f32], codes: &mut [u8]) -> Scale {
     let mut squares = L::splat(0.0);
@@ -110,29 +107,19 @@ fn fit_levels<L: Lanes>(x: &[f32], codes: &mut [u8]) -> Scale {
         squares = x.fma(x, squares);
     }
     let deviation = (squares.sum() / x.len() as f32).sqrt();
-    let mut scale = Scale::nearest(deviation * (OUTERMOST / 63.0));
-    let (mut best, mut least) = (scale, f32::INFINITY);
-    for _ in 0..=REFITS {
-        let inverse = L::splat(1.0 / scale.to_f32());
-        let zero = L::splat(0.0);
-        let (mut error, mut products, mut levels) = (zero, zero, zero);
-        for x in x.chunks_exact(LANES) {
-            let x = L::load(lanes(x));
-            let level = level_of(x.mul(inverse));
-            let off = x.sub(level.mul(L::splat(scale.to_f32())));
-            error = off.fma(off, error);
-            products = level.fma(x, products);
-            levels = level.fma(level, levels);
+    let first = Scale::nearest(deviation * (OUTERMOST / 63.0));
+    let (mut best, mut least) = (first, error::<L>(x, first));
+    for step in [-1, 1] {
+        while let Some(next) = best.0.checked_add_signed(step).map(Scale) {
+            let error = error::<L>(x, next);
+            if error >= least {
+                break;
+            }
+            (best, least) = (next, error);
         }
-        let error = error.sum();
-        if error < least {
-            (best, least) = (scale, error);
-        }
-        let refitted = Scale::nearest((products.sum() / levels.sum()).max(0.0));
-        if refitted == scale {
+        if best != first {
             break;
         }
-        scale = refitted;
     }
     let inverse = L::splat(1.0 / best.to_f32());
     for (x, codes) in x.chunks_exact(LANES).zip(codes.chunks_exact_mut(LANES)) {
@@ -143,16 +130,28 @@ fn fit_levels<L: Lanes>(x: &[f32], codes: &mut [u8]) -> Scale {
     best
 }
 
-/// The level nearest to each lane.
+/// The squared error that a scale leaves.
 #[inline(always)]
-fn level_of<L: Lanes>(x: L) -> L {
-    let size = x.abs();
+fn error<L: Lanes>(x: &[f32], scale: Scale) -> f32 {
+    let (inverse, scale) = (L::splat(1.0 / scale.to_f32()), L::splat(scale.to_f32()));
+    let mut error = L::splat(0.0);
+    for x in x.chunks_exact(LANES) {
+        let size = L::load(lanes(x)).abs();
+        let off = size.sub(level_of(size.mul(inverse)).mul(scale));
+        error = off.fma(off, error);
+    }
+    error.sum()
+}
+
+/// The level nearest to each lane; none is negative.
+#[inline(always)]
+fn level_of<L: Lanes>(size: L) -> L {
     let mut level = L::splat(f32::from(LEVELS[8]));
     for pair in LEVELS[8..].windows(2) {
         let (low, high) = (f32::from(pair[0]), f32::from(pair[1]));
         level = level.add(size.above(0.5 * (low + high), high - low));
     }
-    level.mul(sign(x))
+    level
 }
 
 /// The code of the level nearest to each lane.
@@ -164,13 +163,7 @@ fn code_of<L: Lanes>(x: L) -> L {
         let (low, high) = (f32::from(pair[0]), f32::from(pair[1]));
         code = code.add(size.above(0.5 * (low + high), 1.0));
     }
-    code.fma(sign(x), L::splat(7.5))
-}
-
-/// 1 where a lane is above 0, else -1.
-#[inline(always)]
-fn sign<L: Lanes>(x: L) -> L {
-    x.above(0.0, 2.0).sub(L::splat(1.0))
+    code.fma(x.above(0.0, 2.0).sub(L::splat(1.0)), L::splat(7.5))
 }
 
 #[cfg(test)]

@@ -453,7 +453,7 @@ impl Arena {
         let (_, block) = self.blocks.get_mut(&id).expect("a live block");
         let block = Arc::get_mut(block).expect("not in use");
         if let Packed::Coded(coded) = &mut block.layers[0].k {
-            coded.codes[0] ^= 8;
+            coded.codes[EXACT + 1] ^= 8; // of a token that is not exact as well
         }
     }
 }
