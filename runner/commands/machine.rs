@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 /// Which model answers.
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct Model {
-    /// GGUF path, hf:ORG/REPO/FILE.gguf from the local cache, or the bundled `understudy`
-    #[arg(long = "model", default_value = "understudy", value_name = "PATH")]
+    /// GGUF file, a name that `pull` lists, hf:ORG/REPO/FILE.gguf, or the bundled `understudy`
+    #[arg(long = "model", default_value = "understudy", value_name = "MODEL")]
     pub(super) name: String,
     /// Formats of cached keys and values: auto (the family's own), f16, q8, q4, or a file of `kv-config`
     #[arg(long, default_value = "auto", value_name = "KV")]
