@@ -70,6 +70,7 @@ impl Machine {
             self_check: true,
             ..config
         };
+        introduce(&config.model, quiet);
         Embedded::open(&config, &mut loading(quiet))
     }
 }
@@ -120,6 +121,16 @@ fn writable(folder: &Path) -> std::io::Result<()> {
         files::sync_folder(parent.unwrap_or(Path::new(".")))?;
     }
     tempfile::tempfile_in(folder).map(drop)
+}
+
+/// Says, to somebody who watches the play, what they are about to hear.
+fn introduce(model: &ModelFile, quiet: bool) {
+    let watched = console::Term::stdout().is_term() && console::Term::stderr().is_term();
+    if *model == ModelFile::Understudy && watched && !quiet {
+        eprintln!(
+            "The bundled understudy plays: 4 million parameters, simple talk. `greenroom pull` lists real models for --model."
+        );
+    }
 }
 
 /// Says that a model is being converted, on a terminal.
