@@ -71,7 +71,7 @@ fn show_catalog() -> anyhow::Result<Exit> {
     }
     println!("{}", table(&["name", "size", "licence", "tested on", "here", "good for"], rows, 6));
     println!(
-        "\nTested on: what greenroom's own tests have run of a model. `random weights`: its family is checked against llama.cpp and\n\
+        "\nTested on: what of a model was ever run with greenroom. `random weights`: its family is checked against llama.cpp and\n\
          transformers on random weights in the same layout, but these weights were never run, so `good for` goes by size alone.\n\
          Get one with: greenroom pull NAME. Any other GGUF file of these families: greenroom pull hf:ORG/REPO/FILE.gguf"
     );

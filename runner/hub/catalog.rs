@@ -14,7 +14,7 @@ pub struct Entry {
     pub size: &'static str,
     /// The weights' licence.
     pub licence: &'static str,
-    /// What of it greenroom's own tests have run.
+    /// What of it was ever run with greenroom.
     pub tested: Tested,
     /// What it is good for, by its size.
     pub good_for: &'static str,
@@ -23,9 +23,9 @@ pub struct Entry {
 /// How far a model is known to work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tested {
-    /// This very file was played.
+    /// This very file was (the same SHA-256).
     File,
-    /// Another model of the same family and size was.
+    /// The base model that it was trained from was.
     Sibling,
     /// Its family is checked against reference implementations on random weights in the same layout; these weights were never run.
     Layout,
