@@ -34,6 +34,7 @@ pub mod diff;
 pub mod drawing;
 pub mod experiment;
 pub mod files;
+pub mod hub;
 pub mod import;
 pub mod outcome;
 pub mod prompt;

@@ -1,7 +1,9 @@
-//! Finds a model file by what a person wrote: a path, `understudy`, or a name in Hugging Face's local cache.
+//! Finds a model file by what a person wrote: a path, `understudy`, or the name of a model that was downloaded before. Nothing here
+//! uses the network.
 
-use anyhow::{Context as _, bail};
-use std::path::{Path, PathBuf};
+use crate::hub::{self, Address, Cache};
+use anyhow::{Context as _, anyhow, bail};
+use std::path::PathBuf;
 
 /// Where a model's GGUF is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,58 +26,38 @@ impl std::fmt::Display for ModelFile {
 /// Finds a model.
 ///
 /// # Errors
-/// There is no such file; the message says where it was looked for.
+/// There is no such file; the message says where it was looked for, and how to get it.
 pub fn locate(name: &str) -> anyhow::Result<ModelFile> {
     if name == "understudy" {
         return Ok(ModelFile::Understudy);
     }
-    if let Some(name) = name.strip_prefix("hf:") {
-        return Ok(ModelFile::Path(in_hub(name, &hub_folder()?)?));
+    if name.starts_with("hf:") {
+        let address = name.parse().map_err(|error| anyhow!("`{name}` is not a model: {error}"))?;
+        return Ok(ModelFile::Path(in_cache(&Cache::open()?, &address, name)?));
     }
     let path = PathBuf::from(name);
-    if !path.is_file() {
-        bail!(
-            "there is no model file {}; give a GGUF's path, `understudy` (bundled), or hf:ORG/REPO/FILE.gguf for a \
-             file in Hugging Face's cache",
-            path.display()
-        );
+    if path.is_file() {
+        return Ok(ModelFile::Path(path));
     }
-    Ok(ModelFile::Path(path))
+    if let Some(entry) = hub::named(name) {
+        return Ok(ModelFile::Path(in_cache(
+            &Cache::open()?,
+            &entry.address().map_err(|error| anyhow!(error))?,
+            entry.name,
+        )?));
+    }
+    let meant = hub::similar(name).map(|name| format!(" (did you mean `{name}`?)")).unwrap_or_default();
+    bail!(
+        "there is no model file {name}{meant}; expected a GGUF file, `understudy` (bundled), a name that `greenroom pull` \
+         lists, or hf:ORG/REPO/FILE.gguf"
+    )
 }
 
-/// Hugging Face's cache of repositories.
-fn hub_folder() -> anyhow::Result<PathBuf> {
-    let var = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-    if let Some(folder) = var("HUGGINGFACE_HUB_CACHE").or_else(|| var("HF_HUB_CACHE")) {
-        return Ok(folder);
-    }
-    if let Some(home) = var("HF_HOME") {
-        return Ok(home.join("hub"));
-    }
-    let home = dirs::home_dir().context("no home folder: set HF_HOME to find Hugging Face's cache")?;
-    Ok(home.join(".cache/huggingface/hub"))
-}
-
-fn in_hub(name: &str, hub: &Path) -> anyhow::Result<PathBuf> {
-    let mut parts = name.splitn(3, '/');
-    let (Some(org), Some(repo), Some(file)) = (parts.next(), parts.next(), parts.next()) else {
-        bail!("`hf:{name}` is not of the form hf:ORG/REPO/FILE.gguf");
-    };
-    if [org, repo].iter().chain(&[file]).any(|part| part.is_empty() || part.split('/').any(|p| p == "..")) {
-        bail!("`hf:{name}` is not of the form hf:ORG/REPO/FILE.gguf");
-    }
-    let snapshots = hub.join(format!("models--{org}--{repo}")).join("snapshots");
-    let mut found: Vec<PathBuf> = std::fs::read_dir(&snapshots)
-        .map(|entries| {
-            entries.flatten().map(|entry| entry.path().join(file)).filter(|p| p.is_file()).collect()
-        })
-        .unwrap_or_default();
-    // The newest download, if there are several; nothing else tells them apart.
-    found.sort_by_key(|path| std::fs::metadata(path).and_then(|m| m.modified()).ok());
-    found.pop().with_context(|| {
+fn in_cache(cache: &Cache, address: &Address, name: &str) -> anyhow::Result<PathBuf> {
+    cache.find(address).with_context(|| {
+        let folder = cache.folder().display();
         format!(
-            "{file} is not in Hugging Face's cache ({}); fetch it first, e.g. `hf download {org}/{repo} {file}`",
-            snapshots.display()
+            "{name} has not been downloaded ({folder} does not hold it); fetch it with: greenroom pull {name}"
         )
     })
 }
@@ -85,15 +67,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cached_file_is_found_and_a_missing_one_explained() {
+    fn what_is_missing_is_told_with_its_remedy() {
         let hub = tempfile::tempdir().unwrap();
-        let folder = hub.path().join("models--org--repo/snapshots/abc/sub");
-        std::fs::create_dir_all(&folder).unwrap();
-        std::fs::write(folder.join("m.gguf"), "x").unwrap();
-        assert_eq!(in_hub("org/repo/sub/m.gguf", hub.path()).unwrap(), folder.join("m.gguf"));
-        let error = in_hub("org/repo/n.gguf", hub.path()).unwrap_err().to_string();
-        assert!(error.contains("hf download org/repo n.gguf"), "{error}");
-        assert!(in_hub("org/repo", hub.path()).is_err());
-        assert!(in_hub("org/repo/../x", hub.path()).is_err());
+        let cache = Cache::at(hub.path());
+        let told = |name: &str| in_cache(&cache, &name.parse().unwrap(), name).unwrap_err().to_string();
+        assert!(told("hf:org/repo/n.gguf").contains("greenroom pull hf:org/repo/n.gguf"));
+        let told = |name: &str| locate(name).unwrap_err().to_string();
+        assert!(told("hf:org/repo").contains("expected hf:ORG/REPO/FILE.gguf"));
+        assert!(told("hf:org/repo/../x.gguf").contains("not a path within a repository"));
+        assert!(told("qwen3-0.6").contains("did you mean `qwen3-0.6b`?"));
+        assert!(told("nothing.gguf").contains("there is no model file nothing.gguf;"));
     }
 }

@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 /// Which model answers.
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct Model {
-    /// GGUF path, hf:ORG/REPO/FILE.gguf from the local cache, or the bundled `understudy`
-    #[arg(long = "model", default_value = "understudy", value_name = "PATH")]
+    /// GGUF file, a name that `pull` lists, hf:ORG/REPO/FILE.gguf, or the bundled `understudy`
+    #[arg(long = "model", default_value = "understudy", value_name = "MODEL")]
     pub(super) name: String,
     /// Formats of cached keys and values: auto (the family's own), f16, q8, q4, or a file of `kv-config`
     #[arg(long, default_value = "auto", value_name = "KV")]
@@ -70,6 +70,7 @@ impl Machine {
             self_check: true,
             ..config
         };
+        introduce(&config.model, quiet);
         Embedded::open(&config, &mut loading(quiet))
     }
 }
@@ -120,6 +121,16 @@ fn writable(folder: &Path) -> std::io::Result<()> {
         files::sync_folder(parent.unwrap_or(Path::new(".")))?;
     }
     tempfile::tempfile_in(folder).map(drop)
+}
+
+/// Says, to somebody who watches the play, what they are about to hear.
+fn introduce(model: &ModelFile, quiet: bool) {
+    let watched = console::Term::stdout().is_term() && console::Term::stderr().is_term();
+    if *model == ModelFile::Understudy && watched && !quiet {
+        eprintln!(
+            "The bundled understudy plays: 4 million parameters, simple talk. `greenroom pull` lists real models for --model."
+        );
+    }
 }
 
 /// Says that a model is being converted, on a terminal.

@@ -30,6 +30,7 @@ mod models;
 mod new;
 mod perplexity;
 mod play;
+mod pull;
 mod quality;
 mod recall;
 mod repeat;
@@ -101,6 +102,7 @@ enum Command {
     Schema(schema::Args),
     Score(score::Args),
     Cache(cache::Args),
+    Pull(pull::Args),
     Models(models::Args),
     Perplexity(perplexity::Args),
     Recall(recall::Args),
@@ -151,6 +153,7 @@ impl Cli {
             Command::Schema(args) => schema::run(args),
             Command::Score(args) => score::run(args),
             Command::Cache(args) => cache::run(args),
+            Command::Pull(args) => pull::run(args),
             Command::Models(args) => models::run(args),
             Command::Perplexity(args) => perplexity::run(args),
             Command::Recall(args) => recall::run(args),

@@ -2,14 +2,17 @@
 
 use super::{Exit, parse_size};
 use crate::backend::{Kv, locate, source};
+use crate::hub::{CATALOG, Cache};
 use crate::terminal::{bytes, table};
 use greenroom_engine::Prompter;
+use std::path::PathBuf;
 
 /// Describe models: family, shapes, bytes of cache, the longest context that fits, what the chat template does to history
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example: greenroom models understudy ~/models/*.gguf --memory 8G --agents 5")]
 pub(super) struct Args {
-    /// GGUF paths, hf:ORG/REPO/FILE.gguf, or `understudy` [default: understudy]
+    /// GGUF files, names that `pull` lists, hf:ORG/REPO/FILE.gguf, or `understudy` [default: understudy, and a list of what was
+    /// downloaded]
     models: Vec<String>,
     /// Memory for the caches of all agents
     #[arg(long, default_value = "2G", value_name = "SIZE", value_parser = parse_size)]
@@ -33,7 +36,29 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
             exit = Exit::Environment;
         }
     }
+    if args.models.is_empty() {
+        show_downloaded();
+    }
     Ok(exit)
+}
+
+/// The GGUF files in Hugging Face's cache, by the names that `--model` takes: short ones first.
+fn show_downloaded() {
+    let Ok(cache) = Cache::open() else { return };
+    let short = CATALOG.iter().filter_map(|entry| Some((entry.name.to_owned(), entry.address().ok()?)));
+    let long = cache.addresses().into_iter().map(|address| (address.to_string(), address));
+    let mut found: Vec<(String, PathBuf)> = Vec::new();
+    for (name, address) in short.chain(long) {
+        let path = cache.find(&address).filter(|path| found.iter().all(|(_, other)| other != path));
+        found.extend(path.map(|path| (name, path)));
+    }
+    let size = |path: &PathBuf| std::fs::metadata(path).map_or("-".into(), |file| bytes(file.len()));
+    let rows: Vec<_> = found.iter().map(|(name, path)| vec![name.clone(), size(path)]).collect();
+    let folder = cache.folder().display();
+    match rows.is_empty() {
+        true => println!("\nno other models in {folder}; `greenroom pull` gets one"),
+        false => println!("\nin {folder}:\n{}", table(&["model", "size"], rows, 1)),
+    }
 }
 
 fn show(prompter: &Prompter, args: &Args) -> anyhow::Result<()> {

@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 /// Arguments of all of them.
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct Common {
-    /// GGUF path, hf:ORG/REPO/FILE.gguf, or `understudy`
-    #[arg(long, default_value = "understudy", value_name = "PATH")]
+    /// GGUF file, a name that `pull` lists, hf:ORG/REPO/FILE.gguf, or the bundled `understudy`
+    #[arg(long, default_value = "understudy", value_name = "MODEL")]
     pub(super) model: String,
     /// Threads [default: all cores]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]

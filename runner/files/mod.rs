@@ -35,6 +35,10 @@ pub enum Kind {
     Schema,
     /// Figures that the operating system reports.
     System,
+    /// A model's weights.
+    Model,
+    /// The commit that a branch of a model's repository stands for.
+    Revision,
     /// What somebody types at a terminal.
     Typed,
 }
@@ -43,13 +47,14 @@ impl Kind {
     /// The most bytes that such a file may have.
     pub const fn max_bytes(self) -> u64 {
         match self {
-            Self::CacheKey | Self::Typed => 64 << 10,
+            Self::CacheKey | Self::Typed | Self::Revision => 64 << 10,
             Self::KvConfig | Self::Schema | Self::System | Self::Import => 1 << 20,
             Self::Scenario => 4 << 20,
             Self::Experiment => 16 << 20,
             Self::Text => 64 << 20,
             Self::Trace => 256 << 20,
             Self::Transcript => 1 << 30,
+            Self::Model => 1 << 50,
         }
     }
 
@@ -73,6 +78,8 @@ impl Kind {
             Self::Import => "a scenario to import",
             Self::Schema => "a schema",
             Self::System => "a report of the system",
+            Self::Model => "a model",
+            Self::Revision => "a revision",
             Self::Typed => "an answer",
         }
     }

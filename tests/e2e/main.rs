@@ -11,6 +11,7 @@ mod faults;
 mod hostile;
 #[cfg(target_os = "linux")] // as its limits are
 mod hostile_folders;
+mod hub;
 mod interrupts;
 mod isolation;
 mod language;
@@ -19,6 +20,7 @@ mod limits;
 mod memory;
 #[cfg(target_os = "linux")]
 mod outputs;
+mod pull;
 mod quality;
 mod replays;
 mod seeds;

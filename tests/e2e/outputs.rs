@@ -28,6 +28,7 @@ const COMMANDS: &[&str] = &[
     "cache rm --all --cache-dir no-cache",
     "cache gc --max-bytes 1G --cache-dir cache",
     "cache verify --cache-dir cache",
+    "pull",
     "models",
     "perplexity --text text --ctx 16 --kv f16 --threads 1",
     "recall --hops 1 --distance 300 --probes 2 --kv f16 --threads 1",

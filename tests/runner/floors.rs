@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 const RUNNER: &[(&str, u32)] = &[
     ("diagnostic", 0),
     ("files", 0),
+    ("hub", 1),
     ("scenario", 1),
     ("diff", 1),
     ("timeline", 1),

@@ -35,8 +35,8 @@ pub(super) struct Args {
 /// What every measurement takes.
 #[derive(Clone, Debug, clap::Args)]
 struct Common {
-    /// GGUF path, hf:ORG/REPO/FILE.gguf from the local cache, or `understudy`
-    #[arg(long, value_name = "PATH", global = true, conflicts_with = "shape")]
+    /// GGUF file, a name that `pull` lists, hf:ORG/REPO/FILE.gguf, or the bundled `understudy`
+    #[arg(long, value_name = "MODEL", global = true, conflicts_with = "shape")]
     model: Option<String>,
     /// Random weights of a real shape instead: tiny, 135m, 500m, 1b, 3b or 8b
     #[arg(long, value_name = "NAME", global = true, default_value = "135m")]

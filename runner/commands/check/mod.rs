@@ -33,8 +33,9 @@ pub(super) struct Args {
     /// Scenarios
     #[arg(required = true)]
     files: Vec<PathBuf>,
-    /// GGUF path, hf:ORG/REPO/FILE.gguf, or `understudy`: whose tokenizer and context count
-    #[arg(long, default_value = "understudy", value_name = "PATH")]
+    /// GGUF file, a name that `pull` lists, hf:ORG/REPO/FILE.gguf, or the bundled `understudy`: its tokenizer and
+    /// context count
+    #[arg(long, default_value = "understudy", value_name = "MODEL")]
     model: String,
     /// Most tokens of a reply
     #[arg(long, default_value_t = 80, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]

@@ -1,0 +1,183 @@
+//! `greenroom pull`: gets a model from the Hugging Face Hub.
+
+use super::Exit;
+use super::stop::stopped;
+use crate::hub::{self, Address, CATALOG, Cache, Event, Pulled, Repository};
+use crate::terminal::table;
+use anyhow::{Context as _, anyhow};
+use indicatif::{DecimalBytes, ProgressBar, ProgressStyle};
+use std::str::FromStr;
+use tokio::sync::oneshot;
+
+/// Download a model, or list some that fit
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples: greenroom pull qwen3-0.6b\n          \
+greenroom pull hf:bartowski/Llama-3.2-1B-Instruct-GGUF/Llama-3.2-1B-Instruct-Q8_0.gguf\n\
+An interrupted download goes on where it ended. Files go into Hugging Face's cache, which other programs share; --model finds\n\
+them there and needs no network. Environment: HF_TOKEN (for models with terms to accept), HF_HUB_CACHE, HF_HOME, HF_ENDPOINT")]
+pub(super) struct Args {
+    /// A name from the list, or hf:ORG/REPO/FILE.gguf[@REVISION]; hf:ORG/REPO lists that repository's files [default: the list]
+    model: Option<Wanted>,
+    /// Print nothing but the path of the file
+    #[arg(long, short)]
+    quiet: bool,
+}
+
+/// What is to be had.
+#[derive(Clone, Debug)]
+enum Wanted {
+    /// A file, and the name that it was asked for by.
+    File(Address, String),
+    Repository(Repository),
+}
+
+impl FromStr for Wanted {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if let Some(entry) = hub::named(text) {
+            return Ok(Self::File(entry.address()?, entry.name.into()));
+        }
+        if !text.starts_with("hf:") {
+            let meant = hub::similar(text).map(|name| format!("; did you mean `{name}`?"));
+            let meant = meant.unwrap_or_default();
+            return Err(format!(
+                "expected a name that `greenroom pull` lists, or hf:ORG/REPO/FILE.gguf{meant}"
+            ));
+        }
+        match text.parse() {
+            Ok(repository) => Ok(Self::Repository(repository)),
+            Err(_) => text.parse().map(|address| Self::File(address, text.into())),
+        }
+    }
+}
+
+pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
+    match args.model {
+        None => show_catalog(),
+        Some(Wanted::Repository(repository)) => show_files(&repository),
+        Some(Wanted::File(address, name)) => pull(address, &name, args.quiet),
+    }
+}
+
+fn show_catalog() -> anyhow::Result<Exit> {
+    let cache = Cache::open()?;
+    let here = |address: Address| if cache.find(&address).is_some() { "yes" } else { "" };
+    let mut rows = Vec::new();
+    for entry in CATALOG {
+        let here = here(entry.address().map_err(|error| anyhow!(error))?);
+        let cells = [entry.name, entry.size, entry.licence, entry.tested.word(), here, entry.good_for];
+        rows.push(cells.map(str::to_owned).to_vec());
+    }
+    println!("{}", table(&["name", "size", "licence", "tested on", "here", "good for"], rows, 6));
+    println!(
+        "\nTested on: what of a model was ever run with greenroom. `random weights`: its family is checked against llama.cpp and\n\
+         transformers on random weights in the same layout, but these weights were never run, so `good for` goes by size alone.\n\
+         Get one with: greenroom pull NAME. Any other GGUF file of these families: greenroom pull hf:ORG/REPO/FILE.gguf"
+    );
+    Ok(Exit::Pass)
+}
+
+/// A repository alone is not enough to go by.
+fn show_files(repository: &Repository) -> anyhow::Result<Exit> {
+    let files = hub::list(repository)?;
+    if files.is_empty() {
+        eprintln!("error: {repository} has no GGUF files");
+        return Ok(Exit::Environment);
+    }
+    let address = |file: String| {
+        let address = Address::new(repository.clone(), &file);
+        address.map_or(file, |address| address.to_string())
+    };
+    let size = |size: Option<u64>| size.map_or("-".into(), |size| DecimalBytes(size).to_string());
+    let rows = files.into_iter().map(|listed| vec![address(listed.file), size(listed.size)]).collect();
+    println!("{}", table(&["file", "size"], rows, 1));
+    eprintln!("error: {repository} is a repository; expected one of its files");
+    Ok(Exit::Invalid)
+}
+
+/// Downloads on a thread of its own: whatever it waits for, the program can end. What has arrived by then stays.
+fn pull(address: Address, name: &str, quiet: bool) -> anyhow::Result<Exit> {
+    let cache = Cache::open()?;
+    let before = cache.find(&address);
+    let bar = bar(quiet);
+    let (done, pulled) = oneshot::channel();
+    let mut show = show(bar.clone(), address.clone(), quiet);
+    let work = std::thread::Builder::new().name("greenroom-pull".into());
+    work.spawn(move || {
+        let _ = done.send(hub::pull(&cache, &address, &mut show));
+    })?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let pulled = runtime.block_on(async {
+        tokio::select! { pulled = pulled => Some(pulled), () = stopped() => None }
+    });
+    let (position, length) = (bar.position(), bar.length());
+    bar.finish_and_clear();
+    let Some(pulled) = pulled else {
+        let so_far = length.filter(|_| position > 0);
+        let so_far =
+            so_far.map(|length| format!(" at {} of {}", DecimalBytes(position), DecimalBytes(length)));
+        eprintln!("stopped{}; go on with: greenroom pull {name}", so_far.unwrap_or_default());
+        return Ok(Exit::Stopped);
+    };
+    let pulled = pulled.context("the download ended without an answer")?;
+    let Pulled { path, size, was_there } = pulled.with_context(|| match &before {
+        Some(path) => format!("can't pull {name} (an earlier download of it is {})", path.display()),
+        None => format!("can't pull {name}"),
+    })?;
+    if !quiet {
+        let how = if was_there { "was there already" } else { "downloaded" };
+        eprintln!("{how}: {}, SHA-256 verified; use it with --model {name}", DecimalBytes(size));
+    }
+    println!("{}", path.display());
+    Ok(Exit::Pass)
+}
+
+/// Shows how far a download is: by a bar on a terminal, else by a line when it begins.
+fn show(bar: ProgressBar, address: Address, quiet: bool) -> impl FnMut(Event) + Send {
+    let mut begun = false;
+    let say = move |bar: &ProgressBar, text: String| {
+        if !quiet {
+            bar.suspend(|| eprintln!("{text}"));
+        }
+    };
+    let at = |bar: &ProgressBar, what: &'static str, done: u64, total: u64| {
+        bar.set_message(what);
+        bar.set_length(total);
+        bar.set_position(done);
+    };
+    move |event| match event {
+        Event::Waiting => say(&bar, format!("another process is downloading {address}: waiting for it")),
+        Event::Verifying { done, total } => at(&bar, "verifying", done, total),
+        Event::Downloading { done, total } => {
+            at(&bar, "downloading", done, total);
+            if !begun {
+                begun = true;
+                // What was there already says nothing about how fast the rest will come.
+                bar.tick();
+                bar.reset_eta();
+                if bar.is_hidden() {
+                    let from =
+                        if done > 0 { format!(" from {} on", DecimalBytes(done)) } else { String::new() };
+                    say(&bar, format!("downloading {address}, {}{from}", DecimalBytes(total)));
+                }
+            }
+        }
+        Event::Retrying { error, after } => {
+            say(&bar, format!("{error}; next attempt in {} s", after.as_secs_f32()));
+        }
+    }
+}
+
+fn bar(quiet: bool) -> ProgressBar {
+    if quiet || !console::Term::stderr().is_term() {
+        return ProgressBar::hidden();
+    }
+    let bar = ProgressBar::no_length();
+    let style =
+        "{msg} {wide_bar} {decimal_bytes} of {decimal_total_bytes}, {decimal_bytes_per_sec}, {eta} left";
+    if let Ok(style) = ProgressStyle::with_template(style) {
+        bar.set_style(style);
+    }
+    bar
+}
