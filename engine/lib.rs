@@ -34,6 +34,7 @@ mod chat;
 #[cfg(test)]
 mod choices;
 mod constraint;
+mod dry;
 #[cfg(test)]
 mod endurance;
 mod engine;
@@ -58,13 +59,17 @@ mod prefix;
 #[doc(hidden)]
 pub mod probes;
 mod quant;
+#[cfg(test)]
+mod replies;
 mod reply;
 mod request;
 mod sampler;
 mod schedule;
 mod scratch;
 mod self_check;
+mod sentence;
 mod session;
+mod suggested;
 #[cfg(test)]
 mod texts;
 mod tokenizer;

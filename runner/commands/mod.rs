@@ -37,6 +37,7 @@ mod replay;
 mod report;
 mod review;
 mod run;
+mod sampling;
 mod schema;
 mod score;
 mod stop;
