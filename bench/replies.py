@@ -112,7 +112,7 @@ def row(paths: list[Path], show: bool) -> list[str]:
             n_repeated += sum(gram in before for gram in new)
             before.update(new)
     share = lambda count, of: f"{100 * count / max(of, 1):.1f} %"
-    return [str(n), f"{n_tokens / n:.0f}", share(at_limit, n)] + [share(counts[f], n) for f in FAULTS] + [share(n_repeated, n_grams)]
+    return [str(n), f"{n_tokens / max(n, 1):.0f}", share(at_limit, n)] + [share(counts[f], n) for f in FAULTS] + [share(n_repeated, n_grams)]
 
 
 def main() -> None:
