@@ -155,6 +155,7 @@ impl<'e> Agent<'e> {
             max_tokens: *max_tokens,
             min_tokens: 0,
             stop: stop.clone(),
+            whole_sentences: false,
             constraint,
             next_use: None,
             cold: false,

@@ -96,6 +96,7 @@ impl Bench {
             max_tokens: 50,
             min_tokens: 50,
             stop: vec!["es".into()],
+            whole_sentences: true,
             constraint,
             next_use: None,
             cold: false,

@@ -218,6 +218,7 @@ impl Trial {
             max_tokens: 1,
             min_tokens: 0,
             stop: Vec::new(),
+            whole_sentences: false,
             constraint: None,
             next_use,
             cold: self.below(40) == 0,

@@ -15,6 +15,7 @@ use crate::model::spec::DecoderSpec;
 use crate::prefix::flatten;
 use crate::self_check;
 use crate::session::CacheContext;
+use crate::suggested::suggested;
 use crate::tokenizer::{After, Tokenizer};
 use crate::worker::{Command, Worker};
 use crate::{
@@ -505,6 +506,7 @@ impl Parts {
             n_params,
             file_bytes: gguf.bytes().len() as u64,
             template_audit: chat.audit().to_vec(),
+            sampling: suggested(&gguf),
         };
         Ok(Self { gguf, spec, tokenizer, chat, info })
     }

@@ -168,6 +168,7 @@ pub(crate) fn request() -> Request {
         max_tokens: 1,
         min_tokens: 0,
         stop: Vec::new(),
+        whole_sentences: false,
         constraint: None,
         next_use: None,
         cold: false,

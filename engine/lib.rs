@@ -35,6 +35,7 @@ mod chat;
 mod choices;
 mod compare;
 mod constraint;
+mod dry;
 #[cfg(test)]
 mod endurance;
 mod engine;
@@ -59,13 +60,17 @@ mod prefix;
 #[doc(hidden)]
 pub mod probes;
 mod quant;
+#[cfg(test)]
+mod replies;
 mod reply;
 mod request;
 mod sampler;
 mod schedule;
 mod scratch;
 mod self_check;
+mod sentence;
 mod session;
+mod suggested;
 #[cfg(test)]
 mod texts;
 mod tokenizer;

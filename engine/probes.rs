@@ -114,7 +114,7 @@ pub fn next_token(bytes: &[u8]) -> Result<u32> {
         logits = row.to_vec();
         Ok(())
     })?;
-    sampler::choose(&logits, &[0, 1, 2], &crate::Sampling::default())
+    sampler::choose(&logits, &[0, 1, 2], &crate::dry::Said::default(), &crate::Sampling::default())
 }
 
 /// The layout of [`sealed_block`]: a layer that sees everything, 4-bit keys and 8-bit values, and one with a window, whose

@@ -70,6 +70,8 @@ pub struct Sampling {
     pub repetition_penalty: f32,
     /// How many of the reply's latest tokens the penalty looks at.
     pub repetition_window: usize,
+    /// Penalizes sequences of tokens that the agent has said before, in this reply or earlier ones (`None`: off).
+    pub dry: Option<Dry>,
     /// Seeds this request's choices: equal prompt, parameters and seed give an equal reply.
     pub seed: u64,
 }
@@ -83,8 +85,28 @@ impl Default for Sampling {
             min_p: 0.0,
             repetition_penalty: 1.0,
             repetition_window: 64,
+            dry: None,
             seed: 0,
         }
+    }
+}
+
+/// DRY, "don't repeat yourself": a token that would continue a sequence of n tokens as it went on before loses
+/// `multiplier * base^(n - allowed_length)` of its logit.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Dry {
+    /// What a sequence of `allowed_length` costs.
+    pub multiplier: f32,
+    /// By what the cost grows with each more token.
+    pub base: f32,
+    /// Shorter sequences cost nothing.
+    pub allowed_length: usize,
+}
+
+impl Default for Dry {
+    /// The usual parameters.
+    fn default() -> Self {
+        Self { multiplier: 0.8, base: 1.75, allowed_length: 2 }
     }
 }
 
@@ -97,11 +119,14 @@ impl Sampling {
         let share = 0.0..=1.0;
         let is_amount = |number: f32| number.is_finite() && number >= 0.0;
         let (penalty, temperature) = (self.repetition_penalty, self.temperature);
+        let dry = self.dry.unwrap_or_default();
         for (name, found, fits, expected) in [
             ("temperature", temperature, is_amount(temperature), "0 or more, 0 for greedy"),
             ("top_p", self.top_p, share.contains(&self.top_p), "from 0 to 1"),
             ("min_p", self.min_p, share.contains(&self.min_p), "from 0 to 1"),
             ("repetition_penalty", penalty, is_amount(penalty) && penalty > 0.0, "above 0, 1 for none"),
+            ("dry.multiplier", dry.multiplier, is_amount(dry.multiplier), "0 or more"),
+            ("dry.base", dry.base, is_amount(dry.base) && dry.base >= 1.0, "1 or more"),
         ] {
             if !fits {
                 let detail = format!("the sampling's {name} is {found}; expected a number {expected}");
@@ -139,8 +164,11 @@ pub struct Request {
     /// Before this many tokens no end-of-turn token can be sampled; stop strings still cut, and a choice has as many tokens as
     /// it has.
     pub min_tokens: usize,
-    /// The reply ends before the first token that overlaps one of these. A choice is never cut.
+    /// The reply ends before the first token that overlaps one of these. One that begins with a line break is also met at the
+    /// beginning of the reply. Where that would leave nothing, the token that completes it is not drawn. A choice is never cut.
     pub stop: Vec<String>,
+    /// A reply that reaches `max_tokens` ends with its last whole sentence, if it has one; what follows it is dropped.
+    pub whole_sentences: bool,
     /// What the reply must be, if that is not free.
     pub constraint: Option<Constraint>,
     /// When the agent is needed next (any monotonic scale, e.g. turns from the start); `None`: unknown.
@@ -204,8 +232,10 @@ pub enum StopReason {
     EndOfTurn,
     /// A stop string was met; the reply was cut before it.
     StopString,
-    /// `max_tokens` was reached.
+    /// `max_tokens` was reached, and the reply ends wherever it had come to.
     Length,
+    /// `max_tokens` was reached, and the reply was cut behind its last whole sentence ([`Request::whole_sentences`]).
+    Sentence,
 }
 
 /// How a prompt related to what the cache held.
@@ -299,7 +329,7 @@ pub enum Event {
         /// Tokens to read.
         total: usize,
     },
-    /// A piece of the reply: text that no stop string can take back.
+    /// A piece of the reply: text that no stop string and no limit can take back.
     Text(String),
     /// The reply stands (committed to the cache in memory), before it is saved: the moment for a caller to
     /// write its own record. The manifest on disk follows only after [`crate::Turn::commit`].
@@ -467,4 +497,23 @@ pub struct ModelInfo {
     pub file_bytes: u64,
     /// What the chat template does to history (and what was done about it), a line each.
     pub template_audit: Vec<String>,
+    /// How the model's makers would have tokens chosen.
+    pub sampling: SuggestedSampling,
+}
+
+/// What a model's file says of how tokens are best chosen (`general.sampling.*`): suggestions, which nothing applies by itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct SuggestedSampling {
+    /// [`Sampling::temperature`].
+    pub temperature: Option<f32>,
+    /// [`Sampling::top_k`].
+    pub top_k: Option<usize>,
+    /// [`Sampling::top_p`].
+    pub top_p: Option<f32>,
+    /// [`Sampling::min_p`].
+    pub min_p: Option<f32>,
+    /// [`Sampling::repetition_penalty`].
+    pub repetition_penalty: Option<f32>,
+    /// [`Sampling::repetition_window`].
+    pub repetition_window: Option<usize>,
 }

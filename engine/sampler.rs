@@ -1,16 +1,22 @@
 //! Seeded sampling: from logits to a token. The n-th choice of a request depends on its seed and n alone, on every machine: `exp` and
 //! `log` are those of the libm crate, since the platforms' own differ in last digits.
 
+use crate::dry::Said;
 use crate::{Error, Result, Sampling};
 use candle_core::{Device, Tensor};
 use candle_transformers::utils::apply_repeat_penalty;
 use libm::{exp, log};
 
-/// Chooses the next token of a reply from `logits: [n_vocab]`; `reply` are its tokens so far.
+/// Chooses the next token of a reply from `logits: [n_vocab]`; `reply` are its tokens so far, `said` those and all earlier ones.
 ///
 /// The repetition penalty looks at the reply alone: what others said, their names above all, may be repeated.
-pub(crate) fn choose(logits: &[f32], reply: &[u32], sampling: &Sampling) -> Result<u32> {
-    let logits = penalized(logits, reply, sampling)?;
+pub(crate) fn choose(logits: &[f32], reply: &[u32], said: &Said, sampling: &Sampling) -> Result<u32> {
+    let mut logits = penalized(logits, reply, sampling)?;
+    for (id, penalty) in sampling.dry.map(|dry| said.penalties(dry)).unwrap_or_default() {
+        if let Some(logit) = logits.get_mut(id as usize) {
+            *logit -= penalty;
+        }
+    }
     if sampling.temperature <= 0.0 {
         return Ok(argmax(&logits));
     }
@@ -151,7 +157,9 @@ mod tests {
     fn rate(sampling: &Sampling, logits: &[f32], id: u32) -> f64 {
         let n = 4000;
         // With the penalty off the reply's content does not matter, only its length.
-        let hits = (0..n).filter(|i| choose(logits, &vec![9; *i], sampling).expect("a choice") == id).count();
+        let hits = (0..n)
+            .filter(|i| choose(logits, &vec![9; *i], &Said::default(), sampling).expect("a choice") == id)
+            .count();
         hits as f64 / n as f64
     }
 
@@ -164,7 +172,9 @@ mod tests {
         assert_eq!(rate(&plain, &logits, 2), 0.0);
         let draw = |seed| -> Vec<u32> {
             let sampling = Sampling { seed, ..plain.clone() };
-            (0..40).map(|i| choose(&logits, &vec![9; i], &sampling).expect("a choice")).collect()
+            (0..40)
+                .map(|i| choose(&logits, &vec![9; i], &Said::default(), &sampling).expect("a choice"))
+                .collect()
         };
         assert_eq!(draw(5), draw(5));
         assert_ne!(draw(5), draw(6));
@@ -180,7 +190,7 @@ mod tests {
         assert!(rate(&Sampling { min_p: 0.3, ..base.clone() }, &logits, 1) > 0.2);
         assert_eq!(rate(&Sampling { temperature: 0.0, ..base.clone() }, &logits, 0), 1.0);
         let penalty = Sampling { temperature: 0.0, repetition_penalty: 2.0, ..base };
-        assert_eq!(choose(&logits, &[0], &penalty).expect("a choice"), 1);
+        assert_eq!(choose(&logits, &[0], &Said::default(), &penalty).expect("a choice"), 1);
     }
 
     #[test]

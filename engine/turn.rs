@@ -1,6 +1,7 @@
 //! One running turn: its prompt is fed, its reply sampled token by token, or chosen as a whole.
 
 use crate::constraint::{Choosing, Chosen, Spelling, Step};
+use crate::dry::Said;
 use crate::follow::Following;
 use crate::kv::blocks::Arena;
 use crate::memory::Recalled;
@@ -58,9 +59,14 @@ impl Saying {
     /// # Errors
     /// Its constraint can't be met.
     pub(crate) fn new(request: &Request, prompt: &[Segment], tokenizer: &Tokenizer) -> Result<Self> {
+        let reply = || {
+            let replies = prompt.iter().filter(|segment| segment.kind == SegmentKind::Reply);
+            let said = Said::new(replies.map(|segment| &*segment.ids), tokenizer);
+            Reply::new(&request.stop, request.whole_sentences, said)
+        };
         Ok(match &request.constraint {
-            None => Self::Freely(Reply::new(&request.stop)),
-            Some(Constraint::Follow(ids)) => Self::Following(Following::new(ids, &request.stop, tokenizer)?),
+            None => Self::Freely(reply()),
+            Some(Constraint::Follow(ids)) => Self::Following(Following::new(ids, reply(), tokenizer)?),
             Some(Constraint::OneOf(texts)) => Self::Choosing(Choosing::new(texts, prompt, tokenizer)?),
         })
     }
@@ -229,7 +235,7 @@ impl ActiveTurn {
             self.end(StopReason::Length, arena); // nothing was asked for but to read
             return Ok(());
         }
-        let id = drawn(logits, reply, &self.request, eog)?;
+        let id = drawn(logits, reply, &self.request, tokenizer, eog)?;
         let mut stop = eog.contains(&id).then_some(StopReason::EndOfTurn);
         if stop.is_none() {
             self.session.tokens.push(id);
@@ -246,8 +252,11 @@ impl ActiveTurn {
     }
 
     /// The reply ends: what it does not keep leaves the sequence.
-    fn end(&mut self, stop: StopReason, arena: &mut Arena) {
+    fn end(&mut self, mut stop: StopReason, arena: &mut Arena) {
         if let Saying::Freely(reply) = &mut self.saying {
+            if stop == StopReason::Length && reply.cut_to_sentences() {
+                stop = StopReason::Sentence;
+            }
             send(&self.events, reply.finish());
             let n = self.prompt_len + reply.ids().len();
             self.go_back(n, arena);
@@ -275,7 +284,7 @@ impl ActiveTurn {
                 self.speak_freely();
                 return self.sample(row, tokenizer, eog, arena);
             }
-            let drawn = drawn(row, &following.reply, &self.request, eog)?;
+            let drawn = drawn(row, &following.reply, &self.request, tokenizer, eog)?;
             stop = following.see(row, drawn, tokenizer);
             if following.is_over() && following.ids().len() >= self.request.max_tokens {
                 stop = stop.or(Some(StopReason::Length));
@@ -359,8 +368,17 @@ impl ActiveTurn {
     }
 }
 
-/// The id that the sampler draws behind a reply.
-fn drawn(logits: &[f32], reply: &Reply, request: &Request, eog: &[u32]) -> Result<u32> {
+/// Ids that are refused one after the other, at most; then the reply ends with nothing said.
+const MOST_REFUSED: usize = 64;
+
+/// The id that the sampler draws behind a reply; one that would leave nothing of it is not drawn.
+fn drawn(
+    logits: &[f32],
+    reply: &Reply,
+    request: &Request,
+    tokenizer: &Tokenizer,
+    eog: &[u32],
+) -> Result<u32> {
     let mut logits = Cow::Borrowed(logits);
     if reply.ids().len() < request.min_tokens {
         let logits = logits.to_mut();
@@ -370,7 +388,17 @@ fn drawn(logits: &[f32], reply: &Reply, request: &Request, eog: &[u32]) -> Resul
             }
         }
     }
-    sampler::choose(&logits, reply.ids(), &request.sampling)
+    let mut n_refused = 0;
+    loop {
+        let id = sampler::choose(&logits, reply.ids(), reply.said(), &request.sampling)?;
+        if n_refused == MOST_REFUSED || !reply.refuses(tokenizer.piece(id)) {
+            return Ok(id);
+        }
+        if let Some(logit) = logits.to_mut().get_mut(id as usize) {
+            *logit = f32::NEG_INFINITY;
+        }
+        n_refused += 1;
+    }
 }
 
 fn send(events: &UnboundedSender<Event>, text: Option<String>) {
@@ -396,6 +424,7 @@ mod tests {
                 max_tokens: 60,
                 min_tokens,
                 stop: Vec::new(),
+                whole_sentences: false,
                 constraint: None,
                 next_use: None,
                 cold: true,

@@ -3,7 +3,7 @@
 //! Turns run together where the plan allows it; the record is written in plan order all the same, and a
 //! memory is saved only after its turn's line is on disk.
 
-use crate::backend::{Backend, Options, Progress, Reply, Request, Sampling, Session, Usage};
+use crate::backend::{Backend, Options, Progress, Reply, Request, Sampling, Session, Stop, Usage};
 use crate::outcome;
 use crate::prompt::{Conversation, Heard, Memories};
 use crate::scenario::results::Outcome;
@@ -42,6 +42,8 @@ pub enum Scene<'a> {
         turn: &'a Turn,
         /// What others heard.
         spoken: &'a str,
+        /// Why the reply ended.
+        stop: Stop,
         /// What it was a choice of.
         choice: Option<&'a ChoiceRecord>,
         /// How likely its options were; `None`: no model was asked.
@@ -85,7 +87,6 @@ pub struct Stage {
     recorder: Recorder,
     /// How the turns were computed.
     pub trace: Trace,
-    stop_strings: Vec<String>,
     /// How many turns each turn still waits for.
     waits_for: Vec<usize>,
     state: Vec<State>,
@@ -136,7 +137,6 @@ impl Stage {
     ) -> Self {
         let (plan, scenario) = (memories.plan().clone(), memories.scenario().clone());
         Self {
-            stop_strings: scenario.agents.iter().map(|agent| format!("\n{}:", agent.name)).collect(),
             waits_for: plan.order().map(|(id, _)| plan.needs(id).count()).collect(),
             state: plan.order().map(|_| State::Waiting).collect(),
             summaries: BTreeMap::new(),
@@ -306,7 +306,7 @@ impl Stage {
             sampling: self.settings.sampling.clone(),
             seed: self.memories.seed(id, &path),
             max_tokens: self.settings.max_tokens,
-            stop: self.stop_strings.clone(),
+            stop: self.memories.stop_strings(id),
             choice: self.memories.options(id).map(options),
             follow: None,
             strategy: agent.strategy.clone(),
@@ -412,9 +412,12 @@ impl Stage {
         if is_new {
             self.trace.turn(TurnTrace::new(&turn.path, agent, usage.as_ref()))?;
         }
-        let (spoken, choice) = (answer.heard.spoken.as_str(), constraint.as_ref());
+        let (spoken, stop, choice) = (answer.heard.spoken.as_str(), answer.reply.stop, constraint.as_ref());
         let odds = choice.and_then(|choice| choice.odds(self.settings.sampling.temperature));
-        watch.see(id, Scene::Written { turn, spoken, choice, odds: odds.as_ref(), usage: usage.as_ref() });
+        watch.see(
+            id,
+            Scene::Written { turn, spoken, stop, choice, odds: odds.as_ref(), usage: usage.as_ref() },
+        );
         Ok(())
     }
 

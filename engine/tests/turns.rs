@@ -36,6 +36,7 @@ fn request(agent: &str, text: &str, max_tokens: usize) -> Request {
         max_tokens,
         min_tokens: max_tokens,
         stop: Vec::new(),
+        whole_sentences: false,
         constraint: None,
         next_use: None,
         cold: false,

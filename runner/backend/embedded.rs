@@ -1,8 +1,8 @@
 //! The engine in this process: turns requests into the engine's plain data and its answers back.
 
 use super::{
-    BoxFuture, Commit, Followed, Kv, Match, ModelCard, ModelFile, Options, Origin, Progress, Reply, Request,
-    Session, Sink, Stop, Usage,
+    BoxFuture, Commit, Followed, GivenSampling, Kv, Match, ModelCard, ModelFile, Options, Origin, Progress,
+    Reply, Request, Session, Sink, Stop, Usage,
 };
 use crate::prompt::Conversation;
 use crate::scenario::Method;
@@ -152,6 +152,19 @@ impl super::Backend for Embedded {
         self.engine.expect(&session.clone().into(), next_use);
     }
 
+    fn suggested_sampling(&self) -> GivenSampling {
+        let engine::SuggestedSampling {
+            temperature,
+            top_k,
+            top_p,
+            min_p,
+            repetition_penalty,
+            repetition_window,
+        } = self.engine.model().sampling;
+        let dry = None;
+        GivenSampling { temperature, top_k, top_p, min_p, repetition_penalty, repetition_window, dry }
+    }
+
     fn text(&self, ids: &[u32]) -> String {
         self.engine.decode(ids)
     }
@@ -217,6 +230,11 @@ impl From<Request> for engine::Request {
             min_p: request.sampling.min_p,
             repetition_penalty: request.sampling.repetition_penalty,
             repetition_window: request.sampling.repetition_window,
+            dry: request.sampling.dry.map(|dry| engine::Dry {
+                multiplier: dry.multiplier,
+                base: dry.base,
+                allowed_length: dry.allowed_length,
+            }),
             seed: request.seed,
         };
         let retention =
@@ -230,6 +248,7 @@ impl From<Request> for engine::Request {
             max_tokens: request.max_tokens,
             min_tokens: 0,
             stop: request.stop,
+            whole_sentences: true,
             constraint: constraint(request.choice, request.follow),
             next_use: request.next_use,
             cold: request.cold,
@@ -259,6 +278,7 @@ impl From<engine::StopReason> for Stop {
             engine::StopReason::EndOfTurn => Self::EndOfTurn,
             engine::StopReason::StopString => Self::StopString,
             engine::StopReason::Length => Self::Length,
+            engine::StopReason::Sentence => Self::Sentence,
         }
     }
 }

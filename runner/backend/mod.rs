@@ -7,6 +7,7 @@ mod embedded;
 mod kv;
 mod locate;
 mod replay;
+mod sampling;
 mod scripted;
 mod strategy;
 
@@ -14,12 +15,13 @@ pub use embedded::{CacheKey, Embedded, EmbeddedConfig, source};
 pub use kv::{Kv, KvConfig, LayerBits};
 pub use locate::{ModelFile, locate};
 pub use replay::Replay;
+pub use sampling::{GivenSampling, Sampling};
 pub use scripted::Scripted;
 pub use strategy::{Cast, played};
 
 use crate::prompt::Conversation;
 use crate::scenario::{Choice, Strategy};
-use crate::transcript::{ModelRecord, SamplingRecord};
+use crate::transcript::ModelRecord;
 use serde::{Deserialize, Serialize};
 use std::future::Future;
 use std::pin::Pin;
@@ -44,6 +46,11 @@ pub trait Backend: Send + Sync {
 
     /// Says that a session, or one that begins with its memory, will speak at that turn of the plan.
     fn expect(&self, _session: &Session, _next_use: u64) {}
+
+    /// How the model's makers would have tokens chosen, as far as they say so.
+    fn suggested_sampling(&self) -> GivenSampling {
+        GivenSampling::default()
+    }
 
     /// Ids as text; empty where the backend knows no ids.
     fn text(&self, _ids: &[u32]) -> String {
@@ -127,51 +134,6 @@ pub struct Options {
     pub n_before: usize,
 }
 
-/// How tokens are chosen.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Sampling {
-    /// 0: greedy.
-    pub temperature: f32,
-    /// 0: all.
-    pub top_k: usize,
-    /// 1: all.
-    pub top_p: f32,
-    /// 0: all.
-    pub min_p: f32,
-    /// 1: off.
-    pub repetition_penalty: f32,
-    /// Tokens that the penalty looks back at.
-    pub repetition_window: usize,
-}
-
-impl Default for Sampling {
-    fn default() -> Self {
-        Self {
-            temperature: 0.7,
-            top_k: 0,
-            top_p: 0.95,
-            min_p: 0.05,
-            repetition_penalty: 1.1,
-            repetition_window: 64,
-        }
-    }
-}
-
-impl From<SamplingRecord> for Sampling {
-    fn from(record: SamplingRecord) -> Self {
-        let SamplingRecord { temperature, top_k, top_p, min_p, repetition_penalty, repetition_window } =
-            record;
-        Self { temperature, top_k, top_p, min_p, repetition_penalty, repetition_window }
-    }
-}
-
-impl From<Sampling> for SamplingRecord {
-    fn from(sampling: Sampling) -> Self {
-        let Sampling { temperature, top_k, top_p, min_p, repetition_penalty, repetition_window } = sampling;
-        Self { temperature, top_k, top_p, min_p, repetition_penalty, repetition_window }
-    }
-}
-
 /// What streams out of a turn.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Progress {
@@ -237,8 +199,10 @@ pub enum Stop {
     EndOfTurn,
     /// A stop string was met.
     StopString,
-    /// The limit was reached.
+    /// The limit was reached, in the middle of a sentence.
     Length,
+    /// The limit was reached; what followed the last whole sentence was dropped.
+    Sentence,
 }
 
 impl Stop {
@@ -248,12 +212,15 @@ impl Stop {
             Self::EndOfTurn => "end_of_turn",
             Self::StopString => "stop_string",
             Self::Length => "length",
+            Self::Sentence => "sentence",
         }
     }
 
     /// From a transcript.
     pub fn from_word(word: &str) -> Option<Self> {
-        [Self::EndOfTurn, Self::StopString, Self::Length].into_iter().find(|stop| stop.word() == word)
+        [Self::EndOfTurn, Self::StopString, Self::Length, Self::Sentence]
+            .into_iter()
+            .find(|stop| stop.word() == word)
     }
 }
 

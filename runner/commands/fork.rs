@@ -4,6 +4,7 @@ use super::machine::Machine;
 use super::play::Performance;
 use super::run::{Claimed, refuse_other};
 use super::{Exit, Whereabouts};
+use crate::backend::Sampling;
 use crate::experiment;
 use crate::replay::{load_with, transcript_file};
 use crate::run::{ForkFrom, RunOptions};
@@ -58,7 +59,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
     refuse_other(&folder, transcript::FILE, experiment::FILE, args.resume)?;
     let options = RunOptions {
         seed: args.seed.unwrap_or(header.seed),
-        sampling: header.sampling.into(),
+        sampling: Sampling::from(header.sampling).into(),
         max_tokens: header.max_tokens,
         cold: false,
         resume: args.resume,

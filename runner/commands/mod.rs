@@ -38,6 +38,7 @@ mod replay;
 mod report;
 mod review;
 mod run;
+mod sampling;
 mod schema;
 mod score;
 mod stop;

@@ -4,7 +4,7 @@ use super::{Exit, parse_size};
 use crate::backend::{Kv, locate, source};
 use crate::hub::{CATALOG, Cache};
 use crate::terminal::{bytes, table};
-use greenroom_engine::Prompter;
+use greenroom_engine::{Prompter, SuggestedSampling};
 use std::path::PathBuf;
 
 /// Describe models: family, shapes, bytes of cache, the longest context that fits, what the chat template does to history
@@ -76,8 +76,27 @@ fn show(prompter: &Prompter, args: &Args) -> anyhow::Result<()> {
     );
     println!("  context {} tokens", info.context_length);
     println!("  identity {} with {}", info.identity.chars().take(16).collect::<String>(), info.numerics);
+    if let Some(sampling) = suggested(&info.sampling) {
+        println!("  sampling, where no flag says otherwise: {sampling}");
+    }
     info.template_audit.iter().for_each(|line| println!("  template: {line}"));
     capacity(prompter, args)
+}
+
+/// What the file suggests of sampling, if anything.
+fn suggested(sampling: &SuggestedSampling) -> Option<String> {
+    let SuggestedSampling { temperature, top_k, top_p, min_p, repetition_penalty, repetition_window } =
+        *sampling;
+    let numbers = [
+        ("temperature", temperature.map(f64::from)),
+        ("top-k", top_k.map(|n| n as f64)),
+        ("top-p", top_p.map(f64::from)),
+        ("min-p", min_p.map(f64::from)),
+        ("repetition penalty", repetition_penalty.map(f64::from)),
+        ("over tokens", repetition_window.map(|n| n as f64)),
+    ];
+    let given = numbers.into_iter().filter_map(|(name, number)| Some(format!("{name} {}", number? as f32)));
+    Some(given.collect::<Vec<_>>().join(", ")).filter(|given| !given.is_empty())
 }
 
 /// What a token takes in each format, and the longest context for each of the agents.

@@ -2,10 +2,10 @@
 
 use super::machine::Machine;
 use super::play::Performance;
+use super::sampling::Sampling;
 use super::{Bounds, Exit, open_scenario, repeat};
-use crate::backend::Sampling;
 use crate::experiment::{self, Cell, Design, Sweep, combinations, parse_sweep};
-use crate::run::RunOptions;
+use crate::run::{MAX_TOKENS, RunOptions};
 use crate::scenario::{Overrides, parse_override};
 use crate::transcript;
 use anyhow::Context as _;
@@ -38,23 +38,10 @@ pub(super) struct Args {
     #[command(flatten)]
     machine: Machine,
     /// Most tokens of a reply
-    #[arg(long, default_value_t = 80, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, default_value_t = MAX_TOKENS, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     max_tokens: u32,
-    /// 0 is greedy
-    #[arg(long, default_value_t = 0.7, value_name = "T", value_parser = non_negative)]
-    temperature: f32,
-    /// Sample from the K most likely tokens (0: all)
-    #[arg(long, default_value_t = 0, value_name = "K")]
-    top_k: usize,
-    /// Sample from the smallest set that reaches this probability
-    #[arg(long, default_value_t = 0.95, value_name = "P", value_parser = share)]
-    top_p: f32,
-    /// Drop tokens less likely than this share of the best
-    #[arg(long, default_value_t = 0.05, value_name = "P", value_parser = share)]
-    min_p: f32,
-    /// 1 is off
-    #[arg(long, default_value_t = 1.1, value_name = "R", value_parser = positive)]
-    repetition_penalty: f32,
+    #[command(flatten)]
+    sampling: Sampling,
     /// Folder for the record [default: runs/ID-N]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
@@ -74,22 +61,6 @@ pub(super) struct Args {
     quiet: bool,
 }
 
-fn non_negative(text: &str) -> Result<f32, String> {
-    within(text, |number| number.is_finite() && number >= 0.0, "a number of at least 0")
-}
-
-fn share(text: &str) -> Result<f32, String> {
-    within(text, |number| (0.0..=1.0).contains(&number), "a number from 0 to 1")
-}
-
-fn positive(text: &str) -> Result<f32, String> {
-    within(text, |number| number.is_finite() && number > 0.0, "a number above 0; 1 is off")
-}
-
-fn within(text: &str, fits: fn(f32) -> bool, expected: &str) -> Result<f32, String> {
-    text.parse().ok().filter(|number| fits(*number)).ok_or_else(|| format!("expected {expected}"))
-}
-
 pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
     let Some(scenario) = open_scenario(&args.file, &args.bounds, &args.overrides, args.quiet)? else {
         return Ok(Exit::Invalid);
@@ -98,14 +69,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
     let folder = claimed.folder.clone();
     let options = RunOptions {
         seed: args.seed,
-        sampling: Sampling {
-            temperature: args.temperature,
-            top_k: args.top_k,
-            top_p: args.top_p,
-            min_p: args.min_p,
-            repetition_penalty: args.repetition_penalty,
-            ..Sampling::default()
-        },
+        sampling: args.sampling.given(),
         max_tokens: args.max_tokens as usize,
         cold: args.cold,
         resume: args.resume,

@@ -5,6 +5,7 @@
 
 use super::delta::{Conversation, conversation};
 use super::spoken::spoken;
+use super::stops::stop_strings;
 use crate::scenario::results::{Outcome, Said};
 use crate::scenario::template::TemplateError;
 use crate::scenario::{
@@ -282,6 +283,11 @@ impl Memories {
         self.timelines.remove(&timeline);
         self.sent.remove(&timeline);
         self.missed.remove(&timeline);
+    }
+
+    /// The strings before which the reply of a turn ends.
+    pub fn stop_strings(&self, id: TurnId) -> Vec<String> {
+        stop_strings(&self.scenario, self.look(self.plan.turn(id).timeline))
     }
 
     /// A memory's timeline so far.

@@ -6,6 +6,7 @@ mod delta;
 mod memories;
 mod perspective;
 mod spoken;
+mod stops;
 
 pub use delta::{Conversation, Exchange, conversation};
 pub use memories::{Heard, Memories, Prompt, PromptError};

@@ -23,7 +23,7 @@ pub(super) fn making(sources: &Sources) -> Making {
     let hash = header.hash.clone();
     let header = &header.record;
     let needs_model = header.model.name != BUNDLED;
-    let sampling = &header.sampling;
+    let (sampling, dry) = (&header.sampling, header.sampling.dry);
     let mut words = match &header.forked {
         Some(forked) => {
             vec![format!("greenroom fork {}", quoted(&forked.path)), format!("--at {}", quoted(&forked.at))]
@@ -40,9 +40,15 @@ pub(super) fn making(sources: &Sources) -> Making {
         ("--top-p", sampling.top_p.to_string()),
         ("--min-p", sampling.min_p.to_string()),
         ("--repetition-penalty", sampling.repetition_penalty.to_string()),
+        ("--dry-multiplier", dry.map_or(0.0, |dry| dry.multiplier).to_string()),
     ];
+    // The rest matters where there is a penalty.
+    let dry = dry.map(|dry| {
+        [("--dry-base", dry.base.to_string()), ("--dry-allowed-length", dry.allowed_length.to_string())]
+    });
+    let sampling = sampling.into_iter().chain(dry.into_iter().flatten());
     // A fork takes its sampling from the run that it comes from.
-    let sampling = sampling.into_iter().filter(|_| header.forked.is_none());
+    let sampling = sampling.filter(|_| header.forked.is_none());
     for (flag, value) in machine.into_iter().chain(sampling) {
         words.push(format!("{flag} {}", quoted(&value)));
     }

@@ -4,7 +4,7 @@ use super::cast::Cast;
 use super::sources::Sources;
 use super::text;
 use crate::scenario::results::PayoffRound;
-use crate::transcript::{AssertionRecord, Header, SamplingRecord};
+use crate::transcript::{AssertionRecord, DryRecord, Header, SamplingRecord};
 use serde::Serialize;
 
 /// What a run came to.
@@ -95,13 +95,16 @@ pub(super) fn results(sources: &Sources, cast: &Cast) -> Option<Results> {
 pub(super) fn particulars(sources: &Sources) -> Vec<(String, String)> {
     let header = &sources.transcript.header.record;
     let Header { model, kv, numerics, seed, max_tokens, engine, .. } = header;
-    let SamplingRecord { temperature, top_k, top_p, min_p, repetition_penalty, repetition_window } =
+    let SamplingRecord { temperature, top_k, top_p, min_p, repetition_penalty, repetition_window, dry } =
         header.sampling;
-    let penalty = if repetition_penalty == 1.0 {
+    let mut penalty = if repetition_penalty == 1.0 {
         "no repetition penalty".to_string()
     } else {
         format!("repetition penalty {repetition_penalty} over {repetition_window} tokens")
     };
+    if let Some(DryRecord { multiplier, base, allowed_length }) = dry {
+        penalty += &format!(", DRY {multiplier} × {base}^(n − {allowed_length})");
+    }
     let sampling = match temperature {
         0.0 => format!("greedy, {penalty}"),
         _ => {

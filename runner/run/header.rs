@@ -2,7 +2,7 @@
 
 use super::RunOptions;
 use super::past::Past;
-use crate::backend::Backend;
+use crate::backend::{Backend, Sampling};
 use crate::prompt::Memories;
 use crate::replay;
 use crate::transcript::{self, Header, ScenarioRecord};
@@ -13,6 +13,7 @@ pub(super) fn header(
     memories: &Memories,
     backend: &dyn Backend,
     options: &RunOptions,
+    sampling: &Sampling,
     past: &Past,
 ) -> Header {
     let (scenario, card) = (memories.scenario(), backend.card());
@@ -32,7 +33,7 @@ pub(super) fn header(
         model: card.model,
         kv: card.kv,
         numerics: card.numerics,
-        sampling: options.sampling.clone().into(),
+        sampling: sampling.clone().into(),
         max_tokens: options.max_tokens,
         seed: options.seed,
         continues: past.continues.clone(),

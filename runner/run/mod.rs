@@ -5,7 +5,7 @@ mod past;
 
 pub use past::ForkFrom;
 
-use crate::backend::{Backend, Cast, Replay, Sampling};
+use crate::backend::{Backend, Cast, GivenSampling, Replay, Sampling};
 use crate::files;
 use crate::prompt::Memories;
 use crate::scenario::{Plan, Scenario, compile};
@@ -19,13 +19,16 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
+/// Most tokens of a reply, where nobody says otherwise.
+pub const MAX_TOKENS: u32 = 80;
+
 /// How a scenario is to be played.
 #[derive(Clone, Debug)]
 pub struct RunOptions {
     /// Root of all turns' seeds.
     pub seed: u64,
-    /// How tokens are chosen.
-    pub sampling: Sampling,
+    /// How tokens are chosen; what is not given is as the model's makers have it, else as by default.
+    pub sampling: GivenSampling,
     /// Most tokens of a reply.
     pub max_tokens: usize,
     /// Compute everything anew at each turn.
@@ -46,8 +49,8 @@ impl Default for RunOptions {
     fn default() -> Self {
         Self {
             seed: 0,
-            sampling: Sampling::default(),
-            max_tokens: 80,
+            sampling: GivenSampling::default(),
+            max_tokens: MAX_TOKENS as usize,
             cold: false,
             resume: false,
             continues: None,
@@ -161,18 +164,15 @@ impl Set {
     ) -> anyhow::Result<Self> {
         let past = Past::of(scenario, plan, options)?;
         let seeds = past.seeds(options.seed);
+        let sampling = options.sampling.over(&backend.suggested_sampling().over(&Sampling::default()));
         let memories = Memories::new(scenario.clone(), plan.clone(), past.timelines.clone(), seeds);
         let mut backend: Arc<dyn Backend> = Arc::new(Cast::new(backend));
         if let Some(fork) = &past.fork {
             backend = Arc::new(Replay::then(&fork.before, backend, fork.at.0));
         }
-        let header = header(&memories, backend.as_ref(), options, &past);
-        let settings = Settings {
-            sampling: options.sampling.clone(),
-            max_tokens: options.max_tokens,
-            cold: options.cold,
-            parents: past.parents,
-        };
+        let header = header(&memories, backend.as_ref(), options, &sampling, &past);
+        let settings =
+            Settings { sampling, max_tokens: options.max_tokens, cold: options.cold, parents: past.parents };
         Ok(Self { memories, backend, settings, header })
     }
 }

@@ -4,7 +4,7 @@
 //! their turn comes.
 
 use super::page::Page;
-use crate::backend::Progress;
+use crate::backend::{Progress, Stop};
 use crate::diagnostic::printable;
 use crate::prompt::spoken_so_far;
 use crate::scenario::{AgentId, Audience, Color, PhaseId, Plan, Purpose, Scenario, Turn, TurnId};
@@ -138,7 +138,7 @@ impl Dialogue {
         }
     }
 
-    fn finish(&mut self, spoken: &str, choice: Option<&ChoiceRecord>, odds: Option<&Odds>) {
+    fn finish(&mut self, spoken: &str, stop: Stop, choice: Option<&ChoiceRecord>, odds: Option<&Odds>) {
         self.hide_bar();
         let shown = self.shown.clone().unwrap_or_default();
         if spoken.starts_with(&shown) {
@@ -148,9 +148,10 @@ impl Dialogue {
             self.show("");
             self.page.push("(says nothing)");
         }
-        if let Some(odds) = choice.and_then(|choice| self.odds(choice, odds)) {
-            let odds = if self.fancy { Style::new().dim().apply_to(odds).to_string() } else { odds };
-            self.page.note(&odds);
+        let cut = (stop == Stop::Length).then(|| "(cut off at its longest)".to_string());
+        for note in [cut, choice.and_then(|choice| self.odds(choice, odds))].into_iter().flatten() {
+            let note = if self.fancy { Style::new().dim().apply_to(note).to_string() } else { note };
+            self.page.note(&note);
         }
         self.page.end();
         self.raw.remove(&self.next);
@@ -218,7 +219,7 @@ impl Watch for Dialogue {
                     self.stream();
                 }
             }
-            Scene::Written { spoken, choice, odds, .. } => self.finish(spoken, choice, odds),
+            Scene::Written { spoken, stop, choice, odds, .. } => self.finish(spoken, stop, choice, odds),
             Scene::Skipped => {
                 self.next += 1;
                 self.stream();

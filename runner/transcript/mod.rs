@@ -13,8 +13,8 @@ pub use drift::{Cause, Drift};
 pub use odds::Odds;
 pub use read::{ReadError, Recorded, Transcript};
 pub use record::{
-    AgentRecord, AssertionRecord, ChoiceRecord, Continues, Footer, Forked, Header, Line, ModelRecord,
-    OptionRecord, OutcomeRecord, SamplingRecord, ScenarioRecord, SeedBefore, TurnRecord, chain,
+    AgentRecord, AssertionRecord, ChoiceRecord, Continues, DryRecord, Footer, Forked, Header, Line,
+    ModelRecord, OptionRecord, OutcomeRecord, SamplingRecord, ScenarioRecord, SeedBefore, TurnRecord, chain,
     choice_record,
 };
 pub use write::{Recorder, same_settings};

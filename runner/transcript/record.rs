@@ -115,6 +115,28 @@ pub struct SamplingRecord {
     pub repetition_penalty: f32,
     /// Tokens that the penalty looks back at.
     pub repetition_window: usize,
+    /// The penalty on sequences that an agent has said before; absent: off.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dry: Option<DryRecord>,
+}
+
+/// DRY, "don't repeat yourself": a token that continues a sequence of n tokens as it went on before loses
+/// `multiplier * base^(n - allowed_length)` of its logit.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DryRecord {
+    /// What a sequence of `allowed_length` costs.
+    pub multiplier: f32,
+    /// By what the cost grows with each more token.
+    pub base: f32,
+    /// Shorter sequences cost nothing.
+    pub allowed_length: usize,
+}
+
+impl Default for DryRecord {
+    fn default() -> Self {
+        Self { multiplier: 0.8, base: 1.75, allowed_length: 2 }
+    }
 }
 
 /// The run whose memories another one carries on.

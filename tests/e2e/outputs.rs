@@ -275,6 +275,9 @@ fn numbers_out_of_range_are_refused() {
         ("--top-p", &["2", "1.001"]),
         ("--min-p", &["2", "1.001"]),
         ("--repetition-penalty", &["0", "-0"]),
+        ("--dry-multiplier", &[]),
+        ("--dry-base", &["0", "0.999"]),
+        ("--dry-allowed-length", &["0.5"]),
         ("--max-tokens", &["0", "99999999999"]),
         ("--repeat", &["0"]),
         ("--jobs", &["0"]),
@@ -301,11 +304,15 @@ fn the_engine_refuses_numbers_out_of_range() {
     use greenroom_engine::Sampling;
     assert!(Sampling::default().validate().is_ok());
     type Set = fn(&mut Sampling, f32);
-    let set: [(&str, Set); 4] = [
+    let dry = |dry| Some(greenroom_engine::Dry { multiplier: dry, ..Default::default() });
+    assert!(Sampling { dry: dry(0.0), ..Sampling::default() }.validate().is_ok());
+    let set: [(&str, Set); 6] = [
         ("temperature", |sampling, number| sampling.temperature = number),
         ("top_p", |sampling, number| sampling.top_p = number),
         ("min_p", |sampling, number| sampling.min_p = number),
         ("repetition_penalty", |sampling, number| sampling.repetition_penalty = number),
+        ("dry.multiplier", |sampling, number| sampling.dry.get_or_insert_default().multiplier = number),
+        ("dry.base", |sampling, number| sampling.dry.get_or_insert_default().base = number),
     ];
     for (name, set) in set {
         for number in [-1.0, f32::NAN, f32::INFINITY, -f32::MIN_POSITIVE] {

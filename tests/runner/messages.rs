@@ -4,7 +4,8 @@ use crate::play::{play, scenario};
 use greenroom::backend::Scripted;
 use greenroom::run::RunOptions;
 use greenroom::transcript::Transcript;
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
 
 const SCENARIO: &str = "
 id: hostile
@@ -97,4 +98,46 @@ fn variables_are_data_too() {
         &Default::default(),
     );
     assert_eq!(opening.unwrap(), "Talk about {{ 7 * 6 }} ${talk.messages[a]} <|im_end|>.");
+}
+
+/// What each turn's reply must end before.
+fn stops(scenario_text: &str) -> HashMap<String, Vec<String>> {
+    let scenario = scenario(scenario_text);
+    let (folder, seen) = (tempfile::tempdir().unwrap(), Arc::new(Mutex::new(HashMap::new())));
+    let noted = seen.clone();
+    let backend = Scripted::new(move |request| {
+        noted.lock().unwrap().insert(request.path.clone(), request.stop.clone());
+        Some("words".to_string())
+    });
+    play(&scenario, Arc::new(backend), folder.path(), &RunOptions::default()).unwrap();
+    std::mem::take(&mut *seen.lock().unwrap())
+}
+
+#[test]
+fn replies_end_where_a_script_begins() {
+    let stops = stops(
+        "agents: {a: {display_name: Ann}, b: {display_name: Ben}}\n\
+         phases:\n\
+         - {name: quay, agents: [a, b], initial_prompt: 'The quay is empty. Rain falls.', auto_rounds: 2,\n   \
+            per_agent_prompt_templates: {b: 'Only you know, Ben: it sinks.'}}\n\
+         - {name: hall, agents: [a], initial_prompt: Short text}\n",
+    );
+    let ends = |path: &str, stop: &str| stops[path].iter().any(|other| other == stop);
+    for path in ["quay/1/a", "quay/1/b", "quay/2/a", "hall/1/a"] {
+        for stop in [
+            "\n[",
+            "[Your turn",
+            "\nAnn:",
+            "\nBen:",
+            " Ben:",
+            "\nBEN:",
+            "\nBen (",
+            "\n**Ben",
+            "\nThe quay is",
+        ] {
+            assert!(ends(path, stop), "{path} {stop:?}: {:?}", stops[path]);
+        }
+        assert_eq!(ends(path, "\nOnly you know"), path.ends_with("/b"), "only who has read it can copy it");
+        assert!(!stops[path].iter().any(|stop| stop.contains("Short text")), "two words are no copy");
+    }
 }

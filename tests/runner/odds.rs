@@ -140,7 +140,7 @@ fn play(folder: &Path, temperature: f32, seed: u64) -> (Transcript, String) {
     let (scenario, kept) = (doors(), Kept::default());
     let page = Page::new(Box::new(kept.clone()), None);
     let mut dialogue = Dialogue::on(page, false, scenario.clone(), Arc::new(compile(&scenario)));
-    let sampling = Sampling { temperature, ..Sampling::default() };
+    let sampling = Sampling { temperature, ..Sampling::default() }.into();
     let options = RunOptions { seed, sampling, ..RunOptions::default() };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let backend = Arc::new(Drawing(Scripted::new(|_| None)));

@@ -1,7 +1,9 @@
 //! What people see of a run.
 
 use crate::play::{SMALL, play, scenario};
-use greenroom::backend::{Backend, BoxFuture, ModelCard, Progress, Reply, Request, Scripted, Session, Sink};
+use greenroom::backend::{
+    Backend, BoxFuture, ModelCard, Progress, Reply, Request, Scripted, Session, Sink, Stop,
+};
 use greenroom::run::{RunOptions, perform};
 use greenroom::scenario::compile;
 use greenroom::stage::End;
@@ -22,8 +24,8 @@ impl Write for Kept {
     }
 }
 
-/// Streams each reply character by character, as a model would, so that parallel turns mix.
-struct Streaming(Scripted);
+/// Streams each reply character by character, as a model would, so that parallel turns mix; the reply to this turn reaches its limit.
+struct Streaming(Scripted, Option<(usize, Stop)>);
 
 impl Backend for Streaming {
     fn card(&self) -> ModelCard {
@@ -31,7 +33,9 @@ impl Backend for Streaming {
     }
     fn reply(&self, request: Request, sink: Sink) -> BoxFuture<'_, anyhow::Result<Reply>> {
         Box::pin(async move {
-            let reply = self.0.reply(request, Box::new(|_| ())).await?;
+            let at_limit = self.1.filter(|(index, _)| *index == request.index);
+            let mut reply = self.0.reply(request, Box::new(|_| ())).await?;
+            reply.stop = at_limit.map_or(reply.stop, |(_, stop)| stop);
             for c in reply.text.chars() {
                 sink(Progress::Text(c.to_string()));
                 tokio::task::yield_now().await;
@@ -42,7 +46,7 @@ impl Backend for Streaming {
     fn forget(&self, _session: &Session) {}
 }
 
-fn shown(width: Option<usize>) -> String {
+fn shown(width: Option<usize>, at_limit: Option<(usize, Stop)>) -> String {
     let scenario = scenario(SMALL);
     let kept = Kept::default();
     let page = Page::new(Box::new(kept.clone()), width);
@@ -64,7 +68,7 @@ fn shown(width: Option<usize>) -> String {
     let options = RunOptions::default();
     let playing = perform(
         &scenario,
-        Arc::new(Streaming(backend)),
+        Arc::new(Streaming(backend, at_limit)),
         folder.path(),
         &options,
         &mut dialogue,
@@ -78,7 +82,7 @@ fn shown(width: Option<usize>) -> String {
 
 #[test]
 fn a_pipe_gets_a_line_a_message_in_plan_order() {
-    insta::assert_snapshot!(shown(None));
+    insta::assert_snapshot!(shown(None, None));
 }
 
 /// Standard output and error go to one place, as on a terminal.
@@ -119,7 +123,16 @@ fn a_human_is_asked_once_all_before_is_shown() {
 
 #[test]
 fn a_narrow_terminal_gets_wrapped_lines() {
-    insta::assert_snapshot!(shown(Some(32)));
+    insta::assert_snapshot!(shown(Some(32), None));
+}
+
+#[test]
+fn a_reply_that_is_cut_is_marked() {
+    const MARK: &str = "  (cut off at its longest)";
+    let cut = shown(None, Some((2, Stop::Length)));
+    assert!(cut.contains(&format!("reply 2{MARK}\n")), "{cut}");
+    assert_eq!(cut.replace(MARK, ""), shown(None, None));
+    assert_eq!(shown(None, Some((2, Stop::Sentence))), shown(None, None), "a whole sentence is no cut");
 }
 
 #[test]

@@ -303,6 +303,7 @@ impl Lab {
             max_tokens: n_tokens,
             min_tokens: n_tokens,
             stop: Vec::new(),
+            whole_sentences: false,
             constraint: None,
             next_use: agent.next_use,
             cold,

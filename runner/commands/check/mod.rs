@@ -6,6 +6,7 @@ mod dry_run;
 use super::{Bounds, Exit};
 use crate::backend::{Kv, locate, source};
 use crate::diagnostic::{Diagnostic, Report};
+use crate::run::MAX_TOKENS;
 use crate::scenario::template::Template;
 use crate::scenario::template::rewrite;
 use crate::scenario::{
@@ -38,7 +39,7 @@ pub(super) struct Args {
     #[arg(long, default_value = "understudy", value_name = "MODEL")]
     model: String,
     /// Most tokens of a reply
-    #[arg(long, default_value_t = 80, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, default_value_t = MAX_TOKENS, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     max_tokens: u32,
     /// Formats of cached keys and values, for the bytes: auto, f16, q8, q4, or a file of `kv-config`
     #[arg(long, default_value = "auto", value_name = "KV")]

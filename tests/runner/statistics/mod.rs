@@ -106,7 +106,7 @@ pub(crate) fn sample(
             let backend = Leaning { script, first: lean(cell, seed) };
             let name = format!("cell-{cell}/seed-{seed}");
             // What agents lean to is what is drawn.
-            let sampling = Sampling { temperature: 1.0, ..Sampling::default() };
+            let sampling = Sampling { temperature: 1.0, ..Sampling::default() }.into();
             let options = RunOptions { seed, sampling, ..RunOptions::default() };
             let played = play(&scenario, Arc::new(backend), &folder.path().join(&name), &options).unwrap();
             assert!(matches!(played.end, End::Complete(_)));

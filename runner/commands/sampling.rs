@@ -1,0 +1,73 @@
+//! The flags that say how tokens are chosen. What is left out is as the model's file suggests, else as by default.
+
+use crate::backend::GivenSampling;
+use crate::transcript::DryRecord;
+
+/// How tokens are chosen.
+#[derive(Clone, Debug, clap::Args)]
+pub(super) struct Sampling {
+    /// 0 is greedy [default: the model's, else 0.7]
+    #[arg(long, value_name = "T", value_parser = non_negative)]
+    temperature: Option<f32>,
+    /// Sample from the K most likely tokens (0: all) [default: the model's, else 0]
+    #[arg(long, value_name = "K")]
+    top_k: Option<usize>,
+    /// Sample from the smallest set that reaches this probability [default: the model's, else 0.95]
+    #[arg(long, value_name = "P", value_parser = share)]
+    top_p: Option<f32>,
+    /// Drop tokens less likely than this share of the best [default: the model's, else 0.05]
+    #[arg(long, value_name = "P", value_parser = share)]
+    min_p: Option<f32>,
+    /// Divides logits of tokens that the reply has used; 1 is off [default: the model's, else 1.1]
+    #[arg(long, value_name = "R", value_parser = positive)]
+    repetition_penalty: Option<f32>,
+    /// DRY: penalty on the logit of a token that would continue a sequence as the agent has continued it before (0: off)
+    #[arg(long, default_value_t = 0.8, value_name = "M", value_parser = non_negative)]
+    dry_multiplier: f32,
+    /// DRY: growth of the penalty with each token by which the sequence exceeds the allowed length
+    #[arg(long, default_value_t = 1.75, value_name = "B", value_parser = at_least_one)]
+    dry_base: f32,
+    /// DRY: tokens of the shortest sequence that is penalized
+    #[arg(long, default_value_t = 2, value_name = "N")]
+    dry_allowed_length: usize,
+}
+
+impl Sampling {
+    /// As far as it is given.
+    pub(super) fn given(&self) -> GivenSampling {
+        let dry = DryRecord {
+            multiplier: self.dry_multiplier,
+            base: self.dry_base,
+            allowed_length: self.dry_allowed_length,
+        };
+        GivenSampling {
+            temperature: self.temperature,
+            top_k: self.top_k,
+            top_p: self.top_p,
+            min_p: self.min_p,
+            repetition_penalty: self.repetition_penalty,
+            repetition_window: None,
+            dry: Some((dry.multiplier > 0.0).then_some(dry)),
+        }
+    }
+}
+
+fn non_negative(text: &str) -> Result<f32, String> {
+    within(text, |number| number.is_finite() && number >= 0.0, "a number of at least 0")
+}
+
+fn share(text: &str) -> Result<f32, String> {
+    within(text, |number| (0.0..=1.0).contains(&number), "a number from 0 to 1")
+}
+
+fn positive(text: &str) -> Result<f32, String> {
+    within(text, |number| number.is_finite() && number > 0.0, "a number above 0; 1 is off")
+}
+
+fn at_least_one(text: &str) -> Result<f32, String> {
+    within(text, |number| number.is_finite() && number >= 1.0, "a number of at least 1")
+}
+
+fn within(text: &str, fits: fn(f32) -> bool, expected: &str) -> Result<f32, String> {
+    text.parse().ok().filter(|number| fits(*number)).ok_or_else(|| format!("expected {expected}"))
+}
