@@ -71,7 +71,7 @@ impl FromStr for Kv {
 pub struct KvConfig {
     /// Name of the model that it was measured on.
     pub model: String,
-    /// Bits of a cached number on average, scales and biases included.
+    /// Bits of a cached number on average, scales and means included.
     pub bits: f64,
     /// The layers, from the first.
     pub layers: Vec<LayerBits>,

@@ -21,7 +21,7 @@ pub(super) struct Args {
     common: Common,
     #[command(flatten)]
     text: TextArgs,
-    /// Bits of a cached number on average, scales included: 4 bits take 4.5, 8 bits 8.5
+    /// Bits of a cached number on average, scales and means included: 4 bits take 4.2, 8 bits 8.2
     #[arg(long, value_name = "B", default_value_t = 5.5)]
     target_bits: f64,
     /// Tokens of the text that are read

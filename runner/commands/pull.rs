@@ -11,7 +11,7 @@ use tokio::sync::oneshot;
 
 /// Download a model, or list some that fit
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Examples: greenroom pull qwen3-0.6b\n          \
+#[command(after_help = "Example: greenroom pull qwen3-0.6b\n         \
 greenroom pull hf:bartowski/Llama-3.2-1B-Instruct-GGUF/Llama-3.2-1B-Instruct-Q8_0.gguf\n\
 An interrupted download goes on where it ended. Files go into Hugging Face's cache, which other programs share; --model finds\n\
 them there and needs no network. Environment: HF_TOKEN (for models with terms to accept), HF_HUB_CACHE, HF_HOME, HF_ENDPOINT")]

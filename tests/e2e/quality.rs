@@ -64,7 +64,7 @@ fn a_kv_configuration_is_made_taken_and_part_of_the_identity() {
     assert!(refusal(&stage, &make).contains("is there already"));
     let wide =
         ["kv-config", "--target-bits", "3", "--out", "/nowhere/x", "--tokens", "300", "--threads", "1"];
-    assert!(refusal(&stage, &wide).contains("4.50 to 16"));
+    assert!(refusal(&stage, &wide).contains("4.16 to 16"));
 
     let mixed = stage.play("gossip", "mixed", &["--kv", &path]);
     let header: Value = serde_json::from_str(mixed.transcript().lines().next().unwrap()).unwrap();
@@ -96,7 +96,7 @@ fn models_says_what_fits() {
     let stage = Stage::new();
     let output = stage.greenroom(&["models", "--memory", "16M", "--agents", "2"]).output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(text.contains("q4 (default)") && text.contains("720 B") && text.contains("2560 B"), "{text}");
+    assert!(text.contains("q4 (default)") && text.contains("665 B") && text.contains("2560 B"), "{text}");
     // 8 MiB in tokens of 2,560 bytes.
     assert!(text.contains("3276"), "{text}");
 }
