@@ -218,9 +218,9 @@ mod tests {
                 x.iter().zip(y).map(|(x, y)| (x - y) * (x - y)).sum::<f32>()
             })
             .sum();
-        // Max (1960) has 0.0095 of the variance at 16 levels; groups of 64 fit their own scale.
+        // Max (1960) has 0.0095 of the variance at 16 levels; groups of 64 fit their own scale, and these sums have short tails.
         let share = lost / mean_square(x.iter().copied()) / x.len() as f32;
-        assert!((0.0075..0.0100).contains(&share), "{share}");
+        assert!((0.006..0.008).contains(&share), "{share}");
     }
 
     #[test]
