@@ -52,8 +52,9 @@ impl Said {
         }
         let penalty = |n: usize| {
             let beyond = (n - dry.allowed_length) as f64;
-            let penalty = f64::from(dry.multiplier) * pow(f64::from(dry.base), beyond);
-            penalty.min(f64::from(f32::MAX)) as f32
+            // Bounded first: nothing times infinity would be no number.
+            let growth = pow(f64::from(dry.base), beyond).min(f64::from(f32::MAX));
+            (f64::from(dry.multiplier) * growth).min(f64::from(f32::MAX)) as f32
         };
         longest.into_iter().map(|(id, n)| (id, penalty(n))).collect()
     }
@@ -88,6 +89,8 @@ mod tests {
         assert!(penalty(&"ab".repeat(500), b'a').is_finite());
         let steep = Dry { base: f32::MAX, ..Dry::default() };
         assert!(said(&"ab".repeat(500)).penalties(steep).values().all(|penalty| penalty.is_finite()));
+        let off = Dry { multiplier: 0.0, ..steep };
+        assert!(said(&"ab".repeat(500)).penalties(off).values().all(|penalty| *penalty == 0.0));
     }
 
     /// By the definition: for each token, the longest sequence at the end that it followed before.

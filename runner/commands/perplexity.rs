@@ -89,12 +89,12 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
         })?;
     }
     bar.finish_and_clear();
-    let first = Figures::of(&subject, &formats[0], &costs[0], ctx)?;
     let all = formats.iter().zip(&costs).map(|(format, cost)| Figures::of(&subject, format, cost, ctx));
     let all: Vec<Figures> = all.collect::<Result<_, _>>()?;
+    let first = &all[0];
     let model = &subject.prompter.model().name;
     if args.json {
-        let rows: Vec<_> = all.iter().map(|row| row.json(&first)).collect();
+        let rows: Vec<_> = all.iter().map(|row| row.json(first)).collect();
         println!("{}", json!({ "model": model, "ctx": ctx, "stride": stride, "rows": rows }));
         return Ok(Exit::Pass);
     }
@@ -111,7 +111,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
         "bytes a token",
         "ratio",
     ];
-    println!("{}", table(&titles, all.iter().map(|row| row.cells(&first)).collect(), 1));
+    println!("{}", table(&titles, all.iter().map(|row| row.cells(first)).collect(), 1));
     println!("KL: divergence of the next token's distribution from that with {}, in nats", first.kv);
     Ok(Exit::Pass)
 }
