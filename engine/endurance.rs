@@ -322,7 +322,7 @@ impl Trial {
             let all = |side: usize| -> Vec<f32> {
                 prefixes.iter().flat_map(|prefix| row(*prefix, DIM, 2 * layer + side)).collect()
             };
-            sequence.write(Isa::detect(), layer, start, &all(0), &all(1));
+            sequence.write(Isa::detect(), layer, start, (&all(0), &all(1)), None);
         }
         let ids = &tokens[range.clone()];
         // A fresh sequence that starts in the middle knows its own ids alone.

@@ -146,7 +146,7 @@ impl Engine {
         let mut team = Team::new(config.threads.unwrap_or(cores).max(1))
             .map_err(|e| Error::new(ErrorKind::Closed, format!("threads can't be started: {e}")))?;
         let isa = Isa::detect();
-        let decoder = team.install(|| Decoder::load(&gguf, isa, on_progress))?;
+        let mut decoder = team.install(|| Decoder::load(&gguf, isa, on_progress))?;
         let layout = Arc::new(decoder.spec.kv_layout(&config.kv)?);
         if decoder.n_vocab() < tokenizer.n_vocab() {
             let (rows, tokens) = (decoder.n_vocab(), tokenizer.n_vocab());
@@ -181,6 +181,7 @@ impl Engine {
                 (None, Some(format!("memories stay in RAM: {e}")))
             }
         };
+        team.install(|| self_check::calibrate(&mut decoder, &tokenizer, store.as_ref(), &info.identity))?;
         if let (true, Some(store)) = (config.self_check, &store) {
             team.install(|| self_check::run(&decoder, &tokenizer, &layout, store, root))?;
         }

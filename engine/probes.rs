@@ -8,7 +8,7 @@ use crate::kernels::linear::{self, Activations};
 use crate::kernels::panel::{Format, Packed};
 use crate::kernels::slab::Slabs;
 use crate::kernels::{Isa, seal};
-use crate::kv::blocks::{Arena, Rows, SealedBlock};
+use crate::kv::blocks::{Arena, Rows, SealedBlock, Sealing};
 use crate::kv::layout::{BLOCK, KvLayout, LayerLayout, Part, TensorLayout};
 use crate::kv::sequence::Sequence;
 use crate::kv::store::cipher::Cipher;
@@ -72,7 +72,7 @@ pub fn attention(kv: KvFormat, depth: usize, n_rows: usize) -> impl FnMut() -> f
     let first = depth.next_multiple_of(BLOCK);
     let end = first + n_rows;
     let (ids, x) = (vec![0; end], noise(end * 64));
-    sequence.write(isa, 0, 0, &x, &x);
+    sequence.write(isa, 0, 0, (&x, &x), None);
     sequence.finish_pass(&ids, &ids, &mut arena);
     let sealed = sequence.sealed(&arena);
     let q = noise(n_rows * 4 * 64);
@@ -148,7 +148,7 @@ pub fn sealed_block(windowed: bool) -> Result<Vec<u8>> {
         let layer = layout.layers[l];
         let values = layer.stored_v().map_or(0, TensorLayout::row);
         rows.push(l, layer, &noise(BLOCK * layer.k.row()), &noise(BLOCK * values));
-        rows.seal(Isa::detect(), l, layer, true)
+        rows.seal(l, layer, Sealing { isa: Isa::detect(), first: true, shaping: None })
     };
     let block = SealedBlock { layers: layout.layers_of(part).map(seal).collect() };
     block::encode((block_hash(), part), 0, &block, &layout)
@@ -271,7 +271,7 @@ fn attend_to(block: SealedBlock, part: Part, layout: &Arc<KvLayout>) {
     sequence.push_block(block_hash(), parts);
     let x = noise(16);
     for (l, layer) in layout.layers.iter().enumerate() {
-        sequence.write(isa, l, BLOCK, &x, if layer.shared { &[] } else { &x });
+        sequence.write(isa, l, BLOCK, (&x, if layer.shared { &[] } else { &x }), None);
     }
     sequence.finish_pass(&[0], &[0; BLOCK + 1], &mut arena);
     let sealed = sequence.sealed(&arena);

@@ -1,13 +1,49 @@
-//! Whether a model can be run with its coded cache: compared with an f16 cache on a short text, once.
+//! What is found out about a model when it is opened for the first time, by a short text: how its keys are best coded, and whether it
+//! can be run with its coded cache, which is compared with an f16 cache.
 
 use crate::compare::compare;
+use crate::kernels::NUMERICS;
 use crate::kv::layout::{BLOCK, KvLayout};
 use crate::kv::store::{Found, Store};
 use crate::kv::table::BlockHash;
 use crate::model::Decoder;
+use crate::model::calibration::Calibration;
 use crate::tokenizer::{After, Tokenizer};
 use crate::{KvChoice, KvFormat, Result, SAMPLE};
 use std::sync::Arc;
+
+/// Measures a model's keys, unless a folder knows them (`model` is the model's identity), and has them coded accordingly. A cached
+/// latent is coded as it is.
+///
+/// # Errors
+/// The text can't be read by the model.
+pub(crate) fn calibrate(
+    decoder: &mut Decoder,
+    tokenizer: &Tokenizer,
+    store: Option<&Store>,
+    model: &str,
+) -> Result<()> {
+    if decoder.spec.latent.is_some() {
+        return Ok(());
+    }
+    let root = BlockHash::root(&format!("calibration\n{model}\n{NUMERICS}"));
+    let known = match store.map(|store| store.read_check(root)) {
+        Some(Found::Whole(text)) => Calibration::from_text(&text, &decoder.spec),
+        _ => None,
+    };
+    let calibration = match known {
+        Some(known) => known,
+        None => {
+            let found = decoder.calibration(&tokenizer.encode_message(SAMPLE, After::Special)?)?;
+            if let Some(Err(e)) = store.map(|store| store.write_check(root, &found.text())) {
+                tracing::warn!("the model will be measured again: {e}");
+            }
+            found
+        }
+    };
+    decoder.shape_keys(&calibration);
+    Ok(())
+}
 
 /// Tokens that are read: a sealed block, and what reads it.
 const TOKENS: usize = BLOCK + 64;

@@ -30,6 +30,7 @@ pub(crate) mod pointwise;
 mod scalar;
 pub(crate) mod schemes;
 pub(crate) mod seal;
+pub(crate) mod shaping;
 pub(crate) mod slab;
 pub(crate) mod tasks;
 
@@ -37,7 +38,7 @@ use crate::quant::Scale;
 use half::f16;
 
 /// Name and version of the kernels' contract: part of every cache's identity and of every transcript.
-pub(crate) const NUMERICS: &str = "lanes16/4";
+pub(crate) const NUMERICS: &str = "lanes16/5";
 
 /// An instruction set that the kernels are compiled for, and that this machine has: there is no way to one but
 /// [`Isa::detect`], [`Isa::available`] and [`Isa::SCALAR`].

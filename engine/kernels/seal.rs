@@ -22,6 +22,19 @@ pub(crate) fn quantize(isa: Isa, x: &[f32], dim: usize, bits: u32) -> CodedRows 
     CodedRows { codes, scales }
 }
 
+/// Quantizes `x: [n_rows, dim]` to codes of 4 bits whose errors make up for each other by `feedback` (see [`super::shaping`]); rows
+/// come 16 at a time.
+pub(crate) fn quantize_shaped(isa: Isa, x: &[f32], dim: usize, feedback: &[f32]) -> CodedRows {
+    assert!(
+        x.len() % (AT_ONCE * LANES * dim) == 0 && feedback.len() == dim * dim,
+        "rows come many at a time"
+    );
+    let n_groups = x.len() / dim * dim.div_ceil(GROUP);
+    let (mut codes, mut scales) = (vec![0; x.len()], vec![Scale(0); n_groups]);
+    isa.run(QuantizeShaped { x, dim, feedback, codes: &mut codes, scales: &mut scales });
+    CodedRows { codes, scales }
+}
+
 /// Takes the mean of the rows from `first` on off all rows of `x: [n_rows, dim]`, rounded to half precision, and returns it.
 pub(crate) fn center(isa: Isa, x: &mut [f32], dim: usize, first: usize) -> Vec<f16> {
     assert!(x.len() > first * dim && dim % LANES == 0, "there are rows, and they are whole vectors");
@@ -98,9 +111,28 @@ fn fit_bytes<L: Lanes>(x: &[f32], codes: &mut [u8]) -> Scale {
     scale
 }
 
-/// 4 bits: from a Gaussian's scale down or up for as long as the squared error falls.
+/// 4 bits: the nearest levels.
 #[inline(always)]
 fn fit_levels<L: Lanes>(x: &[f32], codes: &mut [u8]) -> Scale {
+    let scale = fit_scale::<L>(x);
+    let inverse = L::splat(1.0 / scale.to_f32());
+    for (x, codes) in x.chunks_exact(LANES).zip(codes.chunks_exact_mut(LANES)) {
+        let bytes = store_codes(code_of(L::load(lanes(x)).mul(inverse)));
+        codes.copy_from_slice(&bytes);
+    }
+    scale
+}
+
+#[inline(always)]
+fn store_codes<L: Lanes>(codes: L) -> [u8; LANES] {
+    let mut bytes = [0i8; LANES];
+    codes.store_i8(&mut bytes);
+    bytes.map(i8::cast_unsigned)
+}
+
+/// 4 bits: from a Gaussian's scale down or up for as long as the squared error falls.
+#[inline(always)]
+fn fit_scale<L: Lanes>(x: &[f32]) -> Scale {
     let mut squares = L::splat(0.0);
     for x in x.chunks_exact(LANES) {
         let x = L::load(lanes(x));
@@ -121,13 +153,65 @@ fn fit_levels<L: Lanes>(x: &[f32], codes: &mut [u8]) -> Scale {
             break;
         }
     }
-    let inverse = L::splat(1.0 / best.to_f32());
-    for (x, codes) in x.chunks_exact(LANES).zip(codes.chunks_exact_mut(LANES)) {
-        let mut bytes = [0i8; LANES];
-        code_of(L::load(lanes(x)).mul(inverse)).store_i8(&mut bytes);
-        codes.iter_mut().zip(bytes).for_each(|(code, byte)| *code = byte.cast_unsigned());
-    }
     best
+}
+
+/// Vectors of rows that [`QuantizeShaped`] takes at once: as many sums as the processor needs to wait for none.
+const AT_ONCE: usize = 4;
+
+struct QuantizeShaped<'a> {
+    x: &'a [f32],
+    dim: usize,
+    feedback: &'a [f32],
+    codes: &'a mut [u8],
+    scales: &'a mut [Scale],
+}
+
+impl Kernel for QuantizeShaped<'_> {
+    type Output = ();
+    /// A lane is a row.
+    #[inline(always)]
+    fn run<L: Lanes>(self) {
+        let Self { x, dim, feedback, codes, scales } = self;
+        const ROWS: usize = AT_ONCE * LANES;
+        let n_groups = dim.div_ceil(GROUP);
+        // Of 64 rows: elements and their errors, [dim, 64], and scales, [n_groups, 64].
+        let mut elements = vec![0.0; dim * ROWS];
+        let mut errors = vec![0.0; dim * ROWS];
+        let mut of_rows = vec![0.0; n_groups * ROWS];
+        let pieces = codes.chunks_exact_mut(ROWS * dim).zip(scales.chunks_exact_mut(ROWS * n_groups));
+        for (x, (codes, scales)) in x.chunks_exact(ROWS * dim).zip(pieces) {
+            for (row, (x, scales)) in x.chunks_exact(dim).zip(scales.chunks_exact_mut(n_groups)).enumerate() {
+                for (group, (x, scale)) in x.chunks(GROUP).zip(scales).enumerate() {
+                    *scale = fit_scale::<L>(x);
+                    of_rows[group * ROWS + row] = scale.to_f32();
+                }
+                x.iter().zip(elements[row..].iter_mut().step_by(ROWS)).for_each(|(x, element)| *element = *x);
+            }
+            for i in 0..dim {
+                let element = &elements[i * ROWS..][..ROWS];
+                let mut wanted: [L; AT_ONCE] =
+                    std::array::from_fn(|v| L::load(lanes(&element[v * LANES..][..LANES])));
+                let (before, own) = errors.split_at_mut(i * ROWS);
+                for (share, errors) in feedback[i * dim..].iter().zip(before.chunks_exact(ROWS)) {
+                    let share = L::splat(-share);
+                    for (wanted, error) in wanted.iter_mut().zip(errors.chunks_exact(LANES)) {
+                        *wanted = L::load(lanes(error)).fma(share, *wanted);
+                    }
+                }
+                for (v, wanted) in wanted.into_iter().enumerate() {
+                    let scale = L::load(lanes(&of_rows[i / GROUP * ROWS + v * LANES..][..LANES]));
+                    let wanted = wanted.div(scale);
+                    let sign = wanted.above(0.0, 2.0).sub(L::splat(1.0));
+                    let coded = level_of(wanted.abs()).mul(sign).mul(scale);
+                    let error = coded.sub(L::load(lanes(&element[v * LANES..][..LANES])));
+                    error.store(lanes_mut(&mut own[v * LANES..][..LANES]));
+                    let column = codes[v * LANES * dim + i..].iter_mut().step_by(dim);
+                    column.zip(store_codes(code_of(wanted))).for_each(|(code, byte)| *code = byte);
+                }
+            }
+        }
+    }
 }
 
 /// The squared error that a scale leaves.
@@ -169,6 +253,8 @@ fn code_of<L: Lanes>(x: L) -> L {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kernels::pointwise;
+    use crate::kernels::shaping::Shaping;
     use proptest::prelude::*;
 
     fn roundtrip(x: &[f32], bits: u32) -> Vec<f32> {
@@ -221,6 +307,42 @@ mod tests {
         // Max (1960) has 0.0095 of the variance at 16 levels; groups of 64 fit their own scale, and these sums have short tails.
         let share = lost / mean_square(x.iter().copied()) / x.len() as f32;
         assert!((0.006..0.008).contains(&share), "{share}");
+    }
+
+    /// Rows that vary much in some elements, read by queries that are strong in others.
+    #[test]
+    fn shaped_codes_change_scores_less_and_all_sets_agree() {
+        for dim in [64, 80] {
+            let energies: Vec<f32> = (0..dim).map(|i| if i % 8 < 2 { 10.0 } else { 0.1 }).collect();
+            let variances: Vec<f32> = (0..dim).map(|i| if i % 12 < 4 { 4.0 } else { 0.1 }).collect();
+            let shaping = Shaping::new(Isa::SCALAR, &energies, &variances, dim);
+            let noise = |i: usize| ((i * i % 9_973) as f32 * 0.61).sin() * 1.4;
+            let plain: Vec<f32> = (0..128 * dim).map(|i| noise(i) * variances[i % dim].sqrt()).collect();
+            // What a score loses: the error in the basis of queries, weighed by their energies.
+            let lost = |coded: &CodedRows, given: &[f32], scale: &dyn Fn(&mut [f32])| -> f32 {
+                let level = |i: usize| f32::from(LEVELS[usize::from(coded.codes[i])]);
+                let n_groups = dim.div_ceil(GROUP);
+                let of = |i: usize| coded.scales[i / dim * n_groups + i % dim / GROUP].to_f32();
+                let mut errors: Vec<f32> = (0..given.len()).map(|i| of(i) * level(i) - given[i]).collect();
+                pointwise::hadamard(Isa::SCALAR, &mut errors, &[dim]);
+                scale(&mut errors);
+                errors.iter().enumerate().map(|(i, e)| e * e * energies[i % dim]).sum()
+            };
+            let mut rotated = plain.clone();
+            pointwise::hadamard(Isa::SCALAR, &mut rotated, &[dim]);
+            let unshaped = lost(&quantize(Isa::SCALAR, &rotated, dim, 4), &rotated, &|_| {});
+            let mut scaled = plain;
+            shaping.scale_keys(&mut scaled);
+            pointwise::hadamard(Isa::SCALAR, &mut scaled, &[dim]);
+            let coded = quantize_shaped(Isa::SCALAR, &scaled, dim, shaping.feedback(0));
+            // Queries are divided by what keys are multiplied by, so errors are too.
+            let shaped = lost(&coded, &scaled, &|errors| shaping.scale_queries(errors, 1));
+            assert!(shaped < 0.4 * unshaped, "{dim}: {shaped}, {unshaped}");
+            for isa in Isa::available() {
+                assert_eq!(quantize_shaped(isa, &scaled, dim, shaping.feedback(0)), coded, "{}", isa.name());
+                assert_eq!(Shaping::new(isa, &energies, &variances, dim), shaping, "{}", isa.name());
+            }
+        }
     }
 
     #[test]

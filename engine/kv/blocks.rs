@@ -6,6 +6,7 @@ use super::layout::{BLOCK, KvLayout, LayerLayout, Part, TensorLayout};
 use super::pool::{BlockId, Pool};
 use super::table::BlockHash;
 use crate::kernels::attention::{Codes, Keys, TILE, Values};
+use crate::kernels::shaping::Shaping;
 use crate::kernels::{Isa, LANES, seal, tasks};
 use crate::quant::{EXACT, Scale};
 use half::f16;
@@ -53,6 +54,16 @@ impl LayerBlock {
     }
 }
 
+/// How a layer's rows are sealed.
+#[derive(Clone, Copy)]
+pub(crate) struct Sealing<'a> {
+    pub(crate) isa: Isa,
+    /// The block is the session's first one.
+    pub(crate) first: bool,
+    /// What keys were scaled by, and their errors are weighed by, where the model has it.
+    pub(crate) shaping: Option<&'a Shaping>,
+}
+
 /// 256 tokens, the layers of one part in order: immutable.
 #[derive(Debug, PartialEq)]
 pub(crate) struct SealedBlock {
@@ -68,12 +79,12 @@ impl SealedBlock {
 }
 
 impl Packed {
-    /// Packs each head of a block; `head(h)` gives its rows `[256, dim]`, `words` its codes' place; `first`: of the session's
-    /// first block. Heads are alone: threads change nothing.
+    /// Packs each head of a block; `head(h)` gives its rows `[256, dim]`, `words` its codes' place. Heads are
+    /// alone: threads change nothing.
     fn seal(
-        isa: Isa,
+        Sealing { isa, first, shaping }: Sealing<'_>,
         layout: TensorLayout,
-        (bits, first): (u32, bool),
+        bits: u32,
         head: impl Fn(usize) -> Vec<f32> + Sync,
         words: impl Fn(&[u8]) -> Vec<u32> + Sync,
     ) -> Self {
@@ -86,7 +97,10 @@ impl Packed {
                 coded.exact = rows[..n_exact * layout.dim].iter().map(|x| f16::from_f32(*x)).collect();
                 coded.means = seal::center(isa, &mut rows, layout.dim, n_exact);
             }
-            let rows = seal::quantize(isa, &rows, layout.dim, bits);
+            let rows = match shaping.filter(|_| layout.shaped()) {
+                Some(shaping) => seal::quantize_shaped(isa, &rows, layout.dim, shaping.feedback(h)),
+                None => seal::quantize(isa, &rows, layout.dim, bits),
+            };
             coded.codes = words(&rows.codes);
             let by_group = |i: usize| rows.scales[i % BLOCK * n_groups + i / BLOCK];
             coded.scales = (0..rows.scales.len()).map(by_group).collect();
@@ -283,8 +297,8 @@ impl Rows {
         }
     }
 
-    /// Packs a layer of a full block; `first`: of the session's first one.
-    pub(crate) fn seal(&self, isa: Isa, layer: usize, layout: LayerLayout, first: bool) -> LayerBlock {
+    /// Packs a layer of a full block.
+    pub(crate) fn seal(&self, layer: usize, layout: LayerLayout, how: Sealing<'_>) -> LayerBlock {
         let LayerRows { n, keys, values } = &self.layers[layer];
         assert_eq!(*n, BLOCK, "a block is sealed when it is full");
         let (k, v) = (layout.k, layout.v);
@@ -300,15 +314,11 @@ impl Rows {
         LayerBlock {
             k: match k.bits() {
                 None => Packed::F16(keys.clone()),
-                Some(bits) => {
-                    Packed::seal(isa, k, (bits, first), key_head, |codes| key_words(codes, k.dim, bits))
-                }
+                Some(bits) => Packed::seal(how, k, bits, key_head, |codes| key_words(codes, k.dim, bits)),
             },
             v: layout.stored_v().map(|v| match v.bits() {
                 None => Packed::F16(values.clone()),
-                Some(bits) => {
-                    Packed::seal(isa, v, (bits, first), value_head, |codes| value_words(codes, v.dim, bits))
-                }
+                Some(bits) => Packed::seal(how, v, bits, value_head, |codes| value_words(codes, v.dim, bits)),
             }),
         }
     }

@@ -32,6 +32,12 @@ impl TensorLayout {
         }
     }
 
+    /// Whether keys are coded by [`Shaping`](crate::kernels::shaping::Shaping) where the model has it: in 8 bits nothing is left to
+    /// be gained.
+    pub(crate) fn shaped(self) -> bool {
+        self.format == KvFormat::Q4 && self.rotated && self.centered
+    }
+
     /// Elements of a token, all heads.
     pub(crate) fn row(self) -> usize {
         self.n_heads * self.dim

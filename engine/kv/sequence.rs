@@ -8,12 +8,13 @@
 //! [`Sequence::shed`]; all that a sequence at rest holds may leave it by [`Sequence::let_go`]. What is missing comes from disk
 //! ([`Sequence::missing`], [`Sequence::refill`]), or the sequence goes back further.
 
-use super::blocks::{Arena, LayerBlock, Rows, SealedBlock};
+use super::blocks::{Arena, LayerBlock, Rows, SealedBlock, Sealing};
 use super::layout::{BLOCK, KvLayout, Part, TensorLayout};
 use super::pool::BlockId;
 use super::table::{BlockHash, BlockTable, Parts};
 use crate::kernels::Isa;
 use crate::kernels::attention::{Keys, TILE, Tiles, Values};
+use crate::kernels::shaping::Shaping;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -220,8 +221,16 @@ impl Sequence {
 
     /// In a pass: writes keys and values of tokens `start ..` to a layer and seals what they complete.
     ///
-    /// `k: [n, k_row]`, `v: [n, v_row]` (empty where values are a view of the keys), f32, rotated as the layout's formats want it.
-    pub(crate) fn write(&mut self, isa: Isa, layer: usize, start: usize, k: &[f32], v: &[f32]) {
+    /// `k: [n, k_row]`, `v: [n, v_row]` (empty where values are a view of the keys), f32, rotated as the layout's formats want it;
+    /// `shaping`: by what keys were scaled, if they were.
+    pub(crate) fn write(
+        &mut self,
+        isa: Isa,
+        layer: usize,
+        start: usize,
+        (k, v): (&[f32], &[f32]),
+        shaping: Option<&Shaping>,
+    ) {
         let layout = self.layout.layers[layer];
         let (k_row, v_row) = (layout.k.row(), layout.stored_v().map_or(0, TensorLayout::row));
         let n = k.len() / k_row;
@@ -241,7 +250,8 @@ impl Sequence {
                 if self.staged.len() <= staged {
                     self.staged.resize_with(staged + 1, Vec::new);
                 }
-                self.staged[staged].push(rows.seal(isa, layer, layout, block == 0));
+                let how = Sealing { isa, first: block == 0, shaping };
+                self.staged[staged].push(rows.seal(layer, layout, how));
             }
         }
     }
@@ -431,7 +441,7 @@ mod tests {
             for end in (7_500..=8_500).step_by(25) {
                 let start = sequence.len();
                 let n = end - start;
-                sequence.write(Isa::detect(), 0, start, &noise(n * 128, 1), &noise(n * 128, 2));
+                sequence.write(Isa::detect(), 0, start, (&noise(n * 128, 1), &noise(n * 128, 2)), None);
                 sequence.finish_pass(&ids[start..end], &ids, &mut arena);
                 sequence.end_turn();
                 sum += arena.bytes() + sequence.row_bytes();
@@ -476,7 +486,7 @@ mod tests {
                 for (l, layer) in layout.layers.iter().enumerate() {
                     let width = |row: usize| noise((end - start) * row, 1);
                     let v = layer.stored_v().map_or(Vec::new(), |v| width(v.row()));
-                    sequence.write(Isa::detect(), l, start, &width(layer.k.row()), &v);
+                    sequence.write(Isa::detect(), l, start, (&width(layer.k.row()), &v), None);
                 }
                 sequence.finish_pass(&ids[start..end], &ids, &mut arena);
                 sequence.shed(usize::MAX, &mut arena);
@@ -517,7 +527,7 @@ mod tests {
                 let end = 2 * BLOCK + 48;
                 let ids = vec![0; end];
                 let v = if shared { Vec::new() } else { noise(end * k_row, 2) };
-                sequence.write(Isa::SCALAR, 0, 0, &noise(end * k_row, 1), &v);
+                sequence.write(Isa::SCALAR, 0, 0, (&noise(end * k_row, 1), &v), None);
                 sequence.finish_pass(&ids, &ids, &mut arena);
                 let sealed = sequence.sealed(&arena);
                 let head = layout.layers[0].k.n_heads - 1;

@@ -1,5 +1,6 @@
 //! Attention of one layer as a candle custom op: rotates positions, writes the cache, seals, attends.
 
+use super::calibration::Calibration;
 use super::ops::floats;
 use super::spec::{DecoderSpec, LatentSpec};
 use super::weights::Loader;
@@ -7,6 +8,7 @@ use crate::Result;
 use crate::kernels::attention::{Queries, Rule, TILE, attend};
 use crate::kernels::linear::{Activations, linear};
 use crate::kernels::panel::Packed;
+use crate::kernels::shaping::Shaping;
 use crate::kernels::tasks::{map, n_threads};
 use crate::kernels::{Isa, pointwise};
 use crate::kv::layout::{BLOCK, LayerLayout};
@@ -21,6 +23,8 @@ pub(crate) struct AttentionWeights {
     heads: Heads,
     sinks: Option<Vec<f32>>,
     pub(crate) output: Packed,
+    /// How keys are coded in 4 bits, once that was measured.
+    pub(crate) shaping: Option<Shaping>,
 }
 
 /// How queries, keys and values come from the op's input.
@@ -64,7 +68,7 @@ impl AttentionWeights {
         };
         let sinks = spec.family.sinks.then(|| loader.vector(&name("attn_sinks"), n)).transpose()?;
         let output = loader.matrix(&name("attn_output"), d, out_width)?;
-        Ok(Self { input, heads, sinks, output })
+        Ok(Self { input, heads, sinks, output, shaping: None })
     }
 }
 
@@ -87,6 +91,8 @@ pub(crate) struct Attention<'a, 's> {
     /// A table of cosines and sines for each row.
     pub(crate) rope: &'a [Vec<f32>],
     pub(crate) spans: &'a RefCell<Vec<SpanState<'s>>>,
+    /// Takes note of queries and keys.
+    pub(crate) watch: Option<&'a RefCell<Calibration>>,
 }
 
 /// Rows that share unpacked tiles, at most: few enough that their states stay in cache, aligned so that they share a tile.
@@ -117,6 +123,14 @@ impl CustomOp1 for Attention<'_, '_> {
             Heads::Latent { spec, norm, k_b, .. } => self.latent(x, width, spec, norm, k_b),
         };
         let LayerLayout { k: keys, v: values, .. } = self.layout;
+        if let Some(watch) = self.watch {
+            watch.borrow_mut().add(self.spec, self.rope[0].len(), &q, &k);
+        }
+        let shaping = self.weights.shaping.as_ref().filter(|_| keys.shaped());
+        if let Some(shaping) = shaping {
+            shaping.scale_keys(&mut k);
+            shaping.scale_queries(&mut q, self.spec.n_heads / self.spec.n_kv_heads);
+        }
         if keys.rotated {
             let parts = self.layout.key_parts();
             pointwise::hadamard(self.isa, &mut q, &parts);
@@ -129,7 +143,8 @@ impl CustomOp1 for Attention<'_, '_> {
         let mut spans = self.spans.borrow_mut();
         for span in spans.iter_mut() {
             let rows = |row: usize| span.first_row * row..(span.first_row + span.n) * row;
-            span.sequence.write(self.isa, self.layer, span.start, &k[rows(k_row)], &v[rows(v_row)]);
+            let new = (&k[rows(k_row)], &v[rows(v_row)]);
+            span.sequence.write(self.isa, self.layer, span.start, new, shaping);
         }
         let mut out = self.attend(&q, n_rows, &spans);
         if values.rotated {

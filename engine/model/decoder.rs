@@ -1,6 +1,7 @@
 //! The forward pass: rows of many sequences in, logits out.
 
 use super::attention::{Attention, AttentionWeights, SpanState};
+use super::calibration::{self, Calibration};
 use super::feed_forward::FeedForward;
 use super::ops::{AddLinear, Linear, RmsNorm};
 use super::rope;
@@ -9,11 +10,12 @@ use super::weights::{Embedding, Loader};
 use crate::gguf::Gguf;
 use crate::kernels::Isa;
 use crate::kernels::panel::Packed;
-use crate::kernels::tasks::n_threads;
+use crate::kernels::tasks::{self, n_threads};
 use crate::kv::blocks::Arena;
 use crate::kv::layout::BLOCK;
 use crate::kv::sequence::Sequence;
-use crate::{Error, Result, fault};
+use crate::kv::table::BlockHash;
+use crate::{Error, KvChoice, KvFormat, Result, fault};
 use candle_core::{Device, Tensor};
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -114,6 +116,39 @@ impl Decoder {
     /// A token outside the vocabulary, a position outside the context, a failure of candle. The sequences are then as
     /// before the pass.
     pub(crate) fn forward(&self, spans: Vec<Span<'_>>, arena: &mut Arena) -> Result<Vec<Vec<f32>>> {
+        self.pass(spans, arena, None)
+    }
+
+    /// Reads the first tokens of a text, and measures queries and keys.
+    ///
+    /// # Errors
+    /// As [`Decoder::forward`].
+    pub(crate) fn calibration(&self, ids: &[u32]) -> Result<Calibration> {
+        let ids = &ids[..ids.len().min(calibration::TOKENS).min(self.spec.context_length)];
+        let layout = Arc::new(self.spec.kv_layout(&KvChoice::Uniform(KvFormat::F16))?);
+        let mut arena = Arena::new(&layout, u64::MAX);
+        let mut sequence = Sequence::new(layout, BlockHash::root("calibration"));
+        let span = Span { sequence: &mut sequence, tokens: ids, end: ids.len(), logits: Wanted::None };
+        let found = RefCell::new(Calibration::default());
+        self.pass(vec![span], &mut arena, Some(&found))?;
+        Ok(found.into_inner())
+    }
+
+    /// From now on keys are coded in 4 bits as a calibration says.
+    pub(crate) fn shape_keys(&mut self, calibration: &Calibration) {
+        let shaping = |l| calibration.shaping(self.isa, l, self.spec.k_dim);
+        let shapings = tasks::map(self.layers.len(), shaping);
+        for (layer, shaping) in self.layers.iter_mut().zip(shapings) {
+            layer.attention.shaping = shaping;
+        }
+    }
+
+    fn pass(
+        &self,
+        spans: Vec<Span<'_>>,
+        arena: &mut Arena,
+        watch: Option<&RefCell<Calibration>>,
+    ) -> Result<Vec<Vec<f32>>> {
         let mut ids = Vec::new();
         for span in &spans {
             if span.end > self.spec.context_length {
@@ -149,7 +184,7 @@ impl Decoder {
         }
         let states = RefCell::new(states);
         let result = self
-            .run(&ids, &states, &wanted)
+            .run(&ids, &states, &wanted, watch)
             .map_err(|e| Error::internal(format!("a pass through the model failed: {e}")));
         for (state, (tokens, start, end)) in states.into_inner().into_iter().zip(ends) {
             match &result {
@@ -165,6 +200,7 @@ impl Decoder {
         ids: &[u32],
         spans: &RefCell<Vec<SpanState<'_>>>,
         wanted: &[std::ops::Range<usize>],
+        watch: Option<&RefCell<Calibration>>,
     ) -> candle_core::Result<Vec<Vec<f32>>> {
         fault::pass().map_err(candle_core::Error::msg)?;
         let positions = spans.borrow();
@@ -182,7 +218,7 @@ impl Decoder {
         for (layer, w) in self.layers.iter().enumerate() {
             let (layout, rope) = (kv.layers[layer], &ropes[self.spec.layers[layer].rope]);
             let (isa, spec, weights) = (self.isa, &self.spec, &w.attention);
-            let attention = Attention { isa, spec, weights, layout, layer, rope, spans };
+            let attention = Attention { isa, spec, weights, layout, layer, rope, spans, watch };
             x = self.layer(&x, w, &attention)?;
         }
         let rows: Vec<u32> = wanted.iter().flat_map(|w| w.clone().map(|row| row as u32)).collect();

@@ -11,8 +11,8 @@ use std::path::{Path, PathBuf};
 pub(super) const FOLDERS: [&str; 7] = ["runs", "blocks", "windows", "packs", "tails", "manifests", "checks"];
 /// The folder of what failed a check.
 pub(super) const DAMAGED: &str = "damaged";
-/// Bytes of a self-check's verdict, at most.
-pub(super) const MOST_CHECK: u64 = 4096;
+/// Bytes of what was found out about a model, at most.
+pub(super) const MOST_CHECK: u64 = 1 << 20;
 
 /// A regular file of a size that its kind may have.
 #[derive(Debug)]
