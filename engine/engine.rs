@@ -4,6 +4,7 @@ use crate::chat::Chat;
 use crate::gguf::Gguf;
 use crate::kernels::tasks::Team;
 use crate::kernels::{Isa, NUMERICS};
+use crate::kv::layout::KvLayout;
 use crate::kv::store::cipher::CacheKey;
 use crate::kv::store::inventory::Folder;
 use crate::kv::store::manifest::Identity;
@@ -58,8 +59,8 @@ pub struct EngineConfig {
     /// within this bound follows the clock.
     pub prefill_chunk: usize,
     /// Whether a model with coded keys or values is compared with an f16 cache on a short text before it is used for the first
-    /// time: a warning says when it should not be run so. The verdict is kept in the cache folder; without one there is no
-    /// check.
+    /// time. [`KvChoice::Auto`] then gives way to finer formats where its own are too coarse for the model; any other choice stays,
+    /// and a warning says so. The verdict is kept in the cache folder; without one there is no check.
     pub self_check: bool,
 }
 
@@ -147,24 +148,12 @@ impl Engine {
             .map_err(|e| Error::new(ErrorKind::Closed, format!("threads can't be started: {e}")))?;
         let isa = Isa::detect();
         let mut decoder = team.install(|| Decoder::load(&gguf, isa, on_progress))?;
-        let layout = Arc::new(decoder.spec.kv_layout(&config.kv)?);
         if decoder.n_vocab() < tokenizer.n_vocab() {
             let (rows, tokens) = (decoder.n_vocab(), tokenizer.n_vocab());
             return Err(
                 gguf.error(format!("its vocabulary has {tokens} tokens, its output only {rows} rows"))
             );
         }
-        let identity = Identity {
-            model_name: info.name.clone(),
-            model: info.identity.clone(),
-            layout: layout.describe(),
-            numerics: info.numerics.clone(),
-            store: STORE_VERSION,
-            salt: config.tenant.clone(),
-        };
-        let names = config.cache_key.as_ref().map_or(String::new(), CacheKey::names);
-        let root = BlockHash::root(&format!("{}\n{names}", identity.text()));
-        let context = CacheContext { layout: layout.clone(), identity, root };
         let bound = config.cache_dir.as_ref().zip(config.cache_disk);
         let bound = bound.map(|(dir, limit)| (Folder::new(dir, config.cache_key.as_ref()), limit));
         shrink(bound.as_ref());
@@ -182,9 +171,24 @@ impl Engine {
             }
         };
         team.install(|| self_check::calibrate(&mut decoder, &tokenizer, store.as_ref(), &info.identity))?;
-        if let (true, Some(store)) = (config.self_check, &store) {
-            team.install(|| self_check::run(&decoder, &tokenizer, &layout, store, root))?;
-        }
+        let identity = |layout: &KvLayout| Identity {
+            model_name: info.name.clone(),
+            model: info.identity.clone(),
+            layout: layout.describe(),
+            numerics: info.numerics.clone(),
+            store: STORE_VERSION,
+            salt: config.tenant.clone(),
+        };
+        let names = config.cache_key.as_ref().map_or(String::new(), CacheKey::names);
+        let root = |layout: &KvLayout| BlockHash::root(&format!("{}\n{names}", identity(layout).text()));
+        let layout = match store.as_ref().filter(|_| config.self_check) {
+            Some(store) => {
+                team.install(|| self_check::choose(&decoder, &tokenizer, &config.kv, store, &root))?
+            }
+            None => Arc::new(decoder.spec.kv_layout(&config.kv)?),
+        };
+        let context =
+            CacheContext { layout: layout.clone(), identity: identity(&layout), root: root(&layout) };
         let mut memory = Memory::new(context, store, config.cache_memory)?;
         memory.storeless = storeless;
         let tokenizer = Arc::new(tokenizer);

@@ -396,11 +396,14 @@ pub enum KvFormat {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum KvChoice {
     /// The family's own: q4, but 8 bits for keys that have a bias (their outliers break 4 bits) and for a latent (which all
-    /// heads share, and which is small in 8 bits already).
+    /// heads share, and which is small in 8 bits already); or what the self-check finds the model to need
+    /// ([`EngineConfig::self_check`](crate::EngineConfig::self_check)).
     #[default]
     Auto,
     /// Keys and values of all layers alike.
     Uniform(KvFormat),
+    /// All layers alike, keys and values each in their own.
+    Sides(KvLayer),
     /// All alike, and codes not rotated: to measure what the rotation is worth.
     Unrotated(KvFormat),
     /// Layer by layer.

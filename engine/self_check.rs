@@ -9,7 +9,7 @@ use crate::kv::table::BlockHash;
 use crate::model::Decoder;
 use crate::model::calibration::Calibration;
 use crate::tokenizer::{After, Tokenizer};
-use crate::{KvChoice, KvFormat, Result, SAMPLE};
+use crate::{KvChoice, KvFormat, KvLayer, Result, SAMPLE};
 use std::sync::Arc;
 
 /// Measures a model's keys, unless a folder knows them (`model` is the model's identity), and has them coded accordingly. A cached
@@ -48,26 +48,74 @@ pub(crate) fn calibrate(
 /// Tokens that are read: a sealed block, and what reads it.
 const TOKENS: usize = BLOCK + 64;
 
-/// Mean Kullback–Leibler divergence from the f16 cache, in nats a token, above which a warning is given: well rotated caches
-/// stay some ten times below, broken ones are far above.
+/// Mean Kullback–Leibler divergence from the f16 cache, in nats a token, above which a cache should not be used: those of sound
+/// models stay some ten times below, broken ones are far above.
 const LIMIT: f64 = 0.1;
 
-/// Compares, unless that was done before, and warns.
+/// The layout of a choice. The family's own is compared with an f16 cache, unless a folder knows how that ended, and gives way to
+/// 8-bit keys, then 8-bit values too, until one holds; any other is compared, and a warning given. `root` is a layout's identity.
 ///
 /// # Errors
 /// The text can't be read by the model.
-pub(crate) fn run(
+pub(crate) fn choose(
+    decoder: &Decoder,
+    tokenizer: &Tokenizer,
+    choice: &KvChoice,
+    store: &Store,
+    root: &dyn Fn(&KvLayout) -> BlockHash,
+) -> Result<Arc<KvLayout>> {
+    let (k, v) = (KvFormat::Q8, KvFormat::Q4);
+    let finer = [KvChoice::Sides(KvLayer { k, v }), KvChoice::Uniform(KvFormat::Q8)];
+    let finer = if *choice == KvChoice::Auto { &finer[..] } else { &[] };
+    let mut layout = Arc::new(decoder.spec.kv_layout(choice)?);
+    let mut divergence = compared(decoder, tokenizer, &layout, store, root(&layout))?;
+    for finer in finer {
+        let next = Arc::new(decoder.spec.kv_layout(finer)?);
+        if divergence.nats <= LIMIT || next == layout {
+            continue;
+        }
+        if divergence.is_new {
+            tracing::warn!(
+                "with a {} cache this model's next tokens are {:.2} nats away from those with an f16 cache (a good one stays \
+                 below {LIMIT}): it gets a {} cache",
+                layout.name(),
+                divergence.nats,
+                next.name()
+            );
+        }
+        (divergence, layout) = (compared(decoder, tokenizer, &next, store, root(&next))?, next);
+    }
+    if divergence.nats.is_nan() || divergence.nats > LIMIT {
+        tracing::warn!(
+            "with a {} cache this model's next tokens are {:.2} nats away from those with an f16 cache (a good one stays \
+             below {LIMIT}): run it with `--kv auto` or `--kv f16`, or with a file of `greenroom kv-config`",
+            layout.name(),
+            divergence.nats
+        );
+    }
+    Ok(layout)
+}
+
+/// How far a cache's next tokens are from those with an f16 cache.
+struct Divergence {
+    /// Nats a token.
+    nats: f64,
+    /// No folder knew it.
+    is_new: bool,
+}
+
+fn compared(
     decoder: &Decoder,
     tokenizer: &Tokenizer,
     layout: &Arc<KvLayout>,
     store: &Store,
     root: BlockHash,
-) -> Result<()> {
+) -> Result<Divergence> {
     let known = match store.read_check(root) {
         Found::Whole(text) => text.parse::<f64>().ok(),
         Found::Missing | Found::Damaged(_) | Found::Unreadable(_) => None,
     };
-    let divergence = match known {
+    let nats = match known {
         Some(known) => known,
         None => {
             let found = measure(decoder, tokenizer, layout)?;
@@ -77,30 +125,21 @@ pub(crate) fn run(
             found
         }
     };
-    tracing::info!(
-        "cache {}: {divergence:.4} nats a token from an f16 cache on a sample text",
-        layout.name()
-    );
-    if divergence.is_nan() || divergence > LIMIT {
-        tracing::warn!(
-            "with a {} cache this model's next tokens are {divergence:.2} nats away from those with an f16 cache (a good \
-             one stays below {LIMIT}): run it with `--kv q8`, or with a file of `greenroom kv-config`",
-            layout.name()
-        );
-    }
-    Ok(())
+    tracing::info!("cache {}: {nats:.4} nats a token from an f16 cache on a sample text", layout.name());
+    Ok(Divergence { nats, is_new: known.is_none() })
 }
 
 /// Mean divergence over the rows that read a sealed block; 0 where nothing is coded or the context is too short.
 fn measure(decoder: &Decoder, tokenizer: &Tokenizer, layout: &Arc<KvLayout>) -> Result<f64> {
-    let mut ids = tokenizer.encode_message(SAMPLE, After::Special)?;
-    ids.truncate(TOKENS.min(decoder.spec.context_length));
+    let ids = tokenizer.encode_message(SAMPLE, After::Special)?;
+    // The end: keys were measured on the beginning.
+    let ids = &ids[ids.len() - TOKENS.min(decoder.spec.context_length).min(ids.len())..];
     let f16 = Arc::new(decoder.spec.kv_layout(&KvChoice::Uniform(KvFormat::F16))?);
     if f16 == *layout || ids.len() <= BLOCK {
         return Ok(0.0);
     }
     let (mut sum, mut n) = (0.0, 0);
-    compare(decoder, &[f16, layout.clone()], &ids, BLOCK, &mut |_, figures| {
+    compare(decoder, &[f16, layout.clone()], ids, BLOCK, &mut |_, figures| {
         (sum, n) = (sum + figures[1].divergence, n + 1);
         Ok(())
     })?;
@@ -116,8 +155,15 @@ mod tests {
     use crate::kernels::Isa;
     use crate::kv::store::Place;
 
-    /// Divergence of a q4 cache for a model whose keys are `size` times as large.
-    fn found(size: f32) -> f64 {
+    struct Model {
+        decoder: Decoder,
+        tokenizer: Tokenizer,
+        store: Store,
+        _dir: tempfile::TempDir,
+    }
+
+    /// A model whose keys are `size` times as large.
+    fn model(size: f32) -> Model {
         let larger = |name: &str, x: &mut [f32]| {
             if name.ends_with("attn_k.weight") {
                 x.iter_mut().for_each(|x| *x *= size);
@@ -125,23 +171,67 @@ mod tests {
         };
         let bytes: &'static [u8] = RandomModel::tiny(5).bytes_with(&larger).leak();
         let gguf = Arc::new(Gguf::open(&ModelSource::Bundled("random", bytes)).expect("a model"));
-        let decoder = Decoder::load(&gguf, Isa::detect(), &mut |_, _| {}).expect("a decoder");
+        let mut decoder = Decoder::load(&gguf, Isa::detect(), &mut |_, _| {}).expect("a decoder");
         let tokenizer = Tokenizer::from_gguf(&gguf).expect("a tokenizer");
-        let layout = Arc::new(decoder.spec.kv_layout(&KvChoice::Uniform(KvFormat::Q4)).expect("a layout"));
         let dir = tempfile::tempdir().expect("a folder");
         let place = Place { dir: dir.path().to_owned(), key: None };
         let store = Store::open(&place, "").expect("a store");
-        let root = BlockHash::root("test");
-        run(&decoder, &tokenizer, &layout, &store, root).expect("a check");
-        let Found::Whole(kept) = store.read_check(root) else { panic!("no verdict") };
-        let kept: f64 = kept.parse().expect("a number");
-        assert_eq!(kept, measure(&decoder, &tokenizer, &layout).expect("a check"), "what is found is kept");
-        kept
+        calibrate(&mut decoder, &tokenizer, Some(&store), "a model").expect("a calibration");
+        Model { decoder, tokenizer, store, _dir: dir }
+    }
+
+    fn root(layout: &KvLayout) -> BlockHash {
+        BlockHash::root(&layout.describe())
+    }
+
+    impl Model {
+        fn chosen(&self, choice: &KvChoice) -> String {
+            let Self { decoder, tokenizer, store, .. } = self;
+            choose(decoder, tokenizer, choice, store, &root).expect("a layout").name()
+        }
+
+        fn kept(&self, choice: &KvChoice) -> Option<f64> {
+            let layout = self.decoder.spec.kv_layout(choice).expect("a layout");
+            match self.store.read_check(root(&layout)) {
+                Found::Whole(text) => text.parse().ok(),
+                _ => None,
+            }
+        }
     }
 
     #[test]
-    fn a_model_that_four_bits_break_is_told_from_one_that_they_do_not() {
-        let (sound, broken) = (found(1.0), found(64.0));
-        assert!(0.0 < sound && sound < LIMIT && LIMIT < broken, "{sound}, {broken}");
+    fn a_model_that_four_bits_break_gets_eight_for_its_keys() {
+        let (q4, sides) =
+            (KvChoice::Uniform(KvFormat::Q4), KvChoice::Sides(KvLayer { k: KvFormat::Q8, v: KvFormat::Q4 }));
+        let (sound, broken) = (model(1.0), model(64.0));
+        assert_eq!(
+            (sound.chosen(&KvChoice::Auto), broken.chosen(&KvChoice::Auto)),
+            ("q4".into(), "q8/q4".into())
+        );
+        assert_eq!(
+            (sound.chosen(&q4), broken.chosen(&q4)),
+            ("q4".into(), "q4".into()),
+            "what is asked for stays"
+        );
+        assert!(sound.kept(&q4) < Some(LIMIT) && broken.kept(&q4) > Some(LIMIT));
+        assert!(sound.kept(&sides).is_none() && broken.kept(&sides) < Some(LIMIT));
+        let Model { decoder, tokenizer, .. } = &broken;
+        let layout = Arc::new(decoder.spec.kv_layout(&q4).expect("a layout"));
+        let again = measure(decoder, tokenizer, &layout).expect("a check");
+        assert_eq!(broken.kept(&q4), Some(again), "what is found is kept");
+    }
+
+    #[test]
+    fn a_calibration_is_kept_and_a_broken_one_made_again() {
+        let Model { mut decoder, tokenizer, store, _dir } = model(1.0);
+        let calibration = BlockHash::root(&format!("calibration\na model\n{NUMERICS}"));
+        let Found::Whole(kept) = store.read_check(calibration) else { panic!("no calibration") };
+        assert!(Calibration::from_text(&kept, &decoder.spec).is_some());
+        for broken in ["", "00", "no number"] {
+            store.write_check(calibration, broken).expect("a file");
+            calibrate(&mut decoder, &tokenizer, Some(&store), "a model").expect("a calibration");
+            let Found::Whole(again) = store.read_check(calibration) else { panic!("no calibration") };
+            assert_eq!(again, kept);
+        }
     }
 }

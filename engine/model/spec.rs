@@ -368,6 +368,7 @@ impl DecoderSpec {
         let formats = match choice {
             KvChoice::Auto => vec![self.default_formats(); n],
             KvChoice::Uniform(format) | KvChoice::Unrotated(format) => same(*format),
+            KvChoice::Sides(sides) => vec![*sides; n],
             KvChoice::Mixed(layers) if layers.len() == n => layers.clone(),
             KvChoice::Mixed(layers) => {
                 let found = format!("the KV configuration is for {} layers, the model has {n}", layers.len());

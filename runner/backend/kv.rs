@@ -17,10 +17,11 @@ pub struct Kv {
 }
 
 /// The words that stand for a choice.
-const WORDS: [(&str, KvChoice); 6] = [
+const WORDS: [(&str, KvChoice); 7] = [
     ("auto", KvChoice::Auto),
     ("f16", KvChoice::Uniform(KvFormat::F16)),
     ("q8", KvChoice::Uniform(KvFormat::Q8)),
+    ("q8/q4", KvChoice::Sides(KvLayer { k: KvFormat::Q8, v: KvFormat::Q4 })),
     ("q4", KvChoice::Uniform(KvFormat::Q4)),
     ("q8-plain", KvChoice::Unrotated(KvFormat::Q8)),
     ("q4-plain", KvChoice::Unrotated(KvFormat::Q4)),
