@@ -125,6 +125,7 @@ fn block_layout() -> KvLayout {
         dim: 16,
         format,
         rotated: format != KvFormat::F16,
+        exact: format != KvFormat::F16,
         centered,
     };
     let (k, v, f16) = (tensor(KvFormat::Q4, true), tensor(KvFormat::Q8, false), tensor(KvFormat::F16, false));

@@ -2,8 +2,8 @@
 //!
 //! A group is 64 neighbours along the head dimension (the last one may be shorter). Its values are `scale * level`: in 4 bits a
 //! code names one of 16 [`LEVELS`], in 8 bits the level is `code - 128`. Scales are floats of 8 bits, see [`Scale`];
-//! `kernels/seal.rs` fits them. Keys are coded without their block's mean, and the first [`EXACT`] of a session are kept in f16 beside
-//! their codes.
+//! `kernels/seal.rs` fits them. Keys are coded without their block's mean, and the first [`EXACT`] keys and values of a session are kept
+//! in f16 beside their codes.
 
 use half::f16;
 
@@ -21,8 +21,8 @@ const _: () = assert!(size_of::<BlockQ8_0>() == 34);
 /// Values of a group.
 pub(crate) const GROUP: usize = 64;
 
-/// First keys of a session that are kept as they were: every later token attends to them, and they lie far from all others
-/// (Xiao et al. 2023, "attention sinks").
+/// First keys and values of a session that are kept as they were: every later token attends to them much, and these keys lie far
+/// from all others (Xiao et al. 2023, "attention sinks").
 pub(crate) const EXACT: usize = 4;
 
 /// Levels of 4-bit codes, for rows that are nearly Gaussian once they are rotated: the quantizer of least squared error of Max
@@ -70,6 +70,9 @@ impl Scale {
         Self::of_bits(x.to_bits().saturating_add((1 << Self::SHIFT) - 1))
     }
 
+    /// 1.
+    pub(crate) const ONE: Self = Self(20 << 3);
+
     fn of_bits(bits: u32) -> Self {
         Self((bits.saturating_sub(Self::BASE) >> Self::SHIFT).min(255) as u8)
     }
@@ -107,6 +110,7 @@ mod tests {
             assert_eq!(Scale::at_least(pair[0] + 0.1 * (pair[1] - pair[0])).to_f32(), pair[1]);
             assert_eq!(Scale::at_least(pair[1]).to_f32(), pair[1]);
         }
+        assert_eq!(Scale::ONE.to_f32(), 1.0);
         assert_eq!((Scale::nearest(0.0), Scale::at_least(f32::MAX)), (Scale(0), Scale(255)));
     }
 

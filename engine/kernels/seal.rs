@@ -130,7 +130,7 @@ fn store_codes<L: Lanes>(codes: L) -> [u8; LANES] {
     bytes.map(i8::cast_unsigned)
 }
 
-/// 4 bits: from a Gaussian's scale down or up for as long as the squared error falls.
+/// 4 bits: of the scales around a Gaussian's, that of the least squared error.
 #[inline(always)]
 fn fit_scale<L: Lanes>(x: &[f32]) -> Scale {
     let mut squares = L::splat(0.0);
@@ -139,22 +139,19 @@ fn fit_scale<L: Lanes>(x: &[f32]) -> Scale {
         squares = x.fma(x, squares);
     }
     let deviation = (squares.sum() / x.len() as f32).sqrt();
-    let first = Scale::nearest(deviation * (OUTERMOST / 63.0));
-    let (mut best, mut least) = (first, error::<L>(x, first));
-    for step in [-1, 1] {
-        while let Some(next) = best.0.checked_add_signed(step).map(Scale) {
-            let error = error::<L>(x, next);
-            if error >= least {
-                break;
-            }
-            (best, least) = (next, error);
-        }
-        if best != first {
-            break;
+    let Scale(middle) = Scale::nearest(deviation * (OUTERMOST / 63.0));
+    let (mut best, mut least) = (Scale(middle), f32::INFINITY);
+    for scale in (middle.saturating_sub(AROUND)..=middle.saturating_add(AROUND)).map(Scale) {
+        let error = error::<L>(x, scale);
+        if error < least {
+            (best, least) = (scale, error);
         }
     }
     best
 }
+
+/// Scales that are tried below and above a Gaussian's: four make a factor of about 1.5.
+const AROUND: u8 = 3;
 
 /// Vectors of rows that [`QuantizeShaped`] takes at once: as many sums as the processor needs to wait for none.
 const AT_ONCE: usize = 4;

@@ -33,8 +33,8 @@ pub(crate) struct Coded {
     pub(crate) scales: Vec<Scale>,
     /// What was taken off all rows, `[n_heads, dim]`; empty where nothing was ([`TensorLayout::centered`]).
     pub(crate) means: Vec<f16>,
-    /// The first rows of a session as they were, `[n_heads, EXACT, dim]`; empty in all blocks but the first, and where rows are
-    /// not centered.
+    /// The first rows of a session as they were, `[n_heads, EXACT, dim]`, whose scales are 1; empty in all blocks but the first, and
+    /// where there are none ([`TensorLayout::exact`]).
     pub(crate) exact: Vec<f16>,
 }
 
@@ -92,15 +92,16 @@ impl Packed {
         let seal = |h: usize| -> Coded {
             let mut rows = head(h);
             let mut coded = Coded { bits, ..Coded::default() };
+            let n_exact = if first && layout.exact { EXACT } else { 0 };
+            coded.exact = rows[..n_exact * layout.dim].iter().map(|x| f16::from_f32(*x)).collect();
             if layout.centered {
-                let n_exact = if first { EXACT } else { 0 };
-                coded.exact = rows[..n_exact * layout.dim].iter().map(|x| f16::from_f32(*x)).collect();
                 coded.means = seal::center(isa, &mut rows, layout.dim, n_exact);
             }
-            let rows = match shaping.filter(|_| layout.shaped()) {
+            let mut rows = match shaping.filter(|_| layout.shaped()) {
                 Some(shaping) => seal::quantize_shaped(isa, &rows, layout.dim, shaping.feedback(h)),
                 None => seal::quantize(isa, &rows, layout.dim, bits),
             };
+            rows.scales[..n_exact * n_groups].fill(Scale::ONE);
             coded.codes = words(&rows.codes);
             let by_group = |i: usize| rows.scales[i % BLOCK * n_groups + i / BLOCK];
             coded.scales = (0..rows.scales.len()).map(by_group).collect();
@@ -133,7 +134,7 @@ impl Packed {
             Self::Coded(coded) => Keys::Coded {
                 codes: coded.tile(layout, layout.key_words(coded.bits), head, tile),
                 mean: of_head(&coded.means, layout.n_heads, head),
-                exact: if tile == 0 { of_head(&coded.exact, layout.n_heads, head) } else { &[] },
+                exact: coded.exact(layout.n_heads, head, tile),
             },
         }
     }
@@ -142,9 +143,10 @@ impl Packed {
     pub(crate) fn values(&self, layout: TensorLayout, head: usize, tile: usize) -> Values<'_> {
         match self {
             Self::F16(rows) => half_values(rows, layout, head, tile),
-            Self::Coded(coded) => {
-                Values::Coded(coded.tile(layout, layout.value_words(coded.bits), head, tile))
-            }
+            Self::Coded(coded) => Values::Coded {
+                codes: coded.tile(layout, layout.value_words(coded.bits), head, tile),
+                exact: coded.exact(layout.n_heads, head, tile),
+            },
         }
     }
 }
@@ -158,6 +160,11 @@ impl Coded {
             scales: &self.scales[first..],
             stride: BLOCK,
         }
+    }
+
+    /// The exact rows of a tile.
+    fn exact(&self, n_heads: usize, head: usize, tile: usize) -> &[f16] {
+        if tile == 0 { of_head(&self.exact, n_heads, head) } else { &[] }
     }
 }
 

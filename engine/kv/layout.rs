@@ -17,8 +17,9 @@ pub(crate) struct TensorLayout {
     pub(crate) format: KvFormat,
     /// Whether heads are rotated before they are cached.
     pub(crate) rotated: bool,
-    /// Whether codes stand for what lies around the block's mean, and the session's first rows are kept exact beside them: keys, where
-    /// they are coded and are not read as values too.
+    /// Whether the session's first rows are kept exact beside their codes: where rows are coded, and keys are not read as values.
+    pub(crate) exact: bool,
+    /// Whether codes stand for what lies around the block's mean: of such keys.
     pub(crate) centered: bool,
 }
 
@@ -67,7 +68,7 @@ impl TensorLayout {
 
     /// Bytes of the rows that a session's first block keeps exact, all heads.
     fn exact_bytes(self) -> usize {
-        if self.centered { 2 * EXACT * self.row() } else { 0 }
+        if self.exact { 2 * EXACT * self.row() } else { 0 }
     }
 }
 
@@ -130,7 +131,7 @@ impl KvLayout {
     #[cfg(any(test, feature = "fixtures"))]
     pub(crate) fn uniform(n_layers: usize, n_heads: usize, dim: usize, format: KvFormat) -> Self {
         let coded = format != KvFormat::F16;
-        let tensor = |centered| TensorLayout { n_heads, dim, format, rotated: coded, centered };
+        let tensor = |centered| TensorLayout { n_heads, dim, format, rotated: coded, exact: coded, centered };
         let layer = LayerLayout { k: tensor(coded), v: tensor(false), shared: false, window: None };
         Self { layers: vec![layer; n_layers] }
     }
@@ -163,7 +164,10 @@ impl KvLayout {
 
     /// Bytes of what a session's first block keeps exact, in all layers.
     pub(crate) fn exact_bytes(&self) -> u64 {
-        self.layers.iter().map(|layer| layer.k.exact_bytes() as u64).sum()
+        let of = |layer: &LayerLayout| {
+            layer.k.exact_bytes() + layer.stored_v().map_or(0, TensorLayout::exact_bytes)
+        };
+        self.layers.iter().map(|layer| of(layer) as u64).sum()
     }
 
     /// Bytes of a token's f16 rows in all layers.
@@ -227,8 +231,14 @@ mod tests {
     /// Gemma 3 12B and DeepSeek-V2-Lite by the formulas of the papers: bytes of a token.
     #[test]
     fn real_shapes_take_the_bytes_that_they_should() {
-        let tensor =
-            |n_heads, dim, format| TensorLayout { n_heads, dim, format, rotated: true, centered: false };
+        let tensor = |n_heads, dim, format| TensorLayout {
+            n_heads,
+            dim,
+            format,
+            rotated: true,
+            exact: format != KvFormat::F16,
+            centered: false,
+        };
         let layer = |format, window| {
             let t = tensor(8, 256, format);
             let k = TensorLayout { centered: format != KvFormat::F16, ..t };
@@ -242,7 +252,7 @@ mod tests {
         assert_eq!(f16.block_bytes(Part::Lasting) * 16, 8 * (32 << 20));
         assert_eq!(q4.block_bytes(Part::Lasting) * 16, 8 * ((33 << 18) + (64 << 10)));
         assert_eq!(q4.block_bytes(Part::Windowed) * 16, 40 * ((33 << 18) + (64 << 10)));
-        assert_eq!((f16.exact_bytes(), q4.exact_bytes()), (0, 48 * 4 * 2 * 8 * 256));
+        assert_eq!((f16.exact_bytes(), q4.exact_bytes()), (0, 2 * 48 * 4 * 2 * 8 * 256));
         assert_eq!(q4.window(), Some(1024));
         for cost in [f16.cost(), q4.cost()] {
             for bytes in [1 << 20, 100 << 20, 1 << 30, 8 << 30] {

@@ -376,6 +376,7 @@ mod tests {
         layout.layers[0] = LayerLayout { shared, ..layout.layers[0] };
         layout.layers[0].v.dim = v_dim;
         layout.layers[0].k.centered &= !shared;
+        layout.layers[0].k.exact &= !shared;
         Arc::new(layout)
     }
 
@@ -409,7 +410,8 @@ mod tests {
         };
         let value = |d: usize| match v {
             Values::F16 { rows, stride } => rows[t * stride + d].to_f32(),
-            Values::Coded(codes) => code(&codes, t, d, v_dim, false),
+            Values::Coded { exact, .. } if t < exact.len() / v_dim => exact[t * v_dim + d].to_f32(),
+            Values::Coded { codes, .. } => code(&codes, t, d, v_dim, false),
             Values::Keys(keys) => key(keys, d),
         };
         ((0..k_dim).map(|d| key(k, d)).collect(), (0..v_dim).map(value).collect())
@@ -467,7 +469,7 @@ mod tests {
         let mut latent = same(27, 1, 576, 0, 0);
         for layer in &mut latent.layers {
             (layer.shared, layer.v.dim, layer.k.format) = (true, 512, KvFormat::Q8);
-            layer.k.centered = false;
+            (layer.k.centered, layer.k.exact) = (false, false);
         }
         let shapes = [
             ("Llama 3.1 8B", same(32, 8, 128, 0, 0)),

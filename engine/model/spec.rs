@@ -381,8 +381,8 @@ impl DecoderSpec {
         let shared = self.latent.is_some();
         let tensor = |dim, format, centered| {
             let coded = format != KvFormat::F16;
-            let (rotated, centered) = (rotate && coded, centered && coded);
-            TensorLayout { n_heads: self.n_kv_heads, dim, format, rotated, centered }
+            let (rotated, exact, centered) = (rotate && coded, coded && !shared, centered && coded);
+            TensorLayout { n_heads: self.n_kv_heads, dim, format, rotated, exact, centered }
         };
         let layer = |(spec, format): (&LayerSpec, KvLayer)| {
             let v = tensor(self.v_dim, if shared { format.k } else { format.v }, false);

@@ -42,7 +42,11 @@ pub(crate) enum Values<'a> {
     F16 { rows: &'a [f16], stride: usize },
     /// See [`Codes`]; for each token and 32 columns 16 bytes, columns 0 to 15 in their low halves, 16 to 31 in the high ones
     /// (4 bits), or one byte a column (8 bits).
-    Coded(Codes<'a>),
+    Coded {
+        codes: Codes<'a>,
+        /// The tile's first values, whole and exact, `[n, v_dim]`: they are read instead of their codes, and have a scale of 1.
+        exact: &'a [f16],
+    },
 }
 
 /// Codes of a tile (`scale * level`, see [`crate::quant`]), and for each group of columns the tokens' scales: group g from
@@ -209,7 +213,7 @@ fn ask_for<L: Lanes>((k, v): (Keys<'_>, Values<'_>), k_dim: usize, v_dim: usize)
                 ask_for_bytes::<L>(bytemuck::cast_slice(&piece[..v_dim.min(piece.len())]));
             }
         }
-        Values::Coded(codes) => ask_for_codes::<L>(&codes, v_dim),
+        Values::Coded { codes, .. } => ask_for_codes::<L>(&codes, v_dim),
     }
 }
 
@@ -273,7 +277,7 @@ fn soften<L: Lanes>(
         for (v, p) in p.iter().enumerate() {
             let scaled = match values {
                 Values::F16 { .. } | Values::Keys(Keys::F16 { .. }) => *p,
-                Values::Coded(codes) | Values::Keys(Keys::Coded { codes, .. }) => {
+                Values::Coded { codes, .. } | Values::Keys(Keys::Coded { codes, .. }) => {
                     let at = g * codes.stride + v * LANES;
                     p.mul(L::load_scales(lanes(&codes.scales[at..at + LANES])))
                 }

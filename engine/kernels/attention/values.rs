@@ -3,6 +3,7 @@
 use super::{Codes, Keys, TILE, Values, Weights};
 use crate::kernels::{LANES, Lanes, lanes, lanes_mut};
 use crate::quant::{BYTES_ZERO, GROUP, LEVELS};
+use half::f16;
 
 /// Rescales what stands in `out: [n, head_dim]` and adds the tile's values, token by token.
 #[inline(always)]
@@ -96,13 +97,11 @@ pub(super) fn unpack<L: Lanes>(values: Values<'_>, n: usize, v_dim: usize, out: 
     }
     for (t, row) in out.chunks_exact_mut(v_dim).take(n).enumerate() {
         match values {
-            Values::F16 { rows, stride } => {
-                let from = rows[t * stride..][..v_dim].chunks_exact(LANES);
-                for (piece, half) in row.chunks_exact_mut(LANES).zip(from) {
-                    L::load_f16(lanes(half)).store(lanes_mut(piece));
-                }
+            Values::F16 { rows, stride } => unpack_halves::<L>(&rows[t * stride..][..v_dim], row),
+            Values::Coded { exact, .. } if t * v_dim < exact.len() => {
+                unpack_halves::<L>(&exact[t * v_dim..][..v_dim], row);
             }
-            Values::Coded(Codes { bits: 4, codes, .. }) => {
+            Values::Coded { codes: Codes { bits: 4, codes, .. }, .. } => {
                 let bytes = v_dim.div_ceil(2 * LANES) * LANES;
                 let from = codes[t * bytes..][..bytes].chunks_exact(LANES);
                 for (piece, bytes) in row.chunks_mut(2 * LANES).zip(from) {
@@ -114,7 +113,7 @@ pub(super) fn unpack<L: Lanes>(values: Values<'_>, n: usize, v_dim: usize, out: 
                     }
                 }
             }
-            Values::Coded(Codes { codes, .. }) => {
+            Values::Coded { codes: Codes { codes, .. }, .. } => {
                 let from = codes[t * v_dim..][..v_dim].chunks_exact(LANES);
                 for (piece, bytes) in row.chunks_exact_mut(LANES).zip(from) {
                     L::load_u8(lanes(bytes)).sub(L::splat(BYTES_ZERO as f32)).store(lanes_mut(piece));
@@ -122,6 +121,13 @@ pub(super) fn unpack<L: Lanes>(values: Values<'_>, n: usize, v_dim: usize, out: 
             }
             Values::Keys(_) => {}
         }
+    }
+}
+
+#[inline(always)]
+fn unpack_halves<L: Lanes>(from: &[f16], row: &mut [f32]) {
+    for (piece, half) in row.chunks_exact_mut(LANES).zip(from.chunks_exact(LANES)) {
+        L::load_f16(lanes(half)).store(lanes_mut(piece));
     }
 }
 

@@ -1,7 +1,7 @@
 //! A sealed block as a safetensors file: one tensor each for codes, scales, means and exact rows of a layer's K and V.
 //!
-//! Names after the paper's appendix A: `L{layer}_B{block}_K.weights` (u32), `.scales` (u8), and of keys `.means` and, in a
-//! session's first block, `.exact` (f16), each in the order in which the kernels read it (see [`Coded`]); with an f16 cache one
+//! Names after the paper's appendix A: `L{layer}_B{block}_K.weights` (u32), `.scales` (u8), in a session's first block
+//! `.exact`, and of keys `.means` (f16), each in the order in which the kernels read it (see [`Coded`]); with an f16 cache one
 //! tensor `L{layer}_B{block}_K`. The metadata hold the block's address and a blake3 over names, types, sizes and data.
 
 use super::files::{self, Source};
@@ -143,7 +143,7 @@ pub(crate) fn read(
                 false => Ok(Vec::new()),
             };
             let means = side(".means", t.centered, t.row())?;
-            let exact = side(".exact", t.centered && index == 0, EXACT * t.row())?;
+            let exact = side(".exact", t.exact && index == 0, EXACT * t.row())?;
             Ok(Packed::Coded(Coded {
                 bits,
                 codes: reader.tensor(&format!("{name}.weights"), Dtype::U32, tokens * words)?,
