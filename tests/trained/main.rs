@@ -6,6 +6,7 @@
 #![allow(clippy::unwrap_used)] // a test fails by panicking
 
 mod conformance;
+mod exactness;
 mod quality;
 
 use greenroom_engine::{Engine, EngineConfig, KvChoice, ModelSource};
