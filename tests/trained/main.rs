@@ -6,6 +6,7 @@
 #![allow(clippy::unwrap_used)] // a test fails by panicking
 
 mod conformance;
+mod dilemma;
 mod exactness;
 mod quality;
 
