@@ -5,11 +5,14 @@
 //! comparison can fail.
 
 use greenroom_engine::fixtures::RandomModel;
-use greenroom_engine::{Engine, EngineConfig, KvChoice, KvFormat, ModelSource, TokenScore};
-use serde::Deserialize;
-use serde_json::{Map, Value};
+use greenroom_engine::{Engine, EngineConfig, KvChoice, KvFormat, ModelSource};
+use serde_json::Value;
 use std::cell::Cell;
 use std::io::Write;
+
+#[path = "../../tests/goldens/golden.rs"]
+mod golden;
+use golden::{Distance, Golden};
 
 macro_rules! goldens {
     ($($name:literal)*) => {
@@ -45,20 +48,6 @@ const MOST: [(KvFormat, f64); 2] = [(KvFormat::Q8, 0.03), (KvFormat::Q4, 0.4)];
 /// Where late positions begin: they read two sealed blocks, and any one token counts for little.
 const LATE: usize = 513;
 
-/// A golden's file: entry i of the lists but `ids` is position i + 1.
-#[derive(Deserialize)]
-struct Golden {
-    #[serde(skip)]
-    name: &'static str,
-    /// What the model differs in from [`RandomModel::tiny_of`] its `architecture` (else `llama`) and `seed`.
-    model: Map<String, Value>,
-    ids: Vec<u32>,
-    logprobs: Vec<f64>,
-    tops: Vec<u32>,
-    /// The most likely token's logit less the second's.
-    margins: Vec<f64>,
-}
-
 /// How far scores are from a golden.
 #[derive(Debug)]
 struct Off {
@@ -72,41 +61,39 @@ struct Off {
     other_top: f64,
 }
 
-impl Golden {
-    fn all() -> impl Iterator<Item = Self> {
-        Self::read(&GOLDENS)
+fn goldens() -> impl Iterator<Item = Golden> {
+    GOLDENS.iter().map(|(name, text)| Golden::read(name, text))
+}
+
+/// The first golden of each family.
+fn goldens_of_each_family() -> impl Iterator<Item = Golden> {
+    let mut before = String::new();
+    goldens().filter(move |golden| {
+        let family = model(golden).architecture;
+        std::mem::replace(&mut before, family.clone()) != family
+    })
+}
+
+/// The model of a golden, which says what it differs in from [`RandomModel::tiny_of`] its `architecture` (else `llama`) and `seed`.
+fn model(golden: &Golden) -> RandomModel {
+    let architecture = golden.model.get("architecture").and_then(Value::as_str).unwrap_or("llama");
+    let seed = golden.model["seed"].as_u64().expect("a seed");
+    let tiny = RandomModel::tiny_of(architecture, seed);
+    golden
+        .model
+        .iter()
+        .try_fold(tiny, |model, (field, fact)| model.with(field, fact.clone()))
+        .expect("a model's fields")
+}
+
+impl Off {
+    /// Scores a golden's ids with the model of a GGUF file.
+    fn of(golden: &Golden, gguf: &[u8], kv: KvFormat) -> Self {
+        Self::with(golden, &golden.ids, gguf, kv)
     }
 
-    fn read(texts: &'static [(&str, &str)]) -> impl Iterator<Item = Self> {
-        texts.iter().map(|(name, text)| Self { name, ..serde_json::from_str(text).expect("a golden") })
-    }
-
-    /// The first golden of each family.
-    fn of_each_family() -> impl Iterator<Item = Self> {
-        let mut before = String::new();
-        Self::all().filter(move |golden| {
-            let family = golden.model().architecture;
-            std::mem::replace(&mut before, family.clone()) != family
-        })
-    }
-
-    fn model(&self) -> RandomModel {
-        let architecture = self.model.get("architecture").and_then(Value::as_str).unwrap_or("llama");
-        let seed = self.model["seed"].as_u64().expect("a seed");
-        let tiny = RandomModel::tiny_of(architecture, seed);
-        self.model
-            .iter()
-            .try_fold(tiny, |model, (field, fact)| model.with(field, fact.clone()))
-            .expect("a model's fields")
-    }
-
-    /// Scores this golden's ids with the model of a GGUF file.
-    fn off(&self, gguf: &[u8], kv: KvFormat) -> Off {
-        self.off_with(&self.ids, gguf, kv)
-    }
-
-    /// Scores ids that may differ from this golden's.
-    fn off_with(&self, ids: &[u32], gguf: &[u8], kv: KvFormat) -> Off {
+    /// Scores ids that may differ from the golden's.
+    fn with(golden: &Golden, ids: &[u32], gguf: &[u8], kv: KvFormat) -> Self {
         let mut file = tempfile::NamedTempFile::new().expect("a temporary file");
         file.write_all(gguf).expect("a model is written");
         let config = EngineConfig {
@@ -114,44 +101,33 @@ impl Golden {
             ..EngineConfig::new(ModelSource::Path(file.path().to_owned()))
         };
         let engine = Engine::open(config, &mut |_, _| {}).expect("an engine");
-        let mut scores: Vec<TokenScore> = Vec::new();
-        engine.score(ids, None, &mut |score| scores.push(score)).expect("scores");
-        let n = self.ids.len();
-        assert!(scores.iter().map(|s| s.pos).eq(1..n), "every position but the first has a score");
-        assert_eq!(
-            [self.logprobs.len(), self.tops.len(), self.margins.len()],
-            [n - 1; 3],
-            "the golden is whole"
-        );
-        let difference = |i: usize| (f64::from(scores[i].logprob) - self.logprobs[i]).abs();
-        let mut all: Vec<f64> = (0..n - 1).map(difference).collect();
-        let nan = all.iter().position(|difference| !difference.is_finite());
-        assert_eq!(nan, None, "{}: a log-probability that is no number", self.name);
+        let Distance { differences, other_tops } = golden.distance(&engine, ids);
+        let mut all: Vec<f64> = differences.iter().map(|difference| difference.abs()).collect();
         let late = all[LATE - 1..].iter().copied().fold(0.0, f64::max);
         all.sort_by(f64::total_cmp);
-        let others = (0..n - 1).filter(|i| scores[*i].top != self.tops[*i]);
-        Off {
-            max: all[n - 2],
+        let n = all.len();
+        Self {
+            max: all[n - 1],
             late,
-            most: all[n - 2 - n / 20],
-            other_top: others.map(|i| self.margins[i]).fold(0.0, f64::max),
+            most: all[n - 1 - (n + 1) / 20],
+            other_top: other_tops.into_iter().fold(0.0, f64::max),
         }
     }
 }
 
 #[test]
 fn log_probabilities_are_those_of_the_reference() {
-    for golden in Golden::all() {
-        let (name, model) = (golden.name, golden.model());
+    for golden in goldens() {
+        let (name, model) = (golden.name, model(&golden));
         let gguf = model.bytes();
-        let off = golden.off(&gguf, KvFormat::F16);
+        let off = Off::of(&golden, &gguf, KvFormat::F16);
         eprintln!("{name}, F16: {off:?}");
         assert!(off.max < MAX_F16 && off.late < LATE_F16, "{name}: {off:?}, bounds {MAX_F16} and {LATE_F16}");
         // Two logits that each move by less than the bound can change places only within twice that.
         assert!(off.other_top < 2.0 * MAX_F16, "{name}: another token on top, {off:?}");
         let mut coarser = off.most;
         for (kv, most) in MOST {
-            let off = golden.off(&gguf, kv);
+            let off = Off::of(&golden, &gguf, kv);
             eprintln!("{name}, {kv:?}: {off:?}");
             assert!(off.most < most, "{name}, {kv:?}: {off:?}, bound {most}");
             // Formats that gave equal scores would be one format: the setting went nowhere.
@@ -165,8 +141,8 @@ fn log_probabilities_are_those_of_the_reference() {
 
 #[test]
 fn experts_of_four_bits_are_read() {
-    for golden in Golden::read(&MXFP4) {
-        let off = golden.off(&golden.model().bytes(), KvFormat::F16);
+    for golden in MXFP4.map(|(name, text)| Golden::read(name, text)) {
+        let off = Off::of(&golden, &model(&golden).bytes(), KvFormat::F16);
         eprintln!("{}: {off:?}", golden.name);
         assert!(off.most < MOST_MXFP4, "{}: {off:?}, bound {MOST_MXFP4}", golden.name);
     }
@@ -261,8 +237,8 @@ impl Wrong {
 fn wrong_models_are_told_from_right_ones() {
     for (what, wrong) in MUTANTS {
         let mut families: Vec<String> = Vec::new();
-        for golden in Golden::all() {
-            let (name, model) = (golden.name, golden.model());
+        for golden in goldens() {
+            let (name, model) = (golden.name, model(&golden));
             // Once for each family: the first of its goldens that has it.
             if families.contains(&model.architecture) {
                 continue;
@@ -271,7 +247,7 @@ fn wrong_models_are_told_from_right_ones() {
             if gguf == model.bytes() {
                 continue;
             }
-            let off = golden.off(&gguf, KvFormat::F16);
+            let off = Off::of(&golden, &gguf, KvFormat::F16);
             eprintln!("{name}, {what}: {off:?}");
             assert!(off.max > MAX_F16 && off.late > LATE_F16, "{name}, {what}: passes for right, {off:?}");
             families.push(model.architecture);
@@ -283,12 +259,12 @@ fn wrong_models_are_told_from_right_ones() {
 /// One wrong token out of hundreds, in a sealed block: what a cache that lost or mixed up a row would do.
 #[test]
 fn a_single_wrong_token_is_noticed_far_away() {
-    for golden in Golden::of_each_family() {
-        let (name, gguf) = (golden.name, golden.model().bytes());
+    for golden in goldens_of_each_family() {
+        let (name, gguf) = (golden.name, model(&golden).bytes());
         for pos in [10, 200, 300, 500] {
             let mut ids = golden.ids.clone();
             ids[pos] = (ids[pos] + 1) % 256;
-            let off = golden.off_with(&ids, &gguf, KvFormat::F16);
+            let off = Off::with(&golden, &ids, &gguf, KvFormat::F16);
             eprintln!("{name}, another token at {pos}: {off:?}");
             assert!(off.late > LATE_F16, "{name}: another token at {pos} goes unnoticed: {off:?}");
         }

@@ -21,8 +21,9 @@ def pseudo_random_ids(seed: int, n_vocab: int) -> list[int]:
     return ids
 
 
-def golden(facts: dict[str, Any], reference: str, ids: list[int], logits: np.ndarray) -> dict[str, Any]:
-    """`logits: [N_IDS, n_vocab]`. Entry i of `logprobs`, `tops` and `margins` (top's logit less the second's): position i + 1."""
+def golden(facts: dict[str, Any], reference: str, ids: list[int], logits: np.ndarray, digits: int = 6) -> dict[str, Any]:
+    """`logits: [n_ids, n_vocab]`; log-probabilities are rounded to `digits` decimals. Entry i of `logprobs`, `tops` and `margins`
+    (top's logit less the second's): position i + 1."""
     x = logits[:-1].astype(np.float64)
     x -= x.max(axis=-1, keepdims=True)
     logprobs = x[np.arange(len(x)), ids[1:]] - np.log(np.exp(x).sum(axis=-1))
@@ -31,7 +32,7 @@ def golden(facts: dict[str, Any], reference: str, ids: list[int], logits: np.nda
         "model": facts,
         "reference": reference,
         "ids": ids,
-        "logprobs": [round(x, 6) for x in logprobs.tolist()],
+        "logprobs": [round(x, digits) for x in logprobs.tolist()],
         "tops": x.argmax(axis=-1).tolist(),
         "margins": [round(x, 3) for x in (top - second).tolist()],
     }
