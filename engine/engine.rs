@@ -316,6 +316,11 @@ impl Engine {
         }
     }
 
+    /// `ids` behind the begin-of-sequence token, if the model's texts begin with it and these don't.
+    pub fn begin(&self, ids: &[u32]) -> Vec<u32> {
+        self.tokenizer.begin(ids)
+    }
+
     /// Text of ids, special tokens included; bytes that are not UTF-8 become U+FFFD, an unknown id nothing.
     pub fn decode(&self, ids: &[u32]) -> String {
         self.tokenizer.decode(ids)

@@ -34,7 +34,8 @@ pub(crate) fn calibrate(
     let calibration = match known {
         Some(known) => known,
         None => {
-            let found = decoder.calibration(&tokenizer.encode_message(SAMPLE, After::Special)?)?;
+            let found =
+                decoder.calibration(&tokenizer.begin(&tokenizer.encode_message(SAMPLE, After::Special)?))?;
             if let Some(Err(e)) = store.map(|store| store.write_check(root, &found.text())) {
                 tracing::warn!("the model will be measured again: {e}");
             }
@@ -133,13 +134,14 @@ fn compared(
 fn measure(decoder: &Decoder, tokenizer: &Tokenizer, layout: &Arc<KvLayout>) -> Result<f64> {
     let ids = tokenizer.encode_message(SAMPLE, After::Special)?;
     // The end: keys were measured on the beginning.
-    let ids = &ids[ids.len() - TOKENS.min(decoder.spec.context_length).min(ids.len())..];
+    let mut ids = tokenizer.begin(&ids[ids.len().saturating_sub(TOKENS)..]);
+    ids.truncate(decoder.spec.context_length);
     let f16 = Arc::new(decoder.spec.kv_layout(&KvChoice::Uniform(KvFormat::F16))?);
     if f16 == *layout || ids.len() <= BLOCK {
         return Ok(0.0);
     }
     let (mut sum, mut n) = (0.0, 0);
-    compare(decoder, &[f16, layout.clone()], ids, BLOCK, &mut |_, figures| {
+    compare(decoder, &[f16, layout.clone()], &ids, BLOCK, &mut |_, figures| {
         (sum, n) = (sum + figures[1].divergence, n + 1);
         Ok(())
     })?;

@@ -166,6 +166,12 @@ impl Tokenizer {
         (self.bos.map(|id| self.decode(&[id])), self.adds_bos)
     }
 
+    /// `ids` behind the begin-of-sequence token, if the model's texts begin with it and these don't.
+    pub(crate) fn begin(&self, ids: &[u32]) -> Vec<u32> {
+        let bos = self.bos.filter(|bos| self.adds_bos && ids.first() != Some(bos));
+        bos.iter().chain(ids).copied().collect()
+    }
+
     /// Text of the end-of-sequence token, for templates that print it.
     pub(crate) fn eos(&self) -> Option<String> {
         self.eos.map(|id| self.decode(&[id]))

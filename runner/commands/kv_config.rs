@@ -76,7 +76,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
         bail!("{} is there already; remove it, or give another name with --out", args.out.display());
     }
     let subject = args.common.open()?;
-    let mut ids = subject.read(args.text.text.as_deref(), args.text.special)?;
+    let mut ids = subject.engine.begin(&subject.read(args.text.text.as_deref(), args.text.special)?);
     ids.truncate((args.tokens as usize).min(subject.context()));
     ensure!(
         ids.len() >= 300,

@@ -12,7 +12,7 @@ use serde_json::json;
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Example: greenroom perplexity --text story.txt --kv f16,q8,q4,q4-plain,kv_config.json\n\n\
-The text is read in windows of --ctx tokens, each from an empty cache and --stride tokens after the one before; a token is \
+The text is read in windows of --ctx tokens, each from an empty cache (and the begin-of-sequence token, if the model has one), --stride tokens after the one before; a token is \
 counted in the first window that holds it. All formats read each step side by side; the first is what the others are \
 compared with."
 )]
@@ -64,12 +64,13 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
     let ids = subject.read(args.text.text.as_deref(), args.text.special)?;
     let ctx = args.ctx.map_or(2048, |n| n as usize).min(subject.context());
     let stride = args.stride.map_or(ctx / 2, |n| n as usize);
-    ensure!(ctx > 1, "the model's context of {ctx} is too short");
-    ensure!(stride < ctx, "--stride {stride} leaves tokens out: windows are {ctx} tokens long");
+    ensure!(ctx > 2, "the model's context of {ctx} is too short");
+    let room = ctx - subject.engine.begin(&[]).len();
+    ensure!(stride < room, "--stride {stride} leaves tokens out: windows hold {room} tokens of the text");
     ensure!(ids.len() > 1, "the text has {} tokens; at least two are needed", ids.len());
-    let windows = windows(ids.len(), ctx, stride);
+    let windows = windows(ids.len(), room, stride);
     let formats = subject.formats(&args.kv)?;
-    let n_read = windows.iter().map(|w| w.end - w.start).sum::<usize>();
+    let n_read = windows.iter().map(|w| w.end - w.start + ctx - room).sum::<usize>();
     let (n, n_formats) = (ids.len(), formats.len());
     let bar = subject.progress(
         n_read,
@@ -80,10 +81,11 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
     let choices: Vec<_> = formats.iter().map(|format| format.kv.choice().clone()).collect();
     let mut costs: Vec<Cost> = formats.iter().map(|_| Cost::default()).collect();
     for window in &windows {
-        let window_ids = &ids[window.start..window.end];
-        subject.engine.compare(window_ids, &choices, &mut |pos, found| {
+        let window_ids = subject.engine.begin(&ids[window.start..window.end]);
+        let n_begin = window_ids.len() - (window.end - window.start);
+        subject.engine.compare(&window_ids, &choices, &mut |pos, found| {
             bar.inc(1);
-            if window.start + pos + 1 >= window.counted {
+            if window.start + pos + 1 >= window.counted + n_begin {
                 costs.iter_mut().zip(found).for_each(|(cost, this)| cost.add(this, &found[0]));
             }
         })?;
