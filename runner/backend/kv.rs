@@ -146,7 +146,9 @@ mod tests {
     fn words_and_files_are_choices_and_mistakes_are_explained() {
         assert_eq!("q8".parse::<Kv>().unwrap().choice(), &KvChoice::Uniform(KvFormat::Q8));
         let wrong = "q5".parse::<Kv>().unwrap_err().to_string();
-        assert!(wrong.contains("auto, f16, q8, q4"), "{wrong}");
+        assert!(wrong.contains("auto, f16, q8, q8/q4, q4"), "{wrong}");
+        let sides = KvLayer { k: KvFormat::Q8, v: KvFormat::Q4 };
+        assert_eq!("q8/q4".parse::<Kv>().unwrap().choice(), &KvChoice::Sides(sides));
         let file = tempfile::NamedTempFile::new().unwrap();
         let path = file.path().to_str().unwrap();
         let write = |text: &str| std::fs::write(file.path(), text).unwrap();
