@@ -23,12 +23,9 @@ pub(crate) fn quantize(isa: Isa, x: &[f32], dim: usize, bits: u32) -> CodedRows 
 }
 
 /// Quantizes `x: [n_rows, dim]` to codes of 4 bits whose errors make up for each other by `feedback` (see [`super::shaping`]); rows
-/// come 16 at a time.
+/// come 64 at a time.
 pub(crate) fn quantize_shaped(isa: Isa, x: &[f32], dim: usize, feedback: &[f32]) -> CodedRows {
-    assert!(
-        x.len() % (AT_ONCE * LANES * dim) == 0 && feedback.len() == dim * dim,
-        "rows come many at a time"
-    );
+    assert!(x.len() % (AT_ONCE * LANES * dim) == 0 && feedback.len() == dim * dim, "rows come 64 at a time");
     let n_groups = x.len() / dim * dim.div_ceil(GROUP);
     let (mut codes, mut scales) = (vec![0; x.len()], vec![Scale(0); n_groups]);
     isa.run(QuantizeShaped { x, dim, feedback, codes: &mut codes, scales: &mut scales });
