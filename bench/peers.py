@@ -26,21 +26,25 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-DEPTH, N_NEW, N_DECODED = 4096, 256, 64
+N_NEW, N_DECODED = 256, 64
 N_SEQUENCES, BATCH_DEPTH, N_BATCHED = 4, 512, 32
 N_CACHED, N_EXTENDED = 2000, 32
 KV = ("f16", "q4_0")
 
 Figures = dict[str, float]  # by the name of what was measured
 
-SPEEDS: dict[str, Callable[[Any], float]] = {
-    "prefill 512, tokens/s": lambda side: side.prefill(512, 0),
-    "decode, tokens/s": lambda side: side.decode(N_DECODED, 0),
-    f"decode of {N_SEQUENCES} at depth {BATCH_DEPTH}, tokens/s": lambda side: side.batched(),
-    f"prefill {N_NEW} at depth {DEPTH}, tokens/s": lambda side: side.prefill(N_NEW, DEPTH),
-    f"decode at depth {DEPTH}, tokens/s": lambda side: side.decode(N_DECODED, DEPTH),
-}
 TIMES = (f"{N_CACHED} cached + {N_EXTENDED} new tokens to the first, ms", "loading the model, ms")
+
+
+def speeds(depth: int) -> dict[str, Callable[[Any], float]]:
+    """What is measured in tokens a second, and how."""
+    return {
+        "prefill 512, tokens/s": lambda side: side.prefill(512, 0),
+        "decode, tokens/s": lambda side: side.decode(N_DECODED, 0),
+        f"decode of {N_SEQUENCES} at depth {BATCH_DEPTH}, tokens/s": lambda side: side.batched(),
+        f"prefill {N_NEW} at depth {depth}, tokens/s": lambda side: side.prefill(N_NEW, depth),
+        f"decode at depth {depth}, tokens/s": lambda side: side.decode(N_DECODED, depth),
+    }
 
 
 def run(*command: str | Path) -> str:
@@ -55,7 +59,7 @@ class Greenroom:
     """This project's own measurements."""
 
     def __init__(self, args: argparse.Namespace) -> None:
-        self.program = args.greenroom
+        self.program = args.greenroom.absolute()
         self.common = ["--model", args.model, "--threads", args.threads, "--kv", "q4", "--repeat", 1, "--json"]
 
     def rows(self, what: str, **options: Any) -> list[dict[str, Any]]:
@@ -87,7 +91,7 @@ class Llama:
     """llama.cpp with one cache format."""
 
     def __init__(self, args: argparse.Namespace, kv: str) -> None:
-        self.folder, self.model, self.threads, self.kv = args.llama, args.model, args.threads, kv
+        self.folder, self.model, self.threads, self.kv = args.llama.absolute(), args.model, args.threads, kv
         self.cache = ["-ctk", kv, "-ctv", kv]
 
     def bench(self, *sizes: str | int) -> float:
@@ -168,7 +172,7 @@ def table(rounds: list[dict[str, Figures]]) -> Iterator[str]:
         for kv in KV:
             theirs = [figures[kv][name] for figures in rounds]
             pairs = zip(ours, theirs, strict=True)
-            ratios = [our / their if name in SPEEDS else their / our for our, their in pairs]
+            ratios = [their / our if name in TIMES else our / their for our, their in pairs]
             spread = f"({min(ratios):.2f}–{max(ratios):.2f})"
             line += f"{statistics.median(theirs):13.1f}{statistics.median(ratios):8.2f}{spread:>15}"
         yield line
@@ -181,6 +185,7 @@ def main() -> None:
     parser.add_argument("--model", type=Path, required=True, metavar="FILE.gguf")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--depth", type=int, default=4096, help="tokens before those of the last two speeds")
     parser.add_argument("--only", default="", metavar="TEXT", help="measure only what has this text in its name")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures of all rounds there")
     args = parser.parse_args()
@@ -189,7 +194,7 @@ def main() -> None:
     for n in range(args.rounds):
         order = list(sides) if n % 2 == 0 else list(reversed(sides))
         figures: dict[str, Figures] = {side: {} for side in order}
-        for what, measure in SPEEDS.items():
+        for what, measure in speeds(args.depth).items():
             if args.only not in what:
                 continue
             print(f"round {n + 1} of {args.rounds}: {what}", file=sys.stderr, flush=True)
