@@ -281,7 +281,7 @@ impl Trial {
         let layout = self.context.layout.clone();
         let (mut fresh, mut arena) =
             (Sequence::new(layout.clone(), self.context.root), Arena::new(&layout, u64::MAX));
-        // A session's first block keeps its first keys exact, so a block has to know its place.
+        // A session's first block keeps its first rows exact, so a block has to know its place.
         let chain = self.context.root.chain(&tokens[..tokens.len() - BLOCK]);
         chain.into_iter().for_each(|before| fresh.push_absent(before));
         self.write(&mut fresh, tokens.len() - BLOCK..tokens.len(), tokens, &mut arena);

@@ -170,12 +170,16 @@ impl Engine {
                 (None, Some(format!("memories stay in RAM: {e}")))
             }
         };
-        team.install(|| self_check::calibrate(&mut decoder, &tokenizer, store.as_ref(), &info.identity))?;
+        let calibration =
+            team.install(|| self_check::calibrate(&mut decoder, &tokenizer, store.as_ref(), &info.identity))?;
         let identity = |layout: &KvLayout| Identity {
             model_name: info.name.clone(),
             model: info.identity.clone(),
             layout: layout.describe(),
-            numerics: info.numerics.clone(),
+            numerics: match layout.layers.iter().any(|layer| layer.k.shaped()) {
+                true => format!("{}, keys by {calibration}", info.numerics),
+                false => info.numerics.clone(),
+            },
             store: STORE_VERSION,
             salt: config.tenant.clone(),
         };

@@ -11,16 +11,17 @@ use crate::kv::blocks::Arena;
 use crate::kv::layout::Part;
 use crate::kv::sequence::Sequence;
 use crate::kv::store::inventory::Folder;
-use crate::kv::store::{Place, Store};
+use crate::kv::store::{Found, Place, Store};
 use crate::kv::table::BlockHash;
 use crate::memory::Memory;
 use crate::model::decoder::Wanted;
 use crate::model::{Decoder, Span};
 use crate::prefix::{Segment, SegmentKind};
+use crate::self_check::calibration_root;
 use crate::session::CacheContext;
 use crate::{
-    Conversation, KvChoice, KvFormat, MatchKind, ModelSource, Request, Retention, Sampling, SessionKey,
-    Source,
+    Conversation, Engine, EngineConfig, KvChoice, KvFormat, MatchKind, ModelSource, Request, Retention,
+    Sampling, SessionKey, Source,
 };
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -71,10 +72,11 @@ impl Bench {
     fn with(model: &RandomModel, format: KvFormat, isa: Isa) -> Self {
         let bytes: &'static [u8] = model.bytes().leak();
         let gguf = Arc::new(Gguf::open(&ModelSource::Bundled("random", bytes)).expect("a model"));
-        let decoder = Decoder::load(&gguf, isa, &mut |_, _| {}).expect("a decoder");
+        let mut decoder = Decoder::load(&gguf, isa, &mut |_, _| {}).expect("a decoder");
+        let tokens: Vec<u32> = (0..N as u32).map(|i| i.wrapping_mul(2_654_435_761) % 260).collect();
+        decoder.shape_keys(&decoder.calibration(&tokens).expect("a calibration"));
         let layout = Arc::new(decoder.spec.kv_layout(&KvChoice::Uniform(format)).expect("a layout"));
         let context = CacheContext::of_test(layout);
-        let tokens = (0..N as u32).map(|i| i.wrapping_mul(2_654_435_761) % 260).collect();
         Self { decoder, context, tokens, format, model: model.clone() }
     }
 
@@ -549,6 +551,36 @@ fn another_models_cache_is_a_miss_with_a_reason() {
         assert_eq!((recalled.kind, recalled.reused), (MatchKind::Cold, 0), "{change}");
         assert!(recalled.reason.is_some(), "{change}");
     }
+}
+
+#[test]
+fn a_cache_whose_keys_were_coded_by_other_constants_is_a_miss_with_a_reason() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let open = || {
+        let model = ModelSource::Bundled("tiny", RandomModel::tiny(2).bytes().leak());
+        let config = EngineConfig { cache_dir: Some(dir.path().to_owned()), ..EngineConfig::new(model) };
+        Engine::open(config, &mut |_, _| {}).expect("an engine")
+    };
+    let speak = |engine: &Engine| {
+        let mut agent = engine.agent("r", "a").system("Go on. ".repeat(60));
+        let done = agent.extend("Go on.").expect("a turn").finish().expect("a reply");
+        (done.usage.kind, done.usage.reason)
+    };
+    let engine = open();
+    let place = Place { dir: dir.path().to_owned(), key: None };
+    let root = calibration_root(&engine.model().identity);
+    assert_eq!(speak(&engine).0, MatchKind::Cold);
+    drop(engine);
+    assert_ne!(speak(&open()).0, MatchKind::Cold, "the same constants are found again");
+    let store = Store::open(&place, "").expect("a store");
+    let Found::Whole(text) = store.read_check(root) else { panic!("no calibration") };
+    let other = text.replace('a', "b");
+    assert_ne!(other, text);
+    store.write_check(root, &other).expect("a file");
+    drop(store);
+    let (kind, reason) = speak(&open());
+    assert_eq!(kind, MatchKind::Cold);
+    assert!(reason.is_some_and(|reason| reason.contains("keys by")), "no reason");
 }
 
 #[test]

@@ -13,7 +13,7 @@ use crate::{KvChoice, KvFormat, KvLayer, Result, SAMPLE};
 use std::sync::Arc;
 
 /// Measures a model's keys, unless a folder knows them (`model` is the model's identity), and has them coded accordingly. A cached
-/// latent is coded as it is.
+/// latent is coded as it is. Returns a name of the constants that it found, for caches whose keys are coded by them.
 ///
 /// # Errors
 /// The text can't be read by the model.
@@ -22,11 +22,11 @@ pub(crate) fn calibrate(
     tokenizer: &Tokenizer,
     store: Option<&Store>,
     model: &str,
-) -> Result<()> {
+) -> Result<String> {
     if decoder.spec.latent.is_some() {
-        return Ok(());
+        return Ok(String::new());
     }
-    let root = BlockHash::root(&format!("calibration\n{model}\n{NUMERICS}"));
+    let root = calibration_root(model);
     let known = match store.map(|store| store.read_check(root)) {
         Some(Found::Whole(text)) => Calibration::from_text(&text, &decoder.spec),
         _ => None,
@@ -43,7 +43,12 @@ pub(crate) fn calibrate(
         }
     };
     decoder.shape_keys(&calibration);
-    Ok(())
+    Ok(blake3::hash(calibration.text().as_bytes()).to_hex()[..16].to_owned())
+}
+
+/// Where a folder keeps a model's calibration.
+pub(crate) fn calibration_root(model: &str) -> BlockHash {
+    BlockHash::root(&format!("calibration\n{model}\n{NUMERICS}"))
 }
 
 /// Tokens that are read: a sealed block, and what reads it.
@@ -226,7 +231,7 @@ mod tests {
     #[test]
     fn a_calibration_is_kept_and_a_broken_one_made_again() {
         let Model { mut decoder, tokenizer, store, _dir } = model(1.0);
-        let calibration = BlockHash::root(&format!("calibration\na model\n{NUMERICS}"));
+        let calibration = calibration_root("a model");
         let Found::Whole(kept) = store.read_check(calibration) else { panic!("no calibration") };
         assert!(Calibration::from_text(&kept, &decoder.spec).is_some());
         for broken in ["", "00", "no number"] {
