@@ -20,8 +20,8 @@ use crate::suggested::suggested;
 use crate::tokenizer::{After, Tokenizer};
 use crate::worker::{Command, Worker};
 use crate::{
-    Compared, Completion, Conversation, Error, ErrorKind, Event, KvChoice, KvCost, KvLayer, ModelInfo,
-    ModelSource, Ranking, Request, Result, SessionKey, TokenScore,
+    Compared, Completion, Conversation, Error, ErrorKind, Event, KvChoice, KvCost, ModelInfo, ModelSource,
+    Ranking, Request, Result, SessionKey, TokenScore,
 };
 use futures_core::Stream;
 use std::path::PathBuf;
@@ -193,6 +193,7 @@ impl Engine {
         };
         let context =
             CacheContext { layout: layout.clone(), identity: identity(&layout), root: root(&layout) };
+        let kv = decoder.spec.kv_name(&layout);
         let mut memory = Memory::new(context, store, config.cache_memory)?;
         memory.storeless = storeless;
         let tokenizer = Arc::new(tokenizer);
@@ -200,15 +201,7 @@ impl Engine {
         let (commands, receiver) = channel();
         let line = Line { commands, fault: Arc::default() };
         let thread = start(team, worker, receiver, line.fault.clone())?;
-        Ok(Self {
-            info,
-            kv: layout.name(),
-            tokenizer,
-            line,
-            thread: Some(thread),
-            next_id: AtomicU64::new(0),
-            bound,
-        })
+        Ok(Self { info, kv, tokenizer, line, thread: Some(thread), next_id: AtomicU64::new(0), bound })
     }
 
     /// What the model is.
@@ -439,7 +432,7 @@ impl Prompter {
         &self.info
     }
 
-    /// What one agent's cache takes in memory.
+    /// What one agent's cache takes in memory; at most, where that depends on which layers [`KvChoice::Mixture`] finds.
     ///
     /// # Errors
     /// The formats are for another model.
@@ -452,16 +445,7 @@ impl Prompter {
     /// # Errors
     /// The formats are for another model.
     pub fn kv_name(&self, kv: &KvChoice) -> Result<String> {
-        Ok(self.spec.kv_layout(kv)?.name())
-    }
-
-    /// The formats of each layer.
-    ///
-    /// # Errors
-    /// The formats are for another model.
-    pub fn kv_layers(&self, kv: &KvChoice) -> Result<Vec<KvLayer>> {
-        let layers = self.spec.kv_layout(kv)?.layers;
-        Ok(layers.iter().map(|layer| KvLayer { k: layer.k.format, v: layer.v.format }).collect())
+        Ok(self.spec.kv_name(&self.spec.kv_layout(kv)?))
     }
 
     /// Tokens of a text as message text.

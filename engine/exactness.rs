@@ -74,7 +74,7 @@ impl Bench {
         let gguf = Arc::new(Gguf::open(&ModelSource::Bundled("random", bytes)).expect("a model"));
         let mut decoder = Decoder::load(&gguf, isa, &mut |_, _| {}).expect("a decoder");
         let tokens: Vec<u32> = (0..N as u32).map(|i| i.wrapping_mul(2_654_435_761) % 260).collect();
-        decoder.shape_keys(&decoder.calibration(&tokens).expect("a calibration"));
+        decoder.calibrate(&decoder.calibration(&tokens).expect("a calibration"));
         let layout = Arc::new(decoder.spec.kv_layout(&KvChoice::Uniform(format)).expect("a layout"));
         let context = CacheContext::of_test(layout);
         Self { decoder, context, tokens, format, model: model.clone() }

@@ -395,11 +395,15 @@ pub enum KvFormat {
 /// How a model's keys and values are kept once their block is sealed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum KvChoice {
-    /// The family's own: q4, but 8 bits for keys that have a bias (their outliers break 4 bits) and for a latent (which all
-    /// heads share, and which is small in 8 bits already); or what the self-check finds the model to need
+    /// The family's own: [`KvChoice::Mixture`], but 8 bits for keys that have a bias (their outliers break 4 bits) and for a latent
+    /// (which all heads share, and which is small in 8 bits already); or what the self-check finds the model to need
     /// ([`EngineConfig::self_check`](crate::EngineConfig::self_check)).
     #[default]
     Auto,
+    /// Four bits, but eight for the keys of one layer in six: 4.5 bits a number. These are first of all layers that see everything
+    /// (where others have a window), then those whose keys bear 4 bits worst, which is measured when a model is opened for the first
+    /// time. A model of fewer than six layers has none.
+    Mixture,
     /// Keys and values of all layers alike.
     Uniform(KvFormat),
     /// All layers alike, keys and values each in their own.

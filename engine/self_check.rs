@@ -42,7 +42,7 @@ pub(crate) fn calibrate(
             found
         }
     };
-    decoder.shape_keys(&calibration);
+    decoder.calibrate(&calibration);
     Ok(blake3::hash(calibration.text().as_bytes()).to_hex()[..16].to_owned())
 }
 
@@ -84,9 +84,9 @@ pub(crate) fn choose(
             tracing::warn!(
                 "with a {} cache this model's next tokens are {:.2} nats away from those with an f16 cache (a good one stays \
                  below {LIMIT}): it gets a {} cache",
-                layout.name(),
+                decoder.spec.kv_name(&layout),
                 divergence.nats,
-                next.name()
+                decoder.spec.kv_name(&next)
             );
         }
         (divergence, layout) = (compared(decoder, tokenizer, &next, store, root(&next))?, next);
@@ -95,7 +95,7 @@ pub(crate) fn choose(
         tracing::warn!(
             "with a {} cache this model's next tokens are {:.2} nats away from those with an f16 cache (a good one stays \
              below {LIMIT}): run it with `--kv auto` or `--kv f16`, or with a file of `greenroom kv-config`",
-            layout.name(),
+            decoder.spec.kv_name(&layout),
             divergence.nats
         );
     }
@@ -131,7 +131,8 @@ fn compared(
             found
         }
     };
-    tracing::info!("cache {}: {nats:.4} nats a token from an f16 cache on a sample text", layout.name());
+    let name = decoder.spec.kv_name(layout);
+    tracing::info!("cache {name}: {nats:.4} nats a token from an f16 cache on a sample text");
     Ok(Divergence { nats, is_new: known.is_none() })
 }
 

@@ -60,7 +60,6 @@ pub fn gguf(bytes: &[u8]) -> Result<(), String> {
         let cost = prompter.kv_cost(&kv).map_err(words)?;
         cost.most(cost.longest(1 << 30));
         prompter.kv_name(&kv).map_err(words)?;
-        prompter.kv_layers(&kv).map_err(words)?;
     }
     let text = "Ben:  the <|im_end|> – 12345\n\n</s>▁\u{e000}";
     prompter.count(text);

@@ -251,7 +251,7 @@ fn code_of<L: Lanes>(x: L) -> L {
 mod tests {
     use super::*;
     use crate::kernels::pointwise;
-    use crate::kernels::shaping::Shaping;
+    use crate::kernels::shaping::{self, Shaping};
     use proptest::prelude::*;
 
     fn roundtrip(x: &[f32], bits: u32) -> Vec<f32> {
@@ -335,6 +335,10 @@ mod tests {
             // Queries are divided by what keys are multiplied by, so errors are too.
             let shaped = lost(&coded, &scaled, &|errors| shaping.scale_queries(errors, 1));
             assert!(shaped < 0.4 * unshaped, "{dim}: {shaped}, {unshaped}");
+            let squares = |x: &[f32]| x.iter().map(|x| f64::from(*x)).collect::<Vec<_>>();
+            let expected = 128.0 * shaping::noise(&squares(&energies), &squares(&variances));
+            let ratio = f64::from(shaped) / expected;
+            assert!((0.5..1.2).contains(&ratio), "{dim}: {ratio} of what was expected");
             for isa in Isa::available() {
                 assert_eq!(quantize_shaped(isa, &scaled, dim, shaping.feedback(0)), coded, "{}", isa.name());
                 assert_eq!(Shaping::new(isa, &energies, &variances, dim), shaping, "{}", isa.name());

@@ -1,6 +1,6 @@
 //! Attention of one layer as a candle custom op: rotates positions, writes the cache, seals, attends.
 
-use super::calibration::Calibration;
+use super::calibration::Measured;
 use super::ops::floats;
 use super::spec::{DecoderSpec, LatentSpec};
 use super::weights::Loader;
@@ -91,8 +91,8 @@ pub(crate) struct Attention<'a, 's> {
     /// A table of cosines and sines for each row.
     pub(crate) rope: &'a [Vec<f32>],
     pub(crate) spans: &'a RefCell<Vec<SpanState<'s>>>,
-    /// Takes note of queries and keys.
-    pub(crate) watch: Option<&'a RefCell<Calibration>>,
+    /// Takes note of queries, keys and values.
+    pub(crate) watch: Option<&'a RefCell<Measured>>,
 }
 
 /// Rows that share unpacked tiles, at most: few enough that their states stay in cache, aligned so that they share a tile.
@@ -124,7 +124,7 @@ impl CustomOp1 for Attention<'_, '_> {
         };
         let LayerLayout { k: keys, v: values, .. } = self.layout;
         if let Some(watch) = self.watch {
-            watch.borrow_mut().add(self.spec, self.rope[0].len(), &q, &k);
+            watch.borrow_mut().add(self.spec, self.rope[0].len(), self.layout.window, [&q, &k, &v]);
         }
         let shaping = self.weights.shaping.as_ref().filter(|_| keys.shaped());
         if let Some(shaping) = shaping {

@@ -1,13 +1,26 @@
-//! What a model's queries and keys are like on a sample text: measured once for a model, for the formats of its keys.
+//! What a model's queries, keys and values are like on a sample text: measured once for a model, for the formats of its keys.
 
 use super::spec::DecoderSpec;
 use crate::kernels::Isa;
 use crate::kernels::pointwise::Pairs;
-use crate::kernels::shaping::Shaping;
+use crate::kernels::shaping::{Shaping, noise};
+use crate::kernels::tasks;
 use crate::quant::{EXACT, Scale};
+use libm::exp;
 
 /// Tokens that are read, at most.
 pub(crate) const TOKENS: usize = 512;
+
+/// One row in so many is looked at for what errors of keys do to it.
+const STRIDE: usize = 8;
+
+/// Standard deviation of simulated errors, in those of real ones: so much that rounding of activations is little beside it.
+const LOUDER: f64 = 4.0;
+
+/// The rows that are looked at, of all.
+fn sampled<T>(rows: impl Iterator<Item = T>) -> impl Iterator<Item = T> {
+    rows.skip(EXACT).step_by(STRIDE)
+}
 
 /// Queries and keys of every layer; empty for a model whose keys are a latent.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -22,35 +35,133 @@ struct KeyStatistics {
     queries: Vec<Scale>,
     /// Variances of its keys around their mean, over all its elements' mean.
     keys: Vec<Scale>,
+    /// What 4-bit keys change in the residual stream: mean square, over that of the stream itself.
+    sensitivity: f32,
+}
+
+/// A calibration in the making, layer by layer: [`Measured::add`], then [`Measured::felt`].
+#[derive(Default)]
+pub(crate) struct Measured {
+    layers: Vec<KeyStatistics>,
+    /// What errors of the last layer's keys would add to its heads' contexts, `[n_rows, n_heads, v_dim]`.
+    noise: Vec<f32>,
+}
+
+/// What one KV head says.
+struct HeadStatistics {
+    queries: Vec<f64>,
+    keys: Vec<f64>,
+    /// `[n_rows, group, v_dim]`.
+    noise: Vec<f64>,
+}
+
+/// Rows of one head, `[n_rows, dim]`.
+struct Rows {
+    dim: usize,
+    x: Vec<f64>,
+}
+
+impl Rows {
+    /// A head's part of `x: [n_rows, n_heads, dim]`.
+    fn of(x: &[f32], n_heads: usize, dim: usize, head: usize) -> Self {
+        let rows = x.chunks_exact(n_heads * dim).flat_map(|row| &row[head * dim..][..dim]);
+        Self { dim, x: rows.map(|x| f64::from(*x)).collect() }
+    }
+
+    fn n(&self) -> usize {
+        self.x.len() / self.dim
+    }
+
+    fn row(&self, i: usize) -> &[f64] {
+        &self.x[i * self.dim..][..self.dim]
+    }
+}
+
+impl Measured {
+    /// Adds the next layer's queries `[n_rows, n_heads, k_dim]`, keys `[n_rows, n_kv_heads, k_dim]`, positions turned in, and values
+    /// `[n_rows, n_kv_heads, v_dim]`. The first rows are left out, as they are in the cache.
+    pub(crate) fn add(
+        &mut self,
+        spec: &DecoderSpec,
+        n_rot: usize,
+        window: Option<usize>,
+        [q, k, v]: [&[f32]; 3],
+    ) {
+        let DecoderSpec { n_heads, n_kv_heads, k_dim, v_dim, .. } = *spec;
+        let group = n_heads / n_kv_heads;
+        let heads = tasks::map(n_kv_heads, |head| {
+            let queries = (head * group..(head + 1) * group).map(|head| Rows::of(q, n_heads, k_dim, head));
+            let queries: Vec<Rows> = queries.collect();
+            let (keys, values) = (Rows::of(k, n_kv_heads, k_dim, head), Rows::of(v, n_kv_heads, v_dim, head));
+            let mut energies = mean(k_dim, &queries, |_, x| x * x);
+            let center = mean(k_dim, [&keys], |_, x| x);
+            let mut variances = mean(k_dim, [&keys], |i, x| (x - center[i]) * (x - center[i]));
+            for squares in [&mut energies, &mut variances] {
+                level_pairs(&mut squares[..n_rot], spec.family.pairs);
+            }
+            let error = LOUDER * f64::from(spec.score_scale) * noise(&energies, &variances).sqrt();
+            let seen = Seen { keys: &keys, values: &values, window, scale: f64::from(spec.score_scale) };
+            let mut noise = vec![0.0; keys.n() * group * v_dim];
+            let mut signs = head as u64;
+            for (row, noise) in noise.chunks_exact_mut(group * v_dim).enumerate().skip(EXACT).step_by(STRIDE)
+            {
+                for (queries, noise) in queries.iter().zip(noise.chunks_exact_mut(v_dim)) {
+                    noise.copy_from_slice(&seen.noise(queries.row(row), row, error, &mut signs));
+                }
+            }
+            HeadStatistics { noise, queries: energies, keys: variances }
+        });
+        let relative = |of: fn(&HeadStatistics) -> &[f64]| -> Vec<Scale> {
+            let of_head = |head| {
+                let squares = of(head);
+                let all = squares.iter().sum::<f64>() / k_dim as f64;
+                squares.iter().map(move |x| Scale::nearest((x / all) as f32))
+            };
+            heads.iter().flat_map(of_head).collect()
+        };
+        let (queries, keys) = (relative(|head| &head.queries), relative(|head| &head.keys));
+        self.layers.push(KeyStatistics { queries, keys, sensitivity: 0.0 });
+        let rows = (0..q.len() / (n_heads * k_dim)).flat_map(|row| {
+            let width = group * v_dim;
+            heads.iter().flat_map(move |head| &head.noise[row * width..][..width])
+        });
+        self.noise = rows.map(|x| *x as f32).collect();
+    }
+
+    /// What errors of the last layer's keys would add to its heads' contexts, `[n_rows, n_heads, v_dim]`.
+    pub(crate) fn noise(&self) -> &[f32] {
+        &self.noise
+    }
+
+    /// Takes note of the residual stream after the last layer's attention, `[n_rows, d_model]`, as it is and with those errors.
+    pub(crate) fn felt(&mut self, x: &[f32], changed: &[f32], d_model: usize) {
+        let (mut off, mut all) = (0.0, 0.0);
+        let rows = x.chunks_exact(d_model).zip(changed.chunks_exact(d_model));
+        for (x, changed) in sampled(rows) {
+            off += x.iter().zip(changed).map(|(x, y)| f64::from(x - y).powi(2)).sum::<f64>();
+            all += x.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>();
+        }
+        let sensitivity = if all > 0.0 { (off / all) as f32 } else { 0.0 };
+        self.layers.iter_mut().last().into_iter().for_each(|layer| layer.sensitivity = sensitivity);
+    }
+
+    /// All layers.
+    pub(crate) fn finish(self) -> Calibration {
+        Calibration { layers: self.layers }
+    }
 }
 
 impl Calibration {
-    /// Adds the next layer's queries `[n_rows, n_heads, k_dim]` and keys `[n_rows, n_kv_heads, k_dim]`, positions turned in. The first
-    /// rows are left out, as they are in the cache.
-    pub(crate) fn add(&mut self, spec: &DecoderSpec, n_rot: usize, q: &[f32], k: &[f32]) {
-        let DecoderSpec { n_heads, n_kv_heads, k_dim, .. } = *spec;
-        let group = n_heads / n_kv_heads;
-        let (mut queries, mut keys) = (Vec::new(), Vec::new());
-        for head in 0..n_kv_heads {
-            let rows = |x: &[f32], n_heads: usize, head: usize| -> Vec<Vec<f64>> {
-                let rows = x.chunks_exact(n_heads * k_dim).skip(EXACT);
-                rows.map(|row| row[head * k_dim..][..k_dim].iter().map(|x| f64::from(*x)).collect()).collect()
-            };
-            let of_group = (head * group..(head + 1) * group).flat_map(|head| rows(q, n_heads, head));
-            let of_group: Vec<Vec<f64>> = of_group.collect();
-            let mut of_head = rows(k, n_kv_heads, head);
-            let mean = mean(k_dim, &of_head, |x| x);
-            for row in &mut of_head {
-                row.iter_mut().zip(&mean).for_each(|(x, mean)| *x -= mean);
-            }
-            for (rows, of) in [(&of_group, &mut queries), (&of_head, &mut keys)] {
-                let mut squares = self::mean(k_dim, rows, |x| x * x);
-                level_pairs(&mut squares[..n_rot], spec.family.pairs);
-                let all = squares.iter().sum::<f64>() / k_dim as f64;
-                of.extend(squares.iter().map(|x| Scale::nearest((x / all) as f32)));
-            }
-        }
-        self.layers.push(KeyStatistics { queries, keys });
+    /// The `n` layers that bear 4-bit keys worst, in order: first of all those that see everything, whose errors reach furthest.
+    pub(crate) fn sensitive(&self, n: usize, spec: &DecoderSpec) -> Vec<usize> {
+        let mut layers: Vec<(usize, &KeyStatistics)> = self.layers.iter().enumerate().collect();
+        layers.sort_by(|(a, x), (b, y)| {
+            let is_windowed = |l: &usize| spec.layers[*l].window.is_some();
+            is_windowed(a).cmp(&is_windowed(b)).then(y.sensitivity.total_cmp(&x.sensitivity))
+        });
+        let mut found: Vec<usize> = layers.into_iter().take(n).map(|(l, _)| l).collect();
+        found.sort_unstable();
+        found
     }
 
     /// How the keys of a layer are coded; `None` where that is not known.
@@ -60,34 +171,88 @@ impl Calibration {
         Some(Shaping::new(isa, &numbers(&layer.queries), &numbers(&layer.keys), k_dim))
     }
 
-    /// As text: two hexadecimal digits a number.
+    /// As text: for each layer two hexadecimal digits a number, and eight for its sensitivity.
     pub(crate) fn text(&self) -> String {
-        let scales = self.layers.iter().flat_map(|layer| layer.queries.iter().chain(&layer.keys));
-        scales.map(|scale| format!("{:02x}", scale.0)).collect()
+        let of_layer = |layer: &KeyStatistics| {
+            let scales = layer.queries.iter().chain(&layer.keys).map(|scale| format!("{:02x}", scale.0));
+            scales.chain([format!("{:08x}", layer.sensitivity.to_bits())]).collect::<String>()
+        };
+        self.layers.iter().map(of_layer).collect()
     }
 
     /// From [`Calibration::text`]; `None` if it is not of such a model.
     pub(crate) fn from_text(text: &str, spec: &DecoderSpec) -> Option<Self> {
         let row = spec.n_kv_heads * spec.k_dim;
         let digits = text.as_bytes().chunks(2).map(|pair| std::str::from_utf8(pair).ok());
-        let scales = digits.map(|pair| u8::from_str_radix(pair?, 16).ok().map(Scale));
-        let scales: Vec<Scale> = scales.collect::<Option<_>>()?;
-        let layers = scales.chunks(2 * row).map(|layer| {
-            let (queries, keys) = layer.split_at_checked(row)?;
-            (keys.len() == row).then(|| KeyStatistics { queries: queries.to_vec(), keys: keys.to_vec() })
+        let bytes: Vec<u8> = digits.map(|pair| u8::from_str_radix(pair?, 16).ok()).collect::<Option<_>>()?;
+        let layers = bytes.chunks(2 * row + 4).map(|layer| {
+            let (scales, sensitivity) = layer.split_at_checked(2 * row)?;
+            let scales: Vec<Scale> = scales.iter().map(|byte| Scale(*byte)).collect();
+            let (queries, keys) = scales.split_at(row);
+            let sensitivity = f32::from_bits(u32::from_be_bytes(sensitivity.try_into().ok()?));
+            Some(KeyStatistics { queries: queries.to_vec(), keys: keys.to_vec(), sensitivity })
         });
         let layers: Vec<KeyStatistics> = layers.collect::<Option<_>>()?;
         (layers.len() == spec.layers.len()).then_some(Self { layers })
     }
 }
 
-/// The mean over rows of what `of` makes of each element; 0 where there are no rows.
-fn mean(dim: usize, rows: &[Vec<f64>], of: impl Fn(f64) -> f64) -> Vec<f64> {
-    let mut sums = vec![0.0; dim];
-    for row in rows {
-        sums.iter_mut().zip(row).for_each(|(sum, x)| *sum += of(*x));
+/// The mean over rows, but the first, of what `of` makes of each element; 0 where there are no rows.
+fn mean<'a>(
+    dim: usize,
+    heads: impl IntoIterator<Item = &'a Rows>,
+    of: impl Fn(usize, f64) -> f64,
+) -> Vec<f64> {
+    let (mut sums, mut n) = (vec![0.0; dim], 0);
+    for head in heads {
+        for row in EXACT..head.n() {
+            sums.iter_mut().zip(head.row(row)).enumerate().for_each(|(i, (sum, x))| *sum += of(i, *x));
+            n += 1;
+        }
     }
-    sums.iter().map(|sum| sum / rows.len().max(1) as f64).collect()
+    sums.iter().map(|sum| sum / n.max(1) as f64).collect()
+}
+
+/// What the queries of one KV head see.
+struct Seen<'a> {
+    keys: &'a Rows,
+    values: &'a Rows,
+    window: Option<usize>,
+    /// Factor of the scores.
+    scale: f64,
+}
+
+impl Seen<'_> {
+    /// What errors of `error` and either sign in the scores of coded keys add to the context of the query in a row: it weighs
+    /// values v by p to their mean o, so an error e of a score adds p e (v - o). Exact keys are left out: a head that rests on them
+    /// now, and would seem to bear everything, may be at work in another text.
+    fn noise(&self, query: &[f64], row: usize, error: f64, signs: &mut u64) -> Vec<f64> {
+        let Self { keys, values, window, scale } = *self;
+        let first = window.map_or(0, |window| (row + 1).saturating_sub(window)).max(EXACT);
+        let score = |i| scale * keys.row(i).iter().zip(query).map(|(k, q)| k * q).sum::<f64>();
+        let mut weights: Vec<f64> = (first..=row).map(score).collect();
+        let most = weights.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        weights.iter_mut().for_each(|weight| *weight = exp(*weight - most));
+        let total = weights.iter().sum::<f64>();
+        let (mut o, mut noise, mut sum) = (vec![0.0; values.dim], vec![0.0; values.dim], 0.0);
+        for (i, weight) in (first..).zip(&weights) {
+            let weight = weight / total;
+            let e = sign(signs) * weight * error;
+            for ((o, noise), v) in o.iter_mut().zip(&mut noise).zip(values.row(i)) {
+                *o += weight * v;
+                *noise += e * v;
+            }
+            sum += e;
+        }
+        noise.iter_mut().zip(&o).for_each(|(noise, o)| *noise -= sum * o);
+        noise
+    }
+}
+
+/// 1 or −1, by a linear congruential generator (Knuth, MMIX).
+fn sign(state: &mut u64) -> f64 {
+    *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+    if *state >> 63 == 0 { 1.0 } else { -1.0 }
 }
 
 /// Gives both elements of each pair that positions turn together their mean.
@@ -106,21 +271,28 @@ fn level_pairs(x: &mut [f64], pairs: Pairs) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ModelSource;
     use crate::fixtures::RandomModel;
     use crate::gguf::Gguf;
     use crate::model::Decoder;
+    use crate::{KvChoice, KvFormat, ModelSource};
     use std::sync::Arc;
 
-    fn decoder() -> Decoder {
-        let bytes: &'static [u8] = RandomModel::tiny(5).bytes().leak();
+    /// A model of six layers, whose values are `size` times as large in layer 4.
+    fn decoder(size: f32) -> Decoder {
+        let larger = |name: &str, x: &mut [f32]| {
+            if name == "blk.4.attn_v.weight" {
+                x.iter_mut().for_each(|x| *x *= size);
+            }
+        };
+        let model = RandomModel { n_layers: 6, ..RandomModel::tiny(5) };
+        let bytes: &'static [u8] = model.bytes_with(&larger).leak();
         let gguf = Arc::new(Gguf::open(&ModelSource::Bundled("random", bytes)).expect("a model"));
         Decoder::load(&gguf, Isa::detect(), &mut |_, _| {}).expect("a decoder")
     }
 
     #[test]
     fn a_calibration_is_found_and_kept_whole() {
-        let decoder = decoder();
+        let decoder = decoder(1.0);
         let ids: Vec<u32> = (0..700).map(|i| i * i % 200).collect();
         let found = decoder.calibration(&ids).expect("a calibration");
         assert_eq!(found, decoder.calibration(&ids[..TOKENS]).expect("a calibration"), "it reads no more");
@@ -134,10 +306,58 @@ mod tests {
 
     #[test]
     fn a_text_of_any_length_will_do() {
-        let mut decoder = decoder();
+        let mut decoder = decoder(1.0);
         for n in [1, EXACT, EXACT + 1] {
             let found = decoder.calibration(&(0..n as u32).collect::<Vec<_>>()).expect("a calibration");
-            decoder.shape_keys(&found);
+            decoder.calibrate(&found);
+        }
+    }
+
+    #[test]
+    fn the_mixture_has_eight_bits_where_errors_of_keys_change_most() {
+        let ids: Vec<u32> = (0..300).map(|i| i * i % 200).collect();
+        let mut decoder = decoder(20.0);
+        let formats = |decoder: &Decoder| {
+            let layout = decoder.spec.kv_layout(&KvChoice::Mixture).expect("a layout");
+            assert_eq!(decoder.spec.kv_name(&layout), "q4-m");
+            layout.layers.iter().map(|layer| layer.k.format).collect::<Vec<_>>()
+        };
+        let at = |finer: usize| {
+            (0..6).map(|l| if l == finer { KvFormat::Q8 } else { KvFormat::Q4 }).collect::<Vec<_>>()
+        };
+        assert_eq!(formats(&decoder), at(0));
+        let found = decoder.calibration(&ids).expect("a calibration");
+        assert_eq!(found.sensitive(6, &decoder.spec), [0, 1, 2, 3, 4, 5]);
+        decoder.calibrate(&found);
+        assert_eq!(formats(&decoder), at(4));
+    }
+
+    #[test]
+    fn noise_is_what_changes_of_scores_change() {
+        let n = EXACT + 20;
+        let rows = |f: fn(f64) -> f64| Rows { dim: 1, x: (0..n).map(|i| f(i as f64)).collect() };
+        let (keys, values) = (rows(libm::sin), rows(|i| libm::cos(2.0 * i)));
+        for window in [None, Some(9)] {
+            let seen = Seen { keys: &keys, values: &values, window, scale: 0.5 };
+            let put_out = |changed: Option<usize>| {
+                let (mut sum, mut total) = (0.0, 0.0);
+                for i in window.map_or(EXACT, |window| n - window)..n {
+                    let by = if Some(i) == changed { 1e-6 } else { 0.0 };
+                    let weight = exp(0.5 * 3.0 * keys.x[i] + by);
+                    (sum, total) = (sum + weight * values.x[i], total + weight);
+                }
+                sum / total
+            };
+            let changes: Vec<f64> = (EXACT..n).map(|i| (put_out(Some(i)) - put_out(None)) / 1e-6).collect();
+            let [noise] = seen.noise(&[3.0], n - 1, 1.0, &mut 7)[..] else { panic!("one element") };
+            let most: f64 = changes.iter().map(|change| change.abs()).sum();
+            assert!(noise != 0.0 && noise.abs() < most, "{noise} of {most}");
+            // Some signs give it.
+            let mut sums = vec![0.0];
+            for change in changes.iter().filter(|change| change.abs() > 1e-9) {
+                sums = sums.iter().flat_map(|sum| [sum - change, sum + change]).collect();
+            }
+            assert!(sums.iter().any(|sum| (sum - noise).abs() < 1e-6), "no signs give {noise}");
         }
     }
 

@@ -1,7 +1,7 @@
 //! The forward pass: rows of many sequences in, logits out.
 
 use super::attention::{Attention, AttentionWeights, SpanState};
-use super::calibration::{self, Calibration};
+use super::calibration::{self, Calibration, Measured};
 use super::feed_forward::FeedForward;
 use super::ops::{AddLinear, Linear, RmsNorm};
 use super::rope;
@@ -119,23 +119,27 @@ impl Decoder {
         self.pass(spans, arena, None)
     }
 
-    /// Reads the first tokens of a text, and measures queries and keys.
+    /// Reads the first tokens of a text, and measures queries, keys and values; nothing where keys are a latent.
     ///
     /// # Errors
     /// As [`Decoder::forward`].
     pub(crate) fn calibration(&self, ids: &[u32]) -> Result<Calibration> {
+        if self.spec.latent.is_some() {
+            return Ok(Calibration::default());
+        }
         let ids = &ids[..ids.len().min(calibration::TOKENS).min(self.spec.context_length)];
         let layout = Arc::new(self.spec.kv_layout(&KvChoice::Uniform(KvFormat::F16))?);
         let mut arena = Arena::new(&layout, u64::MAX);
         let mut sequence = Sequence::new(layout, BlockHash::root("calibration"));
         let span = Span { sequence: &mut sequence, tokens: ids, end: ids.len(), logits: Wanted::None };
-        let found = RefCell::new(Calibration::default());
+        let found = RefCell::new(Measured::default());
         self.pass(vec![span], &mut arena, Some(&found))?;
-        Ok(found.into_inner())
+        Ok(found.into_inner().finish())
     }
 
-    /// From now on keys are coded in 4 bits as a calibration says.
-    pub(crate) fn shape_keys(&mut self, calibration: &Calibration) {
+    /// From now on keys are coded as a calibration says.
+    pub(crate) fn calibrate(&mut self, calibration: &Calibration) {
+        self.spec.sensitive = calibration.sensitive(self.spec.sensitive.len(), &self.spec);
         let shaping = |l| calibration.shaping(self.isa, l, self.spec.k_dim);
         let shapings = tasks::map(self.layers.len(), shaping);
         for (layer, shaping) in self.layers.iter_mut().zip(shapings) {
@@ -147,7 +151,7 @@ impl Decoder {
         &self,
         spans: Vec<Span<'_>>,
         arena: &mut Arena,
-        watch: Option<&RefCell<Calibration>>,
+        watch: Option<&RefCell<Measured>>,
     ) -> Result<Vec<Vec<f32>>> {
         let mut ids = Vec::new();
         for span in &spans {
@@ -200,7 +204,7 @@ impl Decoder {
         ids: &[u32],
         spans: &RefCell<Vec<SpanState<'_>>>,
         wanted: &[std::ops::Range<usize>],
-        watch: Option<&RefCell<Calibration>>,
+        watch: Option<&RefCell<Measured>>,
     ) -> candle_core::Result<Vec<Vec<f32>>> {
         fault::pass().map_err(candle_core::Error::msg)?;
         let positions = spans.borrow();
@@ -243,10 +247,17 @@ impl Decoder {
         let input: Vec<&Packed> = w.attention.input.iter().collect();
         let context = self.linear(&self.norm(x, &w.attn_norm)?, &input)?.apply_op1_no_bwd(attention)?;
         let output = &w.attention.output;
-        let x = match &w.after {
-            None => context.apply_op2_no_bwd(x, &AddLinear(self.isa, output))?,
-            Some([norm, _]) => (self.norm(&self.linear(&context, &[output])?, norm)? + x)?,
+        let attended = |context: &Tensor| match &w.after {
+            None => context.apply_op2_no_bwd(x, &AddLinear(self.isa, output)),
+            Some([norm, _]) => self.norm(&self.linear(context, &[output])?, norm)? + x,
         };
+        let x = attended(&context)?;
+        if let Some(watch) = attention.watch {
+            let mut watch = watch.borrow_mut();
+            let noise = Tensor::from_slice(watch.noise(), context.dims(), &Device::Cpu)?;
+            let changed: Vec<f32> = attended(&(&context + noise)?)?.flatten_all()?.to_vec1()?;
+            watch.felt(&x.flatten_all()?.to_vec1::<f32>()?, &changed, self.spec.d_model);
+        }
         let normed = self.norm(&x, &w.ffn_norm)?;
         let add = |residual| w.feed_forward.add(self.isa, self.spec.family.activation, &normed, residual);
         match &w.after {

@@ -119,9 +119,14 @@ pub(crate) struct DecoderSpec {
     /// Rotary embeddings; each layer names its own.
     pub(crate) ropes: Vec<RopeSpec>,
     pub(crate) layers: Vec<LayerSpec>,
+    /// Layers whose keys [`KvChoice::Mixture`] keeps in 8 bits: those that calibration found, until then as many that see everything.
+    pub(crate) sensitive: Vec<usize>,
     pub(crate) latent: Option<LatentSpec>,
     pub(crate) experts: Option<ExpertSpec>,
 }
+
+/// [`KvChoice::Mixture`] keeps the keys of one layer in so many in 8 bits: 4.16 bits a number become 4.49.
+const LAYERS_PER_SENSITIVE: usize = 6;
 
 /// What differs from layer to layer.
 #[derive(Clone, Copy, Debug)]
@@ -338,6 +343,9 @@ impl DecoderSpec {
             LayerSpec { window, rope, experts: l >= first_expert }
         };
         let layers: Vec<LayerSpec> = windows.into_iter().enumerate().map(layer).collect();
+        let n_sensitive = if latent.is_some() { 0 } else { n_layers / LAYERS_PER_SENSITIVE };
+        let (lasting, windowed): (Vec<_>, Vec<_>) = (0..n_layers).partition(|l| layers[*l].window.is_none());
+        let sensitive = lasting.into_iter().chain(windowed).take(n_sensitive).collect();
         let d_ff = if layers.iter().all(|l| l.experts) { 0 } else { reader.needed("feed_forward_length")? };
         Ok(Self {
             family,
@@ -352,6 +360,7 @@ impl DecoderSpec {
             score_scale,
             key_bias: gguf.has_tensor("blk.0.attn_k.bias"),
             ropes,
+            sensitive,
             layers,
             latent,
             experts: experts.map(|(spec, _)| spec),
@@ -363,10 +372,13 @@ impl DecoderSpec {
     /// # Errors
     /// The choice is for another number of layers.
     pub(crate) fn kv_layout(&self, choice: &KvChoice) -> Result<KvLayout> {
-        let n = self.layers.len();
+        let (n, shared) = (self.layers.len(), self.latent.is_some());
         let same = |format| vec![KvLayer { k: format, v: format }; n];
         let formats = match choice {
-            KvChoice::Auto => vec![self.default_formats(); n],
+            KvChoice::Auto if self.key_bias || shared => {
+                vec![KvLayer { k: KvFormat::Q8, v: KvFormat::Q4 }; n]
+            }
+            KvChoice::Auto | KvChoice::Mixture => (0..n).map(|layer| self.mixture(layer)).collect(),
             KvChoice::Uniform(format) | KvChoice::Unrotated(format) => same(*format),
             KvChoice::Sides(sides) => vec![*sides; n],
             KvChoice::Mixed(layers) if layers.len() == n => layers.clone(),
@@ -378,7 +390,6 @@ impl DecoderSpec {
             }
         };
         let rotate = !matches!(choice, KvChoice::Unrotated(_));
-        let shared = self.latent.is_some();
         let tensor = |dim, format, centered| {
             let coded = format != KvFormat::F16;
             let (rotated, exact, centered) = (rotate && coded, coded && !shared, centered && coded);
@@ -391,9 +402,15 @@ impl DecoderSpec {
         Ok(KvLayout { layers: self.layers.iter().zip(formats).map(layer).collect() })
     }
 
-    /// The formats of [`KvChoice::Auto`].
-    pub(crate) fn default_formats(&self) -> KvLayer {
-        let k = if self.key_bias || self.latent.is_some() { KvFormat::Q8 } else { KvFormat::Q4 };
+    /// The formats of a layer in [`KvChoice::Mixture`].
+    fn mixture(&self, layer: usize) -> KvLayer {
+        let k = if self.sensitive.contains(&layer) { KvFormat::Q8 } else { KvFormat::Q4 };
         KvLayer { k, v: KvFormat::Q4 }
+    }
+
+    /// The name of a layout of this model, as transcripts have it and the command line takes it.
+    pub(crate) fn kv_name(&self, layout: &KvLayout) -> String {
+        let is_mixture = || self.kv_layout(&KvChoice::Mixture).is_ok_and(|mixture| mixture == *layout);
+        if !self.sensitive.is_empty() && is_mixture() { "q4-m".to_owned() } else { layout.name() }
     }
 }

@@ -17,11 +17,12 @@ pub struct Kv {
 }
 
 /// The words that stand for a choice.
-const WORDS: [(&str, KvChoice); 7] = [
+const WORDS: [(&str, KvChoice); 8] = [
     ("auto", KvChoice::Auto),
     ("f16", KvChoice::Uniform(KvFormat::F16)),
     ("q8", KvChoice::Uniform(KvFormat::Q8)),
     ("q8/q4", KvChoice::Sides(KvLayer { k: KvFormat::Q8, v: KvFormat::Q4 })),
+    ("q4-m", KvChoice::Mixture),
     ("q4", KvChoice::Uniform(KvFormat::Q4)),
     ("q8-plain", KvChoice::Unrotated(KvFormat::Q8)),
     ("q4-plain", KvChoice::Unrotated(KvFormat::Q4)),
@@ -146,7 +147,7 @@ mod tests {
     fn words_and_files_are_choices_and_mistakes_are_explained() {
         assert_eq!("q8".parse::<Kv>().unwrap().choice(), &KvChoice::Uniform(KvFormat::Q8));
         let wrong = "q5".parse::<Kv>().unwrap_err().to_string();
-        assert!(wrong.contains("auto, f16, q8, q8/q4, q4"), "{wrong}");
+        assert!(wrong.contains("auto, f16, q8, q8/q4, q4-m, q4"), "{wrong}");
         let sides = KvLayer { k: KvFormat::Q8, v: KvFormat::Q4 };
         assert_eq!("q8/q4".parse::<Kv>().unwrap().choice(), &KvChoice::Sides(sides));
         let file = tempfile::NamedTempFile::new().unwrap();

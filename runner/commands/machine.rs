@@ -12,7 +12,8 @@ pub(super) struct Model {
     /// GGUF file, a name that `pull` lists, hf:ORG/REPO/FILE.gguf, or the bundled `understudy`
     #[arg(long = "model", default_value = "understudy", value_name = "MODEL")]
     pub(super) name: String,
-    /// Formats of cached keys and values: auto (the family's own), f16, q8, q4, or a file of `kv-config`
+    /// Formats of cached keys and values: auto (the family's own), f16, q8, q8/q4
+    /// (keys/values), q4-m (q4, but q8 for the keys of one layer in six), q4, or a file of `kv-config`
     #[arg(long, default_value = "auto", value_name = "KV")]
     kv: Kv,
     /// Threads [default: all cores]

@@ -24,7 +24,7 @@ pub(super) struct Args {
     /// Token ids, separated by white space
     #[arg(long, value_name = "FILE", group = "input")]
     ids: Option<PathBuf>,
-    /// Formats of cached keys and values: auto, f16, q8, q8/q4 (keys/values), q4, q4-plain (not rotated), or a file of `kv-config`
+    /// Formats of cached keys and values: auto, f16, q8, q8/q4 (keys/values), q4-m, q4, q4-plain (not rotated), or a file of `kv-config`
     #[arg(long, default_value = "auto", value_name = "KV")]
     kv: Kv,
     /// Threads [default: all cores]

@@ -47,7 +47,7 @@ struct Common {
     /// Where models of random weights are kept [default: the user's cache folder]
     #[arg(long, value_name = "DIR", global = true)]
     shape_dir: Option<PathBuf>,
-    /// Formats of cached keys and values: auto, f16, q8, q8/q4 (keys/values), q4, or a file of `kv-config`
+    /// Formats of cached keys and values: auto, f16, q8, q8/q4 (keys/values), q4-m, q4, or a file of `kv-config`
     #[arg(long, value_name = "KV", global = true, default_value = "auto")]
     kv: Kv,
     /// Threads [default: all cores]

@@ -41,7 +41,7 @@ pub(super) struct Args {
     /// Most tokens of a reply
     #[arg(long, default_value_t = MAX_TOKENS, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     max_tokens: u32,
-    /// Formats of cached keys and values, for the bytes: auto, f16, q8, q8/q4 (keys/values), q4, or a file of `kv-config`
+    /// Formats of cached keys and values, for the bytes: auto, f16, q8, q8/q4 (keys/values), q4-m, q4, or a file of `kv-config`
     #[arg(long, default_value = "auto", value_name = "KV")]
     kv: Kv,
     /// Print the turns and each agent's first prompt as well

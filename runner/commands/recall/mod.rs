@@ -20,7 +20,7 @@ use serde_json::json;
 pub(super) struct Args {
     #[command(flatten)]
     common: Common,
-    /// Formats to compare: auto, f16, q8, q8/q4 (keys/values), q4, q8-plain and q4-plain (not rotated), files of `kv-config`
+    /// Formats to compare: auto, f16, q8, q8/q4 (keys/values), q4-m, q4, q8-plain and q4-plain (not rotated), files of `kv-config`
     #[arg(long, value_name = "KV,…", value_delimiter = ',', default_value = "f16,q8,q4,q4-plain,auto")]
     kv: Vec<Kv>,
     /// Lengths of the chains
