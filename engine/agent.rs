@@ -14,7 +14,7 @@ use std::task::{Context, Poll, ready};
 /// ```
 /// # use greenroom_engine::*;
 /// # let model = ModelSource::Bundled("tiny", fixtures::RandomModel::tiny(1).bytes().leak());
-/// # let engine = Engine::open(EngineConfig::new(model), &mut |_, _| {})?;
+/// # let engine = Engine::open(EngineConfig::new(model), &mut |_| {})?;
 /// let mut ada = engine.agent("demo", "ada").system("You are Ada.").max_tokens(8);
 /// let past = ada.extend("Rolf: Who are you?")?.finish()?;
 /// let (mut stay, mut go) = (ada.fork("ada, who stays"), ada.fork("ada, who goes"));
@@ -124,7 +124,7 @@ impl<'e> Agent<'e> {
     /// ```
     /// # use greenroom_engine::*;
     /// # let model = ModelSource::Bundled("tiny", fixtures::RandomModel::tiny(1).bytes().leak());
-    /// # let engine = Engine::open(EngineConfig::new(model), &mut |_, _| {})?;
+    /// # let engine = Engine::open(EngineConfig::new(model), &mut |_| {})?;
     /// let mut ada = engine.agent("demo", "ada").system("You are Ada.");
     /// let said = ada.choose("Rolf: Do you stay?", ["I stay.", "I go."])?.finish()?;
     /// let Choice { chosen, logprobs } = said.choice.expect("a choice");
@@ -275,7 +275,7 @@ mod tests {
     fn open(cache_dir: Option<&Path>) -> Engine {
         let model = ModelSource::Bundled("tiny", RandomModel::tiny(1).bytes().leak());
         let cache_dir = cache_dir.map(Path::to_path_buf);
-        Engine::open(EngineConfig { cache_dir, ..EngineConfig::new(model) }, &mut |_, _| {}).unwrap()
+        Engine::open(EngineConfig { cache_dir, ..EngineConfig::new(model) }, &mut |_| {}).unwrap()
     }
 
     fn ada(engine: &Engine) -> Agent<'_> {

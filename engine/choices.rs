@@ -58,7 +58,7 @@ impl Bench {
         let chat = Chat::new(gguf.text("tokenizer.chat_template"), &tokenizer).expect("a template");
         let (kv, cache_dir) = (KvChoice::Uniform(format), dir.map(Path::to_path_buf));
         let config = EngineConfig { kv, cache_dir, prefill_chunk, ..EngineConfig::new(source) };
-        Self { engine: Engine::open(config, &mut |_, _| {}).expect("an engine"), tokenizer, chat }
+        Self { engine: Engine::open(config, &mut |_| {}).expect("an engine"), tokenizer, chat }
     }
 
     fn prompt(&self, conversation: &Conversation) -> Vec<u32> {

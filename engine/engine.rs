@@ -136,18 +136,34 @@ pub struct Prompter {
     chat: Chat,
 }
 
+/// What opening a model is at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Loading {
+    /// Weights are packed for the kernels: bytes of the file.
+    Weights {
+        /// Packed so far.
+        done: u64,
+        /// Of all.
+        total: u64,
+    },
+    /// The model reads short texts, to find how its keys are best coded and whether it bears its cache's formats: once for a model and
+    /// a cache folder, each time without a folder.
+    Measuring,
+}
+
 impl Engine {
-    /// Opens a model. `on_progress(done, total)` is told of bytes of weights packed.
+    /// Opens a model. `on_progress` is told what takes a while.
     ///
     /// # Errors
     /// The model can't be served, or the cache folder is being cleaned. (One that can't be used is said: memories stay in RAM.)
-    pub fn open(config: EngineConfig, on_progress: &mut (dyn FnMut(u64, u64) + Send)) -> Result<Self> {
+    pub fn open(config: EngineConfig, on_progress: &mut (dyn FnMut(Loading) + Send)) -> Result<Self> {
         let Parts { gguf, tokenizer, chat, info, .. } = Parts::read(Gguf::open(&config.model)?)?;
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let mut team = Team::new(config.threads.unwrap_or(cores).max(1))
             .map_err(|e| Error::new(ErrorKind::Closed, format!("threads can't be started: {e}")))?;
         let isa = Isa::detect();
-        let mut decoder = team.install(|| Decoder::load(&gguf, isa, on_progress))?;
+        let packed = &mut |done, total| on_progress(Loading::Weights { done, total });
+        let mut decoder = team.install(|| Decoder::load(&gguf, isa, packed))?;
         if decoder.n_vocab() < tokenizer.n_vocab() {
             let (rows, tokens) = (decoder.n_vocab(), tokenizer.n_vocab());
             return Err(
@@ -170,8 +186,10 @@ impl Engine {
                 (None, Some(format!("memories stay in RAM: {e}")))
             }
         };
-        let calibration =
-            team.install(|| self_check::calibrate(&mut decoder, &tokenizer, store.as_ref(), &info.identity))?;
+        let measuring = &mut || on_progress(Loading::Measuring);
+        let calibration = team.install(|| {
+            self_check::calibrate(&mut decoder, &tokenizer, store.as_ref(), &info.identity, measuring)
+        })?;
         let identity = |layout: &KvLayout| Identity {
             model_name: info.name.clone(),
             model: info.identity.clone(),
@@ -186,9 +204,8 @@ impl Engine {
         let names = config.cache_key.as_ref().map_or(String::new(), CacheKey::names);
         let root = |layout: &KvLayout| BlockHash::root(&format!("{}\n{names}", identity(layout).text()));
         let layout = match store.as_ref().filter(|_| config.self_check) {
-            Some(store) => {
-                team.install(|| self_check::choose(&decoder, &tokenizer, &config.kv, store, &root))?
-            }
+            Some(store) => team
+                .install(|| self_check::choose(&decoder, &tokenizer, &config.kv, store, &root, measuring))?,
             None => Arc::new(decoder.spec.kv_layout(&config.kv)?),
         };
         let context =
@@ -432,7 +449,7 @@ impl Prompter {
         &self.info
     }
 
-    /// What one agent's cache takes in memory; at most, where that depends on which layers [`KvChoice::Mixture`] finds.
+    /// What one agent's cache takes in memory.
     ///
     /// # Errors
     /// The formats are for another model.

@@ -559,7 +559,7 @@ fn a_cache_whose_keys_were_coded_by_other_constants_is_a_miss_with_a_reason() {
     let open = || {
         let model = ModelSource::Bundled("tiny", RandomModel::tiny(2).bytes().leak());
         let config = EngineConfig { cache_dir: Some(dir.path().to_owned()), ..EngineConfig::new(model) };
-        Engine::open(config, &mut |_, _| {}).expect("an engine")
+        Engine::open(config, &mut |_| {}).expect("an engine")
     };
     let speak = |engine: &Engine| {
         let mut agent = engine.agent("r", "a").system("Go on. ".repeat(60));

@@ -279,7 +279,7 @@ fn commits_out_of_order_do_not_take_a_manifest_back() {
         let open = || {
             let config = EngineConfig::new(ModelSource::Bundled("tiny", model));
             let cache_dir = Some(dir.path().to_owned());
-            Engine::open(EngineConfig { cache_dir, threads: Some(1), ..config }, &mut |_, _| {})
+            Engine::open(EngineConfig { cache_dir, threads: Some(1), ..config }, &mut |_| {})
                 .expect("an engine")
         };
         let engine = open();
@@ -342,7 +342,7 @@ fn a_folder_that_can_not_be_used_costs_time() {
         }
         let config = EngineConfig::new(ModelSource::Bundled("tiny", model));
         let config = EngineConfig { cache_dir: Some(dir.path().to_owned()), threads: Some(1), ..config };
-        let engine = Engine::open(config, &mut |_, _| {}).expect("an engine");
+        let engine = Engine::open(config, &mut |_| {}).expect("an engine");
         let mut conversation = Conversation { next: "Hello?".to_owned(), ..Conversation::default() };
         for reused in [false, true] {
             let (turn, completion) = play(&engine, &conversation);

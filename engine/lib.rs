@@ -9,7 +9,7 @@
 //! use greenroom_engine::*;
 //!
 //! # let model: &'static [u8] = fixtures::RandomModel::tiny(1).bytes().leak();
-//! let engine = Engine::open(EngineConfig::new(ModelSource::Bundled("tiny", model)), &mut |_, _| {})?;
+//! let engine = Engine::open(EngineConfig::new(ModelSource::Bundled("tiny", model)), &mut |_| {})?;
 //! let mut ada = engine.agent("demo", "ada").system("You are Ada.").stop(["\nRolf:"]).max_tokens(8);
 //! for line in ["Rolf: Who are you?", "Rolf: And who am I?"] {
 //!     let mut reply = ada.extend(line)?;
@@ -78,7 +78,7 @@ mod turn;
 mod worker;
 
 pub use agent::{Agent, Reply};
-pub use engine::{Engine, EngineConfig, Prompter, Turn};
+pub use engine::{Engine, EngineConfig, Loading, Prompter, Turn};
 pub use error::{Error, ErrorKind, Result};
 pub use kernels::Isa;
 pub use request::*;

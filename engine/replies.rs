@@ -12,7 +12,7 @@ const LONGEST: usize = 300;
 fn engine(cache_dir: Option<&Path>) -> Engine {
     let model = ModelSource::Bundled("tiny", RandomModel::tiny(2).bytes().leak());
     let config = EngineConfig { cache_dir: cache_dir.map(Path::to_owned), ..EngineConfig::new(model) };
-    Engine::open(config, &mut |_, _| {}).unwrap()
+    Engine::open(config, &mut |_| {}).unwrap()
 }
 
 /// Even seeds speak at random, so that sentences end here and there; odd ones are held by the penalty.

@@ -400,9 +400,9 @@ pub enum KvChoice {
     /// ([`EngineConfig::self_check`](crate::EngineConfig::self_check)).
     #[default]
     Auto,
-    /// Four bits, but eight for the keys of one layer in six: 4.5 bits a number. These are first of all layers that see everything
-    /// (where others have a window), then those whose keys bear 4 bits worst, which is measured when a model is opened for the first
-    /// time. A model of fewer than six layers has none.
+    /// Four bits, but eight for the keys of one layer in six, those whose keys bear 4 bits worst: 4.5 bits a number. Which they are is
+    /// measured when a model is opened for the first time. Layers that see everything and layers with a window are counted apart; a
+    /// model of fewer than six has none.
     Mixture,
     /// Keys and values of all layers alike.
     Uniform(KvFormat),

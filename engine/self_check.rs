@@ -13,7 +13,8 @@ use crate::{KvChoice, KvFormat, KvLayer, Result, SAMPLE};
 use std::sync::Arc;
 
 /// Measures a model's keys, unless a folder knows them (`model` is the model's identity), and has them coded accordingly. A cached
-/// latent is coded as it is. Returns a name of the constants that it found, for caches whose keys are coded by them.
+/// latent is coded as it is. Returns a name of the constants that it found, for caches whose keys are coded by them. Both tell
+/// `measuring` before they have the model read a text.
 ///
 /// # Errors
 /// The text can't be read by the model.
@@ -22,6 +23,7 @@ pub(crate) fn calibrate(
     tokenizer: &Tokenizer,
     store: Option<&Store>,
     model: &str,
+    measuring: &mut (dyn FnMut() + Send),
 ) -> Result<String> {
     if decoder.spec.latent.is_some() {
         return Ok(String::new());
@@ -34,6 +36,7 @@ pub(crate) fn calibrate(
     let calibration = match known {
         Some(known) => known,
         None => {
+            measuring();
             let found =
                 decoder.calibration(&tokenizer.begin(&tokenizer.encode_message(SAMPLE, After::Special)?))?;
             if let Some(Err(e)) = store.map(|store| store.write_check(root, &found.text())) {
@@ -68,13 +71,14 @@ pub(crate) fn choose(
     tokenizer: &Tokenizer,
     choice: &KvChoice,
     store: &Store,
-    root: &dyn Fn(&KvLayout) -> BlockHash,
+    root: &(dyn Fn(&KvLayout) -> BlockHash + Sync),
+    measuring: &mut (dyn FnMut() + Send),
 ) -> Result<Arc<KvLayout>> {
     let (k, v) = (KvFormat::Q8, KvFormat::Q4);
     let finer = [KvChoice::Sides(KvLayer { k, v }), KvChoice::Uniform(KvFormat::Q8)];
     let finer = if *choice == KvChoice::Auto { &finer[..] } else { &[] };
     let mut layout = Arc::new(decoder.spec.kv_layout(choice)?);
-    let mut divergence = compared(decoder, tokenizer, &layout, store, root(&layout))?;
+    let mut divergence = compared(decoder, tokenizer, &layout, store, root(&layout), measuring)?;
     for finer in finer {
         let next = Arc::new(decoder.spec.kv_layout(finer)?);
         if divergence.nats <= LIMIT || next == layout {
@@ -89,7 +93,7 @@ pub(crate) fn choose(
                 decoder.spec.kv_name(&next)
             );
         }
-        (divergence, layout) = (compared(decoder, tokenizer, &next, store, root(&next))?, next);
+        (divergence, layout) = (compared(decoder, tokenizer, &next, store, root(&next), measuring)?, next);
     }
     if divergence.nats.is_nan() || divergence.nats > LIMIT {
         tracing::warn!(
@@ -116,6 +120,7 @@ fn compared(
     layout: &Arc<KvLayout>,
     store: &Store,
     root: BlockHash,
+    measuring: &mut (dyn FnMut() + Send),
 ) -> Result<Divergence> {
     let known = match store.read_check(root) {
         Found::Whole(text) => text.parse::<f64>().ok(),
@@ -124,6 +129,7 @@ fn compared(
     let nats = match known {
         Some(known) => known,
         None => {
+            measuring();
             let found = measure(decoder, tokenizer, layout)?;
             if let Err(e) = store.write_check(root, &found.to_string()) {
                 tracing::warn!("the self-check will be done again: {e}");
@@ -184,7 +190,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("a folder");
         let place = Place { dir: dir.path().to_owned(), key: None };
         let store = Store::open(&place, "").expect("a store");
-        calibrate(&mut decoder, &tokenizer, Some(&store), "a model").expect("a calibration");
+        calibrate(&mut decoder, &tokenizer, Some(&store), "a model", &mut || {}).expect("a calibration");
         Model { decoder, tokenizer, store, _dir: dir }
     }
 
@@ -195,7 +201,7 @@ mod tests {
     impl Model {
         fn chosen(&self, choice: &KvChoice) -> String {
             let Self { decoder, tokenizer, store, .. } = self;
-            choose(decoder, tokenizer, choice, store, &root).expect("a layout").name()
+            choose(decoder, tokenizer, choice, store, &root, &mut || {}).expect("a layout").name()
         }
 
         fn kept(&self, choice: &KvChoice) -> Option<f64> {
@@ -237,7 +243,7 @@ mod tests {
         assert!(Calibration::from_text(&kept, &decoder.spec).is_some());
         for broken in ["", "00", "no number"] {
             store.write_check(calibration, broken).expect("a file");
-            calibrate(&mut decoder, &tokenizer, Some(&store), "a model").expect("a calibration");
+            calibrate(&mut decoder, &tokenizer, Some(&store), "a model", &mut || {}).expect("a calibration");
             let Found::Whole(again) = store.read_check(calibration) else { panic!("no calibration") };
             assert_eq!(again, kept);
         }

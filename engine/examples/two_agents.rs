@@ -13,7 +13,7 @@ fn main() -> Result<()> {
 
 /// Plays eight turns; returns what each cost.
 pub(crate) fn talk(model: ModelSource) -> Result<Vec<Usage>> {
-    let engine = Engine::open(EngineConfig::new(model), &mut |_, _| {})?;
+    let engine = Engine::open(EngineConfig::new(model), &mut |_| {})?;
     let agent = |name: &str, who: &str| {
         let system = format!("You are {name}, {who}. Answer briefly and in character.");
         let sampling = Sampling { temperature: 0.5, min_p: 0.1, seed: 1, ..Sampling::default() };

@@ -1,6 +1,6 @@
 //! What a model's queries, keys and values are like on a sample text: measured once for a model, for the formats of its keys.
 
-use super::spec::DecoderSpec;
+use super::spec::{self, DecoderSpec, LayerSpec};
 use crate::kernels::Isa;
 use crate::kernels::pointwise::Pairs;
 use crate::kernels::shaping::{Shaping, noise};
@@ -152,16 +152,9 @@ impl Measured {
 }
 
 impl Calibration {
-    /// The `n` layers that bear 4-bit keys worst, in order: first of all those that see everything, whose errors reach furthest.
-    pub(crate) fn sensitive(&self, n: usize, spec: &DecoderSpec) -> Vec<usize> {
-        let mut layers: Vec<(usize, &KeyStatistics)> = self.layers.iter().enumerate().collect();
-        layers.sort_by(|(a, x), (b, y)| {
-            let is_windowed = |l: &usize| spec.layers[*l].window.is_some();
-            is_windowed(a).cmp(&is_windowed(b)).then(y.sensitivity.total_cmp(&x.sensitivity))
-        });
-        let mut found: Vec<usize> = layers.into_iter().take(n).map(|(l, _)| l).collect();
-        found.sort_unstable();
-        found
+    /// The layers that bear 4-bit keys worst, see [`spec::sensitive`].
+    pub(crate) fn sensitive(&self, layers: &[LayerSpec]) -> Vec<usize> {
+        spec::sensitive(layers, |l| self.layers.get(l).map_or(0.0, |layer| layer.sensitivity))
     }
 
     /// How the keys of a layer are coded; `None` where that is not known.
@@ -327,7 +320,6 @@ mod tests {
         };
         assert_eq!(formats(&decoder), at(0));
         let found = decoder.calibration(&ids).expect("a calibration");
-        assert_eq!(found.sensitive(6, &decoder.spec), [0, 1, 2, 3, 4, 5]);
         decoder.calibrate(&found);
         assert_eq!(formats(&decoder), at(4));
     }

@@ -139,7 +139,9 @@ impl Decoder {
 
     /// From now on keys are coded as a calibration says.
     pub(crate) fn calibrate(&mut self, calibration: &Calibration) {
-        self.spec.sensitive = calibration.sensitive(self.spec.sensitive.len(), &self.spec);
+        if self.spec.latent.is_none() {
+            self.spec.sensitive = calibration.sensitive(&self.spec.layers);
+        }
         let shaping = |l| calibration.shaping(self.isa, l, self.spec.k_dim);
         let shapings = tasks::map(self.layers.len(), shaping);
         for (layer, shaping) in self.layers.iter_mut().zip(shapings) {

@@ -119,7 +119,7 @@ pub(crate) struct DecoderSpec {
     /// Rotary embeddings; each layer names its own.
     pub(crate) ropes: Vec<RopeSpec>,
     pub(crate) layers: Vec<LayerSpec>,
-    /// Layers whose keys [`KvChoice::Mixture`] keeps in 8 bits: those that calibration found, until then as many that see everything.
+    /// Layers whose keys [`KvChoice::Mixture`] keeps in 8 bits: those that calibration found, until then the first ones.
     pub(crate) sensitive: Vec<usize>,
     pub(crate) latent: Option<LatentSpec>,
     pub(crate) experts: Option<ExpertSpec>,
@@ -127,6 +127,19 @@ pub(crate) struct DecoderSpec {
 
 /// [`KvChoice::Mixture`] keeps the keys of one layer in so many in 8 bits: 4.16 bits a number become 4.49.
 const LAYERS_PER_SENSITIVE: usize = 6;
+
+/// The most sensitive layers, a sixth of those that see everything and a sixth of those with a window: neither part of a cache takes
+/// more than 4.5 bits a number.
+pub(crate) fn sensitive(layers: &[LayerSpec], sensitivity: impl Fn(usize) -> f32) -> Vec<usize> {
+    let of_part = |is_windowed: bool| {
+        let layers = (0..layers.len()).filter(move |l| layers[*l].window.is_some() == is_windowed);
+        let mut layers: Vec<usize> = layers.collect();
+        layers.sort_by(|a, b| sensitivity(*b).total_cmp(&sensitivity(*a)));
+        layers.truncate(layers.len() / LAYERS_PER_SENSITIVE);
+        layers
+    };
+    [false, true].into_iter().flat_map(of_part).collect()
+}
 
 /// What differs from layer to layer.
 #[derive(Clone, Copy, Debug)]
@@ -343,9 +356,7 @@ impl DecoderSpec {
             LayerSpec { window, rope, experts: l >= first_expert }
         };
         let layers: Vec<LayerSpec> = windows.into_iter().enumerate().map(layer).collect();
-        let n_sensitive = if latent.is_some() { 0 } else { n_layers / LAYERS_PER_SENSITIVE };
-        let (lasting, windowed): (Vec<_>, Vec<_>) = (0..n_layers).partition(|l| layers[*l].window.is_none());
-        let sensitive = lasting.into_iter().chain(windowed).take(n_sensitive).collect();
+        let sensitive = if latent.is_some() { vec![] } else { sensitive(&layers, |_| 0.0) };
         let d_ff = if layers.iter().all(|l| l.experts) { 0 } else { reader.needed("feed_forward_length")? };
         Ok(Self {
             family,

@@ -100,7 +100,7 @@ impl Off {
             kv: KvChoice::Uniform(kv),
             ..EngineConfig::new(ModelSource::Path(file.path().to_owned()))
         };
-        let engine = Engine::open(config, &mut |_, _| {}).expect("an engine");
+        let engine = Engine::open(config, &mut |_| {}).expect("an engine");
         let Distance { differences, other_tops } = golden.distance(&engine, ids);
         let mut all: Vec<f64> = differences.iter().map(|difference| difference.abs()).collect();
         let late = all[LATE - 1..].iter().copied().fold(0.0, f64::max);

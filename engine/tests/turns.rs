@@ -13,16 +13,16 @@ fn model() -> ModelSource {
 }
 
 fn engine() -> Engine {
-    Engine::open(EngineConfig::new(model()), &mut |_, _| {}).unwrap()
+    Engine::open(EngineConfig::new(model()), &mut |_| {}).unwrap()
 }
 
 fn with_memory(cache_memory: u64) -> Engine {
-    Engine::open(EngineConfig { cache_memory, ..EngineConfig::new(model()) }, &mut |_, _| {}).unwrap()
+    Engine::open(EngineConfig { cache_memory, ..EngineConfig::new(model()) }, &mut |_| {}).unwrap()
 }
 
 fn on_disk(dir: &Path) -> Engine {
     let config = EngineConfig { cache_dir: Some(dir.to_owned()), ..EngineConfig::new(model()) };
-    Engine::open(config, &mut |_, _| {}).unwrap()
+    Engine::open(config, &mut |_| {}).unwrap()
 }
 
 /// A byte is a token; so are a few more around a message.
@@ -238,4 +238,24 @@ fn a_turn_given_up_while_the_next_is_at_work_leaves_no_files() {
     end(&mut three).unwrap();
     three.blocking_commit().unwrap();
     assert_eq!(files("tails"), 1);
+}
+
+/// Reading the sample takes a while with a large model, so it is said; a folder knows what came of it.
+#[test]
+fn a_model_is_measured_once_for_a_folder() {
+    let dir = tempfile::tempdir().unwrap();
+    let opened = |cache_dir: Option<&Path>| {
+        let cache_dir = cache_dir.map(Path::to_owned);
+        let config = EngineConfig { cache_dir, self_check: true, ..EngineConfig::new(model()) };
+        let mut told = Vec::new();
+        Engine::open(config, &mut |loading| told.push(loading)).unwrap();
+        let weights = told
+            .iter()
+            .filter(|loading| matches!(loading, Loading::Weights { done, total } if done == total));
+        assert_eq!(weights.count(), 1, "{told:?}");
+        told.contains(&Loading::Measuring)
+    };
+    assert!(opened(Some(dir.path())));
+    assert!(!opened(Some(dir.path())));
+    assert!(opened(None));
 }

@@ -9,7 +9,7 @@ use crate::scenario::Method;
 use crate::transcript::ModelRecord;
 use anyhow::{Context as _, anyhow};
 use greenroom_engine as engine;
-pub use greenroom_engine::cache::CacheKey;
+pub use greenroom_engine::{Loading, cache::CacheKey};
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
@@ -88,13 +88,13 @@ impl EmbeddedConfig {
 }
 
 impl Embedded {
-    /// Opens the engine; `on_progress(done, total)` is told of bytes converted at load.
+    /// Opens the engine; `on_progress` is told what takes a while.
     ///
     /// # Errors
     /// What the engine says of the model, or of the cache folder.
     pub fn open(
         config: &EmbeddedConfig,
-        on_progress: &mut (dyn FnMut(u64, u64) + Send),
+        on_progress: &mut (dyn FnMut(Loading) + Send),
     ) -> anyhow::Result<Self> {
         let engine = engine::Engine::open(config.engine(), on_progress)
             .with_context(|| format!("can't open the model {}", config.model))?;

@@ -11,7 +11,7 @@ mod sampling;
 mod scripted;
 mod strategy;
 
-pub use embedded::{CacheKey, Embedded, EmbeddedConfig, source};
+pub use embedded::{CacheKey, Embedded, EmbeddedConfig, Loading, source};
 pub use kv::{Kv, KvConfig, LayerBits};
 pub use locate::{ModelFile, locate};
 pub use replay::Replay;

@@ -1,10 +1,12 @@
 //! Which model answers, where its memories are kept, and how much of this machine it may take.
 
 use super::{Memories, parse_size};
-use crate::backend::{Embedded, EmbeddedConfig, Kv, ModelFile, locate};
+use crate::backend::{Embedded, EmbeddedConfig, Kv, Loading, ModelFile, locate};
 use crate::files;
 use anyhow::Context as _;
+use indicatif::{ProgressBar, ProgressFinish, ProgressStyle};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// Which model answers.
 #[derive(Clone, Debug, clap::Args)]
@@ -44,7 +46,7 @@ pub(super) struct Machine {
 impl Model {
     /// Opens the engine; memories stay in RAM, and end with it.
     pub(super) fn open(&self) -> anyhow::Result<Embedded> {
-        Embedded::open(&self.config()?, &mut |_, _| {})
+        Embedded::open(&self.config()?, &mut |_| {})
     }
 
     fn config(&self) -> anyhow::Result<EmbeddedConfig> {
@@ -134,19 +136,22 @@ fn introduce(model: &ModelFile, quiet: bool) {
     }
 }
 
-/// Says that a model is being converted, on a terminal.
-fn loading(quiet: bool) -> impl FnMut(u64, u64) {
+/// Says what opening a model is at, on a terminal.
+fn loading(quiet: bool) -> impl FnMut(Loading) {
     let show = !quiet && console::Term::stderr().is_term();
-    let bar = if show { indicatif::ProgressBar::new(0) } else { indicatif::ProgressBar::hidden() };
-    let style = indicatif::ProgressStyle::with_template("loading {wide_bar} {bytes} of {total_bytes}");
-    if let Ok(style) = style {
-        bar.set_style(style);
-    }
-    move |done, total| {
-        bar.set_length(total);
-        bar.set_position(done);
-        if done >= total {
-            bar.finish_and_clear();
+    let bar = if show { ProgressBar::new(0) } else { ProgressBar::hidden() };
+    let bar = bar.with_finish(ProgressFinish::AndClear);
+    let style =
+        |template| ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
+    bar.set_style(style("loading {wide_bar} {bytes} of {total_bytes}"));
+    move |opening| match opening {
+        Loading::Weights { done, total } => {
+            bar.set_length(total);
+            bar.set_position(done);
+        }
+        Loading::Measuring => {
+            bar.set_style(style("measuring the model's keys for its cache, once {spinner} {elapsed}"));
+            bar.enable_steady_tick(Duration::from_millis(100));
         }
     }
 }

@@ -43,7 +43,7 @@ impl Common {
         let bar = ProgressBar::new_spinner();
         bar.set_message("loading the model");
         bar.tick();
-        Ok(Subject { engine: Engine::open(config.engine(), &mut |_, _| {})?, prompter, bar })
+        Ok(Subject { engine: Engine::open(config.engine(), &mut |_| {})?, prompter, bar })
     }
 }
 

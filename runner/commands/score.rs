@@ -38,7 +38,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
     };
     let threads = args.threads.map(usize::from);
     let config = EmbeddedConfig { kv: args.kv, threads, ..EmbeddedConfig::new(locate(&args.model)?) };
-    let engine = engine::Engine::open(config.engine(), &mut |_, _| {})?;
+    let engine = engine::Engine::open(config.engine(), &mut |_| {})?;
     let ids = match (&args.ids, &args.text) {
         (Some(path), _) => parse_ids(&read(path)?)?,
         (_, Some(path)) => engine.encode(&read(path)?, args.special)?,

@@ -1,16 +1,21 @@
 //! Stopping what is played: the first Ctrl-C (or SIGTERM) asks for it, the second ends the program whatever it is doing.
 
 use super::Exit;
+use std::convert::Infallible;
 use std::io;
+use std::sync::mpsc;
 use tokio::sync::oneshot;
 
 /// Ready when the program was asked to stop. Signals are caught from the call on, by a thread of its own: what is played may be
 /// at work for a while, or stuck.
 pub(super) fn stopped() -> impl Future<Output = ()> {
     let (ask, asked) = oneshot::channel();
+    let (ready, is_ready) = mpsc::channel::<Infallible>();
     let watch = std::thread::Builder::new().name("greenroom-stop".into());
     // Where signals can't be had, nothing stops the run but the shell.
-    let _ = watch.spawn(move || listen(ask));
+    let _ = watch.spawn(move || listen(ask, ready));
+    // The caller's runtime takes signals from the system too, and drops those that nobody listens to yet.
+    let _ = is_ready.recv();
     async {
         if asked.await.is_err() {
             std::future::pending::<()>().await;
@@ -18,10 +23,11 @@ pub(super) fn stopped() -> impl Future<Output = ()> {
     }
 }
 
-fn listen(ask: oneshot::Sender<()>) -> io::Result<()> {
+fn listen(ask: oneshot::Sender<()>, ready: mpsc::Sender<Infallible>) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let mut signals = Signals::new()?;
+        drop(ready);
         signals.next().await?;
         let _ = ask.send(());
         signals.next().await?;

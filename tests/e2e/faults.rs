@@ -152,7 +152,7 @@ fn no_damage_to_a_models_header_panics() {
                         let cost = prompter.kv_cost(&KvChoice::Auto).unwrap();
                         assert!(cost.longest(cost.most(1000)) >= 999, "{family}: {cost:?}");
                         let config = EngineConfig { threads: Some(1), ..EngineConfig::new(source.clone()) };
-                        refused += usize::from(Engine::open(config, &mut |_, _| {}).is_err());
+                        refused += usize::from(Engine::open(config, &mut |_| {}).is_err());
                     }
                     Ok(_) => {}
                 }

@@ -8,7 +8,7 @@ fn fifty_turns_write_each_token_once_in_each_form() {
     let model = ModelSource::Path(concat!(env!("CARGO_MANIFEST_DIR"), "/models/understudy.gguf").into());
     let cost = Prompter::open(&model).unwrap().kv_cost(&KvChoice::Auto).unwrap();
     let config = EngineConfig { cache_dir: Some(dir.path().into()), ..EngineConfig::new(model) };
-    let engine = Engine::open(config, &mut |_, _| {}).unwrap();
+    let engine = Engine::open(config, &mut |_| {}).unwrap();
     let mut agent =
         engine.agent("r", "ada").system("You are Ada, who keeps the ferry's books.").max_tokens(40);
     let (mut written, mut tokens, mut rewriting) = (0, 0, 0);

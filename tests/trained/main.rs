@@ -60,5 +60,5 @@ fn open(model: &Path, kv: KvChoice, cache_dir: Option<&Path>) -> Engine {
     let source = ModelSource::Path(model.to_owned());
     let cache_dir = cache_dir.map(Path::to_owned);
     let config = EngineConfig { kv, cache_dir, threads: Some(1), ..EngineConfig::new(source) };
-    Engine::open(config, &mut |_, _| {}).unwrap()
+    Engine::open(config, &mut |_| {}).unwrap()
 }

@@ -178,7 +178,7 @@ impl Bench {
     pub(super) fn open_with(&mut self, config: &EmbeddedConfig) -> anyhow::Result<Lab> {
         self.say("loading the model");
         let began = Instant::now();
-        let engine = Engine::open(config.engine(), &mut |_, _| {})
+        let engine = Engine::open(config.engine(), &mut |_| {})
             .with_context(|| format!("can't open the model {}", self.model))?;
         let lab = Lab { engine, persistent: false, load_ms: 0.0 };
         let agent = self.agent();

@@ -94,7 +94,7 @@ impl Play {
 /// An engine for performances, with its memories in a folder.
 pub(super) fn open(bench: &Bench, cache_dir: &Path) -> anyhow::Result<Arc<dyn Backend>> {
     bench.say("loading the model");
-    Ok(Arc::new(Embedded::open(&bench.config(Some(cache_dir)), &mut |_, _| {})?))
+    Ok(Arc::new(Embedded::open(&bench.config(Some(cache_dir)), &mut |_| {})?))
 }
 
 /// One performance; its record goes to `folder`.
