@@ -138,8 +138,9 @@ impl Measured {
         let (mut off, mut all) = (0.0, 0.0);
         let rows = x.chunks_exact(d_model).zip(changed.chunks_exact(d_model));
         for (x, changed) in sampled(rows) {
-            off += x.iter().zip(changed).map(|(x, y)| f64::from(x - y).powi(2)).sum::<f64>();
-            all += x.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>();
+            let square = |x: f32| f64::from(x) * f64::from(x);
+            off += x.iter().zip(changed).map(|(x, y)| square(x - y)).sum::<f64>();
+            all += x.iter().map(|x| square(*x)).sum::<f64>();
         }
         let sensitivity = if all > 0.0 { (off / all) as f32 } else { 0.0 };
         self.layers.iter_mut().last().into_iter().for_each(|layer| layer.sensitivity = sensitivity);
