@@ -147,18 +147,13 @@ impl<'e> Agent<'e> {
         let Self { engine, key, parent, conversation, sampling, max_tokens, stop, .. } = self;
         let turn_number = conversation.exchanges.len() as u64;
         let turn = engine.submit(Request {
-            session: key.clone(),
             parent: parent.clone(),
             retention: Retention::Persistent,
-            conversation: Conversation { next: user.clone(), ..conversation.clone() },
             sampling: Sampling { seed: sampling.seed.wrapping_add(turn_number), ..sampling.clone() },
             max_tokens: *max_tokens,
-            min_tokens: 0,
             stop: stop.clone(),
-            whole_sentences: false,
             constraint,
-            next_use: None,
-            cold: false,
+            ..Request::new(key.clone(), Conversation { next: user.clone(), ..conversation.clone() })
         })?;
         Ok(Reply { turn, user, exchanges: &mut conversation.exchanges })
     }

@@ -45,11 +45,11 @@ pub(crate) struct Chat {
 /// Families' own templates, for files whose template is missing or can't be used; the first one whose marker
 /// the vocabulary has is taken.
 const FALLBACKS: [(&str, &str, &str); 5] = [
-    ("chatml", "<|im_start|>", include_str!("../templates/chat/chatml.jinja")),
-    ("llama3", "<|start_header_id|>", include_str!("../templates/chat/llama3.jinja")),
-    ("gemma", "<start_of_turn>", include_str!("../templates/chat/gemma.jinja")),
-    ("mistral", "[INST]", include_str!("../templates/chat/mistral.jinja")),
-    ("harmony", "<|channel|>", include_str!("../templates/chat/harmony.jinja")),
+    ("chatml", "<|im_start|>", include_str!("templates/chatml.jinja")),
+    ("llama3", "<|start_header_id|>", include_str!("templates/llama3.jinja")),
+    ("gemma", "<start_of_turn>", include_str!("templates/gemma.jinja")),
+    ("mistral", "[INST]", include_str!("templates/mistral.jinja")),
+    ("harmony", "<|channel|>", include_str!("templates/harmony.jinja")),
 ];
 
 impl Chat {

@@ -88,18 +88,14 @@ impl Bench {
     ) -> Turn {
         let constraint = (!options.is_empty()).then(|| Constraint::OneOf(options.to_vec()));
         let request = Request {
-            session: SessionKey { run: "r".into(), agent: agent.into() },
-            parent: None,
             retention: Retention::Persistent,
-            conversation: conversation.clone(),
             sampling,
             max_tokens: 50,
             min_tokens: 50,
             stop: vec!["es".into()],
             whole_sentences: true,
             constraint,
-            next_use: None,
-            cold: false,
+            ..Request::new(SessionKey { run: "r".into(), agent: agent.into() }, conversation.clone())
         };
         self.engine.submit(request).expect("a turn")
     }

@@ -17,7 +17,7 @@ use crate::kv::table::BlockHash;
 use crate::memory::{Memory, Recalled};
 use crate::prefix::{Segment, SegmentKind, compare, flatten};
 use crate::session::{CacheContext, Session};
-use crate::{Conversation, MatchKind, Request, Retention, Sampling, SessionKey};
+use crate::{Conversation, MatchKind, Request, Retention, SessionKey};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -210,18 +210,12 @@ impl Trial {
         self.turns += 1;
         let next_use = (self.below(4) > 0).then(|| self.turns + 1 + self.random % 12);
         let request = Request {
-            session: key.clone(),
             parent,
             retention,
-            conversation: Conversation::default(),
-            sampling: Sampling::default(),
             max_tokens: 1,
-            min_tokens: 0,
-            stop: Vec::new(),
-            whole_sentences: false,
-            constraint: None,
             next_use,
             cold: self.below(40) == 0,
+            ..Request::new(key.clone(), Conversation::default())
         };
         let recalled = self.memory.recall(&request, &prompt).expect("a session");
         self.check(&recalled, &known, &request, &prompt);

@@ -21,7 +21,7 @@ use crate::self_check::calibration_root;
 use crate::session::CacheContext;
 use crate::{
     Conversation, Engine, EngineConfig, KvChoice, KvFormat, MatchKind, ModelSource, Request, Retention,
-    Sampling, SessionKey, Source,
+    SessionKey, Source,
 };
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -162,18 +162,9 @@ impl Bench {
 
 pub(crate) fn request() -> Request {
     Request {
-        session: SessionKey { run: "r".to_owned(), agent: "../a".to_owned() },
-        parent: None,
         retention: Retention::Persistent,
-        conversation: Conversation::default(),
-        sampling: Sampling::default(),
         max_tokens: 1,
-        min_tokens: 0,
-        stop: Vec::new(),
-        whole_sentences: false,
-        constraint: None,
-        next_use: None,
-        cold: false,
+        ..Request::new(SessionKey { run: "r".to_owned(), agent: "../a".to_owned() }, Conversation::default())
     }
 }
 

@@ -68,18 +68,15 @@ mod tests {
         constraint: Option<Constraint>,
     ) -> Request {
         Request {
-            session: SessionKey { run: "r".into(), agent: agent.into() },
-            parent: None,
-            retention: Retention::Ephemeral,
-            conversation: Conversation { exchanges: past, next: "Go on. ".repeat(30), system: None },
             sampling: sampling.clone(),
             max_tokens: if sampling.seed % 3 == 1 { 9 } else { 300 },
-            min_tokens: 0,
             stop: if sampling.seed % 3 == 2 { vec!["e".into(), "a".into()] } else { Vec::new() },
             whole_sentences: true,
             constraint,
-            next_use: None,
-            cold: false,
+            ..Request::new(
+                SessionKey { run: "r".into(), agent: agent.into() },
+                Conversation { exchanges: past, next: "Go on. ".repeat(30), system: None },
+            )
         }
     }
 

@@ -22,18 +22,16 @@ fn asked(seed: u64, exchanges: Vec<Exchange>) -> Request {
         _ => Sampling { temperature: 0.7, dry: Some(Dry::default()), seed, ..Sampling::default() },
     };
     Request {
-        session: SessionKey { run: "r".into(), agent: format!("a{seed}") },
-        parent: None,
         retention: Retention::Persistent,
-        conversation: Conversation { system: None, exchanges, next: "Go on. ".repeat(9) },
         sampling,
         max_tokens: LONGEST,
         min_tokens: LONGEST,
         stop: ('a'..='w').map(|letter| format!("\n{letter}")).chain(["xyz".into()]).collect(),
         whole_sentences: true,
-        constraint: None,
-        next_use: None,
-        cold: false,
+        ..Request::new(
+            SessionKey { run: "r".into(), agent: format!("a{seed}") },
+            Conversation { system: None, exchanges, next: "Go on. ".repeat(9) },
+        )
     }
 }
 

@@ -178,6 +178,27 @@ pub struct Request {
     pub cold: bool,
 }
 
+impl Request {
+    /// Asks for the reply to a conversation: of 256 tokens at most, drawn with the default [`Sampling`], by an agent whose memory is
+    /// not kept on disk.
+    pub fn new(session: SessionKey, conversation: Conversation) -> Self {
+        Self {
+            session,
+            parent: None,
+            retention: Retention::Ephemeral,
+            conversation,
+            sampling: Sampling::default(),
+            max_tokens: 256,
+            min_tokens: 0,
+            stop: Vec::new(),
+            whole_sentences: false,
+            constraint: None,
+            next_use: None,
+            cold: false,
+        }
+    }
+}
+
 /// What a reply must be.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]

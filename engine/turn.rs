@@ -416,18 +416,14 @@ mod tests {
     fn generated(engine: &Engine, seed: u64, min_tokens: usize) -> usize {
         let mut turn = engine
             .submit(Request {
-                session: SessionKey { run: "r".into(), agent: "a".into() },
-                parent: None,
-                retention: Retention::Ephemeral,
-                conversation: Conversation { next: "Go on.".into(), ..Conversation::default() },
                 sampling: Sampling { temperature: 4.0, seed, ..Sampling::default() },
                 max_tokens: 60,
                 min_tokens,
-                stop: Vec::new(),
-                whole_sentences: false,
-                constraint: None,
-                next_use: None,
                 cold: true,
+                ..Request::new(
+                    SessionKey { run: "r".into(), agent: "a".into() },
+                    Conversation { next: "Go on.".into(), ..Conversation::default() },
+                )
             })
             .unwrap();
         while let Some(event) = turn.blocking_next() {

@@ -28,18 +28,13 @@ fn on_disk(dir: &Path) -> Engine {
 /// A byte is a token; so are a few more around a message.
 fn request(agent: &str, text: &str, max_tokens: usize) -> Request {
     Request {
-        session: SessionKey { run: "r".into(), agent: agent.into() },
-        parent: None,
-        retention: Retention::Ephemeral,
-        conversation: Conversation { next: text.into(), ..Conversation::default() },
         sampling: Sampling { seed: 3, ..Sampling::default() },
         max_tokens,
         min_tokens: max_tokens,
-        stop: Vec::new(),
-        whole_sentences: false,
-        constraint: None,
-        next_use: None,
-        cold: false,
+        ..Request::new(
+            SessionKey { run: "r".into(), agent: agent.into() },
+            Conversation { next: text.into(), ..Conversation::default() },
+        )
     }
 }
 

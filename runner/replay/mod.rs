@@ -18,7 +18,8 @@ use crate::scenario::results::Outcome;
 use crate::scenario::{Plan, Scenario, Seeds, Strategy, Turn, TurnId, compile};
 use crate::timeline::Timeline;
 use crate::transcript::{
-    Cause, Drift, Footer, Header, Recorded, Recorder, Transcript, TurnRecord, choice_record, summary_of,
+    Cause, Drift, Footer, Header, PROGRAM, Recorded, Recorder, Transcript, TurnRecord, choice_record,
+    summary_of,
 };
 use anyhow::{Context as _, bail};
 use place::{cast_differs, notes};
@@ -77,7 +78,14 @@ pub fn replay_watched(
     let footer = outcome::footer(&memories);
     let hash = reading.recorder.footer(footer.clone())?;
     if header.record.plan != plan.hash() {
-        let detail = "the turns read the same, but depend on each other in another way";
+        let detail = match Plan::can_compare(&header.record.plan) {
+            true => "the turns read the same, but depend on each other in another way".to_string(),
+            false => format!(
+                "its plan was hashed in another way than {PROGRAM} does, by {}: nothing tells whether its turns depended on each \
+                 other in the same way; record it again",
+                header.record.engine
+            ),
+        };
         return Err(Drift::new("header", Cause::Settings, detail).at_line(1).into());
     }
     let mut notes = notes(scenario, &header.record);

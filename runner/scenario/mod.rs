@@ -6,6 +6,7 @@
 mod check;
 mod choice;
 mod compile;
+mod encoding;
 mod plan;
 mod read;
 pub mod results;

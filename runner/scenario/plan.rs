@@ -250,23 +250,6 @@ impl Plan {
         edges.map(|edge| (TurnId(edge.target().index()), *edge.weight()))
     }
 
-    /// blake3 (hex) over turns and edges: what two plans must share to be the same.
-    pub fn hash(&self) -> String {
-        let mut hasher = blake3::Hasher::new();
-        for (id, turn) in self.order() {
-            let Turn { path, cue, inputs, guard, constraint, purpose, audience, ask, .. } = turn;
-            let ask = ask.as_ref().map(|ask| &ask.text);
-            let line = format!(
-                "{path}\0{cue}\0{inputs:?}\0{guard:?}\0{constraint:?}\0{purpose:?}\0{audience:?}\0{ask:?}\n"
-            );
-            hasher.update(line.as_bytes());
-            let mut needs: Vec<_> = self.needs(id).map(|(from, edge)| (from.0, edge as u8)).collect();
-            needs.sort_unstable();
-            hasher.update(format!("{needs:?}\n").as_bytes());
-        }
-        hasher.finalize().to_hex().to_string()
-    }
-
     /// The graph in Graphviz's language.
     pub fn dot(&self, scenario: &Scenario) -> String {
         let mut out = format!("digraph \"{}\" {{\n  rankdir=LR;\n  node [shape=box];\n", scenario.id);

@@ -48,7 +48,9 @@ impl Play {
                 file.display().to_string()
             }
         };
-        let mut command = Command::new(assert_cmd::cargo::cargo_bin!("greenroom"));
+        // What a shell runs in the background inherits SIGINT as ignored, these tests too.
+        let mut command = Command::new("env");
+        command.arg("--default-signal=INT").arg(assert_cmd::cargo::cargo_bin!("greenroom"));
         command.current_dir(env!("CARGO_MANIFEST_DIR")).env("HOME", stage.dir.path());
         command.args(["run", &file, "--max-tokens", "12", "--seed", "5", "--quiet", "--threads", "1"]);
         command.arg("--out").arg(stage.path(out)).arg("--cache-dir").arg(stage.path("cache"));

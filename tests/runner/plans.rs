@@ -1,6 +1,9 @@
 //! Plans: who reads what, who waits for whom.
 
-use greenroom::scenario::{Plan, Scenario, compile, load};
+use greenroom::scenario::{
+    AgentId, Audience, Choice, Condition, Input, Method, PhaseId, Plan, Purpose, Scenario, Turn, TurnId,
+    compile, load,
+};
 use std::sync::Arc;
 
 fn plan(phases: &str) -> (Arc<Scenario>, Plan) {
@@ -76,4 +79,56 @@ fn the_next_use_of_a_memory_is_known() {
     let next: Vec<_> = plan.next_use.iter().map(|next| next.map(|turn| turn.0)).collect();
     // c is ephemeral: its second phase is another memory.
     assert_eq!(next, [Some(2), Some(3), Some(5), None, None, None]);
+}
+
+/// Recordings hold the hash: it changes with all that a turn is and waits for, and with nothing else.
+#[test]
+fn a_plans_hash_changes_with_each_part_of_a_turn() {
+    let phases = "- {name: one, agents: [a, b, c], initial_prompt: Hi.}
+- {name: two, agents: [a, b, c], when: \"true\", choice: [yes, no]}";
+    let (_, plan) = plan(phases);
+    let (speech, choice) = (TurnId(0), TurnId(3));
+    let changed = |id: TurnId, change: &dyn Fn(&mut Turn)| {
+        let mut plan = plan.clone();
+        change(plan.graph.node_weight_mut(petgraph::graph::NodeIndex::new(id.0)).unwrap());
+        plan.hash()
+    };
+    let of_choice = |change: &dyn Fn(&mut Choice)| {
+        changed(choice, &|turn| change(Arc::make_mut(&mut turn.constraint.as_mut().unwrap().choice)))
+    };
+    let whisper = Audience::Whisper { to: vec![AgentId(1)], by: vec![] };
+    let mut without_edge = plan.clone();
+    without_edge.graph.remove_edge(petgraph::graph::EdgeIndex::new(0));
+    let hashes = [
+        plan.hash(),
+        without_edge.hash(),
+        changed(speech, &|turn| turn.path += "."),
+        changed(speech, &|turn| turn.cue += "."),
+        changed(speech, &|turn| turn.inputs.push(Input::Opening(PhaseId(1)))),
+        changed(speech, &|turn| turn.inputs.push(Input::Heard(TurnId(1)))),
+        changed(speech, &|turn| turn.inputs.push(Input::Vote(PhaseId(1), 1))),
+        changed(speech, &|turn| turn.guard.push(Condition::Opens(PhaseId(0)))),
+        changed(speech, &|turn| turn.guard.push(Condition::GoesOn(PhaseId(0), 1))),
+        changed(speech, &|turn| turn.guard.push(Condition::Chose(TurnId(0), 1))),
+        changed(speech, &|turn| turn.guard.push(Condition::NotPlayed(TurnId(0)))),
+        changed(speech, &|turn| turn.guard.push(Condition::Undecided(PhaseId(0), 1))),
+        changed(speech, &|turn| turn.purpose = Purpose::Floor),
+        changed(speech, &|turn| turn.purpose = Purpose::Ballot { attempt: 1, rank: 2 }),
+        changed(speech, &|turn| turn.purpose = Purpose::Ballot { attempt: 2, rank: 1 }),
+        changed(speech, &|turn| turn.audience = Audience::Nobody),
+        changed(speech, &|turn| turn.audience = whisper.clone()),
+        changed(choice, &|turn| turn.constraint = None),
+        changed(choice, &|turn| turn.constraint.as_mut().unwrap().except.push(TurnId(0))),
+        of_choice(&|choice| choice.shuffle = !choice.shuffle),
+        of_choice(&|choice| choice.method = Method::Parse),
+        of_choice(&|choice| choice.options[0].text += "."),
+        of_choice(&|choice| choice.options[0].value = "other".into()),
+    ];
+    let mut distinct = hashes.to_vec();
+    distinct.sort_unstable();
+    distinct.dedup();
+    assert_eq!(distinct.len(), hashes.len());
+    assert!(hashes.iter().all(|hash| Plan::can_compare(hash)));
+    assert!(!Plan::can_compare(&plan.hash()[2..]) && !Plan::can_compare("12:00"));
+    assert_eq!(of_choice(&|choice| choice.path = greenroom::scenario::Path::default()), hashes[0]);
 }

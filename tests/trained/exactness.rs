@@ -20,18 +20,11 @@ fn key(agent: &str) -> SessionKey {
 /// A turn of the reader, whose reply has `n` tokens.
 fn request(conversation: &Conversation, n: usize) -> Request {
     Request {
-        session: key("reader"),
-        parent: None,
         retention: Retention::Persistent,
-        conversation: conversation.clone(),
         sampling: Sampling { seed: conversation.exchanges.len() as u64, ..Sampling::default() },
         max_tokens: n,
         min_tokens: n,
-        stop: Vec::new(),
-        whole_sentences: false,
-        constraint: None,
-        next_use: None,
-        cold: false,
+        ..Request::new(key("reader"), conversation.clone())
     }
 }
 

@@ -295,18 +295,13 @@ impl Lab {
         conversation.next.clone_from(&text);
         let submitted = Instant::now();
         let turn = self.engine.submit(Request {
-            session: agent.key.clone(),
-            parent: None,
             retention: if self.persistent { Retention::Persistent } else { Retention::Ephemeral },
-            conversation,
             sampling: Sampling { temperature: 0.0, ..Sampling::default() },
             max_tokens: n_tokens,
             min_tokens: n_tokens,
-            stop: Vec::new(),
-            whole_sentences: false,
-            constraint: None,
             next_use: agent.next_use,
             cold,
+            ..Request::new(agent.key.clone(), conversation)
         })?;
         Ok(Pending { turn, submitted, ended: None, text })
     }
