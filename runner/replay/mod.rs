@@ -81,8 +81,8 @@ pub fn replay_watched(
         let detail = match Plan::can_compare(&header.record.plan) {
             true => "the turns read the same, but depend on each other in another way".to_string(),
             false => format!(
-                "its plan was hashed in another way than {PROGRAM} does, by {}: nothing tells whether its turns depended on each \
-                 other in the same way; record it again",
+                "the turns read the same; whether they depend on each other in the same way can't be told: its plan was hashed by \
+                 {} in another way than by this {PROGRAM}; accept it, or record it again",
                 header.record.engine
             ),
         };

@@ -56,8 +56,10 @@ fn counted_word(n: usize) -> &'static str {
 /// A value in one line.
 fn short(text: &str) -> String {
     let text = printable(text).replace('\n', " ");
-    let is_hash = text.len() == 64 && text.chars().all(|c| c.is_ascii_hexdigit());
-    let kept: String = text.chars().take(if is_hash { 8 } else { 70 }).collect();
+    // A plan's hash has a version before it.
+    let digits = text.split_once(':').map_or(text.as_str(), |(_, digits)| digits);
+    let is_hash = digits.len() == 64 && digits.chars().all(|c| c.is_ascii_hexdigit());
+    let kept: String = text.chars().take(if is_hash { text.len() - 56 } else { 70 }).collect();
     match (text.is_empty(), kept.len() < text.len()) {
         (true, _) => "nothing".to_string(),
         (_, true) => format!("{kept}…"),
