@@ -62,7 +62,7 @@ pub(crate) fn foresee(name: &str, args: &[Value], meter: &mut Meter) -> Result<(
             lines.saturating_mul(widest(args)).saturating_add(size.bytes)
         }
         "tojson" | "pprint" => {
-            let indent = widest(args).saturating_mul(size.depth + 1) + 8;
+            let indent = widest(args).saturating_mul(size.depth + 1).saturating_add(8);
             size.values.saturating_mul(indent).saturating_add(size.bytes.saturating_mul(2))
         }
         "trim" | "strip" | "lstrip" | "rstrip" => {
@@ -152,7 +152,7 @@ fn formatted(format: &str, args: &[Value], rest: Size) -> Result<usize, Error> {
     let places = format.matches(['%', '{']).count();
     let widths = if nested { MAX_WIDTH as usize } else { 0 };
     let numbers = format.split(|c: char| !c.is_ascii_digit()).filter_map(|digits| digits.parse().ok()).max();
-    let place = rest.printed() + widths + numbers.unwrap_or(0);
+    let place = rest.printed().saturating_add(widths + numbers.unwrap_or(0));
     Ok(places.saturating_mul(place).saturating_add(format.len()))
 }
 

@@ -36,6 +36,8 @@ pub(crate) mod names {
     pub(crate) const ITERATED: &str = "\u{1}iterated";
     /// A value that is about to be used: steps are counted.
     pub(crate) const PASSED: &str = "\u{1}passed";
+    /// What is called by a name, or is to be called `loop`.
+    pub(crate) const NAMED: &str = "\u{1}named";
     /// Bytes that the next instruction takes.
     pub(crate) const TAKEN: &str = "\u{1}taken";
     /// A method's call: the value, the arguments, the method's name.
@@ -178,6 +180,16 @@ fn add_own(env: &mut Environment<'static>) {
     env.add_filter(names::PASSED, |state: &mut State, value: Value| {
         Meter::of(state);
         value
+    });
+    env.add_filter(names::NAMED, |value: ValueOrKwargs| {
+        let value = value.into_value();
+        match value.as_object().is_some_and(|object| object.type_name().ends_with("::Loop")) {
+            true => Err(Error::new(
+                ErrorKind::InvalidOperation,
+                "`loop(…)` stands directly within its loop: it has no other name, and no macro or block calls it",
+            )),
+            false => Ok(value),
+        }
     });
     env.add_filter(names::TAKEN, |state: &mut State, bytes: usize| Meter::of(state).make(bytes));
     env.add_filter(names::METHOD, |state: &mut State, args: Rest<ValueOrKwargs>| {

@@ -6,21 +6,53 @@
 
 use crate::bounds::Meter;
 use crate::guards::names::{
-    BUILT, COMPARED, FACTORS, HELD, INDEXED, ITERATED, MADE, METHOD, PASSED, POWER, PRINTED, SLICED, TAKEN,
+    BUILT, COMPARED, FACTORS, HELD, INDEXED, ITERATED, MADE, METHOD, NAMED, PASSED, POWER, PRINTED, SLICED,
+    TAKEN,
 };
 use crate::values::settle;
 use minijinja::Error;
 use minijinja::machinery::{Instruction, Instructions};
 use minijinja::value::{Value, ValueKind};
+use std::collections::BTreeSet;
 
 /// Bytes that a macro takes each time it is declared, with the names that it encloses.
 const MACRO: usize = 1024;
+/// The flag of a loop that has a `loop`.
+const WITH_LOOP_VAR: u8 = 1;
 /// Places of a list that are looked up without a guard.
 const NEAR: usize = 64;
+
+/// Which instructions stand within a loop of their own program and macro.
+///
+/// `loop(…)` jumps to where the innermost loop starts. From a macro or block within that loop, this is a place in another
+/// program, or one whose frames are gone, and whatever happens to stand there would run.
+fn in_loops(program: &[&Instruction<'_>]) -> Vec<bool> {
+    let macro_start = |instruction: &&Instruction<'_>| match instruction {
+        Instruction::BuildMacro(_, start, _) => Some(*start),
+        _ => None,
+    };
+    let macros: BTreeSet<u32> = program.iter().filter_map(macro_start).collect();
+    // The open loops of each open macro, and whether they have a `loop`; those that only filter have none.
+    let mut open: Vec<Vec<bool>> = vec![vec![]];
+    let within = |(at, instruction): (u32, &&Instruction<'_>)| {
+        if macros.contains(&at) {
+            open.push(vec![]);
+        }
+        match (instruction, open.last_mut()) {
+            (Instruction::PushLoop(flags), Some(loops)) => loops.push(flags & WITH_LOOP_VAR != 0),
+            (Instruction::PopLoopFrame, Some(loops)) => drop(loops.pop()),
+            (Instruction::Return, _) => drop(open.pop()),
+            _ => {}
+        }
+        open.last().is_some_and(|loops| loops.contains(&true))
+    };
+    (0..).zip(program).map(within).collect()
+}
 
 /// The same program with guards.
 pub(crate) fn guarded<'s>(plain: &Instructions<'s>) -> Result<Instructions<'s>, Error> {
     let program: Vec<&Instruction<'s>> = (0..).map_while(|at| plain.get(at)).collect();
+    let in_loops = in_loops(&program);
     let mut targets = vec![false; program.len() + 1];
     program.iter().filter_map(|instruction| target(instruction)).for_each(|at| targets[at as usize] = true);
     let mut meter = Meter::default();
@@ -33,7 +65,7 @@ pub(crate) fn guarded<'s>(plain: &Instructions<'s>) -> Result<Instructions<'s>, 
             Instruction::LoadConst(value) => Some(value),
             _ => None,
         });
-        let piece = piece(instruction, constant, program.get(at + 1).copied(), &mut meter)?;
+        let piece = piece(instruction, constant, program.get(at + 1).copied(), in_loops[at], &mut meter)?;
         starts.push(n);
         n += piece.len() as u32;
         pieces.push(piece);
@@ -86,13 +118,15 @@ fn apply(name: &'static str, n_values: u16) -> Instruction<'static> {
     Instruction::ApplyFilter(name, Some(n_values), !0)
 }
 
-/// What stands in the place of an instruction. `constant` is the operand on top of the stack, if it is one.
+/// What stands in the place of an instruction. `constant` is the operand on top of the stack, if it is one;
+/// `in_loop`: whether `loop` is a loop of this program.
 ///
 /// Every instruction is named, so that one that a newer minijinja adds is not overlooked.
 fn piece<'s>(
     instruction: &Instruction<'s>,
     constant: Option<&Value>,
     next: Option<&Instruction<'s>>,
+    in_loop: bool,
     meter: &mut Meter,
 ) -> Result<Vec<Instruction<'s>>, Error> {
     use Instruction as I;
@@ -130,11 +164,29 @@ fn piece<'s>(
         I::Eq | I::Ne | I::Gt | I::Gte | I::Lt | I::Lte | I::In | I::CompareAndPreserve(_) => {
             vec![apply(COMPARED, 1), I::Swap, apply(COMPARED, 1), I::Swap, plain]
         }
-        // The last two may begin a loop again, behind the guard of `PushLoop`.
+        // `FastRecurse` and calls may begin a loop again, behind the guard of `PushLoop`.
+        I::FastRecurse if !in_loop => {
+            let mut piece = piece(&I::CallFunction("loop", Some(1)), constant, next, in_loop, meter)?;
+            piece.push(I::Emit);
+            piece
+        }
         I::PushLoop(_) | I::FastRecurse => vec![apply(ITERATED, 1), plain],
-        I::CallFunction(_, Some(n)) if *n > 0 => vec![apply(ITERATED, 1), plain],
-        // So that the steps of each round and call are known, though it fails later.
-        I::Iterate(_) | I::CallFunction(_, Some(_)) => vec![plain, apply(PASSED, 1)],
+        // A loop that goes by another name would begin again wherever it is called.
+        I::StoreLocal("loop") => vec![apply(NAMED, 1), plain],
+        I::CallFunction(name, n) => {
+            let mut piece = match *name {
+                "loop" if in_loop => vec![],
+                _ => vec![I::Lookup(name), apply(NAMED, 1), I::DiscardTop],
+            };
+            match n {
+                Some(0) => piece.extend([plain, apply(PASSED, 1)]),
+                Some(_) => piece.extend([apply(ITERATED, 1), plain]),
+                None => piece.push(plain),
+            }
+            piece
+        }
+        // So that the steps of each round are known, though it fails later.
+        I::Iterate(_) => vec![plain, apply(PASSED, 1)],
         I::BuildMacro(..) => vec![I::LoadConst(Value::from(MACRO)), apply(TAKEN, 1), I::DiscardTop, plain],
         // Numbers, names, jumps and frames; filters, tests and functions are guarded in the environment, printing in its
         // formatter, and what would load another template finds none.
@@ -165,7 +217,6 @@ fn piece<'s>(
         | I::PopAutoEscape
         | I::BeginCapture(_)
         | I::EndCapture
-        | I::CallFunction(..)
         | I::CallObject(_)
         | I::DupTop
         | I::DiscardTop

@@ -119,6 +119,7 @@ fn held(map: &Value, meter: &mut Meter) -> Result<Size, Error> {
     let mut size = Size::default();
     let pairs = map.as_object().and_then(|object| object.try_iter_pairs());
     for (key, value) in pairs.into_iter().flatten() {
+        is_plain(&key)?;
         is_plain(&value)?;
         look(&key, 1, &mut size, meter)?;
         look(&value, 1, &mut size, meter)?;

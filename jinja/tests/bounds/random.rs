@@ -209,6 +209,11 @@ fn body() -> impl Strategy<Value = String> {
             "{{ m(i, x) }}",
             "{% call m(1, n) %}{{ x }}{% endcall %}",
             "{{ loop(list) }}",
+            "{{ 'a' ~ loop(ns.x) }}",
+            "{{ m(loop, n) }}",
+            "{{ i(list) }}",
+            "{% set x = loop %}",
+            "{% set loop = i %}",
             "{{ self.b() }}",
             "{{ caller() }}",
             "{% break %}",
@@ -219,7 +224,17 @@ fn body() -> impl Strategy<Value = String> {
         let body = proptest::collection::vec(inner, 1..4).prop_map(|parts| parts.concat());
         prop_oneof![
             (
-                one_of(&["range(3)", "range(99999)", "list", "text", "long", "map", "ns.x", "items"]),
+                one_of(&[
+                    "range(3)",
+                    "range(99999)",
+                    "list",
+                    "text",
+                    "long",
+                    "map",
+                    "ns.x",
+                    "items",
+                    "[loop]"
+                ]),
                 one_of(&["", " recursive"]),
                 body.clone()
             )
