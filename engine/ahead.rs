@@ -1,10 +1,10 @@
 //! Reads what the next agents need while the present ones decode, on a thread of its own; between reads it packs small files.
 
-use crate::kv::blocks::{Rows, SealedBlock};
+use crate::kv::format::BlockBytes;
 use crate::kv::layout::KvLayout;
-use crate::kv::store::pack::Key;
 use crate::kv::store::tail::TailRef;
 use crate::kv::store::{Found, Store};
+use crate::kv::table::BlockKey;
 use crate::{Error, ErrorKind, Result, SessionKey};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -15,15 +15,15 @@ use std::time::Instant;
 #[derive(Clone, Debug)]
 pub(crate) enum Piece {
     /// A part of the block at an index.
-    Block(usize, Key),
+    Block(usize, BlockKey),
     /// The rows after the blocks.
     Tail(TailRef),
 }
 
 /// What was read.
 pub(crate) enum Bytes {
-    Block(usize, Key, Found<(SealedBlock, u64)>),
-    Tail(TailRef, Found<(Rows, u64)>),
+    Block(usize, BlockKey, Found<(BlockBytes, u64)>),
+    Tail(TailRef, Found<(Vec<u8>, u64)>),
 }
 
 /// A read that is over.

@@ -6,10 +6,14 @@
 //! choose others).
 
 use crate::KvFormat;
-use crate::kernels::Isa;
-use crate::kv::blocks::{Arena, Coded, Packed};
+use crate::device::Device;
+use crate::device::cpu::Cpu;
+use crate::device::cpu::cache::write_pass;
+use crate::device::cpu::kernels::Isa;
+use crate::fixtures::RandomModel;
+use crate::gguf::Gguf;
+use crate::kv::arena::{Arena, BlockId};
 use crate::kv::layout::{BLOCK, KvLayout};
-use crate::kv::pool::BlockId;
 use crate::kv::sequence::Sequence;
 use crate::kv::store::inventory::Folder;
 use crate::kv::store::{Place, Store};
@@ -17,7 +21,7 @@ use crate::kv::table::BlockHash;
 use crate::memory::{Memory, Recalled};
 use crate::prefix::{Segment, SegmentKind, compare, flatten};
 use crate::session::{CacheContext, Session};
-use crate::{Conversation, MatchKind, Request, Retention, SessionKey};
+use crate::{Conversation, MatchKind, ModelSource, Request, Retention, SessionKey};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -35,6 +39,7 @@ struct Known {
 }
 
 struct Trial {
+    device: Arc<dyn Device>,
     context: CacheContext,
     dir: PathBuf,
     memory: Memory,
@@ -71,15 +76,20 @@ impl Trial {
         layout.layers[1].window = Some(300);
         let layout = Arc::new(layout);
         let context = CacheContext::of_test(layout);
-        let memory = Self::memory(&context, dir, u64::MAX);
+        let bytes: &'static [u8] = RandomModel::tiny(1).bytes().leak();
+        let gguf = Arc::new(Gguf::open(&ModelSource::Bundled("random", bytes)).expect("a model"));
+        // Its weights are of no account: keys and values are made up.
+        let device: Arc<dyn Device> =
+            Arc::new(Cpu::load(&gguf, Isa::detect(), &mut |_, _| {}).expect("a device"));
+        let memory = Self::memory(&device, &context, dir, u64::MAX);
         let (agents, digests, tally) = (HashMap::new(), HashMap::new(), HashMap::new());
         let (dir, budget) = (dir.to_owned(), u64::MAX);
-        Self { context, dir, memory, budget, agents, digests, random: seed, damage, turns: 0, tally }
+        Self { device, context, dir, memory, budget, agents, digests, random: seed, damage, turns: 0, tally }
     }
 
-    fn memory(context: &CacheContext, dir: &Path, budget: u64) -> Memory {
+    fn memory(device: &Arc<dyn Device>, context: &CacheContext, dir: &Path, budget: u64) -> Memory {
         let store = Store::open(&Place { dir: dir.to_owned(), key: None }, "").expect("a store");
-        Memory::new(context.clone(), Some(store), budget).expect("a memory")
+        Memory::new(device, context.clone(), Some(store), budget).expect("a memory")
     }
 
     /// A number below `n` (SplitMix64).
@@ -139,11 +149,11 @@ impl Trial {
         self.budget = [0, 20_000, 90_000, u64::MAX][self.below(4) as usize];
         // Two stores can't claim one run: the old one goes first.
         let dir = tempfile::tempdir().expect("a folder");
-        self.memory = Self::memory(&self.context, dir.path(), 0);
+        self.memory = Self::memory(&self.device, &self.context, dir.path(), 0);
         if self.below(8) == 0 {
             self.remove();
         }
-        self.memory = Self::memory(&self.context, &self.dir, self.budget);
+        self.memory = Self::memory(&self.device, &self.context, &self.dir, self.budget);
         for known in self.agents.values_mut() {
             known.now = known.committed.clone();
         }
@@ -260,10 +270,11 @@ impl Trial {
         if let Some(rows) = sequence.open_rows() {
             let (start, layout) = (sequence.table().len() * BLOCK, self.context.layout.clone());
             let mut fresh = Sequence::new(layout.clone(), self.context.root);
-            self.write(&mut fresh, start..sequence.len(), tokens, &mut Arena::new(&layout, u64::MAX));
+            let mut arena = Arena::new(&self.device, &layout, u64::MAX);
+            self.write(&mut fresh, start..sequence.len(), tokens, &mut arena);
             let n = sequence.len() - start;
-            let expected = fresh.open_rows().expect("rows").to_bytes(0..n, &layout);
-            assert!(rows.to_bytes(0..n, &layout) == expected, "rows of other tokens");
+            let expected = arena.export_rows(fresh.open_rows().expect("rows"), 0..n);
+            assert!(self.memory.arena.export_rows(rows, 0..n) == expected, "rows of other tokens");
         }
     }
 
@@ -274,7 +285,7 @@ impl Trial {
         }
         let layout = self.context.layout.clone();
         let (mut fresh, mut arena) =
-            (Sequence::new(layout.clone(), self.context.root), Arena::new(&layout, u64::MAX));
+            (Sequence::new(layout.clone(), self.context.root), Arena::new(&self.device, &layout, u64::MAX));
         // A session's first block keeps its first rows exact, so a block has to know its place.
         let chain = self.context.root.chain(&tokens[..tokens.len() - BLOCK]);
         chain.into_iter().for_each(|before| fresh.push_absent(before));
@@ -312,16 +323,15 @@ impl Trial {
             pos = end;
         }
         let start = sequence.len();
-        for layer in 0..self.context.layout.layers.len() {
+        let rows = |layer: usize| {
             let all = |side: usize| -> Vec<f32> {
                 prefixes.iter().flat_map(|prefix| row(*prefix, DIM, 2 * layer + side)).collect()
             };
-            sequence.write(Isa::detect(), layer, start, (&all(0), &all(1)), None);
-        }
-        let ids = &tokens[range.clone()];
+            (all(0), all(1))
+        };
         // A fresh sequence that starts in the middle knows its own ids alone.
-        let known = if start == range.start { tokens } else { ids };
-        sequence.finish_pass(ids, known, arena);
+        let known = if start == range.start { tokens } else { &tokens[range.clone()] };
+        write_pass(Isa::detect(), sequence, (known, start + range.len()), arena, rows);
     }
 
     /// After a pass. Windowed layers that memory let go of can't be written again where the disk lost them.
@@ -350,7 +360,8 @@ impl Trial {
             let start = session.sequence.len();
             let next = (start + 1 + self.below(400) as usize).min(end);
             let tokens = session.tokens.clone();
-            let mut arena = std::mem::replace(&mut self.memory.arena, Arena::new(&self.context.layout, 0));
+            let mut arena =
+                std::mem::replace(&mut self.memory.arena, Arena::new(&self.device, &self.context.layout, 0));
             self.write(&mut session.sequence, start..next, &tokens, &mut arena);
             self.memory.arena = arena;
             self.settle(&request, &mut session);
@@ -359,7 +370,7 @@ impl Trial {
             let n = flatten(&session.segments).len();
             session.tokens.truncate(n);
             session.truncate(n, &mut self.memory.arena);
-            session.sequence.end_turn();
+            session.sequence.end_turn(&mut self.memory.arena);
             known.now = prompt[..before].to_vec();
             self.memory.keep(key.clone(), session, request.next_use);
             self.agents.insert(key, known);
@@ -373,7 +384,7 @@ impl Trial {
             },
             false => None,
         };
-        session.sequence.end_turn();
+        session.sequence.end_turn(&mut self.memory.arena);
         self.settle(&request, &mut session);
         self.memory.keep(key.clone(), session, request.next_use);
         known.now = prompt;
@@ -402,16 +413,7 @@ impl Trial {
 }
 
 fn digest(arena: &Arena, id: BlockId) -> blake3::Hash {
-    let mut hasher = blake3::Hasher::new();
-    let layers = arena.get(id).layers.iter();
-    for packed in layers.flat_map(|layer| std::iter::once(&layer.k).chain(&layer.v)) {
-        let Packed::Coded(Coded { codes, scales, means, exact, .. }) = packed else {
-            panic!("all is coded here")
-        };
-        hasher.update(bytemuck::cast_slice(codes)).update(bytemuck::cast_slice(scales));
-        hasher.update(bytemuck::cast_slice(means)).update(bytemuck::cast_slice(exact));
-    }
-    hasher.finalize()
+    blake3::hash(arena.export(id).as_bytes())
 }
 
 fn endure(steps: u64, seed: u64, damage: bool) {

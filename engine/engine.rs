@@ -1,9 +1,9 @@
 //! The engine's front: opening a model, submitting turns, and reading what came of them.
 
 use crate::chat::Chat;
+use crate::device::Device;
+use crate::device::cpu::{Cpu, NUMERICS};
 use crate::gguf::Gguf;
-use crate::kernels::tasks::Team;
-use crate::kernels::{Isa, NUMERICS};
 use crate::kv::layout::KvLayout;
 use crate::kv::store::cipher::CacheKey;
 use crate::kv::store::inventory::Folder;
@@ -11,17 +11,17 @@ use crate::kv::store::manifest::Identity;
 use crate::kv::store::{Place, STORE_VERSION, Store};
 use crate::kv::table::BlockHash;
 use crate::memory::Memory;
-use crate::model::Decoder;
 use crate::model::spec::DecoderSpec;
 use crate::prefix::flatten;
 use crate::self_check;
 use crate::session::CacheContext;
 use crate::suggested::suggested;
+use crate::team::Team;
 use crate::tokenizer::{After, Tokenizer};
 use crate::worker::{Command, Worker};
 use crate::{
-    Compared, Completion, Conversation, Error, ErrorKind, Event, KvChoice, KvCost, ModelInfo, ModelSource,
-    Ranking, Request, Result, SessionKey, TokenScore,
+    Compared, Completion, Conversation, Error, ErrorKind, Event, Isa, KvChoice, KvCost, ModelInfo,
+    ModelSource, Ranking, Request, Result, SessionKey, TokenScore,
 };
 use futures_core::Stream;
 use std::path::PathBuf;
@@ -161,11 +161,10 @@ impl Engine {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let mut team = Team::new(config.threads.unwrap_or(cores).max(1))
             .map_err(|e| Error::new(ErrorKind::Closed, format!("threads can't be started: {e}")))?;
-        let isa = Isa::detect();
         let packed = &mut |done, total| on_progress(Loading::Weights { done, total });
-        let mut decoder = team.install(|| Decoder::load(&gguf, isa, packed))?;
-        if decoder.n_vocab() < tokenizer.n_vocab() {
-            let (rows, tokens) = (decoder.n_vocab(), tokenizer.n_vocab());
+        let mut device: Box<dyn Device> = Box::new(team.install(|| Cpu::load(&gguf, Isa::detect(), packed))?);
+        if device.n_vocab() < tokenizer.n_vocab() {
+            let (rows, tokens) = (device.n_vocab(), tokenizer.n_vocab());
             return Err(
                 gguf.error(format!("its vocabulary has {tokens} tokens, its output only {rows} rows"))
             );
@@ -188,8 +187,9 @@ impl Engine {
         };
         let measuring = &mut || on_progress(Loading::Measuring);
         let calibration = team.install(|| {
-            self_check::calibrate(&mut decoder, &tokenizer, store.as_ref(), &info.identity, measuring)
+            self_check::calibrate(&mut *device, &tokenizer, store.as_ref(), &info.identity, measuring)
         })?;
+        let device: Arc<dyn Device> = Arc::from(device);
         let identity = |layout: &KvLayout| Identity {
             model_name: info.name.clone(),
             model: info.identity.clone(),
@@ -204,17 +204,18 @@ impl Engine {
         let names = config.cache_key.as_ref().map_or(String::new(), CacheKey::names);
         let root = |layout: &KvLayout| BlockHash::root(&format!("{}\n{names}", identity(layout).text()));
         let layout = match store.as_ref().filter(|_| config.self_check) {
-            Some(store) => team
-                .install(|| self_check::choose(&decoder, &tokenizer, &config.kv, store, &root, measuring))?,
-            None => Arc::new(decoder.spec.kv_layout(&config.kv)?),
+            Some(store) => {
+                team.install(|| self_check::choose(&device, &tokenizer, &config.kv, store, &root, measuring))?
+            }
+            None => Arc::new(device.spec().kv_layout(&config.kv)?),
         };
         let context =
             CacheContext { layout: layout.clone(), identity: identity(&layout), root: root(&layout) };
-        let kv = decoder.spec.kv_name(&layout);
-        let mut memory = Memory::new(context, store, config.cache_memory)?;
+        let kv = device.spec().kv_name(&layout);
+        let mut memory = Memory::new(&device, context, store, config.cache_memory)?;
         memory.storeless = storeless;
         let tokenizer = Arc::new(tokenizer);
-        let worker = Worker::new(decoder, tokenizer.clone(), Arc::new(chat), memory, config.prefill_chunk);
+        let worker = Worker::new(device, tokenizer.clone(), Arc::new(chat), memory, config.prefill_chunk);
         let (commands, receiver) = channel();
         let line = Line { commands, fault: Arc::default() };
         let thread = start(team, worker, receiver, line.fault.clone())?;

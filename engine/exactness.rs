@@ -3,22 +3,23 @@
 //! One prefill = any chunking = hot = rewound = restored from disk = batched with strangers = any number of threads =
 //! any instruction set, for every KV format, at every length around the borders of the first blocks.
 
+use crate::device::Device;
+use crate::device::cpu::Cpu;
+use crate::device::cpu::kernels::Isa;
 use crate::fixtures::{Dtype, RandomModel};
 use crate::gguf::Gguf;
-use crate::kernels::Isa;
-use crate::kernels::tasks::Team;
-use crate::kv::blocks::Arena;
+use crate::kv::arena::Arena;
 use crate::kv::layout::Part;
 use crate::kv::sequence::Sequence;
 use crate::kv::store::inventory::Folder;
 use crate::kv::store::{Found, Place, Store};
 use crate::kv::table::BlockHash;
 use crate::memory::Memory;
-use crate::model::decoder::Wanted;
-use crate::model::{Decoder, Span};
+use crate::pass::{Span, Wanted, forward};
 use crate::prefix::{Segment, SegmentKind};
 use crate::self_check::calibration_root;
 use crate::session::CacheContext;
+use crate::team::Team;
 use crate::{
     Conversation, Engine, EngineConfig, KvChoice, KvFormat, MatchKind, ModelSource, Request, Retention,
     SessionKey, Source,
@@ -34,7 +35,7 @@ const LENGTHS: [usize; 12] = [1, 100, 255, 256, 257, 400, 511, 512, 513, 767, 76
 
 /// A model under test, with what its cache is for.
 pub(crate) struct Bench {
-    decoder: Decoder,
+    pub(crate) device: Arc<dyn Device>,
     pub(crate) context: CacheContext,
     tokens: Vec<u32>,
     format: KvFormat,
@@ -72,16 +73,16 @@ impl Bench {
     fn with(model: &RandomModel, format: KvFormat, isa: Isa) -> Self {
         let bytes: &'static [u8] = model.bytes().leak();
         let gguf = Arc::new(Gguf::open(&ModelSource::Bundled("random", bytes)).expect("a model"));
-        let mut decoder = Decoder::load(&gguf, isa, &mut |_, _| {}).expect("a decoder");
+        let mut device = Cpu::load(&gguf, isa, &mut |_, _| {}).expect("a device");
         let tokens: Vec<u32> = (0..N as u32).map(|i| i.wrapping_mul(2_654_435_761) % 260).collect();
-        decoder.calibrate(&decoder.calibration(&tokens).expect("a calibration"));
-        let layout = Arc::new(decoder.spec.kv_layout(&KvChoice::Uniform(format)).expect("a layout"));
+        device.calibrate(&device.measure(&tokens).expect("a calibration"));
+        let layout = Arc::new(device.spec().kv_layout(&KvChoice::Uniform(format)).expect("a layout"));
         let context = CacheContext::of_test(layout);
-        Self { decoder, context, tokens, format, model: model.clone() }
+        Self { device: Arc::new(device), context, tokens, format, model: model.clone() }
     }
 
     fn arena(&self) -> Arena {
-        Arena::new(&self.context.layout, u64::MAX)
+        Arena::new(&self.device, &self.context.layout, u64::MAX)
     }
 
     fn sequence(&self) -> Sequence {
@@ -100,7 +101,7 @@ impl Bench {
         while sequence.len() < end {
             let end = (sequence.len() + chunk).min(end);
             let span = Span { sequence, tokens: &self.tokens, end, logits: Wanted::All };
-            let logits = self.decoder.forward(vec![span], arena).expect("a pass");
+            let logits = forward(vec![span], arena).expect("a pass");
             out.extend(&logits[0]);
         }
         out
@@ -112,11 +113,12 @@ impl Bench {
     }
 
     fn rows<'a>(&self, logits: &'a [f32], rows: std::ops::Range<usize>) -> &'a [f32] {
-        &logits[rows.start * self.decoder.n_vocab()..rows.end * self.decoder.n_vocab()]
+        &logits[rows.start * self.device.n_vocab()..rows.end * self.device.n_vocab()]
     }
 
     pub(crate) fn memory(&self, dir: &Path) -> Memory {
-        Memory::new(self.context.clone(), Some(self.open_store(dir)), u64::MAX).expect("a memory")
+        Memory::new(&self.device, self.context.clone(), Some(self.open_store(dir)), u64::MAX)
+            .expect("a memory")
     }
 
     pub(crate) fn open_store(&self, dir: &Path) -> Store {
@@ -143,7 +145,7 @@ impl Bench {
         let request = Request { session: key.clone(), ..request() };
         let mut recalled = memory.recall(&request, &[self.segment(0..n)]).expect("a session");
         self.feed(&mut recalled.session.sequence, &mut memory.arena, n, 256);
-        recalled.session.sequence.end_turn();
+        recalled.session.sequence.end_turn(&mut memory.arena);
         recalled.session.segments = vec![self.segment(0..n)];
         let saved = memory.save(key, &mut recalled.session).expect("a save");
         memory.commit(&saved.expect("a store").0).expect("a commit");
@@ -210,7 +212,7 @@ fn hot_rewound_and_forked() {
             let logits = bench.feed(&mut fork, &mut arena, N, 33);
             assert_eq!(logits, bench.rows(&reference, n..N), "{format:?} forked at {n}");
             // Deep in the past the f16 rows are gone: back to the border of the block. So are windows, maybe: further back.
-            sequence.end_turn();
+            sequence.end_turn(&mut arena);
             sequence.shed(usize::MAX, &mut arena);
             let kept = sequence.truncate(n, &mut arena);
             let windowed = bench.context.layout.window().is_some();
@@ -246,9 +248,9 @@ fn held_and_taken_back() {
                 let logits = bench.feed(&mut sequence, &mut arena, back + 10, 256);
                 assert_eq!(logits, bench.rows(&reference, back..back + 10), "{format:?}: {back} after {n}");
             }
-            sequence.end_turn();
+            sequence.end_turn(&mut arena);
             sequence.clear(&mut arena);
-            assert_eq!((arena.bytes(), sequence.row_bytes()), (0, 0), "all was given back");
+            assert_eq!(arena.bytes(), 0, "all was given back");
         }
     }
 }
@@ -276,7 +278,7 @@ fn batched_with_strangers() {
                     pass % (strangers + 1),
                     Span { sequence: &mut ours, tokens: &bench.tokens, end, logits: Wanted::All },
                 );
-                let results = bench.decoder.forward(spans, &mut arena).expect("a pass");
+                let results = forward(spans, &mut arena).expect("a pass");
                 logits.extend(&results[pass % (strangers + 1)]);
                 if end == N {
                     break;
@@ -323,7 +325,7 @@ fn windows_leave_memory_and_come_back() {
                 let end = (session.sequence.len() + 200).min(N);
                 bench.feed(&mut session.sequence, &mut memory.arena, end, 200);
                 memory.settle(&request, &mut session).expect("a write");
-                let in_memory = memory.arena.bytes() as usize;
+                let in_memory = memory.arena.sealed_bytes() as usize;
                 let lasting = session.sequence.table().len() * layout.block_bytes(Part::Lasting) as usize;
                 let windowed = (window.div_ceil(256) + 2) * layout.block_bytes(Part::Windowed) as usize;
                 assert!(
@@ -332,7 +334,7 @@ fn windows_leave_memory_and_come_back() {
                 );
             }
             session.segments = vec![bench.segment(0..n), bench.segment(n..N)];
-            session.sequence.end_turn();
+            session.sequence.end_turn(&mut memory.arena);
             memory.settle(&request, &mut session).expect("a write");
             assert!(session.sequence.missing(256).next().is_some(), "the first window is still in memory");
             memory.keep(request.session.clone(), session, None);
@@ -559,7 +561,7 @@ fn a_cache_whose_keys_were_coded_by_other_constants_is_a_miss_with_a_reason() {
     };
     let engine = open();
     let place = Place { dir: dir.path().to_owned(), key: None };
-    let root = calibration_root(&engine.model().identity);
+    let root = calibration_root(&engine.model().identity, &engine.model().numerics);
     assert_eq!(speak(&engine).0, MatchKind::Cold);
     drop(engine);
     assert_ne!(speak(&open()).0, MatchKind::Cold, "the same constants are found again");
@@ -599,7 +601,8 @@ fn a_flipped_nibble_on_disk_is_read_only_with_verification_off() {
     std::fs::write(&path, bytes).expect("a write");
     let mut store = bench.open_store(dir.path());
     store.verify = false;
-    let mut memory = Memory::new(bench.context.clone(), Some(store), u64::MAX).expect("a memory");
+    let mut memory =
+        Memory::new(&bench.device, bench.context.clone(), Some(store), u64::MAX).expect("a memory");
     let mut recalled = bench.recall(&mut memory, 300);
     let start = recalled.session.sequence.len();
     let logits = bench.feed(&mut recalled.session.sequence, &mut memory.arena, N, 256);

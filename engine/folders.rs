@@ -1,9 +1,9 @@
 //! Cache folders as nobody should find them: what `verify` sees, what a sweep spares, and what one process may hold open.
 
+use crate::device::cpu::kernels::Isa;
 use crate::exactness::{Bench, N, files_with, request};
 use crate::fault::fail_read;
 use crate::fixtures::RandomModel;
-use crate::kernels::Isa;
 use crate::kv::store::inventory::Folder;
 use crate::memory::Memory;
 use crate::{
@@ -243,7 +243,7 @@ fn many_runs_do_not_hold_many_files() {
         let mut recalled = memory.recall(&request, &[bench.segment(0..n)]).expect("a session");
         let (reused, kind) = (recalled.reused, recalled.kind);
         bench.feed(&mut recalled.session.sequence, &mut memory.arena, n, 256);
-        recalled.session.sequence.end_turn();
+        recalled.session.sequence.end_turn(&mut memory.arena);
         recalled.session.segments = vec![bench.segment(0..n)];
         let pending = memory.save(key, &mut recalled.session).expect("a save").expect("a store").0;
         memory.keep(key.clone(), recalled.session, None);

@@ -35,6 +35,7 @@ mod chat;
 mod choices;
 mod compare;
 mod constraint;
+mod device;
 mod dry;
 #[cfg(test)]
 mod endurance;
@@ -50,11 +51,10 @@ pub mod fixtures;
 mod folders;
 mod follow;
 mod gguf;
-#[allow(unsafe_code)] // intrinsics, each behind a detected instruction set
-mod kernels;
 mod kv;
 mod memory;
 mod model;
+mod pass;
 mod prefix;
 #[cfg(feature = "fixtures")]
 #[doc(hidden)]
@@ -71,6 +71,8 @@ mod self_check;
 mod sentence;
 mod session;
 mod suggested;
+#[allow(unsafe_code)] // outputs that threads share, each a part of its own
+mod team;
 #[cfg(test)]
 mod texts;
 mod tokenizer;
@@ -78,9 +80,9 @@ mod turn;
 mod worker;
 
 pub use agent::{Agent, Reply};
+pub use device::cpu::kernels::Isa;
 pub use engine::{Engine, EngineConfig, Loading, Prompter, Turn};
 pub use error::{Error, ErrorKind, Result};
-pub use kernels::Isa;
 pub use request::*;
 pub use sampler::draw;
 

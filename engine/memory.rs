@@ -5,18 +5,18 @@ mod claims;
 mod eviction;
 
 use crate::ahead::{Ahead, Bytes, Piece};
-use crate::kernels::tasks::map;
-use crate::kv::blocks::{Arena, Rows, SealedBlock};
+use crate::device::Device;
+use crate::kv::arena::{Arena, BlockId};
+use crate::kv::format::BlockBytes;
 use crate::kv::layout::{BLOCK, Part};
-use crate::kv::pool::BlockId;
 use crate::kv::store::log::Broken;
 use crate::kv::store::manifest::Journal;
-use crate::kv::store::pack::Key;
 use crate::kv::store::tail::TailRef;
 use crate::kv::store::{Found, Store};
-use crate::kv::table::{BlockHash, Parts};
+use crate::kv::table::{BlockHash, BlockKey, Parts};
 use crate::prefix::{Relation, Segment, SegmentKind, compare, first_difference, flatten};
 use crate::session::{CacheContext, Pending, Session};
+use crate::team::map;
 use crate::{MatchKind, Request, Result, Retention, SessionKey, Source};
 use claims::Claims;
 use std::collections::HashMap;
@@ -88,18 +88,23 @@ struct Search {
 }
 
 /// A part of the block at an index.
-type Wanted = (usize, Key);
+type Wanted = (usize, BlockKey);
 
 /// A block from disk and the bytes that it took there.
-type ReadBlock = Found<(SealedBlock, u64)>;
+type ReadBlock = Found<(BlockBytes, u64)>;
 
 impl Memory {
     /// Nothing in memory yet; `budget` in bytes.
     ///
     /// # Errors
     /// No thread can be started.
-    pub(crate) fn new(context: CacheContext, store: Option<Store>, budget: u64) -> Result<Self> {
-        let arena = Arena::new(&context.layout, budget);
+    pub(crate) fn new(
+        device: &Arc<dyn Device>,
+        context: CacheContext,
+        store: Option<Store>,
+        budget: u64,
+    ) -> Result<Self> {
+        let arena = Arena::new(device, &context.layout, budget);
         let store = store.map(Arc::new);
         let ahead =
             store.as_ref().map(|store| Ahead::new(store.clone(), context.layout.clone())).transpose()?;
@@ -301,7 +306,7 @@ impl Memory {
         for ((index, key), read) in wanted.into_iter().zip(read) {
             let hash = key.0;
             // What the disk lacks must be kept in memory, or it could never be written.
-            let window = if windows { self.arena.find(hash, Part::Windowed) } else { None };
+            let window = if windows { self.arena.find((hash, Part::Windowed)) } else { None };
             let stored = self.context.layout.parts().all(|part| self.on_disk((hash, part)));
             if windows && window.is_none() && !self.on_disk((hash, Part::Windowed)) {
                 break;
@@ -311,7 +316,7 @@ impl Memory {
                 break;
             };
             if session.sequence.len() > index * BLOCK {
-                session.drop_rows(); // of a part of this block
+                session.drop_rows(&mut self.arena); // of a part of this block
             }
             let mut parts: Parts = [Some(id), None];
             parts[Part::Windowed as usize] = window;
@@ -328,23 +333,23 @@ impl Memory {
         let began = Instant::now();
         let found = store.read_tail(&tail, &self.context.layout);
         search.waited_ms += ms_since(began);
-        match put_tail(session, &tail, found) {
+        match put_tail(session, &tail, found, &mut self.arena) {
             Ok(bytes) => search.bytes_read += bytes,
             Err(reason) => search.reason = Some(reason),
         }
     }
 
-    fn on_disk(&self, key: Key) -> bool {
+    fn on_disk(&self, key: BlockKey) -> bool {
         self.store.as_ref().is_some_and(|store| store.has_block(key))
     }
 
     /// A reference to a part of a block: the one in memory, or what was read.
-    fn take(&mut self, key: Key, read: Option<ReadBlock>, search: &mut Search) -> Option<BlockId> {
-        match (self.arena.find(key.0, key.1), read) {
+    fn take(&mut self, key: BlockKey, read: Option<ReadBlock>, search: &mut Search) -> Option<BlockId> {
+        match (self.arena.find(key), read) {
             (Some(id), _) => Some(id),
             (None, Some(Found::Whole((block, bytes)))) => {
                 search.bytes_read += bytes;
-                Some(self.arena.insert(key.0, key.1, block))
+                Some(self.arena.insert(key, Arc::new(block)))
             }
             (None, Some(Found::Damaged(reason) | Found::Unreadable(reason))) => {
                 search.reason = Some(reason);
@@ -357,16 +362,16 @@ impl Memory {
     /// Reads from disk what is not in memory, several blocks at a time, after making room for it; nothing is read after the
     /// first one that is missing in both places.
     fn read_blocks(&mut self, wanted: &[Wanted], search: &mut Search) -> Vec<Option<ReadBlock>> {
-        let here = |(_, key): &Wanted| self.arena.holds(key.0, key.1) || self.on_disk(*key);
+        let here = |(_, key): &Wanted| self.arena.holds(*key) || self.on_disk(*key);
         let n = wanted.iter().take_while(|wanted| here(wanted)).count();
-        let absent = |(_, key): &&Wanted| !self.arena.holds(key.0, key.1);
+        let absent = |(_, key): &&Wanted| !self.arena.holds(*key);
         let room = wanted[..n].iter().filter(absent).map(|(_, key)| self.arena.part_bytes(key.1)).sum();
         self.make_room(room, None);
         let began = Instant::now();
-        let read = |i: usize| match (&self.store, wanted[i]) {
-            (Some(store), (index, key)) if i < n && !self.arena.holds(key.0, key.1) => {
-                Some(store.read_block(key, index, &self.context.layout))
-            }
+        let here: Vec<bool> = wanted.iter().map(|(_, key)| self.arena.holds(*key)).collect();
+        let (store, layout) = (self.store.as_deref(), &self.context.layout);
+        let read = |i: usize| match (store, wanted[i]) {
+            (Some(store), (index, key)) if i < n && !here[i] => Some(store.read_block(key, index, layout)),
             _ => None,
         };
         let read = map(wanted.len(), read);
@@ -398,13 +403,13 @@ impl Memory {
                     let wanted = idle.session.sequence.table().hash(index) == Some(key.0)
                         && !idle.session.sequence.table().holds(index, key.1);
                     if wanted {
-                        let id = self.arena.insert(key.0, key.1, block);
+                        let id = self.arena.insert(key, Arc::new(block));
                         idle.session.sequence.refill(index, key.1, id);
                     }
                     bytes
                 }
                 Bytes::Tail(tail, found) if idle.session.absent_tail() == Some(&tail) => {
-                    put_tail(&mut idle.session, &tail, found).unwrap_or_else(|reason| {
+                    put_tail(&mut idle.session, &tail, found, &mut self.arena).unwrap_or_else(|reason| {
                         self.remarks.insert(fetched.session.clone(), reason);
                         0
                     })
@@ -443,7 +448,7 @@ impl Memory {
         let mut pieces = Vec::new();
         for (block, part) in missing {
             let Some(hash) = sequence.table().hash(block) else { continue };
-            match self.arena.find(hash, part) {
+            match self.arena.find((hash, part)) {
                 Some(id) => sequence.refill(block, part, id),
                 None => pieces.push((Piece::Block(block, (hash, part)), self.arena.part_bytes(part))),
             }
@@ -526,10 +531,15 @@ impl Memory {
 }
 
 /// Puts rows from disk behind a session's blocks; the error says why they can't be.
-fn put_tail(session: &mut Session, tail: &TailRef, found: Found<(Rows, u64)>) -> Result<u64, String> {
+fn put_tail(
+    session: &mut Session,
+    tail: &TailRef,
+    found: Found<(Vec<u8>, u64)>,
+    arena: &mut Arena,
+) -> Result<u64, String> {
     let reason = match found {
         Found::Whole((rows, bytes)) => {
-            session.sequence.push_rows(rows, tail.rows);
+            session.sequence.push_rows(arena.insert_rows(&rows), tail.rows);
             return Ok(bytes);
         }
         Found::Damaged(reason) | Found::Unreadable(reason) => reason,

@@ -1,14 +1,19 @@
 //! Single parts without the house around them: kernels with arguments at random, for `benches/kernels.rs`, and readers of files,
 //! given bytes, for `fuzz/`.
 
+use crate::device::Device;
+use crate::device::cpu::Cpu;
+use crate::device::cpu::block::{Rows, Sealing};
+use crate::device::cpu::cache::{CpuCache, write_pass};
+use crate::device::cpu::kernels::attention::{AttnParams, Queries, attend};
+use crate::device::cpu::kernels::linear::{self, Activations};
+use crate::device::cpu::kernels::panel::{Format, Packed};
+use crate::device::cpu::kernels::slab::Slabs;
+use crate::device::cpu::kernels::{Isa, seal};
 use crate::fixtures::Dtype;
 use crate::gguf::{Bytes, Gguf};
-use crate::kernels::attention::{Queries, Rule, attend};
-use crate::kernels::linear::{self, Activations};
-use crate::kernels::panel::{Format, Packed};
-use crate::kernels::slab::Slabs;
-use crate::kernels::{Isa, seal};
-use crate::kv::blocks::{Arena, Rows, SealedBlock, Sealing};
+use crate::kv::arena::Arena;
+use crate::kv::format::{BlockBytes, BlockFormat};
 use crate::kv::layout::{BLOCK, KvLayout, LayerLayout, Part, TensorLayout};
 use crate::kv::sequence::Sequence;
 use crate::kv::store::cipher::Cipher;
@@ -16,8 +21,7 @@ use crate::kv::store::log::{self, End};
 use crate::kv::store::tail::{self, TailRef};
 use crate::kv::store::{block, manifest, pack};
 use crate::kv::table::BlockHash;
-use crate::model::Decoder;
-use crate::model::decoder::Wanted;
+use crate::pass::Wanted;
 use crate::scratch::Scratch;
 use crate::{KvChoice, KvFormat, Prompter, Result, sampler};
 use std::io::Cursor;
@@ -63,24 +67,32 @@ pub fn product(dtype: Dtype, n_out: usize, k: usize, n_rows: usize) -> Result<im
     })
 }
 
+/// A device for what has no model.
+fn device() -> Result<Arc<dyn Device>> {
+    let model = crate::fixtures::RandomModel::tiny(1).bytes();
+    Ok(Arc::new(Cpu::load(&Arc::new(parse(&model)?), Isa::detect(), &mut |_, _| {})?))
+}
+
 /// Attention of `n_rows` rows (at most 16) with 4 query heads of width 64 to one KV head, `depth` tokens before them.
-pub fn attention(kv: KvFormat, depth: usize, n_rows: usize) -> impl FnMut() -> f32 {
+///
+/// # Errors
+/// None.
+pub fn attention(kv: KvFormat, depth: usize, n_rows: usize) -> Result<impl FnMut() -> f32> {
     let isa = Isa::detect();
     let layout = Arc::new(KvLayout::uniform(1, 1, 64, kv));
-    let mut arena = Arena::new(&layout, u64::MAX);
+    let mut arena = Arena::new(&device()?, &layout, u64::MAX);
     let mut sequence = Sequence::new(layout.clone(), BlockHash::root("probe"));
     let first = depth.next_multiple_of(BLOCK);
     let end = first + n_rows;
     let (ids, x) = (vec![0; end], noise(end * 64));
-    sequence.write(isa, 0, 0, (&x, &x), None);
-    sequence.finish_pass(&ids, &ids, &mut arena);
-    let sealed = sequence.sealed(&arena);
+    write_pass(isa, &mut sequence, (&ids, end), &mut arena, |_| (x.clone(), x.clone()));
     let q = noise(n_rows * 4 * 64);
-    move || {
-        let rule = Rule { scale: 0.125, window: None, soft_cap: None, sinks: None };
-        let queries = Queries { q: &q, first, n_rows, group: 4, k_dim: 64, v_dim: 64, rule };
-        attend(isa, &queries, &sequence.view(&sealed, 0, 0, first / BLOCK))[0]
-    }
+    let span = sequence.plan_pass(end, &mut arena);
+    Ok(move || {
+        let params = AttnParams { scale: 0.125, window: None, soft_cap: None, sinks: None };
+        let queries = Queries { q: &q, first, n_rows, group: 4, k_dim: 64, v_dim: 64, params };
+        attend(isa, &queries, &CpuCache::of(&mut arena).view(&span, 0, 0, first / BLOCK))[0]
+    })
 }
 
 /// Quantizing 256 rows of a head of width 64.
@@ -107,10 +119,10 @@ pub fn prompter(bytes: &[u8]) -> Result<Prompter> {
 /// As [`crate::Engine::open`] and [`crate::Engine::score`].
 pub fn next_token(bytes: &[u8]) -> Result<u32> {
     let gguf = Arc::new(parse(bytes)?);
-    let decoder = Decoder::load(&gguf, Isa::detect(), &mut |_, _| {})?;
-    let mut scratch = Scratch::new(Arc::new(decoder.spec.kv_layout(&KvChoice::Auto)?));
+    let device: Arc<dyn Device> = Arc::new(Cpu::load(&gguf, Isa::detect(), &mut |_, _| {})?);
+    let mut scratch = Scratch::new(&device, Arc::new(device.spec().kv_layout(&KvChoice::Auto)?));
     let mut logits = Vec::new();
-    scratch.read(&decoder, &[0, 1, 2], Wanted::Last, &mut |_, row| {
+    scratch.read(&[0, 1, 2], Wanted::Last, &mut |_, row| {
         logits = row.to_vec();
         Ok(())
     })?;
@@ -144,14 +156,15 @@ fn block_hash() -> BlockHash {
 /// None.
 pub fn sealed_block(windowed: bool) -> Result<Vec<u8>> {
     let (layout, part) = (block_layout(), if windowed { Part::Windowed } else { Part::Lasting });
-    let mut rows = Rows::new(&layout);
-    let seal = |l: usize| {
-        let layer = layout.layers[l];
-        let values = layer.stored_v().map_or(0, TensorLayout::row);
-        rows.push(l, layer, &noise(BLOCK * layer.k.row()), &noise(BLOCK * values));
-        rows.seal(l, layer, Sealing { isa: Isa::detect(), first: true, shaping: None })
-    };
-    let block = SealedBlock { layers: layout.layers_of(part).map(seal).collect() };
+    let (mut rows, format) = (Rows::new(&layout), BlockFormat::new(&layout, part));
+    let mut block = BlockBytes::zeroed(format.len(true));
+    for layer in &format.layers {
+        let of = layout.layers[layer.layer];
+        let values = of.stored_v().map_or(0, TensorLayout::row);
+        rows.push(layer.layer, of, &noise(BLOCK * of.k.row()), &noise(BLOCK * values));
+        let how = Sealing { isa: Isa::detect(), is_first: true, shaping: None };
+        rows.seal(layer.layer, layer, how, block.as_bytes_mut());
+    }
     block::encode((block_hash(), part), 0, &block, &layout)
 }
 
@@ -172,7 +185,7 @@ pub fn read_block(bytes: &[u8]) -> Result<(), String> {
         let anew = block::encode((hash, part), 0, &block, &layout).map_err(|e| e.to_string())?;
         let again = read(&anew, true).and_then(|_| verify(&anew));
         assert_eq!(again, Ok(()), "what was just written is whole");
-        attend_to(block, part, &layout);
+        attend_to(block, part, &layout).map_err(|e| e.to_string())?;
     }
     verify(bytes).map_err(|failure| failure.to_string())
 }
@@ -263,22 +276,21 @@ pub fn pack_index() -> Vec<u8> {
 }
 
 /// Attends from the token behind a block to the layers of a part of it.
-fn attend_to(block: SealedBlock, part: Part, layout: &Arc<KvLayout>) {
+fn attend_to(block: BlockBytes, part: Part, layout: &Arc<KvLayout>) -> Result<()> {
     let isa = Isa::detect();
-    let mut arena = Arena::new(layout, u64::MAX);
+    let mut arena = Arena::new(&device()?, layout, u64::MAX);
     let mut sequence = Sequence::new(layout.clone(), block_hash());
     let mut parts = [None; 2];
-    parts[part as usize] = Some(arena.insert(block_hash(), part, block));
+    parts[part as usize] = Some(arena.insert((block_hash(), part), Arc::new(block)));
     sequence.push_block(block_hash(), parts);
     let x = noise(16);
-    for (l, layer) in layout.layers.iter().enumerate() {
-        sequence.write(isa, l, BLOCK, (&x, if layer.shared { &[] } else { &x }), None);
-    }
-    sequence.finish_pass(&[0], &[0; BLOCK + 1], &mut arena);
-    let sealed = sequence.sealed(&arena);
+    let rows = |l: usize| (x.clone(), if layout.layers[l].shared { vec![] } else { x.clone() });
+    write_pass(isa, &mut sequence, (&[0; BLOCK + 1], BLOCK + 1), &mut arena, rows);
+    let span = sequence.plan_pass(BLOCK + 1, &mut arena);
     for l in layout.layers_of(part) {
-        let rule = Rule { scale: 0.25, window: layout.layers[l].window, soft_cap: None, sinks: None };
-        let queries = Queries { q: &x, first: BLOCK, n_rows: 1, group: 1, k_dim: 16, v_dim: 16, rule };
-        attend(isa, &queries, &sequence.view(&sealed, l, 0, 1));
+        let params = AttnParams { scale: 0.25, window: layout.layers[l].window, soft_cap: None, sinks: None };
+        let queries = Queries { q: &x, first: BLOCK, n_rows: 1, group: 1, k_dim: 16, v_dim: 16, params };
+        attend(isa, &queries, &CpuCache::of(&mut arena).view(&span, l, 0, 1));
     }
+    Ok(())
 }

@@ -1,12 +1,12 @@
 //! A cache that belongs to nobody: for scoring, ranking and the self-check.
 
 use crate::Result;
-use crate::kv::blocks::Arena;
+use crate::device::Device;
+use crate::kv::arena::Arena;
 use crate::kv::layout::{BLOCK, KvLayout};
 use crate::kv::sequence::Sequence;
 use crate::kv::table::BlockHash;
-use crate::model::decoder::Wanted;
-use crate::model::{Decoder, Span};
+use crate::pass::{Span, Wanted, forward, most_wanted};
 use std::sync::Arc;
 
 /// One sequence with an arena of its own.
@@ -17,8 +17,8 @@ pub(crate) struct Scratch {
 
 impl Scratch {
     /// Nothing read yet.
-    pub(crate) fn new(layout: Arc<KvLayout>) -> Self {
-        let arena = Arena::new(&layout, u64::MAX);
+    pub(crate) fn new(device: &Arc<dyn Device>, layout: Arc<KvLayout>) -> Self {
+        let arena = Arena::new(device, &layout, u64::MAX);
         Self { sequence: Sequence::new(layout, BlockHash::root("scratch")), arena }
     }
 
@@ -26,24 +26,24 @@ impl Scratch {
     /// (`Last`: of the last id alone).
     ///
     /// # Errors
-    /// As [`Decoder::forward`]; or what `see` returns.
+    /// As [`forward`]; or what `see` returns.
     pub(crate) fn read(
         &mut self,
-        decoder: &Decoder,
         ids: &[u32],
         wanted: Wanted,
         see: &mut dyn FnMut(usize, &[f32]) -> Result<()>,
     ) -> Result<()> {
+        let n_vocab = self.arena.device().n_vocab();
         let step = match wanted {
-            Wanted::All => decoder.most_wanted(),
+            Wanted::All => most_wanted(&**self.arena.device()),
             _ => BLOCK,
         };
         while self.sequence.len() < ids.len() {
             let end = ((self.sequence.len() / step + 1) * step).min(ids.len());
             let wanted = if end < ids.len() && wanted == Wanted::Last { Wanted::None } else { wanted };
-            let logits = self.advance(decoder, ids, end, wanted)?;
-            let n = logits.len() / decoder.n_vocab();
-            for (pos, row) in (end - n..end).zip(logits.chunks_exact(decoder.n_vocab())) {
+            let logits = self.advance(ids, end, wanted)?;
+            let n = logits.len() / n_vocab;
+            for (pos, row) in (end - n..end).zip(logits.chunks_exact(n_vocab)) {
                 see(pos, row)?;
             }
         }
@@ -53,16 +53,10 @@ impl Scratch {
     /// Feeds what the sequence lacks of `ids[..end]` in one pass, and returns the wanted rows' logits, `[n, n_vocab]`.
     ///
     /// # Errors
-    /// As [`Decoder::forward`].
-    pub(crate) fn advance(
-        &mut self,
-        decoder: &Decoder,
-        ids: &[u32],
-        end: usize,
-        wanted: Wanted,
-    ) -> Result<Vec<f32>> {
+    /// As [`forward`].
+    pub(crate) fn advance(&mut self, ids: &[u32], end: usize, wanted: Wanted) -> Result<Vec<f32>> {
         let span = Span { sequence: &mut self.sequence, tokens: ids, end, logits: wanted };
-        let logits = decoder.forward(vec![span], &mut self.arena)?.pop().unwrap_or_default();
+        let logits = forward(vec![span], &mut self.arena)?.pop().unwrap_or_default();
         self.sequence.shed(usize::MAX, &mut self.arena);
         Ok(logits)
     }

@@ -2,11 +2,10 @@
 //! can be run with its coded cache, which is compared with an f16 cache.
 
 use crate::compare::compare;
-use crate::kernels::NUMERICS;
+use crate::device::Device;
 use crate::kv::layout::{BLOCK, KvLayout};
 use crate::kv::store::{Found, Store};
 use crate::kv::table::BlockHash;
-use crate::model::Decoder;
 use crate::model::calibration::Calibration;
 use crate::tokenizer::{After, Tokenizer};
 use crate::{KvChoice, KvFormat, KvLayer, Result, SAMPLE};
@@ -19,18 +18,18 @@ use std::sync::Arc;
 /// # Errors
 /// The text can't be read by the model.
 pub(crate) fn calibrate(
-    decoder: &mut Decoder,
+    device: &mut dyn Device,
     tokenizer: &Tokenizer,
     store: Option<&Store>,
     model: &str,
     measuring: &mut (dyn FnMut() + Send),
 ) -> Result<String> {
-    if decoder.spec.latent.is_some() {
+    if device.spec().latent.is_some() {
         return Ok(String::new());
     }
-    let root = calibration_root(model);
+    let root = calibration_root(model, device.numerics());
     let known = match store.map(|store| store.read_check(root)) {
-        Some(Found::Whole(text)) => Calibration::from_text(&text, &decoder.spec),
+        Some(Found::Whole(text)) => Calibration::from_text(&text, device.spec()),
         _ => None,
     };
     let calibration = match known {
@@ -38,20 +37,20 @@ pub(crate) fn calibrate(
         None => {
             measuring();
             let found =
-                decoder.calibration(&tokenizer.begin(&tokenizer.encode_message(SAMPLE, After::Special)?))?;
+                device.measure(&tokenizer.begin(&tokenizer.encode_message(SAMPLE, After::Special)?))?;
             if let Some(Err(e)) = store.map(|store| store.write_check(root, &found.text())) {
                 tracing::warn!("the model will be measured again: {e}");
             }
             found
         }
     };
-    decoder.calibrate(&calibration);
+    device.calibrate(&calibration);
     Ok(blake3::hash(calibration.text().as_bytes()).to_hex()[..16].to_owned())
 }
 
 /// Where a folder keeps a model's calibration.
-pub(crate) fn calibration_root(model: &str) -> BlockHash {
-    BlockHash::root(&format!("calibration\n{model}\n{NUMERICS}"))
+pub(crate) fn calibration_root(model: &str, numerics: &str) -> BlockHash {
+    BlockHash::root(&format!("calibration\n{model}\n{numerics}"))
 }
 
 /// Tokens that are read: a sealed block, and what reads it.
@@ -67,7 +66,7 @@ const LIMIT: f64 = 0.1;
 /// # Errors
 /// The text can't be read by the model.
 pub(crate) fn choose(
-    decoder: &Decoder,
+    device: &Arc<dyn Device>,
     tokenizer: &Tokenizer,
     choice: &KvChoice,
     store: &Store,
@@ -77,10 +76,10 @@ pub(crate) fn choose(
     let (k, v) = (KvFormat::Q8, KvFormat::Q4);
     let finer = [KvChoice::Sides(KvLayer { k, v }), KvChoice::Uniform(KvFormat::Q8)];
     let finer = if *choice == KvChoice::Auto { &finer[..] } else { &[] };
-    let mut layout = Arc::new(decoder.spec.kv_layout(choice)?);
-    let mut divergence = compared(decoder, tokenizer, &layout, store, root(&layout), measuring)?;
+    let mut layout = Arc::new(device.spec().kv_layout(choice)?);
+    let mut divergence = compared(device, tokenizer, &layout, store, root(&layout), measuring)?;
     for finer in finer {
-        let next = Arc::new(decoder.spec.kv_layout(finer)?);
+        let next = Arc::new(device.spec().kv_layout(finer)?);
         if divergence.nats <= LIMIT || next == layout {
             continue;
         }
@@ -88,18 +87,18 @@ pub(crate) fn choose(
             tracing::warn!(
                 "with a {} cache this model's next tokens are {:.2} nats away from those with an f16 cache (a good one stays \
                  below {LIMIT}): it gets a {} cache",
-                decoder.spec.kv_name(&layout),
+                device.spec().kv_name(&layout),
                 divergence.nats,
-                decoder.spec.kv_name(&next)
+                device.spec().kv_name(&next)
             );
         }
-        (divergence, layout) = (compared(decoder, tokenizer, &next, store, root(&next), measuring)?, next);
+        (divergence, layout) = (compared(device, tokenizer, &next, store, root(&next), measuring)?, next);
     }
     if divergence.nats.is_nan() || divergence.nats > LIMIT {
         tracing::warn!(
             "with a {} cache this model's next tokens are {:.2} nats away from those with an f16 cache (a good one stays \
              below {LIMIT}): run it with `--kv auto` or `--kv f16`, or with a file of `greenroom kv-config`",
-            decoder.spec.kv_name(&layout),
+            device.spec().kv_name(&layout),
             divergence.nats
         );
     }
@@ -115,7 +114,7 @@ struct Divergence {
 }
 
 fn compared(
-    decoder: &Decoder,
+    device: &Arc<dyn Device>,
     tokenizer: &Tokenizer,
     layout: &Arc<KvLayout>,
     store: &Store,
@@ -130,30 +129,30 @@ fn compared(
         Some(known) => known,
         None => {
             measuring();
-            let found = measure(decoder, tokenizer, layout)?;
+            let found = measure(device, tokenizer, layout)?;
             if let Err(e) = store.write_check(root, &found.to_string()) {
                 tracing::warn!("the self-check will be done again: {e}");
             }
             found
         }
     };
-    let name = decoder.spec.kv_name(layout);
+    let name = device.spec().kv_name(layout);
     tracing::info!("cache {name}: {nats:.4} nats a token from an f16 cache on a sample text");
     Ok(Divergence { nats, is_new: known.is_none() })
 }
 
 /// Mean divergence over the rows that read a sealed block; 0 where nothing is coded or the context is too short.
-fn measure(decoder: &Decoder, tokenizer: &Tokenizer, layout: &Arc<KvLayout>) -> Result<f64> {
+fn measure(device: &Arc<dyn Device>, tokenizer: &Tokenizer, layout: &Arc<KvLayout>) -> Result<f64> {
     let ids = tokenizer.encode_message(SAMPLE, After::Special)?;
     // The end: keys were measured on the beginning.
     let mut ids = tokenizer.begin(&ids[ids.len().saturating_sub(TOKENS)..]);
-    ids.truncate(decoder.spec.context_length);
-    let f16 = Arc::new(decoder.spec.kv_layout(&KvChoice::Uniform(KvFormat::F16))?);
+    ids.truncate(device.spec().context_length);
+    let f16 = Arc::new(device.spec().kv_layout(&KvChoice::Uniform(KvFormat::F16))?);
     if f16 == *layout || ids.len() <= BLOCK {
         return Ok(0.0);
     }
     let (mut sum, mut n) = (0.0, 0);
-    compare(decoder, &[f16, layout.clone()], &ids, BLOCK, &mut |_, figures| {
+    compare(device, &[f16, layout.clone()], &ids, BLOCK, &mut |_, figures| {
         (sum, n) = (sum + figures[1].divergence, n + 1);
         Ok(())
     })?;
@@ -164,13 +163,14 @@ fn measure(decoder: &Decoder, tokenizer: &Tokenizer, layout: &Arc<KvLayout>) -> 
 mod tests {
     use super::*;
     use crate::ModelSource;
+    use crate::device::cpu::Cpu;
+    use crate::device::cpu::kernels::Isa;
     use crate::fixtures::RandomModel;
     use crate::gguf::Gguf;
-    use crate::kernels::Isa;
     use crate::kv::store::Place;
 
     struct Model {
-        decoder: Decoder,
+        device: Arc<dyn Device>,
         tokenizer: Tokenizer,
         store: Store,
         _dir: tempfile::TempDir,
@@ -185,13 +185,13 @@ mod tests {
         };
         let bytes: &'static [u8] = RandomModel::tiny(5).bytes_with(&larger).leak();
         let gguf = Arc::new(Gguf::open(&ModelSource::Bundled("random", bytes)).expect("a model"));
-        let mut decoder = Decoder::load(&gguf, Isa::detect(), &mut |_, _| {}).expect("a decoder");
+        let mut device = Cpu::load(&gguf, Isa::detect(), &mut |_, _| {}).expect("a device");
         let tokenizer = Tokenizer::from_gguf(&gguf).expect("a tokenizer");
         let dir = tempfile::tempdir().expect("a folder");
         let place = Place { dir: dir.path().to_owned(), key: None };
         let store = Store::open(&place, "").expect("a store");
-        calibrate(&mut decoder, &tokenizer, Some(&store), "a model", &mut || {}).expect("a calibration");
-        Model { decoder, tokenizer, store, _dir: dir }
+        calibrate(&mut device, &tokenizer, Some(&store), "a model", &mut || {}).expect("a calibration");
+        Model { device: Arc::new(device), tokenizer, store, _dir: dir }
     }
 
     fn root(layout: &KvLayout) -> BlockHash {
@@ -200,12 +200,12 @@ mod tests {
 
     impl Model {
         fn chosen(&self, choice: &KvChoice) -> String {
-            let Self { decoder, tokenizer, store, .. } = self;
-            choose(decoder, tokenizer, choice, store, &root, &mut || {}).expect("a layout").name()
+            let Self { device, tokenizer, store, .. } = self;
+            choose(device, tokenizer, choice, store, &root, &mut || {}).expect("a layout").name()
         }
 
         fn kept(&self, choice: &KvChoice) -> Option<f64> {
-            let layout = self.decoder.spec.kv_layout(choice).expect("a layout");
+            let layout = self.device.spec().kv_layout(choice).expect("a layout");
             match self.store.read_check(root(&layout)) {
                 Found::Whole(text) => text.parse().ok(),
                 _ => None,
@@ -229,21 +229,22 @@ mod tests {
         );
         assert!(sound.kept(&q4) < Some(LIMIT) && broken.kept(&q4) > Some(LIMIT));
         assert!(sound.kept(&sides).is_none() && broken.kept(&sides) < Some(LIMIT));
-        let Model { decoder, tokenizer, .. } = &broken;
-        let layout = Arc::new(decoder.spec.kv_layout(&q4).expect("a layout"));
-        let again = measure(decoder, tokenizer, &layout).expect("a check");
+        let Model { device, tokenizer, .. } = &broken;
+        let layout = Arc::new(device.spec().kv_layout(&q4).expect("a layout"));
+        let again = measure(device, tokenizer, &layout).expect("a check");
         assert_eq!(broken.kept(&q4), Some(again), "what is found is kept");
     }
 
     #[test]
     fn a_calibration_is_kept_and_a_broken_one_made_again() {
-        let Model { mut decoder, tokenizer, store, _dir } = model(1.0);
-        let calibration = calibration_root("a model");
+        let Model { mut device, tokenizer, store, _dir } = model(1.0);
+        let calibration = calibration_root("a model", device.numerics());
         let Found::Whole(kept) = store.read_check(calibration) else { panic!("no calibration") };
-        assert!(Calibration::from_text(&kept, &decoder.spec).is_some());
+        assert!(Calibration::from_text(&kept, device.spec()).is_some());
         for broken in ["", "00", "no number"] {
             store.write_check(calibration, broken).expect("a file");
-            calibrate(&mut decoder, &tokenizer, Some(&store), "a model", &mut || {}).expect("a calibration");
+            let device = Arc::get_mut(&mut device).expect("nobody else's");
+            calibrate(device, &tokenizer, Some(&store), "a model", &mut || {}).expect("a calibration");
             let Found::Whole(again) = store.read_check(calibration) else { panic!("no calibration") };
             assert_eq!(again, kept);
         }

@@ -1,6 +1,6 @@
 //! One session's memory: what it has read (segments, ids) and its keys and values, with what of them is on disk.
 
-use crate::kv::blocks::Arena;
+use crate::kv::arena::Arena;
 use crate::kv::layout::{BLOCK, KvLayout};
 use crate::kv::sequence::Sequence;
 use crate::kv::store::Store;
@@ -136,8 +136,8 @@ impl Session {
     }
 
     /// Goes back to the end of the last sealed block.
-    pub(crate) fn drop_rows(&mut self) {
-        self.sequence.drop_rows();
+    pub(crate) fn drop_rows(&mut self, arena: &mut Arena) {
+        self.sequence.drop_rows(arena);
         self.forget_stored(self.sequence.len());
     }
 
@@ -177,8 +177,8 @@ impl Session {
 
     /// Lets go of something in memory that is on disk too; `false`: there is nothing.
     pub(crate) fn let_go(&mut self, arena: &mut Arena) -> bool {
-        if self.rows_stored() && self.sequence.row_bytes() > 0 {
-            self.sequence.drop_rows();
+        if self.rows_stored() && self.sequence.holds_rows() {
+            self.sequence.drop_rows(arena);
             return true;
         }
         self.sequence.let_go(self.stored_blocks, arena)
@@ -186,7 +186,7 @@ impl Session {
 
     /// Whether [`Session::let_go`] finds something.
     pub(crate) fn can_let_go(&self) -> bool {
-        self.rows_stored() && self.sequence.row_bytes() > 0
+        self.rows_stored() && self.sequence.holds_rows()
             || self.sequence.table().last_held(self.stored_blocks).is_some()
     }
 
@@ -231,7 +231,7 @@ impl Session {
             for part in context.layout.parts() {
                 let key = (hash, part);
                 written += match parts[part as usize] {
-                    Some(id) => store.write_block(key, index, arena.get(id), &context.layout)?,
+                    Some(id) => store.write_block(key, index, &arena.export(id), &context.layout)?,
                     None if store.has_block(key) => 0,
                     None => {
                         return Err(Error::store(format!("layers of block {index} are no longer in memory")));
@@ -263,7 +263,7 @@ impl Session {
         if let Some(rows) = self.sequence.open_rows() {
             let new = || Tail { at: TailRef::new(tail_name(store, key), open), borrowed: false };
             let tail = self.tail.get_or_insert_with(new);
-            written += store.append_tail(&mut tail.at, n, rows, &context.layout)?;
+            written += store.append_tail(&mut tail.at, n, |tokens| arena.export_rows(rows, tokens))?;
         }
         let (run, agent) = (key.run.clone(), key.agent.clone());
         let saved_at = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());

@@ -3,9 +3,9 @@
 use crate::constraint::{Choosing, Chosen, Spelling, Step};
 use crate::dry::Said;
 use crate::follow::Following;
-use crate::kv::blocks::Arena;
+use crate::kv::arena::Arena;
 use crate::memory::Recalled;
-use crate::model::decoder::Wanted;
+use crate::pass::Wanted;
 use crate::prefix::{Segment, SegmentKind};
 use crate::reply::Reply;
 use crate::schedule::Load;
@@ -136,7 +136,7 @@ impl ActiveTurn {
 
     /// Bytes that its session takes in memory beside sealed blocks.
     pub(crate) fn bytes(&self) -> u64 {
-        self.session.sequence.row_bytes() + self.known_bytes
+        self.known_bytes
     }
 
     /// Counts bytes that were written before the turn's end.
@@ -355,7 +355,7 @@ impl ActiveTurn {
             Saying::Choosing(_) | Saying::Following(_) => unreachable!("a turn that is done has spoken"),
         };
         let ids = ids.to_vec();
-        self.usage.layer0_rows = self.session.sequence.layer0_rows();
+        self.usage.layer0_rows = self.session.sequence.n_computed();
         self.usage.generated = self.usage.layer0_rows - self.usage.prefilled - self.usage.recomputed;
         // Segments that matched are there already, with the ids that the cache holds.
         let known = self.session.segments.len();

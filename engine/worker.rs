@@ -3,9 +3,9 @@
 use crate::admission::{Prepared, Waiting};
 use crate::chat::{Chat, reply_ids};
 use crate::compare::compare;
+use crate::device::Device;
 use crate::memory::Memory;
-use crate::model::decoder::Wanted;
-use crate::model::{Decoder, Span};
+use crate::pass::{Span, Wanted, forward, most_wanted};
 use crate::prefix::flatten;
 use crate::schedule::{Load, Pace, plan};
 use crate::scratch::Scratch;
@@ -86,7 +86,7 @@ struct Finished {
 
 /// Everything that lives on the thread.
 pub(crate) struct Worker {
-    pub(crate) decoder: Decoder,
+    pub(crate) device: Arc<dyn Device>,
     pub(crate) tokenizer: Arc<Tokenizer>,
     pub(crate) chat: Arc<Chat>,
     pub(crate) memory: Memory,
@@ -101,7 +101,7 @@ pub(crate) struct Worker {
 impl Worker {
     /// A worker with nothing to do.
     pub(crate) fn new(
-        decoder: Decoder,
+        device: Arc<dyn Device>,
         tokenizer: Arc<Tokenizer>,
         chat: Arc<Chat>,
         memory: Memory,
@@ -109,7 +109,7 @@ impl Worker {
     ) -> Self {
         let (waiting, active, finished) = (VecDeque::new(), Vec::new(), Vec::new());
         let pace = Pace::new(chunk);
-        Self { decoder, tokenizer, chat, memory, pace, waiting, active, finished, cursor: 0 }
+        Self { device, tokenizer, chat, memory, pace, waiting, active, finished, cursor: 0 }
     }
 
     /// Serves commands until the engine is closed. A panic ends it too: what it said stands in `fault` then, and every turn that had
@@ -210,7 +210,7 @@ impl Worker {
 
     /// Whether a turn fits beside those at work; one that fits nowhere is played alone.
     fn has_room(&self, waiting: &mut Waiting) -> Result<bool> {
-        let (layout, context) = (&self.memory.context.layout, self.decoder.spec.context_length);
+        let (layout, context) = (&self.memory.context.layout, self.device.spec().context_length);
         let need = waiting.need(&self.chat, &self.tokenizer, layout, context)?;
         let reserved = self.active.iter().map(|turn| turn.need).fold(need, u64::saturating_add);
         Ok(self.active.is_empty() || reserved <= self.memory.budget())
@@ -235,7 +235,7 @@ impl Worker {
     /// One pass over all turns at work.
     fn step(&mut self) {
         self.drop_cancelled();
-        let most_wanted = self.decoder.most_wanted();
+        let most_wanted = most_wanted(&*self.device);
         let loads: Vec<Load> = self.active.iter().map(|turn| turn.load(most_wanted)).collect();
         let shared = loads.iter().any(|l| l.decoding);
         let feed = plan(&loads, self.cursor, self.pace.chunk(shared));
@@ -282,7 +282,7 @@ impl Worker {
             let logits = turn.wanted(feed[i]);
             Span { sequence: &mut turn.session.sequence, tokens: &turn.session.tokens, end, logits }
         });
-        self.decoder.forward(spans.collect(), &mut self.memory.arena)
+        forward(spans.collect(), &mut self.memory.arena)
     }
 
     fn settle(&mut self, i: usize) {
@@ -302,7 +302,7 @@ impl Worker {
         if !turn.decoding() {
             return turn.report_prefill();
         }
-        let rows = logits.chunks_exact(self.decoder.n_vocab());
+        let rows = logits.chunks_exact(self.device.n_vocab());
         let advanced = turn.advance(rows, &self.tokenizer, self.chat.eog(), &mut self.memory.arena);
         if let Err(e) = advanced {
             self.fail(i, e);
@@ -330,7 +330,7 @@ impl Worker {
                     Err(e) => failed = Some(e),
                 }
             }
-            turn.session.sequence.end_turn();
+            turn.session.sequence.end_turn(&mut self.memory.arena);
             let _ = self.memory.settle(&turn.request, &mut turn.session);
             completion.usage.total_ms = turn.elapsed_ms();
             completion.usage.saved_ms = completion.usage.reused as f64 * self.memory.token_ms;
@@ -412,22 +412,23 @@ impl Worker {
         let n = flatten(&turn.session.segments).len();
         turn.session.tokens.truncate(n);
         turn.session.truncate(n, &mut self.memory.arena);
-        turn.session.sequence.end_turn();
+        turn.session.sequence.end_turn(&mut self.memory.arena);
         self.memory.keep(turn.request.session.clone(), turn.session, turn.request.next_use);
         self.memory.saved(&turn.request.session);
     }
 
     /// An empty cache, in the engine's formats or others.
     fn scratch(&self, kv: Option<&KvChoice>) -> Result<Scratch> {
-        Ok(Scratch::new(match kv {
+        let layout = match kv {
             None => self.memory.context.layout.clone(),
-            Some(kv) => Arc::new(self.decoder.spec.kv_layout(kv)?),
-        }))
+            Some(kv) => Arc::new(self.device.spec().kv_layout(kv)?),
+        };
+        Ok(Scratch::new(&self.device, layout))
     }
 
     /// Log-probabilities of `ids[1..]`, from an empty cache.
     fn score(&self, ids: &[u32], kv: Option<&KvChoice>, scores: &Sender<Result<TokenScore>>) -> Result<()> {
-        self.scratch(kv)?.read(&self.decoder, ids, Wanted::All, &mut |pos, logits| {
+        self.scratch(kv)?.read(ids, Wanted::All, &mut |pos, logits| {
             let Some(&id) = ids.get(pos + 1) else { return Ok(()) };
             let (logprob, top) = (sampler::logprob(logits, id), sampler::argmax(logits));
             scores.send(Ok(TokenScore { pos: pos + 1, id, logprob, top })).map_err(nobody_listens)
@@ -436,9 +437,9 @@ impl Worker {
 
     /// `ids` with empty caches of several formats.
     fn compare(&self, ids: &[u32], formats: &[KvChoice], figures: &Figures) -> Result<()> {
-        let layout = |kv: &KvChoice| Ok(Arc::new(self.decoder.spec.kv_layout(kv)?));
+        let layout = |kv: &KvChoice| Ok(Arc::new(self.device.spec().kv_layout(kv)?));
         let layouts: Vec<_> = formats.iter().map(layout).collect::<Result<_>>()?;
-        compare(&self.decoder, &layouts, ids, 0, &mut |pos, found| {
+        compare(&self.device, &layouts, ids, 0, &mut |pos, found| {
             figures.send(Ok((pos, found.to_vec()))).map_err(nobody_listens)
         })
     }
@@ -457,7 +458,7 @@ impl Worker {
         }
         let mut scratch = self.scratch(kv)?;
         let mut first = Vec::new();
-        scratch.read(&self.decoder, &prompt, Wanted::Last, &mut |_, logits| {
+        scratch.read(&prompt, Wanted::Last, &mut |_, logits| {
             first = logits.to_vec();
             Ok(())
         })?;
@@ -473,7 +474,7 @@ impl Worker {
             };
             see(prompt.len() - 1, &first)?;
             scratch.sequence.begin_turn();
-            scratch.read(&self.decoder, &ids, Wanted::All, &mut see)?;
+            scratch.read(&ids, Wanted::All, &mut see)?;
             scratch.sequence.truncate(prompt.len(), &mut scratch.arena);
             Ok(ranked)
         };

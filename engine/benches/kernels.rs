@@ -25,7 +25,7 @@ fn attention(c: &mut Criterion) {
         let mut group = c.benchmark_group(format!("attention at depth 4096, {n_rows} rows"));
         group.throughput(Throughput::Elements((4096 * 4 * n_rows) as u64));
         for kv in [KvFormat::F16, KvFormat::Q8, KvFormat::Q4] {
-            let mut probe = probes::attention(kv, 4096, n_rows);
+            let mut probe = probes::attention(kv, 4096, n_rows).expect("a probe");
             group.bench_function(BenchmarkId::from_parameter(format!("{kv:?}")), |b| b.iter(&mut probe));
         }
     }

@@ -33,7 +33,7 @@ impl TensorLayout {
         }
     }
 
-    /// Whether keys are coded by [`Shaping`](crate::kernels::shaping::Shaping) where the model has it: in 8 bits nothing is left to
+    /// Whether keys are coded by [`Shaping`](crate::device::cpu::kernels::shaping::Shaping) where the model has it: in 8 bits nothing is left to
     /// be gained.
     pub(crate) fn shaped(self) -> bool {
         self.format == KvFormat::Q4 && self.rotated && self.centered

@@ -1,7 +1,7 @@
 //! A sequence's block table: which sealed blocks it is made of. Append, truncate, fork.
 
+use super::arena::BlockId;
 use super::layout::{BLOCK, Part};
-use super::pool::BlockId;
 
 /// The sealed blocks of a sequence in order, each with the hash of all that it holds.
 #[derive(Debug, Default)]
@@ -15,6 +15,9 @@ pub(crate) type Parts = [Option<BlockId>; 2];
 /// Address of a sealed block: hash of the cache's identity and all ids up to the block's end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct BlockHash(pub(crate) [u8; 32]);
+
+/// What a part of a block is known by.
+pub(crate) type BlockKey = (BlockHash, Part);
 
 impl BlockHash {
     /// The root of all chains of one identity.

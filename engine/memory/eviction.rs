@@ -4,7 +4,6 @@
 use super::{Idle, Memory};
 use crate::SessionKey;
 use crate::ahead::Ahead;
-use crate::kv::pool::{Candidate, victim};
 
 /// What eviction may take, in this order.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -17,12 +16,27 @@ enum Eviction {
     Unstored,
 }
 
+/// A session that could be evicted.
+#[derive(Clone, Copy, Debug)]
+struct Candidate<K> {
+    key: K,
+    /// When it is needed next; `None`: not known.
+    next_use: Option<u64>,
+    /// When it was used last.
+    last_use: u64,
+}
+
+/// Who goes first: whoever is needed last (Belady 1966); whoever is not known to be needed at all goes before
+/// anyone who is, the least recently used of them first.
+fn victim<K: Copy>(candidates: impl Iterator<Item = Candidate<K>>) -> Option<K> {
+    candidates.max_by_key(|c| (c.next_use.unwrap_or(u64::MAX), u64::MAX - c.last_use)).map(|c| c.key)
+}
+
 impl Memory {
     /// Bytes that cached keys and values take now, and what is known of sessions.
     pub(crate) fn bytes(&self) -> u64 {
-        let rest: u64 =
-            self.idle.values().map(|idle| idle.session.sequence.row_bytes() + idle.known_bytes).sum();
-        self.arena.bytes() + rest + self.at_work + self.ahead.as_ref().map_or(0, Ahead::room)
+        let known: u64 = self.idle.values().map(|idle| idle.known_bytes).sum();
+        self.arena.bytes() + known + self.at_work + self.ahead.as_ref().map_or(0, Ahead::room)
     }
 
     /// Bytes that all of it may take.
@@ -78,7 +92,7 @@ impl Memory {
         let Some(idle) = self.idle.get_mut(key) else { return excess };
         let mut left = excess;
         while left > 0 {
-            let before = self.arena.bytes() + idle.session.sequence.row_bytes();
+            let before = self.arena.bytes();
             let gone = match kind {
                 Eviction::Stored => idle.session.let_go(&mut self.arena),
                 _ => idle.session.give_up_last(&mut self.arena),
@@ -87,8 +101,7 @@ impl Memory {
                 break;
             }
             // A shared block stays for its other owners, who are needed sooner.
-            let freed = before - (self.arena.bytes() + idle.session.sequence.row_bytes());
-            left = left.saturating_sub(freed);
+            left = left.saturating_sub(before - self.arena.bytes());
         }
         left
     }
@@ -110,5 +123,21 @@ impl Idle {
             Eviction::Known => self.saved && !self.session.sequence.holds_any(),
             Eviction::Unstored => self.session.sequence.holds_any() && !self.session.can_let_go(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_agent_that_is_needed_last_goes_first() {
+        let c = |key, next_use, last_use| Candidate { key, next_use, last_use };
+        assert_eq!(
+            victim([c('a', Some(3), 0), c('b', Some(9), 1), c('c', Some(4), 2)].into_iter()),
+            Some('b')
+        );
+        assert_eq!(victim([c('a', Some(3), 0), c('b', None, 5), c('c', None, 2)].into_iter()), Some('c'));
+        assert_eq!(victim(std::iter::empty::<Candidate<char>>()), None);
     }
 }

@@ -1,12 +1,9 @@
 //! What a model's queries, keys and values are like on a sample text: measured once for a model, for the formats of its keys.
 
-use super::spec::{self, DecoderSpec, LayerSpec};
-use crate::kernels::Isa;
-use crate::kernels::pointwise::Pairs;
-use crate::kernels::shaping::{Shaping, noise};
-use crate::kernels::tasks;
+use super::spec::{self, DecoderSpec, LayerSpec, Pairs};
 use crate::quant::{EXACT, Scale};
-use libm::exp;
+use crate::team;
+use libm::{exp, log};
 
 /// Tokens that are read, at most.
 pub(crate) const TOKENS: usize = 512;
@@ -16,6 +13,9 @@ const STRIDE: usize = 8;
 
 /// Standard deviation of simulated errors, in those of real ones: so much that rounding of activations is little beside it.
 const LOUDER: f64 = 4.0;
+
+/// Share of the mean energy of queries that is added to each element's: what a sample says is not all there will be.
+pub(crate) const DAMPING: f32 = 0.1;
 
 /// The rows that are looked at, of all.
 fn sampled<T>(rows: impl Iterator<Item = T>) -> impl Iterator<Item = T> {
@@ -89,7 +89,7 @@ impl Measured {
     ) {
         let DecoderSpec { n_heads, n_kv_heads, k_dim, v_dim, .. } = *spec;
         let group = n_heads / n_kv_heads;
-        let heads = tasks::map(n_kv_heads, |head| {
+        let heads = team::map(n_kv_heads, |head| {
             let queries = (head * group..(head + 1) * group).map(|head| Rows::of(q, n_heads, k_dim, head));
             let queries: Vec<Rows> = queries.collect();
             let (keys, values) = (Rows::of(k, n_kv_heads, k_dim, head), Rows::of(v, n_kv_heads, v_dim, head));
@@ -158,11 +158,11 @@ impl Calibration {
         spec::sensitive(layers, |l| self.layers.get(l).map_or(0.0, |layer| layer.sensitivity))
     }
 
-    /// How the keys of a layer are coded; `None` where that is not known.
-    pub(crate) fn shaping(&self, isa: Isa, layer: usize, k_dim: usize) -> Option<Shaping> {
-        let numbers = |scales: &[Scale]| -> Vec<f32> { scales.iter().map(|scale| scale.to_f32()).collect() };
+    /// The energy of queries (mean squares) and the variance of keys of a layer, `[n_kv_heads, k_dim]` each, in units of no account;
+    /// `None` where that is not known.
+    pub(crate) fn of_layer(&self, layer: usize) -> Option<[Vec<f32>; 2]> {
         let layer = self.layers.get(layer)?;
-        Some(Shaping::new(isa, &numbers(&layer.queries), &numbers(&layer.keys), k_dim))
+        Some([&layer.queries, &layer.keys].map(|scales| scales.iter().map(|scale| scale.to_f32()).collect()))
     }
 
     /// As text: for each layer two hexadecimal digits a number, and eight for its sensitivity.
@@ -189,6 +189,21 @@ impl Calibration {
         let layers: Vec<KeyStatistics> = layers.collect::<Option<_>>()?;
         (layers.len() == spec.layers.len()).then_some(Self { layers })
     }
+}
+
+/// Mean square error of the 4-bit levels for a Gaussian of variance 1 (Max 1960).
+const CODING: f64 = 0.0095;
+
+/// Mean square of what 4 bits leave in the products of a head's queries and keys, from the energy of queries and the variance of keys,
+/// `[dim]` each: scaled and rotated keys have the mean deviation as their variance, and feedback leaves the geometric mean of Δ.
+pub(crate) fn noise(queries: &[f64], keys: &[f64]) -> f64 {
+    let dim = keys.len() as f64;
+    let deviations = keys.iter().map(|variance| variance.sqrt());
+    let energies: Vec<f64> =
+        queries.iter().zip(deviations.clone()).map(|(query, sigma)| query * sigma).collect();
+    let damping = f64::from(DAMPING) * energies.iter().sum::<f64>() / dim;
+    let log_mean = energies.iter().map(|energy| log(energy + damping)).sum::<f64>() / dim;
+    CODING * deviations.sum::<f64>() * exp(log_mean)
 }
 
 /// The mean over rows, but the first, of what `of` makes of each element; 0 where there are no rows.
@@ -265,14 +280,16 @@ fn level_pairs(x: &mut [f64], pairs: Pairs) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::device::Device;
+    use crate::device::cpu::Cpu;
+    use crate::device::cpu::kernels::Isa;
     use crate::fixtures::RandomModel;
     use crate::gguf::Gguf;
-    use crate::model::Decoder;
     use crate::{KvChoice, KvFormat, ModelSource};
     use std::sync::Arc;
 
     /// A model of six layers, whose values are `size` times as large in layer 4.
-    fn decoder(size: f32) -> Decoder {
+    fn device(size: f32) -> Cpu {
         let larger = |name: &str, x: &mut [f32]| {
             if name == "blk.4.attn_v.weight" {
                 x.iter_mut().for_each(|x| *x *= size);
@@ -281,48 +298,48 @@ mod tests {
         let model = RandomModel { n_layers: 6, ..RandomModel::tiny(5) };
         let bytes: &'static [u8] = model.bytes_with(&larger).leak();
         let gguf = Arc::new(Gguf::open(&ModelSource::Bundled("random", bytes)).expect("a model"));
-        Decoder::load(&gguf, Isa::detect(), &mut |_, _| {}).expect("a decoder")
+        Cpu::load(&gguf, Isa::detect(), &mut |_, _| {}).expect("a device")
     }
 
     #[test]
     fn a_calibration_is_found_and_kept_whole() {
-        let decoder = decoder(1.0);
+        let device = device(1.0);
         let ids: Vec<u32> = (0..700).map(|i| i * i % 200).collect();
-        let found = decoder.calibration(&ids).expect("a calibration");
-        assert_eq!(found, decoder.calibration(&ids[..TOKENS]).expect("a calibration"), "it reads no more");
-        assert_ne!(found, decoder.calibration(&ids[..100]).expect("a calibration"));
+        let found = device.measure(&ids).expect("a calibration");
+        assert_eq!(found, device.measure(&ids[..TOKENS]).expect("a calibration"), "it reads no more");
+        assert_ne!(found, device.measure(&ids[..100]).expect("a calibration"));
         let text = found.text();
-        assert_eq!(Calibration::from_text(&text, &decoder.spec), Some(found));
+        assert_eq!(Calibration::from_text(&text, device.spec()), Some(found));
         for broken in ["", "zz", &text[2..], &text[..text.len() - 2], &format!("{text}00"), "\u{e9}\u{e9}"] {
-            assert_eq!(Calibration::from_text(broken, &decoder.spec), None);
+            assert_eq!(Calibration::from_text(broken, device.spec()), None);
         }
     }
 
     #[test]
     fn a_text_of_any_length_will_do() {
-        let mut decoder = decoder(1.0);
+        let mut device = device(1.0);
         for n in [1, EXACT, EXACT + 1] {
-            let found = decoder.calibration(&(0..n as u32).collect::<Vec<_>>()).expect("a calibration");
-            decoder.calibrate(&found);
+            let found = device.measure(&(0..n as u32).collect::<Vec<_>>()).expect("a calibration");
+            device.calibrate(&found);
         }
     }
 
     #[test]
     fn the_mixture_has_eight_bits_where_errors_of_keys_change_most() {
         let ids: Vec<u32> = (0..300).map(|i| i * i % 200).collect();
-        let mut decoder = decoder(20.0);
-        let formats = |decoder: &Decoder| {
-            let layout = decoder.spec.kv_layout(&KvChoice::Mixture).expect("a layout");
-            assert_eq!(decoder.spec.kv_name(&layout), "q4-m");
+        let mut device = device(20.0);
+        let formats = |device: &Cpu| {
+            let layout = device.spec().kv_layout(&KvChoice::Mixture).expect("a layout");
+            assert_eq!(device.spec().kv_name(&layout), "q4-m");
             layout.layers.iter().map(|layer| layer.k.format).collect::<Vec<_>>()
         };
         let at = |finer: usize| {
             (0..6).map(|l| if l == finer { KvFormat::Q8 } else { KvFormat::Q4 }).collect::<Vec<_>>()
         };
-        assert_eq!(formats(&decoder), at(0));
-        let found = decoder.calibration(&ids).expect("a calibration");
-        decoder.calibrate(&found);
-        assert_eq!(formats(&decoder), at(4));
+        assert_eq!(formats(&device), at(0));
+        let found = device.measure(&ids).expect("a calibration");
+        device.calibrate(&found);
+        assert_eq!(formats(&device), at(4));
     }
 
     #[test]

@@ -45,7 +45,7 @@ impl RopeSpec {
         let base = f64::from(float("freq_base")?.unwrap_or(10_000.0));
         let mut rope = Self::plain(n_rot, base);
         if gguf.has_tensor(FACTORS) {
-            let factors = super::weights::vector(gguf, FACTORS, n_rot / 2)?;
+            let factors = super::tensors::floats(gguf, FACTORS, &[n_rot / 2])?;
             rope.frequencies.iter_mut().zip(factors).for_each(|(f, factor)| *f /= f64::from(factor));
         }
         let old_linear = float("scale_linear")?;

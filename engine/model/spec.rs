@@ -2,10 +2,29 @@
 
 use super::rope::RopeSpec;
 use crate::gguf::{Gguf, Value};
-use crate::kernels::LANES;
-use crate::kernels::pointwise::{Activation, Pairs};
+use crate::kv::format::LANES;
 use crate::kv::layout::{KvLayout, LayerLayout, TensorLayout};
 use crate::{KvChoice, KvFormat, KvLayer, Result};
+
+/// How a gate opens: `act(gate) · up`, elementwise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Activation {
+    /// SwiGLU (Shazeer 2020): `gate · sigmoid(gate) · up`.
+    Silu,
+    /// GeGLU (Shazeer 2020) with the tanh form of GELU (Hendrycks & Gimpel 2016).
+    Gelu,
+    /// gpt-oss: `gate` at most 7, `up` within ±7, `gate · sigmoid(1.702 gate) · (up + 1)`.
+    Clamped,
+}
+
+/// Which elements of a head turn together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Pairs {
+    /// `(2i, 2i + 1)`, as llama.cpp's converter lays llama's heads out ("NORM").
+    Neighbours,
+    /// `(i, i + n_rot / 2)` ("NEOX").
+    Halves,
+}
 
 /// What sets a family apart, beyond what its files say.
 #[derive(Debug)]
@@ -18,7 +37,7 @@ pub(crate) struct Family {
     /// Each head of queries and keys is normed.
     pub(crate) head_norms: bool,
     /// What comes out of attention and feed-forward is normed too.
-    pub(crate) sandwich: bool,
+    pub(crate) post_norms: bool,
     /// Tensor of the norm before the feed-forward.
     pub(crate) ffn_norm: &'static str,
     /// Embeddings are multiplied by the root of their width.
@@ -51,7 +70,7 @@ const LLAMA: Family = Family {
     pairs: Pairs::Neighbours,
     activation: Activation::Silu,
     head_norms: false,
-    sandwich: false,
+    post_norms: false,
     ffn_norm: "ffn_norm",
     scaled_embedding: false,
     sinks: false,
@@ -72,7 +91,7 @@ static FAMILIES: [Family; 6] = [
         pairs: Pairs::Halves,
         activation: Activation::Gelu,
         head_norms: true,
-        sandwich: true,
+        post_norms: true,
         scaled_embedding: true,
         windows: 6,
         window_base: Some(10_000.0),

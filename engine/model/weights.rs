@@ -1,64 +1,216 @@
-//! A model's tensors: matrices packed for the kernels at load, vectors and embedding rows in f32.
+//! A model's tensors: which there are, by what name and of what shape. What becomes of a matrix is a device's business.
 
+use super::rope;
+use super::spec::{DecoderSpec, LatentSpec};
 use crate::gguf::{Gguf, TensorType};
-use crate::kernels::panel::{Format, Packed};
-use crate::kernels::schemes::numbers;
-use crate::kernels::slab::Slabs;
-use crate::quant::q8_0;
+use crate::model::tensors::{Embedding, floats};
 use crate::{Error, Result};
-use candle_core::Device;
-use candle_core::quantized::{GgmlDType, QStorage, QTensor};
-use half::{bf16, f16};
-use std::borrow::Cow;
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
-/// Takes a model's tensors one after another. The pages of the file that a packed matrix came from are given back, so that
-/// the weights are never in memory twice.
-pub(crate) struct Loader<'a> {
-    pub(crate) gguf: &'a Arc<Gguf>,
-    slabs: Slabs,
+/// Makes of a file's matrices what a device multiplies by.
+pub(crate) trait Pack {
+    /// A matrix as the device has it.
+    type Matrix;
+
+    /// A matrix from its bytes in the file; also what was made of it, for the log.
+    ///
+    /// # Errors
+    /// There is no conversion from its type; memory runs out.
+    fn pack(&mut self, matrix: Matrix<'_>) -> Result<(Self::Matrix, String)>;
+}
+
+/// A matrix of the file, `[n_out, k]`.
+pub(crate) struct Matrix<'a> {
+    pub(crate) gguf: &'a Gguf,
+    pub(crate) name: &'a str,
+    pub(crate) kind: TensorType,
+    pub(crate) n_out: usize,
+    pub(crate) k: usize,
+    pub(crate) bytes: &'a [u8],
+    /// What is added to its products, `[n_out]`.
+    pub(crate) bias: Option<Vec<f32>>,
+}
+
+/// All tensors of a model. `M` is a matrix.
+pub(crate) struct Weights<M> {
+    pub(crate) embedding: Embedding,
+    pub(crate) layers: Vec<Layer<M>>,
+    pub(crate) output_norm: Vec<f32>,
+    /// `[n_vocab, d_model]`.
+    pub(crate) output: M,
+    /// Rows of `output`.
+    pub(crate) n_vocab: usize,
+}
+
+/// One layer.
+pub(crate) struct Layer<M> {
+    pub(crate) attn_norm: Vec<f32>,
+    pub(crate) attention: Attention<M>,
+    pub(crate) ffn_norm: Vec<f32>,
+    pub(crate) feed_forward: FeedForward<M>,
+    /// Norms of what comes out of attention and feed-forward (`post_norms`).
+    pub(crate) post_norms: Option<[Vec<f32>; 2]>,
+}
+
+/// Attention of one layer.
+pub(crate) struct Attention<M> {
+    /// What makes queries, keys and values; or queries and latent.
+    pub(crate) input: Vec<M>,
+    pub(crate) heads: Heads<M>,
+    /// `[n_heads]`.
+    pub(crate) sinks: Option<Vec<f32>>,
+    pub(crate) output: M,
+}
+
+/// How queries, keys and values come from the products of [`Attention::input`].
+pub(crate) enum Heads<M> {
+    /// As they are, after norms of each head where there are some.
+    Plain { norms: Option<[Vec<f32>; 2]> },
+    /// MLA with its up-projections absorbed: queries meet the latent itself (DeepSeek-V2, appendix C). `k_b`: for each head
+    /// `[rank, nope]`, `v_b`: `[value, rank]`.
+    Latent { spec: LatentSpec, norm: Vec<f32>, k_b: Vec<M>, v_b: Vec<M> },
+}
+
+/// The feed-forward of a layer: one gated pair of matrices, or a mixture of experts.
+pub(crate) enum FeedForward<M> {
+    Dense(Mlp<M>),
+    Experts { router: M, experts: Vec<Mlp<M>>, shared: Option<Mlp<M>> },
+}
+
+/// `down (act(gate x) · up x)`.
+pub(crate) struct Mlp<M> {
+    pub(crate) gate: M,
+    pub(crate) up: M,
+    pub(crate) down: M,
+}
+
+impl<M> Weights<M> {
+    /// Loads all tensors. `on_progress` is told of bytes of the file taken, and of all there are.
+    ///
+    /// # Errors
+    /// A tensor is missing, has another shape or a type for which there is no conversion; one has no place; memory runs out.
+    pub(crate) fn load(
+        gguf: &Arc<Gguf>,
+        spec: &DecoderSpec,
+        pack: &mut dyn Pack<Matrix = M>,
+        on_progress: &mut (dyn FnMut(u64, u64) + Send),
+    ) -> Result<Self> {
+        let d = spec.d_model;
+        let embedding = Embedding::open(gguf, "token_embd.weight", d)?;
+        let taken = HashSet::from(["token_embd.weight".to_owned(), rope::FACTORS.to_owned()]);
+        let mut loader = Loader { gguf, pack, on_progress, done: 0, made: BTreeMap::new(), taken };
+        let layers = (0..spec.layers.len()).map(|l| loader.layer(spec, l)).collect::<Result<_>>()?;
+        let output = if gguf.has_tensor("output.weight") { "output" } else { "token_embd" };
+        let n_vocab = embedding.n_vocab;
+        let output = loader.matrix(output, n_vocab, d)?;
+        let output_norm = loader.vector("output_norm", d)?;
+        loader.finish(spec.family.name)?;
+        Ok(Self { embedding, layers, output_norm, output, n_vocab })
+    }
+}
+
+/// Takes a model's tensors one after another. The pages of the file that a matrix came from are given back, so that the weights
+/// are never in memory twice.
+struct Loader<'a, M> {
+    gguf: &'a Gguf,
+    pack: &'a mut dyn Pack<Matrix = M>,
     on_progress: &'a mut (dyn FnMut(u64, u64) + Send),
     done: u64,
-    /// Tensors by what was made of them, for the log.
+    /// Matrices by what was made of them, for the log.
     made: BTreeMap<String, usize>,
     /// Tensors that were asked for.
     taken: HashSet<String>,
 }
 
-impl<'a> Loader<'a> {
-    /// `on_progress` is told of bytes of the file packed, and of all there are.
-    pub(crate) fn new(gguf: &'a Arc<Gguf>, on_progress: &'a mut (dyn FnMut(u64, u64) + Send)) -> Self {
-        let (slabs, made, taken) = (Slabs::default(), BTreeMap::new(), HashSet::new());
-        Self { gguf, slabs, on_progress, done: 0, made, taken }
+impl<M> Loader<'_, M> {
+    fn layer(&mut self, spec: &DecoderSpec, l: usize) -> Result<Layer<M>> {
+        let mut norm = |name: &str| self.vector(&format!("blk.{l}.{name}"), spec.d_model);
+        let (attn_norm, ffn_norm) = (norm("attn_norm")?, norm(spec.family.ffn_norm)?);
+        let post_norms = if spec.family.post_norms {
+            Some([norm("post_attention_norm")?, norm("post_ffw_norm")?])
+        } else {
+            None
+        };
+        let attention = self.attention(spec, l)?;
+        let feed_forward = self.feed_forward(spec, l)?;
+        Ok(Layer { attn_norm, attention, ffn_norm, feed_forward, post_norms })
+    }
+
+    fn attention(&mut self, spec: &DecoderSpec, l: usize) -> Result<Attention<M>> {
+        let name = |part: &str| format!("blk.{l}.{part}");
+        let (d, n) = (spec.d_model, spec.n_heads);
+        let (input, heads, out_width) = match spec.latent {
+            None => {
+                let (q, kv) = (n * spec.k_dim, spec.n_kv_heads * spec.k_dim);
+                let input = [("attn_q", q), ("attn_k", kv), ("attn_v", kv)];
+                let input = input.map(|(part, width)| self.matrix(&name(part), width, d));
+                let norms = if spec.family.head_norms {
+                    let mut norm = |part| self.vector(&name(part), spec.k_dim);
+                    Some([norm("attn_q_norm")?, norm("attn_k_norm")?])
+                } else {
+                    None
+                };
+                (input.into_iter().collect::<Result<Vec<_>>>()?, Heads::Plain { norms }, q)
+            }
+            Some(latent) => {
+                let LatentSpec { rank, nope, rope, value } = latent;
+                let q = self.matrix(&name("attn_q"), n * (nope + rope), d)?;
+                let kv = self.matrix(&name("attn_kv_a_mqa"), rank + rope, d)?;
+                let norm = self.vector(&name("attn_kv_a_norm"), rank)?;
+                let k_b = self.matrices(&name("attn_k_b"), n, rank, nope)?;
+                let v_b = self.matrices(&name("attn_v_b"), n, value, rank)?;
+                (vec![q, kv], Heads::Latent { spec: latent, norm, k_b, v_b }, n * value)
+            }
+        };
+        let sinks = spec.family.sinks.then(|| self.vector(&name("attn_sinks"), n)).transpose()?;
+        let output = self.matrix(&name("attn_output"), d, out_width)?;
+        Ok(Attention { input, heads, sinks, output })
+    }
+
+    fn feed_forward(&mut self, spec: &DecoderSpec, l: usize) -> Result<FeedForward<M>> {
+        let d = spec.d_model;
+        let mut mlp = |suffix: &str, d_ff: usize| {
+            let name = |part: &str| format!("blk.{l}.ffn_{part}{suffix}");
+            Ok::<_, Error>(Mlp {
+                gate: self.matrix(&name("gate"), d_ff, d)?,
+                up: self.matrix(&name("up"), d_ff, d)?,
+                down: self.matrix(&name("down"), d, d_ff)?,
+            })
+        };
+        let experts = match spec.experts {
+            Some(experts) if spec.layers[l].experts => experts,
+            _ => return Ok(FeedForward::Dense(mlp("", spec.d_ff)?)),
+        };
+        let shared = (experts.shared_ff > 0).then(|| mlp("_shexp", experts.shared_ff)).transpose()?;
+        let (n, d_ff) = (experts.n, experts.d_ff);
+        let name = |part: &str| format!("blk.{l}.ffn_{part}");
+        let router = self.matrix(&name("gate_inp"), n, d)?;
+        let gates = self.matrices(&name("gate_exps"), n, d_ff, d)?;
+        let ups = self.matrices(&name("up_exps"), n, d_ff, d)?;
+        let downs = self.matrices(&name("down_exps"), n, d, d_ff)?;
+        let experts = gates.into_iter().zip(ups).zip(downs);
+        let experts = experts.map(|((gate, up), down)| Mlp { gate, up, down }).collect();
+        Ok(FeedForward::Experts { router, experts, shared })
     }
 
     /// The matrix `name.weight`, whose shape must be `[n_out, k]`, with `name.bias` if there is one.
-    ///
-    /// # Errors
-    /// It is missing, has another shape or a type for which there is no conversion; memory runs out.
-    pub(crate) fn matrix(&mut self, name: &str, n_out: usize, k: usize) -> Result<Packed> {
-        let mut matrices = self.pack(name, &[n_out, k], 1)?;
-        let mut matrix = matrices.pop().ok_or_else(|| self.gguf.error("no matrix was packed"))?;
-        matrix.bias = self.optional(&format!("{name}.bias"), &[n_out])?;
-        Ok(matrix)
+    fn matrix(&mut self, name: &str, n_out: usize, k: usize) -> Result<M> {
+        let bias = self.optional(&format!("{name}.bias"), &[n_out])?;
+        let mut matrices = self.pack(name, &[n_out, k], vec![bias])?;
+        matrices.pop().ok_or_else(|| self.gguf.error("no matrix was packed"))
     }
 
     /// `n` equal matrices in the tensor `name.weight`, `[n, n_out, k]`, with `name.bias`, `[n, n_out]`, if there is one.
-    ///
-    /// # Errors
-    /// As [`Loader::matrix`].
-    pub(crate) fn matrices(&mut self, name: &str, n: usize, n_out: usize, k: usize) -> Result<Vec<Packed>> {
-        let mut matrices = self.pack(name, &[n, n_out, k], n)?;
-        if let Some(biases) = self.optional(&format!("{name}.bias"), &[n, n_out])? {
-            let rows = biases.chunks_exact(n_out).map(<[f32]>::to_vec);
-            matrices.iter_mut().zip(rows).for_each(|(matrix, bias)| matrix.bias = Some(bias));
-        }
-        Ok(matrices)
+    fn matrices(&mut self, name: &str, n: usize, n_out: usize, k: usize) -> Result<Vec<M>> {
+        let biases = self.optional(&format!("{name}.bias"), &[n, n_out])?;
+        let bias = |i: usize| biases.as_ref().map(|biases| biases[i * n_out..][..n_out].to_vec());
+        let biases = (0..n).map(bias).collect();
+        self.pack(name, &[n, n_out, k], biases)
     }
 
-    /// The tensor `name.weight` of this shape as `n` matrices.
-    fn pack(&mut self, name: &str, shape: &[usize], n: usize) -> Result<Vec<Packed>> {
+    /// The tensor `name.weight` of this shape as a matrix for each of `biases`.
+    fn pack(&mut self, name: &str, shape: &[usize], biases: Vec<Option<Vec<f32>>>) -> Result<Vec<M>> {
         let gguf = self.gguf;
         let name = format!("{name}.weight");
         let (info, bytes) = gguf.tensor(&name)?;
@@ -66,43 +218,28 @@ impl<'a> Loader<'a> {
             let found = format!("tensor `{name}` has the shape {:?}, {shape:?} was expected", info.shape);
             return Err(gguf.error(found));
         }
-        let no_memory = |e: std::io::Error| {
-            Error::model(format!("{}: tensor `{name}` does not fit in memory: {e}", gguf.name)).with_source(e)
-        };
         let (n_out, k) = (shape[shape.len() - 2], shape[shape.len() - 1]);
-        let mut matrices = Vec::with_capacity(n);
-        let mut made = info.kind.to_string();
-        for bytes in bytes.chunks_exact((bytes.len() / n).max(1)) {
-            let packed = match Format::of(info.kind) {
-                Some(format) if k % format.block() == 0 => {
-                    Packed::pack(&mut self.slabs, format, n_out, k, bytes)
-                }
-                _ => {
-                    let floats = dequantize(gguf, &name, info.kind, &[n_out, k], bytes)?;
-                    let (format, packed) = convert(&mut self.slabs, n_out, k, &floats);
-                    made = format!("{} as {format}", info.kind);
-                    packed
-                }
-            };
-            matrices.push(packed.map_err(no_memory)?);
+        let mut matrices = Vec::with_capacity(biases.len());
+        let each = bytes.chunks_exact((bytes.len() / biases.len()).max(1));
+        for (bytes, bias) in each.zip(biases) {
+            let matrix = Matrix { gguf, name: &name, kind: info.kind, n_out, k, bytes, bias };
+            let (matrix, made) = self.pack.pack(matrix)?;
+            *self.made.entry(made).or_default() += 1;
+            matrices.push(matrix);
         }
         gguf.release(bytes);
         self.done += bytes.len() as u64;
-        *self.made.entry(made).or_default() += matrices.len();
         self.taken.insert(name);
         (self.on_progress)(self.done, gguf.bytes().len() as u64);
         Ok(matrices)
     }
 
     /// The floats `name.weight`, `n` of them.
-    ///
-    /// # Errors
-    /// They are missing, or have another shape.
-    pub(crate) fn vector(&mut self, name: &str, n: usize) -> Result<Vec<f32>> {
+    fn vector(&mut self, name: &str, n: usize) -> Result<Vec<f32>> {
         let name = format!("{name}.weight");
-        let floats = vector(self.gguf, &name, n)?;
+        let vector = floats(self.gguf, &name, &[n])?;
         self.taken.insert(name);
-        Ok(floats)
+        Ok(vector)
     }
 
     fn optional(&mut self, name: &str, shape: &[usize]) -> Result<Option<Vec<f32>>> {
@@ -113,16 +250,11 @@ impl<'a> Loader<'a> {
         floats(self.gguf, name, shape).map(Some)
     }
 
-    /// A tensor that is read elsewhere.
-    pub(crate) fn taken(&mut self, name: &str) {
-        self.taken.insert(name.to_owned());
-    }
-
     /// All is loaded: says what the matrices are.
     ///
     /// # Errors
     /// The file has a tensor that nobody asked for: silence would mean wrong answers.
-    pub(crate) fn finish(self, family: &str) -> Result<()> {
+    fn finish(self, family: &str) -> Result<()> {
         let all = self.gguf.tensors().map(|(name, _)| name);
         let mut unknown: Vec<&str> = all.filter(|name| !self.taken.contains(*name)).collect();
         unknown.sort_unstable();
@@ -143,166 +275,5 @@ impl<'a> Loader<'a> {
         let made = self.made.iter().map(|(what, n)| format!("{n} × {what}")).collect::<Vec<_>>().join(", ");
         tracing::info!("matrices: {made}");
         Ok(())
-    }
-}
-
-impl Format {
-    /// The format that tensors of a type are packed in as they are.
-    fn of(kind: TensorType) -> Option<Self> {
-        Some(match kind.0 {
-            0 => Self::F32,
-            1 => Self::F16,
-            2 => Self::Q4_0,
-            3 => Self::Q4_1,
-            6 => Self::Q5_0,
-            7 => Self::Q5_1,
-            8 => Self::Q8_0,
-            10 => Self::Q2K,
-            11 => Self::Q3K,
-            12 => Self::Q4K,
-            13 => Self::Q5K,
-            14 => Self::Q6K,
-            20 => Self::Iq4Nl,
-            23 => Self::Iq4Xs,
-            30 => Self::Bf16,
-            39 => Self::Mxfp4,
-            _ => return None,
-        })
-    }
-}
-
-/// Rows that are no whole blocks of their type become Q8_0 (quantized ones lose nothing to speak of) or, where they are no
-/// multiple of 32 either, F32.
-fn convert(
-    slabs: &mut Slabs,
-    n_out: usize,
-    k: usize,
-    floats: &[f32],
-) -> (&'static str, std::io::Result<Packed>) {
-    if k % Format::Q8_0.block() == 0 {
-        return ("Q8_0", Packed::pack(slabs, Format::Q8_0, n_out, k, bytemuck::cast_slice(&q8_0(floats))));
-    }
-    ("F32", Packed::pack(slabs, Format::F32, n_out, k, bytemuck::cast_slice(floats)))
-}
-
-/// The table of token embeddings: rows are read from the file as they are needed.
-pub(crate) struct Embedding {
-    gguf: Arc<Gguf>,
-    name: &'static str,
-    /// Tokens that have a row.
-    pub(crate) n_vocab: usize,
-    d_model: usize,
-}
-
-impl Embedding {
-    /// The tensor `name`, `[n_vocab, d_model]`.
-    ///
-    /// # Errors
-    /// It is missing, has another shape or a type for which there is no conversion.
-    pub(crate) fn open(gguf: &Arc<Gguf>, name: &'static str, d_model: usize) -> Result<Self> {
-        let (info, _) = gguf.tensor(name)?;
-        let &[n_vocab, width] = info.shape.as_slice() else {
-            return Err(
-                gguf.error(format!("tensor `{name}` has the shape {:?}, a matrix was expected", info.shape))
-            );
-        };
-        if width != d_model || n_vocab == 0 {
-            let found =
-                format!("tensor `{name}` has the shape [{n_vocab}, {width}], [_, {d_model}] was expected");
-            return Err(gguf.error(found));
-        }
-        let embedding = Self { gguf: gguf.clone(), name, n_vocab, d_model };
-        embedding.rows(&[0])?;
-        Ok(embedding)
-    }
-
-    /// Rows of tokens below `n_vocab`: `[ids, d_model]`.
-    ///
-    /// # Errors
-    /// As [`Embedding::open`], where that succeeded: none.
-    pub(crate) fn rows(&self, ids: &[u32]) -> Result<Vec<f32>> {
-        let (info, bytes) = self.gguf.tensor(self.name)?;
-        let row_bytes = bytes.len() / self.n_vocab;
-        let mut out = Vec::with_capacity(ids.len() * self.d_model);
-        for id in ids {
-            let row = &bytes[*id as usize * row_bytes..][..row_bytes];
-            out.extend(dequantize(&self.gguf, self.name, info.kind, &[self.d_model], row)?);
-        }
-        Ok(out)
-    }
-}
-
-/// A vector of `n` floats (norms, factors).
-pub(crate) fn vector(gguf: &Gguf, name: &str, n: usize) -> Result<Vec<f32>> {
-    floats(gguf, name, &[n])
-}
-
-/// All numbers of a tensor of this shape.
-fn floats(gguf: &Gguf, name: &str, shape: &[usize]) -> Result<Vec<f32>> {
-    let (info, bytes) = gguf.tensor(name)?;
-    if info.shape != shape {
-        let found = format!("tensor `{name}` has the shape {:?}, {shape:?} was expected", info.shape);
-        return Err(gguf.error(found));
-    }
-    dequantize(gguf, name, info.kind, shape, bytes)
-}
-
-/// All numbers of (a part of) a tensor in f32.
-fn dequantize(gguf: &Gguf, name: &str, kind: TensorType, shape: &[usize], bytes: &[u8]) -> Result<Vec<f32>> {
-    let wrong = |e: candle_core::Error| {
-        Error::model(format!("{}: tensor `{name}` of type {kind} can't be converted: {e}", gguf.name))
-    };
-    let four = |b: &[u8]| f32::from_le_bytes([b[0], b[1], b[2], b[3]]);
-    let two = |b: &[u8]| u16::from_le_bytes([b[0], b[1]]);
-    let dtype = match kind.0 {
-        0 => return Ok(bytes.chunks_exact(4).map(four).collect()),
-        1 => return Ok(bytes.chunks_exact(2).map(|b| f16::from_bits(two(b)).to_f32()).collect()),
-        30 => return Ok(bytes.chunks_exact(2).map(|b| bf16::from_bits(two(b)).to_f32()).collect()),
-        2 => GgmlDType::Q4_0,
-        3 => GgmlDType::Q4_1,
-        6 => GgmlDType::Q5_0,
-        7 => GgmlDType::Q5_1,
-        8 => GgmlDType::Q8_0,
-        10 => GgmlDType::Q2K,
-        11 => GgmlDType::Q3K,
-        12 => GgmlDType::Q4K,
-        13 => GgmlDType::Q5K,
-        14 => GgmlDType::Q6K,
-        20 => return Ok(numbers(Format::Iq4Nl, bytes)),
-        23 => return Ok(numbers(Format::Iq4Xs, bytes)),
-        39 => return Ok(numbers(Format::Mxfp4, bytes)),
-        _ => {
-            let found = format!("tensor `{name}` is of type {kind}, for which there is no conversion");
-            let advice = "quantize the model anew, to Q8_0 or a k-quant such as Q4_K_M";
-            return Err(gguf.error(format!("{found}; {advice}")));
-        }
-    };
-    // candle reads blocks in place and wants them aligned; a row in a file or in the program may stand anywhere.
-    let bytes = Cow::Owned(bytes.to_vec());
-    let storage = QStorage::from_data(bytes, &Device::Cpu, dtype).map_err(wrong)?;
-    let tensor = QTensor::new(storage, shape).map_err(wrong)?;
-    let floats = tensor.dequantize(&Device::Cpu).and_then(|t| t.flatten_all()).map_err(wrong)?;
-    floats.to_vec1().map_err(wrong)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::ModelSource;
-    use crate::fixtures::{Dtype, RandomModel};
-
-    /// What is compiled into the program has no alignment.
-    #[test]
-    fn a_model_may_stand_at_any_address() {
-        let model = RandomModel { dtype: Dtype::Q8_0, ..RandomModel::tiny(3) }.bytes();
-        let rows = [0, 1, 3].map(|offset| {
-            let bytes: &'static [u8] = [vec![0; offset], model.clone()].concat().leak();
-            let source = ModelSource::Bundled("random", &bytes[offset..]);
-            let gguf = Arc::new(Gguf::open(&source).expect("a model"));
-            let embedding = Embedding::open(&gguf, "token_embd.weight", 128).expect("a table");
-            embedding.rows(&[5, 9]).expect("rows")
-        });
-        assert!(rows[0] == rows[1] && rows[1] == rows[2]);
-        assert!(rows[0].iter().any(|x| *x != 0.0));
     }
 }

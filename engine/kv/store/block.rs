@@ -1,86 +1,61 @@
 //! A sealed block as a safetensors file: one tensor each for codes, scales, means and exact rows of a layer's K and V.
 //!
 //! Names after the paper's appendix A: `L{layer}_B{block}_K.weights` (u32), `.scales` (u8), in a session's first block
-//! `.exact`, and of keys `.means` (f16), each in the order in which the kernels read it (see [`Coded`]); with an f16 cache one
+//! `.exact`, and of keys `.means` (f16), as [`format`](crate::kv::format) has them; with an f16 cache one
 //! tensor `L{layer}_B{block}_K`. The metadata hold the block's address and a blake3 over names, types, sizes and data.
 
 use super::files::{self, Source};
 use super::found::Failure;
-use crate::kernels::LANES;
-use crate::kv::blocks::{Coded, LayerBlock, Packed, SealedBlock};
-use crate::kv::layout::{BLOCK, KvLayout, LayerLayout, Part, TensorLayout};
-use crate::kv::table::BlockHash;
-use crate::quant::EXACT;
+use crate::kv::format::{BlockBytes, BlockFormat, Number, Side, Tensor};
+use crate::kv::layout::{KvLayout, Part};
+use crate::kv::table::{BlockHash, BlockKey};
 use crate::{Error, Result};
-use bytemuck::Pod;
 use safetensors::tensor::{Dtype, Metadata, TensorView};
 use std::collections::{BTreeSet, HashMap};
 use std::io::{self, Read as _, SeekFrom};
 
-/// The tensors of one K or V: suffix, type, shape, bytes. Also says what a file must hold.
-fn parts(packed: &Packed, layout: TensorLayout, keys: bool) -> Vec<(&'static str, Dtype, Vec<usize>, &[u8])> {
-    let TensorLayout { n_heads, dim, .. } = layout;
-    let by_token = |words: usize| match keys {
-        true => vec![n_heads, BLOCK / LANES, words, LANES],
-        false => vec![n_heads, BLOCK, words],
-    };
-    match packed {
-        Packed::F16(rows) => {
-            let shape =
-                if keys { vec![BLOCK / LANES, n_heads, dim, LANES] } else { vec![BLOCK, n_heads, dim] };
-            vec![("", Dtype::F16, shape, bytemuck::cast_slice(rows))]
+/// The tensors of a part of the block at an index, by their names, in the order in which they are summed.
+fn tensors(part: Part, index: usize, layout: &KvLayout) -> (BlockFormat, Vec<(String, Tensor)>) {
+    let format = BlockFormat::new(layout, part);
+    let mut named = Vec::new();
+    for layer in &format.layers {
+        for side in layer.sides() {
+            let letter = if side.side == Side::Keys { "K" } else { "V" };
+            let name = format!("L{}_B{index}_{letter}", layer.layer);
+            let tensors = side.tensors(index == 0).into_iter();
+            named.extend(tensors.map(|tensor| (format!("{name}{}", tensor.suffix), tensor)));
         }
-        Packed::Coded(Coded { bits, codes, scales, means, exact }) => {
-            let mut parts = vec![
-                (".weights", Dtype::U32, by_token(words(layout, *bits, keys)), bytemuck::cast_slice(codes)),
-                (".scales", Dtype::U8, vec![n_heads, layout.n_groups(), BLOCK], bytemuck::cast_slice(scales)),
-            ];
-            if !means.is_empty() {
-                parts.push((".means", Dtype::F16, vec![n_heads, dim], bytemuck::cast_slice(means)));
-            }
-            if !exact.is_empty() {
-                parts.push((".exact", Dtype::F16, vec![n_heads, EXACT, dim], bytemuck::cast_slice(exact)));
-            }
-            parts
-        }
+    }
+    (format, named)
+}
+
+fn dtype(number: Number) -> Dtype {
+    match number {
+        Number::U32 => Dtype::U32,
+        Number::U8 => Dtype::U8,
+        Number::F16 => Dtype::F16,
     }
 }
 
-fn words(layout: TensorLayout, bits: u32, keys: bool) -> usize {
-    if keys { layout.key_words(bits) } else { layout.value_words(bits) }
-}
-
-/// Keys, and values where they are stored, of a layer.
-fn sides(
-    layer: &LayerBlock,
-    layout: LayerLayout,
-) -> impl Iterator<Item = (&'static str, &Packed, TensorLayout)> {
-    let values = layer.v.as_ref().map(|v| ("V", v, layout.v));
-    std::iter::once(("K", &layer.k, layout.k)).chain(values)
-}
-
-/// The file of a part of a block.
+/// The file of a part of the block at an index.
 pub(crate) fn encode(
-    (hash, part): (BlockHash, Part),
+    (hash, part): BlockKey,
     index: usize,
-    block: &SealedBlock,
+    block: &BlockBytes,
     layout: &KvLayout,
 ) -> Result<Vec<u8>> {
     let wrong = |e: safetensors::SafeTensorError| Error::store(format!("a block can't be encoded: {e}"));
-    let mut tensors = Vec::new();
-    for (l, layer) in layout.layers_of(part).zip(&block.layers) {
-        for (name, packed, shape) in sides(layer, layout.layers[l]) {
-            for (suffix, dtype, shape, bytes) in parts(packed, shape, name == "K") {
-                let view = TensorView::new(dtype, shape, bytes).map_err(wrong)?;
-                tensors.push((format!("L{l}_B{index}_{name}{suffix}"), view));
-            }
-        }
-    }
+    let (_, tensors) = tensors(part, index, layout);
+    let view = |(name, tensor): (String, Tensor)| {
+        let bytes = &block.as_bytes()[tensor.place];
+        Ok((name, TensorView::new(dtype(tensor.number), tensor.shape, bytes).map_err(wrong)?))
+    };
+    let views = tensors.into_iter().map(view).collect::<Result<Vec<_>>>()?;
     let metadata = HashMap::from([
         ("block".to_owned(), hash.hex()),
-        ("blake3".to_owned(), checksum(hash, tensors.iter().map(|(n, v)| (n.as_str(), v.data())))),
+        ("blake3".to_owned(), checksum(hash, views.iter().map(|(n, v)| (n.as_str(), v.data())))),
     ]);
-    let image = safetensors::serialize(tensors, Some(metadata)).map_err(wrong)?;
+    let image = safetensors::serialize(views, Some(metadata)).map_err(wrong)?;
     if image.len() as u64 > MOST {
         return Err(Error::store(format!("a block of {} bytes is too large to be stored", image.len())));
     }
@@ -110,63 +85,33 @@ fn header_bytes(layout: &KvLayout) -> usize {
     4096 + layout.layers.len() * 8 * 256
 }
 
-/// Reads a part of a block from an image of `len` bytes that begins at `start`, each tensor straight to its place; the
+/// Reads a part of the block at an index from an image of `len` bytes that begins at `start`, each tensor straight to its place; the
 /// error is the reason why it can't be trusted.
 pub(crate) fn read(
     source: &mut dyn Source,
     (start, len): (u64, u64),
-    (hash, part): (BlockHash, Part),
+    (hash, part): BlockKey,
     index: usize,
     layout: &KvLayout,
     verify: bool,
-) -> Result<SealedBlock, Failure> {
+) -> Result<BlockBytes, Failure> {
     let mut reader = Reader::open(source, start, len, header_bytes(layout) as u64)?;
     if verify && reader.entry("block") != Some(hash.hex()) {
         return Err("it holds another block than its name says".into());
     }
-    let mut layers = Vec::new();
-    for l in layout.layers_of(part) {
-        let layer = layout.layers[l];
-        let mut packed = |name: &str, t: TensorLayout| {
-            let name = format!("L{l}_B{index}_{name}");
-            let tokens = t.n_heads * BLOCK;
-            let Some(bits) = t.bits() else {
-                return Ok::<Packed, Failure>(Packed::F16(reader.tensor(
-                    &name,
-                    Dtype::F16,
-                    tokens * t.dim,
-                )?));
-            };
-            let words = words(t, bits, name.ends_with('K'));
-            let mut side = |suffix: &str, wanted: bool, n: usize| match wanted {
-                true => reader.tensor(&format!("{name}{suffix}"), Dtype::F16, n),
-                false => Ok(Vec::new()),
-            };
-            let means = side(".means", t.centered, t.row())?;
-            let exact = side(".exact", t.exact && index == 0, EXACT * t.row())?;
-            Ok(Packed::Coded(Coded {
-                bits,
-                codes: reader.tensor(&format!("{name}.weights"), Dtype::U32, tokens * words)?,
-                scales: reader.tensor(&format!("{name}.scales"), Dtype::U8, tokens * t.n_groups())?,
-                means,
-                exact,
-            }))
-        };
-        let k = packed("K", layer.k)?;
-        layers.push(LayerBlock { k, v: layer.stored_v().map(|v| packed("V", v)).transpose()? });
+    let (format, tensors) = tensors(part, index, layout);
+    let mut block = BlockBytes::zeroed(format.len(index == 0));
+    for (name, tensor) in &tensors {
+        let place = &mut block.as_bytes_mut()[tensor.place.clone()];
+        reader.tensor(name, dtype(tensor.number), place)?;
     }
     if verify {
-        let tensors = layout.layers_of(part).zip(&layers).flat_map(|(l, layer)| {
-            sides(layer, layout.layers[l]).flat_map(move |(name, packed, shape)| {
-                let parts = parts(packed, shape, name == "K").into_iter();
-                parts.map(move |(suffix, _, _, bytes)| (format!("L{l}_B{index}_{name}{suffix}"), bytes))
-            })
-        });
+        let tensors = tensors.iter().map(|(name, tensor)| (name, &block.as_bytes()[tensor.place.clone()]));
         if reader.entry("blake3") != Some(checksum(hash, tensors)) {
             return Err("its checksum does not match".into());
         }
     }
-    Ok(SealedBlock { layers })
+    Ok(block)
 }
 
 /// A safetensors image, read tensor by tensor.
@@ -197,24 +142,21 @@ impl<'a> Reader<'a> {
         self.metadata.metadata().as_ref()?.get(key).cloned()
     }
 
-    /// The `n` numbers of a tensor.
-    fn tensor<T: Pod>(&mut self, name: &str, dtype: Dtype, n: usize) -> Result<Vec<T>, Failure> {
+    /// Reads the bytes of a tensor to their place.
+    fn tensor(&mut self, name: &str, dtype: Dtype, place: &mut [u8]) -> Result<(), Failure> {
         let info = self.metadata.info(name).ok_or_else(|| format!("tensor {name} is missing"))?;
         let (first, last) = info.data_offsets;
-        let n_bytes = n * size_of::<T>();
         let inside = self.data.checked_add(last as u64).is_some_and(|end| end <= self.end);
-        if info.dtype != dtype || last.checked_sub(first) != Some(n_bytes) || !inside {
+        if info.dtype != dtype || last.checked_sub(first) != Some(place.len()) || !inside {
             return Err(format!(
                 "tensor {name} is {:?} {:?}, not as the model has it",
                 info.dtype, info.shape
             )
             .into());
         }
-        let mut out = vec![T::zeroed(); n];
         let wrong = |e: io::Error| Failure::io(format_args!("tensor {name}"), &e);
         self.source.seek(SeekFrom::Start(self.data + first as u64)).map_err(wrong)?;
-        self.source.read_exact(bytemuck::cast_slice_mut(&mut out)).map_err(wrong)?;
-        Ok(out)
+        self.source.read_exact(place).map_err(wrong)
     }
 }
 
@@ -259,5 +201,5 @@ pub(crate) fn verify(
     Ok(())
 }
 
-/// Of tensors' names, in the order of [`parts`]; biases were in blocks of earlier versions, which a folder may hold still.
+/// Of tensors' names, in the order of [`Tensor::suffix`]; biases were in blocks of earlier versions, which a folder may hold still.
 const SUFFIXES: [&str; 6] = ["", ".weights", ".scales", ".biases", ".means", ".exact"];

@@ -1,10 +1,11 @@
 //! What lies in a cache folder, told apart by names and kinds of file; nothing is read.
 
 use super::files::{self, Entry, TEMPORARY};
-use super::pack::{self, Key};
+use super::pack;
 use super::{block, manifest, part_folder, tail};
 use crate::kv::layout::Part;
 use crate::kv::table::BlockHash;
+use crate::kv::table::BlockKey;
 use std::path::{Path, PathBuf};
 
 /// The folders that a store makes.
@@ -29,7 +30,7 @@ pub(super) struct Contents {
     /// By their names.
     pub(super) tails: Vec<(String, File)>,
     /// Blocks in files of their own.
-    pub(super) blocks: Vec<(Key, File)>,
+    pub(super) blocks: Vec<(BlockKey, File)>,
     pub(super) packs: Vec<File>,
     pub(super) checks: Vec<(BlockHash, File)>,
     /// Locks of the folder: in use as long as it is, whatever is in them.

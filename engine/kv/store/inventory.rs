@@ -5,10 +5,11 @@ use super::cipher::{CacheKey, Cipher};
 use super::contents::{Contents, File};
 use super::log::Broken;
 use super::manifest::{self, Manifest};
-use super::pack::{self, Key};
+use super::pack;
 use super::{Failure, Place, STORE_VERSION, files, locked};
 use crate::kv::layout::Part;
 use crate::kv::table::BlockHash;
+use crate::kv::table::BlockKey;
 use crate::prefix::SegmentKind;
 use crate::{Error, Result, SessionKey};
 use std::collections::{HashMap, HashSet};
@@ -213,16 +214,16 @@ impl Folder {
 }
 
 /// Bytes of parts of blocks on disk; of twins the one that has its own file counts.
-fn sizes(contents: &Contents) -> HashMap<Key, u64> {
+fn sizes(contents: &Contents) -> HashMap<BlockKey, u64> {
     let packed = contents.packs.iter().flat_map(|file| pack::index(&file.path).unwrap_or_default());
-    let mut sizes: HashMap<Key, u64> = packed.map(|(key, place)| (key, place.len)).collect();
+    let mut sizes: HashMap<BlockKey, u64> = packed.map(|(key, place)| (key, place.len)).collect();
     sizes.extend(contents.blocks.iter().map(|(key, file)| (*key, file.bytes)));
     sizes
 }
 
 /// What the sessions of a folder have in common.
 struct Census {
-    sizes: HashMap<Key, u64>,
+    sizes: HashMap<BlockKey, u64>,
     /// How many sessions name each block.
     owners: HashMap<BlockHash, usize>,
     /// Milliseconds of a token by model: how many sessions were measured, and their sum. One measure alone is noisy.
@@ -230,7 +231,7 @@ struct Census {
 }
 
 impl Census {
-    fn new(manifests: &[(String, Manifest)], sizes: HashMap<Key, u64>) -> Self {
+    fn new(manifests: &[(String, Manifest)], sizes: HashMap<BlockKey, u64>) -> Self {
         let (mut owners, mut token_ms) = (HashMap::new(), HashMap::new());
         for (_, manifest) in manifests {
             for hash in manifest.blocks.iter().collect::<HashSet<_>>() {

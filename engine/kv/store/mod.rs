@@ -28,9 +28,9 @@ mod sweep;
 pub(crate) mod tail;
 mod verify;
 
-use super::blocks::{Rows, SealedBlock};
+use super::format::BlockBytes;
 use super::layout::{KvLayout, Part};
-use super::table::BlockHash;
+use super::table::{BlockHash, BlockKey};
 use crate::{Error, ErrorKind, Result, SessionKey};
 use cipher::{CacheKey, Cipher, OVERHEAD};
 use contents::Contents;
@@ -38,9 +38,10 @@ use files::{Input, Source, make_private_dir, open_lock, short, write_atomically}
 pub(crate) use found::{Failure, Found};
 use log::Broken;
 use manifest::{Journal, Manifest, Write};
-use pack::{Builder, Key, Packs};
+use pack::{Builder, Packs};
 use std::fs::{File, TryLockError};
 use std::io::Cursor;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{PoisonError, RwLock};
@@ -138,16 +139,16 @@ impl Store {
     }
 
     /// Whether a part of a block is stored.
-    pub(crate) fn has_block(&self, key: Key) -> bool {
+    pub(crate) fn has_block(&self, key: BlockKey) -> bool {
         files::size(&block_path(&self.root, key)).is_some() || self.packed(key).is_some()
     }
 
     /// Writes a part of a block unless it is there; returns the bytes written. `index` is the block's place in the sequence.
     pub(crate) fn write_block(
         &self,
-        key: Key,
+        key: BlockKey,
         index: usize,
-        block: &SealedBlock,
+        block: &BlockBytes,
         layout: &KvLayout,
     ) -> Result<u64> {
         if self.has_block(key) {
@@ -163,7 +164,12 @@ impl Store {
 
     /// Reads a part of a block and checks it against its address, the layout and its checksum; also gives its bytes on disk. Where
     /// its own file gives nothing, a pack may.
-    pub(crate) fn read_block(&self, key: Key, index: usize, layout: &KvLayout) -> Found<(SealedBlock, u64)> {
+    pub(crate) fn read_block(
+        &self,
+        key: BlockKey,
+        index: usize,
+        layout: &KvLayout,
+    ) -> Found<(BlockBytes, u64)> {
         let most = block::most(key.1, layout) + OVERHEAD as u64;
         let read = |input: &mut Input, (start, len): (u64, u64)| {
             if len > most {
@@ -196,7 +202,7 @@ impl Store {
     }
 
     /// Where a block lies in a pack; packs of other processes are seen too.
-    fn packed(&self, key: Key) -> Option<pack::Place> {
+    fn packed(&self, key: BlockKey) -> Option<pack::Place> {
         let find = || self.packs.read().unwrap_or_else(PoisonError::into_inner).find(key);
         find().filter(|place| files::size(&place.pack).is_some()).or_else(|| {
             let mut packs = self.packs.write().unwrap_or_else(PoisonError::into_inner);
@@ -231,7 +237,7 @@ impl Store {
         self.pack(Contents::read(&self.root).blocks).expect("a pack")
     }
 
-    fn pack(&self, loose: Vec<(Key, contents::File)>) -> Result<usize> {
+    fn pack(&self, loose: Vec<(BlockKey, contents::File)>) -> Result<usize> {
         let packs = self.root.join("packs");
         let (mut builder, mut packed, mut n) = (Builder::default(), Vec::new(), 0);
         let mut finish = |builder: Builder, packed: Vec<PathBuf>| {
@@ -334,19 +340,18 @@ impl Store {
         files::appendable(&self.root.join("tails").join(&tail.file), tail.end.bytes)
     }
 
-    /// Appends the rows that a tail lacks, up to `n`, and moves it on. Returns the bytes written.
+    /// Appends the rows that a tail lacks, up to `n`, and moves it on; `rows` gives their bytes. Returns the bytes written.
     pub(crate) fn append_tail(
         &self,
         tail: &mut TailRef,
         n: usize,
-        rows: &Rows,
-        layout: &KvLayout,
+        rows: impl Fn(Range<usize>) -> Vec<u8>,
     ) -> Result<u64> {
-        tail::append(&self.root.join("tails"), tail, n, rows, layout, &self.cipher)
+        tail::append(&self.root.join("tails"), tail, n, rows, &self.cipher)
     }
 
     /// Reads the rows of a session's open block; also gives their bytes on disk.
-    pub(crate) fn read_tail(&self, tail: &TailRef, layout: &KvLayout) -> Found<(Rows, u64)> {
+    pub(crate) fn read_tail(&self, tail: &TailRef, layout: &KvLayout) -> Found<(Vec<u8>, u64)> {
         self.checked(&self.root.join("tails").join(&tail.file), |input| {
             let n = tail.end.bytes;
             if n > tail::most(tail.rows, layout) || n > input.len() {
@@ -391,7 +396,7 @@ fn locked(tried: Result<(), TryLockError>, busy: impl FnOnce() -> String) -> Res
 fn open_image<T>(
     cipher: &Cipher,
     input: &mut Input,
-    key: Key,
+    key: BlockKey,
     span: (u64, u64),
     read: impl FnOnce(&mut dyn Source, (u64, u64)) -> Result<T, Failure>,
 ) -> Result<T, Failure> {
@@ -404,12 +409,17 @@ fn open_image<T>(
 }
 
 /// A block's image as it lies on disk, checked by itself.
-fn whole_image(cipher: &Cipher, input: &mut Input, key: Key, span: (u64, u64)) -> Result<Vec<u8>, Failure> {
+fn whole_image(
+    cipher: &Cipher,
+    input: &mut Input,
+    key: BlockKey,
+    span: (u64, u64),
+) -> Result<Vec<u8>, Failure> {
     verify_image(cipher, input, key, span)?;
     files::stretch(input, span)
 }
 
-fn verify_image(cipher: &Cipher, input: &mut Input, key: Key, span: (u64, u64)) -> Result<(), Failure> {
+fn verify_image(cipher: &Cipher, input: &mut Input, key: BlockKey, span: (u64, u64)) -> Result<(), Failure> {
     open_image(cipher, input, key, span, |source, span| block::verify(source, span, key.0))
 }
 
@@ -437,7 +447,7 @@ fn name_hash(secret: &str, names: &[&str]) -> String {
     hasher.finalize().to_hex()[..40].to_owned()
 }
 
-fn block_path(root: &Path, (hash, part): Key) -> PathBuf {
+fn block_path(root: &Path, (hash, part): BlockKey) -> PathBuf {
     let hex = hash.hex();
     root.join(part_folder(part)).join(&hex[..2]).join(format!("{hex}.safetensors"))
 }
@@ -450,7 +460,7 @@ fn part_folder(part: Part) -> &'static str {
 }
 
 /// What an encrypted image of a block is bound to.
-fn block_place((hash, part): Key) -> Vec<u8> {
+fn block_place((hash, part): BlockKey) -> Vec<u8> {
     [&[part as u8], &hash.0[..]].concat()
 }
 

@@ -7,14 +7,11 @@ use super::files::{self, Input};
 use super::found::Failure;
 use crate::Result;
 use crate::kv::layout::Part;
-use crate::kv::table::BlockHash;
+use crate::kv::table::{BlockHash, BlockKey};
 use std::collections::{HashMap, HashSet};
 use std::io::{Read as _, Seek as _, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-
-/// A part of a block.
-pub(crate) type Key = (BlockHash, Part);
 
 const MAGIC: &[u8; 8] = b"GRPACK01";
 const ENTRY: usize = 32 + 1 + 8 + 8;
@@ -39,7 +36,7 @@ impl Place {
 #[derive(Debug, Default)]
 pub(super) struct Packs {
     known: HashSet<PathBuf>,
-    places: HashMap<Key, Place>,
+    places: HashMap<BlockKey, Place>,
 }
 
 impl Packs {
@@ -68,12 +65,12 @@ impl Packs {
         Ok(())
     }
 
-    pub(super) fn find(&self, key: Key) -> Option<Place> {
+    pub(super) fn find(&self, key: BlockKey) -> Option<Place> {
         self.places.get(&key).cloned()
     }
 
     /// An image that failed a check is not looked at again.
-    pub(super) fn forget(&mut self, key: Key) {
+    pub(super) fn forget(&mut self, key: BlockKey) {
         self.places.remove(&key);
     }
 }
@@ -92,7 +89,7 @@ const MOST_INDEX: u64 = 16 << 20;
 ///
 /// # Errors
 /// It can't be trusted, or can't be read.
-pub(super) fn index(path: &Path) -> Result<Vec<(Key, Place)>, Failure> {
+pub(super) fn index(path: &Path) -> Result<Vec<(BlockKey, Place)>, Failure> {
     let wrong = |e: std::io::Error| Failure::io("its index", &e);
     let mut input = files::input(path)?;
     let end = input.len().checked_sub(FOOTER as u64).ok_or("it is too short for a pack")?;
@@ -114,7 +111,7 @@ pub(super) fn index(path: &Path) -> Result<Vec<(Key, Place)>, Failure> {
 ///
 /// # Errors
 /// It is damaged, or can't be read.
-pub(super) fn verify(path: &Path) -> Result<Vec<(Key, Place)>, Failure> {
+pub(super) fn verify(path: &Path) -> Result<Vec<(BlockKey, Place)>, Failure> {
     let entries = index(path)?;
     let held: u64 = entries.iter().map(|(_, place)| place.len).sum();
     let rest = entries.len() * ENTRY + FOOTER;
@@ -127,7 +124,7 @@ pub(super) fn verify(path: &Path) -> Result<Vec<(Key, Place)>, Failure> {
 }
 
 /// The entries of an index; images lie before `start`.
-pub(crate) fn decode_entries(bytes: &[u8], start: u64) -> Result<Vec<(Key, u64, u64)>, String> {
+pub(crate) fn decode_entries(bytes: &[u8], start: u64) -> Result<Vec<(BlockKey, u64, u64)>, String> {
     let number = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().expect("8 bytes"));
     if bytes.len() % ENTRY != 0 {
         return Err("its index ends inside an entry".to_owned());
@@ -143,7 +140,7 @@ pub(crate) fn decode_entries(bytes: &[u8], start: u64) -> Result<Vec<(Key, u64, 
     bytes.chunks_exact(ENTRY).map(entry).collect()
 }
 
-fn decode(bytes: &[u8], start: u64, path: &Path) -> Result<Vec<(Key, Place)>, String> {
+fn decode(bytes: &[u8], start: u64, path: &Path) -> Result<Vec<(BlockKey, Place)>, String> {
     let pack = Arc::new(path.to_owned());
     let place = |(key, offset, len)| (key, Place { pack: pack.clone(), offset, len });
     Ok(decode_entries(bytes, start)?.into_iter().map(place).collect())
@@ -157,7 +154,7 @@ pub(super) struct Builder {
 }
 
 impl Builder {
-    pub(super) fn push(&mut self, (hash, part): Key, image: &[u8]) {
+    pub(super) fn push(&mut self, (hash, part): BlockKey, image: &[u8]) {
         self.index.extend_from_slice(&hash.0);
         self.index.push(part as u8);
         self.index.extend_from_slice(&(self.images.len() as u64).to_le_bytes());

@@ -6,10 +6,11 @@
 use super::contents::{Contents, DAMAGED, File};
 use super::inventory::{Entry, Folder};
 use super::manifest::Manifest;
-use super::pack::{self, Builder, Key};
+use super::pack::{self, Builder};
 use super::{Failure, STORE_VERSION, Store, files, locked, whole_image};
 use crate::Result;
 use crate::kv::table::BlockHash;
+use crate::kv::table::BlockKey;
 use std::collections::HashSet;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -185,7 +186,7 @@ impl Folder {
         let (mut freed, mut kept, mut builder, mut gone) = (0, 0, Builder::default(), Vec::new());
         for File { path, bytes } in packs {
             let live =
-                |entries: &[(Key, pack::Place)]| entries.iter().all(|(key, _)| needed.contains(&key.0));
+                |entries: &[(BlockKey, pack::Place)]| entries.iter().all(|(key, _)| needed.contains(&key.0));
             let rewritten =
                 pack::index(path).and_then(|entries| match !entries.is_empty() && live(&entries) {
                     true => Ok(None),
@@ -227,7 +228,7 @@ impl Folder {
     /// The images of a pack that are needed.
     fn live_images(
         &self,
-        entries: &[(Key, pack::Place)],
+        entries: &[(BlockKey, pack::Place)],
         needed: &HashSet<BlockHash>,
     ) -> Result<Images, Failure> {
         let mut images = Images::default();
@@ -267,6 +268,6 @@ impl Needed {
 /// What of a pack is needed: whole images, and why another one is not.
 #[derive(Default)]
 struct Images {
-    whole: Vec<(Key, Vec<u8>)>,
+    whole: Vec<(BlockKey, Vec<u8>)>,
     damaged: Option<String>,
 }

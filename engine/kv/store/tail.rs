@@ -5,9 +5,9 @@ use super::files::Input;
 use super::found::Failure;
 use super::log::{self, End};
 use crate::Result;
-use crate::kv::blocks::Rows;
 use crate::kv::layout::{BLOCK, KvLayout};
 use serde::{Deserialize, Serialize};
+use std::ops::Range;
 use std::path::Path;
 
 /// A tail as a manifest names it.
@@ -37,32 +37,30 @@ impl TailRef {
     }
 }
 
-/// Appends the rows that `tail` lacks, up to `n`, and moves it on. Returns the bytes written.
+/// Appends the rows that `tail` lacks, up to `n`, and moves it on; `rows` gives their bytes. Returns the bytes written.
 pub(super) fn append(
     tails: &Path,
     tail: &mut TailRef,
     n: usize,
-    rows: &Rows,
-    layout: &KvLayout,
+    rows: impl Fn(Range<usize>) -> Vec<u8>,
     cipher: &Cipher,
 ) -> Result<u64> {
     if n <= tail.rows {
         return Ok(0);
     }
-    let written =
-        log::append(&tails.join(&tail.file), &mut tail.end, rows.to_bytes(tail.rows..n, layout), cipher)?;
+    let written = log::append(&tails.join(&tail.file), &mut tail.end, rows(tail.rows..n), cipher)?;
     tail.rows = n;
     Ok(written)
 }
 
-/// The rows of a tail; the error is the reason why they can't be trusted.
+/// The bytes of a tail's rows; the error is the reason why they can't be trusted.
 pub(crate) fn decode(
     bytes: &[u8],
     tail: &TailRef,
     layout: &KvLayout,
     cipher: &Cipher,
-) -> Result<Rows, String> {
-    let mut rows = Rows::new(layout);
+) -> Result<Vec<u8>, String> {
+    let mut rows = Vec::new();
     let mut n = 0;
     check(bytes, tail, cipher, &mut |payload| {
         if payload.len() % layout.row_bytes() != 0 {
@@ -72,7 +70,7 @@ pub(crate) fn decode(
         if n >= BLOCK {
             return Err(format!("{n} rows in an open block"));
         }
-        rows.push_bytes(payload, layout);
+        rows.extend_from_slice(payload);
         Ok(())
     })?;
     if n != tail.rows {

@@ -4,11 +4,11 @@ use super::contents::{Contents, File};
 use super::inventory::Folder;
 use super::log::Broken;
 use super::manifest::Manifest;
-use super::pack::Key;
 use super::{Failure, files, pack, read_check, tail, verify_image};
 use crate::Result;
 use crate::kv::layout::Part;
 use crate::kv::table::BlockHash;
+use crate::kv::table::BlockKey;
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
@@ -68,9 +68,10 @@ impl Folder {
     }
 
     /// Checks all copies of all blocks; returns which there are.
-    fn verify_blocks(&self, contents: &Contents, verdict: &mut Verdict) -> HashSet<Key> {
+    fn verify_blocks(&self, contents: &Contents, verdict: &mut Verdict) -> HashSet<BlockKey> {
         let mut found = HashSet::new();
-        let check = |input: &mut files::Input, key: Key, span| verify_image(&self.cipher, input, key, span);
+        let check =
+            |input: &mut files::Input, key: BlockKey, span| verify_image(&self.cipher, input, key, span);
         for (key, file) in &contents.blocks {
             found.insert(*key);
             let opened = files::input(&file.path);
@@ -94,7 +95,7 @@ impl Folder {
     }
 
     /// Checks manifests and tails, and that what they name is there.
-    fn verify_sessions(&self, contents: &Contents, blocks: &HashSet<Key>, verdict: &mut Verdict) {
+    fn verify_sessions(&self, contents: &Contents, blocks: &HashSet<BlockKey>, verdict: &mut Verdict) {
         let mut named: HashMap<String, Manifest> = HashMap::new();
         for (id, file) in &contents.manifests {
             let read = self.read_manifest(id, &file.path);

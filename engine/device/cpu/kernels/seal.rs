@@ -250,8 +250,8 @@ fn code_of<L: Lanes>(x: L) -> L {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernels::pointwise;
-    use crate::kernels::shaping::{self, Shaping};
+    use crate::device::cpu::kernels::pointwise;
+    use crate::device::cpu::kernels::shaping::Shaping;
     use proptest::prelude::*;
 
     fn roundtrip(x: &[f32], bits: u32) -> Vec<f32> {
@@ -336,7 +336,8 @@ mod tests {
             let shaped = lost(&coded, &scaled, &|errors| shaping.scale_queries(errors, 1));
             assert!(shaped < 0.4 * unshaped, "{dim}: {shaped}, {unshaped}");
             let squares = |x: &[f32]| x.iter().map(|x| f64::from(*x)).collect::<Vec<_>>();
-            let expected = 128.0 * shaping::noise(&squares(&energies), &squares(&variances));
+            let expected =
+                128.0 * crate::model::calibration::noise(&squares(&energies), &squares(&variances));
             let ratio = f64::from(shaped) / expected;
             assert!((0.5..1.2).contains(&ratio), "{dim}: {ratio} of what was expected");
             for isa in Isa::available() {

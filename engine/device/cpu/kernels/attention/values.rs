@@ -1,7 +1,7 @@
 //! Values of a tile: unpacked once for all queries, then gathered with their weights. A column to a lane.
 
 use super::{Codes, Keys, TILE, Values, Weights};
-use crate::kernels::{LANES, Lanes, lanes, lanes_mut};
+use crate::device::cpu::kernels::{LANES, Lanes, lanes, lanes_mut};
 use crate::quant::{BYTES_ZERO, GROUP, LEVELS};
 use half::f16;
 

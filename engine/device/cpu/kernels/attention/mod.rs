@@ -75,12 +75,12 @@ pub(crate) struct Queries<'a> {
     pub(crate) k_dim: usize,
     /// Width of values.
     pub(crate) v_dim: usize,
-    pub(crate) rule: Rule<'a>,
+    pub(crate) params: AttnParams<'a>,
 }
 
 /// How scores become weights.
 #[derive(Clone, Copy)]
-pub(crate) struct Rule<'a> {
+pub(crate) struct AttnParams<'a> {
     /// Factor of the scores, usually `1 / sqrt(head_dim)`.
     pub(crate) scale: f32,
     /// How many tokens a row sees, itself included; `None`: all before it.
@@ -129,20 +129,20 @@ impl Kernel for Attend<'_> {
     type Output = Vec<f32>;
     #[inline(always)]
     fn run<L: Lanes>(self) -> Vec<f32> {
-        let Queries { first, n_rows, group, k_dim, v_dim, rule, .. } = *self.queries;
+        let Queries { first, n_rows, group, k_dim, v_dim, params, .. } = *self.queries;
         let n_queries = n_rows * group;
         let n_groups = v_dim.div_ceil(GROUP);
-        let q: Vec<f32> = self.queries.q.iter().map(|q| q * rule.scale).collect();
+        let q: Vec<f32> = self.queries.q.iter().map(|q| q * params.scale).collect();
         let mut coded: Option<CodedQueries> = None;
         let mut out = vec![0.0; n_queries * v_dim];
-        let sink = |i: usize| rule.sinks.map_or(f32::NEG_INFINITY, |sinks| sinks[i % group]);
-        let start = |i| Running { max: sink(i), sum: if rule.sinks.is_some() { 1.0 } else { 0.0 } };
+        let sink = |i: usize| params.sinks.map_or(f32::NEG_INFINITY, |sinks| sinks[i % group]);
+        let start = |i| Running { max: sink(i), sum: if params.sinks.is_some() { 1.0 } else { 0.0 } };
         let mut running: Vec<Running> = (0..n_queries).map(start).collect();
         let mut scores = [[0.0; TILE]; TOGETHER];
         let mut weights =
             Weights { tokens: vec![[[0.0; TILE]; TOGETHER]; n_groups], rescale: [1.0; TOGETHER] };
         let mut values = vec![0.0; TILE * v_dim];
-        let oldest = rule.window.map_or(0, |window| (first + 1).saturating_sub(window));
+        let oldest = params.window.map_or(0, |window| (first + 1).saturating_sub(window));
         let last = (first + n_rows - 1) / TILE;
         for tile in oldest / TILE..=last {
             let start = tile * TILE;
@@ -155,7 +155,7 @@ impl Kernel for Attend<'_> {
             // Which tokens of the tile a query sees.
             let seen = |query: usize| {
                 let position = first + query / group;
-                let from = rule
+                let from = params
                     .window
                     .map_or(0, |window| (position + 1).saturating_sub(window).saturating_sub(start));
                 (from.min(TILE), TILE.min(position + 1 - start))
@@ -179,7 +179,7 @@ impl Kernel for Attend<'_> {
                 }
                 for m in 0..n {
                     let (running, seen) = (&mut running[query + m], seen(query + m));
-                    soften::<L>(&mut scores[m], seen, rule.soft_cap, running, v, &mut weights, m);
+                    soften::<L>(&mut scores[m], seen, params.soft_cap, running, v, &mut weights, m);
                 }
                 let out = &mut out[query * v_dim..(query + n) * v_dim];
                 gather::<L>(&weights, n, n_tokens, &values, v_dim, out);

@@ -10,10 +10,7 @@
 //! and different pairs by unrelated ones.
 
 use super::{Isa, pointwise};
-use libm::{exp, log};
-
-/// Share of the mean energy of queries that is added to each element's: what a sample says is not all there will be.
-const DAMPING: f32 = 0.1;
+use crate::model::calibration::DAMPING;
 
 /// The constants of one layer.
 #[derive(Debug, PartialEq)]
@@ -66,21 +63,6 @@ impl Shaping {
     pub(crate) fn feedback(&self, head: usize) -> &[f32] {
         &self.feedback[head * self.dim * self.dim..][..self.dim * self.dim]
     }
-}
-
-/// Mean square error of the 4-bit levels for a Gaussian of variance 1 (Max 1960).
-const CODING: f64 = 0.0095;
-
-/// Mean square of what 4 bits leave in the products of a head's queries and keys, from the energy of queries and the variance of keys,
-/// `[dim]` each: scaled and rotated keys have the mean deviation as their variance, and feedback leaves the geometric mean of Δ.
-pub(crate) fn noise(queries: &[f64], keys: &[f64]) -> f64 {
-    let dim = keys.len() as f64;
-    let deviations = keys.iter().map(|variance| variance.sqrt());
-    let energies: Vec<f64> =
-        queries.iter().zip(deviations.clone()).map(|(query, sigma)| query * sigma).collect();
-    let damping = f64::from(DAMPING) * energies.iter().sum::<f64>() / dim;
-    let log_mean = energies.iter().map(|energy| log(energy + damping)).sum::<f64>() / dim;
-    CODING * deviations.sum::<f64>() * exp(log_mean)
 }
 
 /// B of C = H diag(energies) Hᵀ, H being the rotation.

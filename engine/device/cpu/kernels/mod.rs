@@ -32,7 +32,6 @@ pub(crate) mod schemes;
 pub(crate) mod seal;
 pub(crate) mod shaping;
 pub(crate) mod slab;
-pub(crate) mod tasks;
 
 use crate::quant::Scale;
 use half::f16;
@@ -141,8 +140,8 @@ pub(crate) trait Kernel {
     fn run<L: Lanes>(self) -> Self::Output;
 }
 
-/// Number of lanes, the same for every instruction set.
-pub(crate) const LANES: usize = 16;
+/// Lanes, the same for every instruction set.
+pub(crate) use crate::kv::format::LANES;
 
 /// A vector of 16 f32 lanes. All operations are IEEE single precision, rounded once.
 ///

@@ -1,6 +1,9 @@
 //! The quantized formats of weights: how ggml's blocks are read, and how scales lie in a panel's head.
 
-use super::panel::{Format, STEP, vector, with_scheme};
+use super::panel::vector;
+#[cfg(test)]
+use super::panel::{Format, STEP, with_scheme};
+#[cfg(test)]
 use super::scalar::Scalar;
 use super::{LANES, Lanes, Words};
 use half::f16;
@@ -76,10 +79,12 @@ pub(crate) const fn is_wide<S: Scheme>() -> bool {
 }
 
 /// The numbers that a row of the file stands for.
+#[cfg(test)]
 pub(crate) fn numbers(format: Format, row: &[u8]) -> Vec<f32> {
     with_scheme!(format, S => numbers_of::<S>(row), _ => Vec::new())
 }
 
+#[cfg(test)]
 fn numbers_of<S: Scheme>(row: &[u8]) -> Vec<f32> {
     let (mut numbers, mut codes) = (Vec::new(), [0u8; 256]);
     let mut head = vec![0u64; S::HEAD / 8];
@@ -99,6 +104,7 @@ fn numbers_of<S: Scheme>(row: &[u8]) -> Vec<f32> {
     numbers
 }
 
+#[cfg(test)]
 fn lane(x: Scalar) -> f32 {
     let mut lanes = [0.0; LANES];
     x.store(&mut lanes);

@@ -5,10 +5,11 @@
 //! Float weights meet the activations as they are. Either way an output adds up its steps (32 k, or one) in order.
 
 use super::panel::{Format, Packed, STEP, codes, head_bytes, with_scheme};
-use super::pointwise::{Activation, Gate};
+use super::pointwise::Gate;
 use super::schemes::{Scheme, is_wide};
-use super::tasks::{Shared, for_ranges};
 use super::{Isa, Kernel, LANES, Lanes, Words, lanes, lanes_mut, padded};
+use crate::model::spec::Activation;
+use crate::team::{Shared, for_ranges};
 
 /// Activations `[n_rows, k]`, ready for weights of every format.
 pub(crate) struct Activations<'a> {
@@ -373,9 +374,9 @@ float_tile!(Bf16, u16, load_bf16);
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::device::cpu::kernels::schemes::numbers;
+    use crate::device::cpu::kernels::slab::Slabs;
     use crate::fixtures::Dtype;
-    use crate::kernels::schemes::numbers;
-    use crate::kernels::slab::Slabs;
     use candle_core::Device;
     use candle_core::quantized::{GgmlDType, QStorage, QTensor};
     use half::{bf16, f16};

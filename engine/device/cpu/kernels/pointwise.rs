@@ -1,7 +1,8 @@
 //! What happens to single rows: RMS norm, rotary embedding, gated activations, softmax, Hadamard rotation.
 
-use super::tasks::{Shared, for_ranges};
 use super::{Isa, Kernel, LANES, Lanes, lanes, lanes_mut, padded};
+use crate::model::spec::{Activation, Pairs};
+use crate::team::{Shared, for_ranges};
 
 /// Rows are given to threads in pieces of at least this many floats.
 const FLOATS_PER_TASK: usize = 1 << 14;
@@ -48,17 +49,6 @@ impl Kernel for RmsNorm<'_> {
             }
         }
     }
-}
-
-/// How a gate opens: `act(gate) · up`, elementwise.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Activation {
-    /// SwiGLU (Shazeer 2020): `gate · sigmoid(gate) · up`.
-    Silu,
-    /// GeGLU (Shazeer 2020) with the tanh form of GELU (Hendrycks & Gimpel 2016).
-    Gelu,
-    /// gpt-oss: `gate` at most 7, `up` within ±7, `gate · sigmoid(1.702 gate) · (up + 1)`.
-    Clamped,
 }
 
 /// A gated activation in place of the gate.
@@ -130,15 +120,6 @@ impl Kernel for Softmax<'_> {
             *x /= sum;
         }
     }
-}
-
-/// Which elements of a head turn together.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Pairs {
-    /// `(2i, 2i + 1)`, as llama.cpp's converter lays llama's heads out ("NORM").
-    Neighbours,
-    /// `(i, i + n_rot / 2)` ("NEOX").
-    Halves,
 }
 
 /// Rotary embedding (Su et al. 2021) of `x: [n_rows, n_heads, head_dim]`, in place: elements `first ..` of each head turn.

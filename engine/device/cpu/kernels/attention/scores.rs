@@ -1,7 +1,7 @@
 //! Scores of some queries against a tile's keys: a token to a lane.
 
 use super::{Codes, TILE, TOGETHER};
-use crate::kernels::{LANES, Lanes, Words, lanes, lanes_mut};
+use crate::device::cpu::kernels::{LANES, Lanes, Words, lanes, lanes_mut};
 use crate::quant::{BYTES_ZERO, GROUP, LEVELS_RAISED, LEVELS_ZERO};
 use half::f16;
 

@@ -52,7 +52,7 @@ macro_rules! with_scheme {
     (@ $format:expr, $scheme:ident, $coded:expr, $floats:expr, $($name:ident)*) => {
         match $format {
             $(Format::$name => {
-                type $scheme = $crate::kernels::schemes::$name;
+                type $scheme = $crate::device::cpu::kernels::schemes::$name;
                 $coded
             })*
             Format::F32 | Format::F16 | Format::Bf16 => $floats,
@@ -116,9 +116,9 @@ impl Packed {
         let row_bytes = format.row_bytes(k);
         assert!(rows.len() == n_out * row_bytes && k % format.block() == 0, "rows are whole blocks");
         let mut slab = slabs.cut(n_out.div_ceil(LANES) * panel_bytes(format, k))?;
-        let panels = super::tasks::Shared::new(slab.bytes_mut());
+        let panels = crate::team::Shared::new(slab.bytes_mut());
         let size = panel_bytes(format, k);
-        super::tasks::for_ranges(n_out.div_ceil(LANES), 1, |range| {
+        crate::team::for_ranges(n_out.div_ceil(LANES), 1, |range| {
             for p in range {
                 // SAFETY: each panel is written by the one task whose range holds it.
                 let panel = unsafe { panels.part(p * size..(p + 1) * size) };

@@ -1,0 +1,342 @@
+//! Sealed blocks and f16 rows as the kernels read and write them.
+//!
+//! Keys are kept 16 tokens to a vector ([`Keys`]), values token by token ([`Values`]); sealed, as
+//! [`format`](crate::kv::format) has them.
+
+use super::kernels::attention::{Codes, Keys, TILE, Values};
+use super::kernels::shaping::Shaping;
+use super::kernels::{Isa, LANES, seal};
+use crate::kv::format::{LayerFormat, SideFormat};
+use crate::kv::layout::{BLOCK, KvLayout, LayerLayout, TensorLayout};
+use crate::quant::{EXACT, Scale};
+use crate::team;
+use half::f16;
+use std::ops::Range;
+
+/// How a layer's rows are sealed.
+#[derive(Clone, Copy)]
+pub(crate) struct Sealing<'a> {
+    pub(crate) isa: Isa,
+    /// The block is the session's first one.
+    pub(crate) is_first: bool,
+    /// What keys were scaled by, and their errors are weighed by, where the model has it.
+    pub(crate) shaping: Option<&'a Shaping>,
+}
+
+/// Keys or values of one head in codes.
+struct Coded {
+    codes: Vec<u32>,
+    scales: Vec<Scale>,
+    means: Vec<f16>,
+    exact: Vec<f16>,
+}
+
+/// Packs the rows of one side, head by head, to its place in a block; `head(h)` gives a head's rows `[256, dim]`, `words` its codes'
+/// place. Heads are alone: threads change nothing.
+fn seal_side(
+    Sealing { isa, is_first, shaping }: Sealing<'_>,
+    side: &SideFormat,
+    bits: u32,
+    head: impl Fn(usize) -> Vec<f32> + Sync,
+    words: impl Fn(&[u8]) -> Vec<u32> + Sync,
+    block: &mut [u8],
+) {
+    let layout = side.layout;
+    let n_groups = layout.n_groups();
+    let seal = |h: usize| -> Coded {
+        let mut rows = head(h);
+        let n_exact = if is_first && layout.exact { EXACT } else { 0 };
+        let exact = rows[..n_exact * layout.dim].iter().map(|x| f16::from_f32(*x)).collect();
+        let means = if layout.centered { seal::center(isa, &mut rows, layout.dim, n_exact) } else { vec![] };
+        let mut rows = match shaping.filter(|_| layout.shaped()) {
+            Some(shaping) => seal::quantize_shaped(isa, &rows, layout.dim, shaping.feedback(h)),
+            None => seal::quantize(isa, &rows, layout.dim, bits),
+        };
+        rows.scales[..n_exact * n_groups].fill(Scale::ONE);
+        let by_group = |i: usize| rows.scales[i % BLOCK * n_groups + i / BLOCK];
+        let scales = (0..rows.scales.len()).map(by_group).collect();
+        Coded { codes: words(&rows.codes), scales, means, exact }
+    };
+    for (h, coded) in team::map(layout.n_heads, seal).iter().enumerate() {
+        // Exact rows have no place in any block but the first.
+        let mut put = |place: &Range<usize>, bytes: &[u8]| match bytes {
+            [] => {}
+            _ => block[place.start + h * bytes.len()..][..bytes.len()].copy_from_slice(bytes),
+        };
+        put(&side.codes, bytemuck::cast_slice(&coded.codes));
+        put(&side.scales, bytemuck::cast_slice(&coded.scales));
+        put(&side.means, bytemuck::cast_slice(&coded.means));
+        put(&side.exact, bytemuck::cast_slice(&coded.exact));
+    }
+}
+
+/// Tile `tile` (0 to 3) of keys and values of a head in a block.
+pub(crate) fn tile<'a>(
+    block: &'a [u8],
+    format: &LayerFormat,
+    head: usize,
+    tile: usize,
+) -> (Keys<'a>, Values<'a>) {
+    let keys = keys(block, &format.k, head, tile);
+    (keys, format.v.as_ref().map_or(Values::Keys(keys), |v| values(block, v, head, tile)))
+}
+
+fn keys<'a>(block: &'a [u8], side: &SideFormat, head: usize, tile: usize) -> Keys<'a> {
+    match side.layout.bits() {
+        None => half_keys(bytemuck::cast_slice(&block[side.codes.clone()]), side.layout, head, tile),
+        Some(bits) => Keys::Coded {
+            codes: codes(block, side, bits, head, tile),
+            mean: of_head(block, &side.means, side.layout.n_heads, head),
+            exact: exact(block, side, head, tile),
+        },
+    }
+}
+
+fn values<'a>(block: &'a [u8], side: &SideFormat, head: usize, tile: usize) -> Values<'a> {
+    match side.layout.bits() {
+        None => half_values(bytemuck::cast_slice(&block[side.codes.clone()]), side.layout, head, tile),
+        Some(bits) => Values::Coded {
+            codes: codes(block, side, bits, head, tile),
+            exact: exact(block, side, head, tile),
+        },
+    }
+}
+
+fn codes<'a>(block: &'a [u8], side: &SideFormat, bits: u32, head: usize, tile: usize) -> Codes<'a> {
+    let token = 4 * side.words(bits);
+    let scales = &block[side.scales.clone()][head * side.layout.n_groups() * BLOCK + tile * TILE..];
+    Codes {
+        bits,
+        codes: &block[side.codes.start + (head * BLOCK + tile * TILE) * token..][..TILE * token],
+        scales: bytemuck::cast_slice(scales),
+        stride: BLOCK,
+    }
+}
+
+/// The exact rows of a tile: in the first one of a session's first block.
+fn exact<'a>(block: &'a [u8], side: &SideFormat, head: usize, tile: usize) -> &'a [f16] {
+    if tile > 0 || block.len() < side.exact.end {
+        return &[];
+    }
+    of_head(block, &side.exact, side.layout.n_heads, head)
+}
+
+/// A head's share of what all heads have equally much of.
+fn of_head<'a>(block: &'a [u8], place: &Range<usize>, n_heads: usize, head: usize) -> &'a [f16] {
+    let n = place.len() / n_heads;
+    bytemuck::cast_slice(&block[place.start + head * n..][..n])
+}
+
+/// Words of a head's keys `[256, dim]`, a byte each, in the order of [`Keys::Coded`].
+fn key_words(codes: &[u8], dim: usize, bits: u32) -> Vec<u32> {
+    let four = |token: usize, column: usize| {
+        let at = token * dim + column;
+        u32::from_le_bytes([codes[at], codes[at + 1], codes[at + 2], codes[at + 3]])
+    };
+    let width = 32 / bits as usize;
+    let mut out = Vec::with_capacity(codes.len() / width);
+    for first in (0..BLOCK).step_by(LANES) {
+        for column in (0..dim).step_by(width) {
+            out.extend((first..first + LANES).map(|token| match bits {
+                4 => four(token, column) | four(token, column + 4) << 4,
+                _ => four(token, column),
+            }));
+        }
+    }
+    out
+}
+
+/// Words of a head's values `[256, dim]`, a byte each, in the order of [`Values::Coded`].
+fn value_words(codes: &[u8], dim: usize, bits: u32) -> Vec<u32> {
+    let high = |piece: &[u8], i: usize| piece.get(LANES + i).map_or(0, |code| code << 4);
+    let pack = |piece: &[u8]| -> [u8; LANES] { std::array::from_fn(|i| piece[i] | high(piece, i)) };
+    let bytes: Vec<u8> = match bits {
+        4 => codes.chunks_exact(dim).flat_map(|row| row.chunks(2 * LANES).flat_map(pack)).collect(),
+        _ => codes.to_vec(),
+    };
+    bytes.chunks_exact(4).map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
+}
+
+fn half_keys(rows: &[f16], layout: TensorLayout, head: usize, tile: usize) -> Keys<'_> {
+    let stride = layout.row() * LANES;
+    let at = tile * (TILE / LANES) * stride + head * layout.dim * LANES;
+    Keys::F16 { vectors: &rows[at.min(rows.len())..], stride }
+}
+
+fn half_values(rows: &[f16], layout: TensorLayout, head: usize, tile: usize) -> Values<'_> {
+    let at = tile * TILE * layout.row() + head * layout.dim;
+    Values::F16 { rows: &rows[at.min(rows.len())..], stride: layout.row() }
+}
+
+/// The f16 rows of (part of) one block, all layers.
+#[derive(Debug)]
+pub(crate) struct Rows {
+    layers: Vec<LayerRows>,
+}
+
+/// The f16 rows of a layer.
+#[derive(Debug, Default)]
+struct LayerRows {
+    /// Tokens held.
+    n: usize,
+    /// `[n.div_ceil(16), n_heads, dim, 16]`: lanes past the last token are zeros or were another token's.
+    keys: Vec<f16>,
+    /// `[n, n_heads, dim]`; empty where values are a view of the keys.
+    values: Vec<f16>,
+}
+
+impl LayerRows {
+    /// Adds tokens whose bytes begin with this layer's keys, then its values.
+    fn push_bytes<'a>(&mut self, tokens: impl ExactSizeIterator<Item = &'a [u8]>, layout: LayerLayout) {
+        let k_row = layout.k.row();
+        let first = self.n;
+        self.n += tokens.len();
+        self.keys.resize(self.n.div_ceil(LANES) * k_row * LANES, f16::ZERO);
+        for (token, bytes) in (first..).zip(tokens) {
+            let (k, v) = bytes[..layout.row_bytes()].split_at(2 * k_row);
+            let vectors = self.keys[token / LANES * k_row * LANES..].chunks_exact_mut(LANES);
+            let halves = k.chunks_exact(2).map(|b| f16::from_le_bytes([b[0], b[1]]));
+            vectors.zip(halves).for_each(|(vector, half)| vector[token % LANES] = half);
+            self.values.extend(v.chunks_exact(2).map(|b| f16::from_le_bytes([b[0], b[1]])));
+        }
+    }
+}
+
+/// Tokens that rows grow by: what is allocated stays near what is held.
+const STEP: usize = 32;
+
+fn grow(rows: &mut Vec<f16>, n: usize) {
+    rows.reserve_exact(n.saturating_sub(rows.len()));
+}
+
+/// Where element `i` of a token's keys stands.
+fn key_place(token: usize, i: usize, row: usize) -> usize {
+    (token / LANES * row + i) * LANES + token % LANES
+}
+
+/// To half precision; what is too large becomes the largest number, so that no infinity spoils a neighbour's sum.
+fn half_of(x: f32) -> f16 {
+    f16::from_f32(x.clamp(f16::MIN.to_f32(), f16::MAX.to_f32()))
+}
+
+impl Rows {
+    /// No rows yet.
+    pub(crate) fn new(layout: &KvLayout) -> Self {
+        Self { layers: layout.layers.iter().map(|_| LayerRows::default()).collect() }
+    }
+
+    /// Adds keys and values of whole tokens to a layer; `v` is empty where values are a view of the keys.
+    pub(crate) fn push(&mut self, layer: usize, layout: LayerLayout, k: &[f32], v: &[f32]) {
+        let LayerRows { n, keys, values } = &mut self.layers[layer];
+        let row = layout.k.row();
+        let all = *n + k.len() / row;
+        grow(keys, all.next_multiple_of(STEP) * row);
+        grow(values, all.next_multiple_of(STEP) * layout.stored_v().map_or(0, TensorLayout::row));
+        for (token, k) in (*n..).zip(k.chunks_exact(row)) {
+            if token.is_multiple_of(LANES) {
+                keys.resize((token / LANES + 1) * row * LANES, f16::ZERO);
+            }
+            let vectors = keys[token / LANES * row * LANES..].chunks_exact_mut(LANES);
+            vectors.zip(k).for_each(|(vector, x)| vector[token % LANES] = half_of(*x));
+        }
+        *n += k.len() / row;
+        values.extend(v.iter().map(|x| half_of(*x)));
+    }
+
+    /// Tokens held in a layer (in a pass, lower layers are ahead of higher ones).
+    pub(crate) fn len(&self, layer: usize) -> usize {
+        self.layers[layer].n
+    }
+
+    /// Forgets all tokens from `n` on.
+    pub(crate) fn truncate(&mut self, n: usize, layout: &KvLayout) {
+        for (rows, layer) in self.layers.iter_mut().zip(&layout.layers) {
+            rows.n = rows.n.min(n);
+            rows.keys.truncate(n.div_ceil(LANES) * layer.k.row() * LANES);
+            rows.values.truncate(n * layer.stored_v().map_or(0, TensorLayout::row));
+        }
+    }
+
+    /// Packs a layer of a full block to its place there.
+    pub(crate) fn seal(&self, layer: usize, format: &LayerFormat, how: Sealing<'_>, block: &mut [u8]) {
+        let LayerRows { n, keys, values } = &self.layers[layer];
+        assert_eq!(*n, BLOCK, "a block is sealed when it is full");
+        let k = format.k.layout;
+        let key_head = |head: usize| -> Vec<f32> {
+            let place = |i: usize| key_place(i / k.dim, head * k.dim + i % k.dim, k.row());
+            (0..BLOCK * k.dim).map(|i| keys[place(i)].to_f32()).collect()
+        };
+        match k.bits() {
+            None => block[format.k.codes.clone()].copy_from_slice(bytemuck::cast_slice(keys)),
+            Some(bits) => {
+                seal_side(how, &format.k, bits, key_head, |codes| key_words(codes, k.dim, bits), block);
+            }
+        }
+        let Some(side) = &format.v else { return };
+        let v = side.layout;
+        let value_head = |head: usize| -> Vec<f32> {
+            let row =
+                |row: &'_ [f16]| row[head * v.dim..][..v.dim].iter().map(|x| x.to_f32()).collect::<Vec<_>>();
+            values.chunks_exact(v.row()).flat_map(row).collect()
+        };
+        match v.bits() {
+            None => block[side.codes.clone()].copy_from_slice(bytemuck::cast_slice(values)),
+            Some(bits) => {
+                seal_side(how, side, bits, value_head, |codes| value_words(codes, v.dim, bits), block);
+            }
+        }
+    }
+
+    /// Tile `tile` (0 to 3) of keys and values of a head.
+    pub(crate) fn tile(
+        &self,
+        layer: usize,
+        layout: LayerLayout,
+        head: usize,
+        tile: usize,
+    ) -> (Keys<'_>, Values<'_>) {
+        let LayerRows { keys, values, .. } = &self.layers[layer];
+        let keys = half_keys(keys, layout.k, head, tile);
+        let values = layout.stored_v().map_or(Values::Keys(keys), |v| half_values(values, v, head, tile));
+        (keys, values)
+    }
+
+    /// Tokens `range` as bytes, see [`format`](crate::kv::format).
+    pub(crate) fn to_bytes(&self, range: std::ops::Range<usize>, layout: &KvLayout) -> Vec<u8> {
+        let mut out = vec![f16::ZERO; range.len() * layout.row_bytes() / 2];
+        let tokens = out.chunks_exact_mut(layout.row_bytes() / 2);
+        for (token, out) in range.zip(tokens) {
+            let mut rest = out;
+            for (rows, layer) in self.layers.iter().zip(&layout.layers) {
+                let (k, after) = rest.split_at_mut(layer.k.row());
+                let (v, after) = after.split_at_mut(layer.stored_v().map_or(0, TensorLayout::row));
+                let vectors = rows.keys[token / LANES * k.len() * LANES..].chunks_exact(LANES);
+                k.iter_mut().zip(vectors).for_each(|(key, vector)| *key = vector[token % LANES]);
+                v.copy_from_slice(&rows.values[token * v.len()..][..v.len()]);
+                rest = after;
+            }
+        }
+        bytemuck::cast_slice(&out).to_vec()
+    }
+
+    /// Adds tokens from [`Rows::to_bytes`]; `bytes` is a whole number of tokens. Layers are alone: threads share them.
+    pub(crate) fn push_bytes(&mut self, bytes: &[u8], layout: &KvLayout) {
+        let widths = layout.layers.iter().map(LayerLayout::row_bytes);
+        let starts: Vec<usize> = widths
+            .scan(0, |next, width| {
+                let start = *next;
+                *next += width;
+                Some(start)
+            })
+            .collect();
+        team::for_items(&mut self.layers, |l, rows| {
+            let tokens = bytes.chunks_exact(layout.row_bytes()).map(|token| &token[starts[l]..]);
+            rows.push_bytes(tokens, layout.layers[l]);
+        });
+    }
+
+    /// Bytes allocated.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.layers.iter().map(|rows| 2 * (rows.keys.capacity() + rows.values.capacity()) as u64).sum()
+    }
+}

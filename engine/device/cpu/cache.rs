@@ -1,0 +1,450 @@
+//! Keys and values of many sequences in memory: sealed blocks and f16 rows by their ids.
+
+use super::block::{Rows, Sealing, tile};
+use super::kernels::Isa;
+use super::kernels::attention::{Keys, TILE, Tiles, Values};
+use super::kernels::shaping::Shaping;
+use crate::device::{Cache, Pass, PassSpan};
+use crate::kv::arena::{BlockId, RowsId};
+use crate::kv::format::{BlockBytes, BlockFormat, LayerFormat};
+use crate::kv::layout::{BLOCK, KvLayout, Part, TensorLayout};
+use std::ops::Range;
+use std::sync::Arc;
+
+/// See [`Cache`].
+pub(crate) struct CpuCache {
+    pub(super) layout: Arc<KvLayout>,
+    formats: [BlockFormat; 2],
+    /// Part of each layer, and which of the part's layers it is.
+    places: Vec<(Part, usize)>,
+    /// By [`BlockId`].
+    blocks: Vec<Option<Arc<BlockBytes>>>,
+    /// By [`RowsId`].
+    rows: Vec<Option<Rows>>,
+}
+
+/// The place of an id, which may be new.
+fn place<T>(all: &mut Vec<Option<T>>, id: u32) -> &mut Option<T> {
+    let id = id as usize;
+    if all.len() <= id {
+        all.resize_with(id + 1, || None);
+    }
+    &mut all[id]
+}
+
+impl CpuCache {
+    /// Nothing in memory yet.
+    pub(crate) fn new(layout: Arc<KvLayout>) -> Self {
+        let formats = Part::ALL.map(|part| BlockFormat::new(&layout, part));
+        let mut next = [0; 2];
+        let place = |layer: usize| {
+            let part = layout.part_of(layer);
+            next[part as usize] += 1;
+            (part, next[part as usize] - 1)
+        };
+        let places = (0..layout.layers.len()).map(place).collect();
+        Self { layout, formats, places, blocks: Vec::new(), rows: Vec::new() }
+    }
+
+    /// Makes room for the blocks that a pass completes.
+    pub(super) fn begin(&mut self, pass: &Pass) {
+        for span in &pass.spans {
+            for (block, parts) in (span.start / BLOCK..).zip(&span.completed) {
+                for (format, id) in self.formats.iter().zip(parts) {
+                    let Some(id) = id else { continue };
+                    *place(&mut self.blocks, id.0) =
+                        Some(Arc::new(BlockBytes::zeroed(format.len(block == 0))));
+                }
+            }
+        }
+    }
+
+    /// That of an arena on the processor.
+    #[cfg(any(test, feature = "fixtures"))]
+    pub(crate) fn of(arena: &mut crate::kv::arena::Arena) -> &mut Self {
+        crate::device::own(arena.cache())
+    }
+
+    fn layer(&self, layer: usize) -> (Part, &LayerFormat) {
+        let (part, index) = self.places[layer];
+        (part, &self.formats[part as usize].layers[index])
+    }
+
+    /// Writes keys and values of a span's tokens to a layer, and seals what they complete.
+    ///
+    /// `k: [n, k_row]`, `v: [n, v_row]` (empty where values are a view of the keys), f32, rotated as the layout's formats want it;
+    /// `shaping`: by what keys were scaled, if they were.
+    pub(crate) fn write(
+        &mut self,
+        isa: Isa,
+        layer: usize,
+        span: &PassSpan,
+        (k, v): (&[f32], &[f32]),
+        shaping: Option<&Shaping>,
+    ) {
+        let layout = self.layout.layers[layer];
+        let (k_row, v_row) = (layout.k.row(), layout.stored_v().map_or(0, TensorLayout::row));
+        let mut done = 0;
+        for (i, id) in span.rows.iter().enumerate() {
+            let (block, at) = ((span.start + done) / BLOCK, (span.start + done) % BLOCK);
+            let step = (BLOCK - at).min(span.n - done);
+            let rows = place(&mut self.rows, id.0).get_or_insert_with(|| Rows::new(&self.layout));
+            assert_eq!(rows.len(layer), at, "tokens are written in order");
+            rows.push(layer, layout, &k[done * k_row..][..step * k_row], &v[done * v_row..][..step * v_row]);
+            done += step;
+            let Some(parts) = span.completed.get(i) else { continue };
+            let (part, index) = self.places[layer];
+            let id = parts[part as usize].expect("a part that has layers has a place");
+            let bytes = self.blocks[id.0 as usize].as_mut().and_then(Arc::get_mut);
+            let bytes = bytes.expect("a block in the making is nobody else's").as_bytes_mut();
+            let how = Sealing { isa, is_first: block == 0, shaping };
+            let rows = self.rows[span.rows[i].0 as usize].as_ref().expect("rows that were just written");
+            rows.seal(layer, &self.formats[part as usize].layers[index], how, bytes);
+        }
+    }
+
+    /// What rows of block `own` of a span see of a KV head in a layer.
+    pub(crate) fn view<'a>(&'a self, span: &'a PassSpan, layer: usize, head: usize, own: usize) -> View<'a> {
+        let (part, format) = self.layer(layer);
+        View { cache: self, span, layer, part, format, head, own }
+    }
+}
+
+/// The cache as rows of one block see it, for one layer and KV head.
+pub(crate) struct View<'a> {
+    cache: &'a CpuCache,
+    span: &'a PassSpan,
+    layer: usize,
+    part: Part,
+    format: &'a LayerFormat,
+    head: usize,
+    own: usize,
+}
+
+impl Tiles for View<'_> {
+    fn tile(&self, at: usize) -> (Keys<'_>, Values<'_>) {
+        let Self { cache, span, layer, part, format, head, own } = *self;
+        let (block, at) = (at / (BLOCK / TILE), at % (BLOCK / TILE));
+        let n_sealed = span.sealed.len();
+        if block == own {
+            let rows = cache.rows[span.rows[block - n_sealed].0 as usize].as_ref();
+            return rows.expect("rows that were just written").tile(
+                layer,
+                cache.layout.layers[layer],
+                head,
+                at,
+            );
+        }
+        let parts = if block < n_sealed { span.sealed[block] } else { span.completed[block - n_sealed] };
+        let bytes = parts[part as usize].and_then(|id| cache.blocks[id.0 as usize].as_deref());
+        tile(bytes.expect("what a row sees is in memory").as_bytes(), format, head, at)
+    }
+}
+
+impl Cache for CpuCache {
+    fn import_block(&mut self, id: BlockId, part: Part, bytes: Arc<BlockBytes>) {
+        let format = &self.formats[part as usize];
+        let fits = [false, true].map(|is_first| format.len(is_first)).contains(&bytes.len());
+        assert!(fits, "a block of {} bytes is of another layout", bytes.len());
+        *place(&mut self.blocks, id.0) = Some(bytes);
+    }
+
+    fn export_block(&self, id: BlockId) -> Arc<BlockBytes> {
+        self.blocks[id.0 as usize].clone().expect("a block that is in memory")
+    }
+
+    fn free_block(&mut self, id: BlockId) {
+        *place(&mut self.blocks, id.0) = None;
+    }
+
+    fn import_rows(&mut self, id: RowsId, bytes: &[u8]) {
+        let rows = place(&mut self.rows, id.0).get_or_insert_with(|| Rows::new(&self.layout));
+        rows.push_bytes(bytes, &self.layout);
+    }
+
+    fn export_rows(&self, id: RowsId, tokens: Range<usize>) -> Vec<u8> {
+        let rows = self.rows[id.0 as usize].as_ref().expect("rows that are in memory");
+        rows.to_bytes(tokens, &self.layout)
+    }
+
+    fn truncate_rows(&mut self, id: RowsId, n: usize) {
+        if let Some(rows) = place(&mut self.rows, id.0) {
+            rows.truncate(n, &self.layout);
+        }
+    }
+
+    fn free_rows(&mut self, id: RowsId) {
+        *place(&mut self.rows, id.0) = None;
+    }
+
+    fn row_bytes(&self) -> u64 {
+        self.rows.iter().flatten().map(Rows::bytes).sum()
+    }
+}
+
+/// Keys and values of all new tokens of a pass in one layer: `[n, k_row]`, `[n, v_row]`.
+#[cfg(any(test, feature = "fixtures"))]
+pub(crate) type NewRows = (Vec<f32>, Vec<f32>);
+
+/// A pass without a model: a sequence goes on to `end` with keys and values that are given for each layer. `tokens` are all of it.
+#[cfg(any(test, feature = "fixtures"))]
+pub(crate) fn write_pass(
+    isa: Isa,
+    sequence: &mut crate::kv::sequence::Sequence,
+    (tokens, end): (&[u32], usize),
+    arena: &mut crate::kv::arena::Arena,
+    rows: impl Fn(usize) -> NewRows,
+) {
+    let span = sequence.plan_pass(end, arena);
+    let mut pass = Pass { ids: Vec::new(), spans: vec![span], wanted: Vec::new() };
+    let cache = CpuCache::of(arena);
+    cache.begin(&pass);
+    for layer in 0..cache.layout.layers.len() {
+        let (k, v) = rows(layer);
+        cache.write(isa, layer, &pass.spans[0], (&k, &v), None);
+    }
+    pass.spans.drain(..).for_each(|span| sequence.finish_pass(span, tokens, arena));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::Device;
+    use crate::device::cpu::Cpu;
+    use crate::device::cpu::kernels::LANES;
+    use crate::device::cpu::kernels::attention::{AttnParams, Codes, Queries, attend};
+    use crate::fixtures::RandomModel;
+    use crate::gguf::Gguf;
+    use crate::kv::arena::Arena;
+    use crate::kv::layout::LayerLayout;
+    use crate::kv::sequence::Sequence;
+    use crate::kv::table::BlockHash;
+    use crate::quant::{BYTES_ZERO, GROUP, LEVELS};
+    use crate::{KvFormat, ModelSource};
+
+    const GROUP_OF_HEADS: usize = 3;
+
+    /// A device whose weights are of no account.
+    fn device() -> Arc<dyn Device> {
+        let bytes: &'static [u8] = RandomModel::tiny(1).bytes().leak();
+        let gguf = Arc::new(Gguf::open(&ModelSource::Bundled("random", bytes)).expect("a model"));
+        Arc::new(Cpu::load(&gguf, Isa::detect(), &mut |_, _| {}).expect("a device"))
+    }
+
+    fn noise(n: usize, seed: u32) -> Vec<f32> {
+        let bits = |i: u32| (i ^ seed.wrapping_mul(0x9e37_79b9)).wrapping_mul(0x85eb_ca6b);
+        (0..n as u32).map(|i| (bits(i) ^ bits(i) >> 13) as f32 / u32::MAX as f32 * 4.0 - 2.0).collect()
+    }
+
+    /// Layers under test: (width of keys, width of values, values are the keys' first columns).
+    const SHAPES: [(usize, usize, bool); 4] =
+        [(96, 96, false), (80, 80, false), (64, 64, false), (192, 128, true)];
+
+    fn layout((k_dim, v_dim, shared): (usize, usize, bool), format: KvFormat) -> Arc<KvLayout> {
+        let mut layout = KvLayout::uniform(1, if shared { 1 } else { 2 }, k_dim, format);
+        layout.layers[0] = LayerLayout { shared, ..layout.layers[0] };
+        layout.layers[0].v.dim = v_dim;
+        layout.layers[0].k.centered &= !shared;
+        layout.layers[0].k.exact &= !shared;
+        Arc::new(layout)
+    }
+
+    /// Number `column` of a token by the documented orders; a token is `dim` wide.
+    fn code(codes: &Codes<'_>, token: usize, column: usize, dim: usize, keys: bool) -> f32 {
+        let byte = |at: usize| codes.codes[at];
+        let half = |at: usize, high: bool| if high { byte(at) >> 4 } else { byte(at) & 15 };
+        let (vector, lane) = (token / LANES, token % LANES);
+        let run = dim.div_ceil(32) * LANES;
+        let code = match (keys, codes.bits) {
+            (true, 8) => byte((vector * dim / 4 + column / 4) * 64 + 4 * lane + column % 4),
+            (true, _) => half((vector * dim / 8 + column / 8) * 64 + 4 * lane + column % 4, column % 8 >= 4),
+            (false, 8) => byte(token * dim + column),
+            (false, _) => half(token * run + column / 32 * LANES + column % LANES, column % 32 >= LANES),
+        };
+        let level =
+            if codes.bits == 4 { i32::from(LEVELS[usize::from(code)]) } else { i32::from(code) - BYTES_ZERO };
+        codes.scales[column / GROUP * codes.stride + token].to_f32() * level as f32
+    }
+
+    /// Key and value of a token as the view has them.
+    fn token(view: &View<'_>, token: usize, (k_dim, v_dim, _): (usize, usize, bool)) -> (Vec<f32>, Vec<f32>) {
+        let (k, v) = view.tile(token / TILE);
+        let t = token % TILE;
+        let key = |k: Keys<'_>, d: usize| match k {
+            Keys::F16 { vectors, stride } => vectors[t / LANES * stride + d * LANES + t % LANES].to_f32(),
+            Keys::Coded { exact, .. } if t < exact.len() / k_dim => exact[t * k_dim + d].to_f32(),
+            Keys::Coded { codes, mean, .. } => {
+                code(&codes, t, d, k_dim, true) + mean.get(d).map_or(0.0, |mean| mean.to_f32())
+            }
+        };
+        let value = |d: usize| match v {
+            Values::F16 { rows, stride } => rows[t * stride + d].to_f32(),
+            Values::Coded { exact, .. } if t < exact.len() / v_dim => exact[t * v_dim + d].to_f32(),
+            Values::Coded { codes, .. } => code(&codes, t, d, v_dim, false),
+            Values::Keys(keys) => key(keys, d),
+        };
+        ((0..k_dim).map(|d| key(k, d)).collect(), (0..v_dim).map(value).collect())
+    }
+
+    /// Attention of one query over tokens (key and value) that it sees, by its definition, in f64.
+    fn naive(
+        tokens: &[(Vec<f32>, Vec<f32>)],
+        q: &[f32],
+        params: &AttnParams<'_>,
+        sink: Option<f32>,
+    ) -> Vec<f64> {
+        let score = |k: &Vec<f32>| {
+            let dot: f64 = q.iter().zip(k).map(|(q, k)| f64::from(*q) * f64::from(*k)).sum();
+            let score = dot * f64::from(params.scale);
+            params.soft_cap.map_or(score, |cap| f64::from(cap) * (score / f64::from(cap)).tanh())
+        };
+        let weights: Vec<f64> = tokens.iter().map(|(k, _)| score(k).exp()).collect();
+        let sum = weights.iter().sum::<f64>() + sink.map_or(0.0, |sink| f64::from(sink).exp());
+        let column =
+            |d: usize| tokens.iter().zip(&weights).map(|((_, v), w)| f64::from(v[d]) * w).sum::<f64>() / sum;
+        (0..tokens[0].1.len()).map(column).collect()
+    }
+
+    /// The papers' ratio, of what is really allocated: averaged over lengths of 7.5 to 8.5 thousand tokens.
+    #[test]
+    fn four_bits_take_at_most_three_tenths_of_sixteen() {
+        let bytes = |format| -> u64 {
+            let layout = Arc::new(KvLayout::uniform(1, 2, 64, format));
+            let mut arena = Arena::new(&device(), &layout, u64::MAX);
+            let mut sequence = Sequence::new(layout, BlockHash::root("test"));
+            let ids = vec![0; 8_500];
+            let mut sum = 0;
+            for end in (7_500..=8_500).step_by(25) {
+                let n = end - sequence.len();
+                let rows = |_| (noise(n * 128, 1), noise(n * 128, 2));
+                write_pass(Isa::detect(), &mut sequence, (&ids, end), &mut arena, rows);
+                sequence.end_turn(&mut arena);
+                sum += arena.bytes();
+            }
+            sum
+        };
+        let ratio = bytes(KvFormat::Q4) as f64 / bytes(KvFormat::F16) as f64;
+        assert!(ratio < 0.28, "{ratio}");
+        assert!(ratio > 0.26, "{ratio}: scales, means and open blocks take something");
+    }
+
+    /// What the caches of real shapes take in memory, beside what `greenroom models` promises. The papers' 4-bit caches take
+    /// 108 KiB a token for Gemma 3 12B (all layers), 76 KiB for DeepSeek-V2-Lite (expanded heads), 36 KiB for Llama 3.1 8B.
+    #[test]
+    fn real_shapes_keep_what_models_promises() {
+        let same = |n_layers: usize, n_heads, dim, every: usize, window| {
+            let mut layout = KvLayout::uniform(n_layers, n_heads, dim, KvFormat::Q4);
+            for (l, layer) in layout.layers.iter_mut().enumerate() {
+                layer.window = (every > 0 && l % every != every - 1).then_some(window);
+            }
+            layout
+        };
+        let mut latent = same(27, 1, 576, 0, 0);
+        for layer in &mut latent.layers {
+            (layer.shared, layer.v.dim, layer.k.format) = (true, 512, KvFormat::Q8);
+            (layer.k.centered, layer.k.exact) = (false, false);
+        }
+        let shapes = [
+            ("Llama 3.1 8B", same(32, 8, 128, 0, 0)),
+            ("Gemma 3 12B", same(48, 8, 256, 6, 1024)),
+            ("gpt-oss 20B", same(24, 8, 64, 2, 128)),
+            ("DeepSeek-V2-Lite", latent),
+        ];
+        let n = 2600;
+        for (name, layout) in shapes {
+            let layout = Arc::new(layout);
+            let mut arena = Arena::new(&device(), &layout, u64::MAX);
+            let mut sequence = Sequence::new(layout.clone(), BlockHash::root("test"));
+            let ids = vec![0; n];
+            while sequence.len() < n {
+                let (start, end) = (sequence.len(), (sequence.len() + BLOCK).min(n));
+                let rows = |l: usize| {
+                    let (layer, width) = (layout.layers[l], |row: usize| noise((end - start) * row, 1));
+                    (width(layer.k.row()), layer.stored_v().map_or(Vec::new(), |v| width(v.row())))
+                };
+                write_pass(Isa::detect(), &mut sequence, (&ids, end), &mut arena, rows);
+                sequence.shed(usize::MAX, &mut arena);
+            }
+            sequence.end_turn(&mut arena);
+            sequence.shed(usize::MAX, &mut arena);
+            let (found, promised) = (arena.bytes(), layout.cost().most(n as u64));
+            let per_token = |bytes: u64| bytes as f64 / n as f64 / 1024.0;
+            eprintln!(
+                "{name}: {:.1} KiB a token at {n}, {:.1} promised",
+                per_token(found),
+                per_token(promised)
+            );
+            assert!(found <= promised && found * 2 > promised, "{name}: {found} bytes, {promised} promised");
+        }
+    }
+
+    /// Attention on the packed cache is attention, with every params, for rows alone and together, on all instruction sets.
+    #[test]
+    fn attention_is_right_with_windows_caps_sinks_and_latents() {
+        let sinks = [0.5, -1.0, 2.0];
+        // The rounding of queries to 8 bits (16 for 8-bit keys) is what sets the bounds.
+        for (format, bound) in [(KvFormat::F16, 1e-5), (KvFormat::Q8, 1e-3), (KvFormat::Q4, 0.04)] {
+            for shape in SHAPES {
+                let (k_dim, v_dim, shared) = shape;
+                let scale = 2.0 / (k_dim as f32).sqrt();
+                let plain = AttnParams { scale, window: None, soft_cap: None, sinks: None };
+                let rules = [
+                    plain,
+                    AttnParams { window: Some(100), ..plain },
+                    AttnParams { window: Some(5), soft_cap: Some(3.0), ..plain },
+                    AttnParams { sinks: Some(&sinks), window: Some(300), ..plain },
+                ];
+                let layout = layout(shape, format);
+                let k_row = layout.layers[0].k.row();
+                let mut arena = Arena::new(&device(), &layout, u64::MAX);
+                let mut sequence = Sequence::new(layout.clone(), BlockHash::root("test"));
+                let end = 2 * BLOCK + 48;
+                let ids = vec![0; end];
+                let v = if shared { Vec::new() } else { noise(end * k_row, 2) };
+                let rows = |_| (noise(end * k_row, 1), v.clone());
+                write_pass(Isa::SCALAR, &mut sequence, (&ids, end), &mut arena, rows);
+                let span = sequence.plan_pass(end, &mut arena);
+                let cache = CpuCache::of(&mut arena);
+                let head = layout.layers[0].k.n_heads - 1;
+                for (first, n_rows) in [(2 * BLOCK, 1), (2 * BLOCK + 32, 16)] {
+                    let view = cache.view(&span, 0, head, first / BLOCK);
+                    let tokens: Vec<_> = (0..first + n_rows).map(|t| token(&view, t, shape)).collect();
+                    let q = noise(n_rows * GROUP_OF_HEADS * k_dim, 3);
+                    for params in &rules {
+                        let ask = |q: &[f32], first: usize, isa: Isa| {
+                            let (n_rows, group) = (q.len() / (GROUP_OF_HEADS * k_dim), GROUP_OF_HEADS);
+                            attend(
+                                isa,
+                                &Queries { q, first, n_rows, group, k_dim, v_dim, params: *params },
+                                &view,
+                            )
+                        };
+                        let together = ask(&q, first, Isa::SCALAR);
+                        for isa in Isa::available() {
+                            assert_eq!(ask(&q, first, isa), together, "{}", isa.name());
+                        }
+                        let contexts = together.chunks_exact(GROUP_OF_HEADS * v_dim);
+                        for ((r, row), together) in
+                            q.chunks_exact(GROUP_OF_HEADS * k_dim).enumerate().zip(contexts)
+                        {
+                            assert_eq!(ask(row, first + r, Isa::detect()), together, "row {r} alone");
+                            let from =
+                                params.window.map_or(0, |window| (first + r + 1).saturating_sub(window));
+                            for (head, q) in row.chunks_exact(k_dim).enumerate() {
+                                let sink = params.sinks.map(|sinks| sinks[head]);
+                                let exact = naive(&tokens[from..=first + r], q, params, sink);
+                                let ours = &together[head * v_dim..][..v_dim];
+                                let off = exact.iter().zip(ours).map(|(a, b)| (a - f64::from(*b)).abs());
+                                let off = off.fold(0.0, f64::max);
+                                assert!(
+                                    off < bound,
+                                    "{format:?}, {shape:?}, row {r}, head {head}: off by {off}"
+                                );
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}

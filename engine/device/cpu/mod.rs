@@ -1,0 +1,98 @@
+//! The processor: packed kernels, the same bits on every instruction set and for any number of threads.
+
+mod attention;
+pub(crate) mod block;
+pub(crate) mod cache;
+mod decoder;
+mod feed_forward;
+#[allow(unsafe_code)] // intrinsics, each behind a detected instruction set
+pub(crate) mod kernels;
+mod weights;
+
+use super::{Cache, Device, Pass, own};
+use crate::gguf::Gguf;
+use crate::kv::layout::KvLayout;
+use crate::model::calibration::{self, Calibration, Measured};
+use crate::model::spec::DecoderSpec;
+use crate::model::weights::Weights;
+use crate::{KvChoice, KvFormat, Result, team};
+use cache::CpuCache;
+use kernels::Isa;
+pub(crate) use kernels::NUMERICS;
+use kernels::panel::Packed;
+use kernels::shaping::Shaping;
+use kernels::slab::Slabs;
+use std::sync::Arc;
+
+/// A model on the processor.
+pub(crate) struct Cpu {
+    spec: DecoderSpec,
+    isa: Isa,
+    weights: Weights<Packed>,
+    /// How each layer's keys are coded in 4 bits, once that was measured.
+    shapings: Vec<Option<Shaping>>,
+}
+
+impl Cpu {
+    /// Loads a model's weights. `on_progress` is told of bytes of the file packed, and of all there are.
+    ///
+    /// # Errors
+    /// As [`Weights::load`].
+    pub(crate) fn load(
+        gguf: &Arc<Gguf>,
+        isa: Isa,
+        on_progress: &mut (dyn FnMut(u64, u64) + Send),
+    ) -> Result<Self> {
+        let spec = DecoderSpec::from_gguf(gguf)?;
+        let weights = Weights::load(gguf, &spec, &mut Slabs::default(), on_progress)?;
+        tracing::info!("kernels: {}, {} threads", isa.name(), team::n_threads());
+        let shapings = spec.layers.iter().map(|_| None).collect();
+        Ok(Self { spec, isa, weights, shapings })
+    }
+}
+
+impl Device for Cpu {
+    fn spec(&self) -> &DecoderSpec {
+        &self.spec
+    }
+
+    fn n_vocab(&self) -> usize {
+        self.weights.n_vocab
+    }
+
+    fn numerics(&self) -> &'static str {
+        NUMERICS
+    }
+
+    fn measure(&self, ids: &[u32]) -> Result<Calibration> {
+        let spec = &self.spec;
+        if spec.latent.is_some() {
+            return Ok(Calibration::default());
+        }
+        let n = ids.len().min(calibration::TOKENS).min(spec.context_length);
+        let layout = Arc::new(spec.kv_layout(&KvChoice::Uniform(KvFormat::F16))?);
+        let (pass, mut cache) = (Pass::alone(&ids[..n], &layout), CpuCache::new(layout));
+        let mut measured = Measured::default();
+        self.pass(&pass, &mut cache, Some(&mut measured))?;
+        Ok(measured.finish())
+    }
+
+    fn calibrate(&mut self, calibration: &Calibration) {
+        if self.spec.latent.is_none() {
+            self.spec.sensitive = calibration.sensitive(&self.spec.layers);
+        }
+        let shaping = |l| {
+            let [queries, keys] = calibration.of_layer(l)?;
+            Some(Shaping::new(self.isa, &queries, &keys, self.spec.k_dim))
+        };
+        self.shapings = team::map(self.spec.layers.len(), shaping);
+    }
+
+    fn cache(&self, layout: Arc<KvLayout>) -> Box<dyn Cache> {
+        Box::new(CpuCache::new(layout))
+    }
+
+    fn run(&self, pass: &Pass, cache: &mut dyn Cache) -> Result<Vec<f32>> {
+        self.pass(pass, own(cache), None)
+    }
+}

@@ -1,0 +1,71 @@
+//! A model's matrices, packed for the kernels.
+
+use super::kernels::panel::{Format, Packed};
+use super::kernels::slab::Slabs;
+use crate::gguf::TensorType;
+use crate::model::tensors::dequantize;
+use crate::model::weights::{Matrix, Pack};
+use crate::quant::q8_0;
+use crate::{Error, Result};
+
+impl Pack for Slabs {
+    type Matrix = Packed;
+
+    fn pack(&mut self, matrix: Matrix<'_>) -> Result<(Packed, String)> {
+        let Matrix { gguf, name, kind, n_out, k, bytes, bias } = matrix;
+        let (packed, made) = match Format::of(kind) {
+            Some(format) if k % format.block() == 0 => {
+                (Packed::pack(self, format, n_out, k, bytes), kind.to_string())
+            }
+            _ => {
+                let floats = dequantize(gguf, name, kind, &[n_out, k], bytes)?;
+                let (format, packed) = convert(self, n_out, k, &floats);
+                (packed, format!("{kind} as {format}"))
+            }
+        };
+        let mut packed = packed.map_err(|e| {
+            Error::model(format!("{}: tensor `{name}` does not fit in memory: {e}", gguf.name)).with_source(e)
+        })?;
+        packed.bias = bias;
+        Ok((packed, made))
+    }
+}
+
+impl Format {
+    /// The format that tensors of a type are packed in as they are.
+    fn of(kind: TensorType) -> Option<Self> {
+        Some(match kind.0 {
+            0 => Self::F32,
+            1 => Self::F16,
+            2 => Self::Q4_0,
+            3 => Self::Q4_1,
+            6 => Self::Q5_0,
+            7 => Self::Q5_1,
+            8 => Self::Q8_0,
+            10 => Self::Q2K,
+            11 => Self::Q3K,
+            12 => Self::Q4K,
+            13 => Self::Q5K,
+            14 => Self::Q6K,
+            20 => Self::Iq4Nl,
+            23 => Self::Iq4Xs,
+            30 => Self::Bf16,
+            39 => Self::Mxfp4,
+            _ => return None,
+        })
+    }
+}
+
+/// Rows that are no whole blocks of their type become Q8_0 (quantized ones lose nothing to speak of) or, where they are no
+/// multiple of 32 either, F32.
+fn convert(
+    slabs: &mut Slabs,
+    n_out: usize,
+    k: usize,
+    floats: &[f32],
+) -> (&'static str, std::io::Result<Packed>) {
+    if k % Format::Q8_0.block() == 0 {
+        return ("Q8_0", Packed::pack(slabs, Format::Q8_0, n_out, k, bytemuck::cast_slice(&q8_0(floats))));
+    }
+    ("F32", Packed::pack(slabs, Format::F32, n_out, k, bytemuck::cast_slice(floats)))
+}

@@ -1,0 +1,139 @@
+//! The seam between what is planned and what computes it.
+//!
+//! Above it stand ids, hashes, lengths, block tables, the plan of a pass, eviction and the disk; below it weights, rows, sealed
+//! blocks and arithmetic. A [`Device`] owns a model's weights and runs [`Pass`]es; a [`Cache`] that it made owns the keys and values of
+//! many sequences in one layout, and gives and takes bytes as [`format`](crate::kv::format) has them. Blocks and rows are known by
+//! ids that whoever is above hands out.
+//!
+//! [`cpu`] has the kernels. [`reference`] is the same mathematics in plain tensors: to be read, and to test the others against.
+
+pub(crate) mod cpu;
+#[cfg(test)]
+mod oracle;
+#[cfg(test)]
+pub(crate) mod reference;
+
+use crate::Result;
+use crate::kv::arena::{BlockId, RowsId};
+use crate::kv::format::BlockBytes;
+use crate::kv::layout::{BLOCK, KvLayout, Part};
+use crate::kv::table::Parts;
+use crate::model::calibration::Calibration;
+use crate::model::spec::DecoderSpec;
+use std::any::Any;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// A model on what computes it.
+pub(crate) trait Device: Send + Sync {
+    /// The model's shape.
+    fn spec(&self) -> &DecoderSpec;
+
+    /// Size of the vocabulary.
+    fn n_vocab(&self) -> usize;
+
+    /// Name and version of its arithmetic: devices of one name give the same bits, and share caches.
+    fn numerics(&self) -> &'static str;
+
+    /// Reads the first tokens of a text, and measures queries, keys and values.
+    ///
+    /// # Errors
+    /// A pass fails.
+    fn measure(&self, ids: &[u32]) -> Result<Calibration>;
+
+    /// From now on keys are coded as a calibration says.
+    fn calibrate(&mut self, calibration: &Calibration);
+
+    /// An empty cache.
+    fn cache(&self, layout: Arc<KvLayout>) -> Box<dyn Cache>;
+
+    /// Runs a pass over a cache that the device made: writes the new tokens' keys and values to their rows, seals the blocks that they
+    /// complete, and attends. Returns the wanted logits, `[wanted, n_vocab]`.
+    ///
+    /// # Errors
+    /// Something fails. What was written is undone by [`Cache::free_block`], [`Cache::free_rows`] and [`Cache::truncate_rows`].
+    fn run(&self, pass: &Pass, cache: &mut dyn Cache) -> Result<Vec<f32>>;
+}
+
+/// Keys and values of many sequences, in blocks of one layout.
+pub(crate) trait Cache: Any + Send {
+    /// Takes in a part of a sealed block.
+    fn import_block(&mut self, id: BlockId, part: Part, bytes: Arc<BlockBytes>);
+
+    /// The bytes of a sealed block.
+    fn export_block(&self, id: BlockId) -> Arc<BlockBytes>;
+
+    /// Forgets a sealed block, if it is there.
+    fn free_block(&mut self, id: BlockId);
+
+    /// Adds tokens to rows (which may be new), as bytes.
+    fn import_rows(&mut self, id: RowsId, bytes: &[u8]);
+
+    /// Tokens of rows, as bytes.
+    fn export_rows(&self, id: RowsId, tokens: Range<usize>) -> Vec<u8>;
+
+    /// Forgets all but the first `n` tokens of rows, in every layer.
+    fn truncate_rows(&mut self, id: RowsId, n: usize);
+
+    /// Forgets rows, if they are there.
+    fn free_rows(&mut self, id: RowsId);
+
+    /// Bytes that all rows take.
+    fn row_bytes(&self) -> u64;
+}
+
+/// What goes through the model at once.
+pub(crate) struct Pass {
+    /// New tokens, span by span: the rows of the pass.
+    pub(crate) ids: Vec<u32>,
+    pub(crate) spans: Vec<PassSpan>,
+    /// Rows whose logits are wanted, ascending.
+    pub(crate) wanted: Vec<usize>,
+}
+
+/// The new tokens of one sequence, at positions `start .. start + n`.
+///
+/// A row of block b sees the blocks before b sealed, those among them that this pass completes too, and the rows of its own.
+pub(crate) struct PassSpan {
+    pub(crate) start: usize,
+    pub(crate) n: usize,
+    /// The sealed blocks, `start / 256` of them; of the windowed part only what the rows see.
+    pub(crate) sealed: Vec<Parts>,
+    /// Rows of the blocks that the tokens lie in, from block `start / 256` on.
+    pub(crate) rows: Vec<RowsId>,
+    /// Where the blocks that the tokens complete are sealed to, from block `start / 256` on.
+    pub(crate) completed: Vec<Parts>,
+}
+
+impl Pass {
+    /// All of a text, in a cache where there is nothing else.
+    fn alone(ids: &[u32], layout: &KvLayout) -> Self {
+        let n = ids.len();
+        let mut blocks = (0..).map(BlockId);
+        let mut parts = |_| {
+            let mut parts = Parts::default();
+            layout.parts().for_each(|part| parts[part as usize] = blocks.next());
+            parts
+        };
+        let completed = (0..n / BLOCK).map(&mut parts).collect();
+        let rows = (0..n.div_ceil(BLOCK) as u32).map(RowsId).collect();
+        let span = PassSpan { start: 0, n, sealed: Vec::new(), rows, completed };
+        Self { ids: ids.to_vec(), spans: vec![span], wanted: Vec::new() }
+    }
+
+    /// Positions of all rows.
+    pub(crate) fn positions(&self) -> impl Iterator<Item = usize> {
+        self.spans.iter().flat_map(|span| span.start..span.start + span.n)
+    }
+}
+
+/// A device's own cache, out of the one that it is given.
+fn own<C: Cache>(cache: &mut dyn Cache) -> &mut C {
+    let cache: &mut dyn Any = cache;
+    cache.downcast_mut().expect("a device runs passes over caches that it made")
+}
+
+/// How far distribution `q` is from `p`, given by their logits, `[n_vocab]` each: on the host, whatever the device.
+pub(crate) fn divergence(p: &[f32], q: &[f32]) -> cpu::kernels::divergence::Divergence {
+    cpu::kernels::divergence::divergence(cpu::kernels::Isa::detect(), p, q)
+}

@@ -1,0 +1,113 @@
+//! The mathematics of every family in plain candle tensors: f32, weights dequantized, nothing packed, no step taken for speed.
+//!
+//! It is written to be read, and other devices are tested against it. [`decoder`] is the forward pass, [`cache`] turns rows into the
+//! bytes of a sealed block and back.
+
+mod cache;
+mod decoder;
+
+use super::{Cache, Device, Pass, own};
+use crate::gguf::Gguf;
+use crate::kv::layout::KvLayout;
+use crate::model::calibration::{self, Calibration, Measured};
+use crate::model::spec::DecoderSpec;
+use crate::model::tensors::dequantize;
+use crate::model::weights::{Matrix, Pack, Weights};
+use crate::{Error, KvChoice, KvFormat, Result};
+use cache::{ReferenceCache, Shaping};
+use candle_core::Tensor;
+use std::sync::Arc;
+
+/// Where tensors are.
+const HERE: candle_core::Device = candle_core::Device::Cpu;
+
+/// A matrix `[n_out, k]`, and what is added to its products, `[n_out]`.
+struct Linear {
+    weight: Tensor,
+    bias: Option<Tensor>,
+}
+
+/// Takes every matrix as numbers.
+struct Dequantize;
+
+impl Pack for Dequantize {
+    type Matrix = Linear;
+
+    fn pack(&mut self, matrix: Matrix<'_>) -> Result<(Linear, String)> {
+        let Matrix { gguf, name, kind, n_out, k, bytes, bias } = matrix;
+        let floats = dequantize(gguf, name, kind, &[n_out, k], bytes)?;
+        let weight = Tensor::from_vec(floats, (n_out, k), &HERE).map_err(failed)?;
+        let bias = bias.map(|bias| Tensor::from_vec(bias, n_out, &HERE)).transpose().map_err(failed)?;
+        Ok((Linear { weight, bias }, kind.to_string()))
+    }
+}
+
+fn failed(e: candle_core::Error) -> Error {
+    Error::internal(e.to_string())
+}
+
+/// A model in plain tensors.
+pub(crate) struct Reference {
+    spec: DecoderSpec,
+    weights: Weights<Linear>,
+    /// How each layer's keys are coded in 4 bits, once that was measured.
+    shapings: Vec<Option<Shaping>>,
+}
+
+impl Reference {
+    /// Loads a model's weights.
+    ///
+    /// # Errors
+    /// As [`Weights::load`].
+    pub(crate) fn load(gguf: &Arc<Gguf>) -> Result<Self> {
+        let spec = DecoderSpec::from_gguf(gguf)?;
+        let weights = Weights::load(gguf, &spec, &mut Dequantize, &mut |_, _| {})?;
+        let shapings = spec.layers.iter().map(|_| None).collect();
+        Ok(Self { spec, weights, shapings })
+    }
+}
+
+impl Device for Reference {
+    fn spec(&self) -> &DecoderSpec {
+        &self.spec
+    }
+
+    fn n_vocab(&self) -> usize {
+        self.weights.n_vocab
+    }
+
+    fn numerics(&self) -> &'static str {
+        "reference/1"
+    }
+
+    fn measure(&self, ids: &[u32]) -> Result<Calibration> {
+        if self.spec.latent.is_some() {
+            return Ok(Calibration::default());
+        }
+        let n = ids.len().min(calibration::TOKENS).min(self.spec.context_length);
+        let layout = Arc::new(self.spec.kv_layout(&KvChoice::Uniform(KvFormat::F16))?);
+        let (pass, mut cache) = (Pass::alone(&ids[..n], &layout), ReferenceCache::new(layout));
+        let mut measured = Measured::default();
+        self.pass(&pass, &mut cache, Some(&mut measured)).map_err(failed)?;
+        Ok(measured.finish())
+    }
+
+    fn calibrate(&mut self, calibration: &Calibration) {
+        if self.spec.latent.is_none() {
+            self.spec.sensitive = calibration.sensitive(&self.spec.layers);
+        }
+        let shaping = |l| {
+            let [queries, keys] = calibration.of_layer(l)?;
+            Some(Shaping::new(&queries, &keys, self.spec.k_dim))
+        };
+        self.shapings = (0..self.spec.layers.len()).map(shaping).collect();
+    }
+
+    fn cache(&self, layout: Arc<KvLayout>) -> Box<dyn Cache> {
+        Box::new(ReferenceCache::new(layout))
+    }
+
+    fn run(&self, pass: &Pass, cache: &mut dyn Cache) -> Result<Vec<f32>> {
+        self.pass(pass, own(cache), None).map_err(failed)
+    }
+}
