@@ -1,24 +1,24 @@
 //! The engine's front: opening a model, submitting turns, and reading what came of them.
 
-use crate::chat::Chat;
 use crate::device::Device;
 use crate::device::cpu::{Cpu, NUMERICS};
-use crate::gguf::Gguf;
 use crate::kv::layout::KvLayout;
-use crate::kv::store::cipher::CacheKey;
-use crate::kv::store::inventory::Folder;
-use crate::kv::store::manifest::Identity;
-use crate::kv::store::{Place, STORE_VERSION, Store};
 use crate::kv::table::BlockHash;
 use crate::memory::Memory;
+use crate::memory::session::CacheContext;
+use crate::model::gguf::Gguf;
 use crate::model::spec::DecoderSpec;
-use crate::prefix::flatten;
-use crate::self_check;
-use crate::session::CacheContext;
-use crate::suggested::suggested;
+use crate::model::suggested::suggested;
+use crate::scoring::self_check;
+use crate::store::cipher::CacheKey;
+use crate::store::inventory::Folder;
+use crate::store::manifest::Identity;
+use crate::store::{Place, STORE_VERSION, Store};
 use crate::team::Team;
-use crate::tokenizer::{After, Tokenizer};
-use crate::worker::{Command, Worker};
+use crate::text::chat::Chat;
+use crate::text::prefix::flatten;
+use crate::text::tokenizer::{After, Tokenizer};
+use crate::turns::worker::{Command, Worker};
 use crate::{
     Compared, Completion, Conversation, Error, ErrorKind, Event, Isa, KvChoice, KvCost, ModelInfo,
     ModelSource, Ranking, Request, Result, SessionKey, TokenScore,

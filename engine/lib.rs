@@ -27,71 +27,44 @@
 //! can be asked.
 #![deny(unsafe_op_in_unsafe_fn, unsafe_code)]
 
-mod admission;
 mod agent;
-mod ahead;
-mod chat;
-#[cfg(test)]
-mod choices;
-mod compare;
-mod constraint;
 mod device;
-mod dry;
-#[cfg(test)]
-mod endurance;
 mod engine;
 mod error;
-#[cfg(test)]
-mod exactness;
 mod fault;
 mod files;
 #[cfg(any(test, feature = "fixtures"))]
 pub mod fixtures;
-#[cfg(test)]
-mod folders;
-mod follow;
-mod gguf;
 mod kv;
 mod memory;
 mod model;
-mod pass;
-mod prefix;
 #[cfg(feature = "fixtures")]
 #[doc(hidden)]
 pub mod probes;
-mod quant;
-#[cfg(test)]
-mod replies;
-mod reply;
 mod request;
-mod sampler;
-mod schedule;
-mod scratch;
-mod self_check;
-mod sentence;
-mod session;
-mod suggested;
+mod scoring;
+mod store;
 #[allow(unsafe_code)] // outputs that threads share, each a part of its own
 mod team;
 #[cfg(test)]
-mod texts;
-mod tokenizer;
-mod turn;
-mod worker;
+#[path = "tests/inside/mod.rs"]
+mod tests;
+mod text;
+mod turns;
 
 pub use agent::{Agent, Reply};
 pub use device::cpu::kernels::Isa;
 pub use engine::{Engine, EngineConfig, Loading, Prompter, Turn};
 pub use error::{Error, ErrorKind, Result};
 pub use request::*;
-pub use sampler::draw;
+pub use turns::sampler::draw;
 
 /// A text to try a model on: dialogue by several people, of some 1,500 words.
 pub const SAMPLE: &str = include_str!("sample.txt");
 
 /// Lists, shows, removes, bounds and verifies what a cache folder holds.
 pub mod cache {
-    pub use crate::kv::store::cipher::CacheKey;
-    pub use crate::kv::store::inventory::{Details, Entry, Folder};
-    pub use crate::kv::store::{Removed, Verdict};
+    pub use crate::store::cipher::CacheKey;
+    pub use crate::store::inventory::{Details, Entry, Folder};
+    pub use crate::store::{Removed, Verdict};
 }

@@ -4,26 +4,27 @@
 use crate::device::Device;
 use crate::device::cpu::Cpu;
 use crate::device::cpu::block::{Rows, Sealing};
-use crate::device::cpu::cache::{CpuCache, write_pass};
 use crate::device::cpu::kernels::attention::{AttnParams, Queries, attend};
 use crate::device::cpu::kernels::linear::{self, Activations};
 use crate::device::cpu::kernels::panel::{Format, Packed};
 use crate::device::cpu::kernels::slab::Slabs;
 use crate::device::cpu::kernels::{Isa, seal};
 use crate::fixtures::Dtype;
-use crate::gguf::{Bytes, Gguf};
-use crate::kv::arena::Arena;
+use crate::fixtures::pass::{cache_of, write_pass};
 use crate::kv::format::{BlockBytes, BlockFormat};
 use crate::kv::layout::{BLOCK, KvLayout, LayerLayout, Part, TensorLayout};
-use crate::kv::sequence::Sequence;
-use crate::kv::store::cipher::Cipher;
-use crate::kv::store::log::{self, End};
-use crate::kv::store::tail::{self, TailRef};
-use crate::kv::store::{block, manifest, pack};
 use crate::kv::table::BlockHash;
-use crate::pass::Wanted;
-use crate::scratch::Scratch;
-use crate::{KvChoice, KvFormat, Prompter, Result, sampler};
+use crate::memory::arena::Arena;
+use crate::memory::pass::Wanted;
+use crate::memory::sequence::Sequence;
+use crate::model::gguf::{Bytes, Gguf};
+use crate::scoring::scratch::Scratch;
+use crate::store::cipher::Cipher;
+use crate::store::log::{self, End};
+use crate::store::tail::{self, TailRef};
+use crate::store::{block, manifest, pack};
+use crate::turns::sampler;
+use crate::{KvChoice, KvFormat, Prompter, Result};
 use std::io::Cursor;
 use std::sync::Arc;
 
@@ -91,7 +92,7 @@ pub fn attention(kv: KvFormat, depth: usize, n_rows: usize) -> Result<impl FnMut
     Ok(move || {
         let params = AttnParams { scale: 0.125, window: None, soft_cap: None, sinks: None };
         let queries = Queries { q: &q, first, n_rows, group: 4, k_dim: 64, v_dim: 64, params };
-        attend(isa, &queries, &CpuCache::of(&mut arena).view(&span, 0, 0, first / BLOCK))[0]
+        attend(isa, &queries, &cache_of(&mut arena).view(&span, 0, 0, first / BLOCK))[0]
     })
 }
 
@@ -126,7 +127,7 @@ pub fn next_token(bytes: &[u8]) -> Result<u32> {
         logits = row.to_vec();
         Ok(())
     })?;
-    sampler::choose(&logits, &[0, 1, 2], &crate::dry::Said::default(), &crate::Sampling::default())
+    Ok(sampler::choose(&logits, &[0, 1, 2], &crate::turns::dry::Said::default(), &crate::Sampling::default()))
 }
 
 /// The layout of [`sealed_block`]: a layer that sees everything, 4-bit keys and 8-bit values, and one with a window, whose
@@ -290,7 +291,7 @@ fn attend_to(block: BlockBytes, part: Part, layout: &Arc<KvLayout>) -> Result<()
     for l in layout.layers_of(part) {
         let params = AttnParams { scale: 0.25, window: layout.layers[l].window, soft_cap: None, sinks: None };
         let queries = Queries { q: &x, first: BLOCK, n_rows: 1, group: 1, k_dim: 16, v_dim: 16, params };
-        attend(isa, &queries, &CpuCache::of(&mut arena).view(&span, l, 0, 1));
+        attend(isa, &queries, &cache_of(&mut arena).view(&span, l, 0, 1));
     }
     Ok(())
 }

@@ -9,15 +9,13 @@
 
 pub(crate) mod cpu;
 #[cfg(test)]
-mod oracle;
-#[cfg(test)]
 pub(crate) mod reference;
 
 use crate::Result;
-use crate::kv::arena::{BlockId, RowsId};
 use crate::kv::format::BlockBytes;
 use crate::kv::layout::{BLOCK, KvLayout, Part};
 use crate::kv::table::Parts;
+use crate::kv::table::{BlockId, RowsId};
 use crate::model::calibration::Calibration;
 use crate::model::spec::DecoderSpec;
 use std::any::Any;
@@ -128,7 +126,7 @@ impl Pass {
 }
 
 /// A device's own cache, out of the one that it is given.
-fn own<C: Cache>(cache: &mut dyn Cache) -> &mut C {
+pub(crate) fn own<C: Cache>(cache: &mut dyn Cache) -> &mut C {
     let cache: &mut dyn Any = cache;
     cache.downcast_mut().expect("a device runs passes over caches that it made")
 }

@@ -6,13 +6,13 @@
 //! | tensor   | type | shape, keys                                              | shape, values              |
 //! |----------|------|----------------------------------------------------------|----------------------------|
 //! | codes    | u32  | `[n_heads, 16, words, 16]`: token `16 i + j` at `i`, `j` | `[n_heads, 256, words]`    |
-//! | scales   | u8   | `[n_heads, n_groups, 256]`, see [`Scale`](crate::quant::Scale) | the same             |
+//! | scales   | u8   | `[n_heads, n_groups, 256]`, see [`Scale`](crate::kv::quant::Scale) | the same             |
 //! | means    | f16  | `[n_heads, dim]`, if [`TensorLayout::centered`]          | none                       |
 //!
 //! or, not coded, one tensor of f16: keys `[16, n_heads, dim, 16]`, values `[256, n_heads, dim]`. A word of 4-bit keys holds columns
 //! `8 w .. 8 w + 8` of a token: the first four in the low halves of its bytes, the others in the high ones; a word of 8-bit keys
 //! columns `4 w .. 4 w + 4`. Bytes of 4-bit values come 16 for 32 columns, the first 16 columns in their low halves; of 8-bit values
-//! one for each column. What codes stand for says [`quant`](crate::quant).
+//! one for each column. What codes stand for says [`quant`](crate::kv::quant).
 //!
 //! Behind all layers of a session's first block stand, in the same order, its first rows as they were: f16,
 //! `[n_heads, EXACT, dim]` for each side that has them ([`TensorLayout::exact`]).
@@ -20,7 +20,7 @@
 //! **f16 rows** are token by token, layer by layer: a token's keys, `[n_heads, dim]`, then its values.
 
 use super::layout::{BLOCK, KvLayout, Part, TensorLayout};
-use crate::quant::EXACT;
+use crate::kv::quant::EXACT;
 use std::ops::Range;
 
 /// Tokens whose keys stand beside each other.

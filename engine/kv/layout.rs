@@ -1,6 +1,6 @@
 //! What is cached for each layer: heads, widths, formats, windows. No bytes here.
 
-use crate::quant::{EXACT, GROUP};
+use crate::kv::quant::{EXACT, GROUP};
 use crate::{KvCost, KvFormat};
 
 /// Tokens of a block.
@@ -33,7 +33,7 @@ impl TensorLayout {
         }
     }
 
-    /// Whether keys are coded by [`Shaping`](crate::device::cpu::kernels::shaping::Shaping) where the model has it: in 8 bits nothing is left to
+    /// Whether keys are coded by a [calibration](crate::model::calibration) where the model has it: in 8 bits nothing is left to
     /// be gained.
     pub(crate) fn shaped(self) -> bool {
         self.format == KvFormat::Q4 && self.rotated && self.centered

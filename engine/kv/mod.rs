@@ -1,13 +1,10 @@
-//! The KV cache: what an agent has read, as keys and values, in memory and on disk.
+//! The KV cache as data, whoever holds its bytes.
 //!
 //! Blocks of 256 tokens are sealed (quantized, immutable, shared by equal content); the newest tokens stand in f16
-//! rows. Lowest first: [`layout`] (shapes and formats), [`format`] (what the bytes mean), [`arena`] (ids, references,
-//! budget), [`table`] (a sequence's blocks), [`sequence`] (one agent's cache), [`store`] (the disk). The bytes in memory are a
-//! device's.
+//! rows. [`layout`] has shapes and formats, [`format`] says what the bytes mean, [`quant`] what codes stand for, [`table`] which
+//! blocks a sequence is made of.
 
-pub(crate) mod arena;
 pub(crate) mod format;
 pub(crate) mod layout;
-pub(crate) mod sequence;
-pub(crate) mod store;
+pub(crate) mod quant;
 pub(crate) mod table;

@@ -1,7 +1,14 @@
-//! A sequence's block table: which sealed blocks it is made of. Append, truncate, fork.
+//! Ids and addresses of blocks, and a sequence's block table: which sealed blocks it is made of.
 
-use super::arena::BlockId;
 use super::layout::{BLOCK, Part};
+
+/// A part of a sealed block in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct BlockId(pub(crate) u32);
+
+/// The f16 rows of a sequence in one block, in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct RowsId(pub(crate) u32);
 
 /// The sealed blocks of a sequence in order, each with the hash of all that it holds.
 #[derive(Debug, Default)]

@@ -4,7 +4,7 @@
 //! nothing of it is known here any more either: it is read from disk again.
 
 use super::Memory;
-use crate::kv::store::RunLock;
+use crate::store::RunLock;
 use crate::{Error, ErrorKind, Result, SessionKey};
 use std::collections::{HashMap, HashSet};
 

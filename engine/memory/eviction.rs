@@ -3,7 +3,7 @@
 
 use super::{Idle, Memory};
 use crate::SessionKey;
-use crate::ahead::Ahead;
+use crate::memory::read_ahead::Ahead;
 
 /// What eviction may take, in this order.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! What a model's queries, keys and values are like on a sample text: measured once for a model, for the formats of its keys.
 
 use super::spec::{self, DecoderSpec, LayerSpec, Pairs};
-use crate::quant::{EXACT, Scale};
+use crate::kv::quant::{EXACT, Scale};
 use crate::team;
 use libm::{exp, log};
 
@@ -284,7 +284,7 @@ mod tests {
     use crate::device::cpu::Cpu;
     use crate::device::cpu::kernels::Isa;
     use crate::fixtures::RandomModel;
-    use crate::gguf::Gguf;
+    use crate::model::gguf::Gguf;
     use crate::{KvChoice, KvFormat, ModelSource};
     use std::sync::Arc;
 

@@ -1,7 +1,7 @@
 //! Rotary embedding: the angles of each position, by the file's own parameters and scaling. Functions are those of the libm crate, so
 //! that the tables are the same on every machine.
 
-use crate::gguf::Gguf;
+use crate::model::gguf::Gguf;
 use crate::{Error, Result};
 use libm::{cos, log, pow, sin};
 

@@ -1,9 +1,9 @@
 //! A family as data: what the decoder needs to know about a model, read from the file's metadata.
 
 use super::rope::RopeSpec;
-use crate::gguf::{Gguf, Value};
 use crate::kv::format::LANES;
 use crate::kv::layout::{KvLayout, LayerLayout, TensorLayout};
+use crate::model::gguf::{Gguf, Value};
 use crate::{KvChoice, KvFormat, KvLayer, Result};
 
 /// How a gate opens: `act(gate) · up`, elementwise.

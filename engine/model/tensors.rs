@@ -1,6 +1,6 @@
 //! A model's vectors and embedding rows in f32, and any tensor of a file as numbers.
 
-use crate::gguf::{Gguf, TensorType};
+use crate::model::gguf::{Gguf, TensorType};
 use crate::{Error, Result};
 use candle_core::Device;
 use candle_core::quantized::{GgmlDType, QStorage, QTensor};

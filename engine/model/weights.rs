@@ -2,7 +2,7 @@
 
 use super::rope;
 use super::spec::{DecoderSpec, LatentSpec};
-use crate::gguf::{Gguf, TensorType};
+use crate::model::gguf::{Gguf, TensorType};
 use crate::model::tensors::{Embedding, floats};
 use crate::{Error, Result};
 use std::collections::{BTreeMap, HashSet};

@@ -187,7 +187,7 @@ fn make() {
         ]);
         write("gguf", &format!("whole-{pre}"), &gguf_file(&model));
     }
-    for entry in std::fs::read_dir("engine/templates").unwrap() {
+    for entry in std::fs::read_dir("engine/text/templates").unwrap() {
         let path = entry.unwrap().path();
         let name = path.file_stem().unwrap().to_string_lossy().into_owned();
         write("template", &format!("whole-{name}"), &std::fs::read(path).unwrap());

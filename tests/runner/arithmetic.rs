@@ -14,17 +14,15 @@ const PLATFORM: &[&str] = &[
 
 /// Calls of that name that are something else, and how many there are: the kernels' own polynomial, the same in all instruction sets.
 const OWN: &[(&str, &str, usize)] = &[
-    ("engine/kernels/attention/mod.rs", "exp", 3),
-    ("engine/kernels/divergence.rs", "exp", 2),
-    ("engine/kernels/pointwise.rs", "exp", 3),
+    ("engine/device/cpu/kernels/attention/mod.rs", "exp", 3),
+    ("engine/device/cpu/kernels/divergence.rs", "exp", 2),
+    ("engine/device/cpu/kernels/pointwise.rs", "exp", 3),
 ];
 
 /// Files that hold tests alone.
 const TESTS: &[&str] = &[
-    "engine/choices.rs",
-    "engine/exactness.rs",
-    "engine/endurance.rs",
-    "engine/texts.rs",
+    "engine/device/reference/cache.rs",
+    "engine/device/reference/decoder.rs",
     "runner/statistics/coverage.rs",
 ];
 

@@ -8,7 +8,7 @@ use super::kernels::shaping::Shaping;
 use super::kernels::{Isa, LANES, seal};
 use crate::kv::format::{LayerFormat, SideFormat};
 use crate::kv::layout::{BLOCK, KvLayout, LayerLayout, TensorLayout};
-use crate::quant::{EXACT, Scale};
+use crate::kv::quant::{EXACT, Scale};
 use crate::team;
 use half::f16;
 use std::ops::Range;

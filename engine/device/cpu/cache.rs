@@ -5,15 +5,15 @@ use super::kernels::Isa;
 use super::kernels::attention::{Keys, TILE, Tiles, Values};
 use super::kernels::shaping::Shaping;
 use crate::device::{Cache, Pass, PassSpan};
-use crate::kv::arena::{BlockId, RowsId};
 use crate::kv::format::{BlockBytes, BlockFormat, LayerFormat};
 use crate::kv::layout::{BLOCK, KvLayout, Part, TensorLayout};
+use crate::kv::table::{BlockId, RowsId};
 use std::ops::Range;
 use std::sync::Arc;
 
 /// See [`Cache`].
 pub(crate) struct CpuCache {
-    pub(super) layout: Arc<KvLayout>,
+    pub(crate) layout: Arc<KvLayout>,
     formats: [BlockFormat; 2],
     /// Part of each layer, and which of the part's layers it is.
     places: Vec<(Part, usize)>,
@@ -47,7 +47,7 @@ impl CpuCache {
     }
 
     /// Makes room for the blocks that a pass completes.
-    pub(super) fn begin(&mut self, pass: &Pass) {
+    pub(crate) fn begin(&mut self, pass: &Pass) {
         for span in &pass.spans {
             for (block, parts) in (span.start / BLOCK..).zip(&span.completed) {
                 for (format, id) in self.formats.iter().zip(parts) {
@@ -57,12 +57,6 @@ impl CpuCache {
                 }
             }
         }
-    }
-
-    /// That of an arena on the processor.
-    #[cfg(any(test, feature = "fixtures"))]
-    pub(crate) fn of(arena: &mut crate::kv::arena::Arena) -> &mut Self {
-        crate::device::own(arena.cache())
     }
 
     fn layer(&self, layer: usize) -> (Part, &LayerFormat) {
@@ -182,30 +176,6 @@ impl Cache for CpuCache {
     }
 }
 
-/// Keys and values of all new tokens of a pass in one layer: `[n, k_row]`, `[n, v_row]`.
-#[cfg(any(test, feature = "fixtures"))]
-pub(crate) type NewRows = (Vec<f32>, Vec<f32>);
-
-/// A pass without a model: a sequence goes on to `end` with keys and values that are given for each layer. `tokens` are all of it.
-#[cfg(any(test, feature = "fixtures"))]
-pub(crate) fn write_pass(
-    isa: Isa,
-    sequence: &mut crate::kv::sequence::Sequence,
-    (tokens, end): (&[u32], usize),
-    arena: &mut crate::kv::arena::Arena,
-    rows: impl Fn(usize) -> NewRows,
-) {
-    let span = sequence.plan_pass(end, arena);
-    let mut pass = Pass { ids: Vec::new(), spans: vec![span], wanted: Vec::new() };
-    let cache = CpuCache::of(arena);
-    cache.begin(&pass);
-    for layer in 0..cache.layout.layers.len() {
-        let (k, v) = rows(layer);
-        cache.write(isa, layer, &pass.spans[0], (&k, &v), None);
-    }
-    pass.spans.drain(..).for_each(|span| sequence.finish_pass(span, tokens, arena));
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -214,12 +184,13 @@ mod tests {
     use crate::device::cpu::kernels::LANES;
     use crate::device::cpu::kernels::attention::{AttnParams, Codes, Queries, attend};
     use crate::fixtures::RandomModel;
-    use crate::gguf::Gguf;
-    use crate::kv::arena::Arena;
+    use crate::fixtures::pass::{cache_of, write_pass};
     use crate::kv::layout::LayerLayout;
-    use crate::kv::sequence::Sequence;
+    use crate::kv::quant::{BYTES_ZERO, GROUP, LEVELS};
     use crate::kv::table::BlockHash;
-    use crate::quant::{BYTES_ZERO, GROUP, LEVELS};
+    use crate::memory::arena::Arena;
+    use crate::memory::sequence::Sequence;
+    use crate::model::gguf::Gguf;
     use crate::{KvFormat, ModelSource};
 
     const GROUP_OF_HEADS: usize = 3;
@@ -404,7 +375,7 @@ mod tests {
                 let rows = |_| (noise(end * k_row, 1), v.clone());
                 write_pass(Isa::SCALAR, &mut sequence, (&ids, end), &mut arena, rows);
                 let span = sequence.plan_pass(end, &mut arena);
-                let cache = CpuCache::of(&mut arena);
+                let cache = cache_of(&mut arena);
                 let head = layout.layers[0].k.n_heads - 1;
                 for (first, n_rows) in [(2 * BLOCK, 1), (2 * BLOCK + 32, 16)] {
                     let view = cache.view(&span, 0, head, first / BLOCK);

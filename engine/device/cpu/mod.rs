@@ -10,9 +10,9 @@ pub(crate) mod kernels;
 mod weights;
 
 use super::{Cache, Device, Pass, own};
-use crate::gguf::Gguf;
 use crate::kv::layout::KvLayout;
 use crate::model::calibration::{self, Calibration, Measured};
+use crate::model::gguf::Gguf;
 use crate::model::spec::DecoderSpec;
 use crate::model::weights::Weights;
 use crate::{KvChoice, KvFormat, Result, team};

@@ -2,10 +2,10 @@
 
 use super::kernels::panel::{Format, Packed};
 use super::kernels::slab::Slabs;
-use crate::gguf::TensorType;
+use crate::kv::quant::q8_0;
+use crate::model::gguf::TensorType;
 use crate::model::tensors::dequantize;
 use crate::model::weights::{Matrix, Pack};
-use crate::quant::q8_0;
 use crate::{Error, Result};
 
 impl Pack for Slabs {

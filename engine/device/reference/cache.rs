@@ -2,11 +2,11 @@
 
 use super::HERE;
 use crate::device::{Cache, PassSpan};
-use crate::kv::arena::{BlockId, RowsId};
 use crate::kv::format::{BlockBytes, BlockFormat, LANES, Side, SideFormat};
 use crate::kv::layout::{BLOCK, KvLayout, Part, TensorLayout};
+use crate::kv::quant::{BYTES_ZERO, EXACT, GROUP, LEVELS, Scale};
+use crate::kv::table::{BlockId, RowsId};
 use crate::model::calibration::DAMPING;
-use crate::quant::{BYTES_ZERO, EXACT, GROUP, LEVELS, Scale};
 use candle_core::{Result, Tensor};
 use half::f16;
 use std::collections::HashMap;

@@ -7,9 +7,9 @@ mod cache;
 mod decoder;
 
 use super::{Cache, Device, Pass, own};
-use crate::gguf::Gguf;
 use crate::kv::layout::KvLayout;
 use crate::model::calibration::{self, Calibration, Measured};
+use crate::model::gguf::Gguf;
 use crate::model::spec::DecoderSpec;
 use crate::model::tensors::dequantize;
 use crate::model::weights::{Matrix, Pack, Weights};

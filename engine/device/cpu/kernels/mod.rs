@@ -33,7 +33,7 @@ pub(crate) mod seal;
 pub(crate) mod shaping;
 pub(crate) mod slab;
 
-use crate::quant::Scale;
+use crate::kv::quant::Scale;
 use half::f16;
 
 /// Name and version of the kernels' contract: part of every cache's identity and of every transcript.
@@ -282,7 +282,7 @@ pub(crate) fn lanes_mut<T>(from: &mut [T]) -> &mut [T; LANES] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::quant::LEVELS;
+    use crate::kv::quant::LEVELS;
 
     struct Everything([f32; LANES]);
     impl Kernel for Everything {

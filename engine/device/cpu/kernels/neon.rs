@@ -1,7 +1,7 @@
 //! NEON: 16 lanes as four registers of 4.
 
 use super::{Kernel, LANES, Lanes, Words};
-use crate::quant::Scale;
+use crate::kv::quant::Scale;
 use half::f16;
 use std::arch::aarch64::*;
 

@@ -1,7 +1,7 @@
 //! Quantizing rows of keys and values: groups of up to 64 neighbours, `scale * level`.
 
 use super::{Isa, Kernel, LANES, Lanes, lanes, lanes_mut};
-use crate::quant::{BYTES_ZERO, GROUP, LEVELS, OUTERMOST, Scale};
+use crate::kv::quant::{BYTES_ZERO, GROUP, LEVELS, OUTERMOST, Scale};
 use half::f16;
 
 /// Rows of a head in codes.

@@ -9,7 +9,7 @@ mod scores;
 mod values;
 
 use super::{Isa, Kernel, LANES, Lanes, lanes, lanes_mut};
-use crate::quant::{GROUP, Scale};
+use crate::kv::quant::{GROUP, Scale};
 use half::f16;
 use scores::{CodedQueries, HalfKeys, common, put_exact};
 use values::{gather, unpack};
@@ -49,7 +49,7 @@ pub(crate) enum Values<'a> {
     },
 }
 
-/// Codes of a tile (`scale * level`, see [`crate::quant`]), and for each group of columns the tokens' scales: group g from
+/// Codes of a tile (`scale * level`, see [`crate::kv::quant`]), and for each group of columns the tokens' scales: group g from
 /// `g * stride` on.
 #[derive(Clone, Copy)]
 pub(crate) struct Codes<'a> {

@@ -2,7 +2,7 @@
 
 use super::{Codes, TILE, TOGETHER};
 use crate::device::cpu::kernels::{LANES, Lanes, Words, lanes, lanes_mut};
-use crate::quant::{BYTES_ZERO, GROUP, LEVELS_RAISED, LEVELS_ZERO};
+use crate::kv::quant::{BYTES_ZERO, GROUP, LEVELS_RAISED, LEVELS_ZERO};
 use half::f16;
 
 /// Scores over f16 keys: each column in turn, queries in f32.

@@ -2,7 +2,7 @@
 
 use super::{Codes, Keys, TILE, Values, Weights};
 use crate::device::cpu::kernels::{LANES, Lanes, lanes, lanes_mut};
-use crate::quant::{BYTES_ZERO, GROUP, LEVELS};
+use crate::kv::quant::{BYTES_ZERO, GROUP, LEVELS};
 use half::f16;
 
 /// Rescales what stands in `out: [n, head_dim]` and adds the tile's values, token by token.

@@ -1,0 +1,258 @@
+//! One agent's cache: its sealed blocks, the f16 rows of the open one, and what a pass adds to them.
+//!
+//! Visibility is decided by absolute position: a row in block b reads all blocks before b sealed and its own block in
+//! f16, however tokens arrived. Here is what of it lies where, by ids; the bytes are a device's.
+//!
+//! Layers with a window need no more of a sequence's past than the window. What they hold of older blocks leaves memory by
+//! [`Sequence::shed`]; all that a sequence at rest holds may leave it by [`Sequence::let_go`]. What is missing comes from disk
+//! ([`Sequence::missing`], [`Sequence::refill`]), or the sequence goes back further.
+
+use super::arena::Arena;
+use crate::device::PassSpan;
+use crate::kv::layout::{BLOCK, KvLayout, Part};
+use crate::kv::table::{BlockHash, BlockId, BlockTable, Parts, RowsId};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// A sequence's keys and values.
+pub(crate) struct Sequence {
+    layout: Arc<KvLayout>,
+    root: BlockHash,
+    table: BlockTable,
+    /// f16 rows by block; the open block's always, others while a turn can still reach back to them.
+    rows: BTreeMap<usize, RowsId>,
+    len: usize,
+    /// Where the sequence stood when the turn began.
+    start: usize,
+    /// From where on it goes to and fro: see [`Sequence::hold`].
+    held: Option<usize>,
+    /// Tokens that went through the model since the turn began.
+    n_computed: usize,
+}
+
+impl Sequence {
+    /// An empty sequence; `root` is the identity that its blocks' addresses start from.
+    pub(crate) fn new(layout: Arc<KvLayout>, root: BlockHash) -> Self {
+        let (table, rows) = (BlockTable::default(), BTreeMap::new());
+        Self { layout, root, table, rows, len: 0, start: 0, held: None, n_computed: 0 }
+    }
+
+    /// Tokens held.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// The sealed blocks.
+    pub(crate) fn table(&self) -> &BlockTable {
+        &self.table
+    }
+
+    /// The f16 rows of the open block, if it has any.
+    pub(crate) fn open_rows(&self) -> Option<RowsId> {
+        self.rows.get(&(self.len / BLOCK)).copied().filter(|_| self.len % BLOCK != 0)
+    }
+
+    /// Whether any f16 rows of it are in memory.
+    pub(crate) fn holds_rows(&self) -> bool {
+        !self.rows.is_empty()
+    }
+
+    /// Whether anything of it is in memory.
+    pub(crate) fn holds_any(&self) -> bool {
+        !self.rows.is_empty() || self.table.last_held(self.table.len()).is_some()
+    }
+
+    /// Tokens that went through the model since [`Sequence::begin_turn`].
+    pub(crate) fn n_computed(&self) -> usize {
+        self.n_computed
+    }
+
+    /// From now on the sequence can be truncated exactly to where it stands.
+    pub(crate) fn begin_turn(&mut self) {
+        self.start = self.len;
+        self.n_computed = 0;
+    }
+
+    /// Until the turn ends the sequence can be truncated exactly to here, and to wherever it goes from here.
+    pub(crate) fn hold(&mut self) {
+        self.held = Some(self.len);
+    }
+
+    /// The turn stands: f16 rows stay for the open block only.
+    pub(crate) fn end_turn(&mut self, arena: &mut Arena) {
+        let open = self.len / BLOCK;
+        self.start = self.len;
+        self.held = None;
+        self.keep_rows(arena, |block| block == open);
+    }
+
+    /// Gives the rows of all other blocks back.
+    fn keep_rows(&mut self, arena: &mut Arena, keep: impl Fn(usize) -> bool) {
+        for (_, id) in self.rows.extract_if(.., |block, _| !keep(*block)) {
+            arena.release_rows(id);
+        }
+    }
+
+    /// Appends a whole block that was computed before (by this agent or by another with equal ids).
+    pub(crate) fn push_block(&mut self, hash: BlockHash, parts: Parts) {
+        assert!(self.len % BLOCK == 0 && self.rows.is_empty(), "blocks are restored before rows");
+        self.table.push(hash, parts);
+        self.len += BLOCK;
+    }
+
+    /// Appends a block of which nothing is in memory.
+    pub(crate) fn push_absent(&mut self, hash: BlockHash) {
+        self.push_block(hash, Parts::default());
+    }
+
+    /// Takes over the open block's rows, `n` tokens.
+    pub(crate) fn push_rows(&mut self, rows: RowsId, n: usize) {
+        assert!(self.len % BLOCK == 0 && n < BLOCK, "rows follow whole blocks");
+        self.rows.insert(self.len / BLOCK, rows);
+        self.len += n;
+    }
+
+    /// Goes back to at most `n` tokens, in all layers alike, and returns how many are left: fewer than `n` if `n` lies in a
+    /// sealed block whose f16 rows are gone, which then goes back to its border, or if something that a row there sees is not in
+    /// memory.
+    pub(crate) fn truncate(&mut self, n: usize, arena: &mut Arena) -> usize {
+        let mut kept = self.border(n);
+        while let Some((block, part)) = self.missing(kept).next() {
+            kept = if part == Part::Lasting { block * BLOCK } else { (kept - 1) / BLOCK * BLOCK };
+        }
+        self.cut(kept, arena);
+        kept
+    }
+
+    /// Goes back to `n` tokens or the border before them, whatever is in memory of what is before that.
+    pub(crate) fn cut(&mut self, n: usize, arena: &mut Arena) {
+        let kept = self.border(n);
+        if kept == self.len {
+            return;
+        }
+        let block = kept / BLOCK;
+        self.keep_rows(arena, |b| b < block || b == block && kept % BLOCK != 0);
+        if let Some(rows) = self.rows.get(&block) {
+            arena.truncate_rows(*rows, kept % BLOCK);
+        }
+        for id in self.table.truncate(block) {
+            arena.release(id);
+        }
+        self.len = kept;
+        self.start = self.start.min(kept);
+    }
+
+    /// Goes back to the end of the last sealed block.
+    pub(crate) fn drop_rows(&mut self, arena: &mut Arena) {
+        self.keep_rows(arena, |_| false);
+        self.len = self.table.len() * BLOCK;
+    }
+
+    /// The last place at or before `n` for which there are f16 rows, or that needs none.
+    pub(crate) fn border(&self, n: usize) -> usize {
+        let n = n.min(self.len);
+        if n % BLOCK == 0 || self.rows.contains_key(&(n / BLOCK)) { n } else { n / BLOCK * BLOCK }
+    }
+
+    /// What a row at `n` sees of sealed blocks that is not in memory: lasting parts first.
+    pub(crate) fn missing(&self, n: usize) -> impl Iterator<Item = (usize, Part)> {
+        let sealed = (n / BLOCK).min(self.table.len());
+        let first = self.layout.window().map_or(sealed, |window| (n + 1).saturating_sub(window) / BLOCK);
+        let of = move |part: Part, blocks: std::ops::Range<usize>| {
+            blocks.filter(move |block| !self.table.holds(*block, part)).map(move |block| (block, part))
+        };
+        of(Part::Lasting, 0..sealed).chain(of(Part::Windowed, first.min(sealed)..sealed))
+    }
+
+    /// Puts a part of a block in its place.
+    pub(crate) fn refill(&mut self, block: usize, part: Part, id: BlockId) {
+        self.table.set(block, part, id);
+    }
+
+    /// Lets go of a part of the last block before `limit` that has any in memory; `false`: there is none. The sequence must get
+    /// it back before it goes on.
+    pub(crate) fn let_go(&mut self, limit: usize, arena: &mut Arena) -> bool {
+        let Some((block, part)) = self.table.last_held(limit) else { return false };
+        self.table.take(block, part).into_iter().for_each(|id| arena.release(id));
+        true
+    }
+
+    /// Lets go of windowed layers of blocks before `limit` that no row to come sees, even if the sequence goes back to where
+    /// the turn began or it is held, or by a block.
+    pub(crate) fn shed(&mut self, limit: usize, arena: &mut Arena) {
+        let Some(window) = self.layout.window() else { return };
+        let first = |n: usize| (n + 1).saturating_sub(window) / BLOCK;
+        let at_start = first(self.start)..self.start / BLOCK;
+        let at_end = (self.len / BLOCK).saturating_sub(1) * BLOCK;
+        let at_end = first(self.held.map_or(at_end, |held| at_end.min(held)));
+        for block in (0..limit.min(at_end)).filter(|block| !at_start.contains(block)) {
+            if let Some(id) = self.table.take(block, Part::Windowed) {
+                arena.release(id);
+            }
+        }
+    }
+
+    /// Gives all blocks back.
+    pub(crate) fn clear(&mut self, arena: &mut Arena) {
+        self.truncate(0, arena);
+        self.keep_rows(arena, |_| false);
+    }
+
+    /// A second sequence with the same content; sealed blocks are shared.
+    pub(crate) fn fork(&self, arena: &mut Arena) -> Self {
+        let mut fork = Self::new(self.layout.clone(), self.root);
+        for (hash, parts) in self.table.hashes().zip(self.table.parts()) {
+            parts.into_iter().flatten().for_each(|id| arena.retain(id));
+            fork.push_block(hash, parts);
+        }
+        if let Some(open) = self.open_rows() {
+            let n = self.len % BLOCK;
+            let bytes = arena.export_rows(open, 0..n);
+            fork.push_rows(arena.insert_rows(&bytes), n);
+        }
+        fork
+    }
+
+    /// What a pass over the tokens up to `end` reads and writes; followed by [`Sequence::finish_pass`] or [`Sequence::abort_pass`].
+    pub(crate) fn plan_pass(&mut self, end: usize, arena: &mut Arena) -> PassSpan {
+        let (start, n) = (self.len, end - self.len);
+        let (first, open) = (start / BLOCK, end / BLOCK);
+        let blocks = first..end.div_ceil(BLOCK);
+        let rows = blocks.map(|block| *self.rows.entry(block).or_insert_with(|| arena.new_rows()));
+        let rows = rows.collect();
+        let layout = self.layout.clone();
+        let reserve = |block: usize| {
+            let mut parts = Parts::default();
+            layout.parts().for_each(|part| parts[part as usize] = Some(arena.reserve(part, block == 0)));
+            parts
+        };
+        let completed = (first..open).map(reserve).collect();
+        PassSpan { start, n, sealed: self.table.parts().collect(), rows, completed }
+    }
+
+    /// After a pass: what was sealed becomes part of the table. `tokens` are all of the sequence.
+    pub(crate) fn finish_pass(&mut self, pass: PassSpan, tokens: &[u32], arena: &mut Arena) {
+        self.len += pass.n;
+        self.n_computed += pass.n;
+        for parts in pass.completed {
+            let block = self.table.len();
+            let before = self.table.last_hash().unwrap_or(self.root);
+            let hash = before.then(&tokens[block * BLOCK..][..BLOCK]);
+            let name = |part: Part| parts[part as usize].map(|id| arena.name(id, (hash, part)));
+            self.table.push(hash, Part::ALL.map(name));
+        }
+        let (open, start) = (self.len / BLOCK, self.start / BLOCK);
+        let first = self.held.map_or(open, |held| held / BLOCK).min(open.saturating_sub(1));
+        self.keep_rows(arena, |block| block >= first || block == start);
+    }
+
+    /// A pass failed: forgets what it wrote.
+    pub(crate) fn abort_pass(&mut self, pass: PassSpan, arena: &mut Arena) {
+        pass.completed.into_iter().flatten().flatten().for_each(|id| arena.release(id));
+        let (open, n) = (self.len / BLOCK, self.len % BLOCK);
+        self.keep_rows(arena, |block| block < open || block == open && n > 0);
+        if let Some(rows) = self.rows.get(&open) {
+            arena.truncate_rows(*rows, n);
+        }
+    }
+}

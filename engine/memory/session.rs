@@ -1,0 +1,292 @@
+//! One session's memory: what it has read (segments, ids) and its keys and values, with what of them is on disk.
+
+use crate::kv::layout::{BLOCK, KvLayout};
+use crate::kv::table::BlockHash;
+use crate::memory::arena::Arena;
+use crate::memory::sequence::Sequence;
+use crate::store::Store;
+use crate::store::manifest::{Identity, Manifest, Owner, Worth};
+use crate::store::tail::TailRef;
+use crate::text::prefix::{Segment, flatten};
+use crate::{Error, Result, SessionKey};
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// What a cache is for: the same for all sessions of an engine.
+#[derive(Clone)]
+pub(crate) struct CacheContext {
+    pub(crate) layout: Arc<KvLayout>,
+    pub(crate) identity: Identity,
+    pub(crate) root: BlockHash,
+}
+
+#[cfg(test)]
+impl CacheContext {
+    /// That of a model which tests make up.
+    pub(crate) fn of_test(layout: Arc<KvLayout>) -> Self {
+        let identity = Identity {
+            model_name: "random".to_owned(),
+            model: "7".to_owned(),
+            layout: layout.describe(),
+            numerics: "test".to_owned(),
+            store: 1,
+            salt: String::new(),
+        };
+        let root = BlockHash::root(&identity.text());
+        Self { layout, identity, root }
+    }
+}
+
+/// A session in memory. Of its keys and values some or all may be on disk alone: what it is made of is known all the same.
+pub(crate) struct Session {
+    /// What it has read and said.
+    pub(crate) segments: Vec<Segment>,
+    /// Their ids; after a loss the sequence may hold fewer.
+    pub(crate) tokens: Vec<u32>,
+    pub(crate) sequence: Sequence,
+    /// Leading sealed blocks that are on disk.
+    pub(crate) stored_blocks: usize,
+    /// Sealed blocks that there were when they were last written.
+    settled_blocks: usize,
+    pub(crate) tail: Option<Tail>,
+    /// Tail files that the next manifest no longer names.
+    obsolete: Vec<String>,
+}
+
+/// The rows of an open block on disk.
+pub(crate) struct Tail {
+    pub(crate) at: TailRef,
+    /// Whether the file is another session's: it is read, and never written.
+    borrowed: bool,
+}
+
+/// What a commit writes.
+pub(crate) struct Pending {
+    pub(crate) manifest: Manifest,
+    pub(crate) obsolete: Vec<String>,
+}
+
+impl Pending {
+    /// Bytes that it takes in memory.
+    pub(crate) fn bytes(&self) -> u64 {
+        known_bytes(&self.manifest.segments, self.manifest.blocks.len() * BLOCK)
+    }
+}
+
+impl Session {
+    /// A session that has read nothing.
+    pub(crate) fn new(context: &CacheContext) -> Self {
+        Self {
+            segments: Vec::new(),
+            tokens: Vec::new(),
+            sequence: Sequence::new(context.layout.clone(), context.root),
+            stored_blocks: 0,
+            settled_blocks: 0,
+            tail: None,
+            obsolete: Vec::new(),
+        }
+    }
+
+    /// A session as its manifest has it, all of it on disk; `borrowed`: to begin another one with.
+    pub(crate) fn stored_as(manifest: Manifest, borrowed: bool, context: &CacheContext) -> Self {
+        let mut session = Self::new(context);
+        manifest.blocks.iter().for_each(|hash| session.sequence.push_absent(*hash));
+        Self {
+            tokens: flatten(&manifest.segments),
+            segments: manifest.segments,
+            stored_blocks: manifest.blocks.len(),
+            tail: manifest.tail.map(|at| Tail { at, borrowed }),
+            ..session
+        }
+    }
+
+    /// A session with the same content, not yet on disk itself (what the original has there serves it too).
+    pub(crate) fn fork(&self, arena: &mut Arena) -> Self {
+        let sequence = self.sequence.fork(arena);
+        let absent = self.tail.as_ref().filter(|_| sequence.open_rows().is_none());
+        Self {
+            segments: self.segments.clone(),
+            tokens: self.tokens.clone(),
+            sequence,
+            stored_blocks: self.stored_blocks,
+            settled_blocks: 0,
+            tail: absent.map(|tail| Tail { at: tail.at.clone(), borrowed: true }),
+            obsolete: Vec::new(),
+        }
+    }
+
+    /// A session that has read nothing and takes this one's place.
+    pub(crate) fn restart(mut self, context: &CacheContext, arena: &mut Arena) -> Self {
+        self.sequence.clear(arena);
+        self.forget_stored(0);
+        Self { obsolete: self.obsolete, ..Self::new(context) }
+    }
+
+    /// Goes back to at most `n` tokens of keys and values in memory; returns how many are left.
+    pub(crate) fn truncate(&mut self, n: usize, arena: &mut Arena) -> usize {
+        let kept = self.sequence.truncate(n, arena);
+        self.forget_stored(n);
+        kept
+    }
+
+    /// Goes back to `n` tokens, in memory or on disk.
+    pub(crate) fn cut(&mut self, n: usize, arena: &mut Arena) {
+        self.sequence.cut(n, arena);
+        self.forget_stored(n);
+    }
+
+    /// Goes back to the end of the last sealed block.
+    pub(crate) fn drop_rows(&mut self, arena: &mut Arena) {
+        self.sequence.drop_rows(arena);
+        self.forget_stored(self.sequence.len());
+    }
+
+    /// What is on disk past token `n` counts no more. (What is computed again below it is the same, bit for bit.)
+    pub(crate) fn forget_stored(&mut self, n: usize) {
+        self.stored_blocks = self.stored_blocks.min(self.sequence.table().len());
+        if let Some(tail) = self.tail.take_if(|tail| tail.at.end_token() > n) {
+            self.give_up(tail);
+        }
+    }
+
+    /// What a manifest that is not written would have let go is let go by the next one.
+    pub(crate) fn take_back(&mut self, pending: Option<Pending>) {
+        self.obsolete.extend(pending.into_iter().flat_map(|pending| pending.obsolete));
+    }
+
+    /// The next manifest no longer names a tail.
+    fn give_up(&mut self, tail: Tail) {
+        if !tail.borrowed {
+            self.obsolete.push(tail.at.file);
+        }
+    }
+
+    /// The tail on disk, if its rows are not in memory and belong to where the sequence ends.
+    pub(crate) fn absent_tail(&self) -> Option<&TailRef> {
+        let here = |tail: &&Tail| {
+            tail.at.block * BLOCK == self.sequence.len() && self.sequence.open_rows().is_none()
+        };
+        self.tail.as_ref().filter(here).map(|tail| &tail.at)
+    }
+
+    /// Whether the rows of the open block are on disk, or there are none.
+    fn rows_stored(&self) -> bool {
+        let covers = |tail: &Tail| tail.at.end_token() >= self.sequence.len();
+        self.sequence.open_rows().is_none() || self.tail.as_ref().is_some_and(covers)
+    }
+
+    /// Lets go of something in memory that is on disk too; `false`: there is nothing.
+    pub(crate) fn let_go(&mut self, arena: &mut Arena) -> bool {
+        if self.rows_stored() && self.sequence.holds_rows() {
+            self.sequence.drop_rows(arena);
+            return true;
+        }
+        self.sequence.let_go(self.stored_blocks, arena)
+    }
+
+    /// Whether [`Session::let_go`] finds something.
+    pub(crate) fn can_let_go(&self) -> bool {
+        self.rows_stored() && self.sequence.holds_rows()
+            || self.sequence.table().last_held(self.stored_blocks).is_some()
+    }
+
+    /// Gives up the last of what is in memory alone, to be computed again; `false`: there is nothing.
+    pub(crate) fn give_up_last(&mut self, arena: &mut Arena) -> bool {
+        let n = self.sequence.len();
+        n > 0 && self.truncate((n - 1) / BLOCK * BLOCK, arena) < n
+    }
+
+    /// Bytes of what is known of it: ids, texts and addresses.
+    pub(crate) fn known_bytes(&self) -> u64 {
+        known_bytes(&self.segments, self.tokens.capacity().max(self.sequence.len()))
+    }
+
+    /// After a pass: windowed layers of blocks that no row to come sees leave memory; those of a session that is stored are
+    /// written first. Returns the bytes written.
+    pub(crate) fn settle(
+        &mut self,
+        store: Option<&Store>,
+        context: &CacheContext,
+        arena: &mut Arena,
+    ) -> Result<u64> {
+        if context.layout.window().is_none() {
+            return Ok(0);
+        }
+        // What can't be written is tried again when there is more, not at every token.
+        let n = self.sequence.table().len();
+        let more = n != std::mem::replace(&mut self.settled_blocks, n);
+        let written = match store.filter(|_| more) {
+            Some(store) => self.save_blocks(store, context, arena)?,
+            None => 0,
+        };
+        self.sequence.shed(if store.is_some() { self.stored_blocks } else { usize::MAX }, arena);
+        Ok(written)
+    }
+
+    /// Writes the sealed blocks that the disk lacks; returns the bytes written.
+    fn save_blocks(&mut self, store: &Store, context: &CacheContext, arena: &Arena) -> Result<u64> {
+        let mut written = 0;
+        let table = self.sequence.table();
+        for (index, (hash, parts)) in table.hashes().zip(table.parts()).enumerate().skip(self.stored_blocks) {
+            for part in context.layout.parts() {
+                let key = (hash, part);
+                written += match parts[part as usize] {
+                    Some(id) => store.write_block(key, index, &arena.export(id), &context.layout)?,
+                    None if store.has_block(key) => 0,
+                    None => {
+                        return Err(Error::store(format!("layers of block {index} are no longer in memory")));
+                    }
+                };
+            }
+            self.stored_blocks = index + 1;
+        }
+        Ok(written)
+    }
+
+    /// Writes what the disk lacks, blocks first, then the tail; returns the manifest to commit and the bytes written. A token
+    /// takes `token_ms` to compute.
+    pub(crate) fn save(
+        &mut self,
+        key: &SessionKey,
+        token_ms: f64,
+        store: &Store,
+        context: &CacheContext,
+        arena: &Arena,
+    ) -> Result<(Pending, u64)> {
+        let mut written = self.save_blocks(store, context, arena)?;
+        let (open, n) = (self.sequence.len() / BLOCK, self.sequence.len() % BLOCK);
+        let useless =
+            |tail: &Tail| tail.borrowed || tail.at.block != open || n == 0 || !store.has_tail(&tail.at);
+        if let Some(tail) = self.tail.take_if(|tail| useless(tail)) {
+            self.give_up(tail);
+        }
+        if let Some(rows) = self.sequence.open_rows() {
+            let new = || Tail { at: TailRef::new(tail_name(store, key), open), borrowed: false };
+            let tail = self.tail.get_or_insert_with(new);
+            written += store.append_tail(&mut tail.at, n, |tokens| arena.export_rows(rows, tokens))?;
+        }
+        let (run, agent) = (key.run.clone(), key.agent.clone());
+        let saved_at = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
+        let manifest = Manifest {
+            owner: Owner { run, agent, identity: context.identity.clone() },
+            blocks: self.sequence.table().hashes().collect(),
+            tail: self.tail.as_ref().map(|tail| tail.at.clone()),
+            segments: self.segments.clone(),
+            worth: Worth { saved_at, turns: 0, token_ms },
+        };
+        Ok((Pending { manifest, obsolete: std::mem::take(&mut self.obsolete) }, written))
+    }
+}
+
+/// Bytes of what is known of a session with these segments and so many tokens: ids, texts and addresses.
+pub(crate) fn known_bytes(segments: &[Segment], n_tokens: usize) -> u64 {
+    let segment = |s: &Segment| size_of::<Segment>() + s.text.capacity() + 4 * s.ids.len();
+    let segments: usize = segments.iter().map(segment).sum();
+    (segments + 4 * n_tokens + 48 * (n_tokens / BLOCK)) as u64
+}
+
+/// A name that no earlier tail of the session has: what a crash left behind is never appended to.
+fn tail_name(store: &Store, key: &SessionKey) -> String {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_nanos());
+    format!("{}.{now:x}.log", store.session_id(key))
+}

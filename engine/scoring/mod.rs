@@ -1,0 +1,7 @@
+//! What a model says of given tokens, with caches that belong to nobody: [`scratch`], [`compare`], what logits say ([`distribution`]), and the [`self_check`] of a model
+//! that is opened for the first time.
+
+pub(crate) mod compare;
+pub(crate) mod distribution;
+pub(crate) mod scratch;
+pub(crate) mod self_check;

@@ -1,0 +1,63 @@
+//! A cache that belongs to nobody: for scoring, ranking and the self-check.
+
+use crate::Result;
+use crate::device::Device;
+use crate::kv::layout::{BLOCK, KvLayout};
+use crate::kv::table::BlockHash;
+use crate::memory::arena::Arena;
+use crate::memory::pass::{Span, Wanted, forward, most_wanted};
+use crate::memory::sequence::Sequence;
+use std::sync::Arc;
+
+/// One sequence with an arena of its own.
+pub(crate) struct Scratch {
+    pub(crate) sequence: Sequence,
+    pub(crate) arena: Arena,
+}
+
+impl Scratch {
+    /// Nothing read yet.
+    pub(crate) fn new(device: &Arc<dyn Device>, layout: Arc<KvLayout>) -> Self {
+        let arena = Arena::new(device, &layout, u64::MAX);
+        Self { sequence: Sequence::new(layout, BlockHash::root("scratch")), arena }
+    }
+
+    /// Feeds what the sequence lacks of `ids`, at most a block at a time; `see` is given positions and logits of the wanted rows
+    /// (`Last`: of the last id alone).
+    ///
+    /// # Errors
+    /// As [`forward`]; or what `see` returns.
+    pub(crate) fn read(
+        &mut self,
+        ids: &[u32],
+        wanted: Wanted,
+        see: &mut dyn FnMut(usize, &[f32]) -> Result<()>,
+    ) -> Result<()> {
+        let n_vocab = self.arena.device().n_vocab();
+        let step = match wanted {
+            Wanted::All => most_wanted(&**self.arena.device()),
+            _ => BLOCK,
+        };
+        while self.sequence.len() < ids.len() {
+            let end = ((self.sequence.len() / step + 1) * step).min(ids.len());
+            let wanted = if end < ids.len() && wanted == Wanted::Last { Wanted::None } else { wanted };
+            let logits = self.advance(ids, end, wanted)?;
+            let n = logits.len() / n_vocab;
+            for (pos, row) in (end - n..end).zip(logits.chunks_exact(n_vocab)) {
+                see(pos, row)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Feeds what the sequence lacks of `ids[..end]` in one pass, and returns the wanted rows' logits, `[n, n_vocab]`.
+    ///
+    /// # Errors
+    /// As [`forward`].
+    pub(crate) fn advance(&mut self, ids: &[u32], end: usize, wanted: Wanted) -> Result<Vec<f32>> {
+        let span = Span { sequence: &mut self.sequence, tokens: ids, end, logits: wanted };
+        let logits = forward(vec![span], &mut self.arena)?.pop().unwrap_or_default();
+        self.sequence.shed(usize::MAX, &mut self.arena);
+        Ok(logits)
+    }
+}

@@ -1,0 +1,252 @@
+//! What is found out about a model when it is opened for the first time, by a short text: how its keys are best coded, and whether it
+//! can be run with its coded cache, which is compared with an f16 cache.
+
+use crate::device::Device;
+use crate::kv::layout::{BLOCK, KvLayout};
+use crate::kv::table::BlockHash;
+use crate::model::calibration::Calibration;
+use crate::scoring::compare::compare;
+use crate::store::{Found, Store};
+use crate::text::tokenizer::{After, Tokenizer};
+use crate::{KvChoice, KvFormat, KvLayer, Result, SAMPLE};
+use std::sync::Arc;
+
+/// Measures a model's keys, unless a folder knows them (`model` is the model's identity), and has them coded accordingly. A cached
+/// latent is coded as it is. Returns a name of the constants that it found, for caches whose keys are coded by them. Both tell
+/// `measuring` before they have the model read a text.
+///
+/// # Errors
+/// The text can't be read by the model.
+pub(crate) fn calibrate(
+    device: &mut dyn Device,
+    tokenizer: &Tokenizer,
+    store: Option<&Store>,
+    model: &str,
+    measuring: &mut (dyn FnMut() + Send),
+) -> Result<String> {
+    if device.spec().latent.is_some() {
+        return Ok(String::new());
+    }
+    let root = calibration_root(model, device.numerics());
+    let known = match store.map(|store| store.read_check(root)) {
+        Some(Found::Whole(text)) => Calibration::from_text(&text, device.spec()),
+        _ => None,
+    };
+    let calibration = match known {
+        Some(known) => known,
+        None => {
+            measuring();
+            let found =
+                device.measure(&tokenizer.begin(&tokenizer.encode_message(SAMPLE, After::Special)?))?;
+            if let Some(Err(e)) = store.map(|store| store.write_check(root, &found.text())) {
+                tracing::warn!("the model will be measured again: {e}");
+            }
+            found
+        }
+    };
+    device.calibrate(&calibration);
+    Ok(blake3::hash(calibration.text().as_bytes()).to_hex()[..16].to_owned())
+}
+
+/// Where a folder keeps a model's calibration.
+pub(crate) fn calibration_root(model: &str, numerics: &str) -> BlockHash {
+    BlockHash::root(&format!("calibration\n{model}\n{numerics}"))
+}
+
+/// Tokens that are read: a sealed block, and what reads it.
+const TOKENS: usize = BLOCK + 64;
+
+/// Mean Kullback–Leibler divergence from the f16 cache, in nats a token, above which a cache should not be used: those of sound
+/// models stay some ten times below, broken ones are far above.
+const LIMIT: f64 = 0.1;
+
+/// The layout of a choice. The family's own is compared with an f16 cache, unless a folder knows how that ended, and gives way to
+/// 8-bit keys, then 8-bit values too, until one holds; any other is compared, and a warning given. `root` is a layout's identity.
+///
+/// # Errors
+/// The text can't be read by the model.
+pub(crate) fn choose(
+    device: &Arc<dyn Device>,
+    tokenizer: &Tokenizer,
+    choice: &KvChoice,
+    store: &Store,
+    root: &(dyn Fn(&KvLayout) -> BlockHash + Sync),
+    measuring: &mut (dyn FnMut() + Send),
+) -> Result<Arc<KvLayout>> {
+    let (k, v) = (KvFormat::Q8, KvFormat::Q4);
+    let finer = [KvChoice::Sides(KvLayer { k, v }), KvChoice::Uniform(KvFormat::Q8)];
+    let finer = if *choice == KvChoice::Auto { &finer[..] } else { &[] };
+    let mut layout = Arc::new(device.spec().kv_layout(choice)?);
+    let mut divergence = compared(device, tokenizer, &layout, store, root(&layout), measuring)?;
+    for finer in finer {
+        let next = Arc::new(device.spec().kv_layout(finer)?);
+        if divergence.nats <= LIMIT || next == layout {
+            continue;
+        }
+        if divergence.is_new {
+            tracing::warn!(
+                "with a {} cache this model's next tokens are {:.2} nats away from those with an f16 cache (a good one stays \
+                 below {LIMIT}): it gets a {} cache",
+                device.spec().kv_name(&layout),
+                divergence.nats,
+                device.spec().kv_name(&next)
+            );
+        }
+        (divergence, layout) = (compared(device, tokenizer, &next, store, root(&next), measuring)?, next);
+    }
+    if divergence.nats.is_nan() || divergence.nats > LIMIT {
+        tracing::warn!(
+            "with a {} cache this model's next tokens are {:.2} nats away from those with an f16 cache (a good one stays \
+             below {LIMIT}): run it with `--kv auto` or `--kv f16`, or with a file of `greenroom kv-config`",
+            device.spec().kv_name(&layout),
+            divergence.nats
+        );
+    }
+    Ok(layout)
+}
+
+/// How far a cache's next tokens are from those with an f16 cache.
+struct Divergence {
+    /// Nats a token.
+    nats: f64,
+    /// No folder knew it.
+    is_new: bool,
+}
+
+fn compared(
+    device: &Arc<dyn Device>,
+    tokenizer: &Tokenizer,
+    layout: &Arc<KvLayout>,
+    store: &Store,
+    root: BlockHash,
+    measuring: &mut (dyn FnMut() + Send),
+) -> Result<Divergence> {
+    let known = match store.read_check(root) {
+        Found::Whole(text) => text.parse::<f64>().ok(),
+        Found::Missing | Found::Damaged(_) | Found::Unreadable(_) => None,
+    };
+    let nats = match known {
+        Some(known) => known,
+        None => {
+            measuring();
+            let found = measure(device, tokenizer, layout)?;
+            if let Err(e) = store.write_check(root, &found.to_string()) {
+                tracing::warn!("the self-check will be done again: {e}");
+            }
+            found
+        }
+    };
+    let name = device.spec().kv_name(layout);
+    tracing::info!("cache {name}: {nats:.4} nats a token from an f16 cache on a sample text");
+    Ok(Divergence { nats, is_new: known.is_none() })
+}
+
+/// Mean divergence over the rows that read a sealed block; 0 where nothing is coded or the context is too short.
+fn measure(device: &Arc<dyn Device>, tokenizer: &Tokenizer, layout: &Arc<KvLayout>) -> Result<f64> {
+    let ids = tokenizer.encode_message(SAMPLE, After::Special)?;
+    // The end: keys were measured on the beginning.
+    let mut ids = tokenizer.begin(&ids[ids.len().saturating_sub(TOKENS)..]);
+    ids.truncate(device.spec().context_length);
+    let f16 = Arc::new(device.spec().kv_layout(&KvChoice::Uniform(KvFormat::F16))?);
+    if f16 == *layout || ids.len() <= BLOCK {
+        return Ok(0.0);
+    }
+    let (mut sum, mut n) = (0.0, 0);
+    compare(device, &[f16, layout.clone()], &ids, BLOCK, &mut |_, figures| {
+        (sum, n) = (sum + figures[1].divergence, n + 1);
+        Ok(())
+    })?;
+    Ok(sum / f64::from(n))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ModelSource;
+    use crate::device::cpu::Cpu;
+    use crate::device::cpu::kernels::Isa;
+    use crate::fixtures::RandomModel;
+    use crate::model::gguf::Gguf;
+    use crate::store::Place;
+
+    struct Model {
+        device: Arc<dyn Device>,
+        tokenizer: Tokenizer,
+        store: Store,
+        _dir: tempfile::TempDir,
+    }
+
+    /// A model whose keys are `size` times as large.
+    fn model(size: f32) -> Model {
+        let larger = |name: &str, x: &mut [f32]| {
+            if name.ends_with("attn_k.weight") {
+                x.iter_mut().for_each(|x| *x *= size);
+            }
+        };
+        let bytes: &'static [u8] = RandomModel::tiny(5).bytes_with(&larger).leak();
+        let gguf = Arc::new(Gguf::open(&ModelSource::Bundled("random", bytes)).expect("a model"));
+        let mut device = Cpu::load(&gguf, Isa::detect(), &mut |_, _| {}).expect("a device");
+        let tokenizer = Tokenizer::from_gguf(&gguf).expect("a tokenizer");
+        let dir = tempfile::tempdir().expect("a folder");
+        let place = Place { dir: dir.path().to_owned(), key: None };
+        let store = Store::open(&place, "").expect("a store");
+        calibrate(&mut device, &tokenizer, Some(&store), "a model", &mut || {}).expect("a calibration");
+        Model { device: Arc::new(device), tokenizer, store, _dir: dir }
+    }
+
+    fn root(layout: &KvLayout) -> BlockHash {
+        BlockHash::root(&layout.describe())
+    }
+
+    impl Model {
+        fn chosen(&self, choice: &KvChoice) -> String {
+            let Self { device, tokenizer, store, .. } = self;
+            choose(device, tokenizer, choice, store, &root, &mut || {}).expect("a layout").name()
+        }
+
+        fn kept(&self, choice: &KvChoice) -> Option<f64> {
+            let layout = self.device.spec().kv_layout(choice).expect("a layout");
+            match self.store.read_check(root(&layout)) {
+                Found::Whole(text) => text.parse().ok(),
+                _ => None,
+            }
+        }
+    }
+
+    #[test]
+    fn a_model_that_four_bits_break_gets_eight_for_its_keys() {
+        let (q4, sides) =
+            (KvChoice::Uniform(KvFormat::Q4), KvChoice::Sides(KvLayer { k: KvFormat::Q8, v: KvFormat::Q4 }));
+        let (sound, broken) = (model(1.0), model(64.0));
+        assert_eq!(
+            (sound.chosen(&KvChoice::Auto), broken.chosen(&KvChoice::Auto)),
+            ("q4".into(), "q8/q4".into())
+        );
+        assert_eq!(
+            (sound.chosen(&q4), broken.chosen(&q4)),
+            ("q4".into(), "q4".into()),
+            "what is asked for stays"
+        );
+        assert!(sound.kept(&q4) < Some(LIMIT) && broken.kept(&q4) > Some(LIMIT));
+        assert!(sound.kept(&sides).is_none() && broken.kept(&sides) < Some(LIMIT));
+        let Model { device, tokenizer, .. } = &broken;
+        let layout = Arc::new(device.spec().kv_layout(&q4).expect("a layout"));
+        let again = measure(device, tokenizer, &layout).expect("a check");
+        assert_eq!(broken.kept(&q4), Some(again), "what is found is kept");
+    }
+
+    #[test]
+    fn a_calibration_is_kept_and_a_broken_one_made_again() {
+        let Model { mut device, tokenizer, store, _dir } = model(1.0);
+        let calibration = calibration_root("a model", device.numerics());
+        let Found::Whole(kept) = store.read_check(calibration) else { panic!("no calibration") };
+        assert!(Calibration::from_text(&kept, device.spec()).is_some());
+        for broken in ["", "00", "no number"] {
+            store.write_check(calibration, broken).expect("a file");
+            let device = Arc::get_mut(&mut device).expect("nobody else's");
+            calibrate(device, &tokenizer, Some(&store), "a model", &mut || {}).expect("a calibration");
+            let Found::Whole(again) = store.read_check(calibration) else { panic!("no calibration") };
+            assert_eq!(again, kept);
+        }
+    }
+}

@@ -1,0 +1,255 @@
+//! What a cache folder holds: listing and showing, for `greenroom cache`. Removing is in [`super::sweep`], checking in
+//! [`super::verify`].
+
+use super::cipher::{CacheKey, Cipher};
+use super::contents::{Contents, File};
+use super::log::Broken;
+use super::manifest::{self, Manifest};
+use super::pack;
+use super::{Failure, Place, STORE_VERSION, files, locked};
+use crate::kv::layout::Part;
+use crate::kv::table::BlockHash;
+use crate::kv::table::BlockKey;
+use crate::text::prefix::SegmentKind;
+use crate::{Error, Result, SessionKey};
+use std::collections::{HashMap, HashSet};
+use std::path::{Path, PathBuf};
+
+/// A folder of memories, opened to look after it. With a key, the memories that are encrypted with it.
+pub struct Folder {
+    dir: PathBuf,
+    pub(super) root: PathBuf,
+    pub(super) cipher: Cipher,
+}
+
+/// One stored session.
+#[derive(Clone, Debug)]
+pub struct Entry {
+    /// Hash that names its manifest.
+    pub id: String,
+    /// The run and agent, as given by their owner.
+    pub session: SessionKey,
+    /// Name of the model.
+    pub model: String,
+    /// KV layout of its first layer (heads × width : format).
+    pub format: String,
+    /// Tokens held.
+    pub tokens: usize,
+    /// Turns saved.
+    pub turns: u64,
+    /// Bytes of its manifest, blocks and tail.
+    pub bytes: u64,
+    /// Bytes of them that other sessions use too.
+    pub shared_bytes: u64,
+    /// Seconds that its tokens would take to compute again.
+    pub seconds: f64,
+    /// Seconds since the epoch of its last save.
+    pub saved_at: u64,
+    /// Bytes of it, shared ones in equal parts.
+    pub(super) share: f64,
+}
+
+/// All that is stored of one session, in words.
+#[derive(Clone, Debug)]
+pub struct Details {
+    /// As [`Folder::list`] has it.
+    pub entry: Entry,
+    /// blake3 of the model file.
+    pub model_identity: String,
+    /// The kernels' contract.
+    pub numerics: String,
+    /// Its tenant, if it has one.
+    pub tenant: String,
+    /// Sealed blocks of 256 tokens: address, owners.
+    pub blocks: Vec<(String, usize)>,
+    /// Tokens of its tail.
+    pub tail_tokens: usize,
+    /// What it has read and said, in order: `template`, `message` or `reply`, number of tokens, text.
+    pub segments: Vec<(&'static str, usize, String)>,
+}
+
+/// Sessions with their manifests.
+type Sessions = Vec<(String, Manifest)>;
+
+impl Folder {
+    /// The folder at `dir`; with a key, the part of it that is encrypted with that key.
+    pub fn new(dir: &Path, key: Option<&CacheKey>) -> Self {
+        let place = Place { dir: dir.to_owned(), key: key.cloned() };
+        Self { dir: dir.to_owned(), root: place.root(), cipher: Cipher::new(key) }
+    }
+
+    /// All sessions; manifests that can't be read are left out ([`Folder::verify`] names them).
+    ///
+    /// # Errors
+    /// The folder can't be read.
+    pub fn list(&self) -> Result<Vec<Entry>> {
+        let (manifests, census) = self.sessions();
+        let mut entries: Vec<Entry> = manifests.iter().map(|(id, m)| self.entry(id, m, &census)).collect();
+        entries.sort_by(|a, b| (&a.session.run, &a.session.agent).cmp(&(&b.session.run, &b.session.agent)));
+        Ok(entries)
+    }
+
+    fn entry(&self, id: &str, m: &Manifest, census: &Census) -> Entry {
+        let (size, owners) = (|hash: &BlockHash| census.size(*hash), &census.owners);
+        let tail = m.tail.as_ref().and_then(|t| files::size(&self.root.join("tails").join(&t.file)));
+        let own = files::size(&super::manifest_path(&self.root, id)).unwrap_or(0) + tail.unwrap_or(0);
+        let shared = m.blocks.iter().filter(|hash| owners[*hash] > 1);
+        let shares = m.blocks.iter().map(|hash| size(hash) as f64 / owners[hash] as f64);
+        Entry {
+            id: id.to_owned(),
+            session: m.session(),
+            model: m.owner.identity.model_name.clone(),
+            format: m.owner.identity.layout.split(',').next().unwrap_or_default().to_owned(),
+            tokens: m.n_tokens(),
+            turns: m.worth.turns,
+            bytes: m.blocks.iter().map(size).sum::<u64>() + own,
+            shared_bytes: shared.map(size).sum(),
+            seconds: m.n_tokens() as f64 * census.token_ms(&m.owner.identity.model) / 1e3,
+            saved_at: m.worth.saved_at,
+            share: shares.sum::<f64>() + own as f64,
+        }
+    }
+
+    /// All about the session whose id begins with `id`, if there is just one.
+    ///
+    /// # Errors
+    /// The folder can't be read, or there is none or more than one.
+    pub fn show(&self, id: &str) -> Result<Details> {
+        let (manifests, census) = self.sessions();
+        let found: Vec<_> = manifests.iter().filter(|(other, _)| other.starts_with(id)).collect();
+        let [(id, m)] = found[..] else {
+            let n = found.len();
+            return Err(Error::store(format!(
+                "{n} memories have an id that begins with `{id}`: see `cache ls`"
+            )));
+        };
+        let word = |kind| match kind {
+            SegmentKind::Template => "template",
+            SegmentKind::Message => "message",
+            SegmentKind::Reply => "reply",
+        };
+        Ok(Details {
+            entry: self.entry(id, m, &census),
+            model_identity: m.owner.identity.model.clone(),
+            numerics: m.owner.identity.numerics.clone(),
+            tenant: m.owner.identity.salt.clone(),
+            blocks: m.blocks.iter().map(|hash| (hash.hex(), census.owners[hash])).collect(),
+            tail_tokens: m.tail.as_ref().map_or(0, |tail| tail.rows),
+            segments: m.segments.iter().map(|s| (word(s.kind), s.ids.len(), s.text.clone())).collect(),
+        })
+    }
+
+    /// Bytes of all files of the folder, whoever they belong to.
+    ///
+    /// # Errors
+    /// The folder can't be read.
+    pub fn bytes(&self) -> Result<u64> {
+        files::bytes_below(&files::resolved(&self.dir))
+    }
+
+    /// Number of folders whose memories are encrypted with other keys (or not at all, if this one has a key).
+    ///
+    /// # Errors
+    /// The folder can't be read.
+    pub fn other_keys(&self) -> Result<usize> {
+        Ok(self.others()?.iter().filter(|(_, version)| *version == STORE_VERSION).count())
+    }
+
+    /// Folders of other versions and keys, with their versions.
+    ///
+    /// # Errors
+    /// The folder can't be read.
+    pub(super) fn others(&self) -> Result<Vec<(PathBuf, u32)>> {
+        let version = |entry: &files::Entry| {
+            let name = entry.name.to_str()?.strip_prefix('v')?;
+            entry.is_folder().then(|| name.split('-').next()?.parse().ok())?
+        };
+        let entries = files::entries(&files::resolved(&self.dir))?.into_iter();
+        let others = entries.filter(|entry| Some(&*entry.name) != self.root.file_name());
+        Ok(others
+            .filter_map(|entry| Some((version(&entry)?, entry.path)))
+            .map(|(v, path)| (path, v))
+            .collect())
+    }
+
+    /// Takes the folder for this process alone.
+    pub(super) fn lock(&self) -> Result<Option<std::fs::File>> {
+        if !files::is_folder(&self.root)? {
+            return Ok(None);
+        }
+        let lock = files::open_lock(&self.root.join("lock"))?;
+        locked(lock.try_lock(), || self.in_use())?;
+        Ok(Some(lock))
+    }
+
+    pub(super) fn in_use(&self) -> String {
+        format!(
+            "the cache folder {} is in use by a running greenroom; try again when it ended",
+            self.dir.display()
+        )
+    }
+
+    /// A manifest, and why it is not the latest state.
+    pub(super) fn read_manifest(&self, id: &str, path: &Path) -> Result<(Manifest, Option<Broken>), Failure> {
+        let bytes = files::input(path)?.whole(manifest::MOST)?;
+        let (manifest, _, broken) = manifest::decode(&bytes, id, &self.cipher)?;
+        Ok((manifest, broken))
+    }
+
+    /// The sessions whose manifests can be read, and what they have in common.
+    fn sessions(&self) -> (Sessions, Census) {
+        let contents = Contents::read(&self.root);
+        contents.unread.iter().for_each(|reason| tracing::warn!("{reason}"));
+        let mut sessions = Vec::new();
+        for (id, File { path, .. }) in &contents.manifests {
+            match self.read_manifest(id, path) {
+                Ok((manifest, _)) => sessions.push((id.clone(), manifest)),
+                Err(Failure::Missing) => {}
+                Err(failure) => tracing::warn!("{}: {failure}", files::short(path)),
+            }
+        }
+        let census = Census::new(&sessions, sizes(&contents));
+        (sessions, census)
+    }
+}
+
+/// Bytes of parts of blocks on disk; of twins the one that has its own file counts.
+fn sizes(contents: &Contents) -> HashMap<BlockKey, u64> {
+    let packed = contents.packs.iter().flat_map(|file| pack::index(&file.path).unwrap_or_default());
+    let mut sizes: HashMap<BlockKey, u64> = packed.map(|(key, place)| (key, place.len)).collect();
+    sizes.extend(contents.blocks.iter().map(|(key, file)| (*key, file.bytes)));
+    sizes
+}
+
+/// What the sessions of a folder have in common.
+struct Census {
+    sizes: HashMap<BlockKey, u64>,
+    /// How many sessions name each block.
+    owners: HashMap<BlockHash, usize>,
+    /// Milliseconds of a token by model: how many sessions were measured, and their sum. One measure alone is noisy.
+    token_ms: HashMap<String, (f64, f64)>,
+}
+
+impl Census {
+    fn new(manifests: &[(String, Manifest)], sizes: HashMap<BlockKey, u64>) -> Self {
+        let (mut owners, mut token_ms) = (HashMap::new(), HashMap::new());
+        for (_, manifest) in manifests {
+            for hash in manifest.blocks.iter().collect::<HashSet<_>>() {
+                *owners.entry(*hash).or_default() += 1;
+            }
+            let measured: &mut (f64, f64) =
+                token_ms.entry(manifest.owner.identity.model.clone()).or_default();
+            *measured = (measured.0 + 1.0, measured.1 + manifest.worth.token_ms);
+        }
+        Self { sizes, owners, token_ms }
+    }
+
+    /// Bytes of all parts of a block on disk.
+    fn size(&self, hash: BlockHash) -> u64 {
+        Part::ALL.iter().filter_map(|part| self.sizes.get(&(hash, *part))).sum()
+    }
+
+    fn token_ms(&self, model: &str) -> f64 {
+        self.token_ms.get(model).map_or(0.0, |(n, sum)| sum / n)
+    }
+}

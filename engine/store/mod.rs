@@ -1,0 +1,510 @@
+//! The cache on disk: content-addressed blocks, and a manifest and a tail for each session.
+//!
+//! ```text
+//! DIR/v4/lock                               held (shared) by every process that uses the folder
+//! DIR/v4/runs/<hash>                        held by the one process that adds to a run's sessions
+//! DIR/v4/blocks/<2 hex>/<hash>.safetensors  a sealed block, written once, shared by whoever has read the same
+//! DIR/v4/windows/<2 hex>/<hash>.safetensors its layers that have a window, where a model has such
+//! DIR/v4/packs/<hash>.pack                  many small ones of both, in one file
+//! DIR/v4/manifests/<session>.log            what a session is made of: a record a turn
+//! DIR/v4/tails/<session>.<n>.log            f16 rows of a session's open block: a record a turn
+//! DIR/v4/checks/<identity>                  what the self-check found
+//! DIR/v4/damaged/                           files that failed a check, set aside
+//! ```
+//! With a key the folder is `v4-<fingerprint of the key>`, and everything in it but the index of a pack is encrypted. Names are
+//! hashes, never ids from outside. Every file carries checksums, verified while reading. Files are read by plain reads into
+//! owned memory, never mapped. Main type: [`Store`].
+
+pub(crate) mod block;
+pub(crate) mod cipher;
+mod contents;
+mod files;
+mod found;
+pub(crate) mod inventory;
+pub(crate) mod log;
+pub(crate) mod manifest;
+pub(crate) mod pack;
+mod sweep;
+pub(crate) mod tail;
+mod verify;
+
+use crate::kv::format::BlockBytes;
+use crate::kv::layout::{KvLayout, Part};
+use crate::kv::table::{BlockHash, BlockKey};
+use crate::{Error, ErrorKind, Result, SessionKey};
+use cipher::{CacheKey, Cipher, OVERHEAD};
+use contents::Contents;
+use files::{Input, Source, make_private_dir, open_lock, short, write_atomically};
+pub(crate) use found::{Failure, Found};
+use log::Broken;
+use manifest::{Journal, Manifest, Write};
+use pack::{Builder, Packs};
+use std::fs::{File, TryLockError};
+use std::io::Cursor;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{PoisonError, RwLock};
+pub use sweep::Removed;
+use tail::TailRef;
+pub use verify::Verdict;
+
+/// Version of the folder's layout and of every format in it: part of a cache's identity.
+pub(crate) const STORE_VERSION: u32 = 4;
+
+/// A folder of memories, and how it is read.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Place {
+    pub(crate) dir: PathBuf,
+    pub(crate) key: Option<CacheKey>,
+}
+
+/// The right to add to a run's sessions.
+pub(crate) struct RunLock(#[expect(dead_code, reason = "open files hold locks")] File);
+
+/// An opened cache folder.
+pub(crate) struct Store {
+    root: PathBuf,
+    cipher: Cipher,
+    /// What sessions' names are derived from besides run and agent: tenant and key.
+    secret: String,
+    packs: RwLock<Packs>,
+    /// Blocks written since the last look at how many small files there are.
+    fresh: AtomicUsize,
+    _lock: File,
+    /// Off only in the test that shows that a wrong code would change the logits.
+    pub(crate) verify: bool,
+}
+
+impl Place {
+    /// The folder of this store version and key.
+    fn root(&self) -> PathBuf {
+        let key = self.key.as_ref().map_or(String::new(), |key| format!("-{}", key.fingerprint()));
+        self.dir.join(format!("v{STORE_VERSION}{key}"))
+    }
+}
+
+impl Store {
+    /// A block's file up to so many bytes is small.
+    const SMALL: u64 = 1 << 20;
+    /// So many small files are packed.
+    const MANY: usize = 256;
+    /// Bytes of a pack, at most, unless a single image is larger.
+    const PACK: usize = 64 << 20;
+
+    /// Opens (and makes) a cache folder for a tenant.
+    ///
+    /// # Errors
+    /// `Store`: it can't be made or written; `InUse`: `greenroom cache rm` is at work in it.
+    pub(crate) fn open(place: &Place, tenant: &str) -> Result<Self> {
+        let root = place.root();
+        make_private_dir(&root)?;
+        for sub in contents::FOLDERS {
+            make_private_dir(&root.join(sub))?;
+        }
+        let lock = open_lock(&root.join("lock"))?;
+        let busy = || {
+            let dir = place.dir.display();
+            format!("the cache folder {dir} is being cleaned by another process; try again")
+        };
+        locked(lock.try_lock_shared(), busy)?;
+        let mut packs = Packs::default();
+        if let Err(e) = packs.refresh(&root.join("packs")) {
+            tracing::warn!("{e}"); // it is looked at again when a block is missed
+        }
+        let names = place.key.as_ref().map_or(String::new(), CacheKey::names);
+        Ok(Self {
+            cipher: Cipher::new(place.key.as_ref()),
+            secret: format!("{tenant}\n{names}"),
+            packs: RwLock::new(packs),
+            fresh: AtomicUsize::new(Self::MANY),
+            _lock: lock,
+            root,
+            verify: true,
+        })
+    }
+
+    /// Keeps other processes from adding to a run's sessions for as long as the lock is held.
+    ///
+    /// # Errors
+    /// `InUse`: another process does so; `Store`: there can be no lock.
+    pub(crate) fn claim(&self, run: &str) -> Result<RunLock> {
+        let file = open_lock(&self.root.join("runs").join(name_hash(&self.secret, &[run])))?;
+        locked(file.try_lock(), || {
+            format!(
+                "the memories of run {run} are in use by another process: wait until it has ended, or start a new run"
+            )
+        })?;
+        Ok(RunLock(file))
+    }
+
+    /// Whether a part of a block is stored.
+    pub(crate) fn has_block(&self, key: BlockKey) -> bool {
+        files::size(&block_path(&self.root, key)).is_some() || self.packed(key).is_some()
+    }
+
+    /// Writes a part of a block unless it is there; returns the bytes written. `index` is the block's place in the sequence.
+    pub(crate) fn write_block(
+        &self,
+        key: BlockKey,
+        index: usize,
+        block: &BlockBytes,
+        layout: &KvLayout,
+    ) -> Result<u64> {
+        if self.has_block(key) {
+            return Ok(0);
+        }
+        let path = block_path(&self.root, key);
+        make_private_dir(path.parent().expect("a block's path has a folder"))?;
+        let bytes = self.cipher.seal(&block_place(key), block::encode(key, index, block, layout)?)?;
+        write_atomically(&path, &bytes)?;
+        self.fresh.fetch_add(1, Ordering::Relaxed);
+        Ok(bytes.len() as u64)
+    }
+
+    /// Reads a part of a block and checks it against its address, the layout and its checksum; also gives its bytes on disk. Where
+    /// its own file gives nothing, a pack may.
+    pub(crate) fn read_block(
+        &self,
+        key: BlockKey,
+        index: usize,
+        layout: &KvLayout,
+    ) -> Found<(BlockBytes, u64)> {
+        let most = block::most(key.1, layout) + OVERHEAD as u64;
+        let read = |input: &mut Input, (start, len): (u64, u64)| {
+            if len > most {
+                return Err(format!("it has {len} bytes, at most {most} are possible").into());
+            }
+            let block = open_image(&self.cipher, input, key, (start, len), |source, span| {
+                block::read(source, span, key, index, layout, self.verify)
+            })?;
+            Ok((block, len))
+        };
+        let loose = self.checked(&block_path(&self.root, key), |input| {
+            let len = input.len();
+            read(input, (0, len))
+        });
+        let place = if matches!(loose, Found::Whole(_)) { None } else { self.packed(key) };
+        let Some(place) = place else { return loose };
+        match place.open().and_then(|(mut input, span)| read(&mut input, span)) {
+            Ok(found) => Found::Whole(found),
+            Err(Failure::Missing) => loose,
+            Err(Failure::Unreadable(reason)) => {
+                Found::Unreadable(format!("a block in {}: {reason}", short(&place.pack)))
+            }
+            Err(Failure::Damaged(reason)) => {
+                self.packs.write().unwrap_or_else(PoisonError::into_inner).forget(key);
+                let reason = format!("a block in {} is damaged: {reason}", short(&place.pack));
+                tracing::warn!("{reason}");
+                Found::Damaged(reason)
+            }
+        }
+    }
+
+    /// Where a block lies in a pack; packs of other processes are seen too.
+    fn packed(&self, key: BlockKey) -> Option<pack::Place> {
+        let find = || self.packs.read().unwrap_or_else(PoisonError::into_inner).find(key);
+        find().filter(|place| files::size(&place.pack).is_some()).or_else(|| {
+            let mut packs = self.packs.write().unwrap_or_else(PoisonError::into_inner);
+            if let Err(e) = packs.refresh(&self.root.join("packs")) {
+                tracing::debug!("{e}");
+            }
+            packs.find(key)
+        })
+    }
+
+    /// Packs small blocks once there are many, unless another process is at it; returns how many it packed.
+    ///
+    /// # Errors
+    /// A file can't be read or written; what was there still is.
+    pub(crate) fn compact(&self) -> Result<usize> {
+        if self.fresh.load(Ordering::Relaxed) < Self::MANY {
+            return Ok(0);
+        }
+        self.fresh.store(0, Ordering::Relaxed);
+        let mut small = Contents::read(&self.root).blocks;
+        small.retain(|(_, file)| file.bytes <= Self::SMALL);
+        let lock = open_lock(&self.root.join("packs.lock"))?;
+        if small.len() < Self::MANY || lock.try_lock().is_err() {
+            return Ok(0);
+        }
+        self.pack(small)
+    }
+
+    /// Packs all blocks, however few.
+    #[cfg(test)]
+    pub(crate) fn pack_all(&self) -> usize {
+        self.pack(Contents::read(&self.root).blocks).expect("a pack")
+    }
+
+    fn pack(&self, loose: Vec<(BlockKey, contents::File)>) -> Result<usize> {
+        let packs = self.root.join("packs");
+        let (mut builder, mut packed, mut n) = (Builder::default(), Vec::new(), 0);
+        let mut finish = |builder: Builder, packed: Vec<PathBuf>| {
+            builder.write(&packs)?;
+            n += packed.len();
+            packed.iter().try_for_each(|path| files::remove(path).map(drop))
+        };
+        for (key, contents::File { path, .. }) in loose {
+            // What is in a pack as well was packed before a crash, or is damaged there: then this one stays.
+            if let Some(place) = self.packed(key) {
+                let twin = place.open();
+                let twin =
+                    twin.and_then(|(mut input, span)| verify_image(&self.cipher, &mut input, key, span));
+                if twin.is_ok() {
+                    packed.push(path);
+                }
+                continue;
+            }
+            // What can't be read or is damaged stays where it is: that is found out when it is needed.
+            let whole = files::input(&path).and_then(|mut input| {
+                let len = input.len();
+                whole_image(&self.cipher, &mut input, key, (0, len))
+            });
+            let Ok(image) = whole else { continue };
+            if builder.len() + image.len() > Self::PACK {
+                finish(std::mem::take(&mut builder), std::mem::take(&mut packed))?;
+            }
+            builder.push(key, &image);
+            packed.push(path);
+        }
+        finish(builder, packed)?;
+        tracing::debug!("{n} small blocks packed");
+        Ok(n)
+    }
+
+    /// What was written for an identity by [`Store::write_check`].
+    pub(crate) fn read_check(&self, root: BlockHash) -> Found<String> {
+        self.checked(&self.check_path(root), |input| read_check(input, root))
+    }
+
+    /// Keeps a verdict on an identity.
+    pub(crate) fn write_check(&self, root: BlockHash, verdict: &str) -> Result<()> {
+        let text = format!("{verdict}\n{}\n", check_sum(root, verdict));
+        write_atomically(&self.check_path(root), text.as_bytes())
+    }
+
+    fn check_path(&self, root: BlockHash) -> PathBuf {
+        self.root.join("checks").join(root.hex())
+    }
+
+    /// Hash that names a session's files.
+    pub(crate) fn session_id(&self, session: &SessionKey) -> String {
+        name_hash(&self.secret, &[&session.run, &session.agent])
+    }
+
+    /// Reads a session's manifest, and what a writer must know to add to it. The text says why it is not the latest state.
+    pub(crate) fn read_manifest(&self, session: &SessionKey) -> Found<(Manifest, Journal, Option<Broken>)> {
+        let id = self.session_id(session);
+        self.checked(&manifest_path(&self.root, &id), |input| {
+            let found = manifest::decode(&input.whole(manifest::MOST)?, &id, &self.cipher)?;
+            if found.0.session() != *session {
+                return Err("it belongs to another agent".into());
+            }
+            Ok(found)
+        })
+    }
+
+    /// Brings a session's manifest up to date and removes the tails that it no longer names.
+    pub(crate) fn write_manifest(
+        &self,
+        manifest: &Manifest,
+        journal: &mut Option<Journal>,
+        obsolete_tails: &[String],
+    ) -> Result<u64> {
+        let id = self.session_id(&manifest.session());
+        let path = manifest_path(&self.root, &id);
+        // A file that lost what the journal stands on (by hand, or set aside) begins anew.
+        let before = journal.as_ref().filter(|journal| files::appendable(&path, journal.bytes()));
+        let (write, after) = Journal::update(before, manifest, &id, &self.cipher)?;
+        let n = match &write {
+            Write::Append { at, record } => {
+                files::append(&path, *at, record)?;
+                record.len()
+            }
+            Write::Replace(bytes) => {
+                write_atomically(&path, bytes)?;
+                bytes.len()
+            }
+        };
+        *journal = Some(after);
+        for tail in obsolete_tails {
+            // What can't be removed now is an orphan that the next `cache rm` sweeps.
+            let _ = files::remove(&self.root.join("tails").join(tail));
+        }
+        Ok(n as u64)
+    }
+
+    /// Whether a tail's file can be appended to: it is at least as long as what counts of it.
+    pub(crate) fn has_tail(&self, tail: &TailRef) -> bool {
+        files::appendable(&self.root.join("tails").join(&tail.file), tail.end.bytes)
+    }
+
+    /// Appends the rows that a tail lacks, up to `n`, and moves it on; `rows` gives their bytes. Returns the bytes written.
+    pub(crate) fn append_tail(
+        &self,
+        tail: &mut TailRef,
+        n: usize,
+        rows: impl Fn(Range<usize>) -> Vec<u8>,
+    ) -> Result<u64> {
+        tail::append(&self.root.join("tails"), tail, n, rows, &self.cipher)
+    }
+
+    /// Reads the rows of a session's open block; also gives their bytes on disk.
+    pub(crate) fn read_tail(&self, tail: &TailRef, layout: &KvLayout) -> Found<(Vec<u8>, u64)> {
+        self.checked(&self.root.join("tails").join(&tail.file), |input| {
+            let n = tail.end.bytes;
+            if n > tail::most(tail.rows, layout) || n > input.len() {
+                return Err(format!("its manifest says {n} bytes, it has {}", input.len()).into());
+            }
+            let bytes = files::stretch(input, (0, n))?;
+            Ok((tail::decode(&bytes, tail, layout, &self.cipher)?, n))
+        })
+    }
+
+    /// Reads and decodes a file; one that does not decode is set aside, with the reason. One that can't be read stays.
+    fn checked<T>(&self, path: &Path, decode: impl FnOnce(&mut Input) -> Result<T, Failure>) -> Found<T> {
+        match files::input(path).and_then(|mut input| decode(&mut input)) {
+            Ok(value) => Found::Whole(value),
+            Err(Failure::Missing) => Found::Missing,
+            Err(Failure::Damaged(reason)) => {
+                let reason = format!("{} is damaged: {reason}; it was set aside", short(path));
+                tracing::warn!("{reason}");
+                if let Err(e) = files::set_aside(path, &self.root.join(contents::DAMAGED)) {
+                    tracing::warn!("{e}");
+                }
+                Found::Damaged(reason)
+            }
+            Err(Failure::Unreadable(reason)) => {
+                let reason = format!("{}: {reason}", short(path));
+                tracing::warn!("{reason}");
+                Found::Unreadable(reason)
+            }
+        }
+    }
+}
+
+/// Tells a lock that somebody else holds from one that can't be.
+fn locked(tried: Result<(), TryLockError>, busy: impl FnOnce() -> String) -> Result<()> {
+    tried.map_err(|e| match e {
+        TryLockError::WouldBlock => Error::new(ErrorKind::InUse, busy()),
+        TryLockError::Error(e) => Error::store(format!("the cache folder can't be locked: {e}")),
+    })
+}
+
+/// Hands a block's image to `read`: from where it lies, or decrypted.
+fn open_image<T>(
+    cipher: &Cipher,
+    input: &mut Input,
+    key: BlockKey,
+    span: (u64, u64),
+    read: impl FnOnce(&mut dyn Source, (u64, u64)) -> Result<T, Failure>,
+) -> Result<T, Failure> {
+    if !cipher.encrypts() {
+        return read(input, span);
+    }
+    let bytes = cipher.open(&block_place(key), files::stretch(input, span)?)?;
+    let len = bytes.len() as u64;
+    read(&mut Cursor::new(bytes), (0, len))
+}
+
+/// A block's image as it lies on disk, checked by itself.
+fn whole_image(
+    cipher: &Cipher,
+    input: &mut Input,
+    key: BlockKey,
+    span: (u64, u64),
+) -> Result<Vec<u8>, Failure> {
+    verify_image(cipher, input, key, span)?;
+    files::stretch(input, span)
+}
+
+fn verify_image(cipher: &Cipher, input: &mut Input, key: BlockKey, span: (u64, u64)) -> Result<(), Failure> {
+    open_image(cipher, input, key, span, |source, span| block::verify(source, span, key.0))
+}
+
+/// Reads the verdict of a self-check on an identity, and checks it against its checksum.
+fn read_check(input: &mut Input, root: BlockHash) -> Result<String, Failure> {
+    let text = String::from_utf8(input.whole(contents::MOST_CHECK)?).map_err(|e| e.to_string())?;
+    let (verdict, sum) = text.split_once('\n').ok_or("it has no checksum")?;
+    if sum != format!("{}\n", check_sum(root, verdict)) {
+        return Err("its checksum does not match".into());
+    }
+    Ok(verdict.to_owned())
+}
+
+fn check_sum(root: BlockHash, verdict: &str) -> String {
+    blake3::keyed_hash(&root.0, verdict.as_bytes()).to_hex().to_string()
+}
+
+/// Hash of names from outside; where one ends and the next begins counts.
+fn name_hash(secret: &str, names: &[&str]) -> String {
+    let mut hasher = blake3::Hasher::new_derive_key("greenroom 2026 session file name");
+    for name in std::iter::once(&secret).chain(names) {
+        hasher.update(&(name.len() as u64).to_le_bytes());
+        hasher.update(name.as_bytes());
+    }
+    hasher.finalize().to_hex()[..40].to_owned()
+}
+
+fn block_path(root: &Path, (hash, part): BlockKey) -> PathBuf {
+    let hex = hash.hex();
+    root.join(part_folder(part)).join(&hex[..2]).join(format!("{hex}.safetensors"))
+}
+
+fn part_folder(part: Part) -> &'static str {
+    match part {
+        Part::Lasting => "blocks",
+        Part::Windowed => "windows",
+    }
+}
+
+/// What an encrypted image of a block is bound to.
+fn block_place((hash, part): BlockKey) -> Vec<u8> {
+    [&[part as u8], &hash.0[..]].concat()
+}
+
+fn manifest_path(root: &Path, id: &str) -> PathBuf {
+    root.join("manifests").join(format!("{id}.log"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Names as nobody should give them.
+    fn hostile() -> impl Strategy<Value = String> {
+        prop_oneof![
+            Just("../x".to_owned()),
+            Just("..\\x".to_owned()),
+            Just("/etc/passwd".to_owned()),
+            Just("a\0b".to_owned()),
+            Just(String::new()),
+            Just("x".repeat(10_240)),
+            Just("alice".to_owned()),
+            Just("\u{430}lice".to_owned()), // a Cyrillic a
+            Just("alice\u{200d}".to_owned()),
+            Just("al\u{131}ce".to_owned()),
+            "\\PC{0,12}",
+        ]
+    }
+
+    proptest! {
+        /// Different (tenant, run, agent) have different files, whose names say nothing and lead nowhere.
+        #[test]
+        fn no_name_leads_to_anothers_files(
+            a in (hostile(), hostile(), hostile()),
+            b in (hostile(), hostile(), hostile()),
+            shift in any::<bool>(),
+        ) {
+            let id = |(tenant, run, agent): &(String, String, String)| name_hash(&format!("{tenant}\n"), &[run, agent]);
+            // Where one name ends and the next begins counts.
+            let b = if shift { (a.0.clone(), format!("{}{}", a.1, a.2), String::new()) } else { b };
+            prop_assert_eq!(id(&a) == id(&b), a == b);
+            prop_assert!(id(&a).len() == 40 && id(&a).bytes().all(|c| c.is_ascii_hexdigit()));
+            let path = manifest_path(Path::new("root"), &id(&a));
+            prop_assert_eq!(path.parent(), Some(Path::new("root/manifests")));
+        }
+    }
+}

@@ -1,0 +1,9 @@
+//! Tests of several rooms together, from the inside.
+
+mod choices;
+mod endurance;
+mod exactness;
+mod folders;
+mod oracle;
+mod replies;
+mod texts;

@@ -1,0 +1,416 @@
+//! The model's chat template, made append-only.
+//!
+//! The template T is rendered three times, over placeholders instead of texts: the first prompt with and without
+//! a system message, and the least conversation [user, assistant, user]. What stands after the assistant's
+//! placeholder there is the *delta* between a reply and the next turn. The prompt of a later turn is then always
+//! `P' = P + reply + delta`, whatever T would do to history; texts take the placeholders' places afterwards, so
+//! nothing in a message is ever interpreted by T.
+
+use crate::text::prefix::{Segment, SegmentKind};
+use crate::text::tokenizer::{After, Tokenizer};
+use crate::{Conversation, Error, ErrorKind, ReplyContent, Result};
+use greenroom_jinja::{Jinja, Template};
+use minijinja::value::{Kwargs, Value};
+use minijinja::{UndefinedBehavior, context};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// A piece of a rendered skeleton.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Piece {
+    /// Text of the template itself.
+    Text(String),
+    /// Where the content with this number goes.
+    Content(usize),
+}
+
+const SYSTEM: usize = 0;
+const USER: usize = 1;
+const ASSISTANT: usize = 2;
+const NEXT: usize = 3;
+
+/// A chat template, taken apart.
+pub(crate) struct Chat {
+    /// First prompt with a system message; `None` if T rejects one, which is then put before the first user text.
+    with_system: Option<Vec<Piece>>,
+    /// First prompt without a system message.
+    without_system: Vec<Piece>,
+    /// From the end of a reply to the next generation prompt.
+    delta: Vec<Piece>,
+    bos: Option<String>,
+    eog: Vec<u32>,
+    audit: Vec<String>,
+}
+
+/// Families' own templates, for files whose template is missing or can't be used; the first one whose marker
+/// the vocabulary has is taken.
+const FALLBACKS: [(&str, &str, &str); 5] = [
+    ("chatml", "<|im_start|>", include_str!("templates/chatml.jinja")),
+    ("llama3", "<|start_header_id|>", include_str!("templates/llama3.jinja")),
+    ("gemma", "<start_of_turn>", include_str!("templates/gemma.jinja")),
+    ("mistral", "[INST]", include_str!("templates/mistral.jinja")),
+    ("harmony", "<|channel|>", include_str!("templates/harmony.jinja")),
+];
+
+impl Chat {
+    /// Takes a template apart; `source` is the file's own, if it has one.
+    pub(crate) fn new(source: Option<&str>, tokenizer: &Tokenizer) -> Result<Self> {
+        let tried = source.map(|source| Self::take_apart(source, tokenizer));
+        match tried {
+            Some(Ok(chat)) => Ok(chat),
+            failed => {
+                let marked = FALLBACKS.iter().find(|(_, marker, _)| tokenizer.control(marker).is_some());
+                let (name, _, fallback) = marked.unwrap_or(&FALLBACKS[0]);
+                let why = match failed {
+                    Some(Err(e)) => format!("the file's chat template can't be used ({e})"),
+                    _ => "the file has no chat template".to_owned(),
+                };
+                tracing::warn!("{why}; using the built-in `{name}` template");
+                let mut chat = Self::take_apart(fallback, tokenizer)?;
+                chat.audit.insert(0, format!("{why}: the built-in `{name}` template serves instead"));
+                Ok(chat)
+            }
+        }
+    }
+
+    fn take_apart(source: &str, tokenizer: &Tokenizer) -> Result<Self> {
+        let (bos, adds_bos) = tokenizer.bos();
+        let (clock_read, source) = (Arc::new(AtomicBool::new(false)), without_generation_tags(source));
+        let jinja = jinja(clock_read.clone());
+        let renderer = Renderer::new(&jinja, &source, clock_read, tokenizer)?;
+        let [system, user, assistant, next] = [SYSTEM, USER, ASSISTANT, NEXT].map(placeholder);
+        let without_system = renderer.pieces(&[("user", &user)], &[USER])?;
+        let with_system = renderer.pieces(&[("system", &system), ("user", &user)], &[SYSTEM, USER]);
+        let least = [("user", &*user), ("assistant", &*assistant), ("user", &*next)];
+        let mut delta = renderer.pieces(&least, &[USER, ASSISTANT, NEXT])?;
+        let reply = delta.iter().position(|p| *p == Piece::Content(ASSISTANT)).unwrap_or(0);
+        delta.drain(..=reply);
+        let audit = audit(&renderer, with_system.as_deref().ok(), &without_system, &delta);
+        let mut eog = tokenizer.eog().to_vec();
+        // What the template puts right behind a reply ends a reply.
+        if let Some(Piece::Text(text)) = delta.first() {
+            let first = tokenizer.encode_template(text, After::Text)?.first().copied();
+            eog.extend(first.filter(|id| tokenizer.may_end_turn(*id)));
+        }
+        let bos = bos.filter(|_| adds_bos);
+        Ok(Self { with_system: with_system.ok(), without_system, delta, bos, eog, audit })
+    }
+
+    /// What the template does to history, and what is done about it, a line each.
+    pub(crate) fn audit(&self) -> &[String] {
+        &self.audit
+    }
+
+    /// Tokens that end a reply.
+    pub(crate) fn eog(&self) -> &[u32] {
+        &self.eog
+    }
+
+    /// The prompt of a conversation as segments, each tokenized alone.
+    pub(crate) fn prompt(&self, conversation: &Conversation, tokenizer: &Tokenizer) -> Result<Vec<Segment>> {
+        let first = conversation.exchanges.first().map_or(&conversation.next, |e| &e.user);
+        let mut segments = Segments { tokenizer, out: Vec::new() };
+        self.open(conversation.system.as_deref(), first, &mut segments)?;
+        for (i, exchange) in conversation.exchanges.iter().enumerate() {
+            segments.reply(&exchange.reply)?;
+            let user = conversation.exchanges.get(i + 1).map_or(&conversation.next, |e| &e.user);
+            segments.fill(&self.delta, &|_| user)?;
+        }
+        Ok(segments.out)
+    }
+
+    fn open(&self, system: Option<&str>, user: &str, segments: &mut Segments<'_>) -> Result<()> {
+        let folded;
+        let (pieces, user) = match (system, &self.with_system) {
+            (Some(_), Some(pieces)) => (pieces, user),
+            (Some(system), None) => {
+                folded = format!("{system}\n\n{user}");
+                (&self.without_system, folded.as_str())
+            }
+            (None, _) => (&self.without_system, user),
+        };
+        if let Some(bos) = &self.bos {
+            let said = matches!(pieces.first(), Some(Piece::Text(text)) if text.starts_with(bos.as_str()));
+            if !said {
+                segments.template(bos)?;
+            }
+        }
+        segments.fill(pieces, &|content| if content == SYSTEM { system.unwrap_or_default() } else { user })
+    }
+}
+
+/// Collects segments.
+struct Segments<'a> {
+    tokenizer: &'a Tokenizer,
+    out: Vec<Segment>,
+}
+
+impl Segments<'_> {
+    fn push(&mut self, kind: SegmentKind, text: &str, ids: Vec<u32>, guessed: bool) {
+        self.out.push(Segment { kind, text: text.to_owned(), ids: ids.into(), guessed });
+    }
+
+    /// What the next segment stands behind.
+    fn after(&self) -> After {
+        after(&self.out, self.tokenizer)
+    }
+
+    fn template(&mut self, text: &str) -> Result<()> {
+        let ids = self.tokenizer.encode_template(text, self.after())?;
+        self.push(SegmentKind::Template, text, ids, false);
+        Ok(())
+    }
+
+    fn fill<'t>(&mut self, pieces: &[Piece], content: &dyn Fn(usize) -> &'t str) -> Result<()> {
+        for piece in pieces {
+            match piece {
+                Piece::Text(text) => self.template(text)?,
+                Piece::Content(n) => {
+                    let ids = self.tokenizer.encode_message(content(*n), self.after())?;
+                    self.push(SegmentKind::Message, content(*n), ids, false);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn reply(&mut self, reply: &ReplyContent) -> Result<()> {
+        match reply {
+            ReplyContent::Ids(ids) => {
+                if let Some(id) = ids.iter().find(|id| **id as usize >= self.tokenizer.n_vocab()) {
+                    let n = self.tokenizer.n_vocab();
+                    let found = format!(
+                        "a reply holds token {id}; the vocabulary has {n}: was it recorded with another model?"
+                    );
+                    return Err(Error::request(found));
+                }
+                self.push(SegmentKind::Reply, &self.tokenizer.decode(ids), ids.to_vec(), false);
+            }
+            ReplyContent::Text(text) => {
+                let ids = reply_ids(&self.out, text, self.tokenizer)?;
+                self.push(SegmentKind::Reply, text, ids, true);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What stands behind `segments`.
+fn after(segments: &[Segment], tokenizer: &Tokenizer) -> After {
+    tokenizer.after(segments.iter().rev().find_map(|s| s.ids.last().copied()))
+}
+
+/// Ids of a text as the reply to a prompt.
+pub(crate) fn reply_ids(prompt: &[Segment], text: &str, tokenizer: &Tokenizer) -> Result<Vec<u32>> {
+    // The text of sampled ids holds the space that began them; none is added to it.
+    let after = if text.starts_with(' ') { After::Text } else { after(prompt, tokenizer) };
+    tokenizer.encode_message(text, after)
+}
+
+/// Private-use characters around a number: no template looks for them, none of them is whitespace.
+fn placeholder(n: usize) -> String {
+    format!("\u{e000}{n}\u{e001}")
+}
+
+/// Cuts a rendered text at its placeholders, which must be exactly `expected`, each once and in this order.
+fn cut(rendered: &str, expected: &[usize]) -> Result<Vec<Piece>> {
+    let mut pieces = Vec::new();
+    let mut rest = rendered;
+    for content in expected {
+        let mark = placeholder(*content);
+        let Some((before, after)) = rest.split_once(&mark) else {
+            return Err(template_error("it drops a message, or changes the order of messages"));
+        };
+        if !before.is_empty() {
+            pieces.push(Piece::Text(before.to_owned()));
+        }
+        pieces.push(Piece::Content(*content));
+        rest = after;
+    }
+    if !rest.is_empty() {
+        pieces.push(Piece::Text(rest.to_owned()));
+    }
+    let marked = |p: &Piece| matches!(p, Piece::Text(text) if text.contains('\u{e000}'));
+    if pieces.iter().any(marked) {
+        return Err(template_error("it prints a message twice, or changes the order of messages"));
+    }
+    Ok(pieces)
+}
+
+fn template_error(detail: impl Into<String>) -> Error {
+    Error::new(ErrorKind::Template, detail)
+}
+
+fn refused(error: &minijinja::Error) -> Error {
+    template_error(greenroom_jinja::shortened(format!("{error:#}")))
+}
+
+/// A template with what Hugging Face's renderer gives it, the clock pinned.
+struct Renderer<'a> {
+    template: Template<'a>,
+    bos: Option<String>,
+    eos: Option<String>,
+    clock_read: Arc<AtomicBool>,
+}
+
+impl<'a> Renderer<'a> {
+    fn new(
+        jinja: &'a Jinja,
+        source: &'a str,
+        clock_read: Arc<AtomicBool>,
+        tokenizer: &Tokenizer,
+    ) -> Result<Self> {
+        let template = jinja.template("chat", source).map_err(|e| refused(&e))?;
+        Ok(Self { template, bos: tokenizer.bos().0, eos: tokenizer.eos(), clock_read })
+    }
+
+    /// Renders messages with the generation prompt, reasoning off where the template has a switch for it.
+    fn render(&self, messages: &[(&str, &str)]) -> Result<String> {
+        let messages: Vec<_> =
+            messages.iter().map(|(role, content)| context! { role => *role, content => *content }).collect();
+        let rendered = self.template.render(context! {
+            messages,
+            add_generation_prompt => true,
+            bos_token => self.bos.clone().unwrap_or_default(),
+            eos_token => self.eos.clone().unwrap_or_default(),
+            enable_thinking => false,
+            thinking => false,
+            reasoning_effort => "low",
+        });
+        rendered.map_err(|e| refused(&e))
+    }
+
+    fn pieces(&self, messages: &[(&str, &str)], expected: &[usize]) -> Result<Vec<Piece>> {
+        cut(&self.render(messages)?, expected)
+    }
+}
+
+/// What chat templates call; `clock_read` is set when one asks for the date.
+fn jinja(clock_read: Arc<AtomicBool>) -> Jinja {
+    let refuse = |message: String| -> Result<String, minijinja::Error> {
+        Err(minijinja::Error::new(minijinja::ErrorKind::InvalidOperation, message))
+    };
+    let clock = move |format: String| {
+        clock_read.store(true, Ordering::Relaxed);
+        pinned_clock(&format)
+    };
+    Jinja::new(UndefinedBehavior::Lenient)
+        .with_methods(minijinja_contrib::pycompat::unknown_method_callback)
+        .with_function("raise_exception", refuse)
+        .with_function("strftime_now", clock)
+        .with_filter("tojson", to_json)
+}
+
+/// `{% generation %}` marks training targets in some templates; for rendering it is a block without effect.
+fn without_generation_tags(source: &str) -> String {
+    let open = regex::Regex::new(r"\{%([-+]?)\s*generation\s*([-+]?)%\}").expect("a valid pattern");
+    let close = regex::Regex::new(r"\{%([-+]?)\s*endgeneration\s*([-+]?)%\}").expect("a valid pattern");
+    let opened = open.replace_all(source, "{%$1 if true $2%}");
+    close.replace_all(&opened, "{%$1 endif $2%}").into_owned()
+}
+
+/// The day that every template reads on its clock: a prompt never depends on when it was rendered.
+fn pinned_clock(format: &str) -> String {
+    let day = [("%Y", "2024"), ("%m", "07"), ("%d", "26"), ("%b", "Jul"), ("%B", "July"), ("%y", "24")];
+    let time = [("%A", "Friday"), ("%a", "Fri"), ("%H", "12"), ("%M", "00"), ("%S", "00"), ("%-d", "26")];
+    day.iter().chain(&time).fold(format.to_owned(), |text, (code, value)| text.replace(code, value))
+}
+
+/// JSON as Python's `json.dumps` writes it: no HTML escapes, a space after commas and colons.
+fn to_json(value: Value, options: Kwargs) -> Result<Value, minijinja::Error> {
+    let indent: Option<usize> = options.get("indent")?;
+    let wrong = |e: serde_json::Error| {
+        minijinja::Error::new(minijinja::ErrorKind::BadSerialization, "tojson").with_source(e)
+    };
+    let value = serde_json::to_value(&value).map_err(wrong)?;
+    let text = match indent {
+        Some(_) => serde_json::to_string_pretty(&value).map_err(wrong)?,
+        None => spaced(&value),
+    };
+    Ok(Value::from_safe_string(text))
+}
+
+fn spaced(value: &serde_json::Value) -> String {
+    match value {
+        serde_json::Value::Array(items) => {
+            format!("[{}]", items.iter().map(spaced).collect::<Vec<_>>().join(", "))
+        }
+        serde_json::Value::Object(map) => {
+            let item =
+                |(k, v): (&String, &serde_json::Value)| format!("{}: {}", serde_json::json!(k), spaced(v));
+            format!("{{{}}}", map.iter().map(item).collect::<Vec<_>>().join(", "))
+        }
+        scalar => scalar.to_string(),
+    }
+}
+
+/// Says in words where T, applied to a whole conversation of five turns, would have rewritten what was read.
+fn audit(
+    renderer: &Renderer<'_>,
+    with_system: Option<&[Piece]>,
+    without_system: &[Piece],
+    delta: &[Piece],
+) -> Vec<String> {
+    let mut found = Vec::new();
+    if with_system.is_none() {
+        found
+            .push("it takes no system message: the system text is put before the first user text".to_owned());
+    }
+    let contents: Vec<String> = (10..21).map(placeholder).collect();
+    let mut messages = Vec::new();
+    let mut read = String::new();
+    let mut write = |pieces: &[Piece], user: &str| {
+        for piece in pieces {
+            read.push_str(match piece {
+                Piece::Text(text) => text,
+                Piece::Content(SYSTEM) => &contents[0],
+                Piece::Content(_) => user,
+            });
+        }
+    };
+    if with_system.is_some() {
+        messages.push(("system", contents[0].as_str()));
+    }
+    write(with_system.unwrap_or(without_system), &contents[1]);
+    for turn in 0..5 {
+        messages.push(("user", &contents[1 + 2 * turn]));
+        if turn < 4 {
+            messages.push(("assistant", &contents[2 + 2 * turn]));
+            write(&[Piece::Text(contents[2 + 2 * turn].clone())], "");
+            write(delta, &contents[3 + 2 * turn]);
+        }
+    }
+    match renderer.render(&messages) {
+        Err(e) => found.push(format!("it can't render five turns ({e}): turns are appended one by one")),
+        Ok(whole) if whole != read => {
+            let moved = with_system.is_some() && whole.find(&contents[0]) != read.find(&contents[0]);
+            let at = crate::text::prefix::first_difference(&whole, &read);
+            found.push(match moved {
+                true => "it moves the system text with every turn: here it stays where it was first read"
+                    .to_owned(),
+                false => format!(
+                    "it rewrites history (from character {at} of five turns on): here nothing is rewritten"
+                ),
+            });
+        }
+        Ok(_) => {}
+    }
+    let drops = |content: &str, kept: &str| {
+        let messages =
+            [("user", "a"), ("assistant", content), ("user", "b"), ("assistant", "c"), ("user", "d")];
+        renderer.render(&messages).is_ok_and(|text| !text.contains(kept))
+    };
+    if drops("<think>\u{e000}why\u{e001}</think>x", "\u{e000}why\u{e001}") {
+        found.push("it drops earlier reasoning: here a reply stays as it was sampled".to_owned());
+    }
+    if drops("  \u{e000}  ", "  \u{e000}  ") {
+        found.push("it trims messages: here a reply stays as it was sampled".to_owned());
+    }
+    if renderer.clock_read.load(Ordering::Relaxed) {
+        found.push("it stamps the date: the clock is pinned to 2024-07-26".to_owned());
+    }
+    if found.is_empty() {
+        found.push("it leaves history as it was read".to_owned());
+    }
+    found
+}

@@ -1,0 +1,219 @@
+//! Text to ids and back, from a GGUF's own metadata: byte-level BPE, and SentencePiece's BPE.
+//!
+//! There are two encoders. Template text may name special tokens; in a message nothing is special, so that one which
+//! says `<|im_end|>` is seven ordinary characters and more, never an end of turn. User-defined tokens are of both
+//! sorts: those that look like structure (`<think>`) are special, plain ones (a run of newlines) are found everywhere.
+
+mod bpe;
+mod finder;
+mod spm;
+mod vocabulary;
+
+use crate::Result;
+use crate::model::gguf::{Gguf, Value};
+use bpe::{Bpe, PreTokenizer};
+use finder::{Finder, Fragment};
+use spm::{SPACE, Spm};
+use std::borrow::Cow;
+use std::collections::HashMap;
+use vocabulary::{Kind, Vocabulary};
+
+/// A model's vocabulary with its two encoders and its decoder.
+pub(crate) struct Tokenizer {
+    merger: Merger,
+    /// Control tokens, markup and the unknown token: found in template text only.
+    special: Finder,
+    /// Plain user-defined tokens: found in every text.
+    plain: Finder,
+    /// The bytes of each token; a special token's are its own text.
+    pieces: Vec<Box<[u8]>>,
+    kinds: Vec<Kind>,
+    /// Control tokens (`<|im_end|>`) by text.
+    control: HashMap<String, u32>,
+    bos: Option<u32>,
+    eos: Option<u32>,
+    adds_bos: bool,
+    eog: Vec<u32>,
+    goes_on: Option<u32>,
+}
+
+/// Makes ids of text in which no token was found whole.
+enum Merger {
+    Bpe(Box<Bpe>),
+    Spm(Spm),
+}
+
+/// What a text stands behind, where it is a piece of a prompt.
+///
+/// Old SentencePiece vocabularies begin a text with a space that nobody wrote. Here, as in llama.cpp, it stands at the
+/// start of a prompt and behind every special token; behind other text there is none, though each is tokenized alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum After {
+    /// Nothing, or a special token.
+    Special,
+    /// Other text.
+    Text,
+}
+
+impl Tokenizer {
+    /// Reads the tokenizer of a model file.
+    ///
+    /// # Errors
+    /// The file has none, one of a kind that is not served, or one that contradicts itself.
+    pub(crate) fn from_gguf(gguf: &Gguf) -> Result<Self> {
+        let (vocabulary, merger, adds_bos) = match gguf.text("tokenizer.ggml.model") {
+            Some("gpt2") => {
+                let pre = PreTokenizer::of(gguf)?;
+                let vocabulary = Vocabulary::read(gguf, [None; 3])?;
+                let bpe = Bpe::new(gguf, &vocabulary, pre)?;
+                (vocabulary, Merger::Bpe(Box::new(bpe)), pre.adds_bos)
+            }
+            Some("llama") => {
+                let vocabulary = Vocabulary::read(gguf, [Some(0), Some(1), Some(2)])?;
+                let spm = Spm::new(gguf, &vocabulary)?;
+                (vocabulary, Merger::Spm(spm), true)
+            }
+            Some(other) => {
+                let found = format!(
+                    "its tokenizer is of the kind `{other}`; byte-level BPE (`gpt2`) and SentencePiece (`llama`) are served"
+                );
+                return Err(gguf.error(found));
+            }
+            None => return Err(gguf.error("it holds no tokenizer (`tokenizer.ggml.model` is missing)")),
+        };
+        let is_special = |kind| matches!(kind, Kind::Control | Kind::Markup | Kind::Unknown);
+        let written = |(text, id)| (merger.written(text).into_owned(), id);
+        let special = Finder::new(gguf, vocabulary.of(is_special).map(written))?;
+        let plain = Finder::new(gguf, vocabulary.of(|kind| kind == Kind::Plain).map(written))?;
+        let pieces =
+            vocabulary.tokens.iter().zip(&vocabulary.kinds).map(|(t, k)| merger.piece(t, *k)).collect();
+        let control =
+            vocabulary.of(|kind| kind == Kind::Control).map(|(text, id)| (text.to_owned(), id)).collect();
+        let adds_bos = match gguf.get("tokenizer.ggml.add_bos_token") {
+            Some(Value::Bool(adds)) => *adds,
+            _ => adds_bos,
+        };
+        let Vocabulary { kinds, bos, eos, eog, goes_on, .. } = vocabulary;
+        Ok(Self { merger, special, plain, pieces, kinds, control, bos, eos, adds_bos, eog, goes_on })
+    }
+
+    /// Size of the vocabulary.
+    pub(crate) fn n_vocab(&self) -> usize {
+        self.pieces.len()
+    }
+
+    /// Ids of text that a template printed: special tokens are recognised.
+    pub(crate) fn encode_template(&self, text: &str, after: After) -> Result<Vec<u32>> {
+        let mut ids = Vec::new();
+        let mut after = after;
+        for fragment in self.special.cut(&self.merger.written(text)) {
+            match fragment {
+                Fragment::Token(id) => ids.push(id),
+                Fragment::Text(text) => self.encode_text(text, after, &mut ids)?,
+            }
+            after = if let Fragment::Token(_) = fragment { After::Special } else { After::Text };
+        }
+        Ok(ids)
+    }
+
+    /// Ids of a message's text: nothing in it is special.
+    pub(crate) fn encode_message(&self, text: &str, after: After) -> Result<Vec<u32>> {
+        let mut ids = Vec::new();
+        self.encode_text(&self.merger.written(text), after, &mut ids)?;
+        Ok(ids)
+    }
+
+    fn encode_text(&self, text: &str, after: After, ids: &mut Vec<u32>) -> Result<()> {
+        let prefixed;
+        let text = match &self.merger {
+            Merger::Spm(spm) if spm.adds_space && after == After::Special && !text.is_empty() => {
+                prefixed = format!("{SPACE}{text}");
+                &prefixed
+            }
+            _ => text,
+        };
+        for fragment in self.plain.cut(text) {
+            match (fragment, &self.merger) {
+                (Fragment::Token(id), _) => ids.push(id),
+                (Fragment::Text(text), Merger::Bpe(bpe)) => bpe.encode(text, ids)?,
+                (Fragment::Text(text), Merger::Spm(spm)) => spm.encode(text, ids),
+            }
+        }
+        Ok(())
+    }
+
+    /// What a text stands behind, by the id before it.
+    pub(crate) fn after(&self, id: Option<u32>) -> After {
+        match id.and_then(|id| self.kinds.get(id as usize)) {
+            None | Some(Kind::Control | Kind::Markup) => After::Special,
+            Some(Kind::Normal | Kind::Plain | Kind::Byte(_) | Kind::Unknown) => After::Text,
+        }
+    }
+
+    /// The bytes that an id stands for (none for an id outside the vocabulary).
+    pub(crate) fn piece(&self, id: u32) -> &[u8] {
+        self.pieces.get(id as usize).map_or(&[], |p| p)
+    }
+
+    /// Text of ids, special tokens included; bytes that are not UTF-8 become U+FFFD.
+    pub(crate) fn decode(&self, ids: &[u32]) -> String {
+        let bytes: Vec<u8> = ids.iter().flat_map(|id| self.piece(*id)).copied().collect();
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    /// Text of the begin-of-sequence token, and whether prompts begin with it even if the template does not say so.
+    pub(crate) fn bos(&self) -> (Option<String>, bool) {
+        (self.bos.map(|id| self.decode(&[id])), self.adds_bos)
+    }
+
+    /// `ids` behind the begin-of-sequence token, if the model's texts begin with it and these don't.
+    pub(crate) fn begin(&self, ids: &[u32]) -> Vec<u32> {
+        let bos = self.bos.filter(|bos| self.adds_bos && ids.first() != Some(bos));
+        bos.iter().chain(ids).copied().collect()
+    }
+
+    /// Text of the end-of-sequence token, for templates that print it.
+    pub(crate) fn eos(&self) -> Option<String> {
+        self.eos.map(|id| self.decode(&[id]))
+    }
+
+    /// Tokens that end a turn, whatever the template.
+    pub(crate) fn eog(&self) -> &[u32] {
+        &self.eog
+    }
+
+    /// Whether a token behind a reply ends it: a control token, but for the one that ends only a part of a turn.
+    pub(crate) fn may_end_turn(&self, id: u32) -> bool {
+        self.is_control(id) && self.goes_on != Some(id)
+    }
+
+    /// The id of a control token, if the vocabulary has it.
+    pub(crate) fn control(&self, text: &str) -> Option<u32> {
+        self.control.get(text).copied()
+    }
+
+    /// Whether an id is a control token.
+    pub(crate) fn is_control(&self, id: u32) -> bool {
+        self.kinds.get(id as usize) == Some(&Kind::Control)
+    }
+}
+
+impl Merger {
+    /// A text as it is searched and merged.
+    fn written<'t>(&self, text: &'t str) -> Cow<'t, str> {
+        match self {
+            Self::Spm(_) if text.contains(' ') => text.replace(' ', SPACE).into(),
+            _ => text.into(),
+        }
+    }
+
+    /// The bytes that a token stands for.
+    fn piece(&self, text: &str, kind: Kind) -> Box<[u8]> {
+        match (self, kind) {
+            (_, Kind::Byte(byte)) => [byte].into(),
+            (Self::Bpe(_), Kind::Normal) => bpe::bytes_of(text),
+            (Self::Spm(_), Kind::Normal | Kind::Plain) => text.replace(SPACE, " ").into_bytes().into(),
+            _ => text.as_bytes().into(),
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! Requests that wait: for their session, or for room in memory beside the turns at work.
+//!
+//! A turn begins when all that it may come to take, at its longest, fits in the budget together with what the turns at work may
+//! come to take; a turn that alone exceeds the budget is played alone. So what is at work never has to be evicted.
+
+use crate::kv::layout::KvLayout;
+use crate::memory::session;
+use crate::text::chat::Chat;
+use crate::text::prefix::{Segment, flatten};
+use crate::text::tokenizer::Tokenizer;
+use crate::turns::turn::Saying;
+use crate::{Error, Event, Request, Result};
+use std::time::Instant;
+use tokio::sync::mpsc::UnboundedSender;
+
+/// A request that waits.
+pub(crate) struct Waiting {
+    pub(crate) id: u64,
+    pub(crate) request: Box<Request>,
+    pub(crate) events: UnboundedSender<Event>,
+    /// Its prompt, once it was its turn to ask for room.
+    pub(crate) prepared: Option<Prepared>,
+}
+
+/// A request as the model reads it.
+pub(crate) struct Prepared {
+    pub(crate) prompt: Vec<Segment>,
+    pub(crate) saying: Saying,
+    /// Bytes that the session takes when the reply is as long as it may be, at most.
+    pub(crate) need: u64,
+    pub(crate) began: Instant,
+}
+
+impl Waiting {
+    /// What the turn takes in memory, at most; its prompt is rendered for that, once.
+    ///
+    /// # Errors
+    /// The request can't be served by a model with this context.
+    pub(crate) fn need(
+        &mut self,
+        chat: &Chat,
+        tokenizer: &Tokenizer,
+        layout: &KvLayout,
+        context_length: usize,
+    ) -> Result<u64> {
+        if let Some(prepared) = &self.prepared {
+            return Ok(prepared.need);
+        }
+        let prepared = Prepared::new(&self.request, chat, tokenizer, layout, context_length)?;
+        Ok(self.prepared.insert(prepared).need)
+    }
+}
+
+impl Prepared {
+    fn new(
+        request: &Request,
+        chat: &Chat,
+        tokenizer: &Tokenizer,
+        layout: &KvLayout,
+        context_length: usize,
+    ) -> Result<Self> {
+        let began = Instant::now();
+        let agent = &request.session.agent;
+        let prompt = chat.prompt(&request.conversation, tokenizer)?;
+        let n = flatten(&prompt).len();
+        if n == 0 {
+            return Err(Error::request("the prompt is empty"));
+        }
+        let saying = Saying::new(request, &prompt, tokenizer)?;
+        let (longest, lower) = saying.longest(request);
+        let Some(all) = n.checked_add(longest).filter(|all| *all <= context_length) else {
+            return Err(Error::request(format!(
+                "agent `{agent}`: a prompt of {n} tokens and a reply of up to {longest} do not fit in the model's context of \
+                 {context_length}; shorten the scenario, lower {lower} or take a model with a longer context"
+            )));
+        };
+        let in_rows = if matches!(saying, Saying::Choosing(_)) { longest } else { 0 };
+        let need = layout.at_work(all, in_rows) + session::known_bytes(&prompt, all);
+        tracing::debug!("`{agent}`: prompt rendered in {:.1?}, at most {need} bytes", began.elapsed());
+        Ok(Self { prompt, saying, need, began })
+    }
+}

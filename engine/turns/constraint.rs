@@ -1,0 +1,244 @@
+//! Constrained replies: one of several whole options, drawn by how likely each is behind the prompt.
+//!
+//! The options' ids form a trie. [`Choosing`] says what of it to read next, adds up log-probabilities, and draws in the end; it
+//! knows nothing of caches. `turn` reads, and takes its sequence back between branches.
+
+use crate::scoring::distribution::Distribution;
+use crate::text::chat::reply_ids;
+use crate::text::prefix::Segment;
+use crate::text::tokenizer::Tokenizer;
+use crate::{Choice, Error, Result, Sampling};
+
+/// What may be said.
+#[derive(Clone)]
+pub(crate) struct Spelling {
+    /// The option as it was given.
+    pub(crate) text: String,
+    pub(crate) ids: Vec<u32>,
+    /// The ids' own text, which may begin with a space that nobody wrote.
+    pub(crate) spelled: String,
+}
+
+/// A choice in the making.
+pub(crate) struct Choosing {
+    options: Vec<Spelling>,
+    /// Sums so far, by option.
+    logprobs: Vec<f32>,
+    /// Options in the order of their ids, those that are walked: what begins alike stands together, so this is the trie depth
+    /// first, and what the last branch read does not share with the next one is needed no more.
+    ahead: std::vec::IntoIter<usize>,
+    /// Ids behind the prompt that are read or about to be: inner nodes of the trie, from its root down.
+    path: Vec<u32>,
+    /// Nodes on the path whose logits were seen; the prompt's end is the first one.
+    n_seen: usize,
+}
+
+/// What was chosen.
+pub(crate) struct Chosen {
+    pub(crate) option: Spelling,
+    pub(crate) choice: Choice,
+}
+
+/// What to do next.
+pub(crate) enum Step {
+    /// Read on: logits of the branch are still to come.
+    Wait,
+    /// Go back to the first `keep` ids behind the prompt, then read `ids`; all their logits are wanted.
+    Walk { keep: usize, ids: Vec<u32> },
+    /// Go back to the first `keep` ids behind the prompt, then read the rest of the option: that is the reply.
+    Say { keep: usize, chosen: Chosen },
+}
+
+impl Choosing {
+    /// Nothing is known yet; the options are spelled as a reply to `prompt` is.
+    ///
+    /// # Errors
+    /// There are no options, one is empty or can't be spelled, or two are the same.
+    pub(crate) fn new(texts: &[String], prompt: &[Segment], tokenizer: &Tokenizer) -> Result<Self> {
+        if texts.is_empty() {
+            return Err(Error::request("a choice needs options: the list is empty"));
+        }
+        let spell = |(i, text): (usize, &String)| spell(i, text, prompt, tokenizer);
+        let options = texts.iter().enumerate().map(spell).collect::<Result<Vec<_>>>()?;
+        let mut order: Vec<usize> = (0..options.len()).collect();
+        order.sort_by(|a, b| options[*a].ids.cmp(&options[*b].ids));
+        for pair in order.windows(2) {
+            let [one, other] = [&options[pair[0]], &options[pair[1]]];
+            if one.text == other.text {
+                return Err(Error::request(format!(
+                    "the option `{}` of a choice stands there twice",
+                    one.text
+                )));
+            }
+            if one.ids == other.ids {
+                let (one, other) = (&one.text, &other.text);
+                let found = format!("the options `{one}` and `{other}` of a choice are the same tokens");
+                return Err(Error::request(found));
+            }
+        }
+        let logprobs = vec![0.0; options.len()];
+        Ok(Self { options, logprobs, ahead: order.into_iter(), path: Vec::new(), n_seen: 0 })
+    }
+
+    /// Tokens of the longest option.
+    pub(crate) fn longest(&self) -> usize {
+        self.options.iter().map(|option| option.ids.len()).max().unwrap_or(0)
+    }
+
+    /// Takes the logits of the next row: first of the prompt's last one, then of each that was read for a branch.
+    pub(crate) fn see(&mut self, logits: &[f32], eog: &[u32]) {
+        let (node, next) = (&self.path[..self.n_seen], Distribution::of(logits));
+        for (option, logprob) in self.options.iter().zip(&mut self.logprobs) {
+            if option.ids.starts_with(node) {
+                // Only inner nodes are read: an option that ends at one is the beginning of another.
+                let id = option.ids.get(node.len());
+                *logprob += id.map_or_else(|| next.logprob_of_any(eog), |id| next.logprob(*id));
+            }
+        }
+        self.n_seen += 1;
+    }
+
+    /// What follows from all that was seen.
+    pub(crate) fn step(&mut self, sampling: &Sampling) -> Step {
+        if self.n_seen <= self.path.len() {
+            return Step::Wait;
+        }
+        for option in self.ahead.by_ref() {
+            let ids = &self.options[option].ids;
+            let (inner, keep) = (&ids[..ids.len() - 1], shared(ids, &self.path));
+            if keep < inner.len() {
+                let ids = inner[keep..].to_vec();
+                self.path.truncate(keep);
+                self.path.extend(&ids);
+                self.n_seen = keep + 1;
+                return Step::Walk { keep, ids };
+            }
+        }
+        let chosen = crate::draw(&self.logprobs, sampling);
+        let option = self.options[chosen].clone();
+        let choice = Choice { chosen, logprobs: std::mem::take(&mut self.logprobs) };
+        Step::Say { keep: shared(&option.ids, &self.path), chosen: Chosen { option, choice } }
+    }
+}
+
+/// How many ids two lists begin with alike.
+fn shared(one: &[u32], other: &[u32]) -> usize {
+    one.iter().zip(other).take_while(|(a, b)| a == b).count()
+}
+
+/// The option with number `i` as ids.
+fn spell(i: usize, text: &str, prompt: &[Segment], tokenizer: &Tokenizer) -> Result<Spelling> {
+    if text.is_empty() {
+        return Err(Error::request(format!("option {} of a choice is empty", i + 1)));
+    }
+    let ids = reply_ids(prompt, text, tokenizer)?;
+    let spelled = tokenizer.decode(&ids);
+    if spelled != text && spelled.strip_prefix(' ') != Some(text) {
+        let found =
+            format!("the vocabulary can't spell the option `{text}` of a choice: it gives `{spelled}`");
+        return Err(Error::request(found));
+    }
+    Ok(Spelling { text: text.to_owned(), ids, spelled })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scoring::distribution::logprob;
+    use proptest::prelude::*;
+    use std::collections::{BTreeSet, HashSet};
+
+    /// Ids of the made-up model: 0 to 2 are text, 3 and 4 end a turn.
+    const EOG: [u32; 3] = [3, 4, 3];
+
+    /// Logits that depend on every id before.
+    fn logits(before: &[u32]) -> Vec<f32> {
+        let number = |id: u32| blake3::hash(format!("{before:?} {id}").as_bytes()).as_bytes()[0];
+        (0..5).map(|id| f32::from(number(id)) / 32.0).collect()
+    }
+
+    fn choosing(options: &[Vec<u32>]) -> Choosing {
+        let spelling = |ids: &Vec<u32>| Spelling {
+            text: format!("{ids:?}"),
+            ids: ids.clone(),
+            spelled: format!("{ids:?}"),
+        };
+        let mut order: Vec<usize> = (0..options.len()).collect();
+        order.sort_by_key(|i| &options[*i]);
+        Choosing {
+            options: options.iter().map(spelling).collect(),
+            logprobs: vec![0.0; options.len()],
+            ahead: order.into_iter(),
+            path: Vec::new(),
+            n_seen: 0,
+        }
+    }
+
+    /// Walks with a list in place of a sequence, a row at a time or branches as a whole; returns what was read, in order, and
+    /// what came of it.
+    fn walk(options: &[Vec<u32>], branches: bool) -> (Vec<Vec<u32>>, Chosen) {
+        let mut choosing = choosing(options);
+        let greedy = Sampling { temperature: 0.0, ..Sampling::default() };
+        let (mut sequence, mut read) = (Vec::new(), Vec::new());
+        choosing.see(&logits(&[]), &EOG);
+        loop {
+            match choosing.step(&greedy) {
+                Step::Wait => panic!("all was seen"),
+                Step::Say { keep, chosen } => {
+                    assert_eq!(sequence[..keep], chosen.option.ids[..keep], "what is kept is the option's");
+                    return (read, chosen);
+                }
+                Step::Walk { keep, ids } => {
+                    sequence.truncate(keep);
+                    for (i, id) in ids.iter().enumerate() {
+                        sequence.push(*id);
+                        read.push(sequence.clone());
+                        choosing.see(&logits(&sequence), &EOG);
+                        if !branches && i + 1 < ids.len() {
+                            assert!(matches!(choosing.step(&greedy), Step::Wait));
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn every_inner_node_is_read_once_and_every_token_counted(
+            options in prop::collection::btree_set(prop::collection::vec(0..3u32, 1..6), 1..12),
+            turned in any::<prop::sample::Index>(),
+        ) {
+            let mut options: Vec<Vec<u32>> = options.into_iter().collect();
+            let by = turned.index(options.len());
+            options.rotate_left(by);
+            let (read, Chosen { option, choice }) = walk(&options, by % 2 == 0);
+            let inner: BTreeSet<_> = options.iter().flat_map(|o| (1..o.len()).map(|n| o[..n].to_vec())).collect();
+            prop_assert_eq!(read.len(), inner.len());
+            prop_assert_eq!(read.into_iter().collect::<BTreeSet<_>>(), inner);
+            for (option, found) in options.iter().zip(&choice.logprobs) {
+                let one = |n: usize| logprob(&logits(&option[..n]), option[n]);
+                let mut expected = (0..option.len()).fold(0.0, |sum, n| sum + one(n));
+                if options.iter().any(|other| other.len() > option.len() && other.starts_with(option)) {
+                    let ends: f32 = [3, 4].map(|id| logprob(&logits(option), id).exp()).iter().sum();
+                    expected += ends.ln();
+                }
+                prop_assert!((found - expected).abs() < 1e-5, "{option:?}: {found}, not {expected}");
+            }
+            let total: f64 = choice.logprobs.iter().map(|x| f64::from(*x).exp()).sum();
+            prop_assert!(total < 1.0 + 1e-5, "the options are no separate events: {total}");
+            prop_assert_eq!(&option.ids, &options[choice.chosen]);
+            let best = choice.logprobs.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+            prop_assert_eq!(choice.logprobs[choice.chosen], best);
+        }
+    }
+
+    #[test]
+    fn options_of_one_token_need_no_more_than_the_prompt() {
+        let options: Vec<Vec<u32>> = (0..3).map(|id| vec![id]).collect();
+        let (read, chosen) = walk(&options, true);
+        assert_eq!((read.len(), chosen.choice.logprobs.len()), (0, 3));
+        let distinct: HashSet<u32> = chosen.choice.logprobs.iter().map(|x| x.to_bits()).collect();
+        assert_eq!(distinct.len(), 3, "the test shows nothing");
+    }
+}

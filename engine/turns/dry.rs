@@ -1,0 +1,126 @@
+//! DRY ("don't repeat yourself"): a sequence of tokens that was said before becomes less likely to be said again.
+//!
+//! A token that would continue a sequence of n tokens as it went on before loses `multiplier * base^(n - allowed_length)` of its
+//! logit (p-e-w, pull request 5677 of text-generation-webui; llama.cpp's sampler of this name has the same parameters). What an
+//! agent read does not count, only what it said: its earlier replies and the present one.
+
+use crate::Dry;
+use crate::text::tokenizer::Tokenizer;
+use libm::pow;
+use std::collections::BTreeMap;
+
+/// No sequence reaches across a token that holds one of these: lines, names, quotes and emphasis begin alike by right.
+const BREAKERS: &[u8] = b"\n:\"*";
+/// How much longer than allowed a sequence can count: the penalty is prohibitive long before.
+const MOST_BEYOND: usize = 50;
+
+/// What an agent has said, as far as it remembers it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Said {
+    /// `None` stands for what breaks sequences, a reply's end included.
+    ids: Vec<Option<u32>>,
+}
+
+impl Said {
+    /// These replies, oldest first, and the beginning of another one.
+    pub(crate) fn new<'a>(replies: impl Iterator<Item = &'a [u32]>, tokenizer: &Tokenizer) -> Self {
+        let mut said = Self::default();
+        for reply in replies {
+            reply.iter().for_each(|id| said.push(*id, tokenizer.piece(*id)));
+            said.ids.push(None);
+        }
+        said
+    }
+
+    /// One more token, which stands for these bytes.
+    pub(crate) fn push(&mut self, id: u32, piece: &[u8]) {
+        self.ids.push((!piece.iter().any(|byte| BREAKERS.contains(byte))).then_some(id));
+    }
+
+    /// What tokens lose of their logits as the next one, by id. Takes time in proportion to what was said.
+    pub(crate) fn penalties(&self, dry: Dry) -> BTreeMap<u32, f32> {
+        let mut longest: BTreeMap<u32, usize> = BTreeMap::new();
+        for (at, id) in self.ids.iter().enumerate() {
+            let Some(id) = id else { continue };
+            // The sequences that end here and at the end, from their ends on.
+            let pairs = self.ids[..at].iter().rev().zip(self.ids.iter().rev());
+            let equal = |(before, now): &(&Option<u32>, &Option<u32>)| before.is_some() && before == now;
+            let n = pairs.take(dry.allowed_length.saturating_add(MOST_BEYOND)).take_while(equal).count();
+            if n >= dry.allowed_length.max(1) {
+                longest.entry(*id).and_modify(|longest| *longest = n.max(*longest)).or_insert(n);
+            }
+        }
+        let penalty = |n: usize| {
+            let beyond = (n - dry.allowed_length) as f64;
+            // Bounded first: nothing times infinity would be no number.
+            let growth = pow(f64::from(dry.base), beyond).min(f64::from(f32::MAX));
+            (f64::from(dry.multiplier) * growth).min(f64::from(f32::MAX)) as f32
+        };
+        longest.into_iter().map(|(id, n)| (id, penalty(n))).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Each letter is a token, as is each breaker.
+    fn said(text: &str) -> Said {
+        let mut said = Said::default();
+        text.bytes().for_each(|byte| said.push(u32::from(byte), &[byte]));
+        said
+    }
+
+    fn penalty(text: &str, next: u8) -> f32 {
+        said(text).penalties(Dry::default()).get(&u32::from(next)).copied().unwrap_or(0.0)
+    }
+
+    #[test]
+    fn a_longer_sequence_costs_more_and_a_breaker_ends_it() {
+        assert_eq!(penalty("abcd ab", b'c'), 0.8);
+        assert!((penalty("abcd abc", b'd') - 0.8 * 1.75).abs() < 1e-6);
+        assert_eq!(penalty("abcd abc", b'a'), 0.0);
+        assert_eq!(penalty("abcd b", b'c'), 0.0, "one token is allowed");
+        assert_eq!(penalty("ab:cd ab:c", b'd'), 0.0);
+        assert_eq!(penalty("ab:cd ab", b':'), 0.0, "a breaker may come again");
+        assert_eq!(penalty("xab yab xab", b'c'), 0.0, "it never went on so");
+        assert_eq!(penalty("bcd abcd bc", b'd'), 0.8, "the longest counts, and the space differs");
+        assert!(penalty(&"ab".repeat(500), b'a').is_finite());
+        let steep = Dry { base: f32::MAX, ..Dry::default() };
+        assert!(said(&"ab".repeat(500)).penalties(steep).values().all(|penalty| penalty.is_finite()));
+        let off = Dry { multiplier: 0.0, ..steep };
+        assert!(said(&"ab".repeat(500)).penalties(off).values().all(|penalty| *penalty == 0.0));
+    }
+
+    /// By the definition: for each token, the longest sequence at the end that it followed before.
+    fn by_definition(ids: &[Option<u32>], dry: Dry) -> BTreeMap<u32, f32> {
+        let mut penalties = BTreeMap::new();
+        for next in ids.iter().flatten() {
+            let came = |n: &usize| {
+                let sequence = &ids[ids.len() - n..];
+                let follows = |at: usize| ids[at..at + n] == *sequence && ids[at + n] == Some(*next);
+                sequence.iter().all(Option::is_some) && (0..ids.len() - n).any(follows)
+            };
+            let n = (dry.allowed_length..ids.len().min(MOST_BEYOND)).filter(came).max();
+            if let Some(n) = n {
+                let beyond = (n - dry.allowed_length) as i32;
+                let penalty = f64::from(dry.multiplier) * f64::from(dry.base).powi(beyond);
+                penalties.insert(*next, penalty as f32);
+            }
+        }
+        penalties
+    }
+
+    proptest! {
+        #[test]
+        fn penalties_are_those_of_the_definition(text in "[abc:\n]{0,48}", allowed_length in 1usize..5) {
+            let (said, dry) = (said(&text), Dry { allowed_length, ..Dry::default() });
+            let (found, expected) = (said.penalties(dry), by_definition(&said.ids, dry));
+            prop_assert_eq!(found.keys().collect::<Vec<_>>(), expected.keys().collect::<Vec<_>>());
+            for (id, penalty) in found {
+                prop_assert!((penalty / expected[&id] - 1.0).abs() < 1e-5);
+            }
+        }
+    }
+}

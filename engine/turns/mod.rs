@@ -1,0 +1,16 @@
+//! Turns at work, on the engine's thread.
+//!
+//! [`worker`] takes requests, lets them begin as there is room ([`admission`]), plans passes ([`schedule`]) and runs them. A [`turn`]
+//! samples ([`sampler`], [`dry`]), follows a given reply ([`follow`]) or weighs options ([`constraint`]); [`reply`] cuts what it says
+//! ([`sentence`]).
+
+pub(crate) mod admission;
+pub(crate) mod constraint;
+pub(crate) mod dry;
+pub(crate) mod follow;
+pub(crate) mod reply;
+pub(crate) mod sampler;
+pub(crate) mod schedule;
+pub(crate) mod sentence;
+pub(crate) mod turn;
+pub(crate) mod worker;

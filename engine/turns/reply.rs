@@ -1,0 +1,292 @@
+//! A reply in the making: ids, bytes, and where it must be cut.
+//!
+//! A stop string cuts before the first token that overlaps it; one that begins with a line break is also met at the reply's
+//! beginning. Where the cut would leave nothing, the token is refused instead. A reply that reached its limit may be cut behind
+//! its last whole sentence; an incomplete character at the end is cut in any case. All cuts are between tokens.
+//! Only text that no cut can take back is streamed.
+
+use crate::StopReason;
+use crate::text::tokenizer::Tokenizer;
+use crate::turns::dry::Said;
+use crate::turns::sentence::ends_sentence;
+
+/// Ids sampled so far and the bytes they stand for.
+#[derive(Default)]
+pub(crate) struct Reply {
+    ids: Vec<u32>,
+    /// Where each id's bytes end.
+    ends: Vec<usize>,
+    bytes: Vec<u8>,
+    stops: Vec<Vec<u8>>,
+    /// Whether a reply that reaches its limit ends with its last whole sentence.
+    whole_sentences: bool,
+    streamed: usize,
+    /// The reply's tokens behind those of the agent's earlier replies.
+    said: Said,
+}
+
+impl Reply {
+    /// An empty reply behind what was said before; empty stop strings are ignored.
+    pub(crate) fn new(stops: &[String], whole_sentences: bool, said: Said) -> Self {
+        let stops = stops.iter().filter(|s| !s.is_empty()).map(|s| s.as_bytes().to_vec()).collect();
+        Self { stops, whole_sentences, said, ..Self::default() }
+    }
+
+    /// Ids so far.
+    pub(crate) fn ids(&self) -> &[u32] {
+        &self.ids
+    }
+
+    /// Ids so far and those of earlier replies.
+    pub(crate) fn said(&self) -> &Said {
+        &self.said
+    }
+
+    /// Whether a token with these bytes would complete a stop string that leaves nothing of the reply.
+    pub(crate) fn refuses(&self, piece: &[u8]) -> bool {
+        let longer = [&self.bytes, piece].concat();
+        self.first_stop(&longer, self.bytes.len())
+            .is_some_and(|at| self.bytes[..self.end_of(self.tokens_before(at))].trim_ascii().is_empty())
+    }
+
+    /// Adds a token; the reason to stop, if a stop string is now complete (the reply is then cut).
+    pub(crate) fn push(&mut self, id: u32, tokenizer: &Tokenizer) -> Option<StopReason> {
+        self.push_bytes(id, tokenizer.piece(id))
+    }
+
+    fn push_bytes(&mut self, id: u32, piece: &[u8]) -> Option<StopReason> {
+        let known = self.bytes.len();
+        self.ids.push(id);
+        self.said.push(id, piece);
+        self.bytes.extend_from_slice(piece);
+        self.ends.push(self.bytes.len());
+        let found = self.first_stop(&self.bytes, known)?;
+        self.keep(self.tokens_before(found));
+        Some(StopReason::StopString)
+    }
+
+    /// Where a stop string begins in a text, none being complete in its first `known` bytes.
+    fn first_stop(&self, text: &[u8], known: usize) -> Option<usize> {
+        let begin = text.len() - text.trim_ascii_start().len();
+        let first = |stop: &Vec<u8>| {
+            let at_begin = line_of(stop).is_some_and(|line| text[begin..].starts_with(line));
+            let from = known.saturating_sub(stop.len() - 1);
+            if at_begin { Some(begin) } else { find(&text[from..], stop).map(|at| from + at) }
+        };
+        self.stops.iter().filter_map(first).min()
+    }
+
+    /// Text that has become certain since the last call.
+    pub(crate) fn take_certain(&mut self) -> Option<String> {
+        let mut certain = whole_characters(&self.bytes);
+        for stop in &self.stops {
+            // The longest end of the text that could be the beginning of this stop string.
+            let begins = |n: &usize| self.bytes.ends_with(&stop[..*n]);
+            if let Some(n) = (1..stop.len()).rev().find(begins) {
+                certain = certain.min(self.bytes.len() - n);
+            }
+            if line_of(stop).is_some_and(|line| line.starts_with(self.bytes.trim_ascii_start())) {
+                certain = 0;
+            }
+        }
+        let n = self.tokens_before(certain);
+        let n = if self.whole_sentences { self.tokens_of_sentences(n, false).unwrap_or(0) } else { n };
+        self.stream_to(self.end_of(n))
+    }
+
+    /// Cuts behind the last whole sentence, if that is asked for and there is one.
+    pub(crate) fn cut_to_sentences(&mut self) -> bool {
+        self.keep(self.tokens_before(whole_characters(&self.bytes)));
+        match self.tokens_of_sentences(self.ids.len(), true).filter(|_| self.whole_sentences) {
+            Some(n) => self.keep(n),
+            None => return false,
+        }
+        true
+    }
+
+    /// Ends the reply: an incomplete character is cut. What was not streamed yet comes back.
+    pub(crate) fn finish(&mut self) -> Option<String> {
+        self.keep(self.tokens_before(whole_characters(&self.bytes)));
+        self.stream_to(self.bytes.len())
+    }
+
+    /// The whole text. Bytes that are no UTF-8 inside it become U+FFFD.
+    pub(crate) fn text(&self) -> String {
+        String::from_utf8_lossy(&self.bytes).into_owned()
+    }
+
+    fn stream_to(&mut self, end: usize) -> Option<String> {
+        if end <= self.streamed {
+            return None;
+        }
+        let text = String::from_utf8_lossy(&self.bytes[self.streamed..end]).into_owned();
+        self.streamed = end;
+        Some(text)
+    }
+
+    /// Where the bytes of the first `n` tokens end.
+    fn end_of(&self, n: usize) -> usize {
+        n.checked_sub(1).map_or(0, |last| self.ends[last])
+    }
+
+    /// How many tokens end at or before a byte, the last of them with a whole character: a cut there keeps these.
+    fn tokens_before(&self, byte: usize) -> usize {
+        let mut n = self.ends.partition_point(|end| *end <= byte);
+        while n > 0 && whole_characters(&self.bytes[..self.ends[n - 1]]) < self.ends[n - 1] {
+            n -= 1;
+        }
+        n
+    }
+
+    /// The most of the first `n` tokens that end with a whole sentence, and perhaps a space behind it. While the reply goes on,
+    /// that is known where something follows.
+    fn tokens_of_sentences(&self, n: usize, has_ended: bool) -> Option<usize> {
+        let text = &self.bytes[..whole_characters(&self.bytes)];
+        let is_whole = |n: &usize| {
+            let (before, after) = text.split_at(self.end_of(*n).min(text.len()));
+            let (before, after) = (String::from_utf8_lossy(before), String::from_utf8_lossy(after));
+            (has_ended || !after.trim().is_empty()) && ends_sentence(&before, &after)
+        };
+        (1..=n).rev().take_while(|n| self.end_of(*n) >= self.streamed).find(is_whole)
+    }
+
+    fn keep(&mut self, n: usize) {
+        self.ids.truncate(n);
+        self.ends.truncate(n);
+        self.bytes.truncate(self.end_of(n));
+    }
+}
+
+/// What a stop string that begins with a line break says of the line.
+fn line_of(stop: &[u8]) -> Option<&[u8]> {
+    stop.strip_prefix(b"\n").filter(|line| !line.is_empty())
+}
+
+/// The length without a character that is begun but not ended.
+fn whole_characters(bytes: &[u8]) -> usize {
+    let tail = bytes.len().saturating_sub(3);
+    for at in (tail..bytes.len()).rev() {
+        let needs = match bytes[at] {
+            0xc2..=0xdf => 2,
+            0xe0..=0xef => 3,
+            0xf0..=0xf4 => 4,
+            0x80..=0xbf => continue,
+            _ => 1,
+        };
+        return if at + needs > bytes.len() { at } else { bytes.len() };
+    }
+    bytes.len()
+}
+
+fn find(bytes: &[u8], pattern: &[u8]) -> Option<usize> {
+    bytes.windows(pattern.len()).position(|w| w == pattern)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn empty(stops: &[&str], whole_sentences: bool) -> Reply {
+        let stops: Vec<String> = stops.iter().map(|s| (*s).to_owned()).collect();
+        Reply::new(&stops, whole_sentences, Said::default())
+    }
+
+    /// Feeds pieces (ids 0, 1, …) and returns (ids kept, text, streamed text, stopped by a stop string).
+    fn play(pieces: &[&[u8]], stops: &[&str]) -> (usize, String, String, bool) {
+        let mut reply = empty(stops, false);
+        let mut streamed = String::new();
+        let mut stopped = false;
+        for (id, piece) in pieces.iter().enumerate() {
+            stopped = reply.push_bytes(id as u32, piece).is_some();
+            if stopped {
+                break;
+            }
+            streamed.extend(reply.take_certain());
+        }
+        streamed.extend(reply.finish());
+        (reply.ids().len(), reply.text(), streamed, stopped)
+    }
+
+    #[test]
+    fn a_stop_string_cuts_before_the_first_token_that_overlaps_it() {
+        let (n, text, streamed, stopped) = play(&[b"Yes.", b" No\n", b"Mar", b"co:", b" hi"], &["\nMarco:"]);
+        assert_eq!((n, text.as_str(), streamed.as_str(), stopped), (1, "Yes.", "Yes.", true));
+        let (n, text, streamed, stopped) = play(&[b"a", b"\nMar", b"ble"], &["\nMarco:"]);
+        assert_eq!((n, text.as_str(), streamed.as_str(), stopped), (3, "a\nMarble", "a\nMarble", false));
+    }
+
+    #[test]
+    fn an_incomplete_character_is_cut_with_its_token() {
+        let snow = "☃".as_bytes();
+        assert_eq!(play(&[b"a", &snow[..1], &snow[1..]], &[]), (3, "a☃".into(), "a☃".into(), false));
+        assert_eq!(play(&[b"a", &snow[..2]], &[]), (1, "a".into(), "a".into(), false));
+        assert_eq!(play(&[&[b'a', snow[0]], &snow[1..2]], &[]), (0, String::new(), String::new(), false));
+    }
+
+    /// Tokens of one byte each; those refused are left out. Ids kept, text, text streamed, and whether the limit cut it.
+    fn said(bytes: &[u8], stops: &[&str], whole_sentences: bool) -> (usize, String, String, bool) {
+        let mut reply = empty(stops, whole_sentences);
+        let (mut streamed, mut stopped) = (String::new(), false);
+        for byte in bytes {
+            if reply.refuses(&[*byte]) {
+                continue;
+            }
+            stopped = reply.push_bytes(u32::from(*byte), &[*byte]).is_some();
+            if stopped {
+                break;
+            }
+            streamed.extend(reply.take_certain());
+        }
+        let cut = !stopped && reply.cut_to_sentences();
+        streamed.extend(reply.finish());
+        (reply.ids().len(), reply.text(), streamed, cut)
+    }
+
+    #[test]
+    fn what_would_leave_nothing_is_refused() {
+        let stops = ["\nMarco:", "\n[", "stop"];
+        let text = |bytes: &[u8]| said(bytes, &stops, false).1;
+        assert_eq!(text(b"Marco: hi"), "Marco hi");
+        assert_eq!(text(b" \n Marco: hi"), " \n Marco hi");
+        assert_eq!(text(b"[[Your turn"), "Your turn");
+        assert_eq!(text(b"stop it"), "sto it");
+        assert_eq!(text(b"Hi.\nMarco: hi"), "Hi.", "where something was said it ends the reply");
+        assert_eq!(text(b"I, Marco: hi"), "I, Marco: hi");
+        let mut reply = empty(&stops, false);
+        assert!(reply.refuses(b"Marco: hi") && reply.refuses(b"\n[") && !reply.refuses(b"Marco"));
+        reply.push_bytes(0, b"Hello");
+        assert!(!reply.refuses(b"\nMarco:"));
+    }
+
+    #[test]
+    fn a_reply_at_its_limit_ends_with_a_sentence_between_tokens() {
+        let cut = |pieces: &[&[u8]]| {
+            let mut reply = empty(&[], true);
+            for (id, piece) in pieces.iter().enumerate() {
+                assert!(reply.push_bytes(id as u32, piece).is_none());
+            }
+            let mut before = reply.take_certain().unwrap_or_default();
+            let cut = reply.cut_to_sentences();
+            before.extend(reply.finish());
+            assert_eq!(before, reply.text());
+            (reply.ids().len(), reply.text(), cut)
+        };
+        assert_eq!(cut(&[b"Yes.", b" And", b" no"]), (1, "Yes.".into(), true));
+        assert_eq!(cut(&[b"Yes", b".\n", b"And"]), (2, "Yes.\n".into(), true));
+        assert_eq!(cut(&[b"Yes.", b" No.Wa", b"it"]), (1, "Yes.".into(), true), "a token runs over the end");
+        assert_eq!(cut(&[b"Yes", b" and", b" no"]), (3, "Yes and no".into(), false));
+        assert_eq!(cut(&[b"Yes. No.", &"☃".as_bytes()[..2]]), (1, "Yes. No.".into(), true));
+        assert_eq!(cut(&[]), (0, String::new(), false));
+    }
+
+    #[test]
+    fn what_is_streamed_is_never_taken_back() {
+        let text = b"\n Mar. He (Mr. M.) said: \"Go.\" And 3.5 m... 1. then\nMarc\n\nMarco: no";
+        for end in 1..=text.len() {
+            for whole_sentences in [false, true] {
+                let (n, text, streamed, _) = said(&text[..end], &["\nMarco:", "\nMary:"], whole_sentences);
+                assert_eq!((n, &text), (text.len(), &streamed));
+            }
+        }
+    }
+}

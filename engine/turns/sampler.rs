@@ -1,0 +1,175 @@
+//! Seeded sampling: from logits to a token. The n-th choice of a request depends on its seed and n alone, on every machine: `exp` and
+//! `log` are those of the libm crate, since the platforms' own differ in last digits.
+
+use crate::Sampling;
+use crate::scoring::distribution::argmax;
+use crate::turns::dry::Said;
+use libm::exp;
+use std::collections::HashSet;
+
+/// Chooses the next token of a reply from `logits: [n_vocab]`; `reply` are its tokens so far, `said` those and all earlier ones.
+///
+/// The repetition penalty looks at the reply alone: what others said, their names above all, may be repeated.
+pub(crate) fn choose(logits: &[f32], reply: &[u32], said: &Said, sampling: &Sampling) -> u32 {
+    let mut logits = penalized(logits, reply, sampling);
+    for (id, penalty) in sampling.dry.map(|dry| said.penalties(dry)).unwrap_or_default() {
+        if let Some(logit) = logits.get_mut(id as usize) {
+            *logit -= penalty;
+        }
+    }
+    if sampling.temperature <= 0.0 {
+        return argmax(&logits);
+    }
+    let mut candidates: Vec<(u32, f32)> =
+        (0..).zip(logits.iter().copied()).filter(|(_, x)| !x.is_nan()).collect();
+    // Ties are broken by id, so that the order is the same everywhere.
+    candidates.sort_unstable_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
+    if sampling.top_k > 0 {
+        candidates.truncate(sampling.top_k);
+    }
+    let Some(&(_, top)) = candidates.first() else { return 0 };
+    let weight = |x: f32| exp(f64::from(x - top) / f64::from(sampling.temperature));
+    let likely = |weight: &f64| *weight >= f64::from(sampling.min_p);
+    let weights: Vec<f64> = candidates.iter().map(|(_, x)| weight(*x)).take_while(likely).collect();
+    if weights.is_empty() {
+        return candidates[0].0; // an infinite logit has no weight
+    }
+    let total: f64 = weights.iter().sum();
+    let mut kept = 0;
+    let mut mass = 0.0;
+    while kept < weights.len() && (kept == 0 || mass < f64::from(sampling.top_p) * total) {
+        mass += weights[kept];
+        kept += 1;
+    }
+    let mut target = uniform(sampling.seed, reply.len()) * mass;
+    for (i, weight) in weights[..kept].iter().enumerate() {
+        target -= weight;
+        if target < 0.0 {
+            return candidates[i].0;
+        }
+    }
+    candidates[kept - 1].0
+}
+
+/// Draws one of several wholes by their log-probabilities: each with a probability in proportion to `exp(logprob / temperature)`;
+/// at temperature 0 the most likely one, the first among equals. What filters and penalizes tokens has no part in it.
+///
+/// So are choices made ([`crate::Constraint::OneOf`]); it serves as well for what [`crate::Engine::rank`] found.
+///
+/// ```
+/// use greenroom_engine::{Sampling, draw};
+///
+/// let drawn = |temperature| (0..100).map(|seed| draw(&[-9.0, -8.0], &Sampling { temperature, seed, ..Sampling::default() })).sum();
+/// let (greedy, sampled): (usize, usize) = (drawn(0.0), drawn(1.0));
+/// assert!(greedy == 100 && (55..90).contains(&sampled)); // 73 are expected
+/// ```
+pub fn draw(logprobs: &[f32], sampling: &Sampling) -> usize {
+    let best = argmax(logprobs) as usize;
+    if sampling.temperature <= 0.0 {
+        return best;
+    }
+    let top = logprobs.get(best).map_or(0.0, |x| f64::from(*x));
+    let weight = |x: &f32| exp((f64::from(*x) - top) / f64::from(sampling.temperature));
+    let weights: Vec<f64> = logprobs.iter().map(weight).map(|w| if w.is_nan() { 0.0 } else { w }).collect();
+    let mut target = uniform(sampling.seed, 0) * weights.iter().sum::<f64>();
+    for (i, weight) in weights.iter().enumerate() {
+        target -= weight;
+        if target < 0.0 {
+            return i;
+        }
+    }
+    weights.iter().rposition(|weight| *weight > 0.0).unwrap_or(best)
+}
+
+fn penalized(logits: &[f32], reply: &[u32], sampling: &Sampling) -> Vec<f32> {
+    let recent = &reply[reply.len().saturating_sub(sampling.repetition_window)..];
+    if sampling.repetition_penalty == 1.0 || recent.is_empty() {
+        return logits.to_vec();
+    }
+    let mut penalized = logits.to_vec();
+    let mut seen = HashSet::new();
+    for id in recent.iter().filter(|id| seen.insert(**id)) {
+        if let Some(logit) = penalized.get_mut(*id as usize) {
+            let penalty = sampling.repetition_penalty;
+            *logit = if *logit >= 0.0 { *logit / penalty } else { *logit * penalty };
+        }
+    }
+    penalized
+}
+
+/// A number in [0, 1): blake3 of seed and index, the same on every machine and in every version.
+fn uniform(seed: u64, index: usize) -> f64 {
+    let mut bytes = [0u8; 16];
+    bytes[..8].copy_from_slice(&seed.to_le_bytes());
+    bytes[8..].copy_from_slice(&(index as u64).to_le_bytes());
+    let hash = blake3::derive_key("greenroom 2026 sampling", &bytes);
+    let word = u64::from_le_bytes(hash[..8].try_into().expect("8 bytes"));
+    (word >> 11) as f64 / (1u64 << 53) as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scoring::distribution::{Distribution, logprob};
+
+    fn rate(sampling: &Sampling, logits: &[f32], id: u32) -> f64 {
+        let n = 4000;
+        // With the penalty off the reply's content does not matter, only its length.
+        let hits = (0..n).filter(|i| choose(logits, &vec![9; *i], &Said::default(), sampling) == id).count();
+        hits as f64 / n as f64
+    }
+
+    #[test]
+    fn choices_follow_the_distribution_and_repeat_with_the_seed() {
+        let logits = [0.0, 2f32.ln(), f32::NEG_INFINITY, 0.0];
+        let plain = Sampling { temperature: 1.0, seed: 3, ..Sampling::default() };
+        assert!((rate(&plain, &logits, 1) - 0.5).abs() < 0.03);
+        assert!((rate(&plain, &logits, 3) - 0.25).abs() < 0.03);
+        assert_eq!(rate(&plain, &logits, 2), 0.0);
+        let draw = |seed| -> Vec<u32> {
+            let sampling = Sampling { seed, ..plain.clone() };
+            (0..40).map(|i| choose(&logits, &vec![9; i], &Said::default(), &sampling)).collect()
+        };
+        assert_eq!(draw(5), draw(5));
+        assert_ne!(draw(5), draw(6));
+    }
+
+    #[test]
+    fn filters_keep_what_they_should() {
+        let logits = [3.0, 2.0, 1.0, 0.0];
+        let base = Sampling { temperature: 1.0, ..Sampling::default() };
+        assert_eq!(rate(&Sampling { top_k: 1, ..base.clone() }, &logits, 0), 1.0);
+        assert_eq!(rate(&Sampling { top_p: 0.6, ..base.clone() }, &logits, 0), 1.0);
+        assert_eq!(rate(&Sampling { min_p: 0.5, ..base.clone() }, &logits, 0), 1.0);
+        assert!(rate(&Sampling { min_p: 0.3, ..base.clone() }, &logits, 1) > 0.2);
+        assert_eq!(rate(&Sampling { temperature: 0.0, ..base.clone() }, &logits, 0), 1.0);
+        let penalty = Sampling { temperature: 0.0, repetition_penalty: 2.0, ..base };
+        assert_eq!(choose(&logits, &[0], &Said::default(), &penalty), 1);
+    }
+
+    #[test]
+    fn logprobs_sum_to_one() {
+        let logits = [3.0, -2.0, 1.0, 0.5];
+        let sum: f32 = (0..4).map(|id| logprob(&logits, id).exp()).sum();
+        assert!((sum - 1.0).abs() < 1e-6);
+        let any = |ids: &[u32]| Distribution::of(&logits).logprob_of_any(ids);
+        assert!((any(&[2, 0, 2]).exp() - logprob(&logits, 0).exp() - logprob(&logits, 2).exp()).abs() < 1e-6);
+        assert_eq!((any(&[1, 1, 9]), any(&[9])), (logprob(&logits, 1), f32::NEG_INFINITY));
+    }
+
+    #[test]
+    fn wholes_are_drawn_by_their_probabilities() {
+        let logprobs = [-70.0, -71.0, f32::NEG_INFINITY, -70.0, f32::NAN];
+        for (temperature, ratio) in [(1.0, 1f64.exp()), (2.0, 0.5f64.exp()), (0.5, 2f64.exp())] {
+            let mut counts = [0f64; 5];
+            for seed in 0..6000 {
+                counts[draw(&logprobs, &Sampling { temperature, seed, ..Sampling::default() })] += 1.0;
+            }
+            assert_eq!((counts[2], counts[4]), (0.0, 0.0));
+            assert!((counts[0] / counts[3] - 1.0).abs() < 0.1, "{counts:?}");
+            assert!((counts[0] / counts[1] / ratio - 1.0).abs() < 0.2, "{counts:?} at {temperature}");
+        }
+        let greedy = Sampling { temperature: 0.0, ..Sampling::default() };
+        assert_eq!((draw(&logprobs, &greedy), draw(&[-3.0, -1.0, -1.0], &greedy)), (0, 1));
+    }
+}

@@ -1,0 +1,427 @@
+//! One running turn: its prompt is fed, its reply sampled token by token, or chosen as a whole.
+
+use crate::memory::Recalled;
+use crate::memory::arena::Arena;
+use crate::memory::pass::Wanted;
+use crate::memory::session::{Session, known_bytes};
+use crate::text::prefix::{Segment, SegmentKind};
+use crate::text::tokenizer::Tokenizer;
+use crate::turns::constraint::{Choosing, Chosen, Spelling, Step};
+use crate::turns::dry::Said;
+use crate::turns::follow::Following;
+use crate::turns::reply::Reply;
+use crate::turns::sampler;
+use crate::turns::schedule::Load;
+use crate::{Completion, Constraint, Event, Followed, Request, Result, StopReason, Usage};
+use std::borrow::Cow;
+use std::slice::ChunksExact;
+use std::sync::Arc;
+use std::time::Instant;
+use tokio::sync::mpsc::UnboundedSender;
+
+/// A turn at work. Its session is taken out of the memory until it ends.
+pub(crate) struct ActiveTurn {
+    pub(crate) id: u64,
+    pub(crate) request: Request,
+    pub(crate) session: Session,
+    pub(crate) events: UnboundedSender<Event>,
+    prompt: Vec<Segment>,
+    /// Tokens of the prompt; everything after is the reply.
+    prompt_len: usize,
+    /// Where the sequence stood when the turn began.
+    start: usize,
+    saying: Saying,
+    /// What was found where a recording was followed.
+    followed: Vec<Followed>,
+    stop: Option<StopReason>,
+    usage: Usage,
+    began: Instant,
+    /// Bytes that the session takes in memory when the reply is as long as it may be, at most.
+    pub(crate) need: u64,
+    /// Bytes of what is known of it.
+    known_bytes: u64,
+}
+
+/// How the reply comes about.
+pub(crate) enum Saying {
+    /// Token by token.
+    Freely(Reply),
+    /// As it was recorded.
+    Following(Following),
+    /// As one of several wholes, which are being weighed.
+    Choosing(Choosing),
+    /// As this one.
+    Chosen(Chosen),
+}
+
+impl Saying {
+    /// As a request has it.
+    ///
+    /// # Errors
+    /// Its constraint can't be met.
+    pub(crate) fn new(request: &Request, prompt: &[Segment], tokenizer: &Tokenizer) -> Result<Self> {
+        let reply = || {
+            let replies = prompt.iter().filter(|segment| segment.kind == SegmentKind::Reply);
+            let said = Said::new(replies.map(|segment| &*segment.ids), tokenizer);
+            Reply::new(&request.stop, request.whole_sentences, said)
+        };
+        Ok(match &request.constraint {
+            None => Self::Freely(reply()),
+            Some(Constraint::Follow(ids)) => Self::Following(Following::new(ids, reply(), tokenizer)?),
+            Some(Constraint::OneOf(texts)) => Self::Choosing(Choosing::new(texts, prompt, tokenizer)?),
+        })
+    }
+
+    /// Tokens that the reply may take, and what makes them fewer.
+    pub(crate) fn longest(&self, request: &Request) -> (usize, &'static str) {
+        match self {
+            Self::Choosing(choosing) => (choosing.longest(), "its options"),
+            Self::Following(following) => (following.ids().len().max(request.max_tokens), "--max-tokens"),
+            Self::Freely(_) | Self::Chosen(_) => (request.max_tokens, "--max-tokens"),
+        }
+    }
+}
+
+impl ActiveTurn {
+    /// A turn whose memory was recalled.
+    #[expect(clippy::too_many_arguments)] // one of each thing that a turn is made of
+    pub(crate) fn new(
+        id: u64,
+        request: Request,
+        prompt: Vec<Segment>,
+        saying: Saying,
+        recalled: Recalled,
+        events: UnboundedSender<Event>,
+        began: Instant,
+        need: u64,
+    ) -> Self {
+        let Recalled { mut session, kind, source, reused, recomputed, .. } = recalled;
+        session.sequence.begin_turn();
+        let known_bytes = known_bytes(&prompt, session.tokens.len());
+        let prompt_len = session.tokens.len();
+        let usage = Usage {
+            kind,
+            source,
+            reused,
+            prefilled: prompt_len - reused - recomputed,
+            recomputed,
+            generated: 0,
+            layer0_rows: 0,
+            ttft_ms: 0.0,
+            total_ms: 0.0,
+            bytes_read: recalled.bytes_read,
+            bytes_written: 0,
+            waited_ms: recalled.waited_ms,
+            hidden_ms: recalled.hidden_ms,
+            saved_ms: 0.0,
+            memory_bytes: 0,
+            reason: recalled.reason,
+        };
+        Self {
+            id,
+            request,
+            session,
+            events,
+            prompt,
+            prompt_len,
+            start: reused,
+            saying,
+            followed: Vec::new(),
+            stop: None,
+            usage,
+            began,
+            need,
+            known_bytes,
+        }
+    }
+
+    /// Bytes that its session takes in memory beside sealed blocks.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.known_bytes
+    }
+
+    /// Counts bytes that were written before the turn's end.
+    pub(crate) fn wrote(&mut self, bytes: u64) {
+        self.usage.bytes_written += bytes;
+    }
+
+    /// Whether the prompt is read.
+    pub(crate) fn decoding(&self) -> bool {
+        self.session.sequence.len() >= self.prompt_len
+    }
+
+    /// Tokens known but not fed.
+    pub(crate) fn pending(&self) -> usize {
+        self.session.tokens.len() - self.session.sequence.len()
+    }
+
+    /// What there is to feed, of which a pass that gives all logits takes at most `most_wanted` rows. Branches of a choice and
+    /// recorded replies are scheduled as the prompts of warm turns are.
+    pub(crate) fn load(&self, most_wanted: usize) -> Load {
+        let (decoding, pending) = (self.decoding(), self.pending());
+        let all = decoding && self.wanted(pending) == Wanted::All;
+        Load {
+            pending: if all { pending.min(most_wanted) } else { pending },
+            decoding: decoding && pending <= 1,
+            warm: self.start > 0 || decoding,
+        }
+    }
+
+    /// Whether the options of a choice are being weighed: what is fed now may not stay.
+    pub(crate) fn weighs(&self) -> bool {
+        self.decoding() && matches!(self.saying, Saying::Choosing(_))
+    }
+
+    /// Whether the caller has gone.
+    pub(crate) fn cancelled(&self) -> bool {
+        self.events.is_closed()
+    }
+
+    /// Whether the reply is complete and everything that it keeps is fed.
+    pub(crate) fn done(&self) -> bool {
+        self.stop.is_some() && self.pending() == 0
+    }
+
+    /// After a pass that left prompt tokens to feed.
+    pub(crate) fn report_prefill(&self) {
+        let done = self.session.sequence.len() - self.start;
+        let _ = self.events.send(Event::Prefill { done, total: self.prompt_len - self.start });
+    }
+
+    /// Which logits a pass over the next `n` tokens is to give.
+    pub(crate) fn wanted(&self, n: usize) -> Wanted {
+        match &self.saying {
+            _ if self.stop.is_some() => Wanted::None,
+            Saying::Choosing(_) | Saying::Following(_) if self.decoding() => Wanted::All,
+            _ if n == self.pending() => Wanted::Last,
+            _ => Wanted::None,
+        }
+    }
+
+    /// Takes the logits of rows that were fed, those that were wanted: samples or chooses, streams, decides whether the reply
+    /// ends. What was cut off, or read for another option, leaves the sequence; what is said but not fed is fed next.
+    pub(crate) fn advance(
+        &mut self,
+        rows: ChunksExact<'_, f32>,
+        tokenizer: &Tokenizer,
+        eog: &[u32],
+        arena: &mut Arena,
+    ) {
+        if self.stop.is_some() {
+            return; // the rest of a reply was fed
+        }
+        match &self.saying {
+            Saying::Freely(_) => {
+                if let Some(row) = rows.last() {
+                    self.sample(row, tokenizer, eog, arena);
+                }
+            }
+            Saying::Following(_) => self.follow(rows, tokenizer, eog, arena),
+            _ => self.choose(rows, eog, arena),
+        }
+    }
+
+    fn sample(&mut self, logits: &[f32], tokenizer: &Tokenizer, eog: &[u32], arena: &mut Arena) {
+        let elapsed_ms = self.elapsed_ms();
+        let Saying::Freely(reply) = &mut self.saying else { return };
+        if reply.ids().is_empty() {
+            self.usage.ttft_ms = elapsed_ms;
+        }
+        if reply.ids().len() >= self.request.max_tokens {
+            self.end(StopReason::Length, arena); // nothing was asked for but to read
+            return;
+        }
+        let id = drawn(logits, reply, &self.request, tokenizer, eog);
+        let mut stop = eog.contains(&id).then_some(StopReason::EndOfTurn);
+        if stop.is_none() {
+            self.session.tokens.push(id);
+            stop = reply.push(id, tokenizer);
+        }
+        if stop.is_none() {
+            send(&self.events, reply.take_certain());
+            stop = (reply.ids().len() >= self.request.max_tokens).then_some(StopReason::Length);
+        }
+        if let Some(stop) = stop {
+            self.end(stop, arena);
+        }
+    }
+
+    /// The reply ends: what it does not keep leaves the sequence.
+    fn end(&mut self, mut stop: StopReason, arena: &mut Arena) {
+        if let Saying::Freely(reply) = &mut self.saying {
+            if stop == StopReason::Length && reply.cut_to_sentences() {
+                stop = StopReason::Sentence;
+            }
+            send(&self.events, reply.finish());
+            let n = self.prompt_len + reply.ids().len();
+            self.go_back(n, arena);
+        }
+        self.stop = Some(stop);
+    }
+
+    /// Goes along a recorded reply, the logits of whose rows these are; behind its end the turn goes on freely.
+    fn follow(&mut self, rows: ChunksExact<'_, f32>, tokenizer: &Tokenizer, eog: &[u32], arena: &mut Arena) {
+        let elapsed_ms = self.elapsed_ms();
+        let Saying::Following(following) = &mut self.saying else { return };
+        if self.session.tokens.len() == self.prompt_len {
+            self.session.tokens.extend(following.ids());
+            self.usage.ttft_ms = elapsed_ms;
+        }
+        let mut stop = None;
+        for row in rows {
+            if following.is_over() {
+                self.speak_freely();
+                return self.sample(row, tokenizer, eog, arena);
+            }
+            let drawn = drawn(row, &following.reply, &self.request, tokenizer, eog);
+            stop = following.see(row, drawn, tokenizer);
+            if following.is_over() && following.ids().len() >= self.request.max_tokens {
+                stop = stop.or(Some(StopReason::Length));
+            }
+            if stop.is_some() {
+                break;
+            }
+        }
+        if let Some(stop) = stop {
+            self.speak_freely();
+            self.end(stop, arena);
+        }
+    }
+
+    /// The recording is over: what was read of it stands as if it had been sampled.
+    fn speak_freely(&mut self) {
+        if let Saying::Following(Following { reply, found, .. }) = &mut self.saying {
+            self.followed = std::mem::take(found);
+            self.saying = Saying::Freely(std::mem::take(reply));
+        }
+    }
+
+    fn choose(&mut self, rows: ChunksExact<'_, f32>, eog: &[u32], arena: &mut Arena) {
+        let Saying::Choosing(choosing) = &mut self.saying else { return };
+        if self.session.sequence.len() == self.prompt_len {
+            self.session.sequence.hold();
+        }
+        rows.for_each(|row| choosing.see(row, eog));
+        let (keep, ids) = match choosing.step(&self.request.sampling) {
+            Step::Wait => return,
+            Step::Walk { keep, ids } => (keep, ids),
+            Step::Say { keep, chosen } => {
+                let ids = chosen.option.ids[keep..].to_vec();
+                send(&self.events, Some(chosen.option.text.clone()));
+                self.saying = Saying::Chosen(chosen);
+                self.stop = Some(StopReason::EndOfTurn);
+                self.usage.ttft_ms = self.elapsed_ms();
+                (keep, ids)
+            }
+        };
+        self.go_back(self.prompt_len + keep, arena);
+        assert_eq!(self.session.sequence.len(), self.prompt_len + keep, "a turn goes back exactly");
+        self.session.tokens.extend(ids);
+    }
+
+    /// Goes back to the first `n` tokens.
+    fn go_back(&mut self, n: usize, arena: &mut Arena) {
+        self.session.tokens.truncate(n);
+        if self.session.sequence.len() > n {
+            self.session.truncate(n, arena);
+        }
+    }
+
+    /// Milliseconds since the turn began.
+    pub(crate) fn elapsed_ms(&self) -> f64 {
+        self.began.elapsed().as_secs_f64() * 1e3
+    }
+
+    /// The turn stands: the session holds prompt and reply, and the completion says what it cost.
+    pub(crate) fn complete(&mut self) -> Completion {
+        let followed = std::mem::take(&mut self.followed);
+        let (ids, spelled, text, choice) = match &self.saying {
+            Saying::Freely(reply) => (reply.ids(), reply.text(), reply.text(), None),
+            Saying::Chosen(Chosen { option: Spelling { text, ids, spelled }, choice }) => {
+                (&ids[..], spelled.clone(), text.clone(), Some(choice.clone()))
+            }
+            Saying::Choosing(_) | Saying::Following(_) => unreachable!("a turn that is done has spoken"),
+        };
+        let ids = ids.to_vec();
+        self.usage.layer0_rows = self.session.sequence.n_computed();
+        self.usage.generated = self.usage.layer0_rows - self.usage.prefilled - self.usage.recomputed;
+        // Segments that matched are there already, with the ids that the cache holds.
+        let known = self.session.segments.len();
+        self.session.segments.extend(self.prompt.drain(..).skip(known));
+        let reply: Arc<[u32]> = ids.clone().into();
+        let segment = Segment { kind: SegmentKind::Reply, text: spelled, ids: reply, guessed: false };
+        self.session.segments.push(segment);
+        let stop = self.stop.unwrap_or(StopReason::Length);
+        Completion { ids, text, stop, choice, followed, usage: self.usage.clone() }
+    }
+}
+
+/// Ids that are refused one after the other, at most; then the reply ends with nothing said.
+const MOST_REFUSED: usize = 64;
+
+/// The id that the sampler draws behind a reply; one that would leave nothing of it is not drawn.
+fn drawn(logits: &[f32], reply: &Reply, request: &Request, tokenizer: &Tokenizer, eog: &[u32]) -> u32 {
+    let mut logits = Cow::Borrowed(logits);
+    if reply.ids().len() < request.min_tokens {
+        let logits = logits.to_mut();
+        for id in eog {
+            if let Some(logit) = logits.get_mut(*id as usize) {
+                *logit = f32::NEG_INFINITY;
+            }
+        }
+    }
+    let mut n_refused = 0;
+    loop {
+        let id = sampler::choose(&logits, reply.ids(), reply.said(), &request.sampling);
+        if n_refused == MOST_REFUSED || !reply.refuses(tokenizer.piece(id)) {
+            return id;
+        }
+        if let Some(logit) = logits.to_mut().get_mut(id as usize) {
+            *logit = f32::NEG_INFINITY;
+        }
+        n_refused += 1;
+    }
+}
+
+fn send(events: &UnboundedSender<Event>, text: Option<String>) {
+    if let Some(text) = text {
+        let _ = events.send(Event::Text(text));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::fixtures::RandomModel;
+    use crate::*;
+
+    /// Tokens that a random model's reply of up to 60 took.
+    fn generated(engine: &Engine, seed: u64, min_tokens: usize) -> usize {
+        let mut turn = engine
+            .submit(Request {
+                sampling: Sampling { temperature: 4.0, seed, ..Sampling::default() },
+                max_tokens: 60,
+                min_tokens,
+                cold: true,
+                ..Request::new(
+                    SessionKey { run: "r".into(), agent: "a".into() },
+                    Conversation { next: "Go on.".into(), ..Conversation::default() },
+                )
+            })
+            .unwrap();
+        while let Some(event) = turn.blocking_next() {
+            if let Event::Done(done) = event {
+                return done.usage.generated;
+            }
+        }
+        panic!("the turn did not end");
+    }
+
+    #[test]
+    fn a_turn_does_not_end_before_min_tokens() {
+        let model = ModelSource::Bundled("tiny", RandomModel::tiny(1).bytes().leak());
+        let engine = Engine::open(EngineConfig::new(model), &mut |_| {}).unwrap();
+        let early = |min: usize| (0..12).filter(|seed| generated(&engine, *seed, min) < 50).count();
+        assert!(early(0) > 0, "no reply ended early: the test shows nothing");
+        assert_eq!(early(55), 0);
+    }
+}

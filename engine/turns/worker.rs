@@ -1,0 +1,493 @@
+//! The engine's thread: takes requests, plans passes, runs them, samples, emits, saves.
+
+use crate::device::Device;
+use crate::memory::Memory;
+use crate::memory::pass::{Span, Wanted, forward, most_wanted};
+use crate::memory::session::Pending;
+use crate::scoring::compare::compare;
+use crate::scoring::distribution::{argmax, logprob};
+use crate::scoring::scratch::Scratch;
+use crate::text::chat::{Chat, reply_ids};
+use crate::text::prefix::flatten;
+use crate::text::tokenizer::Tokenizer;
+use crate::turns::admission::{Prepared, Waiting};
+use crate::turns::schedule::{Load, Pace, plan};
+use crate::turns::turn::ActiveTurn;
+use crate::{
+    Compared, Completion, Conversation, Error, ErrorKind, Event, KvChoice, RankedOption, Ranking, Request,
+    Result, SessionKey, TokenScore,
+};
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::mpsc::{Receiver, RecvError, SendError, Sender, TryRecvError};
+use std::sync::{Arc, OnceLock};
+use std::time::Instant;
+use tokio::sync::mpsc::UnboundedSender;
+use tokio::sync::oneshot;
+
+/// What the front asks of the thread.
+pub(crate) enum Command {
+    Turn {
+        id: u64,
+        request: Box<Request>,
+        events: UnboundedSender<Event>,
+    },
+    /// Write the manifest of a finished turn.
+    Commit {
+        id: u64,
+        answer: oneshot::Sender<Result<Box<Completion>>>,
+    },
+    /// A finished turn's manifest will not be written.
+    Abandon {
+        id: u64,
+    },
+    Fork {
+        from: SessionKey,
+        to: SessionKey,
+    },
+    Expect {
+        session: SessionKey,
+        next_use: u64,
+    },
+    Forget {
+        session: SessionKey,
+    },
+    Rank {
+        conversation: Box<Conversation>,
+        options: Vec<String>,
+        kv: Option<KvChoice>,
+        answer: Sender<Result<Ranking>>,
+    },
+    Score {
+        ids: Vec<u32>,
+        /// Other formats than the engine's.
+        kv: Option<KvChoice>,
+        scores: Sender<Result<TokenScore>>,
+    },
+    Compare {
+        ids: Vec<u32>,
+        formats: Vec<KvChoice>,
+        figures: Figures,
+    },
+    /// The front is gone, though turns may still have ways here.
+    Close,
+}
+
+/// Where a comparison's figures go: position, and one for each format.
+type Figures = Sender<Result<(usize, Vec<Compared>)>>;
+
+/// A turn that waits for its commit.
+struct Finished {
+    id: u64,
+    session: SessionKey,
+    pending: Option<Pending>,
+    completion: Box<Completion>,
+    began: Instant,
+}
+
+/// Everything that lives on the thread.
+pub(crate) struct Worker {
+    pub(crate) device: Arc<dyn Device>,
+    pub(crate) tokenizer: Arc<Tokenizer>,
+    pub(crate) chat: Arc<Chat>,
+    pub(crate) memory: Memory,
+    pace: Pace,
+    waiting: VecDeque<Waiting>,
+    active: Vec<ActiveTurn>,
+    /// In the order in which they ended.
+    finished: Vec<Finished>,
+    cursor: usize,
+}
+
+impl Worker {
+    /// A worker with nothing to do.
+    pub(crate) fn new(
+        device: Arc<dyn Device>,
+        tokenizer: Arc<Tokenizer>,
+        chat: Arc<Chat>,
+        memory: Memory,
+        chunk: usize,
+    ) -> Self {
+        let (waiting, active, finished) = (VecDeque::new(), Vec::new(), Vec::new());
+        let pace = Pace::new(chunk);
+        Self { device, tokenizer, chat, memory, pace, waiting, active, finished, cursor: 0 }
+    }
+
+    /// Serves commands until the engine is closed. A panic ends it too: what it said stands in `fault` then, and every turn that had
+    /// not ended is told.
+    pub(crate) fn run(mut self, commands: &Receiver<Command>, fault: &OnceLock<String>) {
+        let end = match catch_unwind(AssertUnwindSafe(|| self.serve(commands))) {
+            Ok(()) => Error::new(ErrorKind::Closed, "the engine was closed before the turn ended"),
+            Err(panic) => {
+                let said = panic.downcast_ref::<String>().map(String::as_str);
+                let said = said.or(panic.downcast_ref::<&str>().copied()).unwrap_or("it did not say why");
+                Error::internal(fault.get_or_init(|| {
+                    format!("the engine broke off by a fault of its own, which is worth a report: {said}")
+                }))
+            }
+        };
+        let turns = self.active.iter().map(|turn| &turn.events);
+        for events in turns.chain(self.waiting.iter().map(|waiting| &waiting.events)) {
+            let _ = events.send(Event::Failed(Error::new(end.kind(), end.to_string())));
+        }
+    }
+
+    fn serve(&mut self, commands: &Receiver<Command>) {
+        loop {
+            let next = match self.active.is_empty() && self.waiting.is_empty() {
+                true => commands.recv().map(Some).map_err(|RecvError| ()),
+                false => match commands.try_recv() {
+                    Ok(command) => Ok(Some(command)),
+                    Err(TryRecvError::Empty) => Ok(None),
+                    Err(TryRecvError::Disconnected) => Err(()),
+                },
+            };
+            match next {
+                Err(()) | Ok(Some(Command::Close)) => return,
+                Ok(Some(command)) => self.take(command),
+                Ok(None) => {
+                    self.admit();
+                    self.step();
+                }
+            }
+        }
+    }
+
+    fn take(&mut self, command: Command) {
+        match command {
+            Command::Turn { id, request, events } => {
+                self.waiting.push_back(Waiting { id, request, events, prepared: None });
+            }
+            Command::Commit { id, answer } => {
+                let _ = answer.send(self.commit(id));
+            }
+            Command::Abandon { id } => self.abandon(id),
+            Command::Fork { from, to } => self.memory.fork(&from, to),
+            Command::Expect { session, next_use } => self.memory.expect(&session, next_use),
+            Command::Forget { session } => self.memory.forget(&session),
+            Command::Rank { conversation, options, kv, answer } => {
+                let _ = answer.send(self.rank(&conversation, &options, kv.as_ref()));
+            }
+            Command::Score { ids, kv, scores } => {
+                if let Err(e) = self.score(&ids, kv.as_ref(), &scores) {
+                    let _ = scores.send(Err(e));
+                }
+            }
+            Command::Compare { ids, formats, figures } => {
+                if let Err(e) = self.compare(&ids, &formats, &figures) {
+                    let _ = figures.send(Err(e));
+                }
+            }
+            Command::Close => unreachable!("it ends the thread"),
+        }
+    }
+
+    /// Starts waiting turns whose session is free, in order, as long as there is room for them.
+    fn admit(&mut self) {
+        let mut is_full = false;
+        for mut waiting in std::mem::take(&mut self.waiting) {
+            if waiting.events.is_closed() {
+                continue;
+            }
+            let session = &waiting.request.session;
+            let waits = is_full
+                || self.active.iter().any(|t| t.request.session == *session)
+                || self.waiting.iter().any(|w| w.request.session == *session);
+            if waits {
+                self.waiting.push_back(waiting);
+                continue;
+            }
+            match self.has_room(&mut waiting) {
+                Ok(true) => self.begin(waiting),
+                Ok(false) => {
+                    is_full = true;
+                    self.waiting.push_back(waiting);
+                }
+                Err(e) => drop(waiting.events.send(Event::Failed(e))),
+            }
+        }
+        self.memory.look_ahead(self.active.len());
+    }
+
+    /// Whether a turn fits beside those at work; one that fits nowhere is played alone.
+    fn has_room(&self, waiting: &mut Waiting) -> Result<bool> {
+        let (layout, context) = (&self.memory.context.layout, self.device.spec().context_length);
+        let need = waiting.need(&self.chat, &self.tokenizer, layout, context)?;
+        let reserved = self.active.iter().map(|turn| turn.need).fold(need, u64::saturating_add);
+        Ok(self.active.is_empty() || reserved <= self.memory.budget())
+    }
+
+    fn begin(&mut self, waiting: Waiting) {
+        let Waiting { id, request, events, prepared } = waiting;
+        let Some(Prepared { prompt, saying, need, began }) = prepared else { return };
+        let looked = Instant::now();
+        match self.memory.recall(&request, &prompt) {
+            Err(e) => drop(events.send(Event::Failed(e))),
+            Ok(recalled) => {
+                let (agent, n) = (&request.session.agent, recalled.reused);
+                tracing::debug!("`{agent}`: {n} tokens recalled in {:.1?}", looked.elapsed());
+                let turn = ActiveTurn::new(id, *request, prompt, saying, recalled, events, began, need);
+                self.active.push(turn);
+                self.enforce_budget();
+            }
+        }
+    }
+
+    /// One pass over all turns at work.
+    fn step(&mut self) {
+        self.drop_cancelled();
+        let most_wanted = most_wanted(&*self.device);
+        let loads: Vec<Load> = self.active.iter().map(|turn| turn.load(most_wanted)).collect();
+        let shared = loads.iter().any(|l| l.decoding);
+        let feed = plan(&loads, self.cursor, self.pace.chunk(shared));
+        self.cursor = self.cursor.wrapping_add(1);
+        let fed: Vec<usize> = (0..feed.len()).filter(|i| feed[*i] > 0).collect();
+        if fed.is_empty() {
+            return;
+        }
+        self.memory.make_room_for(feed.iter().sum());
+        let began = Instant::now();
+        let logits: Vec<Result<Vec<f32>>> = match self.pass(&fed, &feed) {
+            Ok(logits) => {
+                let rows = loads.iter().zip(&feed).filter(|(l, _)| !l.decoding).map(|(_, n)| n).sum();
+                self.pace.learn(rows, began.elapsed());
+                self.memory.token_ms = self.pace.row_ms();
+                logits.into_iter().map(Ok).collect()
+            }
+            Err(e) if fed.len() == 1 => vec![Err(e)],
+            // Whoever is to blame fails alone.
+            Err(_) => {
+                let alone = |i: &usize| self.pass(&[*i], &feed).map(|mut logits| logits.remove(0));
+                fed.iter().map(alone).collect()
+            }
+        };
+        // Last first: a turn that fails gives its place to the last one.
+        for (i, logits) in fed.into_iter().zip(logits).rev() {
+            match logits {
+                Ok(logits) => {
+                    self.settle(i);
+                    self.advance(i, &logits);
+                }
+                Err(e) => self.fail(i, e),
+            }
+        }
+        self.finish_done();
+        self.enforce_budget();
+    }
+
+    /// The next `feed[i]` tokens of each of the turns `fed` (ascending) go through the model; the wanted logits of each.
+    fn pass(&mut self, fed: &[usize], feed: &[usize]) -> Result<Vec<Vec<f32>>> {
+        let turns = self.active.iter_mut().enumerate().filter(|(i, _)| fed.contains(i));
+        let spans = turns.map(|(i, turn)| {
+            let end = turn.session.sequence.len() + feed[i];
+            let logits = turn.wanted(feed[i]);
+            Span { sequence: &mut turn.session.sequence, tokens: &turn.session.tokens, end, logits }
+        });
+        forward(spans.collect(), &mut self.memory.arena)
+    }
+
+    fn settle(&mut self, i: usize) {
+        let turn = &mut self.active[i];
+        if turn.weighs() {
+            return; // no disk needs options that are not chosen
+        }
+        match self.memory.settle(&turn.request, &mut turn.session) {
+            Ok(bytes) => turn.wrote(bytes),
+            // What could not be written stays in memory; the turn's end tries again, and says so.
+            Err(e) => tracing::debug!("`{}`: {e}", turn.request.session.agent),
+        }
+    }
+
+    fn advance(&mut self, i: usize, logits: &[f32]) {
+        let turn = &mut self.active[i];
+        if !turn.decoding() {
+            return turn.report_prefill();
+        }
+        let rows = logits.chunks_exact(self.device.n_vocab());
+        turn.advance(rows, &self.tokenizer, self.chat.eog(), &mut self.memory.arena);
+    }
+
+    /// Turns that end here give their sessions back; what they wrote to disk waits for its manifest.
+    fn finish_done(&mut self) {
+        let (done, active) = std::mem::take(&mut self.active).into_iter().partition(ActiveTurn::done);
+        self.active = active;
+        let done: Vec<ActiveTurn> = done;
+        for mut turn in done {
+            let began = Instant::now();
+            let mut completion = Box::new(turn.complete());
+            let key = turn.request.session.clone();
+            let mut pending = None;
+            let mut failed = None;
+            if self.memory.persists(&turn.request) {
+                match self.memory.save(&key, &mut turn.session) {
+                    Ok(Some((ready, bytes))) => {
+                        pending = Some(ready);
+                        completion.usage.bytes_written += bytes;
+                    }
+                    Ok(None) => {}
+                    Err(e) => failed = Some(e),
+                }
+            }
+            turn.session.sequence.end_turn(&mut self.memory.arena);
+            let _ = self.memory.settle(&turn.request, &mut turn.session);
+            completion.usage.total_ms = turn.elapsed_ms();
+            completion.usage.saved_ms = completion.usage.reused as f64 * self.memory.token_ms;
+            self.memory.keep(key.clone(), turn.session, turn.request.next_use);
+            self.enforce_budget();
+            completion.usage.memory_bytes = self.memory.bytes();
+            if let Some(e) = failed {
+                not_saved(&key.agent, &e, &mut completion);
+            }
+            let copy = completion.clone();
+            self.finished.push(Finished { id: turn.id, session: key, pending, completion, began });
+            let _ = turn.events.send(Event::Done(copy));
+        }
+    }
+
+    fn commit(&mut self, id: u64) -> Result<Box<Completion>> {
+        let Some(i) = self.finished.iter().position(|finished| finished.id == id) else {
+            return Err(Error::request("this turn has not ended, or was committed before"));
+        };
+        let mut finished = self.finished.remove(i);
+        match finished.pending.take() {
+            None => self.memory.saved(&finished.session),
+            Some(mut pending) => {
+                // This manifest says all that those of the session's earlier turns would, so they are written no more.
+                let earlier = self.finished[..i].iter_mut().filter(|f| f.session == finished.session);
+                for before in earlier.filter_map(|f| f.pending.take()) {
+                    pending.obsolete.extend(before.obsolete);
+                }
+                match self.memory.commit(&pending) {
+                    Ok(bytes) => finished.completion.usage.bytes_written += bytes,
+                    Err(e) => not_saved(&finished.session.agent, &e, &mut finished.completion),
+                }
+                tracing::debug!("`{}` saved after {:?}", finished.session.agent, finished.began.elapsed());
+            }
+        }
+        self.enforce_budget();
+        Ok(finished.completion)
+    }
+
+    /// A finished turn's manifest will not be written.
+    fn abandon(&mut self, id: u64) {
+        let Some(i) = self.finished.iter().position(|finished| finished.id == id) else { return };
+        let Finished { session, pending, .. } = self.finished.remove(i);
+        match self.active.iter_mut().find(|turn| turn.request.session == session) {
+            Some(turn) => turn.session.take_back(pending),
+            None => self.memory.abandon(&session, pending),
+        }
+        self.enforce_budget();
+    }
+
+    /// Bytes of sessions at work beside sealed blocks, and of manifests that wait.
+    fn at_work(&self) -> u64 {
+        let pending = self.finished.iter().filter_map(|finished| finished.pending.as_ref());
+        self.active.iter().map(ActiveTurn::bytes).chain(pending.map(Pending::bytes)).sum()
+    }
+
+    fn enforce_budget(&mut self) {
+        self.memory.enforce_budget(self.at_work());
+    }
+
+    fn drop_cancelled(&mut self) {
+        let (cancelled, active) =
+            std::mem::take(&mut self.active).into_iter().partition(ActiveTurn::cancelled);
+        self.active = active;
+        let cancelled: Vec<ActiveTurn> = cancelled;
+        for turn in cancelled {
+            self.give_back(turn);
+        }
+    }
+
+    fn fail(&mut self, i: usize, e: Error) {
+        let turn = self.active.swap_remove(i);
+        let _ = turn.events.send(Event::Failed(e));
+        self.give_back(turn);
+    }
+
+    /// A turn that did not end leaves its session as it found it.
+    fn give_back(&mut self, mut turn: ActiveTurn) {
+        let n = flatten(&turn.session.segments).len();
+        turn.session.tokens.truncate(n);
+        turn.session.truncate(n, &mut self.memory.arena);
+        turn.session.sequence.end_turn(&mut self.memory.arena);
+        self.memory.keep(turn.request.session.clone(), turn.session, turn.request.next_use);
+        self.memory.saved(&turn.request.session);
+    }
+
+    /// An empty cache, in the engine's formats or others.
+    fn scratch(&self, kv: Option<&KvChoice>) -> Result<Scratch> {
+        let layout = match kv {
+            None => self.memory.context.layout.clone(),
+            Some(kv) => Arc::new(self.device.spec().kv_layout(kv)?),
+        };
+        Ok(Scratch::new(&self.device, layout))
+    }
+
+    /// Log-probabilities of `ids[1..]`, from an empty cache.
+    fn score(&self, ids: &[u32], kv: Option<&KvChoice>, scores: &Sender<Result<TokenScore>>) -> Result<()> {
+        self.scratch(kv)?.read(ids, Wanted::All, &mut |pos, logits| {
+            let Some(&id) = ids.get(pos + 1) else { return Ok(()) };
+            let (logprob, top) = (logprob(logits, id), argmax(logits));
+            scores.send(Ok(TokenScore { pos: pos + 1, id, logprob, top })).map_err(nobody_listens)
+        })
+    }
+
+    /// `ids` with empty caches of several formats.
+    fn compare(&self, ids: &[u32], formats: &[KvChoice], figures: &Figures) -> Result<()> {
+        let layout = |kv: &KvChoice| Ok(Arc::new(self.device.spec().kv_layout(kv)?));
+        let layouts: Vec<_> = formats.iter().map(layout).collect::<Result<_>>()?;
+        compare(&self.device, &layouts, ids, 0, &mut |pos, found| {
+            figures.send(Ok((pos, found.to_vec()))).map_err(nobody_listens)
+        })
+    }
+
+    /// How likely each option is as the reply to a conversation.
+    fn rank(
+        &self,
+        conversation: &Conversation,
+        options: &[String],
+        kv: Option<&KvChoice>,
+    ) -> Result<Ranking> {
+        let segments = self.chat.prompt(conversation, &self.tokenizer)?;
+        let prompt = flatten(&segments);
+        if prompt.is_empty() {
+            return Err(Error::request("the prompt is empty"));
+        }
+        let mut scratch = self.scratch(kv)?;
+        let mut first = Vec::new();
+        scratch.read(&prompt, Wanted::Last, &mut |_, logits| {
+            first = logits.to_vec();
+            Ok(())
+        })?;
+        let rank = |option: &String| {
+            let ids = [&prompt[..], &reply_ids(&segments, option, &self.tokenizer)?].concat();
+            let mut ranked = RankedOption { logprob: 0.0, greedy: true };
+            let mut see = |pos: usize, logits: &[f32]| {
+                if let Some(&id) = ids.get(pos + 1) {
+                    ranked.logprob += logprob(logits, id);
+                    ranked.greedy &= argmax(logits) == id;
+                }
+                Ok(())
+            };
+            see(prompt.len() - 1, &first)?;
+            scratch.sequence.begin_turn();
+            scratch.read(&ids, Wanted::All, &mut see)?;
+            scratch.sequence.truncate(prompt.len(), &mut scratch.arena);
+            Ok(ranked)
+        };
+        let options = options.iter().map(rank).collect::<Result<_>>()?;
+        Ok(Ranking { prompt_tokens: prompt.len(), options })
+    }
+}
+
+/// The turn stands in memory; that it can't be kept on disk is said, not hidden.
+fn not_saved(agent: &str, e: &Error, completion: &mut Completion) {
+    tracing::warn!("agent `{agent}` could not be saved: {e}");
+    completion.usage.reason = Some(format!("not saved: {e}"));
+}
+
+/// Whoever asked for figures has gone.
+fn nobody_listens<T>(_: SendError<T>) -> Error {
+    Error::new(ErrorKind::Closed, "nobody listens to the figures any more")
+}
