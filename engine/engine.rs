@@ -14,10 +14,10 @@ use crate::store::cipher::CacheKey;
 use crate::store::inventory::Folder;
 use crate::store::manifest::Identity;
 use crate::store::{Place, STORE_VERSION, Store};
-use crate::team::Team;
 use crate::text::chat::Chat;
 use crate::text::prefix::flatten;
 use crate::text::tokenizer::{After, Tokenizer};
+use crate::threads::ThreadPool;
 use crate::turns::worker::{Command, Worker};
 use crate::{
     Compared, Completion, Conversation, Error, ErrorKind, Event, Isa, KvChoice, KvCost, ModelInfo,
@@ -159,10 +159,10 @@ impl Engine {
     pub fn open(config: EngineConfig, on_progress: &mut (dyn FnMut(Loading) + Send)) -> Result<Self> {
         let Parts { gguf, tokenizer, chat, info, .. } = Parts::read(Gguf::open(&config.model)?)?;
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let mut team = Team::new(config.threads.unwrap_or(cores).max(1))
+        let mut pool = ThreadPool::new(config.threads.unwrap_or(cores).max(1))
             .map_err(|e| Error::new(ErrorKind::Closed, format!("threads can't be started: {e}")))?;
         let packed = &mut |done, total| on_progress(Loading::Weights { done, total });
-        let mut device: Box<dyn Device> = Box::new(team.install(|| Cpu::load(&gguf, Isa::detect(), packed))?);
+        let mut device: Box<dyn Device> = Box::new(pool.install(|| Cpu::load(&gguf, Isa::detect(), packed))?);
         if device.n_vocab() < tokenizer.n_vocab() {
             let (rows, tokens) = (device.n_vocab(), tokenizer.n_vocab());
             return Err(
@@ -186,7 +186,7 @@ impl Engine {
             }
         };
         let measuring = &mut || on_progress(Loading::Measuring);
-        let calibration = team.install(|| {
+        let calibration = pool.install(|| {
             self_check::calibrate(&mut *device, &tokenizer, store.as_ref(), &info.identity, measuring)
         })?;
         let device: Arc<dyn Device> = Arc::from(device);
@@ -205,7 +205,7 @@ impl Engine {
         let root = |layout: &KvLayout| BlockHash::root(&format!("{}\n{names}", identity(layout).text()));
         let layout = match store.as_ref().filter(|_| config.self_check) {
             Some(store) => {
-                team.install(|| self_check::choose(&device, &tokenizer, &config.kv, store, &root, measuring))?
+                pool.install(|| self_check::choose(&device, &tokenizer, &config.kv, store, &root, measuring))?
             }
             None => Arc::new(device.spec().kv_layout(&config.kv)?),
         };
@@ -218,7 +218,7 @@ impl Engine {
         let worker = Worker::new(device, tokenizer.clone(), Arc::new(chat), memory, config.prefill_chunk);
         let (commands, receiver) = channel();
         let line = Line { commands, fault: Arc::default() };
-        let thread = start(team, worker, receiver, line.fault.clone())?;
+        let thread = start(pool, worker, receiver, line.fault.clone())?;
         Ok(Self { info, kv, tokenizer, line, thread: Some(thread), next_id: AtomicU64::new(0), bound })
     }
 
@@ -528,15 +528,15 @@ impl Parts {
     }
 }
 
-/// Runs the worker with the team that its kernels share.
+/// Runs the worker with the pool that its kernels share.
 fn start(
-    mut team: Team,
+    mut pool: ThreadPool,
     worker: Worker,
     commands: Receiver<Command>,
     fault: Arc<OnceLock<String>>,
 ) -> Result<std::thread::JoinHandle<()>> {
     let thread = std::thread::Builder::new().name("greenroom-engine".to_owned());
-    let body = move || team.install(|| worker.run(&commands, &fault));
+    let body = move || pool.install(|| worker.run(&commands, &fault));
     thread
         .spawn(body)
         .map_err(|e| Error::new(ErrorKind::Closed, format!("the engine's thread can't be started: {e}")))

@@ -24,12 +24,25 @@ pub enum ErrorKind {
     Internal,
 }
 
+/// What would help: for whoever words it, since only they know what people can turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Remedy {
+    /// A shorter prompt, a lower [`Request::max_tokens`](crate::Request::max_tokens), or a model with a longer context.
+    ShorterReply,
+    /// A shorter prompt, shorter options, or a model with a longer context.
+    ShorterOptions,
+    /// Cache formats that were measured for this model.
+    FormatsOfThisModel,
+}
+
 /// An engine error: one word wide, so that `Result`s stay small.
 pub struct Error(Box<Inner>);
 
 struct Inner {
     kind: ErrorKind,
     detail: String,
+    remedy: Option<Remedy>,
     source: Option<Box<dyn std::error::Error + Send + Sync>>,
 }
 
@@ -39,7 +52,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 impl Error {
     /// An error without an underlying cause.
     pub fn new(kind: ErrorKind, detail: impl Into<String>) -> Self {
-        Self(Box::new(Inner { kind, detail: detail.into(), source: None }))
+        Self(Box::new(Inner { kind, detail: detail.into(), remedy: None, source: None }))
     }
 
     /// The category, to decide by.
@@ -50,6 +63,16 @@ impl Error {
     /// Adds the cause that [`std::error::Error::source`] gives.
     pub fn with_source(mut self, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
         self.0.source = Some(source.into());
+        self
+    }
+
+    /// What would help, where that is in the caller's hands.
+    pub fn remedy(&self) -> Option<Remedy> {
+        self.0.remedy
+    }
+
+    pub(crate) fn with_remedy(mut self, remedy: Remedy) -> Self {
+        self.0.remedy = Some(remedy);
         self
     }
 

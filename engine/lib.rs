@@ -44,18 +44,18 @@ pub mod probes;
 mod request;
 mod scoring;
 mod store;
-#[allow(unsafe_code)] // outputs that threads share, each a part of its own
-mod team;
 #[cfg(test)]
 #[path = "tests/inside/mod.rs"]
 mod tests;
 mod text;
+#[allow(unsafe_code)] // outputs that threads share, each a part of its own
+mod threads;
 mod turns;
 
 pub use agent::{Agent, Reply};
 pub use device::cpu::kernels::Isa;
 pub use engine::{Engine, EngineConfig, Loading, Prompter, Turn};
-pub use error::{Error, ErrorKind, Result};
+pub use error::{Error, ErrorKind, Remedy, Result};
 pub use request::*;
 pub use turns::sampler::draw;
 

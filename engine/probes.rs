@@ -156,7 +156,7 @@ fn block_hash() -> BlockHash {
 /// # Errors
 /// None.
 pub fn sealed_block(windowed: bool) -> Result<Vec<u8>> {
-    let (layout, part) = (block_layout(), if windowed { Part::Windowed } else { Part::Lasting });
+    let (layout, part) = (block_layout(), if windowed { Part::Windowed } else { Part::Global });
     let (mut rows, format) = (Rows::new(&layout), BlockFormat::new(&layout, part));
     let mut block = BlockBytes::zeroed(format.len(true));
     for layer in &format.layers {

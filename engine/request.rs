@@ -448,7 +448,7 @@ pub struct KvLayer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KvCost {
     /// Bytes of a sealed token in layers that see everything.
-    pub lasting: u64,
+    pub global: u64,
     /// Bytes of a sealed token in layers with a window; 0: there are none.
     pub windowed: u64,
     /// Tokens that such layers hold, at most.
@@ -476,7 +476,7 @@ impl KvCost {
         let sealed = tokens - open;
         let windowed = self.windowed.saturating_mul(sealed.min(self.window));
         let open = self.open.saturating_mul(open).saturating_add(if sealed > 0 { self.exact } else { 0 });
-        self.lasting.saturating_mul(sealed).saturating_add(windowed).saturating_add(open)
+        self.global.saturating_mul(sealed).saturating_add(windowed).saturating_add(open)
     }
 
     /// The longest context that takes at most `bytes`.
@@ -487,8 +487,8 @@ impl KvCost {
         let rest = rest.saturating_sub(self.exact);
         let sealed = match rest.checked_sub(self.windowed.saturating_mul(self.window)) {
             // The window is full: what is left goes to the layers that see everything.
-            Some(rest) if rest / self.lasting.max(1) >= self.window => rest / self.lasting.max(1),
-            _ => rest / self.lasting.saturating_add(self.windowed).max(1),
+            Some(rest) if rest / self.global.max(1) >= self.window => rest / self.global.max(1),
+            _ => rest / self.global.saturating_add(self.windowed).max(1),
         };
         sealed + self.most_open
     }

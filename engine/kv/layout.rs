@@ -110,14 +110,14 @@ impl LayerLayout {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Part {
     /// Layers that see all tokens: needed for as long as the sequence is in memory.
-    Lasting = 0,
+    Global = 0,
     /// Layers with a window: in memory while a row to come can see it.
     Windowed = 1,
 }
 
 impl Part {
     /// Both.
-    pub(crate) const ALL: [Self; 2] = [Self::Lasting, Self::Windowed];
+    pub(crate) const ALL: [Self; 2] = [Self::Global, Self::Windowed];
 }
 
 /// All layers.
@@ -136,10 +136,10 @@ impl KvLayout {
         Self { layers: vec![layer; n_layers] }
     }
 
-    /// The part that a layer belongs to. Where no layer sees everything, all are lasting: a block is found by that part.
+    /// The part that a layer belongs to. Where no layer sees everything, all are global: a block is found by that part.
     pub(crate) fn part_of(&self, layer: usize) -> Part {
         let all_windowed = || self.layers.iter().all(|l| l.window.is_some());
-        if self.layers[layer].window.is_none() || all_windowed() { Part::Lasting } else { Part::Windowed }
+        if self.layers[layer].window.is_none() || all_windowed() { Part::Global } else { Part::Windowed }
     }
 
     /// The layers of a part, in order.
@@ -181,8 +181,8 @@ impl KvLayout {
         let of = |part| self.block_bytes(part).div_ceil(BLOCK as u64);
         let (windowed, exact) = (of(Part::Windowed), self.exact_bytes());
         let window = self.window().map_or(0, |window| (window.div_ceil(BLOCK) + 2) * BLOCK);
-        let (lasting, open) = (of(Part::Lasting), self.row_bytes() as u64);
-        KvCost { lasting, windowed, window: window as u64, exact, open, most_open: BLOCK as u64 - 1 }
+        let (global, open) = (of(Part::Global), self.row_bytes() as u64);
+        KvCost { global, windowed, window: window as u64, exact, open, most_open: BLOCK as u64 - 1 }
     }
 
     /// Bytes that an agent at work takes in memory at most while it comes to `tokens`: beside its cache f16 rows of the block in
@@ -249,8 +249,8 @@ mod tests {
         };
         let (f16, q4) = (gemma(KvFormat::F16), gemma(KvFormat::Q4));
         // 32 MiB a layer at 4,096 tokens; in four bits 8.25 MiB, and 64 KiB of means.
-        assert_eq!(f16.block_bytes(Part::Lasting) * 16, 8 * (32 << 20));
-        assert_eq!(q4.block_bytes(Part::Lasting) * 16, 8 * ((33 << 18) + (64 << 10)));
+        assert_eq!(f16.block_bytes(Part::Global) * 16, 8 * (32 << 20));
+        assert_eq!(q4.block_bytes(Part::Global) * 16, 8 * ((33 << 18) + (64 << 10)));
         assert_eq!(q4.block_bytes(Part::Windowed) * 16, 40 * ((33 << 18) + (64 << 10)));
         assert_eq!((f16.exact_bytes(), q4.exact_bytes()), (0, 2 * 48 * 4 * 2 * 8 * 256));
         assert_eq!(q4.window(), Some(1024));
@@ -266,8 +266,8 @@ mod tests {
         let (k, v) = (tensor(1, 576, KvFormat::F16), tensor(1, 512, KvFormat::F16));
         let latent = LayerLayout { k, v, shared: true, window: None };
         let deepseek = KvLayout { layers: vec![latent; 27] };
-        assert_eq!(deepseek.block_bytes(Part::Lasting), 256 * 27 * 576 * 2);
-        assert_eq!(deepseek.parts().collect::<Vec<_>>(), [Part::Lasting]);
+        assert_eq!(deepseek.block_bytes(Part::Global), 256 * 27 * 576 * 2);
+        assert_eq!(deepseek.parts().collect::<Vec<_>>(), [Part::Global]);
         assert_eq!(latent.key_parts(), [512, 64]);
         assert_eq!(tensor(1, 80, KvFormat::Q4).value_words(4), 12);
     }

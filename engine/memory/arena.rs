@@ -239,7 +239,7 @@ mod tests {
         fn references_contents_and_bytes_are_right(steps in proptest::collection::vec((0..4u8, 0..20u8), 0..200)) {
             let mut arena = arena();
             let mut live: Vec<(BlockId, u8)> = Vec::new();
-            let key = |content: u8| (crate::kv::table::BlockHash([content; 32]), Part::Lasting);
+            let key = |content: u8| (crate::kv::table::BlockHash([content; 32]), Part::Global);
             let n_bytes = arena.formats[0].len(false);
             for (step, n) in steps {
                 match (step, live.len()) {

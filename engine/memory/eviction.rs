@@ -94,8 +94,8 @@ impl Memory {
         while left > 0 {
             let before = self.arena.bytes();
             let gone = match kind {
-                Eviction::Stored => idle.session.let_go(&mut self.arena),
-                _ => idle.session.give_up_last(&mut self.arena),
+                Eviction::Stored => idle.session.evict(&mut self.arena),
+                _ => idle.session.evict_unsaved(&mut self.arena),
             };
             if !gone {
                 break;
@@ -119,9 +119,9 @@ impl Memory {
 impl Idle {
     fn can_lose(&self, kind: Eviction) -> bool {
         match kind {
-            Eviction::Stored => self.session.can_let_go(),
+            Eviction::Stored => self.session.can_evict(),
             Eviction::Known => self.saved && !self.session.sequence.holds_any(),
-            Eviction::Unstored => self.session.sequence.holds_any() && !self.session.can_let_go(),
+            Eviction::Unstored => self.session.sequence.holds_any() && !self.session.can_evict(),
         }
     }
 }

@@ -21,8 +21,8 @@ use crate::store::log::Broken;
 use crate::store::manifest::Journal;
 use crate::store::tail::TailRef;
 use crate::store::{Found, Store};
-use crate::team::map;
 use crate::text::prefix::{Relation, Segment, SegmentKind, compare, first_difference, flatten};
+use crate::threads::map;
 use crate::{MatchKind, Request, Result, Retention, SessionKey, Source};
 use claims::Claims;
 use std::collections::HashMap;
@@ -169,7 +169,7 @@ impl Memory {
         session.tokens.truncate(matched.n_tokens);
         session.tokens.extend(flatten(&prompt[matched.n_segments..]));
         session.segments.truncate(matched.n_segments);
-        session.cut(matched.n_tokens, &mut self.arena);
+        session.rewind(matched.n_tokens, &mut self.arena);
         self.restore(&mut session, matched.n_tokens, &mut search);
         if !request.cold {
             let end = if fresh { ids.len() } else { read_before };
@@ -285,14 +285,14 @@ impl Memory {
             }
             n = match hole {
                 None => return session.sequence.truncate(n, &mut self.arena),
-                Some((block, Part::Lasting)) => {
+                Some((block, Part::Global)) => {
                     let missing = "a block of the cache is missing: the rest is computed again";
                     search.reason.get_or_insert(missing.to_owned());
                     block * BLOCK
                 }
                 Some((_, Part::Windowed)) => n.saturating_sub(1) / BLOCK * BLOCK,
             };
-            session.cut(n, &mut self.arena);
+            session.rewind(n, &mut self.arena);
         }
     }
 
@@ -305,8 +305,8 @@ impl Memory {
             return;
         }
         let hashes = self.context.root.chain(&session.tokens[..end_block * BLOCK]);
-        let lasting = |(index, hash): (usize, BlockHash)| (index, (hash, Part::Lasting));
-        let wanted: Vec<Wanted> = hashes.into_iter().enumerate().skip(first).map(lasting).collect();
+        let global = |(index, hash): (usize, BlockHash)| (index, (hash, Part::Global));
+        let wanted: Vec<Wanted> = hashes.into_iter().enumerate().skip(first).map(global).collect();
         let windows = self.context.layout.window().is_some();
         let read = self.read_blocks(&wanted, search);
         for ((index, key), read) in wanted.into_iter().zip(read) {
@@ -322,7 +322,7 @@ impl Memory {
                 break;
             };
             if session.sequence.len() > index * BLOCK {
-                session.drop_rows(&mut self.arena); // of a part of this block
+                session.truncate_to_block(&mut self.arena); // of a part of this block
             }
             let mut parts: Parts = [Some(id), None];
             parts[Part::Windowed as usize] = window;
@@ -473,10 +473,10 @@ impl Memory {
         }
     }
 
-    /// After a pass over a session: see [`Session::settle`].
-    pub(crate) fn settle(&mut self, request: &Request, session: &mut Session) -> Result<u64> {
+    /// After a pass over a session: see [`Session::flush`].
+    pub(crate) fn flush(&mut self, request: &Request, session: &mut Session) -> Result<u64> {
         let store = self.store.as_deref().filter(|_| request.retention == Retention::Persistent);
-        session.settle(store, &self.context, &mut self.arena)
+        session.flush(store, &self.context, &mut self.arena)
     }
 
     /// Writes what the disk lacks of a session; its manifest waits for [`Memory::commit`]. Also gives the bytes written.
@@ -506,7 +506,7 @@ impl Memory {
     /// A save that gets no last step: the manifest stays as it was, and so do the tails that it names, until the next one.
     pub(crate) fn abandon(&mut self, key: &SessionKey, pending: Option<Pending>) {
         if let Some(idle) = self.idle.get_mut(key) {
-            idle.session.take_back(pending);
+            idle.session.uncommit(pending);
         }
         self.saved(key);
     }

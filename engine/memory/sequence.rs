@@ -4,7 +4,7 @@
 //! f16, however tokens arrived. Here is what of it lies where, by ids; the bytes are a device's.
 //!
 //! Layers with a window need no more of a sequence's past than the window. What they hold of older blocks leaves memory by
-//! [`Sequence::shed`]; all that a sequence at rest holds may leave it by [`Sequence::let_go`]. What is missing comes from disk
+//! [`Sequence::trim_window`]; all that a sequence at rest holds may leave it by [`Sequence::evict`]. What is missing comes from disk
 //! ([`Sequence::missing`], [`Sequence::refill`]), or the sequence goes back further.
 
 use super::arena::Arena;
@@ -118,14 +118,14 @@ impl Sequence {
     pub(crate) fn truncate(&mut self, n: usize, arena: &mut Arena) -> usize {
         let mut kept = self.border(n);
         while let Some((block, part)) = self.missing(kept).next() {
-            kept = if part == Part::Lasting { block * BLOCK } else { (kept - 1) / BLOCK * BLOCK };
+            kept = if part == Part::Global { block * BLOCK } else { (kept - 1) / BLOCK * BLOCK };
         }
-        self.cut(kept, arena);
+        self.rewind(kept, arena);
         kept
     }
 
     /// Goes back to `n` tokens or the border before them, whatever is in memory of what is before that.
-    pub(crate) fn cut(&mut self, n: usize, arena: &mut Arena) {
+    pub(crate) fn rewind(&mut self, n: usize, arena: &mut Arena) {
         let kept = self.border(n);
         if kept == self.len {
             return;
@@ -143,7 +143,7 @@ impl Sequence {
     }
 
     /// Goes back to the end of the last sealed block.
-    pub(crate) fn drop_rows(&mut self, arena: &mut Arena) {
+    pub(crate) fn truncate_to_block(&mut self, arena: &mut Arena) {
         self.keep_rows(arena, |_| false);
         self.len = self.table.len() * BLOCK;
     }
@@ -154,14 +154,14 @@ impl Sequence {
         if n % BLOCK == 0 || self.rows.contains_key(&(n / BLOCK)) { n } else { n / BLOCK * BLOCK }
     }
 
-    /// What a row at `n` sees of sealed blocks that is not in memory: lasting parts first.
+    /// What a row at `n` sees of sealed blocks that is not in memory: global parts first.
     pub(crate) fn missing(&self, n: usize) -> impl Iterator<Item = (usize, Part)> {
         let sealed = (n / BLOCK).min(self.table.len());
         let first = self.layout.window().map_or(sealed, |window| (n + 1).saturating_sub(window) / BLOCK);
         let of = move |part: Part, blocks: std::ops::Range<usize>| {
             blocks.filter(move |block| !self.table.holds(*block, part)).map(move |block| (block, part))
         };
-        of(Part::Lasting, 0..sealed).chain(of(Part::Windowed, first.min(sealed)..sealed))
+        of(Part::Global, 0..sealed).chain(of(Part::Windowed, first.min(sealed)..sealed))
     }
 
     /// Puts a part of a block in its place.
@@ -171,7 +171,7 @@ impl Sequence {
 
     /// Lets go of a part of the last block before `limit` that has any in memory; `false`: there is none. The sequence must get
     /// it back before it goes on.
-    pub(crate) fn let_go(&mut self, limit: usize, arena: &mut Arena) -> bool {
+    pub(crate) fn evict(&mut self, limit: usize, arena: &mut Arena) -> bool {
         let Some((block, part)) = self.table.last_held(limit) else { return false };
         self.table.take(block, part).into_iter().for_each(|id| arena.release(id));
         true
@@ -179,7 +179,7 @@ impl Sequence {
 
     /// Lets go of windowed layers of blocks before `limit` that no row to come sees, even if the sequence goes back to where
     /// the turn began or it is held, or by a block.
-    pub(crate) fn shed(&mut self, limit: usize, arena: &mut Arena) {
+    pub(crate) fn trim_window(&mut self, limit: usize, arena: &mut Arena) {
         let Some(window) = self.layout.window() else { return };
         let first = |n: usize| (n + 1).saturating_sub(window) / BLOCK;
         let at_start = first(self.start)..self.start / BLOCK;

@@ -47,7 +47,7 @@ pub(crate) struct Session {
     /// Leading sealed blocks that are on disk.
     pub(crate) stored_blocks: usize,
     /// Sealed blocks that there were when they were last written.
-    settled_blocks: usize,
+    flushed_blocks: usize,
     pub(crate) tail: Option<Tail>,
     /// Tail files that the next manifest no longer names.
     obsolete: Vec<String>,
@@ -81,7 +81,7 @@ impl Session {
             tokens: Vec::new(),
             sequence: Sequence::new(context.layout.clone(), context.root),
             stored_blocks: 0,
-            settled_blocks: 0,
+            flushed_blocks: 0,
             tail: None,
             obsolete: Vec::new(),
         }
@@ -109,7 +109,7 @@ impl Session {
             tokens: self.tokens.clone(),
             sequence,
             stored_blocks: self.stored_blocks,
-            settled_blocks: 0,
+            flushed_blocks: 0,
             tail: absent.map(|tail| Tail { at: tail.at.clone(), borrowed: true }),
             obsolete: Vec::new(),
         }
@@ -130,14 +130,14 @@ impl Session {
     }
 
     /// Goes back to `n` tokens, in memory or on disk.
-    pub(crate) fn cut(&mut self, n: usize, arena: &mut Arena) {
-        self.sequence.cut(n, arena);
+    pub(crate) fn rewind(&mut self, n: usize, arena: &mut Arena) {
+        self.sequence.rewind(n, arena);
         self.forget_stored(n);
     }
 
     /// Goes back to the end of the last sealed block.
-    pub(crate) fn drop_rows(&mut self, arena: &mut Arena) {
-        self.sequence.drop_rows(arena);
+    pub(crate) fn truncate_to_block(&mut self, arena: &mut Arena) {
+        self.sequence.truncate_to_block(arena);
         self.forget_stored(self.sequence.len());
     }
 
@@ -145,17 +145,17 @@ impl Session {
     pub(crate) fn forget_stored(&mut self, n: usize) {
         self.stored_blocks = self.stored_blocks.min(self.sequence.table().len());
         if let Some(tail) = self.tail.take_if(|tail| tail.at.end_token() > n) {
-            self.give_up(tail);
+            self.retire(tail);
         }
     }
 
     /// What a manifest that is not written would have let go is let go by the next one.
-    pub(crate) fn take_back(&mut self, pending: Option<Pending>) {
+    pub(crate) fn uncommit(&mut self, pending: Option<Pending>) {
         self.obsolete.extend(pending.into_iter().flat_map(|pending| pending.obsolete));
     }
 
     /// The next manifest no longer names a tail.
-    fn give_up(&mut self, tail: Tail) {
+    fn retire(&mut self, tail: Tail) {
         if !tail.borrowed {
             self.obsolete.push(tail.at.file);
         }
@@ -176,22 +176,22 @@ impl Session {
     }
 
     /// Lets go of something in memory that is on disk too; `false`: there is nothing.
-    pub(crate) fn let_go(&mut self, arena: &mut Arena) -> bool {
+    pub(crate) fn evict(&mut self, arena: &mut Arena) -> bool {
         if self.rows_stored() && self.sequence.holds_rows() {
-            self.sequence.drop_rows(arena);
+            self.sequence.truncate_to_block(arena);
             return true;
         }
-        self.sequence.let_go(self.stored_blocks, arena)
+        self.sequence.evict(self.stored_blocks, arena)
     }
 
-    /// Whether [`Session::let_go`] finds something.
-    pub(crate) fn can_let_go(&self) -> bool {
+    /// Whether [`Session::evict`] finds something.
+    pub(crate) fn can_evict(&self) -> bool {
         self.rows_stored() && self.sequence.holds_rows()
             || self.sequence.table().last_held(self.stored_blocks).is_some()
     }
 
     /// Gives up the last of what is in memory alone, to be computed again; `false`: there is nothing.
-    pub(crate) fn give_up_last(&mut self, arena: &mut Arena) -> bool {
+    pub(crate) fn evict_unsaved(&mut self, arena: &mut Arena) -> bool {
         let n = self.sequence.len();
         n > 0 && self.truncate((n - 1) / BLOCK * BLOCK, arena) < n
     }
@@ -203,7 +203,7 @@ impl Session {
 
     /// After a pass: windowed layers of blocks that no row to come sees leave memory; those of a session that is stored are
     /// written first. Returns the bytes written.
-    pub(crate) fn settle(
+    pub(crate) fn flush(
         &mut self,
         store: Option<&Store>,
         context: &CacheContext,
@@ -214,12 +214,12 @@ impl Session {
         }
         // What can't be written is tried again when there is more, not at every token.
         let n = self.sequence.table().len();
-        let more = n != std::mem::replace(&mut self.settled_blocks, n);
+        let more = n != std::mem::replace(&mut self.flushed_blocks, n);
         let written = match store.filter(|_| more) {
             Some(store) => self.save_blocks(store, context, arena)?,
             None => 0,
         };
-        self.sequence.shed(if store.is_some() { self.stored_blocks } else { usize::MAX }, arena);
+        self.sequence.trim_window(if store.is_some() { self.stored_blocks } else { usize::MAX }, arena);
         Ok(written)
     }
 
@@ -258,7 +258,7 @@ impl Session {
         let useless =
             |tail: &Tail| tail.borrowed || tail.at.block != open || n == 0 || !store.has_tail(&tail.at);
         if let Some(tail) = self.tail.take_if(|tail| useless(tail)) {
-            self.give_up(tail);
+            self.retire(tail);
         }
         if let Some(rows) = self.sequence.open_rows() {
             let new = || Tail { at: TailRef::new(tail_name(store, key), open), borrowed: false };

@@ -2,7 +2,7 @@
 
 use super::spec::{self, DecoderSpec, LayerSpec, Pairs};
 use crate::kv::quant::{EXACT, Scale};
-use crate::team;
+use crate::threads;
 use libm::{exp, log};
 
 /// Tokens that are read, at most.
@@ -89,7 +89,7 @@ impl Measured {
     ) {
         let DecoderSpec { n_heads, n_kv_heads, k_dim, v_dim, .. } = *spec;
         let group = n_heads / n_kv_heads;
-        let heads = team::map(n_kv_heads, |head| {
+        let heads = threads::map(n_kv_heads, |head| {
             let queries = (head * group..(head + 1) * group).map(|head| Rows::of(q, n_heads, k_dim, head));
             let queries: Vec<Rows> = queries.collect();
             let (keys, values) = (Rows::of(k, n_kv_heads, k_dim, head), Rows::of(v, n_kv_heads, v_dim, head));

@@ -4,7 +4,7 @@ use super::rope::RopeSpec;
 use crate::kv::format::LANES;
 use crate::kv::layout::{KvLayout, LayerLayout, TensorLayout};
 use crate::model::gguf::{Gguf, Value};
-use crate::{KvChoice, KvFormat, KvLayer, Result};
+use crate::{KvChoice, KvFormat, KvLayer, Remedy, Result};
 
 /// How a gate opens: `act(gate) · up`, elementwise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -414,9 +414,7 @@ impl DecoderSpec {
             KvChoice::Mixed(layers) if layers.len() == n => layers.clone(),
             KvChoice::Mixed(layers) => {
                 let found = format!("the KV configuration is for {} layers, the model has {n}", layers.len());
-                return Err(crate::Error::request(format!(
-                    "{found}; make one for it with `greenroom kv-config`"
-                )));
+                return Err(crate::Error::request(found).with_remedy(Remedy::FormatsOfThisModel));
             }
         };
         let rotate = !matches!(choice, KvChoice::Unrotated(_));

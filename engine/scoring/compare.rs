@@ -5,7 +5,7 @@ use crate::kv::layout::KvLayout;
 use crate::memory::pass::{Wanted, most_wanted};
 use crate::scoring::distribution::argmax;
 use crate::scoring::scratch::Scratch;
-use crate::{Compared, Result, team};
+use crate::{Compared, Result, threads};
 use std::sync::Arc;
 
 /// Reads `ids` with a cache of each layout; `see` is given the positions from `first` on, each with one figure a layout, the
@@ -37,7 +37,7 @@ pub(crate) fn compare(
             all.push(scratch.advance(ids, end, Wanted::All)?);
         }
         let row = |logits: usize, i: usize| &all[logits][i * n_vocab..][..n_vocab];
-        let figures = team::map(end - start, |i| -> Vec<Compared> {
+        let figures = threads::map(end - start, |i| -> Vec<Compared> {
             let next = ids.get(start + i + 1).map(|id| *id as usize);
             let figure = |logits: usize| {
                 let (reference, row) = (row(0, i), row(logits, i));

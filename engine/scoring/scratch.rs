@@ -57,7 +57,7 @@ impl Scratch {
     pub(crate) fn advance(&mut self, ids: &[u32], end: usize, wanted: Wanted) -> Result<Vec<f32>> {
         let span = Span { sequence: &mut self.sequence, tokens: ids, end, logits: wanted };
         let logits = forward(vec![span], &mut self.arena)?.pop().unwrap_or_default();
-        self.sequence.shed(usize::MAX, &mut self.arena);
+        self.sequence.trim_window(usize::MAX, &mut self.arena);
         Ok(logits)
     }
 }

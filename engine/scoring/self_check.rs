@@ -97,7 +97,7 @@ pub(crate) fn choose(
     if divergence.nats.is_nan() || divergence.nats > LIMIT {
         tracing::warn!(
             "with a {} cache this model's next tokens are {:.2} nats away from those with an f16 cache (a good one stays \
-             below {LIMIT}): run it with `--kv auto` or `--kv f16`, or with a file of `greenroom kv-config`",
+             below {LIMIT}): take the automatic choice, f16, or formats that were measured for it",
             device.spec().kv_name(&layout),
             divergence.nats
         );

@@ -454,7 +454,7 @@ fn block_path(root: &Path, (hash, part): BlockKey) -> PathBuf {
 
 fn part_folder(part: Part) -> &'static str {
     match part {
-        Part::Lasting => "blocks",
+        Part::Global => "blocks",
         Part::Windowed => "windows",
     }
 }

@@ -142,5 +142,5 @@ fn parts(manifest: &Manifest) -> &'static [Part] {
     let layout = &manifest.owner.identity.layout;
     let windows = layout.split(',').filter(|layer| layer.contains('~')).count();
     let mixed = (1..layout.split(',').count()).contains(&windows);
-    if mixed { &Part::ALL } else { &[Part::Lasting] }
+    if mixed { &Part::ALL } else { &[Part::Global] }
 }

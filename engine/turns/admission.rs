@@ -8,7 +8,7 @@ use crate::memory::session;
 use crate::text::chat::Chat;
 use crate::text::prefix::{Segment, flatten};
 use crate::text::tokenizer::Tokenizer;
-use crate::turns::turn::Saying;
+use crate::turns::turn::Decode;
 use crate::{Error, Event, Request, Result};
 use std::time::Instant;
 use tokio::sync::mpsc::UnboundedSender;
@@ -25,7 +25,7 @@ pub(crate) struct Waiting {
 /// A request as the model reads it.
 pub(crate) struct Prepared {
     pub(crate) prompt: Vec<Segment>,
-    pub(crate) saying: Saying,
+    pub(crate) decode: Decode,
     /// Bytes that the session takes when the reply is as long as it may be, at most.
     pub(crate) need: u64,
     pub(crate) began: Instant,
@@ -66,17 +66,18 @@ impl Prepared {
         if n == 0 {
             return Err(Error::request("the prompt is empty"));
         }
-        let saying = Saying::new(request, &prompt, tokenizer)?;
-        let (longest, lower) = saying.longest(request);
+        let decode = Decode::new(request, &prompt, tokenizer)?;
+        let (longest, remedy) = decode.longest(request);
         let Some(all) = n.checked_add(longest).filter(|all| *all <= context_length) else {
             return Err(Error::request(format!(
                 "agent `{agent}`: a prompt of {n} tokens and a reply of up to {longest} do not fit in the model's context of \
-                 {context_length}; shorten the scenario, lower {lower} or take a model with a longer context"
-            )));
+                 {context_length}"
+            ))
+            .with_remedy(remedy));
         };
-        let in_rows = if matches!(saying, Saying::Choosing(_)) { longest } else { 0 };
+        let in_rows = if matches!(decode, Decode::ScoreOptions(_)) { longest } else { 0 };
         let need = layout.at_work(all, in_rows) + session::known_bytes(&prompt, all);
         tracing::debug!("`{agent}`: prompt rendered in {:.1?}, at most {need} bytes", began.elapsed());
-        Ok(Self { prompt, saying, need, began })
+        Ok(Self { prompt, decode, need, began })
     }
 }

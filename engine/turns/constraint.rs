@@ -1,6 +1,6 @@
 //! Constrained replies: one of several whole options, drawn by how likely each is behind the prompt.
 //!
-//! The options' ids form a trie. [`Choosing`] says what of it to read next, adds up log-probabilities, and draws in the end; it
+//! The options' ids form a trie. [`ScoreOptions`] says what of it to read next, adds up log-probabilities, and draws in the end; it
 //! knows nothing of caches. `turn` reads, and takes its sequence back between branches.
 
 use crate::scoring::distribution::Distribution;
@@ -20,7 +20,7 @@ pub(crate) struct Spelling {
 }
 
 /// A choice in the making.
-pub(crate) struct Choosing {
+pub(crate) struct ScoreOptions {
     options: Vec<Spelling>,
     /// Sums so far, by option.
     logprobs: Vec<f32>,
@@ -49,7 +49,7 @@ pub(crate) enum Step {
     Say { keep: usize, chosen: Chosen },
 }
 
-impl Choosing {
+impl ScoreOptions {
     /// Nothing is known yet; the options are spelled as a reply to `prompt` is.
     ///
     /// # Errors
@@ -157,7 +157,7 @@ mod tests {
         (0..5).map(|id| f32::from(number(id)) / 32.0).collect()
     }
 
-    fn choosing(options: &[Vec<u32>]) -> Choosing {
+    fn choosing(options: &[Vec<u32>]) -> ScoreOptions {
         let spelling = |ids: &Vec<u32>| Spelling {
             text: format!("{ids:?}"),
             ids: ids.clone(),
@@ -165,7 +165,7 @@ mod tests {
         };
         let mut order: Vec<usize> = (0..options.len()).collect();
         order.sort_by_key(|i| &options[*i]);
-        Choosing {
+        ScoreOptions {
             options: options.iter().map(spelling).collect(),
             logprobs: vec![0.0; options.len()],
             ahead: order.into_iter(),

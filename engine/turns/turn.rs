@@ -6,13 +6,13 @@ use crate::memory::pass::Wanted;
 use crate::memory::session::{Session, known_bytes};
 use crate::text::prefix::{Segment, SegmentKind};
 use crate::text::tokenizer::Tokenizer;
-use crate::turns::constraint::{Choosing, Chosen, Spelling, Step};
+use crate::turns::constraint::{Chosen, ScoreOptions, Spelling, Step};
 use crate::turns::dry::Said;
 use crate::turns::follow::Following;
 use crate::turns::reply::Reply;
 use crate::turns::sampler;
 use crate::turns::schedule::Load;
-use crate::{Completion, Constraint, Event, Followed, Request, Result, StopReason, Usage};
+use crate::{Completion, Constraint, Event, Followed, Remedy, Request, Result, StopReason, Usage};
 use std::borrow::Cow;
 use std::slice::ChunksExact;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ pub(crate) struct ActiveTurn {
     prompt_len: usize,
     /// Where the sequence stood when the turn began.
     start: usize,
-    saying: Saying,
+    decode: Decode,
     /// What was found where a recording was followed.
     followed: Vec<Followed>,
     stop: Option<StopReason>,
@@ -43,18 +43,18 @@ pub(crate) struct ActiveTurn {
 }
 
 /// How the reply comes about.
-pub(crate) enum Saying {
+pub(crate) enum Decode {
     /// Token by token.
-    Freely(Reply),
+    Sample(Reply),
     /// As it was recorded.
-    Following(Following),
+    TeacherForce(Following),
     /// As one of several wholes, which are being weighed.
-    Choosing(Choosing),
+    ScoreOptions(ScoreOptions),
     /// As this one.
-    Chosen(Chosen),
+    Forced(Chosen),
 }
 
-impl Saying {
+impl Decode {
     /// As a request has it.
     ///
     /// # Errors
@@ -66,18 +66,22 @@ impl Saying {
             Reply::new(&request.stop, request.whole_sentences, said)
         };
         Ok(match &request.constraint {
-            None => Self::Freely(reply()),
-            Some(Constraint::Follow(ids)) => Self::Following(Following::new(ids, reply(), tokenizer)?),
-            Some(Constraint::OneOf(texts)) => Self::Choosing(Choosing::new(texts, prompt, tokenizer)?),
+            None => Self::Sample(reply()),
+            Some(Constraint::Follow(ids)) => Self::TeacherForce(Following::new(ids, reply(), tokenizer)?),
+            Some(Constraint::OneOf(texts)) => {
+                Self::ScoreOptions(ScoreOptions::new(texts, prompt, tokenizer)?)
+            }
         })
     }
 
-    /// Tokens that the reply may take, and what makes them fewer.
-    pub(crate) fn longest(&self, request: &Request) -> (usize, &'static str) {
+    /// Tokens that the reply may take, and what would make them fewer.
+    pub(crate) fn longest(&self, request: &Request) -> (usize, Remedy) {
         match self {
-            Self::Choosing(choosing) => (choosing.longest(), "its options"),
-            Self::Following(following) => (following.ids().len().max(request.max_tokens), "--max-tokens"),
-            Self::Freely(_) | Self::Chosen(_) => (request.max_tokens, "--max-tokens"),
+            Self::ScoreOptions(choosing) => (choosing.longest(), Remedy::ShorterOptions),
+            Self::TeacherForce(following) => {
+                (following.ids().len().max(request.max_tokens), Remedy::ShorterReply)
+            }
+            Self::Sample(_) | Self::Forced(_) => (request.max_tokens, Remedy::ShorterReply),
         }
     }
 }
@@ -89,7 +93,7 @@ impl ActiveTurn {
         id: u64,
         request: Request,
         prompt: Vec<Segment>,
-        saying: Saying,
+        decode: Decode,
         recalled: Recalled,
         events: UnboundedSender<Event>,
         began: Instant,
@@ -125,7 +129,7 @@ impl ActiveTurn {
             prompt,
             prompt_len,
             start: reused,
-            saying,
+            decode,
             followed: Vec::new(),
             stop: None,
             usage,
@@ -169,7 +173,7 @@ impl ActiveTurn {
 
     /// Whether the options of a choice are being weighed: what is fed now may not stay.
     pub(crate) fn weighs(&self) -> bool {
-        self.decoding() && matches!(self.saying, Saying::Choosing(_))
+        self.decoding() && matches!(self.decode, Decode::ScoreOptions(_))
     }
 
     /// Whether the caller has gone.
@@ -190,9 +194,9 @@ impl ActiveTurn {
 
     /// Which logits a pass over the next `n` tokens is to give.
     pub(crate) fn wanted(&self, n: usize) -> Wanted {
-        match &self.saying {
+        match &self.decode {
             _ if self.stop.is_some() => Wanted::None,
-            Saying::Choosing(_) | Saying::Following(_) if self.decoding() => Wanted::All,
+            Decode::ScoreOptions(_) | Decode::TeacherForce(_) if self.decoding() => Wanted::All,
             _ if n == self.pending() => Wanted::Last,
             _ => Wanted::None,
         }
@@ -210,20 +214,20 @@ impl ActiveTurn {
         if self.stop.is_some() {
             return; // the rest of a reply was fed
         }
-        match &self.saying {
-            Saying::Freely(_) => {
+        match &self.decode {
+            Decode::Sample(_) => {
                 if let Some(row) = rows.last() {
                     self.sample(row, tokenizer, eog, arena);
                 }
             }
-            Saying::Following(_) => self.follow(rows, tokenizer, eog, arena),
+            Decode::TeacherForce(_) => self.follow(rows, tokenizer, eog, arena),
             _ => self.choose(rows, eog, arena),
         }
     }
 
     fn sample(&mut self, logits: &[f32], tokenizer: &Tokenizer, eog: &[u32], arena: &mut Arena) {
         let elapsed_ms = self.elapsed_ms();
-        let Saying::Freely(reply) = &mut self.saying else { return };
+        let Decode::Sample(reply) = &mut self.decode else { return };
         if reply.ids().is_empty() {
             self.usage.ttft_ms = elapsed_ms;
         }
@@ -248,7 +252,7 @@ impl ActiveTurn {
 
     /// The reply ends: what it does not keep leaves the sequence.
     fn end(&mut self, mut stop: StopReason, arena: &mut Arena) {
-        if let Saying::Freely(reply) = &mut self.saying {
+        if let Decode::Sample(reply) = &mut self.decode {
             if stop == StopReason::Length && reply.cut_to_sentences() {
                 stop = StopReason::Sentence;
             }
@@ -262,7 +266,7 @@ impl ActiveTurn {
     /// Goes along a recorded reply, the logits of whose rows these are; behind its end the turn goes on freely.
     fn follow(&mut self, rows: ChunksExact<'_, f32>, tokenizer: &Tokenizer, eog: &[u32], arena: &mut Arena) {
         let elapsed_ms = self.elapsed_ms();
-        let Saying::Following(following) = &mut self.saying else { return };
+        let Decode::TeacherForce(following) = &mut self.decode else { return };
         if self.session.tokens.len() == self.prompt_len {
             self.session.tokens.extend(following.ids());
             self.usage.ttft_ms = elapsed_ms;
@@ -290,14 +294,14 @@ impl ActiveTurn {
 
     /// The recording is over: what was read of it stands as if it had been sampled.
     fn speak_freely(&mut self) {
-        if let Saying::Following(Following { reply, found, .. }) = &mut self.saying {
+        if let Decode::TeacherForce(Following { reply, found, .. }) = &mut self.decode {
             self.followed = std::mem::take(found);
-            self.saying = Saying::Freely(std::mem::take(reply));
+            self.decode = Decode::Sample(std::mem::take(reply));
         }
     }
 
     fn choose(&mut self, rows: ChunksExact<'_, f32>, eog: &[u32], arena: &mut Arena) {
-        let Saying::Choosing(choosing) = &mut self.saying else { return };
+        let Decode::ScoreOptions(choosing) = &mut self.decode else { return };
         if self.session.sequence.len() == self.prompt_len {
             self.session.sequence.hold();
         }
@@ -308,7 +312,7 @@ impl ActiveTurn {
             Step::Say { keep, chosen } => {
                 let ids = chosen.option.ids[keep..].to_vec();
                 send(&self.events, Some(chosen.option.text.clone()));
-                self.saying = Saying::Chosen(chosen);
+                self.decode = Decode::Forced(chosen);
                 self.stop = Some(StopReason::EndOfTurn);
                 self.usage.ttft_ms = self.elapsed_ms();
                 (keep, ids)
@@ -335,12 +339,14 @@ impl ActiveTurn {
     /// The turn stands: the session holds prompt and reply, and the completion says what it cost.
     pub(crate) fn complete(&mut self) -> Completion {
         let followed = std::mem::take(&mut self.followed);
-        let (ids, spelled, text, choice) = match &self.saying {
-            Saying::Freely(reply) => (reply.ids(), reply.text(), reply.text(), None),
-            Saying::Chosen(Chosen { option: Spelling { text, ids, spelled }, choice }) => {
+        let (ids, spelled, text, choice) = match &self.decode {
+            Decode::Sample(reply) => (reply.ids(), reply.text(), reply.text(), None),
+            Decode::Forced(Chosen { option: Spelling { text, ids, spelled }, choice }) => {
                 (&ids[..], spelled.clone(), text.clone(), Some(choice.clone()))
             }
-            Saying::Choosing(_) | Saying::Following(_) => unreachable!("a turn that is done has spoken"),
+            Decode::ScoreOptions(_) | Decode::TeacherForce(_) => {
+                unreachable!("a turn that is done has spoken")
+            }
         };
         let ids = ids.to_vec();
         self.usage.layer0_rows = self.session.sequence.n_computed();

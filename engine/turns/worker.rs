@@ -219,14 +219,14 @@ impl Worker {
 
     fn begin(&mut self, waiting: Waiting) {
         let Waiting { id, request, events, prepared } = waiting;
-        let Some(Prepared { prompt, saying, need, began }) = prepared else { return };
+        let Some(Prepared { prompt, decode, need, began }) = prepared else { return };
         let looked = Instant::now();
         match self.memory.recall(&request, &prompt) {
             Err(e) => drop(events.send(Event::Failed(e))),
             Ok(recalled) => {
                 let (agent, n) = (&request.session.agent, recalled.reused);
                 tracing::debug!("`{agent}`: {n} tokens recalled in {:.1?}", looked.elapsed());
-                let turn = ActiveTurn::new(id, *request, prompt, saying, recalled, events, began, need);
+                let turn = ActiveTurn::new(id, *request, prompt, decode, recalled, events, began, need);
                 self.active.push(turn);
                 self.enforce_budget();
             }
@@ -265,7 +265,7 @@ impl Worker {
         for (i, logits) in fed.into_iter().zip(logits).rev() {
             match logits {
                 Ok(logits) => {
-                    self.settle(i);
+                    self.flush(i);
                     self.advance(i, &logits);
                 }
                 Err(e) => self.fail(i, e),
@@ -286,12 +286,12 @@ impl Worker {
         forward(spans.collect(), &mut self.memory.arena)
     }
 
-    fn settle(&mut self, i: usize) {
+    fn flush(&mut self, i: usize) {
         let turn = &mut self.active[i];
         if turn.weighs() {
             return; // no disk needs options that are not chosen
         }
-        match self.memory.settle(&turn.request, &mut turn.session) {
+        match self.memory.flush(&turn.request, &mut turn.session) {
             Ok(bytes) => turn.wrote(bytes),
             // What could not be written stays in memory; the turn's end tries again, and says so.
             Err(e) => tracing::debug!("`{}`: {e}", turn.request.session.agent),
@@ -329,7 +329,7 @@ impl Worker {
                 }
             }
             turn.session.sequence.end_turn(&mut self.memory.arena);
-            let _ = self.memory.settle(&turn.request, &mut turn.session);
+            let _ = self.memory.flush(&turn.request, &mut turn.session);
             completion.usage.total_ms = turn.elapsed_ms();
             completion.usage.saved_ms = completion.usage.reused as f64 * self.memory.token_ms;
             self.memory.keep(key.clone(), turn.session, turn.request.next_use);
@@ -373,7 +373,7 @@ impl Worker {
         let Some(i) = self.finished.iter().position(|finished| finished.id == id) else { return };
         let Finished { session, pending, .. } = self.finished.remove(i);
         match self.active.iter_mut().find(|turn| turn.request.session == session) {
-            Some(turn) => turn.session.take_back(pending),
+            Some(turn) => turn.session.uncommit(pending),
             None => self.memory.abandon(&session, pending),
         }
         self.enforce_budget();

@@ -87,6 +87,21 @@ impl EmbeddedConfig {
     }
 }
 
+/// An error of the engine, with what its reader can do about it here.
+pub(crate) fn worded(error: engine::Error) -> anyhow::Error {
+    let remedy = match error.remedy() {
+        Some(engine::Remedy::ShorterReply) => {
+            "shorten the scenario, lower --max-tokens or take a model with a longer context"
+        }
+        Some(engine::Remedy::ShorterOptions) => {
+            "shorten the scenario or its options, or take a model with a longer context"
+        }
+        Some(engine::Remedy::FormatsOfThisModel) => "make one for it with `greenroom kv-config`",
+        _ => return error.into(),
+    };
+    anyhow!("{error}; {remedy}")
+}
+
 impl Embedded {
     /// Opens the engine; `on_progress` is told what takes a while.
     ///
@@ -97,6 +112,7 @@ impl Embedded {
         on_progress: &mut (dyn FnMut(Loading) + Send),
     ) -> anyhow::Result<Self> {
         let engine = engine::Engine::open(config.engine(), on_progress)
+            .map_err(worded)
             .with_context(|| format!("can't open the model {}", config.model))?;
         let name = &engine.model().name;
         if let Some(other) = config.kv.measured_on().filter(|other| other != name) {
@@ -113,7 +129,7 @@ impl Embedded {
             match event {
                 engine::Event::Prefill { done, total } => sink(Progress::Prefill { done, total }),
                 engine::Event::Text(text) => sink(Progress::Text(text)),
-                engine::Event::Failed(error) => return Err(anyhow::Error::new(error).context(path)),
+                engine::Event::Failed(error) => return Err(worded(error).context(path)),
                 engine::Event::Done(completion) => {
                     let engine::Completion { ids, text, stop, choice, followed, usage } = *completion;
                     let commit = Some(Box::new(EngineCommit(turn)) as Box<dyn Commit>);

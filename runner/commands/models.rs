@@ -1,6 +1,7 @@
 //! `greenroom models`: what a model file holds, and what memory costs with it.
 
 use super::{Exit, parse_size};
+use crate::backend::worded;
 use crate::backend::{Kv, locate, source};
 use crate::hub::{CATALOG, Cache};
 use crate::terminal::{bytes, table};
@@ -102,7 +103,7 @@ fn suggested(sampling: &SuggestedSampling) -> Option<String> {
 /// What a token takes in each format, and the longest context for each of the agents.
 fn capacity(prompter: &Prompter, args: &Args) -> anyhow::Result<()> {
     let own = Kv::default();
-    let default = prompter.kv_name(own.choice())?;
+    let default = prompter.kv_name(own.choice()).map_err(worded)?;
     let mut kvs = vec![];
     for word in ["f16", "q8", "q4"] {
         kvs.push(word.parse::<Kv>()?);
@@ -115,7 +116,8 @@ fn capacity(prompter: &Prompter, args: &Args) -> anyhow::Result<()> {
     let context = prompter.model().context_length as u64;
     let mut rows = Vec::new();
     for kv in kvs {
-        let (name, cost) = (prompter.kv_name(kv.choice())?, prompter.kv_cost(kv.choice())?);
+        let (name, cost) =
+            (prompter.kv_name(kv.choice()).map_err(worded)?, prompter.kv_cost(kv.choice()).map_err(worded)?);
         let longest = cost.longest(share);
         let windowed = match cost.windowed {
             0 => "-".to_owned(),
@@ -123,7 +125,7 @@ fn capacity(prompter: &Prompter, args: &Args) -> anyhow::Result<()> {
         };
         rows.push(vec![
             if name == default { format!("{name} (default)") } else { name },
-            format!("{} B", cost.lasting),
+            format!("{} B", cost.global),
             windowed,
             bytes(cost.most(context.min(32_768))),
             if longest >= context { format!("{context} (all)") } else { longest.to_string() },

@@ -1,5 +1,6 @@
 //! What the commands that measure a cache's quality share: a model opened once, and the formats to compare on it.
 
+use crate::backend::worded;
 use crate::backend::{EmbeddedConfig, Kv, ModelFile, locate, source};
 use crate::files::{self, Kind};
 use anyhow::Context as _;
@@ -71,8 +72,8 @@ impl Subject {
     /// Bits of a cached number on average, all side data included.
     pub(super) fn bits(&self, kv: &KvChoice) -> anyhow::Result<f64> {
         let bytes = |kv: &KvChoice| {
-            let cost = self.prompter.kv_cost(kv)?;
-            anyhow::Ok((cost.lasting + cost.windowed) as f64)
+            let cost = self.prompter.kv_cost(kv).map_err(worded)?;
+            anyhow::Ok((cost.global + cost.windowed) as f64)
         };
         Ok(16.0 * bytes(kv)? / bytes(&KvChoice::Uniform(KvFormat::F16))?)
     }
@@ -81,9 +82,9 @@ impl Subject {
     pub(super) fn formats(&self, kvs: &[Kv]) -> anyhow::Result<Vec<Format>> {
         let mut formats: Vec<Format> = Vec::new();
         for kv in kvs {
-            let name = self.prompter.kv_name(kv.choice())?;
+            let name = self.prompter.kv_name(kv.choice()).map_err(worded)?;
             if formats.iter().all(|format| format.name != name) {
-                let cost = self.prompter.kv_cost(kv.choice())?;
+                let cost = self.prompter.kv_cost(kv.choice()).map_err(worded)?;
                 formats.push(Format { kv: kv.clone(), name, cost });
             }
         }

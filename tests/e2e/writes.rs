@@ -21,9 +21,9 @@ fn fifty_turns_write_each_token_once_in_each_form() {
         assert_eq!(said.usage.recomputed, 0);
         tokens = (said.usage.reused + said.usage.prefilled + said.ids.len()) as u64;
         written += said.usage.bytes_written;
-        rewriting += tokens * cost.lasting;
+        rewriting += tokens * cost.global;
     }
-    let once = tokens * (cost.open + cost.lasting);
+    let once = tokens * (cost.open + cost.global);
     eprintln!(
         "50 turns, {tokens} tokens: {written} bytes written, {:.3} of every token once in f16 and once packed; a packed cache \
          written whole at each turn: {rewriting} bytes, {:.1} times as much",

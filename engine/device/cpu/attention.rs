@@ -11,7 +11,7 @@ use crate::kv::layout::{BLOCK, LayerLayout};
 use crate::model::calibration::Measured;
 use crate::model::spec::{DecoderSpec, LatentSpec};
 use crate::model::weights::{self, Heads};
-use crate::team::{map, n_threads};
+use crate::threads::{map, n_threads};
 
 /// Attention of one layer in a pass.
 pub(super) struct Attention<'a> {

@@ -9,7 +9,7 @@ use super::kernels::{Isa, LANES, seal};
 use crate::kv::format::{LayerFormat, SideFormat};
 use crate::kv::layout::{BLOCK, KvLayout, LayerLayout, TensorLayout};
 use crate::kv::quant::{EXACT, Scale};
-use crate::team;
+use crate::threads;
 use half::f16;
 use std::ops::Range;
 
@@ -57,7 +57,7 @@ fn seal_side(
         let scales = (0..rows.scales.len()).map(by_group).collect();
         Coded { codes: words(&rows.codes), scales, means, exact }
     };
-    for (h, coded) in team::map(layout.n_heads, seal).iter().enumerate() {
+    for (h, coded) in threads::map(layout.n_heads, seal).iter().enumerate() {
         // Exact rows have no place in any block but the first.
         let mut put = |place: &Range<usize>, bytes: &[u8]| match bytes {
             [] => {}
@@ -329,7 +329,7 @@ impl Rows {
                 Some(start)
             })
             .collect();
-        team::for_items(&mut self.layers, |l, rows| {
+        threads::for_items(&mut self.layers, |l, rows| {
             let tokens = bytes.chunks_exact(layout.row_bytes()).map(|token| &token[starts[l]..]);
             rows.push_bytes(tokens, layout.layers[l]);
         });

@@ -334,10 +334,10 @@ mod tests {
                     (width(layer.k.row()), layer.stored_v().map_or(Vec::new(), |v| width(v.row())))
                 };
                 write_pass(Isa::detect(), &mut sequence, (&ids, end), &mut arena, rows);
-                sequence.shed(usize::MAX, &mut arena);
+                sequence.trim_window(usize::MAX, &mut arena);
             }
             sequence.end_turn(&mut arena);
-            sequence.shed(usize::MAX, &mut arena);
+            sequence.trim_window(usize::MAX, &mut arena);
             let (found, promised) = (arena.bytes(), layout.cost().most(n as u64));
             let per_token = |bytes: u64| bytes as f64 / n as f64 / 1024.0;
             eprintln!(

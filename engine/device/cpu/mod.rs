@@ -15,7 +15,7 @@ use crate::model::calibration::{self, Calibration, Measured};
 use crate::model::gguf::Gguf;
 use crate::model::spec::DecoderSpec;
 use crate::model::weights::Weights;
-use crate::{KvChoice, KvFormat, Result, team};
+use crate::{KvChoice, KvFormat, Result, threads};
 use cache::CpuCache;
 use kernels::Isa;
 pub(crate) use kernels::NUMERICS;
@@ -45,7 +45,7 @@ impl Cpu {
     ) -> Result<Self> {
         let spec = DecoderSpec::from_gguf(gguf)?;
         let weights = Weights::load(gguf, &spec, &mut Slabs::default(), on_progress)?;
-        tracing::info!("kernels: {}, {} threads", isa.name(), team::n_threads());
+        tracing::info!("kernels: {}, {} threads", isa.name(), threads::n_threads());
         let shapings = spec.layers.iter().map(|_| None).collect();
         Ok(Self { spec, isa, weights, shapings })
     }
@@ -85,7 +85,7 @@ impl Device for Cpu {
             let [queries, keys] = calibration.of_layer(l)?;
             Some(Shaping::new(self.isa, &queries, &keys, self.spec.k_dim))
         };
-        self.shapings = team::map(self.spec.layers.len(), shaping);
+        self.shapings = threads::map(self.spec.layers.len(), shaping);
     }
 
     fn cache(&self, layout: Arc<KvLayout>) -> Box<dyn Cache> {

@@ -336,8 +336,8 @@ impl Trial {
     }
 
     /// After a pass. Windowed layers that memory let go of can't be written again where the disk lost them.
-    fn settle(&mut self, request: &Request, session: &mut Session) {
-        let settled = self.memory.settle(request, session);
+    fn flush(&mut self, request: &Request, session: &mut Session) {
+        let settled = self.memory.flush(request, session);
         assert!(self.damage || settled.is_ok(), "{settled:?}");
     }
 
@@ -365,7 +365,7 @@ impl Trial {
                 std::mem::replace(&mut self.memory.arena, Arena::new(&self.device, &self.context.layout, 0));
             self.write(&mut session.sequence, start..next, &tokens, &mut arena);
             self.memory.arena = arena;
-            self.settle(&request, &mut session);
+            self.flush(&request, &mut session);
         }
         if cancelled {
             let n = flatten(&session.segments).len();
@@ -386,7 +386,7 @@ impl Trial {
             false => None,
         };
         session.sequence.end_turn(&mut self.memory.arena);
-        self.settle(&request, &mut session);
+        self.flush(&request, &mut session);
         self.memory.keep(key.clone(), session, request.next_use);
         known.now = prompt;
         if let Some((pending, _)) = pending {

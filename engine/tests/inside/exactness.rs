@@ -18,8 +18,8 @@ use crate::model::gguf::Gguf;
 use crate::scoring::self_check::calibration_root;
 use crate::store::inventory::Folder;
 use crate::store::{Found, Place, Store};
-use crate::team::Team;
 use crate::text::prefix::{Segment, SegmentKind};
+use crate::threads::ThreadPool;
 use crate::{
     Conversation, Engine, EngineConfig, KvChoice, KvFormat, MatchKind, ModelSource, Request, Retention,
     SessionKey, Source,
@@ -185,8 +185,8 @@ fn any_chunking_any_threads_any_instruction_set() {
         let reference = bench.reference();
         for chunk in [1, 7, 64, 256, 300, 512] {
             for threads in [1, 2] {
-                let mut team = Team::new(threads).expect("threads");
-                let logits = team.install(|| bench.feed(&mut bench.sequence(), &mut bench.arena(), N, chunk));
+                let mut pool = ThreadPool::new(threads).expect("threads");
+                let logits = pool.install(|| bench.feed(&mut bench.sequence(), &mut bench.arena(), N, chunk));
                 assert_eq!(logits, reference, "{format:?} in chunks of {chunk} on {threads} threads");
             }
         }
@@ -203,7 +203,7 @@ fn hot_rewound_and_forked() {
             bench.feed(&mut sequence, &mut arena, n, 256);
             sequence.begin_turn();
             bench.feed(&mut sequence, &mut arena, (n + 300).min(N), 64);
-            sequence.shed(usize::MAX, &mut arena);
+            sequence.trim_window(usize::MAX, &mut arena);
             // Back to where the turn began, exactly; then on again.
             assert_eq!(sequence.truncate(n, &mut arena), n, "{format:?}: a turn can be taken back");
             let mut fork = sequence.fork(&mut arena);
@@ -213,7 +213,7 @@ fn hot_rewound_and_forked() {
             assert_eq!(logits, bench.rows(&reference, n..N), "{format:?} forked at {n}");
             // Deep in the past the f16 rows are gone: back to the border of the block. So are windows, maybe: further back.
             sequence.end_turn(&mut arena);
-            sequence.shed(usize::MAX, &mut arena);
+            sequence.trim_window(usize::MAX, &mut arena);
             let kept = sequence.truncate(n, &mut arena);
             let windowed = bench.context.layout.window().is_some();
             assert!(kept == n || kept == n / 256 * 256 || windowed && kept % 256 == 0, "{kept} of {n}");
@@ -243,7 +243,7 @@ fn held_and_taken_back() {
             sequence.hold();
             for back in [769, 768, 600, 513, 511, 400, n + 1, n] {
                 bench.feed(&mut sequence, &mut arena, N, 64);
-                sequence.shed(usize::MAX, &mut arena);
+                sequence.trim_window(usize::MAX, &mut arena);
                 assert_eq!(sequence.truncate(back, &mut arena), back, "{format:?}, held at {n}");
                 let logits = bench.feed(&mut sequence, &mut arena, back + 10, 256);
                 assert_eq!(logits, bench.rows(&reference, back..back + 10), "{format:?}: {back} after {n}");
@@ -324,18 +324,18 @@ fn windows_leave_memory_and_come_back() {
             while session.sequence.len() < N {
                 let end = (session.sequence.len() + 200).min(N);
                 bench.feed(&mut session.sequence, &mut memory.arena, end, 200);
-                memory.settle(&request, &mut session).expect("a write");
+                memory.flush(&request, &mut session).expect("a write");
                 let in_memory = memory.arena.sealed_bytes() as usize;
-                let lasting = session.sequence.table().len() * layout.block_bytes(Part::Lasting) as usize;
+                let global = session.sequence.table().len() * layout.block_bytes(Part::Global) as usize;
                 let windowed = (window.div_ceil(256) + 2) * layout.block_bytes(Part::Windowed) as usize;
                 assert!(
-                    in_memory <= lasting + windowed + layout.exact_bytes() as usize,
+                    in_memory <= global + windowed + layout.exact_bytes() as usize,
                     "{in_memory} bytes at {end}"
                 );
             }
             session.segments = vec![bench.segment(0..n), bench.segment(n..N)];
             session.sequence.end_turn(&mut memory.arena);
-            memory.settle(&request, &mut session).expect("a write");
+            memory.flush(&request, &mut session).expect("a write");
             assert!(session.sequence.missing(256).next().is_some(), "the first window is still in memory");
             memory.keep(request.session.clone(), session, None);
             let mut other = bench.segment(n..N);

@@ -5,7 +5,7 @@ use crate::model::gguf::Gguf;
 use crate::text::chat::Chat;
 use crate::text::prefix::{Relation, Segment, SegmentKind, compare, flatten};
 use crate::text::tokenizer::{After, Tokenizer};
-use crate::turns::constraint::{Choosing, Step};
+use crate::turns::constraint::{ScoreOptions, Step};
 use crate::{Conversation, Error, Exchange, ModelSource, ReplyContent, Sampling};
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -306,7 +306,7 @@ fn options_are_spelled_as_replies_are() {
         let prompt = chat.prompt(&conversation, &tokenizer).expect("a prompt");
         let options = ["Cooperate, I'd say ☃", "Defect", " Defect not"].map(str::to_owned).to_vec();
         for (i, option) in options.iter().enumerate() {
-            let mut choosing = Choosing::new(&options, &prompt, &tokenizer).expect("a choice");
+            let mut choosing = ScoreOptions::new(&options, &prompt, &tokenizer).expect("a choice");
             let logits = vec![0.0; tokenizer.n_vocab()];
             let seeds = (0..).map(|seed| Sampling { seed, temperature: f32::MAX, ..Sampling::default() });
             let sampling =
@@ -340,7 +340,7 @@ fn options_are_spelled_as_replies_are() {
 /// Why options are no choice; empty: they are one.
 fn refused(options: &[&str], prompt: &[Segment], tokenizer: &Tokenizer) -> String {
     let options: Vec<String> = options.iter().map(|o| (*o).to_owned()).collect();
-    Choosing::new(&options, prompt, tokenizer).err().map(|e| e.to_string()).unwrap_or_default()
+    ScoreOptions::new(&options, prompt, tokenizer).err().map(|e| e.to_string()).unwrap_or_default()
 }
 
 /// Real templates with the control tokens that they print.

@@ -4,6 +4,7 @@ mod bounds;
 mod dry_run;
 
 use super::{Bounds, Exit};
+use crate::backend::worded;
 use crate::backend::{Kv, locate, source};
 use crate::diagnostic::{Diagnostic, Report};
 use crate::run::MAX_TOKENS;
@@ -82,7 +83,7 @@ fn one(file: &std::path::Path, args: &Args, opened: &mut Option<Prompter>) -> an
     let too_long = too_long(&scenario, &bounds, context, &prompter.model().name);
     print!("{}", too_long.render(is_fancy()));
     print!("{}", remembered(&scenario, args.max_tokens as usize).render(is_fancy()));
-    let cost = prompter.kv_cost(args.kv.choice())?;
+    let cost = prompter.kv_cost(args.kv.choice()).map_err(worded)?;
     let rows = scenario.agents.iter().enumerate().map(|(id, agent)| {
         let of: Vec<&Bound> =
             bounds.iter().filter(|(t, _)| t.agent.0 == id).map(|(_, bound)| bound).collect();

@@ -4,12 +4,12 @@
 //! of codes are exact integers; the loss is that of rounding (about 0.5 % of a group's spread, as in llama.cpp's Q8_0).
 //! Float weights meet the activations as they are. Either way an output adds up its steps (32 k, or one) in order.
 
-use super::panel::{Format, Packed, STEP, codes, head_bytes, with_scheme};
+use super::panel::{Format, Packed, STEP, codes, scale_bytes, with_scheme};
 use super::pointwise::Gate;
 use super::schemes::{Scheme, is_wide};
 use super::{Isa, Kernel, LANES, Lanes, Words, lanes, lanes_mut, padded};
 use crate::model::spec::Activation;
-use crate::team::{Shared, for_ranges};
+use crate::threads::{Shared, for_ranges};
 
 /// Activations `[n_rows, k]`, ready for weights of every format.
 pub(crate) struct Activations<'a> {
@@ -243,7 +243,7 @@ struct Codes<'a, S> {
 impl<'a, S: Scheme> Codes<'a, S> {
     #[inline(always)]
     fn new(x: &'a Activations<'a>, panel: &'a [u8], format: Format) -> Self {
-        let (heads, codes) = panel.split_at(head_bytes(format, x.k));
+        let (heads, codes) = panel.split_at(scale_bytes(format, x.k));
         let coded = x.coded.as_ref().expect("activations are coded for coded weights");
         Self { x: coded, k: x.k, codes, heads, scheme: std::marker::PhantomData }
     }
@@ -258,7 +258,7 @@ impl<S: Scheme> Tile for Codes<'_, S> {
         let steps_of_block = S::BLOCK / STEP;
         // Few rows wait for memory: its next lines are asked for in time. With each step go the lines of its share of the
         // panel, as far ahead as the scales are long and then some.
-        let share = S::HEAD / steps_of_block + step_bytes;
+        let share = S::SCALE_BYTES / steps_of_block + step_bytes;
         let mut next = heads.as_ptr().wrapping_add(heads.len() + PREFETCH);
         let (mut rows, mut steps): ([&[i8]; R], [&[StepOf]; R]) = ([&[]; R], [&[]; R]);
         for r in 0..R {
@@ -266,7 +266,7 @@ impl<S: Scheme> Tile for Codes<'_, S> {
             steps[r] = &x.steps[(first + r) * k / STEP..][..k / STEP];
         }
         let mut out = [L::splat(0.0); R];
-        let blocks = panel.chunks_exact(step_bytes * steps_of_block).zip(heads.chunks_exact(S::HEAD));
+        let blocks = panel.chunks_exact(step_bytes * steps_of_block).zip(heads.chunks_exact(S::SCALE_BYTES));
         for (b, (block, head)) in blocks.take(k / S::BLOCK).enumerate() {
             let mut head = S::open::<L>(head);
             for (s, step) in block.chunks_exact(step_bytes).enumerate() {

@@ -72,7 +72,7 @@ impl Format {
 
     /// k that share scales, and the bytes of these for a panel.
     const fn head(self) -> (usize, usize) {
-        with_scheme!(self, S => (S::BLOCK, S::HEAD), _ => (1, 0))
+        with_scheme!(self, S => (S::BLOCK, S::SCALE_BYTES), _ => (1, 0))
     }
 
     /// k of a block in the file.
@@ -116,9 +116,9 @@ impl Packed {
         let row_bytes = format.row_bytes(k);
         assert!(rows.len() == n_out * row_bytes && k % format.block() == 0, "rows are whole blocks");
         let mut slab = slabs.cut(n_out.div_ceil(LANES) * panel_bytes(format, k))?;
-        let panels = crate::team::Shared::new(slab.bytes_mut());
+        let panels = crate::threads::Shared::new(slab.bytes_mut());
         let size = panel_bytes(format, k);
-        crate::team::for_ranges(n_out.div_ceil(LANES), 1, |range| {
+        crate::threads::for_ranges(n_out.div_ceil(LANES), 1, |range| {
             for p in range {
                 // SAFETY: each panel is written by the one task whose range holds it.
                 let panel = unsafe { panels.part(p * size..(p + 1) * size) };
@@ -149,19 +149,19 @@ const fn code_bytes(format: Format, k: usize) -> usize {
 }
 
 /// Bytes of the scales of a panel, before its codes: whole cache lines.
-pub(crate) const fn head_bytes(format: Format, k: usize) -> usize {
+pub(crate) const fn scale_bytes(format: Format, k: usize) -> usize {
     let (block, head) = format.head();
     (k / block * head).next_multiple_of(64)
 }
 
 /// Bytes of a panel: whole cache lines.
 const fn panel_bytes(format: Format, k: usize) -> usize {
-    (head_bytes(format, k) + code_bytes(format, k)).next_multiple_of(64)
+    (scale_bytes(format, k) + code_bytes(format, k)).next_multiple_of(64)
 }
 
 /// Puts one row of the file into lane `o` of a panel.
 fn pack_row(format: Format, row: &[u8], o: usize, k: usize, panel: &mut [u8]) {
-    with_scheme!(format, S => return pack_codes::<S>(row, o, panel.split_at_mut(head_bytes(format, k))), _ => ());
+    with_scheme!(format, S => return pack_codes::<S>(row, o, panel.split_at_mut(scale_bytes(format, k))), _ => ());
     let size = format.bits() / 8;
     for (i, x) in row.chunks_exact(size).enumerate() {
         panel[(i * LANES + o) * size..][..size].copy_from_slice(x);
@@ -170,7 +170,7 @@ fn pack_row(format: Format, row: &[u8], o: usize, k: usize, panel: &mut [u8]) {
 
 fn pack_codes<S: Scheme>(row: &[u8], o: usize, (heads, steps): (&mut [u8], &mut [u8])) {
     let mut codes = [0u8; 256];
-    let blocks = row.chunks_exact(S::BYTES).zip(heads.chunks_exact_mut(S::HEAD));
+    let blocks = row.chunks_exact(S::BYTES).zip(heads.chunks_exact_mut(S::SCALE_BYTES));
     for ((block, head), steps) in blocks.zip(steps.chunks_exact_mut(S::BLOCK * LANES * S::BITS / 8)) {
         S::read(block, &mut codes, o, head);
         let steps = steps.chunks_exact_mut(STEP * LANES * S::BITS / 8);

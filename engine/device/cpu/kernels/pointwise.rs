@@ -2,7 +2,7 @@
 
 use super::{Isa, Kernel, LANES, Lanes, lanes, lanes_mut, padded};
 use crate::model::spec::{Activation, Pairs};
-use crate::team::{Shared, for_ranges};
+use crate::threads::{Shared, for_ranges};
 
 /// Rows are given to threads in pieces of at least this many floats.
 const FLOATS_PER_TASK: usize = 1 << 14;

@@ -41,7 +41,7 @@ pub(crate) trait Scheme {
     /// Bytes of a block in the file.
     const BYTES: usize;
     /// Bytes of a block's scales for 16 outputs.
-    const HEAD: usize;
+    const SCALE_BYTES: usize;
     /// What a code of zero stands for, negated.
     const OFFSET: i32;
     /// Whether the halves of a step have scales of their own.
@@ -57,7 +57,7 @@ pub(crate) trait Scheme {
     /// Reads one block of the file: codes in order of k, and scales into lane `o` of a head.
     fn read(block: &[u8], codes: &mut [u8; 256], o: usize, head: &mut [u8]);
 
-    /// Begins to read a head, `Self::HEAD` bytes.
+    /// Begins to read a head, `Self::SCALE_BYTES` bytes.
     fn open<L: Lanes>(head: &[u8]) -> Self::Head<'_, L>;
 
     /// Scales of step `s`; steps are asked for in order.
@@ -87,7 +87,7 @@ pub(crate) fn numbers(format: Format, row: &[u8]) -> Vec<f32> {
 #[cfg(test)]
 fn numbers_of<S: Scheme>(row: &[u8]) -> Vec<f32> {
     let (mut numbers, mut codes) = (Vec::new(), [0u8; 256]);
-    let mut head = vec![0u64; S::HEAD / 8];
+    let mut head = vec![0u64; S::SCALE_BYTES / 8];
     for block in row.chunks_exact(S::BYTES) {
         S::read(block, &mut codes, 0, bytemuck::cast_slice_mut(&mut head));
         let mut scales = S::open::<Scalar>(bytemuck::cast_slice(&head));
@@ -145,7 +145,7 @@ impl Scheme for Q4_0 {
     const BITS: usize = 4;
     const BLOCK: usize = 32;
     const BYTES: usize = 18;
-    const HEAD: usize = 2 * LANES;
+    const SCALE_BYTES: usize = 2 * LANES;
     const OFFSET: i32 = 8;
 
     fn read(block: &[u8], codes: &mut [u8; 256], o: usize, head: &mut [u8]) {
@@ -170,7 +170,7 @@ impl Scheme for Q4_1 {
     const BITS: usize = 4;
     const BLOCK: usize = 32;
     const BYTES: usize = 20;
-    const HEAD: usize = 4 * LANES;
+    const SCALE_BYTES: usize = 4 * LANES;
     const OFFSET: i32 = 0;
     const BIAS: bool = true;
 
@@ -197,7 +197,7 @@ impl Scheme for Q5_0 {
     const BITS: usize = 5;
     const BLOCK: usize = 32;
     const BYTES: usize = 22;
-    const HEAD: usize = 2 * LANES;
+    const SCALE_BYTES: usize = 2 * LANES;
     const OFFSET: i32 = 16;
 
     fn read(block: &[u8], codes: &mut [u8; 256], o: usize, head: &mut [u8]) {
@@ -223,7 +223,7 @@ impl Scheme for Q5_1 {
     const BITS: usize = 5;
     const BLOCK: usize = 32;
     const BYTES: usize = 24;
-    const HEAD: usize = 4 * LANES;
+    const SCALE_BYTES: usize = 4 * LANES;
     const OFFSET: i32 = 0;
     const BIAS: bool = true;
 
@@ -251,7 +251,7 @@ impl Scheme for Q8_0 {
     const BITS: usize = 8;
     const BLOCK: usize = 32;
     const BYTES: usize = 34;
-    const HEAD: usize = 2 * LANES;
+    const SCALE_BYTES: usize = 2 * LANES;
     const OFFSET: i32 = 128;
 
     fn read(block: &[u8], codes: &mut [u8; 256], o: usize, head: &mut [u8]) {
@@ -284,7 +284,7 @@ impl Scheme for Q2K {
     const BLOCK: usize = 256;
     const BYTES: usize = 84;
     /// Sixteen bytes for each of 16 pairs (scale in the low half, minimum in the high one), then the blocks' own as halves.
-    const HEAD: usize = 16 * LANES + 4 * LANES;
+    const SCALE_BYTES: usize = 16 * LANES + 4 * LANES;
     const OFFSET: i32 = 0;
     const HALVES: bool = true;
     const BIAS: bool = true;
@@ -318,7 +318,7 @@ impl Scheme for Q3K {
     const BLOCK: usize = 256;
     const BYTES: usize = 110;
     /// Sixteen signed bytes for each of 16 scales, then the blocks' own as halves.
-    const HEAD: usize = 16 * LANES + 2 * LANES;
+    const SCALE_BYTES: usize = 16 * LANES + 2 * LANES;
     const OFFSET: i32 = 4;
     const HALVES: bool = true;
 
@@ -406,7 +406,7 @@ impl Scheme for Q4K {
     const BITS: usize = 4;
     const BLOCK: usize = 256;
     const BYTES: usize = 144;
-    const HEAD: usize = K_WORDS + 4 * LANES;
+    const SCALE_BYTES: usize = K_WORDS + 4 * LANES;
     const OFFSET: i32 = 0;
     const BIAS: bool = true;
 
@@ -437,7 +437,7 @@ impl Scheme for Q5K {
     const BITS: usize = 5;
     const BLOCK: usize = 256;
     const BYTES: usize = 176;
-    const HEAD: usize = K_WORDS + 4 * LANES;
+    const SCALE_BYTES: usize = K_WORDS + 4 * LANES;
     const OFFSET: i32 = 0;
     const BIAS: bool = true;
 
@@ -472,7 +472,7 @@ impl Scheme for Q6K {
     const BLOCK: usize = 256;
     const BYTES: usize = 210;
     /// Sixteen signed bytes for each of 16 scales, then the blocks' own as halves.
-    const HEAD: usize = 16 * LANES + 2 * LANES;
+    const SCALE_BYTES: usize = 16 * LANES + 2 * LANES;
     const OFFSET: i32 = 32;
     const HALVES: bool = true;
 
@@ -513,7 +513,7 @@ impl Scheme for Iq4Nl {
     const BITS: usize = 4;
     const BLOCK: usize = 32;
     const BYTES: usize = 18;
-    const HEAD: usize = 2 * LANES;
+    const SCALE_BYTES: usize = 2 * LANES;
     const OFFSET: i32 = 128;
     const TABLE: Option<&'static [u8; 16]> = Some(&IQ4);
 
@@ -539,7 +539,7 @@ impl Scheme for Iq4Xs {
     const BLOCK: usize = 256;
     const BYTES: usize = 136;
     /// Sixteen signed bytes for each of 8 scales, then the blocks' own as halves.
-    const HEAD: usize = 8 * LANES + 2 * LANES;
+    const SCALE_BYTES: usize = 8 * LANES + 2 * LANES;
     const OFFSET: i32 = 128;
     const TABLE: Option<&'static [u8; 16]> = Some(&IQ4);
 
@@ -577,7 +577,7 @@ impl Scheme for Mxfp4 {
     const BLOCK: usize = 32;
     const BYTES: usize = 17;
     /// An exponent a row.
-    const HEAD: usize = LANES;
+    const SCALE_BYTES: usize = LANES;
     const OFFSET: i32 = 12;
     const TABLE: Option<&'static [u8; 16]> = Some(&E2M1);
 

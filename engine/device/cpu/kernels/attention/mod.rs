@@ -179,7 +179,7 @@ impl Kernel for Attend<'_> {
                 }
                 for m in 0..n {
                     let (running, seen) = (&mut running[query + m], seen(query + m));
-                    soften::<L>(&mut scores[m], seen, params.soft_cap, running, v, &mut weights, m);
+                    online_softmax::<L>(&mut scores[m], seen, params.soft_cap, running, v, &mut weights, m);
                 }
                 let out = &mut out[query * v_dim..(query + n) * v_dim];
                 gather::<L>(&weights, n, n_tokens, &values, v_dim, out);
@@ -234,7 +234,7 @@ fn ask_for_bytes<L: Lanes>(bytes: &[u8]) {
 
 /// One step of a query's online softmax: scores become weights of the tokens that it sees (`seen.0 .. seen.1`).
 #[inline(always)]
-fn soften<L: Lanes>(
+fn online_softmax<L: Lanes>(
     scores: &mut [f32; TILE],
     seen: (usize, usize),
     soft_cap: Option<f32>,

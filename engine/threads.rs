@@ -1,7 +1,7 @@
-//! Work for many threads: numbered tasks for a team, and outputs that they share.
+//! Work for many threads: numbered tasks for a pool, and outputs that they share.
 //!
 //! A decoded token is some hundred jobs of 50 to 500 µs, one after another: what counts is how soon the others begin.
-//! Members of a team wait for the next job spinning, for [`SPIN`], and sleep only then; a job costs them one atomic
+//! Members of a pool wait for the next job spinning, for [`SPIN`], and sleep only then; a job costs them one atomic
 //! operation a task.
 
 use std::cell::RefCell;
@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 const SPIN: Duration = Duration::from_micros(200);
 
 /// Threads that work on one job at a time, the caller among them.
-pub(crate) struct Team {
+pub(crate) struct ThreadPool {
     board: Arc<Board>,
     members: Vec<JoinHandle<()>>,
 }
@@ -45,12 +45,12 @@ struct Board {
 struct Job<'a>(&'a (dyn Fn(usize) + Sync));
 
 thread_local! {
-    /// The team that this thread's jobs go to; without one, they are done here.
-    static TEAM: RefCell<Option<Arc<Board>>> = const { RefCell::new(None) };
+    /// The pool that this thread's jobs go to; without one, they are done here.
+    static POOL: RefCell<Option<Arc<Board>>> = const { RefCell::new(None) };
 }
 
-impl Team {
-    /// A team of `n_threads`, the caller included.
+impl ThreadPool {
+    /// A pool of `n_threads`, the caller included.
     ///
     /// # Errors
     /// A thread can't be started.
@@ -66,33 +66,33 @@ impl Team {
             n_threads: n_threads.max(1),
             panic: Mutex::new(None),
         });
-        let mut team = Self { board, members: Vec::new() };
+        let mut pool = Self { board, members: Vec::new() };
         for i in 1..n_threads {
-            let board = team.board.clone();
+            let board = pool.board.clone();
             let member = std::thread::Builder::new().name(format!("greenroom-{i}"));
-            team.members.push(member.spawn(move || board.serve())?);
+            pool.members.push(member.spawn(move || board.serve())?);
         }
-        let threads = team.members.iter().map(|m| m.thread().clone()).collect();
-        *team.board.threads.lock().unwrap_or_else(|e| e.into_inner()) = threads;
-        Ok(team)
+        let threads = pool.members.iter().map(|m| m.thread().clone()).collect();
+        *pool.board.threads.lock().unwrap_or_else(|e| e.into_inner()) = threads;
+        Ok(pool)
     }
 
-    /// Runs `body` on this thread; jobs in it go to the team. The board holds one job at a time, so nobody else may give it one
+    /// Runs `body` on this thread; jobs in it go to the pool. The board holds one job at a time, so nobody else may give it one
     /// meanwhile: hence `&mut`.
     pub(crate) fn install<T>(&mut self, body: impl FnOnce() -> T) -> T {
         struct Restore(Option<Arc<Board>>);
         impl Drop for Restore {
             fn drop(&mut self) {
-                TEAM.set(self.0.take());
+                POOL.set(self.0.take());
             }
         }
-        let team = (!self.members.is_empty()).then(|| self.board.clone());
-        let _restore = Restore(TEAM.replace(team));
+        let pool = (!self.members.is_empty()).then(|| self.board.clone());
+        let _restore = Restore(POOL.replace(pool));
         body()
     }
 }
 
-impl Drop for Team {
+impl Drop for ThreadPool {
     fn drop(&mut self) {
         self.board.closing.store(true, Ordering::SeqCst);
         for member in self.members.drain(..) {
@@ -181,16 +181,16 @@ impl Board {
 
 /// Threads that jobs of this thread are shared by.
 pub(crate) fn n_threads() -> usize {
-    TEAM.with_borrow(|team| team.as_ref().map_or(1, |board| board.n_threads))
+    POOL.with_borrow(|pool| pool.as_ref().map_or(1, |board| board.n_threads))
 }
 
-/// Runs `task(0) .. task(n - 1)` on this thread's team, in no particular order.
+/// Runs `task(0) .. task(n - 1)` on this thread's pool, in no particular order.
 ///
 /// Tasks write to places of their own and never add to a common sum: which thread runs which changes nothing.
 pub(crate) fn for_each(n: usize, task: impl Fn(usize) + Sync) {
-    // A task's own jobs are done where it runs: the team is taken off while it works.
-    let team = if n > 1 { TEAM.take() } else { None };
-    match team {
+    // A task's own jobs are done where it runs: the pool is taken off while it works.
+    let pool = if n > 1 { POOL.take() } else { None };
+    match pool {
         None => (0..n).for_each(task),
         Some(board) => {
             let _restore = Installed(board.clone());
@@ -199,12 +199,12 @@ pub(crate) fn for_each(n: usize, task: impl Fn(usize) + Sync) {
     }
 }
 
-/// Puts a team back, also after a panic.
+/// Puts a pool back, also after a panic.
 struct Installed(Arc<Board>);
 
 impl Drop for Installed {
     fn drop(&mut self) {
-        TEAM.set(Some(self.0.clone()));
+        POOL.set(Some(self.0.clone()));
     }
 }
 
@@ -267,8 +267,8 @@ mod tests {
     #[test]
     fn every_task_runs_once_however_many_threads_and_jobs() {
         for n_threads in [1, 2, 3, 5] {
-            let mut team = Team::new(n_threads).expect("threads");
-            team.install(|| {
+            let mut pool = ThreadPool::new(n_threads).expect("threads");
+            pool.install(|| {
                 assert_eq!(super::n_threads(), n_threads);
                 for n in (0..2000).map(|i| i % 37) {
                     let counts: Vec<AtomicUsize> = (0..n).map(|_| AtomicUsize::new(0)).collect();
@@ -281,7 +281,7 @@ mod tests {
                     assert!(counts.iter().all(|c| c.load(Ordering::Relaxed) == 3));
                 }
                 std::thread::sleep(2 * SPIN); // members fall asleep
-                for_each(1, |_| ()); // a job for one leaves the team where it is
+                for_each(1, |_| ()); // a job for one leaves the pool where it is
                 assert_eq!(super::n_threads(), n_threads);
                 assert_eq!(map(100, |i| i * i), (0..100).map(|i| i * i).collect::<Vec<_>>());
             });
@@ -290,8 +290,8 @@ mod tests {
 
     #[test]
     fn a_panic_reaches_the_caller_and_the_team_goes_on() {
-        let mut team = Team::new(2).expect("threads");
-        team.install(|| {
+        let mut pool = ThreadPool::new(2).expect("threads");
+        pool.install(|| {
             let caught = catch_unwind(|| for_each(10, |i| assert!(i != 7, "seven")));
             assert!(caught.is_err());
             assert_eq!(map(4, |i| i), [0, 1, 2, 3]);
