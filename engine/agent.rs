@@ -45,7 +45,7 @@ impl Engine {
     pub fn agent(&self, run: impl Into<String>, agent: impl Into<String>) -> Agent<'_> {
         Agent {
             engine: self,
-            key: SessionKey { run: run.into(), agent: agent.into() },
+            key: SessionKey::new(run, agent),
             parent: None,
             conversation: Conversation::default(),
             sampling: Sampling::default(),

@@ -1,27 +1,23 @@
 //! The engine's front: opening a model, submitting turns, and reading what came of them.
 
 use crate::device::Device;
-use crate::device::cpu::{Cpu, NUMERICS};
+use crate::device::cpu::Cpu;
 use crate::kv::layout::KvLayout;
-use crate::kv::table::BlockHash;
 use crate::memory::Memory;
 use crate::memory::session::CacheContext;
 use crate::model::gguf::Gguf;
-use crate::model::spec::DecoderSpec;
-use crate::model::suggested::suggested;
+use crate::prompter::Prompter;
 use crate::scoring::self_check;
 use crate::store::cipher::CacheKey;
 use crate::store::inventory::Folder;
 use crate::store::manifest::Identity;
 use crate::store::{Place, STORE_VERSION, Store};
-use crate::text::chat::Chat;
-use crate::text::prefix::flatten;
-use crate::text::tokenizer::{After, Tokenizer};
+use crate::text::tokenizer::After;
 use crate::threads::ThreadPool;
 use crate::turns::worker::{Command, Worker};
 use crate::{
-    Compared, Completion, Conversation, Error, ErrorKind, Event, Isa, KvChoice, KvCost, ModelInfo,
-    ModelSource, Ranking, Request, Result, SessionKey, TokenScore,
+    Compared, Completion, Conversation, Error, ErrorKind, Event, Isa, KvChoice, ModelInfo, ModelSource,
+    Ranking, Request, Result, SessionKey, TokenScore,
 };
 use futures_core::Stream;
 use std::path::PathBuf;
@@ -44,8 +40,6 @@ pub struct EngineConfig {
     pub cache_dir: Option<PathBuf>,
     /// Encrypts what is stored there; memories of another key are not seen.
     pub cache_key: Option<CacheKey>,
-    /// Keeps tenants of one folder apart: whoever has another name here shares nothing. May be empty.
-    pub tenant: String,
     /// Bytes that the folder may take: when the engine opens and when it is dropped, the least worthy sessions go (see
     /// [`crate::cache::Folder::shrink`]), if nobody else uses the folder then.
     pub cache_disk: Option<u64>,
@@ -73,7 +67,6 @@ impl EngineConfig {
             kv,
             cache_dir: None,
             cache_key: None,
-            tenant: String::new(),
             cache_disk: None,
             cache_memory,
             threads: None,
@@ -88,9 +81,8 @@ impl EngineConfig {
 /// Dropping it ends it at once, whatever is still at work: [`Turn`]s that have not ended get [`Event::Failed`], those that were
 /// not committed leave what is stored as it was before them.
 pub struct Engine {
-    info: ModelInfo,
+    prompter: Prompter,
     kv: String,
-    tokenizer: Arc<Tokenizer>,
     line: Line,
     thread: Option<std::thread::JoinHandle<()>>,
     next_id: AtomicU64,
@@ -128,14 +120,6 @@ impl Line {
     }
 }
 
-/// Shape, tokenizer and chat template of a model without its weights: for what counts tokens and bytes.
-pub struct Prompter {
-    info: ModelInfo,
-    spec: DecoderSpec,
-    tokenizer: Tokenizer,
-    chat: Chat,
-}
-
 /// What opening a model is at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Loading {
@@ -157,7 +141,9 @@ impl Engine {
     /// # Errors
     /// The model can't be served, or the cache folder is being cleaned. (One that can't be used is said: memories stay in RAM.)
     pub fn open(config: EngineConfig, on_progress: &mut (dyn FnMut(Loading) + Send)) -> Result<Self> {
-        let Parts { gguf, tokenizer, chat, info, .. } = Parts::read(Gguf::open(&config.model)?)?;
+        let gguf = Arc::new(Gguf::open(&config.model)?);
+        let mut prompter = Prompter::read(&gguf)?;
+        let (tokenizer, info) = (prompter.tokenizer.clone(), &mut prompter.info);
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let mut pool = ThreadPool::new(config.threads.unwrap_or(cores).max(1))
             .map_err(|e| Error::new(ErrorKind::Closed, format!("threads can't be started: {e}")))?;
@@ -171,10 +157,8 @@ impl Engine {
         }
         let bound = config.cache_dir.as_ref().zip(config.cache_disk);
         let bound = bound.map(|(dir, limit)| (Folder::new(dir, config.cache_key.as_ref()), limit));
-        shrink(bound.as_ref());
-        let open = |dir: &PathBuf| {
-            Store::open(&Place { dir: dir.clone(), key: config.cache_key.clone() }, &config.tenant)
-        };
+        bound.iter().for_each(|(folder, limit)| folder.keep_within(*limit));
+        let open = |dir: &PathBuf| Store::open(&Place { dir: dir.clone(), key: config.cache_key.clone() });
         // A folder that can't be used costs time, as a full disk does; one that is in use will be free soon.
         let (store, storeless) = match config.cache_dir.as_ref().map(open) {
             None => (None, None),
@@ -190,6 +174,9 @@ impl Engine {
             self_check::calibrate(&mut *device, &tokenizer, store.as_ref(), &info.identity, measuring)
         })?;
         let device: Arc<dyn Device> = Arc::from(device);
+        info.numerics = device.numerics().to_owned();
+        prompter.spec = device.spec().clone();
+        let info = &prompter.info;
         let identity = |layout: &KvLayout| Identity {
             model_name: info.name.clone(),
             model: info.identity.clone(),
@@ -199,32 +186,40 @@ impl Engine {
                 false => info.numerics.clone(),
             },
             store: STORE_VERSION,
-            salt: config.tenant.clone(),
+            salt: String::new(),
         };
         let names = config.cache_key.as_ref().map_or(String::new(), CacheKey::names);
-        let root = |layout: &KvLayout| BlockHash::root(&format!("{}\n{names}", identity(layout).text()));
+        let context = |layout: Arc<KvLayout>| {
+            let identity = identity(&layout);
+            CacheContext { layout, identity, names: names.clone() }
+        };
+        let root = |layout: &KvLayout| context(Arc::new(layout.clone())).root_of("");
         let layout = match store.as_ref().filter(|_| config.self_check) {
             Some(store) => {
                 pool.install(|| self_check::choose(&device, &tokenizer, &config.kv, store, &root, measuring))?
             }
             None => Arc::new(device.spec().kv_layout(&config.kv)?),
         };
-        let context =
-            CacheContext { layout: layout.clone(), identity: identity(&layout), root: root(&layout) };
+        let context = context(layout.clone());
         let kv = device.spec().kv_name(&layout);
         let mut memory = Memory::new(&device, context, store, config.cache_memory)?;
         memory.storeless = storeless;
-        let tokenizer = Arc::new(tokenizer);
-        let worker = Worker::new(device, tokenizer.clone(), Arc::new(chat), memory, config.prefill_chunk);
+        let worker =
+            Worker::new(device, tokenizer.clone(), prompter.chat.clone(), memory, config.prefill_chunk);
         let (commands, receiver) = channel();
         let line = Line { commands, fault: Arc::default() };
         let thread = start(pool, worker, receiver, line.fault.clone())?;
-        Ok(Self { info, kv, tokenizer, line, thread: Some(thread), next_id: AtomicU64::new(0), bound })
+        Ok(Self { prompter, kv, line, thread: Some(thread), next_id: AtomicU64::new(0), bound })
     }
 
     /// What the model is.
     pub fn model(&self) -> &ModelInfo {
-        &self.info
+        self.prompter.model()
+    }
+
+    /// What counts its tokens and bytes.
+    pub fn prompter(&self) -> &Prompter {
+        &self.prompter
     }
 
     /// Starts a turn. Requests of one session are served in order; different sessions share passes.
@@ -233,6 +228,9 @@ impl Engine {
     /// The sampling's numbers are out of their ranges, or the engine's thread has ended.
     pub fn submit(&self, request: Request) -> Result<Turn> {
         request.sampling.validate()?;
+        if request.parent.as_ref().is_some_and(|parent| parent.tenant != request.session.tenant) {
+            return Err(Error::request("a session can't begin with the memory of another tenant's"));
+        }
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
         let (sender, events) = unbounded_channel();
         self.line.send(Command::Turn { id, request: Box::new(request), events: sender })?;
@@ -326,19 +324,19 @@ impl Engine {
     /// The tokenizer can't encode it.
     pub fn encode(&self, text: &str, special: bool) -> Result<Vec<u32>> {
         match special {
-            true => self.tokenizer.encode_template(text, After::Special),
-            false => self.tokenizer.encode_message(text, After::Special),
+            true => self.prompter.tokenizer.encode_template(text, After::Special),
+            false => self.prompter.tokenizer.encode_message(text, After::Special),
         }
     }
 
     /// `ids` behind the begin-of-sequence token, if the model's texts begin with it and these don't.
     pub fn begin(&self, ids: &[u32]) -> Vec<u32> {
-        self.tokenizer.begin(ids)
+        self.prompter.tokenizer.begin(ids)
     }
 
     /// Text of ids, special tokens included; bytes that are not UTF-8 become U+FFFD, an unknown id nothing.
     pub fn decode(&self, ids: &[u32]) -> String {
-        self.tokenizer.decode(ids)
+        self.prompter.tokenizer.decode(ids)
     }
 }
 
@@ -350,22 +348,7 @@ impl Drop for Engine {
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
-        shrink(self.bound.as_ref());
-    }
-}
-
-/// Keeps a cache folder within its bound, if nobody else uses it now.
-fn shrink(bound: Option<&(Folder, u64)>) {
-    let Some((folder, limit)) = bound else { return };
-    match folder.shrink(*limit) {
-        Ok(removed) if removed.sessions > 0 => {
-            tracing::info!(
-                "{} memories left the cache folder to keep it within {limit} bytes",
-                removed.sessions
-            );
-        }
-        Ok(_) => {}
-        Err(e) => tracing::debug!("the cache folder was not bounded: {e}"),
+        self.bound.iter().for_each(|(folder, limit)| folder.keep_within(*limit));
     }
 }
 
@@ -424,107 +407,6 @@ impl Drop for Turn {
             self.events.close();
             let _ = self.line.send(Command::Abandon { id: self.id });
         }
-    }
-}
-
-impl Prompter {
-    /// Reads a model's metadata and tokenizer.
-    ///
-    /// # Errors
-    /// The model can't be served.
-    pub fn open(model: &ModelSource) -> Result<Self> {
-        Self::read(Gguf::open(model)?)
-    }
-
-    /// Reads the metadata and tokenizer of an opened file.
-    ///
-    /// # Errors
-    /// The model can't be served.
-    pub(crate) fn read(gguf: Gguf) -> Result<Self> {
-        let Parts { spec, tokenizer, chat, info, .. } = Parts::read(gguf)?;
-        Ok(Self { info, spec, tokenizer, chat })
-    }
-
-    /// What the model is.
-    pub fn model(&self) -> &ModelInfo {
-        &self.info
-    }
-
-    /// What one agent's cache takes in memory.
-    ///
-    /// # Errors
-    /// The formats are for another model.
-    pub fn kv_cost(&self, kv: &KvChoice) -> Result<KvCost> {
-        Ok(self.spec.kv_layout(kv)?.cost())
-    }
-
-    /// The formats by the name that stands in transcripts, as [`Engine::kv`].
-    ///
-    /// # Errors
-    /// The formats are for another model.
-    pub fn kv_name(&self, kv: &KvChoice) -> Result<String> {
-        Ok(self.spec.kv_name(&self.spec.kv_layout(kv)?))
-    }
-
-    /// Tokens of a text as message text.
-    pub fn count(&self, text: &str) -> usize {
-        self.tokenizer.encode_message(text, After::Special).map_or(0, |ids| ids.len())
-    }
-
-    /// The whole rendered prompt of a conversation as text, special tokens spelled out.
-    ///
-    /// # Errors
-    /// A text can't be tokenized.
-    pub fn render(&self, conversation: &Conversation) -> Result<String> {
-        Ok(self.chat.prompt(conversation, &self.tokenizer)?.into_iter().map(|segment| segment.text).collect())
-    }
-
-    /// Tokens of the whole rendered prompt of a conversation, templates included.
-    ///
-    /// # Errors
-    /// A text can't be tokenized.
-    pub fn prompt_tokens(&self, conversation: &Conversation) -> Result<usize> {
-        Ok(flatten(&self.chat.prompt(conversation, &self.tokenizer)?).len())
-    }
-}
-
-/// What engine and prompter both read from a model file.
-struct Parts {
-    gguf: Arc<Gguf>,
-    spec: DecoderSpec,
-    tokenizer: Tokenizer,
-    chat: Chat,
-    info: ModelInfo,
-}
-
-impl Parts {
-    fn read(gguf: Gguf) -> Result<Self> {
-        let gguf = Arc::new(gguf);
-        let spec = DecoderSpec::from_gguf(&gguf)?;
-        let tokenizer = Tokenizer::from_gguf(&gguf)?;
-        let chat = Chat::new(gguf.text("tokenizer.chat_template"), &tokenizer)?;
-        // A tensor of a type that nobody knows may say of itself what it likes.
-        let n_elements =
-            |shape: &[usize]| shape.iter().fold(1, |n: u64, side| n.saturating_mul(*side as u64));
-        let n_params = gguf.tensors().fold(0, |n: u64, (_, t)| n.saturating_add(n_elements(&t.shape)));
-        let info = ModelInfo {
-            name: gguf.text("general.name").unwrap_or(&gguf.name).to_owned(),
-            family: spec.family.name.to_owned(),
-            identity: gguf.hash(),
-            numerics: NUMERICS.to_owned(),
-            n_layers: spec.layers.len(),
-            d_model: spec.d_model,
-            n_heads: spec.n_heads,
-            n_kv_heads: spec.n_kv_heads,
-            head_dim: spec.k_dim,
-            n_vocab: tokenizer.n_vocab(),
-            context_length: spec.context_length,
-            n_params,
-            file_bytes: gguf.bytes().len() as u64,
-            template_audit: chat.audit().to_vec(),
-            sampling: suggested(&gguf),
-        };
-        Ok(Self { gguf, spec, tokenizer, chat, info })
     }
 }
 

@@ -41,6 +41,7 @@ mod model;
 #[cfg(feature = "fixtures")]
 #[doc(hidden)]
 pub mod probes;
+mod prompter;
 mod request;
 mod scoring;
 mod store;
@@ -54,8 +55,9 @@ mod turns;
 
 pub use agent::{Agent, Reply};
 pub use device::cpu::kernels::Isa;
-pub use engine::{Engine, EngineConfig, Loading, Prompter, Turn};
+pub use engine::{Engine, EngineConfig, Loading, Turn};
 pub use error::{Error, ErrorKind, Remedy, Result};
+pub use prompter::Prompter;
 pub use request::*;
 pub use turns::sampler::draw;
 

@@ -111,7 +111,7 @@ fn parse(bytes: &[u8]) -> Result<Gguf> {
 /// # Errors
 /// As [`Prompter::open`].
 pub fn prompter(bytes: &[u8]) -> Result<Prompter> {
-    Prompter::read(parse(bytes)?)
+    Prompter::read(&Arc::new(parse(bytes)?))
 }
 
 /// Loads a model that lies in memory, reads the tokens 0, 1 and 2 with it, and chooses the next one.

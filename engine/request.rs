@@ -14,13 +14,22 @@ pub enum ModelSource {
     Bundled(&'static str, &'static [u8]),
 }
 
-/// Names one sequence's memory: an agent of a run. Both are free text; the store only ever sees their hash.
+/// Names one sequence's memory: an agent of a run of a tenant. All are free text; files are named by their hash.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct SessionKey {
+    /// Whoever has another name here shares nothing, in RAM or on disk. May be empty.
+    pub tenant: String,
     /// The run that the memory belongs to.
     pub run: String,
     /// The agent (or agent and phase, for one that forgets).
     pub agent: String,
+}
+
+impl SessionKey {
+    /// An agent of a run, of the tenant without a name.
+    pub fn new(run: impl Into<String>, agent: impl Into<String>) -> Self {
+        Self { tenant: String::new(), run: run.into(), agent: agent.into() }
+    }
 }
 
 /// Everything that an agent has read and said, and what it reads next.

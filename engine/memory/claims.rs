@@ -14,9 +14,16 @@ const RESTING: usize = 32;
 /// The locks of runs, and which sessions are at work.
 #[derive(Default)]
 pub(super) struct Claims {
-    held: HashMap<String, Held>,
+    held: HashMap<Run, Held>,
     at_work: HashSet<SessionKey>,
     clock: u64,
+}
+
+/// A tenant and one of its runs.
+type Run = (String, String);
+
+fn run_of(session: &SessionKey) -> Run {
+    (session.tenant.clone(), session.run.clone())
 }
 
 struct Held {
@@ -31,9 +38,9 @@ impl Claims {
         self.at_work.remove(session);
     }
 
-    /// Whether sessions of a run may be written.
-    pub(super) fn holds(&self, run: &str) -> bool {
-        self.held.get(run).is_some_and(|held| held.lock.is_ok())
+    /// Whether sessions of this one's run may be written.
+    pub(super) fn holds(&self, session: &SessionKey) -> bool {
+        self.held.get(&run_of(session)).is_some_and(|held| held.lock.is_ok())
     }
 }
 
@@ -45,9 +52,9 @@ impl Memory {
     /// Another process adds to the run.
     pub(super) fn claim(&mut self, session: &SessionKey) -> Result<Option<String>> {
         let Some(store) = self.store.clone() else { return Ok(None) };
-        if !self.claims.held.contains_key(&session.run) {
+        if !self.claims.held.contains_key(&run_of(session)) {
             self.release();
-            let lock = match store.claim(&session.run) {
+            let lock = match store.claim(session) {
                 Ok(lock) => Ok(lock),
                 Err(e) if e.kind() == ErrorKind::InUse => return Err(e),
                 Err(e) => {
@@ -55,11 +62,11 @@ impl Memory {
                     Err(format!("the memories of this run stay in RAM: {e}"))
                 }
             };
-            self.claims.held.insert(session.run.clone(), Held { lock, last_use: 0 });
+            self.claims.held.insert(run_of(session), Held { lock, last_use: 0 });
         }
         self.claims.at_work.insert(session.clone());
         self.claims.clock += 1;
-        let Some(held) = self.claims.held.get_mut(&session.run) else { return Ok(None) };
+        let Some(held) = self.claims.held.get_mut(&run_of(session)) else { return Ok(None) };
         held.last_use = self.claims.clock;
         Ok(held.lock.as_ref().err().cloned())
     }
@@ -69,7 +76,7 @@ impl Memory {
     /// # Errors
     /// It may not.
     pub(super) fn claim_to_commit(&mut self, session: &SessionKey) -> Result<()> {
-        if self.claims.holds(&session.run) {
+        if self.claims.holds(session) {
             return Ok(());
         }
         let at_work = self.claims.at_work.contains(session);
@@ -83,19 +90,19 @@ impl Memory {
     /// Gives up the runs that have rested longest, until there is room for one more.
     fn release(&mut self) {
         while self.claims.held.len() >= RESTING {
-            let busy: HashSet<&str> = self
+            let busy: HashSet<Run> = self
                 .claims
                 .at_work
                 .iter()
                 .chain(self.idle.iter().filter(|(_, idle)| !idle.saved).map(|(session, _)| session))
-                .map(|session| session.run.as_str())
+                .map(run_of)
                 .collect();
-            let resting = self.claims.held.iter().filter(|(run, _)| !busy.contains(run.as_str()));
+            let resting = self.claims.held.iter().filter(|(run, _)| !busy.contains(*run));
             let Some(run) = resting.min_by_key(|(_, held)| held.last_use).map(|(run, _)| run.clone()) else {
                 return;
             };
             let sessions: Vec<SessionKey> =
-                self.idle.keys().filter(|session| session.run == run).cloned().collect();
+                self.idle.keys().filter(|session| run_of(session) == run).cloned().collect();
             sessions.iter().for_each(|session| self.forget(session));
             self.claims.held.remove(&run);
         }

@@ -148,9 +148,11 @@ impl Memory {
         let known = self.idle.remove(&request.session);
         let ahead = known.as_ref().map_or(ReadAhead::default(), |idle| idle.ahead);
         let mut session = match known.map(|idle| idle.session) {
-            Some(session) if request.cold => session.restart(&self.context, &mut self.arena),
+            Some(session) if request.cold => {
+                session.restart(&self.context, &request.session.tenant, &mut self.arena)
+            }
             Some(session) => session,
-            None if request.cold => Session::new(&self.context),
+            None if request.cold => self.fresh(request),
             None => self.find(request, &mut search),
         };
         let ids = flatten(prompt);
@@ -204,13 +206,18 @@ impl Memory {
         if let Some(session) = self.load(&request.session, false, search) {
             return session;
         }
-        let Some(parent) = &request.parent else { return Session::new(&self.context) };
+        let Some(parent) = &request.parent else { return self.fresh(request) };
         self.wait_for(parent, search);
         if let Some(idle) = self.idle.get_mut(parent) {
             search.bytes_read += std::mem::take(&mut idle.ahead).bytes;
             return idle.session.fork(&mut self.arena);
         }
-        self.load(parent, true, search).unwrap_or_else(|| Session::new(&self.context))
+        self.load(parent, true, search).unwrap_or_else(|| self.fresh(request))
+    }
+
+    /// A session that has read nothing.
+    fn fresh(&self, request: &Request) -> Session {
+        Session::new(&self.context, &request.session.tenant)
     }
 
     /// A session as its manifest has it; nothing of its keys and values is read yet.
@@ -230,7 +237,7 @@ impl Memory {
             format!("the manifest is damaged, the state of an earlier turn is used: {}", broken.reason)
         };
         search.reason = search.reason.take().or(broken.map(earlier));
-        if let Some(reason) = self.context.identity.differs(&manifest.owner.identity) {
+        if let Some(reason) = self.context.identity_of(&key.tenant).differs(&manifest.owner.identity) {
             search.reason = Some(reason);
             return None;
         }
@@ -304,7 +311,7 @@ impl Memory {
         if end_block <= first {
             return;
         }
-        let hashes = self.context.root.chain(&session.tokens[..end_block * BLOCK]);
+        let hashes = session.sequence.root().chain(&session.tokens[..end_block * BLOCK]);
         let global = |(index, hash): (usize, BlockHash)| (index, (hash, Part::Global));
         let wanted: Vec<Wanted> = hashes.into_iter().enumerate().skip(first).map(global).collect();
         let windows = self.context.layout.window().is_some();
@@ -532,7 +539,7 @@ impl Memory {
 
     /// Whether a session's turns are written to disk.
     pub(crate) fn persists(&self, request: &Request) -> bool {
-        request.retention == Retention::Persistent && self.claims.holds(&request.session.run)
+        request.retention == Retention::Persistent && self.claims.holds(&request.session)
     }
 }
 

@@ -42,6 +42,11 @@ impl Sequence {
         self.len
     }
 
+    /// What its blocks' addresses start from.
+    pub(crate) fn root(&self) -> BlockHash {
+        self.root
+    }
+
     /// The sealed blocks.
     pub(crate) fn table(&self) -> &BlockTable {
         &self.table

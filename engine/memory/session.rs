@@ -16,8 +16,22 @@ use std::time::{SystemTime, UNIX_EPOCH};
 #[derive(Clone)]
 pub(crate) struct CacheContext {
     pub(crate) layout: Arc<KvLayout>,
+    /// That of the tenant without a name.
     pub(crate) identity: Identity,
-    pub(crate) root: BlockHash,
+    /// What the key of an encrypted store adds to addresses.
+    pub(crate) names: String,
+}
+
+impl CacheContext {
+    /// What a tenant's caches are computed by and how.
+    pub(crate) fn identity_of(&self, tenant: &str) -> Identity {
+        Identity { salt: tenant.to_owned(), ..self.identity.clone() }
+    }
+
+    /// Where the addresses of a tenant's blocks start from: no two tenants share any.
+    pub(crate) fn root_of(&self, tenant: &str) -> BlockHash {
+        BlockHash::root(&format!("{}\n{}", self.identity_of(tenant).text(), self.names))
+    }
 }
 
 #[cfg(test)]
@@ -32,8 +46,7 @@ impl CacheContext {
             store: 1,
             salt: String::new(),
         };
-        let root = BlockHash::root(&identity.text());
-        Self { layout, identity, root }
+        Self { layout, identity, names: String::new() }
     }
 }
 
@@ -75,11 +88,11 @@ impl Pending {
 
 impl Session {
     /// A session that has read nothing.
-    pub(crate) fn new(context: &CacheContext) -> Self {
+    pub(crate) fn new(context: &CacheContext, tenant: &str) -> Self {
         Self {
             segments: Vec::new(),
             tokens: Vec::new(),
-            sequence: Sequence::new(context.layout.clone(), context.root),
+            sequence: Sequence::new(context.layout.clone(), context.root_of(tenant)),
             stored_blocks: 0,
             flushed_blocks: 0,
             tail: None,
@@ -89,7 +102,7 @@ impl Session {
 
     /// A session as its manifest has it, all of it on disk; `borrowed`: to begin another one with.
     pub(crate) fn stored_as(manifest: Manifest, borrowed: bool, context: &CacheContext) -> Self {
-        let mut session = Self::new(context);
+        let mut session = Self::new(context, &manifest.owner.identity.salt);
         manifest.blocks.iter().for_each(|hash| session.sequence.push_absent(*hash));
         Self {
             tokens: flatten(&manifest.segments),
@@ -116,10 +129,10 @@ impl Session {
     }
 
     /// A session that has read nothing and takes this one's place.
-    pub(crate) fn restart(mut self, context: &CacheContext, arena: &mut Arena) -> Self {
+    pub(crate) fn restart(mut self, context: &CacheContext, tenant: &str, arena: &mut Arena) -> Self {
         self.sequence.clear(arena);
         self.forget_stored(0);
-        Self { obsolete: self.obsolete, ..Self::new(context) }
+        Self { obsolete: self.obsolete, ..Self::new(context, tenant) }
     }
 
     /// Goes back to at most `n` tokens of keys and values in memory; returns how many are left.
@@ -268,7 +281,7 @@ impl Session {
         let (run, agent) = (key.run.clone(), key.agent.clone());
         let saved_at = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
         let manifest = Manifest {
-            owner: Owner { run, agent, identity: context.identity.clone() },
+            owner: Owner { run, agent, identity: context.identity_of(&key.tenant) },
             blocks: self.sequence.table().hashes().collect(),
             tail: self.tail.as_ref().map(|tail| tail.at.clone()),
             segments: self.segments.clone(),

@@ -119,7 +119,7 @@ impl Contents {
         let session = is_hex(stem, 40..=40);
         match (folder, extension, hash, part) {
             ("blocks" | "windows", "safetensors", Some(hash), Some(part))
-                if entry.path.ends_with(super::block_path(Path::new(""), (hash, part))) =>
+                if entry.path.ends_with(super::block_name((hash, part))) =>
             {
                 self.put(entry, block::MOST, |contents, file| contents.blocks.push(((hash, part), file)));
             }

@@ -2,6 +2,7 @@
 //! through here, and passes points at which a test lets the process die, the disk be full, or a read fail ([`fault`]).
 
 use super::found::Failure;
+use super::medium::Input;
 use crate::files::{Links, Unopened, kind, open};
 use crate::{Error, Result, fault};
 use std::ffi::OsString;
@@ -13,27 +14,8 @@ use std::path::{Path, PathBuf};
 pub(crate) trait Source: Read + Seek {}
 impl<S: Read + Seek> Source for S {}
 
-/// A file that is being read.
-pub(super) struct Input {
-    file: File,
-    len: u64,
-}
-
-impl Input {
-    /// Bytes that it had when it was opened.
-    pub(super) fn len(&self) -> u64 {
-        self.len
-    }
-
-    /// The whole file, of at most `most` bytes.
-    pub(super) fn whole(&mut self, most: u64) -> Result<Vec<u8>, Failure> {
-        if self.len > most {
-            return Err(format!("it has {} bytes, at most {most} are possible", self.len).into());
-        }
-        let len = self.len;
-        stretch(self, (0, len))
-    }
-}
+/// A file whose reads a test may let fail.
+struct Guarded(File);
 
 /// The `n` bytes from `start` on. Memory for them is asked for, not taken.
 pub(super) fn stretch(source: &mut dyn Source, (start, n): (u64, u64)) -> Result<Vec<u8>, Failure> {
@@ -48,16 +30,16 @@ pub(super) fn stretch(source: &mut dyn Source, (start, n): (u64, u64)) -> Result
     }
 }
 
-impl Read for Input {
+impl Read for Guarded {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         fault::read_point()?;
-        self.file.read(buffer)
+        self.0.read(buffer)
     }
 }
 
-impl Seek for Input {
+impl Seek for Guarded {
     fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
-        self.file.seek(to)
+        self.0.seek(to)
     }
 }
 
@@ -65,7 +47,7 @@ impl Seek for Input {
 pub(super) fn input(path: &Path) -> Result<Input, Failure> {
     let opened = fault::read_point().map_err(Unopened::Failed);
     match opened.and_then(|()| open(path, Links::Refuse, OpenOptions::new().read(true))) {
-        Ok((file, found)) => Ok(Input { file, len: found.len() }),
+        Ok((file, found)) => Ok(Input::new(Guarded(file), found.len())),
         Err(Unopened::Foreign(kind)) => Err(format!("it is {kind}, not a regular file").into()),
         Err(Unopened::Failed(e)) => Err(Failure::io("it", &e)),
     }

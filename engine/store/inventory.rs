@@ -3,6 +3,7 @@
 
 use super::cipher::{CacheKey, Cipher};
 use super::contents::{Contents, File};
+use super::disk::Disk;
 use super::log::Broken;
 use super::manifest::{self, Manifest};
 use super::pack;
@@ -92,7 +93,7 @@ impl Folder {
     fn entry(&self, id: &str, m: &Manifest, census: &Census) -> Entry {
         let (size, owners) = (|hash: &BlockHash| census.size(*hash), &census.owners);
         let tail = m.tail.as_ref().and_then(|t| files::size(&self.root.join("tails").join(&t.file)));
-        let own = files::size(&super::manifest_path(&self.root, id)).unwrap_or(0) + tail.unwrap_or(0);
+        let own = files::size(&self.root.join(super::manifest_name(id))).unwrap_or(0) + tail.unwrap_or(0);
         let shared = m.blocks.iter().filter(|hash| owners[*hash] > 1);
         let shares = m.blocks.iter().map(|hash| size(hash) as f64 / owners[hash] as f64);
         Entry {
@@ -208,17 +209,24 @@ impl Folder {
                 Err(failure) => tracing::warn!("{}: {failure}", files::short(path)),
             }
         }
-        let census = Census::new(&sessions, sizes(&contents));
+        let census = Census::new(&sessions, self.sizes(&contents));
         (sessions, census)
     }
-}
 
-/// Bytes of parts of blocks on disk; of twins the one that has its own file counts.
-fn sizes(contents: &Contents) -> HashMap<BlockKey, u64> {
-    let packed = contents.packs.iter().flat_map(|file| pack::index(&file.path).unwrap_or_default());
-    let mut sizes: HashMap<BlockKey, u64> = packed.map(|(key, place)| (key, place.len)).collect();
-    sizes.extend(contents.blocks.iter().map(|(key, file)| (*key, file.bytes)));
-    sizes
+    /// The folder as a medium.
+    pub(super) fn disk(&self) -> Disk {
+        Disk::at(&self.root)
+    }
+
+    /// Bytes of parts of blocks on disk; of twins the one that has its own file counts.
+    fn sizes(&self, contents: &Contents) -> HashMap<BlockKey, u64> {
+        let disk = self.disk();
+        let index = |file: &File| pack::index(&disk, &disk.name(&file.path)).unwrap_or_default();
+        let packed = contents.packs.iter().flat_map(index);
+        let mut sizes: HashMap<BlockKey, u64> = packed.map(|(key, place)| (key, place.len)).collect();
+        sizes.extend(contents.blocks.iter().map(|(key, file)| (*key, file.bytes)));
+        sizes
+    }
 }
 
 /// What the sessions of a folder have in common.

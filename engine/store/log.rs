@@ -6,10 +6,10 @@
 use super::cipher::Cipher;
 use super::files::{self, Source};
 use super::found::Failure;
+use super::medium::Logs;
 use crate::Result;
 use serde::{Deserialize, Serialize};
 use std::io::{self, Cursor, Read as _, SeekFrom};
-use std::path::Path;
 
 /// Bytes of a record before its payload.
 pub(super) const HEAD: usize = 4 + 32;
@@ -49,11 +49,17 @@ pub(crate) fn record(end: &mut End, payload: Vec<u8>, cipher: &Cipher) -> Result
     Ok(record)
 }
 
-/// Appends a record to the log at `path`; `end` moves once it is written. Returns the bytes written.
-pub(super) fn append(path: &Path, end: &mut End, payload: Vec<u8>, cipher: &Cipher) -> Result<u64> {
+/// Appends a record to the log called `name`; `end` moves once it is written. Returns the bytes written.
+pub(super) fn append(
+    logs: &dyn Logs,
+    name: &str,
+    end: &mut End,
+    payload: Vec<u8>,
+    cipher: &Cipher,
+) -> Result<u64> {
     let mut next = end.clone();
     let record = record(&mut next, payload, cipher)?;
-    files::append(path, end.bytes, &record)?;
+    logs.append(name, end.bytes, &record)?;
     *end = next;
     Ok(record.len() as u64)
 }

@@ -89,7 +89,8 @@ impl Identity {
 impl Manifest {
     /// Whose it is.
     pub(crate) fn session(&self) -> SessionKey {
-        SessionKey { run: self.owner.run.clone(), agent: self.owner.agent.clone() }
+        let Owner { run, agent, identity } = &self.owner;
+        SessionKey { tenant: identity.salt.clone(), run: run.clone(), agent: agent.clone() }
     }
 
     /// Tokens held.

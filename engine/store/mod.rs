@@ -18,11 +18,15 @@
 pub(crate) mod block;
 pub(crate) mod cipher;
 mod contents;
+mod disk;
 mod files;
 mod found;
+#[cfg(test)]
+pub(crate) mod in_memory;
 pub(crate) mod inventory;
 pub(crate) mod log;
 pub(crate) mod manifest;
+pub(crate) mod medium;
 pub(crate) mod pack;
 mod sweep;
 pub(crate) mod tail;
@@ -33,16 +37,17 @@ use crate::kv::layout::{KvLayout, Part};
 use crate::kv::table::{BlockHash, BlockKey};
 use crate::{Error, ErrorKind, Result, SessionKey};
 use cipher::{CacheKey, Cipher, OVERHEAD};
-use contents::Contents;
-use files::{Input, Source, make_private_dir, open_lock, short, write_atomically};
+use disk::Disk;
+use files::Source;
 pub(crate) use found::{Failure, Found};
 use log::Broken;
 use manifest::{Journal, Manifest, Write};
+use medium::{Input, Lease, Logs};
 use pack::{Builder, Packs};
-use std::fs::{File, TryLockError};
+use std::fs::TryLockError;
 use std::io::Cursor;
 use std::ops::Range;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{PoisonError, RwLock};
 pub use sweep::Removed;
@@ -60,18 +65,17 @@ pub(crate) struct Place {
 }
 
 /// The right to add to a run's sessions.
-pub(crate) struct RunLock(#[expect(dead_code, reason = "open files hold locks")] File);
+pub(crate) struct RunLock(#[expect(dead_code, reason = "it is held")] Lease);
 
-/// An opened cache folder.
+/// What sessions remember, beyond the process.
 pub(crate) struct Store {
-    root: PathBuf,
+    medium: Box<dyn Logs>,
     cipher: Cipher,
-    /// What sessions' names are derived from besides run and agent: tenant and key.
-    secret: String,
+    /// What sessions' names are derived from besides tenant, run and agent: the key's.
+    names: String,
     packs: RwLock<Packs>,
     /// Blocks written since the last look at how many small files there are.
     fresh: AtomicUsize,
-    _lock: File,
     /// Off only in the test that shows that a wrong code would change the logits.
     pub(crate) verify: bool,
 }
@@ -92,55 +96,52 @@ impl Store {
     /// Bytes of a pack, at most, unless a single image is larger.
     const PACK: usize = 64 << 20;
 
-    /// Opens (and makes) a cache folder for a tenant.
+    /// Opens (and makes) a cache folder.
     ///
     /// # Errors
     /// `Store`: it can't be made or written; `InUse`: `greenroom cache rm` is at work in it.
-    pub(crate) fn open(place: &Place, tenant: &str) -> Result<Self> {
-        let root = place.root();
-        make_private_dir(&root)?;
-        for sub in contents::FOLDERS {
-            make_private_dir(&root.join(sub))?;
-        }
-        let lock = open_lock(&root.join("lock"))?;
-        let busy = || {
-            let dir = place.dir.display();
-            format!("the cache folder {dir} is being cleaned by another process; try again")
-        };
-        locked(lock.try_lock_shared(), busy)?;
-        let mut packs = Packs::default();
-        if let Err(e) = packs.refresh(&root.join("packs")) {
-            tracing::warn!("{e}"); // it is looked at again when a block is missed
-        }
-        let names = place.key.as_ref().map_or(String::new(), CacheKey::names);
-        Ok(Self {
-            cipher: Cipher::new(place.key.as_ref()),
-            secret: format!("{tenant}\n{names}"),
-            packs: RwLock::new(packs),
-            fresh: AtomicUsize::new(Self::MANY),
-            _lock: lock,
-            root,
-            verify: true,
-        })
+    pub(crate) fn open(place: &Place) -> Result<Self> {
+        Ok(Self::on(Box::new(Disk::open(place.root(), &place.dir)?), place.key.as_ref()))
     }
 
-    /// Keeps other processes from adding to a run's sessions for as long as the lock is held.
+    /// A store of what lies in a medium.
+    pub(crate) fn on(medium: Box<dyn Logs>, key: Option<&CacheKey>) -> Self {
+        let mut packs = Packs::default();
+        if let Err(e) = packs.refresh(&*medium) {
+            tracing::warn!("{e}"); // it is looked at again when a block is missed
+        }
+        Self {
+            medium,
+            cipher: Cipher::new(key),
+            names: key.map_or(String::new(), CacheKey::names),
+            packs: RwLock::new(packs),
+            fresh: AtomicUsize::new(Self::MANY),
+            verify: true,
+        }
+    }
+
+    /// Keeps others from adding to the sessions of a run for as long as the lock is held; `session` is one of them.
     ///
     /// # Errors
     /// `InUse`: another process does so; `Store`: there can be no lock.
-    pub(crate) fn claim(&self, run: &str) -> Result<RunLock> {
-        let file = open_lock(&self.root.join("runs").join(name_hash(&self.secret, &[run])))?;
-        locked(file.try_lock(), || {
-            format!(
+    pub(crate) fn claim(&self, session: &SessionKey) -> Result<RunLock> {
+        let SessionKey { tenant, run, .. } = session;
+        let lease = self.medium.lease(&format!("runs/{}", name_hash(&self.secret(tenant), &[run])))?;
+        lease.map(RunLock).ok_or_else(|| {
+            let reason = format!(
                 "the memories of run {run} are in use by another process: wait until it has ended, or start a new run"
-            )
-        })?;
-        Ok(RunLock(file))
+            );
+            Error::new(ErrorKind::InUse, reason)
+        })
+    }
+
+    fn secret(&self, tenant: &str) -> String {
+        format!("{tenant}\n{}", self.names)
     }
 
     /// Whether a part of a block is stored.
     pub(crate) fn has_block(&self, key: BlockKey) -> bool {
-        files::size(&block_path(&self.root, key)).is_some() || self.packed(key).is_some()
+        self.medium.size(&block_name(key)).is_some() || self.packed(key).is_some()
     }
 
     /// Writes a part of a block unless it is there; returns the bytes written. `index` is the block's place in the sequence.
@@ -154,10 +155,8 @@ impl Store {
         if self.has_block(key) {
             return Ok(0);
         }
-        let path = block_path(&self.root, key);
-        make_private_dir(path.parent().expect("a block's path has a folder"))?;
         let bytes = self.cipher.seal(&block_place(key), block::encode(key, index, block, layout)?)?;
-        write_atomically(&path, &bytes)?;
+        self.medium.put(&block_name(key), &bytes)?;
         self.fresh.fetch_add(1, Ordering::Relaxed);
         Ok(bytes.len() as u64)
     }
@@ -180,13 +179,13 @@ impl Store {
             })?;
             Ok((block, len))
         };
-        let loose = self.checked(&block_path(&self.root, key), |input| {
+        let loose = self.checked(&block_name(key), |input| {
             let len = input.len();
             read(input, (0, len))
         });
         let place = if matches!(loose, Found::Whole(_)) { None } else { self.packed(key) };
         let Some(place) = place else { return loose };
-        match place.open().and_then(|(mut input, span)| read(&mut input, span)) {
+        match place.open(&*self.medium).and_then(|(mut input, span)| read(&mut input, span)) {
             Ok(found) => Found::Whole(found),
             Err(Failure::Missing) => loose,
             Err(Failure::Unreadable(reason)) => {
@@ -204,9 +203,9 @@ impl Store {
     /// Where a block lies in a pack; packs of other processes are seen too.
     fn packed(&self, key: BlockKey) -> Option<pack::Place> {
         let find = || self.packs.read().unwrap_or_else(PoisonError::into_inner).find(key);
-        find().filter(|place| files::size(&place.pack).is_some()).or_else(|| {
+        find().filter(|place| self.medium.size(&place.pack).is_some()).or_else(|| {
             let mut packs = self.packs.write().unwrap_or_else(PoisonError::into_inner);
-            if let Err(e) = packs.refresh(&self.root.join("packs")) {
+            if let Err(e) = packs.refresh(&*self.medium) {
                 tracing::debug!("{e}");
             }
             packs.find(key)
@@ -222,42 +221,58 @@ impl Store {
             return Ok(0);
         }
         self.fresh.store(0, Ordering::Relaxed);
-        let mut small = Contents::read(&self.root).blocks;
-        small.retain(|(_, file)| file.bytes <= Self::SMALL);
-        let lock = open_lock(&self.root.join("packs.lock"))?;
-        if small.len() < Self::MANY || lock.try_lock().is_err() {
+        let mut small = self.loose_blocks()?;
+        small.retain(|(_, bytes)| *bytes <= Self::SMALL);
+        if small.len() < Self::MANY {
             return Ok(0);
         }
-        self.pack(small)
+        match self.medium.lease("packs.lock")? {
+            Some(_lease) => self.pack(small.into_iter().map(|(key, _)| key)),
+            None => Ok(0),
+        }
+    }
+
+    /// Blocks that have files of their own, with their bytes.
+    fn loose_blocks(&self) -> Result<Vec<(BlockKey, u64)>> {
+        let mut found = Vec::new();
+        for part in Part::ALL {
+            let below = self.medium.list(part_folder(part))?.into_iter();
+            found.extend(below.filter_map(|(name, bytes)| {
+                let stem = name.rsplit('/').next()?.strip_suffix(".safetensors")?;
+                let key = (BlockHash::from_hex(stem)?, part);
+                (block_name(key) == name).then_some((key, bytes))
+            }));
+        }
+        Ok(found)
     }
 
     /// Packs all blocks, however few.
     #[cfg(test)]
     pub(crate) fn pack_all(&self) -> usize {
-        self.pack(Contents::read(&self.root).blocks).expect("a pack")
+        self.pack(self.loose_blocks().expect("blocks").into_iter().map(|(key, _)| key)).expect("a pack")
     }
 
-    fn pack(&self, loose: Vec<(BlockKey, contents::File)>) -> Result<usize> {
-        let packs = self.root.join("packs");
+    fn pack(&self, loose: impl Iterator<Item = BlockKey>) -> Result<usize> {
         let (mut builder, mut packed, mut n) = (Builder::default(), Vec::new(), 0);
-        let mut finish = |builder: Builder, packed: Vec<PathBuf>| {
-            builder.write(&packs)?;
+        let mut finish = |builder: Builder, packed: Vec<String>| {
+            builder.write(&*self.medium)?;
             n += packed.len();
-            packed.iter().try_for_each(|path| files::remove(path).map(drop))
+            packed.iter().try_for_each(|name| self.medium.remove(name).map(drop))
         };
-        for (key, contents::File { path, .. }) in loose {
+        for key in loose {
+            let name = block_name(key);
             // What is in a pack as well was packed before a crash, or is damaged there: then this one stays.
             if let Some(place) = self.packed(key) {
-                let twin = place.open();
+                let twin = place.open(&*self.medium);
                 let twin =
                     twin.and_then(|(mut input, span)| verify_image(&self.cipher, &mut input, key, span));
                 if twin.is_ok() {
-                    packed.push(path);
+                    packed.push(name);
                 }
                 continue;
             }
             // What can't be read or is damaged stays where it is: that is found out when it is needed.
-            let whole = files::input(&path).and_then(|mut input| {
+            let whole = self.medium.open(&name).and_then(|mut input| {
                 let len = input.len();
                 whole_image(&self.cipher, &mut input, key, (0, len))
             });
@@ -266,7 +281,7 @@ impl Store {
                 finish(std::mem::take(&mut builder), std::mem::take(&mut packed))?;
             }
             builder.push(key, &image);
-            packed.push(path);
+            packed.push(name);
         }
         finish(builder, packed)?;
         tracing::debug!("{n} small blocks packed");
@@ -275,28 +290,24 @@ impl Store {
 
     /// What was written for an identity by [`Store::write_check`].
     pub(crate) fn read_check(&self, root: BlockHash) -> Found<String> {
-        self.checked(&self.check_path(root), |input| read_check(input, root))
+        self.checked(&check_name(root), |input| read_check(input, root))
     }
 
     /// Keeps a verdict on an identity.
     pub(crate) fn write_check(&self, root: BlockHash, verdict: &str) -> Result<()> {
         let text = format!("{verdict}\n{}\n", check_sum(root, verdict));
-        write_atomically(&self.check_path(root), text.as_bytes())
-    }
-
-    fn check_path(&self, root: BlockHash) -> PathBuf {
-        self.root.join("checks").join(root.hex())
+        self.medium.put(&check_name(root), text.as_bytes())
     }
 
     /// Hash that names a session's files.
     pub(crate) fn session_id(&self, session: &SessionKey) -> String {
-        name_hash(&self.secret, &[&session.run, &session.agent])
+        name_hash(&self.secret(&session.tenant), &[&session.run, &session.agent])
     }
 
     /// Reads a session's manifest, and what a writer must know to add to it. The text says why it is not the latest state.
     pub(crate) fn read_manifest(&self, session: &SessionKey) -> Found<(Manifest, Journal, Option<Broken>)> {
         let id = self.session_id(session);
-        self.checked(&manifest_path(&self.root, &id), |input| {
+        self.checked(&manifest_name(&id), |input| {
             let found = manifest::decode(&input.whole(manifest::MOST)?, &id, &self.cipher)?;
             if found.0.session() != *session {
                 return Err("it belongs to another agent".into());
@@ -313,31 +324,31 @@ impl Store {
         obsolete_tails: &[String],
     ) -> Result<u64> {
         let id = self.session_id(&manifest.session());
-        let path = manifest_path(&self.root, &id);
+        let name = manifest_name(&id);
         // A file that lost what the journal stands on (by hand, or set aside) begins anew.
-        let before = journal.as_ref().filter(|journal| files::appendable(&path, journal.bytes()));
+        let before = journal.as_ref().filter(|journal| self.medium.can_append(&name, journal.bytes()));
         let (write, after) = Journal::update(before, manifest, &id, &self.cipher)?;
         let n = match &write {
             Write::Append { at, record } => {
-                files::append(&path, *at, record)?;
+                self.medium.append(&name, *at, record)?;
                 record.len()
             }
             Write::Replace(bytes) => {
-                write_atomically(&path, bytes)?;
+                self.medium.put(&name, bytes)?;
                 bytes.len()
             }
         };
         *journal = Some(after);
         for tail in obsolete_tails {
             // What can't be removed now is an orphan that the next `cache rm` sweeps.
-            let _ = files::remove(&self.root.join("tails").join(tail));
+            let _ = self.medium.remove(&format!("tails/{tail}"));
         }
         Ok(n as u64)
     }
 
     /// Whether a tail's file can be appended to: it is at least as long as what counts of it.
     pub(crate) fn has_tail(&self, tail: &TailRef) -> bool {
-        files::appendable(&self.root.join("tails").join(&tail.file), tail.end.bytes)
+        self.medium.can_append(&tail::name(tail), tail.end.bytes)
     }
 
     /// Appends the rows that a tail lacks, up to `n`, and moves it on; `rows` gives their bytes. Returns the bytes written.
@@ -347,12 +358,12 @@ impl Store {
         n: usize,
         rows: impl Fn(Range<usize>) -> Vec<u8>,
     ) -> Result<u64> {
-        tail::append(&self.root.join("tails"), tail, n, rows, &self.cipher)
+        tail::append(&*self.medium, tail, n, rows, &self.cipher)
     }
 
     /// Reads the rows of a session's open block; also gives their bytes on disk.
     pub(crate) fn read_tail(&self, tail: &TailRef, layout: &KvLayout) -> Found<(Vec<u8>, u64)> {
-        self.checked(&self.root.join("tails").join(&tail.file), |input| {
+        self.checked(&tail::name(tail), |input| {
             let n = tail.end.bytes;
             if n > tail::most(tail.rows, layout) || n > input.len() {
                 return Err(format!("its manifest says {n} bytes, it has {}", input.len()).into());
@@ -363,20 +374,20 @@ impl Store {
     }
 
     /// Reads and decodes a file; one that does not decode is set aside, with the reason. One that can't be read stays.
-    fn checked<T>(&self, path: &Path, decode: impl FnOnce(&mut Input) -> Result<T, Failure>) -> Found<T> {
-        match files::input(path).and_then(|mut input| decode(&mut input)) {
+    fn checked<T>(&self, name: &str, decode: impl FnOnce(&mut Input) -> Result<T, Failure>) -> Found<T> {
+        match self.medium.open(name).and_then(|mut input| decode(&mut input)) {
             Ok(value) => Found::Whole(value),
             Err(Failure::Missing) => Found::Missing,
             Err(Failure::Damaged(reason)) => {
-                let reason = format!("{} is damaged: {reason}; it was set aside", short(path));
+                let reason = format!("{} is damaged: {reason}; it was set aside", short(name));
                 tracing::warn!("{reason}");
-                if let Err(e) = files::set_aside(path, &self.root.join(contents::DAMAGED)) {
+                if let Err(e) = self.medium.set_aside(name) {
                     tracing::warn!("{e}");
                 }
                 Found::Damaged(reason)
             }
             Err(Failure::Unreadable(reason)) => {
-                let reason = format!("{}: {reason}", short(path));
+                let reason = format!("{}: {reason}", short(name));
                 tracing::warn!("{reason}");
                 Found::Unreadable(reason)
             }
@@ -447,9 +458,9 @@ fn name_hash(secret: &str, names: &[&str]) -> String {
     hasher.finalize().to_hex()[..40].to_owned()
 }
 
-fn block_path(root: &Path, (hash, part): BlockKey) -> PathBuf {
+fn block_name((hash, part): BlockKey) -> String {
     let hex = hash.hex();
-    root.join(part_folder(part)).join(&hex[..2]).join(format!("{hex}.safetensors"))
+    format!("{}/{}/{hex}.safetensors", part_folder(part), &hex[..2])
 }
 
 fn part_folder(part: Part) -> &'static str {
@@ -464,8 +475,17 @@ fn block_place((hash, part): BlockKey) -> Vec<u8> {
     [&[part as u8], &hash.0[..]].concat()
 }
 
-fn manifest_path(root: &Path, id: &str) -> PathBuf {
-    root.join("manifests").join(format!("{id}.log"))
+fn manifest_name(id: &str) -> String {
+    format!("manifests/{id}.log")
+}
+
+fn check_name(root: BlockHash) -> String {
+    format!("checks/{}", root.hex())
+}
+
+/// A thing's name for messages.
+fn short(name: &str) -> &str {
+    name.rsplit('/').next().unwrap_or(name)
 }
 
 #[cfg(test)]
@@ -503,8 +523,8 @@ mod tests {
             let b = if shift { (a.0.clone(), format!("{}{}", a.1, a.2), String::new()) } else { b };
             prop_assert_eq!(id(&a) == id(&b), a == b);
             prop_assert!(id(&a).len() == 40 && id(&a).bytes().all(|c| c.is_ascii_hexdigit()));
-            let path = manifest_path(Path::new("root"), &id(&a));
-            prop_assert_eq!(path.parent(), Some(Path::new("root/manifests")));
+            let path = std::path::PathBuf::from(manifest_name(&id(&a)));
+            prop_assert_eq!(path.parent(), Some(std::path::Path::new("manifests")));
         }
     }
 }

@@ -3,14 +3,15 @@
 //! A pack holds the images of blocks as their own files held them, one after another, then an index (address, part, offset
 //! and length of each), its length, its blake3 and a magic. It is written whole before the files that it replaces go.
 
-use super::files::{self, Input};
+use super::files;
 use super::found::Failure;
+use super::medium::{Blobs, Input};
+use super::short;
 use crate::Result;
 use crate::kv::layout::Part;
 use crate::kv::table::{BlockHash, BlockKey};
 use std::collections::{HashMap, HashSet};
 use std::io::{Read as _, Seek as _, SeekFrom};
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 const MAGIC: &[u8; 8] = b"GRPACK01";
@@ -20,44 +21,46 @@ const FOOTER: usize = 8 + 32 + 8;
 /// Where an image lies.
 #[derive(Clone, Debug)]
 pub(super) struct Place {
-    pub(super) pack: Arc<PathBuf>,
+    /// Name of the pack.
+    pub(super) pack: Arc<str>,
     pub(super) offset: u64,
     pub(super) len: u64,
 }
 
 impl Place {
-    /// The file, and the stretch of it that is the image.
-    pub(super) fn open(&self) -> Result<(Input, (u64, u64)), Failure> {
-        Ok((files::input(&self.pack)?, (self.offset, self.len)))
+    /// The pack, and the stretch of it that is the image.
+    pub(super) fn open(&self, blobs: &dyn Blobs) -> Result<(Input, (u64, u64)), Failure> {
+        Ok((blobs.open(&self.pack)?, (self.offset, self.len)))
     }
 }
 
 /// What lies in the packs of a folder.
 #[derive(Debug, Default)]
 pub(super) struct Packs {
-    known: HashSet<PathBuf>,
+    known: HashSet<String>,
     places: HashMap<BlockKey, Place>,
 }
 
 impl Packs {
     /// Looks at packs that came or went since the last look; one whose index is damaged is said and passed over.
-    pub(super) fn refresh(&mut self, dir: &Path) -> Result<()> {
-        let now: HashSet<PathBuf> = list(dir)?.into_iter().collect();
+    pub(super) fn refresh(&mut self, blobs: &dyn Blobs) -> Result<()> {
+        let packs = blobs.list("packs")?.into_iter().map(|(name, _)| name);
+        let now: HashSet<String> = packs.filter(|name| name.ends_with(".pack")).collect();
         if now == self.known {
             return Ok(());
         }
         self.places.retain(|_, place| now.contains(&*place.pack));
         let mut known = now.clone();
-        for path in now.difference(&self.known) {
-            match index(path) {
+        for name in now.difference(&self.known) {
+            match index(blobs, name) {
                 Ok(entries) => self.places.extend(entries),
                 Err(Failure::Damaged(reason)) => {
-                    tracing::warn!("{} is damaged: {reason}", files::short(path));
+                    tracing::warn!("{} is damaged: {reason}", short(name));
                 }
                 // Gone again, or perhaps readable the next time.
                 Err(failure) => {
-                    tracing::debug!("{}: {failure}", files::short(path));
-                    known.remove(path);
+                    tracing::debug!("{}: {failure}", short(name));
+                    known.remove(name);
                 }
             }
         }
@@ -75,12 +78,6 @@ impl Packs {
     }
 }
 
-/// The packs of a folder.
-fn list(dir: &Path) -> Result<Vec<PathBuf>> {
-    let paths = files::entries(dir)?.into_iter().map(|entry| entry.path);
-    Ok(paths.filter(|path| path.extension().is_some_and(|e| e == "pack")).collect())
-}
-
 /// Bytes of a pack, at most, and of its index.
 pub(super) const MOST: u64 = 4 << 30;
 const MOST_INDEX: u64 = 16 << 20;
@@ -89,9 +86,9 @@ const MOST_INDEX: u64 = 16 << 20;
 ///
 /// # Errors
 /// It can't be trusted, or can't be read.
-pub(super) fn index(path: &Path) -> Result<Vec<(BlockKey, Place)>, Failure> {
+pub(super) fn index(blobs: &dyn Blobs, name: &str) -> Result<Vec<(BlockKey, Place)>, Failure> {
     let wrong = |e: std::io::Error| Failure::io("its index", &e);
-    let mut input = files::input(path)?;
+    let mut input = blobs.open(name)?;
     let end = input.len().checked_sub(FOOTER as u64).ok_or("it is too short for a pack")?;
     let mut footer = [0; FOOTER];
     input.seek(SeekFrom::Start(end)).and_then(|_| input.read_exact(&mut footer)).map_err(wrong)?;
@@ -104,20 +101,20 @@ pub(super) fn index(path: &Path) -> Result<Vec<(BlockKey, Place)>, Failure> {
     if blake3::hash(&bytes).as_bytes() != sum {
         return Err("the checksum of its index does not match".into());
     }
-    Ok(decode(&bytes, start, path)?)
+    Ok(decode(&bytes, start, name)?)
 }
 
 /// Checks what a pack holds beside its images: its index, and that they lie one after another, with nothing between them.
 ///
 /// # Errors
 /// It is damaged, or can't be read.
-pub(super) fn verify(path: &Path) -> Result<Vec<(BlockKey, Place)>, Failure> {
-    let entries = index(path)?;
+pub(super) fn verify(blobs: &dyn Blobs, name: &str) -> Result<Vec<(BlockKey, Place)>, Failure> {
+    let entries = index(blobs, name)?;
     let held: u64 = entries.iter().map(|(_, place)| place.len).sum();
     let rest = entries.len() * ENTRY + FOOTER;
     let contiguous = entries.windows(2).all(|pair| pair[0].1.offset + pair[0].1.len == pair[1].1.offset);
     let first = entries.first().map_or(0, |(_, place)| place.offset);
-    if !contiguous || first != 0 || files::size(path) != Some(held + rest as u64) {
+    if !contiguous || first != 0 || blobs.size(name) != Some(held + rest as u64) {
         return Err("it holds bytes that belong to no block".into());
     }
     Ok(entries)
@@ -140,8 +137,8 @@ pub(crate) fn decode_entries(bytes: &[u8], start: u64) -> Result<Vec<(BlockKey, 
     bytes.chunks_exact(ENTRY).map(entry).collect()
 }
 
-fn decode(bytes: &[u8], start: u64, path: &Path) -> Result<Vec<(BlockKey, Place)>, String> {
-    let pack = Arc::new(path.to_owned());
+fn decode(bytes: &[u8], start: u64, name: &str) -> Result<Vec<(BlockKey, Place)>, String> {
+    let pack: Arc<str> = name.into();
     let place = |(key, offset, len)| (key, Place { pack: pack.clone(), offset, len });
     Ok(decode_entries(bytes, start)?.into_iter().map(place).collect())
 }
@@ -168,7 +165,7 @@ impl Builder {
     }
 
     /// Writes the pack, if there is anything in it.
-    pub(super) fn write(mut self, dir: &Path) -> Result<()> {
+    pub(super) fn write(mut self, blobs: &dyn Blobs) -> Result<()> {
         if self.index.is_empty() {
             return Ok(());
         }
@@ -177,6 +174,6 @@ impl Builder {
         self.images.extend_from_slice(&(self.index.len() as u64).to_le_bytes());
         self.images.extend_from_slice(sum.as_bytes());
         self.images.extend_from_slice(MAGIC);
-        files::write_atomically(&dir.join(format!("{}.pack", &sum.to_hex()[..40])), &self.images)
+        blobs.put(&format!("packs/{}.pack", &sum.to_hex()[..40]), &self.images)
     }
 }

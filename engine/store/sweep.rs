@@ -108,6 +108,17 @@ impl Folder {
         Ok(removed)
     }
 
+    /// [`Folder::shrink`], if nobody else uses the folder now: what it did, or why not, is logged.
+    pub(crate) fn keep_within(&self, limit: u64) {
+        match self.shrink(limit) {
+            Ok(Removed { sessions: 0, .. }) => {}
+            Ok(Removed { sessions, .. }) => {
+                tracing::info!("{sessions} memories left the cache folder to keep it within {limit} bytes");
+            }
+            Err(e) => tracing::debug!("the cache folder was not bounded: {e}"),
+        }
+    }
+
     /// Bytes of what stores wrote, of other keys and versions too; of what others put there none count.
     fn stored_bytes(&self) -> Result<u64> {
         let mut bytes = Contents::read(&self.root).bytes();
@@ -123,7 +134,7 @@ impl Folder {
     fn remove_locked(&self, select: &dyn Fn(&Entry) -> bool) -> Result<Removed> {
         let mut removed = Removed::default();
         for entry in self.list()?.iter().filter(|entry| select(entry)) {
-            removed.bytes += files::remove(&super::manifest_path(&self.root, &entry.id))?;
+            removed.bytes += files::remove(&self.root.join(super::manifest_name(&entry.id)))?;
             removed.sessions += 1;
         }
         self.sweep(&mut removed)?;
@@ -182,16 +193,17 @@ impl Folder {
         needed: &HashSet<BlockHash>,
         unread: &mut Vec<String>,
     ) -> Result<u64> {
-        let dir = self.root.join("packs");
+        let disk = self.disk();
         let (mut freed, mut kept, mut builder, mut gone) = (0, 0, Builder::default(), Vec::new());
         for File { path, bytes } in packs {
             let live =
                 |entries: &[(BlockKey, pack::Place)]| entries.iter().all(|(key, _)| needed.contains(&key.0));
-            let rewritten =
-                pack::index(path).and_then(|entries| match !entries.is_empty() && live(&entries) {
+            let rewritten = pack::index(&disk, &disk.name(path)).and_then(|entries| {
+                match !entries.is_empty() && live(&entries) {
                     true => Ok(None),
                     false => self.live_images(&entries, needed).map(Some),
-                });
+                }
+            });
             let images = match rewritten {
                 Ok(None) | Err(Failure::Missing) => continue,
                 Ok(Some(images)) => images,
@@ -207,7 +219,7 @@ impl Folder {
             for (key, image) in images.whole {
                 if builder.len() + image.len() > Store::PACK {
                     kept += builder.len() as u64;
-                    std::mem::take(&mut builder).write(&dir)?;
+                    std::mem::take(&mut builder).write(&disk)?;
                 }
                 builder.push(key, &image);
             }
@@ -215,7 +227,7 @@ impl Folder {
             gone.push((path, images.damaged));
         }
         kept += builder.len() as u64;
-        builder.write(&dir)?;
+        builder.write(&disk)?;
         for (path, damaged) in gone {
             match damaged {
                 Some(reason) => self.set_aside(path, &reason),
@@ -233,7 +245,7 @@ impl Folder {
     ) -> Result<Images, Failure> {
         let mut images = Images::default();
         for (key, place) in entries.iter().filter(|(key, _)| needed.contains(&key.0)) {
-            let (mut input, span) = place.open()?;
+            let (mut input, span) = place.open(&self.disk())?;
             match whole_image(&self.cipher, &mut input, *key, span) {
                 Ok(image) => images.whole.push((*key, image)),
                 Err(Failure::Damaged(reason)) => images.damaged = Some(reason),

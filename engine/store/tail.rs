@@ -1,14 +1,13 @@
 //! A tail: the f16 rows of a session's open block, a log that grows turn by turn. A manifest names its end.
 
 use super::cipher::{Cipher, OVERHEAD};
-use super::files::Input;
 use super::found::Failure;
 use super::log::{self, End};
+use super::medium::{Input, Logs};
 use crate::Result;
 use crate::kv::layout::{BLOCK, KvLayout};
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
-use std::path::Path;
 
 /// A tail as a manifest names it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -37,9 +36,14 @@ impl TailRef {
     }
 }
 
+/// The name of a tail's log.
+pub(super) fn name(tail: &TailRef) -> String {
+    format!("tails/{}", tail.file)
+}
+
 /// Appends the rows that `tail` lacks, up to `n`, and moves it on; `rows` gives their bytes. Returns the bytes written.
 pub(super) fn append(
-    tails: &Path,
+    logs: &dyn Logs,
     tail: &mut TailRef,
     n: usize,
     rows: impl Fn(Range<usize>) -> Vec<u8>,
@@ -48,7 +52,7 @@ pub(super) fn append(
     if n <= tail.rows {
         return Ok(0);
     }
-    let written = log::append(&tails.join(&tail.file), &mut tail.end, rows(tail.rows..n), cipher)?;
+    let written = log::append(logs, &name(tail), &mut tail.end, rows(tail.rows..n), cipher)?;
     tail.rows = n;
     Ok(written)
 }

@@ -4,6 +4,7 @@ use super::contents::{Contents, File};
 use super::inventory::Folder;
 use super::log::Broken;
 use super::manifest::Manifest;
+use super::medium::Input;
 use super::{Failure, files, pack, read_check, tail, verify_image};
 use crate::Result;
 use crate::kv::layout::Part;
@@ -47,7 +48,7 @@ impl Folder {
         let blocks = self.verify_blocks(&contents, &mut verdict);
         self.verify_sessions(&contents, &blocks, &mut verdict);
         for (root, file) in &contents.checks {
-            let read = |input: &mut files::Input| read_check(input, *root).map(drop);
+            let read = |input: &mut Input| read_check(input, *root).map(drop);
             verdict.file(&file.path, files::input(&file.path).and_then(|mut input| read(&mut input)));
         }
         for File { path, bytes } in &contents.locks {
@@ -69,9 +70,8 @@ impl Folder {
 
     /// Checks all copies of all blocks; returns which there are.
     fn verify_blocks(&self, contents: &Contents, verdict: &mut Verdict) -> HashSet<BlockKey> {
-        let mut found = HashSet::new();
-        let check =
-            |input: &mut files::Input, key: BlockKey, span| verify_image(&self.cipher, input, key, span);
+        let (mut found, disk) = (HashSet::new(), self.disk());
+        let check = |input: &mut Input, key: BlockKey, span| verify_image(&self.cipher, input, key, span);
         for (key, file) in &contents.blocks {
             found.insert(*key);
             let opened = files::input(&file.path);
@@ -82,11 +82,11 @@ impl Folder {
             verdict.file(&file.path, checked);
         }
         for File { path, .. } in &contents.packs {
-            let index = pack::verify(path);
+            let index = pack::verify(&disk, &disk.name(path));
             let entries = index.as_ref().map_or(&[][..], |entries| entries);
             for (key, place) in entries {
                 found.insert(*key);
-                let checked = place.open().and_then(|(mut input, span)| check(&mut input, *key, span));
+                let checked = place.open(&disk).and_then(|(mut input, span)| check(&mut input, *key, span));
                 verdict.part(&format!("block {} in {}", key.0.hex(), files::short(path)), checked);
             }
             verdict.file(path, index.map(drop));

@@ -32,7 +32,7 @@ fn request(agent: &str, text: &str, max_tokens: usize) -> Request {
         max_tokens,
         min_tokens: max_tokens,
         ..Request::new(
-            SessionKey { run: "r".into(), agent: agent.into() },
+            SessionKey::new("r", agent),
             Conversation { next: text.into(), ..Conversation::default() },
         )
     }
@@ -253,4 +253,36 @@ fn a_model_is_measured_once_for_a_folder() {
     assert!(opened(Some(dir.path())));
     assert!(!opened(Some(dir.path())));
     assert!(opened(None));
+}
+
+/// One engine, one copy of the weights, two tenants: what one has read the other reads anew, in RAM and from disk, and neither
+/// begins with the other's memory.
+#[test]
+fn tenants_of_one_engine_share_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let text = "What is on the table? ".repeat(30);
+    let of = |tenant: &str, agent: &str| {
+        let mut request = Request { retention: Retention::Persistent, ..request(agent, &text, 4) };
+        request.session.tenant = tenant.into();
+        request
+    };
+    let reused = |engine: &Engine, request: Request| play(engine, request).usage.reused;
+    {
+        let engine = on_disk(dir.path());
+        assert_eq!(reused(&engine, of("one", "a")), 0);
+        assert_eq!(reused(&engine, of("two", "a")), 0, "the same session of another tenant");
+        assert!(reused(&engine, of("one", "b")) >= 256, "blocks of one tenant's agents are shared");
+        let parent = Some(of("one", "a").session);
+        let refused = engine.submit(Request { parent: parent.clone(), ..of("two", "c") });
+        assert_eq!(refused.err().map(|e| e.kind()), Some(ErrorKind::Request));
+        assert!(reused(&engine, Request { parent, ..of("one", "c") }) > 0);
+    }
+    let engine = on_disk(dir.path());
+    assert_eq!(reused(&engine, of("three", "a")), 0);
+    assert!(reused(&engine, of("two", "a")) > 256);
+    let entries = cache::Folder::new(dir.path(), None).list().unwrap();
+    let mut tenants: Vec<String> = entries.into_iter().map(|entry| entry.session.tenant).collect();
+    tenants.sort();
+    tenants.dedup();
+    assert_eq!(tenants, ["one", "three", "two"]);
 }

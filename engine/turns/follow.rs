@@ -74,7 +74,7 @@ mod tests {
             whole_sentences: true,
             constraint,
             ..Request::new(
-                SessionKey { run: "r".into(), agent: agent.into() },
+                SessionKey::new("r", agent),
                 Conversation { exchanges: past, next: "Go on. ".repeat(30), system: None },
             )
         }

@@ -409,7 +409,7 @@ mod tests {
                 min_tokens,
                 cold: true,
                 ..Request::new(
-                    SessionKey { run: "r".into(), agent: "a".into() },
+                    SessionKey::new("r", "a"),
                     Conversation { next: "Go on.".into(), ..Conversation::default() },
                 )
             })

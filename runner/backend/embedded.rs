@@ -11,7 +11,6 @@ use anyhow::{Context as _, anyhow};
 use greenroom_engine as engine;
 pub use greenroom_engine::{Loading, cache::CacheKey};
 use std::path::PathBuf;
-use std::sync::OnceLock;
 
 /// The bundled model: small talk only, there so that everything runs at once.
 static UNDERSTUDY: &[u8] = include_bytes!("../../models/understudy.gguf");
@@ -19,9 +18,7 @@ static UNDERSTUDY: &[u8] = include_bytes!("../../models/understudy.gguf");
 /// The embedded engine as a backend.
 pub struct Embedded {
     engine: engine::Engine,
-    model: ModelFile,
-    /// Counts prompts, for agents that sum up a full memory; opened when the first one asks.
-    prompter: OnceLock<engine::Prompter>,
+    tenant: String,
 }
 
 /// How the engine is set up.
@@ -77,7 +74,6 @@ impl EmbeddedConfig {
             kv: self.kv.choice().clone(),
             cache_dir: self.cache_dir.clone(),
             cache_key: self.cache_key.clone(),
-            tenant: self.tenant.clone(),
             cache_disk: self.cache_disk,
             cache_memory: self.cache_memory,
             threads: self.threads,
@@ -118,13 +114,21 @@ impl Embedded {
         if let Some(other) = config.kv.measured_on().filter(|other| other != name) {
             tracing::warn!("{} was measured on `{other}`, this is `{name}`", config.kv.word());
         }
-        Ok(Self { engine, model: config.model.clone(), prompter: OnceLock::new() })
+        Ok(Self { engine, tenant: config.tenant.clone() })
+    }
+
+    fn key(&self, session: &Session) -> engine::SessionKey {
+        engine::SessionKey { tenant: self.tenant.clone(), ..session.clone().into() }
     }
 
     async fn answer(&self, request: Request, sink: Sink) -> anyhow::Result<Reply> {
         let path = request.path.clone();
         let open = request.choice.as_ref().map(in_file_order).unwrap_or_default();
-        let mut turn = self.engine.submit(request.into()).with_context(|| path.clone())?;
+        let mut request = engine::Request::from(request);
+        for session in request.parent.iter_mut().chain([&mut request.session]) {
+            session.tenant.clone_from(&self.tenant);
+        }
+        let mut turn = self.engine.submit(request).with_context(|| path.clone())?;
         while let Some(event) = turn.next().await {
             match event {
                 engine::Event::Prefill { done, total } => sink(Progress::Prefill { done, total }),
@@ -161,11 +165,11 @@ impl super::Backend for Embedded {
     }
 
     fn forget(&self, session: &Session) {
-        self.engine.forget(&session.clone().into());
+        self.engine.forget(&self.key(session));
     }
 
     fn expect(&self, session: &Session, next_use: u64) {
-        self.engine.expect(&session.clone().into(), next_use);
+        self.engine.expect(&self.key(session), next_use);
     }
 
     fn suggested_sampling(&self) -> GivenSampling {
@@ -186,13 +190,7 @@ impl super::Backend for Embedded {
     }
 
     fn overflows(&self, request: &Request) -> anyhow::Result<bool> {
-        let prompter = match self.prompter.get() {
-            Some(prompter) => prompter,
-            None => {
-                let opened = engine::Prompter::open(&source(&self.model))?;
-                self.prompter.get_or_init(|| opened)
-            }
-        };
+        let prompter = self.engine.prompter();
         let tokens = prompter.prompt_tokens(&request.conversation.clone().into())?;
         // The reply, and once more as much for a summary with its cue.
         let needed = tokens + 2 * request.max_tokens + SUMMARY_CUE_TOKENS;
@@ -233,7 +231,7 @@ impl Commit for EngineCommit {
 
 impl From<Session> for engine::SessionKey {
     fn from(session: Session) -> Self {
-        Self { run: session.run, agent: session.agent }
+        Self::new(session.run, session.agent)
     }
 }
 

@@ -14,7 +14,7 @@ const N_SAID: usize = 64;
 const N_MORE: usize = 32;
 
 fn key(agent: &str) -> SessionKey {
-    SessionKey { run: "r".to_owned(), agent: agent.to_owned() }
+    SessionKey::new("r", agent)
 }
 
 /// A turn of the reader, whose reply has `n` tokens.

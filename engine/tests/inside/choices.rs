@@ -95,7 +95,7 @@ impl Bench {
             stop: vec!["es".into()],
             whole_sentences: true,
             constraint,
-            ..Request::new(SessionKey { run: "r".into(), agent: agent.into() }, conversation.clone())
+            ..Request::new(SessionKey::new("r", agent), conversation.clone())
         };
         self.engine.submit(request).expect("a turn")
     }

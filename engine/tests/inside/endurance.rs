@@ -19,6 +19,7 @@ use crate::memory::sequence::Sequence;
 use crate::memory::session::{CacheContext, Session};
 use crate::memory::{Memory, Recalled};
 use crate::model::gguf::Gguf;
+use crate::store::in_memory::InMemory;
 use crate::store::inventory::Folder;
 use crate::store::{Place, Store};
 use crate::text::prefix::{Segment, SegmentKind, compare, flatten};
@@ -39,10 +40,18 @@ struct Known {
     committed: Vec<Segment>,
 }
 
+/// Where what is committed lies.
+#[derive(Clone)]
+enum Stored {
+    Folder(PathBuf),
+    Memory(InMemory),
+}
+
 struct Trial {
+    root: BlockHash,
     device: Arc<dyn Device>,
     context: CacheContext,
-    dir: PathBuf,
+    stored: Stored,
     memory: Memory,
     budget: u64,
     agents: HashMap<SessionKey, Known>,
@@ -72,7 +81,7 @@ fn mix(z: u64) -> u64 {
 }
 
 impl Trial {
-    fn new(dir: &Path, seed: u64, damage: bool) -> Self {
+    fn new(stored: Stored, seed: u64, damage: bool) -> Self {
         let mut layout = KvLayout::uniform(2, 1, DIM, KvFormat::Q4);
         layout.layers[1].window = Some(300);
         let layout = Arc::new(layout);
@@ -82,14 +91,30 @@ impl Trial {
         // Its weights are of no account: keys and values are made up.
         let device: Arc<dyn Device> =
             Arc::new(Cpu::load(&gguf, Isa::detect(), &mut |_, _| {}).expect("a device"));
-        let memory = Self::memory(&device, &context, dir, u64::MAX);
+        let memory = Self::memory(&device, &context, &stored, u64::MAX);
         let (agents, digests, tally) = (HashMap::new(), HashMap::new(), HashMap::new());
-        let (dir, budget) = (dir.to_owned(), u64::MAX);
-        Self { device, context, dir, memory, budget, agents, digests, random: seed, damage, turns: 0, tally }
+        let (root, budget) = (context.root_of(""), u64::MAX);
+        Self {
+            root,
+            device,
+            context,
+            stored,
+            memory,
+            budget,
+            agents,
+            digests,
+            random: seed,
+            damage,
+            turns: 0,
+            tally,
+        }
     }
 
-    fn memory(device: &Arc<dyn Device>, context: &CacheContext, dir: &Path, budget: u64) -> Memory {
-        let store = Store::open(&Place { dir: dir.to_owned(), key: None }, "").expect("a store");
+    fn memory(device: &Arc<dyn Device>, context: &CacheContext, stored: &Stored, budget: u64) -> Memory {
+        let store = match stored {
+            Stored::Folder(dir) => Store::open(&Place { dir: dir.clone(), key: None }).expect("a store"),
+            Stored::Memory(memory) => Store::on(Box::new(memory.clone()), None),
+        };
         Memory::new(device, context.clone(), Some(store), budget).expect("a memory")
     }
 
@@ -113,7 +138,7 @@ impl Trial {
 
     fn key(&mut self) -> SessionKey {
         let (run, agent) = (self.below(2), self.below(5));
-        SessionKey { run: format!("run{run}"), agent: format!("../agent {agent}") }
+        SessionKey::new(format!("run{run}"), format!("../agent {agent}"))
     }
 
     fn step(&mut self) {
@@ -149,12 +174,12 @@ impl Trial {
     fn kill(&mut self) {
         self.budget = [0, 20_000, 90_000, u64::MAX][self.below(4) as usize];
         // Two stores can't claim one run: the old one goes first.
-        let dir = tempfile::tempdir().expect("a folder");
-        self.memory = Self::memory(&self.device, &self.context, dir.path(), 0);
+        let none = Stored::Memory(InMemory::default());
+        self.memory = Self::memory(&self.device, &self.context, &none, 0);
         if self.below(8) == 0 {
             self.remove();
         }
-        self.memory = Self::memory(&self.device, &self.context, &self.dir, self.budget);
+        self.memory = Self::memory(&self.device, &self.context, &self.stored, self.budget);
         for known in self.agents.values_mut() {
             known.now = known.committed.clone();
         }
@@ -163,16 +188,18 @@ impl Trial {
 
     /// While no process has the folder, one agent's memory is removed, with all that nobody needs.
     fn remove(&mut self) {
+        let Stored::Folder(dir) = self.stored.clone() else { return };
         let key = self.key();
-        Folder::new(&self.dir, None).remove(&|entry| entry.session == key).expect("a removal");
+        Folder::new(&dir, None).remove(&|entry| entry.session == key).expect("a removal");
         self.agents.entry(key).or_default().committed.clear();
         self.count("removed");
     }
 
     /// A file loses a bit, its end, or itself.
     fn damage(&mut self) {
+        let Stored::Folder(dir) = self.stored.clone() else { return };
         let mut files = Vec::new();
-        let mut folders = vec![self.dir.clone()];
+        let mut folders = vec![dir];
         while let Some(folder) = folders.pop() {
             for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
                 match entry.path() {
@@ -259,7 +286,7 @@ impl Trial {
 
     fn check_content(&mut self, session: &Session) {
         let (sequence, tokens) = (&session.sequence, &session.tokens);
-        let hashes = self.context.root.chain(&tokens[..sequence.len() / BLOCK * BLOCK]);
+        let hashes = self.root.chain(&tokens[..sequence.len() / BLOCK * BLOCK]);
         assert!(sequence.table().hashes().eq(hashes.iter().copied()), "the blocks are those of the ids");
         for (index, (hash, parts)) in hashes.iter().zip(sequence.table().parts()).enumerate() {
             let expected = self.digests_of(*hash, &tokens[..(index + 1) * BLOCK]);
@@ -270,7 +297,7 @@ impl Trial {
         }
         if let Some(rows) = sequence.open_rows() {
             let (start, layout) = (sequence.table().len() * BLOCK, self.context.layout.clone());
-            let mut fresh = Sequence::new(layout.clone(), self.context.root);
+            let mut fresh = Sequence::new(layout.clone(), self.root);
             let mut arena = Arena::new(&self.device, &layout, u64::MAX);
             self.write(&mut fresh, start..sequence.len(), tokens, &mut arena);
             let n = sequence.len() - start;
@@ -286,9 +313,9 @@ impl Trial {
         }
         let layout = self.context.layout.clone();
         let (mut fresh, mut arena) =
-            (Sequence::new(layout.clone(), self.context.root), Arena::new(&self.device, &layout, u64::MAX));
+            (Sequence::new(layout.clone(), self.root), Arena::new(&self.device, &layout, u64::MAX));
         // A session's first block keeps its first rows exact, so a block has to know its place.
-        let chain = self.context.root.chain(&tokens[..tokens.len() - BLOCK]);
+        let chain = self.root.chain(&tokens[..tokens.len() - BLOCK]);
         chain.into_iter().for_each(|before| fresh.push_absent(before));
         self.write(&mut fresh, tokens.len() - BLOCK..tokens.len(), tokens, &mut arena);
         let parts = fresh.table().parts().last().expect("a block");
@@ -306,12 +333,12 @@ impl Trial {
         arena: &mut Arena,
     ) {
         // What a position holds depends on all ids so far: the chain of blocks before, and the open block's own ids.
-        let chain = self.context.root.chain(&tokens[..range.end / BLOCK * BLOCK]);
+        let chain = self.root.chain(&tokens[..range.end / BLOCK * BLOCK]);
         let mut prefixes = Vec::new();
         let mut pos = range.start;
         while pos < range.end {
             let block = pos / BLOCK;
-            let before = block.checked_sub(1).map_or(self.context.root, |before| chain[before]);
+            let before = block.checked_sub(1).map_or(self.root, |before| chain[before]);
             let mut hasher = blake3::Hasher::new_keyed(&before.0);
             for id in &tokens[block * BLOCK..pos] {
                 hasher.update(&id.to_le_bytes());
@@ -417,10 +444,8 @@ fn digest(arena: &Arena, id: BlockId) -> blake3::Hash {
     blake3::hash(arena.export(id).as_bytes())
 }
 
-fn endure(steps: u64, seed: u64, damage: bool) {
-    let shm = Path::new("/dev/shm");
-    let dir = if shm.is_dir() { tempfile::tempdir_in(shm) } else { tempfile::tempdir() }.expect("a folder");
-    let mut trial = Trial::new(dir.path(), seed, damage);
+fn endure(steps: u64, seed: u64, stored: Stored, damage: bool) {
+    let mut trial = Trial::new(stored, seed, damage);
     for _ in 0..steps {
         trial.step();
     }
@@ -436,16 +461,28 @@ fn from_env(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
 }
 
+/// A folder that is a disk's business as little as possible.
+fn in_a_folder(steps: u64, seed: u64, damage: bool) {
+    let shm = Path::new("/dev/shm");
+    let dir = if shm.is_dir() { tempfile::tempdir_in(shm) } else { tempfile::tempdir() }.expect("a folder");
+    endure(steps, seed, Stored::Folder(dir.path().to_owned()), damage);
+}
+
+fn in_memory(steps: u64, seed: u64) {
+    endure(steps, seed, Stored::Memory(InMemory::default()), false);
+}
+
 #[test]
 fn endurance() {
-    endure(2_000, 1, false);
-    endure(1_500, 2, true);
+    in_a_folder(2_000, 1, false);
+    in_a_folder(1_500, 2, true);
+    in_memory(2_000, 4);
 }
 
 #[test]
 #[ignore = "half an hour: cargo test -p greenroom-engine --lib -- --ignored endurance"]
 fn endurance_of_a_million_steps() {
     let (steps, seed) = (from_env("GREENROOM_STEPS", 1_000_000), from_env("GREENROOM_SEED", 3));
-    endure(steps / 2, seed, false);
-    endure(steps / 2, seed + 1, true);
+    in_a_folder(steps / 2, seed, false);
+    in_a_folder(steps / 2, seed + 1, true);
 }

@@ -8,7 +8,6 @@ use crate::device::cpu::Cpu;
 use crate::device::cpu::kernels::Isa;
 use crate::fixtures::{Dtype, RandomModel};
 use crate::kv::layout::Part;
-use crate::kv::table::BlockHash;
 use crate::memory::Memory;
 use crate::memory::arena::Arena;
 use crate::memory::pass::{Span, Wanted, forward};
@@ -86,7 +85,7 @@ impl Bench {
     }
 
     fn sequence(&self) -> Sequence {
-        Sequence::new(self.context.layout.clone(), self.context.root)
+        Sequence::new(self.context.layout.clone(), self.context.root_of(""))
     }
 
     /// Feeds tokens up to `end` in chunks and returns the logits of every row fed.
@@ -122,7 +121,7 @@ impl Bench {
     }
 
     pub(crate) fn open_store(&self, dir: &Path) -> Store {
-        Store::open(&Place { dir: dir.to_owned(), key: None }, "").expect("a store")
+        Store::open(&Place { dir: dir.to_owned(), key: None }).expect("a store")
     }
 
     pub(crate) fn segment(&self, range: std::ops::Range<usize>) -> Segment {
@@ -166,7 +165,7 @@ pub(crate) fn request() -> Request {
     Request {
         retention: Retention::Persistent,
         max_tokens: 1,
-        ..Request::new(SessionKey { run: "r".to_owned(), agent: "../a".to_owned() }, Conversation::default())
+        ..Request::new(SessionKey::new("r", "../a"), Conversation::default())
     }
 }
 
@@ -384,7 +383,7 @@ fn equal_beginnings_are_shared_between_sessions() {
     let dir = tempfile::tempdir().expect("a folder");
     bench.store(&mut bench.memory(dir.path()), 600);
     let mut memory = bench.memory(dir.path());
-    let session = SessionKey { run: "another".to_owned(), agent: "b".to_owned() };
+    let session = SessionKey::new("another", "b");
     let mut recalled =
         memory.recall(&Request { session, ..request() }, &[bench.segment(0..N)]).expect("a session");
     assert_eq!((recalled.kind, recalled.reused, recalled.recomputed), (MatchKind::Prefix, 512, 0));
@@ -531,15 +530,13 @@ fn another_models_cache_is_a_miss_with_a_reason() {
     let dir = tempfile::tempdir().expect("a folder");
     bench.store(&mut bench.memory(dir.path()), 600);
     let mut other = Bench::new(KvFormat::Q4, Isa::detect());
-    for change in ["model", "numerics", "salt"] {
+    for change in ["model", "numerics"] {
         let identity = &mut other.context.identity;
         *identity = bench.context.identity.clone();
         match change {
             "model" => identity.model = "8".to_owned(),
-            "numerics" => identity.numerics = "other".to_owned(),
-            _ => identity.salt = "other".to_owned(),
+            _ => identity.numerics = "other".to_owned(),
         }
-        other.context.root = BlockHash::root(&identity.text());
         let recalled = other.recall(&mut other.memory(dir.path()), 600);
         assert_eq!((recalled.kind, recalled.reused), (MatchKind::Cold, 0), "{change}");
         assert!(recalled.reason.is_some(), "{change}");
@@ -565,7 +562,7 @@ fn a_cache_whose_keys_were_coded_by_other_constants_is_a_miss_with_a_reason() {
     assert_eq!(speak(&engine).0, MatchKind::Cold);
     drop(engine);
     assert_ne!(speak(&open()).0, MatchKind::Cold, "the same constants are found again");
-    let store = Store::open(&place, "").expect("a store");
+    let store = Store::open(&place).expect("a store");
     let Found::Whole(text) = store.read_check(root) else { panic!("no calibration") };
     let other = text.replace('a', "b");
     assert_ne!(other, text);

@@ -19,7 +19,7 @@ fn furnish(bench: &Bench, dir: &Path) {
     bench.store(&mut memory, 600);
     let store = memory.store.as_ref().expect("a store");
     assert_eq!(store.pack_all(), 2);
-    store.write_check(bench.context.root, "0.0123").expect("a verdict");
+    store.write_check(bench.context.root_of(""), "0.0123").expect("a verdict");
     bench.store_as(&mut memory, &SessionKey { agent: "b".to_owned(), ..request().session }, N);
     assert_eq!(files_with(dir, ".safetensors").len(), 1);
 }
@@ -232,7 +232,7 @@ fn many_runs_do_not_hold_many_files() {
     let bench = Bench::new(KvFormat::Q4, Isa::detect());
     let dir = tempfile::tempdir().expect("a folder");
     let mut memory = bench.memory(dir.path());
-    let key = |i: usize| SessionKey { run: format!("run {i}"), agent: "a".to_owned() };
+    let key = |i: usize| SessionKey::new(format!("run {i}"), "a");
     let open = || {
         let links = std::fs::read_dir("/proc/self/fd").expect("open files").flatten();
         let targets = links.filter_map(|link| std::fs::read_link(link.path()).ok());
@@ -265,7 +265,7 @@ fn many_runs_do_not_hold_many_files() {
         turn(&mut memory, &key(i), 5);
     }
     let another = bench.open_store(dir.path());
-    assert!(another.claim("run 7").is_err() && another.claim("run 9").is_ok());
+    assert!(another.claim(&key(7)).is_err() && another.claim(&key(9)).is_ok());
     memory.keep(key(7), recalled.session, None);
 }
 

@@ -29,7 +29,7 @@ fn asked(seed: u64, exchanges: Vec<Exchange>) -> Request {
         stop: ('a'..='w').map(|letter| format!("\n{letter}")).chain(["xyz".into()]).collect(),
         whole_sentences: true,
         ..Request::new(
-            SessionKey { run: "r".into(), agent: format!("a{seed}") },
+            SessionKey::new("r", format!("a{seed}")),
             Conversation { system: None, exchanges, next: "Go on. ".repeat(9) },
         )
     }

@@ -200,7 +200,7 @@ impl Bench {
     /// A new agent that has read nothing.
     pub(super) fn agent(&mut self) -> Agent {
         self.n_texts += 1;
-        let key = SessionKey { run: "bench".to_owned(), agent: format!("agent {}", self.n_texts) };
+        let key = SessionKey::new("bench", format!("agent {}", self.n_texts));
         Agent { key, conversation: Conversation::default(), next_use: None }
     }
 

@@ -1,0 +1,103 @@
+//! What counts tokens and bytes of a model: its shape, tokenizer and chat template, without the weights.
+
+use crate::device::cpu::NUMERICS;
+use crate::model::gguf::Gguf;
+use crate::model::spec::DecoderSpec;
+use crate::model::suggested::suggested;
+use crate::text::chat::Chat;
+use crate::text::prefix::flatten;
+use crate::text::tokenizer::{After, Tokenizer};
+use crate::{Conversation, KvChoice, KvCost, ModelInfo, ModelSource, Result};
+use std::sync::Arc;
+
+/// Shape, tokenizer and chat template of a model without its weights.
+pub struct Prompter {
+    pub(crate) info: ModelInfo,
+    pub(crate) spec: DecoderSpec,
+    pub(crate) tokenizer: Arc<Tokenizer>,
+    pub(crate) chat: Arc<Chat>,
+}
+
+impl Prompter {
+    /// Reads a model's metadata and tokenizer.
+    ///
+    /// # Errors
+    /// The model can't be served.
+    pub fn open(model: &ModelSource) -> Result<Self> {
+        Self::read(&Arc::new(Gguf::open(model)?))
+    }
+
+    /// Reads the metadata and tokenizer of an opened file.
+    ///
+    /// # Errors
+    /// The model can't be served.
+    pub(crate) fn read(gguf: &Arc<Gguf>) -> Result<Self> {
+        let spec = DecoderSpec::from_gguf(gguf)?;
+        let tokenizer = Arc::new(Tokenizer::from_gguf(gguf)?);
+        let chat = Arc::new(Chat::new(gguf.text("tokenizer.chat_template"), &tokenizer)?);
+        // A tensor of a type that nobody knows may say of itself what it likes.
+        let n_elements =
+            |shape: &[usize]| shape.iter().fold(1, |n: u64, side| n.saturating_mul(*side as u64));
+        let n_params = gguf.tensors().fold(0, |n: u64, (_, t)| n.saturating_add(n_elements(&t.shape)));
+        let info = ModelInfo {
+            name: gguf.text("general.name").unwrap_or(&gguf.name).to_owned(),
+            family: spec.family.name.to_owned(),
+            identity: gguf.hash(),
+            numerics: NUMERICS.to_owned(),
+            n_layers: spec.layers.len(),
+            d_model: spec.d_model,
+            n_heads: spec.n_heads,
+            n_kv_heads: spec.n_kv_heads,
+            head_dim: spec.k_dim,
+            n_vocab: tokenizer.n_vocab(),
+            context_length: spec.context_length,
+            n_params,
+            file_bytes: gguf.bytes().len() as u64,
+            template_audit: chat.audit().to_vec(),
+            sampling: suggested(gguf),
+        };
+        Ok(Self { info, spec, tokenizer, chat })
+    }
+
+    /// What the model is.
+    pub fn model(&self) -> &ModelInfo {
+        &self.info
+    }
+
+    /// What one agent's cache takes in memory.
+    ///
+    /// # Errors
+    /// The formats are for another model.
+    pub fn kv_cost(&self, kv: &KvChoice) -> Result<KvCost> {
+        Ok(self.spec.kv_layout(kv)?.cost())
+    }
+
+    /// The formats by the name that stands in transcripts, as [`Engine::kv`].
+    ///
+    /// # Errors
+    /// The formats are for another model.
+    pub fn kv_name(&self, kv: &KvChoice) -> Result<String> {
+        Ok(self.spec.kv_name(&self.spec.kv_layout(kv)?))
+    }
+
+    /// Tokens of a text as message text.
+    pub fn count(&self, text: &str) -> usize {
+        self.tokenizer.encode_message(text, After::Special).map_or(0, |ids| ids.len())
+    }
+
+    /// The whole rendered prompt of a conversation as text, special tokens spelled out.
+    ///
+    /// # Errors
+    /// A text can't be tokenized.
+    pub fn render(&self, conversation: &Conversation) -> Result<String> {
+        Ok(self.chat.prompt(conversation, &self.tokenizer)?.into_iter().map(|segment| segment.text).collect())
+    }
+
+    /// Tokens of the whole rendered prompt of a conversation, templates included.
+    ///
+    /// # Errors
+    /// A text can't be tokenized.
+    pub fn prompt_tokens(&self, conversation: &Conversation) -> Result<usize> {
+        Ok(flatten(&self.chat.prompt(conversation, &self.tokenizer)?).len())
+    }
+}

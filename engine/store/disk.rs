@@ -1,0 +1,107 @@
+//! A store in a folder.
+
+use super::files::{self, Entry};
+use super::found::Failure;
+use super::medium::{Blobs, Input, Lease, Logs};
+use super::{contents, locked};
+use crate::{ErrorKind, Result};
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+/// A folder of one store version and key.
+pub(crate) struct Disk {
+    root: PathBuf,
+    /// Of who uses the folder: cleaning it needs it alone.
+    _lock: Option<File>,
+}
+
+impl Disk {
+    /// Opens (and makes) the folder `root` to use it; `dir` is what a person calls it.
+    ///
+    /// # Errors
+    /// `Store`: it can't be made or written; `InUse`: `greenroom cache rm` is at work in it.
+    pub(super) fn open(root: PathBuf, dir: &Path) -> Result<Self> {
+        files::make_private_dir(&root)?;
+        for sub in contents::FOLDERS {
+            files::make_private_dir(&root.join(sub))?;
+        }
+        let lock = files::open_lock(&root.join("lock"))?;
+        let busy = || {
+            let dir = dir.display();
+            format!("the cache folder {dir} is being cleaned by another process; try again")
+        };
+        locked(lock.try_lock_shared(), busy)?;
+        Ok(Self { root, _lock: Some(lock) })
+    }
+
+    /// The folder as it is, for whoever holds it in another way.
+    pub(super) fn at(root: &Path) -> Self {
+        Self { root: root.to_owned(), _lock: None }
+    }
+
+    /// The name of a file below the folder.
+    pub(super) fn name(&self, path: &Path) -> String {
+        let inside = path.strip_prefix(&self.root).unwrap_or(path);
+        inside.components().map(|part| part.as_os_str().to_string_lossy()).collect::<Vec<_>>().join("/")
+    }
+}
+
+impl Blobs for Disk {
+    fn open(&self, name: &str) -> Result<Input, Failure> {
+        files::input(&self.root.join(name))
+    }
+
+    fn size(&self, name: &str) -> Option<u64> {
+        files::size(&self.root.join(name))
+    }
+
+    fn put(&self, name: &str, bytes: &[u8]) -> Result<()> {
+        let path = self.root.join(name);
+        if let Some(parent) = path.parent() {
+            files::make_private_dir(parent)?;
+        }
+        files::write_atomically(&path, bytes)
+    }
+
+    fn list(&self, folder: &str) -> Result<Vec<(String, u64)>> {
+        let (mut found, mut folders) = (Vec::new(), vec![self.root.join(folder)]);
+        while let Some(folder) = folders.pop() {
+            for entry in files::entries(&folder)? {
+                match entry.file() {
+                    Ok(bytes) => found.push((self.name(&entry.path), bytes)),
+                    Err(_) if Entry::is_folder(&entry) => folders.push(entry.path),
+                    Err(_) => {}
+                }
+            }
+        }
+        found.sort();
+        Ok(found)
+    }
+
+    fn remove(&self, name: &str) -> Result<u64> {
+        files::remove(&self.root.join(name))
+    }
+
+    fn set_aside(&self, name: &str) -> Result<()> {
+        files::set_aside(&self.root.join(name), &self.root.join(contents::DAMAGED))
+    }
+}
+
+impl Logs for Disk {
+    fn append(&self, name: &str, at: u64, bytes: &[u8]) -> Result<()> {
+        files::append(&self.root.join(name), at, bytes)
+    }
+
+    fn can_append(&self, name: &str, at: u64) -> bool {
+        files::appendable(&self.root.join(name), at)
+    }
+
+    fn lease(&self, name: &str) -> Result<Option<Lease>> {
+        let file = files::open_lock(&self.root.join(name))?;
+        match locked(file.try_lock(), String::new) {
+            Ok(()) => Ok(Some(Box::new(file))),
+            Err(e) if e.kind() == ErrorKind::InUse => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+}
