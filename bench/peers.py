@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Measures greenroom beside llama.cpp on one model file, in turn, and prints medians of the ratios.
 
-    python3 bench/peers.py --llama llama.cpp/build/bin --greenroom target/release/greenroom --model MODEL.gguf --threads 2 --rounds 3
+    python3 bench/peers.py --llama llama.cpp/build/bin --greenroom target/release/greenroom-lab --model MODEL.gguf --threads 2 --rounds 3
 
 Each round measures one thing after another, each on all sides in turn; the side that begins changes from round to round. A ratio is
 formed within its round, so that what slows down both (a busy machine, a hot one) cancels. Above 1 greenroom is faster. greenroom runs with a q4

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Measures how far greenroom and llama.cpp are from the truth of a quantized model: the same weights in F32.
 
-    python3 bench/truth.py --greenroom target/release/greenroom --text TEXT MODEL.gguf ...
-    python3 bench/truth.py --greenroom target/release/greenroom --text TEXT --as Q5_1,IQ4_NL F32.gguf   # quantized first
+    python3 bench/truth.py --greenroom target/release/greenroom-lab --text TEXT MODEL.gguf ...
+    python3 bench/truth.py --greenroom target/release/greenroom-lab --text TEXT --as Q5_1,IQ4_NL F32.gguf   # quantized first
 
 A model's numbers are exact in F32, so an F32 copy of its file (dequantized by gguf-py) says what its quantized weights mean; what is left is what
 a runner loses on the way: activations in 8 bits, and the order of sums. Both runners read the first ids of a text (llama.cpp's tokenizer, the same
@@ -112,7 +112,7 @@ class Llama:
 
 
 def greenroom(program: Path, model: Path, ids: Path, threads: int) -> np.ndarray:
-    """Log-probabilities by `greenroom score` with an f16 cache."""
+    """Log-probabilities by `greenroom-lab score` with an f16 cache."""
     command = [program.absolute(), "score", "--model", model, "--ids", ids, "--kv", "f16", "--threads", threads]
     done = subprocess.run([str(word) for word in command], capture_output=True, text=True)
     if done.returncode != 0:

@@ -5,6 +5,10 @@
 //! tests and functions are looked at before they run (`guards`, `foresee`), lists lie in memory instead of being lazy
 //! (`values`), and all of it is counted against [`bounds`]. A template within bounds gives what minijinja gives, to the byte.
 //!
+//! Templates are bounded from within (`jinja/`): minijinja counts instructions, but one of them may double a text or compare
+//! lists of lists. Guards are put between the compiled instructions (its `unstable_machinery`, so the version is exact), and
+//! filters, tests and functions are weighed before they run. An evaluator of our own would have been a second Jinja to keep true.
+//!
 //! ```
 //! use greenroom_jinja::{Bound, Jinja};
 //! use minijinja::{UndefinedBehavior, context};

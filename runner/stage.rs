@@ -2,6 +2,9 @@
 //!
 //! Turns run together where the plan allows it; the record is written in plan order all the same, and a
 //! memory is saved only after its turn's line is on disk.
+//!
+//! A `Memory` successor starts after its predecessor's transcript line is written; a `Hears` successor as soon as the reply is
+//! in.
 
 use crate::backend::{Backend, Options, Progress, Reply, Request, Sampling, Session, Stop, Usage};
 use crate::outcome;

@@ -3,6 +3,9 @@
 //! **A sealed block** (256 tokens, the layers of one [`Part`]) is one run of bytes, little endian, without gaps. Each layer in order
 //! has keys, then values (none where these are a view of the keys); each of the two has
 //!
+//! f16 rows are stored rotated where the sealed format is (4 and 8 bit): one domain for queries, keys and values within a layer.
+//! An f16 cache is not rotated at all. A head is rotated in its powers of two, the largest first (96 = 64 + 32).
+//!
 //! | tensor   | type | shape, keys                                              | shape, values              |
 //! |----------|------|----------------------------------------------------------|----------------------------|
 //! | codes    | u32  | `[n_heads, 16, words, 16]`: token `16 i + j` at `i`, `j` | `[n_heads, 256, words]`    |

@@ -1,4 +1,8 @@
 //! What is cached for each layer: heads, widths, formats, windows. No bytes here.
+//!
+//! MLA caches the latent, 16 tokens to a vector as all keys are; values are a view of its first columns, turned around tile by
+//! tile. The up-projections are absorbed into queries and contexts. Latent and rotary part are rotated (Hadamard) apart, so that
+//! the view can be turned back.
 
 use crate::kv::quant::{EXACT, GROUP};
 use crate::{KvCost, KvFormat};

@@ -4,6 +4,11 @@
 //! code names one of 16 [`LEVELS`], in 8 bits the level is `code - 128`. Scales are floats of 8 bits, see [`Scale`];
 //! `kernels/seal.rs` fits them. Keys are coded without their block's mean, and the first [`EXACT`] keys and values of a session are kept
 //! in f16 beside their codes.
+//!
+//! Coded rows are `scale  level`*: in 4 bits one of 16 levels, the quantizer of least error for a Gaussian, which rotated rows
+//! nearly are; in 8 bits a byte. Scales are floats of 8 bits, one for 64 numbers. Keys are coded around their block's mean,
+//! because what all keys have in common costs range and tells a softmax nothing; a session's first four keys and values, which
+//! every later token attends to, stay in f16 beside their codes. That is 4.19 bits a number for keys, 4.13 for values.
 
 use half::f16;
 

@@ -2,6 +2,10 @@
 //!
 //! A run rests when all its sessions do and their manifests are up to date. Without its lock another process may go on with it, so
 //! nothing of it is known here any more either: it is read from disk again.
+//!
+//! One process adds to a run (a lock for each run); any number share a folder. `cache rm` and `gc` want it for themselves.
+//!
+//! Locks of runs are held for the runs at work, and 32 more: a store that serves many runs has few files open.
 
 use super::Memory;
 use crate::store::RunLock;

@@ -1,5 +1,10 @@
 //! The budget of memory: which session at rest lets go of what. It loses what is on disk too, piece by piece, and stays known:
 //! what it is made of, and when it is needed next.
+//!
+//! Eviction takes pieces, not agents: parts of blocks and open rows that are on disk too, from the end of the agent that is
+//! needed last (Belady; without a plan the least recently used). It stays known (ids, texts, addresses; counted in the budget),
+//! so its next turn reads just what is missing. What is not on disk goes last of all: computing costs some hundred times what
+//! reading does. A shared block stays while anybody at rest or at work holds it.
 
 use super::{Idle, Memory};
 use crate::SessionKey;

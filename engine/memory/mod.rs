@@ -1,5 +1,11 @@
 //! All sessions that are not at work: recalling them from memory or disk, keeping them, reading ahead for who is needed next.
 //! Letting go of them is `eviction`'s.
+//!
+//! What is recomputed and what is prefilled is counted by meaning: tokens up to the end of the last reply were read or said
+//! before, so computing them again is `recomputed` (all of history, under `--cold`); the rest is `prefilled`.
+//!
+//! Sealed blocks are looked up by content when a session begins or comes back short, so a kill between transcript line and
+//! manifest costs at most a block. A run is named after its scenario, so that `cache ls` and `rm` can speak of scenarios.
 
 pub(crate) mod arena;
 mod claims;

@@ -1,4 +1,7 @@
 //! Reads what the next agents need while the present ones decode, on a thread of its own; between reads it packs small files.
+//!
+//! Read-ahead (`ahead.rs`) is for as many agents as are at work, no more: each place kept for the next one is taken from those
+//! that Belady would keep.
 
 use crate::kv::format::BlockBytes;
 use crate::kv::layout::KvLayout;

@@ -1,5 +1,8 @@
 //! Rotary embedding: the angles of each position, by the file's own parameters and scaling. Functions are those of the libm crate, so
 //! that the tables are the same on every machine.
+//!
+//! gpt-oss's YaRN is not rounded to whole pairs, as OpenAI's code has it; llama.cpp rounds it. GGUF has no key for that: it is a
+//! fact of the family.
 
 use crate::model::gguf::Gguf;
 use crate::{Error, Result};

@@ -1,4 +1,16 @@
 //! A family as data: what the decoder needs to know about a model, read from the file's metadata.
+//!
+//! A family is a row of data: which pairs turn, which norms there are, the activation, windows, sinks, how experts are chosen.
+//! Biases and rotary factors are taken where the file has them; a tensor that nobody asked for is refused by name.
+//!
+//! Formats are chosen by layer and side (`--kv`, `greenroom kv-config`) and stand in the cache's identity. The default, `q4-m`,
+//! is q4 with q8 keys in one layer of six (4.49 bits a number), those whose keys bear 4 bits worst; of layers that see everything
+//! and of layers with a window, each by themselves. That is measured with the constants of keys: errors as large as 4 bits would
+//! make them are drawn for the scores of 63 rows, and what they change in the residual stream after the layer's attention, over
+//! the stream itself, is the layer's sensitivity. Exact keys are left out of it: a head that rests on them in one text is at work
+//! in another. On SmolLM2's F32 copy the divergence falls from 0.0023 to 0.0015; by 8-bit keys in every sixth layer it would fall
+//! by a tenth, by the best five layers, each tried alone, a little further. But keys with a bias (qwen2, gpt-oss) are q8, and so
+//! is a latent: all heads share it, and in 8 bits it is a fifth of the papers' expanded 4-bit cache.
 
 use super::rope::RopeSpec;
 use crate::kv::format::LANES;

@@ -2,6 +2,9 @@
 //!
 //! The place of a text (its file's name, or the record before it) is authenticated with it, so that one can't stand in for
 //! another.
+//!
+//! Encryption (XChaCha20-Poly1305) has a folder of its own for each key, and names derived from the key: what lies there can't be
+//! guessed from texts. Not encrypted: sizes, times, and what was measured of a model.
 
 use crate::{Error, Result};
 use chacha20poly1305::aead::{Aead, KeyInit, Payload};

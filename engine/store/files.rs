@@ -1,5 +1,7 @@
 //! The store's files: read within bounds, replaced whole or appended to, synced. All that the store reads, lists and writes goes
 //! through here, and passes points at which a test lets the process die, the disk be full, or a read fail ([`fault`]).
+//!
+//! A file with a second name is replaced, never appended to; what is set aside goes with the next sweep.
 
 use super::found::Failure;
 use super::medium::Input;

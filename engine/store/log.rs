@@ -2,6 +2,11 @@
 //!
 //! A record is its payload's length (u32, little endian), a blake3 keyed with the checksum before it, and the payload
 //! (encrypted where the store is). The first one is keyed with the file's name: a file in another's place is not read.
+//!
+//! Manifests and tails are logs: records chained by checksums that begin with the file's name. The design had a manifest replaced
+//! whole at each turn; for a small model that alone was more than a twentieth of all that was written. A torn last record is the
+//! turn before; a tail counts only if it ends exactly as its manifest says, so files of other agents or of another moment don't
+//! pass.
 
 use super::cipher::Cipher;
 use super::files::{self, Source};

@@ -2,6 +2,10 @@
 //!
 //! A pack holds the images of blocks as their own files held them, one after another, then an index (address, part, offset
 //! and length of each), its length, its blake3 and a magic. It is written whole before the files that it replaces go.
+//!
+//! A part of a block is one safetensors image, named by hash(identity, all ids up to its end): a file of its own, until 256 small
+//! ones (below a MiB) have come together; then a pack takes them over, written whole before they go. That copies a small block
+//! once more.
 
 use super::files;
 use super::found::Failure;

@@ -2,6 +2,9 @@
 //!
 //! What removes takes the folder for itself: no other process may use it meanwhile. Nothing goes because it could not be read:
 //! what is damaged is set aside first (and goes with a later sweep), and where something can't be read, what it may need stays.
+//!
+//! The bound on disk is kept when an engine opens and when it goes, if it is alone in the folder then; a run may exceed it
+//! meanwhile.
 
 use super::contents::{Contents, DAMAGED, File};
 use super::inventory::{Entry, Folder};

@@ -1,4 +1,6 @@
 //! A tail: the f16 rows of a session's open block, a log that grows turn by turn. A manifest names its end.
+//!
+//! A tail belongs to one block. When the block seals, a new file begins and the old one goes with the next manifest.
 
 use super::cipher::{Cipher, OVERHEAD};
 use super::found::Failure;

@@ -2,6 +2,12 @@
 //!
 //! The options' ids form a trie. [`ScoreOptions`] says what of it to read next, adds up log-probabilities, and draws in the end; it
 //! knows nothing of caches. `turn` reads, and takes its sequence back between branches.
+//!
+//! A choice is drawn among whole options by their log-probabilities, not token by token under a mask: a mask gives all that it
+//! forbids to what is left at each token, so an option that begins well wins though the model would never have gone on with it,
+//! and no figure says how likely it was. Whole options have the probabilities of `Engine::rank`. That costs a row for each inner
+//! node of the trie of their ids, behind a prompt that is read once; between branches the sequence goes back (`Sequence::hold`),
+//! and nothing is written before the option is known.
 
 use crate::scoring::distribution::Distribution;
 use crate::text::chat::reply_ids;

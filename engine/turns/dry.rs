@@ -3,6 +3,8 @@
 //! A token that would continue a sequence of n tokens as it went on before loses `multiplier * base^(n - allowed_length)` of its
 //! logit (p-e-w, pull request 5677 of text-generation-webui; llama.cpp's sampler of this name has the same parameters). What an
 //! agent read does not count, only what it said: its earlier replies and the present one.
+//!
+//! DRY looks at what the agent itself has said, never at what it read: facts of a scene, names and others' words may be repeated.
 
 use crate::Dry;
 use crate::text::tokenizer::Tokenizer;

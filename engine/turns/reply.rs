@@ -4,6 +4,8 @@
 //! beginning. Where the cut would leave nothing, the token is refused instead. A reply that reached its limit may be cut behind
 //! its last whole sentence; an incomplete character at the end is cut in any case. All cuts are between tokens.
 //! Only text that no cut can take back is streamed.
+//!
+//! Replies stream by sentences, for at the limit the rest of one is dropped from cache and record alike, between tokens.
 
 use crate::StopReason;
 use crate::text::tokenizer::Tokenizer;

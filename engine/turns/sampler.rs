@@ -1,5 +1,9 @@
 //! Seeded sampling: from logits to a token. The n-th choice of a request depends on its seed and n alone, on every machine: `exp` and
 //! `log` are those of the libm crate, since the platforms' own differ in last digits.
+//!
+//! Sampling randomness is blake3(seed, index): the same in every version of every library.
+//!
+//! The rule by which options are drawn stands twice, for the runner shows it without an engine; a test ties them.
 
 use crate::Sampling;
 use crate::scoring::distribution::argmax;

@@ -3,6 +3,10 @@
 //! How prompts are cut changes no result (see the exactness matrix), so the cutting follows the clock: a pass takes about as
 //! long as somebody is willing to wait for the next token, or for a cancellation, on this machine, with this model, at
 //! this depth.
+//!
+//! Chunks follow the clock (`schedule`): how a prompt is cut changes no bit, so a pass takes about a second alone and a quarter
+//! of one while others decode, whatever the model, the depth and the machine. The papers' chunks follow the cache's length, for
+//! their memory.
 
 use std::time::Duration;
 

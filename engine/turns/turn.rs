@@ -1,4 +1,8 @@
 //! One running turn: its prompt is fed, its reply sampled token by token, or chosen as a whole.
+//!
+//! A token that would leave nothing of a reply is refused, not undone: where a stop string would be complete before anything was
+//! said, the token that completes it is drawn again without it, from the same number. The cache never goes back for it, and a
+//! recording that is followed meets the same refusals.
 
 use crate::memory::Recalled;
 use crate::memory::arena::Arena;

@@ -1,4 +1,7 @@
 //! The engine's thread: takes requests, plans passes, runs them, samples, emits, saves.
+//!
+//! A pass that fails is taken again turn by turn: whoever is to blame fails alone, and row invariance makes it the same bits.
+//! What breaks in the engine itself (a panic on its thread) is told to all turns, as `ErrorKind::Internal`.
 
 use crate::device::Device;
 use crate::memory::Memory;

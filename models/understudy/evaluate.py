@@ -4,7 +4,7 @@
     python evaluate.py --torch run/last.pt --tokenizer tokenizer.json
     python evaluate.py --torch run/last.pt --tokenizer tokenizer.json --sample
 
-The engine is called as `greenroom score --model M --ids FILE --kv KIND`, FILE holding token ids (decimal, separated by blanks).
+The engine is called as `greenroom-lab score --model M --ids FILE --kv KIND`, FILE holding token ids (decimal, separated by blanks).
 It writes one JSON object per line: {"pos", "id", "logprob", "top"}, the log-probability of the token at `pos` given the tokens
 before it, and the id that is most probable there. Held-out text comes from the corpus generator with a seed of its own.
 """

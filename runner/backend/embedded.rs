@@ -84,7 +84,7 @@ impl EmbeddedConfig {
 }
 
 /// An error of the engine, with what its reader can do about it here.
-pub(crate) fn worded(error: engine::Error) -> anyhow::Error {
+pub fn worded(error: engine::Error) -> anyhow::Error {
     let remedy = match error.remedy() {
         Some(engine::Remedy::ShorterReply) => {
             "shorten the scenario, lower --max-tokens or take a model with a longer context"
@@ -92,7 +92,7 @@ pub(crate) fn worded(error: engine::Error) -> anyhow::Error {
         Some(engine::Remedy::ShorterOptions) => {
             "shorten the scenario or its options, or take a model with a longer context"
         }
-        Some(engine::Remedy::FormatsOfThisModel) => "make one for it with `greenroom kv-config`",
+        Some(engine::Remedy::FormatsOfThisModel) => "make one for it with `greenroom-lab kv-config`",
         _ => return error.into(),
     };
     anyhow!("{error}; {remedy}")

@@ -1,4 +1,4 @@
-//! How cached keys and values are kept, as the command line has it: a word, or a file of `greenroom kv-config`.
+//! How cached keys and values are kept, as the command line has it: a word, or a file of `greenroom-lab kv-config`.
 
 use crate::files::{self, Kind};
 use anyhow::{Context as _, bail, ensure};
@@ -103,7 +103,7 @@ impl KvConfig {
             .with_context(|| format!("can't read {}", path.display()))?;
         let json = &mut serde_json::Deserializer::from_str(&text);
         serde_path_to_error::deserialize(json).with_context(|| {
-            format!("{} is no KV configuration; make one with `greenroom kv-config`", path.display())
+            format!("{} is no KV configuration; make one with `greenroom-lab kv-config`", path.display())
         })
     }
 

@@ -11,8 +11,7 @@ mod sampling;
 mod scripted;
 mod strategy;
 
-pub(crate) use embedded::worded;
-pub use embedded::{CacheKey, Embedded, EmbeddedConfig, Loading, source};
+pub use embedded::{CacheKey, Embedded, EmbeddedConfig, Loading, source, worded};
 pub use kv::{Kv, KvConfig, LayerBits};
 pub use locate::{ModelFile, locate};
 pub use replay::Replay;

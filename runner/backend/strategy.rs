@@ -1,6 +1,8 @@
 //! Agents of a scenario that are not models: controls of experiments, and a human at the terminal.
 //!
 //! What a strategy knows is what the agent has heard, no more. Nothing of it depends on time or scheduling.
+//!
+//! Strategies know what their agent has heard, by the plan's deliveries; their turns have no ids and no log-probabilities.
 
 use super::{Backend, BoxFuture, ModelCard, Options, Progress, Reply, Request, Session, Sink, Stop};
 use crate::diagnostic::printable;

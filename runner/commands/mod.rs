@@ -16,7 +16,6 @@ macro_rules! eprintln {
     ($($text:tt)*) => { crate::terminal::output::err(&(format!($($text)*) + "\n")) };
 }
 
-mod bench;
 mod cache;
 mod check;
 mod diff;
@@ -24,15 +23,11 @@ mod explain;
 mod fork;
 mod graph;
 mod import;
-mod kv_config;
 mod machine;
 mod models;
 mod new;
-mod perplexity;
 mod play;
 mod pull;
-mod quality;
-mod recall;
 mod repeat;
 mod replay;
 mod report;
@@ -40,7 +35,6 @@ mod review;
 mod run;
 mod sampling;
 mod schema;
-mod score;
 mod stop;
 
 use crate::backend::CacheKey;
@@ -101,20 +95,23 @@ enum Command {
     Review(review::Args),
     Diff(diff::Args),
     Schema(schema::Args),
-    Score(score::Args),
     Cache(cache::Args),
     Pull(pull::Args),
     Models(models::Args),
-    Perplexity(perplexity::Args),
-    Recall(recall::Args),
-    KvConfig(kv_config::Args),
-    Bench(bench::Args),
 }
 
-/// Runs the program on the process's arguments.
+/// Runs `greenroom` on the process's arguments.
 pub fn main() -> ExitCode {
-    let code = match Cli::try_parse() {
-        Ok(cli) => cli.run() as u8,
+    program(|cli: Cli| (cli.verbose, move || cli.command.run()))
+}
+
+/// Runs a program on the process's arguments; `of` gives whether it says more, and what it does.
+pub fn program<C: Parser, R: FnOnce() -> anyhow::Result<Exit>>(of: impl FnOnce(C) -> (bool, R)) -> ExitCode {
+    let code = match C::try_parse().map(of) {
+        Ok((verbose, run)) => {
+            logging(verbose);
+            run().unwrap_or_else(|error| failed(&error)) as u8
+        }
         Err(shown) => said(&shown),
     };
     if let Err(error) = output::finish() {
@@ -136,41 +133,37 @@ fn said(shown: &clap::Error) -> u8 {
     u8::try_from(shown.exit_code()).unwrap_or(Exit::Invalid as u8)
 }
 
-impl Cli {
-    fn run(self) -> Exit {
-        logging(self.verbose);
-        let result = match self.command {
-            Command::Run(args) => run::run(args),
-            Command::Check(args) => check::run(args),
-            Command::New(args) => new::run(args),
-            Command::Graph(args) => graph::run(args),
-            Command::Fork(args) => fork::run(args),
-            Command::Explain(args) => explain::run(args),
-            Command::Import(args) => import::run(args),
-            Command::Replay(args) => replay::run(args),
-            Command::Report(args) => report::run(args),
-            Command::Review(args) => review::run(args),
-            Command::Diff(args) => diff::run(args),
-            Command::Schema(args) => schema::run(args),
-            Command::Score(args) => score::run(args),
-            Command::Cache(args) => cache::run(args),
-            Command::Pull(args) => pull::run(args),
-            Command::Models(args) => models::run(args),
-            Command::Perplexity(args) => perplexity::run(args),
-            Command::Recall(args) => recall::run(args),
-            Command::KvConfig(args) => kv_config::run(args),
-            Command::Bench(args) => bench::run(args),
-        };
-        result.unwrap_or_else(|error| {
-            let twice = error.downcast_ref::<FailedTwice>().map(|twice| &twice.play);
-            let drift = twice.unwrap_or(&error).downcast_ref::<crate::transcript::Drift>();
-            eprintln!("error: {}", printable(&format!("{error:#}")));
-            if let Some(drift) = drift.filter(|drift| drift.recorded != drift.now) {
-                eprint!("{}", crate::terminal::show_diff(&drift.recorded, &drift.now, false));
-            }
-            if drift.is_some() { Exit::Drift } else { Exit::Environment }
-        })
+impl Command {
+    fn run(self) -> anyhow::Result<Exit> {
+        match self {
+            Self::Run(args) => run::run(args),
+            Self::Check(args) => check::run(args),
+            Self::New(args) => new::run(args),
+            Self::Graph(args) => graph::run(args),
+            Self::Fork(args) => fork::run(args),
+            Self::Explain(args) => explain::run(args),
+            Self::Import(args) => import::run(args),
+            Self::Replay(args) => replay::run(args),
+            Self::Report(args) => report::run(args),
+            Self::Review(args) => review::run(args),
+            Self::Diff(args) => diff::run(args),
+            Self::Schema(args) => schema::run(args),
+            Self::Cache(args) => cache::run(args),
+            Self::Pull(args) => pull::run(args),
+            Self::Models(args) => models::run(args),
+        }
     }
+}
+
+/// Says what went wrong.
+fn failed(error: &anyhow::Error) -> Exit {
+    let twice = error.downcast_ref::<FailedTwice>().map(|twice| &twice.play);
+    let drift = twice.unwrap_or(error).downcast_ref::<crate::transcript::Drift>();
+    eprintln!("error: {}", printable(&format!("{error:#}")));
+    if let Some(drift) = drift.filter(|drift| drift.recorded != drift.now) {
+        eprint!("{}", crate::terminal::show_diff(&drift.recorded, &drift.now, false));
+    }
+    if drift.is_some() { Exit::Drift } else { Exit::Environment }
 }
 
 fn logging(verbose: bool) {
@@ -252,7 +245,7 @@ fn parse_size(text: &str) -> Result<u64, String> {
 }
 
 /// The user's cache folder for greenroom.
-fn default_cache_dir() -> Option<PathBuf> {
+pub fn default_cache_dir() -> Option<PathBuf> {
     dirs::cache_dir().map(|folder| folder.join("greenroom"))
 }
 

@@ -1,4 +1,7 @@
 //! Plays a design: some runs at a time, those alone that are not complete yet.
+//!
+//! Runs of one seed follow each other in an experiment, and each cell has the same seeds: they share beginnings, and chance. A
+//! run begins when the one before has its first turn on record; begun at once, all would read what they have in common.
 
 use super::{Design, Record};
 use crate::backend::Backend;

@@ -1,4 +1,7 @@
 //! How far a file may lead to others: a scenario includes files, a recording names its scenario and earlier runs.
+//!
+//! A recording outside a checkout finds its scenario in its own folder or below the current one, nowhere else; `--root` says
+//! otherwise.
 
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};

@@ -2,6 +2,9 @@
 //!
 //! [`Memories`] is driven in any order that the plan's edges allow; what an agent reads depends on the plan and on what
 //! was said alone. It holds no model and does no input or output: playing, checking and replaying share it.
+//!
+//! A full memory's summary is a line of its own, `PATH.summary`, before the turn's; that it is there makes a replay begin the
+//! epoch. The engine sees a conversation that diverges after the system text.
 
 use super::delta::{Conversation, conversation};
 use super::spoken::spoken;

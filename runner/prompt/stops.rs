@@ -2,6 +2,9 @@
 //!
 //! Small models copy what they read: they give themselves the next cue, tell the scene again, or write the lines of others. What
 //! these rules find is neither heard nor stays in the speaker's memory (the engine cuts before it), and no reply begins with it.
+//!
+//! Speech ends where a script begins: cues, lines in brackets, names with a colon, and the first three words of each text of the
+//! stage that the agent has read. All follow from cast and timeline, so replays need no record of them.
 
 use crate::scenario::Scenario;
 use crate::timeline::{Event, Timeline};

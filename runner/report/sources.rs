@@ -2,6 +2,10 @@
 //!
 //! The recording alone is enough. A scenario that it fits adds who heard what and where each text came from, a trace adds
 //! what was computed; what is missing or does not fit is a [`Caveat`].
+//!
+//! A report is made from the transcript alone if need be: a replay adds what each agent read, as far as the recording fits its
+//! scenario; what does not fit is told first, and no graph is drawn. All that its templates print is cleaned and escaped in one
+//! formatter, and the markup is well-formed XML.
 
 use crate::diff::diff_lines;
 use crate::replay::{self, Search, brought_along, load_scenario, replay_watched};

@@ -1,4 +1,10 @@
 //! What a run begins with: nothing, the memories of an earlier run, or the first turns of another one (a fork).
+//!
+//! A fork keeps the seeds of what it has in common with its run: its header lists other roots of seeds by the turn before which
+//! they hold.
+//!
+//! A fork's agents begin with the caches of the run's, as far as whole blocks go: f16 rows of sealed blocks are gone, so at most
+//! 255 tokens are recomputed by each.
 
 use super::RunOptions;
 use super::header::portable;

@@ -1,4 +1,8 @@
 //! Choices: options, how a reply is read as one of them, and how votes over them decide.
+//!
+//! Level options of a ranking go at once: the order of listing decides nothing.
+//!
+//! `parse_choice` would rather say invalid than guess: a negation in the sentence, or two options, is invalid.
 
 use super::AgentId;
 use super::source::Path;

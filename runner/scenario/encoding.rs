@@ -3,6 +3,9 @@
 //!
 //! Numbers are 64 bits, little-endian; texts and lists are preceded by their lengths, variants by a number of their own. A change of the
 //! encoding is a new [`VERSION`].
+//!
+//! A recording holds its plan as a hash over an encoding of its own, with a version: it changes with what turns are and wait for,
+//! not with names in this program.
 
 use super::plan::{Audience, Condition, Constraint, Edge, Input, Plan, Purpose, Turn};
 use super::template::Template;

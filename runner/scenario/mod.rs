@@ -29,6 +29,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use template::{Expression, Template};
 
+/// The first of the shipped scenarios, as it is written.
+pub const PRISONERS_DILEMMA: &str = include_str!("../../scenarios/prisoners-dilemma.yaml");
+
 /// Index of an agent in [`Scenario::agents`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct AgentId(pub usize);

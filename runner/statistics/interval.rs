@@ -1,4 +1,7 @@
 //! A figure and the interval around it; intervals of rates where each run is one trial.
+//!
+//! Paired differences of rates have Tango's score interval, means BCa with Hesterberg's expanded levels: simulated at few runs,
+//! plain forms hold less often than they say.
 
 use super::distribution::crossing;
 use serde::Serialize;

@@ -2,6 +2,9 @@
 //!
 //! A reader that goes away (`greenroom graph … | head`) ends nothing: what it would not read is dropped, and the command ends as it
 //! would have. Any other failure is kept, and [`finish`] tells it when the command has done its work.
+//!
+//! A reader that goes away ends nothing: neither the play nor its exit code. Output that is lost for any other reason is exit
+//! code 4.
 
 use std::borrow::Cow;
 use std::io::{self, ErrorKind, Write};

@@ -1,4 +1,7 @@
 //! What a recording that drifted would be now, in a file beside it, until somebody accepts or rejects it.
+//!
+//! A recording that drifted leaves what it would be now: today's texts with the recorded replies, found by their turns' paths.
+//! Its header says so (`carried`), for no model has read these texts. In CI nothing is written.
 
 use super::find::plain;
 use crate::transcript::Transcript;

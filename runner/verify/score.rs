@@ -1,4 +1,8 @@
 //! Lets a model read a recording (teacher forcing): where would its seeded sampler have said something else?
+//!
+//! A score is a play: the stage plays the recording, and each reply is read by the model (`Constraint::Follow`) before the
+//! recorded one is handed on. What is read in one go has the logits of what was decoded, so a surprise is a fact about the model,
+//! never about how it was asked. Choices are weighed anew.
 
 use super::judge::Fitting;
 use super::verdict::{Kind, Problem};

@@ -268,9 +268,6 @@ fn what_is_no_regular_file_is_refused_wherever_a_file_is_read() {
             &["graph", file],
             &["run", file, "--out", "o"],
             &["import", file],
-            &["score", "--text", file],
-            &["score", "--ids", file],
-            &["perplexity", "--text", file],
             &["run", "x.yaml", "--out", "o", "--cache-key-file", file],
         ] {
             den.refused(args, told);

@@ -2,11 +2,11 @@
 
 #![allow(clippy::unwrap_used)] // a test fails by panicking
 
-mod bench;
 mod crashes;
 mod exact;
 mod families;
 mod faults;
+mod formats;
 #[cfg(target_os = "linux")]
 mod hostile;
 #[cfg(target_os = "linux")] // as its limits are
@@ -21,7 +21,6 @@ mod memory;
 #[cfg(target_os = "linux")]
 mod outputs;
 mod pull;
-mod quality;
 mod replays;
 mod seeds;
 mod verify;

@@ -22,7 +22,6 @@ const COMMANDS: &[&str] = &[
     "review",
     "diff run whole.jsonl --all",
     "schema",
-    "score --text text --threads 1",
     "cache ls --cache-dir cache",
     "cache show ID --cache-dir cache",
     "cache rm --all --cache-dir no-cache",
@@ -30,19 +29,6 @@ const COMMANDS: &[&str] = &[
     "cache verify --cache-dir cache",
     "pull",
     "models",
-    "perplexity --text text --ctx 16 --kv f16 --threads 1",
-    "recall --hops 1 --distance 300 --probes 2 --kv f16 --threads 1",
-    "kv-config --text long --tokens 300 --out OUT --threads 1",
-    "bench prefill --tokens 8 --depth 0",
-    "bench decode --tokens 4 --depth 0",
-    "bench batch --tokens 4 --depth 16 --sequences 1",
-    "bench ttft --context 300",
-    "bench concurrent --context 64 --tokens 2 --late 32",
-    "bench scenario --model understudy --file model.yaml --max-tokens 2",
-    "bench routing --context 64 --experts 2 --tokens 2",
-    "bench memory --context 600",
-    "bench pressure --agents 3 --tokens 64 --fit 2 --rounds 1 --question 4 --reply 2",
-    "bench sharing --repeats 2 --model understudy --file model.yaml --max-tokens 2",
 ];
 
 /// A folder with what the commands read.
@@ -54,8 +40,6 @@ fn furnished() -> Stage {
     }
     let write = |name: &str, text: &str| std::fs::write(stage.path(name), text).unwrap();
     write("x.yaml", PLAYABLE);
-    write("text", "Once there was a mill by the river, and it had a wheel that turned at night. ");
-    write("long", &"Once there was a mill by the river, and it had a wheel. ".repeat(60));
     write(
         "arena.json",
         "{\"name\": \"A\", \"players\": [{\"name\": \"Ann\", \"role_desc\": \"Be kind.\"}], \"environment\": {\"env_type\": \"conversation\"}}",
@@ -82,12 +66,6 @@ fn command(stage: &Stage, args: &str, out: &str) -> Command {
         .env_remove("CI")
         .env_remove("XDG_CACHE_HOME");
     command.args(args.split(' ').map(|arg| if arg == "OUT" { out } else { arg }));
-    if args.starts_with("bench") {
-        command.args(["--repeat", "1", "--threads", "1"]);
-        if !args.contains("--model") {
-            command.args(["--shape", "tiny", "--shape-dir", "models"]);
-        }
-    }
     command
 }
 
@@ -181,7 +159,6 @@ fn a_file_that_can_not_be_written_is_named() {
         ("replay run --junit OUT", "OUT"),
         ("replay run --markdown OUT", "OUT"),
         ("import arena.json -o OUT", "OUT"),
-        ("kv-config --text long --tokens 300 --threads 1 --out OUT", "OUT"),
     ]
     .into_iter()
     .enumerate()

@@ -9,7 +9,7 @@ again from its seed, a list of token ids, and the reference's log-probability of
     python3 tests/goldens/make.py 1.gguf 2.gguf 3.gguf                   # writes tests/goldens/llama-seed{1,2,3}.json
     python3 tests/goldens/make.py MODEL.gguf --against scores.jsonl      # compares, writes nothing
 
-`--against` takes lines {"pos", "id", "logprob", "top"} as `greenroom score --ids` prints them, for the ids of a golden that
+`--against` takes lines {"pos", "id", "logprob", "top"} as `greenroom-lab score --ids` prints them, for the ids of a golden that
 `--out` put elsewhere. Any `llama` file without rotary scaling will do, in whatever types `gguf` can dequantize; the ids'
 seed is the model's, from its name `random-llama-SEED`, else 0.
 """

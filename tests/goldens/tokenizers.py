@@ -5,7 +5,7 @@
 
 `LLAMA_CPP/models` is the folder of that name in llama.cpp's source, with its `ggml-vocab-*.gguf`. Written are `lines.jsonl.gz`
 (a JSON string a line) and, for each vocabulary, `NAME.gguf.gz` and `NAME.crc.gz`: of each line the CRC-32 of its ids, as
-little-endian 32-bit numbers. `engine/texts.rs` makes the same of each line.
+little-endian 32-bit numbers. `engine/tests/inside/texts.rs` makes the same of each line.
 
 The references are not ours: llama.cpp (`parse_special = false`) for byte-level BPE, Google's sentencepiece for its own kind,
 and the makers' own where llama.cpp is known to be wrong. It reads those lines too, and may differ in these alone (`known`):

@@ -14,8 +14,7 @@ const FILES: (&[&str], &[&str]) = (
         ".open(path)",
         ".open(&",
     ],
-    // The door; and random weights for `bench`, gigabytes that are written piece by piece.
-    &["files/mod.rs", "commands/bench/model.rs"],
+    &["files/mod.rs"],
 );
 
 /// What writes to standard output, or ends the program where it can't.

@@ -3,6 +3,9 @@
 //! There are two encoders. Template text may name special tokens; in a message nothing is special, so that one which
 //! says `<|im_end|>` is seven ordinary characters and more, never an end of turn. User-defined tokens are of both
 //! sorts: those that look like structure (`<think>`) are special, plain ones (a run of newlines) are found everywhere.
+//!
+//! Gemma's markup tokens, user-defined tokens: whitespace runs and HTML element names are plain text, markup is not found in
+//! messages.
 
 mod bpe;
 mod finder;

@@ -1,5 +1,7 @@
 //! What follows from a mistake is not told again: a field that could not be read is not missing as well, and a name
 //! that stands in what could not be read is not unknown.
+//!
+//! What follows from a mistake is not told again.
 
 use super::Checker;
 use crate::diagnostic::{Diagnostic, Severity};

@@ -2,6 +2,10 @@
 //!
 //! Choices are made in every way if there are few, else in ways that stand for the others: all alike, all different, one
 //! against the rest, at random. All is counted in steps, never in time, so a check says the same on every machine.
+//!
+//! `check` rehearses the phases that a text or a condition looks at: every way that they can go up to 256, else ways that stand
+//! for the others. So it warns of what can't be reached, may fail or may be missing. It counts steps, not time: its verdict is
+//! the same on a busy machine.
 
 use super::chance::{Chance, rules};
 use crate::scenario::choice::{Chosen, Method};

@@ -2,6 +2,9 @@
 //!
 //! plotters writes colours as attributes. A style sheet with selectors of just these attributes gives each its twin on
 //! dark paper.
+//!
+//! plotters writes colours as attributes, so selectors of these give each its twin on dark paper. *parquet without arrow*: its
+//! column writer is enough.
 
 use super::super::summary::{CellSummary, Summary};
 use super::{Heading, Panel};

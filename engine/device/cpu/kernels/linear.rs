@@ -3,6 +3,9 @@
 //! For coded weights the activations are rounded to 8 bits, in groups of 32 with a scale `max|x| / 127`, and products
 //! of codes are exact integers; the loss is that of rounding (about 0.5 % of a group's spread, as in llama.cpp's Q8_0).
 //! Float weights meet the activations as they are. Either way an output adds up its steps (32 k, or one) in order.
+//!
+//! Activations meet coded weights in 8 bits, in groups of 32 with a scale each (llama.cpp's k-quants take 256): a third float
+//! operation for every eight integer ones, for less loss where activations have outliers. Float weights meet them in f32.
 
 use super::panel::{Format, Packed, STEP, codes, scale_bytes, with_scheme};
 use super::pointwise::Gate;

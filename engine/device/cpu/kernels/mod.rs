@@ -15,6 +15,8 @@
 //!
 //! Nothing here knows models, blocks or sequences; inputs are slices, and tiles of the KV cache come through
 //! [`attention::Tiles`]. A device back end implements the same operations: [`linear`], [`attention`], [`pointwise`].
+//!
+//! No closures in kernels: one would be compiled without the kernel's instruction set and called instead of inlined.
 
 pub(crate) mod attention;
 #[cfg(target_arch = "x86_64")]

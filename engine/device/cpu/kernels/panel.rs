@@ -4,6 +4,9 @@
 //! each quad of 4 k one vector of 16 words, word o holding output o's codes of that quad, one to a byte. Codes of
 //! fewer than 8 bits share these vectors:
 //!
+//! Weights are packed once, in the file's own bits: 16 rows interleaved, a byte of four k to a lane. Packed bytes equal the
+//! file's bytes; its pages are given back matrix by matrix. They lie on huge pages.
+//!
 //! | bits | vectors of a step |
 //! |---|---|
 //! | 2 | 2: quad 4h + q in bits 2q and 2q + 1 of vector h |

@@ -1,4 +1,7 @@
 //! The quantized formats of weights: how ggml's blocks are read, and how scales lie in a panel's head.
+//!
+//! MXFP4, IQ4_NL and IQ4_XS are multiplied as they are: codes go through a table of 16 bytes to the numbers that they stand for,
+//! moved up so that none is negative.
 
 use super::panel::vector;
 #[cfg(test)]

@@ -4,6 +4,9 @@
 //! whatever queries stand beside it, so its arithmetic is fixed by its position alone. Scores have one token to a lane:
 //! coded keys meet the query in 8 bits (16 for 8-bit keys) in exact integer products, f16 keys meet it in f32. Contexts have
 //! one column to a lane; a tile's values are unpacked once for all queries of a task, and nothing larger than a tile ever is.
+//!
+//! Keys are stored 16 tokens to a vector (f16 rows too), so that scores have a token to a lane; queries meet coded keys in 8
+//! bits, 8-bit keys in 16. Values are stored by token; contexts have a column to a lane and are summed in f32.
 
 mod scores;
 mod values;

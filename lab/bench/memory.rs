@@ -7,7 +7,7 @@ use super::speed::at_least_one;
 
 /// Peak memory with a long context, f16 against q4 (each in a process of its own; Linux)
 #[derive(Clone, Debug, clap::Args)]
-#[command(after_help = "Example: greenroom bench memory --shape 1b --context 16384")]
+#[command(after_help = "Example: greenroom-lab bench memory --shape 1b --context 16384")]
 pub(super) struct Args {
     /// Tokens of the prompt
     #[arg(long, value_name = "N", default_value_t = 16384, value_parser = at_least_one)]

@@ -3,24 +3,24 @@
 use super::lab::Bench;
 use super::report::{Cell, Figures, Row, median};
 use super::speed::ordinal;
-use crate::backend::{Backend, Embedded};
-use crate::files::{self, Kind};
-use crate::run::{RunOptions, perform};
-use crate::scenario::{Lifecycle, Scenario, load};
-use crate::stage::Unwatched;
-use crate::trace::{self, SummedTokens, TraceLine};
-use crate::transcript;
 use anyhow::Context as _;
+use greenroom::backend::{Backend, Embedded};
+use greenroom::files::{self, Kind};
+use greenroom::run::{RunOptions, perform};
+use greenroom::scenario::{Lifecycle, Scenario, load};
+use greenroom::stage::Unwatched;
+use greenroom::trace::{self, SummedTokens, TraceLine};
+use greenroom::transcript;
 use indexmap::IndexMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// The scenario that is played where none is given.
-const BUNDLED: &str = include_str!("../../../scenarios/prisoners-dilemma.yaml");
+const BUNDLED: &str = greenroom::scenario::PRISONERS_DILEMMA;
 
 /// A scenario played with persistent memories and cold: time to the first token by phase, and wall time
 #[derive(Clone, Debug, clap::Args)]
-#[command(after_help = "Example: greenroom bench scenario --model understudy")]
+#[command(after_help = "Example: greenroom-lab bench scenario --model understudy")]
 pub(super) struct Args {
     #[command(flatten)]
     play: Play,

@@ -4,14 +4,14 @@ use super::lab::{Ask, Bench, Lab, Timed};
 use super::process::{Answer, in_a_process, peak_bytes};
 use super::report::{Cell, Figures, Row};
 use super::speed::{at_least_one, measured};
-use crate::backend::EmbeddedConfig;
 use anyhow::ensure;
 use clap::ValueEnum;
+use greenroom::backend::EmbeddedConfig;
 use std::collections::BTreeMap;
 
 /// Many agents, memory for a few: evictions by the plan and by last use, against memory for all (Linux)
 #[derive(Clone, Debug, clap::Args)]
-#[command(after_help = "Example: greenroom bench pressure --shape 1b --agents 40 --tokens 2048 --fit 6")]
+#[command(after_help = "Example: greenroom-lab bench pressure --shape 1b --agents 40 --tokens 2048 --fit 6")]
 pub(super) struct Args {
     /// Agents; they speak in turn
     #[arg(long, value_name = "N", default_value_t = 40, value_parser = at_least_one)]

@@ -6,7 +6,7 @@ use super::speed::{at_least_one, counts, measured};
 
 /// Experts primed with articles, then asked: time to the first token cold, warm and hot
 #[derive(Clone, Debug, clap::Args)]
-#[command(after_help = "Example: greenroom bench routing --shape 1b --context 4096")]
+#[command(after_help = "Example: greenroom-lab bench routing --shape 1b --context 4096")]
 pub(super) struct Args {
     /// Tokens of each expert's article
     #[arg(long, value_name = "N", default_value_t = 4096, value_parser = at_least_one)]

@@ -9,7 +9,7 @@ const SHORT: usize = 16;
 
 /// Tokens a second of reading a prompt, after a history that is in memory
 #[derive(Clone, Debug, clap::Args)]
-#[command(after_help = "Example: greenroom bench prefill --shape 1b --tokens 512 --depth 0,4096 --kv q4")]
+#[command(after_help = "Example: greenroom-lab bench prefill --shape 1b --tokens 512 --depth 0,4096 --kv q4")]
 pub(super) struct Prefill {
     /// New tokens of the prompt
     #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [512])]
@@ -21,7 +21,7 @@ pub(super) struct Prefill {
 
 /// Tokens a second of generating, the first token's time left out
 #[derive(Clone, Debug, clap::Args)]
-#[command(after_help = "Example: greenroom bench decode --model understudy --depth 0,4096")]
+#[command(after_help = "Example: greenroom-lab bench decode --model understudy --depth 0,4096")]
 pub(super) struct Decode {
     /// Tokens to generate
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = at_least_one)]
@@ -33,7 +33,7 @@ pub(super) struct Decode {
 
 /// Tokens a second of several sequences that generate together
 #[derive(Clone, Debug, clap::Args)]
-#[command(after_help = "Example: greenroom bench batch --sequences 1,4 --depth 512")]
+#[command(after_help = "Example: greenroom-lab bench batch --sequences 1,4 --depth 512")]
 pub(super) struct Batch {
     /// Numbers of sequences
     #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [1, 2, 4, 8], value_parser = at_least_one)]

@@ -1,17 +1,17 @@
-//! `greenroom perplexity`: what a compressed cache costs, in the likelihood of a text.
+//! `greenroom-lab perplexity`: what a compressed cache costs, in the likelihood of a text.
 
-use super::Exit;
-use super::quality::{Common, Format, Subject, TextArgs};
-use crate::backend::Kv;
-use crate::terminal::table;
+use crate::quality::{Common, Format, Subject, TextArgs};
 use anyhow::ensure;
+use greenroom::backend::Kv;
+use greenroom::commands::Exit;
+use greenroom::terminal::table;
 use greenroom_engine::Compared;
 use serde_json::json;
 
 /// Measure a text's perplexity with caches of several formats, beside the first of them
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Example: greenroom perplexity --text story.txt --kv f16,q8,q4,q4-plain,kv_config.json\n\n\
+    after_help = "Example: greenroom-lab perplexity --text story.txt --kv f16,q8,q4,q4-plain,kv_config.json\n\n\
 The text is read in windows of --ctx tokens, each from an empty cache (and the begin-of-sequence token, if the model has one), --stride tokens after the one before; a token is \
 counted in the first window that holds it. All formats read each step side by side; the first is what the others are \
 compared with."

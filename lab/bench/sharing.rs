@@ -4,14 +4,14 @@ use super::lab::Bench;
 use super::report::{Cell, Figures, Row};
 use super::scenario::{Performance, Play, open, play};
 use super::speed::at_least_one;
-use crate::run::RunOptions;
-use crate::scenario::Scenario;
+use greenroom::run::RunOptions;
+use greenroom::scenario::Scenario;
 use std::path::Path;
 use std::sync::Arc;
 
 /// A scenario played with many seeds, in one cache folder and in separate ones: bytes on disk, and tokens prefilled
 #[derive(Clone, Debug, clap::Args)]
-#[command(after_help = "Example: greenroom bench sharing --model understudy --repeats 200")]
+#[command(after_help = "Example: greenroom-lab bench sharing --model understudy --repeats 200")]
 pub(super) struct Args {
     #[command(flatten)]
     play: Play,

@@ -1,4 +1,4 @@
-//! `greenroom bench`: what a turn costs on this machine, measured through the engine's public face.
+//! `greenroom-lab bench`: what a turn costs on this machine, measured through the engine's public face.
 //!
 //! `model` finds or writes the model, `lab` opens it and times turns of known token counts, `process` starts the program once
 //! more, `report` shows the figures.
@@ -16,15 +16,17 @@ mod scenario;
 mod sharing;
 mod speed;
 
-use super::Exit;
-use crate::backend::Kv;
+use greenroom::backend::Kv;
+use greenroom::commands::Exit;
 use lab::Bench;
 use std::path::PathBuf;
 
 /// Measure speed, latency and memory on a model or on random weights of a real shape
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Example: greenroom bench decode --shape 1b --weights q8_0 --depth 0,4096\n         \
-    greenroom bench ttft --model ~/models/Llama-3.2-1B-Instruct-Q4_K_M.gguf --json")]
+#[command(
+    after_help = "Example: greenroom-lab bench decode --shape 1b --weights q8_0 --depth 0,4096\n         \
+    greenroom-lab bench ttft --model ~/models/Llama-3.2-1B-Instruct-Q4_K_M.gguf --json"
+)]
 pub(super) struct Args {
     #[command(subcommand)]
     what: What,

@@ -2,15 +2,15 @@
 
 use super::Common;
 use super::report::Cell;
-use crate::files::{self, Kind};
 use anyhow::{Context as _, bail};
+use greenroom::files::{self, Kind};
 use serde_json::Value;
 use std::process::Command;
 
 /// The row that another process found.
 pub(super) struct Answer(Value);
 
-/// Runs `greenroom bench ARGS` on the same model; `args` may name other formats of the cache.
+/// Runs `greenroom-lab bench ARGS` on the same model; `args` may name other formats of the cache.
 pub(super) fn in_a_process(common: &Common, args: &[&str]) -> anyhow::Result<Answer> {
     let mut command = Command::new(std::env::current_exe()?);
     command.arg("bench").args(args).arg("--json");

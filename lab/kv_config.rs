@@ -1,18 +1,18 @@
-//! `greenroom kv-config`: measures how sensitive each layer's keys and values are, and spends bits where they count.
+//! `greenroom-lab kv-config`: measures how sensitive each layer's keys and values are, and spends bits where they count.
 
-use super::Exit;
-use super::quality::{Common, Subject, TextArgs};
-use crate::backend::{KvConfig, LayerBits};
-use crate::files;
-use crate::terminal::table;
+use crate::quality::{Common, Subject, TextArgs};
 use anyhow::{bail, ensure};
+use greenroom::backend::{KvConfig, LayerBits};
+use greenroom::commands::Exit;
+use greenroom::files;
+use greenroom::terminal::table;
 use greenroom_engine::{KvChoice, KvFormat, KvLayer};
 use std::path::{Path, PathBuf};
 
 /// Choose each layer's bits for keys and values by what they cost on a text, for `run --kv FILE`
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Example: greenroom kv-config --model model.gguf --target-bits 5 --out kv_config.json\n\n\
+    after_help = "Example: greenroom-lab kv-config --model model.gguf --target-bits 5 --out kv_config.json\n\n\
 Each layer's keys and values are read in 4 bits alone, all others in f16; what that changes in the log-probabilities of the \
 text is their sensitivity. Beginning with 4 bits for all, the most sensitive for their size get 8, then 16."
 )]

@@ -6,7 +6,7 @@ use super::speed::{at_least_one, counts, measured, ordinal};
 
 /// Time to the first token: cold, hot (in memory) and warm (from disk, after the engine was opened again)
 #[derive(Clone, Debug, clap::Args)]
-#[command(after_help = "Example: greenroom bench ttft --shape 1b --context 1024,16384")]
+#[command(after_help = "Example: greenroom-lab bench ttft --shape 1b --context 1024,16384")]
 pub(super) struct Ttft {
     /// Tokens of the prompt that is read cold
     #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [1024, 2048, 4096, 8192, 16384], value_parser = at_least_one)]
@@ -18,7 +18,7 @@ pub(super) struct Ttft {
 
 /// Two agents at once against one alone, and one that arrives while another speaks
 #[derive(Clone, Debug, clap::Args)]
-#[command(after_help = "Example: greenroom bench concurrent --context 1024,4096 --tokens 64")]
+#[command(after_help = "Example: greenroom-lab bench concurrent --context 1024,4096 --tokens 64")]
 pub(super) struct Concurrent {
     /// Tokens of each agent's prompt
     #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [1024, 4096], value_parser = at_least_one)]

@@ -1,9 +1,9 @@
 //! What the commands that measure a cache's quality share: a model opened once, and the formats to compare on it.
 
-use crate::backend::worded;
-use crate::backend::{EmbeddedConfig, Kv, ModelFile, locate, source};
-use crate::files::{self, Kind};
 use anyhow::Context as _;
+use greenroom::backend::worded;
+use greenroom::backend::{EmbeddedConfig, Kv, ModelFile, locate, source};
+use greenroom::files::{self, Kind};
 use greenroom_engine::{Engine, KvChoice, KvCost, KvFormat, Prompter};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::path::{Path, PathBuf};

@@ -12,7 +12,7 @@ fn bench(stage: &Stage, args: &[&str]) -> Vec<Value> {
     if !args.contains(&"--model") {
         all.extend(["--shape", "tiny", "--shape-dir", &folder]);
     }
-    let output = stage.greenroom(&all).output().unwrap();
+    let output = stage.lab(&all).output().unwrap();
     assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
     let answer: Value = serde_json::from_slice(&output.stdout).unwrap();
     for fact in ["command", "date", "machine", "model", "kv", "threads"] {
@@ -123,7 +123,7 @@ fn runs_in_one_folder_share_what_they_have_in_common() {
 fn an_unknown_shape_or_type_is_answered_with_those_known() {
     let stage = Stage::new();
     for (args, known) in [(["--shape", "9b"], "135m"), (["--weights", "q3"], "q4_k_m")] {
-        let output = stage.greenroom(&[&["bench", "decode"][..], &args].concat()).output().unwrap();
+        let output = stage.lab(&[&["bench", "decode"][..], &args].concat()).output().unwrap();
         let text = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(!output.status.success() && text.contains(known), "{text}");
     }

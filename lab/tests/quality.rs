@@ -4,13 +4,13 @@ use super::Stage;
 use serde_json::Value;
 
 fn json(stage: &Stage, args: &[&str]) -> Value {
-    let output = stage.greenroom(args).output().unwrap();
+    let output = stage.lab(args).output().unwrap();
     assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
 fn refusal(stage: &Stage, args: &[&str]) -> String {
-    let output = stage.greenroom(args).output().unwrap();
+    let output = stage.lab(args).output().unwrap();
     assert!(!output.status.success(), "{args:?} passes");
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
@@ -56,7 +56,7 @@ fn a_kv_configuration_is_made_taken_and_part_of_the_identity() {
     let stage = Stage::new();
     let path = stage.path("kv_config.json").display().to_string();
     let make = ["kv-config", "--target-bits", "6", "--tokens", "600", "--out", &path, "--threads", "1"];
-    stage.greenroom(&make).assert().success();
+    stage.lab(&make).assert().success();
     let config: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
     let bits = config["bits"].as_f64().unwrap();
     assert!((5.0..=6.0).contains(&bits), "{config}");
@@ -65,38 +65,4 @@ fn a_kv_configuration_is_made_taken_and_part_of_the_identity() {
     let wide =
         ["kv-config", "--target-bits", "3", "--out", "/nowhere/x", "--tokens", "300", "--threads", "1"];
     assert!(refusal(&stage, &wide).contains("4.16 to 16"));
-
-    let mixed = stage.play("gossip", "mixed", &["--kv", &path]);
-    let header: Value = serde_json::from_str(mixed.transcript().lines().next().unwrap()).unwrap();
-    assert!(header["kv"].as_str().unwrap().starts_with("mixed-"), "{header}");
-    // Another configuration finds none of its blocks.
-    let plain = stage.play("gossip", "plain", &["--kv", "q4"]);
-    for (agent, figures) in plain.summary()["agents"].as_object().unwrap() {
-        assert_eq!(figures["match"]["prefix"], 0, "{agent}: {figures}");
-    }
-    let again = stage.play("gossip", "again", &["--kv", &path]);
-    assert_eq!(again.transcript(), mixed.transcript());
-
-    let text = std::fs::read_to_string(&path).unwrap();
-    let short = stage.path("short.json").display().to_string();
-    let layers: Vec<Value> = config["layers"].as_array().unwrap()[1..].to_vec();
-    std::fs::write(&short, serde_json::json!({ "model": "m", "bits": 5, "layers": layers }).to_string())
-        .unwrap();
-    let out = stage.path("no").display().to_string();
-    let run = ["run", "scenarios/gossip.yaml", "--quiet", "--out", &out, "--kv"];
-    let with = |file: &str| refusal(&stage, &run.iter().copied().chain([file]).collect::<Vec<_>>());
-    assert!(with(&short).contains("is for 4 layers, the model has 5"));
-    std::fs::write(&short, text.replacen('8', "7", 1)).unwrap();
-    assert!(with(&short).contains("7"), "{}", with(&short));
-    assert!(with("q5").contains("neither one of auto"));
-}
-
-#[test]
-fn models_says_what_fits() {
-    let stage = Stage::new();
-    let output = stage.greenroom(&["models", "--memory", "16M", "--agents", "2"]).output().unwrap();
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(text.contains("q4 (default)") && text.contains("665 B") && text.contains("2560 B"), "{text}");
-    // 8 MiB in tokens of 2,560 bytes.
-    assert!(text.contains("3276"), "{text}");
 }

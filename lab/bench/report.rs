@@ -1,6 +1,6 @@
 //! Figures as a table for people or as one JSON object: medians, with least and most.
 
-use crate::terminal::{bytes, table};
+use greenroom::terminal::{bytes, table};
 use serde_json::{Map, Value, json};
 use std::fmt::Write as _;
 

@@ -1,15 +1,15 @@
-//! `greenroom score`: how likely a model finds a text, token by token.
+//! `greenroom-lab score`: how likely a model finds a text, token by token.
 
-use super::Exit;
-use crate::backend::{EmbeddedConfig, Kv, locate};
-use crate::files::{self, Kind};
 use anyhow::{Context as _, bail};
+use greenroom::backend::{EmbeddedConfig, Kv, locate};
+use greenroom::commands::Exit;
+use greenroom::files::{self, Kind};
 use greenroom_engine as engine;
 use std::path::PathBuf;
 
 /// Print each next token's log-probability as JSON lines: {"pos", "id", "logprob", "top"}
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Example: greenroom score --model understudy --text story.txt --kv f16")]
+#[command(after_help = "Example: greenroom-lab score --model understudy --text story.txt --kv f16")]
 #[command(group = clap::ArgGroup::new("input").required(true))]
 pub(super) struct Args {
     /// GGUF file, a name that `pull` lists, hf:ORG/REPO/FILE.gguf, or the bundled `understudy`

@@ -1,21 +1,21 @@
-//! `greenroom recall`: hash-hop. Pairs are told, filler follows, and the end of a chain of pairs is asked for.
+//! `greenroom-lab recall`: hash-hop. Pairs are told, filler follows, and the end of a chain of pairs is asked for.
 //!
 //! The task of OptIQ's measurements of KV precision: a model that can follow the chains at all fails with a coarse cache first
 //! where hops and distance grow. Beside right and wrong there is the margin, the right value's log-probability less
 //! the best wrong one's: it tells caches apart even where a model is always right, or never.
 
-use super::Exit;
-use super::quality::{Common, Subject};
-use crate::backend::Kv;
-use crate::terminal::table;
+use crate::quality::{Common, Subject};
 use anyhow::ensure;
+use greenroom::backend::Kv;
+use greenroom::commands::Exit;
+use greenroom::terminal::table;
 use greenroom_engine::Conversation;
 use serde_json::json;
 
 /// Ask for values told long ago, over chains of 1 to 3 hops, with caches of several formats
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Example: greenroom recall --model model.gguf --hops 1,2,3 --distance 500,2000,8000 --kv f16,q4"
+    after_help = "Example: greenroom-lab recall --model model.gguf --hops 1,2,3 --distance 500,2000,8000 --kv f16,q4"
 )]
 pub(super) struct Args {
     #[command(flatten)]

@@ -1,9 +1,9 @@
 //! Which model is measured: a file, or random weights of a real shape, written once and used again.
 
-use super::super::default_cache_dir;
 use super::Common;
-use crate::backend::{ModelFile, locate};
 use anyhow::{Context as _, bail};
+use greenroom::backend::{ModelFile, locate};
+use greenroom::commands::default_cache_dir;
 use greenroom_engine::fixtures::{Dtype, RandomModel};
 use std::fs::File;
 use std::io::{BufWriter, Write as _};

@@ -3,9 +3,9 @@
 use super::Common;
 use super::model;
 use super::report::{Figures, machine};
-use crate::backend::{EmbeddedConfig, ModelFile, source};
-use crate::terminal::bytes;
 use anyhow::{Context as _, bail};
+use greenroom::backend::{EmbeddedConfig, ModelFile, source};
+use greenroom::terminal::bytes;
 use greenroom_engine::{
     Completion, Conversation, Engine, Event, Exchange, KvCost, ModelInfo, Prompter, ReplyContent, Request,
     Retention, Sampling, SessionKey, Turn, Usage,

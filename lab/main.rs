@@ -1,0 +1,56 @@
+//! The laboratory: what a turn costs on this machine, and what a compressed cache costs a model.
+
+// As in the commands of `greenroom`: a reader that goes away, or a full disk, is `terminal::output`'s business.
+macro_rules! println {
+    ($($text:tt)*) => { greenroom::terminal::output::out(&(format!($($text)*) + "\n")) };
+}
+macro_rules! eprintln {
+    ($($text:tt)*) => { greenroom::terminal::output::err(&(format!($($text)*) + "\n")) };
+}
+
+mod bench;
+mod kv_config;
+mod perplexity;
+mod quality;
+mod recall;
+mod score;
+
+use clap::{Parser, Subcommand};
+use greenroom::commands::{Exit, program};
+
+/// Measures models and machines with Greenroom's engine
+#[derive(Debug, Parser)]
+#[command(name = "greenroom-lab", version, max_term_width = 100)]
+#[command(after_help = "Example: greenroom-lab bench prefill --model understudy")]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+    /// Say more (RUST_LOG=… says exactly what).
+    #[arg(long, short, global = true, display_order = 100)]
+    verbose: bool,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Bench(bench::Args),
+    Perplexity(perplexity::Args),
+    Recall(recall::Args),
+    KvConfig(kv_config::Args),
+    Score(score::Args),
+}
+
+impl Command {
+    fn run(self) -> anyhow::Result<Exit> {
+        match self {
+            Self::Bench(args) => bench::run(args),
+            Self::Perplexity(args) => perplexity::run(args),
+            Self::Recall(args) => recall::run(args),
+            Self::KvConfig(args) => kv_config::run(args),
+            Self::Score(args) => score::run(args),
+        }
+    }
+}
+
+fn main() -> std::process::ExitCode {
+    program(|cli: Cli| (cli.verbose, move || cli.command.run()))
+}

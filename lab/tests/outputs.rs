@@ -1,0 +1,123 @@
+//! What the laboratory says arrives, or it says so; what is no regular file is refused.
+
+use super::Stage;
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::process::{Command, Output, Stdio};
+
+/// Each command, with arguments by which it says something. OUT stands for a new path.
+const COMMANDS: &[&str] = &[
+    "score --text text --threads 1",
+    "perplexity --text text --ctx 16 --kv f16 --threads 1",
+    "recall --hops 1 --distance 300 --probes 2 --kv f16 --threads 1",
+    "kv-config --text long --tokens 300 --out OUT --threads 1",
+    "bench prefill --tokens 8 --depth 0",
+    "bench decode --tokens 4 --depth 0",
+    "bench batch --tokens 4 --depth 16 --sequences 1",
+    "bench ttft --context 300",
+    "bench concurrent --context 64 --tokens 2 --late 32",
+    "bench scenario --model understudy --file model.yaml --max-tokens 2",
+    "bench routing --context 64 --experts 2 --tokens 2",
+    "bench memory --context 600",
+    "bench pressure --agents 3 --tokens 64 --fit 2 --rounds 1 --question 4 --reply 2",
+    "bench sharing --repeats 2 --model understudy --file model.yaml --max-tokens 2",
+];
+
+const SCENARIO: &str = "id: m\nagents: { ann: { lifecycle: permanent } }\n\
+    phases: [{ name: p, agents: [ann], initial_prompt: Say hello. }]\n";
+
+/// A folder with what the commands read.
+fn furnished() -> Stage {
+    let stage = Stage::new();
+    let write = |name: &str, text: &str| std::fs::write(stage.path(name), text).unwrap();
+    write("text", "Once there was a mill by the river, and it had a wheel that turned at night. ");
+    write("long", &"Once there was a mill by the river, and it had a wheel. ".repeat(60));
+    write("model.yaml", SCENARIO);
+    stage
+}
+
+/// The program in the stage's folder.
+fn command(stage: &Stage, args: &str, out: &str) -> Command {
+    let mut command = Command::new(assert_cmd::cargo::cargo_bin!("greenroom-lab"));
+    command.current_dir(stage.dir.path()).env("HOME", stage.dir.path()).env_remove("XDG_CACHE_HOME");
+    command.args(args.split(' ').map(|arg| if arg == "OUT" { out } else { arg })).stdin(Stdio::null());
+    if args.starts_with("bench") {
+        command.args(["--repeat", "1", "--threads", "1"]);
+        if !args.contains("--model") {
+            command.args(["--shape", "tiny", "--shape-dir", "models"]);
+        }
+    }
+    command
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// Names of the commands that `args --help` lists.
+fn listed(stage: &Stage, args: &str) -> BTreeSet<String> {
+    let help = Command::new(assert_cmd::cargo::cargo_bin!("greenroom-lab"))
+        .args(args.split_whitespace())
+        .arg("--help")
+        .current_dir(stage.dir.path())
+        .output()
+        .unwrap();
+    let help = String::from_utf8(help.stdout).unwrap();
+    let commands = help.split("Commands:\n").nth(1).unwrap().split("\n\n").next().unwrap();
+    let name = |line: &str| line.split_whitespace().next().unwrap().to_owned();
+    commands.lines().map(name).filter(|name| name != "help").collect()
+}
+
+#[test]
+fn every_command_is_tried() {
+    let stage = Stage::new();
+    let tried = |at: usize, first: &str| -> BTreeSet<String> {
+        let words = COMMANDS.iter().map(|args| args.split(' ').collect::<Vec<_>>());
+        words
+            .filter(|words| first.is_empty() || words[0] == first)
+            .map(|words| words[at].to_owned())
+            .collect()
+    };
+    assert_eq!(listed(&stage, ""), tried(0, ""));
+    assert_eq!(listed(&stage, "bench"), tried(1, "bench"));
+}
+
+#[test]
+fn output_that_is_lost_is_an_error_and_a_reader_that_goes_away_is_none() {
+    let stage = furnished();
+    for (at, args) in COMMANDS.iter().enumerate() {
+        let full = File::options().write(true).open("/dev/full").unwrap();
+        let lost = command(&stage, args, &format!("lost-{at}")).stdout(full).output().unwrap();
+        assert_eq!(lost.status.code(), Some(4), "{args} to a full disk: {}", said(&lost));
+        assert!(said(&lost).contains("can't write to standard output"), "{args}: {}", said(&lost));
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let gone = command(&stage, args, &format!("gone-{at}")).stdout(writer).output().unwrap();
+        let told = said(&gone);
+        assert_eq!(gone.status.code(), Some(0), "{args} to nobody: {told}");
+        assert!(!told.contains("can't write") && !told.contains("panicked"), "{args} to nobody: {told}");
+    }
+}
+
+#[test]
+fn what_can_not_be_read_or_written_is_named() {
+    let stage = furnished();
+    std::fs::create_dir(stage.path("folder")).unwrap();
+    std::os::unix::fs::symlink("/dev/zero", stage.path("zero")).unwrap();
+    for args in ["score --text", "score --ids", "perplexity --text"] {
+        for file in ["folder", "zero", "nothing"] {
+            let output = command(&stage, &format!("{args} {file}"), "").output().unwrap();
+            assert_eq!(output.status.code(), Some(4), "{args} {file}: {}", said(&output));
+            assert!(said(&output).contains(file), "{args} {file}: {}", said(&output));
+        }
+    }
+    let program = command(&stage, "kv-config --text long --tokens 300 --threads 1 --out OUT", "out");
+    // No file may grow at all: what a full disk does, a limit does.
+    let mut limited = Command::new("sh");
+    limited.args(["-c", "trap '' XFSZ; ulimit -f 0; exec \"$@\"", "sh"]).arg(program.get_program());
+    limited.args(program.get_args()).current_dir(stage.dir.path()).env("HOME", stage.dir.path());
+    let output = limited.output().unwrap();
+    let told = said(&output);
+    assert_eq!(output.status.code(), Some(4), "{told}");
+    assert!(told.contains("out: ") && !told.contains("panicked"), "{told}");
+}
