@@ -1,6 +1,6 @@
 //! What counts tokens and bytes of a model: its shape, tokenizer and chat template, without the weights.
 
-use crate::device::cpu::NUMERICS;
+use crate::device::DEFAULT_NUMERICS;
 use crate::model::gguf::Gguf;
 use crate::model::spec::DecoderSpec;
 use crate::model::suggested::suggested;
@@ -43,7 +43,7 @@ impl Prompter {
             name: gguf.text("general.name").unwrap_or(&gguf.name).to_owned(),
             family: spec.family.name.to_owned(),
             identity: gguf.hash(),
-            numerics: NUMERICS.to_owned(),
+            numerics: DEFAULT_NUMERICS.to_owned(),
             n_layers: spec.layers.len(),
             d_model: spec.d_model,
             n_heads: spec.n_heads,

@@ -1,7 +1,11 @@
 //! The laboratory: what a turn costs on this machine, and what a compressed cache costs a model.
 
 // As in the commands of `greenroom`: a reader that goes away, or a full disk, is `terminal::output`'s business.
+macro_rules! print {
+    ($($text:tt)*) => { greenroom::terminal::output::out(&format!($($text)*)) };
+}
 macro_rules! println {
+    () => { greenroom::terminal::output::out("\n") };
     ($($text:tt)*) => { greenroom::terminal::output::out(&(format!($($text)*) + "\n")) };
 }
 macro_rules! eprintln {
@@ -15,7 +19,7 @@ mod quality;
 mod recall;
 mod score;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, Parser, Subcommand};
 use greenroom::commands::{Exit, program};
 
 /// Measures models and machines with Greenroom's engine
@@ -52,5 +56,5 @@ impl Command {
 }
 
 fn main() -> std::process::ExitCode {
-    program(|cli: Cli| (cli.verbose, move || cli.command.run()))
+    program(Cli::command(), |cli: Cli| (cli.verbose, move || cli.command.run()))
 }

@@ -22,6 +22,9 @@ use std::any::Any;
 use std::ops::Range;
 use std::sync::Arc;
 
+/// The numerics of the device that an engine opens by itself.
+pub(crate) const DEFAULT_NUMERICS: &str = cpu::NUMERICS;
+
 /// A model on what computes it.
 pub(crate) trait Device: Send + Sync {
     /// The model's shape.

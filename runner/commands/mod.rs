@@ -45,7 +45,7 @@ use crate::run::FailedTwice;
 use crate::scenario::{self, Loaded, Overrides, Scenario};
 use crate::terminal::{counted, is_fancy, output, printable};
 use anyhow::Context as _;
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, Parser, Subcommand};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -102,12 +102,45 @@ enum Command {
 
 /// Runs `greenroom` on the process's arguments.
 pub fn main() -> ExitCode {
-    program(|cli: Cli| (cli.verbose, move || cli.command.run()))
+    program(grouped(Cli::command()), |cli: Cli| (cli.verbose, move || cli.command.run()))
+}
+
+/// The commands by what one wants to do.
+const GROUPS: [(&str, &[&str]); 5] = [
+    ("Write a scenario", &["new", "check", "graph", "schema", "import"]),
+    ("Play it", &["run", "fork"]),
+    ("Look at what happened", &["explain", "report", "diff"]),
+    ("Keep it as a test", &["replay", "review"]),
+    ("Models and memories", &["pull", "models", "cache"]),
+];
+
+/// Help that lists the commands in [`GROUPS`].
+fn grouped(command: clap::Command) -> clap::Command {
+    let header = *command.get_styles().get_header();
+    let width =
+        usize::from(console::Term::stdout().size_checked().map_or(100, |(_, width)| width)).clamp(40, 100);
+    let line = |name: &&str| {
+        let about = command.find_subcommand(name).and_then(clap::Command::get_about);
+        let about = about.map_or_else(String::new, ToString::to_string);
+        let options = textwrap::Options::new(width).subsequent_indent("           ");
+        textwrap::fill(&format!("  {name:<8} {about}"), options)
+    };
+    let group = |(title, names): &(&str, &[&str])| {
+        let lines: Vec<String> = names.iter().map(line).collect();
+        format!("{header}{title}:{header:#}\n{}\n\n", lines.join("\n"))
+    };
+    let groups: String = GROUPS.iter().map(group).collect();
+    let options = format!("{header}Options:{header:#}\n{{options}}{{after-help}}");
+    command.help_template(format!("{{about-with-newline}}\n{{usage-heading}} {{usage}}\n\n{groups}{options}"))
 }
 
 /// Runs a program on the process's arguments; `of` gives whether it says more, and what it does.
-pub fn program<C: Parser, R: FnOnce() -> anyhow::Result<Exit>>(of: impl FnOnce(C) -> (bool, R)) -> ExitCode {
-    let code = match C::try_parse().map(of) {
+pub fn program<C: Parser, R: FnOnce() -> anyhow::Result<Exit>>(
+    command: clap::Command,
+    of: impl FnOnce(C) -> (bool, R),
+) -> ExitCode {
+    let parsed = command.try_get_matches().and_then(|mut matches| C::from_arg_matches_mut(&mut matches));
+    let code = match parsed.map(of) {
         Ok((verbose, run)) => {
             logging(verbose);
             run().unwrap_or_else(|error| failed(&error)) as u8
