@@ -52,7 +52,7 @@ pub struct EngineConfig {
     /// Prompt tokens of one pass, at most: a longer prompt is read in chunks, between which others decode. How many it is
     /// within this bound follows the clock.
     pub prefill_chunk: usize,
-    /// Whether a model with coded keys or values is compared with an f16 cache on a short text before it is used for the first
+    /// True if a model with coded keys or values is compared with an f16 cache on a short text before it is used for the first
     /// time. [`KvChoice::Auto`] then gives way to finer formats where its own are too coarse for the model; any other choice stays,
     /// and a warning says so. The verdict is kept in the cache folder; without one there is no check.
     pub self_check: bool,

@@ -7,7 +7,7 @@ use std::fs::{File, FileType, Metadata, OpenOptions};
 use std::io;
 use std::path::Path;
 
-/// Whether a link in a file's place is followed.
+/// True if a link in a file's place is followed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Links {
     /// For files that a person names.

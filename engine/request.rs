@@ -120,7 +120,7 @@ impl Default for Dry {
 }
 
 impl Sampling {
-    /// Whether every number is one that it may be.
+    /// Tells whether every number is one that it may be.
     ///
     /// # Errors
     /// [`crate::ErrorKind::Request`]: the first that is not, and what it may be.
@@ -406,7 +406,7 @@ pub struct Ranking {
 pub struct RankedOption {
     /// Its natural log-probability, all its tokens taken together.
     pub logprob: f32,
-    /// Whether each of its tokens is the most likely one where it stands.
+    /// True if each of its tokens is the most likely one where it stands.
     pub greedy: bool,
 }
 

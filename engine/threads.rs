@@ -2,10 +2,7 @@
 //!
 //! A decoded token is some hundred jobs of 50 to 500 µs, one after another: what counts is how soon the others begin.
 //! Members of a pool wait for the next job spinning, for [`SPIN`], and sleep only then; a job costs them one atomic
-//! operation a task.
-//!
-//! A team of our own instead of rayon: a decoded token is some hundred jobs of 50 to 500 µs; members spin 200 µs for the next
-//! one, then sleep. Without a team (tests, small tools) a job is a loop.
+//! operation a task. (rayon's sleep sooner.) Without a pool, in tests and small tools, a job is a loop.
 
 use std::cell::RefCell;
 use std::marker::PhantomData;

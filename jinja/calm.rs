@@ -6,7 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Once;
 
 thread_local! {
-    /// Whether this thread is within [`caught`].
+    /// True if this thread is within [`caught`].
     static WITHIN: Cell<bool> = const { Cell::new(false) };
 }
 

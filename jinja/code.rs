@@ -215,7 +215,7 @@ fn leaf(expr: &Expr<'_>, meter: &mut Meter) -> Result<Option<Folded>, Error> {
     worked_out(expr, 0, meter)
 }
 
-/// Whether an operation on constants makes and compares no more than it may.
+/// Tells whether an operation on constants makes and compares no more than it may.
 fn is_small(op: &BinOpKind, left: &Folded, right: &Folded) -> bool {
     let times = |value: &Folded, times: &Folded| match times.value.as_usize() {
         Some(n) if value.value.as_str().is_some() => value.size.bytes.saturating_mul(n),

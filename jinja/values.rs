@@ -177,7 +177,7 @@ fn is_lazy(object: &DynObject) -> bool {
 struct Items {
     values: Vec<Value>,
     repr: ObjectRepr,
-    /// Whether its length was known before it was read.
+    /// True if its length was known before it was read.
     sized: bool,
 }
 

@@ -33,7 +33,7 @@ pub struct Source {
 #[derive(Clone, Debug)]
 pub struct Sources(Vec<Arc<Source>>);
 
-/// Whether a diagnostic stops the run.
+/// True if a diagnostic stops the run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
     /// The scenario can't be played.

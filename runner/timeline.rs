@@ -42,7 +42,7 @@ pub enum Event {
 }
 
 impl Event {
-    /// Whether the agent itself spoke.
+    /// Tells whether the agent itself spoke.
     pub fn is_said(&self) -> bool {
         matches!(self, Self::Said { .. })
     }

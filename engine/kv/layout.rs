@@ -19,11 +19,11 @@ pub(crate) struct TensorLayout {
     pub(crate) dim: usize,
     /// Format of sealed blocks.
     pub(crate) format: KvFormat,
-    /// Whether heads are rotated before they are cached.
+    /// True if heads are rotated before they are cached.
     pub(crate) rotated: bool,
-    /// Whether the session's first rows are kept exact beside their codes: where rows are coded, and keys are not read as values.
+    /// True if the session's first rows are kept exact beside their codes: where rows are coded, and keys are not read as values.
     pub(crate) exact: bool,
-    /// Whether codes stand for what lies around the block's mean: of such keys.
+    /// True if codes stand for what lies around the block's mean: of such keys.
     pub(crate) centered: bool,
 }
 
@@ -37,7 +37,7 @@ impl TensorLayout {
         }
     }
 
-    /// Whether keys are coded by a [calibration](crate::model::calibration) where the model has it: in 8 bits nothing is left to
+    /// Tells whether keys are coded by a [calibration](crate::model::calibration) where the model has it: in 8 bits nothing is left to
     /// be gained.
     pub(crate) fn shaped(self) -> bool {
         self.format == KvFormat::Q4 && self.rotated && self.centered

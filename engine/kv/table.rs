@@ -89,7 +89,7 @@ impl BlockTable {
         self.entries.iter().map(|(_, parts)| *parts)
     }
 
-    /// Whether a part of a block is in memory.
+    /// Tells whether a part of a block is in memory.
     pub(crate) fn holds(&self, block: usize, part: Part) -> bool {
         self.entries.get(block).is_some_and(|(_, parts)| parts[part as usize].is_some())
     }

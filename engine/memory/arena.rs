@@ -78,7 +78,7 @@ impl Arena {
         Some(id)
     }
 
-    /// Whether a part of the block with this content is here.
+    /// Tells whether a part of the block with this content is here.
     pub(crate) fn holds(&self, key: BlockKey) -> bool {
         self.by_key.contains_key(&key)
     }

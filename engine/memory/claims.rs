@@ -42,7 +42,7 @@ impl Claims {
         self.at_work.remove(session);
     }
 
-    /// Whether sessions of this one's run may be written.
+    /// Tells whether sessions of this one's run may be written.
     pub(super) fn holds(&self, session: &SessionKey) -> bool {
         self.held.get(&run_of(session)).is_some_and(|held| held.lock.is_ok())
     }

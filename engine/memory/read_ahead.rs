@@ -3,8 +3,11 @@
 //! Read-ahead (`ahead.rs`) is for as many agents as are at work, no more: each place kept for the next one is taken from those
 //! that Belady would keep.
 
+use super::Memory;
+use super::recall::put_tail;
 use crate::kv::format::BlockBytes;
 use crate::kv::layout::KvLayout;
+use crate::kv::layout::Part;
 use crate::kv::table::BlockKey;
 use crate::store::tail::TailRef;
 use crate::store::{Found, Store};
@@ -114,7 +117,7 @@ impl Ahead {
         }
     }
 
-    /// Whether nothing is on its way.
+    /// Tells whether nothing is on its way.
     pub(crate) fn idle(&self) -> bool {
         self.under_way.is_empty()
     }
@@ -148,6 +151,83 @@ impl Drop for Ahead {
         self.fetched = channel().1; // nobody takes what is still to be read
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
+        }
+    }
+}
+
+impl Memory {
+    /// Takes in what was read ahead.
+    pub(super) fn collect(&mut self, session: Option<&SessionKey>) {
+        let Some(ahead) = &mut self.ahead else { return };
+        for fetched in ahead.collect(session) {
+            // Whoever is at work by now, or has gone, has no use for it.
+            let Some(idle) = self.idle.get_mut(&fetched.session) else { continue };
+            let bytes = match fetched.bytes {
+                Bytes::Block(index, key, Found::Whole((block, bytes))) => {
+                    let wanted = idle.session.sequence.table().hash(index) == Some(key.0)
+                        && !idle.session.sequence.table().holds(index, key.1);
+                    if wanted {
+                        let id = self.arena.insert(key, Arc::new(block));
+                        idle.session.sequence.refill(index, key.1, id);
+                    }
+                    bytes
+                }
+                Bytes::Tail(tail, found) if idle.session.absent_tail() == Some(&tail) => {
+                    put_tail(&mut idle.session, &tail, found, &mut self.arena).unwrap_or_else(|reason| {
+                        self.remarks.insert(fetched.session.clone(), reason);
+                        0
+                    })
+                }
+                Bytes::Block(.., Found::Damaged(reason) | Found::Unreadable(reason)) => {
+                    self.remarks.insert(fetched.session.clone(), reason);
+                    0
+                }
+                // What is missing is found so again when it is needed, and said then.
+                _ => 0,
+            };
+            idle.ahead.bytes += bytes;
+            idle.ahead.ms += fetched.ms;
+        }
+    }
+
+    /// Begins to read what the agents that are needed next lack, as many of them as are at work now; makes room by evicting
+    /// whoever is needed later.
+    pub(crate) fn look_ahead(&mut self, n_active: usize) {
+        self.collect(None);
+        if n_active == 0 || self.ahead.as_ref().is_none_or(|ahead| !ahead.idle()) {
+            return;
+        }
+        let mut next: Vec<(u64, SessionKey)> =
+            self.idle.iter().filter_map(|(key, idle)| Some((idle.next_use?, key.clone()))).collect();
+        next.sort_by_key(|(next_use, _)| *next_use);
+        for (next_use, key) in next.into_iter().take(n_active) {
+            self.read_ahead(&key, next_use);
+        }
+    }
+
+    fn read_ahead(&mut self, key: &SessionKey, next_use: u64) {
+        let Some(idle) = self.idle.get_mut(key) else { return };
+        let sequence = &mut idle.session.sequence;
+        let missing: Vec<(usize, Part)> = sequence.missing(sequence.len()).collect();
+        let mut pieces = Vec::new();
+        for (block, part) in missing {
+            let Some(hash) = sequence.table().hash(block) else { continue };
+            match self.arena.find((hash, part)) {
+                Some(id) => sequence.refill(block, part, id),
+                None => pieces.push((Piece::Block(block, (hash, part)), self.arena.part_bytes(part))),
+            }
+        }
+        if let Some(tail) = idle.session.absent_tail() {
+            let room = tail.rows * self.context.layout.row_bytes();
+            pieces.push((Piece::Tail(tail.clone()), room as u64));
+        }
+        for (piece, room) in pieces {
+            if !self.make_room(room, Some(next_use)) {
+                return;
+            }
+            if let Some(ahead) = &mut self.ahead {
+                ahead.fetch(key, piece, room);
+            }
         }
     }
 }

@@ -57,12 +57,12 @@ impl Sequence {
         self.rows.get(&(self.len / BLOCK)).copied().filter(|_| self.len % BLOCK != 0)
     }
 
-    /// Whether any f16 rows of it are in memory.
+    /// Tells whether any f16 rows of it are in memory.
     pub(crate) fn holds_rows(&self) -> bool {
         !self.rows.is_empty()
     }
 
-    /// Whether anything of it is in memory.
+    /// Tells whether anything of it is in memory.
     pub(crate) fn holds_any(&self) -> bool {
         !self.rows.is_empty() || self.table.last_held(self.table.len()).is_some()
     }

@@ -69,7 +69,7 @@ pub(crate) struct Session {
 /// The rows of an open block on disk.
 pub(crate) struct Tail {
     pub(crate) at: TailRef,
-    /// Whether the file is another session's: it is read, and never written.
+    /// True if the file is another session's: it is read, and never written.
     borrowed: bool,
 }
 
@@ -182,7 +182,7 @@ impl Session {
         self.tail.as_ref().filter(here).map(|tail| &tail.at)
     }
 
-    /// Whether the rows of the open block are on disk, or there are none.
+    /// Tells whether the rows of the open block are on disk, or there are none.
     fn rows_stored(&self) -> bool {
         let covers = |tail: &Tail| tail.at.end_token() >= self.sequence.len();
         self.sequence.open_rows().is_none() || self.tail.as_ref().is_some_and(covers)
@@ -197,7 +197,7 @@ impl Session {
         self.sequence.evict(self.stored_blocks, arena)
     }
 
-    /// Whether [`Session::evict`] finds something.
+    /// Tells whether [`Session::evict`] finds something.
     pub(crate) fn can_evict(&self) -> bool {
         self.rows_stored() && self.sequence.holds_rows()
             || self.sequence.table().last_held(self.stored_blocks).is_some()

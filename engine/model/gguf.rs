@@ -235,7 +235,7 @@ impl Gguf {
         self.tensors.iter().map(|(name, info)| (name.as_str(), info))
     }
 
-    /// Whether the file has a tensor.
+    /// Tells whether the file has a tensor.
     pub(crate) fn has_tensor(&self, name: &str) -> bool {
         self.tensors.contains_key(name)
     }

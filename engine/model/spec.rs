@@ -3,7 +3,7 @@
 //! A family is a row of data: which pairs turn, which norms there are, the activation, windows, sinks, how experts are chosen.
 //! Biases and rotary factors are taken where the file has them; a tensor that nobody asked for is refused by name.
 //!
-//! Formats are chosen by layer and side (`--kv`, `greenroom kv-config`) and stand in the cache's identity. The default, `q4-m`,
+//! Formats are chosen by layer and side ([`KvChoice`]) and stand in the cache's identity. The default, `q4-m`,
 //! is q4 with q8 keys in one layer of six (4.49 bits a number), those whose keys bear 4 bits worst; of layers that see everything
 //! and of layers with a window, each by themselves. That is measured with the constants of keys: errors as large as 4 bits would
 //! make them are drawn for the scores of 63 rows, and what they change in the residual stream after the layer's attention, over
@@ -179,7 +179,7 @@ pub(crate) struct LayerSpec {
     pub(crate) window: Option<usize>,
     /// Which of the rotary embeddings.
     pub(crate) rope: usize,
-    /// Whether its feed-forward is made of experts.
+    /// True if its feed-forward is made of experts.
     pub(crate) experts: bool,
 }
 

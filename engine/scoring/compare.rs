@@ -12,32 +12,52 @@ use crate::scoring::scratch::Scratch;
 use crate::{Compared, Result, threads};
 use std::sync::Arc;
 
-/// Reads `ids` with a cache of each layout; `see` is given the positions from `first` on, each with one figure a layout, the
-/// first layout being what the others are compared with.
+/// A text that is read with a cache of each layout, the first of which is what the others are compared with.
 ///
 /// All caches take a step before any takes the next, so that only one step's logits are held.
-///
-/// # Errors
-/// As [`crate::memory::pass::forward`]; or what `see` returns.
-pub(crate) fn compare(
-    device: &Arc<dyn Device>,
-    layouts: &[Arc<KvLayout>],
-    ids: &[u32],
-    first: usize,
-    see: &mut dyn FnMut(usize, &[Compared]) -> Result<()>,
-) -> Result<()> {
-    let mut caches: Vec<Scratch> =
-        layouts.iter().map(|layout| Scratch::new(device, layout.clone())).collect();
-    let step = most_wanted(&**device);
-    for scratch in &mut caches {
-        scratch.read(&ids[..first], Wanted::None, &mut |_, _| Ok(()))?;
+pub(crate) struct Comparison {
+    caches: Vec<Scratch>,
+    ids: Vec<u32>,
+    /// Position that comes next.
+    next: usize,
+}
+
+impl Comparison {
+    /// Nothing read yet.
+    pub(crate) fn new(device: &Arc<dyn Device>, layouts: &[Arc<KvLayout>], ids: Vec<u32>) -> Self {
+        let caches = layouts.iter().map(|layout| Scratch::new(device, layout.clone())).collect();
+        Self { caches, ids, next: 0 }
     }
-    let n_vocab = device.n_vocab();
-    let mut start = first;
-    while start < ids.len() {
+
+    /// Reads the tokens before `first`, of which nobody wants to know anything.
+    ///
+    /// # Errors
+    /// As [`crate::memory::pass::forward`].
+    pub(crate) fn skip(&mut self, first: usize) -> Result<()> {
+        for scratch in &mut self.caches {
+            scratch.read(&self.ids[..first], Wanted::None, &mut |_, _| Ok(()))?;
+        }
+        self.next = first;
+        Ok(())
+    }
+
+    /// One pass over each cache; `see` is given positions, each with one figure a layout. `true`: it was the last one.
+    ///
+    /// # Errors
+    /// As [`crate::memory::pass::forward`]; or what `see` returns.
+    pub(crate) fn step(&mut self, see: &mut dyn FnMut(usize, &[Compared]) -> Result<()>) -> Result<bool> {
+        let Self { caches, ids, next } = self;
+        let (start, Some(device)) = (*next, caches.first().map(|scratch| scratch.arena.device().clone()))
+        else {
+            return Ok(true);
+        };
+        if start >= ids.len() {
+            return Ok(true);
+        }
+        let (step, n_vocab) = (most_wanted(&*device), device.n_vocab());
         let end = ((start / step + 1) * step).min(ids.len());
         let mut all = Vec::with_capacity(caches.len());
-        for scratch in &mut caches {
+        for scratch in caches {
             all.push(scratch.advance(ids, end, Wanted::All)?);
         }
         let row = |logits: usize, i: usize| &all[logits][i * n_vocab..][..n_vocab];
@@ -54,7 +74,7 @@ pub(crate) fn compare(
         for (pos, figures) in (start..end).zip(figures) {
             see(pos, &figures)?;
         }
-        start = end;
+        *next = end;
+        Ok(end == ids.len())
     }
-    Ok(())
 }

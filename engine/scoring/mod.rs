@@ -1,7 +1,8 @@
-//! What a model says of given tokens, with caches that belong to nobody: [`scratch`], [`compare`], what logits say ([`distribution`]), and the [`self_check`] of a model
+//! What a model says of given tokens, with caches that belong to nobody ([`scratch`]): a [`job`] at a time, a text with several formats ([`compare`]), what logits say ([`distribution`]), and the [`self_check`] of a model
 //! that is opened for the first time.
 
 pub(crate) mod compare;
 pub(crate) mod distribution;
+pub(crate) mod job;
 pub(crate) mod scratch;
 pub(crate) mod self_check;

@@ -9,6 +9,9 @@ use crate::memory::pass::{Span, Wanted, forward, most_wanted};
 use crate::memory::sequence::Sequence;
 use std::sync::Arc;
 
+/// Takes a position and its logits, and says whether to go on.
+pub(crate) type See<'a> = dyn FnMut(usize, &[f32]) -> Result<()> + 'a;
+
 /// One sequence with an arena of its own.
 pub(crate) struct Scratch {
     pub(crate) sequence: Sequence,
@@ -22,32 +25,36 @@ impl Scratch {
         Self { sequence: Sequence::new(layout, BlockHash::root("scratch")), arena }
     }
 
-    /// Feeds what the sequence lacks of `ids`, at most a block at a time; `see` is given positions and logits of the wanted rows
-    /// (`Last`: of the last id alone).
+    /// Feeds what the sequence lacks of `ids`; `see` is given positions and logits of the wanted rows (`Last`: of the last id alone).
+    ///
+    /// # Errors
+    /// As [`Scratch::step`].
+    pub(crate) fn read(&mut self, ids: &[u32], wanted: Wanted, see: &mut See<'_>) -> Result<()> {
+        while !self.step(ids, wanted, see)? {}
+        Ok(())
+    }
+
+    /// One pass of [`Scratch::read`], over a block at most; `true`: it was the last one.
     ///
     /// # Errors
     /// As [`forward`]; or what `see` returns.
-    pub(crate) fn read(
-        &mut self,
-        ids: &[u32],
-        wanted: Wanted,
-        see: &mut dyn FnMut(usize, &[f32]) -> Result<()>,
-    ) -> Result<()> {
+    pub(crate) fn step(&mut self, ids: &[u32], wanted: Wanted, see: &mut See<'_>) -> Result<bool> {
+        if self.sequence.len() >= ids.len() {
+            return Ok(true);
+        }
         let n_vocab = self.arena.device().n_vocab();
         let step = match wanted {
             Wanted::All => most_wanted(&**self.arena.device()),
             _ => BLOCK,
         };
-        while self.sequence.len() < ids.len() {
-            let end = ((self.sequence.len() / step + 1) * step).min(ids.len());
-            let wanted = if end < ids.len() && wanted == Wanted::Last { Wanted::None } else { wanted };
-            let logits = self.advance(ids, end, wanted)?;
-            let n = logits.len() / n_vocab;
-            for (pos, row) in (end - n..end).zip(logits.chunks_exact(n_vocab)) {
-                see(pos, row)?;
-            }
+        let end = ((self.sequence.len() / step + 1) * step).min(ids.len());
+        let wanted = if end < ids.len() && wanted == Wanted::Last { Wanted::None } else { wanted };
+        let logits = self.advance(ids, end, wanted)?;
+        let n = logits.len() / n_vocab;
+        for (pos, row) in (end - n..end).zip(logits.chunks_exact(n_vocab)) {
+            see(pos, row)?;
         }
-        Ok(())
+        Ok(end == ids.len())
     }
 
     /// Feeds what the sequence lacks of `ids[..end]` in one pass, and returns the wanted rows' logits, `[n, n_vocab]`.

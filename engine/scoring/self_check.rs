@@ -10,10 +10,10 @@ use crate::device::Device;
 use crate::kv::layout::{BLOCK, KvLayout};
 use crate::kv::table::BlockHash;
 use crate::model::calibration::Calibration;
-use crate::scoring::compare::compare;
+use crate::scoring::compare::Comparison;
 use crate::store::{Found, Store};
 use crate::text::tokenizer::{After, Tokenizer};
-use crate::{KvChoice, KvFormat, KvLayer, Result, SAMPLE};
+use crate::{Compared, KvChoice, KvFormat, KvLayer, Result, SAMPLE};
 use std::sync::Arc;
 
 /// Measures a model's keys, unless a folder knows them (`model` is the model's identity), and has them coded accordingly. A cached
@@ -157,10 +157,13 @@ fn measure(device: &Arc<dyn Device>, tokenizer: &Tokenizer, layout: &Arc<KvLayou
         return Ok(0.0);
     }
     let (mut sum, mut n) = (0.0, 0);
-    compare(device, &[f16, layout.clone()], &ids, BLOCK, &mut |_, figures| {
+    let mut comparison = Comparison::new(device, &[f16, layout.clone()], ids);
+    comparison.skip(BLOCK)?;
+    let mut see = |_, figures: &[Compared]| {
         (sum, n) = (sum + figures[1].divergence, n + 1);
         Ok(())
-    })?;
+    };
+    while !comparison.step(&mut see)? {}
     Ok(sum / f64::from(n))
 }
 

@@ -63,7 +63,7 @@ impl Cipher {
         Self(key.map(|key| XChaCha20Poly1305::new(&key.0.into())))
     }
 
-    /// Whether what is sealed differs from what was given.
+    /// Tells whether what is sealed differs from what was given.
     pub(super) fn encrypts(&self) -> bool {
         self.0.is_some()
     }

@@ -101,7 +101,7 @@ fn not_a_folder(dir: &Path, found: &Metadata) -> Error {
     Error::store(format!("{} is {kind}, not a folder: move it away", dir.display()))
 }
 
-/// Whether a folder is there.
+/// Tells whether a folder is there.
 ///
 /// # Errors
 /// Something else stands in its place, or that can't be said.
@@ -181,7 +181,7 @@ pub(super) fn append(path: &Path, at: u64, bytes: &[u8]) -> Result<()> {
     written.map_err(|e: io::Error| io_error("write", path, e))
 }
 
-/// Whether a file can be appended to after its first `at` bytes: a regular one, so long, that has no other name (what has one is
+/// Tells whether a file can be appended to after its first `at` bytes: a regular one, so long, that has no other name (what has one is
 /// somebody's copy too).
 pub(super) fn appendable(path: &Path, at: u64) -> bool {
     fs::symlink_metadata(path).is_ok_and(|found| found.is_file() && n_names(&found) == 1 && found.len() >= at)

@@ -52,7 +52,7 @@ pub(crate) trait Logs: Blobs {
     /// It is shorter, or can't be written.
     fn append(&self, name: &str, at: u64, bytes: &[u8]) -> Result<()>;
 
-    /// Whether a log can be appended to after its first `at` bytes.
+    /// Tells whether a log can be appended to after its first `at` bytes.
     fn can_append(&self, name: &str, at: u64) -> bool;
 
     /// The right to write what goes by a name, until it is dropped; `None`: somebody else has it.

@@ -139,7 +139,7 @@ impl Store {
         format!("{tenant}\n{}", self.names)
     }
 
-    /// Whether a part of a block is stored.
+    /// Tells whether a part of a block is stored.
     pub(crate) fn has_block(&self, key: BlockKey) -> bool {
         self.medium.size(&block_name(key)).is_some() || self.packed(key).is_some()
     }
@@ -223,12 +223,9 @@ impl Store {
         self.fresh.store(0, Ordering::Relaxed);
         let mut small = self.loose_blocks()?;
         small.retain(|(_, bytes)| *bytes <= Self::SMALL);
-        if small.len() < Self::MANY {
-            return Ok(0);
-        }
         match self.medium.lease("packs.lock")? {
-            Some(_lease) => self.pack(small.into_iter().map(|(key, _)| key)),
-            None => Ok(0),
+            Some(_lease) if small.len() >= Self::MANY => self.pack(small.into_iter().map(|(key, _)| key)),
+            _ => Ok(0),
         }
     }
 
@@ -346,7 +343,7 @@ impl Store {
         Ok(n as u64)
     }
 
-    /// Whether a tail's file can be appended to: it is at least as long as what counts of it.
+    /// Tells whether a tail's file can be appended to: it is at least as long as what counts of it.
     pub(crate) fn has_tail(&self, tail: &TailRef) -> bool {
         self.medium.can_append(&tail::name(tail), tail.end.bytes)
     }

@@ -24,13 +24,13 @@ pub(crate) struct Segment {
     pub(crate) kind: SegmentKind,
     pub(crate) text: String,
     pub(crate) ids: Arc<[u32]>,
-    /// Whether the ids were sampled; a reply given as text has ids that were guessed by the tokenizer.
+    /// True if the ids were sampled; a reply given as text has ids that were guessed by the tokenizer.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) guessed: bool,
 }
 
 impl Segment {
-    /// Whether a cached segment serves for this one of a prompt.
+    /// Tells whether a cached segment serves for this one of a prompt.
     fn serves(cached: &Self, wanted: &Self) -> bool {
         cached.kind == wanted.kind
             && cached.text == wanted.text

@@ -35,7 +35,7 @@ impl Following {
         &self.ids
     }
 
-    /// Whether all of it was seen: what comes now is said freely.
+    /// Tells whether all of it was seen: what comes now is said freely.
     pub(crate) fn is_over(&self) -> bool {
         self.found.len() == self.ids.len()
     }

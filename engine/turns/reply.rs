@@ -20,7 +20,7 @@ pub(crate) struct Reply {
     ends: Vec<usize>,
     bytes: Vec<u8>,
     stops: Vec<Vec<u8>>,
-    /// Whether a reply that reaches its limit ends with its last whole sentence.
+    /// True if a reply that reaches its limit ends with its last whole sentence.
     whole_sentences: bool,
     streamed: usize,
     /// The reply's tokens behind those of the agent's earlier replies.
@@ -44,7 +44,7 @@ impl Reply {
         &self.said
     }
 
-    /// Whether a token with these bytes would complete a stop string that leaves nothing of the reply.
+    /// Tells whether a token with these bytes would complete a stop string that leaves nothing of the reply.
     pub(crate) fn refuses(&self, piece: &[u8]) -> bool {
         let longer = [&self.bytes, piece].concat();
         self.first_stop(&longer, self.bytes.len())

@@ -15,9 +15,9 @@ use std::time::Duration;
 pub(crate) struct Load {
     /// Tokens known but not fed: the rest of a prompt, or one sampled token.
     pub(crate) pending: usize,
-    /// Whether the turn has read its prompt.
+    /// True if the turn has read its prompt.
     pub(crate) decoding: bool,
-    /// Whether the turn found memory of its own: it waits for little.
+    /// True if the turn found memory of its own: it waits for little.
     pub(crate) warm: bool,
 }
 

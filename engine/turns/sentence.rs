@@ -16,7 +16,7 @@ const ABBREVIATIONS: &[&str] = &[
     "mr", "mrs", "ms", "dr", "prof", "st", "rev", "gen", "col", "capt", "lt", "sgt", "vs", "cf", "e.g", "i.e",
 ];
 
-/// Whether `before` ends with a whole sentence (and spaces, perhaps), `after` being the rest of the text.
+/// Tells whether `before` ends with a whole sentence (and spaces, perhaps), `after` being the rest of the text.
 pub(crate) fn ends_sentence(before: &str, after: &str) -> bool {
     let whole = before.trim_end();
     let bare = whole.trim_end_matches(CLOSING);
@@ -35,7 +35,7 @@ pub(crate) fn ends_sentence(before: &str, after: &str) -> bool {
     }
 }
 
-/// Whether a full stop behind `text` ends no sentence; `is_last`: it is the last character that there is.
+/// Tells whether a full stop behind `text` ends no sentence; `is_last`: it is the last character that there is.
 fn goes_on(text: &str, is_last: bool) -> bool {
     let line = text.rsplit('\n').next().unwrap_or(text);
     let (rest, word) = line.rsplit_once(char::is_whitespace).unwrap_or(("", line));

@@ -153,7 +153,7 @@ impl ActiveTurn {
         self.usage.bytes_written += bytes;
     }
 
-    /// Whether the prompt is read.
+    /// Tells whether the prompt is read.
     pub(crate) fn decoding(&self) -> bool {
         self.session.sequence.len() >= self.prompt_len
     }
@@ -175,17 +175,17 @@ impl ActiveTurn {
         }
     }
 
-    /// Whether the options of a choice are being weighed: what is fed now may not stay.
+    /// Tells whether the options of a choice are being weighed: what is fed now may not stay.
     pub(crate) fn weighs(&self) -> bool {
         self.decoding() && matches!(self.decode, Decode::ScoreOptions(_))
     }
 
-    /// Whether the caller has gone.
+    /// Tells whether the caller has gone.
     pub(crate) fn cancelled(&self) -> bool {
         self.events.is_closed()
     }
 
-    /// Whether the reply is complete and everything that it keeps is fed.
+    /// Tells whether the reply is complete and everything that it keeps is fed.
     pub(crate) fn done(&self) -> bool {
         self.stop.is_some() && self.pending() == 0
     }

@@ -5,10 +5,10 @@
 
 use crate::device::Device;
 use crate::memory::Memory;
-use crate::memory::pass::{Span, Wanted, forward, most_wanted};
+use crate::memory::pass::{Span, forward, most_wanted};
 use crate::memory::session::Pending;
-use crate::scoring::compare::compare;
-use crate::scoring::distribution::{argmax, logprob};
+use crate::scoring::compare::Comparison;
+use crate::scoring::job::{Comparing, Figures, Job, Ranker, Scoring};
 use crate::scoring::scratch::Scratch;
 use crate::text::chat::{Chat, reply_ids};
 use crate::text::prefix::flatten;
@@ -17,12 +17,12 @@ use crate::turns::admission::{Prepared, Waiting};
 use crate::turns::schedule::{Load, Pace, plan};
 use crate::turns::turn::ActiveTurn;
 use crate::{
-    Compared, Completion, Conversation, Error, ErrorKind, Event, KvChoice, RankedOption, Ranking, Request,
-    Result, SessionKey, TokenScore,
+    Completion, Conversation, Error, ErrorKind, Event, KvChoice, Ranking, Request, Result, SessionKey,
+    TokenScore,
 };
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::mpsc::{Receiver, RecvError, SendError, Sender, TryRecvError};
+use std::sync::mpsc::{Receiver, RecvError, Sender, TryRecvError};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 use tokio::sync::mpsc::UnboundedSender;
@@ -76,9 +76,6 @@ pub(crate) enum Command {
     Close,
 }
 
-/// Where a comparison's figures go: position, and one for each format.
-type Figures = Sender<Result<(usize, Vec<Compared>)>>;
-
 /// A turn that waits for its commit.
 struct Finished {
     id: u64,
@@ -99,6 +96,8 @@ pub(crate) struct Worker {
     active: Vec<ActiveTurn>,
     /// In the order in which they ended.
     finished: Vec<Finished>,
+    /// What is scored, a pass at a time between those over turns.
+    jobs: VecDeque<Box<dyn Job>>,
     cursor: usize,
 }
 
@@ -113,7 +112,18 @@ impl Worker {
     ) -> Self {
         let (waiting, active, finished) = (VecDeque::new(), Vec::new(), Vec::new());
         let pace = Pace::new(chunk);
-        Self { device, tokenizer, chat, memory, pace, waiting, active, finished, cursor: 0 }
+        Self {
+            device,
+            tokenizer,
+            chat,
+            memory,
+            pace,
+            waiting,
+            active,
+            finished,
+            jobs: VecDeque::new(),
+            cursor: 0,
+        }
     }
 
     /// Serves commands until the engine is closed. A panic ends it too: what it said stands in `fault` then, and every turn that had
@@ -137,7 +147,7 @@ impl Worker {
 
     fn serve(&mut self, commands: &Receiver<Command>) {
         loop {
-            let next = match self.active.is_empty() && self.waiting.is_empty() {
+            let next = match self.active.is_empty() && self.waiting.is_empty() && self.jobs.is_empty() {
                 true => commands.recv().map(Some).map_err(|RecvError| ()),
                 false => match commands.try_recv() {
                     Ok(command) => Ok(Some(command)),
@@ -151,6 +161,7 @@ impl Worker {
                 Ok(None) => {
                     self.admit();
                     self.step();
+                    self.go_on_with_a_job();
                 }
             }
         }
@@ -169,18 +180,19 @@ impl Worker {
             Command::Expect { session, next_use } => self.memory.expect(&session, next_use),
             Command::Forget { session } => self.memory.forget(&session),
             Command::Rank { conversation, options, kv, answer } => {
-                let _ = answer.send(self.rank(&conversation, &options, kv.as_ref()));
-            }
-            Command::Score { ids, kv, scores } => {
-                if let Err(e) = self.score(&ids, kv.as_ref(), &scores) {
-                    let _ = scores.send(Err(e));
+                match self.ranker(&conversation, &options, kv.as_ref(), answer.clone()) {
+                    Ok(ranker) => self.jobs.push_back(Box::new(ranker)),
+                    Err(e) => drop(answer.send(Err(e))),
                 }
             }
-            Command::Compare { ids, formats, figures } => {
-                if let Err(e) = self.compare(&ids, &formats, &figures) {
-                    let _ = figures.send(Err(e));
-                }
-            }
+            Command::Score { ids, kv, scores } => match self.scratch(kv.as_ref()) {
+                Ok(scratch) => self.jobs.push_back(Box::new(Scoring { scratch, ids, scores })),
+                Err(e) => drop(scores.send(Err(e))),
+            },
+            Command::Compare { ids, formats, figures } => match self.comparison(ids, &formats) {
+                Ok(comparison) => self.jobs.push_back(Box::new(Comparing { comparison, figures })),
+                Err(e) => drop(figures.send(Err(e))),
+            },
             Command::Close => unreachable!("it ends the thread"),
         }
     }
@@ -212,7 +224,7 @@ impl Worker {
         self.memory.look_ahead(self.active.len());
     }
 
-    /// Whether a turn fits beside those at work; one that fits nowhere is played alone.
+    /// Tells whether a turn fits beside those at work; one that fits nowhere is played alone.
     fn has_room(&self, waiting: &mut Waiting) -> Result<bool> {
         let (layout, context) = (&self.memory.context.layout, self.device.spec().context_length);
         let need = waiting.need(&self.chat, &self.tokenizer, layout, context)?;
@@ -427,60 +439,37 @@ impl Worker {
         Ok(Scratch::new(&self.device, layout))
     }
 
-    /// Log-probabilities of `ids[1..]`, from an empty cache.
-    fn score(&self, ids: &[u32], kv: Option<&KvChoice>, scores: &Sender<Result<TokenScore>>) -> Result<()> {
-        self.scratch(kv)?.read(ids, Wanted::All, &mut |pos, logits| {
-            let Some(&id) = ids.get(pos + 1) else { return Ok(()) };
-            let (logprob, top) = (logprob(logits, id), argmax(logits));
-            scores.send(Ok(TokenScore { pos: pos + 1, id, logprob, top })).map_err(nobody_listens)
-        })
+    /// One pass of the job whose turn it is.
+    fn go_on_with_a_job(&mut self) {
+        let Some(mut job) = self.jobs.pop_front() else { return };
+        match job.step() {
+            Ok(true) => {}
+            Ok(false) => self.jobs.push_back(job),
+            Err(e) => job.fail(e),
+        }
     }
 
-    /// `ids` with empty caches of several formats.
-    fn compare(&self, ids: &[u32], formats: &[KvChoice], figures: &Figures) -> Result<()> {
+    fn comparison(&self, ids: Vec<u32>, formats: &[KvChoice]) -> Result<Comparison> {
         let layout = |kv: &KvChoice| Ok(Arc::new(self.device.spec().kv_layout(kv)?));
         let layouts: Vec<_> = formats.iter().map(layout).collect::<Result<_>>()?;
-        compare(&self.device, &layouts, ids, 0, &mut |pos, found| {
-            figures.send(Ok((pos, found.to_vec()))).map_err(nobody_listens)
-        })
+        Ok(Comparison::new(&self.device, &layouts, ids))
     }
 
-    /// How likely each option is as the reply to a conversation.
-    fn rank(
+    fn ranker(
         &self,
         conversation: &Conversation,
         options: &[String],
         kv: Option<&KvChoice>,
-    ) -> Result<Ranking> {
+        answer: Sender<Result<Ranking>>,
+    ) -> Result<Ranker> {
         let segments = self.chat.prompt(conversation, &self.tokenizer)?;
         let prompt = flatten(&segments);
         if prompt.is_empty() {
             return Err(Error::request("the prompt is empty"));
         }
-        let mut scratch = self.scratch(kv)?;
-        let mut first = Vec::new();
-        scratch.read(&prompt, Wanted::Last, &mut |_, logits| {
-            first = logits.to_vec();
-            Ok(())
-        })?;
-        let rank = |option: &String| {
-            let ids = [&prompt[..], &reply_ids(&segments, option, &self.tokenizer)?].concat();
-            let mut ranked = RankedOption { logprob: 0.0, greedy: true };
-            let mut see = |pos: usize, logits: &[f32]| {
-                if let Some(&id) = ids.get(pos + 1) {
-                    ranked.logprob += logprob(logits, id);
-                    ranked.greedy &= argmax(logits) == id;
-                }
-                Ok(())
-            };
-            see(prompt.len() - 1, &first)?;
-            scratch.sequence.begin_turn();
-            scratch.read(&ids, Wanted::All, &mut see)?;
-            scratch.sequence.truncate(prompt.len(), &mut scratch.arena);
-            Ok(ranked)
-        };
-        let options = options.iter().map(rank).collect::<Result<_>>()?;
-        Ok(Ranking { prompt_tokens: prompt.len(), options })
+        let ids = |option: &String| reply_ids(&segments, option, &self.tokenizer);
+        let options: Vec<Vec<u32>> = options.iter().map(ids).collect::<Result<_>>()?;
+        Ok(Ranker::new(self.scratch(kv)?, prompt, &options, answer))
     }
 }
 
@@ -488,9 +477,4 @@ impl Worker {
 fn not_saved(agent: &str, e: &Error, completion: &mut Completion) {
     tracing::warn!("agent `{agent}` could not be saved: {e}");
     completion.usage.reason = Some(format!("not saved: {e}"));
-}
-
-/// Whoever asked for figures has gone.
-fn nobody_listens<T>(_: SendError<T>) -> Error {
-    Error::new(ErrorKind::Closed, "nobody listens to the figures any more")
 }

@@ -40,7 +40,7 @@ pub struct EmbeddedConfig {
     pub cache_memory: u64,
     /// Threads; `None`: all cores.
     pub threads: Option<usize>,
-    /// Whether a coded cache is tried on a short text before the model's first use.
+    /// True if a coded cache is tried on a short text before the model's first use.
     pub self_check: bool,
 }
 

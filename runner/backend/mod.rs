@@ -57,7 +57,7 @@ pub trait Backend: Send + Sync {
         String::new()
     }
 
-    /// Whether a prompt leaves no room for its reply and for a summary after it.
+    /// Tells whether a prompt leaves no room for its reply and for a summary after it.
     ///
     /// # Errors
     /// The prompt can't be counted.
@@ -97,7 +97,7 @@ pub struct Request {
     pub session: Session,
     /// Whose memory to start from if that one is empty.
     pub parent: Option<Session>,
-    /// Whether the memory outlives the run.
+    /// True if the memory outlives the run.
     pub permanent: bool,
     /// All that the agent has read and said.
     pub conversation: Conversation,

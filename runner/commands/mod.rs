@@ -211,7 +211,7 @@ fn logging(verbose: bool) {
     let _ = subscriber.try_init();
 }
 
-/// Whether standard error is a terminal that wants colours.
+/// Tells whether standard error is a terminal that wants colours.
 fn is_fancy_err() -> bool {
     console::Term::stderr().is_term() && console::colors_enabled_stderr()
 }

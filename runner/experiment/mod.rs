@@ -84,7 +84,7 @@ impl Design {
         PathBuf::from(format!("{cell}-{name}")).join(run)
     }
 
-    /// Whether a human answers in any of its runs, who can do so in one at a time.
+    /// Tells whether a human answers in any of its runs, who can do so in one at a time.
     pub fn has_humans(&self) -> bool {
         let mut agents = self.cells.iter().flat_map(|cell| &cell.scenario.agents);
         agents.any(|agent| agent.strategy == Some(Strategy::Human))

@@ -19,7 +19,7 @@ use tokio::task::{JoinSet, LocalSet};
 pub struct Step {
     /// Its folder, below the experiment's.
     pub folder: PathBuf,
-    /// Whether it was complete before.
+    /// True if it was complete before.
     pub was_complete: bool,
     /// Why it failed.
     pub error: Option<anyhow::Error>,
@@ -34,7 +34,7 @@ pub struct Played {
     pub n_before: usize,
     /// Folders of runs that failed.
     pub failed: Vec<PathBuf>,
-    /// Whether it was stopped before its end.
+    /// True if it was stopped before its end.
     pub stopped: bool,
 }
 

@@ -55,7 +55,7 @@ impl Repository {
         Ok(self)
     }
 
-    /// Whether no particular revision is meant.
+    /// Tells whether no particular revision is meant.
     pub fn is_default(&self) -> bool {
         self.revision == DEFAULT_REVISION
     }
@@ -77,7 +77,7 @@ impl Address {
     }
 }
 
-/// Whether a text can be one part of a path on any system: no way up, no separator, no drive, no stream.
+/// Tells whether a text can be one part of a path on any system: no way up, no separator, no drive, no stream.
 fn is_part(part: &str) -> bool {
     let unfit = |c: char| c.is_control() || "/\\:*?\"<>|@".contains(c);
     !part.is_empty()

@@ -151,7 +151,7 @@ pub(super) struct Remote {
     pub(super) size: u64,
 }
 
-/// Whether a text is a commit's hash.
+/// Tells whether a text is a commit's hash.
 pub(super) fn is_commit(text: &str) -> bool {
     text.len() == 40 && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }

@@ -323,7 +323,7 @@ fn unanswered(url: &str, error: ureq::Error) -> Failure {
     Failure::Transient(lost(error).context(url.to_owned()))
 }
 
-/// Whether a connection that stood has ended.
+/// Tells whether a connection that stood has ended.
 fn broke(error: &io::Error) -> bool {
     use ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
     matches!(error.kind(), BrokenPipe | ConnectionAborted | ConnectionReset | UnexpectedEof)

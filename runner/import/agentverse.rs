@@ -244,7 +244,7 @@ fn about_the_rest(task: &Task, notes: &mut Notes) {
     }
 }
 
-/// Whether an anchored prompt stands in an agent (an alias is the same text).
+/// Tells whether an anchored prompt stands in an agent (an alias is the same text).
 fn is_used(prompt: &Value, task: &Task) -> bool {
     let Some(prompt) = prompt.as_str() else { return false };
     let of = |agent: &Member| {

@@ -33,7 +33,7 @@ pub(super) struct Prompts {
     fields: IndexMap<String, String>,
     /// Which of these were used.
     pub(super) used: Vec<String>,
-    /// Whether the task was asked for.
+    /// True if the task was asked for.
     pub(super) task: bool,
 }
 

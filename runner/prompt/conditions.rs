@@ -7,7 +7,7 @@ use crate::scenario::{Chosen, Condition, PhaseId, Purpose, TurnId};
 use std::sync::Arc;
 
 impl Memories {
-    /// Whether all conditions of a turn hold. All that they look at must have been played or skipped.
+    /// Tells whether all conditions of a turn hold. All that they look at must have been played or skipped.
     ///
     /// # Errors
     /// An expression that fails.
@@ -46,7 +46,7 @@ impl Memories {
         self.decided = (0..self.scenario.phases.len()).map(|phase| ((PhaseId(phase), 0), true)).collect();
     }
 
-    /// Whether a phase is played at all.
+    /// Tells whether a phase is played at all.
     pub(super) fn opens(&self, path: &str, phase: PhaseId) -> Result<bool, PromptError> {
         let Some(when) = &self.scenario.phase(phase).when else { return Ok(true) };
         if let Some(decided) = self.decided.get(&(phase, 0)) {
@@ -56,7 +56,7 @@ impl Memories {
         self.holds(path, when, begin)
     }
 
-    /// Whether a phase's `until` has held after no round before this one.
+    /// Tells whether a phase's `until` has held after no round before this one.
     fn goes_on(&mut self, path: &str, phase: PhaseId, round: usize) -> Result<bool, PromptError> {
         let scenario = self.scenario.clone();
         let Some(until) = &scenario.phase(phase).until else { return Ok(true) };

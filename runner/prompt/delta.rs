@@ -26,7 +26,7 @@ pub struct Exchange {
 }
 
 impl Conversation {
-    /// Whether this conversation begins with `earlier` and the reply to it.
+    /// Tells whether this conversation begins with `earlier` and the reply to it.
     pub fn extends(&self, earlier: &Conversation, ids: &[u32]) -> bool {
         let n = earlier.exchanges.len();
         self.system == earlier.system

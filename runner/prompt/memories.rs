@@ -33,7 +33,7 @@ pub struct Memories {
     missed: BTreeMap<TimelineId, Vec<Input>>,
     /// Conditions of phases (round 0) and of their rounds, as decided.
     pub(super) decided: BTreeMap<(PhaseId, usize), bool>,
-    /// Whether replies are made up, to see what could be read.
+    /// True if replies are made up, to see what could be read.
     pub(super) is_made_up: bool,
 }
 

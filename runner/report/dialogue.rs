@@ -14,7 +14,7 @@ use std::collections::BTreeSet;
 pub(super) struct Line<'a> {
     /// From 1; a summary has the number of the turn that follows it.
     pub(super) n: usize,
-    /// Whether an agent sums up its full memory.
+    /// True if an agent sums up its full memory.
     pub(super) is_summary: bool,
     pub(super) record: &'a TurnRecord,
 }
@@ -41,7 +41,7 @@ impl<'a> Line<'a> {
     }
 }
 
-/// Whether a path is that of the summary of a full memory.
+/// Tells whether a path is that of the summary of a full memory.
 pub(super) fn is_summary(path: &str) -> bool {
     path.ends_with(&summary_of(""))
 }

@@ -13,7 +13,7 @@ const BUNDLED: &str = "understudy";
 pub(super) struct Making {
     /// Plays it again: words and flags with their values.
     command: Vec<String>,
-    /// Whether the model's file must be put in.
+    /// True if the model's file must be put in.
     needs_model: bool,
     hashes: Vec<(&'static str, String)>,
 }
@@ -75,7 +75,7 @@ pub(super) fn making(sources: &Sources) -> Making {
     Making { command: words, needs_model, hashes }
 }
 
-/// Whether a text stays a text when YAML reads it bare.
+/// Tells whether a text stays a text when YAML reads it bare.
 fn plain(text: &str) -> bool {
     serde_yaml::from_str::<serde_yaml::Value>(text).is_ok_and(|read| read.as_str() == Some(text))
 }

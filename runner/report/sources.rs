@@ -190,7 +190,7 @@ impl Sources {
         }
     }
 
-    /// Whether a drift says no more than that the recording ends before the plan does.
+    /// Tells whether a drift says no more than that the recording ends before the plan does.
     fn ends_early(&self, drift: &Drift) -> bool {
         let torn = drift.cause == Cause::Unreadable && self.transcript.torn.is_some();
         self.transcript.footer.is_none() && (drift.cause == Cause::NoFooter || torn)

@@ -19,7 +19,7 @@ pub struct Choice {
     pub options: Vec<ChoiceOption>,
     /// How a reply becomes an option.
     pub method: Method,
-    /// Whether options are listed in an order drawn from the turn's seed.
+    /// True if options are listed in an order drawn from the turn's seed.
     pub shuffle: bool,
     /// The question.
     pub ask: Option<Arc<Template>>,
@@ -96,7 +96,7 @@ impl Choice {
         self.options.iter().position(|option| option.value == *wanted)
     }
 
-    /// Whether two choices have the same results, in whatever order.
+    /// Tells whether two choices have the same results, in whatever order.
     pub fn has_results_of(&self, other: &Self) -> bool {
         self.options.len() == other.options.len()
             && other.options.iter().all(|option| self.with_value(&option.value).is_some())

@@ -31,7 +31,7 @@ impl Plan {
         format!("{VERSION}:{}", bytes.0.finalize().to_hex())
     }
 
-    /// Whether a hash is of the encoding of this program: one of another version says nothing of this plan.
+    /// Tells whether a hash is of the encoding of this program: one of another version says nothing of this plan.
     pub fn can_compare(hash: &str) -> bool {
         hash.split_once(':').is_some_and(|(version, _)| version == VERSION.to_string())
     }

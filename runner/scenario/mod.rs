@@ -165,7 +165,7 @@ pub struct Phase {
     pub topology: Topology,
     /// Who hears whom.
     pub interactions: Vec<Interaction>,
-    /// Whether it is played.
+    /// True if it is played.
     pub when: Option<Expression>,
     /// When it ends before its last round.
     pub until: Option<Expression>,
@@ -214,7 +214,7 @@ pub struct ScriptTurn {
     pub agent: AgentId,
     /// What the speaker is asked.
     pub ask: Option<Arc<Template>>,
-    /// Whether the turn is played.
+    /// True if the turn is played.
     pub when: Option<Expression>,
     /// What it is a choice of.
     pub choice: Option<Arc<Choice>>,

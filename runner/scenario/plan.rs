@@ -64,7 +64,7 @@ pub enum Input {
     Vote(PhaseId, usize),
 }
 
-/// Whether a turn takes place, by what happened before it.
+/// True if a turn takes place, by what happened before it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Condition {
     /// The phase's `when` held as it began.
@@ -125,7 +125,7 @@ pub enum Audience {
 }
 
 impl Audience {
-    /// Whether an agent who is present hears it.
+    /// Tells whether an agent who is present hears it.
     pub fn hears(&self, agent: AgentId) -> bool {
         match self {
             Self::All => true,

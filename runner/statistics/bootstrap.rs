@@ -53,7 +53,7 @@ impl Part {
         Self { sum: self.sum - other.sum, n: self.n - other.n }
     }
 
-    /// Whether it is one observation of something that happened or did not.
+    /// Tells whether it is one observation of something that happened or did not.
     fn is_trial(&self) -> bool {
         self.n == 1.0 && (self.sum == 0.0 || self.sum == 1.0)
     }

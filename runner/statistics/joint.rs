@@ -21,7 +21,7 @@ struct Game {
     agents: BTreeMap<AgentId, String>,
     /// Each agent's options, as the scenario lists them.
     options: BTreeMap<AgentId, Vec<String>>,
-    /// Whether somebody has several choices, of different options.
+    /// True if somebody has several choices, of different options.
     is_mixed: bool,
     /// By run and round.
     rounds: BTreeMap<(usize, usize), Made>,

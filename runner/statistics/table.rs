@@ -70,7 +70,7 @@ impl Values {
         }
     }
 
-    /// Whether there are none.
+    /// Tells whether there are none.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

@@ -33,9 +33,9 @@ pub struct Dialogue {
     /// What is on the screen of the present turn; `None`: not even its head.
     shown: Option<String>,
     phase: Option<PhaseId>,
-    /// Whether the scenario's title is still to be shown, before the first turn.
+    /// True if the scenario's title is still to be shown, before the first turn.
     titled: bool,
-    /// Whether it was said what a low mass means.
+    /// True if it was said what a low mass means.
     warned: bool,
 }
 

@@ -20,7 +20,7 @@ pub use results::results;
 pub use statistics::statistics;
 pub use tables::{bytes, counted, summary, table};
 
-/// Whether standard output is a terminal that wants colours.
+/// Tells whether standard output is a terminal that wants colours.
 pub fn is_fancy() -> bool {
     console::Term::stdout().is_term() && console::colors_enabled()
 }

@@ -34,7 +34,7 @@ pub struct Recorded<T> {
     pub line: usize,
     /// The hash written in it.
     pub hash: String,
-    /// Whether content and predecessor give that hash.
+    /// True if content and predecessor give that hash.
     pub intact: bool,
 }
 

@@ -245,7 +245,7 @@ pub struct Footer {
 }
 
 impl Footer {
-    /// Whether all that had to hold held.
+    /// Tells whether all that had to hold held.
     pub fn holds(&self) -> bool {
         self.assertions.iter().all(|assertion| assertion.holds)
     }
@@ -272,7 +272,7 @@ pub struct AssertionRecord {
     pub that: String,
     /// What it means if it does not hold.
     pub why: Option<String>,
-    /// Whether it held; an expression that fails does not.
+    /// True if it held; an expression that fails does not.
     pub holds: bool,
     /// How it failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -45,7 +45,7 @@ pub enum What {
     Payoff,
     /// A result.
     Outcome,
-    /// Whether an assertion holds.
+    /// True if an assertion holds.
     Assertion,
 }
 
@@ -69,12 +69,12 @@ impl What {
         }
     }
 
-    /// Whether it is a difference in what was read, said, or came of it.
+    /// Tells whether it is a difference in what was read, said, or came of it.
     pub fn is_said(self) -> bool {
         self != Self::Setting
     }
 
-    /// Whether it is a difference in what a run came to.
+    /// Tells whether it is a difference in what a run came to.
     pub fn is_result(self) -> bool {
         matches!(self, Self::Choice | Self::Decision | Self::Payoff | Self::Outcome | Self::Assertion)
     }

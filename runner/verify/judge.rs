@@ -22,7 +22,7 @@ pub struct Judge {
     pub search: Search,
     /// What a model is asked.
     pub question: Question,
-    /// Whether what drifted is written beside the recording.
+    /// True if what drifted is written beside the recording.
     pub writes_pending: bool,
 }
 
@@ -30,7 +30,7 @@ pub struct Judge {
 pub enum Question {
     /// Nothing: there is no model.
     Nothing,
-    /// Whether it would say the same, token by token, reading what was recorded.
+    /// True if it would say the same, token by token, reading what was recorded.
     Score {
         /// The model.
         model: Arc<dyn Backend>,

@@ -13,7 +13,7 @@ use walkdir::WalkDir;
 /// Ending of such files, behind the recording's whole name.
 const ENDING: &str = ".new";
 
-/// Whether the program runs in CI, where nobody can look at what it would write: the variable `CI` is set, and not to `false` or 0.
+/// Tells whether the program runs in CI, where nobody can look at what it would write: the variable `CI` is set, and not to `false` or 0.
 pub fn is_ci() -> bool {
     std::env::var("CI").is_ok_and(|value| !["", "0", "false"].contains(&value.to_lowercase().as_str()))
 }
@@ -25,7 +25,7 @@ pub fn pending_file(recording: &Path) -> PathBuf {
     name.into()
 }
 
-/// Whether a file is such a one.
+/// Tells whether a file is such a one.
 fn is_pending(path: &Path) -> bool {
     path.file_name().and_then(OsStr::to_str).is_some_and(|name| name.ends_with(".jsonl.new"))
 }

@@ -16,7 +16,7 @@ pub struct Verdict {
     pub scenario: Option<String>,
     /// Turns on record.
     pub turns: usize,
-    /// Whether its replies were carried over from another recording: no model gave them to these prompts.
+    /// True if its replies were carried over from another recording: no model gave them to these prompts.
     pub carried: bool,
     /// What is wrong; empty: nothing.
     pub problems: Vec<Problem>,

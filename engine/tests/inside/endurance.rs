@@ -58,7 +58,7 @@ struct Trial {
     /// Digests of the parts of each block, computed apart from everything that is tested.
     digests: HashMap<BlockHash, [Option<blake3::Hash>; 2]>,
     random: u64,
-    /// Whether files are damaged now and then: what is recalled must still be right, but need not be all.
+    /// True if files are damaged now and then: what is recalled must still be right, but need not be all.
     damage: bool,
     turns: u64,
     tally: HashMap<&'static str, u64>,

@@ -18,9 +18,9 @@ pub(super) struct PreTokenizer {
     names: &'static [&'static str],
     /// Patterns, one after the other: each cuts the pieces that those before it left.
     splits: &'static [&'static str],
-    /// Whether a piece that is a token is taken whole, before merging.
+    /// True if a piece that is a token is taken whole, before merging.
     ignores_merges: bool,
-    /// Whether prompts begin with the begin-of-sequence token where the file does not say.
+    /// True if prompts begin with the begin-of-sequence token where the file does not say.
     pub(super) adds_bos: bool,
 }
 

@@ -185,7 +185,7 @@ impl Tokenizer {
         &self.eog
     }
 
-    /// Whether a token behind a reply ends it: a control token, but for the one that ends only a part of a turn.
+    /// Tells whether a token behind a reply ends it: a control token, but for the one that ends only a part of a turn.
     pub(crate) fn may_end_turn(&self, id: u32) -> bool {
         self.is_control(id) && self.goes_on != Some(id)
     }
@@ -195,7 +195,7 @@ impl Tokenizer {
         self.control.get(text).copied()
     }
 
-    /// Whether an id is a control token.
+    /// Tells whether an id is a control token.
     pub(crate) fn is_control(&self, id: u32) -> bool {
         self.kinds.get(id as usize) == Some(&Kind::Control)
     }

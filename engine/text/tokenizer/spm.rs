@@ -21,7 +21,7 @@ pub(super) struct Spm {
     /// The token of each byte.
     bytes: Box<[Option<u32>; 256]>,
     unknown: Option<u32>,
-    /// Whether a text begins with a space that nobody wrote.
+    /// True if a text begins with a space that nobody wrote.
     pub(super) adds_space: bool,
 }
 

@@ -175,7 +175,7 @@ fn byte(text: &str) -> Option<u8> {
     u8::from_str_radix(digits, 16).ok().filter(|_| digits.len() == 2)
 }
 
-/// Whether a user-defined token could be structure: it holds ASCII punctuation, as all delimiters do, and is not an
+/// Tells whether a user-defined token could be structure: it holds ASCII punctuation, as all delimiters do, and is not an
 /// element of HTML. What is left is plain text: runs of spaces and newlines (gemma), single letters (deepseek).
 fn is_markup(text: &str) -> bool {
     let tag = text.strip_prefix('<').and_then(|t| t.strip_suffix('>'));

@@ -47,7 +47,7 @@ fn ways_up(path: &str) -> impl Iterator<Item = &str> {
 }
 
 impl Checker {
-    /// Whether there is a mistake at a path or below it, or what it stands in could not be read.
+    /// Tells whether there is a mistake at a path or below it, or what it stands in could not be read.
     pub(super) fn is_broken(&mut self, path: &Path) -> bool {
         self.broken.note(&self.found);
         let path = path.to_string();
@@ -56,14 +56,14 @@ impl Checker {
             || ways_up(&path).any(|above| self.broken.cleared.contains(above))
     }
 
-    /// Whether a field may be there under another name.
+    /// Tells whether a field may be there under another name.
     fn is_misspelled(&self, path: &str) -> bool {
         let parent = ways_up(path).nth(1).unwrap_or_default();
         let field = format!("`{}`", path[parent.len()..].trim_start_matches('.'));
         self.broken.suggested.get(parent).is_some_and(|suggested| suggested.contains(&field))
     }
 
-    /// Whether any of these mappings of names may hold more than could be read, so that no name is known to be unknown.
+    /// Tells whether any of these mappings of names may hold more than could be read, so that no name is known to be unknown.
     pub(super) fn is_open(&mut self, mappings: &[&str]) -> bool {
         self.broken.note(&self.found);
         let broken = &self.broken;

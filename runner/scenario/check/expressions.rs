@@ -233,7 +233,7 @@ impl Checker {
     }
 }
 
-/// Whether a name stands where a text is compared: after `==` or `!=`, or before them.
+/// Tells whether a name stands where a text is compared: after `==` or `!=`, or before them.
 fn is_compared(text: &str, name: &str) -> bool {
     let is_word = |c: char| c.is_alphanumeric() || matches!(c, '_' | '.');
     text.match_indices(name).any(|(at, _)| {

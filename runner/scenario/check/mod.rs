@@ -161,7 +161,7 @@ struct Names {
     phases: Vec<String>,
     /// The phase whose choices are worth something.
     payoff: Option<PhaseId>,
-    /// Whether there may be more that could not be read.
+    /// True if there may be more that could not be read.
     partial: bool,
 }
 

@@ -91,7 +91,7 @@ pub(super) struct Piece {
     pub(super) phases: BTreeSet<PhaseId>,
     /// The phase that is played only to come to its turns: nothing looks at what is chosen there.
     pub(super) unseen: Option<PhaseId>,
-    /// Whether more can be told than each agent's latest choice.
+    /// True if more can be told than each agent's latest choice.
     pub(super) looks_back: bool,
     /// What is said where no choice is made; several, if words matter.
     pub(super) texts: Vec<Arc<str>>,
@@ -204,7 +204,7 @@ impl Rehearsal {
         self.constraints(piece).fold(piece.texts.len().max(1), usize::saturating_mul)
     }
 
-    /// Whether anything can tell what a turn chose: where only the latest choices are looked at, the last round does.
+    /// Tells whether anything can tell what a turn chose: where only the latest choices are looked at, the last round does.
     fn matters(&self, piece: &Piece, turn: &Turn) -> bool {
         let phase = self.scenario.phase(turn.phase);
         let plain = phase.until.is_none()
@@ -249,7 +249,7 @@ impl Rehearsal {
         look(Moment::End, &play.said, steps);
     }
 
-    /// Whether an expression holds, given what was said in the phases that it names.
+    /// Tells whether an expression holds, given what was said in the phases that it names.
     pub(super) fn holds(
         &self,
         expression: &Expression,
@@ -282,7 +282,7 @@ pub(super) fn only(said: &Arc<Said>, phases: &[PhaseId]) -> Arc<Said> {
 }
 
 impl Play<'_> {
-    /// Whether a turn takes place, as the stage decides it.
+    /// Tells whether a turn takes place, as the stage decides it.
     fn takes_place(
         &mut self,
         id: TurnId,

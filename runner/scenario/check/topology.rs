@@ -249,7 +249,7 @@ impl Checker {
         self.present_here(id, key, cast, path).then_some(id)
     }
 
-    /// Whether an agent is one of those present. Not told where the list itself has a mistake.
+    /// Tells whether an agent is one of those present. Not told where the list itself has a mistake.
     pub(super) fn present_here(&mut self, id: AgentId, key: &str, cast: &[AgentId], path: &Path) -> bool {
         let phase = Path(path.0.iter().take(2).cloned().collect());
         let present = cast.contains(&id);

@@ -38,9 +38,9 @@ pub(super) struct Trial<'s> {
     /// Phases that it uses and that were skipped once.
     pub(super) unplayed: BTreeSet<PhaseId>,
     pub(super) extent: Extent,
-    /// Whether what it does depends on the words of agents.
+    /// True if what it does depends on the words of agents.
     pub(super) has_words: bool,
-    /// Whether it is tried though nothing led to it.
+    /// True if it is tried though nothing led to it.
     pub(super) is_forced: bool,
 }
 
@@ -149,7 +149,7 @@ impl<'s> Trial<'s> {
         }
     }
 
-    /// Whether another condition is the same, so that it need not be tried.
+    /// Tells whether another condition is the same, so that it need not be tried.
     pub(super) fn is_same(&self, other: &Self) -> bool {
         matches!((&self.what, &other.what), (What::When(..), What::When(..))) && self.text == other.text
     }

@@ -88,7 +88,7 @@ impl Line {
         }
     }
 
-    /// Whether an agent may be told of it.
+    /// Tells whether an agent may be told of it.
     pub fn known_to(&self, agent: AgentId) -> bool {
         self.speaker == agent || self.audience.hears(agent)
     }
@@ -107,7 +107,7 @@ impl Line {
 /// What a phase came to, as templates and expressions see it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Results {
-    /// Whether it was played.
+    /// True if it was played.
     pub played: bool,
     /// Rounds that were played.
     pub rounds: usize,
@@ -119,7 +119,7 @@ pub struct Results {
     pub votes: BTreeMap<String, usize>,
     /// What was decided; null: nothing.
     pub decision: Value,
-    /// Whether nothing was decided because options were level.
+    /// True if nothing was decided because options were level.
     pub tied: bool,
     /// Choices that could not be read as an option.
     pub invalid: usize,

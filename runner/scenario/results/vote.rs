@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 pub struct Tally {
     /// The option that was decided, by index.
     pub decision: Option<usize>,
-    /// Whether nothing was, because options were level.
+    /// True if nothing was, because options were level.
     pub tied: bool,
     /// How often each option was voted for; in a ranking, for the first place.
     pub votes: Vec<usize>,

@@ -42,12 +42,12 @@ impl Code {
         code
     }
 
-    /// Whether a byte is in code.
+    /// Tells whether a byte is in code.
     pub fn contains(&self, at: usize) -> bool {
         within(&self.inside, at)
     }
 
-    /// Whether a byte is in a raw part.
+    /// Tells whether a byte is in a raw part.
     pub fn is_raw(&self, at: usize) -> bool {
         within(&self.raw, at)
     }

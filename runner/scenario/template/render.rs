@@ -80,7 +80,7 @@ pub fn evaluate_with<'a>(
     serde_json::to_value(&value).map_err(|error| TemplateError { message: message(error), line: 1 })
 }
 
-/// Whether an expression holds: null, false, 0 and what is empty do not.
+/// Tells whether an expression holds: null, false, 0 and what is empty do not.
 ///
 /// # Errors
 /// What minijinja found.
@@ -92,7 +92,7 @@ pub fn holds(
     holds_with(scenario, expression, said, [])
 }
 
-/// Whether an expression that may use more names holds.
+/// Tells whether an expression that may use more names holds.
 ///
 /// # Errors
 /// What minijinja found.

@@ -54,7 +54,7 @@ struct Heading {
     title: String,
     /// What marks mean.
     caption: Vec<String>,
-    /// Whether cells are told apart by colour and mark, so that a legend must say how.
+    /// True if cells are told apart by colour and mark, so that a legend must say how.
     has_legend: bool,
 }
 

@@ -152,7 +152,7 @@ pub(crate) use crate::kv::format::LANES;
 pub(crate) trait Lanes: Copy {
     /// The integers that go with it.
     type Words: Words;
-    /// Whether there are registers enough for tiles of 8 rows (else 4).
+    /// True if there are registers enough for tiles of 8 rows (else 4).
     const WIDE: bool;
 
     /// Asks for the cache line at an address, which need not be valid. A hint: nothing depends on it.

@@ -88,7 +88,7 @@ impl Format {
         with_scheme!(self, S => k / S::BLOCK * S::BYTES, _ => k * self.bits() / 8)
     }
 
-    /// Whether activations are quantized for it.
+    /// Tells whether activations are quantized for it.
     pub(crate) fn coded(self) -> bool {
         with_scheme!(self, _S => true, _ => false)
     }

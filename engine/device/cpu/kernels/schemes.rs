@@ -47,9 +47,9 @@ pub(crate) trait Scheme {
     const SCALE_BYTES: usize;
     /// What a code of zero stands for, negated.
     const OFFSET: i32;
-    /// Whether the halves of a step have scales of their own.
+    /// True if the halves of a step have scales of their own.
     const HALVES: bool = false;
-    /// Whether there is a bias beside the scale.
+    /// True if there is a bias beside the scale.
     const BIAS: bool = false;
     /// What codes of 4 bits stand for, if that is not themselves.
     const TABLE: Option<&'static [u8; 16]> = None;
@@ -67,7 +67,7 @@ pub(crate) trait Scheme {
     fn scales<L: Lanes>(head: &mut Self::Head<'_, L>, s: usize) -> Scales<L>;
 }
 
-/// Whether the numbers that codes stand for take more than 7 bits.
+/// Tells whether the numbers that codes stand for take more than 7 bits.
 pub(crate) const fn is_wide<S: Scheme>() -> bool {
     match S::TABLE {
         None => S::BITS == 8,
