@@ -64,13 +64,13 @@ struct HeadStatistics {
     noise: Vec<f64>,
 }
 
-/// Rows of one head, `[n_rows, dim]`.
-struct Rows {
+/// HeadRows of one head, `[n_rows, dim]`.
+struct HeadRows {
     dim: usize,
     x: Vec<f64>,
 }
 
-impl Rows {
+impl HeadRows {
     /// A head's part of `x: [n_rows, n_heads, dim]`.
     fn of(x: &[f32], n_heads: usize, dim: usize, head: usize) -> Self {
         let rows = x.chunks_exact(n_heads * dim).flat_map(|row| &row[head * dim..][..dim]);
@@ -99,9 +99,11 @@ impl Measured {
         let DecoderSpec { n_heads, n_kv_heads, k_dim, v_dim, .. } = *spec;
         let group = n_heads / n_kv_heads;
         let heads = threads::map(n_kv_heads, |head| {
-            let queries = (head * group..(head + 1) * group).map(|head| Rows::of(q, n_heads, k_dim, head));
-            let queries: Vec<Rows> = queries.collect();
-            let (keys, values) = (Rows::of(k, n_kv_heads, k_dim, head), Rows::of(v, n_kv_heads, v_dim, head));
+            let queries =
+                (head * group..(head + 1) * group).map(|head| HeadRows::of(q, n_heads, k_dim, head));
+            let queries: Vec<HeadRows> = queries.collect();
+            let (keys, values) =
+                (HeadRows::of(k, n_kv_heads, k_dim, head), HeadRows::of(v, n_kv_heads, v_dim, head));
             let mut energies = mean(k_dim, &queries, |_, x| x * x);
             let center = mean(k_dim, [&keys], |_, x| x);
             let mut variances = mean(k_dim, [&keys], |i, x| (x - center[i]) * (x - center[i]));
@@ -218,7 +220,7 @@ pub(crate) fn noise(queries: &[f64], keys: &[f64]) -> f64 {
 /// The mean over rows, but the first, of what `of` makes of each element; 0 where there are no rows.
 fn mean<'a>(
     dim: usize,
-    heads: impl IntoIterator<Item = &'a Rows>,
+    heads: impl IntoIterator<Item = &'a HeadRows>,
     of: impl Fn(usize, f64) -> f64,
 ) -> Vec<f64> {
     let (mut sums, mut n) = (vec![0.0; dim], 0);
@@ -233,8 +235,8 @@ fn mean<'a>(
 
 /// What the queries of one KV head see.
 struct Seen<'a> {
-    keys: &'a Rows,
-    values: &'a Rows,
+    keys: &'a HeadRows,
+    values: &'a HeadRows,
     window: Option<usize>,
     /// Factor of the scores.
     scale: f64,
@@ -354,7 +356,7 @@ mod tests {
     #[test]
     fn noise_is_what_changes_of_scores_change() {
         let n = EXACT + 20;
-        let rows = |f: fn(f64) -> f64| Rows { dim: 1, x: (0..n).map(|i| f(i as f64)).collect() };
+        let rows = |f: fn(f64) -> f64| HeadRows { dim: 1, x: (0..n).map(|i| f(i as f64)).collect() };
         let (keys, values) = (rows(libm::sin), rows(|i| libm::cos(2.0 * i)));
         for window in [None, Some(9)] {
             let seen = Seen { keys: &keys, values: &values, window, scale: 0.5 };

@@ -5,13 +5,13 @@
 
 use crate::scoring::distribution::Distribution;
 use crate::text::tokenizer::Tokenizer;
-use crate::turns::reply::Reply;
+use crate::turns::reply::ReplyText;
 use crate::{Error, Followed, Result, StopReason};
 
 /// A reply that is being followed.
 pub(crate) struct Following {
     ids: Vec<u32>,
-    pub(crate) reply: Reply,
+    pub(crate) reply: ReplyText,
     /// What was found at each token so far.
     pub(crate) found: Vec<Followed>,
 }
@@ -21,7 +21,7 @@ impl Following {
     ///
     /// # Errors
     /// The vocabulary has no such id.
-    pub(crate) fn new(ids: &[u32], reply: Reply, tokenizer: &Tokenizer) -> Result<Self> {
+    pub(crate) fn new(ids: &[u32], reply: ReplyText, tokenizer: &Tokenizer) -> Result<Self> {
         let n = tokenizer.n_vocab();
         if let Some(id) = ids.iter().find(|id| **id as usize >= n) {
             let found = format!("a reply to follow holds token {id}; the vocabulary has {n}");

@@ -14,7 +14,7 @@ use crate::turns::sentence::ends_sentence;
 
 /// Ids sampled so far and the bytes they stand for.
 #[derive(Default)]
-pub(crate) struct Reply {
+pub(crate) struct ReplyText {
     ids: Vec<u32>,
     /// Where each id's bytes end.
     ends: Vec<usize>,
@@ -27,7 +27,7 @@ pub(crate) struct Reply {
     said: Said,
 }
 
-impl Reply {
+impl ReplyText {
     /// An empty reply behind what was said before; empty stop strings are ignored.
     pub(crate) fn new(stops: &[String], whole_sentences: bool, said: Said) -> Self {
         let stops = stops.iter().filter(|s| !s.is_empty()).map(|s| s.as_bytes().to_vec()).collect();
@@ -188,9 +188,9 @@ fn find(bytes: &[u8], pattern: &[u8]) -> Option<usize> {
 mod tests {
     use super::*;
 
-    fn empty(stops: &[&str], whole_sentences: bool) -> Reply {
+    fn empty(stops: &[&str], whole_sentences: bool) -> ReplyText {
         let stops: Vec<String> = stops.iter().map(|s| (*s).to_owned()).collect();
-        Reply::new(&stops, whole_sentences, Said::default())
+        ReplyText::new(&stops, whole_sentences, Said::default())
     }
 
     /// Feeds pieces (ids 0, 1, …) and returns (ids kept, text, streamed text, stopped by a stop string).

@@ -13,7 +13,7 @@ use crate::text::tokenizer::Tokenizer;
 use crate::turns::constraint::{Chosen, ScoreOptions, Spelling, Step};
 use crate::turns::dry::Said;
 use crate::turns::follow::Following;
-use crate::turns::reply::Reply;
+use crate::turns::reply::ReplyText;
 use crate::turns::sampler;
 use crate::turns::schedule::Load;
 use crate::{Completion, Constraint, Event, Followed, Remedy, Request, Result, StopReason, Usage};
@@ -49,7 +49,7 @@ pub(crate) struct ActiveTurn {
 /// How the reply comes about.
 pub(crate) enum Decode {
     /// Token by token.
-    Sample(Reply),
+    Sample(ReplyText),
     /// As it was recorded.
     TeacherForce(Following),
     /// As one of several wholes, which are being weighed.
@@ -67,7 +67,7 @@ impl Decode {
         let reply = || {
             let replies = prompt.iter().filter(|segment| segment.kind == SegmentKind::Reply);
             let said = Said::new(replies.map(|segment| &*segment.ids), tokenizer);
-            Reply::new(&request.stop, request.whole_sentences, said)
+            ReplyText::new(&request.stop, request.whole_sentences, said)
         };
         Ok(match &request.constraint {
             None => Self::Sample(reply()),
@@ -370,7 +370,7 @@ impl ActiveTurn {
 const MOST_REFUSED: usize = 64;
 
 /// The id that the sampler draws behind a reply; one that would leave nothing of it is not drawn.
-fn drawn(logits: &[f32], reply: &Reply, request: &Request, tokenizer: &Tokenizer, eog: &[u32]) -> u32 {
+fn drawn(logits: &[f32], reply: &ReplyText, request: &Request, tokenizer: &Tokenizer, eog: &[u32]) -> u32 {
     let mut logits = Cow::Borrowed(logits);
     if reply.ids().len() < request.min_tokens {
         let logits = logits.to_mut();

@@ -161,6 +161,26 @@ fn imports_go_down() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
+/// Rooms of one floor may import each other, but not in a circle.
+#[test]
+fn no_two_rooms_import_each_other() {
+    for folder in ["runner", "engine", "jinja"] {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
+        let mut imports = std::collections::BTreeSet::new();
+        for file in sources(&root) {
+            let inside = file.strip_prefix(&root).unwrap();
+            let room = inside.components().next().unwrap().as_os_str().to_string_lossy();
+            let room = room.trim_end_matches(".rs").to_string();
+            let text = std::fs::read_to_string(&file).unwrap();
+            let named = names(without_tests(&text)).into_iter().filter(|name| *name != room);
+            imports.extend(named.map(|name| (room.clone(), name)));
+        }
+        let circles: Vec<_> =
+            imports.iter().filter(|(a, b)| imports.contains(&(b.clone(), a.clone()))).collect();
+        assert!(imports.len() > 5 && circles.is_empty(), "{folder}: {circles:?}");
+    }
+}
+
 #[test]
 fn an_import_that_goes_up_is_seen() {
     assert_eq!(

@@ -1,4 +1,4 @@
-//! Rows as numbers, and the bytes of sealed blocks: how they are coded, and what codes stand for.
+//! BlockRows as numbers, and the bytes of sealed blocks: how they are coded, and what codes stand for.
 
 use super::HERE;
 use crate::device::{Cache, PassSpan};
@@ -38,7 +38,7 @@ fn rotation(widths: &[usize]) -> Vec<f32> {
     matrix
 }
 
-/// Constants by which a layer's keys are coded in 4 bits, see `ARCHITECTURE.md`.
+/// Constants by which a layer's keys are coded in 4 bits, see [`calibration`](crate::model::calibration).
 pub(super) struct Shaping {
     dim: usize,
     /// What keys are multiplied by, `[n_heads, dim]`.
@@ -95,14 +95,14 @@ fn factor(energies: &[f32]) -> Vec<f64> {
     c
 }
 
-/// Rows of one block: for each layer keys and values, `[n, n_heads, dim]`, rounded to f16.
-type Rows = Vec<[Vec<f32>; 2]>;
+/// BlockRows of one block: for each layer keys and values, `[n, n_heads, dim]`, rounded to f16.
+type BlockRows = Vec<[Vec<f32>; 2]>;
 
 /// See [`Cache`].
 pub(super) struct ReferenceCache {
     pub(super) layout: Arc<KvLayout>,
     blocks: HashMap<BlockId, Arc<BlockBytes>>,
-    rows: HashMap<RowsId, Rows>,
+    rows: HashMap<RowsId, BlockRows>,
 }
 
 /// The nearest half, as a number.

@@ -193,7 +193,7 @@ impl Kernel for Panel<'_> {
     #[inline(always)]
     fn run<L: Lanes>(self) {
         let Self { x, format, panel, out } = self;
-        with_scheme!(format, S => return rows::<L>(out, &mut Codes::<S>::new(x, panel, format)), _ => ());
+        with_scheme!(format, S => return rows::<L>(out, &mut CodedProduct::<S>::new(x, panel, format)), _ => ());
         match format {
             Format::F16 => rows::<L>(out, &mut F16 { x, panel: bytemuck::cast_slice(panel) }),
             Format::Bf16 => rows::<L>(out, &mut Bf16 { x, panel: bytemuck::cast_slice(panel) }),
@@ -235,7 +235,7 @@ fn rows<L: Lanes>(out: &mut [f32], tile: &mut impl Tile) {
 const PREFETCH: usize = 4096;
 
 /// One step of 16 outputs × 4 k after another.
-struct Codes<'a, S> {
+struct CodedProduct<'a, S> {
     x: &'a Coded,
     k: usize,
     codes: &'a [u8],
@@ -243,7 +243,7 @@ struct Codes<'a, S> {
     scheme: std::marker::PhantomData<S>,
 }
 
-impl<'a, S: Scheme> Codes<'a, S> {
+impl<'a, S: Scheme> CodedProduct<'a, S> {
     #[inline(always)]
     fn new(x: &'a Activations<'a>, panel: &'a [u8], format: Format) -> Self {
         let (heads, codes) = panel.split_at(scale_bytes(format, x.k));
@@ -252,7 +252,7 @@ impl<'a, S: Scheme> Codes<'a, S> {
     }
 }
 
-impl<S: Scheme> Tile for Codes<'_, S> {
+impl<S: Scheme> Tile for CodedProduct<'_, S> {
     #[inline(always)]
     #[allow(clippy::needless_range_loop)] // r indexes several things at once
     fn tile<L: Lanes, const R: usize>(&mut self, first: usize) -> [L; R] {
