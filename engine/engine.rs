@@ -44,7 +44,7 @@ pub struct EngineConfig {
     /// [`crate::cache::Folder::shrink`]), if nobody else uses the folder then.
     pub cache_disk: Option<u64>,
     /// Bytes that cached keys and values may take in memory; above, what is on disk too leaves memory, of the session that is
-    /// needed last first. A turn waits until all that it may come to take fits beside the turns at work ([`KvCost::most`] of prompt
+    /// needed last first. A turn waits until all that it may come to take fits beside the turns at work ([`KvCost::most`](crate::KvCost::most) of prompt
     /// and longest reply, and 512 tokens in f16); one that alone exceeds the budget is played alone.
     pub cache_memory: u64,
     /// Threads (default: all cores).

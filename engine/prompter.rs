@@ -72,7 +72,7 @@ impl Prompter {
         Ok(self.spec.kv_layout(kv)?.cost())
     }
 
-    /// The formats by the name that stands in transcripts, as [`Engine::kv`].
+    /// The formats by the name that stands in transcripts, as [`Engine::kv`](crate::Engine::kv).
     ///
     /// # Errors
     /// The formats are for another model.
