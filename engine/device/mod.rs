@@ -11,13 +11,13 @@ pub(crate) mod cpu;
 #[cfg(test)]
 pub(crate) mod reference;
 
-use crate::Result;
 use crate::kv::format::BlockBytes;
 use crate::kv::layout::{BLOCK, KvLayout, Part};
 use crate::kv::table::Parts;
 use crate::kv::table::{BlockId, RowsId};
-use crate::model::calibration::Calibration;
+use crate::model::calibration::{self, Calibration, Measured};
 use crate::model::spec::DecoderSpec;
+use crate::{KvChoice, KvFormat, Result};
 use std::any::Any;
 use std::ops::Range;
 use std::sync::Arc;
@@ -36,12 +36,6 @@ pub(crate) trait Device: Send + Sync {
     /// Name and version of its arithmetic: devices of one name give the same bits, and share caches.
     fn numerics(&self) -> &'static str;
 
-    /// Reads the first tokens of a text, and measures queries, keys and values.
-    ///
-    /// # Errors
-    /// A pass fails.
-    fn measure(&self, ids: &[u32]) -> Result<Calibration>;
-
     /// From now on keys are coded as a calibration says.
     fn calibrate(&mut self, calibration: &Calibration);
 
@@ -49,11 +43,11 @@ pub(crate) trait Device: Send + Sync {
     fn cache(&self, layout: Arc<KvLayout>) -> Box<dyn Cache>;
 
     /// Runs a pass over a cache that the device made: writes the new tokens' keys and values to their rows, seals the blocks that they
-    /// complete, and attends. Returns the wanted logits, `[wanted, n_vocab]`.
+    /// complete, and attends. Returns the wanted logits, `[wanted, n_vocab]`. `watch` takes note of queries, keys and values.
     ///
     /// # Errors
     /// Something fails. What was written is undone by [`Cache::free_block`], [`Cache::free_rows`] and [`Cache::truncate_rows`].
-    fn run(&self, pass: &Pass, cache: &mut dyn Cache) -> Result<Vec<f32>>;
+    fn run(&self, pass: &Pass, cache: &mut dyn Cache, watch: Option<&mut Measured>) -> Result<Vec<f32>>;
 }
 
 /// Keys and values of many sequences, in blocks of one layout.
@@ -126,6 +120,23 @@ impl Pass {
     pub(crate) fn positions(&self) -> impl Iterator<Item = usize> {
         self.spans.iter().flat_map(|span| span.start..span.start + span.n)
     }
+}
+
+/// Reads the first tokens of a text on a device, and measures queries, keys and values; nothing where keys are a latent.
+///
+/// # Errors
+/// The pass fails.
+pub(crate) fn measure(device: &dyn Device, ids: &[u32]) -> Result<Calibration> {
+    let spec = device.spec();
+    if spec.latent.is_some() {
+        return Ok(Calibration::default());
+    }
+    let ids = &ids[..ids.len().min(calibration::TOKENS).min(spec.context_length)];
+    let layout = Arc::new(spec.kv_layout(&KvChoice::Uniform(KvFormat::F16))?);
+    let (pass, mut cache) = (Pass::alone(ids, &layout), device.cache(layout));
+    let mut measured = Measured::default();
+    device.run(&pass, &mut *cache, Some(&mut measured))?;
+    Ok(measured.finish())
 }
 
 /// A device's own cache, out of the one that it is given.

@@ -62,7 +62,7 @@ impl Arena {
     /// # Errors
     /// As [`Device::run`].
     pub(crate) fn run(&mut self, pass: &Pass) -> Result<Vec<f32>> {
-        self.device.run(pass, &mut *self.cache)
+        self.device.run(pass, &mut *self.cache, None)
     }
 
     /// The bytes.

@@ -9,7 +9,7 @@
 //! copy, divergence by keys alone 0.0018 both ways). The feedback takes dim² floats a KV head in memory: 16 MiB for Llama 3.1 8B,
 //! 96 MiB for Gemma 3 12B. 8-bit keys need none of this.
 
-use super::spec::{self, DecoderSpec, LayerSpec, Pairs};
+use super::spec::{DecoderSpec, Pairs};
 use crate::kv::quant::{EXACT, Scale};
 use crate::threads;
 use libm::{exp, log};
@@ -164,9 +164,9 @@ impl Measured {
 }
 
 impl Calibration {
-    /// The layers that bear 4-bit keys worst, see [`spec::sensitive`].
-    pub(crate) fn sensitive(&self, layers: &[LayerSpec]) -> Vec<usize> {
-        spec::sensitive(layers, |l| self.layers.get(l).map_or(0.0, |layer| layer.sensitivity))
+    /// How sensitive a layer is to 4-bit keys; 0 where that is not known.
+    pub(super) fn sensitivity(&self, layer: usize) -> f32 {
+        self.layers.get(layer).map_or(0.0, |layer| layer.sensitivity)
     }
 
     /// The energy of queries (mean squares) and the variance of keys of a layer, `[n_kv_heads, k_dim]` each, in units of no account;
@@ -291,9 +291,9 @@ fn level_pairs(x: &mut [f64], pairs: Pairs) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::device::Device;
     use crate::device::cpu::Cpu;
     use crate::device::cpu::kernels::Isa;
+    use crate::device::{Device, measure};
     use crate::fixtures::RandomModel;
     use crate::model::gguf::Gguf;
     use crate::{KvChoice, KvFormat, ModelSource};
@@ -316,9 +316,9 @@ mod tests {
     fn a_calibration_is_found_and_kept_whole() {
         let device = device(1.0);
         let ids: Vec<u32> = (0..700).map(|i| i * i % 200).collect();
-        let found = device.measure(&ids).expect("a calibration");
-        assert_eq!(found, device.measure(&ids[..TOKENS]).expect("a calibration"), "it reads no more");
-        assert_ne!(found, device.measure(&ids[..100]).expect("a calibration"));
+        let found = measure(&device, &ids).expect("a calibration");
+        assert_eq!(found, measure(&device, &ids[..TOKENS]).expect("a calibration"), "it reads no more");
+        assert_ne!(found, measure(&device, &ids[..100]).expect("a calibration"));
         let text = found.text();
         assert_eq!(Calibration::from_text(&text, device.spec()), Some(found));
         for broken in ["", "zz", &text[2..], &text[..text.len() - 2], &format!("{text}00"), "\u{e9}\u{e9}"] {
@@ -330,7 +330,7 @@ mod tests {
     fn a_text_of_any_length_will_do() {
         let mut device = device(1.0);
         for n in [1, EXACT, EXACT + 1] {
-            let found = device.measure(&(0..n as u32).collect::<Vec<_>>()).expect("a calibration");
+            let found = measure(&device, &(0..n as u32).collect::<Vec<_>>()).expect("a calibration");
             device.calibrate(&found);
         }
     }
@@ -348,7 +348,7 @@ mod tests {
             (0..6).map(|l| if l == finer { KvFormat::Q8 } else { KvFormat::Q4 }).collect::<Vec<_>>()
         };
         assert_eq!(formats(&device), at(0));
-        let found = device.measure(&ids).expect("a calibration");
+        let found = measure(&device, &ids).expect("a calibration");
         device.calibrate(&found);
         assert_eq!(formats(&device), at(4));
     }

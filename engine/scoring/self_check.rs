@@ -6,7 +6,7 @@
 //! format gives way to 8-bit keys, then values, and a format that was asked for gets a warning. Without a folder there is no
 //! check.
 
-use crate::device::Device;
+use crate::device::{Device, measure};
 use crate::kv::layout::{BLOCK, KvLayout};
 use crate::kv::table::BlockHash;
 use crate::model::calibration::Calibration;
@@ -42,7 +42,7 @@ pub(crate) fn calibrate(
         None => {
             measuring();
             let found =
-                device.measure(&tokenizer.begin(&tokenizer.encode_message(SAMPLE, After::Special)?))?;
+                measure(device, &tokenizer.begin(&tokenizer.encode_message(SAMPLE, After::Special)?))?;
             if let Some(Err(e)) = store.map(|store| store.write_check(root, &found.text())) {
                 tracing::warn!("the model will be measured again: {e}");
             }
@@ -134,7 +134,7 @@ fn compared(
         Some(known) => known,
         None => {
             measuring();
-            let found = measure(device, tokenizer, layout)?;
+            let found = distance(device, tokenizer, layout)?;
             if let Err(e) = store.write_check(root, &found.to_string()) {
                 tracing::warn!("the self-check will be done again: {e}");
             }
@@ -147,7 +147,7 @@ fn compared(
 }
 
 /// Mean divergence over the rows that read a sealed block; 0 where nothing is coded or the context is too short.
-fn measure(device: &Arc<dyn Device>, tokenizer: &Tokenizer, layout: &Arc<KvLayout>) -> Result<f64> {
+fn distance(device: &Arc<dyn Device>, tokenizer: &Tokenizer, layout: &Arc<KvLayout>) -> Result<f64> {
     let ids = tokenizer.encode_message(SAMPLE, After::Special)?;
     // The end: keys were measured on the beginning.
     let mut ids = tokenizer.begin(&ids[ids.len().saturating_sub(TOKENS)..]);
@@ -239,7 +239,7 @@ mod tests {
         assert!(sound.kept(&sides).is_none() && broken.kept(&sides) < Some(LIMIT));
         let Model { device, tokenizer, .. } = &broken;
         let layout = Arc::new(device.spec().kv_layout(&q4).expect("a layout"));
-        let again = measure(device, tokenizer, &layout).expect("a check");
+        let again = distance(device, tokenizer, &layout).expect("a check");
         assert_eq!(broken.kept(&q4), Some(again), "what is found is kept");
     }
 

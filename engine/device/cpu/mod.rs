@@ -11,11 +11,11 @@ mod weights;
 
 use super::{Cache, Device, Pass, own};
 use crate::kv::layout::KvLayout;
-use crate::model::calibration::{self, Calibration, Measured};
+use crate::model::calibration::{Calibration, Measured};
 use crate::model::gguf::Gguf;
 use crate::model::spec::DecoderSpec;
 use crate::model::weights::Weights;
-use crate::{KvChoice, KvFormat, Result, threads};
+use crate::{Result, threads};
 use cache::CpuCache;
 use kernels::Isa;
 pub(crate) use kernels::NUMERICS;
@@ -64,23 +64,8 @@ impl Device for Cpu {
         NUMERICS
     }
 
-    fn measure(&self, ids: &[u32]) -> Result<Calibration> {
-        let spec = &self.spec;
-        if spec.latent.is_some() {
-            return Ok(Calibration::default());
-        }
-        let n = ids.len().min(calibration::TOKENS).min(spec.context_length);
-        let layout = Arc::new(spec.kv_layout(&KvChoice::Uniform(KvFormat::F16))?);
-        let (pass, mut cache) = (Pass::alone(&ids[..n], &layout), CpuCache::new(layout));
-        let mut measured = Measured::default();
-        self.pass(&pass, &mut cache, Some(&mut measured))?;
-        Ok(measured.finish())
-    }
-
     fn calibrate(&mut self, calibration: &Calibration) {
-        if self.spec.latent.is_none() {
-            self.spec.sensitive = calibration.sensitive(&self.spec.layers);
-        }
+        self.spec.calibrate(calibration);
         let shaping = |l| {
             let [queries, keys] = calibration.of_layer(l)?;
             Some(Shaping::new(self.isa, &queries, &keys, self.spec.k_dim))
@@ -92,7 +77,7 @@ impl Device for Cpu {
         Box::new(CpuCache::new(layout))
     }
 
-    fn run(&self, pass: &Pass, cache: &mut dyn Cache) -> Result<Vec<f32>> {
-        self.pass(pass, own(cache), None)
+    fn run(&self, pass: &Pass, cache: &mut dyn Cache, watch: Option<&mut Measured>) -> Result<Vec<f32>> {
+        self.pass(pass, own(cache), watch)
     }
 }

@@ -8,12 +8,12 @@ mod decoder;
 
 use super::{Cache, Device, Pass, own};
 use crate::kv::layout::KvLayout;
-use crate::model::calibration::{self, Calibration, Measured};
+use crate::model::calibration::{Calibration, Measured};
 use crate::model::gguf::Gguf;
 use crate::model::spec::DecoderSpec;
 use crate::model::tensors::dequantize;
 use crate::model::weights::{Matrix, Pack, Weights};
-use crate::{Error, KvChoice, KvFormat, Result};
+use crate::{Error, Result};
 use cache::{ReferenceCache, Shaping};
 use candle_core::Tensor;
 use std::sync::Arc;
@@ -80,22 +80,8 @@ impl Device for Reference {
         "reference/1"
     }
 
-    fn measure(&self, ids: &[u32]) -> Result<Calibration> {
-        if self.spec.latent.is_some() {
-            return Ok(Calibration::default());
-        }
-        let n = ids.len().min(calibration::TOKENS).min(self.spec.context_length);
-        let layout = Arc::new(self.spec.kv_layout(&KvChoice::Uniform(KvFormat::F16))?);
-        let (pass, mut cache) = (Pass::alone(&ids[..n], &layout), ReferenceCache::new(layout));
-        let mut measured = Measured::default();
-        self.pass(&pass, &mut cache, Some(&mut measured)).map_err(failed)?;
-        Ok(measured.finish())
-    }
-
     fn calibrate(&mut self, calibration: &Calibration) {
-        if self.spec.latent.is_none() {
-            self.spec.sensitive = calibration.sensitive(&self.spec.layers);
-        }
+        self.spec.calibrate(calibration);
         let shaping = |l| {
             let [queries, keys] = calibration.of_layer(l)?;
             Some(Shaping::new(&queries, &keys, self.spec.k_dim))
@@ -107,7 +93,7 @@ impl Device for Reference {
         Box::new(ReferenceCache::new(layout))
     }
 
-    fn run(&self, pass: &Pass, cache: &mut dyn Cache) -> Result<Vec<f32>> {
-        self.pass(pass, own(cache), None).map_err(failed)
+    fn run(&self, pass: &Pass, cache: &mut dyn Cache, watch: Option<&mut Measured>) -> Result<Vec<f32>> {
+        self.pass(pass, own(cache), watch).map_err(failed)
     }
 }

@@ -3,9 +3,9 @@
 //! One prefill = any chunking = hot = rewound = restored from disk = batched with strangers = any number of threads =
 //! any instruction set, for every KV format, at every length around the borders of the first blocks.
 
-use crate::device::Device;
 use crate::device::cpu::Cpu;
 use crate::device::cpu::kernels::Isa;
+use crate::device::{Device, measure};
 use crate::fixtures::{Dtype, RandomModel};
 use crate::kv::layout::Part;
 use crate::memory::Memory;
@@ -74,7 +74,7 @@ impl Bench {
         let gguf = Arc::new(Gguf::open(&ModelSource::Bundled("random", bytes)).expect("a model"));
         let mut device = Cpu::load(&gguf, isa, &mut |_, _| {}).expect("a device");
         let tokens: Vec<u32> = (0..N as u32).map(|i| i.wrapping_mul(2_654_435_761) % 260).collect();
-        device.calibrate(&device.measure(&tokens).expect("a calibration"));
+        device.calibrate(&measure(&device, &tokens).expect("a calibration"));
         let layout = Arc::new(device.spec().kv_layout(&KvChoice::Uniform(format)).expect("a layout"));
         let context = CacheContext::of_test(layout);
         Self { device: Arc::new(device), context, tokens, format, model: model.clone() }

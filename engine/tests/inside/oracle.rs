@@ -1,9 +1,9 @@
 //! Devices against the reference: every family and format of the cache, logits and bytes.
 
-use crate::device::Device;
 use crate::device::cpu::Cpu;
 use crate::device::cpu::kernels::Isa;
 use crate::device::reference::Reference;
+use crate::device::{Device, measure};
 use crate::fixtures::{Dtype, RandomModel};
 use crate::kv::layout::{BLOCK, Part};
 use crate::kv::table::BlockHash;
@@ -88,7 +88,7 @@ fn devices(model: &RandomModel) -> [Arc<dyn Device>; 2] {
     let gguf = Arc::new(Gguf::open(&ModelSource::Bundled("random", bytes)).expect("a model"));
     let mut cpu = Cpu::load(&gguf, Isa::detect(), &mut |_, _| {}).expect("a device");
     let mut reference = Reference::load(&gguf).expect("a device");
-    let calibration = cpu.measure(&tokens).expect("a calibration");
+    let calibration = measure(&cpu, &tokens).expect("a calibration");
     cpu.calibrate(&calibration);
     reference.calibrate(&calibration);
     [Arc::new(cpu), Arc::new(reference)]
