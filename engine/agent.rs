@@ -64,14 +64,14 @@ impl<'e> Agent<'e> {
         self
     }
 
-    /// What it has read and said before: its memory in the cache folder is found by that, and what is not there is read.
+    /// Sets the earlier exchanges. What the cache folder holds of them is reused; the rest is prefilled.
     #[must_use]
     pub fn history(mut self, exchanges: impl Into<Vec<Exchange>>) -> Self {
         self.conversation.exchanges = exchanges.into();
         self
     }
 
-    /// How tokens are chosen. The seed is that of the first turn, and each turn takes the next one.
+    /// Sets the sampling parameters. The seed is that of the first turn; each later turn takes the next one.
     #[must_use]
     pub fn sampling(mut self, sampling: Sampling) -> Self {
         self.sampling = sampling;
@@ -92,19 +92,19 @@ impl<'e> Agent<'e> {
         self
     }
 
-    /// What replies must be; `None`: anything.
+    /// Constrains replies; `None` leaves them free.
     #[must_use]
     pub fn constraint(mut self, constraint: impl Into<Option<Constraint>>) -> Self {
         self.constraint = constraint.into();
         self
     }
 
-    /// Under which names its memory lies.
+    /// The key of its session, under which its memory is kept.
     pub fn key(&self) -> &SessionKey {
         &self.key
     }
 
-    /// What it has read and said; `next` is empty.
+    /// The conversation so far; `next` is empty.
     pub fn conversation(&self) -> &Conversation {
         &self.conversation
     }
@@ -245,7 +245,7 @@ impl Stream for Pieces<'_> {
     }
 }
 
-/// What an event adds to the text.
+/// The text that an event adds, or the error that it reports; `None` for other events.
 fn piece(event: Event) -> Option<Result<String>> {
     match event {
         Event::Text(text) => Some(Ok(text)),

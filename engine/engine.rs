@@ -29,16 +29,16 @@ use std::task::{Context, Poll};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::sync::oneshot;
 
-/// How an engine is set up.
+/// Settings of an engine.
 #[derive(Clone, Debug)]
 pub struct EngineConfig {
     /// The model.
     pub model: ModelSource,
     /// Formats of sealed keys and values.
     pub kv: KvChoice,
-    /// Where persistent sessions are stored; `None` keeps everything in memory.
+    /// Folder in which persistent sessions are stored; `None` keeps everything in memory.
     pub cache_dir: Option<PathBuf>,
-    /// Encrypts what is stored there; memories of another key are not seen.
+    /// Key that encrypts what is stored there; memories of another key are not seen.
     pub cache_key: Option<CacheKey>,
     /// Bytes that the folder may take: when the engine opens and when it is dropped, the least worthy sessions go (see
     /// [`crate::cache::Folder::shrink`]), if nobody else uses the folder then.
@@ -102,7 +102,7 @@ pub struct Turn {
 #[derive(Clone)]
 struct Line {
     commands: Sender<Command>,
-    /// What the thread broke off with, if it did.
+    /// Message of the panic that ended the thread, if one did.
     fault: Arc<OnceLock<String>>,
 }
 
@@ -111,7 +111,7 @@ impl Line {
         self.commands.send(command).map_err(|_| self.closed())
     }
 
-    /// Why no answer comes any more.
+    /// The error for a command that can no longer be answered.
     fn closed(&self) -> Error {
         match self.fault.get() {
             Some(fault) => Error::internal(fault),
@@ -120,14 +120,14 @@ impl Line {
     }
 }
 
-/// What opening a model is at.
+/// Progress of opening a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Loading {
     /// Weights are packed for the kernels: bytes of the file.
     Weights {
         /// Packed so far.
         done: u64,
-        /// Of all.
+        /// Bytes in all.
         total: u64,
     },
     /// The model reads short texts, to find how its keys are best coded and whether it bears its cache's formats: once for a model and
@@ -181,9 +181,10 @@ impl Engine {
             model_name: info.name.clone(),
             model: info.identity.clone(),
             layout: layout.describe(),
-            numerics: match layout.layers.iter().any(|layer| layer.k.shaped()) {
-                true => format!("{}, keys by {calibration}", info.numerics),
-                false => info.numerics.clone(),
+            numerics: if layout.layers.iter().any(|layer| layer.k.shaped()) {
+                format!("{}, keys by {calibration}", info.numerics)
+            } else {
+                info.numerics.clone()
             },
             store: STORE_VERSION,
             salt: String::new(),
@@ -212,12 +213,12 @@ impl Engine {
         Ok(Self { prompter, kv, line, thread: Some(thread), next_id: AtomicU64::new(0), bound })
     }
 
-    /// What the model is.
+    /// The model's name, shape and identity.
     pub fn model(&self) -> &ModelInfo {
         self.prompter.model()
     }
 
-    /// What counts its tokens and bytes.
+    /// The model's tokenizer and chat template, for counting tokens and bytes.
     pub fn prompter(&self) -> &Prompter {
         &self.prompter
     }
@@ -302,7 +303,7 @@ impl Engine {
         if n_missing > 0 { Err(self.line.closed()) } else { Ok(()) }
     }
 
-    /// How likely each of `options` is as the reply to a conversation, from an empty cache; the prompt is read once.
+    /// Computes how likely each of `options` is as the reply to a conversation, from an empty cache; the prompt is read once.
     ///
     /// # Errors
     /// As [`Engine::score`].
@@ -323,9 +324,10 @@ impl Engine {
     /// # Errors
     /// The tokenizer can't encode it.
     pub fn encode(&self, text: &str, special: bool) -> Result<Vec<u32>> {
-        match special {
-            true => self.prompter.tokenizer.encode_template(text, After::Special),
-            false => self.prompter.tokenizer.encode_message(text, After::Special),
+        if special {
+            self.prompter.tokenizer.encode_template(text, After::Special)
+        } else {
+            self.prompter.tokenizer.encode_message(text, After::Special)
         }
     }
 

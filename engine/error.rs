@@ -4,7 +4,7 @@
 
 use std::fmt;
 
-/// What went wrong, in the categories that a caller can act on.
+/// Category of an error, for callers to act on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ErrorKind {
@@ -24,7 +24,7 @@ pub enum ErrorKind {
     Internal,
 }
 
-/// What would help: for whoever words it, since only they know what people can turn.
+/// Remedy for an error, to be worded by the caller, who knows what people can change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Remedy {
@@ -66,7 +66,7 @@ impl Error {
         self
     }
 
-    /// What would help, where that is in the caller's hands.
+    /// The remedy, if the caller can apply one.
     pub fn remedy(&self) -> Option<Remedy> {
         self.0.remedy
     }

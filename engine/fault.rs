@@ -86,7 +86,7 @@ fn plan() -> Option<(&'static str, u64)> {
 
 #[cfg(test)]
 thread_local! {
-    /// Which read of this thread fails, counted from now; 0: none.
+    /// Number of the read of this thread that fails, counted from now; 0: none.
     static TO_FAIL: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
 }
 

@@ -10,13 +10,13 @@ use std::path::Path;
 /// True if a link in a file's place is followed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Links {
-    /// For files that a person names.
+    /// Links are followed: for files that a person names.
     Follow,
-    /// In folders of our own, where there are none.
+    /// Links are refused: in folders of our own, where there are none.
     Refuse,
 }
 
-/// Why a file was not opened.
+/// Reason why a file was not opened.
 #[derive(Debug)]
 pub(crate) enum Unopened {
     /// Something else stands in its place: its kind, in words.

@@ -1,4 +1,4 @@
-//! What counts tokens and bytes of a model: its shape, tokenizer and chat template, without the weights.
+//! Tokens and bytes of a model, counted by its shape, tokenizer and chat template, without the weights.
 
 use crate::device::DEFAULT_NUMERICS;
 use crate::model::gguf::Gguf;
@@ -59,12 +59,12 @@ impl Prompter {
         Ok(Self { info, spec, tokenizer, chat })
     }
 
-    /// What the model is.
+    /// The model's name, shape and identity.
     pub fn model(&self) -> &ModelInfo {
         &self.info
     }
 
-    /// What one agent's cache takes in memory.
+    /// Computes the memory that one agent's cache takes.
     ///
     /// # Errors
     /// The formats are for another model.

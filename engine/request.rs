@@ -1,11 +1,11 @@
-//! What goes into the engine and what comes out: plain data, no behaviour.
+//! Inputs and outputs of the engine: plain data, no behaviour.
 //!
 //! A [`Request`] asks for one reply of one agent; [`Event`]s stream back and end with a [`Completion`].
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// Where a model comes from.
+/// Source of a model.
 #[derive(Clone, Debug)]
 pub enum ModelSource {
     /// A GGUF file, memory-mapped.
@@ -17,7 +17,7 @@ pub enum ModelSource {
 /// Names one sequence's memory: an agent of a run of a tenant. All are free text; files are named by their hash.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct SessionKey {
-    /// Whoever has another name here shares nothing, in RAM or on disk. May be empty.
+    /// Name of the tenant; tenants share nothing, in RAM or on disk. May be empty.
     pub tenant: String,
     /// The run that the memory belongs to.
     pub run: String,
@@ -49,9 +49,9 @@ pub struct Conversation {
 /// One past turn: a user message and the reply to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Exchange {
-    /// What the agent read.
+    /// Text that the agent read.
     pub user: String,
-    /// What the agent said.
+    /// Reply that the agent gave.
     pub reply: ReplyContent,
 }
 
@@ -64,7 +64,7 @@ pub enum ReplyContent {
     Text(String),
 }
 
-/// How the next token is chosen. Defaults: greedy off at temperature 0.8, no filters, no penalty.
+/// Sampling parameters. Defaults: temperature 0.8 (not greedy), no filters, no penalty.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sampling {
     /// 0 means greedy.
@@ -77,7 +77,7 @@ pub struct Sampling {
     pub min_p: f32,
     /// Divide positive logits (multiply negative ones) of tokens that this reply has already used by this (1: off).
     pub repetition_penalty: f32,
-    /// How many of the reply's latest tokens the penalty looks at.
+    /// Number of the reply's latest tokens that the penalty looks at.
     pub repetition_window: usize,
     /// Penalizes sequences of tokens that the agent has said before, in this reply or earlier ones (`None`: off).
     pub dry: Option<Dry>,
@@ -104,9 +104,9 @@ impl Default for Sampling {
 /// `multiplier * base^(n - allowed_length)` of its logit.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Dry {
-    /// What a sequence of `allowed_length` costs.
+    /// Penalty for a sequence of `allowed_length` tokens.
     pub multiplier: f32,
-    /// By what the cost grows with each more token.
+    /// Factor by which the penalty grows with each further token.
     pub base: f32,
     /// Shorter sequences cost nothing.
     pub allowed_length: usize,
@@ -146,7 +146,7 @@ impl Sampling {
     }
 }
 
-/// What is kept of a session when its turn is over.
+/// Place where a session is kept when its turn is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Retention {
     /// Kept in memory and on disk: a permanent agent.
@@ -158,29 +158,29 @@ pub enum Retention {
 /// Asks for one reply.
 #[derive(Clone, Debug)]
 pub struct Request {
-    /// Whose memory to use and extend.
+    /// Session whose memory is used and extended.
     pub session: SessionKey,
     /// A session to start from when this one has no memory yet (`run --continue`).
     pub parent: Option<SessionKey>,
-    /// What to keep afterwards.
+    /// Place where the session is kept afterwards.
     pub retention: Retention,
     /// The whole conversation; the engine works out what of it is already in the cache.
     pub conversation: Conversation,
-    /// How tokens are chosen.
+    /// Sampling parameters.
     pub sampling: Sampling,
     /// Stop after this many tokens. A choice is never cut.
     pub max_tokens: usize,
-    /// Before this many tokens no end-of-turn token can be sampled; stop strings still cut, and a choice has as many tokens as
-    /// it has.
+    /// Tokens before which no end-of-turn token can be sampled. Stop strings still cut, and a choice has as many tokens as it
+    /// has.
     pub min_tokens: usize,
     /// The reply ends before the first token that overlaps one of these. One that begins with a line break is also met at the
     /// beginning of the reply. Where that would leave nothing, the token that completes it is not drawn. A choice is never cut.
     pub stop: Vec<String>,
     /// A reply that reaches `max_tokens` ends with its last whole sentence, if it has one; what follows it is dropped.
     pub whole_sentences: bool,
-    /// What the reply must be, if that is not free.
+    /// Constraint on the reply; `None`: it is free.
     pub constraint: Option<Constraint>,
-    /// When the agent is needed next (any monotonic scale, e.g. turns from the start); `None`: unknown.
+    /// Time of the agent's next turn (any monotonic scale, e.g. turns from the start); `None`: unknown.
     /// The agent that is needed last is evicted first.
     pub next_use: Option<u64>,
     /// Drop what is cached before the turn and look nothing up: everything is computed anew.
@@ -208,7 +208,7 @@ impl Request {
     }
 }
 
-/// What a reply must be.
+/// Constraint on a reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Constraint {
@@ -230,10 +230,10 @@ pub enum Constraint {
     Follow(Vec<u32>),
 }
 
-/// How a choice was made.
+/// Record of a choice.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Choice {
-    /// Which option was drawn, counted from 0 in the order in which they were given.
+    /// Index of the option that was drawn, counted from 0 in the order in which they were given.
     pub chosen: usize,
     /// The natural log-probability of each option in that order: of all its tokens, as the tokenizer cuts it, one after the other
     /// behind the prompt, in the model's own distribution (no temperature, no filter, no penalty). It is that of replies that
@@ -251,11 +251,11 @@ pub struct Followed {
     pub drawn: u32,
     /// The recorded id's natural log-probability, in the model's own distribution.
     pub logprob: f32,
-    /// That of the drawn id.
+    /// Log-probability of the drawn id.
     pub drawn_logprob: f32,
 }
 
-/// Why a reply ended.
+/// Reason why a reply ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum StopReason {
     /// The model ended its turn.
@@ -268,7 +268,7 @@ pub enum StopReason {
     Sentence,
 }
 
-/// How a prompt related to what the cache held.
+/// Match between a prompt and what the cache held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum MatchKind {
     /// Nothing was reused.
@@ -283,7 +283,7 @@ pub enum MatchKind {
     Diverge,
 }
 
-/// Where the reused part of the cache came from.
+/// Source of the reused part of the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Source {
     /// Nothing was reused.
@@ -294,12 +294,12 @@ pub enum Source {
     Disk,
 }
 
-/// What a turn cost. `prefilled + recomputed + generated == layer0_rows`, always.
+/// Cost of a turn. `prefilled + recomputed + generated == layer0_rows`, always.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Usage {
-    /// How the prompt matched the cache.
+    /// Match between the prompt and the cache.
     pub kind: MatchKind,
-    /// Where the reused tokens came from.
+    /// Source of the reused tokens.
     pub source: Source,
     /// Prompt tokens whose keys and values were reused.
     pub reused: usize,
@@ -327,7 +327,7 @@ pub struct Usage {
     pub saved_ms: f64,
     /// Bytes that cached keys and values of all sessions took in memory at the turn's end.
     pub memory_bytes: u64,
-    /// Why a cache was not used, or not wholly: a damaged file, another model, a difference in the text.
+    /// Reason why a cache was not used, or not wholly: a damaged file, another model, a difference in the text.
     pub reason: Option<String>,
 }
 
@@ -339,17 +339,17 @@ pub struct Completion {
     /// The ids decoded, special tokens included; it ends with a whole character. Of a choice: the option as it was given
     /// (vocabularies that begin a text with a space begin its ids with it, too).
     pub text: String,
-    /// Why it ended.
+    /// Reason why it ended.
     pub stop: StopReason,
-    /// How it was chosen, if it was one of [`Constraint::OneOf`].
+    /// Record of the choice, if it was one of [`Constraint::OneOf`].
     pub choice: Option<Choice>,
-    /// What was found at each recorded token, if it followed a recording ([`Constraint::Follow`]).
+    /// Findings at each recorded token, if it followed a recording ([`Constraint::Follow`]).
     pub followed: Vec<Followed>,
-    /// What it cost.
+    /// Cost of the turn.
     pub usage: Usage,
 }
 
-/// What streams out of a turn. `Done` or `Failed` is the last one.
+/// Event of a turn. `Done` or `Failed` is the last one.
 #[derive(Debug)]
 pub enum Event {
     /// The prompt is being read: `done` of `total` new tokens so far.
@@ -381,7 +381,7 @@ pub struct TokenScore {
     pub top: u32,
 }
 
-/// What one format of cache makes of the next token, for [`crate::Engine::compare`].
+/// Next-token figures of one cache format, from [`crate::Engine::compare`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Compared {
     /// Natural log-probability of the token that follows; `None` behind the last one.
@@ -392,7 +392,7 @@ pub struct Compared {
     pub divergence: f64,
 }
 
-/// What [`crate::Engine::rank`] found.
+/// Result of [`crate::Engine::rank`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct Ranking {
     /// Tokens of the prompt.
@@ -422,7 +422,7 @@ pub enum KvFormat {
     Q4,
 }
 
-/// How a model's keys and values are kept once their block is sealed.
+/// Formats of a model's keys and values once their block is sealed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum KvChoice {
     /// The family's own: [`KvChoice::Mixture`], but 8 bits for keys that have a bias (their outliers break 4 bits) and for a latent
@@ -447,13 +447,13 @@ pub enum KvChoice {
 /// Formats of one layer; where values are a view of the keys (a latent), `k` is for both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KvLayer {
-    /// Of keys.
+    /// Format of keys.
     pub k: KvFormat,
-    /// Of values.
+    /// Format of values.
     pub v: KvFormat,
 }
 
-/// What one agent's cache takes in memory between its turns.
+/// Memory that one agent's cache takes between its turns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KvCost {
     /// Bytes of a sealed token in layers that see everything.
@@ -503,7 +503,7 @@ impl KvCost {
     }
 }
 
-/// What a model is, in plain numbers.
+/// Description of a model, as plain data.
 #[derive(Clone, Debug)]
 pub struct ModelInfo {
     /// `general.name` of the file, else the file's name.
@@ -532,13 +532,13 @@ pub struct ModelInfo {
     pub n_params: u64,
     /// Bytes of the file.
     pub file_bytes: u64,
-    /// What the chat template does to history (and what was done about it), a line each.
+    /// Effects of the chat template on history (and what was done about them), a line each.
     pub template_audit: Vec<String>,
-    /// How the model's makers would have tokens chosen.
+    /// Sampling that the model's makers suggest.
     pub sampling: SuggestedSampling,
 }
 
-/// What a model's file says of how tokens are best chosen (`general.sampling.*`): suggestions, which nothing applies by itself.
+/// Sampling that a model's file suggests (`general.sampling.*`): nothing applies it by itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct SuggestedSampling {
     /// [`Sampling::temperature`].

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::{JoinHandle, Thread};
 use std::time::{Duration, Instant};
 
-/// How long a member without work stays awake: longer than what lies between two jobs of a pass, shorter than a pause that
+/// Time for which a member without work stays awake: longer than the gap between two jobs of a pass, shorter than a pause that
 /// anybody would notice on a fan.
 const SPIN: Duration = Duration::from_micros(200);
 
@@ -23,7 +23,7 @@ pub(crate) struct ThreadPool {
     members: Vec<JoinHandle<()>>,
 }
 
-/// What members look at.
+/// State that the members share.
 struct Board {
     /// Number of the job (high half) and of its next task (low half).
     state: AtomicU64,
@@ -37,7 +37,7 @@ struct Board {
     /// Members, to be woken.
     threads: Mutex<Vec<Thread>>,
     n_threads: usize,
-    /// What the first task that panicked said.
+    /// Payload of the first task that panicked.
     panic: Mutex<Option<Box<dyn std::any::Any + Send>>>,
 }
 
@@ -119,9 +119,10 @@ impl Board {
         self.work(number);
         let waiting_since = Instant::now();
         while self.done.load(Ordering::Acquire) < n {
-            match waiting_since.elapsed() < SPIN {
-                true => std::hint::spin_loop(),
-                false => std::thread::yield_now(), // the others are not at work: somebody else has their cores
+            if waiting_since.elapsed() < SPIN {
+                std::hint::spin_loop();
+            } else {
+                std::thread::yield_now(); // the others are not at work: somebody else has their cores
             }
         }
         if let Some(panic) = self.panic.lock().unwrap_or_else(|e| e.into_inner()).take() {
@@ -218,7 +219,7 @@ pub(crate) fn for_items<T: Send>(items: &mut [T], task: impl Fn(usize, &mut T) +
     });
 }
 
-/// What `task(0) .. task(n - 1)` give, in order.
+/// Collects the results of `task(0) .. task(n - 1)`, in order.
 pub(crate) fn map<T: Send>(n: usize, task: impl Fn(usize) -> T + Sync) -> Vec<T> {
     let mut out: Vec<Option<T>> = (0..n).map(|_| None).collect();
     for_items(&mut out, |i, place| *place = Some(task(i)));

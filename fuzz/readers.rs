@@ -3,7 +3,7 @@
 //!
 //! A reader returns an error for a file that it refuses and must never panic, hang or ask for memory out of proportion.
 
-use greenroom::prompt::Memories;
+use greenroom::prompt::{Memories, Options};
 use greenroom::replay::{origin, replay};
 use greenroom::scenario::{Scenario, compile, load, parse_override};
 use greenroom::transcript::{Drift, Transcript};
@@ -105,11 +105,12 @@ pub fn scenario(bytes: &[u8]) -> Result<(), String> {
             memories.skip(id);
             continue;
         }
-        let prompt = memories.prompt(id).map_err(words)?;
-        let options =
-            memories.options(id).and_then(|(choice, open)| Some(choice.options[*open.first()?].text.clone()));
-        let said = options.unwrap_or_else(|| "Yes.\nBen: {{ no }}".to_string());
-        memories.say(id, prompt.conversation, &[1], &said);
+        memories.hear(id).map_err(words)?;
+        let asked = memories.ask(id).map_err(words)?;
+        let option = |of: &Options| Some(of.choice.options[*of.open.first()?].text.clone());
+        let said =
+            asked.choice.as_ref().and_then(option).unwrap_or_else(|| "Yes.\nBen: {{ no }}".to_string());
+        memories.say(asked, &[1], &said);
     }
     greenroom::outcome::footer(&memories);
     Ok(())

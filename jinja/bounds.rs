@@ -1,4 +1,4 @@
-//! What one rendering may take, and the meter that counts it.
+//! Bounds of one rendering, and the meter that counts what it takes.
 
 use minijinja::{Error, ErrorKind, State};
 use std::cell::Cell;
@@ -84,13 +84,13 @@ impl Bound {
         std::error::Error::source(error)?.downcast_ref::<Met>()?.bound
     }
 
-    /// As an error of a line, where minijinja can't tell it.
+    /// The error of a line, where minijinja can't tell it.
     pub(crate) fn on_line(self, line: u16) -> Error {
         let met = Met { bound: Some(self), line: Some(usize::from(line)) };
         Error::new(ErrorKind::InvalidOperation, self.to_string()).with_source(met)
     }
 
-    /// What an author can do about it.
+    /// Advice to an author who ran into it.
     pub fn remedy(self) -> &'static str {
         match self {
             Self::Work => {
@@ -160,7 +160,7 @@ pub(crate) fn on_line(detail: String, line: u16) -> Error {
     Error::new(ErrorKind::InvalidOperation, detail).with_source(met)
 }
 
-/// What an error is about, as its source.
+/// Bound and line that an error is about, as its source.
 #[derive(Debug)]
 struct Met {
     bound: Option<Bound>,
@@ -179,7 +179,7 @@ thread_local! {
     static TAKEN: Cell<u64> = const { Cell::new(0) };
 }
 
-/// What all renderings of this thread have taken so far, failed ones too: steps, and values looked at. Take the difference.
+/// Steps taken and values looked at by all renderings of this thread so far, failed ones too. Take the difference.
 pub fn taken() -> u64 {
     TAKEN.get()
 }

@@ -45,11 +45,11 @@ pub(crate) fn is_short(source: &str, is_expression: bool, syntax: &SyntaxConfig)
     Ok(())
 }
 
-/// Where a statement stands: what `{% break %}` and `{% continue %}` would leave.
+/// Place of a statement: what `{% break %}` and `{% continue %}` would leave.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Place {
     in_loop: bool,
-    /// What stands between the statement and its loop.
+    /// Construct between the statement and its loop.
     between: Option<&'static str>,
 }
 
@@ -131,8 +131,8 @@ fn arguments(args: &[CallArg<'_>], meter: &mut Meter) -> Result<(), Error> {
     })
 }
 
-/// What the compiler makes of an expression, if it is constant: how much, and how many operations that takes. It works
-/// an operation out again for each one around it.
+/// Folds an expression as the compiler does, and counts the operations; `None` if the compiler does not fold it. The compiler
+/// works an operation out again for each one around it.
 pub(crate) fn fold(expr: &Expr<'_>, meter: &mut Meter) -> Result<Option<Folded>, Error> {
     let none = |folded: Result<Option<Folded>, Error>| folded.map(|_| None);
     match expr {

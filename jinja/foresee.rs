@@ -1,4 +1,4 @@
-//! What a filter, test, function or method is about to take, known from its arguments before it runs.
+//! Costs of a filter, test, function or method, known from its arguments before it runs.
 
 use crate::bounds::{Bound, ITEM, MAX_WIDTH, Meter};
 use crate::values::{Size, weigh};
@@ -76,7 +76,10 @@ pub(crate) fn foresee(name: &str, args: &[Value], meter: &mut Meter) -> Result<(
     meter.foresee(makes)
 }
 
-/// What would panic in a test, or has no answer.
+/// Answers a test at which minijinja would panic; `None`: minijinja answers it.
+///
+/// # Errors
+/// It has no answer.
 pub(crate) fn is_sound(name: &str, args: &[Value]) -> Result<Option<bool>, Error> {
     if name != "divisibleby" {
         return Ok(None);

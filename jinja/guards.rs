@@ -28,15 +28,15 @@ pub(crate) mod names {
     pub(crate) const INDEXED: &str = "\u{1}indexed";
     /// A list or map that was written out.
     pub(crate) const BUILT: &str = "\u{1}built";
-    /// What an operator made.
+    /// A value that an operator made.
     pub(crate) const MADE: &str = "\u{1}made";
-    /// What a namespace is to hold.
+    /// A value that a namespace is to hold.
     pub(crate) const HELD: &str = "\u{1}held";
     /// A value that is gone through.
     pub(crate) const ITERATED: &str = "\u{1}iterated";
     /// A value that is about to be used: steps are counted.
     pub(crate) const PASSED: &str = "\u{1}passed";
-    /// What is called by a name, or is to be called `loop`.
+    /// A value that is called by a name, or is to be called `loop`.
     pub(crate) const NAMED: &str = "\u{1}named";
     /// Bytes that the next instruction takes.
     pub(crate) const TAKEN: &str = "\u{1}taken";
@@ -139,13 +139,10 @@ fn called(
 
 fn settled(state: &mut State, name: &str, value: Value) -> Result<Value, Error> {
     let meter = Meter::of(state);
-    match SHALLOW.contains(&name) && name != "map" {
-        true => settle_shallow(value, meter),
-        false => settle(value, meter),
-    }
+    if SHALLOW.contains(&name) && name != "map" { settle_shallow(value, meter) } else { settle(value, meter) }
 }
 
-/// What the rewritten instructions apply.
+/// Adds the filters that the rewritten instructions apply.
 fn add_own(env: &mut Environment<'static>) {
     env.add_filter(names::COMPARED, |state: &mut State, value: Value| {
         weigh(&value, Meter::of(state)).map(|_| value)
@@ -183,12 +180,13 @@ fn add_own(env: &mut Environment<'static>) {
     });
     env.add_filter(names::NAMED, |value: ValueOrKwargs| {
         let value = value.into_value();
-        match value.as_object().is_some_and(|object| object.type_name().ends_with("::Loop")) {
-            true => Err(Error::new(
+        if value.as_object().is_some_and(|object| object.type_name().ends_with("::Loop")) {
+            Err(Error::new(
                 ErrorKind::InvalidOperation,
                 "`loop(…)` stands directly within its loop: it has no other name, and no macro or block calls it",
-            )),
-            false => Ok(value),
+            ))
+        } else {
+            Ok(value)
         }
     });
     env.add_filter(names::TAKEN, |state: &mut State, bytes: usize| Meter::of(state).make(bytes));

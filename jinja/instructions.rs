@@ -22,7 +22,7 @@ const WITH_LOOP_VAR: u8 = 1;
 /// Places of a list that are looked up without a guard.
 const NEAR: usize = 64;
 
-/// Which instructions stand within a loop of their own program and macro.
+/// Marks the instructions that stand within a loop of their own program and macro.
 ///
 /// `loop(…)` jumps to where the innermost loop starts. From a macro or block within that loop, this is a place in another
 /// program, or one whose frames are gone, and whatever happens to stand there would run.
@@ -87,7 +87,7 @@ pub(crate) fn guarded<'s>(plain: &Instructions<'s>) -> Result<Instructions<'s>, 
     Ok(guarded)
 }
 
-/// Where an instruction may jump to.
+/// Index of the instruction that an instruction may jump to.
 fn target(instruction: &Instruction<'_>) -> Option<u32> {
     match instruction {
         Instruction::Jump(to)
@@ -118,8 +118,8 @@ fn apply(name: &'static str, n_values: u16) -> Instruction<'static> {
     Instruction::ApplyFilter(name, Some(n_values), !0)
 }
 
-/// What stands in the place of an instruction. `constant` is the operand on top of the stack, if it is one;
-/// `in_loop`: whether `loop` is a loop of this program.
+/// Returns what replaces an instruction. `constant` is the operand on top of the stack, if it is one; `in_loop` is true if `loop`
+/// is a loop of this program.
 ///
 /// Every instruction is named, so that one that a newer minijinja adds is not overlooked.
 fn piece<'s>(

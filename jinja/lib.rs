@@ -99,7 +99,7 @@ impl Jinja {
     /// Compiles a template.
     ///
     /// # Errors
-    /// What is wrong with its syntax, or the bound that it met.
+    /// A syntax error, or the bound that it met.
     pub fn template<'a>(&'a self, name: &'a str, source: &'a str) -> Result<Template<'a>, Error> {
         calm::caught(|| {
             let syntax = self.env.syntax().clone();
@@ -121,7 +121,7 @@ impl Jinja {
     /// Compiles an expression.
     ///
     /// # Errors
-    /// What is wrong with its syntax, or the bound that it met.
+    /// A syntax error, or the bound that it met.
     pub fn expression<'a>(&'a self, source: &'a str) -> Result<Expression<'a>, Error> {
         calm::caught(|| {
             code::is_short(source, true, self.env.syntax())?;
@@ -147,7 +147,7 @@ impl Template<'_> {
     /// The text that it gives.
     ///
     /// # Errors
-    /// What is undefined or impossible, or the bound that it met.
+    /// Something undefined or impossible, or the bound that it met.
     pub fn render(&self, context: impl Into<Value>) -> Result<String, Error> {
         let mut text = String::new();
         let mut out = make_string_output(&mut text);
@@ -176,7 +176,7 @@ impl Expression<'_> {
     /// The value that it has.
     ///
     /// # Errors
-    /// What is undefined or impossible, or the bound that it met.
+    /// Something undefined or impossible, or the bound that it met.
     pub fn value(&self, context: impl Into<Value>) -> Result<Value, Error> {
         let mut text = String::new();
         let mut out = make_string_output(&mut text);

@@ -1,6 +1,6 @@
 //! Values as a template makes them: how large they are, and laid out at once instead of lazily.
 //!
-//! Whatever an operator, filter, function or method gives back is a scalar, or a container whose items lie in memory
+//! Every result of an operator, filter, function or method is a scalar, or a container whose items lie in memory
 //! and are nested less than [`MAX_DEPTH`] deep. minijinja would leave many of them lazy (`a + b`, slices, `items`), and a
 //! loop could wrap one lazy list in another until reading or dropping it overflows the stack.
 
@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-/// How large a value is, with all that lies in it; what lies in it twice is counted twice.
+/// Size of a value, with all that lies in it; what lies in it twice is counted twice.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Size {
     /// Values.
@@ -41,7 +41,7 @@ pub(crate) fn weigh(value: &Value, meter: &mut Meter) -> Result<Size, Error> {
     Ok(size)
 }
 
-/// As [`weigh`], for what becomes part of a list or map: a loop or a namespace can't, for these could come to lie in
+/// Weighs, as [`weigh`], what becomes part of a list or map: a loop or a namespace can't, for these could come to lie in
 /// themselves.
 pub(crate) fn weigh_within(value: &Value, meter: &mut Meter) -> Result<Size, Error> {
     is_plain(value)?;
@@ -127,7 +127,7 @@ fn held(map: &Value, meter: &mut Meter) -> Result<Size, Error> {
     Ok(size)
 }
 
-/// As [`settle`], for what holds only items that its operands held: these need not be looked through again.
+/// Settles, as [`settle`], what holds only items that its operands held: these need not be looked through again.
 pub(crate) fn settle_shallow(value: Value, meter: &mut Meter) -> Result<Value, Error> {
     let value = lay_out(value, meter)?;
     match value.kind() {

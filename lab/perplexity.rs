@@ -118,7 +118,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
     Ok(Exit::Pass)
 }
 
-/// What was found with one format.
+/// Figures of one format over a text's tokens.
 #[derive(Default)]
 struct Cost {
     /// Sum of the log-probabilities of the text's tokens.

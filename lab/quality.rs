@@ -1,4 +1,4 @@
-//! What the commands that measure a cache's quality share: a model opened once, and the formats to compare on it.
+//! Shared parts of the commands that measure a cache's quality: a model opened once, and the formats to compare on it.
 
 use anyhow::Context as _;
 use greenroom::backend::worded;
@@ -29,7 +29,7 @@ pub(super) struct Subject {
 /// Formats to measure with.
 pub(super) struct Format {
     pub(super) kv: Kv,
-    /// As transcripts name it.
+    /// The formats' name in transcripts.
     pub(super) name: String,
     pub(super) cost: KvCost,
 }

@@ -49,3 +49,4 @@ pub mod timeline;
 pub mod trace;
 pub mod transcript;
 pub mod verify;
+pub mod walk;

@@ -6,15 +6,17 @@
 //! A `Memory` successor starts after its predecessor's transcript line is written; a `Hears` successor as soon as the reply is
 //! in.
 
-use crate::backend::{Backend, Options, Progress, Reply, Request, Sampling, Session, Stop, Usage};
+use crate::backend::{Backend, Commit, Progress, Reply, Request, Sampling, Session, Usage};
 use crate::outcome;
-use crate::prompt::{Conversation, Heard, Memories};
+use crate::prompt::{Asked, Memories};
 use crate::scenario::results::Outcome;
 use crate::scenario::{Edge, Lifecycle, Overflow, Plan, Scenario, Strategy, TimelineId, Turn, TurnId};
 use crate::trace::{Trace, TurnTrace};
-use crate::transcript::{ChoiceRecord, Footer, Odds, Recorder, TurnRecord, choice_record, summary_of};
+use crate::transcript::{ChoiceRecord, Footer, Odds, Recorder, Stop, TurnRecord};
+use crate::walk::{Lines, follow, said};
 use anyhow::bail;
 use std::collections::{BTreeMap, BTreeSet};
+use std::iter::Peekable;
 use std::sync::Arc;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
@@ -93,8 +95,6 @@ pub struct Stage {
     /// How many turns each turn still waits for.
     waits_for: Vec<usize>,
     state: Vec<State>,
-    /// Summaries of full memories, until their turns are written.
-    summaries: BTreeMap<TurnId, Answer>,
     /// First turn that is not on record.
     next: usize,
     /// First turn that failed: nothing after it is started.
@@ -103,19 +103,19 @@ pub struct Stage {
 
 enum State {
     Waiting,
-    /// The speaker's memory is full; it is writing its summary.
-    Summarizing(Conversation),
-    Running(Conversation),
-    Answered(Box<Answer>),
+    /// Somebody is asked: for a reply, or for the summary of a full memory before it.
+    Running(Asked, Vec<Answer>),
+    /// The summary, if there is one, and the reply.
+    Answered(Vec<Answer>),
     Failed(anyhow::Error),
     Skipped,
     Written,
 }
 
 struct Answer {
-    delta: String,
-    heard: Heard,
-    reply: Reply,
+    line: TurnRecord,
+    usage: Option<Usage>,
+    commit: Option<Box<dyn Commit>>,
 }
 
 type Running = JoinSet<(TurnId, anyhow::Result<Reply>)>;
@@ -140,9 +140,8 @@ impl Stage {
     ) -> Self {
         let (plan, scenario) = (memories.plan().clone(), memories.scenario().clone());
         Self {
-            waits_for: plan.order().map(|(id, _)| plan.needs(id).count()).collect(),
+            waits_for: Vec::new(),
             state: plan.order().map(|_| State::Waiting).collect(),
-            summaries: BTreeMap::new(),
             next: 0,
             failed: None,
             memories,
@@ -155,6 +154,28 @@ impl Stage {
         }
     }
 
+    /// Plays the turns whose replies are known already, those of a run that goes on or is forked.
+    ///
+    /// # Errors
+    /// A line that is not what would be written now, or the disk's.
+    pub fn follow(&mut self, lines: Vec<TurnRecord>, watch: &mut dyn Watch) -> anyhow::Result<()> {
+        let Self { memories, recorder, trace, .. } = self;
+        let temperature = self.settings.sampling.temperature;
+        let mut known = Known {
+            plan: &self.plan,
+            lines: lines.into_iter().peekable(),
+            recorder,
+            trace,
+            watch,
+            temperature,
+        };
+        follow(memories, self.plan.end(), &mut known)?;
+        let is_open = |(id, _): &(TurnId, &Turn)| *self.memories.outcome(*id) == Outcome::Open;
+        self.next = self.plan.order().find(is_open).map_or(self.plan.end(), |(id, _)| id).0;
+        (0..self.next).for_each(|id| self.leave(TurnId(id)));
+        Ok(())
+    }
+
     /// Plays to the end, or until `stop` is ready.
     ///
     /// # Errors
@@ -165,7 +186,10 @@ impl Stage {
         stop: impl Future<Output = ()>,
     ) -> anyhow::Result<End> {
         let (sender, mut progress) = mpsc::unbounded_channel();
-        let ready = (0..self.plan.n_turns()).filter(|id| self.waits_for[*id] == 0).map(TurnId).collect();
+        let open = |id| self.plan.needs(id).filter(|(needed, _)| needed.0 >= self.next).count();
+        self.waits_for = self.plan.order().map(|(id, _)| open(id)).collect();
+        let ready =
+            (self.next..self.plan.n_turns()).filter(|id| self.waits_for[*id] == 0).map(TurnId).collect();
         let mut scope = Scope { running: Running::new(), sender, watch, ready };
         tokio::pin!(stop);
         self.expect_all();
@@ -254,74 +278,57 @@ impl Stage {
             }
             Err(error) => return self.fail(id, error.into()),
         }
-        if let Err(error) =
-            self.sum_up(id, scope).and_then(|full| if full { Ok(()) } else { self.start(id, scope) })
-        {
+        if let Err(error) = self.ask(id, scope) {
             self.fail(id, error);
         }
     }
 
-    /// Asks for a summary if the speaker's memory is full and that is how it meets this.
-    fn sum_up(&mut self, id: TurnId, scope: &mut Scope<'_>) -> anyhow::Result<bool> {
-        let plan = self.plan.clone();
-        let turn = plan.turn(id);
-        if self.scenario.agent(turn.speaker).on_overflow != Overflow::Summarize {
-            return Ok(false);
+    /// Asks for a reply; for a summary first if the speaker's memory is full and that is how it meets this.
+    fn ask(&mut self, id: TurnId, scope: &mut Scope<'_>) -> anyhow::Result<()> {
+        self.memories.hear(id)?;
+        let asked = self.memories.ask(id)?;
+        let sums_up = self.scenario.agent(self.plan.turn(id).speaker).on_overflow == Overflow::Summarize;
+        let request = self.request(&asked);
+        if sums_up && self.backend.overflows(&request)? {
+            let asked = self.memories.ask_for_summary(id)?;
+            let request = self.request(&asked);
+            self.send(asked, request, Vec::new(), scope);
+        } else {
+            self.send(asked, request, Vec::new(), scope);
         }
-        let preview = self.memories.preview(id)?;
-        if !self.backend.overflows(&self.request(id, turn.path.clone(), preview.conversation))? {
-            return Ok(false);
-        }
-        let prompt = self.memories.summary_prompt(id)?;
-        self.state[id.0] = State::Summarizing(prompt.conversation.clone());
-        let request = self.request(id, summary_of(&turn.path), prompt.conversation);
-        self.send(id, Request { choice: None, ..request }, scope);
-        Ok(true)
-    }
-
-    fn start(&mut self, id: TurnId, scope: &mut Scope<'_>) -> anyhow::Result<()> {
-        let plan = self.plan.clone();
-        let prompt = self.memories.prompt(id)?;
-        self.state[id.0] = State::Running(prompt.conversation.clone());
-        scope.watch.see(id, Scene::Started(plan.turn(id)));
-        let request = self.request(id, plan.turn(id).path.clone(), prompt.conversation);
-        self.send(id, request, scope);
         Ok(())
     }
 
-    fn request(&self, id: TurnId, path: String, conversation: Conversation) -> Request {
-        let turn = self.plan.turn(id);
+    fn request(&self, asked: &Asked) -> Request {
+        let turn = self.plan.turn(asked.id);
         let agent = self.scenario.agent(turn.speaker);
-        // What has been chosen so far is for strategies: a model has read it.
-        let is_strategy = agent.strategy.is_some();
-        let options = |(choice, open)| Options {
-            choice,
-            open,
-            others: if is_strategy { self.memories.known_choices(id) } else { Vec::new() },
-            n_before: if is_strategy { self.memories.n_choices_before(id) } else { 0 },
-        };
         Request {
-            index: id.0,
+            index: asked.id.0,
+            path: asked.path.clone(),
             session: self.session(turn.timeline),
             parent: self.settings.parents.get(&agent.key).filter(|_| turn.timeline.phase.is_none()).cloned(),
             permanent: agent.lifecycle == Lifecycle::Permanent,
-            conversation,
+            conversation: asked.conversation.clone(),
             sampling: self.settings.sampling.clone(),
-            seed: self.memories.seed(id, &path),
+            seed: asked.seed,
             max_tokens: self.settings.max_tokens,
-            stop: self.memories.stop_strings(id),
-            choice: self.memories.options(id).map(options),
+            stop: self.memories.stop_strings(asked),
+            choice: asked.choice.clone(),
             follow: None,
             strategy: agent.strategy.clone(),
-            next_use: self.plan.next_use[id.0].map(|next| next.0 as u64),
+            next_use: self.plan.next_use[asked.id.0].map(|next| next.0 as u64),
             cold: self.settings.cold,
-            path,
         }
     }
 
-    fn send(&self, id: TurnId, request: Request, scope: &mut Scope<'_>) {
+    /// Sends a request, after some answers to the same turn.
+    fn send(&mut self, asked: Asked, request: Request, before: Vec<Answer>, scope: &mut Scope<'_>) {
+        let (id, is_summary) = (asked.id, asked.is_summary);
+        if !is_summary {
+            scope.watch.see(id, Scene::Started(self.plan.turn(id)));
+        }
+        self.state[id.0] = State::Running(asked, before);
         let (backend, sender) = (self.backend.clone(), scope.sender.clone());
-        let is_summary = matches!(self.state[id.0], State::Summarizing(_));
         // The receiver lives as long as the play; a piece that comes after its end is of no use to anybody.
         let sink = Box::new(move |piece| match piece {
             Progress::Text(_) if is_summary => {}
@@ -340,22 +347,25 @@ impl Stage {
             Ok(reply) => reply,
             Err(error) => return self.fail(id, error),
         };
-        match std::mem::replace(&mut self.state[id.0], State::Waiting) {
-            State::Summarizing(conversation) => {
-                let spoken = self.memories.begin_epoch(id, &reply.text);
-                let heard = Heard { spoken, choice: None };
-                self.summaries.insert(id, Answer { delta: conversation.next, heard, reply });
-                if let Err(error) = self.start(id, scope) {
-                    self.fail(id, error);
-                }
+        let State::Running(asked, mut answers) = std::mem::replace(&mut self.state[id.0], State::Waiting)
+        else {
+            return self.fail(id, anyhow::anyhow!("{}: answered twice", self.plan.turn(id).path));
+        };
+        let is_summary = asked.is_summary;
+        let line = said(&mut self.memories, asked, &reply);
+        // A summary's memory is replaced by that of the turn which follows, so it is not saved.
+        let commit = reply.commit.filter(|_| !is_summary);
+        answers.push(Answer { line, usage: reply.usage, commit });
+        if !is_summary {
+            self.state[id.0] = State::Answered(answers);
+            return self.release(id, &[Edge::Hears, Edge::Decides], scope);
+        }
+        match self.memories.ask(id) {
+            Ok(asked) => {
+                let request = self.request(&asked);
+                self.send(asked, request, answers, scope);
             }
-            State::Running(conversation) => {
-                let delta = conversation.next.clone();
-                let heard = self.memories.say(id, conversation, &reply.ids, &reply.text);
-                self.state[id.0] = State::Answered(Box::new(Answer { delta, heard, reply }));
-                self.release(id, &[Edge::Hears, Edge::Decides], scope);
-            }
-            _ => self.fail(id, anyhow::anyhow!("{}: answered twice", self.plan.turn(id).path)),
+            Err(error) => self.fail(id, error.into()),
         }
     }
 
@@ -376,7 +386,11 @@ impl Stage {
         while let Some(state) = self.state.get_mut(self.next) {
             let id = TurnId(self.next);
             match std::mem::replace(state, State::Written) {
-                State::Answered(answer) => self.write(id, *answer, scope.watch).await?,
+                State::Answered(answers) => {
+                    for answer in answers {
+                        self.write(id, answer, scope.watch).await?;
+                    }
+                }
                 State::Skipped => scope.watch.see(id, Scene::Skipped),
                 State::Failed(error) => return Err(error),
                 unfinished => {
@@ -392,56 +406,17 @@ impl Stage {
     }
 
     async fn write(&mut self, id: TurnId, answer: Answer, watch: &mut dyn Watch) -> anyhow::Result<()> {
-        let plan = self.plan.clone();
-        let turn = plan.turn(id);
-        if let Some(summary) = self.summaries.remove(&id) {
-            // Its memory is replaced by that of the turn which follows, so it is not saved.
-            let path = summary_of(&turn.path);
-            if self.record(id, path.clone(), &summary, None)? {
-                let agent = &self.scenario.agent(turn.speaker).key;
-                self.trace.turn(TurnTrace::new(&path, agent, summary.reply.usage.as_ref()))?;
-            }
-        }
-        let constraint = self
-            .memories
-            .options(id)
-            .map(|(choice, open)| choice_record(&choice, &open, answer.heard.choice, &answer.reply.logprobs));
-        let is_new = self.record(id, turn.path.clone(), &answer, constraint.clone())?;
-        let usage = match answer.reply.commit {
+        let Answer { line, usage, commit } = answer;
+        let is_new = self.recorder.turn(line.clone())?;
+        let usage = match commit {
             Some(commit) => Some(commit.commit().await?),
-            None => answer.reply.usage,
+            None => usage,
         };
-        let agent = &self.scenario.agent(turn.speaker).key;
         if is_new {
-            self.trace.turn(TurnTrace::new(&turn.path, agent, usage.as_ref()))?;
+            self.trace.turn(TurnTrace::new(&line.path, &line.agent, usage.as_ref()))?;
         }
-        let (spoken, stop, choice) = (answer.heard.spoken.as_str(), answer.reply.stop, constraint.as_ref());
-        let odds = choice.and_then(|choice| choice.odds(self.settings.sampling.temperature));
-        watch.see(
-            id,
-            Scene::Written { turn, spoken, stop, choice, odds: odds.as_ref(), usage: usage.as_ref() },
-        );
+        show(self.plan.turn(id), id, &line, usage.as_ref(), self.settings.sampling.temperature, watch);
         Ok(())
-    }
-
-    fn record(
-        &mut self,
-        id: TurnId,
-        path: String,
-        answer: &Answer,
-        constraint: Option<ChoiceRecord>,
-    ) -> anyhow::Result<bool> {
-        self.recorder.turn(TurnRecord {
-            agent: self.scenario.agent(self.plan.turn(id).speaker).key.clone(),
-            delta: answer.delta.clone(),
-            tokens: answer.reply.ids.clone(),
-            raw: answer.reply.text.clone(),
-            spoken: answer.heard.spoken.clone(),
-            stop: answer.reply.stop.word().to_string(),
-            constraint,
-            seed: self.memories.seed(id, &path),
-            path,
-        })
     }
 
     /// An ephemeral agent forgets after its last turn of the phase, played or not.
@@ -452,5 +427,58 @@ impl Stage {
             self.memories.forget(turn.timeline);
             self.backend.forget(&self.session(turn.timeline));
         }
+    }
+}
+
+/// Shows the line of a turn; a summary is the speaker's own affair.
+fn show(
+    turn: &Turn,
+    id: TurnId,
+    line: &TurnRecord,
+    usage: Option<&Usage>,
+    temperature: f32,
+    watch: &mut dyn Watch,
+) {
+    if line.path == turn.path {
+        let choice = line.constraint.as_ref();
+        let odds = choice.and_then(|choice| choice.odds(temperature));
+        let (spoken, stop, odds) = (line.spoken.as_str(), line.stop, odds.as_ref());
+        watch.see(id, Scene::Written { turn, spoken, stop, choice, odds, usage });
+    }
+}
+
+/// Lines that are known before a run is played.
+struct Known<'a> {
+    plan: &'a Plan,
+    lines: Peekable<std::vec::IntoIter<TurnRecord>>,
+    recorder: &'a mut Recorder,
+    trace: &'a mut Trace,
+    watch: &'a mut dyn Watch,
+    temperature: f32,
+}
+
+impl Lines for Known<'_> {
+    fn summary(&mut self, path: &str) -> Option<TurnRecord> {
+        self.lines.next_if(|line| line.path == path)
+    }
+
+    fn line(&mut self, _turn: &Turn) -> anyhow::Result<Option<TurnRecord>> {
+        Ok(self.lines.next())
+    }
+
+    fn said(&mut self, _memories: &Memories, id: TurnId, line: TurnRecord) -> anyhow::Result<()> {
+        if self.recorder.turn(line.clone())? {
+            self.trace.turn(TurnTrace::new(&line.path, &line.agent, None))?;
+        }
+        let turn = self.plan.turn(id);
+        if line.path == turn.path {
+            self.watch.see(id, Scene::Started(turn));
+        }
+        show(turn, id, &line, None, self.temperature, self.watch);
+        Ok(())
+    }
+
+    fn skipped(&mut self, id: TurnId) {
+        self.watch.see(id, Scene::Skipped);
     }
 }

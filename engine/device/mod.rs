@@ -36,7 +36,7 @@ pub(crate) trait Device: Send + Sync {
     /// Name and version of its arithmetic: devices of one name give the same bits, and share caches.
     fn numerics(&self) -> &'static str;
 
-    /// From now on keys are coded as a calibration says.
+    /// Codes keys as a calibration says, from now on.
     fn calibrate(&mut self, calibration: &Calibration);
 
     /// An empty cache.
@@ -77,7 +77,7 @@ pub(crate) trait Cache: Any + Send {
     fn row_bytes(&self) -> u64;
 }
 
-/// What goes through the model at once.
+/// Input of one pass through the model.
 pub(crate) struct Pass {
     /// New tokens, span by span: the rows of the pass.
     pub(crate) ids: Vec<u32>,
@@ -96,7 +96,7 @@ pub(crate) struct PassSpan {
     pub(crate) sealed: Vec<Parts>,
     /// Rows of the blocks that the tokens lie in, from block `start / 256` on.
     pub(crate) rows: Vec<RowsId>,
-    /// Where the blocks that the tokens complete are sealed to, from block `start / 256` on.
+    /// Ids for the blocks that the tokens complete, from block `start / 256` on.
     pub(crate) completed: Vec<Parts>,
 }
 
@@ -145,7 +145,7 @@ pub(crate) fn own<C: Cache>(cache: &mut dyn Cache) -> &mut C {
     cache.downcast_mut().expect("a device runs passes over caches that it made")
 }
 
-/// How far distribution `q` is from `p`, given by their logits, `[n_vocab]` each: on the host, whatever the device.
+/// Divergence of distribution `q` from `p`, given by their logits, `[n_vocab]` each; on the host, whatever the device.
 pub(crate) fn divergence(p: &[f32], q: &[f32]) -> cpu::kernels::divergence::Divergence {
     cpu::kernels::divergence::divergence(cpu::kernels::Isa::detect(), p, q)
 }

@@ -4,7 +4,7 @@
 
 use greenroom_engine::*;
 
-/// What Omar has read.
+/// Text that Omar has read.
 const PAST: &str = "On Saturday, around one in the morning, two people emptied the castle.
 The patrol saw a painter and a nurse near the boat house. Bruno and Omar were arrested the next morning.
 Two silent suspects get 4 years each. Two traitors get 5 years each. One talks: 3 years for that one, 19 for the other.

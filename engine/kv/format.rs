@@ -76,11 +76,11 @@ pub(crate) enum Side {
 /// One tensor of a block.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Tensor {
-    /// What it holds: `""` (rows that are not coded), `.weights` (codes), `.scales`, `.means`, `.exact`.
+    /// Suffix of its name, by content: `""` (rows that are not coded), `.weights` (codes), `.scales`, `.means`, `.exact`.
     pub(crate) suffix: &'static str,
     pub(crate) number: Number,
     pub(crate) shape: Vec<usize>,
-    /// Where it stands in the block's bytes.
+    /// Byte range in the block.
     pub(crate) place: Range<usize>,
 }
 
@@ -95,14 +95,14 @@ pub(crate) struct SideFormat {
     pub(crate) scales: Range<usize>,
     /// Empty where nothing was taken off the rows.
     pub(crate) means: Range<usize>,
-    /// In a session's first block; all others end before.
+    /// Exact rows, in a session's first block; all others end before.
     pub(crate) exact: Range<usize>,
 }
 
 /// One layer in a block's bytes.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct LayerFormat {
-    /// Which of the model's layers.
+    /// Index of the layer in the model.
     pub(crate) layer: usize,
     pub(crate) k: SideFormat,
     /// None where values are a view of the keys.
@@ -190,7 +190,7 @@ impl LayerFormat {
 }
 
 impl BlockFormat {
-    /// That of a part of a layout's blocks.
+    /// The format of a part of a layout's blocks.
     pub(crate) fn new(layout: &KvLayout, part: Part) -> Self {
         let mut len = 0;
         let layer = |layer: usize| {
@@ -220,7 +220,7 @@ mod tests {
     use super::*;
     use crate::KvFormat;
 
-    /// What the layout promises is what there is, and tensors stand behind each other.
+    /// Tensors follow one another without gaps, and fill as many bytes as the layout promises.
     #[test]
     fn tensors_fill_a_block() {
         for format in [KvFormat::F16, KvFormat::Q8, KvFormat::Q4] {

@@ -1,4 +1,4 @@
-//! What is cached for each layer: heads, widths, formats, windows. No bytes here.
+//! Layout of each layer's cache: heads, widths, formats, windows. No bytes here.
 //!
 //! MLA caches the latent, 16 tokens to a vector as all keys are; values are a view of its first columns, turned around tile by
 //! tile. The up-projections are absorbed into queries and contexts. Latent and rotary part are rotated (Hadamard) apart, so that
@@ -83,7 +83,7 @@ pub(crate) struct LayerLayout {
     pub(crate) v: TensorLayout,
     /// Values are the first columns of the keys (the latent of MLA): nothing is stored for them.
     pub(crate) shared: bool,
-    /// How many tokens a row sees, itself included; `None`: all before it.
+    /// Number of tokens that a row attends to, itself included; `None`: all before it.
     pub(crate) window: Option<usize>,
 }
 
@@ -179,7 +179,7 @@ impl KvLayout {
         self.layers.iter().map(LayerLayout::row_bytes).sum()
     }
 
-    /// What an agent's cache takes in memory. A window holds the blocks that it reaches into, and the one before: a turn can
+    /// Memory that an agent's cache takes. A window holds the blocks that it reaches into, and the one before, so that a turn can
     /// be taken back.
     pub(crate) fn cost(&self) -> KvCost {
         let of = |part| self.block_bytes(part).div_ceil(BLOCK as u64);

@@ -45,10 +45,10 @@ pub(crate) const LEVELS_RAISED: [u8; 16] = {
     raised
 };
 
-/// What stands for 0 in [`LEVELS_RAISED`].
+/// Number that stands for 0 in [`LEVELS_RAISED`].
 pub(crate) const LEVELS_ZERO: i32 = 64;
 
-/// What stands for 0 among 8-bit codes.
+/// Number that stands for 0 among 8-bit codes.
 pub(crate) const BYTES_ZERO: i32 = 128;
 
 /// Outermost level in standard deviations of a Gaussian.
@@ -60,9 +60,9 @@ pub(crate) const OUTERMOST: f32 = 2.733;
 pub(crate) struct Scale(pub(crate) u8);
 
 impl Scale {
-    /// What the bits of a scale lack to those of an f32, where they begin at [`Scale::SHIFT`].
+    /// Number to add to a scale's bits, shifted left by [`Scale::SHIFT`], to get those of the f32.
     pub(crate) const BASE: u32 = (127 - 20) << 23;
-    /// Where the bits of a scale stand in those of an f32.
+    /// Position of a scale's lowest bit in an f32.
     pub(crate) const SHIFT: u32 = 20;
 
     /// The nearest scale (in steps of its exponent); `x` is not negative.

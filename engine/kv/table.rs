@@ -22,14 +22,14 @@ pub(crate) struct BlockTable {
     entries: Vec<(BlockHash, Parts)>,
 }
 
-/// Where the parts of a block are, by [`Part`]; `None`: not in memory.
+/// Ids of a block's parts, by [`Part`]; `None`: not in memory.
 pub(crate) type Parts = [Option<BlockId>; 2];
 
 /// Address of a sealed block: hash of the cache's identity and all ids up to the block's end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct BlockHash(pub(crate) [u8; 32]);
 
-/// What a part of a block is known by.
+/// Key of a part of a block.
 pub(crate) type BlockKey = (BlockHash, Part);
 
 impl BlockHash {
@@ -84,7 +84,7 @@ impl BlockTable {
         gone.flat_map(|(_, parts)| parts.into_iter().flatten()).collect()
     }
 
-    /// What is in memory of each block, in order.
+    /// Ids of each block's parts, block by block.
     pub(crate) fn parts(&self) -> impl Iterator<Item = Parts> {
         self.entries.iter().map(|(_, parts)| *parts)
     }

@@ -1,5 +1,5 @@
-//! What of the cache is in memory, by ids: parts of sealed blocks, each content once, and f16 rows. Who uses them, how many bytes
-//! that is against a budget; the bytes themselves are a device's.
+//! Bookkeeping of what the cache holds in memory, by ids: parts of sealed blocks, each content once, and f16 rows; their users,
+//! and their bytes against a budget. The bytes themselves are a device's.
 
 use crate::Result;
 use crate::device::{Cache, Device, Pass};
@@ -14,14 +14,14 @@ use std::sync::Arc;
 pub(crate) struct Arena {
     device: Arc<dyn Device>,
     cache: Box<dyn Cache>,
-    /// By [`BlockId`].
+    /// Slots by [`BlockId`].
     blocks: Vec<Slot>,
     free_blocks: Vec<BlockId>,
     by_key: HashMap<BlockKey, BlockId>,
     block_bytes: u64,
     n_rows: u32,
     free_rows: Vec<RowsId>,
-    /// Of each part of a block.
+    /// Formats of each part of a block.
     formats: [BlockFormat; 2],
     budget: u64,
 }
@@ -52,7 +52,7 @@ impl Arena {
         }
     }
 
-    /// Whose blocks and rows these are.
+    /// The device that holds these blocks and rows.
     pub(crate) fn device(&self) -> &Arc<dyn Device> {
         &self.device
     }

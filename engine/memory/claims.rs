@@ -1,4 +1,4 @@
-//! Which runs this process adds to: a lock for each, and of runs that rest only so many that open files suffice.
+//! Claims on the runs that this process adds to: a lock for each; of runs at rest only a few stay locked, to save open files.
 //!
 //! A run rests when all its sessions do and their manifests are up to date. Without its lock another process may go on with it, so
 //! nothing of it is known here any more either: it is read from disk again.
@@ -31,7 +31,7 @@ fn run_of(session: &SessionKey) -> Run {
 }
 
 struct Held {
-    /// Or why there could be none: then nothing of the run is written.
+    /// The lock, or why there could be none: then nothing of the run is written.
     lock: Result<RunLock, String>,
     last_use: u64,
 }

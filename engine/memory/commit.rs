@@ -6,7 +6,7 @@ use crate::store::Found;
 use crate::{Request, Result, Retention, SessionKey};
 
 impl Memory {
-    /// After a pass over a session: see [`Session::flush`].
+    /// Flushes a session after a pass over it: see [`Session::flush`].
     pub(crate) fn flush(&mut self, request: &Request, session: &mut Session) -> Result<u64> {
         let store = self.store.as_deref().filter(|_| request.retention == Retention::Persistent);
         session.flush(store, &self.context, &mut self.arena)

@@ -10,12 +10,12 @@ use super::{Idle, Memory};
 use crate::SessionKey;
 use crate::memory::read_ahead::Ahead;
 
-/// What eviction may take, in this order.
+/// Kinds of memory that eviction may free, in this order.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Eviction {
     /// Keys and values that are on disk too.
     Stored,
-    /// What is known of a session whose manifest is up to date.
+    /// Ids, texts and addresses of a session whose manifest is up to date.
     Known,
     /// Keys and values that would have to be computed again: some hundred times what reading costs.
     Unstored,
@@ -25,14 +25,14 @@ enum Eviction {
 #[derive(Clone, Copy, Debug)]
 struct Candidate<K> {
     key: K,
-    /// When it is needed next; `None`: not known.
+    /// Time of its next use; `None`: not known.
     next_use: Option<u64>,
-    /// When it was used last.
+    /// Time of its last use.
     last_use: u64,
 }
 
-/// Who goes first: whoever is needed last (Belady 1966); whoever is not known to be needed at all goes before
-/// anyone who is, the least recently used of them first.
+/// Picks the session to evict first: the one needed last (Belady 1966). Sessions with no known next use go before those with
+/// one, the least recently used of them first.
 fn victim<K: Copy>(candidates: impl Iterator<Item = Candidate<K>>) -> Option<K> {
     candidates.max_by_key(|c| (c.next_use.unwrap_or(u64::MAX), u64::MAX - c.last_use)).map(|c| c.key)
 }

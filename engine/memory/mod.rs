@@ -36,12 +36,12 @@ pub(crate) struct Memory {
     /// Reads ahead; none without a store.
     ahead: Option<Ahead>,
     idle: HashMap<SessionKey, Idle>,
-    /// What stands in the manifests of sessions that this engine saved.
+    /// Contents of the manifests of sessions that this engine saved.
     journals: HashMap<SessionKey, Journal>,
-    /// What was found wrong with a session's memory before it was asked for.
+    /// Faults found in a session's memory before it was asked for, in words.
     remarks: HashMap<SessionKey, String>,
     claims: Claims,
-    /// Why there is no store though there should be one.
+    /// Reason why there is no store though there should be one.
     pub(crate) storeless: Option<String>,
     clock: u64,
     /// Bytes of sessions at work beside sealed blocks, and of manifests that wait.
@@ -61,7 +61,7 @@ struct Idle {
     ahead: ReadAhead,
 }
 
-/// What was read ahead for a session.
+/// Bytes read ahead for a session, and the milliseconds that took.
 #[derive(Clone, Copy, Default)]
 struct ReadAhead {
     bytes: u64,

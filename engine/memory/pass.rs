@@ -11,13 +11,13 @@ pub(crate) struct Span<'a> {
     pub(crate) sequence: &'a mut Sequence,
     /// All tokens of the sequence, the new ones included: those from the cache's end to `end` are fed.
     pub(crate) tokens: &'a [u32],
-    /// Where this pass stops.
+    /// Position at which this pass stops.
     pub(crate) end: usize,
-    /// Which rows' logits are wanted.
+    /// Rows whose logits are wanted.
     pub(crate) logits: Wanted,
 }
 
-/// Which rows of a span give logits.
+/// Rows of a span that give logits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wanted {
     None,

@@ -1,7 +1,7 @@
 //! Reads what the next agents need while the present ones decode, on a thread of its own; between reads it packs small files.
 //!
-//! Read-ahead (`ahead.rs`) is for as many agents as are at work, no more: each place kept for the next one is taken from those
-//! that Belady would keep.
+//! Read-ahead is for as many agents as are at work, no more: each place kept for the next one is taken from those that Belady
+//! would keep.
 
 use super::Memory;
 use super::recall::put_tail;
@@ -26,7 +26,7 @@ pub(crate) enum Piece {
     Tail(TailRef),
 }
 
-/// What was read.
+/// Result of reading a piece.
 pub(crate) enum Bytes {
     Block(usize, BlockKey, Found<(BlockBytes, u64)>),
     Tail(TailRef, Found<(Vec<u8>, u64)>),
@@ -52,7 +52,7 @@ pub(crate) struct Ahead {
     jobs: Option<Sender<Job>>,
     fetched: Receiver<Fetched>,
     thread: Option<JoinHandle<()>>,
-    /// Whose pieces are on their way, one entry each.
+    /// Sessions whose pieces are on their way, one entry a piece.
     under_way: Vec<SessionKey>,
     room: u64,
 }
@@ -127,7 +127,7 @@ impl Ahead {
         self.room
     }
 
-    /// What was read since the last call; waits for the rest of `session`'s pieces.
+    /// Takes what was read since the last call; waits for the rest of `session`'s pieces.
     pub(crate) fn collect(&mut self, session: Option<&SessionKey>) -> Vec<Fetched> {
         let mut out = Vec::new();
         loop {

@@ -1,8 +1,8 @@
 //! Recalling a session for a prompt: from memory, from disk, from a parent, or from blocks of equal content; whatever is missing is
 //! computed again, and why it is missing is said.
 //!
-//! What is recomputed and what is prefilled is counted by meaning: tokens up to the end of the last reply were read or said
-//! before, so computing them again is `recomputed` (all of history, under `--cold`); the rest is `prefilled`.
+//! Tokens are counted as recomputed or prefilled by meaning: those up to the end of the last reply were read or said before, so
+//! computing them again is `recomputed` (all of history, under `--cold`); the rest is `prefilled`.
 //!
 //! Sealed blocks are looked up by content when a session begins or comes back short, so a kill between transcript line and
 //! manifest costs at most a block. A run is named after its scenario, so that `cache ls` and `rm` can speak of scenarios.
@@ -38,7 +38,7 @@ pub(crate) struct Recalled {
     pub(crate) reason: Option<String>,
 }
 
-/// What a search for a session's memory found on its way.
+/// Cost of a search for a session's memory, and the reason why something was not found.
 #[derive(Default)]
 pub(super) struct Search {
     bytes_read: u64,
@@ -324,7 +324,7 @@ fn end_of_last_reply(prompt: &[Segment]) -> usize {
     last.map_or(0, |last| prompt[..=last].iter().map(|s| s.ids.len()).sum())
 }
 
-/// Where a prompt parts from what was cached, in words.
+/// Describes where a prompt departs from what was cached.
 fn difference(cached: &[Segment], prompt: &[Segment], at: usize) -> String {
     match (cached.get(at), prompt.get(at)) {
         (Some(old), Some(new)) if old.text != new.text => {

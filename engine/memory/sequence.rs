@@ -22,9 +22,9 @@ pub(crate) struct Sequence {
     /// f16 rows by block; the open block's always, others while a turn can still reach back to them.
     rows: BTreeMap<usize, RowsId>,
     len: usize,
-    /// Where the sequence stood when the turn began.
+    /// Length of the sequence when the turn began.
     start: usize,
-    /// From where on it goes to and fro: see [`Sequence::hold`].
+    /// Position from which on it goes to and fro: see [`Sequence::hold`].
     held: Option<usize>,
     /// Tokens that went through the model since the turn began.
     n_computed: usize,
@@ -42,7 +42,7 @@ impl Sequence {
         self.len
     }
 
-    /// What its blocks' addresses start from.
+    /// The root of its blocks' addresses.
     pub(crate) fn root(&self) -> BlockHash {
         self.root
     }
@@ -72,7 +72,7 @@ impl Sequence {
         self.n_computed
     }
 
-    /// From now on the sequence can be truncated exactly to where it stands.
+    /// Begins a turn: from now on the sequence can be truncated exactly to where it stands.
     pub(crate) fn begin_turn(&mut self) {
         self.start = self.len;
         self.n_computed = 0;
@@ -159,7 +159,7 @@ impl Sequence {
         if n % BLOCK == 0 || self.rows.contains_key(&(n / BLOCK)) { n } else { n / BLOCK * BLOCK }
     }
 
-    /// What a row at `n` sees of sealed blocks that is not in memory: global parts first.
+    /// Parts of sealed blocks that a row at `n` attends to and that are not in memory: global parts first.
     pub(crate) fn missing(&self, n: usize) -> impl Iterator<Item = (usize, Part)> {
         let sealed = (n / BLOCK).min(self.table.len());
         let first = self.layout.window().map_or(sealed, |window| (n + 1).saturating_sub(window) / BLOCK);
@@ -218,7 +218,8 @@ impl Sequence {
         fork
     }
 
-    /// What a pass over the tokens up to `end` reads and writes; followed by [`Sequence::finish_pass`] or [`Sequence::abort_pass`].
+    /// Plans what a pass over the tokens up to `end` reads and writes; [`Sequence::finish_pass`] or [`Sequence::abort_pass`]
+    /// follows.
     pub(crate) fn plan_pass(&mut self, end: usize, arena: &mut Arena) -> PassSpan {
         let (start, n) = (self.len, end - self.len);
         let (first, open) = (start / BLOCK, end / BLOCK);
@@ -235,7 +236,7 @@ impl Sequence {
         PassSpan { start, n, sealed: self.table.parts().collect(), rows, completed }
     }
 
-    /// After a pass: what was sealed becomes part of the table. `tokens` are all of the sequence.
+    /// Ends a pass: what was sealed becomes part of the table. `tokens` are all of the sequence.
     pub(crate) fn finish_pass(&mut self, pass: PassSpan, tokens: &[u32], arena: &mut Arena) {
         self.len += pass.n;
         self.n_computed += pass.n;

@@ -12,23 +12,23 @@ use crate::{Error, Result, SessionKey};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// What a cache is for: the same for all sessions of an engine.
+/// Context of a cache: the same for all sessions of an engine.
 #[derive(Clone)]
 pub(crate) struct CacheContext {
     pub(crate) layout: Arc<KvLayout>,
-    /// That of the tenant without a name.
+    /// Identity of the tenant without a name.
     pub(crate) identity: Identity,
-    /// What the key of an encrypted store adds to addresses.
+    /// Text that the key of an encrypted store adds to addresses.
     pub(crate) names: String,
 }
 
 impl CacheContext {
-    /// What a tenant's caches are computed by and how.
+    /// Identity of a tenant's caches: what computes them, and how.
     pub(crate) fn identity_of(&self, tenant: &str) -> Identity {
         Identity { salt: tenant.to_owned(), ..self.identity.clone() }
     }
 
-    /// Where the addresses of a tenant's blocks start from: no two tenants share any.
+    /// Root of the addresses of a tenant's blocks: no two tenants share any.
     pub(crate) fn root_of(&self, tenant: &str) -> BlockHash {
         BlockHash::root(&format!("{}\n{}", self.identity_of(tenant).text(), self.names))
     }
@@ -36,7 +36,7 @@ impl CacheContext {
 
 #[cfg(test)]
 impl CacheContext {
-    /// That of a model which tests make up.
+    /// The context of a model that tests make up.
     pub(crate) fn of_test(layout: Arc<KvLayout>) -> Self {
         let identity = Identity {
             model_name: "random".to_owned(),
@@ -52,7 +52,7 @@ impl CacheContext {
 
 /// A session in memory. Of its keys and values some or all may be on disk alone: what it is made of is known all the same.
 pub(crate) struct Session {
-    /// What it has read and said.
+    /// Segments that it has read and said.
     pub(crate) segments: Vec<Segment>,
     /// Their ids; after a loss the sequence may hold fewer.
     pub(crate) tokens: Vec<u32>,
@@ -73,7 +73,7 @@ pub(crate) struct Tail {
     borrowed: bool,
 }
 
-/// What a commit writes.
+/// Content of a commit: the manifest to write, and the tail files that it makes obsolete.
 pub(crate) struct Pending {
     pub(crate) manifest: Manifest,
     pub(crate) obsolete: Vec<String>,
@@ -154,7 +154,7 @@ impl Session {
         self.forget_stored(self.sequence.len());
     }
 
-    /// What is on disk past token `n` counts no more. (What is computed again below it is the same, bit for bit.)
+    /// Forgets what is on disk past token `n`. (What is computed again below it is the same, bit for bit.)
     pub(crate) fn forget_stored(&mut self, n: usize) {
         self.stored_blocks = self.stored_blocks.min(self.sequence.table().len());
         if let Some(tail) = self.tail.take_if(|tail| tail.at.end_token() > n) {
@@ -162,7 +162,7 @@ impl Session {
         }
     }
 
-    /// What a manifest that is not written would have let go is let go by the next one.
+    /// Takes back a commit that was not written: the next manifest lets go of the files that it would have let go.
     pub(crate) fn uncommit(&mut self, pending: Option<Pending>) {
         self.obsolete.extend(pending.into_iter().flat_map(|pending| pending.obsolete));
     }
@@ -214,7 +214,7 @@ impl Session {
         known_bytes(&self.segments, self.tokens.capacity().max(self.sequence.len()))
     }
 
-    /// After a pass: windowed layers of blocks that no row to come sees leave memory; those of a session that is stored are
+    /// Ends a pass: windowed layers of blocks that no row to come sees leave memory; those of a session that is stored are
     /// written first. Returns the bytes written.
     pub(crate) fn flush(
         &mut self,

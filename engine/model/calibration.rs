@@ -1,4 +1,4 @@
-//! What a model's queries, keys and values are like on a sample text: measured once for a model, for the formats of its keys.
+//! Statistics of a model's queries, keys and values on a sample text: measured once for a model, for the formats of its keys.
 //!
 //! 4-bit keys are coded for what scores feel of them: their elements are scaled, queries inversely, and what rounding one element
 //! does to a score is made up for by the elements after it (the feedback of GPTQ, with the second moment of queries in the place
@@ -44,7 +44,7 @@ struct KeyStatistics {
     queries: Vec<Scale>,
     /// Variances of its keys around their mean, over all its elements' mean.
     keys: Vec<Scale>,
-    /// What 4-bit keys change in the residual stream: mean square, over that of the stream itself.
+    /// Change in the residual stream caused by 4-bit keys: mean square, over that of the stream itself.
     sensitivity: f32,
 }
 
@@ -52,11 +52,11 @@ struct KeyStatistics {
 #[derive(Default)]
 pub(crate) struct Measured {
     layers: Vec<KeyStatistics>,
-    /// What errors of the last layer's keys would add to its heads' contexts, `[n_rows, n_heads, v_dim]`.
+    /// Change in each head's context caused by errors in the last layer's keys, `[n_rows, n_heads, v_dim]`.
     noise: Vec<f32>,
 }
 
-/// What one KV head says.
+/// Statistics of one KV head.
 struct HeadStatistics {
     queries: Vec<f64>,
     keys: Vec<f64>,
@@ -64,7 +64,7 @@ struct HeadStatistics {
     noise: Vec<f64>,
 }
 
-/// HeadRows of one head, `[n_rows, dim]`.
+/// Rows of one head, `[n_rows, dim]`.
 struct HeadRows {
     dim: usize,
     x: Vec<f64>,
@@ -139,7 +139,7 @@ impl Measured {
         self.noise = rows.map(|x| *x as f32).collect();
     }
 
-    /// What errors of the last layer's keys would add to its heads' contexts, `[n_rows, n_heads, v_dim]`.
+    /// Change in each head's context caused by errors in the last layer's keys, `[n_rows, n_heads, v_dim]`.
     pub(crate) fn noise(&self) -> &[f32] {
         &self.noise
     }
@@ -164,7 +164,7 @@ impl Measured {
 }
 
 impl Calibration {
-    /// How sensitive a layer is to 4-bit keys; 0 where that is not known.
+    /// Sensitivity of a layer to 4-bit keys; 0 where that is not known.
     pub(super) fn sensitivity(&self, layer: usize) -> f32 {
         self.layers.get(layer).map_or(0.0, |layer| layer.sensitivity)
     }
@@ -176,7 +176,7 @@ impl Calibration {
         Some([&layer.queries, &layer.keys].map(|scales| scales.iter().map(|scale| scale.to_f32()).collect()))
     }
 
-    /// As text: for each layer two hexadecimal digits a number, and eight for its sensitivity.
+    /// Writes it as text: for each layer two hexadecimal digits a number, and eight for its sensitivity.
     pub(crate) fn text(&self) -> String {
         let of_layer = |layer: &KeyStatistics| {
             let scales = layer.queries.iter().chain(&layer.keys).map(|scale| format!("{:02x}", scale.0));
@@ -185,7 +185,7 @@ impl Calibration {
         self.layers.iter().map(of_layer).collect()
     }
 
-    /// From [`Calibration::text`]; `None` if it is not of such a model.
+    /// Reads [`Calibration::text`]; `None` if it is not of such a model.
     pub(crate) fn from_text(text: &str, spec: &DecoderSpec) -> Option<Self> {
         let row = spec.n_kv_heads * spec.k_dim;
         let digits = text.as_bytes().chunks(2).map(|pair| std::str::from_utf8(pair).ok());
@@ -233,7 +233,7 @@ fn mean<'a>(
     sums.iter().map(|sum| sum / n.max(1) as f64).collect()
 }
 
-/// What the queries of one KV head see.
+/// Keys and values that the queries of one KV head attend to.
 struct Seen<'a> {
     keys: &'a HeadRows,
     values: &'a HeadRows,
@@ -243,9 +243,9 @@ struct Seen<'a> {
 }
 
 impl Seen<'_> {
-    /// What errors of `error` and either sign in the scores of coded keys add to the context of the query in a row: it weighs
-    /// values v by p to their mean o, so an error e of a score adds p e (v - o). Exact keys are left out: a head that rests on them
-    /// now, and would seem to bear everything, may be at work in another text.
+    /// Change in the context of a row's query when the scores of coded keys are off by `error`, with either sign: the context
+    /// weighs values v by p to their mean o, so an error e of a score adds p e (v - o). Exact keys are left out: a head that
+    /// rests on them now, and would seem to bear everything, may be at work in another text.
     fn noise(&self, query: &[f64], row: usize, error: f64, signs: &mut u64) -> Vec<f64> {
         let Self { keys, values, window, scale } = *self;
         let first = window.map_or(0, |window| (row + 1).saturating_sub(window)).max(EXACT);

@@ -37,7 +37,7 @@ pub(crate) enum Value {
     Array(Vec<Value>),
 }
 
-/// As messages show it: of what is long, the beginning or the length.
+/// Form for messages: of what is long, the beginning or the length.
 impl fmt::Debug for Value {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -50,7 +50,7 @@ impl fmt::Debug for Value {
     }
 }
 
-/// Where a tensor lies and what it holds.
+/// Place, shape and number format of a tensor.
 #[derive(Clone, Debug)]
 pub(crate) struct TensorInfo {
     /// Row-major: `[.., n_out, k]`, the reverse of the file's order.

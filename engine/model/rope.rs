@@ -18,12 +18,12 @@ pub(crate) struct RopeSpec {
     frequencies: Vec<f64>,
     /// Length of the turned vectors (YaRN's attention factor; 1 otherwise).
     magnitude: f64,
-    /// What scores of latent attention are multiplied by, twice (YaRN; 1 otherwise).
+    /// Factor of the scores of latent attention, applied twice (YaRN; 1 otherwise).
     pub(crate) latent_factor: f64,
 }
 
 impl RopeSpec {
-    /// Without any scaling: `n_rot` elements turn.
+    /// An embedding without scaling: `n_rot` elements turn.
     pub(crate) fn plain(n_rot: usize, base: f64) -> Self {
         let frequencies = (0..n_rot / 2).map(|i| pow(base, -2.0 * i as f64 / n_rot as f64)).collect();
         Self { frequencies, magnitude: 1.0, latent_factor: 1.0 }

@@ -19,7 +19,7 @@ use crate::kv::layout::{KvLayout, LayerLayout, TensorLayout};
 use crate::model::gguf::{Gguf, Value};
 use crate::{KvChoice, KvFormat, KvLayer, Remedy, Result};
 
-/// How a gate opens: `act(gate) · up`, elementwise.
+/// Activation of a gated feed-forward: `act(gate) · up`, elementwise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Activation {
     /// SwiGLU (Shazeer 2020): `gate · sigmoid(gate) · up`.
@@ -30,7 +30,7 @@ pub(crate) enum Activation {
     Clamped,
 }
 
-/// Which elements of a head turn together.
+/// Pairs of a head's elements that turn together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pairs {
     /// `(2i, 2i + 1)`, as llama.cpp's converter lays llama's heads out ("NORM").
@@ -39,17 +39,17 @@ pub(crate) enum Pairs {
     Halves,
 }
 
-/// What sets a family apart, beyond what its files say.
+/// Properties of a family that its files don't state.
 #[derive(Debug)]
 pub(crate) struct Family {
     /// Its name in `general.architecture`.
     pub(crate) name: &'static str,
-    /// Which elements of a head turn together.
+    /// Pairs of a head's elements that turn together.
     pub(crate) pairs: Pairs,
     pub(crate) activation: Activation,
     /// Each head of queries and keys is normed.
     pub(crate) head_norms: bool,
-    /// What comes out of attention and feed-forward is normed too.
+    /// True if outputs of attention and feed-forward are normed too.
     pub(crate) post_norms: bool,
     /// Tensor of the norm before the feed-forward.
     pub(crate) ffn_norm: &'static str,
@@ -59,17 +59,17 @@ pub(crate) struct Family {
     pub(crate) sinks: bool,
     /// Keys and values are cached as one latent.
     pub(crate) latent: bool,
-    /// Of so many layers all but the last have a window (0: none has).
+    /// Layers in a period, all but the last of which have a window (0: none has).
     windows: usize,
     /// Rotary base of layers with a window, which are not scaled then; else as the others.
     window_base: Option<f64>,
-    /// How experts are chosen; `None`: there are none.
+    /// Gating of experts; `None`: there are none.
     gating: Option<Gating>,
     /// The ramp of YaRN begins and ends at whole pairs.
     rounded_yarn: bool,
 }
 
-/// How scores of experts become weights.
+/// Conversion of experts' scores to weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Gating {
     /// Softmax over all, then the best.
@@ -173,12 +173,12 @@ fn sensitive(layers: &[LayerSpec], sensitivity: impl Fn(usize) -> f32) -> Vec<us
     [false, true].into_iter().flat_map(of_part).collect()
 }
 
-/// What differs from layer to layer.
+/// Properties that differ from layer to layer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LayerSpec {
-    /// How many tokens a row sees, itself included.
+    /// Number of tokens that a row attends to, itself included; `None`: all before it.
     pub(crate) window: Option<usize>,
-    /// Which of the rotary embeddings.
+    /// Index of its rotary embedding.
     pub(crate) rope: usize,
     /// True if its feed-forward is made of experts.
     pub(crate) experts: bool,
@@ -410,14 +410,14 @@ impl DecoderSpec {
         })
     }
 
-    /// From now on [`KvChoice::Mixture`] has 8-bit keys in the layers that a calibration found.
+    /// Takes a calibration: [`KvChoice::Mixture`] then has 8-bit keys in the layers that it shows to be sensitive.
     pub(crate) fn calibrate(&mut self, calibration: &Calibration) {
         if self.latent.is_none() {
             self.sensitive = sensitive(&self.layers, |l| calibration.sensitivity(l));
         }
     }
 
-    /// What is cached, in the chosen formats.
+    /// Layout of the cache, in the chosen formats.
     ///
     /// # Errors
     /// The choice is for another number of layers.

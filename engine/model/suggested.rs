@@ -1,4 +1,4 @@
-//! How a model's makers would have tokens chosen: `general.sampling.*` of its file, under llama.cpp's keys.
+//! Sampling that a model's makers suggest: `general.sampling.*` of its file, under llama.cpp's keys.
 //!
 //! These are suggestions. One that is no number, or out of its range, is ignored with a warning; the model is served all the same.
 //!
@@ -8,7 +8,7 @@
 use crate::SuggestedSampling;
 use crate::model::gguf::{Gguf, Value};
 
-/// What a file suggests.
+/// Reads the sampling that a file suggests.
 pub(crate) fn suggested(gguf: &Gguf) -> SuggestedSampling {
     let number = |name: &str, fits: fn(f64) -> bool, expected: &str| {
         let key = format!("general.sampling.{name}");

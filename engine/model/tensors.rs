@@ -109,10 +109,10 @@ pub(crate) fn dequantize(
     floats.to_vec1().map_err(wrong)
 }
 
-/// What codes of IQ4_NL and IQ4_XS stand for.
+/// Numbers that codes of IQ4_NL and IQ4_XS stand for.
 const IQ4: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
 
-/// What codes of MXFP4 stand for, doubled.
+/// Numbers that codes of MXFP4 stand for, doubled.
 const E2M1: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
 
 /// 32 codes in 16 bytes: the first half in the low bits.
@@ -156,7 +156,7 @@ mod tests {
     use crate::ModelSource;
     use crate::fixtures::{Dtype, RandomModel};
 
-    /// What is compiled into the program has no alignment.
+    /// Models compiled into the program have no guaranteed alignment.
     #[test]
     fn a_model_may_stand_at_any_address() {
         let model = RandomModel { dtype: Dtype::Q8_0, ..RandomModel::tiny(3) }.bytes();

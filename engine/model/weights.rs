@@ -28,7 +28,7 @@ pub(crate) struct Matrix<'a> {
     pub(crate) n_out: usize,
     pub(crate) k: usize,
     pub(crate) bytes: &'a [u8],
-    /// What is added to its products, `[n_out]`.
+    /// Bias that is added to its products, `[n_out]`.
     pub(crate) bias: Option<Vec<f32>>,
 }
 
@@ -55,7 +55,7 @@ pub(crate) struct Layer<M> {
 
 /// Attention of one layer.
 pub(crate) struct Attention<M> {
-    /// What makes queries, keys and values; or queries and latent.
+    /// Matrices that produce queries, keys and values; or queries and the latent.
     pub(crate) input: Vec<M>,
     pub(crate) heads: Heads<M>,
     /// `[n_heads]`.
@@ -63,9 +63,9 @@ pub(crate) struct Attention<M> {
     pub(crate) output: M,
 }
 
-/// How queries, keys and values come from the products of [`Attention::input`].
+/// Derivation of queries, keys and values from the products of [`Attention::input`].
 pub(crate) enum Heads<M> {
-    /// As they are, after norms of each head where there are some.
+    /// The products as they are, after norms of each head where there are some.
     Plain { norms: Option<[Vec<f32>; 2]> },
     /// MLA with its up-projections absorbed: queries meet the latent itself (DeepSeek-V2, appendix C). `k_b`: for each head
     /// `[rank, nope]`, `v_b`: `[value, rank]`.

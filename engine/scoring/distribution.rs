@@ -19,7 +19,7 @@ pub(crate) struct Distribution<'a> {
 }
 
 impl<'a> Distribution<'a> {
-    /// That of `logits: [n_vocab]`.
+    /// The distribution of `logits: [n_vocab]`.
     pub(crate) fn of(logits: &'a [f32]) -> Self {
         let max = f64::from(logits.iter().fold(f32::NEG_INFINITY, |m, x| m.max(*x)));
         let sum: f64 = logits.iter().map(|x| exp(f64::from(*x) - max)).sum();

@@ -20,7 +20,7 @@ pub(crate) trait Job: Send {
     fn fail(&self, e: Error);
 }
 
-/// Whoever asked for figures has gone.
+/// The error when whoever asked for figures has gone.
 fn nobody_listens<T>(_: SendError<T>) -> Error {
     Error::new(ErrorKind::Closed, "nobody listens to the figures any more")
 }
@@ -47,7 +47,7 @@ impl Job for Scoring {
     }
 }
 
-/// Where a comparison's figures go: position, and one for each format.
+/// Sender of a comparison's figures: position, and one for each format.
 pub(crate) type Figures = Sender<Result<(usize, Vec<Compared>)>>;
 
 /// A text with empty caches of several formats.
@@ -67,7 +67,7 @@ impl Job for Comparing {
     }
 }
 
-/// How likely each option is as the reply to a prompt, which is read once.
+/// Job that computes how likely each option is as the reply to a prompt, which is read once.
 pub(crate) struct Ranker {
     scratch: Scratch,
     prompt: Vec<u32>,

@@ -1,5 +1,5 @@
-//! What is found out about a model when it is opened for the first time, by a short text: how its keys are best coded, and whether it
-//! can be run with its coded cache, which is compared with an f16 cache.
+//! Measurements of a model on a short text when it is opened for the first time: how its keys are best coded, and whether it can
+//! be run with its coded cache, which is compared with an f16 cache.
 //!
 //! A self-check compares a coded cache with f16 on 320 tokens of a built-in dialogue before a model's first run with it: two
 //! short prompts' time, once; the verdict lies in the cache folder. Above 0.1 nats a token (mean KL divergence) the default
@@ -53,7 +53,7 @@ pub(crate) fn calibrate(
     Ok(blake3::hash(calibration.text().as_bytes()).to_hex()[..16].to_owned())
 }
 
-/// Where a folder keeps a model's calibration.
+/// Address of a model's calibration in a folder.
 pub(crate) fn calibration_root(model: &str, numerics: &str) -> BlockHash {
     BlockHash::root(&format!("calibration\n{model}\n{numerics}"))
 }
@@ -110,7 +110,7 @@ pub(crate) fn choose(
     Ok(layout)
 }
 
-/// How far a cache's next tokens are from those with an f16 cache.
+/// Divergence of a cache's next tokens from those with an f16 cache.
 struct Divergence {
     /// Nats a token.
     nats: f64,

@@ -118,7 +118,7 @@ pub(crate) fn read(
 struct Reader<'a> {
     source: &'a mut dyn Source,
     metadata: Metadata,
-    /// Where the tensors' bytes begin, and where the image ends.
+    /// Offsets at which the tensors' bytes begin and the image ends.
     data: u64,
     end: u64,
 }
@@ -201,5 +201,6 @@ pub(crate) fn verify(
     Ok(())
 }
 
-/// Of tensors' names, in the order of [`Tensor::suffix`]; biases were in blocks of earlier versions, which a folder may hold still.
+/// Suffixes of tensors' names, in the order of [`Tensor::suffix`]; biases were in blocks of earlier versions, which a folder may
+/// still hold.
 const SUFFIXES: [&str; 6] = ["", ".weights", ".scales", ".biases", ".means", ".exact"];

@@ -68,7 +68,7 @@ impl Cipher {
         self.0.is_some()
     }
 
-    /// What is to be written in `place`.
+    /// Encrypts what is to be written in `place`; without a key it stays as it is.
     pub(super) fn seal(&self, place: &[u8], bytes: Vec<u8>) -> Result<Vec<u8>> {
         let Some(aead) = &self.0 else { return Ok(bytes) };
         let mut nonce = [0; NONCE];
@@ -78,7 +78,7 @@ impl Cipher {
         Ok([&nonce[..], &sealed].concat())
     }
 
-    /// What was written in `place`.
+    /// Decrypts what was written in `place`; without a key it stays as it is.
     pub(super) fn open(&self, place: &[u8], bytes: Vec<u8>) -> Result<Vec<u8>, String> {
         let Some(aead) = &self.0 else { return Ok(bytes) };
         let (nonce, sealed) = bytes.split_first_chunk::<NONCE>().ok_or("it is too short to be encrypted")?;

@@ -1,4 +1,4 @@
-//! What lies in a cache folder, told apart by names and kinds of file; nothing is read.
+//! Contents of a cache folder, told apart by names and kinds of file; nothing is read.
 
 use super::files::{self, Entry, TEMPORARY};
 use super::pack;
@@ -25,9 +25,9 @@ pub(super) struct File {
 /// Everything below a folder of one store version and key.
 #[derive(Default)]
 pub(super) struct Contents {
-    /// By the ids of their sessions.
+    /// Manifests by the ids of their sessions.
     pub(super) manifests: Vec<(String, File)>,
-    /// By their names.
+    /// Tails by their names.
     pub(super) tails: Vec<(String, File)>,
     /// Blocks in files of their own.
     pub(super) blocks: Vec<(BlockKey, File)>,
@@ -37,13 +37,13 @@ pub(super) struct Contents {
     pub(super) locks: Vec<File>,
     /// Locks of runs.
     pub(super) runs: Vec<File>,
-    /// What a crash left of files that were being written.
+    /// Files that a crash left unfinished.
     pub(super) temporary: Vec<File>,
-    /// What was set aside before.
+    /// Files that were set aside before.
     pub(super) damaged: Vec<File>,
-    /// What has a name of ours and is something else: what it is, in words.
+    /// Entries that have a name of ours and are something else: what they are, in words.
     pub(super) foreign: Vec<(PathBuf, String)>,
-    /// What has no name of ours.
+    /// Entries that have no name of ours.
     pub(super) unknown: Vec<PathBuf>,
     /// Folders that could not be listed, and why.
     pub(super) unread: Vec<String>,
@@ -154,7 +154,7 @@ impl Contents {
 }
 
 impl Entry {
-    /// As something that can be removed by its name: all but a folder, which may hold what is not ours.
+    /// Returns it as a file that can be removed by its name: all but a folder, which may hold what is not ours.
     fn removable(self) -> Option<File> {
         let bytes = self.file().unwrap_or(0);
         (!self.is_folder()).then_some(File { path: self.path, bytes })

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 /// A folder of one store version and key.
 pub(crate) struct Disk {
     root: PathBuf,
-    /// Of who uses the folder: cleaning it needs it alone.
+    /// Lock of a folder in use: cleaning needs the folder for itself.
     _lock: Option<File>,
 }
 

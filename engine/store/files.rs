@@ -12,7 +12,7 @@ use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write as _};
 use std::path::{Path, PathBuf};
 
-/// Where something stored can be read: a file, or memory.
+/// Source of something stored: a file, or memory.
 pub(crate) trait Source: Read + Seek {}
 impl<S: Read + Seek> Source for S {}
 
@@ -55,7 +55,7 @@ pub(super) fn input(path: &Path) -> Result<Input, Failure> {
     }
 }
 
-/// What stands in a folder under a name.
+/// Entry of a folder.
 pub(super) struct Entry {
     pub(super) name: OsString,
     pub(super) path: PathBuf,
@@ -73,7 +73,7 @@ impl Entry {
     }
 }
 
-/// What lies in a folder, by name; nothing if the folder is not there.
+/// Lists a folder's entries, sorted by name; none if the folder is not there.
 ///
 /// # Errors
 /// It is no folder, or can't be read.
@@ -124,9 +124,10 @@ pub(super) fn bytes_below(dir: &Path) -> Result<u64> {
     let (mut bytes, mut folders) = (0u64, vec![dir.to_owned()]);
     while let Some(folder) = folders.pop() {
         for entry in entries(&folder)? {
-            match entry.is_folder() {
-                true => folders.push(entry.path),
-                false => bytes = bytes.saturating_add(entry.file().unwrap_or(0)),
+            if entry.is_folder() {
+                folders.push(entry.path);
+            } else {
+                bytes = bytes.saturating_add(entry.file().unwrap_or(0));
             }
         }
     }
@@ -160,7 +161,7 @@ fn temporary(path: &Path) -> Result<PathBuf> {
     Ok(path.with_extension(format!("{TEMPORARY}{:016x}", u64::from_le_bytes(random))))
 }
 
-/// How the extension of a file begins that was not written to its end.
+/// Beginning of the extension of a file that was not written to its end.
 pub(super) const TEMPORARY: &str = "tmp";
 
 /// Appends to a file whose first `at` bytes count; what lies behind them is cut off.

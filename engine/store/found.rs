@@ -1,10 +1,10 @@
-//! What reading something stored gives: the thing, or one of three reasons why not. They must never be mixed up: what is missing
+//! Results of reading something stored: the thing, or one of three reasons why not. They must never be mixed up: what is missing
 //! can be written, what is damaged is set aside, and what could not be read is left alone, for it may be whole.
 
 use std::fmt;
 use std::io::{self, ErrorKind};
 
-/// What reading a stored thing gave.
+/// Result of reading a stored thing.
 pub(crate) enum Found<T> {
     /// It is there and passed its checks.
     Whole(T),
@@ -16,12 +16,12 @@ pub(crate) enum Found<T> {
     Unreadable(String),
 }
 
-/// Why a stored thing can't be used.
+/// Reason why a stored thing can't be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Failure {
     /// It is not there.
     Missing,
-    /// What is there was read and is wrong, or is no file at all: that will not change.
+    /// It was read and is wrong, or is no file at all: that will not change.
     Damaged(String),
     /// The system could not read it.
     Unreadable(String),

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::io::Cursor;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Whoever has a clone has the same store.
+/// Store in memory; a clone is the same store.
 #[derive(Clone, Default)]
 pub(crate) struct InMemory(Arc<Mutex<State>>);
 
@@ -90,7 +90,7 @@ mod tests {
     use super::*;
     use crate::store::disk::Disk;
 
-    /// What any medium does.
+    /// Checks the promises of every medium.
     fn holds_what_it_promises(medium: &dyn Logs) {
         let read = |name: &str| medium.open(name).and_then(|mut input| input.whole(99));
         assert_eq!((read("packs/a"), medium.size("packs/a")), (Err(Failure::Missing), None));

@@ -1,4 +1,4 @@
-//! What a cache folder holds: listing and showing, for `greenroom cache`. Removing is in [`super::sweep`], checking in
+//! Listing and showing of a cache folder, for `greenroom cache`. Removing is in [`super::sweep`], checking in
 //! [`super::verify`].
 
 use super::cipher::{CacheKey, Cipher};
@@ -53,7 +53,7 @@ pub struct Entry {
 /// All that is stored of one session, in words.
 #[derive(Clone, Debug)]
 pub struct Details {
-    /// As [`Folder::list`] has it.
+    /// The entry in [`Folder::list`].
     pub entry: Entry,
     /// blake3 of the model file.
     pub model_identity: String,
@@ -65,7 +65,7 @@ pub struct Details {
     pub blocks: Vec<(String, usize)>,
     /// Tokens of its tail.
     pub tail_tokens: usize,
-    /// What it has read and said, in order: `template`, `message` or `reply`, number of tokens, text.
+    /// Segments that it has read and said, in order: `template`, `message` or `reply`, number of tokens, text.
     pub segments: Vec<(&'static str, usize, String)>,
 }
 
@@ -229,10 +229,10 @@ impl Folder {
     }
 }
 
-/// What the sessions of a folder have in common.
+/// Figures over all sessions of a folder.
 struct Census {
     sizes: HashMap<BlockKey, u64>,
-    /// How many sessions name each block.
+    /// Number of sessions that name each block.
     owners: HashMap<BlockHash, usize>,
     /// Milliseconds of a token by model: how many sessions were measured, and their sum. One measure alone is noisy.
     token_ms: HashMap<String, (f64, f64)>,

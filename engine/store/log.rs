@@ -21,7 +21,7 @@ pub(super) const HEAD: usize = 4 + 32;
 /// Bytes of a record, at most.
 pub(super) const MOST: u64 = 1 << 30;
 
-/// Where a log ends: how many bytes count, and the last checksum, which stands for all before it.
+/// End of a log: the bytes that count, and the last checksum, which stands for all before it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct End {
@@ -69,7 +69,7 @@ pub(super) fn append(
     Ok(record.len() as u64)
 }
 
-/// Why reading a log ended before its bytes did.
+/// Reason why reading a log ended before its bytes did.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Broken {
     pub(crate) reason: String,
@@ -85,11 +85,11 @@ impl From<String> for Broken {
 
 /// A record whose checksum is right.
 pub(super) struct Record {
-    /// Where its payload begins, and its bytes.
+    /// Offset and length of its payload, in bytes.
     pub(super) payload: (u64, u64),
-    /// What the payload is bound to.
+    /// Key of its checksum, to which the payload is bound too.
     key: [u8; 32],
-    /// Where the log ends with it.
+    /// End of the log after this record.
     pub(super) end: End,
 }
 
@@ -178,7 +178,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever happens to the bytes, what is read is a beginning of what was written.
+        /// Damage to the bytes, of whatever kind, leaves a prefix of what was written.
         #[test]
         fn a_damaged_log_is_a_shorter_one(
             written in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..40), 1..6),

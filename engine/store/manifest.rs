@@ -10,7 +10,7 @@ use crate::text::prefix::Segment;
 use crate::{Error, Result, SessionKey};
 use serde::{Deserialize, Serialize};
 
-/// What is needed to bring a session back.
+/// Record of all that is needed to bring a session back.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Manifest {
     pub(crate) owner: Owner,
@@ -18,12 +18,12 @@ pub(crate) struct Manifest {
     pub(crate) blocks: Vec<BlockHash>,
     /// The rows after them.
     pub(crate) tail: Option<TailRef>,
-    /// What the tokens are.
+    /// Texts and ids of the tokens.
     pub(crate) segments: Vec<Segment>,
     pub(crate) worth: Worth,
 }
 
-/// Whose memory it is, and what it was computed by.
+/// Owner of a memory, and the identity of what computed it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Owner {
@@ -32,7 +32,7 @@ pub(crate) struct Owner {
     pub(crate) identity: Identity,
 }
 
-/// What a session is worth keeping for.
+/// Figures that tell how much a session is worth keeping.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Worth {
@@ -44,7 +44,7 @@ pub(crate) struct Worth {
     pub(crate) token_ms: f64,
 }
 
-/// What a cache was computed by and how: any difference is a miss.
+/// Identity of a cache, by what computed it and how: any difference is a miss.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Identity {
@@ -69,7 +69,7 @@ impl Identity {
         format!("{model}\n{layout}\n{numerics}\n{store}\n{salt}")
     }
 
-    /// Why a cache of identity `other` can't serve here; `None` if it can.
+    /// Reason why a cache of identity `other` can't serve here; `None` if it can.
     pub(crate) fn differs(&self, other: &Self) -> Option<String> {
         let differs = |what: &str, here: &str, there: &str| {
             (here != there).then(|| format!("the cache was computed with {what} {there}, this is {here}"))
@@ -87,7 +87,7 @@ impl Identity {
 }
 
 impl Manifest {
-    /// Whose it is.
+    /// The session that it belongs to.
     pub(crate) fn session(&self) -> SessionKey {
         let Owner { run, agent, identity } = &self.owner;
         SessionKey { tenant: identity.salt.clone(), run: run.clone(), agent: agent.clone() }
@@ -103,7 +103,7 @@ impl Manifest {
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Step {
-    /// In the first record.
+    /// Owner, in the first record.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     owner: Option<Owner>,
     keep_blocks: usize,
@@ -136,7 +136,7 @@ impl From<Address> for String {
 /// Bytes of a manifest, at most.
 pub(super) const MOST: u64 = 64 << 20;
 
-/// What stands in a manifest's log, as far as a writer must know it to add to it.
+/// Content of a manifest's log, as far as a writer must know it to add to it.
 pub(crate) struct Journal {
     end: End,
     owner: Owner,
@@ -148,7 +148,7 @@ pub(crate) struct Journal {
     live: u64,
 }
 
-/// What is to be done to a manifest's file.
+/// Change to a manifest's file.
 pub(super) enum Write {
     /// This record follows the ones that are there.
     Append { at: u64, record: Vec<u8> },
@@ -157,7 +157,7 @@ pub(super) enum Write {
 }
 
 impl Journal {
-    /// What a log that was read says.
+    /// The journal of a log that was read.
     fn new(manifest: &Manifest, end: End) -> Self {
         let live = end.bytes;
         Self {
@@ -175,8 +175,8 @@ impl Journal {
         self.end.bytes
     }
 
-    /// What to write so that the log called `name` says `manifest`, and what it says then; a log of which more than half is
-    /// out of date begins anew.
+    /// Returns what to write so that the log called `name` says `manifest`, and the journal after that; a log of which more than
+    /// half is out of date begins anew.
     pub(super) fn update(
         before: Option<&Self>,
         manifest: &Manifest,

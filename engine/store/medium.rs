@@ -1,4 +1,4 @@
-//! Where a store's bytes lie: blobs, which are put whole and never change, and logs, which grow.
+//! Media for a store's bytes: blobs, which are put whole and never change, and logs, which grow.
 //!
 //! Names are relative paths (`blocks/ab/….safetensors`, `manifests/….log`). [`disk`](super::disk) is a folder,
 //! [`in_memory`](super::in_memory) is gone with the process.

@@ -67,11 +67,11 @@ pub(crate) struct Place {
 /// The right to add to a run's sessions.
 pub(crate) struct RunLock(#[expect(dead_code, reason = "it is held")] Lease);
 
-/// What sessions remember, beyond the process.
+/// Memory of sessions beyond the process.
 pub(crate) struct Store {
     medium: Box<dyn Logs>,
     cipher: Cipher,
-    /// What sessions' names are derived from besides tenant, run and agent: the key's.
+    /// Secret of the key, from which sessions' names are derived besides tenant, run and agent.
     names: String,
     packs: RwLock<Packs>,
     /// Blocks written since the last look at how many small files there are.
@@ -91,7 +91,7 @@ impl Place {
 impl Store {
     /// A block's file up to so many bytes is small.
     const SMALL: u64 = 1 << 20;
-    /// So many small files are packed.
+    /// Number of small files from which on they are packed.
     const MANY: usize = 256;
     /// Bytes of a pack, at most, unless a single image is larger.
     const PACK: usize = 64 << 20;
@@ -200,7 +200,7 @@ impl Store {
         }
     }
 
-    /// Where a block lies in a pack; packs of other processes are seen too.
+    /// Finds a block in a pack; packs of other processes are seen too.
     fn packed(&self, key: BlockKey) -> Option<pack::Place> {
         let find = || self.packs.read().unwrap_or_else(PoisonError::into_inner).find(key);
         find().filter(|place| self.medium.size(&place.pack).is_some()).or_else(|| {
@@ -285,7 +285,7 @@ impl Store {
         Ok(n)
     }
 
-    /// What was written for an identity by [`Store::write_check`].
+    /// Reads what [`Store::write_check`] wrote for an identity.
     pub(crate) fn read_check(&self, root: BlockHash) -> Found<String> {
         self.checked(&check_name(root), |input| read_check(input, root))
     }
@@ -467,7 +467,7 @@ fn part_folder(part: Part) -> &'static str {
     }
 }
 
-/// What an encrypted image of a block is bound to.
+/// Place that an encrypted image of a block is bound to.
 fn block_place((hash, part): BlockKey) -> Vec<u8> {
     [&[part as u8], &hash.0[..]].concat()
 }

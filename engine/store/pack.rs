@@ -22,7 +22,7 @@ const MAGIC: &[u8; 8] = b"GRPACK01";
 const ENTRY: usize = 32 + 1 + 8 + 8;
 const FOOTER: usize = 8 + 32 + 8;
 
-/// Where an image lies.
+/// Location of an image.
 #[derive(Clone, Debug)]
 pub(super) struct Place {
     /// Name of the pack.
@@ -38,7 +38,7 @@ impl Place {
     }
 }
 
-/// What lies in the packs of a folder.
+/// Index of the packs of a folder.
 #[derive(Debug, Default)]
 pub(super) struct Packs {
     known: HashSet<String>,
@@ -86,7 +86,7 @@ impl Packs {
 pub(super) const MOST: u64 = 4 << 30;
 const MOST_INDEX: u64 = 16 << 20;
 
-/// What a pack holds.
+/// Reads the index of a pack.
 ///
 /// # Errors
 /// It can't be trusted, or can't be read.

@@ -1,6 +1,6 @@
 //! Removing memories, and what no memory needs; bounding a folder.
 //!
-//! What removes takes the folder for itself: no other process may use it meanwhile. Nothing goes because it could not be read:
+//! Removal takes the folder for itself: no other process may use it meanwhile. Nothing goes because it could not be read:
 //! what is damaged is set aside first (and goes with a later sweep), and where something can't be read, what it may need stays.
 //!
 //! The bound on disk is kept when an engine opens and when it goes, if it is alone in the folder then; a run may exceed it
@@ -18,7 +18,7 @@ use std::collections::HashSet;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// What a removal did.
+/// Result of a removal.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Removed {
     /// Sessions removed.
@@ -126,9 +126,10 @@ impl Folder {
     fn stored_bytes(&self) -> Result<u64> {
         let mut bytes = Contents::read(&self.root).bytes();
         for (other, version) in self.others()? {
-            bytes += match version == STORE_VERSION {
-                true => Contents::read(&other).bytes(),
-                false => files::bytes_below(&other)?,
+            bytes += if version == STORE_VERSION {
+                Contents::read(&other).bytes()
+            } else {
+                files::bytes_below(&other)?
             };
         }
         Ok(bytes)
@@ -175,7 +176,7 @@ impl Folder {
         Ok(())
     }
 
-    /// What manifests name. One that is damaged names nothing and is set aside.
+    /// Reads which blocks and tails the manifests name. One that is damaged names nothing and is set aside.
     fn needed(&self, contents: &Contents, unread: &mut Vec<String>) -> Needed {
         let mut needed = Needed::default();
         for (id, File { path, .. }) in &contents.manifests {
@@ -202,9 +203,10 @@ impl Folder {
             let live =
                 |entries: &[(BlockKey, pack::Place)]| entries.iter().all(|(key, _)| needed.contains(&key.0));
             let rewritten = pack::index(&disk, &disk.name(path)).and_then(|entries| {
-                match !entries.is_empty() && live(&entries) {
-                    true => Ok(None),
-                    false => self.live_images(&entries, needed).map(Some),
+                if !entries.is_empty() && live(&entries) {
+                    Ok(None)
+                } else {
+                    self.live_images(&entries, needed).map(Some)
                 }
             });
             let images = match rewritten {
@@ -266,7 +268,7 @@ impl Folder {
     }
 }
 
-/// What the manifests of a folder name.
+/// Blocks and tails that the manifests of a folder name.
 #[derive(Default)]
 struct Needed {
     blocks: HashSet<BlockHash>,
@@ -280,7 +282,7 @@ impl Needed {
     }
 }
 
-/// What of a pack is needed: whole images, and why another one is not.
+/// Images of a pack that are needed: the whole ones, and the fault of one that is not.
 #[derive(Default)]
 struct Images {
     whole: Vec<(BlockKey, Vec<u8>)>,

@@ -21,7 +21,7 @@ pub(crate) struct TailRef {
     pub(crate) block: usize,
     /// Rows that count.
     pub(crate) rows: usize,
-    /// Where its file ends, as far as it counts.
+    /// End of its file, as far as it counts.
     pub(crate) end: End,
 }
 
@@ -137,10 +137,7 @@ pub(super) fn verify(
     let mut passed = tail.is_none();
     let broken = log::scan(input, len, name, most, &mut |source, record| {
         passed |= tail.is_some_and(|tail| record.end == tail.end);
-        match cipher.encrypts() {
-            true => Ok(record.open(source, cipher).map(drop)?),
-            false => Ok(()),
-        }
+        if cipher.encrypts() { Ok(record.open(source, cipher).map(drop)?) } else { Ok(()) }
     })?;
     match broken {
         Some(broken) if !broken.torn => Err(broken.reason.into()),

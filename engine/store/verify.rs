@@ -13,12 +13,12 @@ use crate::kv::table::BlockKey;
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
-/// What `verify` found wrong, a line each, and how many files it read.
+/// Findings of `verify`: problems, a line each, and the number of files that were read.
 #[derive(Clone, Debug, Default)]
 pub struct Verdict {
     /// Files read.
     pub files: usize,
-    /// What is damaged, missing, unreadable or unknown, in words.
+    /// Things that are damaged, missing, unreadable or unknown, in words.
     pub problems: Vec<String>,
 }
 

@@ -32,8 +32,7 @@ const GOLDENS: [(&str, &str); 21] = goldens! {
 
 /// A model of the formats of gpt-oss's files; the reference had the same numbers as F32.
 const MXFP4: [(&str, &str); 1] = goldens! { "gpt-oss-4" };
-/// What most of its log-probabilities may be off: products round activations to 8 bits. llama.cpp on the file itself
-/// is off by 0.022.
+/// Bound on [`Off::most`] for MXFP4: products round activations to 8 bits. llama.cpp on the file itself is off by 0.022.
 const MOST_MXFP4: f64 = 0.06;
 
 /// Largest differences in log-probability that pass with an f16 cache, about twice those measured: [`Off::max`] (0.0028, of
@@ -42,13 +41,13 @@ const MOST_MXFP4: f64 = 0.06;
 /// 0.063 and 0.027.
 const MAX_F16: f64 = 6e-3;
 const LATE_F16: f64 = 3e-3;
-/// What most differences may be with coded caches ([`Off::most`]; measured: at most 0.0088 and 0.14): a bound on the formats'
-/// loss, no proof of conformance. A rounded key can send a token to another expert, so the largest ones say little.
+/// Bounds on [`Off::most`] with coded caches (measured: at most 0.0088 and 0.14): they bound the formats' loss and prove no
+/// conformance. A rounded key can send a token to another expert, so the largest differences say little.
 const MOST: [(KvFormat, f64); 2] = [(KvFormat::Q8, 0.03), (KvFormat::Q4, 0.4)];
-/// Where late positions begin: they read two sealed blocks, and any one token counts for little.
+/// First of the late positions: they read two sealed blocks, and any one token counts for little.
 const LATE: usize = 513;
 
-/// How far scores are from a golden.
+/// Distance of scores from a golden.
 #[derive(Debug)]
 struct Off {
     /// Largest difference in log-probability.
@@ -148,7 +147,7 @@ fn experts_of_four_bits_are_read() {
     }
 }
 
-/// What a mutant has wrong.
+/// Defect of a mutant.
 enum Wrong {
     /// A field of the model.
     Field(fn(&mut RandomModel)),
@@ -157,7 +156,7 @@ enum Wrong {
 }
 use Wrong::{Field, Tensor};
 
-/// What may be wrong; where a model has nothing of the kind, nothing changes.
+/// Defects to try; where a model has nothing of the kind, nothing changes.
 const MUTANTS: [(&str, Wrong); 19] = [
     ("another rotary base", Field(|model| model.rope_base *= 1.5)),
     (

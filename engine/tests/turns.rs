@@ -55,7 +55,7 @@ fn play(engine: &Engine, request: Request) -> Completion {
     *turn.blocking_commit().unwrap()
 }
 
-/// What comes after a reply.
+/// The request that follows a reply.
 fn next(request: &Request, reply: &Completion, text: &str) -> Request {
     let mut request = request.clone();
     let user = std::mem::replace(&mut request.conversation.next, text.into());
@@ -175,7 +175,7 @@ fn turns_wait_for_room() {
     }
 }
 
-/// What is known of a session (texts, ids) counts, and goes when there is no room for it.
+/// Texts and ids of a session count against the budget, and go when there is no room for them.
 #[test]
 fn ephemeral_sessions_are_forgotten_under_a_budget() {
     let engine = with_memory(0);

@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 enum Piece {
     /// Text of the template itself.
     Text(String),
-    /// Where the content with this number goes.
+    /// Place of the content with this number.
     Content(usize),
 }
 
@@ -35,7 +35,7 @@ pub(crate) struct Chat {
     with_system: Option<Vec<Piece>>,
     /// First prompt without a system message.
     without_system: Vec<Piece>,
-    /// From the end of a reply to the next generation prompt.
+    /// Text from the end of a reply to the next generation prompt.
     delta: Vec<Piece>,
     bos: Option<String>,
     eog: Vec<u32>,
@@ -96,7 +96,7 @@ impl Chat {
         Ok(Self { with_system: with_system.ok(), without_system, delta, bos, eog, audit })
     }
 
-    /// What the template does to history, and what is done about it, a line each.
+    /// Effects of the template on history, and what is done about them, a line each.
     pub(crate) fn audit(&self) -> &[String] {
         &self.audit
     }
@@ -150,7 +150,7 @@ impl Segments<'_> {
         self.out.push(Segment { kind, text: text.to_owned(), ids: ids.into(), guessed });
     }
 
-    /// What the next segment stands behind.
+    /// Kind of the text before the next segment.
     fn after(&self) -> After {
         after(&self.out, self.tokenizer)
     }
@@ -195,7 +195,7 @@ impl Segments<'_> {
     }
 }
 
-/// What stands behind `segments`.
+/// Kind of the text that `segments` end with.
 fn after(segments: &[Segment], tokenizer: &Tokenizer) -> After {
     tokenizer.after(segments.iter().rev().find_map(|s| s.ids.last().copied()))
 }
@@ -285,7 +285,7 @@ impl<'a> Renderer<'a> {
     }
 }
 
-/// What chat templates call; `clock_read` is set when one asks for the date.
+/// The environment of chat templates; `clock_read` is set when one asks for the date.
 fn jinja(clock_read: Arc<AtomicBool>) -> Jinja {
     let refuse = |message: String| -> Result<String, minijinja::Error> {
         Err(minijinja::Error::new(minijinja::ErrorKind::InvalidOperation, message))
@@ -385,12 +385,12 @@ fn audit(
         Ok(whole) if whole != read => {
             let moved = with_system.is_some() && whole.find(&contents[0]) != read.find(&contents[0]);
             let at = crate::text::prefix::first_difference(&whole, &read);
-            found.push(match moved {
-                true => "it moves the system text with every turn: here it stays where it was first read"
-                    .to_owned(),
-                false => format!(
+            found.push(if moved {
+                "it moves the system text with every turn: here it stays where it was first read".to_owned()
+            } else {
+                format!(
                     "it rewrites history (from character {at} of five turns on): here nothing is rewritten"
-                ),
+                )
             });
         }
         Ok(_) => {}

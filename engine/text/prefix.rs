@@ -1,4 +1,4 @@
-//! How a prompt relates to what a cache holds: compared by characters, segment by segment. Pure.
+//! Comparison of a prompt with what a cache holds: by characters, segment by segment. Pure.
 //!
 //! A prompt is a list of segments, each tokenized alone; a cache holds the same list. Only whole segments of
 //! equal kind and text are reused, so a cold start reads exactly the ids that a warm one holds.
@@ -6,7 +6,7 @@
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
-/// Where a piece of a prompt comes from.
+/// Source of a piece of a prompt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum SegmentKind {
@@ -63,15 +63,17 @@ pub(crate) enum Relation {
 pub(crate) fn compare(cached: &[Segment], prompt: &[Segment]) -> Matched {
     let n_segments = cached.iter().zip(prompt).take_while(|(c, p)| Segment::serves(c, p)).count();
     let n_tokens = cached[..n_segments].iter().map(|s| s.ids.len()).sum();
-    let relation = match (n_segments == cached.len(), n_segments == prompt.len()) {
-        (true, true) => Relation::Exact,
-        (true, false) => Relation::Extend,
-        (false, _) => Relation::Diverge,
+    let relation = if n_segments < cached.len() {
+        Relation::Diverge
+    } else if n_segments < prompt.len() {
+        Relation::Extend
+    } else {
+        Relation::Exact
     };
     Matched { n_segments, n_tokens, relation }
 }
 
-/// Where two texts part, for messages: the first differing character's offset in characters.
+/// Offset, in characters, of the first difference of two texts, for messages.
 pub(crate) fn first_difference(a: &str, b: &str) -> usize {
     a.chars().zip(b.chars()).take_while(|(x, y)| x == y).count()
 }

@@ -36,7 +36,7 @@ pub(crate) struct Prepared {
 }
 
 impl Waiting {
-    /// What the turn takes in memory, at most; its prompt is rendered for that, once.
+    /// Bytes of memory that the turn takes, at most; its prompt is rendered for that, once.
     ///
     /// # Errors
     /// The request can't be served by a model with this context.

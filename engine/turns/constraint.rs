@@ -15,7 +15,7 @@ use crate::text::prefix::Segment;
 use crate::text::tokenizer::Tokenizer;
 use crate::{Choice, Error, Result, Sampling};
 
-/// What may be said.
+/// An option as text and ids.
 #[derive(Clone)]
 pub(crate) struct Spelling {
     /// The option as it was given.
@@ -39,13 +39,13 @@ pub(crate) struct ScoreOptions {
     n_seen: usize,
 }
 
-/// What was chosen.
+/// The option that was chosen, and the record of the choice.
 pub(crate) struct Chosen {
     pub(crate) option: Spelling,
     pub(crate) choice: Choice,
 }
 
-/// What to do next.
+/// Next step of a choice.
 pub(crate) enum Step {
     /// Read on: logits of the branch are still to come.
     Wait,
@@ -104,7 +104,7 @@ impl ScoreOptions {
         self.n_seen += 1;
     }
 
-    /// What follows from all that was seen.
+    /// Returns the next step, given all that was seen.
     pub(crate) fn step(&mut self, sampling: &Sampling) -> Step {
         if self.n_seen <= self.path.len() {
             return Step::Wait;
@@ -127,7 +127,7 @@ impl ScoreOptions {
     }
 }
 
-/// How many ids two lists begin with alike.
+/// Length of the common prefix of two lists of ids.
 fn shared(one: &[u32], other: &[u32]) -> usize {
     one.iter().zip(other).take_while(|(a, b)| a == b).count()
 }

@@ -13,10 +13,10 @@ use std::collections::BTreeMap;
 
 /// No sequence reaches across a token that holds one of these: lines, names, quotes and emphasis begin alike by right.
 const BREAKERS: &[u8] = b"\n:\"*";
-/// How much longer than allowed a sequence can count: the penalty is prohibitive long before.
+/// Most tokens beyond the allowed length that count: the penalty is prohibitive long before.
 const MOST_BEYOND: usize = 50;
 
-/// What an agent has said, as far as it remembers it.
+/// Ids that an agent has said, as far as it remembers them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Said {
     /// `None` stands for what breaks sequences, a reply's end included.
@@ -39,7 +39,7 @@ impl Said {
         self.ids.push((!piece.iter().any(|byte| BREAKERS.contains(byte))).then_some(id));
     }
 
-    /// What tokens lose of their logits as the next one, by id. Takes time in proportion to what was said.
+    /// Penalties to subtract from the next token's logits, by id. Takes time in proportion to what was said.
     pub(crate) fn penalties(&self, dry: Dry) -> BTreeMap<u32, f32> {
         let mut longest: BTreeMap<u32, usize> = BTreeMap::new();
         for (at, id) in self.ids.iter().enumerate() {
@@ -95,7 +95,7 @@ mod tests {
         assert!(said(&"ab".repeat(500)).penalties(off).values().all(|penalty| *penalty == 0.0));
     }
 
-    /// By the definition: for each token, the longest sequence at the end that it followed before.
+    /// Penalties by the definition: for each token, the longest sequence at the end that it followed before.
     fn by_definition(ids: &[Option<u32>], dry: Dry) -> BTreeMap<u32, f32> {
         let mut penalties = BTreeMap::new();
         for next in ids.iter().flatten() {

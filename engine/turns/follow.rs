@@ -12,7 +12,7 @@ use crate::{Error, Followed, Result, StopReason};
 pub(crate) struct Following {
     ids: Vec<u32>,
     pub(crate) reply: ReplyText,
-    /// What was found at each token so far.
+    /// Findings at each token so far.
     pub(crate) found: Vec<Followed>,
 }
 

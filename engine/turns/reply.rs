@@ -16,7 +16,7 @@ use crate::turns::sentence::ends_sentence;
 #[derive(Default)]
 pub(crate) struct ReplyText {
     ids: Vec<u32>,
-    /// Where each id's bytes end.
+    /// Offsets at which each id's bytes end.
     ends: Vec<usize>,
     bytes: Vec<u8>,
     stops: Vec<Vec<u8>>,
@@ -67,7 +67,7 @@ impl ReplyText {
         Some(StopReason::StopString)
     }
 
-    /// Where a stop string begins in a text, none being complete in its first `known` bytes.
+    /// Offset at which a stop string begins in a text, none being complete in its first `known` bytes.
     fn first_stop(&self, text: &[u8], known: usize) -> Option<usize> {
         let begin = text.len() - text.trim_ascii_start().len();
         let first = |stop: &Vec<u8>| {
@@ -126,12 +126,12 @@ impl ReplyText {
         Some(text)
     }
 
-    /// Where the bytes of the first `n` tokens end.
+    /// Offset at which the bytes of the first `n` tokens end.
     fn end_of(&self, n: usize) -> usize {
         n.checked_sub(1).map_or(0, |last| self.ends[last])
     }
 
-    /// How many tokens end at or before a byte, the last of them with a whole character: a cut there keeps these.
+    /// Number of tokens that end at or before a byte, the last of them with a whole character: a cut there keeps these.
     fn tokens_before(&self, byte: usize) -> usize {
         let mut n = self.ends.partition_point(|end| *end <= byte);
         while n > 0 && whole_characters(&self.bytes[..self.ends[n - 1]]) < self.ends[n - 1] {
@@ -159,7 +159,7 @@ impl ReplyText {
     }
 }
 
-/// What a stop string that begins with a line break says of the line.
+/// The rest of a stop string that begins with a line break; `None` if it does not, or nothing follows.
 fn line_of(stop: &[u8]) -> Option<&[u8]> {
     stop.strip_prefix(b"\n").filter(|line| !line.is_empty())
 }

@@ -1,8 +1,7 @@
-//! What the next pass computes: a row for every turn that decodes, and a bounded chunk of prompts. No tensors.
+//! Plan of the next pass: a row for every turn that decodes, and a bounded chunk of prompts. No tensors.
 //!
-//! How prompts are cut changes no result (see the exactness matrix), so the cutting follows the clock: a pass takes about as
-//! long as somebody is willing to wait for the next token, or for a cancellation, on this machine, with this model, at
-//! this depth.
+//! Chunking of prompts changes no result (see the exactness matrix), so it follows the clock: a pass takes about as long as
+//! somebody is willing to wait for the next token, or for a cancellation, on this machine, with this model, at this depth.
 //!
 //! Chunks follow the clock (`schedule`): how a prompt is cut changes no bit, so a pass takes about a second alone and a quarter
 //! of one while others decode, whatever the model, the depth and the machine. The papers' chunks follow the cache's length, for
@@ -10,7 +9,7 @@
 
 use std::time::Duration;
 
-/// What a running turn has to feed.
+/// Load of a running turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Load {
     /// Tokens known but not fed: the rest of a prompt, or one sampled token.
@@ -50,7 +49,7 @@ pub(crate) fn plan(loads: &[Load], cursor: usize, chunk: usize) -> Vec<usize> {
 /// Rows of the smallest chunk: what the kernels take together.
 const LEAST: usize = 16;
 
-/// How many rows of prompts a pass takes.
+/// Pace of prefill: rows of prompts that a pass takes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pace {
     most: usize,
@@ -59,9 +58,9 @@ pub(crate) struct Pace {
 }
 
 impl Pace {
-    /// How long a pass may take when nobody decodes: progress is shown, and a cancellation seen, once a pass.
+    /// Seconds that a pass may take when nobody decodes: progress is shown, and a cancellation seen, once a pass.
     const ALONE: f64 = 1.0;
-    /// How long it may take while others wait for their next token.
+    /// Seconds that it may take while others wait for their next token.
     const SHARED: f64 = 0.25;
 
     /// `most` rows at most.

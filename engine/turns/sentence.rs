@@ -1,4 +1,4 @@
-//! Where a sentence ends, for replies that reach their token limit. Pure.
+//! Ends of sentences, for replies that reach their token limit. Pure.
 //!
 //! The rule: a sentence ends with a terminator and the closing marks behind it, where a space or the end of the text follows;
 //! full-width terminators need no space. What follows must not begin with a lower-case letter (`"Go!" he said`), and a full stop
@@ -6,7 +6,7 @@
 
 /// Terminators that need a space, or the end of the text, behind them.
 const SPACED: &[char] = &['.', '!', '?', '…', '؟', '۔', '।'];
-/// Those that need none.
+/// Terminators that need none.
 const FULL_WIDTH: &[char] = &['。', '！', '？', '．', '｡'];
 /// Marks that may stand between a terminator and the end of its sentence: quotes, brackets, emphasis.
 const CLOSING: &[char] =

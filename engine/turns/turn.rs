@@ -32,10 +32,10 @@ pub(crate) struct ActiveTurn {
     prompt: Vec<Segment>,
     /// Tokens of the prompt; everything after is the reply.
     prompt_len: usize,
-    /// Where the sequence stood when the turn began.
+    /// Length of the sequence when the turn began.
     start: usize,
     decode: Decode,
-    /// What was found where a recording was followed.
+    /// Findings at each recorded token, if a recording was followed.
     followed: Vec<Followed>,
     stop: Option<StopReason>,
     usage: Usage,
@@ -46,20 +46,20 @@ pub(crate) struct ActiveTurn {
     known_bytes: u64,
 }
 
-/// How the reply comes about.
+/// Mode of decoding a reply.
 pub(crate) enum Decode {
     /// Token by token.
     Sample(ReplyText),
-    /// As it was recorded.
+    /// A recorded reply.
     TeacherForce(Following),
-    /// As one of several wholes, which are being weighed.
+    /// One of several options, which are being weighed.
     ScoreOptions(ScoreOptions),
-    /// As this one.
+    /// The option that was chosen.
     Forced(Chosen),
 }
 
 impl Decode {
-    /// As a request has it.
+    /// The mode that a request asks for.
     ///
     /// # Errors
     /// Its constraint can't be met.
@@ -163,8 +163,8 @@ impl ActiveTurn {
         self.session.tokens.len() - self.session.sequence.len()
     }
 
-    /// What there is to feed, of which a pass that gives all logits takes at most `most_wanted` rows. Branches of a choice and
-    /// recorded replies are scheduled as the prompts of warm turns are.
+    /// Load of the turn; a pass that gives all logits takes at most `most_wanted` rows of it. Branches of a choice and recorded
+    /// replies are scheduled as the prompts of warm turns are.
     pub(crate) fn load(&self, most_wanted: usize) -> Load {
         let (decoding, pending) = (self.decoding(), self.pending());
         let all = decoding && self.wanted(pending) == Wanted::All;
@@ -190,13 +190,13 @@ impl ActiveTurn {
         self.stop.is_some() && self.pending() == 0
     }
 
-    /// After a pass that left prompt tokens to feed.
+    /// Reports progress after a pass that left prompt tokens to feed.
     pub(crate) fn report_prefill(&self) {
         let done = self.session.sequence.len() - self.start;
         let _ = self.events.send(Event::Prefill { done, total: self.prompt_len - self.start });
     }
 
-    /// Which logits a pass over the next `n` tokens is to give.
+    /// Logits that a pass over the next `n` tokens is to give.
     pub(crate) fn wanted(&self, n: usize) -> Wanted {
         match &self.decode {
             _ if self.stop.is_some() => Wanted::None,

@@ -1,7 +1,7 @@
 //! The engine's thread: takes requests, plans passes, runs them, samples, emits, saves.
 //!
 //! A pass that fails is taken again turn by turn: whoever is to blame fails alone, and row invariance makes it the same bits.
-//! What breaks in the engine itself (a panic on its thread) is told to all turns, as `ErrorKind::Internal`.
+//! A fault of the engine itself (a panic on its thread) is told to all turns, as `ErrorKind::Internal`.
 
 use crate::device::Device;
 use crate::memory::Memory;
@@ -28,7 +28,7 @@ use std::time::Instant;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
 
-/// What the front asks of the thread.
+/// A command to the engine's thread.
 pub(crate) enum Command {
     Turn {
         id: u64,
@@ -94,9 +94,9 @@ pub(crate) struct Worker {
     pace: Pace,
     waiting: VecDeque<Waiting>,
     active: Vec<ActiveTurn>,
-    /// In the order in which they ended.
+    /// Finished turns, in the order in which they ended.
     finished: Vec<Finished>,
-    /// What is scored, a pass at a time between those over turns.
+    /// Scoring jobs; they run a pass at a time, between passes over turns.
     jobs: VecDeque<Box<dyn Job>>,
     cursor: usize,
 }
@@ -147,13 +147,14 @@ impl Worker {
 
     fn serve(&mut self, commands: &Receiver<Command>) {
         loop {
-            let next = match self.active.is_empty() && self.waiting.is_empty() && self.jobs.is_empty() {
-                true => commands.recv().map(Some).map_err(|RecvError| ()),
-                false => match commands.try_recv() {
+            let next = if self.active.is_empty() && self.waiting.is_empty() && self.jobs.is_empty() {
+                commands.recv().map(Some).map_err(|RecvError| ())
+            } else {
+                match commands.try_recv() {
                     Ok(command) => Ok(Some(command)),
                     Err(TryRecvError::Empty) => Ok(None),
                     Err(TryRecvError::Disconnected) => Err(()),
-                },
+                }
             };
             match next {
                 Err(()) | Ok(Some(Command::Close)) => return,

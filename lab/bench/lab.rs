@@ -1,4 +1,4 @@
-//! What all measurements share: a model, an engine on it, agents whose prompts have known lengths, and timed turns.
+//! Shared parts of all measurements: a model, an engine on it, agents whose prompts have known lengths, and timed turns.
 
 use super::Common;
 use super::model;
@@ -25,7 +25,7 @@ const WORDS: [&str; 16] = [
 pub(super) struct Bench {
     /// The common arguments.
     pub(super) common: Common,
-    /// Where the model is.
+    /// File of the model.
     pub(super) model: ModelFile,
     prompter: Prompter,
     words: Vec<&'static str>,
@@ -45,14 +45,14 @@ pub(super) struct Lab {
 pub(super) struct Agent {
     key: SessionKey,
     conversation: Conversation,
-    /// When it is needed again after its next turn, if that is known.
+    /// Time of its use after its next turn, if that is known.
     pub(super) next_use: Option<u64>,
 }
 
 /// One turn to measure.
 #[derive(Clone, Debug)]
 pub(super) struct Ask {
-    /// What the agent reads.
+    /// Text that the agent reads.
     pub(super) text: String,
     /// Exactly so many tokens are generated.
     pub(super) n_tokens: usize,
@@ -73,11 +73,11 @@ pub(super) struct Pending {
 pub(super) struct Timed {
     /// The engine's account.
     pub(super) usage: Usage,
-    /// When it was submitted.
+    /// Time of submission.
     pub(super) submitted: Instant,
-    /// When its first token was there.
+    /// Time of its first token.
     pub(super) first: Instant,
-    /// When it ended.
+    /// Time of its end.
     pub(super) done: Instant,
     exchange: Exchange,
 }
@@ -116,7 +116,7 @@ impl Timed {
         self.ids().len()
     }
 
-    /// How the prompt matched the cache, in a word.
+    /// Match between the prompt and the cache, in a word.
     pub(super) fn kind(&self) -> String {
         format!("{:?}", self.usage.kind).to_lowercase()
     }
@@ -130,9 +130,10 @@ impl Timed {
 impl Bench {
     /// Finds the model, or writes it, and reads its tokenizer.
     pub(super) fn new(common: &Common) -> anyhow::Result<Self> {
-        let bar = match console::Term::stderr().is_term() {
-            true => ProgressBar::new_spinner(),
-            false => ProgressBar::hidden(),
+        let bar = if console::Term::stderr().is_term() {
+            ProgressBar::new_spinner()
+        } else {
+            ProgressBar::hidden()
         };
         bar.enable_steady_tick(Duration::from_millis(200));
         let model = model::find(common, &bar)?;
@@ -144,22 +145,22 @@ impl Bench {
         Ok(Self { common: common.clone(), model, prompter, words, n_texts: 0, bar })
     }
 
-    /// What the model is.
+    /// The model's name, shape and identity.
     pub(super) fn info(&self) -> &ModelInfo {
         self.prompter.model()
     }
 
-    /// What one agent's cache takes.
+    /// Memory that one agent's cache takes.
     pub(super) fn cost(&self) -> anyhow::Result<KvCost> {
         Ok(self.prompter.kv_cost(self.common.kv.choice())?)
     }
 
-    /// How often each figure is measured.
+    /// Repetitions of each measurement, counted from 0.
     pub(super) fn repeats(&self) -> std::ops::Range<u16> {
         0..self.common.repeat
     }
 
-    /// How the engine is set up.
+    /// The engine's configuration.
     pub(super) fn config(&self, cache_dir: Option<&Path>) -> EmbeddedConfig {
         EmbeddedConfig {
             kv: self.common.kv.clone(),

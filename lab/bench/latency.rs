@@ -121,7 +121,7 @@ impl ByState {
     }
 }
 
-/// Where the memory of the agents is when they are asked.
+/// Place of the agents' memory when they are asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Cold,

@@ -34,7 +34,7 @@ pub(super) struct Args {
     common: Common,
 }
 
-/// What every measurement takes.
+/// Arguments of every measurement.
 #[derive(Clone, Debug, clap::Args)]
 struct Common {
     /// GGUF file, a name that `pull` lists, hf:ORG/REPO/FILE.gguf, or the bundled `understudy`
@@ -46,7 +46,7 @@ struct Common {
     /// Format of the random weights: f32, f16, bf16, q8_0, q4_0, q4_k, q5_k, q6_k, q4_k_m or mxfp4
     #[arg(long, value_name = "TYPE", global = true, default_value = "q4_k_m")]
     weights: String,
-    /// Where models of random weights are kept [default: the user's cache folder]
+    /// Folder for models of random weights [default: the user's cache folder]
     #[arg(long, value_name = "DIR", global = true)]
     shape_dir: Option<PathBuf>,
     /// Formats of cached keys and values: auto, f16, q8, q8/q4 (keys/values), q4-m, q4, or a file of `kv-config`

@@ -1,4 +1,4 @@
-//! Which model is measured: a file, or random weights of a real shape, written once and used again.
+//! The model to measure: a file, or random weights of a real shape, written once and used again.
 
 use super::Common;
 use anyhow::{Context as _, bail};

@@ -36,14 +36,14 @@ pub(super) struct Args {
     here: Option<Eviction>,
 }
 
-/// Who leaves memory when it is full.
+/// Choice of the agent that leaves memory when it is full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Eviction {
     /// Nobody: there is memory for all.
     None,
-    /// Who speaks last of all, as the plan has it (Belady).
+    /// The agent that speaks last of all, as the plan has it (Belady).
     NextUse,
-    /// Who spoke longest ago.
+    /// The agent that spoke longest ago.
     Lru,
 }
 
@@ -157,7 +157,7 @@ impl Eviction {
     }
 }
 
-/// What [`Args::measure`] found in its process.
+/// Row of the figures that [`Args::measure`] found in its process.
 fn row(answer: &Answer) -> anyhow::Result<Row> {
     Ok(vec![
         answer.text("eviction")?,

@@ -15,19 +15,19 @@ pub(super) enum Cell {
     Bytes(u64),
     /// Something measured, once or several times.
     Measured(Vec<f64>),
-    /// How many times as much.
+    /// Ratio of two figures.
     Ratio(f64),
 }
 
 /// Figures of one configuration, by name; all rows of a table have the same names.
 pub(super) type Row = Vec<(&'static str, Cell)>;
 
-/// What a measurement found.
+/// Results of a measurement.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Figures {
     /// Rows.
     pub(super) rows: Vec<Row>,
-    /// What a reader must know to read them.
+    /// Notes that a reader needs to understand the rows.
     pub(super) notes: Vec<String>,
 }
 

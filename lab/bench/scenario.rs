@@ -26,7 +26,7 @@ pub(super) struct Args {
     play: Play,
 }
 
-/// What is played.
+/// Arguments that select what is played.
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct Play {
     /// The scenario [default: the prisoner's dilemma]
@@ -71,7 +71,7 @@ impl Args {
 }
 
 impl Play {
-    /// How it is played.
+    /// Options of the run.
     pub(super) fn options(&self) -> RunOptions {
         RunOptions { max_tokens: self.max_tokens as usize, ..RunOptions::default() }
     }

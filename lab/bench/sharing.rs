@@ -20,7 +20,7 @@ pub(super) struct Args {
     repeats: usize,
 }
 
-/// What runs cost.
+/// Cost of some runs.
 #[derive(Default)]
 struct Cost {
     /// Bytes of cache folders.

@@ -181,7 +181,7 @@ fn rate_together(turns: &[Timed]) -> f64 {
     turns.iter().map(Timed::decode_rate).sum()
 }
 
-/// From the first turn's submission to the last one's end.
+/// Time from the first turn's submission to the last one's end.
 fn wall(turns: &[Timed]) -> Duration {
     let submitted = turns.iter().map(|turn| turn.submitted).min();
     let done = turns.iter().map(|turn| turn.done).max();

@@ -110,7 +110,7 @@ impl Probe {
     }
 }
 
-/// What one cell of the table found.
+/// Counts and margins of one cell of the table.
 #[derive(Default)]
 struct Cell {
     greedy: usize,

@@ -1,4 +1,4 @@
-//! What the laboratory says arrives, or it says so; what is no regular file is refused.
+//! Outputs of the laboratory: they arrive, or it says that they did not; what is no regular file is refused.
 
 use super::Stage;
 use std::collections::BTreeSet;

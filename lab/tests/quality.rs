@@ -1,4 +1,4 @@
-//! What a compressed cache costs: the commands that measure it, on the bundled model.
+//! Cost of a compressed cache: the commands that measure it, on the bundled model.
 
 use super::Stage;
 use serde_json::Value;

@@ -1,12 +1,11 @@
 //! Who answers a turn: the trait [`Backend`] and its plain types.
 //!
-//! `embedded` is the engine in this process, `replay` a recording, `scripted` a function for tests, `strategy` the agents
-//! of a scenario that are not models.
+//! `embedded` is the engine in this process, `scripted` a function for tests, `strategy` the agents of a scenario that are not
+//! models.
 
 mod embedded;
 mod kv;
 mod locate;
-mod replay;
 mod sampling;
 mod scripted;
 mod strategy;
@@ -14,18 +13,16 @@ mod strategy;
 pub use embedded::{CacheKey, Embedded, EmbeddedConfig, Loading, source, worded};
 pub use kv::{Kv, KvConfig, LayerBits};
 pub use locate::{ModelFile, locate};
-pub use replay::Replay;
 pub use sampling::{GivenSampling, Sampling};
 pub use scripted::Scripted;
 pub use strategy::{Cast, played};
 
-use crate::prompt::Conversation;
-use crate::scenario::{Choice, Strategy};
-use crate::transcript::ModelRecord;
+use crate::prompt::{Conversation, Options};
+use crate::scenario::Strategy;
+use crate::transcript::{ModelRecord, Stop, TurnRecord};
 use serde::{Deserialize, Serialize};
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
 
 /// A future that may move between threads.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -121,19 +118,6 @@ pub struct Request {
     pub cold: bool,
 }
 
-/// What a reply is a choice of.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// The choice.
-    pub choice: Arc<Choice>,
-    /// The options that are open, by index, in the order in which they are listed.
-    pub open: Vec<usize>,
-    /// For a strategy: what others have chosen of the same options as far as this agent knows, oldest first.
-    pub others: Vec<usize>,
-    /// For a strategy: turns of the same kind that this agent had before.
-    pub n_before: usize,
-}
-
 /// What streams out of a turn.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Progress {
@@ -172,6 +156,19 @@ impl Reply {
         let (logprobs, followed) = (Vec::new(), Vec::new());
         Self { ids, text, stop, logprobs, followed, usage: None, commit: None }
     }
+
+    /// What a rule or a human says.
+    pub fn of_rule(text: String) -> Self {
+        Self::of(Vec::new(), text, Stop::EndOfTurn)
+    }
+
+    /// The reply that a line of a transcript holds, of these options.
+    pub fn recorded(line: &TurnRecord, options: Option<&Options>) -> Self {
+        let weighed = line.constraint.iter().flat_map(|constraint| &constraint.options);
+        let option = |text: &str| options?.choice.options.iter().position(|option| option.text == text);
+        let logprobs = weighed.filter_map(|was| Some((option(&was.text)?, was.logprob?))).collect();
+        Self { logprobs, ..Self::of(line.tokens.clone(), line.raw.clone(), line.stop) }
+    }
 }
 
 /// One token of a recorded reply.
@@ -189,39 +186,6 @@ pub struct Followed {
 pub trait Commit: Send {
     /// Saves; the final account comes back.
     fn commit(self: Box<Self>) -> BoxFuture<'static, anyhow::Result<Usage>>;
-}
-
-/// Why a reply ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Stop {
-    /// The model ended its turn.
-    EndOfTurn,
-    /// A stop string was met.
-    StopString,
-    /// The limit was reached, in the middle of a sentence.
-    Length,
-    /// The limit was reached; what followed the last whole sentence was dropped.
-    Sentence,
-}
-
-impl Stop {
-    /// As transcripts write it.
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::EndOfTurn => "end_of_turn",
-            Self::StopString => "stop_string",
-            Self::Length => "length",
-            Self::Sentence => "sentence",
-        }
-    }
-
-    /// From a transcript.
-    pub fn from_word(word: &str) -> Option<Self> {
-        [Self::EndOfTurn, Self::StopString, Self::Length, Self::Sentence]
-            .into_iter()
-            .find(|stop| stop.word() == word)
-    }
 }
 
 /// How a prompt related to what the cache held.

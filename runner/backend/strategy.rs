@@ -4,9 +4,10 @@
 //!
 //! Strategies know what their agent has heard, by the plan's deliveries; their turns have no ids and no log-probabilities.
 
-use super::{Backend, BoxFuture, ModelCard, Options, Progress, Reply, Request, Session, Sink, Stop};
+use super::{Backend, BoxFuture, ModelCard, Progress, Reply, Request, Session, Sink};
 use crate::diagnostic::printable;
 use crate::files::typed_line;
+use crate::prompt::Options;
 use crate::scenario::{ChoiceOption, Strategy};
 use anyhow::{Context as _, bail};
 use std::io::Write as _;
@@ -52,7 +53,7 @@ impl Backend for Cast {
                 };
                 let text = text.with_context(|| path)?;
                 sink(Progress::Text(text.clone()));
-                Ok(Reply::of(Vec::new(), text, Stop::EndOfTurn))
+                Ok(Reply::of_rule(text))
             }),
         }
     }

@@ -1,6 +1,6 @@
-//! Folds a timeline into a conversation: between two replies, everything becomes one user message.
+//! Folds events into a conversation: between two replies, everything becomes one user message.
 
-use crate::timeline::{Event, Timeline};
+use crate::timeline::Event;
 use std::sync::Arc;
 
 /// Everything that an agent has read and said, and what it reads next.
@@ -37,11 +37,11 @@ impl Conversation {
     }
 }
 
-/// The conversation that a timeline amounts to; `next` is empty if nothing happened since the last reply.
-pub fn conversation(timeline: &Timeline) -> Conversation {
+/// The conversation that events amount to; `next` is empty if nothing happened since the last reply.
+pub fn conversation<'a>(events: impl IntoIterator<Item = &'a Event>) -> Conversation {
     let mut folded = Conversation::default();
     let mut lines: Vec<String> = Vec::new();
-    for event in timeline.events() {
+    for event in events {
         match event {
             Event::System(text) => folded.system = Some(text.clone()),
             Event::Stage { text, .. } => lines.push(text.trim().to_string()),

@@ -3,8 +3,9 @@
 //! [`Memories`] is driven in any order that the plan's edges allow; what an agent reads depends on the plan and on what
 //! was said alone. It holds no model and does no input or output: playing, checking and replaying share it.
 //!
-//! A full memory's summary is a line of its own, `PATH.summary`, before the turn's; that it is there makes a replay begin the
-//! epoch. The engine sees a conversation that diverges after the system text.
+//! A turn goes `takes_place`, else `skip`; then `hear`, `ask`, `say`. A full memory is asked for a summary between `hear` and
+//! `ask`. That is a line of its own, `PATH.summary`, before the turn's; that it is there makes a replay begin the epoch. The engine
+//! sees a conversation that diverges after the system text.
 
 use super::delta::{Conversation, conversation};
 use super::spoken::spoken;
@@ -16,6 +17,7 @@ use crate::scenario::{
     TurnId, turn_seed,
 };
 use crate::timeline::{Event, StageKind, Timeline};
+use crate::transcript::summary_of;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -26,6 +28,8 @@ pub struct Memories {
     pub(super) plan: Arc<Plan>,
     seeds: Seeds,
     timelines: BTreeMap<TimelineId, Timeline>,
+    /// Turns that were heard and not answered yet.
+    unanswered: BTreeMap<TimelineId, Unanswered>,
     /// What each memory was last sent, and the reply: the next must begin so.
     sent: BTreeMap<TimelineId, (Conversation, Arc<[u32]>)>,
     pub(super) outcomes: Vec<Outcome>,
@@ -37,13 +41,42 @@ pub struct Memories {
     pub(super) is_made_up: bool,
 }
 
-/// What an agent reads at its turn.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Prompt {
-    /// What is new, as one text.
-    pub delta: String,
-    /// All of it.
+/// A turn to answer, or the summary that a full memory begins anew with.
+#[derive(Clone, Debug)]
+pub struct Asked {
+    /// The turn.
+    pub id: TurnId,
+    /// Path of its line in a transcript.
+    pub path: String,
+    /// True for a summary.
+    pub is_summary: bool,
+    /// All that the speaker has read and said; `next` is what is new.
     pub conversation: Conversation,
+    /// Seed of the reply.
+    pub seed: u64,
+    /// What the reply is a choice of.
+    pub choice: Option<Options>,
+}
+
+/// What a reply is a choice of.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The choice.
+    pub choice: Arc<Choice>,
+    /// The options that are open, by index, in the order in which they are listed.
+    pub open: Vec<usize>,
+    /// For a strategy: what others have chosen of the same options as far as this agent knows, oldest first.
+    pub others: Vec<usize>,
+    /// For a strategy: turns of the same kind that this agent had before.
+    pub n_before: usize,
+}
+
+/// A turn whose speaker has heard what is new.
+#[derive(Clone, Debug)]
+struct Unanswered {
+    /// Where in the memory it begins.
+    begin: usize,
+    choice: Option<Options>,
 }
 
 /// What a reply came to.
@@ -117,12 +150,13 @@ impl Memories {
             permanent.then_some((TimelineId { agent, phase: None }, timeline))
         });
         let timelines = brought.collect();
-        let (sent, missed, decided) = Default::default();
+        let (unanswered, sent, missed, decided) = Default::default();
         Self {
             scenario,
             plan,
             seeds: seeds.into(),
             timelines,
+            unanswered,
             sent,
             outcomes,
             missed,
@@ -141,87 +175,111 @@ impl Memories {
         &self.plan
     }
 
-    /// Seed of a turn, or of its summary, whose path is given.
-    pub fn seed(&self, id: TurnId, path: &str) -> u64 {
-        self.seeds.of(id, path)
-    }
-
     /// The system text that an agent lives with: the one it was born with.
     pub fn system(&self, agent: AgentId) -> &str {
         let brought = self.timelines.get(&TimelineId { agent, phase: None });
         brought.map_or(self.scenario.agent(agent).system.as_str(), |timeline| timeline.system().unwrap_or(""))
     }
 
-    /// Lets what happened since the speaker's last turn happen to it, cue included, and folds its timeline.
+    /// Lets what happened since the speaker's last turn happen to it, cue included. Once heard, nothing is heard again until the
+    /// turn is answered.
     ///
     /// # Errors
-    /// A template that fails, or a bug of ours (too early, or a prompt that rewrites history).
-    pub fn prompt(&mut self, id: TurnId) -> Result<Prompt, PromptError> {
-        let (news, of) = (self.news(id)?, self.plan.turn(id).timeline);
-        self.missed.remove(&of);
-        // Taken out and put back, for a long life takes long to copy.
-        let mut timeline = self.timelines.remove(&of).unwrap_or_else(|| self.born(of));
-        news.into_iter().for_each(|event| timeline.push(event));
-        let prompt = self.fold(id, &timeline);
-        self.timelines.insert(of, timeline);
-        prompt
-    }
-
-    /// What [`Self::prompt`] would give, without letting it happen.
-    ///
-    /// # Errors
-    /// As [`Self::prompt`].
-    pub fn preview(&self, id: TurnId) -> Result<Prompt, PromptError> {
-        self.fold(id, &self.extended(id)?)
-    }
-
-    /// Lets a turn happen with a made-up reply. Its prompt is not folded, so that thousands take no time.
-    ///
-    /// # Errors
-    /// As [`Self::prompt`].
-    pub fn make_up(&mut self, id: TurnId, raw: &str) -> Result<(), PromptError> {
-        let (news, of) = (self.news(id)?, self.plan.turn(id).timeline);
-        self.missed.remove(&of);
-        let timeline = self.timeline(of);
-        news.into_iter().for_each(|event| timeline.push(event));
-        self.say(id, Conversation::default(), &[], raw);
-        // There is no prompt that the next one could extend.
-        self.sent.remove(&of);
+    /// A template that fails, or a turn that is asked for too early.
+    pub fn hear(&mut self, id: TurnId) -> Result<(), PromptError> {
+        let of = self.plan.turn(id).timeline;
+        if !self.unanswered.contains_key(&of) {
+            let choice = self.options(id);
+            let news = self.news(id, choice.as_ref())?;
+            self.missed.remove(&of);
+            let timeline = self.timeline(of);
+            let begin = timeline.events().len();
+            news.into_iter().for_each(|event| timeline.push(event));
+            self.unanswered.insert(of, Unanswered { begin, choice });
+        }
         Ok(())
     }
 
-    fn extended(&self, id: TurnId) -> Result<Timeline, PromptError> {
+    /// What the speaker of a turn is asked, having heard what comes before it.
+    ///
+    /// # Errors
+    /// The prompt does not extend what the agent has read (a bug of ours).
+    pub fn ask(&self, id: TurnId) -> Result<Asked, PromptError> {
         let turn = self.plan.turn(id);
-        let mut timeline =
-            self.timelines.get(&turn.timeline).cloned().unwrap_or_else(|| self.born(turn.timeline));
-        self.news(id)?.into_iter().for_each(|event| timeline.push(event));
-        Ok(timeline)
+        let path = turn.path.clone();
+        let (conversation, seed) = (self.conversation(id)?, self.seeds.of(id, &path));
+        let choice = self.unanswered.get(&turn.timeline).and_then(|turn| turn.choice.clone());
+        Ok(Asked { id, path, is_summary: false, conversation, seed, choice })
+    }
+
+    /// What a memory that is full is asked: to sum itself up, as it was before it heard what is new.
+    ///
+    /// # Errors
+    /// Nothing has been said in it yet.
+    pub fn ask_for_summary(&mut self, id: TurnId) -> Result<Asked, PromptError> {
+        let turn = self.plan.turn(id);
+        let (of, path) = (turn.timeline, summary_of(&turn.path));
+        let begin = self.unanswered.get(&of).map_or(0, |turn| turn.begin);
+        let events = self.look(of).map(Timeline::events).unwrap_or_default();
+        let past = &events[..begin];
+        if !past.iter().any(Event::is_said) {
+            let agent = self.scenario.agent(of.agent).key.clone();
+            return Err(PromptError::TooLong { path: turn.path.clone(), agent });
+        }
+        let cue = Event::Stage { kind: StageKind::Cue, text: SUMMARY_CUE.into(), origin: String::new() };
+        let conversation = conversation(past.iter().chain([&cue]));
+        self.is_extended(id, &conversation)?;
+        Ok(Asked { id, is_summary: true, conversation, seed: self.seeds.of(id, &path), choice: None, path })
+    }
+
+    /// Lets a turn that was heard happen with a made-up reply. Its prompt is not folded, so that thousands take no time.
+    pub fn make_up(&mut self, id: TurnId, raw: &str) {
+        self.reply(id, &[], raw);
+        // There is no prompt that the next one could extend.
+        self.sent.remove(&self.plan.turn(id).timeline);
     }
 
     /// What the speaker of a turn reads before it.
-    fn news(&self, id: TurnId) -> Result<Vec<Event>, PromptError> {
+    fn news(&self, id: TurnId, choice: Option<&Options>) -> Result<Vec<Event>, PromptError> {
         let turn = self.plan.turn(id);
         let missed = self.missed.get(&turn.timeline).map(Vec::as_slice).unwrap_or_default();
         let inputs: Vec<Input> = missed.iter().chain(&turn.inputs).copied().collect();
         let mut events = self.events(&turn.path, turn.speaker, &inputs)?;
-        events.extend(self.cue(id)?);
+        events.extend(self.cue(id, choice)?);
         Ok(events)
     }
 
-    fn fold(&self, id: TurnId, timeline: &Timeline) -> Result<Prompt, PromptError> {
-        let turn = self.plan.turn(id);
-        let conversation = conversation(timeline);
-        if let Some((earlier, reply)) = self.sent.get(&turn.timeline)
-            && !conversation.extends(earlier, reply)
-        {
-            let agent = self.scenario.agent(turn.speaker).key.clone();
-            return Err(PromptError::NotExtended { path: turn.path.clone(), agent });
-        }
-        Ok(Prompt { delta: conversation.next.clone(), conversation })
+    /// All that the speaker of a turn has read and said by now.
+    fn conversation(&self, id: TurnId) -> Result<Conversation, PromptError> {
+        let timeline = self.look(self.plan.turn(id).timeline);
+        let conversation = conversation(timeline.map(Timeline::events).unwrap_or_default());
+        self.is_extended(id, &conversation)?;
+        Ok(conversation)
     }
 
-    /// Records the reply to the prompt that [`Self::prompt`] gave.
-    pub fn say(&mut self, id: TurnId, prompt: Conversation, ids: &[u32], raw: &str) -> Heard {
+    /// The law: a prompt begins with what its memory was last sent, and the reply.
+    fn is_extended(&self, id: TurnId, conversation: &Conversation) -> Result<(), PromptError> {
+        let turn = self.plan.turn(id);
+        match self.sent.get(&turn.timeline) {
+            Some((earlier, reply)) if !conversation.extends(earlier, reply) => {
+                let agent = self.scenario.agent(turn.speaker).key.clone();
+                Err(PromptError::NotExtended { path: turn.path.clone(), agent })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Lets what was asked be answered. With a summary a new epoch begins: the speaker remembers that, and what it has just heard.
+    pub fn say(&mut self, asked: Asked, ids: &[u32], raw: &str) -> Heard {
+        if asked.is_summary {
+            return Heard { spoken: self.begin_epoch(asked.id, raw), choice: None };
+        }
+        let of = self.plan.turn(asked.id).timeline;
+        self.sent.insert(of, (asked.conversation, ids.into()));
+        self.reply(asked.id, ids, raw)
+    }
+
+    fn reply(&mut self, id: TurnId, ids: &[u32], raw: &str) -> Heard {
         let plan = self.plan.clone();
         let turn = plan.turn(id);
         let mut heard = Heard { spoken: spoken(&self.scenario.agent(turn.speaker).name, raw), choice: None };
@@ -237,10 +295,9 @@ impl Memories {
             }
             heard.choice = Some(chosen);
         }
-        let ids: Arc<[u32]> = ids.into();
-        self.sent.insert(turn.timeline, (prompt, ids.clone()));
         let (spoken, origin) = (heard.spoken.clone(), turn.path.clone());
-        self.timeline(turn.timeline).push(Event::Said { ids, raw: raw.into(), spoken, origin });
+        self.timeline(turn.timeline).push(Event::Said { ids: ids.into(), raw: raw.into(), spoken, origin });
+        self.unanswered.remove(&turn.timeline);
         self.outcomes[id.0] = Outcome::Said { text: heard.spoken.as_str().into(), choice: heard.choice };
         heard
     }
@@ -252,30 +309,17 @@ impl Memories {
         self.outcomes[id.0] = Outcome::Skipped;
     }
 
-    /// What a memory reads when it is full: it is asked to sum itself up.
-    ///
-    /// # Errors
-    /// There is nothing in it yet.
-    pub fn summary_prompt(&mut self, id: TurnId) -> Result<Prompt, PromptError> {
-        let turn = self.plan.turn(id);
-        let (of, path) = (turn.timeline, turn.path.clone());
-        let agent = self.scenario.agent(of.agent).key.clone();
-        if !self.timelines.get(&of).is_some_and(|timeline| timeline.events().iter().any(Event::is_said)) {
-            return Err(PromptError::TooLong { path, agent });
-        }
-        let cue = Event::Stage { kind: StageKind::Cue, text: SUMMARY_CUE.into(), origin: String::new() };
-        self.timeline(of).push(cue);
-        let timeline = self.timeline(of).clone();
-        self.fold(id, &timeline)
-    }
-
-    /// A new epoch: the speaker of this turn remembers its own summary, and nothing else.
-    pub fn begin_epoch(&mut self, id: TurnId, raw: &str) -> String {
+    fn begin_epoch(&mut self, id: TurnId, raw: &str) -> String {
         let of = self.plan.turn(id).timeline;
         let summary = spoken(&self.scenario.agent(of.agent).name, raw);
-        let mut timeline = Timeline::new(self.timeline(of).system().unwrap_or(""));
+        let past = self.timelines.remove(&of).unwrap_or_else(|| self.born(of));
+        let mut timeline = Timeline::new(past.system().unwrap_or(""));
         let text = format!("What you remember: {summary}");
         timeline.push(Event::Stage { kind: StageKind::Summary, text, origin: String::new() });
+        if let Some(Unanswered { begin, .. }) = self.unanswered.get_mut(&of) {
+            let news = past.events().iter().skip(std::mem::replace(begin, timeline.events().len()));
+            news.for_each(|event| timeline.push(event.clone()));
+        }
         self.timelines.insert(of, timeline);
         self.sent.remove(&of);
         summary
@@ -284,13 +328,17 @@ impl Memories {
     /// Forgets a memory: an ephemeral agent's at the end of its phase.
     pub fn forget(&mut self, timeline: TimelineId) {
         self.timelines.remove(&timeline);
+        self.unanswered.remove(&timeline);
         self.sent.remove(&timeline);
         self.missed.remove(&timeline);
     }
 
-    /// The strings before which the reply of a turn ends.
-    pub fn stop_strings(&self, id: TurnId) -> Vec<String> {
-        stop_strings(&self.scenario, self.look(self.plan.turn(id).timeline))
+    /// The strings before which a reply ends.
+    pub fn stop_strings(&self, asked: &Asked) -> Vec<String> {
+        let of = self.plan.turn(asked.id).timeline;
+        let events = self.look(of).map(Timeline::events).unwrap_or_default();
+        let begin = self.unanswered.get(&of).filter(|_| asked.is_summary).map(|turn| turn.begin);
+        stop_strings(&self.scenario, &events[..begin.unwrap_or(events.len())])
     }
 
     /// A memory's timeline so far.
@@ -309,8 +357,8 @@ impl Memories {
         Said::before(&self.plan, &self.outcomes, &all, TurnId(self.plan.n_turns()))
     }
 
-    /// What a turn is a choice of, and the options that are open to it, in the order in which they are listed.
-    pub fn options(&self, id: TurnId) -> Option<(Arc<Choice>, Vec<usize>)> {
+    /// What a turn is a choice of.
+    fn options(&self, id: TurnId) -> Option<Options> {
         let turn = self.plan.turn(id);
         let choice = &turn.constraint.as_ref()?.choice;
         let taken = self.taken(id);
@@ -320,11 +368,15 @@ impl Memories {
             let seed = self.seeds.of(id, &turn.path);
             open.sort_by_key(|option| turn_seed(seed, &format!("option {option}")));
         }
-        Some((choice.clone(), open))
+        // A model has read what has been chosen so far.
+        let is_strategy = self.scenario.agent(turn.speaker).strategy.is_some();
+        let (others, n_before) =
+            if is_strategy { (self.known_choices(id), self.n_choices_before(id)) } else { (Vec::new(), 0) };
+        Some(Options { choice: choice.clone(), open, others, n_before })
     }
 
     /// What others have chosen of the same options, as far as the speaker of a turn has heard it by then, oldest first.
-    pub fn known_choices(&self, id: TurnId) -> Vec<usize> {
+    fn known_choices(&self, id: TurnId) -> Vec<usize> {
         let turn = self.plan.turn(id);
         let Some(constraint) = &turn.constraint else { return Vec::new() };
         let own = self.plan.order().take(id.0 + 1).filter(|(_, own)| own.timeline == turn.timeline);
@@ -343,7 +395,7 @@ impl Memories {
     }
 
     /// How often the speaker of a turn has made the same choice before.
-    pub fn n_choices_before(&self, id: TurnId) -> usize {
+    fn n_choices_before(&self, id: TurnId) -> usize {
         let turn = self.plan.turn(id);
         let own = self.plan.order().take(id.0).filter(|(_, other)| other.speaker == turn.speaker);
         let same = own.filter(|(_, other)| same_choice(turn, other).is_some());

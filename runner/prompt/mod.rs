@@ -9,5 +9,5 @@ mod spoken;
 mod stops;
 
 pub use delta::{Conversation, Exchange, conversation};
-pub use memories::{Heard, Memories, Prompt, PromptError};
+pub use memories::{Asked, Heard, Memories, Options, PromptError};
 pub use spoken::{spoken, spoken_so_far};

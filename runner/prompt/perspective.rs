@@ -1,6 +1,6 @@
 //! Who sees what, as whom: the events that a turn's inputs are to one agent.
 
-use super::memories::{Memories, PromptError};
+use super::memories::{Memories, Options, PromptError};
 use crate::scenario::results::{Outcome, Said, tally};
 use crate::scenario::template::{Template, render_stage};
 use crate::scenario::{AgentId, Audience, Decision, Input, Method, Opening, PhaseId, Purpose, TurnId};
@@ -125,18 +125,17 @@ impl Memories {
     }
 
     /// What the speaker is asked, and the line that asks for the reply.
-    pub(super) fn cue(&self, id: TurnId) -> Result<Vec<Event>, PromptError> {
+    pub(super) fn cue(&self, id: TurnId, options: Option<&Options>) -> Result<Vec<Event>, PromptError> {
         let turn = self.plan.turn(id);
-        let options = self.options(id);
         let asked = turn.ask.as_deref().into_iter();
-        let asked = asked.chain(options.iter().filter_map(|(choice, _)| choice.ask.as_deref()));
+        let asked = asked.chain(options.and_then(|options| options.choice.ask.as_deref()));
         let mut events = Vec::new();
         for template in asked {
             events.extend(self.stage(&turn.path, template, StageKind::Cue, turn.phase, turn.speaker)?);
         }
         let text = match options {
             None => format!("[{}]", turn.cue),
-            Some((choice, open)) => {
+            Some(Options { choice, open, .. }) => {
                 let listed = open.iter().map(|option| format!("\"{}\"", choice.options[*option].text));
                 let listed = listed.collect::<Vec<_>>().join(", ");
                 match choice.method {

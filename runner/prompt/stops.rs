@@ -7,7 +7,7 @@
 //! stage that the agent has read. All follow from cast and timeline, so replays need no record of them.
 
 use crate::scenario::Scenario;
-use crate::timeline::{Event, Timeline};
+use crate::timeline::Event;
 use std::collections::BTreeSet;
 
 /// Who speaks in chat templates and scripts beside the cast.
@@ -15,9 +15,9 @@ const ROLES: [&str; 4] = ["You", "User", "Assistant", "Narrator"];
 /// Words of a text of the stage by which a copy is known.
 const N_WORDS: usize = 3;
 
-/// The strings before which the replies of an agent with this timeline end: a cue; a line in brackets, which is a direction; a line
+/// The strings before which the replies of an agent end to whom this has happened: a cue; a line in brackets, which is a direction; a line
 /// that begins as a text of the stage does that the agent has read; and a name with a colon, as a script has it before each speech.
-pub(super) fn stop_strings(scenario: &Scenario, timeline: Option<&Timeline>) -> Vec<String> {
+pub(super) fn stop_strings(scenario: &Scenario, events: &[Event]) -> Vec<String> {
     let cues = ["\n[", "\n(", "[Your turn", "\nYour turn,"].map(str::to_string);
     let names = scenario.agents.iter().map(|agent| agent.name.as_str()).chain(ROLES);
     let headers = names.flat_map(|name| {
@@ -31,8 +31,7 @@ pub(super) fn stop_strings(scenario: &Scenario, timeline: Option<&Timeline>) -> 
             format!("\n**{name}"),
         ]
     });
-    let events = timeline.into_iter().flat_map(Timeline::events);
-    let stage = events.filter_map(|event| match event {
+    let stage = events.iter().filter_map(|event| match event {
         Event::Stage { text, .. } => first_words(text),
         _ => None,
     });

@@ -1,13 +1,12 @@
 //! Carries recorded replies over to a scenario that changed: the recording as it would be if nobody had answered otherwise.
 
-use super::{cast, happen, memories, sum_up};
+use super::{cast, memories};
 use crate::outcome;
 use crate::prompt::Memories;
-use crate::scenario::Scenario;
+use crate::scenario::{Scenario, Turn, TurnId};
 use crate::timeline::Timeline;
-use crate::transcript::{
-    Cause, Drift, Header, Line, ScenarioRecord, Transcript, TurnRecord, chain, summary_of,
-};
+use crate::transcript::{Cause, Drift, Header, Line, ScenarioRecord, Transcript, TurnRecord, chain};
+use crate::walk::{Lines, follow};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
@@ -42,21 +41,33 @@ pub fn carry(
     let recorded = transcript.turns.iter().map(|turn| (turn.record.path.as_str(), &turn.record));
     let recorded: HashMap<&str, &TurnRecord> = recorded.collect();
     let carried = Some(transcript.hash().to_string());
-    let mut lines = vec![Line::Header(Box::new(Header { carried, ..header_now(header, &memories) }))];
-    for (id, turn) in plan.order() {
-        if !memories.takes_place(id)? {
-            memories.skip(id);
-            continue;
-        }
-        if let Some(was) = recorded.get(summary_of(&turn.path).as_str()) {
-            lines.push(Line::Turn(sum_up(id, was, &mut memories)?));
-        }
-        let Some(was) = recorded.get(turn.path.as_str()) else {
+    let header = Line::Header(Box::new(Header { carried, ..header_now(header, &memories) }));
+    let mut carrying = Carrying { recorded, lines: vec![header] };
+    follow(&mut memories, plan.end(), &mut carrying)?;
+    carrying.lines.push(Line::Footer(outcome::footer(&memories)));
+    Ok(chain(&carrying.lines)?)
+}
+
+struct Carrying<'a> {
+    recorded: HashMap<&'a str, &'a TurnRecord>,
+    lines: Vec<Line>,
+}
+
+impl Lines for Carrying<'_> {
+    fn summary(&mut self, path: &str) -> Option<TurnRecord> {
+        self.recorded.get(path).map(|line| (*line).clone())
+    }
+
+    fn line(&mut self, turn: &Turn) -> anyhow::Result<Option<TurnRecord>> {
+        let Some(was) = self.recorded.get(turn.path.as_str()) else {
             let detail = "the recording has no reply for it: only a model can tell what would be said";
             return Err(Drift::new(&turn.path, Cause::LineMissing, detail).into());
         };
-        lines.push(Line::Turn(happen(id, was, &mut memories)?));
+        Ok(Some((*was).clone()))
     }
-    lines.push(Line::Footer(outcome::footer(&memories)));
-    Ok(chain(&lines)?)
+
+    fn said(&mut self, _memories: &Memories, _id: TurnId, line: TurnRecord) -> anyhow::Result<()> {
+        self.lines.push(Line::Turn(line));
+        Ok(())
+    }
 }

@@ -11,17 +11,13 @@ pub use chain::{
 };
 pub use place::{Place, cast, origin, provenance};
 
-use crate::backend::{Options, Stop, played};
 use crate::outcome;
 use crate::prompt::Memories;
-use crate::scenario::results::Outcome;
-use crate::scenario::{Plan, Scenario, Seeds, Strategy, Turn, TurnId, compile};
+use crate::scenario::{Plan, Scenario, Seeds, Turn, TurnId, compile};
 use crate::timeline::Timeline;
-use crate::transcript::{
-    Cause, Drift, Footer, Header, PROGRAM, Recorded, Recorder, Transcript, TurnRecord, choice_record,
-    summary_of,
-};
-use anyhow::{Context as _, bail};
+use crate::transcript::{Cause, Drift, Footer, Header, PROGRAM, Recorded, Recorder, Transcript, TurnRecord};
+use crate::walk::{Lines, begin_anew, follow};
+use anyhow::Context as _;
 use place::{cast_differs, notes};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -66,14 +62,9 @@ pub fn replay_watched(
         let drift = Drift::new("header", Cause::RecordAltered, "the header does not fit its hash");
         return Err(drift.at_line(1).into());
     }
-    let (mut reading, mut memories) = Reading::begin(scenario, transcript, earlier)?;
+    let (mut reading, mut memories) = Reading::begin(scenario, transcript, earlier, watch)?;
     let plan = memories.plan().clone();
-    for (id, turn) in plan.order() {
-        reading.turn(id, turn, &mut memories)?;
-        if *memories.outcome(id) != Outcome::Skipped {
-            watch(id, &memories);
-        }
-    }
+    follow(&mut memories, plan.end(), &mut reading)?;
     reading.ends()?;
     let footer = outcome::footer(&memories);
     let hash = reading.recorder.footer(footer.clone())?;
@@ -107,17 +98,14 @@ pub fn memory_at(
     earlier: BTreeMap<String, Timeline>,
     path: &str,
 ) -> anyhow::Result<Timeline> {
-    let (mut reading, mut memories) = Reading::begin(scenario, transcript, earlier)?;
+    let mut unwatched = |_: TurnId, _: &Memories| {};
+    let (mut reading, mut memories) = Reading::begin(scenario, transcript, earlier, &mut unwatched)?;
     let plan = memories.plan().clone();
-    for (id, turn) in plan.order() {
-        if turn.path == path {
-            reading.summary(id, turn, &mut memories)?;
-            memories.prompt(id)?;
-            return memories.look(turn.timeline).cloned().context("a memory that was just read");
-        }
-        reading.turn(id, turn, &mut memories)?;
-    }
-    bail!("the scenario has no turn {path}")
+    let id = plan.find(path).with_context(|| format!("the scenario has no turn {path}"))?;
+    follow(&mut memories, id, &mut reading)?;
+    begin_anew(&mut memories, id, &mut reading)?;
+    memories.hear(id)?;
+    memories.look(plan.turn(id).timeline).cloned().context("a memory that was just read")
 }
 
 /// The part of a recording that stands before a turn of the plan, if the scenario still reads the same up to there.
@@ -130,11 +118,9 @@ pub fn before(
     earlier: BTreeMap<String, Timeline>,
     end: TurnId,
 ) -> anyhow::Result<Transcript> {
-    let (mut reading, mut memories) = Reading::begin(scenario, transcript, earlier)?;
-    let plan = memories.plan().clone();
-    for (id, turn) in plan.order().take_while(|(id, _)| *id < end) {
-        reading.turn(id, turn, &mut memories)?;
-    }
+    let mut unwatched = |_: TurnId, _: &Memories| {};
+    let (mut reading, mut memories) = Reading::begin(scenario, transcript, earlier, &mut unwatched)?;
+    follow(&mut memories, end, &mut reading)?;
     let turns = transcript.turns[..reading.at].to_vec();
     Ok(Transcript { turns, footer: None, torn: None, ..transcript.clone() })
 }
@@ -146,15 +132,6 @@ pub fn seeds(header: &Header, plan: &Plan) -> Seeds {
     Seeds::new(header.seed, before.collect())
 }
 
-/// A recording being held against its plan.
-struct Reading<'a> {
-    plan: Arc<Plan>,
-    transcript: &'a Transcript,
-    recorder: Recorder,
-    /// The next line's number among the turns.
-    at: usize,
-}
-
 /// What everybody remembers before the first turn of a recording.
 pub fn memories(scenario: &Arc<Scenario>, header: &Header, earlier: BTreeMap<String, Timeline>) -> Memories {
     let plan = Arc::new(compile(scenario));
@@ -162,54 +139,39 @@ pub fn memories(scenario: &Arc<Scenario>, header: &Header, earlier: BTreeMap<Str
     Memories::new(scenario.clone(), plan, earlier, seeds)
 }
 
-/// Lets a turn happen with the recorded reply, or with what its rule says: the line that it would write now.
-fn happen(id: TurnId, was: &TurnRecord, memories: &mut Memories) -> anyhow::Result<TurnRecord> {
-    let prompt = memories.prompt(id)?;
-    let said = match rule(id, prompt.conversation.exchanges.len(), memories)? {
-        Some(raw) => {
-            let stop = Stop::EndOfTurn.word().to_string();
-            TurnRecord { tokens: Vec::new(), raw, stop, ..was.clone() }
+/// A recording being held against its plan.
+struct Reading<'a> {
+    plan: Arc<Plan>,
+    transcript: &'a Transcript,
+    recorder: Recorder,
+    watch: &'a mut dyn FnMut(TurnId, &Memories),
+    /// The next line's number among the turns.
+    at: usize,
+}
+
+impl Lines for Reading<'_> {
+    fn summary(&mut self, path: &str) -> Option<TurnRecord> {
+        let next = self.transcript.turns.get(self.at).map(|turn| &turn.record);
+        next.filter(|line| line.path == path).cloned()
+    }
+
+    fn line(&mut self, turn: &Turn) -> anyhow::Result<Option<TurnRecord>> {
+        let Some(recorded) = self.transcript.turns.get(self.at) else {
+            return Err(self.ended_at(turn).into());
+        };
+        self.in_order(turn, recorded)?;
+        Ok(Some(recorded.record.clone()))
+    }
+
+    fn said(&mut self, memories: &Memories, id: TurnId, line: TurnRecord) -> anyhow::Result<()> {
+        self.at += 1;
+        let is_turn = line.path == self.plan.turn(id).path;
+        self.recorder.turn(line)?;
+        if is_turn {
+            (self.watch)(id, memories);
         }
-        None => was.clone(),
-    };
-    let (options, delta) = (memories.options(id), prompt.delta);
-    let heard = memories.say(id, prompt.conversation, &said.tokens, &said.raw);
-    let constraint = options.map(|(choice, open)| {
-        let recorded = was.constraint.iter().flat_map(|constraint| &constraint.options);
-        let option = |text: &str| choice.options.iter().position(|option| option.text == text);
-        let logprobs: Vec<_> = recorded.filter_map(|was| Some((option(&was.text)?, was.logprob?))).collect();
-        choice_record(&choice, &open, heard.choice, &logprobs)
-    });
-    Ok(stamped(id, TurnRecord { delta, spoken: heard.spoken, constraint, ..said }, memories))
-}
-
-/// What the speaker's rule says at a turn; `None`: a model or a human speaks.
-fn rule(id: TurnId, n_replies: usize, memories: &Memories) -> anyhow::Result<Option<String>> {
-    let turn = memories.plan().turn(id);
-    let strategy = memories.scenario().agent(turn.speaker).strategy.as_ref();
-    let Some(strategy) = strategy.filter(|strategy| **strategy != Strategy::Human) else { return Ok(None) };
-    let options = memories.options(id).map(|(choice, open)| Options {
-        choice,
-        open,
-        others: memories.known_choices(id),
-        n_before: memories.n_choices_before(id),
-    });
-    let said = played(strategy, memories.seed(id, &turn.path), n_replies, options.as_ref());
-    Ok(Some(said.map_err(|error| Drift::new(&turn.path, Cause::RuleChanged, error.to_string()))?))
-}
-
-/// Lets a new epoch begin with a recorded summary: the line that it would write now.
-fn sum_up(id: TurnId, was: &TurnRecord, memories: &mut Memories) -> anyhow::Result<TurnRecord> {
-    let delta = memories.summary_prompt(id)?.delta;
-    let spoken = memories.begin_epoch(id, &was.raw);
-    Ok(stamped(id, TurnRecord { delta, spoken, constraint: None, ..was.clone() }, memories))
-}
-
-/// Who speaks, and the seed, are the plan's.
-fn stamped(id: TurnId, record: TurnRecord, memories: &Memories) -> TurnRecord {
-    let speaker = memories.plan().turn(id).speaker;
-    let agent = memories.scenario().agent(speaker).key.clone();
-    TurnRecord { agent, seed: memories.seed(id, &record.path), ..record }
+        Ok(())
+    }
 }
 
 impl<'a> Reading<'a> {
@@ -217,38 +179,13 @@ impl<'a> Reading<'a> {
         scenario: &Arc<Scenario>,
         transcript: &'a Transcript,
         earlier: BTreeMap<String, Timeline>,
+        watch: &'a mut dyn FnMut(TurnId, &Memories),
     ) -> anyhow::Result<(Self, Memories)> {
         let header = &transcript.header.record;
         let memories = memories(scenario, header, earlier);
         cast_differs(header, &memories)?;
         let (plan, recorder) = (memories.plan().clone(), Recorder::verify(transcript));
-        Ok((Self { plan, transcript, recorder, at: 0 }, memories))
-    }
-
-    /// Lets a turn of the plan happen as it is recorded, or be skipped.
-    fn turn(&mut self, id: TurnId, turn: &Turn, memories: &mut Memories) -> anyhow::Result<()> {
-        if !memories.takes_place(id)? {
-            memories.skip(id);
-            return Ok(());
-        }
-        self.summary(id, turn, memories)?;
-        let Some(recorded) = self.transcript.turns.get(self.at) else {
-            return Err(self.ended_at(turn).into());
-        };
-        self.in_order(turn, recorded)?;
-        self.record(happen(id, &recorded.record, memories)?)
-    }
-
-    /// Lets a new epoch begin where the recording has a summary.
-    fn summary(&mut self, id: TurnId, turn: &Turn, memories: &mut Memories) -> anyhow::Result<()> {
-        let summary = summary_of(&turn.path);
-        let recorded = self.transcript.turns.get(self.at).filter(|turn| turn.record.path == summary);
-        recorded.map_or(Ok(()), |recorded| self.record(sum_up(id, &recorded.record, memories)?))
-    }
-
-    fn record(&mut self, record: TurnRecord) -> anyhow::Result<()> {
-        self.at += 1;
-        self.recorder.turn(record).map(|_| ())
+        Ok((Self { plan, transcript, recorder, watch, at: 0 }, memories))
     }
 
     /// Says whether a turn's line stands where the plan has it, and if not, what happened to it.

@@ -5,7 +5,7 @@ use super::sources::Sources;
 use super::text;
 use crate::scenario::{AgentId, Audience, Purpose, Scenario, Turn};
 use crate::timeline::{Event, StageKind};
-use crate::transcript::{ChoiceRecord, Odds, Transcript, TurnRecord, summary_of};
+use crate::transcript::{ChoiceRecord, Odds, Stop, Transcript, TurnRecord, summary_of};
 use serde::Serialize;
 use std::collections::BTreeSet;
 
@@ -160,7 +160,7 @@ fn spoken(sources: &Sources, cast: &Cast, line: &Line<'_>) -> Spoken {
         by: Vec::new(),
         purpose: "",
         choice: record.constraint.as_ref().map(|record| choice(record, temperature)),
-        is_cut: record.stop == "length",
+        is_cut: record.stop == Stop::Length,
     };
     if let Some((scenario, turn)) = planned(sources, &record.path) {
         let names = |ids: &[AgentId]| ids.iter().map(|id| scenario.agent(*id).name.clone()).collect();

@@ -9,6 +9,7 @@ use crate::backend::Origin;
 use crate::scenario::Scenario;
 use crate::timeline::{Event, StageKind};
 use crate::trace::TurnTrace;
+use crate::transcript::Stop;
 use indexmap::IndexMap;
 use serde::Serialize;
 use std::collections::HashMap;
@@ -149,7 +150,7 @@ fn turn(sources: &Sources, line: &Line<'_>, numbers: &HashMap<&str, usize>) -> T
         // What an agent remembers is what it sampled, not what others heard of it.
         said: record.raw.trim().to_string(),
         n_ids: record.tokens.len(),
-        is_cut: record.stop == "length",
+        is_cut: record.stop == Stop::Length,
     }
 }
 

@@ -5,13 +5,13 @@ mod past;
 
 pub use past::ForkFrom;
 
-use crate::backend::{Backend, Cast, GivenSampling, Replay, Sampling};
+use crate::backend::{Backend, Cast, GivenSampling, Sampling};
 use crate::files;
 use crate::prompt::Memories;
 use crate::scenario::{Plan, Scenario, compile};
 use crate::stage::{End, Settings, Stage, Watch};
 use crate::trace::{self, Summary, Trace};
-use crate::transcript::{self, Header, Recorder, Transcript};
+use crate::transcript::{self, Header, Recorder, Transcript, TurnRecord};
 use anyhow::{Context as _, bail};
 use header::header;
 use past::Past;
@@ -90,8 +90,11 @@ pub async fn perform(
 ) -> anyhow::Result<Performed> {
     let started = Instant::now();
     let plan = Arc::new(compile(scenario));
-    let mut stage = stage(scenario, &plan, backend, folder, options)?;
-    let played = stage.play(watch, stop).await;
+    let (mut stage, known) = stage(scenario, &plan, backend, folder, options)?;
+    let played = match stage.follow(known, watch) {
+        Ok(()) => stage.play(watch, stop).await,
+        Err(error) => Err(error),
+    };
     let n_written = stage.written().count();
     let on_record = stage.written();
     let on_record = on_record.map(|turn| (turn.path.as_str(), scenario.agent(turn.speaker).key.as_str()));
@@ -153,6 +156,8 @@ struct Set {
     backend: Arc<dyn Backend>,
     settings: Settings,
     header: Header,
+    /// The lines that a fork has in common with its run.
+    known: Vec<TurnRecord>,
 }
 
 impl Set {
@@ -166,38 +171,45 @@ impl Set {
         let seeds = past.seeds(options.seed);
         let sampling = options.sampling.over(&backend.suggested_sampling().over(&Sampling::default()));
         let memories = Memories::new(scenario.clone(), plan.clone(), past.timelines.clone(), seeds);
-        let mut backend: Arc<dyn Backend> = Arc::new(Cast::new(backend));
-        if let Some(fork) = &past.fork {
-            backend = Arc::new(Replay::then(&fork.before, backend, fork.at.0));
-        }
+        let backend: Arc<dyn Backend> = Arc::new(Cast::new(backend));
+        let known = past.fork.iter().flat_map(|fork| lines(&fork.before)).collect();
         let header = header(&memories, backend.as_ref(), options, &sampling, &past);
         let settings =
             Settings { sampling, max_tokens: options.max_tokens, cold: options.cold, parents: past.parents };
-        Ok(Self { memories, backend, settings, header })
+        Ok(Self { memories, backend, settings, header, known })
     }
 }
 
+/// A stage, and the lines of the turns whose replies are known.
 fn stage(
     scenario: &Arc<Scenario>,
     plan: &Arc<Plan>,
     backend: Arc<dyn Backend>,
     folder: &Path,
     options: &RunOptions,
-) -> anyhow::Result<Stage> {
-    let Set { memories, backend, settings, header } = Set::new(scenario, plan, backend, options)?;
+) -> anyhow::Result<(Stage, Vec<TurnRecord>)> {
+    let Set { memories, backend, settings, header, mut known } = Set::new(scenario, plan, backend, options)?;
     std::fs::create_dir_all(folder).with_context(|| format!("can't create {}", folder.display()))?;
     let file = folder.join(transcript::FILE);
     warn_of_old_systems(scenario, &memories);
     let trace_file = folder.join(trace::FILE);
-    if let Some(recorded) = recorded(&file, options.resume)? {
-        let recorder = Recorder::resume(&file, &recorded, &header)?;
-        let trace = Trace::resume(&trace_file, &scenario.id, &options.model)?;
-        let backend = Arc::new(Replay::then(&recorded, backend, 0));
-        return Ok(Stage::new(memories, backend, settings, recorder, trace));
-    }
-    let trace = Trace::create(&trace_file, &scenario.id, &options.model)?;
-    let recorder = Recorder::create(&file, header)?;
-    Ok(Stage::new(memories, backend, settings, recorder, trace))
+    let (recorder, trace) = match recorded(&file, options.resume)? {
+        Some(recorded) => {
+            let n = recorded.turns.len().min(known.len());
+            known.splice(..n, lines(&recorded));
+            let recorder = Recorder::resume(&file, &recorded, &header)?;
+            (recorder, Trace::resume(&trace_file, &scenario.id, &options.model)?)
+        }
+        None => {
+            let trace = Trace::create(&trace_file, &scenario.id, &options.model)?;
+            (Recorder::create(&file, header)?, trace)
+        }
+    };
+    Ok((Stage::new(memories, backend, settings, recorder, trace), known))
+}
+
+fn lines(transcript: &Transcript) -> impl Iterator<Item = TurnRecord> {
+    transcript.turns.iter().map(|turn| turn.record.clone())
 }
 
 /// What an interrupted run left behind, if there is anything to go on from.

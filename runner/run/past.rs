@@ -42,9 +42,8 @@ pub(super) struct Past {
 
 /// The part of another run that a fork has in common with it.
 pub(super) struct Fork {
+    /// What comes before the first turn that is played anew.
     pub(super) before: Transcript,
-    /// The first turn that is played anew.
-    pub(super) at: TurnId,
     pub(super) record: Forked,
     /// Roots of the seeds before some turns.
     seeds: Vec<(TurnId, u64)>,
@@ -105,7 +104,7 @@ impl Past {
         let lasting = scenario.agents.iter().filter(|agent| agent.lifecycle == Lifecycle::Permanent);
         let parents = parents(&file, lasting.map(|agent| agent.key.clone()));
         let continues = header.continues.clone();
-        Ok(Self { timelines, parents, continues, fork: Some(Fork { before, at, record, seeds: roots }) })
+        Ok(Self { timelines, parents, continues, fork: Some(Fork { before, record, seeds: roots }) })
     }
 
     /// Where the turns' seeds come from, if those that are played now have this root.

@@ -238,6 +238,11 @@ impl Plan {
         edges.map(|edge| (TurnId(edge.source().index()), *edge.weight()))
     }
 
+    /// The place behind the last turn.
+    pub fn end(&self) -> TurnId {
+        TurnId(self.n_turns())
+    }
+
     /// The first turn of a phase (round 0), or of a round of it.
     pub fn first_of(&self, phase: PhaseId, round: usize) -> Option<TurnId> {
         self.first.get(&(phase, round)).copied()

@@ -154,7 +154,7 @@ fn turns(sample: &Sample, observed: &[Observed<'_>]) -> Table {
     let mut table = placed("turns", sample, &rows);
     table.add("spoken", Values::texts(rows.iter().map(|row| Some(row.record.spoken.as_str()))));
     table.add("n_tokens", Values::counts(rows.iter().map(|row| Some(row.record.tokens.len()))));
-    table.add("stop", Values::texts(rows.iter().map(|row| Some(row.record.stop.as_str()))));
+    table.add("stop", Values::texts(rows.iter().map(|row| Some(row.record.stop.word()))));
     table
 }
 

@@ -4,12 +4,12 @@
 //! their turn comes.
 
 use super::page::Page;
-use crate::backend::{Progress, Stop};
+use crate::backend::Progress;
 use crate::diagnostic::printable;
 use crate::prompt::spoken_so_far;
 use crate::scenario::{AgentId, Audience, Color, PhaseId, Plan, Purpose, Scenario, Turn, TurnId};
 use crate::stage::{Scene, Watch};
-use crate::transcript::{ChoiceRecord, Odds, OptionRecord};
+use crate::transcript::{ChoiceRecord, Odds, OptionRecord, Stop};
 use console::{Color as Ink, Style};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::collections::BTreeMap;

@@ -191,11 +191,37 @@ pub struct TurnRecord {
     /// What others heard.
     pub spoken: String,
     /// Why the reply ended.
-    pub stop: String,
+    pub stop: Stop,
     /// What the reply was a choice of.
     pub constraint: Option<ChoiceRecord>,
     /// Seed of the turn.
     pub seed: u64,
+}
+
+/// Why a reply ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Stop {
+    /// The model ended its turn.
+    EndOfTurn,
+    /// A stop string was met.
+    StopString,
+    /// The limit was reached, in the middle of a sentence.
+    Length,
+    /// The limit was reached; what followed the last whole sentence was dropped.
+    Sentence,
+}
+
+impl Stop {
+    /// As transcripts write it.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::EndOfTurn => "end_of_turn",
+            Self::StopString => "stop_string",
+            Self::Length => "length",
+            Self::Sentence => "sentence",
+        }
+    }
 }
 
 /// A choice: what could be said, how likely each was, and what it was read as.

@@ -155,7 +155,7 @@ fn turns(was: &TurnRecord, now: &TurnRecord, line: usize, found: &mut Vec<Differ
                 options.map(|option| (text_of(&option.value), option.logprob)).unzip();
             let logprobs: Vec<_> = logprobs.into_iter().flatten().collect();
             let n = turn.tokens.len();
-            format!("{n} tokens, {}, options {names:?}, log-probabilities {logprobs:?}", turn.stop)
+            format!("{n} tokens, {}, options {names:?}, log-probabilities {logprobs:?}", turn.stop.word())
         };
         differs(What::Detail, &short(was), &short(now), &was.path);
     }

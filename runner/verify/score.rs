@@ -6,9 +6,10 @@
 
 use super::judge::Fitting;
 use super::verdict::{Kind, Problem};
-use crate::backend::{Backend, BoxFuture, ModelCard, Replay, Reply, Request, Session, Sink};
+use crate::backend::{Backend, BoxFuture, ModelCard, Reply, Request, Session, Sink};
 use crate::scenario::{Choice, Chosen};
-use crate::transcript::{Recorder, Transcript};
+use crate::transcript::{Recorded, Recorder, TurnRecord, summary_of};
+use anyhow::Context as _;
 use serde::Serialize;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -50,8 +51,12 @@ pub struct Surprise {
 /// Scores a recording that fits.
 pub(super) fn score(fitting: &Fitting<'_>, model: &Arc<dyn Backend>) -> anyhow::Result<Score> {
     let reader = Arc::new(Reader {
-        recording: Replay::new(fitting.transcript),
-        lines: lines(fitting.transcript),
+        recorded: fitting
+            .transcript
+            .turns
+            .iter()
+            .map(|turn| (turn.record.path.clone(), turn.clone()))
+            .collect(),
         model: model.clone(),
         found: Mutex::default(),
     });
@@ -71,10 +76,6 @@ pub(super) fn score(fitting: &Fitting<'_>, model: &Arc<dyn Backend>) -> anyhow::
     Ok(score)
 }
 
-fn lines(transcript: &Transcript) -> HashMap<String, usize> {
-    transcript.turns.iter().map(|turn| (turn.record.path.clone(), turn.line)).collect()
-}
-
 /// What was found in one turn.
 struct TurnScore {
     line: usize,
@@ -86,22 +87,22 @@ struct TurnScore {
 
 /// Answers with what is recorded, once the model has read it.
 struct Reader {
-    recording: Replay,
-    lines: HashMap<String, usize>,
+    /// Lines by path.
+    recorded: HashMap<String, Recorded<TurnRecord>>,
     model: Arc<dyn Backend>,
     found: Mutex<Vec<TurnScore>>,
 }
 
 impl Reader {
-    async fn read(&self, request: Request, sink: Sink) -> anyhow::Result<Reply> {
-        let recorded = self.recording.reply(request.clone(), sink).await?;
+    async fn read(&self, request: Request) -> anyhow::Result<Reply> {
+        let line = self.recorded.get(&request.path).context("a turn that is not on record")?;
+        let (recorded, line) = (Reply::recorded(&line.record, request.choice.as_ref()), line.line);
         if request.strategy.is_some() {
             return Ok(recorded);
         }
         let (path, options) = (request.path.clone(), request.choice.clone());
         let asked = Request { follow: Some(recorded.ids.clone()), ..request };
         let read = self.model.reply(asked, Box::new(|_| {})).await?;
-        let line = self.lines.get(&path).copied().unwrap_or(0);
         let found = match options {
             Some(options) if read.followed.is_empty() && !read.logprobs.is_empty() => {
                 chosen(path, line, &options.choice, &recorded, &read)
@@ -173,15 +174,15 @@ fn chosen(path: String, line: usize, choice: &Choice, recorded: &Reply, read: &R
 
 impl Backend for Reader {
     fn card(&self) -> ModelCard {
-        self.recording.card()
+        self.model.card()
     }
 
-    fn reply(&self, request: Request, sink: Sink) -> BoxFuture<'_, anyhow::Result<Reply>> {
-        Box::pin(self.read(request, sink))
+    fn reply(&self, request: Request, _sink: Sink) -> BoxFuture<'_, anyhow::Result<Reply>> {
+        Box::pin(self.read(request))
     }
 
     fn overflows(&self, request: &Request) -> anyhow::Result<bool> {
-        self.recording.overflows(request)
+        Ok(self.recorded.contains_key(&summary_of(&request.path)))
     }
 
     fn forget(&self, session: &Session) {

@@ -181,7 +181,7 @@ fn plays(place: &str, file: &Path) {
         return;
     }
     let script = |request: &Request| {
-        let first = |options: &greenroom::backend::Options| {
+        let first = |options: &greenroom::prompt::Options| {
             let id = options.open.iter().min()?;
             Some(options.choice.options[*id].text.clone())
         };

@@ -17,6 +17,7 @@ const RUNNER: &[(&str, u32)] = &[
     ("backend", 3),
     ("outcome", 3),
     ("trace", 4),
+    ("walk", 4),
     ("stage", 5),
     ("replay", 6),
     ("run", 7),
@@ -26,7 +27,6 @@ const RUNNER: &[(&str, u32)] = &[
     ("experiment", 8),
     ("terminal", 8),
     ("commands", 9),
-    ("server", 9),
     ("lib", 10),
     ("main", 10),
 ];

@@ -2,15 +2,14 @@
 //! share it is held against that.
 
 use crate::terminal::Kept;
-use greenroom::backend::{
-    Backend, BoxFuture, ModelCard, Reply, Request, Sampling, Scripted, Session, Sink, Stop,
-};
+use greenroom::backend::{Backend, BoxFuture, ModelCard, Reply, Request, Sampling, Scripted, Session, Sink};
 use greenroom::replay::Search;
 use greenroom::report::{Sources, html};
 use greenroom::run::{RunOptions, perform};
 use greenroom::scenario::{Scenario, compile, load};
 use greenroom::statistics::{Cell, Run, Sample, Subject, Summary, Values, summarize, tables};
 use greenroom::terminal::{Dialogue, Page, statistics};
+use greenroom::transcript::Stop;
 use greenroom::transcript::{ChoiceRecord, Odds, OptionRecord, Transcript};
 use greenroom_engine::draw;
 use std::path::Path;

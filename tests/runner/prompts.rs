@@ -14,9 +14,10 @@ fn read(text: &str, say: impl Fn(&str) -> String) -> Vec<(String, String)> {
     let mut memories = Memories::new(scenario, plan.clone(), BTreeMap::new(), 0);
     let mut deltas = Vec::new();
     for (id, turn) in plan.order() {
-        let prompt = memories.prompt(id).unwrap();
-        deltas.push((turn.path.clone(), prompt.delta));
-        memories.say(id, prompt.conversation, &[1, 2], &say(&turn.path));
+        memories.hear(id).unwrap();
+        let asked = memories.ask(id).unwrap();
+        deltas.push((turn.path.clone(), asked.conversation.next.clone()));
+        memories.say(asked, &[1, 2], &say(&turn.path));
     }
     deltas
 }

@@ -1,9 +1,8 @@
 //! Scores name the figures of what they speak of: of the recorded and of the drawn option, each its own.
 
 use crate::verify::recorded;
-use greenroom::backend::{
-    Backend, BoxFuture, Followed, ModelCard, Reply, Request, Scripted, Session, Sink, Stop,
-};
+use greenroom::backend::{Backend, BoxFuture, Followed, ModelCard, Reply, Request, Scripted, Session, Sink};
+use greenroom::transcript::Stop;
 use greenroom::verify::{Judge, Question, Verdict};
 use std::sync::Arc;
 

@@ -1,13 +1,12 @@
 //! What people see of a run.
 
 use crate::play::{SMALL, play, scenario};
-use greenroom::backend::{
-    Backend, BoxFuture, ModelCard, Progress, Reply, Request, Scripted, Session, Sink, Stop,
-};
+use greenroom::backend::{Backend, BoxFuture, ModelCard, Progress, Reply, Request, Scripted, Session, Sink};
 use greenroom::run::{RunOptions, perform};
 use greenroom::scenario::compile;
 use greenroom::stage::End;
 use greenroom::terminal::{Dialogue, Page, results};
+use greenroom::transcript::Stop;
 use std::io::Write;
 use std::sync::{Arc, Mutex};
 

@@ -18,7 +18,7 @@ pub(super) struct Attention<'a> {
     pub(super) isa: Isa,
     pub(super) spec: &'a DecoderSpec,
     pub(super) weights: &'a weights::Attention<Packed>,
-    /// How keys are coded in 4 bits, once that was measured.
+    /// Constants for coding keys in 4 bits; `None` if they were not measured.
     pub(super) shaping: Option<&'a Shaping>,
     pub(super) layout: LayerLayout,
     pub(super) layer: usize,

@@ -13,13 +13,13 @@ use crate::threads;
 use half::f16;
 use std::ops::Range;
 
-/// How a layer's rows are sealed.
+/// Settings for sealing a layer's rows.
 #[derive(Clone, Copy)]
 pub(crate) struct Sealing<'a> {
     pub(crate) isa: Isa,
     /// The block is the session's first one.
     pub(crate) is_first: bool,
-    /// What keys were scaled by, and their errors are weighed by, where the model has it.
+    /// Constants by which keys were scaled and their errors are weighed; `None` if the model has none.
     pub(crate) shaping: Option<&'a Shaping>,
 }
 
@@ -209,12 +209,12 @@ fn grow(rows: &mut Vec<f16>, n: usize) {
     rows.reserve_exact(n.saturating_sub(rows.len()));
 }
 
-/// Where element `i` of a token's keys stands.
+/// Index of element `i` of a token's keys; `row` elements make one token's keys.
 fn key_place(token: usize, i: usize, row: usize) -> usize {
     (token / LANES * row + i) * LANES + token % LANES
 }
 
-/// To half precision; what is too large becomes the largest number, so that no infinity spoils a neighbour's sum.
+/// Rounds to half precision; what is too large becomes the largest number, so that no infinity spoils a neighbour's sum.
 fn half_of(x: f32) -> f16 {
     f16::from_f32(x.clamp(f16::MIN.to_f32(), f16::MAX.to_f32()))
 }

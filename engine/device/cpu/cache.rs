@@ -17,9 +17,9 @@ pub(crate) struct CpuCache {
     formats: [BlockFormat; 2],
     /// Part of each layer, and which of the part's layers it is.
     places: Vec<(Part, usize)>,
-    /// By [`BlockId`].
+    /// Blocks by [`BlockId`].
     blocks: Vec<Option<Arc<BlockBytes>>>,
-    /// By [`RowsId`].
+    /// Rows by [`RowsId`].
     rows: Vec<Option<Rows>>,
 }
 
@@ -97,7 +97,7 @@ impl CpuCache {
         }
     }
 
-    /// What rows of block `own` of a span see of a KV head in a layer.
+    /// View of a KV head in a layer, as rows of block `own` of a span see it.
     pub(crate) fn view<'a>(&'a self, span: &'a PassSpan, layer: usize, head: usize, own: usize) -> View<'a> {
         let (part, format) = self.layer(layer);
         View { cache: self, span, layer, part, format, head, own }
@@ -299,7 +299,7 @@ mod tests {
         assert!(ratio > 0.26, "{ratio}: scales, means and open blocks take something");
     }
 
-    /// What the caches of real shapes take in memory, beside what `greenroom models` promises. The papers' 4-bit caches take
+    /// Compares the memory that caches of real shapes take with what `greenroom models` promises. The papers' 4-bit caches take
     /// 108 KiB a token for Gemma 3 12B (all layers), 76 KiB for DeepSeek-V2-Lite (expanded heads), 36 KiB for Llama 3.1 8B.
     #[test]
     fn real_shapes_keep_what_models_promises() {

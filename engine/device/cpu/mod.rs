@@ -29,7 +29,7 @@ pub(crate) struct Cpu {
     spec: DecoderSpec,
     isa: Isa,
     weights: Weights<Packed>,
-    /// How each layer's keys are coded in 4 bits, once that was measured.
+    /// Each layer's constants for coding keys in 4 bits; `None` if they were not measured.
     shapings: Vec<Option<Shaping>>,
 }
 

@@ -20,7 +20,7 @@ pub(super) fn hadamard(x: &Tensor, widths: &[usize]) -> Result<Tensor> {
     x.reshape(((), dim))?.matmul(&Tensor::from_vec(rotation(widths), (dim, dim), &HERE)?)?.reshape(x.shape())
 }
 
-/// That matrix, `[dim, dim]`. (Sylvester's: the sign of an element is the parity of the bits that its indices share.)
+/// The Hadamard matrix, `[dim, dim]`. (Sylvester's: the sign of an element is the parity of the bits that its indices share.)
 fn rotation(widths: &[usize]) -> Vec<f32> {
     let dim: usize = widths.iter().sum();
     let (mut matrix, mut first) = (vec![0.0; dim * dim], 0);
@@ -41,14 +41,14 @@ fn rotation(widths: &[usize]) -> Vec<f32> {
 /// Constants by which a layer's keys are coded in 4 bits, see [`calibration`](crate::model::calibration).
 pub(super) struct Shaping {
     dim: usize,
-    /// What keys are multiplied by, `[n_heads, dim]`.
+    /// Factors applied to keys, `[n_heads, dim]`.
     scales: Vec<f32>,
-    /// For each head B, `[dim, dim]`: a key's error in element i is made up for in those after it.
+    /// B of each head, `[dim, dim]`: a key's error in element i is made up for in those after it.
     feedback: Vec<Vec<f64>>,
 }
 
 impl Shaping {
-    /// From the energy of queries and the variance of keys, `[n_heads, dim]` each.
+    /// Computes them from the energy of queries and the variance of keys, `[n_heads, dim]` each.
     pub(super) fn new(queries: &[f32], keys: &[f32], dim: usize) -> Self {
         let (mut all, mut feedback) = (Vec::new(), Vec::new());
         for (queries, keys) in queries.chunks_exact(dim).zip(keys.chunks_exact(dim)) {
@@ -198,7 +198,7 @@ impl ReferenceCache {
     }
 }
 
-/// Where the code of a head's token and column stands: byte of its side's codes, and shift in it.
+/// Place of the code of a head's token and column: its byte in the side's codes, and its shift in that byte, in bits.
 fn place(side: &SideFormat, bits: u32, head: usize, token: usize, column: usize) -> (usize, u32) {
     let words = side.words(bits);
     match (side.side, bits) {
@@ -216,7 +216,7 @@ fn place(side: &SideFormat, bits: u32, head: usize, token: usize, column: usize)
     }
 }
 
-/// What a code stands for, in units of its scale.
+/// Level of a code, in units of its scale.
 fn level(code: u8, bits: u32) -> i32 {
     if bits == 4 { i32::from(LEVELS[usize::from(code)]) } else { i32::from(code) - BYTES_ZERO }
 }
@@ -225,7 +225,7 @@ fn half_at(bytes: &[u8], i: usize) -> f32 {
     f16::from_le_bytes([bytes[2 * i], bytes[2 * i + 1]]).to_f32()
 }
 
-/// Where element `i` of a token stands among rows that are not coded.
+/// Index of element `i` of a token among rows that are not coded.
 fn half_place(side: &SideFormat, token: usize, i: usize) -> usize {
     match side.side {
         Side::Keys => (token / LANES * side.layout.row() + i) * LANES + token % LANES,

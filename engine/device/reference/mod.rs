@@ -18,7 +18,7 @@ use cache::{ReferenceCache, Shaping};
 use candle_core::Tensor;
 use std::sync::Arc;
 
-/// Where tensors are.
+/// The device that holds all tensors.
 const HERE: candle_core::Device = candle_core::Device::Cpu;
 
 /// A matrix `[n_out, k]`, and what is added to its products, `[n_out]`.
@@ -50,7 +50,7 @@ fn failed(e: candle_core::Error) -> Error {
 pub(crate) struct Reference {
     spec: DecoderSpec,
     weights: Weights<Linear>,
-    /// How each layer's keys are coded in 4 bits, once that was measured.
+    /// Each layer's constants for coding keys in 4 bits; `None` if they were not measured.
     shapings: Vec<Option<Shaping>>,
 }
 

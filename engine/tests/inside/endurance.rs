@@ -31,16 +31,16 @@ use std::sync::Arc;
 /// Width of a head: small, so that a million steps take minutes.
 const DIM: usize = 16;
 
-/// What the plain model knows of an agent.
+/// Record that the plain model keeps of an agent.
 #[derive(Clone, Default)]
 struct Known {
-    /// In memory, if the engine still has it there.
+    /// Segments in memory, if the engine still has them there.
     now: Vec<Segment>,
-    /// On disk.
+    /// Segments on disk.
     committed: Vec<Segment>,
 }
 
-/// Where what is committed lies.
+/// Place of what is committed.
 #[derive(Clone)]
 enum Stored {
     Folder(PathBuf),
@@ -260,7 +260,7 @@ impl Trial {
         self.play(request, recalled.session, prompt, known);
     }
 
-    /// What was recalled is what the ids say, and as much of it as there should be.
+    /// Checks that what was recalled belongs to the ids, and that it is as much as there should be.
     fn check(&mut self, recalled: &Recalled, known: &Known, request: &Request, prompt: &[Segment]) {
         let (sequence, tokens) = (&recalled.session.sequence, &recalled.session.tokens);
         assert_eq!(tokens[..], flatten(prompt)[..], "the ids are the prompt's");
@@ -362,7 +362,7 @@ impl Trial {
         write_pass(Isa::detect(), sequence, (known, start + range.len()), arena, rows);
     }
 
-    /// After a pass. Windowed layers that memory let go of can't be written again where the disk lost them.
+    /// Flushes after a pass. Windowed layers that memory let go of can't be written again where the disk lost them.
     fn flush(&mut self, request: &Request, session: &mut Session) {
         let settled = self.memory.flush(request, session);
         assert!(self.damage || settled.is_ok(), "{settled:?}");
@@ -405,12 +405,13 @@ impl Trial {
             return self.count("cancelled");
         }
         session.segments = prompt.clone();
-        let pending = match persistent {
-            true => match self.memory.save(&key, &mut session) {
+        let pending = if persistent {
+            match self.memory.save(&key, &mut session) {
                 Err(_) if self.damage => None, // the turn says that it is not saved
                 saved => saved.expect("a save"),
-            },
-            false => None,
+            }
+        } else {
+            None
         };
         session.sequence.end_turn(&mut self.memory.arena);
         self.flush(&request, &mut session);

@@ -150,7 +150,7 @@ impl Bench {
         memory.commit(&saved.expect("a store").0).expect("a commit");
     }
 
-    /// After any fault on disk: whatever is recalled, the logits of what follows are the reference's.
+    /// Checks, after any fault on disk, that the logits of what follows are the reference's, whatever is recalled.
     pub(crate) fn check_recall(&self, dir: &Path, n: usize, reference: &[f32]) -> crate::memory::Recalled {
         let mut memory = self.memory(dir);
         let mut recalled = self.recall(&mut memory, n);

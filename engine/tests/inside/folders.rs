@@ -145,7 +145,7 @@ fn what_is_not_ours_is_told_and_spared() {
     assert!(strangers.iter().all(|path| path.exists()));
 }
 
-/// Whatever read fails in a sweep, and whatever the sweep was for: what stays is whole, and nothing goes that was not to go.
+/// A read that fails during a sweep of any kind damages nothing that stays, and removes nothing that was to stay.
 #[test]
 fn a_read_that_fails_costs_no_memory() {
     let bench = Bench::new(KvFormat::Q4, Isa::detect());
@@ -203,7 +203,7 @@ fn a_read_that_fails_costs_no_memory() {
     }
 }
 
-/// What is damaged is moved out of the way, and stays there until the next sweep.
+/// Damaged files are moved out of the way, and stay there until the next sweep.
 #[test]
 fn what_is_damaged_is_set_aside_before_it_goes() {
     let bench = Bench::new(KvFormat::Q4, Isa::detect());
@@ -328,7 +328,7 @@ fn play(engine: &Engine, conversation: &Conversation) -> (Turn, Box<Completion>)
     }
 }
 
-/// What stands in the way of a folder costs the memories, not the run; each turn says why.
+/// An obstacle in a folder's place costs the memories, not the run; each turn says why.
 #[test]
 fn a_folder_that_can_not_be_used_costs_time() {
     let model: &'static [u8] = RandomModel::tiny(5).bytes().leak();

@@ -1,4 +1,4 @@
-//! What is dropped of replies, and what is refused or penalized in them, leaves the same memory however it came about.
+//! Dropped, refused and penalized parts of replies leave the same memory however they came about.
 
 use crate::fixtures::RandomModel;
 use crate::turns::sentence::ends_sentence;

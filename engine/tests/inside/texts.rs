@@ -183,20 +183,21 @@ enum Meta {
 /// A small vocabulary with one thing changed; `None` leaves it out.
 fn changed(spm: bool, key: &'static str, value: Option<Meta>) -> Result<Tokenizer, Error> {
     use Meta::{Floats, Ints, Text, Texts};
-    let mut metadata = match spm {
-        true => vec![
+    let mut metadata = if spm {
+        vec![
             ("tokenizer.ggml.model", Text("llama")),
             ("tokenizer.ggml.tokens", Texts(&["<unk>", "<s>", "</s>", "▁", "a", "▁a"])),
             ("tokenizer.ggml.scores", Floats(&[0.0, 0.0, 0.0, -2.0, -3.0, -1.0])),
             ("tokenizer.ggml.token_type", Ints(&[2, 3, 3, 1, 1, 1])),
-        ],
-        false => vec![
+        ]
+    } else {
+        vec![
             ("tokenizer.ggml.model", Text("gpt2")),
             ("tokenizer.ggml.pre", Text("gpt-2")),
             ("tokenizer.ggml.tokens", Texts(&["a", "b", "ab", "<s>"])),
             ("tokenizer.ggml.merges", Texts(&["a b"])),
             ("tokenizer.ggml.token_type", Ints(&[1, 1, 1, 3])),
-        ],
+        ]
     };
     metadata.retain(|(k, _)| *k != key);
     metadata.extend(value.map(|value| (key, value)));
@@ -337,7 +338,7 @@ fn options_are_spelled_as_replies_are() {
     assert!(found.contains("can't spell the option `ax` of a choice: it gives ` a<unk>`"), "{found}");
 }
 
-/// Why options are no choice; empty: they are one.
+/// Reason why options are no choice; empty: they are one.
 fn refused(options: &[&str], prompt: &[Segment], tokenizer: &Tokenizer) -> String {
     let options: Vec<String> = options.iter().map(|o| (*o).to_owned()).collect();
     ScoreOptions::new(&options, prompt, tokenizer).err().map(|e| e.to_string()).unwrap_or_default()

@@ -12,7 +12,7 @@ use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 use tokenizers::pre_tokenizers::sequence::Sequence;
 use tokenizers::pre_tokenizers::split::{Split, SplitPattern};
 
-/// How families cut a text before merging.
+/// Pre-tokenizer of some families: cuts a text before merging.
 pub(super) struct PreTokenizer {
     /// Its names in `tokenizer.ggml.pre`.
     names: &'static [&'static str],

@@ -46,7 +46,7 @@ enum Merger {
     Spm(Spm),
 }
 
-/// What a text stands behind, where it is a piece of a prompt.
+/// Kind of the text before a piece of a prompt.
 ///
 /// Old SentencePiece vocabularies begin a text with a space that nobody wrote. Here, as in llama.cpp, it stands at the
 /// start of a prompt and behind every special token; behind other text there is none, though each is tokenized alone.
@@ -145,7 +145,7 @@ impl Tokenizer {
         Ok(())
     }
 
-    /// What a text stands behind, by the id before it.
+    /// Kind of a text whose last token is `id`; `None`: there is no text.
     pub(crate) fn after(&self, id: Option<u32>) -> After {
         match id.and_then(|id| self.kinds.get(id as usize)) {
             None | Some(Kind::Control | Kind::Markup) => After::Special,

@@ -1,9 +1,9 @@
-//! What a GGUF says about its tokens, checked: texts, kinds, and the ids with a part to play.
+//! Tokens of a GGUF, checked: texts, kinds, and the ids with special roles.
 
 use crate::Result;
 use crate::model::gguf::{Gguf, Value};
 
-/// What a token is for.
+/// Kind of a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// A piece of text, found by merging.

@@ -263,7 +263,7 @@ fn expressions_are_bounded_too() {
     }
 }
 
-/// What minijinja panics at, or computes with an overflow, and has an answer.
+/// Operations that make minijinja panic or overflow have an answer.
 #[test]
 fn what_makes_minijinja_panic_has_an_answer() {
     for (source, text) in [

@@ -13,7 +13,7 @@ fn jinja() -> Jinja {
     jinja.with_methods(minijinja_contrib::pycompat::unknown_method_callback)
 }
 
-/// What a template may name.
+/// Values that a template may name.
 fn names() -> Value {
     context! {
         n => 3,

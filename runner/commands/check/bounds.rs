@@ -2,8 +2,10 @@
 
 use crate::prompt::{Conversation, Memories};
 use crate::scenario::{AgentId, Condition, Plan, Scenario, TimelineId, Turn, TurnId, compile};
+use crate::walk::{Answers, walk};
 use greenroom_engine::Prompter;
 use std::collections::BTreeMap;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 /// Stands for a reply whose words are not known: a character of the private use area.
@@ -41,32 +43,50 @@ pub(super) fn bounds(
     Ok(worst)
 }
 
+/// Counts what each memory holds in the end if those turns take place that are `played`.
 fn bounds_if(
     scenario: &Arc<Scenario>,
     plan: &Arc<Plan>,
     prompter: &Prompter,
     max_tokens: usize,
-    plays: impl Fn(&Turn) -> bool,
+    played: impl Fn(&Turn) -> bool,
 ) -> anyhow::Result<BTreeMap<TimelineId, Bound>> {
     let mut memories = Memories::new(scenario.clone(), plan.clone(), BTreeMap::new(), 0);
     memories.open_all();
-    let mut bounds: BTreeMap<TimelineId, Bound> = BTreeMap::new();
-    let played = || plan.order().filter(|(_, turn)| plays(turn));
-    let last: BTreeMap<TimelineId, TurnId> = played().map(|(id, turn)| (turn.timeline, id)).collect();
-    for (id, turn) in plan.order() {
-        if !plays(turn) {
-            memories.skip(id);
-            continue;
-        }
-        let bound = bounds.entry(turn.timeline).or_default();
-        bound.turns += 1;
-        let of_model = scenario.agent(turn.speaker).strategy.is_none();
-        if of_model && last.get(&turn.timeline) == Some(&id) {
-            bound.tokens = tokens(&memories.preview(id)?.conversation, prompter, max_tokens)?;
-        }
-        memories.make_up(id, UNKNOWN)?;
+    let turns = plan.order().filter(|(_, turn)| played(turn));
+    let last = turns.map(|(id, turn)| (turn.timeline, id)).collect();
+    let mut counting = Counting { plan, prompter, max_tokens, played, last, bounds: BTreeMap::new() };
+    walk(&mut memories, plan.end(), &mut counting)?;
+    Ok(counting.bounds)
+}
+
+struct Counting<'a, P> {
+    plan: &'a Plan,
+    prompter: &'a Prompter,
+    max_tokens: usize,
+    played: P,
+    /// The last turn of each memory.
+    last: BTreeMap<TimelineId, TurnId>,
+    bounds: BTreeMap<TimelineId, Bound>,
+}
+
+impl<P: Fn(&Turn) -> bool> Answers for Counting<'_, P> {
+    fn takes_place(&mut self, _memories: &mut Memories, id: TurnId) -> anyhow::Result<bool> {
+        Ok((self.played)(self.plan.turn(id)))
     }
-    Ok(bounds)
+
+    fn turn(&mut self, memories: &mut Memories, id: TurnId) -> anyhow::Result<ControlFlow<()>> {
+        let turn = self.plan.turn(id);
+        let bound = self.bounds.entry(turn.timeline).or_default();
+        bound.turns += 1;
+        memories.hear(id)?;
+        let of_model = memories.scenario().agent(turn.speaker).strategy.is_none();
+        if of_model && self.last.get(&turn.timeline) == Some(&id) {
+            bound.tokens = tokens(&memories.ask(id)?.conversation, self.prompter, self.max_tokens)?;
+        }
+        memories.make_up(id, UNKNOWN);
+        Ok(ControlFlow::Continue(()))
+    }
 }
 
 fn tokens(conversation: &Conversation, prompter: &Prompter, max_tokens: usize) -> anyhow::Result<usize> {

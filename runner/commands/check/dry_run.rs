@@ -2,11 +2,13 @@
 
 use crate::diagnostic::printable;
 use crate::prompt::Memories;
-use crate::scenario::{Audience, Condition, Input, Plan, Scenario, Turn, compile};
+use crate::scenario::{AgentId, Audience, Condition, Input, Plan, Scenario, Turn, TurnId, compile};
 use crate::terminal::{is_fancy, table};
+use crate::walk::{Answers, walk};
 use console::Style;
 use greenroom_engine::Prompter;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 /// Prints the turns, then each memory's first prompt as the model's chat template renders it.
@@ -19,16 +21,32 @@ pub(super) fn dry_run(scenario: &Arc<Scenario>, prompter: &Prompter) -> anyhow::
     println!("{}", table(&["turn", "reads first", "says"], rows.collect(), 3));
     let mut memories = Memories::new(scenario.clone(), plan.clone(), BTreeMap::new(), 0);
     memories.open_all();
-    let mut shown = BTreeSet::new();
-    for (id, turn) in plan.order() {
-        let agent = scenario.agent(turn.speaker);
-        if shown.insert(turn.speaker) && agent.strategy.is_none() {
-            heading(&printable(&format!("First prompt of {} ({})", agent.name, turn.path)));
-            println!("{}", printable(&prompter.render(&memories.preview(id)?.conversation.into())?));
-        }
-        memories.make_up(id, &format!("({} at {})", agent.name, turn.path))?;
+    walk(&mut memories, plan.end(), &mut Showing { prompter, shown: BTreeSet::new() })
+}
+
+/// Shows each agent's first prompt.
+struct Showing<'a> {
+    prompter: &'a Prompter,
+    shown: BTreeSet<AgentId>,
+}
+
+impl Answers for Showing<'_> {
+    fn takes_place(&mut self, _memories: &mut Memories, _id: TurnId) -> anyhow::Result<bool> {
+        Ok(true)
     }
-    Ok(())
+
+    fn turn(&mut self, memories: &mut Memories, id: TurnId) -> anyhow::Result<ControlFlow<()>> {
+        let (plan, scenario) = (memories.plan().clone(), memories.scenario().clone());
+        let turn = plan.turn(id);
+        let agent = scenario.agent(turn.speaker);
+        memories.hear(id)?;
+        if self.shown.insert(turn.speaker) && agent.strategy.is_none() {
+            heading(&printable(&format!("First prompt of {} ({})", agent.name, turn.path)));
+            println!("{}", printable(&self.prompter.render(&memories.ask(id)?.conversation.into())?));
+        }
+        memories.make_up(id, &format!("({} at {})", agent.name, turn.path));
+        Ok(ControlFlow::Continue(()))
+    }
 }
 
 fn heading(text: &str) {

@@ -7,13 +7,14 @@ mod turns;
 
 use crate::play::play;
 use greenroom::backend::{
-    Backend, BoxFuture, ModelCard, Progress, Reply, Request, Sampling, Scripted, Session, Sink, Stop,
+    Backend, BoxFuture, ModelCard, Progress, Reply, Request, Sampling, Scripted, Session, Sink,
 };
 use greenroom::run::RunOptions;
 use greenroom::scenario::{load, parse_override};
 use greenroom::stage::End;
 use greenroom::statistics::{Cell, Run, Sample, plots, summarize, tables};
 use greenroom::terminal::statistics;
+use greenroom::transcript::Stop;
 use greenroom::transcript::Transcript;
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! How far one next-token distribution is from another.
+//! Divergence of one next-token distribution from another.
 
 use super::{Isa, Kernel, LANES, Lanes, padded};
 

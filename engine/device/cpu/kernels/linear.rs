@@ -30,7 +30,7 @@ struct Coded {
     steps: Vec<StepOf>,
 }
 
-/// What goes with 32 codes of a row.
+/// Scale and sums of 32 codes of a row.
 #[derive(Clone, Copy, Default)]
 struct StepOf {
     scale: f32,
@@ -231,7 +231,7 @@ fn rows<L: Lanes>(out: &mut [f32], tile: &mut impl Tile) {
     some::<L, 1>(out, &mut at, tile);
 }
 
-/// How far ahead of their use weights are asked for, in bytes: about what memory delivers while one answer is on its way.
+/// Distance in bytes at which weights are prefetched ahead of their use: about what memory delivers during one access.
 const PREFETCH: usize = 4096;
 
 /// One step of 16 outputs × 4 k after another.
@@ -486,7 +486,7 @@ mod tests {
         Format::Mxfp4,
     ];
 
-    /// What stands in a file is read as candle, or a format's definition, reads it.
+    /// Weights are read from a file as candle, or the format's definition, reads them.
     #[test]
     fn numbers_are_those_of_the_format() {
         for format in FORMATS.into_iter().filter(|format| format.coded()) {

@@ -136,9 +136,9 @@ impl Isa {
 /// A kernel: arguments bound, generic over the instruction set. `run` must be `#[inline(always)]`, so that it is
 /// compiled with the features of the set that runs it.
 pub(crate) trait Kernel {
-    /// What the kernel returns.
+    /// Result of the kernel.
     type Output;
-    /// Computes.
+    /// Runs the kernel.
     fn run<L: Lanes>(self) -> Self::Output;
 }
 

@@ -1,4 +1,4 @@
-//! What happens to single rows: RMS norm, rotary embedding, gated activations, softmax, Hadamard rotation.
+//! Operations on single rows: RMS norm, rotary embedding, gated activations, softmax, Hadamard rotation.
 
 use super::{Isa, Kernel, LANES, Lanes, lanes, lanes_mut, padded};
 use crate::model::spec::{Activation, Pairs};

@@ -13,11 +13,11 @@ use half::f16;
 
 /// The scales of one step, one output to a lane: a weight is `scale * (code - OFFSET) + bias`.
 pub(crate) struct Scales<L> {
-    /// Of the first 16 k.
+    /// Scales of the first 16 k.
     pub(crate) first: L,
-    /// Of the last 16 k; equal to the first unless the scheme says [`Scheme::HALVES`].
+    /// Scales of the last 16 k; equal to the first unless the scheme says [`Scheme::HALVES`].
     pub(crate) last: L,
-    /// Of the first and the last 16 k, likewise; zero unless the scheme says [`Scheme::BIAS`].
+    /// Biases of the first and the last 16 k; zero unless the scheme says [`Scheme::BIAS`].
     pub(crate) bias: [L; 2],
 }
 
@@ -35,7 +35,7 @@ impl<L: Lanes> Scales<L> {
     }
 }
 
-/// How codes and scales of a quantized format lie, in ggml's blocks and in ours.
+/// Layout of a quantized format's codes and scales, in ggml's blocks and in ours.
 pub(crate) trait Scheme {
     /// Bits of a code.
     const BITS: usize;
@@ -45,13 +45,13 @@ pub(crate) trait Scheme {
     const BYTES: usize;
     /// Bytes of a block's scales for 16 outputs.
     const SCALE_BYTES: usize;
-    /// What a code of zero stands for, negated.
+    /// Number that a code of zero stands for, negated: it is subtracted from every code.
     const OFFSET: i32;
     /// True if the halves of a step have scales of their own.
     const HALVES: bool = false;
     /// True if there is a bias beside the scale.
     const BIAS: bool = false;
-    /// What codes of 4 bits stand for, if that is not themselves.
+    /// Numbers that 4-bit codes stand for, before `OFFSET` is subtracted; `None`: the codes themselves.
     const TABLE: Option<&'static [u8; 16]> = None;
 
     /// A block's scales, being read.
@@ -505,7 +505,7 @@ impl Scheme for Q6K {
     }
 }
 
-/// What the codes of IQ4_NL and IQ4_XS stand for (-127 to 113), moved up by 128.
+/// Numbers that codes of IQ4_NL and IQ4_XS stand for (-127 to 113), moved up by 128.
 const IQ4: [u8; 16] = [1, 24, 45, 63, 79, 93, 106, 118, 129, 141, 153, 166, 181, 197, 217, 241];
 
 /// See [`Format::Iq4Nl`].
@@ -568,7 +568,7 @@ impl Scheme for Iq4Xs {
     }
 }
 
-/// What the codes of MXFP4 stand for, doubled and moved up by 12 so that none is negative.
+/// Numbers that codes of MXFP4 stand for, doubled and moved up by 12 so that none is negative.
 const E2M1: [u8; 16] = [12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0];
 
 /// See [`Format::Mxfp4`].

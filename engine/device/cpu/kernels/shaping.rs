@@ -16,16 +16,16 @@ use crate::model::calibration::DAMPING;
 #[derive(Debug, PartialEq)]
 pub(crate) struct Shaping {
     dim: usize,
-    /// What keys are multiplied by before the rotation, `[n_heads, dim]`.
+    /// Factors applied to keys before the rotation, `[n_heads, dim]`.
     scales: Vec<f32>,
-    /// What the queries of a KV head are multiplied by before the rotation, `[n_heads, dim]`.
+    /// Factors applied to a KV head's queries before the rotation, the inverses of `scales`, `[n_heads, dim]`.
     inverse: Vec<f32>,
     /// B of each head in the rotated basis, `[n_heads, dim, dim]`.
     feedback: Vec<f32>,
 }
 
 impl Shaping {
-    /// From the energy of queries (mean squares) and the variance of keys, `[n_heads, dim]` each, whose unit is of no account; all
+    /// Computes them from the energy of queries (mean squares) and the variance of keys, `[n_heads, dim]` each, in any unit; all
     /// numbers are positive.
     pub(crate) fn new(isa: Isa, queries: &[f32], keys: &[f32], dim: usize) -> Self {
         let mut shaping = Self { dim, scales: vec![], inverse: vec![], feedback: vec![] };

@@ -10,7 +10,7 @@ use std::sync::Arc;
 const CHUNK: usize = 256 << 20;
 /// Slabs start at lines of the cache.
 const LINE: usize = 64;
-/// What the kernel takes for a huge page on x86-64 and on most ARM systems.
+/// Bytes of the operating system's huge pages on x86-64 and on most ARM systems.
 const HUGE: usize = 2 << 20;
 
 /// Cuts slabs one after another.

@@ -29,7 +29,7 @@ pub(crate) enum Keys<'a> {
     /// the bytes, 8j + 4 to 8j + 7 in the high ones) or 4 columns (8 bits).
     Coded {
         codes: Codes<'a>,
-        /// What all keys of the block have in common, `[k_dim]`; empty: nothing.
+        /// Mean of the block's keys, subtracted before coding, `[k_dim]`; empty if it was not.
         mean: &'a [f16],
         /// The tile's first keys, whole and exact, `[n, k_dim]`: they are read instead of their codes.
         exact: &'a [f16],
@@ -62,7 +62,7 @@ pub(crate) struct Codes<'a> {
     pub(crate) stride: usize,
 }
 
-/// Where a task finds the tiles of its KV head. All rows of a task see the same bytes in a tile.
+/// Source of the tiles of a task's KV head. All rows of a task see the same bytes in a tile.
 pub(crate) trait Tiles: Sync {
     /// Keys and values of tile `tile` (tokens `64 * tile ..`), as rows of the task's block see them.
     fn tile(&self, tile: usize) -> (Keys<'_>, Values<'_>);
@@ -81,16 +81,16 @@ pub(crate) struct Queries<'a> {
     pub(crate) params: AttnParams<'a>,
 }
 
-/// How scores become weights.
+/// Parameters that turn scores into weights.
 #[derive(Clone, Copy)]
 pub(crate) struct AttnParams<'a> {
     /// Factor of the scores, usually `1 / sqrt(head_dim)`.
     pub(crate) scale: f32,
-    /// How many tokens a row sees, itself included; `None`: all before it.
+    /// Number of tokens that a row attends to, itself included; `None`: all before it.
     pub(crate) window: Option<usize>,
     /// Scores become `cap * tanh(score / cap)`.
     pub(crate) soft_cap: Option<f32>,
-    /// For each head of the group the score of a token that is not there: it takes weight and gives nothing.
+    /// Score, for each head of the group, of a token that is not there: it takes weight and gives nothing.
     pub(crate) sinks: Option<&'a [f32]>,
 }
 
@@ -120,11 +120,11 @@ struct Running {
     sum: f32,
 }
 
-/// What a tile adds to the context of some queries.
+/// Softmax weights of a tile's tokens, for the queries that go through it together.
 struct Weights {
-    /// For each group of columns, each query's weights of the tokens, the values' scales included: `[n_groups, 8, 64]`.
+    /// Each query's weights of the tokens, for each group of columns, the values' scales included: `[n_groups, 8, 64]`.
     tokens: Vec<[[f32; TILE]; TOGETHER]>,
-    /// Factor of what the queries have gathered so far.
+    /// Factor for what the queries have accumulated so far.
     rescale: [f32; TOGETHER],
 }
 

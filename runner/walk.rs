@@ -1,0 +1,150 @@
+//! Walks a plan in its order, one turn after the other: a turn is skipped, or its speaker hears what is new and answers.
+//!
+//! Who answers is an [`Answers`]: a recording that is held against its plan, replies that are carried over, replies that are
+//! made up. Where a model answers, turns overlap: `stage` takes the same steps there.
+
+use crate::backend::{Reply, played};
+use crate::prompt::{Asked, Memories};
+use crate::scenario::{Strategy, Turn, TurnId};
+use crate::transcript::{Cause, Drift, TurnRecord, choice_record, summary_of};
+use std::ops::ControlFlow;
+
+/// Answers the turns of a walk.
+pub trait Answers {
+    /// True if a turn takes place.
+    ///
+    /// # Errors
+    /// A condition fails.
+    fn takes_place(&mut self, memories: &mut Memories, id: TurnId) -> anyhow::Result<bool> {
+        Ok(memories.takes_place(id)?)
+    }
+
+    /// Lets a turn that takes place happen; the walk may end before it.
+    ///
+    /// # Errors
+    /// It can't be asked or answered.
+    fn turn(&mut self, memories: &mut Memories, id: TurnId) -> anyhow::Result<ControlFlow<()>>;
+
+    /// Takes note of a turn that does not take place.
+    fn skipped(&mut self, _id: TurnId) {}
+}
+
+/// Lines of a transcript to answer with.
+pub trait Lines {
+    /// The line of the summary at this path, if the speaker's memory begins anew with one.
+    fn summary(&mut self, path: &str) -> Option<TurnRecord>;
+
+    /// The line of a turn; `None`: the walk ends before it.
+    ///
+    /// # Errors
+    /// There must be one, and there is not.
+    fn line(&mut self, turn: &Turn) -> anyhow::Result<Option<TurnRecord>>;
+
+    /// Takes the line as it would be written now.
+    ///
+    /// # Errors
+    /// It does not fit.
+    fn said(&mut self, memories: &Memories, id: TurnId, line: TurnRecord) -> anyhow::Result<()>;
+
+    /// Takes note of a turn that does not take place.
+    fn skipped(&mut self, _id: TurnId) {}
+}
+
+/// Walks a plan from its first turn to the one before `end`, or until the answers end.
+///
+/// # Errors
+/// The first turn that can't be asked or answered.
+pub fn walk(memories: &mut Memories, end: TurnId, answers: &mut impl Answers) -> anyhow::Result<()> {
+    let plan = memories.plan().clone();
+    for (id, _) in plan.order().take_while(|(id, _)| *id < end) {
+        if !answers.takes_place(memories, id)? {
+            memories.skip(id);
+            answers.skipped(id);
+        } else if answers.turn(memories, id)?.is_break() {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// Walks a plan with recorded replies. Rules are asked again what they say.
+///
+/// # Errors
+/// As [`walk`]; a line that does not fit is a [`Drift`].
+pub fn follow(memories: &mut Memories, end: TurnId, lines: &mut impl Lines) -> anyhow::Result<()> {
+    walk(memories, end, &mut Following(lines))
+}
+
+/// Lets the memory of a turn's speaker begin anew, if there is a recorded summary.
+///
+/// # Errors
+/// As [`walk`].
+pub fn begin_anew(memories: &mut Memories, id: TurnId, lines: &mut impl Lines) -> anyhow::Result<()> {
+    let path = summary_of(&memories.plan().turn(id).path);
+    let Some(was) = lines.summary(&path) else { return Ok(()) };
+    memories.hear(id)?;
+    let asked = memories.ask_for_summary(id)?;
+    answer(memories, asked, &was, lines)
+}
+
+/// Lets what was asked be answered; returns its line.
+pub fn said(memories: &mut Memories, asked: Asked, reply: &Reply) -> TurnRecord {
+    let speaker = memories.plan().turn(asked.id).speaker;
+    let agent = memories.scenario().agent(speaker).key.clone();
+    let (path, delta, seed) = (asked.path.clone(), asked.conversation.next.clone(), asked.seed);
+    let options = asked.choice.clone();
+    let heard = memories.say(asked, &reply.ids, &reply.text);
+    let constraint = options.map(|of| choice_record(&of.choice, &of.open, heard.choice, &reply.logprobs));
+    TurnRecord {
+        path,
+        agent,
+        delta,
+        tokens: reply.ids.clone(),
+        raw: reply.text.clone(),
+        spoken: heard.spoken,
+        stop: reply.stop,
+        constraint,
+        seed,
+    }
+}
+
+struct Following<'a, L>(&'a mut L);
+
+impl<L: Lines> Answers for Following<'_, L> {
+    fn turn(&mut self, memories: &mut Memories, id: TurnId) -> anyhow::Result<ControlFlow<()>> {
+        begin_anew(memories, id, self.0)?;
+        let plan = memories.plan().clone();
+        let Some(was) = self.0.line(plan.turn(id))? else { return Ok(ControlFlow::Break(())) };
+        memories.hear(id)?;
+        let asked = memories.ask(id)?;
+        answer(memories, asked, &was, self.0)?;
+        Ok(ControlFlow::Continue(()))
+    }
+
+    fn skipped(&mut self, id: TurnId) {
+        self.0.skipped(id);
+    }
+}
+
+fn answer(
+    memories: &mut Memories,
+    asked: Asked,
+    was: &TurnRecord,
+    lines: &mut impl Lines,
+) -> anyhow::Result<()> {
+    let (id, reply) = (asked.id, reply(memories, &asked, was)?);
+    let line = said(memories, asked, &reply);
+    lines.said(memories, id, line)
+}
+
+/// What a rule says; of a model or a human what is recorded.
+fn reply(memories: &Memories, asked: &Asked, was: &TurnRecord) -> anyhow::Result<Reply> {
+    let speaker = memories.plan().turn(asked.id).speaker;
+    let strategy = memories.scenario().agent(speaker).strategy.as_ref();
+    let Some(rule) = strategy.filter(|strategy| **strategy != Strategy::Human) else {
+        return Ok(Reply::recorded(was, asked.choice.as_ref()));
+    };
+    let said = played(rule, asked.seed, asked.conversation.exchanges.len(), asked.choice.as_ref());
+    let text = said.map_err(|error| Drift::new(&asked.path, Cause::RuleChanged, error.to_string()))?;
+    Ok(Reply::of_rule(text))
+}
