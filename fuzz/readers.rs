@@ -129,8 +129,7 @@ pub fn transcript(bytes: &[u8]) -> Result<(), String> {
     let text = String::from_utf8_lossy(bytes);
     let mut transcript = Transcript::parse(Path::new("transcript.jsonl"), &text).map_err(words)?;
     let variables = transcript.header.record.variables.iter();
-    let overrides: Vec<_> =
-        variables.filter_map(|(k, v)| Some((k.clone(), serde_yaml::to_value(v).ok()?))).collect();
+    let overrides: Vec<_> = variables.map(|(name, value)| (name.clone(), value.clone())).collect();
     load("small.yaml", SCENARIO, &overrides).report.render(true);
     let replayed = replay(&PLAYED, &transcript, BTreeMap::new());
     transcript.header.intact = true;

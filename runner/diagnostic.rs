@@ -1,4 +1,4 @@
-//! What a person wrote and what is wrong with it: diagnostics with file, line, column, code and help.
+//! Diagnostics of what a person wrote: what is wrong with it, with file, line, column, code and help.
 //!
 //! [`Sources`] are the texts of a scenario's files; a [`Report`] the diagnostics found in them, all at once. How a report
 //! looks on a terminal is decided here too, so that every command shows mistakes alike.
@@ -33,7 +33,7 @@ pub struct Source {
 #[derive(Clone, Debug)]
 pub struct Sources(Vec<Arc<Source>>);
 
-/// True if a diagnostic stops the run.
+/// Severity of a diagnostic: an error keeps the scenario from being played.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
     /// The scenario can't be played.
@@ -49,16 +49,18 @@ pub struct Diagnostic {
     pub severity: Severity,
     /// Short name of the mistake's kind, e.g. `unknown-agent`.
     pub code: &'static str,
-    /// What was found and what was expected.
+    /// Message: what was found and what was expected.
     pub message: String,
     /// Path of the field, e.g. `phases[2].agents[1]`.
     pub path: String,
-    /// Where it stands.
+    /// Its place.
     pub span: Span,
     /// A second place that matters, e.g. the first definition of a duplicate.
     pub related: Option<(Span, String)>,
-    /// What to do.
+    /// Advice on what to do.
     pub help: Option<String>,
+    /// Fields, one of which an unknown one may have been meant for; a single one is near it.
+    pub meant: Vec<String>,
 }
 
 /// The diagnostics of one scenario.
@@ -66,7 +68,7 @@ pub struct Diagnostic {
 pub struct Report {
     /// Its files.
     pub sources: Sources,
-    /// What was found, in the order of the text.
+    /// The diagnostics, in the order of the text.
     pub diagnostics: Vec<Diagnostic>,
 }
 
@@ -202,7 +204,16 @@ impl Diagnostic {
         message: impl Into<String>,
     ) -> Self {
         let (path, message) = (path.into(), message.into());
-        Self { severity: Severity::Error, code, message, path, span, related: None, help: None }
+        Self {
+            severity: Severity::Error,
+            code,
+            message,
+            path,
+            span,
+            related: None,
+            help: None,
+            meant: Vec::new(),
+        }
     }
 
     /// A warning at a place.
@@ -256,9 +267,25 @@ fn steers(c: char) -> bool {
 /// Characters of names that are compared, and how many names they are compared with, at most.
 const MAX_COMPARED: (usize, usize) = (40, 300);
 
-/// "did you mean `x`?" with the known name that is nearest to `found` or the only one with it in it, or the list of what
-/// there is.
-pub fn suggest<'a>(found: &str, known: impl IntoIterator<Item = &'a str>) -> Option<String> {
+/// Known names, for one that is not.
+pub enum Suggestion<'a> {
+    /// The one that was probably meant.
+    Near(&'a str),
+    /// All that there are.
+    Any(Vec<&'a str>),
+}
+
+impl std::fmt::Display for Suggestion<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Near(name) => write!(f, "did you mean `{name}`?"),
+            Self::Any(names) => write!(f, "there is: `{}`", names.join("`, `")),
+        }
+    }
+}
+
+/// The known name that is nearest to `found` or the only one with it in it; else all names, if they are few.
+pub fn suggestion<'a>(found: &str, known: impl IntoIterator<Item = &'a str>) -> Option<Suggestion<'a>> {
     let mut seen = std::collections::HashSet::new();
     let short = |name: &str| name.len() <= 4 * MAX_COMPARED.0 && name.chars().count() <= MAX_COMPARED.0;
     let known: Vec<&str> = known.into_iter().filter(|name| short(name) && seen.insert(*name)).collect();
@@ -273,11 +300,15 @@ pub fn suggest<'a>(found: &str, known: impl IntoIterator<Item = &'a str>) -> Opt
     let holds = |long: &str, short: &str| short.len() > 3 && long.contains(short);
     let mut containing = compared.iter().filter(|name| holds(name, &lower) || holds(&lower, name));
     let containing = containing.next().filter(|_| containing.next().is_none()).copied();
-    if let Some(name) = near.or(containing) {
-        return Some(format!("did you mean `{name}`?"));
+    match near.or(containing) {
+        Some(name) => Some(Suggestion::Near(name)),
+        None => (1..=24).contains(&known.len()).then_some(Suggestion::Any(known)),
     }
-    let list: Vec<String> = known.iter().map(|name| format!("`{name}`")).collect();
-    (1..=24).contains(&list.len()).then(|| format!("there is: {}", list.join(", ")))
+}
+
+/// A [`suggestion`] in words.
+pub fn suggest<'a>(found: &str, known: impl IntoIterator<Item = &'a str>) -> Option<String> {
+    suggestion(found, known).map(|suggestion| suggestion.to_string())
 }
 
 /// One diagnostic dressed for miette.

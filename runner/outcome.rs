@@ -1,4 +1,4 @@
-//! What a run came to: decisions, payoffs, outcomes, assertions, evaluated over what was said, never over a model.
+//! The results of a run: decisions, payoffs, outcomes, assertions, evaluated over what was said, without a model.
 
 use crate::prompt::Memories;
 use crate::scenario::results::{Outcome, payoffs, results};

@@ -21,10 +21,10 @@ use std::sync::Arc;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
-/// How turns are to be answered.
+/// Settings for answering turns.
 #[derive(Clone, Debug, Default)]
 pub struct Settings {
-    /// How tokens are chosen.
+    /// Sampling settings.
     pub sampling: Sampling,
     /// Most tokens of a reply.
     pub max_tokens: usize,
@@ -34,7 +34,7 @@ pub struct Settings {
     pub parents: BTreeMap<String, Session>,
 }
 
-/// What there is to see while a plan is played.
+/// An event that can be watched while a plan is played.
 #[derive(Debug)]
 pub enum Scene<'a> {
     /// A turn's prompt was sent.
@@ -45,15 +45,15 @@ pub enum Scene<'a> {
     Written {
         /// The turn.
         turn: &'a Turn,
-        /// What others heard.
+        /// The text that others heard.
         spoken: &'a str,
-        /// Why the reply ended.
+        /// The reason why the reply ended.
         stop: Stop,
-        /// What it was a choice of.
+        /// The choice, if the reply was one.
         choice: Option<&'a ChoiceRecord>,
-        /// How likely its options were; `None`: no model was asked.
+        /// The odds of its options; `None`: no model was asked.
         odds: Option<&'a Odds>,
-        /// What it cost; `None`: it was replayed.
+        /// Its cost; `None`: it was replayed.
         usage: Option<&'a Usage>,
     },
     /// It does not take place.
@@ -73,10 +73,10 @@ impl Watch for Unwatched {
     fn see(&mut self, _id: TurnId, _scene: Scene<'_>) {}
 }
 
-/// How a performance ended.
+/// The way a performance ended.
 #[derive(Debug, PartialEq)]
 pub enum End {
-    /// All turns were played; what they came to.
+    /// All turns were played; these are the results.
     Complete(Box<Footer>),
     /// It was stopped; what is on record stands.
     Stopped,
@@ -90,9 +90,9 @@ pub struct Stage {
     backend: Arc<dyn Backend>,
     settings: Settings,
     recorder: Recorder,
-    /// How the turns were computed.
+    /// The record of how the turns were computed.
     pub trace: Trace,
-    /// How many turns each turn still waits for.
+    /// The number of turns that each turn still waits for.
     waits_for: Vec<usize>,
     state: Vec<State>,
     /// First turn that is not on record.
@@ -120,7 +120,7 @@ struct Answer {
 
 type Running = JoinSet<(TurnId, anyhow::Result<Reply>)>;
 
-/// What a turn needs to begin.
+/// Everything that a turn needs to begin.
 struct Scope<'a> {
     running: Running,
     sender: mpsc::UnboundedSender<(TurnId, Progress)>,

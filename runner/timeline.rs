@@ -1,18 +1,18 @@
-//! What one agent has lived through: an append-only list of events.
+//! Timeline of one agent: an append-only list of events.
 //!
 //! Nothing is ever edited, dropped or rendered again, which is why the agent's next prompt always begins
-//! with what its memory already holds. How events become a prompt is in `prompt/`.
+//! with what its memory already holds. `prompt/` turns events into a prompt.
 
 use std::sync::Arc;
 
 /// Something that happened to an agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// Who the agent is; the first event, constant for as long as the timeline lives.
+    /// The system text, which says who the agent is; the first event, constant for as long as the timeline lives.
     System(String),
     /// The stage spoke: an opening, a debate format, a cue.
     Stage {
-        /// Which kind of text.
+        /// Kind of text.
         kind: StageKind,
         /// The text, as rendered; it is data from here on.
         text: String,
@@ -23,18 +23,18 @@ pub enum Event {
     Heard {
         /// Display name of who spoke.
         from: String,
-        /// What was heard, on one line.
+        /// The text that was heard, on one line.
         text: String,
         /// Path of the turn.
         origin: String,
     },
     /// The agent itself spoke.
     Said {
-        /// What was sampled: the authority.
+        /// The sampled ids, from which the rest follows.
         ids: Arc<[u32]>,
         /// The ids as text.
         raw: Arc<str>,
-        /// What others heard.
+        /// The text that others heard.
         spoken: String,
         /// Path of the turn.
         origin: String,
@@ -48,7 +48,7 @@ impl Event {
     }
 }
 
-/// Which kind of stage text.
+/// Kind of stage text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StageKind {
     /// The opening of a phase, for everybody.
@@ -57,7 +57,7 @@ pub enum StageKind {
     Private,
     /// The debate format.
     Format,
-    /// How a vote went.
+    /// The result of a vote.
     Vote,
     /// The agent's own summary, with which a new epoch begins.
     Summary,
@@ -74,10 +74,7 @@ pub struct Timeline {
 impl Timeline {
     /// A life that begins with a system text (none if it is empty).
     pub fn new(system: &str) -> Self {
-        let events = match system.is_empty() {
-            true => Vec::new(),
-            false => vec![Event::System(system.to_string())],
-        };
+        let events = if system.is_empty() { Vec::new() } else { vec![Event::System(system.to_string())] };
         Self { events }
     }
 

@@ -1,4 +1,4 @@
-//! How a run was computed: `trace.jsonl`, a line a turn, and `summary.json`, which is counted from it.
+//! The record of how a run was computed: `trace.jsonl`, a line a turn, and `summary.json`, which is counted from it.
 //!
 //! None of this is in the transcript: it depends on the machine and on what the caches held.
 
@@ -28,21 +28,21 @@ pub enum TraceLine {
         /// Seconds since the epoch.
         started: u64,
     },
-    /// What a turn cost.
+    /// Cost of a turn.
     Turn(TurnTrace),
 }
 
-/// What a turn cost.
+/// Cost of a turn.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TurnTrace {
     /// `phase/round/agent`.
     pub path: String,
     /// The agent's key.
     pub agent: String,
-    /// How the prompt matched the cache; null where nothing is known.
+    /// Match between the prompt and the cache; null where nothing is known.
     #[serde(rename = "match")]
     pub kind: Option<Match>,
-    /// Where the reused tokens came from.
+    /// Source of the reused tokens.
     pub source: Option<Origin>,
     /// Tokens.
     pub tokens: Tokens,
@@ -66,7 +66,7 @@ pub struct TurnTrace {
     /// Bytes that all memories took in RAM at the turn's end.
     #[serde(default)]
     pub memory_bytes: u64,
-    /// Why a cache was not used, or not wholly.
+    /// Reason why the cache was not used, or not wholly.
     pub reason: Option<String>,
 }
 
@@ -120,7 +120,7 @@ pub struct Trace {
     file: Option<(File, PathBuf)>,
     /// Name of the run: its memories are filed under it.
     pub run: String,
-    /// What is known of each turn.
+    /// Costs of the turns, as far as they are known, by path.
     pub turns: IndexMap<String, TurnTrace>,
 }
 
@@ -173,7 +173,7 @@ impl Trace {
         Traced::open(path).map(|traced| traced.run)
     }
 
-    /// What is known of a run's turns, from its trace.
+    /// Costs of a run's turns, by path, from its trace.
     pub fn turns_of(path: &Path) -> Option<IndexMap<String, TurnTrace>> {
         Traced::open(path).map(|traced| traced.turns)
     }
@@ -208,7 +208,7 @@ pub struct Traced {
     pub run: String,
     /// Seconds since the epoch when the run began.
     pub started: u64,
-    /// What is known of each turn.
+    /// Costs of the turns, as far as they are known, by path.
     pub turns: IndexMap<String, TurnTrace>,
     /// Bytes of whole lines.
     whole_bytes: u64,
@@ -242,7 +242,7 @@ impl Traced {
     }
 }
 
-/// What a run cost, by agent.
+/// Cost of a run, by agent.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Summary {
     /// The scenario's id.
@@ -253,12 +253,12 @@ pub struct Summary {
     pub wall_ms: f64,
     /// By agent, in the order of the scenario.
     pub agents: IndexMap<String, AgentSummary>,
-    /// What the memories saved, and what they cost.
+    /// Savings and costs of the memories.
     #[serde(default)]
     pub cache: CacheSummary,
 }
 
-/// What memories saved, and what they cost, over all turns.
+/// Savings and costs of the memories, over all turns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct CacheSummary {
     /// Tokens that were not computed again.
@@ -289,7 +289,7 @@ impl CacheSummary {
     }
 }
 
-/// What an agent cost.
+/// Cost of an agent.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct AgentSummary {
     /// `permanent` or `ephemeral`.

@@ -1,7 +1,7 @@
 //! Walks a plan in its order, one turn after the other: a turn is skipped, or its speaker hears what is new and answers.
 //!
-//! Who answers is an [`Answers`]: a recording that is held against its plan, replies that are carried over, replies that are
-//! made up. Where a model answers, turns overlap: `stage` takes the same steps there.
+//! An [`Answers`] gives the replies: from a recording that is held against its plan, carried over, or made up. Where a model
+//! answers, turns overlap: `stage` takes the same steps there.
 
 use crate::backend::{Reply, played};
 use crate::prompt::{Asked, Memories};
@@ -137,7 +137,7 @@ fn answer(
     lines.said(memories, id, line)
 }
 
-/// What a rule says; of a model or a human what is recorded.
+/// The reply of a rule, asked again; of a model or a human, the recorded reply.
 fn reply(memories: &Memories, asked: &Asked, was: &TurnRecord) -> anyhow::Result<Reply> {
     let speaker = memories.plan().turn(asked.id).speaker;
     let strategy = memories.scenario().agent(speaker).strategy.as_ref();

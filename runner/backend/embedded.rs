@@ -21,14 +21,14 @@ pub struct Embedded {
     tenant: String,
 }
 
-/// How the engine is set up.
+/// Settings of the engine.
 #[derive(Clone, Debug)]
 pub struct EmbeddedConfig {
     /// The model.
     pub model: ModelFile,
     /// Formats of cached keys and values.
     pub kv: Kv,
-    /// Where memories are kept; `None`: in memory only.
+    /// Folder for memories; `None`: they stay in RAM.
     pub cache_dir: Option<PathBuf>,
     /// Encrypts them.
     pub cache_key: Option<CacheKey>,
@@ -102,7 +102,7 @@ impl Embedded {
     /// Opens the engine; `on_progress` is told what takes a while.
     ///
     /// # Errors
-    /// What the engine says of the model, or of the cache folder.
+    /// The engine's error about the model or the cache folder.
     pub fn open(
         config: &EmbeddedConfig,
         on_progress: &mut (dyn FnMut(Loading) + Send),

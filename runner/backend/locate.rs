@@ -5,7 +5,7 @@ use crate::hub::{self, Address, Cache};
 use anyhow::{Context as _, anyhow, bail};
 use std::path::PathBuf;
 
-/// Where a model's GGUF is.
+/// The location of a model's GGUF.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ModelFile {
     /// A file.

@@ -1,4 +1,4 @@
-//! Who answers a turn: the trait [`Backend`] and its plain types.
+//! Backends, which answer turns: the trait [`Backend`] and its plain types.
 //!
 //! `embedded` is the engine in this process, `scripted` a function for tests, `strategy` the agents of a scenario that are not
 //! models.
@@ -27,12 +27,12 @@ use std::pin::Pin;
 /// A future that may move between threads.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// Takes what streams out of a turn.
+/// Receives the progress of a turn.
 pub type Sink = Box<dyn Fn(Progress) + Send + Sync>;
 
 /// Answers turns.
 pub trait Backend: Send + Sync {
-    /// What stands in a transcript's header.
+    /// Describes the model for a transcript's header.
     fn card(&self) -> ModelCard;
 
     /// Answers one turn; progress goes to `sink` meanwhile.
@@ -44,7 +44,7 @@ pub trait Backend: Send + Sync {
     /// Says that a session, or one that begins with its memory, will speak at that turn of the plan.
     fn expect(&self, _session: &Session, _next_use: u64) {}
 
-    /// How the model's makers would have tokens chosen, as far as they say so.
+    /// Returns the sampling settings that the model's makers suggest, as far as they suggest any.
     fn suggested_sampling(&self) -> GivenSampling {
         GivenSampling::default()
     }
@@ -63,7 +63,7 @@ pub trait Backend: Send + Sync {
     }
 }
 
-/// What answers, as transcripts name it.
+/// The model that answers, as transcripts describe it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ModelCard {
     /// The model.
@@ -90,15 +90,15 @@ pub struct Request {
     pub index: usize,
     /// `phase/round/agent`.
     pub path: String,
-    /// Whose memory to extend.
+    /// The memory to extend.
     pub session: Session,
-    /// Whose memory to start from if that one is empty.
+    /// The memory to start from if that one is empty.
     pub parent: Option<Session>,
     /// True if the memory outlives the run.
     pub permanent: bool,
     /// All that the agent has read and said.
     pub conversation: Conversation,
-    /// How tokens are chosen.
+    /// Sampling settings.
     pub sampling: Sampling,
     /// Seed of the turn.
     pub seed: u64,
@@ -106,11 +106,11 @@ pub struct Request {
     pub max_tokens: usize,
     /// The reply ends before one of these.
     pub stop: Vec<String>,
-    /// What the reply is a choice of.
+    /// The options that the reply chooses from.
     pub choice: Option<Options>,
     /// The ids of a recorded reply, to be read instead of sampling one.
     pub follow: Option<Vec<u32>>,
-    /// Who answers, if not the model.
+    /// The strategy that answers instead of the model.
     pub strategy: Option<Strategy>,
     /// Plan-order number of the agent's next turn; `None`: this is its last.
     pub next_use: Option<u64>,
@@ -118,7 +118,7 @@ pub struct Request {
     pub cold: bool,
 }
 
-/// What streams out of a turn.
+/// Progress of a turn, streamed while it is answered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Progress {
     /// The prompt is being read.
@@ -138,13 +138,13 @@ pub struct Reply {
     pub ids: Vec<u32>,
     /// The ids as text.
     pub text: String,
-    /// Why it ended.
+    /// The reason why it ended.
     pub stop: Stop,
     /// Log-probability of each option that was open, by its index; empty: there was no choice, or no model made it.
     pub logprobs: Vec<(usize, f32)>,
-    /// What was found at each recorded id, if some were followed.
+    /// Findings at each recorded id, if a recording was followed.
     pub followed: Vec<Followed>,
-    /// What it cost; `None`: it was not computed now.
+    /// Its cost; `None`: it was not computed now.
     pub usage: Option<Usage>,
     /// To be called once the turn is on record.
     pub commit: Option<Box<dyn Commit>>,
@@ -157,7 +157,7 @@ impl Reply {
         Self { ids, text, stop, logprobs, followed, usage: None, commit: None }
     }
 
-    /// What a rule or a human says.
+    /// A reply of a rule or a human.
     pub fn of_rule(text: String) -> Self {
         Self::of(Vec::new(), text, Stop::EndOfTurn)
     }
@@ -188,7 +188,7 @@ pub trait Commit: Send {
     fn commit(self: Box<Self>) -> BoxFuture<'static, anyhow::Result<Usage>>;
 }
 
-/// How a prompt related to what the cache held.
+/// Match between a prompt and what the cache held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Match {
@@ -204,7 +204,7 @@ pub enum Match {
     Diverge,
 }
 
-/// Where the reused part came from.
+/// Source of the reused part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Origin {
@@ -216,12 +216,12 @@ pub enum Origin {
     Disk,
 }
 
-/// What a turn cost.
+/// Cost of a turn.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Usage {
-    /// How the prompt matched the cache.
+    /// Match between the prompt and the cache.
     pub kind: Match,
-    /// Where the reused tokens came from.
+    /// Source of the reused tokens.
     pub source: Origin,
     /// Prompt tokens that were reused.
     pub reused: usize,
@@ -249,6 +249,6 @@ pub struct Usage {
     pub saved_ms: f64,
     /// Bytes that all memories took in RAM at the turn's end.
     pub memory_bytes: u64,
-    /// Why a cache was not used, or not wholly.
+    /// Reason why the cache was not used, or not wholly.
     pub reason: Option<String>,
 }

@@ -1,9 +1,9 @@
-//! How tokens are chosen: all of it ([`Sampling`]), and what of it is given ([`GivenSampling`]). A user's word counts first, then
-//! that of the model's file, then the defaults here; a transcript records what came of it.
+//! Sampling settings: a complete set ([`Sampling`]), and those that are given ([`GivenSampling`]). A user's settings count first,
+//! then those of the model's file, then the defaults here; a transcript records the result.
 
 use crate::transcript::{DryRecord, SamplingRecord};
 
-/// How tokens are chosen.
+/// Settings by which tokens are chosen.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sampling {
     /// 0: greedy.
@@ -36,7 +36,7 @@ impl Default for Sampling {
     }
 }
 
-/// How tokens are chosen, as far as that is given: by a user, or by a model's makers.
+/// Sampling settings as far as they are given: by a user, or by a model's makers.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct GivenSampling {
     /// [`Sampling::temperature`].
@@ -56,7 +56,7 @@ pub struct GivenSampling {
 }
 
 impl GivenSampling {
-    /// What is not given is as `base` has it.
+    /// Completes these settings with those of `base`.
     pub fn over(&self, base: &Sampling) -> Sampling {
         Sampling {
             temperature: self.temperature.unwrap_or(base.temperature),

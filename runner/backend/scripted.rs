@@ -9,7 +9,7 @@ pub struct Scripted {
     script: Box<Script>,
 }
 
-/// What a turn is answered with.
+/// A function that answers turns.
 type Script = dyn Fn(&Request) -> Option<String> + Send + Sync;
 
 impl Scripted {

@@ -1,8 +1,7 @@
 //! Agents of a scenario that are not models: controls of experiments, and a human at the terminal.
 //!
-//! What a strategy knows is what the agent has heard, no more. Nothing of it depends on time or scheduling.
-//!
-//! Strategies know what their agent has heard, by the plan's deliveries; their turns have no ids and no log-probabilities.
+//! A strategy knows what its agent has heard, by the plan's deliveries, and no more; nothing of it depends on time or scheduling.
+//! Its turns have no ids and no log-probabilities.
 
 use super::{Backend, BoxFuture, ModelCard, Progress, Reply, Request, Session, Sink};
 use crate::diagnostic::printable;
@@ -71,10 +70,10 @@ impl Backend for Cast {
     }
 }
 
-/// What a rule says at a turn with this seed, after `n_replies` of its own; a human is no rule.
+/// The reply of a rule at a turn with this seed, after `n_replies` of its own; a human is no rule.
 ///
 /// # Errors
-/// It answers with what is no option, or none is left.
+/// Its answer is not one of the options, or no option is left.
 pub fn played(
     strategy: &Strategy,
     seed: u64,
@@ -101,9 +100,10 @@ pub fn played(
         Strategy::List(names) => named(options, &names[options.n_before % names.len()])?,
         Strategy::Random(p) => {
             let others = &open[1..];
-            match uniform(seed, 0) < *p || others.is_empty() {
-                true => first,
-                false => others[(uniform(seed, 1) * others.len() as f64) as usize % others.len()],
+            if uniform(seed, 0) < *p || others.is_empty() {
+                first
+            } else {
+                others[(uniform(seed, 1) * others.len() as f64) as usize % others.len()]
             }
         }
     };

@@ -27,9 +27,10 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
     let one = Transcript::open(&transcript_file(&args.one))?;
     let other = Transcript::open(&transcript_file(&args.other))?;
     let found = differences(&one, &other);
-    match args.json {
-        true => println!("{}", serde_json::to_string_pretty(&found)?),
-        false => print!("{}", show_differences(&found, one.turns.len(), args.all, is_fancy())),
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&found)?);
+    } else {
+        print!("{}", show_differences(&found, one.turns.len(), args.all, is_fancy()));
     }
     let differs = found.iter().any(|found: &Difference| found.what.is_said());
     Ok(if differs { Exit::Drift } else { Exit::Pass })

@@ -97,7 +97,7 @@ fn wanted<'a>(args: &Args, scenario: &Scenario, turns: &[&'a TurnRecord]) -> any
     })
 }
 
-/// What the cache held, in words.
+/// Describes what the cache held.
 fn border(cost: Option<&TurnTrace>, has_past: bool) -> String {
     let Some(TurnTrace { kind: Some(kind), tokens, .. }) = cost else {
         return if has_past { "new at this turn".into() } else { "its first turn".into() };
@@ -114,9 +114,10 @@ fn border(cost: Option<&TurnTrace>, has_past: bool) -> String {
 }
 
 fn rule(text: &str) -> String {
-    match is_fancy() {
-        true => Style::new().bold().apply_to(format!("── {text} ──")).to_string(),
-        false => format!("-- {text} --"),
+    if is_fancy() {
+        Style::new().bold().apply_to(format!("── {text} ──")).to_string()
+    } else {
+        format!("-- {text} --")
     }
 }
 
@@ -138,9 +139,10 @@ fn show(scenario: &Scenario, agent: &str, event: &Event) {
 }
 
 fn head(what: &str, origin: &str) -> String {
-    match is_fancy() {
-        true => format!("{} {}", Style::new().bold().apply_to(what), Style::new().dim().apply_to(origin)),
-        false => format!("{what} ({origin})"),
+    if is_fancy() {
+        format!("{} {}", Style::new().bold().apply_to(what), Style::new().dim().apply_to(origin))
+    } else {
+        format!("{what} ({origin})")
     }
 }
 
@@ -161,6 +163,6 @@ fn place(scenario: &Scenario, field: &str) -> String {
         return "the plan".to_string();
     }
     let path = crate::scenario::Path::parse(field);
-    let (name, line, _) = scenario.sources.place(scenario.spans.key(&path));
+    let (name, line, _) = scenario.sources.place(scenario.tree.key(&path));
     format!("{field}, {name}:{line}")
 }

@@ -27,7 +27,7 @@ pub(super) struct Args {
     at: String,
     /// Give a variable another value from there on (repeatable); it must change nothing that was read before
     #[arg(long = "set", value_name = "K=V", value_parser = parse_override)]
-    overrides: Vec<(String, serde_yaml::Value)>,
+    overrides: Vec<(String, serde_json::Value)>,
     /// Root of the seeds of turns from there on [default: the run's own]
     #[arg(long)]
     seed: Option<u64>,

@@ -17,7 +17,7 @@ pub(super) struct Args {
     format: Format,
     /// Give a variable another value (repeatable)
     #[arg(long = "set", value_name = "K=V", value_parser = parse_override)]
-    overrides: Vec<(String, serde_yaml::Value)>,
+    overrides: Vec<(String, serde_json::Value)>,
     #[command(flatten)]
     bounds: Bounds,
 }

@@ -1,4 +1,4 @@
-//! Which model answers, where its memories are kept, and how much of this machine it may take.
+//! Flags for the model, for the place where its memories are kept, and for the share of this machine that it may take.
 
 use super::{Memories, parse_size};
 use crate::backend::{Embedded, EmbeddedConfig, Kv, Loading, ModelFile, locate};
@@ -8,7 +8,7 @@ use indicatif::{ProgressBar, ProgressFinish, ProgressStyle};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Which model answers.
+/// The model that answers.
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct Model {
     /// GGUF file, a name that `pull` lists, hf:ORG/REPO/FILE.gguf, or the bundled `understudy`

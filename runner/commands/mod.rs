@@ -50,7 +50,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
-/// How a command ended; the numbers are a promise to scripts.
+/// Exit code of a command; scripts may rely on the numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Exit {
@@ -157,11 +157,16 @@ pub fn program<C: Parser, R: FnOnce() -> anyhow::Result<Exit>>(
 /// Says what is wrong with the command line, or what was asked for by `--help` and `--version`.
 fn said(shown: &clap::Error) -> u8 {
     let text = shown.render();
-    match shown.use_stderr() {
-        true if is_fancy_err() => eprint!("{}", text.ansi()),
-        true => eprint!("{text}"),
-        false if is_fancy() => print!("{}", text.ansi()),
-        false => print!("{text}"),
+    if shown.use_stderr() {
+        if is_fancy_err() {
+            eprint!("{}", text.ansi());
+        } else {
+            eprint!("{text}");
+        }
+    } else if is_fancy() {
+        print!("{}", text.ansi());
+    } else {
+        print!("{text}");
     }
     u8::try_from(shown.exit_code()).unwrap_or(Exit::Invalid as u8)
 }
@@ -216,7 +221,7 @@ fn is_fancy_err() -> bool {
     console::Term::stderr().is_term() && console::colors_enabled_stderr()
 }
 
-/// How far a scenario may lead to other files.
+/// Bounds within which a scenario may lead to other files.
 #[derive(Clone, Debug, clap::Args)]
 struct Bounds {
     /// Folder that holds all files which scenarios and recordings name [default: the checkout, which is the nearest folder with
@@ -225,7 +230,7 @@ struct Bounds {
     root: Option<PathBuf>,
 }
 
-/// Where a recording finds the files that it names.
+/// Places where a recording finds the files that it names.
 #[derive(Clone, Debug, clap::Args)]
 struct Whereabouts {
     /// The scenario, if it has moved
@@ -282,7 +287,7 @@ pub fn default_cache_dir() -> Option<PathBuf> {
     dirs::cache_dir().map(|folder| folder.join("greenroom"))
 }
 
-/// Where memories are kept, and how to read them.
+/// The folder of the memories, and the key to read them.
 #[derive(Clone, Debug, clap::Args)]
 struct Memories {
     /// Where memories are kept [default: the user's cache folder]

@@ -56,9 +56,10 @@ fn show_downloaded() {
     let size = |path: &PathBuf| std::fs::metadata(path).map_or("-".into(), |file| bytes(file.len()));
     let rows: Vec<_> = found.iter().map(|(name, path)| vec![name.clone(), size(path)]).collect();
     let folder = cache.folder().display();
-    match rows.is_empty() {
-        true => println!("\nno other models in {folder}; `greenroom pull` gets one"),
-        false => println!("\nin {folder}:\n{}", table(&["model", "size"], rows, 1)),
+    if rows.is_empty() {
+        println!("\nno other models in {folder}; `greenroom pull` gets one");
+    } else {
+        println!("\nin {folder}:\n{}", table(&["model", "size"], rows, 1));
     }
 }
 
@@ -84,7 +85,7 @@ fn show(prompter: &Prompter, args: &Args) -> anyhow::Result<()> {
     capacity(prompter, args)
 }
 
-/// What the file suggests of sampling, if anything.
+/// The sampling settings that the file suggests, if any.
 fn suggested(sampling: &SuggestedSampling) -> Option<String> {
     let SuggestedSampling { temperature, top_k, top_p, min_p, repetition_penalty, repetition_window } =
         *sampling;
@@ -100,7 +101,7 @@ fn suggested(sampling: &SuggestedSampling) -> Option<String> {
     Some(given.collect::<Vec<_>>().join(", ")).filter(|given| !given.is_empty())
 }
 
-/// What a token takes in each format, and the longest context for each of the agents.
+/// Shows the bytes that a token takes in each format, and the longest context for each of the agents.
 fn capacity(prompter: &Prompter, args: &Args) -> anyhow::Result<()> {
     let own = Kv::default();
     let default = prompter.kv_name(own.choice()).map_err(worded)?;

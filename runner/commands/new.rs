@@ -2,6 +2,7 @@
 
 use super::Exit;
 use crate::files::{self, Kind};
+use crate::scenario::parse;
 use crate::scenario::schema::json_schema;
 use anyhow::{Context as _, bail};
 use std::io::ErrorKind;
@@ -81,10 +82,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
 
 /// An id as YAML reads it as a text: `2026` and `true` are none.
 fn quoted(id: &str) -> String {
-    match serde_yaml::from_str(id) {
-        Ok(serde_yaml::Value::String(_)) => id.to_string(),
-        _ => format!("\"{id}\""),
-    }
+    if parse(id).is_ok_and(|value| value.is_string()) { id.to_string() } else { format!("\"{id}\"") }
 }
 
 /// Writes the schema, or renews it. False: there is another file of that name, which stays.

@@ -43,7 +43,7 @@ impl Performance {
         })
     }
 
-    /// Where a turn failed, what stands before it is on record. A run that came to its end has nothing to go on with.
+    /// Tells how to go on after a failed turn: the turns before it are on record. A complete run has nothing left to play.
     fn say_how_to_go_on(&self) {
         let begun = Transcript::open_begun(&self.folder.join(FILE));
         if begun.is_ok_and(|begun| begun.is_some_and(|begun| begun.footer.is_none())) {
@@ -62,10 +62,10 @@ impl Performance {
     fn finish(&self, performed: &Performed) {
         if let End::Complete(footer) = &performed.end {
             let results = terminal::results(&self.scenario, footer, terminal::is_fancy());
-            match self.quiet {
-                false if !results.is_empty() => print!("\n{results}"),
-                true if !footer.holds() => eprint!("{results}"),
-                _ => {}
+            if !self.quiet && !results.is_empty() {
+                print!("\n{results}");
+            } else if self.quiet && !footer.holds() {
+                eprint!("{results}");
             }
         }
         if self.quiet {

@@ -23,7 +23,7 @@ pub(super) struct Args {
     quiet: bool,
 }
 
-/// What is to be had.
+/// The file or repository that was asked for.
 #[derive(Clone, Debug)]
 enum Wanted {
     /// A file, and the name that it was asked for by.

@@ -7,7 +7,6 @@ use crate::experiment::{self, Design, Played, Step, play as play_design, transcr
 use crate::statistics::{Cell, Run, Sample, plots, summarize, tables};
 use crate::terminal::{is_fancy, statistics};
 use crate::transcript::Transcript;
-use anyhow::Context as _;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -47,21 +46,18 @@ pub(super) fn play(
     if !quiet {
         println!("\n{took}: {}", folder.display());
     }
-    Ok(match (played.failed.is_empty(), holds) {
-        (false, _) => Exit::Environment,
-        (true, false) => Exit::AssertionFailed,
-        (true, true) => Exit::Pass,
+    Ok(if !played.failed.is_empty() {
+        Exit::Environment
+    } else if !holds {
+        Exit::AssertionFailed
+    } else {
+        Exit::Pass
     })
 }
 
 /// The runs of a design that came to their end.
 fn sample(design: &Design, folder: &Path) -> anyhow::Result<Sample> {
-    let cell = |cell: &experiment::Cell| {
-        let value = |(name, value): &(String, serde_yaml::Value)| {
-            Ok((name.clone(), serde_json::to_value(value).context("a swept value has no JSON form")?))
-        };
-        anyhow::Ok(Cell { values: cell.values.iter().map(value).collect::<anyhow::Result<_>>()? })
-    };
+    let cell = |cell: &experiment::Cell| Cell { values: cell.values.iter().cloned().collect() };
     let run = |(cell, seed, own, transcript): (usize, u64, PathBuf, Transcript)| Run {
         cell,
         seed,
@@ -69,7 +65,7 @@ fn sample(design: &Design, folder: &Path) -> anyhow::Result<Sample> {
         transcript,
         scenario: design.cells[cell].scenario.clone(),
     };
-    let cells = design.cells.iter().map(cell).collect::<anyhow::Result<_>>()?;
+    let cells = design.cells.iter().map(cell).collect();
     Ok(Sample { cells, runs: transcripts(design, folder)?.into_iter().map(run).collect() })
 }
 
@@ -79,9 +75,10 @@ fn count(sample: &Sample, folder: &Path, quiet: bool) -> anyhow::Result<bool> {
     let summary = summarize(sample);
     files.push(summary.write(folder)?);
     files.extend(plots(sample, &summary, folder)?);
-    match quiet {
-        true => println!("{}", folder.display()),
-        false => print!("{}", statistics(&summary, &files, is_fancy())),
+    if quiet {
+        println!("{}", folder.display());
+    } else {
+        print!("{}", statistics(&summary, &files, is_fancy()));
     }
     let mut footers = sample.runs.iter().filter_map(|run| run.transcript.footer.as_ref());
     Ok(footers.all(|footer| footer.record.holds()))

@@ -41,11 +41,12 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
     Ok(Exit::Pass)
 }
 
-/// Where the page of a transcript is looked for.
+/// The path of a transcript's page, unless another is given.
 fn beside(file: &Path) -> PathBuf {
-    match file.file_name().is_some_and(|name| name == transcript::FILE) {
-        true => file.with_file_name(report::FILE),
-        false => file.with_extension("html"),
+    if file.file_name().is_some_and(|name| name == transcript::FILE) {
+        file.with_file_name(report::FILE)
+    } else {
+        file.with_extension("html")
     }
 }
 

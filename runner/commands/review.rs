@@ -57,11 +57,14 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
     for (at, recording) in pending.iter().enumerate() {
         println!("[{} of {}] {}", at + 1, pending.len(), recording.display());
         let shown = show(&judge, recording).inspect_err(|error| eprintln!("error: {error:#}"));
-        let answer = match (args.accept, args.reject) {
-            (true, _) if shown.is_err() => Answer::Skip, // what can't be looked at is not accepted
-            (true, _) => Answer::Accept,
-            (_, true) => Answer::Reject,
-            _ => ask()?,
+        let answer = if args.accept && shown.is_err() {
+            Answer::Skip // what can't be looked at is not accepted
+        } else if args.accept {
+            Answer::Accept
+        } else if args.reject {
+            Answer::Reject
+        } else {
+            ask()?
         };
         match answer {
             Answer::Accept => {

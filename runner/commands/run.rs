@@ -25,7 +25,7 @@ pub(super) struct Args {
     seed: u64,
     /// Give a variable another value (repeatable)
     #[arg(long = "set", value_name = "K=V", value_parser = parse_override)]
-    overrides: Vec<(String, serde_yaml::Value)>,
+    overrides: Vec<(String, serde_json::Value)>,
     /// Play N times, run i with seed S+i, and count: tables, intervals, plots (docs/experiments.md)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), conflicts_with = "continues")]
     repeat: Option<u32>,

@@ -1,9 +1,9 @@
-//! The flags that say how tokens are chosen. What is left out is as the model's file suggests, else as by default.
+//! The flags for sampling. A setting that is left out is the one that the model's file suggests, else the default.
 
 use crate::backend::GivenSampling;
 use crate::transcript::DryRecord;
 
-/// How tokens are chosen.
+/// Sampling settings.
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct Sampling {
     /// 0 is greedy [default: the model's, else 0.7]

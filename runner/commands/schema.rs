@@ -37,9 +37,9 @@ struct Section {
     /// The type; empty: the file itself.
     of: &'static str,
     heading: &'static str,
-    /// Where it stands in a file.
+    /// Its place in a file.
     place: &'static str,
-    /// What fields call it.
+    /// The word by which fields refer to it.
     word: &'static str,
     example: &'static str,
 }
@@ -189,7 +189,7 @@ assertions:
     },
 ];
 
-/// What templates and expressions may name, in the reference's words.
+/// The reference's section on templates and expressions, and on the names that they may use.
 const NAMES: &str = "\
 ## Templates and expressions
 
@@ -246,6 +246,7 @@ fn reference(schema: &Value) -> String {
         // Writing to a String can't fail.
         let _ = writeln!(out, "\n## {}\n\n{}\n\n{}\n", section.heading, section.place, text(of));
         fields(&mut out, schema, of);
+        words(&mut out, of, "");
         // Of several forms, the one with fields of its own and the words of the others.
         for form in of["anyOf"].as_array().into_iter().flatten() {
             let form = resolved(schema, form);
@@ -269,7 +270,9 @@ fn fields(out: &mut String, schema: &Value, of: &Value) {
         let needed = if is_needed(name) { ", needed" } else { "" };
         let _ =
             writeln!(out, "- **`{name}`** ({}{needed}): {}", kind(field), text(field).replace('\n', "\n  "));
-        words(out, resolved(schema, named(field).unwrap_or(field)), "  ");
+        if section(field).is_none() {
+            words(out, resolved(schema, named(field).unwrap_or(field)), "  ");
+        }
     }
 }
 
@@ -300,6 +303,12 @@ fn text(schema: &Value) -> &str {
     schema["description"].as_str().unwrap_or_default()
 }
 
+/// The section on a field's type.
+fn section(field: &Value) -> Option<&'static Section> {
+    let name = named(field)?["$ref"].as_str()?.rsplit('/').next();
+    SECTIONS.iter().find(|section| name == Some(section.of))
+}
+
 /// The part of an optional field that names a type.
 fn named(field: &Value) -> Option<&Value> {
     let first = field["anyOf"].get(0).unwrap_or(field);
@@ -310,10 +319,10 @@ fn resolved<'a>(schema: &'a Value, of: &'a Value) -> &'a Value {
     of["$ref"].as_str().and_then(|name| schema.pointer(name.strip_prefix('#')?)).unwrap_or(of)
 }
 
-/// What a field may be, in words.
+/// The kind of a field's values, in words.
 fn kind(field: &Value) -> String {
     if let Some(name) = named(field).and_then(|of| of["$ref"].as_str()?.rsplit('/').next()) {
-        if let Some(section) = SECTIONS.iter().find(|section| section.of == name) {
+        if let Some(section) = section(field) {
             let anchor = section.heading.to_lowercase().replace(' ', "-");
             return format!("[{}](#{anchor})", section.word);
         }

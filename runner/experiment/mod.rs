@@ -10,22 +10,22 @@ pub use play::{Played, Step, play, transcripts};
 pub use record::{CellRecord, FILE, Record};
 
 use crate::run::RunOptions;
-use crate::scenario::{Scenario, Strategy, text_of};
-use serde_yaml::Value;
+use crate::scenario::{Scenario, Strategy, parse, text_of};
+use serde_json::Value;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 /// A variable and the values that it is to have.
 pub type Sweep = (String, Vec<Value>);
 
-/// What is to be played.
+/// The runs to be played.
 #[derive(Clone, Debug)]
 pub struct Design {
     /// Combinations of the swept variables' values; one without any if nothing is swept.
     pub cells: Vec<Cell>,
     /// Roots of the seeds, the same in every cell: what differs between cells is not chance.
     pub seeds: Vec<u64>,
-    /// How each run is played; its seed is the design's.
+    /// Settings of each run, except for the seed, which is the design's.
     pub options: RunOptions,
 }
 
@@ -44,8 +44,8 @@ pub struct Cell {
 /// In words, what was expected.
 pub fn parse_sweep(text: &str) -> Result<Sweep, String> {
     let (name, values) = text.split_once('=').ok_or("expected NAME=VALUE,VALUE,…")?;
-    let values: Vec<Value> = serde_yaml::from_str(&format!("[{values}]"))
-        .map_err(|error| format!("no list of YAML values: {error}"))?;
+    let values = parse(&format!("[{values}]")).map_err(|error| format!("no list of YAML values: {error}"))?;
+    let Value::Array(values) = values else { return Err("no list of YAML values".into()) };
     if values.is_empty() {
         return Err("expected at least one value".into());
     }
@@ -95,7 +95,7 @@ impl Design {
         self.seeds.iter().flat_map(|seed| (0..self.cells.len()).map(|cell| (cell, *seed)))
     }
 
-    /// How a run is played.
+    /// Settings of the run with this seed.
     fn options(&self, seed: u64) -> RunOptions {
         RunOptions { seed, resume: true, continues: None, fork: None, ..self.options.clone() }
     }

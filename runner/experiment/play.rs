@@ -21,11 +21,11 @@ pub struct Step {
     pub folder: PathBuf,
     /// True if it was complete before.
     pub was_complete: bool,
-    /// Why it failed.
+    /// The reason why it failed, if it did.
     pub error: Option<anyhow::Error>,
 }
 
-/// What has been played.
+/// Counts of the runs that were played, and those that failed.
 #[derive(Debug, Default)]
 pub struct Played {
     /// Runs played to their end now.

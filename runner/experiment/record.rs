@@ -10,7 +10,7 @@ use std::path::Path;
 /// Name of the file in an experiment's folder.
 pub const FILE: &str = "experiment.json";
 
-/// What an experiment's folder is for.
+/// The runs that an experiment's folder is for.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Record {
@@ -82,7 +82,7 @@ impl Record {
         Ok(())
     }
 
-    /// What an earlier record has that this one has not.
+    /// The first thing that an earlier record has and this one lacks, in words.
     fn lacks(&self, was: &Self) -> Option<String> {
         if was.scenario != self.scenario {
             return Some(format!("its scenario is `{}`", was.scenario));

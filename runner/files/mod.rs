@@ -1,7 +1,7 @@
 //! The one door to files: everything that the runner reads or writes by a path goes through here.
 //!
-//! What is read is a regular file of a size that its [`Kind`] may have: a named pipe would keep its reader waiting for ever, a
-//! device never ends. What can't be written is an error that names the file. [`Root`] says how far a file may lead to others.
+//! Only regular files are read, of a size that their [`Kind`] may have: a named pipe would keep its reader waiting for ever, a
+//! device never ends. A failure to write is an error that names the file. [`Root`] limits where a file may lead.
 
 mod root;
 
@@ -12,14 +12,14 @@ use std::fs::{File, FileType, Metadata, OpenOptions};
 use std::io::{self, BufRead, BufReader, ErrorKind, Read as _, Write as _};
 use std::path::Path;
 
-/// What a file is read as, which says how large it may be.
+/// The kind of content that a file is read for, which determines how large it may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// A scenario, or a file that one includes.
     Scenario,
     /// The record of a run.
     Transcript,
-    /// What a run cost.
+    /// The trace of a run: what each turn cost.
     Trace,
     /// `experiment.json`.
     Experiment,
@@ -39,7 +39,7 @@ pub enum Kind {
     Model,
     /// The commit that a branch of a model's repository stands for.
     Revision,
-    /// What somebody types at a terminal.
+    /// A line that somebody types at a terminal.
     Typed,
 }
 
@@ -88,7 +88,7 @@ impl Kind {
 /// Opens a regular file whose size its kind may have.
 ///
 /// # Errors
-/// What the system says; that it is something else than a regular file; that it is too large.
+/// The system's error; or it is not a regular file, or too large.
 pub fn open(path: &Path, kind: Kind) -> io::Result<File> {
     // Looked at before it is opened: opening alone moves some devices.
     fits(&std::fs::metadata(path)?, kind)?;
@@ -184,7 +184,7 @@ impl<R: BufRead> Iterator for Lines<R> {
 /// A line that somebody typed; `None` at the end of what is typed. No endless line fills the memory.
 ///
 /// # Errors
-/// What the reader says, or that the line has no end.
+/// The reader's error, a line that is too long, or one that is not UTF-8.
 pub fn typed_line(from: impl BufRead) -> io::Result<Option<String>> {
     let line = Lines::new(from, Kind::Typed).next().transpose()?;
     let text = line.map(String::from_utf8).transpose();
@@ -222,7 +222,7 @@ pub fn write_new(path: &Path, bytes: impl AsRef<[u8]>) -> io::Result<()> {
 /// lead to any file of its reader's.
 ///
 /// # Errors
-/// What the system says, or that something else than a regular file stands there.
+/// The system's error, or there is something other than a regular file.
 pub fn open_to_write(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
     match std::fs::symlink_metadata(path) {
         Ok(found) => regular(&found)?,
@@ -237,7 +237,7 @@ pub fn open_to_write(path: &Path, options: &mut OpenOptions) -> io::Result<File>
 /// Makes what a folder names last.
 ///
 /// # Errors
-/// What the system says.
+/// The system's error.
 pub fn sync_folder(folder: &Path) -> io::Result<()> {
     File::open(folder)?.sync_all()
 }

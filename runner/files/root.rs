@@ -1,4 +1,4 @@
-//! How far a file may lead to others: a scenario includes files, a recording names its scenario and earlier runs.
+//! Limits on where a file may lead: a scenario includes files, a recording names its scenario and earlier runs.
 //!
 //! A recording outside a checkout finds its scenario in its own folder or below the current one, nowhere else; `--root` says
 //! otherwise.
@@ -41,7 +41,7 @@ impl Root {
         &self.0
     }
 
-    /// Where a path really leads, links followed.
+    /// Resolves a path, links followed, if it leads to a file in the folder.
     ///
     /// # Errors
     /// There is no such file; [`ErrorKind::PermissionDenied`] where it leads out of the folder.
@@ -65,7 +65,7 @@ fn folder_of(file: &Path) -> &Path {
     file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// Where the nearest part of a path that there is really leads.
+/// Resolves the nearest folder above a path that exists.
 fn nearest(path: &Path) -> PathBuf {
     let there = folder_of(path).ancestors().find_map(|folder| {
         let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };

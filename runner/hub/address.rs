@@ -40,9 +40,10 @@ impl Repository {
             is_part(part) && part.chars().all(fits)
         };
         // Two hyphens stand between organization and repository in the cache.
-        match plain(org) && plain(name) && !org.contains("--") && !name.contains("--") {
-            true => Ok(Self { org: org.into(), name: name.into(), revision: DEFAULT_REVISION.into() }),
-            false => Err(format!("`{org}/{name}` is not the name of a repository; expected ORG/REPO")),
+        if plain(org) && plain(name) && !org.contains("--") && !name.contains("--") {
+            Ok(Self { org: org.into(), name: name.into(), revision: DEFAULT_REVISION.into() })
+        } else {
+            Err(format!("`{org}/{name}` is not the name of a repository; expected ORG/REPO"))
         }
     }
 

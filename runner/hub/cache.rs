@@ -45,7 +45,7 @@ impl Cache {
         Self { folder: folder.into() }
     }
 
-    /// Where it is.
+    /// The folder itself.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
@@ -127,7 +127,7 @@ impl Cache {
         Ok(place)
     }
 
-    /// What is wrong, and what helps.
+    /// Message for a cache that can't be written to: the problem, and what helps.
     pub(super) fn not_writable(&self) -> String {
         format!(
             "can't write to Hugging Face's cache {}; HF_HUB_CACHE=DIR puts it elsewhere",
@@ -156,15 +156,15 @@ pub(super) fn is_commit(text: &str) -> bool {
     text.len() == 40 && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }
 
-/// Where one file goes.
+/// Paths of one file in the cache.
 #[derive(Debug)]
 pub(super) struct Place {
     blob: PathBuf,
-    /// What has arrived of it.
+    /// The part of it that has arrived.
     pub(super) partial: PathBuf,
     /// Its name in the snapshot.
     pointer: PathBuf,
-    /// What the pointer leads to, from where it stands.
+    /// The pointer's target, relative to the pointer's folder.
     target: PathBuf,
     reference: Option<PathBuf>,
     lock: PathBuf,
@@ -175,7 +175,7 @@ impl Place {
     /// Keeps other processes from downloading the same file, as long as the lock lives; `wait` is told if one is doing so.
     ///
     /// # Errors
-    /// What the system says.
+    /// The system's error.
     pub(super) fn lock(&self, wait: impl FnOnce()) -> io::Result<File> {
         let file =
             files::open_to_write(&self.lock, OpenOptions::new().write(true).create(true).truncate(false))?;
@@ -203,7 +203,7 @@ impl Place {
     /// Lets the file be found by its name; returns it.
     ///
     /// # Errors
-    /// What the system says.
+    /// The system's error.
     pub(super) fn publish(&self) -> io::Result<PathBuf> {
         if self.blob.is_file() && !leads_to(&self.pointer, &self.blob) {
             match std::fs::remove_file(&self.pointer) {

@@ -5,7 +5,7 @@ use super::{Address, Repository};
 /// A model with a short name.
 #[derive(Debug)]
 pub struct Entry {
-    /// What `--model` and `pull` take.
+    /// The name that `--model` and `pull` take.
     pub name: &'static str,
     /// Its repository: organization, name, and a revision if only that one is meant.
     repository: (&'static str, &'static str, Option<&'static str>),
@@ -14,18 +14,18 @@ pub struct Entry {
     pub size: &'static str,
     /// The weights' licence.
     pub licence: &'static str,
-    /// What of it was ever run with greenroom.
+    /// The part of it that was ever run with greenroom.
     pub tested: Tested,
-    /// What it is good for, by its size.
+    /// Uses that it is good for, by its size.
     pub good_for: &'static str,
 }
 
-/// How far a model is known to work.
+/// Evidence that a model works.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tested {
-    /// This very file was (the same SHA-256).
+    /// This very file was run with greenroom (the same SHA-256).
     File,
-    /// The base model that it was trained from was.
+    /// The base model that it was trained from was run.
     Sibling,
     /// Its family is checked against reference implementations on random weights in the same layout; these weights were never run.
     Layout,
@@ -43,7 +43,7 @@ impl Tested {
 }
 
 impl Entry {
-    /// Where it lies on the Hub.
+    /// Its address on the Hub.
     ///
     /// # Errors
     /// None, for entries that the tests have seen.

@@ -13,7 +13,7 @@ use ureq::http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, 
 use ureq::tls::{RootCerts, TlsConfig};
 use ureq::{Agent, Body, Timeout};
 
-/// Where the Hub is, unless `HF_ENDPOINT` says otherwise.
+/// Address of the Hub, unless `HF_ENDPOINT` gives another.
 const ENDPOINT: &str = "https://huggingface.co";
 
 /// Times that the Hub may send on to another address.
@@ -31,7 +31,7 @@ const REACH: Duration = Duration::from_secs(15);
 /// Characters of a path's part that stand for themselves in a URL.
 const PART: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
-/// Why a request was in vain.
+/// Failure of a request.
 #[derive(Debug)]
 pub(super) enum Failure {
     /// Another attempt may do better: a connection that broke, a server that is busy.
@@ -40,7 +40,7 @@ pub(super) enum Failure {
     Permanent(anyhow::Error),
 }
 
-/// Whose answer it is.
+/// The server that answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum AnsweredBy {
     /// The Hub itself.
@@ -113,7 +113,7 @@ impl Client {
         Ok(Self { agent: config.build().into(), endpoint, token: token.transpose()? })
     }
 
-    /// What the Hub knows of a file.
+    /// Asks the Hub for a file's commit, checksum and size.
     pub(super) fn describe(&self, address: &Address) -> Result<Remote, Failure> {
         let url = self.file_url(address);
         let (response, _) = self.send(Method::HEAD, &url, 0).map_err(|error| unanswered(&url, error))?;
@@ -216,7 +216,7 @@ impl Client {
         format!("{}/{org}/{name}/resolve/{revision}/{}", self.endpoint, parts.collect::<Vec<_>>().join("/"))
     }
 
-    /// Why a server did not do as it was asked.
+    /// The failure of a request that a server refused.
     fn refused(&self, repository: &Repository, url: &str, status: StatusCode) -> Failure {
         let Repository { org, name, .. } = repository;
         match status {
@@ -240,7 +240,7 @@ impl Client {
         }
     }
 
-    /// What of an address there is not, and what there is instead.
+    /// An error that names the part of an address that does not exist, and what there is instead.
     fn not_found(&self, address: &Address, headers: &HeaderMap) -> anyhow::Error {
         let Repository { org, name, revision } = &address.repository;
         let code = headers.get("X-Error-Code").and_then(|code| code.to_str().ok());
@@ -294,7 +294,7 @@ fn origin(uri: &Uri) -> Option<String> {
     Some(format!("{scheme}://{}", uri.authority()?).to_ascii_lowercase())
 }
 
-/// Where an answer sends its reader on to, if it does.
+/// The address that a response redirects to, if it does.
 fn next(from: &Uri, response: &Response<Body>) -> Result<Option<Uri>, ureq::Error> {
     let to = response.headers().get(header::LOCATION).filter(|_| response.status().is_redirection());
     let Some(to) = to else { return Ok(None) };
@@ -329,7 +329,7 @@ fn broke(error: &io::Error) -> bool {
     matches!(error.kind(), BrokenPipe | ConnectionAborted | ConnectionReset | UnexpectedEof)
 }
 
-/// What went wrong on the way, without the library's own words for it.
+/// A transport error, without the library's own words for it.
 fn lost(error: ureq::Error) -> anyhow::Error {
     match error {
         ureq::Error::Io(error) => error.into(),

@@ -25,12 +25,12 @@ const CHUNK: usize = 256 << 10;
 /// First bytes of every GGUF file.
 const MAGIC: &[u8] = b"GGUF";
 
-/// How far a download is.
+/// Progress of a download.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// Another process is downloading the same file.
     Waiting,
-    /// What is there already is being verified.
+    /// The bytes that are already there are being verified.
     Verifying {
         /// Bytes.
         done: u64,
@@ -46,7 +46,7 @@ pub enum Event {
     },
     /// An attempt has failed, and the next one begins after a pause.
     Retrying {
-        /// What happened.
+        /// The error, in words.
         error: String,
         /// The pause.
         after: Duration,
@@ -133,7 +133,7 @@ fn download(
     arrived.file.sync_all().and_then(|()| place.complete()).with_context(|| arrived.not_written())
 }
 
-/// What has arrived of a file, and its checksum so far.
+/// The part of a file that has arrived, and its checksum so far.
 struct Arrived {
     file: File,
     path: PathBuf,
@@ -273,7 +273,7 @@ fn has_room(file: &Path, needed: u64) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Where a part of a file begins: `Content-Range: bytes 5-9/10`.
+/// The offset at which a part of a file begins: `Content-Range: bytes 5-9/10`.
 fn begins(headers: &HeaderMap) -> Option<u64> {
     let range = headers.get(header::CONTENT_RANGE)?.to_str().ok()?;
     range.trim().strip_prefix("bytes")?.trim().split_once('-')?.0.parse().ok()

@@ -8,7 +8,7 @@ use super::text::tidy;
 use super::{Refused, limit, rounds, shown, typed};
 use indexmap::IndexMap;
 use serde::Deserialize;
-use serde_yaml::Value;
+use serde_json::Value;
 
 #[derive(Debug, Deserialize)]
 #[serde(expecting = "a mapping with `agents` and `environment`")]
@@ -140,7 +140,7 @@ fn about_an_agent(member: &Member, path: &str, notes: &mut Notes) {
 
 /// Null, or an empty list.
 fn is_nothing(value: &Value) -> bool {
-    value.is_null() || value.as_sequence().is_some_and(Vec::is_empty)
+    value.is_null() || value.as_array().is_some_and(Vec::is_empty)
 }
 
 fn kind(value: Option<&Value>) -> Option<&str> {
@@ -226,7 +226,7 @@ fn about_the_rest(task: &Task, notes: &mut Notes) {
             let Some(value) = value else { continue };
             let name = kind(Some(value)).unwrap_or_default();
             let is_plain = name == plain || (plain == "basic" && name == "base") || field == "order";
-            let has_more = value.as_mapping().is_some_and(|map| map.len() > 1);
+            let has_more = value.as_object().is_some_and(|map| map.len() > 1);
             let what =
                 if field == "visibility" { "here everybody hears everybody" } else { "has no counterpart" };
             if !is_plain || has_more {

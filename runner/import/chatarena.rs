@@ -8,7 +8,7 @@ use super::text::{Piece, template, tidy};
 use super::{Refused, limit, rounds, shown, typed};
 use indexmap::IndexMap;
 use serde::Deserialize;
-use serde_yaml::Value;
+use serde_json::Value;
 
 /// Most rounds that are written out as phases of their own.
 const MAX_WRITTEN_ROUNDS: u64 = 20;
@@ -112,7 +112,7 @@ fn agents(arena: &Arena, moderator: Option<&Player>, notes: &mut Notes) -> Resul
     Ok(agents)
 }
 
-/// What ChatArena puts before every request: the rules, the name, the role.
+/// The text that ChatArena puts before every request: the rules, the name, the role.
 fn system(global: Option<&String>, name: &str, role: &str) -> String {
     let (global, role) = (global.map(|text| tidy(text)).unwrap_or_default(), tidy(role));
     let name = if global.is_empty() { format!("You are {name}.") } else { format!("Your name: {name}") };

@@ -58,7 +58,7 @@ pub(super) struct Phase {
     pub(super) per_agent_prompt_templates: IndexMap<String, String>,
 }
 
-/// What is left out or changed, by what is said of it; equal remarks on several places become one.
+/// Remarks on what is left out or changed, each with its places; equal remarks on several places become one.
 #[derive(Debug, Default)]
 pub(super) struct Notes(IndexMap<String, Vec<String>>);
 

@@ -1,8 +1,7 @@
 //! Other engines' declarative scenarios, turned into ours: ChatArena's arenas and AgentVerse's tasks.
 //!
-//! [`import`] reads a file, and returns a scenario in YAML with the list of everything that has no counterpart here.
-//! How a text is kept from being read as a template is in `text`, what
-//! becomes of placeholders in `prompts`, how the YAML is composed in `draft`.
+//! [`import`] reads a file, and returns a scenario in YAML with the list of everything that has no counterpart here. `text` keeps
+//! texts from being read as templates, `prompts` replaces placeholders, and `draft` composes the YAML.
 
 mod agentverse;
 mod chatarena;
@@ -10,9 +9,10 @@ mod draft;
 mod prompts;
 mod text;
 
+use crate::scenario::{parse, repeated_key};
 use draft::Notes;
 use serde::de::DeserializeOwned;
-use serde_yaml::Value;
+use serde_json::Value;
 use text::one_line;
 
 /// Largest file that is read; the engines' own examples have some ten kilobytes.
@@ -22,7 +22,7 @@ const MAX_AGENTS: usize = 500;
 /// Rounds to play where the other engine is told at its start, or plays without end.
 const DEFAULT_ROUNDS: u64 = 3;
 
-/// Whose scenario a file is.
+/// The engine that a scenario was written for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Format {
     /// ChatArena: an arena in JSON, with `players` and `environment`.
@@ -33,18 +33,18 @@ pub enum Format {
     AgentVerse,
 }
 
-/// What became of a file.
+/// A file that was imported.
 #[derive(Clone, Debug)]
 pub struct Imported {
-    /// Whose it was.
+    /// The engine that it was written for.
     pub format: Format,
     /// The scenario.
     pub yaml: String,
-    /// What was left out or changed, one line each; the scenario's head lists the same.
+    /// Notes on what was left out or changed, one line each; the scenario's head lists the same.
     pub notes: Vec<String>,
 }
 
-/// Why a file was not taken over: what was found, what was expected, where.
+/// Reason why a file was not imported: what was found, what was expected, where.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Refused(String);
@@ -90,17 +90,16 @@ fn read(text: &str, from: Option<Format>) -> Result<Value, Refused> {
         return Err(Refused("the file is empty; expected a scenario in JSON or YAML".into()));
     }
     if from == Some(Format::ChatArena) || text.trim_start().starts_with('{') {
-        return serde_json::from_str(text).map_err(|error| Refused(format!("this is no JSON: {error}")));
+        let value =
+            serde_json::from_str(text).map_err(|error| Refused(format!("this is no JSON: {error}")))?;
+        return repeated_key(text).map_or(Ok(value), |found| Err(Refused(found)));
     }
-    let no_yaml = |error: serde_yaml::Error| Refused(format!("this is no YAML: {error}"));
-    let mut value: Value = serde_yaml::from_str(text).map_err(no_yaml)?;
-    value.apply_merge().map_err(no_yaml)?;
-    Ok(value)
+    parse(text).map_err(|error| Refused(format!("this is no YAML: {error}")))
 }
 
 fn detect(value: &Value) -> Result<Format, Refused> {
     let has = |key: &str| value.get(key).is_some();
-    if has("phases") && value.get("agents").is_some_and(Value::is_mapping) {
+    if has("phases") && value.get("agents").is_some_and(Value::is_object) {
         return Err(Refused("this is a scenario of Greenroom already: play it with `greenroom run`".into()));
     }
     if has("players") {
@@ -110,17 +109,15 @@ fn detect(value: &Value) -> Result<Format, Refused> {
         return Ok(Format::AgentVerse);
     }
     let found = match value {
-        Value::Mapping(map) if map.is_empty() => "nothing".to_string(),
-        Value::Mapping(map) => {
-            map.keys().take(8).map(|key| format!("`{}`", json(key))).collect::<Vec<_>>().join(", ")
-        }
+        Value::Object(map) if map.is_empty() => "nothing".to_string(),
+        Value::Object(map) => map.keys().take(8).map(|key| format!("`{key}`")).collect::<Vec<_>>().join(", "),
         other => json(other),
     };
     let expected = "`players` and `environment` (ChatArena) or `agents` and `environment` (AgentVerse)";
     Err(Refused(format!("expected {expected} at the top; found {}", one_line(&found, 200))))
 }
 
-/// Where a key stands that a type does not have, and its value.
+/// Path of a key that a type does not have, and its value.
 type Unknown = (String, Value);
 
 /// The file as a type of its engine, and every key that the type does not have.

@@ -27,17 +27,17 @@ const OF_PIPELINES: &[&str] = &[
     "current_time",
 ];
 
-/// What the templates of all agents ask for.
+/// Texts that the templates of all agents ask for.
 pub(super) struct Prompts {
     /// Texts that agents have under names of their own, by path: their templates may use them as placeholders.
     fields: IndexMap<String, String>,
-    /// Which of these were used.
+    /// Paths of those that were used.
     pub(super) used: Vec<String>,
     /// True if the task was asked for.
     pub(super) task: bool,
 }
 
-/// Where a text stands, and how its placeholders are written.
+/// The place of a text, and the syntax of its placeholders.
 #[derive(Clone, Copy)]
 struct Place<'a> {
     agent: &'a str,

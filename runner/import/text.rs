@@ -70,7 +70,7 @@ pub(super) fn one_line(text: &str, most: usize) -> String {
     }
 }
 
-/// What a placeholder of another engine becomes.
+/// Replacement of another engine's placeholder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Fill {
     /// Something of ours.
@@ -81,7 +81,7 @@ pub(super) enum Fill {
     Stays,
 }
 
-/// How placeholders are written.
+/// Syntax of placeholders.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Syntax {
     /// Python's `string.Template`: `${name}`, `$name`, `$$`.

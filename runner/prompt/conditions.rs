@@ -1,4 +1,4 @@
-//! Whether a turn takes place, by what happened before it in plan order: never by what happened to finish first.
+//! Conditions of turns: they look at what comes before in plan order, never at what happened to finish first.
 
 use super::memories::{Memories, PromptError};
 use crate::scenario::results::{Line, Outcome, Said, tally};
@@ -75,7 +75,7 @@ impl Memories {
         holds(&self.scenario, expression, &said).map_err(|error| self.failed(path, &expression.path, error))
     }
 
-    /// What was said in a phase, votes after this attempt left out.
+    /// Everything said in a phase, except for votes after this attempt.
     pub(super) fn ballots_until(&self, phase: PhaseId, attempt: usize) -> Vec<Line> {
         let end = TurnId(self.plan.n_turns());
         let said = Said::before(&self.plan, &self.outcomes, &[phase], end);

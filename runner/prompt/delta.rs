@@ -17,9 +17,9 @@ pub struct Conversation {
 /// One past turn.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Exchange {
-    /// What the agent read.
+    /// The text that the agent read.
     pub user: String,
-    /// What it sampled.
+    /// The ids that it sampled.
     pub ids: Arc<[u32]>,
     /// The ids as text.
     pub raw: Arc<str>,

@@ -30,10 +30,10 @@ pub struct Memories {
     timelines: BTreeMap<TimelineId, Timeline>,
     /// Turns that were heard and not answered yet.
     unanswered: BTreeMap<TimelineId, Unanswered>,
-    /// What each memory was last sent, and the reply: the next must begin so.
+    /// The prompt that each memory was last sent, and the reply: the next prompt must begin with both.
     sent: BTreeMap<TimelineId, (Conversation, Arc<[u32]>)>,
     pub(super) outcomes: Vec<Outcome>,
-    /// What happened before turns that were skipped: it is read at the next one.
+    /// Inputs of turns that were skipped: they are read at the memory's next turn.
     missed: BTreeMap<TimelineId, Vec<Input>>,
     /// Conditions of phases (round 0) and of their rounds, as decided.
     pub(super) decided: BTreeMap<(PhaseId, usize), bool>,
@@ -54,18 +54,18 @@ pub struct Asked {
     pub conversation: Conversation,
     /// Seed of the reply.
     pub seed: u64,
-    /// What the reply is a choice of.
+    /// The options that the reply chooses from.
     pub choice: Option<Options>,
 }
 
-/// What a reply is a choice of.
+/// The options that a reply chooses from.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The choice.
     pub choice: Arc<Choice>,
     /// The options that are open, by index, in the order in which they are listed.
     pub open: Vec<usize>,
-    /// For a strategy: what others have chosen of the same options as far as this agent knows, oldest first.
+    /// For a strategy: choices of others among the same options, as far as this agent knows them, oldest first.
     pub others: Vec<usize>,
     /// For a strategy: turns of the same kind that this agent had before.
     pub n_before: usize,
@@ -74,21 +74,21 @@ pub struct Options {
 /// A turn whose speaker has heard what is new.
 #[derive(Clone, Debug)]
 struct Unanswered {
-    /// Where in the memory it begins.
+    /// Index of its first event in the memory.
     begin: usize,
     choice: Option<Options>,
 }
 
-/// What a reply came to.
+/// The outcome of a reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Heard {
-    /// What others hear.
+    /// The text that others hear.
     pub spoken: String,
-    /// What was chosen, where a choice was asked for.
+    /// The result of the choice, where one was asked for.
     pub choice: Option<Chosen>,
 }
 
-/// Why a prompt can't be made.
+/// Reason why a prompt can't be made.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum PromptError {
     /// A template or an expression failed.
@@ -100,7 +100,7 @@ pub enum PromptError {
         place: String,
         /// Line in the text.
         line: usize,
-        /// What minijinja said.
+        /// The message of minijinja.
         message: String,
     },
     /// The prompt does not begin with what the agent's memory holds.
@@ -118,7 +118,7 @@ pub enum PromptError {
     TooEarly {
         /// The turn.
         path: String,
-        /// What it waits for.
+        /// The turn that it waits for.
         needed: String,
     },
     /// A memory has no room for what its next turn reads, and nothing in it that could be summed up.
@@ -200,7 +200,7 @@ impl Memories {
         Ok(())
     }
 
-    /// What the speaker of a turn is asked, having heard what comes before it.
+    /// Returns what to ask the speaker of a turn, who has heard what comes before it.
     ///
     /// # Errors
     /// The prompt does not extend what the agent has read (a bug of ours).
@@ -212,7 +212,7 @@ impl Memories {
         Ok(Asked { id, path, is_summary: false, conversation, seed, choice })
     }
 
-    /// What a memory that is full is asked: to sum itself up, as it was before it heard what is new.
+    /// Returns what to ask a memory that is full: a summary of it, as it was before it heard what is new.
     ///
     /// # Errors
     /// Nothing has been said in it yet.
@@ -239,7 +239,7 @@ impl Memories {
         self.sent.remove(&self.plan.turn(id).timeline);
     }
 
-    /// What the speaker of a turn reads before it.
+    /// Events that the speaker of a turn reads before it.
     fn news(&self, id: TurnId, choice: Option<&Options>) -> Result<Vec<Event>, PromptError> {
         let turn = self.plan.turn(id);
         let missed = self.missed.get(&turn.timeline).map(Vec::as_slice).unwrap_or_default();
@@ -346,7 +346,7 @@ impl Memories {
         self.timelines.get(&timeline)
     }
 
-    /// What became of a turn.
+    /// The outcome of a turn.
     pub fn outcome(&self, id: TurnId) -> &Outcome {
         &self.outcomes[id.0]
     }
@@ -357,7 +357,7 @@ impl Memories {
         Said::before(&self.plan, &self.outcomes, &all, TurnId(self.plan.n_turns()))
     }
 
-    /// What a turn is a choice of.
+    /// The options that a turn chooses from, if it is a choice.
     fn options(&self, id: TurnId) -> Option<Options> {
         let turn = self.plan.turn(id);
         let choice = &turn.constraint.as_ref()?.choice;
@@ -375,7 +375,7 @@ impl Memories {
         Some(Options { choice: choice.clone(), open, others, n_before })
     }
 
-    /// What others have chosen of the same options, as far as the speaker of a turn has heard it by then, oldest first.
+    /// Choices of others among the same options, as far as the speaker of a turn has heard them by then, oldest first.
     fn known_choices(&self, id: TurnId) -> Vec<usize> {
         let turn = self.plan.turn(id);
         let Some(constraint) = &turn.constraint else { return Vec::new() };
@@ -394,7 +394,7 @@ impl Memories {
         heard.filter_map(option).collect()
     }
 
-    /// How often the speaker of a turn has made the same choice before.
+    /// The number of times that the speaker of a turn has made the same choice before.
     fn n_choices_before(&self, id: TurnId) -> usize {
         let turn = self.plan.turn(id);
         let own = self.plan.order().take(id.0).filter(|(_, other)| other.speaker == turn.speaker);
@@ -412,7 +412,7 @@ impl Memories {
         sooner.filter_map(option).collect()
     }
 
-    /// What the permanent agents take along into another episode, by key: what they have not read yet too.
+    /// Returns the timelines that the permanent agents take along into another episode, by key, with what they have not read yet.
     ///
     /// # Errors
     /// A template that fails.
@@ -453,7 +453,7 @@ impl Memories {
     }
 }
 
-/// What another turn of the phase chooses of, if it is of the same options: those of the phase, or written out again.
+/// The choice of another turn of the phase, if it has the same options: those of the phase, or written out again.
 fn same_choice<'a>(turn: &Turn, other: &'a Turn) -> Option<&'a Choice> {
     let (own, others) = (turn.constraint.as_ref()?, other.constraint.as_ref()?);
     let same = turn.phase == other.phase && own.choice.has_results_of(&others.choice);

@@ -1,4 +1,4 @@
-//! Who sees what, as whom: the events that a turn's inputs are to one agent.
+//! Perspectives: the events that a turn's inputs are to one agent.
 
 use super::memories::{Memories, Options, PromptError};
 use crate::scenario::results::{Outcome, Said, tally};
@@ -88,7 +88,7 @@ impl Memories {
         Ok(Some(Event::Heard { from, text, origin: heard.path.clone() }))
     }
 
-    /// How a vote went, for everybody who was present. Nothing, if it did not take place.
+    /// The result of a vote, for everybody who was present; `None` if it did not take place.
     fn vote(&self, id: PhaseId, attempt: usize) -> Option<Event> {
         let phase = self.scenario.phase(id);
         let (decision, choice) = (phase.decision?, phase.choice.as_ref()?);
@@ -124,7 +124,7 @@ impl Memories {
         Some(Event::Stage { kind: StageKind::Vote, text, origin })
     }
 
-    /// What the speaker is asked, and the line that asks for the reply.
+    /// The questions to the speaker, and the line that asks for the reply.
     pub(super) fn cue(&self, id: TurnId, options: Option<&Options>) -> Result<Vec<Event>, PromptError> {
         let turn = self.plan.turn(id);
         let asked = turn.ask.as_deref().into_iter();

@@ -1,4 +1,4 @@
-//! What others hear of a reply: reasoning and the speaker's own name taken off, on one line.
+//! The part of a reply that others hear: without reasoning and the speaker's own name, on one line.
 //!
 //! The agent itself remembers what it sampled; nothing here touches that.
 
@@ -7,7 +7,7 @@ const CHANNEL: &str = "<|channel|>";
 const MESSAGE: &str = "<|message|>";
 const ENDS: [&str; 3] = ["<|end|>", "<|return|>", "<|start|>"];
 
-/// What others hear of `raw`, said by `name`. Empty: nothing was said.
+/// The part of `raw`, said by `name`, that others hear. Empty: nothing was said.
 pub fn spoken(name: &str, raw: &str) -> String {
     let mut text = without_reasoning(raw).trim().to_string();
     while let Some(rest) = without_name(name, &text) {

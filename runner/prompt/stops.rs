@@ -1,16 +1,17 @@
-//! Where speech ends and a script begins: the strings before which every reply ends.
+//! Stop strings: every reply ends where it would go on as a script.
 //!
-//! Small models copy what they read: they give themselves the next cue, tell the scene again, or write the lines of others. What
-//! these rules find is neither heard nor stays in the speaker's memory (the engine cuts before it), and no reply begins with it.
+//! Small models copy what they read: they give themselves the next cue, tell the scene again, or write the lines of others. Text
+//! that these rules find is neither heard nor kept in the speaker's memory (the engine cuts before it), and no reply begins
+//! with it.
 //!
-//! Speech ends where a script begins: cues, lines in brackets, names with a colon, and the first three words of each text of the
+//! The strings are cues, brackets at the beginning of a line, names with a colon, and the first three words of each text of the
 //! stage that the agent has read. All follow from cast and timeline, so replays need no record of them.
 
 use crate::scenario::Scenario;
 use crate::timeline::Event;
 use std::collections::BTreeSet;
 
-/// Who speaks in chat templates and scripts beside the cast.
+/// Speakers in chat templates and scripts besides the cast.
 const ROLES: [&str; 4] = ["You", "User", "Assistant", "Narrator"];
 /// Words of a text of the stage by which a copy is known.
 const N_WORDS: usize = 3;

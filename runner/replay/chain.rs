@@ -12,7 +12,7 @@ use std::path::{Component, Path, PathBuf};
 /// Longest chain of runs that continue each other.
 const MAX_CHAIN: usize = 64;
 
-/// Where the files that a recording names are looked for.
+/// Places where the files that a recording names are looked for.
 #[derive(Clone, Debug, Default)]
 pub struct Search {
     /// The scenario, if it is not where the recording says.
@@ -21,7 +21,7 @@ pub struct Search {
     pub root: Option<PathBuf>,
 }
 
-/// What agents bring along from an earlier run.
+/// Memories that agents bring along from an earlier run.
 #[derive(Debug, Default)]
 pub struct Earlier {
     /// Timelines of the permanent agents, by key.
@@ -82,7 +82,7 @@ pub fn load_with(
     file: &Path,
     header: &Header,
     search: &Search,
-    more: &[(String, serde_yaml::Value)],
+    more: &[(String, serde_json::Value)],
 ) -> anyhow::Result<Loaded> {
     let root = search.root.as_deref();
     let (path, open) = match &search.scenario {
@@ -104,14 +104,13 @@ pub fn load_with(
     let Some(scenario) = &plain.scenario else { return Ok(plain) };
     let is_there = |name: &str| scenario.variables.contains_key(name.split('.').next().unwrap_or_default());
     let recorded = header.overrides.iter().filter(|(name, _)| is_there(name));
-    let recorded =
-        recorded.filter_map(|(name, value)| Some((name.clone(), serde_yaml::to_value(value).ok()?)));
+    let recorded = recorded.map(|(name, value)| (name.clone(), value.clone()));
     let overrides: Overrides = recorded.chain(more.iter().cloned()).collect();
     open(&path, root, &overrides)
 }
 
 /// Reads a scenario.
-type Open = fn(&Path, Option<&Path>, &[(String, serde_yaml::Value)]) -> anyhow::Result<Loaded>;
+type Open = fn(&Path, Option<&Path>, &[(String, serde_json::Value)]) -> anyhow::Result<Loaded>;
 
 /// Reads, verifies and replays a run, so that its agents can go on from it.
 ///
@@ -121,7 +120,7 @@ pub fn earlier(run: &Path, root: Option<&Path>) -> anyhow::Result<Earlier> {
     earlier_of(run, root, 0)
 }
 
-/// What the agents of a recording brought along themselves.
+/// Timelines that the agents of a recording brought along from the run that it continues.
 ///
 /// # Errors
 /// The run that it continues can't be found, or is not the one that it was.

@@ -25,11 +25,11 @@ use std::sync::Arc;
 /// A recording that fits.
 #[derive(Debug)]
 pub struct Replayed {
-    /// What everybody remembers at the end.
+    /// Everybody's memories at the end.
     pub memories: Memories,
     /// Hash of all lines.
     pub hash: String,
-    /// What the run came to, evaluated again.
+    /// The results of the run, evaluated again.
     pub footer: Footer,
     /// Differences that changed nothing of what was read or said.
     pub notes: Vec<String>,
@@ -69,13 +69,14 @@ pub fn replay_watched(
     let footer = outcome::footer(&memories);
     let hash = reading.recorder.footer(footer.clone())?;
     if header.record.plan != plan.hash() {
-        let detail = match Plan::can_compare(&header.record.plan) {
-            true => "the turns read the same, but depend on each other in another way".to_string(),
-            false => format!(
+        let detail = if Plan::can_compare(&header.record.plan) {
+            "the turns read the same, but depend on each other in another way".to_string()
+        } else {
+            format!(
                 "the turns read the same; whether they depend on each other in the same way can't be told: its plan was hashed by \
                  {} in another way than by this {PROGRAM}; accept it, or record it again",
                 header.record.engine
-            ),
+            )
         };
         return Err(Drift::new("header", Cause::Settings, detail).at_line(1).into());
     }
@@ -88,7 +89,7 @@ pub fn replay_watched(
     Ok(Replayed { memories, hash, footer, notes })
 }
 
-/// What the speaker of a turn had read at that moment: its memory, cue included, the reply not.
+/// The memory of a turn's speaker at that moment: everything it had read, with the cue, without the reply.
 ///
 /// # Errors
 /// [`Drift`] before that turn, or there is no such turn in the recording.
@@ -125,14 +126,14 @@ pub fn before(
     Ok(Transcript { turns, footer: None, torn: None, ..transcript.clone() })
 }
 
-/// Where the seeds of a recording's turns come from.
+/// The seeds of a recording's turns.
 pub fn seeds(header: &Header, plan: &Plan) -> Seeds {
     let before = header.forked.iter().flat_map(|forked| &forked.seeds);
     let before = before.filter_map(|other| Some((plan.find(&other.before)?, other.seed)));
     Seeds::new(header.seed, before.collect())
 }
 
-/// What everybody remembers before the first turn of a recording.
+/// Everybody's memories before the first turn of a recording.
 pub fn memories(scenario: &Arc<Scenario>, header: &Header, earlier: BTreeMap<String, Timeline>) -> Memories {
     let plan = Arc::new(compile(scenario));
     let seeds = seeds(header, &plan);
@@ -196,10 +197,12 @@ impl<'a> Reading<'a> {
         }
         let elsewhere = self.transcript.turns.iter().any(|turn| turn.record.path == *wanted);
         let planned = self.plan.order().any(|(_, turn)| turn.path == found.record.path);
-        let (cause, detail) = match (elsewhere, planned) {
-            (false, _) => (Cause::LineMissing, format!("the recording goes on with {}", found.record.path)),
-            (true, false) => (Cause::LineTooMany, format!("the plan has no turn {}", found.record.path)),
-            (true, true) => (Cause::Order, format!("the recording has {} here", found.record.path)),
+        let (cause, detail) = if !elsewhere {
+            (Cause::LineMissing, format!("the recording goes on with {}", found.record.path))
+        } else if !planned {
+            (Cause::LineTooMany, format!("the plan has no turn {}", found.record.path))
+        } else {
+            (Cause::Order, format!("the recording has {} here", found.record.path))
         };
         let path = if cause == Cause::LineTooMany { &found.record.path } else { wanted };
         Err(Drift::new(path, cause, detail).at_line(found.line).texts(&found.record.path, wanted))

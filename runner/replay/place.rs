@@ -6,7 +6,7 @@ use crate::transcript::{AgentRecord, Cause, Drift, Header, PROGRAM};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// What stands in a header about the cast.
+/// The cast as a header records it.
 pub fn cast(memories: &Memories) -> BTreeMap<String, AgentRecord> {
     let scenario = memories.scenario();
     let record = |id: usize, agent: &crate::scenario::Agent| AgentRecord {
@@ -52,8 +52,8 @@ fn other_variables<'a>(scenario: &'a Scenario, header: &'a Header) -> impl Itera
     scenario.variables.iter().filter(differs).map(|(name, _)| name)
 }
 
-/// What a header says of how its recording came to be that whoever trusts it must know: nobody gave the replies to these prompts, or
-/// another version of the program did.
+/// Notes on a recording's origin for anyone who relies on it: no model gave the replies to these prompts, or another version of
+/// the program recorded them.
 pub fn provenance(header: &Header) -> Vec<String> {
     let mut notes = Vec::new();
     if header.carried.is_some() {
@@ -84,7 +84,7 @@ pub(super) fn notes(scenario: &Scenario, header: &Header) -> Vec<String> {
     notes
 }
 
-/// Where something stands in the files of a scenario.
+/// A place in the files of a scenario.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Place {
     /// The file.
@@ -98,7 +98,7 @@ pub struct Place {
 impl Place {
     /// Of a field.
     pub fn of(scenario: &Scenario, field: &Path) -> Self {
-        let (file, line, _) = scenario.sources.place(scenario.spans.key(field));
+        let (file, line, _) = scenario.sources.place(scenario.tree.key(field));
         Self { file: file.to_string(), line, field: field.to_string() }
     }
 }
@@ -118,7 +118,7 @@ pub fn origin(scenario: &Scenario, header: &Header, drift: &Drift) -> Option<Pla
     }
 }
 
-/// What a turn is a choice of, or its phase.
+/// The place of a turn's choice, or of its phase.
 fn choice(scenario: &Scenario, path: &str) -> Option<Place> {
     let plan = compile(scenario);
     let turn = plan.turn(plan.find(path)?);
@@ -134,7 +134,7 @@ fn rule(scenario: &Scenario, path: &str) -> Option<Place> {
     Some(Place::of(scenario, &Path::default().key("agents").key(&speaker.key).key("strategy")))
 }
 
-/// What a result is worked out by.
+/// The place of the field that a result is worked out by.
 fn result(scenario: &Scenario, name: &str) -> Option<Place> {
     let field = match name.strip_prefix("decisions.") {
         Some(phase) => format!("phases[{}]", scenario.phase_by_name(phase)?.0),

@@ -1,4 +1,4 @@
-//! What the caches held and what was computed, turn by turn, as the trace has it; totals as in `summary.json`.
+//! The caches turn by turn: what they held and what was computed, as the trace has it; totals as in `summary.json`.
 
 use super::cast::Cast;
 use super::chart::{Chart, chart};
@@ -34,7 +34,7 @@ struct Totals {
     peak_bytes: u64,
 }
 
-/// What a turn cost.
+/// Cost of a turn.
 #[derive(Debug, Serialize)]
 pub(super) struct Row {
     pub(super) n: usize,
@@ -47,7 +47,7 @@ pub(super) struct Row {
     pub(super) name: String,
     /// `hot`, `warm` or `cold`: reused from memory, from disk, or not at all.
     pub(super) state: &'static str,
-    /// How the prompt matched the cache.
+    /// Match between the prompt and the cache.
     kind: &'static str,
     pub(super) reused: u64,
     pub(super) prefilled: u64,
@@ -55,7 +55,7 @@ pub(super) struct Row {
     pub(super) generated: u64,
     pub(super) ttft_ms: Option<f64>,
     total_ms: Option<f64>,
-    /// Why a cache was not used, or not wholly.
+    /// Reason why the cache was not used, or not wholly.
     reason: Option<String>,
 }
 
@@ -104,7 +104,7 @@ fn row(cast: &Cast, line: &Line<'_>, column: usize, cost: &TurnTrace) -> Option<
     })
 }
 
-/// How a prompt matched the cache, as the trace writes it.
+/// The match between a prompt and the cache, as the trace writes it.
 pub(super) fn kind(kind: Match) -> &'static str {
     match kind {
         Match::Cold => "cold",

@@ -1,4 +1,4 @@
-//! Who takes part, in the order of the scenario, with the colours of the graph.
+//! The cast, in the order of the scenario, with the colours of the graph.
 
 use super::dialogue::is_summary;
 use super::sources::Sources;
@@ -18,7 +18,7 @@ pub(super) struct Member {
     pub(super) name: String,
     pub(super) role: String,
     pub(super) is_permanent: bool,
-    /// Who answers instead of the model.
+    /// The strategy that answers instead of the model.
     pub(super) strategy: Option<String>,
     /// `#rrggbb`: for dots and lines, never for text.
     pub(super) color: String,

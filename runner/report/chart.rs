@@ -8,7 +8,7 @@ use super::dialogue::{Line, label};
 use super::sources::Sources;
 use serde::Serialize;
 
-/// What a picture of few turns is wide, and the least and the most a column is.
+/// Width that the columns share, and the least and the greatest width of a column.
 const WIDTH: f64 = 840.0;
 const COLUMN: (f64, f64) = (7.0, 40.0);
 /// Height of a lane's tallest bar.
@@ -104,7 +104,7 @@ pub(super) fn chart(sources: &Sources, cast: &Cast, lines: &[Line<'_>], rows: &[
     }
 }
 
-/// What a turn's tokens were, from below.
+/// A turn's tokens by kind, from below.
 fn stack(row: &Row) -> [(&'static str, u64); 4] {
     [
         (row.state, row.reused),

@@ -1,4 +1,4 @@
-//! What was said, phase by phase: who, to whom, and what was chosen with which odds.
+//! The dialogue, phase by phase: who spoke to whom, and what was chosen with which odds.
 
 use super::cast::Cast;
 use super::sources::Sources;
@@ -61,17 +61,17 @@ struct Spoken {
     path: String,
     /// The round that begins with it, where there is more than one.
     begins_round: Option<usize>,
-    /// What the stage says to all before it.
+    /// Texts of the stage that everybody reads before it.
     directions: Vec<String>,
     place: usize,
     name: String,
     text: String,
     /// `public`, `whisper`, `unheard`; empty: not known.
     heard: &'static str,
-    /// Whom a whisper is for, and who overhears it.
+    /// Names of those whom a whisper is for (`to`), and who overhear it (`by`).
     to: Vec<String>,
     by: Vec<String>,
-    /// What the reply is for, if not to be heard.
+    /// The purpose of the reply, if it is not to be heard.
     purpose: &'static str,
     choice: Option<Choice>,
     is_cut: bool,
@@ -80,7 +80,7 @@ struct Spoken {
 #[derive(Debug, Serialize)]
 struct Choice {
     is_invalid: bool,
-    /// How likely the model was to say any of the options; none where no model was asked.
+    /// Probability that the model would say any of the options; none where no model was asked.
     mass: Option<String>,
     is_low: bool,
     /// At which one of them was drawn.
@@ -126,7 +126,7 @@ pub(super) fn scenes(sources: &Sources, cast: &Cast, lines: &[Line<'_>]) -> Vec<
     lines.chunk_by(|one, next| one.phase() == next.phase()).map(scene).collect()
 }
 
-/// What the stage says to everybody, told once: openings that all share, and how votes went.
+/// Texts of the stage for everybody, told once: openings that all share, and results of votes.
 fn directions<'a>(
     sources: &'a Sources,
     line: &Line<'_>,

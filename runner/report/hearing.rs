@@ -1,4 +1,4 @@
-//! Who heard what: agents by turns, or, where these are too many, agents by phases with counts.
+//! Table of who heard what: agents by turns, or, where these are too many, agents by phases with counts.
 
 use super::cast::{Cast, Member};
 use super::dialogue::{Line, label, planned};

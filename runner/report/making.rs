@@ -1,7 +1,8 @@
-//! How to play a run again, as far as its recording tells, and the hashes that hold it together.
+//! The command that plays a run again, as far as its recording tells, and the hashes that hold it together.
 
 use super::sources::Sources;
 use super::text;
+use crate::scenario::parse;
 use serde::Serialize;
 use serde_json::Value;
 
@@ -77,7 +78,7 @@ pub(super) fn making(sources: &Sources) -> Making {
 
 /// Tells whether a text stays a text when YAML reads it bare.
 fn plain(text: &str) -> bool {
-    serde_yaml::from_str::<serde_yaml::Value>(text).is_ok_and(|read| read.as_str() == Some(text))
+    parse(text).is_ok_and(|read| read.as_str() == Some(text))
 }
 
 /// A word for a POSIX shell.

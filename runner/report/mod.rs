@@ -27,7 +27,7 @@ use serde::Serialize;
 
 /// The file's name in a run's folder.
 pub const FILE: &str = "report.html";
-/// What marks a page as one of ours: only such a file is written over.
+/// The mark of a page that is ours: only such a file is overwritten.
 pub const MARK: &str = r#"<meta name="generator" content="greenroom report" />"#;
 
 const PARTS: [(&str, &str); 10] = [
@@ -110,9 +110,8 @@ fn environment() -> anyhow::Result<Environment<'static>> {
     let mut environment = Environment::new();
     environment.set_undefined_behavior(UndefinedBehavior::Strict);
     environment.set_syntax(SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?);
-    environment.set_auto_escape_callback(|name| match name.ends_with(".html") {
-        true => AutoEscape::Html,
-        false => AutoEscape::None,
+    environment.set_auto_escape_callback(|name| {
+        if name.ends_with(".html") { AutoEscape::Html } else { AutoEscape::None }
     });
     environment.set_formatter(|out, state, value| match value.as_str().filter(|_| !value.is_safe()) {
         Some(text) => escape_formatter(out, state, &Value::from(text::clean(text))),

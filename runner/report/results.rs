@@ -1,4 +1,4 @@
-//! What a run came to, and all that it depended on.
+//! The results of a run, and everything that it depended on.
 
 use super::cast::Cast;
 use super::sources::Sources;
@@ -7,7 +7,7 @@ use crate::scenario::results::PayoffRound;
 use crate::transcript::{AssertionRecord, DryRecord, Header, SamplingRecord};
 use serde::Serialize;
 
-/// What a run came to.
+/// The results of a run.
 #[derive(Debug, Serialize)]
 pub(super) struct Results {
     turns: usize,
@@ -91,7 +91,7 @@ pub(super) fn results(sources: &Sources, cast: &Cast) -> Option<Results> {
     })
 }
 
-/// What the run depended on, as pairs of a name and a value.
+/// Everything that the run depended on, as pairs of a name and a value.
 pub(super) fn particulars(sources: &Sources) -> Vec<(String, String)> {
     let header = &sources.transcript.header.record;
     let Header { model, kv, numerics, seed, max_tokens, engine, .. } = header;

@@ -1,4 +1,4 @@
-//! What a report is made from: the recording, and whatever is found beside it that fits.
+//! Sources of a report: the recording, and everything found beside it that fits.
 //!
 //! The recording alone is enough. A scenario that it fits adds who heard what and where each text came from, a trace adds
 //! what was computed; what is missing or does not fit is a [`Caveat`].
@@ -26,16 +26,16 @@ pub struct Sources {
     pub(super) scenario: Option<Arc<Scenario>>,
     /// The plan that the recording follows as far as it goes; `None` if it does not.
     pub(super) plan: Option<Plan>,
-    /// What was read at each turn, by path, as far as the recording fits the scenario.
+    /// Events read at each turn, by path, as far as the recording fits the scenario.
     pub(super) read: BTreeMap<String, Reading>,
-    /// What agents brought along from an earlier run, by key.
+    /// Timelines that agents brought along from an earlier run, by key.
     pub(super) brought: BTreeMap<String, Timeline>,
     pub(super) trace: Option<Traced>,
-    /// What a reader must know first.
+    /// Caveats that a reader must know first.
     pub caveats: Vec<Caveat>,
 }
 
-/// What an agent read before one turn.
+/// Events that an agent read before one turn.
 #[derive(Debug)]
 pub(super) struct Reading {
     /// The turn in the plan.
@@ -44,12 +44,12 @@ pub(super) struct Reading {
     pub(super) events: Vec<Event>,
 }
 
-/// Why a report does not tell all, or not the same as the scenario would today.
+/// Reason why a report is incomplete, or not the same as the scenario would give today.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Caveat {
     /// In a few words.
     pub title: String,
-    /// What exactly, and what to do.
+    /// The details, and what to do.
     pub detail: String,
     /// Lines of a difference: `-` as recorded, `+` now, ` ` both.
     pub difference: Vec<(String, String)>,

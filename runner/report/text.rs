@@ -1,4 +1,4 @@
-//! How texts, numbers and times stand on the page.
+//! Texts, numbers and times as the page shows them.
 
 use crate::diagnostic::printable;
 use serde_json::Value;

@@ -23,19 +23,19 @@ pub(super) struct View {
     system: String,
     /// The system text's field and line.
     origin: String,
-    /// What it brought along from an earlier run.
+    /// Texts that it brought along from an earlier run.
     brought: Vec<Entry>,
     turns: Vec<Turn>,
 }
 
-/// What an agent read before one reply, and the reply.
+/// The texts that an agent read before one reply, and the reply.
 #[derive(Debug, Serialize)]
 struct Turn {
     n: usize,
     is_summary: bool,
     phase: String,
     round: Option<usize>,
-    /// What the cache held; none without a trace.
+    /// The part of the prompt that the cache held; none without a trace.
     border: Option<Border>,
     read: Vec<Entry>,
     said: String,
@@ -46,9 +46,9 @@ struct Turn {
 /// A text that an agent read.
 #[derive(Debug, Serialize)]
 struct Entry {
-    /// Which kind of text.
+    /// Kind of text.
     kind: &'static str,
-    /// Who spoke, of what was heard.
+    /// The speaker, if the text was heard.
     from: Option<String>,
     /// Number of the turn in which it was said.
     n: Option<usize>,
@@ -57,13 +57,13 @@ struct Entry {
     text: String,
 }
 
-/// How much of a prompt the cache held.
+/// The part of a prompt that the cache held.
 #[derive(Debug, Serialize)]
 struct Border {
     reused: usize,
     prefilled: usize,
     recomputed: usize,
-    /// Where the reused tokens were.
+    /// Source of the reused tokens.
     source: &'static str,
     kind: &'static str,
 }
@@ -181,7 +181,7 @@ fn place(sources: &Sources, scenario: &Scenario, field: &str) -> String {
         return String::new();
     }
     let path = crate::scenario::Path::parse(field);
-    let (name, line, _) = scenario.sources.place(scenario.spans.key(&path));
+    let (name, line, _) = scenario.sources.place(scenario.tree.key(&path));
     let is_main = name == scenario.sources.main().name;
     let name = if is_main { &sources.transcript.header.record.scenario.path } else { name };
     let name = std::path::Path::new(name).file_name().map_or(name.into(), |name| name.to_string_lossy());

@@ -22,12 +22,12 @@ use std::time::Instant;
 /// Most tokens of a reply, where nobody says otherwise.
 pub const MAX_TOKENS: u32 = 80;
 
-/// How a scenario is to be played.
+/// Settings for playing a scenario.
 #[derive(Clone, Debug)]
 pub struct RunOptions {
     /// Root of all turns' seeds.
     pub seed: u64,
-    /// How tokens are chosen; what is not given is as the model's makers have it, else as by default.
+    /// Sampling settings; those not given are the ones that the model's makers suggest, else the defaults.
     pub sampling: GivenSampling,
     /// Most tokens of a reply.
     pub max_tokens: usize,
@@ -64,9 +64,9 @@ impl Default for RunOptions {
 /// A run that ended or was stopped.
 #[derive(Debug)]
 pub struct Performed {
-    /// How it ended.
+    /// The way it ended.
     pub end: End,
-    /// What it cost.
+    /// Its cost.
     pub summary: Summary,
     /// Its transcript.
     pub transcript: PathBuf,
@@ -115,13 +115,13 @@ pub async fn perform(
 #[derive(Debug, thiserror::Error)]
 #[error("{play:#}; besides, {summary:#}")]
 pub struct FailedTwice {
-    /// Why the turn failed.
+    /// The error of the turn.
     pub play: anyhow::Error,
-    /// Why `summary.json` was not written.
+    /// The error that kept `summary.json` from being written.
     summary: anyhow::Error,
 }
 
-/// What is in a run's folder.
+/// The state of a run's folder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
     /// Nothing, or a run that was interrupted.
@@ -212,7 +212,7 @@ fn lines(transcript: &Transcript) -> impl Iterator<Item = TurnRecord> {
     transcript.turns.iter().map(|turn| turn.record.clone())
 }
 
-/// What an interrupted run left behind, if there is anything to go on from.
+/// The transcript that an interrupted run left behind, if there is anything to go on from.
 fn recorded(file: &Path, resume: bool) -> anyhow::Result<Option<Transcript>> {
     if !resume && file.symlink_metadata().is_ok() {
         bail!(

@@ -1,4 +1,4 @@
-//! What a run begins with: nothing, the memories of an earlier run, or the first turns of another one (a fork).
+//! The beginning of a run: nothing, the memories of an earlier run, or the first turns of another one (a fork).
 //!
 //! A fork keeps the seeds of what it has in common with its run: its header lists other roots of seeds by the turn before which
 //! they hold.
@@ -29,12 +29,12 @@ pub struct ForkFrom {
     pub at: String,
 }
 
-/// What a run begins with.
+/// The beginning of a run.
 #[derive(Default)]
 pub(super) struct Past {
-    /// What agents remember, by key.
+    /// The agents' memories, by key.
     pub(super) timelines: BTreeMap<String, Timeline>,
-    /// Whose caches hold what they remember, by key.
+    /// The sessions whose caches hold these memories, by key.
     pub(super) parents: BTreeMap<String, Session>,
     pub(super) continues: Option<Continues>,
     pub(super) fork: Option<Fork>,
@@ -42,7 +42,7 @@ pub(super) struct Past {
 
 /// The part of another run that a fork has in common with it.
 pub(super) struct Fork {
-    /// What comes before the first turn that is played anew.
+    /// The recording up to the first turn that is played anew.
     pub(super) before: Transcript,
     pub(super) record: Forked,
     /// Roots of the seeds before some turns.
@@ -50,7 +50,7 @@ pub(super) struct Fork {
 }
 
 impl Fork {
-    /// Where the replies that are taken over come from, if nobody gave them to the prompts that stand before them.
+    /// The origin of the replies that are taken over, if no model gave them to the prompts before them.
     pub(super) fn carried(&self) -> Option<String> {
         let carried = self.before.header.record.carried.clone();
         carried.filter(|_| !self.before.turns.is_empty())
@@ -107,7 +107,7 @@ impl Past {
         Ok(Self { timelines, parents, continues, fork: Some(Fork { before, record, seeds: roots }) })
     }
 
-    /// Where the turns' seeds come from, if those that are played now have this root.
+    /// The seeds of all turns, if those that are played now have this root.
     pub(super) fn seeds(&self, root: u64) -> Seeds {
         Seeds::new(root, self.fork.as_ref().map_or(Vec::new(), |fork| fork.seeds.clone()))
     }

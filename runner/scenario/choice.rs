@@ -5,8 +5,8 @@
 //! `parse_choice` would rather say invalid than guess: a negation in the sentence, or two options, is invalid.
 
 use super::AgentId;
-use super::source::Path;
 use super::template::Template;
+use super::yaml::Path;
 use serde_json::Value;
 use std::sync::Arc;
 

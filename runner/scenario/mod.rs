@@ -11,7 +11,6 @@ mod plan;
 mod read;
 pub mod results;
 pub mod schema;
-mod source;
 pub mod template;
 mod yaml;
 
@@ -22,9 +21,11 @@ pub use compile::compile;
 pub use plan::{
     Audience, Condition, Constraint, Edge, Input, Plan, Purpose, Seeds, TimelineId, Turn, TurnId, turn_seed,
 };
-pub use source::{Path, Spans, Step};
+pub use yaml::{Path, Step, Tree, parse, repeated_key};
 
 use crate::diagnostic::Sources;
+use schemars::JsonSchema;
+use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use template::{Expression, Template};
@@ -66,7 +67,7 @@ pub struct Scenario {
     /// The files it was read from.
     pub sources: Sources,
     /// Where things stand in them.
-    pub spans: Spans,
+    pub tree: Tree,
 }
 
 /// One agent.
@@ -123,21 +124,24 @@ impl std::fmt::Display for Strategy {
 }
 
 /// What happens when an agent's context is full.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+#[schemars(rename = "OnOverflow")]
 pub enum Overflow {
-    /// The run fails.
+    /// The run ends. `check` predicts it and refuses such a scenario. The default.
     #[default]
     Fail,
-    /// The agent writes a summary and goes on in a new epoch that begins with it.
+    /// The agent writes down what it needs, and goes on in a new epoch of its memory that begins with this.
     Summarize,
 }
 
 /// How long an agent remembers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
 pub enum Lifecycle {
-    /// One timeline for the whole run, kept afterwards.
+    /// One memory for the whole run, kept afterwards. The default.
     Permanent,
-    /// A fresh timeline in each phase.
+    /// A fresh memory in each phase, forgotten after it.
     Ephemeral,
 }
 
@@ -234,13 +238,14 @@ pub struct Interaction {
 }
 
 /// What an edge between agents means.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
 pub enum InteractionKind {
-    /// Everybody hears `from`.
+    /// Everybody hears what `from` says.
     Public,
-    /// Only `to` hears `from`.
+    /// Only `to` hears what `from` says.
     Whisper,
-    /// `from` hears `to`, whispers too.
+    /// `from` hears what `to` says, whispers too.
     Observe,
 }
 

@@ -1,12 +1,15 @@
 //! The scenario file as written: every field optional, nothing resolved.
 //!
-//! [`Written`] is what serde_yaml reads (`read`); what the fields mean is decided in `check`. Its documentation is
-//! the author's: `greenroom schema` and the reference of all fields are made from it.
+//! `read` makes a [`Written`] of a file; what the fields mean is decided in `check`. Its documentation is the author's:
+//! `greenroom schema` and the reference of all fields are made from it. Every field accepts null, which is how a value that could
+//! not be read is set aside.
 
+use super::{InteractionKind, Lifecycle, Overflow};
 use indexmap::IndexMap;
 use schemars::{JsonSchema, Schema, schema_for};
-use serde::Deserialize;
-use serde_yaml::Value;
+use serde::de::{MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+use serde_json::{Number, Value};
 use std::sync::LazyLock;
 
 /// Who takes part, and what happens, phase by phase.
@@ -23,7 +26,7 @@ pub struct Written {
     pub description: Option<String>,
     /// Values for templates and expressions: texts, numbers, lists, mappings. `--set name=value` overrides one,
     /// `--set name.part=value` a part of one.
-    #[schemars(with = "Option<IndexMap<String, serde_json::Value>>", extend("propertyNames" = { "pattern": NAME }))]
+    #[schemars(extend("propertyNames" = { "pattern": NAME }))]
     pub variables: Option<IndexMap<String, Value>>,
     /// Files whose `agents` and `variables` are taken over, paths relative to this file. What stands here wins.
     pub include: Option<Vec<Option<String>>>,
@@ -36,13 +39,13 @@ pub struct Written {
     /// What the choices of one phase are worth to the players.
     pub payoff: Option<WrittenPayoff>,
     /// Results to compute at the end, by name. One may use those above it, as `outcome.NAME`.
-    #[schemars(with = "Option<IndexMap<String, Expression>>", extend("propertyNames" = { "pattern": NAME }))]
-    pub outcome: Option<IndexMap<String, Value>>,
+    #[schemars(with = "Option<IndexMap<String, WrittenExpression>>", extend("propertyNames" = { "pattern": NAME }))]
+    pub outcome: Option<IndexMap<String, Option<WrittenExpression>>>,
     /// What must hold at the end. If something does not, it is named and the exit code is 1.
-    #[schemars(with = "Option<Vec<Assertion>>")]
-    pub assertions: Option<Vec<Value>>,
+    #[schemars(with = "Option<Vec<WrittenAssertion>>")]
+    pub assertions: Option<Vec<Option<WrittenAssertion>>>,
     /// Hints for displays; not read.
-    #[schemars(with = "serde_json::Value")]
+    #[schemars(with = "Value")]
     pub ui: Option<Value>,
 }
 
@@ -59,20 +62,16 @@ pub struct WrittenAgent {
     pub role: Option<String>,
     /// The system text. It is read once and never changes, so it may use variables, `me` and `role`, but nothing that
     /// happens in a run. Default: "You are NAME, ROLE."
-    #[schemars(with = "Option<Template>")]
-    pub system_prompt: Option<String>,
+    pub system_prompt: Option<WrittenTemplate>,
     /// How long its memory lasts.
-    #[schemars(with = "Option<Lifecycle>")]
-    pub lifecycle: Option<String>,
+    pub lifecycle: Option<Lifecycle>,
     /// Colour on a terminal and in pictures: a name such as `teal`, or `#rrggbb`.
     #[schemars(extend("oneOf" = colors()))]
     pub color: Option<String>,
     /// Who answers instead of the model: a control for experiments, or a human at the terminal.
-    #[schemars(with = "Option<Strategy>")]
-    pub strategy: Option<Value>,
+    pub strategy: Option<WrittenStrategy>,
     /// What happens when the model's context is full.
-    #[schemars(with = "Option<OnOverflow>")]
-    pub on_overflow: Option<String>,
+    pub on_overflow: Option<Overflow>,
 }
 
 /// A scene: who is present, who speaks when, who hears it, and what comes of it.
@@ -90,26 +89,21 @@ pub struct WrittenPhase {
     pub label: Option<String>,
     /// Who is present, in speaking order.
     #[schemars(with = "Option<Vec<Key>>", extend("minItems" = 1))]
-    pub agents: Option<Vec<Option<String>>>,
+    pub agents: Option<Vec<Option<Key>>>,
     /// Who speaks when.
-    #[schemars(with = "Option<WhoSpeaks>")]
-    pub topology: Option<String>,
+    pub topology: Option<WhoSpeaks>,
     /// Rules of a debate, read by everybody when the phase opens.
-    #[schemars(with = "Option<DebateFormat>")]
-    pub debate_format: Option<String>,
+    pub debate_format: Option<DebateFormat>,
     /// How the phase decides over the options of its `choice`: by a secret vote of all who speak, once the rounds are
     /// over. How it went is told to all who are present.
-    #[schemars(with = "Option<DecisionMode>")]
-    pub decision_mode: Option<String>,
+    pub decision_mode: Option<DecisionMode>,
     /// What everybody reads when the phase opens. Each reads it for itself: `me` is the reader.
-    #[schemars(with = "Option<Template>")]
-    pub initial_prompt: Option<String>,
+    pub initial_prompt: Option<WrittenTemplate>,
     /// Read in place of `initial_prompt` by those who have no private text.
-    #[schemars(with = "Option<Template>")]
-    pub initial_prompt_template: Option<String>,
+    pub initial_prompt_template: Option<WrittenTemplate>,
     /// Private openings, by agent: what only that agent reads, right after `initial_prompt`.
-    #[schemars(with = "Option<IndexMap<String, Template>>")]
-    pub per_agent_prompt_templates: Option<IndexMap<String, Option<String>>>,
+    #[schemars(with = "Option<IndexMap<String, WrittenTemplate>>")]
+    pub per_agent_prompt_templates: Option<IndexMap<String, Option<WrittenTemplate>>>,
     /// Rounds to play. Default: 1, or as many as `max_turns` needs. 0 is possible before a vote: nobody talks, all vote.
     pub auto_rounds: Option<u64>,
     /// Most turns of the phase; votes and the moderator's choices aside.
@@ -122,25 +116,19 @@ pub struct WrittenPhase {
     #[schemars(extend("minItems" = 1))]
     pub interactions: Option<Vec<Option<WrittenInteraction>>>,
     /// The phase is only played if this holds when it would begin.
-    #[schemars(with = "Option<Expression>")]
-    pub when: Option<Value>,
+    pub when: Option<WrittenExpression>,
     /// The phase ends after the round in which this holds; `auto_rounds` is the bound. It may use the phase's own results.
-    #[schemars(with = "Option<Expression>")]
-    pub until: Option<Value>,
+    pub until: Option<WrittenExpression>,
     /// What every turn of the phase is one of; with a `decision_mode`, what the phase decides over. The model can say
     /// nothing else, and the log-probability of each option is recorded.
-    #[schemars(with = "Option<Choice>")]
-    pub choice: Option<Value>,
+    pub choice: Option<WrittenChoice>,
     /// As `choice`, but the agent answers in its own words, which are searched for the options. A reply that names none, two
     /// of them, or one in a sentence with a negation, is `invalid`.
-    #[schemars(with = "Option<Choice>")]
-    pub parse_choice: Option<Value>,
+    pub parse_choice: Option<WrittenChoice>,
     /// Who gives the floor in a `moderated` phase. Default: the agent whose role is `moderator`.
-    #[schemars(with = "Option<Key>")]
-    pub moderator: Option<String>,
+    pub moderator: Option<Key>,
     /// Who decides under `coordinator_decides`. Default: the agent whose role is `coordinator`.
-    #[schemars(with = "Option<Key>")]
-    pub coordinator: Option<String>,
+    pub coordinator: Option<Key>,
     /// Votes that a `consensus` may take. Default: 3.
     #[schemars(extend("minimum" = 1, "maximum" = 100))]
     pub attempts: Option<u64>,
@@ -155,23 +143,17 @@ pub struct WrittenPhase {
 ))]
 pub struct WrittenTurn {
     /// Who speaks.
-    #[schemars(with = "Option<Key>")]
-    pub agent: Option<String>,
+    pub agent: Option<Key>,
     /// What the speaker is asked.
-    #[schemars(with = "Option<Template>")]
-    pub ask: Option<String>,
+    pub ask: Option<WrittenTemplate>,
     /// The turn is only played if this holds. It may use what was said in the phase before it.
-    #[schemars(with = "Option<Expression>")]
-    pub when: Option<Value>,
+    pub when: Option<WrittenExpression>,
     /// As the phase's `choice`, for this turn. It counts as one of the phase: in `choices`, `history`, `votes` and payoffs.
-    #[schemars(with = "Option<Choice>")]
-    pub choice: Option<Value>,
+    pub choice: Option<WrittenChoice>,
     /// As the phase's `parse_choice`, for this turn.
-    #[schemars(with = "Option<Choice>")]
-    pub parse_choice: Option<Value>,
+    pub parse_choice: Option<WrittenChoice>,
     /// Who hears it: a whisper. Default: as `interactions` say.
-    #[schemars(with = "Option<Keys>")]
-    pub to: Option<Value>,
+    pub to: Option<Keys>,
 }
 
 /// Who hears whom in a phase. An agent speaks in public or in whispers within one phase, not both; `to` in a written-out
@@ -181,14 +163,11 @@ pub struct WrittenTurn {
 #[schemars(rename = "Interaction", deny_unknown_fields, extend("required" = ["from", "kind"]))]
 pub struct WrittenInteraction {
     /// Who speaks; with `observe`, who listens.
-    #[schemars(with = "Option<Key>")]
-    pub from: Option<String>,
+    pub from: Option<Key>,
     /// Whom it concerns. It may be left out where `kind` is `public`.
-    #[schemars(with = "Option<Keys>")]
-    pub to: Option<Value>,
+    pub to: Option<Keys>,
     /// What happens between them.
-    #[schemars(with = "Option<InteractionKind>")]
-    pub kind: Option<String>,
+    pub kind: Option<InteractionKind>,
 }
 
 /// What the choices of a phase are worth. It is looked up, round by round, and never read from words. A round in which a
@@ -204,82 +183,76 @@ pub struct WrittenPayoff {
     pub phase: Option<String>,
     /// The players. Default: all who choose in the phase, in order. All turns of one player have the same options.
     #[schemars(with = "Option<Vec<Key>>")]
-    pub players: Option<Vec<Option<String>>>,
+    pub players: Option<Vec<Option<Key>>>,
     /// What is counted, e.g. `years`. Default: `points`.
     pub unit: Option<String>,
     /// For each option of the first player a table for each option of the second, and so on, down to a list with a number
     /// or expression over variables for each player. Either this or `each`.
-    #[schemars(with = "Option<IndexMap<String, serde_json::Value>>")]
-    pub matrix: Option<Value>,
+    #[schemars(with = "Option<IndexMap<String, Value>>")]
+    pub matrix: Option<Matrix>,
     /// The same expression for every player, in which `mine` is its choice, `others` the list of the others' and `all` the
     /// list of all.
-    #[schemars(with = "Option<Expression>")]
-    pub each: Option<Value>,
+    pub each: Option<WrittenExpression>,
+}
+
+/// A level of a payoff matrix.
+#[derive(Clone, Debug, Deserialize)]
+pub enum Matrix {
+    /// By the options of the player whose level it is.
+    Texts(IndexMap<String, Option<Matrix>>),
+    /// What each player gets.
+    List(Vec<Option<WrittenExpression>>),
+    /// Neither: a mistake that `check` explains.
+    That(Scalar),
 }
 
 /// Key of an agent, as it stands under `agents`.
-#[derive(JsonSchema)]
-#[allow(dead_code, reason = "the shape of a field that `check` reads by hand")]
-struct Key(String);
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+pub struct Key(pub String);
 
 /// Key of an agent, or a list of keys.
-#[derive(JsonSchema)]
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[schemars(untagged)]
-#[allow(dead_code, reason = "the shape of a field that `check` reads by hand")]
-enum Keys {
+pub enum Keys {
+    /// One.
     One(String),
-    Many(#[schemars(extend("minItems" = 1))] Vec<String>),
+    /// Several.
+    Many(#[schemars(with = "Vec<String>", extend("minItems" = 1))] Vec<Option<String>>),
 }
 
 /// A text in which `{{ … }}` stands for a value.
-#[derive(JsonSchema)]
-#[allow(dead_code, reason = "the shape of a field that `check` reads by hand")]
-struct Template(String);
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[schemars(rename = "Template")]
+pub struct WrittenTemplate(pub String);
 
 /// An expression over variables and results, e.g. `vote.decision == 'yes' and payoffs.ann > 3`.
-#[derive(JsonSchema)]
-#[schemars(untagged)]
-#[allow(dead_code, reason = "the shape of a field that `check` reads by hand")]
-enum Expression {
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[schemars(rename = "Expression", untagged)]
+pub enum WrittenExpression {
+    /// A text.
     Text(String),
-    Number(f64),
-    Fixed(bool),
-}
-
-/// A text, a number or a truth value.
-#[derive(JsonSchema)]
-#[schemars(untagged)]
-#[allow(dead_code, reason = "the shape of a field that `check` reads by hand")]
-enum Scalar {
-    Text(String),
-    Number(f64),
+    /// A number.
+    Number(#[schemars(with = "f64")] Number),
+    /// True or false.
     Truth(bool),
 }
 
-#[derive(JsonSchema)]
-#[schemars(rename_all = "snake_case")]
-#[allow(dead_code, reason = "the shape of a field that `check` reads by hand")]
-enum Lifecycle {
-    /// One memory for the whole run, kept afterwards. The default.
-    Permanent,
-    /// A fresh memory in each phase, forgotten after it.
-    Ephemeral,
+/// A text, a number or a truth value.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[schemars(untagged)]
+pub enum Scalar {
+    /// A text.
+    Text(String),
+    /// A number.
+    Number(#[schemars(with = "f64")] Number),
+    /// True or false.
+    Truth(bool),
 }
 
-#[derive(JsonSchema)]
-#[schemars(rename_all = "snake_case")]
-#[allow(dead_code, reason = "the shape of a field that `check` reads by hand")]
-enum OnOverflow {
-    /// The run ends. `check` predicts it and refuses such a scenario. The default.
-    Fail,
-    /// The agent writes down what it needs, and goes on in a new epoch of its memory that begins with this.
-    Summarize,
-}
-
-#[derive(JsonSchema)]
-#[schemars(rename_all = "snake_case")]
-#[allow(dead_code, reason = "the shape of a field that `check` reads by hand")]
-enum WhoSpeaks {
+/// Who speaks when.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum WhoSpeaks {
     /// Each round everybody speaks once, in order, and hears those before. The default.
     RoundRobin,
     /// The same, counted in `max_turns`.
@@ -296,10 +269,10 @@ enum WhoSpeaks {
     Moderated,
 }
 
-#[derive(JsonSchema)]
-#[schemars(rename_all = "snake_case")]
-#[allow(dead_code, reason = "the shape of a field that `check` reads by hand")]
-enum DebateFormat {
+/// Rules of a debate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum DebateFormat {
     /// An open discussion.
     Free,
     /// First a position, then reasons, then an answer to the strongest point against it.
@@ -314,10 +287,10 @@ enum DebateFormat {
     Roundtable,
 }
 
-#[derive(JsonSchema)]
-#[schemars(rename_all = "snake_case")]
-#[allow(dead_code, reason = "the shape of a field that `check` reads by hand")]
-enum DecisionMode {
+/// A way to decide.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum DecisionMode {
     /// There is no vote. The default.
     None,
     /// The option with most votes; if several have most, nothing is decided (`tied`).
@@ -332,106 +305,153 @@ enum DecisionMode {
     Consensus,
 }
 
-#[derive(JsonSchema)]
-#[schemars(rename_all = "snake_case")]
-#[allow(dead_code, reason = "the shape of a field that `check` reads by hand")]
-enum InteractionKind {
-    /// Everybody hears what `from` says.
-    Public,
-    /// Only `to` hears what `from` says.
-    Whisper,
-    /// `from` hears what `to` says, whispers too.
-    Observe,
-}
-
 /// Options, 2 or more, in one of three forms. A list: `[share, take]`. A mapping from results to the texts that are said:
 /// `{share: "I share", take: "I take more"}`. Or either of them under `options`, with settings beside it.
-#[derive(JsonSchema)]
-#[schemars(untagged)]
-#[allow(dead_code, reason = "the shape of a field that `check` reads by hand")]
-enum Choice {
-    List(#[schemars(extend("minItems" = 2, "maxItems" = 100))] Vec<Scalar>),
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[schemars(rename = "Choice", untagged)]
+pub enum WrittenChoice {
+    /// Results that are said as they stand.
+    List(#[schemars(with = "Vec<Scalar>", extend("minItems" = 2, "maxItems" = 100))] Vec<Option<Scalar>>),
+    /// Options with settings.
     Long(LongChoice),
-    Texts(#[schemars(extend("minProperties" = 2, "maxProperties" = 100))] IndexMap<String, Scalar>),
+    /// Results and the texts that are said for them.
+    Texts(
+        #[schemars(with = "IndexMap<String, Scalar>", extend("minProperties" = 2, "maxProperties" = 100))]
+        Texts,
+    ),
 }
 
 /// A choice with settings.
-#[derive(JsonSchema)]
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[schemars(deny_unknown_fields)]
-#[allow(dead_code, reason = "the shape of a field that `check` reads by hand")]
-struct LongChoice {
+pub struct LongChoice {
     /// The options: a list, or a mapping from results to the texts that are said.
-    options: Options,
+    #[schemars(with = "Options")]
+    pub options: Option<Options>,
     /// Whether the options are named in an order drawn from the turn's seed, against a liking for the first one. Default:
     /// `false`.
     #[serde(default)]
-    shuffle: Option<bool>,
+    pub shuffle: Option<bool>,
     /// The question. Default: the options alone are named.
     #[serde(default)]
-    ask: Option<Template>,
+    pub ask: Option<WrittenTemplate>,
 }
 
-#[derive(JsonSchema)]
+/// Options of a choice.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[schemars(untagged)]
-#[allow(dead_code, reason = "the shape of a field that `check` reads by hand")]
-enum Options {
-    List(#[schemars(extend("minItems" = 2, "maxItems" = 100))] Vec<Scalar>),
-    Texts(#[schemars(extend("minProperties" = 2, "maxProperties" = 100))] IndexMap<String, Scalar>),
+pub enum Options {
+    /// Results that are said as they stand.
+    List(#[schemars(with = "Vec<Scalar>", extend("minItems" = 2, "maxItems" = 100))] Vec<Option<Scalar>>),
+    /// Results and the texts that are said for them.
+    Texts(
+        #[schemars(with = "IndexMap<String, Scalar>", extend("minProperties" = 2, "maxProperties" = 100))]
+        Texts,
+    ),
 }
+
+/// Results and the texts that are said for them, in the order of the file.
+#[derive(Clone, Debug)]
+pub struct Texts(pub Vec<(Scalar, Option<Scalar>)>);
 
 /// A rule, or a person, that answers instead of the model. It knows what the agent has heard, no more. Where no choice is
 /// asked for, `always` and `list` say their texts, `tit_for_tat`, `grim` and `random` say nothing.
-#[derive(JsonSchema)]
-#[schemars(untagged)]
-#[allow(dead_code, reason = "the shape of a field that `check` reads by hand")]
-enum Strategy {
-    Named(NamedStrategy),
-    With(StrategyWith),
-}
-
-#[derive(JsonSchema)]
-#[schemars(rename_all = "snake_case")]
-#[allow(dead_code, reason = "the shape of a field that `check` reads by hand")]
-enum NamedStrategy {
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+#[schemars(rename = "Strategy")]
+pub enum WrittenStrategy {
     /// The first option, then what another player chose last.
     TitForTat,
     /// The first option until anybody chooses another, then the last option for ever.
     Grim,
     /// Asks at the terminal.
     Human,
-}
-
-#[derive(JsonSchema)]
-#[schemars(rename_all = "snake_case")]
-#[allow(dead_code, reason = "the shape of a field that `check` reads by hand")]
-enum StrategyWith {
     /// This option, or these words.
-    Always(Scalar),
+    Always(#[schemars(with = "Scalar")] Option<Scalar>),
     /// The first option with this probability, from 0 to 1; else one of the others.
-    Random(#[schemars(range(min = 0, max = 1))] f64),
+    Random(#[schemars(with = "f64", range(min = 0, max = 1))] Option<f64>),
     /// One after the other, and again from the start.
-    List(#[schemars(extend("minItems" = 1))] Vec<Scalar>),
+    List(#[schemars(with = "Vec<Scalar>", extend("minItems" = 1))] Option<Vec<Option<Scalar>>>),
 }
 
 /// An expression, or one with a reason.
-#[derive(JsonSchema)]
-#[schemars(untagged)]
-#[allow(dead_code, reason = "the shape of a field that `check` reads by hand")]
-enum Assertion {
-    That(Expression),
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[schemars(rename = "Assertion", untagged)]
+pub enum WrittenAssertion {
+    /// The expression alone.
+    That(WrittenExpression),
+    /// With a reason.
     Long(LongAssertion),
 }
 
 /// What must hold, and what it means if it does not.
-#[derive(JsonSchema)]
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[schemars(deny_unknown_fields)]
-#[allow(dead_code, reason = "the shape of a field that `check` reads by hand")]
-struct LongAssertion {
+pub struct LongAssertion {
     /// The expression.
-    that: Expression,
+    #[schemars(with = "WrittenExpression")]
+    pub that: Option<WrittenExpression>,
     /// What it means if it does not hold; printed then.
     #[serde(default)]
-    why: Option<String>,
+    pub why: Option<String>,
+}
+
+impl<'de> Deserialize<'de> for Texts {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(TextsVisitor)
+    }
+}
+
+struct TextsVisitor;
+
+impl<'de> Visitor<'de> for TextsVisitor {
+    type Value = Texts;
+
+    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("a mapping from results to texts")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Texts, A::Error> {
+        let mut texts = Vec::new();
+        while let Some(entry) = entries.next_entry()? {
+            texts.push(entry);
+        }
+        Ok(Texts(texts))
+    }
+}
+
+impl DecisionMode {
+    /// The word, as it is written.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::MajorityVote => "majority_vote",
+            Self::RankedChoice => "ranked_choice",
+            Self::CoordinatorDecides => "coordinator_decides",
+            Self::Consensus => "consensus",
+        }
+    }
+}
+
+impl From<Scalar> for Value {
+    fn from(scalar: Scalar) -> Self {
+        match scalar {
+            Scalar::Text(text) => text.into(),
+            Scalar::Number(number) => number.into(),
+            Scalar::Truth(truth) => truth.into(),
+        }
+    }
+}
+
+impl WrittenExpression {
+    /// The expression's text; a number or truth value stands for itself.
+    pub fn text(self) -> String {
+        match self {
+            Self::Text(text) => text,
+            Self::Number(number) => number.to_string(),
+            Self::Truth(truth) => truth.to_string(),
+        }
+    }
 }
 
 /// What a template can name.

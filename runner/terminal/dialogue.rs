@@ -1,7 +1,6 @@
 //! Shows a run as it is played: phase titles, names in their colours, text as it is generated.
 //!
-//! Where turns run together, the one whose line is next in the transcript is shown live; the others when
-//! their turn comes.
+//! Of turns that run together, the one whose line is next in the transcript is shown live; the others follow in that order.
 
 use super::page::Page;
 use crate::backend::Progress;
@@ -30,7 +29,7 @@ pub struct Dialogue {
     next: usize,
     /// Raw text of turns so far.
     raw: BTreeMap<usize, String>,
-    /// What is on the screen of the present turn; `None`: not even its head.
+    /// The present turn's text that is on the screen; `None`: not even its head.
     shown: Option<String>,
     phase: Option<PhaseId>,
     /// True if the scenario's title is still to be shown, before the first turn.
@@ -81,12 +80,11 @@ impl Dialogue {
         if self.phase != Some(turn.phase) {
             self.phase = Some(turn.phase);
             let label = printable(&self.scenario.phase(turn.phase).label);
-            let rule = match self.fancy {
-                true => {
-                    let rest = "─".repeat(60usize.saturating_sub(console::measure_text_width(&label)));
-                    Style::new().bold().apply_to(format!("── {label} {rest}")).to_string()
-                }
-                false => format!("== {label} =="),
+            let rule = if self.fancy {
+                let rest = "─".repeat(60usize.saturating_sub(console::measure_text_width(&label)));
+                Style::new().bold().apply_to(format!("── {label} {rest}")).to_string()
+            } else {
+                format!("== {label} ==")
             };
             self.page.line("");
             self.page.line(&rule);
@@ -101,7 +99,7 @@ impl Dialogue {
         self.shown = Some(String::new());
     }
 
-    /// Who speaks, and to whom or what for if that is not everybody and to be heard.
+    /// The speaker's name, with the listeners or the purpose of a turn that is not for everybody to hear.
     fn speaker(&self, turn: &Turn) -> String {
         let name = |agent: &AgentId| self.scenario.agent(*agent).name.as_str();
         let speaker = name(&turn.speaker);
@@ -160,7 +158,7 @@ impl Dialogue {
         self.stream();
     }
 
-    /// How likely the options were to be drawn, and all of them to be said; that a reply was invalid.
+    /// Note on how likely the options were to be drawn, and any of them to be said; or on an invalid reply.
     fn odds(&mut self, choice: &ChoiceRecord, odds: Option<&Odds>) -> Option<String> {
         if choice.chosen.is_null() {
             return Some("(invalid: none of the options could be told)".to_string());

@@ -60,9 +60,11 @@ fn short(text: &str) -> String {
     let digits = text.split_once(':').map_or(text.as_str(), |(_, digits)| digits);
     let is_hash = digits.len() == 64 && digits.chars().all(|c| c.is_ascii_hexdigit());
     let kept: String = text.chars().take(if is_hash { text.len() - 56 } else { 70 }).collect();
-    match (text.is_empty(), kept.len() < text.len()) {
-        (true, _) => "nothing".to_string(),
-        (_, true) => format!("{kept}…"),
-        _ => kept,
+    if text.is_empty() {
+        "nothing".to_string()
+    } else if kept.len() < text.len() {
+        format!("{kept}…")
+    } else {
+        kept
     }
 }

@@ -1,4 +1,4 @@
-//! What people see on a terminal or in a pipe: dialogue as it is spoken, tables, diffs.
+//! Output for people, on a terminal or in a pipe: dialogue as it is spoken, tables, diffs.
 //!
 //! On a terminal: colours, wrapped lines, a bar while a prompt is read. In a pipe: plain lines.
 

@@ -4,7 +4,7 @@ use super::output::Stdout;
 use crate::diagnostic::printable;
 use std::io::Write;
 
-/// Where text is written.
+/// A page that text is written to.
 pub struct Page {
     out: Box<dyn Write>,
     /// Columns; `None`: lines are as long as they are.
@@ -92,7 +92,7 @@ impl Page {
         (self.column, self.space) = (self.column + width, false);
     }
 
-    /// What can't be written is no reason to stop a run; `output` keeps the failure.
+    /// Writes text. A failure is no reason to stop a run; `output` keeps it.
     fn put(&mut self, text: &str) {
         let _ = self.out.write_all(text.as_bytes());
     }

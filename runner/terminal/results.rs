@@ -1,4 +1,4 @@
-//! What a run came to, in words.
+//! The results of a run, in words.
 
 use crate::diagnostic::printable;
 use crate::scenario::Scenario;

@@ -78,7 +78,7 @@ impl Page<'_> {
         self.text += &format!("{title}\n{}\n\n", table(&head, shown, numbers_from));
     }
 
-    /// What was played.
+    /// Shows the runs that were played, by cell.
     fn cells(&mut self) {
         let cells = &self.summary.cells;
         if !self.has_cells() {
@@ -110,7 +110,7 @@ impl Page<'_> {
         self.section("Cells", rows, 2);
     }
 
-    /// Which cell a row is of, where there are several.
+    /// The cell of a row, where there are several.
     fn cell(&self, cell: &InCell) -> Option<(&'static str, String)> {
         self.has_cells().then(|| ("cell", cell.cell.to_string()))
     }
@@ -156,7 +156,7 @@ impl Page<'_> {
         self.section("Results", rows, numbers_from);
     }
 
-    /// What was drawn; beside it how likely it was to be drawn, and any of the options to be said.
+    /// Shows what was drawn; beside it, how likely it was to be drawn, and how likely any of the options was to be said.
     fn choices(&mut self) {
         let (mut rows, mut is_low) = (Vec::new(), false);
         for figure in &self.summary.figures {
@@ -220,7 +220,7 @@ impl Page<'_> {
         self.section(&format!("Choices made together, {which}"), rows, numbers_from);
     }
 
-    /// What the intervals are, and how many of them will miss.
+    /// Explains the intervals, and how many of them will miss.
     fn legend(&self) -> String {
         let estimates: Vec<&Estimate> = self.intervals().collect();
         let has = |methods: &[Method]| estimates.iter().any(|estimate| methods.contains(&estimate.method));
@@ -280,7 +280,7 @@ fn counts(cell: &InCell) -> Row {
     vec![("count", count), ("rate", value), ("interval", interval)]
 }
 
-/// How a figure is written.
+/// The form in which a figure is written.
 #[derive(Clone, Copy)]
 enum Scale {
     Plain,
@@ -310,10 +310,12 @@ impl Scale {
     fn signed(self, estimate: &Estimate) -> String {
         let Some(value) = estimate.value else { return "-".to_string() };
         let text = self.text(value);
-        match text.trim_start_matches(['-', '0', '.']).is_empty() {
-            true => "0".to_string(),
-            false if value > 0.0 => format!("+{text}"),
-            false => text,
+        if text.trim_start_matches(['-', '0', '.']).is_empty() {
+            "0".to_string()
+        } else if value > 0.0 {
+            format!("+{text}")
+        } else {
+            text
         }
     }
 

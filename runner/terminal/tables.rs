@@ -24,7 +24,7 @@ pub fn table(head: &[&str], rows: Vec<Vec<String>>, numbers_from: usize) -> Stri
     lines.join("\n")
 }
 
-/// What a run cost, by agent.
+/// The cost of a run, by agent.
 pub fn summary(summary: &Summary) -> String {
     let head =
         ["agent", "lifecycle", "turns", "match", "reused", "prefilled", "recomputed", "generated", "TTFT ms"];
@@ -46,7 +46,7 @@ pub fn summary(summary: &Summary) -> String {
     table(&head, rows.collect(), 4) + &cache(&summary.cache)
 }
 
-/// What the memories saved and what they cost, in a sentence.
+/// The savings and costs of the memories, in a sentence.
 fn cache(cache: &CacheSummary) -> String {
     if cache.reused == 0 {
         return String::new();

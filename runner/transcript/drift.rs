@@ -2,18 +2,18 @@
 
 use std::fmt;
 
-/// Why a recording does not fit.
+/// Reason why a recording does not fit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
-    /// A system text, name or lifecycle is another now.
+    /// A system text, name, lifecycle or strategy has changed.
     AgentChanged,
-    /// What the agent reads at this turn is another now.
+    /// The agent reads something else at this turn now.
     PromptChanged,
-    /// The results of a choice are called otherwise, their texts are the same.
+    /// The values of a choice's options have changed, their texts have not.
     ChoiceChanged,
     /// The rule that plays the agent says something else.
     RuleChanged,
-    /// What was said comes to other results.
+    /// The replies are the same, but give other results.
     ResultsChanged,
     /// The model says something else.
     ReplyChanged,
@@ -40,9 +40,9 @@ pub struct Drift {
     pub path: Box<str>,
     /// Line in the transcript, from 1.
     pub line: Option<usize>,
-    /// Why.
+    /// The cause.
     pub cause: Cause,
-    /// In words, what exactly.
+    /// The details, in words.
     pub detail: Box<str>,
     /// The text as recorded.
     pub recorded: Box<str>,

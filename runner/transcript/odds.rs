@@ -1,5 +1,5 @@
-//! How likely the options of a choice were, from a recording alone: the engine's rule (`engine/sampler.rs`, `draw`) once more, since
-//! a transcript is read without an engine. `tests/runner/odds.rs` holds the one against the other.
+//! Odds of a choice's options, from a recording alone: the engine's rule (`engine/sampler.rs`, `draw`) once more, since a
+//! transcript is read without an engine. `tests/runner/odds.rs` checks the one against the other.
 
 use super::record::ChoiceRecord;
 
@@ -34,7 +34,7 @@ impl Odds {
 }
 
 impl ChoiceRecord {
-    /// How likely each option was to be drawn at a run's temperature, and all of them to be said; `None` where no model was asked.
+    /// The odds of each option being drawn at a run's temperature, and of any being said; `None` where no model was asked.
     pub fn odds(&self, temperature: f32) -> Option<Odds> {
         if self.options.iter().all(|option| option.logprob.is_none()) {
             return None;

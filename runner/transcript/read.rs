@@ -46,9 +46,9 @@ pub struct ReadError {
     pub file: String,
     /// The line, from 1.
     pub line: usize,
-    /// What stands there.
+    /// The content that was found.
     pub found: String,
-    /// What should.
+    /// The content that was expected.
     pub expected: String,
 }
 
@@ -101,10 +101,12 @@ impl Transcript {
                     footer = Some(Recorded { record, line: number, hash: hash.clone(), intact });
                 }
                 other => {
-                    let expected = match (header.is_some(), after_footer) {
-                        (false, _) => "a header",
-                        (_, true) => "the end of the file after the footer",
-                        _ => "a turn or the footer",
+                    let expected = if header.is_none() {
+                        "a header"
+                    } else if after_footer {
+                        "the end of the file after the footer"
+                    } else {
+                        "a turn or the footer"
                     };
                     return Err(error(number, format!("a {}", other.kind()), expected));
                 }
@@ -169,7 +171,7 @@ fn parse_line(text: &str) -> Result<(Line, String), (String, String)> {
     Ok((line, hash))
 }
 
-/// How many lists and mappings begin in a line of JSON.
+/// The number of lists and mappings that begin in a line of JSON.
 fn n_collections(text: &str) -> usize {
     let (mut n, mut in_string, mut escaped) = (0, false, false);
     for byte in text.bytes() {

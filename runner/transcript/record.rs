@@ -44,7 +44,7 @@ pub struct Header {
     pub kv: String,
     /// Kernel contract and version.
     pub numerics: String,
-    /// How tokens were chosen.
+    /// Sampling settings.
     pub sampling: SamplingRecord,
     /// Most tokens of a reply.
     pub max_tokens: usize,
@@ -82,7 +82,7 @@ pub struct AgentRecord {
     pub lifecycle: String,
     /// The system text that it lives with.
     pub system: String,
-    /// Who answers instead of the model.
+    /// The strategy that answers instead of the model.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub strategy: Option<String>,
 }
@@ -99,7 +99,7 @@ pub struct ModelRecord {
     pub identity: String,
 }
 
-/// How tokens were chosen.
+/// Settings by which tokens were chosen.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SamplingRecord {
@@ -125,11 +125,11 @@ pub struct SamplingRecord {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DryRecord {
-    /// What a sequence of `allowed_length` costs.
+    /// Penalty of a sequence of `allowed_length` tokens.
     pub multiplier: f32,
-    /// By what the cost grows with each more token.
+    /// Factor by which the penalty grows with each further token.
     pub base: f32,
-    /// Shorter sequences cost nothing.
+    /// Length below which a sequence has no penalty.
     pub allowed_length: usize,
 }
 
@@ -182,23 +182,23 @@ pub struct TurnRecord {
     pub path: String,
     /// The agent's key.
     pub agent: String,
-    /// What the agent read since its last turn, before the chat template.
+    /// The text that the agent read since its last turn, before the chat template.
     pub delta: String,
     /// The reply's ids.
     pub tokens: Vec<u32>,
     /// The ids as text.
     pub raw: String,
-    /// What others heard.
+    /// The text that others heard.
     pub spoken: String,
-    /// Why the reply ended.
+    /// The reason why the reply ended.
     pub stop: Stop,
-    /// What the reply was a choice of.
+    /// The choice, if the reply was one.
     pub constraint: Option<ChoiceRecord>,
     /// Seed of the turn.
     pub seed: u64,
 }
 
-/// Why a reply ended.
+/// Reason why a reply ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stop {
@@ -240,9 +240,9 @@ pub struct ChoiceRecord {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct OptionRecord {
-    /// What expressions see.
+    /// The value that expressions see.
     pub value: serde_json::Value,
-    /// What is said.
+    /// The text that is said.
     pub text: String,
     /// Natural log-probability that the model's reply is this one; null: no model was asked for it.
     pub logprob: Option<f32>,
@@ -260,13 +260,13 @@ pub struct Footer {
     pub choices: usize,
     /// Those of them that could not be read as an option.
     pub invalid: usize,
-    /// What phases decided, by name; null: nothing.
+    /// Decisions by phase; null: nothing was decided.
     pub decisions: BTreeMap<String, serde_json::Value>,
-    /// What choices were worth.
+    /// Payoffs of the choices.
     pub payoffs: Option<Payoffs>,
     /// Results, in the order of the scenario.
     pub outcomes: Vec<OutcomeRecord>,
-    /// What had to hold.
+    /// The assertions, and whether they held.
     pub assertions: Vec<AssertionRecord>,
 }
 
@@ -285,7 +285,7 @@ pub struct OutcomeRecord {
     pub name: String,
     /// Its value; null where the expression failed.
     pub value: serde_json::Value,
-    /// Why it has none.
+    /// The error, if it has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }
@@ -296,11 +296,11 @@ pub struct OutcomeRecord {
 pub struct AssertionRecord {
     /// The expression.
     pub that: String,
-    /// What it means if it does not hold.
+    /// The meaning of its failure, as the author gives it.
     pub why: Option<String>,
     /// True if it held; an expression that fails does not.
     pub holds: bool,
-    /// How it failed.
+    /// The error of the expression, if it failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }

@@ -121,17 +121,12 @@ impl Recorder {
             let detail = format!("no footer: the recording ends after {} turns", self.n_turns);
             return Err(Drift::new("footer", Cause::NoFooter, detail).into());
         };
-        let drift = match recorded.intact {
-            true => other_result(&recorded.record, &footer)?,
-            false => {
-                let (was, now) = (serde_json::to_string(&recorded.record)?, serde_json::to_string(&footer)?);
-                let drift = Drift::new(
-                    "footer",
-                    Cause::RecordAltered,
-                    "the footer does not fit what stands above it",
-                );
-                Some(drift.texts(was, now))
-            }
+        let drift = if recorded.intact {
+            other_result(&recorded.record, &footer)?
+        } else {
+            let (was, now) = (serde_json::to_string(&recorded.record)?, serde_json::to_string(&footer)?);
+            let detail = "the footer does not fit what stands above it";
+            Some(Drift::new("footer", Cause::RecordAltered, detail).texts(was, now))
         };
         match drift {
             Some(drift) => Err(drift.at_line(recorded.line).into()),
@@ -192,8 +187,8 @@ fn compare(recorded: &Recorded<TurnRecord>, now: &TurnRecord) -> Option<Drift> {
     None
 }
 
-/// What differs between a recorded choice and the same choice now. The prompt, which is the same, names the options' texts; what they are
-/// called it does not say.
+/// The difference between a recorded choice and the same choice now. The prompt, which is the same, gives the options' texts, but
+/// not their values.
 fn other_choice(was: Option<&ChoiceRecord>, now: Option<&ChoiceRecord>) -> (Cause, String) {
     let texts = |choice: &ChoiceRecord| choice.options.iter().map(|o| o.text.clone()).collect::<Vec<_>>();
     let (Some(was), Some(now)) = (was, now) else {

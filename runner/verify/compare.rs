@@ -1,4 +1,4 @@
-//! What differs between two recordings: settings, what was read and said, what it came to.
+//! Differences between two recordings: settings, what was read and said, and the results.
 
 use crate::scenario::text_of;
 use crate::transcript::{ChoiceRecord, Footer, Header, Transcript, TurnRecord};
@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 /// One thing that differs.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Difference {
-    /// What kind of thing.
+    /// Kind of difference.
     pub what: What,
     /// The turn's path, or the name of the setting or result.
     pub at: String,
@@ -21,7 +21,7 @@ pub struct Difference {
     pub now: String,
 }
 
-/// What can differ.
+/// Kinds of difference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum What {
@@ -31,21 +31,21 @@ pub enum What {
     Gone,
     /// A turn that only the second has.
     New,
-    /// What an agent reads.
+    /// The text that an agent reads.
     Prompt,
-    /// What it says.
+    /// The text that it says.
     Reply,
-    /// What options are called, how likely they were, or how a reply ended, where the same is said.
+    /// Tokens, the options' values, log-probabilities, or the reason why a reply ended, where the same is said.
     Detail,
-    /// What was chosen.
+    /// The chosen option.
     Choice,
-    /// What a phase decided.
+    /// The decision of a phase.
     Decision,
-    /// What choices were worth.
+    /// The payoff of an agent.
     Payoff,
     /// A result.
     Outcome,
-    /// True if an assertion holds.
+    /// The result of an assertion.
     Assertion,
 }
 

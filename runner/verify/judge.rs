@@ -16,21 +16,21 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// How recordings are judged.
+/// Settings for judging recordings.
 pub struct Judge {
-    /// Where recordings find their scenarios and the runs that they continue.
+    /// Places where recordings find their scenarios and the runs that they continue.
     pub search: Search,
-    /// What a model is asked.
+    /// The question to a model.
     pub question: Question,
     /// True if what drifted is written beside the recording.
     pub writes_pending: bool,
 }
 
-/// What a model is asked.
+/// The question that a model is asked.
 pub enum Question {
     /// Nothing: there is no model.
     Nothing,
-    /// True if it would say the same, token by token, reading what was recorded.
+    /// To read what was recorded: would it say the same, token by token?
     Score {
         /// The model.
         model: Arc<dyn Backend>,
@@ -41,7 +41,7 @@ pub enum Question {
     Rerun {
         /// The model.
         model: Arc<dyn Backend>,
-        /// What must be equal.
+        /// The part that must be equal.
         level: Level,
     },
 }
@@ -165,7 +165,7 @@ impl Fitting<'_> {
     }
 }
 
-/// In words, that another model answers than the one that did.
+/// A note that the model, cache format or numerics are not those of the recording.
 pub(super) fn other_model(header: &Header, card: &ModelCard) -> Option<String> {
     let pairs = [
         ("model", &header.model.identity, &card.model.identity),

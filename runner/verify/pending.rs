@@ -1,7 +1,7 @@
-//! What a recording that drifted would be now, in a file beside it, until somebody accepts or rejects it.
+//! Pending recordings: a file beside a recording that drifted holds what it would be now, until somebody accepts or rejects it.
 //!
-//! A recording that drifted leaves what it would be now: today's texts with the recorded replies, found by their turns' paths.
-//! Its header says so (`carried`), for no model has read these texts. In CI nothing is written.
+//! After a replay, that is today's texts with the recorded replies, found by their turns' paths. Its header says so (`carried`),
+//! for no model has read these texts. In CI nothing is written.
 
 use super::find::plain;
 use crate::transcript::Transcript;
@@ -18,14 +18,14 @@ pub fn is_ci() -> bool {
     std::env::var("CI").is_ok_and(|value| !["", "0", "false"].contains(&value.to_lowercase().as_str()))
 }
 
-/// Where what a recording would be now is written.
+/// Path of the file that holds what a recording would be now.
 pub fn pending_file(recording: &Path) -> PathBuf {
     let mut name = recording.as_os_str().to_os_string();
     name.push(ENDING);
     name.into()
 }
 
-/// Tells whether a file is such a one.
+/// Tells whether a path is that of such a file.
 fn is_pending(path: &Path) -> bool {
     path.file_name().and_then(OsStr::to_str).is_some_and(|name| name.ends_with(".jsonl.new"))
 }
@@ -98,7 +98,7 @@ fn clear(recording: &Path) {
     }
 }
 
-/// What a recording would be now takes its place.
+/// Replaces a recording with what it would be now.
 ///
 /// # Errors
 /// There is nothing pending, it is no transcript, or the file can't be replaced.
@@ -108,7 +108,7 @@ pub fn accept(recording: &Path) -> anyhow::Result<()> {
     std::fs::rename(&file, recording).with_context(|| format!("can't replace {}", recording.display()))
 }
 
-/// What a recording would be now is forgotten.
+/// Removes the file that holds what a recording would be now.
 ///
 /// # Errors
 /// The file can't be removed.

@@ -10,15 +10,15 @@ use crate::transcript::{Cause, Drift, Footer, Header, PROGRAM, Recorder, Transcr
 use anyhow::{Context as _, bail};
 use std::sync::Arc;
 
-/// What must be equal.
+/// The part of a run that must be equal when it is played again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Level {
     /// Every token.
     #[default]
     Exact,
-    /// What was chosen, decided and gained.
+    /// The choices and the results: decisions, payoffs, outcomes, assertions.
     Choices,
-    /// Nothing; but what is asserted must hold again.
+    /// Nothing; but all assertions must hold again.
     Assertions,
 }
 

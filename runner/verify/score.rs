@@ -14,7 +14,7 @@ use serde::Serialize;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// What a model made of the recorded replies.
+/// A model's score of the recorded replies.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Score {
     /// Replies that were read.
@@ -23,7 +23,7 @@ pub struct Score {
     pub tokens: usize,
     /// Mean log-probability of the recorded tokens, in nats; null where there is none.
     pub mean_logprob: Option<f64>,
-    /// Where the sampler draws something else, in plan order.
+    /// Places where the sampler draws something else, in plan order.
     pub surprises: Vec<Surprise>,
 }
 
@@ -34,13 +34,13 @@ pub struct Surprise {
     pub path: String,
     /// Line in the recording.
     pub line: usize,
-    /// Which token of the reply, from 1; one more than it has: its end.
+    /// Number of the token in the reply, from 1; one more than the reply has: its end.
     pub token: usize,
     /// The reply up to there.
     pub before: String,
-    /// What is recorded.
+    /// The record: a token, an option or an end, as text.
     pub recorded: String,
-    /// What the sampler draws.
+    /// The sampler's draw, as text.
     pub drawn: String,
     /// Natural log-probability, to this model, of what is recorded: a token, or an option of a choice; null at an end.
     pub logprob: Option<f32>,
@@ -76,7 +76,7 @@ pub(super) fn score(fitting: &Fitting<'_>, model: &Arc<dyn Backend>) -> anyhow::
     Ok(score)
 }
 
-/// What was found in one turn.
+/// Score of one turn.
 struct TurnScore {
     line: usize,
     draws: usize,

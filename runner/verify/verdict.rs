@@ -1,4 +1,4 @@
-//! What was found of a recording, as plain data.
+//! Findings on a recording, as plain data.
 
 use super::score::Score;
 use crate::diagnostic::{Diagnostic, Sources};
@@ -7,7 +7,7 @@ use crate::scenario::{Path, Scenario};
 use crate::transcript::{AssertionRecord, Cause, Drift, Footer, Header, ReadError};
 use serde::Serialize;
 
-/// What was found of one recording.
+/// The findings on one recording.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Verdict {
     /// The recording.
@@ -18,17 +18,17 @@ pub struct Verdict {
     pub turns: usize,
     /// True if its replies were carried over from another recording: no model gave them to these prompts.
     pub carried: bool,
-    /// What is wrong; empty: nothing.
+    /// The problems; empty: there are none.
     pub problems: Vec<Problem>,
-    /// How it came to be, and differences that changed nothing of what was read or said.
+    /// Notes on its origin, and on differences that changed nothing of what was read or said.
     pub notes: Vec<String>,
-    /// What a model made of the recorded replies.
+    /// The model's score of the recorded replies, if one was asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub score: Option<Score>,
-    /// What was compared, if the run was played again.
+    /// The part of the run that was compared, if it was played again.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub again: Option<&'static str>,
-    /// Where the recording lies as it would be now.
+    /// Path of the file that holds the recording as it would be now, if one was written.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pending: Option<String>,
     /// Seconds that it took to find out.
@@ -38,13 +38,13 @@ pub struct Verdict {
 /// Something that is wrong with a recording.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Problem {
-    /// What kind of thing.
+    /// Kind of problem.
     pub kind: Kind,
     /// The turn's path, `header`, `footer` or an assertion.
     pub at: String,
-    /// What happened, in few words.
+    /// Short description.
     pub title: String,
-    /// More of it; may be empty.
+    /// Further details; may be empty.
     pub detail: String,
     /// The text as recorded, where there are texts to compare.
     pub recorded: String,
@@ -52,7 +52,7 @@ pub struct Problem {
     pub now: String,
     /// Line in the recording.
     pub line: Option<usize>,
-    /// What in the scenario it comes from.
+    /// The place in the scenario that it comes from.
     pub place: Option<Place>,
 }
 

@@ -39,7 +39,7 @@ fn play(stage: &Stage, out: &str, more: &[&str]) -> Run {
     Run { dir: stage.path(out) }
 }
 
-/// What a killed run left goes on to the same transcript, and every memory is whole or computed again with a reason.
+/// Checks that a killed run goes on to the same transcript, and that every memory is whole or computed again with a reason.
 fn check_resumed(stage: &Stage, expected: &str, what: &str) {
     let more: &[&str] = if stage.path("run/transcript.jsonl").exists() { &["--resume"] } else { &[] };
     let run = play(stage, "run", more);

@@ -87,7 +87,7 @@ fn bad_models_are_refused_by_name() {
     }
 }
 
-/// Whatever stands in a model's place: it is named, and nothing waits for it. A link to a model is one.
+/// Anything else in a model's place is named, and nothing waits for it. A link to a model is one.
 #[cfg(unix)]
 #[test]
 fn what_is_no_model_is_refused_whatever_it_is() {

@@ -3,7 +3,7 @@
 use super::Stage;
 use serde_json::Value;
 
-/// What `greenroom-lab kv-config --target-bits 6 --tokens 600` found for the understudy.
+/// The output of `greenroom-lab kv-config --target-bits 6 --tokens 600` for the understudy.
 const CONFIG: &str = include_str!("kv_config.json");
 
 fn refusal(stage: &Stage, args: &[&str]) -> String {

@@ -236,7 +236,7 @@ phases:
   - { name: p, agents: [ann, ben], auto_rounds: 2, choice: [one, two] }
 ";
 
-/// What can stand where a file is expected: its name, and what is said of it.
+/// Things that can stand where a file is expected: their names, and what is said of them.
 const SPECIAL: [(&str, &str); 5] = [
     ("pipe", "it is a named pipe"),
     ("zero", "it is a device"),

@@ -12,7 +12,7 @@ use std::process::Command;
 /// Something that is done to a file or folder; `outside` is a file that the store must neither show nor change.
 type Damage = fn(path: &Path, outside: &Path);
 
-/// What is done to files.
+/// Damage to files.
 const TO_FILES: [(&str, Damage); 15] = [
     ("a named pipe", |path, _| {
         replace(path);
@@ -69,7 +69,7 @@ const TO_FILES: [(&str, Damage); 15] = [
     }),
 ];
 
-/// What is done to folders.
+/// Damage to folders.
 const TO_FOLDERS: [(&str, Damage); 6] = [
     ("a file", |path, _| {
         replace(path);
@@ -89,7 +89,7 @@ const TO_FOLDERS: [(&str, Damage); 6] = [
     }),
 ];
 
-/// Where a file gets its second name.
+/// The path at which a file gets its second name.
 fn twin(path: &Path, outside: &Path) -> PathBuf {
     outside.with_file_name("twins").join(path.file_name().unwrap())
 }

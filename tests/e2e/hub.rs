@@ -10,16 +10,16 @@ use std::time::Duration;
 /// The commit that `main` stands for.
 pub(crate) const COMMIT: &str = "c0ffee00c0ffee00c0ffee00c0ffee00c0ffee00";
 
-/// What goes wrong.
+/// Faults of the Hub and its storage.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Faults {
     /// Connections of the storage end after so many bytes: the first one, the second one, …
     pub(crate) breaks: VecDeque<usize>,
-    /// As many requests to the Hub are answered with 503 first.
+    /// Number of requests to the Hub that are answered with 503 first.
     pub(crate) busy: usize,
-    /// As many requests to the storage are answered with 403 first, as if their addresses were out of date.
+    /// Number of requests to the storage that are answered with 403 first, as if their addresses were out of date.
     pub(crate) expired: usize,
-    /// What the storage sends is this instead.
+    /// The content that the storage sends instead.
     pub(crate) content: Option<Vec<u8>>,
     /// The storage sends everything, whatever range was asked for.
     pub(crate) ignores_ranges: bool,
@@ -140,7 +140,7 @@ impl State {
         }
     }
 
-    /// What the Hub says.
+    /// Answers as the Hub.
     fn describe(&self, stream: &TcpStream, seen: &Seen, faults: &Faults) -> std::io::Result<()> {
         let refused = faults.token.is_some_and(|token| seen.authorization != Some(format!("Bearer {token}")));
         if refused {
@@ -194,7 +194,7 @@ impl State {
         respond(stream, seen, "302 Found", &headers, b"Found. Redirecting to somewhere else")
     }
 
-    /// What the storage gives out.
+    /// Answers as the storage.
     fn store(
         &self,
         mut stream: &TcpStream,

@@ -19,7 +19,7 @@ phases:
 - {name: three, agents: [cy], initial_prompt: And you?}
 ";
 
-/// What is played, and what is done to it.
+/// A run to play, and what is done to it.
 struct Play {
     name: &'static str,
     /// A shipped scenario; `None`: [`HUMAN`].
@@ -69,7 +69,7 @@ impl Play {
         files.iter().map(read).collect()
     }
 
-    /// Whether there is anything to go on from.
+    /// True if there is anything to go on from.
     fn begun(&self, stage: &Stage, out: &str) -> bool {
         let file = if self.more.is_empty() { "transcript.jsonl" } else { "experiment.json" };
         stage.path(out).join(file).exists()
@@ -89,7 +89,7 @@ impl Play {
     }
 }
 
-/// What the human says.
+/// Answers as the human.
 fn answer(child: &mut Child) {
     let _ = child.stdin.as_mut().unwrap().write_all(b"I say nothing.\n");
 }
@@ -166,7 +166,7 @@ fn interrupted_two_hundred_times() {
     PLAYS.iter().for_each(|play| interrupt(play, 35));
 }
 
-/// What stops a run that answers no first signal.
+/// A second signal stops a run that does not respond to the first.
 #[test]
 fn a_second_signal_always_ends_it() {
     for name in ["INT", "TERM"] {

@@ -1,4 +1,4 @@
-//! What one agent, run, tenant or key has remembered is nobody else's, and gone when it is removed.
+//! Memories of one agent, run, tenant or key are nobody else's, and gone when they are removed.
 
 use super::Stage;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ fn files(dir: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// Whether any file of the folder holds the text, in its content or its name.
+/// True if any file of the folder holds the text, in its content or its name.
 fn mentions(dir: &Path, text: &str) -> bool {
     files(dir).iter().any(|path| {
         let bytes = std::fs::read(path).unwrap();

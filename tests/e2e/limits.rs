@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// What the program may use.
+/// Resources that the program may use.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
     /// Bytes of address space (RLIMIT_AS): an allocation beyond it fails, which ends a program in Rust with SIGABRT.
@@ -23,14 +23,14 @@ pub(crate) struct Limits {
 /// A program that has used little of its time on a processor after so many times as long waits for something.
 const PATIENCE: u32 = 6;
 
-/// What hostile input may cost.
+/// The limits for hostile input.
 impl Default for Limits {
     fn default() -> Self {
         Self { memory: 512 << 20, files: 256, time: Duration::from_secs(10) }
     }
 }
 
-/// How the program ended.
+/// The way the program ended.
 #[derive(Debug)]
 pub(crate) struct Ended {
     /// Exit code; `None`: killed by a signal.

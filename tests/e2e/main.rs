@@ -35,7 +35,7 @@ struct Stage {
     dir: tempfile::TempDir,
 }
 
-/// What a run left behind.
+/// The folder that a run left behind.
 struct Run {
     dir: PathBuf,
 }

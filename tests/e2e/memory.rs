@@ -9,7 +9,7 @@ use std::time::Duration;
 
 const N_AGENTS: usize = 30;
 const BUDGET: u64 = 5_000_000;
-/// What a process may take beside model and budget: activations, the program itself.
+/// Bytes that a process may take besides model and budget: activations, the program itself.
 const BESIDE: u64 = 400 << 20;
 /// Longest reply.
 const REPLY: usize = 12;

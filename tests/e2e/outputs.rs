@@ -1,4 +1,4 @@
-//! What the program says and writes arrives, or it says so: full disks, readers that go away, many at once.
+//! Everything that the program says and writes arrives, or it says so: full disks, readers that go away, many at once.
 
 use super::Stage;
 use super::hostile::PLAYABLE;

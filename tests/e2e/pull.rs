@@ -84,7 +84,7 @@ fn repository(stage: &Stage) -> PathBuf {
     stage.path(".cache/huggingface/hub/models--org--Repo-GGUF")
 }
 
-/// What has arrived of the file.
+/// The path of the part of the file that has arrived.
 fn partial(stage: &Stage) -> PathBuf {
     repository(stage).join(format!("blobs/{}.incomplete", sha256(&understudy())))
 }

@@ -1,4 +1,4 @@
-//! What a save costs: each token is written once in f16 and once packed, at most.
+//! The cost of saving: each token is written at most once in f16 and once packed.
 
 use greenroom_engine::{Engine, EngineConfig, KvChoice, ModelSource, Prompter};
 

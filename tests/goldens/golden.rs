@@ -18,7 +18,7 @@ pub(crate) struct Golden {
     pub(crate) margins: Vec<f64>,
 }
 
-/// How far scores are from a golden.
+/// Distance of scores from a golden.
 pub(crate) struct Distance {
     /// The engine's log-probabilities less the reference's.
     pub(crate) differences: Vec<f64>,

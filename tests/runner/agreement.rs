@@ -1,5 +1,5 @@
-//! What `check` says of a text or an expression, a run agrees with: what it accepts plays to its end, and what it refuses
-//! could not have been rendered however the play had gone.
+//! `check` and a run agree on every text and expression: what `check` accepts plays to its end, and what it refuses could not have
+//! been rendered however the play had gone.
 
 use crate::play::{play, scenario};
 use greenroom::backend::{Request, Scripted};
@@ -251,7 +251,7 @@ phases:
     assert_eq!(codes("choice: [a, b]", "{{ endow - r1.choices.ann }}"), ["template"]);
 }
 
-/// What is looked at does not stand in the prose beside it.
+/// The name that is marked is the one in code, not the same word in the prose beside it.
 #[test]
 fn a_caret_stands_under_code() {
     let text = "

@@ -1,7 +1,7 @@
-//! Figures are the same on every machine: what the platform's own mathematics library computes (`exp`, `ln`, `powf`, …, which differ in
-//! last digits) is in no source that a transcript, a table or a comparison may depend on. The `libm` crate has the same functions for all.
+//! Figures are the same on every machine: no source that a transcript, a table or a comparison may depend on calls the platform's
+//! own mathematics library (`exp`, `ln`, `powf`, …, which differ in last digits). The `libm` crate has the same functions for all.
 //!
-//! What IEEE 754 rounds exactly (`sqrt`, `mul_add`, `floor`, `abs`) is the same everywhere, so it may be used.
+//! Functions that IEEE 754 rounds exactly (`sqrt`, `mul_add`, `floor`, `abs`) are the same everywhere, so they may be used.
 
 use std::path::{Path, PathBuf};
 
@@ -37,14 +37,14 @@ fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// What is compiled into the program: no comments, and nothing from the file's tests on, which stand at its end.
+/// The code that is compiled into the program: no comments, and nothing from the file's tests on, which stand at its end.
 fn code(text: &str) -> String {
     let before_tests = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
     let without = |line: &str| line.split("//").next().unwrap_or_default().to_string() + "\n";
     before_tests.lines().map(without).collect()
 }
 
-/// How often a method of floats is called: as a method, or by its path.
+/// The number of calls of a method of floats: as a method, or by its path.
 fn calls(code: &str, name: &str) -> usize {
     let ways = [format!(".{name}("), format!("f64::{name}"), format!("f32::{name}")];
     let whole = |at: usize| !code[at..].starts_with(|c: char| c.is_alphanumeric() || c == '_');

@@ -1,4 +1,4 @@
-//! What a replay blames is what changed: a choice that was renamed, a rule that plays otherwise; and what a recording is it says itself.
+//! A replay blames what changed: a choice that was renamed, a rule that plays otherwise; and a recording itself says what it is.
 
 use crate::drift::greenroom_with;
 use crate::play::play;

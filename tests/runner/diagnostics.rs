@@ -1,4 +1,4 @@
-//! What authors are told of their mistakes.
+//! The diagnostics that authors get for their mistakes.
 
 use greenroom::scenario::{load, parse_override};
 

@@ -1,5 +1,5 @@
-//! What the documentation shows is true: the tutorial is followed word by word, every YAML loads and plays, and the made
-//! pages are up to date.
+//! The documentation is true: the tutorial is followed word by word, every YAML loads and plays, and the generated pages are up
+//! to date.
 //!
 //! In the pages, after three backquotes: `yaml` is a whole scenario; `yaml part` one whose missing agents and phases are
 //! added from [`HEAD`]; `yaml file=NAME` also writes a file; `yaml shows=NAME` repeats one; `yaml wrong=CODE` must be found
@@ -15,7 +15,7 @@ use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// What completes a part of a scenario.
+/// The agents and phases that complete a part of a scenario.
 const HEAD: [(&str, &str); 2] = [
     ("agents:", "agents: { ann: {}, ben: {}, cas: {}, mod: { role: moderator } }\n"),
     (
@@ -36,7 +36,7 @@ fn page(name: &str) -> String {
 struct Block<'a> {
     /// Page and line.
     place: String,
-    /// What stands after the backquotes.
+    /// The words after the backquotes.
     words: Vec<&'a str>,
     text: String,
 }
@@ -86,7 +86,7 @@ fn split(line: &str) -> Vec<String> {
     words
 }
 
-/// Whether a line is as expected: `[..]` stands for any text.
+/// True if a line is as expected: `[..]` stands for any text.
 fn line_fits(expected: &str, line: &str) -> bool {
     let mut parts = expected.split("[..]");
     let Some(mut rest) = line.strip_prefix(parts.next().unwrap_or_default()) else { return false };
@@ -99,7 +99,7 @@ fn line_fits(expected: &str, line: &str) -> bool {
     rest.ends_with(last)
 }
 
-/// Whether lines are as expected: a line `…` stands for any number of them.
+/// True if lines are as expected: a line `…` stands for any number of them.
 fn fits(expected: &[&str], lines: &[&str]) -> bool {
     match expected.split_first() {
         None => lines.is_empty(),
@@ -280,13 +280,13 @@ fn the_schema_offers_the_words_that_are_understood() {
         ),
         ("Lifecycle", "agents: {ann: {lifecycle: WORD}}\n"),
         ("OnOverflow", "agents: {ann: {on_overflow: WORD}}\n"),
-        ("NamedStrategy", "agents: {ann: {strategy: WORD}}\n"),
+        ("Strategy", "agents: {ann: {strategy: WORD}}\n"),
     ];
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("x.yaml");
     for (name, yaml) in types {
         let words = schema["$defs"][name]["oneOf"].as_array().unwrap_or_else(|| panic!("{name}"));
-        let words: Vec<&str> = words.iter().map(|word| word["const"].as_str().unwrap()).collect();
+        let words: Vec<&str> = words.iter().filter_map(|word| word["const"].as_str()).collect();
         for word in words.iter().chain(&["qqqqqqqq"]) {
             std::fs::write(&file, yaml.replace("WORD", word)).unwrap();
             let report = open(&file, &[]).unwrap().report;

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-/// What opens, reads or writes a file by its path, and the files that may: each says why.
+/// Calls that open, read or write a file by its path, and the files that may make them: each says why.
 const FILES: (&[&str], &[&str]) = (
     &[
         "fs::read(",
@@ -17,7 +17,7 @@ const FILES: (&[&str], &[&str]) = (
     &["files/mod.rs"],
 );
 
-/// What writes to standard output, or ends the program where it can't.
+/// Calls that write to standard output, or end the program where it can't be written, and the file that may make them.
 const OUTPUT: (&[&str], &[&str]) =
     (&["io::stdout", "std::print", "std::eprint", "stdout()"], &["terminal/output.rs"]);
 

@@ -47,7 +47,7 @@ fn apart(rectangles: &[[f64; 4]]) {
     }
 }
 
-/// What holds for every drawing.
+/// Checks what holds for every drawing; returns its SVG.
 fn check(scenario: &Scenario, plan: &Plan) -> String {
     let text = svg(plan, scenario).unwrap();
     let drawing = Document::parse(&text).unwrap();

@@ -25,7 +25,7 @@ struct Phase {
     format: Option<&'static str>,
     choice: Option<&'static str>,
     decision: Option<&'static str>,
-    /// What the phase's conditions look at: an earlier phase, by its distance.
+    /// The earlier phase that the phase's conditions look at, by its distance.
     when: Option<usize>,
     until: bool,
 }

@@ -222,7 +222,7 @@ fn only_few_files_name_the_engine() {
     }
 }
 
-/// What stands in a file's place may be a named pipe, a device, a link, or a terabyte: only a guarded reader may meet it.
+/// A named pipe, a device, a link or a terabyte may stand in a file's place: only a guarded reader may open it.
 #[test]
 fn only_two_files_of_the_engine_touch_the_disk() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("engine");

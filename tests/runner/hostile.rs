@@ -5,7 +5,7 @@ use greenroom::scenario::{load, open};
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-/// What is found in a text; rendered both ways.
+/// The codes of the diagnostics found in a text; renders these both ways.
 fn found(text: &str) -> Vec<&'static str> {
     let loaded = load("x.yaml", text, &[]);
     assert_eq!(loaded.scenario.is_none(), loaded.report.n_errors() > 0, "{text:.80}");

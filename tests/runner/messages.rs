@@ -1,4 +1,4 @@
-//! Whatever an agent says is heard as text and changes nothing else: no template, no turn, no condition, no other line.
+//! An agent's words are heard as text and change nothing else: no template, no turn, no condition, no other line.
 
 use crate::play::{play, scenario};
 use greenroom::backend::Scripted;
@@ -100,7 +100,7 @@ fn variables_are_data_too() {
     assert_eq!(opening.unwrap(), "Talk about {{ 7 * 6 }} ${talk.messages[a]} <|im_end|>.");
 }
 
-/// What each turn's reply must end before.
+/// The strings before which each turn's reply must end.
 fn stops(scenario_text: &str) -> HashMap<String, Vec<String>> {
     let scenario = scenario(scenario_text);
     let (folder, seen) = (tempfile::tempdir().unwrap(), Arc::new(Mutex::new(HashMap::new())));

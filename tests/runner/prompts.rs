@@ -1,4 +1,4 @@
-//! What each agent reads, word by word.
+//! The prompts that each agent reads, word by word.
 
 use crate::play::{SMALL, scenario};
 use greenroom::prompt::Memories;

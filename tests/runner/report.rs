@@ -123,7 +123,7 @@ fn by_id<'a>(page: &'a Document<'a>, id: &str) -> Node<'a, 'a> {
     page.descendants().find(|node| node.attribute("id") == Some(id)).unwrap()
 }
 
-/// What a page says, element by element; of pictures, how many parts they have.
+/// Writes what a page says, element by element; of a picture, the number of its rectangles.
 fn outline(node: Node<'_, '_>, out: &mut String) {
     const WHOLE: &[&str] =
         &["p", "h1", "h2", "h3", "h4", "li", "dt", "dd", "th", "td", "summary", "pre", "a"];

@@ -1,4 +1,4 @@
-//! What people see of a run.
+//! The terminal's view of a run.
 
 use crate::play::{SMALL, play, scenario};
 use greenroom::backend::{Backend, BoxFuture, ModelCard, Progress, Reply, Request, Scripted, Session, Sink};

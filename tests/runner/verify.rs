@@ -46,7 +46,7 @@ fn answer() -> Arc<Scripted> {
 }
 
 /// A folder with the scenario and a run of it.
-pub(crate) fn recorded(overrides: &[(String, serde_yaml::Value)]) -> tempfile::TempDir {
+pub(crate) fn recorded(overrides: &[(String, serde_json::Value)]) -> tempfile::TempDir {
     let folder = crate::play::checkout();
     write(&folder, DOORS);
     let name = folder.path().join("doors.yaml").display().to_string();

@@ -48,7 +48,7 @@ fn foreign(raw: &str, names: &[&str]) -> Option<String> {
     found.iter().find(|(_, is_so)| *is_so).map(|(what, _)| format!("{what} in {raw:?}"))
 }
 
-/// Whether a text ends as a sentence does.
+/// True if a text ends as a sentence does.
 fn is_whole(raw: &str) -> bool {
     raw.trim_end().trim_end_matches(['"', '\'', '”', '’', ')', '*', '_']).ends_with(['.', '!', '?', '…'])
 }

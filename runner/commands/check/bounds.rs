@@ -1,4 +1,4 @@
-//! How much each agent may have to remember, at worst, without playing.
+//! Upper bounds on what each agent may have to remember, found without playing.
 
 use crate::prompt::{Conversation, Memories};
 use crate::scenario::{AgentId, Condition, Plan, Scenario, TimelineId, Turn, TurnId, compile};
@@ -13,7 +13,7 @@ const UNKNOWN: &str = "\u{F8FE}\u{F8FD}";
 /// Tokens that re-reading a reply as somebody else's line may add.
 pub(super) const SLACK: usize = 4;
 
-/// What one memory may come to hold.
+/// Upper bound on what one memory may hold.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Bound {
     /// Turns, those that may be skipped included.

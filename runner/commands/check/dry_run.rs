@@ -50,9 +50,10 @@ impl Answers for Showing<'_> {
 }
 
 fn heading(text: &str) {
-    match is_fancy() {
-        true => println!("\n{}\n", Style::new().bold().apply_to(text)),
-        false => println!("\n== {text} ==\n"),
+    if is_fancy() {
+        println!("\n{}\n", Style::new().bold().apply_to(text));
+    } else {
+        println!("\n== {text} ==\n");
     }
 }
 

@@ -50,7 +50,7 @@ pub(super) struct Args {
     dry_run: bool,
     /// Give a variable another value (repeatable)
     #[arg(long = "set", value_name = "K=V", value_parser = parse_override)]
-    overrides: Vec<(String, serde_yaml::Value)>,
+    overrides: Vec<(String, serde_json::Value)>,
     #[command(flatten)]
     bounds: Bounds,
 }
@@ -168,7 +168,7 @@ fn twice(
         "`{key}` is quoted `{phase}`, which it remembers: up to {} tokens are read twice",
         known * (max_tokens + SLACK)
     );
-    let span = scenario.spans.text_line(&scenario.sources, &text.path, line);
+    let span = scenario.tree.text_line(&scenario.sources, &text.path, line);
     let found = Diagnostic::warning("remembered", text.path.to_string(), span, message);
     found
         .help("a permanent agent keeps what it heard; leave the quote out, or quote to those who were absent")
@@ -190,7 +190,7 @@ fn too_long(
             "`{}` may have to remember {} tokens, but {model} reads at most {context}",
             agent.key, bound.tokens
         );
-        Diagnostic::error("too-long", path.to_string(), scenario.spans.key(&path), message)
+        Diagnostic::error("too-long", path.to_string(), scenario.tree.key(&path), message)
             .help(
                 "fewer rounds, shorter replies (--max-tokens), a model with a longer context, or `on_overflow: summarize`",
             )

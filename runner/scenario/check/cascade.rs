@@ -1,11 +1,9 @@
 //! What follows from a mistake is not told again: a field that could not be read is not missing as well, and a name
 //! that stands in what could not be read is not unknown.
-//!
-//! What follows from a mistake is not told again.
 
 use super::Checker;
 use crate::diagnostic::{Diagnostic, Severity};
-use crate::scenario::source::Path;
+use crate::scenario::yaml::Path;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Where mistakes were found so far.
@@ -19,14 +17,16 @@ pub(super) struct Broken {
     within: BTreeSet<String>,
     /// Paths whose value had the wrong type, and was read as if it were absent.
     cleared: BTreeSet<String>,
-    /// What was suggested for unknown keys, by the path of their mapping.
-    suggested: BTreeMap<String, String>,
+    /// Fields that unknown ones may have been meant for, by the path of their mapping.
+    meant: BTreeMap<String, BTreeSet<String>>,
+    /// Those of the scenario itself that are near an unknown one.
+    near: BTreeSet<String>,
 }
 
 impl Broken {
     fn note(&mut self, found: &[Diagnostic]) {
         let errors = found[self.n_noted..].iter().filter(|found| found.severity == Severity::Error);
-        for Diagnostic { path, code, help, .. } in errors {
+        for Diagnostic { path, code, meant, .. } in errors {
             self.at.insert(path.clone());
             self.within.extend(ways_up(path).map(str::to_string));
             if *code == "type" {
@@ -34,7 +34,10 @@ impl Broken {
             }
             if *code == "unknown-key" {
                 let parent = ways_up(path).nth(1).unwrap_or_default().to_string();
-                *self.suggested.entry(parent).or_default() += help.as_deref().unwrap_or_default();
+                if let ([near], "") = (meant.as_slice(), parent.as_str()) {
+                    self.near.insert(near.clone());
+                }
+                self.meant.entry(parent).or_default().extend(meant.iter().cloned());
             }
         }
         self.n_noted = found.len();
@@ -59,18 +62,16 @@ impl Checker {
     /// Tells whether a field may be there under another name.
     fn is_misspelled(&self, path: &str) -> bool {
         let parent = ways_up(path).nth(1).unwrap_or_default();
-        let field = format!("`{}`", path[parent.len()..].trim_start_matches('.'));
-        self.broken.suggested.get(parent).is_some_and(|suggested| suggested.contains(&field))
+        let field = path[parent.len()..].trim_start_matches('.');
+        self.broken.meant.get(parent).is_some_and(|meant| meant.contains(field))
     }
 
     /// Tells whether any of these mappings of names may hold more than could be read, so that no name is known to be unknown.
     pub(super) fn is_open(&mut self, mappings: &[&str]) -> bool {
         self.broken.note(&self.found);
         let broken = &self.broken;
-        let unread = mappings.iter().any(|field| {
-            let meant = format!("did you mean `{field}`?");
-            broken.cleared.contains(*field) || broken.suggested.get("").is_some_and(|s| s.contains(&meant))
-        });
+        let unread =
+            mappings.iter().any(|field| broken.cleared.contains(*field) || broken.near.contains(*field));
         unread || self.names.partial || (mappings != ["phases"] && broken.within.contains("include"))
     }
 

@@ -3,8 +3,8 @@
 use super::{Checker, is_identifier};
 use crate::diagnostic::Diagnostic;
 use crate::scenario::schema::WrittenAgent;
-use crate::scenario::source::Path;
-use crate::scenario::{Agent, Lifecycle, Overflow};
+use crate::scenario::yaml::Path;
+use crate::scenario::{Agent, Lifecycle};
 use indexmap::IndexMap;
 
 /// Most agents of a scenario: templates name all of them, for each of them.
@@ -30,14 +30,14 @@ impl Checker {
         for (key, agent) in written.into_iter().take(MAX_AGENTS) {
             let path = path.key(key.clone());
             let agent = agent.unwrap_or_default();
-            systems.push(agent.system_prompt.clone());
+            systems.push(agent.system_prompt.clone().map(|text| text.0));
             let agent = self.agent(key, agent, &path);
             if let Some(twin) = agents.iter().find(|other| other.name == agent.name) {
                 let message =
                     format!("`{}` and `{}` are both called \"{}\"", twin.key, agent.key, agent.name);
-                let first = self.spans.key(&Path::default().key("agents").key(twin.key.clone()));
+                let first = self.tree.key(&Path::default().key("agents").key(twin.key.clone()));
                 let found =
-                    Diagnostic::error("duplicate-name", path.to_string(), self.spans.key(&path), message)
+                    Diagnostic::error("duplicate-name", path.to_string(), self.tree.key(&path), message)
                         .related(first, "the other one")
                         .help("others hear agents by display name: give each its own");
                 self.push(found);
@@ -49,7 +49,7 @@ impl Checker {
 
     fn agent(&mut self, key: String, written: WrittenAgent, path: &Path) -> Agent {
         if !is_identifier(&key) {
-            let span = self.spans.key(path);
+            let span = self.tree.key(path);
             let message = format!("an agent's key is letters, digits and `_`: `{key}`");
             let found = Diagnostic::error("bad-name", path.to_string(), span, message);
             let plain = super::phases::identifier_from(&key);
@@ -62,14 +62,6 @@ impl Checker {
             self.error("bad-name", &path.key("display_name"), message).help =
                 Some("a longer description belongs into `role` or `system_prompt`".into());
         }
-        let lifecycle = written.lifecycle.as_deref().and_then(|given| {
-            let known = [("permanent", Lifecycle::Permanent), ("ephemeral", Lifecycle::Ephemeral)];
-            self.word(&path.key("lifecycle"), "lifecycle", given, &known)
-        });
-        let overflow = written.on_overflow.as_deref().and_then(|given| {
-            let known = [("fail", Overflow::Fail), ("summarize", Overflow::Summarize)];
-            self.word(&path.key("on_overflow"), "way to meet a full context", given, &known)
-        });
         let color = written.color.as_deref().and_then(|given| self.color(&path.key("color"), given));
         Agent {
             key,
@@ -77,10 +69,10 @@ impl Checker {
             role: written.role.unwrap_or_default().trim().to_string(),
             system: String::new(),
             system_path: path.key("system_prompt"),
-            lifecycle: lifecycle.unwrap_or(Lifecycle::Permanent),
+            lifecycle: written.lifecycle.unwrap_or(Lifecycle::Permanent),
             color,
             strategy: written.strategy.and_then(|given| self.strategy(given, &path.key("strategy"))),
-            on_overflow: overflow.unwrap_or_default(),
+            on_overflow: written.on_overflow.unwrap_or_default(),
         }
     }
 }

@@ -2,10 +2,12 @@
 
 use super::Checker;
 use crate::scenario::choice::{Choice, ChoiceOption, Decision, Method, text_of};
-use crate::scenario::schema::WrittenPhase;
-use crate::scenario::source::Path;
+use crate::scenario::schema::{
+    DecisionMode, Key, LongChoice, Options, Scalar, Texts, WrittenChoice, WrittenPhase,
+};
+use crate::scenario::yaml::Path;
 use crate::scenario::{AgentId, PhaseId};
-use serde_yaml::{Mapping, Value};
+use serde_json::Value;
 use std::sync::Arc;
 
 /// Most options of a choice; each is scored.
@@ -17,8 +19,8 @@ impl Checker {
     /// The choice that `choice` or `parse_choice` describes.
     pub(super) fn choice(
         &mut self,
-        decode: Option<Value>,
-        parse: Option<Value>,
+        decode: Option<WrittenChoice>,
+        parse: Option<WrittenChoice>,
         path: &Path,
         phase: PhaseId,
     ) -> Option<Arc<Choice>> {
@@ -35,52 +37,31 @@ impl Checker {
         };
         let path = path.key(field);
         let (options, shuffle, ask, at) = match given {
-            Value::Mapping(mut fields) if fields.contains_key("options") => {
-                let options = fields.remove("options").unwrap_or_default();
-                let shuffle = fields.remove("shuffle").filter(|shuffle| !shuffle.is_null());
-                let ask = fields.remove("ask").filter(|ask| !ask.is_null());
-                self.no_more_fields(&fields, &path, "a choice", &["options", "shuffle", "ask"]);
+            WrittenChoice::List(options) => (Some(Options::List(options)), None, None, path.clone()),
+            WrittenChoice::Texts(options) => (Some(Options::Texts(options)), None, None, path.clone()),
+            WrittenChoice::Long(LongChoice { options, shuffle, ask }) => {
                 (options, shuffle, ask, path.key("options"))
             }
-            given => (given, None, None, path.clone()),
         };
-        let shuffle = shuffle.is_some_and(|given| {
-            given.as_bool().unwrap_or_else(|| {
-                self.error("type", &path.key("shuffle"), "`shuffle` is true or false").help =
-                    Some("`shuffle: true` lists the options in an order drawn from the seed".into());
-                false
-            })
-        });
-        let ask = ask.and_then(|given| match given {
-            Value::String(text) => self.template(Some(text), path.key("ask"), phase).map(Arc::new),
-            _ => {
-                self.error("type", &path.key("ask"), "`ask` is a text: the question").help =
-                    Some("put it in quotes".into());
-                None
-            }
-        });
-        let options = self.options(options, &at)?;
-        Some(Arc::new(Choice { path, options, method, shuffle, ask }))
+        let ask = self.template(ask, path.key("ask"), phase).map(Arc::new);
+        if options.is_none() && !self.is_broken(&at) {
+            let message =
+                "a choice is a list of options, or a mapping from results to the texts that are said";
+            self.error("type", &at, message).help = Some("e.g. `choice: [talk, silent]`".into());
+        }
+        let options = self.options(options?, &at)?;
+        Some(Arc::new(Choice { path, options, method, shuffle: shuffle.unwrap_or(false), ask }))
     }
 
-    fn options(&mut self, given: Value, path: &Path) -> Option<Vec<ChoiceOption>> {
+    fn options(&mut self, given: Options, path: &Path) -> Option<Vec<ChoiceOption>> {
         let mut options = Vec::new();
-        let written: Vec<(Value, Value, Path)> = match given {
-            Value::Sequence(items) => {
+        let written: Vec<(Option<Scalar>, Option<Scalar>, Path)> = match given {
+            Options::List(items) => {
                 items.into_iter().enumerate().map(|(at, item)| (item.clone(), item, path.index(at))).collect()
             }
-            Value::Mapping(texts) => {
-                let keyed = texts.into_iter().map(|(key, text)| {
-                    let path = key.as_str().map_or(path.clone(), |key| path.key(key));
-                    (key, text, path)
-                });
-                keyed.collect()
-            }
-            _ => {
-                let message =
-                    "a choice is a list of options, or a mapping from results to the texts that are said";
-                self.error("type", path, message).help = Some("e.g. `choice: [talk, silent]`".into());
-                return None;
+            Options::Texts(Texts(texts)) => {
+                let path = |key: &Scalar| path.key(text_of(&key.clone().into()));
+                texts.into_iter().map(|(key, text)| (Some(key.clone()), text, path(&key))).collect()
             }
         };
         if written.len() > MAX_OPTIONS {
@@ -90,13 +71,16 @@ impl Checker {
         }
         let mut sound = true;
         for (value, text, path) in written {
-            let (Some(value), Some(text)) = (scalar(&value), scalar(&text)) else {
-                let help =
-                    "options with texts are a mapping: `choice: { talk: I talk, silent: I stay silent }`";
-                self.error("type", &path, "an option is a text, a number, true or false").help =
-                    Some(help.into());
+            let (Some(value), Some(text)) = (value, text) else {
+                if !self.is_broken(&path) {
+                    let help =
+                        "options with texts are a mapping: `choice: { talk: I talk, silent: I stay silent }`";
+                    self.error("type", &path, "an option is a text, a number, true or false").help =
+                        Some(help.into());
+                }
                 return None;
             };
+            let (value, text) = (Value::from(value), Value::from(text));
             let text = text_of(&text).trim().to_string();
             if text.is_empty() || text.chars().any(char::is_control) || text.chars().count() > 200 {
                 self.error("bad-value", &path, "an option is one line of 1 to 200 characters").help =
@@ -130,20 +114,14 @@ impl Checker {
         choice: Option<&Choice>,
         path: &Path,
     ) -> Option<Decision> {
-        let known = ["none", "majority_vote", "ranked_choice", "coordinator_decides", "consensus"];
-        let known = known.map(|name| (name, name));
         let here = path.key("decision_mode");
-        let mode = written
-            .decision_mode
-            .as_deref()
-            .and_then(|given| self.word(&here, "decision mode", given, &known));
-        let mode = mode.filter(|mode| *mode != "none");
+        let mode = written.decision_mode.filter(|mode| *mode != DecisionMode::None);
         let known = !self.is_broken(&here);
-        if known && written.attempts.is_some() && mode.is_none_or(|mode| mode != "consensus") {
+        if known && written.attempts.is_some() && mode != Some(DecisionMode::Consensus) {
             let message = "`attempts` has no effect here: it bounds the votes of a `consensus`";
             self.unused(&path.key("attempts"), message, "remove it, or write `decision_mode: consensus`");
         }
-        if known && written.coordinator.is_some() && mode.is_none_or(|mode| mode != "coordinator_decides") {
+        if known && written.coordinator.is_some() && mode != Some(DecisionMode::CoordinatorDecides) {
             let message = "`coordinator` has no effect here: it says who decides alone";
             let help = "remove it, or write `decision_mode: coordinator_decides`";
             self.unused(&path.key("coordinator"), message, help);
@@ -151,12 +129,12 @@ impl Checker {
         let mode = mode?;
         match choice {
             None if written.choice.is_none() && written.parse_choice.is_none() => {
-                let message = format!("`{mode}` needs `choice`: the options to decide over");
+                let message = format!("`{}` needs `choice`: the options to decide over", mode.word());
                 if !self.is_broken(&path.key("choice")) && !self.is_broken(&path.key("parse_choice")) {
                     self.missing(&here, &message, "e.g. `choice: [stay, leave]`");
                 }
             }
-            Some(Choice { method: Method::Parse, .. }) if mode == "ranked_choice" => {
+            Some(Choice { method: Method::Parse, .. }) if mode == DecisionMode::RankedChoice => {
                 let message = "a ranking is decoded: use `choice` with `ranked_choice`";
                 self.error("contradiction", &path.key("parse_choice"), message).help =
                     Some("write `choice` instead of `parse_choice`".into());
@@ -164,9 +142,10 @@ impl Checker {
             _ => {}
         }
         Some(match mode {
-            "majority_vote" => Decision::MajorityVote,
-            "ranked_choice" => Decision::RankedChoice,
-            "consensus" => {
+            DecisionMode::None => return None,
+            DecisionMode::MajorityVote => Decision::MajorityVote,
+            DecisionMode::RankedChoice => Decision::RankedChoice,
+            DecisionMode::Consensus => {
                 let attempts = self.count(written.attempts, &path.key("attempts")).unwrap_or(3);
                 if attempts > MAX_ATTEMPTS {
                     let message = format!("a consensus takes at most {MAX_ATTEMPTS} votes");
@@ -175,8 +154,8 @@ impl Checker {
                 }
                 Decision::Consensus { attempts: attempts.min(MAX_ATTEMPTS) }
             }
-            _ => Decision::Coordinator(self.with_role(
-                written.coordinator.as_deref(),
+            DecisionMode::CoordinatorDecides => Decision::Coordinator(self.with_role(
+                written.coordinator.as_ref(),
                 "coordinator",
                 cast,
                 (path, &here),
@@ -187,12 +166,12 @@ impl Checker {
     /// The agent that a phase names for a part, or the one of those present whose role it is.
     pub(super) fn with_role(
         &mut self,
-        given: Option<&str>,
+        given: Option<&Key>,
         role: &'static str,
         cast: &[AgentId],
         (path, here): (&Path, &Path),
     ) -> Option<AgentId> {
-        if let Some(key) = given {
+        if let Some(Key(key)) = given {
             let path = path.key(role);
             let id = self.agent_id(key, &path)?;
             self.present_here(id, key, cast, &path);
@@ -212,23 +191,5 @@ impl Checker {
             }
         }
         None
-    }
-
-    pub(super) fn no_more_fields(&mut self, fields: &Mapping, path: &Path, what: &str, known: &[&str]) {
-        for key in fields.keys() {
-            let key = scalar(key).map_or(String::new(), |key| text_of(&key));
-            let path = path.key(key.clone());
-            let span = self.spans.key(&path);
-            let message = format!("{what} has no field `{key}`");
-            let found = crate::diagnostic::Diagnostic::error("unknown-key", path.to_string(), span, message);
-            self.push(found).help = self.suggest(&key, known.iter().copied());
-        }
-    }
-}
-
-pub(super) fn scalar(value: &Value) -> Option<serde_json::Value> {
-    match value {
-        Value::String(_) | Value::Bool(_) | Value::Number(_) => serde_json::to_value(value).ok(),
-        _ => None,
     }
 }

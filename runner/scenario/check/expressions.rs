@@ -3,12 +3,11 @@
 use super::{Checker, Names};
 use crate::diagnostic::Diagnostic;
 use crate::scenario::PhaseId;
-use crate::scenario::choice::text_of;
-use crate::scenario::source::{Path, Step};
+use crate::scenario::schema::{LongAssertion, WrittenAssertion, WrittenExpression};
 use crate::scenario::template::{Code, EXPRESSION_NAMES, Expression, PHASE_FIELDS, expression_names};
+use crate::scenario::yaml::{Path, Step};
 use crate::scenario::{Assertion, template};
 use indexmap::IndexMap;
-use serde_yaml::Value;
 use std::collections::BTreeSet;
 
 /// What may give a name to something.
@@ -18,23 +17,12 @@ impl Checker {
     /// An expression that may use what phases before `end` came to, and the names in `more`.
     pub(super) fn expression(
         &mut self,
-        given: Value,
+        given: WrittenExpression,
         path: Path,
         end: PhaseId,
         more: &[&str],
     ) -> Option<Expression> {
-        let text = match serde_json::to_value(&given) {
-            Ok(
-                value @ (serde_json::Value::String(_)
-                | serde_json::Value::Bool(_)
-                | serde_json::Value::Number(_)),
-            ) => text_of(&value),
-            _ => {
-                self.error("type", &path, "an expression is a text").help =
-                    Some("e.g. `vote.decision == 'yes'`; join several with `and`".into());
-                return None;
-            }
-        };
+        let text = given.text();
         let names = match expression_names(&text) {
             Ok(names) => names,
             Err(error) => {
@@ -175,7 +163,7 @@ impl Checker {
 
     pub(super) fn outcomes(
         &mut self,
-        written: IndexMap<String, Value>,
+        written: IndexMap<String, Option<WrittenExpression>>,
         path: &Path,
     ) -> Vec<(String, Expression)> {
         let end = PhaseId(self.names.phases.len());
@@ -185,10 +173,11 @@ impl Checker {
             if !super::is_identifier(&name) {
                 let message = format!("an outcome's name is letters, digits and `_`: `{name}`");
                 let help = format!("for example `{}`", super::phases::identifier_from(&name));
-                let span = self.spans.key(&path);
+                let span = self.tree.key(&path);
                 self.push(Diagnostic::error("bad-name", path.to_string(), span, message).help(help));
             }
-            if let Some(expression) = self.expression(given, path, end, &["outcome"]) {
+            let expression = given.and_then(|given| self.expression(given, path, end, &["outcome"]));
+            if let Some(expression) = expression {
                 outcomes.push((name, expression));
             }
         }
@@ -197,7 +186,7 @@ impl Checker {
 
     pub(super) fn assertions(
         &mut self,
-        written: Vec<Value>,
+        written: Vec<Option<WrittenAssertion>>,
         path: &Path,
         outcomes: &[(String, Expression)],
     ) -> Vec<Assertion> {
@@ -207,23 +196,16 @@ impl Checker {
         for (at, given) in written.into_iter().enumerate() {
             let path = path.index(at);
             let (that, why, path) = match given {
-                Value::Mapping(mut fields) => {
-                    let that = fields.remove("that");
-                    let why = fields.remove("why").filter(|why| !why.is_null());
-                    self.no_more_fields(&fields, &path, "an assertion", &["that", "why"]);
-                    if why.as_ref().is_some_and(|why| !why.is_string()) {
-                        self.error("type", &path.key("why"), "`why` is a text").help =
-                            Some("put it in quotes".into());
-                    }
-                    let why = why.as_ref().and_then(Value::as_str).map(str::to_string);
-                    let Some(that) = that else {
-                        let message = "an assertion needs `that`: the expression which must hold";
-                        self.missing(&path.key("that"), message, "e.g. `that: game.invalid == 0`");
-                        continue;
-                    };
+                Some(WrittenAssertion::That(that)) => (that, None, path),
+                Some(WrittenAssertion::Long(LongAssertion { that: Some(that), why })) => {
                     (that, why, path.key("that"))
                 }
-                that => (that, None, path),
+                Some(WrittenAssertion::Long(_)) => {
+                    let message = "an assertion needs `that`: the expression which must hold";
+                    self.missing(&path.key("that"), message, "e.g. `that: game.invalid == 0`");
+                    continue;
+                }
+                None => continue,
             };
             if let Some(that) = self.expression(that, path, end, more) {
                 assertions.push(Assertion { that, why });

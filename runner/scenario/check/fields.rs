@@ -3,9 +3,9 @@
 use super::Checker;
 use crate::diagnostic::{Diagnostic, suggest};
 use crate::scenario::Color;
-use crate::scenario::source::Path;
+use crate::scenario::yaml::Path;
 use indexmap::IndexMap;
-use serde_yaml::Value;
+use serde_json::Value;
 use std::collections::BTreeMap;
 
 impl Checker {
@@ -33,37 +33,22 @@ impl Checker {
         &mut self,
         written: IndexMap<String, Value>,
         overrides: &[(String, Value)],
-    ) -> BTreeMap<String, serde_json::Value> {
+    ) -> BTreeMap<String, Value> {
         let path = Path::default().key("variables");
         let mut values = BTreeMap::new();
         for (name, value) in &written {
             let path = path.key(name.clone());
             if !super::is_identifier(name) {
                 let message = format!("a variable's name is letters, digits and `_`: `{name}`");
-                let span = self.spans.key(&path);
+                let span = self.tree.key(&path);
                 let help = format!("for example `{}`", super::phases::identifier_from(name));
                 self.push(Diagnostic::error("bad-name", path.to_string(), span, message).help(help));
             }
-            match serde_json::to_value(value) {
-                Ok(value) => {
-                    values.insert(name.clone(), value);
-                }
-                Err(error) => {
-                    self.error("type", &path, format!("this value has no JSON form: {error}")).help = Some(
-                        "variables are texts, numbers, true, false, lists and mappings with texts as keys"
-                            .into(),
-                    );
-                }
-            }
+            values.insert(name.clone(), value.clone());
         }
         for (name, value) in overrides {
-            let span = self.spans.key(&path);
-            let Ok(value) = serde_json::to_value(value) else {
-                let message = format!("--set {name}: this value has no JSON form");
-                self.push(Diagnostic::error("type", "", span, message));
-                continue;
-            };
-            if let Err(help) = set(&mut values, name, value) {
+            let span = self.tree.key(&path);
+            if let Err(help) = set(&mut values, name, value.clone()) {
                 let message = format!("--set {name}: the scenario has no variable `{name}`");
                 let found = Diagnostic::error("unknown-variable", "", span, message);
                 self.push(found).help = help.or(Some("declare it under `variables:`".into()));
@@ -90,11 +75,7 @@ impl Checker {
 }
 
 /// Replaces a variable, or a part of one (`a.b`); what is there, as a help, if there is none.
-fn set(
-    values: &mut BTreeMap<String, serde_json::Value>,
-    name: &str,
-    value: serde_json::Value,
-) -> Result<(), Option<String>> {
+fn set(values: &mut BTreeMap<String, Value>, name: &str, value: Value) -> Result<(), Option<String>> {
     let mut parts = name.split('.');
     let first = parts.next().unwrap_or_default();
     let known: Vec<String> = values.keys().cloned().collect();

@@ -4,7 +4,7 @@ use super::{Checker, ReadIncluded};
 use crate::diagnostic::{Diagnostic, Source};
 use crate::scenario::read;
 use crate::scenario::schema::Written;
-use crate::scenario::source::{Path, Spans};
+use crate::scenario::yaml::{Path, Tree};
 
 /// Most files that a scenario may include.
 const MAX_FILES: usize = 100;
@@ -26,12 +26,12 @@ const FIELDS: [&str; 10] = [
 /// Why a text is no scenario, in words that tell nothing of what is in it; `None`: it has the shape of one.
 pub(super) fn unlike_a_scenario(text: &str) -> Option<String> {
     let source = Source { name: String::new(), text: text.to_string() };
-    let (spans, found) = Spans::read(&source, 0);
+    let (tree, found) = Tree::read(&source, 0);
     if let Some(mistake) = found.iter().find(|diagnostic| diagnostic.code == "yaml") {
         let (line, column) = source.position(mistake.span.start);
         return Some(format!("can't be read as YAML (line {line}, column {column})"));
     }
-    match spans.keys().map(|mut keys| keys.any(|key| FIELDS.contains(&key))) {
+    match tree.keys().map(|mut keys| keys.any(|key| FIELDS.contains(&key))) {
         Some(true) => None,
         Some(false) => Some("is no scenario: it has none of a scenario's fields".into()),
         None => Some("is no scenario: a mapping is expected".into()),
@@ -93,10 +93,10 @@ impl Checker {
         let shown = folder.map_or_else(|| name.to_string(), |path| path.display().to_string());
         let source = Source { name: shown, text };
         let file = self.sources.add(Source { name: source.name.clone(), text: source.text.clone() });
-        let (spans, found) = Spans::read(&source, file);
+        let (tree, found) = Tree::read(&source, file);
         let unreadable = found.iter().any(|diagnostic| diagnostic.code == "yaml");
         self.found.extend(found);
-        let theirs = if unreadable { None } else { read::read(&source, &spans, &mut self.found) };
+        let theirs = if unreadable { None } else { read::read(&tree, &mut self.found) };
         let Some(theirs) = theirs else {
             self.names.partial = true;
             return;
@@ -121,7 +121,7 @@ impl Checker {
             ("payoff", payoff.is_some() || outcome.is_some() || assertions.is_some()),
         ];
         for (field, _) in others.iter().filter(|(_, given)| *given) {
-            let span = spans.key(&Path::default().key(*field));
+            let span = tree.key(&Path::default().key(*field));
             let message = "an included file gives `agents` and `variables`, nothing else";
             let found = Diagnostic::error("include", *field, span, message);
             self.push(found.help("move the rest into the scenario"));
@@ -134,6 +134,6 @@ impl Checker {
         for (key, value) in variables.unwrap_or_default() {
             mine.entry(key).or_insert(value);
         }
-        self.spans.graft(&["agents", "variables"], spans);
+        self.tree.graft(&["agents", "variables"], tree);
     }
 }

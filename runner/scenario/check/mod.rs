@@ -19,13 +19,13 @@ mod trials;
 
 use super::read;
 use super::schema::Written;
-use super::source::{Path, Spans};
 use super::template::Code;
+use super::yaml::{Path, Tree, parse};
 use super::{Agent, Phase, PhaseId, Scenario};
 use crate::diagnostic::{Diagnostic, Report, Severity, Source, Sources, Span, suggest};
 use crate::files::{self, Kind, Root};
 use anyhow::{Context as _, ensure};
-use serde_yaml::Value;
+use serde_json::Value;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -95,11 +95,11 @@ type ReadIncluded<'a> = dyn Fn(&str) -> std::io::Result<String> + 'a;
 
 fn load_with(name: &str, text: &str, overrides: &[(String, Value)], include: &ReadIncluded<'_>) -> Loaded {
     let sources = Sources::new(Source { name: name.to_string(), text: text.to_string() });
-    let (spans, mut found) = Spans::read(sources.main(), 0);
+    let (tree, mut found) = Tree::read(sources.main(), 0);
     let readable = !found.iter().any(|diagnostic| diagnostic.code == "yaml");
-    let written = if readable { read::read(sources.main(), &spans, &mut found) } else { None };
+    let written = if readable { read::read(&tree, &mut found) } else { None };
     let (names, broken) = Default::default();
-    let mut checker = Checker { sources, spans, found, names, broken };
+    let mut checker = Checker { sources, tree, found, names, broken };
     let scenario = written.and_then(|mut written| {
         checker.include(&mut written, include);
         checker.scenario(written, overrides)
@@ -131,13 +131,8 @@ fn load_with(name: &str, text: &str, overrides: &[(String, Value)], include: &Re
 /// In words, for the command line.
 pub fn parse_override(text: &str) -> Result<(String, Value), String> {
     let (key, value) = text.split_once('=').ok_or("expected NAME=VALUE")?;
-    let value = serde_yaml::from_str(value).map_err(|error| format!("the value is not YAML: {error}"))?;
+    let value = parse(value).map_err(|error| format!("the value is not YAML: {error}"))?;
     Ok((key.trim().to_string(), value))
-}
-
-fn as_json(overrides: &[(String, Value)]) -> Vec<(String, serde_json::Value)> {
-    let json = |(name, value): &(String, Value)| Some((name.clone(), serde_json::to_value(value).ok()?));
-    overrides.iter().filter_map(json).collect()
 }
 
 /// Most mistakes that are told of one scenario.
@@ -147,7 +142,7 @@ const MAX_PLACES: usize = 200;
 
 struct Checker {
     sources: Sources,
-    spans: Spans,
+    tree: Tree,
     found: Vec<Diagnostic>,
     names: Names,
     broken: cascade::Broken,
@@ -167,7 +162,7 @@ struct Names {
 
 impl Names {
     fn new(
-        variables: &BTreeMap<String, serde_json::Value>,
+        variables: &BTreeMap<String, Value>,
         agents: &[Agent],
         phases: &Option<Vec<Option<super::schema::WrittenPhase>>>,
         payoff: &Option<super::schema::WrittenPayoff>,
@@ -211,14 +206,14 @@ impl Checker {
             id,
             description: written.description.unwrap_or_default(),
             variables,
-            overrides: as_json(overrides),
+            overrides: overrides.to_vec(),
             agents,
             phases,
             payoff,
             outcomes,
             assertions,
             sources: self.sources.clone(),
-            spans: Spans::default(),
+            tree: Tree::default(),
         };
         self.systems(&mut scenario, &systems);
         self.heard(&scenario.phases);
@@ -227,12 +222,12 @@ impl Checker {
             self.rehearse(&scenario);
         }
         let mut scenario = Arc::into_inner(scenario)?;
-        scenario.spans = std::mem::take(&mut self.spans);
+        scenario.tree = std::mem::take(&mut self.tree);
         Some(Arc::new(scenario))
     }
 
     fn error(&mut self, code: &'static str, path: &Path, message: impl Into<String>) -> &mut Diagnostic {
-        let span = self.spans.value(path);
+        let span = self.tree.value(path);
         self.push(Diagnostic::error(code, path.to_string(), span, message))
     }
 
@@ -261,7 +256,7 @@ impl Checker {
 
     /// Where a name stands on a line of a text value; the line, where it is not found.
     fn name_span(&self, path: &Path, line: usize, name: &str) -> Span {
-        let span = self.spans.text_line(&self.sources, path, line);
+        let span = self.tree.text_line(&self.sources, path, line);
         if self.found.len() > MAX_TOLD {
             return span;
         }
@@ -271,7 +266,7 @@ impl Checker {
             |at: &usize| !text[..*at].ends_with(is_word) && !text[at + name.len()..].starts_with(is_word);
         let is_field = |at: &usize| text[..*at].ends_with('.');
         // Code may begin on an earlier line. What has no braces is an expression.
-        let value = self.spans.value(path);
+        let value = self.tree.value(path);
         let whole_text = self.sources.of(value).text.get(value.start..value.end).unwrap_or_default();
         let code = Code::of(whole_text);
         let is_template = ["{{", "{%", "${"].iter().any(|open| whole_text.contains(open));
@@ -302,12 +297,7 @@ impl Checker {
     }
 
     /// Templates name variables, agents and phases alike, so one name can't mean two of them.
-    fn one_meaning(
-        &mut self,
-        variables: &BTreeMap<String, serde_json::Value>,
-        agents: &[Agent],
-        phases: &[Phase],
-    ) {
+    fn one_meaning(&mut self, variables: &BTreeMap<String, Value>, agents: &[Agent], phases: &[Phase]) {
         let mut seen: BTreeMap<String, (&str, Span)> = BTreeMap::new();
         let reserved = super::template::SYSTEM_NAMES.iter().chain(super::template::STAGE_NAMES);
         let reserved = reserved.chain(&["mine", "all", "outcome"]);
@@ -322,7 +312,7 @@ impl Checker {
             phases.map(|(id, p)| (p.name.clone(), "a phase", top.key("phases").index(id).key("name")));
         let all: Vec<_> = named.chain(agents).chain(phases).collect();
         for (name, kind, path) in all {
-            let span = if kind == "a phase" { self.spans.value(&path) } else { self.spans.key(&path) };
+            let span = if kind == "a phase" { self.tree.value(&path) } else { self.tree.key(&path) };
             match seen.get(&name) {
                 // Two phases of one name have an error of their own.
                 Some((other, _)) if *other == kind => {}

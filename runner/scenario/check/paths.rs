@@ -5,8 +5,8 @@ use super::Checker;
 use super::rehearsal::{Extent, Rehearsal, Steps};
 use super::trials::{Trial, What, trials};
 use crate::diagnostic::Diagnostic;
-use crate::scenario::source::Path;
 use crate::scenario::template::{Code, Expression, expression_names, remedy};
+use crate::scenario::yaml::Path;
 use crate::scenario::{Phase, PhaseId, Scenario};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -80,7 +80,7 @@ impl Checker {
         };
         let span = match is_text {
             true => self.name_span(trial.path, error.line, ""),
-            false => self.spans.value(trial.path),
+            false => self.tree.value(trial.path),
         };
         self.push(Diagnostic::warning("may-fail", path, span, message).help(help));
     }
@@ -139,7 +139,7 @@ impl Checker {
     }
 
     fn warn(&mut self, code: &'static str, path: &Path, message: String) -> &mut Diagnostic {
-        let span = self.spans.value(path);
+        let span = self.tree.value(path);
         self.push(Diagnostic::warning(code, path.to_string(), span, message))
     }
 }

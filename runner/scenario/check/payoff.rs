@@ -3,11 +3,10 @@
 use super::Checker;
 use crate::diagnostic::Diagnostic;
 use crate::scenario::choice::text_of;
-use crate::scenario::schema::WrittenPayoff;
-use crate::scenario::source::Path;
+use crate::scenario::schema::{Key, Matrix, WrittenPayoff};
 use crate::scenario::template::Expression;
+use crate::scenario::yaml::Path;
 use crate::scenario::{AgentId, Choice, Payoff, PayoffRule, Phase, PhaseId, Topology};
-use serde_yaml::Value;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -111,7 +110,7 @@ impl Checker {
                     "the turns of `{key}` in `{}` have different options: which of them counts?",
                     phase.name
                 );
-                let span = self.spans.value(&other.path);
+                let span = self.tree.value(&other.path);
                 let found = self.error("contradiction", &path.key("phase"), message);
                 found.related = Some((span, "other options here".into()));
                 found.help = Some(
@@ -124,7 +123,7 @@ impl Checker {
         Some(choices)
     }
 
-    fn players(&mut self, given: Option<Vec<Option<String>>>, phase: &Phase, path: &Path) -> Vec<AgentId> {
+    fn players(&mut self, given: Option<Vec<Option<Key>>>, phase: &Phase, path: &Path) -> Vec<AgentId> {
         let speakers = match &phase.topology {
             Topology::Script(turns) => turns.iter().map(|turn| turn.agent).collect(),
             _ => phase.speakers(),
@@ -143,7 +142,7 @@ impl Checker {
         let mut players = Vec::new();
         for (at, key) in given.into_iter().enumerate() {
             let path = path.key("players").index(at);
-            let Some(id) = key.as_deref().and_then(|key| self.agent_id(key, &path)) else { continue };
+            let Some(id) = key.and_then(|Key(key)| self.agent_id(&key, &path)) else { continue };
             if !unique.contains(&id) || players.contains(&id) {
                 let key = &self.names.agents[id.0].key;
                 let twice = players.contains(&id);
@@ -164,7 +163,7 @@ impl Checker {
     /// probably everywhere.
     fn cells(
         &mut self,
-        given: &Value,
+        given: &Matrix,
         path: &Path,
         choices: &[Arc<Choice>],
         players: &[AgentId],
@@ -177,7 +176,7 @@ impl Checker {
         }
         let choice = &choices[above.len()];
         let player = self.names.agents[players[above.len()].0].key.clone();
-        let Value::Mapping(rows) = given else {
+        let Matrix::Texts(rows) = given else {
             let message = format!("here `{player}` chooses: expected a mapping from its options");
             let order = self.keys(players);
             let values: Vec<String> = (1..=players.len()).map(|n| n.to_string()).collect();
@@ -196,19 +195,19 @@ impl Checker {
         let mut odd = false;
         let mut seen = vec![false; choice.options.len()];
         for (key, below) in rows {
-            let key = serde_json::to_value(key).map_or(String::new(), |key| text_of(&key));
             let here = path.key(key.clone());
-            let Some(option) = choice.find(&key) else {
+            let Some(option) = choice.find(key) else {
                 let names: Vec<String> = choice.options.iter().map(|option| text_of(&option.value)).collect();
-                let help = self.suggest(&key, names.iter().map(String::as_str));
+                let help = self.suggest(key, names.iter().map(String::as_str));
                 let help = help.unwrap_or("the options stand in the phase's `choice`".into());
-                let span = self.spans.key(&here);
+                let span = self.tree.key(&here);
                 let message = format!("`{player}` has no option `{key}`");
                 self.push(Diagnostic::error("unknown-value", here.to_string(), span, message).help(help));
                 odd = true;
                 continue;
             };
             seen[option] = true;
+            let Some(below) = below else { continue };
             above.push(option);
             let complete = self.cells(below, &here, choices, players, above, table);
             above.pop();
@@ -232,14 +231,14 @@ impl Checker {
 
     fn cell(
         &mut self,
-        given: &Value,
+        given: &Matrix,
         path: &Path,
         players: &[AgentId],
         above: &[usize],
         table: &mut BTreeMap<Vec<usize>, Vec<Expression>>,
     ) {
         let order = format!("a number for each, in this order: {}", self.keys(players));
-        let Value::Sequence(values) = given else {
+        let Matrix::List(values) = given else {
             let message = format!("expected a list of {} values, one for each player", players.len());
             self.error("type", path, message).help = Some(order);
             return;
@@ -251,8 +250,9 @@ impl Checker {
             return;
         }
         let cell = values.iter().enumerate();
-        let cell: Option<Vec<Expression>> =
-            cell.map(|(at, value)| self.expression(value.clone(), path.index(at), PhaseId(0), &[])).collect();
+        let cell: Option<Vec<Expression>> = cell
+            .map(|(at, value)| self.expression(value.clone()?, path.index(at), PhaseId(0), &[]))
+            .collect();
         table.extend(cell.map(|cell| (above.to_vec(), cell)));
     }
 }

@@ -4,9 +4,9 @@ use super::topology::SECRET;
 use super::{Checker, is_identifier};
 use crate::diagnostic::{Diagnostic, Span};
 use crate::scenario::compile::n_turns;
-use crate::scenario::schema::{WrittenPhase, json_schema};
-use crate::scenario::source::Path;
+use crate::scenario::schema::{DebateFormat, Key, WrittenPhase, WrittenTemplate, json_schema};
 use crate::scenario::template::Template;
+use crate::scenario::yaml::Path;
 use crate::scenario::{AgentId, Method, Phase, PhaseId, Topology};
 use indexmap::IndexMap;
 use std::collections::BTreeMap;
@@ -16,15 +16,17 @@ const MAX_TURNS: usize = 10_000;
 /// Most messages that all its agents together may hear.
 const MAX_HEARD: usize = 1_000_000;
 
-/// Debate formats: name and text.
-const FORMATS: &[(&str, &str)] = &[
-    ("free", include_str!("../../../templates/formats/free.jinja")),
-    ("structured", include_str!("../../../templates/formats/structured.jinja")),
-    ("pro_con", include_str!("../../../templates/formats/pro_con.jinja")),
-    ("devils_advocate", include_str!("../../../templates/formats/devils_advocate.jinja")),
-    ("socratic", include_str!("../../../templates/formats/socratic.jinja")),
-    ("roundtable", include_str!("../../../templates/formats/roundtable.jinja")),
-];
+/// The text of a debate format.
+fn text_of(format: DebateFormat) -> &'static str {
+    match format {
+        DebateFormat::Free => include_str!("../../../templates/formats/free.jinja"),
+        DebateFormat::Structured => include_str!("../../../templates/formats/structured.jinja"),
+        DebateFormat::ProCon => include_str!("../../../templates/formats/pro_con.jinja"),
+        DebateFormat::DevilsAdvocate => include_str!("../../../templates/formats/devils_advocate.jinja"),
+        DebateFormat::Socratic => include_str!("../../../templates/formats/socratic.jinja"),
+        DebateFormat::Roundtable => include_str!("../../../templates/formats/roundtable.jinja"),
+    }
+}
 
 impl Checker {
     pub(super) fn phases(&mut self, written: Option<Vec<Option<WrittenPhase>>>, path: &Path) -> Vec<Phase> {
@@ -39,9 +41,9 @@ impl Checker {
             let path = path.index(at);
             let phase = self.phase(phase.unwrap_or_default(), &path, PhaseId(at));
             if let Some(first) = phases.iter().position(|other| other.name == phase.name) {
-                let first = self.spans.value(&Path::default().key("phases").index(first).key("name"));
+                let first = self.tree.value(&Path::default().key("phases").index(first).key("name"));
                 let message = format!("two phases are called `{}`", phase.name);
-                let span = self.spans.value(&path.key("name"));
+                let span = self.tree.value(&path.key("name"));
                 let found = Diagnostic::error("duplicate-name", path.key("name").to_string(), span, message);
                 self.push(found.related(first, "first here").help("give each phase its own name"));
             }
@@ -111,7 +113,11 @@ impl Checker {
             until,
             choice,
             decision: decision.filter(|_| written.choice.is_some() || written.parse_choice.is_some()),
-            format: self.format(written.debate_format.as_deref(), path),
+            format: written.debate_format.map(|format| Template {
+                path: path.key("debate_format"),
+                text: text_of(format).to_string(),
+                quotes: Vec::new(),
+            }),
             initial: self.template(written.initial_prompt, path.key("initial_prompt"), id),
             initial_template: self.template(
                 written.initial_prompt_template,
@@ -180,7 +186,7 @@ impl Checker {
 
     /// A field that is understood and has no effect here.
     pub(super) fn unused(&mut self, path: &Path, message: &str, help: &str) {
-        let span = self.spans.key(path);
+        let span = self.tree.key(path);
         self.push(Diagnostic::warning("no-effect", path.to_string(), span, message).help(help));
     }
 
@@ -201,7 +207,7 @@ impl Checker {
         name
     }
 
-    fn phase_cast(&mut self, given: Option<Vec<Option<String>>>, path: &Path) -> Vec<AgentId> {
+    fn phase_cast(&mut self, given: Option<Vec<Option<Key>>>, path: &Path) -> Vec<AgentId> {
         let path = path.key("agents");
         let given = given.unwrap_or_default();
         if given.is_empty() {
@@ -211,7 +217,7 @@ impl Checker {
         let mut cast = Vec::new();
         for (at, key) in given.into_iter().enumerate() {
             let path = path.index(at);
-            let Some(key) = key else { continue };
+            let Some(Key(key)) = key else { continue };
             match self.agent_id(&key, &path) {
                 Some(id) if cast.contains(&id) => {
                     let message = format!("`{key}` stands twice among the agents of this phase");
@@ -228,7 +234,7 @@ impl Checker {
     pub(super) fn agent_id(&mut self, key: &str, path: &Path) -> Option<AgentId> {
         let id = self.names.agents.iter().position(|agent| agent.key == key).map(AgentId);
         if id.is_none() && !self.is_open(&["agents"]) {
-            let span = self.spans.value(path);
+            let span = self.tree.value(path);
             self.unknown_agent(key, path, span);
         }
         id
@@ -258,15 +264,9 @@ impl Checker {
         Some(usize::try_from(given).unwrap_or(usize::MAX))
     }
 
-    fn format(&mut self, given: Option<&str>, path: &Path) -> Option<Template> {
-        let path = path.key("debate_format");
-        let text = self.word(&path, "debate format", given?, FORMATS)?;
-        Some(Template { path, text: text.to_string(), quotes: Vec::new() })
-    }
-
     fn private(
         &mut self,
-        given: Option<IndexMap<String, Option<String>>>,
+        given: Option<IndexMap<String, Option<WrittenTemplate>>>,
         cast: &[AgentId],
         path: &Path,
         phase: PhaseId,
@@ -281,7 +281,7 @@ impl Checker {
             };
             if !cast.contains(&id) && !self.is_broken(&above.key("agents")) {
                 let message = format!("`{key}` does not take part in this phase, so nobody reads this text");
-                let span = self.spans.key(&path);
+                let span = self.tree.key(&path);
                 let found = Diagnostic::error("absent-agent", path.to_string(), span, message);
                 self.push(found.help(format!("add `{key}` to the phase's `agents`, or remove the text")));
             }
@@ -294,7 +294,7 @@ impl Checker {
 
     fn unknown_private(&mut self, key: &str, path: &Path) {
         let fields = json_schema().as_value()["$defs"]["Phase"]["properties"].as_object();
-        let span = self.spans.key(path);
+        let span = self.tree.key(path);
         if fields.is_some_and(|fields| fields.contains_key(key)) {
             let message = format!("there is no agent `{key}`; it is a field of the phase");
             let found = Diagnostic::error("unknown-agent", path.to_string(), span, message);

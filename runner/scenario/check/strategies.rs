@@ -1,66 +1,38 @@
 //! Checks who answers instead of the model: the rule, and that what it says is an option where options are given.
 
 use super::Checker;
-use super::choices::scalar;
 use crate::scenario::choice::text_of;
-use crate::scenario::source::Path;
+use crate::scenario::schema::{Scalar, WrittenStrategy};
+use crate::scenario::yaml::Path;
 use crate::scenario::{Agent, AgentId, ChoiceOption, Decision, Phase, Strategy, Topology};
-use serde_yaml::Value;
 use std::collections::BTreeSet;
 
 impl Checker {
-    pub(super) fn strategy(&mut self, given: Value, path: &Path) -> Option<Strategy> {
-        const NAMED: &[(&str, Option<Strategy>)] = &[
-            ("tit_for_tat", Some(Strategy::TitForTat)),
-            ("grim", Some(Strategy::Grim)),
-            ("human", Some(Strategy::Human)),
-        ];
-        let shape =
-            "a strategy is `tit_for_tat`, `grim`, `human`, `{always: X}`, `{random: p}` or `{list: [X, Y]}`";
-        let fields = match given {
-            Value::String(name) => {
-                let known = NAMED.iter().find(|(known, _)| *known == name.trim());
-                if known.is_none() {
-                    let help = self.suggest(
-                        &name,
-                        NAMED.iter().map(|(known, _)| *known).chain(["always", "random", "list"]),
-                    );
-                    self.error("unknown-value", path, format!("`{name}` is no strategy: {shape}")).help =
-                        help;
-                }
-                return known.and_then(|(_, strategy)| strategy.clone());
+    pub(super) fn strategy(&mut self, given: WrittenStrategy, path: &Path) -> Option<Strategy> {
+        let text = |scalar: Scalar| text_of(&scalar.into());
+        let (field, message) = match given {
+            WrittenStrategy::TitForTat => return Some(Strategy::TitForTat),
+            WrittenStrategy::Grim => return Some(Strategy::Grim),
+            WrittenStrategy::Human => return Some(Strategy::Human),
+            WrittenStrategy::Always(Some(answer)) => return Some(Strategy::Always(text(answer))),
+            WrittenStrategy::Random(Some(p)) if (0.0..=1.0).contains(&p) => return Some(Strategy::Random(p)),
+            WrittenStrategy::List(Some(answers)) if !answers.is_empty() => {
+                return answers
+                    .into_iter()
+                    .map(|answer| answer.map(text))
+                    .collect::<Option<_>>()
+                    .map(Strategy::List);
             }
-            Value::Mapping(fields) if fields.len() == 1 => fields,
-            _ => {
-                self.error("type", path, shape).help = Some("e.g. `strategy: { always: talk }`".into());
-                return None;
-            }
+            WrittenStrategy::Always(_) => ("always", "`always` needs one option or text"),
+            WrittenStrategy::Random(_) => ("random", "`random` needs a probability from 0 to 1"),
+            WrittenStrategy::List(_) => ("list", "`list` needs a list of options or texts"),
         };
-        let (key, value) = fields.into_iter().next()?;
-        let text = |value: &Value| scalar(value).map(|value| text_of(&value));
-        let found = match (key.as_str().unwrap_or_default(), &value) {
-            ("always", value) => text(value).map(Strategy::Always),
-            ("random", value) => value.as_f64().filter(|p| (0.0..=1.0).contains(p)).map(Strategy::Random),
-            ("list", Value::Sequence(items)) if !items.is_empty() => {
-                items.iter().map(text).collect::<Option<_>>().map(Strategy::List)
-            }
-            _ => None,
-        };
-        if found.is_none() {
-            let key = key.as_str().unwrap_or_default();
-            let (at, message, help) = match key {
-                "always" => (path.key(key), "`always` needs one option or text".to_string(), None),
-                "random" => (path.key(key), "`random` needs a probability from 0 to 1".to_string(), None),
-                "list" => (path.key(key), "`list` needs a list of options or texts".to_string(), None),
-                _ => {
-                    let known = NAMED.iter().map(|(known, _)| *known).chain(["always", "random", "list"]);
-                    (path.clone(), format!("`{key}` is no strategy: {shape}"), self.suggest(key, known))
-                }
-            };
+        let path = path.key(field);
+        if !self.is_broken(&path) {
             let example = "e.g. `{ always: talk }`, `{ random: 0.5 }`, `{ list: [talk, silent] }`";
-            self.error("bad-value", &at, message).help = help.or(Some(example.into()));
+            self.error("bad-value", &path, message).help = Some(example.into());
         }
-        found
+        None
     }
 
     /// Refuses fixed answers that are no option where the agent must choose: the run would end there.

@@ -5,10 +5,11 @@ use super::expressions::ANY;
 use super::rehearsal::Steps;
 use crate::diagnostic::Diagnostic;
 use crate::scenario::results::Said;
-use crate::scenario::source::Path;
+use crate::scenario::schema::WrittenTemplate;
 use crate::scenario::template::{
-    self, Code, STAGE_NAMES, SYSTEM_NAMES, Template, TemplateError, render_stage,
+    self, Code, Mistake, STAGE_NAMES, SYSTEM_NAMES, Template, TemplateError, render_stage,
 };
+use crate::scenario::yaml::Path;
 use crate::scenario::{AgentId, PayoffRule, PhaseId, Scenario};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -22,8 +23,13 @@ const VARYING: &[&str] =
 
 impl Checker {
     /// A text of the stage, read in `phase`: what it names must be known by then.
-    pub(super) fn template(&mut self, text: Option<String>, path: Path, phase: PhaseId) -> Option<Template> {
-        let (text, _, odd) = template::rewrite(&text?);
+    pub(super) fn template(
+        &mut self,
+        text: Option<WrittenTemplate>,
+        path: Path,
+        phase: PhaseId,
+    ) -> Option<Template> {
+        let (text, _, odd) = template::rewrite(&text?.0);
         for (line, inner) in odd {
             let span = self.name_span(&path, line, &format!("${{{inner}}}"));
             let message = format!("`${{{inner}}}` is not replaced: it stays as it stands");
@@ -112,9 +118,11 @@ impl Checker {
     pub(super) fn template_error(&mut self, path: &Path, text: &str, error: TemplateError) {
         let help = template::remedy(text, &error);
         let help = help.unwrap_or("`{{ name }}` prints a value, `{% if … %} … {% endif %}` decides".into());
-        let named = error.message.ends_with("is not defined") || error.message.starts_with("there is no");
-        let name = error.message.split('`').nth(1).filter(|_| named).unwrap_or_default().to_string();
-        self.error_at("template", path, (error.line, &name), error.message).help = Some(help);
+        let name = match &error.kind {
+            Mistake::Undefined(name) | Mistake::UnknownFilter(name) => name.as_str(),
+            _ => "",
+        };
+        self.error_at("template", path, (error.line, name), error.message).help = Some(help);
     }
 
     fn varying(&mut self, path: &Path, line: usize, name: &str) {

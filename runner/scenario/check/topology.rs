@@ -2,10 +2,9 @@
 
 use super::Checker;
 use crate::diagnostic::Diagnostic;
-use crate::scenario::schema::{WrittenInteraction, WrittenPhase, WrittenTurn};
-use crate::scenario::source::Path;
+use crate::scenario::schema::{Key, Keys, WhoSpeaks, WrittenInteraction, WrittenPhase, WrittenTurn};
+use crate::scenario::yaml::Path;
 use crate::scenario::{AgentId, Interaction, InteractionKind, PhaseId, ScriptTurn, Topology};
-use serde_yaml::Value;
 use std::collections::BTreeMap;
 
 const EXAMPLE: &str = "e.g. `{ from: ann, to: ben, kind: whisper }`";
@@ -13,16 +12,6 @@ const EXAMPLE: &str = "e.g. `{ from: ann, to: ben, kind: whisper }`";
 /// What an empty list was probably meant to say, and how to say it.
 pub(super) const SECRET: &str = "leave it out where all may hear; what nobody is to hear is a vote (`decision_mode`), or a \
                                  whisper to an observer";
-
-#[derive(Clone, Copy, PartialEq)]
-enum Word {
-    RoundRobin,
-    TurnByTurn,
-    Broadcast,
-    Whisper,
-    Interrupt,
-    Moderated,
-}
 
 impl Checker {
     pub(super) fn topology(
@@ -33,17 +22,7 @@ impl Checker {
         path: &Path,
         phase: PhaseId,
     ) -> Topology {
-        let known = [
-            ("round_robin", Word::RoundRobin),
-            ("turn_by_turn", Word::TurnByTurn),
-            ("broadcast", Word::Broadcast),
-            ("whisper", Word::Whisper),
-            ("interrupt", Word::Interrupt),
-            ("moderated", Word::Moderated),
-        ];
-        let here = path.key("topology");
-        let given = written.topology.as_deref();
-        let word = given.and_then(|given| self.word(&here, "topology", given, &known));
+        let (here, given) = (path.key("topology"), written.topology);
         if let Some(turns) = written.turns.take() {
             if given.is_some() {
                 let message = "`turns` is the order of speaking, so `topology` has no meaning beside it";
@@ -51,17 +30,16 @@ impl Checker {
             }
             return Topology::Script(self.script(turns, cast, &path.key("turns"), phase));
         }
-        let moderated = word.is_some_and(|word| word == Word::Moderated);
-        if written.moderator.is_some() && !moderated && !self.is_broken(&here) {
+        if written.moderator.is_some() && given != Some(WhoSpeaks::Moderated) && !self.is_broken(&here) {
             let message = "`moderator` has no effect here: it says who gives the floor";
             self.unused(&path.key("moderator"), message, "remove it, or write `topology: moderated`");
         }
-        match word.unwrap_or(Word::RoundRobin) {
-            Word::RoundRobin => Topology::RoundRobin,
-            Word::TurnByTurn => Topology::TurnByTurn,
-            Word::Broadcast => Topology::Broadcast,
-            Word::Interrupt => Topology::Interrupt,
-            Word::Whisper => {
+        match given.unwrap_or(WhoSpeaks::RoundRobin) {
+            WhoSpeaks::RoundRobin => Topology::RoundRobin,
+            WhoSpeaks::TurnByTurn => Topology::TurnByTurn,
+            WhoSpeaks::Broadcast => Topology::Broadcast,
+            WhoSpeaks::Interrupt => Topology::Interrupt,
+            WhoSpeaks::Whisper => {
                 let pairs = self.pairs(interactions, &path.key("interactions"));
                 if pairs.is_empty() {
                     let message = "a whisper phase needs `interactions` that say who whispers to whom";
@@ -72,8 +50,8 @@ impl Checker {
                 }
                 Topology::Whisper(pairs)
             }
-            Word::Moderated => {
-                match self.with_role(written.moderator.as_deref(), "moderator", cast, (path, &here)) {
+            WhoSpeaks::Moderated => {
+                match self.with_role(written.moderator.as_ref(), "moderator", cast, (path, &here)) {
                     Some(moderator) => Topology::Moderated(moderator),
                     None => Topology::RoundRobin,
                 }
@@ -97,8 +75,8 @@ impl Checker {
                     let [one, other] = [edge.from, *to].map(|id| self.names.agents[id.0].key.clone());
                     let message =
                         format!("`{one}` and `{other}` are a pair already, and a pair speaks both ways");
-                    let (here, before) = (path.index(at), self.spans.value(&path.index(*before)));
-                    let span = self.spans.value(&here);
+                    let (here, before) = (path.index(at), self.tree.value(&path.index(*before)));
+                    let span = self.tree.value(&here);
                     let found = Diagnostic::error("duplicate-name", here.to_string(), span, message);
                     self.push(found.related(before, "first here")).help = Some(
                         "remove one; to let them speak more often, raise `auto_rounds`, or write `turns` with `to`".into(),
@@ -132,8 +110,8 @@ impl Checker {
             let end = PhaseId(phase.0 + 1);
             let when = when.and_then(|given| self.expression(given, path.key("when"), end, &[]));
             let choice = self.choice(choice, parse_choice, &path, phase);
-            let to = to.map_or(Vec::new(), |given| self.present(&given, cast, &path.key("to")));
-            let Some(agent) = agent else {
+            let to = to.map_or(Vec::new(), |given| self.present(given, cast, &path.key("to")));
+            let Some(Key(agent)) = agent else {
                 self.missing(&path.key("agent"), "a turn needs `agent`: who speaks", "e.g. `agent: ann`");
                 continue;
             };
@@ -150,33 +128,24 @@ impl Checker {
         cast: &[AgentId],
         path: &Path,
     ) -> Vec<Interaction> {
-        let known = [
-            ("public", InteractionKind::Public),
-            ("whisper", InteractionKind::Whisper),
-            ("observe", InteractionKind::Observe),
-        ];
         let mut edges: Vec<Interaction> = Vec::new();
         for (at, edge) in written.into_iter().enumerate() {
             let path = path.index(at);
             let Some(WrittenInteraction { from, to, kind }) = edge else { continue };
             let from = match from {
-                Some(key) => self.member(&key, cast, &path.key("from")),
+                Some(Key(key)) => self.member(&key, cast, &path.key("from")),
                 None => {
                     let message = "an interaction needs `from`: who speaks or, with `observe`, who listens";
                     self.missing(&path.key("from"), message, EXAMPLE);
                     None
                 }
             };
-            let kind = match kind {
-                Some(kind) => self.word(&path.key("kind"), "kind of interaction", &kind, &known),
-                None => {
-                    let message = "an interaction needs `kind`: public, whisper or observe";
-                    self.missing(&path.key("kind"), message, EXAMPLE);
-                    None
-                }
-            };
+            if kind.is_none() {
+                let message = "an interaction needs `kind`: public, whisper or observe";
+                self.missing(&path.key("kind"), message, EXAMPLE);
+            }
             let to = match to {
-                Some(to) => self.present(&to, cast, &path.key("to")),
+                Some(to) => self.present(to, cast, &path.key("to")),
                 None if kind == Some(InteractionKind::Public) => cast.to_vec(),
                 None => {
                     self.missing(&path.key("to"), "an interaction needs `to`: whom it concerns", EXAMPLE);
@@ -206,41 +175,27 @@ impl Checker {
         edges
     }
 
-    /// One key or a list of keys of agents who are present.
-    fn present(&mut self, given: &Value, cast: &[AgentId], path: &Path) -> Vec<AgentId> {
-        match given {
-            Value::String(key) => self.member(key, cast, path).into_iter().collect(),
-            Value::Sequence(keys) => {
-                if keys.is_empty() {
-                    self.missing(path, "`to` lists nobody, so everybody present would hear it", SECRET);
-                }
-                let mut present: Vec<AgentId> = Vec::new();
-                for (at, key) in keys.iter().enumerate() {
-                    let path = path.index(at);
-                    let Some(key) = key.as_str() else {
-                        self.no_key(&path);
-                        continue;
-                    };
-                    let Some(id) = self.member(key, cast, &path) else { continue };
-                    if present.contains(&id) {
-                        let message = format!("`{key}` stands twice in `to`");
-                        self.error("duplicate-name", &path, message).help = Some("remove one".into());
-                        continue;
-                    }
-                    present.push(id);
-                }
-                present
-            }
-            _ => {
-                self.no_key(path);
-                Vec::new()
-            }
+    /// The agents that one key or a list of keys names, who must be present.
+    fn present(&mut self, given: Keys, cast: &[AgentId], path: &Path) -> Vec<AgentId> {
+        let keys = match given {
+            Keys::One(key) => return self.member(&key, cast, path).into_iter().collect(),
+            Keys::Many(keys) => keys,
+        };
+        if keys.is_empty() {
+            self.missing(path, "`to` lists nobody, so everybody present would hear it", SECRET);
         }
-    }
-
-    fn no_key(&mut self, path: &Path) {
-        self.error("type", path, "expected the key of an agent, or a list of keys").help =
-            Some("e.g. `to: ben` or `to: [ben, cas]`".into());
+        let mut present: Vec<AgentId> = Vec::new();
+        for (at, key) in keys.into_iter().enumerate() {
+            let (path, Some(key)) = (path.index(at), key) else { continue };
+            let Some(id) = self.member(&key, cast, &path) else { continue };
+            if present.contains(&id) {
+                let message = format!("`{key}` stands twice in `to`");
+                self.error("duplicate-name", &path, message).help = Some("remove one".into());
+                continue;
+            }
+            present.push(id);
+        }
+        present
     }
 
     /// An agent who must be present.

@@ -3,7 +3,7 @@
 use super::{Compiler, Draft};
 use crate::scenario::choice::{Choice, ChoiceOption, Method};
 use crate::scenario::plan::{Audience, Condition, Constraint, Purpose, TurnId};
-use crate::scenario::source::Path;
+use crate::scenario::yaml::Path;
 use crate::scenario::{AgentId, Phase, PhaseId, Scenario, ScriptTurn, Topology};
 use std::sync::Arc;
 

@@ -3,7 +3,7 @@
 use super::Said;
 use crate::scenario::choice::{Choice, text_of};
 use crate::scenario::plan::Purpose;
-use crate::scenario::template::{TemplateError, evaluate_with};
+use crate::scenario::template::{Mistake, TemplateError, evaluate_with};
 use crate::scenario::{AgentId, Payoff, PayoffRule, Scenario};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -76,8 +76,11 @@ fn valued(
 ) -> Result<Vec<f64>, TemplateError> {
     let nothing = Arc::new(Said::default());
     let number = |value: Value, place: String| {
-        let found =
-            || TemplateError { message: format!("{place}: {} is no number", text_of(&value)), line: 1 };
+        let found = || TemplateError {
+            kind: Mistake::Other,
+            message: format!("{place}: {} is no number", text_of(&value)),
+            line: 1,
+        };
         value.as_f64().filter(|number| number.is_finite()).ok_or_else(found)
     };
     match &payoff.rule {
@@ -85,7 +88,7 @@ fn valued(
             let ids: Vec<usize> = chosen.iter().map(|(id, _)| *id).collect();
             let Some(row) = table.get(&ids) else {
                 let message = "the payoff has no entry for these choices".to_string();
-                return Err(TemplateError { message, line: 1 });
+                return Err(TemplateError { kind: Mistake::Other, message, line: 1 });
             };
             let value = |cell: &crate::scenario::template::Expression| {
                 number(evaluate_with(scenario, cell, &nothing, [])?, cell.path.to_string())

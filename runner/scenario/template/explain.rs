@@ -1,6 +1,6 @@
 //! minijinja's errors in an author's words.
 
-use super::{Code, TemplateError};
+use super::{Code, Mistake, TemplateError};
 use crate::diagnostic::suggest;
 use greenroom_jinja::{Bound, shortened};
 use minijinja::ErrorKind;
@@ -8,80 +8,88 @@ use minijinja::ErrorKind;
 impl From<minijinja::Error> for TemplateError {
     fn from(error: minijinja::Error) -> Self {
         let detail = error.detail().unwrap_or_default();
-        let place = error.template_source().zip(error.range()).and_then(|(text, range)| text.get(range));
-        let message = match (error.kind(), place) {
-            _ if Bound::of(&error).is_some() => detail.to_string(),
-            (ErrorKind::UndefinedError, Some(name)) => format!("`{name}` is not defined"),
-            (ErrorKind::OutOfFuel, _) => "this takes too many steps: it would not come to an end".to_string(),
-            (ErrorKind::UnknownFilter, _) => {
-                format!("there is no filter `{}`", detail.split(' ').nth(1).unwrap_or_default())
-            }
-            (kind, _) if detail.is_empty() => kind.to_string(),
-            (kind, _) => format!("{kind}: {detail}"),
+        let kind = mistake(&error, detail);
+        let message = match (&kind, error.kind()) {
+            (Mistake::Bound(_), _) => detail.to_string(),
+            (Mistake::Undefined(name), _) => format!("`{name}` is not defined"),
+            (Mistake::UnknownFilter(name), _) => format!("there is no filter `{name}`"),
+            (_, ErrorKind::OutOfFuel) => "this takes too many steps: it would not come to an end".to_string(),
+            (_, kind) if detail.is_empty() => kind.to_string(),
+            (_, kind) => format!("{kind}: {detail}"),
         };
         // The end of the text is not where a block that is not ended begins.
-        let begun = error.template_source().filter(|_| message.contains("unexpected end of input"));
+        let begun = error.template_source().filter(|_| kind == Mistake::Unended);
         let line = begun.and_then(unended).or(greenroom_jinja::line(&error)).unwrap_or(1);
-        Self { message: shortened(message), line }
+        Self { kind, message: shortened(message), line }
     }
 }
 
-impl TemplateError {
-    fn bound(&self) -> Option<Bound> {
-        Bound::ALL.into_iter().find(|bound| bound.to_string() == self.message)
+/// The kind of an error. minijinja has one for all of syntax; which sign is wrong stands in its detail alone.
+fn mistake(error: &minijinja::Error, detail: &str) -> Mistake {
+    if let Some(bound) = Bound::of(error) {
+        return Mistake::Bound(bound);
+    }
+    let place = error.template_source().zip(error.range()).and_then(|(text, range)| text.get(range));
+    match (error.kind(), place) {
+        (ErrorKind::UndefinedError, Some(name)) => Mistake::Undefined(name.to_string()),
+        (ErrorKind::UnknownFilter, _) => {
+            Mistake::UnknownFilter(detail.split(' ').nth(1).unwrap_or_default().to_string())
+        }
+        (ErrorKind::SyntaxError, _) if detail.contains("unexpected end of input") => Mistake::Unended,
+        (ErrorKind::SyntaxError, _) if detail.contains("unexpected `}`") => Mistake::Character('}'),
+        (ErrorKind::SyntaxError, _) => Mistake::Syntax,
+        _ => Mistake::Other,
     }
 }
 
 /// What to do about an error, where its cause can be told.
 pub fn remedy(text: &str, error: &TemplateError) -> Option<String> {
-    let message = error.message.as_str();
-    if let Some(filter) = message.strip_prefix("there is no filter `").and_then(|rest| rest.strip_suffix('`'))
-    {
-        return suggest(filter, FILTERS.iter().copied())
-            .or(Some(format!("filters are, among others, {}", FILTERS[..8].join(", "))));
-    }
-    if let Some(bound) = error.bound() {
-        return Some(bound.remedy().into());
+    let has_blocks = text.contains("{%");
+    match &error.kind {
+        Mistake::UnknownFilter(filter) => {
+            let some = || format!("filters are, among others, {}", FILTERS[..8].join(", "));
+            return Some(suggest(filter, FILTERS.iter().copied()).unwrap_or_else(some));
+        }
+        Mistake::Bound(bound) => return Some(bound.remedy().into()),
+        Mistake::Undefined(_) => {
+            let help = "what is printed or compared must exist: look at its spelling under `variables:`";
+            return Some(help.into());
+        }
+        Mistake::Unended if has_blocks => {
+            let help = "each `{% if %}` ends with `{% endif %}`, each `{% for %}` with `{% endfor %}`";
+            return Some(help.into());
+        }
+        Mistake::Unended | Mistake::Character(_) | Mistake::Syntax | Mistake::Other => {}
     }
     let code = Code::of(text);
-    let bare = (!text.contains("{{") && !text.contains("{%")).then_some(text);
+    let bare = (!text.contains("{{") && !has_blocks).then_some(text);
     let pieces: Vec<&str> = bare.into_iter().chain(code.pieces(text).map(|(_, piece)| piece)).collect();
-    if message.ends_with("is not defined") {
-        return Some(
-            "what is printed or compared must exist: look at its spelling under `variables:`".into(),
-        );
-    }
-    if message.contains("unexpected end of input") && text.contains("{%") {
-        return Some("each `{% if %}` ends with `{% endif %}`, each `{% for %}` with `{% endfor %}`".into());
-    }
     for (wrong, right) in [("&", "and"), ("||", "or")] {
         if pieces.iter().any(|code| code.contains(wrong)) {
             return Some(format!("write `{right}`"));
         }
     }
-    for (wrong, help) in [
-        ("`!`", "write `not`"),
-        ("`?`", "write `A if CONDITION else B`"),
-        ("quote", "put the same quote at the end of the text"),
-    ] {
-        if message.contains(wrong) {
-            return Some(help.into());
+    let help = match error.kind {
+        Mistake::Character('!') => "write `not`",
+        Mistake::Character('?') => "write `A if CONDITION else B`",
+        Mistake::Character('"' | '\'') => "put the same quote at the end of the text",
+        Mistake::Character('}') => "what `{{` opens, `}}` closes",
+        Mistake::Syntax | Mistake::Unended if !has_blocks && pieces.iter().any(|code| assigns(code)) => {
+            "to compare, write `==`"
         }
-    }
-    if message.contains("unexpected `}`") {
-        return Some("what `{{` opens, `}}` closes".into());
-    }
-    let assigns = |code: &str| {
-        let bytes = code.as_bytes();
-        let alone = |at: usize| {
-            let before = at.checked_sub(1).map_or(b' ', |at| bytes[at]);
-            bytes[at] == b'=' && !b"=!<>".contains(&before) && bytes.get(at + 1) != Some(&b'=')
-        };
-        (0..bytes.len()).any(alone)
+        _ => return None,
     };
-    let syntax = message.starts_with("syntax error");
-    (syntax && !text.contains("{%") && pieces.iter().any(|code| assigns(code)))
-        .then(|| "to compare, write `==`".to_string())
+    Some(help.to_string())
+}
+
+/// True if code has a `=` that is no comparison.
+fn assigns(code: &str) -> bool {
+    let bytes = code.as_bytes();
+    let alone = |at: usize| {
+        let before = at.checked_sub(1).map_or(b' ', |at| bytes[at]);
+        bytes[at] == b'=' && !b"=!<>".contains(&before) && bytes.get(at + 1) != Some(&b'=')
+    };
+    (0..bytes.len()).any(alone)
 }
 
 /// The line of the last `{% … %}` that is not ended.

@@ -12,8 +12,8 @@ pub use explain::remedy;
 pub use render::{evaluate, evaluate_with, holds, holds_with, render_stage, render_system, told};
 
 use super::PhaseId;
-use super::source::Path;
-use greenroom_jinja::Jinja;
+use super::yaml::Path;
+use greenroom_jinja::{Bound, Jinja};
 use minijinja::UndefinedBehavior;
 use std::collections::BTreeSet;
 use std::sync::LazyLock;
@@ -74,10 +74,31 @@ pub struct Expression {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct TemplateError {
-    /// What went wrong.
+    /// The kind of mistake.
+    pub kind: Mistake,
+    /// The same in words.
     pub message: String,
     /// One-based line in the template.
     pub line: usize,
+}
+
+/// A kind of mistake in a template.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Mistake {
+    /// A bound was met.
+    Bound(Bound),
+    /// A name stands for nothing.
+    Undefined(String),
+    /// There is no filter of this name.
+    UnknownFilter(String),
+    /// A block or a value is not ended.
+    Unended,
+    /// A character that means nothing there, or a quote that is not closed.
+    Character(char),
+    /// It can't be parsed.
+    Syntax,
+    /// Anything else.
+    Other,
 }
 
 /// What templates and expressions are compiled and run in, within bounds.
@@ -104,7 +125,7 @@ pub fn expression_names(text: &str) -> Result<Vec<String>, TemplateError> {
             '"' | '\'' => format!("the quote `{c}` is not closed"),
             c => format!("`{c}` means nothing here"),
         };
-        return Err(TemplateError { message, line: 1 });
+        return Err(TemplateError { kind: Mistake::Character(c), message, line: 1 });
     }
     Ok(environment().expression(text)?.names())
 }

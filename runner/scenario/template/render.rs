@@ -1,6 +1,6 @@
 //! What names stand for in templates and expressions: variables, agents, phases and what they came to.
 
-use super::{Expression, NAME, TemplateError, environment};
+use super::{Expression, Mistake, NAME, TemplateError, environment};
 use crate::scenario::results::{Line, Said, payoffs, results};
 use crate::scenario::{Agent, AgentId, Phase, PhaseId, Scenario};
 use minijinja::value::{Object, ObjectRepr, Serde, Value};
@@ -74,10 +74,14 @@ pub fn evaluate_with<'a>(
     let value = environment().expression(&expression.text)?.value(context)?;
     if value.is_undefined() {
         let message = format!("`{}` has no value: it names something that there is not", expression.text);
-        return Err(TemplateError { message, line: 1 });
+        return Err(TemplateError { kind: Mistake::Other, message, line: 1 });
     }
     let message = |error| format!("`{}` has no plain value: {error}", expression.text);
-    serde_json::to_value(&value).map_err(|error| TemplateError { message: message(error), line: 1 })
+    serde_json::to_value(&value).map_err(|error| TemplateError {
+        kind: Mistake::Other,
+        message: message(error),
+        line: 1,
+    })
 }
 
 /// Tells whether an expression holds: null, false, 0 and what is empty do not.

@@ -20,7 +20,7 @@ pub fn json(verdicts: &[Verdict]) -> serde_json::Result<String> {
     serde_json::to_string_pretty(verdicts)
 }
 
-/// What recordings came to, e.g. `2 pass, 1 drifts; 1 with carried replies`.
+/// Counts of the verdicts, e.g. `2 pass, 1 drifts; 1 with carried replies`.
 pub fn tally(verdicts: &[Verdict]) -> String {
     let count = |kind: Option<Kind>| verdicts.iter().filter(|verdict| verdict.worst() == kind).count();
     let words = [
@@ -75,7 +75,7 @@ impl Problem {
         lines.join("\n")
     }
 
-    /// Where in the scenario it comes from, in words.
+    /// The place in the scenario that it comes from, in words.
     pub fn from(&self) -> Option<String> {
         let place = self.place.as_ref()?;
         let field = if place.field.is_empty() { String::new() } else { format!(" (`{}`)", place.field) };

@@ -18,7 +18,7 @@ fn three(n: u64) -> Sample {
     sample(GAME, &cells, n, |cell, seed| (0.9 - 0.2 * cell as f64) * (0.4 + 0.6 * uniform(seed, 9)), "Yes.")
 }
 
-/// What holds for every plot. Gives its texts.
+/// Checks what holds for every plot; returns its texts.
 fn check(name: &str, svg: &str) -> Vec<String> {
     let picture = Document::parse(svg).unwrap_or_else(|error| panic!("{name}: {error}"));
     let root = picture.root_element();

@@ -5,7 +5,7 @@ use greenroom::statistics::{Sample, Table, Tables, Values, tables};
 use parquet::file::reader::{FileReader as _, SerializedFileReader};
 use parquet::record::Field;
 
-/// What hurts formats made of lines and commas.
+/// Text that hurts formats made of lines and commas.
 const HOSTILE: &str = "=1+1, \"quoted\"\r\nand 'more';\ttab \u{1f3ad} \u{202e} \\ \\N NULL";
 
 fn small() -> Sample {

@@ -4,7 +4,7 @@ use super::{sample, uniform};
 use greenroom::statistics::{summarize, tables};
 use greenroom::terminal::statistics;
 
-/// What is shown of twelve runs, the names of their figures, and the tables of choices and payoffs.
+/// The output for twelve runs, the names of their figures, and the tables of choices and payoffs.
 fn shown(phase: &str, more: &str) -> (String, Vec<String>, Vec<String>) {
     let text = format!(
         "id: game\nagents: {{ ann: {{}}, ben: {{}} }}\nphases:\n  - {{ name: split, agents: [ann, ben], {phase} }}\n{more}"

@@ -1,35 +1,26 @@
-//! Where every path of a YAML file stands: line and column for diagnostics.
+//! A YAML file as a tree of values with their places: line and column for diagnostics.
 //!
-//! The data itself is read by serde_yaml, which forgets places; this walks the same text with an event
-//! parser and keeps a tree of spans. It also finds what a data model can't show: duplicate keys.
+//! It also finds what data can't show: duplicate keys, of which the first stands.
 
-use super::yaml::{Mistake, explain};
+use super::Reader;
+use super::explain::{Mistake, explain};
+use super::path::{Path, Step};
+use super::scalar::{Scalar, plain};
 use crate::diagnostic::{Diagnostic, Source, Sources, Span};
-use saphyr_parser::{Event, Marker, Parser, ScalarStyle};
+use saphyr_parser::{Event, Marker, Parser, ScalarStyle, Tag};
+use serde::Deserialize as _;
+use std::borrow::Cow;
 use std::cell::Cell;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 /// Deepest nesting that is accepted; scenarios need about six levels.
 const MAX_DEPTH: usize = 64;
 /// Most values that are accepted, what aliases stand for spelled out; scenarios need some hundred.
 const MAX_VALUES: usize = 20_000;
 
-/// One step of a path into the data.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Step {
-    /// A mapping's key.
-    Key(String),
-    /// A sequence's index.
-    Index(usize),
-}
-
-/// A path into the data, e.g. `phases[2].agents`.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Path(pub Vec<Step>);
-
-/// The tree of spans of one file.
+/// The values of one file.
 #[derive(Debug, Default)]
-pub struct Spans {
+pub struct Tree {
     nodes: Vec<Node>,
     root: Option<usize>,
 }
@@ -39,62 +30,35 @@ struct Node {
     span: Span,
     /// A literal block scalar (`|`) keeps its lines, so a line of its text is a line of the file.
     literal: bool,
-    children: Children,
+    data: Data,
 }
 
+/// What a value holds; others by their numbers.
 #[derive(Debug)]
-enum Children {
-    None,
-    Map(Vec<(String, Span, usize)>),
+pub(super) enum Data {
+    Scalar(Scalar),
+    Map(Vec<Entry>),
     Seq(Vec<usize>),
 }
 
-impl Path {
-    /// This path and one more key.
-    pub fn key(&self, key: impl Into<String>) -> Self {
-        let mut path = self.clone();
-        path.0.push(Step::Key(key.into()));
-        path
-    }
+/// A key and its value.
+#[derive(Clone, Debug)]
+pub(super) struct Entry {
+    /// The key's text.
+    pub(super) key: String,
+    /// What the key would be as a value.
+    pub(super) kind: std::sync::Arc<Data>,
+    span: Span,
+    pub(super) node: usize,
+}
 
-    /// This path and one more index.
-    pub fn index(&self, index: usize) -> Self {
-        let mut path = self.clone();
-        path.0.push(Step::Index(index));
-        path
+impl Entry {
+    pub(super) fn is(&self, key: &str) -> bool {
+        self.key == key
     }
 }
 
-impl Path {
-    /// A path as [`std::fmt::Display`] writes it; keys with dots or brackets in them don't come back.
-    pub fn parse(text: &str) -> Self {
-        let mut steps = Vec::new();
-        for part in text.split('.') {
-            let (key, indices) = part.split_once('[').unwrap_or((part, ""));
-            if !key.is_empty() {
-                steps.push(Step::Key(key.to_string()));
-            }
-            let indices = indices.split(['[', ']']).filter_map(|index| index.parse().ok());
-            steps.extend(indices.map(Step::Index));
-        }
-        Self(steps)
-    }
-}
-
-impl std::fmt::Display for Path {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        for (at, step) in self.0.iter().enumerate() {
-            match step {
-                Step::Key(key) if at > 0 => write!(f, ".{key}")?,
-                Step::Key(key) => f.write_str(key)?,
-                Step::Index(index) => write!(f, "[{index}]")?,
-            }
-        }
-        Ok(())
-    }
-}
-
-impl Spans {
+impl Tree {
     /// Reads the tree of the `file`-th source; mistakes of YAML itself and duplicate keys come back as diagnostics.
     pub fn read(source: &Source, file: usize) -> (Self, Vec<Diagnostic>) {
         let mut builder = Builder::new(&source.text, file);
@@ -112,22 +76,22 @@ impl Spans {
                 break;
             }
         }
-        (builder.spans, builder.found)
+        (builder.tree, builder.found)
     }
 
     /// The value's span, or that of the nearest parent which exists.
     pub fn value(&self, path: &Path) -> Span {
-        self.walk(path).map(|(_, node)| self.nodes[node].span).unwrap_or_default()
+        self.walk(path).map(|(_, _, node)| self.nodes[node].span).unwrap_or_default()
     }
 
     /// The key's span where the path ends in a key, else the value's.
     pub fn key(&self, path: &Path) -> Span {
-        self.walk(path).map(|(key, node)| key.unwrap_or(self.nodes[node].span)).unwrap_or_default()
+        self.walk(path).map(|(_, key, node)| key.unwrap_or(self.nodes[node].span)).unwrap_or_default()
     }
 
     /// The place of a one-based line of a text value, where the file keeps its lines apart.
     pub fn text_line(&self, sources: &Sources, path: &Path, line: usize) -> Span {
-        let Some((_, node)) = self.walk(path) else { return Span::default() };
+        let Some((_, _, node)) = self.walk(path) else { return Span::default() };
         let node = &self.nodes[node];
         let source = sources.of(node.span);
         if !node.literal {
@@ -152,57 +116,79 @@ impl Spans {
         let (Some(root), Some(other_root)) = (self.root, other.root) else { return };
         let offset = self.nodes.len();
         for node in &mut other.nodes {
-            match &mut node.children {
-                Children::Map(entries) => entries.iter_mut().for_each(|(_, _, id)| *id += offset),
-                Children::Seq(items) => items.iter_mut().for_each(|id| *id += offset),
-                Children::None => {}
+            match &mut node.data {
+                Data::Map(entries) => entries.iter_mut().for_each(|entry| entry.node += offset),
+                Data::Seq(items) => items.iter_mut().for_each(|node| *node += offset),
+                Data::Scalar(_) => {}
             }
         }
         self.nodes.extend(other.nodes);
         for key in keys {
-            let Some(theirs) = self.entry(other_root + offset, key) else { continue };
-            let Some((_, _, mine)) = self.entry(root, key) else {
+            let Some(theirs) = self.entry(other_root + offset, key).cloned() else { continue };
+            let Some(mine) = self.entry(root, key).map(|entry| entry.node) else {
                 self.push_entries(root, vec![theirs]);
                 continue;
             };
-            let Children::Map(entries) = &self.nodes[theirs.2].children else { continue };
-            let new: Vec<_> =
-                entries.iter().filter(|(k, ..)| self.entry(mine, k).is_none()).cloned().collect();
+            let Data::Map(entries) = &self.nodes[theirs.node].data else { continue };
+            let new =
+                entries.iter().filter(|entry| self.entry(mine, &entry.key).is_none()).cloned().collect();
             self.push_entries(mine, new);
         }
     }
 
     /// Keys of the outermost mapping; `None`: the file is no mapping.
-    pub(super) fn keys(&self) -> Option<impl Iterator<Item = &str>> {
-        match &self.nodes[self.root?].children {
-            Children::Map(entries) => Some(entries.iter().map(|(key, ..)| key.as_str())),
+    pub(in crate::scenario) fn keys(&self) -> Option<impl Iterator<Item = &str>> {
+        match &self.nodes[self.root?].data {
+            Data::Map(entries) => Some(entries.iter().map(|entry| entry.key.as_str())),
             _ => None,
         }
     }
 
-    fn entry(&self, node: usize, key: &str) -> Option<(String, Span, usize)> {
-        let Children::Map(entries) = &self.nodes[node].children else { return None };
-        entries.iter().find(|(k, ..)| k == key).cloned()
+    /// The value at a path; `None`: there is none, or it is null.
+    pub(in crate::scenario) fn find(&self, path: &Path) -> Option<usize> {
+        let (n, _, node) = self.walk(path)?;
+        (n == path.0.len() && !matches!(self.nodes[node].data, Data::Scalar(Scalar::Null))).then_some(node)
     }
 
-    fn push_entries(&mut self, node: usize, new: Vec<(String, Span, usize)>) {
-        if let Children::Map(entries) = &mut self.nodes[node].children {
+    /// All of it as JSON; null where there is nothing, keys as texts.
+    pub(super) fn json(&self) -> serde_json::Value {
+        let aside = BTreeSet::new();
+        let json = Reader::new(self, &aside).and_then(|reader| serde_json::Value::deserialize(reader).ok());
+        json.unwrap_or_default()
+    }
+
+    pub(super) fn root(&self) -> Option<usize> {
+        self.root
+    }
+
+    pub(super) fn data(&self, node: usize) -> &Data {
+        &self.nodes[node].data
+    }
+
+    fn entry(&self, node: usize, key: &str) -> Option<&Entry> {
+        let Data::Map(entries) = &self.nodes[node].data else { return None };
+        entries.iter().find(|entry| entry.is(key))
+    }
+
+    fn push_entries(&mut self, node: usize, new: Vec<Entry>) {
+        if let Data::Map(entries) = &mut self.nodes[node].data {
             entries.extend(new);
         }
     }
 
-    fn walk(&self, path: &Path) -> Option<(Option<Span>, usize)> {
-        let mut at = (None, self.root?);
+    /// How far a path leads, the last key's place, and the value there.
+    fn walk(&self, path: &Path) -> Option<(usize, Option<Span>, usize)> {
+        let mut at = (0, None, self.root?);
         for step in &path.0 {
-            let next = match (&self.nodes[at.1].children, step) {
-                (Children::Map(entries), Step::Key(key)) => {
-                    entries.iter().find(|(k, ..)| k == key).map(|(_, span, node)| (Some(*span), *node))
+            let next = match (&self.nodes[at.2].data, step) {
+                (Data::Map(_), Step::Key(key)) => {
+                    self.entry(at.2, key).map(|entry| (Some(entry.span), entry.node))
                 }
-                (Children::Seq(items), Step::Index(index)) => items.get(*index).map(|node| (None, *node)),
+                (Data::Seq(items), Step::Index(index)) => items.get(*index).map(|node| (None, *node)),
                 _ => None,
             };
             match next {
-                Some(next) => at = next,
+                Some((span, node)) => at = (at.0 + 1, span, node),
                 None => break,
             }
         }
@@ -222,7 +208,7 @@ struct Builder<'a> {
     lines: Vec<usize>,
     /// Line, column and byte that were asked for last.
     last: Cell<(usize, usize, usize)>,
-    spans: Spans,
+    tree: Tree,
     found: Vec<Diagnostic>,
     open: Vec<Open>,
     /// Finished nodes with the number of values in them.
@@ -232,11 +218,17 @@ struct Builder<'a> {
     n_documents: usize,
 }
 
+/// A key that waits for its value.
+struct Key {
+    text: String,
+    kind: Data,
+    span: Span,
+}
+
 /// An open collection.
 struct Open {
     node: usize,
-    /// The key that waits for its value.
-    key: Option<(String, Span)>,
+    key: Option<Key>,
     anchor: usize,
     /// Values before it.
     n_before: usize,
@@ -245,9 +237,9 @@ struct Open {
 impl<'a> Builder<'a> {
     fn new(text: &'a str, file: usize) -> Self {
         let lines = std::iter::once(0).chain(text.match_indices('\n').map(|(at, _)| at + 1)).collect();
-        let (spans, found, open, anchors) = Default::default();
+        let (tree, found, open, anchors) = Default::default();
         let last = Cell::default();
-        Self { text, file, lines, last, spans, found, open, anchors, n_values: 0, n_documents: 0 }
+        Self { text, file, lines, last, tree, found, open, anchors, n_values: 0, n_documents: 0 }
     }
 
     fn byte(&self, marker: &Marker) -> usize {
@@ -276,12 +268,13 @@ impl<'a> Builder<'a> {
                     return Err(wrong(span, text, "remove `---`, or make it two files"));
                 }
             }
-            Event::Scalar(text, style, anchor, _) => {
+            Event::Scalar(text, style, anchor, tag) => {
+                let data = Data::Scalar(scalar(&text, style, tag, span)?);
                 if self.waits_for_key() {
-                    return self.take_key(text.into_owned(), span);
+                    return self.take_key(Key { text: text.into_owned(), kind: data, span });
                 }
                 let literal = style == ScalarStyle::Literal;
-                let node = self.add(Node { span, literal, children: Children::None }, span)?;
+                let node = self.add(Node { span, literal, data }, span)?;
                 self.anchors.insert(anchor, (node, 1));
             }
             Event::Alias(anchor) => {
@@ -297,10 +290,14 @@ impl<'a> Builder<'a> {
                 self.count(n_values, span)?;
                 self.attach(node);
             }
-            Event::SequenceStart(anchor, _) => self.open(span, anchor, Children::Seq(Vec::new()))?,
-            Event::MappingStart(anchor, _) => self.open(span, anchor, Children::Map(Vec::new()))?,
+            Event::SequenceStart(anchor, None) => self.open(span, anchor, Data::Seq(Vec::new()))?,
+            Event::MappingStart(anchor, None) => self.open(span, anchor, Data::Map(Vec::new()))?,
+            Event::SequenceStart(_, Some(tag)) | Event::MappingStart(_, Some(tag)) => {
+                return Err(tagged(&tag, span));
+            }
             Event::SequenceEnd | Event::MappingEnd => {
                 if let Some(Open { node, anchor, n_before, .. }) = self.open.pop() {
+                    self.merge(node)?;
                     self.anchors.insert(anchor, (node, self.n_values - n_before));
                 }
             }
@@ -311,26 +308,45 @@ impl<'a> Builder<'a> {
 
     fn waits_for_key(&self) -> bool {
         let Some(Open { node, key, .. }) = self.open.last() else { return false };
-        key.is_none() && matches!(self.spans.nodes[*node].children, Children::Map(_))
+        key.is_none() && matches!(self.tree.nodes[*node].data, Data::Map(_))
     }
 
-    fn take_key(&mut self, key: String, span: Span) -> Result<(), Box<Diagnostic>> {
+    fn take_key(&mut self, key: Key) -> Result<(), Box<Diagnostic>> {
         let Some(Open { node, key: waiting, .. }) = self.open.last_mut() else { return Ok(()) };
-        if let Children::Map(entries) = &self.spans.nodes[*node].children
-            && let Some((_, first, _)) = entries.iter().find(|(k, ..)| *k == key)
-        {
-            let message = format!("the key `{key}` stands twice in one mapping");
+        if let Some(first) = self.tree.entry(*node, &key.text) {
+            let message = format!("the key `{}` stands twice in one mapping", key.text);
             self.found.push(
-                Diagnostic::error("duplicate-key", "", span, message)
-                    .related(*first, "first here")
+                Diagnostic::error("duplicate-key", "", key.span, message)
+                    .related(first.span, "first here")
                     .help("rename or remove one of the two"),
             );
         }
-        *waiting = Some((key, span));
+        *waiting = Some(key);
         Ok(())
     }
 
-    fn open(&mut self, span: Span, anchor: usize, children: Children) -> Result<(), Box<Diagnostic>> {
+    /// Takes over what `<<` names: entries of a mapping, or of several, whose keys are not there yet.
+    fn merge(&mut self, node: usize) -> Result<(), Box<Diagnostic>> {
+        let Data::Map(entries) = &mut self.tree.nodes[node].data else { return Ok(()) };
+        let Some(at) = entries.iter().position(|entry| entry.is("<<")) else { return Ok(()) };
+        let merged = entries.remove(at);
+        let sources = match self.tree.data(merged.node) {
+            Data::Seq(items) => items.clone(),
+            _ => vec![merged.node],
+        };
+        for source in sources {
+            let Data::Map(theirs) = self.tree.data(source) else {
+                let help = "`<<: *name` repeats a mapping `&name { … }`";
+                return Err(wrong(merged.span, "`<<` merges a mapping, or a list of mappings", help));
+            };
+            let new = theirs.iter().filter(|entry| self.tree.entry(node, &entry.key).is_none());
+            let new: Vec<Entry> = new.cloned().collect();
+            self.tree.push_entries(node, new);
+        }
+        Ok(())
+    }
+
+    fn open(&mut self, span: Span, anchor: usize, data: Data) -> Result<(), Box<Diagnostic>> {
         if self.waits_for_key() {
             if self.text[..span.start].ends_with('{') && self.text[span.start..].starts_with('{') {
                 let span = Span { start: span.start - 1, ..span };
@@ -344,15 +360,15 @@ impl<'a> Builder<'a> {
             return Err(wrong(span, message, "a scenario needs about six"));
         }
         let n_before = self.n_values;
-        let node = self.add(Node { span, literal: false, children }, span)?;
+        let node = self.add(Node { span, literal: false, data }, span)?;
         self.open.push(Open { node, key: None, anchor, n_before });
         Ok(())
     }
 
     fn add(&mut self, node: Node, span: Span) -> Result<usize, Box<Diagnostic>> {
         self.count(1, span)?;
-        self.spans.nodes.push(node);
-        let id = self.spans.nodes.len() - 1;
+        self.tree.nodes.push(node);
+        let id = self.tree.nodes.len() - 1;
         self.attach(id);
         Ok(id)
     }
@@ -368,14 +384,37 @@ impl<'a> Builder<'a> {
 
     fn attach(&mut self, id: usize) {
         match self.open.last_mut() {
-            None => self.spans.root = self.spans.root.or(Some(id)),
+            None => self.tree.root = self.tree.root.or(Some(id)),
             Some(Open { node: parent, key, .. }) => {
-                match (&mut self.spans.nodes[*parent].children, key.take()) {
-                    (Children::Map(entries), Some((key, span))) => entries.push((key, span, id)),
-                    (Children::Seq(items), _) => items.push(id),
+                match (&mut self.tree.nodes[*parent].data, key.take()) {
+                    // Of keys that stand twice the first counts.
+                    (Data::Map(entries), Some(key)) if !entries.iter().any(|entry| entry.is(&key.text)) => {
+                        let Key { text, kind, span } = key;
+                        entries.push(Entry { key: text, kind: kind.into(), span, node: id });
+                    }
+                    (Data::Seq(items), _) => items.push(id),
                     _ => {}
                 }
             }
         }
     }
+}
+
+/// The value of a scalar: plain ones have a type, all others are texts.
+fn scalar(
+    text: &str,
+    style: ScalarStyle,
+    tag: Option<Cow<'_, Tag>>,
+    span: Span,
+) -> Result<Scalar, Box<Diagnostic>> {
+    match tag {
+        None if style == ScalarStyle::Plain => Ok(plain(text)),
+        None => Ok(Scalar::Text(text.to_string())),
+        Some(tag) if tag.is_yaml_core_schema() && tag.suffix == "str" => Ok(Scalar::Text(text.to_string())),
+        Some(tag) => Err(tagged(&tag, span)),
+    }
+}
+
+fn tagged(tag: &Tag, span: Span) -> Box<Diagnostic> {
+    wrong(span, format!("a value with the tag `{tag}`"), "write plain YAML, without tags")
 }

@@ -1,0 +1,39 @@
+//! YAML in one reading: a tree of values, each with its place (`tree`), and serde's way into it (`deserialize`).
+//!
+//! The events come from saphyr-parser. No reader of its kind does what a scenario's author needs: saphyr's own tree ends at the
+//! first key that stands twice, and so does serde-saphyr, which has no tree; here all mistakes of a file are told at once.
+
+mod deserialize;
+mod explain;
+mod path;
+mod scalar;
+mod tree;
+
+pub(super) use deserialize::{Expected, Found, Reader, Wrong};
+pub use path::{Path, Step};
+pub use tree::Tree;
+
+use crate::diagnostic::Source;
+
+/// A key that stands twice in one mapping of a text, JSON included, and where.
+pub fn repeated_key(text: &str) -> Option<String> {
+    let source = Source { name: String::new(), text: text.to_string() };
+    let (_, found) = Tree::read(&source, 0);
+    let found = found.into_iter().find(|found| found.code == "duplicate-key")?;
+    let (line, column) = source.position(found.span.start);
+    Some(format!("{} (line {line}, column {column})", found.message))
+}
+
+/// The data of a YAML text that is no scenario: an override, a file of another program.
+///
+/// # Errors
+/// In words, what is wrong with it.
+pub fn parse(text: &str) -> Result<serde_json::Value, String> {
+    let source = Source { name: String::new(), text: text.to_string() };
+    let (tree, found) = Tree::read(&source, 0);
+    if let Some(mistake) = found.first() {
+        let (line, column) = source.position(mistake.span.start);
+        return Err(format!("{} (line {line}, column {column})", mistake.message));
+    }
+    Ok(tree.json())
+}
