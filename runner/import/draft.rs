@@ -191,7 +191,7 @@ impl Draft {
 }
 
 fn written<T: Serialize>(value: &T) -> Result<String, Refused> {
-    serde_yaml::to_string(value).map_err(|error| Refused(format!("can't be written as YAML: {error}")))
+    serde_saphyr::to_string(value).map_err(|error| Refused(format!("can't be written as YAML: {error}")))
 }
 
 /// YAML two columns to the right; a block's indentation is relative to its parent's, so it means the same there.
