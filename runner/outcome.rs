@@ -1,8 +1,8 @@
 //! The results of a run: decisions, payoffs, outcomes, assertions, evaluated over what was said, without a model.
 
 use crate::prompt::Memories;
+use crate::scenario::render::{evaluate_with, holds_with};
 use crate::scenario::results::{Outcome, payoffs, results};
-use crate::scenario::template::{evaluate_with, holds_with};
 use crate::scenario::{Chosen, PhaseId};
 use crate::transcript::{AssertionRecord, Footer, OutcomeRecord};
 use serde_json::{Map, Value};

@@ -13,7 +13,7 @@ use crate::scenario::results::Outcome;
 use crate::scenario::{Edge, Lifecycle, Overflow, Plan, Scenario, Strategy, TimelineId, Turn, TurnId};
 use crate::trace::{Trace, TurnTrace};
 use crate::transcript::{ChoiceRecord, Footer, Odds, Recorder, Stop, TurnRecord};
-use crate::walk::{Lines, follow, said};
+use crate::walk::{LineSource, follow, said};
 use anyhow::bail;
 use std::collections::{BTreeMap, BTreeSet};
 use std::iter::Peekable;
@@ -457,7 +457,7 @@ struct Known<'a> {
     temperature: f32,
 }
 
-impl Lines for Known<'_> {
+impl LineSource for Known<'_> {
     fn summary(&mut self, path: &str) -> Option<TurnRecord> {
         self.lines.next_if(|line| line.path == path)
     }

@@ -30,7 +30,7 @@ pub trait Answers {
 }
 
 /// Lines of a transcript to answer with.
-pub trait Lines {
+pub trait LineSource {
     /// The line of the summary at this path, if the speaker's memory begins anew with one.
     fn summary(&mut self, path: &str) -> Option<TurnRecord>;
 
@@ -71,7 +71,7 @@ pub fn walk(memories: &mut Memories, end: TurnId, answers: &mut impl Answers) ->
 ///
 /// # Errors
 /// As [`walk`]; a line that does not fit is a [`Drift`].
-pub fn follow(memories: &mut Memories, end: TurnId, lines: &mut impl Lines) -> anyhow::Result<()> {
+pub fn follow(memories: &mut Memories, end: TurnId, lines: &mut impl LineSource) -> anyhow::Result<()> {
     walk(memories, end, &mut Following(lines))
 }
 
@@ -79,7 +79,7 @@ pub fn follow(memories: &mut Memories, end: TurnId, lines: &mut impl Lines) -> a
 ///
 /// # Errors
 /// As [`walk`].
-pub fn begin_anew(memories: &mut Memories, id: TurnId, lines: &mut impl Lines) -> anyhow::Result<()> {
+pub fn begin_anew(memories: &mut Memories, id: TurnId, lines: &mut impl LineSource) -> anyhow::Result<()> {
     let path = summary_of(&memories.plan().turn(id).path);
     let Some(was) = lines.summary(&path) else { return Ok(()) };
     memories.hear(id)?;
@@ -110,7 +110,7 @@ pub fn said(memories: &mut Memories, asked: Asked, reply: &Reply) -> TurnRecord 
 
 struct Following<'a, L>(&'a mut L);
 
-impl<L: Lines> Answers for Following<'_, L> {
+impl<L: LineSource> Answers for Following<'_, L> {
     fn turn(&mut self, memories: &mut Memories, id: TurnId) -> anyhow::Result<ControlFlow<()>> {
         begin_anew(memories, id, self.0)?;
         let plan = memories.plan().clone();
@@ -130,7 +130,7 @@ fn answer(
     memories: &mut Memories,
     asked: Asked,
     was: &TurnRecord,
-    lines: &mut impl Lines,
+    lines: &mut impl LineSource,
 ) -> anyhow::Result<()> {
     let (id, reply) = (asked.id, reply(memories, &asked, was)?);
     let line = said(memories, asked, &reply);

@@ -9,7 +9,7 @@
 //! copy, divergence by keys alone 0.0018 both ways). The feedback takes dim² floats a KV head in memory: 16 MiB for Llama 3.1 8B,
 //! 96 MiB for Gemma 3 12B. 8-bit keys need none of this.
 
-use super::spec::{DecoderSpec, Pairs};
+use super::spec::{DecoderSpec, Pairs, sensitive};
 use crate::kv::quant::{EXACT, Scale};
 use crate::threads;
 use libm::{exp, log};
@@ -163,9 +163,18 @@ impl Measured {
     }
 }
 
+impl DecoderSpec {
+    /// Takes a calibration: [`KvChoice::Mixture`] then has 8-bit keys in the layers that it shows to be sensitive.
+    pub(crate) fn calibrate(&mut self, calibration: &Calibration) {
+        if self.latent.is_none() {
+            self.sensitive = sensitive(&self.layers, |l| calibration.sensitivity(l));
+        }
+    }
+}
+
 impl Calibration {
     /// Sensitivity of a layer to 4-bit keys; 0 where that is not known.
-    pub(super) fn sensitivity(&self, layer: usize) -> f32 {
+    fn sensitivity(&self, layer: usize) -> f32 {
         self.layers.get(layer).map_or(0.0, |layer| layer.sensitivity)
     }
 

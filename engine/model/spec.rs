@@ -12,7 +12,6 @@
 //! by a tenth, by the best five layers, each tried alone, a little further. But keys with a bias (qwen2, gpt-oss) are q8, and so
 //! is a latent: all heads share it, and in 8 bits it is a fifth of the papers' expanded 4-bit cache.
 
-use super::calibration::Calibration;
 use super::rope::RopeSpec;
 use crate::kv::format::LANES;
 use crate::kv::layout::{KvLayout, LayerLayout, TensorLayout};
@@ -162,7 +161,7 @@ const LAYERS_PER_SENSITIVE: usize = 6;
 
 /// The most sensitive layers, a sixth of those that see everything and a sixth of those with a window: neither part of a cache takes
 /// more than 4.5 bits a number.
-fn sensitive(layers: &[LayerSpec], sensitivity: impl Fn(usize) -> f32) -> Vec<usize> {
+pub(super) fn sensitive(layers: &[LayerSpec], sensitivity: impl Fn(usize) -> f32) -> Vec<usize> {
     let of_part = |is_windowed: bool| {
         let layers = (0..layers.len()).filter(move |l| layers[*l].window.is_some() == is_windowed);
         let mut layers: Vec<usize> = layers.collect();
@@ -408,13 +407,6 @@ impl DecoderSpec {
             latent,
             experts: experts.map(|(spec, _)| spec),
         })
-    }
-
-    /// Takes a calibration: [`KvChoice::Mixture`] then has 8-bit keys in the layers that it shows to be sensitive.
-    pub(crate) fn calibrate(&mut self, calibration: &Calibration) {
-        if self.latent.is_none() {
-            self.sensitive = sensitive(&self.layers, |l| calibration.sensitivity(l));
-        }
     }
 
     /// Layout of the cache, in the chosen formats.

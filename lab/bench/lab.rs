@@ -42,7 +42,7 @@ pub(super) struct Lab {
 }
 
 /// A session and all that it has read and said.
-pub(super) struct Agent {
+pub(super) struct Player {
     key: SessionKey,
     conversation: Conversation,
     /// Time of its use after its next turn, if that is known.
@@ -199,15 +199,15 @@ impl Bench {
     }
 
     /// A new agent that has read nothing.
-    pub(super) fn agent(&mut self) -> Agent {
+    pub(super) fn agent(&mut self) -> Player {
         self.n_texts += 1;
         let key = SessionKey::new("bench", format!("agent {}", self.n_texts));
-        Agent { key, conversation: Conversation::default(), next_use: None }
+        Player { key, conversation: Conversation::default(), next_use: None }
     }
 
     /// A text never read before, for the agent's next turn, such that its whole prompt comes to `n` tokens (or to as few
     /// more as the chat template needs).
-    pub(super) fn text(&mut self, agent: &Agent, n: usize) -> anyhow::Result<String> {
+    pub(super) fn text(&mut self, agent: &Player, n: usize) -> anyhow::Result<String> {
         self.n_texts += 1;
         let mut conversation = agent.conversation.clone();
         // The number comes first: equal blocks of different agents would be found by their content.
@@ -218,13 +218,13 @@ impl Bench {
     }
 
     /// A text of `n` more tokens than the agent has read and said.
-    pub(super) fn more(&mut self, agent: &Agent, timed: &Timed, n: usize) -> anyhow::Result<String> {
+    pub(super) fn more(&mut self, agent: &Player, timed: &Timed, n: usize) -> anyhow::Result<String> {
         self.text(agent, timed.read() + timed.said() + n)
     }
 
     /// An agent that has read and said `depth` tokens (or the few more that the chat template needs), and the turn in
     /// which it did; it generated one of them.
-    pub(super) fn primed(&mut self, lab: &Lab, depth: usize) -> anyhow::Result<(Agent, Timed)> {
+    pub(super) fn primed(&mut self, lab: &Lab, depth: usize) -> anyhow::Result<(Player, Timed)> {
         let mut tries = 0;
         loop {
             let mut agent = self.agent();
@@ -281,7 +281,7 @@ impl Bench {
     }
 }
 
-impl Agent {
+impl Player {
     /// The turn becomes part of what the agent has read and said. Without it the next turn goes back to before.
     pub(super) fn remember(&mut self, timed: &Timed) {
         self.conversation.exchanges.push(timed.exchange.clone());
@@ -290,7 +290,7 @@ impl Agent {
 
 impl Lab {
     /// Starts a turn.
-    pub(super) fn submit(&self, agent: &Agent, ask: Ask) -> anyhow::Result<Pending> {
+    pub(super) fn submit(&self, agent: &Player, ask: Ask) -> anyhow::Result<Pending> {
         let Ask { text, n_tokens, cold } = ask;
         let mut conversation = agent.conversation.clone();
         conversation.next.clone_from(&text);
@@ -308,19 +308,19 @@ impl Lab {
     }
 
     /// One turn, alone.
-    pub(super) fn turn(&self, agent: &Agent, ask: Ask) -> anyhow::Result<Timed> {
+    pub(super) fn turn(&self, agent: &Player, ask: Ask) -> anyhow::Result<Timed> {
         self.submit(agent, ask)?.wait()
     }
 
     /// Turns of several agents, submitted at once.
-    pub(super) fn together(&self, asks: Vec<(&Agent, Ask)>) -> anyhow::Result<Vec<Timed>> {
+    pub(super) fn together(&self, asks: Vec<(&Player, Ask)>) -> anyhow::Result<Vec<Timed>> {
         let pending: Vec<_> =
             asks.into_iter().map(|(agent, ask)| self.submit(agent, ask)).collect::<Result<_, _>>()?;
         wait_for_all(pending)
     }
 
     /// Drops an agent's memory from RAM; what is on disk stays.
-    pub(super) fn forget(&self, agent: &Agent) {
+    pub(super) fn forget(&self, agent: &Player) {
         self.engine.forget(&agent.key);
     }
 }

@@ -1,7 +1,7 @@
 //! Time to the first token: by where the memory is, and with somebody else at work.
 
-use super::lab::{Agent, Ask, Bench, Lab, Timed, wait_for_all};
-use super::report::{Cell, Figures, Row, median};
+use super::lab::{Ask, Bench, Lab, Player, Timed, wait_for_all};
+use super::report::{Entry, Figures, Row, median};
 use super::speed::{at_least_one, counts, measured, ordinal};
 
 /// Time to the first token: cold, hot (in memory) and warm (from disk, after the engine was opened again)
@@ -46,7 +46,7 @@ struct ByState {
 impl Ttft {
     pub(super) fn run(&self, bench: &mut Bench) -> anyhow::Result<Figures> {
         let folder = tempfile::tempdir()?;
-        let mut agents: Vec<(usize, Agent, Timed)> = Vec::new();
+        let mut agents: Vec<(usize, Player, Timed)> = Vec::new();
         let mut lengths: Vec<ByState> = self.context.iter().map(|_| ByState::default()).collect();
         let lab = bench.open(Some(folder.path()))?;
         for (at, context) in self.context.iter().enumerate() {
@@ -88,14 +88,20 @@ impl Ttft {
         Ok(Figures { rows, notes })
     }
 
-    fn extend(&self, bench: &mut Bench, lab: &Lab, agent: &mut Agent, last: &Timed) -> anyhow::Result<Timed> {
+    fn extend(
+        &self,
+        bench: &mut Bench,
+        lab: &Lab,
+        agent: &mut Player,
+        last: &Timed,
+    ) -> anyhow::Result<Timed> {
         let text = bench.more(agent, last, self.extend)?;
         said(lab, agent, Ask { text, n_tokens: 1, cold: false })
     }
 }
 
 /// A turn that becomes history.
-fn said(lab: &Lab, agent: &mut Agent, ask: Ask) -> anyhow::Result<Timed> {
+fn said(lab: &Lab, agent: &mut Player, ask: Ask) -> anyhow::Result<Timed> {
     let timed = lab.turn(agent, ask)?;
     agent.remember(&timed);
     Ok(timed)
@@ -113,10 +119,10 @@ impl ByState {
             ("hot_ms", measured(&self.hot, Timed::ttft_ms)),
             ("warm_ms", measured(&self.warm, Timed::ttft_ms)),
             ("next_ms", measured(&self.again, Timed::ttft_ms)),
-            ("cold_to_warm", Cell::Ratio(ttft(&self.cold) / ttft(&self.warm))),
+            ("cold_to_warm", Entry::Ratio(ttft(&self.cold) / ttft(&self.warm))),
             ("warm_reused", reused),
-            ("warm_read", Cell::Bytes(read)),
-            ("load_ms", Cell::Measured(loads.to_vec())),
+            ("warm_read", Entry::Bytes(read)),
+            ("load_ms", Entry::Measured(loads.to_vec())),
         ]
     }
 }
@@ -177,7 +183,7 @@ impl Concurrent {
         context: usize,
         n_agents: usize,
     ) -> anyhow::Result<[Vec<Timed>; 3]> {
-        let mut agents: Vec<Agent> = (0..n_agents).map(|_| bench.agent()).collect();
+        let mut agents: Vec<Player> = (0..n_agents).map(|_| bench.agent()).collect();
         let mut last: Vec<Timed> = Vec::new();
         let mut play = |state: State| -> anyhow::Result<Vec<Timed>> {
             let mut asks = Vec::new();
@@ -229,12 +235,12 @@ impl Concurrent {
         }
         let ratio = median(&after) / median(&at_once);
         Ok(vec![
-            ("late", Cell::Text(format!("{} while A speaks", self.late))),
-            ("b_ttft_at_once_ms", Cell::Measured(at_once)),
-            ("b_ttft_after_a_ms", Cell::Measured(after)),
-            ("after_to_at_once", Cell::Ratio(ratio)),
-            ("a_alone_tokens_per_s", Cell::Measured(alone)),
-            ("a_with_b_tokens_per_s", Cell::Measured(beside)),
+            ("late", Entry::Text(format!("{} while A speaks", self.late))),
+            ("b_ttft_at_once_ms", Entry::Measured(at_once)),
+            ("b_ttft_after_a_ms", Entry::Measured(after)),
+            ("after_to_at_once", Entry::Ratio(ratio)),
+            ("a_alone_tokens_per_s", Entry::Measured(alone)),
+            ("a_with_b_tokens_per_s", Entry::Measured(beside)),
         ])
     }
 }
@@ -242,7 +248,7 @@ impl Concurrent {
 fn concurrent_row(state: State, alone: &Rounds, together: &Rounds) -> Row {
     let rates = |rounds: &Rounds| rounds.iter().map(|round| system_rate(round)).collect::<Vec<_>>();
     let ttft = |rounds: &Rounds, agent: usize| {
-        Cell::Measured(rounds.iter().filter_map(|round| round.get(agent)).map(Timed::ttft_ms).collect())
+        Entry::Measured(rounds.iter().filter_map(|round| round.get(agent)).map(Timed::ttft_ms).collect())
     };
     let (one, two) = (rates(alone), rates(together));
     let first = alone.first().and_then(|round| round.first());
@@ -253,11 +259,11 @@ fn concurrent_row(state: State, alone: &Rounds, together: &Rounds) -> Row {
         State::Warm => "warm",
     };
     vec![
-        ("cache", Cell::Text(state.to_owned())),
-        ("context", Cell::Count(before)),
-        ("one_tokens_per_s", Cell::Measured(one.clone())),
-        ("two_tokens_per_s", Cell::Measured(two.clone())),
-        ("two_to_one", Cell::Ratio(median(&two) / median(&one))),
+        ("cache", Entry::Text(state.to_owned())),
+        ("context", Entry::Count(before)),
+        ("one_tokens_per_s", Entry::Measured(one.clone())),
+        ("two_tokens_per_s", Entry::Measured(two.clone())),
+        ("two_to_one", Entry::Ratio(median(&two) / median(&one))),
         ("one_ttft_ms", ttft(alone, 0)),
         ("a_ttft_ms", ttft(together, 0)),
         ("b_ttft_ms", ttft(together, 1)),

@@ -2,7 +2,7 @@
 
 use super::lab::{Ask, Bench};
 use super::process::{in_a_process, peak_bytes};
-use super::report::{Cell, Figures, Row};
+use super::report::{Entry, Figures, Row};
 use super::speed::at_least_one;
 
 /// Peak memory with a long context, f16 against q4 (each in a process of its own; Linux)
@@ -46,12 +46,12 @@ impl Args {
         let (file, cache) = (bench.info().file_bytes, bench.cost()?.mean(n as u64));
         let peak = peak_bytes()?;
         Ok(vec![
-            ("kv", Cell::Text(bench.common.kv.word().to_owned())),
-            ("tokens", Cell::Count(n)),
-            ("model_file", Cell::Bytes(file)),
-            ("cache", Cell::Bytes(cache)),
-            ("peak", Cell::Bytes(peak)),
-            ("rest", Cell::Bytes(peak.saturating_sub(file + cache))),
+            ("kv", Entry::Text(bench.common.kv.word().to_owned())),
+            ("tokens", Entry::Count(n)),
+            ("model_file", Entry::Bytes(file)),
+            ("cache", Entry::Bytes(cache)),
+            ("peak", Entry::Bytes(peak)),
+            ("rest", Entry::Bytes(peak.saturating_sub(file + cache))),
         ])
     }
 

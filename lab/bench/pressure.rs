@@ -2,7 +2,7 @@
 
 use super::lab::{Ask, Bench, Lab, Timed};
 use super::process::{Answer, in_a_process, peak_bytes};
-use super::report::{Cell, Figures, Row};
+use super::report::{Entry, Figures, Row};
 use super::speed::{at_least_one, measured};
 use anyhow::ensure;
 use clap::ValueEnum;
@@ -100,19 +100,19 @@ impl Args {
         let kinds: Vec<_> = kinds.iter().map(|(kind, n)| format!("{n} {kind}")).collect();
         let (file, peak) = (bench.info().file_bytes, peak_bytes()?);
         Ok(vec![
-            ("eviction", Cell::Text(eviction.word().to_owned())),
-            ("turns", Cell::Text(kinds.join(", "))),
-            ("from_disk", Cell::Count(turns.iter().filter(|turn| turn.usage.bytes_read > 0).count())),
-            ("reloaded", Cell::Bytes(turns.iter().map(|turn| turn.usage.bytes_read).sum())),
-            ("recomputed", Cell::Count(turns.iter().map(|turn| turn.usage.recomputed).sum())),
+            ("eviction", Entry::Text(eviction.word().to_owned())),
+            ("turns", Entry::Text(kinds.join(", "))),
+            ("from_disk", Entry::Count(turns.iter().filter(|turn| turn.usage.bytes_read > 0).count())),
+            ("reloaded", Entry::Bytes(turns.iter().map(|turn| turn.usage.bytes_read).sum())),
+            ("recomputed", Entry::Count(turns.iter().map(|turn| turn.usage.recomputed).sum())),
             ("waited_ms", sum(&turns, |turn| turn.usage.waited_ms)),
             ("hidden_ms", sum(&turns, |turn| turn.usage.hidden_ms)),
             ("ttft_ms", measured(&turns, Timed::ttft_ms)),
-            ("model_file", Cell::Bytes(file)),
-            ("budget", Cell::Bytes(budget)),
-            ("peak", Cell::Bytes(peak)),
-            ("rest", Cell::Bytes(peak.saturating_sub(file + budget))),
-            ("replies", Cell::Text(replies)),
+            ("model_file", Entry::Bytes(file)),
+            ("budget", Entry::Bytes(budget)),
+            ("peak", Entry::Bytes(peak)),
+            ("rest", Entry::Bytes(peak.saturating_sub(file + budget))),
+            ("replies", Entry::Text(replies)),
         ])
     }
 
@@ -143,8 +143,8 @@ impl Args {
     }
 }
 
-fn sum(turns: &[Timed], of: impl Fn(&Timed) -> f64) -> Cell {
-    Cell::Count(turns.iter().map(of).sum::<f64>().round() as usize)
+fn sum(turns: &[Timed], of: impl Fn(&Timed) -> f64) -> Entry {
+    Entry::Count(turns.iter().map(of).sum::<f64>().round() as usize)
 }
 
 impl Eviction {

@@ -1,7 +1,7 @@
 //! A measurement in a process of its own: this program once more, on the same model. Most memory is counted by process.
 
 use super::Common;
-use super::report::Cell;
+use super::report::Entry;
 use anyhow::{Context as _, bail};
 use greenroom::files::{self, Kind};
 use serde_json::Value;
@@ -37,31 +37,31 @@ pub(super) fn in_a_process(common: &Common, args: &[&str]) -> anyhow::Result<Ans
 
 impl Answer {
     /// A word.
-    pub(super) fn text(&self, name: &'static str) -> anyhow::Result<(&'static str, Cell)> {
-        self.cell(name, |value| Some(Cell::Text(value.as_str()?.to_owned())))
+    pub(super) fn text(&self, name: &'static str) -> anyhow::Result<(&'static str, Entry)> {
+        self.cell(name, |value| Some(Entry::Text(value.as_str()?.to_owned())))
     }
 
     /// A count.
-    pub(super) fn count(&self, name: &'static str) -> anyhow::Result<(&'static str, Cell)> {
-        self.cell(name, |value| Some(Cell::Count(value.as_u64()? as usize)))
+    pub(super) fn count(&self, name: &'static str) -> anyhow::Result<(&'static str, Entry)> {
+        self.cell(name, |value| Some(Entry::Count(value.as_u64()? as usize)))
     }
 
     /// A size.
-    pub(super) fn bytes(&self, name: &'static str) -> anyhow::Result<(&'static str, Cell)> {
-        self.cell(name, |value| Some(Cell::Bytes(value.as_u64()?)))
+    pub(super) fn bytes(&self, name: &'static str) -> anyhow::Result<(&'static str, Entry)> {
+        self.cell(name, |value| Some(Entry::Bytes(value.as_u64()?)))
     }
 
     /// Something measured; its median, least and most.
-    pub(super) fn measured(&self, name: &'static str) -> anyhow::Result<(&'static str, Cell)> {
+    pub(super) fn measured(&self, name: &'static str) -> anyhow::Result<(&'static str, Entry)> {
         let numbers = |value: &Value| ["min", "median", "max"].map(|what| value[what].as_f64());
-        self.cell(name, |value| Some(Cell::Measured(numbers(value).into_iter().collect::<Option<_>>()?)))
+        self.cell(name, |value| Some(Entry::Measured(numbers(value).into_iter().collect::<Option<_>>()?)))
     }
 
     fn cell(
         &self,
         name: &'static str,
-        read: impl Fn(&Value) -> Option<Cell>,
-    ) -> anyhow::Result<(&'static str, Cell)> {
+        read: impl Fn(&Value) -> Option<Entry>,
+    ) -> anyhow::Result<(&'static str, Entry)> {
         let cell = read(&self.0[name]);
         Ok((name, cell.with_context(|| format!("the process did not say its `{name}`"))?))
     }

@@ -1,7 +1,7 @@
 //! Experts who have each read an article, and questions that go to some of them.
 
-use super::lab::{Agent, Ask, Bench, Timed};
-use super::report::{Cell, Figures, Row, median};
+use super::lab::{Ask, Bench, Player, Timed};
+use super::report::{Entry, Figures, Row, median};
 use super::speed::{at_least_one, counts, measured};
 
 /// Experts primed with articles, then asked: time to the first token cold, warm and hot
@@ -31,7 +31,7 @@ impl Args {
         let lab = bench.open(Some(folder.path()))?;
         let (mut priming, mut warm, mut hot) = (Vec::new(), Vec::new(), Vec::new());
         for _ in bench.repeats() {
-            let mut experts: Vec<(Agent, Timed)> = Vec::new();
+            let mut experts: Vec<(Player, Timed)> = Vec::new();
             for n in 0..self.experts {
                 bench.say(format!("expert {} of {} reads", n + 1, self.experts));
                 let mut agent = bench.agent();
@@ -43,7 +43,7 @@ impl Args {
                 experts.push((agent, read));
             }
             bench.say("questions");
-            let mut ask = |(agent, last): &mut (Agent, Timed)| -> anyhow::Result<Timed> {
+            let mut ask = |(agent, last): &mut (Player, Timed)| -> anyhow::Result<Timed> {
                 let text = bench.more(agent, last, self.question)?;
                 *last = lab.turn(agent, Ask { text, n_tokens: self.tokens, cold: false })?;
                 agent.remember(last);
@@ -76,11 +76,11 @@ fn ttft(turns: &[Timed]) -> f64 {
 fn row(phase: &str, turns: &[Timed], cold: f64) -> Row {
     let (reused, computed) = counts(turns);
     vec![
-        ("phase", Cell::Text(phase.to_owned())),
-        ("turns", Cell::Count(turns.len())),
+        ("phase", Entry::Text(phase.to_owned())),
+        ("turns", Entry::Count(turns.len())),
         ("reused", reused),
         ("computed", computed),
         ("ttft_ms", measured(turns, Timed::ttft_ms)),
-        ("cold_to_this", Cell::Ratio(cold / ttft(turns))),
+        ("cold_to_this", Entry::Ratio(cold / ttft(turns))),
     ]
 }

@@ -1,7 +1,7 @@
 //! A whole scenario, once with memories that last and once with every cache dropped before each turn.
 
 use super::lab::Bench;
-use super::report::{Cell, Figures, Row, median};
+use super::report::{Entry, Figures, Row, median};
 use super::speed::ordinal;
 use anyhow::Context as _;
 use greenroom::backend::{Backend, Embedded};
@@ -141,10 +141,10 @@ fn figures(lasting: &[Performance], cold: &[Performance]) -> Figures {
     let row = |what: &str, lasting: Vec<f64>, cold: Vec<f64>| -> Row {
         let ratio = median(&cold) / median(&lasting);
         vec![
-            ("phase", Cell::Text(what.to_owned())),
-            ("cold", Cell::Measured(cold)),
-            ("persistent", Cell::Measured(lasting)),
-            ("ratio", Cell::Ratio(ratio)),
+            ("phase", Entry::Text(what.to_owned())),
+            ("cold", Entry::Measured(cold)),
+            ("persistent", Entry::Measured(lasting)),
+            ("ratio", Entry::Ratio(ratio)),
         ]
     };
     let mut rows: Vec<Row> = phases

@@ -1,7 +1,7 @@
 //! One scenario many times: what its runs share in one cache folder.
 
 use super::lab::Bench;
-use super::report::{Cell, Figures, Row};
+use super::report::{Entry, Figures, Row};
 use super::scenario::{Performance, Play, open, play};
 use super::speed::at_least_one;
 use greenroom::run::RunOptions;
@@ -82,21 +82,21 @@ impl Cost {
 }
 
 fn rows(one: &Cost, separate: &Cost) -> Vec<Row> {
-    let row = |what: &str, cell: &dyn Fn(&Cost) -> (Cell, f64)| -> Row {
+    let row = |what: &str, cell: &dyn Fn(&Cost) -> (Entry, f64)| -> Row {
         let ((one, a), (separate, b)) = (cell(one), cell(separate));
         vec![
-            ("total", Cell::Text(what.to_owned())),
+            ("total", Entry::Text(what.to_owned())),
             ("one_folder", one),
             ("separate", separate),
-            ("ratio", Cell::Ratio(a / b)),
+            ("ratio", Entry::Ratio(a / b)),
         ]
     };
-    let count = |n: usize| (Cell::Count(n), n as f64);
+    let count = |n: usize| (Entry::Count(n), n as f64);
     vec![
-        row("bytes on disk", &|cost| (Cell::Bytes(cost.bytes), cost.bytes as f64)),
+        row("bytes on disk", &|cost| (Entry::Bytes(cost.bytes), cost.bytes as f64)),
         row("tokens prefilled", &|cost| count(cost.prefilled)),
         row("tokens reused", &|cost| count(cost.reused)),
-        row("wall s", &|cost| (Cell::Measured(vec![cost.wall_s]), cost.wall_s)),
+        row("wall s", &|cost| (Entry::Measured(vec![cost.wall_s]), cost.wall_s)),
     ]
 }
 

@@ -1,7 +1,7 @@
 //! Tokens a second: reading a prompt, generating alone, generating together.
 
 use super::lab::{Ask, Bench, Timed};
-use super::report::{Cell, Figures, median};
+use super::report::{Entry, Figures, median};
 use std::time::Duration;
 
 /// Tokens of a prompt whose reading is not measured.
@@ -107,8 +107,8 @@ impl Decode {
             }
             lab.forget(&agent);
             figures.rows.push(vec![
-                ("depth", Cell::Count(turns.first().map_or(0, Timed::read))),
-                ("tokens", Cell::Count(turns.first().map_or(0, |turn| turn.usage.generated))),
+                ("depth", Entry::Count(turns.first().map_or(0, Timed::read))),
+                ("tokens", Entry::Count(turns.first().map_or(0, |turn| turn.usage.generated))),
                 ("tokens_per_s", measured(&turns, Timed::decode_rate)),
                 ("ms_per_token", measured(&turns, |turn| 1e3 / turn.decode_rate())),
             ]);
@@ -150,12 +150,12 @@ impl Batch {
             let rate = median(&rates);
             let one = *alone.get_or_insert(rate / *n as f64);
             figures.rows.push(vec![
-                ("sequences", Cell::Count(*n)),
-                ("tokens", Cell::Count(n_tokens)),
-                ("tokens_per_s", Cell::Measured(rates.clone())),
-                ("each_tokens_per_s", Cell::Measured(rates.iter().map(|rate| rate / *n as f64).collect())),
-                ("to_one", Cell::Ratio(rate / one)),
-                ("one_by_one_to_together", Cell::Ratio(median(&sooner))),
+                ("sequences", Entry::Count(*n)),
+                ("tokens", Entry::Count(n_tokens)),
+                ("tokens_per_s", Entry::Measured(rates.clone())),
+                ("each_tokens_per_s", Entry::Measured(rates.iter().map(|rate| rate / *n as f64).collect())),
+                ("to_one", Entry::Ratio(rate / one)),
+                ("one_by_one_to_together", Entry::Ratio(median(&sooner))),
             ]);
         }
         let note = match self.sequences.first() {
@@ -189,14 +189,14 @@ fn wall(turns: &[Timed]) -> Duration {
 }
 
 /// A figure of all turns.
-pub(super) fn measured(turns: &[Timed], figure: impl Fn(&Timed) -> f64) -> Cell {
-    Cell::Measured(turns.iter().map(figure).collect())
+pub(super) fn measured(turns: &[Timed], figure: impl Fn(&Timed) -> f64) -> Entry {
+    Entry::Measured(turns.iter().map(figure).collect())
 }
 
 /// Prompt tokens reused and computed, as they really were; all turns of a row have the same.
-pub(super) fn counts(turns: &[Timed]) -> (Cell, Cell) {
+pub(super) fn counts(turns: &[Timed]) -> (Entry, Entry) {
     let first = turns.first();
-    (Cell::Count(first.map_or(0, |turn| turn.usage.reused)), Cell::Count(first.map_or(0, Timed::computed)))
+    (Entry::Count(first.map_or(0, |turn| turn.usage.reused)), Entry::Count(first.map_or(0, Timed::computed)))
 }
 
 /// `1st`, `2nd`, `3rd`, `4th` … for an index from 0.

@@ -112,14 +112,14 @@ impl Probe {
 
 /// Counts and margins of one cell of the table.
 #[derive(Default)]
-struct Cell {
+struct Point {
     greedy: usize,
     first: usize,
     margins: Vec<f64>,
     prompt_tokens: usize,
 }
 
-impl Cell {
+impl Point {
     fn add(&mut self, subject: &Subject, probe: &Probe, kv: &Kv) -> anyhow::Result<()> {
         let ranking = subject.engine.rank(&probe.conversation, &probe.options, Some(kv.choice()))?;
         let (right, wrong) = (ranking.options[0], &ranking.options[1..]);
@@ -153,7 +153,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
     let (mut rows, mut records) = (Vec::new(), Vec::new());
     for hops in &args.hops {
         for length in &args.distance {
-            let mut cells: Vec<Cell> = formats.iter().map(|_| Cell::default()).collect();
+            let mut cells: Vec<Point> = formats.iter().map(|_| Point::default()).collect();
             for i in 0..args.probes {
                 subject.say(format!("{hops} hops, {length} tokens: question {} of {}", i + 1, args.probes));
                 let mut dice = Dice::new(args.seed, &format!("{hops}/{length}/{i}"));

@@ -8,7 +8,7 @@ use crate::scenario::Scenario;
 use crate::terminal::is_fancy;
 use crate::timeline::{Event, StageKind};
 use crate::trace::{self, Trace, TurnTrace};
-use crate::transcript::{ChoiceRecord, Odds, Transcript, TurnRecord};
+use crate::transcript::{ChoiceRecord, Odds, Transcript, TurnRecord, is_summary};
 use anyhow::{Context as _, bail};
 use console::Style;
 use std::path::PathBuf;
@@ -39,7 +39,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
         return Ok(Exit::Invalid);
     };
     let turns = transcript.turns.iter().map(|turn| &turn.record).filter(|turn| turn.agent == args.agent);
-    let turns: Vec<&TurnRecord> = turns.filter(|turn| !turn.path.ends_with(".summary")).collect();
+    let turns: Vec<&TurnRecord> = turns.filter(|turn| !is_summary(&turn.path)).collect();
     let turn = wanted(&args, &scenario, &turns)?;
     let brought = brought_along(&file, &transcript.header.record, args.near.bounds.root.as_deref())?;
     let timeline = memory_at(&scenario, &transcript, brought, &turn.path)?;

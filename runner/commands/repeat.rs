@@ -57,7 +57,7 @@ pub(super) fn play(
 
 /// The runs of a design that came to their end.
 fn sample(design: &Design, folder: &Path) -> anyhow::Result<Sample> {
-    let cell = |cell: &experiment::Cell| Cell { values: cell.values.clone() };
+    let cell = |cell: &experiment::Variant| Cell { values: cell.values.clone() };
     let run = |(cell, seed, own, transcript): (usize, u64, PathBuf, Transcript)| Run {
         cell,
         seed,

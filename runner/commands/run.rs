@@ -4,7 +4,7 @@ use super::machine::Machine;
 use super::play::Performance;
 use super::sampling::Sampling;
 use super::{Bounds, Exit, open_scenario, repeat};
-use crate::experiment::{self, Cell, Design, Sweep, combinations, parse_sweep};
+use crate::experiment::{self, Design, Sweep, Variant, combinations, parse_sweep};
 use crate::run::{MAX_TOKENS, RunOptions};
 use crate::scenario::{Overrides, parse_override};
 use crate::transcript;
@@ -106,7 +106,7 @@ fn design(args: &Args, options: RunOptions, n: u32) -> anyhow::Result<Option<Des
         let Some(scenario) = open_scenario(&args.file, &args.bounds, &overrides, true)? else {
             return Ok(None);
         };
-        cells.push(Cell { values, scenario });
+        cells.push(Variant { values, scenario });
     }
     let seeds: Option<Vec<u64>> = (0..u64::from(n)).map(|i| options.seed.checked_add(i)).collect();
     let seeds = seeds.with_context(|| format!("--seed {} leaves no room for {n} seeds", options.seed))?;

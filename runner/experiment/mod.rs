@@ -22,7 +22,7 @@ pub type Sweep = (String, Vec<Value>);
 #[derive(Clone, Debug)]
 pub struct Design {
     /// Combinations of the swept variables' values; one without any if nothing is swept.
-    pub cells: Vec<Cell>,
+    pub cells: Vec<Variant>,
     /// Roots of the seeds, the same in every cell: what differs between cells is not chance.
     pub seeds: Vec<u64>,
     /// Settings of each run, except for the seed, which is the design's.
@@ -31,7 +31,7 @@ pub struct Design {
 
 /// One combination of values.
 #[derive(Clone, Debug)]
-pub struct Cell {
+pub struct Variant {
     /// Each swept variable and its value, in the order in which they were given.
     pub values: Vec<(String, Value)>,
     /// The scenario with these values.

@@ -35,7 +35,7 @@ pub struct CellRecord {
 impl Record {
     /// That of a design.
     pub fn of(design: &Design, scenario: &Scenario) -> Self {
-        let cell = |(id, cell): (usize, &super::Cell)| CellRecord {
+        let cell = |(id, cell): (usize, &super::Variant)| CellRecord {
             folder: design
                 .folder(id, 0)
                 .parent()

@@ -10,7 +10,7 @@ pub use root::Root;
 use anyhow::Context as _;
 use std::fs::{File, FileType, Metadata, OpenOptions};
 use std::io::{self, BufRead, BufReader, ErrorKind, Read as _, Write as _};
-use std::path::Path;
+use std::path::{Component, Path};
 
 /// The kind of content that a file is read for, which determines how large it may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -292,6 +292,18 @@ fn too_large(n: u64, kind: Kind) -> io::Error {
 
 fn size(n: u64) -> String {
     indicatif::BinaryBytes(n).to_string()
+}
+
+/// A path that says nothing of the machine: below the current folder, else its last `n_kept` parts alone.
+pub fn portable(path: &Path, n_kept: usize) -> String {
+    let inside = path.canonicalize().ok().zip(std::env::current_dir().and_then(|d| d.canonicalize()).ok());
+    let below = inside.and_then(|(path, here)| path.strip_prefix(here).map(Path::to_path_buf).ok());
+    let path = below.unwrap_or_else(|| path.canonicalize().unwrap_or_else(|_| path.to_path_buf()));
+    let is_named = |part: &Component<'_>| matches!(part, Component::Normal(_));
+    let parts: Vec<_> =
+        path.components().filter(is_named).map(|part| part.as_os_str().to_string_lossy()).collect();
+    let skipped = if path.is_absolute() { parts.len().saturating_sub(n_kept) } else { 0 };
+    parts[skipped..].join("/")
 }
 
 #[cfg(test)]

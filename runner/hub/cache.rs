@@ -99,10 +99,10 @@ impl Cache {
     ///
     /// # Errors
     /// The folders can't be made.
-    pub(super) fn place(&self, address: &Address, remote: &Remote) -> anyhow::Result<Place> {
+    pub(super) fn place(&self, address: &Address, remote: &Remote) -> anyhow::Result<Slot> {
         let repository = self.repository(&address.repository);
         let revision = &address.repository.revision;
-        let place = Place {
+        let place = Slot {
             blob: repository.join("blobs").join(&remote.sha256),
             partial: repository.join("blobs").join(format!("{}.incomplete", remote.sha256)),
             pointer: repository.join("snapshots").join(&remote.commit).join(&address.file),
@@ -158,7 +158,7 @@ pub(super) fn is_commit(text: &str) -> bool {
 
 /// Paths of one file in the cache.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct Slot {
     blob: PathBuf,
     /// The part of it that has arrived.
     pub(super) partial: PathBuf,
@@ -171,7 +171,7 @@ pub(super) struct Place {
     commit: String,
 }
 
-impl Place {
+impl Slot {
     /// Keeps other processes from downloading the same file, as long as the lock lives; `wait` is told if one is doing so.
     ///
     /// # Errors

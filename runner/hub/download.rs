@@ -1,6 +1,6 @@
 //! Downloads a file into the cache: goes on where an earlier attempt ended, and publishes nothing that it has not verified.
 
-use super::cache::{Place, Remote};
+use super::cache::{Remote, Slot};
 use super::client::{Client, Failure};
 use super::{Address, Cache};
 use crate::files::{self, Kind};
@@ -106,7 +106,7 @@ fn keep(file: &Path, remote: &Remote, on_event: &mut dyn FnMut(Event)) -> anyhow
 fn download(
     client: &Client,
     address: &Address,
-    place: &Place,
+    place: &Slot,
     remote: &Remote,
     on_event: &mut dyn FnMut(Event),
 ) -> anyhow::Result<()> {

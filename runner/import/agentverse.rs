@@ -2,8 +2,8 @@
 //!
 //! Order and visibility have counterparts where they are plain; a task-solving pipeline becomes a talk of its agents.
 
-use super::draft::{Agent, Draft, Notes, Phase, TALK, TASK, cast};
-use super::prompts::Prompts;
+use super::draft::{Draft, DraftAgent, DraftPhase, Notes, TALK, TASK, cast};
+use super::prompts::{Member, Prompts, parts};
 use super::text::tidy;
 use super::{Refused, limit, rounds, shown, typed};
 use indexmap::IndexMap;
@@ -41,47 +41,6 @@ struct Rule {
     selector: Option<Value>,
     updater: Option<Value>,
     describer: Option<Value>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(expecting = "a mapping with a `name`")]
-pub(super) struct Member {
-    agent_type: Option<String>,
-    name: String,
-    pub(super) role_description: Option<Text>,
-    pub(super) prepend_prompt_template: Option<Text>,
-    pub(super) prefix_prompt: Option<Text>,
-    pub(super) prompt_template: Option<Text>,
-    pub(super) format_prompt: Option<Text>,
-    pub(super) append_prompt_template: Option<Text>,
-    pub(super) suffix_prompt: Option<Text>,
-    llm: Option<Value>,
-    memory: Option<Value>,
-    output_parser: Option<Value>,
-    tools: Option<Value>,
-}
-
-/// A prompt, or several that an agent uses one after the other.
-#[derive(Debug, Deserialize)]
-#[serde(untagged, expecting = "expected a text or a list of texts")]
-pub(super) enum Text {
-    One(String),
-    Several(Vec<String>),
-}
-
-impl Text {
-    fn parts(&self) -> &[String] {
-        match self {
-            // Python's word for nothing is a text in YAML.
-            Self::One(text) if text == "None" => &[],
-            Self::One(text) => std::slice::from_ref(text),
-            Self::Several(texts) => texts,
-        }
-    }
-}
-
-pub(super) fn parts(text: &Option<Text>) -> &[String] {
-    text.as_ref().map(Text::parts).unwrap_or_default()
 }
 
 pub(super) fn draft(value: &Value) -> Result<Draft, Refused> {
@@ -147,7 +106,7 @@ fn kind(value: Option<&Value>) -> Option<&str> {
     value.and_then(|value| value.get("type").unwrap_or(value).as_str())
 }
 
-fn phase(task: &Task, agents: &[Agent], notes: &mut Notes) -> Phase {
+fn phase(task: &Task, agents: &[DraftAgent], notes: &mut Notes) -> DraftPhase {
     let environment = &task.environment;
     let limits = [
         ("environment.max_turns", environment.max_turns),
@@ -164,7 +123,7 @@ fn phase(task: &Task, agents: &[Agent], notes: &mut Notes) -> Phase {
     let wanted = limit.map(|limit| if is_one_by_one { limit.div_ceil(n_agents) } else { limit });
     let n_rounds = rounds(wanted, agents.len(), path, notes);
     let max_turns = limit.filter(|_| is_one_by_one && wanted == Some(n_rounds));
-    Phase {
+    DraftPhase {
         name: TALK.to_string(),
         agents: agents.iter().map(|agent| agent.key.clone()).collect(),
         topology,
@@ -172,7 +131,7 @@ fn phase(task: &Task, agents: &[Agent], notes: &mut Notes) -> Phase {
         moderator: (topology == "moderated").then(|| agents[0].key.clone()),
         auto_rounds: if max_turns.is_some() { None } else { Some(n_rounds) },
         max_turns,
-        ..Phase::default()
+        ..DraftPhase::default()
     }
 }
 

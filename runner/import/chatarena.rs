@@ -3,7 +3,7 @@
 //! Its moderator does not choose who speaks: it comments each round, and is asked whether the talk is over. Where it
 //! must not be heard by all, or the players answer at once, each round becomes two phases, and texts quote what is seen.
 
-use super::draft::{Agent, Draft, Notes, Phase, TALK, cast};
+use super::draft::{Draft, DraftAgent, DraftPhase, Notes, TALK, cast};
 use super::text::{Piece, template, tidy};
 use super::{Refused, limit, rounds, shown, typed};
 use indexmap::IndexMap;
@@ -74,7 +74,7 @@ pub(super) fn draft(value: &Value) -> Result<Draft, Refused> {
 }
 
 /// The players, and the moderator as the last of them.
-fn agents(arena: &Arena, moderator: Option<&Player>, notes: &mut Notes) -> Result<Vec<Agent>, Refused> {
+fn agents(arena: &Arena, moderator: Option<&Player>, notes: &mut Notes) -> Result<Vec<DraftAgent>, Refused> {
     let mut names = Vec::new();
     for (at, player) in arena.players.iter().enumerate() {
         let path = format!("players[{at}].name");
@@ -180,7 +180,7 @@ fn about_the_environment(arena: &Arena, notes: &mut Notes) {
 }
 
 /// One phase if a round is what a phase of ours can be; otherwise two for each round.
-fn phases(arena: &Arena, agents: &[Agent], notes: &mut Notes) -> Vec<Phase> {
+fn phases(arena: &Arena, agents: &[DraftAgent], notes: &mut Notes) -> Vec<DraftPhase> {
     let environment = &arena.environment;
     let n_players = arena.players.len();
     let is_parallel = environment.parallel.unwrap_or(false);
@@ -201,14 +201,14 @@ fn phases(arena: &Arena, agents: &[Agent], notes: &mut Notes) -> Vec<Phase> {
         let max_turns = steps.filter(|steps| !is_parallel && steps.div_ceil(n_players as u64) == n_rounds);
         let auto_rounds = if max_turns.is_some() { None } else { Some(n_rounds) };
         let name = TALK.to_string();
-        return vec![Phase {
+        return vec![DraftPhase {
             name,
             label,
             agents: keys,
             topology,
             auto_rounds,
             max_turns,
-            ..Phase::default()
+            ..DraftPhase::default()
         }];
     };
     if environment.moderator_period.as_deref() != Some("round") && n_players > 1 {
@@ -218,7 +218,13 @@ fn phases(arena: &Arena, agents: &[Agent], notes: &mut Notes) -> Vec<Phase> {
     let audience = audience(arena, agents, notes);
     if !is_parallel && audience.len() == n_players {
         let name = TALK.to_string();
-        return vec![Phase { name, agents: keys, topology, auto_rounds: Some(n_rounds), ..Phase::default() }];
+        return vec![DraftPhase {
+            name,
+            agents: keys,
+            topology,
+            auto_rounds: Some(n_rounds),
+            ..DraftPhase::default()
+        }];
     }
     if n_rounds > MAX_WRITTEN_ROUNDS {
         notes.add(
@@ -236,37 +242,37 @@ fn written_out(
     round: u64,
     players: &[String],
     topology: &'static str,
-    moderator: &Agent,
+    moderator: &DraftAgent,
     audience: &[String],
-) -> [Phase; 2] {
+) -> [DraftPhase; 2] {
     let before = round.checked_sub(1).filter(|before| *before > 0);
     let verdict = before.map(|before| format!("{{{{ round_{before}_moderator.messages[me] }}}}"));
     let is_for_all = audience.len() == players.len();
     let each = verdict.iter().filter(|_| !is_for_all);
     let each: IndexMap<String, String> =
         each.flat_map(|verdict| audience.iter().map(|key| (key.clone(), verdict.clone()))).collect();
-    let talk = Phase {
+    let talk = DraftPhase {
         name: format!("round_{round}"),
         label: Some(format!("Round {round}")),
         agents: players.to_vec(),
         topology,
         initial_prompt_template: verdict.filter(|_| is_for_all),
         per_agent_prompt_templates: each,
-        ..Phase::default()
+        ..DraftPhase::default()
     };
-    let comment = Phase {
+    let comment = DraftPhase {
         name: format!("round_{round}_moderator"),
         label: Some(format!("Round {round}: {}", moderator.display_name)),
         agents: vec![moderator.key.clone()],
         topology: "round_robin",
         initial_prompt_template: Some(format!("{{{{ round_{round}.messages[me] }}}}")),
-        ..Phase::default()
+        ..DraftPhase::default()
     };
     [talk, comment]
 }
 
 /// Keys of the players who hear the moderator.
-fn audience(arena: &Arena, agents: &[Agent], notes: &mut Notes) -> Vec<String> {
+fn audience(arena: &Arena, agents: &[DraftAgent], notes: &mut Notes) -> Vec<String> {
     let n_players = arena.players.len();
     let everybody = || agents[..n_players].iter().map(|agent| agent.key.clone()).collect();
     let named = match &arena.environment.moderator_visibility {

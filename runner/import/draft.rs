@@ -19,14 +19,14 @@ const WIDTH: usize = 110;
 pub(super) struct Draft {
     pub(super) title: String,
     pub(super) variables: IndexMap<String, String>,
-    pub(super) agents: Vec<Agent>,
-    pub(super) phases: Vec<Phase>,
+    pub(super) agents: Vec<DraftAgent>,
+    pub(super) phases: Vec<DraftPhase>,
     pub(super) notes: Notes,
 }
 
 /// An agent as it will be written.
 #[derive(Clone, Debug, Serialize)]
-pub(super) struct Agent {
+pub(super) struct DraftAgent {
     #[serde(skip)]
     pub(super) key: String,
     pub(super) display_name: String,
@@ -38,7 +38,7 @@ pub(super) struct Agent {
 /// A phase as it will be written.
 #[derive(Clone, Debug, Default, Serialize)]
 #[serde(default)]
-pub(super) struct Phase {
+pub(super) struct DraftPhase {
     pub(super) name: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) label: Option<String>,
@@ -96,7 +96,7 @@ fn together(places: &[String]) -> String {
 }
 
 /// Keys and display names that we accept, for names as another engine has them.
-pub(super) fn cast(names: &[(String, String)], notes: &mut Notes) -> Result<Vec<Agent>, Refused> {
+pub(super) fn cast(names: &[(String, String)], notes: &mut Notes) -> Result<Vec<DraftAgent>, Refused> {
     if names.len() > MAX_AGENTS {
         let message = format!("{} agents take part; at most {MAX_AGENTS} are taken over", names.len());
         return Err(Refused(message));
@@ -106,7 +106,7 @@ pub(super) fn cast(names: &[(String, String)], notes: &mut Notes) -> Result<Vec<
     for (at, (path, name)) in names.iter().enumerate() {
         let mut display_name = one_line(name, 80);
         if display_name.is_empty() {
-            display_name = format!("Agent {}", at + 1);
+            display_name = format!("DraftAgent {}", at + 1);
         }
         let display_name = unique(&display_name, " ", &mut shown);
         if display_name != *name {
@@ -118,7 +118,7 @@ pub(super) fn cast(names: &[(String, String)], notes: &mut Notes) -> Result<Vec<
             );
         }
         let key = unique(&key(&display_name, at), "_", &mut keys);
-        agents.push(Agent { key, display_name, lifecycle: "permanent", system_prompt: None });
+        agents.push(DraftAgent { key, display_name, lifecycle: "permanent", system_prompt: None });
     }
     Ok(agents)
 }

@@ -1,10 +1,52 @@
 //! AgentVerse's prompt templates as system texts: its placeholders are filled once and for all, or left out.
 
 use super::Unknown;
-use super::agentverse::{Member, parts};
 use super::draft::{Notes, TASK};
 use super::text::{Fill, Piece, Syntax, fill, template, tidy};
 use indexmap::IndexMap;
+use serde::Deserialize;
+use serde_json::Value;
+
+#[derive(Debug, Deserialize)]
+#[serde(expecting = "a mapping with a `name`")]
+pub(super) struct Member {
+    pub(super) agent_type: Option<String>,
+    pub(super) name: String,
+    pub(super) role_description: Option<Text>,
+    pub(super) prepend_prompt_template: Option<Text>,
+    pub(super) prefix_prompt: Option<Text>,
+    pub(super) prompt_template: Option<Text>,
+    pub(super) format_prompt: Option<Text>,
+    pub(super) append_prompt_template: Option<Text>,
+    pub(super) suffix_prompt: Option<Text>,
+    pub(super) llm: Option<Value>,
+    pub(super) memory: Option<Value>,
+    pub(super) output_parser: Option<Value>,
+    pub(super) tools: Option<Value>,
+}
+
+/// A prompt, or several that an agent uses one after the other.
+#[derive(Debug, Deserialize)]
+#[serde(untagged, expecting = "expected a text or a list of texts")]
+pub(super) enum Text {
+    One(String),
+    Several(Vec<String>),
+}
+
+impl Text {
+    fn parts(&self) -> &[String] {
+        match self {
+            // Python's word for nothing is a text in YAML.
+            Self::One(text) if text == "None" => &[],
+            Self::One(text) => std::slice::from_ref(text),
+            Self::Several(texts) => texts,
+        }
+    }
+}
+
+pub(super) fn parts(text: &Option<Text>) -> &[String] {
+    text.as_ref().map(Text::parts).unwrap_or_default()
+}
 
 /// Placeholders that AgentVerse fills anew at each turn: what an agent remembers or hears anyway.
 const REMEMBERED: &[&str] =
@@ -39,7 +81,7 @@ pub(super) struct Prompts {
 
 /// The place of a text, and the syntax of its placeholders.
 #[derive(Clone, Copy)]
-struct Place<'a> {
+struct Position<'a> {
     agent: &'a str,
     field: &'a str,
     syntax: Syntax,
@@ -63,7 +105,7 @@ impl Prompts {
     ) -> Option<String> {
         let agent = format!("agents[{at}]");
         let role = tidy(&parts(&member.role_description).join("\n\n"));
-        let place = Place { agent: &agent, field: "role_description", syntax: Syntax::Dollar };
+        let place = Position { agent: &agent, field: "role_description", syntax: Syntax::Dollar };
         let role = self.filled(&role, place, name, None, notes);
         let templates = [
             ("prepend_prompt_template", &member.prepend_prompt_template, Syntax::Dollar),
@@ -84,7 +126,7 @@ impl Prompts {
                     "several prompts for several steps: here they are one text",
                 );
             }
-            let place = Place { agent: &agent, field, syntax };
+            let place = Position { agent: &agent, field, syntax };
             for text in parts(text) {
                 found.push(self.filled(&tidy(text), place, name, Some(&role), notes));
             }
@@ -103,7 +145,7 @@ impl Prompts {
     fn filled(
         &mut self,
         text: &str,
-        place: Place<'_>,
+        place: Position<'_>,
         agent: &str,
         role: Option<&Vec<Piece>>,
         notes: &mut Notes,

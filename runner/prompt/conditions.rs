@@ -1,8 +1,9 @@
 //! Conditions of turns: they look at what comes before in plan order, never at what happened to finish first.
 
 use super::memories::{Memories, PromptError};
-use crate::scenario::results::{Line, Outcome, Said, tally};
-use crate::scenario::template::{Expression, holds};
+use crate::scenario::render::holds;
+use crate::scenario::results::{Outcome, Said, Utterance, tally};
+use crate::scenario::template::Expression;
 use crate::scenario::{Chosen, Condition, PhaseId, Purpose, TurnId};
 use std::sync::Arc;
 
@@ -76,11 +77,11 @@ impl Memories {
     }
 
     /// Everything said in a phase, except for votes after this attempt.
-    pub(super) fn ballots_until(&self, phase: PhaseId, attempt: usize) -> Vec<Line> {
+    pub(super) fn ballots_until(&self, phase: PhaseId, attempt: usize) -> Vec<Utterance> {
         let end = TurnId(self.plan.n_turns());
         let said = Said::before(&self.plan, &self.outcomes, &[phase], end);
         let later =
-            |line: &&Line| matches!(line.purpose, Purpose::Ballot { attempt: of, .. } if of > attempt);
+            |line: &&Utterance| matches!(line.purpose, Purpose::Ballot { attempt: of, .. } if of > attempt);
         said.lines(phase).iter().filter(|line| !later(line)).cloned().collect()
     }
 }

@@ -1,8 +1,9 @@
 //! Perspectives: the events that a turn's inputs are to one agent.
 
 use super::memories::{Memories, Options, PromptError};
+use crate::scenario::render::render_stage;
 use crate::scenario::results::{Outcome, Said, tally};
-use crate::scenario::template::{Template, render_stage};
+use crate::scenario::template::Template;
 use crate::scenario::{AgentId, Audience, Decision, Input, Method, Opening, PhaseId, Purpose, TurnId};
 use crate::timeline::{Event, StageKind};
 use std::sync::Arc;

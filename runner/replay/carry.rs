@@ -6,7 +6,7 @@ use crate::prompt::Memories;
 use crate::scenario::{Scenario, Turn, TurnId};
 use crate::timeline::Timeline;
 use crate::transcript::{Cause, Drift, Header, Line, ScenarioRecord, Transcript, TurnRecord, chain};
-use crate::walk::{Lines, follow};
+use crate::walk::{LineSource, follow};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
@@ -53,7 +53,7 @@ struct Carrying<'a> {
     lines: Vec<Line>,
 }
 
-impl Lines for Carrying<'_> {
+impl LineSource for Carrying<'_> {
     fn summary(&mut self, path: &str) -> Option<TurnRecord> {
         self.recorded.get(path).map(|line| (*line).clone())
     }

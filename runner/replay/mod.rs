@@ -16,7 +16,7 @@ use crate::prompt::Memories;
 use crate::scenario::{Plan, Scenario, Seeds, Turn, TurnId, compile};
 use crate::timeline::Timeline;
 use crate::transcript::{Cause, Drift, Footer, Header, PROGRAM, Recorded, Recorder, Transcript, TurnRecord};
-use crate::walk::{Lines, begin_anew, follow};
+use crate::walk::{LineSource, begin_anew, follow};
 use anyhow::Context as _;
 use place::{cast_differs, notes};
 use std::collections::BTreeMap;
@@ -150,7 +150,7 @@ struct Reading<'a> {
     at: usize,
 }
 
-impl Lines for Reading<'_> {
+impl LineSource for Reading<'_> {
     fn summary(&mut self, path: &str) -> Option<TurnRecord> {
         let next = self.transcript.turns.get(self.at).map(|turn| &turn.record);
         next.filter(|line| line.path == path).cloned()

@@ -2,7 +2,7 @@
 
 use super::cast::Cast;
 use super::chart::{Chart, chart};
-use super::dialogue::Line;
+use super::dialogue::TurnLine;
 use super::sources::Sources;
 use crate::backend::{Match, Origin};
 use crate::trace::TurnTrace;
@@ -60,7 +60,7 @@ pub(super) struct Row {
 }
 
 /// The account of the caches; `None` without a trace of any turn on record.
-pub(super) fn cache(sources: &Sources, cast: &Cast, lines: &[Line<'_>]) -> Option<Cache> {
+pub(super) fn cache(sources: &Sources, cast: &Cast, lines: &[TurnLine<'_>]) -> Option<Cache> {
     let trace = sources.trace.as_ref()?;
     let (mut rows, mut totals) = (Vec::new(), Totals::default());
     for (column, line) in lines.iter().enumerate() {
@@ -77,7 +77,7 @@ pub(super) fn cache(sources: &Sources, cast: &Cast, lines: &[Line<'_>]) -> Optio
     Some(Cache { totals, chart: chart(sources, cast, lines, &rows), rows, n_without })
 }
 
-fn row(cast: &Cast, line: &Line<'_>, column: usize, cost: &TurnTrace) -> Option<Row> {
+fn row(cast: &Cast, line: &TurnLine<'_>, column: usize, cost: &TurnTrace) -> Option<Row> {
     let kind = kind(cost.kind?);
     let state = match cost.source {
         Some(Origin::Memory) => "hot",

@@ -1,10 +1,9 @@
 //! The cast, in the order of the scenario, with the colours of the graph.
 
-use super::dialogue::is_summary;
 use super::sources::Sources;
 use crate::drawing;
 use crate::scenario::{AgentId, Color};
-use crate::transcript::{AgentRecord, Header};
+use crate::transcript::{AgentRecord, Header, is_summary};
 use indexmap::IndexMap;
 use serde::Serialize;
 use std::collections::BTreeSet;

@@ -4,7 +4,7 @@
 
 use super::cache::Row;
 use super::cast::{Cast, Member};
-use super::dialogue::{Line, label};
+use super::dialogue::{TurnLine, label};
 use super::sources::Sources;
 use serde::Serialize;
 
@@ -68,7 +68,7 @@ struct Part {
 }
 
 /// Draws the turns of a table.
-pub(super) fn chart(sources: &Sources, cast: &Cast, lines: &[Line<'_>], rows: &[Row]) -> Chart {
+pub(super) fn chart(sources: &Sources, cast: &Cast, lines: &[TurnLine<'_>], rows: &[Row]) -> Chart {
     let column = (WIDTH / lines.len().max(1) as f64).clamp(COLUMN.0, COLUMN.1).floor();
     let x = |at: usize| at as f64 * column;
     let tokens = |row: &Row| stack(row).iter().fold(0u64, |sum, (_, n)| sum.saturating_add(*n));
@@ -128,9 +128,9 @@ fn round(length: f64) -> f64 {
     (10.0 * length).round() / 10.0
 }
 
-fn bands(sources: &Sources, lines: &[Line<'_>], column: f64) -> Vec<Band> {
+fn bands(sources: &Sources, lines: &[TurnLine<'_>], column: f64) -> Vec<Band> {
     let mut x = 0.0;
-    let band = |lines: &[Line<'_>]| {
+    let band = |lines: &[TurnLine<'_>]| {
         let width = lines.len() as f64 * column;
         x += width;
         Band { label: label(sources, lines[0].phase()), x: x - width, width }

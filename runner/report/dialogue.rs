@@ -5,13 +5,13 @@ use super::sources::Sources;
 use super::text;
 use crate::scenario::{AgentId, Audience, Purpose, Scenario, Turn};
 use crate::timeline::{Event, StageKind};
-use crate::transcript::{ChoiceRecord, Odds, Stop, Transcript, TurnRecord, summary_of};
+use crate::transcript::{ChoiceRecord, Odds, Stop, Transcript, TurnRecord, is_summary};
 use serde::Serialize;
 use std::collections::BTreeSet;
 
 /// A recorded turn with its number.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Line<'a> {
+pub(super) struct TurnLine<'a> {
     /// From 1; a summary has the number of the turn that follows it.
     pub(super) n: usize,
     /// True if an agent sums up its full memory.
@@ -19,7 +19,7 @@ pub(super) struct Line<'a> {
     pub(super) record: &'a TurnRecord,
 }
 
-impl<'a> Line<'a> {
+impl<'a> TurnLine<'a> {
     /// All lines of a recording.
     pub(super) fn all(transcript: &'a Transcript) -> Vec<Self> {
         let mut n = 1;
@@ -39,11 +39,6 @@ impl<'a> Line<'a> {
     pub(super) fn round(&self) -> Option<usize> {
         self.record.path.split('/').nth(1)?.parse().ok()
     }
-}
-
-/// Tells whether a path is that of the summary of a full memory.
-pub(super) fn is_summary(path: &str) -> bool {
-    path.ends_with(&summary_of(""))
 }
 
 /// The turns of a phase.
@@ -104,10 +99,10 @@ pub(super) fn label(sources: &Sources, phase: &str) -> String {
 }
 
 /// The dialogue.
-pub(super) fn scenes(sources: &Sources, cast: &Cast, lines: &[Line<'_>]) -> Vec<Scene> {
+pub(super) fn scenes(sources: &Sources, cast: &Cast, lines: &[TurnLine<'_>]) -> Vec<Scene> {
     let mut told = BTreeSet::new();
-    let scene = |lines: &[Line<'_>]| {
-        let last = lines.iter().filter_map(Line::round).max().unwrap_or(1);
+    let scene = |lines: &[TurnLine<'_>]| {
+        let last = lines.iter().filter_map(TurnLine::round).max().unwrap_or(1);
         let mut round = None;
         let turns = lines.iter().map(|line| {
             let mut spoken = spoken(sources, cast, line);
@@ -129,7 +124,7 @@ pub(super) fn scenes(sources: &Sources, cast: &Cast, lines: &[Line<'_>]) -> Vec<
 /// Texts of the stage for everybody, told once: openings that all share, and results of votes.
 fn directions<'a>(
     sources: &'a Sources,
-    line: &Line<'_>,
+    line: &TurnLine<'_>,
     told: &mut BTreeSet<(&'a str, &'a str)>,
 ) -> Vec<String> {
     let read = sources.read.get(&line.record.path);
@@ -143,7 +138,7 @@ fn directions<'a>(
     texts.filter(|text| told.insert(*text)).map(|(_, text)| text.to_string()).collect()
 }
 
-fn spoken(sources: &Sources, cast: &Cast, line: &Line<'_>) -> Spoken {
+fn spoken(sources: &Sources, cast: &Cast, line: &TurnLine<'_>) -> Spoken {
     let record = line.record;
     let temperature = sources.transcript.header.record.sampling.temperature;
     let mut spoken = Spoken {

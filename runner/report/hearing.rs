@@ -1,7 +1,7 @@
 //! Table of who heard what: agents by turns, or, where these are too many, agents by phases with counts.
 
 use super::cast::{Cast, Member};
-use super::dialogue::{Line, label, planned};
+use super::dialogue::{TurnLine, label, planned};
 use super::sources::Sources;
 use crate::timeline::Event;
 use serde::Serialize;
@@ -13,14 +13,14 @@ const MAX_COLUMNS: usize = 120;
 /// The table.
 #[derive(Debug, Serialize)]
 pub(super) struct Hearing {
-    phases: Vec<Phase>,
+    phases: Vec<PhaseHearing>,
     /// Numbers of the turns; empty where columns are phases.
     turns: Vec<usize>,
     rows: Vec<Row>,
 }
 
 #[derive(Debug, Serialize)]
-struct Phase {
+struct PhaseHearing {
     label: String,
     n_turns: usize,
 }
@@ -43,16 +43,17 @@ struct Counts {
 }
 
 /// The table; `None` where the recording alone does not tell.
-pub(super) fn hearing(sources: &Sources, cast: &Cast, lines: &[Line<'_>]) -> Option<Hearing> {
-    let lines: Vec<Line<'_>> = lines.iter().filter(|line| !line.is_summary).copied().collect();
+pub(super) fn hearing(sources: &Sources, cast: &Cast, lines: &[TurnLine<'_>]) -> Option<Hearing> {
+    let lines: Vec<TurnLine<'_>> = lines.iter().filter(|line| !line.is_summary).copied().collect();
     let known = lines.iter().all(|line| planned(sources, &line.record.path).is_some());
     if lines.is_empty() || !known {
         return None;
     }
     let read = read(sources, &lines);
     let phases = lines.chunk_by(|one, next| one.phase() == next.phase());
-    let phases = phases.map(|lines| Phase { label: label(sources, lines[0].phase()), n_turns: lines.len() });
-    let phases: Vec<Phase> = phases.collect();
+    let phases =
+        phases.map(|lines| PhaseHearing { label: label(sources, lines[0].phase()), n_turns: lines.len() });
+    let phases: Vec<PhaseHearing> = phases.collect();
     let by_turn = lines.len() <= MAX_COLUMNS;
     let row = |member: &Member| {
         let cells = lines.iter().map(|line| cell(sources, member, line, &read));
@@ -72,7 +73,7 @@ pub(super) fn hearing(sources: &Sources, cast: &Cast, lines: &[Line<'_>]) -> Opt
 }
 
 /// Pairs of an agent's key and the path of a turn that stands in its memory as heard.
-fn read<'a>(sources: &'a Sources, lines: &[Line<'a>]) -> HashSet<(&'a str, &'a str)> {
+fn read<'a>(sources: &'a Sources, lines: &[TurnLine<'a>]) -> HashSet<(&'a str, &'a str)> {
     let mut read = HashSet::new();
     for line in lines {
         let events = sources.read.get(&line.record.path).into_iter().flat_map(|read| &read.events);
@@ -85,7 +86,12 @@ fn read<'a>(sources: &'a Sources, lines: &[Line<'a>]) -> HashSet<(&'a str, &'a s
     read
 }
 
-fn cell(sources: &Sources, member: &Member, line: &Line<'_>, read: &HashSet<(&str, &str)>) -> &'static str {
+fn cell(
+    sources: &Sources,
+    member: &Member,
+    line: &TurnLine<'_>,
+    read: &HashSet<(&str, &str)>,
+) -> &'static str {
     if line.record.agent == member.key {
         return "said";
     }

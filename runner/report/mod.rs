@@ -19,7 +19,7 @@ pub use sources::{Caveat, Sources};
 
 use anyhow::Context as _;
 use cast::{Cast, Member};
-use dialogue::Line;
+use dialogue::TurnLine;
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::Serde;
 use minijinja::{AutoEscape, Environment, UndefinedBehavior, Value, escape_formatter};
@@ -45,7 +45,7 @@ const PARTS: [(&str, &str); 10] = [
 
 /// All that stands on the page.
 #[derive(Serialize)]
-struct Page<'a> {
+struct PageContext<'a> {
     mark: Value,
     title: &'a str,
     description: &'a str,
@@ -78,13 +78,13 @@ struct Page<'a> {
 pub fn html(sources: &Sources) -> anyhow::Result<String> {
     let header = &sources.transcript.header.record;
     let cast = Cast::new(sources);
-    let lines = Line::all(&sources.transcript);
+    let lines = TurnLine::all(&sources.transcript);
     let scenario = sources.scenario.as_ref();
     let graph = sources.plan.as_ref().zip(scenario).and_then(|(plan, scenario)| {
         let drawn = crate::drawing::svg(plan, scenario)?;
         Some(Value::from_safe_string(drawn))
     });
-    let page = Page {
+    let page = PageContext {
         mark: Value::from_safe_string(MARK.to_string()),
         title: scenario.map_or(header.scenario.id.as_str(), |scenario| scenario.title.as_str()),
         description: scenario.map_or("", |scenario| scenario.description.trim()),

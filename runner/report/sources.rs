@@ -140,7 +140,7 @@ impl Sources {
         if loaded.scenario.is_none() {
             let first = loaded.report.diagnostics.first();
             let first = first.map_or(String::new(), |found| {
-                format!(" Line {}: {}.", loaded.report.sources.place(found.span).1, found.message)
+                format!(" TurnLine {}: {}.", loaded.report.sources.place(found.span).1, found.message)
             });
             let detail = format!("{named} can't be played any more.{first} {missing}");
             self.caveats.push(Caveat::new("The scenario has errors now", detail));
@@ -203,7 +203,7 @@ impl Sources {
             .chain(turns.iter().map(|turn| (turn.line, turn.intact)))
             .chain(footer.iter().map(|footer| (footer.line, footer.intact)));
         if let Some((line, _)) = lines.into_iter().find(|(_, intact)| !intact) {
-            let detail = format!("Line {line} of the transcript does not fit its hash.");
+            let detail = format!("TurnLine {line} of the transcript does not fit its hash.");
             self.caveats.insert(0, Caveat::new("This record was altered after it was written", detail));
         }
     }

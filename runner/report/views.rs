@@ -3,7 +3,7 @@
 
 use super::cache::kind;
 use super::cast::{Cast, Member};
-use super::dialogue::{Line, label};
+use super::dialogue::{TurnLine, label};
 use super::sources::Sources;
 use crate::backend::Origin;
 use crate::scenario::Scenario;
@@ -83,7 +83,7 @@ impl Border {
 }
 
 /// The views, in the order of the cast.
-pub(super) fn views(sources: &Sources, cast: &Cast, lines: &[Line<'_>]) -> Vec<View> {
+pub(super) fn views(sources: &Sources, cast: &Cast, lines: &[TurnLine<'_>]) -> Vec<View> {
     let numbers: HashMap<&str, usize> =
         lines.iter().map(|line| (line.record.path.as_str(), line.n)).collect();
     let mut views: IndexMap<(usize, Option<&str>), View> = IndexMap::new();
@@ -117,7 +117,7 @@ fn born(sources: &Sources, member: &Member, phase: Option<&str>) -> View {
     }
 }
 
-fn turn(sources: &Sources, line: &Line<'_>, numbers: &HashMap<&str, usize>) -> Turn {
+fn turn(sources: &Sources, line: &TurnLine<'_>, numbers: &HashMap<&str, usize>) -> Turn {
     let record = line.record;
     let known = sources.read.get(&record.path).zip(sources.scenario.as_ref());
     let read = match known {

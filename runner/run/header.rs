@@ -3,10 +3,11 @@
 use super::RunOptions;
 use super::past::Past;
 use crate::backend::{Backend, Sampling};
+use crate::files::portable;
 use crate::prompt::Memories;
 use crate::replay;
 use crate::transcript::{self, Header, ScenarioRecord};
-use std::path::{Component, Path};
+use std::path::Path;
 
 /// The header of a run.
 pub(super) fn header(
@@ -41,16 +42,4 @@ pub(super) fn header(
         // What a fork has in common with a recording of carried replies was carried over too.
         carried: past.fork.as_ref().and_then(|fork| fork.carried()),
     }
-}
-
-/// A path that says nothing of the machine: below the current folder, else its last `n_kept` parts alone.
-pub(super) fn portable(path: &Path, n_kept: usize) -> String {
-    let inside = path.canonicalize().ok().zip(std::env::current_dir().and_then(|d| d.canonicalize()).ok());
-    let below = inside.and_then(|(path, here)| path.strip_prefix(here).map(Path::to_path_buf).ok());
-    let path = below.unwrap_or_else(|| path.canonicalize().unwrap_or_else(|_| path.to_path_buf()));
-    let is_named = |part: &Component<'_>| matches!(part, Component::Normal(_));
-    let parts: Vec<_> =
-        path.components().filter(is_named).map(|part| part.as_os_str().to_string_lossy()).collect();
-    let skipped = if path.is_absolute() { parts.len().saturating_sub(n_kept) } else { 0 };
-    parts[skipped..].join("/")
 }

@@ -7,9 +7,9 @@
 //! 255 tokens are recomputed by each.
 
 use super::RunOptions;
-use super::header::portable;
 use crate::backend::Session;
 use crate::diagnostic::suggest;
+use crate::files::portable;
 use crate::replay;
 use crate::scenario::{Lifecycle, Plan, Scenario, Seeds, TurnId};
 use crate::timeline::Timeline;

@@ -9,6 +9,7 @@ mod compile;
 mod encoding;
 mod plan;
 mod read;
+pub mod render;
 pub mod results;
 pub mod schema;
 pub mod template;

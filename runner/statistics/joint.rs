@@ -1,7 +1,7 @@
 //! What agents chose together: in each round of a phase in which several choose.
 
-use super::measures::{Measures, Rounds, Subject};
 use super::observations::Observed;
+use super::subject::{Rounds, Subject};
 use crate::scenario::{AgentId, PhaseId, Purpose, text_of};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -27,13 +27,18 @@ struct Game {
     rounds: BTreeMap<(usize, usize), Made>,
 }
 
-/// Adds the joint choices of every phase.
-pub(super) fn measure(measures: &mut Measures<'_>, observed: &[Observed<'_>]) {
+/// A subject, a run, and whether it happened there.
+type Event = (Subject, usize, bool);
+
+/// The joint choices of every phase.
+pub(super) fn events(observed: &[Observed<'_>]) -> Vec<Event> {
+    let mut events = Vec::new();
     for game in games(observed).into_values() {
         if (2..=MAX_AGENTS).contains(&game.agents.len()) && !game.is_mixed {
-            game.measure(measures);
+            game.events(&mut events);
         }
     }
+    events
 }
 
 fn games(observed: &[Observed<'_>]) -> BTreeMap<PhaseId, Game> {
@@ -57,7 +62,7 @@ fn games(observed: &[Observed<'_>]) -> BTreeMap<PhaseId, Game> {
 }
 
 impl Game {
-    fn measure(mut self, measures: &mut Measures<'_>) {
+    fn events(mut self, events: &mut Vec<Event>) {
         // A round in which somebody did not choose is no joint choice.
         let n_agents = self.agents.len();
         self.rounds.retain(|_, made| made.len() == n_agents);
@@ -78,7 +83,7 @@ impl Game {
                 for ((run, round), made) in &self.rounds {
                     if which == Rounds::All || last.get(run) == Some(round) {
                         let happened = made.values().eq(choices);
-                        measures.add_event(subject.clone(), *run, happened);
+                        events.push((subject.clone(), *run, happened));
                     }
                 }
             }

@@ -3,147 +3,17 @@
 use super::bootstrap::{Kind, Part};
 use super::joint;
 use super::observations::{Observed, observe};
+pub use super::subject::{Offer, Question, Rounds, Subject};
 use super::table;
 use super::tables::{distinct, in_cast_order};
 use super::{Run, Sample};
 use crate::scenario::{Purpose, text_of};
 use crate::transcript::Footer;
 use indexmap::IndexMap;
-use serde::Serialize;
 use serde_json::Value;
-use std::fmt;
 
 /// Most different texts of an outcome, or of a decision, that are counted one by one.
 const MAX_TEXTS: usize = 12;
-
-/// What a figure is about.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
-#[serde(tag = "kind", rename_all = "snake_case")]
-pub enum Subject {
-    /// A result: its mean; how often it was true; of texts, how often it was `value`.
-    Outcome {
-        /// Its name.
-        outcome: String,
-        /// The text whose rate this is.
-        value: Option<String>,
-    },
-    /// The sum of an agent's payoffs.
-    Payoff {
-        /// The agent's key.
-        agent: String,
-        /// What is counted.
-        unit: String,
-    },
-    /// How often a phase decided so.
-    Decision {
-        /// The phase.
-        phase: String,
-        /// What was decided; null: nothing.
-        option: Option<String>,
-    },
-    /// How often all assertions of a run held.
-    Assertions,
-    /// Choices that could not be read as an option.
-    Invalid,
-    /// How often an option was chosen.
-    Choice(Asked),
-    /// Probability with which an option was drawn, at the run's temperature: what was chosen is drawn from it, so it varies less.
-    Share(Asked),
-    /// How likely the model was to say any of the options, at temperature 1.
-    Mass(Question),
-    /// How often an option was chosen in one round.
-    Round {
-        /// What was asked.
-        #[serde(flatten)]
-        asked: Asked,
-        /// The round.
-        round: usize,
-    },
-    /// How often agents made these choices in the same round.
-    Joint {
-        /// The phase.
-        phase: String,
-        /// The agents' keys.
-        agents: Vec<String>,
-        /// Which rounds count.
-        rounds: Rounds,
-        /// What each agent chose; null: invalid.
-        choices: Vec<Option<String>>,
-    },
-}
-
-/// What an agent was asked to choose in a phase.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
-pub struct Question {
-    /// The phase.
-    pub phase: String,
-    /// The agent's key.
-    pub agent: String,
-    /// `choice`, `vote` or `floor`.
-    pub purpose: &'static str,
-    /// For which place of a ranking.
-    pub rank: Option<usize>,
-}
-
-/// An option of an agent's choices in a phase.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
-pub struct Asked {
-    /// What was asked.
-    #[serde(flatten)]
-    pub question: Question,
-    /// The option.
-    pub option: String,
-}
-
-/// Which rounds of a phase count.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Rounds {
-    /// The last one that a run played.
-    Last,
-    /// All.
-    All,
-}
-
-impl fmt::Display for Question {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.phase, self.agent)?;
-        match (self.purpose, self.rank) {
-            ("choice", _) => Ok(()),
-            (purpose, Some(rank)) if rank > 1 => write!(f, ".{purpose}-{rank}"),
-            (purpose, _) => write!(f, ".{purpose}"),
-        }
-    }
-}
-
-impl fmt::Display for Asked {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} = {}", self.question, self.option)
-    }
-}
-
-impl fmt::Display for Subject {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Outcome { outcome, value: None } => write!(f, "outcome {outcome}"),
-            Self::Outcome { outcome, value: Some(value) } => write!(f, "outcome {outcome} = {value}"),
-            Self::Payoff { agent, .. } => write!(f, "payoff {agent}"),
-            Self::Decision { phase, option: Some(option) } => write!(f, "decision {phase} = {option}"),
-            Self::Decision { phase, option: None } => write!(f, "decision {phase}: nothing"),
-            Self::Assertions => f.write_str("all assertions hold"),
-            Self::Invalid => f.write_str("invalid choices"),
-            Self::Choice(asked) => write!(f, "choice {asked}"),
-            Self::Share(asked) => write!(f, "share {asked}"),
-            Self::Mass(question) => write!(f, "mass {question}"),
-            Self::Round { asked, round } => write!(f, "round {round} {asked}"),
-            Self::Joint { phase, agents, rounds, choices } => {
-                let choices: Vec<&str> = choices.iter().map(|c| c.as_deref().unwrap_or("invalid")).collect();
-                let which = if *rounds == Rounds::Last { "last" } else { "all" };
-                write!(f, "joint {phase}/{} ({which}) = {}", agents.join("+"), choices.join(" + "))
-            }
-        }
-    }
-}
 
 /// What each run adds to a subject's mean.
 #[derive(Clone, Debug)]
@@ -170,7 +40,9 @@ impl<'a> Measures<'a> {
         measures.checks();
         let observed = observe(sample);
         measures.choices(&observed);
-        joint::measure(&mut measures, &observed);
+        for (subject, run, happened) in joint::events(&observed) {
+            measures.add_event(subject, run, happened);
+        }
         measures
     }
 
@@ -304,7 +176,7 @@ impl<'a> Measures<'a> {
             rank: place.ballot().map(|(_, rank)| rank),
         };
         for option in &choice.options {
-            let asked = Asked { question: question.clone(), option: text_of(&option.value) };
+            let asked = Offer { question: question.clone(), option: text_of(&option.value) };
             let chosen = made.chosen == option.value;
             if by_round {
                 // A vote's attempts are its rounds.

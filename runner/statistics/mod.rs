@@ -51,12 +51,13 @@ mod joint;
 mod measures;
 mod observations;
 mod plots;
+mod subject;
 mod summary;
 mod table;
 mod tables;
 
 pub use interval::{CONFIDENCE, Estimate, Method};
-pub use measures::{Asked, Question, Rounds, Subject};
+pub use measures::{Offer, Question, Rounds, Subject};
 pub use plots::plots;
 pub use summary::{CellSummary, Figure, InCell, Summary, summarize};
 pub use table::{Column, Table, Values};

@@ -15,12 +15,12 @@ pub(super) struct Observed<'a> {
     /// Its line.
     pub(super) record: &'a TurnRecord,
     /// `None`: the plan has no such turn, so the scenario is not the one that was played.
-    pub(super) place: Option<Place>,
+    pub(super) place: Option<Planned>,
 }
 
 /// A turn's place in the plan.
 #[derive(Clone, Debug)]
-pub(super) struct Place {
+pub(super) struct Planned {
     pub(super) phase: PhaseId,
     pub(super) round: usize,
     /// `None`: the summary of a full memory.
@@ -29,7 +29,7 @@ pub(super) struct Place {
     pub(super) choice: Option<Arc<Choice>>,
 }
 
-impl Place {
+impl Planned {
     /// What the turn is for, in a word.
     pub(super) fn word(&self) -> &'static str {
         match self.purpose {
@@ -69,7 +69,7 @@ impl<'a> Observed<'a> {
 
 /// All turns of all runs, by cell, seed and plan order.
 pub(super) fn observe(sample: &Sample) -> Vec<Observed<'_>> {
-    let mut plans: HashMap<*const Scenario, HashMap<String, Place>> = HashMap::new();
+    let mut plans: HashMap<*const Scenario, HashMap<String, Planned>> = HashMap::new();
     let mut observed = Vec::new();
     for (at, run) in sample.ordered().into_iter().enumerate() {
         let places =
@@ -83,11 +83,11 @@ pub(super) fn observe(sample: &Sample) -> Vec<Observed<'_>> {
 }
 
 /// Every path that a transcript of this plan may have.
-fn places(plan: &Plan) -> HashMap<String, Place> {
+fn places(plan: &Plan) -> HashMap<String, Planned> {
     let turns = plan.order().flat_map(|(_, turn)| {
         let choice = turn.constraint.as_ref().map(|constraint| constraint.choice.clone());
-        let place = Place { phase: turn.phase, round: turn.round, purpose: Some(turn.purpose), choice };
-        let summary = Place { purpose: None, choice: None, ..place.clone() };
+        let place = Planned { phase: turn.phase, round: turn.round, purpose: Some(turn.purpose), choice };
+        let summary = Planned { purpose: None, choice: None, ..place.clone() };
         [(turn.path.clone(), place), (summary_of(&turn.path), summary)]
     });
     turns.collect()

@@ -17,7 +17,7 @@ const LEGEND: usize = 98;
 
 /// Figures with their intervals, then where the files are; `fancy` for a terminal.
 pub fn statistics(summary: &Summary, files: &[PathBuf], fancy: bool) -> String {
-    let mut page = Page { summary, fancy, text: String::new() };
+    let mut page = Overview { summary, fancy, text: String::new() };
     page.cells();
     page.results();
     page.choices();
@@ -50,13 +50,13 @@ fn places(files: &[PathBuf]) -> String {
 /// A row: under which head each text stands.
 type Row = Vec<(&'static str, String)>;
 
-struct Page<'a> {
+struct Overview<'a> {
     summary: &'a Summary,
     fancy: bool,
     text: String,
 }
 
-impl Page<'_> {
+impl Overview<'_> {
     fn has_cells(&self) -> bool {
         self.summary.cells.len() > 1
     }

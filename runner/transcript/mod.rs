@@ -28,5 +28,13 @@ pub const FILE: &str = "transcript.jsonl";
 
 /// Path of the turn at which an agent sums up a full memory before the turn `path`.
 pub fn summary_of(path: &str) -> String {
-    format!("{path}.summary")
+    format!("{path}{SUMMARY}")
 }
+
+/// True if a path is that of a summary.
+pub fn is_summary(path: &str) -> bool {
+    path.ends_with(SUMMARY)
+}
+
+/// What the path of a turn ends in at which an agent sums up a full memory.
+const SUMMARY: &str = ".summary";

@@ -1,17 +1,13 @@
 //! Judges one recording: replays it, asks a model if there is one, and keeps what it would be now.
 
+use super::fitting::{Fitting, other_model};
 use super::verdict::{Kind, Problem, Verdict, failed};
 use super::{Level, pending, rerun, score};
-use crate::backend::{Backend, ModelCard};
+use crate::backend::Backend;
 use crate::diagnostic::Severity;
-use crate::prompt::Memories;
 use crate::replay::{self, Replayed, Search};
-use crate::scenario::{Loaded, Scenario};
-use crate::stage::{End, Settings, Stage, Unwatched};
-use crate::timeline::Timeline;
-use crate::trace::Trace;
-use crate::transcript::{Header, Recorder, Transcript};
-use std::collections::BTreeMap;
+use crate::scenario::Loaded;
+use crate::transcript::Transcript;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
@@ -44,14 +40,6 @@ pub enum Question {
         /// The part that must be equal.
         level: Level,
     },
-}
-
-/// A recording whose scenario was found, and which fits it.
-pub(super) struct Fitting<'a> {
-    file: &'a Path,
-    pub(super) scenario: &'a Arc<Scenario>,
-    pub(super) transcript: &'a Transcript,
-    earlier: BTreeMap<String, Timeline>,
 }
 
 impl Judge {
@@ -122,7 +110,9 @@ impl Judge {
                 let score = score::score(fitting, model)?;
                 verdict.notes.extend(other_model(&fitting.transcript.header.record, &model.card()));
                 if score.surprises.len() as f64 > tolerance * score.tokens as f64 {
-                    verdict.problems.extend(score.surprises.first().map(|first| first.problem(&score)));
+                    verdict
+                        .problems
+                        .extend(score.surprises.first().map(|first| Problem::of_surprise(first, &score)));
                 }
                 verdict.score = Some(score);
             }
@@ -144,38 +134,4 @@ impl Judge {
         }
         Ok(())
     }
-}
-
-impl Fitting<'_> {
-    pub(super) fn memories(&self) -> Memories {
-        replay::memories(self.scenario, &self.transcript.header.record, self.earlier.clone())
-    }
-
-    /// Plays the recorded plan with its settings. Memories stay in RAM.
-    pub(super) async fn play(&self, backend: Arc<dyn Backend>, recorder: Recorder) -> anyhow::Result<End> {
-        let header = &self.transcript.header.record;
-        let settings = Settings {
-            sampling: header.sampling.clone().into(),
-            max_tokens: header.max_tokens,
-            ..Settings::default()
-        };
-        let name = format!("verify {}", self.file.display());
-        let mut stage = Stage::new(self.memories(), backend, settings, recorder, Trace::in_memory(&name));
-        stage.play(&mut Unwatched, std::future::pending()).await
-    }
-}
-
-/// A note that the model, cache format or numerics are not those of the recording.
-pub(super) fn other_model(header: &Header, card: &ModelCard) -> Option<String> {
-    let pairs = [
-        ("model", &header.model.identity, &card.model.identity),
-        ("cache", &header.kv, &card.kv),
-        ("numerics", &header.numerics, &card.numerics),
-    ];
-    let (what, was, is) = pairs.into_iter().find(|(_, was, is)| was != is)?;
-    let (was, is) = match what {
-        "model" => (&header.model.name, &card.model.name),
-        _ => (was, is),
-    };
-    Some(format!("recorded with the {what} `{was}`, read with `{is}`"))
 }

@@ -6,6 +6,7 @@
 
 mod compare;
 mod find;
+mod fitting;
 pub mod forms;
 mod judge;
 mod pending;

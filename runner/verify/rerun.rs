@@ -1,7 +1,7 @@
 //! Plays a recorded run again, and holds what is said now against what was said then.
 
 use super::compare::{Difference, differences};
-use super::judge::{Fitting, other_model};
+use super::fitting::{Fitting, other_model};
 use crate::backend::{Backend, Cast};
 use crate::files::{self, Kind};
 use crate::replay;

@@ -4,8 +4,7 @@
 //! recorded one is handed on. What is read in one go has the logits of what was decoded, so a surprise is a fact about the model,
 //! never about how it was asked. Choices are weighed anew.
 
-use super::judge::Fitting;
-use super::verdict::{Kind, Problem};
+use super::fitting::Fitting;
 use crate::backend::{Backend, BoxFuture, ModelCard, Reply, Request, Session, Sink};
 use crate::scenario::{Choice, Chosen};
 use crate::transcript::{Recorded, Recorder, TurnRecord, summary_of};
@@ -187,35 +186,5 @@ impl Backend for Reader {
 
     fn forget(&self, session: &Session) {
         self.model.forget(session);
-    }
-}
-
-impl Surprise {
-    /// The first surprise as a problem.
-    pub(super) fn problem(&self, score: &Score) -> Problem {
-        let nats = |logprob: Option<f32>| logprob.map_or(String::new(), |x| format!(" ({x:.3} nats)"));
-        let (n, all) = (score.surprises.len(), score.tokens);
-        let before: String = {
-            let skipped = self.before.chars().count().saturating_sub(60);
-            let dots = if skipped > 0 { "…" } else { "" };
-            dots.chars().chain(self.before.chars().skip(skipped)).collect()
-        };
-        Problem {
-            kind: Kind::Drift,
-            at: self.path.clone(),
-            title: format!("{n} of {all} draws are surprises"),
-            detail: format!(
-                "the first is token {}, after \"{before}\": recorded \"{}\"{}, the sampler draws \"{}\"{}",
-                self.token,
-                self.recorded,
-                nats(self.logprob),
-                self.drawn,
-                nats(self.drawn_logprob),
-            ),
-            recorded: String::new(),
-            now: String::new(),
-            line: Some(self.line),
-            place: None,
-        }
     }
 }

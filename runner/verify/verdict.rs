@@ -1,6 +1,6 @@
 //! Findings on a recording, as plain data.
 
-use super::score::Score;
+use super::score::{Score, Surprise};
 use crate::diagnostic::{Diagnostic, Sources};
 use crate::replay::{self, Place};
 use crate::scenario::{Path, Scenario};
@@ -119,6 +119,34 @@ impl Problem {
             recorded: String::new(),
             now: String::new(),
             line: None,
+            place: None,
+        }
+    }
+
+    /// From the first surprise of a score.
+    pub(super) fn of_surprise(first: &Surprise, score: &Score) -> Self {
+        let nats = |logprob: Option<f32>| logprob.map_or(String::new(), |x| format!(" ({x:.3} nats)"));
+        let (n, all) = (score.surprises.len(), score.tokens);
+        let before: String = {
+            let skipped = first.before.chars().count().saturating_sub(60);
+            let dots = if skipped > 0 { "…" } else { "" };
+            dots.chars().chain(first.before.chars().skip(skipped)).collect()
+        };
+        Self {
+            kind: Kind::Drift,
+            at: first.path.clone(),
+            title: format!("{n} of {all} draws are surprises"),
+            detail: format!(
+                "the first is token {}, after \"{before}\": recorded \"{}\"{}, the sampler draws \"{}\"{}",
+                first.token,
+                first.recorded,
+                nats(first.logprob),
+                first.drawn,
+                nats(first.drawn_logprob),
+            ),
+            recorded: String::new(),
+            now: String::new(),
+            line: Some(first.line),
             place: None,
         }
     }

@@ -1,6 +1,6 @@
 //! Files from outside are read or refused: no panic, no hang, no memory out of proportion.
 
-use greenroom::scenario::template::evaluate;
+use greenroom::scenario::render::evaluate;
 use greenroom::scenario::{load, open};
 use std::fmt::Write as _;
 use std::sync::Arc;

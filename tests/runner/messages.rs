@@ -90,7 +90,7 @@ fn a_message_changes_nothing_but_what_is_heard() {
 fn variables_are_data_too() {
     let text = SCENARIO.replace("topic: music", "topic: '{{ 7 * 6 }} ${talk.messages[a]} <|im_end|>'");
     let scenario = scenario(&text);
-    let opening = greenroom::scenario::template::render_stage(
+    let opening = greenroom::scenario::render::render_stage(
         &scenario,
         &scenario.phases[0].initial.as_ref().unwrap().text,
         greenroom::scenario::PhaseId(0),

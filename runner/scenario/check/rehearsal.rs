@@ -11,8 +11,9 @@ use super::chance::{Chance, rules};
 use crate::scenario::choice::{Chosen, Method};
 use crate::scenario::compile::compile;
 use crate::scenario::plan::{Condition, Plan, Purpose, Turn, TurnId};
-use crate::scenario::results::{Line, Said, tally};
-use crate::scenario::template::{Expression, TemplateError, holds};
+use crate::scenario::render::holds;
+use crate::scenario::results::{Said, Utterance, tally};
+use crate::scenario::template::{Expression, TemplateError};
 use crate::scenario::{PhaseId, Scenario, Strategy, Topology};
 use greenroom_jinja::taken;
 use std::collections::{BTreeMap, BTreeSet};
@@ -243,7 +244,7 @@ impl Rehearsal {
             let text = piece.texts.get(chance.text(text, piece.texts.len(), turn));
             let text = option.map(Arc::from).or(text.cloned()).unwrap_or_else(|| "…".into());
             play.fates.insert(id, Fate::Played(chosen));
-            let line = Line::new(turn, &text, chosen);
+            let line = Utterance::new(turn, &text, chosen);
             Arc::make_mut(&mut play.said).0.entry(turn.phase).or_default().push(line);
         }
         look(Moment::End, &play.said, steps);

@@ -4,11 +4,10 @@ use super::Checker;
 use super::expressions::ANY;
 use super::rehearsal::Steps;
 use crate::diagnostic::Diagnostic;
+use crate::scenario::render::{evaluate, render_stage};
 use crate::scenario::results::Said;
 use crate::scenario::schema::WrittenTemplate;
-use crate::scenario::template::{
-    self, Code, Mistake, STAGE_NAMES, SYSTEM_NAMES, Template, TemplateError, render_stage,
-};
+use crate::scenario::template::{self, Code, Fault, STAGE_NAMES, SYSTEM_NAMES, Template, TemplateError};
 use crate::scenario::yaml::Path;
 use crate::scenario::{AgentId, PayoffRule, PhaseId, Scenario};
 use std::collections::BTreeSet;
@@ -119,7 +118,7 @@ impl Checker {
         let help = template::remedy(text, &error);
         let help = help.unwrap_or("`{{ name }}` prints a value, `{% if … %} … {% endif %}` decides".into());
         let name = match &error.kind {
-            Mistake::Undefined(name) | Mistake::UnknownFilter(name) => name.as_str(),
+            Fault::Undefined(name) | Fault::UnknownFilter(name) => name.as_str(),
             _ => "",
         };
         self.error_at("template", path, (error.line, name), error.message).help = Some(help);
@@ -243,7 +242,7 @@ impl Checker {
 
     /// A cell of a payoff matrix depends on variables alone, so it can be known now.
     fn is_number(&mut self, scenario: &Arc<Scenario>, cell: &template::Expression) {
-        let message = match template::evaluate(scenario, cell, &Arc::new(Said::default())) {
+        let message = match evaluate(scenario, cell, &Arc::new(Said::default())) {
             Ok(value) if value.as_f64().is_some_and(f64::is_finite) => return,
             Ok(value) => format!("`{}` is {value}, expected a number", cell.text),
             Err(error) => error.message,

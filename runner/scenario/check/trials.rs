@@ -3,8 +3,9 @@
 use super::rehearsal::{Extent, Moment, Piece, Rehearsal, Steps, only};
 use crate::scenario::choice::{Chosen, text_of};
 use crate::scenario::plan::Purpose;
+use crate::scenario::render::{evaluate_with, render_stage};
 use crate::scenario::results::{Said, payoffs};
-use crate::scenario::template::{Code, Expression, Template, TemplateError, evaluate_with, render_stage};
+use crate::scenario::template::{Code, Expression, Template, TemplateError};
 use crate::scenario::yaml::Path;
 use crate::scenario::{AgentId, PayoffRule, PhaseId, Scenario};
 use serde_json::{Map, Value};

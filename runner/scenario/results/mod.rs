@@ -19,7 +19,7 @@ use std::sync::Arc;
 
 /// Something said in a phase.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Line {
+pub struct Utterance {
     /// Who said it.
     pub speaker: AgentId,
     /// In which round, from 1.
@@ -36,7 +36,7 @@ pub struct Line {
 
 /// What was said, by phase. A phase without an entry was not played.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Said(pub BTreeMap<PhaseId, Vec<Line>>);
+pub struct Said(pub BTreeMap<PhaseId, Vec<Utterance>>);
 
 /// What became of a turn.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -64,19 +64,19 @@ impl Said {
         }
         for (id, turn) in plan.order().take(end.0).filter(|(_, turn)| phases.contains(&turn.phase)) {
             if let Outcome::Said { text, choice } = &outcomes[id.0] {
-                said.0.entry(turn.phase).or_default().push(Line::new(turn, text, *choice));
+                said.0.entry(turn.phase).or_default().push(Utterance::new(turn, text, *choice));
             }
         }
         said
     }
 
     /// The lines of a phase.
-    pub fn lines(&self, phase: PhaseId) -> &[Line] {
+    pub fn lines(&self, phase: PhaseId) -> &[Utterance] {
         self.0.get(&phase).map(Vec::as_slice).unwrap_or_default()
     }
 }
 
-impl Line {
+impl Utterance {
     pub(in crate::scenario) fn new(turn: &Turn, text: &Arc<str>, chosen: Option<Chosen>) -> Self {
         Self {
             speaker: turn.speaker,
@@ -166,10 +166,10 @@ pub fn results(scenario: &Scenario, phase: PhaseId, said: &Said) -> Results {
 }
 
 /// How often each option of a phase's turns was chosen. What several turns offer counts once for each.
-fn chosen(phase: &Phase, lines: &[Line]) -> BTreeMap<String, usize> {
+fn chosen(phase: &Phase, lines: &[Utterance]) -> BTreeMap<String, usize> {
     let offered = phase.choices().flat_map(|choice| &choice.options);
     let mut votes: BTreeMap<String, usize> = offered.map(|option| (text_of(&option.value), 0)).collect();
-    for value in lines.iter().filter_map(Line::chosen).filter(|value| !value.is_null()) {
+    for value in lines.iter().filter_map(Utterance::chosen).filter(|value| !value.is_null()) {
         *votes.entry(text_of(&value)).or_default() += 1;
     }
     votes

@@ -3,7 +3,7 @@
 use super::Said;
 use crate::scenario::choice::{Choice, text_of};
 use crate::scenario::plan::Purpose;
-use crate::scenario::template::{Mistake, TemplateError, evaluate_with};
+use crate::scenario::template::{Fault, TemplateError, evaluate_alone};
 use crate::scenario::{AgentId, Payoff, PayoffRule, Scenario};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -74,10 +74,9 @@ fn valued(
     payoff: &Payoff,
     chosen: &[(usize, Value)],
 ) -> Result<Vec<f64>, TemplateError> {
-    let nothing = Arc::new(Said::default());
     let number = |value: Value, place: String| {
         let found = || TemplateError {
-            kind: Mistake::Other,
+            kind: Fault::Other,
             message: format!("{place}: {} is no number", text_of(&value)),
             line: 1,
         };
@@ -88,10 +87,10 @@ fn valued(
             let ids: Vec<usize> = chosen.iter().map(|(id, _)| *id).collect();
             let Some(row) = table.get(&ids) else {
                 let message = "the payoff has no entry for these choices".to_string();
-                return Err(TemplateError { kind: Mistake::Other, message, line: 1 });
+                return Err(TemplateError { kind: Fault::Other, message, line: 1 });
             };
             let value = |cell: &crate::scenario::template::Expression| {
-                number(evaluate_with(scenario, cell, &nothing, [])?, cell.path.to_string())
+                number(evaluate_alone(scenario, cell, [])?, cell.path.to_string())
             };
             row.iter().map(value).collect()
         }
@@ -101,7 +100,7 @@ fn valued(
                 let others = all.iter().enumerate().filter(|(other, _)| *other != at);
                 let others = Value::Array(others.map(|(_, value)| value.clone()).collect());
                 let names = [("mine", all[at].clone()), ("others", others), ("all", Value::Array(all))];
-                let value = evaluate_with(scenario, expression, &nothing, names)?;
+                let value = evaluate_alone(scenario, expression, names)?;
                 number(value, expression.path.to_string())
             };
             (0..chosen.len()).map(value).collect()

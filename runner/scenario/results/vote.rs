@@ -1,6 +1,6 @@
 //! Votes: majority, instant run-off, a coordinator's word, consensus.
 
-use super::Line;
+use super::Utterance;
 use crate::scenario::choice::{Chosen, Decision};
 use crate::scenario::plan::Purpose;
 use crate::scenario::{AgentId, Phase};
@@ -18,16 +18,16 @@ pub struct Tally {
 }
 
 /// Counts a phase's latest vote.
-pub fn tally(phase: &Phase, lines: &[Line]) -> Tally {
+pub fn tally(phase: &Phase, lines: &[Utterance]) -> Tally {
     let n_options = phase.choice.as_ref().map_or(0, |choice| choice.options.len());
-    let attempt = |line: &Line| match line.purpose {
+    let attempt = |line: &Utterance| match line.purpose {
         Purpose::Ballot { attempt, .. } => attempt,
         _ => 0,
     };
     let last = lines.iter().map(attempt).max().unwrap_or(0);
     let mut ballots: BTreeMap<AgentId, Vec<Option<usize>>> = BTreeMap::new();
     let own =
-        |line: &&Line| line.choice.as_ref().zip(phase.choice.as_ref()).is_some_and(|((a, _), b)| a == b);
+        |line: &&Utterance| line.choice.as_ref().zip(phase.choice.as_ref()).is_some_and(|((a, _), b)| a == b);
     let (mut votes, mut n_cast) = (vec![0; n_options], 0);
     for line in lines.iter().filter(|line| last > 0 && attempt(line) == last).filter(own) {
         let chosen = match line.choice {

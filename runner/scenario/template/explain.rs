@@ -1,6 +1,6 @@
 //! minijinja's errors in an author's words.
 
-use super::{Code, Mistake, TemplateError};
+use super::{Code, Fault, TemplateError};
 use crate::diagnostic::suggest;
 use greenroom_jinja::{Bound, shortened};
 use minijinja::ErrorKind;
@@ -10,35 +10,35 @@ impl From<minijinja::Error> for TemplateError {
         let detail = error.detail().unwrap_or_default();
         let kind = mistake(&error, detail);
         let message = match (&kind, error.kind()) {
-            (Mistake::Bound(_), _) => detail.to_string(),
-            (Mistake::Undefined(name), _) => format!("`{name}` is not defined"),
-            (Mistake::UnknownFilter(name), _) => format!("there is no filter `{name}`"),
+            (Fault::Bound(_), _) => detail.to_string(),
+            (Fault::Undefined(name), _) => format!("`{name}` is not defined"),
+            (Fault::UnknownFilter(name), _) => format!("there is no filter `{name}`"),
             (_, ErrorKind::OutOfFuel) => "this takes too many steps: it would not come to an end".to_string(),
             (_, kind) if detail.is_empty() => kind.to_string(),
             (_, kind) => format!("{kind}: {detail}"),
         };
         // The end of the text is not where a block that is not ended begins.
-        let begun = error.template_source().filter(|_| kind == Mistake::Unended);
+        let begun = error.template_source().filter(|_| kind == Fault::Unended);
         let line = begun.and_then(unended).or(greenroom_jinja::line(&error)).unwrap_or(1);
         Self { kind, message: shortened(message), line }
     }
 }
 
 /// The kind of an error. minijinja has one for all of syntax; which sign is wrong stands in its detail alone.
-fn mistake(error: &minijinja::Error, detail: &str) -> Mistake {
+fn mistake(error: &minijinja::Error, detail: &str) -> Fault {
     if let Some(bound) = Bound::of(error) {
-        return Mistake::Bound(bound);
+        return Fault::Bound(bound);
     }
     let place = error.template_source().zip(error.range()).and_then(|(text, range)| text.get(range));
     match (error.kind(), place) {
-        (ErrorKind::UndefinedError, Some(name)) => Mistake::Undefined(name.to_string()),
+        (ErrorKind::UndefinedError, Some(name)) => Fault::Undefined(name.to_string()),
         (ErrorKind::UnknownFilter, _) => {
-            Mistake::UnknownFilter(detail.split(' ').nth(1).unwrap_or_default().to_string())
+            Fault::UnknownFilter(detail.split(' ').nth(1).unwrap_or_default().to_string())
         }
-        (ErrorKind::SyntaxError, _) if detail.contains("unexpected end of input") => Mistake::Unended,
-        (ErrorKind::SyntaxError, _) if detail.contains("unexpected `}`") => Mistake::Character('}'),
-        (ErrorKind::SyntaxError, _) => Mistake::Syntax,
-        _ => Mistake::Other,
+        (ErrorKind::SyntaxError, _) if detail.contains("unexpected end of input") => Fault::Unended,
+        (ErrorKind::SyntaxError, _) if detail.contains("unexpected `}`") => Fault::Character('}'),
+        (ErrorKind::SyntaxError, _) => Fault::Syntax,
+        _ => Fault::Other,
     }
 }
 
@@ -46,20 +46,20 @@ fn mistake(error: &minijinja::Error, detail: &str) -> Mistake {
 pub fn remedy(text: &str, error: &TemplateError) -> Option<String> {
     let has_blocks = text.contains("{%");
     match &error.kind {
-        Mistake::UnknownFilter(filter) => {
+        Fault::UnknownFilter(filter) => {
             let some = || format!("filters are, among others, {}", FILTERS[..8].join(", "));
             return Some(suggest(filter, FILTERS.iter().copied()).unwrap_or_else(some));
         }
-        Mistake::Bound(bound) => return Some(bound.remedy().into()),
-        Mistake::Undefined(_) => {
+        Fault::Bound(bound) => return Some(bound.remedy().into()),
+        Fault::Undefined(_) => {
             let help = "what is printed or compared must exist: look at its spelling under `variables:`";
             return Some(help.into());
         }
-        Mistake::Unended if has_blocks => {
+        Fault::Unended if has_blocks => {
             let help = "each `{% if %}` ends with `{% endif %}`, each `{% for %}` with `{% endfor %}`";
             return Some(help.into());
         }
-        Mistake::Unended | Mistake::Character(_) | Mistake::Syntax | Mistake::Other => {}
+        Fault::Unended | Fault::Character(_) | Fault::Syntax | Fault::Other => {}
     }
     let code = Code::of(text);
     let bare = (!text.contains("{{") && !has_blocks).then_some(text);
@@ -70,11 +70,11 @@ pub fn remedy(text: &str, error: &TemplateError) -> Option<String> {
         }
     }
     let help = match error.kind {
-        Mistake::Character('!') => "write `not`",
-        Mistake::Character('?') => "write `A if CONDITION else B`",
-        Mistake::Character('"' | '\'') => "put the same quote at the end of the text",
-        Mistake::Character('}') => "what `{{` opens, `}}` closes",
-        Mistake::Syntax | Mistake::Unended if !has_blocks && pieces.iter().any(|code| assigns(code)) => {
+        Fault::Character('!') => "write `not`",
+        Fault::Character('?') => "write `A if CONDITION else B`",
+        Fault::Character('"' | '\'') => "put the same quote at the end of the text",
+        Fault::Character('}') => "what `{{` opens, `}}` closes",
+        Fault::Syntax | Fault::Unended if !has_blocks && pieces.iter().any(|code| assigns(code)) => {
             "to compare, write `==`"
         }
         _ => return None,

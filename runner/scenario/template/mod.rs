@@ -4,12 +4,13 @@
 //! reply that holds `{{ }}` or `${ }` is only text. What names stand for is in `render`.
 
 mod code;
+mod context;
 mod explain;
-mod render;
 
 pub use code::Code;
+pub(super) use context::{AgentObject, constants, evaluate_in, number, plain, variables};
+pub use context::{evaluate_alone, render_system};
 pub use explain::remedy;
-pub use render::{evaluate, evaluate_with, holds, holds_with, render_stage, render_system, told};
 
 use super::PhaseId;
 use super::yaml::Path;
@@ -19,7 +20,7 @@ use std::collections::BTreeSet;
 use std::sync::LazyLock;
 
 /// Name of every template, in minijinja's errors; whoever tells them knows where the text stands.
-const NAME: &str = "<string>";
+pub(super) const NAME: &str = "<string>";
 
 /// Names that a system text may use beside the variables.
 pub const SYSTEM_NAMES: &[&str] = &["me", "agents", "scenario", "variables", "display_name", "role"];
@@ -75,7 +76,7 @@ pub struct Expression {
 #[error("{message}")]
 pub struct TemplateError {
     /// The kind of mistake.
-    pub kind: Mistake,
+    pub kind: Fault,
     /// The same in words.
     pub message: String,
     /// One-based line in the template.
@@ -84,7 +85,7 @@ pub struct TemplateError {
 
 /// A kind of mistake in a template.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Mistake {
+pub enum Fault {
     /// A bound was met.
     Bound(Bound),
     /// A name stands for nothing.
@@ -125,7 +126,7 @@ pub fn expression_names(text: &str) -> Result<Vec<String>, TemplateError> {
             '"' | '\'' => format!("the quote `{c}` is not closed"),
             c => format!("`{c}` means nothing here"),
         };
-        return Err(TemplateError { kind: Mistake::Character(c), message, line: 1 });
+        return Err(TemplateError { kind: Fault::Character(c), message, line: 1 });
     }
     Ok(environment().expression(text)?.names())
 }

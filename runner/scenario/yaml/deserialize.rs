@@ -3,8 +3,9 @@
 //! A union (an enum whose variants begin with capitals, such as `List` and `Texts`) is chosen by the shape of the value, any other
 //! enum by its word. A value that was set aside reads as null, which every field accepts.
 
-use super::scalar::Scalar;
+use super::scalar::Leaf;
 use super::tree::{Data, Entry, Tree};
+use serde::Deserialize as _;
 use serde::de::value::StrDeserializer;
 use serde::de::{self, DeserializeSeed, IntoDeserializer, Visitor};
 use std::collections::BTreeSet;
@@ -53,25 +54,33 @@ pub(in crate::scenario) enum Expected {
     Named(&'static str),
 }
 
+impl Tree {
+    /// All of it as JSON; null where there is nothing, keys as texts.
+    pub(super) fn json(&self) -> serde_json::Value {
+        let aside = BTreeSet::new();
+        let json = Reader::new(self, &aside).and_then(|reader| serde_json::Value::deserialize(reader).ok());
+        json.unwrap_or_default()
+    }
+}
+
 impl<'a> Reader<'a> {
     /// The whole file.
     pub(in crate::scenario) fn new(tree: &'a Tree, aside: &'a BTreeSet<usize>) -> Option<Self> {
-        let reader = Self { tree, data: &Data::Scalar(Scalar::Null), aside };
+        let reader = Self { tree, data: &Data::Leaf(Leaf::Null), aside };
         Some(reader.at(tree.root()?))
     }
 
     fn at(self, node: usize) -> Self {
-        let data =
-            if self.aside.contains(&node) { &Data::Scalar(Scalar::Null) } else { self.tree.data(node) };
+        let data = if self.aside.contains(&node) { &Data::Leaf(Leaf::Null) } else { self.tree.data(node) };
         Self { data, ..self }
     }
 
     fn found(self) -> Found {
         match self.data {
-            Data::Scalar(Scalar::Null) => Found::Nothing,
-            Data::Scalar(Scalar::Bool(truth)) => Found::Truth(*truth),
-            Data::Scalar(Scalar::Number(number)) => Found::Number(number.to_string()),
-            Data::Scalar(Scalar::Text(text)) => Found::Text(text.clone()),
+            Data::Leaf(Leaf::Null) => Found::Nothing,
+            Data::Leaf(Leaf::Bool(truth)) => Found::Truth(*truth),
+            Data::Leaf(Leaf::Number(number)) => Found::Number(number.to_string()),
+            Data::Leaf(Leaf::Text(text)) => Found::Text(text.clone()),
             Data::Seq(_) => Found::List,
             Data::Map(_) => Found::Mapping,
         }
@@ -92,10 +101,10 @@ impl<'a> Reader<'a> {
     /// The variant of a union that has the shape of this value.
     fn variant(self, variants: &'static [&'static str]) -> Option<&'static str> {
         let fitting: &[&str] = match self.data {
-            Data::Scalar(Scalar::Null) => &[],
-            Data::Scalar(Scalar::Text(_)) => &["Text", "One", "That"],
-            Data::Scalar(Scalar::Number(_)) => &["Number", "That"],
-            Data::Scalar(Scalar::Bool(_)) => &["Truth", "That"],
+            Data::Leaf(Leaf::Null) => &[],
+            Data::Leaf(Leaf::Text(_)) => &["Text", "One", "That"],
+            Data::Leaf(Leaf::Number(_)) => &["Number", "That"],
+            Data::Leaf(Leaf::Bool(_)) => &["Truth", "That"],
             Data::Seq(_) => &["List", "Many"],
             Data::Map(entries) if entries.iter().any(|entry| entry.is("options")) => &["Long", "Texts"],
             Data::Map(_) => &["Texts", "Long"],
@@ -109,14 +118,14 @@ impl<'de> de::Deserializer<'de> for Reader<'de> {
 
     fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Wrong> {
         match self.data {
-            Data::Scalar(Scalar::Null) => visitor.visit_unit(),
-            Data::Scalar(Scalar::Bool(truth)) => visitor.visit_bool(*truth),
-            Data::Scalar(Scalar::Number(number)) => match (number.as_u64(), number.as_i64()) {
+            Data::Leaf(Leaf::Null) => visitor.visit_unit(),
+            Data::Leaf(Leaf::Bool(truth)) => visitor.visit_bool(*truth),
+            Data::Leaf(Leaf::Number(number)) => match (number.as_u64(), number.as_i64()) {
                 (Some(whole), _) => visitor.visit_u64(whole),
                 (None, Some(whole)) => visitor.visit_i64(whole),
                 (None, None) => visitor.visit_f64(number.as_f64().unwrap_or(f64::NAN)),
             },
-            Data::Scalar(Scalar::Text(text)) => visitor.visit_borrowed_str(text),
+            Data::Leaf(Leaf::Text(text)) => visitor.visit_borrowed_str(text),
             Data::Seq(items) => visitor.visit_seq(self.items(items)),
             Data::Map(entries) => visitor.visit_map(self.entries(entries)),
         }
@@ -128,28 +137,28 @@ impl<'de> de::Deserializer<'de> for Reader<'de> {
 
     fn deserialize_bool<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Wrong> {
         match self.data {
-            Data::Scalar(Scalar::Bool(truth)) => visitor.visit_bool(*truth),
+            Data::Leaf(Leaf::Bool(truth)) => visitor.visit_bool(*truth),
             _ => self.wrong(Expected::Truth),
         }
     }
 
     fn deserialize_u64<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Wrong> {
         match self.data {
-            Data::Scalar(Scalar::Number(number)) if number.is_u64() => self.deserialize_any(visitor),
+            Data::Leaf(Leaf::Number(number)) if number.is_u64() => self.deserialize_any(visitor),
             _ => self.wrong(Expected::Whole),
         }
     }
 
     fn deserialize_f64<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Wrong> {
         match self.data {
-            Data::Scalar(Scalar::Number(_)) => self.deserialize_any(visitor),
+            Data::Leaf(Leaf::Number(_)) => self.deserialize_any(visitor),
             _ => self.wrong(Expected::Number),
         }
     }
 
     fn deserialize_str<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Wrong> {
         match self.data {
-            Data::Scalar(Scalar::Text(text)) => visitor.visit_borrowed_str(text),
+            Data::Leaf(Leaf::Text(text)) => visitor.visit_borrowed_str(text),
             _ => self.wrong(Expected::Text),
         }
     }
@@ -205,7 +214,7 @@ impl<'de> de::Deserializer<'de> for Reader<'de> {
             };
         }
         let (word, value) = match self.data {
-            Data::Scalar(Scalar::Text(word)) => (word.trim(), None),
+            Data::Leaf(Leaf::Text(word)) => (word.trim(), None),
             Data::Map(entries) if entries.len() == 1 => {
                 (entries[0].key.as_str(), Some(self.at(entries[0].node)))
             }

@@ -6,7 +6,7 @@ use serde_json::Number;
 
 /// A value that holds no others.
 #[derive(Clone, Debug, PartialEq)]
-pub(in crate::scenario) enum Scalar {
+pub(in crate::scenario) enum Leaf {
     Null,
     Bool(bool),
     Number(Number),
@@ -14,12 +14,12 @@ pub(in crate::scenario) enum Scalar {
 }
 
 /// The value of a scalar that is written without quotes.
-pub(super) fn plain(text: &str) -> Scalar {
+pub(super) fn plain(text: &str) -> Leaf {
     match text {
-        "" | "~" | "null" | "Null" | "NULL" => Scalar::Null,
-        "true" | "True" | "TRUE" => Scalar::Bool(true),
-        "false" | "False" | "FALSE" => Scalar::Bool(false),
-        _ => number(text).map_or_else(|| Scalar::Text(text.to_string()), Scalar::Number),
+        "" | "~" | "null" | "Null" | "NULL" => Leaf::Null,
+        "true" | "True" | "TRUE" => Leaf::Bool(true),
+        "false" | "False" | "FALSE" => Leaf::Bool(false),
+        _ => number(text).map_or_else(|| Leaf::Text(text.to_string()), Leaf::Number),
     }
 }
 
@@ -65,10 +65,10 @@ mod tests {
 
     fn ours(text: &str) -> serde_json::Value {
         match plain(text) {
-            Scalar::Null => serde_json::Value::Null,
-            Scalar::Bool(truth) => truth.into(),
-            Scalar::Number(number) => number.into(),
-            Scalar::Text(text) => text.into(),
+            Leaf::Null => serde_json::Value::Null,
+            Leaf::Bool(truth) => truth.into(),
+            Leaf::Number(number) => number.into(),
+            Leaf::Text(text) => text.into(),
         }
     }
 

@@ -2,16 +2,14 @@
 //!
 //! It also finds what data can't show: duplicate keys, of which the first stands.
 
-use super::Reader;
 use super::explain::{Mistake, explain};
 use super::path::{Path, Step};
-use super::scalar::{Scalar, plain};
+use super::scalar::{Leaf, plain};
 use crate::diagnostic::{Diagnostic, Source, Sources, Span};
 use saphyr_parser::{Event, Marker, Parser, ScalarStyle, Tag};
-use serde::Deserialize as _;
 use std::borrow::Cow;
 use std::cell::Cell;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 
 /// Deepest nesting that is accepted; scenarios need about six levels.
 const MAX_DEPTH: usize = 64;
@@ -36,7 +34,7 @@ struct Node {
 /// What a value holds; others by their numbers.
 #[derive(Debug)]
 pub(super) enum Data {
-    Scalar(Scalar),
+    Leaf(Leaf),
     Map(Vec<Entry>),
     Seq(Vec<usize>),
 }
@@ -119,7 +117,7 @@ impl Tree {
             match &mut node.data {
                 Data::Map(entries) => entries.iter_mut().for_each(|entry| entry.node += offset),
                 Data::Seq(items) => items.iter_mut().for_each(|node| *node += offset),
-                Data::Scalar(_) => {}
+                Data::Leaf(_) => {}
             }
         }
         self.nodes.extend(other.nodes);
@@ -147,14 +145,7 @@ impl Tree {
     /// The value at a path; `None`: there is none, or it is null.
     pub(in crate::scenario) fn find(&self, path: &Path) -> Option<usize> {
         let (n, _, node) = self.walk(path)?;
-        (n == path.0.len() && !matches!(self.nodes[node].data, Data::Scalar(Scalar::Null))).then_some(node)
-    }
-
-    /// All of it as JSON; null where there is nothing, keys as texts.
-    pub(super) fn json(&self) -> serde_json::Value {
-        let aside = BTreeSet::new();
-        let json = Reader::new(self, &aside).and_then(|reader| serde_json::Value::deserialize(reader).ok());
-        json.unwrap_or_default()
+        (n == path.0.len() && !matches!(self.nodes[node].data, Data::Leaf(Leaf::Null))).then_some(node)
     }
 
     pub(super) fn root(&self) -> Option<usize> {
@@ -269,7 +260,7 @@ impl<'a> Builder<'a> {
                 }
             }
             Event::Scalar(text, style, anchor, tag) => {
-                let data = Data::Scalar(scalar(&text, style, tag, span)?);
+                let data = Data::Leaf(scalar(&text, style, tag, span)?);
                 if self.waits_for_key() {
                     return self.take_key(Key { text: text.into_owned(), kind: data, span });
                 }
@@ -406,11 +397,11 @@ fn scalar(
     style: ScalarStyle,
     tag: Option<Cow<'_, Tag>>,
     span: Span,
-) -> Result<Scalar, Box<Diagnostic>> {
+) -> Result<Leaf, Box<Diagnostic>> {
     match tag {
         None if style == ScalarStyle::Plain => Ok(plain(text)),
-        None => Ok(Scalar::Text(text.to_string())),
-        Some(tag) if tag.is_yaml_core_schema() && tag.suffix == "str" => Ok(Scalar::Text(text.to_string())),
+        None => Ok(Leaf::Text(text.to_string())),
+        Some(tag) if tag.is_yaml_core_schema() && tag.suffix == "str" => Ok(Leaf::Text(text.to_string())),
         Some(tag) => Err(tagged(&tag, span)),
     }
 }

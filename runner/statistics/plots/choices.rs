@@ -1,6 +1,6 @@
 //! How often an option was chosen, round by round: a panel for each agent and option, a line for each cell.
 
-use super::super::measures::{Asked, Subject};
+use super::super::measures::{Offer, Subject};
 use super::super::summary::{InCell, Summary};
 use super::paper::{Area, Sheet, axes, color, line, mark, place, short};
 use super::{Heading, Panel};
@@ -13,13 +13,13 @@ type ByRound<'a> = BTreeMap<usize, &'a [InCell]>;
 
 /// The picture; `None` if nothing was chosen.
 pub(super) fn sheet(summary: &Summary) -> Option<Sheet<'_>> {
-    let mut asked: IndexMap<&Asked, ByRound<'_>> = IndexMap::new();
+    let mut asked: IndexMap<&Offer, ByRound<'_>> = IndexMap::new();
     for figure in &summary.figures {
         if let Subject::Round { asked: by, round } = &figure.subject {
             asked.entry(by).or_default().insert(*round, &figure.cells);
         }
     }
-    let options = |by: &Asked| {
+    let options = |by: &Offer| {
         let same = asked.keys().filter(|other| other.question == by.question);
         same.map(|other| &other.option).collect::<Vec<_>>()
     };
@@ -38,7 +38,7 @@ pub(super) fn sheet(summary: &Summary) -> Option<Sheet<'_>> {
     Sheet::of(heading, panels.collect())
 }
 
-fn panel<'a>(summary: &'a Summary, asked: &Asked, rounds: ByRound<'a>) -> Panel<'a> {
+fn panel<'a>(summary: &'a Summary, asked: &Offer, rounds: ByRound<'a>) -> Panel<'a> {
     let runs = rounds.values().flat_map(|cells| cells.iter()).map(|cell| cell.observations);
     let (least, most) = (runs.clone().min().unwrap_or(0), runs.max().unwrap_or(0));
     let n = if least == most { format!("n = {most}") } else { format!("n = {least} to {most}") };

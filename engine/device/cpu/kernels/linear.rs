@@ -7,10 +7,10 @@
 //! Activations meet coded weights in 8 bits, in groups of 32 with a scale each (llama.cpp's k-quants take 256): a third float
 //! operation for every eight integer ones, for less loss where activations have outliers. Float weights meet them in f32.
 
-use super::panel::{Format, Packed, STEP, codes, scale_bytes, with_scheme};
+use super::panel::{Format, Packed, codes, scale_bytes, with_scheme};
 use super::pointwise::Gate;
 use super::schemes::{Scheme, is_wide};
-use super::{Isa, Kernel, LANES, Lanes, Words, lanes, lanes_mut, padded};
+use super::{Isa, Kernel, LANES, Lanes, STEP, Words, lanes, lanes_mut, padded};
 use crate::model::spec::Activation;
 use crate::threads::{Shared, for_ranges};
 
@@ -377,7 +377,7 @@ float_tile!(Bf16, u16, load_bf16);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::device::cpu::kernels::schemes::numbers;
+    use crate::device::cpu::kernels::panel::numbers;
     use crate::device::cpu::kernels::slab::Slabs;
     use crate::fixtures::Dtype;
     use candle_core::Device;

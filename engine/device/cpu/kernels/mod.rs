@@ -145,6 +145,9 @@ pub(crate) trait Kernel {
 /// Lanes, the same for every instruction set.
 pub(crate) use crate::kv::format::LANES;
 
+/// k of a step: codes that are multiplied together.
+pub(crate) const STEP: usize = 32;
+
 /// A vector of 16 f32 lanes. All operations are IEEE single precision, rounded once.
 ///
 /// The methods are safe to write because only [`Isa::run`] can instantiate a kernel with an instruction set,
@@ -267,6 +270,12 @@ pub(crate) fn padded<T: Copy + Default>(from: &[T], at: usize) -> [T; LANES] {
     let n = from.len().saturating_sub(at).min(LANES);
     out[..n].copy_from_slice(&from[at..at + n]);
     out
+}
+
+/// Vector `i` of some bytes.
+#[inline(always)]
+pub(crate) fn vector<L: Lanes>(bytes: &[u8], i: usize) -> L::Words {
+    L::Words::load(bytes[i * 64..(i + 1) * 64].try_into().expect("64 bytes"))
 }
 
 /// A slice of 16 as an array. The slice's length is the caller's invariant.

@@ -20,7 +20,7 @@
 
 use super::schemes::Scheme;
 use super::slab::{Slab, Slabs};
-use super::{LANES, Lanes, Words};
+use super::{LANES, Lanes, STEP, Words, vector};
 
 /// A number format of weights that products are computed in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,9 +63,6 @@ macro_rules! with_scheme {
     };
 }
 pub(crate) use with_scheme;
-
-/// k of a step.
-pub(crate) const STEP: usize = 32;
 
 impl Format {
     /// Bits of a weight, without scales.
@@ -265,8 +262,8 @@ fn one<L: Lanes>(step: &[u8], at: usize, q: usize) -> L::Words {
     vector::<L>(step, at).shr(q as u32).and(L::Words::splat(0x0101_0101))
 }
 
-/// Vector `i` of some bytes.
-#[inline(always)]
-pub(super) fn vector<L: Lanes>(bytes: &[u8], i: usize) -> L::Words {
-    L::Words::load(bytes[i * 64..(i + 1) * 64].try_into().expect("64 bytes"))
+/// The numbers that a row of the file stands for.
+#[cfg(test)]
+pub(crate) fn numbers(format: Format, row: &[u8]) -> Vec<f32> {
+    with_scheme!(format, S => super::schemes::numbers_of::<S>(row), _ => Vec::new())
 }

@@ -3,12 +3,11 @@
 //! MXFP4, IQ4_NL and IQ4_XS are multiplied as they are: codes go through a table of 16 bytes to the numbers that they stand for,
 //! moved up so that none is negative.
 
-use super::panel::vector;
 #[cfg(test)]
-use super::panel::{Format, STEP, with_scheme};
+use super::STEP;
 #[cfg(test)]
 use super::scalar::Scalar;
-use super::{LANES, Lanes, Words};
+use super::{LANES, Lanes, Words, vector};
 use half::f16;
 
 /// The scales of one step, one output to a lane: a weight is `scale * (code - OFFSET) + bias`.
@@ -83,12 +82,7 @@ pub(crate) const fn is_wide<S: Scheme>() -> bool {
 
 /// The numbers that a row of the file stands for.
 #[cfg(test)]
-pub(crate) fn numbers(format: Format, row: &[u8]) -> Vec<f32> {
-    with_scheme!(format, S => numbers_of::<S>(row), _ => Vec::new())
-}
-
-#[cfg(test)]
-fn numbers_of<S: Scheme>(row: &[u8]) -> Vec<f32> {
+pub(super) fn numbers_of<S: Scheme>(row: &[u8]) -> Vec<f32> {
     let (mut numbers, mut codes) = (Vec::new(), [0u8; 256]);
     let mut head = vec![0u64; S::SCALE_BYTES / 8];
     for block in row.chunks_exact(S::BYTES) {

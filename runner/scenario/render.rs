@@ -1,16 +1,19 @@
 //! What names stand for in templates and expressions: variables, agents, phases and what they came to.
 
-use super::{Expression, Mistake, NAME, TemplateError, environment};
-use crate::scenario::results::{Line, Said, payoffs, results};
-use crate::scenario::{Agent, AgentId, Phase, PhaseId, Scenario};
-use minijinja::value::{Object, ObjectRepr, Serde, Value};
+use super::results::{Said, Utterance, payoffs, results};
+use super::template::{
+    AgentObject, Expression, NAME, TemplateError, constants, environment, evaluate_in, number, plain,
+    variables,
+};
+use super::{AgentId, Phase, PhaseId, Scenario};
+use minijinja::value::{Object, Value};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock};
 
 /// The transcript of a phase as one agent tells it: own lines as "You:", one line each; not what was whispered to
 /// others, no ballots.
-pub fn told(scenario: &Scenario, lines: &[Line], perspective: AgentId) -> String {
-    let line = |line: &Line| match line.speaker == perspective {
+pub fn told(scenario: &Scenario, lines: &[Utterance], perspective: AgentId) -> String {
+    let line = |line: &Utterance| match line.speaker == perspective {
         true => format!("You: {}", line.text),
         false => format!("{}: {}", scenario.agent(line.speaker).name, line.text),
     };
@@ -70,18 +73,7 @@ pub fn evaluate_with<'a>(
 ) -> Result<serde_json::Value, TemplateError> {
     let mut context = variables(scenario);
     context.extend(played(scenario, &scenario.phases, said)?);
-    context.extend(names.into_iter().map(|(name, value)| (name.to_string(), plain(value))));
-    let value = environment().expression(&expression.text)?.value(context)?;
-    if value.is_undefined() {
-        let message = format!("`{}` has no value: it names something that there is not", expression.text);
-        return Err(TemplateError { kind: Mistake::Other, message, line: 1 });
-    }
-    let message = |error| format!("`{}` has no plain value: {error}", expression.text);
-    serde_json::to_value(&value).map_err(|error| TemplateError {
-        kind: Mistake::Other,
-        message: message(error),
-        line: 1,
-    })
+    evaluate_in(context, expression, names)
 }
 
 /// Tells whether an expression holds: null, false, 0 and what is empty do not.
@@ -131,39 +123,6 @@ fn played(
     Ok(context)
 }
 
-/// Renders a system text: variables and constants of the agent, nothing that changes within a run.
-///
-/// # Errors
-/// What minijinja found, with the line.
-pub fn render_system(scenario: &Scenario, template: &str, agent: AgentId) -> Result<String, TemplateError> {
-    Ok(environment().template(NAME, template)?.render(constants(scenario, agent))?)
-}
-
-fn constants(scenario: &Scenario, agent: AgentId) -> BTreeMap<String, Value> {
-    let me = scenario.agent(agent);
-    let agents = scenario.agents.iter().enumerate();
-    let agents = agents.map(|(id, a)| (a.key.clone(), Value::from_object(AgentObject::new(a, id))));
-    let agents: BTreeMap<String, Value> = agents.collect();
-    let about = [("id", &scenario.id), ("title", &scenario.title), ("description", &scenario.description)];
-    let about = about.map(|(name, text)| (name, Value::from(text.as_str())));
-    let mut context = BTreeMap::from([
-        ("me".to_string(), Value::from_object(AgentObject::new(me, agent.0))),
-        ("display_name".to_string(), Value::from(me.name.clone())),
-        ("role".to_string(), Value::from(me.role.clone())),
-        ("agents".to_string(), Value::from(agents)),
-        ("scenario".to_string(), Value::from(BTreeMap::from(about))),
-    ]);
-    context.extend(variables(scenario));
-    context
-}
-
-fn variables(scenario: &Scenario) -> BTreeMap<String, Value> {
-    let one = |(name, value): (&String, &serde_json::Value)| (name.clone(), Value::from(Serde(value)));
-    let mut context: BTreeMap<String, Value> = scenario.variables.iter().map(one).collect();
-    context.insert("variables".to_string(), Value::from(Serde(&scenario.variables)));
-    context
-}
-
 fn phase_constants(phase: &Phase) -> Value {
     let fields = [
         ("name", Value::from(phase.name.clone())),
@@ -171,41 +130,6 @@ fn phase_constants(phase: &Phase) -> Value {
         ("rounds", Value::from(phase.rounds)),
     ];
     Value::from(BTreeMap::from(fields))
-}
-
-/// An agent in a template: prints its display name, has `key`, `display_name`, `role`.
-#[derive(Debug)]
-struct AgentObject {
-    id: AgentId,
-    key: String,
-    name: String,
-    role: String,
-}
-
-impl AgentObject {
-    fn new(agent: &Agent, id: usize) -> Self {
-        let (key, name, role) = (agent.key.clone(), agent.name.clone(), agent.role.clone());
-        Self { id: AgentId(id), key, name, role }
-    }
-}
-
-impl Object for AgentObject {
-    fn repr(self: &Arc<Self>) -> ObjectRepr {
-        ObjectRepr::Plain
-    }
-
-    fn get_value(self: &Arc<Self>, key: &Value) -> Option<Value> {
-        match key.as_str()? {
-            "key" => Some(self.key.clone().into()),
-            "display_name" | "name" => Some(self.name.clone().into()),
-            "role" => Some(self.role.clone().into()),
-            _ => None,
-        }
-    }
-
-    fn render(self: &Arc<Self>, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.name)
-    }
 }
 
 /// An earlier phase in a template: `messages[agent]`, `name`, `label`. What it came to is worked out once, however often a
@@ -275,14 +199,4 @@ impl Object for Messages {
         let text = || told(&self.scenario, self.said.lines(self.id), agent).into();
         Some(self.told.lock().ok()?.entry(agent).or_insert_with(text).clone())
     }
-}
-
-fn plain(value: impl serde::Serialize) -> Value {
-    Value::from(Serde(value))
-}
-
-/// Whole numbers print without a point.
-fn number(value: f64) -> Value {
-    let whole = value.fract() == 0.0 && value.abs() < 1e15;
-    if whole { Value::from(value as i64) } else { Value::from(value) }
 }

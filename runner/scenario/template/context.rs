@@ -1,0 +1,114 @@
+//! Names that stand for what does not change within a run: variables, agents, the scenario.
+
+use super::{Expression, Fault, NAME, TemplateError, environment};
+use crate::scenario::{Agent, AgentId, Scenario};
+use minijinja::value::{Object, ObjectRepr, Serde, Value};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Renders a system text: variables and constants of the agent, nothing that changes within a run.
+///
+/// # Errors
+/// What minijinja found, with the line.
+pub fn render_system(scenario: &Scenario, template: &str, agent: AgentId) -> Result<String, TemplateError> {
+    Ok(environment().template(NAME, template)?.render(constants(scenario, agent))?)
+}
+
+/// The value of an expression over variables and some more names.
+///
+/// # Errors
+/// What minijinja found.
+pub fn evaluate_alone<'a>(
+    scenario: &Scenario,
+    expression: &Expression,
+    names: impl IntoIterator<Item = (&'a str, serde_json::Value)>,
+) -> Result<serde_json::Value, TemplateError> {
+    evaluate_in(variables(scenario), expression, names)
+}
+
+/// The value of an expression in a context, and with some more names.
+pub(in crate::scenario) fn evaluate_in<'a>(
+    mut context: BTreeMap<String, Value>,
+    expression: &Expression,
+    names: impl IntoIterator<Item = (&'a str, serde_json::Value)>,
+) -> Result<serde_json::Value, TemplateError> {
+    context.extend(names.into_iter().map(|(name, value)| (name.to_string(), plain(value))));
+    let value = environment().expression(&expression.text)?.value(context)?;
+    let failed = |message| TemplateError { kind: Fault::Other, message, line: 1 };
+    if value.is_undefined() {
+        let text = &expression.text;
+        return Err(failed(format!("`{text}` has no value: it names something that there is not")));
+    }
+    serde_json::to_value(&value)
+        .map_err(|error| failed(format!("`{}` has no plain value: {error}", expression.text)))
+}
+
+pub(in crate::scenario) fn constants(scenario: &Scenario, agent: AgentId) -> BTreeMap<String, Value> {
+    let me = scenario.agent(agent);
+    let agents = scenario.agents.iter().enumerate();
+    let agents = agents.map(|(id, a)| (a.key.clone(), Value::from_object(AgentObject::new(a, id))));
+    let agents: BTreeMap<String, Value> = agents.collect();
+    let about = [("id", &scenario.id), ("title", &scenario.title), ("description", &scenario.description)];
+    let about = about.map(|(name, text)| (name, Value::from(text.as_str())));
+    let mut context = BTreeMap::from([
+        ("me".to_string(), Value::from_object(AgentObject::new(me, agent.0))),
+        ("display_name".to_string(), Value::from(me.name.clone())),
+        ("role".to_string(), Value::from(me.role.clone())),
+        ("agents".to_string(), Value::from(agents)),
+        ("scenario".to_string(), Value::from(BTreeMap::from(about))),
+    ]);
+    context.extend(variables(scenario));
+    context
+}
+
+pub(in crate::scenario) fn variables(scenario: &Scenario) -> BTreeMap<String, Value> {
+    let one = |(name, value): (&String, &serde_json::Value)| (name.clone(), Value::from(Serde(value)));
+    let mut context: BTreeMap<String, Value> = scenario.variables.iter().map(one).collect();
+    context.insert("variables".to_string(), Value::from(Serde(&scenario.variables)));
+    context
+}
+
+/// An agent in a template: prints its display name, has `key`, `display_name`, `role`.
+#[derive(Debug)]
+pub(in crate::scenario) struct AgentObject {
+    pub(in crate::scenario) id: AgentId,
+    key: String,
+    name: String,
+    role: String,
+}
+
+impl AgentObject {
+    pub(in crate::scenario) fn new(agent: &Agent, id: usize) -> Self {
+        let (key, name, role) = (agent.key.clone(), agent.name.clone(), agent.role.clone());
+        Self { id: AgentId(id), key, name, role }
+    }
+}
+
+impl Object for AgentObject {
+    fn repr(self: &Arc<Self>) -> ObjectRepr {
+        ObjectRepr::Plain
+    }
+
+    fn get_value(self: &Arc<Self>, key: &Value) -> Option<Value> {
+        match key.as_str()? {
+            "key" => Some(self.key.clone().into()),
+            "display_name" | "name" => Some(self.name.clone().into()),
+            "role" => Some(self.role.clone().into()),
+            _ => None,
+        }
+    }
+
+    fn render(self: &Arc<Self>, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.name)
+    }
+}
+
+pub(in crate::scenario) fn plain(value: impl serde::Serialize) -> Value {
+    Value::from(Serde(value))
+}
+
+/// Whole numbers print without a point.
+pub(in crate::scenario) fn number(value: f64) -> Value {
+    let whole = value.fract() == 0.0 && value.abs() < 1e15;
+    if whole { Value::from(value as i64) } else { Value::from(value) }
+}
