@@ -1,5 +1,6 @@
 //! Colours and widths of a drawing.
 
+use crate::diagnostic::printable;
 use crate::scenario::Color;
 use console::{measure_text_width, truncate_str};
 
@@ -68,19 +69,35 @@ fn indexed(n: u8) -> (u8, u8, u8) {
 const EM: f64 = 0.65;
 
 /// Width of a text at a size, in pixels.
-pub(super) fn width(text: &str, size: f64) -> f64 {
+pub(crate) fn width(text: &str, size: f64) -> f64 {
     measure_text_width(text) as f64 * size * EM
+}
+
+/// Characters at a size that have their place in a width.
+fn columns(size: f64, most: f64) -> usize {
+    (most / (size * EM)).max(1.0) as usize
 }
 
 /// A text without what XML can't hold, shortened to a width in pixels.
 pub(crate) fn fitted(text: &str, size: f64, most: f64) -> String {
-    let columns = (most / (size * EM)).max(1.0) as usize;
-    truncate_str(&plain(text), columns, "…").into_owned()
+    truncate_str(&plain(text), columns(size, most), "…").into_owned()
 }
 
-/// A text on one line, without characters that XML refuses.
-pub(crate) fn plain(text: &str) -> String {
+/// The same on so many lines of that width.
+pub(crate) fn lines(text: &str, size: f64, most: f64, n: usize) -> Vec<String> {
+    let text = plain(text);
+    let mut lines: Vec<String> =
+        textwrap::wrap(&text, columns(size, most)).into_iter().map(Into::into).collect();
+    if lines.len() > n {
+        let rest = lines.drain(n - 1..).collect::<Vec<_>>().join(" ");
+        lines.push(fitted(&rest, size, most));
+    }
+    lines
+}
+
+/// A text on one line, without characters that XML refuses and without such as turn others' words around.
+pub(super) fn plain(text: &str) -> String {
     let is_odd = |c: char| c.is_control() || matches!(c, '\u{fffe}' | '\u{ffff}');
     let plain: String = text.chars().map(|c| if is_odd(c) { ' ' } else { c }).collect();
-    plain.split_whitespace().collect::<Vec<_>>().join(" ")
+    printable(&plain).split_whitespace().collect::<Vec<_>>().join(" ")
 }

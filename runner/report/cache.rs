@@ -2,9 +2,9 @@
 
 use super::cast::Cast;
 use super::chart::{Chart, chart};
+use super::cost::{Row, row};
 use super::dialogue::TurnLine;
 use super::sources::Sources;
-use crate::backend::{Match, Origin};
 use crate::trace::TurnTrace;
 use serde::Serialize;
 
@@ -34,31 +34,6 @@ struct Totals {
     peak_bytes: u64,
 }
 
-/// Cost of a turn.
-#[derive(Debug, Serialize)]
-pub(super) struct Row {
-    pub(super) n: usize,
-    /// Column in the figure, from 0.
-    #[serde(skip)]
-    pub(super) column: usize,
-    pub(super) is_summary: bool,
-    pub(super) key: String,
-    pub(super) place: usize,
-    pub(super) name: String,
-    /// `hot`, `warm` or `cold`: reused from memory, from disk, or not at all.
-    pub(super) state: &'static str,
-    /// Match between the prompt and the cache.
-    kind: &'static str,
-    pub(super) reused: u64,
-    pub(super) prefilled: u64,
-    pub(super) recomputed: u64,
-    pub(super) generated: u64,
-    pub(super) ttft_ms: Option<f64>,
-    total_ms: Option<f64>,
-    /// Reason why the cache was not used, or not wholly.
-    reason: Option<String>,
-}
-
 /// The account of the caches; `None` without a trace of any turn on record.
 pub(super) fn cache(sources: &Sources, cast: &Cast, lines: &[TurnLine<'_>]) -> Option<Cache> {
     let trace = sources.trace.as_ref()?;
@@ -75,44 +50,6 @@ pub(super) fn cache(sources: &Sources, cast: &Cast, lines: &[TurnLine<'_>]) -> O
     totals.share = 100.0 * totals.reused as f64 / prompt.max(1) as f64;
     let n_without = lines.len() - rows.len();
     Some(Cache { totals, chart: chart(sources, cast, lines, &rows), rows, n_without })
-}
-
-fn row(cast: &Cast, line: &TurnLine<'_>, column: usize, cost: &TurnTrace) -> Option<Row> {
-    let kind = kind(cost.kind?);
-    let state = match cost.source {
-        Some(Origin::Memory) => "hot",
-        Some(Origin::Disk) => "warm",
-        _ => "cold",
-    };
-    let key = &line.record.agent;
-    Some(Row {
-        n: line.n,
-        column,
-        is_summary: line.is_summary,
-        key: key.clone(),
-        place: cast.place(key),
-        name: cast.name(key).to_string(),
-        state,
-        kind,
-        reused: cost.tokens.reused as u64,
-        prefilled: cost.tokens.prefilled as u64,
-        recomputed: cost.tokens.recomputed as u64,
-        generated: cost.tokens.generated as u64,
-        ttft_ms: cost.ttft_ms,
-        total_ms: cost.total_ms,
-        reason: cost.reason.clone(),
-    })
-}
-
-/// The match between a prompt and the cache, as the trace writes it.
-pub(super) fn kind(kind: Match) -> &'static str {
-    match kind {
-        Match::Cold => "cold",
-        Match::Prefix => "prefix",
-        Match::Extend => "extend",
-        Match::Exact => "exact",
-        Match::Diverge => "diverge",
-    }
 }
 
 impl Totals {

@@ -1,107 +1,70 @@
-//! The cache timeline as a figure: a lane for each agent, a column for each turn, in it a bar of its tokens.
-//!
-//! Only places are worked out here; the template draws. All lanes share one scale, so that bars compare.
+//! The cache timeline as a picture: a lane for each agent, a column for each turn, in it a bar of its tokens; below, how
+//! long the first token took. All lanes share one scale, so that bars compare. Its colours are the page's.
 
-use super::cache::Row;
 use super::cast::{Cast, Member};
+use super::cost::Row;
 use super::dialogue::{TurnLine, label};
 use super::sources::Sources;
+use super::text::{clean, duration, thousands};
+use crate::drawing::{blank, centred, fitted, line, rectangle, round, text, told};
+use minijinja::Value;
 use serde::Serialize;
+use svg::node::element::Group;
 
 /// Width that the columns share, and the least and the greatest width of a column.
 const WIDTH: f64 = 840.0;
 const COLUMN: (f64, f64) = (7.0, 40.0);
-/// Height of a lane's tallest bar.
+/// Height of a lane, and of its tallest bar.
+const LANE: f64 = 67.0;
 const HEIGHT: f64 = 60.0;
-/// Between two columns' bars.
+/// Height above the lanes, where phases have their names, and below them, where turns have their numbers.
+const HEAD: f64 = 29.0;
+const FOOT: f64 = 24.0;
+/// Gap between two columns' bars.
 const GAP: f64 = 2.0;
+/// Size of letters.
+const SIZE: f64 = 15.0;
 
-/// The figure.
+/// The picture, and what is said about it.
 #[derive(Debug, Serialize)]
 pub(super) struct Chart {
-    width: f64,
-    height: f64,
-    column: f64,
-    bar: f64,
-    phases: Vec<Band>,
-    /// Columns whose numbers are shown, and their middles.
-    numbers: Vec<(usize, f64)>,
-    lanes: Vec<Lane>,
-    /// Times to the first token.
-    times: Vec<Bar>,
+    picture: Value,
+    /// Heights of its rows: phases, lanes, times, numbers.
+    rows: String,
+    /// Owners of the lanes, from above.
+    members: Vec<Member>,
     /// Tokens of the tallest bar.
     most_tokens: u64,
     /// Milliseconds of the tallest one of the times.
     most_ms: f64,
 }
 
-/// The columns of a phase.
-#[derive(Debug, Serialize)]
-struct Band {
-    label: String,
-    x: f64,
-    width: f64,
-}
-
-/// An agent's turns.
-#[derive(Debug, Serialize)]
-struct Lane {
-    member: Member,
-    bars: Vec<Bar>,
-}
-
-/// A turn; `row` is its place in the table.
-#[derive(Debug, Serialize)]
-struct Bar {
-    x: f64,
-    row: usize,
-    parts: Vec<Part>,
-}
-
-/// A part of a bar, from below.
-#[derive(Debug, Serialize)]
-struct Part {
-    /// `hot`, `warm`, `prefilled`, `recomputed`, `generated`; for times `hot`, `warm`, `cold`.
-    kind: &'static str,
-    y: f64,
-    height: f64,
-}
-
 /// Draws the turns of a table.
 pub(super) fn chart(sources: &Sources, cast: &Cast, lines: &[TurnLine<'_>], rows: &[Row]) -> Chart {
     let column = (WIDTH / lines.len().max(1) as f64).clamp(COLUMN.0, COLUMN.1).floor();
-    let x = |at: usize| at as f64 * column;
     let tokens = |row: &Row| stack(row).iter().fold(0u64, |sum, (_, n)| sum.saturating_add(*n));
     let most_tokens = rows.iter().map(tokens).max().unwrap_or(0);
     let most_ms = rows.iter().filter_map(|row| row.ttft_ms).fold(0.0, f64::max);
-    let lane = |member: &Member| {
-        let own = rows.iter().enumerate().filter(|(_, row)| row.key == member.key);
-        let bars = own.map(|(at, row)| {
-            let parts = parts(&stack(row).map(|(kind, n)| (kind, n as f64)), most_tokens as f64);
-            Bar { x: x(row.column), row: at, parts }
-        });
-        Lane { bars: bars.collect(), member: member.clone() }
-    };
-    let time = |(at, row): (usize, &Row)| {
-        let ms = row.ttft_ms?;
-        Some(Bar { x: x(row.column), row: at, parts: parts(&[(row.state, ms)], most_ms) })
-    };
-    // As wide as the longest number, in the page's smallest letters.
-    let label = 10.0 * (lines.len().to_string().len() as f64 + 1.0);
-    let every = (label / column).ceil().max(1.0) as usize;
-    let numbered = lines.iter().enumerate().filter(|(at, line)| at % every == 0 && !line.is_summary);
-    Chart {
-        width: x(lines.len()),
-        height: HEIGHT,
-        column,
-        bar: column - GAP,
-        phases: bands(sources, lines, column),
-        numbers: numbered.map(|(at, line)| (line.n, x(at) + (column - GAP) / 2.0)).collect(),
-        lanes: cast.members().map(lane).filter(|lane| !lane.bars.is_empty()).collect(),
-        times: rows.iter().enumerate().filter_map(time).collect(),
-        most_tokens,
-        most_ms,
+    let speaks = |member: &&Member| rows.iter().any(|row| row.key == member.key);
+    let members: Vec<Member> = cast.members().filter(speaks).cloned().collect();
+    let bottom = |lane: usize| HEAD + LANE * (lane + 1) as f64;
+    let (width, end) = (lines.len() as f64 * column, bottom(members.len()));
+    let edge = |lane: usize| bottom(lane) - LANE + 0.5;
+    let edges = (0..=members.len() + 1).map(|lane| line((0.0, edge(lane)), (width, edge(lane))));
+    let mut picture = edges.fold(bands(sources, lines, column), Group::add);
+    for row in rows {
+        let lane = members.iter().position(|member| member.key == row.key).unwrap_or_default();
+        let tokens = stack(row).map(|(kind, n)| (kind, n as f64));
+        let place = (row.column as f64 * column, column - GAP);
+        picture = picture.add(bar(row, place, bottom(lane), &tokens, most_tokens as f64));
+        if let Some(ms) = row.ttft_ms {
+            picture = picture.add(bar(row, place, end, &[(row.state, ms)], most_ms));
+        }
     }
+    let picture = blank((width, end + FOOT)).add(picture).add(numbers(lines, column, end));
+    let picture = picture.set("aria-hidden", true);
+    let rows = format!("{HEAD}px repeat({}, {LANE}px) {FOOT}px", members.len() + 1);
+    Chart { picture: Value::from_safe_string(picture.to_string()), rows, members, most_tokens, most_ms }
 }
 
 /// A turn's tokens by kind, from below.
@@ -114,26 +77,55 @@ fn stack(row: &Row) -> [(&'static str, u64); 4] {
     ]
 }
 
-fn parts(stack: &[(&'static str, f64)], most: f64) -> Vec<Part> {
-    let mut y = HEIGHT;
-    let part = |(kind, amount): &(&'static str, f64)| {
+/// A turn: its parts upon each other, the whole told to those who point at it.
+fn bar(row: &Row, (x, width): (f64, f64), bottom: f64, stack: &[(&str, f64)], most: f64) -> Group {
+    let mut y = bottom;
+    let mut group = told(&words(row));
+    for (kind, amount) in stack {
         let height = round(HEIGHT * (amount / most.max(f64::MIN_POSITIVE)).clamp(0.0, 1.0));
         y = round(y - height);
-        (height > 0.0).then_some(Part { kind, y, height })
-    };
-    stack.iter().filter_map(part).collect()
+        if height > 0.0 {
+            group = group.add(rectangle((x, y), (width, height)).set("class", format!("k-{kind}")));
+        }
+    }
+    group
 }
 
-fn round(length: f64) -> f64 {
-    (10.0 * length).round() / 10.0
+fn words(row: &Row) -> String {
+    let [reused, prefilled, recomputed, generated] =
+        [row.reused, row.prefilled, row.recomputed, row.generated].map(thousands);
+    let Row { n, name, state, .. } = row;
+    let first = row.ttft_ms.map_or(String::new(), |ms| format!("; {} to the first token", duration(ms)));
+    format!(
+        "Turn {n}, {}: {reused} reused ({state}), {prefilled} prefilled, {recomputed} recomputed, {generated} \
+         generated{first}",
+        clean(name)
+    )
 }
 
-fn bands(sources: &Sources, lines: &[TurnLine<'_>], column: f64) -> Vec<Band> {
-    let mut x = 0.0;
-    let band = |lines: &[TurnLine<'_>]| {
-        let width = lines.len() as f64 * column;
+/// The numbers of the turns: as many as stand side by side.
+fn numbers(lines: &[TurnLine<'_>], column: f64, top: f64) -> Group {
+    let widest = 10.0 * (lines.len().to_string().len() as f64 + 1.0);
+    let every = (widest / column).ceil().max(1.0) as usize;
+    let shown = lines.iter().enumerate().filter(|(at, line)| at % every == 0 && !line.is_summary);
+    shown.fold(Group::new(), |group, (at, line)| {
+        let x = at as f64 * column + (column - GAP) / 2.0;
+        group.add(centred(&line.n.to_string(), x, top + 18.0, SIZE, "muted"))
+    })
+}
+
+/// The columns of the phases, with their names where there is room.
+fn bands(sources: &Sources, lines: &[TurnLine<'_>], column: f64) -> Group {
+    let (mut x, mut group) = (0.5, Group::new());
+    for lines in lines.chunk_by(|one, next| one.phase() == next.phase()) {
+        let (label, width) = (clean(&label(sources, lines[0].phase())), lines.len() as f64 * column);
+        let area = rectangle((x, 0.0), (width, HEAD)).set("fill-opacity", 0);
+        let mut band = told(&label).add(area).add(line((x, 0.0), (x, HEAD)).set("class", "edge"));
+        if width >= 60.0 {
+            band = band.add(text(&fitted(&label, SIZE, width - 8.0), x + 5.0, 18.0, SIZE, "muted"));
+        }
+        group = group.add(band);
         x += width;
-        Band { label: label(sources, lines[0].phase()), x: x - width, width }
-    };
-    lines.chunk_by(|one, next| one.phase() == next.phase()).map(band).collect()
+    }
+    group
 }

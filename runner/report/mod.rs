@@ -7,6 +7,7 @@
 mod cache;
 mod cast;
 mod chart;
+mod cost;
 mod dialogue;
 mod hearing;
 mod making;

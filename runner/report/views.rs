@@ -1,8 +1,8 @@
 //! Each agent's view of the run: all that it read and said, in its own order, and at each turn how much of that its cache
 //! held.
 
-use super::cache::kind;
 use super::cast::{Cast, Member};
+use super::cost::kind;
 use super::dialogue::{TurnLine, label};
 use super::sources::Sources;
 use crate::backend::Origin;

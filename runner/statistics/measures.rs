@@ -3,7 +3,7 @@
 use super::bootstrap::{Kind, Part};
 use super::joint;
 use super::observations::{Observed, observe};
-pub use super::subject::{Offer, Question, Rounds, Subject};
+use super::subject::{Offer, Question, Subject};
 use super::table;
 use super::tables::{distinct, in_cast_order};
 use super::{Run, Sample};

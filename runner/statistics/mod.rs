@@ -57,8 +57,8 @@ mod table;
 mod tables;
 
 pub use interval::{CONFIDENCE, Estimate, Method};
-pub use measures::{Offer, Question, Rounds, Subject};
 pub use plots::plots;
+pub use subject::{Offer, Question, Rounds, Subject};
 pub use summary::{CellSummary, Figure, InCell, Summary, summarize};
 pub use table::{Column, Table, Values};
 pub use tables::{Tables, tables};

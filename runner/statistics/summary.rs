@@ -3,7 +3,8 @@
 use super::Sample;
 use super::bootstrap::{Kind, Part, difference, mean};
 use super::interval::{CONFIDENCE, Estimate};
-use super::measures::{Measure, Measures, Subject};
+use super::measures::{Measure, Measures};
+use super::subject::Subject;
 use crate::files;
 use anyhow::Context as _;
 use indexmap::IndexMap;

@@ -193,6 +193,10 @@ fn a_report_tells_all() {
     let mut out = String::new();
     outline(document.root_element(), &mut out);
     insta::assert_snapshot!(out);
+    let told = by_id(&document, "cache").descendants().filter(|node| node.has_tag_name("title"));
+    let told: Vec<String> = told.map(text_of).collect();
+    let fourth = "Turn 4, Ann: 3,000 reused (hot), 100 prefilled, 3 recomputed, 10 generated; 50 ms to the first token";
+    assert_eq!(told.iter().filter(|text| *text == fourth).count(), 2, "its tokens and its time: {told:?}");
     assert_eq!(page, report(&run), "equal runs give equal pages");
 }
 

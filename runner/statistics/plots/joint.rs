@@ -1,16 +1,20 @@
 //! What two agents chose together: a heat map for each cell, rows the first agent's options, columns the second's.
 
-use super::super::measures::{Rounds, Subject};
+use super::super::subject::{Rounds, Subject};
 use super::super::summary::{InCell, Summary};
-use super::paper::{Area, GRID, INK, MUTED, Sheet, WIDTH, centred, color, label, letters, write};
-use super::{Heading, Panel};
-use crate::drawing::fitted;
-use indexmap::IndexMap;
-use plotters::prelude::Rectangle;
-use plotters::style::Color as _;
+use super::label;
+use crate::drawing::{
+    self, MARGIN, Panel, Sheet, WIDTH, centred, fitted, lines, rectangle, round, series, text,
+};
+use indexmap::{IndexMap, IndexSet};
+use svg::node::element::Group;
 
-const LEFT: i32 = 110;
-const ROW: i32 = 46;
+/// Width left of the fields, where rows have their names.
+const LEFT: f64 = 110.0;
+const ROW: f64 = 46.0;
+const SIZE: f64 = 11.5;
+/// Height of a line of a name.
+const LINE: f64 = 14.0;
 
 /// Phase, agents, which rounds, cell.
 type Key<'a> = (&'a str, &'a [String], Rounds, usize);
@@ -18,7 +22,7 @@ type Key<'a> = (&'a str, &'a [String], Rounds, usize);
 type Map<'a> = IndexMap<(String, String), &'a InCell>;
 
 /// The picture; `None` if no two agents chose together.
-pub(super) fn sheet(summary: &Summary) -> Option<Sheet<'_>> {
+pub(super) fn sheet(summary: &Summary) -> Option<Sheet> {
     let mut maps: IndexMap<Key<'_>, Map<'_>> = IndexMap::new();
     for figure in &summary.figures {
         let Subject::Joint { phase, agents, rounds, choices } = &figure.subject else { continue };
@@ -35,73 +39,69 @@ pub(super) fn sheet(summary: &Summary) -> Option<Sheet<'_>> {
         "How often both chose so in the same round, with the rate's interval at {level} %. Rounds of one run are not \
          taken for independent."
     );
-    let heading =
-        Heading { title: "Choices made together".into(), caption: vec![caption], has_legend: false };
-    Sheet::of(heading, panels)
+    super::sheet("Choices made together", Vec::new(), caption, panels)
 }
 
-fn panel<'a>(summary: &'a Summary, (phase, agents, rounds, cell): Key<'a>, map: Map<'a>) -> Panel<'a> {
+fn panel(summary: &Summary, (phase, agents, rounds, cell): Key<'_>, map: Map<'_>) -> Panel {
     let which = if rounds == Rounds::Last { "last round" } else { "all rounds" };
-    let cells = summary.cells.get(cell).filter(|_| summary.cells.len() > 1);
-    let of = cells.map_or(String::new(), |cell| format!(", {}", label(cell)));
+    let cell = summary.cells.get(cell).filter(|_| summary.cells.len() > 1);
     let n = map.values().next().map_or(0, |cell| cell.observations);
-    let n = if cells.is_none() { format!(", n = {n}") } else { String::new() };
-    let (mut rows, mut columns): (Vec<String>, Vec<String>) = map.keys().cloned().unzip();
-    for names in [&mut rows, &mut columns] {
-        let mut seen = Vec::new();
-        names.retain(|name| {
-            !seen.contains(name) && {
-                seen.push(name.clone());
-                true
-            }
-        });
-    }
-    let title = format!("{phase}, {which}{n}{of}");
-    let height = 44 + ROW as u32 * rows.len() as u32 + 14;
-    let draw = move |area: &Area<'_>| grid(area, agents, (&rows, &columns), &map);
-    Panel { title, height, draw: Box::new(draw) }
+    let of = cell.map_or_else(|| format!("n = {n}"), label);
+    let (height, drawing) = grid(agents, &map);
+    Panel { title: format!("{phase}, {which}, {of}"), height, drawing }
 }
 
-fn grid(
-    area: &Area<'_>,
-    agents: &[String],
-    (rows, columns): (&[String], &[String]),
-    map: &Map<'_>,
-) -> anyhow::Result<()> {
-    let [first, second] = agents else { return Ok(()) };
-    let width = (WIDTH as i32 - LEFT - 16) / columns.len().max(1) as i32;
-    let small = || centred(letters(11.5, &MUTED));
-    let middle = LEFT + width * columns.len() as i32 / 2;
-    write(area, &fitted(second, 11.5, 300.0), (middle, 8), &small())?;
-    for (at, name) in columns.iter().enumerate() {
-        let x = LEFT + width * at as i32 + width / 2;
-        write(area, &fitted(name, 11.5, f64::from(width)), (x, 26), &centred(letters(12.0, &INK)))?;
+/// The map of two agents, and how high it is.
+fn grid(agents: &[String], map: &Map<'_>) -> (f64, Group) {
+    let rows: IndexSet<&str> = map.keys().map(|(row, _)| row.as_str()).collect();
+    let columns: IndexSet<&str> = map.keys().map(|(_, column)| column.as_str()).collect();
+    let width = (WIDTH - LEFT - MARGIN) / columns.len().max(1) as f64;
+    let names: Vec<_> = columns.iter().map(|name| lines(name, SIZE, width - 4.0, 2)).collect();
+    let head = 22.0 + LINE * names.iter().map(Vec::len).max().unwrap_or(0) as f64;
+    let (mut group, room) = (Group::new(), LEFT - MARGIN - 6.0);
+    if let [first, second] = agents {
+        let middle = (LEFT + WIDTH - MARGIN) / 2.0;
+        group = group.add(centred(&fitted(second, SIZE, WIDTH - LEFT - MARGIN), middle, 10.0, SIZE, "muted"));
+        group = group.add(text(&fitted(first, SIZE, room), MARGIN, head - 8.0, SIZE, "muted"));
     }
-    write(area, &fitted(first, 11.5, 90.0), (16, 26), &letters(11.5, &MUTED))?;
-    for (down, row) in rows.iter().enumerate() {
-        let y = 38 + ROW * down as i32;
-        write(area, &fitted(row, 12.0, 90.0), (16, y + ROW / 2), &letters(12.0, &INK))?;
-        for (across, column) in columns.iter().enumerate() {
-            let x = LEFT + width * across as i32;
-            let corners = [(x + 1, y + 1), (x + width - 1, y + ROW - 1)];
-            let cell = map.get(&(row.clone(), column.clone()));
-            field(area, corners, width, cell.copied())?;
+    for (at, name) in names.iter().enumerate() {
+        let x = round(LEFT + width * (at as f64 + 0.5));
+        for (above, name) in name.iter().rev().enumerate() {
+            group = group.add(centred(name, x, head - 8.0 - LINE * above as f64, SIZE, "ink"));
         }
     }
-    Ok(())
+    for (down, row) in rows.iter().enumerate() {
+        let y = head + ROW * down as f64;
+        let names = lines(row, SIZE, room, 3);
+        let top = y + ROW / 2.0 + 4.0 - LINE * (names.len() as f64 - 1.0) / 2.0;
+        for (below, name) in names.iter().enumerate() {
+            group = group.add(text(name, MARGIN, top + LINE * below as f64, SIZE, "ink"));
+        }
+        for (across, column) in columns.iter().enumerate() {
+            let cell = map.get(&(row.to_string(), column.to_string()));
+            group = group.add(field((LEFT + width * across as f64, y), width, cell.copied()));
+        }
+    }
+    (head + ROW * rows.len() as f64 + 4.0, group)
 }
 
 /// One combination: the deeper its colour, the more often it was.
-fn field(area: &Area<'_>, corners: [(i32, i32); 2], width: i32, cell: Option<&InCell>) -> anyhow::Result<()> {
-    area.draw(&Rectangle::new(corners, GRID.stroke_width(1)))?;
-    let Some((cell, rate)) = cell.and_then(|cell| Some((cell, cell.estimate.value?))) else { return Ok(()) };
-    // At most so deep that letters can be read on it, on either paper.
-    area.draw(&Rectangle::new(corners, color(0).mix(0.7 * rate).filled()))?;
-    let (x, y) = (corners[0].0 + width / 2, (corners[0].1 + corners[1].1) / 2);
+fn field((x, y): (f64, f64), width: f64, cell: Option<&InCell>) -> Group {
+    let area = rectangle((round(x + 1.0), y + 1.0), (round((width - 2.0).max(0.5)), ROW - 2.0));
+    let Some((cell, rate)) = cell.and_then(|cell| Some((cell, cell.estimate.value?))) else {
+        return Group::new().add(area.set("class", "grid"));
+    };
     let count = cell.count.unwrap_or_default();
-    let text = format!("{count} ({:.0} %)", 100.0 * rate);
-    write(area, &fitted(&text, 12.0, f64::from(width)), (x, y - 8), &centred(letters(12.0, &INK)))?;
-    let (Some(low), Some(high)) = (cell.estimate.low, cell.estimate.high) else { return Ok(()) };
-    let text = format!("[{:.0}, {:.0}]", 100.0 * low, 100.0 * high);
-    write(area, &fitted(&text, 11.0, f64::from(width)), (x, y + 9), &centred(letters(11.0, &INK)))
+    let percent = format!("{:.0} %", 100.0 * rate);
+    let told = [format!("{count} ({percent})"), percent, count.to_string()];
+    let interval = cell.estimate.low.zip(cell.estimate.high);
+    let interval = interval.map(|(low, high)| format!("[{:.0}, {:.0}]", 100.0 * low, 100.0 * high));
+    let fits = |told: &String| drawing::width(told, SIZE) <= width - 4.0;
+    let told = [(told.into_iter().find(fits), 19.0), (interval.filter(fits), 35.0)].into_iter();
+    let told = told
+        .filter_map(|(told, below)| Some(centred(&told?, round(x + width / 2.0), y + below, SIZE, "ink")));
+    // At most so deep that letters can be read on it, on either paper.
+    let depth = (700.0 * rate).round() / 1000.0;
+    let area = area.set("class", series(0) + " field").set("fill-opacity", depth);
+    told.fold(Group::new().add(area), Group::add)
 }

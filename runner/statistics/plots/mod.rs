@@ -3,14 +3,15 @@
 
 mod choices;
 mod joint;
-mod paper;
 mod payoffs;
 
-use super::{Sample, Summary};
+use super::{CellSummary, InCell, Sample, Summary};
+use crate::drawing::{Axes, Panel, Sheet, line};
 use crate::files;
+use crate::scenario::text_of;
 use anyhow::Context as _;
-use paper::Sheet;
 use std::path::{Path, PathBuf};
+use svg::node::element::Line;
 
 /// Most panels of a picture; what has no panel is in the tables and the summary.
 const MAX_PANELS: usize = 24;
@@ -21,8 +22,7 @@ const MAX_PANELS: usize = 24;
 /// # Errors
 /// The folder or a file can't be written.
 pub fn plots(sample: &Sample, summary: &Summary, folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
-    let can_not = |path: &Path| format!("can't write {}", path.display());
-    std::fs::create_dir_all(folder).with_context(|| can_not(folder))?;
+    std::fs::create_dir_all(folder).with_context(|| format!("can't write {}", folder.display()))?;
     let sheets = [
         ("choices", choices::sheet(summary)),
         ("payoffs", payoffs::sheet(sample, summary)),
@@ -32,40 +32,44 @@ pub fn plots(sample: &Sample, summary: &Summary, folder: &Path) -> anyhow::Resul
     for (name, sheet) in sheets {
         let Some(sheet) = sheet else { continue };
         let path = folder.join(name).with_extension("svg");
-        let picture = sheet.draw(summary).with_context(|| format!("can't draw {name}"))?;
-        files::write(&path, picture)?;
+        files::write(&path, sheet.draw())?;
         written.push(path);
     }
     Ok(written)
 }
 
-/// A part of a picture: its height, and what draws it.
-struct Panel<'a> {
-    title: String,
-    height: u32,
-    draw: Box<Draw<'a>>,
-}
-
-/// Draws on a part of the paper.
-type Draw<'a> = dyn Fn(&paper::Area<'_>) -> anyhow::Result<()> + 'a;
-
-/// What stands around the panels.
-struct Heading {
-    title: String,
-    /// What marks mean.
-    caption: Vec<String>,
-    /// True if cells are told apart by colour and mark, so that a legend must say how.
-    has_legend: bool,
-}
-
-impl<'a> Sheet<'a> {
-    /// Only as many panels as can be looked at; none at all is no picture.
-    fn of(mut heading: Heading, mut panels: Vec<Panel<'a>>) -> Option<Self> {
-        let more = panels.len().saturating_sub(MAX_PANELS);
-        panels.truncate(MAX_PANELS);
-        if more > 0 {
-            heading.caption.push(format!("{more} more are not drawn; their figures are in summary.json."));
-        }
-        (!panels.is_empty()).then_some(Self { heading, panels })
+/// Only as many panels as can be looked at; none at all is no picture.
+fn sheet(title: &str, legend: Vec<String>, caption: String, mut panels: Vec<Panel>) -> Option<Sheet> {
+    let more = panels.len().saturating_sub(MAX_PANELS);
+    panels.truncate(MAX_PANELS);
+    let mut caption = vec![caption];
+    if more > 0 {
+        caption.push(format!("{more} more are not drawn; their figures are in summary.json."));
     }
+    (!panels.is_empty()).then(|| Sheet { title: title.into(), legend, panels, caption })
+}
+
+/// Names of the cells; none if there is only one, which needs no telling apart.
+fn legend(summary: &Summary) -> Vec<String> {
+    if summary.cells.len() > 1 { summary.cells.iter().map(label).collect() } else { Vec::new() }
+}
+
+/// A cell's values in words.
+fn label(cell: &CellSummary) -> String {
+    let values = cell.values.iter().map(|(name, value)| format!("{name} = {}", text_of(value)));
+    let values = values.collect::<Vec<_>>().join(", ");
+    let values = if values.is_empty() { "all runs".to_string() } else { values };
+    format!("{values} ({} runs)", cell.runs)
+}
+
+/// The cells side by side: their places and values, as short as an axis wants them.
+fn columns(summary: &Summary) -> Vec<(f64, String)> {
+    let short = |cell: &CellSummary| cell.values.values().map(text_of).collect::<Vec<_>>().join(", ");
+    summary.cells.iter().enumerate().map(|(at, cell)| (at as f64, short(cell))).collect()
+}
+
+/// An estimate's interval; `None` if it has none.
+fn interval(axes: &Axes, place: f64, cell: &InCell) -> Option<Line> {
+    let (low, high) = (cell.estimate.low?, cell.estimate.high?);
+    Some(line(axes.at(place, low), axes.at(place, high)).set("stroke-width", 2))
 }

@@ -3,20 +3,23 @@
 
 use super::super::Sample;
 use super::super::bootstrap::Part;
-use super::super::measures::{Measures, Subject};
+use super::super::measures::Measures;
+use super::super::subject::Subject;
 use super::super::summary::{Figure, InCell, Summary};
-use super::paper::{Area, INK, Sheet, axes, color, line, place, short};
-use super::{Heading, Panel};
-use plotters::prelude::Rectangle;
-use plotters::style::Color as _;
+use super::{columns, interval, legend};
+use crate::drawing::{Axes, Panel, Sheet, rectangle, round, series};
+use std::ops::Range;
+use svg::node::element::{Circle, Group};
 
 /// Most different values that have a bar each; more are put into as many bins.
 const MAX_BARS: usize = 15;
+/// Height of a panel.
+const HEIGHT: f64 = 190.0;
 /// Half the width of the longest bar, of a column's width of one.
 const HALF: f64 = 0.42;
 
 /// The picture; `None` without payoffs.
-pub(super) fn sheet<'a>(sample: &Sample, summary: &'a Summary) -> Option<Sheet<'a>> {
+pub(super) fn sheet(sample: &Sample, summary: &Summary) -> Option<Sheet> {
     let measures = Measures::new(sample);
     let mut panels = Vec::new();
     for figure in &summary.figures {
@@ -27,20 +30,17 @@ pub(super) fn sheet<'a>(sample: &Sample, summary: &'a Summary) -> Option<Sheet<'
         };
         let total = |(run, part): (&usize, &Part)| (measures.runs[*run].cell, part.sum);
         let totals: Vec<(usize, f64)> = measure.parts.iter().map(total).collect();
-        let columns = Columns::new(&totals, summary.cells.len());
-        let Some(columns) = columns else { continue };
+        let Some(bars) = Bars::new(&totals, summary.cells.len()) else { continue };
         let title =
-            format!("{agent}, {unit} (n = {}; widest bar {:.0} %)", counts(figure), 100.0 * columns.widest);
-        let draw = move |area: &Area<'_>| panel(summary, figure, &columns, area);
-        panels.push(Panel { title, height: 190, draw: Box::new(draw) });
+            format!("{agent}, {unit} (n = {}; widest bar {:.0} %)", counts(figure), 100.0 * bars.widest);
+        panels.push(Panel { title, height: HEIGHT, drawing: draw(summary, figure, &bars) });
     }
     let level = 100.0 * summary.confidence;
     let caption = format!(
         "Sum over a run's rounds. The wider a bar, the greater the part of the cell's runs that came to this value. \
          Points are means; their lines are bootstrap intervals at {level} %."
     );
-    let heading = Heading { title: "Payoffs".into(), caption: vec![caption], has_legend: true };
-    Sheet::of(heading, panels)
+    super::sheet("Payoffs", legend(summary), caption, panels)
 }
 
 /// Runs of the cells, once if they are equal.
@@ -82,26 +82,26 @@ fn edges(totals: &[(usize, f64)]) -> Vec<(f64, f64)> {
 }
 
 /// The bars of all cells.
-struct Columns {
+struct Bars {
     /// From and to.
-    range: (f64, f64),
+    range: Range<f64>,
     /// Of each cell.
     cells: Vec<Vec<(f64, f64, f64)>>,
     /// Part of its cell's runs that the widest bar is.
     widest: f64,
 }
 
-impl Columns {
+impl Bars {
     /// `None` for what no axis can hold.
     fn new(totals: &[(usize, f64)], n_cells: usize) -> Option<Self> {
         let edges = edges(totals);
         let (low, high) = (edges.first()?.0, edges.last()?.1);
         // Where all runs are alike, so much around them that the bar is seen as one value.
         let room = if edges.len() == 1 { (high - low) * 5.0 } else { (high - low) * 0.06 };
-        let range = (low - room, high + room);
-        // plotters counts its axis' marks in 32 bits and overflows on numbers that no game has.
-        let size = low.abs().max(high.abs());
-        if !(size < 1e12 && range.1 - range.0 > 1e-9 * size.max(1.0)) {
+        let range = low - room..high + room;
+        // Beyond the greatest numbers there is no scale, and among those next to each other there are no round ones.
+        let (span, size) = (range.end - range.start, low.abs().max(high.abs()));
+        if !(span.is_finite() && span > 1e-9 * size && span > 1e-290) {
             return None;
         }
         let own =
@@ -112,37 +112,32 @@ impl Columns {
     }
 }
 
-fn panel(summary: &Summary, figure: &Figure, columns: &Columns, area: &Area<'_>) -> anyhow::Result<()> {
-    let names = summary.cells.iter().enumerate().map(|(at, cell)| (at as f64, short(cell)));
-    let x = -0.5..summary.cells.len() as f64 - 0.5;
-    let y = columns.range.0..columns.range.1;
-    let chart = axes(area, x, y, &amount, ("", &names.collect::<Vec<_>>()))?;
-    for (cell, bars) in columns.cells.iter().enumerate() {
-        for (low, high, part) in bars.iter().filter(|(.., part)| *part > 0.0) {
+fn draw(summary: &Summary, figure: &Figure, bars: &Bars) -> Group {
+    let axes = Axes::new(HEIGHT, -0.5..summary.cells.len() as f64 - 0.5, bars.range.clone(), amount);
+    let mut group = axes.draw("", &columns(summary));
+    for (cell, bars_of) in bars.cells.iter().enumerate() {
+        for (low, high, part) in bars_of.iter().filter(|(.., part)| *part > 0.0) {
             // One scale for all cells, so that widths can be compared.
-            let half = HALF * part / columns.widest;
-            let at = |side: f64, y: f64| place(area, &chart, cell as f64 + side * half, y);
-            let ends = [at(-1.0, *low), at(1.0, *high)];
-            area.draw(&Rectangle::new(ends, color(cell).mix(0.45).filled()))?;
-            area.draw(&Rectangle::new(ends, color(cell).stroke_width(1)))?;
+            let half = HALF * part / bars.widest;
+            let (from, to) = (axes.at(cell as f64 - half, *high), axes.at(cell as f64 + half, *low));
+            let bar = rectangle(from, (round(to.0 - from.0), round(to.1 - from.1)));
+            group = group.add(bar.set("class", series(cell)).set("fill-opacity", 0.45));
         }
     }
-    figure.cells.iter().try_for_each(|cell| mean(area, &chart, cell))
+    figure.cells.iter().filter_map(|cell| mean(&axes, cell)).fold(group, Group::add)
 }
 
 /// A value on an axis.
-fn amount(value: &f64) -> String {
+fn amount(value: f64) -> String {
     match value.abs() {
-        size if size != 0.0 && !(1e-4..1e7).contains(&size) => format!("{value:.1e}"),
-        _ => ((value * 1e6).round() / 1e6).to_string(),
+        size if size != 0.0 && !(1e-4..1e7).contains(&size) => format!("{value:e}"),
+        _ => value.to_string(),
     }
 }
 
-fn mean(area: &Area<'_>, chart: &super::paper::Chart<'_, '_>, cell: &InCell) -> anyhow::Result<()> {
-    let at = |y: f64| place(area, chart, cell.cell as f64, y);
-    if let (Some(low), Some(high)) = (cell.estimate.low, cell.estimate.high) {
-        line(area, [at(low), at(high)], INK.stroke_width(2))?;
-    }
-    let Some(value) = cell.estimate.value else { return Ok(()) };
-    Ok(area.draw(&plotters::prelude::Circle::new(at(value), 3, INK.filled()))?)
+/// A cell's mean and its interval, if it has one.
+fn mean(axes: &Axes, cell: &InCell) -> Option<Group> {
+    let (x, y) = axes.at(cell.cell as f64, cell.estimate.value?);
+    let mean = Group::new().set("class", "mean").add(Circle::new().set("cx", x).set("cy", y).set("r", 2.5));
+    Some(interval(axes, cell.cell as f64, cell).into_iter().fold(mean, Group::add))
 }

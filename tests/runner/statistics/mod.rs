@@ -118,6 +118,21 @@ pub(crate) fn sample(
     sample
 }
 
+/// As many cells as there are colours.
+fn six() -> Sample {
+    let cells = [1, 2, 3, 4, 5, 6].map(|n| format!("stakes.temptation={n}"));
+    let cells = cells.each_ref().map(|cell| [cell.as_str()]);
+    sample(GAME, &cells.each_ref().map(|cell| &cell[..]), 8, |cell, _| 0.9 - 0.15 * cell as f64, "Yes.")
+}
+
+/// The game with names that no line can hold.
+fn named() -> String {
+    let long = |name: &str| format!("{name}_the_chairwoman_of_the_board_of_the_fisheries_of_the_north");
+    let names = ["zoe", "ann", "share", "take"];
+    let named = names.iter().fold(GAME.to_string(), |text, name| text.replace(name, &long(name)));
+    named.replace(&format!("s{}s", long("take")), "stakes")
+}
+
 /// Writes everything into the folder that `GREENROOM_STATISTICS` names.
 #[test]
 #[ignore = "for looking at: GREENROOM_STATISTICS=/tmp/statistics cargo test --test runner files_to_look_at -- --ignored"]
@@ -131,6 +146,8 @@ fn files_to_look_at() {
         ("one", sample(GAME, &[&[]], 50, lean, "Yes.")),
         ("few", sample(GAME, &cells[..2], 5, lean, "Yes.")),
         ("many", sample(GAME, &cells[1..], 300, lean, "Yes.")),
+        ("six", six()),
+        ("long", sample(&named(), &cells, 20, lean, "Yes.")),
         ("three", sample(GAME, &cells, 20, lean, "Yes, \"quoted\",\r\nand\n=1+1 🎭")),
     ] {
         let folder = folder.join(name);

@@ -1,8 +1,8 @@
 //! Plots: valid, complete, within their paper, readable on light and on dark.
 
-use super::{GAME, sample, uniform};
+use super::{GAME, named, sample, six, uniform};
 use greenroom::statistics::{Sample, plots, summarize};
-use roxmltree::Document;
+use roxmltree::{Document, Node};
 use std::collections::BTreeMap;
 
 fn drawn(sample: &Sample) -> BTreeMap<String, String> {
@@ -26,23 +26,52 @@ fn check(name: &str, svg: &str) -> Vec<String> {
     assert_eq!((size[0], root.attribute("role")), (480.0, Some("img")), "{name}");
     assert!(root.children().any(|node| node.has_tag_name("title")), "{name} has no title");
     let style = root.children().find(|node| node.has_tag_name("style")).unwrap().text().unwrap();
-    assert!(style.contains("prefers-color-scheme: dark"));
-    for node in picture.descendants() {
-        for (at, most) in [("x", size[0]), ("y", size[1]), ("cx", size[0]), ("cy", size[1])] {
-            let Some(value) = node.attribute(at) else { continue };
-            let value: f64 = value.parse().unwrap();
-            assert!((0.0..=most).contains(&value), "{name}: {at} = {value}, of {most}: {node:?}");
+    let (light, dark) = style.split_once("prefers-color-scheme: dark").unwrap();
+    let texts: Vec<_> = picture.descendants().filter(|node| node.has_tag_name("text")).collect();
+    for node in picture.descendants().filter(Node::is_element) {
+        for class in node.attribute("class").unwrap_or_default().split(' ').filter(|class| !class.is_empty())
+        {
+            assert!(light.contains(&format!(".{class} {{")), "{name}: {class} looks like nothing");
+            let is_same = ["strong", "s2", "s3", "s4", "s5"].contains(&class);
+            assert!(is_same || dark.contains(&format!(".{class} {{")), "{name}: {class} stays light");
         }
-        // Ink, and paper, must turn over on dark paper.
-        if let (true, Some(fill)) = (node.has_tag_name("text"), node.attribute("fill")) {
-            assert!(
-                style.contains(&format!("[fill=\"{fill}\"]")),
-                "{name}: {fill} stays as it is on dark paper"
-            );
+        let paints = node.has_tag_name("rect") || node.has_tag_name("text") || node.has_tag_name("line");
+        let is_styled = node.ancestors().any(|node| node.attribute("class").is_some());
+        assert!(!paints || is_styled, "{name}: {node:?} is black on every paper");
+    }
+    let boxes: Vec<[f64; 4]> = texts.iter().map(extent).collect();
+    for (at, [left, top, right, bottom]) in boxes.iter().enumerate() {
+        let text = texts[at].text();
+        assert!(
+            *left >= 0.0 && *top >= 0.0 && *right <= size[0] && *bottom <= size[1],
+            "{name}: {text:?} is cut"
+        );
+        for (other, [l, t, r, b]) in boxes.iter().enumerate().skip(at + 1) {
+            let are_apart = right <= l || r <= left || bottom <= t || b <= top;
+            assert!(are_apart, "{name}: {text:?} and {:?} cover each other", texts[other].text());
         }
     }
-    let texts = picture.descendants().filter(|node| node.has_tag_name("text"));
-    texts.map(|node| node.text().unwrap_or_default().trim().to_string()).collect()
+    assert!(!svg.contains(['\u{202e}', '\u{0}']), "{name}: a text turns others around");
+    texts.iter().map(|node| node.text().unwrap_or_default().trim().to_string()).collect()
+}
+
+/// Left, top, right and bottom of a text, in wide letters.
+fn extent(text: &Node<'_, '_>) -> [f64; 4] {
+    let [x, y, size] =
+        ["x", "y", "font-size"].map(|name| text.attribute(name).unwrap().parse::<f64>().unwrap());
+    let moved = text.ancestors().filter_map(|node| node.attribute("transform"));
+    let moved =
+        moved.map(|to| to.trim_start_matches("translate(0 ").trim_end_matches(')').parse::<f64>().unwrap());
+    let (y, width) = (
+        y + moved.sum::<f64>(),
+        console::measure_text_width(text.text().unwrap().trim()) as f64 * size * 0.6,
+    );
+    let left = match text.attribute("text-anchor") {
+        Some("middle") => x - width / 2.0,
+        Some("end") => x - width,
+        _ => x,
+    };
+    [left, y - 0.75 * size, left + width, y + 0.2 * size]
 }
 
 #[test]
@@ -79,6 +108,15 @@ fn one_run_and_one_value_are_drawn_too() {
     let alike = drawn(&sample(GAME, &[&[]], 6, |_, _| 1.0 - 1e-9, "x"));
     alike.iter().for_each(|(name, svg)| drop(check(name, svg)));
     assert!(drawn(&Sample::default()).is_empty());
+}
+
+#[test]
+fn many_cells_and_long_names_have_their_place() {
+    drawn(&six()).iter().for_each(|(name, svg)| drop(check(name, svg)));
+    let plots =
+        drawn(&sample(&named(), &[&[], &["stakes.temptation=3"]], 4, |_, seed| uniform(seed, 3), "x"));
+    assert_eq!(plots.len(), 3);
+    plots.iter().for_each(|(name, svg)| drop(check(name, svg)));
 }
 
 #[test]
