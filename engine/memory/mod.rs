@@ -1,12 +1,13 @@
 //! All sessions that are not at work, in memory and on disk.
 //!
 //! [`recall`] makes one ready for a prompt, [`commit`] keeps what its turn left, [`read_ahead`] reads for who is needed next, [`eviction`]
-//! keeps the budget, [`claims`] other processes away. A [`session`] is a [`sequence`] with what it has read; the [`arena`] knows which
+//! keeps the budget, [`claims`] other processes away; a [`crew`] does what the disk is needed for. A [`session`] is a [`sequence`] with what it has read; the [`arena`] knows which
 //! blocks are in memory; a [`pass`] is planned over both.
 
 pub(crate) mod arena;
 mod claims;
 mod commit;
+mod crew;
 mod eviction;
 pub(crate) mod pass;
 mod read_ahead;
@@ -22,6 +23,7 @@ use crate::store::manifest::Journal;
 use crate::{Result, SessionKey};
 use arena::Arena;
 use claims::Claims;
+use crew::Crew;
 use read_ahead::Ahead;
 use recall::Search;
 use session::{CacheContext, Session};
@@ -33,6 +35,8 @@ pub(crate) struct Memory {
     pub(crate) context: CacheContext,
     pub(crate) arena: Arena,
     pub(crate) store: Option<Arc<Store>>,
+    /// Threads that read for whoever waits; none without a store.
+    readers: Option<Crew>,
     /// Reads ahead; none without a store.
     ahead: Option<Ahead>,
     idle: HashMap<SessionKey, Idle>,
@@ -68,6 +72,9 @@ struct ReadAhead {
     ms: f64,
 }
 
+/// Threads that read for a turn that waits.
+const READERS: usize = 4;
+
 impl Memory {
     /// Nothing in memory yet; `budget` in bytes.
     ///
@@ -81,8 +88,9 @@ impl Memory {
     ) -> Result<Self> {
         let arena = Arena::new(device, &context.layout, budget);
         let store = store.map(Arc::new);
-        let ahead =
-            store.as_ref().map(|store| Ahead::new(store.clone(), context.layout.clone())).transpose()?;
+        let readers = |store| Crew::new("greenroom-reader", READERS, store);
+        let readers = store.as_ref().map(readers).transpose()?;
+        let ahead = store.as_ref().map(|store| Ahead::new(store, context.layout.clone())).transpose()?;
         if let Some(ahead) = &ahead {
             ahead.compact();
         }
@@ -92,6 +100,7 @@ impl Memory {
             context,
             arena,
             store,
+            readers,
             ahead,
             idle,
             journals,
