@@ -205,9 +205,11 @@ impl Engine {
         let kv = device.spec().kv_name(&layout);
         let mut memory = Memory::new(&device, context, store, config.cache_memory)?;
         memory.storeless = storeless;
+        let (commands, receiver) = channel();
+        let line = commands.clone();
+        memory.wake_by(move || drop(line.send(Command::Written)));
         let worker =
             Worker::new(device, tokenizer.clone(), prompter.chat.clone(), memory, config.prefill_chunk);
-        let (commands, receiver) = channel();
         let line = Line { commands, fault: Arc::default() };
         let thread = start(pool, worker, receiver, line.fault.clone())?;
         Ok(Self { prompter, kv, line, thread: Some(thread), next_id: AtomicU64::new(0), bound })

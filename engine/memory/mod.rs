@@ -1,7 +1,8 @@
 //! All sessions that are not at work, in memory and on disk.
 //!
 //! [`recall`] makes one ready for a prompt, [`commit`] keeps what its turn left, [`read_ahead`] reads for who is needed next, [`eviction`]
-//! keeps the budget, [`claims`] other processes away; a [`crew`] does what the disk is needed for. A [`session`] is a [`sequence`] with what it has read; the [`arena`] knows which
+//! keeps the budget, [`claims`] other processes away; a [`crew`] does what the disk is needed for, the
+//! [`writer`] in order. A [`session`] is a [`sequence`] with what it has read; the [`arena`] knows which
 //! blocks are in memory; a [`pass`] is planned over both.
 
 pub(crate) mod arena;
@@ -14,6 +15,7 @@ mod read_ahead;
 mod recall;
 pub(crate) mod sequence;
 pub(crate) mod session;
+pub(crate) mod writer;
 
 pub(crate) use recall::Recalled;
 
@@ -29,6 +31,7 @@ use recall::Search;
 use session::{CacheContext, Session};
 use std::collections::HashMap;
 use std::sync::Arc;
+use writer::Writer;
 
 /// Sessions in memory and on disk.
 pub(crate) struct Memory {
@@ -39,6 +42,8 @@ pub(crate) struct Memory {
     readers: Option<Crew>,
     /// Reads ahead; none without a store.
     ahead: Option<Ahead>,
+    /// Writes; none without a store.
+    writer: Option<Writer>,
     idle: HashMap<SessionKey, Idle>,
     /// Contents of the manifests of sessions that this engine saved.
     journals: HashMap<SessionKey, Journal>,
@@ -91,6 +96,7 @@ impl Memory {
         let readers = |store| Crew::new("greenroom-reader", READERS, store);
         let readers = store.as_ref().map(readers).transpose()?;
         let ahead = store.as_ref().map(|store| Ahead::new(store, context.layout.clone())).transpose()?;
+        let writer = store.as_ref().map(Writer::new).transpose()?;
         if let Some(ahead) = &ahead {
             ahead.compact();
         }
@@ -102,6 +108,7 @@ impl Memory {
             store,
             readers,
             ahead,
+            writer,
             idle,
             journals,
             remarks,

@@ -7,6 +7,7 @@ use crate::device::Device;
 use crate::memory::Memory;
 use crate::memory::pass::{Span, forward, most_wanted};
 use crate::memory::session::Pending;
+use crate::memory::writer::{Answer, Written};
 use crate::scoring::compare::Comparison;
 use crate::scoring::job::{Comparing, Figures, Job, Ranker, Scoring};
 use crate::scoring::scratch::Scratch;
@@ -72,6 +73,8 @@ pub(crate) enum Command {
         formats: Vec<KvChoice>,
         figures: Figures,
     },
+    /// Something was written, or could not be.
+    Written,
     /// The front is gone, though turns may still have ways here.
     Close,
 }
@@ -85,6 +88,12 @@ struct Finished {
     began: Instant,
 }
 
+/// A commit whose manifest is being written.
+struct Committing {
+    finished: Finished,
+    answer: oneshot::Sender<Result<Box<Completion>>>,
+}
+
 /// Everything that lives on the thread.
 pub(crate) struct Worker {
     pub(crate) device: Arc<dyn Device>,
@@ -96,6 +105,8 @@ pub(crate) struct Worker {
     active: Vec<ActiveTurn>,
     /// Finished turns, in the order in which they ended.
     finished: Vec<Finished>,
+    /// Those whose manifests are being written, in order.
+    committing: VecDeque<Committing>,
     /// Scoring jobs; they run a pass at a time, between passes over turns.
     jobs: VecDeque<Box<dyn Job>>,
     cursor: usize,
@@ -121,6 +132,7 @@ impl Worker {
             waiting,
             active,
             finished,
+            committing: VecDeque::new(),
             jobs: VecDeque::new(),
             cursor: 0,
         }
@@ -129,7 +141,10 @@ impl Worker {
     /// Serves commands until the engine is closed. A panic ends it too: what it said stands in `fault` then, and every turn that had
     /// not ended is told.
     pub(crate) fn run(mut self, commands: &Receiver<Command>, fault: &OnceLock<String>) {
-        let end = match catch_unwind(AssertUnwindSafe(|| self.serve(commands))) {
+        let end = match catch_unwind(AssertUnwindSafe(|| {
+            self.serve(commands);
+            self.finish_writing();
+        })) {
             Ok(()) => Error::new(ErrorKind::Closed, "the engine was closed before the turn ended"),
             Err(panic) => {
                 let said = panic.downcast_ref::<String>().map(String::as_str);
@@ -173,9 +188,8 @@ impl Worker {
             Command::Turn { id, request, events } => {
                 self.waiting.push_back(Waiting { id, request, events, prepared: None });
             }
-            Command::Commit { id, answer } => {
-                let _ = answer.send(self.commit(id));
-            }
+            Command::Commit { id, answer } => self.commit(id, answer),
+            Command::Written => self.take_answers(),
             Command::Abandon { id } => self.abandon(id),
             Command::Fork { from, to } => self.memory.fork(&from, to),
             Command::Expect { session, next_use } => self.memory.expect(&session, next_use),
@@ -360,28 +374,56 @@ impl Worker {
         }
     }
 
-    fn commit(&mut self, id: u64) -> Result<Box<Completion>> {
+    fn commit(&mut self, id: u64, answer: oneshot::Sender<Result<Box<Completion>>>) {
         let Some(i) = self.finished.iter().position(|finished| finished.id == id) else {
-            return Err(Error::request("this turn has not ended, or was committed before"));
+            let _ = answer.send(Err(Error::request("this turn has not ended, or was committed before")));
+            return;
         };
         let mut finished = self.finished.remove(i);
-        match finished.pending.take() {
-            None => self.memory.saved(&finished.session),
-            Some(mut pending) => {
-                // This manifest says all that those of the session's earlier turns would, so they are written no more.
-                let earlier = self.finished[..i].iter_mut().filter(|f| f.session == finished.session);
-                for before in earlier.filter_map(|f| f.pending.take()) {
-                    pending.obsolete.extend(before.obsolete);
-                }
-                match self.memory.commit(&pending) {
-                    Ok(bytes) => finished.completion.usage.bytes_written += bytes,
-                    Err(e) => not_saved(&finished.session.agent, &e, &mut finished.completion),
-                }
-                tracing::debug!("`{}` saved after {:?}", finished.session.agent, finished.began.elapsed());
+        let mut pending = finished.pending.take();
+        if let Some(pending) = &mut pending {
+            // This manifest says all that those of the session's earlier turns would, so they are written no more.
+            let earlier = self.finished[..i].iter_mut().filter(|f| f.session == finished.session);
+            for before in earlier.filter_map(|f| f.pending.take()) {
+                pending.obsolete.extend(before.obsolete);
             }
         }
+        let begun = self.memory.commit(id, &finished.session, pending);
+        self.committing.push_back(Committing { finished, answer });
+        if !matches!(begun, Ok(true)) {
+            self.committed(id, begun.map(|_| 0));
+        }
+    }
+
+    /// A commit is over: its manifest is on disk, with so many bytes, or could not be written.
+    fn committed(&mut self, id: u64, written: Result<u64>) {
+        let Some(i) = self.committing.iter().position(|committing| committing.finished.id == id) else {
+            return;
+        };
+        let Some(Committing { mut finished, answer }) = self.committing.remove(i) else { return };
+        let agent = &finished.session.agent;
+        match written {
+            Ok(bytes) => finished.completion.usage.bytes_written += bytes,
+            Err(e) => not_saved(agent, &e, &mut finished.completion),
+        }
+        tracing::debug!("`{agent}` saved after {:?}", finished.began.elapsed());
         self.enforce_budget();
-        Ok(finished.completion)
+        let _ = answer.send(Ok(finished.completion));
+    }
+
+    /// Takes note of what was written meanwhile.
+    fn take_answers(&mut self) {
+        while let Some(Answer { turn, written, .. }) = self.memory.written() {
+            match written {
+                Written::Manifest(bytes, _) => self.committed(turn, bytes),
+            }
+        }
+    }
+
+    /// Waits for all that is being written, so that whoever asked for it learns what came of it.
+    fn finish_writing(&mut self) {
+        while self.memory.wait_for_a_write() {}
+        self.take_answers();
     }
 
     /// A finished turn's manifest will not be written.

@@ -428,7 +428,7 @@ impl Trial {
                     return self.kill();
                 }
                 _ => {
-                    self.memory.commit(&pending).expect("a commit");
+                    self.memory.commit_now(pending).expect("a commit");
                     known.committed = known.now.clone();
                 }
             }

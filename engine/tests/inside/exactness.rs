@@ -147,7 +147,7 @@ impl Bench {
         recalled.session.sequence.end_turn(&mut memory.arena);
         recalled.session.segments = vec![self.segment(0..n)];
         let saved = memory.save(key, &mut recalled.session).expect("a save");
-        memory.commit(&saved.expect("a store").0).expect("a commit");
+        memory.commit_now(saved.expect("a store").0).expect("a commit");
     }
 
     /// Checks, after any fault on disk, that the logits of what follows are the reference's, whatever is recalled.
