@@ -51,9 +51,9 @@ impl Memory {
         self.arena.budget()
     }
 
-    /// Lets go of what is not needed soon until there is room for `n` more tokens.
-    pub(crate) fn make_room_for(&mut self, n: usize) {
-        self.make_room((n * self.context.layout.row_bytes()) as u64, None);
+    /// Lets go of what is not needed soon until there is room for `n` more tokens; `false`: there is no such room.
+    pub(crate) fn make_room_for(&mut self, n: usize) -> bool {
+        self.make_room((n * self.context.layout.row_bytes()) as u64, None)
     }
 
     /// Lets go of what is not needed soon until the budget holds; `at_work` as in [`Memory::at_work`].

@@ -1,15 +1,16 @@
 //! All sessions that are not at work, in memory and on disk.
 //!
 //! [`recall`] makes one ready for a prompt, [`commit`] keeps what its turn left, [`read_ahead`] reads for who is needed next, [`eviction`]
-//! keeps the budget, [`claims`] other processes away; a [`crew`] does what the disk is needed for, the
-//! [`writer`] in order. A [`session`] is a [`sequence`] with what it has read; the [`arena`] knows which
-//! blocks are in memory; a [`pass`] is planned over both.
+//! keeps the budget, [`claims`] other processes away. What needs the disk is a [`crew`]'s: reads side by side, an [`export`] of what a
+//! session has and its manifest through the [`writer`], in order. A [`session`] is a [`sequence`] with what it has read; the [`arena`]
+//! knows which blocks are in memory; a [`pass`] is planned over both.
 
 pub(crate) mod arena;
 mod claims;
 mod commit;
 mod crew;
 mod eviction;
+mod export;
 pub(crate) mod pass;
 mod read_ahead;
 mod recall;

@@ -140,7 +140,7 @@ impl Memory {
     /// A session as its manifest has it; nothing of its keys and values is read yet.
     pub(super) fn load(&mut self, key: &SessionKey, borrowed: bool, search: &mut Search) -> Option<Session> {
         let began = Instant::now();
-        self.wait_for_writes(key);
+        self.wait_for_commits(key);
         let session = key.clone();
         let found = self.readers.as_ref()?.one(move |store| store.read_manifest(&session));
         search.waited_ms += ms_since(began);

@@ -5,6 +5,8 @@
 
 use super::Memory;
 use super::crew::Crew;
+pub(crate) use super::export::Stored;
+use crate::kv::table::BlockId;
 use crate::store::Store;
 use crate::store::manifest::Journal;
 use crate::{Result, SessionKey};
@@ -19,10 +21,16 @@ pub(crate) struct Answer {
     pub(crate) session: SessionKey,
     pub(crate) turn: u64,
     pub(crate) written: Written,
+    /// References to blocks that were held for it.
+    held: Vec<BlockId>,
 }
 
 /// What came of something that was to be written.
 pub(crate) enum Written {
+    /// Blocks of a session that is at work.
+    Blocks(Stored),
+    /// All of a session whose turn has ended, but the manifest.
+    Session(Stored),
     /// A manifest: its bytes, and what it holds by now.
     Manifest(Result<u64>, Option<Journal>),
 }
@@ -30,8 +38,8 @@ pub(crate) enum Written {
 /// The thread that writes, and what it was told to write.
 pub(super) struct Writer {
     crew: Crew,
-    done: Sender<thread::Result<Answer>>,
-    answers: Receiver<thread::Result<Answer>>,
+    done: Sender<thread::Result<Written>>,
+    answers: Receiver<thread::Result<Written>>,
     /// Tells the engine's thread that there is an answer.
     wake: Arc<dyn Fn() + Send + Sync>,
     /// What has no answer yet, in order.
@@ -42,8 +50,18 @@ pub(super) struct Writer {
 
 struct UnderWay {
     session: SessionKey,
-    /// Bytes of memory that it takes until then.
-    bytes: u64,
+    turn: u64,
+    cost: Cost,
+    /// True for a manifest: whoever reads it must wait.
+    is_manifest: bool,
+}
+
+/// Memory that something takes until it is written.
+#[derive(Default)]
+pub(super) struct Cost {
+    pub(super) bytes: u64,
+    /// References to blocks.
+    pub(super) held: Vec<BlockId>,
 }
 
 impl Writer {
@@ -58,25 +76,41 @@ impl Writer {
         Ok(Self { crew, done, answers, wake: Arc::new(|| ()), under_way, early })
     }
 
-    /// Hands something over to be written for a session's turn; it takes `bytes` of memory until it is.
+    /// Hands over what a session wants to have written, for a turn.
     pub(super) fn push(
+        &mut self,
+        session: &SessionKey,
+        turn: u64,
+        cost: Cost,
+        write: impl FnOnce(&Store) -> Written + Send + 'static,
+    ) {
+        self.enqueue(UnderWay { session: session.clone(), turn, cost, is_manifest: false }, write);
+    }
+
+    /// Hands over a manifest, or a wait for those before it.
+    pub(super) fn push_manifest(
         &mut self,
         session: &SessionKey,
         turn: u64,
         bytes: u64,
         write: impl FnOnce(&Store) -> Written + Send + 'static,
     ) {
-        self.under_way.push_back(UnderWay { session: session.clone(), bytes });
-        let (session, done, wake) = (session.clone(), self.done.clone(), self.wake.clone());
+        let cost = Cost { bytes, held: Vec::new() };
+        self.enqueue(UnderWay { session: session.clone(), turn, cost, is_manifest: true }, write);
+    }
+
+    fn enqueue(&mut self, under_way: UnderWay, write: impl FnOnce(&Store) -> Written + Send + 'static) {
+        self.under_way.push_back(under_way);
+        let (done, wake) = (self.done.clone(), self.wake.clone());
         self.crew.push(write, move |written| {
-            let _ = done.send(written.map(|written| Answer { session, turn, written }));
+            let _ = done.send(written);
             wake();
         });
     }
 
     /// Bytes of memory that what is under way takes.
     pub(super) fn bytes(&self) -> u64 {
-        self.under_way.iter().map(|under_way| under_way.bytes).sum()
+        self.under_way.iter().map(|under_way| under_way.cost.bytes).sum()
     }
 
     /// Sessions of which something is under way.
@@ -84,26 +118,31 @@ impl Writer {
         self.under_way.iter().map(|under_way| &under_way.session)
     }
 
+    /// Tells whether a manifest of a session is under way.
+    fn is_committing(&self, session: &SessionKey) -> bool {
+        self.under_way.iter().any(|under_way| under_way.is_manifest && under_way.session == *session)
+    }
+
     /// The next answer that nobody has taken, if there is one; a panic goes on here.
     fn answer(&mut self) -> Option<Answer> {
-        self.early.pop_front().or_else(|| {
-            let answer = self.answers.try_recv().ok()?;
-            Some(self.over(answer))
-        })
+        if self.early.is_empty() {
+            let written = self.answers.try_recv().ok()?;
+            self.take_in(written);
+        }
+        self.early.pop_front()
     }
 
     /// Waits for an answer, to be taken later; `false`: nothing is under way.
     fn wait(&mut self) -> bool {
         let next = if self.under_way.is_empty() { None } else { self.answers.recv().ok() };
-        let Some(answer) = next else { return false };
-        let answer = self.over(answer);
-        self.early.push_back(answer);
-        true
+        next.map(|written| self.take_in(written)).is_some()
     }
 
-    fn over(&mut self, answer: thread::Result<Answer>) -> Answer {
-        self.under_way.pop_front();
-        answer.unwrap_or_else(|panic| resume_unwind(panic))
+    fn take_in(&mut self, written: thread::Result<Written>) {
+        let written = written.unwrap_or_else(|panic| resume_unwind(panic));
+        if let Some(UnderWay { session, turn, cost, .. }) = self.under_way.pop_front() {
+            self.early.push_back(Answer { session, turn, written, held: cost.held });
+        }
     }
 }
 
@@ -115,11 +154,22 @@ impl Memory {
         }
     }
 
-    /// The next thing that was written, or could not be; `None`: there is no more by now.
+    /// The next thing that was written, or could not be; `None`: there is no more by now. Sessions at rest know of it already.
     pub(crate) fn written(&mut self) -> Option<Answer> {
         let mut answer = self.writer.as_mut()?.answer()?;
-        let Written::Manifest(result, journal) = &mut answer.written;
-        self.settle(&answer.session, result.is_ok(), journal.take());
+        answer.held.drain(..).for_each(|id| self.arena.release(id));
+        match &mut answer.written {
+            Written::Blocks(stored) => {
+                if let Some(idle) = self.idle.get_mut(&answer.session) {
+                    idle.session.note(stored);
+                    idle.session.trim_window(true, &mut self.arena);
+                }
+            }
+            Written::Session(_) => {}
+            Written::Manifest(result, journal) => {
+                self.settle(&answer.session, result.is_ok(), journal.take());
+            }
+        }
         Some(answer)
     }
 
@@ -128,13 +178,13 @@ impl Memory {
         self.writer.as_mut().is_some_and(Writer::wait)
     }
 
-    /// Waits until all that was to be written of a session is.
-    pub(super) fn wait_for_writes(&mut self, session: &SessionKey) {
-        while self.is_being_written(session) && self.wait_for_a_write() {}
+    /// Waits until a session's manifests are written.
+    pub(super) fn wait_for_commits(&mut self, session: &SessionKey) {
+        while self.is_committing(session) && self.wait_for_a_write() {}
     }
 
-    /// Tells whether something of a session is under way.
-    pub(super) fn is_being_written(&self, session: &SessionKey) -> bool {
-        self.writer.as_ref().is_some_and(|writer| writer.sessions().any(|other| other == session))
+    /// Tells whether a manifest of a session is being written.
+    pub(super) fn is_committing(&self, session: &SessionKey) -> bool {
+        self.writer.as_ref().is_some_and(|writer| writer.is_committing(session))
     }
 }
