@@ -17,13 +17,12 @@ impl Memory {
             return;
         }
         let stored = self.persists(request);
-        if let (true, Some(writer)) = (stored, &mut self.writer) {
-            if let Some(mut export) = session.sealed(&self.context, &mut self.arena) {
-                let layout = self.context.layout.clone();
-                let cost = Cost { bytes: export.bytes(), held: std::mem::take(&mut export.held) };
-                let write = move |store: &Store| Written::Blocks(export.write(store, &layout));
-                writer.push(&request.session, turn, cost, write);
-            }
+        let sealed = if stored { session.sealed(&self.context, &mut self.arena) } else { None };
+        if let (Some(mut export), Some(writer)) = (sealed, &mut self.writer) {
+            let layout = self.context.layout.clone();
+            let cost = Cost { bytes: export.bytes(), held: std::mem::take(&mut export.held) };
+            let write = move |store: &Store| Written::Blocks(export.write(store, &layout));
+            writer.push(&request.session, turn, cost, write);
         }
         session.trim_window(stored, &mut self.arena);
     }

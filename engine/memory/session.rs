@@ -280,10 +280,9 @@ impl Session {
         if stored.error.is_some() {
             self.sent_blocks = self.stored_blocks;
         }
-        if let (Some(tail), Some(at)) = (&mut self.tail, &stored.tail) {
-            if tail.at.file == at.file {
-                tail.at = at.clone();
-            }
+        let ours = |at: &&TailRef| self.tail.as_ref().is_some_and(|tail| tail.at.file == at.file);
+        if let Some(at) = stored.tail.as_ref().filter(ours) {
+            self.tail = Some(Tail { at: at.clone(), borrowed: false });
         }
     }
 
