@@ -203,7 +203,7 @@ impl Engine {
         };
         let context = context(layout.clone());
         let kv = device.spec().kv_name(&layout);
-        let mut memory = Memory::new(&device, context, store, config.cache_memory)?;
+        let mut memory = pool.install(|| Memory::new(&device, context, store, config.cache_memory))?;
         memory.storeless = storeless;
         let (commands, receiver) = channel();
         let line = commands.clone();

@@ -23,6 +23,7 @@ pub(crate) use recall::Recalled;
 use crate::device::Device;
 use crate::store::Store;
 use crate::store::manifest::Journal;
+use crate::threads::n_threads;
 use crate::{Result, SessionKey};
 use arena::Arena;
 use claims::Claims;
@@ -78,11 +79,11 @@ struct ReadAhead {
     ms: f64,
 }
 
-/// Threads that read for a turn that waits.
+/// Threads that read for a turn that waits, at most: no more than compute.
 const READERS: usize = 4;
 
 impl Memory {
-    /// Nothing in memory yet; `budget` in bytes.
+    /// Nothing in memory yet; `budget` in bytes. Called where the threads are installed that compute.
     ///
     /// # Errors
     /// No thread can be started.
@@ -94,7 +95,7 @@ impl Memory {
     ) -> Result<Self> {
         let arena = Arena::new(device, &context.layout, budget);
         let store = store.map(Arc::new);
-        let readers = |store| Crew::new("greenroom-reader", READERS, store);
+        let readers = |store| Crew::new("greenroom-reader", n_threads().min(READERS), store);
         let readers = store.as_ref().map(readers).transpose()?;
         let ahead = store.as_ref().map(|store| Ahead::new(store, context.layout.clone())).transpose()?;
         let writer = store.as_ref().map(Writer::new).transpose()?;
