@@ -345,7 +345,8 @@ impl Engine {
 }
 
 impl Drop for Engine {
-    /// Waits until the thread has ended (the pass that it is in, at most), so that the cache folder is free again.
+    /// Waits until the thread has ended (the pass that it is in and what is being written, at most), so that the cache folder is free
+    /// again.
     fn drop(&mut self) {
         // Turns have ways to the thread too, so that it would not end by the loss of this one.
         let _ = self.line.send(Command::Close);
