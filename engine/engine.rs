@@ -203,11 +203,13 @@ impl Engine {
         };
         let context = context(layout.clone());
         let kv = device.spec().kv_name(&layout);
-        let mut memory = Memory::new(&device, context, store, config.cache_memory)?;
+        let mut memory = pool.install(|| Memory::new(&device, context, store, config.cache_memory))?;
         memory.storeless = storeless;
+        let (commands, receiver) = channel();
+        let line = commands.clone();
+        memory.wake_by(move || drop(line.send(Command::Written)));
         let worker =
             Worker::new(device, tokenizer.clone(), prompter.chat.clone(), memory, config.prefill_chunk);
-        let (commands, receiver) = channel();
         let line = Line { commands, fault: Arc::default() };
         let thread = start(pool, worker, receiver, line.fault.clone())?;
         Ok(Self { prompter, kv, line, thread: Some(thread), next_id: AtomicU64::new(0), bound })
@@ -343,7 +345,8 @@ impl Engine {
 }
 
 impl Drop for Engine {
-    /// Waits until the thread has ended (the pass that it is in, at most), so that the cache folder is free again.
+    /// Waits until the thread has ended (the pass that it is in and what is being written, at most), so that the cache folder is free
+    /// again.
     fn drop(&mut self) {
         // Turns have ways to the thread too, so that it would not end by the loss of this one.
         let _ = self.line.send(Command::Close);

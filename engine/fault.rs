@@ -37,7 +37,7 @@ pub(crate) fn write_point() -> io::Result<()> {
 /// The read fails, on demand.
 pub(crate) fn read_point() -> io::Result<()> {
     #[cfg(test)]
-    if TO_FAIL.with(|n| n.replace(n.get().saturating_sub(1)) == 1) {
+    if reads().0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1)) == Ok(1) {
         return Err(io::Error::other("a read failed on demand"));
     }
     match met(&READS) {
@@ -84,14 +84,35 @@ fn plan() -> Option<(&'static str, u64)> {
     PLAN.get_or_init(read).as_ref().map(|(kind, at)| (kind.as_str(), *at))
 }
 
+/// Count of a thread's reads, which other threads that read for it go on with.
+#[derive(Clone)]
+pub(crate) struct Reads(#[cfg(test)] std::sync::Arc<AtomicU64>);
+
+impl Reads {
+    /// Counts this thread's reads from now on too.
+    pub(crate) fn go_on(self) {
+        #[cfg(test)]
+        TO_FAIL.set(self.0);
+    }
+}
+
+/// The count of this thread's reads.
+pub(crate) fn reads() -> Reads {
+    Reads(
+        #[cfg(test)]
+        TO_FAIL.with_borrow(Clone::clone),
+    )
+}
+
 #[cfg(test)]
 thread_local! {
     /// Number of the read of this thread that fails, counted from now; 0: none.
-    static TO_FAIL: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
+    static TO_FAIL: std::cell::RefCell<std::sync::Arc<AtomicU64>> = std::cell::RefCell::default();
 }
 
-/// Lets the `n`-th read of this thread from now on fail (0: none); returns what was left of the count before.
+/// Lets the `n`-th read of this thread, or of one that reads for it, fail from now on (0: none); returns what was left of the count
+/// before.
 #[cfg(test)]
 pub(crate) fn fail_read(n: u64) -> u64 {
-    TO_FAIL.replace(n)
+    reads().0.swap(n, Ordering::Relaxed)
 }

@@ -1,6 +1,6 @@
 //! Claims on the runs that this process adds to: a lock for each; of runs at rest only a few stay locked, to save open files.
 //!
-//! A run rests when all its sessions do and their manifests are up to date. Without its lock another process may go on with it, so
+//! A run rests when all its sessions do, their manifests are up to date and nothing of it is being written. Without its lock another process may go on with it, so
 //! nothing of it is known here any more either: it is read from disk again.
 //!
 //! One process adds to a run (a lock for each run); any number share a folder. `cache rm` and `gc` want it for themselves.
@@ -8,6 +8,7 @@
 //! Locks of runs are held for the runs at work, and 32 more: a store that serves many runs has few files open.
 
 use super::Memory;
+use super::writer::Writer;
 use crate::store::RunLock;
 use crate::{Error, ErrorKind, Result, SessionKey};
 use std::collections::{HashMap, HashSet};
@@ -40,6 +41,11 @@ impl Claims {
     /// A session that was taken for a turn is at rest again.
     pub(super) fn rests(&mut self, session: &SessionKey) {
         self.at_work.remove(session);
+    }
+
+    /// Tells whether a session was taken for a turn.
+    pub(super) fn is_at_work(&self, session: &SessionKey) -> bool {
+        self.at_work.contains(session)
     }
 
     /// Tells whether sessions of this one's run may be written.
@@ -83,7 +89,7 @@ impl Memory {
         if self.claims.holds(session) {
             return Ok(());
         }
-        let at_work = self.claims.at_work.contains(session);
+        let at_work = self.claims.is_at_work(session);
         let reason = self.claim(session)?;
         if !at_work {
             self.claims.rests(session);
@@ -98,6 +104,7 @@ impl Memory {
                 .claims
                 .at_work
                 .iter()
+                .chain(self.writer.iter().flat_map(Writer::sessions))
                 .chain(self.idle.iter().filter(|(_, idle)| !idle.saved).map(|(session, _)| session))
                 .map(run_of)
                 .collect();

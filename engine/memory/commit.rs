@@ -1,39 +1,100 @@
-//! Keeping what a turn left: blocks and tails after passes and at its end, the manifest once its record is on disk.
+//! Keeping what a turn left: blocks and tails after passes and at its end, the manifest once its record is on disk. All of it is
+//! handed over here and written elsewhere ([`writer`](super::writer)); nothing counts as stored before its answer.
 
 use super::Memory;
+use super::export::Stored;
 use super::session::{Pending, Session};
-use crate::store::Found;
+use super::writer::{Cost, Written};
+use crate::store::manifest::Journal;
+use crate::store::{Found, Store};
 use crate::{Request, Result, Retention, SessionKey};
 
 impl Memory {
-    /// Flushes a session after a pass over it: see [`Session::flush`].
-    pub(crate) fn flush(&mut self, request: &Request, session: &mut Session) -> Result<u64> {
-        let store = self.store.as_deref().filter(|_| request.retention == Retention::Persistent);
-        session.flush(store, &self.context, &mut self.arena)
+    /// Ends a pass: windowed layers of blocks that no row to come sees leave memory; those of a session that is stored are
+    /// handed over to be written first.
+    pub(crate) fn flush(&mut self, turn: u64, request: &Request, session: &mut Session) {
+        if self.context.layout.window().is_none() {
+            return;
+        }
+        let stored = self.persists(request);
+        let sealed = if stored { session.sealed(&self.context, &mut self.arena) } else { None };
+        if let (Some(mut export), Some(writer)) = (sealed, &mut self.writer) {
+            let layout = self.context.layout.clone();
+            let cost = Cost { bytes: export.bytes(), held: std::mem::take(&mut export.held) };
+            let write = move |store: &Store| Written::Blocks(export.write(store, &layout));
+            writer.push(&request.session, turn, cost, write);
+        }
+        session.trim_window(stored, &mut self.arena);
     }
 
-    /// Writes what the disk lacks of a session; its manifest waits for [`Memory::commit`]. Also gives the bytes written.
-    pub(crate) fn save(&mut self, key: &SessionKey, session: &mut Session) -> Result<Option<(Pending, u64)>> {
-        let Some(store) = &self.store else { return Ok(None) };
-        session.save(key, self.token_ms, store, &self.context, &self.arena).map(Some)
+    /// Takes note of blocks that were written for a session at work.
+    pub(crate) fn note(&mut self, session: &mut Session, stored: &Stored) {
+        session.note(stored);
+        session.trim_window(true, &mut self.arena);
     }
 
-    /// The last step of a save: the manifest says what the session is now. Returns the bytes written.
-    pub(crate) fn commit(&mut self, pending: &Pending) -> Result<u64> {
-        let key = pending.manifest.session();
-        self.claim_to_commit(&key)?;
-        let Some(store) = &self.store else { return Ok(0) };
-        let mut journal = self.journals.remove(&key).or_else(|| match store.read_manifest(&key) {
-            Found::Whole((_, journal, _)) => Some(journal),
-            _ => None,
+    /// Hands over what the disk lacks of a session whose turn has ended; until that is written it must stay as it is. `false`: there
+    /// is no disk.
+    pub(crate) fn save(&mut self, turn: u64, key: &SessionKey, session: &mut Session) -> bool {
+        let (Some(store), Some(writer)) = (&self.store, &mut self.writer) else { return false };
+        let mut export = session.export(key, store, &self.context, &mut self.arena);
+        let layout = self.context.layout.clone();
+        let cost = Cost { bytes: export.bytes(), held: std::mem::take(&mut export.held) };
+        writer.push(key, turn, cost, move |store| Written::Session(export.write(store, &layout)));
+        true
+    }
+
+    /// What a save came to: the manifest that waits for [`Memory::commit`].
+    ///
+    /// # Errors
+    /// Not all of it could be written.
+    pub(crate) fn pending(&self, key: &SessionKey, session: &mut Session, stored: Stored) -> Result<Pending> {
+        session.note(&stored);
+        match stored.error {
+            Some(e) => Err(e),
+            None => Ok(session.pending(key, self.token_ms, &self.context)),
+        }
+    }
+
+    /// Hands over the last step of a turn's save: the manifest that says what the session is now. Where there is none, a later
+    /// turn's says it all, and is waited for. `false`: there is nothing to wait for.
+    ///
+    /// # Errors
+    /// It may not be written.
+    pub(crate) fn commit(&mut self, turn: u64, key: &SessionKey, pending: Option<Pending>) -> Result<bool> {
+        let journal = match &pending {
+            Some(_) => {
+                self.claim_to_commit(key)?;
+                self.journals.remove(key)
+            }
+            None if self.is_committing(key) => None,
+            None => {
+                self.saved(key);
+                return Ok(false);
+            }
+        };
+        let Some(writer) = &mut self.writer else { return Ok(false) };
+        let bytes = pending.as_ref().map_or(0, Pending::bytes);
+        writer.push_manifest(key, turn, bytes, move |store| match pending {
+            Some(pending) => pending.write(journal, store),
+            None => Written::Manifest(Ok(0), None),
         });
-        let written = store.write_manifest(&pending.manifest, &mut journal, &pending.obsolete)?;
-        self.journals.extend(journal.map(|journal| (key.clone(), journal)));
-        self.saved(&key);
+        Ok(true)
+    }
+
+    /// A session's manifest was written or, unless `is_saved`, could not be.
+    pub(super) fn settle(&mut self, key: &SessionKey, is_saved: bool, journal: Option<Journal>) {
+        if !is_saved {
+            return;
+        }
+        self.saved(key);
+        // A later one begins with the journal of this one, whose file it reads; whoever was forgotten has none.
+        if !self.is_committing(key) && (self.idle.contains_key(key) || self.claims.is_at_work(key)) {
+            self.journals.extend(journal.map(|journal| (key.clone(), journal)));
+        }
         if let Some(ahead) = &self.ahead {
             ahead.compact();
         }
-        Ok(written)
     }
 
     /// A save that gets no last step: the manifest stays as it was, and so do the tails that it names, until the next one.
@@ -54,5 +115,53 @@ impl Memory {
     /// Tells whether a session's turns are written to disk.
     pub(crate) fn persists(&self, request: &Request) -> bool {
         request.retention == Retention::Persistent && self.claims.holds(&request.session)
+    }
+}
+
+impl Pending {
+    /// Writes the manifest; `journal` is what it holds, if that is known.
+    fn write(self, journal: Option<Journal>, store: &Store) -> Written {
+        let mut journal = journal.or_else(|| match store.read_manifest(&self.manifest.session()) {
+            Found::Whole((_, journal, _)) => Some(journal),
+            _ => None,
+        });
+        let bytes = store.write_manifest(&self.manifest, &mut journal, &self.obsolete);
+        let journal = journal.filter(|_| bytes.is_ok());
+        Written::Manifest(bytes, journal)
+    }
+}
+
+#[cfg(test)]
+impl Memory {
+    /// [`Memory::flush`], and waits until what it hands over is on disk; returns the bytes written.
+    pub(crate) fn flush_now(&mut self, request: &Request, session: &mut Session) -> Result<u64> {
+        self.flush(0, request, session);
+        if !self.wait_for_a_write() {
+            return Ok(0);
+        }
+        let Some(Written::Blocks(stored)) = self.written().map(|answer| answer.written) else {
+            panic!("only blocks are under way")
+        };
+        self.note(session, &stored);
+        stored.error.map_or(Ok(stored.bytes), Err)
+    }
+
+    /// [`Memory::save`], and waits until it is on disk; also gives the bytes written.
+    pub(crate) fn save_now(&mut self, key: &SessionKey, session: &mut Session) -> Result<(Pending, u64)> {
+        assert!(self.save(0, key, session) && self.wait_for_a_write());
+        let Some(Written::Session(stored)) = self.written().map(|answer| answer.written) else {
+            panic!("only a session is under way")
+        };
+        let bytes = stored.bytes;
+        Ok((self.pending(key, session, stored)?, bytes))
+    }
+
+    /// [`Memory::commit`], and waits until the manifest is on disk; returns the bytes written.
+    pub(crate) fn commit_now(&mut self, pending: Pending) -> Result<u64> {
+        assert!(self.commit(0, &pending.manifest.session(), Some(pending))? && self.wait_for_a_write());
+        match self.written().map(|answer| answer.written) {
+            Some(Written::Manifest(bytes, _)) => bytes,
+            _ => panic!("only a manifest is under way"),
+        }
     }
 }

@@ -9,6 +9,7 @@
 use super::{Idle, Memory};
 use crate::SessionKey;
 use crate::memory::read_ahead::Ahead;
+use crate::memory::writer::Writer;
 
 /// Kinds of memory that eviction may free, in this order.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -38,10 +39,11 @@ fn victim<K: Copy>(candidates: impl Iterator<Item = Candidate<K>>) -> Option<K> 
 }
 
 impl Memory {
-    /// Bytes that cached keys and values take now, and what is known of sessions.
+    /// Bytes that cached keys and values take now, what is known of sessions, and what is on its way from disk or to it.
     pub(crate) fn bytes(&self) -> u64 {
         let known: u64 = self.idle.values().map(|idle| idle.known_bytes).sum();
-        self.arena.bytes() + known + self.at_work + self.ahead.as_ref().map_or(0, Ahead::room)
+        let disk = self.ahead.as_ref().map_or(0, Ahead::room) + self.writer.as_ref().map_or(0, Writer::bytes);
+        self.arena.bytes() + known + self.at_work + disk
     }
 
     /// Bytes that all of it may take.
@@ -49,9 +51,9 @@ impl Memory {
         self.arena.budget()
     }
 
-    /// Lets go of what is not needed soon until there is room for `n` more tokens.
-    pub(crate) fn make_room_for(&mut self, n: usize) {
-        self.make_room((n * self.context.layout.row_bytes()) as u64, None);
+    /// Lets go of what is not needed soon until there is room for `n` more tokens; `false`: there is no such room.
+    pub(crate) fn make_room_for(&mut self, n: usize) -> bool {
+        self.make_room((n * self.context.layout.row_bytes()) as u64, None)
     }
 
     /// Lets go of what is not needed soon until the budget holds; `at_work` as in [`Memory::at_work`].

@@ -1,40 +1,51 @@
 //! All sessions that are not at work, in memory and on disk.
 //!
 //! [`recall`] makes one ready for a prompt, [`commit`] keeps what its turn left, [`read_ahead`] reads for who is needed next, [`eviction`]
-//! keeps the budget, [`claims`] other processes away. A [`session`] is a [`sequence`] with what it has read; the [`arena`] knows which
-//! blocks are in memory; a [`pass`] is planned over both.
+//! keeps the budget, [`claims`] other processes away. What needs the disk is a [`crew`]'s: reads side by side, an [`export`] of what a
+//! session has and its manifest through the [`writer`], in order. A [`session`] is a [`sequence`] with what it has read; the [`arena`]
+//! knows which blocks are in memory; a [`pass`] is planned over both.
 
 pub(crate) mod arena;
 mod claims;
 mod commit;
+mod crew;
 mod eviction;
+mod export;
 pub(crate) mod pass;
 mod read_ahead;
 mod recall;
 pub(crate) mod sequence;
 pub(crate) mod session;
+pub(crate) mod writer;
 
 pub(crate) use recall::Recalled;
 
 use crate::device::Device;
 use crate::store::Store;
 use crate::store::manifest::Journal;
+use crate::threads::n_threads;
 use crate::{Result, SessionKey};
 use arena::Arena;
 use claims::Claims;
+use crew::Crew;
 use read_ahead::Ahead;
 use recall::Search;
 use session::{CacheContext, Session};
 use std::collections::HashMap;
 use std::sync::Arc;
+use writer::Writer;
 
 /// Sessions in memory and on disk.
 pub(crate) struct Memory {
     pub(crate) context: CacheContext,
     pub(crate) arena: Arena,
     pub(crate) store: Option<Arc<Store>>,
+    /// Threads that read for whoever waits; none without a store.
+    readers: Option<Crew>,
     /// Reads ahead; none without a store.
     ahead: Option<Ahead>,
+    /// Writes; none without a store.
+    writer: Option<Writer>,
     idle: HashMap<SessionKey, Idle>,
     /// Contents of the manifests of sessions that this engine saved.
     journals: HashMap<SessionKey, Journal>,
@@ -68,8 +79,11 @@ struct ReadAhead {
     ms: f64,
 }
 
+/// Threads that read for a turn that waits, at most: no more than compute.
+const READERS: usize = 4;
+
 impl Memory {
-    /// Nothing in memory yet; `budget` in bytes.
+    /// Nothing in memory yet; `budget` in bytes. Called where the threads are installed that compute.
     ///
     /// # Errors
     /// No thread can be started.
@@ -81,8 +95,10 @@ impl Memory {
     ) -> Result<Self> {
         let arena = Arena::new(device, &context.layout, budget);
         let store = store.map(Arc::new);
-        let ahead =
-            store.as_ref().map(|store| Ahead::new(store.clone(), context.layout.clone())).transpose()?;
+        let readers = |store| Crew::new("greenroom-reader", n_threads().min(READERS), store);
+        let readers = store.as_ref().map(readers).transpose()?;
+        let ahead = store.as_ref().map(|store| Ahead::new(store, context.layout.clone())).transpose()?;
+        let writer = store.as_ref().map(Writer::new).transpose()?;
         if let Some(ahead) = &ahead {
             ahead.compact();
         }
@@ -92,7 +108,9 @@ impl Memory {
             context,
             arena,
             store,
+            readers,
             ahead,
+            writer,
             idle,
             journals,
             remarks,

@@ -4,6 +4,7 @@
 //! would keep.
 
 use super::Memory;
+use super::crew::Crew;
 use super::recall::put_tail;
 use crate::kv::format::BlockBytes;
 use crate::kv::layout::KvLayout;
@@ -11,15 +12,17 @@ use crate::kv::layout::Part;
 use crate::kv::table::BlockKey;
 use crate::store::tail::TailRef;
 use crate::store::{Found, Store};
-use crate::{Error, ErrorKind, Result, SessionKey};
+use crate::{Result, SessionKey};
+use std::panic::resume_unwind;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::thread::JoinHandle;
+use std::thread;
 use std::time::Instant;
 
 /// Something of a session that is on disk.
 #[derive(Clone, Debug)]
-pub(crate) enum Piece {
+pub(super) enum Piece {
     /// A part of the block at an index.
     Block(usize, BlockKey),
     /// The rows after the blocks.
@@ -27,13 +30,13 @@ pub(crate) enum Piece {
 }
 
 /// Result of reading a piece.
-pub(crate) enum Bytes {
+pub(super) enum Bytes {
     Block(usize, BlockKey, Found<(BlockBytes, u64)>),
     Tail(TailRef, Found<(Vec<u8>, u64)>),
 }
 
 /// A read that is over.
-pub(crate) struct Fetched {
+pub(super) struct Fetched {
     pub(crate) session: SessionKey,
     pub(crate) bytes: Bytes,
     /// Milliseconds that it took.
@@ -42,16 +45,14 @@ pub(crate) struct Fetched {
     room: u64,
 }
 
-enum Job {
-    Fetch { session: SessionKey, piece: Piece, room: u64 },
-    Compact,
-}
-
-/// The thread, and what it was told to read.
-pub(crate) struct Ahead {
-    jobs: Option<Sender<Job>>,
-    fetched: Receiver<Fetched>,
-    thread: Option<JoinHandle<()>>,
+/// A thread that reads ahead, and what it was told to read.
+pub(super) struct Ahead {
+    crew: Crew,
+    layout: Arc<KvLayout>,
+    done: Sender<thread::Result<Fetched>>,
+    fetched: Receiver<thread::Result<Fetched>>,
+    /// True once nobody takes what is still to be read.
+    closing: Arc<AtomicBool>,
     /// Sessions whose pieces are on their way, one entry a piece.
     under_way: Vec<SessionKey>,
     room: u64,
@@ -62,59 +63,48 @@ impl Ahead {
     ///
     /// # Errors
     /// It can't be started.
-    pub(crate) fn new(store: Arc<Store>, layout: Arc<KvLayout>) -> Result<Self> {
-        let (jobs, todo) = channel();
+    pub(super) fn new(store: &Arc<Store>, layout: Arc<KvLayout>) -> Result<Self> {
+        let crew = Crew::new("greenroom-ahead", 1, store)?;
         let (done, fetched) = channel();
-        let body = move || {
-            for job in todo {
-                match job {
-                    Job::Fetch { session, piece, room } => {
-                        let began = Instant::now();
-                        let bytes = match piece {
-                            Piece::Block(index, key) => {
-                                Bytes::Block(index, key, store.read_block(key, index, &layout))
-                            }
-                            Piece::Tail(tail) => {
-                                let found = store.read_tail(&tail, &layout);
-                                Bytes::Tail(tail, found)
-                            }
-                        };
-                        let ms = began.elapsed().as_secs_f64() * 1e3;
-                        if done.send(Fetched { session, bytes, ms, room }).is_err() {
-                            return; // the engine has gone
-                        }
-                    }
-                    Job::Compact => {
-                        if let Err(e) = store.compact() {
-                            tracing::warn!("small files could not be packed: {e}");
-                        }
-                    }
-                }
-            }
-        };
-        let thread = std::thread::Builder::new().name("greenroom-ahead".to_owned()).spawn(body);
-        let thread = thread.map_err(|e| {
-            Error::new(ErrorKind::Closed, format!("a thread to read ahead can't be started: {e}"))
-        })?;
-        Ok(Self { jobs: Some(jobs), fetched, thread: Some(thread), under_way: Vec::new(), room: 0 })
+        let (closing, under_way) = (Arc::default(), Vec::new());
+        Ok(Self { crew, layout, done, fetched, closing, under_way, room: 0 })
     }
 
     /// Reads a piece of a session, for which `room` bytes are set aside.
     pub(crate) fn fetch(&mut self, session: &SessionKey, piece: Piece, room: u64) {
         self.under_way.push(session.clone());
         self.room += room;
-        self.tell(Job::Fetch { session: session.clone(), piece, room });
+        let (session, layout, closing) = (session.clone(), self.layout.clone(), self.closing.clone());
+        let task = move |store: &Store| {
+            if closing.load(Ordering::Relaxed) {
+                return None;
+            }
+            let began = Instant::now();
+            let bytes = match piece {
+                Piece::Block(index, key) => Bytes::Block(index, key, store.read_block(key, index, &layout)),
+                Piece::Tail(tail) => {
+                    let found = store.read_tail(&tail, &layout);
+                    Bytes::Tail(tail, found)
+                }
+            };
+            Some(Fetched { session, bytes, ms: began.elapsed().as_secs_f64() * 1e3, room })
+        };
+        let done = self.done.clone();
+        self.crew.push(task, move |fetched| {
+            if let Some(fetched) = fetched.map_or_else(|panic| Some(Err(panic)), |fetched| fetched.map(Ok)) {
+                let _ = done.send(fetched);
+            }
+        });
     }
 
     /// Packs small files if there are many.
     pub(crate) fn compact(&self) {
-        self.tell(Job::Compact);
-    }
-
-    fn tell(&self, job: Job) {
-        if let Some(jobs) = &self.jobs {
-            let _ = jobs.send(job); // the thread ends after this, never before
-        }
+        let task = |store: &Store| {
+            if let Err(e) = store.compact() {
+                tracing::warn!("small files could not be packed: {e}");
+            }
+        };
+        self.crew.push(task, drop);
     }
 
     /// Tells whether nothing is on its way.
@@ -134,6 +124,7 @@ impl Ahead {
             let wait = session.is_some_and(|session| self.under_way.contains(session));
             let next = if wait { self.fetched.recv().ok() } else { self.fetched.try_recv().ok() };
             let Some(fetched) = next else { break };
+            let fetched = fetched.unwrap_or_else(|panic| resume_unwind(panic));
             if let Some(at) = self.under_way.iter().position(|session| *session == fetched.session) {
                 self.under_way.swap_remove(at);
             }
@@ -145,13 +136,9 @@ impl Ahead {
 }
 
 impl Drop for Ahead {
-    /// Waits until the thread has ended (the read that it is in, at most), so that the cache folder is free again.
+    /// Leaves what is still to be read; the crew waits for the read that it is in, at most.
     fn drop(&mut self) {
-        self.jobs = None;
-        self.fetched = channel().1; // nobody takes what is still to be read
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
+        self.closing.store(true, Ordering::Relaxed);
     }
 }
 

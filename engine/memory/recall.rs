@@ -13,11 +13,10 @@ use super::{Memory, ReadAhead};
 use crate::kv::format::BlockBytes;
 use crate::kv::layout::{BLOCK, Part};
 use crate::kv::table::{BlockHash, BlockId, BlockKey, Parts};
-use crate::store::Found;
 use crate::store::log::Broken;
 use crate::store::tail::TailRef;
+use crate::store::{Found, Store};
 use crate::text::prefix::{Relation, Segment, SegmentKind, compare, first_difference, flatten};
-use crate::threads::map;
 use crate::{MatchKind, Request, Result, Retention, SessionKey, Source};
 use std::sync::Arc;
 use std::time::Instant;
@@ -141,7 +140,9 @@ impl Memory {
     /// A session as its manifest has it; nothing of its keys and values is read yet.
     pub(super) fn load(&mut self, key: &SessionKey, borrowed: bool, search: &mut Search) -> Option<Session> {
         let began = Instant::now();
-        let found = self.store.as_ref()?.read_manifest(key);
+        self.wait_for_commits(key);
+        let session = key.clone();
+        let found = self.readers.as_ref()?.one(move |store| store.read_manifest(&session));
         search.waited_ms += ms_since(began);
         let (manifest, journal, broken) = match found {
             Found::Missing => return None,
@@ -206,12 +207,18 @@ impl Memory {
         let wanted: Vec<Wanted> = hashes.into_iter().enumerate().skip(first).map(global).collect();
         let windows = self.context.layout.window().is_some();
         let read = self.read_blocks(&wanted, search);
-        for ((index, key), read) in wanted.into_iter().zip(read) {
+        let found = wanted
+            .iter()
+            .zip(&read)
+            .take_while(|((_, key), read)| self.arena.holds(*key) || matches!(read, Some(Found::Whole(_))));
+        let n = found.count() + 1;
+        let on_disk = self.on_disk(wanted.iter().take(n).map(|(_, key)| key.0).collect());
+        for (((index, key), read), on_disk) in wanted.into_iter().zip(read).zip(on_disk) {
             let hash = key.0;
             // What the disk lacks must be kept in memory, or it could never be written.
             let window = if windows { self.arena.find((hash, Part::Windowed)) } else { None };
-            let stored = self.context.layout.parts().all(|part| self.on_disk((hash, part)));
-            if windows && window.is_none() && !self.on_disk((hash, Part::Windowed)) {
+            let stored = self.context.layout.parts().all(|part| on_disk[part as usize]);
+            if windows && window.is_none() && !on_disk[Part::Windowed as usize] {
                 break;
             }
             let Some(id) = self.take(key, read, search) else {
@@ -232,9 +239,10 @@ impl Memory {
 
     /// Reads the rows of the open block, if they are on disk alone.
     pub(super) fn restore_tail(&mut self, session: &mut Session, search: &mut Search) {
-        let (Some(store), Some(tail)) = (&self.store, session.absent_tail().cloned()) else { return };
+        let (Some(readers), Some(tail)) = (&self.readers, session.absent_tail().cloned()) else { return };
         let began = Instant::now();
-        let found = store.read_tail(&tail, &self.context.layout);
+        let (wanted, layout) = (tail.clone(), self.context.layout.clone());
+        let found = readers.one(move |store| store.read_tail(&wanted, &layout));
         search.waited_ms += ms_since(began);
         match put_tail(session, &tail, found, &mut self.arena) {
             Ok(bytes) => search.bytes_read += bytes,
@@ -242,8 +250,14 @@ impl Memory {
         }
     }
 
-    pub(super) fn on_disk(&self, key: BlockKey) -> bool {
-        self.store.as_ref().is_some_and(|store| store.has_block(key))
+    /// Tells which parts of blocks are on disk.
+    fn on_disk(&self, blocks: Vec<BlockHash>) -> Vec<[bool; 2]> {
+        let Some(readers) = self.readers.as_ref() else { return vec![[false; 2]; blocks.len()] };
+        let parts: Vec<Part> = self.context.layout.parts().collect();
+        let on_disk = move |store: &Store, hash| {
+            Part::ALL.map(|part| parts.contains(&part) && store.has_block((hash, part)))
+        };
+        readers.one(move |store| blocks.into_iter().map(|hash| on_disk(store, hash)).collect())
     }
 
     /// A reference to a part of a block: the one in memory, or what was read.
@@ -265,19 +279,28 @@ impl Memory {
     /// Reads from disk what is not in memory, several blocks at a time, after making room for it; nothing is read after the
     /// first one that is missing in both places.
     fn read_blocks(&mut self, wanted: &[Wanted], search: &mut Search) -> Vec<Option<ReadBlock>> {
-        let here = |(_, key): &Wanted| self.arena.holds(*key) || self.on_disk(*key);
-        let n = wanted.iter().take_while(|wanted| here(wanted)).count();
-        let absent = |(_, key): &&Wanted| !self.arena.holds(*key);
+        let held = |(_, key): &Wanted| self.arena.holds(*key);
+        let there: Vec<(BlockKey, bool)> = wanted.iter().map(|wanted| (wanted.1, held(wanted))).collect();
+        let n = match &self.readers {
+            Some(readers) if !wanted.iter().all(held) => readers.one(move |store| {
+                there.iter().take_while(|(key, held)| *held || store.has_block(*key)).count()
+            }),
+            _ => wanted.iter().take_while(|wanted| held(wanted)).count(),
+        };
+        let absent = |wanted: &&Wanted| !held(wanted);
         let room = wanted[..n].iter().filter(absent).map(|(_, key)| self.arena.part_bytes(key.1)).sum();
         self.make_room(room, None);
         let began = Instant::now();
-        let here: Vec<bool> = wanted.iter().map(|(_, key)| self.arena.holds(*key)).collect();
-        let (store, layout) = (self.store.as_deref(), &self.context.layout);
-        let read = |i: usize| match (store, wanted[i]) {
-            (Some(store), (index, key)) if i < n && !here[i] => Some(store.read_block(key, index, layout)),
-            _ => None,
-        };
-        let read = map(wanted.len(), read);
+        let absent: Vec<usize> = (0..n).filter(|i| !self.arena.holds(wanted[*i].1)).collect();
+        let mut read: Vec<Option<ReadBlock>> = wanted.iter().map(|_| None).collect();
+        if let Some(readers) = &self.readers {
+            let task = |i: &usize| {
+                let ((index, key), layout) = (wanted[*i], self.context.layout.clone());
+                move |store: &Store| store.read_block(key, index, &layout)
+            };
+            let found = readers.all(absent.iter().map(task));
+            absent.into_iter().zip(found).for_each(|(i, found)| read[i] = Some(found));
+        }
         search.waited_ms += ms_since(began);
         read
     }

@@ -1,14 +1,15 @@
 //! One session's memory: what it has read (segments, ids) and its keys and values, with what of them is on disk.
 
-use crate::kv::layout::{BLOCK, KvLayout};
-use crate::kv::table::BlockHash;
+use crate::SessionKey;
+use crate::kv::layout::{BLOCK, KvLayout, Part};
+use crate::kv::table::{BlockHash, BlockId};
 use crate::memory::arena::Arena;
+use crate::memory::export::{Export, Rows, Sealed, Stored};
 use crate::memory::sequence::Sequence;
 use crate::store::Store;
 use crate::store::manifest::{Identity, Manifest, Owner, Worth};
 use crate::store::tail::TailRef;
 use crate::text::prefix::{Segment, flatten};
-use crate::{Error, Result, SessionKey};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -59,8 +60,10 @@ pub(crate) struct Session {
     pub(crate) sequence: Sequence,
     /// Leading sealed blocks that are on disk.
     pub(crate) stored_blocks: usize,
-    /// Sealed blocks that there were when they were last written.
+    /// Sealed blocks that there were when they were last handed over to be written.
     flushed_blocks: usize,
+    /// Those that were handed over and may still get there.
+    sent_blocks: usize,
     pub(crate) tail: Option<Tail>,
     /// Tail files that the next manifest no longer names.
     obsolete: Vec<String>,
@@ -95,6 +98,7 @@ impl Session {
             sequence: Sequence::new(context.layout.clone(), context.root_of(tenant)),
             stored_blocks: 0,
             flushed_blocks: 0,
+            sent_blocks: 0,
             tail: None,
             obsolete: Vec::new(),
         }
@@ -123,6 +127,7 @@ impl Session {
             sequence,
             stored_blocks: self.stored_blocks,
             flushed_blocks: 0,
+            sent_blocks: 0,
             tail: absent.map(|tail| Tail { at: tail.at.clone(), borrowed: true }),
             obsolete: Vec::new(),
         }
@@ -156,7 +161,9 @@ impl Session {
 
     /// Forgets what is on disk past token `n`. (What is computed again below it is the same, bit for bit.)
     pub(crate) fn forget_stored(&mut self, n: usize) {
-        self.stored_blocks = self.stored_blocks.min(self.sequence.table().len());
+        let n_blocks = self.sequence.table().len();
+        self.stored_blocks = self.stored_blocks.min(n_blocks);
+        self.sent_blocks = self.sent_blocks.min(n_blocks);
         if let Some(tail) = self.tail.take_if(|tail| tail.at.end_token() > n) {
             self.retire(tail);
         }
@@ -214,59 +221,40 @@ impl Session {
         known_bytes(&self.segments, self.tokens.capacity().max(self.sequence.len()))
     }
 
-    /// Ends a pass: windowed layers of blocks that no row to come sees leave memory; those of a session that is stored are
-    /// written first. Returns the bytes written.
-    pub(crate) fn flush(
-        &mut self,
-        store: Option<&Store>,
-        context: &CacheContext,
-        arena: &mut Arena,
-    ) -> Result<u64> {
-        if context.layout.window().is_none() {
-            return Ok(0);
-        }
-        // What can't be written is tried again when there is more, not at every token.
+    /// Sealed blocks that were not handed over to be written; `None`: there are none, or no more than the last time, when they
+    /// could not be.
+    pub(super) fn sealed(&mut self, context: &CacheContext, arena: &mut Arena) -> Option<Export> {
         let n = self.sequence.table().len();
-        let more = n != std::mem::replace(&mut self.flushed_blocks, n);
-        let written = match store.filter(|_| more) {
-            Some(store) => self.save_blocks(store, context, arena)?,
-            None => 0,
-        };
-        self.sequence.trim_window(if store.is_some() { self.stored_blocks } else { usize::MAX }, arena);
-        Ok(written)
-    }
-
-    /// Writes the sealed blocks that the disk lacks; returns the bytes written.
-    fn save_blocks(&mut self, store: &Store, context: &CacheContext, arena: &Arena) -> Result<u64> {
-        let mut written = 0;
-        let table = self.sequence.table();
-        for (index, (hash, parts)) in table.hashes().zip(table.parts()).enumerate().skip(self.stored_blocks) {
-            for part in context.layout.parts() {
-                let key = (hash, part);
-                written += match parts[part as usize] {
-                    Some(id) => store.write_block(key, index, &arena.export(id), &context.layout)?,
-                    None if store.has_block(key) => 0,
-                    None => {
-                        return Err(Error::store(format!("layers of block {index} are no longer in memory")));
-                    }
-                };
-            }
-            self.stored_blocks = index + 1;
+        if n == std::mem::replace(&mut self.flushed_blocks, n) {
+            return None;
         }
-        Ok(written)
+        let first = self.stored_blocks.max(std::mem::replace(&mut self.sent_blocks, n));
+        (first < n).then(|| self.blocks_from(first, context, arena))
     }
 
-    /// Writes what the disk lacks, blocks first, then the tail; returns the manifest to commit and the bytes written. A token
-    /// takes `token_ms` to compute.
-    pub(crate) fn save(
+    fn blocks_from(&self, first: usize, context: &CacheContext, arena: &mut Arena) -> Export {
+        let mut export = Export::default();
+        let table = self.sequence.table();
+        for (index, (hash, parts)) in table.hashes().zip(table.parts()).enumerate().skip(first) {
+            let held: Vec<BlockId> = parts.into_iter().flatten().collect();
+            held.iter().for_each(|id| arena.retain(*id));
+            export.held.extend(held);
+            let bytes = |part: Part| (part, parts[part as usize].map(|id| arena.export(id)));
+            let parts = context.layout.parts().map(bytes).collect();
+            export.blocks.push(Sealed { index, hash, parts });
+        }
+        export
+    }
+
+    /// All that the disk lacks. The session stays as it is until it has [`Session::note`]d what came of it.
+    pub(super) fn export(
         &mut self,
         key: &SessionKey,
-        token_ms: f64,
         store: &Store,
         context: &CacheContext,
-        arena: &Arena,
-    ) -> Result<(Pending, u64)> {
-        let mut written = self.save_blocks(store, context, arena)?;
+        arena: &mut Arena,
+    ) -> Export {
+        let mut export = self.blocks_from(self.stored_blocks, context, arena);
         let (open, n) = (self.sequence.len() / BLOCK, self.sequence.len() % BLOCK);
         let useless =
             |tail: &Tail| tail.borrowed || tail.at.block != open || n == 0 || !store.has_tail(&tail.at);
@@ -275,9 +263,36 @@ impl Session {
         }
         if let Some(rows) = self.sequence.open_rows() {
             let new = || Tail { at: TailRef::new(tail_name(store, key), open), borrowed: false };
-            let tail = self.tail.get_or_insert_with(new);
-            written += store.append_tail(&mut tail.at, n, |tokens| arena.export_rows(rows, tokens))?;
+            let tail = self.tail.get_or_insert_with(new).at.clone();
+            let bytes = if tail.rows < n { arena.export_rows(rows, tail.rows..n) } else { Vec::new() };
+            export.rows = Some(Rows { tail, n, bytes });
         }
+        export
+    }
+
+    /// Takes note of what is on disk by now. (It may have gone back since it was handed over, and elsewhere from there.)
+    pub(crate) fn note(&mut self, stored: &Stored) {
+        for (index, hash) in &stored.blocks {
+            if *index == self.stored_blocks && self.sequence.table().hash(*index) == Some(*hash) {
+                self.stored_blocks += 1;
+            }
+        }
+        if stored.error.is_some() {
+            self.sent_blocks = self.stored_blocks;
+        }
+        let ours = |at: &&TailRef| self.tail.as_ref().is_some_and(|tail| tail.at.file == at.file);
+        if let Some(at) = stored.tail.as_ref().filter(ours) {
+            self.tail = Some(Tail { at: at.clone(), borrowed: false });
+        }
+    }
+
+    /// Lets go of windowed layers of blocks that no row to come sees, as far as they are on disk if the session is `stored` there.
+    pub(crate) fn trim_window(&mut self, stored: bool, arena: &mut Arena) {
+        self.sequence.trim_window(if stored { self.stored_blocks } else { usize::MAX }, arena);
+    }
+
+    /// The manifest to commit, once all of it is on disk. A token takes `token_ms` to compute.
+    pub(super) fn pending(&mut self, key: &SessionKey, token_ms: f64, context: &CacheContext) -> Pending {
         let (run, agent) = (key.run.clone(), key.agent.clone());
         let saved_at = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
         let manifest = Manifest {
@@ -287,7 +302,7 @@ impl Session {
             segments: self.segments.clone(),
             worth: Worth { saved_at, turns: 0, token_ms },
         };
-        Ok((Pending { manifest, obsolete: std::mem::take(&mut self.obsolete) }, written))
+        Pending { manifest, obsolete: std::mem::take(&mut self.obsolete) }
     }
 }
 

@@ -18,6 +18,12 @@ struct State {
 }
 
 impl InMemory {
+    /// Another store, with what there is in this one.
+    pub(crate) fn copy(&self) -> Self {
+        let (things, leases) = (self.state().things.clone(), HashSet::new());
+        Self(Arc::new(Mutex::new(State { things, leases })))
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -46,7 +46,6 @@ use medium::{Input, Lease, Logs};
 use pack::{Builder, Packs};
 use std::fs::TryLockError;
 use std::io::Cursor;
-use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{PoisonError, RwLock};
@@ -348,13 +347,8 @@ impl Store {
         self.medium.can_append(&tail::name(tail), tail.end.bytes)
     }
 
-    /// Appends the rows that a tail lacks, up to `n`, and moves it on; `rows` gives their bytes. Returns the bytes written.
-    pub(crate) fn append_tail(
-        &self,
-        tail: &mut TailRef,
-        n: usize,
-        rows: impl Fn(Range<usize>) -> Vec<u8>,
-    ) -> Result<u64> {
+    /// Appends the rows that a tail lacks, up to `n`, and moves it on. Returns the bytes written.
+    pub(crate) fn append_tail(&self, tail: &mut TailRef, n: usize, rows: Vec<u8>) -> Result<u64> {
         tail::append(&*self.medium, tail, n, rows, &self.cipher)
     }
 

@@ -9,7 +9,6 @@ use super::medium::{Input, Logs};
 use crate::Result;
 use crate::kv::layout::{BLOCK, KvLayout};
 use serde::{Deserialize, Serialize};
-use std::ops::Range;
 
 /// A tail as a manifest names it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -43,18 +42,18 @@ pub(super) fn name(tail: &TailRef) -> String {
     format!("tails/{}", tail.file)
 }
 
-/// Appends the rows that `tail` lacks, up to `n`, and moves it on; `rows` gives their bytes. Returns the bytes written.
+/// Appends the rows that `tail` lacks, up to `n`, and moves it on. Returns the bytes written.
 pub(super) fn append(
     logs: &dyn Logs,
     tail: &mut TailRef,
     n: usize,
-    rows: impl Fn(Range<usize>) -> Vec<u8>,
+    rows: Vec<u8>,
     cipher: &Cipher,
 ) -> Result<u64> {
     if n <= tail.rows {
         return Ok(0);
     }
-    let written = log::append(logs, &name(tail), &mut tail.end, rows(tail.rows..n), cipher)?;
+    let written = log::append(logs, &name(tail), &mut tail.end, rows, cipher)?;
     tail.rows = n;
     Ok(written)
 }

@@ -2,11 +2,12 @@
 //!
 //! [`worker`] takes requests, lets them begin as there is room ([`admission`]), plans passes ([`schedule`]) and runs them. A [`turn`]
 //! samples ([`sampler`], [`dry`]), follows a given reply ([`follow`]) or weighs options ([`constraint`]); [`reply`] cuts what it says
-//! ([`sentence`]).
+//! ([`sentence`]). Its [`ending`] has what is left of it saved.
 
 pub(crate) mod admission;
 pub(crate) mod constraint;
 pub(crate) mod dry;
+mod ending;
 pub(crate) mod follow;
 pub(crate) mod reply;
 pub(crate) mod sampler;

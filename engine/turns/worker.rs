@@ -1,4 +1,7 @@
-//! The engine's thread: takes requests, plans passes, runs them, samples, emits, saves.
+//! The engine's thread: takes requests, plans passes, runs them, samples, emits, has them saved.
+//!
+//! It waits for no disk while anybody is at work: what a turn leaves is handed over to be written, and the turn ends when the answer
+//! comes; so its last event says what was written, and the others decode meanwhile.
 //!
 //! A pass that fails is taken again turn by turn: whoever is to blame fails alone, and row invariance makes it the same bits.
 //! A fault of the engine itself (a panic on its thread) is told to all turns, as `ErrorKind::Internal`.
@@ -14,6 +17,7 @@ use crate::text::chat::{Chat, reply_ids};
 use crate::text::prefix::flatten;
 use crate::text::tokenizer::Tokenizer;
 use crate::turns::admission::{Prepared, Waiting};
+use crate::turns::ending::{Committing, Finished, Saving};
 use crate::turns::schedule::{Load, Pace, plan};
 use crate::turns::turn::ActiveTurn;
 use crate::{
@@ -72,17 +76,10 @@ pub(crate) enum Command {
         formats: Vec<KvChoice>,
         figures: Figures,
     },
+    /// Something was written, or could not be.
+    Written,
     /// The front is gone, though turns may still have ways here.
     Close,
-}
-
-/// A turn that waits for its commit.
-struct Finished {
-    id: u64,
-    session: SessionKey,
-    pending: Option<Pending>,
-    completion: Box<Completion>,
-    began: Instant,
 }
 
 /// Everything that lives on the thread.
@@ -93,11 +90,17 @@ pub(crate) struct Worker {
     pub(crate) memory: Memory,
     pace: Pace,
     waiting: VecDeque<Waiting>,
-    active: Vec<ActiveTurn>,
+    pub(super) active: Vec<ActiveTurn>,
+    /// Turns whose sessions are being written, in the order in which they ended.
+    pub(super) saving: Vec<Saving>,
     /// Finished turns, in the order in which they ended.
-    finished: Vec<Finished>,
+    pub(super) finished: Vec<Finished>,
+    /// Those whose manifests are being written, in order.
+    pub(super) committing: VecDeque<Committing>,
     /// Scoring jobs; they run a pass at a time, between passes over turns.
     jobs: VecDeque<Box<dyn Job>>,
+    /// True if nobody is at work and those who wait can't begin before something is written.
+    held_up: bool,
     cursor: usize,
 }
 
@@ -120,8 +123,11 @@ impl Worker {
             pace,
             waiting,
             active,
+            saving: Vec::new(),
             finished,
+            committing: VecDeque::new(),
             jobs: VecDeque::new(),
+            held_up: false,
             cursor: 0,
         }
     }
@@ -129,7 +135,10 @@ impl Worker {
     /// Serves commands until the engine is closed. A panic ends it too: what it said stands in `fault` then, and every turn that had
     /// not ended is told.
     pub(crate) fn run(mut self, commands: &Receiver<Command>, fault: &OnceLock<String>) {
-        let end = match catch_unwind(AssertUnwindSafe(|| self.serve(commands))) {
+        let end = match catch_unwind(AssertUnwindSafe(|| {
+            self.serve(commands);
+            self.finish_writing();
+        })) {
             Ok(()) => Error::new(ErrorKind::Closed, "the engine was closed before the turn ended"),
             Err(panic) => {
                 let said = panic.downcast_ref::<String>().map(String::as_str);
@@ -139,7 +148,8 @@ impl Worker {
                 }))
             }
         };
-        let turns = self.active.iter().map(|turn| &turn.events);
+        let saving = self.saving.iter().map(|saving| &saving.turn);
+        let turns = self.active.iter().chain(saving).map(|turn| &turn.events);
         for events in turns.chain(self.waiting.iter().map(|waiting| &waiting.events)) {
             let _ = events.send(Event::Failed(Error::new(end.kind(), end.to_string())));
         }
@@ -147,7 +157,8 @@ impl Worker {
 
     fn serve(&mut self, commands: &Receiver<Command>) {
         loop {
-            let next = if self.active.is_empty() && self.waiting.is_empty() && self.jobs.is_empty() {
+            let nobody_waits = self.waiting.is_empty() || self.held_up;
+            let next = if self.active.is_empty() && self.jobs.is_empty() && nobody_waits {
                 commands.recv().map(Some).map_err(|RecvError| ())
             } else {
                 match commands.try_recv() {
@@ -169,15 +180,17 @@ impl Worker {
     }
 
     fn take(&mut self, command: Command) {
+        self.held_up = false;
         match command {
             Command::Turn { id, request, events } => {
                 self.waiting.push_back(Waiting { id, request, events, prepared: None });
             }
-            Command::Commit { id, answer } => {
-                let _ = answer.send(self.commit(id));
-            }
+            Command::Commit { id, answer } => self.commit(id, answer),
+            Command::Written => self.take_answers(),
             Command::Abandon { id } => self.abandon(id),
             Command::Fork { from, to } => self.memory.fork(&from, to),
+            // Whoever is at work says at its end when it is needed next.
+            Command::Expect { session, .. } if self.is_at_work(&session) => {}
             Command::Expect { session, next_use } => self.memory.expect(&session, next_use),
             Command::Forget { session } => self.memory.forget(&session),
             Command::Rank { conversation, options, kv, answer } => {
@@ -207,7 +220,7 @@ impl Worker {
             }
             let session = &waiting.request.session;
             let waits = is_full
-                || self.active.iter().any(|t| t.request.session == *session)
+                || self.is_at_work(session)
                 || self.waiting.iter().any(|w| w.request.session == *session);
             if waits {
                 self.waiting.push_back(waiting);
@@ -222,15 +235,25 @@ impl Worker {
                 Err(e) => drop(waiting.events.send(Event::Failed(e))),
             }
         }
+        self.held_up = self.active.is_empty() && !self.waiting.is_empty();
         self.memory.look_ahead(self.active.len());
+    }
+
+    /// The turns that sessions are at work for.
+    fn turns(&self) -> impl Iterator<Item = &ActiveTurn> {
+        self.active.iter().chain(self.saving.iter().map(|saving| &saving.turn))
+    }
+
+    fn is_at_work(&self, session: &SessionKey) -> bool {
+        self.turns().any(|turn| turn.request.session == *session)
     }
 
     /// Tells whether a turn fits beside those at work; one that fits nowhere is played alone.
     fn has_room(&self, waiting: &mut Waiting) -> Result<bool> {
         let (layout, context) = (&self.memory.context.layout, self.device.spec().context_length);
         let need = waiting.need(&self.chat, &self.tokenizer, layout, context)?;
-        let reserved = self.active.iter().map(|turn| turn.need).fold(need, u64::saturating_add);
-        Ok(self.active.is_empty() || reserved <= self.memory.budget())
+        let reserved = self.turns().map(|turn| turn.need).fold(need, u64::saturating_add);
+        Ok(self.turns().next().is_none() || reserved <= self.memory.budget())
     }
 
     fn begin(&mut self, waiting: Waiting) {
@@ -261,7 +284,10 @@ impl Worker {
         if fed.is_empty() {
             return;
         }
-        self.memory.make_room_for(feed.iter().sum());
+        // What is being written can't leave memory before it is: who has no room waits.
+        while !self.memory.make_room_for(feed.iter().sum()) && self.memory.wait_for_a_write() {
+            self.take_answers();
+        }
         let began = Instant::now();
         let logits: Vec<Result<Vec<f32>>> = match self.pass(&fed, &feed) {
             Ok(logits) => {
@@ -307,11 +333,7 @@ impl Worker {
         if turn.weighs() {
             return; // no disk needs options that are not chosen
         }
-        match self.memory.flush(&turn.request, &mut turn.session) {
-            Ok(bytes) => turn.wrote(bytes),
-            // What could not be written stays in memory; the turn's end tries again, and says so.
-            Err(e) => tracing::debug!("`{}`: {e}", turn.request.session.agent),
-        }
+        self.memory.flush(turn.id, &turn.request, &mut turn.session);
     }
 
     fn advance(&mut self, i: usize, logits: &[f32]) {
@@ -323,85 +345,13 @@ impl Worker {
         turn.advance(rows, &self.tokenizer, self.chat.eog(), &mut self.memory.arena);
     }
 
-    /// Turns that end here give their sessions back; what they wrote to disk waits for its manifest.
-    fn finish_done(&mut self) {
-        let (done, active) = std::mem::take(&mut self.active).into_iter().partition(ActiveTurn::done);
-        self.active = active;
-        let done: Vec<ActiveTurn> = done;
-        for mut turn in done {
-            let began = Instant::now();
-            let mut completion = Box::new(turn.complete());
-            let key = turn.request.session.clone();
-            let mut pending = None;
-            let mut failed = None;
-            if self.memory.persists(&turn.request) {
-                match self.memory.save(&key, &mut turn.session) {
-                    Ok(Some((ready, bytes))) => {
-                        pending = Some(ready);
-                        completion.usage.bytes_written += bytes;
-                    }
-                    Ok(None) => {}
-                    Err(e) => failed = Some(e),
-                }
-            }
-            turn.session.sequence.end_turn(&mut self.memory.arena);
-            let _ = self.memory.flush(&turn.request, &mut turn.session);
-            completion.usage.total_ms = turn.elapsed_ms();
-            completion.usage.saved_ms = completion.usage.reused as f64 * self.memory.token_ms;
-            self.memory.keep(key.clone(), turn.session, turn.request.next_use);
-            self.enforce_budget();
-            completion.usage.memory_bytes = self.memory.bytes();
-            if let Some(e) = failed {
-                not_saved(&key.agent, &e, &mut completion);
-            }
-            let copy = completion.clone();
-            self.finished.push(Finished { id: turn.id, session: key, pending, completion, began });
-            let _ = turn.events.send(Event::Done(copy));
-        }
-    }
-
-    fn commit(&mut self, id: u64) -> Result<Box<Completion>> {
-        let Some(i) = self.finished.iter().position(|finished| finished.id == id) else {
-            return Err(Error::request("this turn has not ended, or was committed before"));
-        };
-        let mut finished = self.finished.remove(i);
-        match finished.pending.take() {
-            None => self.memory.saved(&finished.session),
-            Some(mut pending) => {
-                // This manifest says all that those of the session's earlier turns would, so they are written no more.
-                let earlier = self.finished[..i].iter_mut().filter(|f| f.session == finished.session);
-                for before in earlier.filter_map(|f| f.pending.take()) {
-                    pending.obsolete.extend(before.obsolete);
-                }
-                match self.memory.commit(&pending) {
-                    Ok(bytes) => finished.completion.usage.bytes_written += bytes,
-                    Err(e) => not_saved(&finished.session.agent, &e, &mut finished.completion),
-                }
-                tracing::debug!("`{}` saved after {:?}", finished.session.agent, finished.began.elapsed());
-            }
-        }
-        self.enforce_budget();
-        Ok(finished.completion)
-    }
-
-    /// A finished turn's manifest will not be written.
-    fn abandon(&mut self, id: u64) {
-        let Some(i) = self.finished.iter().position(|finished| finished.id == id) else { return };
-        let Finished { session, pending, .. } = self.finished.remove(i);
-        match self.active.iter_mut().find(|turn| turn.request.session == session) {
-            Some(turn) => turn.session.uncommit(pending),
-            None => self.memory.abandon(&session, pending),
-        }
-        self.enforce_budget();
-    }
-
     /// Bytes of sessions at work beside sealed blocks, and of manifests that wait.
     fn at_work(&self) -> u64 {
         let pending = self.finished.iter().filter_map(|finished| finished.pending.as_ref());
-        self.active.iter().map(ActiveTurn::bytes).chain(pending.map(Pending::bytes)).sum()
+        self.turns().map(ActiveTurn::bytes).chain(pending.map(Pending::bytes)).sum()
     }
 
-    fn enforce_budget(&mut self) {
+    pub(super) fn enforce_budget(&mut self) {
         self.memory.enforce_budget(self.at_work());
     }
 
@@ -472,10 +422,4 @@ impl Worker {
         let options: Vec<Vec<u32>> = options.iter().map(ids).collect::<Result<_>>()?;
         Ok(Ranker::new(self.scratch(kv)?, prompt, &options, answer))
     }
-}
-
-/// The turn stands in memory; that it can't be kept on disk is said, not hidden.
-fn not_saved(agent: &str, e: &Error, completion: &mut Completion) {
-    tracing::warn!("agent `{agent}` could not be saved: {e}");
-    completion.usage.reason = Some(format!("not saved: {e}"));
 }

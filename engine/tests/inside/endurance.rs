@@ -364,7 +364,7 @@ impl Trial {
 
     /// Flushes after a pass. Windowed layers that memory let go of can't be written again where the disk lost them.
     fn flush(&mut self, request: &Request, session: &mut Session) {
-        let settled = self.memory.flush(request, session);
+        let settled = self.memory.flush_now(request, session);
         assert!(self.damage || settled.is_ok(), "{settled:?}");
     }
 
@@ -406,9 +406,9 @@ impl Trial {
         }
         session.segments = prompt.clone();
         let pending = if persistent {
-            match self.memory.save(&key, &mut session) {
+            match self.memory.save_now(&key, &mut session) {
                 Err(_) if self.damage => None, // the turn says that it is not saved
-                saved => saved.expect("a save"),
+                saved => Some(saved.expect("a save")),
             }
         } else {
             None
@@ -428,7 +428,7 @@ impl Trial {
                     return self.kill();
                 }
                 _ => {
-                    self.memory.commit(&pending).expect("a commit");
+                    self.memory.commit_now(pending).expect("a commit");
                     known.committed = known.now.clone();
                 }
             }

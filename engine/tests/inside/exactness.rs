@@ -65,7 +65,7 @@ impl Bench {
     }
 
     /// Every model of the matrix with every format of its cache.
-    fn all() -> impl Iterator<Item = Self> {
+    pub(crate) fn all() -> impl Iterator<Item = Self> {
         models().into_iter().flat_map(|m| FORMATS.map(|format| Self::with(&m, format, Isa::detect())))
     }
 
@@ -86,6 +86,11 @@ impl Bench {
 
     fn sequence(&self) -> Sequence {
         Sequence::new(self.context.layout.clone(), self.context.root_of(""))
+    }
+
+    /// Changes a token of its text.
+    pub(crate) fn change(&mut self, token: usize) {
+        self.tokens[token] ^= 1;
     }
 
     /// Feeds tokens up to `end` in chunks and returns the logits of every row fed.
@@ -146,8 +151,8 @@ impl Bench {
         self.feed(&mut recalled.session.sequence, &mut memory.arena, n, 256);
         recalled.session.sequence.end_turn(&mut memory.arena);
         recalled.session.segments = vec![self.segment(0..n)];
-        let saved = memory.save(key, &mut recalled.session).expect("a save");
-        memory.commit(&saved.expect("a store").0).expect("a commit");
+        let saved = memory.save_now(key, &mut recalled.session).expect("a save");
+        memory.commit_now(saved.0).expect("a commit");
     }
 
     /// Checks, after any fault on disk, that the logits of what follows are the reference's, whatever is recalled.
@@ -323,7 +328,7 @@ fn windows_leave_memory_and_come_back() {
             while session.sequence.len() < N {
                 let end = (session.sequence.len() + 200).min(N);
                 bench.feed(&mut session.sequence, &mut memory.arena, end, 200);
-                memory.flush(&request, &mut session).expect("a write");
+                memory.flush_now(&request, &mut session).expect("a write");
                 let in_memory = memory.arena.sealed_bytes() as usize;
                 let global = session.sequence.table().len() * layout.block_bytes(Part::Global) as usize;
                 let windowed = (window.div_ceil(256) + 2) * layout.block_bytes(Part::Windowed) as usize;
@@ -334,7 +339,7 @@ fn windows_leave_memory_and_come_back() {
             }
             session.segments = vec![bench.segment(0..n), bench.segment(n..N)];
             session.sequence.end_turn(&mut memory.arena);
-            memory.flush(&request, &mut session).expect("a write");
+            memory.flush_now(&request, &mut session).expect("a write");
             assert!(session.sequence.missing(256).next().is_some(), "the first window is still in memory");
             memory.keep(request.session.clone(), session, None);
             let mut other = bench.segment(n..N);

@@ -245,9 +245,9 @@ fn many_runs_do_not_hold_many_files() {
         bench.feed(&mut recalled.session.sequence, &mut memory.arena, n, 256);
         recalled.session.sequence.end_turn(&mut memory.arena);
         recalled.session.segments = vec![bench.segment(0..n)];
-        let pending = memory.save(key, &mut recalled.session).expect("a save").expect("a store").0;
+        let pending = memory.save_now(key, &mut recalled.session).expect("a save").0;
         memory.keep(key.clone(), recalled.session, None);
-        memory.commit(&pending).expect("a commit");
+        memory.commit_now(pending).expect("a commit");
         (reused, kind)
     };
     let first = turn(&mut memory, &key(0), 20);

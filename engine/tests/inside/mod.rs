@@ -6,4 +6,5 @@ mod exactness;
 mod folders;
 mod oracle;
 mod replies;
+mod saving;
 mod texts;

@@ -6,6 +6,9 @@
 use memmap2::{MmapMut, MmapRaw};
 use std::sync::Arc;
 
+/// Bytes of the first mapping, unless a slab needs more; each later one has twice as many as the one before, up to [`CHUNK`]. So a
+/// small model takes little address space.
+const FIRST_CHUNK: usize = 16 << 20;
 /// Bytes of a mapping, unless a slab needs more.
 const CHUNK: usize = 256 << 20;
 /// Slabs start at lines of the cache.
@@ -35,8 +38,9 @@ impl Slabs {
     pub(crate) fn cut(&mut self, len: usize) -> std::io::Result<Slab> {
         let chunk = match &self.chunk {
             Some(chunk) if chunk.len() - self.used >= len => chunk.clone(),
-            _ => {
-                let map = MmapMut::map_anon(CHUNK.max(len) + HUGE)?;
+            last => {
+                let usual = last.as_ref().map_or(FIRST_CHUNK, |chunk| (2 * chunk.len()).min(CHUNK));
+                let map = MmapMut::map_anon(usual.max(len) + HUGE)?;
                 #[cfg(target_os = "linux")]
                 let _ = map.advise(memmap2::Advice::HugePage); // a wish; pages of any size do
                 self.used = map.as_ptr().align_offset(HUGE);
@@ -60,5 +64,27 @@ impl Slab {
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
         // SAFETY: as above, and `self` is borrowed for as long as they are.
         unsafe { std::slice::from_raw_parts_mut(self.chunk.as_mut_ptr().add(self.start), self.len) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slabs_are_zeros_of_their_own_in_mappings_that_grow() {
+        let mut slabs = Slabs::default();
+        let mut cut: Vec<Slab> = (0..40).map(|_| slabs.cut((1 << 20) + 7).expect("memory")).collect();
+        cut.push(slabs.cut(CHUNK + 1).expect("memory"));
+        for (i, slab) in cut.iter_mut().enumerate() {
+            assert_eq!(slab.bytes().as_ptr().align_offset(LINE), 0);
+            let ends = [0, slab.len - 1];
+            assert!(ends.iter().all(|at| slab.bytes()[*at] == 0), "slab {i} is another's too");
+            ends.iter().for_each(|at| slab.bytes_mut()[*at] = i as u8 + 1);
+        }
+        let ends = |slab: &Slab| [slab.bytes()[0], slab.bytes()[slab.len - 1]];
+        assert!(cut.iter().enumerate().all(|(i, slab)| ends(slab) == [i as u8 + 1; 2]));
+        let sizes: Vec<usize> = cut.iter().map(|slab| slab.chunk.len()).collect();
+        assert!(sizes[0] < 2 * FIRST_CHUNK && sizes.is_sorted(), "{sizes:?}");
     }
 }

@@ -1,0 +1,145 @@
+//! Threads for the disk: those that compute neither read nor wait for a write to be synced.
+//!
+//! A crew takes its tasks in the order in which they come; one of a single thread does them one after another. Reading a block also
+//! decrypts it and checks its sums, so those who wait for blocks have several threads read them.
+
+use crate::store::Store;
+use crate::{Error, ErrorKind, Result, fault};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+
+type Task = Box<dyn FnOnce(&Store) + Send>;
+
+/// Threads that work on one store.
+pub(super) struct Crew {
+    tasks: Option<Sender<Task>>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Crew {
+    /// So many threads with nothing to do.
+    ///
+    /// # Errors
+    /// One can't be started.
+    pub(super) fn new(name: &str, n_threads: usize, store: &Arc<Store>) -> Result<Self> {
+        let (tasks, todo) = channel::<Task>();
+        let todo = Arc::new(Mutex::new(todo));
+        let mut crew = Self { tasks: Some(tasks), threads: Vec::new() };
+        for _ in 0..n_threads {
+            let (todo, store) = (todo.clone(), store.clone());
+            let body = move || {
+                loop {
+                    let next = todo.lock().unwrap_or_else(PoisonError::into_inner).recv();
+                    let Ok(task) = next else { return };
+                    task(&store);
+                }
+            };
+            let thread = thread::Builder::new().name(name.to_owned()).spawn(body).map_err(|e| {
+                Error::new(ErrorKind::Closed, format!("a thread for the cache folder can't be started: {e}"))
+            });
+            crew.threads.push(thread?);
+        }
+        Ok(crew)
+    }
+
+    /// Hands a task over; `then` is told, on the task's thread, what came of it or which panic ended it.
+    pub(super) fn push<T>(
+        &self,
+        task: impl FnOnce(&Store) -> T + Send + 'static,
+        then: impl FnOnce(thread::Result<T>) + Send + 'static,
+    ) {
+        let task = move |store: &Store| then(catch_unwind(AssertUnwindSafe(|| task(store))));
+        if let Some(tasks) = &self.tasks {
+            let _ = tasks.send(Box::new(task)); // the threads end after this, never before
+        }
+    }
+
+    /// Waits for a task and gives what came of it.
+    pub(super) fn one<T: Send + 'static>(&self, task: impl FnOnce(&Store) -> T + Send + 'static) -> T {
+        self.all([task]).remove(0)
+    }
+
+    /// Waits for tasks that are done side by side, and gives what came of them, in order.
+    pub(super) fn all<T, F>(&self, tasks: impl IntoIterator<Item = F>) -> Vec<T>
+    where
+        T: Send + 'static,
+        F: FnOnce(&Store) -> T + Send + 'static,
+    {
+        let (done, results) = channel();
+        let mut out = Vec::new();
+        for (i, task) in tasks.into_iter().enumerate() {
+            let (done, reads) = (done.clone(), fault::reads());
+            let task = move |store: &Store| {
+                reads.go_on();
+                task(store)
+            };
+            self.push(task, move |result| drop(done.send((i, result))));
+            out.push(None);
+        }
+        drop(done);
+        for (i, result) in results {
+            out[i] = Some(result.unwrap_or_else(|panic| resume_unwind(panic)));
+        }
+        out.into_iter().map(|result| result.expect("every task has an end")).collect()
+    }
+}
+
+impl Drop for Crew {
+    /// Waits until all tasks are done, so that the cache folder is free again.
+    fn drop(&mut self) {
+        self.tasks = None;
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::in_memory::InMemory;
+    use std::sync::Barrier;
+
+    fn crew(n_threads: usize) -> Crew {
+        let store = Arc::new(Store::on(Box::new(InMemory::default()), None));
+        Crew::new("crew", n_threads, &store).expect("threads")
+    }
+
+    #[test]
+    fn tasks_are_done_side_by_side_and_their_results_stay_in_order() {
+        let crew = crew(3);
+        let (together, caller) = (Arc::new(Barrier::new(3)), thread::current().id());
+        let task = |i: usize| {
+            let together = together.clone();
+            move |_: &Store| {
+                together.wait(); // or this never ends
+                (i, thread::current().id())
+            }
+        };
+        let done = crew.all((0..3).map(task));
+        assert!(done.iter().map(|(i, _)| *i).eq(0..3) && done.iter().all(|(_, thread)| *thread != caller));
+        assert_eq!(crew.all((0..100).map(|i| move |_: &Store| i)), (0..100).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn one_thread_keeps_the_order_and_ends_after_its_last_task() {
+        let crew = crew(1);
+        let done = Arc::new(Mutex::new(Vec::new()));
+        for i in 0..50 {
+            let done = done.clone();
+            crew.push(move |_| thread::yield_now(), move |_| done.lock().expect("a list").push(i));
+        }
+        drop(crew);
+        assert!(done.lock().expect("a list").iter().copied().eq(0..50));
+    }
+
+    #[test]
+    fn a_panic_reaches_whoever_waits_and_the_crew_goes_on() {
+        let crew = crew(2);
+        let seven = |i: usize| move |_: &Store| assert!(i != 7, "seven");
+        assert!(catch_unwind(AssertUnwindSafe(|| crew.all((0..9).map(seven)))).is_err());
+        assert_eq!(crew.one(|_| 1), 1);
+    }
+}

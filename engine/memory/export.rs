@@ -1,0 +1,78 @@
+//! What a session hands over to be written, as bytes that nobody changes any more, and what of it is on disk then.
+
+use crate::kv::format::BlockBytes;
+use crate::kv::layout::{KvLayout, Part};
+use crate::kv::table::{BlockHash, BlockId};
+use crate::store::Store;
+use crate::store::tail::TailRef;
+use crate::{Error, Result};
+use std::sync::Arc;
+
+/// Sealed blocks, and the rows after them.
+#[derive(Default)]
+pub(super) struct Export {
+    pub(super) blocks: Vec<Sealed>,
+    pub(super) rows: Option<Rows>,
+    /// References to the blocks: they stay in memory, and count there, until they are written.
+    pub(super) held: Vec<BlockId>,
+}
+
+/// The block at an index, part by part; of one without bytes the disk has them.
+pub(super) struct Sealed {
+    pub(super) index: usize,
+    pub(super) hash: BlockHash,
+    pub(super) parts: Vec<(Part, Option<Arc<BlockBytes>>)>,
+}
+
+/// Rows that a tail lacks, up to its `n`-th.
+pub(super) struct Rows {
+    pub(super) tail: TailRef,
+    pub(super) n: usize,
+    pub(super) bytes: Vec<u8>,
+}
+
+/// What of an export is on disk by now.
+#[derive(Default)]
+pub(crate) struct Stored {
+    /// Indexes and addresses of the blocks.
+    pub(super) blocks: Vec<(usize, BlockHash)>,
+    pub(super) tail: Option<TailRef>,
+    /// Bytes that were written.
+    pub(crate) bytes: u64,
+    /// Reason why it is not all.
+    pub(crate) error: Option<Error>,
+}
+
+impl Export {
+    /// Bytes that it takes in memory beside the blocks that it holds.
+    pub(super) fn bytes(&self) -> u64 {
+        self.rows.as_ref().map_or(0, |rows| rows.bytes.len() as u64)
+    }
+
+    /// Writes what the disk lacks of it: blocks first, then the tail.
+    pub(super) fn write(self, store: &Store, layout: &KvLayout) -> Stored {
+        let mut stored = Stored::default();
+        let written = self.write_in_order(&mut stored, store, layout);
+        Stored { error: written.err(), ..stored }
+    }
+
+    fn write_in_order(self, stored: &mut Stored, store: &Store, layout: &KvLayout) -> Result<()> {
+        for Sealed { index, hash, parts } in self.blocks {
+            for (part, bytes) in parts {
+                match bytes {
+                    Some(bytes) => stored.bytes += store.write_block((hash, part), index, &bytes, layout)?,
+                    None if store.has_block((hash, part)) => {}
+                    None => {
+                        return Err(Error::store(format!("layers of block {index} are no longer in memory")));
+                    }
+                }
+            }
+            stored.blocks.push((index, hash));
+        }
+        if let Some(Rows { mut tail, n, bytes }) = self.rows {
+            stored.bytes += store.append_tail(&mut tail, n, bytes)?;
+            stored.tail = Some(tail);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,190 @@
+//! What is being written: handed over by the engine's thread, done by a thread of its own, answered to the engine's.
+//!
+//! One thread writes for all sessions, in the order in which things were handed over: so blocks are on disk before the manifest that
+//! names them, and a session's later save comes after its earlier one. What waits counts as memory; who has no room waits for it.
+
+use super::Memory;
+use super::crew::Crew;
+pub(crate) use super::export::Stored;
+use crate::kv::table::BlockId;
+use crate::store::Store;
+use crate::store::manifest::Journal;
+use crate::{Result, SessionKey};
+use std::collections::VecDeque;
+use std::panic::resume_unwind;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread;
+
+/// Something that was to be written for a turn, and what came of it.
+pub(crate) struct Answer {
+    pub(crate) session: SessionKey,
+    pub(crate) turn: u64,
+    pub(crate) written: Written,
+    /// References to blocks that were held for it.
+    held: Vec<BlockId>,
+}
+
+/// What came of something that was to be written.
+pub(crate) enum Written {
+    /// Blocks of a session that is at work.
+    Blocks(Stored),
+    /// All of a session whose turn has ended, but the manifest.
+    Session(Stored),
+    /// A manifest: its bytes, and what it holds by now.
+    Manifest(Result<u64>, Option<Journal>),
+}
+
+/// The thread that writes, and what it was told to write.
+pub(super) struct Writer {
+    crew: Crew,
+    done: Sender<thread::Result<Written>>,
+    answers: Receiver<thread::Result<Written>>,
+    /// Tells the engine's thread that there is an answer.
+    wake: Arc<dyn Fn() + Send + Sync>,
+    /// What has no answer yet, in order.
+    under_way: VecDeque<UnderWay>,
+    /// Answers that came while somebody waited for one.
+    early: VecDeque<Answer>,
+}
+
+struct UnderWay {
+    session: SessionKey,
+    turn: u64,
+    cost: Cost,
+    /// True for a manifest: whoever reads it must wait.
+    is_manifest: bool,
+}
+
+/// Memory that something takes until it is written.
+#[derive(Default)]
+pub(super) struct Cost {
+    pub(super) bytes: u64,
+    /// References to blocks.
+    pub(super) held: Vec<BlockId>,
+}
+
+impl Writer {
+    /// A thread that writes to `store`.
+    ///
+    /// # Errors
+    /// It can't be started.
+    pub(super) fn new(store: &Arc<Store>) -> Result<Self> {
+        let crew = Crew::new("greenroom-writer", 1, store)?;
+        let (done, answers) = channel();
+        let (under_way, early) = (VecDeque::new(), VecDeque::new());
+        Ok(Self { crew, done, answers, wake: Arc::new(|| ()), under_way, early })
+    }
+
+    /// Hands over what a session wants to have written, for a turn.
+    pub(super) fn push(
+        &mut self,
+        session: &SessionKey,
+        turn: u64,
+        cost: Cost,
+        write: impl FnOnce(&Store) -> Written + Send + 'static,
+    ) {
+        self.enqueue(UnderWay { session: session.clone(), turn, cost, is_manifest: false }, write);
+    }
+
+    /// Hands over a manifest, or a wait for those before it.
+    pub(super) fn push_manifest(
+        &mut self,
+        session: &SessionKey,
+        turn: u64,
+        bytes: u64,
+        write: impl FnOnce(&Store) -> Written + Send + 'static,
+    ) {
+        let cost = Cost { bytes, held: Vec::new() };
+        self.enqueue(UnderWay { session: session.clone(), turn, cost, is_manifest: true }, write);
+    }
+
+    fn enqueue(&mut self, under_way: UnderWay, write: impl FnOnce(&Store) -> Written + Send + 'static) {
+        self.under_way.push_back(under_way);
+        let (done, wake) = (self.done.clone(), self.wake.clone());
+        self.crew.push(write, move |written| {
+            let _ = done.send(written);
+            wake();
+        });
+    }
+
+    /// Bytes of memory that what is under way takes.
+    pub(super) fn bytes(&self) -> u64 {
+        self.under_way.iter().map(|under_way| under_way.cost.bytes).sum()
+    }
+
+    /// Sessions of which something is under way.
+    pub(super) fn sessions(&self) -> impl Iterator<Item = &SessionKey> {
+        self.under_way.iter().map(|under_way| &under_way.session)
+    }
+
+    /// Tells whether a manifest of a session is under way.
+    fn is_committing(&self, session: &SessionKey) -> bool {
+        self.under_way.iter().any(|under_way| under_way.is_manifest && under_way.session == *session)
+    }
+
+    /// The next answer that nobody has taken, if there is one; a panic goes on here.
+    fn answer(&mut self) -> Option<Answer> {
+        if self.early.is_empty() {
+            let written = self.answers.try_recv().ok()?;
+            self.take_in(written);
+        }
+        self.early.pop_front()
+    }
+
+    /// Waits for an answer, to be taken later; `false`: nothing is under way.
+    fn wait(&mut self) -> bool {
+        let next = if self.under_way.is_empty() { None } else { self.answers.recv().ok() };
+        next.map(|written| self.take_in(written)).is_some()
+    }
+
+    fn take_in(&mut self, written: thread::Result<Written>) {
+        let written = written.unwrap_or_else(|panic| resume_unwind(panic));
+        if let Some(UnderWay { session, turn, cost, .. }) = self.under_way.pop_front() {
+            self.early.push_back(Answer { session, turn, written, held: cost.held });
+        }
+    }
+}
+
+impl Memory {
+    /// Calls `wake`, on another thread, whenever there is something for [`Memory::written`].
+    pub(crate) fn wake_by(&mut self, wake: impl Fn() + Send + Sync + 'static) {
+        if let Some(writer) = &mut self.writer {
+            writer.wake = Arc::new(wake);
+        }
+    }
+
+    /// The next thing that was written, or could not be; `None`: there is no more by now. Sessions at rest know of it already.
+    pub(crate) fn written(&mut self) -> Option<Answer> {
+        let mut answer = self.writer.as_mut()?.answer()?;
+        answer.held.drain(..).for_each(|id| self.arena.release(id));
+        match &mut answer.written {
+            Written::Blocks(stored) => {
+                if let Some(idle) = self.idle.get_mut(&answer.session) {
+                    idle.session.note(stored);
+                    idle.session.trim_window(true, &mut self.arena);
+                }
+            }
+            Written::Session(_) => {}
+            Written::Manifest(result, journal) => {
+                self.settle(&answer.session, result.is_ok(), journal.take());
+            }
+        }
+        Some(answer)
+    }
+
+    /// Waits until one more thing is written; `false`: nothing is under way.
+    pub(crate) fn wait_for_a_write(&mut self) -> bool {
+        self.writer.as_mut().is_some_and(Writer::wait)
+    }
+
+    /// Waits until a session's manifests are written.
+    pub(super) fn wait_for_commits(&mut self, session: &SessionKey) {
+        while self.is_committing(session) && self.wait_for_a_write() {}
+    }
+
+    /// Tells whether a manifest of a session is being written.
+    pub(super) fn is_committing(&self, session: &SessionKey) -> bool {
+        self.writer.as_ref().is_some_and(|writer| writer.is_committing(session))
+    }
+}
