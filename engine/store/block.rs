@@ -4,8 +4,8 @@
 //! `.exact`, and of keys `.means` (f16), as [`format`](crate::kv::format) has them; with an f16 cache one
 //! tensor `L{layer}_B{block}_K`. The metadata hold the block's address and a blake3 over names, types, sizes and data.
 
-use super::files::{self, Source};
 use super::found::Failure;
+use super::source::{Source, stretch};
 use crate::kv::format::{BlockBytes, BlockFormat, Number, Side, Tensor};
 use crate::kv::layout::{KvLayout, Part};
 use crate::kv::table::{BlockHash, BlockKey};
@@ -133,7 +133,7 @@ impl<'a> Reader<'a> {
         if size > most.min(len.saturating_sub(8)) {
             return Err(format!("a header of {size} bytes is not possible in its {len} bytes").into());
         }
-        let header = files::stretch(source, (start + 8, size))?;
+        let header = stretch(source, (start + 8, size))?;
         let metadata = serde_json::from_slice(&header).map_err(|e| format!("its header is broken: {e}"))?;
         Ok(Self { source, metadata, data: start + 8 + size, end: start.saturating_add(len) })
     }

@@ -2,7 +2,8 @@
 
 use super::files::{self, Entry};
 use super::found::Failure;
-use super::medium::{Blobs, Input, Lease, Logs};
+use super::medium::{Blobs, Lease, Logs};
+use super::source::Input;
 use super::{contents, locked};
 use crate::{ErrorKind, Result};
 use std::fs::File;

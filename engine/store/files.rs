@@ -4,7 +4,7 @@
 //! A file with a second name is replaced, never appended to; what is set aside goes with the next sweep.
 
 use super::found::Failure;
-use super::medium::Input;
+use super::source::Input;
 use crate::files::{Links, Unopened, kind, open};
 use crate::{Error, Result, fault};
 use std::ffi::OsString;
@@ -12,25 +12,8 @@ use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write as _};
 use std::path::{Path, PathBuf};
 
-/// Source of something stored: a file, or memory.
-pub(crate) trait Source: Read + Seek {}
-impl<S: Read + Seek> Source for S {}
-
 /// A file whose reads a test may let fail.
 struct Guarded(File);
-
-/// The `n` bytes from `start` on. Memory for them is asked for, not taken.
-pub(super) fn stretch(source: &mut dyn Source, (start, n): (u64, u64)) -> Result<Vec<u8>, Failure> {
-    let mut bytes = Vec::new();
-    let room = usize::try_from(n).ok().and_then(|n| bytes.try_reserve_exact(n).ok());
-    room.ok_or_else(|| Failure::Unreadable(format!("there is no memory for its {n} bytes")))?;
-    let read = source.seek(SeekFrom::Start(start)).and_then(|_| source.take(n).read_to_end(&mut bytes));
-    match read {
-        Ok(read) if read as u64 == n => Ok(bytes),
-        Ok(_) => Err("it ends too early".into()),
-        Err(e) => Err(Failure::io("it", &e)),
-    }
-}
 
 impl Read for Guarded {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {

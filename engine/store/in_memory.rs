@@ -1,7 +1,8 @@
 //! A store that is gone with the process: what a folder keeps, without one.
 
 use super::found::Failure;
-use super::medium::{Blobs, Input, Lease, Logs};
+use super::medium::{Blobs, Lease, Logs};
+use super::source::Input;
 use crate::{Error, Result};
 use std::collections::{BTreeMap, HashSet};
 use std::io::Cursor;

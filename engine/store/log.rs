@@ -9,9 +9,9 @@
 //! pass.
 
 use super::cipher::Cipher;
-use super::files::{self, Source};
 use super::found::Failure;
 use super::medium::Logs;
+use super::source::{Source, stretch};
 use crate::Result;
 use serde::{Deserialize, Serialize};
 use std::io::{self, Cursor, Read as _, SeekFrom};
@@ -96,7 +96,7 @@ pub(super) struct Record {
 impl Record {
     /// The payload, decrypted.
     pub(super) fn open(&self, source: &mut dyn Source, cipher: &Cipher) -> Result<Vec<u8>, Failure> {
-        let payload = files::stretch(source, self.payload)?;
+        let payload = stretch(source, self.payload)?;
         Ok(cipher.open(&self.key, payload)?)
     }
 }

@@ -3,10 +3,9 @@
 //! Names are relative paths (`blocks/ab/….safetensors`, `manifests/….log`). [`disk`](super::disk) is a folder,
 //! [`in_memory`](super::in_memory) is gone with the process.
 
-use super::files::Source;
 use super::found::Failure;
+use super::source::Input;
 use crate::Result;
-use std::io::{self, Read, Seek, SeekFrom};
 
 /// Whole things by their names.
 pub(crate) trait Blobs: Send + Sync {
@@ -64,42 +63,3 @@ pub(crate) trait Logs: Blobs {
 
 /// Given back when it is dropped.
 pub(crate) type Lease = Box<dyn Send>;
-
-/// A thing that is being read.
-pub(crate) struct Input {
-    source: Box<dyn Source>,
-    len: u64,
-}
-
-impl Input {
-    /// `len` bytes of a source.
-    pub(super) fn new(source: impl Source + 'static, len: u64) -> Self {
-        Self { source: Box::new(source), len }
-    }
-
-    /// Bytes that it had when it was opened.
-    pub(super) fn len(&self) -> u64 {
-        self.len
-    }
-
-    /// All of it, at most `most` bytes.
-    pub(super) fn whole(&mut self, most: u64) -> Result<Vec<u8>, Failure> {
-        if self.len > most {
-            return Err(format!("it has {} bytes, at most {most} are possible", self.len).into());
-        }
-        let len = self.len;
-        super::files::stretch(self, (0, len))
-    }
-}
-
-impl Read for Input {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        self.source.read(buffer)
-    }
-}
-
-impl Seek for Input {
-    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
-        self.source.seek(to)
-    }
-}

@@ -28,6 +28,7 @@ pub(crate) mod log;
 pub(crate) mod manifest;
 pub(crate) mod medium;
 pub(crate) mod pack;
+mod source;
 mod sweep;
 pub(crate) mod tail;
 mod verify;
@@ -38,12 +39,12 @@ use crate::kv::table::{BlockHash, BlockKey};
 use crate::{Error, ErrorKind, Result, SessionKey};
 use cipher::{CacheKey, Cipher, OVERHEAD};
 use disk::Disk;
-use files::Source;
 pub(crate) use found::{Failure, Found};
 use log::Broken;
 use manifest::{Journal, Manifest, Write};
-use medium::{Input, Lease, Logs};
+use medium::{Lease, Logs};
 use pack::{Builder, Packs};
+use source::{Input, Source, stretch};
 use std::fs::TryLockError;
 use std::io::Cursor;
 use std::path::PathBuf;
@@ -359,7 +360,7 @@ impl Store {
             if n > tail::most(tail.rows, layout) || n > input.len() {
                 return Err(format!("its manifest says {n} bytes, it has {}", input.len()).into());
             }
-            let bytes = files::stretch(input, (0, n))?;
+            let bytes = stretch(input, (0, n))?;
             Ok((tail::decode(&bytes, tail, layout, &self.cipher)?, n))
         })
     }
@@ -405,7 +406,7 @@ fn open_image<T>(
     if !cipher.encrypts() {
         return read(input, span);
     }
-    let bytes = cipher.open(&block_place(key), files::stretch(input, span)?)?;
+    let bytes = cipher.open(&block_place(key), stretch(input, span)?)?;
     let len = bytes.len() as u64;
     read(&mut Cursor::new(bytes), (0, len))
 }
@@ -418,7 +419,7 @@ fn whole_image(
     span: (u64, u64),
 ) -> Result<Vec<u8>, Failure> {
     verify_image(cipher, input, key, span)?;
-    files::stretch(input, span)
+    stretch(input, span)
 }
 
 fn verify_image(cipher: &Cipher, input: &mut Input, key: BlockKey, span: (u64, u64)) -> Result<(), Failure> {

@@ -7,10 +7,10 @@
 //! ones (below a MiB) have come together; then a pack takes them over, written whole before they go. That copies a small block
 //! once more.
 
-use super::files;
 use super::found::Failure;
-use super::medium::{Blobs, Input};
+use super::medium::Blobs;
 use super::short;
+use super::source::{Input, stretch};
 use crate::Result;
 use crate::kv::layout::Part;
 use crate::kv::table::{BlockHash, BlockKey};
@@ -101,7 +101,7 @@ pub(super) fn index(blobs: &dyn Blobs, name: &str) -> Result<Vec<(BlockKey, Plac
     let n = u64::from_le_bytes(n.try_into().expect("8 bytes"));
     let start = end.checked_sub(n).filter(|_| magic == MAGIC && n <= MOST_INDEX && end <= MOST);
     let start = start.ok_or("it does not end as a pack does")?;
-    let bytes = files::stretch(&mut input, (start, n))?;
+    let bytes = stretch(&mut input, (start, n))?;
     if blake3::hash(&bytes).as_bytes() != sum {
         return Err("the checksum of its index does not match".into());
     }

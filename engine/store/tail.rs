@@ -5,7 +5,8 @@
 use super::cipher::{Cipher, OVERHEAD};
 use super::found::Failure;
 use super::log::{self, End};
-use super::medium::{Input, Logs};
+use super::medium::Logs;
+use super::source::Input;
 use crate::Result;
 use crate::kv::layout::{BLOCK, KvLayout};
 use serde::{Deserialize, Serialize};

@@ -4,7 +4,7 @@ use super::contents::{Contents, File};
 use super::inventory::Folder;
 use super::log::Broken;
 use super::manifest::Manifest;
-use super::medium::Input;
+use super::source::Input;
 use super::{Failure, files, pack, read_check, tail, verify_image};
 use crate::Result;
 use crate::kv::layout::Part;

@@ -1,0 +1,60 @@
+//! Something stored that is being read.
+
+use super::found::Failure;
+use std::io::{self, Read, Seek, SeekFrom};
+
+/// Source of something stored: a file, or memory.
+pub(crate) trait Source: Read + Seek {}
+impl<S: Read + Seek> Source for S {}
+
+/// The `n` bytes from `start` on. Memory for them is asked for, not taken.
+pub(super) fn stretch(source: &mut dyn Source, (start, n): (u64, u64)) -> Result<Vec<u8>, Failure> {
+    let mut bytes = Vec::new();
+    let room = usize::try_from(n).ok().and_then(|n| bytes.try_reserve_exact(n).ok());
+    room.ok_or_else(|| Failure::Unreadable(format!("there is no memory for its {n} bytes")))?;
+    let read = source.seek(SeekFrom::Start(start)).and_then(|_| source.take(n).read_to_end(&mut bytes));
+    match read {
+        Ok(read) if read as u64 == n => Ok(bytes),
+        Ok(_) => Err("it ends too early".into()),
+        Err(e) => Err(Failure::io("it", &e)),
+    }
+}
+
+/// A thing that is being read.
+pub(crate) struct Input {
+    source: Box<dyn Source>,
+    len: u64,
+}
+
+impl Input {
+    /// `len` bytes of a source.
+    pub(super) fn new(source: impl Source + 'static, len: u64) -> Self {
+        Self { source: Box::new(source), len }
+    }
+
+    /// Bytes that it had when it was opened.
+    pub(super) fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// All of it, at most `most` bytes.
+    pub(super) fn whole(&mut self, most: u64) -> Result<Vec<u8>, Failure> {
+        if self.len > most {
+            return Err(format!("it has {} bytes, at most {most} are possible", self.len).into());
+        }
+        let len = self.len;
+        stretch(self, (0, len))
+    }
+}
+
+impl Read for Input {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.source.read(buffer)
+    }
+}
+
+impl Seek for Input {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        self.source.seek(to)
+    }
+}
