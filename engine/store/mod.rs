@@ -28,7 +28,7 @@ pub(crate) mod log;
 pub(crate) mod manifest;
 pub(crate) mod medium;
 pub(crate) mod pack;
-mod source;
+pub(crate) mod source;
 mod sweep;
 pub(crate) mod tail;
 mod verify;

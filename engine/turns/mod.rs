@@ -2,12 +2,11 @@
 //!
 //! [`worker`] takes requests, lets them begin as there is room ([`admission`]), plans passes ([`schedule`]) and runs them. A [`turn`]
 //! samples ([`sampler`], [`dry`]), follows a given reply ([`follow`]) or weighs options ([`constraint`]); [`reply`] cuts what it says
-//! ([`sentence`]). Its [`ending`] has what is left of it saved.
+//! ([`sentence`]). At a turn's end the worker has what is left of it saved.
 
 pub(crate) mod admission;
 pub(crate) mod constraint;
 pub(crate) mod dry;
-mod ending;
 pub(crate) mod follow;
 pub(crate) mod reply;
 pub(crate) mod sampler;

@@ -4,10 +4,10 @@
 //! Until its session is written a turn is at work: nothing of the session leaves memory, and its next turn waits. So a turn's last
 //! event says what was written of it, and what it would lose by a crash from then on is its manifest alone.
 
+use super::Worker;
 use crate::memory::session::Pending;
 use crate::memory::writer::{Answer, Stored, Written};
 use crate::turns::turn::ActiveTurn;
-use crate::turns::worker::Worker;
 use crate::{Completion, Error, Event, Result, SessionKey};
 use std::time::Instant;
 use tokio::sync::oneshot;

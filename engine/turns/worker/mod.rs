@@ -6,6 +6,8 @@
 //! A pass that fails is taken again turn by turn: whoever is to blame fails alone, and row invariance makes it the same bits.
 //! A fault of the engine itself (a panic on its thread) is told to all turns, as `ErrorKind::Internal`.
 
+mod ending;
+
 use crate::device::Device;
 use crate::memory::Memory;
 use crate::memory::pass::{Span, forward, most_wanted};
@@ -17,13 +19,13 @@ use crate::text::chat::{Chat, reply_ids};
 use crate::text::prefix::flatten;
 use crate::text::tokenizer::Tokenizer;
 use crate::turns::admission::{Prepared, Waiting};
-use crate::turns::ending::{Committing, Finished, Saving};
 use crate::turns::schedule::{Load, Pace, plan};
 use crate::turns::turn::ActiveTurn;
 use crate::{
     Completion, Conversation, Error, ErrorKind, Event, KvChoice, Ranking, Request, Result, SessionKey,
     TokenScore,
 };
+use ending::{Committing, Finished, Saving};
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, RecvError, Sender, TryRecvError};
@@ -90,13 +92,13 @@ pub(crate) struct Worker {
     pub(crate) memory: Memory,
     pace: Pace,
     waiting: VecDeque<Waiting>,
-    pub(super) active: Vec<ActiveTurn>,
+    active: Vec<ActiveTurn>,
     /// Turns whose sessions are being written, in the order in which they ended.
-    pub(super) saving: Vec<Saving>,
+    saving: Vec<Saving>,
     /// Finished turns, in the order in which they ended.
-    pub(super) finished: Vec<Finished>,
+    finished: Vec<Finished>,
     /// Those whose manifests are being written, in order.
-    pub(super) committing: VecDeque<Committing>,
+    committing: VecDeque<Committing>,
     /// Scoring jobs; they run a pass at a time, between passes over turns.
     jobs: VecDeque<Box<dyn Job>>,
     /// True if nobody is at work and those who wait can't begin before something is written.
@@ -351,7 +353,7 @@ impl Worker {
         self.turns().map(ActiveTurn::bytes).chain(pending.map(Pending::bytes)).sum()
     }
 
-    pub(super) fn enforce_budget(&mut self) {
+    fn enforce_budget(&mut self) {
         self.memory.enforce_budget(self.at_work());
     }
 
