@@ -4,6 +4,7 @@
 //! gpt-oss's YaRN is not rounded to whole pairs, as OpenAI's code has it; llama.cpp rounds it. GGUF has no key for that: it is a
 //! fact of the family.
 
+use super::tensors;
 use crate::model::gguf::Gguf;
 use crate::{Error, Result};
 use libm::{cos, log, pow, sin};
@@ -48,7 +49,7 @@ impl RopeSpec {
         let base = f64::from(float("freq_base")?.unwrap_or(10_000.0));
         let mut rope = Self::plain(n_rot, base);
         if gguf.has_tensor(FACTORS) {
-            let factors = super::tensors::floats(gguf, FACTORS, &[n_rot / 2])?;
+            let factors = tensors::floats(gguf, FACTORS, &[n_rot / 2], tensors::plain)?;
             rope.frequencies.iter_mut().zip(factors).for_each(|(f, factor)| *f /= f64::from(factor));
         }
         let old_linear = float("scale_linear")?;

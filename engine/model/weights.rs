@@ -3,7 +3,7 @@
 use super::rope;
 use super::spec::{DecoderSpec, LatentSpec};
 use crate::model::gguf::{Gguf, TensorType};
-use crate::model::tensors::{Embedding, floats};
+use crate::model::tensors::{Embedding, Numbers, floats};
 use crate::{Error, Result};
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -18,6 +18,9 @@ pub(crate) trait Pack {
     /// # Errors
     /// There is no conversion from its type; memory runs out.
     fn pack(&mut self, matrix: Matrix<'_>) -> Result<(Self::Matrix, String)>;
+
+    /// The device's way to read numbers.
+    fn numbers(&self) -> Numbers;
 }
 
 /// A matrix of the file, `[n_out, k]`.
@@ -97,7 +100,7 @@ impl<M> Weights<M> {
         on_progress: &mut (dyn FnMut(u64, u64) + Send),
     ) -> Result<Self> {
         let d = spec.d_model;
-        let embedding = Embedding::open(gguf, "token_embd.weight", d)?;
+        let embedding = Embedding::open(gguf, "token_embd.weight", d, pack.numbers())?;
         let taken = HashSet::from(["token_embd.weight".to_owned(), rope::FACTORS.to_owned()]);
         let mut loader = Loader { gguf, pack, on_progress, done: 0, made: BTreeMap::new(), taken };
         let layers = (0..spec.layers.len()).map(|l| loader.layer(spec, l)).collect::<Result<_>>()?;
@@ -237,7 +240,7 @@ impl<M> Loader<'_, M> {
     /// The floats `name.weight`, `n` of them.
     fn vector(&mut self, name: &str, n: usize) -> Result<Vec<f32>> {
         let name = format!("{name}.weight");
-        let vector = floats(self.gguf, &name, &[n])?;
+        let vector = floats(self.gguf, &name, &[n], self.pack.numbers())?;
         self.taken.insert(name);
         Ok(vector)
     }
@@ -247,7 +250,7 @@ impl<M> Loader<'_, M> {
             return Ok(None);
         }
         self.taken.insert(name.to_owned());
-        floats(self.gguf, name, shape).map(Some)
+        floats(self.gguf, name, shape, self.pack.numbers()).map(Some)
     }
 
     /// All is loaded: says what the matrices are.

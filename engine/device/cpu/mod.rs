@@ -23,6 +23,8 @@ use kernels::panel::Packed;
 use kernels::shaping::Shaping;
 use kernels::slab::Slabs;
 use std::sync::Arc;
+#[cfg(test)]
+pub(crate) use weights::numbers;
 
 /// A model on the processor.
 pub(crate) struct Cpu {

@@ -4,7 +4,7 @@ use super::kernels::panel::{Format, Packed};
 use super::kernels::slab::Slabs;
 use crate::kv::quant::q8_0;
 use crate::model::gguf::TensorType;
-use crate::model::tensors::dequantize;
+use crate::model::tensors::{Numbers, converted, plain};
 use crate::model::weights::{Matrix, Pack};
 use crate::{Error, Result};
 
@@ -18,7 +18,7 @@ impl Pack for Slabs {
                 (Packed::pack(self, format, n_out, k, bytes), kind.to_string())
             }
             _ => {
-                let floats = dequantize(gguf, name, kind, &[n_out, k], bytes)?;
+                let floats = converted(gguf, name, kind, n_out * k, bytes, numbers)?;
                 let (format, packed) = convert(self, n_out, k, &floats);
                 (packed, format!("{kind} as {format}"))
             }
@@ -29,6 +29,15 @@ impl Pack for Slabs {
         packed.bias = bias;
         Ok((packed, made))
     }
+
+    fn numbers(&self) -> Numbers {
+        numbers
+    }
+}
+
+/// Numbers of whole blocks of a type; `None`: there is no conversion.
+pub(crate) fn numbers(kind: TensorType, bytes: &[u8]) -> Option<Vec<f32>> {
+    plain(kind, bytes).or_else(|| Format::of(kind).map(|format| format.numbers(bytes)))
 }
 
 impl Format {

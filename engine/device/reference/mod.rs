@@ -5,13 +5,14 @@
 
 mod cache;
 mod decoder;
+pub(crate) mod numbers;
 
 use super::{Cache, Device, Pass, own};
 use crate::kv::layout::KvLayout;
 use crate::model::calibration::{Calibration, Measured};
 use crate::model::gguf::Gguf;
 use crate::model::spec::DecoderSpec;
-use crate::model::tensors::dequantize;
+use crate::model::tensors::{Numbers, converted};
 use crate::model::weights::{Matrix, Pack, Weights};
 use crate::{Error, Result};
 use cache::{ReferenceCache, Shaping};
@@ -35,10 +36,14 @@ impl Pack for Dequantize {
 
     fn pack(&mut self, matrix: Matrix<'_>) -> Result<(Linear, String)> {
         let Matrix { gguf, name, kind, n_out, k, bytes, bias } = matrix;
-        let floats = dequantize(gguf, name, kind, &[n_out, k], bytes)?;
+        let floats = converted(gguf, name, kind, n_out * k, bytes, numbers::numbers)?;
         let weight = Tensor::from_vec(floats, (n_out, k), &HERE).map_err(failed)?;
         let bias = bias.map(|bias| Tensor::from_vec(bias, n_out, &HERE)).transpose().map_err(failed)?;
         Ok((Linear { weight, bias }, kind.to_string()))
+    }
+
+    fn numbers(&self) -> Numbers {
+        numbers::numbers
     }
 }
 

@@ -18,7 +18,7 @@
 //!
 //! Floats are `[k, 16]`. Rows past the last output are zeros.
 
-use super::schemes::Scheme;
+use super::schemes::{Scheme, numbers_of};
 use super::slab::{Slab, Slabs};
 use super::{LANES, Lanes, STEP, Words, vector};
 
@@ -83,6 +83,11 @@ impl Format {
     /// Bytes of a row in the file.
     pub(crate) const fn row_bytes(self, k: usize) -> usize {
         with_scheme!(self, S => k / S::BLOCK * S::BYTES, _ => k * self.bits() / 8)
+    }
+
+    /// Numbers of whole blocks in the file, of a coded format.
+    pub(crate) fn numbers(self, bytes: &[u8]) -> Vec<f32> {
+        with_scheme!(self, S => numbers_of::<S>(bytes), _ => Vec::new())
     }
 
     /// Tells whether activations are quantized for it.
@@ -260,10 +265,4 @@ fn twos<L: Lanes>(step: &[u8], at: usize, q: usize) -> L::Words {
 #[inline(always)]
 fn one<L: Lanes>(step: &[u8], at: usize, q: usize) -> L::Words {
     vector::<L>(step, at).shr(q as u32).and(L::Words::splat(0x0101_0101))
-}
-
-/// The numbers that a row of the file stands for.
-#[cfg(test)]
-pub(crate) fn numbers(format: Format, row: &[u8]) -> Vec<f32> {
-    with_scheme!(format, S => super::schemes::numbers_of::<S>(row), _ => Vec::new())
 }

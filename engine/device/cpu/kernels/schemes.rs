@@ -3,11 +3,8 @@
 //! MXFP4, IQ4_NL and IQ4_XS are multiplied as they are: codes go through a table of 16 bytes to the numbers that they stand for,
 //! moved up so that none is negative.
 
-#[cfg(test)]
-use super::STEP;
-#[cfg(test)]
 use super::scalar::Scalar;
-use super::{LANES, Lanes, Words, vector};
+use super::{LANES, Lanes, STEP, Words, vector};
 use half::f16;
 
 /// The scales of one step, one output to a lane: a weight is `scale * (code - OFFSET) + bias`.
@@ -80,12 +77,12 @@ pub(crate) const fn is_wide<S: Scheme>() -> bool {
     }
 }
 
-/// The numbers that a row of the file stands for.
-#[cfg(test)]
-pub(super) fn numbers_of<S: Scheme>(row: &[u8]) -> Vec<f32> {
-    let (mut numbers, mut codes) = (Vec::new(), [0u8; 256]);
+/// Numbers of whole blocks in the file.
+pub(super) fn numbers_of<S: Scheme>(bytes: &[u8]) -> Vec<f32> {
+    let (mut numbers, mut codes) = (Vec::with_capacity(bytes.len() / S::BYTES * S::BLOCK), [0u8; 256]);
+    // Aligned as a panel's; a block stands in lane 0.
     let mut head = vec![0u64; S::SCALE_BYTES / 8];
-    for block in row.chunks_exact(S::BYTES) {
+    for block in bytes.chunks_exact(S::BYTES) {
         S::read(block, &mut codes, 0, bytemuck::cast_slice_mut(&mut head));
         let mut scales = S::open::<Scalar>(bytemuck::cast_slice(&head));
         for (s, codes) in codes[..S::BLOCK].chunks_exact(STEP).enumerate() {
@@ -94,14 +91,14 @@ pub(super) fn numbers_of<S: Scheme>(row: &[u8]) -> Vec<f32> {
             numbers.extend(codes.iter().enumerate().map(|(i, code)| {
                 let number = S::TABLE.map_or(*code, |table| table[usize::from(*code)]);
                 let (scale, bias) = halves[i / 16];
-                scale * (i32::from(number) - S::OFFSET) as f32 + bias
+                let product = scale * (i32::from(number) - S::OFFSET) as f32;
+                if S::BIAS { product + bias } else { product }
             }));
         }
     }
     numbers
 }
 
-#[cfg(test)]
 fn lane(x: Scalar) -> f32 {
     let mut lanes = [0.0; LANES];
     x.store(&mut lanes);
