@@ -13,6 +13,7 @@ macro_rules! eprintln {
 }
 
 mod bench;
+mod candle;
 mod kv_config;
 mod perplexity;
 mod quality;

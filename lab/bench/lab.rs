@@ -248,8 +248,7 @@ impl Bench {
         let command: Vec<String> = std::env::args().skip(1).collect();
         let command = format!("greenroom {}", command.join(" "));
         let date = jiff::Timestamp::now().strftime("%Y-%m-%d %H:%M UTC").to_string();
-        let threads = self.config(None).threads;
-        let threads = threads.or(std::thread::available_parallelism().ok().map(usize::from)).unwrap_or(1);
+        let threads = self.common.threads();
         let (machine, kv) = (machine(), self.common.kv.word());
         if self.common.json {
             let facts = json!({

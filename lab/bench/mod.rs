@@ -1,13 +1,14 @@
 //! `greenroom-lab bench`: what a turn costs on this machine, measured through the engine's public face.
 //!
 //! `model` finds or writes the model, `lab` opens it and times turns of known token counts, `process` starts the program once
-//! more, `report` shows the figures.
+//! more, `peer` times another engine beside ours, `report` shows the figures.
 //! The other files are the measurements.
 
 mod lab;
 mod latency;
 mod memory;
 mod model;
+mod peer;
 mod pressure;
 mod process;
 mod report;
@@ -19,6 +20,7 @@ mod speed;
 use greenroom::backend::Kv;
 use greenroom::commands::Exit;
 use lab::Bench;
+use peer::Peer;
 use std::path::PathBuf;
 
 /// Measure speed, latency and memory on a model or on random weights of a real shape
@@ -63,6 +65,14 @@ struct Common {
     json: bool,
 }
 
+impl Common {
+    /// Threads that compute.
+    fn threads(&self) -> usize {
+        let all = || std::thread::available_parallelism().map_or(1, usize::from);
+        self.threads.map_or_else(all, usize::from)
+    }
+}
+
 #[derive(Clone, Debug, clap::Subcommand)]
 enum What {
     Prefill(speed::Prefill),
@@ -77,7 +87,23 @@ enum What {
     Sharing(sharing::Args),
 }
 
+impl What {
+    /// The engine that is timed beside ours.
+    fn peer(&self) -> Option<Peer> {
+        match self {
+            Self::Prefill(args) => args.peer,
+            Self::Decode(args) => args.peer,
+            _ => None,
+        }
+    }
+}
+
 pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
+    if let Some(peer) = args.what.peer()
+        && let Some(exit) = peer.start_again(args.common.threads())?
+    {
+        return Ok(exit);
+    }
     let mut bench = Bench::new(&args.common)?;
     let figures = match &args.what {
         What::Prefill(args) => args.run(&mut bench),

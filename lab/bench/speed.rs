@@ -1,7 +1,8 @@
 //! Tokens a second: reading a prompt, generating alone, generating together.
 
 use super::lab::{Ask, Bench, Timed};
-use super::report::{Entry, Figures, median};
+use super::peer::Peer;
+use super::report::{Entry, Figures, Row, median};
 use std::time::Duration;
 
 /// Tokens of a prompt whose reading is not measured.
@@ -9,7 +10,10 @@ const SHORT: usize = 16;
 
 /// Tokens a second of reading a prompt, after a history that is in memory
 #[derive(Clone, Debug, clap::Args)]
-#[command(after_help = "Example: greenroom-lab bench prefill --shape 1b --tokens 512 --depth 0,4096 --kv q4")]
+#[command(
+    after_help = "Example: greenroom-lab bench prefill --shape 1b --tokens 512 --depth 0,4096 --kv q4\n         \
+    greenroom-lab bench prefill --depth 0,2048 --peer candle"
+)]
 pub(super) struct Prefill {
     /// New tokens of the prompt
     #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [512])]
@@ -17,11 +21,15 @@ pub(super) struct Prefill {
     /// Tokens that the session holds already
     #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [0, 4096])]
     depth: Vec<usize>,
+    /// Time another engine on the same file, in turn with ours
+    #[arg(long, value_enum, value_name = "NAME")]
+    pub(super) peer: Option<Peer>,
 }
 
 /// Tokens a second of generating, the first token's time left out
 #[derive(Clone, Debug, clap::Args)]
-#[command(after_help = "Example: greenroom-lab bench decode --model understudy --depth 0,4096")]
+#[command(after_help = "Example: greenroom-lab bench decode --model understudy --depth 0,4096\n         \
+    greenroom-lab bench decode --depth 0,2048 --peer candle")]
 pub(super) struct Decode {
     /// Tokens to generate
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = at_least_one)]
@@ -29,6 +37,9 @@ pub(super) struct Decode {
     /// Tokens that the session holds already
     #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [0, 512, 4096])]
     depth: Vec<usize>,
+    /// Time another engine on the same file, in turn with ours
+    #[arg(long, value_enum, value_name = "NAME")]
+    pub(super) peer: Option<Peer>,
 }
 
 /// Tokens a second of several sequences that generate together
@@ -53,16 +64,21 @@ pub(super) fn at_least_one(text: &str) -> Result<usize, String> {
 
 impl Prefill {
     pub(super) fn run(&self, bench: &mut Bench) -> anyhow::Result<Figures> {
+        let mut rival = self.peer.map(|peer| peer.open(bench)).transpose()?;
+        if let Some(rival) = &rival {
+            let mut all = self.depth.iter().flat_map(|depth| self.tokens.iter().map(move |n| (*depth, *n)));
+            all.try_for_each(|(depth, n)| rival.check(depth, n, 0))?;
+        }
         let lab = bench.open(None)?;
         let mut figures = Figures::default();
         for depth in &self.depth {
             bench.say(format!("reading {depth} tokens of history"));
             let primed = if *depth == 0 { None } else { Some(bench.primed(&lab, *depth)?) };
             for tokens in &self.tokens {
-                let mut turns = Vec::new();
+                let (mut turns, mut theirs) = (Vec::new(), Vec::new());
                 for n in bench.repeats() {
                     bench.say(format!("prefill of {tokens} at depth {depth}, {} time", ordinal(n)));
-                    turns.push(match &primed {
+                    let turn = match &primed {
                         Some((agent, timed)) => {
                             let text = bench.more(agent, timed, *tokens)?;
                             lab.turn(agent, Ask { text, n_tokens: 1, cold: false })?
@@ -74,45 +90,65 @@ impl Prefill {
                             lab.forget(&agent);
                             timed
                         }
-                    });
+                    };
+                    if let Some(rival) = &mut rival {
+                        bench.say(format!("the same by candle, {} time", ordinal(n)));
+                        theirs.push(rival.prefill(turn.usage.reused, turn.computed())?);
+                    }
+                    turns.push(turn);
                 }
                 let (reused, computed) = counts(&turns);
-                figures.rows.push(vec![
+                let mut row = vec![
                     ("depth", reused),
                     ("tokens", computed),
                     ("ttft_ms", measured(&turns, Timed::ttft_ms)),
                     ("tokens_per_s", measured(&turns, Timed::prefill_rate)),
-                ]);
+                ];
+                beside(&mut row, &turns, Timed::prefill_rate, theirs);
+                figures.rows.push(row);
             }
             if let Some((agent, _)) = &primed {
                 lab.forget(agent);
             }
         }
+        figures.notes.extend(rival.map(|rival| rival.note(bench)));
         Ok(figures)
     }
 }
 
 impl Decode {
     pub(super) fn run(&self, bench: &mut Bench) -> anyhow::Result<Figures> {
+        let mut rival = self.peer.map(|peer| peer.open(bench)).transpose()?;
+        if let Some(rival) = &rival {
+            self.depth.iter().try_for_each(|depth| rival.check(0, depth + SHORT, self.tokens))?;
+        }
         let lab = bench.open(None)?;
         let mut figures = Figures::default();
         for depth in &self.depth {
             bench.say(format!("reading {depth} tokens of history"));
             let (agent, primed) = bench.primed(&lab, *depth)?;
-            let mut turns = Vec::new();
+            let (mut turns, mut theirs) = (Vec::new(), Vec::new());
             for n in bench.repeats() {
                 bench.say(format!("decoding at depth {depth}, {} time", ordinal(n)));
                 let text = bench.more(&agent, &primed, SHORT)?;
-                turns.push(lab.turn(&agent, Ask { text, n_tokens: self.tokens, cold: false })?);
+                let turn = lab.turn(&agent, Ask { text, n_tokens: self.tokens, cold: false })?;
+                if let Some(rival) = &mut rival {
+                    bench.say(format!("the same by candle, {} time", ordinal(n)));
+                    theirs.push(rival.decode(turn.read(), turn.usage.generated)?);
+                }
+                turns.push(turn);
             }
             lab.forget(&agent);
-            figures.rows.push(vec![
+            let mut row = vec![
                 ("depth", Entry::Count(turns.first().map_or(0, Timed::read))),
                 ("tokens", Entry::Count(turns.first().map_or(0, |turn| turn.usage.generated))),
                 ("tokens_per_s", measured(&turns, Timed::decode_rate)),
                 ("ms_per_token", measured(&turns, |turn| 1e3 / turn.decode_rate())),
-            ]);
+            ];
+            beside(&mut row, &turns, Timed::decode_rate, theirs);
+            figures.rows.push(row);
         }
+        figures.notes.extend(rival.map(|rival| rival.note(bench)));
         Ok(figures)
     }
 }
@@ -172,6 +208,15 @@ impl Batch {
                 .to_owned(),
         );
         Ok(figures)
+    }
+}
+
+/// Sets a peer's rates beside ours, if there is one.
+fn beside(row: &mut Row, turns: &[Timed], rate: impl Fn(&Timed) -> f64, theirs: Vec<f64>) {
+    if !theirs.is_empty() {
+        let ours: Vec<f64> = turns.iter().map(rate).collect();
+        let ratio = median(&ours) / median(&theirs);
+        row.extend([("candle_tokens_per_s", Entry::Measured(theirs)), ("to_candle", Entry::Ratio(ratio))]);
     }
 }
 

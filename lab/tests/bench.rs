@@ -51,6 +51,25 @@ fn speeds_are_of_the_tokens_that_were_asked_for() {
 }
 
 #[test]
+fn candle_is_timed_on_the_same_tokens() {
+    let stage = Stage::new();
+    let prefill = ["prefill", "--tokens", "32", "--depth", "0,64", "--weights", "q8_0", "--peer", "candle"];
+    let rows = bench(&stage, &prefill);
+    assert_eq!((&rows[0]["tokens"], &rows[1]["depth"]), (&32.into(), &64.into()));
+    let decode = ["decode", "--tokens", "4", "--depth", "0", "--weights", "q4_0", "--peer", "candle"];
+    for row in rows.iter().chain(&bench(&stage, &decode)) {
+        let (ours, theirs) = (&row["tokens_per_s"]["median"], &row["candle_tokens_per_s"]["median"]);
+        let ratio = ours.as_f64().unwrap() / theirs.as_f64().unwrap();
+        assert!((row["to_candle"].as_f64().unwrap() / ratio - 1.0).abs() < 1e-9, "{row}");
+    }
+    let folder = stage.path("models").display().to_string();
+    let deep = ["bench", "prefill", "--depth", "4096", "--shape", "tiny", "--shape-dir", &folder];
+    let output = stage.lab(&[&deep[..], &["--peer", "candle"]].concat()).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success() && text.contains("4096 positions, and 4608 are needed"), "{text}");
+}
+
+#[test]
 fn memories_come_back_from_where_they_were() {
     let stage = Stage::new();
     let rows = bench(&stage, &["ttft", "--context", "300", "--weights", "q6_k"]);

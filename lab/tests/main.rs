@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)] // a test fails by panicking
 
 mod bench;
+mod candle;
 #[cfg(target_os = "linux")]
 mod outputs;
 mod quality;

@@ -1,0 +1,114 @@
+//! Another engine on the same file, which is timed in turn with ours.
+
+use super::lab::Bench;
+use crate::candle::Candle;
+use anyhow::Context as _;
+use greenroom::backend::source;
+use greenroom::commands::Exit;
+use greenroom::files::{self, Kind};
+use greenroom_engine::ModelSource;
+use std::io::{BufReader, Cursor};
+use std::time::{Duration, Instant};
+
+/// Engines that can be timed beside ours.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+pub(super) enum Peer {
+    /// candle-transformers' quantized llama, qwen2, qwen3 and gemma3
+    Candle,
+}
+
+/// A peer at work.
+pub(super) struct Rival(Candle);
+
+impl Peer {
+    /// Runs the program once more with `threads` for the peer, which takes their number from the environment alone; `None`
+    /// where this is that run.
+    pub(super) fn start_again(self, threads: usize) -> anyhow::Result<Option<Exit>> {
+        let Self::Candle = self;
+        let names = ["RAYON_NUM_THREADS", "CANDLE_NUM_THREADS"];
+        let threads = threads.to_string();
+        if names.iter().all(|name| std::env::var(name).is_ok_and(|n| n == threads)) {
+            return Ok(None);
+        }
+        let mut command = std::process::Command::new(std::env::current_exe()?);
+        command.args(std::env::args_os().skip(1)).envs(names.map(|name| (name, &threads)));
+        let status = command.status().context("can't start this program again")?;
+        // What went wrong was said there.
+        Ok(Some(if status.success() { Exit::Pass } else { Exit::Environment }))
+    }
+
+    /// Loads the model of a measurement.
+    pub(super) fn open(self, bench: &Bench) -> anyhow::Result<Rival> {
+        let Self::Candle = self;
+        bench.say("loading the model into candle");
+        let candle = match source(&bench.model) {
+            ModelSource::Path(path) => {
+                let file = files::open(&path, Kind::Model)
+                    .with_context(|| format!("can't read {}", path.display()))?;
+                Candle::open(&mut BufReader::new(file))?
+            }
+            ModelSource::Bundled(_, bytes) => Candle::open(&mut Cursor::new(bytes))?,
+        };
+        Ok(Rival(candle))
+    }
+}
+
+impl Rival {
+    /// Refuses what it can't do: `n` tokens at once after `depth` others, then `n_alone` one by one.
+    pub(super) fn check(&self, depth: usize, n: usize, n_alone: usize) -> anyhow::Result<()> {
+        self.0.check(depth, n)?;
+        if n_alone > 0 { self.0.check(depth + n + n_alone - 1, 1) } else { Ok(()) }
+    }
+
+    /// What a reader of its figures needs to know.
+    pub(super) fn note(&self, bench: &Bench) -> String {
+        let threads = bench.common.threads();
+        let another = match self.0.family() {
+            "gemma3" => " Its Gemma 3 is another model: it keeps to no window.",
+            _ => "",
+        };
+        format!(
+            "candle: candle-transformers on the same file, {threads} threads, keys and values in f32.{another} To candle: our \
+             median to its."
+        )
+    }
+
+    /// Tokens a second of reading `n` at once after `depth` others.
+    pub(super) fn prefill(&mut self, depth: usize, n: usize) -> anyhow::Result<f64> {
+        self.read(depth)?;
+        let began = Instant::now();
+        top(&self.0.feed(&ids(depth, n))?);
+        Ok(rate(n, began.elapsed()))
+    }
+
+    /// Tokens a second of generating `n` after `depth` others.
+    pub(super) fn decode(&mut self, depth: usize, n: usize) -> anyhow::Result<f64> {
+        let mut next = self.read(depth)?;
+        let began = Instant::now();
+        for _ in 0..n {
+            next = top(&self.0.feed(&[next])?);
+        }
+        Ok(rate(n, began.elapsed()))
+    }
+
+    /// Reads a history from the beginning; the most likely token after it.
+    fn read(&mut self, depth: usize) -> anyhow::Result<u32> {
+        self.0.forget();
+        Ok(if depth > 0 { top(&self.0.feed(&ids(0, depth))?) } else { 0 })
+    }
+}
+
+/// `n` ids at a position; speed does not depend on what they are.
+fn ids(at: usize, n: usize) -> Vec<u32> {
+    (at..at + n).map(|i| ((i * i + i / 7) % 256) as u32).collect()
+}
+
+/// The most likely token.
+fn top(logits: &[f32]) -> u32 {
+    let most = logits.iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1));
+    most.map_or(0, |(id, _)| id as u32)
+}
+
+fn rate(n: usize, time: Duration) -> f64 {
+    n as f64 / time.as_secs_f64()
+}
