@@ -85,7 +85,7 @@ impl Candle {
         if n > 1 && held > 0 && matches!(self.weights, Weights::Gemma3(_)) {
             bail!(
                 "candle's quantized gemma3 can't read {n} tokens at once after {held} others: \
-                read all at once, or one at a time"
+                read all at once (--depth 0), or one at a time"
             );
         }
         Ok(())

@@ -61,15 +61,14 @@ impl Rival {
     }
 
     /// What a reader of its figures needs to know.
-    pub(super) fn note(&self, bench: &Bench) -> String {
-        let threads = bench.common.threads();
+    pub(super) fn note(&self) -> String {
         let another = match self.0.family() {
             "gemma3" => " Its Gemma 3 is another model: it keeps to no window.",
             _ => "",
         };
         format!(
-            "candle: candle-transformers on the same file, {threads} threads, keys and values in f32.{another} To candle: our \
-             median to its."
+            "candle: candle-transformers on the same file with as many threads, keys and values in f32.{another} To candle: \
+             our median to its. On shared cores its threads wait for each other; --threads 1 then tells more."
         )
     }
 

@@ -111,7 +111,7 @@ impl Prefill {
                 lab.forget(agent);
             }
         }
-        figures.notes.extend(rival.map(|rival| rival.note(bench)));
+        figures.notes.extend(rival.map(|rival| rival.note()));
         Ok(figures)
     }
 }
@@ -148,7 +148,7 @@ impl Decode {
             beside(&mut row, &turns, Timed::decode_rate, theirs);
             figures.rows.push(row);
         }
-        figures.notes.extend(rival.map(|rival| rival.note(bench)));
+        figures.notes.extend(rival.map(|rival| rival.note()));
         Ok(figures)
     }
 }
