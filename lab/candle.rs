@@ -1,6 +1,6 @@
 //! candle's own models of GGUF files, as candle-transformers has them: an oracle for the tests, a peer for the bench.
 //!
-//! What it can't do right is refused here, or told where it matters: its Gemma 3 is another model (`tests/candle.rs`).
+//! Anything that it can't do right is refused here, or told where it matters: its Gemma 3 is another model (`tests/candle.rs`).
 
 use anyhow::{Context as _, bail};
 use candle_core::quantized::gguf_file::{Content, Value};

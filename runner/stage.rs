@@ -229,7 +229,7 @@ impl Stage {
         Ok(End::Complete(Box::new(footer)))
     }
 
-    /// Tells the backend who will speak first when, for memories that lie on disk from earlier.
+    /// Tells the backend when each agent speaks next, for memories that lie on disk from earlier.
     fn expect_all(&self) {
         let mut told = BTreeSet::new();
         for (id, turn) in self.plan.order().skip(self.next) {

@@ -44,7 +44,7 @@ impl Memory {
         true
     }
 
-    /// What a save came to: the manifest that waits for [`Memory::commit`].
+    /// Takes note of a save; returns the manifest that waits for [`Memory::commit`].
     ///
     /// # Errors
     /// Not all of it could be written.
@@ -112,7 +112,7 @@ impl Memory {
         }
     }
 
-    /// Tells whether a session's turns are written to disk.
+    /// True if a session's turns are written to disk.
     pub(crate) fn persists(&self, request: &Request) -> bool {
         request.retention == Retention::Persistent && self.claims.holds(&request.session)
     }

@@ -1,4 +1,4 @@
-//! What a session hands over to be written, as bytes that nobody changes any more, and what of it is on disk then.
+//! Exports: what a session hands over to be written, as bytes that nobody changes any more, and what of it is on disk then.
 
 use crate::kv::format::BlockBytes;
 use crate::kv::layout::{KvLayout, Part};
@@ -31,7 +31,7 @@ pub(super) struct Rows {
     pub(super) bytes: Vec<u8>,
 }
 
-/// What of an export is on disk by now.
+/// The part of an export that is on disk by now.
 #[derive(Default)]
 pub(crate) struct Stored {
     /// Indexes and addresses of the blocks.

@@ -1,4 +1,4 @@
-//! What is being written: handed over by the engine's thread, done by a thread of its own, answered to the engine's.
+//! Writes under way: handed over by the engine's thread, done by a thread of their own, answered to the engine's.
 //!
 //! One thread writes for all sessions, in the order in which things were handed over: so blocks are on disk before the manifest that
 //! names them, and a session's later save comes after its earlier one. What waits counts as memory; who has no room waits for it.
@@ -25,7 +25,7 @@ pub(crate) struct Answer {
     held: Vec<BlockId>,
 }
 
-/// What came of something that was to be written.
+/// The result of something that was to be written.
 pub(crate) enum Written {
     /// Blocks of a session that is at work.
     Blocks(Stored),
@@ -42,7 +42,7 @@ pub(super) struct Writer {
     answers: Receiver<thread::Result<Written>>,
     /// Tells the engine's thread that there is an answer.
     wake: Arc<dyn Fn() + Send + Sync>,
-    /// What has no answer yet, in order.
+    /// Writes without an answer yet, in order.
     under_way: VecDeque<UnderWay>,
     /// Answers that came while somebody waited for one.
     early: VecDeque<Answer>,
@@ -118,7 +118,7 @@ impl Writer {
         self.under_way.iter().map(|under_way| &under_way.session)
     }
 
-    /// Tells whether a manifest of a session is under way.
+    /// True if a manifest of the session is under way.
     fn is_committing(&self, session: &SessionKey) -> bool {
         self.under_way.iter().any(|under_way| under_way.is_manifest && under_way.session == *session)
     }
@@ -183,7 +183,7 @@ impl Memory {
         while self.is_committing(session) && self.wait_for_a_write() {}
     }
 
-    /// Tells whether a manifest of a session is being written.
+    /// True if a manifest of the session is being written.
     pub(super) fn is_committing(&self, session: &SessionKey) -> bool {
         self.writer.as_ref().is_some_and(|writer| writer.is_committing(session))
     }

@@ -60,7 +60,7 @@ impl Rival {
         if n_alone > 0 { self.0.check(depth + n + n_alone - 1, 1) } else { Ok(()) }
     }
 
-    /// What a reader of its figures needs to know.
+    /// A note for readers of its figures.
     pub(super) fn note(&self) -> String {
         let another = match self.0.family() {
             "gemma3" => " Its Gemma 3 is another model: it keeps to no window.",

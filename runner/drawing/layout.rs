@@ -1,4 +1,4 @@
-//! Where things stand in a drawing: a column for each turn, a lane for each agent, a band for each phase.
+//! Places of things in a drawing: a column for each turn, a lane for each agent, a band for each phase.
 //!
 //! A turn stands right of all that it waits for, so turns in one column may run together. Bands never cover each
 //! other: a phase that would reach into an earlier one's is moved right as a whole, and only then are columns more
@@ -16,13 +16,13 @@ pub(super) struct Layout {
     pub(super) columns: Vec<usize>,
     /// Lane of each turn.
     pub(super) lanes: Vec<usize>,
-    /// Who has a lane, from above.
+    /// Agents with a lane, from above.
     pub(super) agents: Vec<AgentId>,
     /// Phases with turns, in order.
     pub(super) bands: Vec<Band>,
     /// An agent's successive turns.
     pub(super) memories: Vec<(TurnId, TurnId)>,
-    /// Who hears whom.
+    /// Links from turns to those that hear them.
     pub(super) links: Vec<Link>,
 }
 
@@ -100,7 +100,7 @@ fn columns(plan: &Plan, lanes: &[usize]) -> (Vec<usize>, Vec<Band>) {
     (columns, bands)
 }
 
-/// What is heard, as few lines as tell it: an edge that a longer way implies is left out, and where several turns
+/// Links for what is heard, as few as tell it: an edge that a longer way implies is left out, and where several turns
 /// are heard by the same several, as after a broadcast, they meet in one link.
 fn links(plan: &Plan, columns: &[usize]) -> Vec<Link> {
     let nodes: Vec<NodeIndex> = plan.graph.node_indices().collect();

@@ -20,7 +20,7 @@ const GAP: f64 = 46.0;
 const STRIP: f64 = 26.0;
 /// Below a box: where long dashed lines run.
 const CHANNEL: f64 = 16.0;
-/// What a band reaches beyond its boxes, left and right.
+/// Width of a band beyond its boxes, left and right.
 const PAD: f64 = 14.0;
 /// Above the lanes, and below.
 const HEAD: f64 = 64.0;

@@ -10,14 +10,14 @@ use super::yaml::Path;
 use serde_json::Value;
 use std::sync::Arc;
 
-/// What a reply must be one of.
+/// Options of which a reply must be one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Choice {
-    /// Where it stands in the file.
+    /// Its place in the file.
     pub path: Path,
     /// The options, as written.
     pub options: Vec<ChoiceOption>,
-    /// How a reply becomes an option.
+    /// The way a reply becomes an option.
     pub method: Method,
     /// True if options are listed in an order drawn from the turn's seed.
     pub shuffle: bool,
@@ -28,13 +28,13 @@ pub struct Choice {
 /// One option.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChoiceOption {
-    /// What expressions see.
+    /// The value that expressions see.
     pub value: Value,
-    /// What is said.
+    /// The text that is said.
     pub text: String,
 }
 
-/// How a reply becomes an option.
+/// A way in which a reply becomes an option.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Method {
     /// The model can say nothing else.
@@ -43,7 +43,7 @@ pub enum Method {
     Parse,
 }
 
-/// What a reply was read as.
+/// The reading of a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Chosen {
     /// An option, by index.
@@ -52,14 +52,14 @@ pub enum Chosen {
     Invalid,
 }
 
-/// How a phase decides.
+/// A way in which a phase decides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decision {
     /// The option with most votes.
     MajorityVote,
     /// Instant run-off over full rankings.
     RankedChoice,
-    /// What one agent chooses.
+    /// The option that one agent chooses.
     Coordinator(AgentId),
     /// All must agree, in so many votes.
     Consensus {
@@ -83,7 +83,7 @@ impl Choice {
         self.options.iter().position(is)
     }
 
-    /// What is said by whom chooses an option.
+    /// The text of the option chosen.
     pub fn text_of(&self, chosen: Chosen) -> Option<&str> {
         match chosen {
             Chosen::Option(option) => Some(&self.options[option].text),
@@ -96,7 +96,7 @@ impl Choice {
         self.options.iter().position(|option| option.value == *wanted)
     }
 
-    /// Tells whether two choices have the same results, in whatever order.
+    /// True if two choices have the same results, in whatever order.
     pub fn has_results_of(&self, other: &Self) -> bool {
         self.options.len() == other.options.len()
             && other.options.iter().all(|option| self.with_value(&option.value).is_some())

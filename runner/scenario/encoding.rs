@@ -15,7 +15,7 @@ use super::{Choice, Method};
 const VERSION: u32 = 1;
 
 impl Plan {
-    /// What two plans must share to be the same: the version of their encoding, a colon, and blake3 (hex) over turns and edges.
+    /// The hash that equal plans share: the version of their encoding, a colon, and blake3 (hex) over turns and edges.
     pub fn hash(&self) -> String {
         let mut bytes = Bytes(blake3::Hasher::new());
         bytes.list(self.order(), |bytes, (id, turn)| {
@@ -31,7 +31,7 @@ impl Plan {
         format!("{VERSION}:{}", bytes.0.finalize().to_hex())
     }
 
-    /// Tells whether a hash is of the encoding of this program: one of another version says nothing of this plan.
+    /// True if a hash is of this program's encoding: one of another version says nothing of this plan.
     pub fn can_compare(hash: &str) -> bool {
         hash.split_once(':').is_some_and(|(version, _)| version == VERSION.to_string())
     }

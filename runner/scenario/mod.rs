@@ -49,25 +49,25 @@ pub struct Scenario {
     pub id: String,
     /// Title shown to people.
     pub title: String,
-    /// What it is about.
+    /// Its subject.
     pub description: String,
     /// Values for templates, overrides applied.
     pub variables: BTreeMap<String, serde_json::Value>,
     /// The overrides: variables (`a`) or parts of them (`a.b`) and their values from outside, in the order given.
     pub overrides: Vec<(String, serde_json::Value)>,
-    /// Who takes part, in the order of the file.
+    /// The agents, in the order of the file.
     pub agents: Vec<Agent>,
-    /// What happens, in order.
+    /// The phases, in order.
     pub phases: Vec<Phase>,
-    /// What choices are worth.
+    /// The payoff of choices.
     pub payoff: Option<Payoff>,
     /// Results to compute at the end.
     pub outcomes: Vec<(String, Expression)>,
-    /// What must hold at the end.
+    /// Assertions that must hold at the end.
     pub assertions: Vec<Assertion>,
     /// The files it was read from.
     pub sources: Sources,
-    /// Where things stand in them.
+    /// The places of values in them.
     pub tree: Tree,
 }
 
@@ -78,23 +78,23 @@ pub struct Agent {
     pub key: String,
     /// Name that others see.
     pub name: String,
-    /// What the agent is; may be empty.
+    /// The agent's role; may be empty.
     pub role: String,
     /// The system text as rendered: constant for the whole run.
     pub system: String,
-    /// Where the system text stands in the file.
+    /// The path of the system text in the file.
     pub system_path: Path,
-    /// How long it remembers.
+    /// The lifetime of its memory.
     pub lifecycle: Lifecycle,
     /// Colour on a terminal.
     pub color: Option<Color>,
-    /// Who answers instead of the model.
+    /// The strategy that answers instead of the model.
     pub strategy: Option<Strategy>,
-    /// What happens when the context is full.
+    /// The response to a full context.
     pub on_overflow: Overflow,
 }
 
-/// Who answers instead of the model. Options are meant by their result or their text.
+/// A strategy that answers instead of the model. It names options by their result or their text.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Strategy {
     /// The first option, then what another player chose last.
@@ -162,21 +162,21 @@ pub struct Phase {
     pub name: String,
     /// Title shown to people.
     pub label: String,
-    /// Who is present, in speaking order.
+    /// The agents present, in speaking order.
     pub agents: Vec<AgentId>,
-    /// Who of them only listens.
+    /// Those of them who only listen.
     pub observers: Vec<AgentId>,
-    /// Who speaks when.
+    /// The order of speaking.
     pub topology: Topology,
-    /// Who hears whom.
+    /// The edges between agents.
     pub interactions: Vec<Interaction>,
-    /// True if it is played.
+    /// The condition for playing it.
     pub when: Option<Expression>,
-    /// When it ends before its last round.
+    /// The condition for ending it before its last round.
     pub until: Option<Expression>,
-    /// What every turn, or the decision, is a choice of.
+    /// The choice that every turn, or the decision, makes.
     pub choice: Option<Arc<Choice>>,
-    /// How it decides.
+    /// The way it decides.
     pub decision: Option<Decision>,
     /// Text of the debate format.
     pub format: Option<Template>,
@@ -192,7 +192,7 @@ pub struct Phase {
     pub max_turns: Option<usize>,
 }
 
-/// Who speaks when.
+/// The order of speaking.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Topology {
     /// Each round, everybody once, in the order of `agents`; each hears those before.
@@ -215,26 +215,26 @@ pub enum Topology {
 /// A turn of a written-out order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScriptTurn {
-    /// Who speaks.
+    /// The speaker.
     pub agent: AgentId,
-    /// What the speaker is asked.
+    /// The question to the speaker.
     pub ask: Option<Arc<Template>>,
-    /// True if the turn is played.
+    /// The condition for playing the turn.
     pub when: Option<Expression>,
-    /// What it is a choice of.
+    /// The choice that it makes.
     pub choice: Option<Arc<Choice>>,
-    /// Who hears it; empty: as interactions say.
+    /// The agents who hear it; empty: as interactions say.
     pub to: Vec<AgentId>,
 }
 
 /// An edge between agents of a phase.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Interaction {
-    /// Who speaks or, with [`InteractionKind::Observe`], listens.
+    /// The agent who speaks or, with [`InteractionKind::Observe`], listens.
     pub from: AgentId,
-    /// Whom it concerns.
+    /// The agents whom it concerns.
     pub to: Vec<AgentId>,
-    /// What it means.
+    /// Its meaning.
     pub kind: InteractionKind,
 }
 
@@ -250,22 +250,22 @@ pub enum InteractionKind {
     Observe,
 }
 
-/// What the choices of a phase are worth.
+/// The payoff of a phase's choices.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Payoff {
     /// The phase.
     pub phase: PhaseId,
     /// The players.
     pub players: Vec<AgentId>,
-    /// What each of them chooses of.
+    /// The choice put to each of them.
     pub choices: Vec<Arc<Choice>>,
-    /// What is counted.
+    /// The unit of the payoffs.
     pub unit: String,
-    /// How.
+    /// The rule.
     pub rule: PayoffRule,
 }
 
-/// How choices are valued.
+/// A rule that values choices.
 #[derive(Clone, Debug, PartialEq)]
 pub enum PayoffRule {
     /// For each combination of options (by index in `choices`, in the players' order), a value for each player.
@@ -279,7 +279,7 @@ pub enum PayoffRule {
 pub struct Assertion {
     /// The expression.
     pub that: Expression,
-    /// What it means if it does not hold.
+    /// The meaning of its failure.
     pub why: Option<String>,
 }
 
@@ -326,7 +326,7 @@ impl Scenario {
 }
 
 impl Phase {
-    /// Who speaks in the rounds: not observers, not the moderator.
+    /// The speakers of the rounds: not observers, not the moderator.
     pub fn speakers(&self) -> Vec<AgentId> {
         let silent = |agent: &AgentId| {
             self.observers.contains(agent) || matches!(&self.topology, Topology::Moderated(m) if m == agent)
@@ -334,7 +334,7 @@ impl Phase {
         self.agents.iter().copied().filter(|agent| !silent(agent)).collect()
     }
 
-    /// Who hears what an agent says, by the interactions.
+    /// The audience of an agent, by the interactions.
     pub fn audience(&self, speaker: AgentId) -> Audience {
         let of =
             |kind| self.interactions.iter().filter(move |edge| edge.kind == kind && edge.from == speaker);
@@ -388,7 +388,7 @@ impl Phase {
         self.choice.iter().filter(|_| votes).chain(self.choices_of(agent)).collect()
     }
 
-    /// What an agent chooses of in its turns, votes aside: the phase's choice, or that of a single turn.
+    /// The choices of an agent in its turns, votes aside: the phase's choice, or that of a single turn.
     pub fn choices_of(&self, agent: AgentId) -> Vec<&Arc<Choice>> {
         let shared = self.choice.as_ref().filter(|_| self.decision.is_none());
         if let Topology::Script(turns) = &self.topology {
@@ -410,12 +410,12 @@ impl Phase {
     }
 }
 
-/// Which part of a phase's opening a text is.
+/// A part of a phase's opening.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Opening {
-    /// What everybody reads.
+    /// The text that everybody reads.
     Phase,
-    /// What one agent alone reads.
+    /// The text that one agent alone reads.
     Private,
     /// The debate format.
     Format,

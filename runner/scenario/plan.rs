@@ -18,7 +18,7 @@ pub struct TurnId(pub usize);
 /// A memory: an agent for the run, or an agent for one phase.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TimelineId {
-    /// Whose memory.
+    /// The agent whose memory it is.
     pub agent: AgentId,
     /// The phase, for an ephemeral agent.
     pub phase: Option<PhaseId>,
@@ -27,29 +27,29 @@ pub struct TimelineId {
 /// One turn: who speaks, and what that agent reads first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Turn {
-    /// `phase/round/agent`, what makes it unique behind a dot: names the turn in transcripts and seeds it.
+    /// `phase/round/agent`, and behind a dot a suffix that makes it unique: names the turn in transcripts and seeds it.
     pub path: String,
     /// The phase.
     pub phase: PhaseId,
     /// The round, from 1; votes belong to the round before them.
     pub round: usize,
-    /// Who speaks.
+    /// The speaker.
     pub speaker: AgentId,
-    /// Whose memory is extended.
+    /// The memory that is extended.
     pub timeline: TimelineId,
-    /// What has happened to the speaker since its last turn, in order.
+    /// Everything that has happened to the speaker since its last turn, in order.
     pub inputs: Vec<Input>,
-    /// What the speaker is asked, before the cue.
+    /// The question to the speaker, before the cue.
     pub ask: Option<Arc<Template>>,
     /// The line that asks for the reply.
     pub cue: String,
     /// All of these must hold for the turn to take place; a skipped turn delivers nothing.
     pub guard: Vec<Condition>,
-    /// What the reply must be.
+    /// The constraint on the reply.
     pub constraint: Option<Constraint>,
-    /// What the reply is for.
+    /// The purpose of the reply.
     pub purpose: Purpose,
-    /// Who hears it.
+    /// The agents who hear it.
     pub audience: Audience,
 }
 
@@ -64,7 +64,7 @@ pub enum Input {
     Vote(PhaseId, usize),
 }
 
-/// True if a turn takes place, by what happened before it.
+/// A condition on what happened before a turn, for it to take place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Condition {
     /// The phase's `when` held as it began.
@@ -90,7 +90,7 @@ pub struct Constraint {
     pub except: Vec<TurnId>,
 }
 
-/// What a reply is for.
+/// The purpose of a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
     /// To be heard.
@@ -108,16 +108,16 @@ pub enum Purpose {
     Floor,
 }
 
-/// Who hears a turn.
+/// The agents who hear a turn.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Audience {
     /// Everybody present.
     All,
     /// Some, and who overhears it.
     Whisper {
-        /// Whom it is meant for.
+        /// The agents for whom it is meant.
         to: Vec<AgentId>,
-        /// Who observes the speaker.
+        /// The agents who observe the speaker.
         by: Vec<AgentId>,
     },
     /// Nobody: ballots.
@@ -125,7 +125,7 @@ pub enum Audience {
 }
 
 impl Audience {
-    /// Tells whether an agent who is present hears it.
+    /// True if an agent who is present hears it.
     pub fn hears(&self, agent: AgentId) -> bool {
         match self {
             Self::All => true,
@@ -153,7 +153,7 @@ pub struct Plan {
     pub graph: DiGraph<Turn, Edge>,
     /// For each turn, the next one of the same memory.
     pub next_use: Vec<Option<TurnId>>,
-    /// What each memory has not read yet when the plan ends.
+    /// The inputs that each memory has not read yet when the plan ends.
     pub unread: Vec<(TimelineId, Vec<Input>)>,
     /// The first turn of each phase (round 0) and of each of its rounds.
     pub first: BTreeMap<(PhaseId, usize), TurnId>,
@@ -169,7 +169,7 @@ pub fn turn_seed(root: u64, path: &str) -> u64 {
     u64::from_le_bytes(first) >> 11
 }
 
-/// Where the seeds of a run's turns come from: a root, and, for a run forked from others, the roots of its first turns.
+/// The source of the seeds of a run's turns: a root, and, for a run forked from others, the roots of its first turns.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Seeds {
     root: u64,
@@ -231,7 +231,7 @@ impl Plan {
         &self.graph[NodeIndex::new(id.0)]
     }
 
-    /// What a turn waits for.
+    /// The turns that a turn waits for.
     pub fn needs(&self, id: TurnId) -> impl Iterator<Item = (TurnId, Edge)> {
         use petgraph::visit::EdgeRef;
         let edges = self.graph.edges_directed(NodeIndex::new(id.0), Direction::Incoming);
@@ -248,7 +248,7 @@ impl Plan {
         self.first.get(&(phase, round)).copied()
     }
 
-    /// What waits for a turn.
+    /// The turns that wait for a turn.
     pub fn feeds(&self, id: TurnId) -> impl Iterator<Item = (TurnId, Edge)> {
         use petgraph::visit::EdgeRef;
         let edges = self.graph.edges_directed(NodeIndex::new(id.0), Direction::Outgoing);

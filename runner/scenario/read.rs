@@ -88,7 +88,7 @@ fn unknown_key(tree: &Tree, path: Path) -> Diagnostic {
     }
 }
 
-/// What stands at a path, in words, and its fields, from the schema.
+/// The name of what stands at a path, and its fields, from the schema.
 fn fields_at(path: &[Step]) -> (&'static str, Vec<String>) {
     let root = json_schema().as_value();
     let mut at = root;
@@ -128,7 +128,7 @@ fn resolved(root: &'static serde_json::Value, at: &'static serde_json::Value) ->
     }
 }
 
-/// What does not fit, in an author's words.
+/// The diagnostic for what does not fit, in an author's words.
 fn told(tree: &Tree, path: &Path, wrong: Wrong) -> Diagnostic {
     let error = |code, message: String| Diagnostic::error(code, path.to_string(), tree.value(path), message);
     match wrong {
@@ -168,7 +168,7 @@ fn in_words(found: &Found) -> String {
     }
 }
 
-/// What was expected, and how it is written.
+/// The value that was expected, and how it is written.
 fn wanted(path: &Path, expected: Expected, found: &Found) -> (&'static str, String) {
     let item = match found {
         Found::Text(text) | Found::Number(text) => text.chars().take(60).collect(),

@@ -1,4 +1,4 @@
-//! What names stand for in templates and expressions: variables, agents, phases and what they came to.
+//! The values of names in templates and expressions: variables, agents, phases and their results.
 
 use super::results::{Said, Utterance, payoffs, results};
 use super::template::{
@@ -13,9 +13,12 @@ use std::sync::{Arc, Mutex, OnceLock};
 /// The transcript of a phase as one agent tells it: own lines as "You:", one line each; not what was whispered to
 /// others, no ballots.
 pub fn told(scenario: &Scenario, lines: &[Utterance], perspective: AgentId) -> String {
-    let line = |line: &Utterance| match line.speaker == perspective {
-        true => format!("You: {}", line.text),
-        false => format!("{}: {}", scenario.agent(line.speaker).name, line.text),
+    let line = |line: &Utterance| {
+        if line.speaker == perspective {
+            format!("You: {}", line.text)
+        } else {
+            format!("{}: {}", scenario.agent(line.speaker).name, line.text)
+        }
     };
     let heard = lines.iter().filter(|line| line.known_to(perspective) && !line.text.is_empty());
     let told: Vec<String> = heard.map(line).collect();
@@ -25,7 +28,7 @@ pub fn told(scenario: &Scenario, lines: &[Utterance], perspective: AgentId) -> S
 /// Renders a stage text for one agent at the opening of a phase.
 ///
 /// # Errors
-/// What minijinja found, with the line.
+/// The error that minijinja found, with the line.
 pub fn render_stage(
     scenario: &Arc<Scenario>,
     template: &str,
@@ -52,7 +55,7 @@ pub fn render_stage(
 /// The value of an expression.
 ///
 /// # Errors
-/// What minijinja found.
+/// The error that minijinja found.
 pub fn evaluate(
     scenario: &Arc<Scenario>,
     expression: &Expression,
@@ -64,7 +67,7 @@ pub fn evaluate(
 /// The value of an expression that may use more names.
 ///
 /// # Errors
-/// What minijinja found.
+/// The error that minijinja found.
 pub fn evaluate_with<'a>(
     scenario: &Arc<Scenario>,
     expression: &Expression,
@@ -76,10 +79,10 @@ pub fn evaluate_with<'a>(
     evaluate_in(context, expression, names)
 }
 
-/// Tells whether an expression holds: null, false, 0 and what is empty do not.
+/// True if an expression holds: null, false, 0 and what is empty do not.
 ///
 /// # Errors
-/// What minijinja found.
+/// The error that minijinja found.
 pub fn holds(
     scenario: &Arc<Scenario>,
     expression: &Expression,
@@ -88,10 +91,10 @@ pub fn holds(
     holds_with(scenario, expression, said, [])
 }
 
-/// Tells whether an expression that may use more names holds.
+/// True if an expression that may use more names holds.
 ///
 /// # Errors
-/// What minijinja found.
+/// The error that minijinja found.
 pub fn holds_with<'a>(
     scenario: &Arc<Scenario>,
     expression: &Expression,
@@ -150,7 +153,7 @@ impl PhaseObject {
     }
 }
 
-/// What was said in an earlier phase, by perspective.
+/// The transcript of an earlier phase, by perspective.
 #[derive(Debug)]
 struct Messages {
     id: PhaseId,

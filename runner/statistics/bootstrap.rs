@@ -22,14 +22,14 @@ const N_RESAMPLES: usize = 1999;
 /// Fewest runs of an interval: of four, even the least and the greatest of all would hold the truth too seldom.
 const MIN_RUNS: usize = 5;
 
-/// What one run adds to a mean: a sum, and of how many observations.
+/// One run's contribution to a mean: a sum, and its number of observations.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Part {
     pub(super) sum: f64,
     pub(super) n: f64,
 }
 
-/// What is estimated.
+/// The kind of mean to estimate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// A mean of any numbers.
@@ -53,7 +53,7 @@ impl Part {
         Self { sum: self.sum - other.sum, n: self.n - other.n }
     }
 
-    /// Tells whether it is one observation of something that happened or did not.
+    /// True if it is one observation of something that happened or did not.
     fn is_trial(&self) -> bool {
         self.n == 1.0 && (self.sum == 0.0 || self.sum == 1.0)
     }
@@ -84,7 +84,7 @@ pub(super) fn mean(name: &str, runs: &[Part], kind: Kind) -> Estimate {
     resampled(name, &clusters, |[all, _]| all.mean())
 }
 
-/// How much greater the mean of the first run of each pair is than that of the second, with its interval.
+/// The mean of the pairs' first runs minus that of their second runs, with its interval.
 pub(super) fn difference(name: &str, pairs: &[[Part; 2]], kind: Kind) -> Estimate {
     let pairs: Vec<[Part; 2]> =
         pairs.iter().copied().filter(|[here, there]| here.n > 0.0 && there.n > 0.0).collect();

@@ -1,4 +1,4 @@
-//! Whether intervals hold the truth as often as they say: by the exact distribution for rates, else by simulation.
+//! Tests that intervals hold the truth as often as they say: by the exact distribution for rates, else by simulation.
 //!
 //! The simulated runs are those of repeated games: rounds of one run are correlated, since each run leans its own way.
 
@@ -29,7 +29,7 @@ fn holds(estimate: &Estimate, truth: f64) -> bool {
     low - 1e-9 <= truth && truth <= high + 1e-9
 }
 
-/// How often Wilson's interval holds a rate, over all that may come of n trials.
+/// Probability that Wilson's interval holds a rate, over all outcomes of n trials.
 fn wilson_coverage(p: f64, n: usize) -> f64 {
     let mut chance = (0..n).fold(1.0, |chance, _| chance * (1.0 - p));
     let mut covered = 0.0;
@@ -42,8 +42,8 @@ fn wilson_coverage(p: f64, n: usize) -> f64 {
     covered
 }
 
-/// How often Tango's interval holds a difference of paired rates, over all that may come of n pairs, of which a part `first` is a hit
-/// in the first run alone, `second` in the second alone.
+/// Probability that Tango's interval holds a difference of paired rates, over all outcomes of n pairs; a pair is a hit in the first
+/// run alone with probability `first`, in the second alone with `second`.
 fn tango_coverage(first: f64, second: f64, n: usize) -> f64 {
     let log = |k: usize| libm::lgamma(k as f64 + 1.0);
     let times = |k: usize, p: f64| if k == 0 { 0.0 } else { k as f64 * libm::log(p) };
@@ -59,7 +59,7 @@ fn tango_coverage(first: f64, second: f64, n: usize) -> f64 {
     covered
 }
 
-/// What is estimated, its truth, and one run of it.
+/// A quantity to estimate, its true value, and a way to draw one run.
 struct Model {
     name: &'static str,
     truth: f64,
@@ -153,7 +153,7 @@ const MODELS: [Model; 7] = [
 ];
 
 impl Model {
-    /// How often the interval of n runs holds the truth.
+    /// Share of samples of n runs whose interval holds the truth.
     fn coverage(&self, n: usize, n_samples: usize) -> f64 {
         let mut random = Random::new(&format!("{} of {n}", self.name));
         let mut sample = || {

@@ -3,17 +3,17 @@
 
 use std::f64::consts::{FRAC_1_SQRT_2, FRAC_2_PI};
 
-/// The standard normal distribution's value at x.
+/// The standard normal distribution function at x.
 pub(super) fn normal(x: f64) -> f64 {
     0.5 * libm::erfc(-x * FRAC_1_SQRT_2)
 }
 
-/// Where the standard normal distribution reaches p, between 0 and 1.
+/// The standard normal quantile at p, between 0 and 1.
 pub(super) fn normal_quantile(p: f64) -> f64 {
     crossing(-40.0, 40.0, |x| normal(x) < p)
 }
 
-/// Where Student's distribution with this many degrees of freedom reaches p, between 0 and 1.
+/// Student's quantile at p, between 0 and 1, with this many degrees of freedom.
 pub(super) fn t_quantile(p: f64, freedom: usize) -> f64 {
     let within = |t: f64| t_within(t, freedom);
     let t = crossing(0.0, 1e9, |t| within(t) < (1.0 - 2.0 * p).abs());

@@ -50,7 +50,7 @@ impl Table {
     /// Writes the table as CSV.
     ///
     /// # Errors
-    /// What the writer says.
+    /// Those of the writer.
     pub fn csv(&self, out: &mut Vec<u8>) -> anyhow::Result<()> {
         let mut writer = csv::WriterBuilder::new().terminator(csv::Terminator::CRLF).from_writer(out);
         writer.write_record(self.columns.iter().map(|column| &column.name))?;
@@ -64,7 +64,7 @@ impl Table {
     /// Writes the table as Parquet.
     ///
     /// # Errors
-    /// What the writer says.
+    /// Those of the writer.
     pub fn parquet(&self, out: &mut Vec<u8>) -> anyhow::Result<()> {
         let fields = self.columns.iter().map(|column| Ok(Arc::new(field(column)?)));
         let fields = fields.collect::<anyhow::Result<_>>()?;

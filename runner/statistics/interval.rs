@@ -6,11 +6,11 @@
 use super::distribution::crossing;
 use serde::Serialize;
 
-/// How often intervals are to hold what they estimate.
+/// Confidence level of the intervals.
 pub const CONFIDENCE: f64 = 0.95;
-/// What lies beyond each end.
+/// Probability beyond each end of an interval.
 pub(super) const TAIL: f64 = (1.0 - CONFIDENCE) / 2.0;
-/// Where the standard normal distribution leaves as much above.
+/// The standard normal quantile with `TAIL` above it.
 const Z: f64 = 1.959_963_984_540_054;
 
 /// A figure of some runs.
@@ -26,11 +26,11 @@ pub struct Estimate {
     pub low: Option<f64>,
     /// Upper end.
     pub high: Option<f64>,
-    /// Where the interval comes from.
+    /// Method of the interval.
     pub method: Method,
 }
 
-/// Where an interval comes from, or why there is none.
+/// Method of an interval, or the reason why there is none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Method {
@@ -70,8 +70,8 @@ impl Estimate {
         }
     }
 
-    /// How much greater the rate of the first run of each of `n` pairs is than that of the second, with Tango's interval: `first` pairs
-    /// have a hit in the first run alone, `second` ones in the second alone.
+    /// The rate of the first runs of `n` pairs minus that of the second runs, with Tango's interval: `first` pairs have a hit in the
+    /// first run alone, `second` pairs in the second alone.
     pub(super) fn paired_rates(first: usize, second: usize, n: usize) -> Self {
         let value = (n > 0).then(|| (first as f64 - second as f64) / n as f64);
         match n {

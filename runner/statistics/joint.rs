@@ -1,4 +1,4 @@
-//! What agents chose together: in each round of a phase in which several choose.
+//! Joint choices of agents, in each round of a phase in which several choose.
 
 use super::observations::Observed;
 use super::subject::{Rounds, Subject};
@@ -10,7 +10,7 @@ const MAX_AGENTS: usize = 4;
 /// Most combinations of which those that never happened are told too.
 const MAX_CELLS: usize = 16;
 
-/// What each agent chose in a round; null: invalid.
+/// Each agent's choice in a round; `None`: invalid.
 type Made = BTreeMap<AgentId, Option<String>>;
 
 /// A phase of all runs.

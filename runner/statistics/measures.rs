@@ -1,4 +1,4 @@
-//! What is measured in a sample: for each subject, what every run adds to its mean.
+//! Measures of a sample: each run's contribution to the mean of each subject.
 
 use super::bootstrap::{Kind, Part};
 use super::joint;
@@ -15,7 +15,7 @@ use serde_json::Value;
 /// Most different texts of an outcome, or of a decision, that are counted one by one.
 const MAX_TEXTS: usize = 12;
 
-/// What each run adds to a subject's mean.
+/// Each run's contribution to a subject's mean.
 #[derive(Clone, Debug)]
 pub(super) struct Measure {
     pub(super) kind: Kind,

@@ -93,9 +93,9 @@ pub struct Run {
     pub seed: u64,
     /// Its folder, relative, for people.
     pub folder: String,
-    /// What was read and said.
+    /// Its transcript.
     pub transcript: Transcript,
-    /// What was played, with the cell's values.
+    /// Its scenario, with the cell's values.
     pub scenario: Arc<Scenario>,
 }
 

@@ -25,12 +25,12 @@ pub(super) struct Planned {
     pub(super) round: usize,
     /// `None`: the summary of a full memory.
     pub(super) purpose: Option<Purpose>,
-    /// What it is a choice of.
+    /// The choice that is made, if it is one.
     pub(super) choice: Option<Arc<Choice>>,
 }
 
 impl Planned {
-    /// What the turn is for, in a word.
+    /// The turn's purpose, in a word.
     pub(super) fn word(&self) -> &'static str {
         match self.purpose {
             Some(Purpose::Speech) => "speech",
@@ -61,7 +61,7 @@ impl<'a> Observed<'a> {
         self.record.constraint.as_ref()
     }
 
-    /// How likely the options of that choice were, if a model was asked.
+    /// Probabilities of that choice's options, if a model was asked.
     pub(super) fn odds(&self) -> Option<Odds> {
         self.choice()?.odds(self.run.transcript.header.record.sampling.temperature)
     }

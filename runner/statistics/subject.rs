@@ -1,9 +1,9 @@
-//! What figures are about.
+//! Subjects of figures.
 
 use serde::Serialize;
 use std::fmt;
 
-/// What a figure is about.
+/// The subject of a figure.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Subject {
@@ -18,48 +18,48 @@ pub enum Subject {
     Payoff {
         /// The agent's key.
         agent: String,
-        /// What is counted.
+        /// The unit of the payoffs.
         unit: String,
     },
-    /// How often a phase decided so.
+    /// Rate at which a phase decided so.
     Decision {
         /// The phase.
         phase: String,
-        /// What was decided; null: nothing.
+        /// The decision; null: nothing was decided.
         option: Option<String>,
     },
-    /// How often all assertions of a run held.
+    /// Rate of runs whose assertions all held.
     Assertions,
     /// Choices that could not be read as an option.
     Invalid,
-    /// How often an option was chosen.
+    /// Rate at which an option was chosen.
     Choice(Offer),
     /// Probability with which an option was drawn, at the run's temperature: what was chosen is drawn from it, so it varies less.
     Share(Offer),
-    /// How likely the model was to say any of the options, at temperature 1.
+    /// Probability that the model says any of the options, at temperature 1.
     Mass(Question),
-    /// How often an option was chosen in one round.
+    /// Rate at which an option was chosen in one round.
     Round {
-        /// What was asked.
+        /// The question and the option.
         #[serde(flatten)]
         asked: Offer,
         /// The round.
         round: usize,
     },
-    /// How often agents made these choices in the same round.
+    /// Rate at which agents made these choices in the same round.
     Joint {
         /// The phase.
         phase: String,
         /// The agents' keys.
         agents: Vec<String>,
-        /// Which rounds count.
+        /// The rounds that count.
         rounds: Rounds,
-        /// What each agent chose; null: invalid.
+        /// Each agent's choice; null: invalid.
         choices: Vec<Option<String>>,
     },
 }
 
-/// What an agent was asked to choose in a phase.
+/// A question that an agent was asked in a phase.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 pub struct Question {
     /// The phase.
@@ -68,21 +68,21 @@ pub struct Question {
     pub agent: String,
     /// `choice`, `vote` or `floor`.
     pub purpose: &'static str,
-    /// For which place of a ranking.
+    /// The place of a ranking that is asked for.
     pub rank: Option<usize>,
 }
 
 /// An option of an agent's choices in a phase.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 pub struct Offer {
-    /// What was asked.
+    /// The question.
     #[serde(flatten)]
     pub question: Question,
     /// The option.
     pub option: String,
 }
 
-/// Which rounds of a phase count.
+/// The rounds of a phase that count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Rounds {

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 /// Figures of a sample.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Summary {
-    /// How often intervals are to hold what they estimate.
+    /// Confidence level of the intervals.
     pub confidence: f64,
     /// The cells.
     pub cells: Vec<CellSummary>,
@@ -44,7 +44,7 @@ pub struct CellSummary {
 pub struct Figure {
     /// Its name, from which its resamples come.
     pub name: String,
-    /// What it is about.
+    /// Its subject.
     #[serde(flatten)]
     pub subject: Subject,
     /// By cell.
@@ -58,11 +58,11 @@ pub struct InCell {
     pub cell: usize,
     /// Observations in all runs: choices, rounds, results.
     pub observations: usize,
-    /// How many of them were what the figure counts; null: it is no count.
+    /// Number of them that were what the figure counts; null: it is no count.
     pub count: Option<usize>,
     /// The mean over the observations.
     pub estimate: Estimate,
-    /// How much it is above the first cell's, over the seeds that both have.
+    /// The mean minus the first cell's, over the seeds that both have.
     pub difference: Option<Estimate>,
 }
 

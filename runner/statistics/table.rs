@@ -70,7 +70,7 @@ impl Values {
         }
     }
 
-    /// Tells whether there are none.
+    /// True if there are none.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

@@ -122,9 +122,10 @@ fn kill_at_random(kills: u32) {
             }
         }
         let text = std::fs::read_to_string(stage.path("run/transcript.jsonl")).unwrap_or_default();
-        let run = match text.contains("\"footer\"") {
-            true => Run { dir: stage.path("run") },
-            false => stage.play("prisoners-dilemma", "run", if resume { &["--resume"] } else { &[] }),
+        let run = if text.contains("\"footer\"") {
+            Run { dir: stage.path("run") }
+        } else {
+            stage.play("prisoners-dilemma", "run", if resume { &["--resume"] } else { &[] })
         };
         assert_eq!(run.transcript(), expected, "after {killed} kills");
         for (agent, figures) in run.summary()["agents"].as_object().unwrap() {

@@ -96,10 +96,7 @@ fn twin(path: &Path, outside: &Path) -> PathBuf {
 
 /// Removes whatever is there.
 fn replace(path: &Path) {
-    match path.is_dir() {
-        true => std::fs::remove_dir_all(path).unwrap(),
-        false => std::fs::remove_file(path).unwrap(),
-    }
+    if path.is_dir() { std::fs::remove_dir_all(path).unwrap() } else { std::fs::remove_file(path).unwrap() }
 }
 
 fn change(path: &Path, change: impl FnOnce(&mut Vec<u8>)) {
@@ -116,9 +113,10 @@ fn copy(from: &Path, to: &Path) {
 fn files(dir: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
-        match entry.file_type().unwrap().is_dir() {
-            true => found.extend(files(&entry.path())),
-            false => found.push(entry.path()),
+        if entry.file_type().unwrap().is_dir() {
+            found.extend(files(&entry.path()));
+        } else {
+            found.push(entry.path());
         }
     }
     found.sort();

@@ -72,9 +72,10 @@ fn failed(stage: &Stage, output: &Output, code: i32, words: &[&str]) {
 fn files(folder: &Path) -> Vec<String> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
-        match entry.file_type().unwrap().is_dir() {
-            true => found.extend(files(&entry.path())),
-            false => found.push(entry.file_name().into_string().unwrap()),
+        if entry.file_type().unwrap().is_dir() {
+            found.extend(files(&entry.path()));
+        } else {
+            found.push(entry.file_name().into_string().unwrap());
         }
     }
     found

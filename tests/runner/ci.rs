@@ -10,9 +10,10 @@ fn example() -> tempfile::TempDir {
     for entry in walkdir::WalkDir::new(&from) {
         let entry = entry.unwrap();
         let to = folder.path().join(entry.path().strip_prefix(&from).unwrap());
-        match entry.file_type().is_dir() {
-            true => std::fs::create_dir_all(to).unwrap(),
-            false => drop(std::fs::copy(entry.path(), to).unwrap()),
+        if entry.file_type().is_dir() {
+            std::fs::create_dir_all(to).unwrap();
+        } else {
+            std::fs::copy(entry.path(), to).unwrap();
         }
     }
     folder

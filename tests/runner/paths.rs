@@ -142,9 +142,10 @@ fn the_shipped_scenarios_raise_no_alarm() {
         for path in std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
             if path.extension().is_some_and(|end| end == "yaml") && !path.ends_with("cast.yaml") {
                 let text = std::fs::read_to_string(&path).unwrap();
-                let report = match text.contains("id: NAME") {
-                    true => load("x.yaml", &text.replace("NAME", "name"), &[]).report,
-                    false => open(&path, &[]).unwrap().report,
+                let report = if text.contains("id: NAME") {
+                    load("x.yaml", &text.replace("NAME", "name"), &[]).report
+                } else {
+                    open(&path, &[]).unwrap().report
                 };
                 assert!(report.diagnostics.is_empty(), "{}", report.render(false));
             }

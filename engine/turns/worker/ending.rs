@@ -1,5 +1,5 @@
-//! How turns end: what the disk lacks of a session is handed over to be written, then the session is at rest and the turn done; its
-//! manifest waits for the turn's commit.
+//! The end of a turn: what the disk lacks of its session is handed over to be written, then the session is at rest and the turn
+//! done; its manifest waits for the turn's commit.
 //!
 //! Until its session is written a turn is at work: nothing of the session leaves memory, and its next turn waits. So a turn's last
 //! event says what was written of it, and what it would lose by a crash from then on is its manifest alone.

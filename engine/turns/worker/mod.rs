@@ -250,7 +250,7 @@ impl Worker {
         self.turns().any(|turn| turn.request.session == *session)
     }
 
-    /// Tells whether a turn fits beside those at work; one that fits nowhere is played alone.
+    /// True if a turn fits beside those at work; one that fits nowhere is played alone.
     fn has_room(&self, waiting: &mut Waiting) -> Result<bool> {
         let (layout, context) = (&self.memory.context.layout, self.device.spec().context_length);
         let need = waiting.need(&self.chat, &self.tokenizer, layout, context)?;

@@ -1,4 +1,4 @@
-//! What follows from a mistake is not told again: a field that could not be read is not missing as well, and a name
+//! Consequences of a mistake are not reported: a field that could not be read is not missing as well, and a name
 //! that stands in what could not be read is not unknown.
 
 use super::Checker;
@@ -6,7 +6,7 @@ use crate::diagnostic::{Diagnostic, Severity};
 use crate::scenario::yaml::Path;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Where mistakes were found so far.
+/// The places of mistakes found so far.
 #[derive(Default)]
 pub(super) struct Broken {
     /// Diagnostics that are noted here.
@@ -50,7 +50,7 @@ fn ways_up(path: &str) -> impl Iterator<Item = &str> {
 }
 
 impl Checker {
-    /// Tells whether there is a mistake at a path or below it, or what it stands in could not be read.
+    /// True if there is a mistake at a path or below it, or what it stands in could not be read.
     pub(super) fn is_broken(&mut self, path: &Path) -> bool {
         self.broken.note(&self.found);
         let path = path.to_string();
@@ -59,14 +59,14 @@ impl Checker {
             || ways_up(&path).any(|above| self.broken.cleared.contains(above))
     }
 
-    /// Tells whether a field may be there under another name.
+    /// True if a field may be there under another name.
     fn is_misspelled(&self, path: &str) -> bool {
         let parent = ways_up(path).nth(1).unwrap_or_default();
         let field = path[parent.len()..].trim_start_matches('.');
         self.broken.meant.get(parent).is_some_and(|meant| meant.contains(field))
     }
 
-    /// Tells whether any of these mappings of names may hold more than could be read, so that no name is known to be unknown.
+    /// True if any of these mappings of names may hold more than could be read, so that no name is known to be unknown.
     pub(super) fn is_open(&mut self, mappings: &[&str]) -> bool {
         self.broken.note(&self.found);
         let broken = &self.broken;

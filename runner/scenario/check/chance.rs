@@ -1,4 +1,4 @@
-//! Who chooses what in a rehearsal: every way one after the other, or by a rule.
+//! Choices in a rehearsal: every way one after the other, or by a rule.
 
 use crate::scenario::AgentId;
 use crate::scenario::plan::Turn;
@@ -17,11 +17,11 @@ pub(super) enum Chance {
     By(Rule),
 }
 
-/// How a play is chosen where not all are played.
+/// A rule that chooses a play where not all are played.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rule {
     kind: Kind,
-    /// Which text is said.
+    /// Index of the text that is said.
     text: usize,
     /// Picks so far, of what is random.
     n_picked: u64,
@@ -70,7 +70,7 @@ impl Chance {
         }
     }
 
-    /// Which of `n` texts a turn says, where the play's is `text`.
+    /// Index of the text, of `n`, that a turn says, where the play's is `text`.
     pub(super) fn text(&mut self, text: usize, n: usize, turn: &Turn) -> usize {
         match self {
             Self::By(rule) if matches!(rule.kind, Kind::Random(_)) => rule.pick(n.max(1), turn),

@@ -106,7 +106,7 @@ impl Checker {
         (sound && options.len() > 1).then_some(options)
     }
 
-    /// How a phase decides; whoever it needs is named or has the role.
+    /// The way a phase decides; whoever it needs is named or has the role.
     pub(super) fn decision(
         &mut self,
         written: &WrittenPhase,

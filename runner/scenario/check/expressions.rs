@@ -10,7 +10,7 @@ use crate::scenario::{Assertion, template};
 use indexmap::IndexMap;
 use std::collections::BTreeSet;
 
-/// What may give a name to something.
+/// The fields that may give a name to something.
 pub(super) const ANY: &[&str] = &["agents", "phases", "variables"];
 
 impl Checker {
@@ -31,9 +31,10 @@ impl Checker {
                     braces.then(|| "write it without `{{ }}`, e.g. `vote.decision == 'yes'`".to_string());
                 let help = bare.or_else(|| template::remedy(&text, &error));
                 let help = help.unwrap_or("e.g. `vote.decision == 'yes'`; join several with `and`".into());
-                let message = match braces {
-                    true => "an expression stands without braces".to_string(),
-                    false => format!("not an expression: {}", error.message),
+                let message = if braces {
+                    "an expression stands without braces".to_string()
+                } else {
+                    format!("not an expression: {}", error.message)
                 };
                 self.error("expression", &path, message).help = Some(help);
                 return None;
@@ -74,12 +75,12 @@ impl Checker {
         let known = self.names.variables.iter().map(String::as_str);
         let before = self.names.phases.iter().take(end.0).map(String::as_str);
         let known = known.chain(before).chain(EXPRESSION_NAMES.iter().copied()).chain(more.iter().copied());
-        let help = match is_compared(text, name) {
-            true => format!("a text stands in quotes: `'{name}'`"),
-            false if self.names.has_agent(name) => {
-                format!("what `{name}` chose in a phase is `PHASE.choices.{name}`")
-            }
-            false => self.suggest(name, known).unwrap_or("declare it under `variables:`".into()),
+        let help = if is_compared(text, name) {
+            format!("a text stands in quotes: `'{name}'`")
+        } else if self.names.has_agent(name) {
+            format!("what `{name}` chose in a phase is `PHASE.choices.{name}`")
+        } else {
+            self.suggest(name, known).unwrap_or("declare it under `variables:`".into())
         };
         let message = format!("`{name}` is not defined here");
         self.error_at("undefined-variable", path, (1, name), message).help = Some(help);
@@ -215,7 +216,7 @@ impl Checker {
     }
 }
 
-/// Tells whether a name stands where a text is compared: after `==` or `!=`, or before them.
+/// True if a name stands where a text is compared: after `==` or `!=`, or before them.
 fn is_compared(text: &str, name: &str) -> bool {
     let is_word = |c: char| c.is_alphanumeric() || matches!(c, '_' | '.');
     text.match_indices(name).any(|(at, _)| {

@@ -23,7 +23,7 @@ const FIELDS: [&str; 10] = [
     "assertions",
 ];
 
-/// Why a text is no scenario, in words that tell nothing of what is in it; `None`: it has the shape of one.
+/// The reason why a text is no scenario, in words that tell nothing of what is in it; `None`: it has the shape of one.
 pub(super) fn unlike_a_scenario(text: &str) -> Option<String> {
     let source = Source { name: String::new(), text: text.to_string() };
     let (tree, found) = Tree::read(&source, 0);

@@ -32,7 +32,7 @@ use std::sync::Arc;
 /// Values from the command line that replace a scenario's variables.
 pub type Overrides = Vec<(String, Value)>;
 
-/// What became of a file: a scenario where it can be played, and everything there is to say about it.
+/// A file as loaded: a scenario where it can be played, and everything there is to say about it.
 #[derive(Debug)]
 pub struct Loaded {
     /// The scenario, if there is no error.
@@ -148,7 +148,7 @@ struct Checker {
     broken: cascade::Broken,
 }
 
-/// What templates and expressions may name, known before any of them is read.
+/// The names that templates and expressions may use, known before any of them is read.
 #[derive(Default)]
 struct Names {
     variables: Vec<String>,
@@ -231,7 +231,7 @@ impl Checker {
         self.push(Diagnostic::error(code, path.to_string(), span, message))
     }
 
-    /// What may have been meant; not looked for where nothing more will be told.
+    /// A suggestion of what was meant; not looked for where nothing more will be told.
     fn suggest<'a>(&self, found: &str, known: impl IntoIterator<Item = &'a str>) -> Option<String> {
         if self.found.len() > MAX_TOLD { None } else { suggest(found, known) }
     }
@@ -254,7 +254,7 @@ impl Checker {
         self.push(Diagnostic::error(code, path.to_string(), span, message))
     }
 
-    /// Where a name stands on a line of a text value; the line, where it is not found.
+    /// The place of a name on a line of a text value; the line, where it is not found.
     fn name_span(&self, path: &Path, line: usize, name: &str) -> Span {
         let span = self.tree.text_line(&self.sources, path, line);
         if self.found.len() > MAX_TOLD {
@@ -318,9 +318,10 @@ impl Checker {
                 Some((other, _)) if *other == kind => {}
                 Some((other, first)) => {
                     let own = first.end == 0;
-                    let message = match own {
-                        true => format!("`{name}` is {other}, so {kind} can't have it"),
-                        false => format!("`{name}` is the name of {kind} and of {other}"),
+                    let message = if own {
+                        format!("`{name}` is {other}, so {kind} can't have it")
+                    } else {
+                        format!("`{name}` is the name of {kind} and of {other}")
                     };
                     let help =
                         if own { "rename it" } else { "templates could not tell them apart: rename one" };

@@ -74,14 +74,13 @@ impl Checker {
             self.error("expression", trial.path, message).help = Some(help);
             return;
         }
-        let message = match trial.is_forced {
-            true => format!("{subject} fails: {}", error.message),
-            false => format!("{subject} fails if {way}: {}", error.message),
+        let message = if trial.is_forced {
+            format!("{subject} fails: {}", error.message)
+        } else {
+            format!("{subject} fails if {way}: {}", error.message)
         };
-        let span = match is_text {
-            true => self.name_span(trial.path, error.line, ""),
-            false => self.tree.value(trial.path),
-        };
+        let span =
+            if is_text { self.name_span(trial.path, error.line, "") } else { self.tree.value(trial.path) };
         self.push(Diagnostic::warning("may-fail", path, span, message).help(help));
     }
 
@@ -107,9 +106,10 @@ impl Checker {
             Some(format!("the options of `{}` are {}", phase.name, options.join(", ")))
         });
         let options: Vec<String> = options.collect();
-        let help = match options.is_empty() {
-            true => "correct the condition, or remove the phase".into(),
-            false => options.join("; "),
+        let help = if options.is_empty() {
+            "correct the condition, or remove the phase".into()
+        } else {
+            options.join("; ")
         };
         self.warn("unreachable", &when.path, message).help = Some(help);
     }
@@ -152,9 +152,10 @@ fn play(rehearsal: &Rehearsal, trials: &mut [Trial<'_>]) {
     for trial in trials.iter_mut() {
         let key = trial.phases(rehearsal);
         let group = groups.entry(key.clone()).or_default();
-        match group.iter().any(|other| other.is_same(trial)) {
-            true => same.push((trial, key)),
-            false => group.push(trial),
+        if group.iter().any(|other| other.is_same(trial)) {
+            same.push((trial, key));
+        } else {
+            group.push(trial);
         }
     }
     let mut pieces: Vec<_> = groups

@@ -93,7 +93,7 @@ impl Checker {
         Some(Payoff { phase, players, choices, unit, rule })
     }
 
-    /// What each player chooses of. A player whose turns have different options has no one choice that could be valued.
+    /// The choice put to each player. A player whose turns have different options has no one choice that could be valued.
     fn choices_of_players(
         &mut self,
         players: &[AgentId],
@@ -146,9 +146,10 @@ impl Checker {
             if !unique.contains(&id) || players.contains(&id) {
                 let key = &self.names.agents[id.0].key;
                 let twice = players.contains(&id);
-                let message = match twice {
-                    true => format!("`{key}` stands twice among the players"),
-                    false => format!("`{key}` makes no choice in `{}`", phase.name),
+                let message = if twice {
+                    format!("`{key}` stands twice among the players")
+                } else {
+                    format!("`{key}` makes no choice in `{}`", phase.name)
                 };
                 let code = if twice { "duplicate-name" } else { "absent-agent" };
                 let help = "players are those who choose in the phase, each once; without `players` it is all of them";

@@ -62,7 +62,7 @@ impl Steps {
     }
 }
 
-/// How much of what can happen was played.
+/// The part of what can happen that was played.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Extent {
     /// All of it.
@@ -94,7 +94,7 @@ pub(super) struct Piece {
     pub(super) unseen: Option<PhaseId>,
     /// True if more can be told than each agent's latest choice.
     pub(super) looks_back: bool,
-    /// What is said where no choice is made; several, if words matter.
+    /// The text said where no choice is made; several, if words matter.
     pub(super) texts: Vec<Arc<str>>,
 }
 
@@ -106,7 +106,7 @@ pub(super) struct Rehearsal {
     turns: Vec<Vec<TurnId>>,
 }
 
-/// What became of a turn.
+/// The fate of a turn.
 #[derive(Clone, Copy, PartialEq)]
 enum Fate {
     Skipped,
@@ -205,7 +205,7 @@ impl Rehearsal {
         self.constraints(piece).fold(piece.texts.len().max(1), usize::saturating_mul)
     }
 
-    /// Tells whether anything can tell what a turn chose: where only the latest choices are looked at, the last round does.
+    /// True if what a turn chose can matter: where only the latest choices are looked at, those of the last round do.
     fn matters(&self, piece: &Piece, turn: &Turn) -> bool {
         let phase = self.scenario.phase(turn.phase);
         let plain = phase.until.is_none()
@@ -250,7 +250,7 @@ impl Rehearsal {
         look(Moment::End, &play.said, steps);
     }
 
-    /// Tells whether an expression holds, given what was said in the phases that it names.
+    /// True if an expression holds, given what was said in the phases that it names.
     pub(super) fn holds(
         &self,
         expression: &Expression,
@@ -261,7 +261,7 @@ impl Rehearsal {
         steps.count(|| holds(&self.scenario, expression, &only(said, &expression.phases)))
     }
 
-    /// What it takes to get ready to evaluate an expression.
+    /// The steps it takes to get ready to evaluate an expression.
     pub(super) fn steps_of_text(&self, text: &str) -> u64 {
         COMPILED_STEPS + (4 * self.scenario.phases.len() + 2 * text.len()) as u64
     }
@@ -273,7 +273,7 @@ impl Rehearsal {
     }
 }
 
-/// What was said in some phases: what a run would show.
+/// Everything said in some phases, as a run would show it.
 pub(super) fn only(said: &Arc<Said>, phases: &[PhaseId]) -> Arc<Said> {
     if said.0.keys().all(|phase| phases.contains(phase)) {
         return said.clone();
@@ -283,7 +283,7 @@ pub(super) fn only(said: &Arc<Said>, phases: &[PhaseId]) -> Arc<Said> {
 }
 
 impl Play<'_> {
-    /// Tells whether a turn takes place, as the stage decides it.
+    /// True if a turn takes place, as the stage decides it.
     fn takes_place(
         &mut self,
         id: TurnId,
@@ -342,7 +342,7 @@ impl Play<'_> {
         held
     }
 
-    /// What a turn may choose: what is decoded is an option, what is searched for may not be found.
+    /// The choices open to a turn: a decoded one is an option, a parsed one may be invalid.
     fn ways(&self, turn: &Turn) -> Vec<Chosen> {
         let Some(constraint) = &turn.constraint else { return Vec::new() };
         let choice = &constraint.choice;

@@ -72,7 +72,7 @@ impl Checker {
     }
 }
 
-/// Where an agent must choose in a phase, in words, and of what.
+/// The places in a phase where an agent must choose, in words, and the options.
 fn offered(agents: &[Agent], phase: &Phase, agent: AgentId) -> Vec<(String, Vec<ChoiceOption>)> {
     let mut offered = Vec::new();
     let speaks = phase.speakers().contains(&agent);

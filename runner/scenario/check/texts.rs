@@ -252,7 +252,7 @@ impl Checker {
     }
 }
 
-/// Who reads which texts that depend on nothing said, and in which phase; each phase's first agent first.
+/// The readings of texts that depend on nothing said: text, phase and agent; each phase's first agent first.
 fn readings(scenario: &Scenario) -> Vec<(&Template, PhaseId, AgentId)> {
     let mut readings = Vec::new();
     let most = scenario.phases.iter().map(|phase| phase.agents.len()).max().unwrap_or(0);

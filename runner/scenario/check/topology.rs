@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 const EXAMPLE: &str = "e.g. `{ from: ann, to: ben, kind: whisper }`";
 
-/// What an empty list was probably meant to say, and how to say it.
+/// The likely meaning of an empty list, and how to write it.
 pub(super) const SECRET: &str = "leave it out where all may hear; what nobody is to hear is a vote (`decision_mode`), or a \
                                  whisper to an observer";
 
@@ -59,7 +59,7 @@ impl Checker {
         }
     }
 
-    /// Who whispers with whom. A pair speaks both ways, so it is listed once.
+    /// The pairs that whisper. A pair speaks both ways, so it is listed once.
     fn pairs(&mut self, interactions: &[Interaction], path: &Path) -> Vec<(AgentId, AgentId)> {
         let mut pairs: Vec<(AgentId, AgentId)> = Vec::new();
         let mut first: BTreeMap<[AgentId; 2], usize> = BTreeMap::new();
@@ -204,7 +204,7 @@ impl Checker {
         self.present_here(id, key, cast, path).then_some(id)
     }
 
-    /// Tells whether an agent is one of those present. Not told where the list itself has a mistake.
+    /// True if an agent is present. Its absence is not reported where the list itself has a mistake.
     pub(super) fn present_here(&mut self, id: AgentId, key: &str, cast: &[AgentId], path: &Path) -> bool {
         let phase = Path(path.0.iter().take(2).cloned().collect());
         let present = cast.contains(&id);

@@ -32,9 +32,9 @@ pub(super) struct Trial<'s> {
     phases: &'s [PhaseId],
     pub(super) n_tried: usize,
     pub(super) n_failed: usize,
-    /// How often a condition held.
+    /// The number of times a condition held.
     pub(super) n_held: usize,
-    /// What led to the first failure.
+    /// The way to the first failure, and its error.
     pub(super) failed: Option<(String, TemplateError)>,
     /// Phases that it uses and that were skipped once.
     pub(super) unplayed: BTreeSet<PhaseId>,
@@ -45,11 +45,11 @@ pub(super) struct Trial<'s> {
     pub(super) is_forced: bool,
 }
 
-/// What is tried.
+/// The subject of a trial.
 pub(super) enum What<'s> {
     /// A text of a phase's opening.
     Opening { template: &'s Template, phase: PhaseId, readers: Vec<AgentId> },
-    /// What speakers are asked.
+    /// A question to speakers.
     Ask { template: &'s Template, phase: PhaseId },
     /// A phase's `when`.
     When(&'s Expression, PhaseId),
@@ -150,7 +150,7 @@ impl<'s> Trial<'s> {
         }
     }
 
-    /// Tells whether another condition is the same, so that it need not be tried.
+    /// True if another condition is the same, so that it need not be tried.
     pub(super) fn is_same(&self, other: &Self) -> bool {
         matches!((&self.what, &other.what), (What::When(..), What::When(..))) && self.text == other.text
     }
@@ -246,7 +246,7 @@ impl<'s> Trial<'s> {
 }
 
 impl Rehearsal {
-    /// What is played for some trials.
+    /// The piece that is played for some trials.
     pub(super) fn piece(
         &self,
         phases: BTreeSet<PhaseId>,
@@ -335,7 +335,7 @@ fn words(code: &[&str]) -> Vec<Arc<str>> {
     words
 }
 
-/// What some phases came to, in words.
+/// The results of some phases, in words.
 fn way(scenario: &Scenario, phases: &BTreeSet<PhaseId>, said: &Said, has_words: bool) -> String {
     let of_phase = |id: &PhaseId| {
         let name = &scenario.phase(*id).name;

@@ -54,7 +54,7 @@ struct Compiler<'a> {
     scenario: &'a Scenario,
     graph: DiGraph<Turn, Edge>,
     next_use: Vec<Option<TurnId>>,
-    /// What each memory has not read yet.
+    /// The inputs that each memory has not read yet.
     unread: BTreeMap<TimelineId, Vec<Input>>,
     /// Each memory's latest turn.
     last: BTreeMap<TimelineId, TurnId>,
@@ -64,7 +64,7 @@ struct Compiler<'a> {
 /// A turn about to be added.
 struct Draft {
     speaker: AgentId,
-    /// What makes the path unique where an agent speaks twice in a round.
+    /// The end of the path, which makes it unique where an agent speaks twice in a round.
     suffix: String,
     cue: String,
     ask: Option<Arc<Template>>,

@@ -1,4 +1,4 @@
-//! Who speaks in a round, by topology.
+//! The turns of a round, by topology.
 
 use super::{Compiler, Draft};
 use crate::scenario::choice::{Choice, ChoiceOption, Method};
@@ -101,10 +101,8 @@ impl Compiler<'_> {
         let regular = self.regular(id, turn.agent, guard);
         let holds = turn.when.iter().map(|when| Condition::Holds(when.clone()));
         let own = turn.choice.clone().map(|choice| Constraint { choice, except: Vec::new() });
-        let audience = match turn.to.is_empty() {
-            true => regular.audience.clone(),
-            false => phase.whisper(turn.agent, &turn.to),
-        };
+        let audience =
+            if turn.to.is_empty() { regular.audience.clone() } else { phase.whisper(turn.agent, &turn.to) };
         let draft = Draft {
             suffix: if before == 0 { String::new() } else { format!(".{}", before + 1) },
             ask: turn.ask.clone(),
@@ -204,7 +202,7 @@ fn closed(phase: PhaseId, options: Vec<ChoiceOption>) -> Constraint {
     Constraint { choice: Arc::new(choice), except: Vec::new() }
 }
 
-/// What asks for a reply.
+/// The line that asks for the reply.
 fn cue(scenario: &Scenario, speaker: AgentId, audience: &Audience) -> String {
     let name = &scenario.agent(speaker).name;
     match audience {

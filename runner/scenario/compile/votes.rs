@@ -1,4 +1,4 @@
-//! How a phase votes once its rounds are over.
+//! The votes of a phase once its rounds are over.
 
 use super::{Compiler, Draft};
 use crate::scenario::choice::Decision;

@@ -1,4 +1,4 @@
-//! What was said, and what it amounts to: choices, votes, decisions, payoffs. Pure: from lines to values.
+//! Everything said, and what it amounts to: choices, votes, decisions, payoffs. Pure: from lines to values.
 //!
 //! Nothing here guesses: a choice that was not made, or could not be read, is null, and counted as invalid where
 //! it was asked for.
@@ -20,25 +20,25 @@ use std::sync::Arc;
 /// Something said in a phase.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Utterance {
-    /// Who said it.
+    /// The speaker.
     pub speaker: AgentId,
-    /// In which round, from 1.
+    /// The round, from 1.
     pub round: usize,
-    /// What others heard; may be empty.
+    /// The text that others heard; may be empty.
     pub text: Arc<str>,
-    /// Who heard it.
+    /// The agents who heard it.
     pub audience: Audience,
-    /// What it was for.
+    /// Its purpose.
     pub purpose: Purpose,
-    /// What it was a choice of, and what was chosen.
+    /// The choice that it made, and what was chosen.
     pub choice: Option<(Arc<Choice>, Chosen)>,
 }
 
-/// What was said, by phase. A phase without an entry was not played.
+/// Everything said, by phase. A phase without an entry was not played.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Said(pub BTreeMap<PhaseId, Vec<Utterance>>);
 
-/// What became of a turn.
+/// The outcome of a turn.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Outcome {
     /// It has not been played yet.
@@ -48,15 +48,15 @@ pub enum Outcome {
     Skipped,
     /// It was played.
     Said {
-        /// What others heard.
+        /// The text that others heard.
         text: Arc<str>,
-        /// What was chosen, where a choice was asked for.
+        /// The option chosen, where a choice was asked for.
         choice: Option<Chosen>,
     },
 }
 
 impl Said {
-    /// What was said in some phases by turns before `end`, in plan order whatever the order of playing.
+    /// Everything said in some phases by turns before `end`, in plan order whatever the order of playing.
     pub fn before(plan: &Plan, outcomes: &[Outcome], phases: &[PhaseId], end: TurnId) -> Self {
         let mut said = Self::default();
         if phases.is_empty() {
@@ -88,7 +88,7 @@ impl Utterance {
         }
     }
 
-    /// Tells whether an agent may be told of it.
+    /// True if an agent may be told of it.
     pub fn known_to(&self, agent: AgentId) -> bool {
         self.speaker == agent || self.audience.hears(agent)
     }
@@ -104,7 +104,7 @@ impl Utterance {
     }
 }
 
-/// What a phase came to, as templates and expressions see it.
+/// The results of a phase, as templates and expressions see them.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Results {
     /// True if it was played.
@@ -115,19 +115,19 @@ pub struct Results {
     pub choices: BTreeMap<String, Value>,
     /// All choices of each agent, oldest first.
     pub history: BTreeMap<String, Vec<Value>>,
-    /// How often each option was chosen, in whatever turn; where the phase decides, in its last vote.
+    /// The number of times each option was chosen, in any turn; where the phase decides, in its last vote.
     pub votes: BTreeMap<String, usize>,
-    /// What was decided; null: nothing.
+    /// The decision; null: none.
     pub decision: Value,
     /// True if nothing was decided because options were level.
     pub tied: bool,
     /// Choices that could not be read as an option.
     pub invalid: usize,
-    /// What each agent said, by key, a line each.
+    /// The words of each agent, by key, one line per utterance.
     pub said: BTreeMap<String, String>,
 }
 
-/// What a phase came to.
+/// The results of a phase.
 pub fn results(scenario: &Scenario, phase: PhaseId, said: &Said) -> Results {
     let lines = said.lines(phase);
     let here = scenario.phase(phase);
@@ -165,7 +165,7 @@ pub fn results(scenario: &Scenario, phase: PhaseId, said: &Said) -> Results {
     results
 }
 
-/// How often each option of a phase's turns was chosen. What several turns offer counts once for each.
+/// The number of times each option of a phase's turns was chosen. An option that several turns offer counts in each.
 fn chosen(phase: &Phase, lines: &[Utterance]) -> BTreeMap<String, usize> {
     let offered = phase.choices().flat_map(|choice| &choice.options);
     let mut votes: BTreeMap<String, usize> = offered.map(|option| (text_of(&option.value), 0)).collect();

@@ -1,4 +1,4 @@
-//! What choices are worth: looked up in a matrix or computed, round by round. Never from text.
+//! The payoffs of choices: looked up in a matrix or computed, round by round. Never from text.
 
 use super::Said;
 use crate::scenario::choice::{Choice, text_of};
@@ -14,7 +14,7 @@ use std::sync::Arc;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Payoffs {
-    /// What is counted.
+    /// The unit of the payoffs.
     pub unit: String,
     /// Sum over all rounds that could be valued, by the player's key; null: none could.
     pub totals: BTreeMap<String, Option<f64>>,
@@ -30,7 +30,7 @@ pub struct PayoffRound {
     pub round: usize,
     /// Each player's choice; null: none, or invalid.
     pub choices: BTreeMap<String, Value>,
-    /// What it is worth to each; null: a choice is missing, so nothing is looked up.
+    /// Each player's payoff; null: a choice is missing, so nothing is looked up.
     pub values: Option<BTreeMap<String, f64>>,
 }
 

@@ -6,14 +6,14 @@ use crate::scenario::plan::Purpose;
 use crate::scenario::{AgentId, Phase};
 use std::collections::BTreeMap;
 
-/// How the options that a phase decides over stand.
+/// The result of a phase's vote.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     /// The option that was decided, by index.
     pub decision: Option<usize>,
-    /// True if nothing was, because options were level.
+    /// True if nothing was decided, because options were level.
     pub tied: bool,
-    /// How often each option was voted for; in a ranking, for the first place.
+    /// The number of votes for each option; in a ranking, for the first place.
     pub votes: Vec<usize>,
 }
 

@@ -1,13 +1,13 @@
-//! Where a template is code and where it is text, found in one pass.
+//! The code and the text of a template, told apart in one pass.
 
 use std::ops::Range;
 
 /// The parts of a template.
 #[derive(Debug, Default)]
 pub struct Code {
-    /// What stands in `{{ }}` and `{% %}`.
+    /// The code in `{{ }}` and `{% %}`.
     inside: Vec<Range<usize>>,
-    /// What stands between `{% raw %}` and `{% endraw %}`.
+    /// The text between `{% raw %}` and `{% endraw %}`.
     raw: Vec<Range<usize>>,
     /// Bytes at which lines end.
     line_ends: Vec<usize>,
@@ -42,12 +42,12 @@ impl Code {
         code
     }
 
-    /// Tells whether a byte is in code.
+    /// True if a byte is in code.
     pub fn contains(&self, at: usize) -> bool {
         within(&self.inside, at)
     }
 
-    /// Tells whether a byte is in a raw part.
+    /// True if a byte is in a raw part.
     pub fn is_raw(&self, at: usize) -> bool {
         within(&self.raw, at)
     }

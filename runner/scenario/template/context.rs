@@ -9,7 +9,7 @@ use std::sync::Arc;
 /// Renders a system text: variables and constants of the agent, nothing that changes within a run.
 ///
 /// # Errors
-/// What minijinja found, with the line.
+/// The error that minijinja found, with the line.
 pub fn render_system(scenario: &Scenario, template: &str, agent: AgentId) -> Result<String, TemplateError> {
     Ok(environment().template(NAME, template)?.render(constants(scenario, agent))?)
 }
@@ -17,7 +17,7 @@ pub fn render_system(scenario: &Scenario, template: &str, agent: AgentId) -> Res
 /// The value of an expression over variables and some more names.
 ///
 /// # Errors
-/// What minijinja found.
+/// The error that minijinja found.
 pub fn evaluate_alone<'a>(
     scenario: &Scenario,
     expression: &Expression,

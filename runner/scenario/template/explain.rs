@@ -42,7 +42,7 @@ fn mistake(error: &minijinja::Error, detail: &str) -> Fault {
     }
 }
 
-/// What to do about an error, where its cause can be told.
+/// The remedy for an error, where its cause can be told.
 pub fn remedy(text: &str, error: &TemplateError) -> Option<String> {
     let has_blocks = text.contains("{%");
     match &error.kind {

@@ -32,7 +32,7 @@ pub const STAGE_NAMES: &[&str] = &["phase", "phases", "cast", "others", "payoffs
 /// `outcome` only in assertions and later outcomes.
 pub const EXPRESSION_NAMES: &[&str] = &["phases", "payoffs", "variables"];
 
-/// What a phase has in templates and expressions.
+/// The fields of a phase in templates and expressions.
 pub const PHASE_FIELDS: &[&str] = &[
     "name", "label", "messages", "played", "rounds", "choices", "history", "votes", "decision", "tied",
     "invalid", "said",
@@ -102,7 +102,7 @@ pub enum Fault {
     Other,
 }
 
-/// What templates and expressions are compiled and run in, within bounds.
+/// The environment in which templates and expressions are compiled and run, within bounds.
 pub fn environment() -> &'static Jinja {
     static JINJA: LazyLock<Jinja> = LazyLock::new(|| Jinja::new(UndefinedBehavior::Strict).with_ranges());
     &JINJA

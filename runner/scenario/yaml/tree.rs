@@ -31,7 +31,7 @@ struct Node {
     data: Data,
 }
 
-/// What a value holds; others by their numbers.
+/// The content of a value; other values by their numbers.
 #[derive(Debug)]
 pub(super) enum Data {
     Leaf(Leaf),
@@ -44,7 +44,7 @@ pub(super) enum Data {
 pub(super) struct Entry {
     /// The key's text.
     pub(super) key: String,
-    /// What the key would be as a value.
+    /// The key, read as a value.
     pub(super) kind: std::sync::Arc<Data>,
     span: Span,
     pub(super) node: usize,
@@ -167,7 +167,7 @@ impl Tree {
         }
     }
 
-    /// How far a path leads, the last key's place, and the value there.
+    /// The number of steps that a path can be followed, the last key's place, and the value there.
     fn walk(&self, path: &Path) -> Option<(usize, Option<Span>, usize)> {
         let mut at = (0, None, self.root?);
         for step in &path.0 {

@@ -1,4 +1,4 @@
-//! How often an option was chosen, round by round: a panel for each agent and option, a line for each cell.
+//! Rates of options, round by round: a panel for each agent and option, a line for each cell.
 
 use super::super::subject::{Offer, Subject};
 use super::super::summary::{InCell, Summary};

@@ -1,4 +1,4 @@
-//! What two agents chose together: a heat map for each cell, rows the first agent's options, columns the second's.
+//! Joint choices of two agents: a heat map for each cell, rows the first agent's options, columns the second's.
 
 use super::super::subject::{Rounds, Subject};
 use super::super::summary::{InCell, Summary};
@@ -18,7 +18,7 @@ const LINE: f64 = 14.0;
 
 /// Phase, agents, which rounds, cell.
 type Key<'a> = (&'a str, &'a [String], Rounds, usize);
-/// What was chosen together, and how often.
+/// The figure of each combination of choices.
 type Map<'a> = IndexMap<(String, String), &'a InCell>;
 
 /// The picture; `None` if no two agents chose together.

@@ -1,4 +1,4 @@
-//! How payoffs are spread: a panel for each agent, a column for each cell. The wider a bar, the more runs came to that
+//! Distributions of payoffs: a panel for each agent, a column for each cell. The wider a bar, the more runs came to that
 //! value, so that few runs and many, equal values and different ones, are all seen for what they are.
 
 use super::super::Sample;
@@ -56,7 +56,7 @@ fn bars(values: &[f64], edges: &[(f64, f64)]) -> Vec<(f64, f64, f64)> {
     edges.iter().map(|edge| (edge.0, edge.1, within(edge) as f64 / values.len().max(1) as f64)).collect()
 }
 
-/// Where bars begin and end, by all cells' values: around each value, or bins of equal width.
+/// Lower and upper edges of the bars, by all cells' values: around each value, or bins of equal width.
 fn edges(totals: &[(usize, f64)]) -> Vec<(f64, f64)> {
     let mut values: Vec<f64> = totals.iter().map(|(_, value)| *value).collect();
     values.sort_by(f64::total_cmp);
