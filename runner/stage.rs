@@ -286,16 +286,14 @@ impl Stage {
     /// Asks for a reply; for a summary first if the speaker's memory is full and that is how it meets this.
     fn ask(&mut self, id: TurnId, scope: &mut Scope<'_>) -> anyhow::Result<()> {
         self.memories.hear(id)?;
-        let asked = self.memories.ask(id)?;
+        let mut asked = self.memories.ask(id)?;
+        let mut request = self.request(&asked);
         let sums_up = self.scenario.agent(self.plan.turn(id).speaker).on_overflow == Overflow::Summarize;
-        let request = self.request(&asked);
         if sums_up && self.backend.overflows(&request)? {
-            let asked = self.memories.ask_for_summary(id)?;
-            let request = self.request(&asked);
-            self.send(asked, request, Vec::new(), scope);
-        } else {
-            self.send(asked, request, Vec::new(), scope);
+            asked = self.memories.ask_for_summary(id)?;
+            request = self.request(&asked);
         }
+        self.send(asked, request, Vec::new(), scope);
         Ok(())
     }
 

@@ -216,7 +216,7 @@ impl Memories {
     ///
     /// # Errors
     /// Nothing has been said in it yet.
-    pub fn ask_for_summary(&mut self, id: TurnId) -> Result<Asked, PromptError> {
+    pub fn ask_for_summary(&self, id: TurnId) -> Result<Asked, PromptError> {
         let turn = self.plan.turn(id);
         let (of, path) = (turn.timeline, summary_of(&turn.path));
         let begin = self.unanswered.get(&of).map_or(0, |turn| turn.begin);

@@ -132,7 +132,11 @@ impl<'de> de::Deserializer<'de> for Reader<'de> {
     }
 
     fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Wrong> {
-        if self.found() == Found::Nothing { visitor.visit_none() } else { visitor.visit_some(self) }
+        if matches!(self.data, Data::Leaf(Leaf::Null)) {
+            visitor.visit_none()
+        } else {
+            visitor.visit_some(self)
+        }
     }
 
     fn deserialize_bool<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Wrong> {
