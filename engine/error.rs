@@ -18,6 +18,8 @@ pub enum ErrorKind {
     Store,
     /// Another process is at work with the cache folder, or with the memories of a run.
     InUse,
+    /// A GPU is missing, lacks something, or has failed.
+    Device,
     /// The engine has ended.
     Closed,
     /// A fault of the engine itself, not of what it was given.
@@ -86,6 +88,11 @@ impl Error {
 
     pub(crate) fn internal(detail: impl Into<String>) -> Self {
         Self::new(ErrorKind::Internal, detail)
+    }
+
+    #[cfg(feature = "gpu")]
+    pub(crate) fn device(detail: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Device, detail)
     }
 
     pub(crate) fn store(detail: impl Into<String>) -> Self {

@@ -8,6 +8,8 @@
 //! [`cpu`] has the kernels. [`reference`] is the same mathematics in plain tensors: to be read, and to test the others against.
 
 pub(crate) mod cpu;
+#[cfg(feature = "gpu")]
+pub(crate) mod gpu;
 #[cfg(test)]
 pub(crate) mod reference;
 
@@ -34,7 +36,7 @@ pub(crate) trait Device: Send + Sync {
     fn n_vocab(&self) -> usize;
 
     /// Name and version of its arithmetic: devices of one name give the same bits, and share caches.
-    fn numerics(&self) -> &'static str;
+    fn numerics(&self) -> &str;
 
     /// Codes keys as a calibration says, from now on.
     fn calibrate(&mut self, calibration: &Calibration);

@@ -33,6 +33,9 @@ pub(crate) struct Matrix<'a> {
     pub(crate) bytes: &'a [u8],
     /// Bias that is added to its products, `[n_out]`.
     pub(crate) bias: Option<Vec<f32>>,
+    /// Which of the matrices of its tensor it is, and how many there are.
+    pub(crate) index: usize,
+    pub(crate) of: usize,
 }
 
 /// All tensors of a model. `M` is a matrix.
@@ -223,9 +226,10 @@ impl<M> Loader<'_, M> {
         }
         let (n_out, k) = (shape[shape.len() - 2], shape[shape.len() - 1]);
         let mut matrices = Vec::with_capacity(biases.len());
-        let each = bytes.chunks_exact((bytes.len() / biases.len()).max(1));
-        for (bytes, bias) in each.zip(biases) {
-            let matrix = Matrix { gguf, name: &name, kind: info.kind, n_out, k, bytes, bias };
+        let of = biases.len();
+        let each = bytes.chunks_exact((bytes.len() / of).max(1));
+        for (index, (bytes, bias)) in each.zip(biases).enumerate() {
+            let matrix = Matrix { gguf, name: &name, kind: info.kind, n_out, k, bytes, bias, index, of };
             let (matrix, made) = self.pack.pack(matrix)?;
             *self.made.entry(made).or_default() += 1;
             matrices.push(matrix);

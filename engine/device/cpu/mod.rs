@@ -23,7 +23,7 @@ use kernels::panel::Packed;
 use kernels::shaping::Shaping;
 use kernels::slab::Slabs;
 use std::sync::Arc;
-#[cfg(test)]
+#[cfg(any(test, feature = "gpu"))]
 pub(crate) use weights::numbers;
 
 /// A model on the processor.
@@ -62,7 +62,7 @@ impl Device for Cpu {
         self.weights.n_vocab
     }
 
-    fn numerics(&self) -> &'static str {
+    fn numerics(&self) -> &str {
         NUMERICS
     }
 

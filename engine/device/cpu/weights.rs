@@ -12,7 +12,7 @@ impl Pack for Slabs {
     type Matrix = Packed;
 
     fn pack(&mut self, matrix: Matrix<'_>) -> Result<(Packed, String)> {
-        let Matrix { gguf, name, kind, n_out, k, bytes, bias } = matrix;
+        let Matrix { gguf, name, kind, n_out, k, bytes, bias, .. } = matrix;
         let (packed, made) = match Format::of(kind) {
             Some(format) if k % format.block() == 0 => {
                 (Packed::pack(self, format, n_out, k, bytes), kind.to_string())

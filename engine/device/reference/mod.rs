@@ -35,7 +35,7 @@ impl Pack for Dequantize {
     type Matrix = Linear;
 
     fn pack(&mut self, matrix: Matrix<'_>) -> Result<(Linear, String)> {
-        let Matrix { gguf, name, kind, n_out, k, bytes, bias } = matrix;
+        let Matrix { gguf, name, kind, n_out, k, bytes, bias, .. } = matrix;
         let floats = converted(gguf, name, kind, n_out * k, bytes, numbers::numbers)?;
         let weight = Tensor::from_vec(floats, (n_out, k), &HERE).map_err(failed)?;
         let bias = bias.map(|bias| Tensor::from_vec(bias, n_out, &HERE)).transpose().map_err(failed)?;
@@ -81,7 +81,7 @@ impl Device for Reference {
         self.weights.n_vocab
     }
 
-    fn numerics(&self) -> &'static str {
+    fn numerics(&self) -> &str {
         "reference/1"
     }
 

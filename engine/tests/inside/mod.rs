@@ -4,6 +4,8 @@ mod choices;
 mod endurance;
 mod exactness;
 mod folders;
+#[cfg(feature = "gpu")]
+mod gpu;
 mod oracle;
 mod replies;
 mod saving;

@@ -69,7 +69,7 @@ fn distance(a: &[f32], b: &[f32], n_vocab: usize) -> f64 {
 }
 
 /// The families, with float weights: what differs is the cache and the order of sums. With coded weights activations are rounded.
-fn models() -> Vec<(RandomModel, &'static str)> {
+pub(crate) fn models() -> Vec<(RandomModel, &'static str)> {
     let family = |name| RandomModel { dtype: Dtype::F32, n_layers: 2, ..RandomModel::tiny_of(name, 7) };
     vec![
         (RandomModel { dtype: Dtype::F32, ..RandomModel::tiny(7) }, "llama"),
@@ -82,7 +82,7 @@ fn models() -> Vec<(RandomModel, &'static str)> {
     ]
 }
 
-fn devices(model: &RandomModel) -> [Arc<dyn Device>; 2] {
+pub(crate) fn devices(model: &RandomModel) -> [Arc<dyn Device>; 2] {
     let tokens: Vec<u32> = tokens();
     let bytes: &'static [u8] = model.bytes().leak();
     let gguf = Arc::new(Gguf::open(&ModelSource::Bundled("random", bytes)).expect("a model"));
@@ -113,27 +113,32 @@ fn on_memory_of(
 
 #[test]
 fn the_processor_is_near_the_reference() {
-    let tokens = tokens();
     for (model, name) in models() {
         let [cpu, reference] = devices(&model);
-        // Coded weights meet activations in 8 bits, and queries coded keys.
-        let coded = if model.dtype == Dtype::F32 { 0.0 } else { 0.02 };
-        for (kv, bound) in [(KvFormat::F16, 2e-4), (KvFormat::Q8, 2e-3), (KvFormat::Q4, 0.03)] {
-            let read = |device: &Arc<dyn Device>| {
-                let mut reader = Reader::new(device, kv);
-                // In two passes, the second of which goes on in an open block.
-                [reader.feed(&tokens, 300), reader.feed(&tokens, N)].concat()
-            };
-            let (ours, theirs) = (read(&cpu), read(&reference));
-            let n_vocab = cpu.n_vocab();
-            let rest = &theirs[300 * n_vocab..];
-            let found = [
-                distance(&theirs, &ours, n_vocab),
-                distance(rest, &on_memory_of(&cpu, &reference, kv, &tokens), n_vocab),
-                distance(rest, &on_memory_of(&reference, &cpu, kv, &tokens), n_vocab),
-            ];
-            eprintln!("{name}, {kv:?}: {found:.5?}");
-            assert!(found.iter().all(|off| *off < bound + coded), "{name}, {kv:?}: {found:?}");
-        }
+        near(name, &cpu, &reference, &model);
+    }
+}
+
+/// Tells whether a device is near the reference: on its own memory, and where one goes on with what the other wrote.
+pub(crate) fn near(name: &str, ours: &Arc<dyn Device>, reference: &Arc<dyn Device>, model: &RandomModel) {
+    let tokens = tokens();
+    // Coded weights meet activations in 8 bits, and queries coded keys.
+    let coded = if model.dtype == Dtype::F32 { 0.0 } else { 0.02 };
+    for (kv, bound) in [(KvFormat::F16, 2e-4), (KvFormat::Q8, 2e-3), (KvFormat::Q4, 0.03)] {
+        let read = |device: &Arc<dyn Device>| {
+            let mut reader = Reader::new(device, kv);
+            // In two passes, the second of which goes on in an open block.
+            [reader.feed(&tokens, 300), reader.feed(&tokens, N)].concat()
+        };
+        let (found, expected) = (read(ours), read(reference));
+        let n_vocab = ours.n_vocab();
+        let rest = &expected[300 * n_vocab..];
+        let found = [
+            distance(&expected, &found, n_vocab),
+            distance(rest, &on_memory_of(ours, reference, kv, &tokens), n_vocab),
+            distance(rest, &on_memory_of(reference, ours, kv, &tokens), n_vocab),
+        ];
+        eprintln!("{name}, {kv:?}: {found:.5?}");
+        assert!(found.iter().all(|off| *off < bound + coded), "{name}, {kv:?}: {found:?}");
     }
 }

@@ -59,6 +59,12 @@ impl Shaping {
         }
     }
 
+    /// Factors of keys, of queries, `[n_heads, dim]`, and B, `[n_heads, dim, dim]`: for devices with kernels of their own.
+    #[cfg(feature = "gpu")]
+    pub(crate) fn parts(&self) -> [&[f32]; 3] {
+        [&self.scales, &self.inverse, &self.feedback]
+    }
+
     /// B of a head, `[dim, dim]`: what lies below its diagonal.
     pub(crate) fn feedback(&self, head: usize) -> &[f32] {
         &self.feedback[head * self.dim * self.dim..][..self.dim * self.dim]

@@ -1,0 +1,223 @@
+//! The way to a GPU: adapters, buffers, errors. What goes wrong on the driver's side comes back as an error, never as a panic.
+
+use crate::{Error, Result};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use wgpu::{Adapter, Backends, Buffer, BufferDescriptor, BufferUsages, DeviceDescriptor, ErrorFilter, PollType};
+
+/// A GPU, or a program that does its work, as the system offers it.
+#[derive(Clone, Debug)]
+pub struct AdapterInfo {
+    /// Its own name.
+    pub name: String,
+    /// Interface by which it is reached: `vulkan`, `metal`, `dx12`.
+    pub backend: String,
+    /// `discrete`, `integrated`, `virtual`, `software` or `other`.
+    pub kind: &'static str,
+    /// Name and version of its driver.
+    pub driver: String,
+    /// Bytes of a buffer that a kernel sees at once, at most.
+    pub binding_bytes: u64,
+    /// Bytes of a buffer, at most.
+    pub buffer_bytes: u64,
+    /// Bytes that a workgroup shares, at most.
+    pub workgroup_bytes: u32,
+    /// What is missing for this engine; nothing where it can be used.
+    pub missing: Vec<String>,
+}
+
+/// Bytes that a workgroup of the largest kernels shares; kernels of one model may do with less.
+const WORKGROUP_BYTES: u32 = 32 << 10;
+/// Buffers of a kernel.
+const BUFFERS: u32 = 8;
+/// Invocations of a workgroup.
+const INVOCATIONS: u32 = 256;
+
+impl AdapterInfo {
+    fn of(adapter: &Adapter) -> Self {
+        let (info, limits) = (adapter.get_info(), adapter.limits());
+        let needs = [
+            ("buffers of a kernel", BUFFERS, limits.max_storage_buffers_per_shader_stage),
+            ("bytes of workgroup memory", WORKGROUP_BYTES, limits.max_compute_workgroup_storage_size),
+            ("invocations of a workgroup", INVOCATIONS, limits.max_compute_invocations_per_workgroup),
+        ];
+        let missing = needs.into_iter().filter(|(_, needed, had)| had < needed);
+        let missing = missing.map(|(what, needed, had)| format!("{needed} {what} (it has {had})")).collect();
+        let driver = [info.driver.as_str(), info.driver_info.as_str()];
+        let driver: Vec<&str> = driver.into_iter().filter(|text| !text.is_empty()).collect();
+        Self {
+            name: info.name,
+            backend: info.backend.to_str().to_owned(),
+            kind: match info.device_type {
+                wgpu::DeviceType::DiscreteGpu => "discrete",
+                wgpu::DeviceType::IntegratedGpu => "integrated",
+                wgpu::DeviceType::VirtualGpu => "virtual",
+                wgpu::DeviceType::Cpu => "software",
+                wgpu::DeviceType::Other => "other",
+            },
+            driver: driver.join(" "),
+            binding_bytes: limits.max_storage_buffer_binding_size,
+            buffer_bytes: limits.max_buffer_size,
+            workgroup_bytes: limits.max_compute_workgroup_storage_size,
+            missing,
+        }
+    }
+}
+
+/// All adapters, the best first: discrete, integrated, virtual, other, software.
+fn adapters() -> Vec<Adapter> {
+    let backends = Backends::VULKAN | Backends::METAL | Backends::DX12;
+    let descriptor =
+        wgpu::InstanceDescriptor { backends, ..wgpu::InstanceDescriptor::new_without_display_handle() };
+    let instance = wgpu::Instance::new(descriptor);
+    let mut adapters = pollster::block_on(instance.enumerate_adapters(backends));
+    let rank = |adapter: &Adapter| match adapter.get_info().device_type {
+        wgpu::DeviceType::DiscreteGpu => 0,
+        wgpu::DeviceType::IntegratedGpu => 1,
+        wgpu::DeviceType::VirtualGpu => 2,
+        wgpu::DeviceType::Other => 3,
+        wgpu::DeviceType::Cpu => 4,
+    };
+    adapters.sort_by_key(rank);
+    adapters
+}
+
+/// The adapters of this machine, the best first.
+pub fn list() -> Vec<AdapterInfo> {
+    adapters().iter().map(AdapterInfo::of).collect()
+}
+
+/// An opened adapter.
+#[derive(Debug)]
+pub(super) struct Context {
+    pub(super) device: wgpu::Device,
+    pub(super) queue: wgpu::Queue,
+    pub(super) info: AdapterInfo,
+    /// Why it is gone, once it is.
+    lost: Arc<OnceLock<String>>,
+    /// What it said last that belongs to nobody's call.
+    stray: Arc<Mutex<Option<String>>>,
+}
+
+impl Context {
+    /// Opens the best adapter whose name holds `name` (of any case); none that is software unless it is named, or `software` is allowed.
+    ///
+    /// # Errors
+    /// There is none; it lacks something; the driver refuses.
+    pub(super) fn open(name: Option<&str>, software: bool) -> Result<Arc<Self>> {
+        let all = adapters();
+        let is_meant = |info: &AdapterInfo| match name {
+            Some(name) => info.name.to_lowercase().contains(&name.to_lowercase()),
+            None => software || info.kind != "software",
+        };
+        let found = all.iter().map(|adapter| (adapter, AdapterInfo::of(adapter)));
+        let Some((adapter, info)) = found.clone().find(|(_, info)| is_meant(info)) else {
+            let names: Vec<String> = found.map(|(_, info)| format!("{} ({})", info.name, info.kind)).collect();
+            let had = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+            let wanted = name.map_or("a GPU".to_owned(), |name| format!("a GPU with `{name}` in its name"));
+            return Err(Error::device(format!("{wanted} is not here; found: {had}")));
+        };
+        if !info.missing.is_empty() {
+            let missing = info.missing.join(", ");
+            return Err(Error::device(format!("{} can't be used: it lacks {missing}", info.name)));
+        }
+        let descriptor = DeviceDescriptor {
+            required_limits: adapter.limits(),
+            memory_hints: wgpu::MemoryHints::MemoryUsage,
+            ..DeviceDescriptor::default()
+        };
+        let (device, queue) = pollster::block_on(adapter.request_device(&descriptor))
+            .map_err(|e| Error::device(format!("{} can't be opened: {e}", info.name)))?;
+        let (lost, stray) = (Arc::new(OnceLock::new()), Arc::new(Mutex::new(None)));
+        let (why, heard) = (lost.clone(), stray.clone());
+        device.set_device_lost_callback(move |_, message| drop(why.set(message)));
+        device.on_uncaptured_error(Arc::new(move |e: wgpu::Error| {
+            tracing::warn!("GPU: {e}");
+            *heard.lock().unwrap_or_else(PoisonError::into_inner) = Some(e.to_string());
+        }));
+        Ok(Arc::new(Self { device, queue, info, lost, stray }))
+    }
+
+    /// Does something, and tells what the driver had against it.
+    ///
+    /// # Errors
+    /// Memory runs out, the driver refuses, the device is lost.
+    pub(super) fn checked<T>(&self, what: &str, does: impl FnOnce() -> Result<T>) -> Result<T> {
+        let filters = [ErrorFilter::Internal, ErrorFilter::Validation, ErrorFilter::OutOfMemory];
+        let [internal, validation, memory] = filters.map(|filter| self.device.push_error_scope(filter));
+        let done = does();
+        let found = [memory, validation, internal].map(|scope| pollster::block_on(scope.pop()));
+        if let Some(e) = found.into_iter().flatten().next() {
+            return Err(self.failed(what, &e.to_string()));
+        }
+        if let Some(why) = self.lost.get() {
+            return Err(self.failed(what, &format!("the device was lost: {why}")));
+        }
+        if let Some(e) = self.stray.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            return Err(self.failed(what, &e));
+        }
+        done
+    }
+
+    fn failed(&self, what: &str, why: &str) -> Error {
+        Error::device(format!("{}: {what} failed: {}", self.info.name, why.trim()))
+    }
+
+    /// A buffer of zeros; of some bytes at least, for none can be empty.
+    pub(super) fn buffer(&self, n_bytes: u64) -> Buffer {
+        self.device.create_buffer(&BufferDescriptor {
+            label: None,
+            size: n_bytes.next_multiple_of(16).max(16),
+            usage: BufferUsages::STORAGE | BufferUsages::COPY_SRC | BufferUsages::COPY_DST | BufferUsages::UNIFORM,
+            mapped_at_creation: false,
+        })
+    }
+
+    /// Copies pieces of buffers, `(buffer, offset, bytes)`, to the host, one behind the other, after `encoder`'s work.
+    ///
+    /// # Errors
+    /// As [`Context::checked`].
+    pub(super) fn read(
+        &self,
+        mut encoder: wgpu::CommandEncoder,
+        pieces: &[(&Buffer, u64, u64)],
+    ) -> Result<Vec<u8>> {
+        let total: u64 = pieces.iter().map(|(_, _, n)| n).sum();
+        self.checked("a pass", || {
+            if total == 0 {
+                self.queue.submit([encoder.finish()]);
+                return Ok(Vec::new());
+            }
+            let usage = BufferUsages::MAP_READ | BufferUsages::COPY_DST;
+            let staging = BufferDescriptor { label: None, size: total, usage, mapped_at_creation: false };
+            let staging = self.device.create_buffer(&staging);
+            let mut at = 0;
+            for (buffer, offset, n) in pieces {
+                encoder.copy_buffer_to_buffer(buffer, *offset, &staging, at, *n);
+                at += n;
+            }
+            self.queue.submit([encoder.finish()]);
+            let mapped = Arc::new(OnceLock::new());
+            let done = mapped.clone();
+            staging.map_async(wgpu::MapMode::Read, .., move |result| drop(done.set(result)));
+            let waited = self.device.poll(PollType::wait_indefinitely());
+            waited.map_err(|e| self.failed("a pass", &e.to_string()))?;
+            match mapped.get() {
+                Some(Ok(())) => {}
+                _ => return Err(self.failed("a pass", "its results can't be read")),
+            }
+            let view = staging.get_mapped_range(..).map_err(|e| self.failed("a pass", &e.to_string()))?;
+            Ok(view.to_vec())
+        })
+    }
+
+    /// An encoder of commands.
+    pub(super) fn encoder(&self) -> wgpu::CommandEncoder {
+        self.device.create_command_encoder(&wgpu::CommandEncoderDescriptor::default())
+    }
+
+    /// Waits until all that was handed in is done.
+    pub(super) fn settle(&self) {
+        self.queue.submit([]);
+        drop(self.device.poll(PollType::wait_indefinitely()));
+    }
+}

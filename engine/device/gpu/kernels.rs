@@ -1,0 +1,212 @@
+//! Kernels by name and constants: one source for each, compiled when it is first needed.
+
+use super::context::Context;
+use crate::kv::quant::LEVELS;
+use crate::{Error, Result};
+use std::collections::HashMap;
+use std::fmt::Write;
+use std::sync::{Arc, Mutex, PoisonError};
+use wgpu::{
+    BindGroupLayout, BindGroupLayoutDescriptor, BindGroupLayoutEntry, BindingType, BufferBindingType,
+    ComputePipeline, ComputePipelineDescriptor, PipelineCompilationOptions, PipelineLayoutDescriptor,
+    ShaderModuleDescriptor, ShaderSource, ShaderStages,
+};
+
+/// A kernel's source: its name, the files that it is made of, and how it uses each of its buffers.
+#[derive(Debug)]
+pub(super) struct Source {
+    pub(super) name: &'static str,
+    files: &'static [&'static str],
+    pub(super) bindings: &'static [Access],
+}
+
+/// Use of a buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Access {
+    Uniform,
+    Read,
+    Write,
+}
+
+use Access::{Read, Uniform, Write as Written};
+
+macro_rules! shader {
+    ($name:literal) => {
+        include_str!(concat!("shaders/", $name, ".wgsl"))
+    };
+}
+
+pub(super) static PRODUCT: Source = Source {
+    name: "product",
+    files: &[shader!("common"), shader!("activation"), shader!("units"), shader!("product")],
+    bindings: &[Uniform, Read, Read, Read, Read, Read, Written, Read],
+};
+
+/// The same for matrices that are not coded.
+pub(super) static PRODUCT_FLOATS: Source = Source {
+    name: "product of floats",
+    files: &[shader!("common"), shader!("activation"), shader!("floats"), shader!("product")],
+    bindings: PRODUCT.bindings,
+};
+
+pub(super) static HEADS: Source = Source {
+    name: "heads",
+    files: &[shader!("common"), shader!("hadamard"), shader!("heads")],
+    bindings: &[Uniform, Read, Read, Read, Read, Read, Read, Written, Written],
+};
+
+pub(super) static SEAL: Source = Source {
+    name: "seal",
+    files: &[shader!("common"), shader!("seal")],
+    bindings: &[Uniform, Read, Read, Read, Read, Written, Written],
+};
+
+pub(super) static ATTEND: Source = Source {
+    name: "attend",
+    files: &[shader!("common"), shader!("merge"), shader!("cached"), shader!("attend")],
+    bindings: &[Uniform, Read, Read, Read, Read, Read, Read, Read, Written],
+};
+
+pub(super) static COMBINE: Source = Source {
+    name: "combine",
+    files: &[shader!("common"), shader!("merge"), shader!("hadamard"), shader!("combine")],
+    bindings: &[Uniform, Read, Read, Read, Read, Written],
+};
+
+pub(super) static NORM: Source =
+    Source { name: "norm", files: &[shader!("norm")], bindings: &[Read, Read, Read, Written] };
+
+pub(super) static CHOOSE: Source = Source {
+    name: "choose",
+    files: &[shader!("common"), shader!("choose")],
+    bindings: &[Uniform, Read, Written],
+};
+
+/// Constants that stand in front of a kernel's source.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub(super) struct Constants(String);
+
+impl Constants {
+    /// A number without a sign.
+    pub(super) fn uint(mut self, name: &str, value: usize) -> Self {
+        let _ = writeln!(self.0, "const {name} = {value}u;");
+        self
+    }
+
+    /// A float, to the bit.
+    pub(super) fn float(mut self, name: &str, value: f32) -> Self {
+        let _ = writeln!(self.0, "const {name} = {value:?}f;");
+        self
+    }
+
+    /// A flag.
+    pub(super) fn flag(mut self, name: &str, value: bool) -> Self {
+        let _ = writeln!(self.0, "const {name} = {value};");
+        self
+    }
+
+    /// Sixteen bytes in four words.
+    pub(super) fn bytes(mut self, name: &str, value: [i8; 16]) -> Self {
+        let word = |four: &[i8]| u32::from_le_bytes([0, 1, 2, 3].map(|i| four[i].cast_unsigned()));
+        let words: Vec<String> = value.chunks_exact(4).map(|four| format!("{}u", word(four))).collect();
+        let _ = writeln!(self.0, "const {name} = array<u32, 4>({});", words.join(", "));
+        self
+    }
+
+    /// The levels of 4-bit codes: all, as bytes, and the positive ones.
+    pub(super) fn levels(self) -> Self {
+        let mut constants = self.bytes("LEVELS", LEVELS);
+        let positive: Vec<String> = LEVELS[8..].iter().map(|level| format!("{level}.0")).collect();
+        let _ = writeln!(constants.0, "const POSITIVE = array<f32, 8>({});", positive.join(", "));
+        constants
+    }
+}
+
+/// The whole text of a kernel.
+pub(super) fn text(source: &Source, constants: &Constants) -> String {
+    [constants.0.as_str()].into_iter().chain(source.files.iter().copied()).collect()
+}
+
+/// A compiled kernel.
+#[derive(Debug)]
+pub(super) struct Compiled {
+    pub(super) pipeline: ComputePipeline,
+    pub(super) layout: BindGroupLayout,
+}
+
+/// Kernels of one GPU, by source and constants.
+pub(super) struct Kernels {
+    context: Arc<Context>,
+    compiled: Mutex<HashMap<(&'static str, Constants), Arc<Compiled>>>,
+}
+
+impl Kernels {
+    pub(super) fn new(context: &Arc<Context>) -> Self {
+        Self { context: context.clone(), compiled: Mutex::default() }
+    }
+
+    /// The kernel of a source with these constants.
+    ///
+    /// # Errors
+    /// The driver does not take it.
+    pub(super) fn get(&self, source: &Source, constants: &Constants) -> Result<Arc<Compiled>> {
+        let key = (source.name, constants.clone());
+        if let Some(compiled) = self.compiled.lock().unwrap_or_else(PoisonError::into_inner).get(&key) {
+            return Ok(compiled.clone());
+        }
+        let what = format!("compiling the kernel `{}`", source.name);
+        let compiled = Arc::new(self.context.checked(&what, || Ok(self.compile(source, constants)))?);
+        self.compiled.lock().unwrap_or_else(PoisonError::into_inner).insert(key, compiled.clone());
+        Ok(compiled)
+    }
+
+    fn compile(&self, source: &Source, constants: &Constants) -> Compiled {
+        let device = &self.context.device;
+        let entry = |(binding, access): (usize, &Access)| BindGroupLayoutEntry {
+            binding: binding as u32,
+            visibility: ShaderStages::COMPUTE,
+            ty: BindingType::Buffer {
+                ty: match access {
+                    Access::Uniform => BufferBindingType::Uniform,
+                    Access::Read => BufferBindingType::Storage { read_only: true },
+                    Access::Write => BufferBindingType::Storage { read_only: false },
+                },
+                has_dynamic_offset: false,
+                min_binding_size: None,
+            },
+            count: None,
+        };
+        let entries: Vec<BindGroupLayoutEntry> = source.bindings.iter().enumerate().map(entry).collect();
+        let layout = device.create_bind_group_layout(&BindGroupLayoutDescriptor {
+            label: Some(source.name),
+            entries: &entries,
+        });
+        let module = device.create_shader_module(ShaderModuleDescriptor {
+            label: Some(source.name),
+            source: ShaderSource::Wgsl(text(source, constants).into()),
+        });
+        let pipeline_layout = device.create_pipeline_layout(&PipelineLayoutDescriptor {
+            label: Some(source.name),
+            bind_group_layouts: &[Some(&layout)],
+            immediate_size: 0,
+        });
+        let pipeline = device.create_compute_pipeline(&ComputePipelineDescriptor {
+            label: Some(source.name),
+            layout: Some(&pipeline_layout),
+            module: &module,
+            entry_point: Some("main"),
+            // What is shared is written before it is read.
+            compilation_options: PipelineCompilationOptions {
+                zero_initialize_workgroup_memory: false,
+                ..PipelineCompilationOptions::default()
+            },
+            cache: None,
+        });
+        Compiled { pipeline, layout }
+    }
+}
+
+/// Error for what no kernel does.
+pub(super) fn unserved(what: impl Into<String>) -> Error {
+    Error::device(what)
+}

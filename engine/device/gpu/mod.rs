@@ -1,0 +1,531 @@
+//! A GPU: kernels in WGSL, on Vulkan, Metal or DX12 through wgpu.
+//!
+//! **One submit a pass.** A pass is a list of dispatches ([`plan`]), made once for a model, a layout of its cache and a [`Shape`] of passes, and
+//! bound to buffers until one of these is replaced. What a pass knows of its tokens (slots, positions, tiles) goes to the GPU as small
+//! tables before it; wanted logits come back behind it.
+//!
+//! **A row's bits are its own.** Every sum has an order that is written in its kernel: threads that share a sum meet in a tree, pieces of a
+//! softmax are merged block by block. Neither the rows beside it nor the size of a subgroup has a part in it. So the law of
+//! exactness holds on each adapter for itself, and [`Device::numerics`] names it.
+//!
+//! Embedding rows are read from the file on the host, some KiB a token, so that no table of them takes memory on the GPU.
+
+mod cache;
+mod context;
+mod kernels;
+mod plan;
+#[cfg(test)]
+mod tests;
+mod weights;
+
+use super::cpu::kernels::{Isa, shaping::Shaping};
+use super::{Cache, Device, Pass, PassSpan, own};
+use crate::kv::layout::{BLOCK, KvLayout, Part};
+use crate::model::calibration::{Calibration, Measured};
+use crate::model::gguf::Gguf;
+use crate::model::spec::DecoderSpec;
+use crate::model::weights::{Heads, Weights};
+use crate::{Error, Result};
+use cache::{Bound, GpuCache};
+use context::Context;
+pub use context::{AdapterInfo, list};
+use half::f16;
+use kernels::Kernels;
+use plan::{Extent, LayerVectors, Place, Plan, Planner, Scratch, Shape, Step, rows_of};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use weights::{GpuMatrix, Packer};
+use wgpu::{BindGroupDescriptor, BindGroupEntry, Buffer, BufferBinding};
+
+/// Version of the kernels: whoever changes the order of any operation changes it.
+const VERSION: u32 = 1;
+
+/// A model on a GPU.
+pub(crate) struct Gpu {
+    spec: DecoderSpec,
+    weights: Weights<GpuMatrix>,
+    context: Arc<Context>,
+    kernels: Kernels,
+    numerics: String,
+    slabs: Vec<Buffer>,
+    /// Norms, biases and sinks, and what calibration adds.
+    vectors: Vec<f32>,
+    /// How many of them come from the file.
+    n_vectors: usize,
+    vectors_buffer: Buffer,
+    of_layers: Vec<LayerVectors>,
+    output_norm: u32,
+    scratch: Mutex<ScratchBuffers>,
+}
+
+/// Memory of passes, and the parameters of their plans.
+#[derive(Default)]
+struct ScratchBuffers {
+    buffers: HashMap<Scratch, Buffer>,
+    /// Rises when one is replaced.
+    generation: u64,
+}
+
+/// Environment variable that lets `gpu` without a name mean an adapter that is software.
+const SOFTWARE: &str = "GREENROOM_SOFTWARE_GPU";
+
+/// What a pass tells the GPU of its tokens.
+struct Tables {
+    n_rows: usize,
+    n_wanted: usize,
+    n_tiles: usize,
+    n_sealed: usize,
+    n_pieces: usize,
+    bytes: Vec<(Scratch, Vec<u8>)>,
+}
+
+/// Bytes of words, as they go over.
+fn words(words: &[u32]) -> Vec<u8> {
+    bytemuck::cast_slice(words).to_vec()
+}
+
+impl Gpu {
+    /// Loads a model's weights on the GPU whose name holds `name`, or the best one. `on_progress` is told of bytes of the file packed, and
+    /// of all there are.
+    ///
+    /// # Errors
+    /// There is no such GPU, it lacks something, or its memory is too small; else as [`Weights::load`].
+    pub(crate) fn load(
+        gguf: &Arc<Gguf>,
+        name: Option<&str>,
+        on_progress: &mut (dyn FnMut(u64, u64) + Send),
+    ) -> Result<Self> {
+        let spec = DecoderSpec::from_gguf(gguf)?;
+        if let Some(odd) = [spec.d_model, spec.k_dim, spec.v_dim].iter().find(|n| *n % 16 != 0) {
+            return Err(kernels::unserved(format!("a width of {odd} is not served on a GPU: multiples of 16 are")));
+        }
+        let context = Context::open(name, std::env::var_os(SOFTWARE).is_some())?;
+        let limit = context.info.binding_bytes.min(context.info.buffer_bytes);
+        let mut packer = Packer::new(Some(context.clone()), limit, gguf.bytes().len() as u64);
+        let weights = Weights::load(gguf, &spec, &mut packer, on_progress)?;
+        context.settle();
+        let Packer { slabs, mut vectors, n_bytes, .. } = packer;
+        let (of_layers, output_norm) = vectors_of(&weights, &mut vectors);
+        let info = &context.info;
+        tracing::info!("GPU: {} ({}, {}), {} MiB of weights", info.name, info.backend, info.driver, n_bytes >> 20);
+        let numerics = format!("gpu/{VERSION} {} {} {}", info.backend, info.name, info.driver);
+        let vectors_buffer = context.buffer(0);
+        let n_vectors = vectors.len();
+        let kernels = Kernels::new(&context);
+        let slabs = slabs.into_iter().flatten().collect();
+        let mut gpu = Self {
+            spec,
+            weights,
+            context,
+            kernels,
+            numerics,
+            slabs,
+            vectors,
+            n_vectors,
+            vectors_buffer,
+            of_layers,
+            output_norm,
+            scratch: Mutex::default(),
+        };
+        gpu.upload_vectors()?;
+        Ok(gpu)
+    }
+
+    fn upload_vectors(&mut self) -> Result<()> {
+        let bytes: &[u8] = bytemuck::cast_slice(&self.vectors);
+        self.vectors_buffer = self.context.checked("memory for vectors", || {
+            let buffer = self.context.buffer(bytes.len() as u64);
+            self.context.queue.write_buffer(&buffer, 0, bytes);
+            Ok(buffer)
+        })?;
+        self.scratch.get_mut().unwrap_or_else(PoisonError::into_inner).generation += 1;
+        Ok(())
+    }
+
+    fn planner<'a>(&'a self, layout: &'a KvLayout, shape: Shape) -> Planner<'a> {
+        let Self { spec, weights, of_layers, output_norm, .. } = self;
+        Planner { spec, weights, vectors: of_layers, output_norm: *output_norm, layout, shape }
+    }
+
+    /// What a pass tells of its tokens; places for what it writes are taken.
+    fn tables(&self, pass: &Pass, shape: Shape, cache: &mut GpuCache) -> Result<Tables> {
+        let layout = cache.layout.clone();
+        let (tile_rows, _) = self.planner(&layout, shape).tile();
+        let (mut places, mut tiles, mut slots, mut sealed) = (vec![], [vec![], vec![]], vec![], [vec![], vec![]]);
+        let mut first_row = 0;
+        let mut n_pieces = 1;
+        for span in &pass.spans {
+            let rows = self.place_span(span, cache);
+            let table = |part: Part, cache: &GpuCache| {
+                let of = |parts: &crate::kv::table::Parts| {
+                    let id = parts[part as usize];
+                    id.and_then(|id| cache.slots_of(id)).unwrap_or((0, None))
+                };
+                span.sealed.iter().chain(&span.completed).map(of).collect::<Vec<_>>()
+            };
+            let tables = Part::ALL.map(|part| table(part, cache));
+            let firsts = tables.each_ref().map(|table| {
+                let first = slots.len() as u32;
+                slots.extend(table.iter().map(|(slot, _)| *slot));
+                first
+            });
+            for (i, blocks) in (span.sealed.len()..span.sealed.len() + span.completed.len()).enumerate() {
+                for part in Part::ALL {
+                    let (slot, exact) = tables[part as usize][blocks];
+                    sealed[part as usize].extend([rows[i], slot, exact.unwrap_or(u32::MAX)]);
+                }
+            }
+            let mut done = 0;
+            while done < span.n {
+                let position = span.start + done;
+                let n = (tile_rows - position % tile_rows).min(span.n - done);
+                let own = rows[position / BLOCK - span.sealed.len()];
+                for part in Part::ALL {
+                    let exact = tables[part as usize].first().and_then(|(_, exact)| *exact).unwrap_or(u32::MAX);
+                    let row = (first_row + done) as u32;
+                    let first = firsts[part as usize];
+                    tiles[part as usize].extend([row, n as u32, position as u32, own, first, exact]);
+                }
+                for position in position..position + n {
+                    let own = rows[position / BLOCK - span.sealed.len()];
+                    places.extend([own, (position % BLOCK) as u32]);
+                }
+                n_pieces = n_pieces.max(position / BLOCK + 1);
+                done += n;
+            }
+            first_row += span.n;
+        }
+        cache.grow()?;
+        let (n_tiles, n_sealed) = (tiles[0].len() / 6, sealed[0].len() / 3);
+        let split = shape.lone && n_pieces > 1;
+        let n_pieces = if split { n_pieces } else { 1 };
+        let n_wanted = pass.wanted.len();
+        let figures = [first_row, n_wanted, usize::from(split), n_pieces, n_tiles, n_sealed, 0, 0];
+        let ropes = self.spec.ropes.iter().flat_map(|rope| pass.positions().flat_map(|at| rope.table(at)));
+        let ropes: Vec<f32> = ropes.collect();
+        let mut stream = self.weights.embedding.rows(&pass.ids)?;
+        if self.spec.family.scaled_embedding {
+            let scale = (self.spec.d_model as f64).sqrt() as f32;
+            stream.iter_mut().for_each(|x| *x *= scale);
+        }
+        let floats = |floats: &[f32]| bytemuck::cast_slice(floats).to_vec();
+        let positions: Vec<u32> = pass.positions().map(|at| at as u32).collect();
+        let wanted: Vec<u32> = pass.wanted.iter().map(|row| *row as u32).collect();
+        let bytes = vec![
+            (Scratch::Pass, words(&figures.map(|n| n as u32))),
+            (Scratch::Stream, floats(&stream)),
+            (Scratch::Ropes, floats(&ropes)),
+            (Scratch::Places, words(&places)),
+            (Scratch::Positions, words(&positions)),
+            (Scratch::Tiles, words(&tiles.concat())),
+            (Scratch::Blocks, words(&slots)),
+            (Scratch::Sealed, words(&sealed.concat())),
+            (Scratch::Wanted, words(&wanted)),
+        ];
+        Ok(Tables { n_rows: first_row, n_wanted, n_tiles, n_sealed, n_pieces, bytes })
+    }
+
+    /// Takes places for the rows and blocks that a span writes; slots of its rows.
+    fn place_span(&self, span: &PassSpan, cache: &mut GpuCache) -> Vec<u32> {
+        let end = span.start + span.n;
+        let first = span.start / BLOCK;
+        let rows = span.rows.iter().enumerate();
+        let rows = rows.map(|(i, id)| cache.place_rows(*id, (end - (first + i) * BLOCK).min(BLOCK))).collect();
+        for (i, parts) in span.completed.iter().enumerate() {
+            for part in Part::ALL {
+                if let Some(id) = parts[part as usize].filter(|id| cache.slots_of(*id).is_none()) {
+                    cache.place_block(id, part, first + i == 0);
+                }
+            }
+        }
+        rows
+    }
+
+    /// Bytes of each memory of a pass.
+    fn scratch_bytes(&self, tables: &Tables) -> Vec<(Scratch, u64)> {
+        let (spec, rows) = (&self.spec, tables.n_rows);
+        let experts = spec.experts.map_or((0, 0, 0), |experts| (experts.n, experts.used, experts.d_ff));
+        let shared = spec.experts.map_or(0, |experts| experts.shared_ff);
+        let input = self.weights.layers.iter().map(|layer| layer.attention.input.iter().map(|m| m.n_out).sum());
+        let (rank, value) = spec.latent.map_or((0, 0), |latent| (latent.rank, latent.value));
+        let heads = spec.n_heads;
+        let floats = [
+            (Scratch::Products, rows * input.max().unwrap_or(0)),
+            (Scratch::Absorbed, rows * heads * rank),
+            (Scratch::Queries, rows * heads * spec.k_dim),
+            (Scratch::Partials, rows * heads * tables.n_pieces * (spec.v_dim + 4)),
+            (Scratch::Contexts, rows * heads * spec.v_dim),
+            (Scratch::Expanded, rows * heads * value),
+            (Scratch::Out, rows * spec.d_model),
+            (Scratch::Hidden, rows * spec.d_ff.max(experts.1 * experts.2)),
+            (Scratch::Shared, rows * shared),
+            (Scratch::Scores, rows * experts.0),
+            (Scratch::Experts, 2 * rows * experts.1),
+            (Scratch::Logits, tables.n_wanted * self.weights.n_vocab),
+        ];
+        let floats = floats.into_iter().map(|(scratch, n)| (scratch, 4 * n as u64));
+        let uploads = tables.bytes.iter().map(|(scratch, bytes)| (*scratch, bytes.len() as u64));
+        floats.chain(uploads).collect()
+    }
+
+    /// Binds the steps of a plan to buffers.
+    fn bind(&self, plan: &Plan, params: &Buffer, scratch: &ScratchBuffers, cache: &GpuCache) -> Result<Vec<(Arc<kernels::Compiled>, wgpu::BindGroup)>> {
+        let bind = |step: &Step| {
+            let compiled = self.kernels.get(step.source, &step.constants)?;
+            let buffer = |place: &Place| -> BufferBinding<'_> {
+                let whole = |buffer| BufferBinding { buffer, offset: 0, size: None };
+                match place {
+                    Place::Slab(i) => whole(&self.slabs[*i]),
+                    Place::Vectors => whole(&self.vectors_buffer),
+                    Place::Params(first, n) => {
+                        let size = std::num::NonZero::new(n.next_multiple_of(16) as u64);
+                        BufferBinding { buffer: params, offset: *first as u64, size }
+                    }
+                    Place::Scratch(scratch_of) => whole(&scratch.buffers[scratch_of]),
+                    Place::Rows(l) => whole(cache.rows(*l)),
+                    Place::Blocks(l) => whole(cache.blocks(*l)),
+                    Place::Exact(l) => whole(cache.exact(*l)),
+                }
+            };
+            let entry = |(i, place): (usize, &Place)| BindGroupEntry {
+                binding: i as u32,
+                resource: wgpu::BindingResource::Buffer(buffer(place)),
+            };
+            let entries: Vec<BindGroupEntry<'_>> = step.bindings.iter().enumerate().map(entry).collect();
+            let layout = &compiled.layout;
+            let descriptor = BindGroupDescriptor { label: Some(step.source.name), layout, entries: &entries };
+            let group = self.context.device.create_bind_group(&descriptor);
+            Ok((compiled, group))
+        };
+        self.context.checked("binding a plan", || plan.steps.iter().map(bind).collect())
+    }
+
+    /// The plan of passes of a shape over a cache, bound to the buffers as they are now.
+    fn bound<'a>(&self, shape: Shape, scratch: &ScratchBuffers, cache: &'a mut GpuCache) -> Result<&'a Bound> {
+        let generations = [cache.generation, scratch.generation];
+        if cache.plans.get(&shape).is_none_or(|bound| bound.generations != generations) {
+            let known = cache.plans.remove(&shape);
+            let layout = cache.layout.clone();
+            let (plan, params) = match known {
+                // Calibration changes plans; it comes before all caches but its own.
+                Some(bound) => (bound.plan, bound.params),
+                None => {
+                    let plan = self.planner(&layout, shape).plan();
+                    let params = self.context.checked("memory for a plan", || {
+                        let params = self.context.buffer(plan.params.len() as u64);
+                        self.context.queue.write_buffer(&params, 0, &plan.params);
+                        Ok(params)
+                    })?;
+                    (Arc::new(plan), params)
+                }
+            };
+            let steps = self.bind(&plan, &params, scratch, cache)?;
+            cache.plans.insert(shape, Bound { plan, params, steps, generations });
+        }
+        cache.plans.get(&shape).ok_or_else(|| Error::internal("a plan was not kept"))
+    }
+
+    /// Makes the memory of passes large enough, and writes what a pass tells of its tokens.
+    fn prepare(&self, tables: &Tables, scratch: &mut ScratchBuffers) -> Result<()> {
+        let grown = self.context.checked("memory for a pass", || {
+            let mut grown = Vec::new();
+            for (name, bytes) in self.scratch_bytes(tables) {
+                if scratch.buffers.get(&name).is_none_or(|buffer| buffer.size() < bytes) {
+                    grown.push((name, self.context.buffer(bytes + bytes / 4)));
+                }
+            }
+            Ok(grown)
+        })?;
+        scratch.generation += u64::from(!grown.is_empty());
+        scratch.buffers.extend(grown);
+        for (name, bytes) in tables.bytes.iter().filter(|(_, bytes)| !bytes.is_empty()) {
+            self.context.queue.write_buffer(&scratch.buffers[name], 0, bytes);
+        }
+        Ok(())
+    }
+
+    /// Encodes steps of a bound plan.
+    fn encode(
+        &self,
+        encoder: &mut wgpu::CommandEncoder,
+        bound: &Bound,
+        tables: &Tables,
+        is_meant: impl Fn(&Step) -> bool,
+    ) {
+        let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor::default());
+        for (step, (compiled, group)) in bound.plan.steps.iter().zip(&bound.steps).filter(|(s, _)| is_meant(s)) {
+            let groups = step.groups.map(|extent| tables.groups(extent));
+            if groups.contains(&0) {
+                continue;
+            }
+            pass.set_pipeline(&compiled.pipeline);
+            pass.set_bind_group(0, group, &[]);
+            pass.dispatch_workgroups(groups[0], groups[1], groups[2]);
+        }
+    }
+
+    fn pass(&self, pass: &Pass, cache: &mut GpuCache, watch: Option<&mut Measured>) -> Result<Vec<f32>> {
+        let shape = Shape {
+            rows: rows_of(pass.ids.len()),
+            wanted: if pass.wanted.is_empty() { 0 } else { rows_of(pass.wanted.len()) },
+            lone: pass.spans.iter().all(|span| span.n == 1),
+        };
+        let tables = self.tables(pass, shape, cache)?;
+        let mut scratch = self.scratch.lock().unwrap_or_else(PoisonError::into_inner);
+        self.prepare(&tables, &mut scratch)?;
+        self.bound(shape, &scratch, cache)?;
+        if let Some(watch) = watch {
+            self.watched(pass, shape, &tables, &scratch, cache, watch)?;
+            return Ok(Vec::new());
+        }
+        let mut encoder = self.context.encoder();
+        let bound = &cache.plans[&shape];
+        self.encode(&mut encoder, bound, &tables, |_| true);
+        let n_bytes = 4 * (tables.n_wanted * self.weights.n_vocab) as u64;
+        let logits = self.context.read(encoder, &[(&scratch.buffers[&Scratch::Logits], 0, n_bytes)])?;
+        Ok(bytemuck::pod_collect_to_vec(&logits))
+    }
+
+    /// A pass whose queries, keys and values are looked at, layer by layer, over rows that are neither coded nor rotated.
+    fn watched(
+        &self,
+        pass: &Pass,
+        shape: Shape,
+        tables: &Tables,
+        scratch: &ScratchBuffers,
+        cache: &GpuCache,
+        watch: &mut Measured,
+    ) -> Result<()> {
+        let (spec, bound) = (&self.spec, &cache.plans[&shape]);
+        let read = |encoder, scratch_of: Scratch, n: usize| -> Result<Vec<f32>> {
+            let bytes = self.context.read(encoder, &[(&scratch.buffers[&scratch_of], 0, 4 * n as u64)])?;
+            Ok(bytemuck::pod_collect_to_vec(&bytes))
+        };
+        let write = |scratch_of: Scratch, x: &[f32]| {
+            self.context.queue.write_buffer(&scratch.buffers[&scratch_of], 0, bytemuck::cast_slice(x));
+        };
+        let (n, d) = (tables.n_rows, spec.d_model);
+        let (q_row, context_row) = (spec.n_heads * spec.k_dim, spec.n_heads * spec.v_dim);
+        for l in 0..spec.layers.len() {
+            let steps: Vec<&Step> = bound.plan.steps.iter().filter(|step| step.layer == Some(l)).collect();
+            let combined = steps.iter().position(|step| step.source.name == kernels::COMBINE.name);
+            let after = combined.unwrap_or(0) + 1;
+            // The product that is added to the stream, and the norm before that where there is one.
+            let added = after + if spec.family.post_norms { 2 } else { 1 };
+            let run = |from: usize, to: usize, scratch_of: Scratch, n: usize| {
+                let mut encoder = self.context.encoder();
+                let meant = &steps[from..to];
+                self.encode(&mut encoder, bound, tables, |step| meant.iter().any(|m| std::ptr::eq(*m, step)));
+                read(encoder, scratch_of, n)
+            };
+            let before = read(self.context.encoder(), Scratch::Stream, n * d)?;
+            let contexts = run(0, after, Scratch::Contexts, n * context_row)?;
+            let q = read(self.context.encoder(), Scratch::Queries, n * q_row)?;
+            let (mut k, mut v) = (Vec::new(), Vec::new());
+            let side = spec.n_kv_heads * spec.k_dim;
+            for id in &pass.spans[0].rows {
+                let rows = cache.export_layer(*id, l)?;
+                let rows: Vec<f32> =
+                    rows.chunks_exact(2).map(|b| f16::from_le_bytes([b[0], b[1]]).to_f32()).collect();
+                for row in rows.chunks_exact(side + spec.n_kv_heads * spec.v_dim) {
+                    k.extend_from_slice(&row[..side]);
+                    v.extend_from_slice(&row[side..]);
+                }
+            }
+            let n_rot = spec.ropes[spec.layers[l].rope].table(0).len();
+            watch.add(spec, n_rot, spec.layers[l].window, [&q, &k, &v]);
+            let mut noisy = watch.noise().to_vec();
+            noisy.iter_mut().zip(&contexts).for_each(|(x, context)| *x += context);
+            write(Scratch::Contexts, &noisy);
+            let changed = run(after, added, Scratch::Stream, n * d)?;
+            write(Scratch::Stream, &before);
+            write(Scratch::Contexts, &contexts);
+            let attended = run(after, added, Scratch::Stream, n * d)?;
+            watch.felt(&attended, &changed, d);
+            run(added, steps.len(), Scratch::Stream, 0)?;
+        }
+        Ok(())
+    }
+}
+
+impl Tables {
+    /// Workgroups of an extent in this pass.
+    fn groups(&self, extent: Extent) -> u32 {
+        let n = match extent {
+            Extent::Fixed(n) => n,
+            Extent::Rows(share) => self.n_rows.div_ceil(share),
+            Extent::Wanted(share) => self.n_wanted.div_ceil(share),
+            Extent::Experts(used) => self.n_rows * used,
+            Extent::Tiles => self.n_tiles,
+            Extent::Pieces => self.n_pieces,
+            Extent::Sealed => self.n_sealed,
+        };
+        n as u32
+    }
+}
+
+impl Device for Gpu {
+    fn spec(&self) -> &DecoderSpec {
+        &self.spec
+    }
+
+    fn n_vocab(&self) -> usize {
+        self.weights.n_vocab
+    }
+
+    fn numerics(&self) -> &str {
+        &self.numerics
+    }
+
+    fn calibrate(&mut self, calibration: &Calibration) {
+        self.spec.calibrate(calibration);
+        self.vectors.truncate(self.n_vectors);
+        for (l, of_layer) in self.of_layers.iter_mut().enumerate() {
+            let Some([queries, keys]) = calibration.of_layer(l) else { continue };
+            let shaping = Shaping::new(Isa::detect(), &queries, &keys, self.spec.k_dim);
+            let mut put = |x: &[f32]| {
+                let first = self.vectors.len() as u32;
+                self.vectors.extend_from_slice(x);
+                first
+            };
+            of_layer.shaping = Some(shaping.parts().map(&mut put));
+        }
+        if let Err(e) = self.upload_vectors() {
+            tracing::error!("{e}");
+        }
+    }
+
+    fn cache(&self, layout: Arc<KvLayout>) -> Box<dyn Cache> {
+        Box::new(GpuCache::new(&self.context, layout))
+    }
+
+    fn run(&self, pass: &Pass, cache: &mut dyn Cache, watch: Option<&mut Measured>) -> Result<Vec<f32>> {
+        self.pass(pass, own(cache), watch)
+    }
+}
+
+/// Puts norms and sinks among the vectors: places of each layer's, and of the last norm.
+fn vectors_of(weights: &Weights<GpuMatrix>, vectors: &mut Vec<f32>) -> (Vec<LayerVectors>, u32) {
+    let mut put = |x: &[f32]| {
+        let first = vectors.len() as u32;
+        vectors.extend_from_slice(x);
+        first
+    };
+    let of_layers = weights.layers.iter().map(|layer| {
+        let head_norms = match &layer.attention.heads {
+            Heads::Plain { norms: Some(norms) } => norms.each_ref().map(|norm| put(norm)),
+            Heads::Plain { norms: None } => [0; 2],
+            Heads::Latent { norm, .. } => [put(norm); 2],
+        };
+        LayerVectors {
+            attn_norm: put(&layer.attn_norm),
+            ffn_norm: put(&layer.ffn_norm),
+            post_norms: layer.post_norms.as_ref().map_or([0; 2], |norms| norms.each_ref().map(|norm| put(norm))),
+            head_norms,
+            sinks: layer.attention.sinks.as_ref().map_or(0, |sinks| put(sinks)),
+            shaping: None,
+        }
+    });
+    let of_layers = of_layers.collect();
+    (of_layers, put(&weights.output_norm))
+}

@@ -1,0 +1,436 @@
+//! A model's matrices on the GPU: the file's bits, in planes that kernels read in whole words.
+//!
+//! A row falls into units of 32 numbers, the last one filled up with zeros. A matrix lies in a slab as planes, each for all units in order
+//! and beginning at 16 bytes: first the codes, then what belongs to them.
+//!
+//! | type | codes | further planes |
+//! |---|---|---|
+//! | Q4_0, IQ4_NL | 16 bytes: the first half of the unit in the low halves | scale (f16) |
+//! | Q4_1 | the same | scale and minimum (f16) |
+//! | Q5_0, Q5_1 | the same | fifth bits (u32); scale (f16), or scale and minimum |
+//! | Q8_0 | 32 bytes | scale (f16) |
+//! | Q4_K | 16 bytes | for 8 units the 16 bytes before their codes in the file |
+//! | Q5_K | 16 bytes | fifth bits (u32); as Q4_K |
+//! | Q6_K | 16 bytes | fifth and sixth bits (8 bytes); two scales (i8); for 8 units their scale (f16) |
+//! | MXFP4 | 16 bytes | exponent (u8) |
+//! | F32, F16, BF16 | 128 or 64 bytes | none |
+//!
+//! Other types become Q8_0, and rows that are no whole units F32.
+
+use super::context::Context;
+use crate::device::cpu::numbers;
+use crate::kv::quant::q8_0;
+use crate::model::gguf::TensorType;
+use crate::model::tensors::{Numbers, converted};
+use crate::model::weights::{Matrix, Pack};
+use crate::{Error, Result};
+use std::sync::Arc;
+
+/// Numbers of a unit.
+pub(super) const UNIT: usize = 32;
+
+/// The types that kernels multiply by as they are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Scheme {
+    F32,
+    F16,
+    Bf16,
+    Q4_0,
+    Q4_1,
+    Q5_0,
+    Q5_1,
+    Q8_0,
+    Q4K,
+    Q5K,
+    Q6K,
+    Iq4Nl,
+    Mxfp4,
+}
+
+impl Scheme {
+    fn of(kind: TensorType) -> Option<Self> {
+        Some(match kind.0 {
+            0 => Self::F32,
+            1 => Self::F16,
+            2 => Self::Q4_0,
+            3 => Self::Q4_1,
+            6 => Self::Q5_0,
+            7 => Self::Q5_1,
+            8 => Self::Q8_0,
+            12 => Self::Q4K,
+            13 => Self::Q5K,
+            14 => Self::Q6K,
+            20 => Self::Iq4Nl,
+            30 => Self::Bf16,
+            39 => Self::Mxfp4,
+            _ => return None,
+        })
+    }
+
+    /// Numbers and bytes of a block in the file.
+    fn block(self) -> (usize, usize) {
+        match self {
+            Self::F32 => (1, 4),
+            Self::F16 | Self::Bf16 => (1, 2),
+            Self::Q4_0 | Self::Iq4Nl => (32, 18),
+            Self::Q4_1 => (32, 20),
+            Self::Q5_0 => (32, 22),
+            Self::Q5_1 => (32, 24),
+            Self::Q8_0 => (32, 34),
+            Self::Q4K => (256, 144),
+            Self::Q5K => (256, 176),
+            Self::Q6K => (256, 210),
+            Self::Mxfp4 => (32, 17),
+        }
+    }
+
+    /// Tells whether rows meet it in 8 bits.
+    pub(super) fn is_coded(self) -> bool {
+        !matches!(self, Self::F32 | Self::F16 | Self::Bf16)
+    }
+
+    /// Tells whether its codes stand for numbers around a bias.
+    pub(super) fn is_biased(self) -> bool {
+        self.is_coded() && !matches!(self, Self::Q8_0 | Self::Iq4Nl | Self::Mxfp4)
+    }
+
+    /// Its name in the kernels.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::F32 => "F32",
+            Self::F16 => "F16",
+            Self::Bf16 => "BF16",
+            Self::Q4_0 => "Q4_0",
+            Self::Q4_1 => "Q4_1",
+            Self::Q5_0 => "Q5_0",
+            Self::Q5_1 => "Q5_1",
+            Self::Q8_0 => "Q8_0",
+            Self::Q4K => "Q4_K",
+            Self::Q5K => "Q5_K",
+            Self::Q6K => "Q6_K",
+            Self::Iq4Nl => "IQ4_NL",
+            Self::Mxfp4 => "MXFP4",
+        }
+    }
+
+    /// All of them.
+    pub(super) const ALL: [Self; 13] = [
+        Self::F32,
+        Self::F16,
+        Self::Bf16,
+        Self::Q4_0,
+        Self::Q4_1,
+        Self::Q5_0,
+        Self::Q5_1,
+        Self::Q8_0,
+        Self::Q4K,
+        Self::Q5K,
+        Self::Q6K,
+        Self::Iq4Nl,
+        Self::Mxfp4,
+    ];
+
+    /// The numbers that codes of 4 bits stand for, where a table says it.
+    pub(super) fn table(self) -> Option<[i8; 16]> {
+        match self {
+            Self::Iq4Nl => Some([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113]),
+            Self::Mxfp4 => Some([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12]),
+            _ => None,
+        }
+    }
+
+    /// Bytes of each plane for eight units.
+    fn planes(self) -> [usize; 4] {
+        match self {
+            Self::F32 => [8 * 128, 0, 0, 0],
+            Self::F16 | Self::Bf16 => [8 * 64, 0, 0, 0],
+            Self::Q4_0 | Self::Iq4Nl => [8 * 16, 8 * 2, 0, 0],
+            Self::Q4_1 => [8 * 16, 8 * 4, 0, 0],
+            Self::Q5_0 => [8 * 16, 8 * 4, 8 * 2, 0],
+            Self::Q5_1 => [8 * 16, 8 * 4, 8 * 4, 0],
+            Self::Q8_0 => [8 * 32, 8 * 2, 0, 0],
+            Self::Q4K => [8 * 16, 16, 0, 0],
+            Self::Q5K => [8 * 16, 8 * 4, 16, 0],
+            Self::Q6K => [8 * 16, 8 * 8, 8 * 2, 2],
+            Self::Mxfp4 => [8 * 16, 8, 0, 0],
+        }
+    }
+
+    /// Places of the planes of `n` units, and the end of the last one, in bytes.
+    fn places(self, n: usize) -> [usize; 5] {
+        let mut places = [0; 5];
+        for (i, n_bytes) in self.planes().into_iter().enumerate() {
+            places[i + 1] = (places[i] + (n * n_bytes).div_ceil(8)).next_multiple_of(16);
+        }
+        places
+    }
+
+    /// Lays out rows of a matrix, `[n_rows, k]`, as they stand in the file.
+    fn lay(self, bytes: &[u8], n_rows: usize, k: usize) -> Vec<u8> {
+        let (block, size) = self.block();
+        let units = k.div_ceil(UNIT);
+        let places = self.places(n_rows * units);
+        let mut out = vec![0; places[4]];
+        let mut put = |plane: usize, at: usize, bytes: &[u8]| {
+            out[places[plane] + at..][..bytes.len()].copy_from_slice(bytes);
+        };
+        if !self.is_coded() {
+            for (row, bytes) in bytes.chunks_exact(k * size).enumerate() {
+                put(0, row * units * UNIT * size, bytes);
+            }
+            return out;
+        }
+        for (i, bytes) in bytes.chunks_exact(size).enumerate() {
+            match self {
+                Self::Q4_0 | Self::Iq4Nl => {
+                    put(0, 16 * i, &bytes[2..]);
+                    put(1, 2 * i, &bytes[..2]);
+                }
+                Self::Q4_1 => {
+                    put(0, 16 * i, &bytes[4..]);
+                    put(1, 4 * i, &bytes[..4]);
+                }
+                Self::Q5_0 => {
+                    put(0, 16 * i, &bytes[6..]);
+                    put(1, 4 * i, &bytes[2..6]);
+                    put(2, 2 * i, &bytes[..2]);
+                }
+                Self::Q5_1 => {
+                    put(0, 16 * i, &bytes[8..]);
+                    put(1, 4 * i, &bytes[4..8]);
+                    put(2, 4 * i, &bytes[..4]);
+                }
+                Self::Q8_0 => {
+                    put(0, 32 * i, &bytes[2..]);
+                    put(1, 2 * i, &bytes[..2]);
+                }
+                Self::Mxfp4 => {
+                    put(0, 16 * i, &bytes[1..]);
+                    put(1, i, &bytes[..1]);
+                }
+                _ => {
+                    let codes = self.codes(bytes);
+                    for (u, codes) in codes.chunks_exact(UNIT).enumerate() {
+                        let unit = block / UNIT * i + u;
+                        let low: Vec<u8> = (0..16).map(|j| codes[j] & 15 | (codes[j + 16] & 15) << 4).collect();
+                        put(0, 16 * unit, &low);
+                        // What lies above the four bits, by unit.
+                        let high = |width: usize| {
+                            let bits = codes.iter().enumerate();
+                            bits.fold(0u64, |all, (j, code)| all | u64::from(code >> 4) << (width * j))
+                        };
+                        match self {
+                            Self::Q5K => put(1, 4 * unit, &(high(1) as u32).to_le_bytes()),
+                            Self::Q6K => {
+                                put(1, 8 * unit, &high(2).to_le_bytes());
+                                put(2, 2 * unit, &bytes[192 + 2 * u..][..2]);
+                            }
+                            _ => {}
+                        }
+                    }
+                    match self {
+                        Self::Q4K => put(1, 16 * i, &bytes[..16]),
+                        Self::Q5K => put(2, 16 * i, &bytes[..16]),
+                        _ => put(3, 2 * i, &bytes[208..210]),
+                    }
+                }
+            }
+        }
+        out
+    }
+
+    /// Codes of a super-block of 256 numbers, in order.
+    fn codes(self, bytes: &[u8]) -> Vec<u8> {
+        let mut codes = vec![0; 256];
+        match self {
+            Self::Q4K | Self::Q5K => {
+                let (fifth, low) = bytes[16..].split_at(if self == Self::Q5K { 32 } else { 0 });
+                for (i, code) in codes.iter_mut().enumerate() {
+                    let (unit, l) = (i / 32, i % 32);
+                    *code = low[32 * (unit / 2) + l] >> (4 * (unit % 2)) & 15;
+                    *code |= fifth.get(l).map_or(0, |bits| (bits >> unit & 1) << 4);
+                }
+            }
+            _ => {
+                let (low, high) = (&bytes[..128], &bytes[128..192]);
+                for (i, code) in codes.iter_mut().enumerate() {
+                    let (half, quarter, l) = (i / 128, i % 128 / 32, i % 32);
+                    let byte = low[64 * half + l + 32 * (quarter % 2)];
+                    let four = if quarter < 2 { byte & 15 } else { byte >> 4 };
+                    *code = four | (high[32 * half + l] >> (2 * quarter) & 3) << 4;
+                }
+            }
+        }
+        codes
+    }
+}
+
+/// Rows of a matrix in one slab.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Piece {
+    pub(super) slab: usize,
+    /// First vector of four words.
+    pub(super) codes: u32,
+    /// First words of the further planes.
+    pub(super) planes: [u32; 3],
+    pub(super) first_out: usize,
+    pub(super) n_out: usize,
+}
+
+/// A matrix `[n_out, k]` on the GPU.
+#[derive(Clone, Debug)]
+pub(super) struct GpuMatrix {
+    pub(super) scheme: Scheme,
+    pub(super) n_out: usize,
+    pub(super) k: usize,
+    pub(super) pieces: Vec<Piece>,
+    /// First of its biases among the vectors.
+    pub(super) bias: Option<u32>,
+}
+
+impl GpuMatrix {
+    /// Units of a row.
+    pub(super) fn units(&self) -> usize {
+        self.k.div_ceil(UNIT)
+    }
+
+    /// Bytes of it, as kernels read them.
+    pub(super) fn n_bytes(&self) -> u64 {
+        let planes: usize = self.scheme.planes().iter().sum();
+        (self.n_out * self.units() * planes / 8) as u64
+    }
+}
+
+/// Outputs of a workgroup.
+pub(super) const OUTS: usize = 32;
+/// Bytes of a slab, at least: several matrices share one.
+const SLAB: u64 = 256 << 20;
+/// Bytes that wait for the driver to take them, at most.
+const WAITING: u64 = 64 << 20;
+
+/// Puts matrices into slabs. Without a GPU it only notes where they would go.
+pub(super) struct Packer {
+    context: Option<Arc<Context>>,
+    /// Bytes of a slab, at most.
+    limit: u64,
+    /// Bytes of matrices that are still to come, about.
+    rest: u64,
+    pub(super) slabs: Vec<Option<wgpu::Buffer>>,
+    /// Bytes taken, and all, of the last slab.
+    used: u64,
+    size: u64,
+    waiting: u64,
+    /// Biases; norms and the like join them.
+    pub(super) vectors: Vec<f32>,
+    /// Bytes of all matrices.
+    pub(super) n_bytes: u64,
+}
+
+impl Packer {
+    /// Matrices of a file of so many bytes, in slabs of `limit` bytes at most.
+    pub(super) fn new(context: Option<Arc<Context>>, limit: u64, file_bytes: u64) -> Self {
+        let rest = file_bytes + file_bytes / 8 + (16 << 20);
+        Self { context, limit, rest, slabs: vec![], used: 0, size: 0, waiting: 0, vectors: vec![], n_bytes: 0 }
+    }
+
+    /// Makes room for so many bytes in one slab.
+    fn reserve(&mut self, n_bytes: u64) -> Result<()> {
+        if self.used + n_bytes <= self.size {
+            return Ok(());
+        }
+        self.size = n_bytes.max(SLAB.min(self.rest)).min(self.limit).next_multiple_of(16);
+        self.used = 0;
+        let had: u64 = self.n_bytes;
+        let buffer = match &self.context {
+            None => None,
+            Some(context) => Some(context.checked("memory for weights", || Ok(context.buffer(self.size))).map_err(
+                |e| {
+                    let mib = |n: u64| n >> 20;
+                    let (had, more, all) = (mib(had), mib(self.size), mib(had + self.rest));
+                    Error::device(format!("{e}; {had} MiB were taken, {more} MiB more were asked for, about {all} MiB are needed in all"))
+                },
+            )?),
+        };
+        self.slabs.push(buffer);
+        Ok(())
+    }
+
+    /// Lays rows of a matrix into a slab that has room for them.
+    fn put(&mut self, scheme: Scheme, bytes: &[u8], first_out: usize, n_out: usize, k: usize) -> Piece {
+        let places = scheme.places(n_out * k.div_ceil(UNIT));
+        let n_bytes = places[4] as u64;
+        let (slab, at) = (self.slabs.len() - 1, self.used);
+        if let (Some(context), Some(buffer)) = (&self.context, &self.slabs[slab]) {
+            context.queue.write_buffer(buffer, at, &scheme.lay(bytes, n_out, k));
+            self.waiting += n_bytes;
+            if self.waiting > WAITING {
+                context.settle();
+                self.waiting = 0;
+            }
+        }
+        self.used += n_bytes;
+        self.n_bytes += n_bytes;
+        self.rest = self.rest.saturating_sub(n_bytes);
+        let plane = |i: usize| ((at + places[i] as u64) / 4) as u32;
+        Piece { slab, codes: (at / 16) as u32, planes: [plane(1), plane(2), plane(3)], first_out, n_out }
+    }
+}
+
+impl Pack for Packer {
+    type Matrix = GpuMatrix;
+
+    fn pack(&mut self, matrix: Matrix<'_>) -> Result<(GpuMatrix, String)> {
+        let Matrix { gguf, name, kind, n_out, k, bytes, bias, index, of } = matrix;
+        let floats = || converted(gguf, name, kind, n_out * k, bytes, numbers);
+        let (converted, made);
+        let (scheme, bytes, word) = match Scheme::of(kind) {
+            Some(scheme) if k % scheme.block().0 == 0 => (scheme, bytes, kind.to_string()),
+            _ if k % UNIT == 0 => {
+                converted = q8_0(&floats()?);
+                (Scheme::Q8_0, bytemuck::cast_slice(&converted), format!("{kind} as Q8_0"))
+            }
+            _ => {
+                made = floats()?;
+                (Scheme::F32, bytemuck::cast_slice(&made), format!("{kind} as F32"))
+            }
+        };
+        let units = k.div_ceil(UNIT);
+        let n_bytes = scheme.places(n_out * units)[4] as u64;
+        // Equal matrices of one tensor lie in one slab, at equal distances.
+        let together = n_bytes * of as u64;
+        let mut pieces = Vec::new();
+        if together <= self.limit {
+            if index == 0 {
+                self.reserve(together)?;
+            }
+            pieces.push(self.put(scheme, bytes, 0, n_out, k));
+        } else if of > 1 {
+            return Err(Error::device(format!(
+                "{}: tensor `{name}` takes {} MiB, this GPU's kernels see {} MiB at a time, at most",
+                gguf.name,
+                together >> 20,
+                self.limit >> 20
+            )));
+        } else {
+            let (row_bytes, of_row) = (bytes.len() / n_out, n_bytes.div_ceil(n_out as u64) + 1);
+            let most = ((self.limit - 64) / of_row) as usize / OUTS * OUTS;
+            let mut first = 0;
+            while first < n_out {
+                let n = most.max(OUTS).min(n_out - first);
+                self.reserve(scheme.places(n * units)[4] as u64)?;
+                pieces.push(self.put(scheme, &bytes[first * row_bytes..][..n * row_bytes], first, n, k));
+                first += n;
+            }
+        }
+        let bias = bias.map(|bias| {
+            let first = self.vectors.len() as u32;
+            self.vectors.extend(bias);
+            first
+        });
+        Ok((GpuMatrix { scheme, n_out, k, pieces, bias }, word))
+    }
+
+    fn numbers(&self) -> Numbers {
+        numbers
+    }
+}
