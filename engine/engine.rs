@@ -1,7 +1,6 @@
 //! The engine's front: opening a model, submitting turns, and reading what came of them.
 
-use crate::device::Device;
-use crate::device::cpu::Cpu;
+use crate::device::{self, Device, DeviceChoice};
 use crate::kv::layout::KvLayout;
 use crate::memory::Memory;
 use crate::memory::session::CacheContext;
@@ -16,8 +15,8 @@ use crate::text::tokenizer::After;
 use crate::threads::ThreadPool;
 use crate::turns::worker::{Command, Worker};
 use crate::{
-    Compared, Completion, Conversation, Error, ErrorKind, Event, Isa, KvChoice, ModelInfo, ModelSource,
-    Ranking, Request, Result, SessionKey, TokenScore,
+    Compared, Completion, Conversation, Error, ErrorKind, Event, KvChoice, ModelInfo, ModelSource, Ranking,
+    Request, Result, SessionKey, TokenScore,
 };
 use futures_core::Stream;
 use std::path::PathBuf;
@@ -34,6 +33,8 @@ use tokio::sync::oneshot;
 pub struct EngineConfig {
     /// The model.
     pub model: ModelSource,
+    /// The device that computes.
+    pub device: DeviceChoice,
     /// Formats of sealed keys and values.
     pub kv: KvChoice,
     /// Folder in which persistent sessions are stored; `None` keeps everything in memory.
@@ -59,11 +60,12 @@ pub struct EngineConfig {
 }
 
 impl EngineConfig {
-    /// A model with everything else at its default: the family's own cache formats, nothing on disk, 1 GiB of cache in memory, all cores.
+    /// A model with everything else at its default: the processor, the family's own cache formats, nothing on disk, 1 GiB of cache in memory, all cores.
     pub fn new(model: ModelSource) -> Self {
         let (kv, cache_memory, prefill_chunk) = (KvChoice::Auto, 1 << 30, 512);
         Self {
             model,
+            device: DeviceChoice::default(),
             kv,
             cache_dir: None,
             cache_key: None,
@@ -148,7 +150,7 @@ impl Engine {
         let mut pool = ThreadPool::new(config.threads.unwrap_or(cores).max(1))
             .map_err(|e| Error::new(ErrorKind::Closed, format!("threads can't be started: {e}")))?;
         let packed = &mut |done, total| on_progress(Loading::Weights { done, total });
-        let mut device: Box<dyn Device> = Box::new(pool.install(|| Cpu::load(&gguf, Isa::detect(), packed))?);
+        let mut device = pool.install(|| device::open(&config.device, &gguf, packed))?;
         if device.n_vocab() < tokenizer.n_vocab() {
             let (rows, tokens) = (device.n_vocab(), tokenizer.n_vocab());
             return Err(

@@ -13,11 +13,15 @@ pub(crate) mod gpu;
 #[cfg(test)]
 pub(crate) mod reference;
 
+#[cfg(not(feature = "gpu"))]
+use crate::Error;
+use crate::ErrorKind;
 use crate::kv::format::BlockBytes;
 use crate::kv::layout::{BLOCK, KvLayout, Part};
 use crate::kv::table::Parts;
 use crate::kv::table::{BlockId, RowsId};
 use crate::model::calibration::{self, Calibration, Measured};
+use crate::model::gguf::Gguf;
 use crate::model::spec::DecoderSpec;
 use crate::{KvChoice, KvFormat, Result};
 use std::any::Any;
@@ -26,6 +30,77 @@ use std::sync::Arc;
 
 /// The numerics of the device that an engine opens by itself.
 pub(crate) const DEFAULT_NUMERICS: &str = cpu::NUMERICS;
+
+/// The device that computes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum DeviceChoice {
+    /// A GPU where there is one that can hold the model (software is none), else the processor.
+    Auto,
+    /// The processor.
+    #[default]
+    Cpu,
+    /// The best GPU, or the one whose name holds this text, of any case; software is taken where it is named.
+    Gpu(Option<String>),
+}
+
+/// Opens a model on a device. `on_progress` is told of bytes of the file packed, and of all there are.
+///
+/// # Errors
+/// The model can't be served; the GPU is missing or can't hold it.
+pub(crate) fn open(
+    choice: &DeviceChoice,
+    gguf: &Arc<Gguf>,
+    on_progress: &mut (dyn FnMut(u64, u64) + Send),
+) -> Result<Box<dyn Device>> {
+    match choice {
+        DeviceChoice::Cpu => {}
+        #[cfg(feature = "gpu")]
+        DeviceChoice::Gpu(name) => {
+            return Ok(Box::new(gpu::Gpu::load(gguf, name.as_deref(), on_progress)?));
+        }
+        #[cfg(feature = "gpu")]
+        DeviceChoice::Auto => match gpu::Gpu::load(gguf, None, on_progress) {
+            Ok(gpu) => return Ok(Box::new(gpu)),
+            Err(e) if e.kind() == ErrorKind::Device => tracing::info!("the processor computes: {e}"),
+            Err(e) => return Err(e),
+        },
+        #[cfg(not(feature = "gpu"))]
+        DeviceChoice::Gpu(_) => {
+            let found = "this program was built without GPUs (the feature `gpu`)";
+            return Err(Error::new(ErrorKind::Device, found));
+        }
+        #[cfg(not(feature = "gpu"))]
+        DeviceChoice::Auto => {}
+    }
+    Ok(Box::new(cpu::Cpu::load(gguf, cpu::kernels::Isa::detect(), on_progress)?))
+}
+
+/// GPUs of this machine, the best first; none where the program was built without them.
+pub fn gpus() -> Vec<GpuInfo> {
+    #[cfg(feature = "gpu")]
+    return gpu::list();
+    #[cfg(not(feature = "gpu"))]
+    Vec::new()
+}
+
+/// A GPU, or software that does its work, as the system offers it.
+#[derive(Clone, Debug)]
+pub struct GpuInfo {
+    /// Its own name.
+    pub name: String,
+    /// Interface by which it is reached: `vulkan`, `metal`, `dx12`.
+    pub backend: String,
+    /// `discrete`, `integrated`, `virtual`, `software` or `other`.
+    pub kind: &'static str,
+    /// Name and version of its driver.
+    pub driver: String,
+    /// Bytes that a kernel sees of a buffer, at most: matrices are split by it, and the experts of a layer must fit.
+    pub binding_bytes: u64,
+    /// Bytes that a workgroup shares, at most.
+    pub workgroup_bytes: u64,
+    /// What is missing for this engine; nothing where it can be used.
+    pub missing: Vec<String>,
+}
 
 /// A model on what computes it.
 pub(crate) trait Device: Send + Sync {

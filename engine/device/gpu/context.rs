@@ -1,29 +1,11 @@
 //! The way to a GPU: adapters, buffers, errors. What goes wrong on the driver's side comes back as an error, never as a panic.
 
+use crate::device::GpuInfo;
 use crate::{Error, Result};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use wgpu::{Adapter, Backends, Buffer, BufferDescriptor, BufferUsages, DeviceDescriptor, ErrorFilter, PollType};
-
-/// A GPU, or a program that does its work, as the system offers it.
-#[derive(Clone, Debug)]
-pub struct AdapterInfo {
-    /// Its own name.
-    pub name: String,
-    /// Interface by which it is reached: `vulkan`, `metal`, `dx12`.
-    pub backend: String,
-    /// `discrete`, `integrated`, `virtual`, `software` or `other`.
-    pub kind: &'static str,
-    /// Name and version of its driver.
-    pub driver: String,
-    /// Bytes of a buffer that a kernel sees at once, at most.
-    pub binding_bytes: u64,
-    /// Bytes of a buffer, at most.
-    pub buffer_bytes: u64,
-    /// Bytes that a workgroup shares, at most.
-    pub workgroup_bytes: u32,
-    /// What is missing for this engine; nothing where it can be used.
-    pub missing: Vec<String>,
-}
+use wgpu::{
+    Adapter, Backends, Buffer, BufferDescriptor, BufferUsages, DeviceDescriptor, ErrorFilter, PollType,
+};
 
 /// Bytes that a workgroup of the largest kernels shares; kernels of one model may do with less.
 const WORKGROUP_BYTES: u32 = 32 << 10;
@@ -32,7 +14,7 @@ const BUFFERS: u32 = 8;
 /// Invocations of a workgroup.
 const INVOCATIONS: u32 = 256;
 
-impl AdapterInfo {
+impl GpuInfo {
     fn of(adapter: &Adapter) -> Self {
         let (info, limits) = (adapter.get_info(), adapter.limits());
         let needs = [
@@ -55,9 +37,8 @@ impl AdapterInfo {
                 wgpu::DeviceType::Other => "other",
             },
             driver: driver.join(" "),
-            binding_bytes: limits.max_storage_buffer_binding_size,
-            buffer_bytes: limits.max_buffer_size,
-            workgroup_bytes: limits.max_compute_workgroup_storage_size,
+            binding_bytes: limits.max_storage_buffer_binding_size.min(limits.max_buffer_size),
+            workgroup_bytes: u64::from(limits.max_compute_workgroup_storage_size),
             missing,
         }
     }
@@ -82,8 +63,8 @@ fn adapters() -> Vec<Adapter> {
 }
 
 /// The adapters of this machine, the best first.
-pub fn list() -> Vec<AdapterInfo> {
-    adapters().iter().map(AdapterInfo::of).collect()
+pub(crate) fn list() -> Vec<GpuInfo> {
+    adapters().iter().map(GpuInfo::of).collect()
 }
 
 /// An opened adapter.
@@ -91,7 +72,7 @@ pub fn list() -> Vec<AdapterInfo> {
 pub(super) struct Context {
     pub(super) device: wgpu::Device,
     pub(super) queue: wgpu::Queue,
-    pub(super) info: AdapterInfo,
+    pub(super) info: GpuInfo,
     /// Why it is gone, once it is.
     lost: Arc<OnceLock<String>>,
     /// What it said last that belongs to nobody's call.
@@ -105,13 +86,14 @@ impl Context {
     /// There is none; it lacks something; the driver refuses.
     pub(super) fn open(name: Option<&str>, software: bool) -> Result<Arc<Self>> {
         let all = adapters();
-        let is_meant = |info: &AdapterInfo| match name {
+        let is_meant = |info: &GpuInfo| match name {
             Some(name) => info.name.to_lowercase().contains(&name.to_lowercase()),
             None => software || info.kind != "software",
         };
-        let found = all.iter().map(|adapter| (adapter, AdapterInfo::of(adapter)));
+        let found = all.iter().map(|adapter| (adapter, GpuInfo::of(adapter)));
         let Some((adapter, info)) = found.clone().find(|(_, info)| is_meant(info)) else {
-            let names: Vec<String> = found.map(|(_, info)| format!("{} ({})", info.name, info.kind)).collect();
+            let names: Vec<String> =
+                found.map(|(_, info)| format!("{} ({})", info.name, info.kind)).collect();
             let had = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
             let wanted = name.map_or("a GPU".to_owned(), |name| format!("a GPU with `{name}` in its name"));
             return Err(Error::device(format!("{wanted} is not here; found: {had}")));
@@ -167,7 +149,10 @@ impl Context {
         self.device.create_buffer(&BufferDescriptor {
             label: None,
             size: n_bytes.next_multiple_of(16).max(16),
-            usage: BufferUsages::STORAGE | BufferUsages::COPY_SRC | BufferUsages::COPY_DST | BufferUsages::UNIFORM,
+            usage: BufferUsages::STORAGE
+                | BufferUsages::COPY_SRC
+                | BufferUsages::COPY_DST
+                | BufferUsages::UNIFORM,
             mapped_at_creation: false,
         })
     }

@@ -28,7 +28,7 @@ use crate::model::weights::{Heads, Weights};
 use crate::{Error, Result};
 use cache::{Bound, GpuCache};
 use context::Context;
-pub use context::{AdapterInfo, list};
+pub(crate) use context::list;
 use half::f16;
 use kernels::Kernels;
 use plan::{Extent, LayerVectors, Place, Plan, Planner, Scratch, Shape, Step, rows_of};
@@ -97,17 +97,25 @@ impl Gpu {
     ) -> Result<Self> {
         let spec = DecoderSpec::from_gguf(gguf)?;
         if let Some(odd) = [spec.d_model, spec.k_dim, spec.v_dim].iter().find(|n| *n % 16 != 0) {
-            return Err(kernels::unserved(format!("a width of {odd} is not served on a GPU: multiples of 16 are")));
+            return Err(kernels::unserved(format!(
+                "a width of {odd} is not served on a GPU: multiples of 16 are"
+            )));
         }
         let context = Context::open(name, std::env::var_os(SOFTWARE).is_some())?;
-        let limit = context.info.binding_bytes.min(context.info.buffer_bytes);
+        let limit = context.info.binding_bytes;
         let mut packer = Packer::new(Some(context.clone()), limit, gguf.bytes().len() as u64);
         let weights = Weights::load(gguf, &spec, &mut packer, on_progress)?;
         context.settle();
         let Packer { slabs, mut vectors, n_bytes, .. } = packer;
         let (of_layers, output_norm) = vectors_of(&weights, &mut vectors);
         let info = &context.info;
-        tracing::info!("GPU: {} ({}, {}), {} MiB of weights", info.name, info.backend, info.driver, n_bytes >> 20);
+        tracing::info!(
+            "GPU: {} ({}, {}), {} MiB of weights",
+            info.name,
+            info.backend,
+            info.driver,
+            n_bytes >> 20
+        );
         let numerics = format!("gpu/{VERSION} {} {} {}", info.backend, info.name, info.driver);
         let vectors_buffer = context.buffer(0);
         let n_vectors = vectors.len();
@@ -151,7 +159,8 @@ impl Gpu {
     fn tables(&self, pass: &Pass, shape: Shape, cache: &mut GpuCache) -> Result<Tables> {
         let layout = cache.layout.clone();
         let (tile_rows, _) = self.planner(&layout, shape).tile();
-        let (mut places, mut tiles, mut slots, mut sealed) = (vec![], [vec![], vec![]], vec![], [vec![], vec![]]);
+        let (mut places, mut tiles, mut slots, mut sealed) =
+            (vec![], [vec![], vec![]], vec![], [vec![], vec![]]);
         let mut first_row = 0;
         let mut n_pieces = 1;
         for span in &pass.spans {
@@ -181,7 +190,8 @@ impl Gpu {
                 let n = (tile_rows - position % tile_rows).min(span.n - done);
                 let own = rows[position / BLOCK - span.sealed.len()];
                 for part in Part::ALL {
-                    let exact = tables[part as usize].first().and_then(|(_, exact)| *exact).unwrap_or(u32::MAX);
+                    let exact =
+                        tables[part as usize].first().and_then(|(_, exact)| *exact).unwrap_or(u32::MAX);
                     let row = (first_row + done) as u32;
                     let first = firsts[part as usize];
                     tiles[part as usize].extend([row, n as u32, position as u32, own, first, exact]);
@@ -230,7 +240,8 @@ impl Gpu {
         let end = span.start + span.n;
         let first = span.start / BLOCK;
         let rows = span.rows.iter().enumerate();
-        let rows = rows.map(|(i, id)| cache.place_rows(*id, (end - (first + i) * BLOCK).min(BLOCK))).collect();
+        let rows =
+            rows.map(|(i, id)| cache.place_rows(*id, (end - (first + i) * BLOCK).min(BLOCK))).collect();
         for (i, parts) in span.completed.iter().enumerate() {
             for part in Part::ALL {
                 if let Some(id) = parts[part as usize].filter(|id| cache.slots_of(*id).is_none()) {
@@ -246,7 +257,8 @@ impl Gpu {
         let (spec, rows) = (&self.spec, tables.n_rows);
         let experts = spec.experts.map_or((0, 0, 0), |experts| (experts.n, experts.used, experts.d_ff));
         let shared = spec.experts.map_or(0, |experts| experts.shared_ff);
-        let input = self.weights.layers.iter().map(|layer| layer.attention.input.iter().map(|m| m.n_out).sum());
+        let input =
+            self.weights.layers.iter().map(|layer| layer.attention.input.iter().map(|m| m.n_out).sum());
         let (rank, value) = spec.latent.map_or((0, 0), |latent| (latent.rank, latent.value));
         let heads = spec.n_heads;
         let floats = [
@@ -269,7 +281,13 @@ impl Gpu {
     }
 
     /// Binds the steps of a plan to buffers.
-    fn bind(&self, plan: &Plan, params: &Buffer, scratch: &ScratchBuffers, cache: &GpuCache) -> Result<Vec<(Arc<kernels::Compiled>, wgpu::BindGroup)>> {
+    fn bind(
+        &self,
+        plan: &Plan,
+        params: &Buffer,
+        scratch: &ScratchBuffers,
+        cache: &GpuCache,
+    ) -> Result<Vec<(Arc<kernels::Compiled>, wgpu::BindGroup)>> {
         let bind = |step: &Step| {
             let compiled = self.kernels.get(step.source, &step.constants)?;
             let buffer = |place: &Place| -> BufferBinding<'_> {
@@ -301,7 +319,12 @@ impl Gpu {
     }
 
     /// The plan of passes of a shape over a cache, bound to the buffers as they are now.
-    fn bound<'a>(&self, shape: Shape, scratch: &ScratchBuffers, cache: &'a mut GpuCache) -> Result<&'a Bound> {
+    fn bound<'a>(
+        &self,
+        shape: Shape,
+        scratch: &ScratchBuffers,
+        cache: &'a mut GpuCache,
+    ) -> Result<&'a Bound> {
         let generations = [cache.generation, scratch.generation];
         if cache.plans.get(&shape).is_none_or(|bound| bound.generations != generations) {
             let known = cache.plans.remove(&shape);
@@ -353,7 +376,9 @@ impl Gpu {
         is_meant: impl Fn(&Step) -> bool,
     ) {
         let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor::default());
-        for (step, (compiled, group)) in bound.plan.steps.iter().zip(&bound.steps).filter(|(s, _)| is_meant(s)) {
+        for (step, (compiled, group)) in
+            bound.plan.steps.iter().zip(&bound.steps).filter(|(s, _)| is_meant(s))
+        {
             let groups = step.groups.map(|extent| tables.groups(extent));
             if groups.contains(&0) {
                 continue;
@@ -520,7 +545,10 @@ fn vectors_of(weights: &Weights<GpuMatrix>, vectors: &mut Vec<f32>) -> (Vec<Laye
         LayerVectors {
             attn_norm: put(&layer.attn_norm),
             ffn_norm: put(&layer.ffn_norm),
-            post_norms: layer.post_norms.as_ref().map_or([0; 2], |norms| norms.each_ref().map(|norm| put(norm))),
+            post_norms: layer
+                .post_norms
+                .as_ref()
+                .map_or([0; 2], |norms| norms.each_ref().map(|norm| put(norm))),
             head_norms,
             sinks: layer.attention.sinks.as_ref().map_or(0, |sinks| put(sinks)),
             shaping: None,

@@ -1,7 +1,9 @@
 //! The steps of a pass: which kernel, with which constants, on which buffers, by how many workgroups. Pure data, made once for a model, a
 //! layout of its cache and a [`Shape`] of passes; how far it reaches in one pass say the figures of that pass.
 
-use super::kernels::{ATTEND, CHOOSE, COMBINE, Constants, HEADS, NORM, PRODUCT, PRODUCT_FLOATS, SEAL, Source};
+use super::kernels::{
+    ATTEND, CHOOSE, COMBINE, Constants, HEADS, NORM, PRODUCT, PRODUCT_FLOATS, SEAL, Source,
+};
 use super::weights::{GpuMatrix, OUTS, Piece, Scheme};
 use crate::kv::format::{BlockFormat, SideFormat};
 use crate::kv::layout::{KvLayout, LayerLayout, TensorLayout};
@@ -212,9 +214,25 @@ struct Products<'a> {
 }
 
 impl<'a> Products<'a> {
-    fn plain(matrices: Vec<(&'a GpuMatrix, usize)>, (x, x_stride): (Scratch, usize), (y, y_stride): (Scratch, usize)) -> Self {
+    fn plain(
+        matrices: Vec<(&'a GpuMatrix, usize)>,
+        (x, x_stride): (Scratch, usize),
+        (y, y_stride): (Scratch, usize),
+    ) -> Self {
         let (epilogue, rows_of) = (Epilogue::Store, RowsOf::All);
-        Self { matrices, x, x_stride, y, y_stride, norm: None, epilogue, rows_of, pair: false, each: None, mixed: false }
+        Self {
+            matrices,
+            x,
+            x_stride,
+            y,
+            y_stride,
+            norm: None,
+            epilogue,
+            rows_of,
+            pair: false,
+            each: None,
+            mixed: false,
+        }
     }
 }
 
@@ -230,7 +248,8 @@ impl Planner<'_> {
         if self.shape.wanted > 0 {
             let d = self.spec.d_model;
             let output = &self.weights.output;
-            let products = Products::plain(vec![(output, 0)], (Scratch::Stream, d), (Scratch::Logits, output.n_out));
+            let products =
+                Products::plain(vec![(output, 0)], (Scratch::Stream, d), (Scratch::Logits, output.n_out));
             let norm = Some(self.output_norm);
             self.products(&mut plan, Products { norm, rows_of: RowsOf::Wanted, ..products });
         }
@@ -239,7 +258,6 @@ impl Planner<'_> {
 
     fn layer(&self, plan: &mut Plan, l: usize, weights: &Layer<GpuMatrix>) {
         let (spec, vectors, d) = (self.spec, &self.vectors[l], self.spec.d_model);
-        let layout = self.layout.layers[l];
         let mut column = 0;
         let input = weights.attention.input.iter().map(|matrix| {
             let first = column;
@@ -317,7 +335,8 @@ impl Planner<'_> {
 
     /// The gated hidden numbers of a feed-forward.
     fn mlp_hidden(&self, plan: &mut Plan, mlp: &Mlp<GpuMatrix>, hidden: Scratch, vectors: &LayerVectors) {
-        let products = Products::plain(vec![], (Scratch::Stream, self.spec.d_model), (hidden, mlp.gate.n_out));
+        let products =
+            Products::plain(vec![], (Scratch::Stream, self.spec.d_model), (hidden, mlp.gate.n_out));
         self.gated(plan, (&mlp.gate, &mlp.up), Products { norm: Some(vectors.ffn_norm), ..products });
     }
 
@@ -325,7 +344,8 @@ impl Planner<'_> {
     fn gated<'a>(&self, plan: &mut Plan, (gate, up): (&'a GpuMatrix, &'a GpuMatrix), products: Products<'a>) {
         let slab = |matrix: &GpuMatrix| (matrix.scheme, matrix.pieces.len(), matrix.pieces[0].slab);
         if slab(gate) == slab(up) && gate.pieces.len() == 1 {
-            return self.products(plan, Products { matrices: vec![(gate, 0), (up, 0)], pair: true, ..products });
+            return self
+                .products(plan, Products { matrices: vec![(gate, 0), (up, 0)], pair: true, ..products });
         }
         self.products(plan, Products { matrices: vec![(up, 0)], ..products.clone() });
         let matrices = vec![(gate, 0)];
@@ -627,7 +647,12 @@ impl Planner<'_> {
             Place::Scratch(Scratch::Partials),
             Place::Scratch(Scratch::Contexts),
         ];
-        plan.push(&COMBINE, constants, bindings, [Extent::Fixed(spec.n_heads), Extent::Rows(1), Extent::Fixed(1)]);
+        plan.push(
+            &COMBINE,
+            constants,
+            bindings,
+            [Extent::Fixed(spec.n_heads), Extent::Rows(1), Extent::Fixed(1)],
+        );
     }
 }
 

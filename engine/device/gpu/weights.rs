@@ -212,7 +212,8 @@ impl Scheme {
                     let codes = self.codes(bytes);
                     for (u, codes) in codes.chunks_exact(UNIT).enumerate() {
                         let unit = block / UNIT * i + u;
-                        let low: Vec<u8> = (0..16).map(|j| codes[j] & 15 | (codes[j + 16] & 15) << 4).collect();
+                        let low: Vec<u8> =
+                            (0..16).map(|j| codes[j] & 15 | (codes[j + 16] & 15) << 4).collect();
                         put(0, 16 * unit, &low);
                         // What lies above the four bits, by unit.
                         let high = |width: usize| {
@@ -330,7 +331,17 @@ impl Packer {
     /// Matrices of a file of so many bytes, in slabs of `limit` bytes at most.
     pub(super) fn new(context: Option<Arc<Context>>, limit: u64, file_bytes: u64) -> Self {
         let rest = file_bytes + file_bytes / 8 + (16 << 20);
-        Self { context, limit, rest, slabs: vec![], used: 0, size: 0, waiting: 0, vectors: vec![], n_bytes: 0 }
+        Self {
+            context,
+            limit,
+            rest,
+            slabs: vec![],
+            used: 0,
+            size: 0,
+            waiting: 0,
+            vectors: vec![],
+            n_bytes: 0,
+        }
     }
 
     /// Makes room for so many bytes in one slab.

@@ -26,7 +26,7 @@ use crate::{
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-const FORMATS: [KvFormat; 3] = [KvFormat::F16, KvFormat::Q8, KvFormat::Q4];
+pub(crate) const FORMATS: [KvFormat; 3] = [KvFormat::F16, KvFormat::Q8, KvFormat::Q4];
 /// Past the border of the third block.
 pub(crate) const N: usize = 780;
 /// Around the borders of the first three blocks, and in their middles.
@@ -42,7 +42,7 @@ pub(crate) struct Bench {
 }
 
 /// The models of the matrix: a family, a shape or a format of weights more is a line more.
-fn models() -> [RandomModel; 8] {
+pub(crate) fn models() -> [RandomModel; 8] {
     let tiny = RandomModel::tiny(7);
     let family = |name| RandomModel { dtype: Dtype::Q8_0, n_layers: 2, ..RandomModel::tiny_of(name, 7) };
     [
@@ -70,14 +70,23 @@ impl Bench {
     }
 
     fn with(model: &RandomModel, format: KvFormat, isa: Isa) -> Self {
+        Self::on(model, format, |gguf| Box::new(Cpu::load(gguf, isa, &mut |_, _| {}).expect("a device")))
+    }
+
+    /// A model on a device that opens it.
+    pub(crate) fn on(
+        model: &RandomModel,
+        format: KvFormat,
+        open: impl FnOnce(&Arc<Gguf>) -> Box<dyn Device>,
+    ) -> Self {
         let bytes: &'static [u8] = model.bytes().leak();
         let gguf = Arc::new(Gguf::open(&ModelSource::Bundled("random", bytes)).expect("a model"));
-        let mut device = Cpu::load(&gguf, isa, &mut |_, _| {}).expect("a device");
+        let mut device = open(&gguf);
         let tokens: Vec<u32> = (0..N as u32).map(|i| i.wrapping_mul(2_654_435_761) % 260).collect();
-        device.calibrate(&measure(&device, &tokens).expect("a calibration"));
+        device.calibrate(&measure(&*device, &tokens).expect("a calibration"));
         let layout = Arc::new(device.spec().kv_layout(&KvChoice::Uniform(format)).expect("a layout"));
         let context = CacheContext::of_test(layout);
-        Self { device: Arc::new(device), context, tokens, format, model: model.clone() }
+        Self { device: Arc::from(device), context, tokens, format, model: model.clone() }
     }
 
     fn arena(&self) -> Arena {
@@ -164,45 +173,21 @@ impl Bench {
         assert_eq!(logits, self.rows(reference, start..N), "{n} tokens, {:?}", recalled.reason);
         recalled
     }
-}
 
-pub(crate) fn request() -> Request {
-    Request {
-        retention: Retention::Persistent,
-        max_tokens: 1,
-        ..Request::new(SessionKey::new("r", "../a"), Conversation::default())
-    }
-}
-
-#[test]
-fn any_chunking_any_threads_any_instruction_set() {
-    for bench in Bench::all() {
-        let format = bench.format;
-        let short = 300;
-        let scalar = Bench::with(&bench.model, format, Isa::SCALAR);
-        let reference = scalar.feed(&mut scalar.sequence(), &mut scalar.arena(), short, short);
-        for isa in Isa::available() {
-            let bench = Bench::with(&bench.model, format, isa);
-            let logits = bench.feed(&mut bench.sequence(), &mut bench.arena(), short, 77);
-            assert_eq!(logits, reference, "{format:?} on {}", isa.name());
-        }
-        let reference = bench.reference();
-        for chunk in [1, 7, 64, 256, 300, 512] {
-            for threads in [1, 2] {
-                let mut pool = ThreadPool::new(threads).expect("threads");
-                let logits = pool.install(|| bench.feed(&mut bench.sequence(), &mut bench.arena(), N, chunk));
-                assert_eq!(logits, reference, "{format:?} in chunks of {chunk} on {threads} threads");
-            }
+    /// In chunks of some lengths.
+    pub(crate) fn check_chunks(&self, chunks: &[usize]) {
+        let reference = self.reference();
+        for chunk in chunks {
+            let logits = self.feed(&mut self.sequence(), &mut self.arena(), N, *chunk);
+            assert_eq!(logits, reference, "{:?} in chunks of {chunk}", self.format);
         }
     }
-}
 
-#[test]
-fn hot_rewound_and_forked() {
-    for bench in Bench::all() {
-        let format = bench.format;
+    /// Hot, taken back and forked at some lengths: the reference's logits.
+    pub(crate) fn check_rewound(&self, lengths: &[usize]) {
+        let (bench, format) = (self, self.format);
         let reference = bench.reference();
-        for n in LENGTHS {
+        for n in lengths.iter().copied() {
             let (mut sequence, mut arena) = (bench.sequence(), bench.arena());
             bench.feed(&mut sequence, &mut arena, n, 256);
             sequence.begin_turn();
@@ -232,6 +217,82 @@ fn hot_rewound_and_forked() {
             assert_eq!(arena.bytes(), 0, "all blocks were given back");
         }
     }
+
+    /// Beside so many others.
+    pub(crate) fn check_batches(&self, strangers: std::ops::RangeInclusive<usize>) {
+        let (bench, format) = (self, self.format);
+        let reference = bench.reference();
+        let other: Vec<u32> = bench.tokens.iter().map(|t| (t + 1) % 260).collect();
+        for strangers in strangers {
+            let mut arena = bench.arena();
+            let mut ours = bench.sequence();
+            let mut others: Vec<Sequence> = (0..strangers).map(|_| bench.sequence()).collect();
+            let mut logits: Vec<f32> = Vec::new();
+            for pass in 0.. {
+                let step = [200, 1, 57, 256][pass % 4];
+                let end = (ours.len() + step).min(N);
+                let mut spans: Vec<Span<'_>> = Vec::new();
+                for (i, stranger) in others.iter_mut().enumerate() {
+                    let end = (stranger.len() + 1 + 31 * i + pass % 3).min(N);
+                    spans.push(Span { sequence: stranger, tokens: &other, end, logits: Wanted::Last });
+                }
+                spans.insert(
+                    pass % (strangers + 1),
+                    Span { sequence: &mut ours, tokens: &bench.tokens, end, logits: Wanted::All },
+                );
+                let results = forward(spans, &mut arena).expect("a pass");
+                logits.extend(&results[pass % (strangers + 1)]);
+                if end == N {
+                    break;
+                }
+            }
+            assert_eq!(logits, reference, "{format:?} with {strangers} strangers");
+        }
+    }
+
+    /// Written to disk at some lengths, and read by another memory.
+    pub(crate) fn check_restored(&self, lengths: &[usize]) {
+        let (bench, reference) = (self, self.reference());
+        for n in lengths.iter().copied() {
+            let dir = tempfile::tempdir().expect("a folder");
+            bench.store(&mut bench.memory(dir.path()), n);
+            let recalled = bench.check_recall(dir.path(), n, &reference);
+            assert_eq!((recalled.kind, recalled.reused, recalled.recomputed), (MatchKind::Extend, n, 0));
+            assert_eq!((recalled.source, recalled.reason), (Source::Disk, None));
+        }
+    }
+}
+
+pub(crate) fn request() -> Request {
+    Request {
+        retention: Retention::Persistent,
+        max_tokens: 1,
+        ..Request::new(SessionKey::new("r", "../a"), Conversation::default())
+    }
+}
+
+#[test]
+fn any_chunking_any_threads_any_instruction_set() {
+    for bench in Bench::all() {
+        let format = bench.format;
+        let short = 300;
+        let scalar = Bench::with(&bench.model, format, Isa::SCALAR);
+        let reference = scalar.feed(&mut scalar.sequence(), &mut scalar.arena(), short, short);
+        for isa in Isa::available() {
+            let bench = Bench::with(&bench.model, format, isa);
+            let logits = bench.feed(&mut bench.sequence(), &mut bench.arena(), short, 77);
+            assert_eq!(logits, reference, "{format:?} on {}", isa.name());
+        }
+        for threads in [1, 2] {
+            let mut pool = ThreadPool::new(threads).expect("threads");
+            pool.install(|| bench.check_chunks(&[1, 7, 64, 256, 300, 512]));
+        }
+    }
+}
+
+#[test]
+fn hot_rewound_and_forked() {
+    Bench::all().for_each(|bench| bench.check_rewound(&LENGTHS));
 }
 
 /// A sequence that is held goes back exactly to wherever it came by since, however far it went.
@@ -261,50 +322,12 @@ fn held_and_taken_back() {
 
 #[test]
 fn batched_with_strangers() {
-    for bench in Bench::all() {
-        let format = bench.format;
-        let reference = bench.reference();
-        let other: Vec<u32> = bench.tokens.iter().map(|t| (t + 1) % 260).collect();
-        for strangers in 1..=3 {
-            let mut arena = bench.arena();
-            let mut ours = bench.sequence();
-            let mut others: Vec<Sequence> = (0..strangers).map(|_| bench.sequence()).collect();
-            let mut logits: Vec<f32> = Vec::new();
-            for pass in 0.. {
-                let step = [200, 1, 57, 256][pass % 4];
-                let end = (ours.len() + step).min(N);
-                let mut spans: Vec<Span<'_>> = Vec::new();
-                for (i, stranger) in others.iter_mut().enumerate() {
-                    let end = (stranger.len() + 1 + 31 * i + pass % 3).min(N);
-                    spans.push(Span { sequence: stranger, tokens: &other, end, logits: Wanted::Last });
-                }
-                spans.insert(
-                    pass % (strangers + 1),
-                    Span { sequence: &mut ours, tokens: &bench.tokens, end, logits: Wanted::All },
-                );
-                let results = forward(spans, &mut arena).expect("a pass");
-                logits.extend(&results[pass % (strangers + 1)]);
-                if end == N {
-                    break;
-                }
-            }
-            assert_eq!(logits, reference, "{format:?} with {strangers} strangers");
-        }
-    }
+    Bench::all().for_each(|bench| bench.check_batches(1..=3));
 }
 
 #[test]
 fn restored_from_disk() {
-    for bench in Bench::all() {
-        let reference = bench.reference();
-        for n in LENGTHS {
-            let dir = tempfile::tempdir().expect("a folder");
-            bench.store(&mut bench.memory(dir.path()), n);
-            let recalled = bench.check_recall(dir.path(), n, &reference);
-            assert_eq!((recalled.kind, recalled.reused, recalled.recomputed), (MatchKind::Extend, n, 0));
-            assert_eq!((recalled.source, recalled.reason), (Source::Disk, None));
-        }
-    }
+    Bench::all().for_each(|bench| bench.check_restored(&LENGTHS));
 }
 
 /// An agent that has read on is taken back to where another prompt parts from what it read: windows that left memory come

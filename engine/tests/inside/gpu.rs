@@ -1,11 +1,12 @@
 //! The GPU by the tests of every device: near the reference, and exact. An adapter that is software serves.
 
+use super::exactness::{self, Bench};
 use super::oracle::{self, near};
-use crate::ModelSource;
 use crate::device::gpu::{self, Gpu};
 use crate::device::{Device, measure};
 use crate::fixtures::RandomModel;
 use crate::model::gguf::Gguf;
+use crate::{KvFormat, ModelSource};
 use std::sync::Arc;
 
 /// Whether there is a GPU to test on. Where `GREENROOM_TEST_GPU` is set, as in CI, there must be one.
@@ -15,7 +16,10 @@ fn is_here(test: &str) -> bool {
         eprintln!("{test}: on {} ({})", best.name, best.driver);
         return true;
     }
-    assert!(std::env::var_os("GREENROOM_TEST_GPU").is_none(), "{test}: no adapter; install mesa-vulkan-drivers");
+    assert!(
+        std::env::var_os("GREENROOM_TEST_GPU").is_none(),
+        "{test}: no adapter; install mesa-vulkan-drivers"
+    );
     eprintln!("{test}: skipped, there is no adapter (Debian: mesa-vulkan-drivers)");
     false
 }
@@ -42,4 +46,33 @@ fn the_gpu_is_near_the_reference() {
     }
 }
 
+fn bench(model: &RandomModel, format: KvFormat) -> Bench {
+    let best = gpu::list().remove(0);
+    let open = |gguf: &Arc<Gguf>| -> Box<dyn Device> {
+        Box::new(Gpu::load(gguf, Some(&best.name), &mut |_, _| {}).expect("a device"))
+    };
+    Bench::on(model, format, open)
+}
 
+/// The law, on this adapter: a family in every format, and every family in four bits.
+#[test]
+fn the_gpu_is_exact() {
+    if !is_here("the_gpu_is_exact") {
+        return;
+    }
+    let [first, others @ ..] = exactness::models();
+    for format in exactness::FORMATS {
+        let bench = bench(&first, format);
+        bench.check_chunks(&[37, 300]);
+        bench.check_rewound(&[257]);
+        bench.check_batches(1..=3);
+        bench.check_restored(&[300]);
+    }
+    for model in &others {
+        let bench = bench(model, KvFormat::Q4);
+        bench.check_chunks(&[300]);
+        bench.check_rewound(&[511]);
+        bench.check_batches(1..=1);
+        bench.check_restored(&[512]);
+    }
+}
