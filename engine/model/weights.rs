@@ -33,8 +33,10 @@ pub(crate) struct Matrix<'a> {
     pub(crate) bytes: &'a [u8],
     /// Bias that is added to its products, `[n_out]`.
     pub(crate) bias: Option<Vec<f32>>,
-    /// Which of the matrices of its tensor it is, and how many there are.
+    /// Which of the matrices of its tensor it is, and how many there are: some devices keep them side by side.
+    #[cfg_attr(not(feature = "gpu"), allow(dead_code))]
     pub(crate) index: usize,
+    #[cfg_attr(not(feature = "gpu"), allow(dead_code))]
     pub(crate) of: usize,
 }
 

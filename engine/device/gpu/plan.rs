@@ -86,33 +86,6 @@ pub(super) enum Scratch {
     Wanted,
 }
 
-impl Scratch {
-    /// All of them.
-    pub(super) const ALL: [Self; 21] = [
-        Self::Pass,
-        Self::Stream,
-        Self::Products,
-        Self::Absorbed,
-        Self::Queries,
-        Self::Partials,
-        Self::Contexts,
-        Self::Expanded,
-        Self::Out,
-        Self::Hidden,
-        Self::Shared,
-        Self::Scores,
-        Self::Experts,
-        Self::Logits,
-        Self::Ropes,
-        Self::Places,
-        Self::Positions,
-        Self::Tiles,
-        Self::Blocks,
-        Self::Sealed,
-        Self::Wanted,
-    ];
-}
-
 /// Workgroups along one axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Extent {
