@@ -13,9 +13,6 @@ pub(crate) mod gpu;
 #[cfg(test)]
 pub(crate) mod reference;
 
-#[cfg(not(feature = "gpu"))]
-use crate::Error;
-use crate::ErrorKind;
 use crate::kv::format::BlockBytes;
 use crate::kv::layout::{BLOCK, KvLayout, Part};
 use crate::kv::table::Parts;
@@ -23,7 +20,7 @@ use crate::kv::table::{BlockId, RowsId};
 use crate::model::calibration::{self, Calibration, Measured};
 use crate::model::gguf::Gguf;
 use crate::model::spec::DecoderSpec;
-use crate::{KvChoice, KvFormat, Result};
+use crate::{Error, ErrorKind, KvChoice, KvFormat, Result};
 use std::any::Any;
 use std::ops::Range;
 use std::sync::Arc;
@@ -120,20 +117,53 @@ pub(crate) trait Device: Send + Sync {
     fn cache(&self, layout: Arc<KvLayout>) -> Box<dyn Cache>;
 
     /// Runs a pass over a cache that the device made: writes the new tokens' keys and values to their rows, seals the blocks that they
-    /// complete, and attends. Returns the wanted logits, `[wanted, n_vocab]`. `watch` takes note of queries, keys and values.
+    /// complete, and attends. Returns the wanted logits, or of these the likeliest tokens where they are enough. `watch` takes note of queries, keys and values.
     ///
     /// # Errors
     /// Something fails. What was written is undone by [`Cache::free_block`], [`Cache::free_rows`] and [`Cache::truncate_rows`].
-    fn run(&self, pass: &Pass, cache: &mut dyn Cache, watch: Option<&mut Measured>) -> Result<Vec<f32>>;
+    fn run(&self, pass: &Pass, cache: &mut dyn Cache, watch: Option<&mut Measured>) -> Result<Logits>;
+
+    /// All logits of a wanted row of the last pass, of which it gave the likeliest tokens.
+    ///
+    /// # Errors
+    /// The device fails, or keeps none.
+    fn logits(&self, row: usize) -> Result<Vec<f32>> {
+        Err(Error::internal(format!("logits of row {row} are not kept")))
+    }
+}
+
+/// Logits of the rows of a pass that were wanted.
+pub(crate) enum Logits {
+    /// `[wanted, n_vocab]`.
+    All(Vec<f32>),
+    /// The likeliest tokens of each; a device need not sort them out.
+    #[cfg_attr(not(feature = "gpu"), allow(dead_code))]
+    Best(Vec<Best>),
+}
+
+/// The likeliest tokens of a row.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Best {
+    /// The row among those that were wanted.
+    pub(crate) row: usize,
+    /// Ids with their logits, in no order: all whose logit is not below `least`. None, if there are too many.
+    pub(crate) candidates: Vec<(u32, f32)>,
+    pub(crate) least: f32,
+    /// The largest logit, and the sum of `exp((x - top) / temperature)` over all other tokens, to a hundredth.
+    pub(crate) top: f32,
+    pub(crate) rest: f32,
 }
 
 /// Keys and values of many sequences, in blocks of one layout.
 pub(crate) trait Cache: Any + Send {
-    /// Takes in a part of a sealed block.
+    /// Takes in a part of a sealed block. Where that fails, every later pass does.
     fn import_block(&mut self, id: BlockId, part: Part, bytes: Arc<BlockBytes>);
 
     /// The bytes of a sealed block.
-    fn export_block(&self, id: BlockId) -> Arc<BlockBytes>;
+    ///
+    /// # Errors
+    /// The device fails.
+    fn export_block(&self, id: BlockId) -> Result<Arc<BlockBytes>>;
 
     /// Forgets a sealed block, if it is there.
     fn free_block(&mut self, id: BlockId);
@@ -142,7 +172,13 @@ pub(crate) trait Cache: Any + Send {
     fn import_rows(&mut self, id: RowsId, bytes: &[u8]);
 
     /// Tokens of rows, as bytes.
-    fn export_rows(&self, id: RowsId, tokens: Range<usize>) -> Vec<u8>;
+    ///
+    /// # Errors
+    /// The device fails.
+    fn export_rows(&self, id: RowsId, tokens: Range<usize>) -> Result<Vec<u8>>;
+
+    /// Adds the first `n` tokens of rows to others, which may be new.
+    fn copy_rows(&mut self, from: RowsId, to: RowsId, n: usize);
 
     /// Forgets all but the first `n` tokens of rows, in every layer.
     fn truncate_rows(&mut self, id: RowsId, n: usize);
@@ -161,6 +197,8 @@ pub(crate) struct Pass {
     pub(crate) spans: Vec<PassSpan>,
     /// Rows whose logits are wanted, ascending.
     pub(crate) wanted: Vec<usize>,
+    /// Temperatures at which tokens are drawn from each of these rows, if that is all that is done with them.
+    pub(crate) best: Option<Vec<f32>>,
 }
 
 /// The new tokens of one sequence, at positions `start .. start + n`.
@@ -179,7 +217,7 @@ pub(crate) struct PassSpan {
 
 impl Pass {
     /// All of a text, in a cache where there is nothing else.
-    fn alone(ids: &[u32], layout: &KvLayout) -> Self {
+    pub(crate) fn alone(ids: &[u32], layout: &KvLayout) -> Self {
         let n = ids.len();
         let mut blocks = (0..).map(BlockId);
         let mut parts = |_| {
@@ -190,7 +228,7 @@ impl Pass {
         let completed = (0..n / BLOCK).map(&mut parts).collect();
         let rows = (0..n.div_ceil(BLOCK) as u32).map(RowsId).collect();
         let span = PassSpan { start: 0, n, sealed: Vec::new(), rows, completed };
-        Self { ids: ids.to_vec(), spans: vec![span], wanted: Vec::new() }
+        Self { ids: ids.to_vec(), spans: vec![span], wanted: Vec::new(), best: None }
     }
 
     /// Positions of all rows.

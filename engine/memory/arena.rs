@@ -2,7 +2,7 @@
 //! and their bytes against a budget. The bytes themselves are a device's.
 
 use crate::Result;
-use crate::device::{Cache, Device, Pass};
+use crate::device::{Cache, Device, Logits, Pass};
 use crate::kv::format::{BlockBytes, BlockFormat};
 use crate::kv::layout::{KvLayout, Part};
 use crate::kv::table::{BlockId, BlockKey, RowsId};
@@ -61,7 +61,7 @@ impl Arena {
     ///
     /// # Errors
     /// As [`Device::run`].
-    pub(crate) fn run(&mut self, pass: &Pass) -> Result<Vec<f32>> {
+    pub(crate) fn run(&mut self, pass: &Pass) -> Result<Logits> {
         self.device.run(pass, &mut *self.cache, None)
     }
 
@@ -141,7 +141,10 @@ impl Arena {
     }
 
     /// The bytes of a block that the caller holds a reference to.
-    pub(crate) fn export(&self, id: BlockId) -> Arc<BlockBytes> {
+    ///
+    /// # Errors
+    /// The device fails.
+    pub(crate) fn export(&self, id: BlockId) -> Result<Arc<BlockBytes>> {
         self.cache.export_block(id)
     }
 
@@ -161,8 +164,18 @@ impl Arena {
     }
 
     /// The bytes of some tokens of rows.
-    pub(crate) fn export_rows(&self, id: RowsId, tokens: Range<usize>) -> Vec<u8> {
+    ///
+    /// # Errors
+    /// The device fails.
+    pub(crate) fn export_rows(&self, id: RowsId, tokens: Range<usize>) -> Result<Vec<u8>> {
         self.cache.export_rows(id, tokens)
+    }
+
+    /// Rows that begin as the first `n` of others.
+    pub(crate) fn copy_rows(&mut self, from: RowsId, n: usize) -> RowsId {
+        let id = self.new_rows();
+        self.cache.copy_rows(from, id, n);
+        id
     }
 
     /// Forgets all but the first `n` tokens of rows.
@@ -205,7 +218,7 @@ impl Arena {
     /// Flips one bit of a stored code: the inert control of the exactness tests.
     #[cfg(test)]
     pub(crate) fn corrupt(&mut self, id: BlockId) {
-        let mut bytes = (*self.export(id)).clone();
+        let mut bytes = (*self.export(id).expect("a block")).clone();
         bytes.as_bytes_mut()[4 * crate::kv::quant::EXACT + 4] ^= 8; // of a token that is not exact as well
         let part = self.blocks[id.0 as usize].key.expect("a sealed block").1;
         self.cache.free_block(id);
@@ -261,7 +274,7 @@ mod tests {
                     }
                 }
                 for (id, content) in &live {
-                    prop_assert!(arena.export(*id).as_bytes().iter().all(|byte| byte == content));
+                    prop_assert!(arena.export(*id).expect("a block").as_bytes().iter().all(|byte| byte == content));
                 }
                 let mut once = live.clone();
                 once.sort_unstable();

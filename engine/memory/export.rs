@@ -17,18 +17,18 @@ pub(super) struct Export {
     pub(super) held: Vec<BlockId>,
 }
 
-/// The block at an index, part by part; of one without bytes the disk has them.
+/// The block at an index, part by part; of one without bytes the disk has them. What a device could not give is its error.
 pub(super) struct Sealed {
     pub(super) index: usize,
     pub(super) hash: BlockHash,
-    pub(super) parts: Vec<(Part, Option<Arc<BlockBytes>>)>,
+    pub(super) parts: Vec<(Part, Option<Result<Arc<BlockBytes>>>)>,
 }
 
 /// Rows that a tail lacks, up to its `n`-th.
 pub(super) struct Rows {
     pub(super) tail: TailRef,
     pub(super) n: usize,
-    pub(super) bytes: Vec<u8>,
+    pub(super) bytes: Result<Vec<u8>>,
 }
 
 /// The part of an export that is on disk by now.
@@ -46,7 +46,8 @@ pub(crate) struct Stored {
 impl Export {
     /// Bytes that it takes in memory beside the blocks that it holds.
     pub(super) fn bytes(&self) -> u64 {
-        self.rows.as_ref().map_or(0, |rows| rows.bytes.len() as u64)
+        let bytes = self.rows.as_ref().and_then(|rows| rows.bytes.as_ref().ok());
+        bytes.map_or(0, |bytes| bytes.len() as u64)
     }
 
     /// Writes what the disk lacks of it: blocks first, then the tail.
@@ -60,7 +61,9 @@ impl Export {
         for Sealed { index, hash, parts } in self.blocks {
             for (part, bytes) in parts {
                 match bytes {
-                    Some(bytes) => stored.bytes += store.write_block((hash, part), index, &bytes, layout)?,
+                    Some(bytes) => {
+                        stored.bytes += store.write_block((hash, part), index, &*bytes?, layout)?
+                    }
                     None if store.has_block((hash, part)) => {}
                     None => {
                         return Err(Error::store(format!("layers of block {index} are no longer in memory")));
@@ -70,7 +73,7 @@ impl Export {
             stored.blocks.push((index, hash));
         }
         if let Some(Rows { mut tail, n, bytes }) = self.rows {
-            stored.bytes += store.append_tail(&mut tail, n, bytes)?;
+            stored.bytes += store.append_tail(&mut tail, n, bytes?)?;
             stored.tail = Some(tail);
         }
         Ok(())

@@ -1,6 +1,6 @@
 //! A pass through the model: new tokens of many sequences in, logits out. Here it is planned; a device runs it.
 
-use crate::device::{Device, Pass};
+use crate::device::{Best, Device, Logits, Pass};
 use crate::kv::layout::BLOCK;
 use crate::memory::arena::Arena;
 use crate::memory::sequence::Sequence;
@@ -18,11 +18,21 @@ pub(crate) struct Span<'a> {
 }
 
 /// Rows of a span that give logits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Wanted {
     None,
+    /// The last row's, to draw a token at a temperature: the likeliest tokens may be enough.
+    Best(f32),
     Last,
     All,
+}
+
+/// Logits of a span's rows.
+pub(crate) enum SpanLogits {
+    /// `[rows wanted, n_vocab]`.
+    All(Vec<f32>),
+    /// The likeliest tokens of its last row.
+    Best(Best),
 }
 
 /// Logits that are in memory at a time, at most (but one row's).
@@ -33,13 +43,27 @@ pub(crate) fn most_wanted(device: &dyn Device) -> usize {
     (LOGITS / device.n_vocab()).clamp(1, BLOCK)
 }
 
-/// Runs one pass over spans of an arena's sequences, and returns the wanted logits, span by span: `[rows wanted, n_vocab]`.
+/// Runs one pass over spans of an arena's sequences, none of which wants [`Wanted::Best`]: logits span by span, `[rows wanted, n_vocab]`.
+///
+/// # Errors
+/// As [`forward_best`].
+pub(crate) fn forward(spans: Vec<Span<'_>>, arena: &mut Arena) -> Result<Vec<Vec<f32>>> {
+    let given = forward_best(spans, arena)?;
+    let all = given.into_iter().map(|given| match given {
+        SpanLogits::All(logits) => Ok(logits),
+        SpanLogits::Best(_) => Err(Error::internal("all logits were wanted")),
+    });
+    all.collect()
+}
+
+/// Runs one pass over spans of an arena's sequences, and returns the wanted logits, span by span.
 ///
 /// # Errors
 /// A token outside the vocabulary, a position outside the context, a failure of the device. The sequences are then as before.
-pub(crate) fn forward(spans: Vec<Span<'_>>, arena: &mut Arena) -> Result<Vec<Vec<f32>>> {
+pub(crate) fn forward_best(spans: Vec<Span<'_>>, arena: &mut Arena) -> Result<Vec<SpanLogits>> {
     let (n_vocab, most) = (arena.device().n_vocab(), arena.device().spec().context_length);
     let (mut ids, mut wanted, mut n_wanted) = (Vec::new(), Vec::new(), Vec::new());
+    let mut best = Some(Vec::new());
     for span in &spans {
         if span.end > most {
             let found = span.end;
@@ -52,10 +76,17 @@ pub(crate) fn forward(spans: Vec<Span<'_>>, arena: &mut Arena) -> Result<Vec<Vec
         let before = wanted.len();
         match span.logits {
             Wanted::None => {}
+            Wanted::Best(temperature) => {
+                wanted.push(ids.len() - 1);
+                best.iter_mut().for_each(|best: &mut Vec<f32>| best.push(temperature));
+            }
             Wanted::Last => wanted.push(ids.len() - 1),
             Wanted::All => wanted.extend(first_row..ids.len()),
         }
         n_wanted.push(wanted.len() - before);
+        if matches!(span.logits, Wanted::Last | Wanted::All) {
+            best = None;
+        }
     }
     if let Some(id) = ids.iter().find(|id| **id as usize >= n_vocab) {
         return Err(Error::request(format!("token {id} is not in the vocabulary of {n_vocab}")));
@@ -65,7 +96,8 @@ pub(crate) fn forward(spans: Vec<Span<'_>>, arena: &mut Arena) -> Result<Vec<Vec
         plans.push(sequence.plan_pass(end, arena));
         sequences.push((sequence, tokens));
     }
-    let pass = Pass { ids, spans: plans, wanted };
+    let best = best.filter(|best| !best.is_empty());
+    let pass = Pass { ids, spans: plans, wanted, best };
     let result = fault::pass().map_err(Error::internal).and_then(|()| arena.run(&pass));
     for ((sequence, tokens), plan) in sequences.into_iter().zip(pass.spans) {
         match &result {
@@ -73,12 +105,24 @@ pub(crate) fn forward(spans: Vec<Span<'_>>, arena: &mut Arena) -> Result<Vec<Vec
             Err(_) => sequence.abort_pass(plan, arena),
         }
     }
-    let logits = result.map_err(|e| Error::internal(format!("a pass through the model failed: {e}")))?;
-    let mut rest = logits.as_slice();
-    let of_span = |n: usize| {
-        let (piece, after) = rest.split_at(n * n_vocab);
-        rest = after;
-        piece.to_vec()
-    };
-    Ok(n_wanted.into_iter().map(of_span).collect())
+    let logits = result.map_err(|e| Error::new(e.kind(), format!("a pass through the model failed: {e}")))?;
+    match logits {
+        Logits::All(logits) => {
+            let mut rest = logits.as_slice();
+            let of_span = |n: usize| {
+                let (piece, after) = rest.split_at(n * n_vocab);
+                rest = after;
+                SpanLogits::All(piece.to_vec())
+            };
+            Ok(n_wanted.into_iter().map(of_span).collect())
+        }
+        Logits::Best(best) => {
+            let mut best = best.into_iter();
+            let of_span = |n: usize| {
+                let found = if n > 0 { best.next() } else { None };
+                found.map_or(SpanLogits::All(Vec::new()), SpanLogits::Best)
+            };
+            Ok(n_wanted.into_iter().map(of_span).collect())
+        }
+    }
 }

@@ -212,8 +212,7 @@ impl Sequence {
         }
         if let Some(open) = self.open_rows() {
             let n = self.len % BLOCK;
-            let bytes = arena.export_rows(open, 0..n);
-            fork.push_rows(arena.insert_rows(&bytes), n);
+            fork.push_rows(arena.copy_rows(open, n), n);
         }
         fork
     }

@@ -264,7 +264,7 @@ impl Session {
         if let Some(rows) = self.sequence.open_rows() {
             let new = || Tail { at: TailRef::new(tail_name(store, key), open), borrowed: false };
             let tail = self.tail.get_or_insert_with(new).at.clone();
-            let bytes = if tail.rows < n { arena.export_rows(rows, tail.rows..n) } else { Vec::new() };
+            let bytes = if tail.rows < n { arena.export_rows(rows, tail.rows..n) } else { Ok(Vec::new()) };
             export.rows = Some(Rows { tail, n, bytes });
         }
         export

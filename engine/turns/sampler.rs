@@ -6,6 +6,7 @@
 //! The rule by which options are drawn stands twice, for the runner shows it without an engine; a test ties them.
 
 use crate::Sampling;
+use crate::device::Best;
 use crate::scoring::distribution::argmax;
 use crate::turns::dry::Said;
 use libm::exp;
@@ -24,35 +25,84 @@ pub(crate) fn choose(logits: &[f32], reply: &[u32], said: &Said, sampling: &Samp
     if sampling.temperature <= 0.0 {
         return argmax(&logits);
     }
-    let mut candidates: Vec<(u32, f32)> =
-        (0..).zip(logits.iter().copied()).filter(|(_, x)| !x.is_nan()).collect();
+    let candidates = (0..).zip(logits.iter().copied()).filter(|(_, x)| !x.is_nan()).collect();
+    let all = Best { candidates, least: f32::NEG_INFINITY, ..Best::default() };
+    draw_token(all, reply.len(), sampling).unwrap_or(0)
+}
+
+/// The token that [`choose`] chooses, if it can be told by the likeliest tokens, at the sampling's temperature. Penalties lower logits, so
+/// what is not among the candidates stays below them.
+pub(crate) fn choose_among(best: &Best, reply: &[u32], said: &Said, sampling: &Sampling) -> Option<u32> {
+    if sampling.repetition_penalty < 1.0 {
+        return None;
+    }
+    let mut best = best.clone();
+    let seen = &reply[reply.len().saturating_sub(sampling.repetition_window)..];
+    let dry = sampling.dry.map(|dry| said.penalties(dry)).unwrap_or_default();
+    for (id, logit) in &mut best.candidates {
+        if sampling.repetition_penalty != 1.0 && seen.contains(id) {
+            *logit = repeated(*logit, sampling.repetition_penalty);
+        }
+        *logit -= dry.get(id).copied().unwrap_or(0.0);
+    }
+    draw_token(best, reply.len(), sampling)
+}
+
+/// Draws the `n`-th token of a reply. `None`: that depends on tokens that are not among the candidates.
+fn draw_token(best: Best, n: usize, sampling: &Sampling) -> Option<u32> {
+    let Best { mut candidates, least, top: highest, rest, .. } = best;
     // Ties are broken by id, so that the order is the same everywhere.
     candidates.sort_unstable_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
-    if sampling.top_k > 0 {
-        candidates.truncate(sampling.top_k);
+    // What was lowered below the least stands among tokens that are not known.
+    let n_certain = candidates.partition_point(|(_, x)| *x >= least);
+    let n_lowered = candidates.len() - n_certain;
+    candidates.truncate(n_certain);
+    let &(first, top) = candidates.first()?;
+    if sampling.temperature <= 0.0 {
+        return Some(first);
     }
-    let Some(&(_, top)) = candidates.first() else { return 0 };
     let weight = |x: f32| exp(f64::from(x - top) / f64::from(sampling.temperature));
+    // The weight of all others, at most.
+    let mut others = f64::from(rest) * weight(highest) * 1.01 + n_lowered as f64 * weight(least);
+    if sampling.top_k > 0 && sampling.top_k <= candidates.len() {
+        candidates.truncate(sampling.top_k);
+        others = 0.0;
+    } else if sampling.top_k > 0 && others > 0.0 {
+        return None;
+    }
     let likely = |weight: &f64| *weight >= f64::from(sampling.min_p);
     let weights: Vec<f64> = candidates.iter().map(|(_, x)| weight(*x)).take_while(likely).collect();
     if weights.is_empty() {
-        return candidates[0].0; // an infinite logit has no weight
+        return Some(first); // an infinite logit has no weight
+    }
+    if weights.len() < candidates.len() || !likely(&weight(least)) {
+        others = 0.0;
     }
     let total: f64 = weights.iter().sum();
-    let mut kept = 0;
-    let mut mass = 0.0;
-    while kept < weights.len() && (kept == 0 || mass < f64::from(sampling.top_p) * total) {
-        mass += weights[kept];
-        kept += 1;
-    }
-    let mut target = uniform(sampling.seed, reply.len()) * mass;
-    for (i, weight) in weights[..kept].iter().enumerate() {
-        target -= weight;
-        if target < 0.0 {
-            return candidates[i].0;
+    let number = uniform(sampling.seed, n);
+    // The place of the token drawn if all weighs so much: it grows with the total, so that two of them hold all between.
+    let place = |total: f64| {
+        let mut kept = 0;
+        let mut mass = 0.0;
+        while kept < weights.len() && (kept == 0 || mass < f64::from(sampling.top_p) * total) {
+            mass += weights[kept];
+            kept += 1;
         }
+        let beyond = kept == weights.len() && others > 0.0;
+        let mut target = number * if beyond { total.max(mass) } else { mass };
+        for (i, weight) in weights[..kept].iter().enumerate() {
+            target -= weight;
+            if target < 0.0 {
+                return i;
+            }
+        }
+        if beyond { kept } else { kept - 1 }
+    };
+    let drawn = place(total);
+    if others > 0.0 && (place((total + others) * (1.0 + 1e-9)) != drawn || drawn == weights.len()) {
+        return None;
     }
-    candidates[kept - 1].0
+    candidates.get(drawn).map(|(id, _)| *id)
 }
 
 /// Draws one of several wholes by their log-probabilities: each with a probability in proportion to `exp(logprob / temperature)`;
@@ -94,11 +144,15 @@ fn penalized(logits: &[f32], reply: &[u32], sampling: &Sampling) -> Vec<f32> {
     let mut seen = HashSet::new();
     for id in recent.iter().filter(|id| seen.insert(**id)) {
         if let Some(logit) = penalized.get_mut(*id as usize) {
-            let penalty = sampling.repetition_penalty;
-            *logit = if *logit >= 0.0 { *logit / penalty } else { *logit * penalty };
+            *logit = repeated(*logit, sampling.repetition_penalty);
         }
     }
     penalized
+}
+
+/// The logit of a token that was said before (Keskar et al. 2019).
+fn repeated(logit: f32, penalty: f32) -> f32 {
+    if logit >= 0.0 { logit / penalty } else { logit * penalty }
 }
 
 /// A number in [0, 1): blake3 of seed and index, the same on every machine and in every version.
@@ -114,6 +168,7 @@ fn uniform(seed: u64, index: usize) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Dry;
     use crate::scoring::distribution::{Distribution, logprob};
 
     fn rate(sampling: &Sampling, logits: &[f32], id: u32) -> f64 {
@@ -149,6 +204,47 @@ mod tests {
         assert_eq!(rate(&Sampling { temperature: 0.0, ..base.clone() }, &logits, 0), 1.0);
         let penalty = Sampling { temperature: 0.0, repetition_penalty: 2.0, ..base };
         assert_eq!(choose(&logits, &[0], &Said::default(), &penalty), 1);
+    }
+
+    /// The likeliest of a row, as a device sorts them out.
+    fn best(logits: &[f32], most: usize, temperature: f32) -> Best {
+        let mut all: Vec<(u32, f32)> = (0..).zip(logits.iter().copied()).collect();
+        all.sort_by(|a, b| b.1.total_cmp(&a.1));
+        let rest = all.split_off(most);
+        let top = all[0].1;
+        let rest = rest.iter().map(|(_, x)| ((x - top) / temperature.max(1e-3)).exp()).sum();
+        Best { row: 0, least: all[most - 1].1, top, rest, candidates: all }
+    }
+
+    #[test]
+    fn the_likeliest_tokens_tell_what_all_would_or_nothing() {
+        let (mut told, mut asked) = (0, 0);
+        for seed in 0..400u64 {
+            let x = |i: u64| ((i * 2_654_435_761 + seed * 97) % 10_007) as f32 / 10_007.0;
+            let logits: Vec<f32> = (0..3000).map(|i| -4.0 * x(i).ln() - 3.0 * x(i + 9)).collect();
+            let pick = |of: &[f32]| of[(seed % of.len() as u64) as usize];
+            let sampling = Sampling {
+                temperature: pick(&[0.0, 0.7, 1.0, 1.6]),
+                top_k: [0, 40, 2000][(seed / 4 % 3) as usize],
+                top_p: [1.0, 0.9][(seed / 2 % 2) as usize],
+                min_p: [0.0, 0.05, 1e-6][(seed / 5 % 3) as usize],
+                repetition_penalty: [1.0, 1.3][(seed / 3 % 2) as usize],
+                dry: (seed % 7 == 0).then(Dry::default),
+                seed,
+                ..Sampling::default()
+            };
+            let best = best(&logits, 300, sampling.temperature);
+            // What was said are likely tokens.
+            let reply: Vec<u32> =
+                best.candidates.iter().map(|(id, _)| *id).take(seed as usize % 20).collect();
+            let expected = choose(&logits, &reply, &Said::default(), &sampling);
+            asked += 1;
+            if let Some(found) = choose_among(&best, &reply, &Said::default(), &sampling) {
+                told += 1;
+                assert_eq!(found, expected, "{sampling:?}");
+            }
+        }
+        assert!(told * 10 > asked * 7, "{told} of {asked} were told");
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! said, the token that completes it is drawn again without it, from the same number. The cache never goes back for it, and a
 //! recording that is followed meets the same refusals.
 
+use crate::device::Best;
 use crate::memory::Recalled;
 use crate::memory::arena::Arena;
 use crate::memory::pass::Wanted;
@@ -201,6 +202,7 @@ impl ActiveTurn {
         match &self.decode {
             _ if self.stop.is_some() => Wanted::None,
             Decode::ScoreOptions(_) | Decode::TeacherForce(_) if self.decoding() => Wanted::All,
+            Decode::Sample(_) if n == self.pending() => Wanted::Best(self.request.sampling.temperature),
             _ if n == self.pending() => Wanted::Last,
             _ => Wanted::None,
         }
@@ -229,7 +231,30 @@ impl ActiveTurn {
         }
     }
 
+    /// As [`ActiveTurn::advance`], by the likeliest tokens alone; `false`, and nothing happens, where all logits are needed.
+    pub(crate) fn advance_by(
+        &mut self,
+        best: &Best,
+        tokenizer: &Tokenizer,
+        eog: &[u32],
+        arena: &mut Arena,
+    ) -> bool {
+        let Decode::Sample(reply) = &self.decode else { return false };
+        if self.stop.is_none() {
+            let Some(id) = drawn_among(best, reply, &self.request, tokenizer, eog) else { return false };
+            self.say(id, tokenizer, eog, arena);
+        }
+        true
+    }
+
     fn sample(&mut self, logits: &[f32], tokenizer: &Tokenizer, eog: &[u32], arena: &mut Arena) {
+        let Decode::Sample(reply) = &self.decode else { return };
+        let id = drawn(logits, reply, &self.request, tokenizer, eog);
+        self.say(id, tokenizer, eog, arena);
+    }
+
+    /// Takes the token that was drawn.
+    fn say(&mut self, id: u32, tokenizer: &Tokenizer, eog: &[u32], arena: &mut Arena) {
         let elapsed_ms = self.elapsed_ms();
         let Decode::Sample(reply) = &mut self.decode else { return };
         if reply.ids().is_empty() {
@@ -239,7 +264,6 @@ impl ActiveTurn {
             self.end(StopReason::Length, arena); // nothing was asked for but to read
             return;
         }
-        let id = drawn(logits, reply, &self.request, tokenizer, eog);
         let mut stop = eog.contains(&id).then_some(StopReason::EndOfTurn);
         if stop.is_none() {
             self.session.tokens.push(id);
@@ -391,6 +415,28 @@ fn drawn(logits: &[f32], reply: &ReplyText, request: &Request, tokenizer: &Token
         }
         n_refused += 1;
     }
+}
+
+/// The same id, if the likeliest tokens say which it is.
+fn drawn_among(
+    best: &Best,
+    reply: &ReplyText,
+    request: &Request,
+    tokenizer: &Tokenizer,
+    eog: &[u32],
+) -> Option<u32> {
+    let mut best = best.clone();
+    if reply.ids().len() < request.min_tokens {
+        best.candidates.retain(|(id, _)| !eog.contains(id));
+    }
+    for _ in 0..=MOST_REFUSED {
+        let id = sampler::choose_among(&best, reply.ids(), reply.said(), &request.sampling)?;
+        if !reply.refuses(tokenizer.piece(id)) {
+            return Some(id);
+        }
+        best.candidates.retain(|(other, _)| *other != id);
+    }
+    None
 }
 
 fn send(events: &UnboundedSender<Event>, text: Option<String>) {

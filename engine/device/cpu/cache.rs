@@ -4,6 +4,7 @@ use super::block::{Rows, Sealing, tile};
 use super::kernels::Isa;
 use super::kernels::attention::{Keys, TILE, Tiles, Values};
 use super::kernels::shaping::Shaping;
+use crate::Result;
 use crate::device::{Cache, Pass, PassSpan};
 use crate::kv::format::{BlockBytes, BlockFormat, LayerFormat};
 use crate::kv::layout::{BLOCK, KvLayout, Part, TensorLayout};
@@ -143,8 +144,8 @@ impl Cache for CpuCache {
         *place(&mut self.blocks, id.0) = Some(bytes);
     }
 
-    fn export_block(&self, id: BlockId) -> Arc<BlockBytes> {
-        self.blocks[id.0 as usize].clone().expect("a block that is in memory")
+    fn export_block(&self, id: BlockId) -> Result<Arc<BlockBytes>> {
+        Ok(self.blocks[id.0 as usize].clone().expect("a block that is in memory"))
     }
 
     fn free_block(&mut self, id: BlockId) {
@@ -156,9 +157,15 @@ impl Cache for CpuCache {
         rows.push_bytes(bytes, &self.layout);
     }
 
-    fn export_rows(&self, id: RowsId, tokens: Range<usize>) -> Vec<u8> {
+    fn export_rows(&self, id: RowsId, tokens: Range<usize>) -> Result<Vec<u8>> {
         let rows = self.rows[id.0 as usize].as_ref().expect("rows that are in memory");
-        rows.to_bytes(tokens, &self.layout)
+        Ok(rows.to_bytes(tokens, &self.layout))
+    }
+
+    fn copy_rows(&mut self, from: RowsId, to: RowsId, n: usize) {
+        if let Some(rows) = &self.rows[from.0 as usize] {
+            self.import_rows(to, &rows.to_bytes(0..n, &self.layout));
+        }
     }
 
     fn truncate_rows(&mut self, id: RowsId, n: usize) {

@@ -70,6 +70,8 @@ pub(super) struct GpuCache {
     rows: Slots,
     /// Rises when a buffer is replaced.
     pub(super) generation: u64,
+    /// The reason why something could not be taken in: nothing may be read from here any more.
+    pub(super) broken: Option<String>,
     /// Plans of passes over this cache, with what they are bound to.
     pub(super) plans: HashMap<Shape, Bound>,
 }
@@ -114,6 +116,7 @@ impl GpuCache {
             exact: Default::default(),
             rows: Slots::default(),
             generation: 0,
+            broken: None,
             plans: HashMap::new(),
         }
     }
@@ -199,7 +202,18 @@ impl GpuCache {
         let (open, layer) = (&self.open[&id], &self.layers[l]);
         let n = (open.n * self.layout.layers[l].row_bytes()) as u64;
         let at = u64::from(open.slot) * layer.row_bytes;
-        self.context.read(self.context.encoder(), &[(&layer.rows, at, n)])
+        self.read(&[(&layer.rows, at, n)])
+    }
+
+    fn read(&self, pieces: &[(&Buffer, u64, u64)]) -> Result<Vec<u8>> {
+        self.check()?;
+        self.context.read(self.context.encoder(), pieces)
+    }
+
+    /// # Errors
+    /// Something could not be taken in before.
+    pub(super) fn check(&self) -> Result<()> {
+        self.broken.as_ref().map_or(Ok(()), |why| Err(crate::Error::device(why)))
     }
 
     /// Takes in bytes for a slot; a failure shows in the next pass.
@@ -209,9 +223,9 @@ impl GpuCache {
         }
     }
 
-    fn grow_or_warn(&mut self) {
+    fn grow_or_break(&mut self) {
         if let Err(e) = self.grow() {
-            tracing::error!("{e}");
+            self.broken = Some(e.to_string());
         }
     }
 
@@ -235,7 +249,7 @@ impl Cache for GpuCache {
     fn import_block(&mut self, id: BlockId, part: Part, bytes: Arc<BlockBytes>) {
         let is_first = bytes.len() == self.formats[part as usize].len(true);
         self.place_block(id, part, is_first);
-        self.grow_or_warn();
+        self.grow_or_break();
         let BlockSlot { slot, exact, .. } = self.blocks[&id];
         for (l, block, rows) in self.ranges(part, exact.is_some()) {
             let layer = &self.layers[l];
@@ -246,7 +260,7 @@ impl Cache for GpuCache {
         }
     }
 
-    fn export_block(&self, id: BlockId) -> Arc<BlockBytes> {
+    fn export_block(&self, id: BlockId) -> Result<Arc<BlockBytes>> {
         let BlockSlot { part, slot, exact } = self.blocks[&id];
         let ranges = self.ranges(part, exact.is_some());
         let mut pieces = Vec::new();
@@ -259,18 +273,14 @@ impl Cache for GpuCache {
         let is_first = exact.is_some();
         let mut bytes = BlockBytes::zeroed(self.formats[part as usize].len(is_first));
         pieces.retain(|(.., n)| *n > 0);
-        let read = self.context.read(self.context.encoder(), &pieces);
-        let read = read.unwrap_or_else(|e| {
-            tracing::error!("{e}");
-            vec![0; bytes.len()]
-        });
+        let read = self.read(&pieces)?;
         let mut at = 0;
         for range in ranges.into_iter().flat_map(|(_, block, rows)| [block, rows]) {
             let n = range.len();
             bytes.as_bytes_mut()[range].copy_from_slice(&read[at..at + n]);
             at += n;
         }
-        Arc::new(bytes)
+        Ok(Arc::new(bytes))
     }
 
     fn free_block(&mut self, id: BlockId) {
@@ -284,7 +294,7 @@ impl Cache for GpuCache {
         let n = bytes.len() / self.layout.row_bytes();
         let before = self.open.get(&id).map_or(0, |open| open.n);
         let slot = self.place_rows(id, before + n);
-        self.grow_or_warn();
+        self.grow_or_break();
         let mut first = 0;
         for (l, layer) in self.layers.iter().enumerate() {
             let width = self.layout.layers[l].row_bytes();
@@ -296,7 +306,7 @@ impl Cache for GpuCache {
         }
     }
 
-    fn export_rows(&self, id: RowsId, tokens: Range<usize>) -> Vec<u8> {
+    fn export_rows(&self, id: RowsId, tokens: Range<usize>) -> Result<Vec<u8>> {
         let slot = u64::from(self.open[&id].slot);
         let widths: Vec<usize> = self.layout.layers.iter().map(|layer| layer.row_bytes()).collect();
         let piece = |(layer, width): (_, &usize)| {
@@ -305,11 +315,7 @@ impl Cache for GpuCache {
             (&layer.rows, at, (tokens.len() * width) as u64)
         };
         let pieces: Vec<_> = self.layers.iter().zip(&widths).map(piece).collect();
-        let read = self.context.read(self.context.encoder(), &pieces);
-        let read = read.unwrap_or_else(|e| {
-            tracing::error!("{e}");
-            vec![0; tokens.len() * self.layout.row_bytes()]
-        });
+        let read = self.read(&pieces)?;
         let mut out = Vec::with_capacity(read.len());
         for token in 0..tokens.len() {
             let mut first = 0;
@@ -318,7 +324,21 @@ impl Cache for GpuCache {
                 first += tokens.len() * width;
             }
         }
-        out
+        Ok(out)
+    }
+
+    fn copy_rows(&mut self, from: RowsId, to: RowsId, n: usize) {
+        let (from, to) = (self.place_rows(from, self.open[&from].n), self.place_rows(to, n));
+        self.grow_or_break();
+        let mut encoder = self.context.encoder();
+        for (l, layer) in self.layers.iter().enumerate() {
+            let [from, to] = [from, to].map(|slot| u64::from(slot) * layer.row_bytes);
+            let staging = self.context.buffer(layer.row_bytes);
+            let n_bytes = (n * self.layout.layers[l].row_bytes()) as u64;
+            encoder.copy_buffer_to_buffer(&layer.rows, from, &staging, 0, n_bytes);
+            encoder.copy_buffer_to_buffer(&staging, 0, &layer.rows, to, n_bytes);
+        }
+        self.context.queue.submit([encoder.finish()]);
     }
 
     fn truncate_rows(&mut self, id: RowsId, n: usize) {

@@ -2,7 +2,7 @@
 
 use crate::device::GpuInfo;
 use crate::{Error, Result};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use wgpu::{
     Adapter, Backends, Buffer, BufferDescriptor, BufferUsages, DeviceDescriptor, ErrorFilter, PollType,
 };
@@ -23,7 +23,10 @@ impl GpuInfo {
             ("invocations of a workgroup", INVOCATIONS, limits.max_compute_invocations_per_workgroup),
         ];
         let missing = needs.into_iter().filter(|(_, needed, had)| had < needed);
-        let missing = missing.map(|(what, needed, had)| format!("{needed} {what} (it has {had})")).collect();
+        let missing = missing.map(|(what, needed, had)| format!("{needed} {what} (it has {had})"));
+        let halves = wgpu::DownlevelFlags::SHADER_F16_IN_F32;
+        let has_halves = adapter.get_downlevel_capabilities().flags.contains(halves);
+        let missing = missing.chain((!has_halves).then(|| "packing of halves".to_owned())).collect();
         let driver = [info.driver.as_str(), info.driver_info.as_str()];
         let driver: Vec<&str> = driver.into_iter().filter(|text| !text.is_empty()).collect();
         Self {
@@ -75,8 +78,8 @@ pub(super) struct Context {
     pub(super) info: GpuInfo,
     /// Why it is gone, once it is.
     lost: Arc<OnceLock<String>>,
-    /// What it said last that belongs to nobody's call.
-    stray: Arc<Mutex<Option<String>>>,
+    /// What it said first that belongs to nobody's call: from then on nothing can be trusted.
+    stray: Arc<OnceLock<String>>,
 }
 
 impl Context {
@@ -109,12 +112,12 @@ impl Context {
         };
         let (device, queue) = pollster::block_on(adapter.request_device(&descriptor))
             .map_err(|e| Error::device(format!("{} can't be opened: {e}", info.name)))?;
-        let (lost, stray) = (Arc::new(OnceLock::new()), Arc::new(Mutex::new(None)));
+        let (lost, stray) = (Arc::new(OnceLock::new()), Arc::new(OnceLock::new()));
         let (why, heard) = (lost.clone(), stray.clone());
         device.set_device_lost_callback(move |_, message| drop(why.set(message)));
         device.on_uncaptured_error(Arc::new(move |e: wgpu::Error| {
             tracing::warn!("GPU: {e}");
-            *heard.lock().unwrap_or_else(PoisonError::into_inner) = Some(e.to_string());
+            drop(heard.set(e.to_string()));
         }));
         Ok(Arc::new(Self { device, queue, info, lost, stray }))
     }
@@ -134,8 +137,8 @@ impl Context {
         if let Some(why) = self.lost.get() {
             return Err(self.failed(what, &format!("the device was lost: {why}")));
         }
-        if let Some(e) = self.stray.lock().unwrap_or_else(PoisonError::into_inner).take() {
-            return Err(self.failed(what, &e));
+        if let Some(e) = self.stray.get() {
+            return Err(self.failed(what, e));
         }
         done
     }

@@ -82,6 +82,9 @@ pub(super) static CHOOSE: Source = Source {
     bindings: &[Uniform, Read, Written],
 };
 
+pub(super) static CANDIDATES: Source =
+    Source { name: "candidates", files: &[shader!("candidates")], bindings: &[Read, Read, Written] };
+
 /// Constants that stand in front of a kernel's source.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Constants(String);
@@ -124,7 +127,11 @@ impl Constants {
 
 /// The whole text of a kernel.
 pub(super) fn text(source: &Source, constants: &Constants) -> String {
-    [constants.0.as_str()].into_iter().chain(source.files.iter().copied()).collect()
+    let mut s = constants.0.clone();
+    for f in source.files {
+        s.push_str(&std::fs::read_to_string(format!("/work/main/engine/{f}")).unwrap());
+    }
+    s
 }
 
 /// A compiled kernel.

@@ -19,7 +19,7 @@ mod tests;
 mod weights;
 
 use super::cpu::kernels::{Isa, shaping::Shaping};
-use super::{Cache, Device, Pass, PassSpan, own};
+use super::{Best, Cache, Device, Logits, Pass, PassSpan, own};
 use crate::kv::layout::{BLOCK, KvLayout, Part};
 use crate::model::calibration::{Calibration, Measured};
 use crate::model::gguf::Gguf;
@@ -31,7 +31,7 @@ use context::Context;
 pub(crate) use context::list;
 use half::f16;
 use kernels::Kernels;
-use plan::{Extent, LayerVectors, Place, Plan, Planner, Scratch, Shape, Step, rows_of};
+use plan::{CANDIDATE_WORDS, Extent, LayerVectors, Place, Plan, Planner, Scratch, Shape, Step, rows_of};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use weights::{GpuMatrix, Packer};
@@ -219,6 +219,9 @@ impl Gpu {
             stream.iter_mut().for_each(|x| *x *= scale);
         }
         let floats = |floats: &[f32]| bytemuck::cast_slice(floats).to_vec();
+        // Where the likeliest token alone counts, any distance will do.
+        let temperatures = pass.best.iter().flatten().map(|t| if *t > 0.0 { *t } else { 1.0 });
+        let temperatures: Vec<f32> = temperatures.collect();
         let positions: Vec<u32> = pass.positions().map(|at| at as u32).collect();
         let wanted: Vec<u32> = pass.wanted.iter().map(|row| *row as u32).collect();
         let bytes = vec![
@@ -231,6 +234,7 @@ impl Gpu {
             (Scratch::Blocks, words(&slots)),
             (Scratch::Sealed, words(&sealed.concat())),
             (Scratch::Wanted, words(&wanted)),
+            (Scratch::Temperatures, floats(&temperatures)),
         ];
         Ok(Tables { n_rows: first_row, n_wanted, n_tiles, n_sealed, n_pieces, bytes })
     }
@@ -274,6 +278,7 @@ impl Gpu {
             (Scratch::Scores, rows * experts.0),
             (Scratch::Experts, 2 * rows * experts.1),
             (Scratch::Logits, tables.n_wanted * self.weights.n_vocab),
+            (Scratch::Candidates, tables.n_wanted * CANDIDATE_WORDS),
         ];
         let floats = floats.into_iter().map(|(scratch, n)| (scratch, 4 * n as u64));
         let uploads = tables.bytes.iter().map(|(scratch, bytes)| (*scratch, bytes.len() as u64));
@@ -389,11 +394,13 @@ impl Gpu {
         }
     }
 
-    fn pass(&self, pass: &Pass, cache: &mut GpuCache, watch: Option<&mut Measured>) -> Result<Vec<f32>> {
+    fn pass(&self, pass: &Pass, cache: &mut GpuCache, watch: Option<&mut Measured>) -> Result<Logits> {
+        cache.check()?;
         let shape = Shape {
             rows: rows_of(pass.ids.len()),
             wanted: if pass.wanted.is_empty() { 0 } else { rows_of(pass.wanted.len()) },
             lone: pass.spans.iter().all(|span| span.n == 1),
+            best: pass.best.is_some(),
         };
         let tables = self.tables(pass, shape, cache)?;
         let mut scratch = self.scratch.lock().unwrap_or_else(PoisonError::into_inner);
@@ -401,14 +408,22 @@ impl Gpu {
         self.bound(shape, &scratch, cache)?;
         if let Some(watch) = watch {
             self.watched(pass, shape, &tables, &scratch, cache, watch)?;
-            return Ok(Vec::new());
+            return Ok(Logits::All(Vec::new()));
         }
         let mut encoder = self.context.encoder();
         let bound = &cache.plans[&shape];
         self.encode(&mut encoder, bound, &tables, |_| true);
+        if shape.best {
+            let n_bytes = 4 * (tables.n_wanted * CANDIDATE_WORDS) as u64;
+            let found =
+                self.context.read(encoder, &[(&scratch.buffers[&Scratch::Candidates], 0, n_bytes)])?;
+            let found: Vec<u32> = bytemuck::pod_collect_to_vec(&found);
+            let rows = found.chunks_exact(CANDIDATE_WORDS).enumerate();
+            return Ok(Logits::Best(rows.map(|(row, found)| best_of(row, found)).collect()));
+        }
         let n_bytes = 4 * (tables.n_wanted * self.weights.n_vocab) as u64;
         let logits = self.context.read(encoder, &[(&scratch.buffers[&Scratch::Logits], 0, n_bytes)])?;
-        Ok(bytemuck::pod_collect_to_vec(&logits))
+        Ok(Logits::All(bytemuck::pod_collect_to_vec(&logits)))
     }
 
     /// A pass whose queries, keys and values are looked at, layer by layer, over rows that are neither coded nor rotated.
@@ -524,9 +539,24 @@ impl Device for Gpu {
         Box::new(GpuCache::new(&self.context, layout))
     }
 
-    fn run(&self, pass: &Pass, cache: &mut dyn Cache, watch: Option<&mut Measured>) -> Result<Vec<f32>> {
+    fn run(&self, pass: &Pass, cache: &mut dyn Cache, watch: Option<&mut Measured>) -> Result<Logits> {
         self.pass(pass, own(cache), watch)
     }
+
+    fn logits(&self, row: usize) -> Result<Vec<f32>> {
+        let scratch = self.scratch.lock().unwrap_or_else(PoisonError::into_inner);
+        let n_bytes = 4 * self.weights.n_vocab as u64;
+        let logits = (&scratch.buffers[&Scratch::Logits], row as u64 * n_bytes, n_bytes);
+        Ok(bytemuck::pod_collect_to_vec(&self.context.read(self.context.encoder(), &[logits])?))
+    }
+}
+
+/// The likeliest tokens of a row, as the kernel tells of them.
+fn best_of(row: usize, found: &[u32]) -> Best {
+    let candidates = found[4..].chunks_exact(2).take(found[0] as usize);
+    let candidates = candidates.map(|pair| (pair[0], f32::from_bits(pair[1]))).collect();
+    let [rest, top, least] = [found[1], found[2], found[3]].map(f32::from_bits);
+    Best { row, candidates, least, top, rest }
 }
 
 /// Puts norms and sinks among the vectors: places of each layer's, and of the last norm.

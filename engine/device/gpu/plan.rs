@@ -2,7 +2,7 @@
 //! layout of its cache and a [`Shape`] of passes; how far it reaches in one pass say the figures of that pass.
 
 use super::kernels::{
-    ATTEND, CHOOSE, COMBINE, Constants, HEADS, NORM, PRODUCT, PRODUCT_FLOATS, SEAL, Source,
+    ATTEND, CANDIDATES, CHOOSE, COMBINE, Constants, HEADS, NORM, PRODUCT, PRODUCT_FLOATS, SEAL, Source,
 };
 use super::weights::{GpuMatrix, OUTS, Piece, Scheme};
 use crate::kv::format::{BlockFormat, SideFormat};
@@ -21,6 +21,8 @@ pub(super) struct Shape {
     pub(super) wanted: usize,
     /// True if no sequence has more than one row.
     pub(super) lone: bool,
+    /// True if of wanted logits the likeliest tokens are enough.
+    pub(super) best: bool,
 }
 
 /// Rows of a workgroup for so many in all: a power of two.
@@ -73,6 +75,9 @@ pub(super) enum Scratch {
     /// Experts of rows, and weights.
     Experts,
     Logits,
+    /// Temperatures of rows that are sampled, and the likeliest tokens of each.
+    Temperatures,
+    Candidates,
     /// Rotary tables, each `[rows, n_rot]`.
     Ropes,
     /// Slot and token of each row.
@@ -180,8 +185,8 @@ struct Products<'a> {
     rows_of: RowsOf,
     /// Two matrices whose products are gated.
     pair: bool,
-    /// Equal matrices: the second of them, how many there are, and the distance of their columns in x and y.
-    each: Option<(&'a GpuMatrix, usize, usize, usize)>,
+    /// Equal matrices of a tensor, of which the first is given: how many go by in one step, and the distance of their columns in x and y.
+    each: Option<(usize, usize, usize)>,
     /// Experts' results are added up.
     mixed: bool,
 }
@@ -225,6 +230,14 @@ impl Planner<'_> {
                 Products::plain(vec![(output, 0)], (Scratch::Stream, d), (Scratch::Logits, output.n_out));
             let norm = Some(self.output_norm);
             self.products(&mut plan, Products { norm, rows_of: RowsOf::Wanted, ..products });
+            if self.shape.best {
+                let constants = Constants::default()
+                    .uint("N_VOCAB", self.weights.n_vocab)
+                    .uint("MOST", CANDIDATES_OF_ROW);
+                let scratch = [Scratch::Logits, Scratch::Temperatures, Scratch::Candidates];
+                let groups = [Extent::Fixed(1), Extent::Wanted(1), Extent::Fixed(1)];
+                plan.push(&CANDIDATES, constants, scratch.map(Place::Scratch).to_vec(), groups);
+            }
         }
         plan
     }
@@ -276,12 +289,12 @@ impl Planner<'_> {
                 let scratch = [Scratch::Pass, Scratch::Scores, Scratch::Experts].map(Place::Scratch);
                 let groups = [Extent::Fixed(1), Extent::Rows(1), Extent::Fixed(1)];
                 plan.push(&CHOOSE, constants, scratch.to_vec(), groups);
-                let (first, second) = (&experts[0], experts.get(1).unwrap_or(&experts[0]));
+                let first = &experts[0];
                 let hidden = (Scratch::Hidden, shape.d_ff);
                 let sent = Products {
                     norm: Some(vectors.ffn_norm),
                     rows_of: RowsOf::Experts,
-                    each: Some((&second.gate, 1, 0, 0)),
+                    each: Some((1, 0, 0)),
                     ..Products::plain(vec![], stream, hidden)
                 };
                 self.gated(plan, (&first.gate, &first.up), sent);
@@ -294,7 +307,7 @@ impl Planner<'_> {
                     Products {
                         epilogue: Epilogue::Add,
                         rows_of: RowsOf::Experts,
-                        each: Some((&second.down, 1, 0, 0)),
+                        each: Some((1, 0, 0)),
                         mixed: true,
                         ..Products::plain(vec![(&first.down, 0)], hidden, stream)
                     },
@@ -349,8 +362,8 @@ impl Planner<'_> {
         y: (Scratch, usize),
         x_width: usize,
     ) {
-        let (first, second) = (&matrices[0], matrices.get(1).unwrap_or(&matrices[0]));
-        let each = Some((second, matrices.len(), x_width, first.n_out));
+        let first = &matrices[0];
+        let each = Some((matrices.len(), x_width, first.n_out));
         self.products(plan, Products { each, ..Products::plain(vec![(first, 0)], x, y) });
     }
 
@@ -416,11 +429,10 @@ impl Planner<'_> {
             );
         let (mut each_codes, mut each_planes, mut each_bias, mut n_each, mut each_x, mut each_y) =
             (0, [0; 3], 0, 1, 0, 0);
-        if let Some((second, n, x, y)) = products.each {
-            let [a, b] = [at, second.pieces[0]];
-            each_codes = b.codes - a.codes;
-            each_planes = [0, 1, 2].map(|i| b.planes[i] - a.planes[i]);
-            each_bias = second.bias.unwrap_or(0) - first.bias.unwrap_or(0);
+        if let Some((n, x, y)) = products.each {
+            each_codes = (first.stride / 16) as u32;
+            each_planes = [(first.stride / 4) as u32; 3];
+            each_bias = first.n_out as u32;
             (n_each, each_x, each_y) = (n, x, y);
         }
         let mut params = vec![
@@ -629,6 +641,10 @@ impl Planner<'_> {
     }
 }
 
+/// Tokens that are sorted out of a row, at most.
+pub(super) const CANDIDATES_OF_ROW: usize = 1024;
+/// Words that tell of them.
+pub(super) const CANDIDATE_WORDS: usize = 4 + 2 * CANDIDATES_OF_ROW;
 /// Queries that attend together, at most.
 const TOGETHER: usize = 8;
 

@@ -1,1 +1,165 @@
+//! Kernels and plans without a GPU: what every kernel becomes for Metal, and how much a pass hands over and reads.
 
+use super::kernels::{Constants, Source, text};
+use super::plan::{CANDIDATE_WORDS, Extent, Plan, Planner, Shape};
+use super::vectors_of;
+use super::weights::{GpuMatrix, Packer};
+use crate::fixtures::{Dtype, Experts, Latent, RandomModel};
+use crate::model::gguf::Gguf;
+use crate::model::spec::DecoderSpec;
+use crate::model::weights::Weights;
+use crate::{KvChoice, KvFormat, ModelSource};
+use naga::back::msl;
+use naga::valid::{Capabilities, ValidationFlags, Validator};
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// A model of which only shapes are known.
+struct Outline {
+    spec: DecoderSpec,
+    weights: Weights<GpuMatrix>,
+    file_bytes: u64,
+    n_bytes: u64,
+}
+
+impl Outline {
+    fn of(model: &RandomModel) -> Self {
+        let mut file = tempfile::NamedTempFile::new().expect("a file");
+        model.write_empty(file.as_file_mut()).expect("a model");
+        let gguf = Arc::new(Gguf::open(&ModelSource::Path(file.path().to_owned())).expect("a model"));
+        let spec = DecoderSpec::from_gguf(&gguf).expect("a spec");
+        let mut packer = Packer::new(None, 4 << 30, gguf.bytes().len() as u64);
+        let weights = Weights::load(&gguf, &spec, &mut packer, &mut |_, _| {}).expect("weights");
+        Self { spec, weights, file_bytes: gguf.bytes().len() as u64, n_bytes: packer.n_bytes }
+    }
+
+    fn plan(&self, kv: KvFormat, shape: Shape) -> Plan {
+        let (mut of_layers, output_norm) = vectors_of(&self.weights, &mut Vec::new());
+        // As after a calibration.
+        of_layers.iter_mut().for_each(|layer| layer.shaping = Some([0; 3]));
+        let layout = self.spec.kv_layout(&KvChoice::Uniform(kv)).expect("a layout");
+        let (spec, weights, vectors, layout) = (&self.spec, &self.weights, of_layers.as_slice(), &layout);
+        Planner { spec, weights, vectors, output_norm, layout, shape }.plan()
+    }
+}
+
+/// The families, small.
+fn families() -> Vec<RandomModel> {
+    let family = |name| RandomModel { dtype: Dtype::Q8_0, n_layers: 2, ..RandomModel::tiny_of(name, 7) };
+    let mut all: Vec<RandomModel> = ["llama", "qwen2", "qwen3", "deepseek2"].map(family).to_vec();
+    all.push(RandomModel { n_layers: 6, window: 200, ..family("gemma3") });
+    all.push(RandomModel { dtype: Dtype::MXFP4, ..family("gpt-oss") });
+    let types = [Dtype::F32, Dtype::F16, Dtype::BF16, Dtype::Q4_0, Dtype::Q4_1, Dtype::Q5_0, Dtype::Q5_1];
+    let types = types.into_iter().chain([Dtype::Q4K, Dtype::Q5K, Dtype::Q6K, Dtype::IQ4NL, Dtype::Q4KM]);
+    all.extend(types.map(|dtype| RandomModel { dtype, d_model: 256, d_ff: 256, ..RandomModel::tiny(7) }));
+    all
+}
+
+/// Every kernel with all its constants is valid, becomes Metal's language, and stays within what Apple's GPUs have: 31 buffers, 32 KiB
+/// of threadgroup memory, 1,024 threads.
+#[test]
+fn every_kernel_becomes_metal() {
+    let mut kernels: HashMap<(&str, Constants), &'static Source> = HashMap::new();
+    for model in families() {
+        let outline = Outline::of(&model);
+        for kv in [KvFormat::F16, KvFormat::Q8, KvFormat::Q4] {
+            for (rows, lone) in [(1, true), (4, true), (8, false), (16, false)] {
+                let plan = outline.plan(kv, Shape { rows, wanted: rows, lone, best: lone });
+                kernels.extend(plan.steps.into_iter().map(|s| ((s.source.name, s.constants), s.source)));
+            }
+        }
+    }
+    assert!(kernels.len() > 100, "{} kernels", kernels.len());
+    for ((name, constants), source) in &kernels {
+        let text = text(source, constants);
+        let module = naga::front::wgsl::parse_str(&text);
+        let module = module.unwrap_or_else(|e| panic!("{name}: {}", e.emit_to_string(&text)));
+        let info =
+            Validator::new(ValidationFlags::all(), Capabilities::SHADER_FLOAT16_IN_FLOAT32).validate(&module);
+        let info = info.unwrap_or_else(|e| panic!("{name}: {}", e.emit_to_string(&text)));
+        let shared = module.global_variables.iter().filter(|(_, v)| v.space == naga::AddressSpace::WorkGroup);
+        let mut layouter = naga::proc::Layouter::default();
+        layouter.update(module.to_ctx()).expect("sizes");
+        let shared: u32 = shared.map(|(_, v)| layouter[v.ty].size.next_multiple_of(16)).sum();
+        assert!(shared <= 32 << 10, "{name}: {shared} bytes are shared");
+        assert!(source.bindings.len() <= 31, "{name}");
+        let threads: u32 = module.entry_points[0].workgroup_size.iter().product();
+        assert!(threads <= 1024, "{name}: {threads} threads");
+        let options =
+            msl::Options { lang_version: (2, 4), fake_missing_bindings: true, ..msl::Options::default() };
+        let metal = msl::write_string(&module, &info, &options, &msl::PipelineOptions::default());
+        let (metal, _) = metal.unwrap_or_else(|e| panic!("{name}: {e}"));
+        assert!(metal.contains("kernel void"), "{name}");
+    }
+    eprintln!("{} kernels", kernels.len());
+}
+
+/// The families in the shapes of real models.
+fn shapes() -> Vec<(String, RandomModel)> {
+    let mut all = Vec::new();
+    for size in ["1b", "3b", "8b"] {
+        let plain = RandomModel { dtype: Dtype::Q4KM, ..RandomModel::shape(size, 7).expect("a shape") };
+        for name in ["llama", "qwen2", "qwen3"] {
+            all.push((format!("{name} {size}"), RandomModel { architecture: name.into(), ..plain.clone() }));
+        }
+        let window = RandomModel { architecture: "gemma3".into(), window: 1024, ..plain.clone() };
+        all.push((format!("gemma3 {size}"), window));
+        let experts =
+            |n, used, shared, d_ff, leading_dense| Some(Experts { n, used, shared, d_ff, leading_dense });
+        let scale = plain.d_model / 1024;
+        let latent = RandomModel {
+            latent: Some(Latent { rank: 512, nope: 128, rope: 64, value: 128 }),
+            experts: experts(64, 6, 2, 256 * scale, 1),
+            head_dim: 192,
+            n_layers: 27,
+            ..plain.clone()
+        };
+        all.push((format!("deepseek2 {size}"), RandomModel { architecture: "deepseek2".into(), ..latent }));
+        let oss = RandomModel {
+            dtype: Dtype::MXFP4,
+            experts: experts(32, 4, 0, plain.d_model, 0),
+            window: 128,
+            ..plain.clone()
+        };
+        all.push((format!("gpt-oss {size}"), RandomModel { architecture: "gpt-oss".into(), ..oss }));
+    }
+    all
+}
+
+/// What a decoded token costs, by the plan: dispatches, bytes of weights, bytes to and from the GPU.
+#[test]
+fn a_token_is_one_submit_few_dispatches_and_the_weights_once() {
+    for (name, model) in shapes() {
+        let outline = Outline::of(&model);
+        let plan = outline.plan(KvFormat::Q4, Shape { rows: 1, wanted: 1, lone: true, best: true });
+        // Blocks are sealed once in 256 tokens.
+        let runs = |step: &&super::Step| !step.groups.contains(&Extent::Sealed);
+        let n = plan.steps.iter().filter(runs).count();
+        let per_layer = n as f64 / outline.spec.layers.len() as f64;
+        let read: u64 = plan.steps.iter().map(|step| step.weight_bytes).sum();
+        // Experts that are not used are not read; nor is the table of embeddings.
+        let unused = outline.spec.experts.map_or(0, |experts| {
+            let [layer] = [outline.weights.layers.last().expect("a layer")];
+            let crate::model::weights::FeedForward::Experts { experts: all, .. } = &layer.feed_forward else {
+                return 0;
+            };
+            let of_one: u64 = [&all[0].gate, &all[0].up, &all[0].down].map(GpuMatrix::n_bytes).iter().sum();
+            let n_layers = outline.spec.layers.iter().filter(|layer| layer.experts).count();
+            of_one * (experts.n - experts.used) as u64 * n_layers as u64
+        });
+        let most = outline.n_bytes - unused;
+        eprintln!(
+            "{name}: {n} dispatches ({per_layer:.1} a layer), {} MiB of weights in a file of {} MiB, {:.3} of it read",
+            most >> 20,
+            outline.file_bytes >> 20,
+            read as f64 / most as f64
+        );
+        // What is read back: the likeliest tokens.
+        assert!(4 * CANDIDATE_WORDS <= 16 << 10);
+        assert!(read as f64 <= 1.1 * most as f64, "{name}: {read} bytes of {most}");
+        assert!(outline.n_bytes as f64 <= 1.1 * outline.file_bytes as f64, "{name}");
+        // A latent has matrices by head before and behind attention, and shared experts beside the chosen ones.
+        let allowed = if outline.spec.latent.is_some() { 13.5 } else { 10.0 };
+        assert!(per_layer <= allowed, "{name}: {per_layer} dispatches a layer");
+    }
+}

@@ -285,6 +285,8 @@ pub(super) struct GpuMatrix {
     pub(super) n_out: usize,
     pub(super) k: usize,
     pub(super) pieces: Vec<Piece>,
+    /// Bytes from it to the next of its tensor, if it has several; their biases follow one another.
+    pub(super) stride: u64,
     /// First of its biases among the vectors.
     pub(super) bias: Option<u32>,
 }
@@ -438,7 +440,7 @@ impl Pack for Packer {
             self.vectors.extend(bias);
             first
         });
-        Ok((GpuMatrix { scheme, n_out, k, pieces, bias }, word))
+        Ok((GpuMatrix { scheme, n_out, k, pieces, stride: n_bytes, bias }, word))
     }
 
     fn numbers(&self) -> Numbers {

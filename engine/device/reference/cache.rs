@@ -346,8 +346,8 @@ impl Cache for ReferenceCache {
         self.blocks.insert(id, bytes);
     }
 
-    fn export_block(&self, id: BlockId) -> Arc<BlockBytes> {
-        self.blocks[&id].clone()
+    fn export_block(&self, id: BlockId) -> crate::Result<Arc<BlockBytes>> {
+        Ok(self.blocks[&id].clone())
     }
 
     fn free_block(&mut self, id: BlockId) {
@@ -365,7 +365,7 @@ impl Cache for ReferenceCache {
         }
     }
 
-    fn export_rows(&self, id: RowsId, tokens: Range<usize>) -> Vec<u8> {
+    fn export_rows(&self, id: RowsId, tokens: Range<usize>) -> crate::Result<Vec<u8>> {
         let mut out = Vec::new();
         for token in tokens {
             for (l, layer) in self.rows[&id].iter().enumerate() {
@@ -375,7 +375,15 @@ impl Cache for ReferenceCache {
                 }
             }
         }
-        out
+        Ok(out)
+    }
+
+    fn copy_rows(&mut self, from: RowsId, to: RowsId, n: usize) {
+        let mut rows = self.rows[&from].clone();
+        for (l, layer) in rows.iter_mut().enumerate() {
+            layer.iter_mut().zip(self.widths(l)).for_each(|(side, width)| side.truncate(n * width));
+        }
+        self.rows.insert(to, rows);
     }
 
     fn truncate_rows(&mut self, id: RowsId, n: usize) {

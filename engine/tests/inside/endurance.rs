@@ -301,8 +301,11 @@ impl Trial {
             let mut arena = Arena::new(&self.device, &layout, u64::MAX);
             self.write(&mut fresh, start..sequence.len(), tokens, &mut arena);
             let n = sequence.len() - start;
-            let expected = arena.export_rows(fresh.open_rows().expect("rows"), 0..n);
-            assert!(self.memory.arena.export_rows(rows, 0..n) == expected, "rows of other tokens");
+            let expected = arena.export_rows(fresh.open_rows().expect("rows"), 0..n).expect("rows");
+            assert!(
+                self.memory.arena.export_rows(rows, 0..n).expect("rows") == expected,
+                "rows of other tokens"
+            );
         }
     }
 
@@ -442,7 +445,7 @@ impl Trial {
 }
 
 fn digest(arena: &Arena, id: BlockId) -> blake3::Hash {
-    blake3::hash(arena.export(id).as_bytes())
+    blake3::hash(arena.export(id).expect("a block").as_bytes())
 }
 
 fn endure(steps: u64, seed: u64, stored: Stored, damage: bool) {

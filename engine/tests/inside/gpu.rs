@@ -3,10 +3,10 @@
 use super::exactness::{self, Bench};
 use super::oracle::{self, near};
 use crate::device::gpu::{self, Gpu};
-use crate::device::{Device, measure};
+use crate::device::{Device, Logits, Pass, measure};
 use crate::fixtures::RandomModel;
 use crate::model::gguf::Gguf;
-use crate::{KvFormat, ModelSource};
+use crate::{KvChoice, KvFormat, ModelSource};
 use std::sync::Arc;
 
 /// Whether there is a GPU to test on. Where `GREENROOM_TEST_GPU` is set, as in CI, there must be one.
@@ -74,5 +74,39 @@ fn the_gpu_is_exact() {
         bench.check_rewound(&[511]);
         bench.check_batches(1..=1);
         bench.check_restored(&[512]);
+    }
+}
+
+/// The likeliest tokens of a row are those that all logits say, and what is left out weighs what they say.
+#[test]
+fn the_likeliest_tokens_are_sorted_out() {
+    if !is_here("the_likeliest_tokens_are_sorted_out") {
+        return;
+    }
+    let gpu = load(&RandomModel { n_vocab: 5000, ..RandomModel::tiny(7) });
+    let layout = Arc::new(gpu.spec().kv_layout(&KvChoice::Uniform(KvFormat::F16)).expect("a layout"));
+    for temperature in [0.0, 0.01, 0.5, 3.0] {
+        let mut cache = gpu.cache(layout.clone());
+        let mut pass = Pass::alone(&[5, 17, 100], &layout);
+        pass.wanted = vec![0, 2];
+        pass.best = Some(vec![temperature; 2]);
+        let Logits::Best(found) = gpu.run(&pass, &mut *cache, None).expect("a pass") else {
+            panic!("the likeliest tokens were wanted");
+        };
+        for best in found {
+            let logits = gpu.logits(best.row).expect("all logits");
+            let top = logits.iter().copied().fold(f32::MIN, f32::max);
+            let is_in = |id: u32| best.candidates.iter().any(|(other, _)| *other == id);
+            assert!(best.candidates.iter().all(|(id, x)| logits[*id as usize] == *x && *x >= best.least));
+            let outside = (0..).zip(&logits).filter(|(id, _)| !is_in(*id)).map(|(_, x)| *x);
+            let outside: Vec<f32> = outside.collect();
+            assert_eq!(outside.len() + best.candidates.len(), logits.len(), "each once");
+            assert!(best.candidates.is_empty() || outside.iter().all(|x| *x < best.least));
+            let t = f64::from(if temperature > 0.0 { temperature } else { 1.0 });
+            let rest: f64 = outside.iter().map(|x| (f64::from(x - top) / t).exp()).sum();
+            let off = (f64::from(best.rest) - rest).abs();
+            assert!(best.top == top && off <= 1e-3 * rest + 1e-9, "{} is not {rest}", best.rest);
+            eprintln!("at {temperature}: {} candidates, {rest:.1e} beside them", best.candidates.len());
+        }
     }
 }

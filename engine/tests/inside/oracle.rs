@@ -42,13 +42,13 @@ impl Reader {
         for (hash, parts) in blocks {
             let take = |part: Part| {
                 let id = parts[part as usize]?;
-                Some(self.arena.insert((hash, part), other.arena.export(id)))
+                Some(self.arena.insert((hash, part), other.arena.export(id).expect("a block")))
             };
             self.sequence.push_block(hash, Part::ALL.map(take));
         }
         if let Some(rows) = other.sequence.open_rows() {
             let n = other.sequence.len() % BLOCK;
-            let rows = self.arena.insert_rows(&other.arena.export_rows(rows, 0..n));
+            let rows = self.arena.insert_rows(&other.arena.export_rows(rows, 0..n).expect("rows"));
             self.sequence.push_rows(rows, n);
         }
     }

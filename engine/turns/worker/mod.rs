@@ -10,7 +10,7 @@ mod ending;
 
 use crate::device::Device;
 use crate::memory::Memory;
-use crate::memory::pass::{Span, forward, most_wanted};
+use crate::memory::pass::{Span, SpanLogits, Wanted, forward_best, most_wanted};
 use crate::memory::session::Pending;
 use crate::scoring::compare::Comparison;
 use crate::scoring::job::{Comparing, Figures, Job, Ranker, Scoring};
@@ -291,7 +291,7 @@ impl Worker {
             self.take_answers();
         }
         let began = Instant::now();
-        let logits: Vec<Result<Vec<f32>>> = match self.pass(&fed, &feed) {
+        let logits: Vec<Result<SpanLogits>> = match self.pass(&fed, &feed, true) {
             Ok(logits) => {
                 let rows = loads.iter().zip(&feed).filter(|(l, _)| !l.decoding).map(|(_, n)| n).sum();
                 self.pace.learn(rows, began.elapsed());
@@ -301,33 +301,37 @@ impl Worker {
             Err(e) if fed.len() == 1 => vec![Err(e)],
             // Whoever is to blame fails alone.
             Err(_) => {
-                let alone = |i: &usize| self.pass(&[*i], &feed).map(|mut logits| logits.remove(0));
+                let alone = |i: &usize| self.pass(&[*i], &feed, false).map(|mut logits| logits.remove(0));
                 fed.iter().map(alone).collect()
             }
         };
         // Last first: a turn that fails gives its place to the last one.
         for (i, logits) in fed.into_iter().zip(logits).rev() {
-            match logits {
-                Ok(logits) => {
-                    self.flush(i);
-                    self.advance(i, &logits);
-                }
-                Err(e) => self.fail(i, e),
+            let advanced = logits.and_then(|logits| {
+                self.flush(i);
+                self.advance(i, logits)
+            });
+            if let Err(e) = advanced {
+                self.fail(i, e);
             }
         }
         self.finish_done();
         self.enforce_budget();
     }
 
-    /// The next `feed[i]` tokens of each of the turns `fed` (ascending) go through the model; the wanted logits of each.
-    fn pass(&mut self, fed: &[usize], feed: &[usize]) -> Result<Vec<Vec<f32>>> {
+    /// The next `feed[i]` tokens of each of the turns `fed` (ascending) go through the model; the wanted logits of each, or `best` the
+    /// likeliest tokens. (Of these all logits can be had until the next pass.)
+    fn pass(&mut self, fed: &[usize], feed: &[usize], best: bool) -> Result<Vec<SpanLogits>> {
         let turns = self.active.iter_mut().enumerate().filter(|(i, _)| fed.contains(i));
         let spans = turns.map(|(i, turn)| {
             let end = turn.session.sequence.len() + feed[i];
-            let logits = turn.wanted(feed[i]);
+            let logits = match turn.wanted(feed[i]) {
+                Wanted::Best(_) if !best => Wanted::Last,
+                wanted => wanted,
+            };
             Span { sequence: &mut turn.session.sequence, tokens: &turn.session.tokens, end, logits }
         });
-        forward(spans.collect(), &mut self.memory.arena)
+        forward_best(spans.collect(), &mut self.memory.arena)
     }
 
     fn flush(&mut self, i: usize) {
@@ -338,13 +342,20 @@ impl Worker {
         self.memory.flush(turn.id, &turn.request, &mut turn.session);
     }
 
-    fn advance(&mut self, i: usize, logits: &[f32]) {
+    fn advance(&mut self, i: usize, logits: SpanLogits) -> Result<()> {
         let turn = &mut self.active[i];
         if !turn.decoding() {
-            return turn.report_prefill();
+            turn.report_prefill();
+            return Ok(());
         }
-        let rows = logits.chunks_exact(self.device.n_vocab());
-        turn.advance(rows, &self.tokenizer, self.chat.eog(), &mut self.memory.arena);
+        let (tokenizer, eog, arena) = (&self.tokenizer, self.chat.eog(), &mut self.memory.arena);
+        let logits = match logits {
+            SpanLogits::All(logits) => logits,
+            SpanLogits::Best(best) if turn.advance_by(&best, tokenizer, eog, arena) => return Ok(()),
+            SpanLogits::Best(best) => self.device.logits(best.row)?,
+        };
+        turn.advance(logits.chunks_exact(self.device.n_vocab()), tokenizer, eog, arena);
+        Ok(())
     }
 
     /// Bytes of sessions at work beside sealed blocks, and of manifests that wait.
