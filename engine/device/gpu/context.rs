@@ -130,6 +130,8 @@ impl Context {
         let filters = [ErrorFilter::Internal, ErrorFilter::Validation, ErrorFilter::OutOfMemory];
         let [internal, validation, memory] = filters.map(|filter| self.device.push_error_scope(filter));
         let done = does();
+        // Whether it is lost shows when it is asked.
+        drop(self.device.poll(PollType::Poll));
         let found = [memory, validation, internal].map(|scope| pollster::block_on(scope.pop()));
         if let Some(e) = found.into_iter().flatten().next() {
             return Err(self.failed(what, &e.to_string()));

@@ -551,6 +551,24 @@ impl Device for Gpu {
     }
 }
 
+/// What goes wrong on a GPU, for tests.
+#[cfg(test)]
+impl Gpu {
+    /// A kernel that no driver takes.
+    pub(crate) fn fails_to_compile(&self) -> Result<()> {
+        self.kernels.get(&kernels::NORM, &kernels::Constants::default()).map(|_| ())
+    }
+
+    /// More memory than there is.
+    pub(crate) fn fails_to_allocate(&self) -> Result<()> {
+        self.context.checked("memory", || Ok(drop(self.context.buffer(1 << 50))))
+    }
+
+    pub(crate) fn lose(&self) {
+        self.context.device.destroy();
+    }
+}
+
 /// The likeliest tokens of a row, as the kernel tells of them.
 fn best_of(row: usize, found: &[u32]) -> Best {
     let candidates = found[4..].chunks_exact(2).take(found[0] as usize);

@@ -135,7 +135,8 @@ fn a_token_is_one_submit_few_dispatches_and_the_weights_once() {
         // Blocks are sealed once in 256 tokens.
         let runs = |step: &&super::Step| !step.groups.contains(&Extent::Sealed);
         let n = plan.steps.iter().filter(runs).count();
-        let per_layer = n as f64 / outline.spec.layers.len() as f64;
+        let of_layer = |l| plan.steps.iter().filter(|step| runs(step) && step.layer == Some(l)).count();
+        let per_layer = (0..outline.spec.layers.len()).map(of_layer).max().unwrap_or(0);
         let read: u64 = plan.steps.iter().map(|step| step.weight_bytes).sum();
         // Experts that are not used are not read; nor is the table of embeddings.
         let unused = outline.spec.experts.map_or(0, |experts| {
@@ -149,7 +150,7 @@ fn a_token_is_one_submit_few_dispatches_and_the_weights_once() {
         });
         let most = outline.n_bytes - unused;
         eprintln!(
-            "{name}: {n} dispatches ({per_layer:.1} a layer), {} MiB of weights in a file of {} MiB, {:.3} of it read",
+            "{name}: {n} dispatches ({per_layer} a layer), {} MiB of weights in a file of {} MiB, {:.3} of it read",
             most >> 20,
             outline.file_bytes >> 20,
             read as f64 / most as f64
@@ -159,7 +160,7 @@ fn a_token_is_one_submit_few_dispatches_and_the_weights_once() {
         assert!(read as f64 <= 1.1 * most as f64, "{name}: {read} bytes of {most}");
         assert!(outline.n_bytes as f64 <= 1.1 * outline.file_bytes as f64, "{name}");
         // A latent has matrices by head before and behind attention, and shared experts beside the chosen ones.
-        let allowed = if outline.spec.latent.is_some() { 13.5 } else { 10.0 };
+        let allowed = if outline.spec.latent.is_some() { 14 } else { 10 };
         assert!(per_layer <= allowed, "{name}: {per_layer} dispatches a layer");
     }
 }

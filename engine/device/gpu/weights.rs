@@ -307,7 +307,7 @@ impl GpuMatrix {
 /// Outputs of a workgroup.
 pub(super) const OUTS: usize = 32;
 /// Bytes of a slab, at least: several matrices share one.
-const SLAB: u64 = 256 << 20;
+const SLAB: u64 = 2 << 30;
 /// Bytes that wait for the driver to take them, at most.
 const WAITING: u64 = 64 << 20;
 
@@ -332,7 +332,7 @@ pub(super) struct Packer {
 impl Packer {
     /// Matrices of a file of so many bytes, in slabs of `limit` bytes at most.
     pub(super) fn new(context: Option<Arc<Context>>, limit: u64, file_bytes: u64) -> Self {
-        let rest = file_bytes + file_bytes / 8 + (16 << 20);
+        let rest = file_bytes + file_bytes / 64 + (16 << 20);
         Self {
             context,
             limit,

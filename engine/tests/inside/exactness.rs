@@ -24,7 +24,7 @@ use crate::{
     SessionKey, Source,
 };
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 pub(crate) const FORMATS: [KvFormat; 3] = [KvFormat::F16, KvFormat::Q8, KvFormat::Q4];
 /// Past the border of the third block.
@@ -39,6 +39,7 @@ pub(crate) struct Bench {
     tokens: Vec<u32>,
     format: KvFormat,
     model: RandomModel,
+    reference: OnceLock<Vec<f32>>,
 }
 
 /// The models of the matrix: a family, a shape or a format of weights more is a line more.
@@ -86,7 +87,14 @@ impl Bench {
         device.calibrate(&measure(&*device, &tokens).expect("a calibration"));
         let layout = Arc::new(device.spec().kv_layout(&KvChoice::Uniform(format)).expect("a layout"));
         let context = CacheContext::of_test(layout);
-        Self { device: Arc::from(device), context, tokens, format, model: model.clone() }
+        Self {
+            device: Arc::from(device),
+            context,
+            tokens,
+            format,
+            model: model.clone(),
+            reference: OnceLock::new(),
+        }
     }
 
     fn arena(&self) -> Arena {
@@ -100,6 +108,7 @@ impl Bench {
     /// Changes a token of its text.
     pub(crate) fn change(&mut self, token: usize) {
         self.tokens[token] ^= 1;
+        self.reference = OnceLock::new();
     }
 
     /// Feeds tokens up to `end` in chunks and returns the logits of every row fed.
@@ -120,9 +129,10 @@ impl Bench {
         out
     }
 
-    /// The reference: all tokens in one pass. `[N, n_vocab]`
+    /// The reference: all tokens in one pass, computed once. `[N, n_vocab]`
     pub(crate) fn reference(&self) -> Vec<f32> {
-        self.feed(&mut self.sequence(), &mut self.arena(), N, N)
+        let all = || self.feed(&mut self.sequence(), &mut self.arena(), N, N);
+        self.reference.get_or_init(all).clone()
     }
 
     fn rows<'a>(&self, logits: &'a [f32], rows: std::ops::Range<usize>) -> &'a [f32] {

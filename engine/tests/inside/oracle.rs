@@ -115,16 +115,26 @@ fn on_memory_of(
 fn the_processor_is_near_the_reference() {
     for (model, name) in models() {
         let [cpu, reference] = devices(&model);
-        near(name, &cpu, &reference, &model);
+        near(name, &cpu, &reference, &model, &BOUNDS);
     }
 }
 
+/// How near each format of the cache is.
+pub(crate) const BOUNDS: [(KvFormat, f64); 3] =
+    [(KvFormat::Q4, 0.03), (KvFormat::Q8, 2e-3), (KvFormat::F16, 2e-4)];
+
 /// Tells whether a device is near the reference: on its own memory, and where one goes on with what the other wrote.
-pub(crate) fn near(name: &str, ours: &Arc<dyn Device>, reference: &Arc<dyn Device>, model: &RandomModel) {
+pub(crate) fn near(
+    name: &str,
+    ours: &Arc<dyn Device>,
+    reference: &Arc<dyn Device>,
+    model: &RandomModel,
+    bounds: &[(KvFormat, f64)],
+) {
     let tokens = tokens();
     // Coded weights meet activations in 8 bits, and queries coded keys.
     let coded = if model.dtype == Dtype::F32 { 0.0 } else { 0.02 };
-    for (kv, bound) in [(KvFormat::F16, 2e-4), (KvFormat::Q8, 2e-3), (KvFormat::Q4, 0.03)] {
+    for (kv, bound) in bounds.iter().copied() {
         let read = |device: &Arc<dyn Device>| {
             let mut reader = Reader::new(device, kv);
             // In two passes, the second of which goes on in an open block.
