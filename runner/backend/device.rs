@@ -35,7 +35,9 @@ impl FromStr for Device {
             ("auto", _) => DeviceChoice::Auto,
             ("cpu", _) => DeviceChoice::Cpu,
             ("gpu", _) => DeviceChoice::Gpu(None),
-            (_, Some("")) => return Err("no name stands behind `gpu:`; `greenroom devices` lists them".into()),
+            (_, Some("")) => {
+                return Err("no name stands behind `gpu:`; `greenroom devices` lists them".into());
+            }
             (_, Some(name)) => DeviceChoice::Gpu(Some(name.to_owned())),
             _ => {
                 return Err(format!(
@@ -57,7 +59,9 @@ mod tests {
             assert_eq!(word.parse::<Device>().unwrap().to_string(), word);
         }
         assert_eq!(Device::default().to_string(), "cpu");
-        for (word, told) in [("tpu", "auto, cpu, gpu and gpu:NAME"), ("", "is no device"), ("gpu: ", "no name")] {
+        for (word, told) in
+            [("tpu", "auto, cpu, gpu and gpu:NAME"), ("", "is no device"), ("gpu: ", "no name")]
+        {
             let error = word.parse::<Device>().unwrap_err();
             assert!(error.contains(told) && error.contains("greenroom devices"), "{word}: {error}");
         }

@@ -1,8 +1,8 @@
 //! The engine in this process: turns requests into the engine's plain data and its answers back.
 
 use super::{
-    BoxFuture, Commit, Device, Followed, GivenSampling, Kv, Match, ModelCard, ModelFile, Options, Origin, Progress,
-    Reply, Request, Session, Sink, Stop, Usage,
+    BoxFuture, Commit, Device, Followed, GivenSampling, Kv, Match, ModelCard, ModelFile, Options, Origin,
+    Progress, Reply, Request, Session, Sink, Stop, Usage,
 };
 use crate::prompt::Conversation;
 use crate::scenario::Method;
@@ -98,7 +98,7 @@ pub fn worded(error: engine::Error) -> anyhow::Error {
         }
         Some(engine::Remedy::FormatsOfThisModel) => "make one for it with `greenroom-lab kv-config`",
         None if error.kind() == engine::ErrorKind::Device => {
-            "`greenroom devices` lists what is here; --device cpu computes on the processor"
+            "`greenroom devices` lists what is here (software is to be named: gpu:NAME), --device cpu computes on the processor"
         }
         _ => return error.into(),
     };

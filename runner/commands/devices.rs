@@ -88,7 +88,8 @@ fn verdict(gpus: &[GpuInfo]) -> String {
         return format!("--device auto takes {}, where it can hold the model.", printable(&gpu.name));
     }
     let why = match gpus {
-        [] => "there is no GPU, nor software that does its work (Debian: apt install mesa-vulkan-drivers)".to_owned(),
+        [] => "there is no GPU, nor software that does its work (Debian: apt install mesa-vulkan-drivers)"
+            .to_owned(),
         [first, ..] if first.kind == "software" => {
             let word = first.name.split_whitespace().next().unwrap_or("NAME");
             format!("software is taken only where it is named (--device gpu:{})", printable(word))
