@@ -88,6 +88,7 @@ fn verdict(gpus: &[GpuInfo]) -> String {
         return format!("--device auto takes {}, where it can hold the model.", printable(&gpu.name));
     }
     let why = match gpus {
+        [] if !cfg!(feature = "gpu") => "this program was built without GPUs (the feature `gpu`)".to_owned(),
         [] => "there is no GPU, nor software that does its work (Debian: apt install mesa-vulkan-drivers)"
             .to_owned(),
         [first, ..] if first.kind == "software" => {
