@@ -2,7 +2,7 @@
 
 use anyhow::Context as _;
 use greenroom::backend::worded;
-use greenroom::backend::{EmbeddedConfig, Kv, ModelFile, locate, source};
+use greenroom::backend::{Device, EmbeddedConfig, Kv, ModelFile, locate, source};
 use greenroom::files::{self, Kind};
 use greenroom_engine::{Engine, KvChoice, KvCost, KvFormat, Prompter};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -14,6 +14,9 @@ pub(super) struct Common {
     /// GGUF file, a name that `pull` lists, hf:ORG/REPO/FILE.gguf, or the bundled `understudy`
     #[arg(long, default_value = "understudy", value_name = "MODEL")]
     pub(super) model: String,
+    /// Where it runs: auto, cpu, gpu, or gpu:NAME (see `greenroom devices`)
+    #[arg(long, default_value = "cpu", value_name = "DEVICE")]
+    device: Device,
     /// Threads [default: all cores]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     threads: Option<u16>,
@@ -40,11 +43,13 @@ impl Common {
         let model: ModelFile = locate(&self.model)?;
         let prompter = Prompter::open(&source(&model))?;
         let threads = self.threads.map(usize::from);
-        let config = EmbeddedConfig { kv: "f16".parse()?, threads, ..EmbeddedConfig::new(model) };
+        let device = self.device.clone();
+        let config = EmbeddedConfig { device, kv: "f16".parse()?, threads, ..EmbeddedConfig::new(model) };
         let bar = ProgressBar::new_spinner();
         bar.set_message("loading the model");
         bar.tick();
-        Ok(Subject { engine: Engine::open(config.engine(), &mut |_| {})?, prompter, bar })
+        let engine = Engine::open(config.engine(), &mut |_| {}).map_err(worded)?;
+        Ok(Subject { engine, prompter, bar })
     }
 }
 

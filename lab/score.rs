@@ -1,7 +1,7 @@
 //! `greenroom-lab score`: how likely a model finds a text, token by token.
 
 use anyhow::{Context as _, bail};
-use greenroom::backend::{EmbeddedConfig, Kv, locate};
+use greenroom::backend::{Device, EmbeddedConfig, Kv, locate, worded};
 use greenroom::commands::Exit;
 use greenroom::files::{self, Kind};
 use greenroom_engine as engine;
@@ -27,6 +27,9 @@ pub(super) struct Args {
     /// Formats of cached keys and values: auto, f16, q8, q8/q4 (keys/values), q4-m, q4, q4-plain (not rotated), or a file of `kv-config`
     #[arg(long, default_value = "auto", value_name = "KV")]
     kv: Kv,
+    /// Where it runs: auto, cpu, gpu, or gpu:NAME (see `greenroom devices`)
+    #[arg(long, default_value = "cpu", value_name = "DEVICE")]
+    device: Device,
     /// Threads [default: all cores]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     threads: Option<u16>,
@@ -37,8 +40,9 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
         files::read_text(path, Kind::Text).with_context(|| format!("can't read {}", path.display()))
     };
     let threads = args.threads.map(usize::from);
-    let config = EmbeddedConfig { kv: args.kv, threads, ..EmbeddedConfig::new(locate(&args.model)?) };
-    let engine = engine::Engine::open(config.engine(), &mut |_| {})?;
+    let (device, kv) = (args.device, args.kv);
+    let config = EmbeddedConfig { device, kv, threads, ..EmbeddedConfig::new(locate(&args.model)?) };
+    let engine = engine::Engine::open(config.engine(), &mut |_| {}).map_err(worded)?;
     let ids = match (&args.ids, &args.text) {
         (Some(path), _) => parse_ids(&read(path)?)?,
         (_, Some(path)) => engine.encode(&read(path)?, args.special)?,

@@ -4,7 +4,7 @@ use super::Common;
 use super::model;
 use super::report::{Figures, machine};
 use anyhow::{Context as _, bail};
-use greenroom::backend::{EmbeddedConfig, ModelFile, source};
+use greenroom::backend::{EmbeddedConfig, ModelFile, source, worded};
 use greenroom::terminal::bytes;
 use greenroom_engine::{
     Completion, Conversation, Engine, Event, Exchange, KvCost, ModelInfo, Prompter, ReplyContent, Request,
@@ -30,6 +30,8 @@ pub(super) struct Bench {
     prompter: Prompter,
     words: Vec<&'static str>,
     n_texts: usize,
+    /// The arithmetic of the device that was opened last.
+    pub(super) numerics: String,
     bar: ProgressBar,
 }
 
@@ -142,7 +144,8 @@ impl Bench {
         if words.is_empty() {
             bail!("{}: no word is one token in its vocabulary", prompter.model().name);
         }
-        Ok(Self { common: common.clone(), model, prompter, words, n_texts: 0, bar })
+        let numerics = prompter.model().numerics.clone();
+        Ok(Self { common: common.clone(), model, prompter, words, n_texts: 0, numerics, bar })
     }
 
     /// The model's name, shape and identity.
@@ -163,6 +166,7 @@ impl Bench {
     /// The engine's configuration.
     pub(super) fn config(&self, cache_dir: Option<&Path>) -> EmbeddedConfig {
         EmbeddedConfig {
+            device: self.common.device.clone(),
             kv: self.common.kv.clone(),
             cache_dir: cache_dir.map(Path::to_path_buf),
             threads: self.common.threads.map(usize::from),
@@ -180,7 +184,9 @@ impl Bench {
         self.say("loading the model");
         let began = Instant::now();
         let engine = Engine::open(config.engine(), &mut |_| {})
+            .map_err(worded)
             .with_context(|| format!("can't open the model {}", self.model))?;
+        self.numerics.clone_from(&engine.model().numerics);
         let lab = Lab { engine, persistent: false, load_ms: 0.0 };
         let agent = self.agent();
         let text = self.text(&agent, 1)?;
@@ -260,9 +266,10 @@ impl Bench {
                     "bytes": info.file_bytes,
                     "parameters": info.n_params,
                     "identity": info.identity,
-                    "numerics": info.numerics,
+                    "numerics": self.numerics,
                 },
                 "kv": kv,
+                "device": self.common.device.to_string(),
                 "threads": threads,
                 "repeat": self.common.repeat,
             });
@@ -273,7 +280,7 @@ impl Bench {
         let cpu = machine["cpu"].as_str().unwrap_or_default();
         let memory = bytes(machine["memory_bytes"].as_u64().unwrap_or_default());
         println!("{cpu}, {threads} of {} cores, {memory}", machine["cores"]);
-        println!("{} ({}), {kv} cache, {}", info.name, bytes(info.file_bytes), info.numerics);
+        println!("{} ({}), {kv} cache, {}", info.name, bytes(info.file_bytes), self.numerics);
         println!("{date}, {command}");
         print!("{}", figures.text());
         Ok(())

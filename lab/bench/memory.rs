@@ -56,9 +56,9 @@ impl Args {
     }
 
     /// The row that this program finds when it measures one format.
-    fn in_a_process(&self, bench: &Bench, kv: &str) -> anyhow::Result<Row> {
+    fn in_a_process(&self, bench: &mut Bench, kv: &str) -> anyhow::Result<Row> {
         let context = self.context.to_string();
-        let answer = in_a_process(&bench.common, &["memory", "--here", "--context", &context, "--kv", kv])?;
+        let answer = in_a_process(bench, &["memory", "--here", "--context", &context, "--kv", kv])?;
         Ok(vec![
             answer.text("kv")?,
             answer.count("tokens")?,

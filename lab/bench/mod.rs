@@ -17,7 +17,7 @@ mod scenario;
 mod sharing;
 mod speed;
 
-use greenroom::backend::Kv;
+use greenroom::backend::{Device, Kv};
 use greenroom::commands::Exit;
 use lab::Bench;
 use peer::Peer;
@@ -54,6 +54,9 @@ struct Common {
     /// Formats of cached keys and values: auto, f16, q8, q8/q4 (keys/values), q4-m, q4, or a file of `kv-config`
     #[arg(long, value_name = "KV", global = true, default_value = "auto")]
     kv: Kv,
+    /// Where it runs: auto, cpu, gpu, or gpu:NAME (see `greenroom devices`)
+    #[arg(long, value_name = "DEVICE", global = true, default_value = "cpu")]
+    device: Device,
     /// Threads [default: all cores]
     #[arg(long, value_name = "N", global = true, value_parser = clap::value_parser!(u16).range(1..))]
     threads: Option<u16>,

@@ -70,7 +70,7 @@ impl Args {
         Ok(Figures { rows: answers.iter().map(row).collect::<Result<_, _>>()?, notes })
     }
 
-    fn in_a_process(&self, bench: &Bench, eviction: Eviction) -> anyhow::Result<Answer> {
+    fn in_a_process(&self, bench: &mut Bench, eviction: Eviction) -> anyhow::Result<Answer> {
         let Self { agents, tokens, fit, rounds, question, reply, here: _ } = self;
         let numbers = [
             ("--agents", agents),
@@ -83,7 +83,7 @@ impl Args {
         let numbers = numbers.map(|(name, n)| [name.to_owned(), n.to_string()]);
         let mut args = vec!["pressure", "--here", eviction.word()];
         args.extend(numbers.as_flattened().iter().map(String::as_str));
-        in_a_process(&bench.common, &args)
+        in_a_process(bench, &args)
     }
 
     fn measure(&self, bench: &mut Bench, eviction: Eviction) -> anyhow::Result<Row> {

@@ -1,6 +1,6 @@
 //! A measurement in a process of its own: this program once more, on the same model. Most memory is counted by process.
 
-use super::Common;
+use super::lab::Bench;
 use super::report::Entry;
 use anyhow::{Context as _, bail};
 use greenroom::files::{self, Kind};
@@ -11,7 +11,8 @@ use std::process::Command;
 pub(super) struct Answer(Value);
 
 /// Runs `greenroom-lab bench ARGS` on the same model; `args` may name other formats of the cache.
-pub(super) fn in_a_process(common: &Common, args: &[&str]) -> anyhow::Result<Answer> {
+pub(super) fn in_a_process(bench: &mut Bench, args: &[&str]) -> anyhow::Result<Answer> {
+    let common = &bench.common;
     let mut command = Command::new(std::env::current_exe()?);
     command.arg("bench").args(args).arg("--json");
     if !args.contains(&"--kv") {
@@ -24,6 +25,7 @@ pub(super) fn in_a_process(common: &Common, args: &[&str]) -> anyhow::Result<Ans
     if let Some(folder) = &common.shape_dir {
         command.arg("--shape-dir").arg(folder);
     }
+    command.args(["--device", &common.device.to_string()]);
     if let Some(threads) = common.threads {
         command.args(["--threads", &threads.to_string()]);
     }
@@ -32,6 +34,7 @@ pub(super) fn in_a_process(common: &Common, args: &[&str]) -> anyhow::Result<Ans
         bail!("bench {}: {}", args.join(" "), String::from_utf8_lossy(&output.stderr).trim());
     }
     let mut answer: Value = serde_json::from_slice(&output.stdout)?;
+    bench.numerics = answer["model"]["numerics"].as_str().unwrap_or_default().to_owned();
     Ok(Answer(answer["rows"][0].take()))
 }
 

@@ -15,7 +15,7 @@ fn bench(stage: &Stage, args: &[&str]) -> Vec<Value> {
     let output = stage.lab(&all).output().unwrap();
     assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
     let answer: Value = serde_json::from_slice(&output.stdout).unwrap();
-    for fact in ["command", "date", "machine", "model", "kv", "threads"] {
+    for fact in ["command", "date", "machine", "model", "kv", "device", "threads"] {
         assert!(!answer[fact].is_null(), "{args:?} does not say its {fact}: {answer}");
     }
     let rows = answer["rows"].as_array().unwrap().clone();

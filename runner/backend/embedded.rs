@@ -1,8 +1,8 @@
 //! The engine in this process: turns requests into the engine's plain data and its answers back.
 
 use super::{
-    BoxFuture, Commit, Followed, GivenSampling, Kv, Match, ModelCard, ModelFile, Options, Origin, Progress,
-    Reply, Request, Session, Sink, Stop, Usage,
+    BoxFuture, Commit, Device, Followed, GivenSampling, Kv, Match, ModelCard, ModelFile, Options, Origin,
+    Progress, Reply, Request, Session, Sink, Stop, Usage,
 };
 use crate::prompt::Conversation;
 use crate::scenario::Method;
@@ -26,6 +26,8 @@ pub struct Embedded {
 pub struct EmbeddedConfig {
     /// The model.
     pub model: ModelFile,
+    /// The device that computes.
+    pub device: Device,
     /// Formats of cached keys and values.
     pub kv: Kv,
     /// Folder for memories; `None`: they stay in RAM.
@@ -53,10 +55,11 @@ pub fn source(model: &ModelFile) -> engine::ModelSource {
 }
 
 impl EmbeddedConfig {
-    /// A model with its own cache formats, memories in RAM alone and without a bound, all cores, no self-check.
+    /// A model on the processor with its own cache formats, memories in RAM alone and without a bound, all cores, no self-check.
     pub fn new(model: ModelFile) -> Self {
         Self {
             model,
+            device: Device::default(),
             kv: Kv::default(),
             cache_dir: None,
             cache_key: None,
@@ -71,6 +74,7 @@ impl EmbeddedConfig {
     /// As the engine has it.
     pub fn engine(&self) -> engine::EngineConfig {
         engine::EngineConfig {
+            device: self.device.choice().clone(),
             kv: self.kv.choice().clone(),
             cache_dir: self.cache_dir.clone(),
             cache_key: self.cache_key.clone(),
@@ -93,6 +97,9 @@ pub fn worded(error: engine::Error) -> anyhow::Error {
             "shorten the scenario or its options, or take a model with a longer context"
         }
         Some(engine::Remedy::FormatsOfThisModel) => "make one for it with `greenroom-lab kv-config`",
+        None if error.kind() == engine::ErrorKind::Device => {
+            "`greenroom devices` lists what is here (software is to be named: gpu:NAME), --device cpu computes on the processor"
+        }
         _ => return error.into(),
     };
     anyhow!("{error}; {remedy}")

@@ -3,6 +3,7 @@
 //! `embedded` is the engine in this process, `scripted` a function for tests, `strategy` the agents of a scenario that are not
 //! models.
 
+mod device;
 mod embedded;
 mod kv;
 mod locate;
@@ -10,6 +11,7 @@ mod sampling;
 mod scripted;
 mod strategy;
 
+pub use device::Device;
 pub use embedded::{CacheKey, Embedded, EmbeddedConfig, Loading, source, worded};
 pub use kv::{Kv, KvConfig, LayerBits};
 pub use locate::{ModelFile, locate};

@@ -1,7 +1,7 @@
 //! Flags for the model, for the place where its memories are kept, and for the share of this machine that it may take.
 
 use super::{Memories, parse_size};
-use crate::backend::{Embedded, EmbeddedConfig, Kv, Loading, ModelFile, locate};
+use crate::backend::{Device, Embedded, EmbeddedConfig, Kv, Loading, ModelFile, locate};
 use crate::files;
 use anyhow::Context as _;
 use indicatif::{ProgressBar, ProgressFinish, ProgressStyle};
@@ -18,6 +18,9 @@ pub(super) struct Model {
     /// (keys/values), q4-m (q4, but q8 for the keys of one layer in six), q4, or a file of `kv-config`
     #[arg(long, default_value = "auto", value_name = "KV")]
     kv: Kv,
+    /// Where it runs: auto (a GPU that can hold it, else the processor), cpu, gpu, or gpu:NAME (see `devices`)
+    #[arg(long, default_value = "cpu", value_name = "DEVICE")]
+    device: Device,
     /// Threads [default: all cores]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     threads: Option<u16>,
@@ -52,6 +55,7 @@ impl Model {
     fn config(&self) -> anyhow::Result<EmbeddedConfig> {
         let model = locate(&self.name)?;
         Ok(EmbeddedConfig {
+            device: self.device.clone(),
             kv: self.kv.clone(),
             cache_memory: share_of_free_memory(&model),
             threads: self.threads.map(usize::from),

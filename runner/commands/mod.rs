@@ -18,6 +18,7 @@ macro_rules! eprintln {
 
 mod cache;
 mod check;
+mod devices;
 mod diff;
 mod explain;
 mod fork;
@@ -98,6 +99,7 @@ enum Command {
     Cache(cache::Args),
     Pull(pull::Args),
     Models(models::Args),
+    Devices(devices::Args),
 }
 
 /// Runs `greenroom` on the process's arguments.
@@ -111,7 +113,7 @@ const GROUPS: [(&str, &[&str]); 5] = [
     ("Play it", &["run", "fork"]),
     ("Look at what happened", &["explain", "report", "diff"]),
     ("Keep it as a test", &["replay", "review"]),
-    ("Models and memories", &["pull", "models", "cache"]),
+    ("Models, memories and devices", &["pull", "models", "cache", "devices"]),
 ];
 
 /// Help that lists the commands in [`GROUPS`].
@@ -189,6 +191,7 @@ impl Command {
             Self::Cache(args) => cache::run(args),
             Self::Pull(args) => pull::run(args),
             Self::Models(args) => models::run(args),
+            Self::Devices(args) => devices::run(args),
         }
     }
 }

@@ -7,6 +7,7 @@ mod exact;
 mod families;
 mod faults;
 mod formats;
+mod gpu;
 #[cfg(target_os = "linux")]
 mod hostile;
 #[cfg(target_os = "linux")] // as its limits are

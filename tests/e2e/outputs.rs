@@ -29,6 +29,7 @@ const COMMANDS: &[&str] = &[
     "cache verify --cache-dir cache",
     "pull",
     "models",
+    "devices",
 ];
 
 /// A folder with what the commands read.

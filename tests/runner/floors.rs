@@ -69,9 +69,11 @@ const JINJA: &[(&str, u32)] = &[
 
 /// Files of the runner that may name the engine.
 const MAY_NAME_ENGINE: &[&str] = &[
+    "backend/device.rs",
     "backend/embedded.rs",
     "backend/kv.rs",
     "commands/cache.rs",
+    "commands/devices.rs",
     "commands/models.rs",
     "commands/check/mod.rs",
     "commands/check/bounds.rs",

@@ -1,0 +1,137 @@
+//! `greenroom devices`: what can compute on this machine.
+
+use super::Exit;
+use crate::terminal::{bytes, counted, printable, table};
+use greenroom_engine::{GpuInfo, Isa, gpus};
+use serde_json::{Value, json};
+
+/// List what can compute here: the processor and the GPUs, their limits, what they lack, and what --device auto takes
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example: greenroom devices")]
+pub(super) struct Args {
+    /// Print JSON instead of text
+    #[arg(long)]
+    json: bool,
+}
+
+/// The processor of this machine.
+struct Processor {
+    name: String,
+    instructions: &'static str,
+    threads: usize,
+}
+
+pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
+    let (processor, gpus) = (Processor::here(), gpus());
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&as_json(&processor, &gpus))?);
+    } else {
+        println!("{}", text(&processor, &gpus));
+    }
+    Ok(Exit::Pass)
+}
+
+impl Processor {
+    fn here() -> Self {
+        let brand = sysinfo::System::new().ok().and_then(|mut system| {
+            system.refresh_cpu_all();
+            system.cpus().first().map(|cpu| cpu.brand().trim().to_owned())
+        });
+        let threads = std::thread::available_parallelism().map_or(1, usize::from);
+        Self { name: brand.unwrap_or_default(), instructions: Isa::detect().name(), threads }
+    }
+}
+
+/// The GPU that `--device auto` asks for: the best one that is no software. If it lacks something, the processor computes.
+fn automatic(gpus: &[GpuInfo]) -> Option<&GpuInfo> {
+    gpus.iter().find(|gpu| gpu.kind != "software").filter(|gpu| gpu.missing.is_empty())
+}
+
+fn as_json(processor: &Processor, gpus: &[GpuInfo]) -> Value {
+    let Processor { name, instructions, threads } = processor;
+    let gpu = |gpu: &GpuInfo| {
+        let GpuInfo { name, backend, kind, driver, binding_bytes, workgroup_bytes, missing } = gpu;
+        json!({
+            "name": name, "backend": backend, "kind": kind, "driver": driver, "binding_bytes": binding_bytes,
+            "workgroup_bytes": workgroup_bytes, "missing": missing,
+        })
+    };
+    json!({
+        "processor": { "name": name, "instructions": instructions, "threads": threads },
+        "gpus": gpus.iter().map(gpu).collect::<Vec<_>>(),
+        "auto": automatic(gpus).map_or("cpu".to_owned(), |gpu| format!("gpu:{}", gpu.name)),
+    })
+}
+
+fn text(processor: &Processor, gpus: &[GpuInfo]) -> String {
+    let Processor { name, instructions, threads } = processor;
+    let head = ["device", "kind", "backend", "driver", "binding", "workgroup"];
+    let mut rows = vec![row([name, "processor", instructions, &counted(*threads, "thread"), "-", "-"])];
+    for gpu in gpus {
+        let (binding, workgroup) = (bytes(gpu.binding_bytes), bytes(gpu.workgroup_bytes));
+        rows.push(row([&gpu.name, gpu.kind, &gpu.backend, &gpu.driver, &binding, &workgroup]));
+    }
+    let mut text = table(&head, rows, 4) + "\n";
+    for gpu in gpus.iter().filter(|gpu| !gpu.missing.is_empty()) {
+        text += &format!("\n{} can't be used: it lacks {}", printable(&gpu.name), gpu.missing.join(", "));
+    }
+    text + "\n" + &verdict(gpus) + "\nWhere no --device is given, the processor computes."
+}
+
+fn row(cells: [&str; 6]) -> Vec<String> {
+    cells.map(str::to_owned).to_vec()
+}
+
+/// What `--device auto` takes, and why.
+fn verdict(gpus: &[GpuInfo]) -> String {
+    if let Some(gpu) = automatic(gpus) {
+        return format!("--device auto takes {}, where it can hold the model.", printable(&gpu.name));
+    }
+    let why = match gpus {
+        [] if !cfg!(feature = "gpu") => "this program was built without GPUs (the feature `gpu`)".to_owned(),
+        [] => "there is no GPU, nor software that does its work (Debian: apt install mesa-vulkan-drivers)"
+            .to_owned(),
+        [first, ..] if first.kind == "software" => {
+            let word = first.name.split_whitespace().next().unwrap_or("NAME");
+            format!("software is taken only where it is named (--device gpu:{})", printable(word))
+        }
+        [first, ..] => format!("{} lacks something", printable(&first.name)),
+    };
+    format!("--device auto takes the processor: {why}.")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn gpu(name: &str, kind: &'static str, missing: &[&str]) -> GpuInfo {
+        GpuInfo {
+            name: name.to_owned(),
+            backend: "vulkan".to_owned(),
+            kind,
+            driver: "driver 1".to_owned(),
+            binding_bytes: 128 << 20,
+            workgroup_bytes: 32 << 10,
+            missing: missing.iter().map(|text| text.to_string()).collect(),
+        }
+    }
+
+    #[test]
+    fn the_list_says_what_is_taken_and_why() {
+        let processor = Processor { name: "Some CPU".to_owned(), instructions: "avx2", threads: 1 };
+        let soft = gpu("llvmpipe (LLVM 15)", "software", &[]);
+        let poor = gpu("Old GPU", "integrated", &["32768 bytes of workgroup memory (it has 16384)"]);
+        for (gpus, auto, told) in [
+            (vec![], "cpu", "apt install mesa-vulkan-drivers"),
+            (vec![soft.clone()], "cpu", "only where it is named (--device gpu:llvmpipe)"),
+            (vec![poor.clone(), soft.clone()], "cpu", "Old GPU can't be used: it lacks 32768 bytes"),
+            (vec![gpu("New GPU", "discrete", &[]), poor, soft], "gpu:New GPU", "auto takes New GPU"),
+        ] {
+            let (json, text) = (as_json(&processor, &gpus), text(&processor, &gpus));
+            assert_eq!(json["auto"], auto, "{json}");
+            assert_eq!(json["gpus"].as_array().unwrap().len(), gpus.len());
+            assert!(text.contains(told) && text.contains("avx2") && text.contains("1 thread"), "{text}");
+            assert!(gpus.is_empty() || text.contains("128.00 MiB"), "{text}");
+        }
+    }
+}

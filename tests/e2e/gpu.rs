@@ -1,0 +1,160 @@
+//! Plays on a GPU, or on software that does its work: they extend, are the same when warm, and go on elsewhere. Replies are short,
+//! for software is slow.
+
+use super::{Run, Stage};
+use serde_json::Value;
+use std::collections::HashSet;
+use std::io::Write as _;
+use std::process::Output;
+
+impl Stage {
+    /// What `greenroom devices` lists.
+    fn devices(&self) -> Value {
+        let output = self.on_a_gpu(&["devices", "--json"]);
+        assert!(output.status.success(), "{}", said(&output));
+        serde_json::from_slice(&output.stdout).unwrap()
+    }
+
+    /// The program, with a folder for Mesa, which says something on standard error where it has none.
+    fn on_a_gpu(&self, args: &[&str]) -> Output {
+        self.greenroom(args).env("XDG_RUNTIME_DIR", self.dir.path()).output().unwrap()
+    }
+
+    /// The word for the first GPU that can be used. `None`: there is none, which is said; where `GREENROOM_TEST_GPU` is set, as in
+    /// CI, there must be one.
+    fn gpu(&self, test: &str) -> Option<String> {
+        let devices = self.devices();
+        let gpus = devices["gpus"].as_array().unwrap();
+        let fit = gpus.iter().find(|gpu| gpu["missing"].as_array().unwrap().is_empty());
+        // Not `eprintln!`, which the test harness captures: a passing test would say nothing.
+        let mut stderr = std::io::stderr();
+        let Some(gpu) = fit else {
+            assert!(
+                std::env::var_os("GREENROOM_TEST_GPU").is_none(),
+                "no adapter; install mesa-vulkan-drivers: {devices}"
+            );
+            let _ =
+                writeln!(stderr, "skipped {test}: there is no adapter (Debian: mesa-vulkan-drivers is one)");
+            return None;
+        };
+        let _ = writeln!(stderr, "{test}: on {} ({})", gpu["name"], gpu["driver"]);
+        Some(format!("gpu:{}", gpu["name"].as_str().unwrap()))
+    }
+
+    fn try_on(&self, device: &str, scenario: &str, out: &str, more: &[&str]) -> Output {
+        let file = format!("scenarios/{scenario}.yaml");
+        let [out, cache] = [out, "cache"].map(|name| self.path(name).display().to_string());
+        let mut args = vec!["run", &file, "--device", device, "--out", &out, "--cache-dir", &cache];
+        args.extend(["--max-tokens", "4", "--seed", "5", "--threads", "1", "--quiet"]);
+        args.extend(more);
+        self.on_a_gpu(&args)
+    }
+
+    fn play_on(&self, device: &str, scenario: &str, out: &str, more: &[&str]) -> Run {
+        let output = self.try_on(device, scenario, out, more);
+        assert!(output.status.success(), "{device}, {more:?}: {}", said(&output));
+        Run { dir: self.path(out) }
+    }
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// Each later turn of a permanent agent reads nothing twice.
+fn extends(run: &Run) {
+    let summary = run.summary();
+    let mut before = HashSet::new();
+    let mut n_later = 0;
+    for turn in run.turns("trace.jsonl") {
+        let agent = turn["agent"].as_str().unwrap().to_owned();
+        let is_permanent = summary["agents"][&agent]["lifecycle"] == "permanent";
+        if is_permanent && !before.insert(agent) {
+            assert!(turn["match"] == "extend" || turn["match"] == "exact", "{turn}");
+            assert_eq!(turn["tokens"]["recomputed"], 0, "{turn}");
+            n_later += 1;
+        }
+    }
+    assert!(n_later > 5, "{summary}");
+}
+
+#[test]
+fn a_run_on_a_gpu_extends_and_goes_on_there_and_elsewhere() {
+    let stage = Stage::new();
+    let Some(gpu) = stage.gpu("a_run_on_a_gpu_extends_and_goes_on_there_and_elsewhere") else { return };
+    let scenario = "prisoners-dilemma";
+    let run = stage.play_on(&gpu, scenario, "run", &[]);
+    let transcript = run.transcript();
+    assert_eq!(run.turns("trace.jsonl").len(), 27);
+    extends(&run);
+    let header: Value = serde_json::from_str(transcript.lines().next().unwrap()).unwrap();
+    let numerics = header["numerics"].as_str().unwrap();
+    assert!(numerics.starts_with("gpu/") && numerics.contains(gpu.trim_start_matches("gpu:")), "{numerics}");
+    // Warm, and from disk at every turn: what the first run stored is found, and the same is said.
+    let again = stage.play_on(&gpu, scenario, "again", &["--cache-memory", "0"]);
+    assert_eq!(again.transcript(), transcript);
+    extends(&again);
+    let marco = &again.summary()["agents"]["marco"];
+    assert!(marco["match"]["prefix"] == 1 && marco["source"]["memory"] == 0, "{marco}");
+    // Cut off, it goes on to the same transcript, where it was begun; elsewhere this is refused.
+    let lines: Vec<&str> = transcript.lines().collect();
+    std::fs::write(run.dir.join("transcript.jsonl"), lines[..lines.len() - 4].join("\n") + "\n").unwrap();
+    let elsewhere = stage.try_on("cpu", scenario, "run", &["--resume"]);
+    assert_eq!(elsewhere.status.code(), Some(3), "{}", said(&elsewhere));
+    assert!(
+        said(&elsewhere).contains("`numerics` is not what the run began with")
+            && said(&elsewhere).contains(numerics)
+    );
+    assert_eq!(stage.play_on(&gpu, scenario, "run", &["--resume"]).transcript(), transcript);
+    // A new run may begin with its memories anywhere: they are read again, and the trace says why.
+    let path = run.dir.display().to_string();
+    let next = stage.play_on("cpu", scenario, "next", &["--continue", &path]);
+    assert!(next.transcript().contains("\"type\":\"footer\"") && next.turns("transcript.jsonl").len() == 27);
+    extends(&next);
+    for agent in ["warden", "marco", "danny"] {
+        let turns = next.turns("trace.jsonl");
+        let first = turns.iter().find(|turn| turn["agent"] == agent).unwrap();
+        assert!(first["match"] == "cold" && first["tokens"]["recomputed"].as_u64().unwrap() > 0, "{first}");
+        let reason = first["reason"].as_str().unwrap();
+        assert!(reason.contains("was computed with numerics") && reason.contains(numerics), "{reason}");
+    }
+    let replayed = stage.greenroom(&["replay", &next.dir.display().to_string()]).output().unwrap();
+    assert!(replayed.status.success(), "{}", said(&replayed));
+}
+
+#[test]
+fn gossip_on_a_gpu_extends() {
+    let stage = Stage::new();
+    let Some(gpu) = stage.gpu("gossip_on_a_gpu_extends") else { return };
+    extends(&stage.play_on(&gpu, "gossip", "run", &[]));
+}
+
+#[test]
+fn a_device_that_is_not_here_is_told_with_what_is() {
+    let stage = Stage::new();
+    let output = stage.try_on("gpu:nonesuch", "gossip", "out", &[]);
+    let told = said(&output);
+    assert_eq!(output.status.code(), Some(4), "{told}");
+    assert!(told.contains("`nonesuch`") && told.contains("found: "), "{told}");
+    assert!(told.contains("--device cpu") && told.contains("greenroom devices"), "{told}");
+    for gpu in stage.devices()["gpus"].as_array().unwrap() {
+        assert!(told.contains(gpu["name"].as_str().unwrap()), "{told}");
+    }
+    assert!(!stage.path("out").exists(), "a run that never began leaves nothing");
+    let wrong = stage.try_on("tpu", "gossip", "out", &[]);
+    assert_eq!(wrong.status.code(), Some(2));
+    assert!(said(&wrong).contains("`tpu` is no device; possible are auto, cpu, gpu and gpu:NAME"));
+}
+
+/// Software is no GPU for those who name none: on most machines of CI, `auto` is the processor, with its transcripts.
+#[test]
+fn auto_is_the_processor_where_nothing_is_better() {
+    let stage = Stage::new();
+    if stage.devices()["auto"] != "cpu" {
+        return;
+    }
+    let run = |device| stage.play_on(device, "gossip", device, &[]).transcript();
+    assert_eq!(run("auto"), run("cpu"));
+    let text = stage.on_a_gpu(&["devices"]);
+    assert!(String::from_utf8_lossy(&text.stdout).contains("--device auto takes the processor: "));
+}
