@@ -127,11 +127,7 @@ impl Constants {
 
 /// The whole text of a kernel.
 pub(super) fn text(source: &Source, constants: &Constants) -> String {
-    let mut s = constants.0.clone();
-    for f in source.files {
-        s.push_str(&std::fs::read_to_string(format!("/work/main/engine/{f}")).unwrap());
-    }
-    s
+    [constants.0.as_str()].into_iter().chain(source.files.iter().copied()).collect()
 }
 
 /// A compiled kernel.
