@@ -560,8 +560,8 @@ impl Gpu {
     }
 
     /// More memory than there is.
-    pub(crate) fn fails_to_allocate(&self) -> Result<()> {
-        self.context.checked("memory", || Ok(drop(self.context.buffer(1 << 50))))
+    pub(crate) fn fails_to_allocate(&self) -> Result<Buffer> {
+        self.context.checked("memory", || Ok(self.context.buffer(1 << 50)))
     }
 
     pub(crate) fn lose(&self) {
