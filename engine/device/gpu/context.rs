@@ -137,7 +137,8 @@ impl Context {
             return Err(self.failed(what, &e.to_string()));
         }
         if let Some(why) = self.lost.get() {
-            return Err(self.failed(what, &format!("the device was lost: {why}")));
+            let why = if why.is_empty() { "its driver does not say why" } else { why };
+            return Err(self.failed(what, &format!("the device was lost ({why})")));
         }
         if let Some(e) = self.stray.get() {
             return Err(self.failed(what, e));
@@ -173,8 +174,14 @@ impl Context {
     ) -> Result<Vec<u8>> {
         let total: u64 = pieces.iter().map(|(_, _, n)| n).sum();
         self.checked("a pass", || {
+            // Whoever paces passes wants to know how long each takes: all are waited for.
+            let wait = || {
+                let waited = self.device.poll(PollType::wait_indefinitely());
+                waited.map_err(|e| self.failed("a pass", &e.to_string()))
+            };
             if total == 0 {
                 self.queue.submit([encoder.finish()]);
+                wait()?;
                 return Ok(Vec::new());
             }
             let usage = BufferUsages::MAP_READ | BufferUsages::COPY_DST;
@@ -189,8 +196,7 @@ impl Context {
             let mapped = Arc::new(OnceLock::new());
             let done = mapped.clone();
             staging.map_async(wgpu::MapMode::Read, .., move |result| drop(done.set(result)));
-            let waited = self.device.poll(PollType::wait_indefinitely());
-            waited.map_err(|e| self.failed("a pass", &e.to_string()))?;
+            wait()?;
             match mapped.get() {
                 Some(Ok(())) => {}
                 _ => return Err(self.failed("a pass", "its results can't be read")),
