@@ -83,15 +83,15 @@ pub(super) struct Context {
 }
 
 impl Context {
-    /// Opens the best adapter whose name holds `name` (of any case); none that is software unless it is named, or `software` is allowed.
+    /// Opens the best adapter whose name holds `name` (of any case); none that is software unless it is named.
     ///
     /// # Errors
     /// There is none; it lacks something; the driver refuses.
-    pub(super) fn open(name: Option<&str>, software: bool) -> Result<Arc<Self>> {
+    pub(super) fn open(name: Option<&str>) -> Result<Arc<Self>> {
         let all = adapters();
         let is_meant = |info: &GpuInfo| match name {
             Some(name) => info.name.to_lowercase().contains(&name.to_lowercase()),
-            None => software || info.kind != "software",
+            None => info.kind != "software",
         };
         let found = all.iter().map(|adapter| (adapter, GpuInfo::of(adapter)));
         let Some((adapter, info)) = found.clone().find(|(_, info)| is_meant(info)) else {

@@ -14,26 +14,29 @@ mod cache;
 mod context;
 mod kernels;
 mod plan;
+mod tables;
 #[cfg(test)]
 mod tests;
 mod weights;
 
 use super::cpu::kernels::{Isa, shaping::Shaping};
 use super::{Best, Cache, Device, Logits, Pass, PassSpan, own};
-use crate::kv::layout::{BLOCK, KvLayout, Part};
+use crate::kv::layout::KvLayout;
+use crate::kv::table::RowsId;
 use crate::model::calibration::{Calibration, Measured};
 use crate::model::gguf::Gguf;
 use crate::model::spec::DecoderSpec;
 use crate::model::weights::{Heads, Weights};
-use crate::{Error, Result};
+use crate::{Error, KvChoice, Result};
 use cache::{Bound, GpuCache};
 use context::Context;
 pub(crate) use context::list;
 use half::f16;
 use kernels::Kernels;
-use plan::{CANDIDATE_WORDS, Extent, LayerVectors, Place, Plan, Planner, Scratch, Shape, Step, rows_of};
+use plan::{CANDIDATE_WORDS, LayerVectors, Place, Plan, Planner, Scratch, Shape, Step, rows_of};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
+use tables::Tables;
 use weights::{GpuMatrix, Packer};
 use wgpu::{BindGroupDescriptor, BindGroupEntry, Buffer, BufferBinding};
 
@@ -56,6 +59,8 @@ pub(crate) struct Gpu {
     of_layers: Vec<LayerVectors>,
     output_norm: u32,
     scratch: Mutex<ScratchBuffers>,
+    /// The reason why no pass may run: constants of a calibration did not fit.
+    broken: Option<String>,
 }
 
 /// Memory of passes, and the parameters of their plans.
@@ -64,24 +69,6 @@ struct ScratchBuffers {
     buffers: HashMap<Scratch, Buffer>,
     /// Rises when one is replaced.
     generation: u64,
-}
-
-/// Environment variable that lets `gpu` without a name mean an adapter that is software.
-const SOFTWARE: &str = "GREENROOM_SOFTWARE_GPU";
-
-/// What a pass tells the GPU of its tokens.
-struct Tables {
-    n_rows: usize,
-    n_wanted: usize,
-    n_tiles: usize,
-    n_sealed: usize,
-    n_pieces: usize,
-    bytes: Vec<(Scratch, Vec<u8>)>,
-}
-
-/// Bytes of words, as they go over.
-fn words(words: &[u32]) -> Vec<u8> {
-    bytemuck::cast_slice(words).to_vec()
 }
 
 impl Gpu {
@@ -101,7 +88,7 @@ impl Gpu {
                 "a width of {odd} is not served on a GPU: multiples of 16 are"
             )));
         }
-        let context = Context::open(name, std::env::var_os(SOFTWARE).is_some())?;
+        let context = Context::open(name)?;
         let limit = context.info.binding_bytes;
         let mut packer = Packer::new(Some(context.clone()), limit, gguf.bytes().len() as u64);
         let weights = Weights::load(gguf, &spec, &mut packer, on_progress)?;
@@ -134,9 +121,43 @@ impl Gpu {
             of_layers,
             output_norm,
             scratch: Mutex::default(),
+            broken: None,
         };
         gpu.upload_vectors()?;
+        if gpu.context.info.kind != "software" {
+            gpu.check_rows()?; // tests have software in view
+        }
         Ok(gpu)
+    }
+
+    /// Tells whether a row gives the same bits alone as among others: kernels that are compiled for other numbers of rows are other programs
+    /// to a driver, and all exactness rests on this.
+    ///
+    /// # Errors
+    /// It does not; or a pass fails.
+    pub(crate) fn check_rows(&self) -> Result<()> {
+        const N: usize = 9;
+        let ids: Vec<u32> =
+            (1..=N as u32).map(|i| i.wrapping_mul(2_654_435_761) % self.n_vocab() as u32).collect();
+        let layout = Arc::new(self.spec.kv_layout(&KvChoice::Auto)?);
+        let run = |pass: &Pass, cache: &mut dyn Cache| match self.run(pass, cache, None)? {
+            Logits::All(logits) => Ok(logits),
+            Logits::Best(_) => Err(Error::internal("all logits were wanted")),
+        };
+        let all = Pass { wanted: vec![N - 1], ..Pass::alone(&ids, &layout) };
+        let together = run(&all, &mut *self.cache(layout.clone()))?;
+        let mut cache = self.cache(layout.clone());
+        run(&Pass::alone(&ids[..N - 1], &layout), &mut *cache)?;
+        let last = PassSpan { start: N - 1, n: 1, sealed: vec![], rows: vec![RowsId(0)], completed: vec![] };
+        let last = Pass { ids: vec![ids[N - 1]], spans: vec![last], wanted: vec![0], best: None };
+        let same = |(a, b): (&f32, &f32)| a.to_bits() == b.to_bits();
+        if together.iter().zip(&run(&last, &mut *cache)?).all(same) {
+            return Ok(());
+        }
+        let name = &self.context.info.name;
+        Err(Error::device(format!(
+            "{name} can't be used: its driver gives a row other bits alone than among others"
+        )))
     }
 
     fn upload_vectors(&mut self) -> Result<()> {
@@ -153,136 +174,6 @@ impl Gpu {
     fn planner<'a>(&'a self, layout: &'a KvLayout, shape: Shape) -> Planner<'a> {
         let Self { spec, weights, of_layers, output_norm, .. } = self;
         Planner { spec, weights, vectors: of_layers, output_norm: *output_norm, layout, shape }
-    }
-
-    /// What a pass tells of its tokens; places for what it writes are taken.
-    fn tables(&self, pass: &Pass, shape: Shape, cache: &mut GpuCache) -> Result<Tables> {
-        let layout = cache.layout.clone();
-        let (tile_rows, _) = self.planner(&layout, shape).tile();
-        let (mut places, mut tiles, mut slots, mut sealed) =
-            (vec![], [vec![], vec![]], vec![], [vec![], vec![]]);
-        let mut first_row = 0;
-        let mut n_pieces = 1;
-        for span in &pass.spans {
-            let rows = self.place_span(span, cache);
-            let table = |part: Part, cache: &GpuCache| {
-                let of = |parts: &crate::kv::table::Parts| {
-                    let id = parts[part as usize];
-                    id.and_then(|id| cache.slots_of(id)).unwrap_or((0, None))
-                };
-                span.sealed.iter().chain(&span.completed).map(of).collect::<Vec<_>>()
-            };
-            let tables = Part::ALL.map(|part| table(part, cache));
-            let firsts = tables.each_ref().map(|table| {
-                let first = slots.len() as u32;
-                slots.extend(table.iter().map(|(slot, _)| *slot));
-                first
-            });
-            for (i, blocks) in (span.sealed.len()..span.sealed.len() + span.completed.len()).enumerate() {
-                for part in Part::ALL {
-                    let (slot, exact) = tables[part as usize][blocks];
-                    sealed[part as usize].extend([rows[i], slot, exact.unwrap_or(u32::MAX)]);
-                }
-            }
-            let mut done = 0;
-            while done < span.n {
-                let position = span.start + done;
-                let n = (tile_rows - position % tile_rows).min(span.n - done);
-                let own = rows[position / BLOCK - span.sealed.len()];
-                for part in Part::ALL {
-                    let exact =
-                        tables[part as usize].first().and_then(|(_, exact)| *exact).unwrap_or(u32::MAX);
-                    let row = (first_row + done) as u32;
-                    let first = firsts[part as usize];
-                    tiles[part as usize].extend([row, n as u32, position as u32, own, first, exact]);
-                }
-                for position in position..position + n {
-                    let own = rows[position / BLOCK - span.sealed.len()];
-                    places.extend([own, (position % BLOCK) as u32]);
-                }
-                n_pieces = n_pieces.max(position / BLOCK + 1);
-                done += n;
-            }
-            first_row += span.n;
-        }
-        cache.grow()?;
-        let (n_tiles, n_sealed) = (tiles[0].len() / 6, sealed[0].len() / 3);
-        let split = shape.lone && n_pieces > 1;
-        let n_pieces = if split { n_pieces } else { 1 };
-        let n_wanted = pass.wanted.len();
-        let figures = [first_row, n_wanted, usize::from(split), n_pieces, n_tiles, n_sealed, 0, 0];
-        let ropes = self.spec.ropes.iter().flat_map(|rope| pass.positions().flat_map(|at| rope.table(at)));
-        let ropes: Vec<f32> = ropes.collect();
-        let mut stream = self.weights.embedding.rows(&pass.ids)?;
-        if self.spec.family.scaled_embedding {
-            let scale = (self.spec.d_model as f64).sqrt() as f32;
-            stream.iter_mut().for_each(|x| *x *= scale);
-        }
-        let floats = |floats: &[f32]| bytemuck::cast_slice(floats).to_vec();
-        // Where the likeliest token alone counts, any distance will do.
-        let temperatures = pass.best.iter().flatten().map(|t| if *t > 0.0 { *t } else { 1.0 });
-        let temperatures: Vec<f32> = temperatures.collect();
-        let positions: Vec<u32> = pass.positions().map(|at| at as u32).collect();
-        let wanted: Vec<u32> = pass.wanted.iter().map(|row| *row as u32).collect();
-        let bytes = vec![
-            (Scratch::Pass, words(&figures.map(|n| n as u32))),
-            (Scratch::Stream, floats(&stream)),
-            (Scratch::Ropes, floats(&ropes)),
-            (Scratch::Places, words(&places)),
-            (Scratch::Positions, words(&positions)),
-            (Scratch::Tiles, words(&tiles.concat())),
-            (Scratch::Blocks, words(&slots)),
-            (Scratch::Sealed, words(&sealed.concat())),
-            (Scratch::Wanted, words(&wanted)),
-            (Scratch::Temperatures, floats(&temperatures)),
-        ];
-        Ok(Tables { n_rows: first_row, n_wanted, n_tiles, n_sealed, n_pieces, bytes })
-    }
-
-    /// Takes places for the rows and blocks that a span writes; slots of its rows.
-    fn place_span(&self, span: &PassSpan, cache: &mut GpuCache) -> Vec<u32> {
-        let end = span.start + span.n;
-        let first = span.start / BLOCK;
-        let rows = span.rows.iter().enumerate();
-        let rows =
-            rows.map(|(i, id)| cache.place_rows(*id, (end - (first + i) * BLOCK).min(BLOCK))).collect();
-        for (i, parts) in span.completed.iter().enumerate() {
-            for part in Part::ALL {
-                if let Some(id) = parts[part as usize].filter(|id| cache.slots_of(*id).is_none()) {
-                    cache.place_block(id, part, first + i == 0);
-                }
-            }
-        }
-        rows
-    }
-
-    /// Bytes of each memory of a pass.
-    fn scratch_bytes(&self, tables: &Tables) -> Vec<(Scratch, u64)> {
-        let (spec, rows) = (&self.spec, tables.n_rows);
-        let experts = spec.experts.map_or((0, 0, 0), |experts| (experts.n, experts.used, experts.d_ff));
-        let shared = spec.experts.map_or(0, |experts| experts.shared_ff);
-        let input =
-            self.weights.layers.iter().map(|layer| layer.attention.input.iter().map(|m| m.n_out).sum());
-        let (rank, value) = spec.latent.map_or((0, 0), |latent| (latent.rank, latent.value));
-        let heads = spec.n_heads;
-        let floats = [
-            (Scratch::Products, rows * input.max().unwrap_or(0)),
-            (Scratch::Absorbed, rows * heads * rank),
-            (Scratch::Queries, rows * heads * spec.k_dim),
-            (Scratch::Partials, rows * heads * tables.n_pieces * (spec.v_dim + 4)),
-            (Scratch::Contexts, rows * heads * spec.v_dim),
-            (Scratch::Expanded, rows * heads * value),
-            (Scratch::Out, rows * spec.d_model),
-            (Scratch::Hidden, rows * spec.d_ff.max(experts.1 * experts.2)),
-            (Scratch::Shared, rows * shared),
-            (Scratch::Scores, rows * experts.0),
-            (Scratch::Experts, 2 * rows * experts.1),
-            (Scratch::Logits, tables.n_wanted * self.weights.n_vocab),
-            (Scratch::Candidates, tables.n_wanted * CANDIDATE_WORDS),
-        ];
-        let floats = floats.into_iter().map(|(scratch, n)| (scratch, 4 * n as u64));
-        let uploads = tables.bytes.iter().map(|(scratch, bytes)| (*scratch, bytes.len() as u64));
-        floats.chain(uploads).collect()
     }
 
     /// Binds the steps of a plan to buffers.
@@ -395,6 +286,9 @@ impl Gpu {
     }
 
     fn pass(&self, pass: &Pass, cache: &mut GpuCache, watch: Option<&mut Measured>) -> Result<Logits> {
+        if let Some(why) = &self.broken {
+            return Err(Error::device(why));
+        }
         cache.check()?;
         let shape = Shape {
             rows: rows_of(pass.ids.len()),
@@ -488,22 +382,6 @@ impl Gpu {
     }
 }
 
-impl Tables {
-    /// Workgroups of an extent in this pass.
-    fn groups(&self, extent: Extent) -> u32 {
-        let n = match extent {
-            Extent::Fixed(n) => n,
-            Extent::Rows(share) => self.n_rows.div_ceil(share),
-            Extent::Wanted(share) => self.n_wanted.div_ceil(share),
-            Extent::Experts(used) => self.n_rows * used,
-            Extent::Tiles => self.n_tiles,
-            Extent::Pieces => self.n_pieces,
-            Extent::Sealed => self.n_sealed,
-        };
-        n as u32
-    }
-}
-
 impl Device for Gpu {
     fn spec(&self) -> &DecoderSpec {
         &self.spec
@@ -530,9 +408,7 @@ impl Device for Gpu {
             };
             of_layer.shaping = Some(shaping.parts().map(&mut put));
         }
-        if let Err(e) = self.upload_vectors() {
-            tracing::error!("{e}");
-        }
+        self.broken = self.upload_vectors().err().map(|e| e.to_string());
     }
 
     fn cache(&self, layout: Arc<KvLayout>) -> Box<dyn Cache> {

@@ -88,6 +88,7 @@ fn the_likeliest_tokens_are_sorted_out() {
         return;
     }
     let gpu = load(&RandomModel { n_vocab: 5000, ..RandomModel::tiny(7) });
+    gpu.check_rows().expect("the same bits alone and among others");
     let layout = Arc::new(gpu.spec().kv_layout(&KvChoice::Uniform(KvFormat::F16)).expect("a layout"));
     for temperature in [0.0, 0.01, 0.5, 3.0] {
         let mut cache = gpu.cache(layout.clone());

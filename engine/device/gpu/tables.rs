@@ -1,0 +1,174 @@
+//! What a pass tells the GPU of its tokens: figures, positions, slots, tiles of rows that attend together; and how much memory it takes.
+
+use super::Gpu;
+use super::cache::GpuCache;
+use super::plan::{CANDIDATE_WORDS, Extent, Scratch, Shape};
+use crate::Result;
+use crate::device::{Pass, PassSpan};
+use crate::kv::layout::{BLOCK, Part};
+use crate::kv::table::Parts;
+
+/// What a pass tells the GPU of its tokens.
+pub(super) struct Tables {
+    pub(super) n_rows: usize,
+    pub(super) n_wanted: usize,
+    n_tiles: usize,
+    n_sealed: usize,
+    n_pieces: usize,
+    pub(super) bytes: Vec<(Scratch, Vec<u8>)>,
+}
+
+/// No slot.
+const NONE: u32 = u32::MAX;
+
+/// Bytes of words, as they go over.
+fn words(words: &[u32]) -> Vec<u8> {
+    bytemuck::cast_slice(words).to_vec()
+}
+
+impl Gpu {
+    /// What a pass tells of its tokens; places for what it writes are taken.
+    pub(super) fn tables(&self, pass: &Pass, shape: Shape, cache: &mut GpuCache) -> Result<Tables> {
+        let layout = cache.layout.clone();
+        let (tile_rows, _) = self.planner(&layout, shape).tile();
+        let (mut places, mut tiles, mut slots, mut sealed) =
+            (vec![], [vec![], vec![]], vec![], [vec![], vec![]]);
+        let mut first_row = 0;
+        let mut n_pieces = 1;
+        for span in &pass.spans {
+            let rows = self.place_span(span, cache);
+            let table = |part: Part, cache: &GpuCache| {
+                let of = |parts: &Parts| {
+                    let id = parts[part as usize];
+                    id.and_then(|id| cache.slots_of(id)).unwrap_or((0, None))
+                };
+                span.sealed.iter().chain(&span.completed).map(of).collect::<Vec<_>>()
+            };
+            let tables = Part::ALL.map(|part| table(part, cache));
+            let firsts = tables.each_ref().map(|table| {
+                let first = slots.len() as u32;
+                slots.extend(table.iter().map(|(slot, _)| *slot));
+                first
+            });
+            for (i, blocks) in (span.sealed.len()..span.sealed.len() + span.completed.len()).enumerate() {
+                for part in Part::ALL {
+                    let (slot, exact) = tables[part as usize][blocks];
+                    sealed[part as usize].extend([rows[i], slot, exact.unwrap_or(NONE)]);
+                }
+            }
+            let mut done = 0;
+            while done < span.n {
+                let position = span.start + done;
+                let n = (tile_rows - position % tile_rows).min(span.n - done);
+                let own = rows[position / BLOCK - span.sealed.len()];
+                for part in Part::ALL {
+                    let exact = tables[part as usize].first().and_then(|(_, exact)| *exact).unwrap_or(NONE);
+                    let row = (first_row + done) as u32;
+                    let first = firsts[part as usize];
+                    tiles[part as usize].extend([row, n as u32, position as u32, own, first, exact]);
+                }
+                for position in position..position + n {
+                    let own = rows[position / BLOCK - span.sealed.len()];
+                    places.extend([own, (position % BLOCK) as u32]);
+                }
+                n_pieces = n_pieces.max(position / BLOCK + 1);
+                done += n;
+            }
+            first_row += span.n;
+        }
+        cache.grow()?;
+        let (n_tiles, n_sealed) = (tiles[0].len() / 6, sealed[0].len() / 3);
+        let split = shape.lone && n_pieces > 1;
+        let n_pieces = if split { n_pieces } else { 1 };
+        let n_wanted = pass.wanted.len();
+        let figures = [first_row, n_wanted, usize::from(split), n_pieces, n_tiles, n_sealed, 0, 0];
+        let ropes = self.spec.ropes.iter().flat_map(|rope| pass.positions().flat_map(|at| rope.table(at)));
+        let ropes: Vec<f32> = ropes.collect();
+        let mut stream = self.weights.embedding.rows(&pass.ids)?;
+        if self.spec.family.scaled_embedding {
+            let scale = (self.spec.d_model as f64).sqrt() as f32;
+            stream.iter_mut().for_each(|x| *x *= scale);
+        }
+        let floats = |floats: &[f32]| bytemuck::cast_slice(floats).to_vec();
+        // Where the likeliest token alone counts, any distance will do.
+        let temperatures = pass.best.iter().flatten().map(|t| if *t > 0.0 { *t } else { 1.0 });
+        let temperatures: Vec<f32> = temperatures.collect();
+        let positions: Vec<u32> = pass.positions().map(|at| at as u32).collect();
+        let wanted: Vec<u32> = pass.wanted.iter().map(|row| *row as u32).collect();
+        let bytes = vec![
+            (Scratch::Pass, words(&figures.map(|n| n as u32))),
+            (Scratch::Stream, floats(&stream)),
+            (Scratch::Ropes, floats(&ropes)),
+            (Scratch::Places, words(&places)),
+            (Scratch::Positions, words(&positions)),
+            (Scratch::Tiles, words(&tiles.concat())),
+            (Scratch::Blocks, words(&slots)),
+            (Scratch::Sealed, words(&sealed.concat())),
+            (Scratch::Wanted, words(&wanted)),
+            (Scratch::Temperatures, floats(&temperatures)),
+        ];
+        Ok(Tables { n_rows: first_row, n_wanted, n_tiles, n_sealed, n_pieces, bytes })
+    }
+
+    /// Takes places for the rows and blocks that a span writes; slots of its rows.
+    fn place_span(&self, span: &PassSpan, cache: &mut GpuCache) -> Vec<u32> {
+        let end = span.start + span.n;
+        let first = span.start / BLOCK;
+        let rows = span.rows.iter().enumerate();
+        let rows =
+            rows.map(|(i, id)| cache.place_rows(*id, (end - (first + i) * BLOCK).min(BLOCK))).collect();
+        for (i, parts) in span.completed.iter().enumerate() {
+            for part in Part::ALL {
+                if let Some(id) = parts[part as usize].filter(|id| cache.slots_of(*id).is_none()) {
+                    cache.place_block(id, part, first + i == 0);
+                }
+            }
+        }
+        rows
+    }
+
+    /// Bytes of each memory of a pass.
+    pub(super) fn scratch_bytes(&self, tables: &Tables) -> Vec<(Scratch, u64)> {
+        let (spec, rows) = (&self.spec, tables.n_rows);
+        let experts = spec.experts.map_or((0, 0, 0), |experts| (experts.n, experts.used, experts.d_ff));
+        let shared = spec.experts.map_or(0, |experts| experts.shared_ff);
+        let input =
+            self.weights.layers.iter().map(|layer| layer.attention.input.iter().map(|m| m.n_out).sum());
+        let (rank, value) = spec.latent.map_or((0, 0), |latent| (latent.rank, latent.value));
+        let heads = spec.n_heads;
+        let floats = [
+            (Scratch::Products, rows * input.max().unwrap_or(0)),
+            (Scratch::Absorbed, rows * heads * rank),
+            (Scratch::Queries, rows * heads * spec.k_dim),
+            (Scratch::Partials, rows * heads * tables.n_pieces * (spec.v_dim + 4)),
+            (Scratch::Contexts, rows * heads * spec.v_dim),
+            (Scratch::Expanded, rows * heads * value),
+            (Scratch::Out, rows * spec.d_model),
+            (Scratch::Hidden, rows * spec.d_ff.max(experts.1 * experts.2)),
+            (Scratch::Shared, rows * shared),
+            (Scratch::Scores, rows * experts.0),
+            (Scratch::Experts, 2 * rows * experts.1),
+            (Scratch::Logits, tables.n_wanted * self.weights.n_vocab),
+            (Scratch::Candidates, tables.n_wanted * CANDIDATE_WORDS),
+        ];
+        let floats = floats.into_iter().map(|(scratch, n)| (scratch, 4 * n as u64));
+        let uploads = tables.bytes.iter().map(|(scratch, bytes)| (*scratch, bytes.len() as u64));
+        floats.chain(uploads).collect()
+    }
+}
+
+impl Tables {
+    /// Workgroups of an extent in this pass.
+    pub(super) fn groups(&self, extent: Extent) -> u32 {
+        let n = match extent {
+            Extent::Fixed(n) => n,
+            Extent::Rows(share) => self.n_rows.div_ceil(share),
+            Extent::Wanted(share) => self.n_wanted.div_ceil(share),
+            Extent::Experts(used) => self.n_rows * used,
+            Extent::Tiles => self.n_tiles,
+            Extent::Pieces => self.n_pieces,
+            Extent::Sealed => self.n_sealed,
+        };
+        n as u32
+    }
+}
