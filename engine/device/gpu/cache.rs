@@ -1,7 +1,8 @@
 //! Keys and values on the GPU: for each layer a buffer of sealed blocks, one of exact rows and one of open rows, in slots of one size.
 
 use super::context::Context;
-use super::plan::{Plan, Shape, layer_bytes};
+use super::plan::layer_bytes;
+use super::steps::{Plan, Shape};
 use crate::Result;
 use crate::device::Cache;
 use crate::kv::format::{BlockBytes, BlockFormat};

@@ -2,7 +2,8 @@
 
 use super::Gpu;
 use super::cache::GpuCache;
-use super::plan::{CANDIDATE_WORDS, Extent, Scratch, Shape};
+use super::plan::CANDIDATE_WORDS;
+use super::steps::{Extent, Scratch, Shape};
 use crate::Result;
 use crate::device::{Pass, PassSpan};
 use crate::kv::layout::{BLOCK, Part};

@@ -1,7 +1,8 @@
 //! Kernels and plans without a GPU: what every kernel becomes for Metal, and how much a pass hands over and reads.
 
 use super::kernels::{Constants, Source, text};
-use super::plan::{CANDIDATE_WORDS, Extent, Plan, Planner, Shape};
+use super::plan::CANDIDATE_WORDS;
+use super::steps::{Extent, Plan, Planner, Shape};
 use super::vectors_of;
 use super::weights::{GpuMatrix, Packer};
 use crate::fixtures::{Dtype, Experts, Latent, RandomModel};

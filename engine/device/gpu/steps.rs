@@ -1,0 +1,168 @@
+//! Steps of a pass as data: buffers, extents, and the plan that they make.
+
+use super::kernels::{Constants, Source};
+use super::weights::GpuMatrix;
+use crate::kv::layout::KvLayout;
+use crate::model::spec::DecoderSpec;
+use crate::model::weights::Weights;
+
+/// What is compiled into the kernels of a pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Shape {
+    /// Rows that share the reading of a matrix.
+    pub(super) rows: usize,
+    /// The same for rows whose logits are wanted; 0: there are none.
+    pub(super) wanted: usize,
+    /// True if no sequence has more than one row.
+    pub(super) lone: bool,
+    /// True if of wanted logits the likeliest tokens are enough.
+    pub(super) best: bool,
+}
+
+/// Rows of a workgroup for so many in all: a power of two.
+pub(super) fn rows_of(n: usize) -> usize {
+    n.next_power_of_two().min(16)
+}
+
+/// A buffer, or a part of one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Place {
+    /// A slab of weights.
+    Slab(usize),
+    /// Norms, biases, sinks, scales, feedback.
+    Vectors,
+    /// Parameters of a step: bytes of the plan's.
+    Params(usize, usize),
+    /// Memory of a pass.
+    Scratch(Scratch),
+    /// A layer's open rows, blocks, and exact rows.
+    Rows(usize),
+    Blocks(usize),
+    Exact(usize),
+}
+
+/// Memory of a pass, and what is known of it from outside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Scratch {
+    /// Figures.
+    Pass,
+    /// The residual stream, `[rows, d_model]`.
+    Stream,
+    /// Products with the matrices before attention.
+    Products,
+    /// Queries brought to a latent.
+    Absorbed,
+    Queries,
+    Partials,
+    /// Contexts of all heads, `[rows, heads, v_dim]`.
+    Contexts,
+    /// The same behind the matrices of a latent.
+    Expanded,
+    /// What is normed before it is added to the stream.
+    Out,
+    /// Between the matrices of the feed-forward.
+    Hidden,
+    /// The same for what every row goes through beside experts.
+    Shared,
+    /// Scores of experts.
+    Scores,
+    /// Experts of rows, and weights.
+    Experts,
+    Logits,
+    /// Temperatures of rows that are sampled, and the likeliest tokens of each.
+    Temperatures,
+    Candidates,
+    /// Rotary tables, each `[rows, n_rot]`.
+    Ropes,
+    /// Slot and token of each row.
+    Places,
+    Positions,
+    Tiles,
+    /// Slots of the blocks of all sequences.
+    Blocks,
+    Sealed,
+    /// Rows whose logits are wanted.
+    Wanted,
+}
+
+/// Workgroups along one axis.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Extent {
+    Fixed(usize),
+    /// One for so many rows of the pass.
+    Rows(usize),
+    /// One for so many rows whose logits are wanted.
+    Wanted(usize),
+    /// One for each expert of each row: so many a row.
+    Experts(usize),
+    Tiles,
+    /// Pieces of what a query sees.
+    Pieces,
+    /// Blocks that are completed.
+    Sealed,
+}
+
+/// One dispatch.
+#[derive(Debug)]
+pub(super) struct Step {
+    pub(super) source: &'static Source,
+    pub(super) constants: Constants,
+    pub(super) bindings: Vec<Place>,
+    pub(super) groups: [Extent; 3],
+    /// Layer that it belongs to; none: the end.
+    pub(super) layer: Option<usize>,
+    /// Bytes of weights that a row reads in it.
+    pub(super) weight_bytes: u64,
+}
+
+/// All steps of a pass.
+#[derive(Debug, Default)]
+pub(super) struct Plan {
+    pub(super) steps: Vec<Step>,
+    pub(super) params: Vec<u8>,
+}
+
+/// Places among the vectors of what belongs to a layer.
+#[derive(Clone, Debug, Default)]
+pub(super) struct LayerVectors {
+    pub(super) attn_norm: u32,
+    pub(super) ffn_norm: u32,
+    pub(super) post_norms: [u32; 2],
+    pub(super) head_norms: [u32; 2],
+    pub(super) sinks: u32,
+    /// Factors of keys and queries, and feedback; none before calibration.
+    pub(super) shaping: Option<[u32; 3]>,
+}
+
+/// What plans are made from.
+pub(super) struct Planner<'a> {
+    pub(super) spec: &'a DecoderSpec,
+    pub(super) weights: &'a Weights<GpuMatrix>,
+    pub(super) vectors: &'a [LayerVectors],
+    pub(super) output_norm: u32,
+    pub(super) layout: &'a KvLayout,
+    pub(super) shape: Shape,
+}
+
+/// Distance of parameters in their buffer.
+const PARAMS: usize = 256;
+
+impl Plan {
+    pub(super) fn push(
+        &mut self,
+        source: &'static Source,
+        constants: Constants,
+        bindings: Vec<Place>,
+        groups: [Extent; 3],
+    ) {
+        self.steps.push(Step { source, constants, bindings, groups, layer: None, weight_bytes: 0 });
+    }
+
+    /// Takes in a step's parameters.
+    pub(super) fn params(&mut self, words: &[u32]) -> Place {
+        let first = self.params.len().next_multiple_of(PARAMS);
+        self.params.resize(first, 0);
+        self.params.extend(words.iter().flat_map(|word| word.to_le_bytes()));
+        Place::Params(first, 4 * words.len())
+    }
+}
