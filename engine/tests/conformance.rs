@@ -5,7 +5,7 @@
 //! comparison can fail.
 
 use greenroom_engine::fixtures::RandomModel;
-use greenroom_engine::{Engine, EngineConfig, KvChoice, KvFormat, ModelSource};
+use greenroom_engine::{DeviceChoice, Engine, EngineConfig, KvChoice, KvFormat, ModelSource, gpus};
 use serde_json::Value;
 use std::cell::Cell;
 use std::io::Write;
@@ -88,15 +88,16 @@ fn model(golden: &Golden) -> RandomModel {
 impl Off {
     /// Scores a golden's ids with the model of a GGUF file.
     fn of(golden: &Golden, gguf: &[u8], kv: KvFormat) -> Self {
-        Self::with(golden, &golden.ids, gguf, kv)
+        Self::with(golden, &golden.ids, gguf, kv, DeviceChoice::Cpu)
     }
 
     /// Scores ids that may differ from the golden's.
-    fn with(golden: &Golden, ids: &[u32], gguf: &[u8], kv: KvFormat) -> Self {
+    fn with(golden: &Golden, ids: &[u32], gguf: &[u8], kv: KvFormat, device: DeviceChoice) -> Self {
         let mut file = tempfile::NamedTempFile::new().expect("a temporary file");
         file.write_all(gguf).expect("a model is written");
         let config = EngineConfig {
             kv: KvChoice::Uniform(kv),
+            device,
             ..EngineConfig::new(ModelSource::Path(file.path().to_owned()))
         };
         let engine = Engine::open(config, &mut |_| {}).expect("an engine");
@@ -135,6 +136,22 @@ fn log_probabilities_are_those_of_the_reference() {
         }
         let n_clear = golden.margins.iter().filter(|margin| **margin > 2.0 * MAX_F16).count();
         assert!(n_clear > 600, "{name}: only {n_clear} tops say anything");
+    }
+}
+
+/// Every family on the first GPU of this machine, or software that does its work.
+#[test]
+fn log_probabilities_on_a_gpu_are_those_of_the_reference() {
+    let Some(gpu) = gpus().into_iter().next() else {
+        assert!(std::env::var_os("GREENROOM_TEST_GPU").is_none(), "no adapter; install mesa-vulkan-drivers");
+        eprintln!("skipped: there is no adapter (Debian: mesa-vulkan-drivers)");
+        return;
+    };
+    for golden in goldens_of_each_family() {
+        let device = DeviceChoice::Gpu(Some(gpu.name.clone()));
+        let off = Off::with(&golden, &golden.ids, &model(&golden).bytes(), KvFormat::F16, device);
+        eprintln!("{} on {}: {off:?}", golden.name, gpu.name);
+        assert!(off.max < MAX_F16 && off.late < LATE_F16, "{}: {off:?}", golden.name);
     }
 }
 
@@ -263,7 +280,7 @@ fn a_single_wrong_token_is_noticed_far_away() {
         for pos in [10, 200, 300, 500] {
             let mut ids = golden.ids.clone();
             ids[pos] = (ids[pos] + 1) % 256;
-            let off = Off::with(&golden, &ids, &gguf, KvFormat::F16);
+            let off = Off::with(&golden, &ids, &gguf, KvFormat::F16, DeviceChoice::Cpu);
             eprintln!("{name}, another token at {pos}: {off:?}");
             assert!(off.late > LATE_F16, "{name}: another token at {pos} goes unnoticed: {off:?}");
         }
