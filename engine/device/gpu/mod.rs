@@ -14,11 +14,12 @@ mod cache;
 mod context;
 mod kernels;
 mod plan;
+#[cfg(test)]
+#[path = "../../tests/inside/gpu_plans.rs"]
+mod plans;
 mod products;
 mod steps;
 mod tables;
-#[cfg(test)]
-mod tests;
 mod weights;
 
 use super::cpu::kernels::{Isa, shaping::Shaping};

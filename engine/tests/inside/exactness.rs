@@ -184,6 +184,17 @@ impl Bench {
         recalled
     }
 
+    /// Fed up to a position, then in steps of so many tokens to another: as replies are, among several blocks.
+    pub(crate) fn check_steps(&self, steps: &[(usize, usize, usize)]) {
+        let reference = self.reference();
+        for (from, to, step) in steps.iter().copied() {
+            let (mut sequence, mut arena) = (self.sequence(), self.arena());
+            self.feed(&mut sequence, &mut arena, from, from);
+            let logits = self.feed(&mut sequence, &mut arena, to, step);
+            assert_eq!(logits, self.rows(&reference, from..to), "{:?} by {step} from {from}", self.format);
+        }
+    }
+
     /// In chunks of some lengths.
     pub(crate) fn check_chunks(&self, chunks: &[usize]) {
         let reference = self.reference();

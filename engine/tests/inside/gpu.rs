@@ -58,6 +58,9 @@ fn bench(model: &RandomModel, format: KvFormat) -> Bench {
     Bench::on(model, format, open)
 }
 
+/// Around the borders of blocks, by so many rows as have kernels of their own.
+const STEPS: [(usize, usize, usize); 4] = [(250, 262, 1), (505, 519, 1), (505, 519, 2), (498, 519, 7)];
+
 /// The law, on this adapter: a family in every format, and every family in four bits.
 #[test]
 fn the_gpu_is_exact() {
@@ -68,6 +71,7 @@ fn the_gpu_is_exact() {
     for format in exactness::FORMATS.into_iter().filter(|format| thorough() || *format == KvFormat::Q4) {
         let bench = bench(&first, format);
         bench.check_chunks(&[37, 300]);
+        bench.check_steps(&STEPS);
         bench.check_restored(&[300]);
         if format == KvFormat::Q4 {
             bench.check_rewound(&[257]);
@@ -77,6 +81,7 @@ fn the_gpu_is_exact() {
     for model in others.iter().filter(|model| thorough() || model.window > 0) {
         let bench = bench(model, KvFormat::Q4);
         bench.check_chunks(&[300]);
+        bench.check_steps(&STEPS);
         bench.check_restored(&[512]);
     }
 }
