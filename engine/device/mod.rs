@@ -198,6 +198,7 @@ pub(crate) struct Pass {
     /// Rows whose logits are wanted, ascending.
     pub(crate) wanted: Vec<usize>,
     /// Temperatures at which tokens are drawn from each of these rows, if that is all that is done with them.
+    #[cfg_attr(not(feature = "gpu"), allow(dead_code))]
     pub(crate) best: Option<Vec<f32>>,
 }
 
