@@ -55,7 +55,7 @@ mod turns;
 
 pub use agent::{Agent, Reply};
 pub use device::cpu::kernels::Isa;
-pub use device::{DeviceChoice, GpuInfo, gpus};
+pub use device::{BUILT_WITH_GPUS, DeviceChoice, GpuInfo, automatic, gpus};
 pub use engine::{Engine, EngineConfig, Loading, Turn};
 pub use error::{Error, ErrorKind, Remedy, Result};
 pub use prompter::Prompter;

@@ -80,6 +80,21 @@ pub fn gpus() -> Vec<GpuInfo> {
     Vec::new()
 }
 
+/// True if the program was built with what GPUs need: the feature `gpu`.
+pub const BUILT_WITH_GPUS: bool = cfg!(feature = "gpu");
+
+/// The GPU that [`DeviceChoice::Auto`] takes: the first that is no software and lacks nothing.
+pub fn automatic(gpus: &[GpuInfo]) -> Option<&GpuInfo> {
+    gpus.iter().find(|gpu| !gpu.is_software() && gpu.missing.is_empty())
+}
+
+impl GpuInfo {
+    /// True of software that does a GPU's work: it is taken where it is named.
+    pub fn is_software(&self) -> bool {
+        self.kind == "software"
+    }
+}
+
 /// A GPU, or software that does its work, as the system offers it.
 #[derive(Clone, Debug)]
 pub struct GpuInfo {

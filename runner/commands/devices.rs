@@ -2,7 +2,7 @@
 
 use super::Exit;
 use crate::terminal::{bytes, counted, printable, table};
-use greenroom_engine::{GpuInfo, Isa, gpus};
+use greenroom_engine::{BUILT_WITH_GPUS, GpuInfo, Isa, automatic, gpus};
 use serde_json::{Value, json};
 
 /// List what can compute here: the processor and the GPUs, their limits, what they lack, and what --device auto takes
@@ -40,11 +40,6 @@ impl Processor {
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
         Self { name: brand.unwrap_or_default(), instructions: Isa::detect().name(), threads }
     }
-}
-
-/// The GPU that `--device auto` asks for: the best one that is no software. If it lacks something, the processor computes.
-fn automatic(gpus: &[GpuInfo]) -> Option<&GpuInfo> {
-    gpus.iter().find(|gpu| gpu.kind != "software").filter(|gpu| gpu.missing.is_empty())
 }
 
 fn as_json(processor: &Processor, gpus: &[GpuInfo]) -> Value {
@@ -88,10 +83,10 @@ fn verdict(gpus: &[GpuInfo]) -> String {
         return format!("--device auto takes {}, where it can hold the model.", printable(&gpu.name));
     }
     let why = match gpus {
-        [] if !cfg!(feature = "gpu") => "this program was built without GPUs (the feature `gpu`)".to_owned(),
+        [] if !BUILT_WITH_GPUS => "this program was built without GPUs (the feature `gpu`)".to_owned(),
         [] => "there is no GPU, nor software that does its work (Debian: apt install mesa-vulkan-drivers)"
             .to_owned(),
-        [first, ..] if first.kind == "software" => {
+        [first, ..] if first.is_software() => {
             let word = first.name.split_whitespace().next().unwrap_or("NAME");
             format!("software is taken only where it is named (--device gpu:{})", printable(word))
         }
@@ -122,7 +117,7 @@ mod tests {
         let soft = gpu("llvmpipe (LLVM 15)", "software", &[]);
         let poor = gpu("Old GPU", "integrated", &["32768 bytes of workgroup memory (it has 16384)"]);
         for (gpus, auto, told) in [
-            (vec![], "cpu", "apt install mesa-vulkan-drivers"),
+            (vec![], "cpu", "apt install mesa-vulkan-drivers"), // tests are built with GPUs
             (vec![soft.clone()], "cpu", "only where it is named (--device gpu:llvmpipe)"),
             (vec![poor.clone(), soft.clone()], "cpu", "Old GPU can't be used: it lacks 32768 bytes"),
             (vec![gpu("New GPU", "discrete", &[]), poor, soft], "gpu:New GPU", "auto takes New GPU"),

@@ -208,7 +208,7 @@ impl GpuCache {
 
     fn read(&self, pieces: &[(&Buffer, u64, u64)]) -> Result<Vec<u8>> {
         self.check()?;
-        self.context.read(self.context.encoder(), pieces)
+        self.context.read("reading a cache", self.context.encoder(), pieces)
     }
 
     /// # Errors

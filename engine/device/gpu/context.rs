@@ -78,25 +78,31 @@ pub(super) struct Context {
     pub(super) info: GpuInfo,
     /// Why it is gone, once it is.
     lost: Arc<OnceLock<String>>,
+    /// Submits of work so far, and bytes that came back.
+    #[cfg(test)]
+    pub(super) traffic: std::sync::Mutex<(u64, u64)>,
     /// What it said first that belongs to nobody's call: from then on nothing can be trusted.
     stray: Arc<OnceLock<String>>,
 }
 
 impl Context {
-    /// Opens the best adapter whose name holds `name` (of any case); none that is software unless it is named.
+    /// Opens the best adapter whose name holds `name` (of any case), one that lacks nothing if there is one; none that is software unless
+    /// it is named.
     ///
     /// # Errors
     /// There is none; it lacks something; the driver refuses.
     pub(super) fn open(name: Option<&str>) -> Result<Arc<Self>> {
         let all = adapters();
+        let all: Vec<(&Adapter, GpuInfo)> =
+            all.iter().map(|adapter| (adapter, GpuInfo::of(adapter))).collect();
         let is_meant = |info: &GpuInfo| match name {
             Some(name) => info.name.to_lowercase().contains(&name.to_lowercase()),
-            None => info.kind != "software",
+            None => !info.is_software(),
         };
-        let found = all.iter().map(|adapter| (adapter, GpuInfo::of(adapter)));
-        let Some((adapter, info)) = found.clone().find(|(_, info)| is_meant(info)) else {
+        let meant = all.iter().filter(|(_, info)| is_meant(info));
+        let Some((adapter, info)) = meant.min_by_key(|(_, info)| !info.missing.is_empty()) else {
             let names: Vec<String> =
-                found.map(|(_, info)| format!("{} ({})", info.name, info.kind)).collect();
+                all.iter().map(|(_, info)| format!("{} ({})", info.name, info.kind)).collect();
             let had = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
             let wanted = name.map_or("a GPU".to_owned(), |name| format!("a GPU with `{name}` in its name"));
             return Err(Error::device(format!("{wanted} is not here; found: {had}")));
@@ -119,7 +125,15 @@ impl Context {
             tracing::warn!("GPU: {e}");
             drop(heard.set(e.to_string()));
         }));
-        Ok(Arc::new(Self { device, queue, info, lost, stray }))
+        Ok(Arc::new(Self {
+            device,
+            queue,
+            info: info.clone(),
+            #[cfg(test)]
+            traffic: Default::default(),
+            lost,
+            stray,
+        }))
     }
 
     /// Does something, and tells what the driver had against it.
@@ -163,21 +177,27 @@ impl Context {
         })
     }
 
-    /// Copies pieces of buffers, `(buffer, offset, bytes)`, to the host, one behind the other, after `encoder`'s work.
+    /// Copies pieces of buffers, `(buffer, offset, bytes)`, to the host, one behind the other, after `encoder`'s work, which is `what`.
     ///
     /// # Errors
     /// As [`Context::checked`].
     pub(super) fn read(
         &self,
+        what: &str,
         mut encoder: wgpu::CommandEncoder,
         pieces: &[(&Buffer, u64, u64)],
     ) -> Result<Vec<u8>> {
         let total: u64 = pieces.iter().map(|(_, _, n)| n).sum();
-        self.checked("a pass", || {
+        #[cfg(test)]
+        self.traffic
+            .lock()
+            .map(|mut traffic| *traffic = (traffic.0 + 1, traffic.1 + total))
+            .expect("a count");
+        self.checked(what, || {
             // Whoever paces passes wants to know how long each takes: all are waited for.
             let wait = || {
                 let waited = self.device.poll(PollType::wait_indefinitely());
-                waited.map_err(|e| self.failed("a pass", &e.to_string()))
+                waited.map_err(|e| self.failed(what, &e.to_string()))
             };
             if total == 0 {
                 self.queue.submit([encoder.finish()]);
@@ -199,9 +219,9 @@ impl Context {
             wait()?;
             match mapped.get() {
                 Some(Ok(())) => {}
-                _ => return Err(self.failed("a pass", "its results can't be read")),
+                _ => return Err(self.failed(what, "its results can't be read")),
             }
-            let view = staging.get_mapped_range(..).map_err(|e| self.failed("a pass", &e.to_string()))?;
+            let view = staging.get_mapped_range(..).map_err(|e| self.failed(what, &e.to_string()))?;
             Ok(view.to_vec())
         })
     }

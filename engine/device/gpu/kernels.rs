@@ -1,8 +1,8 @@
 //! Kernels by name and constants: one source for each, compiled when it is first needed.
 
 use super::context::Context;
+use crate::Result;
 use crate::kv::quant::LEVELS;
-use crate::{Error, Result};
 use std::collections::HashMap;
 use std::fmt::Write;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -38,14 +38,26 @@ macro_rules! shader {
 
 pub(super) static PRODUCT: Source = Source {
     name: "product",
-    files: &[shader!("common"), shader!("activation"), shader!("units"), shader!("product")],
+    files: &[
+        shader!("common"),
+        shader!("activation"),
+        shader!("choose"),
+        shader!("units"),
+        shader!("product"),
+    ],
     bindings: &[Uniform, Read, Read, Read, Read, Read, Written, Read],
 };
 
 /// The same for matrices that are not coded.
 pub(super) static PRODUCT_FLOATS: Source = Source {
     name: "product of floats",
-    files: &[shader!("common"), shader!("activation"), shader!("floats"), shader!("product")],
+    files: &[
+        shader!("common"),
+        shader!("activation"),
+        shader!("choose"),
+        shader!("floats"),
+        shader!("product"),
+    ],
     bindings: PRODUCT.bindings,
 };
 
@@ -75,12 +87,6 @@ pub(super) static COMBINE: Source = Source {
 
 pub(super) static NORM: Source =
     Source { name: "norm", files: &[shader!("norm")], bindings: &[Read, Read, Read, Written] };
-
-pub(super) static CHOOSE: Source = Source {
-    name: "choose",
-    files: &[shader!("common"), shader!("choose")],
-    bindings: &[Uniform, Read, Written],
-};
 
 pub(super) static CANDIDATES: Source =
     Source { name: "candidates", files: &[shader!("candidates")], bindings: &[Read, Read, Written] };
@@ -141,11 +147,19 @@ pub(super) struct Compiled {
 pub(super) struct Kernels {
     context: Arc<Context>,
     compiled: Mutex<HashMap<(&'static str, Constants), Arc<Compiled>>>,
+    /// A fault that tests put in: this text becomes that one.
+    #[cfg(test)]
+    pub(super) fault: Option<[&'static str; 2]>,
 }
 
 impl Kernels {
     pub(super) fn new(context: &Arc<Context>) -> Self {
-        Self { context: context.clone(), compiled: Mutex::default() }
+        Self {
+            context: context.clone(),
+            compiled: Mutex::default(),
+            #[cfg(test)]
+            fault: None,
+        }
     }
 
     /// The kernel of a source with these constants.
@@ -184,9 +198,12 @@ impl Kernels {
             label: Some(source.name),
             entries: &entries,
         });
+        let text = text(source, constants);
+        #[cfg(test)]
+        let text = self.fault.map_or(text.clone(), |[right, wrong]| text.replace(right, wrong));
         let module = device.create_shader_module(ShaderModuleDescriptor {
             label: Some(source.name),
-            source: ShaderSource::Wgsl(text(source, constants).into()),
+            source: ShaderSource::Wgsl(text.into()),
         });
         let pipeline_layout = device.create_pipeline_layout(&PipelineLayoutDescriptor {
             label: Some(source.name),
@@ -207,9 +224,4 @@ impl Kernels {
         });
         Compiled { pipeline, layout }
     }
-}
-
-/// Error for what no kernel does.
-pub(super) fn unserved(what: impl Into<String>) -> Error {
-    Error::device(what)
 }

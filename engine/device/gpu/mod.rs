@@ -45,7 +45,7 @@ use weights::{GpuMatrix, Packer};
 use wgpu::{BindGroupDescriptor, BindGroupEntry, Buffer, BufferBinding};
 
 /// Version of the kernels: whoever changes the order of any operation changes it.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// A model on a GPU.
 pub(crate) struct Gpu {
@@ -88,7 +88,7 @@ impl Gpu {
     ) -> Result<Self> {
         let spec = DecoderSpec::from_gguf(gguf)?;
         if let Some(odd) = [spec.d_model, spec.k_dim, spec.v_dim].iter().find(|n| *n % 16 != 0) {
-            return Err(kernels::unserved(format!(
+            return Err(Error::device(format!(
                 "a width of {odd} is not served on a GPU: multiples of 16 are"
             )));
         }
@@ -313,14 +313,18 @@ impl Gpu {
         self.encode(&mut encoder, bound, &tables, |_| true);
         if shape.best {
             let n_bytes = 4 * (tables.n_wanted * CANDIDATE_WORDS) as u64;
-            let found =
-                self.context.read(encoder, &[(&scratch.buffers[&Scratch::Candidates], 0, n_bytes)])?;
+            let found = self.context.read(
+                "a pass",
+                encoder,
+                &[(&scratch.buffers[&Scratch::Candidates], 0, n_bytes)],
+            )?;
             let found: Vec<u32> = bytemuck::pod_collect_to_vec(&found);
             let rows = found.chunks_exact(CANDIDATE_WORDS).enumerate();
             return Ok(Logits::Best(rows.map(|(row, found)| best_of(row, found)).collect()));
         }
         let n_bytes = 4 * (tables.n_wanted * self.weights.n_vocab) as u64;
-        let logits = self.context.read(encoder, &[(&scratch.buffers[&Scratch::Logits], 0, n_bytes)])?;
+        let logits =
+            self.context.read("a pass", encoder, &[(&scratch.buffers[&Scratch::Logits], 0, n_bytes)])?;
         Ok(Logits::All(bytemuck::pod_collect_to_vec(&logits)))
     }
 
@@ -336,7 +340,8 @@ impl Gpu {
     ) -> Result<()> {
         let (spec, bound) = (&self.spec, &cache.plans[&shape]);
         let read = |encoder, scratch_of: Scratch, n: usize| -> Result<Vec<f32>> {
-            let bytes = self.context.read(encoder, &[(&scratch.buffers[&scratch_of], 0, 4 * n as u64)])?;
+            let bytes =
+                self.context.read("a pass", encoder, &[(&scratch.buffers[&scratch_of], 0, 4 * n as u64)])?;
             Ok(bytemuck::pod_collect_to_vec(&bytes))
         };
         let write = |scratch_of: Scratch, x: &[f32]| {
@@ -427,7 +432,11 @@ impl Device for Gpu {
         let scratch = self.scratch.lock().unwrap_or_else(PoisonError::into_inner);
         let n_bytes = 4 * self.weights.n_vocab as u64;
         let logits = (&scratch.buffers[&Scratch::Logits], row as u64 * n_bytes, n_bytes);
-        Ok(bytemuck::pod_collect_to_vec(&self.context.read(self.context.encoder(), &[logits])?))
+        Ok(bytemuck::pod_collect_to_vec(&self.context.read(
+            "reading logits",
+            self.context.encoder(),
+            &[logits],
+        )?))
     }
 }
 
@@ -442,6 +451,16 @@ impl Gpu {
     /// More memory than there is.
     pub(crate) fn fails_to_allocate(&self) -> Result<Buffer> {
         self.context.checked("memory", || Ok(self.context.buffer(1 << 50)))
+    }
+
+    /// Submits of work so far, and bytes that came back.
+    pub(crate) fn traffic(&self) -> (u64, u64) {
+        *self.context.traffic.lock().expect("a count")
+    }
+
+    /// Puts a fault into all kernels that have the text `right`.
+    pub(crate) fn fault(&mut self, right: &'static str, wrong: &'static str) {
+        self.kernels.fault = Some([right, wrong]);
     }
 
     pub(crate) fn lose(&self) {

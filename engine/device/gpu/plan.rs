@@ -1,14 +1,14 @@
 //! The steps of a pass: which kernel, with which constants, on which buffers, by how many workgroups. Pure data, made once for a model, a
 //! layout of its cache and a [`Shape`](super::steps::Shape) of passes; how far it reaches in one pass say the figures of that pass.
 
-use super::kernels::{ATTEND, CANDIDATES, CHOOSE, COMBINE, Constants, HEADS, SEAL};
-use super::products::{Epilogue, Products, RowsOf};
+use super::kernels::{ATTEND, CANDIDATES, COMBINE, Constants, HEADS, SEAL};
+use super::products::{Products, RowsOf};
 use super::steps::{Extent, Place, Plan, Planner, Scratch};
 use super::weights::GpuMatrix;
 use crate::kv::format::{BlockFormat, SideFormat};
 use crate::kv::layout::{LayerLayout, TensorLayout};
 use crate::kv::quant::{EXACT, OUTERMOST};
-use crate::model::spec::{Gating, Pairs};
+use crate::model::spec::Pairs;
 use crate::model::weights::{FeedForward, Heads, Layer};
 use std::ops::Range;
 
@@ -68,51 +68,13 @@ impl Planner<'_> {
             contexts = y;
         }
         self.add(plan, &weights.attention.output, contexts, vectors.post_norms[0]);
-        let stream = (Scratch::Stream, d);
         match &weights.feed_forward {
             FeedForward::Dense(mlp) => {
                 self.mlp_hidden(plan, mlp, Scratch::Hidden, vectors);
                 self.add(plan, &mlp.down, (Scratch::Hidden, mlp.gate.n_out), vectors.post_norms[1]);
             }
             FeedForward::Experts { router, experts, shared } => {
-                let Some(shape) = spec.experts else { return };
-                let products = Products::plain(vec![(router, 0)], stream, (Scratch::Scores, shape.n));
-                self.products(plan, Products { norm: Some(vectors.ffn_norm), ..products });
-                let constants = Constants::default()
-                    .uint("N_EXPERTS", shape.n)
-                    .uint("N_USED", shape.used)
-                    .flag("SOFTMAX_FIRST", shape.gating == Gating::SoftmaxThenTop)
-                    .flag("NORMED", shape.normed)
-                    .float("EXPERT_SCALE", shape.scale);
-                let scratch = [Scratch::Pass, Scratch::Scores, Scratch::Experts].map(Place::Scratch);
-                let groups = [Extent::Fixed(1), Extent::Rows(1), Extent::Fixed(1)];
-                plan.push(&CHOOSE, constants, scratch.to_vec(), groups);
-                let first = &experts[0];
-                let hidden = (Scratch::Hidden, shape.d_ff);
-                let sent = Products {
-                    norm: Some(vectors.ffn_norm),
-                    rows_of: RowsOf::Experts,
-                    each: Some((1, 0, 0)),
-                    ..Products::plain(vec![], stream, hidden)
-                };
-                self.gated(plan, (&first.gate, &first.up), sent);
-                // What every row goes through reads the stream as the experts do: before they are added.
-                if let Some(shared) = shared {
-                    self.mlp_hidden(plan, shared, Scratch::Shared, vectors);
-                }
-                self.products(
-                    plan,
-                    Products {
-                        epilogue: Epilogue::Add,
-                        rows_of: RowsOf::Experts,
-                        each: Some((1, 0, 0)),
-                        mixed: true,
-                        ..Products::plain(vec![(&first.down, 0)], hidden, stream)
-                    },
-                );
-                if let Some(shared) = shared {
-                    self.add(plan, &shared.down, (Scratch::Shared, shared.gate.n_out), vectors.post_norms[1]);
-                }
+                self.experts(plan, router, &experts[0], shared.as_ref(), vectors);
             }
         }
     }
@@ -152,7 +114,7 @@ impl Planner<'_> {
         let scratch = |scratch| Place::Scratch(scratch);
         let bindings = vec![
             scratch(Scratch::Pass),
-            plan.params(&params),
+            plan.params(bytemuck::cast_slice(&params)),
             Place::Vectors,
             scratch(Scratch::Products),
             scratch(Scratch::Absorbed),
@@ -196,7 +158,7 @@ impl Planner<'_> {
         params.push(shaping.map_or(0, |[.., feedback]| feedback));
         let bindings = vec![
             Place::Scratch(Scratch::Pass),
-            plan.params(&params),
+            plan.params(bytemuck::cast_slice(&params)),
             Place::Scratch(Scratch::Sealed),
             Place::Vectors,
             Place::Rows(l),
@@ -220,8 +182,8 @@ impl Planner<'_> {
         let (spec, layout) = (self.spec, self.layout.layers[l]);
         let group = spec.n_heads / spec.n_kv_heads;
         let (tile_rows, tile_heads) = self.tile();
-        let slices = (256 / spec.v_dim).clamp(1, 8).next_power_of_two();
-        let slices = if slices * spec.v_dim > 256 { slices / 2 } else { slices }.max(1);
+        // A power of two, for a tree joins them.
+        let slices = 1 << (256 / spec.v_dim).clamp(1, 8).ilog2();
         let constants = block
             .clone()
             .uint("N_HEADS", spec.n_heads)
@@ -233,7 +195,7 @@ impl Planner<'_> {
             .float("SCALE", spec.score_scale);
         let bindings = vec![
             Place::Scratch(Scratch::Pass),
-            plan.params(&self.layer_params(l)),
+            plan.params(bytemuck::cast_slice(&self.layer_params(l))),
             Place::Scratch(Scratch::Tiles),
             Place::Scratch(Scratch::Blocks),
             Place::Scratch(Scratch::Queries),
@@ -262,7 +224,7 @@ impl Planner<'_> {
             .flag("SINKS", sinks);
         let bindings = vec![
             Place::Scratch(Scratch::Pass),
-            plan.params(&[self.vectors[l].sinks]),
+            plan.params(bytemuck::bytes_of(&self.vectors[l].sinks)),
             Place::Vectors,
             Place::Scratch(Scratch::Positions),
             Place::Scratch(Scratch::Partials),

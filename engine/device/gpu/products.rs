@@ -3,10 +3,13 @@
 use super::kernels::{Constants, NORM, PRODUCT, PRODUCT_FLOATS};
 use super::steps::{Extent, LayerVectors, Place, Plan, Planner, Scratch};
 use super::weights::{GpuMatrix, OUTS, Piece, Scheme};
-use crate::model::spec::Activation;
+use crate::model::spec::{Activation, ExpertSpec, Gating};
 use crate::model::weights::Mlp;
+use bytemuck::{Pod, Zeroable};
 
 const NONE: u32 = u32::MAX;
+/// Parts of matrices that one step takes, at most.
+const SEGMENTS: usize = 4;
 
 /// What becomes of products.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,15 +22,22 @@ pub(super) enum Epilogue {
 /// Which rows go through a matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RowsOf {
-    All = 0,
-    Wanted = 1,
-    Experts = 2,
+    All,
+    Wanted,
+    /// A row of y for each slot of a row of x: its experts, then so many parts of what every row goes through.
+    Experts {
+        shared: usize,
+    },
+    /// A row of y for all slots of a row, which are rows of x: weighed and added up.
+    Mixed {
+        shared: usize,
+    },
 }
 
 /// Products of rows of one buffer with matrices, into another.
 #[derive(Clone)]
 pub(super) struct Products<'a> {
-    /// Each with the column of its first output.
+    /// Each with the column of its first output. Of experts the first one; behind it, or behind both that are gated, what is shared.
     pub(super) matrices: Vec<(&'a GpuMatrix, usize)>,
     pub(super) x: Scratch,
     /// Width of a row of x.
@@ -37,12 +47,10 @@ pub(super) struct Products<'a> {
     pub(super) norm: Option<u32>,
     pub(super) epilogue: Epilogue,
     pub(super) rows_of: RowsOf,
-    /// Two matrices whose products are gated.
+    /// Matrices go by two, whose products are gated.
     pub(super) pair: bool,
-    /// Equal matrices of a tensor, of which the first is given: how many go by in one step, and the distance of their columns in x and y.
-    pub(super) each: Option<(usize, usize, usize)>,
-    /// Experts' results are added up.
-    pub(super) mixed: bool,
+    /// Matrices by head, of which the first is given: their number, and the distance of what they meet in a row of x.
+    pub(super) heads: (usize, usize),
 }
 
 impl<'a> Products<'a> {
@@ -52,20 +60,62 @@ impl<'a> Products<'a> {
         (y, y_stride): (Scratch, usize),
     ) -> Self {
         let (epilogue, rows_of) = (Epilogue::Store, RowsOf::All);
-        Self {
-            matrices,
-            x,
-            x_stride,
-            y,
-            y_stride,
-            norm: None,
-            epilogue,
-            rows_of,
-            pair: false,
-            each: None,
-            mixed: false,
-        }
+        Self { matrices, x, x_stride, y, y_stride, norm: None, epilogue, rows_of, pair: false, heads: (1, 0) }
     }
+}
+
+/// Parts of matrices that one step takes.
+type Group<'a> = Vec<(&'a GpuMatrix, Piece, usize)>;
+
+/// Tells whether one step can take a piece of a matrix beside others: from one slab, coded like them, of no third type.
+fn joins(group: &Group<'_>, matrix: &GpuMatrix, piece: &Piece) -> bool {
+    let (first, at, _) = &group[0];
+    let other = group.iter().map(|(m, ..)| m.scheme).find(|scheme| *scheme != first.scheme);
+    group.len() < SEGMENTS
+        && at.slab == piece.slab
+        && first.scheme.is_coded() == matrix.scheme.is_coded()
+        && (matrix.scheme == first.scheme || other.is_none_or(|other| other == matrix.scheme))
+}
+
+/// Tells whether one step can take all of these.
+fn join(matrices: &[&GpuMatrix]) -> bool {
+    let mut group: Group<'_> = vec![(matrices[0], matrices[0].pieces[0], 0)];
+    matrices[1..].iter().all(|matrix| {
+        let joins = joins(&group, matrix, &matrix.pieces[0]);
+        group.push((matrix, matrix.pieces[0], 0));
+        joins
+    }) && matrices.iter().all(|matrix| matrix.pieces.len() == 1)
+}
+
+/// A part of a matrix, as `product.wgsl` has it.
+#[derive(Clone, Copy, Default, Pod, Zeroable)]
+#[repr(C)]
+struct Segment {
+    planes: [u32; 3],
+    codes: u32,
+    n_out: u32,
+    row_units: u32,
+    each_units: u32,
+    bias: u32,
+    each_bias: u32,
+    y_first: u32,
+    first_group: u32,
+    is_other: u32,
+}
+
+/// Parameters, as `product.wgsl` has them.
+#[derive(Clone, Copy, Default, Pod, Zeroable)]
+#[repr(C)]
+struct Params {
+    k: u32,
+    units: u32,
+    x_stride: u32,
+    y_stride: u32,
+    norm: u32,
+    eps: f32,
+    each_x: u32,
+    each_y: u32,
+    segments: [Segment; SEGMENTS],
 }
 
 impl Planner<'_> {
@@ -82,21 +132,70 @@ impl Planner<'_> {
         self.gated(plan, (&mlp.gate, &mlp.up), Products { norm: Some(vectors.ffn_norm), ..products });
     }
 
-    /// `act(gate x) · up x`: in one step where both matrices are of one type and in one slab.
+    /// `act(gate x) · up x`: in one step where both matrices can join.
     pub(super) fn gated<'a>(
         &self,
         plan: &mut Plan,
         (gate, up): (&'a GpuMatrix, &'a GpuMatrix),
         products: Products<'a>,
     ) {
-        let slab = |matrix: &GpuMatrix| (matrix.scheme, matrix.pieces.len(), matrix.pieces[0].slab);
-        if slab(gate) == slab(up) && gate.pieces.len() == 1 {
+        if join(&[gate, up]) {
             return self
                 .products(plan, Products { matrices: vec![(gate, 0), (up, 0)], pair: true, ..products });
         }
         self.products(plan, Products { matrices: vec![(up, 0)], ..products.clone() });
         let matrices = vec![(gate, 0)];
         self.products(plan, Products { matrices, epilogue: Epilogue::Gate, ..products });
+    }
+
+    /// The feed-forward of experts, and of what every row goes through beside them: as further slots of a row where their matrices can join.
+    pub(super) fn experts(
+        &self,
+        plan: &mut Plan,
+        router: &GpuMatrix,
+        experts: &Mlp<GpuMatrix>,
+        shared: Option<&Mlp<GpuMatrix>>,
+        vectors: &LayerVectors,
+    ) {
+        let Some(shape) = self.spec.experts else { return };
+        let stream = (Scratch::Stream, self.spec.d_model);
+        let norm = Some(vectors.ffn_norm);
+        let scores = Products::plain(vec![(router, 0)], stream, (Scratch::Scores, shape.n));
+        self.products(plan, Products { norm, ..scores });
+        let [gate, up, down] = [&experts.gate, &experts.up, &experts.down];
+        let slots = shared.filter(|mlp| {
+            mlp.gate.n_out % shape.d_ff == 0
+                && [&mlp.gate, &mlp.up, &mlp.down].iter().all(|matrix| matrix.bias.is_none())
+                && join(&[gate, up, &mlp.gate, &mlp.up])
+                && join(&[down, &mlp.down])
+        });
+        let n_shared = slots.map_or(0, |mlp| mlp.gate.n_out / shape.d_ff);
+        let hidden = (Scratch::Hidden, shape.d_ff);
+        let sent = Products {
+            norm,
+            rows_of: RowsOf::Experts { shared: n_shared },
+            ..Products::plain(vec![], stream, hidden)
+        };
+        let mixed = Products {
+            epilogue: Epilogue::Add,
+            rows_of: RowsOf::Mixed { shared: n_shared },
+            ..Products::plain(vec![(down, 0)], hidden, stream)
+        };
+        if let Some(mlp) = slots {
+            let matrices = [gate, up, &mlp.gate, &mlp.up].map(|matrix| (matrix, 0)).to_vec();
+            self.products(plan, Products { matrices, pair: true, ..sent });
+            let matrices = vec![(down, 0), (&mlp.down, 0)];
+            return self.products(plan, Products { matrices, ..mixed });
+        }
+        self.gated(plan, (gate, up), sent);
+        // What is shared reads the stream as the experts do: before they are added.
+        if let Some(shared) = shared {
+            self.mlp_hidden(plan, shared, Scratch::Shared, vectors);
+        }
+        self.products(plan, mixed);
+        if let Some(shared) = shared {
+            self.add(plan, &shared.down, (Scratch::Shared, shared.gate.n_out), vectors.post_norms[1]);
+        }
     }
 
     /// Products that are added to the stream, normed before where the family has it.
@@ -107,7 +206,7 @@ impl Planner<'_> {
             return self.products(plan, Products { epilogue: Epilogue::Add, ..products });
         }
         self.products(plan, Products::plain(vec![(matrix, 0)], x, (Scratch::Out, d)));
-        let params = plan.params(&[post_norm]);
+        let params = plan.params(bytemuck::bytes_of(&post_norm));
         let bindings =
             vec![params, Place::Vectors, Place::Scratch(Scratch::Out), Place::Scratch(Scratch::Stream)];
         let constants = Constants::default().uint("D_MODEL", d).float("EPS", self.spec.norm_eps);
@@ -123,22 +222,17 @@ impl Planner<'_> {
         y: (Scratch, usize),
         x_width: usize,
     ) {
-        let first = &matrices[0];
-        let each = Some((matrices.len(), x_width, first.n_out));
-        self.products(plan, Products { each, ..Products::plain(vec![(first, 0)], x, y) });
+        let plain = Products::plain(vec![(&matrices[0], 0)], x, y);
+        self.products(plan, Products { heads: (matrices.len(), x_width), ..plain });
     }
 
-    /// Products: one step for matrices of one type in one slab.
+    /// Products: one step for matrices that can join.
     pub(super) fn products(&self, plan: &mut Plan, products: Products<'_>) {
-        let mut groups: Vec<Vec<(&GpuMatrix, Piece, usize)>> = Vec::new();
+        let mut groups: Vec<Group<'_>> = Vec::new();
         for (matrix, column) in &products.matrices {
             for piece in &matrix.pieces {
-                let alike = |group: &&mut Vec<(&GpuMatrix, Piece, usize)>| {
-                    let (other, at, _) = &group[0];
-                    (other.scheme, at.slab) == (matrix.scheme, piece.slab) && group.len() < 3
-                };
                 let part = (*matrix, *piece, column + piece.first_out);
-                match groups.iter_mut().find(alike) {
+                match groups.iter_mut().find(|group| joins(group, matrix, piece)) {
                     Some(group) => group.push(part),
                     None => groups.push(vec![part]),
                 }
@@ -149,37 +243,75 @@ impl Planner<'_> {
         }
     }
 
-    fn product(&self, plan: &mut Plan, products: &Products<'_>, group: &[(&GpuMatrix, Piece, usize)]) {
+    fn product(&self, plan: &mut Plan, products: &Products<'_>, group: &Group<'_>) {
         let (first, at, _) = group[0];
+        let other = group.iter().map(|(m, ..)| m.scheme).find(|scheme| *scheme != first.scheme);
         let used = self.spec.experts.map_or(1, |experts| experts.used);
         let (rows, extent) = match products.rows_of {
             RowsOf::All => (self.shape.rows, Extent::Rows(self.shape.rows)),
             RowsOf::Wanted => (self.shape.wanted, Extent::Wanted(self.shape.wanted)),
-            RowsOf::Experts if products.mixed => (1, Extent::Rows(1)),
-            RowsOf::Experts => (1, Extent::Experts(used)),
+            RowsOf::Experts { shared } => (1, Extent::Slots(used + shared)),
+            RowsOf::Mixed { .. } => (1, Extent::Rows(1)),
         };
-        let scheme = first.scheme;
-        let (words, chunk) = if scheme.is_coded() { (8, 64) } else { (32, 32) };
+        let mut params = Params {
+            k: first.k as u32,
+            units: first.units() as u32,
+            x_stride: (products.x_stride / 4) as u32,
+            y_stride: products.y_stride as u32,
+            norm: products.norm.unwrap_or(NONE),
+            eps: self.spec.norm_eps,
+            each_x: (products.heads.1 / 4) as u32,
+            each_y: first.n_out as u32,
+            ..Params::default()
+        };
+        let n_pairs = if products.pair { 2 } else { 1 };
+        let (mut n_groups, mut weight_bytes) = (0, 0);
+        for (i, (matrix, piece, column)) in group.iter().enumerate() {
+            // Behind the experts stands what is shared: parts of one matrix, of its outputs or of its inputs.
+            let (parts, shared) = match products.rows_of {
+                RowsOf::Experts { shared } if i >= n_pairs => (shared, true),
+                RowsOf::Mixed { shared } if i >= n_pairs => (1, shared > 0),
+                _ => (1, false),
+            };
+            let n_out = piece.n_out / parts;
+            let is_input = shared && matches!(products.rows_of, RowsOf::Mixed { .. });
+            let each_units = if is_input { first.units() } else { n_out * matrix.units() };
+            params.segments[i] = Segment {
+                planes: piece.planes,
+                codes: piece.codes,
+                n_out: n_out as u32,
+                row_units: matrix.units() as u32,
+                each_units: each_units as u32,
+                bias: matrix.bias.map_or(NONE, |bias| bias + piece.first_out as u32),
+                each_bias: n_out as u32,
+                y_first: *column as u32,
+                first_group: n_groups as u32,
+                is_other: u32::from(matrix.scheme != first.scheme),
+            };
+            let goes_along = shared || i % n_pairs > 0;
+            n_groups += if goes_along { 0 } else { n_out.div_ceil(OUTS) };
+            let times = match products.rows_of {
+                RowsOf::Experts { .. } | RowsOf::Mixed { .. } if !shared => used,
+                _ => products.heads.0,
+            };
+            weight_bytes += matrix.n_bytes() * piece.n_out as u64 / matrix.n_out as u64 * times as u64;
+        }
+        let is_sent = matches!(products.rows_of, RowsOf::Experts { .. } | RowsOf::Mixed { .. });
+        let n_segments = if products.pair || is_sent { 1 } else { group.len() };
+        let (words, chunk) = if first.scheme.is_coded() { (8, 64) } else { (32, 32) };
         let constants = Constants::default()
             .uint("R", rows)
             .uint("ROUNDS", rows.div_ceil(8))
             .uint("CHUNK", (chunk / rows).max(8))
             .uint("WORDS", words)
-            .flag("CODED", scheme.is_coded())
-            .flag("BIASED", scheme.is_biased())
+            .flag("CODED", first.scheme.is_coded())
+            .flag("BIASED", group.iter().any(|(matrix, ..)| matrix.scheme.is_biased()))
             .flag("NORM", products.norm.is_some())
             .flag("PAIR", products.pair)
-            .uint("STORE", 0)
-            .uint("ADD", 1)
-            .uint("GATE", 2)
             .uint("EPILOGUE", products.epilogue as usize)
-            .uint("WANTED", 1)
-            .uint("EXPERTS", 2)
-            .uint("ROWS_OF", products.rows_of as usize)
-            .uint("N_SEGMENTS", if products.pair { 1 } else { group.len() })
-            .flag("MIXED", products.mixed)
-            .uint("N_USED", if products.mixed { used } else { 1 })
-            .scheme(scheme)
+            .uint("N_SEGMENTS", n_segments)
+            .schemes(first.scheme, other.unwrap_or(first.scheme))
+            .experts(self.spec.experts.filter(|_| is_sent), products.rows_of)
             .uint(
                 "ACTIVATION",
                 match self.spec.family.activation {
@@ -188,47 +320,10 @@ impl Planner<'_> {
                     Activation::Clamped => 2,
                 },
             );
-        let (mut each_codes, mut each_planes, mut each_bias, mut n_each, mut each_x, mut each_y) =
-            (0, [0; 3], 0, 1, 0, 0);
-        if let Some((n, x, y)) = products.each {
-            each_codes = (first.stride / 16) as u32;
-            each_planes = [(first.stride / 4) as u32; 3];
-            each_bias = first.n_out as u32;
-            (n_each, each_x, each_y) = (n, x, y);
-        }
-        let mut params = vec![
-            first.k as u32,
-            first.units() as u32,
-            (products.x_stride / 4) as u32,
-            0,
-            products.y_stride as u32,
-            products.norm.unwrap_or(NONE),
-            self.spec.norm_eps.to_bits(),
-            each_codes,
-        ];
-        params.extend(each_planes);
-        params.extend([each_bias, (each_x / 4) as u32, each_y as u32, used as u32]);
-        params.push(if products.mixed { 1 } else { used as u32 });
-        let mut n_groups = 0;
-        let mut weight_bytes = 0;
-        for (matrix, piece, column) in group {
-            let bias = matrix.bias.map_or(NONE, |bias| bias + piece.first_out as u32);
-            params.extend([piece.codes, 0, 0, 0]);
-            params.extend(piece.planes);
-            params.extend([piece.n_out as u32, *column as u32, bias, n_groups as u32, 0]);
-            let is_second = products.pair && n_groups > 0;
-            n_groups += if is_second { 0 } else { piece.n_out.div_ceil(OUTS) };
-            let times = if products.rows_of == RowsOf::Experts { used } else { n_each };
-            weight_bytes += matrix.n_bytes() * piece.n_out as u64 / matrix.n_out as u64 * times as u64;
-        }
-        params.resize(16 + 3 * 12, 0);
-        let table = match products.rows_of {
-            RowsOf::Experts => Scratch::Experts,
-            RowsOf::All | RowsOf::Wanted => Scratch::Wanted,
-        };
+        let table = if is_sent { Scratch::Scores } else { Scratch::Wanted };
         let bindings = vec![
             Place::Scratch(Scratch::Pass),
-            plan.params(&params),
+            plan.params(bytemuck::bytes_of(&params)),
             Place::Slab(at.slab),
             Place::Slab(at.slab),
             Place::Vectors,
@@ -236,19 +331,45 @@ impl Planner<'_> {
             Place::Scratch(products.y),
             Place::Scratch(table),
         ];
-        let source = if scheme.is_coded() { &PRODUCT } else { &PRODUCT_FLOATS };
-        let groups = [Extent::Fixed(n_groups), extent, Extent::Fixed(n_each)];
+        let source = if first.scheme.is_coded() { &PRODUCT } else { &PRODUCT_FLOATS };
+        let groups = [Extent::Fixed(n_groups), extent, Extent::Fixed(products.heads.0)];
         plan.push(source, constants, bindings, groups);
         plan.steps.last_mut().into_iter().for_each(|step| step.weight_bytes = weight_bytes);
     }
 }
 
 impl Constants {
-    /// The types of matrices, and which it is.
-    fn scheme(self, scheme: Scheme) -> Self {
-        let named = |(constants, i): (Self, usize), other: Scheme| (constants.uint(other.name(), i), i + 1);
-        let (constants, _) = Scheme::ALL.into_iter().fold((self, 0), named);
-        let index = Scheme::ALL.iter().position(|other| *other == scheme).unwrap_or(0);
-        constants.uint("SCHEME", index).bytes("TABLE", scheme.table().unwrap_or_default())
+    /// The types of matrices, and which two they are here.
+    fn schemes(self, scheme: Scheme, other: Scheme) -> Self {
+        let index = |scheme| Scheme::ALL.iter().position(|each| *each == scheme).unwrap_or(0);
+        let named = |constants: Self, each: Scheme| constants.uint(each.name(), index(each));
+        let named = Scheme::ALL.into_iter().fold(self, named);
+        let constants = named.uint("SCHEME", index(scheme)).uint("OTHER", index(other));
+        let levels =
+            [Scheme::Iq4Nl, Scheme::Mxfp4].into_iter().filter_map(|each| Some((each, each.table()?)));
+        levels.fold(constants, |constants, (each, table)| {
+            constants.bytes(&format!("{}_LEVELS", each.name()), table)
+        })
+    }
+
+    /// Rows, and how experts are chosen for them.
+    fn experts(self, experts: Option<ExpertSpec>, rows_of: RowsOf) -> Self {
+        let (index, shared, mixed) = match rows_of {
+            RowsOf::All => (0, 0, false),
+            RowsOf::Wanted => (1, 0, false),
+            RowsOf::Experts { shared } => (2, shared, false),
+            RowsOf::Mixed { shared } => (2, shared, true),
+        };
+        let used = experts.map_or(1, |experts| experts.used);
+        self.uint("WANTED", 1)
+            .uint("EXPERTS", 2)
+            .uint("ROWS_OF", index)
+            .flag("MIXED", mixed)
+            .uint("N_USED", used)
+            .uint("N_SLOTS", used + shared)
+            .uint("N_EXPERTS", experts.map_or(1, |experts| experts.n))
+            .flag("SOFTMAX_FIRST", experts.is_some_and(|experts| experts.gating == Gating::SoftmaxThenTop))
+            .flag("NORMED", experts.is_some_and(|experts| experts.normed))
+            .float("EXPERT_SCALE", experts.map_or(1.0, |experts| experts.scale))
     }
 }

@@ -62,12 +62,10 @@ pub(super) enum Scratch {
     Out,
     /// Between the matrices of the feed-forward.
     Hidden,
-    /// The same for what every row goes through beside experts.
+    /// The same for what every row goes through beside experts, where it can't join them.
     Shared,
     /// Scores of experts.
     Scores,
-    /// Experts of rows, and weights.
-    Experts,
     Logits,
     /// Temperatures of rows that are sampled, and the likeliest tokens of each.
     Temperatures,
@@ -93,8 +91,8 @@ pub(super) enum Extent {
     Rows(usize),
     /// One for so many rows whose logits are wanted.
     Wanted(usize),
-    /// One for each expert of each row: so many a row.
-    Experts(usize),
+    /// So many for each row of the pass.
+    Slots(usize),
     Tiles,
     /// Pieces of what a query sees.
     Pieces,
@@ -159,10 +157,10 @@ impl Plan {
     }
 
     /// Takes in a step's parameters.
-    pub(super) fn params(&mut self, words: &[u32]) -> Place {
+    pub(super) fn params(&mut self, bytes: &[u8]) -> Place {
         let first = self.params.len().next_multiple_of(PARAMS);
         self.params.resize(first, 0);
-        self.params.extend(words.iter().flat_map(|word| word.to_le_bytes()));
-        Place::Params(first, 4 * words.len())
+        self.params.extend(bytes);
+        Place::Params(first, bytes.len())
     }
 }

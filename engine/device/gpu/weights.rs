@@ -20,7 +20,7 @@
 use super::context::Context;
 use crate::device::cpu::numbers;
 use crate::kv::quant::q8_0;
-use crate::model::gguf::TensorType;
+use crate::model::gguf::{Gguf, TensorType};
 use crate::model::tensors::{Numbers, converted};
 use crate::model::weights::{Matrix, Pack};
 use crate::{Error, Result};
@@ -165,20 +165,19 @@ impl Scheme {
         places
     }
 
-    /// Lays out rows of a matrix, `[n_rows, k]`, as they stand in the file.
-    fn lay(self, bytes: &[u8], n_rows: usize, k: usize) -> Vec<u8> {
+    /// Planes of rows of a matrix, `[n_rows, k]`, which stand in the file as `bytes`.
+    fn lay(self, bytes: &[u8], n_rows: usize, k: usize) -> [Vec<u8>; 4] {
         let (block, size) = self.block();
         let units = k.div_ceil(UNIT);
-        let places = self.places(n_rows * units);
-        let mut out = vec![0; places[4]];
+        let mut planes = self.planes().map(|n_bytes| vec![0; (n_rows * units * n_bytes).div_ceil(8)]);
         let mut put = |plane: usize, at: usize, bytes: &[u8]| {
-            out[places[plane] + at..][..bytes.len()].copy_from_slice(bytes);
+            planes[plane][at..][..bytes.len()].copy_from_slice(bytes);
         };
         if !self.is_coded() {
             for (row, bytes) in bytes.chunks_exact(k * size).enumerate() {
                 put(0, row * units * UNIT * size, bytes);
             }
-            return out;
+            return planes;
         }
         for (i, bytes) in bytes.chunks_exact(size).enumerate() {
             match self {
@@ -237,7 +236,7 @@ impl Scheme {
                 }
             }
         }
-        out
+        planes
     }
 
     /// Codes of a super-block of 256 numbers, in order.
@@ -285,9 +284,7 @@ pub(super) struct GpuMatrix {
     pub(super) n_out: usize,
     pub(super) k: usize,
     pub(super) pieces: Vec<Piece>,
-    /// Bytes from it to the next of its tensor, if it has several; their biases follow one another.
-    pub(super) stride: u64,
-    /// First of its biases among the vectors.
+    /// First of its biases among the vectors. Where a tensor holds several matrices, their units and their biases follow one another.
     pub(super) bias: Option<u32>,
 }
 
@@ -323,10 +320,25 @@ pub(super) struct Packer {
     used: u64,
     size: u64,
     waiting: u64,
+    /// The layer and the tensor whose matrices are being packed.
+    layer: Option<usize>,
+    tensor: Option<Piece>,
     /// Biases; norms and the like join them.
     pub(super) vectors: Vec<f32>,
     /// Bytes of all matrices.
     pub(super) n_bytes: u64,
+}
+
+/// Bytes that the tensors of a layer take, about; 0: there is no such layer.
+fn layer_bytes(gguf: &Gguf, l: usize) -> u64 {
+    let of_layer = gguf.tensors().filter(|(name, _)| layer_of(name) == Some(l));
+    let sizes = of_layer.filter_map(|(name, _)| gguf.tensor(name).ok());
+    sizes.map(|(_, bytes)| (bytes.len() + bytes.len() / 64 + 64) as u64).sum()
+}
+
+/// The layer that a tensor belongs to, by its name.
+fn layer_of(name: &str) -> Option<usize> {
+    name.strip_prefix("blk.")?.split('.').next()?.parse().ok()
 }
 
 impl Packer {
@@ -341,6 +353,8 @@ impl Packer {
             used: 0,
             size: 0,
             waiting: 0,
+            layer: None,
+            tensor: None,
             vectors: vec![],
             n_bytes: 0,
         }
@@ -351,7 +365,27 @@ impl Packer {
         if self.used + n_bytes <= self.size {
             return Ok(());
         }
-        self.size = n_bytes.max(SLAB.min(self.rest)).min(self.limit).next_multiple_of(16);
+        self.slab(n_bytes.max(SLAB.min(self.rest)))
+    }
+
+    /// Makes room for a layer in one slab, so that its matrices can share steps; a new slab has room for whole layers.
+    fn reserve_layer(&mut self, gguf: &Gguf, l: usize) -> Result<()> {
+        let most = SLAB.min(self.limit);
+        let mut layers = (l..).map(|l| layer_bytes(gguf, l)).take_while(|n| *n > 0).peekable();
+        if layers.peek().is_none_or(|n| self.used + n <= self.size || *n > most) {
+            return Ok(());
+        }
+        let all = layers.scan(0, |sum, n| {
+            *sum += n;
+            Some(*sum)
+        });
+        let n_bytes = all.take_while(|sum| *sum <= most).last();
+        n_bytes.map_or(Ok(()), |n_bytes| self.slab(n_bytes))
+    }
+
+    /// Takes a new slab.
+    fn slab(&mut self, n_bytes: u64) -> Result<()> {
+        self.size = n_bytes.min(self.limit).next_multiple_of(16);
         self.used = 0;
         let had: u64 = self.n_bytes;
         let buffer = match &self.context {
@@ -368,24 +402,33 @@ impl Packer {
         Ok(())
     }
 
-    /// Lays rows of a matrix into a slab that has room for them.
-    fn put(&mut self, scheme: Scheme, bytes: &[u8], first_out: usize, n_out: usize, k: usize) -> Piece {
-        let places = scheme.places(n_out * k.div_ceil(UNIT));
-        let n_bytes = places[4] as u64;
-        let (slab, at) = (self.slabs.len() - 1, self.used);
-        if let (Some(context), Some(buffer)) = (&self.context, &self.slabs[slab]) {
-            context.queue.write_buffer(buffer, at, &scheme.lay(bytes, n_out, k));
-            self.waiting += n_bytes;
-            if self.waiting > WAITING {
-                context.settle();
-                self.waiting = 0;
-            }
-        }
+    /// Takes room for rows `first_out..` of a matrix in the last slab.
+    fn take(&mut self, scheme: Scheme, n_units: usize, first_out: usize, n_out: usize) -> Piece {
+        let places = scheme.places(n_units).map(|place| self.used + place as u64);
+        let n_bytes = places[4] - self.used;
         self.used += n_bytes;
         self.n_bytes += n_bytes;
         self.rest = self.rest.saturating_sub(n_bytes);
-        let plane = |i: usize| ((at + places[i] as u64) / 4) as u32;
-        Piece { slab, codes: (at / 16) as u32, planes: [plane(1), plane(2), plane(3)], first_out, n_out }
+        let plane = |i: usize| (places[i] / 4) as u32;
+        let planes = [plane(1), plane(2), plane(3)];
+        Piece { slab: self.slabs.len() - 1, codes: (places[0] / 16) as u32, planes, first_out, n_out }
+    }
+
+    /// Writes rows to a piece, from unit `first` on.
+    fn put(&mut self, piece: &Piece, first: usize, scheme: Scheme, bytes: &[u8], n_rows: usize, k: usize) {
+        let (Some(context), Some(buffer)) = (&self.context, &self.slabs[piece.slab]) else { return };
+        let places = [4 * piece.codes, piece.planes[0], piece.planes[1], piece.planes[2]];
+        let planes = scheme.lay(bytes, n_rows, k);
+        for ((place, n_bytes), mut plane) in places.into_iter().zip(scheme.planes()).zip(planes) {
+            self.waiting += plane.len() as u64;
+            plane.resize(plane.len().next_multiple_of(4), 0); // as buffers are written
+            let at = 4 * u64::from(place) + (first * n_bytes / 8) as u64;
+            context.queue.write_buffer(buffer, at, &plane);
+        }
+        if self.waiting > WAITING {
+            context.settle();
+            self.waiting = 0;
+        }
     }
 }
 
@@ -408,15 +451,30 @@ impl Pack for Packer {
             }
         };
         let units = k.div_ceil(UNIT);
-        let n_bytes = scheme.places(n_out * units)[4] as u64;
-        // Equal matrices of one tensor lie in one slab, at equal distances.
-        let together = n_bytes * of as u64;
         let mut pieces = Vec::new();
+        if let Some(l) = layer_of(name).filter(|l| self.layer != Some(*l)) {
+            self.reserve_layer(gguf, l)?;
+            self.layer = Some(l);
+        }
+        // Matrices of one tensor lie in one slab, their units one behind the other.
+        let together = scheme.places(of * n_out * units)[4] as u64;
+        if of > 1 && (n_out * units) % 32 != 0 {
+            return Err(Error::device(format!(
+                "{}: tensor `{name}` holds matrices of {n_out} by {k}, which are not served on a GPU: multiples of 32 are",
+                gguf.name
+            )));
+        }
         if together <= self.limit {
-            if index == 0 {
-                self.reserve(together)?;
-            }
-            pieces.push(self.put(scheme, bytes, 0, n_out, k));
+            let piece = match self.tensor.filter(|_| index > 0) {
+                Some(piece) => piece,
+                None => {
+                    self.reserve(together)?;
+                    self.take(scheme, of * n_out * units, 0, n_out)
+                }
+            };
+            self.tensor = Some(piece);
+            self.put(&piece, index * n_out * units, scheme, bytes, n_out, k);
+            pieces.push(piece);
         } else if of > 1 {
             return Err(Error::device(format!(
                 "{}: tensor `{name}` takes {} MiB, this GPU's kernels see {} MiB at a time, at most",
@@ -425,13 +483,15 @@ impl Pack for Packer {
                 self.limit >> 20
             )));
         } else {
-            let (row_bytes, of_row) = (bytes.len() / n_out, n_bytes.div_ceil(n_out as u64) + 1);
+            let (row_bytes, of_row) = (bytes.len() / n_out, together.div_ceil(n_out as u64) + 1);
             let most = ((self.limit - 64) / of_row) as usize / OUTS * OUTS;
             let mut first = 0;
             while first < n_out {
                 let n = most.max(OUTS).min(n_out - first);
                 self.reserve(scheme.places(n * units)[4] as u64)?;
-                pieces.push(self.put(scheme, &bytes[first * row_bytes..][..n * row_bytes], first, n, k));
+                let piece = self.take(scheme, n * units, first, n);
+                self.put(&piece, 0, scheme, &bytes[first * row_bytes..][..n * row_bytes], n, k);
+                pieces.push(piece);
                 first += n;
             }
         }
@@ -440,7 +500,7 @@ impl Pack for Packer {
             self.vectors.extend(bias);
             first
         });
-        Ok((GpuMatrix { scheme, n_out, k, pieces, stride: n_bytes, bias }, word))
+        Ok((GpuMatrix { scheme, n_out, k, pieces, bias }, word))
     }
 
     fn numbers(&self) -> Numbers {

@@ -100,9 +100,13 @@ fn the_likeliest_tokens_are_sorted_out() {
         let mut pass = Pass::alone(&[5, 17, 100], &layout);
         pass.wanted = vec![0, 2];
         pass.best = Some(vec![temperature; 2]);
+        let before = gpu.traffic();
         let Logits::Best(found) = gpu.run(&pass, &mut *cache, None).expect("a pass") else {
             panic!("the likeliest tokens were wanted");
         };
+        let (submits, bytes) = gpu.traffic();
+        assert_eq!(submits - before.0, 1, "submits of a pass");
+        assert!(bytes - before.1 <= 2 * (16 << 10), "{bytes} bytes read back for two tokens");
         for best in found {
             let logits = gpu.logits(best.row).expect("all logits");
             let top = logits.iter().copied().fold(f32::MIN, f32::max);
@@ -131,30 +135,86 @@ fn products_are_those_of_the_numbers() {
     let all = [F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4K, Q5K, Q6K, IQ4NL, MXFP4, Q2K, Q3K, IQ4XS];
     for dtype in all.into_iter().filter(|dtype| thorough() || matches!(dtype, F16 | Q4K | Q6K | MXFP4)) {
         let model = RandomModel { dtype, n_layers: 1, d_model: 256, d_ff: 256, ..RandomModel::tiny(7) };
-        let gguf = gguf_of(&model);
-        let best = gpu::list().remove(0);
-        let gpu = Gpu::load(&gguf, Some(&best.name), &mut |_, _| {}).expect("a device");
-        let reference = Reference::load(&gguf).expect("a device");
-        let layout = Arc::new(gpu.spec().kv_layout(&KvChoice::Uniform(KvFormat::F16)).expect("a layout"));
+        let (gpu, reference) = (load(&model), Reference::load(&gguf_of(&model)).expect("a device"));
         for n in [1, 21] {
-            let ids: Vec<u32> = (0..n).map(|i| i * 37 % 260).collect();
-            let mut pass = Pass::alone(&ids, &layout);
-            pass.wanted = (0..ids.len()).collect();
-            let read = |device: &dyn Device| {
-                let logits = device.run(&pass, &mut *device.cache(layout.clone()), None).expect("a pass");
-                let Logits::All(logits) = logits else { panic!("all logits were wanted") };
-                logits
-            };
-            let (found, expected) = (read(&gpu), read(&reference));
-            let square = |x: f32| f64::from(x) * f64::from(x);
-            let off: f64 = found.iter().zip(&expected).map(|(a, b)| square(a - b)).sum();
-            let off = (off / expected.iter().map(|x| square(*x)).sum::<f64>()).sqrt();
+            let off = off(&gpu, &reference, n);
             // Coded matrices meet rows in 8 bits.
             let bound = if matches!(dtype, F32 | F16 | BF16) { 1e-4 } else { 0.03 };
             assert!(off < bound, "{dtype:?}, {n} rows: {off}");
             eprintln!("{dtype:?}, {n} rows: {off:.5}");
         }
     }
+}
+
+/// Root mean square of the difference of all logits of `n` rows from the reference's, over that of these.
+fn off(gpu: &Gpu, reference: &Reference, n: u32) -> f64 {
+    let layout = Arc::new(gpu.spec().kv_layout(&KvChoice::Uniform(KvFormat::F16)).expect("a layout"));
+    let ids: Vec<u32> = (0..n).map(|i| i * 37 % 260).collect();
+    let mut pass = Pass::alone(&ids, &layout);
+    pass.wanted = (0..ids.len()).collect();
+    let read = |device: &dyn Device| {
+        let logits = device.run(&pass, &mut *device.cache(layout.clone()), None).expect("a pass");
+        let Logits::All(logits) = logits else { panic!("all logits were wanted") };
+        logits
+    };
+    let (found, expected) = (read(gpu), read(reference));
+    let square = |x: f32| f64::from(x) * f64::from(x);
+    let off: f64 = found.iter().zip(&expected).map(|(a, b)| square(a - b)).sum();
+    (off / expected.iter().map(|x| square(*x)).sum::<f64>()).sqrt()
+}
+
+/// Faults of kernels are seen: by the distance from the reference.
+#[test]
+fn faults_are_seen() {
+    if !is_here("faults_are_seen") {
+        return;
+    }
+    let [stage, weigh] = [
+        "stage(thread, first_row, slot, first, group.z * params.each_x);\n            workgroupBarrier();",
+        "weights[q * 256u + token] = scores[q];\n        }\n        workgroupBarrier();",
+    ];
+    let faults = [
+        ("none", "", ""),
+        ("no barrier behind staging", stage, &stage[..stage.len() - "workgroupBarrier();".len()]),
+        ("no barrier behind scores", weigh, &weigh[..weigh.len() - "workgroupBarrier();".len()]),
+        ("a unit too far", "unit + first + i, i, &sums", "unit + first + i + 1u, i, &sums"),
+        (
+            "another head's keys",
+            "own * GROUP + h) * (K_DIM / 4u)",
+            "own * GROUP + GROUP - 1u - h) * (K_DIM / 4u)",
+        ),
+        ("the worst experts", "u32(n_better < N_USED)", "u32(n_better >= N_EXPERTS - N_USED)"),
+        ("experts swapped", "each = chosen[slot];", "each = chosen[N_USED - 1u - slot];"),
+        ("what is shared left out", "each = slot - N_USED;", "each = 0u;"),
+    ];
+    let model =
+        RandomModel { dtype: Dtype::Q8_0, d_model: 512, n_layers: 2, ..RandomModel::tiny_of("deepseek2", 7) };
+    let reference = Reference::load(&gguf_of(&model)).expect("a device");
+    for (name, right, wrong) in faults {
+        let mut gpu = load(&model);
+        if !right.is_empty() {
+            gpu.fault(right, wrong);
+        }
+        let off = off(&gpu, &reference, 21);
+        eprintln!("{name}: {off:.5}");
+        assert!(if right.is_empty() { off < 0.03 } else { off.is_nan() || off > 0.06 }, "{name}: {off}");
+    }
+}
+
+/// A fault that no distance shows, for it only changes the order of a sum, is seen by the law.
+#[test]
+fn an_order_that_depends_on_rows_is_seen() {
+    if !is_here("an_order_that_depends_on_rows_is_seen") {
+        return;
+    }
+    let (model, best) = (RandomModel::tiny(7), gpu::list().remove(0));
+    let bench = Bench::on(&model, KvFormat::Q4, |gguf| {
+        let mut gpu = Gpu::load(gguf, Some(&best.name), &mut |_, _| {}).expect("a device");
+        gpu.fault("n_partials + piece) * STRIDE", "n_partials + n - 1u - piece) * STRIDE");
+        Box::new(gpu)
+    });
+    let law = std::panic::AssertUnwindSafe(|| bench.check_steps(&[(516, 519, 1)]));
+    assert!(std::panic::catch_unwind(law).is_err(), "pieces merged backwards");
 }
 
 /// A GPU that is lost, out of memory, or given a kernel that it can't take says so; nothing panics, and nothing wrong is read.

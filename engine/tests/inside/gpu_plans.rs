@@ -132,7 +132,7 @@ const _: () = assert!(4 * CANDIDATE_WORDS <= 16 << 10);
 
 /// What a decoded token costs, by the plan: dispatches and bytes of weights.
 #[test]
-fn a_token_is_one_submit_few_dispatches_and_the_weights_once() {
+fn a_token_is_few_dispatches_and_the_weights_once() {
     for (name, model) in shapes() {
         let outline = Outline::of(&model);
         let plan = outline.plan(KvFormat::Q4, Shape { rows: 1, wanted: 1, lone: true, best: true });
@@ -161,8 +161,6 @@ fn a_token_is_one_submit_few_dispatches_and_the_weights_once() {
         );
         assert!(read as f64 <= 1.1 * most as f64, "{name}: {read} bytes of {most}");
         assert!(outline.n_bytes as f64 <= 1.1 * outline.file_bytes as f64, "{name}");
-        // A latent has matrices by head before and behind attention, and shared experts beside the chosen ones.
-        let allowed = if outline.spec.latent.is_some() { 14 } else { 10 };
-        assert!(per_layer <= allowed, "{name}: {per_layer} dispatches a layer");
+        assert!(per_layer <= 10, "{name}: {per_layer} dispatches a layer");
     }
 }

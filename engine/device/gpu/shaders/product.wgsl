@@ -4,43 +4,43 @@
 // arithmetic is the same for any number R of rows that a workgroup takes, and for any split of rows over workgroups. Coded matrices meet
 // rows in 8 bits, whose products are exact integers.
 //
-// Constants in front: R, CHUNK (units that are staged at a time, a multiple of 8), CODED, NORM, PAIR, EPILOGUE, ROWS_OF, N_SEGMENTS, MIXED and N_USED.
+// Constants in front: R, CHUNK (units that are staged at a time, a multiple of 8), CODED, NORM, PAIR, EPILOGUE, ROWS_OF, N_SEGMENTS; SCHEME
+// and OTHER, the types of the segments; of experts N_EXPERTS, N_USED, N_SLOTS (they, and what every row goes through beside them), MIXED.
 
+// A matrix or a part of one; or the first one of a tensor of several (heads, experts).
 struct Segment {
-    // First vector of codes, first words of up to three planes of side data.
-    codes: u32,
+    // First words of up to three planes of side data, first vector of codes.
     planes: vec3<u32>,
+    codes: u32,
     n_out: u32,
+    // Units of a row, and from one matrix to the next.
+    row_units: u32,
+    each_units: u32,
+    // First of its biases among the vectors, or NONE; from one matrix's to the next.
+    bias: u32,
+    each_bias: u32,
     // Column of its first output in a row of y.
     y_first: u32,
-    // First of its biases among the vectors, or NONE.
-    bias: u32,
     // First workgroup.
     first_group: u32,
+    // 1 if its type is OTHER.
+    is_other: u32,
 }
 
 struct Params {
-    // Numbers of a row of a matrix, and units.
+    // Numbers of a row of x, and units.
     k: u32,
     units: u32,
-    // Vectors of four from one row of x to the next, and before the first.
+    // Vectors of four from one row of x to the next; numbers from one row of y to the next.
     x_stride: u32,
-    x_first: u32,
-    // From one row of y to the next.
     y_stride: u32,
     // Norm of the rows: its weights among the vectors.
     norm: u32,
     eps: f32,
-    // For each matrix of several (heads, experts): vectors of codes, words of each plane, biases, vectors of x, columns of y.
-    each_codes: u32,
-    each_planes: vec3<u32>,
-    each_bias: u32,
+    // For each matrix by head: vectors of x, columns of y.
     each_x: u32,
     each_y: u32,
-    // Experts that a row is sent to, and how many of them read the same row of x.
-    n_used: u32,
-    n_sharing: u32,
-    segments: array<Segment, 3>,
+    segments: array<Segment, 4>,
 }
 
 @group(0) @binding(0) var<uniform> pass_: Pass;
@@ -50,8 +50,11 @@ struct Params {
 @group(0) @binding(4) var<storage, read> vectors: array<f32>;
 @group(0) @binding(5) var<storage, read> x: array<vec4<f32>>;
 @group(0) @binding(6) var<storage, read_write> y: array<f32>;
-// Rows that are wanted; or the experts of each row, then their weights.
+// Rows that are wanted; or the scores of each row's experts.
 @group(0) @binding(7) var<storage, read> table: array<u32>;
+
+const ADD = 1u;
+const GATE = 2u;
 
 const LANES = 8u;
 const OUTS = 32u;
@@ -66,13 +69,13 @@ var<workgroup> squares: array<f32, R * CHUNK>;
 var<workgroup> lane_squares: array<f32, R * LANES>;
 var<workgroup> lane_sums: array<f32, 8u * THREADS>;
 
-// The row of x that row `row` of y comes from.
-fn row_of_x(row: u32) -> u32 {
+// The row of x that row `row` meets in a slot.
+fn row_of_x(row: u32, slot: u32) -> u32 {
     if (ROWS_OF == WANTED) {
         return table[row];
     }
     if (ROWS_OF == EXPERTS) {
-        return row / params.n_sharing;
+        return select(row / N_SLOTS, row * N_SLOTS + slot, MIXED);
     }
     return row;
 }
@@ -81,14 +84,11 @@ fn n_rows() -> u32 {
     if (ROWS_OF == WANTED) {
         return pass_.n_wanted;
     }
-    if (ROWS_OF == EXPERTS) {
-        return pass_.n_rows * params.n_used;
-    }
-    return pass_.n_rows;
+    return pass_.n_rows * select(1u, N_SLOTS, ROWS_OF == EXPERTS && !MIXED);
 }
 
-// Takes units first .. first + CHUNK of the rows from `first_row` on.
-fn stage(thread: u32, first_row: u32, first: u32, x_first: u32) {
+// Takes units first .. first + CHUNK of the rows from `first_row` on, which begin at column `column` of x.
+fn stage(thread: u32, first_row: u32, slot: u32, first: u32, column: u32) {
     for (var at = thread; at < R * CHUNK; at += THREADS) {
         let r = at / CHUNK;
         let i = at % CHUNK;
@@ -96,17 +96,17 @@ fn stage(thread: u32, first_row: u32, first: u32, x_first: u32) {
         var numbers: array<vec4<f32>, 8>;
         var square = 0.0;
         if (first_row + r < n_rows() && unit < params.units) {
-            let from_ = x_first + row_of_x(first_row + r) * params.x_stride + unit * 8u;
+            let from_ = column + row_of_x(first_row + r, slot) * params.x_stride + unit * 8u;
             for (var j = 0u; j < 8u; j++) {
-                let column = unit * 32u + j * 4u;
-                if (column < params.k) {
+                let k = unit * 32u + j * 4u;
+                if (k < params.k) {
                     var four = x[from_ + j];
                     if (NORM) {
                         square = fma(four.x, four.x, square);
                         square = fma(four.y, four.y, square);
                         square = fma(four.z, four.z, square);
                         square = fma(four.w, four.w, square);
-                        let w = params.norm + column;
+                        let w = params.norm + k;
                         four *= vec4<f32>(vectors[w], vectors[w + 1u], vectors[w + 2u], vectors[w + 3u]);
                     }
                     numbers[j] = four;
@@ -173,40 +173,43 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     while (s + 1u < N_SEGMENTS && group.x >= params.segments[s + 1u].first_group) {
         s += 1u;
     }
-    var segment = params.segments[s];
-    let out = (group.x - segment.first_group) * OUTS + own;
-    let is_out = out < segment.n_out;
-    var other = params.segments[select(0u, 1u, PAIR)];
+    let out = (group.x - params.segments[s].first_group) * OUTS + own;
+    let is_out = out < params.segments[s].n_out;
+    if (ROWS_OF == EXPERTS) {
+        choose(select(first_row / N_SLOTS, first_row, MIXED), thread);
+    }
     var results: array<f32, ROUNDS>;
-    // Experts of a row whose results are added up, in order; else once.
-    for (var used = 0u; used < N_USED; used++) {
-        let row = first_row * N_USED + used;
+    // All slots of a row, whose results are added up in order; else one.
+    for (var turn = 0u; turn < select(1u, N_SLOTS, MIXED); turn++) {
         var each = group.z;
+        var weight = 1.0;
+        var slot = 0u;
         if (ROWS_OF == EXPERTS) {
-            each = table[row];
+            slot = select(first_row % N_SLOTS, turn, MIXED);
+            if (slot < N_USED) {
+                each = chosen[slot];
+                weight = weights[slot];
+            } else {
+                each = slot - N_USED;
+                s = select(1u, 2u, PAIR);
+            }
         }
-        var here = segment;
-        here.codes += each * params.each_codes;
-        here.planes += each * params.each_planes;
-        here.bias += select(0u, each * params.each_bias, here.bias != NONE);
-        var there = other;
-        there.codes += each * params.each_codes;
-        there.planes += each * params.each_planes;
-        there.bias += select(0u, each * params.each_bias, there.bias != NONE);
-        let x_first = params.x_first + group.z * params.each_x;
-        let staged_row = select(first_row, row, MIXED);
+        let here = params.segments[s];
+        let there = params.segments[select(s, s + 1u, PAIR)];
+        let unit = each * here.each_units + out * here.row_units;
+        let unit_there = each * there.each_units + out * there.row_units;
         var sums: array<f32, R>;
         var others: array<f32, R>;
         var square = 0.0;
         for (var first = 0u; first < params.units; first += CHUNK) {
-            stage(thread, staged_row, first, x_first);
+            stage(thread, first_row, slot, first, group.z * params.each_x);
             workgroupBarrier();
             let n = min(CHUNK, params.units - first);
             if (is_out) {
                 for (var i = lane; i < n; i += LANES) {
-                    add_unit(here, out * params.units + first + i, i, &sums);
+                    add_unit(here, unit + first + i, i, &sums);
                     if (PAIR) {
-                        add_unit(there, out * params.units + first + i, i, &others);
+                        add_unit(there, unit_there + first + i, i, &others);
                     }
                 }
             }
@@ -239,16 +242,16 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
                     second *= inverse;
                 }
                 if (here.bias != NONE) {
-                    found += vectors[here.bias + out];
+                    found += vectors[here.bias + each * here.each_bias + out];
                 }
                 if (PAIR) {
                     if (there.bias != NONE) {
-                        second += vectors[there.bias + out];
+                        second += vectors[there.bias + each * there.each_bias + out];
                     }
                     found = gated(found, second);
                 }
                 if (MIXED) {
-                    found = fma(bitcast<f32>(table[pass_.n_rows * N_USED + row]), found, results[round]);
+                    found = fma(weight, found, results[round]);
                 }
                 results[round] = found;
             }
@@ -256,8 +259,8 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     }
     for (var round = 0u; round < ROUNDS; round++) {
         let r = round * 8u + lane;
-        if (is_out && r < R && first_row + r < select(n_rows(), pass_.n_rows, MIXED)) {
-            let at = (first_row + r) * params.y_stride + segment.y_first + group.z * params.each_y + out;
+        if (is_out && r < R && first_row + r < n_rows()) {
+            let at = (first_row + r) * params.y_stride + params.segments[s].y_first + group.z * params.each_y + out;
             if (EPILOGUE == ADD) {
                 y[at] += results[round];
             } else if (EPILOGUE == GATE) {

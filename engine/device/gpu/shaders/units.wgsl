@@ -56,19 +56,20 @@ fn k_scale(head: u32, i: u32) -> vec2<f32> {
     return vec2<f32>(all.x * f32(scale), -all.y * f32(least));
 }
 
-// Numbers that four codes (bytes below 16) of a table stand for, as bytes.
-fn looked_up(codes: u32) -> u32 {
+// Numbers that four codes (bytes below 16) of IQ4_NL or MXFP4 stand for, as bytes.
+fn looked_up(scheme: u32, codes: u32) -> u32 {
     var out = 0u;
     for (var j = 0u; j < 4u; j++) {
         let code = (codes >> (8u * j)) & 15u;
-        out |= ((TABLE[code / 4u] >> (8u * (code % 4u))) & 255u) << (8u * j);
+        let four = select(MXFP4_LEVELS[code / 4u], IQ4_NL_LEVELS[code / 4u], scheme == IQ4_NL);
+        out |= ((four >> (8u * (code % 4u))) & 255u) << (8u * j);
     }
     return out;
 }
 
-fn unit_of(first: u32, at: vec3<u32>, i: u32) -> Unit {
+fn unit_of(scheme: u32, first: u32, at: vec3<u32>, i: u32) -> Unit {
     var unit: Unit;
-    if (SCHEME == Q8_0) {
+    if (scheme == Q8_0) {
         let low = codes[first + 2u * i];
         let high = codes[first + 2u * i + 1u];
         unit.low = array<u32, 4>(low.x, low.y, low.z, low.w);
@@ -77,7 +78,7 @@ fn unit_of(first: u32, at: vec3<u32>, i: u32) -> Unit {
         return unit;
     }
     unit = nibbles(codes[first + i]);
-    switch SCHEME {
+    switch scheme {
         case Q4_0: {
             let d = plane_half(at.x, i);
             same(&unit, d, -8.0 * d);
@@ -120,10 +121,10 @@ fn unit_of(first: u32, at: vec3<u32>, i: u32) -> Unit {
         }
         default: {
             for (var j = 0u; j < 4u; j++) {
-                unit.low[j] = looked_up(unit.low[j]);
-                unit.high[j] = looked_up(unit.high[j]);
+                unit.low[j] = looked_up(scheme, unit.low[j]);
+                unit.high[j] = looked_up(scheme, unit.high[j]);
             }
-            if (SCHEME == IQ4_NL) {
+            if (scheme == IQ4_NL) {
                 same(&unit, plane_half(at.x, i), 0.0);
             } else {
                 // MXFP4: an exponent; its table is doubled.
@@ -137,7 +138,12 @@ fn unit_of(first: u32, at: vec3<u32>, i: u32) -> Unit {
 
 // Adds a unit's products with the staged rows to a lane's sums.
 fn add_unit(segment: Segment, index: u32, i: u32, sums: ptr<function, array<f32, R>>) {
-    let w = unit_of(segment.codes, segment.planes, index);
+    var w: Unit;
+    if (OTHER != SCHEME && segment.is_other == 1u) {
+        w = unit_of(OTHER, segment.codes, segment.planes, index);
+    } else {
+        w = unit_of(SCHEME, segment.codes, segment.planes, index);
+    }
     for (var r = 0u; r < R; r++) {
         var low = 0;
         var high = 0;
