@@ -10,6 +10,7 @@ use crate::scoring::self_check;
 use crate::store::cipher::CacheKey;
 use crate::store::inventory::Folder;
 use crate::store::manifest::Identity;
+use crate::store::numerics::Numerics;
 use crate::store::{Place, STORE_VERSION, Store};
 use crate::text::tokenizer::After;
 use crate::threads::ThreadPool;
@@ -57,6 +58,11 @@ pub struct EngineConfig {
     /// time. [`KvChoice::Auto`] then gives way to finer formats where its own are too coarse for the model; any other choice stays,
     /// and a warning says so. The verdict is kept in the cache folder; without one there is no check.
     pub self_check: bool,
+    /// True if memories of another device are adopted: sessions whose keys and values another device computed go on with them, and
+    /// each turn that rests on such says so ([`Usage::adopted`](crate::Usage::adopted)). What is otherwise the same: the model, the
+    /// formats, the tenant. Keys are coded by the constants of the newest such memory in the cache folder; those that this device
+    /// computed with constants of its own are not used meanwhile.
+    pub adopt: bool,
 }
 
 impl EngineConfig {
@@ -74,6 +80,7 @@ impl EngineConfig {
             threads: None,
             prefill_chunk,
             self_check: false,
+            adopt: false,
         }
     }
 }
@@ -143,58 +150,59 @@ impl Engine {
     /// # Errors
     /// The model can't be served, or the cache folder is being cleaned. (One that can't be used is said: memories stay in RAM.)
     pub fn open(config: EngineConfig, on_progress: &mut (dyn FnMut(Loading) + Send)) -> Result<Self> {
+        let choice = config.device.clone();
+        Self::open_on(config, |gguf, packed| device::open(&choice, gguf, packed), on_progress)
+    }
+
+    /// [`Engine::open`], on the device that `load` gives.
+    pub(crate) fn open_on(
+        config: EngineConfig,
+        load: impl FnOnce(&Arc<Gguf>, &mut (dyn FnMut(u64, u64) + Send)) -> Result<Box<dyn Device>> + Send,
+        on_progress: &mut (dyn FnMut(Loading) + Send),
+    ) -> Result<Self> {
         let gguf = Arc::new(Gguf::open(&config.model)?);
         let mut prompter = Prompter::read(&gguf)?;
-        let (tokenizer, info) = (prompter.tokenizer.clone(), &mut prompter.info);
+        let tokenizer = prompter.tokenizer.clone();
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let mut pool = ThreadPool::new(config.threads.unwrap_or(cores).max(1))
             .map_err(|e| Error::new(ErrorKind::Closed, format!("threads can't be started: {e}")))?;
         let packed = &mut |done, total| on_progress(Loading::Weights { done, total });
-        let mut device = pool.install(|| device::open(&config.device, &gguf, packed))?;
+        let mut device = pool.install(|| load(&gguf, packed))?;
         if device.n_vocab() < tokenizer.n_vocab() {
             let (rows, tokens) = (device.n_vocab(), tokenizer.n_vocab());
             return Err(
                 gguf.error(format!("its vocabulary has {tokens} tokens, its output only {rows} rows"))
             );
         }
-        let bound = config.cache_dir.as_ref().zip(config.cache_disk);
-        let bound = bound.map(|(dir, limit)| (Folder::new(dir, config.cache_key.as_ref()), limit));
-        bound.iter().for_each(|(folder, limit)| folder.keep_within(*limit));
-        let open = |dir: &PathBuf| Store::open(&Place { dir: dir.clone(), key: config.cache_key.clone() });
-        // A folder that can't be used costs time, as a full disk does; one that is in use will be free soon.
-        let (store, storeless) = match config.cache_dir.as_ref().map(open) {
-            None => (None, None),
-            Some(Ok(store)) => (Some(store), None),
-            Some(Err(e)) if e.kind() == ErrorKind::InUse => return Err(e),
-            Some(Err(e)) => {
-                tracing::warn!("memories stay in RAM and end with this process: {e}");
-                (None, Some(format!("memories stay in RAM: {e}")))
-            }
-        };
+        let folder = config.cache_dir.as_ref().map(|dir| Folder::new(dir, config.cache_key.as_ref()));
+        folder.iter().zip(config.cache_disk).for_each(|(folder, limit)| folder.keep_within(limit));
+        let (store, storeless) = open_store(&config)?;
         let measuring = &mut || on_progress(Loading::Measuring);
-        let calibration = pool.install(|| {
-            self_check::calibrate(&mut *device, &tokenizer, store.as_ref(), &info.identity, measuring)
+        let model = &prompter.info.identity;
+        let to_adopt = folder.iter().filter(|_| config.adopt && store.is_some());
+        let to_adopt: Vec<Numerics> = to_adopt.flat_map(|folder| folder.numerics_of(model)).collect();
+        let constants = pool.install(|| {
+            self_check::calibrate(&mut *device, &tokenizer, store.as_ref(), model, &to_adopt, measuring)
         })?;
         let device: Arc<dyn Device> = Arc::from(device);
-        info.numerics = device.numerics().to_owned();
         prompter.spec = device.spec().clone();
         let info = &prompter.info;
+        let numerics = |layout: &KvLayout| {
+            let shaped = layout.layers.iter().any(|layer| layer.k.shaped());
+            Numerics::new(device.numerics(), shaped.then_some(&constants.name))
+        };
         let identity = |layout: &KvLayout| Identity {
             model_name: info.name.clone(),
             model: info.identity.clone(),
             layout: layout.describe(),
-            numerics: if layout.layers.iter().any(|layer| layer.k.shaped()) {
-                format!("{}, keys by {calibration}", info.numerics)
-            } else {
-                info.numerics.clone()
-            },
+            numerics: numerics(layout).to_string(),
             store: STORE_VERSION,
             salt: String::new(),
         };
         let names = config.cache_key.as_ref().map_or(String::new(), CacheKey::names);
         let context = |layout: Arc<KvLayout>| {
             let identity = identity(&layout);
-            CacheContext { layout, identity, names: names.clone() }
+            CacheContext { layout, identity, names: names.clone(), adopt: config.adopt }
         };
         let root = |layout: &KvLayout| context(Arc::new(layout.clone())).root_of("");
         let layout = match store.as_ref().filter(|_| config.self_check) {
@@ -204,6 +212,9 @@ impl Engine {
             None => Arc::new(device.spec().kv_layout(&config.kv)?),
         };
         let context = context(layout.clone());
+        // Replies depend on the constants, too: with those of another device they are not what this one gives alone.
+        prompter.info.numerics =
+            if constants.adopted { context.identity.numerics.clone() } else { device.numerics().to_owned() };
         let kv = device.spec().kv_name(&layout);
         let mut memory = pool.install(|| Memory::new(&device, context, store, config.cache_memory))?;
         memory.storeless = storeless;
@@ -214,6 +225,7 @@ impl Engine {
             Worker::new(device, tokenizer.clone(), prompter.chat.clone(), memory, config.prefill_chunk);
         let line = Line { commands, fault: Arc::default() };
         let thread = start(pool, worker, receiver, line.fault.clone())?;
+        let bound = folder.zip(config.cache_disk);
         Ok(Self { prompter, kv, line, thread: Some(thread), next_id: AtomicU64::new(0), bound })
     }
 
@@ -413,6 +425,21 @@ impl Drop for Turn {
             // First of all: a turn that ends after it was abandoned would wait for its commit for ever.
             self.events.close();
             let _ = self.line.send(Command::Abandon { id: self.id });
+        }
+    }
+}
+
+/// Opens the cache folder, if there is to be one; beside it the reason why memories stay in RAM all the same. A folder that can't be
+/// used costs time, as a full disk does; one that is in use will be free soon.
+fn open_store(config: &EngineConfig) -> Result<(Option<Store>, Option<String>)> {
+    let open = |dir: &PathBuf| Store::open(&Place { dir: dir.clone(), key: config.cache_key.clone() });
+    match config.cache_dir.as_ref().map(open) {
+        None => Ok((None, None)),
+        Some(Ok(store)) => Ok((Some(store), None)),
+        Some(Err(e)) if e.kind() == ErrorKind::InUse => Err(e),
+        Some(Err(e)) => {
+            tracing::warn!("memories stay in RAM and end with this process: {e}");
+            Ok((None, Some(format!("memories stay in RAM: {e}"))))
         }
     }
 }

@@ -329,6 +329,9 @@ pub struct Usage {
     pub memory_bytes: u64,
     /// Reason why a cache was not used, or not wholly: a damaged file, another model, a difference in the text.
     pub reason: Option<String>,
+    /// Numerics of the devices that computed the first of the reused tokens, where the session's memory was adopted
+    /// ([`EngineConfig::adopt`](crate::EngineConfig::adopt)).
+    pub adopted: Option<String>,
 }
 
 /// A finished reply.

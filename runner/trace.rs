@@ -68,6 +68,9 @@ pub struct TurnTrace {
     pub memory_bytes: u64,
     /// Reason why the cache was not used, or not wholly.
     pub reason: Option<String>,
+    /// Numerics of the devices that computed the first of the reused tokens, where the memory was adopted; left out elsewhere.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub adopted: Option<String>,
 }
 
 /// Tokens of a turn or of an agent.
@@ -110,6 +113,7 @@ impl TurnTrace {
             saved_ms: usage.map_or(0.0, |usage| usage.saved_ms),
             memory_bytes: usage.map_or(0, |usage| usage.memory_bytes),
             reason: usage.and_then(|usage| usage.reason.clone()),
+            adopted: usage.and_then(|usage| usage.adopted.clone()),
         }
     }
 }
@@ -275,6 +279,13 @@ pub struct CacheSummary {
     pub bytes_written: u64,
     /// Most bytes in RAM at the end of a turn.
     pub peak_bytes: u64,
+    /// Turns that rested on memory of another device; left out where there are none.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub adopted_turns: usize,
+}
+
+fn is_zero(n: &usize) -> bool {
+    *n == 0
 }
 
 impl CacheSummary {
@@ -286,6 +297,7 @@ impl CacheSummary {
         self.bytes_read = self.bytes_read.saturating_add(turn.bytes_read);
         self.bytes_written = self.bytes_written.saturating_add(turn.bytes_written);
         self.peak_bytes = self.peak_bytes.max(turn.memory_bytes);
+        self.adopted_turns += usize::from(turn.adopted.is_some());
     }
 }
 

@@ -104,6 +104,11 @@ impl BlockTable {
         self.entries.get_mut(block)?.1[part as usize].take()
     }
 
+    /// Gives a block another address.
+    pub(crate) fn rename(&mut self, block: usize, hash: BlockHash) {
+        self.entries[block].0 = hash;
+    }
+
     /// Hashes in order.
     pub(crate) fn hashes(&self) -> impl Iterator<Item = BlockHash> {
         self.entries.iter().map(|(hash, _)| *hash)

@@ -120,6 +120,32 @@ impl Arena {
         id
     }
 
+    /// Gives a block that the caller holds a reference to another key: as it is, or, where others hold it too, as a copy.
+    /// Equal content that is already here takes its place.
+    ///
+    /// # Errors
+    /// The device fails; then the reference is given back.
+    pub(crate) fn readdress(&mut self, id: BlockId, key: BlockKey) -> Result<BlockId> {
+        if let Some(known) = self.find(key) {
+            self.release(id);
+            return Ok(known);
+        }
+        if self.is_shared(id) {
+            let bytes = self.export(id);
+            self.release(id);
+            return Ok(self.insert(key, bytes?));
+        }
+        if let Some(before) = self.blocks[id.0 as usize].key.take() {
+            self.by_key.remove(&before);
+        }
+        Ok(self.name(id, key))
+    }
+
+    /// Tells whether a block has more than one user.
+    pub(crate) fn is_shared(&self, id: BlockId) -> bool {
+        self.blocks[id.0 as usize].references > 1
+    }
+
     /// One more reference to a block.
     pub(crate) fn retain(&mut self, id: BlockId) {
         self.blocks[id.0 as usize].references += 1;
@@ -197,6 +223,11 @@ impl Arena {
     /// Bytes that may be used.
     pub(crate) fn budget(&self) -> u64 {
         self.budget
+    }
+
+    /// Bytes of a block.
+    pub(crate) fn block_bytes(&self, id: BlockId) -> u64 {
+        self.blocks[id.0 as usize].bytes
     }
 
     /// Bytes of a part of a block (but a session's first).

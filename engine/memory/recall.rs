@@ -8,12 +8,14 @@
 //! manifest costs at most a block. A run is named after its scenario, so that `cache ls` and `rm` can speak of scenarios.
 
 use super::arena::Arena;
+use super::sequence::Sequence;
 use super::session::Session;
 use super::{Memory, ReadAhead};
 use crate::kv::format::BlockBytes;
 use crate::kv::layout::{BLOCK, Part};
 use crate::kv::table::{BlockHash, BlockId, BlockKey, Parts};
 use crate::store::log::Broken;
+use crate::store::numerics::Numerics;
 use crate::store::tail::TailRef;
 use crate::store::{Found, Store};
 use crate::text::prefix::{Relation, Segment, SegmentKind, compare, first_difference, flatten};
@@ -35,6 +37,8 @@ pub(crate) struct Recalled {
     pub(crate) waited_ms: f64,
     pub(crate) hidden_ms: f64,
     pub(crate) reason: Option<String>,
+    /// The devices that computed what is reused of an adopted memory.
+    pub(crate) adopted: Option<String>,
 }
 
 /// Cost of a search for a session's memory, and the reason why something was not found.
@@ -98,6 +102,7 @@ impl Memory {
         // At least one token is fed: its logits choose the first token of the reply.
         let last = session.tokens.len().saturating_sub(1);
         let reused = self.restore(&mut session, last, &mut search);
+        let reused = self.adopt(&mut session, &request.session, reused, &mut search);
         session.forget_stored(session.tokens.len());
         let kind = match matched.relation {
             Relation::Exact => MatchKind::Exact, // even where it goes back to the border of its only block
@@ -115,7 +120,20 @@ impl Memory {
         let recomputed = read_before.saturating_sub(reused);
         let Search { waited_ms, reason, .. } = search;
         let hidden_ms = ahead.ms;
-        Ok(Recalled { session, kind, source, reused, recomputed, bytes_read, waited_ms, hidden_ms, reason })
+        let adopted = session.numerics.as_ref().and_then(Numerics::origin);
+        let found = Recalled {
+            session,
+            kind,
+            source,
+            reused,
+            recomputed,
+            bytes_read,
+            waited_ms,
+            hidden_ms,
+            reason,
+            adopted,
+        };
+        Ok(found)
     }
 
     /// The session's own memory from disk, else its parent's, else nothing.
@@ -156,7 +174,7 @@ impl Memory {
             format!("the manifest is damaged, the state of an earlier turn is used: {}", broken.reason)
         };
         search.reason = search.reason.take().or(broken.map(earlier));
-        if let Some(reason) = self.context.identity_of(&key.tenant).differs(&manifest.owner.identity) {
+        if let Some(reason) = self.refuses(key, &manifest.owner.identity) {
             search.reason = Some(reason);
             return None;
         }
@@ -169,10 +187,26 @@ impl Memory {
 
     /// Takes a session back to at most `n` tokens; what it needs for that comes from memory or disk. Returns how many are left.
     fn restore(&mut self, session: &mut Session, n: usize, search: &mut Search) -> usize {
+        self.restore_parts(session, n, |sequence, n| sequence.missing(n).collect(), search)
+    }
+
+    /// [`Memory::restore`], with all that there is of the windowed layers.
+    pub(super) fn restore_all(&mut self, session: &mut Session, n: usize, search: &mut Search) -> usize {
+        self.restore_parts(session, n, |sequence, n| sequence.absent(n).collect(), search)
+    }
+
+    fn restore_parts(
+        &mut self,
+        session: &mut Session,
+        n: usize,
+        needed: fn(&Sequence, usize) -> Vec<(usize, Part)>,
+        search: &mut Search,
+    ) -> usize {
         let mut n = session.sequence.border(n);
         loop {
             let hash = |(block, part)| Some((block, (session.sequence.table().hash(block)?, part)));
-            let wanted: Vec<Wanted> = session.sequence.missing(n).filter_map(hash).collect();
+            let needed = needed(&session.sequence, n).into_iter();
+            let wanted: Vec<Wanted> = needed.filter_map(hash).collect();
             let read = self.read_blocks(&wanted, search);
             let mut hole = None;
             for ((block, key), read) in wanted.into_iter().zip(read) {

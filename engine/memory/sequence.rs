@@ -8,6 +8,7 @@
 //! ([`Sequence::missing`], [`Sequence::refill`]), or the sequence goes back further.
 
 use super::arena::Arena;
+use crate::Result;
 use crate::device::PassSpan;
 use crate::kv::layout::{BLOCK, KvLayout, Part};
 use crate::kv::table::{BlockHash, BlockId, BlockTable, Parts, RowsId};
@@ -167,6 +168,35 @@ impl Sequence {
             blocks.filter(move |block| !self.table.holds(*block, part)).map(move |block| (block, part))
         };
         of(Part::Global, 0..sealed).chain(of(Part::Windowed, first.min(sealed)..sealed))
+    }
+
+    /// Parts of the first `n` tokens' sealed blocks that are not in memory, whether a row there attends to them or not.
+    pub(crate) fn absent(&self, n: usize) -> impl Iterator<Item = (usize, Part)> {
+        let sealed = (n / BLOCK).min(self.table.len());
+        let parts = self.layout.parts().flat_map(move |part| (0..sealed).map(move |block| (block, part)));
+        parts.filter(|(block, part)| !self.table.holds(*block, *part))
+    }
+
+    /// Gives its blocks, all of whose parts must be in memory, addresses from another root. `tokens` are all of the sequence.
+    ///
+    /// # Errors
+    /// The device fails; then it holds nothing.
+    pub(crate) fn readdress(&mut self, root: BlockHash, tokens: &[u32], arena: &mut Arena) -> Result<()> {
+        self.root = root;
+        for (block, hash) in root.chain(&tokens[..self.table.len() * BLOCK]).into_iter().enumerate() {
+            self.table.rename(block, hash);
+            for part in Part::ALL {
+                let Some(id) = self.table.take(block, part) else { continue };
+                match arena.readdress(id, (hash, part)) {
+                    Ok(id) => self.table.set(block, part, id),
+                    Err(e) => {
+                        self.clear(arena);
+                        return Err(e);
+                    }
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Puts a part of a block in its place.

@@ -1,6 +1,5 @@
 //! One session's memory: what it has read (segments, ids) and its keys and values, with what of them is on disk.
 
-use crate::SessionKey;
 use crate::kv::layout::{BLOCK, KvLayout, Part};
 use crate::kv::table::{BlockHash, BlockId};
 use crate::memory::arena::Arena;
@@ -8,8 +7,10 @@ use crate::memory::export::{Export, Rows, Sealed, Stored};
 use crate::memory::sequence::Sequence;
 use crate::store::Store;
 use crate::store::manifest::{Identity, Manifest, Owner, Worth};
+use crate::store::numerics::Numerics;
 use crate::store::tail::TailRef;
 use crate::text::prefix::{Segment, flatten};
+use crate::{Result, SessionKey};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -21,6 +22,8 @@ pub(crate) struct CacheContext {
     pub(crate) identity: Identity,
     /// Text that the key of an encrypted store adds to addresses.
     pub(crate) names: String,
+    /// True if memories that other devices computed are adopted.
+    pub(crate) adopt: bool,
 }
 
 impl CacheContext {
@@ -31,7 +34,18 @@ impl CacheContext {
 
     /// Root of the addresses of a tenant's blocks: no two tenants share any.
     pub(crate) fn root_of(&self, tenant: &str) -> BlockHash {
-        BlockHash::root(&format!("{}\n{}", self.identity_of(tenant).text(), self.names))
+        self.root(&self.identity_of(tenant))
+    }
+
+    /// Identity of a tenant's memory with other numerics than the context's, if it has such.
+    pub(crate) fn identity_with(&self, tenant: &str, numerics: Option<&Numerics>) -> Identity {
+        let ours = self.identity_of(tenant);
+        Identity { numerics: numerics.map_or(ours.numerics, Numerics::to_string), ..ours }
+    }
+
+    /// Root of the addresses of an identity's blocks.
+    pub(crate) fn root(&self, identity: &Identity) -> BlockHash {
+        BlockHash::root(&format!("{}\n{}", identity.text(), self.names))
     }
 }
 
@@ -47,7 +61,7 @@ impl CacheContext {
             store: 1,
             salt: String::new(),
         };
-        Self { layout, identity, names: String::new() }
+        Self { layout, identity, names: String::new(), adopt: false }
     }
 }
 
@@ -58,6 +72,8 @@ pub(crate) struct Session {
     /// Their ids; after a loss the sequence may hold fewer.
     pub(crate) tokens: Vec<u32>,
     pub(crate) sequence: Sequence,
+    /// Numerics of a memory that another device began; `None`: this one computed all of it.
+    pub(crate) numerics: Option<Numerics>,
     /// Leading sealed blocks that are on disk.
     pub(crate) stored_blocks: usize,
     /// Sealed blocks that there were when they were last handed over to be written.
@@ -96,6 +112,7 @@ impl Session {
             segments: Vec::new(),
             tokens: Vec::new(),
             sequence: Sequence::new(context.layout.clone(), context.root_of(tenant)),
+            numerics: None,
             stored_blocks: 0,
             flushed_blocks: 0,
             sent_blocks: 0,
@@ -106,14 +123,18 @@ impl Session {
 
     /// A session as its manifest has it, all of it on disk; `borrowed`: to begin another one with.
     pub(crate) fn stored_as(manifest: Manifest, borrowed: bool, context: &CacheContext) -> Self {
-        let mut session = Self::new(context, &manifest.owner.identity.salt);
-        manifest.blocks.iter().for_each(|hash| session.sequence.push_absent(*hash));
+        let identity = &manifest.owner.identity;
+        let others = (identity.numerics != context.identity.numerics).then_some(&identity.numerics);
+        let mut sequence = Sequence::new(context.layout.clone(), context.root(identity));
+        manifest.blocks.iter().for_each(|hash| sequence.push_absent(*hash));
         Self {
             tokens: flatten(&manifest.segments),
             segments: manifest.segments,
             stored_blocks: manifest.blocks.len(),
             tail: manifest.tail.map(|at| Tail { at, borrowed }),
-            ..session
+            numerics: others.map(|numerics| Numerics::parse(numerics)),
+            sequence,
+            ..Self::new(context, &identity.salt)
         }
     }
 
@@ -125,6 +146,7 @@ impl Session {
             segments: self.segments.clone(),
             tokens: self.tokens.clone(),
             sequence,
+            numerics: self.numerics.clone(),
             stored_blocks: self.stored_blocks,
             flushed_blocks: 0,
             sent_blocks: 0,
@@ -138,6 +160,18 @@ impl Session {
         self.sequence.clear(arena);
         self.forget_stored(0);
         Self { obsolete: self.obsolete, ..Self::new(context, tenant) }
+    }
+
+    /// Gives all that it holds, which must be in memory, addresses from another root; none of it is on disk there.
+    ///
+    /// # Errors
+    /// The device fails; then it holds nothing.
+    pub(super) fn readdress(&mut self, root: BlockHash, arena: &mut Arena) -> Result<()> {
+        (self.stored_blocks, self.flushed_blocks, self.sent_blocks) = (0, 0, 0);
+        if let Some(tail) = self.tail.take() {
+            self.retire(tail);
+        }
+        self.sequence.readdress(root, &self.tokens, arena)
     }
 
     /// Goes back to at most `n` tokens of keys and values in memory; returns how many are left.
@@ -294,9 +328,10 @@ impl Session {
     /// The manifest to commit, once all of it is on disk. A token takes `token_ms` to compute.
     pub(super) fn pending(&mut self, key: &SessionKey, token_ms: f64, context: &CacheContext) -> Pending {
         let (run, agent) = (key.run.clone(), key.agent.clone());
+        let identity = context.identity_with(&key.tenant, self.numerics.as_ref());
         let saved_at = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
         let manifest = Manifest {
-            owner: Owner { run, agent, identity: context.identity_of(&key.tenant) },
+            owner: Owner { run, agent, identity },
             blocks: self.sequence.table().hashes().collect(),
             tail: self.tail.as_ref().map(|tail| tail.at.clone()),
             segments: self.segments.clone(),

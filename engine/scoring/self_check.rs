@@ -11,14 +11,24 @@ use crate::kv::layout::{BLOCK, KvLayout};
 use crate::kv::table::BlockHash;
 use crate::model::calibration::Calibration;
 use crate::scoring::compare::Comparison;
+use crate::store::numerics::Numerics;
 use crate::store::{Found, Store};
 use crate::text::tokenizer::{After, Tokenizer};
 use crate::{Compared, KvChoice, KvFormat, KvLayer, Result, SAMPLE};
 use std::sync::Arc;
 
+/// Constants that a device codes keys by.
+#[derive(Default)]
+pub(crate) struct Constants {
+    /// Their name, for caches whose keys are coded by them; empty where no keys are.
+    pub(crate) name: String,
+    /// True if another device measured them, and this one measured others.
+    pub(crate) adopted: bool,
+}
+
 /// Measures a model's keys, unless a folder knows them (`model` is the model's identity), and has them coded accordingly. A cached
-/// latent is coded as it is. Returns a name of the constants that it found, for caches whose keys are coded by them. Both tell
-/// `measuring` before they have the model read a text.
+/// latent is coded as it is. Where memories in the folder are to be adopted (`to_adopt`, the newest first), the keys are coded as
+/// those of the first one that this device did not compute alone. Tells `measuring` before the model reads a text.
 ///
 /// # Errors
 /// The text can't be read by the model.
@@ -27,30 +37,58 @@ pub(crate) fn calibrate(
     tokenizer: &Tokenizer,
     store: Option<&Store>,
     model: &str,
+    to_adopt: &[Numerics],
     measuring: &mut (dyn FnMut() + Send),
-) -> Result<String> {
+) -> Result<Constants> {
     if device.spec().latent.is_some() {
-        return Ok(String::new());
+        return Ok(Constants::default());
     }
-    let root = calibration_root(model, device.numerics());
-    let known = match store.map(|store| store.read_check(root)) {
-        Some(Found::Whole(text)) => Calibration::from_text(&text, device.spec()),
-        _ => None,
-    };
-    let calibration = match known {
+    let own = match known(device, store, model, device.numerics()) {
         Some(known) => known,
         None => {
             measuring();
             let found =
                 measure(device, &tokenizer.begin(&tokenizer.encode_message(SAMPLE, After::Special)?))?;
+            let root = calibration_root(model, device.numerics());
             if let Some(Err(e)) = store.map(|store| store.write_check(root, &found.text())) {
                 tracing::warn!("the model will be measured again: {e}");
             }
             found
         }
     };
+    let alone = Numerics::new(device.numerics(), Some(&name_of(&own)));
+    let others = to_adopt.iter().filter(|numerics| **numerics != alone);
+    let keys = others.filter_map(|numerics| numerics.keys.as_ref()).next();
+    let theirs = keys.filter(|keys| Some(*keys) != alone.keys.as_ref()).and_then(|keys| {
+        let by = |id: &str| known(device, store, model, id).filter(|found| name_of(found) == *keys);
+        let found = to_adopt.iter().flat_map(Numerics::devices).find_map(by);
+        match found {
+            Some(_) => {
+                tracing::info!("keys are coded by the constants {keys}, as those of the newest memory")
+            }
+            None => {
+                tracing::info!("the newest memory can't be adopted: its keys' constants {keys} are not here")
+            }
+        }
+        found
+    });
+    let adopted = theirs.is_some();
+    let calibration = theirs.unwrap_or(own);
     device.calibrate(&calibration);
-    Ok(blake3::hash(calibration.text().as_bytes()).to_hex()[..16].to_owned())
+    Ok(Constants { name: name_of(&calibration), adopted })
+}
+
+/// The calibration that a device measured, if a folder knows it.
+fn known(device: &dyn Device, store: Option<&Store>, model: &str, numerics: &str) -> Option<Calibration> {
+    match store?.read_check(calibration_root(model, numerics)) {
+        Found::Whole(text) => Calibration::from_text(&text, device.spec()),
+        _ => None,
+    }
+}
+
+/// Name of a calibration's constants.
+fn name_of(calibration: &Calibration) -> String {
+    blake3::hash(calibration.text().as_bytes()).to_hex()[..16].to_owned()
 }
 
 /// Address of a model's calibration in a folder.
@@ -198,7 +236,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("a folder");
         let place = Place { dir: dir.path().to_owned(), key: None };
         let store = Store::open(&place).expect("a store");
-        calibrate(&mut device, &tokenizer, Some(&store), "a model", &mut || {}).expect("a calibration");
+        calibrate(&mut device, &tokenizer, Some(&store), "a model", &[], &mut || {}).expect("a calibration");
         Model { device: Arc::new(device), tokenizer, store, _dir: dir }
     }
 
@@ -252,7 +290,7 @@ mod tests {
         for broken in ["", "00", "no number"] {
             store.write_check(calibration, broken).expect("a file");
             let device = Arc::get_mut(&mut device).expect("nobody else's");
-            calibrate(device, &tokenizer, Some(&store), "a model", &mut || {}).expect("a calibration");
+            calibrate(device, &tokenizer, Some(&store), "a model", &[], &mut || {}).expect("a calibration");
             let Found::Whole(again) = store.read_check(calibration) else { panic!("no calibration") };
             assert_eq!(again, kept);
         }

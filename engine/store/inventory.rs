@@ -6,6 +6,7 @@ use super::contents::{Contents, File};
 use super::disk::Disk;
 use super::log::Broken;
 use super::manifest::{self, Manifest};
+use super::numerics::Numerics;
 use super::pack;
 use super::{Failure, Place, STORE_VERSION, files, locked};
 use crate::kv::layout::Part;
@@ -13,6 +14,7 @@ use crate::kv::table::BlockHash;
 use crate::kv::table::BlockKey;
 use crate::text::prefix::SegmentKind;
 use crate::{Error, Result, SessionKey};
+use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
@@ -57,7 +59,7 @@ pub struct Details {
     pub entry: Entry,
     /// blake3 of the model file.
     pub model_identity: String,
-    /// The kernels' contract.
+    /// The devices that computed it, and the constants that its keys are coded by.
     pub numerics: String,
     /// Its tenant, if it has one.
     pub tenant: String,
@@ -197,8 +199,23 @@ impl Folder {
         Ok((manifest, broken))
     }
 
+    /// Numerics of a model's memories, those that were saved last first.
+    pub(crate) fn numerics_of(&self, model: &str) -> Vec<Numerics> {
+        let (mut found, _) = self.manifests();
+        found.retain(|(_, manifest)| manifest.owner.identity.model == model);
+        found.sort_by_key(|(_, manifest)| Reverse(manifest.worth.saved_at));
+        found.iter().map(|(_, manifest)| Numerics::parse(&manifest.owner.identity.numerics)).collect()
+    }
+
     /// The sessions whose manifests can be read, and what they have in common.
     fn sessions(&self) -> (Sessions, Census) {
+        let (sessions, contents) = self.manifests();
+        let census = Census::new(&sessions, self.sizes(&contents));
+        (sessions, census)
+    }
+
+    /// The sessions whose manifests can be read, and all that lies beside them.
+    fn manifests(&self) -> (Sessions, Contents) {
         let contents = Contents::read(&self.root);
         contents.unread.iter().for_each(|reason| tracing::warn!("{reason}"));
         let mut sessions = Vec::new();
@@ -209,8 +226,7 @@ impl Folder {
                 Err(failure) => tracing::warn!("{}: {failure}", files::short(path)),
             }
         }
-        let census = Census::new(&sessions, self.sizes(&contents));
-        (sessions, census)
+        (sessions, contents)
     }
 
     /// The folder as a medium.

@@ -3,6 +3,7 @@
 
 use super::cipher::Cipher;
 use super::log::{self, Broken, End};
+use super::numerics::Numerics;
 use super::tail::TailRef;
 use crate::kv::layout::BLOCK;
 use crate::kv::table::BlockHash;
@@ -54,7 +55,7 @@ pub(crate) struct Identity {
     pub(crate) model: String,
     /// KV layout and formats.
     pub(crate) layout: String,
-    /// The kernels' contract.
+    /// [`Numerics`]: what computed it.
     pub(crate) numerics: String,
     /// Version of the store.
     pub(crate) store: u32,
@@ -83,6 +84,14 @@ impl Identity {
             .or_else(|| differs("numerics", &self.numerics, &other.numerics))
             .or_else(|| differs("store version", &self.store.to_string(), &other.store.to_string()))
             .or_else(|| (self.salt != other.salt).then(|| "the cache belongs to another tenant".to_owned()))
+    }
+
+    /// True if a cache of identity `other` can serve here but for the devices that computed it: its keys are coded by the same
+    /// constants.
+    pub(crate) fn can_adopt(&self, other: &Self) -> bool {
+        let keys = |identity: &Self| Numerics::parse(&identity.numerics).keys;
+        let alike = Self { numerics: self.numerics.clone(), ..other.clone() };
+        self.differs(&alike).is_none() && keys(self) == keys(other)
     }
 }
 

@@ -27,6 +27,7 @@ pub(crate) mod inventory;
 pub(crate) mod log;
 pub(crate) mod manifest;
 pub(crate) mod medium;
+pub(crate) mod numerics;
 pub(crate) mod pack;
 pub(crate) mod source;
 mod sweep;

@@ -125,6 +125,7 @@ impl ActiveTurn {
             saved_ms: 0.0,
             memory_bytes: 0,
             reason: recalled.reason,
+            adopted: recalled.adopted,
         };
         Self {
             id,

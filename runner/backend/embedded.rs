@@ -44,6 +44,8 @@ pub struct EmbeddedConfig {
     pub threads: Option<usize>,
     /// True if a coded cache is tried on a short text before the model's first use.
     pub self_check: bool,
+    /// True if memories that another device computed are adopted.
+    pub adopt: bool,
 }
 
 /// A model file as the engine names it.
@@ -68,6 +70,7 @@ impl EmbeddedConfig {
             cache_memory: u64::MAX,
             threads: None,
             self_check: false,
+            adopt: false,
         }
     }
 
@@ -82,6 +85,7 @@ impl EmbeddedConfig {
             cache_memory: self.cache_memory,
             threads: self.threads,
             self_check: self.self_check,
+            adopt: self.adopt,
             ..engine::EngineConfig::new(source(&self.model))
         }
     }
@@ -335,6 +339,7 @@ impl From<engine::Usage> for Usage {
             saved_ms: usage.saved_ms,
             memory_bytes: usage.memory_bytes,
             reason: usage.reason,
+            adopted: usage.adopted,
         }
     }
 }

@@ -253,4 +253,6 @@ pub struct Usage {
     pub memory_bytes: u64,
     /// Reason why the cache was not used, or not wholly.
     pub reason: Option<String>,
+    /// Numerics of the devices that computed the first of the reused tokens, where the memory was adopted.
+    pub adopted: Option<String>,
 }

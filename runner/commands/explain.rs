@@ -99,16 +99,17 @@ fn wanted<'a>(args: &Args, scenario: &Scenario, turns: &[&'a TurnRecord]) -> any
 
 /// Describes what the cache held.
 fn border(cost: Option<&TurnTrace>, has_past: bool) -> String {
-    let Some(TurnTrace { kind: Some(kind), tokens, .. }) = cost else {
+    let Some(TurnTrace { kind: Some(kind), tokens, adopted, .. }) = cost else {
         return if has_past { "new at this turn".into() } else { "its first turn".into() };
     };
     let computed = tokens.prefilled.saturating_add(tokens.recomputed);
     match kind {
         Match::Cold => format!("new at this turn; all {computed} tokens were computed (cold)"),
         kind => format!(
-            "new at this turn; {} tokens above were in the cache ({}), {computed} were computed",
+            "new at this turn; {} tokens above were in the cache ({}{}), {computed} were computed",
             tokens.reused,
-            format!("{kind:?}").to_lowercase()
+            format!("{kind:?}").to_lowercase(),
+            adopted.as_ref().map_or(String::new(), |from| format!(", adopted from {}", printable(from)))
         ),
     }
 }

@@ -41,6 +41,10 @@ pub(super) struct Machine {
     /// [default: no bound]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     cache_disk: Option<u64>,
+    /// Go on with memories that another device computed, instead of reading all of it again: turns that rest on such are
+    /// marked in the trace, and may say what neither device would say alone
+    #[arg(long)]
+    adopt: bool,
     /// Share nothing with runs of other tenants in the same cache folder
     #[arg(long, default_value = "", hide_default_value = true, value_name = "NAME")]
     tenant: String,
@@ -75,6 +79,7 @@ impl Machine {
             cache_disk: self.cache_disk,
             cache_memory: self.cache_memory.unwrap_or(config.cache_memory),
             self_check: true,
+            adopt: self.adopt,
             ..config
         };
         introduce(&config.model, quiet);

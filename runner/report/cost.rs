@@ -29,6 +29,8 @@ pub(super) struct Row {
     total_ms: Option<f64>,
     /// Reason why the cache was not used, or not wholly.
     reason: Option<String>,
+    /// Devices whose memory was adopted.
+    adopted: Option<String>,
 }
 
 /// The cost of a line, where the trace knows it.
@@ -56,6 +58,7 @@ pub(super) fn row(cast: &Cast, line: &TurnLine<'_>, column: usize, cost: &TurnTr
         ttft_ms: cost.ttft_ms,
         total_ms: cost.total_ms,
         reason: cost.reason.clone(),
+        adopted: cost.adopted.clone(),
     })
 }
 

@@ -66,6 +66,8 @@ struct Border {
     /// Source of the reused tokens.
     source: &'static str,
     kind: &'static str,
+    /// Devices whose memory was adopted.
+    adopted: Option<String>,
 }
 
 impl Border {
@@ -78,7 +80,7 @@ impl Border {
         };
         let tokens = cost.tokens;
         let (reused, prefilled, recomputed) = (tokens.reused, tokens.prefilled, tokens.recomputed);
-        Some(Self { reused, prefilled, recomputed, source, kind })
+        Some(Self { reused, prefilled, recomputed, source, kind, adopted: cost.adopted.clone() })
     }
 }
 

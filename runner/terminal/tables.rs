@@ -64,6 +64,9 @@ fn cache(cache: &CacheSummary) -> String {
         let read = bytes(cache.bytes_read);
         text += &format!(", {read} read back: {waited} waited for, {hidden} while others spoke");
     }
+    if cache.adopted_turns > 0 {
+        text += &format!(", {} on memory adopted from another device", counted(cache.adopted_turns, "turn"));
+    }
     text + "."
 }
 

@@ -6,7 +6,7 @@ use crate::replay;
 use crate::scenario::Scenario;
 use crate::stage::{End, Settings, Stage, Unwatched};
 use crate::timeline::Timeline;
-use crate::trace::Trace;
+use crate::trace::{self, Trace};
 use crate::transcript::{Header, Recorder, Transcript};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -37,10 +37,25 @@ impl Fitting<'_> {
         let mut stage = Stage::new(self.memories(), backend, settings, recorder, Trace::in_memory(&name));
         stage.play(&mut Unwatched, std::future::pending()).await
     }
+
+    /// Notes on why this model need not say the same: it is not the recording's, or turns rested on memory that another device
+    /// computed, as the trace beside the recording has it.
+    pub(super) fn doubts(&self, card: &ModelCard) -> Vec<String> {
+        let other = other_model(&self.transcript.header.record, card);
+        other.into_iter().chain(self.adopted()).collect()
+    }
+
+    fn adopted(&self) -> Option<String> {
+        let trace = Trace::turns_of(&self.file.with_file_name(trace::FILE))?;
+        let turns = self.transcript.turns.iter().filter_map(|turn| trace.get(&turn.record.path));
+        let origins: Vec<&String> = turns.filter_map(|turn| turn.adopted.as_ref()).collect();
+        let verb = if origins.len() == 1 { "turn rests" } else { "turns rest" };
+        origins.first().map(|first| format!("{} {verb} on memory adopted from `{first}`", origins.len()))
+    }
 }
 
 /// A note that the model, cache format or numerics are not those of the recording.
-pub(super) fn other_model(header: &Header, card: &ModelCard) -> Option<String> {
+fn other_model(header: &Header, card: &ModelCard) -> Option<String> {
     let pairs = [
         ("model", &header.model.identity, &card.model.identity),
         ("cache", &header.kv, &card.kv),

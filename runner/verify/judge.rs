@@ -1,6 +1,6 @@
 //! Judges one recording: replays it, asks a model if there is one, and keeps what it would be now.
 
-use super::fitting::{Fitting, other_model};
+use super::fitting::Fitting;
 use super::verdict::{Kind, Problem, Verdict, failed};
 use super::{Level, pending, rerun, score};
 use crate::backend::Backend;
@@ -108,7 +108,7 @@ impl Judge {
             Question::Nothing => {}
             Question::Score { model, tolerance } => {
                 let score = score::score(fitting, model)?;
-                verdict.notes.extend(other_model(&fitting.transcript.header.record, &model.card()));
+                verdict.notes.extend(fitting.doubts(&model.card()));
                 if score.surprises.len() as f64 > tolerance * score.tokens as f64 {
                     verdict
                         .problems
@@ -118,7 +118,7 @@ impl Judge {
             }
             Question::Rerun { model, level } => {
                 let again = rerun::rerun(fitting, model, *level)?;
-                verdict.notes.extend(other_model(&fitting.transcript.header.record, &model.card()));
+                verdict.notes.extend(fitting.doubts(&model.card()));
                 verdict.again = Some(level.word());
                 if let Some(drift) = &again.drift {
                     verdict.problems.push(Problem::of_drift(drift, None));

@@ -1,7 +1,7 @@
 //! Plays a recorded run again, and holds what is said now against what was said then.
 
 use super::compare::{Difference, differences};
-use super::fitting::{Fitting, other_model};
+use super::fitting::Fitting;
 use crate::backend::{Backend, Cast};
 use crate::files::{self, Kind};
 use crate::replay;
@@ -45,13 +45,14 @@ pub(super) struct Again {
 /// Plays a recording that fits once more.
 ///
 /// # Errors
-/// It is to be exact, and another model, cache format or kernel contract recorded it; or a turn failed.
+/// It is to be exact, and another model, cache format or kernel contract recorded it, or memory of another device was adopted; or a
+/// turn failed.
 pub(super) fn rerun(fitting: &Fitting<'_>, model: &Arc<dyn Backend>, level: Level) -> anyhow::Result<Again> {
     let was = &fitting.transcript.header.record;
     let card = model.card();
-    if let Some(other) = other_model(was, &card).filter(|_| level == Level::Exact) {
+    if let Some(doubt) = fitting.doubts(&card).first().filter(|_| level == Level::Exact) {
         bail!(
-            "{other}: the run can't be played again exactly; compare --rerun=choices or --rerun=assertions"
+            "{doubt}: the run can't be played again exactly; compare --rerun=choices or --rerun=assertions"
         );
     }
     let header = Header {

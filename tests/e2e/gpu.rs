@@ -122,6 +122,80 @@ fn a_run_on_a_gpu_extends_and_goes_on_there_and_elsewhere() {
     assert!(replayed.status.success(), "{}", said(&replayed));
 }
 
+/// The first turns of the agents that brought memories along.
+fn first_turns(run: &Run) -> Vec<Value> {
+    let turns = run.turns("trace.jsonl");
+    let first = |agent| turns.iter().find(|turn| turn["agent"] == agent).unwrap().clone();
+    ["warden", "marco", "danny"].map(first).to_vec()
+}
+
+/// From the processor to the GPU and back: nothing is read twice, and each turn that rests on another's memory says so.
+#[test]
+fn memories_are_adopted_where_that_is_asked_for() {
+    let stage = Stage::new();
+    let Some(gpu) = stage.gpu("memories_are_adopted_where_that_is_asked_for") else { return };
+    let scenario = "prisoners-dilemma";
+    let run = stage.play_on("cpu", scenario, "run", &["--adopt"]);
+    assert!(run.turns("trace.jsonl").iter().all(|turn| turn.get("adopted").is_none()), "there is nothing");
+    let numerics = |run: &Run| {
+        let header: Value = serde_json::from_str(run.transcript().lines().next().unwrap()).unwrap();
+        header["numerics"].as_str().unwrap().to_owned()
+    };
+    let cpu = numerics(&run);
+    let path = |run: &Run| run.dir.display().to_string();
+    let next = stage.play_on(&gpu, scenario, "next", &["--continue", &path(&run), "--adopt"]);
+    extends(&next);
+    for turn in first_turns(&next) {
+        assert!(turn["match"] == "extend" && turn["source"] == "disk", "{turn}");
+        assert!(turn["tokens"]["recomputed"] == 0 && turn["reason"].is_null(), "{turn}");
+    }
+    let adopted = |run: &Run| -> Vec<Value> {
+        let turns = run.turns("trace.jsonl").into_iter();
+        turns
+            .filter(|turn| ["warden", "marco", "danny"].iter().any(|agent| turn["agent"] == *agent))
+            .collect()
+    };
+    assert!(adopted(&next).iter().all(|turn| turn["adopted"] == cpu.as_str()));
+    let n = next.turns("trace.jsonl").iter().filter(|turn| turn["adopted"].is_string()).count();
+    assert_eq!(next.summary()["cache"]["adopted_turns"], n);
+    let on_gpu = numerics(&next);
+    assert!(on_gpu.starts_with("gpu/"), "{on_gpu}");
+    let explained = stage.greenroom(&["explain", &path(&next), "--agent", "marco"]).output().unwrap();
+    let explained = String::from_utf8_lossy(&explained.stdout).into_owned();
+    assert!(explained.contains(&format!("adopted from {cpu})")), "{explained}");
+    // Cut off, it goes on to the same transcript; without its constants it would not, and is refused.
+    let transcript = next.transcript();
+    let lines: Vec<&str> = transcript.lines().collect();
+    std::fs::write(next.dir.join("transcript.jsonl"), lines[..lines.len() - 4].join("\n") + "\n").unwrap();
+    let earlier = path(&run);
+    let resume = ["--resume", "--continue", &earlier];
+    if on_gpu.contains(", keys by ") {
+        let alone = stage.try_on(&gpu, scenario, "next", &resume);
+        assert!(alone.status.code() == Some(3) && said(&alone).contains("`numerics`"), "{}", said(&alone));
+    }
+    let resume = [&resume[..], &["--adopt"]].concat();
+    assert_eq!(stage.play_on(&gpu, scenario, "next", &resume).transcript(), transcript);
+    // Back on the processor: the mark is in the trace alone, and what is played again is not held to be exact.
+    let back = stage.play_on("cpu", scenario, "back", &["--continue", &path(&next), "--adopt"]);
+    extends(&back);
+    assert_eq!(numerics(&back), cpu);
+    for turn in first_turns(&back) {
+        assert!(turn["match"] == "extend" && turn["tokens"]["recomputed"] == 0, "{turn}");
+        let origin = turn["adopted"].as_str().unwrap();
+        assert!(origin.starts_with("gpu/") && origin.ends_with(&cpu), "{origin}");
+    }
+    let recording = path(&back);
+    let replay = |how: &[&str]| {
+        let args = [&["replay", &recording, "--threads", "1"][..], how].concat();
+        let output = stage.greenroom(&args).env("CI", "true").output().unwrap();
+        (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned() + &said(&output))
+    };
+    let (code, told) = replay(&["--rerun"]);
+    assert!(code == Some(4) && told.contains("rest on memory adopted from `gpu/"), "{told}");
+    let (_, told) = replay(&["--score", "--tolerance", "1"]);
+    assert!(told.contains("rest on memory adopted from `gpu/"), "{told}");
+}
+
 #[test]
 fn gossip_on_a_gpu_extends() {
     let stage = Stage::new();

@@ -97,11 +97,11 @@ impl Bench {
         }
     }
 
-    fn arena(&self) -> Arena {
+    pub(crate) fn arena(&self) -> Arena {
         Arena::new(&self.device, &self.context.layout, u64::MAX)
     }
 
-    fn sequence(&self) -> Sequence {
+    pub(crate) fn sequence(&self) -> Sequence {
         Sequence::new(self.context.layout.clone(), self.context.root_of(""))
     }
 

@@ -1,5 +1,6 @@
 //! Tests of several rooms together, from the inside.
 
+mod adoption;
 mod choices;
 mod endurance;
 mod exactness;

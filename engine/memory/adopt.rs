@@ -1,0 +1,54 @@
+//! Adoption: going on with a memory that another device computed.
+//!
+//! Blocks and rows have the same bytes on all devices, so a device can read another's. But it computes other bits from them than from
+//! its own, so an adopted memory is kept apart from both: its numerics say how many of its tokens which device computed, and its
+//! blocks' addresses hang on these. It is found and read under the other device's addresses, like any memory, and gets addresses of
+//! its own once a turn goes on with it; the turn's end writes it there. The other's files stay, but for the session's manifest
+//! and tail, which the new ones replace.
+
+use super::Memory;
+use super::recall::Search;
+use super::session::Session;
+use crate::SessionKey;
+use crate::store::manifest::Identity;
+use crate::store::numerics::Numerics;
+
+impl Memory {
+    /// Reason why a session's memory of identity `there` can't be gone on with; `None`: it can.
+    pub(super) fn refuses(&self, key: &SessionKey, there: &Identity) -> Option<String> {
+        let here = self.context.identity_of(&key.tenant);
+        here.differs(there).filter(|_| !(self.context.adopt && here.can_adopt(there)))
+    }
+
+    /// Sees to it that a session whose first `n` tokens are in memory can go on with them: those that another device computed get
+    /// addresses that say so. Returns how many tokens are left: fewer where not all of their blocks' layers can be read.
+    pub(super) fn adopt(
+        &mut self,
+        session: &mut Session,
+        key: &SessionKey,
+        n: usize,
+        search: &mut Search,
+    ) -> usize {
+        let Some(there) = session.numerics.clone() else { return n };
+        let here = Numerics::parse(&self.context.identity.numerics).device;
+        if n > 0 && there.continued_by(&here, n) == there {
+            return n;
+        }
+        // What is windowed is needed, too: nothing of it is on disk under the new addresses.
+        let n = self.restore_all(session, n, search);
+        let numerics = (n > 0).then(|| there.continued_by(&here, n));
+        let parts = session.sequence.table().parts().flatten().flatten();
+        let copied = parts.filter(|id| self.arena.is_shared(*id)).map(|id| self.arena.block_bytes(id)).sum();
+        self.make_room(copied, None);
+        let root = self.context.root(&self.context.identity_with(&key.tenant, numerics.as_ref()));
+        if let Err(e) = session.readdress(root, &mut self.arena) {
+            search.reason = Some(format!("a memory of {there} can't be adopted: {e}"));
+            return self.adopt(session, key, 0, search);
+        }
+        if n > 0 {
+            tracing::info!("`{}`: {n} tokens of a memory of {there} are adopted", key.agent);
+        }
+        session.numerics = numerics;
+        n
+    }
+}
