@@ -5,7 +5,7 @@ use super::{Checker, is_identifier};
 use crate::diagnostic::{Diagnostic, Span};
 use crate::scenario::compile::n_turns;
 use crate::scenario::schema::{DebateFormat, Key, WrittenPhase, WrittenTemplate, json_schema};
-use crate::scenario::template::Template;
+use crate::scenario::template::{ROUND_NAMES, Template};
 use crate::scenario::yaml::Path;
 use crate::scenario::{AgentId, Method, Phase, PhaseId, Topology};
 use indexmap::IndexMap;
@@ -70,6 +70,11 @@ impl Checker {
             let when = phase.agents.iter().flat_map(|_| phase.when.iter().chain(&phase.until));
             let quotes = opening.flat_map(|(_, text)| &text.quotes).chain(when.flat_map(|when| &when.phases));
             let read = quotes.map(n_quoted).fold(heard, usize::saturating_add);
+            let announced = phase.announcements.iter().flat_map(|announced| {
+                let quoted = announced.text.quotes.iter().map(n_quoted).fold(1, usize::saturating_add);
+                announced.to.iter().map(move |_| quoted.saturating_mul(phase.rounds))
+            });
+            let read = announced.fold(read, usize::saturating_add);
             let asked = phase.asks().flat_map(|ask| &ask.quotes).map(n_quoted).fold(0, usize::saturating_add);
             // A turn with conditions or a question of its own looks back on what these name, each time.
             let script = phase.script().iter().flat_map(|turn| &turn.when).flat_map(|when| &when.phases);
@@ -92,6 +97,12 @@ impl Checker {
             let message = "`interactions` lists nothing, so everybody present would hear everything";
             self.missing(&path.key("interactions"), message, SECRET);
         }
+        if written.announce.as_ref().is_some_and(Vec::is_empty) {
+            let message = "`announce` lists nothing";
+            self.unused(&path.key("announce"), message, "remove it, or write what is announced");
+        }
+        let announced = written.announce.take().unwrap_or_default();
+        let announcements = self.announcements(announced, &cast, &path.key("announce"), id);
         let interactions = written.interactions.take().unwrap_or_default();
         let interactions = self.interactions(interactions, &cast, &path.key("interactions"));
         let (decode, parse) = (written.choice.clone(), written.parse_choice.clone());
@@ -100,7 +111,8 @@ impl Checker {
         let topology = self.topology(&mut written, &cast, &interactions, path, id);
         let when = written.when.and_then(|given| self.expression(given, path.key("when"), id, &[]));
         let until = PhaseId(id.0 + 1);
-        let until = written.until.and_then(|given| self.expression(given, path.key("until"), until, &[]));
+        let until =
+            written.until.and_then(|given| self.expression(given, path.key("until"), until, ROUND_NAMES));
         let max_turns = self.count(written.max_turns, &path.key("max_turns"));
         let silent = decision.is_some() && written.auto_rounds == Some(0);
         let rounds = if silent { Some(0) } else { self.count(written.auto_rounds, &path.key("auto_rounds")) };
@@ -125,6 +137,7 @@ impl Checker {
                 id,
             ),
             private: self.private(written.per_agent_prompt_templates, &cast, path, id),
+            announcements,
             rounds: 1,
             max_turns,
             observers: self.observers(&cast),

@@ -82,6 +82,10 @@ impl AgentObject {
         let (key, name, role) = (agent.key.clone(), agent.name.clone(), agent.role.clone());
         Self { id: AgentId(id), key, name, role }
     }
+
+    pub(in crate::scenario) fn key(&self) -> &str {
+        &self.key
+    }
 }
 
 impl Object for AgentObject {

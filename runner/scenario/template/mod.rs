@@ -28,6 +28,9 @@ pub const SYSTEM_NAMES: &[&str] = &["me", "agents", "scenario", "variables", "di
 /// Names that only a stage text may use, beside agents and earlier phases.
 pub const STAGE_NAMES: &[&str] = &["phase", "phases", "cast", "others", "payoffs"];
 
+/// Names that only a text of a round may use, and conditions that are asked in a phase: the round, and the most rounds of the phase.
+pub const ROUND_NAMES: &[&str] = &["round", "rounds"];
+
 /// Names that an expression may use beside variables and phases; `mine`, `others` and `all` only in a payoff,
 /// `outcome` only in assertions and later outcomes.
 pub const EXPRESSION_NAMES: &[&str] = &["phases", "payoffs", "variables"];
