@@ -233,7 +233,7 @@ What a template prints is only text: a reply that holds `{{ }}` is never rendere
 | `cast`, `others` | the agents who are present; without the reader | templates of phases |
 | an earlier phase's name; `phases.NAME` | its results, below | templates of phases, expressions |
 | the phase's own name | what it has come to so far | `ask`, `announce`, `until`, a turn's `when` |
-| `round`, `rounds` | the round, from 1; the most rounds there can be | `ask`, `announce`, `until`, a turn's `when` |
+| `round`, `rounds` | the round, from 1; the most rounds there can be; names of your own come first | `ask`, `announce`, `until`, a turn's `when` |
 | `payoffs.AGENT` | the sum of the agent's payoffs so far; null: nothing could be valued | where the payoff's phase is known |
 | `outcome.NAME` | an outcome that stands above | outcomes, assertions |
 | `mine`, `others`, `all` | choices of one round | `payoff.each` |
@@ -242,7 +242,7 @@ What a template prints is only text: a reply that holds `{{ }}` is never rendere
 
 | name | value |
 |---|---|
-| `PHASE.played` | whether it was played |
+| `PHASE.played` | whether a turn of it was played |
 | `PHASE.rounds` | rounds that were played |
 | `PHASE.choices.AGENT` | the agent's latest choice; null: none, or invalid |
 | `PHASE.history.AGENT` | all its choices, oldest first |
@@ -354,6 +354,7 @@ fn kind(field: &Value) -> String {
             "Keys" => "key of an agent, or a list of keys",
             "Template" => "[template](#templates-and-expressions)",
             "Expression" => "[expression](#templates-and-expressions)",
+            "Count" => "whole number, or [expression](#templates-and-expressions) over variables",
             "Options" => "list or mapping",
             _ => "word",
         }

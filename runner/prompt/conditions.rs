@@ -97,8 +97,7 @@ impl Memories {
         end: TurnId,
     ) -> Result<bool, PromptError> {
         let said = Arc::new(Said::before(&self.plan, &self.outcomes, &expression.phases, end));
-        let names =
-            round.into_iter().flat_map(|(phase, round)| round_names(self.scenario.phase(phase), round));
+        let names = round.into_iter().flat_map(|(phase, round)| round_names(&self.scenario, phase, round));
         holds_with(&self.scenario, expression, &said, names)
             .map_err(|error| self.failed(path, &expression.path, error))
     }

@@ -45,7 +45,7 @@ impl Memories {
                 Opening::Private => StageKind::Private,
                 Opening::Format => StageKind::Format,
             };
-            let end = self.plan.first_of(phase, 0).unwrap_or(TurnId(self.plan.n_turns()));
+            let end = self.plan.first_of(phase, 0).unwrap_or(self.plan.end());
             let reading = Reading { phase, round: None, agent };
             events.extend(self.stage(path, template, kind, reading, end)?);
         }

@@ -51,7 +51,7 @@ pub fn render_stage(
     let n_known = phase.0 + usize::from(round.is_some());
     context.extend(played(scenario, &scenario.phases[..n_known], said)?);
     let here = scenario.phase(phase);
-    let names = round.into_iter().flat_map(|round| round_names(here, round));
+    let names = round.into_iter().flat_map(|round| round_names(scenario, phase, round));
     context.extend(names.map(|(name, value)| (name.to_string(), plain(value))));
     context.insert("phase".into(), phase_constants(here));
     for (key, other) in scenario.agents.iter().enumerate().map(|(id, a)| (&a.key, AgentObject::new(a, id))) {
@@ -66,9 +66,18 @@ pub fn render_stage(
     Ok(environment().template(NAME, template)?.render(context)?)
 }
 
-/// What [`ROUND_NAMES`](super::template::ROUND_NAMES) stand for in a round of a phase.
-pub fn round_names(phase: &Phase, round: usize) -> [(&'static str, serde_json::Value); 2] {
-    [("round", round.into()), ("rounds", phase.rounds.max(round).into())]
+/// What [`ROUND_NAMES`](super::template::ROUND_NAMES) stand for in a round of a phase; a scenario's own names come first.
+pub fn round_names(
+    scenario: &Scenario,
+    phase: PhaseId,
+    round: usize,
+) -> impl Iterator<Item = (&'static str, serde_json::Value)> {
+    let names = [("round", round), ("rounds", scenario.phase(phase).rounds.max(round))];
+    let is_free = |name: &str| {
+        let is_other = scenario.variables.contains_key(name) || scenario.agent_by_key(name).is_some();
+        !is_other && scenario.phase_by_name(name).is_none()
+    };
+    names.into_iter().filter(move |(name, _)| is_free(name)).map(|(name, n)| (name, n.into()))
 }
 
 /// The value of an expression.

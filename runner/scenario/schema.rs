@@ -107,8 +107,9 @@ pub struct WrittenPhase {
     /// What the stage says before or after each round that is played, such as scores.
     #[schemars(extend("minItems" = 1))]
     pub announce: Option<Vec<Option<WrittenAnnouncement>>>,
-    /// Rounds to play. Default: 1, or as many as `max_turns` needs. 0 is possible before a vote: nobody talks, all vote.
-    pub auto_rounds: Option<u64>,
+    /// Rounds to play. Default: 1, or as many as `max_turns` needs. With 0 nobody talks: all vote, or only read what opens the
+    /// phase.
+    pub auto_rounds: Option<WrittenCount>,
     /// Most turns of the phase; votes and the moderator's choices aside.
     #[schemars(extend("minimum" = 1))]
     pub max_turns: Option<u64>,
@@ -255,6 +256,16 @@ pub enum WrittenExpression {
     Number(#[schemars(with = "f64")] Number),
     /// True or false.
     Truth(bool),
+}
+
+/// A whole number, or an expression over variables that gives one.
+#[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
+#[schemars(rename = "Count", untagged)]
+pub enum WrittenCount {
+    /// A number.
+    Number(u64),
+    /// An expression.
+    Text(String),
 }
 
 /// A text, a number or a truth value.

@@ -47,7 +47,7 @@ fn phase() -> impl Strategy<Value = Phase> {
     let shape = (
         proptest::sample::subsequence((0..AGENTS).collect::<Vec<_>>(), 2..=AGENTS).prop_shuffle(),
         proptest::sample::select(TOPOLOGIES.to_vec()),
-        1..4usize,
+        0..4usize,
         proptest::option::of(1..6usize),
     );
     let texts = (
@@ -122,7 +122,9 @@ fn yaml(phases: &[Phase], ephemeral: &[bool], strategies: &[usize], summarize: b
             "moderated" => writeln!(out, "    topology: moderated\n    moderator: {}", cast[0]).unwrap(),
             plain => writeln!(out, "    topology: {plain}").unwrap(),
         }
-        writeln!(out, "    auto_rounds: {}\n    initial_prompt: Phase {at} opens.", phase.rounds).unwrap();
+        // Phases without rounds are only read, but somebody speaks somewhere.
+        let rounds = if at == 0 { phase.rounds.max(1) } else { phase.rounds };
+        writeln!(out, "    auto_rounds: {rounds}\n    initial_prompt: Phase {at} opens.").unwrap();
         if let Some(choice) = phase.choice {
             writeln!(out, "    {}", choice.replace("HERE", &format!("p{at}"))).unwrap();
         }

@@ -53,6 +53,9 @@ fn what_is_right_validates() {
 /// `auto_rounds: 0` is right before a vote.
 const UNSEEN: &[&str] = &[
     "announce_absent",
+    "rounds_no_number",
+    "rounds_of_a_result",
+    "type_rounds",
     "announce_later_phase",
     "round_in_opening",
     "interaction_pair_twice",

@@ -265,8 +265,7 @@ impl Rehearsal {
         steps: &mut Steps,
     ) -> Result<bool, TemplateError> {
         steps.spend(self.steps_of(expression, said));
-        let names =
-            round.into_iter().flat_map(|(phase, round)| round_names(self.scenario.phase(phase), round));
+        let names = round.into_iter().flat_map(|(phase, round)| round_names(&self.scenario, phase, round));
         steps.count(|| holds_with(&self.scenario, expression, &only(said, &expression.phases), names))
     }
 

@@ -27,15 +27,14 @@ pub fn compile(scenario: &Scenario) -> Plan {
         last: BTreeMap::new(),
         spoken_in: vec![Vec::new(); scenario.phases.len()],
     };
-    for phase in 0..scenario.phases.len() {
-        compiler.phase(PhaseId(phase));
-    }
     let mut first = BTreeMap::new();
+    for phase in (0..scenario.phases.len()).map(PhaseId) {
+        first.insert((phase, 0), TurnId(compiler.graph.node_count()));
+        compiler.phase(phase);
+    }
     for node in compiler.graph.node_indices() {
         let turn = &compiler.graph[node];
-        for round in [0, turn.round] {
-            first.entry((turn.phase, round)).or_insert(TurnId(node.index()));
-        }
+        first.entry((turn.phase, turn.round)).or_insert(TurnId(node.index()));
     }
     let plan = Plan {
         first,

@@ -8,7 +8,7 @@ mod context;
 mod explain;
 
 pub use code::Code;
-pub(super) use context::{AgentObject, constants, evaluate_in, number, plain, variables};
+pub(super) use context::{AgentObject, constants, evaluate_in, number, plain, plain_variables, variables};
 pub use context::{evaluate_alone, render_system};
 pub use explain::remedy;
 
