@@ -59,6 +59,8 @@ pub enum StageKind {
     Format,
     /// The result of a vote.
     Vote,
+    /// A line before or after a round.
+    Announcement,
     /// The agent's own summary, with which a new epoch begins.
     Summary,
     /// The line that asks for a reply.

@@ -153,6 +153,7 @@ fn word(kind: StageKind) -> &'static str {
         StageKind::Private => "private opening",
         StageKind::Format => "format",
         StageKind::Vote => "vote",
+        StageKind::Announcement => "announcement",
         StageKind::Summary => "own summary",
         StageKind::Cue => "cue",
     }

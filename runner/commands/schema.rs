@@ -120,6 +120,26 @@ phases:
 ",
     },
     Section {
+        of: "Announcement",
+        heading: "An announcement",
+        place: "`phases[n].announce[n]`",
+        word: "announcement",
+        example: "\
+phases:
+  - name: pot
+    agents: [ann, ben]
+    topology: broadcast
+    auto_rounds: 5
+    choice: { options: [0, 5, 10], ask: \"Day {{ round }} of {{ rounds }}. How much do you put in?\" }
+    announce:
+      - { after: \"Ann put in {{ pot.choices.ann }}, Ben {{ pot.choices.ben }}. You have {{ payoffs[me] }} so far.\" }
+      - { before: \"You hear that it may be the last day.\", to: ann }
+payoff:
+  phase: pot
+  each: 10 - mine + all | sum * 3 / 4
+",
+    },
+    Section {
         of: "Interaction",
         heading: "An interaction",
         place: "`phases[n].interactions[n]`",
@@ -212,7 +232,9 @@ What a template prints is only text: a reply that holds `{{ }}` is never rendere
 | `phase` | has `name`, `label`, `rounds` (that are planned) | templates of phases |
 | `cast`, `others` | the agents who are present; without the reader | templates of phases |
 | an earlier phase's name; `phases.NAME` | its results, below | templates of phases, expressions |
-| `payoffs.AGENT` | the sum of the agent's payoffs; null: nothing could be valued | after the payoff's phase |
+| the phase's own name | what it has come to so far | `ask`, `announce`, `until`, a turn's `when` |
+| `round`, `rounds` | the round, from 1; the most rounds there can be; names of your own come first | `ask`, `announce`, `until`, a turn's `when` |
+| `payoffs.AGENT` | the sum of the agent's payoffs so far; null: nothing could be valued | where the payoff's phase is known |
 | `outcome.NAME` | an outcome that stands above | outcomes, assertions |
 | `mine`, `others`, `all` | choices of one round | `payoff.each` |
 
@@ -220,7 +242,7 @@ What a template prints is only text: a reply that holds `{{ }}` is never rendere
 
 | name | value |
 |---|---|
-| `PHASE.played` | whether it was played |
+| `PHASE.played` | whether a turn of it was played |
 | `PHASE.rounds` | rounds that were played |
 | `PHASE.choices.AGENT` | the agent's latest choice; null: none, or invalid |
 | `PHASE.history.AGENT` | all its choices, oldest first |
@@ -231,8 +253,9 @@ What a template prints is only text: a reply that holds `{{ }}` is never rendere
 | `PHASE.said.AGENT` | all that the agent said, a line each |
 | `PHASE.messages[AGENT]` | the phase as that agent heard it; `${PHASE.messages[AGENT]}` is the same |
 
-`AGENT` is a key, `OPTION` a result as it stands in `choice`. `messages` needs the key in quotes, or an agent: `talk.messages['ann']`,
-`talk.messages[me]`; between `${` and `}` it is written without quotes.
+`AGENT` is a key, `OPTION` a result as it stands in `choice`. Between brackets stands the key in quotes, or an agent: `talk.messages['ann']`,
+`talk.choices[me]`, `payoffs[me]`; `messages` is only written so. Between `${` and `}` the key is written without quotes. Those who speak at once
+(`broadcast`, votes) know nothing of each other's answers in their questions.
 ";
 
 fn reference(schema: &Value) -> String {
@@ -331,6 +354,7 @@ fn kind(field: &Value) -> String {
             "Keys" => "key of an agent, or a list of keys",
             "Template" => "[template](#templates-and-expressions)",
             "Expression" => "[expression](#templates-and-expressions)",
+            "Count" => "whole number, or [expression](#templates-and-expressions) over variables",
             "Options" => "list or mapping",
             _ => "word",
         }

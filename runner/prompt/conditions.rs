@@ -1,7 +1,7 @@
 //! Conditions of turns: they look at what comes before in plan order, never at what happened to finish first.
 
 use super::memories::{Memories, PromptError};
-use crate::scenario::render::holds;
+use crate::scenario::render::{holds_with, round_names};
 use crate::scenario::results::{Outcome, Said, Utterance, tally};
 use crate::scenario::template::Expression;
 use crate::scenario::{Chosen, Condition, PhaseId, Purpose, TurnId};
@@ -21,8 +21,13 @@ impl Memories {
                     let opens = self.opens(&turn.path, *phase)?;
                     *self.decided.entry((*phase, 0)).or_insert(opens)
                 }
-                Condition::GoesOn(phase, round) => self.goes_on(&turn.path, *phase, *round)?,
-                Condition::Holds(expression) => self.holds(&turn.path, expression, id)?,
+                Condition::GoesOn(phase, round) => {
+                    let goes_on = self.goes_on(&turn.path, *phase, *round)?;
+                    *self.decided.entry((*phase, *round)).or_insert(goes_on)
+                }
+                Condition::Holds(expression) => {
+                    self.holds(&turn.path, expression, Some((turn.phase, turn.round)), id)?
+                }
                 Condition::Chose(asked, option) => {
                     let chosen = Some(Chosen::Option(*option));
                     matches!(&self.outcomes[asked.0], Outcome::Said { choice, .. } if *choice == chosen)
@@ -54,26 +59,47 @@ impl Memories {
             return Ok(*decided);
         }
         let begin = self.plan.first_of(phase, 0).unwrap_or(TurnId(0));
-        self.holds(path, when, begin)
+        self.holds(path, when, None, begin)
+    }
+
+    /// Tells whether a round of a phase that opens is played: its `until` has held after no round before, and a vote asks for it if it
+    /// comes after one.
+    pub(super) fn has_round(&self, path: &str, phase: PhaseId, round: usize) -> Result<bool, PromptError> {
+        let here = self.scenario.phase(phase);
+        if self.is_made_up {
+            return Ok(true);
+        }
+        if round > here.rounds {
+            let lines = self.ballots_until(phase, round - here.rounds);
+            return Ok(tally(here, &lines).decision.is_none());
+        }
+        self.goes_on(path, phase, round)
     }
 
     /// Tells whether a phase's `until` has held after no round before this one.
-    fn goes_on(&mut self, path: &str, phase: PhaseId, round: usize) -> Result<bool, PromptError> {
-        let scenario = self.scenario.clone();
-        let Some(until) = &scenario.phase(phase).until else { return Ok(true) };
+    fn goes_on(&self, path: &str, phase: PhaseId, round: usize) -> Result<bool, PromptError> {
+        let Some(until) = &self.scenario.phase(phase).until else { return Ok(true) };
         let known = (1..=round).rev().find_map(|at| Some((at, *self.decided.get(&(phase, at))?)));
         let (known, mut goes_on) = known.unwrap_or((1, true));
         for at in known + 1..=round {
             let begin = self.plan.first_of(phase, at).unwrap_or(TurnId(0));
-            goes_on = goes_on && !self.holds(path, until, begin)?;
-            self.decided.insert((phase, at), goes_on);
+            goes_on = goes_on && !self.holds(path, until, Some((phase, at - 1)), begin)?;
         }
         Ok(goes_on)
     }
 
-    fn holds(&self, path: &str, expression: &Expression, end: TurnId) -> Result<bool, PromptError> {
+    /// Tells whether an expression holds before a turn; `round` is where it is asked in a phase.
+    fn holds(
+        &self,
+        path: &str,
+        expression: &Expression,
+        round: Option<(PhaseId, usize)>,
+        end: TurnId,
+    ) -> Result<bool, PromptError> {
         let said = Arc::new(Said::before(&self.plan, &self.outcomes, &expression.phases, end));
-        holds(&self.scenario, expression, &said).map_err(|error| self.failed(path, &expression.path, error))
+        let names = round.into_iter().flat_map(|(phase, round)| round_names(&self.scenario, phase, round));
+        holds_with(&self.scenario, expression, &said, names)
+            .map_err(|error| self.failed(path, &expression.path, error))
     }
 
     /// Everything said in a phase, except for votes after this attempt.

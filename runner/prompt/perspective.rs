@@ -1,10 +1,12 @@
 //! Perspectives: the events that a turn's inputs are to one agent.
 
 use super::memories::{Memories, Options, PromptError};
-use crate::scenario::render::render_stage;
+use crate::scenario::render::{Reading, render_stage};
 use crate::scenario::results::{Outcome, Said, tally};
 use crate::scenario::template::Template;
-use crate::scenario::{AgentId, Audience, Decision, Input, Method, Opening, PhaseId, Purpose, TurnId};
+use crate::scenario::{
+    AgentId, Announced, Audience, Decision, Input, Method, Opening, PhaseId, Purpose, TurnId,
+};
 use crate::timeline::{Event, StageKind};
 use std::sync::Arc;
 
@@ -24,6 +26,7 @@ impl Memories {
                 Input::Opening(_) => {}
                 Input::Heard(turn) => events.extend(self.heard(path, *turn, agent)?),
                 Input::Vote(phase, attempt) => events.extend(self.vote(*phase, *attempt)),
+                Input::Announced(announced) => events.extend(self.announced(path, *announced, agent)?),
             }
         }
         Ok(events)
@@ -42,23 +45,40 @@ impl Memories {
                 Opening::Private => StageKind::Private,
                 Opening::Format => StageKind::Format,
             };
-            events.extend(self.stage(path, template, kind, phase, agent)?);
+            let end = self.plan.first_of(phase, 0).unwrap_or(self.plan.end());
+            let reading = Reading { phase, round: None, agent };
+            events.extend(self.stage(path, template, kind, reading, end)?);
         }
         Ok(())
     }
 
-    /// A text of the stage as one agent reads it; an empty one is not read.
+    /// An announcement, if its round is played.
+    fn announced(
+        &self,
+        path: &str,
+        announced: Announced,
+        agent: AgentId,
+    ) -> Result<Option<Event>, PromptError> {
+        let Announced { phase, round, index, known } = announced;
+        if !self.opens(path, phase)? || !self.has_round(path, phase, round)? {
+            return Ok(None);
+        }
+        let template = &self.scenario.phase(phase).announcements[index].text;
+        let reading = Reading { phase, round: Some(round), agent };
+        self.stage(path, template, StageKind::Announcement, reading, known)
+    }
+
+    /// A text of the stage as one agent reads it, who knows what was said before `end`; an empty one is not read.
     fn stage(
         &self,
         path: &str,
         template: &Template,
         kind: StageKind,
-        phase: PhaseId,
-        agent: AgentId,
+        reading: Reading,
+        end: TurnId,
     ) -> Result<Option<Event>, PromptError> {
-        let end = self.plan.first_of(phase, 0).unwrap_or(TurnId(self.plan.n_turns()));
         let said = Arc::new(Said::before(&self.plan, &self.outcomes, &template.quotes, end));
-        let text = render_stage(&self.scenario, &template.text, phase, agent, &said);
+        let text = render_stage(&self.scenario, &template.text, reading, &said);
         let text = if self.is_made_up { text.or_else(|_| Ok(template.text.clone())) } else { text };
         let text = text.map_err(|error| self.failed(path, &template.path, error))?;
         let (text, origin) = (text.trim().to_string(), template.path.to_string());
@@ -132,7 +152,8 @@ impl Memories {
         let asked = asked.chain(options.and_then(|options| options.choice.ask.as_deref()));
         let mut events = Vec::new();
         for template in asked {
-            events.extend(self.stage(&turn.path, template, StageKind::Cue, turn.phase, turn.speaker)?);
+            let reading = Reading { phase: turn.phase, round: Some(turn.round), agent: turn.speaker };
+            events.extend(self.stage(&turn.path, template, StageKind::Cue, reading, turn.known)?);
         }
         let text = match options {
             None => format!("[{}]", turn.cue),

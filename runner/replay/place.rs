@@ -153,7 +153,10 @@ fn prompt(scenario: &Scenario, header: &Header, drift: &Drift) -> Option<Place> 
     // changed by its hash is the better guess.
     let hashes = scenario.template_hashes();
     let phases = scenario.phases[..=here.0].iter().rev().filter(|phase| phase.agents.contains(&agent));
-    let mut read = phases.flat_map(|phase| phase.opening(agent).map(|(_, text)| text).chain(phase.asks()));
+    let mut read = phases.flat_map(|phase| {
+        let announced = phase.announcements.iter().map(|announcement| &announcement.text);
+        phase.opening(agent).map(|(_, text)| text).chain(phase.asks()).chain(announced)
+    });
     let changed = |path: &str| hashes.get(path) != header.templates.get(path);
     if let Some(found) = read.find(|template| changed(&template.path.to_string())) {
         return Some(Place::of(scenario, &found.path));

@@ -121,7 +121,7 @@ pub(super) fn scenes(sources: &Sources, cast: &Cast, lines: &[TurnLine<'_>]) -> 
     lines.chunk_by(|one, next| one.phase() == next.phase()).map(scene).collect()
 }
 
-/// Texts of the stage for everybody, told once: openings that all share, and results of votes.
+/// Texts of the stage, told once: openings that all share, results of votes, announcements.
 fn directions<'a>(
     sources: &'a Sources,
     line: &TurnLine<'_>,
@@ -132,7 +132,9 @@ fn directions<'a>(
         Event::Stage { kind: StageKind::Opening, text, origin } if origin.ends_with(".initial_prompt") => {
             Some((origin.as_str(), text.as_str()))
         }
-        Event::Stage { kind: StageKind::Vote, text, origin } => Some((origin.as_str(), text.as_str())),
+        Event::Stage { kind: StageKind::Vote | StageKind::Announcement, text, origin } => {
+            Some((origin.as_str(), text.as_str()))
+        }
         _ => None,
     });
     texts.filter(|text| told.insert(*text)).map(|(_, text)| text.to_string()).collect()

@@ -172,6 +172,7 @@ fn word(kind: StageKind) -> &'static str {
         StageKind::Private => "private opening",
         StageKind::Format => "debate format",
         StageKind::Vote => "vote",
+        StageKind::Announcement => "announcement",
         StageKind::Summary => "own summary",
         StageKind::Cue => "cue",
     }

@@ -7,7 +7,7 @@
 //! A recording holds its plan as a hash over an encoding of its own, with a version: it changes with what turns are and wait for,
 //! not with names in this program.
 
-use super::plan::{Audience, Condition, Constraint, Edge, Input, Plan, Purpose, Turn};
+use super::plan::{Announced, Audience, Condition, Constraint, Edge, Input, Plan, Purpose, Turn};
 use super::template::Template;
 use super::{Choice, Method};
 
@@ -96,6 +96,10 @@ impl Bytes {
                 self.variant(2);
                 self.number(phase.0);
                 self.number(attempt);
+            }
+            Input::Announced(Announced { phase, round, index, known }) => {
+                self.variant(3);
+                [phase.0, round, index, known.0].into_iter().for_each(|n| self.number(n));
             }
         }
     }

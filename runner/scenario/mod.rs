@@ -20,7 +20,8 @@ pub(crate) use choice::text_of;
 pub use choice::{Choice, ChoiceOption, Chosen, Decision, Method};
 pub use compile::compile;
 pub use plan::{
-    Audience, Condition, Constraint, Edge, Input, Plan, Purpose, Seeds, TimelineId, Turn, TurnId, turn_seed,
+    Announced, Audience, Condition, Constraint, Edge, Input, Plan, Purpose, Seeds, TimelineId, Turn, TurnId,
+    turn_seed,
 };
 pub use yaml::{Path, Step, Tree, parse, repeated_key};
 
@@ -186,10 +187,23 @@ pub struct Phase {
     pub initial_template: Option<Template>,
     /// Private openings.
     pub private: BTreeMap<AgentId, Template>,
+    /// Lines of the stage before and after rounds.
+    pub announcements: Vec<Announcement>,
     /// Rounds to play.
     pub rounds: usize,
     /// Most turns of the phase.
     pub max_turns: Option<usize>,
+}
+
+/// A line of the stage, read before or after each round.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Announcement {
+    /// The text; empty: nothing is read.
+    pub text: Template,
+    /// True if it comes after the round.
+    pub is_after: bool,
+    /// The agents who read it.
+    pub to: Vec<AgentId>,
 }
 
 /// The order of speaking.
@@ -319,7 +333,8 @@ impl Scenario {
         let systems = self.agents.iter().map(|agent| (agent.system_path.to_string(), hash(&agent.system)));
         let stages = self.phases.iter().flat_map(|phase| {
             let shared = [&phase.format, &phase.initial, &phase.initial_template];
-            shared.into_iter().flatten().chain(phase.private.values()).chain(phase.asks())
+            let announced = phase.announcements.iter().map(|announcement| &announcement.text);
+            shared.into_iter().flatten().chain(phase.private.values()).chain(phase.asks()).chain(announced)
         });
         systems.chain(stages.map(|template| (template.path.to_string(), hash(&template.text)))).collect()
     }

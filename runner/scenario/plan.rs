@@ -39,6 +39,8 @@ pub struct Turn {
     pub timeline: TimelineId,
     /// Everything that has happened to the speaker since its last turn, in order.
     pub inputs: Vec<Input>,
+    /// The first turn that its own texts do not know of: turns that are played at once know nothing of each other.
+    pub known: TurnId,
     /// The question to the speaker, before the cue.
     pub ask: Option<Arc<Template>>,
     /// The line that asks for the reply.
@@ -62,6 +64,21 @@ pub enum Input {
     Heard(TurnId),
     /// A vote is over: how it went, this attempt of the phase.
     Vote(PhaseId, usize),
+    /// The stage announces something of a round.
+    Announced(Announced),
+}
+
+/// An announcement of a round.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Announced {
+    /// The phase.
+    pub phase: PhaseId,
+    /// The round, from 1.
+    pub round: usize,
+    /// Which of the phase's announcements.
+    pub index: usize,
+    /// The first turn that it does not know of.
+    pub known: TurnId,
 }
 
 /// A condition on what happened before a turn, for it to take place.

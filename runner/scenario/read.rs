@@ -198,6 +198,10 @@ fn wanted(path: &Path, expected: Expected, found: &Found) -> (&'static str, Stri
         (Expected::Named("Keys"), _) => {
             ("the key of an agent, or a list of keys", "e.g. `to: ben` or `to: [ben, cas]`")
         }
+        (Expected::Named("WrittenCount"), _) => (
+            "a whole number, or an expression over variables",
+            "e.g. `3`, or `weeks` where that is a variable",
+        ),
         (Expected::Named("WrittenExpression"), _) => {
             ("an expression: a text", "e.g. `vote.decision == 'yes'`; join several with `and`")
         }

@@ -1,12 +1,12 @@
 //! The values of names in templates and expressions: variables, agents, phases and their results.
 
-use super::results::{Said, Utterance, payoffs, results};
+use super::results::{Results, Said, Utterance, payoffs, results};
 use super::template::{
     AgentObject, Expression, NAME, TemplateError, constants, environment, evaluate_in, number, plain,
     variables,
 };
 use super::{AgentId, Phase, PhaseId, Scenario};
-use minijinja::value::{Object, Value};
+use minijinja::value::{Enumerator, Object, Value};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock};
 
@@ -25,20 +25,34 @@ pub fn told(scenario: &Scenario, lines: &[Utterance], perspective: AgentId) -> S
     if told.is_empty() { "(no messages yet)".to_string() } else { told.join("\n") }
 }
 
-/// Renders a stage text for one agent at the opening of a phase.
+/// Reading of a text of the stage: where, and by whom.
+#[derive(Clone, Copy, Debug)]
+pub struct Reading {
+    /// The phase.
+    pub phase: PhaseId,
+    /// The round, for texts of rounds: they may use what the phase itself has come to. None as the phase opens.
+    pub round: Option<usize>,
+    /// The reader.
+    pub agent: AgentId,
+}
+
+/// Renders a text of the stage for one reader.
 ///
 /// # Errors
 /// The error that minijinja found, with the line.
 pub fn render_stage(
     scenario: &Arc<Scenario>,
     template: &str,
-    phase: PhaseId,
-    agent: AgentId,
+    reading: Reading,
     said: &Arc<Said>,
 ) -> Result<String, TemplateError> {
+    let Reading { phase, round, agent } = reading;
     let mut context = constants(scenario, agent);
-    context.extend(played(scenario, &scenario.phases[..phase.0], said)?);
+    let n_known = phase.0 + usize::from(round.is_some());
+    context.extend(played(scenario, &scenario.phases[..n_known], said)?);
     let here = scenario.phase(phase);
+    let names = round.into_iter().flat_map(|round| round_names(scenario, phase, round));
+    context.extend(names.map(|(name, value)| (name.to_string(), plain(value))));
     context.insert("phase".into(), phase_constants(here));
     for (key, other) in scenario.agents.iter().enumerate().map(|(id, a)| (&a.key, AgentObject::new(a, id))) {
         context.insert(key.clone(), Value::from_object(other));
@@ -50,6 +64,20 @@ pub fn render_stage(
     context.insert("cast".into(), cast(&|_| true));
     context.insert("others".into(), cast(&|id| id != agent));
     Ok(environment().template(NAME, template)?.render(context)?)
+}
+
+/// What [`ROUND_NAMES`](super::template::ROUND_NAMES) stand for in a round of a phase; a scenario's own names come first.
+pub fn round_names(
+    scenario: &Scenario,
+    phase: PhaseId,
+    round: usize,
+) -> impl Iterator<Item = (&'static str, serde_json::Value)> {
+    let names = [("round", round), ("rounds", scenario.phase(phase).rounds.max(round))];
+    let is_free = |name: &str| {
+        let is_other = scenario.variables.contains_key(name) || scenario.agent_by_key(name).is_some();
+        !is_other && scenario.phase_by_name(name).is_none()
+    };
+    names.into_iter().filter(move |(name, _)| is_free(name)).map(|(name, n)| (name, n.into()))
 }
 
 /// The value of an expression.
@@ -118,10 +146,10 @@ fn played(
     if let Some(payoffs) = known.then(|| payoffs(scenario, said)).transpose()?.flatten() {
         let total = |(key, total): (String, Option<f64>)| (key, total.map_or(Value::from(()), number));
         let totals: BTreeMap<String, Value> = payoffs.totals.into_iter().map(total).collect();
-        context.insert("payoffs".into(), Value::from(totals));
+        context.insert("payoffs".into(), ByAgent::value(totals));
     } else if let Some(payoff) = &scenario.payoff {
-        let none = payoff.players.iter().map(|player| (scenario.agent(*player).key.clone(), ()));
-        context.insert("payoffs".into(), plain(none.collect::<BTreeMap<_, _>>()));
+        let none = payoff.players.iter().map(|player| (scenario.agent(*player).key.clone(), Value::from(())));
+        context.insert("payoffs".into(), ByAgent::value(none.collect()));
     }
     Ok(context)
 }
@@ -143,7 +171,7 @@ struct PhaseObject {
     scenario: Arc<Scenario>,
     said: Arc<Said>,
     messages: OnceLock<Value>,
-    results: OnceLock<Value>,
+    results: OnceLock<BTreeMap<&'static str, Value>>,
 }
 
 impl PhaseObject {
@@ -176,10 +204,52 @@ impl Object for PhaseObject {
                 Some(self.messages.get_or_init(messages).clone())
             }
             field => {
-                let results = || plain(results(&self.scenario, self.id, &self.said));
-                self.results.get_or_init(results).get_attr(field).ok().filter(|value| !value.is_undefined())
+                let results = || shown(results(&self.scenario, self.id, &self.said));
+                self.results.get_or_init(results).get(field).cloned()
             }
         }
+    }
+}
+
+/// The results of a phase, field by field.
+fn shown(results: Results) -> BTreeMap<&'static str, Value> {
+    let Results { played, rounds, choices, history, votes, decision, tied, invalid, said } = results;
+    fn of_agents<T: serde::Serialize>(values: BTreeMap<String, T>) -> Value {
+        ByAgent::value(values.into_iter().map(|(key, value)| (key, plain(value))).collect())
+    }
+    BTreeMap::from([
+        ("played", played.into()),
+        ("rounds", rounds.into()),
+        ("choices", of_agents(choices)),
+        ("history", of_agents(history)),
+        ("votes", plain(votes)),
+        ("decision", plain(decision)),
+        ("tied", tied.into()),
+        ("invalid", invalid.into()),
+        ("said", of_agents(said)),
+    ])
+}
+
+/// Values by agent: looked up by key, or by the agent itself.
+#[derive(Debug)]
+struct ByAgent(BTreeMap<String, Value>);
+
+impl ByAgent {
+    fn value(values: BTreeMap<String, Value>) -> Value {
+        Value::from_object(Self(values))
+    }
+}
+
+impl Object for ByAgent {
+    fn get_value(self: &Arc<Self>, key: &Value) -> Option<Value> {
+        match key.downcast_object_ref::<AgentObject>() {
+            Some(agent) => self.0.get(agent.key()).cloned(),
+            None => self.0.get(key.as_str()?).cloned(),
+        }
+    }
+
+    fn enumerate(self: &Arc<Self>) -> Enumerator {
+        Enumerator::Values(self.0.keys().map(|key| Value::from(key.as_str())).collect())
     }
 }
 

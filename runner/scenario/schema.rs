@@ -104,8 +104,12 @@ pub struct WrittenPhase {
     /// Private openings, by agent: what only that agent reads, right after `initial_prompt`.
     #[schemars(with = "Option<IndexMap<String, WrittenTemplate>>")]
     pub per_agent_prompt_templates: Option<IndexMap<String, Option<WrittenTemplate>>>,
-    /// Rounds to play. Default: 1, or as many as `max_turns` needs. 0 is possible before a vote: nobody talks, all vote.
-    pub auto_rounds: Option<u64>,
+    /// What the stage says before or after each round that is played, such as scores.
+    #[schemars(extend("minItems" = 1))]
+    pub announce: Option<Vec<Option<WrittenAnnouncement>>>,
+    /// Rounds to play. Default: 1, or as many as `max_turns` needs. With 0 nobody talks: all vote, or only read what opens the
+    /// phase.
+    pub auto_rounds: Option<WrittenCount>,
     /// Most turns of the phase; votes and the moderator's choices aside.
     #[schemars(extend("minimum" = 1))]
     pub max_turns: Option<u64>,
@@ -117,7 +121,8 @@ pub struct WrittenPhase {
     pub interactions: Option<Vec<Option<WrittenInteraction>>>,
     /// The phase is only played if this holds when it would begin.
     pub when: Option<WrittenExpression>,
-    /// The phase ends after the round in which this holds; `auto_rounds` is the bound. It may use the phase's own results.
+    /// The phase ends after the round in which this holds; `auto_rounds` is the bound. It may use the phase's own results, and
+    /// `round`.
     pub until: Option<WrittenExpression>,
     /// What every turn of the phase is one of; with a `decision_mode`, what the phase decides over. The model can say
     /// nothing else, and the log-probability of each option is recorded.
@@ -144,15 +149,31 @@ pub struct WrittenPhase {
 pub struct WrittenTurn {
     /// Who speaks.
     pub agent: Option<Key>,
-    /// What the speaker is asked.
+    /// What the speaker is asked. It may use what was said in the phase before it, and `round`.
     pub ask: Option<WrittenTemplate>,
-    /// The turn is only played if this holds. It may use what was said in the phase before it.
+    /// The turn is only played if this holds. It may use what was said in the phase before it, and `round`.
     pub when: Option<WrittenExpression>,
     /// As the phase's `choice`, for this turn. It counts as one of the phase: in `choices`, `history`, `votes` and payoffs.
     pub choice: Option<WrittenChoice>,
     /// As the phase's `parse_choice`, for this turn.
     pub parse_choice: Option<WrittenChoice>,
     /// Who hears it: a whisper. Default: as `interactions` say.
+    pub to: Option<Keys>,
+}
+
+/// A line of the stage about a round. It may use `round`, `rounds` (the most there can be), and what the phase has come to by
+/// then: its choices and votes, `payoffs`. Where the text is empty, nothing is read.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
+#[serde(default)]
+#[schemars(rename = "Announcement", deny_unknown_fields, extend(
+    "oneOf" = [{ "required": ["before"] }, { "required": ["after"] }]
+))]
+pub struct WrittenAnnouncement {
+    /// Read before each round.
+    pub before: Option<WrittenTemplate>,
+    /// Read after each round.
+    pub after: Option<WrittenTemplate>,
+    /// Who reads it. Default: everybody present.
     pub to: Option<Keys>,
 }
 
@@ -235,6 +256,16 @@ pub enum WrittenExpression {
     Number(#[schemars(with = "f64")] Number),
     /// True or false.
     Truth(bool),
+}
+
+/// A whole number, or an expression over variables that gives one.
+#[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
+#[schemars(rename = "Count", untagged)]
+pub enum WrittenCount {
+    /// A number.
+    Number(u64),
+    /// An expression.
+    Text(String),
 }
 
 /// A text, a number or a truth value.

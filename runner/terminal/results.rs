@@ -25,7 +25,7 @@ pub fn results(scenario: &Scenario, footer: &Footer, fancy: bool) -> String {
     }
     if let Some(payoffs) = &footer.payoffs {
         let total = |(key, total): (&String, &Option<f64>)| match total {
-            Some(total) => format!("{} {total} {}", name(key), payoffs.unit),
+            Some(total) => format!("{} {} {}", name(key), shown(&Value::from(*total)), payoffs.unit),
             None => format!("{} no {}", name(key), payoffs.unit),
         };
         let missing = payoffs.rounds.iter().filter(|round| round.values.is_none()).count();

@@ -5,7 +5,7 @@ use crate::play::{play, scenario};
 use greenroom::backend::{Request, Scripted};
 use greenroom::replay::replay;
 use greenroom::run::RunOptions;
-use greenroom::scenario::render::{evaluate, render_stage};
+use greenroom::scenario::render::{Reading, evaluate, render_stage};
 use greenroom::scenario::results::Said;
 use greenroom::scenario::template::Expression;
 use greenroom::scenario::{AgentId, Method, Path, Scenario, load, turn_seed};
@@ -199,13 +199,14 @@ proptest! {
         }
         // What is refused could not have been rendered, however the play had gone.
         let harmless = scenario(&text(first, vote, place, "five"));
-        let (end, ann) = (harmless.phase_by_name("end").unwrap(), AgentId(0));
+        let end = harmless.phase_by_name("end").unwrap();
+        let reading = |round| Reading { phase: end, round, agent: AgentId(0) };
         for salt in salt..salt + N_PLAYS {
             let (_, said) = played(&harmless, salt).unwrap();
             let works = match place {
-                0 | 1 => render_stage(&harmless, &format!("{{{{ {code} }}}}"), end, ann, &said).is_ok(),
+                0 | 1 => render_stage(&harmless, &format!("{{{{ {code} }}}}"), reading(None), &said).is_ok(),
                 6 => said.0.contains_key(&harmless.phase_by_name("w").unwrap())
-                    && render_stage(&harmless, &format!("{{{{ {code} }}}}"), end, ann, &said).is_ok(),
+                    && render_stage(&harmless, &format!("{{{{ {code} }}}}"), reading(Some(1)), &said).is_ok(),
                 7 => continue,
                 _ => {
                     let phases = (0..harmless.phases.len()).map(greenroom::scenario::PhaseId).collect();

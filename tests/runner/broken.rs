@@ -122,7 +122,7 @@ fn what_could_not_be_read_is_not_missing_too() {
         ),
         (
             format!(
-                "{agents}phases: [{{ name: talk, agents: [ann], auto_rounds: x, until: talk.played }}]\n"
+                "{agents}phases: [{{ name: talk, agents: [ann], auto_rounds: -1, until: talk.played }}]\n"
             ),
             vec!["type"],
         ),

@@ -177,6 +177,12 @@ fn a_loop_ends_when_its_condition_holds() {
 }
 
 #[test]
+fn rounds_know_themselves() {
+    let wanted = &[("pot/1/ann", 2), ("pot/1/ben", 1), ("pot/2/ann", 2), ("pot/3/ben", 2)];
+    insta::assert_snapshot!(simple("rounds.yaml", wanted));
+}
+
+#[test]
 fn what_cannot_be_told_is_invalid() {
     let told = told("parse.yaml", usize::MAX, |request| {
         Some(match request.path.as_str() {

@@ -28,6 +28,8 @@ struct Phase {
     /// The earlier phase that the phase's conditions look at, by its distance.
     when: Option<usize>,
     until: bool,
+    /// Announcements: none, before, after, both.
+    announced: usize,
 }
 
 const AGENTS: usize = 5;
@@ -35,7 +37,7 @@ const TOPOLOGIES: [&str; 7] =
     ["round_robin", "turn_by_turn", "broadcast", "whisper", "interrupt", "moderated", "turns"];
 const CHOICES: [&str; 4] = [
     "choice: [x, y, z]",
-    "choice: {options: {x: 'I say x', y: 'I say y'}, shuffle: true, ask: 'Which, {{ me }}?'}",
+    "choice: {options: {x: 'I say x', y: 'I say y'}, shuffle: true, ask: 'Which, {{ me }}, after {{ HERE.choices[me] }}?'}",
     "parse_choice: [x, y]",
     "choice: [1, 10]",
 ];
@@ -45,7 +47,7 @@ fn phase() -> impl Strategy<Value = Phase> {
     let shape = (
         proptest::sample::subsequence((0..AGENTS).collect::<Vec<_>>(), 2..=AGENTS).prop_shuffle(),
         proptest::sample::select(TOPOLOGIES.to_vec()),
-        1..4usize,
+        0..4usize,
         proptest::option::of(1..6usize),
     );
     let texts = (
@@ -58,12 +60,13 @@ fn phase() -> impl Strategy<Value = Phase> {
         proptest::option::weighted(0.4, proptest::sample::select(DECISIONS.to_vec())),
         proptest::option::weighted(0.4, 1..4usize),
         any::<bool>(),
+        0..4usize,
     );
     (shape, texts, results).prop_map(
         |(
             (cast, topology, rounds, max_turns),
             (quotes, private, format),
-            (choice, decision, when, until),
+            (choice, decision, when, until, announced),
         )| Phase {
             cast,
             topology,
@@ -76,6 +79,7 @@ fn phase() -> impl Strategy<Value = Phase> {
             decision,
             when,
             until,
+            announced,
         },
     )
 }
@@ -118,9 +122,21 @@ fn yaml(phases: &[Phase], ephemeral: &[bool], strategies: &[usize], summarize: b
             "moderated" => writeln!(out, "    topology: moderated\n    moderator: {}", cast[0]).unwrap(),
             plain => writeln!(out, "    topology: {plain}").unwrap(),
         }
-        writeln!(out, "    auto_rounds: {}\n    initial_prompt: Phase {at} opens.", phase.rounds).unwrap();
+        // Phases without rounds are only read, but somebody speaks somewhere.
+        let rounds = if at == 0 { phase.rounds.max(1) } else { phase.rounds };
+        writeln!(out, "    auto_rounds: {rounds}\n    initial_prompt: Phase {at} opens.").unwrap();
         if let Some(choice) = phase.choice {
-            writeln!(out, "    {choice}").unwrap();
+            writeln!(out, "    {}", choice.replace("HERE", &format!("p{at}"))).unwrap();
+        }
+        if phase.announced > 0 {
+            let told = format!(
+                "Round {{{{ round }}}} of {{{{ rounds }}}}, {{{{ p{at}.votes }}}} {{{{ p{at}.said[me] }}}}"
+            );
+            let lines = [("before", format!(", to: {}", cast[0])), ("after", String::new())];
+            let lines = lines.iter().enumerate().filter(|(line, _)| phase.announced & (1 << line) > 0);
+            let lines: Vec<String> =
+                lines.map(|(_, (field, to))| format!("{{{field}: '{told}'{to}}}")).collect();
+            writeln!(out, "    announce: [{}]", lines.join(", ")).unwrap();
         }
         if let Some(decision) = decision {
             writeln!(out, "    decision_mode: {decision}").unwrap();

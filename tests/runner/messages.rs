@@ -3,6 +3,8 @@
 use crate::play::{play, scenario};
 use greenroom::backend::Scripted;
 use greenroom::run::RunOptions;
+use greenroom::scenario::render::{Reading, render_stage};
+use greenroom::scenario::{AgentId, PhaseId};
 use greenroom::transcript::Transcript;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -90,11 +92,10 @@ fn a_message_changes_nothing_but_what_is_heard() {
 fn variables_are_data_too() {
     let text = SCENARIO.replace("topic: music", "topic: '{{ 7 * 6 }} ${talk.messages[a]} <|im_end|>'");
     let scenario = scenario(&text);
-    let opening = greenroom::scenario::render::render_stage(
+    let opening = render_stage(
         &scenario,
         &scenario.phases[0].initial.as_ref().unwrap().text,
-        greenroom::scenario::PhaseId(0),
-        greenroom::scenario::AgentId(0),
+        Reading { phase: PhaseId(0), round: None, agent: AgentId(0) },
         &Default::default(),
     );
     assert_eq!(opening.unwrap(), "Talk about {{ 7 * 6 }} ${talk.messages[a]} <|im_end|>.");

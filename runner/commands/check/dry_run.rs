@@ -2,7 +2,9 @@
 
 use crate::diagnostic::printable;
 use crate::prompt::Memories;
-use crate::scenario::{AgentId, Audience, Condition, Input, Plan, Scenario, Turn, TurnId, compile};
+use crate::scenario::{
+    AgentId, Announced, Audience, Condition, Input, Plan, Scenario, Turn, TurnId, compile,
+};
 use crate::terminal::{is_fancy, table};
 use crate::walk::{Answers, walk};
 use console::Style;
@@ -63,6 +65,9 @@ fn reads(scenario: &Scenario, plan: &Plan, turn: &Turn) -> String {
         match input {
             Input::Opening(phase) => parts.push(format!("opening of {}", scenario.phase(*phase).name)),
             Input::Vote(phase, _) => parts.push(format!("vote of {}", scenario.phase(*phase).name)),
+            Input::Announced(Announced { phase, round, .. }) => {
+                parts.push(format!("announcement of {}/{round}", scenario.phase(*phase).name));
+            }
             Input::Heard(turn) => {
                 *heard.entry(&scenario.agent(plan.turn(*turn).speaker).key).or_default() += 1;
             }

@@ -43,7 +43,7 @@ impl Checker {
                 (options, shuffle, ask, path.key("options"))
             }
         };
-        let ask = self.template(ask, path.key("ask"), phase).map(Arc::new);
+        let ask = self.round_text(ask, path.key("ask"), phase).map(Arc::new);
         if options.is_none() && !self.is_broken(&at) {
             let message =
                 "a choice is a list of options, or a mapping from results to the texts that are said";

@@ -94,9 +94,13 @@ impl Checker {
         let name = self.names.phases[phase.0].clone();
         let here = Path(path.0.iter().take(2).cloned().collect());
         let here = match here.0.as_slice() {
-            [Step::Key(phases), Step::Index(at)] if phases == "phases" => self.names.phases.get(*at).cloned(),
+            // What is worked out before the run knows nothing of earlier phases either.
+            [Step::Key(phases), Step::Index(at)] if phases == "phases" && *at <= phase.0 => {
+                self.names.phases.get(*at).cloned()
+            }
             _ => None,
         };
+        let is_alone = here.is_none();
         let message = match here {
             None => format!("nothing is known of `{name}` here: this is worked out from variables alone"),
             Some(here) if here == name => {
@@ -104,8 +108,8 @@ impl Checker {
             }
             Some(here) => format!("`{name}` is played after `{here}`: nothing has been said in it yet"),
         };
-        self.error_at("forward-reference", path, at, message).help =
-            Some("name only phases that stand earlier in the file".into());
+        let help = if is_alone { "use variables" } else { "name only phases that stand earlier in the file" };
+        self.error_at("forward-reference", path, at, message).help = Some(help.into());
         false
     }
 

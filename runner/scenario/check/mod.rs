@@ -152,6 +152,7 @@ struct Checker {
 #[derive(Default)]
 struct Names {
     variables: Vec<String>,
+    values: BTreeMap<String, Value>,
     agents: Vec<Agent>,
     phases: Vec<String>,
     /// The phase whose choices are worth something.
@@ -172,8 +173,8 @@ impl Names {
         let partial = phases.iter().any(String::is_empty);
         let payoff = payoff.as_ref().and_then(|payoff| payoff.phase.as_ref());
         let payoff = payoff.and_then(|name| phases.iter().position(|phase| phase == name)).map(PhaseId);
-        let (variables, agents) = (variables.keys().cloned().collect(), agents.to_vec());
-        Self { variables, agents, phases, payoff, partial }
+        let (names, agents) = (variables.keys().cloned().collect(), agents.to_vec());
+        Self { variables: names, values: variables.clone(), agents, phases, payoff, partial }
     }
 
     fn phase(&self, name: &str) -> Option<PhaseId> {

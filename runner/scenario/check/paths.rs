@@ -32,8 +32,8 @@ impl Checker {
             }
             match &trial.what {
                 What::When(when, phase) => self.unreachable(scenario, trial, scenario.phase(*phase), when),
-                What::Opening { template, phase, .. } | What::Ask { template, phase } => {
-                    for from in template.quotes.iter().filter(|from| trial.unplayed.contains(from)) {
+                What::Opening { phase, .. } | What::Ask { phase, .. } | What::Announced { phase, .. } => {
+                    for from in &trial.unplayed {
                         self.missing_result(trial, scenario.phase(*phase), scenario.phase(*from));
                     }
                 }
@@ -55,7 +55,7 @@ impl Checker {
     /// Something fails, whatever happens or in some case.
     fn fails(&mut self, trial: &Trial<'_>) {
         let Some((way, error)) = &trial.failed else { return };
-        let is_text = matches!(trial.what, What::Opening { .. } | What::Ask { .. });
+        let is_text = matches!(trial.what, What::Opening { .. } | What::Ask { .. } | What::Announced { .. });
         let always = trial.n_failed == trial.n_tried && !trial.has_words && !trial.is_forced;
         if always && is_text {
             return self.template_error(trial.path, trial.text, error.clone());

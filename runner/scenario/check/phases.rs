@@ -4,8 +4,10 @@ use super::topology::SECRET;
 use super::{Checker, is_identifier};
 use crate::diagnostic::{Diagnostic, Span};
 use crate::scenario::compile::n_turns;
-use crate::scenario::schema::{DebateFormat, Key, WrittenPhase, WrittenTemplate, json_schema};
-use crate::scenario::template::Template;
+use crate::scenario::schema::{
+    DebateFormat, Key, WrittenCount, WrittenExpression, WrittenPhase, WrittenTemplate, json_schema,
+};
+use crate::scenario::template::{ROUND_NAMES, Template, evaluate_in, plain_variables};
 use crate::scenario::yaml::Path;
 use crate::scenario::{AgentId, Method, Phase, PhaseId, Topology};
 use indexmap::IndexMap;
@@ -50,6 +52,10 @@ impl Checker {
             total = total.saturating_add(n_turns(&phase));
             phases.push(phase);
         }
+        if total == 0 && !phases.is_empty() && !self.has_errors() {
+            let message = "nobody speaks in this scenario: no phase has rounds or a vote";
+            self.missing(path, message, "leave `auto_rounds` out of one of them");
+        }
         if total > MAX_TURNS {
             let message = format!("the phases make {total} turns; at most {MAX_TURNS} are played");
             self.error("too-long", path, message).help =
@@ -70,6 +76,11 @@ impl Checker {
             let when = phase.agents.iter().flat_map(|_| phase.when.iter().chain(&phase.until));
             let quotes = opening.flat_map(|(_, text)| &text.quotes).chain(when.flat_map(|when| &when.phases));
             let read = quotes.map(n_quoted).fold(heard, usize::saturating_add);
+            let announced = phase.announcements.iter().flat_map(|announced| {
+                let quoted = announced.text.quotes.iter().map(n_quoted).fold(1, usize::saturating_add);
+                announced.to.iter().map(move |_| quoted.saturating_mul(phase.rounds))
+            });
+            let read = announced.fold(read, usize::saturating_add);
             let asked = phase.asks().flat_map(|ask| &ask.quotes).map(n_quoted).fold(0, usize::saturating_add);
             // A turn with conditions or a question of its own looks back on what these name, each time.
             let script = phase.script().iter().flat_map(|turn| &turn.when).flat_map(|when| &when.phases);
@@ -92,6 +103,12 @@ impl Checker {
             let message = "`interactions` lists nothing, so everybody present would hear everything";
             self.missing(&path.key("interactions"), message, SECRET);
         }
+        if written.announce.as_ref().is_some_and(Vec::is_empty) {
+            let message = "`announce` lists nothing";
+            self.unused(&path.key("announce"), message, "remove it, or write what is announced");
+        }
+        let announced = written.announce.take().unwrap_or_default();
+        let announcements = self.announcements(announced, &cast, &path.key("announce"), id);
         let interactions = written.interactions.take().unwrap_or_default();
         let interactions = self.interactions(interactions, &cast, &path.key("interactions"));
         let (decode, parse) = (written.choice.clone(), written.parse_choice.clone());
@@ -100,10 +117,10 @@ impl Checker {
         let topology = self.topology(&mut written, &cast, &interactions, path, id);
         let when = written.when.and_then(|given| self.expression(given, path.key("when"), id, &[]));
         let until = PhaseId(id.0 + 1);
-        let until = written.until.and_then(|given| self.expression(given, path.key("until"), until, &[]));
+        let until =
+            written.until.and_then(|given| self.expression(given, path.key("until"), until, ROUND_NAMES));
         let max_turns = self.count(written.max_turns, &path.key("max_turns"));
-        let silent = decision.is_some() && written.auto_rounds == Some(0);
-        let rounds = if silent { Some(0) } else { self.count(written.auto_rounds, &path.key("auto_rounds")) };
+        let rounds = written.auto_rounds.take().map(|given| self.rounds(given, path.key("auto_rounds")));
         let mut phase = Phase {
             label: written.label.unwrap_or_else(|| name.clone()),
             name,
@@ -125,6 +142,7 @@ impl Checker {
                 id,
             ),
             private: self.private(written.per_agent_prompt_templates, &cast, path, id),
+            announcements,
             rounds: 1,
             max_turns,
             observers: self.observers(&cast),
@@ -141,12 +159,15 @@ impl Checker {
         cast.iter().filter(observes).copied().collect()
     }
 
-    /// Refuses a phase in which nobody speaks, or who speaks may not.
+    /// Refuses a phase in which nothing happens, or who speaks may not.
     fn sensible(&mut self, phase: &Phase, path: &Path) {
         let speakers = phase.speakers();
         let cast = path.key("agents");
         if phase.agents.is_empty() || self.is_broken(&cast) {
             return;
+        }
+        if phase.rounds == 0 && phase.decision.is_none() {
+            return self.is_read(phase, path);
         }
         if speakers.is_empty() {
             let message = "nobody speaks in this phase: all are observers, or there is only the moderator";
@@ -181,6 +202,33 @@ impl Checker {
         if moderated && speakers.len() < 2 {
             let message = "a moderator needs at least two agents to choose from";
             self.missing(&cast, message, "add an agent, or leave `topology` out");
+        }
+    }
+
+    /// Refuses a phase without rounds and votes in which nothing is read; warns of what has no effect there.
+    fn is_read(&mut self, phase: &Phase, path: &Path) {
+        if phase.agents.iter().all(|agent| phase.opening(*agent).next().is_none()) {
+            let message =
+                "nothing happens in this phase: no rounds are played, there is no vote and nothing to read";
+            self.error("bad-value", &path.key("auto_rounds"), message).help =
+                Some("leave `auto_rounds` out for one round, or write an `initial_prompt`".into());
+            return;
+        }
+        let idle = [
+            ("choice", phase.choice.is_some()),
+            ("turns", !phase.script().is_empty()),
+            ("until", phase.until.is_some()),
+            ("announce", !phase.announcements.is_empty()),
+        ];
+        for (field, _) in idle.into_iter().filter(|(_, is_there)| *is_there) {
+            let field =
+                if field == "choice" && phase.choice.as_ref().is_some_and(|c| c.method == Method::Parse) {
+                    "parse_choice"
+                } else {
+                    field
+                };
+            let message = format!("`{field}` has no effect here: no rounds are played");
+            self.unused(&path.key(field), &message, "remove it, or give `auto_rounds`");
         }
     }
 
@@ -249,6 +297,27 @@ impl Checker {
         let help = help.unwrap_or("the keys stand on the left under `agents:`".into());
         let message = format!("there is no agent `{key}`");
         self.push(Diagnostic::error("unknown-agent", path.to_string(), span, message).help(help));
+    }
+
+    /// Rounds, as a number or an expression over variables.
+    fn rounds(&mut self, given: WrittenCount, path: Path) -> usize {
+        let text = match given {
+            WrittenCount::Number(n) => return usize::try_from(n).unwrap_or(usize::MAX),
+            WrittenCount::Text(text) => text,
+        };
+        let Some(expression) = self.expression(WrittenExpression::Text(text), path, PhaseId(0), &[]) else {
+            return 1;
+        };
+        let message = match evaluate_in(plain_variables(&self.names.values), &expression, []) {
+            Ok(value) => match value.as_u64() {
+                Some(n) => return usize::try_from(n).unwrap_or(usize::MAX),
+                None => format!("`{}` is {value}, expected a whole number", expression.text),
+            },
+            Err(error) => error.message,
+        };
+        self.error("bad-value", &expression.path, message).help =
+            Some("write a number, or an expression over variables that gives one".into());
+        1
     }
 
     /// A count of at least one.

@@ -11,7 +11,7 @@ use super::chance::{Chance, rules};
 use crate::scenario::choice::{Chosen, Method};
 use crate::scenario::compile::compile;
 use crate::scenario::plan::{Condition, Plan, Purpose, Turn, TurnId};
-use crate::scenario::render::holds;
+use crate::scenario::render::{holds_with, round_names};
 use crate::scenario::results::{Said, Utterance, tally};
 use crate::scenario::template::{Expression, TemplateError};
 use crate::scenario::{PhaseId, Scenario, Strategy, Topology};
@@ -139,6 +139,12 @@ impl Rehearsal {
         Self { scenario, plan, turns }
     }
 
+    /// True if a turn is the first of its round.
+    pub(super) fn is_first(&self, turn: &Turn) -> bool {
+        let first = self.plan.first_of(turn.phase, turn.round);
+        first.is_some_and(|first| self.plan.turn(first).path == turn.path)
+    }
+
     /// These phases and all that decides about them.
     pub(super) fn closure(&self, phases: impl IntoIterator<Item = PhaseId>) -> BTreeSet<PhaseId> {
         let (mut all, mut new) = (BTreeSet::new(), phases.into_iter().collect::<Vec<_>>());
@@ -250,15 +256,17 @@ impl Rehearsal {
         look(Moment::End, &play.said, steps);
     }
 
-    /// True if an expression holds, given what was said in the phases that it names.
+    /// True if an expression holds, given what was said in the phases that it names; `round` is where it is asked in a phase.
     pub(super) fn holds(
         &self,
         expression: &Expression,
+        round: Option<(PhaseId, usize)>,
         said: &Arc<Said>,
         steps: &mut Steps,
     ) -> Result<bool, TemplateError> {
         steps.spend(self.steps_of(expression, said));
-        steps.count(|| holds(&self.scenario, expression, &only(said, &expression.phases)))
+        let names = round.into_iter().flat_map(|(phase, round)| round_names(&self.scenario, phase, round));
+        steps.count(|| holds_with(&self.scenario, expression, &only(said, &expression.phases), names))
     }
 
     /// The steps it takes to get ready to evaluate an expression.
@@ -298,8 +306,9 @@ impl Play<'_> {
                     Some(opens) => *opens,
                     None => {
                         let when = scenario.phase(*phase).when.as_ref();
-                        let opens =
-                            when.map(|when| self.rehearsal.holds(when, &self.said, steps)).transpose()?;
+                        let opens = when
+                            .map(|when| self.rehearsal.holds(when, None, &self.said, steps))
+                            .transpose()?;
                         *self.decided.entry((*phase, 0)).or_insert(opens.unwrap_or(true))
                     }
                 },
@@ -309,11 +318,14 @@ impl Play<'_> {
                         let before = self.decided.get(&(*phase, round - 1)).copied();
                         let before = *round < 3 || before.unwrap_or(true);
                         let until = scenario.phase(*phase).until.as_ref().filter(|_| before);
-                        let held = until.map(|until| self.ask(until, steps, look)).transpose()?;
+                        let at = (*phase, round - 1);
+                        let held = until.map(|until| self.ask(until, at, steps, look)).transpose()?;
                         *self.decided.entry((*phase, *round)).or_insert(before && !held.unwrap_or(false))
                     }
                 },
-                Condition::Holds(expression) => self.ask(expression, steps, look)?,
+                Condition::Holds(expression) => {
+                    self.ask(expression, (turn.phase, turn.round), steps, look)?
+                }
                 Condition::Chose(asked, option) => {
                     self.fates.get(asked) == Some(&Fate::Played(Some(Chosen::Option(*option))))
                 }
@@ -334,10 +346,11 @@ impl Play<'_> {
     fn ask(
         &self,
         expression: &Expression,
+        round: (PhaseId, usize),
         steps: &mut Steps,
         look: &mut Look<'_>,
     ) -> Result<bool, TemplateError> {
-        let held = self.rehearsal.holds(expression, &self.said, steps);
+        let held = self.rehearsal.holds(expression, Some(round), &self.said, steps);
         look(Moment::Condition(expression, &held), &self.said, steps);
         held
     }

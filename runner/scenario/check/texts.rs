@@ -4,10 +4,12 @@ use super::Checker;
 use super::expressions::ANY;
 use super::rehearsal::Steps;
 use crate::diagnostic::Diagnostic;
-use crate::scenario::render::{evaluate, render_stage};
+use crate::scenario::render::{Reading, evaluate, render_stage};
 use crate::scenario::results::Said;
 use crate::scenario::schema::WrittenTemplate;
-use crate::scenario::template::{self, Code, Fault, STAGE_NAMES, SYSTEM_NAMES, Template, TemplateError};
+use crate::scenario::template::{
+    self, Code, Fault, ROUND_NAMES, STAGE_NAMES, SYSTEM_NAMES, Template, TemplateError,
+};
 use crate::scenario::yaml::Path;
 use crate::scenario::{AgentId, PayoffRule, PhaseId, Scenario};
 use std::collections::BTreeSet;
@@ -21,12 +23,32 @@ const VARYING: &[&str] =
     &["turn", "turns", "round", "rounds", "phase", "phases", "messages", "cast", "others", "history", "now"];
 
 impl Checker {
-    /// A text of the stage, read in `phase`: what it names must be known by then.
+    /// A text of the stage, read as `phase` opens: what it names must be known by then.
     pub(super) fn template(
         &mut self,
         text: Option<WrittenTemplate>,
         path: Path,
         phase: PhaseId,
+    ) -> Option<Template> {
+        self.text(text, path, phase, false)
+    }
+
+    /// A text of the stage, read in rounds of `phase`.
+    pub(super) fn round_text(
+        &mut self,
+        text: Option<WrittenTemplate>,
+        path: Path,
+        phase: PhaseId,
+    ) -> Option<Template> {
+        self.text(text, path, phase, true)
+    }
+
+    fn text(
+        &mut self,
+        text: Option<WrittenTemplate>,
+        path: Path,
+        phase: PhaseId,
+        in_round: bool,
     ) -> Option<Template> {
         let (text, _, odd) = template::rewrite(&text?.0);
         for (line, inner) in odd {
@@ -37,7 +59,7 @@ impl Checker {
             self.push(found.help(help));
         }
         let mut text = Template { path, text, quotes: Vec::new() };
-        self.stage_names(phase, &mut text);
+        self.stage_names(phase, in_round, &mut text);
         Some(text)
     }
 
@@ -131,8 +153,9 @@ impl Checker {
         self.error_at("varying-system-prompt", path, (line, name), message).help = Some(help.into());
     }
 
-    /// Checks the names in a text of the stage, and notes which earlier phases it uses.
-    fn stage_names(&mut self, here: PhaseId, text: &mut Template) {
+    /// Checks the names in a text of the stage, and notes which phases it uses: earlier ones, in a round its own too.
+    fn stage_names(&mut self, here: PhaseId, in_round: bool, text: &mut Template) {
+        let end = PhaseId(here.0 + usize::from(in_round));
         let names = match template::names(&text.text) {
             Ok(names) => names,
             Err(error) => {
@@ -151,16 +174,17 @@ impl Checker {
         for name in names {
             let line = template::line_of(&code, &text.text, &name);
             if let Some(phase) = self.names.phase(&name) {
-                if self.is_over(&text.path, (line, &name), phase, here) {
+                if self.is_over(&text.path, (line, &name), phase, end) {
                     text.quotes.push(phase);
                 }
             } else if name == "phases" {
-                text.quotes.extend((0..here.0).map(PhaseId));
+                text.quotes.extend((0..end.0).map(PhaseId));
             } else if name == "payoffs" {
-                self.payoff_is_over(&text.path, line, here, &mut text.quotes);
+                self.payoff_is_over(&text.path, line, end, &mut text.quotes);
             } else if !self.names.variables.contains(&name)
                 && !SYSTEM_NAMES.contains(&name.as_str())
                 && !STAGE_NAMES.contains(&name.as_str())
+                && !(in_round && ROUND_NAMES.contains(&name.as_str()))
                 && !self.names.has_agent(&name)
             {
                 let quoted = quotes.iter().any(|quote| quote.phase == name);
@@ -187,7 +211,9 @@ impl Checker {
         let agents = self.names.agents.iter().map(|agent| agent.key.as_str());
         let fixed = SYSTEM_NAMES.iter().chain(STAGE_NAMES).copied();
         let help = self.suggest(name, variables.chain(agents).chain(phases).chain(fixed));
-        let help = help.unwrap_or("declare it under `variables:`".into());
+        let of_rounds =
+            ROUND_NAMES.contains(&name).then(|| "texts of rounds know it: `ask` and `announce`".into());
+        let help = of_rounds.or(help).unwrap_or("declare it under `variables:`".into());
         let message = format!("`{name}` is not defined here");
         self.error_at("undefined-variable", path, (line, name), message).help = Some(help);
     }
@@ -200,12 +226,12 @@ impl Checker {
         }
         let (nothing, mut steps) = (Arc::new(Said::default()), Steps::default());
         let mut failed = BTreeSet::new();
-        for (text, phase, reader) in readings(&scenario) {
+        for (text, reading) in readings(&scenario) {
             if failed.contains(&text.path.to_string()) {
                 continue;
             }
             steps.spend((text.text.len() + scenario.agents.len()) as u64 / 2);
-            let rendered = steps.count(|| render_stage(&scenario, &text.text, phase, reader, &nothing));
+            let rendered = steps.count(|| render_stage(&scenario, &text.text, reading, &nothing));
             if let Err(error) = rendered {
                 self.template_error(&text.path, &text.text, error);
                 failed.insert(text.path.to_string());
@@ -252,19 +278,23 @@ impl Checker {
     }
 }
 
-/// The readings of texts that depend on nothing said: text, phase and agent; each phase's first agent first.
-fn readings(scenario: &Scenario) -> Vec<(&Template, PhaseId, AgentId)> {
+/// The readings of texts that depend on nothing said; each phase's first agent first.
+fn readings(scenario: &Scenario) -> Vec<(&Template, Reading)> {
     let mut readings = Vec::new();
     let most = scenario.phases.iter().map(|phase| phase.agents.len()).max().unwrap_or(0);
     for rank in 0..most {
         for (id, phase) in scenario.phases.iter().enumerate() {
             let Some(agent) = phase.agents.get(rank) else { continue };
-            let opening = phase.opening(*agent).map(|(_, text)| text);
+            let opening = phase.opening(*agent).map(|(_, text)| (text, None));
             let asked = phase.choices_asked(*agent).into_iter().filter_map(|choice| choice.ask.as_deref());
             let turns = phase.script().iter().filter(|turn| turn.agent == *agent);
-            let all = opening.chain(asked).chain(turns.filter_map(|turn| turn.ask.as_deref()));
-            readings
-                .extend(all.filter(|text| text.quotes.is_empty()).map(|text| (text, PhaseId(id), *agent)));
+            let asked = asked.chain(turns.filter_map(|turn| turn.ask.as_deref()));
+            let announced = phase.announcements.iter().filter(|announced| announced.to.contains(agent));
+            let of_rounds =
+                asked.chain(announced.map(|announced| &announced.text)).map(|text| (text, Some(1)));
+            let all = opening.chain(of_rounds).filter(|(text, _)| text.quotes.is_empty());
+            let reading = |round| Reading { phase: PhaseId(id), round, agent: *agent };
+            readings.extend(all.map(|(text, round)| (text, reading(round))));
         }
     }
     readings

@@ -2,9 +2,12 @@
 
 use super::Checker;
 use crate::diagnostic::Diagnostic;
-use crate::scenario::schema::{Key, Keys, WhoSpeaks, WrittenInteraction, WrittenPhase, WrittenTurn};
+use crate::scenario::schema::{
+    Key, Keys, WhoSpeaks, WrittenAnnouncement, WrittenInteraction, WrittenPhase, WrittenTurn,
+};
+use crate::scenario::template::ROUND_NAMES;
 use crate::scenario::yaml::Path;
-use crate::scenario::{AgentId, Interaction, InteractionKind, PhaseId, ScriptTurn, Topology};
+use crate::scenario::{AgentId, Announcement, Interaction, InteractionKind, PhaseId, ScriptTurn, Topology};
 use std::collections::BTreeMap;
 
 const EXAMPLE: &str = "e.g. `{ from: ann, to: ben, kind: whisper }`";
@@ -105,10 +108,10 @@ impl Checker {
         for (at, turn) in turns.into_iter().enumerate() {
             let path = path.index(at);
             let Some(WrittenTurn { agent, ask, when, choice, parse_choice, to }) = turn else { continue };
-            let ask = self.template(ask, path.key("ask"), phase).map(std::sync::Arc::new);
+            let ask = self.round_text(ask, path.key("ask"), phase).map(std::sync::Arc::new);
             // What was said in this phase before the turn may decide about it.
             let end = PhaseId(phase.0 + 1);
-            let when = when.and_then(|given| self.expression(given, path.key("when"), end, &[]));
+            let when = when.and_then(|given| self.expression(given, path.key("when"), end, ROUND_NAMES));
             let choice = self.choice(choice, parse_choice, &path, phase);
             let to = to.map_or(Vec::new(), |given| self.present(given, cast, &path.key("to")));
             let Some(Key(agent)) = agent else {
@@ -120,6 +123,45 @@ impl Checker {
             }
         }
         script
+    }
+
+    pub(super) fn announcements(
+        &mut self,
+        written: Vec<Option<WrittenAnnouncement>>,
+        cast: &[AgentId],
+        path: &Path,
+        phase: PhaseId,
+    ) -> Vec<Announcement> {
+        let mut announcements = Vec::new();
+        for (at, written) in written.into_iter().enumerate() {
+            let (path, Some(WrittenAnnouncement { before, after, to })) = (path.index(at), written) else {
+                continue;
+            };
+            let (field, text) = match (before, after) {
+                (Some(text), None) => ("before", text),
+                (None, Some(text)) => ("after", text),
+                (Some(_), Some(_)) => {
+                    let message = "an announcement comes `before` each round or `after` it, not both";
+                    self.error("contradiction", &path.key("after"), message).help =
+                        Some("write two announcements".into());
+                    continue;
+                }
+                (None, None) => {
+                    let message = "an announcement needs `before` or `after`: its text";
+                    self.missing(
+                        &path,
+                        message,
+                        "e.g. `- { before: \"Round {{ round }} of {{ rounds }}.\" }`",
+                    );
+                    continue;
+                }
+            };
+            let to = to.map_or_else(|| cast.to_vec(), |given| self.present(given, cast, &path.key("to")));
+            if let Some(text) = self.round_text(Some(text), path.key(field), phase) {
+                announcements.push(Announcement { text, is_after: field == "after", to });
+            }
+        }
+        announcements
     }
 
     pub(super) fn interactions(

@@ -3,11 +3,11 @@
 use super::rehearsal::{Extent, Moment, Piece, Rehearsal, Steps, only};
 use crate::scenario::choice::{Chosen, text_of};
 use crate::scenario::plan::Purpose;
-use crate::scenario::render::{evaluate_with, render_stage};
+use crate::scenario::render::{Reading, evaluate_with, render_stage};
 use crate::scenario::results::{Said, payoffs};
 use crate::scenario::template::{Code, Expression, Template, TemplateError};
 use crate::scenario::yaml::Path;
-use crate::scenario::{AgentId, PayoffRule, PhaseId, Scenario};
+use crate::scenario::{AgentId, Announcement, PayoffRule, PhaseId, Scenario};
 use serde_json::{Map, Value};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -51,6 +51,8 @@ pub(super) enum What<'s> {
     Opening { template: &'s Template, phase: PhaseId, readers: Vec<AgentId> },
     /// A question to speakers.
     Ask { template: &'s Template, phase: PhaseId },
+    /// An announcement.
+    Announced { announcement: &'s Announcement, phase: PhaseId },
     /// A phase's `when`.
     When(&'s Expression, PhaseId),
     /// A phase's `until`, or a turn's `when`.
@@ -85,6 +87,10 @@ pub(super) fn trials(scenario: &Scenario) -> Vec<Trial<'_>> {
             }
             let what = What::Opening { template, phase: id, readers };
             trials.push(Trial::new(what, &template.path, &template.text, &template.quotes));
+        }
+        for announcement in phase.announcements.iter().filter(|each| !each.text.quotes.is_empty()) {
+            let (text, what) = (&announcement.text, What::Announced { announcement, phase: id });
+            trials.push(Trial::new(what, &text.path, &text.text, &text.quotes));
         }
         for template in phase.asks().filter(|text| !text.quotes.is_empty()) {
             let what = What::Ask { template, phase: id };
@@ -134,12 +140,15 @@ impl<'s> Trial<'s> {
         match &self.what {
             What::Opening { phase, .. } => (rehearsal.closure(own.chain(when(*phase))), None),
             What::When(..) => (rehearsal.closure(own), None),
-            What::Condition(phase) | What::Each(phase) => (rehearsal.closure(own.chain([*phase])), None),
+            What::Condition(phase) | What::Each(phase) | What::Announced { phase, .. } => {
+                (rehearsal.closure(own.chain([*phase])), None)
+            }
             What::Ask { phase, .. } => {
                 let here = scenario.phase(*phase);
                 let own_conditions =
                     here.until.iter().chain(here.script().iter().flat_map(|turn| &turn.when));
-                let is_unseen = !own_conditions.into_iter().any(|condition| condition.phases.contains(phase));
+                let is_unseen = !self.phases.contains(phase)
+                    && !own_conditions.into_iter().any(|condition| condition.phases.contains(phase));
                 (rehearsal.closure(own.chain([*phase])), is_unseen.then_some(*phase))
             }
             What::Result { above, .. } => {
@@ -185,13 +194,14 @@ impl<'s> Trial<'s> {
         match (&self.what, moment) {
             (What::Opening { template, phase, readers }, Moment::End) => {
                 let when = scenario.phase(*phase).when.as_ref().filter(|_| !self.is_forced);
-                let opens = when.map(|when| rehearsal.holds(when, said, steps));
+                let opens = when.map(|when| rehearsal.holds(when, None, said, steps));
                 if !matches!(opens, None | Some(Ok(true))) {
                     return;
                 }
                 let results: Vec<_> = readers
                     .iter()
-                    .map(|reader| rendered(scenario, template, *phase, *reader, said, steps))
+                    .map(|reader| Reading { phase: *phase, round: None, agent: *reader })
+                    .map(|reading| rendered(scenario, template, reading, said, steps))
                     .collect();
                 results.into_iter().for_each(|result| self.note(scenario, said, result));
             }
@@ -200,17 +210,33 @@ impl<'s> Trial<'s> {
                     turn.constraint.as_ref().and_then(|constraint| constraint.choice.ask.as_deref());
                 let asked = [turn.ask.as_deref(), of_choice];
                 if asked.into_iter().flatten().any(|asked| asked.path == template.path) {
-                    let result = rendered(scenario, template, *phase, turn.speaker, said, steps);
+                    let reading = Reading { phase: *phase, round: Some(turn.round), agent: turn.speaker };
+                    let result = rendered(scenario, template, reading, said, steps);
                     self.note(scenario, said, result);
                 }
             }
             (What::Ask { template, phase }, Moment::End) if self.is_forced => {
-                let reader = scenario.phase(*phase).agents[0];
-                let result = rendered(scenario, template, *phase, reader, said, steps);
+                let agent = scenario.phase(*phase).agents[0];
+                let reading = Reading { phase: *phase, round: Some(1), agent };
+                let result = rendered(scenario, template, reading, said, steps);
                 self.note(scenario, said, result);
             }
+            // Between rounds: where the first turn of one takes place, and behind the last.
+            (What::Announced { announcement, phase }, Moment::Turn(turn))
+                if turn.phase == *phase && rehearsal.is_first(turn) =>
+            {
+                let round = turn.round - usize::from(announcement.is_after);
+                if round > 0 {
+                    self.announce(scenario, announcement, *phase, round, said, steps);
+                }
+            }
+            (What::Announced { announcement, phase }, Moment::End) if announcement.is_after => {
+                if let Some(round) = said.lines(*phase).iter().map(|line| line.round).max() {
+                    self.announce(scenario, announcement, *phase, round, said, steps);
+                }
+            }
             (What::When(when, _), Moment::End) => {
-                let held = rehearsal.holds(when, said, steps);
+                let held = rehearsal.holds(when, None, said, steps);
                 self.n_held += usize::from(matches!(held, Ok(true)));
                 self.note(scenario, said, held.map(drop));
             }
@@ -231,16 +257,41 @@ impl<'s> Trial<'s> {
         }
     }
 
+    /// Tries an announcement on each of its readers; on one, where all read the same.
+    fn announce(
+        &mut self,
+        scenario: &Arc<Scenario>,
+        announcement: &Announcement,
+        phase: PhaseId,
+        round: usize,
+        said: &Arc<Said>,
+        steps: &mut Steps,
+    ) {
+        let Announcement { text, to, .. } = announcement;
+        let differs = OF_READER.iter().any(|name| text.text.contains(name));
+        for agent in to.iter().take(if differs { to.len() } else { 1 }) {
+            let reading = Reading { phase, round: Some(round), agent: *agent };
+            let result = rendered(scenario, text, reading, said, steps);
+            self.note(scenario, said, result);
+        }
+    }
+
     fn note(&mut self, scenario: &Scenario, said: &Said, result: Result<(), TemplateError>) {
         self.n_tried += 1;
-        self.unplayed.extend(self.phases.iter().filter(|phase| !said.0.contains_key(phase)));
+        // In its own phase nothing has been said at first.
+        let own = match self.what {
+            What::Ask { phase, .. } | What::Announced { phase, .. } | What::Condition(phase) => Some(phase),
+            _ => None,
+        };
+        let unplayed = self.phases.iter().filter(|phase| Some(**phase) != own && !said.0.contains_key(phase));
+        self.unplayed.extend(unplayed);
         if let Err(error) = result {
             self.n_failed += 1;
             let mut phases: BTreeSet<PhaseId> = self.phases.iter().copied().collect();
             if self.text.contains("outcome") {
                 phases.extend(said.0.keys());
             }
-            self.failed.get_or_insert_with(|| (way(scenario, &phases, said, self.has_words), error));
+            self.failed.get_or_insert_with(|| (way(scenario, &phases, own, said, self.has_words), error));
         }
     }
 }
@@ -278,8 +329,7 @@ impl Rehearsal {
 fn rendered(
     scenario: &Arc<Scenario>,
     template: &Template,
-    phase: PhaseId,
-    reader: AgentId,
+    reading: Reading,
     said: &Arc<Said>,
     steps: &mut Steps,
 ) -> Result<(), TemplateError> {
@@ -287,7 +337,7 @@ fn rendered(
     let n_lines: usize = template.quotes.iter().map(|phase| said.lines(*phase).len()).sum();
     let said = only(said, &template.quotes);
     steps.spend(taken + 4 * n_lines as u64);
-    steps.count(|| render_stage(scenario, &template.text, phase, reader, &said)).map(drop)
+    steps.count(|| render_stage(scenario, &template.text, reading, &said)).map(drop)
 }
 
 /// The value of an outcome or an assertion, as it is recorded at the end of a run.
@@ -335,11 +385,20 @@ fn words(code: &[&str]) -> Vec<Arc<str>> {
     words
 }
 
-/// The results of some phases, in words.
-fn way(scenario: &Scenario, phases: &BTreeSet<PhaseId>, said: &Said, has_words: bool) -> String {
+/// The results of some phases, in words; in the one that is being played there may be none yet.
+fn way(
+    scenario: &Scenario,
+    phases: &BTreeSet<PhaseId>,
+    own: Option<PhaseId>,
+    said: &Said,
+    has_words: bool,
+) -> String {
     let of_phase = |id: &PhaseId| {
         let name = &scenario.phase(*id).name;
         let lines = said.lines(*id);
+        if lines.is_empty() && own == Some(*id) {
+            return format!("nothing has been said in `{name}` yet");
+        }
         if lines.is_empty() {
             return format!("`{name}` is skipped");
         }

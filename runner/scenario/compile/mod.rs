@@ -6,7 +6,9 @@
 mod rounds;
 mod votes;
 
-use super::plan::{Audience, Condition, Constraint, Edge, Input, Plan, Purpose, TimelineId, Turn, TurnId};
+use super::plan::{
+    Announced, Audience, Condition, Constraint, Edge, Input, Plan, Purpose, TimelineId, Turn, TurnId,
+};
 use super::template::Template;
 use super::{AgentId, Lifecycle, PhaseId, Scenario};
 use petgraph::graph::{DiGraph, NodeIndex};
@@ -25,15 +27,14 @@ pub fn compile(scenario: &Scenario) -> Plan {
         last: BTreeMap::new(),
         spoken_in: vec![Vec::new(); scenario.phases.len()],
     };
-    for phase in 0..scenario.phases.len() {
-        compiler.phase(PhaseId(phase));
-    }
     let mut first = BTreeMap::new();
+    for phase in (0..scenario.phases.len()).map(PhaseId) {
+        first.insert((phase, 0), TurnId(compiler.graph.node_count()));
+        compiler.phase(phase);
+    }
     for node in compiler.graph.node_indices() {
         let turn = &compiler.graph[node];
-        for round in [0, turn.round] {
-            first.entry((turn.phase, round)).or_insert(TurnId(node.index()));
-        }
+        first.entry((turn.phase, turn.round)).or_insert(TurnId(node.index()));
     }
     let plan = Plan {
         first,
@@ -72,6 +73,8 @@ struct Draft {
     constraint: Option<Constraint>,
     purpose: Purpose,
     audience: Audience,
+    /// The first turn that its texts do not know of, where it is not the turn itself.
+    known: Option<TurnId>,
 }
 
 impl Compiler<'_> {
@@ -86,10 +89,12 @@ impl Compiler<'_> {
         let opens: Vec<_> = phase.when.iter().map(|_| Condition::Opens(id)).collect();
         let mut left = phase.max_turns.unwrap_or(usize::MAX);
         for round in 1..=phase.rounds {
+            self.announce(id, round, false);
             let ends = phase.until.is_some() && round > 1;
             let ends = ends.then_some(Condition::GoesOn(id, round));
             let guard: Vec<_> = opens.iter().cloned().chain(ends).collect();
             self.round(id, round, &guard, &mut left);
+            self.announce(id, round, true);
             if left == 0 {
                 break;
             }
@@ -99,9 +104,20 @@ impl Compiler<'_> {
         }
     }
 
+    /// Lets all whom they name read the announcements before or after a round.
+    fn announce(&mut self, phase: PhaseId, round: usize, is_after: bool) {
+        let scenario = self.scenario;
+        let known = TurnId(self.graph.node_count());
+        let announcements = scenario.phase(phase).announcements.iter().enumerate();
+        for (index, announcement) in announcements.filter(|(_, each)| each.is_after == is_after) {
+            let announced = Announced { phase, round, index, known };
+            self.happens(phase, &announcement.to, Input::Announced(announced));
+        }
+    }
+
     /// Adds a turn; it reads what its memory has not read yet.
     fn turn(&mut self, phase: PhaseId, round: usize, draft: Draft) -> TurnId {
-        let Draft { speaker, suffix, cue, ask, guard, constraint, purpose, audience } = draft;
+        let Draft { speaker, suffix, cue, ask, guard, constraint, purpose, audience, known } = draft;
         let timeline = self.timeline(speaker, phase);
         let inputs = self.unread.insert(timeline, Vec::new()).unwrap_or_default();
         let key = &self.scenario.agent(speaker).key;
@@ -113,6 +129,7 @@ impl Compiler<'_> {
             speaker,
             timeline,
             inputs,
+            known: known.unwrap_or(TurnId(self.graph.node_count())),
             ask,
             cue,
             guard,
@@ -149,6 +166,16 @@ impl Compiler<'_> {
         for input in &turn.inputs {
             match input {
                 Input::Heard(turn) => read.push(*turn),
+                Input::Announced(Announced { phase, round, index, known }) => {
+                    let here = self.scenario.phase(*phase);
+                    // Whether the round is played is known by then: the phase may end before, or a vote be unanimous.
+                    let until = here.until.iter().filter(|_| *round > 1);
+                    let own = (until.clone().next().is_some() || *round > here.rounds).then_some(phase);
+                    let conditions = until.chain(&here.when).flat_map(|condition| &condition.phases);
+                    let named = here.announcements[*index].text.quotes.iter().chain(conditions).chain(own);
+                    let spoken = named.flat_map(|phase| &self.spoken_in[phase.0]);
+                    read.extend(spoken.filter(|turn| *turn < known));
+                }
                 Input::Vote(phase, attempt) => read.extend(self.ballots(*phase, *attempt)),
                 Input::Opening(phase) => {
                     let here = self.scenario.phase(*phase);
@@ -159,7 +186,8 @@ impl Compiler<'_> {
             }
         }
         let asked = turn.ask.iter().chain(turn.constraint.iter().filter_map(|c| c.choice.ask.as_ref()));
-        read.extend(asked.flat_map(|ask| &ask.quotes).flat_map(|phase| &self.spoken_in[phase.0]));
+        let asked = asked.flat_map(|ask| &ask.quotes).flat_map(|phase| &self.spoken_in[phase.0]);
+        read.extend(asked.filter(|id| **id < turn.known));
         needed.extend(read.into_iter().map(|id| (id, Edge::Hears)));
         needed
     }

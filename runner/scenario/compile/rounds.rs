@@ -35,8 +35,9 @@ impl Compiler<'_> {
                 }
             }
             Topology::Broadcast => {
+                let known = Some(TurnId(self.graph.node_count()));
                 let drafts = take(&speakers, left).iter().map(|speaker| self.regular(id, *speaker, guard));
-                let drafts: Vec<_> = drafts.collect();
+                let drafts: Vec<_> = drafts.map(|draft| Draft { known, ..draft }).collect();
                 let turns: Vec<_> = drafts.into_iter().map(|draft| self.turn(id, round, draft)).collect();
                 turns.into_iter().for_each(|turn| self.deliver(turn));
             }
@@ -74,6 +75,7 @@ impl Compiler<'_> {
             purpose: if choice.is_some() { Purpose::Choice } else { Purpose::Speech },
             constraint: choice.map(|choice| Constraint { choice, except: Vec::new() }),
             audience,
+            known: None,
         }
     }
 

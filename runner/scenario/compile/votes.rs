@@ -45,13 +45,16 @@ impl Compiler<'_> {
             let guard: Vec<_> = opens.iter().cloned().chain(again).collect();
             let round = phase.rounds.max(1) + attempt - 1;
             if attempt > 1 && phase.rounds > 0 && *left > 0 {
+                self.announce(id, round, false);
                 self.round(id, round, &guard, left);
+                self.announce(id, round, true);
             }
             let mut cast: Vec<Vec<TurnId>> = vec![Vec::new(); voters.len()];
+            let known = Some(TurnId(self.graph.node_count()));
             for rank in 1..=ranks {
                 for (at, voter) in voters.iter().enumerate() {
                     let draft = self.ballot(id, *voter, (attempt, rank, ranks), &cast[at], &guard);
-                    cast[at].push(self.turn(id, round, draft));
+                    cast[at].push(self.turn(id, round, Draft { known, ..draft }));
                 }
             }
             self.happens(id, &phase.agents.clone(), Input::Vote(id, attempt));
@@ -85,6 +88,7 @@ impl Compiler<'_> {
             constraint: choice.map(|choice| Constraint { choice, except: sooner.to_vec() }),
             purpose: Purpose::Ballot { attempt, rank },
             audience: Audience::Nobody,
+            known: None,
         }
     }
 }

@@ -62,9 +62,15 @@ pub(in crate::scenario) fn constants(scenario: &Scenario, agent: AgentId) -> BTr
 }
 
 pub(in crate::scenario) fn variables(scenario: &Scenario) -> BTreeMap<String, Value> {
+    plain_variables(&scenario.variables)
+}
+
+pub(in crate::scenario) fn plain_variables(
+    variables: &BTreeMap<String, serde_json::Value>,
+) -> BTreeMap<String, Value> {
     let one = |(name, value): (&String, &serde_json::Value)| (name.clone(), Value::from(Serde(value)));
-    let mut context: BTreeMap<String, Value> = scenario.variables.iter().map(one).collect();
-    context.insert("variables".to_string(), Value::from(Serde(&scenario.variables)));
+    let mut context: BTreeMap<String, Value> = variables.iter().map(one).collect();
+    context.insert("variables".to_string(), Value::from(Serde(variables)));
     context
 }
 
@@ -81,6 +87,10 @@ impl AgentObject {
     pub(in crate::scenario) fn new(agent: &Agent, id: usize) -> Self {
         let (key, name, role) = (agent.key.clone(), agent.name.clone(), agent.role.clone());
         Self { id: AgentId(id), key, name, role }
+    }
+
+    pub(in crate::scenario) fn key(&self) -> &str {
+        &self.key
     }
 }
 

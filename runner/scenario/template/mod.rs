@@ -8,7 +8,7 @@ mod context;
 mod explain;
 
 pub use code::Code;
-pub(super) use context::{AgentObject, constants, evaluate_in, number, plain, variables};
+pub(super) use context::{AgentObject, constants, evaluate_in, number, plain, plain_variables, variables};
 pub use context::{evaluate_alone, render_system};
 pub use explain::remedy;
 
@@ -27,6 +27,9 @@ pub const SYSTEM_NAMES: &[&str] = &["me", "agents", "scenario", "variables", "di
 
 /// Names that only a stage text may use, beside agents and earlier phases.
 pub const STAGE_NAMES: &[&str] = &["phase", "phases", "cast", "others", "payoffs"];
+
+/// Names that only a text of a round may use, and conditions that are asked in a phase: the round, and the most rounds of the phase.
+pub const ROUND_NAMES: &[&str] = &["round", "rounds"];
 
 /// Names that an expression may use beside variables and phases; `mine`, `others` and `all` only in a payoff,
 /// `outcome` only in assertions and later outcomes.
