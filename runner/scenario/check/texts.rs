@@ -181,12 +181,7 @@ impl Checker {
                 text.quotes.extend((0..end.0).map(PhaseId));
             } else if name == "payoffs" {
                 self.payoff_is_over(&text.path, line, end, &mut text.quotes);
-            } else if !self.names.variables.contains(&name)
-                && !SYSTEM_NAMES.contains(&name.as_str())
-                && !STAGE_NAMES.contains(&name.as_str())
-                && !(in_round && ROUND_NAMES.contains(&name.as_str()))
-                && !self.names.has_agent(&name)
-            {
+            } else if !self.is_known(&name, in_round) {
                 let quoted = quotes.iter().any(|quote| quote.phase == name);
                 self.unknown_name(here, &text.path, line, &name, quoted);
             }
@@ -194,6 +189,15 @@ impl Checker {
         self.fields(&text.path, &text.text, true);
         text.quotes.sort_unstable();
         text.quotes.dedup();
+    }
+
+    /// True of a name that a text of the stage may use, phases and their results aside.
+    fn is_known(&self, name: &str, in_round: bool) -> bool {
+        self.names.variables.iter().any(|known| known == name)
+            || SYSTEM_NAMES.contains(&name)
+            || STAGE_NAMES.contains(&name)
+            || in_round && ROUND_NAMES.contains(&name)
+            || self.names.has_agent(name)
     }
 
     fn unknown_name(&mut self, here: PhaseId, path: &Path, line: usize, name: &str, quoted: bool) {
