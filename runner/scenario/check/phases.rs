@@ -166,6 +166,10 @@ impl Checker {
         if phase.agents.is_empty() || self.is_broken(&cast) {
             return;
         }
+        if phase.rounds == 0 && !phase.announcements.is_empty() {
+            let message = "`announce` has no effect here: no rounds are played";
+            self.unused(&path.key("announce"), message, "remove it, or give `auto_rounds`");
+        }
         if phase.rounds == 0 && phase.decision.is_none() {
             return self.is_read(phase, path);
         }
@@ -214,19 +218,14 @@ impl Checker {
                 Some("leave `auto_rounds` out for one round, or write an `initial_prompt`".into());
             return;
         }
+        let has = |method| phase.choice.as_ref().is_some_and(|choice| choice.method == method);
         let idle = [
-            ("choice", phase.choice.is_some()),
+            ("choice", has(Method::Decode)),
+            ("parse_choice", has(Method::Parse)),
             ("turns", !phase.script().is_empty()),
             ("until", phase.until.is_some()),
-            ("announce", !phase.announcements.is_empty()),
         ];
         for (field, _) in idle.into_iter().filter(|(_, is_there)| *is_there) {
-            let field =
-                if field == "choice" && phase.choice.as_ref().is_some_and(|c| c.method == Method::Parse) {
-                    "parse_choice"
-                } else {
-                    field
-                };
             let message = format!("`{field}` has no effect here: no rounds are played");
             self.unused(&path.key(field), &message, "remove it, or give `auto_rounds`");
         }
