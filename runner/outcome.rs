@@ -1,17 +1,19 @@
 //! The results of a run: decisions, payoffs, outcomes, assertions, evaluated over what was said, without a model.
 
-use crate::prompt::Memories;
+use crate::prompt::{Memories, PromptError};
 use crate::scenario::render::{evaluate_with, holds_with};
 use crate::scenario::results::{Outcome, payoffs, results};
 use crate::scenario::{Chosen, PhaseId};
 use crate::transcript::{AssertionRecord, Footer, OutcomeRecord};
 use serde_json::{Map, Value};
-use std::sync::Arc;
 
 /// The end of a run, as its transcript records it. An expression that fails is recorded as such: nothing of the run is lost.
-pub fn footer(memories: &Memories) -> Footer {
+///
+/// # Errors
+/// A change of the state that fails: no run gets so far.
+pub fn footer(memories: &Memories) -> Result<Footer, PromptError> {
     let scenario = memories.scenario();
-    let said = Arc::new(memories.said());
+    let said = memories.said()?;
     let played = memories.plan().order().map(|(id, _)| memories.outcome(id));
     let (mut turns, mut skipped, mut choices, mut invalid) = (0, 0, 0, 0);
     for outcome in played {
@@ -27,7 +29,9 @@ pub fn footer(memories: &Memories) -> Footer {
     }
     let deciding = scenario.phases.iter().enumerate().filter(|(_, phase)| phase.decision.is_some());
     let decision = |id: usize| results(scenario, PhaseId(id), &said).decision;
-    let decisions = deciding.map(|(id, phase)| (phase.name.clone(), decision(id))).collect();
+    // Of the passes of a block those are told of that were played.
+    let told = deciding.filter(|(id, phase)| phase.pass.is_none() || said.has(PhaseId(*id)));
+    let decisions = told.map(|(id, phase)| (phase.part.clone(), decision(id))).collect();
     let payoffs = payoffs(scenario, &said).unwrap_or_else(|error| {
         tracing::warn!("the payoff can't be computed: {error}");
         None
@@ -47,5 +51,5 @@ pub fn footer(memories: &Memories) -> Footer {
         AssertionRecord { that: assertion.that.text.clone(), why: assertion.why.clone(), holds, error }
     });
     let assertions = assertions.collect();
-    Footer { turns, skipped, choices, invalid, decisions, payoffs, outcomes, assertions }
+    Ok(Footer { turns, skipped, choices, invalid, decisions, payoffs, outcomes, assertions })
 }

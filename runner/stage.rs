@@ -12,7 +12,7 @@ use crate::prompt::{Asked, Memories};
 use crate::scenario::results::Outcome;
 use crate::scenario::{Edge, Lifecycle, Overflow, Plan, Scenario, Strategy, TimelineId, Turn, TurnId};
 use crate::trace::{Trace, TurnTrace};
-use crate::transcript::{ChoiceRecord, Footer, Odds, Recorder, Stop, TurnRecord};
+use crate::transcript::{ChoiceRecord, Footer, Odds, Recorder, StateRecord, Stop, TurnRecord};
 use crate::walk::{LineSource, follow, said};
 use anyhow::bail;
 use std::collections::{BTreeMap, BTreeSet};
@@ -97,6 +97,8 @@ pub struct Stage {
     state: Vec<State>,
     /// First turn that is not on record.
     next: usize,
+    /// Changes of the state that are on record, or did not take place.
+    n_changes: usize,
     /// First turn that failed: nothing after it is started.
     failed: Option<usize>,
 }
@@ -143,6 +145,7 @@ impl Stage {
             waits_for: Vec::new(),
             state: plan.order().map(|_| State::Waiting).collect(),
             next: 0,
+            n_changes: 0,
             failed: None,
             memories,
             plan,
@@ -173,6 +176,8 @@ impl Stage {
         let is_open = |(id, _): &(TurnId, &Turn)| *self.memories.outcome(*id) == Outcome::Open;
         self.next = self.plan.order().find(is_open).map_or(self.plan.end(), |(id, _)| id).0;
         (0..self.next).for_each(|id| self.leave(TurnId(id)));
+        // The walk has told of all that comes before the turn at which it ended.
+        self.n_changes = self.memories.changes(0, TurnId(self.next))?.0;
         Ok(())
     }
 
@@ -224,7 +229,7 @@ impl Stage {
                 }
             }
         }
-        let footer = outcome::footer(&self.memories);
+        let footer = outcome::footer(&self.memories)?;
         self.recorder.footer(footer.clone())?;
         Ok(End::Complete(Box::new(footer)))
     }
@@ -252,7 +257,7 @@ impl Stage {
     fn session(&self, timeline: TimelineId) -> Session {
         let key = &self.scenario.agent(timeline.agent).key;
         let agent = match timeline.phase {
-            Some(phase) => format!("{key}/{}", self.scenario.phase(phase).name),
+            Some(phase) => format!("{key}/{}", self.scenario.phase(phase).part),
             None => key.clone(),
         };
         Session { run: self.trace.run.clone(), agent }
@@ -381,8 +386,10 @@ impl Stage {
 
     /// Writes the answered turns whose line is next, saves their memories, and lets their speakers go on.
     async fn write_what_is_due(&mut self, scope: &mut Scope<'_>) -> anyhow::Result<()> {
-        while let Some(state) = self.state.get_mut(self.next) {
+        loop {
             let id = TurnId(self.next);
+            self.write_changes(id)?;
+            let Some(state) = self.state.get_mut(self.next) else { return Ok(()) };
             match std::mem::replace(state, State::Written) {
                 State::Answered(answers) => {
                     for answer in answers {
@@ -400,7 +407,13 @@ impl Stage {
             self.leave(id);
             self.release(id, &[Edge::Memory], scope);
         }
-        Ok(())
+    }
+
+    /// Writes the changes of the state that take place before a turn; all before it is on record.
+    fn write_changes(&mut self, id: TurnId) -> anyhow::Result<()> {
+        let (n, lines) = self.memories.changes(self.n_changes, id)?;
+        self.n_changes = n;
+        lines.into_iter().try_for_each(|line| self.recorder.state(line))
     }
 
     async fn write(&mut self, id: TurnId, answer: Answer, watch: &mut dyn Watch) -> anyhow::Result<()> {
@@ -478,5 +491,9 @@ impl LineSource for Known<'_> {
 
     fn skipped(&mut self, id: TurnId) {
         self.watch.see(id, Scene::Skipped);
+    }
+
+    fn state(&mut self, line: StateRecord) -> anyhow::Result<()> {
+        self.recorder.state(line)
     }
 }

@@ -6,7 +6,7 @@
 use crate::backend::{Reply, played};
 use crate::prompt::{Asked, Memories};
 use crate::scenario::{Strategy, Turn, TurnId};
-use crate::transcript::{Cause, Drift, TurnRecord, choice_record, summary_of};
+use crate::transcript::{Cause, Drift, StateRecord, TurnRecord, choice_record, summary_of};
 use std::ops::ControlFlow;
 
 /// Answers the turns of a walk.
@@ -27,6 +27,14 @@ pub trait Answers {
 
     /// Takes note of a turn that does not take place.
     fn skipped(&mut self, _id: TurnId) {}
+
+    /// Takes note of a change of the state.
+    ///
+    /// # Errors
+    /// It does not fit.
+    fn state(&mut self, _line: StateRecord) -> anyhow::Result<()> {
+        Ok(())
+    }
 }
 
 /// Lines of a transcript to answer with.
@@ -48,6 +56,14 @@ pub trait LineSource {
 
     /// Takes note of a turn that does not take place.
     fn skipped(&mut self, _id: TurnId) {}
+
+    /// Takes a change of the state as it would be written now.
+    ///
+    /// # Errors
+    /// It does not fit.
+    fn state(&mut self, _line: StateRecord) -> anyhow::Result<()> {
+        Ok(())
+    }
 }
 
 /// Walks a plan from its first turn to the one before `end`, or until the answers end.
@@ -56,15 +72,32 @@ pub trait LineSource {
 /// The first turn that can't be asked or answered.
 pub fn walk(memories: &mut Memories, end: TurnId, answers: &mut impl Answers) -> anyhow::Result<()> {
     let plan = memories.plan().clone();
+    let mut n_changes = 0;
     for (id, _) in plan.order().take_while(|(id, _)| *id < end) {
+        n_changes = changes(memories, n_changes, id, answers)?;
         if !answers.takes_place(memories, id)? {
             memories.skip(id);
             answers.skipped(id);
         } else if answers.turn(memories, id)?.is_break() {
-            break;
+            return Ok(());
         }
     }
+    if end == plan.end() {
+        changes(memories, n_changes, end, answers)?;
+    }
     Ok(())
+}
+
+/// Tells of the changes of the state from `n_before` on that take place before a turn; returns how many there are by then.
+fn changes(
+    memories: &Memories,
+    n_before: usize,
+    end: TurnId,
+    answers: &mut impl Answers,
+) -> anyhow::Result<usize> {
+    let (n, lines) = memories.changes(n_before, end)?;
+    lines.into_iter().try_for_each(|line| answers.state(line))?;
+    Ok(n)
 }
 
 /// Walks a plan with recorded replies. Rules are asked again what they say.
@@ -123,6 +156,10 @@ impl<L: LineSource> Answers for Following<'_, L> {
 
     fn skipped(&mut self, id: TurnId) {
         self.0.skipped(id);
+    }
+
+    fn state(&mut self, line: StateRecord) -> anyhow::Result<()> {
+        self.0.state(line)
     }
 }
 

@@ -4,8 +4,7 @@ use super::memories::{Memories, PromptError};
 use crate::scenario::render::{holds_with, round_names};
 use crate::scenario::results::{Outcome, Said, Utterance, tally};
 use crate::scenario::template::Expression;
-use crate::scenario::{Chosen, Condition, PhaseId, Purpose, TurnId};
-use std::sync::Arc;
+use crate::scenario::{Chosen, Condition, Known, PhaseId, Purpose, TurnId};
 
 impl Memories {
     /// Tells whether all conditions of a turn hold. All that they look at must have been played or skipped.
@@ -26,13 +25,19 @@ impl Memories {
                     *self.decided.entry((*phase, *round)).or_insert(goes_on)
                 }
                 Condition::Holds(expression) => {
-                    self.holds(&turn.path, expression, Some((turn.phase, turn.round)), id)?
+                    self.holds(&turn.path, expression, Some((turn.phase, turn.round)), turn.known)?
                 }
                 Condition::Chose(asked, option) => {
                     let chosen = Some(Chosen::Option(*option));
                     matches!(&self.outcomes[asked.0], Outcome::Said { choice, .. } if *choice == chosen)
                 }
                 Condition::NotPlayed(other) => self.outcomes[other.0] == Outcome::Skipped,
+                Condition::Present => self.is_present(&turn.path, turn.phase, turn.speaker)?,
+                Condition::Votes => self.votes(turn)?,
+                Condition::CanChoose => {
+                    let choice = turn.constraint.as_ref().map(|constraint| &constraint.choice);
+                    choice.map_or(Ok(true), |choice| Ok(!self.open_options(id, choice)?.is_empty()))?
+                }
                 Condition::Undecided(phase, attempt) => {
                     let lines = self.ballots_until(*phase, attempt - 1);
                     tally(self.scenario.phase(*phase), &lines).decision.is_none()
@@ -54,12 +59,14 @@ impl Memories {
 
     /// Tells whether a phase is played at all.
     pub(super) fn opens(&self, path: &str, phase: PhaseId) -> Result<bool, PromptError> {
-        let Some(when) = &self.scenario.phase(phase).when else { return Ok(true) };
         if let Some(decided) = self.decided.get(&(phase, 0)) {
             return Ok(*decided);
         }
-        let begin = self.plan.first_of(phase, 0).unwrap_or(TurnId(0));
-        self.holds(path, when, None, begin)
+        if !self.scenario.phase(phase).pass.map_or(Ok(true), |pass| self.goes_around(path, pass))? {
+            return Ok(false);
+        }
+        let Some(when) = &self.scenario.phase(phase).when else { return Ok(true) };
+        self.holds(path, when, None, self.plan.begin_of(phase, 0))
     }
 
     /// Tells whether a round of a phase that opens is played: its `until` has held after no round before, and a vote asks for it if it
@@ -82,21 +89,21 @@ impl Memories {
         let known = (1..=round).rev().find_map(|at| Some((at, *self.decided.get(&(phase, at))?)));
         let (known, mut goes_on) = known.unwrap_or((1, true));
         for at in known + 1..=round {
-            let begin = self.plan.first_of(phase, at).unwrap_or(TurnId(0));
+            let begin = self.plan.begin_of(phase, at);
             goes_on = goes_on && !self.holds(path, until, Some((phase, at - 1)), begin)?;
         }
         Ok(goes_on)
     }
 
     /// Tells whether an expression holds before a turn; `round` is where it is asked in a phase.
-    fn holds(
+    pub(super) fn holds(
         &self,
         path: &str,
         expression: &Expression,
         round: Option<(PhaseId, usize)>,
-        end: TurnId,
+        known: Known,
     ) -> Result<bool, PromptError> {
-        let said = Arc::new(Said::before(&self.plan, &self.outcomes, &expression.phases, end));
+        let said = self.known(path, &expression.phases, expression.scope.state, known)?;
         let names = round.into_iter().flat_map(|(phase, round)| round_names(&self.scenario, phase, round));
         holds_with(&self.scenario, expression, &said, names)
             .map_err(|error| self.failed(path, &expression.path, error))

@@ -8,9 +8,11 @@
 //! sees a conversation that diverges after the system text.
 
 use super::delta::{Conversation, conversation};
+use super::present::Settled;
 use super::spoken::spoken;
+use super::state::States;
 use super::stops::stop_strings;
-use crate::scenario::results::{Outcome, Said};
+use crate::scenario::results::{Outcome, Said, State};
 use crate::scenario::template::TemplateError;
 use crate::scenario::{
     AgentId, Choice, Chosen, Input, Lifecycle, Method, PhaseId, Plan, Scenario, Seeds, TimelineId, Turn,
@@ -33,6 +35,10 @@ pub struct Memories {
     /// The prompt that each memory was last sent, and the reply: the next prompt must begin with both.
     sent: BTreeMap<TimelineId, (Conversation, Arc<[u32]>)>,
     pub(super) outcomes: Vec<Outcome>,
+    /// The state before the first turn.
+    pub(super) initial: Arc<State>,
+    pub(super) states: States,
+    pub(super) settled: Settled,
     /// Inputs of turns that were skipped: they are read at the memory's next turn.
     missed: BTreeMap<TimelineId, Vec<Input>>,
     /// Conditions of phases (round 0) and of their rounds, as decided.
@@ -150,6 +156,8 @@ impl Memories {
             permanent.then_some((TimelineId { agent, phase: None }, timeline))
         });
         let timelines = brought.collect();
+        let settled = Settled::new(scenario.phases.len(), scenario.passes.len());
+        let (initial, states) = (Arc::new(scenario.state.clone()), States::new(plan.changes.len()));
         let (unanswered, sent, missed, decided) = Default::default();
         Self {
             scenario,
@@ -159,6 +167,9 @@ impl Memories {
             unanswered,
             sent,
             outcomes,
+            initial,
+            states,
+            settled,
             missed,
             decided,
             is_made_up: false,
@@ -189,7 +200,7 @@ impl Memories {
     pub fn hear(&mut self, id: TurnId) -> Result<(), PromptError> {
         let of = self.plan.turn(id).timeline;
         if !self.unanswered.contains_key(&of) {
-            let choice = self.options(id);
+            let choice = self.options(id)?;
             let news = self.news(id, choice.as_ref())?;
             self.missed.remove(&of);
             let timeline = self.timeline(of);
@@ -285,9 +296,11 @@ impl Memories {
         let mut heard = Heard { spoken: spoken(&self.scenario.agent(turn.speaker).name, raw), choice: None };
         if let Some(constraint) = &turn.constraint {
             let reply = if constraint.choice.method == Method::Decode { raw } else { &heard.spoken };
-            let taken = self.taken(id);
+            let open = self.unanswered.get(&turn.timeline).and_then(|turn| turn.choice.as_ref());
             let chosen = match constraint.choice.read(reply) {
-                Chosen::Option(option) if taken.contains(&option) => Chosen::Invalid,
+                Chosen::Option(option) if open.is_some_and(|of| !of.open.contains(&option)) => {
+                    Chosen::Invalid
+                }
                 chosen => chosen,
             };
             if let (Method::Decode, Chosen::Option(option)) = (constraint.choice.method, chosen) {
@@ -351,19 +364,22 @@ impl Memories {
         &self.outcomes[id.0]
     }
 
-    /// All that was said in all phases.
-    pub fn said(&self) -> Said {
+    /// All that was said in all phases, and what the state has come to.
+    ///
+    /// # Errors
+    /// A change of the state that fails.
+    pub fn said(&self) -> Result<Arc<Said>, PromptError> {
         let all: Vec<PhaseId> = (0..self.scenario.phases.len()).map(PhaseId).collect();
-        Said::before(&self.plan, &self.outcomes, &all, TurnId(self.plan.n_turns()))
+        self.known("the end", &all, true, self.plan.all())
     }
 
     /// The options that a turn chooses from, if it is a choice.
-    fn options(&self, id: TurnId) -> Option<Options> {
+    fn options(&self, id: TurnId) -> Result<Option<Options>, PromptError> {
         let turn = self.plan.turn(id);
-        let choice = &turn.constraint.as_ref()?.choice;
-        let taken = self.taken(id);
-        let mut open: Vec<usize> =
-            (0..choice.options.len()).filter(|option| !taken.contains(option)).collect();
+        let Some(choice) = turn.constraint.as_ref().map(|constraint| &constraint.choice) else {
+            return Ok(None);
+        };
+        let mut open = self.open_options(id, choice)?;
         if choice.shuffle {
             let seed = self.seeds.of(id, &turn.path);
             open.sort_by_key(|option| turn_seed(seed, &format!("option {option}")));
@@ -372,7 +388,7 @@ impl Memories {
         let is_strategy = self.scenario.agent(turn.speaker).strategy.is_some();
         let (others, n_before) =
             if is_strategy { (self.known_choices(id), self.n_choices_before(id)) } else { (Vec::new(), 0) };
-        Some(Options { choice: choice.clone(), open, others, n_before })
+        Ok(Some(Options { choice: choice.clone(), open, others, n_before }))
     }
 
     /// Choices of others among the same options, as far as the speaker of a turn has heard them by then, oldest first.
@@ -385,6 +401,8 @@ impl Memories {
             _ => None,
         });
         let option = |id: TurnId| match self.outcomes[id.0] {
+            // Whoever was not there has not heard it.
+            _ if !self.is_present(&turn.path, self.plan.turn(id).phase, turn.speaker).unwrap_or(true) => None,
             Outcome::Said { choice: Some(Chosen::Option(option)), .. } => {
                 let other = same_choice(turn, self.plan.turn(id))?;
                 constraint.choice.with_value(&other.options[option].value)
@@ -403,7 +421,7 @@ impl Memories {
     }
 
     /// Options that the same voter has ranked higher.
-    fn taken(&self, id: TurnId) -> Vec<usize> {
+    pub(super) fn taken(&self, id: TurnId) -> Vec<usize> {
         let sooner = self.plan.turn(id).constraint.iter().flat_map(|constraint| &constraint.except);
         let option = |sooner: &TurnId| match self.outcomes[sooner.0] {
             Outcome::Said { choice: Some(Chosen::Option(option)), .. } => Some(option),

@@ -5,7 +5,9 @@ mod conditions;
 mod delta;
 mod memories;
 mod perspective;
+mod present;
 mod spoken;
+mod state;
 mod stops;
 
 pub use delta::{Conversation, Exchange, conversation};

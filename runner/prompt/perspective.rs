@@ -2,13 +2,12 @@
 
 use super::memories::{Memories, Options, PromptError};
 use crate::scenario::render::{Reading, render_stage};
-use crate::scenario::results::{Outcome, Said, tally};
+use crate::scenario::results::{Outcome, tally};
 use crate::scenario::template::Template;
 use crate::scenario::{
-    AgentId, Announced, Audience, Decision, Input, Method, Opening, PhaseId, Purpose, TurnId,
+    AgentId, Announced, Audience, Decision, Input, Known, Method, Opening, PhaseId, Purpose, TurnId,
 };
 use crate::timeline::{Event, StageKind};
-use std::sync::Arc;
 
 impl Memories {
     pub(super) fn events(
@@ -20,11 +19,14 @@ impl Memories {
         let mut events = Vec::new();
         for input in inputs {
             match input {
-                Input::Opening(phase) if self.opens(path, *phase)? => {
+                Input::Opening(phase)
+                    if self.opens(path, *phase)? && self.is_present(path, *phase, agent)? =>
+                {
                     self.opening(path, *phase, agent, &mut events)?;
                 }
                 Input::Opening(_) => {}
                 Input::Heard(turn) => events.extend(self.heard(path, *turn, agent)?),
+                Input::Vote(phase, _) if !self.is_present(path, *phase, agent)? => {}
                 Input::Vote(phase, attempt) => events.extend(self.vote(*phase, *attempt)),
                 Input::Announced(announced) => events.extend(self.announced(path, *announced, agent)?),
             }
@@ -45,9 +47,8 @@ impl Memories {
                 Opening::Private => StageKind::Private,
                 Opening::Format => StageKind::Format,
             };
-            let end = self.plan.first_of(phase, 0).unwrap_or(self.plan.end());
             let reading = Reading { phase, round: None, agent };
-            events.extend(self.stage(path, template, kind, reading, end)?);
+            events.extend(self.stage(path, template, kind, reading, self.plan.begin_of(phase, 0))?);
         }
         Ok(())
     }
@@ -60,7 +61,10 @@ impl Memories {
         agent: AgentId,
     ) -> Result<Option<Event>, PromptError> {
         let Announced { phase, round, index, known } = announced;
-        if !self.opens(path, phase)? || !self.has_round(path, phase, round)? {
+        if !self.opens(path, phase)?
+            || !self.has_round(path, phase, round)?
+            || !self.is_present(path, phase, agent)?
+        {
             return Ok(None);
         }
         let template = &self.scenario.phase(phase).announcements[index].text;
@@ -68,17 +72,17 @@ impl Memories {
         self.stage(path, template, StageKind::Announcement, reading, known)
     }
 
-    /// A text of the stage as one agent reads it, who knows what was said before `end`; an empty one is not read.
+    /// A text of the stage as one agent reads it; an empty one is not read.
     fn stage(
         &self,
         path: &str,
         template: &Template,
         kind: StageKind,
         reading: Reading,
-        end: TurnId,
+        known: Known,
     ) -> Result<Option<Event>, PromptError> {
-        let said = Arc::new(Said::before(&self.plan, &self.outcomes, &template.quotes, end));
-        let text = render_stage(&self.scenario, &template.text, reading, &said);
+        let said = self.known(path, &template.quotes, template.scope.state, known)?;
+        let text = render_stage(&self.scenario, template, reading, &said);
         let text = if self.is_made_up { text.or_else(|_| Ok(template.text.clone())) } else { text };
         let text = text.map_err(|error| self.failed(path, &template.path, error))?;
         let (text, origin) = (text.trim().to_string(), template.path.to_string());
@@ -95,6 +99,9 @@ impl Memories {
             Outcome::Said { text, .. } if !text.is_empty() => text.to_string(),
             _ => return Ok(None),
         };
+        if !self.is_present(path, heard.phase, listener)? {
+            return Ok(None);
+        }
         let name = |agent: &AgentId| self.scenario.agent(*agent).name.clone();
         let from = match &heard.audience {
             Audience::Whisper { to, .. } if to.contains(&listener) => {
@@ -122,7 +129,10 @@ impl Memories {
         let tally = tally(phase, &lines);
         let option = |id: usize| choice.options[id].text.clone();
         let decided = tally.decision.map(option);
-        let counts = tally.votes.iter().enumerate().map(|(id, n)| format!("{} {n}", option(id)));
+        // Where not all options are open, those without votes may not have been.
+        let counted = |(_, n): &(usize, &usize)| choice.open.is_none() || **n > 0;
+        let counts = tally.votes.iter().enumerate().filter(counted);
+        let counts = counts.map(|(id, n)| format!("{} {n}", option(id)));
         let counts = counts.collect::<Vec<_>>().join(", ");
         let text = match (decision, decided) {
             (Decision::Coordinator(who), Some(decided)) => {
@@ -141,7 +151,7 @@ impl Memories {
             (Decision::Consensus { .. }, None) => format!("[The vote: {counts}. There is no consensus.]"),
             (_, None) => format!("[The vote: {counts}. Nothing is decided.]"),
         };
-        let origin = format!("phases[{}].decision_mode", id.0);
+        let origin = phase.path.key("decision_mode").to_string();
         Some(Event::Stage { kind: StageKind::Vote, text, origin })
     }
 

@@ -5,7 +5,9 @@ use crate::outcome;
 use crate::prompt::Memories;
 use crate::scenario::{Scenario, Turn, TurnId};
 use crate::timeline::Timeline;
-use crate::transcript::{Cause, Drift, Header, Line, ScenarioRecord, Transcript, TurnRecord, chain};
+use crate::transcript::{
+    Cause, Drift, Header, Line, ScenarioRecord, StateRecord, Transcript, TurnRecord, chain,
+};
 use crate::walk::{LineSource, follow};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -44,7 +46,7 @@ pub fn carry(
     let header = Line::Header(Box::new(Header { carried, ..header_now(header, &memories) }));
     let mut carrying = Carrying { recorded, lines: vec![header] };
     follow(&mut memories, plan.end(), &mut carrying)?;
-    carrying.lines.push(Line::Footer(outcome::footer(&memories)));
+    carrying.lines.push(Line::Footer(outcome::footer(&memories)?));
     Ok(chain(&carrying.lines)?)
 }
 
@@ -68,6 +70,11 @@ impl LineSource for Carrying<'_> {
 
     fn said(&mut self, _memories: &Memories, _id: TurnId, line: TurnRecord) -> anyhow::Result<()> {
         self.lines.push(Line::Turn(line));
+        Ok(())
+    }
+
+    fn state(&mut self, line: StateRecord) -> anyhow::Result<()> {
+        self.lines.push(Line::State(line));
         Ok(())
     }
 }

@@ -15,7 +15,9 @@ use crate::outcome;
 use crate::prompt::Memories;
 use crate::scenario::{Plan, Scenario, Seeds, Turn, TurnId, compile};
 use crate::timeline::Timeline;
-use crate::transcript::{Cause, Drift, Footer, Header, PROGRAM, Recorded, Recorder, Transcript, TurnRecord};
+use crate::transcript::{
+    Cause, Drift, Footer, Header, PROGRAM, Recorded, Recorder, StateRecord, Transcript, TurnRecord,
+};
 use crate::walk::{LineSource, begin_anew, follow};
 use anyhow::Context as _;
 use place::{cast_differs, notes};
@@ -66,7 +68,7 @@ pub fn replay_watched(
     let plan = memories.plan().clone();
     follow(&mut memories, plan.end(), &mut reading)?;
     reading.ends()?;
-    let footer = outcome::footer(&memories);
+    let footer = outcome::footer(&memories)?;
     let hash = reading.recorder.footer(footer.clone())?;
     if header.record.plan != plan.hash() {
         let detail = if Plan::can_compare(&header.record.plan) {
@@ -122,8 +124,9 @@ pub fn before(
     let mut unwatched = |_: TurnId, _: &Memories| {};
     let (mut reading, mut memories) = Reading::begin(scenario, transcript, earlier, &mut unwatched)?;
     follow(&mut memories, end, &mut reading)?;
-    let turns = transcript.turns[..reading.at].to_vec();
-    Ok(Transcript { turns, footer: None, torn: None, ..transcript.clone() })
+    let (turns, n_states) = (transcript.turns[..reading.at].to_vec(), reading.n_states);
+    let states = transcript.states[..n_states].to_vec();
+    Ok(Transcript { turns, states, footer: None, torn: None, ..transcript.clone() })
 }
 
 /// The seeds of a recording's turns.
@@ -148,6 +151,8 @@ struct Reading<'a> {
     watch: &'a mut dyn FnMut(TurnId, &Memories),
     /// The next line's number among the turns.
     at: usize,
+    /// Changes of the state so far.
+    n_states: usize,
 }
 
 impl LineSource for Reading<'_> {
@@ -173,6 +178,11 @@ impl LineSource for Reading<'_> {
         }
         Ok(())
     }
+
+    fn state(&mut self, line: StateRecord) -> anyhow::Result<()> {
+        self.n_states += 1;
+        self.recorder.state(line)
+    }
 }
 
 impl<'a> Reading<'a> {
@@ -186,7 +196,7 @@ impl<'a> Reading<'a> {
         let memories = memories(scenario, header, earlier);
         cast_differs(header, &memories)?;
         let (plan, recorder) = (memories.plan().clone(), Recorder::verify(transcript));
-        Ok((Self { plan, transcript, recorder, watch, at: 0 }, memories))
+        Ok((Self { plan, transcript, recorder, watch, at: 0, n_states: 0 }, memories))
     }
 
     /// Says whether a turn's line stands where the plan has it, and if not, what happened to it.

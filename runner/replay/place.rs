@@ -122,7 +122,7 @@ pub fn origin(scenario: &Scenario, header: &Header, drift: &Drift) -> Option<Pla
 fn choice(scenario: &Scenario, path: &str) -> Option<Place> {
     let plan = compile(scenario);
     let turn = plan.turn(plan.find(path)?);
-    let phase = || Path::default().key("phases").index(turn.phase.0);
+    let phase = || scenario.phase(turn.phase).path.clone();
     let field = turn.constraint.as_ref().map_or_else(phase, |constraint| constraint.choice.path.clone());
     Some(Place::of(scenario, &field))
 }
@@ -137,7 +137,7 @@ fn rule(scenario: &Scenario, path: &str) -> Option<Place> {
 /// The place of the field that a result is worked out by.
 fn result(scenario: &Scenario, name: &str) -> Option<Place> {
     let field = match name.strip_prefix("decisions.") {
-        Some(phase) => format!("phases[{}]", scenario.phase_by_name(phase)?.0),
+        Some(phase) => scenario.phase(scenario.phase_by_name(phase)?).path.to_string(),
         None if name == "payoff" || name.starts_with("outcome.") => name.to_string(),
         None => return None,
     };

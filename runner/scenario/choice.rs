@@ -5,7 +5,7 @@
 //! `parse_choice` would rather say invalid than guess: a negation in the sentence, or two options, is invalid.
 
 use super::AgentId;
-use super::template::Template;
+use super::template::{Expression, Template};
 use super::yaml::Path;
 use serde_json::Value;
 use std::sync::Arc;
@@ -23,6 +23,8 @@ pub struct Choice {
     pub shuffle: bool,
     /// The question.
     pub ask: Option<Arc<Template>>,
+    /// The results that are open, where not all are.
+    pub open: Option<Expression>,
 }
 
 /// One option.

@@ -7,7 +7,9 @@
 //! A recording holds its plan as a hash over an encoding of its own, with a version: it changes with what turns are and wait for,
 //! not with names in this program.
 
-use super::plan::{Announced, Audience, Condition, Constraint, Edge, Input, Plan, Purpose, Turn};
+use super::plan::{
+    Announced, Audience, Change, Condition, Constraint, Edge, Input, Known, Occasion, Plan, Purpose, Turn,
+};
 use super::template::Template;
 use super::{Choice, Method};
 
@@ -28,6 +30,10 @@ impl Plan {
                 bytes.variant(*kind);
             });
         });
+        // What no older scenario has leaves no trace in the hashes of those that have none of it.
+        if !self.changes.is_empty() {
+            bytes.list(self.changes.iter(), Bytes::change);
+        }
         format!("{VERSION}:{}", bytes.0.finalize().to_hex())
     }
 
@@ -99,7 +105,7 @@ impl Bytes {
             }
             Input::Announced(Announced { phase, round, index, known }) => {
                 self.variant(3);
-                [phase.0, round, index, known.0].into_iter().for_each(|n| self.number(n));
+                [phase.0, round, index, known.turns.0].into_iter().for_each(|n| self.number(n));
             }
         }
     }
@@ -128,6 +134,9 @@ impl Bytes {
                 self.variant(4);
                 self.number(turn.0);
             }
+            Condition::Present => self.variant(6),
+            Condition::Votes => self.variant(7),
+            Condition::CanChoose => self.variant(8),
             Condition::Undecided(phase, attempt) => {
                 self.variant(5);
                 self.number(phase.0);
@@ -136,9 +145,24 @@ impl Bytes {
         }
     }
 
+    fn change(&mut self, change: &Change) {
+        let Change { path, phase: _, after, set, known: Known { turns, changes: _ } } = change;
+        self.text(path);
+        self.variant(match after {
+            Occasion::Phase => 0,
+            Occasion::Round(_) => 1,
+            Occasion::Turn(_) => 2,
+        });
+        self.number(turns.0);
+        self.list(set.iter(), |bytes, assignment| {
+            bytes.text(&assignment.name);
+            bytes.text(&assignment.value.text);
+        });
+    }
+
     fn constraint(&mut self, constraint: &Constraint) {
         let Constraint { choice, except } = constraint;
-        let Choice { path: _, options, method, shuffle, ask } = choice.as_ref();
+        let Choice { path: _, options, method, shuffle, ask, open } = choice.as_ref();
         self.list(options.iter(), |bytes, option| {
             bytes.text(&option.value.to_string());
             bytes.text(&option.text);
@@ -149,6 +173,9 @@ impl Bytes {
         });
         self.variant(u64::from(*shuffle));
         self.template(ask.as_deref());
+        if let Some(open) = open {
+            self.text(&open.text);
+        }
         self.list(except.iter(), |bytes, turn| bytes.number(turn.0));
     }
 

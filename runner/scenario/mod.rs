@@ -7,6 +7,7 @@ mod check;
 mod choice;
 mod compile;
 mod encoding;
+mod passes;
 mod plan;
 mod read;
 pub mod render;
@@ -20,8 +21,8 @@ pub(crate) use choice::text_of;
 pub use choice::{Choice, ChoiceOption, Chosen, Decision, Method};
 pub use compile::compile;
 pub use plan::{
-    Announced, Audience, Condition, Constraint, Edge, Input, Plan, Purpose, Seeds, TimelineId, Turn, TurnId,
-    turn_seed,
+    Announced, Audience, Change, Condition, Constraint, Edge, Input, Known, Occasion, Plan, Purpose, Seeds,
+    TimelineId, Turn, TurnId, turn_seed,
 };
 pub use yaml::{Path, Step, Tree, parse, repeated_key};
 
@@ -39,6 +40,10 @@ pub const PRISONERS_DILEMMA: &str = include_str!("../../scenarios/prisoners-dile
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct AgentId(pub usize);
 
+/// Index of a pass in [`Scenario::passes`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct PassId(pub usize);
+
 /// Index of a phase in [`Scenario::phases`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PhaseId(pub usize);
@@ -54,12 +59,18 @@ pub struct Scenario {
     pub description: String,
     /// Values for templates, overrides applied.
     pub variables: BTreeMap<String, serde_json::Value>,
+    /// The state: its values before the first turn.
+    pub state: BTreeMap<String, serde_json::Value>,
+    /// Intermediate values, by name; each may use those before it.
+    pub lets: Vec<(String, Expression)>,
     /// The overrides: variables (`a`) or parts of them (`a.b`) and their values from outside, in the order given.
     pub overrides: Vec<(String, serde_json::Value)>,
     /// The agents, in the order of the file.
     pub agents: Vec<Agent>,
-    /// The phases, in order.
+    /// The phases, in order; those of a block once for each pass.
     pub phases: Vec<Phase>,
+    /// The passes of all blocks, in order.
+    pub passes: Vec<Pass>,
     /// The payoff of choices.
     pub payoff: Option<Payoff>,
     /// Results to compute at the end.
@@ -156,15 +167,48 @@ pub enum Color {
     Rgb(u8, u8, u8),
 }
 
-/// One phase.
+/// One pass of a block.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pass {
+    /// Its number, from 1.
+    pub number: usize,
+    /// The number of passes that there can be.
+    pub of: usize,
+    /// The pass of another block in which it stands.
+    pub within: Option<PassId>,
+    /// The pass before it, of the same block.
+    pub before: Option<PassId>,
+    /// Its phases.
+    pub phases: std::ops::Range<usize>,
+    /// The block's condition for being played at all.
+    pub when: Option<Expression>,
+    /// The condition for its being the last.
+    pub until: Option<Expression>,
+}
+
+/// One phase, in a block in one pass.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Phase {
     /// Short name: letters, digits and `_`.
     pub name: String,
+    /// The name in transcripts, which no other phase has: `name`, or `name.pass` in a block.
+    pub part: String,
+    /// Its place in the file.
+    pub path: Path,
+    /// The innermost pass in which it is played.
+    pub pass: Option<PassId>,
     /// Title shown to people.
     pub label: String,
-    /// The agents present, in speaking order.
+    /// The agents who can be present, in speaking order.
     pub agents: Vec<AgentId>,
+    /// An expression for those of them who are present.
+    pub cast: Option<Expression>,
+    /// The agents who can vote, where not all who speak do, and an expression for those of them who do.
+    pub voters: Option<Voters>,
+    /// True if choices are heard by nobody, and how a vote went is not told.
+    pub secret: bool,
+    /// True if nobody hears what is said.
+    pub is_unheard: bool,
     /// Those of them who only listen.
     pub observers: Vec<AgentId>,
     /// The order of speaking.
@@ -189,10 +233,23 @@ pub struct Phase {
     pub private: BTreeMap<AgentId, Template>,
     /// Lines of the stage before and after rounds.
     pub announcements: Vec<Announcement>,
+    /// Changes of the state after each round.
+    pub set_each_round: Arc<[Assignment]>,
+    /// Changes of the state after the phase.
+    pub set: Arc<[Assignment]>,
     /// Rounds to play.
     pub rounds: usize,
     /// Most turns of the phase.
     pub max_turns: Option<usize>,
+}
+
+/// Those who vote in a phase.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Voters {
+    /// The agents who can vote.
+    pub agents: Vec<AgentId>,
+    /// Those of them who do; none: all.
+    pub among: Option<Expression>,
 }
 
 /// A line of the stage, read before or after each round.
@@ -239,6 +296,19 @@ pub struct ScriptTurn {
     pub choice: Option<Arc<Choice>>,
     /// The agents who hear it; empty: as interactions say.
     pub to: Vec<AgentId>,
+    /// True if nobody hears it, false if others do; none: as in the phase.
+    pub is_unheard: Option<bool>,
+    /// Changes of the state after it.
+    pub set: Arc<[Assignment]>,
+}
+
+/// A new value of something in the state.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Assignment {
+    /// Its name.
+    pub name: String,
+    /// The value.
+    pub value: Expression,
 }
 
 /// An edge between agents of a phase.
@@ -267,8 +337,8 @@ pub enum InteractionKind {
 /// The payoff of a phase's choices.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Payoff {
-    /// The phase.
-    pub phase: PhaseId,
+    /// The phases whose choices count.
+    pub phases: Vec<PhaseId>,
     /// The players.
     pub players: Vec<AgentId>,
     /// The choice put to each of them.
@@ -313,9 +383,10 @@ impl Scenario {
         self.agents.iter().position(|agent| agent.key == key).map(AgentId)
     }
 
-    /// The phase with a name.
+    /// The phase with this name in transcripts, or the first of this name.
     pub fn phase_by_name(&self, name: &str) -> Option<PhaseId> {
-        self.phases.iter().position(|phase| phase.name == name).map(PhaseId)
+        let part = self.phases.iter().position(|phase| phase.part == name);
+        part.or_else(|| self.phases.iter().position(|phase| phase.name == name)).map(PhaseId)
     }
 
     /// blake3 (hex) of the files' texts.
@@ -378,6 +449,12 @@ impl Phase {
     pub fn asks(&self) -> impl Iterator<Item = &Template> {
         let asked = self.choices().filter_map(|choice| choice.ask.as_deref());
         asked.chain(self.script().iter().filter_map(|turn| turn.ask.as_deref()))
+    }
+
+    /// All that changes the state in the phase.
+    pub fn sets(&self) -> impl Iterator<Item = &Assignment> {
+        let of_turns = self.script().iter().map(|turn| &turn.set);
+        [&self.set_each_round, &self.set].into_iter().chain(of_turns).flat_map(|set| set.iter())
     }
 
     /// The turns of a written-out order; none, where there is a topology.

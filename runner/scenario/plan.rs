@@ -4,7 +4,7 @@
 //! the one in which transcripts are written: phase, round, cast.
 
 use super::template::{Expression, Template};
-use super::{AgentId, Choice, PhaseId, Scenario};
+use super::{AgentId, Assignment, Choice, PhaseId, Scenario};
 use petgraph::Direction;
 use petgraph::graph::{DiGraph, NodeIndex};
 use std::collections::BTreeMap;
@@ -12,7 +12,7 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 
 /// Index of a turn in plan order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TurnId(pub usize);
 
 /// A memory: an agent for the run, or an agent for one phase.
@@ -22,6 +22,15 @@ pub struct TimelineId {
     pub agent: AgentId,
     /// The phase, for an ephemeral agent.
     pub phase: Option<PhaseId>,
+}
+
+/// All that stands before a point of the plan: what is read or decided there knows of it, and of nothing else.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Known {
+    /// The first turn behind the point.
+    pub turns: TurnId,
+    /// The number of changes of the state before it.
+    pub changes: usize,
 }
 
 /// One turn: who speaks, and what that agent reads first.
@@ -39,8 +48,8 @@ pub struct Turn {
     pub timeline: TimelineId,
     /// Everything that has happened to the speaker since its last turn, in order.
     pub inputs: Vec<Input>,
-    /// The first turn that its own texts do not know of: turns that are played at once know nothing of each other.
-    pub known: TurnId,
+    /// All that its own texts know of: turns that are played at once know nothing of each other.
+    pub known: Known,
     /// The question to the speaker, before the cue.
     pub ask: Option<Arc<Template>>,
     /// The line that asks for the reply.
@@ -77,8 +86,34 @@ pub struct Announced {
     pub round: usize,
     /// Which of the phase's announcements.
     pub index: usize,
-    /// The first turn that it does not know of.
-    pub known: TurnId,
+    /// All that it knows of.
+    pub known: Known,
+}
+
+/// A change of the state, where it stands in the plan.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Change {
+    /// The path of its line in a transcript: of a phase, of a round (`phase/round`) or of a turn.
+    pub path: String,
+    /// The phase.
+    pub phase: PhaseId,
+    /// What it follows.
+    pub after: Occasion,
+    /// The new values.
+    pub set: Arc<[Assignment]>,
+    /// All that it knows of.
+    pub known: Known,
+}
+
+/// What a change of the state follows; it takes place if that did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Occasion {
+    /// The phase.
+    Phase,
+    /// A round of it.
+    Round(usize),
+    /// A turn.
+    Turn(TurnId),
 }
 
 /// A condition on what happened before a turn, for it to take place.
@@ -96,6 +131,12 @@ pub enum Condition {
     NotPlayed(TurnId),
     /// No vote of the phase before this attempt was unanimous.
     Undecided(PhaseId, usize),
+    /// The speaker is present in the phase.
+    Present,
+    /// The speaker is one of the phase's voters.
+    Votes,
+    /// At least one of the options is open.
+    CanChoose,
 }
 
 /// A reply must be one of the options.
@@ -172,8 +213,10 @@ pub struct Plan {
     pub next_use: Vec<Option<TurnId>>,
     /// The inputs that each memory has not read yet when the plan ends.
     pub unread: Vec<(TimelineId, Vec<Input>)>,
-    /// The first turn of each phase (round 0) and of each of its rounds.
-    pub first: BTreeMap<(PhaseId, usize), TurnId>,
+    /// The beginning of each phase (round 0) and of each of its rounds.
+    pub begins: BTreeMap<(PhaseId, usize), Known>,
+    /// All changes of the state, in order.
+    pub changes: Vec<Change>,
 }
 
 /// Seed of a turn: from the root seed and the turn's path, never from position or time. 53 bits, so that
@@ -255,14 +298,19 @@ impl Plan {
         edges.map(|edge| (TurnId(edge.source().index()), *edge.weight()))
     }
 
-    /// The place behind the last turn.
+    /// The point behind the last turn.
     pub fn end(&self) -> TurnId {
         TurnId(self.n_turns())
     }
 
-    /// The first turn of a phase (round 0), or of a round of it.
-    pub fn first_of(&self, phase: PhaseId, round: usize) -> Option<TurnId> {
-        self.first.get(&(phase, round)).copied()
+    /// All of the plan.
+    pub fn all(&self) -> Known {
+        Known { turns: self.end(), changes: self.changes.len() }
+    }
+
+    /// The beginning of a phase (round 0), or of a round of it. What is not planned begins behind all.
+    pub fn begin_of(&self, phase: PhaseId, round: usize) -> Known {
+        self.begins.get(&(phase, round)).copied().unwrap_or(self.all())
     }
 
     /// The turns that wait for a turn.

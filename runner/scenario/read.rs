@@ -69,7 +69,7 @@ fn path_of(path: &serde_path_to_error::Path) -> Path {
 }
 
 fn unknown_key(tree: &Tree, path: Path) -> Diagnostic {
-    let (place, known) = fields_at(&path.0[..path.0.len().saturating_sub(1)]);
+    let (place, known) = fields_at(tree, &path.0[..path.0.len().saturating_sub(1)]);
     let key = match path.0.last() {
         Some(Step::Key(key)) => key.clone(),
         _ => String::new(),
@@ -89,11 +89,11 @@ fn unknown_key(tree: &Tree, path: Path) -> Diagnostic {
 }
 
 /// The name of what stands at a path, and its fields, from the schema.
-fn fields_at(path: &[Step]) -> (&'static str, Vec<String>) {
+fn fields_at(tree: &Tree, path: &[Step]) -> (&'static str, Vec<String>) {
     let root = json_schema().as_value();
     let mut at = root;
     let mut place = "a scenario";
-    for step in path {
+    for (at_step, step) in path.iter().enumerate() {
         let next = match step {
             Step::Key(key) => at.get("properties").and_then(|fields| fields.get(key)),
             Step::Index(_) => at.get("items"),
@@ -110,6 +110,12 @@ fn fields_at(path: &[Step]) -> (&'static str, Vec<String>) {
         };
         let Some(next) = next.or_else(|| at.get("additionalProperties")) else { break };
         at = resolved(root, next);
+        // Of the two parts a scenario has, a block is the one with phases.
+        let here = Path(path[..=at_step].to_vec());
+        if place == "a phase" && matches!(step, Step::Index(_)) && tree.find(&here.key("phases")).is_some() {
+            place = "a block of phases";
+            at = &root["$defs"]["Block"];
+        }
     }
     let fields = at.get("properties").and_then(|fields| fields.as_object());
     (place, fields.map(|fields| fields.keys().cloned().collect()).unwrap_or_default())
@@ -144,6 +150,7 @@ fn told(tree: &Tree, path: &Path, wrong: Wrong) -> Diagnostic {
                 "DebateFormat" => "debate format",
                 "DecisionMode" => "decision mode",
                 "InteractionKind" => "kind of interaction",
+                "WhoHears" => "way to be heard",
                 _ => "strategy",
             };
             let told = error("unknown-value", format!("`{found}` is no {what}"));
@@ -192,12 +199,19 @@ fn wanted(path: &Path, expected: Expected, found: &Found) -> (&'static str, Stri
         (Expected::Named("WrittenAgent"), _) => {
             ("a mapping: an agent", "e.g. `ann: { display_name: Ann, system_prompt: You are Ann. }`")
         }
-        (Expected::Named("WrittenPhase"), _) => {
+        (Expected::Named("WrittenPart"), _) => {
             ("a mapping: a phase", "e.g. `- { name: talk, agents: [ann, ben] }`")
+        }
+        (Expected::Named("PhaseNames"), _) => {
+            ("the name of a phase, or a list of names", "e.g. `phase: game` or `phase: [first, second]`")
         }
         (Expected::Named("Keys"), _) => {
             ("the key of an agent, or a list of keys", "e.g. `to: ben` or `to: [ben, cas]`")
         }
+        (Expected::Named("WrittenCast"), _) => (
+            "a list of agents' keys, or an expression that gives one",
+            "e.g. `[ann, ben]`, or `alive` where that is a list in the state",
+        ),
         (Expected::Named("WrittenCount"), _) => (
             "a whole number, or an expression over variables",
             "e.g. `3`, or `weeks` where that is a variable",
@@ -223,7 +237,8 @@ fn wanted(path: &Path, expected: Expected, found: &Found) -> (&'static str, Stri
         ),
         (
             Expected::Named(
-                "Lifecycle" | "Overflow" | "WhoSpeaks" | "DebateFormat" | "DecisionMode" | "InteractionKind",
+                "Lifecycle" | "Overflow" | "WhoSpeaks" | "DebateFormat" | "DecisionMode" | "InteractionKind"
+                | "WhoHears",
             ),
             _,
         ) => ("a word", "`greenroom schema --format markdown` lists the words"),

@@ -2,11 +2,11 @@
 
 use super::results::{Results, Said, Utterance, payoffs, results};
 use super::template::{
-    AgentObject, Expression, NAME, TemplateError, constants, environment, evaluate_in, number, plain,
-    variables,
+    AgentObject, ByKey, Expression, NAME, Scope, Template, TemplateError, constants, environment,
+    evaluate_in, number, plain, variables,
 };
 use super::{AgentId, Phase, PhaseId, Scenario};
-use minijinja::value::{Enumerator, Object, Value};
+use minijinja::value::{Object, Value};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock};
 
@@ -42,16 +42,18 @@ pub struct Reading {
 /// The error that minijinja found, with the line.
 pub fn render_stage(
     scenario: &Arc<Scenario>,
-    template: &str,
+    template: &Template,
     reading: Reading,
     said: &Arc<Said>,
 ) -> Result<String, TemplateError> {
     let Reading { phase, round, agent } = reading;
     let mut context = constants(scenario, agent);
+    context.extend(stated(said));
     let n_known = phase.0 + usize::from(round.is_some());
-    context.extend(played(scenario, &scenario.phases[..n_known], said)?);
+    context.extend(played(scenario, Some(phase), n_known, said)?);
     let here = scenario.phase(phase);
     let names = round.into_iter().flat_map(|round| round_names(scenario, phase, round));
+    let names = names.chain(pass_names(scenario, Some(phase)));
     context.extend(names.map(|(name, value)| (name.to_string(), plain(value))));
     context.insert("phase".into(), phase_constants(here));
     for (key, other) in scenario.agents.iter().enumerate().map(|(id, a)| (&a.key, AgentObject::new(a, id))) {
@@ -63,7 +65,8 @@ pub fn render_stage(
     };
     context.insert("cast".into(), cast(&|_| true));
     context.insert("others".into(), cast(&|id| id != agent));
-    Ok(environment().template(NAME, template)?.render(context)?)
+    intermediate(scenario, &template.scope, &mut context)?;
+    Ok(environment().template(NAME, &template.text)?.render(context)?)
 }
 
 /// What [`ROUND_NAMES`](super::template::ROUND_NAMES) stand for in a round of a phase; a scenario's own names come first.
@@ -72,10 +75,30 @@ pub fn round_names(
     phase: PhaseId,
     round: usize,
 ) -> impl Iterator<Item = (&'static str, serde_json::Value)> {
-    let names = [("round", round), ("rounds", scenario.phase(phase).rounds.max(round))];
+    free(scenario, [("round", round), ("rounds", scenario.phase(phase).rounds.max(round))])
+}
+
+/// What [`PASS_NAMES`](super::template::PASS_NAMES) stand for in a phase of a block; a scenario's own names come first.
+pub fn pass_names(
+    scenario: &Scenario,
+    at: Option<PhaseId>,
+) -> impl Iterator<Item = (&'static str, serde_json::Value)> {
+    let pass = at.and_then(|at| scenario.phase(at).pass).map(|pass| scenario.pass(pass));
+    pass.into_iter().flat_map(|pass| free(scenario, [("pass", pass.number), ("passes", pass.of)]))
+}
+
+/// Numbers by names that a scenario has not taken itself.
+fn free(
+    scenario: &Scenario,
+    names: [(&'static str, usize); 2],
+) -> impl Iterator<Item = (&'static str, serde_json::Value)> {
     let is_free = |name: &str| {
-        let is_other = scenario.variables.contains_key(name) || scenario.agent_by_key(name).is_some();
-        !is_other && scenario.phase_by_name(name).is_none()
+        let is_value = scenario.variables.contains_key(name) || scenario.state.contains_key(name);
+        let is_let = || scenario.lets.iter().any(|(known, _)| known == name);
+        !is_value
+            && !is_let()
+            && scenario.agent_by_key(name).is_none()
+            && scenario.phase_by_name(name).is_none()
     };
     names.into_iter().filter(move |(name, _)| is_free(name)).map(|(name, n)| (name, n.into()))
 }
@@ -102,9 +125,70 @@ pub fn evaluate_with<'a>(
     said: &Arc<Said>,
     names: impl IntoIterator<Item = (&'a str, serde_json::Value)>,
 ) -> Result<serde_json::Value, TemplateError> {
+    evaluate_in_context(scenario, variables(scenario), expression, said, names)
+}
+
+/// The same for one agent, which is `me`.
+///
+/// # Errors
+/// The error that minijinja found.
+pub fn evaluate_for<'a>(
+    scenario: &Arc<Scenario>,
+    expression: &Expression,
+    agent: AgentId,
+    said: &Arc<Said>,
+    names: impl IntoIterator<Item = (&'a str, serde_json::Value)>,
+) -> Result<serde_json::Value, TemplateError> {
     let mut context = variables(scenario);
-    context.extend(played(scenario, &scenario.phases, said)?);
-    evaluate_in(context, expression, names)
+    let me = AgentObject::new(scenario.agent(agent), agent.0);
+    context.insert("me".into(), Value::from_object(me));
+    evaluate_in_context(scenario, context, expression, said, names)
+}
+
+fn evaluate_in_context<'a>(
+    scenario: &Arc<Scenario>,
+    mut context: BTreeMap<String, Value>,
+    expression: &Expression,
+    said: &Arc<Said>,
+    names: impl IntoIterator<Item = (&'a str, serde_json::Value)>,
+) -> Result<serde_json::Value, TemplateError> {
+    context.extend(stated(said));
+    let at = expression.scope.at;
+    let n_known = at.map_or(scenario.phases.len(), |at| at.0 + 1);
+    context.extend(played(scenario, at, n_known, said)?);
+    context.extend(pass_names(scenario, at).map(|(name, value)| (name.to_string(), plain(value))));
+    context.extend(names.into_iter().map(|(name, value)| (name.to_string(), plain(value))));
+    intermediate(scenario, &expression.scope, &mut context)?;
+    evaluate_in(context, expression, [])
+}
+
+/// The state, by name.
+fn stated(said: &Said) -> impl Iterator<Item = (String, Value)> {
+    said.state.iter().map(|(name, value)| (name.clone(), shared(value)))
+}
+
+/// A value of the state; a mapping can be looked up by an agent itself, too.
+fn shared(value: &serde_json::Value) -> Value {
+    match value.as_object() {
+        Some(fields) => {
+            ByKey::value(fields.iter().map(|(key, value)| (key.clone(), shared(value))).collect())
+        }
+        None => plain(value),
+    }
+}
+
+/// Adds the intermediate values that something uses, each worked out with those before it.
+fn intermediate(
+    scenario: &Scenario,
+    scope: &Scope,
+    context: &mut BTreeMap<String, Value>,
+) -> Result<(), TemplateError> {
+    for index in &scope.lets {
+        let (name, expression) = &scenario.lets[*index];
+        let value = environment().expression(&expression.text)?.value(context.clone())?;
+        context.insert(name.clone(), value);
+    }
+    Ok(())
 }
 
 /// True if an expression holds: null, false, 0 and what is empty do not.
@@ -135,21 +219,24 @@ pub fn holds_with<'a>(
 /// Phases by name, all of them as `phases`, and `payoffs`: what results are read by.
 fn played(
     scenario: &Arc<Scenario>,
-    phases: &[Phase],
+    at: Option<PhaseId>,
+    n_known: usize,
     said: &Arc<Said>,
 ) -> Result<BTreeMap<String, Value>, TemplateError> {
-    let object = |id: usize| PhaseObject::new(PhaseId(id), scenario, said);
-    let named = |(id, phase): (usize, &Phase)| (phase.name.clone(), Value::from_object(object(id)));
-    let mut context: BTreeMap<String, Value> = phases.iter().enumerate().map(named).collect();
+    let object = |id: PhaseId| Value::from_object(PhaseObject::new(id, scenario, said));
+    let visible = scenario.visible(at, n_known, said).into_iter();
+    let mut context: BTreeMap<String, Value> =
+        visible.map(|(name, id)| (name.to_string(), object(id))).collect();
     context.insert("phases".into(), Value::from_object(Named(context.clone())));
-    let known = scenario.payoff.as_ref().is_some_and(|payoff| said.0.contains_key(&payoff.phase));
+    let known =
+        scenario.payoff.as_ref().is_some_and(|payoff| payoff.phases.iter().any(|phase| said.has(*phase)));
     if let Some(payoffs) = known.then(|| payoffs(scenario, said)).transpose()?.flatten() {
         let total = |(key, total): (String, Option<f64>)| (key, total.map_or(Value::from(()), number));
         let totals: BTreeMap<String, Value> = payoffs.totals.into_iter().map(total).collect();
-        context.insert("payoffs".into(), ByAgent::value(totals));
+        context.insert("payoffs".into(), ByKey::value(totals));
     } else if let Some(payoff) = &scenario.payoff {
         let none = payoff.players.iter().map(|player| (scenario.agent(*player).key.clone(), Value::from(())));
-        context.insert("payoffs".into(), ByAgent::value(none.collect()));
+        context.insert("payoffs".into(), ByKey::value(none.collect()));
     }
     Ok(context)
 }
@@ -215,7 +302,7 @@ impl Object for PhaseObject {
 fn shown(results: Results) -> BTreeMap<&'static str, Value> {
     let Results { played, rounds, choices, history, votes, decision, tied, invalid, said } = results;
     fn of_agents<T: serde::Serialize>(values: BTreeMap<String, T>) -> Value {
-        ByAgent::value(values.into_iter().map(|(key, value)| (key, plain(value))).collect())
+        ByKey::value(values.into_iter().map(|(key, value)| (key, plain(value))).collect())
     }
     BTreeMap::from([
         ("played", played.into()),
@@ -228,29 +315,6 @@ fn shown(results: Results) -> BTreeMap<&'static str, Value> {
         ("invalid", invalid.into()),
         ("said", of_agents(said)),
     ])
-}
-
-/// Values by agent: looked up by key, or by the agent itself.
-#[derive(Debug)]
-struct ByAgent(BTreeMap<String, Value>);
-
-impl ByAgent {
-    fn value(values: BTreeMap<String, Value>) -> Value {
-        Value::from_object(Self(values))
-    }
-}
-
-impl Object for ByAgent {
-    fn get_value(self: &Arc<Self>, key: &Value) -> Option<Value> {
-        match key.downcast_object_ref::<AgentObject>() {
-            Some(agent) => self.0.get(agent.key()).cloned(),
-            None => self.0.get(key.as_str()?).cloned(),
-        }
-    }
-
-    fn enumerate(self: &Arc<Self>) -> Enumerator {
-        Enumerator::Values(self.0.keys().map(|key| Value::from(key.as_str())).collect())
-    }
 }
 
 /// Phases by name, looked up only.

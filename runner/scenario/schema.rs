@@ -28,14 +28,24 @@ pub struct Written {
     /// `--set name.part=value` a part of one.
     #[schemars(extend("propertyNames" = { "pattern": NAME }))]
     pub variables: Option<IndexMap<String, Value>>,
+    /// What changes as the scenario is played, by name, with its first value: a number, a text, true or false, a list, a mapping
+    /// (such as one by agent). `set` changes it; texts and expressions use it like a variable. It keeps its type, unless it
+    /// begins as null.
+    #[schemars(extend("propertyNames" = { "pattern": NAME }))]
+    pub state: Option<IndexMap<String, Value>>,
+    /// Intermediate values, by name: expressions that texts and other expressions can use by their names. One may use those
+    /// above it. It is worked out wherever it is used, from what is known there.
+    #[serde(rename = "let")]
+    #[schemars(with = "Option<IndexMap<String, WrittenExpression>>", extend("propertyNames" = { "pattern": NAME }))]
+    pub lets: Option<IndexMap<String, Option<WrittenExpression>>>,
     /// Files whose `agents` and `variables` are taken over, paths relative to this file. What stands here wins.
     pub include: Option<Vec<Option<String>>>,
     /// Who takes part, by key: letters, digits and `_`.
     #[schemars(extend("propertyNames" = { "pattern": NAME }))]
     pub agents: Option<IndexMap<String, Option<WrittenAgent>>>,
-    /// What happens, in order.
+    /// What happens, in order: phases, and blocks of them that are repeated.
     #[schemars(extend("minItems" = 1))]
-    pub phases: Option<Vec<Option<WrittenPhase>>>,
+    pub phases: Option<Vec<Option<WrittenPart>>>,
     /// What the choices of one phase are worth to the players.
     pub payoff: Option<WrittenPayoff>,
     /// Results to compute at the end, by name. One may use those above it, as `outcome.NAME`.
@@ -74,6 +84,33 @@ pub struct WrittenAgent {
     pub on_overflow: Option<Overflow>,
 }
 
+/// A phase, or a block of phases.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[schemars(untagged)]
+pub enum WrittenPart {
+    /// A phase.
+    Phase(Box<WrittenPhase>),
+    /// A block.
+    Block(WrittenBlock),
+}
+
+/// Phases that are played one after the other, and again from the first. A block may stand in a block, no deeper. In its texts
+/// and conditions `pass` is the number of the pass and `passes` how many there can be; the name of a phase means its latest pass.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
+#[serde(default)]
+#[schemars(rename = "Block", deny_unknown_fields, extend("required" = ["repeat", "phases"]))]
+pub struct WrittenBlock {
+    /// How often the phases are played, at most.
+    pub repeat: Option<WrittenCount>,
+    /// The block ends after the pass in which this holds.
+    pub until: Option<WrittenExpression>,
+    /// The block is only played if this holds when it would begin.
+    pub when: Option<WrittenExpression>,
+    /// The phases.
+    #[schemars(extend("minItems" = 1))]
+    pub phases: Option<Vec<Option<WrittenPart>>>,
+}
+
 /// A scene: who is present, who speaks when, who hears it, and what comes of it.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(default)]
@@ -87,9 +124,11 @@ pub struct WrittenPhase {
     pub name: Option<String>,
     /// Title shown to people. Default: the name.
     pub label: Option<String>,
-    /// Who is present, in speaking order.
-    #[schemars(with = "Option<Vec<Key>>", extend("minItems" = 1))]
-    pub agents: Option<Vec<Option<Key>>>,
+    /// Who is present, in speaking order: a list of keys; or an expression that gives one, such as the name of a list in the
+    /// state. It is worked out as the phase opens, and those who are in it speak in the order of `agents`. Who is not present
+    /// neither speaks nor hears.
+    #[schemars(extend("minItems" = 1))]
+    pub agents: Option<WrittenCast>,
     /// Who speaks when.
     pub topology: Option<WhoSpeaks>,
     /// Rules of a debate, read by everybody when the phase opens.
@@ -107,6 +146,13 @@ pub struct WrittenPhase {
     /// What the stage says before or after each round that is played, such as scores.
     #[schemars(extend("minItems" = 1))]
     pub announce: Option<Vec<Option<WrittenAnnouncement>>>,
+    /// What changes in the state after each round that is played: expressions by name, worked out from top to bottom. They may
+    /// use what the phase has come to by then, and `round`. Announcements after the round know of it.
+    #[schemars(with = "Option<IndexMap<String, WrittenExpression>>")]
+    pub set_each_round: Option<IndexMap<String, Option<WrittenExpression>>>,
+    /// What changes in the state after the phase, its vote included, if it is played.
+    #[schemars(with = "Option<IndexMap<String, WrittenExpression>>")]
+    pub set: Option<IndexMap<String, Option<WrittenExpression>>>,
     /// Rounds to play. Default: 1, or as many as `max_turns` needs. With 0 nobody talks: all vote, or only read what opens the
     /// phase.
     pub auto_rounds: Option<WrittenCount>,
@@ -134,6 +180,14 @@ pub struct WrittenPhase {
     pub moderator: Option<Key>,
     /// Who decides under `coordinator_decides`. Default: the agent whose role is `coordinator`.
     pub coordinator: Option<Key>,
+    /// Who votes: a list of keys, or an expression that gives one, worked out before each vote. Default: all who speak.
+    #[schemars(extend("minItems" = 1))]
+    pub voters: Option<WrittenCast>,
+    /// Whether choices are secret: nobody hears what others choose in this phase, and how its vote went is not told. Texts can
+    /// tell it later. Default: `false`.
+    pub secret: Option<bool>,
+    /// Who hears what is said in this phase. Default: as `interactions` say.
+    pub hears: Option<WhoHears>,
     /// Votes that a `consensus` may take. Default: 3.
     #[schemars(extend("minimum" = 1, "maximum" = 100))]
     pub attempts: Option<u64>,
@@ -159,6 +213,11 @@ pub struct WrittenTurn {
     pub parse_choice: Option<WrittenChoice>,
     /// Who hears it: a whisper. Default: as `interactions` say.
     pub to: Option<Keys>,
+    /// `none`: nobody hears it. Default: as the phase's `hears`.
+    pub hears: Option<WhoHears>,
+    /// What changes in the state after the turn, if it is played.
+    #[schemars(with = "Option<IndexMap<String, WrittenExpression>>")]
+    pub set: Option<IndexMap<String, Option<WrittenExpression>>>,
 }
 
 /// A line of the stage about a round. It may use `round`, `rounds` (the most there can be), and what the phase has come to by
@@ -200,8 +259,8 @@ pub struct WrittenInteraction {
     "oneOf" = [{ "required": ["matrix"] }, { "required": ["each"] }]
 ))]
 pub struct WrittenPayoff {
-    /// The phase whose choices count; each of its rounds counts once.
-    pub phase: Option<String>,
+    /// The phase whose choices count, or a list of phases; each of their rounds counts once, in every pass of a block.
+    pub phase: Option<PhaseNames>,
     /// The players. Default: all who choose in the phase, in order. All turns of one player have the same options.
     #[schemars(with = "Option<Vec<Key>>")]
     pub players: Option<Vec<Option<Key>>>,
@@ -214,6 +273,16 @@ pub struct WrittenPayoff {
     /// The same expression for every player, in which `mine` is its choice, `others` the list of the others' and `all` the
     /// list of all.
     pub each: Option<WrittenExpression>,
+}
+
+/// Name of a phase, or a list of names.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[schemars(untagged)]
+pub enum PhaseNames {
+    /// One.
+    One(String),
+    /// Several.
+    Many(#[schemars(with = "Vec<String>", extend("minItems" = 1))] Vec<Option<String>>),
 }
 
 /// A level of a payoff matrix.
@@ -239,6 +308,16 @@ pub enum Keys {
     One(String),
     /// Several.
     Many(#[schemars(with = "Vec<String>", extend("minItems" = 1))] Vec<Option<String>>),
+}
+
+/// Keys of agents, or an expression that gives a list of them.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[schemars(rename = "Cast", untagged)]
+pub enum WrittenCast {
+    /// Keys.
+    List(#[schemars(with = "Vec<Key>", extend("minItems" = 1))] Vec<Option<Key>>),
+    /// An expression.
+    Text(String),
 }
 
 /// A text in which `{{ … }}` stands for a value.
@@ -300,6 +379,16 @@ pub enum WhoSpeaks {
     Moderated,
 }
 
+/// Who hears what is said.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum WhoHears {
+    /// As `interactions` say. The default.
+    All,
+    /// Nobody. The speaker remembers it.
+    None,
+}
+
 /// Rules of a debate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
@@ -336,13 +425,16 @@ pub enum DecisionMode {
     Consensus,
 }
 
-/// Options, 2 or more, in one of three forms. A list: `[share, take]`. A mapping from results to the texts that are said:
-/// `{share: "I share", take: "I take more"}`. Or either of them under `options`, with settings beside it.
+/// Options, 2 or more, in one of four forms. A list: `[share, take]`. A mapping from results to the texts that are said:
+/// `{share: "I share", take: "I take more"}`. An expression that gives keys of agents, such as the name of a list in the state:
+/// these agents, by their names. Or any of them under `options`, with settings beside it.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[schemars(rename = "Choice", untagged)]
 pub enum WrittenChoice {
     /// Results that are said as they stand.
     List(#[schemars(with = "Vec<Scalar>", extend("minItems" = 2, "maxItems" = 100))] Vec<Option<Scalar>>),
+    /// An expression that gives agents.
+    Text(String),
     /// Options with settings.
     Long(LongChoice),
     /// Results and the texts that are said for them.
@@ -353,10 +445,10 @@ pub enum WrittenChoice {
 }
 
 /// A choice with settings.
-#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[schemars(deny_unknown_fields)]
 pub struct LongChoice {
-    /// The options: a list, or a mapping from results to the texts that are said.
+    /// The options: a list, a mapping from results to the texts that are said, or an expression that gives keys of agents.
     #[schemars(with = "Options")]
     pub options: Option<Options>,
     /// Whether the options are named in an order drawn from the turn's seed, against a liking for the first one. Default:
@@ -366,12 +458,18 @@ pub struct LongChoice {
     /// The question. Default: the options alone are named.
     #[serde(default)]
     pub ask: Option<WrittenTemplate>,
+    /// Which of the options are open, worked out at each turn: an expression that gives a list of results; `me` is who chooses.
+    /// A turn in which none is open is not played. Default: all.
+    #[serde(default)]
+    pub open: Option<WrittenExpression>,
 }
 
 /// Options of a choice.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[schemars(untagged)]
 pub enum Options {
+    /// An expression that gives agents.
+    Text(String),
     /// Results that are said as they stand.
     List(#[schemars(with = "Vec<Scalar>", extend("minItems" = 2, "maxItems" = 100))] Vec<Option<Scalar>>),
     /// Results and the texts that are said for them.

@@ -222,13 +222,15 @@ fn payoffs(sample: &Sample) -> Table {
     }
     let runs: Vec<&Run> = rows.iter().map(|(run, ..)| *run).collect();
     let mut table = keyed("payoffs", sample, &runs);
-    let phase = |run: &&'_ Run| {
-        run.scenario.payoff.as_ref().map(|payoff| run.scenario.phase(payoff.phase).name.clone())
+    let phase = |run: &Run, round: &PayoffRound| {
+        let only =
+            || run.scenario.payoff.as_ref().map(|payoff| run.scenario.phase(payoff.phases[0]).name.clone());
+        round.phase.clone().or_else(only)
     };
     let choice =
         |round: &PayoffRound, agent: &str| round.choices.get(agent).filter(|v| !v.is_null()).map(text_of);
     let worth = |round: &PayoffRound, agent: &str| round.values.as_ref()?.get(agent).copied();
-    table.add("phase", Values::texts(runs.iter().map(phase)));
+    table.add("phase", Values::texts(rows.iter().map(|(run, round, ..)| phase(run, round))));
     table.add("round", Values::counts(rows.iter().map(|(_, round, ..)| Some(round.round))));
     table.add("agent", Values::texts(rows.iter().map(|(_, _, agent, _)| Some(agent.as_str()))));
     table.add("choice", Values::texts(rows.iter().map(|(_, round, agent, _)| choice(round, agent))));

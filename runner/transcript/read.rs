@@ -1,7 +1,7 @@
 //! Reads a transcript: every line by itself, with the line's number, what was found and what was expected.
 
 use super::FORMAT;
-use super::record::{Footer, Header, Line, TurnRecord};
+use super::record::{Footer, Header, Line, StateRecord, TurnRecord};
 use crate::files::{Kind, Lines};
 use anyhow::Context as _;
 use std::io::{self, BufRead};
@@ -17,6 +17,8 @@ pub struct Transcript {
     pub header: Recorded<Header>,
     /// The turns.
     pub turns: Vec<Recorded<TurnRecord>>,
+    /// The changes of the state among them.
+    pub states: Vec<Recorded<StateRecord>>,
     /// The last line, if the run came to its end.
     pub footer: Option<Recorded<Footer>>,
     /// Bytes of whole lines: an interrupted run may have left a torn one behind them.
@@ -68,7 +70,7 @@ impl Transcript {
             let (file, expected) = (file.clone(), expected.to_string());
             ReadError { file, line, found, expected }
         };
-        let (mut header, mut turns, mut footer) = (None, Vec::new(), None);
+        let (mut header, mut turns, mut states, mut footer) = (None, Vec::new(), Vec::new(), None);
         let (mut previous, mut whole_bytes, mut torn) = (String::new(), 0, None);
         let mut lines = lines.zip(1..).peekable();
         while let Some((line, number)) = lines.next() {
@@ -97,6 +99,9 @@ impl Transcript {
                 Line::Turn(record) if header.is_some() && !after_footer => {
                     turns.push(Recorded { record, line: number, hash: hash.clone(), intact });
                 }
+                Line::State(record) if header.is_some() && !after_footer => {
+                    states.push(Recorded { record, line: number, hash: hash.clone(), intact });
+                }
                 Line::Footer(record) if header.is_some() && !after_footer => {
                     footer = Some(Recorded { record, line: number, hash: hash.clone(), intact });
                 }
@@ -106,7 +111,7 @@ impl Transcript {
                     } else if after_footer {
                         "the end of the file after the footer"
                     } else {
-                        "a turn or the footer"
+                        "a turn, a state or the footer"
                     };
                     return Err(error(number, format!("a {}", other.kind()), expected));
                 }
@@ -115,13 +120,15 @@ impl Transcript {
             whole_bytes += n_bytes;
         }
         let header = header.ok_or_else(|| error(1, "nothing".into(), "a header"))?;
-        Ok(Self { header, turns, footer, whole_bytes, torn })
+        Ok(Self { header, turns, states, footer, whole_bytes, torn })
     }
 
     /// Hash of its last line.
     pub fn hash(&self) -> &str {
-        let turn = || self.turns.last().map_or(&self.header.hash, |turn| &turn.hash);
-        self.footer.as_ref().map_or_else(turn, |footer| &footer.hash)
+        let turn = self.turns.last().map(|turn| (turn.line, &turn.hash));
+        let state = self.states.last().map(|state| (state.line, &state.hash));
+        let last = turn.max(state).map_or(&self.header.hash, |(_, hash)| hash);
+        self.footer.as_ref().map_or(last, |footer| &footer.hash)
     }
 
     /// Reads a file.
@@ -153,7 +160,8 @@ fn parse_line(text: &str) -> Result<(Line, String), (String, String)> {
         let short: String = text.trim_end().chars().take(60).collect();
         if short.len() < text.trim_end().len() { format!("`{short}…`") } else { format!("`{short}`") }
     };
-    let expected = "a line of a transcript: {\"type\": \"header\" | \"turn\" | \"footer\", …, \"hash\": …}";
+    let expected =
+        "a line of a transcript: {\"type\": \"header\" | \"turn\" | \"state\" | \"footer\", …, \"hash\": …}";
     if !text.ends_with('\n') {
         return Err((format!("a line without an end, {}", shown(text)), expected.into()));
     }

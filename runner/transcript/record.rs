@@ -13,6 +13,8 @@ pub enum Line {
     Header(Box<Header>),
     /// A turn.
     Turn(TurnRecord),
+    /// A change of the state.
+    State(StateRecord),
     /// The last line.
     Footer(Footer),
 }
@@ -198,6 +200,16 @@ pub struct TurnRecord {
     pub seed: u64,
 }
 
+/// A change of the state: worked out from what stands above it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StateRecord {
+    /// The phase, the round (`phase/round`) or the turn that it follows.
+    pub path: String,
+    /// What was set, by name.
+    pub set: BTreeMap<String, serde_json::Value>,
+}
+
 /// Reason why a reply ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -357,6 +369,7 @@ impl Line {
         match self {
             Self::Header(_) => "header",
             Self::Turn(_) => "turn",
+            Self::State(_) => "state",
             Self::Footer(_) => "footer",
         }
     }

@@ -2,7 +2,7 @@
 
 use super::drift::{Cause, Drift};
 use super::read::{Recorded, Transcript};
-use super::record::{ChoiceRecord, Footer, Header, Line, TurnRecord};
+use super::record::{ChoiceRecord, Footer, Header, Line, StateRecord, TurnRecord};
 use crate::files;
 use crate::scenario::text_of;
 use anyhow::{Context as _, bail};
@@ -16,8 +16,12 @@ use std::path::{Path, PathBuf};
 pub struct Recorder {
     file: Option<(File, PathBuf)>,
     recorded: Vec<Recorded<TurnRecord>>,
+    states: Vec<Recorded<StateRecord>>,
     footer: Option<Recorded<Footer>>,
     n_turns: usize,
+    n_states: usize,
+    /// The last line, from 1, that was taken.
+    line: usize,
     hash: String,
 }
 
@@ -33,7 +37,9 @@ impl Recorder {
             files::sync_folder(folder).with_context(|| format!("can't sync {}", folder.display()))?;
         }
         let file = Some((file, path.to_path_buf()));
-        let mut recorder = Self { file, recorded: Vec::new(), footer: None, n_turns: 0, hash: String::new() };
+        let (recorded, states, hash) = Default::default();
+        let mut recorder =
+            Self { file, recorded, states, footer: None, n_turns: 0, n_states: 0, line: 0, hash };
         recorder.append(&Line::Header(Box::new(header)))?;
         Ok(recorder)
     }
@@ -51,12 +57,13 @@ impl Recorder {
             );
         }
         same_settings(&transcript.header.record, header)?;
-        let broken = transcript.turns.iter().find(|turn| !turn.intact);
-        if let Some(turn) = broken.filter(|_| transcript.header.intact) {
+        let turns = transcript.turns.iter().filter(|turn| !turn.intact);
+        let states = transcript.states.iter().filter(|state| !state.intact);
+        let broken = turns.map(|turn| (turn.line, &turn.record.path));
+        let broken = broken.chain(states.map(|state| (state.line, &state.record.path))).min();
+        if let Some((line, path)) = broken.filter(|_| transcript.header.intact) {
             let detail = "the line does not fit its hash, so the run can't go on from it";
-            return Err(Drift::new(&turn.record.path, Cause::RecordAltered, detail)
-                .at_line(turn.line)
-                .into());
+            return Err(Drift::new(path, Cause::RecordAltered, detail).at_line(line).into());
         }
         if !transcript.header.intact {
             let detail = "the header does not fit its hash";
@@ -75,8 +82,11 @@ impl Recorder {
         Self {
             file: None,
             recorded: transcript.turns.clone(),
+            states: transcript.states.clone(),
             footer: transcript.footer.clone(),
             n_turns: 0,
+            n_states: 0,
+            line: 1,
             hash: transcript.header.hash.clone(),
         }
     }
@@ -86,6 +96,7 @@ impl Recorder {
     /// # Errors
     /// [`Drift`] where a recorded line says something else; else the disk's.
     pub fn turn(&mut self, record: TurnRecord) -> anyhow::Result<bool> {
+        self.no_state_is_next()?;
         let at = self.n_turns;
         self.n_turns += 1;
         let Some(recorded) = self.recorded.get(at) else {
@@ -100,7 +111,44 @@ impl Recorder {
             return Err(drift.into());
         }
         self.hash.clone_from(&recorded.hash);
+        self.line = recorded.line;
         Ok(false)
+    }
+
+    /// Takes the next change of the state.
+    ///
+    /// # Errors
+    /// As [`Self::turn`].
+    pub fn state(&mut self, record: StateRecord) -> anyhow::Result<()> {
+        let found = self.states.get(self.n_states).filter(|state| state.line == self.line + 1);
+        let Some(recorded) = found else {
+            let is_over = self.recorded.len() <= self.n_turns && self.states.len() <= self.n_states;
+            if is_over && self.footer.is_none() && self.file.is_some() {
+                return self.append(&Line::State(record));
+            }
+            let (cause, detail) = if is_over && self.footer.is_none() {
+                (Cause::NoFooter, "the recording ends before this change of the state")
+            } else {
+                (Cause::LineMissing, "the line of this change of the state is missing")
+            };
+            return Err(Drift::new(record.path, cause, detail).at_line(self.line + 1).into());
+        };
+        if let Some(drift) = other_state(recorded, &record)? {
+            return Err(drift.into());
+        }
+        self.hash.clone_from(&recorded.hash);
+        self.line = recorded.line;
+        self.n_states += 1;
+        Ok(())
+    }
+
+    /// Refuses a recorded change of the state that does not take place any more.
+    fn no_state_is_next(&self) -> Result<(), Drift> {
+        let next = self.states.get(self.n_states).filter(|state| state.line == self.line + 1);
+        next.map_or(Ok(()), |state| {
+            let detail = "the state does not change here any more";
+            Err(Drift::new(&state.record.path, Cause::LineTooMany, detail).at_line(state.line))
+        })
     }
 
     /// Takes the end of the run; returns the hash of all lines.
@@ -108,6 +156,7 @@ impl Recorder {
     /// # Errors
     /// [`Drift`] where the recording ends otherwise; else the disk's.
     pub fn footer(&mut self, footer: Footer) -> anyhow::Result<String> {
+        self.no_state_is_next()?;
         if let Some(extra) = self.recorded.get(self.n_turns) {
             let detail = "the plan has no such turn any more";
             let drift = Drift::new(&extra.record.path, Cause::LineTooMany, detail);
@@ -142,6 +191,19 @@ impl Recorder {
         self.hash = hash;
         Ok(())
     }
+}
+
+/// Says what is different about a recorded change of the state.
+fn other_state(recorded: &Recorded<StateRecord>, now: &StateRecord) -> serde_json::Result<Option<Drift>> {
+    let was = &recorded.record;
+    let (cause, detail) = match (was.path == now.path, was.set == now.set, recorded.intact) {
+        (true, true, true) => return Ok(None),
+        (false, _, true) => (Cause::Order, format!("the line is of {}", was.path)),
+        (_, _, true) => (Cause::ResultsChanged, "the state comes to something else".to_string()),
+        (_, _, false) => (Cause::RecordAltered, "the state is not what was said comes to".to_string()),
+    };
+    let (was, is) = (serde_json::to_string_pretty(&was.set)?, serde_json::to_string_pretty(&now.set)?);
+    Ok(Some(Drift::new(&now.path, cause, detail).at_line(recorded.line).texts(was, is)))
 }
 
 /// Says the first difference between a recorded turn and the same turn now.

@@ -216,3 +216,33 @@ fn a_full_memory_begins_a_new_epoch() {
 fn formats_open_their_phases() {
     insta::assert_snapshot!(simple("debate.yaml", &[]));
 }
+
+#[test]
+fn the_state_changes() {
+    let wanted = &[("pot/1/ann", 1), ("pot/2/ann", 1), ("pot/2/ben", 1), ("again/1/ben", 1)];
+    insta::assert_snapshot!(simple("state.yaml", wanted));
+}
+
+#[test]
+fn blocks_go_round() {
+    let wanted = &[
+        ("night.1/1/ann", 1),
+        ("hour.1.2/1/ann", 1),
+        ("night.2/1/ben", 1),
+        ("hour.2.1/1/ann", 1),
+        ("vote.2/1/ann.vote", 1),
+        ("vote.2/1/ben.vote", 1),
+    ];
+    insta::assert_snapshot!(simple("blocks.yaml", wanted));
+}
+
+#[test]
+fn the_living_speak_hear_and_vote() {
+    let wanted = &[
+        ("night.1/1/cas", 1),
+        ("trial.1/1/ann.vote", 3),
+        ("trial.1/1/cas.vote", 3),
+        ("floor/1/mod", 2),
+    ];
+    insta::assert_snapshot!(simple("living.yaml", wanted));
+}

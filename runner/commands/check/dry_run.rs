@@ -97,19 +97,27 @@ fn says(scenario: &Scenario, plan: &Plan, turn: &Turn) -> String {
         }
     }
     let conditions: Vec<String> =
-        turn.guard.iter().map(|condition| in_words(scenario, plan, condition)).collect();
+        turn.guard.iter().map(|condition| in_words(scenario, plan, turn, condition)).collect();
     if !conditions.is_empty() {
         what += &format!("; if {}", conditions.join(" and "));
     }
     printable(&what)
 }
 
-fn in_words(scenario: &Scenario, plan: &Plan, condition: &Condition) -> String {
+fn in_words(scenario: &Scenario, plan: &Plan, turn: &Turn, condition: &Condition) -> String {
     let text = |expression: &Option<crate::scenario::template::Expression>| {
         expression.as_ref().map_or(String::new(), |expression| expression.text.clone())
     };
     match condition {
-        Condition::Opens(phase) => text(&scenario.phase(*phase).when),
+        Condition::Opens(phase) => {
+            let conditions = scenario.opens_if(*phase).map(|condition| condition.text.as_str());
+            match scenario.phase(*phase).pass {
+                Some(pass) if scenario.pass(pass).number > 1 => {
+                    format!("pass {} is played", scenario.pass(pass).number)
+                }
+                _ => conditions.collect::<Vec<_>>().join(" and "),
+            }
+        }
         Condition::GoesOn(phase, _) => format!("not yet ({})", text(&scenario.phase(*phase).until)),
         Condition::Holds(expression) => expression.text.clone(),
         Condition::Chose(asked, option) => {
@@ -119,6 +127,12 @@ fn in_words(scenario: &Scenario, plan: &Plan, condition: &Condition) -> String {
             format!("{} is \"{}\"", asked.path, options.map_or("", String::as_str))
         }
         Condition::NotPlayed(turn) => format!("{} is skipped", plan.turn(*turn).path),
+        Condition::Present => format!("present ({})", text(&scenario.phase(turn.phase).cast)),
+        Condition::Votes => {
+            let voters = scenario.phase(turn.phase).voters.as_ref();
+            format!("a voter ({})", voters.map_or(String::new(), |voters| text(&voters.among)))
+        }
+        Condition::CanChoose => "an option is open".to_string(),
         Condition::Undecided(..) => "nobody agreed yet".to_string(),
     }
 }

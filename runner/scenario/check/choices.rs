@@ -3,15 +3,17 @@
 use super::Checker;
 use crate::scenario::choice::{Choice, ChoiceOption, Decision, Method, text_of};
 use crate::scenario::schema::{
-    DecisionMode, Key, LongChoice, Options, Scalar, Texts, WrittenChoice, WrittenPhase,
+    DecisionMode, Key, LongChoice, Options, Scalar, Texts, WrittenChoice, WrittenExpression, WrittenPhase,
 };
 use crate::scenario::yaml::Path;
-use crate::scenario::{AgentId, PhaseId};
+use crate::scenario::{Agent, AgentId, PhaseId};
 use serde_json::Value;
 use std::sync::Arc;
 
 /// Most options of a choice; each is scored.
 const MAX_OPTIONS: usize = 100;
+/// Names that say who chooses and when, where it depends on that which options are open.
+const OPEN_NAMES: &[&str] = &["me", "round", "rounds"];
 /// Most votes that a consensus may take.
 const MAX_ATTEMPTS: usize = 100;
 
@@ -36,21 +38,44 @@ impl Checker {
             _ => return None,
         };
         let path = path.key(field);
-        let (options, shuffle, ask, at) = match given {
-            WrittenChoice::List(options) => (Some(Options::List(options)), None, None, path.clone()),
-            WrittenChoice::Texts(options) => (Some(Options::Texts(options)), None, None, path.clone()),
-            WrittenChoice::Long(LongChoice { options, shuffle, ask }) => {
-                (options, shuffle, ask, path.key("options"))
+        let (options, at, LongChoice { shuffle, ask, open, .. }) = match given {
+            WrittenChoice::List(options) => {
+                (Some(Options::List(options)), path.clone(), LongChoice::default())
+            }
+            WrittenChoice::Texts(options) => {
+                (Some(Options::Texts(options)), path.clone(), LongChoice::default())
+            }
+            WrittenChoice::Text(text) => (Some(Options::Text(text)), path.clone(), LongChoice::default()),
+            WrittenChoice::Long(LongChoice { options, shuffle, ask, open }) => {
+                (options, path.key("options"), LongChoice { options: None, shuffle, ask, open })
             }
         };
+        let end = PhaseId(phase.0 + 1);
+        let open = open.and_then(|open| self.expression(open, path.key("open"), end, OPEN_NAMES));
         let ask = self.round_text(ask, path.key("ask"), phase).map(Arc::new);
         if options.is_none() && !self.is_broken(&at) {
             let message =
                 "a choice is a list of options, or a mapping from results to the texts that are said";
             self.error("type", &at, message).help = Some("e.g. `choice: [talk, silent]`".into());
         }
-        let options = self.options(options?, &at)?;
-        Some(Arc::new(Choice { path, options, method, shuffle: shuffle.unwrap_or(false), ask }))
+        let (options, open) = match options? {
+            Options::Text(text) => {
+                if open.is_some() {
+                    let message = "`options` is an expression that says which agents are open, so `open` has no meaning beside it";
+                    self.error("contradiction", &path.key("open"), message).help =
+                        Some("keep one of the two".into());
+                }
+                let open = self.expression(WrittenExpression::Text(text), at, end, OPEN_NAMES)?;
+                let agents = self.names.agents.iter();
+                let option = |agent: &Agent| ChoiceOption {
+                    value: agent.key.clone().into(),
+                    text: agent.name.clone(),
+                };
+                (agents.map(option).collect(), Some(open))
+            }
+            options => (self.options(options, &at)?, open),
+        };
+        Some(Arc::new(Choice { path, options, method, shuffle: shuffle.unwrap_or(false), ask, open }))
     }
 
     fn options(&mut self, given: Options, path: &Path) -> Option<Vec<ChoiceOption>> {
@@ -63,6 +88,7 @@ impl Checker {
                 let path = |key: &Scalar| path.key(text_of(&key.clone().into()));
                 texts.into_iter().map(|(key, text)| (Some(key.clone()), text, path(&key))).collect()
             }
+            Options::Text(_) => Vec::new(),
         };
         if written.len() > MAX_OPTIONS {
             let message = format!("a choice has at most {MAX_OPTIONS} options; here are {}", written.len());

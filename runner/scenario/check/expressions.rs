@@ -4,7 +4,9 @@ use super::{Checker, Names};
 use crate::diagnostic::Diagnostic;
 use crate::scenario::PhaseId;
 use crate::scenario::schema::{LongAssertion, WrittenAssertion, WrittenExpression};
-use crate::scenario::template::{Code, EXPRESSION_NAMES, Expression, PHASE_FIELDS, expression_names};
+use crate::scenario::template::{
+    Code, EXPRESSION_NAMES, Expression, PASS_NAMES, PHASE_FIELDS, Scope, expression_names,
+};
 use crate::scenario::yaml::{Path, Step};
 use crate::scenario::{Assertion, template};
 use indexmap::IndexMap;
@@ -41,6 +43,7 @@ impl Checker {
             }
         };
         let mut phases = Vec::new();
+        let mut scope = Scope::default();
         let mut sound = true;
         for name in names {
             if let Some(phase) = self.names.phase(&name) {
@@ -53,10 +56,17 @@ impl Checker {
                     sound &= self.is_over(&path, (1, "phases"), later, end);
                 }
             } else if name == "payoffs" {
+                scope.payoffs = true;
                 sound &= self.payoff_is_over(&path, 1, end, &mut phases);
+            } else if self.names.state.contains(&name) {
+                sound &= self.state_is_known(&path, 1, &name, end);
+                scope.state = true;
+            } else if let Some(known) = self.intermediate_named(&name) {
+                sound &= self.uses_intermediate(&path, (1, &name), known, end, (&mut phases, &mut scope));
             } else if !EXPRESSION_NAMES.contains(&name.as_str())
                 && !self.names.variables.contains(&name)
                 && !more.contains(&name.as_str())
+                && !(PASS_NAMES.contains(&name.as_str()) && self.names.block_at(&path).is_some())
             {
                 sound = false;
                 self.undefined_in_expression(&path, &text, &name, end, more);
@@ -65,14 +75,15 @@ impl Checker {
         sound &= self.fields(&path, &text, false);
         phases.sort_unstable();
         phases.dedup();
-        sound.then_some(Expression { path, text, phases })
+        sound.then_some(Expression { path, text, phases, scope })
     }
 
     fn undefined_in_expression(&mut self, path: &Path, text: &str, name: &str, end: PhaseId, more: &[&str]) {
         if self.is_open(ANY) {
             return;
         }
-        let known = self.names.variables.iter().map(String::as_str);
+        let known = self.names.variables.iter().chain(&self.names.state).map(String::as_str);
+        let known = known.chain(self.names.lets.iter().map(|known| known.name.as_str()));
         let before = self.names.phases.iter().take(end.0).map(String::as_str);
         let known = known.chain(before).chain(EXPRESSION_NAMES.iter().copied()).chain(more.iter().copied());
         let help = if is_compared(text, name) {
@@ -88,18 +99,15 @@ impl Checker {
 
     /// Refuses to use a phase that is not over by then; `at` is what uses it, and on which line.
     pub(super) fn is_over(&mut self, path: &Path, at: (usize, &str), phase: PhaseId, end: PhaseId) -> bool {
-        if phase < end {
+        let at_phase = self.names.phase_at(path);
+        // What stands later in a block was played in the pass before.
+        let is_later_pass = at_phase != Some(phase) && self.names.is_in_block_of(phase, path);
+        if phase < end || is_later_pass {
             return true;
         }
         let name = self.names.phases[phase.0].clone();
-        let here = Path(path.0.iter().take(2).cloned().collect());
-        let here = match here.0.as_slice() {
-            // What is worked out before the run knows nothing of earlier phases either.
-            [Step::Key(phases), Step::Index(at)] if phases == "phases" && *at <= phase.0 => {
-                self.names.phases.get(*at).cloned()
-            }
-            _ => None,
-        };
+        // What is worked out before the run knows nothing of earlier phases either.
+        let here = at_phase.filter(|at| *at <= phase).map(|at| self.names.phases[at.0].clone());
         let is_alone = here.is_none();
         let message = match here {
             None => format!("nothing is known of `{name}` here: this is worked out from variables alone"),
@@ -108,7 +116,11 @@ impl Checker {
             }
             Some(here) => format!("`{name}` is played after `{here}`: nothing has been said in it yet"),
         };
-        let help = if is_alone { "use variables" } else { "name only phases that stand earlier in the file" };
+        let help = match self.names.block_at(path) {
+            _ if is_alone => "use variables",
+            Some(_) => "what is to be known in the next pass goes into the `state`, by `set`",
+            None => "name only phases that stand earlier in the file",
+        };
         self.error_at("forward-reference", path, at, message).help = Some(help.into());
         false
     }
@@ -121,14 +133,56 @@ impl Checker {
         end: PhaseId,
         phases: &mut Vec<PhaseId>,
     ) -> bool {
-        let Some(phase) = self.names.payoff else {
+        if self.names.payoff.is_empty() {
             let message = "`payoffs` is used, but the scenario has no `payoff`".to_string();
             self.error_at("undefined-variable", path, (line, "payoffs"), message).help =
                 Some("add `payoff:` with the phase whose choices count".into());
             return false;
+        }
+        // In a block there are payoffs of the passes before.
+        let known = |phase: &&PhaseId| **phase < end || self.names.is_in_block_of(**phase, path);
+        let Some(first) = self.names.payoff.iter().find(known).or(self.names.payoff.first()).copied() else {
+            return false;
         };
-        phases.push(phase);
-        self.is_over(path, (line, "payoffs"), phase, end)
+        phases.extend(self.names.payoff.iter().filter(known));
+        self.is_over(path, (line, "payoffs"), first, end) || self.names.is_in_block_of(first, path)
+    }
+
+    /// Refuses the state where there is none yet: before the run.
+    pub(super) fn state_is_known(&mut self, path: &Path, line: usize, name: &str, end: PhaseId) -> bool {
+        let is_in_phase = matches!(path.0.first(), Some(Step::Key(first)) if first == "phases");
+        if end > PhaseId(0) || is_in_phase {
+            return true;
+        }
+        let message = format!(
+            "`{name}` changes during the run, and this is worked out before it, from variables alone"
+        );
+        self.error_at("forward-reference", path, (line, name), message).help = Some("use variables".into());
+        false
+    }
+
+    /// Adds what an intermediate value uses to what uses it; refuses it where that is not known yet.
+    pub(super) fn uses_intermediate(
+        &mut self,
+        path: &Path,
+        (line, name): (usize, &str),
+        (index, value): (usize, Option<Expression>),
+        end: PhaseId,
+        (phases, scope): (&mut Vec<PhaseId>, &mut Scope),
+    ) -> bool {
+        // What is wrong with it has been said.
+        let Some(value) = value else { return true };
+        let mut sound = true;
+        for phase in &value.phases {
+            sound &= self.is_over(path, (line, name), *phase, end);
+        }
+        phases.extend(&value.phases);
+        scope.state |= value.scope.state;
+        scope.payoffs |= value.scope.payoffs;
+        scope.lets.extend(value.scope.lets.iter().copied().chain([index]));
+        scope.lets.sort_unstable();
+        scope.lets.dedup();
+        sound
     }
 
     /// Checks `phase.field` and `phase.field.agent` in an expression, or in the braces of a template.

@@ -106,6 +106,8 @@ impl Checker {
             title,
             description,
             variables,
+            state,
+            lets,
             include,
             agents,
             phases,
@@ -116,6 +118,8 @@ impl Checker {
         } = theirs;
         let others = [
             ("id", id.is_some() || title.is_some() || description.is_some()),
+            ("state", state.is_some()),
+            ("let", lets.is_some()),
             ("include", include.is_some()),
             ("phases", phases.is_some()),
             ("payoff", payoff.is_some() || outcome.is_some() || assertions.is_some()),

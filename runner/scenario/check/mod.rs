@@ -8,19 +8,24 @@ mod choices;
 mod expressions;
 mod fields;
 mod include;
+mod parts;
 mod paths;
 mod payoff;
 mod phases;
+mod present;
 mod rehearsal;
+mod staged;
+mod state;
 mod strategies;
 mod texts;
 mod topology;
 mod trials;
+mod unroll;
 
 use super::read;
-use super::schema::Written;
+use super::schema::{PhaseNames, Written, WrittenPart};
 use super::template::Code;
-use super::yaml::{Path, Tree, parse};
+use super::yaml::{Path, Step, Tree, parse};
 use super::{Agent, Phase, PhaseId, Scenario};
 use crate::diagnostic::{Diagnostic, Report, Severity, Source, Sources, Span, suggest};
 use crate::files::{self, Kind, Root};
@@ -155,8 +160,12 @@ struct Names {
     values: BTreeMap<String, Value>,
     agents: Vec<Agent>,
     phases: Vec<String>,
+    /// Where each phase stands, and the blocks around it, by their places.
+    places: Vec<Path>,
+    state: Vec<String>,
+    lets: Vec<state::Intermediate>,
     /// The phase whose choices are worth something.
-    payoff: Option<PhaseId>,
+    payoff: Vec<PhaseId>,
     /// True if there may be more that could not be read.
     partial: bool,
 }
@@ -165,16 +174,32 @@ impl Names {
     fn new(
         variables: &BTreeMap<String, Value>,
         agents: &[Agent],
-        phases: &Option<Vec<Option<super::schema::WrittenPhase>>>,
+        parts: &Option<Vec<Option<WrittenPart>>>,
         payoff: &Option<super::schema::WrittenPayoff>,
     ) -> Self {
-        let named = phases.iter().flatten().map(|phase| phase.as_ref().and_then(|phase| phase.name.clone()));
-        let phases: Vec<String> = named.map(Option::unwrap_or_default).collect();
+        let (mut phases, mut places) = (Vec::new(), Vec::new());
+        named(parts.as_deref().unwrap_or_default(), &Path::default().key("phases"), &mut phases, &mut places);
         let partial = phases.iter().any(String::is_empty);
-        let payoff = payoff.as_ref().and_then(|payoff| payoff.phase.as_ref());
-        let payoff = payoff.and_then(|name| phases.iter().position(|phase| phase == name)).map(PhaseId);
+        let valued: Vec<&String> = match payoff.as_ref().and_then(|payoff| payoff.phase.as_ref()) {
+            None => Vec::new(),
+            Some(PhaseNames::One(name)) => vec![name],
+            Some(PhaseNames::Many(names)) => names.iter().flatten().collect(),
+        };
+        let index = |name: &String| phases.iter().position(|phase| phase == name).map(PhaseId);
+        let payoff = valued.into_iter().filter_map(index).collect();
         let (names, agents) = (variables.keys().cloned().collect(), agents.to_vec());
-        Self { variables: names, values: variables.clone(), agents, phases, payoff, partial }
+        let (state, lets) = Default::default();
+        Self {
+            variables: names,
+            values: variables.clone(),
+            agents,
+            phases,
+            places,
+            state,
+            lets,
+            payoff,
+            partial,
+        }
     }
 
     fn phase(&self, name: &str) -> Option<PhaseId> {
@@ -183,6 +208,45 @@ impl Names {
 
     fn has_agent(&self, key: &str) -> bool {
         self.agents.iter().any(|agent| agent.key == key)
+    }
+
+    /// The phase in which something stands.
+    fn phase_at(&self, path: &Path) -> Option<PhaseId> {
+        self.places.iter().position(|place| path.0.starts_with(&place.0)).map(PhaseId)
+    }
+
+    /// The outermost block in which something stands.
+    fn block_at<'a>(&self, path: &'a Path) -> Option<&'a [Step]> {
+        let is_block = matches!(path.0.get(2), Some(Step::Key(key)) if key == "phases");
+        is_block.then(|| &path.0[..2])
+    }
+
+    /// True if a phase stands in the block, or a block in it, in which something else stands.
+    fn is_in_block_of(&self, phase: PhaseId, path: &Path) -> bool {
+        let block = self.block_at(path);
+        block.is_some_and(|block| {
+            self.places.get(phase.0).is_some_and(|place| place.0.starts_with(block) && place.0.len() > 2)
+        })
+    }
+}
+
+/// Adds the names of phases and their places, those in blocks included.
+fn named(parts: &[Option<WrittenPart>], path: &Path, names: &mut Vec<String>, places: &mut Vec<Path>) {
+    for (at, part) in parts.iter().enumerate() {
+        let path = path.index(at);
+        match part {
+            Some(WrittenPart::Block(block)) => {
+                named(block.phases.as_deref().unwrap_or_default(), &path.key("phases"), names, places);
+            }
+            Some(WrittenPart::Phase(phase)) => {
+                names.push(phase.name.clone().unwrap_or_default());
+                places.push(path);
+            }
+            None => {
+                names.push(String::new());
+                places.push(path);
+            }
+        }
     }
 }
 
@@ -195,21 +259,29 @@ impl Checker {
         let partial = self.names.partial;
         self.names = Names::new(&variables, &agents, &written.phases, &written.payoff);
         self.names.partial |= partial;
-        let phases = self.phases(written.phases, &top.key("phases"));
+        let state = self.state(written.state.unwrap_or_default(), &top.key("state"));
+        self.names.state = state.keys().cloned().collect();
+        self.intermediate(written.lets.unwrap_or_default(), &top.key("let"));
+        let (phases, blocks) = self.phases(written.phases, &top.key("phases"));
         let payoff = self.payoff(written.payoff, &phases, &top.key("payoff"));
         let outcomes = self.outcomes(written.outcome.unwrap_or_default(), &top.key("outcome"));
         let assertions =
             self.assertions(written.assertions.unwrap_or_default(), &top.key("assertions"), &outcomes);
         self.answers(&agents, &phases);
         self.one_meaning(&variables, &agents, &phases);
+        let lets = std::mem::take(&mut self.names.lets).into_iter();
+        let lets = lets.filter_map(|known| Some((known.name, known.value?))).collect();
         let mut scenario = Scenario {
             title: written.title.unwrap_or_else(|| id.clone()),
             id,
             description: written.description.unwrap_or_default(),
             variables,
+            state,
+            lets,
             overrides: overrides.to_vec(),
             agents,
             phases,
+            passes: Vec::new(),
             payoff,
             outcomes,
             assertions,
@@ -217,6 +289,7 @@ impl Checker {
             tree: Tree::default(),
         };
         self.systems(&mut scenario, &systems);
+        unroll::unroll(&mut scenario, &blocks);
         self.heard(&scenario.phases);
         let scenario = self.try_texts(scenario);
         if !self.has_errors() {
@@ -307,11 +380,15 @@ impl Checker {
         );
         let top = Path::default();
         let named = variables.keys().map(|k| (k.clone(), "a variable", top.key("variables").key(k.clone())));
+        let state =
+            self.names.state.iter().map(|k| (k.clone(), "something in the state", top.key("state").key(k)));
+        let lets = self.names.lets.iter().map(|known| &known.name);
+        let lets = lets.map(|k| (k.clone(), "an intermediate value", top.key("let").key(k)));
+        let stated: Vec<_> = state.chain(lets).collect();
         let agents = agents.iter().map(|a| (a.key.clone(), "an agent", top.key("agents").key(a.key.clone())));
         let phases = phases.iter().enumerate();
-        let phases =
-            phases.map(|(id, p)| (p.name.clone(), "a phase", top.key("phases").index(id).key("name")));
-        let all: Vec<_> = named.chain(agents).chain(phases).collect();
+        let phases = phases.map(|(_, p)| (p.name.clone(), "a phase", p.path.key("name")));
+        let all: Vec<_> = named.chain(stated).chain(agents).chain(phases).collect();
         for (name, kind, path) in all {
             let span = if kind == "a phase" { self.tree.value(&path) } else { self.tree.key(&path) };
             match seen.get(&name) {

@@ -3,7 +3,7 @@
 use super::Checker;
 use crate::diagnostic::Diagnostic;
 use crate::scenario::choice::text_of;
-use crate::scenario::schema::{Key, Matrix, WrittenPayoff};
+use crate::scenario::schema::{Key, Matrix, PhaseNames, WrittenPayoff};
 use crate::scenario::template::Expression;
 use crate::scenario::yaml::Path;
 use crate::scenario::{AgentId, Choice, Payoff, PayoffRule, Phase, PhaseId, Topology};
@@ -13,6 +13,11 @@ use std::sync::Arc;
 /// Most combinations that a matrix may list.
 const MAX_CELLS: usize = 10_000;
 
+/// Phases by name, in words.
+fn names_of(phases: &[&Phase]) -> String {
+    phases.iter().map(|phase| format!("`{}`", phase.name)).collect::<Vec<_>>().join(" and ")
+}
+
 impl Checker {
     pub(super) fn payoff(
         &mut self,
@@ -21,7 +26,15 @@ impl Checker {
         path: &Path,
     ) -> Option<Payoff> {
         let written = written?;
-        let Some(name) = written.phase else {
+        let names = match written.phase.clone() {
+            Some(PhaseNames::One(name)) => Some(vec![(name, path.key("phase"))]),
+            Some(PhaseNames::Many(names)) if !names.is_empty() => {
+                let names = names.into_iter().enumerate();
+                Some(names.filter_map(|(at, name)| Some((name?, path.key("phase").index(at)))).collect())
+            }
+            _ => None,
+        };
+        let Some(names) = names else {
             self.missing(
                 &path.key("phase"),
                 "a payoff needs `phase`: whose choices count",
@@ -29,32 +42,43 @@ impl Checker {
             );
             return None;
         };
-        let Some(phase) = self.names.phase(&name) else {
-            if !self.is_open(&["phases"]) {
-                let help = self.suggest(&name, phases.iter().map(|phase| phase.name.as_str()));
-                let help = help.unwrap_or("the names stand under `phases:`".into());
-                let message = format!("there is no phase `{name}`");
-                self.error("unknown-phase", &path.key("phase"), message).help = Some(help);
+        let mut valued: Vec<PhaseId> = Vec::new();
+        for (name, path) in names {
+            let Some(phase) = self.names.phase(&name) else {
+                if !self.is_open(&["phases"]) {
+                    let help = self.suggest(&name, phases.iter().map(|phase| phase.name.as_str()));
+                    let help = help.unwrap_or("the names stand under `phases:`".into());
+                    let message = format!("there is no phase `{name}`");
+                    self.error("unknown-phase", &path, message).help = Some(help);
+                }
+                return None;
+            };
+            if valued.contains(&phase) {
+                let message = format!("`{name}` stands twice among the phases whose choices count");
+                self.error("duplicate-name", &path, message).help = Some("remove one".into());
+                continue;
             }
-            return None;
-        };
-        let here = &phases[phase.0];
-        let at = Path::default().key("phases").index(phase.0);
-        let unread = ["agents", "choice", "parse_choice", "decision_mode", "turns"];
-        if unread.iter().any(|field| self.is_broken(&at.key(*field))) {
-            return None;
+            let here = &phases[phase.0];
+            let unread = ["agents", "choice", "parse_choice", "decision_mode", "turns"];
+            if unread.iter().any(|field| self.is_broken(&here.path.key(*field))) {
+                return None;
+            }
+            if self.choosers(here).is_empty() {
+                let message =
+                    format!("nobody makes a `choice` in a turn of `{name}`, so nothing can be valued");
+                let help =
+                    "give the phase `choice: […]` without a `decision_mode`, or single `turns` a `choice`";
+                self.missing(&path, &message, help);
+                return None;
+            }
+            valued.push(phase);
         }
-        let players = self.players(written.players, here, path);
+        let of: Vec<&Phase> = valued.iter().map(|phase| &phases[phase.0]).collect();
+        let players = self.players(written.players, &of, path);
         if self.is_broken(&path.key("players")) {
             return None;
         }
-        if players.is_empty() {
-            let message = format!("nobody makes a `choice` in a turn of `{name}`, so nothing can be valued");
-            let help = "give the phase `choice: […]` without a `decision_mode`, or single `turns` a `choice`";
-            self.missing(&path.key("phase"), &message, help);
-            return None;
-        }
-        let choices = self.choices_of_players(&players, here, path)?;
+        let choices = self.choices_of_players(&players, &of, path)?;
         let rule = match (written.matrix, written.each) {
             (Some(matrix), None) => {
                 let mut table = BTreeMap::new();
@@ -90,25 +114,25 @@ impl Checker {
             }
         };
         let unit = written.unit.unwrap_or_else(|| "points".to_string());
-        Some(Payoff { phase, players, choices, unit, rule })
+        Some(Payoff { phases: valued, players, choices, unit, rule })
     }
 
     /// The choice put to each player. A player whose turns have different options has no one choice that could be valued.
     fn choices_of_players(
         &mut self,
         players: &[AgentId],
-        phase: &Phase,
+        phases: &[&Phase],
         path: &Path,
     ) -> Option<Vec<Arc<Choice>>> {
         let mut choices = Vec::new();
         for player in players {
-            let own = phase.choices_of(*player);
+            let own: Vec<_> = phases.iter().flat_map(|phase| phase.choices_of(*player)).collect();
             let first = *own.first()?;
             if let Some(other) = own.iter().find(|other| !other.has_results_of(first)) {
                 let key = self.names.agents[player.0].key.clone();
                 let message = format!(
-                    "the turns of `{key}` in `{}` have different options: which of them counts?",
-                    phase.name
+                    "the turns of `{key}` in {} have different options: which of them counts?",
+                    names_of(phases)
                 );
                 let span = self.tree.value(&other.path);
                 let found = self.error("contradiction", &path.key("phase"), message);
@@ -123,7 +147,8 @@ impl Checker {
         Some(choices)
     }
 
-    fn players(&mut self, given: Option<Vec<Option<Key>>>, phase: &Phase, path: &Path) -> Vec<AgentId> {
+    /// Those who choose in turns of a phase, in order, each once.
+    fn choosers(&self, phase: &Phase) -> Vec<AgentId> {
         let speakers = match &phase.topology {
             Topology::Script(turns) => turns.iter().map(|turn| turn.agent).collect(),
             _ => phase.speakers(),
@@ -131,6 +156,16 @@ impl Checker {
         let mut unique = Vec::new();
         for agent in speakers {
             if !unique.contains(&agent) && !phase.choices_of(agent).is_empty() {
+                unique.push(agent);
+            }
+        }
+        unique
+    }
+
+    fn players(&mut self, given: Option<Vec<Option<Key>>>, phases: &[&Phase], path: &Path) -> Vec<AgentId> {
+        let mut unique: Vec<AgentId> = Vec::new();
+        for agent in phases.iter().flat_map(|phase| self.choosers(phase)) {
+            if !unique.contains(&agent) {
                 unique.push(agent);
             }
         }
@@ -149,7 +184,7 @@ impl Checker {
                 let message = if twice {
                     format!("`{key}` stands twice among the players")
                 } else {
-                    format!("`{key}` makes no choice in `{}`", phase.name)
+                    format!("`{key}` makes no choice in {}", names_of(phases))
                 };
                 let code = if twice { "duplicate-name" } else { "absent-agent" };
                 let help = "players are those who choose in the phase, each once; without `players` it is all of them";

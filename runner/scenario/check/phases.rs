@@ -5,16 +5,14 @@ use super::{Checker, is_identifier};
 use crate::diagnostic::{Diagnostic, Span};
 use crate::scenario::compile::n_turns;
 use crate::scenario::schema::{
-    DebateFormat, Key, WrittenCount, WrittenExpression, WrittenPhase, WrittenTemplate, json_schema,
+    DebateFormat, WhoHears, WrittenCount, WrittenExpression, WrittenPhase, WrittenTemplate, json_schema,
 };
-use crate::scenario::template::{ROUND_NAMES, Template, evaluate_in, plain_variables};
+use crate::scenario::template::{ROUND_NAMES, Scope, Template, evaluate_in, plain_variables};
 use crate::scenario::yaml::Path;
 use crate::scenario::{AgentId, Method, Phase, PhaseId, Topology};
 use indexmap::IndexMap;
 use std::collections::BTreeMap;
 
-/// Most turns that a scenario may unroll into.
-const MAX_TURNS: usize = 10_000;
 /// Most messages that all its agents together may hear.
 const MAX_HEARD: usize = 1_000_000;
 
@@ -31,59 +29,25 @@ fn text_of(format: DebateFormat) -> &'static str {
 }
 
 impl Checker {
-    pub(super) fn phases(&mut self, written: Option<Vec<Option<WrittenPhase>>>, path: &Path) -> Vec<Phase> {
-        let written = written.unwrap_or_default();
-        if written.is_empty() {
-            let message = "a scenario needs at least one phase under `phases:`";
-            self.missing(path, message, "e.g. `phases: [{ name: talk, agents: [ann, ben] }]`");
-        }
-        let mut phases: Vec<Phase> = Vec::new();
-        let mut total = 0usize;
-        for (at, phase) in written.into_iter().enumerate() {
-            let path = path.index(at);
-            let phase = self.phase(phase.unwrap_or_default(), &path, PhaseId(at));
-            if let Some(first) = phases.iter().position(|other| other.name == phase.name) {
-                let first = self.tree.value(&Path::default().key("phases").index(first).key("name"));
-                let message = format!("two phases are called `{}`", phase.name);
-                let span = self.tree.value(&path.key("name"));
-                let found = Diagnostic::error("duplicate-name", path.key("name").to_string(), span, message);
-                self.push(found.related(first, "first here").help("give each phase its own name"));
-            }
-            total = total.saturating_add(n_turns(&phase));
-            phases.push(phase);
-        }
-        if total == 0 && !phases.is_empty() && !self.has_errors() {
-            let message = "nobody speaks in this scenario: no phase has rounds or a vote";
-            self.missing(path, message, "leave `auto_rounds` out of one of them");
-        }
-        if total > MAX_TURNS {
-            let message = format!("the phases make {total} turns; at most {MAX_TURNS} are played");
-            self.error("too-long", path, message).help =
-                Some("lower `auto_rounds` or set `max_turns`".into());
-            // Nothing later unrolls what is refused anyway.
-            phases.iter_mut().for_each(|phase| (phase.rounds, phase.decision) = (phase.rounds.min(1), None));
-        }
-        phases
-    }
-
     /// Refuses a scenario whose agents hear, or are quoted, more than a plan can hold.
     pub(super) fn heard(&mut self, phases: &[Phase]) {
-        let n_quoted = |quoted: &PhaseId| phases.get(quoted.0).map_or(0, n_turns);
+        let n_quoted = |quoted: PhaseId| phases.get(quoted.0).map_or(0, n_turns);
         let of = |phase: &Phase| {
             let n_turns = n_turns(phase);
             let heard = n_turns.saturating_mul(phase.agents.len().saturating_sub(1));
             let opening = phase.agents.iter().flat_map(|agent| phase.opening(*agent));
-            let when = phase.agents.iter().flat_map(|_| phase.when.iter().chain(&phase.until));
-            let quotes = opening.flat_map(|(_, text)| &text.quotes).chain(when.flat_map(|when| &when.phases));
+            let conditions = || phase.when.iter().chain(&phase.until).chain(&phase.cast);
+            let when = phase.agents.iter().flat_map(|_| conditions());
+            let quotes = opening.flat_map(|(_, text)| text.needs()).chain(when.flat_map(|when| when.needs()));
             let read = quotes.map(n_quoted).fold(heard, usize::saturating_add);
             let announced = phase.announcements.iter().flat_map(|announced| {
-                let quoted = announced.text.quotes.iter().map(n_quoted).fold(1, usize::saturating_add);
+                let quoted = announced.text.needs().map(n_quoted).fold(1, usize::saturating_add);
                 announced.to.iter().map(move |_| quoted.saturating_mul(phase.rounds))
             });
             let read = announced.fold(read, usize::saturating_add);
-            let asked = phase.asks().flat_map(|ask| &ask.quotes).map(n_quoted).fold(0, usize::saturating_add);
+            let asked = phase.asks().flat_map(|ask| ask.needs()).map(n_quoted).fold(0, usize::saturating_add);
             // A turn with conditions or a question of its own looks back on what these name, each time.
-            let script = phase.script().iter().flat_map(|turn| &turn.when).flat_map(|when| &when.phases);
+            let script = phase.script().iter().flat_map(|turn| &turn.when).flat_map(|when| when.needs());
             let script = script.map(n_quoted).fold(asked, usize::saturating_add).saturating_mul(phase.rounds);
             let barrier = if phase.until.is_some() { n_turns.saturating_mul(phase.agents.len()) } else { 0 };
             read.saturating_add(script).saturating_add(barrier)
@@ -96,9 +60,9 @@ impl Checker {
         }
     }
 
-    fn phase(&mut self, mut written: WrittenPhase, path: &Path, id: PhaseId) -> Phase {
+    pub(super) fn phase(&mut self, mut written: WrittenPhase, path: &Path, id: PhaseId) -> Phase {
         let name = self.phase_name(written.name.take(), path, id.0);
-        let cast = self.phase_cast(written.agents.take(), path);
+        let (cast, present) = self.phase_cast(written.agents.take(), path, id);
         if written.interactions.as_ref().is_some_and(Vec::is_empty) {
             let message = "`interactions` lists nothing, so everybody present would hear everything";
             self.missing(&path.key("interactions"), message, SECRET);
@@ -115,6 +79,7 @@ impl Checker {
         let choice = self.choice(decode, parse, path, id);
         let decision = self.decision(&written, &cast, choice.as_deref(), path);
         let topology = self.topology(&mut written, &cast, &interactions, path, id);
+        let voters = self.voters(written.voters.take(), decision, &cast, path, id);
         let when = written.when.and_then(|given| self.expression(given, path.key("when"), id, &[]));
         let until = PhaseId(id.0 + 1);
         let until =
@@ -123,7 +88,14 @@ impl Checker {
         let rounds = written.auto_rounds.take().map(|given| self.rounds(given, path.key("auto_rounds")));
         let mut phase = Phase {
             label: written.label.unwrap_or_else(|| name.clone()),
+            part: name.clone(),
             name,
+            path: path.clone(),
+            pass: None,
+            cast: present,
+            voters,
+            secret: written.secret.unwrap_or(false),
+            is_unheard: written.hears == Some(WhoHears::None),
             topology,
             interactions,
             when,
@@ -134,6 +106,7 @@ impl Checker {
                 path: path.key("debate_format"),
                 text: text_of(format).to_string(),
                 quotes: Vec::new(),
+                scope: Scope::default(),
             }),
             initial: self.template(written.initial_prompt, path.key("initial_prompt"), id),
             initial_template: self.template(
@@ -143,6 +116,8 @@ impl Checker {
             ),
             private: self.private(written.per_agent_prompt_templates, &cast, path, id),
             announcements,
+            set_each_round: self.set(written.set_each_round, &path.key("set_each_round"), id, true),
+            set: self.set(written.set, &path.key("set"), id, false),
             rounds: 1,
             max_turns,
             observers: self.observers(&cast),
@@ -254,30 +229,6 @@ impl Checker {
         name
     }
 
-    fn phase_cast(&mut self, given: Option<Vec<Option<Key>>>, path: &Path) -> Vec<AgentId> {
-        let path = path.key("agents");
-        let given = given.unwrap_or_default();
-        if given.is_empty() {
-            let message = "a phase needs `agents`: the keys of those who take part";
-            self.missing(&path, message, "e.g. `agents: [ann, ben]`");
-        }
-        let mut cast = Vec::new();
-        for (at, key) in given.into_iter().enumerate() {
-            let path = path.index(at);
-            let Some(Key(key)) = key else { continue };
-            match self.agent_id(&key, &path) {
-                Some(id) if cast.contains(&id) => {
-                    let message = format!("`{key}` stands twice among the agents of this phase");
-                    self.error("duplicate-name", &path, message).help =
-                        Some("remove one; who speaks several times in a round stands so in `turns`".into());
-                }
-                Some(id) => cast.push(id),
-                None => {}
-            }
-        }
-        cast
-    }
-
     pub(super) fn agent_id(&mut self, key: &str, path: &Path) -> Option<AgentId> {
         let id = self.names.agents.iter().position(|agent| agent.key == key).map(AgentId);
         if id.is_none() && !self.is_open(&["agents"]) {
@@ -299,7 +250,7 @@ impl Checker {
     }
 
     /// Rounds, as a number or an expression over variables.
-    fn rounds(&mut self, given: WrittenCount, path: Path) -> usize {
+    pub(super) fn rounds(&mut self, given: WrittenCount, path: Path) -> usize {
         let text = match given {
             WrittenCount::Number(n) => return usize::try_from(n).unwrap_or(usize::MAX),
             WrittenCount::Text(text) => text,

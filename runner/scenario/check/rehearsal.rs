@@ -12,9 +12,9 @@ use crate::scenario::choice::{Chosen, Method};
 use crate::scenario::compile::compile;
 use crate::scenario::plan::{Condition, Plan, Purpose, Turn, TurnId};
 use crate::scenario::render::{holds_with, round_names};
-use crate::scenario::results::{Said, Utterance, tally};
+use crate::scenario::results::{Said, State, Utterance, present, tally};
 use crate::scenario::template::{Expression, TemplateError};
-use crate::scenario::{PhaseId, Scenario, Strategy, Topology};
+use crate::scenario::{AgentId, PassId, PhaseId, Scenario, Strategy, Topology};
 use greenroom_jinja::taken;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -79,6 +79,8 @@ pub(super) enum Moment<'a> {
     Turn(&'a Turn),
     /// A phase's `until` or a turn's `when` is asked.
     Condition(&'a Expression, &'a Result<bool, TemplateError>),
+    /// Something else was worked out, or failed: what is set, who is present, what is open.
+    Worked(&'a Expression, Option<&'a TemplateError>),
     /// It is over.
     End,
 }
@@ -104,6 +106,8 @@ pub(super) struct Rehearsal {
     pub(super) plan: Plan,
     /// The turns of each phase.
     turns: Vec<Vec<TurnId>>,
+    /// The state before the first turn.
+    initial: Arc<State>,
 }
 
 /// The fate of a turn.
@@ -123,12 +127,20 @@ impl Fate {
 }
 
 /// A play under way.
-struct Play<'a> {
-    rehearsal: &'a Rehearsal,
-    said: Arc<Said>,
+pub(super) struct Play<'a> {
+    pub(super) rehearsal: &'a Rehearsal,
+    /// The phases that are played.
+    pub(super) phases: &'a BTreeSet<PhaseId>,
+    pub(super) said: Arc<Said>,
     fates: BTreeMap<TurnId, Fate>,
     /// Phases that opened (0), whose rounds were begun, or whose votes were held (from the end).
-    decided: BTreeMap<(PhaseId, usize), bool>,
+    pub(super) decided: BTreeMap<(PhaseId, usize), bool>,
+    /// Passes of blocks that were played or not.
+    pub(super) passes: BTreeMap<PassId, bool>,
+    /// Those present, where that depends on what happened.
+    pub(super) casts: BTreeMap<PhaseId, BTreeSet<AgentId>>,
+    /// Changes of the state so far.
+    pub(super) n_changes: usize,
 }
 
 impl Rehearsal {
@@ -136,13 +148,30 @@ impl Rehearsal {
         let plan = compile(&scenario);
         let mut turns = vec![Vec::new(); scenario.phases.len()];
         plan.order().for_each(|(id, turn)| turns[turn.phase.0].push(id));
-        Self { scenario, plan, turns }
+        let initial = Arc::new(scenario.state.clone());
+        Self { scenario, plan, turns, initial }
+    }
+
+    /// Those of some agents who are present in a phase, as far as that can be told.
+    pub(super) fn present(
+        &self,
+        phase: PhaseId,
+        agents: &[AgentId],
+        said: &Arc<Said>,
+        steps: &mut Steps,
+    ) -> Vec<AgentId> {
+        let cast = self.scenario.phase(phase).cast.as_ref().map(|cast| {
+            steps.spend(self.steps_of(cast, said));
+            steps.count(|| present(&self.scenario, cast, &said.only(&cast.phases), &[]))
+        });
+        let is_here = |agent: &&AgentId| cast.iter().flatten().all(|cast| cast.contains(agent));
+        agents.iter().filter(is_here).copied().collect()
     }
 
     /// True if a turn is the first of its round.
     pub(super) fn is_first(&self, turn: &Turn) -> bool {
-        let first = self.plan.first_of(turn.phase, turn.round);
-        first.is_some_and(|first| self.plan.turn(first).path == turn.path)
+        let first = self.plan.begin_of(turn.phase, turn.round).turns;
+        first < self.plan.end() && self.plan.turn(first).path == turn.path
     }
 
     /// These phases and all that decides about them.
@@ -151,9 +180,12 @@ impl Rehearsal {
         while let Some(id) = new.pop() {
             if all.insert(id) {
                 let phase = self.scenario.phase(id);
-                let conditions = phase.when.iter().chain(&phase.until);
+                let conditions = self.scenario.opens_if(id).chain(&phase.until).chain(&phase.cast);
                 let conditions = conditions.chain(phase.script().iter().flat_map(|turn| &turn.when));
-                new.extend(conditions.flat_map(|condition| &condition.phases));
+                let voters = phase.voters.iter().filter_map(|voters| voters.among.as_ref());
+                let open = phase.choices().filter_map(|choice| choice.open.as_ref());
+                let set = phase.sets().map(|assignment| &assignment.value);
+                new.extend(conditions.chain(voters).chain(open).chain(set).flat_map(Expression::needs));
             }
         }
         all
@@ -223,22 +255,27 @@ impl Rehearsal {
     }
 
     fn play_once(&self, piece: &Piece, chance: &mut Chance, steps: &mut Steps, look: &mut Look<'_>) {
-        let (fates, decided) = Default::default();
-        let mut play = Play { rehearsal: self, said: Arc::default(), fates, decided };
+        let (fates, decided, passes, casts) = Default::default();
+        let said = Arc::new(Said::beginning(self.initial.clone()));
+        let phases = &piece.phases;
+        let mut play = Play { rehearsal: self, phases, said, fates, decided, passes, casts, n_changes: 0 };
         let text = chance.pick(piece.texts.len().max(1), None);
         for (id, turn) in self.piece_turns(piece) {
             steps.spend(2);
             if steps.are_used_up() {
                 return;
             }
-            // Where a condition fails, the run ends.
+            // Where something fails, the run ends.
+            if play.change(id, steps, look).is_err() {
+                return;
+            }
             let Ok(takes_place) = play.takes_place(id, turn, steps, look) else { return };
             if !takes_place {
                 play.fates.insert(id, Fate::Skipped);
                 continue;
             }
             look(Moment::Turn(turn), &play.said, steps);
-            let ways = play.ways(turn);
+            let Ok(ways) = play.ways(turn, steps, look) else { return };
             steps.spend(ways.len() as u64);
             let at = if ways.is_empty() || !self.matters(piece, turn) {
                 0
@@ -251,9 +288,11 @@ impl Rehearsal {
             let text = option.map(Arc::from).or(text.cloned()).unwrap_or_else(|| "…".into());
             play.fates.insert(id, Fate::Played(chosen));
             let line = Utterance::new(turn, &text, chosen);
-            Arc::make_mut(&mut play.said).0.entry(turn.phase).or_default().push(line);
+            Arc::make_mut(&mut play.said).push(turn.phase, line);
         }
-        look(Moment::End, &play.said, steps);
+        if play.change(self.plan.end(), steps, look).is_ok() {
+            look(Moment::End, &play.said, steps);
+        }
     }
 
     /// True if an expression holds, given what was said in the phases that it names; `round` is where it is asked in a phase.
@@ -266,7 +305,7 @@ impl Rehearsal {
     ) -> Result<bool, TemplateError> {
         steps.spend(self.steps_of(expression, said));
         let names = round.into_iter().flat_map(|(phase, round)| round_names(&self.scenario, phase, round));
-        steps.count(|| holds_with(&self.scenario, expression, &only(said, &expression.phases), names))
+        steps.count(|| holds_with(&self.scenario, expression, &said.only(&expression.phases), names))
     }
 
     /// The steps it takes to get ready to evaluate an expression.
@@ -281,15 +320,6 @@ impl Rehearsal {
     }
 }
 
-/// Everything said in some phases, as a run would show it.
-pub(super) fn only(said: &Arc<Said>, phases: &[PhaseId]) -> Arc<Said> {
-    if said.0.keys().all(|phase| phases.contains(phase)) {
-        return said.clone();
-    }
-    let lines = phases.iter().filter_map(|phase| Some((*phase, said.0.get(phase)?.clone())));
-    Arc::new(Said(lines.collect()))
-}
-
 impl Play<'_> {
     /// True if a turn takes place, as the stage decides it.
     fn takes_place(
@@ -299,19 +329,19 @@ impl Play<'_> {
         steps: &mut Steps,
         look: &mut Look<'_>,
     ) -> Result<bool, TemplateError> {
-        let scenario = &self.rehearsal.scenario;
+        let scenario = self.rehearsal.scenario.clone();
         for condition in &turn.guard {
             let met = match condition {
-                Condition::Opens(phase) => match self.decided.get(&(*phase, 0)) {
-                    Some(opens) => *opens,
-                    None => {
-                        let when = scenario.phase(*phase).when.as_ref();
-                        let opens = when
-                            .map(|when| self.rehearsal.holds(when, None, &self.said, steps))
-                            .transpose()?;
-                        *self.decided.entry((*phase, 0)).or_insert(opens.unwrap_or(true))
+                Condition::Opens(phase) => self.opens(*phase, steps, look)?,
+                Condition::Present => self.is_present(turn.phase, turn.speaker, steps, look)?,
+                Condition::Votes => self.votes(turn, steps, look)?,
+                Condition::CanChoose => {
+                    let choice = turn.constraint.as_ref().map(|constraint| constraint.choice.clone());
+                    match choice {
+                        Some(choice) => !self.open(turn, &choice, steps, look)?.is_empty(),
+                        None => true,
                     }
-                },
+                }
                 Condition::GoesOn(phase, round) => match self.decided.get(&(*phase, *round)) {
                     Some(goes_on) => *goes_on,
                     None => {
@@ -356,20 +386,34 @@ impl Play<'_> {
     }
 
     /// The choices open to a turn: a decoded one is an option, a parsed one may be invalid.
-    fn ways(&self, turn: &Turn) -> Vec<Chosen> {
-        let Some(constraint) = &turn.constraint else { return Vec::new() };
+    fn ways(
+        &mut self,
+        turn: &Turn,
+        steps: &mut Steps,
+        look: &mut Look<'_>,
+    ) -> Result<Vec<Chosen>, TemplateError> {
+        let Some(constraint) = &turn.constraint else { return Ok(Vec::new()) };
         let choice = &constraint.choice;
-        let taken: BTreeSet<usize> =
-            constraint.except.iter().filter_map(|sooner| self.fates.get(sooner)?.option()).collect();
+        let open = self.open(turn, choice, steps, look)?;
         let strategy = self.rehearsal.scenario.agent(turn.speaker).strategy.as_ref();
         let always = match strategy {
             Some(Strategy::Always(name)) if choice.method == Method::Decode => choice.find(name),
             _ => None,
         };
-        if let Some(option) = always.filter(|option| !taken.contains(option)) {
-            return vec![Chosen::Option(option)];
+        if let Some(option) = always.filter(|option| open.contains(option)) {
+            return Ok(vec![Chosen::Option(option)]);
         }
-        let open = (0..choice.options.len()).filter(|option| !taken.contains(option)).map(Chosen::Option);
-        open.chain((choice.method == Method::Parse).then_some(Chosen::Invalid)).collect()
+        let open = open.into_iter().map(Chosen::Option);
+        Ok(open.chain((choice.method == Method::Parse).then_some(Chosen::Invalid)).collect())
+    }
+
+    /// Options that the speaker of a turn has ranked higher.
+    pub(super) fn taken(&self, turn: &Turn) -> BTreeSet<usize> {
+        let sooner = turn.constraint.iter().flat_map(|constraint| &constraint.except);
+        sooner.filter_map(|sooner| self.fates.get(sooner)?.option()).collect()
+    }
+
+    pub(super) fn was_played(&self, turn: TurnId) -> bool {
+        self.fates.get(&turn).is_some_and(|fate| *fate != Fate::Skipped)
     }
 }

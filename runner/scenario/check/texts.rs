@@ -8,7 +8,7 @@ use crate::scenario::render::{Reading, evaluate, render_stage};
 use crate::scenario::results::Said;
 use crate::scenario::schema::WrittenTemplate;
 use crate::scenario::template::{
-    self, Code, Fault, ROUND_NAMES, STAGE_NAMES, SYSTEM_NAMES, Template, TemplateError,
+    self, Code, Fault, PASS_NAMES, ROUND_NAMES, STAGE_NAMES, SYSTEM_NAMES, Scope, Template, TemplateError,
 };
 use crate::scenario::yaml::Path;
 use crate::scenario::{AgentId, PayoffRule, PhaseId, Scenario};
@@ -58,7 +58,7 @@ impl Checker {
             let help = "only `${phase.messages[agent]}` is; for a variable write `{{ name }}`";
             self.push(found.help(help));
         }
-        let mut text = Template { path, text, quotes: Vec::new() };
+        let mut text = Template { path, text, quotes: Vec::new(), scope: Scope::default() };
         self.stage_names(phase, in_round, &mut text);
         Some(text)
     }
@@ -117,7 +117,9 @@ impl Checker {
             return;
         }
         let line = template::line_of(&Code::of(text), text, name);
-        if VARYING.contains(&name) || self.names.phase(name).is_some() {
+        let varies =
+            self.names.state.iter().any(|known| known == name) || self.intermediate_named(name).is_some();
+        if varies || VARYING.contains(&name) || self.names.phase(name).is_some() {
             return self.varying(path, line, name);
         }
         if self.is_open(ANY) {
@@ -180,8 +182,14 @@ impl Checker {
             } else if name == "phases" {
                 text.quotes.extend((0..end.0).map(PhaseId));
             } else if name == "payoffs" {
+                text.scope.payoffs = true;
                 self.payoff_is_over(&text.path, line, end, &mut text.quotes);
-            } else if !self.is_known(&name, in_round) {
+            } else if self.names.state.contains(&name) {
+                text.scope.state = true;
+            } else if let Some(known) = self.intermediate_named(&name) {
+                let used = (&mut text.quotes, &mut text.scope);
+                self.uses_intermediate(&text.path, (line, &name), known, end, used);
+            } else if !self.is_known(&text.path, &name, in_round) {
                 let quoted = quotes.iter().any(|quote| quote.phase == name);
                 self.unknown_name(here, &text.path, line, &name, quoted);
             }
@@ -192,11 +200,12 @@ impl Checker {
     }
 
     /// True of a name that a text of the stage may use, phases and their results aside.
-    fn is_known(&self, name: &str, in_round: bool) -> bool {
+    fn is_known(&self, path: &Path, name: &str, in_round: bool) -> bool {
         self.names.variables.iter().any(|known| known == name)
             || SYSTEM_NAMES.contains(&name)
             || STAGE_NAMES.contains(&name)
             || in_round && ROUND_NAMES.contains(&name)
+            || PASS_NAMES.contains(&name) && self.names.block_at(path).is_some()
             || self.names.has_agent(name)
     }
 
@@ -211,7 +220,8 @@ impl Checker {
             self.error_at("unknown-phase", path, (line, name), message).help = help;
             return;
         }
-        let variables = self.names.variables.iter().map(String::as_str);
+        let variables = self.names.variables.iter().chain(&self.names.state).map(String::as_str);
+        let variables = variables.chain(self.names.lets.iter().map(|known| known.name.as_str()));
         let agents = self.names.agents.iter().map(|agent| agent.key.as_str());
         let fixed = SYSTEM_NAMES.iter().chain(STAGE_NAMES).copied();
         let help = self.suggest(name, variables.chain(agents).chain(phases).chain(fixed));
@@ -235,7 +245,7 @@ impl Checker {
                 continue;
             }
             steps.spend((text.text.len() + scenario.agents.len()) as u64 / 2);
-            let rendered = steps.count(|| render_stage(&scenario, &text.text, reading, &nothing));
+            let rendered = steps.count(|| render_stage(&scenario, text, reading, &nothing));
             if let Err(error) = rendered {
                 self.template_error(&text.path, &text.text, error);
                 failed.insert(text.path.to_string());
@@ -296,7 +306,8 @@ fn readings(scenario: &Scenario) -> Vec<(&Template, Reading)> {
             let announced = phase.announcements.iter().filter(|announced| announced.to.contains(agent));
             let of_rounds =
                 asked.chain(announced.map(|announced| &announced.text)).map(|text| (text, Some(1)));
-            let all = opening.chain(of_rounds).filter(|(text, _)| text.quotes.is_empty());
+            let all =
+                opening.chain(of_rounds).filter(|(text, _)| text.quotes.is_empty() && !text.scope.state);
             let reading = |round| Reading { phase: PhaseId(id), round, agent: *agent };
             readings.extend(all.map(|(text, round)| (text, reading(round))));
         }

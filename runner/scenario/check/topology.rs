@@ -3,7 +3,7 @@
 use super::Checker;
 use crate::diagnostic::Diagnostic;
 use crate::scenario::schema::{
-    Key, Keys, WhoSpeaks, WrittenAnnouncement, WrittenInteraction, WrittenPhase, WrittenTurn,
+    Key, Keys, WhoHears, WhoSpeaks, WrittenAnnouncement, WrittenInteraction, WrittenPhase, WrittenTurn,
 };
 use crate::scenario::template::ROUND_NAMES;
 use crate::scenario::yaml::Path;
@@ -13,8 +13,7 @@ use std::collections::BTreeMap;
 const EXAMPLE: &str = "e.g. `{ from: ann, to: ben, kind: whisper }`";
 
 /// The likely meaning of an empty list, and how to write it.
-pub(super) const SECRET: &str = "leave it out where all may hear; what nobody is to hear is a vote (`decision_mode`), or a \
-                                 whisper to an observer";
+pub(super) const SECRET: &str = "leave it out where all may hear; what nobody is to hear has `hears: none`";
 
 impl Checker {
     pub(super) fn topology(
@@ -107,19 +106,27 @@ impl Checker {
         let mut script = Vec::new();
         for (at, turn) in turns.into_iter().enumerate() {
             let path = path.index(at);
-            let Some(WrittenTurn { agent, ask, when, choice, parse_choice, to }) = turn else { continue };
+            let Some(WrittenTurn { agent, ask, when, choice, parse_choice, to, hears, set }) = turn else {
+                continue;
+            };
             let ask = self.round_text(ask, path.key("ask"), phase).map(std::sync::Arc::new);
             // What was said in this phase before the turn may decide about it.
             let end = PhaseId(phase.0 + 1);
             let when = when.and_then(|given| self.expression(given, path.key("when"), end, ROUND_NAMES));
             let choice = self.choice(choice, parse_choice, &path, phase);
             let to = to.map_or(Vec::new(), |given| self.present(given, cast, &path.key("to")));
+            let set = self.set(set, &path.key("set"), phase, true);
             let Some(Key(agent)) = agent else {
                 self.missing(&path.key("agent"), "a turn needs `agent`: who speaks", "e.g. `agent: ann`");
                 continue;
             };
             if let Some(agent) = self.member(&agent, cast, &path.key("agent")) {
-                script.push(ScriptTurn { agent, ask, when, choice, to });
+                let is_unheard = hears.map(|hears| hears == WhoHears::None);
+                if is_unheard == Some(true) && !to.is_empty() {
+                    let message = "`to` has no effect here: nobody hears this turn";
+                    self.unused(&path.key("to"), message, "remove it, or `hears: none`");
+                }
+                script.push(ScriptTurn { agent, ask, when, choice, to, is_unheard, set });
             }
         }
         script
@@ -248,9 +255,9 @@ impl Checker {
 
     /// True if an agent is present. Its absence is not reported where the list itself has a mistake.
     pub(super) fn present_here(&mut self, id: AgentId, key: &str, cast: &[AgentId], path: &Path) -> bool {
-        let phase = Path(path.0.iter().take(2).cloned().collect());
         let present = cast.contains(&id);
-        if !present && !self.is_broken(&phase.key("agents")) {
+        let phase = self.names.phase_at(path).map(|phase| self.names.places[phase.0].clone());
+        if !present && !phase.is_some_and(|phase| self.is_broken(&phase.key("agents"))) {
             let message = format!("`{key}` does not take part in this phase");
             self.error("absent-agent", path, message).help =
                 Some(format!("add `{key}` to the phase's `agents`"));

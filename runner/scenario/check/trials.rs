@@ -1,6 +1,6 @@
 //! Every text and expression that looks at what phases came to, tried on all that a rehearsal comes to.
 
-use super::rehearsal::{Extent, Moment, Piece, Rehearsal, Steps, only};
+use super::rehearsal::{Extent, Moment, Piece, Rehearsal, Steps};
 use crate::scenario::choice::{Chosen, text_of};
 use crate::scenario::plan::Purpose;
 use crate::scenario::render::{Reading, evaluate_with, render_stage};
@@ -30,6 +30,8 @@ pub(super) struct Trial<'s> {
     pub(super) text: &'s str,
     /// Phases whose results it uses.
     phases: &'s [PhaseId],
+    /// Phases on which it depends beside them.
+    waits: &'s [PhaseId],
     pub(super) n_tried: usize,
     pub(super) n_failed: usize,
     /// The number of times a condition held.
@@ -55,29 +57,47 @@ pub(super) enum What<'s> {
     Announced { announcement: &'s Announcement, phase: PhaseId },
     /// A phase's `when`.
     When(&'s Expression, PhaseId),
-    /// A phase's `until`, or a turn's `when`.
+    /// A phase's `until`, a turn's `when`, or a condition of a block.
     Condition(PhaseId),
+    /// What is set, who is present or votes, which options are open.
+    Worked(PhaseId),
     /// An outcome or an assertion, and the outcomes above it.
     Result { expression: &'s Expression, above: &'s [(String, Expression)] },
     /// The payoff.
-    Each(PhaseId),
+    Each,
 }
 
 /// All texts and expressions of a scenario that look at what phases came to.
 pub(super) fn trials(scenario: &Scenario) -> Vec<Trial<'_>> {
     let mut trials = Vec::new();
     fn of_expression<'s>(what: What<'s>, expression: &'s Expression) -> Trial<'s> {
-        Trial::new(what, &expression.path, &expression.text, &expression.phases)
+        let (phases, waits) = (&expression.phases, &expression.scope.waits);
+        Trial::new(what, &expression.path, &expression.text, phases, waits)
     }
-    for (id, phase) in scenario.phases.iter().enumerate() {
+    fn of_template<'s>(what: What<'s>, template: &'s Template) -> Trial<'s> {
+        let (phases, waits) = (&template.quotes, &template.scope.waits);
+        Trial::new(what, &template.path, &template.text, phases, waits)
+    }
+    let looks_back = |template: &Template| !template.quotes.is_empty() || template.scope.state;
+    for pass in scenario.passes.iter().filter(|pass| is_tried(scenario, pass.phases.start)) {
+        let first = PhaseId(pass.phases.start);
+        let until = pass.before.and_then(|before| scenario.pass(before).until.as_ref());
+        let conditions = until.into_iter().chain(&pass.when);
+        trials.extend(conditions.map(|condition| of_expression(What::Condition(first), condition)));
+    }
+    for (id, phase) in scenario.phases.iter().enumerate().filter(|(id, _)| is_tried(scenario, *id)) {
         let id = PhaseId(id);
+        let voters = phase.voters.iter().filter_map(|voters| voters.among.as_ref());
+        let open = phase.choices().filter_map(|choice| choice.open.as_ref());
+        let worked = phase.cast.iter().chain(voters).chain(open).chain(phase.sets().map(|each| &each.value));
+        trials.extend(worked.map(|worked| of_expression(What::Worked(id), worked)));
         trials.extend(phase.when.iter().map(|when| of_expression(What::When(when, id), when)));
         let conditions =
             phase.until.iter().chain(phase.script().iter().filter_map(|turn| turn.when.as_ref()));
         trials.extend(conditions.map(|condition| of_expression(What::Condition(id), condition)));
         let mut openings: BTreeMap<String, (&Template, Vec<AgentId>)> = BTreeMap::new();
         for agent in &phase.agents {
-            for (_, text) in phase.opening(*agent).filter(|(_, text)| !text.quotes.is_empty()) {
+            for (_, text) in phase.opening(*agent).filter(|(_, text)| looks_back(text)) {
                 openings.entry(text.path.to_string()).or_insert((text, Vec::new())).1.push(*agent);
             }
         }
@@ -86,15 +106,13 @@ pub(super) fn trials(scenario: &Scenario) -> Vec<Trial<'_>> {
                 readers.truncate(1);
             }
             let what = What::Opening { template, phase: id, readers };
-            trials.push(Trial::new(what, &template.path, &template.text, &template.quotes));
+            trials.push(of_template(what, template));
         }
-        for announcement in phase.announcements.iter().filter(|each| !each.text.quotes.is_empty()) {
-            let (text, what) = (&announcement.text, What::Announced { announcement, phase: id });
-            trials.push(Trial::new(what, &text.path, &text.text, &text.quotes));
+        for announcement in phase.announcements.iter().filter(|each| looks_back(&each.text)) {
+            trials.push(of_template(What::Announced { announcement, phase: id }, &announcement.text));
         }
-        for template in phase.asks().filter(|text| !text.quotes.is_empty()) {
-            let what = What::Ask { template, phase: id };
-            trials.push(Trial::new(what, &template.path, &template.text, &template.quotes));
+        for template in phase.asks().filter(|text| looks_back(text)) {
+            trials.push(of_template(What::Ask { template, phase: id }, template));
         }
     }
     for (at, (_, expression)) in scenario.outcomes.iter().enumerate() {
@@ -108,19 +126,30 @@ pub(super) fn trials(scenario: &Scenario) -> Vec<Trial<'_>> {
     if let Some(payoff) = &scenario.payoff
         && let PayoffRule::Each(each) = &payoff.rule
     {
-        let phases = std::slice::from_ref(&payoff.phase);
-        trials.push(Trial::new(What::Each(payoff.phase), &each.path, &each.text, phases));
+        trials.push(Trial::new(What::Each, &each.path, &each.text, &payoff.phases, &[]));
     }
     trials
 }
 
+/// True of a phase outside of blocks, and of those in the first two passes: later ones are like the second.
+fn is_tried(scenario: &Scenario, phase: usize) -> bool {
+    scenario.passes_of(PhaseId(phase)).all(|pass| scenario.pass(pass).number <= 2)
+}
+
 impl<'s> Trial<'s> {
-    fn new(what: What<'s>, path: &'s Path, text: &'s str, phases: &'s [PhaseId]) -> Self {
+    fn new(
+        what: What<'s>,
+        path: &'s Path,
+        text: &'s str,
+        phases: &'s [PhaseId],
+        waits: &'s [PhaseId],
+    ) -> Self {
         Self {
             what,
             path,
             text,
             phases,
+            waits,
             n_tried: 0,
             n_failed: 0,
             n_held: 0,
@@ -135,12 +164,14 @@ impl<'s> Trial<'s> {
     /// The phases to play for it; and one of them whose own choices nothing looks at.
     pub(super) fn phases(&self, rehearsal: &Rehearsal) -> (BTreeSet<PhaseId>, Option<PhaseId>) {
         let scenario = &rehearsal.scenario;
-        let when = |phase: PhaseId| scenario.phase(phase).when.iter().flat_map(|when| &when.phases).copied();
-        let own = self.phases.iter().copied();
+        let opens = |phase: PhaseId| {
+            scenario.opens_if(phase).chain(&scenario.phase(phase).cast).flat_map(Expression::needs)
+        };
+        let own = self.phases.iter().chain(self.waits).copied();
         match &self.what {
-            What::Opening { phase, .. } => (rehearsal.closure(own.chain(when(*phase))), None),
-            What::When(..) => (rehearsal.closure(own), None),
-            What::Condition(phase) | What::Each(phase) | What::Announced { phase, .. } => {
+            What::Opening { phase, .. } => (rehearsal.closure(own.chain(opens(*phase))), None),
+            What::When(..) | What::Each => (rehearsal.closure(own), None),
+            What::Condition(phase) | What::Worked(phase) | What::Announced { phase, .. } => {
                 (rehearsal.closure(own.chain([*phase])), None)
             }
             What::Ask { phase, .. } => {
@@ -148,12 +179,13 @@ impl<'s> Trial<'s> {
                 let own_conditions =
                     here.until.iter().chain(here.script().iter().flat_map(|turn| &turn.when));
                 let is_unseen = !self.phases.contains(phase)
+                    && !self.waits.contains(phase)
                     && !own_conditions.into_iter().any(|condition| condition.phases.contains(phase));
                 (rehearsal.closure(own.chain([*phase])), is_unseen.then_some(*phase))
             }
             What::Result { above, .. } => {
                 let above = above.iter().filter(|_| self.text.contains("outcome"));
-                let above = above.flat_map(|(_, expression)| &expression.phases).copied();
+                let above = above.flat_map(|(_, expression)| expression.needs());
                 (rehearsal.closure(own.chain(above)), None)
             }
         }
@@ -198,7 +230,8 @@ impl<'s> Trial<'s> {
                 if !matches!(opens, None | Some(Ok(true))) {
                     return;
                 }
-                let results: Vec<_> = readers
+                let results: Vec<_> = rehearsal
+                    .present(*phase, readers, said, steps)
                     .iter()
                     .map(|reader| Reading { phase: *phase, round: None, agent: *reader })
                     .map(|reading| rendered(scenario, template, reading, said, steps))
@@ -227,12 +260,12 @@ impl<'s> Trial<'s> {
             {
                 let round = turn.round - usize::from(announcement.is_after);
                 if round > 0 {
-                    self.announce(scenario, announcement, *phase, round, said, steps);
+                    self.announce(rehearsal, announcement, *phase, round, said, steps);
                 }
             }
             (What::Announced { announcement, phase }, Moment::End) if announcement.is_after => {
                 if let Some(round) = said.lines(*phase).iter().map(|line| line.round).max() {
-                    self.announce(scenario, announcement, *phase, round, said, steps);
+                    self.announce(rehearsal, announcement, *phase, round, said, steps);
                 }
             }
             (What::When(when, _), Moment::End) => {
@@ -243,14 +276,17 @@ impl<'s> Trial<'s> {
             (What::Condition(_), Moment::Condition(expression, held)) if expression.path == *self.path => {
                 self.note(scenario, said, (*held).clone().map(drop));
             }
+            (What::Worked(_), Moment::Worked(expression, error)) if expression.path == *self.path => {
+                self.note(scenario, said, error.map_or(Ok(()), |error| Err(error.clone())));
+            }
             (What::Result { expression, above }, Moment::End) => {
                 let result = valued(rehearsal, expression, above, said, steps);
                 self.note(scenario, said, result);
             }
-            (What::Each(phase), Moment::End) if said.0.contains_key(phase) => {
-                let lines = said.lines(*phase).len() as u64;
+            (What::Each, Moment::End) if self.phases.iter().any(|phase| said.has(*phase)) => {
+                let lines = self.phases.iter().map(|phase| said.lines(*phase).len() as u64).sum::<u64>();
                 steps.spend(lines.saturating_mul(rehearsal.steps_of_text(self.text)));
-                let result = steps.count(|| payoffs(scenario, &only(said, &[*phase])).map(drop));
+                let result = steps.count(|| payoffs(scenario, &said.only(self.phases)).map(drop));
                 self.note(scenario, said, result);
             }
             _ => {}
@@ -260,7 +296,7 @@ impl<'s> Trial<'s> {
     /// Tries an announcement on each of its readers; on one, where all read the same.
     fn announce(
         &mut self,
-        scenario: &Arc<Scenario>,
+        rehearsal: &Rehearsal,
         announcement: &Announcement,
         phase: PhaseId,
         round: usize,
@@ -269,7 +305,9 @@ impl<'s> Trial<'s> {
     ) {
         let Announcement { text, to, .. } = announcement;
         let differs = OF_READER.iter().any(|name| text.text.contains(name));
-        for agent in to.iter().take(if differs { to.len() } else { 1 }) {
+        let scenario = &rehearsal.scenario;
+        let present = rehearsal.present(phase, to, said, steps);
+        for agent in present.iter().take(if differs { to.len() } else { 1 }) {
             let reading = Reading { phase, round: Some(round), agent: *agent };
             let result = rendered(scenario, text, reading, said, steps);
             self.note(scenario, said, result);
@@ -280,16 +318,19 @@ impl<'s> Trial<'s> {
         self.n_tried += 1;
         // In its own phase nothing has been said at first.
         let own = match self.what {
-            What::Ask { phase, .. } | What::Announced { phase, .. } | What::Condition(phase) => Some(phase),
+            What::Ask { phase, .. }
+            | What::Announced { phase, .. }
+            | What::Condition(phase)
+            | What::Worked(phase) => Some(phase),
             _ => None,
         };
-        let unplayed = self.phases.iter().filter(|phase| Some(**phase) != own && !said.0.contains_key(phase));
+        let unplayed = self.phases.iter().filter(|phase| Some(**phase) != own && !said.has(**phase));
         self.unplayed.extend(unplayed);
         if let Err(error) = result {
             self.n_failed += 1;
             let mut phases: BTreeSet<PhaseId> = self.phases.iter().copied().collect();
             if self.text.contains("outcome") {
-                phases.extend(said.0.keys());
+                phases.extend(said.phases());
             }
             self.failed.get_or_insert_with(|| (way(scenario, &phases, own, said, self.has_words), error));
         }
@@ -335,9 +376,9 @@ fn rendered(
 ) -> Result<(), TemplateError> {
     let taken = (300 + template.text.len() + scenario.agents.len() + 4 * scenario.phases.len()) as u64;
     let n_lines: usize = template.quotes.iter().map(|phase| said.lines(*phase).len()).sum();
-    let said = only(said, &template.quotes);
+    let said = said.only(&template.quotes);
     steps.spend(taken + 4 * n_lines as u64);
-    steps.count(|| render_stage(scenario, &template.text, reading, &said)).map(drop)
+    steps.count(|| render_stage(scenario, template, reading, &said)).map(drop)
 }
 
 /// The value of an outcome or an assertion, as it is recorded at the end of a run.
@@ -352,7 +393,7 @@ fn valued(
     let mut value = |expression: &Expression, known: &Map<String, Value>| {
         steps.spend(rehearsal.steps_of(expression, said));
         let names = [("outcome", Value::Object(known.clone()))];
-        let said = only(said, &expression.phases);
+        let said = said.only(&expression.phases);
         steps.count(|| evaluate_with(&rehearsal.scenario, expression, &said, names))
     };
     if expression.text.contains("outcome") {

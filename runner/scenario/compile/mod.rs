@@ -7,10 +7,11 @@ mod rounds;
 mod votes;
 
 use super::plan::{
-    Announced, Audience, Condition, Constraint, Edge, Input, Plan, Purpose, TimelineId, Turn, TurnId,
+    Announced, Audience, Change, Condition, Constraint, Edge, Input, Known, Occasion, Plan, Purpose,
+    TimelineId, Turn, TurnId,
 };
 use super::template::Template;
-use super::{AgentId, Lifecycle, PhaseId, Scenario};
+use super::{AgentId, Assignment, Lifecycle, PhaseId, Scenario};
 use petgraph::graph::{DiGraph, NodeIndex};
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -26,18 +27,13 @@ pub fn compile(scenario: &Scenario) -> Plan {
         unread: BTreeMap::new(),
         last: BTreeMap::new(),
         spoken_in: vec![Vec::new(); scenario.phases.len()],
+        begins: BTreeMap::new(),
+        changes: Vec::new(),
     };
-    let mut first = BTreeMap::new();
-    for phase in (0..scenario.phases.len()).map(PhaseId) {
-        first.insert((phase, 0), TurnId(compiler.graph.node_count()));
-        compiler.phase(phase);
-    }
-    for node in compiler.graph.node_indices() {
-        let turn = &compiler.graph[node];
-        first.entry((turn.phase, turn.round)).or_insert(TurnId(node.index()));
-    }
+    (0..scenario.phases.len()).for_each(|phase| compiler.phase(PhaseId(phase)));
     let plan = Plan {
-        first,
+        begins: compiler.begins,
+        changes: compiler.changes,
         graph: compiler.graph,
         next_use: compiler.next_use,
         unread: compiler.unread.into_iter().collect(),
@@ -60,6 +56,8 @@ struct Compiler<'a> {
     /// Each memory's latest turn.
     last: BTreeMap<TimelineId, TurnId>,
     spoken_in: Vec<Vec<TurnId>>,
+    begins: BTreeMap<(PhaseId, usize), Known>,
+    changes: Vec<Change>,
 }
 
 /// A turn about to be added.
@@ -73,8 +71,8 @@ struct Draft {
     constraint: Option<Constraint>,
     purpose: Purpose,
     audience: Audience,
-    /// The first turn that its texts do not know of, where it is not the turn itself.
-    known: Option<TurnId>,
+    /// All that its texts know of, where it is not all before the turn.
+    known: Option<Known>,
 }
 
 impl Compiler<'_> {
@@ -85,16 +83,19 @@ impl Compiler<'_> {
 
     fn phase(&mut self, id: PhaseId) {
         let phase = self.scenario.phase(id);
+        self.begins.insert((id, 0), self.known());
         self.happens(id, &phase.agents, Input::Opening(id));
-        let opens: Vec<_> = phase.when.iter().map(|_| Condition::Opens(id)).collect();
+        let is_conditional = self.scenario.opens_if(id).next().is_some();
+        let opens: Vec<_> = is_conditional.then_some(Condition::Opens(id)).into_iter().collect();
         let mut left = phase.max_turns.unwrap_or(usize::MAX);
         for round in 1..=phase.rounds {
+            self.begins.insert((id, round), self.known());
             self.announce(id, round, false);
             let ends = phase.until.is_some() && round > 1;
             let ends = ends.then_some(Condition::GoesOn(id, round));
             let guard: Vec<_> = opens.iter().cloned().chain(ends).collect();
             self.round(id, round, &guard, &mut left);
-            self.announce(id, round, true);
+            self.round_ends(id, round);
             if left == 0 {
                 break;
             }
@@ -102,12 +103,38 @@ impl Compiler<'_> {
         if let Some(decision) = phase.decision {
             self.decide(id, decision, &opens, &mut left);
         }
+        self.change(id, Occasion::Phase, &phase.set);
+    }
+
+    /// All that there is by now.
+    fn known(&self) -> Known {
+        Known { turns: TurnId(self.graph.node_count()), changes: self.changes.len() }
+    }
+
+    /// The state changes after a round, and is announced.
+    fn round_ends(&mut self, id: PhaseId, round: usize) {
+        self.change(id, Occasion::Round(round), &self.scenario.phase(id).set_each_round);
+        self.announce(id, round, true);
+    }
+
+    /// Adds a change of the state, if there is something to change.
+    fn change(&mut self, phase: PhaseId, after: Occasion, set: &Arc<[Assignment]>) {
+        if set.is_empty() {
+            return;
+        }
+        let name = &self.scenario.phase(phase).part;
+        let path = match after {
+            Occasion::Phase => name.clone(),
+            Occasion::Round(round) => format!("{name}/{round}"),
+            Occasion::Turn(turn) => self.graph[NodeIndex::new(turn.0)].path.clone(),
+        };
+        self.changes.push(Change { path, phase, after, set: set.clone(), known: self.known() });
     }
 
     /// Lets all whom they name read the announcements before or after a round.
     fn announce(&mut self, phase: PhaseId, round: usize, is_after: bool) {
         let scenario = self.scenario;
-        let known = TurnId(self.graph.node_count());
+        let known = self.known();
         let announcements = scenario.phase(phase).announcements.iter().enumerate();
         for (index, announcement) in announcements.filter(|(_, each)| each.is_after == is_after) {
             let announced = Announced { phase, round, index, known };
@@ -117,11 +144,13 @@ impl Compiler<'_> {
 
     /// Adds a turn; it reads what its memory has not read yet.
     fn turn(&mut self, phase: PhaseId, round: usize, draft: Draft) -> TurnId {
-        let Draft { speaker, suffix, cue, ask, guard, constraint, purpose, audience, known } = draft;
+        let Draft { speaker, suffix, cue, ask, mut guard, constraint, purpose, audience, known } = draft;
+        guard.extend(self.scenario.phase(phase).cast.as_ref().map(|_| Condition::Present));
+        guard.extend(self.can_choose(phase, purpose, constraint.as_ref()));
         let timeline = self.timeline(speaker, phase);
         let inputs = self.unread.insert(timeline, Vec::new()).unwrap_or_default();
         let key = &self.scenario.agent(speaker).key;
-        let path = format!("{}/{round}/{key}{suffix}", self.scenario.phase(phase).name);
+        let path = format!("{}/{round}/{key}{suffix}", self.scenario.phase(phase).part);
         let turn = Turn {
             path,
             phase,
@@ -129,7 +158,7 @@ impl Compiler<'_> {
             speaker,
             timeline,
             inputs,
-            known: known.unwrap_or(TurnId(self.graph.node_count())),
+            known: known.unwrap_or(self.known()),
             ask,
             cue,
             guard,
@@ -154,6 +183,18 @@ impl Compiler<'_> {
         id
     }
 
+    /// The condition of a choice whose options are not always open.
+    fn can_choose(
+        &self,
+        phase: PhaseId,
+        purpose: Purpose,
+        constraint: Option<&Constraint>,
+    ) -> Option<Condition> {
+        let choice = &constraint?.choice;
+        let is_floor = purpose == Purpose::Floor && self.scenario.phase(phase).cast.is_some();
+        (choice.open.is_some() || is_floor).then_some(Condition::CanChoose)
+    }
+
     /// The turns that this one waits for, its own memory's aside: what it reads, and what decides about it.
     fn needed(&self, turn: &Turn, memory: Option<TurnId>) -> BTreeMap<TurnId, Edge> {
         let mut needed = BTreeMap::new();
@@ -171,45 +212,59 @@ impl Compiler<'_> {
                     // Whether the round is played is known by then: the phase may end before, or a vote be unanimous.
                     let until = here.until.iter().filter(|_| *round > 1);
                     let own = (until.clone().next().is_some() || *round > here.rounds).then_some(phase);
-                    let conditions = until.chain(&here.when).flat_map(|condition| &condition.phases);
-                    let named = here.announcements[*index].text.quotes.iter().chain(conditions).chain(own);
+                    let opens = self.scenario.opens_if(*phase).chain(&here.cast);
+                    let conditions = until.chain(opens).flat_map(|condition| condition.needs());
+                    let named = here.announcements[*index].text.needs().chain(conditions).chain(own.copied());
                     let spoken = named.flat_map(|phase| &self.spoken_in[phase.0]);
-                    read.extend(spoken.filter(|turn| *turn < known));
+                    read.extend(spoken.filter(|turn| **turn < known.turns));
                 }
                 Input::Vote(phase, attempt) => read.extend(self.ballots(*phase, *attempt)),
                 Input::Opening(phase) => {
                     let here = self.scenario.phase(*phase);
-                    let opening = here.opening(turn.speaker).flat_map(|(_, template)| &template.quotes);
-                    let when = here.when.iter().flat_map(|when| &when.phases);
+                    let opening = here.opening(turn.speaker).flat_map(|(_, template)| template.needs());
+                    let when = self.scenario.opens_if(*phase).chain(&here.cast).flat_map(|when| when.needs());
                     read.extend(opening.chain(when).flat_map(|phase| &self.spoken_in[phase.0]));
                 }
             }
         }
         let asked = turn.ask.iter().chain(turn.constraint.iter().filter_map(|c| c.choice.ask.as_ref()));
-        let asked = asked.flat_map(|ask| &ask.quotes).flat_map(|phase| &self.spoken_in[phase.0]);
-        read.extend(asked.filter(|id| **id < turn.known));
+        let asked = asked.flat_map(|ask| ask.needs()).flat_map(|phase| &self.spoken_in[phase.0]);
+        read.extend(asked.filter(|id| **id < turn.known.turns));
         needed.extend(read.into_iter().map(|id| (id, Edge::Hears)));
         needed
     }
 
     /// Turns that a condition looks at. What the memory's last turn in this phase waited for is done by then.
     fn deciding(&self, turn: &Turn, condition: &Condition, memory: Option<TurnId>) -> Vec<TurnId> {
-        let said_in = |phases: &[PhaseId]| -> Vec<TurnId> {
-            phases.iter().flat_map(|phase| &self.spoken_in[phase.0]).copied().collect()
+        let said_in = |phases: &mut dyn Iterator<Item = PhaseId>| -> Vec<TurnId> {
+            phases.flat_map(|phase| &self.spoken_in[phase.0]).copied().collect()
+        };
+        // Those who choose at once know nothing of each other.
+        let said_before = |phases: &mut dyn Iterator<Item = PhaseId>| -> Vec<TurnId> {
+            said_in(phases).into_iter().filter(|id| *id < turn.known.turns).collect()
         };
         let phase = self.scenario.phase(turn.phase);
         let before = memory.map(|id| &self.graph[NodeIndex::new(id.0)]);
         match condition {
             Condition::Opens(_) if before.is_some_and(|before| before.phase == turn.phase) => Vec::new(),
-            Condition::Opens(_) => phase.when.as_ref().map_or(Vec::new(), |when| said_in(&when.phases)),
+            Condition::Opens(id) => said_in(&mut self.scenario.opens_if(*id).flat_map(|when| when.needs())),
+            Condition::Present if before.is_some_and(|before| before.phase == turn.phase) => Vec::new(),
+            Condition::Present => said_in(&mut phase.cast.iter().flat_map(|cast| cast.needs())),
+            Condition::Votes => {
+                let among = phase.voters.iter().filter_map(|voters| voters.among.as_ref());
+                said_before(&mut among.flat_map(|among| among.needs()))
+            }
+            Condition::CanChoose => {
+                let open = turn.constraint.iter().filter_map(|constraint| constraint.choice.open.as_ref());
+                said_before(&mut open.flat_map(|open| open.needs()))
+            }
             Condition::GoesOn(id, round) => {
                 let spoken = self.spoken_in[id.0].iter().copied();
                 let last_round = spoken.filter(|id| self.graph[NodeIndex::new(id.0)].round + 1 == *round);
-                let others = phase.until.iter().flat_map(|until| &until.phases).filter(|other| *other != id);
-                let others: Vec<PhaseId> = others.copied().filter(|_| *round == 2).collect();
-                last_round.chain(said_in(&others)).collect()
+                let others = phase.until.iter().flat_map(|until| until.needs()).filter(|other| other != id);
+                last_round.chain(said_in(&mut others.filter(|_| *round == 2))).collect()
             }
-            Condition::Holds(expression) => said_in(&expression.phases),
+            Condition::Holds(expression) => said_in(&mut expression.needs()),
             Condition::Chose(id, _) | Condition::NotPlayed(id) => vec![*id],
             Condition::Undecided(id, attempt) => self.ballots(*id, attempt - 1).collect(),
         }

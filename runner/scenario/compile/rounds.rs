@@ -2,8 +2,7 @@
 
 use super::{Compiler, Draft};
 use crate::scenario::choice::{Choice, ChoiceOption, Method};
-use crate::scenario::plan::{Audience, Condition, Constraint, Purpose, TurnId};
-use crate::scenario::yaml::Path;
+use crate::scenario::plan::{Audience, Condition, Constraint, Occasion, Purpose, TurnId};
 use crate::scenario::{AgentId, Phase, PhaseId, Scenario, ScriptTurn, Topology};
 use std::sync::Arc;
 
@@ -35,7 +34,7 @@ impl Compiler<'_> {
                 }
             }
             Topology::Broadcast => {
-                let known = Some(TurnId(self.graph.node_count()));
+                let known = Some(self.known());
                 let drafts = take(&speakers, left).iter().map(|speaker| self.regular(id, *speaker, guard));
                 let drafts: Vec<_> = drafts.map(|draft| Draft { known, ..draft }).collect();
                 let turns: Vec<_> = drafts.into_iter().map(|draft| self.turn(id, round, draft)).collect();
@@ -65,7 +64,11 @@ impl Compiler<'_> {
     fn regular(&self, id: PhaseId, speaker: AgentId, guard: &[Condition]) -> Draft {
         let phase = self.scenario.phase(id);
         let choice = phase.choice.clone().filter(|_| phase.decision.is_none());
-        let audience = phase.audience(speaker);
+        let audience = if phase.is_unheard || phase.secret && choice.is_some() {
+            Audience::Nobody
+        } else {
+            phase.audience(speaker)
+        };
         Draft {
             speaker,
             suffix: String::new(),
@@ -103,8 +106,14 @@ impl Compiler<'_> {
         let regular = self.regular(id, turn.agent, guard);
         let holds = turn.when.iter().map(|when| Condition::Holds(when.clone()));
         let own = turn.choice.clone().map(|choice| Constraint { choice, except: Vec::new() });
-        let audience =
-            if turn.to.is_empty() { regular.audience.clone() } else { phase.whisper(turn.agent, &turn.to) };
+        let is_secret = phase.secret && (own.is_some() || regular.constraint.is_some());
+        let audience = match turn.is_unheard {
+            Some(true) => Audience::Nobody,
+            _ if is_secret => Audience::Nobody,
+            _ if !turn.to.is_empty() => phase.whisper(turn.agent, &turn.to),
+            Some(false) => phase.audience(turn.agent),
+            None => regular.audience.clone(),
+        };
         let draft = Draft {
             suffix: if before == 0 { String::new() } else { format!(".{}", before + 1) },
             ask: turn.ask.clone(),
@@ -115,8 +124,9 @@ impl Compiler<'_> {
             audience,
             ..regular
         };
-        let turn = self.turn(id, round, draft);
-        self.deliver(turn);
+        let said = self.turn(id, round, draft);
+        self.deliver(said);
+        self.change(id, Occasion::Turn(said), &turn.set);
     }
 
     /// The moderator chooses one of the speakers, aloud; only that one's turn takes place.
@@ -132,7 +142,7 @@ impl Compiler<'_> {
             let agent = self.scenario.agent(*agent);
             ChoiceOption { value: agent.key.clone().into(), text: agent.name.clone() }
         };
-        let constraint = closed(id, speakers.iter().map(option).collect());
+        let constraint = closed(self.scenario.phase(id), speakers.iter().map(option).collect());
         let draft = Draft {
             cue: format!("Your turn, {}. Who speaks next?", self.scenario.agent(moderator).name),
             purpose: Purpose::Floor,
@@ -167,7 +177,7 @@ impl Compiler<'_> {
                     suffix: format!(".on-{key}"),
                     cue: format!("{name} has spoken. {}, do you cut in?", self.scenario.agent(*other).name),
                     purpose: Purpose::Floor,
-                    constraint: Some(closed(id, options.to_vec())),
+                    constraint: Some(closed(self.scenario.phase(id), options.to_vec())),
                     guard: guard.iter().cloned().chain(once).collect(),
                     audience: Audience::Nobody,
                     ..self.regular(id, *other, guard)
@@ -198,9 +208,9 @@ fn take<'a, T>(all: &'a [T], left: &mut usize) -> &'a [T] {
 }
 
 /// A choice that the plan itself asks for.
-fn closed(phase: PhaseId, options: Vec<ChoiceOption>) -> Constraint {
-    let path = Path::default().key("phases").index(phase.0).key("topology");
-    let choice = Choice { path, options, method: Method::Decode, shuffle: false, ask: None };
+fn closed(phase: &Phase, options: Vec<ChoiceOption>) -> Constraint {
+    let path = phase.path.key("topology");
+    let choice = Choice { path, options, method: Method::Decode, shuffle: false, ask: None, open: None };
     Constraint { choice: Arc::new(choice), except: Vec::new() }
 }
 

@@ -33,7 +33,7 @@ impl Compiler<'_> {
         let n_options = phase.choice.as_ref().map_or(0, |choice| choice.options.len());
         let voters = match decision {
             Decision::Coordinator(coordinator) => vec![coordinator],
-            _ => phase.speakers(),
+            _ => phase.voters.as_ref().map_or_else(|| phase.speakers(), |voters| voters.agents.clone()),
         };
         let (attempts, ranks) = match decision {
             Decision::Consensus { attempts } => (attempts, 1),
@@ -45,19 +45,22 @@ impl Compiler<'_> {
             let guard: Vec<_> = opens.iter().cloned().chain(again).collect();
             let round = phase.rounds.max(1) + attempt - 1;
             if attempt > 1 && phase.rounds > 0 && *left > 0 {
+                self.begins.insert((id, round), self.known());
                 self.announce(id, round, false);
                 self.round(id, round, &guard, left);
-                self.announce(id, round, true);
+                self.round_ends(id, round);
             }
             let mut cast: Vec<Vec<TurnId>> = vec![Vec::new(); voters.len()];
-            let known = Some(TurnId(self.graph.node_count()));
+            let known = Some(self.known());
             for rank in 1..=ranks {
                 for (at, voter) in voters.iter().enumerate() {
                     let draft = self.ballot(id, *voter, (attempt, rank, ranks), &cast[at], &guard);
                     cast[at].push(self.turn(id, round, Draft { known, ..draft }));
                 }
             }
-            self.happens(id, &phase.agents.clone(), Input::Vote(id, attempt));
+            if !phase.secret {
+                self.happens(id, &phase.agents, Input::Vote(id, attempt));
+            }
         }
     }
 
@@ -71,7 +74,10 @@ impl Compiler<'_> {
         guard: &[Condition],
     ) -> Draft {
         let name = &self.scenario.agent(voter).name;
-        let choice = self.scenario.phase(id).choice.clone();
+        let phase = self.scenario.phase(id);
+        let choice = phase.choice.clone();
+        let among = phase.voters.as_ref().and_then(|voters| voters.among.as_ref());
+        let votes = among.map(|_| Condition::Votes);
         let place = match (ranks, rank) {
             (1, _) => String::new(),
             (_, 1) => " Your first choice.".to_string(),
@@ -84,7 +90,7 @@ impl Compiler<'_> {
             suffix: if ranks == 1 { ".vote".to_string() } else { format!(".vote-{rank}") },
             cue: format!("Your vote, {name}.{place}"),
             ask: None,
-            guard: guard.to_vec(),
+            guard: guard.iter().cloned().chain(votes).collect(),
             constraint: choice.map(|choice| Constraint { choice, except: sooner.to_vec() }),
             purpose: Purpose::Ballot { attempt, rank },
             audience: Audience::Nobody,

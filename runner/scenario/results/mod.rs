@@ -4,9 +4,13 @@
 //! it was asked for.
 
 mod payoff;
+mod present;
+mod state;
 mod vote;
 
 pub use payoff::{PayoffRound, Payoffs, payoffs};
+pub use present::present;
+pub use state::{State, assigned, kind};
 pub use vote::{Tally, tally};
 
 use super::choice::{Chosen, text_of};
@@ -14,7 +18,7 @@ use super::plan::{Audience, Plan, Purpose, Turn};
 use super::{AgentId, Choice, Phase, PhaseId, Scenario, TurnId};
 use serde::Serialize;
 use serde_json::Value;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// Something said in a phase.
@@ -34,9 +38,15 @@ pub struct Utterance {
     pub choice: Option<(Arc<Choice>, Chosen)>,
 }
 
-/// Everything said, by phase. A phase without an entry was not played.
+/// All that has happened: everything said, by phase, and what the state has come to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Said(pub BTreeMap<PhaseId, Vec<Utterance>>);
+pub struct Said {
+    lines: BTreeMap<PhaseId, Vec<Utterance>>,
+    /// Phases in which something was said, those whose lines are not here included.
+    played: BTreeSet<PhaseId>,
+    /// The state.
+    pub state: Arc<State>,
+}
 
 /// The outcome of a turn.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -56,23 +66,60 @@ pub enum Outcome {
 }
 
 impl Said {
-    /// Everything said in some phases by turns before `end`, in plan order whatever the order of playing.
+    /// Everything said in some phases by turns before `end`, in plan order whatever the order of playing. It holds no state.
     pub fn before(plan: &Plan, outcomes: &[Outcome], phases: &[PhaseId], end: TurnId) -> Self {
         let mut said = Self::default();
         if phases.is_empty() {
             return said;
         }
-        for (id, turn) in plan.order().take(end.0).filter(|(_, turn)| phases.contains(&turn.phase)) {
-            if let Outcome::Said { text, choice } = &outcomes[id.0] {
-                said.0.entry(turn.phase).or_default().push(Utterance::new(turn, text, *choice));
+        for (id, turn) in plan.order().take(end.0) {
+            let Outcome::Said { text, choice } = &outcomes[id.0] else { continue };
+            if phases.contains(&turn.phase) {
+                said.push(turn.phase, Utterance::new(turn, text, *choice));
             }
+            said.played.insert(turn.phase);
         }
         said
     }
 
+    /// Nothing was said yet.
+    pub fn beginning(state: Arc<State>) -> Self {
+        Self { state, ..Self::default() }
+    }
+
     /// The lines of a phase.
     pub fn lines(&self, phase: PhaseId) -> &[Utterance] {
-        self.0.get(&phase).map(Vec::as_slice).unwrap_or_default()
+        self.lines.get(&phase).map(Vec::as_slice).unwrap_or_default()
+    }
+
+    /// Adds a line.
+    pub fn push(&mut self, phase: PhaseId, line: Utterance) {
+        self.lines.entry(phase).or_default().push(line);
+        self.played.insert(phase);
+    }
+
+    /// True if something was said in a phase, whether or not its lines are here.
+    pub fn was_played(&self, phase: PhaseId) -> bool {
+        self.played.contains(&phase)
+    }
+
+    /// The phases that were played.
+    pub fn phases(&self) -> impl Iterator<Item = PhaseId> {
+        self.lines.keys().copied()
+    }
+
+    /// True if a phase was played.
+    pub fn has(&self, phase: PhaseId) -> bool {
+        self.lines.contains_key(&phase)
+    }
+
+    /// The part of it that was said in some phases.
+    pub fn only(self: &Arc<Self>, phases: &[PhaseId]) -> Arc<Self> {
+        if self.phases().all(|phase| phases.contains(&phase)) {
+            return self.clone();
+        }
+        let lines = phases.iter().filter_map(|phase| Some((*phase, self.lines.get(phase)?.clone())));
+        Arc::new(Self { lines: lines.collect(), played: self.played.clone(), state: self.state.clone() })
     }
 }
 

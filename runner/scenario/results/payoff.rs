@@ -4,7 +4,7 @@ use super::Said;
 use crate::scenario::choice::{Choice, text_of};
 use crate::scenario::plan::Purpose;
 use crate::scenario::template::{Fault, TemplateError, evaluate_alone};
-use crate::scenario::{AgentId, Payoff, PayoffRule, Scenario};
+use crate::scenario::{AgentId, Payoff, PayoffRule, PhaseId, Scenario};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -26,6 +26,9 @@ pub struct Payoffs {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PayoffRound {
+    /// The phase, where those of several count.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub phase: Option<String>,
     /// The round.
     pub round: usize,
     /// Each player's choice; null: none, or invalid.
@@ -40,24 +43,27 @@ pub struct PayoffRound {
 /// An expression that fails, or that is no number, with the field in the message.
 pub fn payoffs(scenario: &Arc<Scenario>, said: &Said) -> Result<Option<Payoffs>, TemplateError> {
     let Some(payoff) = &scenario.payoff else { return Ok(None) };
-    let mut by_round: BTreeMap<usize, BTreeMap<AgentId, Option<(usize, Value)>>> = BTreeMap::new();
+    let mut by_round: BTreeMap<(PhaseId, usize), BTreeMap<AgentId, Option<(usize, Value)>>> = BTreeMap::new();
     let of_players: BTreeMap<AgentId, &Arc<Choice>> =
         payoff.players.iter().copied().zip(&payoff.choices).collect();
-    for line in said.lines(payoff.phase).iter().filter(|line| line.purpose == Purpose::Choice) {
+    let lines =
+        payoff.phases.iter().flat_map(|phase| said.lines(*phase).iter().map(move |line| (*phase, line)));
+    for (phase, line) in lines.filter(|(_, line)| line.purpose == Purpose::Choice) {
         let Some((value, choice)) = line.chosen().zip(of_players.get(&line.speaker)) else { continue };
         // Of several choices in a round, the last counts.
         let option = choice.with_value(&value).map(|id| (id, value));
-        by_round.entry(line.round).or_default().insert(line.speaker, option);
+        by_round.entry((phase, line.round)).or_default().insert(line.speaker, option);
     }
     let key = |agent: &AgentId| scenario.agent(*agent).key.clone();
     let mut rounds = Vec::new();
-    for (round, made) in by_round {
+    for ((phase, round), made) in by_round {
         let of = |player: &AgentId| made.get(player).cloned().flatten();
         let choices = payoff.players.iter().map(|p| (key(p), of(p).map_or(Value::Null, |(_, value)| value)));
         let full: Option<Vec<(usize, Value)>> = payoff.players.iter().map(of).collect();
         let values = full.map(|full| valued(scenario, payoff, &full)).transpose()?;
         let values = values.map(|values| payoff.players.iter().map(key).zip(values).collect());
-        rounds.push(PayoffRound { round, choices: choices.collect(), values });
+        let phase = (payoff.phases.len() > 1).then(|| scenario.phase(phase).part.clone());
+        rounds.push(PayoffRound { phase, round, choices: choices.collect(), values });
     }
     let total = |player: &AgentId| {
         let key = key(player);

@@ -6,11 +6,14 @@
 mod code;
 mod context;
 mod explain;
+mod filters;
 
 pub use code::Code;
 pub(super) use context::{AgentObject, constants, evaluate_in, number, plain, plain_variables, variables};
 pub use context::{evaluate_alone, render_system};
 pub use explain::remedy;
+pub(super) use filters::ByKey;
+pub use filters::FILTERS;
 
 use super::PhaseId;
 use super::yaml::Path;
@@ -31,6 +34,9 @@ pub const STAGE_NAMES: &[&str] = &["phase", "phases", "cast", "others", "payoffs
 /// Names that only a text of a round may use, and conditions that are asked in a phase: the round, and the most rounds of the phase.
 pub const ROUND_NAMES: &[&str] = &["round", "rounds"];
 
+/// Names that only texts and conditions in a block may use: the number of its pass, and the most passes.
+pub const PASS_NAMES: &[&str] = &["pass", "passes"];
+
 /// Names that an expression may use beside variables and phases; `mine`, `others` and `all` only in a payoff,
 /// `outcome` only in assertions and later outcomes.
 pub const EXPRESSION_NAMES: &[&str] = &["phases", "payoffs", "variables"];
@@ -41,6 +47,21 @@ pub const PHASE_FIELDS: &[&str] = &[
     "invalid", "said",
 ];
 
+/// What else a text or an expression depends on, beside the phases that it names.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Scope {
+    /// The phase in which it stands; none for what is worked out before the run or at its end.
+    pub at: Option<PhaseId>,
+    /// The intermediate values that it uses, by index in [`Scenario::lets`](super::Scenario::lets), in that order.
+    pub lets: Vec<usize>,
+    /// True if it uses the state.
+    pub state: bool,
+    /// True if it uses payoffs.
+    pub payoffs: bool,
+    /// Phases that decide about the state by then, and about which of the phases named were played.
+    pub waits: Vec<PhaseId>,
+}
+
 /// A template of a scenario: where it stands and what it says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Template {
@@ -50,6 +71,8 @@ pub struct Template {
     pub text: String,
     /// Earlier phases whose messages it may quote.
     pub quotes: Vec<PhaseId>,
+    /// What else it depends on.
+    pub scope: Scope,
 }
 
 /// A quoted transcript in a template, found without rendering it.
@@ -72,6 +95,22 @@ pub struct Expression {
     pub text: String,
     /// Phases whose results it uses.
     pub phases: Vec<PhaseId>,
+    /// What else it depends on.
+    pub scope: Scope,
+}
+
+impl Template {
+    /// Phases whose turns must be over before it can be read.
+    pub fn needs(&self) -> impl Iterator<Item = PhaseId> {
+        self.quotes.iter().chain(&self.scope.waits).copied()
+    }
+}
+
+impl Expression {
+    /// Phases whose turns must be over before it has its value.
+    pub fn needs(&self) -> impl Iterator<Item = PhaseId> {
+        self.phases.iter().chain(&self.scope.waits).copied()
+    }
 }
 
 /// A template's error: what, and on which of its lines.
@@ -107,7 +146,8 @@ pub enum Fault {
 
 /// The environment in which templates and expressions are compiled and run, within bounds.
 pub fn environment() -> &'static Jinja {
-    static JINJA: LazyLock<Jinja> = LazyLock::new(|| Jinja::new(UndefinedBehavior::Strict).with_ranges());
+    static JINJA: LazyLock<Jinja> =
+        LazyLock::new(|| filters::added(Jinja::new(UndefinedBehavior::Strict).with_ranges()));
     &JINJA
 }
 

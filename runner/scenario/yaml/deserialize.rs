@@ -106,8 +106,13 @@ impl<'a> Reader<'a> {
             Data::Leaf(Leaf::Number(_)) => &["Number", "That"],
             Data::Leaf(Leaf::Bool(_)) => &["Truth", "That"],
             Data::Seq(_) => &["List", "Many"],
-            Data::Map(entries) if entries.iter().any(|entry| entry.is("options")) => &["Long", "Texts"],
-            Data::Map(_) => &["Texts", "Long"],
+            Data::Map(entries) if entries.iter().any(|entry| entry.is("options")) => {
+                &["Long", "Texts", "Phase"]
+            }
+            Data::Map(entries) if entries.iter().any(|entry| entry.is("phases") || entry.is("repeat")) => {
+                &["Block", "Texts", "Long"]
+            }
+            Data::Map(_) => &["Texts", "Long", "Phase"],
         };
         fitting.iter().find_map(|fitting| variants.iter().find(|variant| *variant == fitting)).copied()
     }

@@ -1,0 +1,110 @@
+//! Who is present in a phase, who votes, and which options are open: where a scenario says so by an expression, worked out from what
+//! is known at that point.
+
+use super::memories::{Memories, PromptError};
+use crate::scenario::render::round_names;
+use crate::scenario::results::present;
+use crate::scenario::template::{Expression, TemplateError};
+use crate::scenario::{AgentId, Choice, PassId, PhaseId, Purpose, Turn, TurnId};
+use std::collections::BTreeSet;
+use std::sync::{Arc, OnceLock};
+
+/// What has been worked out once for each phase and each pass.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Settled {
+    casts: Vec<OnceLock<Arc<BTreeSet<AgentId>>>>,
+    passes: Vec<OnceLock<bool>>,
+}
+
+impl Settled {
+    pub(super) fn new(n_phases: usize, n_passes: usize) -> Self {
+        Self {
+            casts: (0..n_phases).map(|_| OnceLock::new()).collect(),
+            passes: (0..n_passes).map(|_| OnceLock::new()).collect(),
+        }
+    }
+}
+
+impl Memories {
+    /// Tells whether an agent who can be present in a phase is.
+    pub(super) fn is_present(&self, path: &str, phase: PhaseId, agent: AgentId) -> Result<bool, PromptError> {
+        let Some(cast) = self.scenario.phase(phase).cast.as_ref().filter(|_| !self.is_made_up) else {
+            return Ok(true);
+        };
+        if let Some(known) = self.settled.casts[phase.0].get() {
+            return Ok(known.contains(&agent));
+        }
+        let known = self.plan.begin_of(phase, 0);
+        let said = self.known(path, &cast.phases, cast.scope.state, known)?;
+        let found = present(&self.scenario, cast, &said, &[]);
+        let found = found.map_err(|error| self.failed(path, &cast.path, error))?;
+        Ok(self.settled.casts[phase.0].get_or_init(|| Arc::new(found)).contains(&agent))
+    }
+
+    /// Tells whether a pass of a block is played.
+    pub(super) fn goes_around(&self, path: &str, pass: PassId) -> Result<bool, PromptError> {
+        if let Some(known) = self.settled.passes[pass.0].get() {
+            return Ok(*known);
+        }
+        let scenario = self.scenario.clone();
+        let here = scenario.pass(pass);
+        let begin = self.plan.begin_of(PhaseId(here.phases.start), 0);
+        let is_within = here.within.map_or(Ok(true), |within| self.goes_around(path, within))?;
+        let is_next = match here.before {
+            None => true,
+            Some(before) => {
+                let until = scenario.pass(before).until.as_ref();
+                self.goes_around(path, before)?
+                    && !until.map_or(Ok(false), |until| self.holds(path, until, None, begin))?
+            }
+        };
+        let plays = is_within
+            && is_next
+            && here.when.as_ref().map_or(Ok(true), |when| self.holds(path, when, None, begin))?;
+        Ok(*self.settled.passes[pass.0].get_or_init(|| plays))
+    }
+
+    /// Tells whether the speaker of a ballot votes.
+    pub(super) fn votes(&self, turn: &Turn) -> Result<bool, PromptError> {
+        let voters = self.scenario.phase(turn.phase).voters.as_ref().and_then(|voters| voters.among.as_ref());
+        let Some(among) = voters.filter(|_| !self.is_made_up) else { return Ok(true) };
+        let found = self.agents_by(turn, among)?;
+        Ok(found.contains(&turn.speaker))
+    }
+
+    fn agents_by(&self, turn: &Turn, among: &Expression) -> Result<BTreeSet<AgentId>, PromptError> {
+        let said = self.known(&turn.path, &among.phases, among.scope.state, turn.known)?;
+        let found = present(&self.scenario, among, &said, &[]);
+        found.map_err(|error| self.failed(&turn.path, &among.path, error))
+    }
+
+    /// The options that a turn may choose from, by index; those that another turn has taken aside.
+    pub(super) fn open_options(&self, id: TurnId, choice: &Choice) -> Result<Vec<usize>, PromptError> {
+        let turn = self.plan.turn(id);
+        let mut open: Vec<usize> = (0..choice.options.len()).collect();
+        if self.is_made_up {
+            return Ok(open);
+        }
+        if let Some(expression) = &choice.open {
+            let said = self.known(&turn.path, &expression.phases, expression.scope.state, turn.known)?;
+            let names: Vec<_> = round_names(&self.scenario, turn.phase, turn.round).collect();
+            let found = choice.open_among(&self.scenario, expression, turn.speaker, &said, &names);
+            open = found.map_err(|error: TemplateError| self.failed(&turn.path, &expression.path, error))?;
+        }
+        // The floor is given to those who are present.
+        if turn.purpose == Purpose::Floor && self.scenario.phase(turn.phase).cast.is_some() {
+            let mut here = Vec::new();
+            for option in open {
+                let key = choice.options[option].value.as_str();
+                let agent = key.and_then(|key| self.scenario.agent_by_key(key));
+                if agent.map_or(Ok(true), |agent| self.is_present(&turn.path, turn.phase, agent))? {
+                    here.push(option);
+                }
+            }
+            open = here;
+        }
+        let taken = self.taken(id);
+        open.retain(|option| !taken.contains(option));
+        Ok(open)
+    }
+}
