@@ -203,6 +203,7 @@ mod tests {
             method: Method::Parse,
             shuffle: false,
             ask: None,
+            open: None,
         }
     }
 

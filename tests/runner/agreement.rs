@@ -7,7 +7,7 @@ use greenroom::replay::replay;
 use greenroom::run::RunOptions;
 use greenroom::scenario::render::{Reading, evaluate, render_stage};
 use greenroom::scenario::results::Said;
-use greenroom::scenario::template::Expression;
+use greenroom::scenario::template::{Expression, Scope, Template};
 use greenroom::scenario::{AgentId, Method, Path, Scenario, load, turn_seed};
 use greenroom::stage::End;
 use greenroom::transcript::{Footer, Transcript};
@@ -165,7 +165,7 @@ fn played(scenario: &Arc<Scenario>, salt: u64) -> anyhow::Result<(Footer, Arc<Sa
     let transcript = Transcript::parse(&played.transcript, &text)?;
     let replayed = replay(scenario, &transcript, BTreeMap::new())?;
     let End::Complete(footer) = played.end else { panic!("stopped") };
-    Ok((*footer, Arc::new(replayed.memories.said())))
+    Ok((*footer, replayed.memories.said()?))
 }
 
 proptest! {
@@ -204,13 +204,13 @@ proptest! {
         for salt in salt..salt + N_PLAYS {
             let (_, said) = played(&harmless, salt).unwrap();
             let works = match place {
-                0 | 1 => render_stage(&harmless, &format!("{{{{ {code} }}}}"), reading(None), &said).is_ok(),
-                6 => said.0.contains_key(&harmless.phase_by_name("w").unwrap())
-                    && render_stage(&harmless, &format!("{{{{ {code} }}}}"), reading(Some(1)), &said).is_ok(),
+                0 | 1 => render_stage(&harmless, &template(&code), reading(None), &said).is_ok(),
+                6 => said.has(harmless.phase_by_name("w").unwrap())
+                    && render_stage(&harmless, &template(&code), reading(Some(1)), &said).is_ok(),
                 7 => continue,
                 _ => {
                     let phases = (0..harmless.phases.len()).map(greenroom::scenario::PhaseId).collect();
-                    let expression = Expression { path: Path::default(), text: code.clone(), phases };
+                    let expression = Expression { path: Path::default(), text: code.clone(), phases, scope: Scope::default() };
                     evaluate(&harmless, &expression, &said).is_ok()
                 }
             };
@@ -285,4 +285,10 @@ fn what_is_not_tried_is_told() {
     assert_eq!(first.matches("warning[not-tried]").count(), 1, "{first:.2000}");
     assert!(first.contains("it would take too many steps"), "{first:.2000}");
     assert_eq!(first, told());
+}
+
+/// A template that prints the value of some code.
+fn template(code: &str) -> Template {
+    let text = format!("{{{{ {code} }}}}");
+    Template { path: Path::default(), text, quotes: Vec::new(), scope: Scope::default() }
 }

@@ -238,11 +238,7 @@ fn blocks_go_round() {
 
 #[test]
 fn the_living_speak_hear_and_vote() {
-    let wanted = &[
-        ("night.1/1/cas", 1),
-        ("trial.1/1/ann.vote", 3),
-        ("trial.1/1/cas.vote", 3),
-        ("floor/1/mod", 2),
-    ];
+    let wanted =
+        &[("night.1/1/cas", 1), ("trial.1/1/ann.vote", 3), ("trial.1/1/cas.vote", 3), ("floor/1/mod", 2)];
     insta::assert_snapshot!(simple("living.yaml", wanted));
 }

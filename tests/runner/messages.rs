@@ -94,7 +94,7 @@ fn variables_are_data_too() {
     let scenario = scenario(&text);
     let opening = render_stage(
         &scenario,
-        &scenario.phases[0].initial.as_ref().unwrap().text,
+        scenario.phases[0].initial.as_ref().unwrap(),
         Reading { phase: PhaseId(0), round: None, agent: AgentId(0) },
         &Default::default(),
     );
