@@ -6,7 +6,7 @@
 //! A `Memory` successor starts after its predecessor's transcript line is written; a `Hears` successor as soon as the reply is
 //! in.
 
-use crate::backend::{Backend, Commit, Progress, Reply, Request, Sampling, Session, Usage};
+use crate::backend::{self, Backend, Commit, Progress, Reply, Request, Sampling, Session, Usage};
 use crate::outcome;
 use crate::prompt::{Asked, Memories};
 use crate::scenario::results::Outcome;
@@ -14,7 +14,7 @@ use crate::scenario::{Edge, Lifecycle, Overflow, Plan, Scenario, Strategy, Timel
 use crate::trace::{Trace, TurnTrace};
 use crate::transcript::{ChoiceRecord, Footer, Odds, Recorder, Stop, TurnRecord};
 use crate::walk::{LineSource, follow, said};
-use anyhow::bail;
+use anyhow::{anyhow, bail};
 use std::collections::{BTreeMap, BTreeSet};
 use std::iter::Peekable;
 use std::sync::Arc;
@@ -32,6 +32,20 @@ pub struct Settings {
     pub cold: bool,
     /// The run that each agent (by key) brings its memory from.
     pub parents: BTreeMap<String, Session>,
+    /// Other temperatures and limits before some turns, the earliest first.
+    pub before: Vec<(TurnId, f32, usize)>,
+}
+
+impl Settings {
+    /// The sampling settings of a turn, and the most tokens of its reply.
+    fn at(&self, id: TurnId) -> (Sampling, usize) {
+        match self.before.iter().find(|(before, ..)| id < *before) {
+            Some((_, temperature, max_tokens)) => {
+                (Sampling { temperature: *temperature, ..self.sampling.clone() }, *max_tokens)
+            }
+            None => (self.sampling.clone(), self.max_tokens),
+        }
+    }
 }
 
 /// An event that can be watched while a plan is played.
@@ -159,16 +173,9 @@ impl Stage {
     /// # Errors
     /// A line that is not what would be written now, or the disk's.
     pub fn follow(&mut self, lines: Vec<TurnRecord>, watch: &mut dyn Watch) -> anyhow::Result<()> {
-        let Self { memories, recorder, trace, .. } = self;
-        let temperature = self.settings.sampling.temperature;
-        let mut known = Known {
-            plan: &self.plan,
-            lines: lines.into_iter().peekable(),
-            recorder,
-            trace,
-            watch,
-            temperature,
-        };
+        let Self { memories, recorder, trace, settings, .. } = self;
+        let mut known =
+            Known { plan: &self.plan, lines: lines.into_iter().peekable(), recorder, trace, watch, settings };
         follow(memories, self.plan.end(), &mut known)?;
         let is_open = |(id, _): &(TurnId, &Turn)| *self.memories.outcome(*id) == Outcome::Open;
         self.next = self.plan.order().find(is_open).map_or(self.plan.end(), |(id, _)| id).0;
@@ -271,6 +278,13 @@ impl Stage {
         }
         match self.memories.takes_place(id) {
             Ok(true) => {}
+            Ok(false) if self.memories.given(id).is_some() => {
+                let path = &self.plan.turn(id).path;
+                let error = anyhow!(
+                    "{path} is not played, so nothing can be said there; fork without --say {path}=…"
+                );
+                return self.fail(id, error);
+            }
             Ok(false) => {
                 self.memories.skip(id);
                 self.state[id.0] = State::Skipped;
@@ -293,13 +307,22 @@ impl Stage {
             asked = self.memories.ask_for_summary(id)?;
             request = self.request(&asked);
         }
-        self.send(asked, request, Vec::new(), scope);
+        self.send(asked, self.unless_given(id, request)?, Vec::new(), scope);
         Ok(())
+    }
+
+    /// A request to the speaker; where the reply is given from outside, to say just that.
+    fn unless_given(&self, id: TurnId, request: Request) -> anyhow::Result<Request> {
+        match self.memories.given(id) {
+            Some(text) => backend::given(request, text),
+            None => Ok(request),
+        }
     }
 
     fn request(&self, asked: &Asked) -> Request {
         let turn = self.plan.turn(asked.id);
         let agent = self.scenario.agent(turn.speaker);
+        let (sampling, max_tokens) = self.settings.at(asked.id);
         Request {
             index: asked.id.0,
             path: asked.path.clone(),
@@ -307,9 +330,9 @@ impl Stage {
             parent: self.settings.parents.get(&agent.key).filter(|_| turn.timeline.phase.is_none()).cloned(),
             permanent: agent.lifecycle == Lifecycle::Permanent,
             conversation: asked.conversation.clone(),
-            sampling: self.settings.sampling.clone(),
+            sampling,
             seed: asked.seed,
-            max_tokens: self.settings.max_tokens,
+            max_tokens,
             stop: self.memories.stop_strings(asked),
             choice: asked.choice.clone(),
             follow: None,
@@ -350,6 +373,16 @@ impl Stage {
             return self.fail(id, anyhow::anyhow!("{}: answered twice", self.plan.turn(id).path));
         };
         let is_summary = asked.is_summary;
+        let mut reply = reply;
+        if let Some(given) = self.memories.given(id).filter(|_| !is_summary) {
+            if reply.text.trim() != given.trim() {
+                let path = &self.plan.turn(id).path;
+                return self
+                    .fail(id, anyhow!("{path}: the model can't say `{given}`, it says `{}`", reply.text));
+            }
+            // Nobody drew it.
+            reply.logprobs.clear();
+        }
         let line = said(&mut self.memories, asked, &reply);
         // A summary's memory is replaced by that of the turn which follows, so it is not saved.
         let commit = reply.commit.filter(|_| !is_summary);
@@ -361,7 +394,10 @@ impl Stage {
         match self.memories.ask(id) {
             Ok(asked) => {
                 let request = self.request(&asked);
-                self.send(asked, request, answers, scope);
+                match self.unless_given(id, request) {
+                    Ok(request) => self.send(asked, request, answers, scope),
+                    Err(error) => self.fail(id, error),
+                }
             }
             Err(error) => self.fail(id, error.into()),
         }
@@ -413,7 +449,8 @@ impl Stage {
         if is_new {
             self.trace.turn(TurnTrace::new(&line.path, &line.agent, usage.as_ref()))?;
         }
-        show(self.plan.turn(id), id, &line, usage.as_ref(), self.settings.sampling.temperature, watch);
+        let temperature = self.settings.at(id).0.temperature;
+        show(self.plan.turn(id), id, &line, usage.as_ref(), temperature, watch);
         Ok(())
     }
 
@@ -452,7 +489,7 @@ struct Known<'a> {
     recorder: &'a mut Recorder,
     trace: &'a mut Trace,
     watch: &'a mut dyn Watch,
-    temperature: f32,
+    settings: &'a Settings,
 }
 
 impl LineSource for Known<'_> {
@@ -472,7 +509,7 @@ impl LineSource for Known<'_> {
         if line.path == turn.path {
             self.watch.see(id, Scene::Started(turn));
         }
-        show(turn, id, &line, None, self.temperature, self.watch);
+        show(turn, id, &line, None, self.settings.at(id).0.temperature, self.watch);
         Ok(())
     }
 

@@ -57,7 +57,8 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
     println!("{}\n", rule("the reply"));
     println!("  {}", printable(&turn.spoken).replace('\n', "\n  "));
     if let Some(choice) = &turn.constraint {
-        options(choice, transcript.header.record.sampling.temperature);
+        let at = transcript.turns.iter().position(|line| line.record.path == turn.path);
+        options(choice, transcript.header.record.temperature_at(at.unwrap_or_default()));
     }
     Ok(Exit::Pass)
 }
@@ -125,6 +126,13 @@ fn rule(text: &str) -> String {
 fn show(scenario: &Scenario, agent: &str, event: &Event) {
     let (what, origin, text) = match event {
         Event::System(text) => ("system", format!("agents.{agent}.system_prompt"), text),
+        Event::Stage { kind: StageKind::Added, text, origin } => {
+            println!(
+                "  {}",
+                head(word(StageKind::Added), &format!("by the fork, before {}", printable(origin)))
+            );
+            return println!("    {}\n", printable(text).replace('\n', "\n    "));
+        }
         Event::Stage { kind, text, origin } => (word(*kind), origin.clone(), text),
         Event::Heard { from, text, origin } => {
             println!("  {}", head("heard", origin));
@@ -154,6 +162,7 @@ fn word(kind: StageKind) -> &'static str {
         StageKind::Format => "format",
         StageKind::Vote => "vote",
         StageKind::Announcement => "announcement",
+        StageKind::Added => "added line",
         StageKind::Summary => "own summary",
         StageKind::Cue => "cue",
     }

@@ -3,11 +3,13 @@
 
 mod conditions;
 mod delta;
+mod edits;
 mod memories;
 mod perspective;
 mod spoken;
 mod stops;
 
 pub use delta::{Conversation, Exchange, conversation};
+pub use edits::Edits;
 pub use memories::{Asked, Heard, Memories, Options, PromptError};
 pub use spoken::{spoken, spoken_so_far};

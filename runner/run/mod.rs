@@ -1,13 +1,16 @@
 //! Plays a scenario into a folder: transcript, trace and summary; new, resumed, carrying on another run, or forked from one.
 
+mod changes;
 mod header;
 mod past;
 
+pub use changes::{Changes, Say, Tell};
 pub use past::ForkFrom;
 
 use crate::backend::{Backend, Cast, GivenSampling, Sampling};
 use crate::files;
-use crate::prompt::Memories;
+use crate::prompt::{Edits, Memories};
+use crate::replay;
 use crate::scenario::{Plan, Scenario, compile};
 use crate::stage::{End, Settings, Stage, Watch};
 use crate::trace::{self, Summary, Trace};
@@ -167,15 +170,22 @@ impl Set {
         backend: Arc<dyn Backend>,
         options: &RunOptions,
     ) -> anyhow::Result<Self> {
-        let past = Past::of(scenario, plan, options)?;
-        let seeds = past.seeds(options.seed);
         let sampling = options.sampling.over(&backend.suggested_sampling().over(&Sampling::default()));
+        let past = Past::of(scenario, plan, options, &sampling)?;
+        let seeds = past.seeds(options.seed);
+        let edits = past.fork.as_ref().map(|fork| Edits::of(&fork.record, plan, scenario));
         let memories = Memories::new(scenario.clone(), plan.clone(), past.timelines.clone(), seeds);
+        let memories = memories.with_edits(edits.unwrap_or_default());
         let backend: Arc<dyn Backend> = Arc::new(Cast::new(backend));
         let known = past.fork.iter().flat_map(|fork| lines(&fork.before)).collect();
         let header = header(&memories, backend.as_ref(), options, &sampling, &past);
-        let settings =
-            Settings { sampling, max_tokens: options.max_tokens, cold: options.cold, parents: past.parents };
+        let settings = Settings {
+            sampling,
+            max_tokens: options.max_tokens,
+            cold: options.cold,
+            parents: past.parents,
+            before: replay::settings_before(&header, plan),
+        };
         Ok(Self { memories, backend, settings, header, known })
     }
 }

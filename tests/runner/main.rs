@@ -12,6 +12,7 @@ mod docs;
 mod doors;
 mod drawing;
 mod drift;
+mod edits;
 mod experiment;
 mod extend;
 mod floors;
