@@ -3,7 +3,7 @@
 use super::{Exit, Whereabouts};
 use crate::backend::Match;
 use crate::diagnostic::printable;
-use crate::replay::{brought_along, load_scenario, memory_at, transcript_file};
+use crate::replay::{brought_along, load_scenario, memory_at, other_scenario, transcript_file};
 use crate::scenario::Scenario;
 use crate::terminal::is_fancy;
 use crate::timeline::{Event, StageKind};
@@ -34,6 +34,9 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
     let transcript = Transcript::open(&file)?;
     let search = args.near.clone().into();
     let loaded = load_scenario(&file, &transcript.header.record, &search)?;
+    if let Some(note) = other_scenario(&file, &transcript.header.record, &search) {
+        eprintln!("note: {}", printable(&note));
+    }
     let Some(scenario) = loaded.scenario else {
         eprint!("{}", loaded.report.render(is_fancy()));
         return Ok(Exit::Invalid);

@@ -7,7 +7,7 @@ use super::sampling::non_negative;
 use super::{Exit, Whereabouts};
 use crate::backend::{GivenSampling, Sampling};
 use crate::experiment;
-use crate::replay::{load_with, transcript_file};
+use crate::replay::{is_own_copy, load_with, other_scenario, transcript_file};
 use crate::run::{Changes, ForkFrom, RunOptions, Say, Tell};
 use crate::scenario::parse_override;
 use crate::terminal::is_fancy;
@@ -68,6 +68,11 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
         eprint!("{}", loaded.report.render(is_fancy()));
         return Ok(Exit::Invalid);
     };
+    let near = args.near.clone().into();
+    if let Some(note) = other_scenario(&file, &header, &near) {
+        eprintln!("note: {note}");
+    }
+    let named = is_own_copy(&file, &scenario).then(|| header.scenario.path.clone());
     let claimed = Claimed::of(args.out.as_deref(), &scenario.id, args.resume)?;
     let folder = claimed.folder.clone();
     refuse_other(&folder, transcript::FILE, experiment::FILE, args.resume)?;
@@ -88,6 +93,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
         }),
         root: args.near.bounds.root.clone(),
         model: args.machine.model.name.clone(),
+        named,
     };
     let at = args.at.map_or(String::new(), |at| format!(" --at {at}"));
     let (run, out) = (args.run.display(), folder.display());

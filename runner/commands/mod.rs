@@ -32,6 +32,7 @@ mod pull;
 mod repeat;
 mod replay;
 mod report;
+mod resume;
 mod review;
 mod run;
 mod sampling;

@@ -2,7 +2,7 @@
 
 use super::{Exit, Whereabouts};
 use crate::files;
-use crate::replay::transcript_file;
+use crate::replay::{other_scenario, transcript_file};
 use crate::report::{self, MARK, Sources, html};
 use crate::transcript;
 use anyhow::{Context as _, bail};
@@ -31,7 +31,12 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
     if (output.is_file() || !given && output.exists()) && !is_report(&output)? {
         bail!("{} is there and is no report: choose another file with -o", output.display());
     }
-    let sources = Sources::open(&args.run, &args.near.into())?;
+    let search = args.near.into();
+    let sources = Sources::open(&args.run, &search)?;
+    let header = &sources.transcript.header.record;
+    if let Some(note) = other_scenario(&transcript_file(&args.run), header, &search) {
+        eprintln!("note: {}", crate::diagnostic::printable(&note));
+    }
     for caveat in &sources.caveats {
         eprintln!("note: {}: {}", caveat.title, crate::diagnostic::printable(&caveat.detail));
     }

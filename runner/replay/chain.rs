@@ -1,5 +1,6 @@
 //! Finds what a recording names: its scenario, and the earlier runs whose memories it carries on.
 
+use super::copy::own_copy;
 use super::replay;
 use crate::files::Root;
 use crate::scenario::{Loaded, Overrides, open_below, open_named};
@@ -66,7 +67,8 @@ pub fn find_named(transcript: &Path, named: &str, root: Option<&Path>) -> anyhow
     Ok(Some(short.unwrap_or(found)))
 }
 
-/// Finds and loads the scenario of a recording, with the recorded overrides of its variables.
+/// Finds and loads the scenario of a recording, with the recorded overrides of its variables: the one that was given, else the copy in
+/// the run's folder, else the file that the recording names.
 ///
 /// # Errors
 /// There is no such file, or it can't be read. Mistakes in it are in the report.
@@ -85,9 +87,11 @@ pub fn load_with(
     more: &[(String, serde_json::Value)],
 ) -> anyhow::Result<Loaded> {
     let root = search.root.as_deref();
-    let (path, open) = match &search.scenario {
-        Some(path) => (path.clone(), open_below as Open),
-        None => {
+    let copy = own_copy(file, header, root).filter(|_| search.scenario.is_none());
+    let (path, open, root) = match (&search.scenario, &copy) {
+        (Some(path), _) => (path.clone(), open_below as Open, root),
+        (None, Some(copy)) => (copy.main.clone(), open_named as Open, Some(copy.root.as_path())),
+        (None, None) => {
             let found = find_named(file, &header.scenario.path, root)?;
             let found = found.with_context(|| {
                 format!(
@@ -97,7 +101,7 @@ pub fn load_with(
                     file.display()
                 )
             })?;
-            (found, open_named as Open)
+            (found, open_named as Open, root)
         }
     };
     let plain = open(&path, root, &[])?;

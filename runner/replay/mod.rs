@@ -3,12 +3,14 @@
 
 mod carry;
 mod chain;
+mod copy;
 mod place;
 
 pub use carry::{carry, header_now};
 pub use chain::{
     Earlier, Search, brought_along, earlier, find_named, load_scenario, load_with, transcript_file,
 };
+pub use copy::{is_own_copy, load_copy, other_scenario};
 pub use place::{Place, cast, origin, provenance};
 
 use crate::outcome;

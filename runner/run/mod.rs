@@ -11,7 +11,7 @@ use crate::backend::{Backend, Cast, GivenSampling, Sampling};
 use crate::files;
 use crate::prompt::{Edits, Memories};
 use crate::replay;
-use crate::scenario::{Plan, Scenario, compile};
+use crate::scenario::{Plan, Scenario, compile, copied, write_copy};
 use crate::stage::{End, Settings, Stage, Watch};
 use crate::trace::{self, Summary, Trace};
 use crate::transcript::{self, Header, Recorder, Transcript, TurnRecord};
@@ -46,6 +46,8 @@ pub struct RunOptions {
     pub root: Option<PathBuf>,
     /// The model's name, for the trace.
     pub model: String,
+    /// The scenario's path as the record has it, where the scenario was read from a run's copy; `None`: the path it was read from.
+    pub named: Option<String>,
 }
 
 impl Default for RunOptions {
@@ -60,6 +62,7 @@ impl Default for RunOptions {
             fork: None,
             root: None,
             model: String::new(),
+            named: None,
         }
     }
 }
@@ -205,12 +208,18 @@ fn stage(
     let trace_file = folder.join(trace::FILE);
     let (recorder, trace) = match recorded(&file, options.resume)? {
         Some(recorded) => {
+            // A run that an earlier version began has none.
+            let lacks_copy = copied(folder).is_none();
             let n = recorded.turns.len().min(known.len());
             known.splice(..n, lines(&recorded));
             let recorder = Recorder::resume(&file, &recorded, &header)?;
+            if lacks_copy {
+                write_copy(scenario, folder)?;
+            }
             (recorder, Trace::resume(&trace_file, &scenario.id, &options.model)?)
         }
         None => {
+            write_copy(scenario, folder)?;
             let trace = Trace::create(&trace_file, &scenario.id, &options.model)?;
             (Recorder::create(&file, header)?, trace)
         }

@@ -77,6 +77,7 @@ impl Judge {
         verdict.carried = header.carried.is_some();
         verdict.notes = replay::provenance(header);
         let Loaded { scenario, report } = replay::load_scenario(file, header, &self.search)?;
+        verdict.notes.extend(replay::other_scenario(file, header, &self.search));
         let Some(scenario) = &scenario else {
             let errors = report.diagnostics.iter().filter(|found| found.severity == Severity::Error);
             verdict.problems.extend(errors.map(|found| Problem::of_diagnostic(found, &report.sources)));

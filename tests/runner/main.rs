@@ -7,6 +7,7 @@ mod broken;
 mod causes;
 mod ci;
 mod constructs;
+mod copies;
 mod diagnostics;
 mod docs;
 mod doors;
