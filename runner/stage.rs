@@ -8,7 +8,7 @@
 
 use crate::backend::{self, Backend, Commit, Progress, Reply, Request, Sampling, Session, Usage};
 use crate::outcome;
-use crate::prompt::{Asked, Memories};
+use crate::prompt::{Asked, Direction, Directions, Memories};
 use crate::scenario::results::Outcome;
 use crate::scenario::{Edge, Lifecycle, Overflow, Plan, Scenario, Strategy, TimelineId, Turn, TurnId};
 use crate::trace::{Trace, TurnTrace};
@@ -72,6 +72,8 @@ pub enum Scene<'a> {
     },
     /// It does not take place.
     Skipped,
+    /// The stage says something before it; behind the last turn, too.
+    Directed(&'a Direction),
 }
 
 /// Watches a plan being played. A turn that does not take place is [`Scene::Skipped`], in plan order too.
@@ -113,6 +115,9 @@ pub struct Stage {
     next: usize,
     /// First turn that failed: nothing after it is started.
     failed: Option<usize>,
+    directions: Directions,
+    /// First turn before which nothing has been shown yet of what the stage says.
+    undirected: usize,
 }
 
 enum State {
@@ -158,6 +163,8 @@ impl Stage {
             state: plan.order().map(|_| State::Waiting).collect(),
             next: 0,
             failed: None,
+            directions: Directions::of(&plan),
+            undirected: 0,
             memories,
             plan,
             scenario,
@@ -173,9 +180,17 @@ impl Stage {
     /// # Errors
     /// A line that is not what would be written now, or the disk's.
     pub fn follow(&mut self, lines: Vec<TurnRecord>, watch: &mut dyn Watch) -> anyhow::Result<()> {
-        let Self { memories, recorder, trace, settings, .. } = self;
-        let mut known =
-            Known { plan: &self.plan, lines: lines.into_iter().peekable(), recorder, trace, watch, settings };
+        let Self { memories, recorder, trace, settings, directions, undirected, .. } = self;
+        let mut known = Known {
+            plan: &self.plan,
+            lines: lines.into_iter().peekable(),
+            recorder,
+            trace,
+            watch,
+            settings,
+            directions,
+            undirected,
+        };
         follow(memories, self.plan.end(), &mut known)?;
         let is_open = |(id, _): &(TurnId, &Turn)| *self.memories.outcome(*id) == Outcome::Open;
         self.next = self.plan.order().find(is_open).map_or(self.plan.end(), |(id, _)| id).0;
@@ -200,6 +215,7 @@ impl Stage {
         let mut scope = Scope { running: Running::new(), sender, watch, ready };
         tokio::pin!(stop);
         self.expect_all();
+        direct(&self.memories, &self.directions, &mut self.undirected, TurnId(self.next), scope.watch);
         loop {
             while let Some(id) = self.may_begin(&scope.ready) {
                 scope.ready.remove(&id);
@@ -433,6 +449,7 @@ impl Stage {
                 }
             }
             self.next += 1;
+            direct(&self.memories, &self.directions, &mut self.undirected, TurnId(self.next), scope.watch);
             self.leave(id);
             self.release(id, &[Edge::Memory], scope);
         }
@@ -465,6 +482,20 @@ impl Stage {
     }
 }
 
+/// Shows what the stage says before a turn, and before those that were not shown yet.
+fn direct(
+    memories: &Memories,
+    directions: &Directions,
+    undirected: &mut usize,
+    until: TurnId,
+    watch: &mut dyn Watch,
+) {
+    for id in (*undirected..=until.0).map(TurnId) {
+        memories.directions(directions, id).iter().for_each(|line| watch.see(id, Scene::Directed(line)));
+    }
+    *undirected = (*undirected).max(until.0 + 1);
+}
+
 /// Shows the line of a turn; a summary is the speaker's own affair.
 fn show(
     turn: &Turn,
@@ -490,6 +521,8 @@ struct Known<'a> {
     trace: &'a mut Trace,
     watch: &'a mut dyn Watch,
     settings: &'a Settings,
+    directions: &'a Directions,
+    undirected: &'a mut usize,
 }
 
 impl LineSource for Known<'_> {
@@ -501,7 +534,8 @@ impl LineSource for Known<'_> {
         Ok(self.lines.next())
     }
 
-    fn said(&mut self, _memories: &Memories, id: TurnId, line: TurnRecord) -> anyhow::Result<()> {
+    fn said(&mut self, memories: &Memories, id: TurnId, line: TurnRecord) -> anyhow::Result<()> {
+        direct(memories, self.directions, self.undirected, id, self.watch);
         if self.recorder.turn(line.clone())? {
             self.trace.turn(TurnTrace::new(&line.path, &line.agent, None))?;
         }

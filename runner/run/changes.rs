@@ -1,6 +1,5 @@
 //! Changes that a fork makes from its turn on: replies that are given, lines that the stage adds, settings of sampling.
 
-use super::past::turn_at;
 use crate::diagnostic::suggest;
 use crate::replay;
 use crate::scenario::{AgentId, Choice, Lifecycle, Method, Plan, Purpose, Scenario, TurnId};
@@ -72,6 +71,20 @@ impl Changes {
         let tell = |tell: &Tell| tell.record(plan, scenario, at);
         Ok((said, self.told.iter().map(tell).collect::<anyhow::Result<_>>()?))
     }
+}
+
+/// A turn by its path, or the first one of a phase.
+pub(super) fn turn_at(plan: &Plan, scenario: &Scenario, at: &str) -> anyhow::Result<TurnId> {
+    let first = || {
+        let phase = scenario.phase_by_name(at)?;
+        plan.order().find(|(_, turn)| turn.phase == phase).map(|(id, _)| id)
+    };
+    plan.find(at).or_else(first).with_context(|| {
+        let paths = plan.order().map(|(_, turn)| turn.path.as_str());
+        let phases = scenario.phases.iter().map(|phase| phase.name.as_str());
+        let help = suggest(at, paths.chain(phases)).unwrap_or_default();
+        format!("the plan has no turn `{at}`, and no phase of that name; {help}")
+    })
 }
 
 fn turn_of(plan: &Plan, scenario: &Scenario, say: &Say) -> anyhow::Result<TurnId> {

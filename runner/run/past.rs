@@ -7,9 +7,8 @@
 //! 255 tokens are recomputed by each.
 
 use super::RunOptions;
-use super::changes::{Changes, earlier, last_settings};
+use super::changes::{Changes, earlier, last_settings, turn_at};
 use crate::backend::{Sampling, Session};
-use crate::diagnostic::suggest;
 use crate::files::portable;
 use crate::replay;
 use crate::scenario::{Lifecycle, Plan, Scenario, Seeds, TurnId};
@@ -144,20 +143,6 @@ impl Past {
 fn parents(transcript: &Path, agents: impl Iterator<Item = String>) -> BTreeMap<String, Session> {
     let Some(run) = Trace::run_of(&transcript.with_file_name(trace::FILE)) else { return BTreeMap::new() };
     agents.map(|agent| (agent.clone(), Session { run: run.clone(), agent })).collect()
-}
-
-/// A turn by its path, or the first one of a phase.
-pub(super) fn turn_at(plan: &Plan, scenario: &Scenario, at: &str) -> anyhow::Result<TurnId> {
-    let first = || {
-        let phase = scenario.phase_by_name(at)?;
-        plan.order().find(|(_, turn)| turn.phase == phase).map(|(id, _)| id)
-    };
-    plan.find(at).or_else(first).with_context(|| {
-        let paths = plan.order().map(|(_, turn)| turn.path.as_str());
-        let phases = scenario.phases.iter().map(|phase| phase.name.as_str());
-        let help = suggest(at, paths.chain(phases)).unwrap_or_default();
-        format!("the plan has no turn `{at}`, and no phase of that name; {help}")
-    })
 }
 
 /// The roots of the seeds before `at`, where they are not the root of what comes then.
