@@ -4,14 +4,14 @@ use super::{Exit, Whereabouts};
 use crate::backend::Match;
 use crate::diagnostic::printable;
 use crate::replay::{brought_along, load_scenario, memory_at, other_scenario, transcript_file};
-use crate::scenario::Scenario;
+use crate::scenario::{Scenario, copied};
 use crate::terminal::is_fancy;
 use crate::timeline::{Event, StageKind};
 use crate::trace::{self, Trace, TurnTrace};
 use crate::transcript::{ChoiceRecord, Odds, Transcript, TurnRecord, is_summary};
 use anyhow::{Context as _, bail};
 use console::Style;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Show exactly what an agent had read at a turn, from where each part came, and what was reused
 #[derive(Debug, clap::Args)]
@@ -41,6 +41,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
         eprint!("{}", loaded.report.render(is_fancy()));
         return Ok(Exit::Invalid);
     };
+    let copy = file.parent().and_then(copied).map(|copy| copy.root);
     let turns = transcript.turns.iter().map(|turn| &turn.record).filter(|turn| turn.agent == args.agent);
     let turns: Vec<&TurnRecord> = turns.filter(|turn| !is_summary(&turn.path)).collect();
     let turn = wanted(&args, &scenario, &turns)?;
@@ -55,7 +56,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
         if at == new {
             println!("{}\n", rule(&border(cost, new > 0)));
         }
-        show(&scenario, &args.agent, event);
+        show(&scenario, copy.as_deref(), &args.agent, event);
     }
     println!("{}\n", rule("the reply"));
     println!("  {}", printable(&turn.spoken).replace('\n', "\n  "));
@@ -126,7 +127,8 @@ fn rule(text: &str) -> String {
     }
 }
 
-fn show(scenario: &Scenario, agent: &str, event: &Event) {
+/// Shows an event; `copy`: the folder of the run's own copy of its scenario.
+fn show(scenario: &Scenario, copy: Option<&Path>, agent: &str, event: &Event) {
     let (what, origin, text) = match event {
         Event::System(text) => ("system", format!("agents.{agent}.system_prompt"), text),
         Event::Stage { kind: StageKind::Added, text, origin } => {
@@ -146,7 +148,7 @@ fn show(scenario: &Scenario, agent: &str, event: &Event) {
             return println!("    {}\n", printable(raw).replace('\n', "\n    "));
         }
     };
-    println!("  {}", head(what, &place(scenario, &origin)));
+    println!("  {}", head(what, &place(scenario, copy, &origin)));
     println!("    {}\n", printable(text).replace('\n', "\n    "));
 }
 
@@ -172,11 +174,13 @@ fn word(kind: StageKind) -> &'static str {
 }
 
 /// A field with its file and line.
-fn place(scenario: &Scenario, field: &str) -> String {
+fn place(scenario: &Scenario, copy: Option<&Path>, field: &str) -> String {
     if field.is_empty() {
         return "the plan".to_string();
     }
     let path = crate::scenario::Path::parse(field);
     let (name, line, _) = scenario.sources.place(scenario.tree.key(&path));
-    format!("{field}, {name}:{line}")
+    // In a run's own copy, by the place in it.
+    let copied = copy.and_then(|root| Path::new(name).strip_prefix(root).ok());
+    format!("{field}, {}:{line}", copied.map_or_else(|| name.into(), Path::to_string_lossy))
 }

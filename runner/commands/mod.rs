@@ -246,7 +246,7 @@ struct Whereabouts {
 
 impl From<Whereabouts> for Search {
     fn from(args: Whereabouts) -> Self {
-        Self { scenario: args.scenario, root: args.bounds.root }
+        Self { scenario: args.scenario, root: args.bounds.root, file_first: false }
     }
 }
 

@@ -32,7 +32,7 @@ pub fn is_own_copy(file: &Path, scenario: &Scenario) -> bool {
 /// Says in a line that the scenario's file is not the copy that is used, and how to use the file; or that the copy can't be.
 pub fn other_scenario(file: &Path, header: &Header, search: &Search) -> Option<String> {
     let root = search.root.as_deref();
-    let found = beside(file).filter(|_| search.scenario.is_none())?;
+    let found = beside(file).filter(|_| search.scenario.is_none() && !search.file_first)?;
     if own_copy(file, header, root).is_none() {
         return Some(format!(
             "the copy of the scenario in {} is not what was played, so it is not used",

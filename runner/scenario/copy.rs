@@ -134,7 +134,9 @@ mod tests {
     fn laid(names: &[&str]) -> Vec<String> {
         let source = |name: &&str| Source { name: name.to_string(), text: name.to_string() };
         let mut sources = Sources::new(source(&names[0]));
-        names[1..].iter().for_each(|name| drop(sources.add(source(name))));
+        for name in &names[1..] {
+            sources.add(source(name));
+        }
         let laid = lay(&sources).unwrap();
         let mut files: Vec<String> = laid.files.keys().map(|path| path.display().to_string()).collect();
         files.insert(0, laid.main.display().to_string());

@@ -58,6 +58,7 @@ fn an_option_that_is_called_otherwise_is_the_scenarios_doing() {
             let left = |request: &Request| Some(request.choice.as_ref().map_or("Hm.", |_| "Left").into());
             let backend = Arc::new(Scripted::new(left));
             play(&scenario, backend, &folder.path().join("run"), &RunOptions::default()).unwrap();
+            crate::play::without_copy(&folder.path().join("run"));
             assert_eq!(judged(&folder).problems, []);
             assert!(text.contains(from), "{from}");
             write(&folder, &text.replace(from, to));

@@ -54,7 +54,7 @@ fn a_run_that_is_taken_elsewhere_has_all_it_needs() {
     let (out, err) = done(away.path(), &["replay", "moved"]);
     assert!(out.contains("nothing changed") && !out.contains("note:") && err.is_empty(), "{out}{err}");
     let (out, _) = done(away.path(), &["explain", "moved", "--agent", "mira", "--turn", "1"]);
-    assert!(out.contains("The river is low.") && out.contains("moved/scenario/plays/well.yaml:4"), "{out}");
+    assert!(out.contains("The river is low.") && out.contains("initial_prompt, plays/well.yaml:4)"), "{out}");
     done(away.path(), &["report", "moved"]);
     let page = fs::read_to_string(away.path().join("moved/report.html")).unwrap();
     assert!(page.contains("Who heard what") && !page.contains("was not found"));
@@ -123,7 +123,8 @@ fn a_run_goes_on_with_what_it_began_with() {
     // Another scenario goes on with no run of this one; nor does a folder without a copy go on by itself.
     fs::write(dir.path().join("other.yaml"), WELL.replace("id: well", "id: other").replace("../", ""))
         .unwrap();
-    let (code, _, err) = greenroom(dir.path(), &["run", "other.yaml", "--resume", "--out", "third"]);
+    let (code, _, err) =
+        greenroom(dir.path(), &["run", "other.yaml", "--resume", "--out", "third", "--set", "thing=pond"]);
     assert!(code == 3 && err.contains("`scenario` is not what the run began with"), "{err}");
     fs::remove_file(third.join("scenario.json")).unwrap();
     let (code, _, err) = greenroom(dir.path(), &["run", "third", "--resume"]);

@@ -6,6 +6,7 @@ mod arithmetic;
 mod broken;
 mod causes;
 mod ci;
+mod comparison;
 mod constructs;
 mod copies;
 mod diagnostics;
