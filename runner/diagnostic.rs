@@ -103,6 +103,15 @@ impl Sources {
         &self.0[0]
     }
 
+    /// blake3 (hex) of all texts.
+    pub fn hash(&self) -> String {
+        let mut hasher = blake3::Hasher::new();
+        for source in self.iter() {
+            hasher.update(source.text.as_bytes());
+        }
+        hasher.finalize().to_hex().to_string()
+    }
+
     /// All files, the scenario's own first.
     pub fn iter(&self) -> impl Iterator<Item = &Source> {
         self.0.iter().map(Arc::as_ref)

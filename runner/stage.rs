@@ -6,15 +6,15 @@
 //! A `Memory` successor starts after its predecessor's transcript line is written; a `Hears` successor as soon as the reply is
 //! in.
 
-use crate::backend::{Backend, Commit, Progress, Reply, Request, Sampling, Session, Usage};
+use crate::backend::{self, Backend, Commit, Progress, Reply, Request, Sampling, Session, Usage};
 use crate::outcome;
-use crate::prompt::{Asked, Memories};
+use crate::prompt::{Asked, Direction, Directions, Memories};
 use crate::scenario::results::Outcome;
 use crate::scenario::{Edge, Lifecycle, Overflow, Plan, Scenario, Strategy, TimelineId, Turn, TurnId};
 use crate::trace::{Trace, TurnTrace};
 use crate::transcript::{ChoiceRecord, Footer, Odds, Recorder, StateRecord, Stop, TurnRecord};
 use crate::walk::{LineSource, follow, said};
-use anyhow::bail;
+use anyhow::{anyhow, bail};
 use std::collections::{BTreeMap, BTreeSet};
 use std::iter::Peekable;
 use std::sync::Arc;
@@ -32,6 +32,20 @@ pub struct Settings {
     pub cold: bool,
     /// The run that each agent (by key) brings its memory from.
     pub parents: BTreeMap<String, Session>,
+    /// Other temperatures and limits before some turns, the earliest first.
+    pub before: Vec<(TurnId, f32, usize)>,
+}
+
+impl Settings {
+    /// The sampling settings of a turn, and the most tokens of its reply.
+    fn at(&self, id: TurnId) -> (Sampling, usize) {
+        match self.before.iter().find(|(before, ..)| id < *before) {
+            Some((_, temperature, max_tokens)) => {
+                (Sampling { temperature: *temperature, ..self.sampling.clone() }, *max_tokens)
+            }
+            None => (self.sampling.clone(), self.max_tokens),
+        }
+    }
 }
 
 /// An event that can be watched while a plan is played.
@@ -58,6 +72,8 @@ pub enum Scene<'a> {
     },
     /// It does not take place.
     Skipped,
+    /// The stage says something before it; behind the last turn, too.
+    Directed(&'a Direction),
 }
 
 /// Watches a plan being played. A turn that does not take place is [`Scene::Skipped`], in plan order too.
@@ -101,6 +117,9 @@ pub struct Stage {
     n_changes: usize,
     /// First turn that failed: nothing after it is started.
     failed: Option<usize>,
+    directions: Directions,
+    /// First turn before which nothing has been shown yet of what the stage says.
+    undirected: usize,
 }
 
 enum State {
@@ -147,6 +166,8 @@ impl Stage {
             next: 0,
             n_changes: 0,
             failed: None,
+            directions: Directions::of(&plan),
+            undirected: 0,
             memories,
             plan,
             scenario,
@@ -162,15 +183,16 @@ impl Stage {
     /// # Errors
     /// A line that is not what would be written now, or the disk's.
     pub fn follow(&mut self, lines: Vec<TurnRecord>, watch: &mut dyn Watch) -> anyhow::Result<()> {
-        let Self { memories, recorder, trace, .. } = self;
-        let temperature = self.settings.sampling.temperature;
+        let Self { memories, recorder, trace, settings, directions, undirected, .. } = self;
         let mut known = Known {
             plan: &self.plan,
             lines: lines.into_iter().peekable(),
             recorder,
             trace,
             watch,
-            temperature,
+            settings,
+            directions,
+            undirected,
         };
         follow(memories, self.plan.end(), &mut known)?;
         let is_open = |(id, _): &(TurnId, &Turn)| *self.memories.outcome(*id) == Outcome::Open;
@@ -198,6 +220,7 @@ impl Stage {
         let mut scope = Scope { running: Running::new(), sender, watch, ready };
         tokio::pin!(stop);
         self.expect_all();
+        direct(&self.memories, &self.directions, &mut self.undirected, TurnId(self.next), scope.watch);
         loop {
             while let Some(id) = self.may_begin(&scope.ready) {
                 scope.ready.remove(&id);
@@ -276,6 +299,13 @@ impl Stage {
         }
         match self.memories.takes_place(id) {
             Ok(true) => {}
+            Ok(false) if self.memories.given(id).is_some() => {
+                let path = &self.plan.turn(id).path;
+                let error = anyhow!(
+                    "{path} is not played, so nothing can be said there; fork without --say {path}=…"
+                );
+                return self.fail(id, error);
+            }
             Ok(false) => {
                 self.memories.skip(id);
                 self.state[id.0] = State::Skipped;
@@ -298,13 +328,22 @@ impl Stage {
             asked = self.memories.ask_for_summary(id)?;
             request = self.request(&asked);
         }
-        self.send(asked, request, Vec::new(), scope);
+        self.send(asked, self.unless_given(id, request)?, Vec::new(), scope);
         Ok(())
+    }
+
+    /// A request to the speaker; where the reply is given from outside, to say just that.
+    fn unless_given(&self, id: TurnId, request: Request) -> anyhow::Result<Request> {
+        match self.memories.given(id) {
+            Some(text) => backend::given(request, text),
+            None => Ok(request),
+        }
     }
 
     fn request(&self, asked: &Asked) -> Request {
         let turn = self.plan.turn(asked.id);
         let agent = self.scenario.agent(turn.speaker);
+        let (sampling, max_tokens) = self.settings.at(asked.id);
         Request {
             index: asked.id.0,
             path: asked.path.clone(),
@@ -312,9 +351,9 @@ impl Stage {
             parent: self.settings.parents.get(&agent.key).filter(|_| turn.timeline.phase.is_none()).cloned(),
             permanent: agent.lifecycle == Lifecycle::Permanent,
             conversation: asked.conversation.clone(),
-            sampling: self.settings.sampling.clone(),
+            sampling,
             seed: asked.seed,
-            max_tokens: self.settings.max_tokens,
+            max_tokens,
             stop: self.memories.stop_strings(asked),
             choice: asked.choice.clone(),
             follow: None,
@@ -355,6 +394,16 @@ impl Stage {
             return self.fail(id, anyhow::anyhow!("{}: answered twice", self.plan.turn(id).path));
         };
         let is_summary = asked.is_summary;
+        let mut reply = reply;
+        if let Some(given) = self.memories.given(id).filter(|_| !is_summary) {
+            if reply.text.trim() != given.trim() {
+                let path = &self.plan.turn(id).path;
+                return self
+                    .fail(id, anyhow!("{path}: the model can't say `{given}`, it says `{}`", reply.text));
+            }
+            // Nobody drew it.
+            reply.logprobs.clear();
+        }
         let line = said(&mut self.memories, asked, &reply);
         // A summary's memory is replaced by that of the turn which follows, so it is not saved.
         let commit = reply.commit.filter(|_| !is_summary);
@@ -366,7 +415,10 @@ impl Stage {
         match self.memories.ask(id) {
             Ok(asked) => {
                 let request = self.request(&asked);
-                self.send(asked, request, answers, scope);
+                match self.unless_given(id, request) {
+                    Ok(request) => self.send(asked, request, answers, scope),
+                    Err(error) => self.fail(id, error),
+                }
             }
             Err(error) => self.fail(id, error.into()),
         }
@@ -404,6 +456,7 @@ impl Stage {
                 }
             }
             self.next += 1;
+            direct(&self.memories, &self.directions, &mut self.undirected, TurnId(self.next), scope.watch);
             self.leave(id);
             self.release(id, &[Edge::Memory], scope);
         }
@@ -426,7 +479,8 @@ impl Stage {
         if is_new {
             self.trace.turn(TurnTrace::new(&line.path, &line.agent, usage.as_ref()))?;
         }
-        show(self.plan.turn(id), id, &line, usage.as_ref(), self.settings.sampling.temperature, watch);
+        let temperature = self.settings.at(id).0.temperature;
+        show(self.plan.turn(id), id, &line, usage.as_ref(), temperature, watch);
         Ok(())
     }
 
@@ -439,6 +493,20 @@ impl Stage {
             self.backend.forget(&self.session(turn.timeline));
         }
     }
+}
+
+/// Shows what the stage says before a turn, and before those that were not shown yet.
+fn direct(
+    memories: &Memories,
+    directions: &Directions,
+    undirected: &mut usize,
+    until: TurnId,
+    watch: &mut dyn Watch,
+) {
+    for id in (*undirected..=until.0).map(TurnId) {
+        memories.directions(directions, id).iter().for_each(|line| watch.see(id, Scene::Directed(line)));
+    }
+    *undirected = (*undirected).max(until.0 + 1);
 }
 
 /// Shows the line of a turn; a summary is the speaker's own affair.
@@ -465,7 +533,9 @@ struct Known<'a> {
     recorder: &'a mut Recorder,
     trace: &'a mut Trace,
     watch: &'a mut dyn Watch,
-    temperature: f32,
+    settings: &'a Settings,
+    directions: &'a Directions,
+    undirected: &'a mut usize,
 }
 
 impl LineSource for Known<'_> {
@@ -477,7 +547,8 @@ impl LineSource for Known<'_> {
         Ok(self.lines.next())
     }
 
-    fn said(&mut self, _memories: &Memories, id: TurnId, line: TurnRecord) -> anyhow::Result<()> {
+    fn said(&mut self, memories: &Memories, id: TurnId, line: TurnRecord) -> anyhow::Result<()> {
+        direct(memories, self.directions, self.undirected, id, self.watch);
         if self.recorder.turn(line.clone())? {
             self.trace.turn(TurnTrace::new(&line.path, &line.agent, None))?;
         }
@@ -485,7 +556,7 @@ impl LineSource for Known<'_> {
         if line.path == turn.path {
             self.watch.see(id, Scene::Started(turn));
         }
-        show(turn, id, &line, None, self.temperature, self.watch);
+        show(turn, id, &line, None, self.settings.at(id).0.temperature, self.watch);
         Ok(())
     }
 

@@ -61,6 +61,8 @@ pub enum StageKind {
     Vote,
     /// A line before or after a round.
     Announcement,
+    /// A line that a fork added; its origin is the path of the turn that it stands before.
+    Added,
     /// The agent's own summary, with which a new epoch begins.
     Summary,
     /// The line that asks for a reply.

@@ -181,6 +181,9 @@ fn reply(memories: &Memories, asked: &Asked, was: &TurnRecord) -> anyhow::Result
     let Some(rule) = strategy.filter(|strategy| **strategy != Strategy::Human) else {
         return Ok(Reply::recorded(was, asked.choice.as_ref()));
     };
+    if let Some(given) = memories.given(asked.id) {
+        return Ok(Reply::of_rule(given.to_string()));
+    }
     let said = played(rule, asked.seed, asked.conversation.exchanges.len(), asked.choice.as_ref());
     let text = said.map_err(|error| Drift::new(&asked.path, Cause::RuleChanged, error.to_string()))?;
     Ok(Reply::of_rule(text))

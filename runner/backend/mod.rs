@@ -5,6 +5,7 @@
 
 mod device;
 mod embedded;
+mod given;
 mod kv;
 mod locate;
 mod sampling;
@@ -13,6 +14,7 @@ mod strategy;
 
 pub use device::Device;
 pub use embedded::{CacheKey, Embedded, EmbeddedConfig, Loading, source, worded};
+pub use given::given;
 pub use kv::{Kv, KvConfig, LayerBits};
 pub use locate::{ModelFile, locate};
 pub use sampling::{GivenSampling, Sampling};

@@ -3,15 +3,15 @@
 use super::{Exit, Whereabouts};
 use crate::backend::Match;
 use crate::diagnostic::printable;
-use crate::replay::{brought_along, load_scenario, memory_at, transcript_file};
-use crate::scenario::Scenario;
+use crate::replay::{brought_along, load_scenario, memory_at, other_scenario, transcript_file};
+use crate::scenario::{Scenario, copied};
 use crate::terminal::is_fancy;
 use crate::timeline::{Event, StageKind};
 use crate::trace::{self, Trace, TurnTrace};
 use crate::transcript::{ChoiceRecord, Odds, Transcript, TurnRecord, is_summary};
 use anyhow::{Context as _, bail};
 use console::Style;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Show exactly what an agent had read at a turn, from where each part came, and what was reused
 #[derive(Debug, clap::Args)]
@@ -34,10 +34,14 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
     let transcript = Transcript::open(&file)?;
     let search = args.near.clone().into();
     let loaded = load_scenario(&file, &transcript.header.record, &search)?;
+    if let Some(note) = other_scenario(&file, &transcript.header.record, &search) {
+        eprintln!("note: {}", printable(&note));
+    }
     let Some(scenario) = loaded.scenario else {
         eprint!("{}", loaded.report.render(is_fancy()));
         return Ok(Exit::Invalid);
     };
+    let copy = file.parent().and_then(copied).map(|copy| copy.root);
     let turns = transcript.turns.iter().map(|turn| &turn.record).filter(|turn| turn.agent == args.agent);
     let turns: Vec<&TurnRecord> = turns.filter(|turn| !is_summary(&turn.path)).collect();
     let turn = wanted(&args, &scenario, &turns)?;
@@ -52,12 +56,13 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
         if at == new {
             println!("{}\n", rule(&border(cost, new > 0)));
         }
-        show(&scenario, &args.agent, event);
+        show(&scenario, copy.as_deref(), &args.agent, event);
     }
     println!("{}\n", rule("the reply"));
     println!("  {}", printable(&turn.spoken).replace('\n', "\n  "));
     if let Some(choice) = &turn.constraint {
-        options(choice, transcript.header.record.sampling.temperature);
+        let at = transcript.turns.iter().position(|line| line.record.path == turn.path);
+        options(choice, transcript.header.record.temperature_at(at.unwrap_or_default()));
     }
     Ok(Exit::Pass)
 }
@@ -122,9 +127,17 @@ fn rule(text: &str) -> String {
     }
 }
 
-fn show(scenario: &Scenario, agent: &str, event: &Event) {
+/// Shows an event; `copy`: the folder of the run's own copy of its scenario.
+fn show(scenario: &Scenario, copy: Option<&Path>, agent: &str, event: &Event) {
     let (what, origin, text) = match event {
         Event::System(text) => ("system", format!("agents.{agent}.system_prompt"), text),
+        Event::Stage { kind: StageKind::Added, text, origin } => {
+            println!(
+                "  {}",
+                head(word(StageKind::Added), &format!("by the fork, before {}", printable(origin)))
+            );
+            return println!("    {}\n", printable(text).replace('\n', "\n    "));
+        }
         Event::Stage { kind, text, origin } => (word(*kind), origin.clone(), text),
         Event::Heard { from, text, origin } => {
             println!("  {}", head("heard", origin));
@@ -135,7 +148,7 @@ fn show(scenario: &Scenario, agent: &str, event: &Event) {
             return println!("    {}\n", printable(raw).replace('\n', "\n    "));
         }
     };
-    println!("  {}", head(what, &place(scenario, &origin)));
+    println!("  {}", head(what, &place(scenario, copy, &origin)));
     println!("    {}\n", printable(text).replace('\n', "\n    "));
 }
 
@@ -154,17 +167,20 @@ fn word(kind: StageKind) -> &'static str {
         StageKind::Format => "format",
         StageKind::Vote => "vote",
         StageKind::Announcement => "announcement",
+        StageKind::Added => "added line",
         StageKind::Summary => "own summary",
         StageKind::Cue => "cue",
     }
 }
 
 /// A field with its file and line.
-fn place(scenario: &Scenario, field: &str) -> String {
+fn place(scenario: &Scenario, copy: Option<&Path>, field: &str) -> String {
     if field.is_empty() {
         return "the plan".to_string();
     }
     let path = crate::scenario::Path::parse(field);
     let (name, line, _) = scenario.sources.place(scenario.tree.key(&path));
-    format!("{field}, {name}:{line}")
+    // In a run's own copy, by the place in it.
+    let copied = copy.and_then(|root| Path::new(name).strip_prefix(root).ok());
+    format!("{field}, {}:{line}", copied.map_or_else(|| name.into(), Path::to_string_lossy))
 }

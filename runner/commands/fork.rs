@@ -3,11 +3,12 @@
 use super::machine::Machine;
 use super::play::Performance;
 use super::run::{Claimed, refuse_other};
+use super::sampling::non_negative;
 use super::{Exit, Whereabouts};
-use crate::backend::Sampling;
+use crate::backend::{GivenSampling, Sampling};
 use crate::experiment;
-use crate::replay::{load_with, transcript_file};
-use crate::run::{ForkFrom, RunOptions};
+use crate::replay::{is_own_copy, load_with, other_scenario, transcript_file};
+use crate::run::{Changes, ForkFrom, RunOptions, Say, Tell};
 use crate::scenario::parse_override;
 use crate::terminal::is_fancy;
 use crate::transcript::{self, Transcript};
@@ -17,20 +18,33 @@ use std::path::PathBuf;
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Example: greenroom fork runs/prisoners-dilemma-1 --at two_sheets --set only_silent=20\n\
+         greenroom fork runs/prisoners-dilemma-1 --say \"yard/1/marco=I said nothing.\" --tell \"danny@two_sheets=The guard nods.\"\n\
 The run that it comes from stays as it is."
 )]
 pub(super) struct Args {
     /// The run: its folder or transcript
     run: PathBuf,
-    /// The first turn to play anew: its path (yard/1/marco), or a phase's name
-    #[arg(long, value_name = "TURN")]
-    at: String,
+    /// The first turn to play anew: its path (yard/1/marco), or a phase's name [default: the first that --say or --tell names]
+    #[arg(long, value_name = "TURN", required_unless_present_any = ["said", "told"])]
+    at: Option<String>,
+    /// Let a turn's speaker say this instead of what it would; in a choice, one of its options (repeatable)
+    #[arg(long = "say", value_name = "TURN=TEXT", value_parser = parse_say)]
+    said: Vec<Say>,
+    /// Let the cast of a turn's phase, or one AGENT alone, read this line before that turn (repeatable)
+    #[arg(long = "tell", value_name = "[AGENT@]TURN=TEXT", value_parser = parse_tell)]
+    told: Vec<Tell>,
     /// Give a variable another value from there on (repeatable); it must change nothing that was read before
     #[arg(long = "set", value_name = "K=V", value_parser = parse_override)]
     overrides: Vec<(String, serde_json::Value)>,
     /// Root of the seeds of turns from there on [default: the run's own]
     #[arg(long)]
     seed: Option<u64>,
+    /// Temperature from there on; 0 is greedy [default: the run's own]
+    #[arg(long, value_name = "T", value_parser = non_negative)]
+    temperature: Option<f32>,
+    /// Most tokens of a reply from there on [default: the run's own]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    max_tokens: Option<u32>,
     #[command(flatten)]
     machine: Machine,
     #[command(flatten)]
@@ -54,22 +68,53 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
         eprint!("{}", loaded.report.render(is_fancy()));
         return Ok(Exit::Invalid);
     };
+    let near = args.near.clone().into();
+    if let Some(note) = other_scenario(&file, &header, &near) {
+        eprintln!("note: {note}");
+    }
+    let named = is_own_copy(&file, &scenario).then(|| header.scenario.path.clone());
     let claimed = Claimed::of(args.out.as_deref(), &scenario.id, args.resume)?;
     let folder = claimed.folder.clone();
     refuse_other(&folder, transcript::FILE, experiment::FILE, args.resume)?;
     let options = RunOptions {
         seed: args.seed.unwrap_or(header.seed),
-        sampling: Sampling::from(header.sampling).into(),
-        max_tokens: header.max_tokens,
+        sampling: GivenSampling {
+            temperature: Some(args.temperature.unwrap_or(header.sampling.temperature)),
+            ..Sampling::from(header.sampling).into()
+        },
+        max_tokens: args.max_tokens.map_or(header.max_tokens, |most| most as usize),
         cold: false,
         resume: args.resume,
         continues: None,
-        fork: Some(ForkFrom { run: args.run.clone(), at: args.at.clone() }),
+        fork: Some(ForkFrom {
+            run: args.run.clone(),
+            at: args.at.clone(),
+            changes: Changes { said: args.said, told: args.told },
+        }),
         root: args.near.bounds.root.clone(),
         model: args.machine.model.name.clone(),
+        named,
     };
-    let (run, at, out) = (args.run.display(), &args.at, folder.display());
-    let go_on =
-        format!("go on with: greenroom fork {run} --at {at} --resume --out {out} (and the same settings)");
+    let at = args.at.map_or(String::new(), |at| format!(" --at {at}"));
+    let (run, out) = (args.run.display(), folder.display());
+    let go_on = format!("go on with: greenroom fork {run}{at} --resume --out {out} (and the same settings)");
     Performance { scenario, options, folder, quiet: args.quiet, go_on }.play(&args.machine)
+}
+
+/// `TURN=TEXT`.
+fn parse_say(text: &str) -> Result<Say, String> {
+    let (turn, text) =
+        text.split_once('=').ok_or("expected TURN=TEXT, e.g. \"yard/1/marco=I said nothing.\"")?;
+    Ok(Say { turn: turn.trim().to_string(), text: text.to_string() })
+}
+
+/// `TURN=TEXT` or `AGENT@TURN=TEXT`.
+fn parse_tell(text: &str) -> Result<Tell, String> {
+    let expected = "expected TURN=TEXT or AGENT@TURN=TEXT, e.g. \"marco@yard/1/danny=The guard nods.\"";
+    let (place, text) = text.split_once('=').ok_or(expected)?;
+    let (to, before) = match place.split_once('@') {
+        Some((agent, turn)) => (Some(agent.trim().to_string()), turn),
+        None => (None, place),
+    };
+    Ok(Tell { before: before.trim().to_string(), to, text: text.to_string() })
 }

@@ -32,6 +32,7 @@ mod pull;
 mod repeat;
 mod replay;
 mod report;
+mod resume;
 mod review;
 mod run;
 mod sampling;
@@ -245,7 +246,7 @@ struct Whereabouts {
 
 impl From<Whereabouts> for Search {
     fn from(args: Whereabouts) -> Self {
-        Self { scenario: args.scenario, root: args.bounds.root }
+        Self { scenario: args.scenario, root: args.bounds.root, file_first: false }
     }
 }
 

@@ -16,7 +16,8 @@ use std::sync::Arc;
 A scenario is found by the path in its recording, near the transcript or in the current folder.\n\
 Exit codes: 0 pass, 1 assertion failed, 2 invalid scenario, 3 drift, 4 environment. See docs/ci.md.")]
 pub(super) struct Args {
-    /// Recordings: runs' folders, transcripts, or folders that hold some
+    /// Recordings: runs' folders (held against the copy of the scenario in them, unless --scenario is given), transcripts, or
+    /// folders that hold some (held against the scenarios' files)
     #[arg(required = true)]
     runs: Vec<PathBuf>,
     #[command(flatten)]

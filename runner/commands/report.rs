@@ -1,9 +1,10 @@
 //! `greenroom report`: a run as one page for a browser.
 
 use super::{Exit, Whereabouts};
+use crate::experiment;
 use crate::files;
-use crate::replay::transcript_file;
-use crate::report::{self, MARK, Sources, html};
+use crate::replay::{other_scenario, transcript_file};
+use crate::report::{self, MARK, Sources, comparison, html};
 use crate::transcript;
 use anyhow::{Context as _, bail};
 use std::path::{Path, PathBuf};
@@ -11,12 +12,12 @@ use std::path::{Path, PathBuf};
 /// Bytes at a page's beginning in which the mark is looked for.
 const HEAD_BYTES: u64 = 4096;
 
-/// Make one self-contained page of a run: who said, heard and read what, and what the caches saved
+/// Make one self-contained page of a run: who said, heard and read what, and what the caches saved; or of an experiment
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example: greenroom report runs/gossip-1\n\
 The page holds no scripts and loads nothing, so it can be mailed or put on any server.")]
 pub(super) struct Args {
-    /// The run: its folder or transcript
+    /// The run: its folder or transcript; or an experiment's folder, whose runs get their pages too
     run: PathBuf,
     /// The page [default: report.html in the run's folder; beside a transcript of another name, that name with .html]
     #[arg(long, short, value_name = "FILE")]
@@ -26,12 +27,18 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
+    if args.run.join(experiment::FILE).exists() {
+        return of_experiment(args);
+    }
     let given = args.output.is_some();
     let output = args.output.unwrap_or_else(|| beside(&transcript_file(&args.run)));
-    if (output.is_file() || !given && output.exists()) && !is_report(&output)? {
-        bail!("{} is there and is no report: choose another file with -o", output.display());
+    refuse_notes(&output, given)?;
+    let search = args.near.into();
+    let sources = Sources::open(&args.run, &search)?;
+    let header = &sources.transcript.header.record;
+    if let Some(note) = other_scenario(&transcript_file(&args.run), header, &search) {
+        eprintln!("note: {}", crate::diagnostic::printable(&note));
     }
-    let sources = Sources::open(&args.run, &args.near.into())?;
     for caveat in &sources.caveats {
         eprintln!("note: {}: {}", caveat.title, crate::diagnostic::printable(&caveat.detail));
     }
@@ -39,6 +46,36 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
     files::write_to(&output, page)?;
     println!("{}", output.display());
     Ok(Exit::Pass)
+}
+
+/// The page of an experiment, and those of its runs, which it links to.
+fn of_experiment(args: Args) -> anyhow::Result<Exit> {
+    let folder = &args.run;
+    let output = args.output.clone().unwrap_or_else(|| folder.join(report::FILE));
+    refuse_notes(&output, args.output.is_some())?;
+    let search = args.near.into();
+    let (record, sample) = experiment::read(folder, &search)?;
+    if sample.runs.is_empty() {
+        bail!("{} has no complete run yet: go on with greenroom run … --resume", folder.display());
+    }
+    for run in &sample.runs {
+        let own = folder.join(&run.folder);
+        let page = own.join(report::FILE);
+        refuse_notes(&page, false)?;
+        files::write(&page, html(&Sources::open(&own, &search)?)?)?;
+    }
+    let n_planned = record.cells.len() * record.seeds.len();
+    files::write_to(&output, comparison(&record.scenario, &sample, n_planned)?)?;
+    println!("{}", output.display());
+    Ok(Exit::Pass)
+}
+
+/// Only a page that is ours is written over, unless a person named a pipe or a device.
+fn refuse_notes(page: &Path, given: bool) -> anyhow::Result<()> {
+    if (page.is_file() || !given && page.exists()) && !is_report(page)? {
+        bail!("{} is there and is no report: choose another file with -o", page.display());
+    }
+    Ok(())
 }
 
 /// The path of a transcript's page, unless another is given.

@@ -2,6 +2,7 @@
 
 use super::machine::Machine;
 use super::play::Performance;
+use super::resume::{self, Resumed, resumed};
 use super::sampling::Sampling;
 use super::{Bounds, Exit, open_scenario, repeat};
 use crate::experiment::{self, Design, Sweep, Variant, combinations, parse_sweep};
@@ -18,7 +19,7 @@ use std::path::{Path, PathBuf};
     after_help = "Example: greenroom run scenarios/gossip.yaml --seed 7 --set topic=music --out runs/g7"
 )]
 pub(super) struct Args {
-    /// The scenario
+    /// The scenario; with --resume also the folder of the run
     file: PathBuf,
     /// Root of all turns' seeds
     #[arg(long, default_value_t = 0)]
@@ -62,11 +63,25 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
-    let Some(scenario) = open_scenario(&args.file, &args.bounds, &args.overrides, args.quiet)? else {
+    let out = resume::folder(&args.file, args.out.as_deref(), args.resume)?;
+    let goes_on = args.resume && args.repeat.is_none() && args.sweeps.is_empty();
+    let begun_in = |folder: &Path| resumed(folder, &args.file, &args.bounds, &args.overrides, args.quiet);
+    let mut begun = out.as_deref().filter(|_| goes_on).map(begun_in).transpose()?.flatten();
+    let opened = match &begun {
+        Some(Resumed { scenario, .. }) => Some(scenario.clone()),
+        None => open_scenario(&args.file, &args.bounds, &args.overrides, args.quiet)?,
+    };
+    let Some(mut scenario) = opened else {
         return Ok(Exit::Invalid);
     };
-    let claimed = Claimed::of(args.out.as_deref(), &scenario.id, args.resume)?;
+    let claimed = Claimed::of(out.as_deref(), &scenario.id, args.resume)?;
     let folder = claimed.folder.clone();
+    if goes_on && out.is_none() {
+        begun = begun_in(&folder)?;
+    }
+    if let Some(begun) = &begun {
+        scenario = begun.scenario.clone();
+    }
     let options = RunOptions {
         seed: args.seed,
         sampling: args.sampling.given(),
@@ -77,6 +92,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
         fork: None,
         root: args.bounds.root.clone(),
         model: args.machine.model.name.clone(),
+        named: begun.map(|begun| begun.named),
     };
     let go_on = format!(
         "go on with: greenroom run {} --resume --out {} (and the same settings)",

@@ -52,7 +52,7 @@ impl Sampling {
     }
 }
 
-fn non_negative(text: &str) -> Result<f32, String> {
+pub(super) fn non_negative(text: &str) -> Result<f32, String> {
     within(text, |number| number.is_finite() && number >= 0.0, "a number of at least 0")
 }
 

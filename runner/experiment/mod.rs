@@ -4,9 +4,11 @@
 //! Runs are independent of each other and of how many are played at once, so an experiment goes on where it was interrupted.
 
 mod play;
+mod read;
 mod record;
 
 pub use play::{Played, Step, play, transcripts};
+pub use read::read;
 pub use record::{CellRecord, FILE, Record};
 
 use crate::run::RunOptions;

@@ -8,6 +8,7 @@
 //! sees a conversation that diverges after the system text.
 
 use super::delta::{Conversation, conversation};
+use super::edits::Edits;
 use super::present::Settled;
 use super::spoken::spoken;
 use super::state::States;
@@ -45,6 +46,7 @@ pub struct Memories {
     pub(super) decided: BTreeMap<(PhaseId, usize), bool>,
     /// True if replies are made up, to see what could be read.
     pub(super) is_made_up: bool,
+    pub(super) edits: Edits,
 }
 
 /// A turn to answer, or the summary that a full memory begins anew with.
@@ -173,6 +175,7 @@ impl Memories {
             missed,
             decided,
             is_made_up: false,
+            edits: Edits::default(),
         }
     }
 
@@ -255,7 +258,7 @@ impl Memories {
         let turn = self.plan.turn(id);
         let missed = self.missed.get(&turn.timeline).map(Vec::as_slice).unwrap_or_default();
         let inputs: Vec<Input> = missed.iter().chain(&turn.inputs).copied().collect();
-        let mut events = self.events(&turn.path, turn.speaker, &inputs)?;
+        let mut events = self.events_with_added(&turn.path, turn.timeline, &inputs, id)?;
         events.extend(self.cue(id, choice)?);
         Ok(events)
     }
@@ -439,8 +442,14 @@ impl Memories {
         for (id, inputs) in plan.unread.iter().filter(|(id, _)| id.phase.is_none()) {
             let mut all = self.missed.remove(id).unwrap_or_default();
             all.extend(inputs);
-            let events = self.events("the end", id.agent, &all)?;
+            let events = self.events_with_added("the end", *id, &all, plan.end())?;
             let timeline = self.timeline(*id);
+            events.into_iter().for_each(|event| timeline.push(event));
+        }
+        let has_read = |id: &TimelineId| plan.unread.iter().any(|(other, _)| other == id);
+        for id in self.with_added().into_iter().filter(|id| !has_read(id)) {
+            let events = self.events_with_added("the end", id, &[], plan.end())?;
+            let timeline = self.timeline(id);
             events.into_iter().for_each(|event| timeline.push(event));
         }
         let permanent = self.timelines.into_iter().filter(|(id, _)| id.phase.is_none());

@@ -1,8 +1,11 @@
 //! From events to prompts: what everybody remembers (`memories`), who sees what and as whom (`perspective`), which turns
 //! take place (`conditions`), and how what happened between two replies folds into one message (`delta`).
 
+mod added;
 mod conditions;
 mod delta;
+mod directions;
+mod edits;
 mod memories;
 mod perspective;
 mod present;
@@ -11,5 +14,7 @@ mod state;
 mod stops;
 
 pub use delta::{Conversation, Exchange, conversation};
+pub use directions::{Direction, Directions};
+pub use edits::Edits;
 pub use memories::{Asked, Heard, Memories, Options, PromptError};
 pub use spoken::{spoken, spoken_so_far};

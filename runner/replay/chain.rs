@@ -1,5 +1,6 @@
 //! Finds what a recording names: its scenario, and the earlier runs whose memories it carries on.
 
+use super::copy::own_copy;
 use super::replay;
 use crate::files::Root;
 use crate::scenario::{Loaded, Overrides, open_below, open_named};
@@ -19,6 +20,8 @@ pub struct Search {
     pub scenario: Option<PathBuf>,
     /// The folder that holds all of them; `None`: the recording's checkout, else its own folder, or the current folder.
     pub root: Option<PathBuf>,
+    /// True if the file that the recording names comes before the copy in a run's folder.
+    pub file_first: bool,
 }
 
 /// Memories that agents bring along from an earlier run.
@@ -66,7 +69,8 @@ pub fn find_named(transcript: &Path, named: &str, root: Option<&Path>) -> anyhow
     Ok(Some(short.unwrap_or(found)))
 }
 
-/// Finds and loads the scenario of a recording, with the recorded overrides of its variables.
+/// Finds and loads the scenario of a recording, with the recorded overrides of its variables: the one that was given, else the copy in
+/// the run's folder, else the file that the recording names (or the file before the copy).
 ///
 /// # Errors
 /// There is no such file, or it can't be read. Mistakes in it are in the report.
@@ -85,10 +89,23 @@ pub fn load_with(
     more: &[(String, serde_json::Value)],
 ) -> anyhow::Result<Loaded> {
     let root = search.root.as_deref();
-    let (path, open) = match &search.scenario {
-        Some(path) => (path.clone(), open_below as Open),
-        None => {
-            let found = find_named(file, &header.scenario.path, root)?;
+    let copy = || own_copy(file, header, root);
+    let named = || find_named(file, &header.scenario.path, root);
+    let (copy, found) = match &search.scenario {
+        Some(_) => (None, None),
+        None if search.file_first => match named()? {
+            Some(found) => (None, Some(found)),
+            None => (copy(), None),
+        },
+        None => match copy() {
+            Some(copy) => (Some(copy), None),
+            None => (None, named()?),
+        },
+    };
+    let (path, open, root) = match (&search.scenario, &copy) {
+        (Some(path), _) => (path.clone(), open_below as Open, root),
+        (None, Some(copy)) => (copy.main.clone(), open_named as Open, Some(copy.root.as_path())),
+        (None, None) => {
             let found = found.with_context(|| {
                 format!(
                     "the scenario {} of {} is neither near the transcript (in its checkout, or in its folder) nor in the \
@@ -97,7 +114,7 @@ pub fn load_with(
                     file.display()
                 )
             })?;
-            (found, open_named as Open)
+            (found, open_named as Open, root)
         }
     };
     let plain = open(&path, root, &[])?;
@@ -138,7 +155,7 @@ fn earlier_of(run: &Path, root: Option<&Path>, depth: usize) -> anyhow::Result<E
     }
     let file = transcript_file(run);
     let transcript = Transcript::open(&file)?;
-    let search = Search { scenario: None, root: root.map(Path::to_path_buf) };
+    let search = Search { root: root.map(Path::to_path_buf), ..Search::default() };
     let loaded = load_scenario(&file, &transcript.header.record, &search)?;
     let Some(scenario) = loaded.scenario else {
         bail!("the scenario of {} has errors:\n{}", file.display(), loaded.report.render(false));

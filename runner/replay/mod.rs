@@ -3,16 +3,18 @@
 
 mod carry;
 mod chain;
+mod copy;
 mod place;
 
 pub use carry::{carry, header_now};
 pub use chain::{
     Earlier, Search, brought_along, earlier, find_named, load_scenario, load_with, transcript_file,
 };
+pub use copy::{is_own_copy, load_copy, other_scenario};
 pub use place::{Place, cast, origin, provenance};
 
 use crate::outcome;
-use crate::prompt::Memories;
+use crate::prompt::{Edits, Memories};
 use crate::scenario::{Plan, Scenario, Seeds, Turn, TurnId, compile};
 use crate::timeline::Timeline;
 use crate::transcript::{
@@ -136,11 +138,18 @@ pub fn seeds(header: &Header, plan: &Plan) -> Seeds {
     Seeds::new(header.seed, before.collect())
 }
 
+/// Other temperatures and limits before some turns of a recording, the earliest first.
+pub fn settings_before(header: &Header, plan: &Plan) -> Vec<(TurnId, f32, usize)> {
+    let settings = header.forked.iter().flat_map(|forked| &forked.settings);
+    settings.filter_map(|of| Some((plan.find(&of.before)?, of.temperature, of.max_tokens))).collect()
+}
+
 /// Everybody's memories before the first turn of a recording.
 pub fn memories(scenario: &Arc<Scenario>, header: &Header, earlier: BTreeMap<String, Timeline>) -> Memories {
     let plan = Arc::new(compile(scenario));
     let seeds = seeds(header, &plan);
-    Memories::new(scenario.clone(), plan, earlier, seeds)
+    let edits = header.forked.as_ref().map(|forked| Edits::of(forked, &plan, scenario));
+    Memories::new(scenario.clone(), plan, earlier, seeds).with_edits(edits.unwrap_or_default())
 }
 
 /// A recording being held against its plan.

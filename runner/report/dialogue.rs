@@ -17,19 +17,22 @@ pub(super) struct TurnLine<'a> {
     /// True if an agent sums up its full memory.
     pub(super) is_summary: bool,
     pub(super) record: &'a TurnRecord,
+    /// The temperature at which it was sampled.
+    temperature: f32,
 }
 
 impl<'a> TurnLine<'a> {
     /// All lines of a recording.
     pub(super) fn all(transcript: &'a Transcript) -> Vec<Self> {
         let mut n = 1;
-        let number = |record: &'a TurnRecord| {
-            let is_summary = is_summary(&record.path);
-            let line = Self { n, is_summary, record };
+        let header = &transcript.header.record;
+        let number = |(at, record): (usize, &'a TurnRecord)| {
+            let (is_summary, temperature) = (is_summary(&record.path), header.temperature_at(at));
+            let line = Self { n, is_summary, record, temperature };
             n += usize::from(!is_summary);
             line
         };
-        transcript.turns.iter().map(|turn| &turn.record).map(number).collect()
+        transcript.turns.iter().map(|turn| &turn.record).enumerate().map(number).collect()
     }
 
     pub(super) fn phase(&self) -> &'a str {
@@ -132,7 +135,7 @@ fn directions<'a>(
         Event::Stage { kind: StageKind::Opening, text, origin } if origin.ends_with(".initial_prompt") => {
             Some((origin.as_str(), text.as_str()))
         }
-        Event::Stage { kind: StageKind::Vote | StageKind::Announcement, text, origin } => {
+        Event::Stage { kind: StageKind::Vote | StageKind::Announcement | StageKind::Added, text, origin } => {
             Some((origin.as_str(), text.as_str()))
         }
         _ => None,
@@ -142,7 +145,6 @@ fn directions<'a>(
 
 fn spoken(sources: &Sources, cast: &Cast, line: &TurnLine<'_>) -> Spoken {
     let record = line.record;
-    let temperature = sources.transcript.header.record.sampling.temperature;
     let mut spoken = Spoken {
         n: line.n,
         is_summary: line.is_summary,
@@ -156,7 +158,7 @@ fn spoken(sources: &Sources, cast: &Cast, line: &TurnLine<'_>) -> Spoken {
         to: Vec::new(),
         by: Vec::new(),
         purpose: "",
-        choice: record.constraint.as_ref().map(|record| choice(record, temperature)),
+        choice: record.constraint.as_ref().map(|record| choice(record, line.temperature)),
         is_cut: record.stop == Stop::Length,
     };
     if let Some((scenario, turn)) = planned(sources, &record.path) {

@@ -7,6 +7,7 @@
 mod cache;
 mod cast;
 mod chart;
+mod comparison;
 mod cost;
 mod dialogue;
 mod hearing;
@@ -16,6 +17,7 @@ mod sources;
 mod text;
 mod views;
 
+pub use comparison::comparison;
 pub use sources::{Caveat, Sources};
 
 use anyhow::Context as _;
@@ -31,8 +33,9 @@ pub const FILE: &str = "report.html";
 /// The mark of a page that is ours: only such a file is overwritten.
 pub const MARK: &str = r#"<meta name="generator" content="greenroom report" />"#;
 
-const PARTS: [(&str, &str); 10] = [
+const PARTS: [(&str, &str); 11] = [
     ("report.html", include_str!("../../templates/report/report.html")),
+    ("experiment.html", include_str!("../../templates/report/experiment.html")),
     ("macros.html", include_str!("../../templates/report/macros.html")),
     ("head.html", include_str!("../../templates/report/head.html")),
     ("results.html", include_str!("../../templates/report/results.html")),

@@ -21,7 +21,8 @@ use std::sync::Arc;
 /// A run, ready to be reported.
 #[derive(Debug)]
 pub struct Sources {
-    pub(super) transcript: Transcript,
+    /// The recording.
+    pub transcript: Transcript,
     /// Near the recording; it may have changed since.
     pub(super) scenario: Option<Arc<Scenario>>,
     /// The plan that the recording follows as far as it goes; `None` if it does not.

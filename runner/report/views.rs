@@ -128,6 +128,9 @@ fn turn(sources: &Sources, line: &TurnLine<'_>, numbers: &HashMap<&str, usize>) 
                 Event::Heard { origin, .. } => {
                     entry(event, numbers.get(origin.as_str()).copied(), String::new())
                 }
+                Event::Stage { kind: StageKind::Added, origin, .. } => {
+                    entry(event, None, format!("before {origin}"))
+                }
                 Event::Stage { origin, .. } => entry(event, None, place(sources, scenario, origin)),
                 _ => None,
             });
@@ -173,6 +176,7 @@ fn word(kind: StageKind) -> &'static str {
         StageKind::Format => "debate format",
         StageKind::Vote => "vote",
         StageKind::Announcement => "announcement",
+        StageKind::Added => "added by the fork",
         StageKind::Summary => "own summary",
         StageKind::Cue => "cue",
     }

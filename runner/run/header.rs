@@ -23,7 +23,10 @@ pub(super) fn header(
         engine: transcript::PROGRAM.to_string(),
         scenario: ScenarioRecord {
             id: scenario.id.clone(),
-            path: portable(Path::new(&scenario.sources.main().name), 1),
+            path: options
+                .named
+                .clone()
+                .unwrap_or_else(|| portable(Path::new(&scenario.sources.main().name), 1)),
             blake3: scenario.file_hash(),
         },
         plan: memories.plan().hash(),

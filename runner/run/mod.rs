@@ -1,14 +1,17 @@
 //! Plays a scenario into a folder: transcript, trace and summary; new, resumed, carrying on another run, or forked from one.
 
+mod changes;
 mod header;
 mod past;
 
+pub use changes::{Changes, Say, Tell};
 pub use past::ForkFrom;
 
 use crate::backend::{Backend, Cast, GivenSampling, Sampling};
 use crate::files;
-use crate::prompt::Memories;
-use crate::scenario::{Plan, Scenario, compile};
+use crate::prompt::{Edits, Memories};
+use crate::replay;
+use crate::scenario::{Plan, Scenario, compile, copied, write_copy};
 use crate::stage::{End, Settings, Stage, Watch};
 use crate::trace::{self, Summary, Trace};
 use crate::transcript::{self, Header, Recorder, Transcript, TurnRecord};
@@ -43,6 +46,8 @@ pub struct RunOptions {
     pub root: Option<PathBuf>,
     /// The model's name, for the trace.
     pub model: String,
+    /// The scenario's path as the record has it, where the scenario was read from a run's copy; `None`: the path it was read from.
+    pub named: Option<String>,
 }
 
 impl Default for RunOptions {
@@ -57,6 +62,7 @@ impl Default for RunOptions {
             fork: None,
             root: None,
             model: String::new(),
+            named: None,
         }
     }
 }
@@ -167,15 +173,22 @@ impl Set {
         backend: Arc<dyn Backend>,
         options: &RunOptions,
     ) -> anyhow::Result<Self> {
-        let past = Past::of(scenario, plan, options)?;
-        let seeds = past.seeds(options.seed);
         let sampling = options.sampling.over(&backend.suggested_sampling().over(&Sampling::default()));
+        let past = Past::of(scenario, plan, options, &sampling)?;
+        let seeds = past.seeds(options.seed);
+        let edits = past.fork.as_ref().map(|fork| Edits::of(&fork.record, plan, scenario));
         let memories = Memories::new(scenario.clone(), plan.clone(), past.timelines.clone(), seeds);
+        let memories = memories.with_edits(edits.unwrap_or_default());
         let backend: Arc<dyn Backend> = Arc::new(Cast::new(backend));
         let known = past.fork.iter().flat_map(|fork| lines(&fork.before)).collect();
         let header = header(&memories, backend.as_ref(), options, &sampling, &past);
-        let settings =
-            Settings { sampling, max_tokens: options.max_tokens, cold: options.cold, parents: past.parents };
+        let settings = Settings {
+            sampling,
+            max_tokens: options.max_tokens,
+            cold: options.cold,
+            parents: past.parents,
+            before: replay::settings_before(&header, plan),
+        };
         Ok(Self { memories, backend, settings, header, known })
     }
 }
@@ -195,12 +208,18 @@ fn stage(
     let trace_file = folder.join(trace::FILE);
     let (recorder, trace) = match recorded(&file, options.resume)? {
         Some(recorded) => {
+            // A run that an earlier version began has none.
+            let lacks_copy = copied(folder).is_none();
             let n = recorded.turns.len().min(known.len());
             known.splice(..n, lines(&recorded));
             let recorder = Recorder::resume(&file, &recorded, &header)?;
+            if lacks_copy {
+                write_copy(scenario, folder)?;
+            }
             (recorder, Trace::resume(&trace_file, &scenario.id, &options.model)?)
         }
         None => {
+            write_copy(scenario, folder)?;
             let trace = Trace::create(&trace_file, &scenario.id, &options.model)?;
             (Recorder::create(&file, header)?, trace)
         }

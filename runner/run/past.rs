@@ -7,14 +7,14 @@
 //! 255 tokens are recomputed by each.
 
 use super::RunOptions;
-use crate::backend::Session;
-use crate::diagnostic::suggest;
+use super::changes::{Changes, earlier, last_settings, turn_at};
+use crate::backend::{Sampling, Session};
 use crate::files::portable;
 use crate::replay;
 use crate::scenario::{Lifecycle, Plan, Scenario, Seeds, TurnId};
 use crate::timeline::Timeline;
 use crate::trace::{self, Trace};
-use crate::transcript::{Continues, Forked, Header, SeedBefore, Transcript};
+use crate::transcript::{Continues, Forked, Header, SeedBefore, SettingsBefore, Transcript};
 use anyhow::Context as _;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -25,8 +25,11 @@ use std::sync::Arc;
 pub struct ForkFrom {
     /// Its folder or transcript.
     pub run: PathBuf,
-    /// The first turn that is played anew: its path, or a phase's name for the phase's first turn.
-    pub at: String,
+    /// The first turn that is played anew: its path, or a phase's name for the phase's first turn; `None`: the first one that
+    /// `changes` are made at.
+    pub at: Option<String>,
+    /// What is to be said and read otherwise.
+    pub changes: Changes,
 }
 
 /// The beginning of a run.
@@ -58,9 +61,15 @@ impl Fork {
 }
 
 impl Past {
-    pub(super) fn of(scenario: &Arc<Scenario>, plan: &Plan, options: &RunOptions) -> anyhow::Result<Self> {
+    /// `sampling`: that of the turns that are played now.
+    pub(super) fn of(
+        scenario: &Arc<Scenario>,
+        plan: &Plan,
+        options: &RunOptions,
+        sampling: &Sampling,
+    ) -> anyhow::Result<Self> {
         match (&options.fork, &options.continues) {
-            (Some(fork), _) => Self::forked(scenario, plan, fork, options),
+            (Some(fork), _) => Self::forked(scenario, plan, fork, options, sampling),
             (None, Some(run)) => Self::continued(run, options.root.as_deref()),
             (None, None) => Ok(Self::default()),
         }
@@ -79,11 +88,16 @@ impl Past {
         plan: &Plan,
         from: &ForkFrom,
         options: &RunOptions,
+        sampling: &Sampling,
     ) -> anyhow::Result<Self> {
         let file = replay::transcript_file(&from.run);
         let transcript = Transcript::open(&file)?;
         let header = &transcript.header.record;
-        let at = turn_at(plan, scenario, &from.at)?;
+        let at = match &from.at {
+            Some(at) => turn_at(plan, scenario, at)?,
+            None => from.changes.first(plan, scenario)?,
+        };
+        let (said, told) = from.changes.records(plan, scenario, at)?;
         let timelines = replay::brought_along(&file, header, options.root.as_deref())?;
         let before = replay::before(scenario, &transcript, timelines.clone(), at);
         let before = before.with_context(|| {
@@ -91,6 +105,15 @@ impl Past {
             format!("what comes before {at} must be what {} has; fork at an earlier turn", file.display())
         })?;
         let roots = roots(plan, header, at, options.seed);
+        let (mut earlier_said, mut earlier_told, mut settings) = earlier(header, plan, at);
+        let (was, now) = (last_settings(header, plan, at), (sampling.temperature, options.max_tokens));
+        if was != now {
+            let (temperature, max_tokens) = was;
+            let (before, lines) = (plan.turn(at).path.clone(), before.turns.len());
+            settings.push(SettingsBefore { before, lines, temperature, max_tokens });
+        }
+        earlier_said.extend(said);
+        earlier_told.extend(told);
         let named = |(before, seed): &(TurnId, u64)| SeedBefore {
             before: plan.turn(*before).path.clone(),
             seed: *seed,
@@ -100,6 +123,9 @@ impl Past {
             hash: transcript.hash().to_string(),
             at: plan.turn(at).path.clone(),
             seeds: roots.iter().map(named).collect(),
+            settings,
+            said: earlier_said,
+            told: earlier_told,
         };
         let lasting = scenario.agents.iter().filter(|agent| agent.lifecycle == Lifecycle::Permanent);
         let parents = parents(&file, lasting.map(|agent| agent.key.clone()));
@@ -117,20 +143,6 @@ impl Past {
 fn parents(transcript: &Path, agents: impl Iterator<Item = String>) -> BTreeMap<String, Session> {
     let Some(run) = Trace::run_of(&transcript.with_file_name(trace::FILE)) else { return BTreeMap::new() };
     agents.map(|agent| (agent.clone(), Session { run: run.clone(), agent })).collect()
-}
-
-/// A turn by its path, or the first one of a phase.
-fn turn_at(plan: &Plan, scenario: &Scenario, at: &str) -> anyhow::Result<TurnId> {
-    let first = || {
-        let phase = scenario.phase_by_name(at)?;
-        plan.order().find(|(_, turn)| turn.phase == phase).map(|(id, _)| id)
-    };
-    plan.find(at).or_else(first).with_context(|| {
-        let paths = plan.order().map(|(_, turn)| turn.path.as_str());
-        let phases = scenario.phases.iter().map(|phase| phase.name.as_str());
-        let help = suggest(at, paths.chain(phases)).unwrap_or_default();
-        format!("the plan has no turn `{at}`, and no phase of that name; {help}")
-    })
 }
 
 /// The roots of the seeds before `at`, where they are not the root of what comes then.

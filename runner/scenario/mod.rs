@@ -6,6 +6,7 @@
 mod check;
 mod choice;
 mod compile;
+mod copy;
 mod encoding;
 mod passes;
 mod plan;
@@ -20,6 +21,7 @@ pub use check::{Loaded, Overrides, load, open, open_below, open_named, parse_ove
 pub(crate) use choice::text_of;
 pub use choice::{Choice, ChoiceOption, Chosen, Decision, Method};
 pub use compile::compile;
+pub use copy::{Copied, copied, write_copy};
 pub use plan::{
     Announced, Audience, Change, Condition, Constraint, Edge, Input, Known, Occasion, Plan, Purpose, Seeds,
     TimelineId, Turn, TurnId, turn_seed,
@@ -391,11 +393,7 @@ impl Scenario {
 
     /// blake3 (hex) of the files' texts.
     pub fn file_hash(&self) -> String {
-        let mut hasher = blake3::Hasher::new();
-        for source in self.sources.iter() {
-            hasher.update(source.text.as_bytes());
-        }
-        hasher.finalize().to_hex().to_string()
+        self.sources.hash()
     }
 
     /// blake3 (hex) of every template, by path.

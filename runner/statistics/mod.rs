@@ -57,7 +57,7 @@ mod table;
 mod tables;
 
 pub use interval::{CONFIDENCE, Estimate, Method};
-pub use plots::plots;
+pub use plots::{pictures, plots};
 pub use subject::{Offer, Question, Rounds, Subject};
 pub use summary::{CellSummary, Figure, InCell, Summary, summarize};
 pub use table::{Column, Table, Values};

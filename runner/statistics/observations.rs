@@ -12,6 +12,8 @@ pub(super) struct Observed<'a> {
     pub(super) run: &'a Run,
     /// The run's place among all, by cell and seed.
     pub(super) at: usize,
+    /// Its line's number among those of the run's turns, from 0.
+    pub(super) line: usize,
     /// Its line.
     pub(super) record: &'a TurnRecord,
     /// `None`: the plan has no such turn, so the scenario is not the one that was played.
@@ -63,7 +65,7 @@ impl<'a> Observed<'a> {
 
     /// Probabilities of that choice's options, if a model was asked.
     pub(super) fn odds(&self) -> Option<Odds> {
-        self.choice()?.odds(self.run.transcript.header.record.sampling.temperature)
+        self.choice()?.odds(self.run.transcript.header.record.temperature_at(self.line))
     }
 }
 
@@ -74,9 +76,9 @@ pub(super) fn observe(sample: &Sample) -> Vec<Observed<'_>> {
     for (at, run) in sample.ordered().into_iter().enumerate() {
         let places =
             plans.entry(Arc::as_ptr(&run.scenario)).or_insert_with(|| places(&compile(&run.scenario)));
-        for turn in &run.transcript.turns {
+        for (line, turn) in run.transcript.turns.iter().enumerate() {
             let place = places.get(&turn.record.path).cloned();
-            observed.push(Observed { run, at, record: &turn.record, place });
+            observed.push(Observed { run, at, line, record: &turn.record, place });
         }
     }
     observed

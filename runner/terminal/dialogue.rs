@@ -1,19 +1,19 @@
-//! Shows a run as it is played: phase titles, names in their colours, text as it is generated.
+//! Shows a run as it is played: phases, rounds, what the stage says, names in their colours, text as it is generated.
 //!
 //! Of turns that run together, the one whose line is next in the transcript is shown live; the others follow in that order.
 
 use super::page::Page;
+use super::progress::{Form, RunProgress};
 use crate::backend::Progress;
 use crate::diagnostic::printable;
-use crate::prompt::spoken_so_far;
+use crate::prompt::{Direction, spoken_so_far};
 use crate::scenario::{AgentId, Audience, Color, PhaseId, Plan, Purpose, Scenario, Turn, TurnId};
 use crate::stage::{Scene, Watch};
 use crate::transcript::{ChoiceRecord, Odds, OptionRecord, Stop};
 use console::{Color as Ink, Style};
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::ProgressBar;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 /// Widest line; longer ones are hard to read.
 const MAX_WIDTH: usize = 100;
@@ -24,6 +24,7 @@ pub struct Dialogue {
     plan: Arc<Plan>,
     page: Page,
     fancy: bool,
+    progress: RunProgress,
     bar: Option<ProgressBar>,
     /// The turn that is shown now.
     next: usize,
@@ -32,6 +33,8 @@ pub struct Dialogue {
     /// The present turn's text that is on the screen; `None`: not even its head.
     shown: Option<String>,
     phase: Option<PhaseId>,
+    /// The round of that phase whose head was shown.
+    round: usize,
     /// True if the scenario's title is still to be shown, before the first turn.
     titled: bool,
     /// True if it was said what a low mass means.
@@ -44,14 +47,23 @@ impl Dialogue {
         let fancy = super::is_fancy();
         let width = fancy.then(|| usize::from(console::Term::stdout().size().1).clamp(30, MAX_WIDTH));
         let page = Page::stdout(width);
-        Self::on(page, fancy, scenario, plan)
+        let form = match (console::Term::stderr().is_term(), console::Term::stdout().is_term()) {
+            (false, _) => Form::Lines,
+            (true, true) if !fancy => Form::Hidden,
+            (true, _) => Form::Bar,
+        };
+        let progress = RunProgress::new(&scenario, &plan, form);
+        let mut dialogue = Self::on(page, fancy, scenario, plan);
+        dialogue.progress = progress;
+        dialogue
     }
 
     /// A dialogue on any page.
     pub fn on(page: Page, fancy: bool, scenario: Arc<Scenario>, plan: Arc<Plan>) -> Self {
         let (raw, shown) = (BTreeMap::new(), None);
-        let (bar, phase, next, titled, warned) = Default::default();
-        Self { scenario, plan, page, fancy, bar, next, raw, shown, phase, titled, warned }
+        let (bar, phase, round, next, titled, warned) = Default::default();
+        let progress = RunProgress::new(&scenario, &plan, Form::Hidden);
+        Self { scenario, plan, page, fancy, progress, bar, next, raw, shown, phase, round, titled, warned }
     }
 
     /// Shows the scenario's title too, when the first turn begins.
@@ -63,25 +75,27 @@ impl Dialogue {
     fn title(&mut self) {
         let title = printable(&self.scenario.title);
         let title = if self.fancy { Style::new().bold().apply_to(title).to_string() } else { title };
-        self.page.line(&title);
+        self.page.paragraph(&title);
         let about = printable(self.scenario.description.trim());
         if !about.is_empty() {
             about.lines().for_each(|line| {
                 let line =
                     if self.fancy { Style::new().dim().apply_to(line).to_string() } else { line.into() };
-                self.page.line(&line);
+                self.page.paragraph(&line);
             });
         }
     }
 
-    fn head(&mut self) {
-        let plan = self.plan.clone();
-        let turn = plan.turn(TurnId(self.next));
-        if self.phase != Some(turn.phase) {
-            self.phase = Some(turn.phase);
-            let label = printable(&self.scenario.phase(turn.phase).label);
+    /// Shows where a turn or a line of the stage stands, if that is news: the phase, and its round where there are several.
+    fn place(&mut self, id: PhaseId, round: usize) {
+        let phase = self.scenario.phase(id);
+        if self.phase != Some(id) {
+            (self.phase, self.round) = (Some(id), 0);
+            let label = printable(&phase.label);
+            // Two strokes and two spaces stand beside it.
+            let most = self.page.width().map_or(60, |width| width.saturating_sub(4).min(60));
             let rule = if self.fancy {
-                let rest = "─".repeat(60usize.saturating_sub(console::measure_text_width(&label)));
+                let rest = "─".repeat(most.saturating_sub(console::measure_text_width(&label)));
                 Style::new().bold().apply_to(format!("── {label} {rest}")).to_string()
             } else {
                 format!("== {label} ==")
@@ -89,6 +103,36 @@ impl Dialogue {
             self.page.line("");
             self.page.line(&rule);
         }
+        if phase.rounds > 1 && self.round != round {
+            self.round = round;
+            let at_most = if phase.until.is_some() { "at most " } else { "" };
+            let of =
+                if round > phase.rounds { String::new() } else { format!(" of {at_most}{}", phase.rounds) };
+            let rule = if self.fancy {
+                Style::new().dim().apply_to(format!("─ round {round}{of}")).to_string()
+            } else {
+                format!("-- round {round}{of} --")
+            };
+            self.page.line(&rule);
+        }
+    }
+
+    /// Shows a line of the stage.
+    fn direct(&mut self, line: &Direction) {
+        self.hide_bar();
+        self.place(line.phase, line.round);
+        let to = line.to.iter().flatten().map(|agent| self.scenario.agent(*agent).name.as_str());
+        let to = to.collect::<Vec<_>>().join(" and ");
+        let to = if to.is_empty() { "  *".to_string() } else { format!("  * to {}:", printable(&to)) };
+        self.page.head(&if self.fancy { Style::new().dim().apply_to(to).to_string() } else { to });
+        self.page.push(&line.text);
+        self.page.end();
+    }
+
+    fn head(&mut self) {
+        let plan = self.plan.clone();
+        let turn = plan.turn(TurnId(self.next));
+        self.place(turn.phase, turn.round);
         let agent = self.scenario.agent(turn.speaker);
         let name = printable(&self.speaker(turn));
         let style = match agent.color.unwrap_or(default_color(turn.speaker.0)) {
@@ -154,8 +198,8 @@ impl Dialogue {
         self.page.end();
         self.raw.remove(&self.next);
         self.shown = None;
+        // What has come of the next turn is shown behind what the stage says before it.
         self.next += 1;
-        self.stream();
     }
 
     /// Note on how likely the options were to be drawn, and any of them to be said; or on an invalid reply.
@@ -174,22 +218,17 @@ impl Dialogue {
         Some(format!("({}; mass {}{hint})", shares.join(", "), Odds::in_percent(odds.mass)))
     }
 
-    fn reading(&mut self, done: usize, total: usize) {
-        if !self.fancy || !console::Term::stderr().is_term() || total == 0 {
-            return;
+    /// The line at the bottom: whose turn it is, and how much of its prompt is read, if that is known.
+    fn waiting(&mut self, read: Option<(usize, usize)>) {
+        if self.bar.is_none() {
+            self.bar = self.progress.bar();
         }
-        let turn = self.plan.turn(TurnId(self.next));
-        let name = printable(&self.scenario.agent(turn.speaker).name);
-        let bar = self.bar.get_or_insert_with(|| {
-            let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::stderr());
-            let style = ProgressStyle::with_template("{spinner} {msg} reads {bar:24} {pos}/{len} tokens");
-            bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
-            bar.enable_steady_tick(Duration::from_millis(100));
-            bar
-        });
-        bar.set_message(name);
-        bar.set_length(total as u64);
-        bar.set_position(done as u64);
+        let Some(bar) = &self.bar else { return };
+        let name = &self.scenario.agent(self.plan.turn(TurnId(self.next)).speaker).name;
+        match read.filter(|(_, total)| *total > 0) {
+            Some((done, total)) => self.progress.reads(bar, name, done, total),
+            None => self.progress.waits(bar, name),
+        }
     }
 
     fn hide_bar(&mut self) {
@@ -205,10 +244,12 @@ impl Watch for Dialogue {
             self.title();
         }
         match scene {
+            Scene::Started(_) if id.0 == self.next && self.shown.is_none() => self.waiting(None),
             Scene::Started(_) => {}
+            Scene::Directed(line) => self.direct(line),
             Scene::Progress(Progress::Prefill { done, total }) => {
                 if id.0 == self.next && self.shown.is_none() {
-                    self.reading(*done, *total);
+                    self.waiting(Some((*done, *total)));
                 }
             }
             Scene::Progress(Progress::Text(text)) => {
@@ -217,10 +258,13 @@ impl Watch for Dialogue {
                     self.stream();
                 }
             }
-            Scene::Written { spoken, stop, choice, odds, .. } => self.finish(spoken, stop, choice, odds),
+            Scene::Written { spoken, stop, choice, odds, usage, .. } => {
+                self.progress.written(id, usage.is_some());
+                self.finish(spoken, stop, choice, odds);
+            }
             Scene::Skipped => {
+                self.progress.skipped(id);
                 self.next += 1;
-                self.stream();
             }
         }
     }

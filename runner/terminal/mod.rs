@@ -7,6 +7,7 @@ mod diff;
 mod differences;
 pub mod output;
 mod page;
+mod progress;
 mod results;
 mod statistics;
 mod tables;
@@ -18,9 +19,23 @@ pub use differences::show_differences;
 pub use page::Page;
 pub use results::results;
 pub use statistics::statistics;
-pub use tables::{bytes, counted, summary, table};
+pub use tables::{bytes, counted, summary, table, table_within};
 
 /// Tells whether standard output is a terminal that wants colours.
 pub fn is_fancy() -> bool {
     console::Term::stdout().is_term() && console::colors_enabled()
+}
+
+/// Columns of standard output, where that is a terminal.
+fn width() -> Option<usize> {
+    let size = console::Term::stdout().size_checked().filter(|_| is_fancy());
+    size.map(|(_, columns)| usize::from(columns).max(20))
+}
+
+/// A text wrapped to the terminal, later lines behind `indent`; elsewhere as it is.
+fn wrapped(text: &str, indent: &str) -> String {
+    match width() {
+        Some(width) => textwrap::fill(text, textwrap::Options::new(width).subsequent_indent(indent)),
+        None => text.to_string(),
+    }
 }

@@ -28,6 +28,19 @@ impl Page {
         Self { out, width, column: 0, word: String::new(), space: false }
     }
 
+    /// Columns; `None`: lines are as long as they are.
+    pub(super) fn width(&self) -> Option<usize> {
+        self.width
+    }
+
+    /// Writes a line, which may hold colours, on as many lines as it needs.
+    pub(super) fn paragraph(&mut self, text: &str) {
+        match self.width {
+            Some(width) => self.line(&textwrap::fill(text, width)),
+            None => self.line(text),
+        }
+    }
+
     /// Writes a whole line as it stands.
     pub fn line(&mut self, text: &str) {
         self.put(text);
@@ -62,7 +75,15 @@ impl Page {
         let width = console::measure_text_width(text);
         let wrap = self.width.is_some_and(|limit| self.column + 2 + width > limit) && self.column > INDENT;
         self.put(&if wrap { format!("\n{}", " ".repeat(INDENT)) } else { "  ".to_string() });
-        self.put(text);
+        match self.width.filter(|_| wrap) {
+            Some(limit) => {
+                let indent = " ".repeat(INDENT);
+                let options =
+                    textwrap::Options::new(limit).initial_indent(&indent).subsequent_indent(&indent);
+                self.put(textwrap::fill(text, options).trim_start());
+            }
+            None => self.put(text),
+        }
     }
 
     /// Ends the message.

@@ -6,6 +6,9 @@ use crate::transcript::Footer;
 use console::Style;
 use serde_json::Value;
 
+/// As wide as a label.
+const LABEL: &str = "           ";
+
 /// Choices, decisions, payoffs, outcomes and assertions, a line each; empty where a scenario has none of them.
 pub fn results(scenario: &Scenario, footer: &Footer, fancy: bool) -> String {
     let name = |key: &String| {
@@ -53,7 +56,7 @@ pub fn results(scenario: &Scenario, footer: &Footer, fancy: bool) -> String {
     for (label, text) in lines {
         let label = format!("{label:<11}");
         let label = if fancy { Style::new().bold().apply_to(label).to_string() } else { label };
-        out += &format!("{label}{}\n", printable(&text));
+        out += &(super::wrapped(&format!("{label}{}", printable(&text)), LABEL) + "\n");
     }
     for failed in footer.assertions.iter().filter(|assertion| !assertion.holds) {
         let reason = failed.error.as_ref().or(failed.why.as_ref());
@@ -63,7 +66,9 @@ pub fn results(scenario: &Scenario, footer: &Footer, fancy: bool) -> String {
         } else {
             "FAILED     ".into()
         };
-        out += &format!("{label}{}\n", printable(&format!("{}{reason}", failed.that)));
+        out +=
+            &(super::wrapped(&format!("{label}{}", printable(&format!("{}{reason}", failed.that))), LABEL)
+                + "\n");
     }
     out
 }

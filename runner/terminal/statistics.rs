@@ -41,7 +41,9 @@ fn places(files: &[PathBuf]) -> String {
         for (stem, endings) in stems {
             kinds.entry(endings.join(", ")).or_default().push(stem);
         }
-        let lines = kinds.iter().map(|(endings, stems)| format!("  {} ({endings})\n", stems.join(", ")));
+        let lines = kinds.iter().map(|(endings, stems)| {
+            super::wrapped(&format!("  {} ({endings})", stems.join(", ")), "    ") + "\n"
+        });
         out += &printable(&lines.collect::<String>());
     }
     out
@@ -247,7 +249,10 @@ impl Overview<'_> {
                 "These are {n} intervals: of as many, about {missing:.0} miss what they estimate. Decide before you look which figures count."
             ));
         }
-        lines.iter().map(|line| textwrap::fill(line, LEGEND) + "\n").collect()
+        lines
+            .iter()
+            .map(|line| textwrap::fill(line, super::width().unwrap_or(LEGEND).min(LEGEND)) + "\n")
+            .collect()
     }
 
     /// Everything that is shown with an interval.

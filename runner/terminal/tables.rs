@@ -3,17 +3,93 @@
 use crate::diagnostic::printable;
 use crate::trace::{AgentSummary, CacheSummary, Summary};
 use comfy_table::{CellAlignment, Table, presets};
+use std::collections::HashSet;
 
-/// A table: head, rows, and from which column on numbers stand.
+/// A table: head, rows, and from which column on numbers stand; on a terminal no wider than that.
 pub fn table(head: &[&str], rows: Vec<Vec<String>>, numbers_from: usize) -> String {
+    table_within(super::width(), head, rows, numbers_from)
+}
+
+/// Least columns that a text is wrapped to.
+const LEAST: usize = 8;
+/// Columns between two of a table's.
+const GAP: usize = 2;
+
+/// The same within some columns (`None`: as wide as it is). Texts wrap; numbers that find no place stand in further tables below, behind
+/// the texts that tell the rows apart.
+pub fn table_within(
+    width: Option<usize>,
+    head: &[&str],
+    rows: Vec<Vec<String>>,
+    numbers_from: usize,
+) -> String {
+    let mut rows: Vec<Vec<String>> =
+        rows.into_iter().map(|row| row.iter().map(|cell| printable(cell)).collect()).collect();
+    let wide = |rows: &[Vec<String>], column: usize| {
+        let cells = rows.iter().filter_map(|row| row.get(column)).flat_map(|cell| cell.lines());
+        let cells = cells.map(console::measure_text_width).max().unwrap_or(0);
+        GAP + cells.max(console::measure_text_width(head[column]))
+    };
+    let all = 0..head.len();
+    let limit = width.unwrap_or(usize::MAX);
+    if all.clone().map(|column| wide(&rows, column)).sum::<usize>() <= limit {
+        return drawn(head, &rows, all.collect(), numbers_from);
+    }
+    let texts = 0..numbers_from.min(head.len());
+    let widest = (texts.end..head.len()).map(|column| wide(&rows, column)).max().unwrap_or(0);
+    loop {
+        let taken: usize = texts.clone().map(|column| wide(&rows, column)).sum();
+        let largest = texts.clone().max_by_key(|column| wide(&rows, *column));
+        let Some(column) = largest.filter(|_| taken + widest > limit) else { break };
+        let was = wide(&rows, column) - GAP;
+        let to = was.saturating_sub(taken + widest - limit).max(LEAST);
+        for row in &mut rows {
+            if let Some(cell) = row.get_mut(column) {
+                *cell = textwrap::fill(cell, to);
+            }
+        }
+        if wide(&rows, column) - GAP >= was {
+            break;
+        }
+    }
+    let taken: usize = texts.clone().map(|column| wide(&rows, column)).sum();
+    // As many texts as tell the rows apart, unless a row leaves out what stands above.
+    let is_whole = rows.iter().all(|row| row.first().is_some_and(|cell| !cell.is_empty()));
+    let apart = |n: &usize| rows.iter().map(|row| row.get(..*n)).collect::<HashSet<_>>().len() == rows.len();
+    let keys = (1..texts.end).find(|n| is_whole && apart(n)).unwrap_or(texts.end);
+    let mut blocks: Vec<(usize, Vec<usize>)> = Vec::new();
+    for column in texts.end..head.len() {
+        let own = wide(&rows, column);
+        match blocks.last_mut() {
+            Some((so_far, columns)) if *so_far + own <= limit => {
+                *so_far += own;
+                columns.push(column);
+            }
+            None => blocks.push((taken + own, texts.clone().chain([column]).collect())),
+            Some(_) => {
+                let keys = 0..keys;
+                let taken: usize = keys.clone().map(|column| wide(&rows, column)).sum();
+                blocks.push((taken + own, keys.chain([column]).collect()));
+            }
+        }
+    }
+    if blocks.is_empty() {
+        blocks.push((taken, texts.collect()));
+    }
+    let blocks = blocks.into_iter().map(|(_, columns)| drawn(head, &rows, columns, numbers_from));
+    blocks.collect::<Vec<_>>().join("\n\n")
+}
+
+/// Some columns of a table.
+fn drawn(head: &[&str], rows: &[Vec<String>], columns: Vec<usize>, numbers_from: usize) -> String {
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
-    table.set_header(head.iter().map(|text| text.to_string()));
+    table.set_header(columns.iter().map(|column| head[*column].to_string()));
     for row in rows {
-        table.add_row(row.iter().map(|cell| printable(cell)));
+        table.add_row(columns.iter().map(|column| row.get(*column).map_or("", String::as_str)));
     }
-    for column in numbers_from..head.len() {
-        if let Some(column) = table.column_mut(column) {
+    for (at, _) in columns.iter().enumerate().filter(|(_, column)| **column >= numbers_from) {
+        if let Some(column) = table.column_mut(at) {
             column.set_cell_alignment(CellAlignment::Right);
         }
     }
@@ -43,7 +119,7 @@ pub fn summary(summary: &Summary) -> String {
             ttft,
         ]
     });
-    table(&head, rows.collect(), 4) + &cache(&summary.cache)
+    table(&head, rows.collect(), 4) + &super::wrapped(&cache(&summary.cache), "")
 }
 
 /// The savings and costs of the memories, in a sentence.

@@ -152,7 +152,7 @@ pub struct Continues {
 }
 
 /// The run that another one was forked from: they have all turns before one in common.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Forked {
     /// Its transcript's path below the current folder, else its folder's and file's name.
@@ -164,6 +164,15 @@ pub struct Forked {
     /// Other roots of seeds, for the first turns; the earliest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub seeds: Vec<SeedBefore>,
+    /// Other settings of sampling, for the first turns; the earliest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub settings: Vec<SettingsBefore>,
+    /// Replies that were given from outside.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub said: Vec<SaidRecord>,
+    /// Lines that the stage added.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub told: Vec<ToldRecord>,
 }
 
 /// Another root of seeds, for the turns before one.
@@ -174,6 +183,52 @@ pub struct SeedBefore {
     pub before: String,
     /// Root of the turns' seeds before it.
     pub seed: u64,
+}
+
+/// Other settings of sampling, for the turns before one.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SettingsBefore {
+    /// Path of that turn.
+    pub before: String,
+    /// Lines of turns that were recorded with these settings, and with those before them.
+    pub lines: usize,
+    /// Temperature.
+    pub temperature: f32,
+    /// Most tokens of a reply.
+    pub max_tokens: usize,
+}
+
+/// A reply that was given from outside, instead of the speaker's own.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SaidRecord {
+    /// Path of the turn.
+    pub turn: String,
+    /// The reply; of a choice, the option's text.
+    pub text: String,
+}
+
+/// A line that the stage added.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ToldRecord {
+    /// Path of the turn that it stands before.
+    pub before: String,
+    /// Key of its reader; absent: the whole cast of that turn's phase.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub to: Option<String>,
+    /// The line.
+    pub text: String,
+}
+
+impl Header {
+    /// The temperature at which the line of a turn was sampled, by its number among them, from 0.
+    pub fn temperature_at(&self, line: usize) -> f32 {
+        let mut earlier = self.forked.iter().flat_map(|forked| &forked.settings);
+        let earlier = earlier.find(|settings| line < settings.lines);
+        earlier.map_or(self.sampling.temperature, |settings| settings.temperature)
+    }
 }
 
 /// One turn: what was read and what was said.

@@ -1,6 +1,7 @@
 //! Finds recordings below folders.
 
 use crate::files;
+use crate::replay::transcript_file;
 use crate::trace;
 use crate::transcript::FILE;
 use anyhow::bail;
@@ -9,7 +10,7 @@ use std::path::{Path, PathBuf};
 use walkdir::WalkDir;
 
 /// Every recording that the given paths name or hold: files as they are; in folders, `transcript.jsonl` and all other `*.jsonl` that
-/// begin with a transcript's header. Each once, in order; links are not followed.
+/// begin with a transcript's header. Each once, in order; links are not followed. A run's folder that is given stays a folder.
 ///
 /// # Errors
 /// A path does not exist or can't be read, or a folder holds no recording.
@@ -24,7 +25,8 @@ pub fn recordings(paths: &[PathBuf]) -> anyhow::Result<Vec<PathBuf>> {
         for entry in WalkDir::new(path).sort_by_file_name() {
             let entry = entry?;
             if entry.file_type().is_file() && is_recording(entry.path()) {
-                found.push(plain(entry.path()));
+                let own = entry.path().parent() == Some(path.as_path()) && entry.file_name() == FILE;
+                found.push(plain(if own { path } else { entry.path() }));
             }
         }
         if found.len() == before {
@@ -35,7 +37,7 @@ pub fn recordings(paths: &[PathBuf]) -> anyhow::Result<Vec<PathBuf>> {
         }
     }
     let mut seen = std::collections::HashSet::new();
-    found.retain(|path| seen.insert(path.clone()));
+    found.retain(|path| seen.insert(transcript_file(path)));
     Ok(found)
 }
 

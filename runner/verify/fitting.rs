@@ -3,7 +3,7 @@
 use crate::backend::{Backend, ModelCard};
 use crate::prompt::Memories;
 use crate::replay;
-use crate::scenario::Scenario;
+use crate::scenario::{Scenario, compile};
 use crate::stage::{End, Settings, Stage, Unwatched};
 use crate::timeline::Timeline;
 use crate::trace::{self, Trace};
@@ -31,6 +31,7 @@ impl Fitting<'_> {
         let settings = Settings {
             sampling: header.sampling.clone().into(),
             max_tokens: header.max_tokens,
+            before: replay::settings_before(header, &compile(self.scenario)),
             ..Settings::default()
         };
         let name = format!("verify {}", self.file.display());

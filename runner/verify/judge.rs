@@ -43,7 +43,7 @@ pub enum Question {
 }
 
 impl Judge {
-    /// Judges one recording: a run's folder or a transcript.
+    /// Judges one recording: a run's folder, by the copy of its scenario if it has one, or a transcript, by the scenario's file.
     pub fn judge(&self, run: &Path) -> Verdict {
         let began = Instant::now();
         let file = replay::transcript_file(run);
@@ -59,7 +59,8 @@ impl Judge {
             pending: None,
             seconds: 0.0,
         };
-        if let Err(error) = self.look(&file, &mut verdict) {
+        let search = Search { file_first: !run.is_dir(), ..self.search.clone() };
+        if let Err(error) = self.look(&file, &search, &mut verdict) {
             verdict.problems.push(Problem::of_error(&error, None));
         }
         if self.writes_pending && verdict.problems.is_empty() {
@@ -69,14 +70,15 @@ impl Judge {
         verdict
     }
 
-    fn look(&self, file: &Path, verdict: &mut Verdict) -> anyhow::Result<()> {
+    fn look(&self, file: &Path, search: &Search, verdict: &mut Verdict) -> anyhow::Result<()> {
         let transcript = Transcript::open(file)?;
         let header = &transcript.header.record;
         verdict.scenario = Some(header.scenario.id.clone());
         verdict.turns = transcript.turns.len();
         verdict.carried = header.carried.is_some();
         verdict.notes = replay::provenance(header);
-        let Loaded { scenario, report } = replay::load_scenario(file, header, &self.search)?;
+        let Loaded { scenario, report } = replay::load_scenario(file, header, search)?;
+        verdict.notes.extend(replay::other_scenario(file, header, search));
         let Some(scenario) = &scenario else {
             let errors = report.diagnostics.iter().filter(|found| found.severity == Severity::Error);
             verdict.problems.extend(errors.map(|found| Problem::of_diagnostic(found, &report.sources)));

@@ -10,7 +10,7 @@ use crate::scenario::{Choice, Chosen};
 use crate::transcript::{Recorded, Recorder, TurnRecord, summary_of};
 use anyhow::Context as _;
 use serde::Serialize;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// A model's score of the recorded replies.
@@ -56,6 +56,15 @@ pub(super) fn score(fitting: &Fitting<'_>, model: &Arc<dyn Backend>) -> anyhow::
             .iter()
             .map(|turn| (turn.record.path.clone(), turn.clone()))
             .collect(),
+        given: fitting
+            .transcript
+            .header
+            .record
+            .forked
+            .iter()
+            .flat_map(|forked| &forked.said)
+            .map(|said| said.turn.clone())
+            .collect(),
         model: model.clone(),
         found: Mutex::default(),
     });
@@ -88,6 +97,8 @@ struct TurnScore {
 struct Reader {
     /// Lines by path.
     recorded: HashMap<String, Recorded<TurnRecord>>,
+    /// Paths of the turns whose replies were given from outside.
+    given: HashSet<String>,
     model: Arc<dyn Backend>,
     found: Mutex<Vec<TurnScore>>,
 }
@@ -102,6 +113,9 @@ impl Reader {
         let (path, options) = (request.path.clone(), request.choice.clone());
         let asked = Request { follow: Some(recorded.ids.clone()), ..request };
         let read = self.model.reply(asked, Box::new(|_| {})).await?;
+        if self.given.contains(&path) {
+            return Ok(recorded);
+        }
         let found = match options {
             Some(options) if read.followed.is_empty() && !read.logprobs.is_empty() => {
                 chosen(path, line, &options.choice, &recorded, &read)

@@ -58,6 +58,7 @@ fn an_option_that_is_called_otherwise_is_the_scenarios_doing() {
             let left = |request: &Request| Some(request.choice.as_ref().map_or("Hm.", |_| "Left").into());
             let backend = Arc::new(Scripted::new(left));
             play(&scenario, backend, &folder.path().join("run"), &RunOptions::default()).unwrap();
+            crate::play::without_copy(&folder.path().join("run"));
             assert_eq!(judged(&folder).problems, []);
             assert!(text.contains(from), "{from}");
             write(&folder, &text.replace(from, to));
@@ -222,7 +223,7 @@ fn forks_and_rankings_of_rules_replay() {
         let run = dir.path().join(name);
         play(&scenario, first(), &run, &RunOptions::default()).unwrap();
         let at = if name == "strategies" { "with_grim/3/model" } else { "vote/1/c.vote-1" };
-        let fork = Some(ForkFrom { run: run.clone(), at: at.into() });
+        let fork = Some(ForkFrom { run: run.clone(), at: Some(at.into()), changes: Default::default() });
         let options = RunOptions { fork, seed: 77, ..RunOptions::default() };
         play(&scenario, first(), &dir.path().join(format!("{name}-fork")), &options).unwrap();
     }
@@ -256,7 +257,8 @@ fn carried_replies_are_told_in_every_form() {
         let scenario = load(&name.display().to_string(), &std::fs::read_to_string(&name).unwrap(), &[])
             .scenario
             .unwrap();
-        let from = ForkFrom { run: folder.path().join("run"), at: at.into() };
+        let from =
+            ForkFrom { run: folder.path().join("run"), at: Some(at.into()), changes: Default::default() };
         let options = RunOptions { fork: Some(from), ..RunOptions::default() };
         let out = crate::play::checkout();
         let script =

@@ -1,6 +1,6 @@
 //! Replays: what fits passes, and the first thing that changed is named.
 
-use crate::play::{SMALL, echo, play};
+use crate::play::{SMALL, echo, play, without_copy};
 use clap::CommandFactory as _;
 use greenroom::run::RunOptions;
 use greenroom::scenario::load;
@@ -11,7 +11,9 @@ fn record(folder: &Path) -> std::path::PathBuf {
     std::fs::write(folder.join("small.yaml"), SMALL).unwrap();
     let name = folder.join("small.yaml").display().to_string();
     let scenario = load(&name, SMALL, &[]).scenario.unwrap();
-    play(&scenario, echo(), &folder.join("run"), &RunOptions::default()).unwrap().transcript
+    let played = play(&scenario, echo(), &folder.join("run"), &RunOptions::default()).unwrap();
+    without_copy(&folder.join("run"));
+    played.transcript
 }
 
 /// Exit code and output of the program.

@@ -23,7 +23,7 @@ phases:
 ";
 
 fn fork(run: &Path, at: &str, seed: u64) -> RunOptions {
-    let from = ForkFrom { run: run.to_path_buf(), at: at.to_string() };
+    let from = ForkFrom { run: run.to_path_buf(), at: Some(at.to_string()), changes: Default::default() };
     RunOptions { fork: Some(from), seed, ..RunOptions::default() }
 }
 

@@ -199,7 +199,8 @@ fn every_place_shows_the_share_at_the_runs_temperature() {
         assert!(masses.iter().all(|mass| (mass.unwrap() - 1.1e-6).abs() < 1e-7));
         let scenario = folder.path().join("doors.yaml");
         std::fs::write(&scenario, doors().sources.main().text.as_bytes()).unwrap();
-        let search = Search { scenario: Some(scenario), root: Some(folder.path().to_owned()) };
+        let search =
+            Search { scenario: Some(scenario), root: Some(folder.path().to_owned()), ..Search::default() };
         let page = html(&Sources::open(&folder.path().join("seed-0"), &search).unwrap()).unwrap();
         let percent = format!("{:.1} %", permille / 10.0);
         assert!(

@@ -1,6 +1,6 @@
 //! Reports of runs: complete, self-contained, safe whatever a model or an author wrote, and honest about what is missing.
 
-use crate::play::play;
+use crate::play::{play, without_copy};
 use greenroom::backend::{
     Backend, BoxFuture, Match, ModelCard, Origin, Reply, Request, Scripted, Session, Sink,
 };
@@ -67,6 +67,7 @@ fn record(folder: &Path, text: &str, backend: Arc<dyn Backend>) -> PathBuf {
     let loaded = load(&file.display().to_string(), text, &[]);
     let scenario = loaded.scenario.unwrap_or_else(|| panic!("{}", loaded.report.render(false)));
     play(&scenario, backend, &folder.join("run"), &RunOptions::default()).unwrap();
+    without_copy(&folder.join("run"));
     folder.join("run")
 }
 

@@ -2,10 +2,10 @@
 
 use crate::play::{SMALL, play, scenario};
 use greenroom::backend::{Backend, BoxFuture, ModelCard, Progress, Reply, Request, Scripted, Session, Sink};
-use greenroom::run::{RunOptions, perform};
+use greenroom::run::{Changes, ForkFrom, RunOptions, Tell, perform};
 use greenroom::scenario::compile;
 use greenroom::stage::End;
-use greenroom::terminal::{Dialogue, Page, results};
+use greenroom::terminal::{Dialogue, Page, results, table_within};
 use greenroom::transcript::Stop;
 use std::io::Write;
 use std::sync::{Arc, Mutex};
@@ -145,4 +145,99 @@ fn payoffs_stand_in_the_order_of_the_cast() {
     let End::Complete(footer) = played.end else { panic!("stopped") };
     let text = results(&scenario, &footer, false);
     assert!(text.contains("payoffs    zoe 3 coins, ann 1 coins\n"), "{text}");
+}
+
+/// What is shown of a run of rules and of one reply each.
+fn watched(text: &str, options: &RunOptions, folder: &std::path::Path) -> String {
+    let scenario = scenario(text);
+    let kept = Kept::default();
+    let plan = Arc::new(compile(&scenario));
+    let mut dialogue = Dialogue::on(Page::new(Box::new(kept.clone()), None), false, scenario.clone(), plan);
+    let backend = Scripted::new(|request| {
+        let open = request.choice.as_ref().map(|of| of.choice.options[of.open[0]].text.clone());
+        open.or(Some(format!("This is {}.", request.path)))
+    });
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let backend = crate::play::Backwards(Arc::new(Streaming(backend, None)));
+    let never = std::future::pending();
+    runtime.block_on(perform(&scenario, Arc::new(backend), folder, options, &mut dialogue, never)).unwrap();
+    drop(dialogue);
+    let bytes = kept.0.lock().unwrap().clone();
+    String::from_utf8(bytes).unwrap()
+}
+
+const HARVEST: &str = "
+agents: {a: {display_name: Ann}, b: {display_name: Ben}, c: {display_name: Cas}}
+phases:
+  - name: weeks
+    agents: [a, b, c]
+    topology: broadcast
+    auto_rounds: 4
+    until: round >= 2
+    choice: [keep, give]
+    announce:
+      - before: 'Week {{ round }} begins.'
+      - after: 'You kept {{ weeks.history[me] | length }} times, {{ me }}.'
+      - {after: 'Nobody gave.', to: [a, c]}
+  - {name: vote, agents: [a, b], decision_mode: majority_vote, choice: [stay, leave], initial_prompt: Vote.}
+  - {name: end, agents: [c, a], initial_prompt: 'It ends.'}
+";
+
+#[test]
+fn rounds_votes_and_announcements_are_shown_once_where_they_happen() {
+    let folder = tempfile::tempdir().unwrap();
+    let (run, fork) = (folder.path().join("run"), folder.path().join("fork"));
+    let shown = watched(HARVEST, &RunOptions::default(), &run);
+    insta::assert_snapshot!(shown);
+    let tell = |before: &str, to: Option<&str>| Tell {
+        before: before.into(),
+        to: to.map(str::to_string),
+        text: "It rains.".into(),
+    };
+    let told = vec![tell("weeks/2/a", None), tell("end", Some("a"))];
+    let changes = Changes { said: Vec::new(), told };
+    let from = ForkFrom { run, at: None, changes };
+    let forked = watched(HARVEST, &RunOptions { fork: Some(from), ..RunOptions::default() }, &fork);
+    let lines = |text: &str| text.lines().map(str::to_string).collect::<Vec<_>>();
+    let added: Vec<_> = lines(&forked).into_iter().filter(|line| !lines(&shown).contains(line)).collect();
+    assert_eq!(added, ["  * It rains.", "  * to Ann: It rains."], "{forked}");
+    // A recording that is followed shows the same.
+    let again = RunOptions { resume: true, ..RunOptions::default() };
+    let file = folder.path().join("run/transcript.jsonl");
+    let text = std::fs::read_to_string(&file).unwrap();
+    let kept: Vec<&str> = text.lines().take(9).collect();
+    std::fs::write(&file, kept.join("\n") + "\n").unwrap();
+    assert_eq!(watched(HARVEST, &again, &folder.path().join("run")), shown);
+}
+
+#[test]
+fn tables_fit_their_width() {
+    let head = ["figure", "which", "cell", "runs", "mean", "interval", "to cell 0"];
+    let text = "a name that takes a good deal of room";
+    let row = |n: usize| {
+        vec![
+            text.into(),
+            "one".into(),
+            n.to_string(),
+            "20".into(),
+            "0.123".into(),
+            "[0.1, 0.2]".into(),
+            "+0.1".into(),
+        ]
+    };
+    let rows: Vec<Vec<String>> = (0..3).map(row).collect();
+    let natural = table_within(None, &head, rows.clone(), 2);
+    assert_eq!(natural, table_within(Some(120), &head, rows.clone(), 2), "what fits stays");
+    let mut all = format!("{natural}\n");
+    for width in [80, 60, 40, 30] {
+        let shown = table_within(Some(width), &head, rows.clone(), 2);
+        assert!(shown.lines().all(|line| line.chars().count() <= width), "{width}:\n{shown}");
+        for value in ["0.123", "[0.1, 0.2]", "+0.1", "interval", "to cell 0"] {
+            assert!(shown.contains(value), "{width}: {value} is whole:\n{shown}");
+        }
+        all += &format!("\n{width} columns:\n{shown}\n");
+    }
+    insta::assert_snapshot!(all);
+    let words = table_within(Some(20), &["name", "text"], vec![vec!["a".into(), text.into()]], 2);
+    assert!(words.lines().all(|line| line.chars().count() <= 20), "{words}");
 }

@@ -1,7 +1,7 @@
 //! Recordings judged: what changed is named with cause and line, in every form, and can be accepted or rejected.
 
 use crate::drift::greenroom_with;
-use crate::play::play;
+use crate::play::{play, without_copy};
 use greenroom::backend::Scripted;
 use greenroom::replay::Search;
 use greenroom::run::RunOptions;
@@ -52,6 +52,7 @@ pub(crate) fn recorded(overrides: &[(String, serde_json::Value)]) -> tempfile::T
     let name = folder.path().join("doors.yaml").display().to_string();
     let scenario = load(&name, DOORS, overrides).scenario.unwrap();
     play(&scenario, answer(), &folder.path().join("run"), &RunOptions::default()).unwrap();
+    without_copy(&folder.path().join("run"));
     folder
 }
 

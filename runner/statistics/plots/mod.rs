@@ -23,19 +23,23 @@ const MAX_PANELS: usize = 24;
 /// The folder or a file can't be written.
 pub fn plots(sample: &Sample, summary: &Summary, folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
     std::fs::create_dir_all(folder).with_context(|| format!("can't write {}", folder.display()))?;
+    let mut written = Vec::new();
+    for (name, picture) in pictures(sample, summary) {
+        let path = folder.join(name).with_extension("svg");
+        files::write(&path, picture)?;
+        written.push(path);
+    }
+    Ok(written)
+}
+
+/// The same pictures by their names, as SVG.
+pub fn pictures(sample: &Sample, summary: &Summary) -> Vec<(&'static str, String)> {
     let sheets = [
         ("choices", choices::sheet(summary)),
         ("payoffs", payoffs::sheet(sample, summary)),
         ("joint", joint::sheet(summary)),
     ];
-    let mut written = Vec::new();
-    for (name, sheet) in sheets {
-        let Some(sheet) = sheet else { continue };
-        let path = folder.join(name).with_extension("svg");
-        files::write(&path, sheet.draw())?;
-        written.push(path);
-    }
-    Ok(written)
+    sheets.into_iter().filter_map(|(name, sheet)| Some((name, sheet?.draw()))).collect()
 }
 
 /// Only as many panels as can be looked at; none at all is no picture.

@@ -1,0 +1,30 @@
+//! Replies that are given from outside: whoever plays the agent says just that, and remembers having said it.
+
+use super::{Options, Request};
+use crate::scenario::{Choice, ChoiceOption, Method, Path, Strategy};
+use anyhow::ensure;
+use std::sync::Arc;
+
+/// The request whose only answer is this text: a choice with one option, which a model reads and keeps like a reply of its own.
+///
+/// # Errors
+/// The turn is a choice, and the option is taken already or not one of them.
+pub fn given(request: Request, text: &str) -> anyhow::Result<Request> {
+    if let Some(Options { choice, open, .. }) =
+        request.choice.as_ref().filter(|options| options.choice.method == Method::Decode)
+    {
+        let texts: Vec<&str> = open.iter().map(|option| choice.options[*option].text.as_str()).collect();
+        ensure!(
+            texts.contains(&text),
+            "{}: `{text}` can't be chosen any more; what is left: {}",
+            request.path,
+            texts.join(", ")
+        );
+    }
+    let option = ChoiceOption { value: text.into(), text: text.to_string() };
+    let (path, options) = (Path::default(), vec![option]);
+    let choice = Arc::new(Choice { path, options, method: Method::Decode, shuffle: false, ask: None });
+    let options = Options { choice, open: vec![0], others: Vec::new(), n_before: 0 };
+    let strategy = request.strategy.as_ref().map(|_| Strategy::Always(text.to_string()));
+    Ok(Request { choice: Some(options), strategy, ..request })
+}

@@ -1,0 +1,78 @@
+//! The scenario of a run that is gone on with: the copy in its folder, which is what the run began with.
+
+use super::{Bounds, is_fancy_err};
+use crate::diagnostic::printable;
+use crate::replay::{load_copy, transcript_file};
+use crate::scenario::{Overrides, Scenario, open_below};
+use crate::transcript::Transcript;
+use anyhow::{bail, ensure};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// A run that goes on.
+pub(super) struct Resumed {
+    pub(super) scenario: Arc<Scenario>,
+    /// Path of the scenario's file, as the run's record has it.
+    pub(super) named: String,
+}
+
+/// The folder that is given for a run: by `--out`, or in place of the scenario's file, where the run goes on.
+pub(super) fn folder(file: &Path, out: Option<&Path>, resume: bool) -> anyhow::Result<Option<PathBuf>> {
+    if !file.is_dir() {
+        return Ok(out.map(Path::to_path_buf));
+    }
+    let shown = file.display();
+    ensure!(
+        resume,
+        "{shown} is a folder: give a scenario's file, or go on with the run in the folder by --resume"
+    );
+    ensure!(out.is_none(), "{shown} is the run's folder already: leave out --out");
+    Ok(Some(file.to_path_buf()))
+}
+
+/// The run in a folder with the scenario that it began with. `None`: there is none, or no copy, or `file` is another scenario.
+///
+/// # Errors
+/// A file can't be read; `file` is a folder without a run, or without a copy of its scenario.
+pub(super) fn resumed(
+    run: &Path,
+    file: &Path,
+    bounds: &Bounds,
+    overrides: &Overrides,
+    quiet: bool,
+) -> anyhow::Result<Option<Resumed>> {
+    let transcript = transcript_file(run);
+    let begun = Transcript::open_begun(&transcript)?;
+    let Some(begun) = begun else {
+        ensure!(!file.is_dir(), "{} holds no run to go on with", run.display());
+        return Ok(None);
+    };
+    let header = begun.header.record;
+    let overrides = if overrides.is_empty() { &header.overrides } else { overrides };
+    let loaded = load_copy(&transcript, &header, overrides)?;
+    let Some(loaded) = loaded else {
+        ensure!(
+            !file.is_dir(),
+            "{} holds no copy of its scenario: greenroom run FILE --resume --out {0}",
+            run.display()
+        );
+        return Ok(None);
+    };
+    // A scenario that can't be read any more is no reason to stop: the run has its own.
+    let now = if file.is_file() { open_below(file, bounds.root.as_deref(), overrides).ok() } else { None };
+    if now.as_ref().and_then(|now| now.scenario.as_ref()).is_some_and(|now| now.id != header.scenario.id) {
+        return Ok(None);
+    }
+    if !quiet && now.is_some_and(|now| now.report.sources.hash() != header.scenario.blake3) {
+        let shown = file.display().to_string();
+        eprintln!(
+            "note: {} has changed since the run began: its own copy is played on; without --resume, and with another --out, the file is",
+            printable(&shown)
+        );
+    }
+    let Some(scenario) = loaded.scenario else {
+        eprint!("{}", loaded.report.render(is_fancy_err()));
+        bail!("the copy of the scenario in {} can't be played", run.display());
+    };
+    Ok(Some(Resumed { scenario, named: header.scenario.path }))
+}

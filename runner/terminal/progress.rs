@@ -1,0 +1,176 @@
+//! How far a run has come: turns done of at most so many, the time, and how long the rest takes where that can be told.
+//!
+//! On a terminal a line at the bottom that comes and goes; where standard error is no terminal, a line of it now and then.
+//! Standard output never shows any of this: equal runs print the same.
+
+use super::output;
+use crate::diagnostic::printable;
+use crate::scenario::{Plan, Scenario, Strategy, TurnId};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use std::time::{Duration, Instant};
+
+/// Time between two lines where there is no terminal.
+const EVERY: Duration = Duration::from_secs(30);
+/// Turns by a model below which nothing is known of how long others take.
+const LEAST: usize = 4;
+
+/// How far a run has come.
+pub(super) struct RunProgress {
+    form: Form,
+    began: Instant,
+    /// When the last line was written.
+    told: Instant,
+    count: Count,
+}
+
+/// How it is shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Form {
+    /// Not at all.
+    Hidden,
+    /// On a terminal that shows nothing else there, or only between two texts.
+    Bar,
+    /// By lines.
+    Lines,
+}
+
+/// What was played.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Count {
+    /// Turns of the plan that a model answers, by place.
+    asks_model: Vec<bool>,
+    /// True if any turn may be skipped, or a human answers: nobody knows how long the rest takes.
+    is_open: bool,
+    done: usize,
+    skipped: usize,
+    /// Turns that a model has answered now, and the time at which the last one was.
+    answered: usize,
+    until: Duration,
+    /// The first turn that is not on record.
+    next: usize,
+}
+
+impl RunProgress {
+    pub(super) fn new(scenario: &Scenario, plan: &Plan, form: Form) -> Self {
+        let strategy = |id: TurnId| scenario.agent(plan.turn(id).speaker).strategy.as_ref();
+        let is_human = |id: TurnId| strategy(id) == Some(&Strategy::Human);
+        let has_human = plan.order().any(|(id, _)| is_human(id));
+        let count = Count {
+            asks_model: plan.order().map(|(id, _)| strategy(id).is_none()).collect(),
+            is_open: has_human || plan.order().any(|(_, turn)| !turn.guard.is_empty()),
+            ..Count::default()
+        };
+        // A line would be drawn over what a human is asked.
+        let form = if has_human { Form::Hidden } else { form };
+        let began = Instant::now();
+        Self { form, began, told: began, count }
+    }
+
+    /// A turn is on record; `is_new`: it was answered now.
+    pub(super) fn written(&mut self, id: TurnId, is_new: bool) {
+        let elapsed = self.began.elapsed();
+        self.count.written(id, is_new, elapsed);
+        if self.form == Form::Lines && self.told.elapsed() >= EVERY {
+            self.told = Instant::now();
+            output::err(&format!("{}\n", self.count.line(elapsed)));
+        }
+    }
+
+    pub(super) fn skipped(&mut self, id: TurnId) {
+        self.count.skipped += 1;
+        self.count.next = id.0 + 1;
+    }
+
+    /// A line at the bottom of the terminal that says whose turn it is.
+    pub(super) fn bar(&self) -> Option<ProgressBar> {
+        if self.form != Form::Bar {
+            return None;
+        }
+        let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::stderr());
+        bar.set_style(style("{spinner} {msg} · {prefix}"));
+        bar.enable_steady_tick(Duration::from_millis(100));
+        Some(bar)
+    }
+
+    /// Lets the line say that somebody's turn has begun.
+    pub(super) fn waits(&self, bar: &ProgressBar, name: &str) {
+        bar.set_message(printable(name));
+        bar.set_prefix(self.count.line(self.began.elapsed()));
+    }
+
+    /// Lets the line say how much of a prompt is read.
+    pub(super) fn reads(&self, bar: &ProgressBar, name: &str, done: usize, total: usize) {
+        bar.set_style(style("{spinner} {msg} reads {bar:16} {pos}/{len} tokens · {prefix}"));
+        bar.set_length(total as u64);
+        bar.set_position(done as u64);
+        self.waits(bar, name);
+    }
+}
+
+fn style(template: &str) -> ProgressStyle {
+    ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar())
+}
+
+impl Count {
+    fn written(&mut self, id: TurnId, is_new: bool, elapsed: Duration) {
+        self.done += 1;
+        self.next = id.0 + 1;
+        if is_new && self.asks_model.get(id.0) == Some(&true) {
+            self.answered += 1;
+            self.until = elapsed;
+        }
+    }
+
+    /// E.g. `12 of at most 40 turns, 1 min 5 s, about 3 min left`.
+    fn line(&self, elapsed: Duration) -> String {
+        let most = self.asks_model.len() - self.skipped.min(self.asks_model.len());
+        let at_most = if self.is_open && self.next < self.asks_model.len() { "at most " } else { "" };
+        let left = self.left().map_or(String::new(), |left| format!(", about {} left", words(left)));
+        format!("{} of {at_most}{most} turns, {}{left}", self.done, words(elapsed))
+    }
+
+    /// What the turns that are left take, if all of them are played and others by a model tell.
+    fn left(&self) -> Option<Duration> {
+        let left = self.asks_model.get(self.next..)?.iter().filter(|asks| **asks).count();
+        let is_known = !self.is_open && self.answered >= LEAST && left > 0;
+        is_known.then(|| self.until.mul_f64(left as f64 / self.answered as f64))
+    }
+}
+
+/// A duration in the units that matter.
+fn words(time: Duration) -> String {
+    match time.as_secs() {
+        seconds @ ..60 => format!("{seconds} s"),
+        seconds @ ..3600 => format!("{} min {} s", seconds / 60, seconds % 60),
+        seconds => format!("{} h {} min", seconds / 3600, seconds % 3600 / 60),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    #[test]
+    fn the_rest_is_estimated_only_where_it_is_known() {
+        let mut count = Count { asks_model: vec![true; 10], ..Count::default() };
+        assert_eq!(count.line(at(0)), "0 of 10 turns, 0 s");
+        // Turns of a recording take no time, and tell nothing.
+        count.written(TurnId(0), false, at(0));
+        (1..4).for_each(|id| count.written(TurnId(id), true, at(20 * id as u64)));
+        assert_eq!(count.line(at(61)), "4 of 10 turns, 1 min 1 s");
+        count.written(TurnId(4), true, at(80));
+        assert_eq!(count.line(at(85)), "5 of 10 turns, 1 min 25 s, about 1 min 40 s left");
+        // Rules answer at once.
+        count.asks_model[5..9].fill(false);
+        assert_eq!(count.line(at(85)), "5 of 10 turns, 1 min 25 s, about 20 s left");
+        count.is_open = true;
+        count.skipped = 3;
+        assert_eq!(count.line(at(4000)), "5 of at most 7 turns, 1 h 6 min");
+        count.next = 10;
+        assert_eq!(count.line(at(1)), "5 of 7 turns, 1 s", "nothing is left that may be skipped");
+    }
+}
