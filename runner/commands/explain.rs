@@ -166,5 +166,5 @@ fn place(scenario: &Scenario, field: &str) -> String {
     }
     let path = crate::scenario::Path::parse(field);
     let (name, line, _) = scenario.sources.place(scenario.tree.key(&path));
-    format!("{field}, {name}:{line}")
+    format!("{}, {name}:{line}", scenario.tree.as_written(&path))
 }

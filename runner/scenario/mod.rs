@@ -7,6 +7,7 @@ mod check;
 mod choice;
 mod compile;
 mod encoding;
+pub(crate) mod names;
 mod plan;
 mod read;
 pub mod render;
@@ -336,7 +337,9 @@ impl Scenario {
             let announced = phase.announcements.iter().map(|announcement| &announcement.text);
             shared.into_iter().flatten().chain(phase.private.values()).chain(phase.asks()).chain(announced)
         });
-        systems.chain(stages.map(|template| (template.path.to_string(), hash(&template.text)))).collect()
+        systems
+            .chain(stages.map(|template| (names::recorded(&template.path), hash(&template.text))))
+            .collect()
     }
 }
 

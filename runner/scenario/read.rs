@@ -1,6 +1,7 @@
 //! Reads a scenario's YAML into [`Written`]: mistakes of type and unknown keys are collected, all of them, with
 //! their places.
 
+use super::names::others;
 use super::schema::{Written, json_schema};
 use super::yaml::{Expected, Found, Path, Reader, Step, Tree, Wrong};
 use crate::diagnostic::{Diagnostic, Suggestion, suggest, suggestion};
@@ -76,7 +77,13 @@ fn unknown_key(tree: &Tree, path: Path) -> Diagnostic {
     };
     let message = format!("{place} has no field `{key}`");
     let diagnostic = Diagnostic::error("unknown-key", path.to_string(), tree.key(&path), message);
-    match suggestion(&key, known.iter().map(String::as_str)) {
+    // A name that is accepted too is suggested by the first one, where it is nearest.
+    let first = |name: &str| others().find(|(other, _)| *other == name).map(|(_, first)| first);
+    let suggestion = match suggestion(&key, known.iter().map(String::as_str)) {
+        Some(Suggestion::Near(name)) => Some(Suggestion::Near(first(name).unwrap_or(name))),
+        _ => suggestion(&key, known.iter().map(String::as_str).filter(|name| first(name).is_none())),
+    };
+    match suggestion {
         Some(suggestion) => {
             let meant = match &suggestion {
                 Suggestion::Near(name) => vec![(*name).to_string()],
@@ -140,7 +147,7 @@ fn told(tree: &Tree, path: &Path, wrong: Wrong) -> Diagnostic {
             let what = match of {
                 "Lifecycle" => "lifecycle",
                 "Overflow" => "way to meet a full context",
-                "WhoSpeaks" => "topology",
+                "WhoSpeaks" => "order of speaking",
                 "DebateFormat" => "debate format",
                 "DecisionMode" => "decision mode",
                 "InteractionKind" => "kind of interaction",

@@ -168,7 +168,20 @@ fn absent_and_null_are_the_same() {
             {{name: c, agents: [ann, ben], choice: {{options: [x, y]{}}}, interactions: [{{from: ann, kind: public{}}}]}}], \
           payoff: {{phase: c, each: 1{}}}, assertions: [{{that: 1{}}}]{}}}",
         nulls("/$defs/Agent", &["display_name"]),
-        nulls("/$defs/Phase", &["choice", "parse_choice", "topology", "turns"]),
+        nulls(
+            "/$defs/Phase",
+            &[
+                "choice",
+                "parse_choice",
+                "order",
+                "turns",
+                "topology",
+                "auto_rounds",
+                "initial_prompt",
+                "initial_prompt_template",
+                "per_agent_prompt_templates"
+            ]
+        ),
         nulls("/$defs/Turn", &["choice", "parse_choice"]),
         nulls("/$defs/LongChoice", &[]),
         nulls("/$defs/Interaction", &[]),

@@ -169,7 +169,8 @@ fn twice(
         known * (max_tokens + SLACK)
     );
     let span = scenario.tree.text_line(&scenario.sources, &text.path, line);
-    let found = Diagnostic::warning("remembered", text.path.to_string(), span, message);
+    let found =
+        Diagnostic::warning("remembered", scenario.tree.as_written(&text.path).to_string(), span, message);
     found
         .help("a permanent agent keeps what it heard; leave the quote out, or quote to those who were absent")
 }

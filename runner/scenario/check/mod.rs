@@ -17,6 +17,7 @@ mod texts;
 mod topology;
 mod trials;
 
+use super::names;
 use super::read;
 use super::schema::Written;
 use super::template::Code;
@@ -95,8 +96,9 @@ type ReadIncluded<'a> = dyn Fn(&str) -> std::io::Result<String> + 'a;
 
 fn load_with(name: &str, text: &str, overrides: &[(String, Value)], include: &ReadIncluded<'_>) -> Loaded {
     let sources = Sources::new(Source { name: name.to_string(), text: text.to_string() });
-    let (tree, mut found) = Tree::read(sources.main(), 0);
+    let (mut tree, mut found) = Tree::read(sources.main(), 0);
     let readable = !found.iter().any(|diagnostic| diagnostic.code == "yaml");
+    let names_there = names::rename(&mut tree, &mut found);
     let written = if readable { read::read(&tree, &mut found) } else { None };
     let (names, broken) = Default::default();
     let mut checker = Checker { sources, tree, found, names, broken };
@@ -105,6 +107,7 @@ fn load_with(name: &str, text: &str, overrides: &[(String, Value)], include: &Re
         checker.scenario(written, overrides)
     });
     let (sources, mut diagnostics) = (checker.sources, checker.found);
+    diagnostics.iter_mut().for_each(|found| names::as_written(found, &names_there));
     if diagnostics.len() > MAX_TOLD {
         let rest = diagnostics.split_off(MAX_TOLD);
         let worst = rest.iter().map(|found| found.severity).min().unwrap_or(Severity::Warning);

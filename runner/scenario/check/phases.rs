@@ -54,12 +54,11 @@ impl Checker {
         }
         if total == 0 && !phases.is_empty() && !self.has_errors() {
             let message = "nobody speaks in this scenario: no phase has rounds or a vote";
-            self.missing(path, message, "leave `auto_rounds` out of one of them");
+            self.missing(path, message, "leave `rounds` out of one of them");
         }
         if total > MAX_TURNS {
             let message = format!("the phases make {total} turns; at most {MAX_TURNS} are played");
-            self.error("too-long", path, message).help =
-                Some("lower `auto_rounds` or set `max_turns`".into());
+            self.error("too-long", path, message).help = Some("lower `rounds` or set `max_turns`".into());
             // Nothing later unrolls what is refused anyway.
             phases.iter_mut().for_each(|phase| (phase.rounds, phase.decision) = (phase.rounds.min(1), None));
         }
@@ -92,7 +91,7 @@ impl Checker {
         if all > MAX_HEARD {
             let message = format!("agents hear or read {all} messages; at most {MAX_HEARD} are delivered");
             self.error("too-long", &Path::default().key("phases"), message).help =
-                Some("let fewer agents take part in a phase, lower its `auto_rounds`, or quote less".into());
+                Some("let fewer agents take part in a phase, lower its `rounds`, or quote less".into());
         }
     }
 
@@ -120,7 +119,7 @@ impl Checker {
         let until =
             written.until.and_then(|given| self.expression(given, path.key("until"), until, ROUND_NAMES));
         let max_turns = self.count(written.max_turns, &path.key("max_turns"));
-        let rounds = written.auto_rounds.take().map(|given| self.rounds(given, path.key("auto_rounds")));
+        let rounds = written.rounds.take().map(|given| self.rounds(given, path.key("rounds")));
         let mut phase = Phase {
             label: written.label.unwrap_or_else(|| name.clone()),
             name,
@@ -135,13 +134,13 @@ impl Checker {
                 text: text_of(format).to_string(),
                 quotes: Vec::new(),
             }),
-            initial: self.template(written.initial_prompt, path.key("initial_prompt"), id),
+            initial: self.template(written.prompt, path.key("prompt"), id),
             initial_template: self.template(
                 written.initial_prompt_template,
                 path.key("initial_prompt_template"),
                 id,
             ),
-            private: self.private(written.per_agent_prompt_templates, &cast, path, id),
+            private: self.private(written.private_prompts, &cast, path, id),
             announcements,
             rounds: 1,
             max_turns,
@@ -168,7 +167,7 @@ impl Checker {
         }
         if phase.rounds == 0 && !phase.announcements.is_empty() {
             let message = "`announce` has no effect here: no rounds are played";
-            self.unused(&path.key("announce"), message, "remove it, or give `auto_rounds`");
+            self.unused(&path.key("announce"), message, "remove it, or give `rounds`");
         }
         if phase.rounds == 0 && phase.decision.is_none() {
             return self.is_read(phase, path);
@@ -198,14 +197,14 @@ impl Checker {
                 "remove it, or the choices of the turns that are to use it",
             );
         }
-        if phase.until.is_some() && phase.rounds < 2 && !self.is_broken(&path.key("auto_rounds")) {
+        if phase.until.is_some() && phase.rounds < 2 && !self.is_broken(&path.key("rounds")) {
             let message = "`until` has no effect here: it ends a phase of several rounds early";
-            self.unused(&path.key("until"), message, "give the most rounds with `auto_rounds`");
+            self.unused(&path.key("until"), message, "give the most rounds with `rounds`");
         }
         let moderated = matches!(phase.topology, Topology::Moderated(_));
         if moderated && speakers.len() < 2 {
             let message = "a moderator needs at least two agents to choose from";
-            self.missing(&cast, message, "add an agent, or leave `topology` out");
+            self.missing(&cast, message, "add an agent, or leave `order` out");
         }
     }
 
@@ -214,8 +213,8 @@ impl Checker {
         if phase.agents.iter().all(|agent| phase.opening(*agent).next().is_none()) {
             let message =
                 "nothing happens in this phase: no rounds are played, there is no vote and nothing to read";
-            self.error("bad-value", &path.key("auto_rounds"), message).help =
-                Some("leave `auto_rounds` out for one round, or write an `initial_prompt`".into());
+            self.error("bad-value", &path.key("rounds"), message).help =
+                Some("leave `rounds` out for one round, or write a `prompt`".into());
             return;
         }
         let has = |method| phase.choice.as_ref().is_some_and(|choice| choice.method == method);
@@ -227,7 +226,7 @@ impl Checker {
         ];
         for (field, _) in idle.into_iter().filter(|(_, is_there)| *is_there) {
             let message = format!("`{field}` has no effect here: no rounds are played");
-            self.unused(&path.key(field), &message, "remove it, or give `auto_rounds`");
+            self.unused(&path.key(field), &message, "remove it, or give `rounds`");
         }
     }
 
@@ -339,7 +338,7 @@ impl Checker {
         path: &Path,
         phase: PhaseId,
     ) -> BTreeMap<AgentId, Template> {
-        let (above, path) = (path, path.key("per_agent_prompt_templates"));
+        let (above, path) = (path, path.key("private_prompts"));
         let mut private = BTreeMap::new();
         for (key, text) in given.unwrap_or_default() {
             let path = path.key(key.clone());

@@ -199,7 +199,7 @@ fn take<'a, T>(all: &'a [T], left: &mut usize) -> &'a [T] {
 
 /// A choice that the plan itself asks for.
 fn closed(phase: PhaseId, options: Vec<ChoiceOption>) -> Constraint {
-    let path = Path::default().key("phases").index(phase.0).key("topology");
+    let path = Path::default().key("phases").index(phase.0).key("order");
     let choice = Choice { path, options, method: Method::Decode, shuffle: false, ask: None };
     Constraint { choice: Arc::new(choice), except: Vec::new() }
 }
