@@ -79,6 +79,17 @@ agents:
 ",
     },
     Section {
+        of: "Language",
+        heading: "A language",
+        place: "`language`",
+        word: "language",
+        example: "\
+language: { base: de, cue: \"{name} hat das Wort.\" }
+agents: { ann: {}, ben: {} }
+phases: [{ name: talk, agents: [ann, ben], prompt: Guten Morgen. }]
+",
+    },
+    Section {
         of: "Phase",
         heading: "A phase",
         place: "`phases[n]`",

@@ -10,6 +10,7 @@
 use super::delta::{Conversation, conversation};
 use super::spoken::spoken;
 use super::stops::stop_strings;
+use crate::scenario::language::Text;
 use crate::scenario::results::{Outcome, Said};
 use crate::scenario::template::TemplateError;
 use crate::scenario::{
@@ -131,10 +132,6 @@ pub enum PromptError {
     },
 }
 
-/// Asks for the summary that a new epoch begins with.
-const SUMMARY_CUE: &str =
-    "[Your memory is full. Write down, for yourself alone, all that you need to remember.]";
-
 impl Memories {
     /// Nobody remembers anything, except those (by key) who bring a timeline from an earlier episode.
     pub fn new(
@@ -226,7 +223,8 @@ impl Memories {
             let agent = self.scenario.agent(of.agent).key.clone();
             return Err(PromptError::TooLong { path: turn.path.clone(), agent });
         }
-        let cue = Event::Stage { kind: StageKind::Cue, text: SUMMARY_CUE.into(), origin: String::new() };
+        let text = format!("[{}]", self.scenario.language.text(Text::SummaryCue));
+        let cue = Event::Stage { kind: StageKind::Cue, text, origin: String::new() };
         let conversation = conversation(past.iter().chain([&cue]));
         self.is_extended(id, &conversation)?;
         Ok(Asked { id, is_summary: true, conversation, seed: self.seeds.of(id, &path), choice: None, path })
@@ -286,7 +284,7 @@ impl Memories {
         if let Some(constraint) = &turn.constraint {
             let reply = if constraint.choice.method == Method::Decode { raw } else { &heard.spoken };
             let taken = self.taken(id);
-            let chosen = match constraint.choice.read(reply) {
+            let chosen = match constraint.choice.read(reply, &self.scenario.language) {
                 Chosen::Option(option) if taken.contains(&option) => Chosen::Invalid,
                 chosen => chosen,
             };
@@ -314,7 +312,7 @@ impl Memories {
         let summary = spoken(&self.scenario.agent(of.agent).name, raw);
         let past = self.timelines.remove(&of).unwrap_or_else(|| self.born(of));
         let mut timeline = Timeline::new(past.system().unwrap_or(""));
-        let text = format!("What you remember: {summary}");
+        let text = self.scenario.language.say(Text::Remembered, &[("summary", &summary)]);
         timeline.push(Event::Stage { kind: StageKind::Summary, text, origin: String::new() });
         if let Some(Unanswered { begin, .. }) = self.unanswered.get_mut(&of) {
             let news = past.events().iter().skip(std::mem::replace(begin, timeline.events().len()));

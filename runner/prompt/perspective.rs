@@ -1,6 +1,7 @@
 //! Perspectives: the events that a turn's inputs are to one agent.
 
 use super::memories::{Memories, Options, PromptError};
+use crate::scenario::language::Text;
 use crate::scenario::render::{Reading, render_stage};
 use crate::scenario::results::{Outcome, Said, tally};
 use crate::scenario::template::Template;
@@ -95,14 +96,15 @@ impl Memories {
             Outcome::Said { text, .. } if !text.is_empty() => text.to_string(),
             _ => return Ok(None),
         };
+        let language = &self.scenario.language;
         let name = |agent: &AgentId| self.scenario.agent(*agent).name.clone();
         let from = match &heard.audience {
             Audience::Whisper { to, .. } if to.contains(&listener) => {
-                format!("{} (whispers)", name(&heard.speaker))
+                language.say(Text::Whispers, &[("name", &name(&heard.speaker))])
             }
             Audience::Whisper { to, .. } => {
-                let to: Vec<String> = to.iter().map(name).collect();
-                format!("{} (whispers to {})", name(&heard.speaker), to.join(" and "))
+                let to = language.together(to.iter().map(|agent| self.scenario.agent(*agent).name.as_str()));
+                language.say(Text::WhispersTo, &[("name", &name(&heard.speaker)), ("to", &to)])
             }
             _ => name(&heard.speaker),
         };
@@ -122,25 +124,26 @@ impl Memories {
         let tally = tally(phase, &lines);
         let option = |id: usize| choice.options[id].text.clone();
         let decided = tally.decision.map(option);
+        let language = &self.scenario.language;
         let counts = tally.votes.iter().enumerate().map(|(id, n)| format!("{} {n}", option(id)));
         let counts = counts.collect::<Vec<_>>().join(", ");
         let text = match (decision, decided) {
             (Decision::Coordinator(who), Some(decided)) => {
-                format!("[{} has decided: {decided}.]", self.scenario.agent(who).name)
+                let name = self.scenario.agent(who).name.as_str();
+                language.say(Text::HasDecided, &[("name", name), ("option", &decided)])
             }
             (Decision::Coordinator(who), None) => {
-                format!("[{} has decided nothing.]", self.scenario.agent(who).name)
+                language.say(Text::DecidedNothing, &[("name", &self.scenario.agent(who).name)])
             }
             (Decision::RankedChoice, Some(decided)) => {
-                format!("[First places: {counts}. Decided by run-off: {decided}.]")
+                language.say(Text::RunOff, &[("counts", &counts), ("option", &decided)])
             }
-            (Decision::RankedChoice, None) => {
-                format!("[First places: {counts}. The options are level: nothing is decided.]")
-            }
-            (_, Some(decided)) => format!("[The vote: {counts}. Decided: {decided}.]"),
-            (Decision::Consensus { .. }, None) => format!("[The vote: {counts}. There is no consensus.]"),
-            (_, None) => format!("[The vote: {counts}. Nothing is decided.]"),
+            (Decision::RankedChoice, None) => language.say(Text::Level, &[("counts", &counts)]),
+            (_, Some(decided)) => language.say(Text::Voted, &[("counts", &counts), ("option", &decided)]),
+            (Decision::Consensus { .. }, None) => language.say(Text::NoConsensus, &[("counts", &counts)]),
+            (_, None) => language.say(Text::Undecided, &[("counts", &counts)]),
         };
+        let text = format!("[{text}]");
         let origin = format!("phases[{}].decision_mode", id.0);
         Some(Event::Stage { kind: StageKind::Vote, text, origin })
     }
@@ -158,12 +161,16 @@ impl Memories {
         let text = match options {
             None => format!("[{}]", turn.cue),
             Some(Options { choice, open, .. }) => {
-                let listed = open.iter().map(|option| format!("\"{}\"", choice.options[*option].text));
-                let listed = listed.collect::<Vec<_>>().join(", ");
-                match choice.method {
-                    Method::Decode => format!("[{} Reply with exactly one of: {listed}.]", turn.cue),
-                    Method::Parse => format!("[{} Decide for one of: {listed}.]", turn.cue),
-                }
+                let language = &self.scenario.language;
+                let quoted = |option: &usize| {
+                    language.say(Text::Quoted, &[("option", choice.options[*option].text.as_str())])
+                };
+                let listed = open.iter().map(quoted).collect::<Vec<_>>().join(", ");
+                let asks = match choice.method {
+                    Method::Decode => Text::ReplyOne,
+                    Method::Parse => Text::DecideOne,
+                };
+                format!("[{} {}]", turn.cue, language.say(asks, &[("options", &listed)]))
             }
         };
         events.push(Event::Stage { kind: StageKind::Cue, text, origin: String::new() });

@@ -28,6 +28,7 @@ impl Plan {
                 bytes.variant(*kind);
             });
         });
+        self.language.iter().for_each(|language| bytes.text(language));
         format!("{VERSION}:{}", bytes.0.finalize().to_hex())
     }
 

@@ -7,6 +7,7 @@ mod check;
 mod choice;
 mod compile;
 mod encoding;
+pub mod language;
 pub(crate) mod names;
 mod plan;
 mod read;
@@ -27,6 +28,7 @@ pub use plan::{
 pub use yaml::{Path, Step, Tree, parse, repeated_key};
 
 use crate::diagnostic::Sources;
+use language::Language;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -57,6 +59,8 @@ pub struct Scenario {
     pub variables: BTreeMap<String, serde_json::Value>,
     /// The overrides: variables (`a`) or parts of them (`a.b`) and their values from outside, in the order given.
     pub overrides: Vec<(String, serde_json::Value)>,
+    /// What the stage says.
+    pub language: Arc<Language>,
     /// The agents, in the order of the file.
     pub agents: Vec<Agent>,
     /// The phases, in order.

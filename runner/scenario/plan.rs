@@ -174,6 +174,8 @@ pub struct Plan {
     pub unread: Vec<(TimelineId, Vec<Input>)>,
     /// The first turn of each phase (round 0) and of each of its rounds.
     pub first: BTreeMap<(PhaseId, usize), TurnId>,
+    /// Hash of what the stage says, where it is not English.
+    pub language: Option<String>,
 }
 
 /// Seed of a turn: from the root seed and the turn's path, never from position or time. 53 bits, so that

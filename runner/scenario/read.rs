@@ -107,6 +107,7 @@ fn fields_at(path: &[Step]) -> (&'static str, Vec<String>) {
         };
         place = match step {
             Step::Key(key) if key == "payoff" => "a payoff",
+            Step::Key(key) if key == "language" => "a language",
             Step::Key(key) if key == "agents" => "an agent",
             Step::Key(key) if key == "phases" => "a phase",
             Step::Key(key) if key == "turns" => "a turn",
@@ -208,6 +209,10 @@ fn wanted(path: &Path, expected: Expected, found: &Found) -> (&'static str, Stri
         (Expected::Named("WrittenCount"), _) => (
             "a whole number, or an expression over variables",
             "e.g. `3`, or `weeks` where that is a variable",
+        ),
+        (Expected::Named("WrittenLanguage"), _) => (
+            "a language: its name, or a table of texts",
+            "e.g. `language: de`, or `language: { base: en, cue: \"It is {name}'s turn.\" }`",
         ),
         (Expected::Named("WrittenExpression"), _) => {
             ("an expression: a text", "e.g. `vote.decision == 'yes'`; join several with `and`")

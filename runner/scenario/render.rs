@@ -1,5 +1,6 @@
 //! The values of names in templates and expressions: variables, agents, phases and their results.
 
+use super::language::Text;
 use super::results::{Results, Said, Utterance, payoffs, results};
 use super::template::{
     AgentObject, Expression, NAME, TemplateError, constants, environment, evaluate_in, number, plain,
@@ -15,14 +16,14 @@ use std::sync::{Arc, Mutex, OnceLock};
 pub fn told(scenario: &Scenario, lines: &[Utterance], perspective: AgentId) -> String {
     let line = |line: &Utterance| {
         if line.speaker == perspective {
-            format!("You: {}", line.text)
+            format!("{}: {}", scenario.language.text(Text::You), line.text)
         } else {
             format!("{}: {}", scenario.agent(line.speaker).name, line.text)
         }
     };
     let heard = lines.iter().filter(|line| line.known_to(perspective) && !line.text.is_empty());
     let told: Vec<String> = heard.map(line).collect();
-    if told.is_empty() { "(no messages yet)".to_string() } else { told.join("\n") }
+    if told.is_empty() { scenario.language.text(Text::NoMessages).to_string() } else { told.join("\n") }
 }
 
 /// Reading of a text of the stage: where, and by whom.

@@ -30,6 +30,8 @@ pub struct Written {
     pub variables: Option<IndexMap<String, Value>>,
     /// Files whose `agents` and `variables` are taken over, paths relative to this file. What stands here wins.
     pub include: Option<Vec<Option<String>>>,
+    /// The language of what the stage itself says: cues, votes, rules of debates. Default: `en`.
+    pub language: Option<WrittenLanguage>,
     /// Who takes part, by key: letters, digits and `_`.
     #[schemars(extend("propertyNames" = { "pattern": NAME }))]
     pub agents: Option<IndexMap<String, Option<WrittenAgent>>>,
@@ -47,6 +49,17 @@ pub struct Written {
     /// Hints for displays; not read.
     #[schemars(with = "Value")]
     pub ui: Option<Value>,
+}
+
+/// The texts that the stage itself says: a language by its name, or a table of texts in place of those of a language. In a text
+/// `{name}` stands for a value; which there are stands beside each.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[schemars(rename = "Language", untagged)]
+pub enum WrittenLanguage {
+    /// A language that is built in.
+    Text(String),
+    /// Texts by their names; `base` names the language of the others.
+    Texts(IndexMap<String, Option<String>>),
 }
 
 /// Somebody who takes part. All fields may be left out: `ann:` alone is an agent called "ann".
@@ -317,6 +330,8 @@ pub enum DebateFormat {
     Socratic,
     /// Everybody adds one new thought a round, and says whom it builds on.
     Roundtable,
+    /// Government and opposition take turns on a motion: the first speaks for the one, the second for the other, and so on.
+    Parliamentary,
 }
 
 /// A way to decide.
@@ -508,6 +523,7 @@ pub fn json_schema() -> &'static Schema {
     static SCHEMA: LazyLock<Schema> = LazyLock::new(|| {
         let mut schema = schema_for!(Written);
         super::names::add_to(&mut schema);
+        super::language::add_to(&mut schema);
         schema
     });
     &SCHEMA

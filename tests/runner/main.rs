@@ -18,6 +18,7 @@ mod floors;
 mod fork;
 mod hostile;
 mod import;
+mod languages;
 mod messages;
 mod names;
 mod odds;

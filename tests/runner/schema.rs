@@ -53,6 +53,11 @@ fn what_is_right_validates() {
 /// `auto_rounds: 0` is right before a vote.
 const UNSEEN: &[&str] = &[
     "announce_absent",
+    "language_unknown_value",
+    "language_lacks_options",
+    "language_blank",
+    "language_rules_undefined",
+    "language_lines",
     "rounds_no_number",
     "rounds_of_a_result",
     "type_rounds",

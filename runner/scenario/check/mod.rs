@@ -8,6 +8,7 @@ mod choices;
 mod expressions;
 mod fields;
 mod include;
+mod language;
 mod paths;
 mod payoff;
 mod phases;
@@ -17,6 +18,7 @@ mod texts;
 mod topology;
 mod trials;
 
+use super::language::Language;
 use super::names;
 use super::read;
 use super::schema::Written;
@@ -101,7 +103,7 @@ fn load_with(name: &str, text: &str, overrides: &[(String, Value)], include: &Re
     let names_there = names::rename(&mut tree, &mut found);
     let written = if readable { read::read(&tree, &mut found) } else { None };
     let (names, broken) = Default::default();
-    let mut checker = Checker { sources, tree, found, names, broken };
+    let mut checker = Checker { sources, tree, found, names, broken, language: Arc::default() };
     let scenario = written.and_then(|mut written| {
         checker.include(&mut written, include);
         checker.scenario(written, overrides)
@@ -149,6 +151,7 @@ struct Checker {
     found: Vec<Diagnostic>,
     names: Names,
     broken: cascade::Broken,
+    language: Arc<Language>,
 }
 
 /// The names that templates and expressions may use, known before any of them is read.
@@ -193,6 +196,7 @@ impl Checker {
     fn scenario(&mut self, written: Written, overrides: &[(String, Value)]) -> Option<Arc<Scenario>> {
         let top = Path::default();
         let id = self.id(written.id.as_deref());
+        self.language = self.language(written.language, &top.key("language"));
         let variables = self.variables(written.variables.unwrap_or_default(), overrides);
         let (agents, systems) = self.agents(written.agents, &top.key("agents"));
         let partial = self.names.partial;
@@ -211,6 +215,7 @@ impl Checker {
             description: written.description.unwrap_or_default(),
             variables,
             overrides: overrides.to_vec(),
+            language: self.language.clone(),
             agents,
             phases,
             payoff,

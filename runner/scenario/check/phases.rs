@@ -5,7 +5,7 @@ use super::{Checker, is_identifier};
 use crate::diagnostic::{Diagnostic, Span};
 use crate::scenario::compile::n_turns;
 use crate::scenario::schema::{
-    DebateFormat, Key, WrittenCount, WrittenExpression, WrittenPhase, WrittenTemplate, json_schema,
+    Key, WrittenCount, WrittenExpression, WrittenPhase, WrittenTemplate, json_schema,
 };
 use crate::scenario::template::{ROUND_NAMES, Template, evaluate_in, plain_variables};
 use crate::scenario::yaml::Path;
@@ -17,18 +17,6 @@ use std::collections::BTreeMap;
 const MAX_TURNS: usize = 10_000;
 /// Most messages that all its agents together may hear.
 const MAX_HEARD: usize = 1_000_000;
-
-/// The text of a debate format.
-fn text_of(format: DebateFormat) -> &'static str {
-    match format {
-        DebateFormat::Free => include_str!("../../../templates/formats/free.jinja"),
-        DebateFormat::Structured => include_str!("../../../templates/formats/structured.jinja"),
-        DebateFormat::ProCon => include_str!("../../../templates/formats/pro_con.jinja"),
-        DebateFormat::DevilsAdvocate => include_str!("../../../templates/formats/devils_advocate.jinja"),
-        DebateFormat::Socratic => include_str!("../../../templates/formats/socratic.jinja"),
-        DebateFormat::Roundtable => include_str!("../../../templates/formats/roundtable.jinja"),
-    }
-}
 
 impl Checker {
     pub(super) fn phases(&mut self, written: Option<Vec<Option<WrittenPhase>>>, path: &Path) -> Vec<Phase> {
@@ -129,11 +117,7 @@ impl Checker {
             until,
             choice,
             decision: decision.filter(|_| written.choice.is_some() || written.parse_choice.is_some()),
-            format: written.debate_format.map(|format| Template {
-                path: path.key("debate_format"),
-                text: text_of(format).to_string(),
-                quotes: Vec::new(),
-            }),
+            format: written.debate_format.and_then(|format| self.format(format, path, id)),
             initial: self.template(written.prompt, path.key("prompt"), id),
             initial_template: self.template(
                 written.initial_prompt_template,

@@ -38,6 +38,7 @@ pub fn compile(scenario: &Scenario) -> Plan {
     }
     let plan = Plan {
         first,
+        language: scenario.language.hash(),
         graph: compiler.graph,
         next_use: compiler.next_use,
         unread: compiler.unread.into_iter().collect(),

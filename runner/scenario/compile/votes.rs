@@ -2,6 +2,7 @@
 
 use super::{Compiler, Draft};
 use crate::scenario::choice::Decision;
+use crate::scenario::language::Text;
 use crate::scenario::plan::{Audience, Condition, Constraint, Input, Purpose, TurnId};
 use crate::scenario::{AgentId, Phase, PhaseId};
 
@@ -72,17 +73,22 @@ impl Compiler<'_> {
     ) -> Draft {
         let name = &self.scenario.agent(voter).name;
         let choice = self.scenario.phase(id).choice.clone();
+        let language = &self.scenario.language;
         let place = match (ranks, rank) {
-            (1, _) => String::new(),
-            (_, 1) => " Your first choice.".to_string(),
-            (_, 2) => " Your second choice.".to_string(),
-            (_, 3) => " Your third choice.".to_string(),
-            (_, n) => format!(" Your choice number {n}."),
+            (1, _) => None,
+            (_, 1) => Some(language.text(Text::First).to_string()),
+            (_, 2) => Some(language.text(Text::Second).to_string()),
+            (_, 3) => Some(language.text(Text::Third).to_string()),
+            (_, n) => Some(language.say(Text::Nth, &[("n", &n.to_string())])),
         };
         Draft {
             speaker: voter,
             suffix: if ranks == 1 { ".vote".to_string() } else { format!(".vote-{rank}") },
-            cue: format!("Your vote, {name}.{place}"),
+            cue: [language.say(Text::Vote, &[("name", name)])]
+                .into_iter()
+                .chain(place)
+                .collect::<Vec<_>>()
+                .join(" "),
             ask: None,
             guard: guard.to_vec(),
             constraint: choice.map(|choice| Constraint { choice, except: sooner.to_vec() }),
