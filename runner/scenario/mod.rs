@@ -9,6 +9,7 @@ mod compile;
 mod encoding;
 pub mod language;
 pub(crate) mod names;
+pub mod papers;
 mod plan;
 mod read;
 pub mod render;
@@ -17,7 +18,8 @@ pub mod schema;
 pub mod template;
 mod yaml;
 
-pub use check::{Loaded, Overrides, load, open, open_below, open_named, parse_override};
+pub(crate) use check::CAST;
+pub use check::{Loaded, Overrides, load, open, open_below, open_named, parse_cast, parse_override};
 pub(crate) use choice::text_of;
 pub use choice::{Choice, ChoiceOption, Chosen, Decision, Method};
 pub use compile::compile;
@@ -69,6 +71,8 @@ pub struct Scenario {
     pub payoff: Option<Payoff>,
     /// Results to compute at the end.
     pub outcomes: Vec<(String, Expression)>,
+    /// How it ends, for a file of the papers' format.
+    pub ending: Option<papers::Ending>,
     /// Assertions that must hold at the end.
     pub assertions: Vec<Assertion>,
     /// The files it was read from.

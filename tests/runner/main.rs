@@ -22,6 +22,7 @@ mod languages;
 mod messages;
 mod names;
 mod odds;
+mod papers;
 mod paths;
 mod plans;
 mod play;

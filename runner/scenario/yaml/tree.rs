@@ -24,11 +24,11 @@ pub struct Tree {
 }
 
 #[derive(Debug)]
-struct Node {
-    span: Span,
+pub(super) struct Node {
+    pub(super) span: Span,
     /// A literal block scalar (`|`) keeps its lines, so a line of its text is a line of the file.
-    literal: bool,
-    data: Data,
+    pub(super) literal: bool,
+    pub(super) data: Data,
 }
 
 /// The content of a value; other values by their numbers.
@@ -53,6 +53,12 @@ pub(super) struct Entry {
 }
 
 impl Entry {
+    /// An entry that does not stand in the file; `span` is what it follows from.
+    pub(super) fn new(key: &str, span: Span, node: usize) -> Self {
+        let kind = std::sync::Arc::new(Data::Leaf(Leaf::Text(key.to_string())));
+        Self { key: key.to_string(), written: None, kind, span, node }
+    }
+
     pub(super) fn is(&self, key: &str) -> bool {
         self.key == key
     }
@@ -213,6 +219,15 @@ impl Tree {
             }
         }
         written
+    }
+
+    pub(super) fn data_mut(&mut self, node: usize) -> &mut Data {
+        &mut self.nodes[node].data
+    }
+
+    pub(super) fn push(&mut self, node: Node) -> usize {
+        self.nodes.push(node);
+        self.nodes.len() - 1
     }
 
     fn entry(&self, node: usize, key: &str) -> Option<&Entry> {
