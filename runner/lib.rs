@@ -10,7 +10,7 @@
 //! let text = "
 //! id: hello
 //! agents: {ann: {display_name: Ann}, ben: {display_name: Ben}}
-//! phases: [{name: talk, agents: [ann, ben], initial_prompt: Say hello.}]
+//! phases: [{name: talk, agents: [ann, ben], prompt: Say hello.}]
 //! ";
 //! let scenario = scenario::load("hello.yaml", text, &[]).scenario.expect("no mistakes");
 //! let backend = Scripted::lines([("talk/1/ann", "Hello, Ben."), ("talk/1/ben", "Hello, Ann.")]);

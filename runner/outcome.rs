@@ -45,6 +45,11 @@ pub fn footer(memories: &Memories) -> Result<Footer, PromptError> {
         known.insert(name.clone(), value.clone());
         outcomes.push(OutcomeRecord { name: name.clone(), value, error });
     }
+    for (name, value) in scenario.ending.iter().flat_map(|ending| ending.outcomes(scenario, &said)) {
+        let (value, error) = value.map_or_else(|error| (Value::Null, Some(error)), |value| (value, None));
+        known.insert(name.to_string(), value.clone());
+        outcomes.push(OutcomeRecord { name: name.to_string(), value, error });
+    }
     let assertions = scenario.assertions.iter().map(|assertion| {
         let held = holds_with(scenario, &assertion.that, &said, [("outcome", Value::Object(known.clone()))]);
         let (holds, error) = held.map_or_else(|error| (false, Some(error.message)), |holds| (holds, None));

@@ -182,5 +182,6 @@ fn place(scenario: &Scenario, copy: Option<&Path>, field: &str) -> String {
     let (name, line, _) = scenario.sources.place(scenario.tree.key(&path));
     // In a run's own copy, by the place in it.
     let copied = copy.and_then(|root| Path::new(name).strip_prefix(root).ok());
-    format!("{field}, {}:{line}", copied.map_or_else(|| name.into(), Path::to_string_lossy))
+    let name = copied.map_or_else(|| name.into(), Path::to_string_lossy);
+    format!("{}, {name}:{line}", scenario.tree.as_written(&path))
 }

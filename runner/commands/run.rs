@@ -7,7 +7,7 @@ use super::sampling::Sampling;
 use super::{Bounds, Exit, open_scenario, repeat};
 use crate::experiment::{self, Design, Sweep, Variant, combinations, parse_sweep};
 use crate::run::{MAX_TOKENS, RunOptions};
-use crate::scenario::{Overrides, parse_override};
+use crate::scenario::{Overrides, parse_cast, parse_override};
 use crate::transcript;
 use anyhow::Context as _;
 use std::io::ErrorKind;
@@ -27,6 +27,9 @@ pub(super) struct Args {
     /// Give a variable another value (repeatable)
     #[arg(long = "set", value_name = "K=V", value_parser = parse_override)]
     overrides: Vec<(String, serde_json::Value)>,
+    /// The cast of a scenario that has none: a file with `agents`
+    #[arg(long, value_name = "FILE", value_parser = parse_cast)]
+    agents: Option<(String, serde_json::Value)>,
     /// Play N times, run i with seed S+i, and count: tables, intervals, plots (docs/experiments.md)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), conflicts_with = "continues")]
     repeat: Option<u32>,
@@ -62,7 +65,8 @@ pub(super) struct Args {
     quiet: bool,
 }
 
-pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
+pub(super) fn run(mut args: Args) -> anyhow::Result<Exit> {
+    args.overrides.extend(args.agents.take());
     let out = resume::folder(&args.file, args.out.as_deref(), args.resume)?;
     let goes_on = args.resume && args.repeat.is_none() && args.sweeps.is_empty();
     let begun_in = |folder: &Path| resumed(folder, &args.file, &args.bounds, &args.overrides, args.quiet);

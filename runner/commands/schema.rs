@@ -1,6 +1,7 @@
 //! `greenroom schema`: what a scenario file may hold, for editors and for people. Both come from the Rust types.
 
 use super::Exit;
+use crate::scenario::names::others;
 use crate::scenario::schema::json_schema;
 use serde_json::Value;
 use std::fmt::Write as _;
@@ -58,7 +59,7 @@ agents:
   ada: { display_name: Ada, system_prompt: \"You are Ada, a botanist of {{ town }}.\" }
   rolf: { display_name: Rolf }
 phases:
-  - { name: kitchen, agents: [ada, rolf], auto_rounds: 2, initial_prompt: Rain on the window. }
+  - { name: kitchen, agents: [ada, rolf], rounds: 2, prompt: Rain on the window. }
 ",
     },
     Section {
@@ -78,6 +79,17 @@ agents:
 ",
     },
     Section {
+        of: "Language",
+        heading: "A language",
+        place: "`language`",
+        word: "language",
+        example: "\
+language: { base: de, cue: \"{name} hat das Wort.\" }
+agents: { ann: {}, ben: {} }
+phases: [{ name: talk, agents: [ann, ben], prompt: Guten Morgen. }]
+",
+    },
+    Section {
         of: "Phase",
         heading: "A phase",
         place: "`phases[n]`",
@@ -87,19 +99,19 @@ phases:
   - name: talk
     label: The talk
     agents: [ann, ben, cas]
-    auto_rounds: 3
-    initial_prompt: The three meet at the well.
-    per_agent_prompt_templates:
+    rounds: 3
+    prompt: The three meet at the well.
+    private_prompts:
       ben: Only you know this, {{ me }}. The well is dry.
   - name: vote
     agents: [ann, ben, cas]
-    auto_rounds: 0
+    rounds: 0
     decision_mode: majority_vote
     choice: [dig, leave]
   - name: digging
     agents: [ann, ben]
     when: vote.decision == 'dig'
-    initial_prompt: They dig, {{ vote.votes.dig }} to {{ vote.votes.leave }}.
+    prompt: They dig, {{ vote.votes.dig }} to {{ vote.votes.leave }}.
 ",
     },
     Section {
@@ -116,7 +128,7 @@ phases:
       - { agent: ben, ask: Is it enough?, choice: { true: I take it, false: I want more } }
       - { agent: ann, when: not haggle.choices.ben, to: ben }
     until: haggle.choices.ben
-    auto_rounds: 4
+    rounds: 4
 ",
     },
     Section {
@@ -128,8 +140,8 @@ phases:
 phases:
   - name: pot
     agents: [ann, ben]
-    topology: broadcast
-    auto_rounds: 5
+    order: broadcast
+    rounds: 5
     choice: { options: [0, 5, 10], ask: \"Day {{ round }} of {{ rounds }}. How much do you put in?\" }
     announce:
       - { after: \"Ann put in {{ pot.choices.ann }}, Ben {{ pot.choices.ben }}. You have {{ payoffs[me] }} so far.\" }
@@ -148,7 +160,7 @@ payoff:
 phases:
   - name: dinner
     agents: [ann, ben, cas]
-    auto_rounds: 2
+    rounds: 2
     interactions:
       - { from: ben, to: ann, kind: whisper }
       - { from: cas, to: ben, kind: observe }
@@ -173,7 +185,7 @@ phases:
         word: "payoff",
         example: "\
 phases:
-  - { name: nights, agents: [ann, ben], topology: broadcast, auto_rounds: 3, choice: [share, take] }
+  - { name: nights, agents: [ann, ben], order: broadcast, rounds: 3, choice: [share, take] }
 payoff:
   phase: nights
   unit: melons
@@ -289,10 +301,23 @@ fn fields(out: &mut String, schema: &Value, of: &Value) {
     let is_needed = |name: &str| required.contains(&name);
     let mut all: Vec<_> = of["properties"].as_object().into_iter().flatten().collect();
     all.sort_by_key(|(name, _)| !is_needed(name));
-    for (name, field) in all {
+    let is_phase = of["properties"]["prompt"].is_object();
+    let other_names = |name: &str| -> Vec<&str> {
+        others().filter(|(_, first)| is_phase && *first == name).map(|(other, _)| other).collect()
+    };
+    for (name, field) in
+        all.into_iter().filter(|(name, _)| !is_phase || others().all(|(other, _)| other != *name))
+    {
         let needed = if is_needed(name) { ", needed" } else { "" };
-        let _ =
-            writeln!(out, "- **`{name}`** ({}{needed}): {}", kind(field), text(field).replace('\n', "\n  "));
+        let also: Vec<String> =
+            other_names(name).into_iter().rev().map(|other| format!("`{other}`")).collect();
+        let also = if also.is_empty() { String::new() } else { format!(" Also: {}.", also.join(", ")) };
+        let _ = writeln!(
+            out,
+            "- **`{name}`** ({}{needed}): {}{also}",
+            kind(field),
+            text(field).replace('\n', "\n  ")
+        );
         if section(field).is_none() {
             words(out, resolved(schema, named(field).unwrap_or(field)), "  ");
         }

@@ -71,7 +71,7 @@ pub(super) fn draft(value: &Value) -> Result<Draft, Refused> {
         let text = task.task_description.as_deref().map(tidy);
         variables.insert(TASK.to_string(), text.unwrap_or_else(|| "(the task)".into()));
         if !prompts.task {
-            phases[0].initial_prompt = Some(format!("{{{{ {TASK} }}}}"));
+            phases[0].prompt = Some(format!("{{{{ {TASK} }}}}"));
         }
     }
     Ok(Draft { title: task.name.unwrap_or_default(), variables, agents, phases, notes })
@@ -117,7 +117,7 @@ fn phase(task: &Task, agents: &[DraftAgent], notes: &mut Notes) -> DraftPhase {
     ];
     let (path, limit) = limit(&limits, notes);
     let order = environment.rule.as_ref().and_then(|rule| kind(rule.order.as_ref()));
-    let (topology, is_one_by_one) = speakers(order, notes);
+    let (order, is_one_by_one) = speakers(order, notes);
     // Where one agent speaks at a time AgentVerse counts its turns, otherwise rounds.
     let n_agents = agents.len() as u64;
     let wanted = limit.map(|limit| if is_one_by_one { limit.div_ceil(n_agents) } else { limit });
@@ -126,16 +126,16 @@ fn phase(task: &Task, agents: &[DraftAgent], notes: &mut Notes) -> DraftPhase {
     DraftPhase {
         name: TALK.to_string(),
         agents: agents.iter().map(|agent| agent.key.clone()).collect(),
-        topology,
+        order,
         // The professor stands first: AgentVerse's order says so by index.
-        moderator: (topology == "moderated").then(|| agents[0].key.clone()),
-        auto_rounds: if max_turns.is_some() { None } else { Some(n_rounds) },
+        moderator: (order == "moderated").then(|| agents[0].key.clone()),
+        rounds: if max_turns.is_some() { None } else { Some(n_rounds) },
         max_turns,
         ..DraftPhase::default()
     }
 }
 
-/// The topology for an order, and whether one agent speaks at a time.
+/// Our order for one of theirs, and whether one agent speaks at a time.
 fn speakers(order: Option<&str>, notes: &mut Notes) -> (&'static str, bool) {
     const IN_TURN: &str = "here the agents speak in the order of the file";
     let place = "environment.rule.order";

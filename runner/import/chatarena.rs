@@ -184,7 +184,7 @@ fn phases(arena: &Arena, agents: &[DraftAgent], notes: &mut Notes) -> Vec<DraftP
     let environment = &arena.environment;
     let n_players = arena.players.len();
     let is_parallel = environment.parallel.unwrap_or(false);
-    let topology = if is_parallel { "broadcast" } else { "round_robin" };
+    let order = if is_parallel { "broadcast" } else { "round_robin" };
     let keys: Vec<String> = agents.iter().map(|agent| agent.key.clone()).collect();
     let limits = [
         ("environment.max_turns", environment.max_turns),
@@ -199,14 +199,14 @@ fn phases(arena: &Arena, agents: &[DraftAgent], notes: &mut Notes) -> Vec<DraftP
     let Some(moderator) = agents.get(n_players) else {
         let label = None;
         let max_turns = steps.filter(|steps| !is_parallel && steps.div_ceil(n_players as u64) == n_rounds);
-        let auto_rounds = if max_turns.is_some() { None } else { Some(n_rounds) };
+        let rounds_there = if max_turns.is_some() { None } else { Some(n_rounds) };
         let name = TALK.to_string();
         return vec![DraftPhase {
             name,
             label,
             agents: keys,
-            topology,
-            auto_rounds,
+            order,
+            rounds: rounds_there,
             max_turns,
             ..DraftPhase::default()
         }];
@@ -221,8 +221,8 @@ fn phases(arena: &Arena, agents: &[DraftAgent], notes: &mut Notes) -> Vec<DraftP
         return vec![DraftPhase {
             name,
             agents: keys,
-            topology,
-            auto_rounds: Some(n_rounds),
+            order,
+            rounds: Some(n_rounds),
             ..DraftPhase::default()
         }];
     }
@@ -234,14 +234,14 @@ fn phases(arena: &Arena, agents: &[DraftAgent], notes: &mut Notes) -> Vec<DraftP
         n_rounds = MAX_WRITTEN_ROUNDS;
     }
     let players = &keys[..n_players];
-    (1..=n_rounds).flat_map(|round| written_out(round, players, topology, moderator, &audience)).collect()
+    (1..=n_rounds).flat_map(|round| written_out(round, players, order, moderator, &audience)).collect()
 }
 
 /// A round as two phases: the players, then the moderator, who reads what they said.
 fn written_out(
     round: u64,
     players: &[String],
-    topology: &'static str,
+    order: &'static str,
     moderator: &DraftAgent,
     audience: &[String],
 ) -> [DraftPhase; 2] {
@@ -255,17 +255,17 @@ fn written_out(
         name: format!("round_{round}"),
         label: Some(format!("Round {round}")),
         agents: players.to_vec(),
-        topology,
-        initial_prompt_template: verdict.filter(|_| is_for_all),
-        per_agent_prompt_templates: each,
+        order,
+        prompt: verdict.filter(|_| is_for_all),
+        private_prompts: each,
         ..DraftPhase::default()
     };
     let comment = DraftPhase {
         name: format!("round_{round}_moderator"),
         label: Some(format!("Round {round}: {}", moderator.display_name)),
         agents: vec![moderator.key.clone()],
-        topology: "round_robin",
-        initial_prompt_template: Some(format!("{{{{ round_{round}.messages[me] }}}}")),
+        order: "round_robin",
+        prompt: Some(format!("{{{{ round_{round}.messages[me] }}}}")),
         ..DraftPhase::default()
     };
     [talk, comment]

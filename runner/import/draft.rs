@@ -43,19 +43,17 @@ pub(super) struct DraftPhase {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) label: Option<String>,
     pub(super) agents: Vec<String>,
-    pub(super) topology: &'static str,
+    pub(super) order: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) moderator: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) auto_rounds: Option<u64>,
+    pub(super) rounds: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) max_turns: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) initial_prompt: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) initial_prompt_template: Option<String>,
+    pub(super) prompt: Option<String>,
     #[serde(skip_serializing_if = "IndexMap::is_empty")]
-    pub(super) per_agent_prompt_templates: IndexMap<String, String>,
+    pub(super) private_prompts: IndexMap<String, String>,
 }
 
 /// Remarks on what is left out or changed, each with its places; equal remarks on several places become one.

@@ -62,8 +62,8 @@ impl Memories {
     fn is_later(&self, input: &Input, before: TurnId) -> bool {
         match input {
             Input::Heard(turn) => *turn >= before,
-            Input::Opening(phase) => self.plan.first_of(*phase, 0).is_some_and(|first| first > before),
-            Input::Announced(announced) => announced.known > before,
+            Input::Opening(phase) => self.plan.begin_of(*phase, 0).turns > before,
+            Input::Announced(announced) => announced.known.turns > before,
             Input::Vote(phase, attempt) => self.plan.order().skip(before.0).any(|(_, turn)| {
                 let of = matches!(turn.purpose, Purpose::Ballot { attempt: of, .. } if of == *attempt);
                 of && turn.phase == *phase

@@ -38,7 +38,7 @@ impl Directions {
         for (agent, inputs) in read.chain(unread) {
             for input in inputs {
                 let place = match input {
-                    Input::Announced(announced) => announced.known,
+                    Input::Announced(announced) => announced.known.turns,
                     Input::Vote(phase, attempt) => match ballots.get(&(*phase, *attempt)) {
                         Some(place) => *place,
                         None => continue,

@@ -13,6 +13,7 @@ use super::present::Settled;
 use super::spoken::spoken;
 use super::state::States;
 use super::stops::stop_strings;
+use crate::scenario::language::Text;
 use crate::scenario::results::{Outcome, Said, State};
 use crate::scenario::template::TemplateError;
 use crate::scenario::{
@@ -139,10 +140,6 @@ pub enum PromptError {
     },
 }
 
-/// Asks for the summary that a new epoch begins with.
-const SUMMARY_CUE: &str =
-    "[Your memory is full. Write down, for yourself alone, all that you need to remember.]";
-
 impl Memories {
     /// Nobody remembers anything, except those (by key) who bring a timeline from an earlier episode.
     pub fn new(
@@ -240,7 +237,8 @@ impl Memories {
             let agent = self.scenario.agent(of.agent).key.clone();
             return Err(PromptError::TooLong { path: turn.path.clone(), agent });
         }
-        let cue = Event::Stage { kind: StageKind::Cue, text: SUMMARY_CUE.into(), origin: String::new() };
+        let text = format!("[{}]", self.scenario.language.text(Text::SummaryCue));
+        let cue = Event::Stage { kind: StageKind::Cue, text, origin: String::new() };
         let conversation = conversation(past.iter().chain([&cue]));
         self.is_extended(id, &conversation)?;
         Ok(Asked { id, is_summary: true, conversation, seed: self.seeds.of(id, &path), choice: None, path })
@@ -300,7 +298,7 @@ impl Memories {
         if let Some(constraint) = &turn.constraint {
             let reply = if constraint.choice.method == Method::Decode { raw } else { &heard.spoken };
             let open = self.unanswered.get(&turn.timeline).and_then(|turn| turn.choice.as_ref());
-            let chosen = match constraint.choice.read(reply) {
+            let chosen = match constraint.choice.read(reply, &self.scenario.language) {
                 Chosen::Option(option) if open.is_some_and(|of| !of.open.contains(&option)) => {
                     Chosen::Invalid
                 }
@@ -330,7 +328,7 @@ impl Memories {
         let summary = spoken(&self.scenario.agent(of.agent).name, raw);
         let past = self.timelines.remove(&of).unwrap_or_else(|| self.born(of));
         let mut timeline = Timeline::new(past.system().unwrap_or(""));
-        let text = format!("What you remember: {summary}");
+        let text = self.scenario.language.say(Text::Remembered, &[("summary", &summary)]);
         timeline.push(Event::Stage { kind: StageKind::Summary, text, origin: String::new() });
         if let Some(Unanswered { begin, .. }) = self.unanswered.get_mut(&of) {
             let news = past.events().iter().skip(std::mem::replace(begin, timeline.events().len()));
@@ -473,7 +471,7 @@ impl Memories {
     ) -> PromptError {
         PromptError::Template {
             path: path.to_string(),
-            place: place.to_string(),
+            place: self.scenario.tree.as_written(place).to_string(),
             line: error.line,
             message: error.message,
         }

@@ -1,6 +1,7 @@
 //! Perspectives: the events that a turn's inputs are to one agent.
 
 use super::memories::{Memories, Options, PromptError};
+use crate::scenario::language::Text;
 use crate::scenario::render::{Reading, render_stage};
 use crate::scenario::results::{Outcome, tally};
 use crate::scenario::template::Template;
@@ -8,6 +9,7 @@ use crate::scenario::{
     AgentId, Announced, Audience, Decision, Input, Known, Method, Opening, PhaseId, Purpose, TurnId,
 };
 use crate::timeline::{Event, StageKind};
+use std::sync::Arc;
 
 impl Memories {
     pub(super) fn events(
@@ -81,7 +83,10 @@ impl Memories {
         reading: Reading,
         known: Known,
     ) -> Result<Option<Event>, PromptError> {
-        let said = self.known(path, &template.quotes, template.scope.state, known)?;
+        let mut said = self.known(path, &template.quotes, template.scope.state, known)?;
+        if let Some(cast) = self.cast(path, reading.phase)? {
+            Arc::make_mut(&mut said).present = Some(cast);
+        }
         let text = render_stage(&self.scenario, template, reading, &said);
         let text = if self.is_made_up { text.or_else(|_| Ok(template.text.clone())) } else { text };
         let text = text.map_err(|error| self.failed(path, &template.path, error))?;
@@ -102,14 +107,15 @@ impl Memories {
         if !self.is_present(path, heard.phase, listener)? {
             return Ok(None);
         }
+        let language = &self.scenario.language;
         let name = |agent: &AgentId| self.scenario.agent(*agent).name.clone();
         let from = match &heard.audience {
             Audience::Whisper { to, .. } if to.contains(&listener) => {
-                format!("{} (whispers)", name(&heard.speaker))
+                language.say(Text::Whispers, &[("name", &name(&heard.speaker))])
             }
             Audience::Whisper { to, .. } => {
-                let to: Vec<String> = to.iter().map(name).collect();
-                format!("{} (whispers to {})", name(&heard.speaker), to.join(" and "))
+                let to = language.together(to.iter().map(|agent| self.scenario.agent(*agent).name.as_str()));
+                language.say(Text::WhispersTo, &[("name", &name(&heard.speaker)), ("to", &to)])
             }
             _ => name(&heard.speaker),
         };
@@ -129,6 +135,7 @@ impl Memories {
         let tally = tally(phase, &lines);
         let option = |id: usize| choice.options[id].text.clone();
         let decided = tally.decision.map(option);
+        let language = &self.scenario.language;
         // Where not all options are open, those without votes may not have been.
         let counted = |(_, n): &(usize, &usize)| choice.open.is_none() || **n > 0;
         let counts = tally.votes.iter().enumerate().filter(counted);
@@ -136,21 +143,21 @@ impl Memories {
         let counts = counts.collect::<Vec<_>>().join(", ");
         let text = match (decision, decided) {
             (Decision::Coordinator(who), Some(decided)) => {
-                format!("[{} has decided: {decided}.]", self.scenario.agent(who).name)
+                let name = self.scenario.agent(who).name.as_str();
+                language.say(Text::HasDecided, &[("name", name), ("option", &decided)])
             }
             (Decision::Coordinator(who), None) => {
-                format!("[{} has decided nothing.]", self.scenario.agent(who).name)
+                language.say(Text::DecidedNothing, &[("name", &self.scenario.agent(who).name)])
             }
             (Decision::RankedChoice, Some(decided)) => {
-                format!("[First places: {counts}. Decided by run-off: {decided}.]")
+                language.say(Text::RunOff, &[("counts", &counts), ("option", &decided)])
             }
-            (Decision::RankedChoice, None) => {
-                format!("[First places: {counts}. The options are level: nothing is decided.]")
-            }
-            (_, Some(decided)) => format!("[The vote: {counts}. Decided: {decided}.]"),
-            (Decision::Consensus { .. }, None) => format!("[The vote: {counts}. There is no consensus.]"),
-            (_, None) => format!("[The vote: {counts}. Nothing is decided.]"),
+            (Decision::RankedChoice, None) => language.say(Text::Level, &[("counts", &counts)]),
+            (_, Some(decided)) => language.say(Text::Voted, &[("counts", &counts), ("option", &decided)]),
+            (Decision::Consensus { .. }, None) => language.say(Text::NoConsensus, &[("counts", &counts)]),
+            (_, None) => language.say(Text::Undecided, &[("counts", &counts)]),
         };
+        let text = format!("[{text}]");
         let origin = phase.path.key("decision_mode").to_string();
         Some(Event::Stage { kind: StageKind::Vote, text, origin })
     }
@@ -168,12 +175,16 @@ impl Memories {
         let text = match options {
             None => format!("[{}]", turn.cue),
             Some(Options { choice, open, .. }) => {
-                let listed = open.iter().map(|option| format!("\"{}\"", choice.options[*option].text));
-                let listed = listed.collect::<Vec<_>>().join(", ");
-                match choice.method {
-                    Method::Decode => format!("[{} Reply with exactly one of: {listed}.]", turn.cue),
-                    Method::Parse => format!("[{} Decide for one of: {listed}.]", turn.cue),
-                }
+                let language = &self.scenario.language;
+                let quoted = |option: &usize| {
+                    language.say(Text::Quoted, &[("option", choice.options[*option].text.as_str())])
+                };
+                let listed = open.iter().map(quoted).collect::<Vec<_>>().join(", ");
+                let asks = match choice.method {
+                    Method::Decode => Text::ReplyOne,
+                    Method::Parse => Text::DecideOne,
+                };
+                format!("[{} {}]", turn.cue, language.say(asks, &[("options", &listed)]))
             }
         };
         events.push(Event::Stage { kind: StageKind::Cue, text, origin: String::new() });

@@ -28,17 +28,26 @@ impl Settled {
 impl Memories {
     /// Tells whether an agent who can be present in a phase is.
     pub(super) fn is_present(&self, path: &str, phase: PhaseId, agent: AgentId) -> Result<bool, PromptError> {
+        Ok(self.cast(path, phase)?.is_none_or(|cast| cast.contains(&agent)))
+    }
+
+    /// Those present in a phase; none: all who can be.
+    pub(super) fn cast(
+        &self,
+        path: &str,
+        phase: PhaseId,
+    ) -> Result<Option<Arc<BTreeSet<AgentId>>>, PromptError> {
         let Some(cast) = self.scenario.phase(phase).cast.as_ref().filter(|_| !self.is_made_up) else {
-            return Ok(true);
+            return Ok(None);
         };
         if let Some(known) = self.settled.casts[phase.0].get() {
-            return Ok(known.contains(&agent));
+            return Ok(Some(known.clone()));
         }
         let known = self.plan.begin_of(phase, 0);
         let said = self.known(path, &cast.phases, cast.scope.state, known)?;
         let found = present(&self.scenario, cast, &said, &[]);
         let found = found.map_err(|error| self.failed(path, &cast.path, error))?;
-        Ok(self.settled.casts[phase.0].get_or_init(|| Arc::new(found)).contains(&agent))
+        Ok(Some(self.settled.casts[phase.0].get_or_init(|| Arc::new(found)).clone()))
     }
 
     /// Tells whether a pass of a block is played.

@@ -11,16 +11,15 @@ use crate::scenario::Scenario;
 use crate::timeline::Event;
 use std::collections::BTreeSet;
 
-/// Speakers in chat templates and scripts besides the cast.
-const ROLES: [&str; 4] = ["You", "User", "Assistant", "Narrator"];
 /// Words of a text of the stage by which a copy is known.
 const N_WORDS: usize = 3;
 
 /// The strings before which the replies of an agent end to whom this has happened: a cue; a line in brackets, which is a direction; a line
 /// that begins as a text of the stage does that the agent has read; and a name with a colon, as a script has it before each speech.
 pub(super) fn stop_strings(scenario: &Scenario, events: &[Event]) -> Vec<String> {
-    let cues = ["\n[", "\n(", "[Your turn", "\nYour turn,"].map(str::to_string);
-    let names = scenario.agents.iter().map(|agent| agent.name.as_str()).chain(ROLES);
+    let heads = scenario.language.cue_heads().into_iter().flat_map(|(cue, bare)| [cue, format!("\n{bare}")]);
+    let cues = ["\n[", "\n("].into_iter().map(str::to_string).chain(heads);
+    let names = scenario.agents.iter().map(|agent| agent.name.as_str()).chain(scenario.language.speakers());
     let headers = names.flat_map(|name| {
         let capitals = name.to_uppercase();
         [

@@ -3,7 +3,7 @@
 use super::copy::own_copy;
 use super::replay;
 use crate::files::Root;
-use crate::scenario::{Loaded, Overrides, open_below, open_named};
+use crate::scenario::{CAST, Loaded, Overrides, open_below, open_named};
 use crate::timeline::Timeline;
 use crate::transcript::{Cause, Drift, Header, Transcript};
 use anyhow::{Context as _, bail};
@@ -117,9 +117,13 @@ pub fn load_with(
             (found, open_named as Open, root)
         }
     };
-    let plain = open(&path, root, &[])?;
+    // A scenario without a cast of its own is none without the recorded one.
+    let cast: Overrides = header.overrides.iter().filter(|(name, _)| name == CAST).cloned().collect();
+    let plain = open(&path, root, &cast)?;
     let Some(scenario) = &plain.scenario else { return Ok(plain) };
-    let is_there = |name: &str| scenario.variables.contains_key(name.split('.').next().unwrap_or_default());
+    let is_there = |name: &str| {
+        name == CAST || scenario.variables.contains_key(name.split('.').next().unwrap_or_default())
+    };
     let recorded = header.overrides.iter().filter(|(name, _)| is_there(name));
     let recorded = recorded.map(|(name, value)| (name.clone(), value.clone()));
     let overrides: Overrides = recorded.chain(more.iter().cloned()).collect();

@@ -1,6 +1,7 @@
 //! Holds a recording's header against its scenario: the cast, what nobody noticed, and where a drift comes from.
 
 use crate::prompt::Memories;
+use crate::scenario::names::recorded;
 use crate::scenario::{Path, Scenario, compile};
 use crate::transcript::{AgentRecord, Cause, Drift, Header, PROGRAM};
 use serde::Serialize;
@@ -99,7 +100,7 @@ impl Place {
     /// Of a field.
     pub fn of(scenario: &Scenario, field: &Path) -> Self {
         let (file, line, _) = scenario.sources.place(scenario.tree.key(field));
-        Self { file: file.to_string(), line, field: field.to_string() }
+        Self { file: file.to_string(), line, field: scenario.tree.as_written(field).to_string() }
     }
 }
 
@@ -158,7 +159,7 @@ fn prompt(scenario: &Scenario, header: &Header, drift: &Drift) -> Option<Place> 
         phase.opening(agent).map(|(_, text)| text).chain(phase.asks()).chain(announced)
     });
     let changed = |path: &str| hashes.get(path) != header.templates.get(path);
-    if let Some(found) = read.find(|template| changed(&template.path.to_string())) {
+    if let Some(found) = read.find(|template| changed(&recorded(&template.path))) {
         return Some(Place::of(scenario, &found.path));
     }
     variable(scenario, header)

@@ -52,6 +52,8 @@ pub(super) fn results(sources: &Sources, cast: &Cast) -> Option<Results> {
         Some(error) => (outcome.name.clone(), error.clone(), false),
         None => (outcome.name.clone(), text::value(&outcome.value), true),
     });
+    let shown = sources.scenario.as_ref().and_then(|scenario| footer.shown(scenario));
+    let outcomes = outcomes.chain(shown.map(|shown| ("as it is shown".to_string(), shown, true)));
     let decision = |(phase, value): (&String, &serde_json::Value)| {
         (super::dialogue::label(sources, phase), text::value(value))
     };

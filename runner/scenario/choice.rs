@@ -5,6 +5,7 @@
 //! `parse_choice` would rather say invalid than guess: a negation in the sentence, or two options, is invalid.
 
 use super::AgentId;
+use super::language::Language;
 use super::template::{Expression, Template};
 use super::yaml::Path;
 use serde_json::Value;
@@ -72,10 +73,10 @@ pub enum Decision {
 
 impl Choice {
     /// The option that a reply is.
-    pub fn read(&self, reply: &str) -> Chosen {
+    pub fn read(&self, reply: &str, language: &Language) -> Chosen {
         match self.method {
             Method::Decode => self.exactly(reply),
-            Method::Parse => self.parse(reply),
+            Method::Parse => self.parse(reply, language),
         }
     }
 
@@ -111,7 +112,8 @@ impl Choice {
 
     /// The only option whose text or result stands in the reply as whole words, in whatever case, and in no sentence with
     /// a negation. An option that is part of a longer one that stands there does not count.
-    fn parse(&self, reply: &str) -> Chosen {
+    fn parse(&self, reply: &str, language: &Language) -> Chosen {
+        let words = |text: &str| words(text, language);
         let text = words(reply);
         let (mut found, mut taken): (Option<usize>, Vec<(usize, usize)>) = (None, Vec::new());
         let mut wanted: Vec<(usize, Vec<String>)> = Vec::new();
@@ -139,7 +141,7 @@ impl Choice {
                     .iter()
                     .enumerate()
                     .filter(|(at, word)| word.sentence == sentence && !(place.0..place.1).contains(at));
-                let negated = outside.into_iter().any(|(_, word)| is_negation(&word.text));
+                let negated = outside.into_iter().any(|(_, word)| language.is_negation(&word.text));
                 if negated || found.is_some_and(|other| other != id) {
                     return Chosen::Invalid;
                 }
@@ -164,11 +166,16 @@ struct Word {
 }
 
 /// Words in lower case, apostrophes kept, and the sentence of each.
-fn words(text: &str) -> Vec<Word> {
+fn words(text: &str, language: &Language) -> Vec<Word> {
     let (mut words, mut word, mut sentence) = (Vec::new(), String::new(), 0);
     for c in text.chars().chain([' ']) {
         match c {
-            '’' | '\'' if !word.is_empty() => word.push('\''),
+            '’' | '\'' if !word.is_empty() => {
+                word.push('\'');
+                if language.is_elision(&word) {
+                    words.push(Word { text: std::mem::take(&mut word), sentence });
+                }
+            }
             c if c.is_alphanumeric() => word.extend(c.to_lowercase()),
             c => {
                 let text = std::mem::take(&mut word);
@@ -181,11 +188,6 @@ fn words(text: &str) -> Vec<Word> {
         }
     }
     words
-}
-
-fn is_negation(word: &str) -> bool {
-    ["not", "no", "never", "neither", "nor", "cannot", "without", "refuse", "instead"].contains(&word)
-        || word.ends_with("n't")
 }
 
 #[cfg(test)]
@@ -225,15 +227,15 @@ mod tests {
             ("", None),
         ] {
             let expected = expected.map_or(Chosen::Invalid, Chosen::Option);
-            assert_eq!(choice.read(reply), expected, "{reply}");
+            assert_eq!(choice.read(reply, &Language::default()), expected, "{reply}");
         }
     }
 
     #[test]
     fn the_longer_option_wins_where_one_is_part_of_the_other() {
         let choice = choice(&[("stay", "stay"), ("stay_silent", "stay silent")]);
-        assert_eq!(choice.read("We stay silent."), Chosen::Option(1));
-        assert_eq!(choice.read("We stay."), Chosen::Option(0));
-        assert_eq!(choice.read("stay silent or stay"), Chosen::Invalid);
+        assert_eq!(choice.read("We stay silent.", &Language::default()), Chosen::Option(1));
+        assert_eq!(choice.read("We stay.", &Language::default()), Chosen::Option(0));
+        assert_eq!(choice.read("stay silent or stay", &Language::default()), Chosen::Invalid);
     }
 }

@@ -34,6 +34,7 @@ impl Plan {
         if !self.changes.is_empty() {
             bytes.list(self.changes.iter(), Bytes::change);
         }
+        self.language.iter().for_each(|language| bytes.text(language));
         format!("{VERSION}:{}", bytes.0.finalize().to_hex())
     }
 

@@ -8,6 +8,9 @@ mod choice;
 mod compile;
 mod copy;
 mod encoding;
+pub mod language;
+pub(crate) mod names;
+pub mod papers;
 mod passes;
 mod plan;
 mod read;
@@ -17,7 +20,8 @@ pub mod schema;
 pub mod template;
 mod yaml;
 
-pub use check::{Loaded, Overrides, load, open, open_below, open_named, parse_override};
+pub(crate) use check::CAST;
+pub use check::{Loaded, Overrides, load, open, open_below, open_named, parse_cast, parse_override};
 pub(crate) use choice::text_of;
 pub use choice::{Choice, ChoiceOption, Chosen, Decision, Method};
 pub use compile::compile;
@@ -29,6 +33,7 @@ pub use plan::{
 pub use yaml::{Path, Step, Tree, parse, repeated_key};
 
 use crate::diagnostic::Sources;
+use language::Language;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -67,6 +72,8 @@ pub struct Scenario {
     pub lets: Vec<(String, Expression)>,
     /// The overrides: variables (`a`) or parts of them (`a.b`) and their values from outside, in the order given.
     pub overrides: Vec<(String, serde_json::Value)>,
+    /// What the stage says.
+    pub language: Arc<Language>,
     /// The agents, in the order of the file.
     pub agents: Vec<Agent>,
     /// The phases, in order; those of a block once for each pass.
@@ -77,6 +84,8 @@ pub struct Scenario {
     pub payoff: Option<Payoff>,
     /// Results to compute at the end.
     pub outcomes: Vec<(String, Expression)>,
+    /// How it ends, for a file of the papers' format.
+    pub ending: Option<papers::Ending>,
     /// Assertions that must hold at the end.
     pub assertions: Vec<Assertion>,
     /// The files it was read from.
@@ -405,7 +414,9 @@ impl Scenario {
             let announced = phase.announcements.iter().map(|announcement| &announcement.text);
             shared.into_iter().flatten().chain(phase.private.values()).chain(phase.asks()).chain(announced)
         });
-        systems.chain(stages.map(|template| (template.path.to_string(), hash(&template.text)))).collect()
+        systems
+            .chain(stages.map(|template| (names::recorded(&template.path), hash(&template.text))))
+            .collect()
     }
 }
 

@@ -217,6 +217,8 @@ pub struct Plan {
     pub begins: BTreeMap<(PhaseId, usize), Known>,
     /// All changes of the state, in order.
     pub changes: Vec<Change>,
+    /// Hash of what the stage says, where it is not English.
+    pub language: Option<String>,
 }
 
 /// Seed of a turn: from the root seed and the turn's path, never from position or time. 53 bits, so that

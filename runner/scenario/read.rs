@@ -1,6 +1,7 @@
 //! Reads a scenario's YAML into [`Written`]: mistakes of type and unknown keys are collected, all of them, with
 //! their places.
 
+use super::names::others;
 use super::schema::{Written, json_schema};
 use super::yaml::{Expected, Found, Path, Reader, Step, Tree, Wrong};
 use crate::diagnostic::{Diagnostic, Suggestion, suggest, suggestion};
@@ -76,7 +77,13 @@ fn unknown_key(tree: &Tree, path: Path) -> Diagnostic {
     };
     let message = format!("{place} has no field `{key}`");
     let diagnostic = Diagnostic::error("unknown-key", path.to_string(), tree.key(&path), message);
-    match suggestion(&key, known.iter().map(String::as_str)) {
+    // A name that is accepted too is suggested by the first one, where it is nearest.
+    let first = |name: &str| others().find(|(other, _)| *other == name).map(|(_, first)| first);
+    let suggestion = match suggestion(&key, known.iter().map(String::as_str)) {
+        Some(Suggestion::Near(name)) => Some(Suggestion::Near(first(name).unwrap_or(name))),
+        _ => suggestion(&key, known.iter().map(String::as_str).filter(|name| first(name).is_none())),
+    };
+    match suggestion {
         Some(suggestion) => {
             let meant = match &suggestion {
                 Suggestion::Near(name) => vec![(*name).to_string()],
@@ -100,6 +107,7 @@ fn fields_at(tree: &Tree, path: &[Step]) -> (&'static str, Vec<String>) {
         };
         place = match step {
             Step::Key(key) if key == "payoff" => "a payoff",
+            Step::Key(key) if key == "language" => "a language",
             Step::Key(key) if key == "agents" => "an agent",
             Step::Key(key) if key == "phases" => "a phase",
             Step::Key(key) if key == "turns" => "a turn",
@@ -146,7 +154,7 @@ fn told(tree: &Tree, path: &Path, wrong: Wrong) -> Diagnostic {
             let what = match of {
                 "Lifecycle" => "lifecycle",
                 "Overflow" => "way to meet a full context",
-                "WhoSpeaks" => "topology",
+                "WhoSpeaks" => "order of speaking",
                 "DebateFormat" => "debate format",
                 "DecisionMode" => "decision mode",
                 "InteractionKind" => "kind of interaction",
@@ -215,6 +223,10 @@ fn wanted(path: &Path, expected: Expected, found: &Found) -> (&'static str, Stri
         (Expected::Named("WrittenCount"), _) => (
             "a whole number, or an expression over variables",
             "e.g. `3`, or `weeks` where that is a variable",
+        ),
+        (Expected::Named("WrittenLanguage"), _) => (
+            "a language: its name, or a table of texts",
+            "e.g. `language: de`, or `language: { base: en, cue: \"It is {name}'s turn.\" }`",
         ),
         (Expected::Named("WrittenExpression"), _) => {
             ("an expression: a text", "e.g. `vote.decision == 'yes'`; join several with `and`")

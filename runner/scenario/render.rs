@@ -1,5 +1,6 @@
 //! The values of names in templates and expressions: variables, agents, phases and their results.
 
+use super::language::Text;
 use super::results::{Results, Said, Utterance, payoffs, results};
 use super::template::{
     AgentObject, ByKey, Expression, NAME, Scope, Template, TemplateError, constants, environment,
@@ -15,14 +16,14 @@ use std::sync::{Arc, Mutex, OnceLock};
 pub fn told(scenario: &Scenario, lines: &[Utterance], perspective: AgentId) -> String {
     let line = |line: &Utterance| {
         if line.speaker == perspective {
-            format!("You: {}", line.text)
+            format!("{}: {}", scenario.language.text(Text::You), line.text)
         } else {
             format!("{}: {}", scenario.agent(line.speaker).name, line.text)
         }
     };
     let heard = lines.iter().filter(|line| line.known_to(perspective) && !line.text.is_empty());
     let told: Vec<String> = heard.map(line).collect();
-    if told.is_empty() { "(no messages yet)".to_string() } else { told.join("\n") }
+    if told.is_empty() { scenario.language.text(Text::NoMessages).to_string() } else { told.join("\n") }
 }
 
 /// Reading of a text of the stage: where, and by whom.
@@ -60,7 +61,8 @@ pub fn render_stage(
         context.insert(key.clone(), Value::from_object(other));
     }
     let cast = |include: &dyn Fn(AgentId) -> bool| -> Value {
-        let listed = here.agents.iter().filter(|id| include(**id));
+        let is_present = |id: &&AgentId| said.present.as_ref().is_none_or(|present| present.contains(id));
+        let listed = here.agents.iter().filter(is_present).filter(|id| include(**id));
         listed.map(|id| Value::from_object(AgentObject::new(scenario.agent(*id), id.0))).collect()
     };
     context.insert("cast".into(), cast(&|_| true));

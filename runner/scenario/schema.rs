@@ -40,6 +40,8 @@ pub struct Written {
     pub lets: Option<IndexMap<String, Option<WrittenExpression>>>,
     /// Files whose `agents` and `variables` are taken over, paths relative to this file. What stands here wins.
     pub include: Option<Vec<Option<String>>>,
+    /// The language of what the stage itself says: cues, votes, rules of debates. Default: `en`.
+    pub language: Option<WrittenLanguage>,
     /// Who takes part, by key: letters, digits and `_`.
     #[schemars(extend("propertyNames" = { "pattern": NAME }))]
     pub agents: Option<IndexMap<String, Option<WrittenAgent>>>,
@@ -57,6 +59,17 @@ pub struct Written {
     /// Hints for displays; not read.
     #[schemars(with = "Value")]
     pub ui: Option<Value>,
+}
+
+/// The texts that the stage itself says: a language by its name, or a table of texts in place of those of a language. In a text
+/// `{name}` stands for a value; which there are stands beside each.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[schemars(rename = "Language", untagged)]
+pub enum WrittenLanguage {
+    /// A language that is built in.
+    Text(String),
+    /// Texts by their names; `base` names the language of the others.
+    Texts(IndexMap<String, Option<String>>),
 }
 
 /// Somebody who takes part. All fields may be left out: `ann:` alone is an agent called "ann".
@@ -116,7 +129,7 @@ pub struct WrittenBlock {
 #[serde(default)]
 #[schemars(rename = "Phase", deny_unknown_fields, extend(
     "required" = ["name", "agents"],
-    "not" = { "anyOf": [{ "required": ["choice", "parse_choice"] }, { "required": ["topology", "turns"] }] }
+    "not" = { "anyOf": [{ "required": ["choice", "parse_choice"] }, { "required": ["order", "turns"] }] }
 ))]
 pub struct WrittenPhase {
     /// Short name, used in templates, expressions and paths: letters, digits and `_`.
@@ -130,19 +143,20 @@ pub struct WrittenPhase {
     #[schemars(extend("minItems" = 1))]
     pub agents: Option<WrittenCast>,
     /// Who speaks when.
-    pub topology: Option<WhoSpeaks>,
+    pub order: Option<WhoSpeaks>,
     /// Rules of a debate, read by everybody when the phase opens.
     pub debate_format: Option<DebateFormat>,
     /// How the phase decides over the options of its `choice`: by a secret vote of all who speak, once the rounds are
     /// over. How it went is told to all who are present.
     pub decision_mode: Option<DecisionMode>,
-    /// What everybody reads when the phase opens. Each reads it for itself: `me` is the reader.
-    pub initial_prompt: Option<WrittenTemplate>,
+    /// What everybody reads when the phase opens. Each reads it for itself: `me` is the reader. By the name
+    /// `initial_prompt_template` it is read by those alone who have no private text, in place of an `initial_prompt` beside it.
+    pub prompt: Option<WrittenTemplate>,
     /// Read in place of `initial_prompt` by those who have no private text.
     pub initial_prompt_template: Option<WrittenTemplate>,
-    /// Private openings, by agent: what only that agent reads, right after `initial_prompt`.
+    /// Private openings, by agent: what only that agent reads, right after `prompt`.
     #[schemars(with = "Option<IndexMap<String, WrittenTemplate>>")]
-    pub per_agent_prompt_templates: Option<IndexMap<String, Option<WrittenTemplate>>>,
+    pub private_prompts: Option<IndexMap<String, Option<WrittenTemplate>>>,
     /// What the stage says before or after each round that is played, such as scores.
     #[schemars(extend("minItems" = 1))]
     pub announce: Option<Vec<Option<WrittenAnnouncement>>>,
@@ -155,11 +169,11 @@ pub struct WrittenPhase {
     pub set: Option<IndexMap<String, Option<WrittenExpression>>>,
     /// Rounds to play. Default: 1, or as many as `max_turns` needs. With 0 nobody talks: all vote, or only read what opens the
     /// phase.
-    pub auto_rounds: Option<WrittenCount>,
+    pub rounds: Option<WrittenCount>,
     /// Most turns of the phase; votes and the moderator's choices aside.
     #[schemars(extend("minimum" = 1))]
     pub max_turns: Option<u64>,
-    /// The order of turns, written out: each round plays this list. It takes the place of `topology`.
+    /// The order of turns, written out: each round plays this list. It takes the place of `order`.
     #[schemars(extend("minItems" = 1))]
     pub turns: Option<Vec<Option<WrittenTurn>>>,
     /// Who hears whom. Default: everybody present hears everything.
@@ -167,7 +181,7 @@ pub struct WrittenPhase {
     pub interactions: Option<Vec<Option<WrittenInteraction>>>,
     /// The phase is only played if this holds when it would begin.
     pub when: Option<WrittenExpression>,
-    /// The phase ends after the round in which this holds; `auto_rounds` is the bound. It may use the phase's own results, and
+    /// The phase ends after the round in which this holds; `rounds` is the bound. It may use the phase's own results, and
     /// `round`.
     pub until: Option<WrittenExpression>,
     /// What every turn of the phase is one of; with a `decision_mode`, what the phase decides over. The model can say
@@ -405,6 +419,8 @@ pub enum DebateFormat {
     Socratic,
     /// Everybody adds one new thought a round, and says whom it builds on.
     Roundtable,
+    /// Government and opposition take turns on a motion: the first speaks for the one, the second for the other, and so on.
+    Parliamentary,
 }
 
 /// A way to decide.
@@ -602,6 +618,11 @@ fn colors() -> serde_json::Value {
 
 /// The JSON Schema of scenario files.
 pub fn json_schema() -> &'static Schema {
-    static SCHEMA: LazyLock<Schema> = LazyLock::new(|| schema_for!(Written));
+    static SCHEMA: LazyLock<Schema> = LazyLock::new(|| {
+        let mut schema = schema_for!(Written);
+        super::names::add_to(&mut schema);
+        super::language::add_to(&mut schema);
+        schema
+    });
     &SCHEMA
 }

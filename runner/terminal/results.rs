@@ -2,7 +2,7 @@
 
 use crate::diagnostic::printable;
 use crate::scenario::Scenario;
-use crate::transcript::Footer;
+use crate::transcript::{Footer, OutcomeRecord};
 use console::Style;
 use serde_json::Value;
 
@@ -44,7 +44,14 @@ pub fn results(scenario: &Scenario, footer: &Footer, fancy: bool) -> String {
         let totals: Vec<String> = totals.into_iter().map(total).collect();
         lines.push(("payoffs", totals.join(", ") + &missing));
     }
-    for outcome in &footer.outcomes {
+    if let Some(shown) = footer.shown(scenario) {
+        lines.extend(shown.lines().map(|line| ("", line.to_string())));
+        if let Some(first) = lines.iter_mut().find(|(label, _)| label.is_empty()) {
+            first.0 = "outcome";
+        }
+    }
+    let is_shown = |outcome: &&OutcomeRecord| scenario.ending.is_some() && outcome.error.is_none();
+    for outcome in footer.outcomes.iter().filter(|outcome| !is_shown(outcome)) {
         let value = outcome.error.clone().unwrap_or_else(|| shown(&outcome.value));
         lines.push(("outcome", format!("{} = {value}", outcome.name)));
     }

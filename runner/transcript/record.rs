@@ -1,7 +1,7 @@
 //! The lines of a transcript as types, and their canonical text and hash.
 
 use crate::scenario::results::Payoffs;
-use crate::scenario::{Choice, ChoiceOption, Chosen, Method};
+use crate::scenario::{Choice, ChoiceOption, Chosen, Method, Scenario};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -338,6 +338,13 @@ pub struct Footer {
 }
 
 impl Footer {
+    /// The outcome in lines, for a scenario of the papers' format.
+    pub fn shown(&self, scenario: &Scenario) -> Option<String> {
+        let outcomes = self.outcomes.iter().filter(|outcome| outcome.error.is_none());
+        let outcomes: Vec<_> = outcomes.map(|outcome| (outcome.name.as_str(), &outcome.value)).collect();
+        scenario.ending.as_ref()?.shown(scenario, &outcomes)
+    }
+
     /// Tells whether all that had to hold held.
     pub fn holds(&self) -> bool {
         self.assertions.iter().all(|assertion| assertion.holds)

@@ -6,6 +6,7 @@
 
 use super::fitting::Fitting;
 use crate::backend::{Backend, BoxFuture, ModelCard, Reply, Request, Session, Sink};
+use crate::scenario::language::Language;
 use crate::scenario::{Choice, Chosen};
 use crate::transcript::{Recorded, Recorder, TurnRecord, summary_of};
 use anyhow::Context as _;
@@ -169,7 +170,7 @@ impl Reader {
 /// A choice is one draw among whole options.
 fn chosen(path: String, line: usize, choice: &Choice, recorded: &Reply, read: &Reply) -> TurnScore {
     let logprob = |text: &str| {
-        let Chosen::Option(wanted) = choice.read(text) else { return None };
+        let Chosen::Option(wanted) = choice.read(text, &Language::default()) else { return None };
         read.logprobs.iter().find(|(option, _)| *option == wanted).map(|(_, logprob)| *logprob)
     };
     let surprise = (read.text != recorded.text).then(|| Surprise {

@@ -91,7 +91,7 @@ fn told(
 }
 
 /// A file of `tests/scenarios`, options by path, and nothing special said.
-fn simple(file: &str, wanted: &'static [(&'static str, usize)]) -> String {
+pub(crate) fn simple(file: &str, wanted: &'static [(&'static str, usize)]) -> String {
     told(file, usize::MAX, move |request| {
         option(request, wanted).or_else(|| Some(format!("words of {}", request.path.replace('/', " "))))
     })

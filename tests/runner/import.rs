@@ -47,7 +47,7 @@ fn what_an_agent_is_told_is_what_the_file_says() {
 fn a_classroom_is_moderated_by_its_professor() {
     let task = "agents: [{name: Professor A}, {name: Student B}]\nenvironment: {max_turns: 4, rule: {order: {type: classroom}}}";
     let yaml = import("config.yaml", task, None).unwrap().yaml;
-    assert!(yaml.contains("topology: moderated\n    moderator: professor_a\n"), "{yaml}");
+    assert!(yaml.contains("order: moderated\n    moderator: professor_a\n"), "{yaml}");
 }
 
 #[test]

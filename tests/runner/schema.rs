@@ -53,6 +53,11 @@ fn what_is_right_validates() {
 /// `auto_rounds: 0` is right before a vote.
 const UNSEEN: &[&str] = &[
     "announce_absent",
+    "language_unknown_value",
+    "language_lacks_options",
+    "language_blank",
+    "language_rules_undefined",
+    "language_lines",
     "rounds_no_number",
     "rounds_of_a_result",
     "type_rounds",
@@ -138,6 +143,10 @@ fn mistakes_of_shape_and_of_words_do_not_validate() {
     let mut wrong = Vec::new();
     for path in files("tests/runner/broken") {
         let name = path.file_stem().unwrap().to_str().unwrap().to_string();
+        // The schema is that of our own format.
+        if name.starts_with("papers_") {
+            continue;
+        }
         let text = std::fs::read_to_string(&path).unwrap();
         let seen = validates(&text).is_err();
         // Warned of is right.
@@ -168,7 +177,20 @@ fn absent_and_null_are_the_same() {
             {{name: c, agents: [ann, ben], choice: {{options: [x, y]{}}}, interactions: [{{from: ann, kind: public{}}}]}}], \
           payoff: {{phase: c, each: 1{}}}, assertions: [{{that: 1{}}}]{}}}",
         nulls("/$defs/Agent", &["display_name"]),
-        nulls("/$defs/Phase", &["choice", "parse_choice", "topology", "turns"]),
+        nulls(
+            "/$defs/Phase",
+            &[
+                "choice",
+                "parse_choice",
+                "order",
+                "turns",
+                "topology",
+                "auto_rounds",
+                "initial_prompt",
+                "initial_prompt_template",
+                "per_agent_prompt_templates"
+            ]
+        ),
         nulls("/$defs/Turn", &["choice", "parse_choice"]),
         nulls("/$defs/LongChoice", &[]),
         nulls("/$defs/Interaction", &[]),

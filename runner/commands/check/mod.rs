@@ -11,7 +11,7 @@ use crate::run::MAX_TOKENS;
 use crate::scenario::template::Template;
 use crate::scenario::template::rewrite;
 use crate::scenario::{
-    AgentId, Lifecycle, Overflow, Path, PhaseId, Plan, Scenario, TimelineId, compile, open_below,
+    AgentId, Lifecycle, Overflow, Path, PhaseId, Plan, Scenario, TimelineId, compile, open_below, parse_cast,
     parse_override,
 };
 use crate::terminal::{bytes, counted, is_fancy, table};
@@ -51,11 +51,15 @@ pub(super) struct Args {
     /// Give a variable another value (repeatable)
     #[arg(long = "set", value_name = "K=V", value_parser = parse_override)]
     overrides: Vec<(String, serde_json::Value)>,
+    /// The cast of a scenario that has none: a file with `agents`
+    #[arg(long, value_name = "FILE", value_parser = parse_cast)]
+    agents: Option<(String, serde_json::Value)>,
     #[command(flatten)]
     bounds: Bounds,
 }
 
-pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
+pub(super) fn run(mut args: Args) -> anyhow::Result<Exit> {
+    args.overrides.extend(args.agents.take());
     // Mistakes are told even where there is no model to count with.
     let mut prompter = None;
     let mut exit = Exit::Pass;
@@ -169,7 +173,8 @@ fn twice(
         known * (max_tokens + SLACK)
     );
     let span = scenario.tree.text_line(&scenario.sources, &text.path, line);
-    let found = Diagnostic::warning("remembered", text.path.to_string(), span, message);
+    let found =
+        Diagnostic::warning("remembered", scenario.tree.as_written(&text.path).to_string(), span, message);
     found
         .help("a permanent agent keeps what it heard; leave the quote out, or quote to those who were absent")
 }

@@ -20,7 +20,11 @@ impl Checker {
         let written = written.unwrap_or_default();
         if written.is_empty() && !self.is_open(&["agents"]) {
             let message = "a scenario needs at least one agent under `agents:`";
-            self.missing(path, message, "e.g. `agents: { ann: { display_name: Ann } }`");
+            self.missing(
+                path,
+                message,
+                "e.g. `agents: { ann: { display_name: Ann } }`, or a cast from a file: `--agents FILE`",
+            );
         }
         if written.len() > MAX_AGENTS {
             let message = format!("a scenario of {} agents; at most {MAX_AGENTS} take part", written.len());

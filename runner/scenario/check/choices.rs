@@ -65,7 +65,13 @@ impl Checker {
                     self.error("contradiction", &path.key("open"), message).help =
                         Some("keep one of the two".into());
                 }
-                let open = self.expression(WrittenExpression::Text(text), at, end, OPEN_NAMES)?;
+                let n_before = self.found.len();
+                let open = self.expression(WrittenExpression::Text(text), at, end, OPEN_NAMES);
+                for found in self.found.iter_mut().skip(n_before) {
+                    let list = "options of your own stand in a list, e.g. `choice: [talk, silent]`";
+                    found.help = Some(format!("{list}; a text is an expression that gives agents"));
+                }
+                let open = open?;
                 let agents = self.names.agents.iter();
                 let option = |agent: &Agent| ChoiceOption {
                     value: agent.key.clone().into(),

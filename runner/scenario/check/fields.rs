@@ -46,7 +46,7 @@ impl Checker {
             }
             values.insert(name.clone(), value.clone());
         }
-        for (name, value) in overrides {
+        for (name, value) in overrides.iter().filter(|(name, _)| name != super::CAST) {
             let span = self.tree.key(&path);
             if let Err(help) = set(&mut values, name, value.clone()) {
                 let message = format!("--set {name}: the scenario has no variable `{name}`");

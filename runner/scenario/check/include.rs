@@ -10,12 +10,13 @@ use crate::scenario::yaml::{Path, Tree};
 const MAX_FILES: usize = 100;
 
 /// Fields by which a scenario is told from any other file.
-const FIELDS: [&str; 10] = [
+const FIELDS: [&str; 11] = [
     "id",
     "title",
     "description",
     "variables",
     "include",
+    "language",
     "agents",
     "phases",
     "payoff",
@@ -109,6 +110,7 @@ impl Checker {
             state,
             lets,
             include,
+            language,
             agents,
             phases,
             payoff,
@@ -121,6 +123,7 @@ impl Checker {
             ("state", state.is_some()),
             ("let", lets.is_some()),
             ("include", include.is_some()),
+            ("language", language.is_some()),
             ("phases", phases.is_some()),
             ("payoff", payoff.is_some() || outcome.is_some() || assertions.is_some()),
         ];

@@ -8,6 +8,7 @@ mod choices;
 mod expressions;
 mod fields;
 mod include;
+mod language;
 mod parts;
 mod paths;
 mod payoff;
@@ -22,6 +23,9 @@ mod topology;
 mod trials;
 mod unroll;
 
+use super::language::Language;
+use super::names;
+use super::papers;
 use super::read;
 use super::schema::{PhaseNames, Written, WrittenPart};
 use super::template::Code;
@@ -100,16 +104,23 @@ type ReadIncluded<'a> = dyn Fn(&str) -> std::io::Result<String> + 'a;
 
 fn load_with(name: &str, text: &str, overrides: &[(String, Value)], include: &ReadIncluded<'_>) -> Loaded {
     let sources = Sources::new(Source { name: name.to_string(), text: text.to_string() });
-    let (tree, mut found) = Tree::read(sources.main(), 0);
+    let (mut tree, mut found) = Tree::read(sources.main(), 0);
     let readable = !found.iter().any(|diagnostic| diagnostic.code == "yaml");
+    let cast = overrides.iter().rev().find(|(name, _)| name == CAST).filter(|_| readable);
+    if let Some((_, cast)) = cast {
+        papers::put_cast(&mut tree, cast, &mut found);
+    }
+    let ending = if readable { papers::translate(&mut tree, &mut found) } else { None };
+    let names_there = names::rename(&mut tree, &mut found);
     let written = if readable { read::read(&tree, &mut found) } else { None };
     let (names, broken) = Default::default();
-    let mut checker = Checker { sources, tree, found, names, broken };
+    let mut checker = Checker { sources, tree, found, names, broken, language: Arc::default(), ending };
     let scenario = written.and_then(|mut written| {
         checker.include(&mut written, include);
         checker.scenario(written, overrides)
     });
     let (sources, mut diagnostics) = (checker.sources, checker.found);
+    diagnostics.iter_mut().for_each(|found| names::as_written(found, &names_there));
     if diagnostics.len() > MAX_TOLD {
         let rest = diagnostics.split_off(MAX_TOLD);
         let worst = rest.iter().map(|found| found.severity).min().unwrap_or(Severity::Warning);
@@ -140,6 +151,23 @@ pub fn parse_override(text: &str) -> Result<(String, Value), String> {
     Ok((key.trim().to_string(), value))
 }
 
+/// The cast of a file, read from outside for a scenario that has none: an override like any other.
+///
+/// # Errors
+/// In words, for the command line.
+pub fn parse_cast(file: &str) -> Result<(String, Value), String> {
+    let text = files::read_text(std::path::Path::new(file), Kind::Scenario);
+    let text = text.map_err(|error| format!("can't read {file}: {error}"))?;
+    let mut value = parse(&text).map_err(|error| format!("{file} is not YAML: {error}"))?;
+    let cast = value.get_mut("agents").map(Value::take).unwrap_or(value);
+    match cast.as_object() {
+        Some(agents) if !agents.is_empty() => Ok((CAST.to_string(), cast)),
+        _ => Err(format!("{file} holds no cast: expected `agents:`, or agents by their keys")),
+    }
+}
+
+/// The override that is a cast; no variable can have this name.
+pub(crate) const CAST: &str = "agents";
 /// Most mistakes that are told of one scenario.
 const MAX_TOLD: usize = 500;
 /// Most places at which a name is looked for in a text, to mark it.
@@ -151,6 +179,8 @@ struct Checker {
     found: Vec<Diagnostic>,
     names: Names,
     broken: cascade::Broken,
+    language: Arc<Language>,
+    ending: Option<papers::Ending>,
 }
 
 /// The names that templates and expressions may use, known before any of them is read.
@@ -254,6 +284,7 @@ impl Checker {
     fn scenario(&mut self, written: Written, overrides: &[(String, Value)]) -> Option<Arc<Scenario>> {
         let top = Path::default();
         let id = self.id(written.id.as_deref());
+        self.language = self.language(written.language, &top.key("language"));
         let variables = self.variables(written.variables.unwrap_or_default(), overrides);
         let (agents, systems) = self.agents(written.agents, &top.key("agents"));
         let partial = self.names.partial;
@@ -279,11 +310,13 @@ impl Checker {
             state,
             lets,
             overrides: overrides.to_vec(),
+            language: self.language.clone(),
             agents,
             phases,
             passes: Vec::new(),
             payoff,
             outcomes,
+            ending: self.ending.take(),
             assertions,
             sources: self.sources.clone(),
             tree: Tree::default(),

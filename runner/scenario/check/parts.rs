@@ -31,7 +31,7 @@ impl Checker {
         let total = n_unrolled(&blocks, phases.len(), |id| n_turns(&phases[id]));
         if total == 0 && !phases.is_empty() && !self.has_errors() {
             let message = "nobody speaks in this scenario: no phase has rounds or a vote";
-            self.missing(path, message, "leave `auto_rounds` out of one of them");
+            self.missing(path, message, "leave `rounds` out of one of them");
         }
         let n_phases = n_unrolled(&blocks, phases.len(), |_| 1);
         if total > MAX_TURNS || n_phases > MAX_PHASES {
@@ -43,7 +43,7 @@ impl Checker {
                 )
             };
             self.error("too-long", path, message).help =
-                Some("lower `auto_rounds` or `repeat`, or set `max_turns`".into());
+                Some("lower `rounds` or `repeat`, or set `max_turns`".into());
             // Nothing later unrolls what is refused anyway.
             phases.iter_mut().for_each(|phase| (phase.rounds, phase.decision) = (phase.rounds.min(1), None));
             blocks.iter_mut().for_each(|block| block.n_passes = 1);

@@ -5,9 +5,9 @@ use super::{Checker, is_identifier};
 use crate::diagnostic::{Diagnostic, Span};
 use crate::scenario::compile::n_turns;
 use crate::scenario::schema::{
-    DebateFormat, WhoHears, WrittenCount, WrittenExpression, WrittenPhase, WrittenTemplate, json_schema,
+    WhoHears, WrittenCount, WrittenExpression, WrittenPhase, WrittenTemplate, json_schema,
 };
-use crate::scenario::template::{ROUND_NAMES, Scope, Template, evaluate_in, plain_variables};
+use crate::scenario::template::{ROUND_NAMES, Template, evaluate_in, plain_variables};
 use crate::scenario::yaml::Path;
 use crate::scenario::{AgentId, Method, Phase, PhaseId, Topology};
 use indexmap::IndexMap;
@@ -15,18 +15,6 @@ use std::collections::BTreeMap;
 
 /// Most messages that all its agents together may hear.
 const MAX_HEARD: usize = 1_000_000;
-
-/// The text of a debate format.
-fn text_of(format: DebateFormat) -> &'static str {
-    match format {
-        DebateFormat::Free => include_str!("../../../templates/formats/free.jinja"),
-        DebateFormat::Structured => include_str!("../../../templates/formats/structured.jinja"),
-        DebateFormat::ProCon => include_str!("../../../templates/formats/pro_con.jinja"),
-        DebateFormat::DevilsAdvocate => include_str!("../../../templates/formats/devils_advocate.jinja"),
-        DebateFormat::Socratic => include_str!("../../../templates/formats/socratic.jinja"),
-        DebateFormat::Roundtable => include_str!("../../../templates/formats/roundtable.jinja"),
-    }
-}
 
 impl Checker {
     /// Refuses a scenario whose agents hear, or are quoted, more than a plan can hold.
@@ -56,7 +44,7 @@ impl Checker {
         if all > MAX_HEARD {
             let message = format!("agents hear or read {all} messages; at most {MAX_HEARD} are delivered");
             self.error("too-long", &Path::default().key("phases"), message).help =
-                Some("let fewer agents take part in a phase, lower its `auto_rounds`, or quote less".into());
+                Some("let fewer agents take part in a phase, lower its `rounds`, or quote less".into());
         }
     }
 
@@ -85,7 +73,7 @@ impl Checker {
         let until =
             written.until.and_then(|given| self.expression(given, path.key("until"), until, ROUND_NAMES));
         let max_turns = self.count(written.max_turns, &path.key("max_turns"));
-        let rounds = written.auto_rounds.take().map(|given| self.rounds(given, path.key("auto_rounds")));
+        let rounds = written.rounds.take().map(|given| self.rounds(given, path.key("rounds")));
         let mut phase = Phase {
             label: written.label.unwrap_or_else(|| name.clone()),
             part: name.clone(),
@@ -102,19 +90,14 @@ impl Checker {
             until,
             choice,
             decision: decision.filter(|_| written.choice.is_some() || written.parse_choice.is_some()),
-            format: written.debate_format.map(|format| Template {
-                path: path.key("debate_format"),
-                text: text_of(format).to_string(),
-                quotes: Vec::new(),
-                scope: Scope::default(),
-            }),
-            initial: self.template(written.initial_prompt, path.key("initial_prompt"), id),
+            format: written.debate_format.and_then(|format| self.format(format, path, id)),
+            initial: self.template(written.prompt, path.key("prompt"), id),
             initial_template: self.template(
                 written.initial_prompt_template,
                 path.key("initial_prompt_template"),
                 id,
             ),
-            private: self.private(written.per_agent_prompt_templates, &cast, path, id),
+            private: self.private(written.private_prompts, &cast, path, id),
             announcements,
             set_each_round: self.set(written.set_each_round, &path.key("set_each_round"), id, true),
             set: self.set(written.set, &path.key("set"), id, false),
@@ -143,7 +126,7 @@ impl Checker {
         }
         if phase.rounds == 0 && !phase.announcements.is_empty() {
             let message = "`announce` has no effect here: no rounds are played";
-            self.unused(&path.key("announce"), message, "remove it, or give `auto_rounds`");
+            self.unused(&path.key("announce"), message, "remove it, or give `rounds`");
         }
         if phase.rounds == 0 && phase.decision.is_none() {
             return self.is_read(phase, path);
@@ -173,14 +156,14 @@ impl Checker {
                 "remove it, or the choices of the turns that are to use it",
             );
         }
-        if phase.until.is_some() && phase.rounds < 2 && !self.is_broken(&path.key("auto_rounds")) {
+        if phase.until.is_some() && phase.rounds < 2 && !self.is_broken(&path.key("rounds")) {
             let message = "`until` has no effect here: it ends a phase of several rounds early";
-            self.unused(&path.key("until"), message, "give the most rounds with `auto_rounds`");
+            self.unused(&path.key("until"), message, "give the most rounds with `rounds`");
         }
         let moderated = matches!(phase.topology, Topology::Moderated(_));
         if moderated && speakers.len() < 2 {
             let message = "a moderator needs at least two agents to choose from";
-            self.missing(&cast, message, "add an agent, or leave `topology` out");
+            self.missing(&cast, message, "add an agent, or leave `order` out");
         }
     }
 
@@ -189,8 +172,8 @@ impl Checker {
         if phase.agents.iter().all(|agent| phase.opening(*agent).next().is_none()) {
             let message =
                 "nothing happens in this phase: no rounds are played, there is no vote and nothing to read";
-            self.error("bad-value", &path.key("auto_rounds"), message).help =
-                Some("leave `auto_rounds` out for one round, or write an `initial_prompt`".into());
+            self.error("bad-value", &path.key("rounds"), message).help =
+                Some("leave `rounds` out for one round, or write a `prompt`".into());
             return;
         }
         let has = |method| phase.choice.as_ref().is_some_and(|choice| choice.method == method);
@@ -202,7 +185,7 @@ impl Checker {
         ];
         for (field, _) in idle.into_iter().filter(|(_, is_there)| *is_there) {
             let message = format!("`{field}` has no effect here: no rounds are played");
-            self.unused(&path.key(field), &message, "remove it, or give `auto_rounds`");
+            self.unused(&path.key(field), &message, "remove it, or give `rounds`");
         }
     }
 
@@ -290,7 +273,7 @@ impl Checker {
         path: &Path,
         phase: PhaseId,
     ) -> BTreeMap<AgentId, Template> {
-        let (above, path) = (path, path.key("per_agent_prompt_templates"));
+        let (above, path) = (path, path.key("private_prompts"));
         let mut private = BTreeMap::new();
         for (key, text) in given.unwrap_or_default() {
             let path = path.key(key.clone());

@@ -26,6 +26,11 @@ impl Checker {
                     self.error("type", &path, message).help = Some(format!("write `[{key}]`"));
                     return Default::default();
                 }
+                if text.split(',').all(|key| self.names.has_agent(key.trim())) {
+                    let message = format!("expected a list of keys, found the text \"{text}\"");
+                    self.error("type", &path, message).help = Some(format!("write `[{text}]`"));
+                    return Default::default();
+                }
                 let present = self.expression(WrittenExpression::Text(text), path, phase, &[]);
                 (self.everybody(), present)
             }

@@ -4,6 +4,7 @@ use super::Checker;
 use super::expressions::ANY;
 use super::rehearsal::Steps;
 use crate::diagnostic::Diagnostic;
+use crate::scenario::language::Text;
 use crate::scenario::render::{Reading, evaluate, render_stage};
 use crate::scenario::results::Said;
 use crate::scenario::schema::WrittenTemplate;
@@ -70,8 +71,9 @@ impl Checker {
             let agent = &scenario.agents[id];
             let Some(text) = given else {
                 let role = agent.role.trim_end_matches('.');
-                let role = if role.is_empty() { String::new() } else { format!(", {role}") };
-                scenario.agents[id].system = format!("You are {}{role}.", agent.name);
+                let text = if role.is_empty() { Text::System } else { Text::SystemRole };
+                let values = [("name", agent.name.as_str()), ("role", role)];
+                scenario.agents[id].system = scenario.language.say(text, &values);
                 continue;
             };
             let path = agent.system_path.clone();

@@ -24,17 +24,17 @@ impl Checker {
         path: &Path,
         phase: PhaseId,
     ) -> Topology {
-        let (here, given) = (path.key("topology"), written.topology);
+        let (here, given) = (path.key("order"), written.order);
         if let Some(turns) = written.turns.take() {
             if given.is_some() {
-                let message = "`turns` is the order of speaking, so `topology` has no meaning beside it";
+                let message = "`turns` says who speaks when, so `order` has no meaning beside it";
                 self.error("contradiction", &here, message).help = Some("remove one of the two".into());
             }
             return Topology::Script(self.script(turns, cast, &path.key("turns"), phase));
         }
         if written.moderator.is_some() && given != Some(WhoSpeaks::Moderated) && !self.is_broken(&here) {
             let message = "`moderator` has no effect here: it says who gives the floor";
-            self.unused(&path.key("moderator"), message, "remove it, or write `topology: moderated`");
+            self.unused(&path.key("moderator"), message, "remove it, or write `order: moderated`");
         }
         match given.unwrap_or(WhoSpeaks::RoundRobin) {
             WhoSpeaks::RoundRobin => Topology::RoundRobin,
@@ -81,7 +81,7 @@ impl Checker {
                     let span = self.tree.value(&here);
                     let found = Diagnostic::error("duplicate-name", here.to_string(), span, message);
                     self.push(found.related(before, "first here")).help = Some(
-                        "remove one; to let them speak more often, raise `auto_rounds`, or write `turns` with `to`".into(),
+                        "remove one; to let them speak more often, raise `rounds`, or write `turns` with `to`".into(),
                     );
                     continue;
                 }

@@ -34,6 +34,7 @@ pub fn compile(scenario: &Scenario) -> Plan {
     let plan = Plan {
         begins: compiler.begins,
         changes: compiler.changes,
+        language: scenario.language.hash(),
         graph: compiler.graph,
         next_use: compiler.next_use,
         unread: compiler.unread.into_iter().collect(),

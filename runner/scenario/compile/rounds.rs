@@ -2,6 +2,7 @@
 
 use super::{Compiler, Draft};
 use crate::scenario::choice::{Choice, ChoiceOption, Method};
+use crate::scenario::language::Text;
 use crate::scenario::plan::{Audience, Condition, Constraint, Occasion, Purpose, TurnId};
 use crate::scenario::{AgentId, Phase, PhaseId, Scenario, ScriptTurn, Topology};
 use std::sync::Arc;
@@ -144,7 +145,7 @@ impl Compiler<'_> {
         };
         let constraint = closed(self.scenario.phase(id), speakers.iter().map(option).collect());
         let draft = Draft {
-            cue: format!("Your turn, {}. Who speaks next?", self.scenario.agent(moderator).name),
+            cue: self.scenario.language.say(Text::Floor, &[("name", &self.scenario.agent(moderator).name)]),
             purpose: Purpose::Floor,
             constraint: Some(constraint),
             ..self.regular(id, moderator, guard)
@@ -170,12 +171,16 @@ impl Compiler<'_> {
             let ask = |other: &AgentId| {
                 let once = cut_in.iter().filter(|(agent, _)| agent == other);
                 let once = once.map(|(_, turn)| Condition::NotPlayed(*turn));
-                let options = [(false, "I wait"), (true, "I cut in")];
+                let language = &self.scenario.language;
+                let options = [(false, language.text(Text::Wait)), (true, language.text(Text::CutIn))];
                 let options =
                     options.map(|(value, text)| ChoiceOption { value: value.into(), text: text.into() });
                 Draft {
                     suffix: format!(".on-{key}"),
-                    cue: format!("{name} has spoken. {}, do you cut in?", self.scenario.agent(*other).name),
+                    cue: language.say(
+                        Text::Interrupt,
+                        &[("speaker", name), ("name", &self.scenario.agent(*other).name)],
+                    ),
                     purpose: Purpose::Floor,
                     constraint: Some(closed(self.scenario.phase(id), options.to_vec())),
                     guard: guard.iter().cloned().chain(once).collect(),
@@ -209,7 +214,7 @@ fn take<'a, T>(all: &'a [T], left: &mut usize) -> &'a [T] {
 
 /// A choice that the plan itself asks for.
 fn closed(phase: &Phase, options: Vec<ChoiceOption>) -> Constraint {
-    let path = phase.path.key("topology");
+    let path = phase.path.key("order");
     let choice = Choice { path, options, method: Method::Decode, shuffle: false, ask: None, open: None };
     Constraint { choice: Arc::new(choice), except: Vec::new() }
 }
@@ -219,9 +224,9 @@ fn cue(scenario: &Scenario, speaker: AgentId, audience: &Audience) -> String {
     let name = &scenario.agent(speaker).name;
     match audience {
         Audience::Whisper { to, .. } => {
-            let to: Vec<&str> = to.iter().map(|agent| scenario.agent(*agent).name.as_str()).collect();
-            format!("Your turn, {name}. Only {} will hear you.", to.join(" and "))
+            let to = scenario.language.together(to.iter().map(|agent| scenario.agent(*agent).name.as_str()));
+            scenario.language.say(Text::WhisperCue, &[("name", name), ("to", &to)])
         }
-        _ => format!("Your turn, {name}."),
+        _ => scenario.language.say(Text::Cue, &[("name", name)]),
     }
 }

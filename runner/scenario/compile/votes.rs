@@ -2,6 +2,7 @@
 
 use super::{Compiler, Draft};
 use crate::scenario::choice::Decision;
+use crate::scenario::language::Text;
 use crate::scenario::plan::{Audience, Condition, Constraint, Input, Purpose, TurnId};
 use crate::scenario::{AgentId, Phase, PhaseId};
 
@@ -78,17 +79,22 @@ impl Compiler<'_> {
         let choice = phase.choice.clone();
         let among = phase.voters.as_ref().and_then(|voters| voters.among.as_ref());
         let votes = among.map(|_| Condition::Votes);
+        let language = &self.scenario.language;
         let place = match (ranks, rank) {
-            (1, _) => String::new(),
-            (_, 1) => " Your first choice.".to_string(),
-            (_, 2) => " Your second choice.".to_string(),
-            (_, 3) => " Your third choice.".to_string(),
-            (_, n) => format!(" Your choice number {n}."),
+            (1, _) => None,
+            (_, 1) => Some(language.text(Text::First).to_string()),
+            (_, 2) => Some(language.text(Text::Second).to_string()),
+            (_, 3) => Some(language.text(Text::Third).to_string()),
+            (_, n) => Some(language.say(Text::Nth, &[("n", &n.to_string())])),
         };
         Draft {
             speaker: voter,
             suffix: if ranks == 1 { ".vote".to_string() } else { format!(".vote-{rank}") },
-            cue: format!("Your vote, {name}.{place}"),
+            cue: [language.say(Text::Vote, &[("name", name)])]
+                .into_iter()
+                .chain(place)
+                .collect::<Vec<_>>()
+                .join(" "),
             ask: None,
             guard: guard.iter().cloned().chain(votes).collect(),
             constraint: choice.map(|choice| Constraint { choice, except: sooner.to_vec() }),

@@ -46,6 +46,8 @@ pub struct Said {
     played: BTreeSet<PhaseId>,
     /// The state.
     pub state: Arc<State>,
+    /// The agents present where it is read, if not all of the phase's cast are.
+    pub present: Option<Arc<BTreeSet<AgentId>>>,
 }
 
 /// The outcome of a turn.
@@ -119,7 +121,9 @@ impl Said {
             return self.clone();
         }
         let lines = phases.iter().filter_map(|phase| Some((*phase, self.lines.get(phase)?.clone())));
-        Arc::new(Self { lines: lines.collect(), played: self.played.clone(), state: self.state.clone() })
+        let lines = lines.collect();
+        let (played, state, present) = (self.played.clone(), self.state.clone(), self.present.clone());
+        Arc::new(Self { lines, played, state, present })
     }
 }
 

@@ -70,6 +70,11 @@ impl<'a> Reader<'a> {
         Some(reader.at(tree.root()?))
     }
 
+    /// One value.
+    pub(super) fn of(tree: &'a Tree, node: usize, aside: &'a BTreeSet<usize>) -> Self {
+        Self { tree, data: tree.data(node), aside }
+    }
+
     fn at(self, node: usize) -> Self {
         let data = if self.aside.contains(&node) { &Data::Leaf(Leaf::Null) } else { self.tree.data(node) };
         Self { data, ..self }

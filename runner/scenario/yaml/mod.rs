@@ -4,6 +4,7 @@
 //! first key that stands twice, and so does serde-saphyr, which has no tree; here all mistakes of a file are told at once.
 
 mod deserialize;
+mod edit;
 mod explain;
 mod path;
 mod scalar;

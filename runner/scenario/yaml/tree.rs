@@ -24,11 +24,11 @@ pub struct Tree {
 }
 
 #[derive(Debug)]
-struct Node {
-    span: Span,
+pub(super) struct Node {
+    pub(super) span: Span,
     /// A literal block scalar (`|`) keeps its lines, so a line of its text is a line of the file.
-    literal: bool,
-    data: Data,
+    pub(super) literal: bool,
+    pub(super) data: Data,
 }
 
 /// The content of a value; other values by their numbers.
@@ -42,8 +42,10 @@ pub(super) enum Data {
 /// A key and its value.
 #[derive(Clone, Debug)]
 pub(super) struct Entry {
-    /// The key's text.
+    /// The key's text; of a field with several names, the one that the program knows it by.
     pub(super) key: String,
+    /// The name that stands in the file, where it is another.
+    written: Option<String>,
     /// The key, read as a value.
     pub(super) kind: std::sync::Arc<Data>,
     span: Span,
@@ -51,6 +53,12 @@ pub(super) struct Entry {
 }
 
 impl Entry {
+    /// An entry that does not stand in the file; `span` is what it follows from.
+    pub(super) fn new(key: &str, span: Span, node: usize) -> Self {
+        let kind = std::sync::Arc::new(Data::Leaf(Leaf::Text(key.to_string())));
+        Self { key: key.to_string(), written: None, kind, span, node }
+    }
+
     pub(super) fn is(&self, key: &str) -> bool {
         self.key == key
     }
@@ -154,6 +162,72 @@ impl Tree {
 
     pub(super) fn data(&self, node: usize) -> &Data {
         &self.nodes[node].data
+    }
+
+    /// The number of items of the list at a path; 0: there is no list.
+    pub(in crate::scenario) fn n_items(&self, path: &Path) -> usize {
+        match self.find(path).map(|node| &self.nodes[node].data) {
+            Some(Data::Seq(items)) => items.len(),
+            _ => 0,
+        }
+    }
+
+    /// Gives a field of an item of the list at a path another name, or takes it out; what an alias repeats elsewhere stays as it is.
+    /// False: there is no such field.
+    pub(in crate::scenario) fn rename(
+        &mut self,
+        list: &Path,
+        index: usize,
+        from: &str,
+        to: Option<&str>,
+    ) -> bool {
+        let Some((list, item)) = self.find(list).zip(self.find(&list.index(index))) else { return false };
+        let (span, Data::Map(entries)) = (self.nodes[item].span, &self.nodes[item].data) else {
+            return false;
+        };
+        if !entries.iter().any(|entry| entry.is(from)) {
+            return false;
+        }
+        let mut entries = entries.clone();
+        entries.retain(|entry| !entry.is(to.unwrap_or(from)));
+        for entry in entries.iter_mut().filter(|entry| entry.is(from)) {
+            entry.written = Some(std::mem::replace(&mut entry.key, to.unwrap_or_default().to_string()));
+        }
+        let copy = self.nodes.len();
+        self.nodes.push(Node { span, literal: false, data: Data::Map(entries) });
+        if let Data::Seq(items) = &mut self.nodes[list].data {
+            items[index] = copy;
+        }
+        true
+    }
+
+    /// A path with the names that stand in the file.
+    pub fn as_written(&self, path: &Path) -> Path {
+        let (mut written, mut at) = (path.clone(), self.root);
+        for step in &mut written.0 {
+            let next = match (at.map(|node| &self.nodes[node].data), &step) {
+                (Some(Data::Map(entries)), Step::Key(key)) => entries.iter().find(|entry| entry.is(key)),
+                (Some(Data::Seq(items)), Step::Index(index)) => {
+                    at = items.get(*index).copied();
+                    continue;
+                }
+                _ => None,
+            };
+            at = next.map(|entry| entry.node);
+            if let Some(name) = next.and_then(|entry| entry.written.clone()) {
+                *step = Step::Key(name);
+            }
+        }
+        written
+    }
+
+    pub(super) fn data_mut(&mut self, node: usize) -> &mut Data {
+        &mut self.nodes[node].data
+    }
+
+    pub(super) fn push(&mut self, node: Node) -> usize {
+        self.nodes.push(node);
+        self.nodes.len() - 1
     }
 
     fn entry(&self, node: usize, key: &str) -> Option<&Entry> {
@@ -381,7 +455,7 @@ impl<'a> Builder<'a> {
                     // Of keys that stand twice the first counts.
                     (Data::Map(entries), Some(key)) if !entries.iter().any(|entry| entry.is(&key.text)) => {
                         let Key { text, kind, span } = key;
-                        entries.push(Entry { key: text, kind: kind.into(), span, node: id });
+                        entries.push(Entry { key: text, written: None, kind: kind.into(), span, node: id });
                     }
                     (Data::Seq(items), _) => items.push(id),
                     _ => {}
