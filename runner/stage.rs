@@ -6,11 +6,11 @@
 //! A `Memory` successor starts after its predecessor's transcript line is written; a `Hears` successor as soon as the reply is
 //! in.
 
-use crate::backend::{Backend, Commit, Progress, Reply, Request, Sampling, Session, Usage};
+use crate::backend::{Backend, Commit, GivenSampling, Progress, Reply, Request, Sampling, Session, Usage};
 use crate::outcome;
 use crate::prompt::{Asked, Memories};
 use crate::scenario::results::Outcome;
-use crate::scenario::{Edge, Lifecycle, Overflow, Plan, Scenario, Strategy, TimelineId, Turn, TurnId};
+use crate::scenario::{Edge, Hints, Lifecycle, Overflow, Plan, Scenario, Strategy, TimelineId, Turn, TurnId};
 use crate::trace::{Trace, TurnTrace};
 use crate::transcript::{ChoiceRecord, Footer, Odds, Recorder, Stop, TurnRecord};
 use crate::walk::{LineSource, follow, said};
@@ -32,6 +32,32 @@ pub struct Settings {
     pub cold: bool,
     /// The run that each agent (by key) brings its memory from.
     pub parents: BTreeMap<String, Session>,
+    /// The models that the scenario names, with the sampling settings of turns that have none of their own.
+    pub models: BTreeMap<String, Seat>,
+}
+
+/// A model that a scenario names, ready to answer.
+#[derive(Clone)]
+pub struct Seat {
+    /// The backend that it answers by.
+    pub backend: Arc<dyn Backend>,
+    /// Sampling settings.
+    pub sampling: Sampling,
+}
+
+impl std::fmt::Debug for Seat {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Seat").field("sampling", &self.sampling).finish_non_exhaustive()
+    }
+}
+
+impl Settings {
+    /// The sampling settings of a turn, and the most tokens of its reply.
+    fn of(&self, hints: &Hints) -> (Sampling, usize) {
+        let named = hints.model.as_ref().and_then(|name| self.models.get(name));
+        let base = named.map_or(&self.sampling, |seat| &seat.sampling);
+        (GivenSampling::from(hints).over(base), hints.max_tokens.unwrap_or(self.max_tokens))
+    }
 }
 
 /// An event that can be watched while a plan is played.
@@ -160,14 +186,13 @@ impl Stage {
     /// A line that is not what would be written now, or the disk's.
     pub fn follow(&mut self, lines: Vec<TurnRecord>, watch: &mut dyn Watch) -> anyhow::Result<()> {
         let Self { memories, recorder, trace, .. } = self;
-        let temperature = self.settings.sampling.temperature;
         let mut known = Known {
             plan: &self.plan,
             lines: lines.into_iter().peekable(),
             recorder,
             trace,
             watch,
-            temperature,
+            settings: &self.settings,
         };
         follow(memories, self.plan.end(), &mut known)?;
         let is_open = |(id, _): &(TurnId, &Turn)| *self.memories.outcome(*id) == Outcome::Open;
@@ -238,7 +263,8 @@ impl Stage {
             if keeps && told.insert(turn.speaker) {
                 let (own, parent) = (self.session(turn.timeline), self.settings.parents.get(&agent.key));
                 let memories = parent.into_iter().chain([&own]);
-                memories.for_each(|memory| self.backend.expect(memory, id.0 as u64));
+                let backend = self.backend_of(turn);
+                memories.for_each(|memory| backend.expect(memory, id.0 as u64));
             }
         }
     }
@@ -247,6 +273,12 @@ impl Stage {
     pub fn written(&self) -> impl Iterator<Item = &Turn> {
         let before = self.plan.order().take(self.next);
         before.filter(|(id, _)| *self.memories.outcome(*id) != Outcome::Skipped).map(|(_, turn)| turn)
+    }
+
+    /// The backend that a turn's model answers by.
+    fn backend_of(&self, turn: &Turn) -> &Arc<dyn Backend> {
+        let named = turn.hints.model.as_ref().and_then(|name| self.settings.models.get(name));
+        named.map_or(&self.backend, |seat| &seat.backend)
     }
 
     fn session(&self, timeline: TimelineId) -> Session {
@@ -289,7 +321,7 @@ impl Stage {
         let mut asked = self.memories.ask(id)?;
         let mut request = self.request(&asked);
         let sums_up = self.scenario.agent(self.plan.turn(id).speaker).on_overflow == Overflow::Summarize;
-        if sums_up && self.backend.overflows(&request)? {
+        if sums_up && self.backend_of(self.plan.turn(id)).overflows(&request)? {
             asked = self.memories.ask_for_summary(id)?;
             request = self.request(&asked);
         }
@@ -300,16 +332,18 @@ impl Stage {
     fn request(&self, asked: &Asked) -> Request {
         let turn = self.plan.turn(asked.id);
         let agent = self.scenario.agent(turn.speaker);
+        let (sampling, max_tokens) = self.settings.of(&self.memories.hints(asked.id));
         Request {
             index: asked.id.0,
             path: asked.path.clone(),
             session: self.session(turn.timeline),
             parent: self.settings.parents.get(&agent.key).filter(|_| turn.timeline.phase.is_none()).cloned(),
+            model: turn.hints.model.clone(),
             permanent: agent.lifecycle == Lifecycle::Permanent,
             conversation: asked.conversation.clone(),
-            sampling: self.settings.sampling.clone(),
+            sampling,
             seed: asked.seed,
-            max_tokens: self.settings.max_tokens,
+            max_tokens,
             stop: self.memories.stop_strings(asked),
             choice: asked.choice.clone(),
             follow: None,
@@ -326,7 +360,7 @@ impl Stage {
             scope.watch.see(id, Scene::Started(self.plan.turn(id)));
         }
         self.state[id.0] = State::Running(asked, before);
-        let (backend, sender) = (self.backend.clone(), scope.sender.clone());
+        let (backend, sender) = (self.backend_of(self.plan.turn(id)).clone(), scope.sender.clone());
         // The receiver lives as long as the play; a piece that comes after its end is of no use to anybody.
         let sink = Box::new(move |piece| match piece {
             Progress::Text(_) if is_summary => {}
@@ -413,7 +447,7 @@ impl Stage {
         if is_new {
             self.trace.turn(TurnTrace::new(&line.path, &line.agent, usage.as_ref()))?;
         }
-        show(self.plan.turn(id), id, &line, usage.as_ref(), self.settings.sampling.temperature, watch);
+        show(self.plan.turn(id), id, &line, usage.as_ref(), &self.settings, watch);
         Ok(())
     }
 
@@ -423,7 +457,7 @@ impl Stage {
         let turn = plan.turn(id);
         if turn.timeline.phase.is_some() && plan.next_use[id.0].is_none() {
             self.memories.forget(turn.timeline);
-            self.backend.forget(&self.session(turn.timeline));
+            self.backend_of(turn).forget(&self.session(turn.timeline));
         }
     }
 }
@@ -434,12 +468,12 @@ fn show(
     id: TurnId,
     line: &TurnRecord,
     usage: Option<&Usage>,
-    temperature: f32,
+    settings: &Settings,
     watch: &mut dyn Watch,
 ) {
     if line.path == turn.path {
         let choice = line.constraint.as_ref();
-        let odds = choice.and_then(|choice| choice.odds(temperature));
+        let odds = choice.and_then(|choice| choice.odds(settings.of(&line.hints).0.temperature));
         let (spoken, stop, odds) = (line.spoken.as_str(), line.stop, odds.as_ref());
         watch.see(id, Scene::Written { turn, spoken, stop, choice, odds, usage });
     }
@@ -452,7 +486,7 @@ struct Known<'a> {
     recorder: &'a mut Recorder,
     trace: &'a mut Trace,
     watch: &'a mut dyn Watch,
-    temperature: f32,
+    settings: &'a Settings,
 }
 
 impl LineSource for Known<'_> {
@@ -472,7 +506,7 @@ impl LineSource for Known<'_> {
         if line.path == turn.path {
             self.watch.see(id, Scene::Started(turn));
         }
-        show(turn, id, &line, None, self.temperature, self.watch);
+        show(turn, id, &line, None, self.settings, self.watch);
         Ok(())
     }
 

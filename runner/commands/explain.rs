@@ -57,7 +57,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
     println!("{}\n", rule("the reply"));
     println!("  {}", printable(&turn.spoken).replace('\n', "\n  "));
     if let Some(choice) = &turn.constraint {
-        options(choice, transcript.header.record.sampling.temperature);
+        options(choice, transcript.header.record.sampling_of(turn).temperature);
     }
     Ok(Exit::Pass)
 }

@@ -1,5 +1,6 @@
 //! `greenroom fork`: plays on from a turn of a run in another way.
 
+use super::casting;
 use super::machine::Machine;
 use super::play::Performance;
 use super::run::{Claimed, refuse_other};
@@ -57,6 +58,9 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
     let claimed = Claimed::of(args.out.as_deref(), &scenario.id, args.resume)?;
     let folder = claimed.folder.clone();
     refuse_other(&folder, transcript::FILE, experiment::FILE, args.resume)?;
+    let recorded = header.models.into_iter().map(|(name, of)| (name, Sampling::from(of.sampling)));
+    let own = if args.resume { folder.as_path() } else { &args.run };
+    let earlier = [own, &args.run];
     let options = RunOptions {
         seed: args.seed.unwrap_or(header.seed),
         sampling: Sampling::from(header.sampling).into(),
@@ -66,7 +70,9 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
         continues: None,
         fork: Some(ForkFrom { run: args.run.clone(), at: args.at.clone() }),
         root: args.near.bounds.root.clone(),
-        model: args.machine.model.name.clone(),
+        models: casting::models(&args.machine.model.given, &scenario, &earlier)?,
+        given: header.given.unwrap_or_default(),
+        recorded: recorded.collect(),
     };
     let (run, at, out) = (args.run.display(), &args.at, folder.display());
     let go_on =

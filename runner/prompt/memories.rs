@@ -13,7 +13,7 @@ use super::stops::stop_strings;
 use crate::scenario::results::{Outcome, Said};
 use crate::scenario::template::TemplateError;
 use crate::scenario::{
-    AgentId, Choice, Chosen, Input, Lifecycle, Method, PhaseId, Plan, Scenario, Seeds, TimelineId, Turn,
+    AgentId, Choice, Chosen, Given, Hints, Input, Lifecycle, Method, PhaseId, Plan, Scenario, Seeds, TimelineId, Turn,
     TurnId, turn_seed,
 };
 use crate::timeline::{Event, StageKind, Timeline};
@@ -39,6 +39,8 @@ pub struct Memories {
     pub(super) decided: BTreeMap<(PhaseId, usize), bool>,
     /// True if replies are made up, to see what could be read.
     pub(super) is_made_up: bool,
+    /// Settings of replies that the file's do not change.
+    given: Given,
 }
 
 /// A turn to answer, or the summary that a full memory begins anew with.
@@ -162,7 +164,18 @@ impl Memories {
             missed,
             decided,
             is_made_up: false,
+            given: Given::new(),
         }
+    }
+
+    /// The same, where the command line gives some settings.
+    pub fn with_given(self, given: Given) -> Self {
+        Self { given, ..self }
+    }
+
+    /// The settings of a turn's reply that are its own.
+    pub fn hints(&self, id: TurnId) -> Hints {
+        self.plan.turn(id).hints.without(&self.given)
     }
 
     /// The scenario.

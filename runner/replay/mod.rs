@@ -18,7 +18,7 @@ use crate::timeline::Timeline;
 use crate::transcript::{Cause, Drift, Footer, Header, PROGRAM, Recorded, Recorder, Transcript, TurnRecord};
 use crate::walk::{LineSource, begin_anew, follow};
 use anyhow::Context as _;
-use place::{cast_differs, notes};
+use place::{cast_differs, notes, settings_differ};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -137,7 +137,8 @@ pub fn seeds(header: &Header, plan: &Plan) -> Seeds {
 pub fn memories(scenario: &Arc<Scenario>, header: &Header, earlier: BTreeMap<String, Timeline>) -> Memories {
     let plan = Arc::new(compile(scenario));
     let seeds = seeds(header, &plan);
-    Memories::new(scenario.clone(), plan, earlier, seeds)
+    let given = header.given.clone().unwrap_or_default();
+    Memories::new(scenario.clone(), plan, earlier, seeds).with_given(given)
 }
 
 /// A recording being held against its plan.
@@ -185,6 +186,7 @@ impl<'a> Reading<'a> {
         let header = &transcript.header.record;
         let memories = memories(scenario, header, earlier);
         cast_differs(header, &memories)?;
+        settings_differ(header, scenario)?;
         let (plan, recorder) = (memories.plan().clone(), Recorder::verify(transcript));
         Ok((Self { plan, transcript, recorder, watch, at: 0 }, memories))
     }

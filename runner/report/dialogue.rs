@@ -142,7 +142,7 @@ fn directions<'a>(
 
 fn spoken(sources: &Sources, cast: &Cast, line: &TurnLine<'_>) -> Spoken {
     let record = line.record;
-    let temperature = sources.transcript.header.record.sampling.temperature;
+    let temperature = sources.transcript.header.record.sampling_of(record).temperature;
     let mut spoken = Spoken {
         n: line.n,
         is_summary: line.is_summary,

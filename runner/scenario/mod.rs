@@ -7,6 +7,7 @@ mod check;
 mod choice;
 mod compile;
 mod encoding;
+pub mod hints;
 mod plan;
 mod read;
 pub mod render;
@@ -19,6 +20,7 @@ pub use check::{Loaded, Overrides, load, open, open_below, open_named, parse_ove
 pub(crate) use choice::text_of;
 pub use choice::{Choice, ChoiceOption, Chosen, Decision, Method};
 pub use compile::compile;
+pub use hints::{Given, Hints};
 pub use plan::{
     Announced, Audience, Condition, Constraint, Edge, Input, Plan, Purpose, Seeds, TimelineId, Turn, TurnId,
     turn_seed,
@@ -56,6 +58,10 @@ pub struct Scenario {
     pub variables: BTreeMap<String, serde_json::Value>,
     /// The overrides: variables (`a`) or parts of them (`a.b`) and their values from outside, in the order given.
     pub overrides: Vec<(String, serde_json::Value)>,
+    /// Models by name, as they are written.
+    pub models: BTreeMap<String, String>,
+    /// Settings of all replies.
+    pub hints: Hints,
     /// The agents, in the order of the file.
     pub agents: Vec<Agent>,
     /// The phases, in order.
@@ -93,6 +99,8 @@ pub struct Agent {
     pub strategy: Option<Strategy>,
     /// The response to a full context.
     pub on_overflow: Overflow,
+    /// Settings of its replies.
+    pub hints: Hints,
 }
 
 /// A strategy that answers instead of the model. It names options by their result or their text.
@@ -193,6 +201,8 @@ pub struct Phase {
     pub rounds: usize,
     /// Most turns of the phase.
     pub max_turns: Option<usize>,
+    /// Settings of its replies.
+    pub hints: Hints,
 }
 
 /// A line of the stage, read before or after each round.
@@ -239,6 +249,8 @@ pub struct ScriptTurn {
     pub choice: Option<Arc<Choice>>,
     /// The agents who hear it; empty: as interactions say.
     pub to: Vec<AgentId>,
+    /// Settings of its reply.
+    pub hints: Hints,
 }
 
 /// An edge between agents of a phase.
@@ -306,6 +318,27 @@ impl Scenario {
     /// The phase with an id of this scenario.
     pub fn phase(&self, id: PhaseId) -> &Phase {
         &self.phases[id.0]
+    }
+
+    /// A model that the scenario names, as it is found: the file itself where there is one of that path beside the scenario.
+    pub fn model(&self, name: &str) -> Option<String> {
+        let model = self.models.get(name)?;
+        let folder = std::path::Path::new(&self.sources.main().name).parent().map(std::path::Path::to_path_buf);
+        let file = folder.unwrap_or_default().join(model);
+        Some(if file.is_file() { file.display().to_string() } else { model.clone() })
+    }
+
+    /// The model of those who have none of their own, if the scenario gives one.
+    pub fn own_model(&self) -> Option<String> {
+        self.model(self.hints.model.as_ref()?)
+    }
+
+    /// True if it gives any reply settings of its own, or a model.
+    pub fn has_hints(&self) -> bool {
+        let agents = self.agents.iter().map(|agent| &agent.hints);
+        let phases = self.phases.iter().map(|phase| &phase.hints);
+        let turns = self.phases.iter().flat_map(|phase| phase.script()).map(|turn| &turn.hints);
+        [&self.hints].into_iter().chain(agents).chain(phases).chain(turns).any(|hints| !hints.is_empty())
     }
 
     /// The agent with a key.

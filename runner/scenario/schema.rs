@@ -4,6 +4,7 @@
 //! `greenroom schema` and the reference of all fields are made from it. Every field accepts null, which is how a value that could
 //! not be read is set aside.
 
+use super::hints::with_hints;
 use super::{InteractionKind, Lifecycle, Overflow};
 use indexmap::IndexMap;
 use schemars::{JsonSchema, Schema, schema_for};
@@ -12,6 +13,7 @@ use serde::{Deserialize, Deserializer};
 use serde_json::{Number, Value};
 use std::sync::LazyLock;
 
+with_hints! {
 /// Who takes part, and what happens, phase by phase.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(default)]
@@ -28,8 +30,12 @@ pub struct Written {
     /// `--set name.part=value` a part of one.
     #[schemars(extend("propertyNames" = { "pattern": NAME }))]
     pub variables: Option<IndexMap<String, Value>>,
-    /// Files whose `agents` and `variables` are taken over, paths relative to this file. What stands here wins.
+    /// Files whose `agents`, `variables` and `models` are taken over, paths relative to this file. What stands here wins.
     pub include: Option<Vec<Option<String>>>,
+    /// Models by name, for `model`: a GGUF file (its path relative to this file, or absolute), a name that `greenroom pull` lists,
+    /// `hf:ORG/REPO/FILE.gguf`, or the bundled `understudy`. `--model NAME=…` puts another in its place.
+    #[schemars(extend("propertyNames" = { "pattern": NAME }))]
+    pub models: Option<IndexMap<String, Option<String>>>,
     /// Who takes part, by key: letters, digits and `_`.
     #[schemars(extend("propertyNames" = { "pattern": NAME }))]
     pub agents: Option<IndexMap<String, Option<WrittenAgent>>>,
@@ -48,7 +54,9 @@ pub struct Written {
     #[schemars(with = "Value")]
     pub ui: Option<Value>,
 }
+}
 
+with_hints! {
 /// Somebody who takes part. All fields may be left out: `ann:` alone is an agent called "ann".
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(default)]
@@ -73,7 +81,9 @@ pub struct WrittenAgent {
     /// What happens when the model's context is full.
     pub on_overflow: Option<Overflow>,
 }
+}
 
+with_hints! {
 /// A scene: who is present, who speaks when, who hears it, and what comes of it.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(default)]
@@ -138,7 +148,9 @@ pub struct WrittenPhase {
     #[schemars(extend("minimum" = 1, "maximum" = 100))]
     pub attempts: Option<u64>,
 }
+}
 
+with_hints! {
 /// One turn of an order that is written out.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(default)]
@@ -159,6 +171,7 @@ pub struct WrittenTurn {
     pub parse_choice: Option<WrittenChoice>,
     /// Who hears it: a whisper. Default: as `interactions` say.
     pub to: Option<Keys>,
+}
 }
 
 /// A line of the stage about a round. It may use `round`, `rounds` (the most there can be), and what the phase has come to by

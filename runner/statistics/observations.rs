@@ -63,7 +63,7 @@ impl<'a> Observed<'a> {
 
     /// Probabilities of that choice's options, if a model was asked.
     pub(super) fn odds(&self) -> Option<Odds> {
-        self.choice()?.odds(self.run.transcript.header.record.sampling.temperature)
+        self.run.transcript.header.record.odds(self.record)
     }
 }
 

@@ -10,7 +10,7 @@
 //!
 //! The key is `cell`, one column for each swept variable, `seed` and `run` (its folder). Options have a table of their
 //! own, since a list within a cell would have to be parsed before it could be used. `logprob` is the model's own, at
-//! temperature 1. `share` is the probability with which the option was drawn, at the run's temperature; `mass` that of
+//! temperature 1. `share` is the probability with which the option was drawn, at the temperature of its turn; `mass` that of
 //! any of the options, at temperature 1, among all that the model might have said. Both are null where a strategy or a
 //! human chose.
 

@@ -14,7 +14,7 @@ pub use odds::Odds;
 pub use read::{ReadError, Recorded, Transcript};
 pub use record::{
     AgentRecord, AssertionRecord, ChoiceRecord, Continues, DryRecord, Footer, Forked, Header, Line,
-    ModelRecord, OptionRecord, OutcomeRecord, SamplingRecord, ScenarioRecord, SeedBefore, Stop, TurnRecord,
+    ModelRecord, NamedRecord, OptionRecord, OutcomeRecord, SamplingRecord, ScenarioRecord, SeedBefore, Stop, TurnRecord,
     chain, choice_record,
 };
 pub use write::{Recorder, same_settings};

@@ -34,7 +34,7 @@ impl Odds {
 }
 
 impl ChoiceRecord {
-    /// The odds of each option being drawn at a run's temperature, and of any being said; `None` where no model was asked.
+    /// The odds of each option being drawn at a temperature, and of any being said; `None` where no model was asked.
     pub fn odds(&self, temperature: f32) -> Option<Odds> {
         if self.options.iter().all(|option| option.logprob.is_none()) {
             return None;

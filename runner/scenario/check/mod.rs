@@ -7,6 +7,7 @@ mod chance;
 mod choices;
 mod expressions;
 mod fields;
+mod hints;
 mod include;
 mod paths;
 mod payoff;
@@ -98,8 +99,8 @@ fn load_with(name: &str, text: &str, overrides: &[(String, Value)], include: &Re
     let (tree, mut found) = Tree::read(sources.main(), 0);
     let readable = !found.iter().any(|diagnostic| diagnostic.code == "yaml");
     let written = if readable { read::read(&tree, &mut found) } else { None };
-    let (names, broken) = Default::default();
-    let mut checker = Checker { sources, tree, found, names, broken };
+    let (names, broken, models) = Default::default();
+    let mut checker = Checker { sources, tree, found, names, broken, models };
     let scenario = written.and_then(|mut written| {
         checker.include(&mut written, include);
         checker.scenario(written, overrides)
@@ -146,6 +147,8 @@ struct Checker {
     found: Vec<Diagnostic>,
     names: Names,
     broken: cascade::Broken,
+    /// Names of the models.
+    models: Vec<String>,
 }
 
 /// The names that templates and expressions may use, known before any of them is read.
@@ -187,10 +190,13 @@ impl Names {
 }
 
 impl Checker {
-    fn scenario(&mut self, written: Written, overrides: &[(String, Value)]) -> Option<Arc<Scenario>> {
+    fn scenario(&mut self, mut written: Written, overrides: &[(String, Value)]) -> Option<Arc<Scenario>> {
         let top = Path::default();
+        let hints = written.hints();
         let id = self.id(written.id.as_deref());
         let variables = self.variables(written.variables.unwrap_or_default(), overrides);
+        let models = self.models(written.models, &top.key("models"));
+        let hints = self.hints(hints, &top);
         let (agents, systems) = self.agents(written.agents, &top.key("agents"));
         let partial = self.names.partial;
         self.names = Names::new(&variables, &agents, &written.phases, &written.payoff);
@@ -208,6 +214,8 @@ impl Checker {
             description: written.description.unwrap_or_default(),
             variables,
             overrides: overrides.to_vec(),
+            models,
+            hints,
             agents,
             phases,
             payoff,
@@ -220,6 +228,7 @@ impl Checker {
         self.heard(&scenario.phases);
         let scenario = self.try_texts(scenario);
         if !self.has_errors() {
+            self.one_model_each(&scenario);
             self.rehearse(&scenario);
         }
         let mut scenario = Arc::into_inner(scenario)?;

@@ -98,6 +98,8 @@ impl Checker {
 
     fn phase(&mut self, mut written: WrittenPhase, path: &Path, id: PhaseId) -> Phase {
         let name = self.phase_name(written.name.take(), path, id.0);
+        let hints = written.hints();
+        let hints = self.hints(hints, path);
         let cast = self.phase_cast(written.agents.take(), path);
         if written.interactions.as_ref().is_some_and(Vec::is_empty) {
             let message = "`interactions` lists nothing, so everybody present would hear everything";
@@ -145,6 +147,7 @@ impl Checker {
             announcements,
             rounds: 1,
             max_turns,
+            hints,
             observers: self.observers(&cast),
             agents: cast,
         };

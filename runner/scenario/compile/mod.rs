@@ -9,6 +9,7 @@ mod votes;
 use super::plan::{
     Announced, Audience, Condition, Constraint, Edge, Input, Plan, Purpose, TimelineId, Turn, TurnId,
 };
+use super::hints::Hints;
 use super::template::Template;
 use super::{AgentId, Lifecycle, PhaseId, Scenario};
 use petgraph::graph::{DiGraph, NodeIndex};
@@ -75,6 +76,8 @@ struct Draft {
     audience: Audience,
     /// The first turn that its texts do not know of, where it is not the turn itself.
     known: Option<TurnId>,
+    /// Settings of this turn alone.
+    hints: Hints,
 }
 
 impl Compiler<'_> {
@@ -117,11 +120,15 @@ impl Compiler<'_> {
 
     /// Adds a turn; it reads what its memory has not read yet.
     fn turn(&mut self, phase: PhaseId, round: usize, draft: Draft) -> TurnId {
-        let Draft { speaker, suffix, cue, ask, guard, constraint, purpose, audience, known } = draft;
+        let Draft { speaker, suffix, cue, ask, guard, constraint, purpose, audience, known, hints } = draft;
         let timeline = self.timeline(speaker, phase);
         let inputs = self.unread.insert(timeline, Vec::new()).unwrap_or_default();
-        let key = &self.scenario.agent(speaker).key;
-        let path = format!("{}/{round}/{key}{suffix}", self.scenario.phase(phase).name);
+        let (agent, here) = (self.scenario.agent(speaker), self.scenario.phase(phase));
+        let path = format!("{}/{round}/{}{suffix}", here.name, agent.key);
+        let hints = match agent.strategy {
+            None => hints.over(&here.hints).over(&agent.hints),
+            Some(_) => Hints::default(),
+        };
         let turn = Turn {
             path,
             phase,
@@ -136,6 +143,7 @@ impl Compiler<'_> {
             constraint,
             purpose,
             audience,
+            hints,
         };
         let memory = self.last.get(&timeline).copied();
         let needed = self.needed(&turn, memory);
