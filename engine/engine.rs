@@ -7,13 +7,13 @@ use crate::memory::session::CacheContext;
 use crate::model::gguf::Gguf;
 use crate::prompter::Prompter;
 use crate::scoring::self_check;
+use crate::share::Share;
 use crate::store::cipher::CacheKey;
 use crate::store::inventory::Folder;
 use crate::store::manifest::Identity;
 use crate::store::numerics::Numerics;
 use crate::store::{Place, STORE_VERSION, Store};
 use crate::text::tokenizer::After;
-use crate::share::Share;
 use crate::threads::ThreadPool;
 use crate::turns::worker::{Command, Worker};
 use crate::{

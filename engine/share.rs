@@ -92,11 +92,18 @@ impl Seat {
 
 impl State {
     fn others(&self, id: usize) -> impl Iterator<Item = &Seat> {
-        self.seats.iter().enumerate().filter(move |(other, _)| *other != id).filter_map(|(_, seat)| seat.as_ref())
+        self.seats
+            .iter()
+            .enumerate()
+            .filter(move |(other, _)| *other != id)
+            .filter_map(|(_, seat)| seat.as_ref())
     }
 
     fn wake(&self, whom: impl Fn(&Seat) -> bool, by: usize) {
-        self.others(by).filter(|seat| whom(seat)).filter_map(|seat| seat.wake.as_ref()).for_each(|wake| wake());
+        self.others(by)
+            .filter(|seat| whom(seat))
+            .filter_map(|seat| seat.wake.as_ref())
+            .for_each(|wake| wake());
     }
 }
 
@@ -196,7 +203,10 @@ impl Drop for Baton<'_> {
 
 impl std::fmt::Debug for Seat {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Seat").field("bytes", &self.bytes).field("reserved", &self.reserved).finish_non_exhaustive()
+        f.debug_struct("Seat")
+            .field("bytes", &self.bytes)
+            .field("reserved", &self.reserved)
+            .finish_non_exhaustive()
     }
 }
 

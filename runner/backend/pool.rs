@@ -1,8 +1,8 @@
 //! Several models in one process: opened when they are first asked for, each file once, within one budget of memory.
 
 use super::{
-    Backend, BoxFuture, Embedded, EmbeddedConfig, GivenSampling, Loading, ModelCard, ModelFile, Reply, Request,
-    Session, Share, Sink, locate,
+    Backend, BoxFuture, Embedded, EmbeddedConfig, GivenSampling, Loading, ModelCard, ModelFile, Reply,
+    Request, Session, Share, Sink, locate,
 };
 use anyhow::Context as _;
 use std::collections::BTreeMap;
@@ -66,7 +66,8 @@ impl Backend for Pool {
 
     fn named(&self, name: &str, model: &str) -> anyhow::Result<Option<Arc<dyn Backend>>> {
         let model = self.replaced.get(name).map_or(model, String::as_str);
-        let told = || if name.is_empty() { "the scenario's model".into() } else { format!("the model `{name}`") };
+        let told =
+            || if name.is_empty() { "the scenario's model".into() } else { format!("the model `{name}`") };
         Ok(Some(self.engine(model).with_context(told)?))
     }
 

@@ -54,7 +54,8 @@ pub(super) fn models(
         let help = help.unwrap_or_else(|| "it names none (`models:`)".to_string());
         bail!("--model {name}=…: the scenario names no model `{name}`; {help}");
     }
-    let played = runs.iter().find_map(|run| Trace::models_of(&transcript_file(run).with_file_name(trace::FILE)));
+    let played =
+        runs.iter().find_map(|run| Trace::models_of(&transcript_file(run).with_file_name(trace::FILE)));
     let mut models = played.unwrap_or_default();
     models.retain(|name, _| name.is_empty() || scenario.models.contains_key(name));
     models.extend(given);

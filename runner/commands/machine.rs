@@ -63,8 +63,10 @@ impl Model {
 
     /// The first of these models, and room beside all of them.
     fn config<'a>(&self, models: impl IntoIterator<Item = &'a str>) -> anyhow::Result<EmbeddedConfig> {
-        let models: Vec<ModelFile> = models.into_iter().map(locate).collect::<anyhow::Result<_>>()?;
-        let model = models.first().cloned().unwrap_or(ModelFile::Understudy);
+        let mut models = models.into_iter().map(locate);
+        let model = models.next().transpose()?.unwrap_or(ModelFile::Understudy);
+        // One of the others that is missing is told when it is to be opened, by its name.
+        let models: Vec<ModelFile> = [model.clone()].into_iter().chain(models.flatten()).collect();
         Ok(EmbeddedConfig {
             device: self.device.clone(),
             kv: self.kv.clone(),

@@ -40,7 +40,11 @@ pub(super) struct Performance {
 impl Performance {
     /// Plays it.
     pub(super) fn play(self, machine: &Machine) -> anyhow::Result<Exit> {
-        let backend = Arc::new(machine.open(&played(&self.scenario, &self.options), &own(&self.options), self.quiet)?);
+        let backend = Arc::new(machine.open(
+            &played(&self.scenario, &self.options),
+            &own(&self.options),
+            self.quiet,
+        )?);
         let mut watch = self.watcher();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let Self { scenario, options, folder, .. } = &self;

@@ -118,7 +118,8 @@ fn runs_in(folder: &Path) -> Vec<PathBuf> {
     let is_run = |folder: &Path| folder.join(trace::FILE).is_file();
     let below = |folder: &Path| -> Vec<PathBuf> {
         let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
-        let mut folders: Vec<PathBuf> = entries.map(|entry| entry.path()).filter(|path| path.is_dir()).collect();
+        let mut folders: Vec<PathBuf> =
+            entries.map(|entry| entry.path()).filter(|path| path.is_dir()).collect();
         folders.sort();
         folders
     };

@@ -10,12 +10,7 @@ use crate::transcript::{self, Header, ScenarioRecord};
 use std::path::Path;
 
 /// The header of a run.
-pub(super) fn header(
-    memories: &Memories,
-    models: &Models,
-    options: &RunOptions,
-    past: &Past,
-) -> Header {
+pub(super) fn header(memories: &Memories, models: &Models, options: &RunOptions, past: &Past) -> Header {
     let (scenario, card) = (memories.scenario(), models.own.card());
     Header {
         format: transcript::FORMAT,

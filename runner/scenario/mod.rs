@@ -323,7 +323,8 @@ impl Scenario {
     /// A model that the scenario names, as it is found: the file itself where there is one of that path beside the scenario.
     pub fn model(&self, name: &str) -> Option<String> {
         let model = self.models.get(name)?;
-        let folder = std::path::Path::new(&self.sources.main().name).parent().map(std::path::Path::to_path_buf);
+        let folder =
+            std::path::Path::new(&self.sources.main().name).parent().map(std::path::Path::to_path_buf);
         let file = folder.unwrap_or_default().join(model);
         Some(if file.is_file() { file.display().to_string() } else { model.clone() })
     }

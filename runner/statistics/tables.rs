@@ -155,6 +155,15 @@ fn turns(sample: &Sample, observed: &[Observed<'_>]) -> Table {
     table.add("spoken", Values::texts(rows.iter().map(|row| Some(row.record.spoken.as_str()))));
     table.add("n_tokens", Values::counts(rows.iter().map(|row| Some(row.record.tokens.len()))));
     table.add("stop", Values::texts(rows.iter().map(|row| Some(row.record.stop.word()))));
+    if rows.iter().any(|row| !row.run.transcript.header.record.models.is_empty()) {
+        let model = |row: &Observed<'_>| {
+            let header = &row.run.transcript.header.record;
+            let agent = header.agents.get(&row.record.agent);
+            let is_model = agent.is_none_or(|agent| agent.strategy.is_none());
+            is_model.then(|| header.model_of(row.record).name.clone())
+        };
+        table.add("played_by", Values::texts(rows.iter().map(|row| model(row))));
+    }
     table
 }
 

@@ -26,8 +26,17 @@ pub fn table(head: &[&str], rows: Vec<Vec<String>>, numbers_from: usize) -> Stri
 
 /// The cost of a run, by agent.
 pub fn summary(summary: &Summary) -> String {
-    let mut head =
-        vec!["agent", "lifecycle", "turns", "match", "reused", "prefilled", "recomputed", "generated", "TTFT ms"];
+    let mut head = vec![
+        "agent",
+        "lifecycle",
+        "turns",
+        "match",
+        "reused",
+        "prefilled",
+        "recomputed",
+        "generated",
+        "TTFT ms",
+    ];
     let has_models = summary.agents.values().any(|agent| !agent.models.is_empty());
     if has_models {
         head.insert(1, "model");

@@ -14,8 +14,8 @@ pub use odds::Odds;
 pub use read::{ReadError, Recorded, Transcript};
 pub use record::{
     AgentRecord, AssertionRecord, ChoiceRecord, Continues, DryRecord, Footer, Forked, Header, Line,
-    ModelRecord, NamedRecord, OptionRecord, OutcomeRecord, SamplingRecord, ScenarioRecord, SeedBefore, Stop, TurnRecord,
-    chain, choice_record,
+    ModelRecord, NamedRecord, OptionRecord, OutcomeRecord, SamplingRecord, ScenarioRecord, SeedBefore, Stop,
+    TurnRecord, chain, choice_record,
 };
 pub use write::{Recorder, same_settings};
 

@@ -3,7 +3,7 @@
 use crate::play::Backwards;
 use greenroom::backend::{Backend, Scripted};
 use greenroom::experiment::{
-    Design, Played, Variant, combinations, parse_sweep, play as play_design, transcripts,
+    Design, Played, Tuning, Variant, combinations, parse_sweep, play as play_design, transcripts,
 };
 use greenroom::run::RunOptions;
 use greenroom::scenario::load;

@@ -19,6 +19,7 @@ mod fork;
 mod hostile;
 mod import;
 mod messages;
+mod models;
 mod odds;
 mod paths;
 mod plans;

@@ -77,7 +77,10 @@ impl Checker {
         for (_, turn) in plan.order() {
             let agent = scenario.agent(turn.speaker);
             let before = first.entry(turn.timeline).or_insert(turn);
-            if agent.strategy.is_some() || before.hints.model == turn.hints.model || !told.insert(turn.timeline) {
+            if agent.strategy.is_some()
+                || before.hints.model == turn.hints.model
+                || !told.insert(turn.timeline)
+            {
                 continue;
             }
             let of = |turn: &Turn| match &turn.hints.model {
@@ -110,7 +113,8 @@ impl Checker {
 
     /// Warns of settings of agents that no model plays.
     fn unheeded(&mut self, scenario: &Scenario) {
-        let message = |key: &str| format!("a strategy plays `{key}`, so a setting of the model has no effect");
+        let message =
+            |key: &str| format!("a strategy plays `{key}`, so a setting of the model has no effect");
         let help = "remove it, or the agent's `strategy`";
         for agent in scenario.agents.iter().filter(|agent| agent.strategy.is_some()) {
             let path = Path::default().key("agents").key(&agent.key);
@@ -140,7 +144,9 @@ impl Checker {
         let phase: &Phase = scenario.phase(turn.phase);
         let here = Path::default().key("phases").index(turn.phase.0);
         let of_turn = phase.script().iter().position(|script| {
-            script.agent == turn.speaker && script.hints.model.is_some() && script.hints.model == turn.hints.model
+            script.agent == turn.speaker
+                && script.hints.model.is_some()
+                && script.hints.model == turn.hints.model
         });
         let of_turn = of_turn.map(|at| here.key("turns").index(at).key("model"));
         of_turn.or_else(|| phase.hints.model.as_ref().map(|_| here.key("model")))

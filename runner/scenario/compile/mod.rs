@@ -6,10 +6,10 @@
 mod rounds;
 mod votes;
 
+use super::hints::Hints;
 use super::plan::{
     Announced, Audience, Condition, Constraint, Edge, Input, Plan, Purpose, TimelineId, Turn, TurnId,
 };
-use super::hints::Hints;
 use super::template::Template;
 use super::{AgentId, Lifecycle, PhaseId, Scenario};
 use petgraph::graph::{DiGraph, NodeIndex};
