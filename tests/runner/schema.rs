@@ -53,6 +53,7 @@ fn what_is_right_validates() {
 /// `auto_rounds: 0` is right before a vote.
 const UNSEEN: &[&str] = &[
     "model_unknown",
+    "include_with_settings",
     "model_not_listed",
     "model_permanent_twice",
     "model_twice_in_a_phase",
