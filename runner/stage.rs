@@ -10,7 +10,7 @@ use crate::backend::{Backend, Commit, GivenSampling, Progress, Reply, Request, S
 use crate::outcome;
 use crate::prompt::{Asked, Memories};
 use crate::scenario::results::Outcome;
-use crate::scenario::{Edge, Hints, Lifecycle, Overflow, Plan, Scenario, Strategy, TimelineId, Turn, TurnId};
+use crate::scenario::{Edge, Hints, Lifecycle, Overflow, Plan, Scenario, Strategy, Turn, TurnId};
 use crate::trace::{Trace, TurnTrace};
 use crate::transcript::{ChoiceRecord, Footer, Odds, Recorder, Stop, TurnRecord};
 use crate::walk::{LineSource, follow, said};
@@ -261,8 +261,9 @@ impl Stage {
             let agent = self.scenario.agent(turn.speaker);
             let keeps = agent.lifecycle == Lifecycle::Permanent && agent.strategy.is_none();
             if keeps && told.insert(turn.speaker) {
-                let (own, parent) = (self.session(turn.timeline), self.settings.parents.get(&agent.key));
-                let memories = parent.into_iter().chain([&own]);
+                let (own, parent) = (self.session(turn), self.settings.parents.get(&agent.key));
+                let parent = parent.map(|parent| of_model(parent.clone(), turn));
+                let memories = parent.iter().chain([&own]);
                 let backend = self.backend_of(turn);
                 memories.for_each(|memory| backend.expect(memory, id.0 as u64));
             }
@@ -281,13 +282,14 @@ impl Stage {
         named.map_or(&self.backend, |seat| &seat.backend)
     }
 
-    fn session(&self, timeline: TimelineId) -> Session {
+    fn session(&self, turn: &Turn) -> Session {
+        let timeline = turn.timeline;
         let key = &self.scenario.agent(timeline.agent).key;
         let agent = match timeline.phase {
             Some(phase) => format!("{key}/{}", self.scenario.phase(phase).name),
             None => key.clone(),
         };
-        Session { run: self.trace.run.clone(), agent }
+        of_model(Session { run: self.trace.run.clone(), agent }, turn)
     }
 
     /// The first of these turns that may begin now. A human is asked once all that stands before has been shown.
@@ -336,8 +338,13 @@ impl Stage {
         Request {
             index: asked.id.0,
             path: asked.path.clone(),
-            session: self.session(turn.timeline),
-            parent: self.settings.parents.get(&agent.key).filter(|_| turn.timeline.phase.is_none()).cloned(),
+            session: self.session(turn),
+            parent: self
+                .settings
+                .parents
+                .get(&agent.key)
+                .filter(|_| turn.timeline.phase.is_none())
+                .map(|parent| of_model(parent.clone(), turn)),
             model: turn.hints.model.clone(),
             permanent: agent.lifecycle == Lifecycle::Permanent,
             conversation: asked.conversation.clone(),
@@ -457,8 +464,16 @@ impl Stage {
         let turn = plan.turn(id);
         if turn.timeline.phase.is_some() && plan.next_use[id.0].is_none() {
             self.memories.forget(turn.timeline);
-            self.backend_of(turn).forget(&self.session(turn.timeline));
+            self.backend_of(turn).forget(&self.session(turn));
         }
+    }
+}
+
+/// A memory of a turn's model: each named model files those of a run under a name of its own, since one engine adds to a run's.
+fn of_model(session: Session, turn: &Turn) -> Session {
+    match &turn.hints.model {
+        Some(model) => Session { run: format!("{}.{model}", session.run), ..session },
+        None => session,
     }
 }
 

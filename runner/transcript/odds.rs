@@ -1,7 +1,7 @@
 //! Odds of a choice's options, from a recording alone: the engine's rule (`engine/sampler.rs`, `draw`) once more, since a
 //! transcript is read without an engine. `tests/runner/odds.rs` checks the one against the other.
 
-use super::record::ChoiceRecord;
+use super::record::{ChoiceRecord, Header, TurnRecord};
 
 /// Probabilities of a choice's options.
 #[derive(Clone, Debug, PartialEq)]
@@ -30,6 +30,13 @@ impl Odds {
             mass if mass < 10.0 => format!("{mass:.1} %"),
             mass => format!("{mass:.0} %"),
         }
+    }
+}
+
+impl Header {
+    /// The odds of a turn's choice, at the temperature at which it was drawn; `None` where no model was asked.
+    pub fn odds(&self, turn: &TurnRecord) -> Option<Odds> {
+        turn.constraint.as_ref()?.odds(self.sampling_of(turn).temperature)
     }
 }
 

@@ -1,6 +1,5 @@
 //! The lines of a transcript as types, and their canonical text and hash.
 
-use super::odds::Odds;
 use crate::scenario::results::Payoffs;
 use crate::scenario::{Choice, ChoiceOption, Chosen, Given, Hints, Method};
 use serde::{Deserialize, Serialize};
@@ -131,11 +130,6 @@ impl Header {
     pub fn sampling_of(&self, turn: &TurnRecord) -> SamplingRecord {
         let named = turn.hints.model.as_ref().and_then(|name| self.models.get(name));
         named.map_or(&self.sampling, |named| &named.sampling).with(&turn.hints)
-    }
-
-    /// The odds of a turn's choice, at the temperature at which it was drawn; `None` where no model was asked.
-    pub fn odds(&self, turn: &TurnRecord) -> Option<Odds> {
-        turn.constraint.as_ref()?.odds(self.sampling_of(turn).temperature)
     }
 
     /// The model that a turn's speaker is played by.
