@@ -79,7 +79,7 @@ impl Model {
 
 impl Machine {
     /// Opens the first of these models, with a bar on a terminal while it is converted, and the others when they are asked for.
-    pub(super) fn open(&self, models: &BTreeSet<String>, own: &str, quiet: bool) -> anyhow::Result<Pool> {
+    pub(super) fn pool(&self, models: &BTreeSet<String>, own: &str, quiet: bool) -> anyhow::Result<Pool> {
         let others = models.iter().map(String::as_str).filter(|model| *model != own);
         let config = self.model.config([own].into_iter().chain(others))?;
         let config = EmbeddedConfig {

@@ -40,7 +40,7 @@ pub(super) struct Performance {
 impl Performance {
     /// Plays it.
     pub(super) fn play(self, machine: &Machine) -> anyhow::Result<Exit> {
-        let backend = Arc::new(machine.open(
+        let backend = Arc::new(machine.pool(
             &played(&self.scenario, &self.options),
             &own(&self.options),
             self.quiet,

@@ -27,7 +27,7 @@ pub(super) fn play(
         let swept = cell.tuning.models().cloned();
         played_by(&cell.scenario, &design.options).into_iter().chain(swept)
     });
-    let backend = Arc::new(machine.open(&models.collect(), &own(&design.options), quiet)?);
+    let backend = Arc::new(machine.pool(&models.collect(), &own(&design.options), quiet)?);
     let began = Instant::now();
     // A bar would be drawn over what a human is asked.
     let bar = bar(design.runs().count(), quiet || design.has_humans());
