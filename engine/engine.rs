@@ -7,6 +7,7 @@ use crate::memory::session::CacheContext;
 use crate::model::gguf::Gguf;
 use crate::prompter::Prompter;
 use crate::scoring::self_check;
+use crate::share::Share;
 use crate::store::cipher::CacheKey;
 use crate::store::inventory::Folder;
 use crate::store::manifest::Identity;
@@ -49,6 +50,8 @@ pub struct EngineConfig {
     /// needed last first. A turn waits until all that it may come to take fits beside the turns at work ([`KvCost::most`](crate::KvCost::most) of prompt
     /// and longest reply, and 512 tokens in f16); one that alone exceeds the budget is played alone.
     pub cache_memory: u64,
+    /// A budget that this engine shares with others: it takes the place of `cache_memory`, and their passes take turns.
+    pub share: Option<Share>,
     /// Threads (default: all cores).
     pub threads: Option<usize>,
     /// Prompt tokens of one pass, at most: a longer prompt is read in chunks, between which others decode. How many it is
@@ -77,6 +80,7 @@ impl EngineConfig {
             cache_key: None,
             cache_disk: None,
             cache_memory,
+            share: None,
             threads: None,
             prefill_chunk,
             self_check: false,
@@ -221,6 +225,11 @@ impl Engine {
         let (commands, receiver) = channel();
         let line = commands.clone();
         memory.wake_by(move || drop(line.send(Command::Written)));
+        if let Some(share) = &config.share {
+            let (member, line) = (share.join(), commands.clone());
+            member.wake_by(move || drop(line.send(Command::Shared)));
+            memory.share = Some(Arc::new(member));
+        }
         let worker =
             Worker::new(device, tokenizer.clone(), prompter.chat.clone(), memory, config.prefill_chunk);
         let line = Line { commands, fault: Arc::default() };

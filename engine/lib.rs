@@ -44,6 +44,7 @@ pub mod probes;
 mod prompter;
 mod request;
 mod scoring;
+mod share;
 mod store;
 #[cfg(test)]
 #[path = "tests/inside/mod.rs"]
@@ -60,6 +61,7 @@ pub use engine::{Engine, EngineConfig, Loading, Turn};
 pub use error::{Error, ErrorKind, Remedy, Result};
 pub use prompter::Prompter;
 pub use request::*;
+pub use share::Share;
 pub use turns::sampler::draw;
 
 /// A text to try a model on: dialogue by several people, of some 1,500 words.

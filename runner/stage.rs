@@ -6,11 +6,13 @@
 //! A `Memory` successor starts after its predecessor's transcript line is written; a `Hears` successor as soon as the reply is
 //! in.
 
-use crate::backend::{self, Backend, Commit, Progress, Reply, Request, Sampling, Session, Usage};
+use crate::backend::{
+    self, Backend, Commit, GivenSampling, Progress, Reply, Request, Sampling, Session, Usage,
+};
 use crate::outcome;
 use crate::prompt::{Asked, Direction, Directions, Memories};
 use crate::scenario::results::Outcome;
-use crate::scenario::{Edge, Lifecycle, Overflow, Plan, Scenario, Strategy, TimelineId, Turn, TurnId};
+use crate::scenario::{Edge, Hints, Lifecycle, Overflow, Plan, Scenario, Strategy, Turn, TurnId};
 use crate::trace::{Trace, TurnTrace};
 use crate::transcript::{ChoiceRecord, Footer, Odds, Recorder, StateRecord, Stop, TurnRecord};
 use crate::walk::{LineSource, follow, said};
@@ -34,17 +36,36 @@ pub struct Settings {
     pub parents: BTreeMap<String, Session>,
     /// Other temperatures and limits before some turns, the earliest first.
     pub before: Vec<(TurnId, f32, usize)>,
+    /// The models that the scenario names, with the sampling settings of turns that have none of their own.
+    pub models: BTreeMap<String, Seat>,
+}
+
+/// A model that a scenario names, ready to answer.
+#[derive(Clone)]
+pub struct Seat {
+    /// The backend that it answers by.
+    pub backend: Arc<dyn Backend>,
+    /// Sampling settings.
+    pub sampling: Sampling,
+}
+
+impl std::fmt::Debug for Seat {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Seat").field("sampling", &self.sampling).finish_non_exhaustive()
+    }
 }
 
 impl Settings {
     /// The sampling settings of a turn, and the most tokens of its reply.
-    fn at(&self, id: TurnId) -> (Sampling, usize) {
-        match self.before.iter().find(|(before, ..)| id < *before) {
-            Some((_, temperature, max_tokens)) => {
-                (Sampling { temperature: *temperature, ..self.sampling.clone() }, *max_tokens)
-            }
-            None => (self.sampling.clone(), self.max_tokens),
+    fn of(&self, id: TurnId, hints: &Hints) -> (Sampling, usize) {
+        let named = hints.model.as_ref().and_then(|name| self.models.get(name));
+        let (mut base, mut max_tokens) =
+            (named.map_or(&self.sampling, |seat| &seat.sampling).clone(), self.max_tokens);
+        let earlier = self.before.iter().find(|(before, ..)| id < *before);
+        if let Some((_, temperature, most)) = earlier.filter(|_| named.is_none()) {
+            (base.temperature, max_tokens) = (*temperature, *most);
         }
+        (GivenSampling::from(hints).over(&base), hints.max_tokens.unwrap_or(max_tokens))
     }
 }
 
@@ -264,9 +285,11 @@ impl Stage {
             let agent = self.scenario.agent(turn.speaker);
             let keeps = agent.lifecycle == Lifecycle::Permanent && agent.strategy.is_none();
             if keeps && told.insert(turn.speaker) {
-                let (own, parent) = (self.session(turn.timeline), self.settings.parents.get(&agent.key));
-                let memories = parent.into_iter().chain([&own]);
-                memories.for_each(|memory| self.backend.expect(memory, id.0 as u64));
+                let (own, parent) = (self.session(turn), self.settings.parents.get(&agent.key));
+                let parent = parent.map(|parent| of_model(parent.clone(), turn));
+                let memories = parent.iter().chain([&own]);
+                let backend = self.backend_of(turn);
+                memories.for_each(|memory| backend.expect(memory, id.0 as u64));
             }
         }
     }
@@ -277,13 +300,20 @@ impl Stage {
         before.filter(|(id, _)| *self.memories.outcome(*id) != Outcome::Skipped).map(|(_, turn)| turn)
     }
 
-    fn session(&self, timeline: TimelineId) -> Session {
+    /// The backend that a turn's model answers by.
+    fn backend_of(&self, turn: &Turn) -> &Arc<dyn Backend> {
+        let named = turn.hints.model.as_ref().and_then(|name| self.settings.models.get(name));
+        named.map_or(&self.backend, |seat| &seat.backend)
+    }
+
+    fn session(&self, turn: &Turn) -> Session {
+        let timeline = turn.timeline;
         let key = &self.scenario.agent(timeline.agent).key;
         let agent = match timeline.phase {
             Some(phase) => format!("{key}/{}", self.scenario.phase(phase).part),
             None => key.clone(),
         };
-        Session { run: self.trace.run.clone(), agent }
+        of_model(Session { run: self.trace.run.clone(), agent }, turn)
     }
 
     /// The first of these turns that may begin now. A human is asked once all that stands before has been shown.
@@ -324,7 +354,7 @@ impl Stage {
         let mut asked = self.memories.ask(id)?;
         let mut request = self.request(&asked);
         let sums_up = self.scenario.agent(self.plan.turn(id).speaker).on_overflow == Overflow::Summarize;
-        if sums_up && self.backend.overflows(&request)? {
+        if sums_up && self.backend_of(self.plan.turn(id)).overflows(&request)? {
             asked = self.memories.ask_for_summary(id)?;
             request = self.request(&asked);
         }
@@ -343,12 +373,18 @@ impl Stage {
     fn request(&self, asked: &Asked) -> Request {
         let turn = self.plan.turn(asked.id);
         let agent = self.scenario.agent(turn.speaker);
-        let (sampling, max_tokens) = self.settings.at(asked.id);
+        let (sampling, max_tokens) = self.settings.of(asked.id, &self.memories.hints(asked.id));
         Request {
             index: asked.id.0,
             path: asked.path.clone(),
-            session: self.session(turn.timeline),
-            parent: self.settings.parents.get(&agent.key).filter(|_| turn.timeline.phase.is_none()).cloned(),
+            session: self.session(turn),
+            parent: self
+                .settings
+                .parents
+                .get(&agent.key)
+                .filter(|_| turn.timeline.phase.is_none())
+                .map(|parent| of_model(parent.clone(), turn)),
+            model: turn.hints.model.clone(),
             permanent: agent.lifecycle == Lifecycle::Permanent,
             conversation: asked.conversation.clone(),
             sampling,
@@ -370,7 +406,7 @@ impl Stage {
             scope.watch.see(id, Scene::Started(self.plan.turn(id)));
         }
         self.state[id.0] = State::Running(asked, before);
-        let (backend, sender) = (self.backend.clone(), scope.sender.clone());
+        let (backend, sender) = (self.backend_of(self.plan.turn(id)).clone(), scope.sender.clone());
         // The receiver lives as long as the play; a piece that comes after its end is of no use to anybody.
         let sink = Box::new(move |piece| match piece {
             Progress::Text(_) if is_summary => {}
@@ -479,8 +515,7 @@ impl Stage {
         if is_new {
             self.trace.turn(TurnTrace::new(&line.path, &line.agent, usage.as_ref()))?;
         }
-        let temperature = self.settings.at(id).0.temperature;
-        show(self.plan.turn(id), id, &line, usage.as_ref(), temperature, watch);
+        show(self.plan.turn(id), id, &line, usage.as_ref(), &self.settings, watch);
         Ok(())
     }
 
@@ -490,7 +525,7 @@ impl Stage {
         let turn = plan.turn(id);
         if turn.timeline.phase.is_some() && plan.next_use[id.0].is_none() {
             self.memories.forget(turn.timeline);
-            self.backend.forget(&self.session(turn.timeline));
+            self.backend_of(turn).forget(&self.session(turn));
         }
     }
 }
@@ -509,18 +544,26 @@ fn direct(
     *undirected = (*undirected).max(until.0 + 1);
 }
 
+/// A memory of a turn's model: each named model files those of a run under a name of its own, since one engine adds to a run's.
+fn of_model(session: Session, turn: &Turn) -> Session {
+    match &turn.hints.model {
+        Some(model) => Session { run: format!("{}.{model}", session.run), ..session },
+        None => session,
+    }
+}
+
 /// Shows the line of a turn; a summary is the speaker's own affair.
 fn show(
     turn: &Turn,
     id: TurnId,
     line: &TurnRecord,
     usage: Option<&Usage>,
-    temperature: f32,
+    settings: &Settings,
     watch: &mut dyn Watch,
 ) {
     if line.path == turn.path {
         let choice = line.constraint.as_ref();
-        let odds = choice.and_then(|choice| choice.odds(temperature));
+        let odds = choice.and_then(|choice| choice.odds(settings.of(id, &line.hints).0.temperature));
         let (spoken, stop, odds) = (line.spoken.as_str(), line.stop, odds.as_ref());
         watch.see(id, Scene::Written { turn, spoken, stop, choice, odds, usage });
     }
@@ -556,7 +599,7 @@ impl LineSource for Known<'_> {
         if line.path == turn.path {
             self.watch.see(id, Scene::Started(turn));
         }
-        show(turn, id, &line, None, self.settings.at(id).0.temperature, self.watch);
+        show(turn, id, &line, None, self.settings, self.watch);
         Ok(())
     }
 

@@ -8,6 +8,7 @@ use crate::scenario::{Lifecycle, Scenario};
 use anyhow::Context as _;
 use indexmap::IndexMap;
 use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Write as _};
 use std::path::{Path, PathBuf};
@@ -25,6 +26,9 @@ pub enum TraceLine {
         run: String,
         /// The model file.
         model: String,
+        /// Those that took the place of models which the scenario names, by name.
+        #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+        models: BTreeMap<String, String>,
         /// Seconds since the epoch.
         started: u64,
     },
@@ -138,14 +142,16 @@ impl Trace {
     ///
     /// # Errors
     /// The file can't be written.
-    pub fn create(path: &Path, scenario: &str, model: &str) -> anyhow::Result<Self> {
+    pub fn create(path: &Path, scenario: &str, models: &BTreeMap<String, String>) -> anyhow::Result<Self> {
         let file = files::open_to_write(path, OpenOptions::new().write(true).create(true).truncate(true));
         let file = file.with_context(|| format!("can't create {}", path.display()))?;
         let file = Some((file, path.to_path_buf()));
         let mut trace = Self { file, run: format!("{scenario}-{}", random_name()?), turns: IndexMap::new() };
         let started = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         let started = started.map_or(0, |since| since.as_secs());
-        let line = TraceLine::Run { run: trace.run.clone(), model: model.to_string(), started };
+        let mut models = models.clone();
+        let model = models.remove("").unwrap_or_default();
+        let line = TraceLine::Run { run: trace.run.clone(), model, models, started };
         trace.append(&line)?;
         // The memories are found by this name after a crash, so it must be there before the first of them.
         if let Some((file, path)) = &trace.file {
@@ -158,13 +164,13 @@ impl Trace {
     ///
     /// # Errors
     /// The file can't be written.
-    pub fn resume(path: &Path, scenario: &str, model: &str) -> anyhow::Result<Self> {
+    pub fn resume(path: &Path, scenario: &str, models: &BTreeMap<String, String>) -> anyhow::Result<Self> {
         let Some(Traced { run, turns, whole_bytes, .. }) = Traced::open(path) else {
             tracing::warn!(
                 "{}: no readable trace; the agents' memories can't be found again",
                 path.display()
             );
-            return Self::create(path, scenario, model);
+            return Self::create(path, scenario, models);
         };
         let can_not = || format!("can't write {}", path.display());
         let file = files::open_to_write(path, OpenOptions::new().append(true)).with_context(can_not)?;
@@ -175,6 +181,12 @@ impl Trace {
     /// Name of a run, from its trace.
     pub fn run_of(path: &Path) -> Option<String> {
         Traced::open(path).map(|traced| traced.run)
+    }
+
+    /// The models that a run was played with, as they were found, from its trace: those that took the place of the scenario's, and its
+    /// own under the empty name.
+    pub fn models_of(path: &Path) -> Option<BTreeMap<String, String>> {
+        Traced::open(path).map(|traced| traced.models)
     }
 
     /// Costs of a run's turns, by path, from its trace.
@@ -212,6 +224,8 @@ pub struct Traced {
     pub run: String,
     /// Seconds since the epoch when the run began.
     pub started: u64,
+    /// Its models, as [`Trace::models_of`] has them.
+    pub models: BTreeMap<String, String>,
     /// Costs of the turns, as far as they are known, by path.
     pub turns: IndexMap<String, TurnTrace>,
     /// Bytes of whole lines.
@@ -234,7 +248,10 @@ impl Traced {
                 break;
             }
             match serde_json::from_slice(&text) {
-                Ok(TraceLine::Run { run, started, .. }) => first = first.or(Some((run, started))),
+                Ok(TraceLine::Run { run, model, mut models, started }) => {
+                    models.insert(String::new(), model);
+                    first = first.or(Some((run, started, models)));
+                }
                 Ok(TraceLine::Turn(turn)) => {
                     turns.insert(turn.path.clone(), turn);
                 }
@@ -242,7 +259,7 @@ impl Traced {
             }
             whole_bytes += text.len() as u64;
         }
-        first.map(|(run, started)| Self { run, started, turns, whole_bytes })
+        first.map(|(run, started, models)| Self { run, started, models, turns, whole_bytes })
     }
 }
 
@@ -317,6 +334,9 @@ pub struct AgentSummary {
     pub source: Origins,
     /// Milliseconds to the first token, turn by turn.
     pub ttft_ms: Vec<f64>,
+    /// Names of its models, where the scenario gives it any.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub models: BTreeSet<String>,
 }
 
 /// Turns by kind of match.

@@ -125,7 +125,7 @@ pub fn said(memories: &mut Memories, asked: Asked, reply: &Reply) -> TurnRecord 
     let speaker = memories.plan().turn(asked.id).speaker;
     let agent = memories.scenario().agent(speaker).key.clone();
     let (path, delta, seed) = (asked.path.clone(), asked.conversation.next.clone(), asked.seed);
-    let options = asked.choice.clone();
+    let (options, hints) = (asked.choice.clone(), memories.hints(asked.id));
     let heard = memories.say(asked, &reply.ids, &reply.text);
     let constraint = options.map(|of| choice_record(&of.choice, &of.open, heard.choice, &reply.logprobs));
     TurnRecord {
@@ -138,6 +138,7 @@ pub fn said(memories: &mut Memories, asked: Asked, reply: &Reply) -> TurnRecord 
         stop: reply.stop,
         constraint,
         seed,
+        hints,
     }
 }
 

@@ -216,6 +216,7 @@ impl Arena {
     }
 
     /// Bytes by which all of it and `others` exceed the budget.
+    #[cfg(test)]
     pub(crate) fn excess(&self, others: u64) -> u64 {
         (self.bytes() + others).saturating_sub(self.budget)
     }

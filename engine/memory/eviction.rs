@@ -48,7 +48,12 @@ impl Memory {
 
     /// Bytes that all of it may take.
     pub(crate) fn budget(&self) -> u64 {
-        self.arena.budget()
+        self.share.as_ref().map_or(self.arena.budget(), |share| share.budget().0)
+    }
+
+    /// Bytes that the caches of all engines take which share the budget.
+    pub(crate) fn all_bytes(&self) -> u64 {
+        self.share.as_ref().map_or_else(|| self.bytes(), |share| share.bytes())
     }
 
     /// Lets go of what is not needed soon until there is room for `n` more tokens; `false`: there is no such room.
@@ -69,7 +74,7 @@ impl Memory {
             Some(_) => &[Eviction::Stored],
             None => &[Eviction::Stored, Eviction::Known, Eviction::Unstored],
         };
-        let mut excess = self.arena.excess(self.bytes() - self.arena.bytes() + more);
+        let mut excess = (self.bytes() + more).saturating_sub(self.budget());
         for kind in kinds {
             while excess > 0 {
                 let candidates = self.idle.iter().filter(|(_, idle)| {

@@ -22,6 +22,7 @@ pub(crate) mod writer;
 pub(crate) use recall::Recalled;
 
 use crate::device::Device;
+use crate::share::Member;
 use crate::store::Store;
 use crate::store::manifest::Journal;
 use crate::threads::n_threads;
@@ -58,6 +59,8 @@ pub(crate) struct Memory {
     clock: u64,
     /// Bytes of sessions at work beside sealed blocks, and of manifests that wait.
     pub(crate) at_work: u64,
+    /// The budget, where engines share one.
+    pub(crate) share: Option<Arc<Member>>,
     /// Milliseconds that a token of a prompt takes, by the latest measure.
     pub(crate) token_ms: f64,
 }
@@ -119,6 +122,7 @@ impl Memory {
             storeless,
             clock,
             at_work,
+            share: None,
             token_ms,
         })
     }

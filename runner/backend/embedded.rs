@@ -9,7 +9,7 @@ use crate::scenario::Method;
 use crate::transcript::ModelRecord;
 use anyhow::{Context as _, anyhow};
 use greenroom_engine as engine;
-pub use greenroom_engine::{Loading, cache::CacheKey};
+pub use greenroom_engine::{Loading, Share, cache::CacheKey};
 use std::path::PathBuf;
 
 /// The bundled model: small talk only, there so that everything runs at once.
@@ -40,6 +40,8 @@ pub struct EmbeddedConfig {
     pub cache_disk: Option<u64>,
     /// Bytes that memories may take in RAM.
     pub cache_memory: u64,
+    /// Another model's share of RAM that this one lives in, instead.
+    pub share: Option<Share>,
     /// Threads; `None`: all cores.
     pub threads: Option<usize>,
     /// True if a coded cache is tried on a short text before the model's first use.
@@ -68,6 +70,7 @@ impl EmbeddedConfig {
             tenant: String::new(),
             cache_disk: None,
             cache_memory: u64::MAX,
+            share: None,
             threads: None,
             self_check: false,
             adopt: false,
@@ -83,6 +86,7 @@ impl EmbeddedConfig {
             cache_key: self.cache_key.clone(),
             cache_disk: self.cache_disk,
             cache_memory: self.cache_memory,
+            share: self.share.clone(),
             threads: self.threads,
             self_check: self.self_check,
             adopt: self.adopt,

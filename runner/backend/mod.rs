@@ -8,15 +8,17 @@ mod embedded;
 mod given;
 mod kv;
 mod locate;
+mod pool;
 mod sampling;
 mod scripted;
 mod strategy;
 
 pub use device::Device;
-pub use embedded::{CacheKey, Embedded, EmbeddedConfig, Loading, source, worded};
+pub use embedded::{CacheKey, Embedded, EmbeddedConfig, Loading, Share, source, worded};
 pub use given::given;
 pub use kv::{Kv, KvConfig, LayerBits};
 pub use locate::{ModelFile, locate};
+pub use pool::Pool;
 pub use sampling::{GivenSampling, Sampling};
 pub use scripted::Scripted;
 pub use strategy::{Cast, played};
@@ -27,6 +29,7 @@ use crate::transcript::{ModelRecord, Stop, TurnRecord};
 use serde::{Deserialize, Serialize};
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 
 /// A future that may move between threads.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -47,6 +50,15 @@ pub trait Backend: Send + Sync {
 
     /// Says that a session, or one that begins with its memory, will speak at that turn of the plan.
     fn expect(&self, _session: &Session, _next_use: u64) {}
+
+    /// The backend of a model that the scenario has under a name (empty: its own), and as it is found: opened, if it is not yet. `None`:
+    /// this one answers for all.
+    ///
+    /// # Errors
+    /// The model can't be found or opened.
+    fn named(&self, _name: &str, _model: &str) -> anyhow::Result<Option<Arc<dyn Backend>>> {
+        Ok(None)
+    }
 
     /// Returns the sampling settings that the model's makers suggest, as far as they suggest any.
     fn suggested_sampling(&self) -> GivenSampling {
@@ -98,6 +110,8 @@ pub struct Request {
     pub session: Session,
     /// The memory to start from if that one is empty.
     pub parent: Option<Session>,
+    /// Name of the model that is asked; `None`: the scenario's own.
+    pub model: Option<String>,
     /// True if the memory outlives the run.
     pub permanent: bool,
     /// All that the agent has read and said.

@@ -1,6 +1,7 @@
 //! Sampling settings: a complete set ([`Sampling`]), and those that are given ([`GivenSampling`]). A user's settings count first,
-//! then those of the model's file, then the defaults here; a transcript records the result.
+//! then the scenario's, those of the model's file, the defaults here; a transcript records the result.
 
+use crate::scenario::Hints;
 use crate::transcript::{DryRecord, SamplingRecord};
 
 /// Settings by which tokens are chosen.
@@ -67,6 +68,14 @@ impl GivenSampling {
             repetition_window: self.repetition_window.unwrap_or(base.repetition_window),
             dry: self.dry.unwrap_or(base.dry),
         }
+    }
+}
+
+impl From<&Hints> for GivenSampling {
+    fn from(hints: &Hints) -> Self {
+        let Hints { model: _, temperature, top_p, top_k, min_p, repetition_penalty, max_tokens: _ } =
+            hints.clone();
+        Self { temperature, top_k, top_p, min_p, repetition_penalty, ..Self::default() }
     }
 }
 

@@ -57,6 +57,10 @@ impl Backend for Cast {
         }
     }
 
+    fn named(&self, name: &str, model: &str) -> anyhow::Result<Option<Arc<dyn Backend>>> {
+        self.model.named(name, model)
+    }
+
     fn forget(&self, session: &Session) {
         self.model.forget(session);
     }

@@ -60,9 +60,15 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
     }
     println!("{}\n", rule("the reply"));
     println!("  {}", printable(&turn.spoken).replace('\n', "\n  "));
+    if !turn.hints.is_empty() {
+        println!("    settings of its own: {}", printable(&turn.hints.words()));
+    }
+    if turn.hints.model.is_some() {
+        println!("    played by {}", printable(&transcript.header.record.model_of(turn).name));
+    }
     if let Some(choice) = &turn.constraint {
-        let at = transcript.turns.iter().position(|line| line.record.path == turn.path);
-        options(choice, transcript.header.record.temperature_at(at.unwrap_or_default()));
+        let at = transcript.turns.iter().position(|line| line.record.path == turn.path).unwrap_or_default();
+        options(choice, transcript.header.record.sampling_of(turn, at).temperature);
     }
     Ok(Exit::Pass)
 }

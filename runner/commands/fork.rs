@@ -1,5 +1,6 @@
 //! `greenroom fork`: plays on from a turn of a run in another way.
 
+use super::casting;
 use super::machine::Machine;
 use super::play::Performance;
 use super::run::{Claimed, refuse_other};
@@ -76,6 +77,9 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
     let claimed = Claimed::of(args.out.as_deref(), &scenario.id, args.resume)?;
     let folder = claimed.folder.clone();
     refuse_other(&folder, transcript::FILE, experiment::FILE, args.resume)?;
+    let recorded = header.models.into_iter().map(|(name, of)| (name, Sampling::from(of.sampling)));
+    let own = if args.resume { folder.as_path() } else { &args.run };
+    let earlier = [own, &args.run];
     let options = RunOptions {
         seed: args.seed.unwrap_or(header.seed),
         sampling: GivenSampling {
@@ -92,8 +96,10 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
             changes: Changes { said: args.said, told: args.told },
         }),
         root: args.near.bounds.root.clone(),
-        model: args.machine.model.name.clone(),
         named,
+        models: casting::models(&args.machine.model.given, &scenario, &earlier)?,
+        given: header.given.unwrap_or_default(),
+        recorded: recorded.collect(),
     };
     let at = args.at.map_or(String::new(), |at| format!(" --at {at}"));
     let (run, out) = (args.run.display(), folder.display());

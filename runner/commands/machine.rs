@@ -1,19 +1,22 @@
 //! Flags for the model, for the place where its memories are kept, and for the share of this machine that it may take.
 
-use super::{Memories, parse_size};
-use crate::backend::{Device, Embedded, EmbeddedConfig, Kv, Loading, ModelFile, locate};
+use super::{Memories, casting, parse_size};
+use crate::backend::{Device, EmbeddedConfig, Kv, Loading, ModelFile, Pool, locate};
 use crate::files;
 use anyhow::Context as _;
 use indicatif::{ProgressBar, ProgressFinish, ProgressStyle};
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// The model that answers.
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct Model {
-    /// GGUF file, a name that `pull` lists, hf:ORG/REPO/FILE.gguf, or the bundled `understudy`
-    #[arg(long = "model", default_value = "understudy", value_name = "MODEL")]
-    pub(super) name: String,
+    /// GGUF file, a name that `pull` lists, hf:ORG/REPO/FILE.gguf, or the bundled `understudy`, for those to whom the scenario gives
+    /// none of their own; NAME=MODEL takes the place of one that it names (repeatable) [default: the scenario's, else
+    /// understudy; a run that goes on or is forked has its own]
+    #[arg(long = "model", value_name = "[NAME=]MODEL", value_parser = casting::parse)]
+    pub(super) given: Vec<casting::Given>,
     /// Formats of cached keys and values: auto (the family's own), f16, q8, q8/q4
     /// (keys/values), q4-m (q4, but q8 for the keys of one layer in six), q4, or a file of `kv-config`
     #[arg(long, default_value = "auto", value_name = "KV")]
@@ -51,17 +54,23 @@ pub(super) struct Machine {
 }
 
 impl Model {
-    /// Opens the engine; memories stay in RAM, and end with it.
-    pub(super) fn open(&self) -> anyhow::Result<Embedded> {
-        Embedded::open(&self.config()?, &mut |_| {})
+    /// Opens the model that recordings are read with, and others as scenarios name them; memories stay in RAM, and end with it.
+    pub(super) fn open(&self) -> anyhow::Result<Pool> {
+        let given = casting::by_name(&self.given)?;
+        let own = given.get("").map_or("understudy", String::as_str);
+        Pool::open(self.config([own])?, given.clone(), Box::new(|| Box::new(|_| {})))
     }
 
-    fn config(&self) -> anyhow::Result<EmbeddedConfig> {
-        let model = locate(&self.name)?;
+    /// The first of these models, and room beside all of them.
+    fn config<'a>(&self, models: impl IntoIterator<Item = &'a str>) -> anyhow::Result<EmbeddedConfig> {
+        let mut models = models.into_iter().map(locate);
+        let model = models.next().transpose()?.unwrap_or(ModelFile::Understudy);
+        // One of the others that is missing is told when it is to be opened, by its name.
+        let models: Vec<ModelFile> = [model.clone()].into_iter().chain(models.flatten()).collect();
         Ok(EmbeddedConfig {
             device: self.device.clone(),
             kv: self.kv.clone(),
-            cache_memory: share_of_free_memory(&model),
+            cache_memory: share_of_free_memory(&models),
             threads: self.threads.map(usize::from),
             ..EmbeddedConfig::new(model)
         })
@@ -69,9 +78,10 @@ impl Model {
 }
 
 impl Machine {
-    /// Opens the engine, with a bar on a terminal while a model is converted.
-    pub(super) fn open(&self, quiet: bool) -> anyhow::Result<Embedded> {
-        let config = self.model.config()?;
+    /// Opens the first of these models, with a bar on a terminal while it is converted, and the others when they are asked for.
+    pub(super) fn pool(&self, models: &BTreeSet<String>, own: &str, quiet: bool) -> anyhow::Result<Pool> {
+        let others = models.iter().map(String::as_str).filter(|model| *model != own);
+        let config = self.model.config([own].into_iter().chain(others))?;
         let config = EmbeddedConfig {
             cache_dir: cache_dir(&self.memories)?,
             cache_key: self.memories.key()?,
@@ -83,22 +93,23 @@ impl Machine {
             ..config
         };
         introduce(&config.model, quiet);
-        Embedded::open(&config, &mut loading(quiet))
+        Pool::open(config, BTreeMap::new(), Box::new(move || Box::new(loading(quiet))))
     }
 }
 
-/// Half of the memory that is free beside the model; a container's limit counts.
-fn share_of_free_memory(model: &ModelFile) -> u64 {
+/// Half of the memory that is free beside the models; a container's limit counts.
+fn share_of_free_memory(models: &[ModelFile]) -> u64 {
     const LEAST: u64 = 256 << 20;
-    let file = match model {
+    let size = |model: &ModelFile| match model {
         ModelFile::Path(path) => std::fs::metadata(path).map_or(0, |file| file.len()),
         ModelFile::Understudy => 0,
     };
+    let files: u64 = models.iter().map(size).sum();
     let Ok(mut system) = sysinfo::System::new() else { return LEAST };
     system.refresh_memory();
     let free =
         system.cgroup_limits().map_or(u64::MAX, |limits| limits.free_memory).min(system.available_memory());
-    (free.saturating_sub(file) / 2).max(LEAST)
+    (free.saturating_sub(files) / 2).max(LEAST)
 }
 
 /// The folder that was asked for must be writable; where none was, memories may stay in RAM.

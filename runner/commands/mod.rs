@@ -17,6 +17,7 @@ macro_rules! eprintln {
 }
 
 mod cache;
+mod casting;
 mod check;
 mod devices;
 mod diff;

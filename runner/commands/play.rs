@@ -8,8 +8,23 @@ use crate::scenario::{Scenario, compile};
 use crate::stage::{End, Unwatched, Watch};
 use crate::terminal::{self, Dialogue};
 use crate::transcript::{FILE, Transcript};
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
+
+/// The scenario's own model, as it is found.
+pub(super) fn own(options: &RunOptions) -> String {
+    options.models.get("").cloned().unwrap_or_default()
+}
+
+/// All models that may answer in a run, as they are found.
+pub(super) fn played(scenario: &Scenario, options: &RunOptions) -> BTreeSet<String> {
+    let plan = compile(scenario);
+    let named = plan.order().filter_map(|(_, turn)| turn.hints.model.as_deref());
+    let named: BTreeSet<&str> = named.collect();
+    let found = |name: &str| options.models.get(name).cloned().or_else(|| scenario.model(name));
+    named.into_iter().filter_map(found).chain([own(options)]).collect()
+}
 
 /// A run that is to be played.
 pub(super) struct Performance {
@@ -25,7 +40,11 @@ pub(super) struct Performance {
 impl Performance {
     /// Plays it.
     pub(super) fn play(self, machine: &Machine) -> anyhow::Result<Exit> {
-        let backend = Arc::new(machine.open(self.quiet)?);
+        let backend = Arc::new(machine.pool(
+            &played(&self.scenario, &self.options),
+            &own(&self.options),
+            self.quiet,
+        )?);
         let mut watch = self.watcher();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let Self { scenario, options, folder, .. } = &self;

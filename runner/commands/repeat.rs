@@ -2,6 +2,7 @@
 
 use super::Exit;
 use super::machine::Machine;
+use super::play::{own, played as played_by};
 use super::stop::stopped;
 use crate::experiment::{self, Design, Played, Step, play as play_design, transcripts};
 use crate::statistics::{Cell, Run, Sample, plots, summarize, tables};
@@ -21,7 +22,12 @@ pub(super) fn play(
     quiet: bool,
     go_on: &str,
 ) -> anyhow::Result<Exit> {
-    let backend = Arc::new(machine.open(quiet)?);
+    let cells = design.cells.iter();
+    let models = cells.flat_map(|cell| {
+        let swept = cell.tuning.models().cloned();
+        played_by(&cell.scenario, &design.options).into_iter().chain(swept)
+    });
+    let backend = Arc::new(machine.pool(&models.collect(), &own(&design.options), quiet)?);
     let began = Instant::now();
     // A bar would be drawn over what a human is asked.
     let bar = bar(design.runs().count(), quiet || design.has_humans());

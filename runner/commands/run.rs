@@ -1,15 +1,18 @@
 //! `greenroom run`: plays a scenario, once or many times.
 
+use super::casting;
 use super::machine::Machine;
 use super::play::Performance;
 use super::resume::{self, Resumed, resumed};
 use super::sampling::Sampling;
 use super::{Bounds, Exit, open_scenario, repeat};
-use crate::experiment::{self, Design, Sweep, Variant, combinations, parse_sweep};
+use crate::experiment::{self, Design, Sweep, Tuning, Variant, combinations, parse_sweep};
 use crate::run::{MAX_TOKENS, RunOptions};
-use crate::scenario::{Overrides, parse_cast, parse_override};
+use crate::scenario::{Given, Hints, Overrides, parse_cast, parse_override};
+use crate::trace;
 use crate::transcript;
 use anyhow::Context as _;
+use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
@@ -33,7 +36,8 @@ pub(super) struct Args {
     /// Play N times, run i with seed S+i, and count: tables, intervals, plots (docs/experiments.md)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), conflicts_with = "continues")]
     repeat: Option<u32>,
-    /// Do that for each of these values of a variable (repeatable: all combinations), with the same seeds
+    /// Do that for each of these values of a variable (repeatable: all combinations), with the same seeds; also of `model`,
+    /// `model.NAME`, `temperature`, `top_p`, `top_k`, `min_p`, `repetition_penalty`, `max_tokens`
     #[arg(long = "sweep", value_name = "K=V,V,…", value_parser = parse_sweep, conflicts_with = "continues")]
     sweeps: Vec<Sweep>,
     /// How many runs are played at once; what they say does not depend on it [default: 4, and 1 where a human plays]
@@ -41,9 +45,9 @@ pub(super) struct Args {
     jobs: Option<u16>,
     #[command(flatten)]
     machine: Machine,
-    /// Most tokens of a reply
-    #[arg(long, default_value_t = MAX_TOKENS, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    max_tokens: u32,
+    /// Most tokens of a reply [default: the scenario's, else 80]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    max_tokens: Option<u32>,
     #[command(flatten)]
     sampling: Sampling,
     /// Folder for the record [default: runs/ID-N]
@@ -86,17 +90,22 @@ pub(super) fn run(mut args: Args) -> anyhow::Result<Exit> {
     if let Some(begun) = &begun {
         scenario = begun.scenario.clone();
     }
+    // Runs of an experiment that goes on lie below its folder.
+    let runs: Vec<PathBuf> = if args.resume { runs_in(&folder) } else { Vec::new() };
+    let earlier: Vec<&Path> = runs.iter().map(PathBuf::as_path).collect();
     let options = RunOptions {
         seed: args.seed,
         sampling: args.sampling.given(),
-        max_tokens: args.max_tokens as usize,
+        max_tokens: args.max_tokens.unwrap_or(MAX_TOKENS) as usize,
         cold: args.cold,
         resume: args.resume,
         continues: args.continues.clone(),
         fork: None,
         root: args.bounds.root.clone(),
-        model: args.machine.model.name.clone(),
         named: begun.map(|begun| begun.named),
+        models: casting::models(&args.machine.model.given, &scenario, &earlier)?,
+        given: given(&args),
+        recorded: BTreeMap::new(),
     };
     let go_on = format!(
         "go on with: greenroom run {} --resume --out {} (and the same settings)",
@@ -118,15 +127,49 @@ pub(super) fn run(mut args: Args) -> anyhow::Result<Exit> {
     repeat::play(&design, &args.machine, &folder, usize::from(args.jobs.unwrap_or(4)), args.quiet, &go_on)
 }
 
+/// Names of the settings that the command line gives.
+fn given(args: &Args) -> Given {
+    let hints = Hints { max_tokens: args.max_tokens.map(|n| n as usize), ..args.sampling.hints() };
+    hints.names().map(str::to_string).collect()
+}
+
+/// The run in a folder, or those of the experiment in it.
+fn runs_in(folder: &Path) -> Vec<PathBuf> {
+    let is_run = |folder: &Path| folder.join(trace::FILE).is_file();
+    let below = |folder: &Path| -> Vec<PathBuf> {
+        let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+        let mut folders: Vec<PathBuf> =
+            entries.map(|entry| entry.path()).filter(|path| path.is_dir()).collect();
+        folders.sort();
+        folders
+    };
+    let first = || {
+        // Cells differ in what is swept; what is not, all have alike.
+        let cells = [vec![folder.to_path_buf()], below(folder)].concat();
+        cells.iter().flat_map(|cell| below(cell)).find(|run| is_run(run))
+    };
+    if is_run(folder) { vec![folder.to_path_buf()] } else { first().into_iter().collect() }
+}
+
 /// All cells with their scenarios, warnings said once. `None`: one of them can't be played.
 fn design(args: &Args, options: RunOptions, n: u32) -> anyhow::Result<Option<Design>> {
+    let Some(plain) = open_scenario(&args.file, &args.bounds, &args.overrides, true)? else {
+        return Ok(None);
+    };
     let mut cells = Vec::new();
     for values in combinations(&args.sweeps) {
-        let overrides: Overrides = args.overrides.iter().chain(&values).cloned().collect();
+        let (variables, tuning) = match Tuning::of(&plain, &values) {
+            Ok(tuned) => tuned,
+            Err(mistake) => {
+                eprintln!("error: {mistake}");
+                return Ok(None);
+            }
+        };
+        let overrides: Overrides = args.overrides.iter().chain(&variables).cloned().collect();
         let Some(scenario) = open_scenario(&args.file, &args.bounds, &overrides, true)? else {
             return Ok(None);
         };
-        cells.push(Variant { values, scenario });
+        cells.push(Variant { values, scenario, tuning });
     }
     let seeds: Option<Vec<u64>> = (0..u64::from(n)).map(|i| options.seed.checked_add(i)).collect();
     let seeds = seeds.with_context(|| format!("--seed {} leaves no room for {n} seeds", options.seed))?;

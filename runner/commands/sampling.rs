@@ -1,24 +1,26 @@
-//! The flags for sampling. A setting that is left out is the one that the model's file suggests, else the default.
+//! The flags for sampling. A setting that is left out is the scenario's, else the one that the model's file suggests, else the
+//! default.
 
 use crate::backend::GivenSampling;
+use crate::scenario::Hints;
 use crate::transcript::DryRecord;
 
 /// Sampling settings.
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct Sampling {
-    /// 0 is greedy [default: the model's, else 0.7]
+    /// 0 is greedy [default: the scenario's, the model's, else 0.7]
     #[arg(long, value_name = "T", value_parser = non_negative)]
     temperature: Option<f32>,
-    /// Sample from the K most likely tokens (0: all) [default: the model's, else 0]
+    /// Sample from the K most likely tokens (0: all) [default: the scenario's, the model's, else 0]
     #[arg(long, value_name = "K")]
     top_k: Option<usize>,
-    /// Sample from the smallest set that reaches this probability [default: the model's, else 0.95]
+    /// Sample from the smallest set that reaches this probability [default: the scenario's, the model's, else 0.95]
     #[arg(long, value_name = "P", value_parser = share)]
     top_p: Option<f32>,
-    /// Drop tokens less likely than this share of the best [default: the model's, else 0.05]
+    /// Drop tokens less likely than this share of the best [default: the scenario's, the model's, else 0.05]
     #[arg(long, value_name = "P", value_parser = share)]
     min_p: Option<f32>,
-    /// Divides logits of tokens that the reply has used; 1 is off [default: the model's, else 1.1]
+    /// Divides logits of tokens that the reply has used; 1 is off [default: the scenario's, the model's, else 1.1]
     #[arg(long, value_name = "R", value_parser = positive)]
     repetition_penalty: Option<f32>,
     /// DRY: penalty on the logit of a token that would continue a sequence as the agent has continued it before (0: off)
@@ -48,6 +50,20 @@ impl Sampling {
             repetition_penalty: self.repetition_penalty,
             repetition_window: None,
             dry: Some((dry.multiplier > 0.0).then_some(dry)),
+        }
+    }
+}
+
+impl Sampling {
+    /// Those of them that a scenario may give, too.
+    pub(super) fn hints(&self) -> Hints {
+        Hints {
+            temperature: self.temperature,
+            top_k: self.top_k,
+            top_p: self.top_p,
+            min_p: self.min_p,
+            repetition_penalty: self.repetition_penalty,
+            ..Hints::default()
         }
     }
 }

@@ -55,8 +55,10 @@ const SECTIONS: &[Section] = &[
 id: tea
 title: Tea for two
 variables: { town: Lindholm }
+models: { quick: understudy }
+temperature: 0.8
 agents:
-  ada: { display_name: Ada, system_prompt: \"You are Ada, a botanist of {{ town }}.\" }
+  ada: { display_name: Ada, model: quick, system_prompt: \"You are Ada, a botanist of {{ town }}.\" }
   rolf: { display_name: Rolf }
 phases:
   - { name: kitchen, agents: [ada, rolf], rounds: 2, prompt: Rain on the window. }
@@ -124,7 +126,7 @@ phases:
   - name: haggle
     agents: [ann, ben]
     turns:
-      - { agent: ann, ask: What do you offer?, choice: [5, 10, 20] }
+      - { agent: ann, ask: What do you offer?, choice: [5, 10, 20], temperature: 1.2 }
       - { agent: ben, ask: Is it enough?, choice: { true: I take it, false: I want more } }
       - { agent: ann, when: not haggle.choices.ben, to: ben }
     until: haggle.choices.ben

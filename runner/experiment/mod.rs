@@ -6,10 +6,12 @@
 mod play;
 mod read;
 mod record;
+mod tuning;
 
 pub use play::{Played, Step, play, transcripts};
 pub use read::read;
 pub use record::{CellRecord, FILE, Record};
+pub use tuning::Tuning;
 
 use crate::run::RunOptions;
 use crate::scenario::{Scenario, Strategy, parse, text_of};
@@ -34,10 +36,12 @@ pub struct Design {
 /// One combination of values.
 #[derive(Clone, Debug)]
 pub struct Variant {
-    /// Each swept variable and its value, in the order in which they were given.
+    /// Each swept variable or setting and its value, in the order in which they were given.
     pub values: Vec<(String, Value)>,
     /// The scenario with these values.
     pub scenario: Arc<Scenario>,
+    /// Those of the values that are no variables'.
+    pub tuning: Tuning,
 }
 
 /// Parses `NAME=VALUE,VALUE,…`; the values are YAML, so one with a comma in it is quoted.
@@ -97,9 +101,10 @@ impl Design {
         self.seeds.iter().flat_map(|seed| (0..self.cells.len()).map(|cell| (cell, *seed)))
     }
 
-    /// Settings of the run with this seed.
-    fn options(&self, seed: u64) -> RunOptions {
-        RunOptions { seed, resume: true, continues: None, fork: None, ..self.options.clone() }
+    /// Settings of a cell's run with this seed.
+    fn options(&self, cell: usize, seed: u64) -> RunOptions {
+        let options = self.cells[cell].tuning.over(&self.options);
+        RunOptions { seed, resume: true, continues: None, fork: None, ..options }
     }
 }
 

@@ -68,7 +68,7 @@ pub async fn play(
     let mut played = Played::default();
     let mut left = Vec::new();
     for (cell, seed) in design.runs() {
-        let (own, options) = (design.folder(cell, seed), design.options(seed));
+        let (own, options) = (design.folder(cell, seed), design.options(cell, seed));
         let standing = standing(&design.cells[cell].scenario, &backend, &folder.join(&own), &options)?;
         if standing == Standing::Complete {
             played.n_before += 1;
@@ -86,7 +86,7 @@ pub async fn play(
         for (cell, seed) in left {
             let (begun, after) = watch::channel(false);
             let before = before.replace(after);
-            let (scenario, options) = (design.cells[cell].scenario.clone(), design.options(seed));
+            let (scenario, options) = (design.cells[cell].scenario.clone(), design.options(cell, seed));
             let (own, backend) = (design.folder(cell, seed), backend.clone());
             let (into, places, mut told) = (folder.join(&own), places.clone(), told.clone());
             running.spawn_local(async move {

@@ -17,8 +17,8 @@ use crate::scenario::language::Text;
 use crate::scenario::results::{Outcome, Said, State};
 use crate::scenario::template::TemplateError;
 use crate::scenario::{
-    AgentId, Choice, Chosen, Input, Lifecycle, Method, PhaseId, Plan, Scenario, Seeds, TimelineId, Turn,
-    TurnId, turn_seed,
+    AgentId, Choice, Chosen, Given, Hints, Input, Lifecycle, Method, PhaseId, Plan, Scenario, Seeds,
+    TimelineId, Turn, TurnId, turn_seed,
 };
 use crate::timeline::{Event, StageKind, Timeline};
 use crate::transcript::summary_of;
@@ -48,6 +48,8 @@ pub struct Memories {
     /// True if replies are made up, to see what could be read.
     pub(super) is_made_up: bool,
     pub(super) edits: Edits,
+    /// Settings of replies that the file's do not change.
+    given: Given,
 }
 
 /// A turn to answer, or the summary that a full memory begins anew with.
@@ -173,7 +175,18 @@ impl Memories {
             decided,
             is_made_up: false,
             edits: Edits::default(),
+            given: Given::new(),
         }
+    }
+
+    /// The same, where the command line gives some settings.
+    pub fn with_given(self, given: Given) -> Self {
+        Self { given, ..self }
+    }
+
+    /// The settings of a turn's reply that are its own.
+    pub fn hints(&self, id: TurnId) -> Hints {
+        self.plan.turn(id).hints.without(&self.given)
     }
 
     /// The scenario.

@@ -16,6 +16,7 @@ use std::sync::Arc;
 pub fn header_now(header: &Header, memories: &Memories) -> Header {
     let scenario = memories.scenario();
     let (id, blake3) = (scenario.id.clone(), scenario.file_hash());
+    let hints = scenario.hints.without(&header.given.clone().unwrap_or_default());
     Header {
         scenario: ScenarioRecord { id, blake3, ..header.scenario.clone() },
         plan: memories.plan().hash(),
@@ -23,6 +24,9 @@ pub fn header_now(header: &Header, memories: &Memories) -> Header {
         variables: scenario.variables.clone(),
         overrides: scenario.overrides.clone(),
         agents: cast(memories),
+        sampling: header.sampling.with(&hints),
+        max_tokens: hints.max_tokens.unwrap_or(header.max_tokens),
+        hints: scenario.hints.clone(),
         ..header.clone()
     }
 }

@@ -22,7 +22,7 @@ use crate::transcript::{
 };
 use crate::walk::{LineSource, begin_anew, follow};
 use anyhow::Context as _;
-use place::{cast_differs, notes};
+use place::{cast_differs, notes, settings_differ};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -149,7 +149,9 @@ pub fn memories(scenario: &Arc<Scenario>, header: &Header, earlier: BTreeMap<Str
     let plan = Arc::new(compile(scenario));
     let seeds = seeds(header, &plan);
     let edits = header.forked.as_ref().map(|forked| Edits::of(forked, &plan, scenario));
-    Memories::new(scenario.clone(), plan, earlier, seeds).with_edits(edits.unwrap_or_default())
+    let given = header.given.clone().unwrap_or_default();
+    let memories = Memories::new(scenario.clone(), plan, earlier, seeds).with_given(given);
+    memories.with_edits(edits.unwrap_or_default())
 }
 
 /// A recording being held against its plan.
@@ -204,6 +206,7 @@ impl<'a> Reading<'a> {
         let header = &transcript.header.record;
         let memories = memories(scenario, header, earlier);
         cast_differs(header, &memories)?;
+        settings_differ(header, scenario)?;
         let (plan, recorder) = (memories.plan().clone(), Recorder::verify(transcript));
         Ok((Self { plan, transcript, recorder, watch, at: 0, n_states: 0 }, memories))
     }

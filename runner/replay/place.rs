@@ -15,6 +15,7 @@ pub fn cast(memories: &Memories) -> BTreeMap<String, AgentRecord> {
         lifecycle: agent.lifecycle.word().to_string(),
         system: memories.system(crate::scenario::AgentId(id)).to_string(),
         strategy: agent.strategy.as_ref().map(ToString::to_string),
+        model: agent.hints.model.clone(),
     };
     scenario.agents.iter().enumerate().map(|(id, agent)| (agent.key.clone(), record(id, agent))).collect()
 }
@@ -31,7 +32,11 @@ pub(super) fn cast_differs(header: &Header, memories: &Memories) -> Result<(), D
         let none = "the model".to_string();
         let of = |record: &'_ AgentRecord| record.strategy.clone().unwrap_or_else(|| none.clone());
         let (played_by, plays) = (of(was), of(is));
-        let mut differing = pairs.chain([("strategy", &played_by, &plays)]).filter(|(_, was, is)| was != is);
+        let own = "the scenario's own".to_string();
+        let model = |record: &AgentRecord| record.model.clone().unwrap_or_else(|| own.clone());
+        let (was_model, is_model) = (model(was), model(is));
+        let more = [("strategy", &played_by, &plays), ("model", &was_model, &is_model)];
+        let mut differing = pairs.chain(more).filter(|(_, was, is)| was != is);
         if let Some((field, was, is)) = differing.next() {
             let detail = format!("its {field} differs");
             let drift = Drift::new(format!("agents/{key}"), Cause::AgentChanged, detail);
@@ -45,6 +50,17 @@ pub(super) fn cast_differs(header: &Header, memories: &Memories) -> Result<(), D
         }
         None => Ok(()),
     }
+}
+
+/// Settings of all replies that the scenario gives otherwise now, those aside that the command line gave.
+pub(super) fn settings_differ(header: &Header, scenario: &Scenario) -> Result<(), Drift> {
+    let given = header.given.clone().unwrap_or_default();
+    let (was, is) = (header.hints.without(&given), scenario.hints.without(&given));
+    if was == is {
+        return Ok(());
+    }
+    let detail = "the scenario gives all replies other settings";
+    Err(Drift::new("header", Cause::Settings, detail).texts(was.words(), is.words()).at_line(1))
 }
 
 /// Variables that have another value than when the recording was made, or are new.

@@ -19,6 +19,8 @@ pub(super) struct Member {
     pub(super) is_permanent: bool,
     /// The strategy that answers instead of the model.
     pub(super) strategy: Option<String>,
+    /// The names of its models, and what they are, where the scenario gives it any.
+    pub(super) models: Vec<String>,
     /// `#rrggbb`: for dots and lines, never for text.
     pub(super) color: String,
     pub(super) n_turns: usize,
@@ -42,6 +44,9 @@ impl Cast {
         for line in &sources.transcript.turns {
             if let Some(member) = cast.get_mut(&line.record.agent) {
                 member.n_turns += usize::from(!is_summary(&line.record.path));
+                let name = line.record.hints.model.as_ref();
+                let model = name.map(|name| format!("{name} ({})", header.model_of(&line.record).name));
+                member.models.extend(model.filter(|model| !member.models.contains(model)));
             }
         }
         // The graph has lanes for those who speak; in the same order they get the same colours here.

@@ -27,7 +27,8 @@ impl<'a> TurnLine<'a> {
         let mut n = 1;
         let header = &transcript.header.record;
         let number = |(at, record): (usize, &'a TurnRecord)| {
-            let (is_summary, temperature) = (is_summary(&record.path), header.temperature_at(at));
+            let (is_summary, temperature) =
+                (is_summary(&record.path), header.sampling_of(record, at).temperature);
             let line = Self { n, is_summary, record, temperature };
             n += usize::from(!is_summary);
             line

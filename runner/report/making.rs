@@ -2,7 +2,7 @@
 
 use super::sources::Sources;
 use super::text;
-use crate::scenario::parse;
+use crate::scenario::{Hints, parse};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -31,6 +31,9 @@ pub(super) fn making(sources: &Sources) -> Making {
         }
         None => vec![format!("greenroom run {}", quoted(&header.scenario.path))],
     };
+    // What the scenario gives is not given again: the command line's would count for all.
+    let is_given = |name: &str| header.given.as_ref().is_none_or(|given| given.contains(name));
+    let needs_model = needs_model && header.hints.model.is_none();
     let model = if needs_model { "MODEL.gguf" } else { BUNDLED };
     let machine =
         [("--model", model.to_string()), ("--kv", header.kv.clone()), ("--seed", header.seed.to_string())];
@@ -47,10 +50,15 @@ pub(super) fn making(sources: &Sources) -> Making {
     let dry = dry.map(|dry| {
         [("--dry-base", dry.base.to_string()), ("--dry-allowed-length", dry.allowed_length.to_string())]
     });
-    let sampling = sampling.into_iter().chain(dry.into_iter().flatten());
+    let sampling = sampling.into_iter().filter(|(flag, _)| {
+        let name = flag.trim_start_matches("--").replace('-', "_");
+        !Hints::NAMES.contains(&name.as_str()) || is_given(&name)
+    });
+    let sampling = sampling.chain(dry.into_iter().flatten());
     // A fork takes its sampling from the run that it comes from.
     let sampling = sampling.filter(|_| header.forked.is_none());
-    for (flag, value) in machine.into_iter().chain(sampling) {
+    let machine = machine.into_iter().filter(|(flag, _)| *flag != "--model" || header.hints.model.is_none());
+    for (flag, value) in machine.chain(sampling) {
         words.push(format!("{flag} {}", quoted(&value)));
     }
     // Lists and maps are JSON, which is YAML too.

@@ -6,6 +6,7 @@ use super::text;
 use crate::scenario::results::PayoffRound;
 use crate::transcript::{AssertionRecord, DryRecord, Header, SamplingRecord};
 use serde::Serialize;
+use std::collections::BTreeSet;
 
 /// The results of a run.
 #[derive(Debug, Serialize)]
@@ -124,6 +125,21 @@ pub(super) fn particulars(sources: &Sources) -> Vec<(String, String)> {
         ("Written by", engine.clone()),
         ("Scenario", header.scenario.path.clone()),
     ];
+    for (name, named) in &header.models {
+        let (model, kv) = (&named.model, &named.kv);
+        let text = format!("{name}: {} ({}), keys and values as {kv}", model.name, model.family);
+        pairs.push(("Named model", text));
+    }
+    let own: BTreeSet<(&String, String)> = sources
+        .transcript
+        .turns
+        .iter()
+        .filter(|turn| !turn.record.hints.is_empty())
+        .map(|turn| (&turn.record.agent, turn.record.hints.words()))
+        .collect();
+    for (agent, words) in own {
+        pairs.push(("Own settings", format!("{agent}: {words}")));
+    }
     if let Some(day) = sources.trace.as_ref().and_then(|trace| text::day(trace.started)) {
         pairs.push(("Played", format!("{day} (UTC)")));
     }

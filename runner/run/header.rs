@@ -1,8 +1,8 @@
 //! The first line of a run's transcript: everything that its text depends on, and nothing of the machine.
 
 use super::RunOptions;
+use super::models::{Models, records};
 use super::past::Past;
-use crate::backend::{Backend, Sampling};
 use crate::files::portable;
 use crate::prompt::Memories;
 use crate::replay;
@@ -10,14 +10,8 @@ use crate::transcript::{self, Header, ScenarioRecord};
 use std::path::Path;
 
 /// The header of a run.
-pub(super) fn header(
-    memories: &Memories,
-    backend: &dyn Backend,
-    options: &RunOptions,
-    sampling: &Sampling,
-    past: &Past,
-) -> Header {
-    let (scenario, card) = (memories.scenario(), backend.card());
+pub(super) fn header(memories: &Memories, models: &Models, options: &RunOptions, past: &Past) -> Header {
+    let (scenario, card) = (memories.scenario(), models.own.card());
     Header {
         format: transcript::FORMAT,
         engine: transcript::PROGRAM.to_string(),
@@ -37,8 +31,11 @@ pub(super) fn header(
         model: card.model,
         kv: card.kv,
         numerics: card.numerics,
-        sampling: sampling.clone().into(),
-        max_tokens: options.max_tokens,
+        sampling: models.sampling.clone().into(),
+        max_tokens: models.max_tokens,
+        hints: scenario.hints.clone(),
+        given: scenario.has_hints().then(|| options.given.clone()),
+        models: records(&models.named),
         seed: options.seed,
         continues: past.continues.clone(),
         forked: past.fork.as_ref().map(|fork| fork.record.clone()),

@@ -2,22 +2,26 @@
 
 mod changes;
 mod header;
+mod models;
 mod past;
 
 pub use changes::{Changes, Say, Tell};
+pub use models::records;
 pub use past::ForkFrom;
 
-use crate::backend::{Backend, Cast, GivenSampling, Sampling};
+use crate::backend::{Backend, GivenSampling, Sampling};
 use crate::files;
 use crate::prompt::{Edits, Memories};
 use crate::replay;
-use crate::scenario::{Plan, Scenario, compile, copied, write_copy};
+use crate::scenario::{Given, Plan, Scenario, compile, copied, write_copy};
 use crate::stage::{End, Settings, Stage, Watch};
 use crate::trace::{self, Summary, Trace};
 use crate::transcript::{self, Header, Recorder, Transcript, TurnRecord};
 use anyhow::{Context as _, bail};
 use header::header;
+use models::Models;
 use past::Past;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
@@ -44,10 +48,14 @@ pub struct RunOptions {
     pub fork: Option<ForkFrom>,
     /// The folder that holds all that an earlier run's files may name; `None`: that run's checkout, else its own folder.
     pub root: Option<PathBuf>,
-    /// The model's name, for the trace.
-    pub model: String,
     /// The scenario's path as the record has it, where the scenario was read from a run's copy; `None`: the path it was read from.
     pub named: Option<String>,
+    /// Models in the place of those that the scenario names, by name; the empty name is the scenario's own. They stand in the trace.
+    pub models: BTreeMap<String, String>,
+    /// Settings that the scenario's do not change.
+    pub given: Given,
+    /// Sampling settings of models that the scenario names, as an earlier run had them.
+    pub recorded: BTreeMap<String, Sampling>,
 }
 
 impl Default for RunOptions {
@@ -61,8 +69,10 @@ impl Default for RunOptions {
             continues: None,
             fork: None,
             root: None,
-            model: String::new(),
             named: None,
+            models: BTreeMap::new(),
+            given: Given::new(),
+            recorded: BTreeMap::new(),
         }
     }
 }
@@ -105,7 +115,12 @@ pub async fn perform(
     let on_record = stage.written();
     let on_record = on_record.map(|turn| (turn.path.as_str(), scenario.agent(turn.speaker).key.as_str()));
     let wall_ms = started.elapsed().as_secs_f64() * 1e3;
-    let summary = Summary::count(scenario, &stage.trace, on_record, wall_ms);
+    let mut summary = Summary::count(scenario, &stage.trace, on_record, wall_ms);
+    for turn in stage.written() {
+        if let Some(agent) = summary.agents.get_mut(&scenario.agent(turn.speaker).key) {
+            agent.models.extend(turn.hints.model.clone());
+        }
+    }
     let text = serde_json::to_string_pretty(&summary)? + "\n";
     let summed_up = files::write(&folder.join("summary.json"), text);
     let transcript = folder.join(transcript::FILE);
@@ -173,20 +188,21 @@ impl Set {
         backend: Arc<dyn Backend>,
         options: &RunOptions,
     ) -> anyhow::Result<Self> {
-        let sampling = options.sampling.over(&backend.suggested_sampling().over(&Sampling::default()));
-        let past = Past::of(scenario, plan, options, &sampling)?;
+        let models = Models::open(scenario, plan, backend, options)?;
+        let past = Past::of(scenario, plan, options, &models.sampling)?;
         let seeds = past.seeds(options.seed);
         let edits = past.fork.as_ref().map(|fork| Edits::of(&fork.record, plan, scenario));
         let memories = Memories::new(scenario.clone(), plan.clone(), past.timelines.clone(), seeds);
-        let memories = memories.with_edits(edits.unwrap_or_default());
-        let backend: Arc<dyn Backend> = Arc::new(Cast::new(backend));
+        let memories = memories.with_edits(edits.unwrap_or_default()).with_given(options.given.clone());
         let known = past.fork.iter().flat_map(|fork| lines(&fork.before)).collect();
-        let header = header(&memories, backend.as_ref(), options, &sampling, &past);
+        let header = header(&memories, &models, options, &past);
+        let Models { own: backend, sampling, max_tokens, named: models } = models;
         let settings = Settings {
             sampling,
-            max_tokens: options.max_tokens,
+            max_tokens,
             cold: options.cold,
             parents: past.parents,
+            models,
             before: replay::settings_before(&header, plan),
         };
         Ok(Self { memories, backend, settings, header, known })
@@ -216,11 +232,11 @@ fn stage(
             if lacks_copy {
                 write_copy(scenario, folder)?;
             }
-            (recorder, Trace::resume(&trace_file, &scenario.id, &options.model)?)
+            (recorder, Trace::resume(&trace_file, &scenario.id, &options.models)?)
         }
         None => {
             write_copy(scenario, folder)?;
-            let trace = Trace::create(&trace_file, &scenario.id, &options.model)?;
+            let trace = Trace::create(&trace_file, &scenario.id, &options.models)?;
             (Recorder::create(&file, header)?, trace)
         }
     };

@@ -8,6 +8,7 @@ mod choice;
 mod compile;
 mod copy;
 mod encoding;
+pub mod hints;
 pub mod language;
 pub(crate) mod names;
 pub mod papers;
@@ -26,6 +27,7 @@ pub(crate) use choice::text_of;
 pub use choice::{Choice, ChoiceOption, Chosen, Decision, Method};
 pub use compile::compile;
 pub use copy::{Copied, copied, write_copy};
+pub use hints::{Given, Hints};
 pub use plan::{
     Announced, Audience, Change, Condition, Constraint, Edge, Input, Known, Occasion, Plan, Purpose, Seeds,
     TimelineId, Turn, TurnId, turn_seed,
@@ -74,6 +76,10 @@ pub struct Scenario {
     pub overrides: Vec<(String, serde_json::Value)>,
     /// What the stage says.
     pub language: Arc<Language>,
+    /// Models by name, as they are written.
+    pub models: BTreeMap<String, String>,
+    /// Settings of all replies.
+    pub hints: Hints,
     /// The agents, in the order of the file.
     pub agents: Vec<Agent>,
     /// The phases, in order; those of a block once for each pass.
@@ -115,6 +121,8 @@ pub struct Agent {
     pub strategy: Option<Strategy>,
     /// The response to a full context.
     pub on_overflow: Overflow,
+    /// Settings of its replies.
+    pub hints: Hints,
 }
 
 /// A strategy that answers instead of the model. It names options by their result or their text.
@@ -252,6 +260,8 @@ pub struct Phase {
     pub rounds: usize,
     /// Most turns of the phase.
     pub max_turns: Option<usize>,
+    /// Settings of its replies.
+    pub hints: Hints,
 }
 
 /// Those who vote in a phase.
@@ -311,6 +321,8 @@ pub struct ScriptTurn {
     pub is_unheard: Option<bool>,
     /// Changes of the state after it.
     pub set: Arc<[Assignment]>,
+    /// Settings of its reply.
+    pub hints: Hints,
 }
 
 /// A new value of something in the state.
@@ -387,6 +399,28 @@ impl Scenario {
     /// The phase with an id of this scenario.
     pub fn phase(&self, id: PhaseId) -> &Phase {
         &self.phases[id.0]
+    }
+
+    /// A model that the scenario names, as it is found: the file itself where there is one of that path beside the scenario.
+    pub fn model(&self, name: &str) -> Option<String> {
+        let model = self.models.get(name)?;
+        let folder =
+            std::path::Path::new(&self.sources.main().name).parent().map(std::path::Path::to_path_buf);
+        let file = folder.unwrap_or_default().join(model);
+        Some(if file.is_file() { file.display().to_string() } else { model.clone() })
+    }
+
+    /// The model of those who have none of their own, if the scenario gives one.
+    pub fn own_model(&self) -> Option<String> {
+        self.model(self.hints.model.as_ref()?)
+    }
+
+    /// True if it gives any reply settings of its own, or a model.
+    pub fn has_hints(&self) -> bool {
+        let agents = self.agents.iter().map(|agent| &agent.hints);
+        let phases = self.phases.iter().map(|phase| &phase.hints);
+        let turns = self.phases.iter().flat_map(|phase| phase.script()).map(|turn| &turn.hints);
+        [&self.hints].into_iter().chain(agents).chain(phases).chain(turns).any(|hints| !hints.is_empty())
     }
 
     /// The agent with a key.

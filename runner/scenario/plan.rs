@@ -3,6 +3,7 @@
 //! Turns with no path between them may run together. The order of [`Plan::order`] is one topological order,
 //! the one in which transcripts are written: phase, round, cast.
 
+use super::hints::Hints;
 use super::template::{Expression, Template};
 use super::{AgentId, Assignment, Choice, PhaseId, Scenario};
 use petgraph::Direction;
@@ -62,6 +63,8 @@ pub struct Turn {
     pub purpose: Purpose,
     /// The agents who hear it.
     pub audience: Audience,
+    /// Settings of the reply, the scenario's own aside; none where a strategy answers.
+    pub hints: Hints,
 }
 
 /// Something that an agent reads before its turn.

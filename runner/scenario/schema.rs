@@ -4,6 +4,7 @@
 //! `greenroom schema` and the reference of all fields are made from it. Every field accepts null, which is how a value that could
 //! not be read is set aside.
 
+use super::hints::with_hints;
 use super::{InteractionKind, Lifecycle, Overflow};
 use indexmap::IndexMap;
 use schemars::{JsonSchema, Schema, schema_for};
@@ -12,6 +13,7 @@ use serde::{Deserialize, Deserializer};
 use serde_json::{Number, Value};
 use std::sync::LazyLock;
 
+with_hints! {
 /// Who takes part, and what happens, phase by phase.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(default)]
@@ -38,8 +40,12 @@ pub struct Written {
     #[serde(rename = "let")]
     #[schemars(with = "Option<IndexMap<String, WrittenExpression>>", extend("propertyNames" = { "pattern": NAME }))]
     pub lets: Option<IndexMap<String, Option<WrittenExpression>>>,
-    /// Files whose `agents` and `variables` are taken over, paths relative to this file. What stands here wins.
+    /// Files whose `agents`, `variables` and `models` are taken over, paths relative to this file. What stands here wins.
     pub include: Option<Vec<Option<String>>>,
+    /// Models by name, for `model`: a GGUF file (its path relative to this file, or absolute), a name that `greenroom pull` lists,
+    /// `hf:ORG/REPO/FILE.gguf`, or the bundled `understudy`. `--model NAME=…` puts another in its place.
+    #[schemars(extend("propertyNames" = { "pattern": NAME }))]
+    pub models: Option<IndexMap<String, Option<String>>>,
     /// The language of what the stage itself says: cues, votes, rules of debates. Default: `en`.
     pub language: Option<WrittenLanguage>,
     /// Who takes part, by key: letters, digits and `_`.
@@ -60,6 +66,7 @@ pub struct Written {
     #[schemars(with = "Value")]
     pub ui: Option<Value>,
 }
+}
 
 /// The texts that the stage itself says: a language by its name, or a table of texts in place of those of a language. In a text
 /// `{name}` stands for a value; which there are stands beside each.
@@ -72,6 +79,7 @@ pub enum WrittenLanguage {
     Texts(IndexMap<String, Option<String>>),
 }
 
+with_hints! {
 /// Somebody who takes part. All fields may be left out: `ann:` alone is an agent called "ann".
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(default)]
@@ -95,6 +103,7 @@ pub struct WrittenAgent {
     pub strategy: Option<WrittenStrategy>,
     /// What happens when the model's context is full.
     pub on_overflow: Option<Overflow>,
+}
 }
 
 /// A phase, or a block of phases.
@@ -124,6 +133,7 @@ pub struct WrittenBlock {
     pub phases: Option<Vec<Option<WrittenPart>>>,
 }
 
+with_hints! {
 /// A scene: who is present, who speaks when, who hears it, and what comes of it.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(default)]
@@ -206,7 +216,9 @@ pub struct WrittenPhase {
     #[schemars(extend("minimum" = 1, "maximum" = 100))]
     pub attempts: Option<u64>,
 }
+}
 
+with_hints! {
 /// One turn of an order that is written out.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(default)]
@@ -232,6 +244,7 @@ pub struct WrittenTurn {
     /// What changes in the state after the turn, if it is played.
     #[schemars(with = "Option<IndexMap<String, WrittenExpression>>")]
     pub set: Option<IndexMap<String, Option<WrittenExpression>>>,
+}
 }
 
 /// A line of the stage about a round. It may use `round`, `rounds` (the most there can be), and what the phase has come to by

@@ -65,7 +65,7 @@ impl<'a> Observed<'a> {
 
     /// Probabilities of that choice's options, if a model was asked.
     pub(super) fn odds(&self) -> Option<Odds> {
-        self.choice()?.odds(self.run.transcript.header.record.temperature_at(self.line))
+        self.run.transcript.header.record.odds(self.record, self.line)
     }
 }
 

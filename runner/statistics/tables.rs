@@ -10,7 +10,7 @@
 //!
 //! The key is `cell`, one column for each swept variable, `seed` and `run` (its folder). Options have a table of their
 //! own, since a list within a cell would have to be parsed before it could be used. `logprob` is the model's own, at
-//! temperature 1. `share` is the probability with which the option was drawn, at the run's temperature; `mass` that of
+//! temperature 1. `share` is the probability with which the option was drawn, at the temperature of its turn; `mass` that of
 //! any of the options, at temperature 1, among all that the model might have said. Both are null where a strategy or a
 //! human chose.
 
@@ -155,6 +155,15 @@ fn turns(sample: &Sample, observed: &[Observed<'_>]) -> Table {
     table.add("spoken", Values::texts(rows.iter().map(|row| Some(row.record.spoken.as_str()))));
     table.add("n_tokens", Values::counts(rows.iter().map(|row| Some(row.record.tokens.len()))));
     table.add("stop", Values::texts(rows.iter().map(|row| Some(row.record.stop.word()))));
+    if rows.iter().any(|row| !row.run.transcript.header.record.models.is_empty()) {
+        let model = |row: &Observed<'_>| {
+            let header = &row.run.transcript.header.record;
+            let agent = header.agents.get(&row.record.agent);
+            let is_model = agent.is_none_or(|agent| agent.strategy.is_none());
+            is_model.then(|| header.model_of(row.record).name.clone())
+        };
+        table.add("played_by", Values::texts(rows.iter().map(|row| model(row))));
+    }
     table
 }
 

@@ -102,12 +102,25 @@ fn drawn(head: &[&str], rows: &[Vec<String>], columns: Vec<usize>, numbers_from:
 
 /// The cost of a run, by agent.
 pub fn summary(summary: &Summary) -> String {
-    let head =
-        ["agent", "lifecycle", "turns", "match", "reused", "prefilled", "recomputed", "generated", "TTFT ms"];
+    let mut head = vec![
+        "agent",
+        "lifecycle",
+        "turns",
+        "match",
+        "reused",
+        "prefilled",
+        "recomputed",
+        "generated",
+        "TTFT ms",
+    ];
+    let has_models = summary.agents.values().any(|agent| !agent.models.is_empty());
+    if has_models {
+        head.insert(1, "model");
+    }
     let rows = summary.agents.iter().map(|(key, agent)| {
         let tokens = &agent.tokens;
         let ttft = agent.median_ttft_ms().map_or("-".to_string(), |ms| format!("{ms:.1}"));
-        vec![
+        let mut row = vec![
             key.clone(),
             agent.lifecycle.clone(),
             agent.turns.to_string(),
@@ -117,9 +130,14 @@ pub fn summary(summary: &Summary) -> String {
             tokens.recomputed.to_string(),
             tokens.generated.to_string(),
             ttft,
-        ]
+        ];
+        if has_models {
+            let names: Vec<&str> = agent.models.iter().map(String::as_str).collect();
+            row.insert(1, if names.is_empty() { "-".to_string() } else { names.join(", ") });
+        }
+        row
     });
-    table(&head, rows.collect(), 4) + &super::wrapped(&cache(&summary.cache), "")
+    table(&head, rows.collect(), if has_models { 5 } else { 4 }) + &super::wrapped(&cache(&summary.cache), "")
 }
 
 /// The savings and costs of the memories, in a sentence.

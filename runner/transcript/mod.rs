@@ -14,8 +14,8 @@ pub use odds::Odds;
 pub use read::{ReadError, Recorded, Transcript};
 pub use record::{
     AgentRecord, AssertionRecord, ChoiceRecord, Continues, DryRecord, Footer, Forked, Header, Line,
-    ModelRecord, OptionRecord, OutcomeRecord, SaidRecord, SamplingRecord, ScenarioRecord, SeedBefore,
-    SettingsBefore, StateRecord, Stop, ToldRecord, TurnRecord, chain, choice_record,
+    ModelRecord, NamedRecord, OptionRecord, OutcomeRecord, SaidRecord, SamplingRecord, ScenarioRecord,
+    SeedBefore, SettingsBefore, StateRecord, Stop, ToldRecord, TurnRecord, chain, choice_record,
 };
 pub use write::{Recorder, same_settings};
 

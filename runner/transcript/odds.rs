@@ -1,7 +1,7 @@
 //! Odds of a choice's options, from a recording alone: the engine's rule (`engine/sampler.rs`, `draw`) once more, since a
 //! transcript is read without an engine. `tests/runner/odds.rs` checks the one against the other.
 
-use super::record::ChoiceRecord;
+use super::record::{ChoiceRecord, Header, TurnRecord};
 
 /// Probabilities of a choice's options.
 #[derive(Clone, Debug, PartialEq)]
@@ -33,8 +33,15 @@ impl Odds {
     }
 }
 
+impl Header {
+    /// The odds of the choice of a turn, the line `line` (from 0) of them, at the temperature at which it was drawn; `None` where no model was asked.
+    pub fn odds(&self, turn: &TurnRecord, line: usize) -> Option<Odds> {
+        turn.constraint.as_ref()?.odds(self.sampling_of(turn, line).temperature)
+    }
+}
+
 impl ChoiceRecord {
-    /// The odds of each option being drawn at a run's temperature, and of any being said; `None` where no model was asked.
+    /// The odds of each option being drawn at a temperature, and of any being said; `None` where no model was asked.
     pub fn odds(&self, temperature: f32) -> Option<Odds> {
         if self.options.iter().all(|option| option.logprob.is_none()) {
             return None;

@@ -1,7 +1,7 @@
 //! The lines of a transcript as types, and their canonical text and hash.
 
 use crate::scenario::results::Payoffs;
-use crate::scenario::{Choice, ChoiceOption, Chosen, Method, Scenario};
+use crate::scenario::{Choice, ChoiceOption, Chosen, Given, Hints, Method, Scenario};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -50,6 +50,15 @@ pub struct Header {
     pub sampling: SamplingRecord,
     /// Most tokens of a reply.
     pub max_tokens: usize,
+    /// Settings that the scenario gives for all replies.
+    #[serde(default, skip_serializing_if = "Hints::is_empty")]
+    pub hints: Hints,
+    /// Settings that the command line gave, so that the scenario's had no effect; absent where the scenario gives none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub given: Option<Given>,
+    /// The models that the scenario names, as far as they were to answer.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub models: BTreeMap<String, NamedRecord>,
     /// Root of all turns' seeds.
     pub seed: u64,
     /// The run whose memories this one carries on.
@@ -87,6 +96,9 @@ pub struct AgentRecord {
     /// The strategy that answers instead of the model.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub strategy: Option<String>,
+    /// Name of its model, where the scenario gives it one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
 }
 
 /// The model.
@@ -99,6 +111,35 @@ pub struct ModelRecord {
     pub family: String,
     /// Hash of weights, tokenizer and template.
     pub identity: String,
+}
+
+/// A model that a scenario names.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NamedRecord {
+    /// The model.
+    pub model: ModelRecord,
+    /// Format of cached keys and values.
+    pub kv: String,
+    /// Kernel contract and version.
+    pub numerics: String,
+    /// Sampling settings of turns that have none of their own.
+    pub sampling: SamplingRecord,
+}
+
+impl Header {
+    /// Sampling settings of a turn, the line `line` (from 0) of them.
+    pub fn sampling_of(&self, turn: &TurnRecord, line: usize) -> SamplingRecord {
+        let named = turn.hints.model.as_ref().and_then(|name| self.models.get(name));
+        let own = || SamplingRecord { temperature: self.temperature_at(line), ..self.sampling.clone() };
+        named.map_or_else(own, |named| named.sampling.clone()).with(&turn.hints)
+    }
+
+    /// The model that a turn's speaker is played by.
+    pub fn model_of(&self, turn: &TurnRecord) -> &ModelRecord {
+        let named = turn.hints.model.as_ref().and_then(|name| self.models.get(name));
+        named.map_or(&self.model, |named| &named.model)
+    }
 }
 
 /// Settings by which tokens were chosen.
@@ -120,6 +161,20 @@ pub struct SamplingRecord {
     /// The penalty on sequences that an agent has said before; absent: off.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dry: Option<DryRecord>,
+}
+
+impl SamplingRecord {
+    /// These settings, where a scenario gives no others.
+    pub fn with(&self, hints: &Hints) -> Self {
+        Self {
+            temperature: hints.temperature.unwrap_or(self.temperature),
+            top_k: hints.top_k.unwrap_or(self.top_k),
+            top_p: hints.top_p.unwrap_or(self.top_p),
+            min_p: hints.min_p.unwrap_or(self.min_p),
+            repetition_penalty: hints.repetition_penalty.unwrap_or(self.repetition_penalty),
+            ..self.clone()
+        }
+    }
 }
 
 /// DRY, "don't repeat yourself": a token that continues a sequence of n tokens as it went on before loses
@@ -223,7 +278,7 @@ pub struct ToldRecord {
 }
 
 impl Header {
-    /// The temperature at which the line of a turn was sampled, by its number among them, from 0.
+    /// The temperature at which the line of a turn was sampled that has no settings of its own, by its number among them, from 0.
     pub fn temperature_at(&self, line: usize) -> f32 {
         let mut earlier = self.forked.iter().flat_map(|forked| &forked.settings);
         let earlier = earlier.find(|settings| line < settings.lines);
@@ -253,6 +308,9 @@ pub struct TurnRecord {
     pub constraint: Option<ChoiceRecord>,
     /// Seed of the turn.
     pub seed: u64,
+    /// Settings of this reply, where they are not the run's: the scenario gives them for the agent, the phase or the turn.
+    #[serde(default, skip_serializing_if = "Hints::is_empty")]
+    pub hints: Hints,
 }
 
 /// A change of the state: worked out from what stands above it.

@@ -228,6 +228,10 @@ fn compare(recorded: &Recorded<TurnRecord>, now: &TurnRecord) -> Option<Drift> {
         let found = drift(Cause::RecordAltered, "what others heard is not what was sampled");
         return found.map(|found| found.texts(&was.spoken, &now.spoken));
     }
+    if was.hints != now.hints && recorded.intact {
+        let found = drift(Cause::Settings, "the scenario gives the reply other settings");
+        return found.map(|found| found.texts(was.hints.words(), now.hints.words()));
+    }
     if was.seed != now.seed {
         let found = drift(Cause::Settings, "the turn has another seed");
         return found.map(|found| found.texts(was.seed.to_string(), now.seed.to_string()));

@@ -4,10 +4,11 @@ use crate::backend::{Backend, ModelCard};
 use crate::prompt::Memories;
 use crate::replay;
 use crate::scenario::{Scenario, compile};
-use crate::stage::{End, Settings, Stage, Unwatched};
+use crate::stage::{End, Seat, Settings, Stage, Unwatched};
 use crate::timeline::Timeline;
 use crate::trace::{self, Trace};
-use crate::transcript::{Header, Recorder, Transcript};
+use crate::transcript::{NamedRecord, Recorder, Transcript};
+use anyhow::Context as _;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
@@ -20,30 +21,78 @@ pub(super) struct Fitting<'a> {
     pub(super) earlier: BTreeMap<String, Timeline>,
 }
 
+/// The models that answer for a recording.
+pub(super) struct Players {
+    /// The scenario's own.
+    pub(super) own: Arc<dyn Backend>,
+    /// Those that it names.
+    pub(super) named: BTreeMap<String, Seat>,
+}
+
+impl Players {
+    /// The same, each behind something else.
+    pub(super) fn map(self, behind: impl Fn(Arc<dyn Backend>) -> Arc<dyn Backend>) -> Self {
+        let seat = |seat: Seat| Seat { backend: behind(seat.backend), ..seat };
+        let named = self.named.into_iter().map(|(name, of)| (name, seat(of))).collect();
+        Self { own: behind(self.own), named }
+    }
+}
+
 impl Fitting<'_> {
     pub(super) fn memories(&self) -> Memories {
         replay::memories(self.scenario, &self.transcript.header.record, self.earlier.clone())
     }
 
     /// Plays the recorded plan with its settings. Memories stay in RAM.
-    pub(super) async fn play(&self, backend: Arc<dyn Backend>, recorder: Recorder) -> anyhow::Result<End> {
+    pub(super) async fn play(&self, players: Players, recorder: Recorder) -> anyhow::Result<End> {
         let header = &self.transcript.header.record;
+        let Players { own, named: models } = players;
         let settings = Settings {
             sampling: header.sampling.clone().into(),
             max_tokens: header.max_tokens,
             before: replay::settings_before(header, &compile(self.scenario)),
+            models,
             ..Settings::default()
         };
         let name = format!("verify {}", self.file.display());
-        let mut stage = Stage::new(self.memories(), backend, settings, recorder, Trace::in_memory(&name));
+        let mut stage = Stage::new(self.memories(), own, settings, recorder, Trace::in_memory(&name));
         stage.play(&mut Unwatched, std::future::pending()).await
+    }
+
+    /// The models that answer for it: `model` for the scenario's own, where that names none, and those that it opens for others.
+    ///
+    /// # Errors
+    /// A model can't be found or opened, or the scenario does not name it any more.
+    pub(super) fn players(&self, model: &Arc<dyn Backend>) -> anyhow::Result<Players> {
+        let own = self.scenario.own_model().map(|of| model.named("", &of)).transpose()?;
+        let own = own.flatten().unwrap_or_else(|| model.clone());
+        let mut named = BTreeMap::new();
+        for (name, was) in &self.transcript.header.record.models {
+            let of = self.scenario.model(name);
+            let of = of.with_context(|| format!("the scenario names no model `{name}` any more"))?;
+            let backend = model.named(name, &of)?.unwrap_or_else(|| model.clone());
+            named.insert(name.clone(), Seat { backend, sampling: was.sampling.clone().into() });
+        }
+        Ok(Players { own, named })
     }
 
     /// Notes on why this model need not say the same: it is not the recording's, or turns rested on memory that another device
     /// computed, as the trace beside the recording has it.
-    pub(super) fn doubts(&self, card: &ModelCard) -> Vec<String> {
-        let other = other_model(&self.transcript.header.record, card);
-        other.into_iter().chain(self.adopted()).collect()
+    pub(super) fn doubts(&self, players: &Players) -> Vec<String> {
+        let header = &self.transcript.header.record;
+        let was = ModelCard {
+            model: header.model.clone(),
+            kv: header.kv.clone(),
+            numerics: header.numerics.clone(),
+        };
+        let other = other_model(&was, &players.own.card());
+        let named = header.models.iter().filter_map(|(name, was)| {
+            let NamedRecord { model, kv, numerics, sampling: _ } = was.clone();
+            let is = players.named.get(name)?.backend.card();
+            let note = other_model(&ModelCard { model, kv, numerics }, &is)?;
+            Some(format!("model `{name}`: {note}"))
+        });
+        other.into_iter().chain(named).chain(self.adopted()).collect()
     }
 
     fn adopted(&self) -> Option<String> {
@@ -56,16 +105,16 @@ impl Fitting<'_> {
 }
 
 /// A note that the model, cache format or numerics are not those of the recording.
-fn other_model(header: &Header, card: &ModelCard) -> Option<String> {
+fn other_model(was: &ModelCard, is: &ModelCard) -> Option<String> {
     let pairs = [
-        ("model", &header.model.identity, &card.model.identity),
-        ("cache", &header.kv, &card.kv),
-        ("numerics", &header.numerics, &card.numerics),
+        ("model", &was.model.identity, &is.model.identity),
+        ("cache", &was.kv, &is.kv),
+        ("numerics", &was.numerics, &is.numerics),
     ];
-    let (what, was, is) = pairs.into_iter().find(|(_, was, is)| was != is)?;
-    let (was, is) = match what {
-        "model" => (&header.model.name, &card.model.name),
-        _ => (was, is),
+    let (what, recorded, now) = pairs.into_iter().find(|(_, was, is)| was != is)?;
+    let (recorded, now) = match what {
+        "model" => (&was.model.name, &is.model.name),
+        _ => (recorded, now),
     };
-    Some(format!("recorded with the {what} `{was}`, read with `{is}`"))
+    Some(format!("recorded with the {what} `{recorded}`, read with `{now}`"))
 }

@@ -110,7 +110,7 @@ impl Judge {
             Question::Nothing => {}
             Question::Score { model, tolerance } => {
                 let score = score::score(fitting, model)?;
-                verdict.notes.extend(fitting.doubts(&model.card()));
+                verdict.notes.extend(fitting.doubts(&fitting.players(model)?));
                 if score.surprises.len() as f64 > tolerance * score.tokens as f64 {
                     verdict
                         .problems
@@ -120,7 +120,7 @@ impl Judge {
             }
             Question::Rerun { model, level } => {
                 let again = rerun::rerun(fitting, model, *level)?;
-                verdict.notes.extend(fitting.doubts(&model.card()));
+                verdict.notes.extend(fitting.doubts(&fitting.players(model)?));
                 verdict.again = Some(level.word());
                 if let Some(drift) = &again.drift {
                     verdict.problems.push(Problem::of_drift(drift, None));

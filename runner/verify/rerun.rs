@@ -5,6 +5,7 @@ use super::fitting::Fitting;
 use crate::backend::{Backend, Cast};
 use crate::files::{self, Kind};
 use crate::replay;
+use crate::run::records;
 use crate::stage::End;
 use crate::transcript::{Cause, Drift, Footer, Header, PROGRAM, Recorder, Transcript};
 use anyhow::{Context as _, bail};
@@ -49,8 +50,9 @@ pub(super) struct Again {
 /// turn failed.
 pub(super) fn rerun(fitting: &Fitting<'_>, model: &Arc<dyn Backend>, level: Level) -> anyhow::Result<Again> {
     let was = &fitting.transcript.header.record;
-    let card = model.card();
-    if let Some(doubt) = fitting.doubts(&card).first().filter(|_| level == Level::Exact) {
+    let players = fitting.players(model)?;
+    let card = players.own.card();
+    if let Some(doubt) = fitting.doubts(&players).first().filter(|_| level == Level::Exact) {
         bail!(
             "{doubt}: the run can't be played again exactly; compare --rerun=choices or --rerun=assertions"
         );
@@ -60,6 +62,7 @@ pub(super) fn rerun(fitting: &Fitting<'_>, model: &Arc<dyn Backend>, level: Leve
         model: card.model,
         kv: card.kv,
         numerics: card.numerics,
+        models: records(&players.named),
         carried: None,
         ..replay::header_now(was, &fitting.memories())
     };
@@ -67,7 +70,7 @@ pub(super) fn rerun(fitting: &Fitting<'_>, model: &Arc<dyn Backend>, level: Leve
     let file = folder.path().join(crate::transcript::FILE);
     let recorder = Recorder::create(&file, header)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let cast = Arc::new(Cast::new(model.clone()));
+    let cast = players.map(|model| Arc::new(Cast::new(model)));
     let End::Complete(footer) = runtime.block_on(fitting.play(cast, recorder))? else {
         bail!("the run was stopped");
     };

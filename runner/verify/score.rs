@@ -50,28 +50,19 @@ pub struct Surprise {
 
 /// Scores a recording that fits.
 pub(super) fn score(fitting: &Fitting<'_>, model: &Arc<dyn Backend>) -> anyhow::Result<Score> {
-    let reader = Arc::new(Reader {
-        recorded: fitting
-            .transcript
-            .turns
-            .iter()
-            .map(|turn| (turn.record.path.clone(), turn.clone()))
-            .collect(),
-        given: fitting
-            .transcript
-            .header
-            .record
-            .forked
-            .iter()
-            .flat_map(|forked| &forked.said)
-            .map(|said| said.turn.clone())
-            .collect(),
-        model: model.clone(),
-        found: Mutex::default(),
+    let lines = fitting.transcript.turns.iter();
+    let recorded: Lines = Arc::new(lines.map(|turn| (turn.record.path.clone(), turn.clone())).collect());
+    let forked = fitting.transcript.header.record.forked.iter();
+    let given: Arc<HashSet<String>> =
+        Arc::new(forked.flat_map(|forked| &forked.said).map(|said| said.turn.clone()).collect());
+    let found: Arc<Mutex<Vec<TurnScore>>> = Arc::default();
+    let readers = fitting.players(model)?.map(|model| {
+        let (recorded, given, found) = (recorded.clone(), given.clone(), found.clone());
+        Arc::new(Reader { recorded, given, model, found })
     });
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(fitting.play(reader.clone(), Recorder::verify(fitting.transcript)))?;
-    let mut found = std::mem::take(&mut *reader.found.lock().unwrap_or_else(PoisonError::into_inner));
+    runtime.block_on(fitting.play(readers, Recorder::verify(fitting.transcript)))?;
+    let mut found = std::mem::take(&mut *found.lock().unwrap_or_else(PoisonError::into_inner));
     found.sort_by_key(|turn| turn.line);
     let mut score = Score { turns: found.len(), ..Score::default() };
     let (mut sum, mut n) = (0.0, 0);
@@ -94,14 +85,17 @@ struct TurnScore {
     surprises: Vec<Surprise>,
 }
 
+/// Lines by path.
+type Lines = Arc<HashMap<String, Recorded<TurnRecord>>>;
+
 /// Answers with what is recorded, once the model has read it.
 struct Reader {
     /// Lines by path.
-    recorded: HashMap<String, Recorded<TurnRecord>>,
+    recorded: Lines,
     /// Paths of the turns whose replies were given from outside.
-    given: HashSet<String>,
+    given: Arc<HashSet<String>>,
     model: Arc<dyn Backend>,
-    found: Mutex<Vec<TurnScore>>,
+    found: Arc<Mutex<Vec<TurnScore>>>,
 }
 
 impl Reader {

@@ -19,6 +19,7 @@ mod language;
 #[cfg(target_os = "linux")] // which limits a process, and says what it used
 mod limits;
 mod memory;
+mod models;
 #[cfg(target_os = "linux")]
 mod outputs;
 mod pull;

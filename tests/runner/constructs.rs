@@ -83,6 +83,9 @@ fn told(
         writeln!(out, "--- {}\n{}", turn.path, turn.delta).unwrap();
         let chosen = turn.constraint.as_ref().map(|choice| format!("  => {}", choice.chosen));
         writeln!(out, "> {}{}", turn.spoken, chosen.unwrap_or_default()).unwrap();
+        if !turn.hints.is_empty() {
+            writeln!(out, "  ({})", turn.hints.words()).unwrap();
+        }
     }
     let mut footer = serde_json::to_value(&*footer).unwrap();
     footer.as_object_mut().unwrap().retain(|_, value| !value.as_array().is_some_and(Vec::is_empty));
@@ -192,6 +195,11 @@ fn what_cannot_be_told_is_invalid() {
         })
     });
     insta::assert_snapshot!(told);
+}
+
+#[test]
+fn models_and_settings_stand_everywhere() {
+    insta::assert_snapshot!(simple("models.yaml", &[]));
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use crate::play::Backwards;
 use greenroom::backend::{Backend, Scripted};
 use greenroom::experiment::{
-    Design, Played, Variant, combinations, parse_sweep, play as play_design, transcripts,
+    Design, Played, Tuning, Variant, combinations, parse_sweep, play as play_design, transcripts,
 };
 use greenroom::run::RunOptions;
 use greenroom::scenario::load;
@@ -22,7 +22,10 @@ phases:
 
 fn design(sweeps: &[&str], seeds: std::ops::Range<u64>) -> Design {
     let sweeps: Vec<_> = sweeps.iter().map(|sweep| parse_sweep(sweep).unwrap()).collect();
-    let cell = |values: Vec<_>| Variant { scenario: load("s.yaml", TEXT, &values).scenario.unwrap(), values };
+    let cell = |values: Vec<_>| {
+        let scenario = load("s.yaml", TEXT, &values).scenario.unwrap();
+        Variant { scenario, values, tuning: Tuning::default() }
+    };
     let cells = combinations(&sweeps).into_iter().map(cell).collect();
     Design { cells, seeds: seeds.collect(), options: RunOptions::default() }
 }

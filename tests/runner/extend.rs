@@ -30,6 +30,8 @@ struct Phase {
     until: bool,
     /// Announcements: none, before, after, both.
     announced: usize,
+    /// Settings of its replies.
+    hints: Option<&'static str>,
 }
 
 const AGENTS: usize = 5;
@@ -60,13 +62,13 @@ fn phase() -> impl Strategy<Value = Phase> {
         proptest::option::weighted(0.4, proptest::sample::select(DECISIONS.to_vec())),
         proptest::option::weighted(0.4, 1..4usize),
         any::<bool>(),
-        0..4usize,
+        (0..4usize, proptest::option::weighted(0.3, proptest::sample::select(HINTS.to_vec()))),
     );
     (shape, texts, results).prop_map(
         |(
             (cast, topology, rounds, max_turns),
             (quotes, private, format),
-            (choice, decision, when, until, announced),
+            (choice, decision, when, until, (announced, hints)),
         )| Phase {
             cast,
             topology,
@@ -80,13 +82,19 @@ fn phase() -> impl Strategy<Value = Phase> {
             when,
             until,
             announced,
+            hints,
         },
     )
 }
 
+/// Settings that any reply may have.
+const HINTS: [&str; 3] = ["temperature: 0", "top_k: 5, max_tokens: 9", "min_p: 0.1, repetition_penalty: 1.2"];
+
 /// A scenario with these phases; agent 4 is an observer if asked for, agents with a strategy follow it.
 fn yaml(phases: &[Phase], ephemeral: &[bool], strategies: &[usize], summarize: bool) -> String {
-    let mut out = String::from("id: random\nagents:\n");
+    let mut out = String::from(
+        "id: random\nmodels: {big: understudy, small: understudy}\nmodel: big\ntop_p: 0.9\nagents:\n",
+    );
     for (id, ephemeral) in ephemeral.iter().enumerate() {
         let lifecycle = if *ephemeral { "ephemeral" } else { "permanent" };
         let strategy = match strategies.iter().position(|with| *with == id) {
@@ -96,7 +104,14 @@ fn yaml(phases: &[Phase], ephemeral: &[bool], strategies: &[usize], summarize: b
             None if summarize => ", on_overflow: summarize",
             None => "",
         };
-        writeln!(out, "  a{id}: {{display_name: Agent {id}, lifecycle: {lifecycle}{strategy}}}").unwrap();
+        // A model of its own for some, others have settings.
+        let model = match (id, strategy) {
+            (1, "" | ", on_overflow: summarize") => ", model: small",
+            (2, "" | ", on_overflow: summarize") => ", temperature: 1.1",
+            _ => "",
+        };
+        writeln!(out, "  a{id}: {{display_name: Agent {id}, lifecycle: {lifecycle}{strategy}{model}}}")
+            .unwrap();
     }
     out.push_str("phases:\n");
     for (at, phase) in phases.iter().enumerate() {
@@ -125,6 +140,9 @@ fn yaml(phases: &[Phase], ephemeral: &[bool], strategies: &[usize], summarize: b
         // Phases without rounds are only read, but somebody speaks somewhere.
         let rounds = if at == 0 { phase.rounds.max(1) } else { phase.rounds };
         writeln!(out, "    auto_rounds: {rounds}\n    initial_prompt: Phase {at} opens.").unwrap();
+        for hint in phase.hints.iter().flat_map(|hints| hints.split(", ")) {
+            writeln!(out, "    {hint}").unwrap();
+        }
         if let Some(choice) = phase.choice {
             writeln!(out, "    {}", choice.replace("HERE", &format!("p{at}"))).unwrap();
         }

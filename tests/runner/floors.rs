@@ -38,6 +38,7 @@ const ENGINE: &[(&str, u32)] = &[
     ("request", 0),
     ("fault", 0),
     ("files", 0),
+    ("share", 0),
     ("threads", 0),
     ("kv", 1),
     ("model", 2),
@@ -77,7 +78,7 @@ const MAY_NAME_ENGINE: &[&str] = &[
     "commands/models.rs",
     "commands/check/mod.rs",
     "commands/check/bounds.rs",
-    "commands/check/dry_run.rs",
+    "commands/check/models.rs",
 ];
 
 /// Files of the engine that open, list or write files; all others go through them. (And tests, of course.)

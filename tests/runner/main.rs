@@ -23,6 +23,7 @@ mod hostile;
 mod import;
 mod languages;
 mod messages;
+mod models;
 mod names;
 mod odds;
 mod papers;

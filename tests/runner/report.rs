@@ -74,7 +74,12 @@ fn record(folder: &Path, text: &str, backend: Arc<dyn Backend>) -> PathBuf {
 /// Writes a trace of a run as if a model had played it: cold at first, then from memory, the last one from disk.
 fn trace(run: &Path, reason: Option<&str>) {
     let transcript = Transcript::open(&run.join("transcript.jsonl")).unwrap();
-    let first = TraceLine::Run { run: "market".into(), model: "m".into(), started: 1_795_311_494 };
+    let first = TraceLine::Run {
+        run: "market".into(),
+        model: "m".into(),
+        models: std::collections::BTreeMap::new(),
+        started: 1_795_311_494,
+    };
     let mut text = serde_json::to_string(&first).unwrap() + "\n";
     let n = transcript.turns.len();
     for (at, turn) in transcript.turns.iter().enumerate() {

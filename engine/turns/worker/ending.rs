@@ -84,7 +84,7 @@ impl Worker {
             return self.enforce_budget();
         }
         self.enforce_budget();
-        completion.usage.memory_bytes = self.memory.bytes();
+        completion.usage.memory_bytes = self.memory.all_bytes();
         let copy = completion.clone();
         self.finished.push(Finished { id, session: key, pending, completion, began });
         let _ = events.send(Event::Done(copy));

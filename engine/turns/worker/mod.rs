@@ -80,6 +80,8 @@ pub(crate) enum Command {
     },
     /// Something was written, or could not be.
     Written,
+    /// Engines that share the budget have less to take, or need some.
+    Shared,
     /// The front is gone, though turns may still have ways here.
     Close,
 }
@@ -176,6 +178,7 @@ impl Worker {
                     self.admit();
                     self.step();
                     self.go_on_with_a_job();
+                    self.report();
                 }
             }
         }
@@ -189,6 +192,7 @@ impl Worker {
             }
             Command::Commit { id, answer } => self.commit(id, answer),
             Command::Written => self.take_answers(),
+            Command::Shared => self.enforce_budget(),
             Command::Abandon { id } => self.abandon(id),
             Command::Fork { from, to } => self.memory.fork(&from, to),
             // Whoever is at work says at its end when it is needed next.
@@ -255,7 +259,11 @@ impl Worker {
         let (layout, context) = (&self.memory.context.layout, self.device.spec().context_length);
         let need = waiting.need(&self.chat, &self.tokenizer, layout, context)?;
         let reserved = self.turns().map(|turn| turn.need).fold(need, u64::saturating_add);
-        Ok(self.turns().next().is_none() || reserved <= self.memory.budget())
+        let is_alone = self.turns().next().is_none();
+        Ok(match &self.memory.share {
+            Some(share) => share.may_begin(reserved, is_alone),
+            None => is_alone || reserved <= self.memory.budget(),
+        })
     }
 
     fn begin(&mut self, waiting: Waiting) {
@@ -290,6 +298,8 @@ impl Worker {
         while !self.memory.make_room_for(feed.iter().sum()) && self.memory.wait_for_a_write() {
             self.take_answers();
         }
+        let share = self.memory.share.clone();
+        let baton = share.as_ref().map(|share| share.baton());
         let began = Instant::now();
         let logits: Vec<Result<SpanLogits>> = match self.pass(&fed, &feed, true) {
             Ok(logits) => {
@@ -315,6 +325,7 @@ impl Worker {
                 self.fail(i, e);
             }
         }
+        drop(baton);
         self.finish_done();
         self.enforce_budget();
     }
@@ -365,7 +376,21 @@ impl Worker {
     }
 
     fn enforce_budget(&mut self) {
+        let request = self.memory.share.as_ref().map(|share| share.budget().1);
         self.memory.enforce_budget(self.at_work());
+        self.report_answer(request.unwrap_or(0));
+    }
+
+    /// Tells the engines that share the budget what this one takes.
+    fn report(&self) {
+        self.report_answer(0);
+    }
+
+    fn report_answer(&self, request: u64) {
+        if let Some(share) = &self.memory.share {
+            let reserved = self.turns().map(|turn| turn.need).fold(0, u64::saturating_add);
+            share.report(self.memory.bytes(), reserved, request, !self.waiting.is_empty());
+        }
     }
 
     fn drop_cancelled(&mut self) {
@@ -406,6 +431,8 @@ impl Worker {
     /// One pass of the job whose turn it is.
     fn go_on_with_a_job(&mut self) {
         let Some(mut job) = self.jobs.pop_front() else { return };
+        let share = self.memory.share.clone();
+        let _baton = share.as_ref().map(|share| share.baton());
         match job.step() {
             Ok(true) => {}
             Ok(false) => self.jobs.push_back(job),

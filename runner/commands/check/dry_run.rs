@@ -1,5 +1,6 @@
 //! `check --dry-run`: the turns of a run and what opens each agent's memory, without playing.
 
+use super::models::Counting;
 use crate::diagnostic::printable;
 use crate::prompt::Memories;
 use crate::scenario::{
@@ -8,13 +9,12 @@ use crate::scenario::{
 use crate::terminal::{is_fancy, table};
 use crate::walk::{Answers, walk};
 use console::Style;
-use greenroom_engine::Prompter;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
 /// Prints the turns, then each memory's first prompt as the model's chat template renders it.
-pub(super) fn dry_run(scenario: &Arc<Scenario>, prompter: &Prompter) -> anyhow::Result<()> {
+pub(super) fn dry_run(scenario: &Arc<Scenario>, counting: &Counting<'_>) -> anyhow::Result<()> {
     let plan = Arc::new(compile(scenario));
     heading("Turns");
     let rows = plan
@@ -23,12 +23,12 @@ pub(super) fn dry_run(scenario: &Arc<Scenario>, prompter: &Prompter) -> anyhow::
     println!("{}", table(&["turn", "reads first", "says"], rows.collect(), 3));
     let mut memories = Memories::new(scenario.clone(), plan.clone(), BTreeMap::new(), 0);
     memories.open_all();
-    walk(&mut memories, plan.end(), &mut Showing { prompter, shown: BTreeSet::new() })
+    walk(&mut memories, plan.end(), &mut Showing { counting, shown: BTreeSet::new() })
 }
 
 /// Shows each agent's first prompt.
 struct Showing<'a> {
-    prompter: &'a Prompter,
+    counting: &'a Counting<'a>,
     shown: BTreeSet<AgentId>,
 }
 
@@ -44,7 +44,8 @@ impl Answers for Showing<'_> {
         memories.hear(id)?;
         if self.shown.insert(turn.speaker) && agent.strategy.is_none() {
             heading(&printable(&format!("First prompt of {} ({})", agent.name, turn.path)));
-            println!("{}", printable(&self.prompter.render(&memories.ask(id)?.conversation.into())?));
+            let prompter = self.counting.prompter(self.counting.of(turn.timeline));
+            println!("{}", printable(&prompter.render(&memories.ask(id)?.conversation.into())?));
         }
         memories.make_up(id, &format!("({} at {})", agent.name, turn.path));
         Ok(ControlFlow::Continue(()))

@@ -2,12 +2,12 @@
 
 mod bounds;
 mod dry_run;
+mod models;
 
-use super::{Bounds, Exit};
+use super::{Bounds, Exit, casting};
+use crate::backend::Kv;
 use crate::backend::worded;
-use crate::backend::{Kv, locate, source};
 use crate::diagnostic::{Diagnostic, Report};
-use crate::run::MAX_TOKENS;
 use crate::scenario::template::Template;
 use crate::scenario::template::rewrite;
 use crate::scenario::{
@@ -16,7 +16,7 @@ use crate::scenario::{
 };
 use crate::terminal::{bytes, counted, is_fancy, table};
 use bounds::{Bound, SLACK, bounds};
-use greenroom_engine::Prompter;
+use models::{Counting, Opened};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
@@ -36,12 +36,12 @@ pub(super) struct Args {
     #[arg(required = true)]
     files: Vec<PathBuf>,
     /// GGUF file, a name that `pull` lists, hf:ORG/REPO/FILE.gguf, or the bundled `understudy`: its tokenizer and
-    /// context count
-    #[arg(long, default_value = "understudy", value_name = "MODEL")]
-    model: String,
-    /// Most tokens of a reply
-    #[arg(long, default_value_t = MAX_TOKENS, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    max_tokens: u32,
+    /// context count; NAME=MODEL for one that the scenario names (repeatable) [default: the scenario's, else understudy]
+    #[arg(long = "model", value_name = "[NAME=]MODEL", value_parser = casting::parse)]
+    models: Vec<casting::Given>,
+    /// Most tokens of a reply [default: the scenario's, else 80]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    max_tokens: Option<u32>,
     /// Formats of cached keys and values, for the bytes: auto, f16, q8, q8/q4 (keys/values), q4-m, q4, or a file of `kv-config`
     #[arg(long, default_value = "auto", value_name = "KV")]
     kv: Kv,
@@ -61,36 +61,42 @@ pub(super) struct Args {
 pub(super) fn run(mut args: Args) -> anyhow::Result<Exit> {
     args.overrides.extend(args.agents.take());
     // Mistakes are told even where there is no model to count with.
-    let mut prompter = None;
+    let mut opened = Opened::default();
     let mut exit = Exit::Pass;
     for file in &args.files {
-        if !one(file, &args, &mut prompter)? {
+        if !one(file, &args, &mut opened)? {
             exit = Exit::Invalid;
         }
     }
     Ok(exit)
 }
 
-fn one(file: &std::path::Path, args: &Args, opened: &mut Option<Prompter>) -> anyhow::Result<bool> {
+fn one(file: &std::path::Path, args: &Args, opened: &mut Opened) -> anyhow::Result<bool> {
     let loaded = open_below(file, args.bounds.root.as_deref(), &args.overrides)?;
     print!("{}", loaded.report.render(is_fancy()));
     let Some(scenario) = loaded.scenario else {
         println!("{}: {}", file.display(), counted(loaded.report.n_errors(), "error"));
         return Ok(false);
     };
-    let prompter = match opened {
-        Some(prompter) => prompter,
-        None => opened.insert(Prompter::open(&source(&locate(&args.model)?))?),
-    };
-    let bounds = bounds(&scenario, prompter, args.max_tokens as usize)?;
-    let context = prompter.model().context_length;
-    let too_long = too_long(&scenario, &bounds, context, &prompter.model().name);
+    let counting = Counting::new(&scenario, &args.models, opened)?;
+    let max_tokens = models::longest(&scenario, args.max_tokens);
+    let mut bounds_of = BTreeMap::new();
+    for model in counting.models() {
+        let all = bounds(&scenario, counting.prompter(model), max_tokens)?;
+        bounds_of.extend(all.into_iter().filter(|(timeline, _)| counting.of(*timeline) == model));
+    }
+    let bounds = bounds_of;
+    let too_long = too_long(&scenario, &bounds, &counting);
     print!("{}", too_long.render(is_fancy()));
-    print!("{}", remembered(&scenario, args.max_tokens as usize).render(is_fancy()));
-    let cost = prompter.kv_cost(args.kv.choice()).map_err(worded)?;
+    print!("{}", remembered(&scenario, max_tokens).render(is_fancy()));
+    let has_models = !scenario.models.is_empty();
     let rows = scenario.agents.iter().enumerate().map(|(id, agent)| {
         let of: Vec<&Bound> =
             bounds.iter().filter(|(t, _)| t.agent.0 == id).map(|(_, bound)| bound).collect();
+        let timeline = bounds.keys().find(|timeline| timeline.agent.0 == id);
+        let prompter = counting.prompter(timeline.map_or_else(|| counting.own(), |of| counting.of(*of)));
+        let context = prompter.model().context_length;
+        let cost = prompter.kv_cost(args.kv.choice()).map_err(worded)?;
         let turns: usize = of.iter().map(|bound| bound.turns).sum();
         let tokens = of.iter().map(|bound| bound.tokens).max().unwrap_or(0);
         let is_model = agent.strategy.is_none();
@@ -102,8 +108,14 @@ fn one(file: &std::path::Path, args: &Args, opened: &mut Option<Prompter>) -> an
             of_model(context.to_string()),
             of_model(bytes(cost.most(tokens as u64))),
         ];
-        std::iter::once(agent.key.clone()).chain(cells).collect()
+        let models = has_models.then(|| counting.names(AgentId(id)));
+        Ok(std::iter::once(agent.key.clone()).chain(models).chain(cells).collect())
     });
+    let rows: Vec<Vec<String>> = rows.collect::<anyhow::Result<_>>()?;
+    let mut head = vec!["agent", "lifecycle", "turns", "tokens at most", "context", "cache at most"];
+    if has_models {
+        head.insert(1, "model");
+    }
     let verdict = if too_long.n_errors() == 0 { "OK" } else { "too long" };
     let n_turns = compile(&scenario).n_turns();
     println!(
@@ -113,16 +125,9 @@ fn one(file: &std::path::Path, args: &Args, opened: &mut Option<Prompter>) -> an
         counted(scenario.phases.len(), "phase"),
         counted(n_turns, "turn")
     );
-    println!(
-        "{}",
-        table(
-            &["agent", "lifecycle", "turns", "tokens at most", "context", "cache at most"],
-            rows.collect(),
-            2
-        )
-    );
+    println!("{}", table(&head, rows, if has_models { 3 } else { 2 }));
     if args.dry_run {
-        dry_run::dry_run(&scenario, prompter)?;
+        dry_run::dry_run(&scenario, &counting)?;
     }
     Ok(too_long.n_errors() == 0)
 }
@@ -179,21 +184,21 @@ fn twice(
         .help("a permanent agent keeps what it heard; leave the quote out, or quote to those who were absent")
 }
 
-fn too_long(
-    scenario: &Scenario,
-    bounds: &BTreeMap<TimelineId, Bound>,
-    context: usize,
-    model: &str,
-) -> Report {
+fn too_long(scenario: &Scenario, bounds: &BTreeMap<TimelineId, Bound>, counting: &Counting<'_>) -> Report {
+    let model = |timeline: TimelineId| counting.prompter(counting.of(timeline)).model();
     let long = bounds.iter().filter(|(timeline, bound)| {
-        bound.tokens > context && scenario.agent(timeline.agent).on_overflow == Overflow::Fail
+        bound.tokens > model(**timeline).context_length
+            && scenario.agent(timeline.agent).on_overflow == Overflow::Fail
     });
     let diagnostics = long.map(|(timeline, bound)| {
         let agent = scenario.agent(timeline.agent);
         let path = Path::default().key("agents").key(agent.key.clone());
         let message = format!(
-            "`{}` may have to remember {} tokens, but {model} reads at most {context}",
-            agent.key, bound.tokens
+            "`{}` may have to remember {} tokens, but {} reads at most {}",
+            agent.key,
+            bound.tokens,
+            model(*timeline).name,
+            model(*timeline).context_length
         );
         Diagnostic::error("too-long", path.to_string(), scenario.tree.key(&path), message)
             .help(

@@ -51,7 +51,7 @@ impl Checker {
         (agents, systems)
     }
 
-    fn agent(&mut self, key: String, written: WrittenAgent, path: &Path) -> Agent {
+    fn agent(&mut self, key: String, mut written: WrittenAgent, path: &Path) -> Agent {
         if !is_identifier(&key) {
             let span = self.tree.key(path);
             let message = format!("an agent's key is letters, digits and `_`: `{key}`");
@@ -59,6 +59,8 @@ impl Checker {
             let plain = super::phases::identifier_from(&key);
             self.push(found.help(format!("for example `{plain}`; `display_name` may be any text")));
         }
+        let hints = written.hints();
+        let hints = self.hints(hints, path);
         let name = written.display_name.unwrap_or_else(|| key.clone());
         let name = name.trim().to_string();
         if name.is_empty() || name.chars().any(char::is_control) || name.chars().count() > 80 {
@@ -77,6 +79,7 @@ impl Checker {
             color,
             strategy: written.strategy.and_then(|given| self.strategy(given, &path.key("strategy"))),
             on_overflow: written.on_overflow.unwrap_or_default(),
+            hints,
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use super::{Checker, ReadIncluded};
 use crate::diagnostic::{Diagnostic, Source};
+use crate::scenario::hints::{Hints, WrittenHints};
 use crate::scenario::read;
 use crate::scenario::schema::Written;
 use crate::scenario::yaml::{Path, Tree};
@@ -10,13 +11,16 @@ use crate::scenario::yaml::{Path, Tree};
 const MAX_FILES: usize = 100;
 
 /// Fields by which a scenario is told from any other file.
-const FIELDS: [&str; 11] = [
+const FIELDS: [&str; 14] = [
     "id",
     "title",
     "description",
     "variables",
+    "state",
+    "let",
     "include",
     "language",
+    "models",
     "agents",
     "phases",
     "payoff",
@@ -98,10 +102,11 @@ impl Checker {
         let unreadable = found.iter().any(|diagnostic| diagnostic.code == "yaml");
         self.found.extend(found);
         let theirs = if unreadable { None } else { read::read(&tree, &mut self.found) };
-        let Some(theirs) = theirs else {
+        let Some(mut theirs) = theirs else {
             self.names.partial = true;
             return;
         };
+        let hints = theirs.hints();
         let Written {
             id,
             title,
@@ -111,13 +116,17 @@ impl Checker {
             lets,
             include,
             language,
+            models,
             agents,
             phases,
             payoff,
             outcome,
             assertions,
-            ui: _,
+            ..
         } = theirs;
+        let set = ["model"].into_iter().chain(Hints::NAMES);
+        let mut set = set.filter(|name| tree.find(&Path::default().key(*name)).is_some());
+        let set = set.next().unwrap_or("model");
         let others = [
             ("id", id.is_some() || title.is_some() || description.is_some()),
             ("state", state.is_some()),
@@ -125,11 +134,12 @@ impl Checker {
             ("include", include.is_some()),
             ("language", language.is_some()),
             ("phases", phases.is_some()),
+            (set, hints != WrittenHints::default()),
             ("payoff", payoff.is_some() || outcome.is_some() || assertions.is_some()),
         ];
         for (field, _) in others.iter().filter(|(_, given)| *given) {
             let span = tree.key(&Path::default().key(*field));
-            let message = "an included file gives `agents` and `variables`, nothing else";
+            let message = "an included file gives `agents`, `variables` and `models`, nothing else";
             let found = Diagnostic::error("include", *field, span, message);
             self.push(found.help("move the rest into the scenario"));
         }
@@ -137,10 +147,14 @@ impl Checker {
         for (key, agent) in agents.unwrap_or_default() {
             mine.entry(key).or_insert(agent);
         }
+        let mine = written.models.get_or_insert_default();
+        for (name, model) in models.unwrap_or_default() {
+            mine.entry(name).or_insert(model);
+        }
         let mine = written.variables.get_or_insert_default();
         for (key, value) in variables.unwrap_or_default() {
             mine.entry(key).or_insert(value);
         }
-        self.tree.graft(&["agents", "variables"], tree);
+        self.tree.graft(&["agents", "variables", "models"], tree);
     }
 }

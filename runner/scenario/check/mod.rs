@@ -7,6 +7,7 @@ mod chance;
 mod choices;
 mod expressions;
 mod fields;
+mod hints;
 mod include;
 mod language;
 mod parts;
@@ -113,8 +114,9 @@ fn load_with(name: &str, text: &str, overrides: &[(String, Value)], include: &Re
     let ending = if readable { papers::translate(&mut tree, &mut found) } else { None };
     let names_there = names::rename(&mut tree, &mut found);
     let written = if readable { read::read(&tree, &mut found) } else { None };
-    let (names, broken) = Default::default();
-    let mut checker = Checker { sources, tree, found, names, broken, language: Arc::default(), ending };
+    let (names, broken, models) = Default::default();
+    let language = Arc::default();
+    let mut checker = Checker { sources, tree, found, names, broken, language, ending, models };
     let scenario = written.and_then(|mut written| {
         checker.include(&mut written, include);
         checker.scenario(written, overrides)
@@ -181,6 +183,8 @@ struct Checker {
     broken: cascade::Broken,
     language: Arc<Language>,
     ending: Option<papers::Ending>,
+    /// Names of the models.
+    models: Vec<String>,
 }
 
 /// The names that templates and expressions may use, known before any of them is read.
@@ -281,11 +285,14 @@ fn named(parts: &[Option<WrittenPart>], path: &Path, names: &mut Vec<String>, pl
 }
 
 impl Checker {
-    fn scenario(&mut self, written: Written, overrides: &[(String, Value)]) -> Option<Arc<Scenario>> {
+    fn scenario(&mut self, mut written: Written, overrides: &[(String, Value)]) -> Option<Arc<Scenario>> {
         let top = Path::default();
+        let hints = written.hints();
         let id = self.id(written.id.as_deref());
         self.language = self.language(written.language, &top.key("language"));
         let variables = self.variables(written.variables.unwrap_or_default(), overrides);
+        let models = self.models(written.models, &top.key("models"));
+        let hints = self.hints(hints, &top);
         let (agents, systems) = self.agents(written.agents, &top.key("agents"));
         let partial = self.names.partial;
         self.names = Names::new(&variables, &agents, &written.phases, &written.payoff);
@@ -311,6 +318,8 @@ impl Checker {
             lets,
             overrides: overrides.to_vec(),
             language: self.language.clone(),
+            models,
+            hints,
             agents,
             phases,
             passes: Vec::new(),
@@ -326,6 +335,7 @@ impl Checker {
         self.heard(&scenario.phases);
         let scenario = self.try_texts(scenario);
         if !self.has_errors() {
+            self.one_model_each(&scenario);
             self.rehearse(&scenario);
         }
         let mut scenario = Arc::into_inner(scenario)?;

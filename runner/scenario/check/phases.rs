@@ -50,6 +50,8 @@ impl Checker {
 
     pub(super) fn phase(&mut self, mut written: WrittenPhase, path: &Path, id: PhaseId) -> Phase {
         let name = self.phase_name(written.name.take(), path, id.0);
+        let hints = written.hints();
+        let hints = self.hints(hints, path);
         let (cast, present) = self.phase_cast(written.agents.take(), path, id);
         if written.interactions.as_ref().is_some_and(Vec::is_empty) {
             let message = "`interactions` lists nothing, so everybody present would hear everything";
@@ -103,6 +105,7 @@ impl Checker {
             set: self.set(written.set, &path.key("set"), id, false),
             rounds: 1,
             max_turns,
+            hints,
             observers: self.observers(&cast),
             agents: cast,
         };

@@ -106,9 +106,10 @@ impl Checker {
         let mut script = Vec::new();
         for (at, turn) in turns.into_iter().enumerate() {
             let path = path.index(at);
-            let Some(WrittenTurn { agent, ask, when, choice, parse_choice, to, hears, set }) = turn else {
-                continue;
-            };
+            let Some(mut turn) = turn else { continue };
+            let hints = turn.hints();
+            let hints = self.hints(hints, &path);
+            let WrittenTurn { agent, ask, when, choice, parse_choice, to, hears, set, .. } = turn;
             let ask = self.round_text(ask, path.key("ask"), phase).map(std::sync::Arc::new);
             // What was said in this phase before the turn may decide about it.
             let end = PhaseId(phase.0 + 1);
@@ -126,7 +127,7 @@ impl Checker {
                     let message = "`to` has no effect here: nobody hears this turn";
                     self.unused(&path.key("to"), message, "remove it, or `hears: none`");
                 }
-                script.push(ScriptTurn { agent, ask, when, choice, to, is_unheard, set });
+                script.push(ScriptTurn { agent, ask, when, choice, to, is_unheard, set, hints });
             }
         }
         script

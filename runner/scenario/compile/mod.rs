@@ -6,6 +6,7 @@
 mod rounds;
 mod votes;
 
+use super::hints::Hints;
 use super::plan::{
     Announced, Audience, Change, Condition, Constraint, Edge, Input, Known, Occasion, Plan, Purpose,
     TimelineId, Turn, TurnId,
@@ -74,6 +75,8 @@ struct Draft {
     audience: Audience,
     /// All that its texts know of, where it is not all before the turn.
     known: Option<Known>,
+    /// Settings of this turn alone.
+    hints: Hints,
 }
 
 impl Compiler<'_> {
@@ -145,13 +148,18 @@ impl Compiler<'_> {
 
     /// Adds a turn; it reads what its memory has not read yet.
     fn turn(&mut self, phase: PhaseId, round: usize, draft: Draft) -> TurnId {
-        let Draft { speaker, suffix, cue, ask, mut guard, constraint, purpose, audience, known } = draft;
+        let Draft { speaker, suffix, cue, ask, mut guard, constraint, purpose, audience, known, hints } =
+            draft;
         guard.extend(self.scenario.phase(phase).cast.as_ref().map(|_| Condition::Present));
         guard.extend(self.can_choose(phase, purpose, constraint.as_ref()));
         let timeline = self.timeline(speaker, phase);
         let inputs = self.unread.insert(timeline, Vec::new()).unwrap_or_default();
-        let key = &self.scenario.agent(speaker).key;
-        let path = format!("{}/{round}/{key}{suffix}", self.scenario.phase(phase).part);
+        let (agent, here) = (self.scenario.agent(speaker), self.scenario.phase(phase));
+        let path = format!("{}/{round}/{}{suffix}", here.part, agent.key);
+        let hints = match agent.strategy {
+            None => hints.over(&here.hints).over(&agent.hints),
+            Some(_) => Hints::default(),
+        };
         let turn = Turn {
             path,
             phase,
@@ -166,6 +174,7 @@ impl Compiler<'_> {
             constraint,
             purpose,
             audience,
+            hints,
         };
         let memory = self.last.get(&timeline).copied();
         let needed = self.needed(&turn, memory);

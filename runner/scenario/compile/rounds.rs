@@ -2,6 +2,7 @@
 
 use super::{Compiler, Draft};
 use crate::scenario::choice::{Choice, ChoiceOption, Method};
+use crate::scenario::hints::Hints;
 use crate::scenario::language::Text;
 use crate::scenario::plan::{Audience, Condition, Constraint, Occasion, Purpose, TurnId};
 use crate::scenario::{AgentId, Phase, PhaseId, Scenario, ScriptTurn, Topology};
@@ -80,6 +81,7 @@ impl Compiler<'_> {
             constraint: choice.map(|choice| Constraint { choice, except: Vec::new() }),
             audience,
             known: None,
+            hints: Hints::default(),
         }
     }
 
@@ -123,6 +125,7 @@ impl Compiler<'_> {
             constraint: own.or_else(|| regular.constraint.clone()),
             cue: cue(self.scenario, turn.agent, &audience),
             audience,
+            hints: turn.hints.clone(),
             ..regular
         };
         let said = self.turn(id, round, draft);

@@ -2,6 +2,7 @@
 
 use super::{Compiler, Draft};
 use crate::scenario::choice::Decision;
+use crate::scenario::hints::Hints;
 use crate::scenario::language::Text;
 use crate::scenario::plan::{Audience, Condition, Constraint, Input, Purpose, TurnId};
 use crate::scenario::{AgentId, Phase, PhaseId};
@@ -101,6 +102,7 @@ impl Compiler<'_> {
             purpose: Purpose::Ballot { attempt, rank },
             audience: Audience::Nobody,
             known: None,
+            hints: Hints::default(),
         }
     }
 }

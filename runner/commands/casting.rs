@@ -1,0 +1,102 @@
+//! `--model`: which file answers for the scenario itself, and which for each model that it names.
+
+use crate::replay::transcript_file;
+use crate::scenario::{Scenario, compile};
+use crate::trace::{self, Trace};
+use anyhow::bail;
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// A model of the command line: `MODEL`, or `NAME=MODEL`.
+pub(super) type Given = (Option<String>, String);
+
+/// Parses `MODEL` or `NAME=MODEL`. (A path with `=` in it begins with `./`.)
+pub(super) fn parse(text: &str) -> Result<Given, String> {
+    let is_name =
+        |name: &str| !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+    let given = match text.split_once('=').filter(|(name, _)| is_name(name)) {
+        Some((name, model)) => (Some(name.to_string()), model.to_string()),
+        None => (None, text.to_string()),
+    };
+    if given.1.trim().is_empty() { Err("expected MODEL or NAME=MODEL".into()) } else { Ok(given) }
+}
+
+/// The models of the command line, by name; the empty name is the scenario's own.
+///
+/// # Errors
+/// One is given twice.
+pub(super) fn by_name(given: &[Given]) -> anyhow::Result<BTreeMap<String, String>> {
+    let mut models = BTreeMap::new();
+    for (name, model) in given {
+        let name = name.clone().unwrap_or_default();
+        if let Some(other) = models.insert(name.clone(), model.clone()) {
+            let of = if name.is_empty() { String::new() } else { format!("{name}=") };
+            bail!("--model {of}{other} and --model {of}{model}: one of them is to play");
+        }
+    }
+    Ok(models)
+}
+
+/// Models in the place of those of a scenario, by name: those given, those that `runs` were played with (the first that says so counts),
+/// and always one for the scenario's own (the empty name).
+///
+/// # Errors
+/// One is given twice, or for a name that the scenario has no model of.
+pub(super) fn models(
+    given: &[Given],
+    scenario: &Scenario,
+    runs: &[&Path],
+) -> anyhow::Result<BTreeMap<String, String>> {
+    let given = by_name(given)?;
+    for name in given.keys().filter(|name| !name.is_empty() && !scenario.models.contains_key(*name)) {
+        let known: Vec<&str> = scenario.models.keys().map(String::as_str).collect();
+        let help = crate::diagnostic::suggest(name, known.iter().copied());
+        let help = help.unwrap_or_else(|| "it names none (`models:`)".to_string());
+        bail!("--model {name}=…: the scenario names no model `{name}`; {help}");
+    }
+    let played =
+        runs.iter().find_map(|run| Trace::models_of(&transcript_file(run).with_file_name(trace::FILE)));
+    let mut models = played.unwrap_or_default();
+    models.retain(|name, _| name.is_empty() || scenario.models.contains_key(name));
+    models.extend(given);
+    let own = models.entry(String::new()).or_insert_with(|| own(scenario));
+    if own.is_empty() {
+        *own = self::own(scenario);
+    }
+    models.values_mut().for_each(absolute);
+    Ok(models)
+}
+
+/// The model of those who have none of their own: the scenario's; where nobody needs one, one that plays anyway.
+fn own(scenario: &Scenario) -> String {
+    let plan = compile(scenario);
+    let played = plan.order().filter(|(_, turn)| scenario.agent(turn.speaker).strategy.is_none());
+    let named = || played.map(|(_, turn)| turn.hints.model.as_deref()).collect::<Option<Vec<_>>>();
+    let first = || scenario.model(named()?.first()?);
+    scenario.own_model().or_else(first).unwrap_or_else(|| "understudy".to_string())
+}
+
+/// A path that leads to the file from wherever the run goes on.
+fn absolute(model: &mut String) {
+    if Path::new(model.as_str()).is_file()
+        && let Ok(path) = std::path::absolute(model.as_str())
+    {
+        *model = path.display().to_string();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_stands_before_the_model() {
+        let read = |text| parse(text).map(|(name, model)| (name.unwrap_or_default(), model));
+        assert_eq!(read("big=a b.gguf").unwrap(), ("big".into(), "a b.gguf".into()));
+        assert_eq!(read("hf:org/repo/x=1.gguf").unwrap(), (String::new(), "hf:org/repo/x=1.gguf".into()));
+        assert_eq!(read("./x=1.gguf").unwrap(), (String::new(), "./x=1.gguf".into()));
+        assert!(read("big=").is_err() && read(" ").is_err());
+        let twice = by_name(&[parse("a=x").unwrap(), parse("a=y").unwrap()]).unwrap_err();
+        assert_eq!(twice.to_string(), "--model a=x and --model a=y: one of them is to play");
+    }
+}

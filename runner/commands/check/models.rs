@@ -1,0 +1,98 @@
+//! The models that `check` counts with: those of the scenario, where they are here.
+
+use crate::backend::{locate, source};
+use crate::commands::casting;
+use crate::run::MAX_TOKENS;
+use crate::scenario::{AgentId, Scenario, TimelineId, compile};
+use greenroom_engine::Prompter;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Tokenizers by what the model was found as.
+pub(super) type Opened = BTreeMap<String, Prompter>;
+
+/// The tokenizers of a scenario's agents.
+pub(super) struct Counting<'a> {
+    opened: &'a Opened,
+    /// That of agents who have no model of their own.
+    own: String,
+    /// Each memory's model, by its name in the scenario and as it was found.
+    by_timeline: BTreeMap<TimelineId, (Option<String>, String)>,
+}
+
+impl<'a> Counting<'a> {
+    /// Opens what is not open yet. A model that the scenario names and that is not here is told, and counted with the scenario's own.
+    ///
+    /// # Errors
+    /// The scenario's own model can't be found or opened, or one that the command line gives.
+    pub(super) fn new(
+        scenario: &Scenario,
+        given: &[casting::Given],
+        opened: &'a mut Opened,
+    ) -> anyhow::Result<Self> {
+        let given = casting::by_name(given)?;
+        let plan = compile(scenario);
+        let mut names: BTreeMap<TimelineId, Option<String>> = BTreeMap::new();
+        plan.order().for_each(|(_, turn)| drop(names.insert(turn.timeline, turn.hints.model.clone())));
+        let own = given.get("").cloned().or_else(|| scenario.own_model());
+        let own = own.unwrap_or_else(|| "understudy".to_string());
+        open(opened, &own)?;
+        let mut found: BTreeMap<String, String> = BTreeMap::new();
+        for name in names.values().flatten().collect::<BTreeSet<_>>() {
+            let model = given.get(name).cloned().or_else(|| scenario.model(name)).unwrap_or_default();
+            let model = match open(opened, &model) {
+                Ok(()) => model,
+                Err(error) if given.contains_key(name) => return Err(error),
+                Err(error) => {
+                    println!("note: the model `{name}` is counted as {own} is: {error:#}");
+                    own.clone()
+                }
+            };
+            found.insert(name.clone(), model);
+        }
+        let model = |name: &Option<String>| name.as_ref().and_then(|name| found.get(name)).unwrap_or(&own);
+        let by_timeline = names.iter().map(|(id, name)| (*id, (name.clone(), model(name).clone()))).collect();
+        Ok(Self { opened, own: own.clone(), by_timeline })
+    }
+
+    /// The models, each once.
+    pub(super) fn models(&self) -> BTreeSet<&str> {
+        self.by_timeline.values().map(|(_, model)| model.as_str()).collect()
+    }
+
+    /// The model of agents who have none of their own.
+    pub(super) fn own(&self) -> &str {
+        &self.own
+    }
+
+    /// The model of a memory.
+    pub(super) fn of(&self, timeline: TimelineId) -> &str {
+        self.by_timeline.get(&timeline).map_or(&self.own, |(_, model)| model)
+    }
+
+    /// A model's tokenizer.
+    pub(super) fn prompter(&self, model: &str) -> &Prompter {
+        &self.opened[model]
+    }
+
+    /// Names of an agent's models; `-`: it has none of its own.
+    pub(super) fn names(&self, agent: AgentId) -> String {
+        let own = self.by_timeline.iter().filter(|(timeline, _)| timeline.agent == agent);
+        let names: BTreeSet<&str> = own.filter_map(|(_, (name, _))| name.as_deref()).collect();
+        if names.is_empty() { "-".to_string() } else { names.into_iter().collect::<Vec<_>>().join(", ") }
+    }
+}
+
+fn open(opened: &mut Opened, model: &str) -> anyhow::Result<()> {
+    if !opened.contains_key(model) {
+        opened.insert(model.to_string(), Prompter::open(&source(&locate(model)?))?);
+    }
+    Ok(())
+}
+
+/// Most tokens of any reply: those given, else the most that the scenario allows a turn.
+pub(super) fn longest(scenario: &Scenario, given: Option<u32>) -> usize {
+    let all = scenario.hints.max_tokens.unwrap_or(MAX_TOKENS as usize);
+    let plan = compile(scenario);
+    let of_turns = plan.order().map(|(_, turn)| turn.hints.max_tokens.unwrap_or(all)).max();
+    given.map_or(of_turns.unwrap_or(all), |n| n as usize)
+}

@@ -1,0 +1,121 @@
+//! Settings that a cell has beside variables: `--sweep temperature=0,0.7`, `--sweep model=a.gguf,b.gguf`, `--sweep model.NAME=…`.
+
+use crate::backend::GivenSampling;
+use crate::diagnostic::suggest;
+use crate::run::RunOptions;
+use crate::scenario::hints::expected;
+use crate::scenario::{Given, Hints, Overrides, Scenario, text_of};
+use serde_json::Value;
+use std::collections::BTreeMap;
+
+/// Settings of a cell's runs, in the place of the design's.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Tuning {
+    /// Models, by the name that the scenario has for them; the empty name is its own.
+    models: BTreeMap<String, String>,
+    /// Sampling settings and the most tokens of a reply.
+    hints: Hints,
+}
+
+impl Tuning {
+    /// Takes a cell's values apart: those of variables, and settings. A variable of a setting's name counts as the variable.
+    ///
+    /// # Errors
+    /// In words: a value that the setting can't have, or a model that the scenario does not name.
+    pub fn of(scenario: &Scenario, values: &[(String, Value)]) -> Result<(Overrides, Self), String> {
+        let (mut variables, mut tuning) = (Vec::new(), Self::default());
+        for (name, value) in values {
+            let first = name.split('.').next().unwrap_or_default();
+            let is_variable = scenario.variables.contains_key(first);
+            if !is_variable && first == "model" {
+                let of = name.strip_prefix("model").unwrap_or_default().trim_start_matches('.');
+                tuning.model(scenario, of, value)?;
+            } else if !is_variable && Hints::NAMES.contains(&name.as_str()) {
+                tuning.number(name, value)?;
+            } else {
+                variables.push((name.clone(), value.clone()));
+            }
+        }
+        Ok((variables, tuning))
+    }
+
+    fn model(&mut self, scenario: &Scenario, of: &str, value: &Value) -> Result<(), String> {
+        if !of.is_empty() && !scenario.models.contains_key(of) {
+            let help = suggest(of, scenario.models.keys().map(String::as_str)).unwrap_or_default();
+            return Err(format!("--sweep model.{of}=…: the scenario names no model `{of}`; {help}"));
+        }
+        // A name of the scenario's is as good as its file.
+        let model = text_of(value);
+        let model = scenario.model(&model).unwrap_or(model);
+        self.models.insert(of.to_string(), model);
+        Ok(())
+    }
+
+    fn number(&mut self, name: &str, value: &Value) -> Result<(), String> {
+        let number = value.as_f64().unwrap_or(f64::NAN);
+        if let Some(expected) = expected(name, number) {
+            return Err(format!("--sweep {name}=…: {value} is no {name}, expected {expected}"));
+        }
+        let (narrow, whole) = (number as f32, number as usize);
+        match name {
+            "temperature" => self.hints.temperature = Some(narrow),
+            "top_p" => self.hints.top_p = Some(narrow),
+            "min_p" => self.hints.min_p = Some(narrow),
+            "repetition_penalty" => self.hints.repetition_penalty = Some(narrow),
+            "top_k" => self.hints.top_k = Some(whole),
+            _ => self.hints.max_tokens = Some(whole),
+        }
+        Ok(())
+    }
+
+    /// Settings of runs, with these.
+    pub(super) fn over(&self, options: &RunOptions) -> RunOptions {
+        let GivenSampling { temperature, top_k, top_p, min_p, repetition_penalty, .. } =
+            GivenSampling::from(&self.hints);
+        let sampling = GivenSampling {
+            temperature: temperature.or(options.sampling.temperature),
+            top_k: top_k.or(options.sampling.top_k),
+            top_p: top_p.or(options.sampling.top_p),
+            min_p: min_p.or(options.sampling.min_p),
+            repetition_penalty: repetition_penalty.or(options.sampling.repetition_penalty),
+            ..options.sampling.clone()
+        };
+        let models = options.models.clone().into_iter().chain(self.models.clone()).collect();
+        let swept: Given = self.hints.names().map(str::to_string).collect();
+        let given = options.given.union(&swept).cloned().collect();
+        let max_tokens = self.hints.max_tokens.unwrap_or(options.max_tokens);
+        RunOptions { sampling, models, given, max_tokens, ..options.clone() }
+    }
+
+    /// The models that it sets, as they are found.
+    pub fn models(&self) -> impl Iterator<Item = &String> {
+        self.models.values()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scenario::load;
+
+    const TEXT: &str = "variables: { top_p: 1 }\nmodels: { big: a.gguf, small: understudy }\nagents: { ann: { model: big } }\n\
+                        phases: [{ name: talk, agents: [ann], initial_prompt: '{{ top_p }}' }, \
+                        { name: ben, agents: [ann], initial_prompt: x }]\n";
+
+    #[test]
+    fn settings_are_told_from_variables() {
+        let scenario = load("x.yaml", TEXT, &[]).scenario.unwrap();
+        let set = |name: &str, value: Value| Tuning::of(&scenario, &[(name.to_string(), value)]);
+        let (variables, tuning) = set("top_p", 0.5.into()).unwrap();
+        assert_eq!((variables.len(), tuning), (1, Tuning::default()));
+        let (variables, tuning) = set("temperature", 0.into()).unwrap();
+        let options = tuning.over(&RunOptions::default());
+        assert_eq!((variables.len(), options.sampling.temperature), (0, Some(0.0)));
+        assert_eq!(options.given, Given::from(["temperature".to_string()]));
+        let options = set("model.big", "small".into()).unwrap().1.over(&RunOptions::default());
+        assert_eq!(options.models["big"], "understudy");
+        assert!(set("model.bog", "x".into()).unwrap_err().contains("did you mean `big`"));
+        assert!(set("temperature", (-1).into()).unwrap_err().contains("at least 0"));
+        assert!(set("max_tokens", 1.5.into()).unwrap_err().contains("a whole number"));
+    }
+}

@@ -1,0 +1,67 @@
+//! The models of a run: what answers for the scenario itself, and for each model that it names.
+
+use super::RunOptions;
+use crate::backend::{Backend, Cast, GivenSampling, Sampling};
+use crate::scenario::{Plan, Scenario};
+use crate::stage::Seat;
+use crate::transcript::NamedRecord;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// Backends of a run and how their tokens are chosen, where no turn says otherwise.
+pub(super) struct Models {
+    /// The scenario's own.
+    pub(super) own: Arc<dyn Backend>,
+    pub(super) sampling: Sampling,
+    pub(super) max_tokens: usize,
+    /// Those that it names, as far as they are to answer.
+    pub(super) named: BTreeMap<String, Seat>,
+}
+
+impl Models {
+    /// # Errors
+    /// A model can't be found or opened.
+    pub(super) fn open(
+        scenario: &Scenario,
+        plan: &Plan,
+        backend: Arc<dyn Backend>,
+        options: &RunOptions,
+    ) -> anyhow::Result<Self> {
+        let open = |name: &str, model: &str| -> anyhow::Result<Arc<dyn Backend>> {
+            Ok(backend.named(name, model)?.unwrap_or_else(|| backend.clone()))
+        };
+        let swept = |name: &str| options.models.get(name).cloned();
+        let own = match swept("").or_else(|| scenario.own_model()) {
+            Some(model) => open("", &model)?,
+            None => backend.clone(),
+        };
+        let hints = scenario.hints.without(&options.given);
+        let settings = |of: &dyn Backend| {
+            let suggested = of.suggested_sampling().over(&Sampling::default());
+            options.sampling.over(&GivenSampling::from(&hints).over(&suggested))
+        };
+        let sampling = settings(own.as_ref());
+        let used: BTreeSet<&String> =
+            plan.order().filter_map(|(_, turn)| turn.hints.model.as_ref()).collect();
+        let mut named = BTreeMap::new();
+        for name in used {
+            let model = swept(name).or_else(|| scenario.model(name)).unwrap_or_default();
+            let backend = open(name, &model)?;
+            let recorded = options.recorded.get(name).cloned();
+            let sampling = recorded.unwrap_or_else(|| settings(backend.as_ref()));
+            named.insert(name.clone(), Seat { backend: Arc::new(Cast::new(backend)), sampling });
+        }
+        let max_tokens = hints.max_tokens.unwrap_or(options.max_tokens);
+        Ok(Self { own: Arc::new(Cast::new(own)), sampling, max_tokens, named })
+    }
+}
+
+/// The named models as a header has them.
+pub fn records(named: &BTreeMap<String, Seat>) -> BTreeMap<String, NamedRecord> {
+    let record = |seat: &Seat| {
+        let card = seat.backend.card();
+        let (model, kv, numerics) = (card.model, card.kv, card.numerics);
+        NamedRecord { model, kv, numerics, sampling: seat.sampling.clone().into() }
+    };
+    named.iter().map(|(name, seat)| (name.clone(), record(seat))).collect()
+}

@@ -1,0 +1,159 @@
+//! Checks models and settings of replies, wherever they stand.
+
+use super::{Checker, is_identifier};
+use crate::diagnostic::Diagnostic;
+use crate::scenario::hints::{Hints, WrittenHints, expected};
+use crate::scenario::yaml::Path;
+use crate::scenario::{Phase, Scenario, Turn, compile};
+use indexmap::IndexMap;
+use std::collections::{BTreeMap, BTreeSet};
+
+impl Checker {
+    /// The models that the scenario names.
+    pub(super) fn models(
+        &mut self,
+        written: Option<IndexMap<String, Option<String>>>,
+        path: &Path,
+    ) -> BTreeMap<String, String> {
+        let mut models = BTreeMap::new();
+        for (name, model) in written.unwrap_or_default() {
+            let path = path.key(name.clone());
+            if !is_identifier(&name) {
+                let message = format!("a model's name is letters, digits and `_`: `{name}`");
+                let span = self.tree.key(&path);
+                let help = format!("for example `{}`", super::phases::identifier_from(&name));
+                self.push(Diagnostic::error("bad-name", path.to_string(), span, message).help(help));
+            }
+            let model = model.unwrap_or_default();
+            if model.trim().is_empty() && !self.is_broken(&path) {
+                let help = format!("e.g. `{name}: models/small.gguf`, or `{name}: understudy`");
+                self.missing(&path, "a model needs a file, or a name that `greenroom pull` lists", &help);
+            }
+            models.insert(name, model.trim().to_string());
+        }
+        self.models = models.keys().cloned().collect();
+        models
+    }
+
+    /// Settings that stand together at a path.
+    pub(super) fn hints(&mut self, given: WrittenHints, path: &Path) -> Hints {
+        let model = given.model.filter(|name| self.has_model(name, &path.key("model")));
+        let mut number = |name: &str, value: Option<f64>| {
+            let value = value?;
+            let Some(expected) = expected(name, value) else { return Some(value) };
+            let message = format!("`{name}` is {value}, expected {expected}");
+            self.error("bad-value", &path.key(name), message).help =
+                Some("leave the field out for the model's own, or the default".into());
+            None
+        };
+        let temperature = number("temperature", given.temperature).map(|t| t as f32);
+        let top_p = number("top_p", given.top_p).map(|p| p as f32);
+        let min_p = number("min_p", given.min_p).map(|p| p as f32);
+        let repetition_penalty = number("repetition_penalty", given.repetition_penalty).map(|r| r as f32);
+        let max_tokens = number("max_tokens", given.max_tokens.map(|n| n as f64)).map(|n| n as usize);
+        let top_k = given.top_k.map(|k| usize::try_from(k).unwrap_or(usize::MAX));
+        Hints { model, temperature, top_p, top_k, min_p, repetition_penalty, max_tokens }
+    }
+
+    fn has_model(&mut self, name: &str, path: &Path) -> bool {
+        if self.models.iter().any(|known| known == name) {
+            return true;
+        }
+        if !self.is_broken(&Path::default().key("models")) && !self.is_open(&["models"]) {
+            let known = self.models.clone();
+            let help = self.suggest(name, known.iter().map(String::as_str));
+            let help = help.unwrap_or_else(|| format!("list it: `models: {{ {}: FILE.gguf }}`", plain(name)));
+            self.error("unknown-model", path, format!("there is no model `{name}` under `models`")).help =
+                Some(help);
+        }
+        false
+    }
+
+    /// Refuses a memory that several models would have to go on with; warns of what no model will heed.
+    pub(super) fn one_model_each(&mut self, scenario: &Scenario) {
+        let plan = compile(scenario);
+        let mut first: BTreeMap<_, &Turn> = BTreeMap::new();
+        let mut told = BTreeSet::new();
+        for (_, turn) in plan.order() {
+            let agent = scenario.agent(turn.speaker);
+            let before = first.entry(turn.timeline).or_insert(turn);
+            if agent.strategy.is_some()
+                || before.hints.model == turn.hints.model
+                || !told.insert(turn.timeline)
+            {
+                continue;
+            }
+            let of = |turn: &Turn| match &turn.hints.model {
+                Some(name) => format!("`{name}`"),
+                None => "the scenario's own model".to_string(),
+            };
+            let (was, now) = (of(before), of(turn));
+            let message = format!("`{}` is played by {was} and, at {}, by {now}", agent.key, turn.path);
+            let help = match turn.timeline.phase {
+                None => format!(
+                    "what one model remembers another can't go on with: give `{}` one model, or `lifecycle: ephemeral` and one \
+                     in each phase",
+                    agent.key
+                ),
+                Some(_) => "within a phase an agent remembers: give it one model there".to_string(),
+            };
+            let path = self.place(scenario, turn).or_else(|| self.place(scenario, before));
+            let path = path.unwrap_or_else(|| Path::default().key("agents").key(&agent.key));
+            self.error("two-models", &path, message).help = Some(help);
+        }
+        self.unheeded(scenario);
+        let played = plan.order().filter_map(|(_, turn)| turn.hints.model.as_ref());
+        let used: BTreeSet<&String> = played.chain(&scenario.hints.model).collect();
+        for name in scenario.models.keys().filter(|name| !used.contains(name)) {
+            let path = Path::default().key("models").key(name);
+            let message = format!("nobody is played by the model `{name}`");
+            self.unused(&path, &message, &format!("write `model: {name}` where it is to play, or remove it"));
+        }
+    }
+
+    /// Warns of settings of agents that no model plays.
+    fn unheeded(&mut self, scenario: &Scenario) {
+        let message =
+            |key: &str| format!("a strategy plays `{key}`, so a setting of the model has no effect");
+        let help = "remove it, or the agent's `strategy`";
+        for agent in scenario.agents.iter().filter(|agent| agent.strategy.is_some()) {
+            let path = Path::default().key("agents").key(&agent.key);
+            if let Some(path) = self.set_at(&path, &agent.hints) {
+                self.unused(&path, &message(&agent.key), help);
+            }
+        }
+        for (at, phase) in scenario.phases.iter().enumerate() {
+            for (n, turn) in phase.script().iter().enumerate() {
+                let agent = scenario.agent(turn.agent);
+                let path = Path::default().key("phases").index(at).key("turns").index(n);
+                let path = self.set_at(&path, &turn.hints).filter(|_| agent.strategy.is_some());
+                path.into_iter().for_each(|path| self.unused(&path, &message(&agent.key), help));
+            }
+        }
+    }
+
+    /// The first field below a path that gives a setting.
+    fn set_at(&self, path: &Path, hints: &Hints) -> Option<Path> {
+        let names = ["model"].into_iter().chain(Hints::NAMES);
+        let set = names.filter(|name| !hints.is_empty() && self.tree.find(&path.key(*name)).is_some());
+        set.map(|name| path.key(name)).next()
+    }
+
+    /// The field that gives a turn a model other than its agent's.
+    fn place(&self, scenario: &Scenario, turn: &Turn) -> Option<Path> {
+        let phase: &Phase = scenario.phase(turn.phase);
+        let here = Path::default().key("phases").index(turn.phase.0);
+        let of_turn = phase.script().iter().position(|script| {
+            script.agent == turn.speaker
+                && script.hints.model.is_some()
+                && script.hints.model == turn.hints.model
+        });
+        let of_turn = of_turn.map(|at| here.key("turns").index(at).key("model"));
+        of_turn.or_else(|| phase.hints.model.as_ref().map(|_| here.key("model")))
+    }
+}
+
+/// A name as `models` may have it.
+fn plain(name: &str) -> String {
+    if is_identifier(name) { name.to_string() } else { super::phases::identifier_from(name) }
+}

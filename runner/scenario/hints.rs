@@ -1,0 +1,201 @@
+//! Settings of replies that a scenario may give: a model and how tokens are chosen. One mechanism for all of them, wherever they stand.
+//!
+//! A turn of a written-out order counts before its phase, that before the agent, that before the scenario. The scenario's own are
+//! part of what a run begins with; [`Turn::hints`](super::Turn::hints) holds the others, merged.
+
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
+
+/// Adds the fields of [`WrittenHints`] to a struct of the schema. (`serde(flatten)` would lose the places of mistakes.)
+macro_rules! with_hints {
+    ($(#[$attribute:meta])* pub struct $name:ident { $($fields:tt)* }) => {
+        $(#[$attribute])*
+        pub struct $name {
+            $($fields)*
+            /// The model that answers: a name under `models`. Of this and the fields below, a turn's count first, then its phase's,
+            /// the agent's, the scenario's. A memory belongs to one model, so an agent with a permanent one has the same in all
+            /// phases.
+            pub model: Option<String>,
+            /// How freely tokens are drawn; 0 is greedy. Default: the model's own, else 0.7. `--temperature` counts before it.
+            #[schemars(extend("minimum" = 0))]
+            pub temperature: Option<f64>,
+            /// Tokens are drawn from the smallest set that reaches this probability. `--top-p` counts before it.
+            #[schemars(extend("minimum" = 0, "maximum" = 1))]
+            pub top_p: Option<f64>,
+            /// Tokens are drawn from so many, the most likely; 0: all. `--top-k` counts before it.
+            pub top_k: Option<u64>,
+            /// Tokens less likely than this share of the best are not drawn. `--min-p` counts before it.
+            #[schemars(extend("minimum" = 0, "maximum" = 1))]
+            pub min_p: Option<f64>,
+            /// Divides logits of tokens that the reply has used; 1 is off. `--repetition-penalty` counts before it.
+            #[schemars(extend("exclusiveMinimum" = 0))]
+            pub repetition_penalty: Option<f64>,
+            /// Most tokens of a reply. `--max-tokens` counts before it.
+            #[schemars(extend("minimum" = 1, "maximum" = u32::MAX))]
+            pub max_tokens: Option<u64>,
+        }
+
+        impl $name {
+            /// Its settings of replies, which are taken out.
+            pub fn hints(&mut self) -> $crate::scenario::hints::WrittenHints {
+                $crate::scenario::hints::WrittenHints {
+                    model: self.model.take(),
+                    temperature: self.temperature.take(),
+                    top_p: self.top_p.take(),
+                    top_k: self.top_k.take(),
+                    min_p: self.min_p.take(),
+                    repetition_penalty: self.repetition_penalty.take(),
+                    max_tokens: self.max_tokens.take(),
+                }
+            }
+        }
+    };
+}
+pub(super) use with_hints;
+
+/// Settings as they are written.
+#[derive(Clone, Debug, Default, PartialEq)]
+#[allow(missing_docs, reason = "documented where the schema has them")]
+pub struct WrittenHints {
+    pub model: Option<String>,
+    pub temperature: Option<f64>,
+    pub top_p: Option<f64>,
+    pub top_k: Option<u64>,
+    pub min_p: Option<f64>,
+    pub repetition_penalty: Option<f64>,
+    pub max_tokens: Option<u64>,
+}
+
+/// Settings of replies, as far as a scenario gives them.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Hints {
+    /// Name of the model.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
+    /// 0: greedy.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub temperature: Option<f32>,
+    /// 1: all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub top_p: Option<f32>,
+    /// 0: all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub top_k: Option<usize>,
+    /// 0: all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub min_p: Option<f32>,
+    /// 1: off.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub repetition_penalty: Option<f32>,
+    /// Most tokens of a reply.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_tokens: Option<usize>,
+}
+
+// No checked setting is NaN.
+impl Eq for Hints {}
+
+/// The values that a setting may have, in words, where this is none of them.
+pub fn expected(name: &str, value: f64) -> Option<&'static str> {
+    let (fits, expected) = match name {
+        "temperature" => (value >= 0.0 && value <= f64::from(f32::MAX), "a number of at least 0"),
+        "top_p" | "min_p" => ((0.0..=1.0).contains(&value), "a number from 0 to 1"),
+        "repetition_penalty" => {
+            (value as f32 > 0.0 && value <= f64::from(f32::MAX), "a number above 0; 1 is off")
+        }
+        "top_k" => (value >= 0.0 && value.fract() == 0.0, "a whole number; 0 is off"),
+        _ => {
+            let is_whole = value.fract() == 0.0 && value <= f64::from(u32::MAX);
+            (value >= 1.0 && is_whole, "a whole number of at least 1")
+        }
+    };
+    (!fits).then_some(expected)
+}
+
+/// Names of the settings that the command line gives: what the file says of them has no effect.
+pub type Given = BTreeSet<String>;
+
+impl Hints {
+    /// Names of the settings that the command line may give for all turns, as the file writes them.
+    pub const NAMES: [&str; 6] =
+        ["temperature", "top_p", "top_k", "min_p", "repetition_penalty", "max_tokens"];
+
+    /// The names of those that are set, the model aside.
+    pub fn names(&self) -> impl Iterator<Item = &'static str> {
+        let set = [
+            self.temperature.is_some(),
+            self.top_p.is_some(),
+            self.top_k.is_some(),
+            self.min_p.is_some(),
+            self.repetition_penalty.is_some(),
+            self.max_tokens.is_some(),
+        ];
+        Self::NAMES.into_iter().zip(set).filter(|(_, set)| *set).map(|(name, _)| name)
+    }
+
+    /// True if nothing is set.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// These, and those of `lower` that are not among them.
+    pub fn over(&self, lower: &Self) -> Self {
+        Self {
+            model: self.model.clone().or_else(|| lower.model.clone()),
+            temperature: self.temperature.or(lower.temperature),
+            top_p: self.top_p.or(lower.top_p),
+            top_k: self.top_k.or(lower.top_k),
+            min_p: self.min_p.or(lower.min_p),
+            repetition_penalty: self.repetition_penalty.or(lower.repetition_penalty),
+            max_tokens: self.max_tokens.or(lower.max_tokens),
+        }
+    }
+
+    /// Those that the command line does not give.
+    pub fn without(&self, given: &Given) -> Self {
+        let is_open = |name: &str| !given.contains(name);
+        Self {
+            model: self.model.clone(),
+            temperature: self.temperature.filter(|_| is_open("temperature")),
+            top_p: self.top_p.filter(|_| is_open("top_p")),
+            top_k: self.top_k.filter(|_| is_open("top_k")),
+            min_p: self.min_p.filter(|_| is_open("min_p")),
+            repetition_penalty: self.repetition_penalty.filter(|_| is_open("repetition_penalty")),
+            max_tokens: self.max_tokens.filter(|_| is_open("max_tokens")),
+        }
+    }
+
+    /// In words, such as `model big, temperature 0.2`; empty where nothing is set.
+    pub fn words(&self) -> String {
+        let word = |name: &str, value: Option<String>| value.map(|value| format!("{name} {value}"));
+        let number = |value: Option<f32>| value.map(|value| value.to_string());
+        let count = |value: Option<usize>| value.map(|value| value.to_string());
+        let words = [
+            word("model", self.model.clone()),
+            word("temperature", number(self.temperature)),
+            word("top-p", number(self.top_p)),
+            word("top-k", count(self.top_k)),
+            word("min-p", number(self.min_p)),
+            word("repetition penalty", number(self.repetition_penalty)),
+            word("at most", self.max_tokens.map(|n| format!("{n} tokens"))),
+        ];
+        words.into_iter().flatten().collect::<Vec<_>>().join(", ")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_stands_closer_counts_and_the_command_line_before_all() {
+        let turn = Hints { temperature: Some(0.0), ..Hints::default() };
+        let agent = Hints { temperature: Some(1.0), top_k: Some(5), model: Some("a".into()), ..turn.clone() };
+        let merged = turn.over(&agent);
+        assert_eq!(merged.words(), "model a, temperature 0, top-k 5");
+        let given = Given::from(["temperature".to_string()]);
+        assert_eq!(merged.without(&given).words(), "model a, top-k 5");
+        assert!(Hints::default().is_empty() && Hints::default().words().is_empty());
+    }
+}
