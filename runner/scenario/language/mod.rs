@@ -12,18 +12,12 @@ use std::sync::Arc;
 use texts::{LANGUAGES, ROWS};
 
 /// The texts of a scenario.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Language {
     /// The built-in language that it is, or begins with.
     base: usize,
     /// Texts of the scenario's own, by their numbers; empty: the table's stand.
     own: Vec<Option<String>>,
-}
-
-impl Default for Language {
-    fn default() -> Self {
-        Self { base: 0, own: Vec::new() }
-    }
 }
 
 /// A mistake in a text of a table.
@@ -175,9 +169,9 @@ impl Language {
             return None;
         }
         let mut hasher = blake3::Hasher::new();
-        for at in 0..ROWS.len() {
+        for (at, row) in ROWS.iter().enumerate() {
             let own = self.own.get(at).and_then(Option::as_deref);
-            let text = own.unwrap_or(ROWS[at].in_language[self.base]);
+            let text = own.unwrap_or(row.in_language[self.base]);
             hasher.update(&(text.len() as u64).to_le_bytes());
             hasher.update(text.as_bytes());
         }

@@ -199,7 +199,7 @@ impl Ending {
         let is_talk = |purpose| matches!(purpose, Purpose::Speech | Purpose::Choice);
         let spoken = || said.lines(last).iter().filter(|line| is_talk(line.purpose) && !line.text.is_empty());
         if self.kind == Some(Kind::Summary) {
-            let text = spoken().last().map_or(Value::Null, |line| line.text.to_string().into());
+            let text = spoken().next_back().map_or(Value::Null, |line| line.text.to_string().into());
             return vec![("summary", Ok(text))];
         }
         let mut chosen: Vec<(AgentId, Value)> =

@@ -79,7 +79,7 @@ mod tests {
             (r"([[\]]+)", "x[]", Some("[]")),
             (r"([]x]+)", "]x", Some("]x")),
             (r"(?<!not )(share)", "not share", None),
-            (r"(?:choice|answer)\s*[:=]\s*(\w+)", "Answer: split", Some("split")),
+            (r"(?:choice|answer)\s*[:=]\s*(\w+)", "answer: split", Some("split")),
             (r"(\w+) (?P<q>['])(?P=q)", "so ''", Some("so")),
         ] {
             let found = compile(pattern).unwrap().captures(text).unwrap();
