@@ -11,6 +11,7 @@ use anyhow::{Context as _, anyhow};
 use greenroom_engine as engine;
 pub use greenroom_engine::{Loading, cache::CacheKey};
 use std::path::PathBuf;
+use std::sync::Arc;
 
 /// The bundled model: small talk only, there so that everything runs at once.
 static UNDERSTUDY: &[u8] = include_bytes!("../../models/understudy.gguf");
@@ -275,6 +276,7 @@ impl From<Request> for engine::Request {
             stop: request.stop,
             whole_sentences: true,
             constraint: constraint(request.choice, request.follow),
+            grammar: request.form.map(|form| Arc::new(form.grammar.clone())),
             next_use: request.next_use,
             cold: request.cold,
         }

@@ -80,6 +80,11 @@ impl Bytes {
         self.list(turn.constraint.iter(), Self::constraint);
         self.purpose(turn.purpose);
         self.audience(&turn.audience);
+        if let Some(form) = &turn.form {
+            self.text(form.kind());
+            self.text(form.text());
+            self.variant(u64::from(form.is_shown));
+        }
     }
 
     fn input(&mut self, input: Input) {

@@ -7,6 +7,7 @@ mod check;
 mod choice;
 mod compile;
 mod encoding;
+mod form;
 mod plan;
 mod read;
 pub mod render;
@@ -19,6 +20,7 @@ pub use check::{Loaded, Overrides, load, open, open_below, open_named, parse_ove
 pub(crate) use choice::text_of;
 pub use choice::{Choice, ChoiceOption, Chosen, Decision, Method};
 pub use compile::compile;
+pub use form::Form;
 pub use plan::{
     Announced, Audience, Condition, Constraint, Edge, Input, Plan, Purpose, Seeds, TimelineId, Turn, TurnId,
     turn_seed,
@@ -177,6 +179,8 @@ pub struct Phase {
     pub until: Option<Expression>,
     /// The choice that every turn, or the decision, makes.
     pub choice: Option<Arc<Choice>>,
+    /// The form of every turn's reply.
+    pub form: Option<Arc<Form>>,
     /// The way it decides.
     pub decision: Option<Decision>,
     /// Text of the debate format.
@@ -237,6 +241,8 @@ pub struct ScriptTurn {
     pub when: Option<Expression>,
     /// The choice that it makes.
     pub choice: Option<Arc<Choice>>,
+    /// The form of its reply.
+    pub form: Option<Arc<Form>>,
     /// The agents who hear it; empty: as interactions say.
     pub to: Vec<AgentId>,
 }

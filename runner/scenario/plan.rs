@@ -4,7 +4,7 @@
 //! the one in which transcripts are written: phase, round, cast.
 
 use super::template::{Expression, Template};
-use super::{AgentId, Choice, PhaseId, Scenario};
+use super::{AgentId, Choice, Form, PhaseId, Scenario};
 use petgraph::Direction;
 use petgraph::graph::{DiGraph, NodeIndex};
 use std::collections::BTreeMap;
@@ -49,6 +49,8 @@ pub struct Turn {
     pub guard: Vec<Condition>,
     /// The constraint on the reply.
     pub constraint: Option<Constraint>,
+    /// The form of the reply.
+    pub form: Option<Arc<Form>>,
     /// The purpose of the reply.
     pub purpose: Purpose,
     /// The agents who hear it.

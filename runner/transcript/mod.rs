@@ -15,7 +15,7 @@ pub use read::{ReadError, Recorded, Transcript};
 pub use record::{
     AgentRecord, AssertionRecord, ChoiceRecord, Continues, DryRecord, Footer, Forked, Header, Line,
     ModelRecord, OptionRecord, OutcomeRecord, SamplingRecord, ScenarioRecord, SeedBefore, Stop, TurnRecord,
-    chain, choice_record,
+    chain, choice_record, form_record, FormRecord,
 };
 pub use write::{Recorder, same_settings};
 

@@ -1,7 +1,7 @@
 //! The lines of a transcript as types, and their canonical text and hash.
 
 use crate::scenario::results::Payoffs;
-use crate::scenario::{Choice, ChoiceOption, Chosen, Method};
+use crate::scenario::{Choice, ChoiceOption, Chosen, Form, Method};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -194,6 +194,9 @@ pub struct TurnRecord {
     pub stop: Stop,
     /// The choice, if the reply was one.
     pub constraint: Option<ChoiceRecord>,
+    /// The form of the reply, and its value.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub form: Option<FormRecord>,
     /// Seed of the turn.
     pub seed: u64,
 }
@@ -222,6 +225,21 @@ impl Stop {
             Self::Sentence => "sentence",
         }
     }
+}
+
+/// The form of a reply, and what it was read as.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FormRecord {
+    /// `schema`, `lark` or `regex`.
+    pub kind: String,
+    /// Hash of the grammar's text.
+    pub blake3: String,
+    /// The value that expressions see; null: invalid.
+    pub value: serde_json::Value,
+    /// The reason why it is invalid.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub invalid: Option<String>,
 }
 
 /// A choice: what could be said, how likely each was, and what it was read as.
@@ -303,6 +321,12 @@ pub struct AssertionRecord {
     /// The error of the expression, if it failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
+}
+
+/// Records the form of a reply and its value.
+pub fn form_record(form: &Form, value: Result<serde_json::Value, String>) -> FormRecord {
+    let (value, invalid) = value.map_or_else(|reason| (serde_json::Value::Null, Some(reason)), |value| (value, None));
+    FormRecord { kind: form.kind().to_string(), blake3: form.hash(), value, invalid }
 }
 
 /// Records a choice: options as listed, the log-probabilities that are known by option.

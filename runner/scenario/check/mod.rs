@@ -7,6 +7,7 @@ mod chance;
 mod choices;
 mod expressions;
 mod fields;
+mod forms;
 mod include;
 mod paths;
 mod payoff;
@@ -201,6 +202,7 @@ impl Checker {
         let assertions =
             self.assertions(written.assertions.unwrap_or_default(), &top.key("assertions"), &outcomes);
         self.answers(&agents, &phases);
+        self.answers_in_form(&agents, &phases);
         self.one_meaning(&variables, &agents, &phases);
         let mut scenario = Scenario {
             title: written.title.unwrap_or_else(|| id.clone()),

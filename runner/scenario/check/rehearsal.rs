@@ -250,7 +250,8 @@ impl Rehearsal {
             let text = piece.texts.get(chance.text(text, piece.texts.len(), turn));
             let text = option.map(Arc::from).or(text.cloned()).unwrap_or_else(|| "…".into());
             play.fates.insert(id, Fate::Played(chosen));
-            let line = Utterance::new(turn, &text, chosen);
+            let value = turn.form.as_ref().map(|form| form.example());
+            let line = Utterance { value, ..Utterance::new(turn, &text, chosen) };
             Arc::make_mut(&mut play.said).0.entry(turn.phase).or_default().push(line);
         }
         look(Moment::End, &play.said, steps);

@@ -107,7 +107,10 @@ impl Checker {
         let mut script = Vec::new();
         for (at, turn) in turns.into_iter().enumerate() {
             let path = path.index(at);
-            let Some(WrittenTurn { agent, ask, when, choice, parse_choice, to }) = turn else { continue };
+            let Some(WrittenTurn { agent, ask, when, choice, parse_choice, reply, grammar, to }) = turn else {
+                continue;
+            };
+            let form = self.form(reply, grammar, choice.is_some() || parse_choice.is_some(), &path);
             let ask = self.round_text(ask, path.key("ask"), phase).map(std::sync::Arc::new);
             // What was said in this phase before the turn may decide about it.
             let end = PhaseId(phase.0 + 1);
@@ -119,7 +122,7 @@ impl Checker {
                 continue;
             };
             if let Some(agent) = self.member(&agent, cast, &path.key("agent")) {
-                script.push(ScriptTurn { agent, ask, when, choice, to });
+                script.push(ScriptTurn { agent, ask, when, choice, form, to });
             }
         }
         script

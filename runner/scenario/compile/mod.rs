@@ -10,7 +10,7 @@ use super::plan::{
     Announced, Audience, Condition, Constraint, Edge, Input, Plan, Purpose, TimelineId, Turn, TurnId,
 };
 use super::template::Template;
-use super::{AgentId, Lifecycle, PhaseId, Scenario};
+use super::{AgentId, Form, Lifecycle, PhaseId, Scenario};
 use petgraph::graph::{DiGraph, NodeIndex};
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -71,6 +71,7 @@ struct Draft {
     ask: Option<Arc<Template>>,
     guard: Vec<Condition>,
     constraint: Option<Constraint>,
+    form: Option<Arc<Form>>,
     purpose: Purpose,
     audience: Audience,
     /// The first turn that its texts do not know of, where it is not the turn itself.
@@ -117,7 +118,7 @@ impl Compiler<'_> {
 
     /// Adds a turn; it reads what its memory has not read yet.
     fn turn(&mut self, phase: PhaseId, round: usize, draft: Draft) -> TurnId {
-        let Draft { speaker, suffix, cue, ask, guard, constraint, purpose, audience, known } = draft;
+        let Draft { speaker, suffix, cue, ask, guard, constraint, form, purpose, audience, known } = draft;
         let timeline = self.timeline(speaker, phase);
         let inputs = self.unread.insert(timeline, Vec::new()).unwrap_or_default();
         let key = &self.scenario.agent(speaker).key;
@@ -133,6 +134,8 @@ impl Compiler<'_> {
             ask,
             cue,
             guard,
+            // Whose turn is a choice, or gives the floor, says that alone.
+            form: form.filter(|_| constraint.is_none()),
             constraint,
             purpose,
             audience,

@@ -74,6 +74,7 @@ impl Compiler<'_> {
             guard: guard.to_vec(),
             purpose: if choice.is_some() { Purpose::Choice } else { Purpose::Speech },
             constraint: choice.map(|choice| Constraint { choice, except: Vec::new() }),
+            form: phase.form.clone(),
             audience,
             known: None,
         }
@@ -103,6 +104,13 @@ impl Compiler<'_> {
         let regular = self.regular(id, turn.agent, guard);
         let holds = turn.when.iter().map(|when| Condition::Holds(when.clone()));
         let own = turn.choice.clone().map(|choice| Constraint { choice, except: Vec::new() });
+        let regular = match &turn.form {
+            Some(form) => {
+                let form = Some(form.clone());
+                Draft { form, constraint: None, purpose: Purpose::Speech, ..regular }
+            }
+            None => regular,
+        };
         let audience =
             if turn.to.is_empty() { regular.audience.clone() } else { phase.whisper(turn.agent, &turn.to) };
         let draft = Draft {

@@ -86,6 +86,7 @@ impl Compiler<'_> {
             ask: None,
             guard: guard.to_vec(),
             constraint: choice.map(|choice| Constraint { choice, except: sooner.to_vec() }),
+            form: None,
             purpose: Purpose::Ballot { attempt, rank },
             audience: Audience::Nobody,
             known: None,

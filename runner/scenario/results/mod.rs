@@ -32,6 +32,8 @@ pub struct Utterance {
     pub purpose: Purpose,
     /// The choice that it made, and what was chosen.
     pub choice: Option<(Arc<Choice>, Chosen)>,
+    /// The value of a reply that has a form; null: it is not in it.
+    pub value: Option<Value>,
 }
 
 /// Everything said, by phase. A phase without an entry was not played.
@@ -52,6 +54,8 @@ pub enum Outcome {
         text: Arc<str>,
         /// The option chosen, where a choice was asked for.
         choice: Option<Chosen>,
+        /// The value of the reply, where it has a form; null: it is not in it.
+        value: Option<Value>,
     },
 }
 
@@ -63,8 +67,9 @@ impl Said {
             return said;
         }
         for (id, turn) in plan.order().take(end.0).filter(|(_, turn)| phases.contains(&turn.phase)) {
-            if let Outcome::Said { text, choice } = &outcomes[id.0] {
-                said.0.entry(turn.phase).or_default().push(Utterance::new(turn, text, *choice));
+            if let Outcome::Said { text, choice, value } = &outcomes[id.0] {
+                let line = Utterance { value: value.clone(), ..Utterance::new(turn, text, *choice) };
+                said.0.entry(turn.phase).or_default().push(line);
             }
         }
         said
@@ -85,6 +90,7 @@ impl Utterance {
             audience: turn.audience.clone(),
             purpose: turn.purpose,
             choice: turn.constraint.as_ref().map(|constraint| constraint.choice.clone()).zip(chosen),
+            value: None,
         }
     }
 
@@ -125,6 +131,10 @@ pub struct Results {
     pub invalid: usize,
     /// The words of each agent, by key, one line per utterance.
     pub said: BTreeMap<String, String>,
+    /// The value of each agent's latest reply that has a form, by key; null: none, or invalid.
+    pub replies: BTreeMap<String, Value>,
+    /// All such values of each agent, oldest first.
+    pub reply_history: BTreeMap<String, Vec<Value>>,
 }
 
 /// The results of a phase.
@@ -137,6 +147,8 @@ pub fn results(scenario: &Scenario, phase: PhaseId, said: &Said) -> Results {
         results.choices.insert(key(*agent), Value::Null);
         results.history.insert(key(*agent), Vec::new());
         results.said.insert(key(*agent), String::new());
+        results.replies.insert(key(*agent), Value::Null);
+        results.reply_history.insert(key(*agent), Vec::new());
     }
     for line in lines {
         results.rounds = results.rounds.max(line.round);
@@ -151,7 +163,12 @@ pub fn results(scenario: &Scenario, phase: PhaseId, said: &Said) -> Results {
             results.choices.insert(key(line.speaker), value.clone());
             results.history.entry(key(line.speaker)).or_default().push(value);
         }
-        results.invalid += usize::from(matches!(line.choice, Some((_, Chosen::Invalid))));
+        if let Some(value) = &line.value {
+            results.replies.insert(key(line.speaker), value.clone());
+            results.reply_history.entry(key(line.speaker)).or_default().push(value.clone());
+        }
+        let invalid = matches!(line.choice, Some((_, Chosen::Invalid))) || line.value == Some(Value::Null);
+        results.invalid += usize::from(invalid);
     }
     let tally = tally(here, lines);
     let value =
