@@ -171,5 +171,13 @@ fn end_of(text: &str) -> String {
 /// What llguidance says, without the state of its parser and without its traces.
 fn plain(message: &str) -> Error {
     let cut = ["\n<state>", "\n<non-verbose/>", "\n<backtrace>"].iter().filter_map(|mark| message.find(mark)).min();
-    Error(message[..cut.unwrap_or(message.len())].trim().to_string())
+    let message = message[..cut.unwrap_or(message.len())].trim();
+    let line = |mark: &str| message.split(mark).nth(1).and_then(|rest| rest.lines().next());
+    if let Some(reason) = line("\nerror: ").filter(|_| message.contains("regex parse error")) {
+        return Error(format!("the regular expression can't be read: {reason}"));
+    }
+    if let Some(found) = line("Resource '").and_then(|rest| rest.split('\'').next()) {
+        return Error(format!("`{found}` is not in the schema, and nothing is fetched"));
+    }
+    Error(message.to_string())
 }

@@ -105,6 +105,8 @@ fn fields_at(path: &[Step]) -> (&'static str, Vec<String>) {
             Step::Key(key) if key == "turns" => "a turn",
             Step::Key(key) if key == "interactions" => "an interaction",
             Step::Key(key) if key == "choice" || key == "parse_choice" => "a choice",
+            Step::Key(key) if key == "reply" => "a reply",
+            Step::Key(key) if key == "grammar" => "a grammar",
             Step::Key(key) if key == "assertions" => "an assertion",
             _ => place,
         };

@@ -539,6 +539,10 @@ fn colors() -> serde_json::Value {
 
 /// The JSON Schema of scenario files.
 pub fn json_schema() -> &'static Schema {
-    static SCHEMA: LazyLock<Schema> = LazyLock::new(|| schema_for!(Written));
+    static SCHEMA: LazyLock<Schema> = LazyLock::new(|| {
+        let mut schema = schema_for!(Written).to_value();
+        schema.sort_all_objects();
+        schema.try_into().unwrap_or_else(|_| schema_for!(Written))
+    });
     &SCHEMA
 }
