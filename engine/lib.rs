@@ -60,7 +60,7 @@ pub use engine::{Engine, EngineConfig, Loading, Turn};
 pub use error::{Error, ErrorKind, Remedy, Result};
 pub use prompter::Prompter;
 pub use request::*;
-pub use turns::sampler::draw;
+pub use turns::sampler::{by_length, draw};
 
 /// A text to try a model on: dialogue by several people, of some 1,500 words.
 pub const SAMPLE: &str = include_str!("sample.txt");

@@ -181,6 +181,9 @@ pub struct Request {
     pub whole_sentences: bool,
     /// Constraint on the reply; `None`: it is free.
     pub constraint: Option<Constraint>,
+    /// True if the options of a choice are drawn by their log-probability by length ([`by_length`](crate::by_length)), so that a long
+    /// text is not unlikely for its length alone.
+    pub by_length: bool,
     /// Grammar that the reply is in; `None`: any text. It ends when the grammar is complete; what `max_tokens` cuts is not in it.
     /// `stop`, `min_tokens` and `whole_sentences` have no effect then, and a choice ([`Constraint::OneOf`]) can't have one.
     ///
@@ -211,6 +214,7 @@ impl Request {
             stop: Vec::new(),
             whole_sentences: false,
             constraint: None,
+            by_length: false,
             grammar: None,
             next_use: None,
             cold: false,

@@ -1,6 +1,7 @@
 //! Bounds of grammars from outside: sizes and nesting before they are compiled, counted steps while they are, and at each token.
 
-use crate::{Error, Grammar, Result};
+use crate::error::{Error, Result};
+use crate::grammar::Grammar;
 use llguidance::api::ParserLimits;
 use serde_json::Value;
 
@@ -44,7 +45,8 @@ pub(crate) fn within(grammar: &Grammar) -> Result<()> {
     if let Grammar::Lark(text) = grammar
         && text.contains("max_tokens")
     {
-        let found = "`max_tokens` counts tokens, so what it allows would depend on the model; count characters";
+        let found =
+            "`max_tokens` counts tokens, so what it allows would depend on the model; count characters";
         return Err(Error(format!("{found}, e.g. `/.{{1,80}}/`")));
     }
     Ok(())
@@ -56,9 +58,12 @@ fn depth(schema: &Value) -> Result<usize> {
         Value::Array(items) => items.iter().map(depth).collect::<Result<_>>()?,
         Value::Object(fields) => {
             let keys = fields.keys().map(String::as_str);
-            let deepest = keys.chain(fields.values().filter_map(Value::as_str)).map(brackets).max().unwrap_or(0);
+            let deepest =
+                keys.chain(fields.values().filter_map(Value::as_str)).map(brackets).max().unwrap_or(0);
             if deepest > MAX_DEPTH {
-                return Err(Error(format!("a text in it has {deepest} brackets open; at most {MAX_DEPTH} are read")));
+                return Err(Error(format!(
+                    "a text in it has {deepest} brackets open; at most {MAX_DEPTH} are read"
+                )));
             }
             fields.values().map(depth).collect::<Result<_>>()?
         }

@@ -1,6 +1,6 @@
 //! One reply on its way through a grammar.
 
-use crate::{Error, Result, plain};
+use crate::error::{Error, Result, plain};
 use llguidance::TokenParser;
 use llguidance::toktrie::SimpleVob;
 use std::sync::Arc;

@@ -1,6 +1,9 @@
 //! A vocabulary as a trie of bytes, and the grammars that were compiled for it.
 
-use crate::{Error, Grammar, Matcher, Result, Spacing, bounds, plain};
+use crate::bounds;
+use crate::error::{Error, Result, plain};
+use crate::grammar::{Grammar, Spacing};
+use crate::matcher::Matcher;
 use llguidance::toktrie::{ApproximateTokEnv, TokEnv, TokRxInfo, TokTrie};
 use llguidance::{ParserFactory, panic_utils};
 use std::panic::AssertUnwindSafe;

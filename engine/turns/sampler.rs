@@ -196,6 +196,15 @@ pub fn draw(logprobs: &[f32], sampling: &Sampling) -> usize {
     weights.iter().rposition(|weight| *weight > 0.0).unwrap_or(best)
 }
 
+/// Length-normalized log-probabilities of whole texts: each by byte of its text, times the mean number of bytes, so that they stay as
+/// far apart as before where all are of one length. (By bytes and not by tokens, as in lm-eval's `acc_norm`: another vocabulary
+/// changes nothing.) [`draw`] takes them as it takes log-probabilities.
+pub fn by_length<'a>(logprobs: &[f32], texts: impl IntoIterator<Item = &'a str>) -> Vec<f32> {
+    let lengths: Vec<f32> = texts.into_iter().map(|text| text.len().max(1) as f32).collect();
+    let mean = lengths.iter().sum::<f32>() / lengths.len().max(1) as f32;
+    logprobs.iter().zip(&lengths).map(|(logprob, length)| logprob * mean / length).collect()
+}
+
 /// Logits with all penalties, those of DRY too.
 fn all_penalized(logits: &[f32], reply: &[u32], said: &Said, sampling: &Sampling) -> Vec<f32> {
     let mut logits = penalized(logits, reply, sampling);

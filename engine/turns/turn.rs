@@ -82,7 +82,7 @@ impl Decode {
             None => Self::Sample(reply()),
             Some(Constraint::Follow(ids)) => Self::TeacherForce(Following::new(ids, reply(), tokenizer)?),
             Some(Constraint::OneOf(texts)) => {
-                Self::ScoreOptions(ScoreOptions::new(texts, prompt, tokenizer)?)
+                Self::ScoreOptions(ScoreOptions::new(texts, request.by_length, prompt, tokenizer)?)
             }
         })
     }

@@ -25,14 +25,26 @@ fn schemas() -> Vec<(&'static str, Value)> {
         ("a huge count", json!({ "type": "array", "items": { "type": "integer" }, "minItems": 100_000_000 })),
         ("a huge length", json!({ "type": "string", "minLength": 1_000_000_000 })),
         ("a long range", json!({ "type": "integer", "minimum": -1e300, "maximum": 1e300 })),
-        ("a narrow range", json!({ "type": "number", "minimum": 0.100_000_000_000_1, "maximum": 0.100_000_000_000_2 })),
+        (
+            "a narrow range",
+            json!({ "type": "number", "minimum": 0.100_000_000_000_1, "maximum": 0.100_000_000_000_2 }),
+        ),
         ("itself", json!({ "$ref": "#" })),
-        ("two that are each other", json!({ "$ref": "#/$defs/a", "$defs": { "a": { "$ref": "#/$defs/b" }, "b": { "$ref": "#/$defs/a" } } })),
-        ("a tree", json!({ "$defs": { "n": { "type": "object", "properties": { "l": { "$ref": "#/$defs/n" }, "r": { "$ref": "#/$defs/n" } }, "required": ["l", "r"] } }, "$ref": "#/$defs/n" })),
+        (
+            "two that are each other",
+            json!({ "$ref": "#/$defs/a", "$defs": { "a": { "$ref": "#/$defs/b" }, "b": { "$ref": "#/$defs/a" } } }),
+        ),
+        (
+            "a tree",
+            json!({ "$defs": { "n": { "type": "object", "properties": { "l": { "$ref": "#/$defs/n" }, "r": { "$ref": "#/$defs/n" } }, "required": ["l", "r"] } }, "$ref": "#/$defs/n" }),
+        ),
         ("from elsewhere", json!({ "$ref": "https://example.com/schema.json" })),
         ("from a file", json!({ "$ref": "file:///etc/passwd" })),
         ("powers of a pattern", json!({ "type": "string", "pattern": "^((a{1,100}){1,100}){1,100}$" })),
-        ("a pattern of many states", json!({ "type": "string", "pattern": "^(.*a.{30}|.*b.{30}|.*c.{30})$" })),
+        (
+            "a pattern of many states",
+            json!({ "type": "string", "pattern": "^(.*a.{30}|.*b.{30}|.*c.{30})$" }),
+        ),
         ("a pattern with look-ahead", json!({ "type": "string", "pattern": "^(?=a)b$" })),
         ("a pattern of brackets", json!({ "type": "string", "pattern": "(".repeat(30_000) })),
         ("many words", json!({ "enum": many })),
@@ -44,7 +56,10 @@ fn schemas() -> Vec<(&'static str, Value)> {
         ("multiples", json!({ "type": "number", "multipleOf": 1e-300 })),
         ("multiples of a large number", json!({ "type": "integer", "multipleOf": 999_999_999_999u64 })),
         ("properties that are counted", json!({ "type": "object", "minProperties": 1_000_000 })),
-        ("a property of itself", json!({ "properties": { "": { "$ref": "#/properties/" } }, "type": "object" })),
+        (
+            "a property of itself",
+            json!({ "properties": { "": { "$ref": "#/properties/" } }, "type": "object" }),
+        ),
         ("x-guidance", json!({ "type": "string", "x-guidance": { "lenient": true } })),
     ]
 }
@@ -79,7 +94,8 @@ fn grammars() -> Vec<(&'static str, Grammar)> {
 
 /// A vocabulary of bytes and of what is often said, as a model's.
 fn vocabulary() -> Vocabulary {
-    let words = ["{\"", "\":", " \"", "\",", "},", "aa", "aaaa", "option", " 1", "00", "true", "null", "\n\n"];
+    let words =
+        ["{\"", "\":", " \"", "\",", "},", "aa", "aaaa", "option", " 1", "00", "true", "null", "\n\n"];
     let tokens: Vec<Vec<u8>> =
         (0..=255u8).map(|byte| vec![byte]).chain(words.iter().map(|word| word.as_bytes().to_vec())).collect();
     Vocabulary::new(tokens.iter().map(|token| Some(&token[..])).chain([None])).unwrap()
@@ -91,8 +107,16 @@ fn a_grammar_from_outside_is_compiled_or_refused_and_followed_within_bounds() {
     for (name, grammar) in grammars() {
         let checked = grammar.check();
         n_refused += usize::from(checked.is_err());
-        told += &format!("{name}: {}\n", checked.as_ref().err().map_or("compiled".into(), ToString::to_string));
-        for text in ["", "{", "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaab", "[[[[[[[", "{\"a0\": \"\"}", "\u{1F600}"] {
+        told +=
+            &format!("{name}: {}\n", checked.as_ref().err().map_or("compiled".into(), ToString::to_string));
+        for text in [
+            "",
+            "{",
+            "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaab",
+            "[[[[[[[",
+            "{\"a0\": \"\"}",
+            "\u{1F600}",
+        ] {
             let accepted = grammar.accepts(text);
             assert!(checked.is_ok() || matches!(accepted, Err(Mismatch::Grammar(_))), "{name}");
         }

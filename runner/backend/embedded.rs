@@ -263,6 +263,7 @@ impl From<Request> for engine::Request {
             }),
             seed: request.seed,
         };
+        let is_by_length = request.choice.as_ref().is_some_and(|options| options.choice.by_length);
         let retention =
             if request.permanent { engine::Retention::Persistent } else { engine::Retention::Ephemeral };
         Self {
@@ -276,6 +277,7 @@ impl From<Request> for engine::Request {
             stop: request.stop,
             whole_sentences: true,
             constraint: constraint(request.choice, request.follow),
+            by_length: is_by_length,
             grammar: request.form.map(|form| Arc::new(form.grammar.clone())),
             next_use: request.next_use,
             cold: request.cold,

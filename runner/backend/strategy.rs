@@ -155,7 +155,11 @@ fn ask_human(request: &Request) -> anyhow::Result<String> {
             match form.read(line) {
                 Ok(_) => return Ok(line.to_string()),
                 Err(reason) => {
-                    question = format!("`{}` is not in the form that is asked for: {}\n", printable(line), printable(&reason));
+                    question = format!(
+                        "`{}` is not in the form that is asked for: {}\n",
+                        printable(line),
+                        printable(&reason)
+                    );
                     continue;
                 }
             }

@@ -13,8 +13,8 @@ use super::stops::stop_strings;
 use crate::scenario::results::{Outcome, Said};
 use crate::scenario::template::TemplateError;
 use crate::scenario::{
-    AgentId, Choice, Chosen, Form, Input, Lifecycle, Method, PhaseId, Plan, Scenario, Seeds, TimelineId, Turn,
-    TurnId, turn_seed,
+    AgentId, Choice, Chosen, Form, Input, Lifecycle, Method, PhaseId, Plan, Scenario, Seeds, TimelineId,
+    Turn, TurnId, turn_seed,
 };
 use crate::timeline::{Event, StageKind, Timeline};
 use crate::transcript::summary_of;

@@ -157,7 +157,9 @@ impl Memories {
         }
         let text = match options {
             None => match turn.form.as_deref().filter(|form| form.is_shown) {
-                Some(form) => format!("[{} Reply with JSON that fits this schema: {}]", turn.cue, form.text()),
+                Some(form) => {
+                    format!("[{} Reply with JSON that fits this schema: {}]", turn.cue, form.text())
+                }
                 None => format!("[{}]", turn.cue),
             },
             Some(Options { choice, open, .. }) => {

@@ -143,7 +143,7 @@ impl Bytes {
 
     fn constraint(&mut self, constraint: &Constraint) {
         let Constraint { choice, except } = constraint;
-        let Choice { path: _, options, method, shuffle, ask } = choice.as_ref();
+        let Choice { path: _, options, method, shuffle, by_length, ask } = choice.as_ref();
         self.list(options.iter(), |bytes, option| {
             bytes.text(&option.value.to_string());
             bytes.text(&option.text);
@@ -155,6 +155,9 @@ impl Bytes {
         self.variant(u64::from(*shuffle));
         self.template(ask.as_deref());
         self.list(except.iter(), |bytes, turn| bytes.number(turn.0));
+        if *by_length {
+            self.text("normalize: length");
+        }
     }
 
     fn purpose(&mut self, purpose: Purpose) {

@@ -146,6 +146,7 @@ fn told(tree: &Tree, path: &Path, wrong: Wrong) -> Diagnostic {
                 "DebateFormat" => "debate format",
                 "DecisionMode" => "decision mode",
                 "InteractionKind" => "kind of interaction",
+                "Normalize" => "way to weigh options",
                 _ => "strategy",
             };
             let told = error("unknown-value", format!("`{found}` is no {what}"));
@@ -225,7 +226,8 @@ fn wanted(path: &Path, expected: Expected, found: &Found) -> (&'static str, Stri
         ),
         (
             Expected::Named(
-                "Lifecycle" | "Overflow" | "WhoSpeaks" | "DebateFormat" | "DecisionMode" | "InteractionKind",
+                "Lifecycle" | "Overflow" | "WhoSpeaks" | "DebateFormat" | "DecisionMode" | "InteractionKind"
+                | "Normalize",
             ),
             _,
         ) => ("a word", "`greenroom schema --format markdown` lists the words"),

@@ -213,8 +213,19 @@ impl Object for PhaseObject {
 
 /// The results of a phase, field by field.
 fn shown(results: Results) -> BTreeMap<&'static str, Value> {
-    let Results { played, rounds, choices, history, votes, decision, tied, invalid, said, replies, reply_history } =
-        results;
+    let Results {
+        played,
+        rounds,
+        choices,
+        history,
+        votes,
+        decision,
+        tied,
+        invalid,
+        said,
+        replies,
+        reply_history,
+    } = results;
     fn of_agents<T: serde::Serialize>(values: BTreeMap<String, T>) -> Value {
         ByAgent::value(values.into_iter().map(|(key, value)| (key, plain(value))).collect())
     }

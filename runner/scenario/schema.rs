@@ -371,9 +371,22 @@ pub struct LongChoice {
     /// `false`.
     #[serde(default)]
     pub shuffle: Option<bool>,
+    /// What the options are weighed by. Default: `none`.
+    #[serde(default)]
+    pub normalize: Option<Normalize>,
     /// The question. Default: the options alone are named.
     #[serde(default)]
     pub ask: Option<WrittenTemplate>,
+}
+
+/// Weights of options.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Normalize {
+    /// By how likely each text is as a whole. The default.
+    None,
+    /// By how likely each is for its length: its log-probability by byte, times the mean length of the options.
+    Length,
 }
 
 /// Options of a choice.

@@ -252,6 +252,9 @@ pub struct ChoiceRecord {
     pub options: Vec<OptionRecord>,
     /// The result; null: invalid.
     pub chosen: serde_json::Value,
+    /// `length`: the draw weighed log-probabilities by length; absent: as they are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub normalize: Option<String>,
 }
 
 /// One option of a choice.
@@ -325,7 +328,8 @@ pub struct AssertionRecord {
 
 /// Records the form of a reply and its value.
 pub fn form_record(form: &Form, value: Result<serde_json::Value, String>) -> FormRecord {
-    let (value, invalid) = value.map_or_else(|reason| (serde_json::Value::Null, Some(reason)), |value| (value, None));
+    let (value, invalid) =
+        value.map_or_else(|reason| (serde_json::Value::Null, Some(reason)), |value| (value, None));
     FormRecord { kind: form.kind().to_string(), blake3: form.hash(), value, invalid }
 }
 
@@ -349,7 +353,8 @@ pub fn choice_record(
         Some(Chosen::Option(id)) => choice.options[id].value.clone(),
         _ => serde_json::Value::Null,
     };
-    ChoiceRecord { method: method.to_string(), options: open.iter().map(option).collect(), chosen }
+    let normalize = choice.by_length.then(|| "length".to_string());
+    ChoiceRecord { method: method.to_string(), options: open.iter().map(option).collect(), chosen, normalize }
 }
 
 /// The text of a whole transcript: each line chained to the one before.

@@ -199,12 +199,19 @@ fn other_form(was: Option<&FormRecord>, now: Option<&FormRecord>) -> (Cause, Str
         return (Cause::FormChanged, "the reply has a form in one of recording and scenario alone".into());
     };
     if (&was.kind, &was.blake3) == (&now.kind, &now.blake3) {
-        return (Cause::RecordAltered, format!("the reply is read as {}, {} is recorded", now.value, was.value));
+        return (
+            Cause::RecordAltered,
+            format!("the reply is read as {}, {} is recorded", now.value, was.value),
+        );
     }
     let kind = if now.kind == "schema" { "schema" } else { "grammar" };
     match &now.invalid {
-        Some(reason) => (Cause::FormChanged, format!("the recorded reply is not in today's {kind}: {reason}")),
-        None => (Cause::FormChanged, format!("the {kind} is another one now; the recorded reply is in it, too")),
+        Some(reason) => {
+            (Cause::FormChanged, format!("the recorded reply is not in today's {kind}: {reason}"))
+        }
+        None => {
+            (Cause::FormChanged, format!("the {kind} is another one now; the recorded reply is in it, too"))
+        }
     }
 }
 

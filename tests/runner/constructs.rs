@@ -113,7 +113,9 @@ fn replies_have_a_form_and_a_value() {
     insta::assert_snapshot!(told("replies.yaml", usize::MAX, |request| {
         let said = match request.path.as_str() {
             "market/1/ann" => "{\"price\": 12, \"goods\": [\"figs\"]}",
-            "market/2/ann" => "{\"price\": 9, \"goods\": [\"figs\", \"dates\"], \"note\": \"Ann: <think>hm</think>\"}",
+            "market/2/ann" => {
+                "{\"price\": 9, \"goods\": [\"figs\", \"dates\"], \"note\": \"Ann: <think>hm</think>\"}"
+            }
             "market/1/ben" => " { \"price\": 7,\n\"goods\": [] } ",
             "market/2/ben" => "{\"price\": 8, \"goods\": [\"fi",
             "deal/1/ann" => "two days",

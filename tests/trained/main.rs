@@ -8,6 +8,7 @@
 mod conformance;
 mod dilemma;
 mod exactness;
+mod grammars;
 mod quality;
 
 use greenroom_engine::{Engine, EngineConfig, KvChoice, ModelSource};

@@ -12,8 +12,8 @@ mod finder;
 mod spm;
 mod vocabulary;
 
-use crate::{Error, Result};
 use crate::model::gguf::{Gguf, Value};
+use crate::{Error, Result};
 use bpe::{Bpe, PreTokenizer};
 use finder::{Finder, Fragment};
 use greenroom_grammar as grammar;
@@ -102,7 +102,20 @@ impl Tokenizer {
         };
         let Vocabulary { kinds, bos, eos, eog, goes_on, .. } = vocabulary;
         let grammars = OnceLock::new();
-        Ok(Self { merger, special, plain, pieces, kinds, control, bos, eos, adds_bos, eog, goes_on, grammars })
+        Ok(Self {
+            merger,
+            special,
+            plain,
+            pieces,
+            kinds,
+            control,
+            bos,
+            eos,
+            adds_bos,
+            eog,
+            goes_on,
+            grammars,
+        })
     }
 
     /// Size of the vocabulary.
@@ -169,7 +182,8 @@ impl Tokenizer {
     /// The grammar can't be used.
     pub(crate) fn matcher(&self, grammar: &grammar::Grammar) -> Result<grammar::Matcher> {
         let is_text = |kind: &Kind| matches!(kind, Kind::Normal | Kind::Plain | Kind::Byte(_));
-        let text = || self.pieces.iter().zip(&self.kinds).map(|(piece, kind)| is_text(kind).then_some(&**piece));
+        let text =
+            || self.pieces.iter().zip(&self.kinds).map(|(piece, kind)| is_text(kind).then_some(&**piece));
         let vocabulary = self.grammars.get_or_init(|| grammar::Vocabulary::new(text()));
         let matcher = vocabulary.as_ref().map_err(Clone::clone).and_then(|known| known.matcher(grammar));
         matcher.map_err(|e| Error::request(format!("the grammar of a reply can't be used: {e}")))

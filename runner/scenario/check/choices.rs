@@ -1,9 +1,10 @@
 //! Checks choices: their options, how a phase decides over them, and who makes them instead of the model.
 
 use super::Checker;
+use crate::diagnostic::Diagnostic;
 use crate::scenario::choice::{Choice, ChoiceOption, Decision, Method, text_of};
 use crate::scenario::schema::{
-    DecisionMode, Key, LongChoice, Options, Scalar, Texts, WrittenChoice, WrittenPhase,
+    DecisionMode, Key, LongChoice, Normalize, Options, Scalar, Texts, WrittenChoice, WrittenPhase,
 };
 use crate::scenario::yaml::Path;
 use crate::scenario::{AgentId, PhaseId};
@@ -14,6 +15,9 @@ use std::sync::Arc;
 const MAX_OPTIONS: usize = 100;
 /// Most votes that a consensus may take.
 const MAX_ATTEMPTS: usize = 100;
+/// Options are of very unequal length where the longest has so many characters, and so many times those of the shortest.
+const MANY_CHARACTERS: usize = 24;
+const UNEQUAL: usize = 4;
 
 impl Checker {
     /// The choice that `choice` or `parse_choice` describes.
@@ -36,11 +40,11 @@ impl Checker {
             _ => return None,
         };
         let path = path.key(field);
-        let (options, shuffle, ask, at) = match given {
-            WrittenChoice::List(options) => (Some(Options::List(options)), None, None, path.clone()),
-            WrittenChoice::Texts(options) => (Some(Options::Texts(options)), None, None, path.clone()),
-            WrittenChoice::Long(LongChoice { options, shuffle, ask }) => {
-                (options, shuffle, ask, path.key("options"))
+        let (options, shuffle, normalize, ask, at) = match given {
+            WrittenChoice::List(options) => (Some(Options::List(options)), None, None, None, path.clone()),
+            WrittenChoice::Texts(options) => (Some(Options::Texts(options)), None, None, None, path.clone()),
+            WrittenChoice::Long(LongChoice { options, shuffle, normalize, ask }) => {
+                (options, shuffle, normalize, ask, path.key("options"))
             }
         };
         let ask = self.round_text(ask, path.key("ask"), phase).map(Arc::new);
@@ -50,7 +54,41 @@ impl Checker {
             self.error("type", &at, message).help = Some("e.g. `choice: [talk, silent]`".into());
         }
         let options = self.options(options?, &at)?;
-        Some(Arc::new(Choice { path, options, method, shuffle: shuffle.unwrap_or(false), ask }))
+        let by_length = normalize == Some(Normalize::Length);
+        if by_length && method == Method::Parse {
+            let message = "`normalize` has no effect here: no options are weighed, words are searched";
+            self.unused(
+                &path.key("normalize"),
+                message,
+                "remove it, or write `choice` instead of `parse_choice`",
+            );
+        }
+        if method == Method::Decode && normalize.is_none() {
+            self.like_lengths(&options, &at);
+        }
+        let shuffle = shuffle.unwrap_or(false);
+        Some(Arc::new(Choice { path, options, method, shuffle, by_length, ask }))
+    }
+
+    /// Warns of options of very unequal length: each token makes a text less likely, whatever it says.
+    fn like_lengths(&mut self, options: &[ChoiceOption], path: &Path) {
+        let length = |option: &&ChoiceOption| option.text.chars().count();
+        let (Some(short), Some(long)) =
+            (options.iter().min_by_key(length), options.iter().max_by_key(length))
+        else {
+            return;
+        };
+        let (few, many) = (length(&short), length(&long));
+        if many < MANY_CHARACTERS || many < UNEQUAL * few {
+            return;
+        }
+        let message = format!(
+            "options of very unequal length: `{}` has {few} characters, `{}` has {many}; a long text is less likely, whatever it says",
+            short.text, long.text
+        );
+        let span = self.tree.value(path);
+        let help = "write texts of like length, or set `normalize` in the long form: `choice: { options: …, normalize: length }`";
+        self.push(Diagnostic::warning("unequal-options", path.to_string(), span, message).help(help));
     }
 
     fn options(&mut self, given: Options, path: &Path) -> Option<Vec<ChoiceOption>> {

@@ -8,7 +8,8 @@ use greenroom_grammar::Grammar;
 use serde_json::Value;
 use std::sync::Arc;
 
-const EXAMPLE: &str = "e.g. `reply: { schema: { type: object, properties: { price: { type: integer } }, required: [price] } }`";
+const EXAMPLE: &str =
+    "e.g. `reply: { schema: { type: object, properties: { price: { type: integer } }, required: [price] } }`";
 
 impl Checker {
     /// The form that `reply` or `grammar` describes; `chooses` is true where the same turns are choices.
@@ -27,7 +28,8 @@ impl Checker {
             return None;
         }
         if chooses && (reply.is_some() || grammar.is_some()) {
-            let message = format!("`{field}` and a choice exclude each other: an option says all that is said");
+            let message =
+                format!("`{field}` and a choice exclude each other: an option says all that is said");
             self.error("contradiction", &path.key(field), message).help =
                 Some("remove one of the two; a schema can have an `enum`".into());
             return None;
@@ -69,8 +71,13 @@ impl Checker {
         let form = Form { path, grammar, is_shown };
         if let Err(error) = form.grammar.check() {
             let (what, help) = match form.grammar {
-                Grammar::JsonSchema(_) => ("schema", "`docs/patterns.md` names the keywords that can be used"),
-                Grammar::Lark(_) => ("grammar", "a grammar in Lark begins at the rule `start`, e.g. `start: \"yes\" | \"no\"`"),
+                Grammar::JsonSchema(_) => {
+                    ("schema", "`docs/patterns.md` names the keywords that can be used")
+                }
+                Grammar::Lark(_) => (
+                    "grammar",
+                    "a grammar in Lark begins at the rule `start`, e.g. `start: \"yes\" | \"no\"`",
+                ),
                 Grammar::Regex(_) => (
                     "regular expression",
                     "it matches the whole reply, without `^` and `$`; look-around and back references are not supported",
@@ -78,6 +85,13 @@ impl Checker {
             };
             self.error("bad-grammar", &form.path, format!("this {what} can't be used: {error}")).help =
                 Some(help.into());
+            return None;
+        }
+        // A value of null is that of a reply which is not in its form.
+        if form.kind() == "schema" && form.grammar.accepts("null").is_ok() {
+            let message = "this schema allows `null`, which stands for a reply that is invalid";
+            self.error("bad-grammar", &form.path, message).help =
+                Some("say which type a reply has, e.g. `type: object`".into());
             return None;
         }
         Some(Arc::new(form))
@@ -108,7 +122,9 @@ impl Checker {
                 let help = match &form.grammar {
                     Grammar::JsonSchema(_) => match form.example() {
                         Value::Null => "keys stand in the order of the schema's `properties`".to_string(),
-                        example => format!("e.g. `{example}`; keys stand in the order of the schema's `properties`"),
+                        example => {
+                            format!("e.g. `{example}`; keys stand in the order of the schema's `properties`")
+                        }
                     },
                     _ => "write an answer that the grammar allows, as `always` or `list`".to_string(),
                 };

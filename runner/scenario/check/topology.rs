@@ -107,7 +107,8 @@ impl Checker {
         let mut script = Vec::new();
         for (at, turn) in turns.into_iter().enumerate() {
             let path = path.index(at);
-            let Some(WrittenTurn { agent, ask, when, choice, parse_choice, reply, grammar, to }) = turn else {
+            let Some(WrittenTurn { agent, ask, when, choice, parse_choice, reply, grammar, to }) = turn
+            else {
                 continue;
             };
             let form = self.form(reply, grammar, choice.is_some() || parse_choice.is_some(), &path);

@@ -208,7 +208,8 @@ fn take<'a, T>(all: &'a [T], left: &mut usize) -> &'a [T] {
 /// A choice that the plan itself asks for.
 fn closed(phase: PhaseId, options: Vec<ChoiceOption>) -> Constraint {
     let path = Path::default().key("phases").index(phase.0).key("topology");
-    let choice = Choice { path, options, method: Method::Decode, shuffle: false, ask: None };
+    let choice =
+        Choice { path, options, method: Method::Decode, shuffle: false, by_length: false, ask: None };
     Constraint { choice: Arc::new(choice), except: Vec::new() }
 }
 

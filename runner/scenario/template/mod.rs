@@ -37,8 +37,20 @@ pub const EXPRESSION_NAMES: &[&str] = &["phases", "payoffs", "variables"];
 
 /// The fields of a phase in templates and expressions.
 pub const PHASE_FIELDS: &[&str] = &[
-    "name", "label", "messages", "played", "rounds", "choices", "history", "votes", "decision", "tied",
-    "invalid", "said", "replies", "reply_history",
+    "name",
+    "label",
+    "messages",
+    "played",
+    "rounds",
+    "choices",
+    "history",
+    "votes",
+    "decision",
+    "tied",
+    "invalid",
+    "said",
+    "replies",
+    "reply_history",
 ];
 
 /// A template of a scenario: where it stands and what it says.
