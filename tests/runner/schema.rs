@@ -52,6 +52,19 @@ fn what_is_right_validates() {
 /// Mistakes that no schema can see: of names, of templates and expressions, of numbers that depend on each other.
 /// `auto_rounds: 0` is right before a vote.
 const UNSEEN: &[&str] = &[
+    "grammar_lark",
+    "grammar_regex",
+    "reply_always",
+    "reply_and_choice",
+    "reply_and_choice_of_turn",
+    "reply_and_grammar",
+    "reply_elsewhere",
+    "reply_keyword",
+    "reply_nothing",
+    "reply_null",
+    "reply_of_rule",
+    "reply_pattern",
+    "reply_type",
     "announce_absent",
     "rounds_no_number",
     "rounds_of_a_result",
