@@ -1,5 +1,7 @@
 //! Grammars from outside end soon, whatever they hold: compiled or refused by counted steps, without a panic and without a clock.
 
+#![allow(clippy::unwrap_used)]
+
 use greenroom_grammar::{Grammar, Mismatch, Vocabulary};
 use serde_json::{Value, json};
 
