@@ -62,7 +62,7 @@ pub use error::{Error, ErrorKind, Remedy, Result};
 pub use prompter::Prompter;
 pub use request::*;
 pub use share::Share;
-pub use turns::sampler::draw;
+pub use turns::sampler::{by_length, draw};
 
 /// A text to try a model on: dialogue by several people, of some 1,500 words.
 pub const SAMPLE: &str = include_str!("sample.txt");

@@ -2,6 +2,7 @@
 //!
 //! A [`Request`] asks for one reply of one agent; [`Event`]s stream back and end with a [`Completion`].
 
+pub use greenroom_grammar::Grammar;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -180,6 +181,17 @@ pub struct Request {
     pub whole_sentences: bool,
     /// Constraint on the reply; `None`: it is free.
     pub constraint: Option<Constraint>,
+    /// True if the options of a choice are drawn by their log-probability by length ([`by_length`](crate::by_length)), so that a long
+    /// text is not unlikely for its length alone.
+    pub by_length: bool,
+    /// Grammar that the reply is in; `None`: any text. It ends when the grammar is complete; what `max_tokens` cuts is not in it.
+    /// `stop`, `min_tokens` and `whole_sentences` have no effect then, and a choice ([`Constraint::OneOf`]) can't have one.
+    ///
+    /// At each position the token is drawn as it would be without a grammar. If the grammar does not allow it, another one is drawn
+    /// among those that it allows, in proportion to their probabilities, by numbers that belong to the seed, the position and the
+    /// token. So a grammar never moves later draws: a free reply that is in a grammar is also the reply under it, and a reply under
+    /// one grammar is also that under each narrower grammar which allows it.
+    pub grammar: Option<Arc<Grammar>>,
     /// Time of the agent's next turn (any monotonic scale, e.g. turns from the start); `None`: unknown.
     /// The agent that is needed last is evicted first.
     pub next_use: Option<u64>,
@@ -202,6 +214,8 @@ impl Request {
             stop: Vec::new(),
             whole_sentences: false,
             constraint: None,
+            by_length: false,
+            grammar: None,
             next_use: None,
             cold: false,
         }

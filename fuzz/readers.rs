@@ -112,7 +112,7 @@ pub fn scenario(bytes: &[u8]) -> Result<(), String> {
             asked.choice.as_ref().and_then(option).unwrap_or_else(|| "Yes.\nBen: {{ no }}".to_string());
         memories.say(asked, &[1], &said);
     }
-    greenroom::outcome::footer(&memories);
+    let _ = greenroom::outcome::footer(&memories);
     Ok(())
 }
 

@@ -18,10 +18,10 @@ pub fn footer(memories: &Memories) -> Result<Footer, PromptError> {
     let (mut turns, mut skipped, mut choices, mut invalid) = (0, 0, 0, 0);
     for outcome in played {
         match outcome {
-            Outcome::Said { choice, .. } => {
+            Outcome::Said { choice, value, .. } => {
                 turns += 1;
                 choices += usize::from(choice.is_some());
-                invalid += usize::from(*choice == Some(Chosen::Invalid));
+                invalid += usize::from(*choice == Some(Chosen::Invalid) || *value == Some(Value::Null));
             }
             Outcome::Skipped => skipped += 1,
             Outcome::Open => {}

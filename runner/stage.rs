@@ -392,6 +392,7 @@ impl Stage {
             max_tokens,
             stop: self.memories.stop_strings(asked),
             choice: asked.choice.clone(),
+            form: asked.form.clone(),
             follow: None,
             strategy: agent.strategy.clone(),
             next_use: self.plan.next_use[asked.id.0].map(|next| next.0 as u64),

@@ -6,7 +6,7 @@
 use crate::backend::{Reply, played};
 use crate::prompt::{Asked, Memories};
 use crate::scenario::{Strategy, Turn, TurnId};
-use crate::transcript::{Cause, Drift, StateRecord, TurnRecord, choice_record, summary_of};
+use crate::transcript::{Cause, Drift, StateRecord, TurnRecord, choice_record, form_record, summary_of};
 use std::ops::ControlFlow;
 
 /// Answers the turns of a walk.
@@ -126,7 +126,9 @@ pub fn said(memories: &mut Memories, asked: Asked, reply: &Reply) -> TurnRecord 
     let agent = memories.scenario().agent(speaker).key.clone();
     let (path, delta, seed) = (asked.path.clone(), asked.conversation.next.clone(), asked.seed);
     let (options, hints) = (asked.choice.clone(), memories.hints(asked.id));
+    let form = asked.form.clone();
     let heard = memories.say(asked, &reply.ids, &reply.text);
+    let form = form.zip(heard.value).map(|(form, value)| form_record(&form, value));
     let constraint = options.map(|of| choice_record(&of.choice, &of.open, heard.choice, &reply.logprobs));
     TurnRecord {
         path,
@@ -137,6 +139,7 @@ pub fn said(memories: &mut Memories, asked: Asked, reply: &Reply) -> TurnRecord 
         spoken: heard.spoken,
         stop: reply.stop,
         constraint,
+        form,
         seed,
         hints,
     }

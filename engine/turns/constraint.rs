@@ -13,6 +13,7 @@ use crate::scoring::distribution::Distribution;
 use crate::text::chat::reply_ids;
 use crate::text::prefix::Segment;
 use crate::text::tokenizer::Tokenizer;
+use crate::turns::sampler::{by_length, draw};
 use crate::{Choice, Error, Result, Sampling};
 
 /// An option as text and ids.
@@ -30,6 +31,8 @@ pub(crate) struct ScoreOptions {
     options: Vec<Spelling>,
     /// Sums so far, by option.
     logprobs: Vec<f32>,
+    /// True if the draw weighs them by length.
+    by_length: bool,
     /// Options in the order of their ids, those that are walked: what begins alike stands together, so this is the trie depth
     /// first, and what the last branch read does not share with the next one is needed no more.
     ahead: std::vec::IntoIter<usize>,
@@ -60,7 +63,12 @@ impl ScoreOptions {
     ///
     /// # Errors
     /// There are no options, one is empty or can't be spelled, or two are the same.
-    pub(crate) fn new(texts: &[String], prompt: &[Segment], tokenizer: &Tokenizer) -> Result<Self> {
+    pub(crate) fn new(
+        texts: &[String],
+        by_length: bool,
+        prompt: &[Segment],
+        tokenizer: &Tokenizer,
+    ) -> Result<Self> {
         if texts.is_empty() {
             return Err(Error::request("a choice needs options: the list is empty"));
         }
@@ -83,7 +91,8 @@ impl ScoreOptions {
             }
         }
         let logprobs = vec![0.0; options.len()];
-        Ok(Self { options, logprobs, ahead: order.into_iter(), path: Vec::new(), n_seen: 0 })
+        let (ahead, path) = (order.into_iter(), Vec::new());
+        Ok(Self { options, logprobs, by_length, ahead, path, n_seen: 0 })
     }
 
     /// Tokens of the longest option.
@@ -120,7 +129,12 @@ impl ScoreOptions {
                 return Step::Walk { keep, ids };
             }
         }
-        let chosen = crate::draw(&self.logprobs, sampling);
+        let texts = self.options.iter().map(|option| option.text.as_str());
+        let chosen = if self.by_length {
+            draw(&by_length(&self.logprobs, texts), sampling)
+        } else {
+            draw(&self.logprobs, sampling)
+        };
         let option = self.options[chosen].clone();
         let choice = Choice { chosen, logprobs: std::mem::take(&mut self.logprobs) };
         Step::Say { keep: shared(&option.ids, &self.path), chosen: Chosen { option, choice } }

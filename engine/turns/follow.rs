@@ -41,13 +41,24 @@ impl Following {
     }
 
     /// Takes the logits behind what was seen so far, and what the sampler draws from them; goes on with the recorded id. A
-    /// reason to stop is one that the recording has not.
-    pub(crate) fn see(&mut self, logits: &[f32], drawn: u32, tokenizer: &Tokenizer) -> Option<StopReason> {
+    /// reason to stop is one that the recording has not, or that its grammar is complete.
+    ///
+    /// # Errors
+    /// Its grammar became too costly.
+    pub(crate) fn see(
+        &mut self,
+        logits: &[f32],
+        drawn: u32,
+        tokenizer: &Tokenizer,
+    ) -> Result<Option<StopReason>> {
         let id = self.ids[self.found.len()];
         let distribution = Distribution::of(logits);
         let (logprob, drawn_logprob) = (distribution.logprob(id), distribution.logprob(drawn));
         self.found.push(Followed { drawn, logprob, drawn_logprob });
-        self.reply.push(id, tokenizer)
+        let stop = self.reply.push(id, tokenizer);
+        let Some(guide) = &mut self.reply.guide else { return Ok(stop) };
+        guide.follow(id)?;
+        Ok(guide.is_over().then_some(StopReason::EndOfTurn))
     }
 }
 

@@ -10,6 +10,7 @@
 use crate::StopReason;
 use crate::text::tokenizer::Tokenizer;
 use crate::turns::dry::Said;
+use crate::turns::grammar::Guide;
 use crate::turns::sentence::ends_sentence;
 
 /// Ids sampled so far and the bytes they stand for.
@@ -25,6 +26,8 @@ pub(crate) struct ReplyText {
     streamed: usize,
     /// The reply's tokens behind those of the agent's earlier replies.
     said: Said,
+    /// Its place in its grammar.
+    pub(crate) guide: Option<Guide>,
 }
 
 impl ReplyText {
@@ -32,6 +35,11 @@ impl ReplyText {
     pub(crate) fn new(stops: &[String], whole_sentences: bool, said: Said) -> Self {
         let stops = stops.iter().filter(|s| !s.is_empty()).map(|s| s.as_bytes().to_vec()).collect();
         Self { stops, whole_sentences, said, ..Self::default() }
+    }
+
+    /// An empty reply that is in a grammar: nothing else ends or cuts it.
+    pub(crate) fn guided(guide: Guide, said: Said) -> Self {
+        Self { guide: Some(guide), ..Self::new(&[], false, said) }
     }
 
     /// Ids so far.

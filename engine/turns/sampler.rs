@@ -9,25 +9,86 @@ use crate::Sampling;
 use crate::device::Best;
 use crate::scoring::distribution::argmax;
 use crate::turns::dry::Said;
-use libm::exp;
+use libm::{exp, log};
 use std::collections::HashSet;
 
 /// Chooses the next token of a reply from `logits: [n_vocab]`; `reply` are its tokens so far, `said` those and all earlier ones.
 ///
 /// The repetition penalty looks at the reply alone: what others said, their names above all, may be repeated.
 pub(crate) fn choose(logits: &[f32], reply: &[u32], said: &Said, sampling: &Sampling) -> u32 {
-    let mut logits = penalized(logits, reply, sampling);
-    for (id, penalty) in sampling.dry.map(|dry| said.penalties(dry)).unwrap_or_default() {
-        if let Some(logit) = logits.get_mut(id as usize) {
-            *logit -= penalty;
-        }
-    }
+    let logits = all_penalized(logits, reply, said, sampling);
     if sampling.temperature <= 0.0 {
         return argmax(&logits);
     }
     let candidates = (0..).zip(logits.iter().copied()).filter(|(_, x)| !x.is_nan()).collect();
     let all = Best { candidates, least: f32::NEG_INFINITY, ..Best::default() };
     draw_token(all, reply.len(), sampling).unwrap_or(0)
+}
+
+/// Chooses the next token among those that are allowed, by noise that belongs to seed, place and token (see `turns/grammar`); `None`:
+/// there are none. What the filters leave of all tokens comes first; where nothing of it is allowed, all that is allowed counts.
+pub(crate) fn choose_allowed(
+    logits: &[f32],
+    reply: &[u32],
+    said: &Said,
+    sampling: &Sampling,
+    allows: impl Fn(u32) -> bool,
+) -> Option<u32> {
+    let logits = all_penalized(logits, reply, said, sampling);
+    let mut candidates: Vec<(u32, f32)> =
+        (0..).zip(logits.iter().copied()).filter(|(_, x)| !x.is_nan()).collect();
+    let filters = sampling.top_k > 0 || sampling.top_p < 1.0 || sampling.min_p > 0.0;
+    if filters && sampling.temperature > 0.0 {
+        candidates.sort_unstable_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
+        let likely = &candidates[..n_likely(&candidates, sampling)];
+        let some: Vec<_> = likely.iter().copied().filter(|(id, _)| allows(*id)).collect();
+        if !some.is_empty() {
+            candidates = some;
+        }
+    }
+    candidates.retain(|(id, _)| allows(*id));
+    let better = |best: (u32, f32), next: (u32, f32)| if next.1 > best.1 { next } else { best };
+    let (first, top) = candidates.iter().copied().reduce(better)?;
+    if sampling.temperature <= 0.0 || !top.is_finite() {
+        return Some(first);
+    }
+    let mut noise = blake3::Hasher::new_derive_key("greenroom 2026 sampling under a grammar");
+    noise.update(&sampling.seed.to_le_bytes()).update(&(reply.len() as u64).to_le_bytes());
+    let mut noise = noise.finalize_xof();
+    // The greatest of log-weight + Gumbel noise is the least of exponential noise / weight.
+    let mut best = (f64::INFINITY, first);
+    for (id, logit) in candidates {
+        let weight = exp(f64::from(logit - top) / f64::from(sampling.temperature));
+        let mut bytes = [0; 8];
+        noise.set_position(u64::from(id) * 8);
+        noise.fill(&mut bytes);
+        let number = ((u64::from_le_bytes(bytes) >> 11) as f64 + 0.5) / (1u64 << 53) as f64;
+        // `-ln(number)` is at least `1 - number`: most need no logarithm.
+        if weight > 0.0 && (1.0 - number) < best.0 * weight {
+            let arrival = -log(number) / weight;
+            if arrival < best.0 {
+                best = (arrival, id);
+            }
+        }
+    }
+    Some(best.1)
+}
+
+/// The number of tokens, likeliest first, that the filters leave.
+fn n_likely(candidates: &[(u32, f32)], sampling: &Sampling) -> usize {
+    let Some(&(_, top)) = candidates.first() else { return 0 };
+    let n_top = if sampling.top_k > 0 { sampling.top_k.min(candidates.len()) } else { candidates.len() };
+    let weight = |x: f32| exp(f64::from(x - top) / f64::from(sampling.temperature));
+    let weights = candidates[..n_top].iter().map(|(_, x)| weight(*x));
+    let weights: Vec<f64> = weights.take_while(|weight| *weight >= f64::from(sampling.min_p)).collect();
+    let total: f64 = weights.iter().sum();
+    let mut mass = 0.0;
+    let mut kept = 0;
+    while kept < weights.len() && (kept == 0 || mass < f64::from(sampling.top_p) * total) {
+        mass += weights[kept];
+        kept += 1;
+    }
+    kept.max(1)
 }
 
 /// The token that [`choose`] chooses, if it can be told by the likeliest tokens, at the sampling's temperature. Penalties lower logits, so
@@ -133,6 +194,26 @@ pub fn draw(logprobs: &[f32], sampling: &Sampling) -> usize {
         }
     }
     weights.iter().rposition(|weight| *weight > 0.0).unwrap_or(best)
+}
+
+/// Length-normalized log-probabilities of whole texts: each by byte of its text, times the mean number of bytes, so that they stay as
+/// far apart as before where all are of one length. (By bytes and not by tokens, as in lm-eval's `acc_norm`: another vocabulary
+/// changes nothing.) [`draw`] takes them as it takes log-probabilities.
+pub fn by_length<'a>(logprobs: &[f32], texts: impl IntoIterator<Item = &'a str>) -> Vec<f32> {
+    let lengths: Vec<f32> = texts.into_iter().map(|text| text.len().max(1) as f32).collect();
+    let mean = lengths.iter().sum::<f32>() / lengths.len().max(1) as f32;
+    logprobs.iter().zip(&lengths).map(|(logprob, length)| logprob * mean / length).collect()
+}
+
+/// Logits with all penalties, those of DRY too.
+fn all_penalized(logits: &[f32], reply: &[u32], said: &Said, sampling: &Sampling) -> Vec<f32> {
+    let mut logits = penalized(logits, reply, sampling);
+    for (id, penalty) in sampling.dry.map(|dry| said.penalties(dry)).unwrap_or_default() {
+        if let Some(logit) = logits.get_mut(id as usize) {
+            *logit -= penalty;
+        }
+    }
+    logits
 }
 
 fn penalized(logits: &[f32], reply: &[u32], sampling: &Sampling) -> Vec<f32> {

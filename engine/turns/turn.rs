@@ -14,10 +14,11 @@ use crate::text::tokenizer::Tokenizer;
 use crate::turns::constraint::{Chosen, ScoreOptions, Spelling, Step};
 use crate::turns::dry::Said;
 use crate::turns::follow::Following;
+use crate::turns::grammar::Guide;
 use crate::turns::reply::ReplyText;
 use crate::turns::sampler;
 use crate::turns::schedule::Load;
-use crate::{Completion, Constraint, Event, Followed, Remedy, Request, Result, StopReason, Usage};
+use crate::{Completion, Constraint, Error, Event, Followed, Remedy, Request, Result, StopReason, Usage};
 use std::borrow::Cow;
 use std::slice::ChunksExact;
 use std::sync::Arc;
@@ -65,16 +66,23 @@ impl Decode {
     /// # Errors
     /// Its constraint can't be met.
     pub(crate) fn new(request: &Request, prompt: &[Segment], tokenizer: &Tokenizer) -> Result<Self> {
+        let guide = Guide::new(request, tokenizer)?;
+        if guide.is_some() && matches!(request.constraint, Some(Constraint::OneOf(_))) {
+            return Err(Error::request("a choice can't have a grammar: its options say all that it may be"));
+        }
         let reply = || {
             let replies = prompt.iter().filter(|segment| segment.kind == SegmentKind::Reply);
             let said = Said::new(replies.map(|segment| &*segment.ids), tokenizer);
-            ReplyText::new(&request.stop, request.whole_sentences, said)
+            match guide {
+                Some(guide) => ReplyText::guided(guide, said),
+                None => ReplyText::new(&request.stop, request.whole_sentences, said),
+            }
         };
         Ok(match &request.constraint {
             None => Self::Sample(reply()),
             Some(Constraint::Follow(ids)) => Self::TeacherForce(Following::new(ids, reply(), tokenizer)?),
             Some(Constraint::OneOf(texts)) => {
-                Self::ScoreOptions(ScoreOptions::new(texts, prompt, tokenizer)?)
+                Self::ScoreOptions(ScoreOptions::new(texts, request.by_length, prompt, tokenizer)?)
             }
         })
     }
@@ -211,64 +219,84 @@ impl ActiveTurn {
 
     /// Takes the logits of rows that were fed, those that were wanted: samples or chooses, streams, decides whether the reply
     /// ends. What was cut off, or read for another option, leaves the sequence; what is said but not fed is fed next.
+    ///
+    /// # Errors
+    /// The reply's grammar became too costly.
     pub(crate) fn advance(
         &mut self,
         rows: ChunksExact<'_, f32>,
         tokenizer: &Tokenizer,
         eog: &[u32],
         arena: &mut Arena,
-    ) {
+    ) -> Result<()> {
         if self.stop.is_some() {
-            return; // the rest of a reply was fed
+            return Ok(()); // the rest of a reply was fed
         }
         match &self.decode {
-            Decode::Sample(_) => {
-                if let Some(row) = rows.last() {
-                    self.sample(row, tokenizer, eog, arena);
-                }
-            }
+            Decode::Sample(_) => rows.last().map_or(Ok(()), |row| self.sample(row, tokenizer, eog, arena)),
             Decode::TeacherForce(_) => self.follow(rows, tokenizer, eog, arena),
-            _ => self.choose(rows, eog, arena),
+            _ => {
+                self.choose(rows, eog, arena);
+                Ok(())
+            }
         }
     }
 
     /// As [`ActiveTurn::advance`], by the likeliest tokens alone; `false`, and nothing happens, where all logits are needed.
+    ///
+    /// # Errors
+    /// As [`ActiveTurn::advance`].
     pub(crate) fn advance_by(
         &mut self,
         best: &Best,
         tokenizer: &Tokenizer,
         eog: &[u32],
         arena: &mut Arena,
-    ) -> bool {
-        let Decode::Sample(reply) = &self.decode else { return false };
+    ) -> Result<bool> {
+        let Decode::Sample(reply) = &mut self.decode else { return Ok(false) };
         if self.stop.is_none() {
-            let Some(id) = drawn_among(best, reply, &self.request, tokenizer, eog) else { return false };
-            self.say(id, tokenizer, eog, arena);
+            let Some(id) = drawn_among(best, reply, &self.request, tokenizer, eog) else { return Ok(false) };
+            if let Some(guide) = &mut reply.guide
+                && !guide.allows(id, eog)?
+            {
+                return Ok(false);
+            }
+            self.say(id, tokenizer, eog, arena)?;
         }
-        true
+        Ok(true)
     }
 
-    fn sample(&mut self, logits: &[f32], tokenizer: &Tokenizer, eog: &[u32], arena: &mut Arena) {
-        let Decode::Sample(reply) = &self.decode else { return };
-        let id = drawn(logits, reply, &self.request, tokenizer, eog);
-        self.say(id, tokenizer, eog, arena);
+    fn sample(
+        &mut self,
+        logits: &[f32],
+        tokenizer: &Tokenizer,
+        eog: &[u32],
+        arena: &mut Arena,
+    ) -> Result<()> {
+        let Decode::Sample(reply) = &mut self.decode else { return Ok(()) };
+        let id = drawn(logits, reply, &self.request, tokenizer, eog)?;
+        self.say(id, tokenizer, eog, arena)
     }
 
     /// Takes the token that was drawn.
-    fn say(&mut self, id: u32, tokenizer: &Tokenizer, eog: &[u32], arena: &mut Arena) {
+    fn say(&mut self, id: u32, tokenizer: &Tokenizer, eog: &[u32], arena: &mut Arena) -> Result<()> {
         let elapsed_ms = self.elapsed_ms();
-        let Decode::Sample(reply) = &mut self.decode else { return };
+        let Decode::Sample(reply) = &mut self.decode else { return Ok(()) };
         if reply.ids().is_empty() {
             self.usage.ttft_ms = elapsed_ms;
         }
         if reply.ids().len() >= self.request.max_tokens {
             self.end(StopReason::Length, arena); // nothing was asked for but to read
-            return;
+            return Ok(());
         }
         let mut stop = eog.contains(&id).then_some(StopReason::EndOfTurn);
         if stop.is_none() {
             self.session.tokens.push(id);
             stop = reply.push(id, tokenizer);
+            if let Some(guide) = &mut reply.guide {
+                guide.take(id)?;
+                stop = guide.is_over().then_some(StopReason::EndOfTurn);
+            }
         }
         if stop.is_none() {
             send(&self.events, reply.take_certain());
@@ -277,6 +305,7 @@ impl ActiveTurn {
         if let Some(stop) = stop {
             self.end(stop, arena);
         }
+        Ok(())
     }
 
     /// The reply ends: what it does not keep leaves the sequence.
@@ -293,9 +322,15 @@ impl ActiveTurn {
     }
 
     /// Goes along a recorded reply, the logits of whose rows these are; behind its end the turn goes on freely.
-    fn follow(&mut self, rows: ChunksExact<'_, f32>, tokenizer: &Tokenizer, eog: &[u32], arena: &mut Arena) {
+    fn follow(
+        &mut self,
+        rows: ChunksExact<'_, f32>,
+        tokenizer: &Tokenizer,
+        eog: &[u32],
+        arena: &mut Arena,
+    ) -> Result<()> {
         let elapsed_ms = self.elapsed_ms();
-        let Decode::TeacherForce(following) = &mut self.decode else { return };
+        let Decode::TeacherForce(following) = &mut self.decode else { return Ok(()) };
         if self.session.tokens.len() == self.prompt_len {
             self.session.tokens.extend(following.ids());
             self.usage.ttft_ms = elapsed_ms;
@@ -306,8 +341,8 @@ impl ActiveTurn {
                 self.speak_freely();
                 return self.sample(row, tokenizer, eog, arena);
             }
-            let drawn = drawn(row, &following.reply, &self.request, tokenizer, eog);
-            stop = following.see(row, drawn, tokenizer);
+            let drawn = drawn(row, &mut following.reply, &self.request, tokenizer, eog)?;
+            stop = following.see(row, drawn, tokenizer)?;
             if following.is_over() && following.ids().len() >= self.request.max_tokens {
                 stop = stop.or(Some(StopReason::Length));
             }
@@ -319,6 +354,7 @@ impl ActiveTurn {
             self.speak_freely();
             self.end(stop, arena);
         }
+        Ok(())
     }
 
     /// The recording is over: what was read of it stands as if it had been sampled.
@@ -395,9 +431,32 @@ impl ActiveTurn {
 const MOST_REFUSED: usize = 64;
 
 /// The id that the sampler draws behind a reply; one that would leave nothing of it is not drawn.
-fn drawn(logits: &[f32], reply: &ReplyText, request: &Request, tokenizer: &Tokenizer, eog: &[u32]) -> u32 {
+///
+/// # Errors
+/// The reply's grammar became too costly.
+fn drawn(
+    all: &[f32],
+    reply: &mut ReplyText,
+    request: &Request,
+    tokenizer: &Tokenizer,
+    eog: &[u32],
+) -> Result<u32> {
+    let id = freely_drawn(all, reply, request, tokenizer, eog);
+    let Some(mut guide) = reply.guide.take() else { return Ok(id) };
+    let id = guide.choose(id, all, (reply.ids(), reply.said()), &request.sampling, eog);
+    reply.guide = Some(guide);
+    id
+}
+
+fn freely_drawn(
+    logits: &[f32],
+    reply: &ReplyText,
+    request: &Request,
+    tokenizer: &Tokenizer,
+    eog: &[u32],
+) -> u32 {
     let mut logits = Cow::Borrowed(logits);
-    if reply.ids().len() < request.min_tokens {
+    if reply.ids().len() < request.min_tokens && reply.guide.is_none() {
         let logits = logits.to_mut();
         for id in eog {
             if let Some(logit) = logits.get_mut(*id as usize) {
@@ -427,7 +486,7 @@ fn drawn_among(
     eog: &[u32],
 ) -> Option<u32> {
     let mut best = best.clone();
-    if reply.ids().len() < request.min_tokens {
+    if reply.ids().len() < request.min_tokens && reply.guide.is_none() {
         best.candidates.retain(|(id, _)| !eog.contains(id));
     }
     for _ in 0..=MOST_REFUSED {

@@ -11,6 +11,7 @@ use anyhow::{Context as _, anyhow};
 use greenroom_engine as engine;
 pub use greenroom_engine::{Loading, Share, cache::CacheKey};
 use std::path::PathBuf;
+use std::sync::Arc;
 
 /// The bundled model: small talk only, there so that everything runs at once.
 static UNDERSTUDY: &[u8] = include_bytes!("../../models/understudy.gguf");
@@ -266,6 +267,7 @@ impl From<Request> for engine::Request {
             }),
             seed: request.seed,
         };
+        let is_by_length = request.choice.as_ref().is_some_and(|options| options.choice.by_length);
         let retention =
             if request.permanent { engine::Retention::Persistent } else { engine::Retention::Ephemeral };
         Self {
@@ -279,6 +281,8 @@ impl From<Request> for engine::Request {
             stop: request.stop,
             whole_sentences: true,
             constraint: constraint(request.choice, request.follow),
+            by_length: is_by_length,
+            grammar: request.form.map(|form| Arc::new(form.grammar.clone())),
             next_use: request.next_use,
             cold: request.cold,
         }

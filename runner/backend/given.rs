@@ -23,8 +23,15 @@ pub fn given(request: Request, text: &str) -> anyhow::Result<Request> {
     }
     let option = ChoiceOption { value: text.into(), text: text.to_string() };
     let (path, options) = (Path::default(), vec![option]);
-    let choice =
-        Arc::new(Choice { path, options, method: Method::Decode, shuffle: false, ask: None, open: None });
+    let choice = Arc::new(Choice {
+        path,
+        options,
+        method: Method::Decode,
+        shuffle: false,
+        by_length: false,
+        ask: None,
+        open: None,
+    });
     let options = Options { choice, open: vec![0], others: Vec::new(), n_before: 0 };
     let strategy = request.strategy.as_ref().map(|_| Strategy::Always(text.to_string()));
     Ok(Request { choice: Some(options), strategy, ..request })

@@ -24,7 +24,7 @@ pub use scripted::Scripted;
 pub use strategy::{Cast, played};
 
 use crate::prompt::{Conversation, Options};
-use crate::scenario::Strategy;
+use crate::scenario::{Form, Strategy};
 use crate::transcript::{ModelRecord, Stop, TurnRecord};
 use serde::{Deserialize, Serialize};
 use std::future::Future;
@@ -126,6 +126,8 @@ pub struct Request {
     pub stop: Vec<String>,
     /// The options that the reply chooses from.
     pub choice: Option<Options>,
+    /// The form that the reply is to have.
+    pub form: Option<Arc<Form>>,
     /// The ids of a recorded reply, to be read instead of sampling one.
     pub follow: Option<Vec<u32>>,
     /// The strategy that answers instead of the model.

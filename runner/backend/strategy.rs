@@ -155,6 +155,19 @@ fn ask_human(request: &Request) -> anyhow::Result<String> {
             bail!("the terminal was closed before the human answered");
         };
         let line = line.trim();
+        if let Some(form) = &request.form {
+            match form.read(line) {
+                Ok(_) => return Ok(line.to_string()),
+                Err(reason) => {
+                    question = format!(
+                        "`{}` is not in the form that is asked for: {}\n",
+                        printable(line),
+                        printable(&reason)
+                    );
+                    continue;
+                }
+            }
+        }
         if open.is_empty() {
             return Ok(line.to_string());
         }

@@ -181,6 +181,42 @@ phases:
 ",
     },
     Section {
+        of: "Reply",
+        heading: "A reply",
+        place: "`reply`, of a phase or a turn",
+        word: "reply",
+        example: "\
+phases:
+  - name: market
+    agents: [ann, ben]
+    reply:
+      schema:
+        type: object
+        properties:
+          price: { type: integer, minimum: 1, maximum: 100 }
+          why: { type: string, maxLength: 80 }
+        required: [price, why]
+        additionalProperties: false
+outcome:
+  spread: market.replies.ann.price - market.replies.ben.price
+",
+    },
+    Section {
+        of: "Grammar",
+        heading: "A grammar",
+        place: "`grammar`, of a phase or a turn",
+        word: "grammar",
+        example: "\
+phases:
+  - name: verdict
+    agents: [ann, ben]
+    turns:
+      - { agent: ann, ask: How many guests?, grammar: { regex: \"[1-9][0-9]? guests\" } }
+      - { agent: ben, ask: Who pays?, grammar: { lark: 'start: (\"Ann\" | \"Ben\") \" pays.\"' } }
+outcome: { answer: verdict.replies.ann }
+",
+    },
+    Section {
         of: "Payoff",
         heading: "A payoff",
         place: "`payoff`",
@@ -263,8 +299,10 @@ What a template prints is only text: a reply that holds `{{ }}` is never rendere
 | `PHASE.votes.OPTION` | how often the option was chosen in any turn; with a `decision_mode`, in the last vote, and in a ranking for the first place |
 | `PHASE.decision` | what a `decision_mode` decided; null: nothing |
 | `PHASE.tied` | whether options were level, so that nothing was decided |
-| `PHASE.invalid` | choices that could not be read as an option |
+| `PHASE.invalid` | choices that could not be read as an option, and replies that are not in their form |
 | `PHASE.said.AGENT` | all that the agent said, a line each |
+| `PHASE.replies.AGENT` | the value of the agent's latest reply that has a form: what its JSON says, e.g. `market.replies.ann.price`, or its text under a `grammar`; null: none, or invalid |
+| `PHASE.reply_history.AGENT` | all these values, oldest first |
 | `PHASE.messages[AGENT]` | the phase as that agent heard it; `${PHASE.messages[AGENT]}` is the same |
 
 `AGENT` is a key, `OPTION` a result as it stands in `choice`. Between brackets stands the key in quotes, or an agent: `talk.messages['ann']`,

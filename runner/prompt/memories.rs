@@ -10,18 +10,19 @@
 use super::delta::{Conversation, conversation};
 use super::edits::Edits;
 use super::present::Settled;
-use super::spoken::spoken;
+use super::spoken::{one_line, spoken};
 use super::state::States;
 use super::stops::stop_strings;
 use crate::scenario::language::Text;
 use crate::scenario::results::{Outcome, Said, State};
 use crate::scenario::template::TemplateError;
 use crate::scenario::{
-    AgentId, Choice, Chosen, Given, Hints, Input, Lifecycle, Method, PhaseId, Plan, Scenario, Seeds,
+    AgentId, Choice, Chosen, Form, Given, Hints, Input, Lifecycle, Method, PhaseId, Plan, Scenario, Seeds,
     TimelineId, Turn, TurnId, turn_seed,
 };
 use crate::timeline::{Event, StageKind, Timeline};
 use crate::transcript::summary_of;
+use serde_json::Value;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -67,6 +68,8 @@ pub struct Asked {
     pub seed: u64,
     /// The options that the reply chooses from.
     pub choice: Option<Options>,
+    /// The form that the reply is to have.
+    pub form: Option<Arc<Form>>,
 }
 
 /// The options that a reply chooses from.
@@ -97,6 +100,8 @@ pub struct Heard {
     pub spoken: String,
     /// The result of the choice, where one was asked for.
     pub choice: Option<Chosen>,
+    /// The value of a reply that has a form, or the reason why it is not in it.
+    pub value: Option<Result<Value, String>>,
 }
 
 /// Reason why a prompt can't be made.
@@ -233,7 +238,8 @@ impl Memories {
         let path = turn.path.clone();
         let (conversation, seed) = (self.conversation(id)?, self.seeds.of(id, &path));
         let choice = self.unanswered.get(&turn.timeline).and_then(|turn| turn.choice.clone());
-        Ok(Asked { id, path, is_summary: false, conversation, seed, choice })
+        let form = turn.form.clone();
+        Ok(Asked { id, path, is_summary: false, conversation, seed, choice, form })
     }
 
     /// Returns what to ask a memory that is full: a summary of it, as it was before it heard what is new.
@@ -254,7 +260,8 @@ impl Memories {
         let cue = Event::Stage { kind: StageKind::Cue, text, origin: String::new() };
         let conversation = conversation(past.iter().chain([&cue]));
         self.is_extended(id, &conversation)?;
-        Ok(Asked { id, is_summary: true, conversation, seed: self.seeds.of(id, &path), choice: None, path })
+        let (seed, choice, form) = (self.seeds.of(id, &path), None, None);
+        Ok(Asked { id, is_summary: true, conversation, seed, choice, form, path })
     }
 
     /// Lets a turn that was heard happen with a made-up reply. Its prompt is not folded, so that thousands take no time.
@@ -297,7 +304,7 @@ impl Memories {
     /// Lets what was asked be answered. With a summary a new epoch begins: the speaker remembers that, and what it has just heard.
     pub fn say(&mut self, asked: Asked, ids: &[u32], raw: &str) -> Heard {
         if asked.is_summary {
-            return Heard { spoken: self.begin_epoch(asked.id, raw), choice: None };
+            return Heard { spoken: self.begin_epoch(asked.id, raw), choice: None, value: None };
         }
         let of = self.plan.turn(asked.id).timeline;
         self.sent.insert(of, (asked.conversation, ids.into()));
@@ -307,7 +314,12 @@ impl Memories {
     fn reply(&mut self, id: TurnId, ids: &[u32], raw: &str) -> Heard {
         let plan = self.plan.clone();
         let turn = plan.turn(id);
-        let mut heard = Heard { spoken: spoken(&self.scenario.agent(turn.speaker).name, raw), choice: None };
+        let spoken = match &turn.form {
+            Some(_) => one_line(raw),
+            None => spoken(&self.scenario.agent(turn.speaker).name, raw),
+        };
+        let value = turn.form.as_ref().filter(|_| !self.is_made_up).map(|form| form.read(raw));
+        let mut heard = Heard { spoken, choice: None, value };
         if let Some(constraint) = &turn.constraint {
             let reply = if constraint.choice.method == Method::Decode { raw } else { &heard.spoken };
             let open = self.unanswered.get(&turn.timeline).and_then(|turn| turn.choice.as_ref());
@@ -325,7 +337,10 @@ impl Memories {
         let (spoken, origin) = (heard.spoken.clone(), turn.path.clone());
         self.timeline(turn.timeline).push(Event::Said { ids: ids.into(), raw: raw.into(), spoken, origin });
         self.unanswered.remove(&turn.timeline);
-        self.outcomes[id.0] = Outcome::Said { text: heard.spoken.as_str().into(), choice: heard.choice };
+        let (text, choice) = (heard.spoken.as_str().into(), heard.choice);
+        let value = heard.value.clone().map(Result::unwrap_or_default);
+        let value = value.or_else(|| turn.form.as_ref().map(|form| form.example()));
+        self.outcomes[id.0] = Outcome::Said { text, choice, value };
         heard
     }
 

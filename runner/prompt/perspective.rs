@@ -173,7 +173,12 @@ impl Memories {
             events.extend(self.stage(&turn.path, template, StageKind::Cue, reading, turn.known)?);
         }
         let text = match options {
-            None => format!("[{}]", turn.cue),
+            None => match turn.form.as_deref().filter(|form| form.is_shown) {
+                Some(form) => {
+                    format!("[{} Reply with JSON that fits this schema: {}]", turn.cue, form.text())
+                }
+                None => format!("[{}]", turn.cue),
+            },
             Some(Options { choice, open, .. }) => {
                 let language = &self.scenario.language;
                 let quoted = |option: &usize| {

@@ -69,7 +69,7 @@ fn without_name<'a>(name: &str, text: &'a str) -> Option<&'a str> {
 }
 
 /// One line of a transcript is one message, whatever breaks a line.
-fn one_line(text: &str) -> String {
+pub(super) fn one_line(text: &str) -> String {
     let breaks = |c: char| matches!(c, '\n' | '\r' | '\u{b}' | '\u{c}' | '\u{85}' | '\u{2028}' | '\u{2029}');
     text.split(breaks).map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join(" ")
 }

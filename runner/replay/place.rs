@@ -128,19 +128,21 @@ pub fn origin(scenario: &Scenario, header: &Header, drift: &Drift) -> Option<Pla
     }
     match drift.cause {
         Cause::PromptChanged => prompt(scenario, header, drift),
-        Cause::ChoiceChanged => choice(scenario, &drift.path),
+        Cause::ChoiceChanged | Cause::FormChanged => choice(scenario, &drift.path),
         Cause::RuleChanged => rule(scenario, &drift.path),
         Cause::ResultsChanged => variable(scenario, header).or_else(|| result(scenario, &drift.path)),
         _ => None,
     }
 }
 
-/// The place of a turn's choice, or of its phase.
+/// The place of a turn's choice or form, or of its phase.
 fn choice(scenario: &Scenario, path: &str) -> Option<Place> {
     let plan = compile(scenario);
     let turn = plan.turn(plan.find(path)?);
     let phase = || scenario.phase(turn.phase).path.clone();
-    let field = turn.constraint.as_ref().map_or_else(phase, |constraint| constraint.choice.path.clone());
+    let choice = turn.constraint.as_ref().map(|constraint| &constraint.choice.path);
+    let form = turn.form.as_ref().map(|form| &form.path);
+    let field = choice.or(form).cloned().unwrap_or_else(phase);
     Some(Place::of(scenario, &field))
 }
 

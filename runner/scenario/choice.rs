@@ -22,6 +22,8 @@ pub struct Choice {
     pub method: Method,
     /// True if options are listed in an order drawn from the turn's seed.
     pub shuffle: bool,
+    /// True if options are weighed by their log-probability by length.
+    pub by_length: bool,
     /// The question.
     pub ask: Option<Arc<Template>>,
     /// The results that are open, where not all are.
@@ -204,6 +206,7 @@ mod tests {
             options: options.collect(),
             method: Method::Parse,
             shuffle: false,
+            by_length: false,
             ask: None,
             open: None,
         }

@@ -87,6 +87,11 @@ impl Bytes {
         self.list(turn.constraint.iter(), Self::constraint);
         self.purpose(turn.purpose);
         self.audience(&turn.audience);
+        if let Some(form) = &turn.form {
+            self.text(form.kind());
+            self.text(form.text());
+            self.variant(u64::from(form.is_shown));
+        }
     }
 
     fn input(&mut self, input: Input) {
@@ -163,7 +168,7 @@ impl Bytes {
 
     fn constraint(&mut self, constraint: &Constraint) {
         let Constraint { choice, except } = constraint;
-        let Choice { path: _, options, method, shuffle, ask, open } = choice.as_ref();
+        let Choice { path: _, options, method, shuffle, by_length, ask, open } = choice.as_ref();
         self.list(options.iter(), |bytes, option| {
             bytes.text(&option.value.to_string());
             bytes.text(&option.text);
@@ -178,6 +183,9 @@ impl Bytes {
             self.text(&open.text);
         }
         self.list(except.iter(), |bytes, turn| bytes.number(turn.0));
+        if *by_length {
+            self.text("normalize: length");
+        }
     }
 
     fn purpose(&mut self, purpose: Purpose) {

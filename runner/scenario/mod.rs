@@ -8,6 +8,7 @@ mod choice;
 mod compile;
 mod copy;
 mod encoding;
+mod form;
 pub mod hints;
 pub mod language;
 pub(crate) mod names;
@@ -27,6 +28,7 @@ pub(crate) use choice::text_of;
 pub use choice::{Choice, ChoiceOption, Chosen, Decision, Method};
 pub use compile::compile;
 pub use copy::{Copied, copied, write_copy};
+pub use form::Form;
 pub use hints::{Given, Hints};
 pub use plan::{
     Announced, Audience, Change, Condition, Constraint, Edge, Input, Known, Occasion, Plan, Purpose, Seeds,
@@ -240,6 +242,8 @@ pub struct Phase {
     pub until: Option<Expression>,
     /// The choice that every turn, or the decision, makes.
     pub choice: Option<Arc<Choice>>,
+    /// The form of every turn's reply.
+    pub form: Option<Arc<Form>>,
     /// The way it decides.
     pub decision: Option<Decision>,
     /// Text of the debate format.
@@ -315,6 +319,8 @@ pub struct ScriptTurn {
     pub when: Option<Expression>,
     /// The choice that it makes.
     pub choice: Option<Arc<Choice>>,
+    /// The form of its reply.
+    pub form: Option<Arc<Form>>,
     /// The agents who hear it; empty: as interactions say.
     pub to: Vec<AgentId>,
     /// True if nobody hears it, false if others do; none: as in the phase.

@@ -5,7 +5,7 @@
 
 use super::hints::Hints;
 use super::template::{Expression, Template};
-use super::{AgentId, Assignment, Choice, PhaseId, Scenario};
+use super::{AgentId, Assignment, Choice, Form, PhaseId, Scenario};
 use petgraph::Direction;
 use petgraph::graph::{DiGraph, NodeIndex};
 use std::collections::BTreeMap;
@@ -59,6 +59,8 @@ pub struct Turn {
     pub guard: Vec<Condition>,
     /// The constraint on the reply.
     pub constraint: Option<Constraint>,
+    /// The form of the reply.
+    pub form: Option<Arc<Form>>,
     /// The purpose of the reply.
     pub purpose: Purpose,
     /// The agents who hear it.

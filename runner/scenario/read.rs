@@ -113,6 +113,8 @@ fn fields_at(tree: &Tree, path: &[Step]) -> (&'static str, Vec<String>) {
             Step::Key(key) if key == "turns" => "a turn",
             Step::Key(key) if key == "interactions" => "an interaction",
             Step::Key(key) if key == "choice" || key == "parse_choice" => "a choice",
+            Step::Key(key) if key == "reply" => "a reply",
+            Step::Key(key) if key == "grammar" => "a grammar",
             Step::Key(key) if key == "assertions" => "an assertion",
             _ => place,
         };
@@ -159,6 +161,7 @@ fn told(tree: &Tree, path: &Path, wrong: Wrong) -> Diagnostic {
                 "DecisionMode" => "decision mode",
                 "InteractionKind" => "kind of interaction",
                 "WhoHears" => "way to be heard",
+                "Normalize" => "way to weigh options",
                 _ => "strategy",
             };
             let told = error("unknown-value", format!("`{found}` is no {what}"));
@@ -250,7 +253,7 @@ fn wanted(path: &Path, expected: Expected, found: &Found) -> (&'static str, Stri
         (
             Expected::Named(
                 "Lifecycle" | "Overflow" | "WhoSpeaks" | "DebateFormat" | "DecisionMode" | "InteractionKind"
-                | "WhoHears",
+                | "WhoHears" | "Normalize",
             ),
             _,
         ) => ("a word", "`greenroom schema --format markdown` lists the words"),

@@ -302,7 +302,19 @@ impl Object for PhaseObject {
 
 /// The results of a phase, field by field.
 fn shown(results: Results) -> BTreeMap<&'static str, Value> {
-    let Results { played, rounds, choices, history, votes, decision, tied, invalid, said } = results;
+    let Results {
+        played,
+        rounds,
+        choices,
+        history,
+        votes,
+        decision,
+        tied,
+        invalid,
+        said,
+        replies,
+        reply_history,
+    } = results;
     fn of_agents<T: serde::Serialize>(values: BTreeMap<String, T>) -> Value {
         ByKey::value(values.into_iter().map(|(key, value)| (key, plain(value))).collect())
     }
@@ -316,6 +328,8 @@ fn shown(results: Results) -> BTreeMap<&'static str, Value> {
         ("tied", tied.into()),
         ("invalid", invalid.into()),
         ("said", of_agents(said)),
+        ("replies", of_agents(replies)),
+        ("reply_history", of_agents(reply_history)),
     ])
 }
 

@@ -200,6 +200,10 @@ pub struct WrittenPhase {
     /// As `choice`, but the agent answers in its own words, which are searched for the options. A reply that names none, two
     /// of them, or one in a sentence with a negation, is `invalid`.
     pub parse_choice: Option<WrittenChoice>,
+    /// The form of every turn's reply: JSON that a schema allows. The model can say nothing else; `replies` has the values.
+    pub reply: Option<WrittenReply>,
+    /// As `reply`, for a form that is not JSON.
+    pub grammar: Option<WrittenGrammar>,
     /// Who gives the floor in a `moderated` phase. Default: the agent whose role is `moderator`.
     pub moderator: Option<Key>,
     /// Who decides under `coordinator_decides`. Default: the agent whose role is `coordinator`.
@@ -237,6 +241,10 @@ pub struct WrittenTurn {
     pub choice: Option<WrittenChoice>,
     /// As the phase's `parse_choice`, for this turn.
     pub parse_choice: Option<WrittenChoice>,
+    /// As the phase's `reply`, for this turn.
+    pub reply: Option<WrittenReply>,
+    /// As the phase's `grammar`, for this turn.
+    pub grammar: Option<WrittenGrammar>,
     /// Who hears it: a whisper. Default: as `interactions` say.
     pub to: Option<Keys>,
     /// `none`: nobody hears it. Default: as the phase's `hears`.
@@ -484,6 +492,9 @@ pub struct LongChoice {
     /// `false`.
     #[serde(default)]
     pub shuffle: Option<bool>,
+    /// What the options are weighed by. Default: `none`.
+    #[serde(default)]
+    pub normalize: Option<Normalize>,
     /// The question. Default: the options alone are named.
     #[serde(default)]
     pub ask: Option<WrittenTemplate>,
@@ -491,6 +502,16 @@ pub struct LongChoice {
     /// A turn in which none is open is not played. Default: all.
     #[serde(default)]
     pub open: Option<WrittenExpression>,
+}
+
+/// Weights of options.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Normalize {
+    /// By how likely each text is as a whole. The default.
+    None,
+    /// By how likely each is for its length: its log-probability by byte, times the mean length of the options.
+    Length,
 }
 
 /// Options of a choice.
@@ -506,6 +527,33 @@ pub enum Options {
         #[schemars(with = "IndexMap<String, Scalar>", extend("minProperties" = 2, "maxProperties" = 100))]
         Texts,
     ),
+}
+
+/// A form of replies: JSON. A reply that the limit of tokens cuts is `invalid`, and its value null.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
+#[serde(default)]
+#[schemars(rename = "Reply", deny_unknown_fields, extend("required" = ["schema"]))]
+pub struct WrittenReply {
+    /// A [JSON Schema](https://json-schema.org), e.g. `{ type: object, properties: { price: { type: integer } } }`. Keys are said in
+    /// the order of its `properties`.
+    #[schemars(extend("type" = "object"))]
+    pub schema: Option<Value>,
+    /// Whether the agent is shown the schema where it is asked. Default: `true`.
+    pub show: Option<bool>,
+}
+
+/// A form of replies: either `lark` or `regex`. A reply that the limit of tokens cuts is `invalid`, and its value null.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
+#[serde(default)]
+#[schemars(rename = "Grammar", deny_unknown_fields, extend(
+    "oneOf" = [{ "required": ["lark"] }, { "required": ["regex"] }]
+))]
+pub struct WrittenGrammar {
+    /// A grammar in [llguidance's dialect of Lark](https://github.com/guidance-ai/llguidance/blob/main/docs/syntax.md); it begins at
+    /// `start`.
+    pub lark: Option<String>,
+    /// A regular expression for the whole reply.
+    pub regex: Option<String>,
 }
 
 /// Results and the texts that are said for them, in the order of the file.
@@ -635,7 +683,10 @@ pub fn json_schema() -> &'static Schema {
         let mut schema = schema_for!(Written);
         super::names::add_to(&mut schema);
         super::language::add_to(&mut schema);
-        schema
+        // In the order of their names, whatever the features that other crates ask of serde_json.
+        let mut value = schema.to_value();
+        value.sort_all_objects();
+        value.try_into().unwrap_or_default()
     });
     &SCHEMA
 }

@@ -11,6 +11,8 @@ pub enum Cause {
     PromptChanged,
     /// The values of a choice's options have changed, their texts have not.
     ChoiceChanged,
+    /// The form of the reply has changed.
+    FormChanged,
     /// The rule that plays the agent says something else.
     RuleChanged,
     /// The replies are the same, but give other results.
@@ -57,6 +59,7 @@ impl Cause {
             Self::AgentChanged => "an agent changed",
             Self::PromptChanged => "the phase's prompt changed",
             Self::ChoiceChanged => "the choice changed",
+            Self::FormChanged => "the form of the reply changed",
             Self::RuleChanged => "the agent's rule says something else",
             Self::ResultsChanged => "the results changed",
             Self::ReplyChanged => "the model says something else",

@@ -50,7 +50,18 @@ impl ChoiceRecord {
         let logprob = |logprob: Option<f32>| logprob.map_or(f64::NEG_INFINITY, f64::from);
         let logprobs: Vec<f64> = self.options.iter().map(|option| logprob(option.logprob)).collect();
         let mass: f64 = logprobs.iter().map(|logprob| libm::exp(*logprob)).sum();
-        Some(Odds { shares: shares(&logprobs, temperature), mass: mass.min(1.0) })
+        let weighed = if self.normalize.is_some() { self.by_length(&logprobs) } else { logprobs };
+        Some(Odds { shares: shares(&weighed, temperature), mass: mass.min(1.0) })
+    }
+}
+
+impl ChoiceRecord {
+    /// Log-probabilities by byte of the texts, times the mean number of bytes: as the engine weighs them (`by_length`).
+    fn by_length(&self, logprobs: &[f64]) -> Vec<f64> {
+        let lengths: Vec<f32> = self.options.iter().map(|option| option.text.len().max(1) as f32).collect();
+        let mean = lengths.iter().sum::<f32>() / lengths.len().max(1) as f32;
+        let weighed = |(logprob, length): (&f64, &f32)| f64::from(*logprob as f32 * mean / length);
+        logprobs.iter().zip(&lengths).map(weighed).collect()
     }
 }
 

@@ -1,7 +1,7 @@
 //! The lines of a transcript as types, and their canonical text and hash.
 
 use crate::scenario::results::Payoffs;
-use crate::scenario::{Choice, ChoiceOption, Chosen, Given, Hints, Method, Scenario};
+use crate::scenario::{Choice, ChoiceOption, Chosen, Form, Given, Hints, Method, Scenario};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -306,6 +306,9 @@ pub struct TurnRecord {
     pub stop: Stop,
     /// The choice, if the reply was one.
     pub constraint: Option<ChoiceRecord>,
+    /// The form of the reply, and its value.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub form: Option<FormRecord>,
     /// Seed of the turn.
     pub seed: u64,
     /// Settings of this reply, where they are not the run's: the scenario gives them for the agent, the phase or the turn.
@@ -349,6 +352,21 @@ impl Stop {
     }
 }
 
+/// The form of a reply, and what it was read as.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FormRecord {
+    /// `schema`, `lark` or `regex`.
+    pub kind: String,
+    /// Hash of the grammar's text.
+    pub blake3: String,
+    /// The value that expressions see; null: invalid.
+    pub value: serde_json::Value,
+    /// The reason why it is invalid.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub invalid: Option<String>,
+}
+
 /// A choice: what could be said, how likely each was, and what it was read as.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -359,6 +377,9 @@ pub struct ChoiceRecord {
     pub options: Vec<OptionRecord>,
     /// The result; null: invalid.
     pub chosen: serde_json::Value,
+    /// `length`: the draw weighed log-probabilities by length; absent: as they are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub normalize: Option<String>,
 }
 
 /// One option of a choice.
@@ -437,6 +458,13 @@ pub struct AssertionRecord {
     pub error: Option<String>,
 }
 
+/// Records the form of a reply and its value.
+pub fn form_record(form: &Form, value: Result<serde_json::Value, String>) -> FormRecord {
+    let (value, invalid) =
+        value.map_or_else(|reason| (serde_json::Value::Null, Some(reason)), |value| (value, None));
+    FormRecord { kind: form.kind().to_string(), blake3: form.hash(), value, invalid }
+}
+
 /// Records a choice: options as listed, the log-probabilities that are known by option.
 pub fn choice_record(
     choice: &Choice,
@@ -457,7 +485,8 @@ pub fn choice_record(
         Some(Chosen::Option(id)) => choice.options[id].value.clone(),
         _ => serde_json::Value::Null,
     };
-    ChoiceRecord { method: method.to_string(), options: open.iter().map(option).collect(), chosen }
+    let normalize = choice.by_length.then(|| "length".to_string());
+    ChoiceRecord { method: method.to_string(), options: open.iter().map(option).collect(), chosen, normalize }
 }
 
 /// The text of a whole transcript: each line chained to the one before.

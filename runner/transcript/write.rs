@@ -2,7 +2,7 @@
 
 use super::drift::{Cause, Drift};
 use super::read::{Recorded, Transcript};
-use super::record::{ChoiceRecord, Footer, Header, Line, StateRecord, TurnRecord};
+use super::record::{ChoiceRecord, Footer, FormRecord, Header, Line, StateRecord, TurnRecord};
 use crate::files;
 use crate::scenario::text_of;
 use anyhow::{Context as _, bail};
@@ -242,6 +242,12 @@ fn compare(recorded: &Recorded<TurnRecord>, now: &TurnRecord) -> Option<Drift> {
             "the reply (ids, text or stop reason) does not fit the line's hash",
         );
     }
+    if was.form != now.form {
+        let (was, now) = (was.form.as_ref(), now.form.as_ref());
+        let (cause, detail) = other_form(was, now);
+        let read = |form: Option<&FormRecord>| form.map_or(String::new(), |form| form.value.to_string());
+        return drift(cause, &detail).map(|found| found.texts(read(was), read(now)));
+    }
     if was.constraint != now.constraint {
         let (was, now) = (was.constraint.as_ref(), now.constraint.as_ref());
         let (cause, detail) = other_choice(was, now);
@@ -251,6 +257,28 @@ fn compare(recorded: &Recorded<TurnRecord>, now: &TurnRecord) -> Option<Drift> {
         return drift(Cause::RecordAltered, "a rule's reply has no ids, and nothing but its end stops it");
     }
     None
+}
+
+/// The difference between the recorded form of a reply and its form now.
+fn other_form(was: Option<&FormRecord>, now: Option<&FormRecord>) -> (Cause, String) {
+    let (Some(was), Some(now)) = (was, now) else {
+        return (Cause::FormChanged, "the reply has a form in one of recording and scenario alone".into());
+    };
+    if (&was.kind, &was.blake3) == (&now.kind, &now.blake3) {
+        return (
+            Cause::RecordAltered,
+            format!("the reply is read as {}, {} is recorded", now.value, was.value),
+        );
+    }
+    let kind = if now.kind == "schema" { "schema" } else { "grammar" };
+    match &now.invalid {
+        Some(reason) => {
+            (Cause::FormChanged, format!("the recorded reply is not in today's {kind}: {reason}"))
+        }
+        None => {
+            (Cause::FormChanged, format!("the {kind} is another one now; the recorded reply is in it, too"))
+        }
+    }
 }
 
 /// The difference between a recorded choice and the same choice now. The prompt, which is the same, gives the options' texts, but

@@ -82,12 +82,18 @@ fn told(
     for turn in transcript.turns.iter().map(|turn| &turn.record) {
         writeln!(out, "--- {}\n{}", turn.path, turn.delta).unwrap();
         let chosen = turn.constraint.as_ref().map(|choice| format!("  => {}", choice.chosen));
+        let read = turn.form.as_ref().map(|form| match &form.invalid {
+            Some(reason) => format!("  => invalid: {reason}"),
+            None => format!("  => {}", form.value),
+        });
+        let chosen = chosen.or(read);
         writeln!(out, "> {}{}", turn.spoken, chosen.unwrap_or_default()).unwrap();
         if !turn.hints.is_empty() {
             writeln!(out, "  ({})", turn.hints.words()).unwrap();
         }
     }
     let mut footer = serde_json::to_value(&*footer).unwrap();
+    footer.sort_all_objects();
     footer.as_object_mut().unwrap().retain(|_, value| !value.as_array().is_some_and(Vec::is_empty));
     writeln!(out, "=== {footer}").unwrap();
     out
@@ -103,6 +109,25 @@ pub(crate) fn simple(file: &str, wanted: &'static [(&'static str, usize)]) -> St
 #[test]
 fn whispers_reach_the_pair_and_who_observes() {
     insta::assert_snapshot!(simple("whisper.yaml", &[]));
+}
+
+#[test]
+fn replies_have_a_form_and_a_value() {
+    insta::assert_snapshot!(told("replies.yaml", usize::MAX, |request| {
+        let said = match request.path.as_str() {
+            "market/1/ann" => "{\"price\": 12, \"goods\": [\"figs\"]}",
+            "market/2/ann" => {
+                "{\"price\": 9, \"goods\": [\"figs\", \"dates\"], \"note\": \"Ann: <think>hm</think>\"}"
+            }
+            "market/1/ben" => " { \"price\": 7,\n\"goods\": [] } ",
+            "market/2/ben" => "{\"price\": 8, \"goods\": [\"fi",
+            "deal/1/ann" => "two days",
+            "deal/1/ben" => "Ben pays.",
+            "deal/1/ann.2" => "Fine.",
+            _ => return option(request, &[]),
+        };
+        Some(said.to_string())
+    }));
 }
 
 #[test]

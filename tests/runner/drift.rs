@@ -46,6 +46,33 @@ fn a_recording_replays() {
 }
 
 #[test]
+fn a_recorded_reply_is_read_by_the_schema_of_today() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = "\
+agents: { ann: {}, ben: {} }
+phases:
+  - { name: bid, agents: [ann, ben], reply: { show: false, schema: { type: integer, minimum: 1, maximum: 100 } } }
+outcome: { sum: bid.replies.ann + bid.replies.ben }
+";
+    let path = folder.path().join("bid.yaml");
+    std::fs::write(&path, file).unwrap();
+    let scenario = load(&path.display().to_string(), file, &[]).scenario.unwrap();
+    let backend = std::sync::Arc::new(greenroom::backend::Scripted::new(|_| Some("42".into())));
+    let run = play(&scenario, backend, &folder.path().join("run"), &RunOptions::default()).unwrap();
+    let text = std::fs::read_to_string(run.transcript).unwrap();
+    assert!(text.contains("\"value\":42") && text.contains("\"name\":\"sum\",\"value\":84"), "{text}");
+    assert_eq!(replay(folder.path()).0, 0);
+    for (maximum, told) in [
+        ("41", "the recorded reply is not in today's schema: behind `4` the grammar does not go on with `2`"),
+        ("50", "the schema is another one now; the recorded reply is in it, too"),
+    ] {
+        std::fs::write(&path, file.replace("100", maximum)).unwrap();
+        let (code, text) = replay(folder.path());
+        assert!(code == 3 && text.contains(told) && text.contains("phases[0].reply.schema"), "{text}");
+    }
+}
+
+#[test]
 fn a_changed_prompt_is_shown_as_a_diff_with_its_line() {
     let folder = tempfile::tempdir().unwrap();
     record(folder.path());

@@ -19,6 +19,7 @@ mod experiment;
 mod extend;
 mod floors;
 mod fork;
+mod grammars;
 mod hostile;
 mod import;
 mod languages;

@@ -209,7 +209,7 @@ fn runs_go_on_and_fork_with_all_their_models() {
     // A fork asks the same models with the same settings.
     let header = &transcript.header.record;
     let fork = RunOptions {
-        fork: Some(ForkFrom { run: first.clone(), at: "two".into() }),
+        fork: Some(ForkFrom { run: first.clone(), at: Some("two".into()), changes: Default::default() }),
         sampling: greenroom::backend::Sampling::from(header.sampling.clone()).into(),
         given: header.given.clone().unwrap(),
         recorded: header.models.iter().map(|(name, of)| (name.clone(), of.sampling.clone().into())).collect(),

@@ -27,7 +27,7 @@ fn record(logprobs: &[Option<f32>]) -> ChoiceRecord {
         logprob: *logprob,
     };
     let options = logprobs.iter().enumerate().map(option).collect();
-    ChoiceRecord { method: "decode".into(), options, chosen: 0.into() }
+    ChoiceRecord { method: "decode".into(), options, chosen: 0.into(), normalize: None }
 }
 
 fn odds(logprobs: &[f32], temperature: f32) -> Odds {
@@ -37,6 +37,27 @@ fn odds(logprobs: &[f32], temperature: f32) -> Odds {
 /// Settings of a draw; filters have no part in a choice, so they are set to what would show.
 fn sampling(temperature: f32, seed: u64) -> greenroom_engine::Sampling {
     greenroom_engine::Sampling { temperature, seed, top_k: 1, top_p: 0.1, min_p: 0.9, ..Default::default() }
+}
+
+#[test]
+fn draws_by_length_follow_the_shares_and_a_long_text_is_not_unlikely_for_its_length() {
+    let (logprobs, texts) = ([-2.0f32, -14.0, -5.0], ["no", "certainly, with pleasure", "perhaps"]);
+    let mut record = record(&logprobs.map(Some));
+    record.options.iter_mut().zip(texts).for_each(|(option, text)| option.text = text.into());
+    let plain = record.odds(1.0).unwrap();
+    record.normalize = Some("length".into());
+    let weighed = record.odds(1.0).unwrap();
+    assert_eq!(plain.mass, weighed.mass, "the mass is that of the texts");
+    assert!(plain.shares[0] > 0.9 && weighed.shares[0] < 0.1, "{plain:?} {weighed:?}");
+    let by_length = greenroom_engine::by_length(&logprobs, texts);
+    let mut counts = [0u32; 3];
+    (0..10_000).for_each(|seed| counts[draw(&by_length, &sampling(1.0, seed))] += 1);
+    let off =
+        |(count, share): (&u32, &f64)| (f64::from(*count) - 1e4 * share).powi(2) / (1e4 * share).max(1.0);
+    let off: f64 = counts.iter().zip(&weighed.shares).map(off).sum();
+    assert!(off < CHI_SQUARE[1], "{counts:?} drawn, {:?} shown", weighed.shares);
+    let alike = ["aa", "bb", "cc"];
+    assert_eq!(greenroom_engine::by_length(&logprobs, alike), logprobs, "of one length all stays as it is");
 }
 
 #[test]

@@ -9,6 +9,7 @@ mod conformance;
 mod dilemma;
 mod exactness;
 mod families;
+mod grammars;
 mod quality;
 
 use greenroom_engine::{Engine, EngineConfig, KvChoice, ModelSource};

@@ -12,13 +12,15 @@ mod finder;
 mod spm;
 mod vocabulary;
 
-use crate::Result;
 use crate::model::gguf::{Gguf, Value};
+use crate::{Error, Result};
 use bpe::{Bpe, PreTokenizer};
 use finder::{Finder, Fragment};
+use greenroom_grammar as grammar;
 use spm::{SPACE, Spm};
 use std::borrow::Cow;
 use std::collections::HashMap;
+use std::sync::OnceLock;
 use vocabulary::{Kind, Vocabulary};
 
 /// A model's vocabulary with its two encoders and its decoder.
@@ -38,6 +40,8 @@ pub(crate) struct Tokenizer {
     adds_bos: bool,
     eog: Vec<u32>,
     goes_on: Option<u32>,
+    /// The trie that grammars are matched by, once one is.
+    grammars: OnceLock<grammar::Result<grammar::Vocabulary>>,
 }
 
 /// Makes ids of text in which no token was found whole.
@@ -97,7 +101,21 @@ impl Tokenizer {
             _ => adds_bos,
         };
         let Vocabulary { kinds, bos, eos, eog, goes_on, .. } = vocabulary;
-        Ok(Self { merger, special, plain, pieces, kinds, control, bos, eos, adds_bos, eog, goes_on })
+        let grammars = OnceLock::new();
+        Ok(Self {
+            merger,
+            special,
+            plain,
+            pieces,
+            kinds,
+            control,
+            bos,
+            eos,
+            adds_bos,
+            eog,
+            goes_on,
+            grammars,
+        })
     }
 
     /// Size of the vocabulary.
@@ -156,6 +174,19 @@ impl Tokenizer {
     /// The bytes that an id stands for (none for an id outside the vocabulary).
     pub(crate) fn piece(&self, id: u32) -> &[u8] {
         self.pieces.get(id as usize).map_or(&[], |p| p)
+    }
+
+    /// A matcher for a reply that is in a grammar. Only tokens of text are in one.
+    ///
+    /// # Errors
+    /// The grammar can't be used.
+    pub(crate) fn matcher(&self, grammar: &grammar::Grammar) -> Result<grammar::Matcher> {
+        let is_text = |kind: &Kind| matches!(kind, Kind::Normal | Kind::Plain | Kind::Byte(_));
+        let text =
+            || self.pieces.iter().zip(&self.kinds).map(|(piece, kind)| is_text(kind).then_some(&**piece));
+        let vocabulary = self.grammars.get_or_init(|| grammar::Vocabulary::new(text()));
+        let matcher = vocabulary.as_ref().map_err(Clone::clone).and_then(|known| known.matcher(grammar));
+        matcher.map_err(|e| Error::request(format!("the grammar of a reply can't be used: {e}")))
     }
 
     /// Text of ids, special tokens included; bytes that are not UTF-8 become U+FFFD.

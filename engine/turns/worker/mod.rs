@@ -362,11 +362,10 @@ impl Worker {
         let (tokenizer, eog, arena) = (&self.tokenizer, self.chat.eog(), &mut self.memory.arena);
         let logits = match logits {
             SpanLogits::All(logits) => logits,
-            SpanLogits::Best(best) if turn.advance_by(&best, tokenizer, eog, arena) => return Ok(()),
+            SpanLogits::Best(best) if turn.advance_by(&best, tokenizer, eog, arena)? => return Ok(()),
             SpanLogits::Best(best) => self.device.logits(best.row)?,
         };
-        turn.advance(logits.chunks_exact(self.device.n_vocab()), tokenizer, eog, arena);
-        Ok(())
+        turn.advance(logits.chunks_exact(self.device.n_vocab()), tokenizer, eog, arena)
     }
 
     /// Bytes of sessions at work beside sealed blocks, and of manifests that wait.

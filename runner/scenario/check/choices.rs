@@ -1,9 +1,11 @@
 //! Checks choices: their options, how a phase decides over them, and who makes them instead of the model.
 
 use super::Checker;
+use crate::diagnostic::Diagnostic;
 use crate::scenario::choice::{Choice, ChoiceOption, Decision, Method, text_of};
 use crate::scenario::schema::{
-    DecisionMode, Key, LongChoice, Options, Scalar, Texts, WrittenChoice, WrittenExpression, WrittenPhase,
+    DecisionMode, Key, LongChoice, Normalize, Options, Scalar, Texts, WrittenChoice, WrittenExpression,
+    WrittenPhase,
 };
 use crate::scenario::yaml::Path;
 use crate::scenario::{Agent, AgentId, PhaseId};
@@ -16,6 +18,9 @@ const MAX_OPTIONS: usize = 100;
 const OPEN_NAMES: &[&str] = &["me", "round", "rounds"];
 /// Most votes that a consensus may take.
 const MAX_ATTEMPTS: usize = 100;
+/// Options are of very unequal length where the longest has so many characters, and so many times those of the shortest.
+const MANY_CHARACTERS: usize = 24;
+const UNEQUAL: usize = 4;
 
 impl Checker {
     /// The choice that `choice` or `parse_choice` describes.
@@ -38,7 +43,7 @@ impl Checker {
             _ => return None,
         };
         let path = path.key(field);
-        let (options, at, LongChoice { shuffle, ask, open, .. }) = match given {
+        let (options, at, LongChoice { shuffle, normalize, ask, open, .. }) = match given {
             WrittenChoice::List(options) => {
                 (Some(Options::List(options)), path.clone(), LongChoice::default())
             }
@@ -46,8 +51,8 @@ impl Checker {
                 (Some(Options::Texts(options)), path.clone(), LongChoice::default())
             }
             WrittenChoice::Text(text) => (Some(Options::Text(text)), path.clone(), LongChoice::default()),
-            WrittenChoice::Long(LongChoice { options, shuffle, ask, open }) => {
-                (options, path.key("options"), LongChoice { options: None, shuffle, ask, open })
+            WrittenChoice::Long(LongChoice { options, shuffle, normalize, ask, open }) => {
+                (options, path.key("options"), LongChoice { options: None, shuffle, normalize, ask, open })
             }
         };
         let end = PhaseId(phase.0 + 1);
@@ -58,6 +63,7 @@ impl Checker {
                 "a choice is a list of options, or a mapping from results to the texts that are said";
             self.error("type", &at, message).help = Some("e.g. `choice: [talk, silent]`".into());
         }
+        let is_of_agents = matches!(options, Some(Options::Text(_)));
         let (options, open) = match options? {
             Options::Text(text) => {
                 if open.is_some() {
@@ -66,7 +72,7 @@ impl Checker {
                         Some("keep one of the two".into());
                 }
                 let n_before = self.found.len();
-                let open = self.expression(WrittenExpression::Text(text), at, end, OPEN_NAMES);
+                let open = self.expression(WrittenExpression::Text(text), at.clone(), end, OPEN_NAMES);
                 for found in self.found.iter_mut().skip(n_before) {
                     let list = "options of your own stand in a list, e.g. `choice: [talk, silent]`";
                     found.help = Some(format!("{list}; a text is an expression that gives agents"));
@@ -81,7 +87,41 @@ impl Checker {
             }
             options => (self.options(options, &at)?, open),
         };
-        Some(Arc::new(Choice { path, options, method, shuffle: shuffle.unwrap_or(false), ask, open }))
+        let by_length = normalize == Some(Normalize::Length);
+        if by_length && method == Method::Parse {
+            let message = "`normalize` has no effect here: no options are weighed, words are searched";
+            self.unused(
+                &path.key("normalize"),
+                message,
+                "remove it, or write `choice` instead of `parse_choice`",
+            );
+        }
+        if method == Method::Decode && normalize.is_none() && !is_of_agents {
+            self.like_lengths(&options, &at);
+        }
+        let shuffle = shuffle.unwrap_or(false);
+        Some(Arc::new(Choice { path, options, method, shuffle, by_length, ask, open }))
+    }
+
+    /// Warns of options of very unequal length: each token makes a text less likely, whatever it says.
+    fn like_lengths(&mut self, options: &[ChoiceOption], path: &Path) {
+        let length = |option: &&ChoiceOption| option.text.chars().count();
+        let (Some(short), Some(long)) =
+            (options.iter().min_by_key(length), options.iter().max_by_key(length))
+        else {
+            return;
+        };
+        let (few, many) = (length(&short), length(&long));
+        if many < MANY_CHARACTERS || many < UNEQUAL * few {
+            return;
+        }
+        let message = format!(
+            "options of very unequal length: `{}` has {few} characters, `{}` has {many}; a long text is less likely, whatever it says",
+            short.text, long.text
+        );
+        let span = self.tree.value(path);
+        let help = "write texts of like length, or set `normalize` in the long form: `choice: { options: …, normalize: length }`";
+        self.push(Diagnostic::warning("unequal-options", path.to_string(), span, message).help(help));
     }
 
     fn options(&mut self, given: Options, path: &Path) -> Option<Vec<ChoiceOption>> {

@@ -44,7 +44,10 @@ impl Checker {
                 let help = format!("for example `{}`", super::phases::identifier_from(name));
                 self.push(Diagnostic::error("bad-name", path.to_string(), span, message).help(help));
             }
-            values.insert(name.clone(), value.clone());
+            // Keys of a mapping stand in one order, however they are written: records and hashes hold them.
+            let mut value = value.clone();
+            value.sort_all_objects();
+            values.insert(name.clone(), value);
         }
         for (name, value) in overrides.iter().filter(|(name, _)| name != super::CAST) {
             let span = self.tree.key(&path);

@@ -7,6 +7,7 @@ mod chance;
 mod choices;
 mod expressions;
 mod fields;
+mod forms;
 mod hints;
 mod include;
 mod language;
@@ -306,6 +307,7 @@ impl Checker {
         let assertions =
             self.assertions(written.assertions.unwrap_or_default(), &top.key("assertions"), &outcomes);
         self.answers(&agents, &phases);
+        self.answers_in_form(&agents, &phases);
         self.one_meaning(&variables, &agents, &phases);
         let lets = std::mem::take(&mut self.names.lets).into_iter();
         let lets = lets.filter_map(|known| Some((known.name, known.value?))).collect();

@@ -68,6 +68,8 @@ impl Checker {
         let (decode, parse) = (written.choice.clone(), written.parse_choice.clone());
         let choice = self.choice(decode, parse, path, id);
         let decision = self.decision(&written, &cast, choice.as_deref(), path);
+        let chooses = decision.is_none() && (written.choice.is_some() || written.parse_choice.is_some());
+        let form = self.form(written.reply.take(), written.grammar.take(), chooses, path);
         let topology = self.topology(&mut written, &cast, &interactions, path, id);
         let voters = self.voters(written.voters.take(), decision, &cast, path, id);
         let when = written.when.and_then(|given| self.expression(given, path.key("when"), id, &[]));
@@ -91,6 +93,7 @@ impl Checker {
             when,
             until,
             choice,
+            form,
             decision: decision.filter(|_| written.choice.is_some() || written.parse_choice.is_some()),
             format: written.debate_format.and_then(|format| self.format(format, path, id)),
             initial: self.template(written.prompt, path.key("prompt"), id),

@@ -8,7 +8,7 @@
 //! the same on a busy machine.
 
 use super::chance::{Chance, rules};
-use crate::scenario::choice::{Chosen, Method};
+use crate::scenario::choice::{Chosen, Method, text_of};
 use crate::scenario::compile::compile;
 use crate::scenario::plan::{Condition, Plan, Purpose, Turn, TurnId};
 use crate::scenario::render::{holds_with, round_names};
@@ -287,7 +287,9 @@ impl Rehearsal {
             let text = piece.texts.get(chance.text(text, piece.texts.len(), turn));
             let text = option.map(Arc::from).or(text.cloned()).unwrap_or_else(|| "…".into());
             play.fates.insert(id, Fate::Played(chosen));
-            let line = Utterance::new(turn, &text, chosen);
+            let value = turn.form.as_ref().map(|form| form.example());
+            let text = value.as_ref().map_or(text, |value| text_of(value).into());
+            let line = Utterance { value, ..Utterance::new(turn, &text, chosen) };
             Arc::make_mut(&mut play.said).push(turn.phase, line);
         }
         if play.change(self.plan.end(), steps, look).is_ok() {

@@ -22,8 +22,9 @@ pub(super) struct Intermediate {
 impl Checker {
     pub(super) fn state(&mut self, written: IndexMap<String, Value>, path: &Path) -> BTreeMap<String, Value> {
         let mut state = BTreeMap::new();
-        for (name, value) in written {
+        for (name, mut value) in written {
             if self.is_name(&name, &path.key(name.clone()), "something in the state") {
+                value.sort_all_objects();
                 state.insert(name, value);
             }
         }

@@ -109,7 +109,10 @@ impl Checker {
             let Some(mut turn) = turn else { continue };
             let hints = turn.hints();
             let hints = self.hints(hints, &path);
-            let WrittenTurn { agent, ask, when, choice, parse_choice, to, hears, set, .. } = turn;
+            let WrittenTurn {
+                agent, ask, when, choice, parse_choice, reply, grammar, to, hears, set, ..
+            } = turn;
+            let form = self.form(reply, grammar, choice.is_some() || parse_choice.is_some(), &path);
             let ask = self.round_text(ask, path.key("ask"), phase).map(std::sync::Arc::new);
             // What was said in this phase before the turn may decide about it.
             let end = PhaseId(phase.0 + 1);
@@ -127,7 +130,7 @@ impl Checker {
                     let message = "`to` has no effect here: nobody hears this turn";
                     self.unused(&path.key("to"), message, "remove it, or `hears: none`");
                 }
-                script.push(ScriptTurn { agent, ask, when, choice, to, is_unheard, set, hints });
+                script.push(ScriptTurn { agent, ask, when, choice, form, to, is_unheard, set, hints });
             }
         }
         script

@@ -12,7 +12,7 @@ use super::plan::{
     TimelineId, Turn, TurnId,
 };
 use super::template::Template;
-use super::{AgentId, Assignment, Lifecycle, PhaseId, Scenario};
+use super::{AgentId, Assignment, Form, Lifecycle, PhaseId, Scenario};
 use petgraph::graph::{DiGraph, NodeIndex};
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -71,6 +71,7 @@ struct Draft {
     ask: Option<Arc<Template>>,
     guard: Vec<Condition>,
     constraint: Option<Constraint>,
+    form: Option<Arc<Form>>,
     purpose: Purpose,
     audience: Audience,
     /// All that its texts know of, where it is not all before the turn.
@@ -148,7 +149,7 @@ impl Compiler<'_> {
 
     /// Adds a turn; it reads what its memory has not read yet.
     fn turn(&mut self, phase: PhaseId, round: usize, draft: Draft) -> TurnId {
-        let Draft { speaker, suffix, cue, ask, mut guard, constraint, purpose, audience, known, hints } =
+        let Draft { speaker, suffix, cue, ask, mut guard, constraint, form, purpose, audience, known, hints } =
             draft;
         guard.extend(self.scenario.phase(phase).cast.as_ref().map(|_| Condition::Present));
         guard.extend(self.can_choose(phase, purpose, constraint.as_ref()));
@@ -171,6 +172,8 @@ impl Compiler<'_> {
             ask,
             cue,
             guard,
+            // Whose turn is a choice, or gives the floor, says that alone.
+            form: form.filter(|_| constraint.is_none()),
             constraint,
             purpose,
             audience,

@@ -79,6 +79,7 @@ impl Compiler<'_> {
             guard: guard.to_vec(),
             purpose: if choice.is_some() { Purpose::Choice } else { Purpose::Speech },
             constraint: choice.map(|choice| Constraint { choice, except: Vec::new() }),
+            form: phase.form.clone(),
             audience,
             known: None,
             hints: Hints::default(),
@@ -109,6 +110,13 @@ impl Compiler<'_> {
         let regular = self.regular(id, turn.agent, guard);
         let holds = turn.when.iter().map(|when| Condition::Holds(when.clone()));
         let own = turn.choice.clone().map(|choice| Constraint { choice, except: Vec::new() });
+        let regular = match &turn.form {
+            Some(form) => {
+                let form = Some(form.clone());
+                Draft { form, constraint: None, purpose: Purpose::Speech, ..regular }
+            }
+            None => regular,
+        };
         let is_secret = phase.secret && (own.is_some() || regular.constraint.is_some());
         let audience = match turn.is_unheard {
             Some(true) => Audience::Nobody,
@@ -218,7 +226,15 @@ fn take<'a, T>(all: &'a [T], left: &mut usize) -> &'a [T] {
 /// A choice that the plan itself asks for.
 fn closed(phase: &Phase, options: Vec<ChoiceOption>) -> Constraint {
     let path = phase.path.key("order");
-    let choice = Choice { path, options, method: Method::Decode, shuffle: false, ask: None, open: None };
+    let choice = Choice {
+        path,
+        options,
+        method: Method::Decode,
+        shuffle: false,
+        by_length: false,
+        ask: None,
+        open: None,
+    };
     Constraint { choice: Arc::new(choice), except: Vec::new() }
 }
 

@@ -99,6 +99,7 @@ impl Compiler<'_> {
             ask: None,
             guard: guard.iter().cloned().chain(votes).collect(),
             constraint: choice.map(|choice| Constraint { choice, except: sooner.to_vec() }),
+            form: None,
             purpose: Purpose::Ballot { attempt, rank },
             audience: Audience::Nobody,
             known: None,

@@ -36,6 +36,8 @@ pub struct Utterance {
     pub purpose: Purpose,
     /// The choice that it made, and what was chosen.
     pub choice: Option<(Arc<Choice>, Chosen)>,
+    /// The value of a reply that has a form; null: it is not in it.
+    pub value: Option<Value>,
 }
 
 /// All that has happened: everything said, by phase, and what the state has come to.
@@ -64,6 +66,8 @@ pub enum Outcome {
         text: Arc<str>,
         /// The option chosen, where a choice was asked for.
         choice: Option<Chosen>,
+        /// The value of the reply, where it has a form; null: it is not in it.
+        value: Option<Value>,
     },
 }
 
@@ -75,9 +79,10 @@ impl Said {
             return said;
         }
         for (id, turn) in plan.order().take(end.0) {
-            let Outcome::Said { text, choice } = &outcomes[id.0] else { continue };
+            let Outcome::Said { text, choice, value } = &outcomes[id.0] else { continue };
             if phases.contains(&turn.phase) {
-                said.push(turn.phase, Utterance::new(turn, text, *choice));
+                let line = Utterance { value: value.clone(), ..Utterance::new(turn, text, *choice) };
+                said.push(turn.phase, line);
             }
             said.played.insert(turn.phase);
         }
@@ -136,6 +141,7 @@ impl Utterance {
             audience: turn.audience.clone(),
             purpose: turn.purpose,
             choice: turn.constraint.as_ref().map(|constraint| constraint.choice.clone()).zip(chosen),
+            value: None,
         }
     }
 
@@ -176,6 +182,10 @@ pub struct Results {
     pub invalid: usize,
     /// The words of each agent, by key, one line per utterance.
     pub said: BTreeMap<String, String>,
+    /// The value of each agent's latest reply that has a form, by key; null: none, or invalid.
+    pub replies: BTreeMap<String, Value>,
+    /// All such values of each agent, oldest first.
+    pub reply_history: BTreeMap<String, Vec<Value>>,
 }
 
 /// The results of a phase.
@@ -188,6 +198,8 @@ pub fn results(scenario: &Scenario, phase: PhaseId, said: &Said) -> Results {
         results.choices.insert(key(*agent), Value::Null);
         results.history.insert(key(*agent), Vec::new());
         results.said.insert(key(*agent), String::new());
+        results.replies.insert(key(*agent), Value::Null);
+        results.reply_history.insert(key(*agent), Vec::new());
     }
     for line in lines {
         results.rounds = results.rounds.max(line.round);
@@ -202,7 +214,12 @@ pub fn results(scenario: &Scenario, phase: PhaseId, said: &Said) -> Results {
             results.choices.insert(key(line.speaker), value.clone());
             results.history.entry(key(line.speaker)).or_default().push(value);
         }
-        results.invalid += usize::from(matches!(line.choice, Some((_, Chosen::Invalid))));
+        if let Some(value) = &line.value {
+            results.replies.insert(key(line.speaker), value.clone());
+            results.reply_history.entry(key(line.speaker)).or_default().push(value.clone());
+        }
+        let invalid = matches!(line.choice, Some((_, Chosen::Invalid))) || line.value == Some(Value::Null);
+        results.invalid += usize::from(invalid);
     }
     let tally = tally(here, lines);
     let value =

@@ -39,8 +39,10 @@ pub(in crate::scenario) fn evaluate_in<'a>(
         let text = &expression.text;
         return Err(failed(format!("`{text}` has no value: it names something that there is not")));
     }
-    serde_json::to_value(&value)
-        .map_err(|error| failed(format!("`{}` has no plain value: {error}", expression.text)))
+    let mut value = serde_json::to_value(&value)
+        .map_err(|error| failed(format!("`{}` has no plain value: {error}", expression.text)))?;
+    value.sort_all_objects();
+    Ok(value)
 }
 
 pub(in crate::scenario) fn constants(scenario: &Scenario, agent: AgentId) -> BTreeMap<String, Value> {

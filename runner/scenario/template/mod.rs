@@ -43,8 +43,20 @@ pub const EXPRESSION_NAMES: &[&str] = &["phases", "payoffs", "variables"];
 
 /// The fields of a phase in templates and expressions.
 pub const PHASE_FIELDS: &[&str] = &[
-    "name", "label", "messages", "played", "rounds", "choices", "history", "votes", "decision", "tied",
-    "invalid", "said",
+    "name",
+    "label",
+    "messages",
+    "played",
+    "rounds",
+    "choices",
+    "history",
+    "votes",
+    "decision",
+    "tied",
+    "invalid",
+    "said",
+    "replies",
+    "reply_history",
 ];
 
 /// What else a text or an expression depends on, beside the phases that it names.

@@ -36,5 +36,7 @@ pub fn parse(text: &str) -> Result<serde_json::Value, String> {
         let (line, column) = source.position(mistake.span.start);
         return Err(format!("{} (line {line}, column {column})", mistake.message));
     }
-    Ok(tree.json())
+    let mut value = tree.json();
+    value.sort_all_objects();
+    Ok(value)
 }

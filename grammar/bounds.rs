@@ -1,0 +1,87 @@
+//! Bounds of grammars from outside: sizes and nesting before they are compiled, counted steps while they are, and at each token.
+
+use crate::error::{Error, Result};
+use crate::grammar::Grammar;
+use llguidance::api::ParserLimits;
+use serde_json::Value;
+
+/// Most bytes of a grammar's text.
+const MAX_BYTES: usize = 64 * 1024;
+/// Deepest nesting of a schema's values, and of a grammar's brackets: they are read by recursion.
+const MAX_DEPTH: usize = 64;
+
+/// Bounds of llguidance's work; each is a count, so a grammar that is refused is refused everywhere.
+pub(crate) fn limits() -> ParserLimits {
+    ParserLimits {
+        max_items_in_row: 500,
+        initial_lexer_fuel: 1_000_000,
+        step_lexer_fuel: 200_000,
+        step_max_items: 50_000,
+        max_lexer_states: 50_000,
+        max_grammar_size: 100_000,
+        precompute_large_lexemes: false,
+        verbose_errors: false,
+    }
+}
+
+/// Refuses what is too long or nested too deeply, and what would mean another thing for each vocabulary.
+pub(crate) fn within(grammar: &Grammar) -> Result<()> {
+    let text = match grammar {
+        Grammar::JsonSchema(text) | Grammar::Lark(text) | Grammar::Regex(text) => text,
+    };
+    if text.len() > MAX_BYTES {
+        return Err(Error(format!("it is {} bytes long; at most {MAX_BYTES} are read", text.len())));
+    }
+    let depth = match grammar {
+        Grammar::JsonSchema(text) => {
+            let schema = serde_json::from_str(text).map_err(|e| Error(e.to_string()))?;
+            depth(&schema)?
+        }
+        Grammar::Lark(text) | Grammar::Regex(text) => brackets(text),
+    };
+    if depth > MAX_DEPTH {
+        return Err(Error(format!("it is nested {depth} deep; at most {MAX_DEPTH} levels are read")));
+    }
+    if let Grammar::Lark(text) = grammar
+        && text.contains("max_tokens")
+    {
+        let found =
+            "`max_tokens` counts tokens, so what it allows would depend on the model; count characters";
+        return Err(Error(format!("{found}, e.g. `/.{{1,80}}/`")));
+    }
+    Ok(())
+}
+
+/// Levels of a schema; brackets of its patterns are bounded here.
+fn depth(schema: &Value) -> Result<usize> {
+    let inner: Vec<usize> = match schema {
+        Value::Array(items) => items.iter().map(depth).collect::<Result<_>>()?,
+        Value::Object(fields) => {
+            let keys = fields.keys().map(String::as_str);
+            let deepest =
+                keys.chain(fields.values().filter_map(Value::as_str)).map(brackets).max().unwrap_or(0);
+            if deepest > MAX_DEPTH {
+                return Err(Error(format!(
+                    "a text in it has {deepest} brackets open; at most {MAX_DEPTH} are read"
+                )));
+            }
+            fields.values().map(depth).collect::<Result<_>>()?
+        }
+        _ => return Ok(0),
+    };
+    Ok(1 + inner.into_iter().max().unwrap_or(0))
+}
+
+/// The most brackets that are open at once, those in quotes too.
+fn brackets(text: &str) -> usize {
+    let (mut open, mut deepest) = (0usize, 0);
+    for c in text.chars() {
+        match c {
+            '(' | '[' | '{' => open += 1,
+            ')' | ']' | '}' => open = open.saturating_sub(1),
+            _ => {}
+        }
+        deepest = deepest.max(open);
+    }
+    deepest
+}

@@ -1,0 +1,43 @@
+//! Grammars as llguidance has them.
+
+use crate::bounds;
+use crate::error::{Error, Result};
+use crate::grammar::{Grammar, Spacing};
+use llguidance::JsonCompileOptions;
+use llguidance::api::TopLevelGrammar;
+use serde_json::{Value, json};
+
+impl Grammar {
+    /// As llguidance has it.
+    ///
+    /// # Errors
+    /// It is no schema, or beyond a bound.
+    pub(crate) fn compiled_form(&self, spacing: Spacing) -> Result<TopLevelGrammar> {
+        bounds::within(self)?;
+        Ok(match self {
+            Self::JsonSchema(text) => {
+                let mut schema: Value = serde_json::from_str(text).map_err(|e| Error(e.to_string()))?;
+                if schema == Value::Bool(true) {
+                    schema = json!({});
+                }
+                let Value::Object(fields) = &schema else {
+                    return Err(Error("a schema is a mapping, e.g. `{ type: object }`".into()));
+                };
+                if fields.contains_key("x-guidance") {
+                    return Err(Error("`x-guidance` can't be set".into()));
+                }
+                let is_any = spacing == Spacing::Any;
+                let options = JsonCompileOptions {
+                    item_separator: if is_any { "," } else { ", " }.into(),
+                    key_separator: if is_any { ":" } else { ": " }.into(),
+                    whitespace_flexible: is_any,
+                    ..JsonCompileOptions::default()
+                };
+                options.apply_to(&mut schema);
+                TopLevelGrammar::from_json_schema(schema)
+            }
+            Self::Lark(text) => TopLevelGrammar::from_lark(text.clone()),
+            Self::Regex(text) => TopLevelGrammar::from_regex(text),
+        })
+    }
+}

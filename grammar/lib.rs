@@ -1,0 +1,20 @@
+//! Grammars of replies: JSON Schema, Lark and regular expressions, as masks over the tokens of a vocabulary.
+//!
+//! A [`Grammar`] is plain data. A [`Vocabulary`] compiles it for a model's tokens, and a [`Matcher`] follows one reply through it. Over
+//! single bytes ([`Grammar::check`], [`Grammar::accepts`]) nothing of a model is needed. All work is bounded by counted steps
+//! (`bounds`): a grammar from a file is compiled or refused, on every machine alike.
+#![forbid(unsafe_code)]
+
+mod bounds;
+mod bytes;
+mod compile;
+mod error;
+mod grammar;
+mod matcher;
+mod vocabulary;
+
+pub use bytes::Mismatch;
+pub use error::{Error, Result};
+pub use grammar::Grammar;
+pub use matcher::{Mask, Matcher};
+pub use vocabulary::Vocabulary;

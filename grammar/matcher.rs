@@ -1,0 +1,80 @@
+//! One reply on its way through a grammar.
+
+use crate::error::{Error, Result, plain};
+use llguidance::TokenParser;
+use llguidance::toktrie::SimpleVob;
+use std::sync::Arc;
+
+/// Follows a reply, token by token.
+pub struct Matcher {
+    inner: llguidance::Matcher,
+    is_text: Arc<[bool]>,
+}
+
+/// Tokens that may come next.
+pub struct Mask {
+    allowed: SimpleVob,
+    is_text: Arc<[bool]>,
+}
+
+impl Matcher {
+    pub(crate) fn new(parser: TokenParser, is_text: Arc<[bool]>) -> Self {
+        Self { inner: llguidance::Matcher::new(Ok(parser)), is_text }
+    }
+
+    /// A copy that shares nothing, so that the steps it counts are its own.
+    pub(crate) fn fresh(&self) -> Self {
+        Self { inner: self.inner.deep_clone(), is_text: self.is_text.clone() }
+    }
+
+    /// Says if a token may come next; one that ends the turn is none of the grammar's ([`Matcher::may_end`]).
+    ///
+    /// # Errors
+    /// A bound was reached.
+    pub fn allows(&mut self, id: u32) -> Result<bool> {
+        if !self.is_text.get(id as usize).copied().unwrap_or(false) || self.inner.is_stopped() {
+            return Ok(false);
+        }
+        self.inner.validate_tokens(&[id]).map(|n| n == 1).map_err(|e| plain(&e.to_string()))
+    }
+
+    /// All tokens that may come next.
+    ///
+    /// # Errors
+    /// A bound was reached; no token of the vocabulary may.
+    pub fn mask(&mut self) -> Result<Mask> {
+        let allowed = self.inner.compute_mask().map_err(|e| plain(&e.to_string()))?;
+        Ok(Mask { allowed, is_text: self.is_text.clone() })
+    }
+
+    /// Takes the next token, one that may come.
+    ///
+    /// # Errors
+    /// It may not, or a bound was reached.
+    pub fn take(&mut self, id: u32) -> Result<()> {
+        if !self.allows(id)? {
+            return Err(Error(format!("token {id} is not in the grammar here")));
+        }
+        self.inner.consume_token(id).map_err(|e| plain(&e.to_string()))
+    }
+
+    /// Says if the reply may end here.
+    ///
+    /// # Errors
+    /// A bound was reached.
+    pub fn may_end(&mut self) -> Result<bool> {
+        Ok(self.is_over() || self.inner.is_accepting().map_err(|e| plain(&e.to_string()))?)
+    }
+
+    /// Says if the reply can't go on: it is complete.
+    pub fn is_over(&self) -> bool {
+        self.inner.stop_reason().is_ok() && self.inner.is_stopped()
+    }
+}
+
+impl Mask {
+    /// Says if a token may come next.
+    pub fn allows(&self, id: u32) -> bool {
+        self.is_text.get(id as usize).copied().unwrap_or(false) && self.allowed.is_allowed(id)
+    }
+}

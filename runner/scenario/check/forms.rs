@@ -1,0 +1,148 @@
+//! Checks forms of replies: the schema or grammar itself, what it can't stand beside, and that fixed answers are in it.
+
+use super::Checker;
+use crate::scenario::schema::{WrittenGrammar, WrittenReply};
+use crate::scenario::yaml::Path;
+use crate::scenario::{Agent, AgentId, Form, Phase, Strategy, Topology};
+use greenroom_grammar::Grammar;
+use serde_json::Value;
+use std::sync::Arc;
+
+const EXAMPLE: &str =
+    "e.g. `reply: { schema: { type: object, properties: { price: { type: integer } }, required: [price] } }`";
+
+impl Checker {
+    /// The form that `reply` or `grammar` describes; `chooses` is true where the same turns are choices.
+    pub(super) fn form(
+        &mut self,
+        reply: Option<WrittenReply>,
+        grammar: Option<WrittenGrammar>,
+        chooses: bool,
+        path: &Path,
+    ) -> Option<Arc<Form>> {
+        let field = if reply.is_some() { "reply" } else { "grammar" };
+        if reply.is_some() && grammar.is_some() {
+            let message = "`reply` and `grammar` exclude each other: a reply has one form";
+            self.error("contradiction", &path.key("grammar"), message).help =
+                Some("keep `reply` for JSON, `grammar` for anything else".into());
+            return None;
+        }
+        if chooses && (reply.is_some() || grammar.is_some()) {
+            let message =
+                format!("`{field}` and a choice exclude each other: an option says all that is said");
+            self.error("contradiction", &path.key(field), message).help =
+                Some("remove one of the two; a schema can have an `enum`".into());
+            return None;
+        }
+        let (grammar, is_shown, path) = match (reply, grammar) {
+            (Some(reply), _) => {
+                let path = path.key("reply");
+                let Some(schema) = reply.schema else {
+                    if !self.is_broken(&path.key("schema")) {
+                        self.missing(&path, "`reply` needs `schema`: what the reply may be", EXAMPLE);
+                    }
+                    return None;
+                };
+                (Grammar::json_schema(&schema), reply.show.unwrap_or(true), path.key("schema"))
+            }
+            (_, Some(WrittenGrammar { lark: Some(_), regex: Some(_) })) => {
+                let message = "`lark` and `regex` exclude each other: a grammar is one of the two";
+                self.error("contradiction", &path.key("grammar").key("regex"), message).help =
+                    Some("remove one of them".into());
+                return None;
+            }
+            (_, Some(WrittenGrammar { lark, regex })) => {
+                let path = path.key("grammar");
+                let (grammar, path) = match (lark, regex) {
+                    (Some(lark), _) => (Grammar::Lark(lark), path.key("lark")),
+                    (_, Some(regex)) => (Grammar::Regex(regex), path.key("regex")),
+                    _ => {
+                        if !self.is_broken(&path.key("lark")) && !self.is_broken(&path.key("regex")) {
+                            let help = "e.g. `grammar: { regex: \"(yes|no), because [a-z ]{1,80}\" }`";
+                            self.missing(&path, "`grammar` needs `lark` or `regex`", help);
+                        }
+                        return None;
+                    }
+                };
+                (grammar, false, path)
+            }
+            (None, None) => return None,
+        };
+        let form = Form { path, grammar, is_shown };
+        if let Err(error) = form.grammar.check() {
+            let (what, help) = match form.grammar {
+                Grammar::JsonSchema(_) => {
+                    ("schema", "`docs/patterns.md` names the keywords that can be used")
+                }
+                Grammar::Lark(_) => (
+                    "grammar",
+                    "a grammar in Lark begins at the rule `start`, e.g. `start: \"yes\" | \"no\"`",
+                ),
+                Grammar::Regex(_) => (
+                    "regular expression",
+                    "it matches the whole reply, without `^` and `$`; look-around and back references are not supported",
+                ),
+            };
+            self.error("bad-grammar", &form.path, format!("this {what} can't be used: {error}")).help =
+                Some(help.into());
+            return None;
+        }
+        // A value of null is that of a reply which is not in its form.
+        if form.kind() == "schema" && form.grammar.accepts("null").is_ok() {
+            let message = "this schema allows `null`, which stands for a reply that is invalid";
+            self.error("bad-grammar", &form.path, message).help =
+                Some("say which type a reply has, e.g. `type: object`".into());
+            return None;
+        }
+        Some(Arc::new(form))
+    }
+
+    /// Refuses rules whose answers are not in the form that is asked for: each of these turns would be invalid.
+    pub(super) fn answers_in_form(&mut self, agents: &[Agent], phases: &[Phase]) {
+        for (id, agent) in agents.iter().enumerate() {
+            let path = Path::default().key("agents").key(agent.key.clone()).key("strategy");
+            let answers: Vec<(Path, &str)> = match &agent.strategy {
+                None | Some(Strategy::Human) => continue,
+                Some(Strategy::Always(text)) => vec![(path.key("always"), text.as_str())],
+                Some(Strategy::List(texts)) => {
+                    let path = path.key("list");
+                    texts.iter().enumerate().map(|(at, text)| (path.index(at), text.as_str())).collect()
+                }
+                Some(_) => vec![(path, "")],
+            };
+            let asked = phases.iter().find_map(|phase| Some((phase, asked(phase, AgentId(id)).pop()?)));
+            let Some((phase, form)) = asked else { continue };
+            for (path, answer) in answers {
+                let Err(reason) = form.read(answer) else { continue };
+                let what = if answer.is_empty() { "an empty answer".into() } else { format!("`{answer}`") };
+                let message = format!(
+                    "{what} is not in the form of replies in `{}`, and `{}` can give no other answer: {reason}",
+                    phase.name, agent.key
+                );
+                let help = match &form.grammar {
+                    Grammar::JsonSchema(_) => match form.example() {
+                        Value::Null => "keys stand in the order of the schema's `properties`".to_string(),
+                        example => {
+                            format!("e.g. `{example}`; keys stand in the order of the schema's `properties`")
+                        }
+                    },
+                    _ => "write an answer that the grammar allows, as `always` or `list`".to_string(),
+                };
+                self.error("bad-value", &path, message).help = Some(help);
+            }
+        }
+    }
+}
+
+/// The forms of an agent's replies in a phase.
+fn asked(phase: &Phase, agent: AgentId) -> Vec<&Arc<Form>> {
+    let shared = phase.form.as_ref();
+    match &phase.topology {
+        Topology::Script(turns) => turns
+            .iter()
+            .filter(|turn| turn.agent == agent)
+            .filter_map(|turn| turn.form.as_ref().or(shared.filter(|_| turn.choice.is_none())))
+            .collect(),
+        _ => shared.into_iter().filter(|_| phase.speakers().contains(&agent)).collect(),
+    }
+}

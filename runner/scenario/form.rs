@@ -1,0 +1,58 @@
+//! Forms of replies: a JSON Schema or a grammar that a reply must be in, and the value that it is read as.
+
+use super::yaml::Path;
+use greenroom_grammar::Grammar;
+use serde_json::Value;
+
+/// A form of replies.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Form {
+    /// Its place in the file.
+    pub path: Path,
+    /// What a reply may be.
+    pub grammar: Grammar,
+    /// True if the agent is shown the schema where it is asked.
+    pub is_shown: bool,
+}
+
+impl Form {
+    /// `schema`, `lark` or `regex`.
+    pub fn kind(&self) -> &'static str {
+        match self.grammar {
+            Grammar::JsonSchema(_) => "schema",
+            Grammar::Lark(_) => "lark",
+            Grammar::Regex(_) => "regex",
+        }
+    }
+
+    /// The grammar's text.
+    pub fn text(&self) -> &str {
+        match &self.grammar {
+            Grammar::JsonSchema(text) | Grammar::Lark(text) | Grammar::Regex(text) => text,
+        }
+    }
+
+    /// blake3 (hex) of the grammar's text.
+    pub fn hash(&self) -> String {
+        blake3::hash(self.text().as_bytes()).to_hex().to_string()
+    }
+
+    /// The value of a reply: what its JSON says, the text itself under a grammar.
+    ///
+    /// # Errors
+    /// The reason why it is not in the form, in words.
+    pub fn read(&self, reply: &str) -> Result<Value, String> {
+        let reply = if self.kind() == "schema" { reply.trim() } else { reply };
+        self.grammar.accepts(reply).map_err(|mismatch| mismatch.to_string())?;
+        match self.grammar {
+            Grammar::JsonSchema(_) => serde_json::from_str(reply).map_err(|error| error.to_string()),
+            Grammar::Lark(_) | Grammar::Regex(_) => Ok(reply.into()),
+        }
+    }
+
+    /// The value of a short reply in this form, to try texts with; null: none was found.
+    pub fn example(&self) -> Value {
+        let text = self.grammar.example();
+        text.and_then(|text| self.read(&text).ok()).unwrap_or_default()
+    }
+}
