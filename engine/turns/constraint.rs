@@ -186,6 +186,7 @@ mod tests {
         let mut order: Vec<usize> = (0..options.len()).collect();
         order.sort_by_key(|i| &options[*i]);
         ScoreOptions {
+            by_length: false,
             options: options.iter().map(spelling).collect(),
             logprobs: vec![0.0; options.len()],
             ahead: order.into_iter(),

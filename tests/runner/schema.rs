@@ -58,6 +58,8 @@ const UNSEEN: &[&str] = &[
     "model_permanent_twice",
     "model_twice_in_a_phase",
     "model_without_file",
+    "type_choice_text",
+    "type_present_text",
     "grammar_lark",
     "grammar_regex",
     "reply_always",
