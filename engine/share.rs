@@ -221,7 +221,9 @@ mod tests {
         let (one, other) = (share.join(), share.join());
         let woken: [Arc<AtomicUsize>; 2] = Default::default();
         for (member, woken) in [&one, &other].into_iter().zip(woken.clone()) {
-            member.wake_by(move || drop(woken.fetch_add(1, Ordering::Relaxed)));
+            member.wake_by(move || {
+                woken.fetch_add(1, Ordering::Relaxed);
+            });
         }
         let woken = || [woken[0].load(Ordering::Relaxed), woken[1].load(Ordering::Relaxed)];
         one.report(70, 0, 0, false);
