@@ -86,7 +86,9 @@ impl Memories {
                     }
                 }
             }
-            let cast = &self.scenario.phase(phase).agents;
+            let present = |agent: &&AgentId| self.is_present("the stage", phase, **agent).unwrap_or(true);
+            let cast: Vec<AgentId> =
+                self.scenario.phase(phase).agents.iter().filter(present).copied().collect();
             let line = |(text, readers): (String, Vec<AgentId>)| {
                 let is_for_all = cast.iter().all(|agent| readers.contains(agent));
                 let mut to = readers;

@@ -9,9 +9,8 @@
 
 use super::delta::{Conversation, conversation};
 use super::edits::Edits;
-use super::present::Settled;
+use super::settled::{Settled, States};
 use super::spoken::{one_line, spoken};
-use super::state::States;
 use super::stops::stop_strings;
 use crate::scenario::language::Text;
 use crate::scenario::results::{Outcome, Said, State};

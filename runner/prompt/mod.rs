@@ -9,6 +9,7 @@ mod edits;
 mod memories;
 mod perspective;
 mod present;
+mod settled;
 mod spoken;
 mod state;
 mod stops;

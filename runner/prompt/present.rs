@@ -2,28 +2,12 @@
 //! is known at that point.
 
 use super::memories::{Memories, PromptError};
+use crate::scenario::evaluate::present;
 use crate::scenario::render::round_names;
-use crate::scenario::results::present;
 use crate::scenario::template::{Expression, TemplateError};
 use crate::scenario::{AgentId, Choice, PassId, PhaseId, Purpose, Turn, TurnId};
 use std::collections::BTreeSet;
-use std::sync::{Arc, OnceLock};
-
-/// What has been worked out once for each phase and each pass.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Settled {
-    casts: Vec<OnceLock<Arc<BTreeSet<AgentId>>>>,
-    passes: Vec<OnceLock<bool>>,
-}
-
-impl Settled {
-    pub(super) fn new(n_phases: usize, n_passes: usize) -> Self {
-        Self {
-            casts: (0..n_phases).map(|_| OnceLock::new()).collect(),
-            passes: (0..n_passes).map(|_| OnceLock::new()).collect(),
-        }
-    }
-}
+use std::sync::Arc;
 
 impl Memories {
     /// Tells whether an agent who can be present in a phase is.

@@ -1,22 +1,13 @@
 //! The state at each point of a plan: worked out from what was said, once, whenever something first asks for it.
 
 use super::memories::{Memories, PromptError};
+use crate::scenario::evaluate::assigned;
 use crate::scenario::render::round_names;
-use crate::scenario::results::{Outcome, Said, State, assigned};
+use crate::scenario::results::{Outcome, Said, State};
 use crate::scenario::{Change, Known, Occasion, PhaseId, TurnId};
 use crate::transcript::StateRecord;
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
-
-/// The state after each change that has been worked out; what is in it never changes.
-#[derive(Clone, Debug, Default)]
-pub(super) struct States(Vec<OnceLock<Arc<State>>>);
-
-impl States {
-    pub(super) fn new(n_changes: usize) -> Self {
-        Self((0..n_changes).map(|_| OnceLock::new()).collect())
-    }
-}
 
 impl Memories {
     /// All that was said in some phases before a point of the plan, and, where a text or an expression uses it, the state there:

@@ -127,6 +127,9 @@ pub fn load_with(
     let recorded = header.overrides.iter().filter(|(name, _)| is_there(name));
     let recorded = recorded.map(|(name, value)| (name.clone(), value.clone()));
     let overrides: Overrides = recorded.chain(more.iter().cloned()).collect();
+    if overrides == cast {
+        return Ok(plain);
+    }
     open(&path, root, &overrides)
 }
 

@@ -8,6 +8,7 @@ mod choice;
 mod compile;
 mod copy;
 mod encoding;
+pub mod evaluate;
 mod form;
 pub mod hints;
 pub mod language;

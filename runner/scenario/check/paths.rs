@@ -67,7 +67,13 @@ impl Checker {
             What::Result { .. } => "this assertion".to_string(),
             _ => format!("`{}`", path.rsplit('.').next().unwrap_or_default()),
         };
-        let help = "a result that does not exist is null: test it with `is not none` first";
+        let help = match &trial.what {
+            What::Worked(_) if path.contains(".set") => {
+                "what is set keeps the type of its first value; one that begins as null may become anything"
+            }
+            What::Worked(_) => "give a list of keys, such as one in the `state`",
+            _ => "a result that does not exist is null: test it with `is not none` first",
+        };
         if always {
             let help = remedy(trial.text, error).unwrap_or(help.into());
             let message = format!("{subject} fails whatever happens: {}", error.message);

@@ -247,6 +247,13 @@ impl Checker {
         let Some(expression) = self.expression(WrittenExpression::Text(text), path, PhaseId(0), &[]) else {
             return 1;
         };
+        if expression.scope.state {
+            let message =
+                format!("`{}` uses the state, and this is worked out before the run", expression.text);
+            self.error("forward-reference", &expression.path, message).help =
+                Some("use variables; `until` ends it by what happens".into());
+            return 1;
+        }
         let message = match evaluate_in(plain_variables(&self.names.values), &expression, []) {
             Ok(value) => match value.as_u64() {
                 Some(n) => return usize::try_from(n).unwrap_or(usize::MAX),

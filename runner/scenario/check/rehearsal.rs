@@ -10,9 +10,10 @@
 use super::chance::{Chance, rules};
 use crate::scenario::choice::{Chosen, Method, text_of};
 use crate::scenario::compile::compile;
+use crate::scenario::evaluate::present;
 use crate::scenario::plan::{Condition, Plan, Purpose, Turn, TurnId};
 use crate::scenario::render::{holds_with, round_names};
-use crate::scenario::results::{Said, State, Utterance, present, tally};
+use crate::scenario::results::{Said, State, Utterance, tally};
 use crate::scenario::template::{Expression, TemplateError};
 use crate::scenario::{AgentId, PassId, PhaseId, Scenario, Strategy, Topology};
 use greenroom_jinja::taken;

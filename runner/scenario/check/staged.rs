@@ -2,9 +2,9 @@
 
 use super::rehearsal::{Look, Moment, Play, Steps};
 use crate::scenario::choice::Choice;
+use crate::scenario::evaluate::{assigned, present};
 use crate::scenario::plan::{Change, Occasion, Purpose, Turn, TurnId};
 use crate::scenario::render::round_names;
-use crate::scenario::results::{assigned, present};
 use crate::scenario::template::{Expression, TemplateError};
 use crate::scenario::{AgentId, PassId, PhaseId};
 use std::collections::BTreeSet;

@@ -229,7 +229,8 @@ impl Checker {
         let help = self.suggest(name, variables.chain(agents).chain(phases).chain(fixed));
         let of_rounds =
             ROUND_NAMES.contains(&name).then(|| "texts of rounds know it: `ask` and `announce`".into());
-        let help = of_rounds.or(help).unwrap_or("declare it under `variables:`".into());
+        let of_blocks = PASS_NAMES.contains(&name).then(|| "texts in a block (`repeat`) know it".into());
+        let help = of_rounds.or(of_blocks).or(help).unwrap_or("declare it under `variables:`".into());
         let message = format!("`{name}` is not defined here");
         self.error_at("undefined-variable", path, (line, name), message).help = Some(help);
     }

@@ -4,13 +4,9 @@
 //! it was asked for.
 
 mod payoff;
-mod present;
-mod state;
 mod vote;
 
 pub use payoff::{PayoffRound, Payoffs, payoffs};
-pub use present::present;
-pub use state::{State, assigned, kind};
 pub use vote::{Tally, tally};
 
 use super::choice::{Chosen, text_of};
@@ -39,6 +35,9 @@ pub struct Utterance {
     /// The value of a reply that has a form; null: it is not in it.
     pub value: Option<Value>,
 }
+
+/// Values of the state by name.
+pub type State = BTreeMap<String, Value>;
 
 /// All that has happened: everything said, by phase, and what the state has come to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
