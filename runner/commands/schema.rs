@@ -3,6 +3,7 @@
 use super::Exit;
 use crate::scenario::names::others;
 use crate::scenario::schema::json_schema;
+use crate::scenario::template::FILTERS;
 use serde_json::Value;
 use std::fmt::Write as _;
 
@@ -114,6 +115,26 @@ phases:
     agents: [ann, ben]
     when: vote.decision == 'dig'
     prompt: They dig, {{ vote.votes.dig }} to {{ vote.votes.leave }}.
+",
+    },
+    Section {
+        of: "Block",
+        heading: "A block",
+        place: "`phases[n]`",
+        word: "block of phases",
+        example: "\
+state: { alive: [ann, ben, cas] }
+phases:
+  - repeat: 3
+    until: alive | length < 2
+    phases:
+      - { name: day, agents: alive, prompt: \"Day {{ pass }} of {{ passes }}. {{ cast | join(', ') }} are left.\" }
+      - name: vote
+        agents: alive
+        rounds: 0
+        decision_mode: majority_vote
+        choice: { options: alive | without(me), ask: Who leaves? }
+        set: { alive: alive | without(vote.decision) }
 ",
     },
     Section {
@@ -259,7 +280,7 @@ assertions:
     },
 ];
 
-/// The reference's section on templates and expressions, and on the names that they may use.
+/// The reference's section on templates and expressions, and on the names that they may use. Its last table is that of the filters.
 const NAMES: &str = "\
 ## Templates and expressions
 
@@ -282,10 +303,14 @@ What a template prints is only text: a reply that holds `{{ }}` is never rendere
 | `phase` | has `name`, `label`, `rounds` (that are planned) | templates of phases |
 | `cast`, `others` | the agents who are present; without the reader | templates of phases |
 | an earlier phase's name; `phases.NAME` | its results, below | templates of phases, expressions |
-| the phase's own name | what it has come to so far | `ask`, `announce`, `until`, a turn's `when` |
+| the phase's own name | what it has come to so far | `ask`, `announce`, `until`, `set`, a turn's `when` |
 | `round`, `rounds` | the round, from 1; the most rounds there can be; names of your own come first | `ask`, `announce`, `until`, a turn's `when` |
+| a name in the `state` | its value at that point | templates of phases, expressions; not in system texts, nor in what is worked out before the run |
+| a name under `let` | its value, worked out there | where all that it uses is known |
+| `pass`, `passes` | the number of the block's pass, from 1; the most there can be | in a block |
 | `payoffs.AGENT` | the sum of the agent's payoffs so far; null: nothing could be valued | where the payoff's phase is known |
 | `outcome.NAME` | an outcome that stands above | outcomes, assertions |
+| `me` | who chooses | `open` and `options` of a choice |
 | `mine`, `others`, `all` | choices of one round | `payoff.each` |
 
 ### Results of a phase
@@ -308,6 +333,16 @@ What a template prints is only text: a reply that holds `{{ }}` is never rendere
 `AGENT` is a key, `OPTION` a result as it stands in `choice`. Between brackets stands the key in quotes, or an agent: `talk.messages['ann']`,
 `talk.choices[me]`, `payoffs[me]`; `messages` is only written so. Between `${` and `}` the key is written without quotes. Those who speak at once
 (`broadcast`, votes) know nothing of each other's answers in their questions.
+
+In a block the name of a phase means its latest pass: of those that stand earlier in the block the one of this pass, of those that stand later
+the one of the pass before (in the first, nothing has been played). Behind the block it is the last pass that was played. Payoffs are sums over all passes.
+
+### Filters of our own
+
+Beside minijinja's. Keys and items may be agents (`me`): they stand for their keys.
+
+| filter | value |
+|---|---|
 ";
 
 fn reference(schema: &Value) -> String {
@@ -331,7 +366,11 @@ fn reference(schema: &Value) -> String {
         let part = if section.of.is_empty() { "" } else { " part" };
         let _ = write!(out, "\n```yaml{part}\n{}```\n", section.example);
     }
-    out + "\n" + NAMES
+    out = out + "\n" + NAMES;
+    for (name, what) in FILTERS {
+        let _ = writeln!(out, "| `{name}` | {what} |");
+    }
+    out
 }
 
 /// A list of a type's fields.

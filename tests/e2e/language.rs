@@ -19,7 +19,8 @@ fn scenarios(folder: &str) -> Vec<String> {
 fn every_construct_is_played_extends_and_replays() {
     let stage = Stage::new();
     let mut files = scenarios("tests/scenarios");
-    files.extend(["scenarios/council.yaml", "scenarios/iterated-dilemma.yaml"].map(str::to_owned));
+    let shipped = ["council", "iterated-dilemma", "werewolf", "jury"];
+    files.extend(shipped.map(|name| format!("scenarios/{name}.yaml")));
     assert!(files.len() >= 16, "{files:?}");
     for (at, file) in files.iter().enumerate() {
         let out = stage.path(&at.to_string()).display().to_string();
