@@ -48,7 +48,8 @@ pub(super) fn models(
     runs: &[&Path],
 ) -> anyhow::Result<BTreeMap<String, String>> {
     let given = by_name(given)?;
-    for name in given.keys().filter(|name| !name.is_empty() && !scenario.models.contains_key(*name)) {
+    let is_unknown = |name: &&String| !name.is_empty() && !scenario.models.contains_key(*name);
+    if let Some(name) = given.keys().find(is_unknown) {
         let known: Vec<&str> = scenario.models.keys().map(String::as_str).collect();
         let help = crate::diagnostic::suggest(name, known.iter().copied());
         let help = help.unwrap_or_else(|| "it names none (`models:`)".to_string());

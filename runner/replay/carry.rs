@@ -73,7 +73,7 @@ impl LineSource for Carrying<'_> {
     }
 
     fn said(&mut self, _memories: &Memories, _id: TurnId, line: TurnRecord) -> anyhow::Result<()> {
-        self.lines.push(Line::Turn(line));
+        self.lines.push(Line::Turn(Box::new(line)));
         Ok(())
     }
 

@@ -15,11 +15,11 @@ use std::sync::Arc;
 ///
 /// # Errors
 /// The path of an expression that fails, or whose value is of another type than what was declared, and why.
-pub fn assigned<'a>(
+pub fn assigned(
     scenario: &Arc<Scenario>,
     assignments: &[Assignment],
     said: &Said,
-    names: &[(&'a str, Value)],
+    names: &[(&str, Value)],
 ) -> Result<Arc<State>, (Path, TemplateError)> {
     let mut said = Arc::new(said.clone());
     for Assignment { name, value } in assignments {

@@ -97,7 +97,7 @@ impl Transcript {
                     header = Some(Recorded { record: *record, line: number, hash: hash.clone(), intact });
                 }
                 Line::Turn(record) if header.is_some() && !after_footer => {
-                    turns.push(Recorded { record, line: number, hash: hash.clone(), intact });
+                    turns.push(Recorded { record: *record, line: number, hash: hash.clone(), intact });
                 }
                 Line::State(record) if header.is_some() && !after_footer => {
                     states.push(Recorded { record, line: number, hash: hash.clone(), intact });

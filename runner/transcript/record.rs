@@ -12,7 +12,7 @@ pub enum Line {
     /// The first line.
     Header(Box<Header>),
     /// A turn.
-    Turn(TurnRecord),
+    Turn(Box<TurnRecord>),
     /// A change of the state.
     State(StateRecord),
     /// The last line.

@@ -104,7 +104,7 @@ impl Recorder {
                 let detail = "the recording ends before this turn";
                 return Err(Drift::new(record.path, Cause::LineMissing, detail).into());
             }
-            self.append(&Line::Turn(record))?;
+            self.append(&Line::Turn(Box::new(record)))?;
             return Ok(true);
         };
         if let Some(drift) = compare(recorded, &record) {

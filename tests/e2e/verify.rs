@@ -89,7 +89,7 @@ fn a_run_of_another_kernel_contract_is_not_played_again_as_if_it_were_the_same()
     let mut header = header.record;
     let here = std::mem::replace(&mut header.numerics, "lanes8/1".into());
     let mut lines = vec![Line::Header(Box::new(header))];
-    lines.extend(turns.into_iter().map(|turn| Line::Turn(turn.record)));
+    lines.extend(turns.into_iter().map(|turn| Line::Turn(Box::new(turn.record))));
     lines.extend(footer.map(|footer| Line::Footer(footer.record)));
     std::fs::write(&file, chain(&lines).unwrap()).unwrap();
     let (code, text) = replay(&stage, &run.dir, &["--rerun=exact"]);

@@ -20,7 +20,7 @@ fn rewrite(file: &Path, header: impl Fn(&mut Header), turn: impl Fn(&mut TurnRec
     let mut lines = vec![Line::Header(Box::new(first))];
     for mut line in turns {
         turn(&mut line.record);
-        lines.push(Line::Turn(line.record));
+        lines.push(Line::Turn(Box::new(line.record)));
     }
     lines.extend(footer.map(|footer| Line::Footer(footer.record)));
     std::fs::write(file, chain(&lines).unwrap()).unwrap();

@@ -63,11 +63,7 @@ impl Checker {
                 scope.state = true;
             } else if let Some(known) = self.intermediate_named(&name) {
                 sound &= self.uses_intermediate(&path, (1, &name), known, end, (&mut phases, &mut scope));
-            } else if !EXPRESSION_NAMES.contains(&name.as_str())
-                && !self.names.variables.contains(&name)
-                && !more.contains(&name.as_str())
-                && !(PASS_NAMES.contains(&name.as_str()) && self.names.block_at(&path).is_some())
-            {
+            } else if !self.is_known_to_expressions(&name, &path, more) {
                 sound = false;
                 self.undefined_in_expression(&path, &text, &name, end, more);
             }
@@ -76,6 +72,14 @@ impl Checker {
         phases.sort_unstable();
         phases.dedup();
         sound.then_some(Expression { path, text, phases, scope })
+    }
+
+    /// True of a name that an expression may use, phases, the state and intermediate values aside.
+    fn is_known_to_expressions(&self, name: &str, path: &Path, more: &[&str]) -> bool {
+        EXPRESSION_NAMES.contains(&name)
+            || self.names.variables.iter().any(|known| known == name)
+            || more.contains(&name)
+            || PASS_NAMES.contains(&name) && self.names.block_at(path).is_some()
     }
 
     fn undefined_in_expression(&mut self, path: &Path, text: &str, name: &str, end: PhaseId, more: &[&str]) {

@@ -431,8 +431,7 @@ impl Checker {
         let lets = lets.map(|k| (k.clone(), "an intermediate value", top.key("let").key(k)));
         let stated: Vec<_> = state.chain(lets).collect();
         let agents = agents.iter().map(|a| (a.key.clone(), "an agent", top.key("agents").key(a.key.clone())));
-        let phases = phases.iter().enumerate();
-        let phases = phases.map(|(_, p)| (p.name.clone(), "a phase", p.path.key("name")));
+        let phases = phases.iter().map(|p| (p.name.clone(), "a phase", p.path.key("name")));
         let all: Vec<_> = named.chain(stated).chain(agents).chain(phases).collect();
         for (name, kind, path) in all {
             let span = if kind == "a phase" { self.tree.value(&path) } else { self.tree.key(&path) };

@@ -37,13 +37,16 @@ pub struct PayoffRound {
     pub values: Option<BTreeMap<String, f64>>,
 }
 
+/// What each player chose in a round: the option, and its result; none: nothing valid.
+type Made = BTreeMap<AgentId, Option<(usize, Value)>>;
+
 /// Values the choices made so far. `None`: the scenario has no payoff.
 ///
 /// # Errors
 /// An expression that fails, or that is no number, with the field in the message.
 pub fn payoffs(scenario: &Arc<Scenario>, said: &Said) -> Result<Option<Payoffs>, TemplateError> {
     let Some(payoff) = &scenario.payoff else { return Ok(None) };
-    let mut by_round: BTreeMap<(PhaseId, usize), BTreeMap<AgentId, Option<(usize, Value)>>> = BTreeMap::new();
+    let mut by_round: BTreeMap<(PhaseId, usize), Made> = BTreeMap::new();
     let of_players: BTreeMap<AgentId, &Arc<Choice>> =
         payoff.players.iter().copied().zip(&payoff.choices).collect();
     let lines =
