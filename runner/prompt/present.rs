@@ -42,18 +42,15 @@ impl Memories {
         let scenario = self.scenario.clone();
         let here = scenario.pass(pass);
         let begin = self.plan.begin_of(PhaseId(here.phases.start), 0);
-        let is_within = here.within.map_or(Ok(true), |within| self.goes_around(path, within))?;
-        let is_next = match here.before {
-            None => true,
-            Some(before) => {
-                let until = scenario.pass(before).until.as_ref();
-                self.goes_around(path, before)?
-                    && !until.map_or(Ok(false), |until| self.holds(path, until, None, begin))?
-            }
+        let holds = |condition: Option<&Expression>, otherwise: bool| {
+            condition.map_or(Ok(otherwise), |condition| self.holds(path, condition, None, begin))
         };
-        let plays = is_within
-            && is_next
-            && here.when.as_ref().map_or(Ok(true), |when| self.holds(path, when, None, begin))?;
+        // What stands in a pass that is not played is not asked.
+        let mut plays = here.within.map_or(Ok(true), |within| self.goes_around(path, within))?;
+        if let Some(before) = here.before.filter(|_| plays) {
+            plays = self.goes_around(path, before)? && !holds(scenario.pass(before).until.as_ref(), false)?;
+        }
+        plays = plays && holds(here.when.as_ref(), true)?;
         Ok(*self.settled.passes[pass.0].get_or_init(|| plays))
     }
 
