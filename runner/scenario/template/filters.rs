@@ -182,25 +182,23 @@ mod tests {
             alive => ["ann", "ben", "cas"],
         };
         for (code, expected) in [
-            ("votes | counts", r#"{"ben": 2, "cas": 1}"#),
-            ("votes | plurality", "ben"),
-            ("['a', 'b'] | plurality", "none"),
-            ("[] | plurality", "none"),
-            ("scores | argmax", "none"),
-            ("scores | argmin", "ann"),
-            ("scores | ranking", r#"["ben", "cas", "ann"]"#),
-            (
-                "[scores, {'ann': 1, 'dan': 0.5}] | sum_by_key",
-                r#"{"ann": 4, "ben": 5, "cas": 5, "dan": 0.5}"#,
-            ),
-            ("scores | with('ann', 9)", r#"{"ann": 9, "ben": 5, "cas": 5}"#),
-            ("alive | without('ben')", r#"["ann", "cas"]"#),
-            ("alive | without(none)", r#"["ann", "ben", "cas"]"#),
-            ("alive | only(['cas', 'ann', 'dan'])", r#"["ann", "cas"]"#),
-            ("scores | only(alive | without('ann'))", r#"{"ben": 5, "cas": 5}"#),
+            ("votes | counts", r#"{"ben":2,"cas":1}"#),
+            ("votes | plurality", r#""ben""#),
+            ("['a', 'b'] | plurality", "null"),
+            ("[] | plurality", "null"),
+            ("scores | argmax", "null"),
+            ("scores | argmin", r#""ann""#),
+            ("scores | ranking", r#"["ben","cas","ann"]"#),
+            ("[scores, {'ann': 1, 'dan': 0.5}] | sum_by_key", r#"{"ann":4,"ben":5,"cas":5,"dan":0.5}"#),
+            ("scores | with('ann', 9)", r#"{"ann":9,"ben":5,"cas":5}"#),
+            ("alive | without('ben')", r#"["ann","cas"]"#),
+            ("alive | without(none)", r#"["ann","ben","cas"]"#),
+            ("alive | only(['cas', 'ann', 'dan'])", r#"["ann","cas"]"#),
+            ("scores | only(alive | without('ann'))", r#"{"ben":5,"cas":5}"#),
         ] {
             let value = environment().expression(code).and_then(|code| code.value(names.clone()));
-            assert_eq!(value.map(|value| value.to_string()).unwrap_or_default(), expected, "{code}");
+            let told = value.ok().and_then(|value| serde_json::to_string(&value).ok());
+            assert_eq!(told.as_deref(), Some(expected), "{code}");
         }
         assert!(environment().expression("3 | ranking").and_then(|code| code.value(names)).is_err());
     }
