@@ -1,7 +1,7 @@
 //! `--model`: which file answers for the scenario itself, and which for each model that it names.
 
 use crate::replay::transcript_file;
-use crate::scenario::{Scenario, compile};
+use crate::scenario::Scenario;
 use crate::trace::{self, Trace};
 use anyhow::bail;
 use std::collections::BTreeMap;
@@ -38,7 +38,7 @@ pub(super) fn by_name(given: &[Given]) -> anyhow::Result<BTreeMap<String, String
 }
 
 /// Models in the place of those of a scenario, by name: those given, those that `runs` were played with (the first that says so counts),
-/// and always one for the scenario's own (the empty name).
+/// files beside the scenario, and always one for the scenario's own (the empty name).
 ///
 /// # Errors
 /// One is given twice, or for a name that the scenario has no model of.
@@ -56,7 +56,8 @@ pub(super) fn models(
     }
     let played =
         runs.iter().find_map(|run| Trace::models_of(&transcript_file(run).with_file_name(trace::FILE)));
-    let mut models = played.unwrap_or_default();
+    let mut models: BTreeMap<String, String> = beside(scenario).collect();
+    models.extend(played.unwrap_or_default());
     models.retain(|name, _| name.is_empty() || scenario.models.contains_key(name));
     models.extend(given);
     let own = models.entry(String::new()).or_insert_with(|| own(scenario));
@@ -69,11 +70,14 @@ pub(super) fn models(
 
 /// The model of those who have none of their own: the scenario's; where nobody needs one, one that plays anyway.
 fn own(scenario: &Scenario) -> String {
-    let plan = compile(scenario);
-    let played = plan.order().filter(|(_, turn)| scenario.agent(turn.speaker).strategy.is_none());
-    let named = || played.map(|(_, turn)| turn.hints.model.as_deref()).collect::<Option<Vec<_>>>();
-    let first = || scenario.model(named()?.first()?);
-    scenario.own_model().or_else(first).unwrap_or_else(|| "understudy".to_string())
+    scenario.usual_model().unwrap_or_else(|| "understudy".to_string())
+}
+
+/// The models of a scenario that are files beside it. The copies in runs' folders have none beside them, so a run remembers where
+/// they are.
+fn beside(scenario: &Scenario) -> impl Iterator<Item = (String, String)> + '_ {
+    let found = scenario.models.keys().filter_map(|name| Some((name.clone(), scenario.model(name)?)));
+    found.filter(|(_, model)| Path::new(model).is_file())
 }
 
 /// A path that leads to the file from wherever the run goes on.

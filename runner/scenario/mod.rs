@@ -421,6 +421,15 @@ impl Scenario {
         self.model(self.hints.model.as_ref()?)
     }
 
+    /// The model that a run is played with: the scenario's own; where it gives none and every turn that a model plays has another, the
+    /// first of these.
+    pub fn usual_model(&self) -> Option<String> {
+        let plan = compile(self);
+        let played = plan.order().filter(|(_, turn)| self.agent(turn.speaker).strategy.is_none());
+        let named = || played.map(|(_, turn)| turn.hints.model.as_deref()).collect::<Option<Vec<_>>>();
+        self.own_model().or_else(|| self.model(named()?.first()?))
+    }
+
     /// True if it gives any reply settings of its own, or a model.
     pub fn has_hints(&self) -> bool {
         let agents = self.agents.iter().map(|agent| &agent.hints);

@@ -59,18 +59,23 @@ impl Fitting<'_> {
         stage.play(&mut Unwatched, std::future::pending()).await
     }
 
-    /// The models that answer for it: `model` for the scenario's own, where that names none, and those that it opens for others.
+    /// The models that answer for it: `model` for the scenario's own, where that names none, and those that it opens for others, as the
+    /// trace beside the recording knows them.
     ///
     /// # Errors
     /// A model can't be found or opened, or the scenario does not name it any more.
     pub(super) fn players(&self, model: &Arc<dyn Backend>) -> anyhow::Result<Players> {
-        let own = self.scenario.own_model().map(|of| model.named("", &of)).transpose()?;
+        let traced = Trace::models_of(&self.file.with_file_name(trace::FILE)).unwrap_or_default();
+        // A file may be elsewhere on another machine.
+        let is_there = |of: &&String| !Path::new(of).is_absolute() || Path::new(of).is_file();
+        let played = |name: &str, of: String| traced.get(name).filter(is_there).cloned().unwrap_or(of);
+        let own = self.scenario.usual_model().map(|of| model.named("", &played("", of))).transpose()?;
         let own = own.flatten().unwrap_or_else(|| model.clone());
         let mut named = BTreeMap::new();
         for (name, was) in &self.transcript.header.record.models {
             let of = self.scenario.model(name);
             let of = of.with_context(|| format!("the scenario names no model `{name}` any more"))?;
-            let backend = model.named(name, &of)?.unwrap_or_else(|| model.clone());
+            let backend = model.named(name, &played(name, of))?.unwrap_or_else(|| model.clone());
             named.insert(name.clone(), Seat { backend, sampling: was.sampling.clone().into() });
         }
         Ok(Players { own, named })
