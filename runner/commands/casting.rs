@@ -1,9 +1,10 @@
 //! `--model`: which file answers for the scenario itself, and which for each model that it names.
 
+use crate::backend::locate;
 use crate::replay::transcript_file;
 use crate::scenario::Scenario;
 use crate::trace::{self, Trace};
-use anyhow::bail;
+use anyhow::{Context as _, bail};
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -60,6 +61,16 @@ pub(super) fn models(
     let mut models: BTreeMap<String, String> = beside(scenario).collect();
     models.extend(played.unwrap_or_default());
     models.retain(|name, _| name.is_empty() || scenario.models.contains_key(name));
+    let gone = models.iter().filter(|(name, model)| !given.contains_key(*name) && !model.is_empty());
+    for (name, model) in gone {
+        locate(model).with_context(|| {
+            let option =
+                if name.is_empty() { "--model MODEL".to_string() } else { format!("--model {name}=MODEL") };
+            format!(
+                "the run was played with `{model}`, by its trace; {option} names where it is now, or another"
+            )
+        })?;
+    }
     models.extend(given);
     let own = models.entry(String::new()).or_insert_with(|| own(scenario));
     if own.is_empty() {

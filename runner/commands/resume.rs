@@ -24,7 +24,7 @@ pub(super) fn folder(file: &Path, out: Option<&Path>, resume: bool) -> anyhow::R
     let shown = file.display();
     ensure!(
         resume,
-        "{shown} is a folder: give a scenario's file, or go on with the run in the folder by --resume"
+        "can't read the scenario {shown}: it is a folder; give a scenario's file, or go on with the run in the folder by --resume"
     );
     ensure!(out.is_none(), "{shown} is the run's folder already: leave out --out");
     Ok(Some(file.to_path_buf()))

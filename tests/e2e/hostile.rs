@@ -214,7 +214,7 @@ fn a_hostile_trace_is_summed_up_when_its_run_goes_on() {
     let lines: Vec<&str> = whole.split_inclusive('\n').collect();
     den.write("run/transcript.jsonl", &lines[..lines.len() - 1].concat());
     let n = u64::MAX;
-    let mut trace = "{\"type\":\"run\",\"run\":\"x-1\",\"model\":\"m\",\"started\":1}\n".to_string();
+    let mut trace = "{\"type\":\"run\",\"run\":\"x-1\",\"model\":\"understudy\",\"started\":1}\n".to_string();
     for (round, agent) in [(1, "ann"), (1, "ben"), (2, "ann"), (2, "ben")] {
         trace += &format!(
             "{{\"type\":\"turn\",\"path\":\"p/{round}/{agent}\",\"agent\":\"{agent}\",\"match\":\"cold\",\"source\":\"disk\",\"tokens\":{{\
@@ -380,7 +380,8 @@ fn lines_that_never_end_and_values_that_swell_take_no_memory() {
     // A human who never ends the line.
     den.write("human.yaml", "agents: { ann: { strategy: human } }\nphases: [{ name: p, agents: [ann] }]\n");
     let program = assert_cmd::cargo::cargo_bin!("greenroom").display().to_string();
-    let script = format!("ulimit -v 524288; exec {program} run human.yaml --out human </dev/zero");
+    // Of address space each thread may have 64 MiB reserved, whatever it uses: what is in use is measured.
+    let script = format!("ulimit -v 1048576; exec {program} run human.yaml --out human </dev/zero");
     let mut command = Command::new("sh");
     command.current_dir(den.path(".")).env("HOME", den.dir.path()).args(["-c", &script]);
     let ended = Limits::default().wait(&mut command);

@@ -152,9 +152,9 @@ fn a_file_that_can_not_be_written_is_named() {
     let stage = furnished();
     std::fs::write(stage.path("x2.yaml"), PLAYABLE.replace("always: two", "always: one")).unwrap();
     for (at, (args, file)) in [
-        ("run x.yaml --out OUT --cache-dir cache", "OUT/trace.jsonl"),
+        ("run x.yaml --out OUT --cache-dir cache", "OUT/scenario/x.yaml"),
         ("run x.yaml --out OUT --repeat 2 --cache-dir cache", "OUT/experiment.json"),
-        ("fork run --at p --out OUT --cache-dir cache", "OUT/trace.jsonl"),
+        ("fork run --at p --out OUT --cache-dir cache", "OUT/scenario/x.yaml"),
         ("new OUT", "OUT.yaml"),
         ("report run -o OUT", "OUT"),
         ("replay run --junit OUT", "OUT"),

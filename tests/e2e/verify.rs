@@ -99,9 +99,10 @@ fn a_run_of_another_kernel_contract_is_not_played_again_as_if_it_were_the_same()
     assert!(code == 0 && text.contains(&named) && text.contains("played again"), "{text}");
 }
 
-/// All files of a folder.
+/// All files below a folder.
 fn files(folder: &Path) -> Vec<(PathBuf, Vec<u8>)> {
-    let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let entries = walkdir::WalkDir::new(folder).into_iter().map(|entry| entry.unwrap().into_path());
+    let entries = entries.filter(|path| path.is_file());
     let mut files: Vec<_> = entries.map(|path| (path.clone(), std::fs::read(path).unwrap())).collect();
     files.sort();
     files

@@ -130,7 +130,7 @@ fn a_run_goes_on_with_what_it_began_with() {
     let (code, _, err) = greenroom(dir.path(), &["run", "third", "--resume"]);
     assert!(code == 4 && err.contains("holds no copy of its scenario"), "{err}");
     let (code, _, err) = greenroom(dir.path(), &["run", "third"]);
-    assert!(code == 4 && err.contains("is a folder: give a scenario's file"), "{err}");
+    assert!(code == 4 && err.contains("it is a folder; give a scenario's file"), "{err}");
 }
 
 #[test]
