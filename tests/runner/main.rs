@@ -5,6 +5,7 @@ mod agreement;
 mod arithmetic;
 mod broken;
 mod causes;
+mod changing;
 mod ci;
 mod comparison;
 mod constructs;
