@@ -38,6 +38,7 @@ mod resume;
 mod schema;
 mod score;
 mod statistics;
+mod tampering;
 mod terminal;
 mod turns;
 mod verify;
