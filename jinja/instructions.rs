@@ -49,6 +49,22 @@ fn in_loops(program: &[&Instruction<'_>]) -> Vec<bool> {
     (0..).zip(program).map(within).collect()
 }
 
+/// The names that a program looks up.
+pub(crate) fn looked_up<'a, 's>(program: &'a Instructions<'s>) -> impl Iterator<Item = &'s str> + 'a {
+    (0..).map_while(|at| program.get(at)).filter_map(|instruction| match instruction {
+        Instruction::Lookup(name) => Some(*name),
+        _ => None,
+    })
+}
+
+/// The names that a program defines.
+pub(crate) fn stored<'a, 's>(program: &'a Instructions<'s>) -> impl Iterator<Item = &'s str> + 'a {
+    (0..).map_while(|at| program.get(at)).filter_map(|instruction| match instruction {
+        Instruction::StoreLocal(name) => Some(*name),
+        _ => None,
+    })
+}
+
 /// The same program with guards.
 pub(crate) fn guarded<'s>(plain: &Instructions<'s>) -> Result<Instructions<'s>, Error> {
     let program: Vec<&Instruction<'s>> = (0..).map_while(|at| plain.get(at)).collect();

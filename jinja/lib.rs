@@ -39,7 +39,7 @@ use minijinja::machinery::{CodeGenerator, Instructions, eval, make_string_output
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{FunctionArgs, FunctionResult, Value};
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, Output, State, UndefinedBehavior};
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Parses, compiles and runs templates and expressions.
 #[derive(Clone)]
@@ -136,6 +136,9 @@ impl Jinja {
     }
 }
 
+/// Names that minijinja itself defines in loops, blocks and macros.
+const IMPLICIT: &[&str] = &["loop", "self", "super", "caller"];
+
 /// A compiled template.
 pub struct Template<'a> {
     jinja: &'a Jinja,
@@ -162,7 +165,13 @@ impl Template<'_> {
         let template = self.jinja.env.template_from_named_str(self.program.name(), self.program.source());
         let names = template.map(|template| template.undeclared_variables(false)).unwrap_or_default();
         let is_function = |name: &String| self.jinja.env.globals().any(|(function, _)| function == name);
-        sorted(names.into_iter().filter(|name| !is_function(name)).collect())
+        // minijinja passes over what is sliced. A name that is defined anywhere in the template is its own there.
+        let programs: Vec<_> = self.blocks.values().chain([&self.program]).collect();
+        let own: BTreeSet<&str> = programs.iter().flat_map(|program| instructions::stored(program)).collect();
+        let looked_up = programs.iter().flat_map(|program| instructions::looked_up(program));
+        let more = looked_up.filter(|name| !own.contains(name) && !IMPLICIT.contains(name));
+        let names: BTreeSet<String> = names.into_iter().chain(more.map(str::to_string)).collect();
+        names.into_iter().filter(|name| !is_function(name)).collect()
     }
 }
 
@@ -192,7 +201,10 @@ impl Expression<'_> {
     /// Names that it uses.
     pub fn names(&self) -> Vec<String> {
         let expression = self.jinja.env.compile_expression(self.program.source());
-        sorted(expression.map(|expression| expression.undeclared_variables(false)).unwrap_or_default())
+        let names = expression.map(|expression| expression.undeclared_variables(false)).unwrap_or_default();
+        // minijinja passes over what is sliced; an expression defines nothing itself.
+        let more = instructions::looked_up(&self.program).map(str::to_string);
+        names.into_iter().chain(more).collect::<BTreeSet<_>>().into_iter().collect()
     }
 }
 
@@ -229,10 +241,4 @@ pub fn shortened(mut message: String) -> String {
         message.push('…');
     }
     message
-}
-
-fn sorted(names: HashSet<String>) -> Vec<String> {
-    let mut names: Vec<String> = names.into_iter().collect();
-    names.sort();
-    names
 }

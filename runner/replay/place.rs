@@ -130,7 +130,10 @@ pub fn origin(scenario: &Scenario, header: &Header, drift: &Drift) -> Option<Pla
         Cause::PromptChanged => prompt(scenario, header, drift),
         Cause::ChoiceChanged | Cause::FormChanged => choice(scenario, &drift.path),
         Cause::RuleChanged => rule(scenario, &drift.path),
-        Cause::ResultsChanged => variable(scenario, header).or_else(|| result(scenario, &drift.path)),
+        Cause::ResultsChanged => {
+            let worked_out = || change(scenario, drift).or_else(|| result(scenario, &drift.path));
+            variable(scenario, header).or_else(worked_out)
+        }
         _ => None,
     }
 }
@@ -151,6 +154,17 @@ fn rule(scenario: &Scenario, path: &str) -> Option<Place> {
     let plan = compile(scenario);
     let speaker = scenario.agent(plan.turn(plan.find(path)?).speaker);
     Some(Place::of(scenario, &Path::default().key("agents").key(&speaker.key).key("strategy")))
+}
+
+/// The assignment by which the state comes to something else.
+fn change(scenario: &Scenario, drift: &Drift) -> Option<Place> {
+    let plan = compile(scenario);
+    let change = plan.changes.iter().find(|change| *change.path == *drift.path)?;
+    let values = |text: &str| serde_json::from_str::<BTreeMap<String, serde_json::Value>>(text).ok();
+    let (was, now) = (values(&drift.recorded)?, values(&drift.now)?);
+    let differs = |name: &str| was.get(name) != now.get(name);
+    let other = change.set.iter().find(|each| differs(&each.name)).or(change.set.first())?;
+    Some(Place::of(scenario, &other.value.path))
 }
 
 /// The place of the field that a result is worked out by.

@@ -126,13 +126,19 @@ impl Recorder {
             if is_over && self.footer.is_none() && self.file.is_some() {
                 return self.append(&Line::State(record));
             }
+            let next = self.states.get(self.n_states);
             let (cause, detail) = if is_over && self.footer.is_none() {
                 (Cause::NoFooter, "the recording ends before this change of the state")
+            } else if next.is_some_and(|state| state.record.path == record.path) {
+                (Cause::Order, "the recording has this change of the state further down")
             } else {
                 (Cause::LineMissing, "the line of this change of the state is missing")
             };
             return Err(Drift::new(record.path, cause, detail).at_line(self.line + 1).into());
         };
+        if recorded.record.path != record.path {
+            return Err(self.elsewhere(recorded, &record).into());
+        }
         if let Some(drift) = other_state(recorded, &record)? {
             return Err(drift.into());
         }
@@ -140,6 +146,20 @@ impl Recorder {
         self.line = recorded.line;
         self.n_states += 1;
         Ok(())
+    }
+
+    /// What happened where another change of the state is recorded than the one that takes place now.
+    fn elsewhere(&self, found: &Recorded<StateRecord>, now: &StateRecord) -> Drift {
+        let was = &found.record.path;
+        let is_later = self.states[self.n_states..].iter().any(|state| state.record.path == now.path);
+        let is_again = self.states[..self.n_states].iter().any(|state| state.record.path == *was);
+        let (cause, path) = match (is_later, is_again) {
+            (false, _) => (Cause::LineMissing, &now.path),
+            (true, true) => (Cause::LineTooMany, was),
+            (true, false) => (Cause::Order, &now.path),
+        };
+        let detail = format!("the recording has the change of the state of {was} here");
+        Drift::new(path, cause, detail).at_line(found.line).texts(was, &now.path)
     }
 
     /// Refuses a recorded change of the state that does not take place any more.
@@ -193,14 +213,14 @@ impl Recorder {
     }
 }
 
-/// Says what is different about a recorded change of the state.
+/// Says what is different about a recorded change of the state that has its place.
 fn other_state(recorded: &Recorded<StateRecord>, now: &StateRecord) -> serde_json::Result<Option<Drift>> {
     let was = &recorded.record;
-    let (cause, detail) = match (was.path == now.path, was.set == now.set, recorded.intact) {
-        (true, true, true) => return Ok(None),
-        (false, _, true) => (Cause::Order, format!("the line is of {}", was.path)),
-        (_, _, true) => (Cause::ResultsChanged, "the state comes to something else".to_string()),
-        (_, _, false) => (Cause::RecordAltered, "the state is not what was said comes to".to_string()),
+    let (cause, detail) = match (was.set == now.set, recorded.intact) {
+        (true, true) => return Ok(None),
+        (false, true) => (Cause::ResultsChanged, "the state comes to something else"),
+        (false, false) => (Cause::RecordAltered, "the state is not what was said comes to"),
+        (true, false) => (Cause::RecordAltered, "the line does not fit its hash, or what stands before it"),
     };
     let (was, is) = (serde_json::to_string_pretty(&was.set)?, serde_json::to_string_pretty(&now.set)?);
     Ok(Some(Drift::new(&now.path, cause, detail).at_line(recorded.line).texts(was, is)))

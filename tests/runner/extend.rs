@@ -2,12 +2,13 @@
 //! hears what was said where they were not, every run replays, and what is read never depends on who finished first.
 
 use crate::constructs::Noting;
-use crate::play::{Backwards, play, scenario};
-use greenroom::backend::Request;
+use crate::play::{Backwards, Shuffled, play, scenario};
+use greenroom::backend::{Backend, Request};
 use greenroom::prompt::PromptError;
 use greenroom::replay::replay;
 use greenroom::run::RunOptions;
-use greenroom::scenario::turn_seed;
+use greenroom::scenario::{Scenario, turn_seed};
+use greenroom::stage::End;
 use greenroom::transcript::Transcript;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, HashMap};
@@ -242,6 +243,56 @@ fn is_too_long(error: &anyhow::Error) -> bool {
     matches!(error.downcast_ref(), Some(PromptError::TooLong { .. }))
 }
 
+/// Plays a scenario and demands what holds of every run: prompts only grow; it replays; it is the same in whatever order the answers
+/// come in, and if it is interrupted and resumed. Returns what was asked; `None`: a prompt is longer than the context.
+pub(crate) fn holds_of_any_run(
+    scenario: &Arc<Scenario>,
+    context: usize,
+    salt: usize,
+    reply: impl Fn(&Request, u64) -> Option<String> + Copy + Send + Sync + 'static,
+) -> Option<Vec<Request>> {
+    let folder = tempfile::tempdir().unwrap();
+    let answering = || Arc::new(Noting::new(context, move |request| reply(request, salt as u64)));
+    let backend = answering();
+    let played = play(scenario, backend.clone(), &folder.path().join("one"), &RunOptions::default());
+    if played.as_ref().is_err_and(is_too_long) {
+        return None;
+    }
+    let played = played.unwrap();
+    let seen = std::mem::take(&mut *backend.seen.lock().unwrap());
+    only_grows(&seen);
+    let recorded = std::fs::read_to_string(&played.transcript).unwrap();
+    let transcript = Transcript::parse(&played.transcript, &recorded).unwrap();
+    let replayed = replay(scenario, &transcript, BTreeMap::new()).unwrap();
+    let End::Complete(footer) = played.end else { panic!("stopped") };
+    assert_eq!(replayed.footer, *footer);
+    let orders: [Arc<dyn Backend>; 2] =
+        [Arc::new(Backwards(answering())), Arc::new(Shuffled(answering(), salt as u64))];
+    for (at, backend) in orders.into_iter().enumerate() {
+        let again =
+            play(scenario, backend, &folder.path().join(format!("order-{at}")), &RunOptions::default());
+        same(&recorded, &again.unwrap().transcript, "the order of answers shows");
+    }
+    let cut = folder.path().join("cut");
+    std::fs::create_dir(&cut).unwrap();
+    let end = recorded.floor_char_boundary(salt * recorded.len() / 1000);
+    std::fs::write(cut.join("transcript.jsonl"), &recorded[..end]).unwrap();
+    let resume = RunOptions { resume: true, ..RunOptions::default() };
+    let resumed = play(scenario, answering(), &cut, &resume).unwrap();
+    same(&recorded, &resumed.transcript, "a resumed run differs");
+    Some(seen)
+}
+
+/// Two transcripts are the same, or their first line that is not is shown.
+fn same(recorded: &str, other: &std::path::Path, what: &str) {
+    let other = std::fs::read_to_string(other).unwrap();
+    let mut pairs = recorded.lines().zip(other.lines());
+    if let Some((was, is)) = pairs.find(|(was, is)| was != is) {
+        panic!("{what}:\n{was}\n{is}");
+    }
+    assert!(recorded == other, "{what}: one is longer");
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 128, failure_persistence: None, ..ProptestConfig::default() })]
     #[test]
@@ -255,14 +306,10 @@ proptest! {
         let text = yaml(&phases, &ephemeral, &strategies, summarize);
         let scenario = scenario(&text);
         let context = if summarize { 900 } else { usize::MAX };
-        let folder = tempfile::tempdir().unwrap();
-        let backend = Arc::new(Noting::new(context, move |request| reply(request, salt)));
-        let played = play(&scenario, backend.clone(), &folder.path().join("one"), &RunOptions::default());
+        let seen = holds_of_any_run(&scenario, context, salt, |request, salt| reply(request, salt as usize));
         // Some scenarios quote more at once than this small a context holds: they are rightly refused.
-        prop_assume!(!played.as_ref().is_err_and(is_too_long));
-        let played = played.unwrap();
-        let seen = backend.seen.lock().unwrap();
-        only_grows(&seen);
+        prop_assume!(seen.is_some());
+        let seen = seen.unwrap();
         for request in seen.iter() {
             let now = &request.conversation;
             let agent: usize = request.session.agent[1..2].parse().unwrap();
@@ -272,19 +319,6 @@ proptest! {
                 prop_assert!(!leaks, "{} heard phase {at} ({:?}): {now:?}", request.path, phase.cast);
             }
         }
-        let recorded = std::fs::read_to_string(&played.transcript).unwrap();
-        let transcript = Transcript::parse(&played.transcript, &recorded).unwrap();
-        replay(&scenario, &transcript, BTreeMap::new()).unwrap();
-        let backwards = Arc::new(Backwards(Arc::new(Noting::new(context, move |request| reply(request, salt)))));
-        let again = play(&scenario, backwards, &folder.path().join("two"), &RunOptions::default()).unwrap();
-        prop_assert!(std::fs::read_to_string(again.transcript).unwrap() == recorded, "the order of answers shows");
-        let cut = folder.path().join("cut");
-        std::fs::create_dir(&cut).unwrap();
-        std::fs::write(cut.join("transcript.jsonl"), &recorded[..recorded.floor_char_boundary(salt * recorded.len() / 1000)]).unwrap();
-        let resume = RunOptions { resume: true, ..RunOptions::default() };
-        let rest = Arc::new(Noting::new(context, move |request| reply(request, salt)));
-        let resumed = play(&scenario, rest, &cut, &resume).unwrap();
-        prop_assert!(std::fs::read_to_string(resumed.transcript).unwrap() == recorded, "a resumed run differs");
     }
 }
 

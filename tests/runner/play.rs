@@ -2,7 +2,7 @@
 
 use greenroom::backend::{Backend, BoxFuture, ModelCard, Reply, Request, Scripted, Session, Sink};
 use greenroom::run::{Performed, RunOptions, perform};
-use greenroom::scenario::{Scenario, load};
+use greenroom::scenario::{Scenario, load, turn_seed};
 use greenroom::stage::Unwatched;
 use std::path::Path;
 use std::sync::Arc;
@@ -66,6 +66,29 @@ impl Backend for Backwards {
     fn reply(&self, request: Request, sink: Sink) -> BoxFuture<'_, anyhow::Result<Reply>> {
         Box::pin(async move {
             for _ in 0..200usize.saturating_sub(request.index) {
+                tokio::task::yield_now().await;
+            }
+            self.0.reply(request, sink).await
+        })
+    }
+    fn forget(&self, session: &Session) {
+        self.0.forget(session);
+    }
+    fn overflows(&self, request: &Request) -> anyhow::Result<bool> {
+        self.0.overflows(request)
+    }
+}
+
+/// Answers in an order drawn from the turns' paths.
+pub(crate) struct Shuffled(pub(crate) Arc<dyn Backend>, pub(crate) u64);
+
+impl Backend for Shuffled {
+    fn card(&self) -> ModelCard {
+        self.0.card()
+    }
+    fn reply(&self, request: Request, sink: Sink) -> BoxFuture<'_, anyhow::Result<Reply>> {
+        Box::pin(async move {
+            for _ in 0..turn_seed(self.1, &request.path) % 50 {
                 tokio::task::yield_now().await;
             }
             self.0.reply(request, sink).await
