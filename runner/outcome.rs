@@ -4,7 +4,7 @@ use crate::prompt::{Memories, PromptError};
 use crate::scenario::render::{evaluate_with, holds_with};
 use crate::scenario::results::{Outcome, payoffs, results};
 use crate::scenario::{Chosen, PhaseId};
-use crate::transcript::{AssertionRecord, Footer, OutcomeRecord};
+use crate::transcript::{AssertionRecord, Footer, OutcomeRecord, VerdictRecord};
 use serde_json::{Map, Value};
 
 /// The end of a run, as its transcript records it. An expression that fails is recorded as such: nothing of the run is lost.
@@ -53,7 +53,14 @@ pub fn footer(memories: &Memories) -> Result<Footer, PromptError> {
     let assertions = scenario.assertions.iter().map(|assertion| {
         let held = holds_with(scenario, &assertion.that, &said, [("outcome", Value::Object(known.clone()))]);
         let (holds, error) = held.map_or_else(|error| (false, Some(error.message)), |holds| (holds, None));
-        AssertionRecord { that: assertion.that.text.clone(), why: assertion.why.clone(), holds, error }
+        let judge = assertion.that.scope.verdict;
+        let verdict = judge.map(|judge| {
+            let asked = memories.plan().turn(memories.plan().begin_of(judge, 1).turns);
+            let value = results(scenario, judge, &said).verdict;
+            VerdictRecord { turn: asked.path.clone(), value }
+        });
+        let (that, why) = (assertion.that.text.clone(), assertion.why.clone());
+        AssertionRecord { that, why, holds, error, verdict }
     });
     let assertions = assertions.collect();
     Ok(Footer { turns, skipped, choices, invalid, decisions, payoffs, outcomes, assertions })

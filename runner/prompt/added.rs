@@ -64,6 +64,7 @@ impl Memories {
             Input::Heard(turn) => *turn >= before,
             Input::Opening(phase) => self.plan.begin_of(*phase, 0).turns > before,
             Input::Announced(announced) => announced.known.turns > before,
+            Input::Record(phase) => self.plan.begin_of(*phase, 0).turns >= before,
             Input::Vote(phase, attempt) => self.plan.order().skip(before.0).any(|(_, turn)| {
                 let of = matches!(turn.purpose, Purpose::Ballot { attempt: of, .. } if of == *attempt);
                 of && turn.phase == *phase

@@ -43,7 +43,7 @@ impl Directions {
                         Some(place) => *place,
                         None => continue,
                     },
-                    Input::Opening(_) | Input::Heard(_) => continue,
+                    Input::Opening(_) | Input::Heard(_) | Input::Record(_) => continue,
                 };
                 all.add(place, *input, agent);
             }
@@ -73,7 +73,7 @@ impl Memories {
                     let last = before.0.checked_sub(1).map(|last| self.plan.turn(TurnId(last)).round);
                     (*phase, last.unwrap_or(1))
                 }
-                Input::Opening(_) | Input::Heard(_) => continue,
+                Input::Opening(_) | Input::Heard(_) | Input::Record(_) => continue,
             };
             // Texts by reader: those who read the same stand together.
             let mut texts: Vec<(String, Vec<AgentId>)> = Vec::new();

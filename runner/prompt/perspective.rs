@@ -6,7 +6,7 @@ use crate::scenario::render::{Reading, render_stage};
 use crate::scenario::results::{Outcome, tally};
 use crate::scenario::template::Template;
 use crate::scenario::{
-    AgentId, Announced, Audience, Decision, Input, Known, Method, Opening, PhaseId, Purpose, TurnId,
+    AgentId, Announced, Audience, Decision, Input, Known, Method, Opening, PhaseId, Purpose, Turn, TurnId,
 };
 use crate::timeline::{Event, StageKind};
 use std::sync::Arc;
@@ -31,6 +31,7 @@ impl Memories {
                 Input::Vote(phase, _) if !self.is_present(path, *phase, agent)? => {}
                 Input::Vote(phase, attempt) => events.extend(self.vote(*phase, *attempt)),
                 Input::Announced(announced) => events.extend(self.announced(path, *announced, agent)?),
+                Input::Record(phase) => events.extend(self.record(path, *phase)?),
             }
         }
         Ok(events)
@@ -94,7 +95,46 @@ impl Memories {
         Ok((!text.is_empty()).then_some(Event::Stage { kind, text, origin }))
     }
 
+    /// All that was said in a phase, as nobody in it may have heard it all: its name, each turn, the results of its votes.
+    fn record(&self, path: &str, phase: PhaseId) -> Result<Vec<Event>, PromptError> {
+        let mut events = Vec::new();
+        let here = self.plan.order().skip(self.plan.begin_of(phase, 0).turns.0);
+        let mut turns = here.take_while(|(_, turn)| turn.phase == phase).peekable();
+        while let Some((id, turn)) = turns.next() {
+            if turn.purpose == Purpose::Floor && turn.audience == Audience::Nobody {
+                continue; // whether to cut in: who did speaks next
+            }
+            let Purpose::Ballot { attempt, .. } = turn.purpose else {
+                events.extend(self.told(path, id, None)?);
+                continue;
+            };
+            let goes_on = |next: &(TurnId, &Turn)| matches!(next.1.purpose, Purpose::Ballot { attempt: of, .. } if of == attempt);
+            if !turns.peek().is_some_and(goes_on) {
+                events.extend(self.vote(phase, attempt));
+            }
+        }
+        if !events.is_empty() {
+            let label = self.scenario.phase(phase).label.as_str();
+            let text = format!("[{}]", self.scenario.language.say(Text::Scene, &[("label", label)]));
+            let origin = self.scenario.phase(phase).path.to_string();
+            events.insert(0, Event::Stage { kind: StageKind::Opening, text, origin });
+        }
+        Ok(events)
+    }
+
     fn heard(&self, path: &str, turn: TurnId, listener: AgentId) -> Result<Option<Event>, PromptError> {
+        let event = self.told(path, turn, Some(listener))?;
+        let phase = self.plan.turn(turn).phase;
+        Ok(if event.is_some() && self.is_present(path, phase, listener)? { event } else { None })
+    }
+
+    /// What was said in a turn, as a listener is told of it; none: somebody who was not there.
+    fn told(
+        &self,
+        path: &str,
+        turn: TurnId,
+        listener: Option<AgentId>,
+    ) -> Result<Option<Event>, PromptError> {
         let heard = self.plan.turn(turn);
         let text = match &self.outcomes[turn.0] {
             Outcome::Open => {
@@ -104,13 +144,10 @@ impl Memories {
             Outcome::Said { text, .. } if !text.is_empty() => text.to_string(),
             _ => return Ok(None),
         };
-        if !self.is_present(path, heard.phase, listener)? {
-            return Ok(None);
-        }
         let language = &self.scenario.language;
         let name = |agent: &AgentId| self.scenario.agent(*agent).name.clone();
         let from = match &heard.audience {
-            Audience::Whisper { to, .. } if to.contains(&listener) => {
+            Audience::Whisper { to, .. } if listener.is_some_and(|listener| to.contains(&listener)) => {
                 language.say(Text::Whispers, &[("name", &name(&heard.speaker))])
             }
             Audience::Whisper { to, .. } => {

@@ -19,7 +19,7 @@ const N_WORDS: usize = 3;
 pub(super) fn stop_strings(scenario: &Scenario, events: &[Event]) -> Vec<String> {
     let heads = scenario.language.cue_heads().into_iter().flat_map(|(cue, bare)| [cue, format!("\n{bare}")]);
     let cues = ["\n[", "\n("].into_iter().map(str::to_string).chain(heads);
-    let names = scenario.agents.iter().map(|agent| agent.name.as_str()).chain(scenario.language.speakers());
+    let names = scenario.cast().map(|(_, agent)| agent.name.as_str()).chain(scenario.language.speakers());
     let headers = names.flat_map(|name| {
         let capitals = name.to_uppercase();
         [

@@ -113,6 +113,10 @@ impl Bytes {
                 self.variant(3);
                 [phase.0, round, index, known.turns.0].into_iter().for_each(|n| self.number(n));
             }
+            Input::Record(phase) => {
+                self.variant(4);
+                self.number(phase.0);
+            }
         }
     }
 

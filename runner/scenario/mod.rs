@@ -126,6 +126,8 @@ pub struct Agent {
     pub on_overflow: Overflow,
     /// Settings of its replies.
     pub hints: Hints,
+    /// True of a judge from outside: no member of the cast, known to nobody, who reads all that was said.
+    pub is_outside: bool,
 }
 
 /// A strategy that answers instead of the model. It names options by their result or their text.
@@ -231,6 +233,8 @@ pub struct Phase {
     pub secret: bool,
     /// True if nobody hears what is said.
     pub is_unheard: bool,
+    /// True of the question to a judge, after all that the cast plays.
+    pub is_judge: bool,
     /// Those of them who only listen.
     pub observers: Vec<AgentId>,
     /// The order of speaking.
@@ -391,7 +395,7 @@ pub enum PayoffRule {
 /// Something that must hold at the end.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Assertion {
-    /// The expression.
+    /// The expression; where a judge decides, its scope names the phase of the verdict.
     pub that: Expression,
     /// The meaning of its failure.
     pub why: Option<String>,
@@ -437,6 +441,12 @@ impl Scenario {
         let phases = self.phases.iter().map(|phase| &phase.hints);
         let turns = self.phases.iter().flat_map(|phase| phase.script()).map(|turn| &turn.hints);
         [&self.hints].into_iter().chain(agents).chain(phases).chain(turns).any(|hints| !hints.is_empty())
+    }
+
+    /// The members of the cast: all agents but judges from outside.
+    pub fn cast(&self) -> impl Iterator<Item = (AgentId, &Agent)> {
+        let all = self.agents.iter().enumerate().map(|(id, agent)| (AgentId(id), agent));
+        all.filter(|(_, agent)| !agent.is_outside)
     }
 
     /// The agent with a key.

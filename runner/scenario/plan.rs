@@ -80,6 +80,8 @@ pub enum Input {
     Vote(PhaseId, usize),
     /// The stage announces something of a round.
     Announced(Announced),
+    /// All that was said in a phase, for a judge from outside.
+    Record(PhaseId),
 }
 
 /// An announcement of a round.

@@ -57,8 +57,8 @@ pub fn render_stage(
     let names = names.chain(pass_names(scenario, Some(phase)));
     context.extend(names.map(|(name, value)| (name.to_string(), plain(value))));
     context.insert("phase".into(), phase_constants(here));
-    for (key, other) in scenario.agents.iter().enumerate().map(|(id, a)| (&a.key, AgentObject::new(a, id))) {
-        context.insert(key.clone(), Value::from_object(other));
+    for (id, other) in scenario.cast() {
+        context.insert(other.key.clone(), Value::from_object(AgentObject::new(other, id.0)));
     }
     let cast = |include: &dyn Fn(AgentId) -> bool| -> Value {
         let is_present = |id: &&AgentId| said.present.as_ref().is_none_or(|present| present.contains(id));
@@ -160,6 +160,8 @@ fn evaluate_in_context<'a>(
     context.extend(played(scenario, at, n_known, said)?);
     context.extend(pass_names(scenario, at).map(|(name, value)| (name.to_string(), plain(value))));
     context.extend(names.into_iter().map(|(name, value)| (name.to_string(), plain(value))));
+    let verdict = expression.scope.verdict.map(|judge| plain(results(scenario, judge, said).verdict));
+    context.extend(verdict.map(|verdict| ("verdict".to_string(), verdict)));
     intermediate(scenario, &expression.scope, &mut context)?;
     evaluate_in(context, expression, [])
 }
@@ -314,6 +316,7 @@ fn shown(results: Results) -> BTreeMap<&'static str, Value> {
         said,
         replies,
         reply_history,
+        verdict,
     } = results;
     fn of_agents<T: serde::Serialize>(values: BTreeMap<String, T>) -> Value {
         ByKey::value(values.into_iter().map(|(key, value)| (key, plain(value))).collect())
@@ -330,6 +333,7 @@ fn shown(results: Results) -> BTreeMap<&'static str, Value> {
         ("said", of_agents(said)),
         ("replies", of_agents(replies)),
         ("reply_history", of_agents(reply_history)),
+        ("verdict", plain(verdict)),
     ])
 }
 

@@ -594,12 +594,41 @@ pub enum WrittenAssertion {
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[schemars(deny_unknown_fields)]
 pub struct LongAssertion {
-    /// The expression.
+    /// The expression. Beside a `judge`, `verdict` is what the judge chose or replied; null: invalid.
     #[schemars(with = "WrittenExpression")]
     pub that: Option<WrittenExpression>,
     /// What it means if it does not hold; printed then.
     #[serde(default)]
     pub why: Option<String>,
+    /// Who is asked, once all phases are over, for a verdict that decides the assertion.
+    #[serde(default)]
+    pub judge: Option<Box<WrittenJudge>>,
+}
+
+with_hints! {
+/// A question about what happened, and the form of the answer. It is a turn after the last phase; nobody hears it. A member of the
+/// cast answers from memory; without `agent`, a judge from outside first reads all that was said, whispers and results of votes
+/// included.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
+#[serde(default)]
+#[schemars(rename = "Judge", deny_unknown_fields, extend(
+    "required" = ["ask"],
+    "oneOf" = [{ "required": ["choice"] }, { "required": ["reply"] }]
+))]
+pub struct WrittenJudge {
+    /// Short name, by which outcomes and later assertions can use `NAME.verdict`, as the result of a phase: letters, digits and `_`.
+    /// Default: `judge`, or the first of `judge_2`, `judge_3`, … that nothing else is called.
+    #[schemars(extend("pattern" = NAME))]
+    pub name: Option<String>,
+    /// The member of the cast who is asked. Default: a judge from outside.
+    pub agent: Option<Key>,
+    /// The question. It may use results, the state and variables.
+    pub ask: Option<WrittenTemplate>,
+    /// What the verdict is one of. The model can say nothing else, and the log-probability of each option is recorded.
+    pub choice: Option<WrittenChoice>,
+    /// The form of the verdict: JSON that a schema allows.
+    pub reply: Option<WrittenReply>,
+}
 }
 
 impl<'de> Deserialize<'de> for Texts {

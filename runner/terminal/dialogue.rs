@@ -9,7 +9,7 @@ use crate::diagnostic::printable;
 use crate::prompt::{Direction, spoken_so_far};
 use crate::scenario::{AgentId, Audience, Color, PhaseId, Plan, Purpose, Scenario, Turn, TurnId};
 use crate::stage::{Scene, Watch};
-use crate::transcript::{ChoiceRecord, Odds, OptionRecord, Stop};
+use crate::transcript::{ChoiceRecord, Odds, Stop};
 use console::{Color as Ink, Style};
 use indicatif::ProgressBar;
 use std::collections::BTreeMap;
@@ -208,14 +208,11 @@ impl Dialogue {
             return Some("(invalid: none of the options could be told)".to_string());
         }
         let odds = odds.filter(|odds| odds.shares.len() > 1)?;
-        let share = |(option, share): (&OptionRecord, &f64)| {
-            format!("{} {:.0} %", printable(&option.text), 100.0 * share)
-        };
-        let shares: Vec<String> = choice.options.iter().zip(&odds.shares).map(share).collect();
+        let shares = choice.shares_in_words(odds);
         let is_news = odds.is_low() && !self.warned;
         self.warned |= odds.is_low();
         let hint = if is_news { ", so the model would rather say something else" } else { "" };
-        Some(format!("({}; mass {}{hint})", shares.join(", "), Odds::in_percent(odds.mass)))
+        Some(format!("({shares}; mass {}{hint})", Odds::in_percent(odds.mass)))
     }
 
     /// The line at the bottom: whose turn it is, and how much of its prompt is read, if that is known.

@@ -55,6 +55,10 @@ pub fn results(scenario: &Scenario, footer: &Footer, fancy: bool) -> String {
         let value = outcome.error.clone().unwrap_or_else(|| shown(&outcome.value));
         lines.push(("outcome", format!("{} = {value}", outcome.name)));
     }
+    for verdict in footer.assertions.iter().filter_map(|assertion| assertion.verdict.as_ref()) {
+        let judge = verdict.turn.split('/').next().unwrap_or_default();
+        lines.push(("verdict", format!("{judge} = {}", shown(&verdict.value))));
+    }
     let held = footer.assertions.iter().filter(|assertion| assertion.holds).count();
     if !footer.assertions.is_empty() {
         lines.push(("assertions", format!("{held} of {} hold", footer.assertions.len())));

@@ -15,7 +15,8 @@ pub use read::{ReadError, Recorded, Transcript};
 pub use record::{
     AgentRecord, AssertionRecord, ChoiceRecord, Continues, DryRecord, Footer, Forked, FormRecord, Header,
     Line, ModelRecord, NamedRecord, OptionRecord, OutcomeRecord, SaidRecord, SamplingRecord, ScenarioRecord,
-    SeedBefore, SettingsBefore, StateRecord, Stop, ToldRecord, TurnRecord, chain, choice_record, form_record,
+    SeedBefore, SettingsBefore, StateRecord, Stop, ToldRecord, TurnRecord, VerdictRecord, chain,
+    choice_record, form_record,
 };
 pub use write::{Recorder, same_settings};
 

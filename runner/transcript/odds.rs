@@ -1,7 +1,9 @@
 //! Odds of a choice's options, from a recording alone: the engine's rule (`engine/sampler.rs`, `draw`) once more, since a
 //! transcript is read without an engine. `tests/runner/odds.rs` checks the one against the other.
 
-use super::record::{ChoiceRecord, Header, TurnRecord};
+use super::Transcript;
+use super::record::{ChoiceRecord, Header, OptionRecord, TurnRecord};
+use crate::diagnostic::printable;
 
 /// Probabilities of a choice's options.
 #[derive(Clone, Debug, PartialEq)]
@@ -40,7 +42,25 @@ impl Header {
     }
 }
 
+impl Transcript {
+    /// The options of a turn and how likely each was drawn, in words, e.g. `kept 31 %, broken 69 %`; `None` where no model was asked.
+    pub fn shares(&self, path: &str) -> Option<String> {
+        let line = self.turns.iter().position(|turn| turn.record.path == path)?;
+        let turn = &self.turns[line].record;
+        let odds = self.header.record.odds(turn, line)?;
+        Some(turn.constraint.as_ref()?.shares_in_words(&odds))
+    }
+}
+
 impl ChoiceRecord {
+    /// Its options and how likely each was drawn, e.g. `kept 31 %, broken 69 %`.
+    pub fn shares_in_words(&self, odds: &Odds) -> String {
+        let share = |(option, share): (&OptionRecord, &f64)| {
+            format!("{} {:.0} %", printable(&option.text), 100.0 * share)
+        };
+        self.options.iter().zip(&odds.shares).map(share).collect::<Vec<_>>().join(", ")
+    }
+
     /// The odds of each option being drawn at a temperature, and of any being said; `None` where no model was asked.
     pub fn odds(&self, temperature: f32) -> Option<Odds> {
         if self.options.iter().all(|option| option.logprob.is_none()) {

@@ -456,6 +456,19 @@ pub struct AssertionRecord {
     /// The error of the expression, if it failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
+    /// The verdict that it rests on, if a judge was asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub verdict: Option<VerdictRecord>,
+}
+
+/// The verdict of a judge.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct VerdictRecord {
+    /// Path of the judge's turn.
+    pub turn: String,
+    /// What it chose or replied; null: nothing valid.
+    pub value: serde_json::Value,
 }
 
 /// Records the form of a reply and its value.

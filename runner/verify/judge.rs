@@ -89,7 +89,7 @@ impl Judge {
         match replay::replay(scenario, &transcript, earlier.clone()) {
             Ok(Replayed { footer, notes, .. }) => {
                 verdict.notes.extend(notes);
-                verdict.problems = failed(scenario, &footer);
+                verdict.problems = failed(scenario, &footer, Some(&transcript));
                 self.ask(&fitting, verdict)
             }
             Err(error) => {
@@ -130,7 +130,7 @@ impl Judge {
                 }
                 if *level != Level::Exact {
                     verdict.problems.retain(|problem| problem.kind != Kind::Assertion);
-                    verdict.problems.extend(failed(fitting.scenario, &again.footer));
+                    verdict.problems.extend(failed(fitting.scenario, &again.footer, None));
                 }
             }
         }

@@ -4,7 +4,9 @@ use super::score::{Score, Surprise};
 use crate::diagnostic::{Diagnostic, Sources};
 use crate::replay::{self, Place};
 use crate::scenario::{Path, Scenario};
-use crate::transcript::{AssertionRecord, Cause, Drift, Footer, Header, ReadError};
+use crate::transcript::{
+    AssertionRecord, Cause, Drift, Footer, Header, ReadError, Transcript, VerdictRecord,
+};
 use serde::Serialize;
 
 /// The findings on one recording.
@@ -70,14 +72,24 @@ pub enum Kind {
     Environment,
 }
 
-/// Assertions that don't hold.
-pub(super) fn failed(scenario: &Scenario, footer: &Footer) -> Vec<Problem> {
+/// Assertions that don't hold. How likely the options of a judge were is told where the footer is that of a `recording`.
+pub(super) fn failed(scenario: &Scenario, footer: &Footer, recording: Option<&Transcript>) -> Vec<Problem> {
     let all = footer.assertions.iter().enumerate();
+    let verdict = |assertion: &AssertionRecord| {
+        let VerdictRecord { turn, value } = assertion.verdict.as_ref()?;
+        let shares = recording.and_then(|recording| recording.shares(turn));
+        let shares = shares.map_or_else(String::new, |shares| format!(" ({shares})"));
+        Some(format!("the verdict of {turn} is {value}{shares}"))
+    };
+    let detail = |assertion: &AssertionRecord| {
+        let reason = assertion.error.clone().or(assertion.why.clone());
+        reason.into_iter().chain(verdict(assertion)).collect::<Vec<_>>().join("\n")
+    };
     let problem = |(at, assertion): (usize, &AssertionRecord)| Problem {
         kind: Kind::Assertion,
         at: format!("assertions[{at}]"),
         title: format!("`{}` does not hold", assertion.that),
-        detail: assertion.error.clone().or(assertion.why.clone()).unwrap_or_default(),
+        detail: detail(assertion),
         recorded: String::new(),
         now: String::new(),
         line: None,

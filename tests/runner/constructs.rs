@@ -275,3 +275,16 @@ fn the_living_speak_hear_and_vote() {
         &[("night.1/1/cas", 1), ("trial.1/1/ann.vote", 3), ("trial.1/1/cas.vote", 3), ("floor/1/mod", 2)];
     insta::assert_snapshot!(simple("living.yaml", wanted));
 }
+
+#[test]
+fn judges_read_what_was_said_and_decide() {
+    insta::assert_snapshot!(told("judges.yaml", usize::MAX, |request| {
+        match request.path.as_str() {
+            "judge/1/mia" => Some("{\"fair\": 7}".into()),
+            path => {
+                let wanted = [("move.1/1/ann", 1), ("promise/1/promise", 1)];
+                option(request, &wanted).or_else(|| Some(format!("words of {}", path.replace('/', " "))))
+            }
+        }
+    }));
+}

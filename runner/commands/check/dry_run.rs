@@ -65,6 +65,7 @@ fn reads(scenario: &Scenario, plan: &Plan, turn: &Turn) -> String {
     for input in &turn.inputs {
         match input {
             Input::Opening(phase) => parts.push(format!("opening of {}", scenario.phase(*phase).name)),
+            Input::Record(phase) => parts.push(format!("record of {}", scenario.phase(*phase).part)),
             Input::Vote(phase, _) => parts.push(format!("vote of {}", scenario.phase(*phase).name)),
             Input::Announced(Announced { phase, round, .. }) => {
                 parts.push(format!("announcement of {}/{round}", scenario.phase(*phase).name));

@@ -80,6 +80,7 @@ impl Checker {
             strategy: written.strategy.and_then(|given| self.strategy(given, &path.key("strategy"))),
             on_overflow: written.on_overflow.unwrap_or_default(),
             hints,
+            is_outside: false,
         }
     }
 }

@@ -15,6 +15,9 @@ use std::collections::BTreeSet;
 /// The fields that may give a name to something.
 pub(super) const ANY: &[&str] = &["agents", "phases", "variables"];
 
+/// What a judge says, in the assertion beside it.
+const VERDICT: &str = "verdict";
+
 impl Checker {
     /// An expression that may use what phases before `end` came to, and the names in `more`.
     pub(super) fn expression(
@@ -94,6 +97,8 @@ impl Checker {
             format!("a text stands in quotes: `'{name}'`")
         } else if self.names.has_agent(name) {
             format!("what `{name}` chose in a phase is `PHASE.choices.{name}`")
+        } else if name == VERDICT {
+            "a `judge` beside `that` gives a verdict".to_string()
         } else {
             self.suggest(name, known).unwrap_or("declare it under `variables:`".into())
         };
@@ -258,23 +263,48 @@ impl Checker {
         let mut assertions = Vec::new();
         for (at, given) in written.into_iter().enumerate() {
             let path = path.index(at);
+            let judge = self.names.phase_at(&path.key("judge"));
             let (that, why, path) = match given {
                 Some(WrittenAssertion::That(that)) => (that, None, path),
-                Some(WrittenAssertion::Long(LongAssertion { that: Some(that), why })) => {
+                Some(WrittenAssertion::Long(LongAssertion { that: Some(that), why, .. })) => {
                     (that, why, path.key("that"))
                 }
                 Some(WrittenAssertion::Long(_)) => {
                     let message = "an assertion needs `that`: the expression which must hold";
-                    self.missing(&path.key("that"), message, "e.g. `that: game.invalid == 0`");
+                    let help = match judge {
+                        Some(_) => "`verdict` is what the judge says, e.g. `that: verdict == 'yes'`",
+                        None => "e.g. `that: game.invalid == 0`",
+                    };
+                    self.missing(&path.key("that"), message, help);
                     continue;
                 }
                 None => continue,
             };
-            if let Some(that) = self.expression(that, path, end, more) {
+            let more: Vec<&str> = more.iter().copied().chain(judge.map(|_| VERDICT)).collect();
+            if let Some(mut that) = self.expression(that, path, end, &more) {
+                if let Some(judge) = judge {
+                    self.decides(&mut that, judge);
+                }
                 assertions.push(Assertion { that, why });
             }
         }
         assertions
+    }
+}
+
+impl Checker {
+    /// Lets the verdict of a judge decide an assertion; warns where it does not.
+    fn decides(&mut self, that: &mut Expression, judge: PhaseId) {
+        if expression_names(&that.text).is_ok_and(|names| names.iter().any(|name| name == VERDICT)) {
+            that.scope.verdict = Some(judge);
+            that.phases.push(judge);
+            that.phases.sort_unstable();
+            that.phases.dedup();
+        } else if !that.phases.contains(&judge) {
+            let path = self.names.places[judge.0].clone();
+            let message = "the judge decides nothing: `that` does not use `verdict`";
+            self.unused(&path, message, "e.g. `that: verdict == 'yes'`");
+        }
     }
 }
 

@@ -142,7 +142,7 @@ impl Checker {
     /// The field that gives a turn a model other than its agent's.
     fn place(&self, scenario: &Scenario, turn: &Turn) -> Option<Path> {
         let phase: &Phase = scenario.phase(turn.phase);
-        let here = Path::default().key("phases").index(turn.phase.0);
+        let here = &phase.path;
         let of_turn = phase.script().iter().position(|script| {
             script.agent == turn.speaker
                 && script.hints.model.is_some()

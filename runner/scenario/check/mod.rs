@@ -10,6 +10,7 @@ mod fields;
 mod forms;
 mod hints;
 mod include;
+mod judges;
 mod language;
 mod parts;
 mod paths;
@@ -237,6 +238,12 @@ impl Names {
         }
     }
 
+    /// Adds the phases of judges, behind all others.
+    fn add_judges(&mut self, judges: &[judges::Judge]) {
+        self.phases.extend(judges.iter().map(|judge| judge.name.clone()));
+        self.places.extend(judges.iter().map(|judge| judge.path.clone()));
+    }
+
     fn phase(&self, name: &str) -> Option<PhaseId> {
         self.phases.iter().position(|phase| phase == name).map(PhaseId)
     }
@@ -288,27 +295,31 @@ fn named(parts: &[Option<WrittenPart>], path: &Path, names: &mut Vec<String>, pl
 impl Checker {
     fn scenario(&mut self, mut written: Written, overrides: &[(String, Value)]) -> Option<Arc<Scenario>> {
         let top = Path::default();
+        let judges = self.judges(&mut written);
         let hints = written.hints();
         let id = self.id(written.id.as_deref());
         self.language = self.language(written.language, &top.key("language"));
         let variables = self.variables(written.variables.unwrap_or_default(), overrides);
         let models = self.models(written.models, &top.key("models"));
         let hints = self.hints(hints, &top);
-        let (agents, systems) = self.agents(written.agents, &top.key("agents"));
+        let (mut agents, systems) = self.agents(written.agents, &top.key("agents"));
         let partial = self.names.partial;
         self.names = Names::new(&variables, &agents, &written.phases, &written.payoff);
         self.names.partial |= partial;
+        self.names.add_judges(&judges);
         let state = self.state(written.state.unwrap_or_default(), &top.key("state"));
         self.names.state = state.keys().cloned().collect();
         self.intermediate(written.lets.unwrap_or_default(), &top.key("let"));
-        let (phases, blocks) = self.phases(written.phases, &top.key("phases"));
+        let (mut phases, blocks) = self.phases(written.phases, &top.key("phases"));
         let payoff = self.payoff(written.payoff, &phases, &top.key("payoff"));
+        let n_cast = agents.len();
+        self.ask_judges(judges, &mut phases, &mut agents);
         let outcomes = self.outcomes(written.outcome.unwrap_or_default(), &top.key("outcome"));
         let assertions =
             self.assertions(written.assertions.unwrap_or_default(), &top.key("assertions"), &outcomes);
         self.answers(&agents, &phases);
         self.answers_in_form(&agents, &phases);
-        self.one_meaning(&variables, &agents, &phases);
+        self.one_meaning(&variables, &agents[..n_cast], &phases);
         let lets = std::mem::take(&mut self.names.lets).into_iter();
         let lets = lets.filter_map(|known| Some((known.name, known.value?))).collect();
         let mut scenario = Scenario {
@@ -419,7 +430,8 @@ impl Checker {
     fn one_meaning(&mut self, variables: &BTreeMap<String, Value>, agents: &[Agent], phases: &[Phase]) {
         let mut seen: BTreeMap<String, (&str, Span)> = BTreeMap::new();
         let reserved = super::template::SYSTEM_NAMES.iter().chain(super::template::STAGE_NAMES);
-        let reserved = reserved.chain(&["mine", "all", "outcome"]);
+        let judged = phases.iter().any(|phase| phase.is_judge);
+        let reserved = reserved.chain(&["mine", "all", "outcome"]).chain(judged.then_some(&"verdict"));
         seen.extend(
             reserved.map(|name| (name.to_string(), ("a name that templates already have", Span::default()))),
         );
@@ -431,12 +443,17 @@ impl Checker {
         let lets = lets.map(|k| (k.clone(), "an intermediate value", top.key("let").key(k)));
         let stated: Vec<_> = state.chain(lets).collect();
         let agents = agents.iter().map(|a| (a.key.clone(), "an agent", top.key("agents").key(a.key.clone())));
-        let phases = phases.iter().map(|p| (p.name.clone(), "a phase", p.path.key("name")));
+        let kind = |phase: &Phase| if phase.is_judge { "a judge" } else { "a phase" };
+        let phases = phases.iter().map(|p| (p.name.clone(), kind(p), p.path.key("name")));
         let all: Vec<_> = named.chain(stated).chain(agents).chain(phases).collect();
         for (name, kind, path) in all {
-            let span = if kind == "a phase" { self.tree.value(&path) } else { self.tree.key(&path) };
+            let span = if ["a phase", "a judge"].contains(&kind) {
+                self.tree.value(&path)
+            } else {
+                self.tree.key(&path)
+            };
             match seen.get(&name) {
-                // Two phases of one name have an error of their own.
+                // Two phases or judges of one name have an error of their own.
                 Some((other, _)) if *other == kind => {}
                 Some((other, first)) => {
                     let own = first.end == 0;

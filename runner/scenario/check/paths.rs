@@ -37,6 +37,7 @@ impl Checker {
                         self.missing_result(trial, scenario.phase(*phase), scenario.phase(*from));
                     }
                 }
+                What::Result { expression, .. } => self.one_sided(scenario, trial, expression),
                 _ => {}
             }
         }
@@ -90,17 +91,24 @@ impl Checker {
         self.push(Diagnostic::warning("may-fail", path, span, message).help(help));
     }
 
+    /// An assertion that a judge's choice can't decide.
+    fn one_sided(&mut self, scenario: &Scenario, trial: &Trial<'_>, that: &Expression) {
+        let Some(judge) = that.scope.verdict.map(|judge| scenario.phase(judge)) else { return };
+        let Some(choice) = judge.choices().next() else { return };
+        if !is_settled(scenario, trial, that) || (1..trial.n_tried).contains(&trial.n_held) {
+            return;
+        }
+        let holds = if trial.n_held == 0 { "does not hold" } else { "holds" };
+        let message = format!("whatever `{}` says, `{}` {holds}", judge.name, that.text);
+        let options: Vec<String> =
+            choice.options.iter().map(|option| format!("`{}`", option.value)).collect();
+        self.warn("unreachable", &that.path, message).help =
+            Some(format!("`verdict` is one of {}", options.join(", ")));
+    }
+
     /// A condition that holds in no case.
     fn unreachable(&mut self, scenario: &Scenario, trial: &Trial<'_>, phase: &Phase, when: &Expression) {
-        // What `--set` decides may be otherwise next time.
-        let names = expression_names(&when.text).unwrap_or_default();
-        let settable = names.iter().any(|name| name == "variables" || scenario.variables.contains_key(name));
-        if trial.n_tried == 0
-            || trial.n_held > 0
-            || trial.extent != Extent::Whole
-            || trial.has_words
-            || settable
-        {
+        if !is_settled(scenario, trial, when) || trial.n_held > 0 {
             return;
         }
         let message =
@@ -148,6 +156,13 @@ impl Checker {
         let span = self.tree.value(path);
         self.push(Diagnostic::warning(code, path.to_string(), span, message))
     }
+}
+
+/// True of an expression that was tried on all that can happen, and on nothing that `--set` may decide otherwise next time.
+fn is_settled(scenario: &Scenario, trial: &Trial<'_>, expression: &Expression) -> bool {
+    let names = expression_names(&expression.text).unwrap_or_default();
+    let settable = names.iter().any(|name| name == "variables" || scenario.variables.contains_key(name));
+    trial.n_tried > 0 && trial.extent == Extent::Whole && !trial.has_words && !settable
 }
 
 /// Tries everything, those together that look at the same phases; what can go in few ways first.

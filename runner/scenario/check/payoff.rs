@@ -44,7 +44,8 @@ impl Checker {
         };
         let mut valued: Vec<PhaseId> = Vec::new();
         for (name, path) in names {
-            let Some(phase) = self.names.phase(&name) else {
+            let known = self.names.phase(&name).filter(|phase| phase.0 < phases.len());
+            let Some(phase) = known else {
                 if !self.is_open(&["phases"]) {
                     let help = self.suggest(&name, phases.iter().map(|phase| phase.name.as_str()));
                     let help = help.unwrap_or("the names stand under `phases:`".into());

@@ -40,7 +40,9 @@ impl Checker {
             let barrier = if phase.until.is_some() { n_turns.saturating_mul(phase.agents.len()) } else { 0 };
             read.saturating_add(script).saturating_add(barrier)
         };
-        let all = phases.iter().map(of).fold(0, usize::saturating_add);
+        let judges = phases.iter().filter(|phase| phase.is_judge).count();
+        let judged = phases.iter().map(n_turns).fold(0, usize::saturating_add).saturating_mul(judges);
+        let all = phases.iter().map(of).fold(judged, usize::saturating_add);
         if all > MAX_HEARD {
             let message = format!("agents hear or read {all} messages; at most {MAX_HEARD} are delivered");
             self.error("too-long", &Path::default().key("phases"), message).help =
@@ -88,6 +90,7 @@ impl Checker {
             voters,
             secret: written.secret.unwrap_or(false),
             is_unheard: written.hears == Some(WhoHears::None),
+            is_judge: false,
             topology,
             interactions,
             when,

@@ -5,7 +5,7 @@ use crate::scenario::choice::{Chosen, text_of};
 use crate::scenario::plan::Purpose;
 use crate::scenario::render::{Reading, evaluate_with, render_stage};
 use crate::scenario::results::{Said, payoffs};
-use crate::scenario::template::{Code, Expression, Template, TemplateError};
+use crate::scenario::template::{Code, Expression, Template, TemplateError, plain};
 use crate::scenario::yaml::Path;
 use crate::scenario::{AgentId, Announcement, PayoffRule, PhaseId, Scenario};
 use serde_json::{Map, Value};
@@ -282,7 +282,8 @@ impl<'s> Trial<'s> {
             }
             (What::Result { expression, above }, Moment::End) => {
                 let result = valued(rehearsal, expression, above, said, steps);
-                self.note(scenario, said, result);
+                self.n_held += usize::from(result.as_ref().is_ok_and(|value| plain(value).is_true()));
+                self.note(scenario, said, result.map(drop));
             }
             (What::Each, Moment::End) if self.phases.iter().any(|phase| said.has(*phase)) => {
                 let lines = self.phases.iter().map(|phase| said.lines(*phase).len() as u64).sum::<u64>();
@@ -389,7 +390,7 @@ fn valued(
     above: &[(String, Expression)],
     said: &Arc<Said>,
     steps: &mut Steps,
-) -> Result<(), TemplateError> {
+) -> Result<Value, TemplateError> {
     let mut known = Map::new();
     let mut value = |expression: &Expression, known: &Map<String, Value>| {
         steps.spend(rehearsal.steps_of(expression, said));
@@ -403,7 +404,7 @@ fn valued(
             known.insert(name.clone(), value);
         }
     }
-    value(expression, &known).map(drop)
+    value(expression, &known)
 }
 
 /// Words that agents may say: none, few, many, a number, and what the scenario itself quotes.

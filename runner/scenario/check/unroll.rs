@@ -227,6 +227,9 @@ impl Unrolling<'_> {
         (expression.phases, expression.scope.waits) =
             self.meant(&expression.phases, &expression.scope, site, payoff);
         expression.scope.at = site.at;
+        // Judges are asked once, after all blocks.
+        let judge = |judge: PhaseId| self.of.iter().position(|of| *of == judge.0).map(PhaseId);
+        expression.scope.verdict = expression.scope.verdict.and_then(judge);
     }
 
     /// The phases that are meant where some are named as they are written, and further ones on which this or the state depends.

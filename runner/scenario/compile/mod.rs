@@ -12,7 +12,7 @@ use super::plan::{
     TimelineId, Turn, TurnId,
 };
 use super::template::Template;
-use super::{AgentId, Assignment, Form, Lifecycle, PhaseId, Scenario};
+use super::{AgentId, Assignment, Form, Lifecycle, Phase, PhaseId, Scenario};
 use petgraph::graph::{DiGraph, NodeIndex};
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -89,6 +89,7 @@ impl Compiler<'_> {
     fn phase(&mut self, id: PhaseId) {
         let phase = self.scenario.phase(id);
         self.begins.insert((id, 0), self.known());
+        self.reads_record(id);
         self.happens(id, &phase.agents, Input::Opening(id));
         let is_conditional = self.scenario.opens_if(id).next().is_some();
         let opens: Vec<_> = is_conditional.then_some(Condition::Opens(id)).into_iter().collect();
@@ -109,6 +110,20 @@ impl Compiler<'_> {
             self.decide(id, decision, &opens, &mut left);
         }
         self.change(id, Occasion::Phase, &phase.set);
+    }
+
+    /// A judge from outside reads all that the cast has said.
+    fn reads_record(&mut self, id: PhaseId) {
+        let scenario = self.scenario;
+        let outside = |phase: &Phase| -> Vec<AgentId> {
+            phase.agents.iter().copied().filter(|agent| scenario.agent(*agent).is_outside).collect()
+        };
+        let judges = outside(scenario.phase(id));
+        if judges.is_empty() {
+            return;
+        }
+        let of_cast = (0..id.0).map(PhaseId).filter(|before| !scenario.phase(*before).is_judge);
+        of_cast.for_each(|before| self.happens(id, &judges, Input::Record(before)));
     }
 
     /// All that there is by now.
@@ -232,6 +247,7 @@ impl Compiler<'_> {
                     read.extend(spoken.filter(|turn| **turn < known.turns));
                 }
                 Input::Vote(phase, attempt) => read.extend(self.ballots(*phase, *attempt)),
+                Input::Record(phase) => read.extend(&self.spoken_in[phase.0]),
                 Input::Opening(phase) => {
                     let here = self.scenario.phase(*phase);
                     let opening = here.opening(turn.speaker).flat_map(|(_, template)| template.needs());

@@ -163,13 +163,14 @@ impl Language {
         self.text(Text::Elisions).split_whitespace().any(|known| known == word)
     }
 
-    /// blake3 (hex) of all texts; `None`: it is plain English, of which plans say nothing.
+    /// blake3 (hex) of all texts but those that judges read, which came later; `None`: it is plain English, of which plans say nothing.
     pub fn hash(&self) -> Option<String> {
         if *self == Self::default() {
             return None;
         }
+        let of_judges = [Text::Judge, Text::JudgeSystem, Text::Scene].map(|text| text as usize);
         let mut hasher = blake3::Hasher::new();
-        for (at, row) in ROWS.iter().enumerate() {
+        for (at, row) in ROWS.iter().enumerate().filter(|(at, _)| !of_judges.contains(at)) {
             let own = self.own.get(at).and_then(Option::as_deref);
             let text = own.unwrap_or(row.in_language[self.base]);
             hasher.update(&(text.len() as u64).to_le_bytes());

@@ -164,6 +164,16 @@ table! {
     /// Words that are written together with the next one, apostrophe included; `-` alone: there are none.
     Elisions "elisions" []:
         "-", "-", "l' d' j' qu' n' m' t' s' c' jusqu' lorsqu' puisqu'", "-";
+    /// The name of a judge from outside.
+    Judge "judge" []: "Judge", "Jury", "Jury", "Jurado";
+    /// Its system text.
+    JudgeSystem "judge_system" []:
+        "You took no part in the conversation that you are about to read. You answer a question about it, by nothing but what was said there.",
+        "An dem Gespräch, das du gleich liest, warst du nicht beteiligt. Du beantwortest eine Frage dazu und hältst dich allein an das, was dort gesagt wurde.",
+        "Tu n'as pas pris part à la conversation que tu vas lire. Tu réponds à une question à son sujet, en te fondant uniquement sur ce qui y a été dit.",
+        "No has participado en la conversación que vas a leer. Respondes a una pregunta sobre ella basándote únicamente en lo que se dijo.";
+    /// The heading of a phase, for a judge from outside.
+    Scene "scene" ["!label"]: "Scene: {label}", "Szene: {label}", "Scène : {label}", "Escena: {label}";
     /// The rules of a free debate, a template.
     Free "free" []:
         include_str!("../../../templates/formats/free.jinja"),

@@ -185,6 +185,8 @@ pub struct Results {
     pub replies: BTreeMap<String, Value>,
     /// All such values of each agent, oldest first.
     pub reply_history: BTreeMap<String, Vec<Value>>,
+    /// What a judge chose or replied, in the phase in which one is asked; null: nothing valid.
+    pub verdict: Value,
 }
 
 /// The results of a phase.
@@ -219,6 +221,9 @@ pub fn results(scenario: &Scenario, phase: PhaseId, said: &Said) -> Results {
         }
         let invalid = matches!(line.choice, Some((_, Chosen::Invalid))) || line.value == Some(Value::Null);
         results.invalid += usize::from(invalid);
+    }
+    if let Some(line) = lines.last().filter(|_| here.is_judge) {
+        results.verdict = line.chosen().or_else(|| line.value.clone()).unwrap_or_default();
     }
     let tally = tally(here, lines);
     let value =

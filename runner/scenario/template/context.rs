@@ -47,8 +47,8 @@ pub(in crate::scenario) fn evaluate_in<'a>(
 
 pub(in crate::scenario) fn constants(scenario: &Scenario, agent: AgentId) -> BTreeMap<String, Value> {
     let me = scenario.agent(agent);
-    let agents = scenario.agents.iter().enumerate();
-    let agents = agents.map(|(id, a)| (a.key.clone(), Value::from_object(AgentObject::new(a, id))));
+    let agents =
+        scenario.cast().map(|(id, a)| (a.key.clone(), Value::from_object(AgentObject::new(a, id.0))));
     let agents: BTreeMap<String, Value> = agents.collect();
     let about = [("id", &scenario.id), ("title", &scenario.title), ("description", &scenario.description)];
     let about = about.map(|(name, text)| (name, Value::from(text.as_str())));

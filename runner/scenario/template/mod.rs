@@ -57,6 +57,7 @@ pub const PHASE_FIELDS: &[&str] = &[
     "said",
     "replies",
     "reply_history",
+    "verdict",
 ];
 
 /// What else a text or an expression depends on, beside the phases that it names.
@@ -70,6 +71,8 @@ pub struct Scope {
     pub state: bool,
     /// True if it uses payoffs.
     pub payoffs: bool,
+    /// The phase of the judge whose `verdict` it uses.
+    pub verdict: Option<PhaseId>,
     /// Phases that decide about the state by then, and about which of the phases named were played.
     pub waits: Vec<PhaseId>,
 }
