@@ -278,6 +278,17 @@ assertions:
   - { that: game.invalid == 0, why: everybody answered }
 ",
     },
+    Section {
+        of: "Judge",
+        heading: "A judge",
+        place: "`assertions[n].judge`",
+        word: "judge",
+        example: "\
+assertions:
+  - judge: { ask: Did both keep their word?, choice: [kept, broken] }
+    that: verdict == 'kept'
+",
+    },
 ];
 
 /// The reference's section on templates and expressions, and on the names that they may use. Its last table is that of the filters.
@@ -310,6 +321,7 @@ What a template prints is only text: a reply that holds `{{ }}` is never rendere
 | `pass`, `passes` | the number of the block's pass, from 1; the most there can be | in a block |
 | `payoffs.AGENT` | the sum of the agent's payoffs so far; null: nothing could be valued | where the payoff's phase is known |
 | `outcome.NAME` | an outcome that stands above | outcomes, assertions |
+| `verdict` | what the judge chose or replied | `that` beside a `judge` |
 | `me` | who chooses | `open` and `options` of a choice |
 | `mine`, `others`, `all` | choices of one round | `payoff.each` |
 
@@ -328,6 +340,7 @@ What a template prints is only text: a reply that holds `{{ }}` is never rendere
 | `PHASE.said.AGENT` | all that the agent said, a line each |
 | `PHASE.replies.AGENT` | the value of the agent's latest reply that has a form: what its JSON says, e.g. `market.replies.ann.price`, or its text under a `grammar`; null: none, or invalid |
 | `PHASE.reply_history.AGENT` | all these values, oldest first |
+| `JUDGE.verdict` | what a judge chose or replied, by the judge's name; null: nothing valid |
 | `PHASE.messages[AGENT]` | the phase as that agent heard it; `${PHASE.messages[AGENT]}` is the same |
 
 `AGENT` is a key, `OPTION` a result as it stands in `choice`. Between brackets stands the key in quotes, or an agent: `talk.messages['ann']`,

@@ -116,6 +116,7 @@ fn fields_at(tree: &Tree, path: &[Step]) -> (&'static str, Vec<String>) {
             Step::Key(key) if key == "reply" => "a reply",
             Step::Key(key) if key == "grammar" => "a grammar",
             Step::Key(key) if key == "assertions" => "an assertion",
+            Step::Key(key) if key == "judge" => "a judge",
             _ => place,
         };
         let Some(next) = next.or_else(|| at.get("additionalProperties")) else { break };

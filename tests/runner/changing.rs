@@ -1,5 +1,5 @@
 //! Random scenarios in which things change: state, blocks, casts, voters, open options, secrets, payoffs of several phases, replies in
-//! a form, languages, settings. All that must hold of any scenario is held against each, in [`crate::extend::holds_of_any_run`].
+//! a form, judges, languages, settings. All that must hold of any scenario is held against each, in [`crate::extend::holds_of_any_run`].
 
 use crate::extend::holds_of_any_run;
 use greenroom::backend::Request;
@@ -354,6 +354,34 @@ impl Author<'_> {
         })
     }
 
+    /// Judges of what the phases came to: from outside or of the cast, each may know of those before it.
+    fn judges(&mut self, n_phases: usize, lasting: &[usize]) {
+        let n = self.dice.below(4);
+        if n > 0 {
+            self.line(0, "assertions:");
+        }
+        for at in 0..n {
+            let site = Site { phase: n_phases - 1, own: true, round: false };
+            // No block is around them, and judges are not in the state.
+            let ask = self.text(site).replace("m[me]", "n");
+            let ask = if ask.contains("pass") { "The stage is set.".into() } else { ask };
+            let before = if at > 0 { format!(" {{{{ j{}.verdict }}}}", at - 1) } else { String::new() };
+            let agent = if lasting.is_empty() { None } else { Some(self.dice.pick(lasting)) };
+            let agent = agent.filter(|_| self.dice.in_ten(5));
+            let agent = agent.map_or_else(String::new, |agent| format!("agent: a{agent}, "));
+            let (form, that) = self.dice.pick(&[
+                ("choice: [good, bad]", "verdict == 'good'"),
+                ("choice: {options: [good, bad, so], shuffle: true}, temperature: 0", "verdict != 'bad'"),
+                (
+                    "reply: {schema: {type: integer, minimum: 0, maximum: 9}}",
+                    "verdict is none or verdict > 4",
+                ),
+            ]);
+            self.line(1, &format!("- judge: {{name: j{at}, {agent}ask: \"{ask}{before}\", {form}}}"));
+            self.line(1, &format!("  that: \"{that} or n > 5\""));
+        }
+    }
+
     /// A turn that is written out.
     fn turn(&mut self, keys: &[String], asks: Asks, decides: bool, site: Site) -> String {
         let mut fields = vec![format!("agent: {}", self.dice.pick(keys))];
@@ -418,9 +446,13 @@ fn yaml(numbers: &[u16]) -> String {
     let language = author.dice.pick(&["en", "de", "es", "{base: fr, cue: 'À toi, {name}.'}"]);
     author.line(0, &format!("language: {language}"));
     author.line(0, "agents:");
+    let mut lasting = Vec::new();
     for id in 0..AGENTS {
         let rule = if has_rules { "strategy: {random: 0.4}" } else { "max_tokens: 40" };
         let more = author.dice.pick(&["", "", "lifecycle: ephemeral", rule, "top_k: 3"]);
+        if more != "lifecycle: ephemeral" && more != rule {
+            lasting.push(id);
+        }
         author.line(
             1,
             &format!("a{id}: {{display_name: Agent {id}{}{more}}}", if more.is_empty() { "" } else { ", " }),
@@ -440,6 +472,7 @@ fn yaml(numbers: &[u16]) -> String {
     } else {
         author.line(0, "outcome: {n: n, m: m, alive: alive, l: l, t: t, d: d}");
     }
+    author.judges(n, &lasting);
     author.out
 }
 

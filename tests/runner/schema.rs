@@ -52,6 +52,19 @@ fn what_is_right_validates() {
 /// Mistakes that no schema can see: of names, of templates and expressions, of numbers that depend on each other.
 /// `auto_rounds: 0` is right before a vote.
 const UNSEEN: &[&str] = &[
+    "judge_as_agent",
+    "judge_ask_undefined",
+    "judge_ephemeral",
+    "judge_name_taken",
+    "judge_name_twice",
+    "judge_reserved_name",
+    "judge_that_fails",
+    "judge_too_early",
+    "judge_two_models",
+    "judge_unknown_agent",
+    "judge_unknown_model",
+    "judge_unknown_name",
+    "verdict_without_judge",
     "model_unknown",
     "include_with_settings",
     "model_not_listed",

@@ -1,7 +1,7 @@
 //! Checks expressions and what they, like templates, name of phases and their results.
 
 use super::{Checker, Names};
-use crate::diagnostic::Diagnostic;
+use crate::diagnostic::{Diagnostic, Suggestion, suggestion};
 use crate::scenario::PhaseId;
 use crate::scenario::schema::{LongAssertion, WrittenAssertion, WrittenExpression};
 use crate::scenario::template::{
@@ -93,12 +93,16 @@ impl Checker {
         let known = known.chain(self.names.lets.iter().map(|known| known.name.as_str()));
         let before = self.names.phases.iter().take(end.0).map(String::as_str);
         let known = known.chain(before).chain(EXPRESSION_NAMES.iter().copied()).chain(more.iter().copied());
-        let help = if is_compared(text, name) {
+        let is_near =
+            || more.contains(&VERDICT) && matches!(suggestion(name, [VERDICT]), Some(Suggestion::Near(_)));
+        let help = if name == VERDICT {
+            "a `judge` beside `that` gives a verdict".to_string()
+        } else if is_near() {
+            format!("did you mean `{VERDICT}`?")
+        } else if is_compared(text, name) {
             format!("a text stands in quotes: `'{name}'`")
         } else if self.names.has_agent(name) {
             format!("what `{name}` chose in a phase is `PHASE.choices.{name}`")
-        } else if name == VERDICT {
-            "a `judge` beside `that` gives a verdict".to_string()
         } else {
             self.suggest(name, known).unwrap_or("declare it under `variables:`".into())
         };

@@ -90,6 +90,9 @@ impl Checker {
             let (was, now) = (of(before), of(turn));
             let message = format!("`{}` is played by {was} and, at {}, by {now}", agent.key, turn.path);
             let help = match turn.timeline.phase {
+                None if scenario.phase(turn.phase).is_judge => {
+                    "leave `agent` out, or the judge's `model`: a judge from outside may have any".to_string()
+                }
                 None => format!(
                     "what one model remembers another can't go on with: give `{}` one model, or `lifecycle: ephemeral` and one \
                      in each phase",
