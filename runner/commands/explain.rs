@@ -136,7 +136,11 @@ fn rule(text: &str) -> String {
 /// Shows an event; `copy`: the folder of the run's own copy of its scenario.
 fn show(scenario: &Scenario, copy: Option<&Path>, agent: &str, event: &Event) {
     let (what, origin, text) = match event {
-        Event::System(text) => ("system", format!("agents.{agent}.system_prompt"), text),
+        Event::System(text) => {
+            let agent = scenario.agent_by_key(agent).map(|agent| scenario.agent(agent));
+            let place = agent.map_or_else(String::new, |agent| agent.system_path.to_string());
+            ("system", place, text)
+        }
         Event::Stage { kind: StageKind::Added, text, origin } => {
             println!(
                 "  {}",

@@ -8,13 +8,14 @@ use super::sampling::Sampling;
 use super::{Bounds, Exit, open_scenario, repeat};
 use crate::experiment::{self, Design, Sweep, Tuning, Variant, combinations, parse_sweep};
 use crate::run::{MAX_TOKENS, RunOptions};
-use crate::scenario::{Given, Hints, Overrides, parse_cast, parse_override};
+use crate::scenario::{Case, Given, Hints, Overrides, Scenario, parse_cast, parse_override};
 use crate::trace;
 use crate::transcript;
 use anyhow::Context as _;
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// Play a scenario: the dialogue on the terminal, the record into a folder
 #[derive(Debug, clap::Args)]
@@ -40,6 +41,9 @@ pub(super) struct Args {
     /// `model.NAME`, `temperature`, `top_p`, `top_k`, `min_p`, `repetition_penalty`, `max_tokens`
     #[arg(long = "sweep", value_name = "K=V,V,…", value_parser = parse_sweep, conflicts_with = "continues")]
     sweeps: Vec<Sweep>,
+    /// Play one case of the scenario's file of cases, by its name or number; without it, a scenario with `cases` is played once for each
+    #[arg(long, value_name = "N|NAME")]
+    case: Option<String>,
     /// How many runs are played at once; what they say does not depend on it [default: 4, and 1 where a human plays]
     #[arg(long, value_name = "J", value_parser = clap::value_parser!(u16).range(1..))]
     jobs: Option<u16>,
@@ -71,6 +75,10 @@ pub(super) struct Args {
 
 pub(super) fn run(mut args: Args) -> anyhow::Result<Exit> {
     args.overrides.extend(args.agents.take());
+    if let Some(wanted) = args.case.take().filter(|_| !args.file.is_dir()) {
+        let Some(case) = case(&args, &wanted)? else { return Ok(Exit::Invalid) };
+        args.overrides.splice(0..0, case);
+    }
     let out = resume::folder(&args.file, args.out.as_deref(), args.resume)?;
     let goes_on = args.resume && args.repeat.is_none() && args.sweeps.is_empty();
     let begun_in = |folder: &Path| resumed(folder, &args.file, &args.bounds, &args.overrides, args.quiet);
@@ -112,7 +120,12 @@ pub(super) fn run(mut args: Args) -> anyhow::Result<Exit> {
         args.file.display(),
         folder.display()
     );
-    if args.repeat.is_none() && args.sweeps.is_empty() {
+    let has_cases = plays_cases(&scenario);
+    if has_cases && args.continues.is_some() {
+        eprintln!("error: a run continues one other: choose a case by --case");
+        return Ok(Exit::Invalid);
+    }
+    if args.repeat.is_none() && args.sweeps.is_empty() && !has_cases {
         refuse_other(&folder, transcript::FILE, experiment::FILE, args.resume)?;
         let performance = Performance { scenario, options, folder, quiet: args.quiet, go_on };
         return performance.play(&args.machine);
@@ -151,24 +164,57 @@ fn runs_in(folder: &Path) -> Vec<PathBuf> {
     if is_run(folder) { vec![folder.to_path_buf()] } else { first().into_iter().collect() }
 }
 
+/// Name of a cell's case among its values.
+const CASE: &str = "case";
+
+/// True of a scenario that is played once for each of its cases.
+fn plays_cases(scenario: &Scenario) -> bool {
+    scenario.case().is_none() && scenario.cases.is_some()
+}
+
+/// What a run of a case overrides. `None`: there is none of this name, or the scenario can't be played.
+fn case(args: &Args, wanted: &str) -> anyhow::Result<Option<Overrides>> {
+    let Some(scenario) = open_scenario(&args.file, &args.bounds, &args.overrides, true)? else {
+        return Ok(None);
+    };
+    match scenario.case_of(wanted) {
+        Ok(case) => Ok(Some(case.overrides())),
+        Err(mistake) => {
+            eprintln!("error: --case {wanted}: {mistake}");
+            Ok(None)
+        }
+    }
+}
+
 /// All cells with their scenarios, warnings said once. `None`: one of them can't be played.
 fn design(args: &Args, options: RunOptions, n: u32) -> anyhow::Result<Option<Design>> {
     let Some(plain) = open_scenario(&args.file, &args.bounds, &args.overrides, true)? else {
         return Ok(None);
     };
+    let cases: Vec<Option<&Case>> = match &plain.cases {
+        Some(cases) if plays_cases(&plain) => cases.iter().map(Some).collect(),
+        _ => vec![None],
+    };
+    let swept = combinations(&args.sweeps);
+    let all = cases.into_iter().flat_map(|case| swept.iter().cloned().map(move |swept| (case, swept)));
     let mut cells = Vec::new();
-    for values in combinations(&args.sweeps) {
-        let (variables, tuning) = match Tuning::of(&plain, &values) {
+    for (case, swept) in all {
+        let (variables, tuning) = match Tuning::of(&plain, &swept) {
             Ok(tuned) => tuned,
             Err(mistake) => {
                 eprintln!("error: {mistake}");
                 return Ok(None);
             }
         };
-        let overrides: Overrides = args.overrides.iter().chain(&variables).cloned().collect();
-        let Some(scenario) = open_scenario(&args.file, &args.bounds, &overrides, true)? else {
+        let of_case = case.map(Case::overrides).unwrap_or_default();
+        let overrides: Overrides = of_case.iter().chain(&args.overrides).chain(&variables).cloned().collect();
+        let Some(mut scenario) = open_scenario(&args.file, &args.bounds, &overrides, true)? else {
+            case.inspect(|case| eprintln!("in the case `{}`", case.name));
             return Ok(None);
         };
+        Arc::get_mut(&mut scenario).into_iter().for_each(|own| own.sources.share(&plain.sources));
+        let name = case.map(|case| (CASE.to_string(), case.name.clone().into()));
+        let values = name.into_iter().chain(swept).collect();
         cells.push(Variant { values, scenario, tuning });
     }
     let seeds: Option<Vec<u64>> = (0..u64::from(n)).map(|i| options.seed.checked_add(i)).collect();

@@ -17,6 +17,8 @@ use std::path::{Component, Path};
 pub enum Kind {
     /// A scenario, or a file that one includes.
     Scenario,
+    /// Values of a scenario's variables, case by case.
+    Cases,
     /// The record of a run.
     Transcript,
     /// The trace of a run: what each turn cost.
@@ -50,7 +52,7 @@ impl Kind {
             Self::CacheKey | Self::Typed | Self::Revision => 64 << 10,
             Self::KvConfig | Self::Schema | Self::System | Self::Import => 1 << 20,
             Self::Scenario => 4 << 20,
-            Self::Experiment => 16 << 20,
+            Self::Experiment | Self::Cases => 16 << 20,
             Self::Text => 64 << 20,
             Self::Trace => 256 << 20,
             Self::Transcript => 1 << 30,
@@ -69,6 +71,7 @@ impl Kind {
     const fn word(self) -> &'static str {
         match self {
             Self::Scenario => "a scenario",
+            Self::Cases => "a file of cases",
             Self::Transcript => "a transcript",
             Self::Trace => "a trace",
             Self::Experiment => "a record of an experiment",

@@ -3,7 +3,7 @@
 use super::copy::own_copy;
 use super::replay;
 use crate::files::Root;
-use crate::scenario::{CAST, Loaded, Overrides, open_below, open_named};
+use crate::scenario::{CASE, CAST, Loaded, Overrides, open_below, open_named};
 use crate::timeline::Timeline;
 use crate::transcript::{Cause, Drift, Header, Transcript};
 use anyhow::{Context as _, bail};
@@ -117,12 +117,13 @@ pub fn load_with(
             (found, open_named as Open, root)
         }
     };
-    // A scenario without a cast of its own is none without the recorded one.
-    let cast: Overrides = header.overrides.iter().filter(|(name, _)| name == CAST).cloned().collect();
+    // A scenario without a cast of its own is none without the recorded one, and that of a case needs no file of cases.
+    let is_own = |name: &str| [CAST, CASE].contains(&name);
+    let cast: Overrides = header.overrides.iter().filter(|(name, _)| is_own(name)).cloned().collect();
     let plain = open(&path, root, &cast)?;
     let Some(scenario) = &plain.scenario else { return Ok(plain) };
     let is_there = |name: &str| {
-        name == CAST || scenario.variables.contains_key(name.split('.').next().unwrap_or_default())
+        is_own(name) || scenario.variables.contains_key(name.split('.').next().unwrap_or_default())
     };
     let recorded = header.overrides.iter().filter(|(name, _)| is_there(name));
     let recorded = recorded.map(|(name, value)| (name.clone(), value.clone()));

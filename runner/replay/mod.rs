@@ -22,7 +22,7 @@ use crate::transcript::{
 };
 use crate::walk::{LineSource, begin_anew, follow};
 use anyhow::Context as _;
-use place::{cast_differs, notes, settings_differ};
+use place::{case_differs, cast_differs, notes, settings_differ};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -207,6 +207,7 @@ impl<'a> Reading<'a> {
         let memories = memories(scenario, header, earlier);
         cast_differs(header, &memories)?;
         settings_differ(header, scenario)?;
+        case_differs(header, scenario)?;
         let (plan, recorder) = (memories.plan().clone(), Recorder::verify(transcript));
         Ok((Self { plan, transcript, recorder, watch, at: 0, n_states: 0 }, memories))
     }

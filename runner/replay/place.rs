@@ -63,6 +63,13 @@ pub(super) fn settings_differ(header: &Header, scenario: &Scenario) -> Result<()
     Err(Drift::new("header", Cause::Settings, detail).texts(was.words(), is.words()).at_line(1))
 }
 
+/// The values of the case that was played, where the scenario's file of cases gives it others now.
+pub(super) fn case_differs(header: &Header, scenario: &Scenario) -> Result<(), Drift> {
+    let Some((was, is)) = scenario.case_differs(&header.overrides) else { return Ok(()) };
+    let detail = "the case that was played has other values now";
+    Err(Drift::new("header", Cause::Settings, detail).texts(was, is).at_line(1))
+}
+
 /// Variables that have another value than when the recording was made, or are new.
 fn other_variables<'a>(scenario: &'a Scenario, header: &'a Header) -> impl Iterator<Item = &'a String> {
     let differs = |(name, value): &(&String, &serde_json::Value)| header.variables.get(*name) != Some(*value);

@@ -3,6 +3,7 @@
 //!
 //! Later stages trust a [`Scenario`]: every reference in it is resolved and every template parses.
 
+pub mod cases;
 mod check;
 mod choice;
 mod compile;
@@ -23,6 +24,8 @@ pub mod schema;
 pub mod template;
 mod yaml;
 
+pub(crate) use cases::CASE;
+pub use cases::Case;
 pub(crate) use check::CAST;
 pub use check::{Loaded, Overrides, load, open, open_below, open_named, parse_cast, parse_override};
 pub(crate) use choice::text_of;
@@ -71,6 +74,8 @@ pub struct Scenario {
     pub description: String,
     /// Values for templates, overrides applied.
     pub variables: BTreeMap<String, serde_json::Value>,
+    /// The cases of its file, or that which it is played with; none where it names no file, or the file is not there.
+    pub cases: Option<Vec<Case>>,
     /// The state: its values before the first turn.
     pub state: BTreeMap<String, serde_json::Value>,
     /// Intermediate values, by name; each may use those before it.

@@ -30,6 +30,11 @@ pub struct Written {
     /// `--set name.part=value` a part of one.
     #[schemars(extend("propertyNames" = { "pattern": NAME }))]
     pub variables: Option<IndexMap<String, Value>>,
+    /// A table of cases, for each of which the scenario is played once: a `.csv` file whose first line names variables (or parts of them,
+    /// such as `stakes.reward`), or a `.jsonl` file with an object in each line; its path relative to this file. Values have the types that
+    /// the variables have here. A column `case` names the cases; without it they have numbers, from 1.
+    #[schemars(extend("pattern" = "\\.(csv|jsonl)$"))]
+    pub cases: Option<String>,
     /// What changes as the scenario is played, by name, with its first value: a number, a text, true or false, a list, a mapping
     /// (such as one by agent). `set` changes it; texts and expressions use it like a variable. It keeps its type, unless it
     /// begins as null.

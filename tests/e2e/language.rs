@@ -25,6 +25,8 @@ fn every_construct_is_played_extends_and_replays() {
     for (at, file) in files.iter().enumerate() {
         let out = stage.path(&at.to_string()).display().to_string();
         let cache = stage.path("cache").display().to_string();
+        // One of the cases; all of them are an experiment.
+        let case: &[&str] = if file.ends_with("/cases.yaml") { &["--case", "2"] } else { &[] };
         let args = [
             "run",
             file,
@@ -38,7 +40,9 @@ fn every_construct_is_played_extends_and_replays() {
             "--threads",
             "1",
         ];
-        stage.greenroom(&args).assert().success();
+        // A judge may find otherwise than the scenario demands.
+        let fine: &[i32] = if file.ends_with("/judges.yaml") { &[0, 1] } else { &[0] };
+        stage.greenroom(&[&args, case].concat()).assert().code(fine);
         let run = super::Run { dir: out.clone().into() };
         let summary = run.summary();
         for (agent, figures) in summary["agents"].as_object().unwrap() {
@@ -49,16 +53,107 @@ fn every_construct_is_played_extends_and_replays() {
                 assert_eq!(figures["tokens"]["recomputed"], 0, "{file}, {agent}: {figures}");
             }
         }
-        stage.greenroom(&["replay", &out]).assert().success();
+        stage.greenroom(&["replay", &out]).assert().code(fine);
         let again = stage.path(&format!("{at}-cold")).display().to_string();
         let cold =
             ["run", file, "--out", &again, "--max-tokens", "12", "--quiet", "--threads", "1", "--cold"];
-        stage.greenroom(&cold).assert().success();
+        stage.greenroom(&[&cold, case].concat()).assert().code(fine);
         assert!(
             run.transcript() == super::Run { dir: again.into() }.transcript(),
             "{file}: cold and warm differ"
         );
     }
+}
+
+#[test]
+fn a_judge_is_asked_on_the_model_and_tells_how_likely_its_verdict_was() {
+    let stage = Stage::new();
+    let (out, junit) = (stage.path("run").display().to_string(), stage.path("j.xml").display().to_string());
+    let args = [
+        "run",
+        "tests/scenarios/judges.yaml",
+        "--out",
+        &out,
+        "--max-tokens",
+        "12",
+        "--quiet",
+        "--threads",
+        "1",
+    ];
+    stage.greenroom(&args).assert().code(&[0, 1] as &[i32]);
+    let run = super::Run { dir: out.clone().into() };
+    let turns = run.turns("transcript.jsonl");
+    let judged = turns.iter().find(|turn| turn["path"] == "promise/1/promise").unwrap();
+    assert!(judged["constraint"]["options"][0]["logprob"].is_number(), "{judged}");
+    assert_eq!(judged["hints"]["temperature"], 0.0);
+    // Held against another demand, the recorded verdict fails, and nobody is asked.
+    let text = std::fs::read_to_string("tests/scenarios/judges.yaml").unwrap();
+    let chosen = judged["constraint"]["chosen"].as_str().unwrap();
+    let other = if chosen == "kept" { "broken" } else { "kept" };
+    let copy = stage.path("judges.yaml");
+    std::fs::write(&copy, text.replace("that: verdict == 'kept'", &format!("that: verdict == '{other}'")))
+        .unwrap();
+    let copy = copy.display().to_string();
+    let output = stage
+        .greenroom(&["replay", &out, "--scenario", &copy, "--junit", &junit, "--github"])
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let told = String::from_utf8_lossy(&output.stdout).into_owned();
+    let xml = std::fs::read_to_string(junit).unwrap();
+    let verdict = format!("the verdict of promise/1/promise is \"{chosen}\" (");
+    assert!(told.contains(&verdict) && told.contains("100 %"), "{told}");
+    assert!(xml.contains(&verdict.replace('"', "&quot;")), "{xml}");
+}
+
+#[test]
+fn cases_are_cells_of_an_experiment() {
+    let stage = Stage::new();
+    let (out, junit) = (stage.path("all").display().to_string(), stage.path("j.xml").display().to_string());
+    let run = |more: &[&str]| {
+        let args = [
+            "run",
+            "tests/scenarios/cases.yaml",
+            "--out",
+            &out,
+            "--max-tokens",
+            "12",
+            "--quiet",
+            "--threads",
+            "1",
+        ];
+        stage.greenroom(&[&args, more].concat()).assert()
+    };
+    run(&["--repeat", "2"]).success();
+    let table = std::fs::read_to_string(stage.path("all/runs.csv")).unwrap();
+    assert!(table.starts_with("cell,case,seed,run,"), "{table}");
+    assert_eq!(table.lines().count(), 7, "{table}");
+    // It goes on where it was, with more runs of each case.
+    run(&["--repeat", "3", "--resume"]).success();
+    let table = std::fs::read_to_string(stage.path("all/runs.csv")).unwrap();
+    assert_eq!(table.lines().filter(|line| line.contains("\"dear, and old\"")).count(), 3, "{table}");
+    stage.greenroom(&["replay", &out, "--junit", &junit]).assert().success();
+    let xml = std::fs::read_to_string(&junit).unwrap();
+    assert!(xml.contains("tests=\"9\"") && xml.contains("0-case=cheap/seed-2"), "{xml}");
+    stage.greenroom(&["report", &out]).assert().success();
+    let one = stage.path("one").display().to_string();
+    let args = [
+        "run",
+        "tests/scenarios/cases.yaml",
+        "--out",
+        &one,
+        "--max-tokens",
+        "12",
+        "--quiet",
+        "--threads",
+        "1",
+    ];
+    stage.greenroom(&[&args[..], &["--case", "cheap"]].concat()).assert().success();
+    let same = |run: &str| std::fs::read_to_string(stage.path(run).join("transcript.jsonl")).unwrap();
+    assert_eq!(same("one"), same("all/0-case=cheap/seed-0"), "a case is the same alone");
+    let wrong = stage.greenroom(&[&args[..], &["--case", "chea"]].concat()).output().unwrap();
+    assert_eq!(wrong.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&wrong.stderr).contains("did you mean `cheap`?"));
 }
 
 #[test]

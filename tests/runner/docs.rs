@@ -199,7 +199,14 @@ fn every_yaml_of_the_pages_loads_and_plays() {
         let folder = tempfile::tempdir().unwrap();
         let text = page(name);
         let mut n_played = 0;
-        for block in blocks(name, &text).into_iter().filter(|block| block.words.first() == Some(&"yaml")) {
+        for block in blocks(name, &text) {
+            if block.words.first() != Some(&"yaml") {
+                // A file that a scenario names.
+                let other =
+                    block.word("file").map(|file| std::fs::write(folder.path().join(file), &block.text));
+                other.transpose().unwrap();
+                continue;
+            }
             let file = folder.path().join(block.word("file").or(block.word("shows")).unwrap_or("block.yaml"));
             let mut yaml = block.text.clone();
             for (field, head) in HEAD.iter().filter(|_| block.is("part")) {

@@ -4,6 +4,7 @@
 mod agreement;
 mod arithmetic;
 mod broken;
+mod cases;
 mod causes;
 mod changing;
 mod ci;

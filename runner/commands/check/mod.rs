@@ -11,8 +11,8 @@ use crate::diagnostic::{Diagnostic, Report};
 use crate::scenario::template::Template;
 use crate::scenario::template::rewrite;
 use crate::scenario::{
-    AgentId, Lifecycle, Overflow, Path, PhaseId, Plan, Scenario, TimelineId, compile, open_below, parse_cast,
-    parse_override,
+    AgentId, Lifecycle, Overflow, Overrides, Path, PhaseId, Plan, Scenario, TimelineId, compile, open_below,
+    parse_cast, parse_override,
 };
 use crate::terminal::{bytes, counted, is_fancy, table};
 use bounds::{Bound, SLACK, bounds};
@@ -78,6 +78,9 @@ fn one(file: &std::path::Path, args: &Args, opened: &mut Opened) -> anyhow::Resu
         println!("{}: {}", file.display(), counted(loaded.report.n_errors(), "error"));
         return Ok(false);
     };
+    if !cases(file, args, &scenario)? {
+        return Ok(false);
+    }
     let counting = Counting::new(&scenario, &args.models, opened)?;
     let max_tokens = models::longest(&scenario, args.max_tokens);
     let mut bounds_of = BTreeMap::new();
@@ -119,17 +122,37 @@ fn one(file: &std::path::Path, args: &Args, opened: &mut Opened) -> anyhow::Resu
     let verdict = if too_long.n_errors() == 0 { "OK" } else { "too long" };
     let n_turns = compile(&scenario).n_turns();
     println!(
-        "{}: {verdict}, {}, {}, {}",
+        "{}: {verdict}, {}, {}, {}{}",
         file.display(),
         counted(scenario.agents.len(), "agent"),
         counted(scenario.phases.len(), "phase"),
-        counted(n_turns, "turn")
+        counted(n_turns, "turn"),
+        scenario
+            .cases
+            .as_ref()
+            .map_or_else(String::new, |cases| format!(", {}", counted(cases.len(), "case")))
     );
     println!("{}", table(&head, rows, if has_models { 3 } else { 2 }));
     if args.dry_run {
         dry_run::dry_run(&scenario, &counting)?;
     }
     Ok(too_long.n_errors() == 0)
+}
+
+/// Checks the scenario with the values of each of its cases; tells the mistakes of the first that can't be played.
+fn cases(file: &std::path::Path, args: &Args, scenario: &Scenario) -> anyhow::Result<bool> {
+    for case in scenario.cases.iter().flatten().filter(|_| scenario.case().is_none()) {
+        let overrides: Overrides =
+            case.overrides().into_iter().chain(args.overrides.iter().cloned()).collect();
+        let loaded = open_below(file, args.bounds.root.as_deref(), &overrides)?;
+        if loaded.scenario.is_none() {
+            print!("{}", loaded.report.render(is_fancy()));
+            let n = counted(loaded.report.n_errors(), "error");
+            println!("{}: {n} in the case `{}`", file.display(), case.name);
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 /// Warns of transcripts that are quoted to agents who remember them anyway, with what it costs.
@@ -192,7 +215,8 @@ fn too_long(scenario: &Scenario, bounds: &BTreeMap<TimelineId, Bound>, counting:
     });
     let diagnostics = long.map(|(timeline, bound)| {
         let agent = scenario.agent(timeline.agent);
-        let path = Path::default().key("agents").key(agent.key.clone());
+        let key = Path::default().key("agents").key(agent.key.clone());
+        let path = if agent.is_outside { agent.system_path.clone() } else { key };
         let message = format!(
             "`{}` may have to remember {} tokens, but {} reads at most {}",
             agent.key,

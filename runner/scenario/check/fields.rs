@@ -3,6 +3,7 @@
 use super::Checker;
 use crate::diagnostic::{Diagnostic, suggest};
 use crate::scenario::Color;
+use crate::scenario::cases::CASE;
 use crate::scenario::yaml::Path;
 use indexmap::IndexMap;
 use serde_json::Value;
@@ -49,7 +50,10 @@ impl Checker {
             value.sort_all_objects();
             values.insert(name.clone(), value);
         }
-        for (name, value) in overrides.iter().filter(|(name, _)| name != super::CAST) {
+        // What names a case is no variable, unless there is one of this name and no case.
+        let is_variable = written.contains_key(CASE) && !self.has_cases;
+        let is_value = |name: &str| name != super::CAST && (name != CASE || is_variable);
+        for (name, value) in overrides.iter().filter(|(name, _)| is_value(name)) {
             let span = self.tree.key(&path);
             if let Err(help) = set(&mut values, name, value.clone()) {
                 let message = format!("--set {name}: the scenario has no variable `{name}`");

@@ -1,21 +1,24 @@
 //! Takes over the agents and variables of included files. What stands in the scenario itself wins.
 
-use super::{Checker, ReadIncluded};
+use super::{Checker, ReadNamed};
 use crate::diagnostic::{Diagnostic, Source};
+use crate::files::Kind;
 use crate::scenario::hints::{Hints, WrittenHints};
 use crate::scenario::read;
 use crate::scenario::schema::Written;
 use crate::scenario::yaml::{Path, Tree};
+use std::io::ErrorKind;
 
 /// Most files that a scenario may include.
 const MAX_FILES: usize = 100;
 
 /// Fields by which a scenario is told from any other file.
-const FIELDS: [&str; 14] = [
+const FIELDS: [&str; 15] = [
     "id",
     "title",
     "description",
     "variables",
+    "cases",
     "state",
     "let",
     "include",
@@ -44,7 +47,7 @@ pub(super) fn unlike_a_scenario(text: &str) -> Option<String> {
 }
 
 impl Checker {
-    pub(super) fn include(&mut self, written: &mut Written, read: &ReadIncluded<'_>) {
+    pub(super) fn include(&mut self, written: &mut Written, read: &ReadNamed<'_>) {
         let path = Path::default().key("include");
         for (at, name) in written.include.take().unwrap_or_default().into_iter().enumerate() {
             let path = path.index(at);
@@ -54,14 +57,7 @@ impl Checker {
                     .help = Some("put several casts into one file".into());
                 return;
             }
-            if std::path::Path::new(&name).is_absolute() {
-                let message =
-                    format!("`{name}` is an absolute path: the scenario would work on this machine only");
-                self.error("bad-value", &path, message).help =
-                    Some("write a path relative to the scenario's folder".into());
-                continue;
-            }
-            match read(&name) {
+            match self.named_file(&name, "included file", Kind::Scenario, &path, read) {
                 Ok(text) => match unlike_a_scenario(&text) {
                     None => self.included(written, &name, text),
                     // It may be any file of this machine: nothing of it is shown.
@@ -72,31 +68,63 @@ impl Checker {
                         self.error("include", &path, message).help = Some(help.into());
                     }
                 },
-                Err(error) => {
-                    let why = match error.kind() {
-                        std::io::ErrorKind::NotFound => "there is none".to_string(),
-                        std::io::ErrorKind::InvalidData => "it is no UTF-8 text".to_string(),
-                        _ => error.to_string(),
-                    };
-                    let help = match error.kind() {
-                        std::io::ErrorKind::PermissionDenied => {
-                            "a scenario includes what lies in its checkout (the nearest folder with `.git`), else in its own folder; \
-                             `--root DIR` names another folder"
-                        }
-                        _ => "include scenario files by their paths, relative to this file's folder",
-                    };
-                    let message = format!("can't read the included file `{name}`: {why}");
-                    self.error("include", &path, message).help = Some(help.into());
+                Err(found) => {
+                    self.push(found);
                 }
             }
         }
     }
 
-    fn included(&mut self, written: &mut Written, name: &str, text: String) {
-        // Shown beside the scenario, the way a reader would open it.
+    /// The text of a file that the scenario names at a path.
+    ///
+    /// # Errors
+    /// What is wrong with the name, or with the file.
+    pub(super) fn named_file(
+        &self,
+        name: &str,
+        what: &str,
+        kind: Kind,
+        path: &Path,
+        read: &ReadNamed<'_>,
+    ) -> Result<String, Diagnostic> {
+        let error =
+            |code, message: String| Diagnostic::error(code, path.to_string(), self.tree.value(path), message);
+        if std::path::Path::new(name).is_absolute() {
+            let message =
+                format!("`{name}` is an absolute path: the scenario would work on this machine only");
+            return Err(error("bad-value", message).help("write a path relative to the scenario's folder"));
+        }
+        let failed = |why: String, help: &str| {
+            Err(error("include", format!("can't read the {what} `{name}`: {why}")).help(help))
+        };
+        let relative = "name files by their paths, relative to this file's folder";
+        match read(name, kind).map(String::from_utf8) {
+            Ok(Ok(text)) => Ok(text),
+            Ok(Err(error)) => {
+                let before = &error.as_bytes()[..error.utf8_error().valid_up_to()];
+                let line = before.iter().filter(|byte| **byte == b'\n').count() + 1;
+                let begin = before.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
+                let column = String::from_utf8_lossy(&before[begin..]).chars().count() + 1;
+                failed(format!("it is no UTF-8 text (line {line}, column {column})"), "save it as UTF-8")
+            }
+            Err(error) if error.kind() == ErrorKind::NotFound => failed("there is none".into(), relative),
+            Err(error) if error.kind() == ErrorKind::PermissionDenied => failed(
+                error.to_string(),
+                "a scenario names what lies in its checkout (the nearest folder with `.git`), else in its own folder; \
+                 `--root DIR` names another folder",
+            ),
+            Err(error) => failed(error.to_string(), relative),
+        }
+    }
+
+    /// A file that the scenario names, shown beside it, the way a reader would open it.
+    pub(super) fn beside(&self, name: &str) -> String {
         let folder = std::path::Path::new(&self.sources.main().name).parent().map(|folder| folder.join(name));
-        let shown = folder.map_or_else(|| name.to_string(), |path| path.display().to_string());
-        let source = Source { name: shown, text };
+        folder.map_or_else(|| name.to_string(), |path| path.display().to_string())
+    }
+
+    fn included(&mut self, written: &mut Written, name: &str, text: String) {
+        let source = Source { name: self.beside(name), text };
         let file = self.sources.add(Source { name: source.name.clone(), text: source.text.clone() });
         let (tree, found) = Tree::read(&source, file);
         let unreadable = found.iter().any(|diagnostic| diagnostic.code == "yaml");
@@ -112,6 +140,7 @@ impl Checker {
             title,
             description,
             variables,
+            cases,
             state,
             lets,
             include,
@@ -129,6 +158,7 @@ impl Checker {
         let set = set.next().unwrap_or("model");
         let others = [
             ("id", id.is_some() || title.is_some() || description.is_some()),
+            ("cases", cases.is_some()),
             ("state", state.is_some()),
             ("let", lets.is_some()),
             ("include", include.is_some()),

@@ -2,6 +2,7 @@
 //! tried, and all that is wrong said at once with its place and a remedy.
 
 mod cascade;
+mod cases;
 mod cast;
 mod chance;
 mod choices;
@@ -26,6 +27,7 @@ mod topology;
 mod trials;
 mod unroll;
 
+use super::Case;
 use super::language::Language;
 use super::names;
 use super::papers;
@@ -55,8 +57,9 @@ pub struct Loaded {
 
 /// Reads and checks a scenario's text, which may not include files. `name` is what messages call it.
 pub fn load(name: &str, text: &str, overrides: &[(String, Value)]) -> Loaded {
-    let none =
-        |_: &str| Err(std::io::Error::other("only a scenario that is read from a file can include others"));
+    let none = |_: &str, _: Kind| {
+        Err(std::io::Error::other("only a scenario that is read from a file can name others"))
+    };
     load_with(name, text, overrides, &none)
 }
 
@@ -81,7 +84,7 @@ pub fn open_below(
     let text = text.with_context(|| format!("can't read the scenario {}", path.display()))?;
     let root = Root::given_or_of(root, path)?;
     let folder = path.parent().map(std::path::Path::to_path_buf).unwrap_or_default();
-    let read = |name: &str| files::read_text(&root.admit(&folder.join(name))?, Kind::Scenario);
+    let read = |name: &str, kind: Kind| files::read(&root.admit(&folder.join(name))?, kind);
     Ok(load_with(&path.display().to_string(), &text, overrides, &read))
 }
 
@@ -102,10 +105,10 @@ pub fn open_named(
     open_below(path, root, overrides)
 }
 
-/// Reads an included file by the name that the scenario gives it.
-type ReadIncluded<'a> = dyn Fn(&str) -> std::io::Result<String> + 'a;
+/// Reads a file of a kind by the name that the scenario gives it.
+type ReadNamed<'a> = dyn Fn(&str, Kind) -> std::io::Result<Vec<u8>> + 'a;
 
-fn load_with(name: &str, text: &str, overrides: &[(String, Value)], include: &ReadIncluded<'_>) -> Loaded {
+fn load_with(name: &str, text: &str, overrides: &[(String, Value)], read: &ReadNamed<'_>) -> Loaded {
     let sources = Sources::new(Source { name: name.to_string(), text: text.to_string() });
     let (mut tree, mut found) = Tree::read(sources.main(), 0);
     let readable = !found.iter().any(|diagnostic| diagnostic.code == "yaml");
@@ -118,9 +121,12 @@ fn load_with(name: &str, text: &str, overrides: &[(String, Value)], include: &Re
     let written = if readable { read::read(&tree, &mut found) } else { None };
     let (names, broken, models) = Default::default();
     let language = Arc::default();
-    let mut checker = Checker { sources, tree, found, names, broken, language, ending, models };
+    let (cases, has_cases) = Default::default();
+    let mut checker =
+        Checker { sources, tree, found, names, broken, language, ending, models, cases, has_cases };
     let scenario = written.and_then(|mut written| {
-        checker.include(&mut written, include);
+        checker.include(&mut written, read);
+        checker.read_cases(&mut written, overrides, read);
         checker.scenario(written, overrides)
     });
     let (sources, mut diagnostics) = (checker.sources, checker.found);
@@ -187,6 +193,10 @@ struct Checker {
     ending: Option<papers::Ending>,
     /// Names of the models.
     models: Vec<String>,
+    /// The cases of its file, where it can be read.
+    cases: Option<Vec<Case>>,
+    /// True if it names a file of cases.
+    has_cases: bool,
 }
 
 /// The names that templates and expressions may use, known before any of them is read.
@@ -327,6 +337,7 @@ impl Checker {
             id,
             description: written.description.unwrap_or_default(),
             variables,
+            cases: self.cases.take(),
             state,
             lets,
             overrides: overrides.to_vec(),
@@ -435,6 +446,8 @@ impl Checker {
         seen.extend(
             reserved.map(|name| (name.to_string(), ("a name that templates already have", Span::default()))),
         );
+        let of_cases = ["case", "cases"].into_iter().filter(|_| self.has_cases);
+        seen.extend(of_cases.map(|name| (name.to_string(), ("taken by the file of cases", Span::default()))));
         let top = Path::default();
         let named = variables.keys().map(|k| (k.clone(), "a variable", top.key("variables").key(k.clone())));
         let state =

@@ -12,6 +12,7 @@ mod tree;
 
 pub(super) use deserialize::{Expected, Found, Reader, Wrong};
 pub use path::{Path, Step};
+pub(super) use scalar::{Leaf, plain};
 pub use tree::Tree;
 
 use crate::diagnostic::Source;

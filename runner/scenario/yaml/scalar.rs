@@ -14,7 +14,7 @@ pub(in crate::scenario) enum Leaf {
 }
 
 /// The value of a scalar that is written without quotes.
-pub(super) fn plain(text: &str) -> Leaf {
+pub(in crate::scenario) fn plain(text: &str) -> Leaf {
     match text {
         "" | "~" | "null" | "Null" | "NULL" => Leaf::Null,
         "true" | "True" | "TRUE" => Leaf::Bool(true),

@@ -1,0 +1,66 @@
+//! Cases: rows of a file, each of which gives variables of a scenario other values. A run of a case is one with these overrides, and one
+//! more that names it; so a replay needs no file, and where there is one, it tells whether the row has changed since.
+
+use super::Scenario;
+use serde_json::{Map, Value};
+
+/// The override that names a case; a scenario with cases has no variable of this name.
+pub(crate) const CASE: &str = "cases";
+
+/// A row of a file of cases.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Case {
+    /// Its name: what stands under `case`, else the row's number, from 1.
+    pub name: String,
+    /// The variables that it gives, or parts of them, in the order of the file.
+    pub values: Vec<(String, Value)>,
+}
+
+impl Case {
+    /// What a run of it overrides: its name, then its values.
+    pub fn overrides(&self) -> Vec<(String, Value)> {
+        let name = (CASE.to_string(), self.name.clone().into());
+        std::iter::once(name).chain(self.values.iter().cloned()).collect()
+    }
+}
+
+impl Scenario {
+    /// The name of the case that it is played with.
+    pub fn case(&self) -> Option<&str> {
+        named(&self.overrides)
+    }
+
+    /// The case of a name, or of a row's number.
+    ///
+    /// # Errors
+    /// In words: there is none.
+    pub fn case_of(&self, wanted: &str) -> Result<&Case, String> {
+        let Some(cases) = &self.cases else { return Err("the scenario has no `cases`".into()) };
+        let row = || wanted.parse::<usize>().ok()?.checked_sub(1).and_then(|at| cases.get(at));
+        let found = cases.iter().find(|case| case.name == wanted).or_else(row);
+        found.ok_or_else(|| {
+            let names = cases.iter().map(|case| case.name.as_str());
+            let help = crate::diagnostic::suggest(wanted, names);
+            let help = help.unwrap_or_else(|| format!("there are {}", cases.len()));
+            format!("there is no case `{wanted}`; {help}")
+        })
+    }
+
+    /// The values of a recorded case as they were and as the file has them now, where they differ. Nothing is known where there is no
+    /// file.
+    pub(crate) fn case_differs(&self, recorded: &[(String, Value)]) -> Option<(String, String)> {
+        let (name, cases) = (named(recorded)?, self.cases.as_ref()?);
+        let now = cases.iter().find(|case| case.name == name).map(|case| &case.values);
+        let values = recorded.iter().skip_while(|(name, _)| name != CASE).skip(1);
+        let was: Vec<_> = values.take(now.map_or(0, Vec::len)).cloned().collect();
+        (now != Some(&was)).then(|| (shown(&was), now.map_or_else(|| "no such case".into(), shown)))
+    }
+}
+
+fn named(overrides: &[(String, Value)]) -> Option<&str> {
+    overrides.iter().find(|(name, _)| name == CASE)?.1.as_str()
+}
+
+fn shown(values: &Vec<(String, Value)>) -> String {
+    Value::Object(values.iter().cloned().collect::<Map<_, _>>()).to_string()
+}
