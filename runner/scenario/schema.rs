@@ -539,9 +539,9 @@ pub enum Options {
 #[serde(default)]
 #[schemars(rename = "Reply", deny_unknown_fields, extend("required" = ["schema"]))]
 pub struct WrittenReply {
-    /// A [JSON Schema](https://json-schema.org), e.g. `{ type: object, properties: { price: { type: integer } } }`. Keys are said in
-    /// the order of its `properties`.
-    #[schemars(extend("type" = "object"))]
+    /// A [JSON Schema](https://json-schema.org), e.g. `{ type: object, properties: { price: { type: integer } } }`, or the name of a
+    /// `.json` file that holds one, its path relative to this file. Keys are said in the order of its `properties`.
+    #[schemars(extend("type" = ["object", "string"], "pattern" = "\\.json$"))]
     pub schema: Option<Value>,
     /// Whether the agent is shown the schema where it is asked. Default: `true`.
     pub show: Option<bool>,

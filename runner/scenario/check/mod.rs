@@ -19,6 +19,7 @@ mod payoff;
 mod phases;
 mod present;
 mod rehearsal;
+mod schemas;
 mod staged;
 mod state;
 mod strategies;
@@ -127,6 +128,7 @@ fn load_with(name: &str, text: &str, overrides: &[(String, Value)], read: &ReadN
     let scenario = written.and_then(|mut written| {
         checker.include(&mut written, read);
         checker.read_cases(&mut written, overrides, read);
+        checker.read_schemas(&mut written, read);
         checker.scenario(written, overrides)
     });
     let (sources, mut diagnostics) = (checker.sources, checker.found);

@@ -181,7 +181,9 @@ fn every_construct_can_be_counted() {
     let mut names = Vec::new();
     for file in std::fs::read_dir(folder).unwrap().flatten() {
         let text = std::fs::read_to_string(file.path()).unwrap();
-        if text.contains("include:") || !text.contains("phases:") {
+        // What names other files is not played from its text alone.
+        let names_others = ["include:", "\ncases:", ".json"].iter().any(|word| text.contains(word));
+        if names_others || !text.contains("phases:") {
             continue;
         }
         let sample = sample(&text, &[&[]], 6, |_, seed| 0.3 + 0.1 * (seed % 4) as f64, "I talk. Yes.");
