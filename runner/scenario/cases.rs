@@ -53,7 +53,8 @@ impl Scenario {
         let now = cases.iter().find(|case| case.name == name).map(|case| &case.values);
         let values = recorded.iter().skip_while(|(name, _)| name != CASE).skip(1);
         let was: Vec<_> = values.take(now.map_or(0, Vec::len)).cloned().collect();
-        (now != Some(&was)).then(|| (shown(&was), now.map_or_else(|| "no such case".into(), shown)))
+        (now != Some(&was))
+            .then(|| (shown(&was), now.map_or_else(|| "no such case".into(), |now| shown(now))))
     }
 }
 
@@ -61,6 +62,6 @@ fn named(overrides: &[(String, Value)]) -> Option<&str> {
     overrides.iter().find(|(name, _)| name == CASE)?.1.as_str()
 }
 
-fn shown(values: &Vec<(String, Value)>) -> String {
+fn shown(values: &[(String, Value)]) -> String {
     Value::Object(values.iter().cloned().collect::<Map<_, _>>()).to_string()
 }

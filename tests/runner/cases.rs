@@ -4,6 +4,7 @@ use crate::drift::greenroom_with;
 use crate::play::{checkout, echo, play, without_copy};
 use greenroom::run::RunOptions;
 use greenroom::scenario::{Scenario, open};
+use proptest::prelude::*;
 use serde_json::{Value, json};
 use std::path::Path;
 use std::sync::Arc;
@@ -121,4 +122,54 @@ fn many_rows_are_read_soon_and_too_many_are_refused() {
     let folder = written("csv", &rows(10_001));
     let report = open(&folder.path().join("market.yaml"), &[]).unwrap().report.render(false);
     assert!(report.contains("rows.csv:10002:1") && report.contains("more than 10000 cases"), "{report}");
+}
+
+/// Text of the characters that mean something in tables and objects.
+fn rows() -> impl Strategy<Value = String> {
+    let piece = proptest::sample::select(vec![
+        "price",
+        "goods",
+        "case",
+        "stakes.gain",
+        ",",
+        ",",
+        "\n",
+        "\r\n",
+        "\"",
+        "\"\"",
+        "{",
+        "}",
+        ":",
+        "[",
+        "]",
+        "3",
+        "-1.5",
+        "é",
+        "\u{feff}",
+        " ",
+        "null",
+        "true",
+        "\\",
+        "\u{1b}",
+        ".",
+    ]);
+    proptest::collection::vec(piece, 0..40).prop_map(|pieces| pieces.concat())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 256, failure_persistence: None, ..ProptestConfig::default() })]
+    #[test]
+    fn any_text_is_rows_or_explained(rows in rows(), headed in any::<bool>(), ending in prop_oneof![Just("csv"), Just("jsonl")]) {
+        let rows = if headed { format!("price,goods\n{rows}") } else { rows };
+        let folder = written(ending, &rows);
+        let loaded = open(&folder.path().join("market.yaml"), &[]).unwrap();
+        prop_assert_eq!(loaded.scenario.is_none(), loaded.report.n_errors() > 0);
+        loaded.report.render(true);
+        loaded.report.render(false);
+        for case in loaded.scenario.iter().flat_map(|scenario| scenario.cases.iter().flatten()) {
+            let one = open(&folder.path().join("market.yaml"), &case.overrides()).unwrap();
+            let one = one.scenario.unwrap();
+            prop_assert_eq!(one.cases.as_deref(), Some(std::slice::from_ref(case)));
+        }
+    }
 }

@@ -44,7 +44,7 @@ impl Checker {
             // What a run takes from its case is recorded: it needs no file.
             Err(_) if of.is_some() => return,
             Err(found) => {
-                self.push(found);
+                self.push(*found);
                 return;
             }
         };

@@ -69,7 +69,7 @@ impl Checker {
                     }
                 },
                 Err(found) => {
-                    self.push(found);
+                    self.push(*found);
                 }
             }
         }
@@ -86,16 +86,18 @@ impl Checker {
         kind: Kind,
         path: &Path,
         read: &ReadNamed<'_>,
-    ) -> Result<String, Diagnostic> {
+    ) -> Result<String, Box<Diagnostic>> {
         let error =
             |code, message: String| Diagnostic::error(code, path.to_string(), self.tree.value(path), message);
         if std::path::Path::new(name).is_absolute() {
             let message =
                 format!("`{name}` is an absolute path: the scenario would work on this machine only");
-            return Err(error("bad-value", message).help("write a path relative to the scenario's folder"));
+            return Err(Box::new(
+                error("bad-value", message).help("write a path relative to the scenario's folder"),
+            ));
         }
         let failed = |why: String, help: &str| {
-            Err(error("include", format!("can't read the {what} `{name}`: {why}")).help(help))
+            Err(Box::new(error("include", format!("can't read the {what} `{name}`: {why}")).help(help)))
         };
         let relative = "name files by their paths, relative to this file's folder";
         match read(name, kind).map(String::from_utf8) {

@@ -82,7 +82,7 @@ impl Checker {
                     member.inspect(|member| self.remembers(*member, phases, &path))
                 }
                 None => {
-                    agents.push(self.from_outside(&name, &path));
+                    agents.push(self.outsider(&name, &path));
                     Some(AgentId(agents.len() - 1))
                 }
             };
@@ -129,7 +129,7 @@ impl Checker {
         }
     }
 
-    fn from_outside(&self, name: &str, path: &Path) -> Agent {
+    fn outsider(&self, name: &str, path: &Path) -> Agent {
         Agent {
             key: name.to_string(),
             name: self.language.text(Text::Judge).to_string(),

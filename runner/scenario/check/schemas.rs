@@ -32,7 +32,7 @@ impl Checker {
             return None;
         }
         let text = self.named_file(file, "schema", Kind::Schema, path, read);
-        let text = text.map_err(|found| _ = self.push(found)).ok()?;
+        let text = text.map_err(|found| _ = self.push(*found)).ok()?;
         let name = self.beside(file);
         let source = self.sources.add(Source { name, text: text.clone() });
         let wrong = |at: usize, message: String| {
