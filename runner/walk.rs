@@ -5,7 +5,7 @@
 
 use crate::backend::{Reply, played};
 use crate::prompt::{Asked, Memories};
-use crate::scenario::{Strategy, Turn, TurnId};
+use crate::scenario::{Keep, Strategy, Turn, TurnId};
 use crate::transcript::{Cause, Drift, StateRecord, TurnRecord, choice_record, form_record, summary_of};
 use std::ops::ControlFlow;
 
@@ -39,7 +39,7 @@ pub trait Answers {
 
 /// Lines of a transcript to answer with.
 pub trait LineSource {
-    /// The line of the summary at this path, if the speaker's memory begins anew with one.
+    /// The line at this path, if the speaker's memory begins anew there.
     fn summary(&mut self, path: &str) -> Option<TurnRecord>;
 
     /// The line of a turn; `None`: the walk ends before it.
@@ -108,7 +108,7 @@ pub fn follow(memories: &mut Memories, end: TurnId, lines: &mut impl LineSource)
     walk(memories, end, &mut Following(lines))
 }
 
-/// Lets the memory of a turn's speaker begin anew, if there is a recorded summary.
+/// Lets the memory of a turn's speaker begin anew, if there is a recorded line of what it begins with.
 ///
 /// # Errors
 /// As [`walk`].
@@ -116,6 +116,16 @@ pub fn begin_anew(memories: &mut Memories, id: TurnId, lines: &mut impl LineSour
     let path = summary_of(&memories.plan().turn(id).path);
     let Some(was) = lines.summary(&path) else { return Ok(()) };
     memories.hear(id)?;
+    let keep = memories.keep_of(id);
+    if (keep == Keep::Summary) != was.kept.is_none() || keep == Keep::All {
+        let detail = "its memory goes on in another way when it is full";
+        return Err(Drift::new(format!("agents/{}", was.agent), Cause::AgentChanged, detail).into());
+    }
+    if let Some(kept) = &was.kept {
+        let line = memories.keep(id, kept);
+        let line = line.map_err(|error| Drift::new(&path, Cause::RecordAltered, error.to_string()))?;
+        return lines.said(memories, id, line);
+    }
     let asked = memories.ask_for_summary(id)?;
     answer(memories, asked, &was, lines)
 }
@@ -140,6 +150,7 @@ pub fn said(memories: &mut Memories, asked: Asked, reply: &Reply) -> TurnRecord 
         stop: reply.stop,
         constraint,
         form,
+        kept: None,
         seed,
         hints,
     }

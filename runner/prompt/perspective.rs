@@ -91,7 +91,8 @@ impl Memories {
         let text = if self.is_made_up { text.or_else(|_| Ok(template.text.clone())) } else { text };
         let text = text.map_err(|error| self.failed(path, &template.path, error))?;
         let (text, origin) = (text.trim().to_string(), template.path.to_string());
-        Ok((!text.is_empty()).then_some(Event::Stage { kind, text, origin }))
+        let phase = self.scenario.phase(reading.phase).part.clone();
+        Ok((!text.is_empty()).then_some(Event::Stage { kind, text, origin, phase }))
     }
 
     fn heard(&self, path: &str, turn: TurnId, listener: AgentId) -> Result<Option<Event>, PromptError> {
@@ -159,7 +160,7 @@ impl Memories {
         };
         let text = format!("[{text}]");
         let origin = phase.path.key("decision_mode").to_string();
-        Some(Event::Stage { kind: StageKind::Vote, text, origin })
+        Some(Event::Stage { kind: StageKind::Vote, text, origin, phase: phase.part.clone() })
     }
 
     /// The questions to the speaker, and the line that asks for the reply.
@@ -192,7 +193,7 @@ impl Memories {
                 format!("[{} {}]", turn.cue, language.say(asks, &[("options", &listed)]))
             }
         };
-        events.push(Event::Stage { kind: StageKind::Cue, text, origin: String::new() });
+        events.push(Event::asking(text));
         Ok(events)
     }
 }

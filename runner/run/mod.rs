@@ -14,7 +14,7 @@ use crate::files;
 use crate::prompt::{Edits, Memories};
 use crate::replay;
 use crate::scenario::{Given, Plan, Scenario, compile, copied, write_copy};
-use crate::stage::{End, Settings, Stage, Watch};
+use crate::stage::{End, LookedUp, Settings, Stage, Watch};
 use crate::trace::{self, Summary, Trace};
 use crate::transcript::{self, Header, Recorder, Transcript, TurnRecord};
 use anyhow::{Context as _, bail};
@@ -197,12 +197,16 @@ impl Set {
         let known = past.fork.iter().flat_map(|fork| lines(&fork.before)).collect();
         let header = header(&memories, &models, options, &past);
         let Models { own: backend, sampling, max_tokens, named: models } = models;
+        let embeddings =
+            scenario.embeddings.as_ref().and_then(|name| Some(models.get(name)?.backend.clone()));
         let settings = Settings {
             sampling,
             max_tokens,
             cold: options.cold,
             parents: past.parents,
             models,
+            embeddings,
+            looked_up: LookedUp::default(),
             before: replay::settings_before(&header, plan),
         };
         Ok(Self { memories, backend, settings, header, known })

@@ -81,6 +81,8 @@ pub struct Scenario {
     pub language: Arc<Language>,
     /// Models by name, as they are written.
     pub models: BTreeMap<String, String>,
+    /// Name of the model that memories are looked up by; `None`: the model of who is asked.
+    pub embeddings: Option<String>,
     /// Settings of all replies.
     pub hints: Hints,
     /// The agents, in the order of the file.
@@ -123,7 +125,7 @@ pub struct Agent {
     /// The strategy that answers instead of the model.
     pub strategy: Option<Strategy>,
     /// The response to a full context.
-    pub on_overflow: Overflow,
+    pub memory: Memory,
     /// Settings of its replies.
     pub hints: Hints,
 }
@@ -158,16 +160,30 @@ impl std::fmt::Display for Strategy {
     }
 }
 
-/// What happens when an agent's context is full.
+/// How an agent's memory goes on when it is full: in a new epoch, which begins with the system text and what is kept.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Memory {
+    /// What is kept.
+    pub keep: Keep,
+    /// The most recent pieces that are kept, at most; `None`: as many as fit.
+    pub recent: Option<usize>,
+    /// Pieces before them that are kept, at most: the nearest to what the agent has just heard.
+    pub nearest: usize,
+}
+
+/// What an agent keeps when the model's context is full.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-#[schemars(rename = "OnOverflow")]
-pub enum Overflow {
-    /// The run ends. `check` predicts it and refuses such a scenario. The default.
+pub enum Keep {
+    /// All: the run ends. `check` predicts it and refuses such a scenario. The default.
     #[default]
-    Fail,
-    /// The agent writes down what it needs, and goes on in a new epoch of its memory that begins with this.
-    Summarize,
+    All,
+    /// What the agent writes down for itself.
+    Summary,
+    /// The most recent pieces.
+    Window,
+    /// The most recent pieces, and of those before them the nearest to what the agent has just heard.
+    Retrieve,
 }
 
 /// How long an agent remembers.

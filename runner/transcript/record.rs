@@ -309,6 +309,9 @@ pub struct TurnRecord {
     /// The form of the reply, and its value.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub form: Option<FormRecord>,
+    /// Names of the pieces of its past that a memory begins anew with, on the line of that, in the order of time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kept: Option<Vec<String>>,
     /// Seed of the turn.
     pub seed: u64,
     /// Settings of this reply, where they are not the run's: the scenario gives them for the agent, the phase or the turn.

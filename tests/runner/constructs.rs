@@ -44,10 +44,21 @@ impl Backend for Noting {
         self.script.forget(session);
     }
     fn overflows(&self, request: &Request) -> anyhow::Result<bool> {
-        let conversation = &request.conversation;
-        let read: usize = conversation.exchanges.iter().map(|past| past.user.len() + past.raw.len()).sum();
-        Ok(read + conversation.next.len() > self.context)
+        Ok(length(request) > self.context)
     }
+    fn fills_half(&self, request: &Request) -> anyhow::Result<bool> {
+        Ok(length(request) > self.context / 2)
+    }
+    fn embed(&self, texts: Vec<String>) -> BoxFuture<'_, anyhow::Result<Vec<Vec<f32>>>> {
+        self.script.embed(texts)
+    }
+}
+
+/// Characters of a prompt.
+fn length(request: &Request) -> usize {
+    let conversation = &request.conversation;
+    let read: usize = conversation.exchanges.iter().map(|past| past.user.len() + past.raw.len()).sum();
+    read + conversation.next.len()
 }
 
 /// The option number of a turn: `wanted` by path, else the first that is open.
@@ -77,7 +88,7 @@ fn told(
     let replayed = replay(&scenario, &transcript, BTreeMap::new()).unwrap();
     let End::Complete(footer) = played.end else { panic!("stopped") };
     assert_eq!(replayed.footer, *footer);
-    only_grows(&backend.seen.lock().unwrap());
+    only_grows(&backend.seen.lock().unwrap(), &transcript);
     let mut out = String::new();
     for turn in transcript.turns.iter().map(|turn| &turn.record) {
         writeln!(out, "--- {}\n{}", turn.path, turn.delta).unwrap();
@@ -243,6 +254,16 @@ fn a_full_memory_begins_a_new_epoch() {
         let summary = request.path.ends_with(".summary");
         Some(if summary { "It rained.".into() } else { format!("words of {}", request.path) })
     }));
+}
+
+#[test]
+fn a_full_memory_keeps_what_is_recent() {
+    insta::assert_snapshot!(told("window.yaml", 420, |request| Some(format!("words of {}", request.path))));
+}
+
+#[test]
+fn a_full_memory_keeps_what_is_near() {
+    insta::assert_snapshot!(told("retrieve.yaml", 420, |request| Some(format!("words of {}", request.path))));
 }
 
 #[test]

@@ -11,6 +11,7 @@ mod forms;
 mod hints;
 mod include;
 mod language;
+mod memory;
 mod parts;
 mod paths;
 mod payoff;
@@ -294,6 +295,7 @@ impl Checker {
         let variables = self.variables(written.variables.unwrap_or_default(), overrides);
         let models = self.models(written.models, &top.key("models"));
         let hints = self.hints(hints, &top);
+        let embeddings = written.embeddings.filter(|name| self.has_model(name, &top.key("embeddings")));
         let (agents, systems) = self.agents(written.agents, &top.key("agents"));
         let partial = self.names.partial;
         self.names = Names::new(&variables, &agents, &written.phases, &written.payoff);
@@ -321,6 +323,7 @@ impl Checker {
             overrides: overrides.to_vec(),
             language: self.language.clone(),
             models,
+            embeddings,
             hints,
             agents,
             phases,
