@@ -40,6 +40,21 @@ pub async fn nearest(
     Ok(query.first().map_or(Vec::new(), |query| texts.iter().map(|text| cosine(query, text)).collect()))
 }
 
+/// The nearness of each text of each list to a query.
+///
+/// # Errors
+/// As [`nearest`], of all texts together.
+pub async fn nearest_of_each(
+    lookup: &Lookup,
+    backend: &Arc<dyn Backend>,
+    query: String,
+    lists: Vec<Vec<String>>,
+) -> anyhow::Result<Vec<Vec<f32>>> {
+    let lengths: Vec<usize> = lists.iter().map(Vec::len).collect();
+    let mut all = nearest(lookup, backend, query, lists.into_iter().flatten().collect()).await?.into_iter();
+    Ok(lengths.into_iter().map(|n| all.by_ref().take(n).collect()).collect())
+}
+
 impl Lookup {
     async fn embedded(
         &self,

@@ -7,17 +7,20 @@
 //! in.
 
 mod epochs;
+mod routes;
 
 use crate::backend::{
     self, Backend, Commit, GivenSampling, Progress, Reply, Request, Sampling, Session, Usage,
 };
 use crate::lookup::Lookup;
 use crate::outcome;
-use crate::prompt::{Asked, Direction, Directions, Memories};
+use crate::prompt::{Asked, Direction, Directions, Memories, Routing};
 use crate::scenario::results::Outcome;
-use crate::scenario::{Edge, Hints, Lifecycle, Plan, Scenario, Strategy, Turn, TurnId};
+use crate::scenario::{Edge, Hints, Lifecycle, PhaseId, Plan, Scenario, Strategy, Turn, TurnId};
 use crate::trace::{Trace, TurnTrace};
-use crate::transcript::{ChoiceRecord, Footer, Odds, Recorder, StateRecord, Stop, Transcript, TurnRecord};
+use crate::transcript::{
+    Between, ChoiceRecord, Footer, Odds, Recorder, RouteRecord, Stop, Transcript, TurnRecord,
+};
 use crate::walk::{LineSource, follow, said};
 use anyhow::{anyhow, bail};
 use std::collections::{BTreeMap, BTreeSet};
@@ -52,6 +55,8 @@ pub struct Settings {
 pub struct LookedUp {
     /// Names of the pieces that memories begin anew with, by the paths of their lines.
     pub kept: BTreeMap<String, Vec<String>>,
+    /// Who was picked to speak, by phase.
+    pub routes: BTreeMap<String, RouteRecord>,
 }
 
 impl LookedUp {
@@ -59,7 +64,14 @@ impl LookedUp {
     pub fn of(transcript: &Transcript) -> Self {
         let turns = transcript.turns.iter().map(|turn| &turn.record);
         let kept = turns.filter_map(|turn| Some((turn.path.clone(), turn.kept.clone()?)));
-        Self { kept: kept.collect() }
+        let routes = transcript.routes().map(|route| (route.path.clone(), route.clone()));
+        Self { kept: kept.collect(), routes: routes.collect() }
+    }
+
+    /// Adds what another recording has looked up, which counts before.
+    pub fn extend(&mut self, other: Self) {
+        self.kept.extend(other.kept);
+        self.routes.extend(other.routes);
     }
 }
 
@@ -116,6 +128,8 @@ pub enum Scene<'a> {
     },
     /// It does not take place.
     Skipped,
+    /// Those who speak in its phase were picked.
+    Routed(&'a RouteRecord),
     /// The stage says something before it; behind the last turn, too.
     Directed(&'a Direction),
 }
@@ -150,6 +164,10 @@ pub struct Stage {
     backend: Arc<dyn Backend>,
     settings: Settings,
     lookup: Arc<Lookup>,
+    /// Turns of phases whose speakers are being picked.
+    routing: BTreeMap<PhaseId, Vec<TurnId>>,
+    /// Lines of those who were picked, by the turn that each stands before.
+    routes: BTreeMap<TurnId, RouteRecord>,
     recorder: Recorder,
     /// The record of how the turns were computed.
     pub trace: Trace,
@@ -193,6 +211,8 @@ enum Came {
     Reply(Box<Reply>),
     /// How near each piece of its speaker's memory is to what the speaker has just heard.
     Nearness(Vec<f32>),
+    /// The scores of those among whom the speakers of its phase are picked.
+    Routed(Box<Routing>, Vec<Option<f64>>),
 }
 
 /// Everything that a turn needs to begin.
@@ -228,6 +248,8 @@ impl Stage {
             backend,
             settings,
             lookup: Arc::default(),
+            routing: BTreeMap::new(),
+            routes: BTreeMap::new(),
             recorder,
             trace,
         }
@@ -242,6 +264,7 @@ impl Stage {
         let mut known = Known {
             plan: &self.plan,
             lines: lines.into_iter().peekable(),
+            routes: &settings.looked_up.routes,
             recorder,
             trace,
             watch,
@@ -306,6 +329,7 @@ impl Stage {
                     match came {
                         Ok(Came::Reply(reply)) => self.answered(id, *reply, &mut scope),
                         Ok(Came::Nearness(scores)) => self.looked_up(id, &scores, &mut scope),
+                        Ok(Came::Routed(routing, scores)) => self.routed(&routing, &scores, &mut scope),
                         Err(error) => self.fail(id, error),
                     }
                 }
@@ -364,6 +388,11 @@ impl Stage {
     fn begin(&mut self, id: TurnId, scope: &mut Scope<'_>) {
         if self.failed.is_some_and(|failed| failed < id.0) {
             return;
+        }
+        match self.is_routed(id, scope) {
+            Ok(true) => {}
+            Ok(false) => return,
+            Err(error) => return self.fail(id, error),
         }
         match self.memories.takes_place(id) {
             Ok(true) => {}
@@ -504,6 +533,7 @@ impl Stage {
         loop {
             let id = TurnId(self.next);
             self.write_changes(id)?;
+            self.write_route(id, scope.watch)?;
             let Some(state) = self.state.get_mut(self.next) else { return Ok(()) };
             match std::mem::replace(state, State::Written) {
                 State::Answered(answers) => {
@@ -529,7 +559,7 @@ impl Stage {
     fn write_changes(&mut self, id: TurnId) -> anyhow::Result<()> {
         let (n, lines) = self.memories.changes(self.n_changes, id)?;
         self.n_changes = n;
-        lines.into_iter().try_for_each(|line| self.recorder.state(line))
+        lines.into_iter().try_for_each(|line| self.recorder.between(Between::State(line)))
     }
 
     async fn write(&mut self, id: TurnId, answer: Answer, watch: &mut dyn Watch) -> anyhow::Result<()> {
@@ -600,6 +630,7 @@ fn show(
 struct Known<'a> {
     plan: &'a Plan,
     lines: Peekable<std::vec::IntoIter<TurnRecord>>,
+    routes: &'a BTreeMap<String, RouteRecord>,
     recorder: &'a mut Recorder,
     trace: &'a mut Trace,
     watch: &'a mut dyn Watch,
@@ -634,7 +665,16 @@ impl LineSource for Known<'_> {
         self.watch.see(id, Scene::Skipped);
     }
 
-    fn state(&mut self, line: StateRecord) -> anyhow::Result<()> {
-        self.recorder.state(line)
+    fn route(&mut self, path: &str) -> anyhow::Result<Option<RouteRecord>> {
+        Ok(self.routes.get(path).cloned())
+    }
+
+    fn between(&mut self, line: Between) -> anyhow::Result<()> {
+        self.recorder.between(line.clone())?;
+        if let Between::Route(route) = &line {
+            let first = self.plan.order().find(|(_, turn)| turn.path.split('/').next() == Some(&route.path));
+            first.into_iter().for_each(|(id, _)| self.watch.see(id, Scene::Routed(route)));
+        }
+        Ok(())
     }
 }

@@ -40,7 +40,7 @@ pub struct Memories {
     pub(super) states: States,
     pub(super) settled: Settled,
     /// Inputs of turns that were skipped: they are read at the memory's next turn.
-    missed: BTreeMap<TimelineId, Vec<Input>>,
+    pub(super) missed: BTreeMap<TimelineId, Vec<Input>>,
     /// Conditions of phases (round 0) and of their rounds, as decided.
     pub(super) decided: BTreeMap<(PhaseId, usize), bool>,
     /// True if replies are made up, to see what could be read.

@@ -206,7 +206,7 @@ impl Set {
             parents: past.parents,
             models,
             embeddings,
-            looked_up: LookedUp::default(),
+            looked_up: past.fork.as_ref().map(|fork| LookedUp::of(&fork.before)).unwrap_or_default(),
             before: replay::settings_before(&header, plan),
         };
         Ok(Self { memories, backend, settings, header, known })
@@ -221,7 +221,8 @@ fn stage(
     folder: &Path,
     options: &RunOptions,
 ) -> anyhow::Result<(Stage, Vec<TurnRecord>)> {
-    let Set { memories, backend, settings, header, mut known } = Set::new(scenario, plan, backend, options)?;
+    let Set { memories, backend, mut settings, header, mut known } =
+        Set::new(scenario, plan, backend, options)?;
     std::fs::create_dir_all(folder).with_context(|| format!("can't create {}", folder.display()))?;
     let file = folder.join(transcript::FILE);
     warn_of_old_systems(scenario, &memories);
@@ -232,6 +233,7 @@ fn stage(
             let lacks_copy = copied(folder).is_none();
             let n = recorded.turns.len().min(known.len());
             known.splice(..n, lines(&recorded));
+            settings.looked_up.extend(LookedUp::of(&recorded));
             let recorder = Recorder::resume(&file, &recorded, &header)?;
             if lacks_copy {
                 write_copy(scenario, folder)?;

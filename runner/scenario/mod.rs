@@ -32,8 +32,8 @@ pub use copy::{Copied, copied, write_copy};
 pub use form::Form;
 pub use hints::{Given, Hints};
 pub use plan::{
-    Announced, Audience, Change, Condition, Constraint, Edge, Input, Known, Occasion, Plan, Purpose, Seeds,
-    TimelineId, Turn, TurnId, turn_seed,
+    Announced, Audience, Change, Condition, Constraint, Edge, Input, Known, Occasion, Plan, Purpose,
+    RoutePoint, Seeds, TimelineId, Turn, TurnId, turn_seed,
 };
 pub use yaml::{Path, Step, Tree, parse, repeated_key};
 
@@ -241,6 +241,8 @@ pub struct Phase {
     pub agents: Vec<AgentId>,
     /// An expression for those of them who are present.
     pub cast: Option<Expression>,
+    /// How some of them are picked to be present.
+    pub route: Option<Arc<Route>>,
     /// The agents who can vote, where not all who speak do, and an expression for those of them who do.
     pub voters: Option<Voters>,
     /// True if choices are heard by nobody, and how a vote went is not told.
@@ -284,6 +286,26 @@ pub struct Phase {
     /// Settings of its replies.
     pub hints: Hints,
 }
+
+/// How those who speak in a phase are picked: by the nearness of a query to what they have read.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Route {
+    /// The query.
+    pub query: Template,
+    /// Those who may be picked, permanent agents, in speaking order.
+    pub among: Vec<AgentId>,
+    /// The number of those who are picked, at most.
+    pub take: usize,
+    /// The least score of one who is picked, from -1 to 1.
+    pub least: Option<f64>,
+    /// The number of an agent's nearest pieces that its score is the mean of.
+    pub best: usize,
+    /// Those who speak where nobody is near enough.
+    pub otherwise: Vec<AgentId>,
+}
+
+// No checked score is NaN.
+impl Eq for Route {}
 
 /// Those who vote in a phase.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -460,6 +482,11 @@ impl Scenario {
         self.agents.iter().position(|agent| agent.key == key).map(AgentId)
     }
 
+    /// The name of the agent with a key; the key itself where there is none.
+    pub fn name_of<'a>(&'a self, key: &'a str) -> &'a str {
+        self.agent_by_key(key).map_or(key, |id| &self.agent(id).name)
+    }
+
     /// The phase with this name in transcripts, or the first of this name.
     pub fn phase_by_name(&self, name: &str) -> Option<PhaseId> {
         let part = self.phases.iter().position(|phase| phase.part == name);
@@ -478,7 +505,8 @@ impl Scenario {
         let stages = self.phases.iter().flat_map(|phase| {
             let shared = [&phase.format, &phase.initial, &phase.initial_template];
             let announced = phase.announcements.iter().map(|announcement| &announcement.text);
-            shared.into_iter().flatten().chain(phase.private.values()).chain(phase.asks()).chain(announced)
+            let opening = shared.into_iter().flatten().chain(phase.query());
+            opening.chain(phase.private.values()).chain(phase.asks()).chain(announced)
         });
         systems
             .chain(stages.map(|template| (names::recorded(&template.path), hash(&template.text))))
@@ -487,6 +515,16 @@ impl Scenario {
 }
 
 impl Phase {
+    /// True if it depends on what happens who of its agents is present.
+    pub fn is_cast_open(&self) -> bool {
+        self.cast.is_some() || self.route.is_some()
+    }
+
+    /// The query that its speakers are picked by.
+    pub fn query(&self) -> Option<&Template> {
+        self.route.as_ref().map(|route| &route.query)
+    }
+
     /// The speakers of the rounds: not observers, not the moderator.
     pub fn speakers(&self) -> Vec<AgentId> {
         let silent = |agent: &AgentId| {

@@ -185,6 +185,8 @@ pub struct WrittenPhase {
     /// neither speaks nor hears.
     #[schemars(extend("minItems" = 1))]
     pub agents: Option<WrittenCast>,
+    /// Picks those who speak by what they have read. Who is not picked neither speaks nor hears.
+    pub route: Option<WrittenRoute>,
     /// Who speaks when.
     pub order: Option<WhoSpeaks>,
     /// Rules of a debate, read by everybody when the phase opens.
@@ -253,6 +255,31 @@ pub struct WrittenPhase {
     #[schemars(extend("minimum" = 1, "maximum" = 100))]
     pub attempts: Option<u64>,
 }
+}
+
+/// Picks speakers as the phase opens: those who have read what is nearest to a query. What an agent has read and said, in any phase before,
+/// is compared piece by piece; a piece is a message, or a paragraph of what the stage has told it. The run records who was picked, so a
+/// replay needs no model. Needs `query`.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
+#[serde(default)]
+#[schemars(rename = "Route", deny_unknown_fields, extend("required" = ["query"]))]
+pub struct WrittenRoute {
+    /// The query, such as `{{ question }}`.
+    pub query: Option<WrittenTemplate>,
+    /// Those who may be picked: permanent agents of the phase. Default: all who speak in it. The others of the phase are present all the same.
+    pub among: Option<Keys>,
+    /// How many are picked, at most. Default: 1.
+    #[schemars(extend("minimum" = 1))]
+    pub take: Option<u64>,
+    /// The least score of one who is picked, from -1 to 1. Models differ in how near they find any two texts: a run shows its scores. Default:
+    /// any will do.
+    #[schemars(extend("minimum" = -1, "maximum" = 1))]
+    pub least: Option<f64>,
+    /// The number of an agent's nearest pieces that its score is the mean of. Default: 1.
+    #[schemars(extend("minimum" = 1))]
+    pub best: Option<u64>,
+    /// Those among them who speak where nobody is near enough. Default: nobody.
+    pub otherwise: Option<Keys>,
 }
 
 with_hints! {

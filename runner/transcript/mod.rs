@@ -13,9 +13,10 @@ pub use drift::{Cause, Drift};
 pub use odds::Odds;
 pub use read::{ReadError, Recorded, Transcript};
 pub use record::{
-    AgentRecord, AssertionRecord, ChoiceRecord, Continues, DryRecord, Footer, Forked, FormRecord, Header,
-    Line, ModelRecord, NamedRecord, OptionRecord, OutcomeRecord, SaidRecord, SamplingRecord, ScenarioRecord,
-    SeedBefore, SettingsBefore, StateRecord, Stop, ToldRecord, TurnRecord, chain, choice_record, form_record,
+    AgentRecord, AssertionRecord, Between, ChoiceRecord, Continues, DryRecord, Footer, Forked, FormRecord,
+    Header, Line, Met, ModelRecord, NamedRecord, OptionRecord, OutcomeRecord, RouteRecord, SaidRecord,
+    SamplingRecord, ScenarioRecord, SeedBefore, SettingsBefore, StateRecord, Stop, ToldRecord, TurnRecord,
+    chain, choice_record, form_record,
 };
 pub use write::{Recorder, same_settings};
 

@@ -6,6 +6,7 @@
 use crate::extend::only_grows;
 use crate::play::play;
 use greenroom::backend::{Backend, BoxFuture, ModelCard, Reply, Request, Scripted, Session, Sink};
+use greenroom::prompt::by_score;
 use greenroom::replay::replay;
 use greenroom::run::RunOptions;
 use greenroom::scenario::open;
@@ -102,6 +103,12 @@ fn told(
         if !turn.hints.is_empty() {
             writeln!(out, "  ({})", turn.hints.words()).unwrap();
         }
+    }
+    for route in transcript.routes() {
+        let scores: Vec<_> =
+            by_score(&route.scores).iter().map(|(key, score)| format!("{key} {score}")).collect();
+        let (met, chosen) = (route.met.word(), route.chosen.join(", "));
+        writeln!(out, "~~~ {}: {met} [{chosen}] of {}", route.path, scores.join(", ")).unwrap();
     }
     let mut footer = serde_json::to_value(&*footer).unwrap();
     footer.sort_all_objects();
@@ -264,6 +271,11 @@ fn a_full_memory_keeps_what_is_recent() {
 #[test]
 fn a_full_memory_keeps_what_is_near() {
     insta::assert_snapshot!(told("retrieve.yaml", 420, |request| Some(format!("words of {}", request.path))));
+}
+
+#[test]
+fn who_has_read_what_is_near_is_picked() {
+    insta::assert_snapshot!(simple("route.yaml", &[]));
 }
 
 #[test]

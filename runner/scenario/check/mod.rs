@@ -18,6 +18,7 @@ mod payoff;
 mod phases;
 mod present;
 mod rehearsal;
+mod routes;
 mod staged;
 mod state;
 mod strategies;
