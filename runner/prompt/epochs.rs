@@ -36,6 +36,11 @@ impl Memories {
         self.scenario.agent(self.plan.turn(id).speaker).memory.keep
     }
 
+    /// True if the memory of a turn's speaker has begun anew for this turn.
+    pub fn is_anew(&self, id: TurnId) -> bool {
+        self.unanswered.get(&self.plan.turn(id).timeline).is_some_and(|turn| turn.is_anew)
+    }
+
     /// The pieces that a full memory may keep, oldest first: all before what it has just heard.
     ///
     /// # Errors
@@ -112,7 +117,10 @@ impl Memories {
         let past = self.timelines.remove(&of).unwrap_or_else(|| self.born(of));
         let n_before = usize::from(past.system().is_some()) + usize::from(with.is_some());
         let begin = match self.unanswered.get_mut(&of) {
-            Some(Unanswered { begin, .. }) => std::mem::replace(begin, n_before),
+            Some(Unanswered { begin, is_anew, .. }) => {
+                *is_anew = true;
+                std::mem::replace(begin, n_before)
+            }
             None => past.events().len(),
         };
         self.timelines.insert(of, past.begin_epoch(begin, with));

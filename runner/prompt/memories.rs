@@ -87,6 +87,8 @@ pub struct Options {
 pub(super) struct Unanswered {
     /// Index of its first event in the memory.
     pub(super) begin: usize,
+    /// True if the memory has begun anew for it.
+    pub(super) is_anew: bool,
     choice: Option<Options>,
 }
 
@@ -231,7 +233,7 @@ impl Memories {
             let timeline = self.timeline(of);
             let begin = timeline.events().len();
             news.into_iter().for_each(|event| timeline.push(event));
-            self.unanswered.insert(of, Unanswered { begin, choice });
+            self.unanswered.insert(of, Unanswered { begin, is_anew: false, choice });
         }
         Ok(())
     }

@@ -114,6 +114,7 @@ fn fields_at(tree: &Tree, path: &[Step]) -> (&'static str, Vec<String>) {
             Step::Key(key) if key == "interactions" => "an interaction",
             Step::Key(key) if key == "choice" || key == "parse_choice" => "a choice",
             Step::Key(key) if key == "memory" => "a memory",
+            Step::Key(key) if key == "route" => "a route",
             Step::Key(key) if key == "reply" => "a reply",
             Step::Key(key) if key == "grammar" => "a grammar",
             Step::Key(key) if key == "assertions" => "an assertion",

@@ -9,9 +9,9 @@ use crate::transcript::summary_of;
 use anyhow::Context as _;
 
 impl Stage {
-    /// Tells whether the speaker's memory is full, and goes on in a new epoch then.
+    /// Tells whether the speaker's memory is full, and goes on in a new epoch then: one for a turn, at most.
     pub(super) fn is_full(&self, id: TurnId, request: &Request) -> anyhow::Result<bool> {
-        let goes_on = self.memories.keep_of(id) != Keep::All;
+        let goes_on = self.memories.keep_of(id) != Keep::All && !self.memories.is_anew(id);
         Ok(goes_on && self.backend_of(self.plan.turn(id)).overflows(request)?)
     }
 

@@ -33,6 +33,7 @@ struct Phase {
     announced: usize,
     /// Settings of its replies.
     hints: Option<&'static str>,
+    route: Option<&'static str>,
 }
 
 const AGENTS: usize = 5;
@@ -64,12 +65,13 @@ fn phase() -> impl Strategy<Value = Phase> {
         proptest::option::weighted(0.4, 1..4usize),
         any::<bool>(),
         (0..4usize, proptest::option::weighted(0.3, proptest::sample::select(HINTS.to_vec()))),
+        proptest::option::weighted(0.3, proptest::sample::select(ROUTES.to_vec())),
     );
     (shape, texts, results).prop_map(
         |(
             (cast, topology, rounds, max_turns),
             (quotes, private, format),
-            (choice, decision, when, until, (announced, hints)),
+            (choice, decision, when, until, (announced, hints), route),
         )| Phase {
             cast,
             topology,
@@ -84,12 +86,21 @@ fn phase() -> impl Strategy<Value = Phase> {
             until,
             announced,
             hints,
+            route,
         },
     )
 }
 
 /// Settings that any reply may have.
 const HINTS: [&str; 3] = ["temperature: 0", "top_k: 5, max_tokens: 9", "min_p: 0.1, repetition_penalty: 1.2"];
+
+/// Ways to pick speakers.
+const ROUTES: [&str; 4] = [
+    "query: 'Phase 0 opens.'",
+    "query: 'plain words of mark', take: 2, best: 2",
+    "query: 'Agent 1', least: 0.6, otherwise: FIRST",
+    "query: 'Nothing of the kind', least: 0.99",
+];
 
 /// Ways to go on with a full memory.
 const MEMORIES: [&str; 5] = [
@@ -145,6 +156,18 @@ fn yaml(phases: &[Phase], ephemeral: &[bool], strategies: &[usize], memory: &str
             }
             "moderated" => writeln!(out, "    topology: moderated\n    moderator: {}", cast[0]).unwrap(),
             plain => writeln!(out, "    topology: {plain}").unwrap(),
+        }
+        // The first may moderate or decide; who forgets has read nothing that could be near.
+        let among = phase.cast.iter().zip(&cast).skip(1).filter(|(id, _)| !ephemeral[**id]);
+        let among: Vec<&str> = among.map(|(_, key)| key.as_str()).collect();
+        if let Some(route) = phase.route.filter(|_| among.len() > 1 && (at == 0 || phase.rounds > 0)) {
+            writeln!(
+                out,
+                "    route: {{{}, among: [{}]}}",
+                route.replace("FIRST", among[0]),
+                among.join(", ")
+            )
+            .unwrap();
         }
         // Phases without rounds are only read, but somebody speaks somewhere.
         let rounds = if at == 0 { phase.rounds.max(1) } else { phase.rounds };
