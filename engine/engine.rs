@@ -344,6 +344,30 @@ impl Engine {
         receiver.recv().map_err(|_| self.line.closed())?
     }
 
+    /// Embeds texts: for each a vector of length 1, as wide as the model's hidden states ([`ModelInfo::d_model`]). It is the direction of
+    /// the mean, over all positions, of the hidden state behind the final norm. Equal texts give equal bits on one device, whatever is
+    /// embedded or played beside them. No memory is left behind; dropping the future cancels.
+    ///
+    /// # Errors
+    /// A text is empty or longer than the model's context, or a pass fails.
+    pub async fn embed(&self, texts: Vec<String>) -> Result<Vec<Vec<f32>>> {
+        self.request_embeddings(texts)?.await.map_err(|_| self.line.closed())?
+    }
+
+    /// [`Engine::embed`] for callers without an async runtime.
+    ///
+    /// # Errors
+    /// As [`Engine::embed`].
+    pub fn blocking_embed(&self, texts: Vec<String>) -> Result<Vec<Vec<f32>>> {
+        self.request_embeddings(texts)?.blocking_recv().map_err(|_| self.line.closed())?
+    }
+
+    fn request_embeddings(&self, texts: Vec<String>) -> Result<oneshot::Receiver<Result<Vec<Vec<f32>>>>> {
+        let (answer, receiver) = oneshot::channel();
+        self.line.send(Command::Embed { texts, answer })?;
+        Ok(receiver)
+    }
+
     /// Ids of a text as a message: special tokens are not recognised in it unless `special` says so.
     ///
     /// # Errors

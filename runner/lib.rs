@@ -36,6 +36,7 @@ pub mod experiment;
 pub mod files;
 pub mod hub;
 pub mod import;
+pub mod lookup;
 pub mod outcome;
 pub mod prompt;
 pub mod replay;

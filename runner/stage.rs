@@ -6,15 +6,21 @@
 //! A `Memory` successor starts after its predecessor's transcript line is written; a `Hears` successor as soon as the reply is
 //! in.
 
+mod epochs;
+mod routes;
+
 use crate::backend::{
     self, Backend, Commit, GivenSampling, Progress, Reply, Request, Sampling, Session, Usage,
 };
+use crate::lookup::Lookup;
 use crate::outcome;
-use crate::prompt::{Asked, Direction, Directions, Memories};
+use crate::prompt::{Asked, Direction, Directions, Memories, Routing};
 use crate::scenario::results::Outcome;
-use crate::scenario::{Edge, Hints, Lifecycle, Overflow, Plan, Scenario, Strategy, Turn, TurnId};
+use crate::scenario::{Edge, Hints, Lifecycle, PhaseId, Plan, Scenario, Strategy, Turn, TurnId};
 use crate::trace::{Trace, TurnTrace};
-use crate::transcript::{ChoiceRecord, Footer, Odds, Recorder, StateRecord, Stop, TurnRecord};
+use crate::transcript::{
+    Between, ChoiceRecord, Footer, Odds, Recorder, RouteRecord, Stop, Transcript, TurnRecord,
+};
 use crate::walk::{LineSource, follow, said};
 use anyhow::{anyhow, bail};
 use std::collections::{BTreeMap, BTreeSet};
@@ -24,7 +30,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 /// Settings for answering turns.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Default)]
 pub struct Settings {
     /// Sampling settings.
     pub sampling: Sampling,
@@ -38,6 +44,35 @@ pub struct Settings {
     pub before: Vec<(TurnId, f32, usize)>,
     /// The models that the scenario names, with the sampling settings of turns that have none of their own.
     pub models: BTreeMap<String, Seat>,
+    /// What memories are looked up by; `None`: the model of who is asked.
+    pub embeddings: Option<Arc<dyn Backend>>,
+    /// What a recording has looked up already: it is taken from there.
+    pub looked_up: LookedUp,
+}
+
+/// What was looked up, by a recording.
+#[derive(Clone, Debug, Default)]
+pub struct LookedUp {
+    /// Names of the pieces that memories begin anew with, by the paths of their lines.
+    pub kept: BTreeMap<String, Vec<String>>,
+    /// Who was picked to speak, by phase.
+    pub routes: BTreeMap<String, RouteRecord>,
+}
+
+impl LookedUp {
+    /// All that a recording has looked up.
+    pub fn of(transcript: &Transcript) -> Self {
+        let turns = transcript.turns.iter().map(|turn| &turn.record);
+        let kept = turns.filter_map(|turn| Some((turn.path.clone(), turn.kept.clone()?)));
+        let routes = transcript.routes().map(|route| (route.path.clone(), route.clone()));
+        Self { kept: kept.collect(), routes: routes.collect() }
+    }
+
+    /// Adds what another recording has looked up, which counts before.
+    pub fn extend(&mut self, other: Self) {
+        self.kept.extend(other.kept);
+        self.routes.extend(other.routes);
+    }
 }
 
 /// A model that a scenario names, ready to answer.
@@ -93,6 +128,8 @@ pub enum Scene<'a> {
     },
     /// It does not take place.
     Skipped,
+    /// Those who speak in its phase were picked.
+    Routed(&'a RouteRecord),
     /// The stage says something before it; behind the last turn, too.
     Directed(&'a Direction),
 }
@@ -126,6 +163,11 @@ pub struct Stage {
     scenario: Arc<Scenario>,
     backend: Arc<dyn Backend>,
     settings: Settings,
+    lookup: Arc<Lookup>,
+    /// Turns of phases whose speakers are being picked.
+    routing: BTreeMap<PhaseId, Vec<TurnId>>,
+    /// Lines of those who were picked, by the turn that each stands before.
+    routes: BTreeMap<TurnId, RouteRecord>,
     recorder: Recorder,
     /// The record of how the turns were computed.
     pub trace: Trace,
@@ -147,7 +189,9 @@ enum State {
     Waiting,
     /// Somebody is asked: for a reply, or for the summary of a full memory before it.
     Running(Asked, Vec<Answer>),
-    /// The summary, if there is one, and the reply.
+    /// What its full memory is to keep is being looked up.
+    LookingUp,
+    /// What its memory began anew with, if it did, and the reply.
     Answered(Vec<Answer>),
     Failed(anyhow::Error),
     Skipped,
@@ -160,7 +204,16 @@ struct Answer {
     commit: Option<Box<dyn Commit>>,
 }
 
-type Running = JoinSet<(TurnId, anyhow::Result<Reply>)>;
+type Running = JoinSet<(TurnId, anyhow::Result<Came>)>;
+
+/// What a turn was waiting for.
+enum Came {
+    Reply(Box<Reply>),
+    /// How near each piece of its speaker's memory is to what the speaker has just heard.
+    Nearness(Vec<f32>),
+    /// The scores of those among whom the speakers of its phase are picked.
+    Routed(Box<Routing>, Vec<Option<f64>>),
+}
 
 /// Everything that a turn needs to begin.
 struct Scope<'a> {
@@ -194,6 +247,9 @@ impl Stage {
             scenario,
             backend,
             settings,
+            lookup: Arc::default(),
+            routing: BTreeMap::new(),
+            routes: BTreeMap::new(),
             recorder,
             trace,
         }
@@ -208,6 +264,7 @@ impl Stage {
         let mut known = Known {
             plan: &self.plan,
             lines: lines.into_iter().peekable(),
+            routes: &settings.looked_up.routes,
             recorder,
             trace,
             watch,
@@ -265,11 +322,16 @@ impl Stage {
                 }
                 Some((id, piece)) = progress.recv() => scope.watch.see(id, Scene::Progress(&piece)),
                 Some(joined) = scope.running.join_next() => {
-                    let (id, reply) = joined.map_err(|error| anyhow::anyhow!("a turn broke off: {error}"))?;
+                    let (id, came) = joined.map_err(|error| anyhow::anyhow!("a turn broke off: {error}"))?;
                     while let Ok((id, piece)) = progress.try_recv() {
                         scope.watch.see(id, Scene::Progress(&piece));
                     }
-                    self.answered(id, reply, &mut scope);
+                    match came {
+                        Ok(Came::Reply(reply)) => self.answered(id, *reply, &mut scope),
+                        Ok(Came::Nearness(scores)) => self.looked_up(id, &scores, &mut scope),
+                        Ok(Came::Routed(routing, scores)) => self.routed(&routing, &scores, &mut scope),
+                        Err(error) => self.fail(id, error),
+                    }
                 }
             }
         }
@@ -327,6 +389,11 @@ impl Stage {
         if self.failed.is_some_and(|failed| failed < id.0) {
             return;
         }
+        match self.is_routed(id, scope) {
+            Ok(true) => {}
+            Ok(false) => return,
+            Err(error) => return self.fail(id, error),
+        }
         match self.memories.takes_place(id) {
             Ok(true) => {}
             Ok(false) if self.memories.given(id).is_some() => {
@@ -348,15 +415,13 @@ impl Stage {
         }
     }
 
-    /// Asks for a reply; for a summary first if the speaker's memory is full and that is how it meets this.
+    /// Asks for a reply, once the speaker's memory has room for it.
     fn ask(&mut self, id: TurnId, scope: &mut Scope<'_>) -> anyhow::Result<()> {
         self.memories.hear(id)?;
-        let mut asked = self.memories.ask(id)?;
-        let mut request = self.request(&asked);
-        let sums_up = self.scenario.agent(self.plan.turn(id).speaker).on_overflow == Overflow::Summarize;
-        if sums_up && self.backend_of(self.plan.turn(id)).overflows(&request)? {
-            asked = self.memories.ask_for_summary(id)?;
-            request = self.request(&asked);
+        let asked = self.memories.ask(id)?;
+        let request = self.request(&asked);
+        if self.is_full(id, &request)? {
+            return self.make_room(id, scope);
         }
         self.send(asked, self.unless_given(id, request)?, Vec::new(), scope);
         Ok(())
@@ -413,7 +478,9 @@ impl Stage {
             Progress::Text(_) if is_summary => {}
             piece => drop(sender.send((id, piece))),
         });
-        scope.running.spawn(async move { (id, backend.reply(request, sink).await) });
+        scope.running.spawn(async move {
+            (id, backend.reply(request, sink).await.map(|reply| Came::Reply(Box::new(reply))))
+        });
     }
 
     fn fail(&mut self, id: TurnId, error: anyhow::Error) {
@@ -421,17 +488,12 @@ impl Stage {
         self.state[id.0] = State::Failed(error);
     }
 
-    fn answered(&mut self, id: TurnId, reply: anyhow::Result<Reply>, scope: &mut Scope<'_>) {
-        let reply = match reply {
-            Ok(reply) => reply,
-            Err(error) => return self.fail(id, error),
-        };
+    fn answered(&mut self, id: TurnId, mut reply: Reply, scope: &mut Scope<'_>) {
         let State::Running(asked, mut answers) = std::mem::replace(&mut self.state[id.0], State::Waiting)
         else {
             return self.fail(id, anyhow::anyhow!("{}: answered twice", self.plan.turn(id).path));
         };
         let is_summary = asked.is_summary;
-        let mut reply = reply;
         if let Some(given) = self.memories.given(id).filter(|_| !is_summary) {
             if reply.text.trim() != given.trim() {
                 let path = &self.plan.turn(id).path;
@@ -449,15 +511,8 @@ impl Stage {
             self.state[id.0] = State::Answered(answers);
             return self.release(id, &[Edge::Hears, Edge::Decides], scope);
         }
-        match self.memories.ask(id) {
-            Ok(asked) => {
-                let request = self.request(&asked);
-                match self.unless_given(id, request) {
-                    Ok(request) => self.send(asked, request, answers, scope),
-                    Err(error) => self.fail(id, error),
-                }
-            }
-            Err(error) => self.fail(id, error.into()),
+        if let Err(error) = self.ask_in_new_epoch(id, answers, scope) {
+            self.fail(id, error);
         }
     }
 
@@ -478,6 +533,7 @@ impl Stage {
         loop {
             let id = TurnId(self.next);
             self.write_changes(id)?;
+            self.write_route(id, scope.watch)?;
             let Some(state) = self.state.get_mut(self.next) else { return Ok(()) };
             match std::mem::replace(state, State::Written) {
                 State::Answered(answers) => {
@@ -503,7 +559,7 @@ impl Stage {
     fn write_changes(&mut self, id: TurnId) -> anyhow::Result<()> {
         let (n, lines) = self.memories.changes(self.n_changes, id)?;
         self.n_changes = n;
-        lines.into_iter().try_for_each(|line| self.recorder.state(line))
+        lines.into_iter().try_for_each(|line| self.recorder.between(Between::State(line)))
     }
 
     async fn write(&mut self, id: TurnId, answer: Answer, watch: &mut dyn Watch) -> anyhow::Result<()> {
@@ -574,6 +630,7 @@ fn show(
 struct Known<'a> {
     plan: &'a Plan,
     lines: Peekable<std::vec::IntoIter<TurnRecord>>,
+    routes: &'a BTreeMap<String, RouteRecord>,
     recorder: &'a mut Recorder,
     trace: &'a mut Trace,
     watch: &'a mut dyn Watch,
@@ -608,7 +665,16 @@ impl LineSource for Known<'_> {
         self.watch.see(id, Scene::Skipped);
     }
 
-    fn state(&mut self, line: StateRecord) -> anyhow::Result<()> {
-        self.recorder.state(line)
+    fn route(&mut self, path: &str) -> anyhow::Result<Option<RouteRecord>> {
+        Ok(self.routes.get(path).cloned())
+    }
+
+    fn between(&mut self, line: Between) -> anyhow::Result<()> {
+        self.recorder.between(line.clone())?;
+        if let Between::Route(route) = &line {
+            let first = self.plan.order().find(|(_, turn)| turn.path.split('/').next() == Some(&route.path));
+            first.into_iter().for_each(|(id, _)| self.watch.see(id, Scene::Routed(route)));
+        }
+        Ok(())
     }
 }

@@ -18,6 +18,8 @@ pub enum Event {
         text: String,
         /// The field of the scenario that it comes from; empty: the plan itself.
         origin: String,
+        /// Name in transcripts of the phase that it belongs to; empty: none.
+        phase: String,
     },
     /// Another agent spoke.
     Heard {
@@ -42,6 +44,16 @@ pub enum Event {
 }
 
 impl Event {
+    /// A line that asks for a reply.
+    pub fn asking(text: String) -> Self {
+        Self::Stage { kind: StageKind::Cue, text, origin: String::new(), phase: String::new() }
+    }
+
+    /// What an epoch begins with.
+    pub fn remembered(text: String) -> Self {
+        Self::Stage { kind: StageKind::Summary, text, origin: String::new(), phase: String::new() }
+    }
+
     /// Tells whether the agent itself spoke.
     pub fn is_said(&self) -> bool {
         matches!(self, Self::Said { .. })
@@ -63,15 +75,16 @@ pub enum StageKind {
     Announcement,
     /// A line that a fork added; its origin is the path of the turn that it stands before.
     Added,
-    /// The agent's own summary, with which a new epoch begins.
+    /// What a new epoch begins with: the agent's own summary, or pieces of what it had read and said.
     Summary,
     /// The line that asks for a reply.
     Cue,
 }
 
-/// An agent's events, oldest first.
+/// An agent's events, oldest first: those of the epoch that it lives in, and those of epochs that have ended.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Timeline {
+    past: Arc<Vec<Event>>,
     events: Vec<Event>,
 }
 
@@ -79,7 +92,17 @@ impl Timeline {
     /// A life that begins with a system text (none if it is empty).
     pub fn new(system: &str) -> Self {
         let events = if system.is_empty() { Vec::new() } else { vec![Event::System(system.to_string())] };
-        Self { events }
+        Self { past: Arc::default(), events }
+    }
+
+    /// A new epoch of it: the system text, what the epoch begins with, and what has happened from event `from` on. All before is past.
+    pub fn begin_epoch(self, from: usize, with: Option<Event>) -> Self {
+        let Self { mut past, mut events } = self;
+        let news = events.split_off(from.min(events.len()));
+        let system = events.first().filter(|event| matches!(event, Event::System(_))).cloned();
+        let ended = events.into_iter().filter(|event| !matches!(event, Event::System(_)));
+        Arc::make_mut(&mut past).extend(ended);
+        Self { past, events: system.into_iter().chain(with).chain(news).collect() }
     }
 
     /// Adds an event at the end; there is no other way to change a timeline.
@@ -88,7 +111,12 @@ impl Timeline {
         self.events.push(event);
     }
 
-    /// All events, oldest first.
+    /// Events of epochs that have ended, oldest first, without the system text.
+    pub fn past(&self) -> &[Event] {
+        &self.past
+    }
+
+    /// All events of this epoch, oldest first.
     pub fn events(&self) -> &[Event] {
         &self.events
     }

@@ -4,9 +4,11 @@
 //! answers, turns overlap: `stage` takes the same steps there.
 
 use crate::backend::{Reply, played};
-use crate::prompt::{Asked, Memories};
-use crate::scenario::{Strategy, Turn, TurnId};
-use crate::transcript::{Cause, Drift, StateRecord, TurnRecord, choice_record, form_record, summary_of};
+use crate::prompt::{Asked, Memories, Routing};
+use crate::scenario::{Keep, Strategy, Turn, TurnId};
+use crate::transcript::{
+    Between, Cause, Drift, RouteRecord, TurnRecord, choice_record, form_record, summary_of,
+};
 use std::ops::ControlFlow;
 
 /// Answers the turns of a walk.
@@ -28,18 +30,26 @@ pub trait Answers {
     /// Takes note of a turn that does not take place.
     fn skipped(&mut self, _id: TurnId) {}
 
-    /// Takes note of a change of the state.
+    /// The score of each candidate for a phase, in their order; `None`: the walk ends before it.
+    ///
+    /// # Errors
+    /// They are not known, and must be.
+    fn route(&mut self, routing: &Routing) -> anyhow::Result<Option<Vec<Option<f64>>>> {
+        Ok(Some(routing.made_up()))
+    }
+
+    /// Takes note of a line between turns.
     ///
     /// # Errors
     /// It does not fit.
-    fn state(&mut self, _line: StateRecord) -> anyhow::Result<()> {
+    fn between(&mut self, _line: Between) -> anyhow::Result<()> {
         Ok(())
     }
 }
 
 /// Lines of a transcript to answer with.
 pub trait LineSource {
-    /// The line of the summary at this path, if the speaker's memory begins anew with one.
+    /// The line at this path, if the speaker's memory begins anew there.
     fn summary(&mut self, path: &str) -> Option<TurnRecord>;
 
     /// The line of a turn; `None`: the walk ends before it.
@@ -57,13 +67,17 @@ pub trait LineSource {
     /// Takes note of a turn that does not take place.
     fn skipped(&mut self, _id: TurnId) {}
 
-    /// Takes a change of the state as it would be written now.
+    /// The line that says who was picked to speak in a phase; `None`: the walk ends before it.
+    ///
+    /// # Errors
+    /// There must be one, and there is not.
+    fn route(&mut self, path: &str) -> anyhow::Result<Option<RouteRecord>>;
+
+    /// Takes a line between turns as it would be written now.
     ///
     /// # Errors
     /// It does not fit.
-    fn state(&mut self, _line: StateRecord) -> anyhow::Result<()> {
-        Ok(())
-    }
+    fn between(&mut self, line: Between) -> anyhow::Result<()>;
 }
 
 /// Walks a plan from its first turn to the one before `end`, or until the answers end.
@@ -75,6 +89,9 @@ pub fn walk(memories: &mut Memories, end: TurnId, answers: &mut impl Answers) ->
     let mut n_changes = 0;
     for (id, _) in plan.order().take_while(|(id, _)| *id < end) {
         n_changes = changes(memories, n_changes, id, answers)?;
+        if route(memories, id, answers)?.is_break() {
+            return Ok(());
+        }
         if !answers.takes_place(memories, id)? {
             memories.skip(id);
             answers.skipped(id);
@@ -96,8 +113,17 @@ fn changes(
     answers: &mut impl Answers,
 ) -> anyhow::Result<usize> {
     let (n, lines) = memories.changes(n_before, end)?;
-    lines.into_iter().try_for_each(|line| answers.state(line))?;
+    lines.into_iter().try_for_each(|line| answers.between(Between::State(line)))?;
     Ok(n)
+}
+
+/// Picks those who speak in a turn's phase, if that is to be known now.
+fn route(memories: &mut Memories, id: TurnId, answers: &mut impl Answers) -> anyhow::Result<ControlFlow<()>> {
+    let Some(routing) = memories.routing(id)? else { return Ok(ControlFlow::Continue(())) };
+    let Some(scores) = answers.route(&routing)? else { return Ok(ControlFlow::Break(())) };
+    let line = memories.route(&routing, &scores);
+    answers.between(Between::Route(line))?;
+    Ok(ControlFlow::Continue(()))
 }
 
 /// Walks a plan with recorded replies. Rules are asked again what they say.
@@ -108,7 +134,7 @@ pub fn follow(memories: &mut Memories, end: TurnId, lines: &mut impl LineSource)
     walk(memories, end, &mut Following(lines))
 }
 
-/// Lets the memory of a turn's speaker begin anew, if there is a recorded summary.
+/// Lets the memory of a turn's speaker begin anew, if there is a recorded line of what it begins with.
 ///
 /// # Errors
 /// As [`walk`].
@@ -116,6 +142,16 @@ pub fn begin_anew(memories: &mut Memories, id: TurnId, lines: &mut impl LineSour
     let path = summary_of(&memories.plan().turn(id).path);
     let Some(was) = lines.summary(&path) else { return Ok(()) };
     memories.hear(id)?;
+    let keep = memories.keep_of(id);
+    if (keep == Keep::Summary) != was.kept.is_none() || keep == Keep::All {
+        let detail = "its memory goes on in another way when it is full";
+        return Err(Drift::new(format!("agents/{}", was.agent), Cause::AgentChanged, detail).into());
+    }
+    if let Some(kept) = &was.kept {
+        let line = memories.keep(id, kept);
+        let line = line.map_err(|error| Drift::new(&path, Cause::RecordAltered, error.to_string()))?;
+        return lines.said(memories, id, line);
+    }
     let asked = memories.ask_for_summary(id)?;
     answer(memories, asked, &was, lines)
 }
@@ -140,6 +176,7 @@ pub fn said(memories: &mut Memories, asked: Asked, reply: &Reply) -> TurnRecord 
         stop: reply.stop,
         constraint,
         form,
+        kept: None,
         seed,
         hints,
     }
@@ -162,8 +199,13 @@ impl<L: LineSource> Answers for Following<'_, L> {
         self.0.skipped(id);
     }
 
-    fn state(&mut self, line: StateRecord) -> anyhow::Result<()> {
-        self.0.state(line)
+    fn route(&mut self, routing: &Routing) -> anyhow::Result<Option<Vec<Option<f64>>>> {
+        let Some(was) = self.0.route(&routing.path)? else { return Ok(None) };
+        Ok(Some(routing.scores_of(&was)?))
+    }
+
+    fn between(&mut self, line: Between) -> anyhow::Result<()> {
+        self.0.between(line)
     }
 }
 

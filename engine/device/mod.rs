@@ -132,11 +132,12 @@ pub(crate) trait Device: Send + Sync {
     fn cache(&self, layout: Arc<KvLayout>) -> Box<dyn Cache>;
 
     /// Runs a pass over a cache that the device made: writes the new tokens' keys and values to their rows, seals the blocks that they
-    /// complete, and attends. Returns the wanted logits, or of these the likeliest tokens where they are enough. `watch` takes note of queries, keys and values.
+    /// complete, and attends. Returns the wanted logits, or of these the likeliest tokens where they are enough, or the wanted hidden states.
+    /// `watch` takes note of queries, keys and values.
     ///
     /// # Errors
     /// Something fails. What was written is undone by [`Cache::free_block`], [`Cache::free_rows`] and [`Cache::truncate_rows`].
-    fn run(&self, pass: &Pass, cache: &mut dyn Cache, watch: Option<&mut Measured>) -> Result<Logits>;
+    fn run(&self, pass: &Pass, cache: &mut dyn Cache, watch: Option<&mut Measured>) -> Result<Output>;
 
     /// All logits of a wanted row of the last pass, of which it gave the likeliest tokens.
     ///
@@ -147,10 +148,12 @@ pub(crate) trait Device: Send + Sync {
     }
 }
 
-/// Logits of the rows of a pass that were wanted.
-pub(crate) enum Logits {
-    /// `[wanted, n_vocab]`.
-    All(Vec<f32>),
+/// What a pass gives of the rows that were wanted.
+pub(crate) enum Output {
+    /// Logits, `[wanted, n_vocab]`.
+    Logits(Vec<f32>),
+    /// Hidden states behind the final norm, `[wanted, d_model]`.
+    Hidden(Vec<f32>),
     /// The likeliest tokens of each; a device need not sort them out.
     #[cfg_attr(not(feature = "gpu"), allow(dead_code))]
     Best(Vec<Best>),
@@ -212,6 +215,8 @@ pub(crate) struct Pass {
     pub(crate) spans: Vec<PassSpan>,
     /// Rows whose logits are wanted, ascending.
     pub(crate) wanted: Vec<usize>,
+    /// True if of these rows the hidden states behind the final norm are wanted, instead of logits.
+    pub(crate) hidden: bool,
     /// Temperatures at which tokens are drawn from each of these rows, if that is all that is done with them.
     #[cfg_attr(not(feature = "gpu"), allow(dead_code))]
     pub(crate) best: Option<Vec<f32>>,
@@ -244,7 +249,7 @@ impl Pass {
         let completed = (0..n / BLOCK).map(&mut parts).collect();
         let rows = (0..n.div_ceil(BLOCK) as u32).map(RowsId).collect();
         let span = PassSpan { start: 0, n, sealed: Vec::new(), rows, completed };
-        Self { ids: ids.to_vec(), spans: vec![span], wanted: Vec::new(), best: None }
+        Self { ids: ids.to_vec(), spans: vec![span], wanted: Vec::new(), hidden: false, best: None }
     }
 
     /// Positions of all rows.

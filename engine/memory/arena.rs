@@ -2,7 +2,7 @@
 //! and their bytes against a budget. The bytes themselves are a device's.
 
 use crate::Result;
-use crate::device::{Cache, Device, Logits, Pass};
+use crate::device::{Cache, Device, Output, Pass};
 use crate::kv::format::{BlockBytes, BlockFormat};
 use crate::kv::layout::{KvLayout, Part};
 use crate::kv::table::{BlockId, BlockKey, RowsId};
@@ -61,7 +61,7 @@ impl Arena {
     ///
     /// # Errors
     /// As [`Device::run`].
-    pub(crate) fn run(&mut self, pass: &Pass) -> Result<Logits> {
+    pub(crate) fn run(&mut self, pass: &Pass) -> Result<Output> {
         self.device.run(pass, &mut *self.cache, None)
     }
 

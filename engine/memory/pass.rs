@@ -1,6 +1,6 @@
 //! A pass through the model: new tokens of many sequences in, logits out. Here it is planned; a device runs it.
 
-use crate::device::{Best, Device, Logits, Pass};
+use crate::device::{Best, Device, Output, Pass};
 use crate::kv::layout::BLOCK;
 use crate::memory::arena::Arena;
 use crate::memory::sequence::Sequence;
@@ -61,6 +61,43 @@ pub(crate) fn forward(spans: Vec<Span<'_>>, arena: &mut Arena) -> Result<Vec<Vec
 /// # Errors
 /// A token outside the vocabulary, a position outside the context, a failure of the device. The sequences are then as before.
 pub(crate) fn forward_best(spans: Vec<Span<'_>>, arena: &mut Arena) -> Result<Vec<SpanLogits>> {
+    let n_vocab = arena.device().n_vocab();
+    let (output, n_wanted) = run(spans, false, arena)?;
+    match output {
+        Output::Logits(logits) => {
+            let mut rest = logits.as_slice();
+            let of_span = |n: usize| {
+                let (piece, after) = rest.split_at(n * n_vocab);
+                rest = after;
+                SpanLogits::All(piece.to_vec())
+            };
+            Ok(n_wanted.into_iter().map(of_span).collect())
+        }
+        Output::Best(best) => {
+            let mut best = best.into_iter();
+            let of_span = |n: usize| {
+                let found = if n > 0 { best.next() } else { None };
+                found.map_or(SpanLogits::All(Vec::new()), SpanLogits::Best)
+            };
+            Ok(n_wanted.into_iter().map(of_span).collect())
+        }
+        Output::Hidden(_) => Err(Error::internal("logits were wanted")),
+    }
+}
+
+/// Runs one pass over a span, and returns the hidden states behind the final norm of the rows that it wants, `[rows wanted, d_model]`.
+///
+/// # Errors
+/// As [`forward_best`].
+pub(crate) fn forward_hidden(span: Span<'_>, arena: &mut Arena) -> Result<Vec<f32>> {
+    match run(vec![span], true, arena)?.0 {
+        Output::Hidden(states) => Ok(states),
+        _ => Err(Error::internal("hidden states were wanted")),
+    }
+}
+
+/// Runs one pass; beside what it gives, the number of wanted rows of each span.
+fn run(spans: Vec<Span<'_>>, hidden: bool, arena: &mut Arena) -> Result<(Output, Vec<usize>)> {
     let (n_vocab, most) = (arena.device().n_vocab(), arena.device().spec().context_length);
     let (mut ids, mut wanted, mut n_wanted) = (Vec::new(), Vec::new(), Vec::new());
     let mut best = Some(Vec::new());
@@ -97,7 +134,7 @@ pub(crate) fn forward_best(spans: Vec<Span<'_>>, arena: &mut Arena) -> Result<Ve
         sequences.push((sequence, tokens));
     }
     let best = best.filter(|best| !best.is_empty());
-    let pass = Pass { ids, spans: plans, wanted, best };
+    let pass = Pass { ids, spans: plans, wanted, hidden, best };
     let result = fault::pass().map_err(Error::internal).and_then(|()| arena.run(&pass));
     for ((sequence, tokens), plan) in sequences.into_iter().zip(pass.spans) {
         match &result {
@@ -105,24 +142,6 @@ pub(crate) fn forward_best(spans: Vec<Span<'_>>, arena: &mut Arena) -> Result<Ve
             Err(_) => sequence.abort_pass(plan, arena),
         }
     }
-    let logits = result.map_err(|e| Error::new(e.kind(), format!("a pass through the model failed: {e}")))?;
-    match logits {
-        Logits::All(logits) => {
-            let mut rest = logits.as_slice();
-            let of_span = |n: usize| {
-                let (piece, after) = rest.split_at(n * n_vocab);
-                rest = after;
-                SpanLogits::All(piece.to_vec())
-            };
-            Ok(n_wanted.into_iter().map(of_span).collect())
-        }
-        Logits::Best(best) => {
-            let mut best = best.into_iter();
-            let of_span = |n: usize| {
-                let found = if n > 0 { best.next() } else { None };
-                found.map_or(SpanLogits::All(Vec::new()), SpanLogits::Best)
-            };
-            Ok(n_wanted.into_iter().map(of_span).collect())
-        }
-    }
+    let output = result.map_err(|e| Error::new(e.kind(), format!("a pass through the model failed: {e}")))?;
+    Ok((output, n_wanted))
 }

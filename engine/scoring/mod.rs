@@ -1,8 +1,9 @@
 //! Scoring of given tokens, with caches that belong to nobody ([`scratch`]): a [`job`] at a time, a text with several formats
-//! ([`compare`]), what logits say ([`distribution`]), and the [`self_check`] of a model that is opened for the first time.
+//! ([`compare`]), texts as vectors ([`embedding`]), what logits say ([`distribution`]), and the [`self_check`] of a model that is opened for the first time.
 
 pub(crate) mod compare;
 pub(crate) mod distribution;
+pub(crate) mod embedding;
 pub(crate) mod job;
 pub(crate) mod scratch;
 pub(crate) mod self_check;

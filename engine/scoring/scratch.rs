@@ -5,7 +5,7 @@ use crate::device::Device;
 use crate::kv::layout::{BLOCK, KvLayout};
 use crate::kv::table::BlockHash;
 use crate::memory::arena::Arena;
-use crate::memory::pass::{Span, Wanted, forward, most_wanted};
+use crate::memory::pass::{Span, Wanted, forward, forward_hidden, most_wanted};
 use crate::memory::sequence::Sequence;
 use std::sync::Arc;
 
@@ -66,5 +66,16 @@ impl Scratch {
         let logits = forward(vec![span], &mut self.arena)?.pop().unwrap_or_default();
         self.sequence.trim_window(usize::MAX, &mut self.arena);
         Ok(logits)
+    }
+
+    /// The same, and returns the hidden states behind the final norm of all rows fed, `[n, d_model]`.
+    ///
+    /// # Errors
+    /// As [`forward_hidden`].
+    pub(crate) fn advance_hidden(&mut self, ids: &[u32], end: usize) -> Result<Vec<f32>> {
+        let span = Span { sequence: &mut self.sequence, tokens: ids, end, logits: Wanted::All };
+        let states = forward_hidden(span, &mut self.arena)?;
+        self.sequence.trim_window(usize::MAX, &mut self.arena);
+        Ok(states)
     }
 }

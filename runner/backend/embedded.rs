@@ -137,6 +137,12 @@ impl Embedded {
         engine::SessionKey { tenant: self.tenant.clone(), ..session.clone().into() }
     }
 
+    /// Tokens of a prompt and its reply, and once more as many as the reply's for a summary with its cue.
+    fn needed(&self, request: &Request) -> anyhow::Result<usize> {
+        let tokens = self.engine.prompter().prompt_tokens(&request.conversation.clone().into())?;
+        Ok(tokens + 2 * request.max_tokens + SUMMARY_CUE_TOKENS)
+    }
+
     async fn answer(&self, request: Request, sink: Sink) -> anyhow::Result<Reply> {
         let path = request.path.clone();
         let open = request.choice.as_ref().map(in_file_order).unwrap_or_default();
@@ -206,11 +212,15 @@ impl super::Backend for Embedded {
     }
 
     fn overflows(&self, request: &Request) -> anyhow::Result<bool> {
-        let prompter = self.engine.prompter();
-        let tokens = prompter.prompt_tokens(&request.conversation.clone().into())?;
-        // The reply, and once more as much for a summary with its cue.
-        let needed = tokens + 2 * request.max_tokens + SUMMARY_CUE_TOKENS;
-        Ok(needed > prompter.model().context_length)
+        Ok(self.needed(request)? > self.engine.model().context_length)
+    }
+
+    fn fills_half(&self, request: &Request) -> anyhow::Result<bool> {
+        Ok(self.needed(request)? > self.engine.model().context_length / 2)
+    }
+
+    fn embed(&self, texts: Vec<String>) -> BoxFuture<'_, anyhow::Result<Vec<Vec<f32>>>> {
+        Box::pin(async move { self.engine.embed(texts).await.map_err(worded) })
     }
 }
 

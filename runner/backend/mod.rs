@@ -77,6 +77,19 @@ pub trait Backend: Send + Sync {
     fn overflows(&self, _request: &Request) -> anyhow::Result<bool> {
         Ok(false)
     }
+
+    /// Tells whether a prompt takes more than half of the room that there is.
+    ///
+    /// # Errors
+    /// The prompt can't be counted.
+    fn fills_half(&self, request: &Request) -> anyhow::Result<bool> {
+        self.overflows(request)
+    }
+
+    /// Embeds texts: for each a vector of length 1, all of one width.
+    fn embed(&self, _texts: Vec<String>) -> BoxFuture<'_, anyhow::Result<Vec<Vec<f32>>>> {
+        Box::pin(async { anyhow::bail!("{} makes no embeddings", self.card().model.name) })
+    }
 }
 
 /// The model that answers, as transcripts describe it.

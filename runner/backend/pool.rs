@@ -94,4 +94,12 @@ impl Backend for Pool {
     fn overflows(&self, request: &Request) -> anyhow::Result<bool> {
         self.own.overflows(request)
     }
+
+    fn fills_half(&self, request: &Request) -> anyhow::Result<bool> {
+        self.own.fills_half(request)
+    }
+
+    fn embed(&self, texts: Vec<String>) -> BoxFuture<'_, anyhow::Result<Vec<Vec<f32>>>> {
+        self.own.embed(texts)
+    }
 }

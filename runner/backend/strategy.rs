@@ -72,6 +72,14 @@ impl Backend for Cast {
     fn overflows(&self, request: &Request) -> anyhow::Result<bool> {
         if request.strategy.is_some() { Ok(false) } else { self.model.overflows(request) }
     }
+
+    fn fills_half(&self, request: &Request) -> anyhow::Result<bool> {
+        self.model.fills_half(request)
+    }
+
+    fn embed(&self, texts: Vec<String>) -> BoxFuture<'_, anyhow::Result<Vec<Vec<f32>>>> {
+        self.model.embed(texts)
+    }
 }
 
 /// The reply of a rule at a turn with this seed, after `n_replies` of its own; a human is no rule.

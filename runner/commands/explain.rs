@@ -141,14 +141,14 @@ fn show(scenario: &Scenario, copy: Option<&Path>, agent: &str, event: &Event) {
             let place = agent.map_or_else(String::new, |agent| agent.system_path.to_string());
             ("system", place, text)
         }
-        Event::Stage { kind: StageKind::Added, text, origin } => {
+        Event::Stage { kind: StageKind::Added, text, origin, .. } => {
             println!(
                 "  {}",
                 head(word(StageKind::Added), &format!("by the fork, before {}", printable(origin)))
             );
             return println!("    {}\n", printable(text).replace('\n', "\n    "));
         }
-        Event::Stage { kind, text, origin } => (word(*kind), origin.clone(), text),
+        Event::Stage { kind, text, origin, .. } => (word(*kind), origin.clone(), text),
         Event::Heard { from, text, origin } => {
             println!("  {}", head("heard", origin));
             return println!("    {from}: {}\n", printable(text));
@@ -178,7 +178,7 @@ fn word(kind: StageKind) -> &'static str {
         StageKind::Vote => "vote",
         StageKind::Announcement => "announcement",
         StageKind::Added => "added line",
-        StageKind::Summary => "own summary",
+        StageKind::Summary => "what was kept",
         StageKind::Cue => "cue",
     }
 }

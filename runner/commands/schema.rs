@@ -77,7 +77,7 @@ agents:
     role: innkeeper
     system_prompt: You are {{ me }}, an {{ role }}. Speak in one or two short sentences.
     color: teal
-  ben: { display_name: Ben, lifecycle: ephemeral, on_overflow: summarize }
+  ben: { display_name: Ben, memory: { keep: retrieve, recent: 6 } }
   cas: { display_name: Cas, strategy: tit_for_tat }
 ",
     },

@@ -40,8 +40,9 @@ impl Memories {
             let later = |input: &Input| self.is_later(input, told.before);
             let (sooner, rest) = inputs.split_at(inputs.iter().position(later).unwrap_or(inputs.len()));
             events.extend(self.events(path, of.agent, sooner)?);
-            let origin = self.plan.turn(told.before).path.clone();
-            events.push(Event::Stage { kind: StageKind::Added, text: told.text.clone(), origin });
+            let turn = self.plan.turn(told.before);
+            let (origin, phase) = (turn.path.clone(), self.scenario.phase(turn.phase).part.clone());
+            events.push(Event::Stage { kind: StageKind::Added, text: told.text.clone(), origin, phase });
             inputs = rest;
         }
         events.extend(self.events(path, of.agent, inputs)?);

@@ -12,15 +12,13 @@ use super::edits::Edits;
 use super::settled::{Settled, States};
 use super::spoken::{one_line, spoken};
 use super::stops::stop_strings;
-use crate::scenario::language::Text;
 use crate::scenario::results::{Outcome, Said, State};
 use crate::scenario::template::TemplateError;
 use crate::scenario::{
     AgentId, Choice, Chosen, Form, Given, Hints, Input, Lifecycle, Method, PhaseId, Plan, Scenario, Seeds,
     TimelineId, Turn, TurnId, turn_seed,
 };
-use crate::timeline::{Event, StageKind, Timeline};
-use crate::transcript::summary_of;
+use crate::timeline::{Event, Timeline};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -30,19 +28,19 @@ use std::sync::Arc;
 pub struct Memories {
     pub(super) scenario: Arc<Scenario>,
     pub(super) plan: Arc<Plan>,
-    seeds: Seeds,
-    timelines: BTreeMap<TimelineId, Timeline>,
+    pub(super) seeds: Seeds,
+    pub(super) timelines: BTreeMap<TimelineId, Timeline>,
     /// Turns that were heard and not answered yet.
-    unanswered: BTreeMap<TimelineId, Unanswered>,
+    pub(super) unanswered: BTreeMap<TimelineId, Unanswered>,
     /// The prompt that each memory was last sent, and the reply: the next prompt must begin with both.
-    sent: BTreeMap<TimelineId, (Conversation, Arc<[u32]>)>,
+    pub(super) sent: BTreeMap<TimelineId, (Conversation, Arc<[u32]>)>,
     pub(super) outcomes: Vec<Outcome>,
     /// The state before the first turn.
     pub(super) initial: Arc<State>,
     pub(super) states: States,
     pub(super) settled: Settled,
     /// Inputs of turns that were skipped: they are read at the memory's next turn.
-    missed: BTreeMap<TimelineId, Vec<Input>>,
+    pub(super) missed: BTreeMap<TimelineId, Vec<Input>>,
     /// Conditions of phases (round 0) and of their rounds, as decided.
     pub(super) decided: BTreeMap<(PhaseId, usize), bool>,
     /// True if replies are made up, to see what could be read.
@@ -86,9 +84,11 @@ pub struct Options {
 
 /// A turn whose speaker has heard what is new.
 #[derive(Clone, Debug)]
-struct Unanswered {
+pub(super) struct Unanswered {
     /// Index of its first event in the memory.
-    begin: usize,
+    pub(super) begin: usize,
+    /// True if the memory has begun anew for it.
+    pub(super) is_anew: bool,
     choice: Option<Options>,
 }
 
@@ -143,6 +143,16 @@ pub enum PromptError {
         path: String,
         /// The agent's key.
         agent: String,
+    },
+    /// A piece that an epoch is to begin with, and which is not one of the memory's.
+    #[error("{path}: {agent} has not read or said `{piece}`")]
+    NotAPiece {
+        /// The turn.
+        path: String,
+        /// The agent's key.
+        agent: String,
+        /// Name of the piece.
+        piece: String,
     },
 }
 
@@ -223,7 +233,7 @@ impl Memories {
             let timeline = self.timeline(of);
             let begin = timeline.events().len();
             news.into_iter().for_each(|event| timeline.push(event));
-            self.unanswered.insert(of, Unanswered { begin, choice });
+            self.unanswered.insert(of, Unanswered { begin, is_anew: false, choice });
         }
         Ok(())
     }
@@ -239,28 +249,6 @@ impl Memories {
         let choice = self.unanswered.get(&turn.timeline).and_then(|turn| turn.choice.clone());
         let form = turn.form.clone();
         Ok(Asked { id, path, is_summary: false, conversation, seed, choice, form })
-    }
-
-    /// Returns what to ask a memory that is full: a summary of it, as it was before it heard what is new.
-    ///
-    /// # Errors
-    /// Nothing has been said in it yet.
-    pub fn ask_for_summary(&self, id: TurnId) -> Result<Asked, PromptError> {
-        let turn = self.plan.turn(id);
-        let (of, path) = (turn.timeline, summary_of(&turn.path));
-        let begin = self.unanswered.get(&of).map_or(0, |turn| turn.begin);
-        let events = self.look(of).map(Timeline::events).unwrap_or_default();
-        let past = &events[..begin];
-        if !past.iter().any(Event::is_said) {
-            let agent = self.scenario.agent(of.agent).key.clone();
-            return Err(PromptError::TooLong { path: turn.path.clone(), agent });
-        }
-        let text = format!("[{}]", self.scenario.language.text(Text::SummaryCue));
-        let cue = Event::Stage { kind: StageKind::Cue, text, origin: String::new() };
-        let conversation = conversation(past.iter().chain([&cue]));
-        self.is_extended(id, &conversation)?;
-        let (seed, choice, form) = (self.seeds.of(id, &path), None, None);
-        Ok(Asked { id, is_summary: true, conversation, seed, choice, form, path })
     }
 
     /// Lets a turn that was heard happen with a made-up reply. Its prompt is not folded, so that thousands take no time.
@@ -289,7 +277,7 @@ impl Memories {
     }
 
     /// The law: a prompt begins with what its memory was last sent, and the reply.
-    fn is_extended(&self, id: TurnId, conversation: &Conversation) -> Result<(), PromptError> {
+    pub(super) fn is_extended(&self, id: TurnId, conversation: &Conversation) -> Result<(), PromptError> {
         let turn = self.plan.turn(id);
         match self.sent.get(&turn.timeline) {
             Some((earlier, reply)) if !conversation.extends(earlier, reply) => {
@@ -303,7 +291,7 @@ impl Memories {
     /// Lets what was asked be answered. With a summary a new epoch begins: the speaker remembers that, and what it has just heard.
     pub fn say(&mut self, asked: Asked, ids: &[u32], raw: &str) -> Heard {
         if asked.is_summary {
-            return Heard { spoken: self.begin_epoch(asked.id, raw), choice: None, value: None };
+            return Heard { spoken: self.sum_up(asked.id, raw), choice: None, value: None };
         }
         let of = self.plan.turn(asked.id).timeline;
         self.sent.insert(of, (asked.conversation, ids.into()));
@@ -348,22 +336,6 @@ impl Memories {
         let turn = self.plan.turn(id);
         self.missed.entry(turn.timeline).or_default().extend(&turn.inputs);
         self.outcomes[id.0] = Outcome::Skipped;
-    }
-
-    fn begin_epoch(&mut self, id: TurnId, raw: &str) -> String {
-        let of = self.plan.turn(id).timeline;
-        let summary = spoken(&self.scenario.agent(of.agent).name, raw);
-        let past = self.timelines.remove(&of).unwrap_or_else(|| self.born(of));
-        let mut timeline = Timeline::new(past.system().unwrap_or(""));
-        let text = self.scenario.language.say(Text::Remembered, &[("summary", &summary)]);
-        timeline.push(Event::Stage { kind: StageKind::Summary, text, origin: String::new() });
-        if let Some(Unanswered { begin, .. }) = self.unanswered.get_mut(&of) {
-            let news = past.events().iter().skip(std::mem::replace(begin, timeline.events().len()));
-            news.for_each(|event| timeline.push(event.clone()));
-        }
-        self.timelines.insert(of, timeline);
-        self.sent.remove(&of);
-        summary
     }
 
     /// Forgets a memory: an ephemeral agent's at the end of its phase.
@@ -486,7 +458,7 @@ impl Memories {
         self.timelines.entry(id).or_insert(born)
     }
 
-    fn born(&self, id: TimelineId) -> Timeline {
+    pub(super) fn born(&self, id: TimelineId) -> Timeline {
         Timeline::new(&self.scenario.agent(id.agent).system)
     }
 

@@ -92,7 +92,8 @@ impl Memories {
         let text = if self.is_made_up { text.or_else(|_| Ok(template.text.clone())) } else { text };
         let text = text.map_err(|error| self.failed(path, &template.path, error))?;
         let (text, origin) = (text.trim().to_string(), template.path.to_string());
-        Ok((!text.is_empty()).then_some(Event::Stage { kind, text, origin }))
+        let phase = self.scenario.phase(reading.phase).part.clone();
+        Ok((!text.is_empty()).then_some(Event::Stage { kind, text, origin, phase }))
     }
 
     /// All that was said in a phase, as nobody in it may have heard it all: its name, each turn, the results of its votes.
@@ -117,7 +118,8 @@ impl Memories {
             let label = self.scenario.phase(phase).label.as_str();
             let text = format!("[{}]", self.scenario.language.say(Text::Scene, &[("label", label)]));
             let origin = self.scenario.phase(phase).path.to_string();
-            events.insert(0, Event::Stage { kind: StageKind::Opening, text, origin });
+            let phase = self.scenario.phase(phase).part.clone();
+            events.insert(0, Event::Stage { kind: StageKind::Opening, text, origin, phase });
         }
         Ok(events)
     }
@@ -196,7 +198,7 @@ impl Memories {
         };
         let text = format!("[{text}]");
         let origin = phase.path.key("decision_mode").to_string();
-        Some(Event::Stage { kind: StageKind::Vote, text, origin })
+        Some(Event::Stage { kind: StageKind::Vote, text, origin, phase: phase.part.clone() })
     }
 
     /// The questions to the speaker, and the line that asks for the reply.
@@ -229,7 +231,7 @@ impl Memories {
                 format!("[{} {}]", turn.cue, language.say(asks, &[("options", &listed)]))
             }
         };
-        events.push(Event::Stage { kind: StageKind::Cue, text, origin: String::new() });
+        events.push(Event::asking(text));
         Ok(events)
     }
 }

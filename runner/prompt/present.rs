@@ -21,17 +21,28 @@ impl Memories {
         path: &str,
         phase: PhaseId,
     ) -> Result<Option<Arc<BTreeSet<AgentId>>>, PromptError> {
-        let Some(cast) = self.scenario.phase(phase).cast.as_ref().filter(|_| !self.is_made_up) else {
+        let here = self.scenario.phase(phase);
+        if self.is_made_up || !here.is_cast_open() {
             return Ok(None);
-        };
+        }
         if let Some(known) = self.settled.casts[phase.0].get() {
             return Ok(Some(known.clone()));
         }
+        let Some(cast) = &here.cast else { return self.unrouted(path, phase) };
         let known = self.plan.begin_of(phase, 0);
         let said = self.known(path, &cast.phases, cast.scope.state, known)?;
         let found = present(&self.scenario, cast, &said, &[]);
         let found = found.map_err(|error| self.failed(path, &cast.path, error))?;
         Ok(Some(self.settled.casts[phase.0].get_or_init(|| Arc::new(found)).clone()))
+    }
+
+    /// Those present in a phase whose speakers were not picked: it is not played, or was asked for too early.
+    fn unrouted(&self, path: &str, phase: PhaseId) -> Result<Option<Arc<BTreeSet<AgentId>>>, PromptError> {
+        if !self.opens(path, phase)? {
+            return Ok(None);
+        }
+        let (path, needed) = (path.to_string(), format!("the route of {}", self.scenario.phase(phase).part));
+        Err(PromptError::TooEarly { path, needed })
     }
 
     /// Tells whether a pass of a block is played.
@@ -82,7 +93,7 @@ impl Memories {
             open = found.map_err(|error: TemplateError| self.failed(&turn.path, &expression.path, error))?;
         }
         // The floor is given to those who are present.
-        if turn.purpose == Purpose::Floor && self.scenario.phase(turn.phase).cast.is_some() {
+        if turn.purpose == Purpose::Floor && self.scenario.phase(turn.phase).is_cast_open() {
             let mut here = Vec::new();
             for option in open {
                 let key = choice.options[option].value.as_str();

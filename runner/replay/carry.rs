@@ -6,7 +6,7 @@ use crate::prompt::Memories;
 use crate::scenario::{Scenario, Turn, TurnId};
 use crate::timeline::Timeline;
 use crate::transcript::{
-    Cause, Drift, Header, Line, ScenarioRecord, StateRecord, Transcript, TurnRecord, chain,
+    Between, Cause, Drift, Header, Line, RouteRecord, ScenarioRecord, Transcript, TurnRecord, chain,
 };
 use crate::walk::{LineSource, follow};
 use std::collections::{BTreeMap, HashMap};
@@ -48,7 +48,8 @@ pub fn carry(
     let recorded: HashMap<&str, &TurnRecord> = recorded.collect();
     let carried = Some(transcript.hash().to_string());
     let header = Line::Header(Box::new(Header { carried, ..header_now(header, &memories) }));
-    let mut carrying = Carrying { recorded, lines: vec![header] };
+    let routes = transcript.routes().map(|route| (route.path.as_str(), route)).collect();
+    let mut carrying = Carrying { recorded, routes, lines: vec![header] };
     follow(&mut memories, plan.end(), &mut carrying)?;
     carrying.lines.push(Line::Footer(outcome::footer(&memories)?));
     Ok(chain(&carrying.lines)?)
@@ -56,6 +57,7 @@ pub fn carry(
 
 struct Carrying<'a> {
     recorded: HashMap<&'a str, &'a TurnRecord>,
+    routes: HashMap<&'a str, &'a RouteRecord>,
     lines: Vec<Line>,
 }
 
@@ -77,8 +79,16 @@ impl LineSource for Carrying<'_> {
         Ok(())
     }
 
-    fn state(&mut self, line: StateRecord) -> anyhow::Result<()> {
-        self.lines.push(Line::State(line));
+    fn route(&mut self, path: &str) -> anyhow::Result<Option<RouteRecord>> {
+        let Some(was) = self.routes.get(path) else {
+            let detail = "the recording has no route for it: only a model can tell who is near";
+            return Err(Drift::new(path, Cause::LineMissing, detail).into());
+        };
+        Ok(Some((*was).clone()))
+    }
+
+    fn between(&mut self, line: Between) -> anyhow::Result<()> {
+        self.lines.push(line.into());
         Ok(())
     }
 }

@@ -18,7 +18,7 @@ use crate::prompt::{Edits, Memories};
 use crate::scenario::{Plan, Scenario, Seeds, Turn, TurnId, compile};
 use crate::timeline::Timeline;
 use crate::transcript::{
-    Cause, Drift, Footer, Header, PROGRAM, Recorded, Recorder, StateRecord, Transcript, TurnRecord,
+    Between, Cause, Drift, Footer, Header, PROGRAM, Recorded, Recorder, RouteRecord, Transcript, TurnRecord,
 };
 use crate::walk::{LineSource, begin_anew, follow};
 use anyhow::Context as _;
@@ -126,9 +126,9 @@ pub fn before(
     let mut unwatched = |_: TurnId, _: &Memories| {};
     let (mut reading, mut memories) = Reading::begin(scenario, transcript, earlier, &mut unwatched)?;
     follow(&mut memories, end, &mut reading)?;
-    let (turns, n_states) = (transcript.turns[..reading.at].to_vec(), reading.n_states);
-    let states = transcript.states[..n_states].to_vec();
-    Ok(Transcript { turns, states, footer: None, torn: None, ..transcript.clone() })
+    let (turns, n_between) = (transcript.turns[..reading.at].to_vec(), reading.n_between);
+    let between = transcript.between[..n_between].to_vec();
+    Ok(Transcript { turns, between, footer: None, torn: None, ..transcript.clone() })
 }
 
 /// The seeds of a recording's turns.
@@ -162,8 +162,8 @@ struct Reading<'a> {
     watch: &'a mut dyn FnMut(TurnId, &Memories),
     /// The next line's number among the turns.
     at: usize,
-    /// Changes of the state so far.
-    n_states: usize,
+    /// Lines between turns so far.
+    n_between: usize,
 }
 
 impl LineSource for Reading<'_> {
@@ -190,9 +190,17 @@ impl LineSource for Reading<'_> {
         Ok(())
     }
 
-    fn state(&mut self, line: StateRecord) -> anyhow::Result<()> {
-        self.n_states += 1;
-        self.recorder.state(line)
+    fn route(&mut self, path: &str) -> anyhow::Result<Option<RouteRecord>> {
+        let Some(was) = self.transcript.routes().find(|route| route.path == path) else {
+            let detail = "the recording does not say who was picked to speak";
+            return Err(Drift::new(path, Cause::LineMissing, detail).into());
+        };
+        Ok(Some(was.clone()))
+    }
+
+    fn between(&mut self, line: Between) -> anyhow::Result<()> {
+        self.n_between += 1;
+        self.recorder.between(line)
     }
 }
 
@@ -209,7 +217,7 @@ impl<'a> Reading<'a> {
         settings_differ(header, scenario)?;
         case_differs(header, scenario)?;
         let (plan, recorder) = (memories.plan().clone(), Recorder::verify(transcript));
-        Ok((Self { plan, transcript, recorder, watch, at: 0, n_states: 0 }, memories))
+        Ok((Self { plan, transcript, recorder, watch, at: 0, n_between: 0 }, memories))
     }
 
     /// Says whether a turn's line stands where the plan has it, and if not, what happened to it.

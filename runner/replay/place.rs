@@ -195,7 +195,7 @@ fn prompt(scenario: &Scenario, header: &Header, drift: &Drift) -> Option<Place> 
     let phases = scenario.phases[..=here.0].iter().rev().filter(|phase| phase.agents.contains(&agent));
     let mut read = phases.flat_map(|phase| {
         let announced = phase.announcements.iter().map(|announcement| &announcement.text);
-        phase.opening(agent).map(|(_, text)| text).chain(phase.asks()).chain(announced)
+        phase.opening(agent).map(|(_, text)| text).chain(phase.query()).chain(phase.asks()).chain(announced)
     });
     let changed = |path: &str| hashes.get(path) != header.templates.get(path);
     if let Some(found) = read.find(|template| changed(&recorded(&template.path))) {

@@ -133,12 +133,15 @@ fn directions<'a>(
 ) -> Vec<String> {
     let read = sources.read.get(&line.record.path);
     let texts = read.into_iter().flat_map(|read| &read.events).filter_map(|event| match event {
-        Event::Stage { kind: StageKind::Opening, text, origin } if origin.ends_with(".prompt") => {
+        Event::Stage { kind: StageKind::Opening, text, origin, .. } if origin.ends_with(".prompt") => {
             Some((origin.as_str(), text.as_str()))
         }
-        Event::Stage { kind: StageKind::Vote | StageKind::Announcement | StageKind::Added, text, origin } => {
-            Some((origin.as_str(), text.as_str()))
-        }
+        Event::Stage {
+            kind: StageKind::Vote | StageKind::Announcement | StageKind::Added,
+            text,
+            origin,
+            ..
+        } => Some((origin.as_str(), text.as_str())),
         _ => None,
     });
     texts.filter(|text| told.insert(*text)).map(|(_, text)| text.to_string()).collect()

@@ -177,7 +177,7 @@ fn word(kind: StageKind) -> &'static str {
         StageKind::Vote => "vote",
         StageKind::Announcement => "announcement",
         StageKind::Added => "added by the fork",
-        StageKind::Summary => "own summary",
+        StageKind::Summary => "what was kept",
         StageKind::Cue => "cue",
     }
 }

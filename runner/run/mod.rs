@@ -14,7 +14,7 @@ use crate::files;
 use crate::prompt::{Edits, Memories};
 use crate::replay;
 use crate::scenario::{Given, Plan, Scenario, compile, copied, write_copy};
-use crate::stage::{End, Settings, Stage, Watch};
+use crate::stage::{End, LookedUp, Settings, Stage, Watch};
 use crate::trace::{self, Summary, Trace};
 use crate::transcript::{self, Header, Recorder, Transcript, TurnRecord};
 use anyhow::{Context as _, bail};
@@ -197,12 +197,16 @@ impl Set {
         let known = past.fork.iter().flat_map(|fork| lines(&fork.before)).collect();
         let header = header(&memories, &models, options, &past);
         let Models { own: backend, sampling, max_tokens, named: models } = models;
+        let embeddings =
+            scenario.embeddings.as_ref().and_then(|name| Some(models.get(name)?.backend.clone()));
         let settings = Settings {
             sampling,
             max_tokens,
             cold: options.cold,
             parents: past.parents,
             models,
+            embeddings,
+            looked_up: past.fork.as_ref().map(|fork| LookedUp::of(&fork.before)).unwrap_or_default(),
             before: replay::settings_before(&header, plan),
         };
         Ok(Self { memories, backend, settings, header, known })
@@ -217,7 +221,8 @@ fn stage(
     folder: &Path,
     options: &RunOptions,
 ) -> anyhow::Result<(Stage, Vec<TurnRecord>)> {
-    let Set { memories, backend, settings, header, mut known } = Set::new(scenario, plan, backend, options)?;
+    let Set { memories, backend, mut settings, header, mut known } =
+        Set::new(scenario, plan, backend, options)?;
     std::fs::create_dir_all(folder).with_context(|| format!("can't create {}", folder.display()))?;
     let file = folder.join(transcript::FILE);
     warn_of_old_systems(scenario, &memories);
@@ -228,6 +233,7 @@ fn stage(
             let lacks_copy = copied(folder).is_none();
             let n = recorded.turns.len().min(known.len());
             known.splice(..n, lines(&recorded));
+            settings.looked_up.extend(LookedUp::of(&recorded));
             let recorder = Recorder::resume(&file, &recorded, &header)?;
             if lacks_copy {
                 write_copy(scenario, folder)?;

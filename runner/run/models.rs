@@ -41,8 +41,11 @@ impl Models {
             options.sampling.over(&GivenSampling::from(&hints).over(&suggested))
         };
         let sampling = settings(own.as_ref());
-        let used: BTreeSet<&String> =
-            plan.order().filter_map(|(_, turn)| turn.hints.model.as_ref()).collect();
+        let used: BTreeSet<&String> = plan
+            .order()
+            .filter_map(|(_, turn)| turn.hints.model.as_ref())
+            .chain(&scenario.embeddings)
+            .collect();
         let mut named = BTreeMap::new();
         for name in used {
             let model = swept(name).or_else(|| scenario.model(name)).unwrap_or_default();

@@ -8,10 +8,11 @@
 //! not with names in this program.
 
 use super::plan::{
-    Announced, Audience, Change, Condition, Constraint, Edge, Input, Known, Occasion, Plan, Purpose, Turn,
+    Announced, Audience, Change, Condition, Constraint, Edge, Input, Known, Occasion, Plan, Purpose,
+    RoutePoint, Turn,
 };
 use super::template::Template;
-use super::{Choice, Method};
+use super::{Choice, Method, PhaseId, Route};
 
 /// Version of the encoding.
 const VERSION: u32 = 1;
@@ -33,6 +34,9 @@ impl Plan {
         // What no older scenario has leaves no trace in the hashes of those that have none of it.
         if !self.changes.is_empty() {
             bytes.list(self.changes.iter(), Bytes::change);
+        }
+        if !self.routes.is_empty() {
+            bytes.list(self.routes.iter(), |bytes, (phase, point)| bytes.route(*phase, point));
         }
         self.language.iter().for_each(|language| bytes.text(language));
         format!("{VERSION}:{}", bytes.0.finalize().to_hex())
@@ -168,6 +172,23 @@ impl Bytes {
             bytes.text(&assignment.name);
             bytes.text(&assignment.value.text);
         });
+    }
+
+    fn route(&mut self, phase: PhaseId, point: &RoutePoint) {
+        let RoutePoint { route, unread, waits } = point;
+        let Route { query, among, take, least, best, otherwise } = route.as_ref();
+        self.number(phase.0);
+        self.text(&query.text);
+        self.list(among.iter(), |bytes, agent| bytes.number(agent.0));
+        self.number(*take);
+        self.list(least.iter(), |bytes, least| bytes.variant(least.to_bits()));
+        self.number(*best);
+        self.list(otherwise.iter(), |bytes, agent| bytes.number(agent.0));
+        self.list(unread.iter(), |bytes, (of, inputs)| {
+            bytes.number(of.agent.0);
+            bytes.list(inputs.iter(), |bytes, input| bytes.input(*input));
+        });
+        self.list(waits.iter(), |bytes, turn| bytes.number(turn.0));
     }
 
     fn constraint(&mut self, constraint: &Constraint) {

@@ -35,8 +35,8 @@ pub use copy::{Copied, copied, write_copy};
 pub use form::Form;
 pub use hints::{Given, Hints};
 pub use plan::{
-    Announced, Audience, Change, Condition, Constraint, Edge, Input, Known, Occasion, Plan, Purpose, Seeds,
-    TimelineId, Turn, TurnId, turn_seed,
+    Announced, Audience, Change, Condition, Constraint, Edge, Input, Known, Occasion, Plan, Purpose,
+    RoutePoint, Seeds, TimelineId, Turn, TurnId, turn_seed,
 };
 pub use yaml::{Path, Step, Tree, parse, repeated_key};
 
@@ -86,6 +86,8 @@ pub struct Scenario {
     pub language: Arc<Language>,
     /// Models by name, as they are written.
     pub models: BTreeMap<String, String>,
+    /// Name of the model that memories are looked up by; `None`: the model of who is asked.
+    pub embeddings: Option<String>,
     /// Settings of all replies.
     pub hints: Hints,
     /// The agents, in the order of the file.
@@ -128,7 +130,7 @@ pub struct Agent {
     /// The strategy that answers instead of the model.
     pub strategy: Option<Strategy>,
     /// The response to a full context.
-    pub on_overflow: Overflow,
+    pub memory: Memory,
     /// Settings of its replies.
     pub hints: Hints,
     /// True of a judge from outside: no member of the cast, known to nobody, who reads all that was said.
@@ -165,16 +167,30 @@ impl std::fmt::Display for Strategy {
     }
 }
 
-/// What happens when an agent's context is full.
+/// How an agent's memory goes on when it is full: in a new epoch, which begins with the system text and what is kept.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Memory {
+    /// What is kept.
+    pub keep: Keep,
+    /// The most recent pieces that are kept, at most; `None`: as many as fit.
+    pub recent: Option<usize>,
+    /// Pieces before them that are kept, at most: the nearest to what the agent has just heard.
+    pub nearest: usize,
+}
+
+/// What an agent keeps when the model's context is full.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-#[schemars(rename = "OnOverflow")]
-pub enum Overflow {
-    /// The run ends. `check` predicts it and refuses such a scenario. The default.
+pub enum Keep {
+    /// All: the run ends. `check` predicts it and refuses such a scenario. The default.
     #[default]
-    Fail,
-    /// The agent writes down what it needs, and goes on in a new epoch of its memory that begins with this.
-    Summarize,
+    All,
+    /// What the agent writes down for itself.
+    Summary,
+    /// The most recent pieces.
+    Window,
+    /// The most recent pieces, and of those before them the nearest to what the agent has just heard.
+    Retrieve,
 }
 
 /// How long an agent remembers.
@@ -232,6 +248,8 @@ pub struct Phase {
     pub agents: Vec<AgentId>,
     /// An expression for those of them who are present.
     pub cast: Option<Expression>,
+    /// How some of them are picked to be present.
+    pub route: Option<Arc<Route>>,
     /// The agents who can vote, where not all who speak do, and an expression for those of them who do.
     pub voters: Option<Voters>,
     /// True if choices are heard by nobody, and how a vote went is not told.
@@ -277,6 +295,26 @@ pub struct Phase {
     /// Settings of its replies.
     pub hints: Hints,
 }
+
+/// How those who speak in a phase are picked: by the nearness of a query to what they have read.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Route {
+    /// The query.
+    pub query: Template,
+    /// Those who may be picked, permanent agents, in speaking order.
+    pub among: Vec<AgentId>,
+    /// The number of those who are picked, at most.
+    pub take: usize,
+    /// The least score of one who is picked, from -1 to 1.
+    pub least: Option<f64>,
+    /// The number of an agent's nearest pieces that its score is the mean of.
+    pub best: usize,
+    /// Those who speak where nobody is near enough.
+    pub otherwise: Vec<AgentId>,
+}
+
+// No checked score is NaN.
+impl Eq for Route {}
 
 /// Those who vote in a phase.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -459,6 +497,11 @@ impl Scenario {
         self.agents.iter().position(|agent| agent.key == key).map(AgentId)
     }
 
+    /// The name of the agent with a key; the key itself where there is none.
+    pub fn name_of<'a>(&'a self, key: &'a str) -> &'a str {
+        self.agent_by_key(key).map_or(key, |id| &self.agent(id).name)
+    }
+
     /// The phase with this name in transcripts, or the first of this name.
     pub fn phase_by_name(&self, name: &str) -> Option<PhaseId> {
         let part = self.phases.iter().position(|phase| phase.part == name);
@@ -477,7 +520,8 @@ impl Scenario {
         let stages = self.phases.iter().flat_map(|phase| {
             let shared = [&phase.format, &phase.initial, &phase.initial_template];
             let announced = phase.announcements.iter().map(|announcement| &announcement.text);
-            shared.into_iter().flatten().chain(phase.private.values()).chain(phase.asks()).chain(announced)
+            let opening = shared.into_iter().flatten().chain(phase.query());
+            opening.chain(phase.private.values()).chain(phase.asks()).chain(announced)
         });
         systems
             .chain(stages.map(|template| (names::recorded(&template.path), hash(&template.text))))
@@ -486,6 +530,16 @@ impl Scenario {
 }
 
 impl Phase {
+    /// True if it depends on what happens who of its agents is present.
+    pub fn is_cast_open(&self) -> bool {
+        self.cast.is_some() || self.route.is_some()
+    }
+
+    /// The query that its speakers are picked by.
+    pub fn query(&self) -> Option<&Template> {
+        self.route.as_ref().map(|route| &route.query)
+    }
+
     /// The speakers of the rounds: not observers, not the moderator.
     pub fn speakers(&self) -> Vec<AgentId> {
         let silent = |agent: &AgentId| {

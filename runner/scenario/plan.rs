@@ -5,7 +5,7 @@
 
 use super::hints::Hints;
 use super::template::{Expression, Template};
-use super::{AgentId, Assignment, Choice, Form, PhaseId, Scenario};
+use super::{AgentId, Assignment, Choice, Form, PhaseId, Route, Scenario};
 use petgraph::Direction;
 use petgraph::graph::{DiGraph, NodeIndex};
 use std::collections::BTreeMap;
@@ -224,8 +224,21 @@ pub struct Plan {
     pub begins: BTreeMap<(PhaseId, usize), Known>,
     /// All changes of the state, in order.
     pub changes: Vec<Change>,
+    /// Where speakers are picked, by phase.
+    pub routes: BTreeMap<PhaseId, RoutePoint>,
     /// Hash of what the stage says, where it is not English.
     pub language: Option<String>,
+}
+
+/// The point at which the speakers of a phase are picked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RoutePoint {
+    /// How they are picked.
+    pub route: Arc<Route>,
+    /// What the candidates have not read yet by then.
+    pub unread: BTreeMap<TimelineId, Vec<Input>>,
+    /// The turns that it waits for.
+    pub waits: Vec<TurnId>,
 }
 
 /// Seed of a turn: from the root seed and the turn's path, never from position or time. 53 bits, so that

@@ -113,6 +113,8 @@ fn fields_at(tree: &Tree, path: &[Step]) -> (&'static str, Vec<String>) {
             Step::Key(key) if key == "turns" => "a turn",
             Step::Key(key) if key == "interactions" => "an interaction",
             Step::Key(key) if key == "choice" || key == "parse_choice" => "a choice",
+            Step::Key(key) if key == "memory" => "a memory",
+            Step::Key(key) if key == "route" => "a route",
             Step::Key(key) if key == "reply" => "a reply",
             Step::Key(key) if key == "grammar" => "a grammar",
             Step::Key(key) if key == "assertions" => "an assertion",
@@ -157,6 +159,7 @@ fn told(tree: &Tree, path: &Path, wrong: Wrong) -> Diagnostic {
             let what = match of {
                 "Lifecycle" => "lifecycle",
                 "Overflow" => "way to meet a full context",
+                "Keep" => "way to go on with a full memory",
                 "WhoSpeaks" => "order of speaking",
                 "DebateFormat" => "debate format",
                 "DecisionMode" => "decision mode",
@@ -253,8 +256,8 @@ fn wanted(path: &Path, expected: Expected, found: &Found) -> (&'static str, Stri
         ),
         (
             Expected::Named(
-                "Lifecycle" | "Overflow" | "WhoSpeaks" | "DebateFormat" | "DecisionMode" | "InteractionKind"
-                | "WhoHears" | "Normalize",
+                "Lifecycle" | "Overflow" | "Keep" | "WhoSpeaks" | "DebateFormat" | "DecisionMode"
+                | "InteractionKind" | "WhoHears" | "Normalize",
             ),
             _,
         ) => ("a word", "`greenroom schema --format markdown` lists the words"),

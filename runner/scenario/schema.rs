@@ -5,7 +5,7 @@
 //! not be read is set aside.
 
 use super::hints::with_hints;
-use super::{InteractionKind, Lifecycle, Overflow};
+use super::{InteractionKind, Keep, Lifecycle};
 use indexmap::IndexMap;
 use schemars::{JsonSchema, Schema, schema_for};
 use serde::de::{MapAccess, Visitor};
@@ -51,6 +51,9 @@ pub struct Written {
     /// `hf:ORG/REPO/FILE.gguf`, or the bundled `understudy`. `--model NAME=…` puts another in its place.
     #[schemars(extend("propertyNames" = { "pattern": NAME }))]
     pub models: Option<IndexMap<String, Option<String>>>,
+    /// The model that memories are looked up by: a name under `models`. Any model of a known family serves, an embedding model best. Default:
+    /// each agent's own.
+    pub embeddings: Option<String>,
     /// The language of what the stage itself says: cues, votes, rules of debates. Default: `en`.
     pub language: Option<WrittenLanguage>,
     /// Who takes part, by key: letters, digits and `_`.
@@ -106,9 +109,39 @@ pub struct WrittenAgent {
     pub color: Option<String>,
     /// Who answers instead of the model: a control for experiments, or a human at the terminal.
     pub strategy: Option<WrittenStrategy>,
-    /// What happens when the model's context is full.
+    /// How its memory goes on when the model's context is full.
+    pub memory: Option<WrittenMemory>,
+    /// Another way to write `memory`: `fail` is `{ keep: all }`, `summarize` is `{ keep: summary }`.
     pub on_overflow: Option<Overflow>,
 }
+}
+
+/// A memory that is full goes on in a new epoch, which begins with the system text and what is kept. A piece is a message that the agent
+/// has heard or said, or a paragraph of what the stage has told it; each that is kept is quoted with the turn or phase that it comes from. What
+/// is kept takes half of the context at most. Needs `keep`.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
+#[serde(default)]
+#[schemars(rename = "Memory", deny_unknown_fields, extend("required" = ["keep"]))]
+pub struct WrittenMemory {
+    /// What is kept.
+    pub keep: Option<Keep>,
+    /// The most recent pieces, at most. Default: with `window` as many as fit, with `retrieve` 4.
+    pub recent: Option<u64>,
+    /// With `retrieve`, so many pieces more, at most: those nearest to what the agent has just heard, by the model's own embeddings or those of
+    /// `embeddings`. Default: 8.
+    #[schemars(extend("minimum" = 1))]
+    pub nearest: Option<u64>,
+}
+
+/// What happens when an agent's context is full.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+#[schemars(rename = "OnOverflow")]
+pub enum Overflow {
+    /// The run ends.
+    Fail,
+    /// The agent writes down what it needs, and goes on with that.
+    Summarize,
 }
 
 /// A phase, or a block of phases.
@@ -157,6 +190,8 @@ pub struct WrittenPhase {
     /// neither speaks nor hears.
     #[schemars(extend("minItems" = 1))]
     pub agents: Option<WrittenCast>,
+    /// Picks those who speak by what they have read. Who is not picked neither speaks nor hears.
+    pub route: Option<WrittenRoute>,
     /// Who speaks when.
     pub order: Option<WhoSpeaks>,
     /// Rules of a debate, read by everybody when the phase opens.
@@ -225,6 +260,31 @@ pub struct WrittenPhase {
     #[schemars(extend("minimum" = 1, "maximum" = 100))]
     pub attempts: Option<u64>,
 }
+}
+
+/// Picks speakers as the phase opens: those who have read what is nearest to a query. What an agent has read and said, in any phase before,
+/// is compared piece by piece; a piece is a message, or a paragraph of what the stage has told it. The run records who was picked, so a
+/// replay needs no model. Needs `query`.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
+#[serde(default)]
+#[schemars(rename = "Route", deny_unknown_fields, extend("required" = ["query"]))]
+pub struct WrittenRoute {
+    /// The query, such as `{{ question }}`.
+    pub query: Option<WrittenTemplate>,
+    /// Those who may be picked: permanent agents of the phase. Default: all who speak in it. The others of the phase are present all the same.
+    pub among: Option<Keys>,
+    /// How many are picked, at most. Default: 1.
+    #[schemars(extend("minimum" = 1))]
+    pub take: Option<u64>,
+    /// The least score of one who is picked, from -1 to 1. Models differ in how near they find any two texts: a run shows its scores. Default:
+    /// any will do.
+    #[schemars(extend("minimum" = -1, "maximum" = 1))]
+    pub least: Option<f64>,
+    /// The number of an agent's nearest pieces that its score is the mean of. Default: 1.
+    #[schemars(extend("minimum" = 1))]
+    pub best: Option<u64>,
+    /// Those among them who speak where nobody is near enough. Default: nobody.
+    pub otherwise: Option<Keys>,
 }
 
 with_hints! {

@@ -9,7 +9,7 @@ use crate::diagnostic::printable;
 use crate::prompt::{Direction, spoken_so_far};
 use crate::scenario::{AgentId, Audience, Color, PhaseId, Plan, Purpose, Scenario, Turn, TurnId};
 use crate::stage::{Scene, Watch};
-use crate::transcript::{ChoiceRecord, Odds, Stop};
+use crate::transcript::{ChoiceRecord, Odds, RouteRecord, Stop};
 use console::{Color as Ink, Style};
 use indicatif::ProgressBar;
 use std::collections::BTreeMap;
@@ -129,6 +129,15 @@ impl Dialogue {
         self.page.end();
     }
 
+    /// Shows who was picked to speak in the phase that a turn begins.
+    fn route(&mut self, id: TurnId, route: &RouteRecord) {
+        self.hide_bar();
+        self.place(self.plan.turn(id).phase, 1);
+        let told = format!("  * {}", printable(&route.told(|key| self.scenario.name_of(key))));
+        self.page.note(&if self.fancy { Style::new().dim().apply_to(told).to_string() } else { told });
+        self.page.end();
+    }
+
     fn head(&mut self) {
         let plan = self.plan.clone();
         let turn = plan.turn(TurnId(self.next));
@@ -244,6 +253,7 @@ impl Watch for Dialogue {
             Scene::Started(_) if id.0 == self.next && self.shown.is_none() => self.waiting(None),
             Scene::Started(_) => {}
             Scene::Directed(line) => self.direct(line),
+            Scene::Routed(route) => self.route(id, route),
             Scene::Progress(Progress::Prefill { done, total }) => {
                 if id.0 == self.next && self.shown.is_none() {
                     self.waiting(Some((*done, *total)));

@@ -13,10 +13,10 @@ pub use drift::{Cause, Drift};
 pub use odds::Odds;
 pub use read::{ReadError, Recorded, Transcript};
 pub use record::{
-    AgentRecord, AssertionRecord, ChoiceRecord, Continues, DryRecord, Footer, Forked, FormRecord, Header,
-    Line, ModelRecord, NamedRecord, OptionRecord, OutcomeRecord, SaidRecord, SamplingRecord, ScenarioRecord,
-    SeedBefore, SettingsBefore, StateRecord, Stop, ToldRecord, TurnRecord, VerdictRecord, chain,
-    choice_record, form_record,
+    AgentRecord, AssertionRecord, Between, ChoiceRecord, Continues, DryRecord, Footer, Forked, FormRecord,
+    Header, Line, Met, ModelRecord, NamedRecord, OptionRecord, OutcomeRecord, RouteRecord, SaidRecord,
+    SamplingRecord, ScenarioRecord, SeedBefore, SettingsBefore, StateRecord, Stop, ToldRecord, TurnRecord,
+    VerdictRecord, chain, choice_record, form_record,
 };
 pub use write::{Recorder, same_settings};
 
@@ -27,15 +27,15 @@ pub const PROGRAM: &str = concat!("greenroom ", env!("CARGO_PKG_VERSION"));
 /// Name of the file in a run's folder.
 pub const FILE: &str = "transcript.jsonl";
 
-/// Path of the turn at which an agent sums up a full memory before the turn `path`.
+/// Path of the line that says what a full memory begins anew with before the turn `path`.
 pub fn summary_of(path: &str) -> String {
     format!("{path}{SUMMARY}")
 }
 
-/// True if a path is that of a summary.
+/// True if a path is that of such a line.
 pub fn is_summary(path: &str) -> bool {
     path.ends_with(SUMMARY)
 }
 
-/// What the path of a turn ends in at which an agent sums up a full memory.
+/// What the path of such a line ends in.
 const SUMMARY: &str = ".summary";

@@ -1,7 +1,7 @@
 //! Reads a transcript: every line by itself, with the line's number, what was found and what was expected.
 
 use super::FORMAT;
-use super::record::{Footer, Header, Line, StateRecord, TurnRecord};
+use super::record::{Between, Footer, Header, Line, RouteRecord, TurnRecord};
 use crate::files::{Kind, Lines};
 use anyhow::Context as _;
 use std::io::{self, BufRead};
@@ -17,8 +17,8 @@ pub struct Transcript {
     pub header: Recorded<Header>,
     /// The turns.
     pub turns: Vec<Recorded<TurnRecord>>,
-    /// The changes of the state among them.
-    pub states: Vec<Recorded<StateRecord>>,
+    /// What stands between them: changes of the state, and who was picked to speak.
+    pub between: Vec<Recorded<Between>>,
     /// The last line, if the run came to its end.
     pub footer: Option<Recorded<Footer>>,
     /// Bytes of whole lines: an interrupted run may have left a torn one behind them.
@@ -70,7 +70,7 @@ impl Transcript {
             let (file, expected) = (file.clone(), expected.to_string());
             ReadError { file, line, found, expected }
         };
-        let (mut header, mut turns, mut states, mut footer) = (None, Vec::new(), Vec::new(), None);
+        let (mut header, mut turns, mut between, mut footer) = (None, Vec::new(), Vec::new(), None);
         let (mut previous, mut whole_bytes, mut torn) = (String::new(), 0, None);
         let mut lines = lines.zip(1..).peekable();
         while let Some((line, number)) = lines.next() {
@@ -100,7 +100,12 @@ impl Transcript {
                     turns.push(Recorded { record: *record, line: number, hash: hash.clone(), intact });
                 }
                 Line::State(record) if header.is_some() && !after_footer => {
-                    states.push(Recorded { record, line: number, hash: hash.clone(), intact });
+                    let record = Between::State(record);
+                    between.push(Recorded { record, line: number, hash: hash.clone(), intact });
+                }
+                Line::Route(record) if header.is_some() && !after_footer => {
+                    let record = Between::Route(record);
+                    between.push(Recorded { record, line: number, hash: hash.clone(), intact });
                 }
                 Line::Footer(record) if header.is_some() && !after_footer => {
                     footer = Some(Recorded { record, line: number, hash: hash.clone(), intact });
@@ -111,7 +116,7 @@ impl Transcript {
                     } else if after_footer {
                         "the end of the file after the footer"
                     } else {
-                        "a turn, a state or the footer"
+                        "a turn, a state, a route or the footer"
                     };
                     return Err(error(number, format!("a {}", other.kind()), expected));
                 }
@@ -120,14 +125,22 @@ impl Transcript {
             whole_bytes += n_bytes;
         }
         let header = header.ok_or_else(|| error(1, "nothing".into(), "a header"))?;
-        Ok(Self { header, turns, states, footer, whole_bytes, torn })
+        Ok(Self { header, turns, between, footer, whole_bytes, torn })
+    }
+
+    /// Who was picked to speak, phase by phase.
+    pub fn routes(&self) -> impl Iterator<Item = &RouteRecord> {
+        self.between.iter().filter_map(|line| match &line.record {
+            Between::Route(route) => Some(route),
+            Between::State(_) => None,
+        })
     }
 
     /// Hash of its last line.
     pub fn hash(&self) -> &str {
         let turn = self.turns.last().map(|turn| (turn.line, &turn.hash));
-        let state = self.states.last().map(|state| (state.line, &state.hash));
-        let last = turn.max(state).map_or(&self.header.hash, |(_, hash)| hash);
+        let between = self.between.last().map(|line| (line.line, &line.hash));
+        let last = turn.max(between).map_or(&self.header.hash, |(_, hash)| hash);
         self.footer.as_ref().map_or(last, |footer| &footer.hash)
     }
 
@@ -160,8 +173,7 @@ fn parse_line(text: &str) -> Result<(Line, String), (String, String)> {
         let short: String = text.trim_end().chars().take(60).collect();
         if short.len() < text.trim_end().len() { format!("`{short}…`") } else { format!("`{short}`") }
     };
-    let expected =
-        "a line of a transcript: {\"type\": \"header\" | \"turn\" | \"state\" | \"footer\", …, \"hash\": …}";
+    let expected = "a line of a transcript: {\"type\": \"header\" | \"turn\" | \"state\" | \"route\" | \"footer\", …, \"hash\": …}";
     if !text.ends_with('\n') {
         return Err((format!("a line without an end, {}", shown(text)), expected.into()));
     }

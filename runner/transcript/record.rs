@@ -15,6 +15,8 @@ pub enum Line {
     Turn(Box<TurnRecord>),
     /// A change of the state.
     State(StateRecord),
+    /// Who was picked to speak in a phase.
+    Route(RouteRecord),
     /// The last line.
     Footer(Footer),
 }
@@ -309,6 +311,9 @@ pub struct TurnRecord {
     /// The form of the reply, and its value.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub form: Option<FormRecord>,
+    /// Names of the pieces of its past that a memory begins anew with, on the line of that, in the order of time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kept: Option<Vec<String>>,
     /// Seed of the turn.
     pub seed: u64,
     /// Settings of this reply, where they are not the run's: the scenario gives them for the agent, the phase or the turn.
@@ -324,6 +329,100 @@ pub struct StateRecord {
     pub path: String,
     /// What was set, by name.
     pub set: BTreeMap<String, serde_json::Value>,
+}
+
+/// Who was picked to speak in a phase, by the nearness of a query to what agents had read.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RouteRecord {
+    /// The phase.
+    pub path: String,
+    /// blake3 (hex) of the query.
+    pub query: String,
+    /// How well it was met.
+    #[serde(rename = "match")]
+    pub met: Met,
+    /// The score of each agent who had read anything, by key: a cosine, to four decimals.
+    pub scores: BTreeMap<String, f64>,
+    /// Keys of those who were picked, in speaking order.
+    pub chosen: Vec<String>,
+}
+
+impl RouteRecord {
+    /// In words; `name` gives the display name of a key.
+    pub fn told<'a>(&'a self, name: impl Fn(&'a str) -> &'a str) -> String {
+        let scored = |key: &'a String| match self.scores.get(key) {
+            Some(score) => format!("{} ({score:.2})", name(key)),
+            None => name(key).to_string(),
+        };
+        let chosen: Vec<String> = self.chosen.iter().map(scored).collect();
+        let chosen = chosen.join(", ");
+        match (self.met, self.chosen.is_empty()) {
+            (Met::Exact, _) => format!("picked, having read that very text: {chosen}"),
+            (Met::Partial, _) => format!("picked: {chosen}"),
+            (Met::Miss, true) => "picked: nobody, for nobody is near enough".to_string(),
+            (Met::Miss, false) => format!("nobody is near enough; picked instead: {chosen}"),
+        }
+    }
+}
+
+/// How well a query was met.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Met {
+    /// Somebody had read that very text.
+    Exact,
+    /// Somebody had read something that is near enough.
+    Partial,
+    /// Nobody had.
+    Miss,
+}
+
+impl Met {
+    /// As transcripts write it.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Exact => "exact",
+            Self::Partial => "partial",
+            Self::Miss => "miss",
+        }
+    }
+}
+
+/// A line that stands between turns.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Between {
+    /// A change of the state.
+    State(StateRecord),
+    /// Who was picked.
+    Route(RouteRecord),
+}
+
+impl Between {
+    /// The path of what it belongs to.
+    pub fn path(&self) -> &str {
+        match self {
+            Self::State(record) => &record.path,
+            Self::Route(record) => &record.path,
+        }
+    }
+
+    /// What it is, in words.
+    pub(super) fn what(&self) -> &'static str {
+        match self {
+            Self::State(_) => "change of the state",
+            Self::Route(_) => "route",
+        }
+    }
+}
+
+impl From<Between> for Line {
+    fn from(between: Between) -> Self {
+        match between {
+            Between::State(record) => Self::State(record),
+            Between::Route(record) => Self::Route(record),
+        }
+    }
 }
 
 /// Reason why a reply ended.
@@ -532,6 +631,7 @@ impl Line {
             Self::Header(_) => "header",
             Self::Turn(_) => "turn",
             Self::State(_) => "state",
+            Self::Route(_) => "route",
             Self::Footer(_) => "footer",
         }
     }

@@ -2,7 +2,7 @@
 
 use super::drift::{Cause, Drift};
 use super::read::{Recorded, Transcript};
-use super::record::{ChoiceRecord, Footer, FormRecord, Header, Line, StateRecord, TurnRecord};
+use super::record::{Between, ChoiceRecord, Footer, FormRecord, Header, Line, TurnRecord};
 use crate::files;
 use crate::scenario::text_of;
 use anyhow::{Context as _, bail};
@@ -16,10 +16,10 @@ use std::path::{Path, PathBuf};
 pub struct Recorder {
     file: Option<(File, PathBuf)>,
     recorded: Vec<Recorded<TurnRecord>>,
-    states: Vec<Recorded<StateRecord>>,
+    between: Vec<Recorded<Between>>,
     footer: Option<Recorded<Footer>>,
     n_turns: usize,
-    n_states: usize,
+    n_between: usize,
     /// The last line, from 1, that was taken.
     line: usize,
     hash: String,
@@ -37,9 +37,9 @@ impl Recorder {
             files::sync_folder(folder).with_context(|| format!("can't sync {}", folder.display()))?;
         }
         let file = Some((file, path.to_path_buf()));
-        let (recorded, states, hash) = Default::default();
+        let (recorded, between, hash) = Default::default();
         let mut recorder =
-            Self { file, recorded, states, footer: None, n_turns: 0, n_states: 0, line: 0, hash };
+            Self { file, recorded, between, footer: None, n_turns: 0, n_between: 0, line: 0, hash };
         recorder.append(&Line::Header(Box::new(header)))?;
         Ok(recorder)
     }
@@ -58,9 +58,9 @@ impl Recorder {
         }
         same_settings(&transcript.header.record, header)?;
         let turns = transcript.turns.iter().filter(|turn| !turn.intact);
-        let states = transcript.states.iter().filter(|state| !state.intact);
-        let broken = turns.map(|turn| (turn.line, &turn.record.path));
-        let broken = broken.chain(states.map(|state| (state.line, &state.record.path))).min();
+        let between = transcript.between.iter().filter(|line| !line.intact);
+        let broken = turns.map(|turn| (turn.line, turn.record.path.as_str()));
+        let broken = broken.chain(between.map(|line| (line.line, line.record.path()))).min();
         if let Some((line, path)) = broken.filter(|_| transcript.header.intact) {
             let detail = "the line does not fit its hash, so the run can't go on from it";
             return Err(Drift::new(path, Cause::RecordAltered, detail).at_line(line).into());
@@ -82,10 +82,10 @@ impl Recorder {
         Self {
             file: None,
             recorded: transcript.turns.clone(),
-            states: transcript.states.clone(),
+            between: transcript.between.clone(),
             footer: transcript.footer.clone(),
             n_turns: 0,
-            n_states: 0,
+            n_between: 0,
             line: 1,
             hash: transcript.header.hash.clone(),
         }
@@ -96,7 +96,7 @@ impl Recorder {
     /// # Errors
     /// [`Drift`] where a recorded line says something else; else the disk's.
     pub fn turn(&mut self, record: TurnRecord) -> anyhow::Result<bool> {
-        self.no_state_is_next()?;
+        self.nothing_is_between()?;
         let at = self.n_turns;
         self.n_turns += 1;
         let Some(recorded) = self.recorded.get(at) else {
@@ -115,59 +115,62 @@ impl Recorder {
         Ok(false)
     }
 
-    /// Takes the next change of the state.
+    /// Takes the next line between turns.
     ///
     /// # Errors
     /// As [`Self::turn`].
-    pub fn state(&mut self, record: StateRecord) -> anyhow::Result<()> {
-        let found = self.states.get(self.n_states).filter(|state| state.line == self.line + 1);
+    pub fn between(&mut self, record: Between) -> anyhow::Result<()> {
+        let found = self.between.get(self.n_between).filter(|found| found.line == self.line + 1);
         let Some(recorded) = found else {
-            let is_over = self.recorded.len() <= self.n_turns && self.states.len() <= self.n_states;
+            let is_over = self.recorded.len() <= self.n_turns && self.between.len() <= self.n_between;
             if is_over && self.footer.is_none() && self.file.is_some() {
-                return self.append(&Line::State(record));
+                return self.append(&Line::from(record));
             }
-            let next = self.states.get(self.n_states);
+            let (next, what) = (self.between.get(self.n_between), record.what());
             let (cause, detail) = if is_over && self.footer.is_none() {
-                (Cause::NoFooter, "the recording ends before this change of the state")
-            } else if next.is_some_and(|state| state.record.path == record.path) {
-                (Cause::Order, "the recording has this change of the state further down")
+                (Cause::NoFooter, format!("the recording ends before this {what}"))
+            } else if next.is_some_and(|found| is_same(&found.record, &record)) {
+                (Cause::Order, format!("the recording has this {what} further down"))
             } else {
-                (Cause::LineMissing, "the line of this change of the state is missing")
+                (Cause::LineMissing, format!("the line of this {what} is missing"))
             };
-            return Err(Drift::new(record.path, cause, detail).at_line(self.line + 1).into());
+            return Err(Drift::new(record.path(), cause, detail).at_line(self.line + 1).into());
         };
-        if recorded.record.path != record.path {
+        if !is_same(&recorded.record, &record) {
             return Err(self.elsewhere(recorded, &record).into());
         }
-        if let Some(drift) = other_state(recorded, &record)? {
+        if let Some(drift) = other_between(recorded, &record)? {
             return Err(drift.into());
         }
         self.hash.clone_from(&recorded.hash);
         self.line = recorded.line;
-        self.n_states += 1;
+        self.n_between += 1;
         Ok(())
     }
 
-    /// What happened where another change of the state is recorded than the one that takes place now.
-    fn elsewhere(&self, found: &Recorded<StateRecord>, now: &StateRecord) -> Drift {
-        let was = &found.record.path;
-        let is_later = self.states[self.n_states..].iter().any(|state| state.record.path == now.path);
-        let is_again = self.states[..self.n_states].iter().any(|state| state.record.path == *was);
+    /// What happened where another line is recorded than the one that is due now.
+    fn elsewhere(&self, found: &Recorded<Between>, now: &Between) -> Drift {
+        let was = &found.record;
+        let is_later = self.between[self.n_between..].iter().any(|line| is_same(&line.record, now));
+        let is_again = self.between[..self.n_between].iter().any(|line| is_same(&line.record, was));
         let (cause, path) = match (is_later, is_again) {
-            (false, _) => (Cause::LineMissing, &now.path),
-            (true, true) => (Cause::LineTooMany, was),
-            (true, false) => (Cause::Order, &now.path),
+            (false, _) => (Cause::LineMissing, now.path()),
+            (true, true) => (Cause::LineTooMany, was.path()),
+            (true, false) => (Cause::Order, now.path()),
         };
-        let detail = format!("the recording has the change of the state of {was} here");
-        Drift::new(path, cause, detail).at_line(found.line).texts(was, &now.path)
+        let detail = format!("the recording has the {} of {} here", was.what(), was.path());
+        Drift::new(path, cause, detail).at_line(found.line).texts(was.path(), now.path())
     }
 
-    /// Refuses a recorded change of the state that does not take place any more.
-    fn no_state_is_next(&self) -> Result<(), Drift> {
-        let next = self.states.get(self.n_states).filter(|state| state.line == self.line + 1);
-        next.map_or(Ok(()), |state| {
-            let detail = "the state does not change here any more";
-            Err(Drift::new(&state.record.path, Cause::LineTooMany, detail).at_line(state.line))
+    /// Refuses a recorded line between turns that is not due any more.
+    fn nothing_is_between(&self) -> Result<(), Drift> {
+        let next = self.between.get(self.n_between).filter(|found| found.line == self.line + 1);
+        next.map_or(Ok(()), |found| {
+            let detail = match &found.record {
+                Between::State(_) => "the state does not change here any more",
+                Between::Route(_) => "nobody is picked here any more",
+            };
+            Err(Drift::new(found.record.path(), Cause::LineTooMany, detail).at_line(found.line))
         })
     }
 
@@ -176,7 +179,7 @@ impl Recorder {
     /// # Errors
     /// [`Drift`] where the recording ends otherwise; else the disk's.
     pub fn footer(&mut self, footer: Footer) -> anyhow::Result<String> {
-        self.no_state_is_next()?;
+        self.nothing_is_between()?;
         if let Some(extra) = self.recorded.get(self.n_turns) {
             let detail = "the plan has no such turn any more";
             let drift = Drift::new(&extra.record.path, Cause::LineTooMany, detail);
@@ -213,17 +216,29 @@ impl Recorder {
     }
 }
 
-/// Says what is different about a recorded change of the state that has its place.
-fn other_state(recorded: &Recorded<StateRecord>, now: &StateRecord) -> serde_json::Result<Option<Drift>> {
+/// Tells whether two lines are of the same kind and place.
+fn is_same(a: &Between, b: &Between) -> bool {
+    a.path() == b.path() && a.what() == b.what()
+}
+
+/// Says what is different about a recorded line between turns that has its place.
+fn other_between(recorded: &Recorded<Between>, now: &Between) -> serde_json::Result<Option<Drift>> {
     let was = &recorded.record;
-    let (cause, detail) = match (was.set == now.set, recorded.intact) {
+    let (cause, detail) = match (was == now, recorded.intact) {
         (true, true) => return Ok(None),
-        (false, true) => (Cause::ResultsChanged, "the state comes to something else"),
-        (false, false) => (Cause::RecordAltered, "the state is not what was said comes to"),
         (true, false) => (Cause::RecordAltered, "the line does not fit its hash, or what stands before it"),
+        (false, intact) => match (was, intact) {
+            (Between::State(_), true) => (Cause::ResultsChanged, "the state comes to something else"),
+            (Between::State(_), false) => (Cause::RecordAltered, "the state is not what was said comes to"),
+            (Between::Route(_), true) => (Cause::ResultsChanged, "others are picked by these scores"),
+            (Between::Route(_), false) => (Cause::RecordAltered, "who was picked is not what the scores say"),
+        },
     };
-    let (was, is) = (serde_json::to_string_pretty(&was.set)?, serde_json::to_string_pretty(&now.set)?);
-    Ok(Some(Drift::new(&now.path, cause, detail).at_line(recorded.line).texts(was, is)))
+    let shown = |line: &Between| match line {
+        Between::State(record) => serde_json::to_string_pretty(&record.set),
+        Between::Route(record) => serde_json::to_string_pretty(record),
+    };
+    Ok(Some(Drift::new(now.path(), cause, detail).at_line(recorded.line).texts(shown(was)?, shown(now)?)))
 }
 
 /// Says the first difference between a recorded turn and the same turn now.

@@ -4,7 +4,7 @@ use crate::backend::{Backend, ModelCard};
 use crate::prompt::Memories;
 use crate::replay;
 use crate::scenario::{Scenario, compile};
-use crate::stage::{End, Seat, Settings, Stage, Unwatched};
+use crate::stage::{End, LookedUp, Seat, Settings, Stage, Unwatched};
 use crate::timeline::Timeline;
 use crate::trace::{self, Trace};
 use crate::transcript::{NamedRecord, Recorder, Transcript};
@@ -43,15 +43,24 @@ impl Fitting<'_> {
         replay::memories(self.scenario, &self.transcript.header.record, self.earlier.clone())
     }
 
-    /// Plays the recorded plan with its settings. Memories stay in RAM.
-    pub(super) async fn play(&self, players: Players, recorder: Recorder) -> anyhow::Result<End> {
+    /// Plays the recorded plan with its settings; what was looked up already is not looked up again. Memories stay in RAM.
+    pub(super) async fn play(
+        &self,
+        players: Players,
+        recorder: Recorder,
+        looked_up: LookedUp,
+    ) -> anyhow::Result<End> {
         let header = &self.transcript.header.record;
         let Players { own, named: models } = players;
+        let embeddings = self.scenario.embeddings.as_ref();
+        let embeddings = embeddings.and_then(|name| Some(models.get(name)?.backend.clone()));
         let settings = Settings {
             sampling: header.sampling.clone().into(),
             max_tokens: header.max_tokens,
             before: replay::settings_before(header, &compile(self.scenario)),
             models,
+            embeddings,
+            looked_up,
             ..Settings::default()
         };
         let name = format!("verify {}", self.file.display());

@@ -6,7 +6,7 @@ use crate::backend::{Backend, Cast};
 use crate::files::{self, Kind};
 use crate::replay;
 use crate::run::records;
-use crate::stage::End;
+use crate::stage::{End, LookedUp};
 use crate::transcript::{Cause, Drift, Footer, Header, PROGRAM, Recorder, Transcript};
 use anyhow::{Context as _, bail};
 use std::sync::Arc;
@@ -71,7 +71,7 @@ pub(super) fn rerun(fitting: &Fitting<'_>, model: &Arc<dyn Backend>, level: Leve
     let recorder = Recorder::create(&file, header)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let cast = players.map(|model| Arc::new(Cast::new(model)));
-    let End::Complete(footer) = runtime.block_on(fitting.play(cast, recorder))? else {
+    let End::Complete(footer) = runtime.block_on(fitting.play(cast, recorder, LookedUp::default()))? else {
         bail!("the run was stopped");
     };
     let text = files::read_text(&file, Kind::Transcript).context("can't read what was played")?;

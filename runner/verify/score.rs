@@ -8,6 +8,7 @@ use super::fitting::Fitting;
 use crate::backend::{Backend, BoxFuture, ModelCard, Reply, Request, Session, Sink};
 use crate::scenario::language::Language;
 use crate::scenario::{Choice, Chosen};
+use crate::stage::LookedUp;
 use crate::transcript::{Recorded, Recorder, TurnRecord, summary_of};
 use anyhow::Context as _;
 use serde::Serialize;
@@ -61,7 +62,11 @@ pub(super) fn score(fitting: &Fitting<'_>, model: &Arc<dyn Backend>) -> anyhow::
         Arc::new(Reader { recorded, given, model, found })
     });
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(fitting.play(readers, Recorder::verify(fitting.transcript)))?;
+    runtime.block_on(fitting.play(
+        readers,
+        Recorder::verify(fitting.transcript),
+        LookedUp::of(fitting.transcript),
+    ))?;
     let mut found = std::mem::take(&mut *found.lock().unwrap_or_else(PoisonError::into_inner));
     found.sort_by_key(|turn| turn.line);
     let mut score = Score { turns: found.len(), ..Score::default() };
@@ -191,6 +196,10 @@ impl Backend for Reader {
 
     fn overflows(&self, request: &Request) -> anyhow::Result<bool> {
         Ok(self.recorded.contains_key(&summary_of(&request.path)))
+    }
+
+    fn embed(&self, texts: Vec<String>) -> BoxFuture<'_, anyhow::Result<Vec<Vec<f32>>>> {
+        self.model.embed(texts)
     }
 
     fn forget(&self, session: &Session) {

@@ -18,6 +18,7 @@ mod isolation;
 mod language;
 #[cfg(target_os = "linux")] // which limits a process, and says what it used
 mod limits;
+mod looked_up;
 mod memory;
 mod models;
 #[cfg(target_os = "linux")]

@@ -6,6 +6,7 @@
 use crate::extend::only_grows;
 use crate::play::play;
 use greenroom::backend::{Backend, BoxFuture, ModelCard, Reply, Request, Scripted, Session, Sink};
+use greenroom::prompt::by_score;
 use greenroom::replay::replay;
 use greenroom::run::RunOptions;
 use greenroom::scenario::open;
@@ -44,10 +45,21 @@ impl Backend for Noting {
         self.script.forget(session);
     }
     fn overflows(&self, request: &Request) -> anyhow::Result<bool> {
-        let conversation = &request.conversation;
-        let read: usize = conversation.exchanges.iter().map(|past| past.user.len() + past.raw.len()).sum();
-        Ok(read + conversation.next.len() > self.context)
+        Ok(length(request) > self.context)
     }
+    fn fills_half(&self, request: &Request) -> anyhow::Result<bool> {
+        Ok(length(request) > self.context / 2)
+    }
+    fn embed(&self, texts: Vec<String>) -> BoxFuture<'_, anyhow::Result<Vec<Vec<f32>>>> {
+        self.script.embed(texts)
+    }
+}
+
+/// Characters of a prompt.
+fn length(request: &Request) -> usize {
+    let conversation = &request.conversation;
+    let read: usize = conversation.exchanges.iter().map(|past| past.user.len() + past.raw.len()).sum();
+    read + conversation.next.len()
 }
 
 /// The option number of a turn: `wanted` by path, else the first that is open.
@@ -77,7 +89,7 @@ fn told(
     let replayed = replay(&scenario, &transcript, BTreeMap::new()).unwrap();
     let End::Complete(footer) = played.end else { panic!("stopped") };
     assert_eq!(replayed.footer, *footer);
-    only_grows(&backend.seen.lock().unwrap());
+    only_grows(&backend.seen.lock().unwrap(), &transcript);
     let mut out = String::new();
     for turn in transcript.turns.iter().map(|turn| &turn.record) {
         writeln!(out, "--- {}\n{}", turn.path, turn.delta).unwrap();
@@ -91,6 +103,12 @@ fn told(
         if !turn.hints.is_empty() {
             writeln!(out, "  ({})", turn.hints.words()).unwrap();
         }
+    }
+    for route in transcript.routes() {
+        let scores: Vec<_> =
+            by_score(&route.scores).iter().map(|(key, score)| format!("{key} {score}")).collect();
+        let (met, chosen) = (route.met.word(), route.chosen.join(", "));
+        writeln!(out, "~~~ {}: {met} [{chosen}] of {}", route.path, scores.join(", ")).unwrap();
     }
     let mut footer = serde_json::to_value(&*footer).unwrap();
     footer.sort_all_objects();
@@ -243,6 +261,21 @@ fn a_full_memory_begins_a_new_epoch() {
         let summary = request.path.ends_with(".summary");
         Some(if summary { "It rained.".into() } else { format!("words of {}", request.path) })
     }));
+}
+
+#[test]
+fn a_full_memory_keeps_what_is_recent() {
+    insta::assert_snapshot!(told("window.yaml", 420, |request| Some(format!("words of {}", request.path))));
+}
+
+#[test]
+fn a_full_memory_keeps_what_is_near() {
+    insta::assert_snapshot!(told("retrieve.yaml", 420, |request| Some(format!("words of {}", request.path))));
+}
+
+#[test]
+fn who_has_read_what_is_near_is_picked() {
+    insta::assert_snapshot!(simple("route.yaml", &[]));
 }
 
 #[test]

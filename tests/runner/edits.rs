@@ -121,7 +121,7 @@ fn an_added_line_is_read_once_by_whom_it_is_for() {
     assert!(bell.find("So it is left.").unwrap() < bell.find("A bell").unwrap(), "{bell}");
     let memory = memory_at(&scenario, &read(&folder), BTreeMap::new(), "two/1/b").unwrap();
     let added = memory.events().iter().filter_map(|event| match event {
-        Event::Stage { kind: StageKind::Added, text, origin } => Some((text.as_str(), origin.as_str())),
+        Event::Stage { kind: StageKind::Added, text, origin, .. } => Some((text.as_str(), origin.as_str())),
         _ => None,
     });
     assert_eq!(added.collect::<Vec<_>>(), [("It rains.", "one/2/a"), ("Ann lies.", "two/1/a")]);

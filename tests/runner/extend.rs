@@ -11,7 +11,7 @@ use greenroom::scenario::{Scenario, turn_seed};
 use greenroom::stage::End;
 use greenroom::transcript::Transcript;
 use proptest::prelude::*;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt::Write as _;
 use std::sync::Arc;
 
@@ -33,6 +33,7 @@ struct Phase {
     announced: usize,
     /// Settings of its replies.
     hints: Option<&'static str>,
+    route: Option<&'static str>,
 }
 
 const AGENTS: usize = 5;
@@ -64,12 +65,13 @@ fn phase() -> impl Strategy<Value = Phase> {
         proptest::option::weighted(0.4, 1..4usize),
         any::<bool>(),
         (0..4usize, proptest::option::weighted(0.3, proptest::sample::select(HINTS.to_vec()))),
+        proptest::option::weighted(0.3, proptest::sample::select(ROUTES.to_vec())),
     );
     (shape, texts, results).prop_map(
         |(
             (cast, topology, rounds, max_turns),
             (quotes, private, format),
-            (choice, decision, when, until, (announced, hints)),
+            (choice, decision, when, until, (announced, hints), route),
         )| Phase {
             cast,
             topology,
@@ -84,6 +86,7 @@ fn phase() -> impl Strategy<Value = Phase> {
             until,
             announced,
             hints,
+            route,
         },
     )
 }
@@ -91,8 +94,25 @@ fn phase() -> impl Strategy<Value = Phase> {
 /// Settings that any reply may have.
 const HINTS: [&str; 3] = ["temperature: 0", "top_k: 5, max_tokens: 9", "min_p: 0.1, repetition_penalty: 1.2"];
 
+/// Ways to pick speakers.
+const ROUTES: [&str; 4] = [
+    "query: 'Phase 0 opens.'",
+    "query: 'plain words of mark', take: 2, best: 2",
+    "query: 'Agent 1', least: 0.6, otherwise: FIRST",
+    "query: 'Nothing of the kind', least: 0.99",
+];
+
+/// Ways to go on with a full memory.
+const MEMORIES: [&str; 5] = [
+    ", on_overflow: summarize",
+    ", memory: {keep: summary}",
+    ", memory: {keep: window}",
+    ", memory: {keep: window, recent: 3}",
+    ", memory: {keep: retrieve, recent: 1, nearest: 2}",
+];
+
 /// A scenario with these phases; agent 4 is an observer if asked for, agents with a strategy follow it.
-fn yaml(phases: &[Phase], ephemeral: &[bool], strategies: &[usize], summarize: bool) -> String {
+fn yaml(phases: &[Phase], ephemeral: &[bool], strategies: &[usize], memory: &str) -> String {
     let mut out = String::from(
         "id: random\nmodels: {big: understudy, small: understudy}\nmodel: big\ntop_p: 0.9\nagents:\n",
     );
@@ -102,13 +122,12 @@ fn yaml(phases: &[Phase], ephemeral: &[bool], strategies: &[usize], summarize: b
             Some(0) => ", strategy: tit_for_tat",
             Some(1) => ", strategy: {random: 0.3}",
             Some(_) => ", strategy: grim",
-            None if summarize => ", on_overflow: summarize",
-            None => "",
+            None => memory,
         };
         // A model of its own for some, others have settings.
         let model = match (id, strategy) {
-            (1, "" | ", on_overflow: summarize") => ", model: small",
-            (2, "" | ", on_overflow: summarize") => ", temperature: 1.1",
+            (1, own) if own == memory => ", model: small",
+            (2, own) if own == memory => ", temperature: 1.1",
             _ => "",
         };
         writeln!(out, "  a{id}: {{display_name: Agent {id}, lifecycle: {lifecycle}{strategy}{model}}}")
@@ -137,6 +156,18 @@ fn yaml(phases: &[Phase], ephemeral: &[bool], strategies: &[usize], summarize: b
             }
             "moderated" => writeln!(out, "    topology: moderated\n    moderator: {}", cast[0]).unwrap(),
             plain => writeln!(out, "    topology: {plain}").unwrap(),
+        }
+        // The first may moderate or decide; who forgets has read nothing that could be near.
+        let among = phase.cast.iter().zip(&cast).skip(1).filter(|(id, _)| !ephemeral[**id]);
+        let among: Vec<&str> = among.map(|(_, key)| key.as_str()).collect();
+        if let Some(route) = phase.route.filter(|_| among.len() > 1 && (at == 0 || phase.rounds > 0)) {
+            writeln!(
+                out,
+                "    route: {{{}, among: [{}]}}",
+                route.replace("FIRST", among[0]),
+                among.join(", ")
+            )
+            .unwrap();
         }
         // Phases without rounds are only read, but somebody speaks somewhere.
         let rounds = if at == 0 { phase.rounds.max(1) } else { phase.rounds };
@@ -210,15 +241,24 @@ fn reply(request: &Request, salt: usize) -> Option<String> {
     Some(format!("{words} mark-{phase}-mark"))
 }
 
-/// Every memory's prompts grow by the reply and what is new; the only exception is a new epoch, after a summary.
-pub(crate) fn only_grows(seen: &[Request]) {
+/// Paths of the turns before which a memory began anew with pieces of its past.
+fn begun_anew(transcript: &Transcript) -> BTreeSet<&str> {
+    let kept = transcript.turns.iter().map(|turn| &turn.record).filter(|turn| turn.kept.is_some());
+    kept.filter_map(|turn| turn.path.strip_suffix(".summary")).collect()
+}
+
+/// Every memory's prompts grow by the reply and what is new; the only exception is a new epoch: after a summary, or with pieces.
+pub(crate) fn only_grows(seen: &[Request], transcript: &Transcript) {
+    let begun_anew = begun_anew(transcript);
     let mut last: HashMap<String, &Request> = HashMap::new();
     for request in seen {
         let now = &request.conversation;
         assert!(!now.next.is_empty(), "{}: a user message always precedes a reply", request.path);
         let before = last.insert(request.session.agent.clone(), request);
         match before {
-            Some(before) if before.path.ends_with(".summary") => {
+            Some(before)
+                if before.path.ends_with(".summary") || begun_anew.contains(request.path.as_str()) =>
+            {
                 assert!(
                     now.exchanges.is_empty() && now.system == before.conversation.system,
                     "{}",
@@ -260,9 +300,9 @@ pub(crate) fn holds_of_any_run(
     }
     let played = played.unwrap();
     let seen = std::mem::take(&mut *backend.seen.lock().unwrap());
-    only_grows(&seen);
     let recorded = std::fs::read_to_string(&played.transcript).unwrap();
     let transcript = Transcript::parse(&played.transcript, &recorded).unwrap();
+    only_grows(&seen, &transcript);
     let replayed = replay(scenario, &transcript, BTreeMap::new()).unwrap();
     let End::Complete(footer) = played.end else { panic!("stopped") };
     assert_eq!(replayed.footer, *footer);
@@ -300,12 +340,12 @@ proptest! {
         phases in proptest::collection::vec(phase(), 1..5),
         ephemeral in proptest::collection::vec(proptest::bool::weighted(0.25), AGENTS),
         strategies in proptest::sample::subsequence((0..AGENTS).collect::<Vec<_>>(), 0..=2),
-        summarize in proptest::bool::weighted(0.3),
+        memory in proptest::option::weighted(0.5, proptest::sample::select(&MEMORIES[..])),
         salt in 0..1000usize,
     ) {
-        let text = yaml(&phases, &ephemeral, &strategies, summarize);
+        let text = yaml(&phases, &ephemeral, &strategies, memory.unwrap_or_default());
         let scenario = scenario(&text);
-        let context = if summarize { 900 } else { usize::MAX };
+        let context = if memory.is_some() { 900 } else { usize::MAX };
         let seen = holds_of_any_run(&scenario, context, salt, |request, salt| reply(request, salt as usize));
         // Some scenarios quote more at once than this small a context holds: they are rightly refused.
         prop_assume!(seen.is_some());

@@ -17,6 +17,7 @@ const RUNNER: &[(&str, u32)] = &[
     ("prompt", 2),
     ("backend", 3),
     ("outcome", 3),
+    ("lookup", 4),
     ("trace", 4),
     ("walk", 4),
     ("stage", 5),

@@ -77,6 +77,12 @@ impl Backend for Backwards {
     fn overflows(&self, request: &Request) -> anyhow::Result<bool> {
         self.0.overflows(request)
     }
+    fn fills_half(&self, request: &Request) -> anyhow::Result<bool> {
+        self.0.fills_half(request)
+    }
+    fn embed(&self, texts: Vec<String>) -> BoxFuture<'_, anyhow::Result<Vec<Vec<f32>>>> {
+        self.0.embed(texts)
+    }
 }
 
 /// Answers in an order drawn from the turns' paths.
@@ -99,6 +105,12 @@ impl Backend for Shuffled {
     }
     fn overflows(&self, request: &Request) -> anyhow::Result<bool> {
         self.0.overflows(request)
+    }
+    fn fills_half(&self, request: &Request) -> anyhow::Result<bool> {
+        self.0.fills_half(request)
+    }
+    fn embed(&self, texts: Vec<String>) -> BoxFuture<'_, anyhow::Result<Vec<Vec<f32>>>> {
+        self.0.embed(texts)
     }
 }
 

@@ -3,7 +3,7 @@
 
 use crate::drift::greenroom_with;
 use crate::play::{play, without_copy};
-use greenroom::backend::{Backend, Request, Scripted};
+use greenroom::backend::{Backend, BoxFuture, ModelCard, Reply, Request, Scripted, Session, Sink};
 use greenroom::run::RunOptions;
 use greenroom::scenario::{Scenario, load};
 use serde_json::Value;
@@ -44,10 +44,14 @@ fn backend() -> Arc<dyn Backend> {
 
 /// Records a run beside its file.
 fn record(folder: &Path) -> (Arc<Scenario>, Vec<String>) {
+    record_of(folder, FILE, backend())
+}
+
+fn record_of(folder: &Path, text: &str, backend: Arc<dyn Backend>) -> (Arc<Scenario>, Vec<String>) {
     let file = folder.join("ledger.yaml");
-    std::fs::write(&file, FILE).unwrap();
-    let scenario = load(&file.display().to_string(), FILE, &[]).scenario.unwrap();
-    let played = play(&scenario, backend(), &folder.join("run"), &RunOptions::default()).unwrap();
+    std::fs::write(&file, text).unwrap();
+    let scenario = load(&file.display().to_string(), text, &[]).scenario.unwrap();
+    let played = play(&scenario, backend, &folder.join("run"), &RunOptions::default()).unwrap();
     without_copy(&folder.join("run"));
     let text = std::fs::read_to_string(played.transcript).unwrap();
     (scenario, text.lines().map(str::to_string).collect())
@@ -136,10 +140,122 @@ fn lines_of_the_state_are_guarded() {
     }
 }
 
+/// A run in which a memory begins anew with pieces, and speakers are picked.
+const LOOKED_UP: &str = "\
+id: ledger
+agents: { ann: { memory: { keep: retrieve, recent: 1, nearest: 1 } }, ben: {}, cas: {} }
+phases:
+  - { name: bread, agents: [ann, ben], prompt: Bread needs salt. }
+  - { name: lamp, agents: [ann, cas], rounds: 3, prompt: The lamp needs oil. }
+  - name: ask
+    agents: [ann, ben, cas]
+    prompt: What does the lamp need?
+    route: { query: What does the lamp need?, among: [ben, cas], least: 0.2, otherwise: ben }
+outcome: { n: ask.said | length }
+";
+
+/// Ann's memory is full once, at the third round of `lamp`.
+fn forgetful() -> Arc<dyn Backend> {
+    let script = |request: &Request| Some(format!("words of {}", request.path));
+    Arc::new(Full(Scripted::new(script)))
+}
+
+struct Full(Scripted);
+
+impl Backend for Full {
+    fn card(&self) -> ModelCard {
+        self.0.card()
+    }
+    fn reply(&self, request: Request, sink: Sink) -> BoxFuture<'_, anyhow::Result<Reply>> {
+        self.0.reply(request, sink)
+    }
+    fn forget(&self, session: &Session) {
+        self.0.forget(session);
+    }
+    fn overflows(&self, request: &Request) -> anyhow::Result<bool> {
+        Ok(request.path == "lamp/3/ann")
+    }
+    fn fills_half(&self, _request: &Request) -> anyhow::Result<bool> {
+        Ok(false)
+    }
+    fn embed(&self, texts: Vec<String>) -> BoxFuture<'_, anyhow::Result<Vec<Vec<f32>>>> {
+        self.0.embed(texts)
+    }
+}
+
+#[test]
+fn lines_of_what_was_looked_up_are_guarded() {
+    let folder = tempfile::tempdir().unwrap();
+    let (_, lines) = record_of(folder.path(), LOOKED_UP, forgetful());
+    assert_eq!(chained(&lines), lines);
+    let at = |part: &str| lines.iter().position(|line| line.contains(part)).unwrap();
+    let (epoch, route) = (at("\"kept\":"), at("\"type\":\"route\""));
+    assert!(lines[epoch].contains("\"path\":\"lamp/3/ann.summary\""), "{}", lines[epoch]);
+    assert!(lines[route].contains("\"match\":\"partial\"") && lines[route].contains("\"chosen\":[\"cas\"]"));
+    let edited = |line: usize, from: &str, to: &str| {
+        let mut altered = lines.clone();
+        assert!(altered[line].contains(from), "{from} in {}", altered[line]);
+        altered[line] = altered[line].replacen(from, to, 1);
+        altered
+    };
+    let (epoch_at, route_at) = (format!("{} lamp/3/ann.summary", epoch + 1), format!("{} ask", route + 1));
+    // A piece that is not the agent's; a piece more or less; what is remembered.
+    let altered = edited(epoch, "\"kept\":[\"", "\"kept\":[\"ask/1/ben\",\"");
+    for lines in [chained(&altered), altered] {
+        let found = drift(folder.path(), &lines);
+        assert_eq!(found, "null lamp/3/ann.summary: the recorded line was altered, nowhere");
+    }
+    let altered = edited(epoch, "\"kept\":[\"", "\"kept\":[\"bread\",\"");
+    let found = drift(folder.path(), &chained(&altered));
+    assert_eq!(found, format!("{epoch_at}: the recorded line was altered, nowhere"));
+    let altered = edited(epoch, "words of lamp/1/cas", "words of lamp/1/ben");
+    for lines in [chained(&altered), altered] {
+        assert_eq!(
+            drift(folder.path(), &lines),
+            format!("{epoch_at}: the recorded line was altered, nowhere")
+        );
+    }
+    // Who was picked, how well, and by which scores.
+    for (from, to) in [
+        ("\"chosen\":[\"cas\"]", "\"chosen\":[\"ben\"]"),
+        ("\"match\":\"partial\"", "\"match\":\"exact\""),
+        ("\"cas\":0.", "\"cas\":-0."),
+    ] {
+        let altered = edited(route, from, to);
+        let found = drift(folder.path(), &altered);
+        assert_eq!(found, format!("{route_at}: the recorded line was altered, nowhere"), "{to}");
+        let found = drift(folder.path(), &chained(&altered));
+        assert_eq!(found, format!("{route_at}: the results changed, nowhere"), "{to}");
+    }
+    let altered = edited(route, "\"scores\":{\"ben\"", "\"scores\":{\"ann\"");
+    assert!(drift(folder.path(), &altered).ends_with("ask: the recorded line was altered, nowhere"));
+    let altered = edited(route, "\"query\":\"", "\"query\":\"00");
+    assert!(drift(folder.path(), &altered).contains("ask: the phase's prompt changed"));
+    let mut without = lines.clone();
+    without.remove(route);
+    assert!(drift(folder.path(), &chained(&without)).ends_with("ask: a line is missing, nowhere"));
+    let mut twice = lines.clone();
+    twice.insert(route, lines[route].clone());
+    let found = drift(folder.path(), &chained(&twice));
+    assert_eq!(found, format!("{} ask: a line too many, nowhere", route + 2));
+    let mut without = lines.clone();
+    without.remove(epoch);
+    assert!(drift(folder.path(), &chained(&without)).contains("lamp/3/ann: the phase's prompt changed"));
+}
+
+#[test]
+fn what_was_looked_up_is_resumed_behind_any_line() {
+    resumes(LOOKED_UP, forgetful);
+}
+
 #[test]
 fn a_run_is_resumed_behind_any_line() {
+    resumes(FILE, backend);
+}
+
+fn resumes(file: &str, backend: impl Fn() -> Arc<dyn Backend>) {
     let folder = tempfile::tempdir().unwrap();
-    let (scenario, lines) = record(folder.path());
+    let (scenario, lines) = record_of(folder.path(), file, backend());
     let whole = lines.join("\n") + "\n";
     let resume = RunOptions { resume: true, ..RunOptions::default() };
     for n in 1..lines.len() {

@@ -7,7 +7,7 @@ use super::kernels::linear::{Activations, linear};
 use super::kernels::panel::Packed;
 use super::kernels::pointwise::rms_norm;
 use crate::Result;
-use crate::device::Pass;
+use crate::device::{Output, Pass};
 use crate::model::calibration::Measured;
 use crate::model::weights::Layer;
 
@@ -18,7 +18,7 @@ impl Cpu {
         pass: &Pass,
         cache: &mut CpuCache,
         mut watch: Option<&mut Measured>,
-    ) -> Result<Vec<f32>> {
+    ) -> Result<Output> {
         let (spec, d) = (&self.spec, self.spec.d_model);
         cache.begin(pass);
         let ropes = spec.ropes.iter().map(|rope| pass.positions().map(|p| rope.table(p)).collect());
@@ -36,10 +36,14 @@ impl Cpu {
             x = self.layer(x, weights, &attention, cache, watch.as_deref_mut());
         }
         if pass.wanted.is_empty() {
-            return Ok(Vec::new());
+            return Ok(Output::Logits(Vec::new()));
         }
         let rows: Vec<f32> = pass.wanted.iter().flat_map(|row| &x[row * d..][..d]).copied().collect();
-        Ok(self.linear(&self.norm(&rows, &self.weights.output_norm), &[&self.weights.output]))
+        let hidden = self.norm(&rows, &self.weights.output_norm);
+        if pass.hidden {
+            return Ok(Output::Hidden(hidden));
+        }
+        Ok(Output::Logits(self.linear(&hidden, &[&self.weights.output])))
     }
 
     /// `x: [n_rows, d_model]` through attention and feed-forward, each with its norm before and its residual.

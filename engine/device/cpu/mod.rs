@@ -9,7 +9,7 @@ mod feed_forward;
 pub(crate) mod kernels;
 mod weights;
 
-use super::{Cache, Device, Logits, Pass, own};
+use super::{Cache, Device, Output, Pass, own};
 use crate::kv::layout::KvLayout;
 use crate::model::calibration::{Calibration, Measured};
 use crate::model::gguf::Gguf;
@@ -79,7 +79,7 @@ impl Device for Cpu {
         Box::new(CpuCache::new(layout))
     }
 
-    fn run(&self, pass: &Pass, cache: &mut dyn Cache, watch: Option<&mut Measured>) -> Result<Logits> {
-        self.pass(pass, own(cache), watch).map(Logits::All)
+    fn run(&self, pass: &Pass, cache: &mut dyn Cache, watch: Option<&mut Measured>) -> Result<Output> {
+        self.pass(pass, own(cache), watch)
     }
 }

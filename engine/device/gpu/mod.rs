@@ -22,8 +22,8 @@ mod steps;
 mod tables;
 mod weights;
 
-use super::cpu::kernels::{Isa, shaping::Shaping};
-use super::{Best, Cache, Device, Logits, Pass, PassSpan, own};
+use super::cpu::kernels::{Isa, pointwise::rms_norm, shaping::Shaping};
+use super::{Best, Cache, Device, Output, Pass, PassSpan, own};
 use crate::kv::layout::KvLayout;
 use crate::kv::table::RowsId;
 use crate::model::calibration::{Calibration, Measured};
@@ -145,15 +145,16 @@ impl Gpu {
             (1..=N as u32).map(|i| i.wrapping_mul(2_654_435_761) % self.n_vocab() as u32).collect();
         let layout = Arc::new(self.spec.kv_layout(&KvChoice::Auto)?);
         let run = |pass: &Pass, cache: &mut dyn Cache| match self.run(pass, cache, None)? {
-            Logits::All(logits) => Ok(logits),
-            Logits::Best(_) => Err(Error::internal("all logits were wanted")),
+            Output::Logits(logits) => Ok(logits),
+            Output::Best(_) | Output::Hidden(_) => Err(Error::internal("all logits were wanted")),
         };
         let all = Pass { wanted: vec![N - 1], ..Pass::alone(&ids, &layout) };
         let together = run(&all, &mut *self.cache(layout.clone()))?;
         let mut cache = self.cache(layout.clone());
         run(&Pass::alone(&ids[..N - 1], &layout), &mut *cache)?;
         let last = PassSpan { start: N - 1, n: 1, sealed: vec![], rows: vec![RowsId(0)], completed: vec![] };
-        let last = Pass { ids: vec![ids[N - 1]], spans: vec![last], wanted: vec![0], best: None };
+        let last =
+            Pass { ids: vec![ids[N - 1]], spans: vec![last], wanted: vec![0], hidden: false, best: None };
         let same = |(a, b): (&f32, &f32)| a.to_bits() == b.to_bits();
         if together.iter().zip(&run(&last, &mut *cache)?).all(same) {
             return Ok(());
@@ -289,14 +290,14 @@ impl Gpu {
         }
     }
 
-    fn pass(&self, pass: &Pass, cache: &mut GpuCache, watch: Option<&mut Measured>) -> Result<Logits> {
+    fn pass(&self, pass: &Pass, cache: &mut GpuCache, watch: Option<&mut Measured>) -> Result<Output> {
         if let Some(why) = &self.broken {
             return Err(Error::device(why));
         }
         cache.check()?;
         let shape = Shape {
             rows: rows_of(pass.ids.len()),
-            wanted: if pass.wanted.is_empty() { 0 } else { rows_of(pass.wanted.len()) },
+            wanted: if pass.wanted.is_empty() || pass.hidden { 0 } else { rows_of(pass.wanted.len()) },
             lone: pass.spans.iter().all(|span| span.n == 1),
             best: pass.best.is_some(),
         };
@@ -306,11 +307,14 @@ impl Gpu {
         self.bound(shape, &scratch, cache)?;
         if let Some(watch) = watch {
             self.watched(pass, shape, &tables, &scratch, cache, watch)?;
-            return Ok(Logits::All(Vec::new()));
+            return Ok(Output::Logits(Vec::new()));
         }
         let mut encoder = self.context.encoder();
         let bound = &cache.plans[&shape];
         self.encode(&mut encoder, bound, &tables, |_| true);
+        if pass.hidden {
+            return self.hidden(pass, encoder, &scratch);
+        }
         if shape.best {
             let n_bytes = 4 * (tables.n_wanted * CANDIDATE_WORDS) as u64;
             let found = self.context.read(
@@ -320,12 +324,24 @@ impl Gpu {
             )?;
             let found: Vec<u32> = bytemuck::pod_collect_to_vec(&found);
             let rows = found.chunks_exact(CANDIDATE_WORDS).enumerate();
-            return Ok(Logits::Best(rows.map(|(row, found)| best_of(row, found)).collect()));
+            return Ok(Output::Best(rows.map(|(row, found)| best_of(row, found)).collect()));
         }
         let n_bytes = 4 * (tables.n_wanted * self.weights.n_vocab) as u64;
         let logits =
             self.context.read("a pass", encoder, &[(&scratch.buffers[&Scratch::Logits], 0, n_bytes)])?;
-        Ok(Logits::All(bytemuck::pod_collect_to_vec(&logits)))
+        Ok(Output::Logits(bytemuck::pod_collect_to_vec(&logits)))
+    }
+
+    /// Hidden states of the wanted rows of an encoded pass: the final norm is the host's.
+    fn hidden(&self, pass: &Pass, encoder: wgpu::CommandEncoder, scratch: &ScratchBuffers) -> Result<Output> {
+        let d = self.spec.d_model;
+        let n_bytes = 4 * (pass.ids.len() * d) as u64;
+        let stream =
+            self.context.read("a pass", encoder, &[(&scratch.buffers[&Scratch::Stream], 0, n_bytes)])?;
+        let stream: Vec<f32> = bytemuck::pod_collect_to_vec(&stream);
+        let rows: Vec<f32> = pass.wanted.iter().flat_map(|row| &stream[row * d..][..d]).copied().collect();
+        let norm = rms_norm(Isa::detect(), &rows, &self.weights.output_norm, self.spec.norm_eps);
+        Ok(Output::Hidden(norm))
     }
 
     /// A pass whose queries, keys and values are looked at, layer by layer, over rows that are neither coded nor rotated.
@@ -424,7 +440,7 @@ impl Device for Gpu {
         Box::new(GpuCache::new(&self.context, layout))
     }
 
-    fn run(&self, pass: &Pass, cache: &mut dyn Cache, watch: Option<&mut Measured>) -> Result<Logits> {
+    fn run(&self, pass: &Pass, cache: &mut dyn Cache, watch: Option<&mut Measured>) -> Result<Output> {
         self.pass(pass, own(cache), watch)
     }
 

@@ -2,7 +2,7 @@
 
 use super::cache::{ReferenceCache, hadamard};
 use super::{HERE, Linear, Reference};
-use crate::device::{Pass, PassSpan};
+use crate::device::{Output, Pass, PassSpan};
 use crate::kv::layout::{BLOCK, LayerLayout};
 use crate::model::calibration::Measured;
 use crate::model::spec::{Activation, Gating, LatentSpec, Pairs};
@@ -68,7 +68,7 @@ impl Reference {
         pass: &Pass,
         cache: &mut ReferenceCache,
         mut watch: Option<&mut Measured>,
-    ) -> Result<Vec<f32>> {
+    ) -> Result<Output> {
         let (spec, n) = (&self.spec, pass.ids.len());
         let embedded = self.weights.embedding.rows(&pass.ids).map_err(candle_core::Error::wrap)?;
         let mut x = Tensor::from_vec(embedded, (n, spec.d_model), &HERE)?;
@@ -78,11 +78,14 @@ impl Reference {
         for (l, weights) in self.weights.layers.iter().enumerate() {
             x = self.layer(&x, l, weights, pass, cache, watch.as_deref_mut())?;
         }
-        let Some(_) = pass.wanted.first() else { return Ok(Vec::new()) };
+        let Some(_) = pass.wanted.first() else { return Ok(Output::Logits(Vec::new())) };
         let wanted: Vec<u32> = pass.wanted.iter().map(|row| *row as u32).collect();
         let x = x.index_select(&Tensor::new(wanted, &HERE)?, 0)?;
         let x = rms_norm(&x, &self.weights.output_norm, spec.norm_eps)?;
-        self.weights.output.forward(&x)?.flatten_all()?.to_vec1()
+        if pass.hidden {
+            return x.flatten_all()?.to_vec1().map(Output::Hidden);
+        }
+        self.weights.output.forward(&x)?.flatten_all()?.to_vec1().map(Output::Logits)
     }
 
     /// `x: [n, d_model]` through attention and feed-forward, each with its norm before and its residual.

@@ -7,7 +7,7 @@ mod cache;
 mod decoder;
 pub(crate) mod numbers;
 
-use super::{Cache, Device, Logits, Pass, own};
+use super::{Cache, Device, Output, Pass, own};
 use crate::kv::layout::KvLayout;
 use crate::model::calibration::{Calibration, Measured};
 use crate::model::gguf::Gguf;
@@ -98,7 +98,7 @@ impl Device for Reference {
         Box::new(ReferenceCache::new(layout))
     }
 
-    fn run(&self, pass: &Pass, cache: &mut dyn Cache, watch: Option<&mut Measured>) -> Result<Logits> {
-        self.pass(pass, own(cache), watch).map(Logits::All).map_err(failed)
+    fn run(&self, pass: &Pass, cache: &mut dyn Cache, watch: Option<&mut Measured>) -> Result<Output> {
+        self.pass(pass, own(cache), watch).map_err(failed)
     }
 }

@@ -70,7 +70,7 @@ impl Bench {
         models().into_iter().flat_map(|m| FORMATS.map(|format| Self::with(&m, format, Isa::detect())))
     }
 
-    fn with(model: &RandomModel, format: KvFormat, isa: Isa) -> Self {
+    pub(crate) fn with(model: &RandomModel, format: KvFormat, isa: Isa) -> Self {
         Self::on(model, format, |gguf| Box::new(Cpu::load(gguf, isa, &mut |_, _| {}).expect("a device")))
     }
 

@@ -4,7 +4,7 @@ use super::exactness::{self, Bench};
 use super::oracle::{self, BOUNDS, near};
 use crate::device::gpu::{self, Gpu};
 use crate::device::reference::Reference;
-use crate::device::{Device, Logits, Pass, measure};
+use crate::device::{Device, Output, Pass, measure};
 use crate::fixtures::{Dtype, RandomModel};
 use crate::model::gguf::Gguf;
 use crate::{ErrorKind, KvChoice, KvFormat, ModelSource};
@@ -102,7 +102,7 @@ fn the_likeliest_tokens_are_sorted_out() {
         pass.wanted = vec![0, 2];
         pass.best = Some(vec![temperature; 2]);
         let before = gpu.traffic();
-        let Logits::Best(found) = gpu.run(&pass, &mut *cache, None).expect("a pass") else {
+        let Output::Best(found) = gpu.run(&pass, &mut *cache, None).expect("a pass") else {
             panic!("the likeliest tokens were wanted");
         };
         let (submits, bytes) = gpu.traffic();
@@ -155,7 +155,7 @@ fn off(gpu: &Gpu, reference: &Reference, n: u32) -> f64 {
     pass.wanted = (0..ids.len()).collect();
     let read = |device: &dyn Device| {
         let logits = device.run(&pass, &mut *device.cache(layout.clone()), None).expect("a pass");
-        let Logits::All(logits) = logits else { panic!("all logits were wanted") };
+        let Output::Logits(logits) = logits else { panic!("all logits were wanted") };
         logits
     };
     let (found, expected) = (read(gpu), read(reference));

@@ -2,6 +2,7 @@
 
 mod adoption;
 mod choices;
+mod embedding;
 mod endurance;
 mod exactness;
 mod folders;

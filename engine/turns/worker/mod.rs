@@ -6,6 +6,7 @@
 //! A pass that fails is taken again turn by turn: whoever is to blame fails alone, and row invariance makes it the same bits.
 //! A fault of the engine itself (a panic on its thread) is told to all turns, as `ErrorKind::Internal`.
 
+mod embedding;
 mod ending;
 
 use crate::device::Device;
@@ -13,6 +14,7 @@ use crate::memory::Memory;
 use crate::memory::pass::{Span, SpanLogits, Wanted, forward_best, most_wanted};
 use crate::memory::session::Pending;
 use crate::scoring::compare::Comparison;
+use crate::scoring::embedding::Answer;
 use crate::scoring::job::{Comparing, Figures, Job, Ranker, Scoring};
 use crate::scoring::scratch::Scratch;
 use crate::text::chat::{Chat, reply_ids};
@@ -25,6 +27,7 @@ use crate::{
     Completion, Conversation, Error, ErrorKind, Event, KvChoice, Ranking, Request, Result, SessionKey,
     TokenScore,
 };
+use embedding::Embedding;
 use ending::{Committing, Finished, Saving};
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -67,6 +70,10 @@ pub(crate) enum Command {
         kv: Option<KvChoice>,
         answer: Sender<Result<Ranking>>,
     },
+    Embed {
+        texts: Vec<String>,
+        answer: Answer,
+    },
     Score {
         ids: Vec<u32>,
         /// Other formats than the engine's.
@@ -103,6 +110,7 @@ pub(crate) struct Worker {
     committing: VecDeque<Committing>,
     /// Scoring jobs; they run a pass at a time, between passes over turns.
     jobs: VecDeque<Box<dyn Job>>,
+    embedding: Embedding,
     /// True if nobody is at work and those who wait can't begin before something is written.
     held_up: bool,
     cursor: usize,
@@ -131,6 +139,7 @@ impl Worker {
             finished,
             committing: VecDeque::new(),
             jobs: VecDeque::new(),
+            embedding: Embedding::default(),
             held_up: false,
             cursor: 0,
         }
@@ -162,7 +171,11 @@ impl Worker {
     fn serve(&mut self, commands: &Receiver<Command>) {
         loop {
             let nobody_waits = self.waiting.is_empty() || self.held_up;
-            let next = if self.active.is_empty() && self.jobs.is_empty() && nobody_waits {
+            let next = if self.active.is_empty()
+                && self.jobs.is_empty()
+                && !self.embedding.is_ready()
+                && nobody_waits
+            {
                 commands.recv().map(Some).map_err(|RecvError| ())
             } else {
                 match commands.try_recv() {
@@ -177,6 +190,7 @@ impl Worker {
                 Ok(None) => {
                     self.admit();
                     self.step();
+                    self.go_on_embedding();
                     self.go_on_with_a_job();
                     self.report();
                 }
@@ -185,7 +199,7 @@ impl Worker {
     }
 
     fn take(&mut self, command: Command) {
-        self.held_up = false;
+        (self.held_up, self.embedding.waits) = (false, false);
         match command {
             Command::Turn { id, request, events } => {
                 self.waiting.push_back(Waiting { id, request, events, prepared: None });
@@ -205,6 +219,7 @@ impl Worker {
                     Err(e) => drop(answer.send(Err(e))),
                 }
             }
+            Command::Embed { texts, answer } => self.embed(&texts, answer),
             Command::Score { ids, kv, scores } => match self.scratch(kv.as_ref()) {
                 Ok(scratch) => self.jobs.push_back(Box::new(Scoring { scratch, ids, scores })),
                 Err(e) => drop(scores.send(Err(e))),
@@ -219,7 +234,7 @@ impl Worker {
 
     /// Starts waiting turns whose session is free, in order, as long as there is room for them.
     fn admit(&mut self) {
-        let mut is_full = false;
+        let mut is_full = self.embedding.is_next();
         for mut waiting in std::mem::take(&mut self.waiting) {
             if waiting.events.is_closed() {
                 continue;
@@ -258,12 +273,22 @@ impl Worker {
     fn has_room(&self, waiting: &mut Waiting) -> Result<bool> {
         let (layout, context) = (&self.memory.context.layout, self.device.spec().context_length);
         let need = waiting.need(&self.chat, &self.tokenizer, layout, context)?;
-        let reserved = self.turns().map(|turn| turn.need).fold(need, u64::saturating_add);
-        let is_alone = self.turns().next().is_none();
-        Ok(match &self.memory.share {
+        Ok(self.fits(need))
+    }
+
+    /// True if so many bytes fit beside all that is at work, or nothing is.
+    fn fits(&self, need: u64) -> bool {
+        let reserved = self.reserved().saturating_add(need);
+        let is_alone = self.turns().next().is_none() && self.embedding.need == 0;
+        match &self.memory.share {
             Some(share) => share.may_begin(reserved, is_alone),
             None => is_alone || reserved <= self.memory.budget(),
-        })
+        }
+    }
+
+    /// Bytes that what is at work may come to take.
+    fn reserved(&self) -> u64 {
+        self.turns().map(|turn| turn.need).fold(self.embedding.need, u64::saturating_add)
     }
 
     fn begin(&mut self, waiting: Waiting) {
@@ -371,7 +396,10 @@ impl Worker {
     /// Bytes of sessions at work beside sealed blocks, and of manifests that wait.
     fn at_work(&self) -> u64 {
         let pending = self.finished.iter().filter_map(|finished| finished.pending.as_ref());
-        self.turns().map(ActiveTurn::bytes).chain(pending.map(Pending::bytes)).sum()
+        self.turns()
+            .map(ActiveTurn::bytes)
+            .chain(pending.map(Pending::bytes))
+            .fold(self.embedding.need, u64::saturating_add)
     }
 
     fn enforce_budget(&mut self) {
@@ -387,8 +415,8 @@ impl Worker {
 
     fn report_answer(&self, request: u64) {
         if let Some(share) = &self.memory.share {
-            let reserved = self.turns().map(|turn| turn.need).fold(0, u64::saturating_add);
-            share.report(self.memory.bytes(), reserved, request, !self.waiting.is_empty());
+            let waits = self.embedding.waits || !self.waiting.is_empty();
+            share.report(self.memory.bytes(), self.reserved(), request, waits);
         }
     }
 

@@ -129,6 +129,9 @@ fn in_words(scenario: &Scenario, plan: &Plan, turn: &Turn, condition: &Condition
             format!("{} is \"{}\"", asked.path, options.map_or("", String::as_str))
         }
         Condition::NotPlayed(turn) => format!("{} is skipped", plan.turn(*turn).path),
+        Condition::Present if scenario.phase(turn.phase).route.is_some() => {
+            "picked, or present anyway".into()
+        }
         Condition::Present => format!("present ({})", text(&scenario.phase(turn.phase).cast)),
         Condition::Votes => {
             let voters = scenario.phase(turn.phase).voters.as_ref();

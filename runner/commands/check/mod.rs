@@ -11,7 +11,7 @@ use crate::diagnostic::{Diagnostic, Report};
 use crate::scenario::template::Template;
 use crate::scenario::template::rewrite;
 use crate::scenario::{
-    AgentId, Lifecycle, Overflow, Overrides, Path, PhaseId, Plan, Scenario, TimelineId, compile, open_below,
+    AgentId, Keep, Lifecycle, Overrides, Path, PhaseId, Plan, Scenario, TimelineId, compile, open_below,
     parse_cast, parse_override,
 };
 use crate::terminal::{bytes, counted, is_fancy, table};
@@ -211,7 +211,7 @@ fn too_long(scenario: &Scenario, bounds: &BTreeMap<TimelineId, Bound>, counting:
     let model = |timeline: TimelineId| counting.prompter(counting.of(timeline)).model();
     let long = bounds.iter().filter(|(timeline, bound)| {
         bound.tokens > model(**timeline).context_length
-            && scenario.agent(timeline.agent).on_overflow == Overflow::Fail
+            && scenario.agent(timeline.agent).memory.keep == Keep::All
     });
     let diagnostics = long.map(|(timeline, bound)| {
         let agent = scenario.agent(timeline.agent);
@@ -226,7 +226,7 @@ fn too_long(scenario: &Scenario, bounds: &BTreeMap<TimelineId, Bound>, counting:
         );
         Diagnostic::error("too-long", path.to_string(), scenario.tree.key(&path), message)
             .help(
-                "fewer rounds, shorter replies (--max-tokens), a model with a longer context, or `on_overflow: summarize`",
+                "fewer rounds, shorter replies (--max-tokens), a model with a longer context, or `memory: { keep: summary }`",
             )
     });
     Report { sources: scenario.sources.clone(), diagnostics: diagnostics.collect() }

@@ -68,6 +68,7 @@ impl Checker {
             self.error("bad-name", &path.key("display_name"), message).help =
                 Some("a longer description belongs into `role` or `system_prompt`".into());
         }
+        let memory = self.memory(written.memory.take(), written.on_overflow, path);
         let color = written.color.as_deref().and_then(|given| self.color(&path.key("color"), given));
         Agent {
             key,
@@ -78,7 +79,7 @@ impl Checker {
             lifecycle: written.lifecycle.unwrap_or(Lifecycle::Permanent),
             color,
             strategy: written.strategy.and_then(|given| self.strategy(given, &path.key("strategy"))),
-            on_overflow: written.on_overflow.unwrap_or_default(),
+            memory,
             hints,
             is_outside: false,
         }

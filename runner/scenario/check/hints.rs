@@ -55,7 +55,8 @@ impl Checker {
         Hints { model, temperature, top_p, top_k, min_p, repetition_penalty, max_tokens }
     }
 
-    fn has_model(&mut self, name: &str, path: &Path) -> bool {
+    /// True if the scenario names this model.
+    pub(super) fn has_model(&mut self, name: &str, path: &Path) -> bool {
         if self.models.iter().any(|known| known == name) {
             return true;
         }
@@ -106,7 +107,8 @@ impl Checker {
         }
         self.unheeded(scenario);
         let played = plan.order().filter_map(|(_, turn)| turn.hints.model.as_ref());
-        let used: BTreeSet<&String> = played.chain(&scenario.hints.model).collect();
+        let used: BTreeSet<&String> =
+            played.chain(&scenario.hints.model).chain(&scenario.embeddings).collect();
         for name in scenario.models.keys().filter(|name| !used.contains(name)) {
             let path = Path::default().key("models").key(name);
             let message = format!("nobody is played by the model `{name}`");

@@ -9,7 +9,7 @@ use crate::scenario::schema::{Key, Written, WrittenAssertion, WrittenJudge};
 use crate::scenario::template::Template;
 use crate::scenario::yaml::Path;
 use crate::scenario::{
-    Agent, AgentId, Choice, Form, Lifecycle, Overflow, Phase, PhaseId, ScriptTurn, Topology,
+    Agent, AgentId, Choice, Form, Lifecycle, Memory, Phase, PhaseId, ScriptTurn, Topology,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -139,7 +139,7 @@ impl Checker {
             lifecycle: Lifecycle::Ephemeral,
             color: None,
             strategy: None,
-            on_overflow: Overflow::Fail,
+            memory: Memory::default(),
             hints: Hints::default(),
             is_outside: true,
         }
@@ -207,6 +207,7 @@ fn phase(name: String, path: Path, agents: Vec<AgentId>, turns: Vec<ScriptTurn>,
         announcements: Vec::new(),
         set_each_round: Arc::default(),
         set: Arc::default(),
+        route: None,
         rounds: 1,
         max_turns: None,
         hints,

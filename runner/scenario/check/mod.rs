@@ -13,12 +13,14 @@ mod hints;
 mod include;
 mod judges;
 mod language;
+mod memory;
 mod parts;
 mod paths;
 mod payoff;
 mod phases;
 mod present;
 mod rehearsal;
+mod routes;
 mod schemas;
 mod staged;
 mod state;
@@ -314,6 +316,7 @@ impl Checker {
         let variables = self.variables(written.variables.unwrap_or_default(), overrides);
         let models = self.models(written.models, &top.key("models"));
         let hints = self.hints(hints, &top);
+        let embeddings = written.embeddings.filter(|name| self.has_model(name, &top.key("embeddings")));
         let (mut agents, systems) = self.agents(written.agents, &top.key("agents"));
         let partial = self.names.partial;
         self.names = Names::new(&variables, &agents, &written.phases, &written.payoff);
@@ -345,6 +348,7 @@ impl Checker {
             overrides: overrides.to_vec(),
             language: self.language.clone(),
             models,
+            embeddings,
             hints,
             agents,
             phases,

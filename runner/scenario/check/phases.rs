@@ -73,6 +73,7 @@ impl Checker {
         let chooses = decision.is_none() && (written.choice.is_some() || written.parse_choice.is_some());
         let form = self.form(written.reply.take(), written.grammar.take(), chooses, path);
         let topology = self.topology(&mut written, &cast, &interactions, path, id);
+        let route = written.route.take();
         let voters = self.voters(written.voters.take(), decision, &cast, path, id);
         let when = written.when.and_then(|given| self.expression(given, path.key("when"), id, &[]));
         let until = PhaseId(id.0 + 1);
@@ -87,6 +88,7 @@ impl Checker {
             path: path.clone(),
             pass: None,
             cast: present,
+            route: None,
             voters,
             secret: written.secret.unwrap_or(false),
             is_unheard: written.hears == Some(WhoHears::None),
@@ -118,6 +120,7 @@ impl Checker {
         let each_round = n_turns(&Phase { max_turns: None, decision: None, ..phase.clone() }).max(1);
         phase.rounds = rounds.unwrap_or_else(|| max_turns.map_or(1, |most| most.div_ceil(each_round)));
         self.sensible(&phase, path);
+        phase.route = route.and_then(|route| self.route(route, &phase, path, id));
         phase
     }
 

@@ -186,6 +186,7 @@ impl Rehearsal {
                 let voters = phase.voters.iter().filter_map(|voters| voters.among.as_ref());
                 let open = phase.choices().filter_map(|choice| choice.open.as_ref());
                 let set = phase.sets().map(|assignment| &assignment.value);
+                new.extend(phase.query().into_iter().flat_map(|query| query.needs()));
                 new.extend(conditions.chain(voters).chain(open).chain(set).flat_map(Expression::needs));
             }
         }

@@ -302,7 +302,8 @@ fn readings(scenario: &Scenario) -> Vec<(&Template, Reading)> {
     for rank in 0..most {
         for (id, phase) in scenario.phases.iter().enumerate() {
             let Some(agent) = phase.agents.get(rank) else { continue };
-            let opening = phase.opening(*agent).map(|(_, text)| (text, None));
+            let opening = phase.opening(*agent).map(|(_, text)| text);
+            let opening = opening.chain(phase.query().filter(|_| rank == 0)).map(|text| (text, None));
             let asked = phase.choices_asked(*agent).into_iter().filter_map(|choice| choice.ask.as_deref());
             let turns = phase.script().iter().filter(|turn| turn.agent == *agent);
             let asked = asked.chain(turns.filter_map(|turn| turn.ask.as_deref()));

@@ -102,6 +102,9 @@ pub(super) fn trials(scenario: &Scenario) -> Vec<Trial<'_>> {
                 openings.entry(text.path.to_string()).or_insert((text, Vec::new())).1.push(*agent);
             }
         }
+        if let Some(query) = phase.query().filter(|text| looks_back(text)) {
+            openings.insert(query.path.to_string(), (query, phase.agents.clone()));
+        }
         for (template, mut readers) in openings.into_values() {
             if !OF_READER.iter().any(|name| template.text.contains(name)) {
                 readers.truncate(1);

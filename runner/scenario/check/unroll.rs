@@ -144,6 +144,9 @@ impl Unrolling<'_> {
         for text in texts.into_iter().flatten().chain(phase.private.values_mut()) {
             self.template(text, opens, payoff);
         }
+        if let Some(route) = &mut phase.route {
+            self.template(&mut Arc::make_mut(route).query, opens, payoff);
+        }
         // What the phase itself sets decides about what is read in it.
         let set = [&mut phase.set_each_round, &mut phase.set];
         set.into_iter().for_each(|set| self.set(set, plays, payoff));

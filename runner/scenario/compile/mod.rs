@@ -9,10 +9,10 @@ mod votes;
 use super::hints::Hints;
 use super::plan::{
     Announced, Audience, Change, Condition, Constraint, Edge, Input, Known, Occasion, Plan, Purpose,
-    TimelineId, Turn, TurnId,
+    RoutePoint, TimelineId, Turn, TurnId,
 };
 use super::template::Template;
-use super::{AgentId, Assignment, Form, Lifecycle, Phase, PhaseId, Scenario};
+use super::{AgentId, Assignment, Form, Lifecycle, Phase, PhaseId, Route, Scenario};
 use petgraph::graph::{DiGraph, NodeIndex};
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -30,11 +30,13 @@ pub fn compile(scenario: &Scenario) -> Plan {
         spoken_in: vec![Vec::new(); scenario.phases.len()],
         begins: BTreeMap::new(),
         changes: Vec::new(),
+        routes: BTreeMap::new(),
     };
     (0..scenario.phases.len()).for_each(|phase| compiler.phase(PhaseId(phase)));
     let plan = Plan {
         begins: compiler.begins,
         changes: compiler.changes,
+        routes: compiler.routes,
         language: scenario.language.hash(),
         graph: compiler.graph,
         next_use: compiler.next_use,
@@ -60,6 +62,7 @@ struct Compiler<'a> {
     spoken_in: Vec<Vec<TurnId>>,
     begins: BTreeMap<(PhaseId, usize), Known>,
     changes: Vec<Change>,
+    routes: BTreeMap<PhaseId, RoutePoint>,
 }
 
 /// A turn about to be added.
@@ -90,6 +93,10 @@ impl Compiler<'_> {
         let phase = self.scenario.phase(id);
         self.begins.insert((id, 0), self.known());
         self.reads_record(id);
+        if let Some(route) = &phase.route {
+            let point = self.route_point(route);
+            self.routes.insert(id, point);
+        }
         self.happens(id, &phase.agents, Input::Opening(id));
         let is_conditional = self.scenario.opens_if(id).next().is_some();
         let opens: Vec<_> = is_conditional.then_some(Condition::Opens(id)).into_iter().collect();
@@ -166,7 +173,7 @@ impl Compiler<'_> {
     fn turn(&mut self, phase: PhaseId, round: usize, draft: Draft) -> TurnId {
         let Draft { speaker, suffix, cue, ask, mut guard, constraint, form, purpose, audience, known, hints } =
             draft;
-        guard.extend(self.scenario.phase(phase).cast.as_ref().map(|_| Condition::Present));
+        guard.extend(self.scenario.phase(phase).is_cast_open().then_some(Condition::Present));
         guard.extend(self.can_choose(phase, purpose, constraint.as_ref()));
         let timeline = self.timeline(speaker, phase);
         let inputs = self.unread.insert(timeline, Vec::new()).unwrap_or_default();
@@ -219,7 +226,7 @@ impl Compiler<'_> {
         constraint: Option<&Constraint>,
     ) -> Option<Condition> {
         let choice = &constraint?.choice;
-        let is_floor = purpose == Purpose::Floor && self.scenario.phase(phase).cast.is_some();
+        let is_floor = purpose == Purpose::Floor && self.scenario.phase(phase).is_cast_open();
         (choice.open.is_some() || is_floor).then_some(Condition::CanChoose)
     }
 
@@ -231,8 +238,19 @@ impl Compiler<'_> {
         }
         let except = turn.constraint.iter().flat_map(|constraint| &constraint.except);
         needed.extend(except.map(|id| (*id, Edge::Decides)));
+        let mut read = self.reads(turn.speaker, &turn.inputs);
+        read.extend(self.picked(turn));
+        let asked = turn.ask.iter().chain(turn.constraint.iter().filter_map(|c| c.choice.ask.as_ref()));
+        let asked = asked.flat_map(|ask| ask.needs()).flat_map(|phase| &self.spoken_in[phase.0]);
+        read.extend(asked.filter(|id| **id < turn.known.turns));
+        needed.extend(read.into_iter().map(|id| (id, Edge::Hears)));
+        needed
+    }
+
+    /// The turns that reading these inputs waits for.
+    fn reads(&self, reader: AgentId, inputs: &[Input]) -> Vec<TurnId> {
         let mut read = Vec::new();
-        for input in &turn.inputs {
+        for input in inputs {
             match input {
                 Input::Heard(turn) => read.push(*turn),
                 Input::Announced(Announced { phase, round, index, known }) => {
@@ -250,17 +268,45 @@ impl Compiler<'_> {
                 Input::Record(phase) => read.extend(&self.spoken_in[phase.0]),
                 Input::Opening(phase) => {
                     let here = self.scenario.phase(*phase);
-                    let opening = here.opening(turn.speaker).flat_map(|(_, template)| template.needs());
+                    let opening = here.opening(reader).flat_map(|(_, template)| template.needs());
                     let when = self.scenario.opens_if(*phase).chain(&here.cast).flat_map(|when| when.needs());
                     read.extend(opening.chain(when).flat_map(|phase| &self.spoken_in[phase.0]));
                 }
             }
         }
-        let asked = turn.ask.iter().chain(turn.constraint.iter().filter_map(|c| c.choice.ask.as_ref()));
-        let asked = asked.flat_map(|ask| ask.needs()).flat_map(|phase| &self.spoken_in[phase.0]);
-        read.extend(asked.filter(|id| **id < turn.known.turns));
-        needed.extend(read.into_iter().map(|id| (id, Edge::Hears)));
-        needed
+        read
+    }
+
+    /// Of each other phase whose speakers are picked, and of which a turn reads something, the first turn: by then it is known who they are.
+    fn picked(&self, turn: &Turn) -> Vec<TurnId> {
+        let phase_of = |input: &Input| match input {
+            Input::Opening(phase) | Input::Vote(phase, _) | Input::Record(phase) => *phase,
+            Input::Announced(announced) => announced.phase,
+            Input::Heard(turn) => self.graph[NodeIndex::new(turn.0)].phase,
+        };
+        let routed = turn
+            .inputs
+            .iter()
+            .map(phase_of)
+            .filter(|phase| *phase != turn.phase && self.scenario.phase(*phase).route.is_some());
+        routed.filter_map(|phase| self.spoken_in[phase.0].first().copied()).collect()
+    }
+
+    /// The point at which speakers are picked: all that the candidates have read by then, and what the query names.
+    fn route_point(&self, route: &Arc<Route>) -> RoutePoint {
+        let mut point = RoutePoint { route: route.clone(), unread: BTreeMap::new(), waits: Vec::new() };
+        let named = route.query.needs().flat_map(|phase| self.spoken_in[phase.0].clone());
+        point.waits.extend(named);
+        for agent in &route.among {
+            let of = TimelineId { agent: *agent, phase: None };
+            let unread = self.unread.get(&of).cloned().unwrap_or_default();
+            point.waits.extend(self.reads(*agent, &unread));
+            point.waits.extend(self.last.get(&of));
+            point.unread.insert(of, unread);
+        }
+        point.waits.sort_unstable();
+        point.waits.dedup();
+        point
     }
 
     /// Turns that a condition looks at. What the memory's last turn in this phase waited for is done by then.
@@ -278,7 +324,10 @@ impl Compiler<'_> {
             Condition::Opens(_) if before.is_some_and(|before| before.phase == turn.phase) => Vec::new(),
             Condition::Opens(id) => said_in(&mut self.scenario.opens_if(*id).flat_map(|when| when.needs())),
             Condition::Present if before.is_some_and(|before| before.phase == turn.phase) => Vec::new(),
-            Condition::Present => said_in(&mut phase.cast.iter().flat_map(|cast| cast.needs())),
+            Condition::Present => {
+                let picked = self.routes.get(&turn.phase).map(|route| route.waits.clone());
+                picked.unwrap_or_else(|| said_in(&mut phase.cast.iter().flat_map(|cast| cast.needs())))
+            }
             Condition::Votes => {
                 let among = phase.voters.iter().filter_map(|voters| voters.among.as_ref());
                 said_before(&mut among.flat_map(|among| among.needs()))
