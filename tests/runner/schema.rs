@@ -52,6 +52,18 @@ fn what_is_right_validates() {
 /// Mistakes that no schema can see: of names, of templates and expressions, of numbers that depend on each other.
 /// `auto_rounds: 0` is right before a vote.
 const UNSEEN: &[&str] = &[
+    "embeddings_unknown",
+    "memory_empty_window",
+    "memory_twice",
+    "route_absent",
+    "route_and_expression",
+    "route_ephemeral",
+    "route_later_phase",
+    "route_observer",
+    "route_of_nobody",
+    "route_of_one",
+    "route_otherwise",
+    "route_twice",
     "model_unknown",
     "include_with_settings",
     "model_not_listed",
