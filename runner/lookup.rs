@@ -32,7 +32,7 @@ pub async fn nearest(
 ) -> anyhow::Result<Vec<f32>> {
     ensure!(
         texts.len() <= MOST,
-        "{} pieces of memory are too many to look through: at most {MOST} are; let memories be shorter, or write `keep: window`",
+        "{} pieces of memory are too many to look through one by one: at most {MOST} are; let the agents hear less, or keep a window",
         texts.len()
     );
     let query = lookup.embedded(backend, &[query]).await?;

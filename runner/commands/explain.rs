@@ -3,6 +3,7 @@
 use super::{Exit, Whereabouts};
 use crate::backend::Match;
 use crate::diagnostic::printable;
+use crate::prompt::by_score;
 use crate::replay::{brought_along, load_scenario, memory_at, other_scenario, transcript_file};
 use crate::scenario::{Scenario, copied};
 use crate::terminal::is_fancy;
@@ -60,6 +61,13 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
     }
     println!("{}\n", rule("the reply"));
     println!("  {}", printable(&turn.spoken).replace('\n', "\n  "));
+    let phase = turn.path.split('/').next().unwrap_or_default();
+    if let Some(route) = transcript.routes().find(|route| route.path == phase) {
+        println!("    {}", printable(&route.told(|key| scenario.name_of(key))));
+        for (key, score) in by_score(&route.scores) {
+            println!("    score {score:.4} {}", printable(key));
+        }
+    }
     if !turn.hints.is_empty() {
         println!("    settings of its own: {}", printable(&turn.hints.words()));
     }

@@ -82,6 +82,18 @@ agents:
 ",
     },
     Section {
+        of: "Memory",
+        heading: "A memory",
+        place: "`agents.KEY.memory`",
+        word: "memory",
+        example: "\
+agents:
+  ann: { memory: { keep: retrieve, recent: 6, nearest: 4 } }
+  ben: { memory: { keep: window } }
+  cas: { memory: { keep: summary } }
+",
+    },
+    Section {
         of: "Language",
         heading: "A language",
         place: "`language`",
@@ -115,6 +127,21 @@ phases:
     agents: [ann, ben]
     when: vote.decision == 'dig'
     prompt: They dig, {{ vote.votes.dig }} to {{ vote.votes.leave }}.
+",
+    },
+    Section {
+        of: "Route",
+        heading: "A route",
+        place: "`phases[n].route`",
+        word: "route",
+        example: "\
+phases:
+  - { name: tides, agents: [ann], rounds: 0, prompt: The moon lifts the sea twice a day. }
+  - { name: bread, agents: [ben], rounds: 0, prompt: Yeast lifts the dough. }
+  - name: question
+    agents: [ann, ben, cas]
+    turns: [{ agent: cas, ask: Put the question. }, { agent: ann }, { agent: ben }]
+    route: { query: What lifts the sea?, among: [ann, ben], least: 0.3, otherwise: ben }
 ",
     },
     Section {

@@ -110,7 +110,11 @@ pub(super) fn scenes(sources: &Sources, cast: &Cast, lines: &[TurnLine<'_>]) -> 
         let mut round = None;
         let turns = lines.iter().map(|line| {
             let mut spoken = spoken(sources, cast, line);
-            spoken.directions = directions(sources, line, &mut told);
+            if round.is_none() {
+                let route = sources.transcript.routes().find(|route| route.path == line.phase());
+                spoken.directions.extend(route.map(|route| route.told(|key| cast.name(key))));
+            }
+            spoken.directions.extend(directions(sources, line, &mut told));
             if line.round() != round && last > 1 {
                 spoken.begins_round = line.round();
             }

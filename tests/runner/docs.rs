@@ -287,6 +287,7 @@ fn the_schema_offers_the_words_that_are_understood() {
         ),
         ("Lifecycle", "agents: {ann: {lifecycle: WORD}}\n"),
         ("OnOverflow", "agents: {ann: {on_overflow: WORD}}\n"),
+        ("Keep", "agents: {ann: {memory: {keep: WORD}}}\n"),
         ("Strategy", "agents: {ann: {strategy: WORD}}\n"),
     ];
     let folder = tempfile::tempdir().unwrap();

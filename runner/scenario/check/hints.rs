@@ -4,7 +4,7 @@ use super::{Checker, is_identifier};
 use crate::diagnostic::Diagnostic;
 use crate::scenario::hints::{Hints, WrittenHints, expected};
 use crate::scenario::yaml::Path;
-use crate::scenario::{Phase, Scenario, Turn, compile};
+use crate::scenario::{Keep, Phase, Scenario, Turn, compile};
 use indexmap::IndexMap;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -109,10 +109,22 @@ impl Checker {
         let played = plan.order().filter_map(|(_, turn)| turn.hints.model.as_ref());
         let used: BTreeSet<&String> =
             played.chain(&scenario.hints.model).chain(&scenario.embeddings).collect();
+        self.looks_up(scenario);
         for name in scenario.models.keys().filter(|name| !used.contains(name)) {
             let path = Path::default().key("models").key(name);
             let message = format!("nobody is played by the model `{name}`");
             self.unused(&path, &message, &format!("write `model: {name}` where it is to play, or remove it"));
+        }
+    }
+
+    /// Warns of a model for embeddings where nothing is looked up.
+    fn looks_up(&mut self, scenario: &Scenario) {
+        let retrieves = scenario.agents.iter().any(|agent| agent.memory.keep == Keep::Retrieve);
+        let routes = scenario.phases.iter().any(|phase| phase.route.is_some());
+        if scenario.embeddings.is_some() && !retrieves && !routes {
+            let message = "`embeddings` has no effect here: nothing is looked up";
+            let help = "remove it, or write `keep: retrieve` or a `route`";
+            self.unused(&Path::default().key("embeddings"), message, help);
         }
     }
 
