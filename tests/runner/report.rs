@@ -408,7 +408,7 @@ fn a_memory_that_was_summed_up_begins_anew() {
         "{before}"
     );
     let after = text_of(by_id(&document, "v4"));
-    assert!(after.contains("own summary What you remember: This is talk/2/ann.summary."), "{after}");
+    assert!(after.contains("what was kept What you remember: This is talk/2/ann.summary."), "{after}");
     assert!(!after.contains("The fish costs"), "what was summed up is not read again: {after}");
     assert_eq!(with_class(&document, "says").len(), 9);
 }
