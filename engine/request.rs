@@ -41,6 +41,8 @@ impl SessionKey {
 pub struct Conversation {
     /// The system text: constant for as long as the session lives.
     pub system: Option<String>,
+    /// The tools that the agent may call: constant, too.
+    pub tools: Option<Arc<Tools>>,
     /// Past turns, oldest first.
     pub exchanges: Vec<Exchange>,
     /// The user message to answer now.
@@ -63,6 +65,45 @@ pub enum ReplyContent {
     Ids(Arc<[u32]>),
     /// Text of unknown tokenization.
     Text(String),
+    /// Token ids of a call ([`Completion::call`]): what the agent reads next is its result.
+    Call(Arc<[u32]>),
+}
+
+/// The tools that an agent may call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tools {
+    /// The tools.
+    pub list: Vec<Tool>,
+    /// How they are called, in words, for a model whose chat template knows no tools: it stands behind the system text. Such a model
+    /// calls by `{"tool": NAME, "arguments": {…}}`; any other one as its template writes calls.
+    pub instructions: String,
+}
+
+/// A tool.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tool {
+    /// Its name.
+    pub name: String,
+    /// What it does, in words.
+    pub about: String,
+    /// JSON Schema of its arguments, an object.
+    pub arguments: serde_json::Value,
+}
+
+/// A call of a tool.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Call {
+    /// Name of the tool.
+    pub tool: String,
+    /// Its arguments.
+    pub arguments: serde_json::Value,
+}
+
+impl Call {
+    /// Reads a call from a reply of the form `{"tool": NAME, "arguments": {…}}`; `None`: it is none.
+    pub fn read(reply: &str) -> Option<Self> {
+        crate::text::calls::CallForm::plain().read(reply)
+    }
 }
 
 /// Sampling parameters. Defaults: temperature 0.8 (not greedy), no filters, no penalty.
@@ -192,6 +233,9 @@ pub struct Request {
     /// token. So a grammar never moves later draws: a free reply that is in a grammar is also the reply under it, and a reply under
     /// one grammar is also that under each narrower grammar which allows it.
     pub grammar: Option<Arc<Grammar>>,
+    /// True if the reply may be a call of one of the conversation's tools instead. Once it begins as one it is under the tool's
+    /// schema, and neither `stop` nor `whole_sentences` cut it.
+    pub may_call: bool,
     /// Time of the agent's next turn (any monotonic scale, e.g. turns from the start); `None`: unknown.
     /// The agent that is needed last is evicted first.
     pub next_use: Option<u64>,
@@ -216,6 +260,7 @@ impl Request {
             constraint: None,
             by_length: false,
             grammar: None,
+            may_call: false,
             next_use: None,
             cold: false,
         }
@@ -360,6 +405,8 @@ pub struct Completion {
     pub stop: StopReason,
     /// Record of the choice, if it was one of [`Constraint::OneOf`].
     pub choice: Option<Choice>,
+    /// The call, if the reply is a whole one; one that `max_tokens` cut is text.
+    pub call: Option<Call>,
     /// Findings at each recorded token, if it followed a recording ([`Constraint::Follow`]).
     pub followed: Vec<Followed>,
     /// Cost of the turn.

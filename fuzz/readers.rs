@@ -67,7 +67,7 @@ pub fn gguf(bytes: &[u8]) -> Result<(), String> {
     for system in [None, Some(text.to_owned())] {
         let exchange = |reply: &ReplyContent| Exchange { user: text.into(), reply: reply.clone() };
         let exchanges = replies.iter().map(exchange).collect();
-        let conversation = Conversation { system, exchanges, next: text.into() };
+        let conversation = Conversation { system, exchanges, next: text.into(), ..Conversation::default() };
         // A vocabulary of two tokens has no third one: an error as well as any.
         let _ = prompter.prompt_tokens(&conversation);
     }

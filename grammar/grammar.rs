@@ -11,6 +11,8 @@ pub enum Grammar {
     Lark(String),
     /// A regular expression for the whole reply: no anchors, no look-around.
     Regex(String),
+    /// One of these, whichever the reply turns out to be in.
+    Either(Vec<Grammar>),
 }
 
 impl Grammar {

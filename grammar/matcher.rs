@@ -23,7 +23,7 @@ impl Matcher {
     }
 
     /// A copy that shares nothing, so that the steps it counts are its own.
-    pub(crate) fn fresh(&self) -> Self {
+    pub fn fresh(&self) -> Self {
         Self { inner: self.inner.deep_clone(), is_text: self.is_text.clone() }
     }
 

@@ -5,19 +5,23 @@
 //! placeholder there is the *delta* between a reply and the next turn. The prompt of a later turn is then always
 //! `P' = P + reply + delta`, whatever T would do to history; texts take the placeholders' places afterwards, so
 //! nothing in a message is ever interpreted by T.
+//!
+//! Where T knows tools, a conversation with tools begins as T renders them, and a call is followed by its result as T has it (see
+//! [`calls`](super::calls)). Else the system text says how they are called.
 
+use super::calls::CallForm;
 use crate::text::prefix::{Segment, SegmentKind};
 use crate::text::tokenizer::{After, Tokenizer};
-use crate::{Conversation, Error, ErrorKind, ReplyContent, Result};
+use crate::{Conversation, Error, ErrorKind, ReplyContent, Result, Tool, Tools};
 use greenroom_jinja::{Jinja, Template};
-use minijinja::value::{Kwargs, Value};
+use minijinja::value::{Enumerator, Kwargs, Object, Value};
 use minijinja::{UndefinedBehavior, context};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// A piece of a rendered skeleton.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Piece {
+pub(super) enum Piece {
     /// Text of the template itself.
     Text(String),
     /// Place of the content with this number.
@@ -28,6 +32,10 @@ const SYSTEM: usize = 0;
 const USER: usize = 1;
 const ASSISTANT: usize = 2;
 const NEXT: usize = 3;
+/// The result of a call.
+pub(super) const RESULT: usize = 4;
+/// Openings with tools that are remembered.
+const MAX_OPENINGS: usize = 8;
 
 /// A chat template, taken apart.
 pub(crate) struct Chat {
@@ -37,9 +45,23 @@ pub(crate) struct Chat {
     without_system: Vec<Piece>,
     /// Text from the end of a reply to the next generation prompt.
     delta: Vec<Piece>,
+    /// The form of calls.
+    calls: CallForm,
+    /// T itself, to render tools by.
+    source: String,
+    /// First prompts with tools, latest last.
+    openings: Mutex<Vec<Opening>>,
     bos: Option<String>,
     eog: Vec<u32>,
     audit: Vec<String>,
+}
+
+/// The first prompt of conversations that have some tools, with or without a system message.
+#[derive(Clone)]
+struct Opening {
+    tools: Arc<Tools>,
+    has_system: bool,
+    pieces: Arc<[Piece]>,
 }
 
 /// Families' own templates, for files whose template is missing or can't be used; the first one whose marker
@@ -86,6 +108,7 @@ impl Chat {
         let reply = delta.iter().position(|p| *p == Piece::Content(ASSISTANT)).unwrap_or(0);
         delta.drain(..=reply);
         let audit = audit(&renderer, with_system.as_deref().ok(), &without_system, &delta);
+        let calls = CallForm::of(&renderer, tokenizer).unwrap_or_else(CallForm::plain);
         let mut eog = tokenizer.eog().to_vec();
         // What the template puts right behind a reply ends a reply.
         if let Some(Piece::Text(text)) = delta.first() {
@@ -93,7 +116,13 @@ impl Chat {
             eog.extend(first.filter(|id| tokenizer.may_end_turn(*id)));
         }
         let bos = bos.filter(|_| adds_bos);
-        Ok(Self { with_system: with_system.ok(), without_system, delta, bos, eog, audit })
+        let (with_system, openings) = (with_system.ok(), Mutex::default());
+        Ok(Self { with_system, without_system, delta, calls, source, openings, bos, eog, audit })
+    }
+
+    /// The form of calls.
+    pub(crate) fn calls(&self) -> &CallForm {
+        &self.calls
     }
 
     /// Effects of the template on history, and what is done about them, a line each.
@@ -110,24 +139,83 @@ impl Chat {
     pub(crate) fn prompt(&self, conversation: &Conversation, tokenizer: &Tokenizer) -> Result<Vec<Segment>> {
         let first = conversation.exchanges.first().map_or(&conversation.next, |e| &e.user);
         let mut segments = Segments { tokenizer, out: Vec::new() };
-        self.open(conversation.system.as_deref(), first, &mut segments)?;
+        let system = conversation.system.as_deref();
+        match &conversation.tools {
+            Some(tools) if self.calls.result.is_some() => {
+                let pieces = self.opening(tools, system.is_some(), tokenizer)?;
+                self.begin(&pieces, system, first, &mut segments)?;
+            }
+            Some(tools) => {
+                let told: Vec<&str> = system.into_iter().chain([&*tools.instructions]).collect();
+                self.open(Some(&told.join("\n\n")), first, &mut segments)?;
+            }
+            None => self.open(system, first, &mut segments)?,
+        }
         for (i, exchange) in conversation.exchanges.iter().enumerate() {
             segments.reply(&exchange.reply)?;
-            let user = conversation.exchanges.get(i + 1).map_or(&conversation.next, |e| &e.user);
-            segments.fill(&self.delta, &|_| user)?;
+            let next = conversation.exchanges.get(i + 1).map_or(&conversation.next, |e| &e.user);
+            let is_call = matches!(exchange.reply, ReplyContent::Call(_));
+            let result = self.calls.result.as_deref().filter(|_| is_call);
+            segments.fill(result.unwrap_or(&self.delta), &|_| next)?;
         }
         Ok(segments.out)
     }
 
-    fn open(&self, system: Option<&str>, user: &str, segments: &mut Segments<'_>) -> Result<()> {
-        let folded;
-        let (pieces, user) = match (system, &self.with_system) {
-            (Some(_), Some(pieces)) => (pieces, user),
-            (Some(system), None) => {
-                folded = format!("{system}\n\n{user}");
-                (&self.without_system, folded.as_str())
+    /// The first prompt of conversations with these tools, as the template has it.
+    fn opening(&self, tools: &Arc<Tools>, has_system: bool, tokenizer: &Tokenizer) -> Result<Arc<[Piece]>> {
+        let mut openings = self.openings.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = openings.iter().find(|it| it.tools == *tools && it.has_system == has_system) {
+            return Ok(known.pieces.clone());
+        }
+        for tool in &tools.list {
+            // What stands in a template's text may be special; what an outsider wrote must not.
+            let told = tool.as_json().to_string();
+            if tokenizer.end_of_special(&told) > 0 {
+                let found = format!(
+                    "the description of the tool `{}` holds a special token of this model",
+                    tool.name
+                );
+                return Err(Error::request(found));
             }
-            (None, _) => (&self.without_system, user),
+        }
+        let jinja = jinja(Arc::default());
+        let renderer = Renderer::new(&jinja, &self.source, Arc::default(), tokenizer)?;
+        let [system, user] = [SYSTEM, USER].map(placeholder);
+        let rendered = if has_system && self.with_system.is_some() {
+            let texts =
+                renderer.render(&messages(&[("system", &system), ("user", &user)]), Some(&tools.list))?;
+            cut(&texts, &[SYSTEM, USER])
+        } else {
+            cut(&renderer.render(&messages(&[("user", &user)]), Some(&tools.list))?, &[USER])
+        };
+        let pieces: Arc<[Piece]> = rendered?.into();
+        openings.push(Opening { tools: tools.clone(), has_system, pieces: pieces.clone() });
+        if openings.len() > MAX_OPENINGS {
+            openings.remove(0);
+        }
+        Ok(pieces)
+    }
+
+    fn open(&self, system: Option<&str>, user: &str, segments: &mut Segments<'_>) -> Result<()> {
+        let pieces = self.with_system.as_ref().filter(|_| system.is_some());
+        self.begin(pieces.unwrap_or(&self.without_system), system, user, segments)
+    }
+
+    /// The first prompt. A system text that the template has no place for stands before the user text.
+    fn begin(
+        &self,
+        pieces: &[Piece],
+        system: Option<&str>,
+        user: &str,
+        segments: &mut Segments<'_>,
+    ) -> Result<()> {
+        let folded;
+        let user = match system.filter(|_| !pieces.contains(&Piece::Content(SYSTEM))) {
+            Some(system) => {
+                folded = format!("{system}\n\n{user}");
+                folded.as_str()
+            }
+            None => user,
         };
         if let Some(bos) = &self.bos {
             let said = matches!(pieces.first(), Some(Piece::Text(text)) if text.starts_with(bos.as_str()));
@@ -176,7 +264,7 @@ impl Segments<'_> {
 
     fn reply(&mut self, reply: &ReplyContent) -> Result<()> {
         match reply {
-            ReplyContent::Ids(ids) => {
+            ReplyContent::Ids(ids) | ReplyContent::Call(ids) => {
                 if let Some(id) = ids.iter().find(|id| **id as usize >= self.tokenizer.n_vocab()) {
                     let n = self.tokenizer.n_vocab();
                     let found = format!(
@@ -208,7 +296,7 @@ pub(crate) fn reply_ids(prompt: &[Segment], text: &str, tokenizer: &Tokenizer) -
 }
 
 /// Private-use characters around a number: no template looks for them, none of them is whitespace.
-fn placeholder(n: usize) -> String {
+pub(super) fn placeholder(n: usize) -> String {
     format!("\u{e000}{n}\u{e001}")
 }
 
@@ -246,7 +334,7 @@ fn refused(error: &minijinja::Error) -> Error {
 }
 
 /// A template with what Hugging Face's renderer gives it, the clock pinned.
-struct Renderer<'a> {
+pub(super) struct Renderer<'a> {
     template: Template<'a>,
     bos: Option<String>,
     eos: Option<String>,
@@ -265,11 +353,10 @@ impl<'a> Renderer<'a> {
     }
 
     /// Renders messages with the generation prompt, reasoning off where the template has a switch for it.
-    fn render(&self, messages: &[(&str, &str)]) -> Result<String> {
-        let messages: Vec<_> =
-            messages.iter().map(|(role, content)| context! { role => *role, content => *content }).collect();
+    pub(super) fn render(&self, messages: &[serde_json::Value], tools: Option<&[Tool]>) -> Result<String> {
         let rendered = self.template.render(context! {
-            messages,
+            messages => messages.iter().map(from_json).collect::<Value>(),
+            tools => tools.map(|tools| tools.iter().map(|tool| from_json(&tool.as_json())).collect::<Value>()),
             add_generation_prompt => true,
             bos_token => self.bos.clone().unwrap_or_default(),
             eos_token => self.eos.clone().unwrap_or_default(),
@@ -280,9 +367,14 @@ impl<'a> Renderer<'a> {
         rendered.map_err(|e| refused(&e))
     }
 
-    fn pieces(&self, messages: &[(&str, &str)], expected: &[usize]) -> Result<Vec<Piece>> {
-        cut(&self.render(messages)?, expected)
+    fn pieces(&self, texts: &[(&str, &str)], expected: &[usize]) -> Result<Vec<Piece>> {
+        cut(&self.render(&messages(texts), None)?, expected)
     }
+}
+
+/// Messages by role and content.
+pub(super) fn messages(texts: &[(&str, &str)]) -> Vec<serde_json::Value> {
+    texts.iter().map(|(role, content)| serde_json::json!({ "role": role, "content": content })).collect()
 }
 
 /// The environment of chat templates; `clock_read` is set when one asks for the date.
@@ -314,6 +406,41 @@ fn pinned_clock(format: &str) -> String {
     let day = [("%Y", "2024"), ("%m", "07"), ("%d", "26"), ("%b", "Jul"), ("%B", "July"), ("%y", "24")];
     let time = [("%A", "Friday"), ("%a", "Fri"), ("%H", "12"), ("%M", "00"), ("%S", "00"), ("%-d", "26")];
     day.iter().chain(&time).fold(format.to_owned(), |text, (code, value)| text.replace(code, value))
+}
+
+/// An object of JSON, its keys in their order.
+#[derive(Debug)]
+struct Fields(Vec<(String, Value)>);
+
+impl Object for Fields {
+    fn get_value_by_str(self: &Arc<Self>, key: &str) -> Option<Value> {
+        self.0.iter().find(|(name, _)| name == key).map(|(_, value)| value.clone())
+    }
+
+    fn get_value(self: &Arc<Self>, key: &Value) -> Option<Value> {
+        self.get_value_by_str(key.as_str()?)
+    }
+
+    fn enumerate(self: &Arc<Self>) -> Enumerator {
+        Enumerator::Values(self.0.iter().map(|(name, _)| Value::from(name.as_str())).collect())
+    }
+}
+
+/// JSON as templates see it.
+fn from_json(value: &serde_json::Value) -> Value {
+    match value {
+        serde_json::Value::Object(map) => {
+            Value::from_object(Fields(map.iter().map(|(k, v)| (k.clone(), from_json(v))).collect()))
+        }
+        serde_json::Value::Array(items) => items.iter().map(from_json).collect(),
+        serde_json::Value::String(text) => Value::from(text.as_str()),
+        serde_json::Value::Bool(flag) => Value::from(*flag),
+        serde_json::Value::Null => Value::from(()),
+        serde_json::Value::Number(number) => match number.as_i64() {
+            Some(whole) => Value::from(whole),
+            None => Value::from(number.as_f64().unwrap_or_default()),
+        },
+    }
 }
 
 /// JSON as Python's `json.dumps` writes it: no HTML escapes, a space after commas and colons.
@@ -380,7 +507,7 @@ fn audit(
             write(delta, &contents[3 + 2 * turn]);
         }
     }
-    match renderer.render(&messages) {
+    match renderer.render(&self::messages(&messages), None) {
         Err(e) => found.push(format!("it can't render five turns ({e}): turns are appended one by one")),
         Ok(whole) if whole != read => {
             let moved = with_system.is_some() && whole.find(&contents[0]) != read.find(&contents[0]);
@@ -398,7 +525,7 @@ fn audit(
     let drops = |content: &str, kept: &str| {
         let messages =
             [("user", "a"), ("assistant", content), ("user", "b"), ("assistant", "c"), ("user", "d")];
-        renderer.render(&messages).is_ok_and(|text| !text.contains(kept))
+        renderer.render(&self::messages(&messages), None).is_ok_and(|text| !text.contains(kept))
     };
     if drops("<think>\u{e000}why\u{e001}</think>x", "\u{e000}why\u{e001}") {
         found.push("it drops earlier reasoning: here a reply stays as it was sampled".to_owned());

@@ -1,5 +1,6 @@
-//! Text in, ids out: [`tokenizer`], chat templates ([`chat`]), and how much of a prompt was read before ([`prefix`]).
+//! Text in, ids out: [`tokenizer`], chat templates ([`chat`]), calls of tools in them ([`calls`]), and how much of a prompt was read before ([`prefix`]).
 
+pub(crate) mod calls;
 pub(crate) mod chat;
 pub(crate) mod prefix;
 pub(crate) mod tokenizer;

@@ -70,7 +70,7 @@ impl Prepared {
         if n == 0 {
             return Err(Error::request("the prompt is empty"));
         }
-        let decode = Decode::new(request, &prompt, tokenizer)?;
+        let decode = Decode::new(request, &prompt, chat.calls(), tokenizer)?;
         let (longest, remedy) = decode.longest(request);
         let Some(all) = n.checked_add(longest).filter(|all| *all <= context_length) else {
             return Err(Error::request(format!(

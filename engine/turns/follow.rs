@@ -55,10 +55,7 @@ impl Following {
         let distribution = Distribution::of(logits);
         let (logprob, drawn_logprob) = (distribution.logprob(id), distribution.logprob(drawn));
         self.found.push(Followed { drawn, logprob, drawn_logprob });
-        let stop = self.reply.push(id, tokenizer);
-        let Some(guide) = &mut self.reply.guide else { return Ok(stop) };
-        guide.follow(id)?;
-        Ok(guide.is_over().then_some(StopReason::EndOfTurn))
+        self.reply.follow(id, tokenizer)
     }
 }
 
@@ -86,7 +83,7 @@ mod tests {
             constraint,
             ..Request::new(
                 SessionKey::new("r", agent),
-                Conversation { exchanges: past, next: "Go on. ".repeat(30), system: None },
+                Conversation { exchanges: past, next: "Go on. ".repeat(30), ..Conversation::default() },
             )
         }
     }

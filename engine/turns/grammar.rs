@@ -10,8 +10,8 @@
 use crate::text::tokenizer::Tokenizer;
 use crate::turns::dry::Said;
 use crate::turns::sampler;
-use crate::{Error, Request, Result, Sampling};
-use greenroom_grammar::Matcher;
+use crate::{Error, Result, Sampling};
+use greenroom_grammar::{Grammar, Matcher};
 
 /// A reply's place in its grammar.
 pub(crate) struct Guide {
@@ -21,13 +21,22 @@ pub(crate) struct Guide {
 }
 
 impl Guide {
-    /// At the beginning of a reply; `None`: it may be any text.
+    /// At the beginning of a reply.
     ///
     /// # Errors
     /// The grammar can't be used.
-    pub(crate) fn new(request: &Request, tokenizer: &Tokenizer) -> Result<Option<Self>> {
-        let Some(grammar) = &request.grammar else { return Ok(None) };
-        Ok(Some(Self { matcher: tokenizer.matcher(grammar)?, has_left: false }))
+    pub(crate) fn new(grammar: &Grammar, tokenizer: &Tokenizer) -> Result<Self> {
+        Ok(Self::at(tokenizer.matcher(grammar)?))
+    }
+
+    /// Where a matcher is.
+    pub(crate) fn at(matcher: Matcher) -> Self {
+        Self { matcher, has_left: false }
+    }
+
+    /// Another one at the same place.
+    pub(crate) fn fresh(&self) -> Self {
+        Self { matcher: self.matcher.fresh(), has_left: self.has_left }
     }
 
     /// The token that is said where the sampler drew `drawn` from these logits.

@@ -1,10 +1,11 @@
 //! Turns at work, on the engine's thread.
 //!
 //! [`worker`] takes requests, lets them begin as there is room ([`admission`]), plans passes ([`schedule`]) and runs them. A [`turn`]
-//! samples ([`sampler`], [`dry`]; under a grammar: [`grammar`]), follows a given reply ([`follow`]) or weighs options ([`constraint`]); [`reply`] cuts what it says
+//! samples ([`sampler`], [`dry`]; under a grammar: [`grammar`]; where it may call tools: [`calling`]), follows a given reply ([`follow`]) or weighs options ([`constraint`]); [`reply`] cuts what it says
 //! ([`sentence`]). At a turn's end the worker has what is left of it saved.
 
 pub(crate) mod admission;
+pub(crate) mod calling;
 pub(crate) mod constraint;
 pub(crate) mod dry;
 pub(crate) mod follow;

@@ -7,11 +7,12 @@
 //!
 //! Replies stream by sentences, for at the limit the rest of one is dropped from cache and record alike, between tokens.
 
-use crate::StopReason;
 use crate::text::tokenizer::Tokenizer;
+use crate::turns::calling::{Beginning, Calling};
 use crate::turns::dry::Said;
 use crate::turns::grammar::Guide;
 use crate::turns::sentence::ends_sentence;
+use crate::{Call, Result, Sampling, StopReason};
 
 /// Ids sampled so far and the bytes they stand for.
 #[derive(Default)]
@@ -27,7 +28,11 @@ pub(crate) struct ReplyText {
     /// The reply's tokens behind those of the agent's earlier replies.
     said: Said,
     /// Its place in its grammar.
-    pub(crate) guide: Option<Guide>,
+    guide: Option<Guide>,
+    /// Whether it is a call of a tool; `None`: it can't be one.
+    calling: Option<Calling>,
+    /// True if it is a call: nothing of it is streamed.
+    is_call: bool,
 }
 
 impl ReplyText {
@@ -37,9 +42,31 @@ impl ReplyText {
         Self { stops, whole_sentences, said, ..Self::default() }
     }
 
-    /// An empty reply that is in a grammar: nothing else ends or cuts it.
-    pub(crate) fn guided(guide: Guide, said: Said) -> Self {
-        Self { guide: Some(guide), ..Self::new(&[], false, said) }
+    /// The same, in a grammar from its beginning: nothing else ends or cuts it.
+    pub(crate) fn guided(mut self, guide: Guide) -> Self {
+        self.follow_guide(guide);
+        self
+    }
+
+    /// The same, where it may be a call.
+    pub(crate) fn calling(self, calling: Calling) -> Self {
+        Self { calling: Some(calling), ..self }
+    }
+
+    fn follow_guide(&mut self, guide: Guide) {
+        self.guide = Some(guide);
+        self.stops.clear();
+        self.whole_sentences = false;
+    }
+
+    /// True if it is in a grammar.
+    pub(crate) fn is_guided(&self) -> bool {
+        self.guide.is_some()
+    }
+
+    /// The call that the whole reply is, if it is one.
+    pub(crate) fn call(&self, tokenizer: &Tokenizer) -> Option<Call> {
+        self.calling.as_ref()?.read(&self.ids, |ids| tokenizer.decode(ids))
     }
 
     /// Ids so far.
@@ -59,9 +86,102 @@ impl ReplyText {
             .is_some_and(|at| self.bytes[..self.end_of(self.tokens_before(at))].trim_ascii().is_empty())
     }
 
-    /// Adds a token; the reason to stop, if a stop string is now complete (the reply is then cut).
-    pub(crate) fn push(&mut self, id: u32, tokenizer: &Tokenizer) -> Option<StopReason> {
-        self.push_bytes(id, tokenizer.piece(id))
+    /// The token that is said where the sampler drew `drawn` from these logits.
+    ///
+    /// # Errors
+    /// A grammar became too costly, or allows nothing that the vocabulary can say.
+    pub(crate) fn choose(
+        &mut self,
+        drawn: u32,
+        logits: &[f32],
+        sampling: &Sampling,
+        tokenizer: &Tokenizer,
+        eog: &[u32],
+    ) -> Result<u32> {
+        let mut begun = self.begun_by(drawn, tokenizer)?;
+        let (ids, said) = (&self.ids[..], &self.said);
+        match begun.as_mut().or(self.guide.as_mut()) {
+            Some(guide) => guide.choose(drawn, logits, (ids, said), sampling, eog),
+            None => Ok(drawn),
+        }
+    }
+
+    /// True if a token may be said here.
+    ///
+    /// # Errors
+    /// A grammar became too costly.
+    pub(crate) fn allows(&mut self, id: u32, tokenizer: &Tokenizer, eog: &[u32]) -> Result<bool> {
+        let mut begun = self.begun_by(id, tokenizer)?;
+        begun.as_mut().or(self.guide.as_mut()).map_or(Ok(true), |guide| guide.allows(id, eog))
+    }
+
+    /// The grammar that a token would begin to be in.
+    fn begun_by(&self, id: u32, tokenizer: &Tokenizer) -> Result<Option<Guide>> {
+        Ok(match self.beginning(id, tokenizer)? {
+            Beginning::With(guide) | Beginning::Free(Some(guide)) => Some(guide),
+            Beginning::Unclear | Beginning::Free(None) | Beginning::Behind(_) => None,
+        })
+    }
+
+    fn beginning(&self, id: u32, tokenizer: &Tokenizer) -> Result<Beginning> {
+        let Some(calling) = &self.calling else { return Ok(Beginning::Unclear) };
+        calling.beginning((&self.ids, &self.bytes), id, tokenizer.piece(id))
+    }
+
+    /// Adds a token that is said; the reason to stop, if the reply is complete: a stop string (the reply is then cut), or the end of its
+    /// grammar.
+    ///
+    /// # Errors
+    /// A grammar became too costly.
+    pub(crate) fn say(&mut self, id: u32, tokenizer: &Tokenizer) -> Result<Option<StopReason>> {
+        self.add(id, tokenizer, Guide::take)
+    }
+
+    /// Adds a token that was recorded, whether its grammar allows it or not; else as [`ReplyText::say`].
+    ///
+    /// # Errors
+    /// A grammar became too costly.
+    pub(crate) fn follow(&mut self, id: u32, tokenizer: &Tokenizer) -> Result<Option<StopReason>> {
+        self.add(id, tokenizer, Guide::follow)
+    }
+
+    fn add(
+        &mut self,
+        id: u32,
+        tokenizer: &Tokenizer,
+        take: impl Fn(&mut Guide, u32) -> Result<()>,
+    ) -> Result<Option<StopReason>> {
+        let behind = match self.beginning(id, tokenizer)? {
+            Beginning::Unclear => None,
+            Beginning::Free(guide) => {
+                self.decide(false, guide);
+                None
+            }
+            Beginning::With(guide) => {
+                self.decide(true, Some(guide));
+                None
+            }
+            Beginning::Behind(guide) => Some(guide),
+        };
+        let stop = self.push_bytes(id, tokenizer.piece(id));
+        if let Some(guide) = behind {
+            self.decide(true, Some(guide));
+            return Ok(None);
+        }
+        let Some(guide) = &mut self.guide else { return Ok(stop) };
+        take(guide, id)?;
+        Ok(guide.is_over().then_some(StopReason::EndOfTurn))
+    }
+
+    /// The reply is a call, or is none; from here on it is in this grammar.
+    fn decide(&mut self, is_call: bool, guide: Option<Guide>) {
+        self.is_call = is_call;
+        if let Some(calling) = &mut self.calling {
+            calling.decide(is_call);
+        }
+        if let Some(guide) = guide {
+            self.follow_guide(guide);
+        }
     }
 
     fn push_bytes(&mut self, id: u32, piece: &[u8]) -> Option<StopReason> {
@@ -126,7 +246,7 @@ impl ReplyText {
     }
 
     fn stream_to(&mut self, end: usize) -> Option<String> {
-        if end <= self.streamed {
+        if end <= self.streamed || self.is_call {
             return None;
         }
         let text = String::from_utf8_lossy(&self.bytes[self.streamed..end]).into_owned();

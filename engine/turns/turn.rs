@@ -9,12 +9,13 @@ use crate::memory::Recalled;
 use crate::memory::arena::Arena;
 use crate::memory::pass::Wanted;
 use crate::memory::session::{Session, known_bytes};
+use crate::text::calls::CallForm;
 use crate::text::prefix::{Segment, SegmentKind};
 use crate::text::tokenizer::Tokenizer;
+use crate::turns::calling::Calling;
 use crate::turns::constraint::{Chosen, ScoreOptions, Spelling, Step};
 use crate::turns::dry::Said;
 use crate::turns::follow::Following;
-use crate::turns::grammar::Guide;
 use crate::turns::reply::ReplyText;
 use crate::turns::sampler;
 use crate::turns::schedule::Load;
@@ -65,17 +66,29 @@ impl Decode {
     ///
     /// # Errors
     /// Its constraint can't be met.
-    pub(crate) fn new(request: &Request, prompt: &[Segment], tokenizer: &Tokenizer) -> Result<Self> {
-        let guide = Guide::new(request, tokenizer)?;
-        if guide.is_some() && matches!(request.constraint, Some(Constraint::OneOf(_))) {
-            return Err(Error::request("a choice can't have a grammar: its options say all that it may be"));
+    pub(crate) fn new(
+        request: &Request,
+        prompt: &[Segment],
+        calls: &CallForm,
+        tokenizer: &Tokenizer,
+    ) -> Result<Self> {
+        let (calling, guide) = Calling::new(request, calls, tokenizer)?;
+        if (guide.is_some() || calling.is_some()) && matches!(request.constraint, Some(Constraint::OneOf(_)))
+        {
+            return Err(Error::request(
+                "a choice can't have a grammar or be a call: its options say all that it may be",
+            ));
         }
         let reply = || {
             let replies = prompt.iter().filter(|segment| segment.kind == SegmentKind::Reply);
             let said = Said::new(replies.map(|segment| &*segment.ids), tokenizer);
-            match guide {
-                Some(guide) => ReplyText::guided(guide, said),
-                None => ReplyText::new(&request.stop, request.whole_sentences, said),
+            let mut reply = ReplyText::new(&request.stop, request.whole_sentences, said);
+            if let Some(guide) = guide {
+                reply = reply.guided(guide);
+            }
+            match calling {
+                Some(calling) => reply.calling(calling),
+                None => reply,
             }
         };
         Ok(match &request.constraint {
@@ -256,9 +269,7 @@ impl ActiveTurn {
         let Decode::Sample(reply) = &mut self.decode else { return Ok(false) };
         if self.stop.is_none() {
             let Some(id) = drawn_among(best, reply, &self.request, tokenizer, eog) else { return Ok(false) };
-            if let Some(guide) = &mut reply.guide
-                && !guide.allows(id, eog)?
-            {
+            if !reply.allows(id, tokenizer, eog)? {
                 return Ok(false);
             }
             self.say(id, tokenizer, eog, arena)?;
@@ -292,11 +303,7 @@ impl ActiveTurn {
         let mut stop = eog.contains(&id).then_some(StopReason::EndOfTurn);
         if stop.is_none() {
             self.session.tokens.push(id);
-            stop = reply.push(id, tokenizer);
-            if let Some(guide) = &mut reply.guide {
-                guide.take(id)?;
-                stop = guide.is_over().then_some(StopReason::EndOfTurn);
-            }
+            stop = reply.say(id, tokenizer)?;
         }
         if stop.is_none() {
             send(&self.events, reply.take_certain());
@@ -402,12 +409,12 @@ impl ActiveTurn {
     }
 
     /// The turn stands: the session holds prompt and reply, and the completion says what it cost.
-    pub(crate) fn complete(&mut self) -> Completion {
+    pub(crate) fn complete(&mut self, tokenizer: &Tokenizer) -> Completion {
         let followed = std::mem::take(&mut self.followed);
-        let (ids, spelled, text, choice) = match &self.decode {
-            Decode::Sample(reply) => (reply.ids(), reply.text(), reply.text(), None),
+        let (ids, spelled, text, choice, call) = match &self.decode {
+            Decode::Sample(reply) => (reply.ids(), reply.text(), reply.text(), None, reply.call(tokenizer)),
             Decode::Forced(Chosen { option: Spelling { text, ids, spelled }, choice }) => {
-                (&ids[..], spelled.clone(), text.clone(), Some(choice.clone()))
+                (&ids[..], spelled.clone(), text.clone(), Some(choice.clone()), None)
             }
             Decode::ScoreOptions(_) | Decode::TeacherForce(_) => {
                 unreachable!("a turn that is done has spoken")
@@ -423,7 +430,7 @@ impl ActiveTurn {
         let segment = Segment { kind: SegmentKind::Reply, text: spelled, ids: reply, guessed: false };
         self.session.segments.push(segment);
         let stop = self.stop.unwrap_or(StopReason::Length);
-        Completion { ids, text, stop, choice, followed, usage: self.usage.clone() }
+        Completion { ids, text, stop, choice, call, followed, usage: self.usage.clone() }
     }
 }
 
@@ -442,10 +449,7 @@ fn drawn(
     eog: &[u32],
 ) -> Result<u32> {
     let id = freely_drawn(all, reply, request, tokenizer, eog);
-    let Some(mut guide) = reply.guide.take() else { return Ok(id) };
-    let id = guide.choose(id, all, (reply.ids(), reply.said()), &request.sampling, eog);
-    reply.guide = Some(guide);
-    id
+    reply.choose(id, all, &request.sampling, tokenizer, eog)
 }
 
 fn freely_drawn(
@@ -456,7 +460,7 @@ fn freely_drawn(
     eog: &[u32],
 ) -> u32 {
     let mut logits = Cow::Borrowed(logits);
-    if reply.ids().len() < request.min_tokens && reply.guide.is_none() {
+    if reply.ids().len() < request.min_tokens && !reply.is_guided() {
         let logits = logits.to_mut();
         for id in eog {
             if let Some(logit) = logits.get_mut(*id as usize) {
@@ -486,7 +490,7 @@ fn drawn_among(
     eog: &[u32],
 ) -> Option<u32> {
     let mut best = best.clone();
-    if reply.ids().len() < request.min_tokens && reply.guide.is_none() {
+    if reply.ids().len() < request.min_tokens && !reply.is_guided() {
         best.candidates.retain(|(id, _)| !eog.contains(id));
     }
     for _ in 0..=MOST_REFUSED {

@@ -103,7 +103,7 @@ impl Probe {
         }
         let next = format!("Remember these pairs.\n{}\n{question}\n[Your turn, Mara.]", lines.join("\n"));
         let system = "You are Mara, a clerk with a good memory. Answer with the word only.".to_owned();
-        let conversation = Conversation { system: Some(system), exchanges: Vec::new(), next };
+        let conversation = Conversation { system: Some(system), next, ..Conversation::default() };
         let options =
             std::iter::once(right).chain(wrong).take(OPTIONS).map(|value| format!("{value}.")).collect();
         Self { conversation, options }

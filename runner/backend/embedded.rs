@@ -305,7 +305,7 @@ impl From<Conversation> for engine::Conversation {
         let exchanges = exchanges
             .map(|past| engine::Exchange { user: past.user, reply: engine::ReplyContent::Ids(past.ids) })
             .collect();
-        Self { system: conversation.system, exchanges, next: conversation.next }
+        Self { system: conversation.system, tools: None, exchanges, next: conversation.next }
     }
 }
 

@@ -30,7 +30,7 @@ fn asked(seed: u64, exchanges: Vec<Exchange>) -> Request {
         whole_sentences: true,
         ..Request::new(
             SessionKey::new("r", format!("a{seed}")),
-            Conversation { system: None, exchanges, next: "Go on. ".repeat(9) },
+            Conversation { exchanges, next: "Go on. ".repeat(9), ..Conversation::default() },
         )
     }
 }

@@ -6,9 +6,10 @@ use crate::text::chat::Chat;
 use crate::text::prefix::{Relation, Segment, SegmentKind, compare, flatten};
 use crate::text::tokenizer::{After, Tokenizer};
 use crate::turns::constraint::{ScoreOptions, Step};
-use crate::{Conversation, Error, Exchange, ModelSource, ReplyContent, Sampling};
+use crate::{Conversation, Error, Exchange, ModelSource, ReplyContent, Sampling, Tool, Tools};
 use std::io::Read;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures").join(name)
@@ -422,6 +423,7 @@ fn the_first_prompt_and_the_delta_of_real_templates() {
                 system: Some("SYSTEM".to_owned()),
                 exchanges: vec![exchange],
                 next: "NEXT".to_owned(),
+                ..Conversation::default()
             };
             let prompt = chat.prompt(&conversation, &tokenizer).expect("a prompt");
             let text: Vec<String> = prompt.iter().map(|s| format!("{:?}", s.text)).collect();
@@ -429,6 +431,48 @@ fn the_first_prompt_and_the_delta_of_real_templates() {
         })
         .collect();
     insta::assert_snapshot!("prompts", shown.join("\n"));
+}
+
+/// An agent with tools that calls one, reads its result and speaks: what its prompt is, by the template where that knows tools.
+fn with_tools(chat: &Chat, tokenizer: &Tokenizer) -> String {
+    let arguments = serde_json::json!({ "type": "object", "properties": { "sides": { "type": "integer" } } });
+    let dice = Tool { name: "dice".to_owned(), about: "Rolls a die".to_owned(), arguments };
+    let tools = Tools { list: vec![dice], instructions: "INSTRUCTIONS".to_owned() };
+    let mut conversation = Conversation {
+        system: Some("SYSTEM".to_owned()),
+        tools: Some(Arc::new(tools.clone())),
+        next: "USER".to_owned(),
+        ..Conversation::default()
+    };
+    let grammar = chat.calls().grammar(&tools);
+    let call = grammar.example().expect("a call");
+    assert_eq!(chat.calls().read(&call).expect("a call").tool, "dice", "{call}");
+    let first = chat.prompt(&conversation, tokenizer).expect("a prompt");
+    let text = |segments: &[Segment]| segments.iter().map(|s| s.text.as_str()).collect::<String>();
+    let ids =
+        [chat.calls().opening.clone(), tokenizer.encode_message(&call, After::Text).expect("ids")].concat();
+    let user = std::mem::replace(&mut conversation.next, "RESULT".to_owned());
+    conversation.exchanges.push(Exchange { user, reply: ReplyContent::Call(ids.into()) });
+    let second = chat.prompt(&conversation, tokenizer).expect("a prompt");
+    assert_eq!(compare(&first, &second).relation, Relation::Extend);
+    format!("{:?}\n  then {:?}", text(&first), text(&second[first.len()..]))
+}
+
+#[test]
+fn calls_are_written_as_real_templates_write_them() {
+    let mut shown: Vec<String> = TEMPLATES
+        .iter()
+        .map(|(name, control)| {
+            let (chat, tokenizer) = chat_of(name, control);
+            format!("{name}: {}", with_tools(&chat, &tokenizer))
+        })
+        .collect();
+    let template = std::fs::read_to_string(fixture("templates/Qwen-Qwen3-0.6B.jinja")).expect("a template");
+    let tokenizer = vocabulary("qwen35");
+    let chat = Chat::new(Some(&template), &tokenizer).expect("a chat template");
+    assert_eq!(chat.calls().opening.len(), 1, "<tool_call> is one token there");
+    shown.push(format!("with a real vocabulary: {}", with_tools(&chat, &tokenizer)));
+    insta::assert_snapshot!("calls", shown.join("\n"));
 }
 
 #[test]

@@ -137,6 +137,16 @@ impl Tokenizer {
         Ok(ids)
     }
 
+    /// Offset in a template's text behind the last special token in it.
+    pub(crate) fn end_of_special(&self, text: &str) -> usize {
+        let written = self.merger.written(text);
+        match self.special.cut(&written).last() {
+            None => 0,
+            Some(Fragment::Token(_)) => text.len(),
+            Some(Fragment::Text(rest)) => text.len() - self.merger.length(rest),
+        }
+    }
+
     /// Ids of a message's text: nothing in it is special.
     pub(crate) fn encode_message(&self, text: &str, after: After) -> Result<Vec<u32>> {
         let mut ids = Vec::new();
@@ -238,6 +248,14 @@ impl Merger {
         match self {
             Self::Spm(_) if text.contains(' ') => text.replace(' ', SPACE).into(),
             _ => text.into(),
+        }
+    }
+
+    /// Bytes that a written text has in the text that it comes from.
+    fn length(&self, written: &str) -> usize {
+        match self {
+            Self::Spm(_) => written.replace(SPACE, " ").len(),
+            Self::Bpe(_) => written.len(),
         }
     }
 

@@ -1,0 +1,151 @@
+//! Calls of tools: how a model writes them, and how it is told their results.
+//!
+//! A chat template that knows tools says both itself: it renders a conversation with a call of a made-up tool, and what it printed
+//! around the name, the arguments and the result is the form. Markup before a call (`<tool_call>`) is known by its ids; what follows is
+//! text, under a grammar made of that form and the tools' schemas. A template that knows none gets the plain form.
+
+use super::chat::{Piece, RESULT, Renderer, messages, placeholder};
+use super::tokenizer::{After, Tokenizer};
+use crate::{Call, Tool, Tools};
+use greenroom_grammar::Grammar;
+use serde_json::json;
+
+/// How calls are written, and what stands between a call and the next reply.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct CallForm {
+    /// Ids of the markup that begins a call; empty: it begins with text.
+    pub(crate) opening: Vec<u32>,
+    /// Text from there to the tool's name.
+    head: String,
+    /// Text between the name and the arguments.
+    middle: String,
+    /// Text behind the arguments that the model still says.
+    close: String,
+    /// Text from the end of a call to the next generation prompt, the result in it; `None`: that of any message.
+    pub(super) result: Option<Vec<Piece>>,
+}
+
+impl CallForm {
+    /// The form of models whose template knows no tools: `{"tool": NAME, "arguments": {…}}`.
+    pub(crate) fn plain() -> Self {
+        Self {
+            opening: Vec::new(),
+            head: r#"{"tool": ""#.to_owned(),
+            middle: r#"", "arguments": "#.to_owned(),
+            close: "}".to_owned(),
+            result: None,
+        }
+    }
+
+    /// The form in which a template writes calls; `None`: it knows no tools, or its calls are no text (harmony's channels).
+    pub(super) fn of(renderer: &Renderer<'_>, tokenizer: &Tokenizer) -> Option<Self> {
+        let (user, assistant, result) = (placeholder(1), placeholder(2), placeholder(RESULT));
+        let function = json!({ "name": NAME, "arguments": { KEY: KEY } });
+        let call = json!({ "id": CALL_ID, "type": "function", "function": function });
+        let calls = json!({ "role": "assistant", "content": "", "tool_calls": [call] });
+        let told = json!({ "role": "tool", "name": NAME, "tool_call_id": CALL_ID, "content": result });
+        let arguments = json!({ "type": "object", "properties": {} });
+        let tools = [Tool { name: NAME.to_owned(), about: NAME.to_owned(), arguments }];
+        let mut asked = messages(&[("user", &user)]);
+        let spoken = [&asked[..], &messages(&[("assistant", &assistant)])].concat();
+        asked.extend([calls, told]);
+        let (spoken, called) =
+            (renderer.render(&spoken, Some(&tools)).ok()?, renderer.render(&asked, Some(&tools)).ok()?);
+        let (header, _) = spoken.split_once(&user)?.1.split_once(&assistant)?;
+        let call = called.split_once(&user)?.1.strip_prefix(header)?;
+        let (head, rest) = call.split_once(NAME)?;
+        let (middle, rest) = rest.split_once('{')?;
+        let end = 1 + arguments_end(rest)?;
+        let (tail, after) = rest.split_at(end).1.split_once(&result)?;
+        let (markup, head) = split_markup(head, tokenizer);
+        let is_text = |text: &str| split_markup(text, tokenizer).0.is_empty();
+        if !is_text(middle) || head.trim().is_empty() && markup.is_empty() {
+            return None;
+        }
+        let close = &tail[..tail.len() - tail.trim_start_matches(['}', ']', ')']).len()];
+        let pieces = [
+            Piece::Text(tail[close.len()..].to_owned()),
+            Piece::Content(RESULT),
+            Piece::Text(after.to_owned()),
+        ];
+        let is_empty = |piece: &Piece| matches!(piece, Piece::Text(text) if text.is_empty());
+        Some(Self {
+            opening: tokenizer.encode_template(&markup, After::Text).ok()?,
+            head,
+            middle: middle.to_owned(),
+            close: close.to_owned(),
+            result: Some(pieces.into_iter().filter(|piece| !is_empty(piece)).collect()),
+        })
+    }
+
+    /// What a call is, behind its opening. A line break or a space before it is let pass.
+    pub(crate) fn grammar(&self, tools: &Tools) -> Grammar {
+        let quoted = |text: &str| serde_json::Value::from(text).to_string();
+        let (start, rest) = (self.head.trim_start(), &self.middle);
+        let names = (0..tools.list.len()).map(|n| format!("call{n}")).collect::<Vec<_>>().join(" | ");
+        let mut lark = format!("start: SPACE? ({names})\nSPACE: /[ \\n]/\n");
+        for (n, tool) in tools.list.iter().enumerate() {
+            let opened = quoted(&format!("{start}{}{rest}", tool.name));
+            let close = if self.close.is_empty() { String::new() } else { quoted(&self.close) };
+            let schema = with_spacing(&tool.arguments);
+            lark += &format!("call{n}: {opened} arguments{n} {close}\narguments{n}: %json {schema}\n");
+        }
+        Grammar::Lark(lark)
+    }
+
+    /// The first character of a call that begins with text.
+    pub(crate) fn first(&self) -> Option<char> {
+        self.head.trim_start().chars().next().filter(|_| self.opening.is_empty())
+    }
+
+    /// Reads the text of a call, its opening left out; `None`: it is no whole call.
+    pub(crate) fn read(&self, text: &str) -> Option<Call> {
+        let rest = text.trim().strip_prefix(self.head.trim_start())?;
+        let middle = self.middle.trim_end();
+        let (tool, rest) = rest.split_once(middle)?;
+        let mut values = serde_json::Deserializer::from_str(rest).into_iter::<serde_json::Value>();
+        let arguments = values.next()?.ok().filter(serde_json::Value::is_object)?;
+        let is_whole = rest[values.byte_offset()..].trim_start().starts_with(&self.close);
+        is_whole.then(|| Call { tool: tool.to_owned(), arguments })
+    }
+}
+
+impl Tool {
+    /// As templates know it (OpenAI's form, which Hugging Face's templates take).
+    pub(crate) fn as_json(&self) -> serde_json::Value {
+        let function = json!({ "name": self.name, "description": self.about, "parameters": self.arguments });
+        json!({ "type": "function", "function": function })
+    }
+}
+
+/// Name of the made-up tool, and of its only argument.
+const NAME: &str = "greenroom_probe";
+const KEY: &str = "greenroom_key";
+/// Some templates insist on nine letters or digits.
+const CALL_ID: &str = "call00001";
+
+/// The length of the rest of a JSON object behind its `{`, which holds [`KEY`] alone.
+fn arguments_end(rest: &str) -> Option<usize> {
+    let value = rest.rfind(KEY)?;
+    let close = rest[value..].find('}')?;
+    let inner = &rest[..value + close];
+    let is_it =
+        serde_json::from_str::<serde_json::Value>(&format!("{{{inner}}}")).ok()? == json!({ KEY: KEY });
+    is_it.then_some(inner.len())
+}
+
+/// Cuts a text behind the last special token in it.
+fn split_markup(text: &str, tokenizer: &Tokenizer) -> (String, String) {
+    let at = tokenizer.end_of_special(text);
+    (text[..at].to_owned(), text[at..].to_owned())
+}
+
+/// A schema whose JSON has one space behind `,` and `:`.
+fn with_spacing(schema: &serde_json::Value) -> serde_json::Value {
+    let mut schema = schema.clone();
+    if let Some(fields) = schema.as_object_mut() {
+        let guidance = json!({ "item_separator": ", ", "key_separator": ": ", "whitespace_flexible": false });
+        fields.insert("x-guidance".to_owned(), guidance);
+    }
+    schema
+}
