@@ -1,6 +1,7 @@
 //! Grammars as plain data.
 
 use serde_json::Value;
+use std::borrow::Cow;
 
 /// A grammar: what a reply may be, from its first byte to its last.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -19,6 +20,24 @@ impl Grammar {
     /// The grammar of JSON that a schema allows.
     pub fn json_schema(schema: &Value) -> Self {
         Self::JsonSchema(schema.to_string())
+    }
+
+    /// `schema`, `lark`, `regex` or `either`.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::JsonSchema(_) => "schema",
+            Self::Lark(_) => "lark",
+            Self::Regex(_) => "regex",
+            Self::Either(_) => "either",
+        }
+    }
+
+    /// Its text; of several, one after the other, a line break between them.
+    pub fn text(&self) -> Cow<'_, str> {
+        match self {
+            Self::JsonSchema(text) | Self::Lark(text) | Self::Regex(text) => text.into(),
+            Self::Either(all) => all.iter().map(Self::text).collect::<Vec<_>>().join("\n").into(),
+        }
     }
 }
 

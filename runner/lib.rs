@@ -47,6 +47,7 @@ pub mod stage;
 pub mod statistics;
 pub mod terminal;
 pub mod timeline;
+pub mod tools;
 pub mod trace;
 pub mod transcript;
 pub mod verify;

@@ -157,7 +157,8 @@ impl Embedded {
                 engine::Event::Text(text) => sink(Progress::Text(text)),
                 engine::Event::Failed(error) => return Err(worded(error).context(path)),
                 engine::Event::Done(completion) => {
-                    let engine::Completion { ids, text, stop, choice, followed, usage } = *completion;
+                    let engine::Completion { ids, text, stop, choice, call: _, followed, usage } =
+                        *completion;
                     let commit = Some(Box::new(EngineCommit(turn)) as Box<dyn Commit>);
                     let logprobs = choice.map(|choice| open.into_iter().zip(choice.logprobs).collect());
                     let (stop, usage, logprobs) =
@@ -293,6 +294,7 @@ impl From<Request> for engine::Request {
             constraint: constraint(request.choice, request.follow),
             by_length: is_by_length,
             grammar: request.form.map(|form| Arc::new(form.grammar.clone())),
+            may_call: false,
             next_use: request.next_use,
             cold: request.cold,
         }

@@ -3,6 +3,7 @@
 use super::yaml::Path;
 use greenroom_grammar::Grammar;
 use serde_json::Value;
+use std::borrow::Cow;
 
 /// A form of replies.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,18 +19,12 @@ pub struct Form {
 impl Form {
     /// `schema`, `lark` or `regex`.
     pub fn kind(&self) -> &'static str {
-        match self.grammar {
-            Grammar::JsonSchema(_) => "schema",
-            Grammar::Lark(_) => "lark",
-            Grammar::Regex(_) => "regex",
-        }
+        self.grammar.kind()
     }
 
     /// The grammar's text.
-    pub fn text(&self) -> &str {
-        match &self.grammar {
-            Grammar::JsonSchema(text) | Grammar::Lark(text) | Grammar::Regex(text) => text,
-        }
+    pub fn text(&self) -> Cow<'_, str> {
+        self.grammar.text()
     }
 
     /// blake3 (hex) of the grammar's text.
@@ -46,7 +41,7 @@ impl Form {
         self.grammar.accepts(reply).map_err(|mismatch| mismatch.to_string())?;
         match self.grammar {
             Grammar::JsonSchema(_) => serde_json::from_str(reply).map_err(|error| error.to_string()),
-            Grammar::Lark(_) | Grammar::Regex(_) => Ok(reply.into()),
+            _ => Ok(reply.into()),
         }
     }
 

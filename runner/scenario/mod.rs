@@ -22,6 +22,7 @@ pub mod render;
 pub mod results;
 pub mod schema;
 pub mod template;
+pub mod tools;
 mod yaml;
 
 pub(crate) use cases::CASE;
@@ -38,6 +39,7 @@ pub use plan::{
     Announced, Audience, Change, Condition, Constraint, Edge, Input, Known, Occasion, Plan, Purpose,
     RoutePoint, Seeds, TimelineId, Turn, TurnId, turn_seed,
 };
+pub use tools::{BuiltIn, Tool, ToolId, ToolKind, ToolSpec};
 pub use yaml::{Path, Step, Tree, parse, repeated_key};
 
 use crate::diagnostic::Sources;
@@ -88,6 +90,8 @@ pub struct Scenario {
     pub models: BTreeMap<String, String>,
     /// Name of the model that memories are looked up by; `None`: the model of who is asked.
     pub embeddings: Option<String>,
+    /// Tools that agents may call, in the order of the file.
+    pub tools: Vec<Tool>,
     /// Settings of all replies.
     pub hints: Hints,
     /// The agents, in the order of the file.
@@ -131,6 +135,10 @@ pub struct Agent {
     pub strategy: Option<Strategy>,
     /// The response to a full context.
     pub memory: Memory,
+    /// The tools that it may call.
+    pub tools: Vec<ToolId>,
+    /// Calls that it may make in one turn.
+    pub max_calls: usize,
     /// Settings of its replies.
     pub hints: Hints,
     /// True of a judge from outside: no member of the cast, known to nobody, who reads all that was said.

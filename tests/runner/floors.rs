@@ -15,6 +15,7 @@ const RUNNER: &[(&str, u32)] = &[
     ("drawing", 2),
     ("import", 2),
     ("prompt", 2),
+    ("tools", 2),
     ("backend", 3),
     ("outcome", 3),
     ("lookup", 4),

@@ -81,6 +81,8 @@ impl Checker {
             strategy: written.strategy.and_then(|given| self.strategy(given, &path.key("strategy"))),
             memory,
             hints,
+            tools: Vec::new(),
+            max_calls: 0,
             is_outside: false,
         }
     }

@@ -78,7 +78,7 @@ impl Checker {
                     "grammar",
                     "a grammar in Lark begins at the rule `start`, e.g. `start: \"yes\" | \"no\"`",
                 ),
-                Grammar::Regex(_) => (
+                _ => (
                     "regular expression",
                     "it matches the whole reply, without `^` and `$`; look-around and back references are not supported",
                 ),

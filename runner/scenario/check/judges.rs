@@ -141,6 +141,8 @@ impl Checker {
             strategy: None,
             memory: Memory::default(),
             hints: Hints::default(),
+            tools: Vec::new(),
+            max_calls: 0,
             is_outside: true,
         }
     }

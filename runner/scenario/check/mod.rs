@@ -349,6 +349,7 @@ impl Checker {
             language: self.language.clone(),
             models,
             embeddings,
+            tools: Vec::new(),
             hints,
             agents,
             phases,

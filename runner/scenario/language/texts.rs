@@ -113,6 +113,19 @@ table! {
     Remembered "remembered" ["!summary"]:
         "What you remember: {summary}", "Woran du dich erinnerst: {summary}", "Ce dont tu te souviens : {summary}",
         "Lo que recuerdas: {summary}";
+    /// Says how tools are called, to a model whose chat template knows no tools; behind it stands the list of them.
+    Tools "tools" ["!tools"]:
+        "You can use tools. To use one, reply with nothing but JSON: {\"tool\": NAME, \"arguments\": {…}}. What you read next is its result.\n{tools}",
+        "Du kannst Werkzeuge benutzen. Antworte dazu nur mit JSON: {\"tool\": NAME, \"arguments\": {…}}. Als Nächstes liest du das Ergebnis.\n{tools}",
+        "Tu peux utiliser des outils. Pour cela, réponds uniquement en JSON : {\"tool\": NOM, \"arguments\": {…}}. Tu liras ensuite le résultat.\n{tools}",
+        "Puedes usar herramientas. Para usar una, responde solo con JSON: {\"tool\": NOMBRE, \"arguments\": {…}}. Lo siguiente que leerás es su resultado.\n{tools}";
+    /// The result of a call that failed.
+    CallFailed "call_failed" ["!reason"]:
+        "Error: {reason}", "Fehler: {reason}", "Erreur : {reason}", "Error: {reason}";
+    /// Stands below the result of the last call that a turn may make.
+    LastCall "last_call" []:
+        "(No more tools now: reply.)", "(Jetzt kein Werkzeug mehr: Antworte.)", "(Plus d'outils maintenant : réponds.)",
+        "(Ahora sin más herramientas: responde.)";
     /// A coordinator's decision.
     HasDecided "has_decided" ["name", "!option"]:
         "{name} has decided: {option}.", "{name} hat entschieden: {option}.", "{name} a décidé : {option}.",

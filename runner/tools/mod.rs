@@ -1,0 +1,65 @@
+//! Tools at work: what agents are told of them, and what a call results in.
+//!
+//! What is built in is a function of the scenario, the call and its seed, so a replay works it out again. Programs and servers run only
+//! where a model answers and they were allowed; what they gave is taken from the record afterwards.
+
+use crate::scenario::{Agent, Scenario, ToolId, ToolKind, ToolSpec};
+use serde_json::Value;
+use std::sync::Arc;
+
+/// A call of a tool.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Call {
+    /// Name of the tool.
+    pub tool: String,
+    /// Its arguments, an object.
+    pub arguments: Value,
+}
+
+/// What a call gave: a text, or the reason why it failed.
+pub type Outcome = Result<String, String>;
+
+/// What the model of an agent is told of its tools.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Offer {
+    /// The tools.
+    pub tools: Vec<ToolSpec>,
+    /// How they are called, in words, for a model whose chat template knows no tools.
+    pub instructions: String,
+}
+
+/// The tools of a scenario, ready to be called.
+#[derive(Debug, Default)]
+pub struct Toolbox {
+    /// What there is behind each tool of the scenario, by [`ToolId`]; of a server as many as it says.
+    specs: Vec<Vec<ToolSpec>>,
+}
+
+impl Toolbox {
+    /// The tools that need no program to be started: all but those of servers.
+    pub fn at_rest(scenario: &Scenario) -> Self {
+        let specs = scenario.tools.iter().map(|tool| match &tool.kind {
+            ToolKind::BuiltIn(_, spec) | ToolKind::Command(_, spec) => vec![spec.clone()],
+            ToolKind::Server(_) => Vec::new(),
+        });
+        Self { specs: specs.collect() }
+    }
+
+    /// What the model of an agent is told; `None`: it has no tools.
+    pub fn offer(&self, scenario: &Scenario, agent: &Agent) -> Option<Arc<Offer>> {
+        let _ = (scenario, agent);
+        None
+    }
+
+    /// The tool of that name which an agent may call.
+    pub fn find(&self, agent: &Agent, name: &str) -> Option<(ToolId, &ToolSpec)> {
+        let specs = agent.tools.iter().flat_map(|id| self.specs[id.0].iter().map(|spec| (*id, spec)));
+        specs.into_iter().find(|(_, spec)| spec.name == name)
+    }
+}
+
+/// What a call of a tool that is built in gives; `None`: it is not.
+pub fn worked_out(kind: &ToolKind, arguments: &Value, seed: u64) -> Option<Outcome> {
+    let _ = (kind, arguments, seed);
+    None
+}
