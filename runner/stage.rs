@@ -6,146 +6,33 @@
 //! A `Memory` successor starts after its predecessor's transcript line is written; a `Hears` successor as soon as the reply is
 //! in.
 
+mod calls;
 mod epochs;
+mod known;
 mod routes;
+mod settings;
+mod watch;
 
-use crate::backend::{
-    self, Backend, Commit, GivenSampling, Progress, Reply, Request, Sampling, Session, Usage,
-};
+pub use settings::{LookedUp, Seat, Settings};
+pub use watch::{Scene, Unwatched, Watch};
+
+use crate::backend::{self, Backend, Commit, Progress, Reply, Request, Session, Usage};
 use crate::lookup::Lookup;
 use crate::outcome;
-use crate::prompt::{Asked, Direction, Directions, Memories, Routing};
+use crate::prompt::{Asked, Directions, Memories, Routing};
 use crate::scenario::results::Outcome;
-use crate::scenario::{Edge, Hints, Lifecycle, PhaseId, Plan, Scenario, Strategy, Turn, TurnId};
+use crate::scenario::{Edge, Lifecycle, PhaseId, Plan, Scenario, Strategy, Turn, TurnId};
+use crate::tools::{self, Call};
 use crate::trace::{Trace, TurnTrace};
-use crate::transcript::{
-    Between, ChoiceRecord, Footer, Odds, Recorder, RouteRecord, Stop, Transcript, TurnRecord,
-};
-use crate::walk::{LineSource, follow, said};
+use crate::transcript::{Between, Footer, Recorder, RouteRecord, TurnRecord};
+use crate::walk::{follow, said};
 use anyhow::{anyhow, bail};
+use known::Known;
 use std::collections::{BTreeMap, BTreeSet};
-use std::iter::Peekable;
 use std::sync::Arc;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
-
-/// Settings for answering turns.
-#[derive(Clone, Default)]
-pub struct Settings {
-    /// Sampling settings.
-    pub sampling: Sampling,
-    /// Most tokens of a reply.
-    pub max_tokens: usize,
-    /// Compute everything anew at each turn.
-    pub cold: bool,
-    /// The run that each agent (by key) brings its memory from.
-    pub parents: BTreeMap<String, Session>,
-    /// Other temperatures and limits before some turns, the earliest first.
-    pub before: Vec<(TurnId, f32, usize)>,
-    /// The models that the scenario names, with the sampling settings of turns that have none of their own.
-    pub models: BTreeMap<String, Seat>,
-    /// What memories are looked up by; `None`: the model of who is asked.
-    pub embeddings: Option<Arc<dyn Backend>>,
-    /// What a recording has looked up already: it is taken from there.
-    pub looked_up: LookedUp,
-}
-
-/// What was looked up, by a recording.
-#[derive(Clone, Debug, Default)]
-pub struct LookedUp {
-    /// Names of the pieces that memories begin anew with, by the paths of their lines.
-    pub kept: BTreeMap<String, Vec<String>>,
-    /// Who was picked to speak, by phase.
-    pub routes: BTreeMap<String, RouteRecord>,
-}
-
-impl LookedUp {
-    /// All that a recording has looked up.
-    pub fn of(transcript: &Transcript) -> Self {
-        let turns = transcript.turns.iter().map(|turn| &turn.record);
-        let kept = turns.filter_map(|turn| Some((turn.path.clone(), turn.kept.clone()?)));
-        let routes = transcript.routes().map(|route| (route.path.clone(), route.clone()));
-        Self { kept: kept.collect(), routes: routes.collect() }
-    }
-
-    /// Adds what another recording has looked up, which counts before.
-    pub fn extend(&mut self, other: Self) {
-        self.kept.extend(other.kept);
-        self.routes.extend(other.routes);
-    }
-}
-
-/// A model that a scenario names, ready to answer.
-#[derive(Clone)]
-pub struct Seat {
-    /// The backend that it answers by.
-    pub backend: Arc<dyn Backend>,
-    /// Sampling settings.
-    pub sampling: Sampling,
-}
-
-impl std::fmt::Debug for Seat {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Seat").field("sampling", &self.sampling).finish_non_exhaustive()
-    }
-}
-
-impl Settings {
-    /// The sampling settings of a turn, and the most tokens of its reply.
-    fn of(&self, id: TurnId, hints: &Hints) -> (Sampling, usize) {
-        let named = hints.model.as_ref().and_then(|name| self.models.get(name));
-        let (mut base, mut max_tokens) =
-            (named.map_or(&self.sampling, |seat| &seat.sampling).clone(), self.max_tokens);
-        let earlier = self.before.iter().find(|(before, ..)| id < *before);
-        if let Some((_, temperature, most)) = earlier.filter(|_| named.is_none()) {
-            (base.temperature, max_tokens) = (*temperature, *most);
-        }
-        (GivenSampling::from(hints).over(&base), hints.max_tokens.unwrap_or(max_tokens))
-    }
-}
-
-/// An event that can be watched while a plan is played.
-#[derive(Debug)]
-pub enum Scene<'a> {
-    /// A turn's prompt was sent.
-    Started(&'a Turn),
-    /// Something streams out of it.
-    Progress(&'a Progress),
-    /// It is on record.
-    Written {
-        /// The turn.
-        turn: &'a Turn,
-        /// The text that others heard.
-        spoken: &'a str,
-        /// The reason why the reply ended.
-        stop: Stop,
-        /// The choice, if the reply was one.
-        choice: Option<&'a ChoiceRecord>,
-        /// The odds of its options; `None`: no model was asked.
-        odds: Option<&'a Odds>,
-        /// Its cost; `None`: it was replayed.
-        usage: Option<&'a Usage>,
-    },
-    /// It does not take place.
-    Skipped,
-    /// Those who speak in its phase were picked.
-    Routed(&'a RouteRecord),
-    /// The stage says something before it; behind the last turn, too.
-    Directed(&'a Direction),
-}
-
-/// Watches a plan being played. A turn that does not take place is [`Scene::Skipped`], in plan order too.
-pub trait Watch {
-    /// Something happened to a turn. Turns that run together mix; `Written` comes in plan order.
-    fn see(&mut self, id: TurnId, scene: Scene<'_>);
-}
-
-/// Watches nothing.
-pub struct Unwatched;
-
-impl Watch for Unwatched {
-    fn see(&mut self, _id: TurnId, _scene: Scene<'_>) {}
-}
+use watch::{direct, show};
 
 /// The way a performance ended.
 #[derive(Debug, PartialEq)]
@@ -189,6 +76,8 @@ enum State {
     Waiting,
     /// Somebody is asked: for a reply, or for the summary of a full memory before it.
     Running(Asked, Vec<Answer>),
+    /// A tool is at work, called instead of a reply.
+    Calling(Asked, Box<Reply>, Vec<Answer>),
     /// What its full memory is to keep is being looked up.
     LookingUp,
     /// What its memory began anew with, if it did, and the reply.
@@ -209,6 +98,8 @@ type Running = JoinSet<(TurnId, anyhow::Result<Came>)>;
 /// What a turn was waiting for.
 enum Came {
     Reply(Box<Reply>),
+    /// What the tool that was called gave.
+    Result(Call, tools::Outcome),
     /// How near each piece of its speaker's memory is to what the speaker has just heard.
     Nearness(Vec<f32>),
     /// The scores of those among whom the speakers of its phase are picked.
@@ -328,6 +219,7 @@ impl Stage {
                     }
                     match came {
                         Ok(Came::Reply(reply)) => self.answered(id, *reply, &mut scope),
+                        Ok(Came::Result(call, outcome)) => self.called(id, call, outcome, &mut scope),
                         Ok(Came::Nearness(scores)) => self.looked_up(id, &scores, &mut scope),
                         Ok(Came::Routed(routing, scores)) => self.routed(&routing, &scores, &mut scope),
                         Err(error) => self.fail(id, error),
@@ -427,6 +319,19 @@ impl Stage {
         Ok(())
     }
 
+    /// Asks for the reply of a turn whose memory has begun anew, or that has called a tool: after these answers.
+    fn ask_again(&mut self, id: TurnId, before: Vec<Answer>, scope: &mut Scope<'_>) {
+        let asked = self.memories.ask(id).map_err(Into::into);
+        let request = asked.and_then(|asked| {
+            let request = self.unless_given(id, self.request(&asked))?;
+            Ok((asked, request))
+        });
+        match request {
+            Ok((asked, request)) => self.send(asked, request, before, scope),
+            Err(error) => self.fail(id, error),
+        }
+    }
+
     /// A request to the speaker; where the reply is given from outside, to say just that.
     fn unless_given(&self, id: TurnId, request: Request) -> anyhow::Result<Request> {
         match self.memories.given(id) {
@@ -458,6 +363,10 @@ impl Stage {
             stop: self.memories.stop_strings(asked),
             choice: asked.choice.clone(),
             form: asked.form.clone(),
+            tools: self.settings.toolbox.offer(&self.scenario, agent),
+            may_call: asked.may_call,
+            n_calls: asked.n_calls,
+            max_calls: self.memories.max_calls(asked.id),
             follow: None,
             strategy: agent.strategy.clone(),
             next_use: self.plan.next_use[asked.id.0].map(|next| next.0 as u64),
@@ -493,6 +402,9 @@ impl Stage {
         else {
             return self.fail(id, anyhow::anyhow!("{}: answered twice", self.plan.turn(id).path));
         };
+        if let Some(call) = reply.call.take().filter(|_| asked.may_call) {
+            return self.call(asked, reply, call, answers, scope);
+        }
         let is_summary = asked.is_summary;
         if let Some(given) = self.memories.given(id).filter(|_| !is_summary) {
             if reply.text.trim() != given.trim() {
@@ -511,9 +423,7 @@ impl Stage {
             self.state[id.0] = State::Answered(answers);
             return self.release(id, &[Edge::Hears, Edge::Decides], scope);
         }
-        if let Err(error) = self.ask_in_new_epoch(id, answers, scope) {
-            self.fail(id, error);
-        }
+        self.ask_again(id, answers, scope);
     }
 
     /// One thing less to wait for, for those that an edge of these kinds leads to.
@@ -587,94 +497,10 @@ impl Stage {
     }
 }
 
-/// Shows what the stage says before a turn, and before those that were not shown yet.
-fn direct(
-    memories: &Memories,
-    directions: &Directions,
-    undirected: &mut usize,
-    until: TurnId,
-    watch: &mut dyn Watch,
-) {
-    for id in (*undirected..=until.0).map(TurnId) {
-        memories.directions(directions, id).iter().for_each(|line| watch.see(id, Scene::Directed(line)));
-    }
-    *undirected = (*undirected).max(until.0 + 1);
-}
-
 /// A memory of a turn's model: each named model files those of a run under a name of its own, since one engine adds to a run's.
 fn of_model(session: Session, turn: &Turn) -> Session {
     match &turn.hints.model {
         Some(model) => Session { run: format!("{}.{model}", session.run), ..session },
         None => session,
-    }
-}
-
-/// Shows the line of a turn; a summary is the speaker's own affair.
-fn show(
-    turn: &Turn,
-    id: TurnId,
-    line: &TurnRecord,
-    usage: Option<&Usage>,
-    settings: &Settings,
-    watch: &mut dyn Watch,
-) {
-    if line.path == turn.path {
-        let choice = line.constraint.as_ref();
-        let odds = choice.and_then(|choice| choice.odds(settings.of(id, &line.hints).0.temperature));
-        let (spoken, stop, odds) = (line.spoken.as_str(), line.stop, odds.as_ref());
-        watch.see(id, Scene::Written { turn, spoken, stop, choice, odds, usage });
-    }
-}
-
-/// Lines that are known before a run is played.
-struct Known<'a> {
-    plan: &'a Plan,
-    lines: Peekable<std::vec::IntoIter<TurnRecord>>,
-    routes: &'a BTreeMap<String, RouteRecord>,
-    recorder: &'a mut Recorder,
-    trace: &'a mut Trace,
-    watch: &'a mut dyn Watch,
-    settings: &'a Settings,
-    directions: &'a Directions,
-    undirected: &'a mut usize,
-}
-
-impl LineSource for Known<'_> {
-    fn summary(&mut self, path: &str) -> Option<TurnRecord> {
-        self.lines.next_if(|line| line.path == path)
-    }
-
-    fn line(&mut self, _turn: &Turn) -> anyhow::Result<Option<TurnRecord>> {
-        Ok(self.lines.next())
-    }
-
-    fn said(&mut self, memories: &Memories, id: TurnId, line: TurnRecord) -> anyhow::Result<()> {
-        direct(memories, self.directions, self.undirected, id, self.watch);
-        if self.recorder.turn(line.clone())? {
-            self.trace.turn(TurnTrace::new(&line.path, &line.agent, None))?;
-        }
-        let turn = self.plan.turn(id);
-        if line.path == turn.path {
-            self.watch.see(id, Scene::Started(turn));
-        }
-        show(turn, id, &line, None, self.settings, self.watch);
-        Ok(())
-    }
-
-    fn skipped(&mut self, id: TurnId) {
-        self.watch.see(id, Scene::Skipped);
-    }
-
-    fn route(&mut self, path: &str) -> anyhow::Result<Option<RouteRecord>> {
-        Ok(self.routes.get(path).cloned())
-    }
-
-    fn between(&mut self, line: Between) -> anyhow::Result<()> {
-        self.recorder.between(line.clone())?;
-        if let Between::Route(route) = &line {
-            let first = self.plan.order().find(|(_, turn)| turn.path.split('/').next() == Some(&route.path));
-            first.into_iter().for_each(|(id, _)| self.watch.see(id, Scene::Routed(route)));
-        }
-        Ok(())
     }
 }

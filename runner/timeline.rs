@@ -41,6 +41,21 @@ pub enum Event {
         /// Path of the turn.
         origin: String,
     },
+    /// The agent called a tool, and read its result.
+    Called {
+        /// The sampled ids.
+        ids: Arc<[u32]>,
+        /// The ids as text.
+        raw: Arc<str>,
+        /// The call, as it is quoted: `tool(arguments)`.
+        call: String,
+        /// Its result, as it was read.
+        result: String,
+        /// What the agent noted down by it, as later epochs begin with.
+        note: Option<String>,
+        /// Path of the call's line in a transcript.
+        origin: String,
+    },
 }
 
 impl Event {
@@ -52,6 +67,16 @@ impl Event {
     /// What an epoch begins with.
     pub fn remembered(text: String) -> Self {
         Self::Stage { kind: StageKind::Summary, text, origin: String::new(), phase: String::new() }
+    }
+
+    /// What the agent noted down by it, or earlier.
+    fn note(&self) -> Option<Self> {
+        let text = match self {
+            Self::Called { note, .. } => note.clone()?,
+            Self::Stage { kind: StageKind::Note, text, .. } => text.clone(),
+            _ => return None,
+        };
+        Some(Self::Stage { kind: StageKind::Note, text, origin: String::new(), phase: String::new() })
     }
 
     /// Tells whether the agent itself spoke.
@@ -77,6 +102,8 @@ pub enum StageKind {
     Added,
     /// What a new epoch begins with: the agent's own summary, or pieces of what it had read and said.
     Summary,
+    /// What the agent noted down in an earlier epoch.
+    Note,
     /// The line that asks for a reply.
     Cue,
 }
@@ -95,14 +122,17 @@ impl Timeline {
         Self { past: Arc::default(), events }
     }
 
-    /// A new epoch of it: the system text, what the epoch begins with, and what has happened from event `from` on. All before is past.
+    /// A new epoch of it: the system text, what the agent has noted down, what the epoch begins with, and what has happened from event
+    /// `from` on. All before is past.
     pub fn begin_epoch(self, from: usize, with: Option<Event>) -> Self {
         let Self { mut past, mut events } = self;
         let news = events.split_off(from.min(events.len()));
         let system = events.first().filter(|event| matches!(event, Event::System(_))).cloned();
-        let ended = events.into_iter().filter(|event| !matches!(event, Event::System(_)));
-        Arc::make_mut(&mut past).extend(ended);
-        Self { past, events: system.into_iter().chain(with).chain(news).collect() }
+        let notes: Vec<Event> = events.iter().filter_map(Event::note).collect();
+        let is_kept =
+            |event: &Event| matches!(event, Event::System(_) | Event::Stage { kind: StageKind::Note, .. });
+        Arc::make_mut(&mut past).extend(events.into_iter().filter(|event| !is_kept(event)));
+        Self { past, events: system.into_iter().chain(notes).chain(with).chain(news).collect() }
     }
 
     /// Adds an event at the end; there is no other way to change a timeline.

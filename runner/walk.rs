@@ -6,8 +6,9 @@
 use crate::backend::{Reply, played};
 use crate::prompt::{Asked, Memories, Routing};
 use crate::scenario::{Keep, Strategy, Turn, TurnId};
+use crate::tools::{self, Call};
 use crate::transcript::{
-    Between, Cause, Drift, RouteRecord, TurnRecord, choice_record, form_record, summary_of,
+    Between, Cause, Drift, RouteRecord, TurnRecord, call_of, choice_record, form_record, summary_of,
 };
 use std::ops::ControlFlow;
 
@@ -49,8 +50,8 @@ pub trait Answers {
 
 /// Lines of a transcript to answer with.
 pub trait LineSource {
-    /// The line at this path, if the speaker's memory begins anew there.
-    fn summary(&mut self, path: &str) -> Option<TurnRecord>;
+    /// The next line, if it is at this path: where a memory begins anew, or a tool is called, before a turn's own line.
+    fn aside(&mut self, path: &str) -> Option<TurnRecord>;
 
     /// The line of a turn; `None`: the walk ends before it.
     ///
@@ -140,7 +141,7 @@ pub fn follow(memories: &mut Memories, end: TurnId, lines: &mut impl LineSource)
 /// As [`walk`].
 pub fn begin_anew(memories: &mut Memories, id: TurnId, lines: &mut impl LineSource) -> anyhow::Result<()> {
     let path = summary_of(&memories.plan().turn(id).path);
-    let Some(was) = lines.summary(&path) else { return Ok(()) };
+    let Some(was) = lines.aside(&path) else { return Ok(()) };
     memories.hear(id)?;
     let keep = memories.keep_of(id);
     if (keep == Keep::Summary) != was.kept.is_none() || keep == Keep::All {
@@ -156,29 +157,71 @@ pub fn begin_anew(memories: &mut Memories, id: TurnId, lines: &mut impl LineSour
     answer(memories, asked, &was, lines)
 }
 
+/// Goes through the recorded calls of a turn, before its reply.
+///
+/// # Errors
+/// As [`walk`].
+pub fn call_again(memories: &mut Memories, id: TurnId, lines: &mut impl LineSource) -> anyhow::Result<()> {
+    while let Some(was) = lines.aside(&call_of(&memories.plan().turn(id).path, memories.n_calls(id) + 1)) {
+        memories.hear(id)?;
+        let asked = memories.ask(id)?;
+        let differs = |detail: &str| Drift::new(&was.path, Cause::ToolsChanged, detail);
+        let Some(recorded) = &was.call else {
+            return Err(
+                Drift::new(&was.path, Cause::RecordAltered, "the line does not say what was called").into()
+            );
+        };
+        if !asked.may_call {
+            return Err(differs("its agent may not call a tool here now").into());
+        }
+        let call = Call { tool: recorded.tool.clone(), arguments: recorded.arguments.clone() };
+        let outcome = memories.worked_out(&asked, &call).unwrap_or_else(|| recorded.outcome());
+        let line = called(memories, asked, &Reply::recorded(&was, None), call, outcome);
+        lines.said(memories, id, line)?;
+    }
+    Ok(())
+}
+
+/// Lets what was asked be a call, with this outcome; returns its line.
+pub fn called(
+    memories: &mut Memories,
+    asked: Asked,
+    reply: &Reply,
+    call: Call,
+    outcome: tools::Outcome,
+) -> TurnRecord {
+    let line = line(memories, &asked, reply);
+    let (path, call) = memories.called(asked, &reply.ids, &reply.text, call, outcome);
+    TurnRecord { path, call: Some(call), ..line }
+}
+
 /// Lets what was asked be answered; returns its line.
 pub fn said(memories: &mut Memories, asked: Asked, reply: &Reply) -> TurnRecord {
-    let speaker = memories.plan().turn(asked.id).speaker;
-    let agent = memories.scenario().agent(speaker).key.clone();
-    let (path, delta, seed) = (asked.path.clone(), asked.conversation.next.clone(), asked.seed);
-    let (options, hints) = (asked.choice.clone(), memories.hints(asked.id));
-    let form = asked.form.clone();
+    let line = line(memories, &asked, reply);
+    let (options, form) = (asked.choice.clone(), asked.form.clone());
     let heard = memories.say(asked, &reply.ids, &reply.text);
     let form = form.zip(heard.value).map(|(form, value)| form_record(&form, value));
     let constraint = options.map(|of| choice_record(&of.choice, &of.open, heard.choice, &reply.logprobs));
+    TurnRecord { spoken: heard.spoken, constraint, form, ..line }
+}
+
+/// The line of a reply, before it is known what it means.
+fn line(memories: &Memories, asked: &Asked, reply: &Reply) -> TurnRecord {
+    let speaker = memories.plan().turn(asked.id).speaker;
     TurnRecord {
-        path,
-        agent,
-        delta,
+        path: asked.path.clone(),
+        agent: memories.scenario().agent(speaker).key.clone(),
+        delta: asked.conversation.next.clone(),
         tokens: reply.ids.clone(),
         raw: reply.text.clone(),
-        spoken: heard.spoken,
+        spoken: String::new(),
         stop: reply.stop,
-        constraint,
-        form,
+        constraint: None,
+        form: None,
+        call: None,
         kept: None,
-        seed,
-        hints,
+        seed: asked.seed,
+        hints: memories.hints(asked.id),
     }
 }
 
@@ -187,6 +230,7 @@ struct Following<'a, L>(&'a mut L);
 impl<L: LineSource> Answers for Following<'_, L> {
     fn turn(&mut self, memories: &mut Memories, id: TurnId) -> anyhow::Result<ControlFlow<()>> {
         begin_anew(memories, id, self.0)?;
+        call_again(memories, id, self.0)?;
         let plan = memories.plan().clone();
         let Some(was) = self.0.line(plan.turn(id))? else { return Ok(ControlFlow::Break(())) };
         memories.hear(id)?;

@@ -6,6 +6,7 @@ use super::{
 };
 use crate::prompt::Conversation;
 use crate::scenario::Method;
+use crate::tools::{Call, Offer};
 use crate::transcript::ModelRecord;
 use anyhow::{Context as _, anyhow};
 use greenroom_engine as engine;
@@ -137,10 +138,13 @@ impl Embedded {
         engine::SessionKey { tenant: self.tenant.clone(), ..session.clone().into() }
     }
 
-    /// Tokens of a prompt and its reply, and once more as many as the reply's for a summary with its cue.
+    /// Tokens of a prompt, the calls that may come before its reply, the reply, and once more as many as the reply's for a summary with
+    /// its cue.
     fn needed(&self, request: &Request) -> anyhow::Result<usize> {
-        let tokens = self.engine.prompter().prompt_tokens(&request.conversation.clone().into())?;
-        Ok(tokens + 2 * request.max_tokens + SUMMARY_CUE_TOKENS)
+        let conversation = conversation(request.conversation.clone(), request.tools.as_deref());
+        let tokens = self.engine.prompter().prompt_tokens(&conversation)?;
+        let calls = request.max_calls * CALL_TOKENS;
+        Ok(tokens + 2 * request.max_tokens + SUMMARY_CUE_TOKENS + calls)
     }
 
     async fn answer(&self, request: Request, sink: Sink) -> anyhow::Result<Reply> {
@@ -157,14 +161,14 @@ impl Embedded {
                 engine::Event::Text(text) => sink(Progress::Text(text)),
                 engine::Event::Failed(error) => return Err(worded(error).context(path)),
                 engine::Event::Done(completion) => {
-                    let engine::Completion { ids, text, stop, choice, call: _, followed, usage } =
-                        *completion;
+                    let engine::Completion { ids, text, stop, choice, call, followed, usage } = *completion;
                     let commit = Some(Box::new(EngineCommit(turn)) as Box<dyn Commit>);
                     let logprobs = choice.map(|choice| open.into_iter().zip(choice.logprobs).collect());
                     let (stop, usage, logprobs) =
                         (stop.into(), Some(usage.into()), logprobs.unwrap_or_default());
                     let followed = followed.into_iter().map(Into::into).collect();
-                    return Ok(Reply { ids, text, stop, logprobs, followed, usage, commit });
+                    let call = call.map(|call| Call { tool: call.tool, arguments: call.arguments });
+                    return Ok(Reply { ids, text, stop, call, logprobs, followed, usage, commit });
                 }
             }
         }
@@ -225,6 +229,8 @@ impl super::Backend for Embedded {
     }
 }
 
+/// Tokens that a call of a tool usually takes with its result, at most.
+pub const CALL_TOKENS: usize = 192;
 /// Tokens that asking for a summary may take.
 const SUMMARY_CUE_TOKENS: usize = 96;
 
@@ -285,7 +291,7 @@ impl From<Request> for engine::Request {
             session: request.session.into(),
             parent: request.parent.map(Into::into),
             retention,
-            conversation: request.conversation.into(),
+            conversation: conversation(request.conversation, request.tools.as_deref()),
             sampling,
             max_tokens: request.max_tokens,
             min_tokens: 0,
@@ -294,20 +300,35 @@ impl From<Request> for engine::Request {
             constraint: constraint(request.choice, request.follow),
             by_length: is_by_length,
             grammar: request.form.map(|form| Arc::new(form.grammar.clone())),
-            may_call: false,
+            may_call: request.may_call,
             next_use: request.next_use,
             cold: request.cold,
         }
     }
 }
 
-impl From<Conversation> for engine::Conversation {
-    fn from(conversation: Conversation) -> Self {
-        let exchanges = conversation.exchanges.into_iter();
-        let exchanges = exchanges
-            .map(|past| engine::Exchange { user: past.user, reply: engine::ReplyContent::Ids(past.ids) })
-            .collect();
-        Self { system: conversation.system, tools: None, exchanges, next: conversation.next }
+/// A conversation as the engine has it, with the tools that the agent knows.
+pub fn conversation(conversation: Conversation, tools: Option<&Offer>) -> engine::Conversation {
+    let reply = |is_call, ids| match is_call {
+        true => engine::ReplyContent::Call(ids),
+        false => engine::ReplyContent::Ids(ids),
+    };
+    let exchanges = conversation.exchanges.into_iter();
+    let exchanges =
+        exchanges.map(|past| engine::Exchange { user: past.user, reply: reply(past.is_call, past.ids) });
+    let tools = tools.map(|offer| {
+        let list = offer.tools.iter().map(|tool| engine::Tool {
+            name: tool.name.clone(),
+            about: tool.about.clone(),
+            arguments: tool.arguments.clone(),
+        });
+        Arc::new(engine::Tools { list: list.collect(), instructions: offer.instructions.clone() })
+    });
+    engine::Conversation {
+        system: conversation.system,
+        tools,
+        exchanges: exchanges.collect(),
+        next: conversation.next,
     }
 }
 

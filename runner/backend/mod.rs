@@ -14,7 +14,9 @@ mod scripted;
 mod strategy;
 
 pub use device::Device;
-pub use embedded::{CacheKey, Embedded, EmbeddedConfig, Loading, Share, source, worded};
+pub use embedded::{
+    CALL_TOKENS, CacheKey, Embedded, EmbeddedConfig, Loading, Share, conversation, source, worded,
+};
 pub use given::given;
 pub use kv::{Kv, KvConfig, LayerBits};
 pub use locate::{ModelFile, locate};
@@ -25,6 +27,7 @@ pub use strategy::{Cast, played};
 
 use crate::prompt::{Conversation, Options};
 use crate::scenario::{Form, Strategy};
+use crate::tools::{Call, Offer};
 use crate::transcript::{ModelRecord, Stop, TurnRecord};
 use serde::{Deserialize, Serialize};
 use std::future::Future;
@@ -141,6 +144,14 @@ pub struct Request {
     pub choice: Option<Options>,
     /// The form that the reply is to have.
     pub form: Option<Arc<Form>>,
+    /// The tools that the agent knows.
+    pub tools: Option<Arc<Offer>>,
+    /// True if the reply may be a call of one instead.
+    pub may_call: bool,
+    /// The calls that the agent has made in this turn.
+    pub n_calls: usize,
+    /// Most calls that it may make in it.
+    pub max_calls: usize,
     /// The ids of a recorded reply, to be read instead of sampling one.
     pub follow: Option<Vec<u32>>,
     /// The strategy that answers instead of the model.
@@ -173,6 +184,8 @@ pub struct Reply {
     pub text: String,
     /// The reason why it ended.
     pub stop: Stop,
+    /// The call that it is.
+    pub call: Option<Call>,
     /// Log-probability of each option that was open, by its index; empty: there was no choice, or no model made it.
     pub logprobs: Vec<(usize, f32)>,
     /// Findings at each recorded id, if a recording was followed.
@@ -187,7 +200,7 @@ impl Reply {
     /// A reply that nobody computed now.
     pub fn of(ids: Vec<u32>, text: String, stop: Stop) -> Self {
         let (logprobs, followed) = (Vec::new(), Vec::new());
-        Self { ids, text, stop, logprobs, followed, usage: None, commit: None }
+        Self { ids, text, stop, call: None, logprobs, followed, usage: None, commit: None }
     }
 
     /// A reply of a rule or a human.
@@ -200,7 +213,9 @@ impl Reply {
         let weighed = line.constraint.iter().flat_map(|constraint| &constraint.options);
         let option = |text: &str| options?.choice.options.iter().position(|option| option.text == text);
         let logprobs = weighed.filter_map(|was| Some((option(&was.text)?, was.logprob?))).collect();
-        Self { logprobs, ..Self::of(line.tokens.clone(), line.raw.clone(), line.stop) }
+        let call = line.call.as_ref();
+        let call = call.map(|call| Call { tool: call.tool.clone(), arguments: call.arguments.clone() });
+        Self { logprobs, call, ..Self::of(line.tokens.clone(), line.raw.clone(), line.stop) }
     }
 }
 

@@ -1,7 +1,8 @@
 //! Replies from a function: exact, instant, without a model. For tests and for controls in experiments.
 
 use super::{Backend, BoxFuture, ModelCard, Progress, Reply, Request, Session, Sink, Stop};
-use crate::transcript::ModelRecord;
+use crate::tools::Call;
+use crate::transcript::{ModelRecord, call_of};
 use std::collections::HashMap;
 
 /// Answers each request with what a function says.
@@ -18,11 +19,14 @@ impl Scripted {
         Self { script: Box::new(script) }
     }
 
-    /// From a list of `(turn path, reply)`.
+    /// From a list of `(path of a line, reply)`; a reply `{"tool": NAME, "arguments": {…}}` is a call, where one may be made.
     pub fn lines<'a>(lines: impl IntoIterator<Item = (&'a str, &'a str)>) -> Self {
         let lines: HashMap<String, String> =
             lines.into_iter().map(|(path, reply)| (path.to_string(), reply.to_string())).collect();
-        Self::new(move |request| lines.get(&request.path).cloned())
+        Self::new(move |request| {
+            let call = request.may_call.then(|| lines.get(&call_of(&request.path, request.n_calls + 1)));
+            call.flatten().or_else(|| lines.get(&request.path)).cloned()
+        })
     }
 }
 
@@ -36,10 +40,13 @@ impl Backend for Scripted {
         Box::pin(async move {
             let text = (self.script)(&request)
                 .ok_or_else(|| anyhow::anyhow!("the script has no reply for {}", request.path))?;
-            sink(Progress::Text(text.clone()));
+            let call = Call::read(&text).filter(|_| request.may_call);
+            if call.is_none() {
+                sink(Progress::Text(text.clone()));
+            }
             // One id a character: what was said and what it was made of can be compared by eye.
             let ids = text.chars().map(u32::from).collect();
-            Ok(Reply::of(ids, text, Stop::EndOfTurn))
+            Ok(Reply { call, ..Reply::of(ids, text, Stop::EndOfTurn) })
         })
     }
 

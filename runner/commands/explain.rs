@@ -9,7 +9,7 @@ use crate::scenario::{Scenario, copied};
 use crate::terminal::is_fancy;
 use crate::timeline::{Event, StageKind};
 use crate::trace::{self, Trace, TurnTrace};
-use crate::transcript::{ChoiceRecord, Odds, Transcript, TurnRecord, is_summary};
+use crate::transcript::{ChoiceRecord, Odds, Transcript, TurnRecord};
 use anyhow::{Context as _, bail};
 use console::Style;
 use std::path::{Path, PathBuf};
@@ -44,7 +44,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
     };
     let copy = file.parent().and_then(copied).map(|copy| copy.root);
     let turns = transcript.turns.iter().map(|turn| &turn.record).filter(|turn| turn.agent == args.agent);
-    let turns: Vec<&TurnRecord> = turns.filter(|turn| !is_summary(&turn.path)).collect();
+    let turns: Vec<&TurnRecord> = turns.filter(|turn| !turn.is_aside()).collect();
     let turn = wanted(&args, &scenario, &turns)?;
     let brought = brought_along(&file, &transcript.header.record, args.near.bounds.root.as_deref())?;
     let timeline = memory_at(&scenario, &transcript, brought, &turn.path)?;
@@ -165,6 +165,11 @@ fn show(scenario: &Scenario, copy: Option<&Path>, agent: &str, event: &Event) {
             println!("  {}", head("said", &format!("{origin}, {} tokens", ids.len())));
             return println!("    {}\n", printable(raw).replace('\n', "\n    "));
         }
+        Event::Called { call, result, origin, ids, .. } => {
+            println!("  {}", head("called", &format!("{origin}, {} tokens", ids.len())));
+            let text = format!("{call}\n{result}");
+            return println!("    {}\n", printable(&text).replace('\n', "\n    "));
+        }
     };
     println!("  {}", head(what, &place(scenario, copy, &origin)));
     println!("    {}\n", printable(text).replace('\n', "\n    "));
@@ -187,6 +192,7 @@ fn word(kind: StageKind) -> &'static str {
         StageKind::Announcement => "announcement",
         StageKind::Added => "added line",
         StageKind::Summary => "what was kept",
+        StageKind::Note => "note",
         StageKind::Cue => "cue",
     }
 }

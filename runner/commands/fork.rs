@@ -99,6 +99,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
         named,
         models: casting::models(&args.machine.model.given, &scenario, &earlier)?,
         given: header.given.unwrap_or_default(),
+        toolbox: None,
         recorded: recorded.collect(),
     };
     let at = args.at.map_or(String::new(), |at| format!(" --at {at}"));

@@ -113,6 +113,7 @@ pub(super) fn run(mut args: Args) -> anyhow::Result<Exit> {
         named: begun.map(|begun| begun.named),
         models: casting::models(&args.machine.model.given, &scenario, &earlier)?,
         given: given(&args),
+        toolbox: None,
         recorded: BTreeMap::new(),
     };
     let go_on = format!(

@@ -367,6 +367,7 @@ What a template prints is only text: a reply that holds `{{ }}` is never rendere
 | `PHASE.said.AGENT` | all that the agent said, a line each |
 | `PHASE.replies.AGENT` | the value of the agent's latest reply that has a form: what its JSON says, e.g. `market.replies.ann.price`, or its text under a `grammar`; null: none, or invalid |
 | `PHASE.reply_history.AGENT` | all these values, oldest first |
+| `PHASE.calls.AGENT` | the agent's calls of tools, oldest first: each with `tool`, `arguments`, `result` and `failed` |
 | `JUDGE.verdict` | what a judge chose or replied, by the judge's name; null: nothing valid |
 | `PHASE.messages[AGENT]` | the phase as that agent heard it; `${PHASE.messages[AGENT]}` is the same |
 

@@ -23,6 +23,8 @@ pub struct Exchange {
     pub ids: Arc<[u32]>,
     /// The ids as text.
     pub raw: Arc<str>,
+    /// True if they are a call of a tool: what is read next is its result.
+    pub is_call: bool,
 }
 
 impl Conversation {
@@ -46,9 +48,13 @@ pub fn conversation<'a>(events: impl IntoIterator<Item = &'a Event>) -> Conversa
             Event::System(text) => folded.system = Some(text.clone()),
             Event::Stage { text, .. } => lines.push(text.trim().to_string()),
             Event::Heard { from, text, .. } => lines.push(format!("{from}: {text}")),
-            Event::Said { ids, raw, .. } => {
+            Event::Said { ids, raw, .. } | Event::Called { ids, raw, .. } => {
                 let user = std::mem::take(&mut lines).join("\n");
-                folded.exchanges.push(Exchange { user, ids: ids.clone(), raw: raw.clone() });
+                let (ids, raw, is_call) = (ids.clone(), raw.clone(), !event.is_said());
+                folded.exchanges.push(Exchange { user, ids, raw, is_call });
+                if let Event::Called { result, .. } = event {
+                    lines.push(result.clone());
+                }
             }
         }
     }

@@ -28,7 +28,8 @@ impl Memories {
         let conversation = conversation(past.iter().chain([&cue]));
         self.is_extended(id, &conversation)?;
         let (seed, choice, form) = (self.seeds.of(id, &path), None, None);
-        Ok(Asked { id, is_summary: true, conversation, seed, choice, form, path })
+        let (n_calls, may_call) = (0, false);
+        Ok(Asked { id, is_summary: true, conversation, seed, choice, form, path, n_calls, may_call })
     }
 
     /// What the speaker of a turn keeps when its memory is full.
@@ -98,6 +99,7 @@ impl Memories {
             stop: Stop::EndOfTurn,
             constraint: None,
             form: None,
+            call: None,
             kept: Some(kept.iter().map(|piece| piece.name.clone()).collect()),
             seed,
             hints: Hints::default(),
@@ -115,15 +117,14 @@ impl Memories {
 
     fn begin_epoch(&mut self, of: TimelineId, with: Option<Event>) {
         let past = self.timelines.remove(&of).unwrap_or_else(|| self.born(of));
-        let n_before = usize::from(past.system().is_some()) + usize::from(with.is_some());
-        let begin = match self.unanswered.get_mut(&of) {
-            Some(Unanswered { begin, is_anew, .. }) => {
-                *is_anew = true;
-                std::mem::replace(begin, n_before)
-            }
-            None => past.events().len(),
-        };
-        self.timelines.insert(of, past.begin_epoch(begin, with));
+        let n_events = past.events().len();
+        let from = self.unanswered.get(&of).map_or(n_events, |turn| turn.begin);
+        let epoch = past.begin_epoch(from, with);
+        if let Some(Unanswered { begin, is_anew, .. }) = self.unanswered.get_mut(&of) {
+            *is_anew = true;
+            *begin = epoch.events().len() - (n_events - from);
+        }
+        self.timelines.insert(of, epoch);
         self.sent.remove(&of);
     }
 

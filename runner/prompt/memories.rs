@@ -3,8 +3,8 @@
 //! [`Memories`] is driven in any order that the plan's edges allow; what an agent reads depends on the plan and on what
 //! was said alone. It holds no model and does no input or output: playing, checking and replaying share it.
 //!
-//! A turn goes `takes_place`, else `skip`; then `hear`, `ask`, `say`. A full memory is asked for a summary between `hear` and
-//! `ask`. That is a line of its own, `PATH.summary`, before the turn's; that it is there makes a replay begin the epoch. The engine
+//! A turn goes `takes_place`, else `skip`; then `hear`, `ask`, `say`. Where the reply is a call of a tool (`calls`), it goes `called` and
+//! again `ask`. A full memory is asked for a summary between `hear` and `ask`. That is a line of its own, `PATH.summary`, before the turn's; that it is there makes a replay begin the epoch. The engine
 //! sees a conversation that diverges after the system text.
 
 use super::delta::{Conversation, conversation};
@@ -19,6 +19,7 @@ use crate::scenario::{
     TimelineId, Turn, TurnId, turn_seed,
 };
 use crate::timeline::{Event, Timeline};
+use crate::transcript::call_of;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -67,6 +68,10 @@ pub struct Asked {
     pub choice: Option<Options>,
     /// The form that the reply is to have.
     pub form: Option<Arc<Form>>,
+    /// The calls that the speaker has made in this turn.
+    pub n_calls: usize,
+    /// True if the reply may be a call of a tool instead.
+    pub may_call: bool,
 }
 
 /// The options that a reply chooses from.
@@ -89,7 +94,9 @@ pub(super) struct Unanswered {
     pub(super) begin: usize,
     /// True if the memory has begun anew for it.
     pub(super) is_anew: bool,
-    choice: Option<Options>,
+    /// Calls of tools that its speaker has made, as expressions see them.
+    pub(super) calls: Vec<Value>,
+    pub(super) choice: Option<Options>,
 }
 
 /// The outcome of a reply.
@@ -233,7 +240,7 @@ impl Memories {
             let timeline = self.timeline(of);
             let begin = timeline.events().len();
             news.into_iter().for_each(|event| timeline.push(event));
-            self.unanswered.insert(of, Unanswered { begin, is_anew: false, choice });
+            self.unanswered.insert(of, Unanswered { begin, is_anew: false, calls: Vec::new(), choice });
         }
         Ok(())
     }
@@ -244,11 +251,12 @@ impl Memories {
     /// The prompt does not extend what the agent has read (a bug of ours).
     pub fn ask(&self, id: TurnId) -> Result<Asked, PromptError> {
         let turn = self.plan.turn(id);
-        let path = turn.path.clone();
-        let (conversation, seed) = (self.conversation(id)?, self.seeds.of(id, &path));
+        let (path, n_calls) = (turn.path.clone(), self.n_calls(id));
+        let seeded_by = if n_calls == 0 { path.clone() } else { call_of(&path, n_calls) };
+        let (conversation, seed) = (self.conversation(id)?, self.seeds.of(id, &seeded_by));
         let choice = self.unanswered.get(&turn.timeline).and_then(|turn| turn.choice.clone());
-        let form = turn.form.clone();
-        Ok(Asked { id, path, is_summary: false, conversation, seed, choice, form })
+        let (form, may_call) = (turn.form.clone(), self.may_call(id));
+        Ok(Asked { id, path, is_summary: false, conversation, seed, choice, form, n_calls, may_call })
     }
 
     /// Lets a turn that was heard happen with a made-up reply. Its prompt is not folded, so that thousands take no time.
@@ -323,11 +331,11 @@ impl Memories {
         }
         let (spoken, origin) = (heard.spoken.clone(), turn.path.clone());
         self.timeline(turn.timeline).push(Event::Said { ids: ids.into(), raw: raw.into(), spoken, origin });
-        self.unanswered.remove(&turn.timeline);
+        let calls = self.unanswered.remove(&turn.timeline).map(|turn| turn.calls).unwrap_or_default();
         let (text, choice) = (heard.spoken.as_str().into(), heard.choice);
         let value = heard.value.clone().map(Result::unwrap_or_default);
         let value = value.or_else(|| turn.form.as_ref().map(|form| form.example()));
-        self.outcomes[id.0] = Outcome::Said { text, choice, value };
+        self.outcomes[id.0] = Outcome::Said { text, choice, value, calls };
         heard
     }
 
@@ -453,7 +461,7 @@ impl Memories {
         Ok(permanent.map(|(id, timeline)| (self.scenario.agent(id.agent).key.clone(), timeline)).collect())
     }
 
-    fn timeline(&mut self, id: TimelineId) -> &mut Timeline {
+    pub(super) fn timeline(&mut self, id: TimelineId) -> &mut Timeline {
         let born = self.born(id);
         self.timelines.entry(id).or_insert(born)
     }

@@ -2,6 +2,7 @@
 //! take place (`conditions`), and how what happened between two replies folds into one message (`delta`).
 
 mod added;
+mod calls;
 mod conditions;
 mod delta;
 mod directions;

@@ -47,12 +47,14 @@ pub(super) fn pieces_of<'a>(events: impl Iterator<Item = &'a Event>, own: &str) 
     };
     for event in events {
         match event {
-            Event::System(_) | Event::Stage { kind: StageKind::Cue | StageKind::Summary, .. } => {}
+            Event::System(_)
+            | Event::Stage { kind: StageKind::Cue | StageKind::Summary | StageKind::Note, .. } => {}
             Event::Stage { text, phase, .. } => {
                 text.split("\n\n").for_each(|paragraph| add(phase, None, paragraph));
             }
             Event::Heard { from, text, origin } => add(origin, Some(from), text),
             Event::Said { spoken, origin, .. } => add(origin, Some(own), spoken),
+            Event::Called { call, result, origin, .. } => add(origin, None, &format!("{call}: {result}")),
         }
     }
     pieces

@@ -5,6 +5,7 @@ use crate::outcome;
 use crate::prompt::Memories;
 use crate::scenario::{Scenario, Turn, TurnId};
 use crate::timeline::Timeline;
+use crate::tools::Toolbox;
 use crate::transcript::{
     Between, Cause, Drift, Header, Line, RouteRecord, ScenarioRecord, Transcript, TurnRecord, chain,
 };
@@ -24,6 +25,7 @@ pub fn header_now(header: &Header, memories: &Memories) -> Header {
         variables: scenario.variables.clone(),
         overrides: scenario.overrides.clone(),
         agents: cast(memories),
+        tools: Toolbox::recorded(scenario, &header.tools).specs_by_key(scenario),
         sampling: header.sampling.with(&hints),
         max_tokens: hints.max_tokens.unwrap_or(header.max_tokens),
         hints: scenario.hints.clone(),
@@ -62,7 +64,7 @@ struct Carrying<'a> {
 }
 
 impl LineSource for Carrying<'_> {
-    fn summary(&mut self, path: &str) -> Option<TurnRecord> {
+    fn aside(&mut self, path: &str) -> Option<TurnRecord> {
         self.recorded.get(path).map(|line| (*line).clone())
     }
 

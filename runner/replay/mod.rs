@@ -20,9 +20,9 @@ use crate::timeline::Timeline;
 use crate::transcript::{
     Between, Cause, Drift, Footer, Header, PROGRAM, Recorded, Recorder, RouteRecord, Transcript, TurnRecord,
 };
-use crate::walk::{LineSource, begin_anew, follow};
+use crate::walk::{LineSource, begin_anew, call_again, follow};
 use anyhow::Context as _;
-use place::{case_differs, cast_differs, notes, settings_differ};
+use place::{case_differs, cast_differs, notes, settings_differ, tools_differ};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -109,6 +109,7 @@ pub fn memory_at(
     let id = plan.find(path).with_context(|| format!("the scenario has no turn {path}"))?;
     follow(&mut memories, id, &mut reading)?;
     begin_anew(&mut memories, id, &mut reading)?;
+    call_again(&mut memories, id, &mut reading)?;
     memories.hear(id)?;
     memories.look(plan.turn(id).timeline).cloned().context("a memory that was just read")
 }
@@ -167,7 +168,7 @@ struct Reading<'a> {
 }
 
 impl LineSource for Reading<'_> {
-    fn summary(&mut self, path: &str) -> Option<TurnRecord> {
+    fn aside(&mut self, path: &str) -> Option<TurnRecord> {
         let next = self.transcript.turns.get(self.at).map(|turn| &turn.record);
         next.filter(|line| line.path == path).cloned()
     }
@@ -216,6 +217,7 @@ impl<'a> Reading<'a> {
         cast_differs(header, &memories)?;
         settings_differ(header, scenario)?;
         case_differs(header, scenario)?;
+        tools_differ(header, scenario)?;
         let (plan, recorder) = (memories.plan().clone(), Recorder::verify(transcript));
         Ok((Self { plan, transcript, recorder, watch, at: 0, n_between: 0 }, memories))
     }

@@ -2,7 +2,8 @@
 
 use crate::prompt::Memories;
 use crate::scenario::names::recorded;
-use crate::scenario::{Path, Scenario, compile};
+use crate::scenario::{Path, Scenario, ToolKind, ToolSpec, compile};
+use crate::tools::Toolbox;
 use crate::transcript::{AgentRecord, Cause, Drift, Header, PROGRAM};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -16,6 +17,8 @@ pub fn cast(memories: &Memories) -> BTreeMap<String, AgentRecord> {
         system: memories.system(crate::scenario::AgentId(id)).to_string(),
         strategy: agent.strategy.as_ref().map(ToString::to_string),
         model: agent.hints.model.clone(),
+        tools: agent.tools.iter().map(|tool| scenario.tools[tool.0].key.clone()).collect(),
+        max_calls: (!agent.tools.is_empty()).then_some(agent.max_calls),
     };
     scenario.agents.iter().enumerate().map(|(id, agent)| (agent.key.clone(), record(id, agent))).collect()
 }
@@ -35,7 +38,16 @@ pub(super) fn cast_differs(header: &Header, memories: &Memories) -> Result<(), D
         let own = "the scenario's own".to_string();
         let model = |record: &AgentRecord| record.model.clone().unwrap_or_else(|| own.clone());
         let (was_model, is_model) = (model(was), model(is));
-        let more = [("strategy", &played_by, &plays), ("model", &was_model, &is_model)];
+        let calls = |record: &AgentRecord| match record.max_calls {
+            Some(most) => format!("{}; at most {most} calls in a turn", record.tools.join(", ")),
+            None => "none".to_string(),
+        };
+        let (was_tools, is_tools) = (calls(was), calls(is));
+        let more = [
+            ("strategy", &played_by, &plays),
+            ("model", &was_model, &is_model),
+            ("tools", &was_tools, &is_tools),
+        ];
         let mut differing = pairs.chain(more).filter(|(_, was, is)| was != is);
         if let Some((field, was, is)) = differing.next() {
             let detail = format!("its {field} differs");
@@ -50,6 +62,23 @@ pub(super) fn cast_differs(header: &Header, memories: &Memories) -> Result<(), D
         }
         None => Ok(()),
     }
+}
+
+/// A tool that is told of otherwise now. What a server has is known by the recording alone.
+pub(super) fn tools_differ(header: &Header, scenario: &Scenario) -> Result<(), Drift> {
+    let now = Toolbox::at_rest(scenario).specs_by_key(scenario);
+    for tool in &scenario.tools {
+        let (was, is) = (header.tools.get(&tool.key), now.get(&tool.key));
+        if was != is && !matches!(tool.kind, ToolKind::Server(_)) {
+            let text = |specs: Option<&Vec<ToolSpec>>| {
+                specs.map_or_else(|| "none".into(), |specs| serde_json::json!(specs).to_string())
+            };
+            let detail = format!("agents are told of the tool `{}` otherwise", tool.key);
+            let drift = Drift::new(format!("tools/{}", tool.key), Cause::ToolsChanged, detail);
+            return Err(drift.texts(text(was), text(is)).at_line(1));
+        }
+    }
+    Ok(())
 }
 
 /// Settings of all replies that the scenario gives otherwise now, those aside that the command line gave.
@@ -134,6 +163,7 @@ pub fn origin(scenario: &Scenario, header: &Header, drift: &Drift) -> Option<Pla
         return Some(Place::of(scenario, &path));
     }
     match drift.cause {
+        Cause::ToolsChanged => tool(scenario, &drift.path),
         Cause::PromptChanged => prompt(scenario, header, drift),
         Cause::ChoiceChanged | Cause::FormChanged => choice(scenario, &drift.path),
         Cause::RuleChanged => rule(scenario, &drift.path),
@@ -161,6 +191,17 @@ fn rule(scenario: &Scenario, path: &str) -> Option<Place> {
     let plan = compile(scenario);
     let speaker = scenario.agent(plan.turn(plan.find(path)?).speaker);
     Some(Place::of(scenario, &Path::default().key("agents").key(&speaker.key).key("strategy")))
+}
+
+/// A tool, or the tools of the agent whose line it is.
+fn tool(scenario: &Scenario, path: &str) -> Option<Place> {
+    if let Some(key) = path.strip_prefix("tools/") {
+        let tool = scenario.tools.iter().find(|tool| tool.key == key)?;
+        return Some(Place::of(scenario, &tool.path));
+    }
+    let agent = path.rsplit('/').next()?.split('.').next()?;
+    scenario.agent_by_key(agent)?;
+    Some(Place::of(scenario, &Path::default().key("agents").key(agent).key("tools")))
 }
 
 /// The assignment by which the state comes to something else.

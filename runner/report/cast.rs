@@ -3,7 +3,7 @@
 use super::sources::Sources;
 use crate::drawing;
 use crate::scenario::{AgentId, Color};
-use crate::transcript::{AgentRecord, Header, is_summary};
+use crate::transcript::{AgentRecord, Header};
 use indexmap::IndexMap;
 use serde::Serialize;
 use std::collections::BTreeSet;
@@ -43,7 +43,7 @@ impl Cast {
         }
         for line in &sources.transcript.turns {
             if let Some(member) = cast.get_mut(&line.record.agent) {
-                member.n_turns += usize::from(!is_summary(&line.record.path));
+                member.n_turns += usize::from(!line.record.is_aside());
                 let name = line.record.hints.model.as_ref();
                 let model = name.map(|name| format!("{name} ({})", header.model_of(&line.record).name));
                 member.models.extend(model.filter(|model| !member.models.contains(model)));

@@ -107,7 +107,7 @@ fn words(row: &Row) -> String {
 fn numbers(lines: &[TurnLine<'_>], column: f64, top: f64) -> Group {
     let widest = 10.0 * (lines.len().to_string().len() as f64 + 1.0);
     let every = (widest / column).ceil().max(1.0) as usize;
-    let shown = lines.iter().enumerate().filter(|(at, line)| at % every == 0 && !line.is_summary);
+    let shown = lines.iter().enumerate().filter(|(at, line)| at % every == 0 && !line.record.is_aside());
     shown.fold(Group::new(), |group, (at, line)| {
         let x = at as f64 * column + (column - GAP) / 2.0;
         group.add(centred(&line.n.to_string(), x, top + 18.0, SIZE, "muted"))

@@ -14,6 +14,7 @@ pub(super) struct Row {
     #[serde(skip)]
     pub(super) column: usize,
     pub(super) is_summary: bool,
+    is_call: bool,
     pub(super) key: String,
     pub(super) place: usize,
     pub(super) name: String,
@@ -46,6 +47,7 @@ pub(super) fn row(cast: &Cast, line: &TurnLine<'_>, column: usize, cost: &TurnTr
         n: line.n,
         column,
         is_summary: line.is_summary,
+        is_call: line.is_call,
         key: key.clone(),
         place: cast.place(key),
         name: cast.name(key).to_string(),

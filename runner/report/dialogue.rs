@@ -5,7 +5,7 @@ use super::sources::Sources;
 use super::text;
 use crate::scenario::{AgentId, Audience, Purpose, Scenario, Turn};
 use crate::timeline::{Event, StageKind};
-use crate::transcript::{ChoiceRecord, Odds, Stop, Transcript, TurnRecord, is_summary};
+use crate::transcript::{CallRecord, ChoiceRecord, Odds, Recorded, Stop, Transcript, TurnRecord, is_summary};
 use serde::Serialize;
 use std::collections::BTreeSet;
 
@@ -16,6 +16,10 @@ pub(super) struct TurnLine<'a> {
     pub(super) n: usize,
     /// True if an agent sums up its full memory.
     pub(super) is_summary: bool,
+    /// True of a call of a tool, which has the number of the turn in which it was made.
+    pub(super) is_call: bool,
+    /// The calls that were made in this turn.
+    calls: &'a [Recorded<TurnRecord>],
     pub(super) record: &'a TurnRecord,
     /// The temperature at which it was sampled.
     temperature: f32,
@@ -24,13 +28,15 @@ pub(super) struct TurnLine<'a> {
 impl<'a> TurnLine<'a> {
     /// All lines of a recording.
     pub(super) fn all(transcript: &'a Transcript) -> Vec<Self> {
-        let mut n = 1;
+        let (mut n, mut n_calls) = (1, 0);
         let header = &transcript.header.record;
         let number = |(at, record): (usize, &'a TurnRecord)| {
-            let (is_summary, temperature) =
-                (is_summary(&record.path), header.sampling_of(record, at).temperature);
-            let line = Self { n, is_summary, record, temperature };
-            n += usize::from(!is_summary);
+            let (is_summary, is_call) = (is_summary(&record.path), record.call.is_some());
+            let calls = &transcript.turns[at - n_calls..at];
+            n_calls = if is_call { n_calls + 1 } else { 0 };
+            let temperature = header.sampling_of(record, at).temperature;
+            let line = Self { n, is_summary, is_call, calls, record, temperature };
+            n += usize::from(!record.is_aside());
             line
         };
         transcript.turns.iter().map(|turn| &turn.record).enumerate().map(number).collect()
@@ -65,6 +71,8 @@ struct Spoken {
     place: usize,
     name: String,
     text: String,
+    /// The calls of tools that were made before it.
+    calls: Vec<Call>,
     /// `public`, `whisper`, `unheard`; empty: not known.
     heard: &'static str,
     /// Names of those whom a whisper is for (`to`), and who overhear it (`by`).
@@ -74,6 +82,14 @@ struct Spoken {
     purpose: &'static str,
     choice: Option<Choice>,
     is_cut: bool,
+}
+
+/// A call of a tool.
+#[derive(Debug, Serialize)]
+struct Call {
+    call: String,
+    result: String,
+    failed: bool,
 }
 
 #[derive(Debug, Serialize)]
@@ -162,6 +178,7 @@ fn spoken(sources: &Sources, cast: &Cast, line: &TurnLine<'_>) -> Spoken {
         place: cast.place(&record.agent),
         name: cast.name(&record.agent).to_string(),
         text: record.spoken.trim().to_string(),
+        calls: line.calls.iter().filter_map(|line| line.record.call.as_ref()).map(call).collect(),
         heard: if line.is_summary { "unheard" } else { "" },
         to: Vec::new(),
         by: Vec::new(),
@@ -186,6 +203,10 @@ fn spoken(sources: &Sources, cast: &Cast, line: &TurnLine<'_>) -> Spoken {
         };
     }
     spoken
+}
+
+fn call(record: &CallRecord) -> Call {
+    Call { call: record.quoted(), result: record.result.clone(), failed: record.failed }
 }
 
 /// The turn of the plan that a recorded turn was found to follow.

@@ -83,6 +83,7 @@ pub fn html(sources: &Sources) -> anyhow::Result<String> {
     let header = &sources.transcript.header.record;
     let cast = Cast::new(sources);
     let lines = TurnLine::all(&sources.transcript);
+    let turns: Vec<TurnLine<'_>> = lines.iter().filter(|line| !line.is_call).copied().collect();
     let scenario = sources.scenario.as_ref();
     let graph = sources.plan.as_ref().zip(scenario).and_then(|(plan, scenario)| {
         let drawn = crate::drawing::svg(plan, scenario)?;
@@ -98,12 +99,12 @@ pub fn html(sources: &Sources) -> anyhow::Result<String> {
         particulars: results::particulars(sources),
         variables: header.variables.iter().map(|(name, v)| (name.as_str(), text::value(v))).collect(),
         graph,
-        scenes: dialogue::scenes(sources, &cast, &lines),
-        views: views::views(sources, &cast, &lines),
-        hearing: hearing::hearing(sources, &cast, &lines),
+        scenes: dialogue::scenes(sources, &cast, &turns),
+        views: views::views(sources, &cast, &turns),
+        hearing: hearing::hearing(sources, &cast, &turns),
         cache: cache::cache(sources, &cast, &lines),
         making: making::making(sources),
-        n_turns: lines.iter().filter(|line| !line.is_summary).count(),
+        n_turns: turns.iter().filter(|line| !line.is_summary).count(),
     };
     let environment = environment()?;
     let template = environment.get_template("report.html")?;

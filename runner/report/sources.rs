@@ -227,7 +227,7 @@ impl Watcher<'_> {
         let known = self.known.insert(here.timeline, events.len()).filter(|_| !begins_anew).unwrap_or(0);
         let new = events.get(known..).unwrap_or_default().iter();
         // The system text has a place of its own, and the reply stands in the recording.
-        let new = new.filter(|event| matches!(event, Event::Stage { .. } | Event::Heard { .. }));
+        let new = new.filter(|event| !matches!(event, Event::System(_) | Event::Said { .. }));
         self.read.insert(here.path.clone(), Reading { turn, events: new.cloned().collect() });
     }
 }

@@ -132,6 +132,7 @@ fn turn(sources: &Sources, line: &TurnLine<'_>, numbers: &HashMap<&str, usize>) 
                     entry(event, None, format!("before {origin}"))
                 }
                 Event::Stage { origin, .. } => entry(event, None, place(sources, scenario, origin)),
+                Event::Called { .. } => entry(event, None, String::new()),
                 _ => None,
             });
             events.collect()
@@ -162,9 +163,10 @@ fn turn(sources: &Sources, line: &TurnLine<'_>, numbers: &HashMap<&str, usize>) 
 fn entry(event: &Event, n: Option<usize>, origin: String) -> Option<Entry> {
     let (kind, from, text) = match event {
         Event::System(_) => return None,
-        Event::Stage { kind, text, .. } => (word(*kind), None, text.as_str()),
-        Event::Heard { from, text, .. } => ("heard", Some(from.clone()), text.as_str()),
-        Event::Said { raw, .. } => ("said", None, &**raw),
+        Event::Stage { kind, text, .. } => (word(*kind), None, text.clone()),
+        Event::Heard { from, text, .. } => ("heard", Some(from.clone()), text.clone()),
+        Event::Said { raw, .. } => ("said", None, raw.to_string()),
+        Event::Called { call, result, .. } => ("called", None, format!("{call}\n{result}")),
     };
     Some(Entry { kind, from, n, origin, text: text.trim().to_string() })
 }
@@ -178,6 +180,7 @@ fn word(kind: StageKind) -> &'static str {
         StageKind::Announcement => "announcement",
         StageKind::Added => "added by the fork",
         StageKind::Summary => "what was kept",
+        StageKind::Note => "note",
         StageKind::Cue => "cue",
     }
 }

@@ -6,6 +6,7 @@ use super::past::Past;
 use crate::files::portable;
 use crate::prompt::Memories;
 use crate::replay;
+use crate::tools::Toolbox;
 use crate::transcript::{self, Header, ScenarioRecord};
 use std::path::Path;
 
@@ -36,6 +37,10 @@ pub(super) fn header(memories: &Memories, models: &Models, options: &RunOptions,
         hints: scenario.hints.clone(),
         given: scenario.has_hints().then(|| options.given.clone()),
         models: records(&models.named),
+        tools: options.toolbox.as_ref().map_or_else(
+            || Toolbox::at_rest(scenario).specs_by_key(scenario),
+            |toolbox| toolbox.specs_by_key(scenario),
+        ),
         seed: options.seed,
         continues: past.continues.clone(),
         forked: past.fork.as_ref().map(|fork| fork.record.clone()),

@@ -15,6 +15,7 @@ use crate::prompt::{Edits, Memories};
 use crate::replay;
 use crate::scenario::{Given, Plan, Scenario, compile, copied, write_copy};
 use crate::stage::{End, LookedUp, Settings, Stage, Watch};
+use crate::tools::Toolbox;
 use crate::trace::{self, Summary, Trace};
 use crate::transcript::{self, Header, Recorder, Transcript, TurnRecord};
 use anyhow::{Context as _, bail};
@@ -56,6 +57,8 @@ pub struct RunOptions {
     pub given: Given,
     /// Sampling settings of models that the scenario names, as an earlier run had them.
     pub recorded: BTreeMap<String, Sampling>,
+    /// The tools, where some had to be opened; `None`: those that are built in.
+    pub toolbox: Option<Arc<Toolbox>>,
 }
 
 impl Default for RunOptions {
@@ -73,6 +76,7 @@ impl Default for RunOptions {
             models: BTreeMap::new(),
             given: Given::new(),
             recorded: BTreeMap::new(),
+            toolbox: None,
         }
     }
 }
@@ -200,6 +204,7 @@ impl Set {
         let embeddings =
             scenario.embeddings.as_ref().and_then(|name| Some(models.get(name)?.backend.clone()));
         let settings = Settings {
+            toolbox: options.toolbox.clone().unwrap_or_else(|| Arc::new(Toolbox::at_rest(scenario))),
             sampling,
             max_tokens,
             cold: options.cold,

@@ -316,6 +316,7 @@ fn shown(results: Results) -> BTreeMap<&'static str, Value> {
         said,
         replies,
         reply_history,
+        calls,
         verdict,
     } = results;
     fn of_agents<T: serde::Serialize>(values: BTreeMap<String, T>) -> Value {
@@ -333,6 +334,7 @@ fn shown(results: Results) -> BTreeMap<&'static str, Value> {
         ("said", of_agents(said)),
         ("replies", of_agents(replies)),
         ("reply_history", of_agents(reply_history)),
+        ("calls", of_agents(calls)),
         ("verdict", plain(verdict)),
     ])
 }

@@ -1,6 +1,7 @@
 //! Tools that agents may call: as a checked scenario has them.
 
 use super::Path;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -77,7 +78,8 @@ pub struct Server {
 }
 
 /// What a model is told of a tool.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct ToolSpec {
     /// The name that it is called by.
     pub name: String,

@@ -90,19 +90,7 @@ impl Stage {
 
     fn keep(&mut self, id: TurnId, kept: &[String], scope: &mut Scope<'_>) -> anyhow::Result<()> {
         let line = self.memories.keep(id, kept)?;
-        self.ask_in_new_epoch(id, vec![Answer { line, usage: None, commit: None }], scope)
-    }
-
-    /// Asks for the reply of a turn whose memory has begun anew.
-    pub(super) fn ask_in_new_epoch(
-        &mut self,
-        id: TurnId,
-        before: Vec<Answer>,
-        scope: &mut Scope<'_>,
-    ) -> anyhow::Result<()> {
-        let asked = self.memories.ask(id)?;
-        let request = self.request(&asked);
-        self.send(asked, self.unless_given(id, request)?, before, scope);
+        self.ask_again(id, vec![Answer { line, usage: None, commit: None }], scope);
         Ok(())
     }
 }

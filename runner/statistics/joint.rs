@@ -1,6 +1,6 @@
 //! Joint choices of agents, in each round of a phase in which several choose.
 
-use super::observations::Observed;
+use super::observations::{LineKind, Observed};
 use super::subject::{Rounds, Subject};
 use crate::scenario::{AgentId, PhaseId, Purpose, text_of};
 use std::collections::{BTreeMap, BTreeSet};
@@ -47,7 +47,7 @@ fn games(observed: &[Observed<'_>]) -> BTreeMap<PhaseId, Game> {
         let (Some(place), Some(made), Some(phase)) = (&turn.place, turn.choice(), turn.phase()) else {
             continue;
         };
-        let (Some(choice), Some(Purpose::Choice)) = (&place.choice, place.purpose) else { continue };
+        let (Some(choice), LineKind::Turn(Purpose::Choice)) = (&place.choice, place.kind) else { continue };
         let Some(agent) = turn.run.scenario.agent_by_key(&turn.record.agent) else { continue };
         let options: Vec<String> = choice.options.iter().map(|option| text_of(&option.value)).collect();
         let game =

@@ -2,7 +2,7 @@
 
 use super::bootstrap::{Kind, Part};
 use super::joint;
-use super::observations::{Observed, observe};
+use super::observations::{LineKind, Observed, observe};
 use super::subject::{Offer, Question, Subject};
 use super::table;
 use super::tables::{distinct, in_cast_order};
@@ -181,7 +181,7 @@ impl<'a> Measures<'a> {
             if by_round {
                 // A vote's attempts are its rounds.
                 let attempt = place.ballot().map(|(attempt, _)| attempt);
-                if place.purpose != Some(Purpose::Floor) {
+                if place.kind != LineKind::Turn(Purpose::Floor) {
                     let round = attempt.unwrap_or(place.round);
                     self.add_event(Subject::Round { asked, round }, run, chosen);
                 }

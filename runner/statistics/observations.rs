@@ -2,7 +2,7 @@
 
 use super::{Run, Sample};
 use crate::scenario::{Choice, PhaseId, Plan, Purpose, Scenario, compile};
-use crate::transcript::{ChoiceRecord, Odds, TurnRecord, summary_of};
+use crate::transcript::{ChoiceRecord, Odds, TurnRecord, turn_of};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -25,28 +25,40 @@ pub(super) struct Observed<'a> {
 pub(super) struct Planned {
     pub(super) phase: PhaseId,
     pub(super) round: usize,
-    /// `None`: the summary of a full memory.
-    pub(super) purpose: Option<Purpose>,
+    /// What its line is.
+    pub(super) kind: LineKind,
     /// The choice that is made, if it is one.
     pub(super) choice: Option<Arc<Choice>>,
 }
 
+/// What a line is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum LineKind {
+    /// A turn.
+    Turn(Purpose),
+    /// What a full memory begins anew with, before a turn.
+    Summary,
+    /// A call of a tool, before a turn.
+    Call,
+}
+
 impl Planned {
-    /// The turn's purpose, in a word.
+    /// What the line is, in a word.
     pub(super) fn word(&self) -> &'static str {
-        match self.purpose {
-            Some(Purpose::Speech) => "speech",
-            Some(Purpose::Choice) => "choice",
-            Some(Purpose::Ballot { .. }) => "vote",
-            Some(Purpose::Floor) => "floor",
-            None => "summary",
+        match self.kind {
+            LineKind::Turn(Purpose::Speech) => "speech",
+            LineKind::Turn(Purpose::Choice) => "choice",
+            LineKind::Turn(Purpose::Ballot { .. }) => "vote",
+            LineKind::Turn(Purpose::Floor) => "floor",
+            LineKind::Summary => "summary",
+            LineKind::Call => "call",
         }
     }
 
     /// Attempt and place of a ballot.
     pub(super) fn ballot(&self) -> Option<(usize, usize)> {
-        match self.purpose {
-            Some(Purpose::Ballot { attempt, rank }) => Some((attempt, rank)),
+        match self.kind {
+            LineKind::Turn(Purpose::Ballot { attempt, rank }) => Some((attempt, rank)),
             _ => None,
         }
     }
@@ -77,20 +89,26 @@ pub(super) fn observe(sample: &Sample) -> Vec<Observed<'_>> {
         let places =
             plans.entry(Arc::as_ptr(&run.scenario)).or_insert_with(|| places(&compile(&run.scenario)));
         for (line, turn) in run.transcript.turns.iter().enumerate() {
-            let place = places.get(&turn.record.path).cloned();
+            let place = place_of(&turn.record, places);
             observed.push(Observed { run, at, line, record: &turn.record, place });
         }
     }
     observed
 }
 
-/// Every path that a transcript of this plan may have.
+/// The place of a line: its turn's, or that of the turn which it stands before.
+fn place_of(line: &TurnRecord, places: &HashMap<String, Planned>) -> Option<Planned> {
+    let kind = if line.call.is_some() { LineKind::Call } else { LineKind::Summary };
+    let before = || Some(Planned { kind, choice: None, ..places.get(turn_of(&line.path))?.clone() });
+    if line.is_aside() { before() } else { places.get(&line.path).cloned() }
+}
+
+/// The places of all turns, by path.
 fn places(plan: &Plan) -> HashMap<String, Planned> {
-    let turns = plan.order().flat_map(|(_, turn)| {
+    let turns = plan.order().map(|(_, turn)| {
         let choice = turn.constraint.as_ref().map(|constraint| constraint.choice.clone());
-        let place = Planned { phase: turn.phase, round: turn.round, purpose: Some(turn.purpose), choice };
-        let summary = Planned { purpose: None, choice: None, ..place.clone() };
-        [(turn.path.clone(), place), (summary_of(&turn.path), summary)]
+        let kind = LineKind::Turn(turn.purpose);
+        (turn.path.clone(), Planned { phase: turn.phase, round: turn.round, kind, choice })
     });
     turns.collect()
 }

@@ -30,6 +30,8 @@ pub struct Dialogue {
     next: usize,
     /// Raw text of turns so far.
     raw: BTreeMap<usize, String>,
+    /// Calls of tools that were not shown yet, by turn.
+    calls: BTreeMap<usize, Vec<String>>,
     /// The present turn's text that is on the screen; `None`: not even its head.
     shown: Option<String>,
     phase: Option<PhaseId>,
@@ -60,10 +62,25 @@ impl Dialogue {
 
     /// A dialogue on any page.
     pub fn on(page: Page, fancy: bool, scenario: Arc<Scenario>, plan: Arc<Plan>) -> Self {
-        let (raw, shown) = (BTreeMap::new(), None);
+        let (raw, calls, shown) = (BTreeMap::new(), BTreeMap::new(), None);
         let (bar, phase, round, next, titled, warned) = Default::default();
         let progress = RunProgress::new(&scenario, &plan, Form::Hidden);
-        Self { scenario, plan, page, fancy, progress, bar, next, raw, shown, phase, round, titled, warned }
+        Self {
+            scenario,
+            plan,
+            page,
+            fancy,
+            progress,
+            bar,
+            next,
+            raw,
+            calls,
+            shown,
+            phase,
+            round,
+            titled,
+            warned,
+        }
     }
 
     /// Shows the scenario's title too, when the first turn begins.
@@ -139,6 +156,7 @@ impl Dialogue {
     }
 
     fn head(&mut self) {
+        self.calls();
         let plan = self.plan.clone();
         let turn = plan.turn(TurnId(self.next));
         self.place(turn.phase, turn.round);
@@ -186,6 +204,21 @@ impl Dialogue {
         if let Some(new) = heard.strip_prefix(shown.as_str()) {
             self.page.push(new);
             *shown = heard.to_string();
+        }
+    }
+
+    /// Shows the calls of tools that the present turn has made since the last time, above its reply.
+    fn calls(&mut self) {
+        let Some(calls) = self.calls.remove(&self.next) else { return };
+        self.hide_bar();
+        let plan = self.plan.clone();
+        let turn = plan.turn(TurnId(self.next));
+        self.place(turn.phase, turn.round);
+        for call in calls {
+            let head = format!("  * {}", printable(&self.scenario.agent(turn.speaker).name));
+            self.page.head(&if self.fancy { Style::new().dim().apply_to(head).to_string() } else { head });
+            self.page.push(&call);
+            self.page.end();
         }
     }
 
@@ -268,6 +301,14 @@ impl Watch for Dialogue {
             Scene::Written { spoken, stop, choice, odds, usage, .. } => {
                 self.progress.written(id, usage.is_some());
                 self.finish(spoken, stop, choice, odds);
+            }
+            Scene::Called(call) => {
+                let gave = if call.failed { "failed: " } else { "" };
+                let line = format!("calls {} → {gave}{}", call.quoted(), call.result);
+                self.calls.entry(id.0).or_default().push(line);
+                if id.0 == self.next {
+                    self.calls();
+                }
             }
             Scene::Skipped => {
                 self.progress.skipped(id);

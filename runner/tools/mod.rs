@@ -4,16 +4,27 @@
 //! where a model answers and they were allowed; what they gave is taken from the record afterwards.
 
 use crate::scenario::{Agent, Scenario, ToolId, ToolKind, ToolSpec};
+use serde::Deserialize;
 use serde_json::Value;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// A call of a tool.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Call {
     /// Name of the tool.
     pub tool: String,
     /// Its arguments, an object.
     pub arguments: Value,
+}
+
+impl Call {
+    /// Reads a call of the form `{"tool": NAME, "arguments": {…}}`; `None`: a text is none.
+    pub fn read(text: &str) -> Option<Self> {
+        let call: Self = serde_json::from_str(text).ok()?;
+        call.arguments.is_object().then_some(call)
+    }
 }
 
 /// What a call gave: a text, or the reason why it failed.
@@ -51,11 +62,56 @@ impl Toolbox {
         None
     }
 
+    /// The tools with what a recording knows of servers.
+    pub fn recorded(scenario: &Scenario, recorded: &BTreeMap<String, Vec<ToolSpec>>) -> Self {
+        let mut toolbox = Self::at_rest(scenario);
+        for (tool, specs) in scenario.tools.iter().zip(&mut toolbox.specs) {
+            if let (ToolKind::Server(_), Some(was)) = (&tool.kind, recorded.get(&tool.key)) {
+                specs.clone_from(was);
+            }
+        }
+        toolbox
+    }
+
+    /// All specs, by the tools' names in the scenario.
+    pub fn specs_by_key(&self, scenario: &Scenario) -> BTreeMap<String, Vec<ToolSpec>> {
+        let specs = scenario.tools.iter().zip(&self.specs);
+        specs.map(|(tool, specs)| (tool.key.clone(), specs.clone())).collect()
+    }
+
+    /// True if programs and servers may be called.
+    pub fn is_open(&self) -> bool {
+        false
+    }
+
+    /// What a call gives.
+    pub async fn call(&self, id: ToolId, call: Call, seed: u64) -> Outcome {
+        let _ = (id, call, seed);
+        Err("not implemented".into())
+    }
+
     /// The tool of that name which an agent may call.
     pub fn find(&self, agent: &Agent, name: &str) -> Option<(ToolId, &ToolSpec)> {
         let specs = agent.tools.iter().flat_map(|id| self.specs[id.0].iter().map(|spec| (*id, spec)));
         specs.into_iter().find(|(_, spec)| spec.name == name)
     }
+}
+
+/// The tool of that name which an agent may call; of a server's, whether it has one of that name is not known here.
+pub fn named(scenario: &Scenario, agent: &Agent, name: &str) -> Option<ToolId> {
+    let is_named = |id: &&ToolId| {
+        let tool = &scenario.tools[id.0];
+        match tool.kind {
+            ToolKind::Server(_) => name.strip_prefix(&tool.key).is_some_and(|rest| rest.starts_with('_')),
+            ToolKind::BuiltIn(..) | ToolKind::Command(..) => tool.key == name,
+        }
+    };
+    agent.tools.iter().find(is_named).copied()
+}
+
+/// A result as it is read and recorded: not longer than a turn has room for.
+pub fn bounded(result: &str) -> String {
+    result.to_string()
 }
 
 /// What a call of a tool that is built in gives; `None`: it is not.

@@ -15,6 +15,8 @@ pub enum Cause {
     FormChanged,
     /// The rule that plays the agent says something else.
     RuleChanged,
+    /// An agent's tools are others, or a tool gives something else.
+    ToolsChanged,
     /// The replies are the same, but give other results.
     ResultsChanged,
     /// The model says something else.
@@ -61,6 +63,7 @@ impl Cause {
             Self::ChoiceChanged => "the choice changed",
             Self::FormChanged => "the form of the reply changed",
             Self::RuleChanged => "the agent's rule says something else",
+            Self::ToolsChanged => "the tools changed",
             Self::ResultsChanged => "the results changed",
             Self::ReplyChanged => "the model says something else",
             Self::RecordAltered => "the recorded line was altered",

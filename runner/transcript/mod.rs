@@ -13,10 +13,10 @@ pub use drift::{Cause, Drift};
 pub use odds::Odds;
 pub use read::{ReadError, Recorded, Transcript};
 pub use record::{
-    AgentRecord, AssertionRecord, Between, ChoiceRecord, Continues, DryRecord, Footer, Forked, FormRecord,
-    Header, Line, Met, ModelRecord, NamedRecord, OptionRecord, OutcomeRecord, RouteRecord, SaidRecord,
-    SamplingRecord, ScenarioRecord, SeedBefore, SettingsBefore, StateRecord, Stop, ToldRecord, TurnRecord,
-    VerdictRecord, chain, choice_record, form_record,
+    AgentRecord, AssertionRecord, Between, CallRecord, ChoiceRecord, Continues, DryRecord, Footer, Forked,
+    FormRecord, Header, Line, Met, ModelRecord, NamedRecord, OptionRecord, OutcomeRecord, RouteRecord,
+    SaidRecord, SamplingRecord, ScenarioRecord, SeedBefore, SettingsBefore, StateRecord, Stop, ToldRecord,
+    TurnRecord, VerdictRecord, chain, choice_record, form_record,
 };
 pub use write::{Recorder, same_settings};
 
@@ -32,7 +32,17 @@ pub fn summary_of(path: &str) -> String {
     format!("{path}{SUMMARY}")
 }
 
-/// True if a path is that of such a line.
+/// Path of the line of the call number `n`, from 1, of those before the turn `path`.
+pub fn call_of(path: &str, n: usize) -> String {
+    format!("{path}.call{n}")
+}
+
+/// Path of the turn that such a line stands before.
+pub fn turn_of(aside: &str) -> &str {
+    aside.rsplit_once('.').map_or(aside, |(turn, _)| turn)
+}
+
+/// True if a path is that of a line that says what a full memory begins anew with.
 pub fn is_summary(path: &str) -> bool {
     path.ends_with(SUMMARY)
 }

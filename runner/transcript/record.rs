@@ -1,7 +1,8 @@
 //! The lines of a transcript as types, and their canonical text and hash.
 
+use super::is_summary;
 use crate::scenario::results::Payoffs;
-use crate::scenario::{Choice, ChoiceOption, Chosen, Form, Given, Hints, Method, Scenario};
+use crate::scenario::{Choice, ChoiceOption, Chosen, Form, Given, Hints, Method, Scenario, ToolSpec};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -61,6 +62,9 @@ pub struct Header {
     /// The models that the scenario names, as far as they were to answer.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub models: BTreeMap<String, NamedRecord>,
+    /// The tools that agents could call, by their names in the scenario; of a server those that it had.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub tools: BTreeMap<String, Vec<ToolSpec>>,
     /// Root of all turns' seeds.
     pub seed: u64,
     /// The run whose memories this one carries on.
@@ -101,6 +105,12 @@ pub struct AgentRecord {
     /// Name of its model, where the scenario gives it one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
+    /// Names of its tools in the scenario.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tools: Vec<String>,
+    /// Calls that it may make in one turn, if it has tools.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_calls: Option<usize>,
 }
 
 /// The model.
@@ -311,6 +321,9 @@ pub struct TurnRecord {
     /// The form of the reply, and its value.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub form: Option<FormRecord>,
+    /// The call of a tool that the reply is, on a line of its own, and its result.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub call: Option<CallRecord>,
     /// Names of the pieces of its past that a memory begins anew with, on the line of that, in the order of time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kept: Option<Vec<String>>,
@@ -448,6 +461,42 @@ impl Stop {
             Self::Length => "length",
             Self::Sentence => "sentence",
         }
+    }
+}
+
+/// A call of a tool.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CallRecord {
+    /// The tool.
+    pub tool: String,
+    /// Its arguments, an object.
+    pub arguments: serde_json::Value,
+    /// What it gave, or the reason why it failed.
+    pub result: String,
+    /// True if it failed.
+    pub failed: bool,
+}
+
+impl CallRecord {
+    /// What it gave, or the reason why it failed.
+    ///
+    /// # Errors
+    /// The call failed.
+    pub fn outcome(&self) -> Result<String, String> {
+        if self.failed { Err(self.result.clone()) } else { Ok(self.result.clone()) }
+    }
+
+    /// The call in a line: `tool(arguments)`.
+    pub fn quoted(&self) -> String {
+        format!("{}({})", self.tool, self.arguments)
+    }
+}
+
+impl TurnRecord {
+    /// True of a line before a turn's own, which nobody hears: what a memory begins anew with, or a call of a tool.
+    pub fn is_aside(&self) -> bool {
+        self.call.is_some() || is_summary(&self.path)
     }
 }
 

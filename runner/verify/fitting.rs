@@ -6,6 +6,7 @@ use crate::replay;
 use crate::scenario::{Scenario, compile};
 use crate::stage::{End, LookedUp, Seat, Settings, Stage, Unwatched};
 use crate::timeline::Timeline;
+use crate::tools::Toolbox;
 use crate::trace::{self, Trace};
 use crate::transcript::{NamedRecord, Recorder, Transcript};
 use anyhow::Context as _;
@@ -61,6 +62,7 @@ impl Fitting<'_> {
             models,
             embeddings,
             looked_up,
+            toolbox: Arc::new(Toolbox::recorded(self.scenario, &header.tools)),
             ..Settings::default()
         };
         let name = format!("verify {}", self.file.display());

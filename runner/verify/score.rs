@@ -9,7 +9,7 @@ use crate::backend::{Backend, BoxFuture, ModelCard, Reply, Request, Session, Sin
 use crate::scenario::language::Language;
 use crate::scenario::{Choice, Chosen};
 use crate::stage::LookedUp;
-use crate::transcript::{Recorded, Recorder, TurnRecord, summary_of};
+use crate::transcript::{Recorded, Recorder, TurnRecord, call_of, summary_of};
 use anyhow::Context as _;
 use serde::Serialize;
 use std::collections::{HashMap, HashSet};
@@ -105,12 +105,16 @@ struct Reader {
 
 impl Reader {
     async fn read(&self, request: Request) -> anyhow::Result<Reply> {
-        let line = self.recorded.get(&request.path).context("a turn that is not on record")?;
-        let (recorded, line) = (Reply::recorded(&line.record, request.choice.as_ref()), line.line);
+        let call = request.may_call.then(|| self.recorded.get(&call_of(&request.path, request.n_calls + 1)));
+        let line = call.flatten().or_else(|| self.recorded.get(&request.path));
+        let line = line.context("a turn that is not on record")?;
+        let (recorded, recorded_at) =
+            (Reply::recorded(&line.record, request.choice.as_ref()), line.record.path.clone());
+        let line = line.line;
         if request.strategy.is_some() {
             return Ok(recorded);
         }
-        let (path, options) = (request.path.clone(), request.choice.clone());
+        let (path, options) = (recorded_at, request.choice.clone());
         let asked = Request { follow: Some(recorded.ids.clone()), ..request };
         let read = self.model.reply(asked, Box::new(|_| {})).await?;
         if self.given.contains(&path) {

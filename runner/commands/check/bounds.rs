@@ -1,7 +1,9 @@
 //! Upper bounds on what each agent may have to remember, found without playing.
 
+use crate::backend::{CALL_TOKENS, conversation};
 use crate::prompt::{Conversation, Memories};
 use crate::scenario::{AgentId, Condition, Plan, Scenario, TimelineId, Turn, TurnId, compile};
+use crate::tools::{Offer, Toolbox};
 use crate::walk::{Answers, walk};
 use greenroom_engine::Prompter;
 use std::collections::BTreeMap;
@@ -18,6 +20,8 @@ pub(super) const SLACK: usize = 4;
 pub(super) struct Bound {
     /// Turns, those that may be skipped included.
     pub(super) turns: usize,
+    /// Calls of tools.
+    calls: usize,
     /// Tokens of its context.
     pub(super) tokens: usize,
 }
@@ -55,7 +59,9 @@ fn bounds_if(
     memories.open_all();
     let turns = plan.order().filter(|(_, turn)| played(turn));
     let last = turns.map(|(id, turn)| (turn.timeline, id)).collect();
-    let mut counting = Counting { plan, prompter, max_tokens, played, last, bounds: BTreeMap::new() };
+    let toolbox = Toolbox::at_rest(scenario);
+    let mut counting =
+        Counting { plan, prompter, max_tokens, toolbox, played, last, bounds: BTreeMap::new() };
     walk(&mut memories, plan.end(), &mut counting)?;
     Ok(counting.bounds)
 }
@@ -64,6 +70,7 @@ struct Counting<'a, P> {
     plan: &'a Plan,
     prompter: &'a Prompter,
     max_tokens: usize,
+    toolbox: Toolbox,
     played: P,
     /// The last turn of each memory.
     last: BTreeMap<TimelineId, TurnId>,
@@ -79,23 +86,31 @@ impl<P: Fn(&Turn) -> bool> Answers for Counting<'_, P> {
         let turn = self.plan.turn(id);
         let bound = self.bounds.entry(turn.timeline).or_default();
         bound.turns += 1;
+        bound.calls += memories.max_calls(id);
         memories.hear(id)?;
         let of_model = memories.scenario().agent(turn.speaker).strategy.is_none();
         if of_model && self.last.get(&turn.timeline) == Some(&id) {
-            bound.tokens = tokens(&memories.ask(id)?.conversation, self.prompter, self.max_tokens)?;
+            let scenario = memories.scenario();
+            let offer = self.toolbox.offer(scenario, scenario.agent(turn.speaker));
+            let conversation = memories.ask(id)?.conversation;
+            let calls = bound.calls * CALL_TOKENS;
+            bound.tokens = tokens(conversation, offer.as_deref(), self.prompter, self.max_tokens)? + calls;
         }
         memories.make_up(id, UNKNOWN);
         Ok(ControlFlow::Continue(()))
     }
 }
 
-fn tokens(conversation: &Conversation, prompter: &Prompter, max_tokens: usize) -> anyhow::Result<usize> {
-    let texts =
-        conversation.exchanges.iter().map(|past| past.user.as_str()).chain([conversation.next.as_str()]);
+fn tokens(
+    mut fixed: Conversation,
+    tools: Option<&Offer>,
+    prompter: &Prompter,
+    max_tokens: usize,
+) -> anyhow::Result<usize> {
+    let texts = fixed.exchanges.iter().map(|past| past.user.as_str()).chain([fixed.next.as_str()]);
     let heard: usize = texts.map(|text| text.matches(UNKNOWN).count()).sum();
-    let own = conversation.exchanges.len() + 1;
-    let mut fixed = conversation.clone();
+    let own = fixed.exchanges.len() + 1;
     fixed.exchanges.iter_mut().for_each(|past| past.user = past.user.replace(UNKNOWN, ""));
     fixed.next = fixed.next.replace(UNKNOWN, "");
-    Ok(prompter.prompt_tokens(&fixed.into())? + heard * (max_tokens + SLACK) + own * max_tokens)
+    Ok(prompter.prompt_tokens(&conversation(fixed, tools))? + heard * (max_tokens + SLACK) + own * max_tokens)
 }

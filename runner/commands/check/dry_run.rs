@@ -1,12 +1,14 @@
 //! `check --dry-run`: the turns of a run and what opens each agent's memory, without playing.
 
 use super::models::Counting;
+use crate::backend::conversation;
 use crate::diagnostic::printable;
 use crate::prompt::Memories;
 use crate::scenario::{
     AgentId, Announced, Audience, Condition, Input, Plan, Scenario, Turn, TurnId, compile,
 };
 use crate::terminal::{is_fancy, table};
+use crate::tools::Toolbox;
 use crate::walk::{Answers, walk};
 use console::Style;
 use std::collections::{BTreeMap, BTreeSet};
@@ -45,7 +47,9 @@ impl Answers for Showing<'_> {
         if self.shown.insert(turn.speaker) && agent.strategy.is_none() {
             heading(&printable(&format!("First prompt of {} ({})", agent.name, turn.path)));
             let prompter = self.counting.prompter(self.counting.of(turn.timeline));
-            println!("{}", printable(&prompter.render(&memories.ask(id)?.conversation.into())?));
+            let tools = Toolbox::at_rest(&scenario).offer(&scenario, agent);
+            let first = conversation(memories.ask(id)?.conversation, tools.as_deref());
+            println!("{}", printable(&prompter.render(&first)?));
         }
         memories.make_up(id, &format!("({} at {})", agent.name, turn.path));
         Ok(ControlFlow::Continue(()))

@@ -13,10 +13,20 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// Words that only stand in code which looks at more than each agent's latest choice.
-const LOOKS_BACK: &[&str] =
-    &["history", "votes", "invalid", "payoffs", "said", "messages", "replies", "reply_history", "phases"];
+const LOOKS_BACK: &[&str] = &[
+    "history",
+    "votes",
+    "invalid",
+    "payoffs",
+    "said",
+    "messages",
+    "replies",
+    "reply_history",
+    "calls",
+    "phases",
+];
 /// Words that only stand in code which looks at what was said.
-const LOOKS_AT_WORDS: &[&str] = &["said", "messages", "replies", "reply_history"];
+const LOOKS_AT_WORDS: &[&str] = &["said", "messages", "replies", "reply_history", "calls"];
 /// Names that stand for something else to each reader.
 const OF_READER: &[&str] = &["me", "role", "display_name", "others"];
 /// Most quoted words of a scenario that are said in rehearsals.

@@ -126,6 +126,9 @@ table! {
     LastCall "last_call" []:
         "(No more tools now: reply.)", "(Jetzt kein Werkzeug mehr: Antworte.)", "(Plus d'outils maintenant : réponds.)",
         "(Ahora sin más herramientas: responde.)";
+    /// What an agent has noted down, where its memory begins anew.
+    Note "note" ["!note"]:
+        "Your note: {note}", "Deine Notiz: {note}", "Ta note : {note}", "Tu nota: {note}";
     /// A coordinator's decision.
     HasDecided "has_decided" ["name", "!option"]:
         "{name} has decided: {option}.", "{name} hat entschieden: {option}.", "{name} a décidé : {option}.",

@@ -34,6 +34,8 @@ pub struct Utterance {
     pub choice: Option<(Arc<Choice>, Chosen)>,
     /// The value of a reply that has a form; null: it is not in it.
     pub value: Option<Value>,
+    /// The calls of tools before it.
+    pub calls: Vec<Value>,
 }
 
 /// Values of the state by name.
@@ -67,6 +69,8 @@ pub enum Outcome {
         choice: Option<Chosen>,
         /// The value of the reply, where it has a form; null: it is not in it.
         value: Option<Value>,
+        /// The calls of tools that its speaker made before it: `tool`, `arguments`, `result`, `failed`.
+        calls: Vec<Value>,
     },
 }
 
@@ -78,9 +82,10 @@ impl Said {
             return said;
         }
         for (id, turn) in plan.order().take(end.0) {
-            let Outcome::Said { text, choice, value } = &outcomes[id.0] else { continue };
+            let Outcome::Said { text, choice, value, calls } = &outcomes[id.0] else { continue };
             if phases.contains(&turn.phase) {
-                let line = Utterance { value: value.clone(), ..Utterance::new(turn, text, *choice) };
+                let (value, calls) = (value.clone(), calls.clone());
+                let line = Utterance { value, calls, ..Utterance::new(turn, text, *choice) };
                 said.push(turn.phase, line);
             }
             said.played.insert(turn.phase);
@@ -141,6 +146,7 @@ impl Utterance {
             purpose: turn.purpose,
             choice: turn.constraint.as_ref().map(|constraint| constraint.choice.clone()).zip(chosen),
             value: None,
+            calls: Vec::new(),
         }
     }
 
@@ -185,6 +191,8 @@ pub struct Results {
     pub replies: BTreeMap<String, Value>,
     /// All such values of each agent, oldest first.
     pub reply_history: BTreeMap<String, Vec<Value>>,
+    /// The calls of tools of each agent, by key, oldest first: `tool`, `arguments`, `result`, `failed`.
+    pub calls: BTreeMap<String, Vec<Value>>,
     /// What a judge chose or replied, in the phase in which one is asked; null: nothing valid.
     pub verdict: Value,
 }
@@ -201,6 +209,7 @@ pub fn results(scenario: &Scenario, phase: PhaseId, said: &Said) -> Results {
         results.said.insert(key(*agent), String::new());
         results.replies.insert(key(*agent), Value::Null);
         results.reply_history.insert(key(*agent), Vec::new());
+        results.calls.insert(key(*agent), Vec::new());
     }
     for line in lines {
         results.rounds = results.rounds.max(line.round);
@@ -211,6 +220,7 @@ pub fn results(scenario: &Scenario, phase: PhaseId, said: &Said) -> Results {
             }
             said.push_str(&line.text);
         }
+        results.calls.entry(key(line.speaker)).or_default().extend(line.calls.iter().cloned());
         if let Some(value) = line.chosen() {
             results.choices.insert(key(line.speaker), value.clone());
             results.history.entry(key(line.speaker)).or_default().push(value);

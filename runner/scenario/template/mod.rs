@@ -57,6 +57,7 @@ pub const PHASE_FIELDS: &[&str] = &[
     "said",
     "replies",
     "reply_history",
+    "calls",
     "verdict",
 ];
 
