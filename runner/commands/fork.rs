@@ -56,6 +56,9 @@ pub(super) struct Args {
     /// Go on with an interrupted fork (the latest run of this scenario, or --out)
     #[arg(long)]
     resume: bool,
+    /// Let agents call the programs and servers that the scenario has as tools: they run with your rights
+    #[arg(long)]
+    allow_tools: bool,
     /// Print nothing but the transcript's path
     #[arg(long, short)]
     quiet: bool,
@@ -99,7 +102,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
         named,
         models: casting::models(&args.machine.model.given, &scenario, &earlier)?,
         given: header.given.unwrap_or_default(),
-        toolbox: None,
+        allow_tools: args.allow_tools,
         recorded: recorded.collect(),
     };
     let at = args.at.map_or(String::new(), |at| format!(" --at {at}"));

@@ -31,6 +31,9 @@ pub(super) struct Args {
     /// Play again, and compare every token, what was chosen and gained, or nothing but what is asserted
     #[arg(long, value_name = "LEVEL", num_args = 0..=1, require_equals = true, default_missing_value = "exact")]
     rerun: Option<RerunLevel>,
+    /// With --rerun, let agents call programs and servers where they call otherwise than recorded: they run with your rights
+    #[arg(long, requires = "rerun")]
+    allow_tools: bool,
     /// Write JUnit XML
     #[arg(long, value_name = "FILE")]
     junit: Option<PathBuf>,
@@ -105,7 +108,7 @@ fn question(args: &Args) -> anyhow::Result<Question> {
         }
         None => return Ok(Question::Nothing),
     };
-    Ok(Question::Rerun { model: Arc::new(args.model.open()?), level })
+    Ok(Question::Rerun { model: Arc::new(args.model.open()?), level, allow_tools: args.allow_tools })
 }
 
 /// The worst of all.

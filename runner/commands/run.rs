@@ -68,6 +68,9 @@ pub(super) struct Args {
     /// Begin with the memories of an earlier run
     #[arg(long = "continue", value_name = "RUN")]
     continues: Option<PathBuf>,
+    /// Let agents call the programs and servers that the scenario has as tools: they run with your rights
+    #[arg(long)]
+    allow_tools: bool,
     /// Print nothing but the path of the transcript, or of the folder of many
     #[arg(long, short)]
     quiet: bool,
@@ -113,7 +116,7 @@ pub(super) fn run(mut args: Args) -> anyhow::Result<Exit> {
         named: begun.map(|begun| begun.named),
         models: casting::models(&args.machine.model.given, &scenario, &earlier)?,
         given: given(&args),
-        toolbox: None,
+        allow_tools: args.allow_tools,
         recorded: BTreeMap::new(),
     };
     let go_on = format!(

@@ -11,7 +11,13 @@ use crate::transcript::{self, Header, ScenarioRecord};
 use std::path::Path;
 
 /// The header of a run.
-pub(super) fn header(memories: &Memories, models: &Models, options: &RunOptions, past: &Past) -> Header {
+pub(super) fn header(
+    memories: &Memories,
+    models: &Models,
+    options: &RunOptions,
+    past: &Past,
+    toolbox: &Toolbox,
+) -> Header {
     let (scenario, card) = (memories.scenario(), models.own.card());
     Header {
         format: transcript::FORMAT,
@@ -37,10 +43,7 @@ pub(super) fn header(memories: &Memories, models: &Models, options: &RunOptions,
         hints: scenario.hints.clone(),
         given: scenario.has_hints().then(|| options.given.clone()),
         models: records(&models.named),
-        tools: options.toolbox.as_ref().map_or_else(
-            || Toolbox::at_rest(scenario).specs_by_key(scenario),
-            |toolbox| toolbox.specs_by_key(scenario),
-        ),
+        tools: toolbox.specs_by_key(scenario),
         seed: options.seed,
         continues: past.continues.clone(),
         forked: past.fork.as_ref().map(|fork| fork.record.clone()),

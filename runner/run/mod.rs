@@ -15,7 +15,7 @@ use crate::prompt::{Edits, Memories};
 use crate::replay;
 use crate::scenario::{Given, Plan, Scenario, compile, copied, write_copy};
 use crate::stage::{End, LookedUp, Settings, Stage, Watch};
-use crate::tools::Toolbox;
+use crate::tools::{self, Toolbox};
 use crate::trace::{self, Summary, Trace};
 use crate::transcript::{self, Header, Recorder, Transcript, TurnRecord};
 use anyhow::{Context as _, bail};
@@ -57,8 +57,8 @@ pub struct RunOptions {
     pub given: Given,
     /// Sampling settings of models that the scenario names, as an earlier run had them.
     pub recorded: BTreeMap<String, Sampling>,
-    /// The tools, where some had to be opened; `None`: those that are built in.
-    pub toolbox: Option<Arc<Toolbox>>,
+    /// True if the programs and servers may run that the scenario has as tools.
+    pub allow_tools: bool,
 }
 
 impl Default for RunOptions {
@@ -76,7 +76,7 @@ impl Default for RunOptions {
             models: BTreeMap::new(),
             given: Given::new(),
             recorded: BTreeMap::new(),
-            toolbox: None,
+            allow_tools: false,
         }
     }
 }
@@ -110,7 +110,8 @@ pub async fn perform(
 ) -> anyhow::Result<Performed> {
     let started = Instant::now();
     let plan = Arc::new(compile(scenario));
-    let (mut stage, known) = stage(scenario, &plan, backend, folder, options)?;
+    let toolbox = open_tools(scenario, options).await?;
+    let (mut stage, known) = stage(scenario, &plan, backend, folder, options, Arc::new(toolbox))?;
     let played = match stage.follow(known, watch) {
         Ok(()) => stage.play(watch, stop).await,
         Err(error) => Err(error),
@@ -134,6 +135,21 @@ pub async fn perform(
         (Err(play), Err(summary)) => return Err(FailedTwice { play, summary }.into()),
     };
     Ok(Performed { end, summary, transcript, n_written, n_turns: plan.n_turns() })
+}
+
+/// The tools of a scenario, ready to be called.
+async fn open_tools(scenario: &Scenario, options: &RunOptions) -> anyhow::Result<Toolbox> {
+    let outside = Toolbox::outside(scenario);
+    if outside.is_empty() {
+        return Ok(Toolbox::at_rest(scenario));
+    }
+    if !options.allow_tools {
+        bail!(
+            "agents may call programs: {}. Look at what they do, then let them by --allow-tools",
+            outside.join(", ")
+        );
+    }
+    Toolbox::open(scenario, tools::folder(scenario, options.named.as_deref())).await
 }
 
 /// A turn failed, and then what the run had cost could not be written either.
@@ -169,7 +185,8 @@ pub fn standing(
     let Some(recorded) = recorded(&file, true)?.filter(|recorded| recorded.footer.is_some()) else {
         return Ok(Standing::Open);
     };
-    let set = Set::new(scenario, &Arc::new(compile(scenario)), backend.clone(), options)?;
+    let toolbox = Arc::new(Toolbox::recorded(scenario, &recorded.header.record.tools));
+    let set = Set::new(scenario, &Arc::new(compile(scenario)), backend.clone(), options, toolbox)?;
     let same = transcript::same_settings(&recorded.header.record, &set.header);
     same.with_context(|| format!("{} was played otherwise", file.display()))?;
     Ok(Standing::Complete)
@@ -191,6 +208,7 @@ impl Set {
         plan: &Arc<Plan>,
         backend: Arc<dyn Backend>,
         options: &RunOptions,
+        toolbox: Arc<Toolbox>,
     ) -> anyhow::Result<Self> {
         let models = Models::open(scenario, plan, backend, options)?;
         let past = Past::of(scenario, plan, options, &models.sampling)?;
@@ -199,12 +217,12 @@ impl Set {
         let memories = Memories::new(scenario.clone(), plan.clone(), past.timelines.clone(), seeds);
         let memories = memories.with_edits(edits.unwrap_or_default()).with_given(options.given.clone());
         let known = past.fork.iter().flat_map(|fork| lines(&fork.before)).collect();
-        let header = header(&memories, &models, options, &past);
+        let header = header(&memories, &models, options, &past, &toolbox);
         let Models { own: backend, sampling, max_tokens, named: models } = models;
         let embeddings =
             scenario.embeddings.as_ref().and_then(|name| Some(models.get(name)?.backend.clone()));
         let settings = Settings {
-            toolbox: options.toolbox.clone().unwrap_or_else(|| Arc::new(Toolbox::at_rest(scenario))),
+            toolbox,
             sampling,
             max_tokens,
             cold: options.cold,
@@ -225,9 +243,10 @@ fn stage(
     backend: Arc<dyn Backend>,
     folder: &Path,
     options: &RunOptions,
+    toolbox: Arc<Toolbox>,
 ) -> anyhow::Result<(Stage, Vec<TurnRecord>)> {
     let Set { memories, backend, mut settings, header, mut known } =
-        Set::new(scenario, plan, backend, options)?;
+        Set::new(scenario, plan, backend, options, toolbox)?;
     std::fs::create_dir_all(folder).with_context(|| format!("can't create {}", folder.display()))?;
     let file = folder.join(transcript::FILE);
     warn_of_old_systems(scenario, &memories);

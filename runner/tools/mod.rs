@@ -7,6 +7,7 @@ use crate::scenario::{Agent, Scenario, ToolId, ToolKind, ToolSpec};
 use serde::Deserialize;
 use serde_json::Value;
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Arc;
 
 /// A call of a tool.
@@ -62,6 +63,21 @@ impl Toolbox {
         None
     }
 
+    /// The programs that agents may call, as commands.
+    pub fn outside(scenario: &Scenario) -> Vec<String> {
+        let _ = scenario;
+        Vec::new()
+    }
+
+    /// The tools, servers started; `folder` is where programs start.
+    ///
+    /// # Errors
+    /// A server can't be started, or does not say which tools it has.
+    pub async fn open(scenario: &Scenario, folder: &Path) -> anyhow::Result<Self> {
+        let _ = folder;
+        Ok(Self::at_rest(scenario))
+    }
+
     /// The tools with what a recording knows of servers.
     pub fn recorded(scenario: &Scenario, recorded: &BTreeMap<String, Vec<ToolSpec>>) -> Self {
         let mut toolbox = Self::at_rest(scenario);
@@ -107,6 +123,13 @@ pub fn named(scenario: &Scenario, agent: &Agent, name: &str) -> Option<ToolId> {
         }
     };
     agent.tools.iter().find(is_named).copied()
+}
+
+/// The folder in which a scenario's programs start: that of its file, or of the file of that name which a run's own copy was made of.
+pub fn folder<'a>(scenario: &'a Scenario, copied: Option<&'a str>) -> &'a Path {
+    let copied = copied.map(Path::new).filter(|file| file.is_file());
+    let file = copied.unwrap_or(Path::new(&scenario.sources.main().name));
+    file.parent().unwrap_or(Path::new(""))
 }
 
 /// A result as it is read and recorded: not longer than a turn has room for.

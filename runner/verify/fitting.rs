@@ -6,7 +6,7 @@ use crate::replay;
 use crate::scenario::{Scenario, compile};
 use crate::stage::{End, LookedUp, Seat, Settings, Stage, Unwatched};
 use crate::timeline::Timeline;
-use crate::tools::Toolbox;
+use crate::tools::{self, Toolbox};
 use crate::trace::{self, Trace};
 use crate::transcript::{NamedRecord, Recorder, Transcript};
 use anyhow::Context as _;
@@ -50,11 +50,19 @@ impl Fitting<'_> {
         players: Players,
         recorder: Recorder,
         looked_up: LookedUp,
+        allow_tools: bool,
     ) -> anyhow::Result<End> {
         let header = &self.transcript.header.record;
         let Players { own, named: models } = players;
         let embeddings = self.scenario.embeddings.as_ref();
         let embeddings = embeddings.and_then(|name| Some(models.get(name)?.backend.clone()));
+        let toolbox = match allow_tools && !Toolbox::outside(self.scenario).is_empty() {
+            true => {
+                Toolbox::open(self.scenario, tools::folder(self.scenario, Some(&header.scenario.path)))
+                    .await?
+            }
+            false => Toolbox::recorded(self.scenario, &header.tools),
+        };
         let settings = Settings {
             sampling: header.sampling.clone().into(),
             max_tokens: header.max_tokens,
@@ -62,7 +70,7 @@ impl Fitting<'_> {
             models,
             embeddings,
             looked_up,
-            toolbox: Arc::new(Toolbox::recorded(self.scenario, &header.tools)),
+            toolbox: Arc::new(toolbox),
             ..Settings::default()
         };
         let name = format!("verify {}", self.file.display());

@@ -39,6 +39,8 @@ pub enum Question {
         model: Arc<dyn Backend>,
         /// The part that must be equal.
         level: Level,
+        /// True if agents may call programs where they call otherwise than recorded.
+        allow_tools: bool,
     },
 }
 
@@ -118,8 +120,8 @@ impl Judge {
                 }
                 verdict.score = Some(score);
             }
-            Question::Rerun { model, level } => {
-                let again = rerun::rerun(fitting, model, *level)?;
+            Question::Rerun { model, level, allow_tools } => {
+                let again = rerun::rerun(fitting, model, *level, *allow_tools)?;
                 verdict.notes.extend(fitting.doubts(&fitting.players(model)?));
                 verdict.again = Some(level.word());
                 if let Some(drift) = &again.drift {

@@ -48,7 +48,12 @@ pub(super) struct Again {
 /// # Errors
 /// It is to be exact, and another model, cache format or kernel contract recorded it, or memory of another device was adopted; or a
 /// turn failed.
-pub(super) fn rerun(fitting: &Fitting<'_>, model: &Arc<dyn Backend>, level: Level) -> anyhow::Result<Again> {
+pub(super) fn rerun(
+    fitting: &Fitting<'_>,
+    model: &Arc<dyn Backend>,
+    level: Level,
+    allow_tools: bool,
+) -> anyhow::Result<Again> {
     let was = &fitting.transcript.header.record;
     let players = fitting.players(model)?;
     let card = players.own.card();
@@ -71,7 +76,10 @@ pub(super) fn rerun(fitting: &Fitting<'_>, model: &Arc<dyn Backend>, level: Leve
     let recorder = Recorder::create(&file, header)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let cast = players.map(|model| Arc::new(Cast::new(model)));
-    let End::Complete(footer) = runtime.block_on(fitting.play(cast, recorder, LookedUp::default()))? else {
+    // Programs need not give twice the same; what they are asked anew is what was not asked then.
+    let looked_up = LookedUp { calls: LookedUp::of(fitting.transcript).calls, ..LookedUp::default() };
+    let played = fitting.play(cast, recorder, looked_up, allow_tools);
+    let End::Complete(footer) = runtime.block_on(played)? else {
         bail!("the run was stopped");
     };
     let text = files::read_text(&file, Kind::Transcript).context("can't read what was played")?;

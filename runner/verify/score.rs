@@ -66,6 +66,7 @@ pub(super) fn score(fitting: &Fitting<'_>, model: &Arc<dyn Backend>) -> anyhow::
         readers,
         Recorder::verify(fitting.transcript),
         LookedUp::of(fitting.transcript),
+        false,
     ))?;
     let mut found = std::mem::take(&mut *found.lock().unwrap_or_else(PoisonError::into_inner));
     found.sort_by_key(|turn| turn.line);
