@@ -47,7 +47,8 @@ impl CallForm {
         let arguments = json!({ "type": "object", "properties": {} });
         let tools = [Tool { name: NAME.to_owned(), about: NAME.to_owned(), arguments }];
         let mut asked = messages(&[("user", &user)]);
-        let spoken = [&asked[..], &messages(&[("assistant", &assistant)])].concat();
+        // A reply with more behind it, as a call has: templates write the last one otherwise (Qwen 3 shows that it did not think).
+        let spoken = [&asked[..], &messages(&[("assistant", &assistant), ("user", &user)])].concat();
         asked.extend([calls, told]);
         let (spoken, called) =
             (renderer.render(&spoken, Some(&tools)).ok()?, renderer.render(&asked, Some(&tools)).ok()?);

@@ -470,7 +470,6 @@ fn calls_are_written_as_real_templates_write_them() {
     let template = std::fs::read_to_string(fixture("templates/Qwen-Qwen3-0.6B.jinja")).expect("a template");
     let tokenizer = vocabulary("qwen35");
     let chat = Chat::new(Some(&template), &tokenizer).expect("a chat template");
-    assert_eq!(chat.calls().opening.len(), 1, "<tool_call> is one token there");
     shown.push(format!("with a real vocabulary: {}", with_tools(&chat, &tokenizer)));
     insta::assert_snapshot!("calls", shown.join("\n"));
 }
