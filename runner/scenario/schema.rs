@@ -54,6 +54,10 @@ pub struct Written {
     /// The model that memories are looked up by: a name under `models`. Any model of a known family serves, an embedding model best. Default:
     /// each agent's own.
     pub embeddings: Option<String>,
+    /// Tools that agents may call before they reply, by name. A call and its result stay in the agent's own memory: nobody hears them. A
+    /// transcript holds both, and a replay calls nothing.
+    #[schemars(extend("propertyNames" = { "pattern": NAME }))]
+    pub tools: Option<IndexMap<String, Option<WrittenTool>>>,
     /// The language of what the stage itself says: cues, votes, rules of debates. Default: `en`.
     pub language: Option<WrittenLanguage>,
     /// Who takes part, by key: letters, digits and `_`.
@@ -109,11 +113,58 @@ pub struct WrittenAgent {
     pub color: Option<String>,
     /// Who answers instead of the model: a control for experiments, or a human at the terminal.
     pub strategy: Option<WrittenStrategy>,
+    /// The tools that it may call, names under `tools`: whenever it is to speak, but not where it chooses or votes.
+    pub tools: Option<Vec<Option<String>>>,
+    /// Calls that it may make in one turn; then it must reply. Default: 4.
+    #[schemars(range(min = 1, max = 16))]
+    pub max_calls: Option<u64>,
     /// How its memory goes on when the model's context is full.
     pub memory: Option<WrittenMemory>,
     /// Another way to write `memory`: `fail` is `{ keep: all }`, `summarize` is `{ keep: summary }`.
     pub on_overflow: Option<Overflow>,
 }
+}
+
+/// A tool: one of the program's own by its name, or another one.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[schemars(rename = "AnyTool", untagged)]
+pub enum WrittenTool {
+    /// `calculator`, `dice` (rolled by the seed of the turn) or `notes` (remembered for ever, whatever else of a full memory is lost).
+    Text(String),
+    /// Another one, or one in other words.
+    Long(Box<LongTool>),
+}
+
+/// A tool: exactly one of `built_in`, `lookup`, `command` and `mcp`. Programs and servers run with the rights of who plays the scenario,
+/// and only where `--allow-tools` lets them.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
+#[serde(default)]
+#[schemars(rename = "Tool", deny_unknown_fields)]
+pub struct LongTool {
+    /// `calculator`, `dice` or `notes`, with an `about` of its own.
+    pub built_in: Option<String>,
+    /// A `.csv` or `.jsonl` file, its path relative to this file: a call finds rows by what stands under `key`.
+    #[schemars(extend("pattern" = "\\.(csv|jsonl)$"))]
+    pub lookup: Option<String>,
+    /// The column that a `lookup` looks in.
+    pub key: Option<String>,
+    /// A program and its arguments, started in this file's folder: it reads the call's arguments as JSON and writes the result. An exit
+    /// code other than 0 is a call that failed; the last line of its standard error says why.
+    #[schemars(extend("minItems" = 1))]
+    pub command: Option<Vec<Option<String>>>,
+    /// A server of the Model Context Protocol: a program and its arguments. Its tools are called `NAME_TOOL`.
+    #[schemars(extend("minItems" = 1))]
+    pub mcp: Option<Vec<Option<String>>>,
+    /// Those of a server's tools that may be called. Default: all.
+    pub only: Option<Vec<Option<String>>>,
+    /// What it does, in a sentence: agents read that. A `command` needs it.
+    pub about: Option<String>,
+    /// JSON Schema of a `command`'s arguments, an object: a model's calls are in it.
+    #[schemars(with = "Value")]
+    pub arguments: Option<Value>,
+    /// Seconds that a call of a program may take. Default: 10.
+    #[schemars(range(min = 1, max = 600))]
+    pub timeout: Option<u64>,
 }
 
 /// A memory that is full goes on in a new epoch, which begins with the system text and what is kept. A piece is a message that the agent

@@ -3,12 +3,21 @@
 //! What is built in is a function of the scenario, the call and its seed, so a replay works it out again. Programs and servers run only
 //! where a model answers and they were allowed; what they gave is taken from the record afterwards.
 
-use crate::scenario::{Agent, Scenario, ToolId, ToolKind, ToolSpec};
+mod built_in;
+mod calculator;
+mod program;
+
+use crate::scenario::language::Text;
+use crate::scenario::{Agent, Scenario, Tool, ToolId, ToolKind, ToolSpec};
+use greenroom_grammar::Grammar;
 use serde::Deserialize;
 use serde_json::Value;
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+
+/// Characters of a result that are read.
+const MAX_RESULT: usize = 2_000;
 
 /// A call of a tool.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
@@ -43,42 +52,24 @@ pub struct Offer {
 /// The tools of a scenario, ready to be called.
 #[derive(Debug, Default)]
 pub struct Toolbox {
-    /// What there is behind each tool of the scenario, by [`ToolId`]; of a server as many as it says.
+    tools: Vec<Tool>,
+    /// What models are told of each tool; of a server as many as it has.
     specs: Vec<Vec<ToolSpec>>,
+    /// The folder in which programs start; `None`: they may not.
+    folder: Option<PathBuf>,
 }
 
 impl Toolbox {
-    /// The tools that need no program to be started: all but those of servers.
+    /// The tools without programs: what is built in can be called.
     pub fn at_rest(scenario: &Scenario) -> Self {
         let specs = scenario.tools.iter().map(|tool| match &tool.kind {
             ToolKind::BuiltIn(_, spec) | ToolKind::Command(_, spec) => vec![spec.clone()],
             ToolKind::Server(_) => Vec::new(),
         });
-        Self { specs: specs.collect() }
+        Self { specs: specs.collect(), tools: scenario.tools.clone(), folder: None }
     }
 
-    /// What the model of an agent is told; `None`: it has no tools.
-    pub fn offer(&self, scenario: &Scenario, agent: &Agent) -> Option<Arc<Offer>> {
-        let _ = (scenario, agent);
-        None
-    }
-
-    /// The programs that agents may call, as commands.
-    pub fn outside(scenario: &Scenario) -> Vec<String> {
-        let _ = scenario;
-        Vec::new()
-    }
-
-    /// The tools, servers started; `folder` is where programs start.
-    ///
-    /// # Errors
-    /// A server can't be started, or does not say which tools it has.
-    pub async fn open(scenario: &Scenario, folder: &Path) -> anyhow::Result<Self> {
-        let _ = folder;
-        Ok(Self::at_rest(scenario))
-    }
-
-    /// The tools with what a recording knows of servers.
+    /// The same, with what a recording knows of servers.
     pub fn recorded(scenario: &Scenario, recorded: &BTreeMap<String, Vec<ToolSpec>>) -> Self {
         let mut toolbox = Self::at_rest(scenario);
         for (tool, specs) in scenario.tools.iter().zip(&mut toolbox.specs) {
@@ -89,28 +80,84 @@ impl Toolbox {
         toolbox
     }
 
-    /// All specs, by the tools' names in the scenario.
+    /// The programs that agents may call, as command lines.
+    pub fn outside(scenario: &Scenario) -> Vec<String> {
+        let is_called = |at: usize| scenario.agents.iter().any(|agent| agent.tools.contains(&ToolId(at)));
+        let tools = scenario.tools.iter().enumerate().filter(|(at, _)| is_called(*at));
+        let lines = tools.filter_map(|(_, tool)| match &tool.kind {
+            ToolKind::Command(command, _) => Some(command.line.join(" ")),
+            ToolKind::Server(server) => Some(server.line.join(" ")),
+            ToolKind::BuiltIn(..) => None,
+        });
+        lines.collect()
+    }
+
+    /// The tools with their programs, which start in `folder`.
+    ///
+    /// # Errors
+    /// A server can't be started, or does not say which tools it has.
+    pub async fn open(scenario: &Scenario, folder: &Path) -> anyhow::Result<Self> {
+        Ok(Self { folder: Some(folder.to_path_buf()), ..Self::at_rest(scenario) })
+    }
+
+    /// True if programs may be called.
+    pub fn is_open(&self) -> bool {
+        self.folder.is_some()
+    }
+
+    /// What models are told of all tools, by their names in the scenario.
     pub fn specs_by_key(&self, scenario: &Scenario) -> BTreeMap<String, Vec<ToolSpec>> {
         let specs = scenario.tools.iter().zip(&self.specs);
         specs.map(|(tool, specs)| (tool.key.clone(), specs.clone())).collect()
     }
 
-    /// True if programs and servers may be called.
-    pub fn is_open(&self) -> bool {
-        false
+    /// What the model of an agent is told; `None`: it has no tools.
+    pub fn offer(&self, scenario: &Scenario, agent: &Agent) -> Option<Arc<Offer>> {
+        let tools: Vec<ToolSpec> = agent.tools.iter().flat_map(|id| self.specs[id.0].clone()).collect();
+        if tools.is_empty() {
+            return None;
+        }
+        let lines: Vec<String> = tools.iter().map(told).collect();
+        let instructions = scenario.language.say(Text::Tools, &[("tools", &lines.join("\n"))]);
+        Some(Arc::new(Offer { tools, instructions }))
     }
 
-    /// What a call gives.
+    /// What a call gives. One whose arguments are not in their schema fails.
     pub async fn call(&self, id: ToolId, call: Call, seed: u64) -> Outcome {
-        let _ = (id, call, seed);
-        Err("not implemented".into())
+        match &self.tools[id.0].kind {
+            ToolKind::BuiltIn(..) => {
+                let kind = &self.tools[id.0].kind;
+                worked_out(kind, &call.arguments, seed).unwrap_or_else(|| Err("it is not built in".into()))
+            }
+            ToolKind::Command(command, spec) => {
+                let Some(folder) = &self.folder else { return Err("programs may not run".into()) };
+                let arguments = fitting(spec, &call.arguments)?;
+                program::call(&command.line, folder, command.timeout, arguments.to_string()).await
+            }
+            ToolKind::Server(_) => Err("servers can't be called".into()),
+        }
     }
+}
 
-    /// The tool of that name which an agent may call.
-    pub fn find(&self, agent: &Agent, name: &str) -> Option<(ToolId, &ToolSpec)> {
-        let specs = agent.tools.iter().flat_map(|id| self.specs[id.0].iter().map(|spec| (*id, spec)));
-        specs.into_iter().find(|(_, spec)| spec.name == name)
+/// A tool in a line, for a model whose chat template knows no tools.
+fn told(spec: &ToolSpec) -> String {
+    let fields = spec.arguments["properties"].as_object();
+    let fields = fields.map(|fields| Value::Object(fields.clone()).to_string()).unwrap_or_default();
+    format!("- {}: {} Arguments: {fields}", spec.name, spec.about.trim())
+}
+
+/// Arguments in the order of their schema, in which they must be.
+fn fitting(spec: &ToolSpec, arguments: &Value) -> Result<Value, String> {
+    let mut given = arguments.as_object().cloned().ok_or("the arguments are no object")?;
+    let known = spec.arguments["properties"].as_object();
+    let mut ordered = serde_json::Map::new();
+    for name in known.into_iter().flat_map(|known| known.keys()) {
+        ordered.extend(given.remove(name).map(|value| (name.clone(), value)));
     }
+    ordered.extend(given);
+    let ordered = Value::Object(ordered);
+    let accepted = Grammar::json_schema(&spec.arguments).accepts(&ordered.to_string());
+    accepted.map(|()| ordered).map_err(|mismatch| format!("the arguments do not fit: {mismatch}"))
 }
 
 /// The tool of that name which an agent may call; of a server's, whether it has one of that name is not known here.
@@ -132,13 +179,15 @@ pub fn folder<'a>(scenario: &'a Scenario, copied: Option<&'a str>) -> &'a Path {
     file.parent().unwrap_or(Path::new(""))
 }
 
-/// A result as it is read and recorded: not longer than a turn has room for.
+/// A result as it is read and recorded: what is longer than a turn has room for is cut.
 pub fn bounded(result: &str) -> String {
-    result.to_string()
+    let Some((end, _)) = result.char_indices().nth(MAX_RESULT) else { return result.to_string() };
+    let rest = result[end..].chars().count();
+    format!("{} … ({rest} more characters)", &result[..end])
 }
 
 /// What a call of a tool that is built in gives; `None`: it is not.
 pub fn worked_out(kind: &ToolKind, arguments: &Value, seed: u64) -> Option<Outcome> {
-    let _ = (kind, arguments, seed);
-    None
+    let ToolKind::BuiltIn(tool, spec) = kind else { return None };
+    Some(fitting(spec, arguments).and_then(|arguments| built_in::work_out(tool, &arguments, seed)))
 }

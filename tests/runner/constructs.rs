@@ -72,7 +72,7 @@ fn option(request: &Request, wanted: &[(&str, usize)]) -> Option<String> {
 }
 
 /// Plays a file, replays it, and tells the play: each turn's path, what is read there and what is said.
-fn told(
+pub(crate) fn told(
     file: &str,
     context: usize,
     script: impl Fn(&Request) -> Option<String> + Send + Sync + 'static,
@@ -99,7 +99,12 @@ fn told(
             None => format!("  => {}", form.value),
         });
         let chosen = chosen.or(read);
-        writeln!(out, "> {}{}", turn.spoken, chosen.unwrap_or_default()).unwrap();
+        match &turn.call {
+            Some(call) if call.failed => writeln!(out, "! {} failed: {}", call.quoted(), call.result),
+            Some(call) => writeln!(out, "! {} gave {}", call.quoted(), call.result),
+            None => writeln!(out, "> {}{}", turn.spoken, chosen.unwrap_or_default()),
+        }
+        .unwrap();
         if !turn.hints.is_empty() {
             writeln!(out, "  ({})", turn.hints.words()).unwrap();
         }

@@ -41,5 +41,6 @@ mod score;
 mod statistics;
 mod tampering;
 mod terminal;
+mod tools;
 mod turns;
 mod verify;

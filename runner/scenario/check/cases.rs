@@ -3,7 +3,7 @@
 //! Each column is a variable that the scenario declares, or a part of one (`stakes.reward`), and a value has the type of the variable's
 //! own. So a column that is misspelt is told where it stands, and one that is left out has the value that the scenario gives it.
 
-mod rows;
+pub(super) mod rows;
 
 use super::{Checker, ReadNamed};
 use crate::diagnostic::{Diagnostic, Source, Span};

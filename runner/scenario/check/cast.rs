@@ -69,6 +69,9 @@ impl Checker {
                 Some("a longer description belongs into `role` or `system_prompt`".into());
         }
         let memory = self.memory(written.memory.take(), written.on_overflow, path);
+        let is_played_by_rule = written.strategy.is_some();
+        let (tools, max_calls) =
+            self.tools_of(written.tools.take(), written.max_calls, is_played_by_rule, path);
         let color = written.color.as_deref().and_then(|given| self.color(&path.key("color"), given));
         Agent {
             key,
@@ -81,8 +84,8 @@ impl Checker {
             strategy: written.strategy.and_then(|given| self.strategy(given, &path.key("strategy"))),
             memory,
             hints,
-            tools: Vec::new(),
-            max_calls: 0,
+            tools,
+            max_calls,
             is_outside: false,
         }
     }

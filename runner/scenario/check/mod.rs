@@ -26,6 +26,7 @@ mod staged;
 mod state;
 mod strategies;
 mod texts;
+mod tools;
 mod topology;
 mod trials;
 mod unroll;
@@ -124,13 +125,14 @@ fn load_with(name: &str, text: &str, overrides: &[(String, Value)], read: &ReadN
     let written = if readable { read::read(&tree, &mut found) } else { None };
     let (names, broken, models) = Default::default();
     let language = Arc::default();
-    let (cases, has_cases) = Default::default();
+    let (tools, cases, has_cases) = Default::default();
     let mut checker =
-        Checker { sources, tree, found, names, broken, language, ending, models, cases, has_cases };
+        Checker { sources, tree, found, names, broken, language, ending, models, tools, cases, has_cases };
     let scenario = written.and_then(|mut written| {
         checker.include(&mut written, read);
         checker.read_cases(&mut written, overrides, read);
         checker.read_schemas(&mut written, read);
+        checker.read_tools(&mut written, read);
         checker.scenario(written, overrides)
     });
     let (sources, mut diagnostics) = (checker.sources, checker.found);
@@ -201,6 +203,8 @@ struct Checker {
     cases: Option<Vec<Case>>,
     /// True if it names a file of cases.
     has_cases: bool,
+    /// The tools, in the order of the file.
+    tools: Vec<super::Tool>,
 }
 
 /// The names that templates and expressions may use, known before any of them is read.
@@ -318,6 +322,7 @@ impl Checker {
         let hints = self.hints(hints, &top);
         let embeddings = written.embeddings.filter(|name| self.has_model(name, &top.key("embeddings")));
         let (mut agents, systems) = self.agents(written.agents, &top.key("agents"));
+        self.tools_are_used(&agents);
         let partial = self.names.partial;
         self.names = Names::new(&variables, &agents, &written.phases, &written.payoff);
         self.names.partial |= partial;
@@ -349,7 +354,7 @@ impl Checker {
             language: self.language.clone(),
             models,
             embeddings,
-            tools: Vec::new(),
+            tools: std::mem::take(&mut self.tools),
             hints,
             agents,
             phases,

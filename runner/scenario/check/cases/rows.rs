@@ -9,41 +9,41 @@ use std::collections::BTreeMap;
 
 /// Rows of a file, and what is wrong with them.
 #[derive(Debug, Default)]
-pub(super) struct Rows {
+pub(in crate::scenario::check) struct Rows {
     /// The columns of a table; objects have none.
-    pub(super) columns: Vec<Column>,
-    pub(super) rows: Vec<Row>,
-    pub(super) faults: Vec<Fault>,
+    pub(in crate::scenario::check) columns: Vec<Column>,
+    pub(in crate::scenario::check) rows: Vec<Row>,
+    pub(in crate::scenario::check) faults: Vec<Fault>,
 }
 
 /// A column of a table, and where it is named.
 #[derive(Debug)]
-pub(super) struct Column {
-    pub(super) name: String,
-    pub(super) start: usize,
-    pub(super) end: usize,
+pub(in crate::scenario::check) struct Column {
+    pub(in crate::scenario::check) name: String,
+    pub(in crate::scenario::check) start: usize,
+    pub(in crate::scenario::check) end: usize,
 }
 
 /// A row: bytes `start..end` of the text.
 #[derive(Debug)]
-pub(super) struct Row {
-    pub(super) cells: Vec<Cell>,
-    pub(super) start: usize,
-    pub(super) end: usize,
+pub(in crate::scenario::check) struct Row {
+    pub(in crate::scenario::check) cells: Vec<Cell>,
+    pub(in crate::scenario::check) start: usize,
+    pub(in crate::scenario::check) end: usize,
 }
 
 /// A value of a row, and its place; where that can't be told, the row's.
 #[derive(Debug)]
-pub(super) struct Cell {
-    pub(super) column: String,
-    pub(super) value: Given,
-    pub(super) start: usize,
-    pub(super) end: usize,
+pub(in crate::scenario::check) struct Cell {
+    pub(in crate::scenario::check) column: String,
+    pub(in crate::scenario::check) value: Given,
+    pub(in crate::scenario::check) start: usize,
+    pub(in crate::scenario::check) end: usize,
 }
 
 /// A value as a file has it.
 #[derive(Debug)]
-pub(super) enum Given {
+pub(in crate::scenario::check) enum Given {
     /// A text of a table, which has no types.
     Text(String),
     /// A value of JSON.
@@ -52,12 +52,12 @@ pub(super) enum Given {
 
 /// A mistake of shape.
 #[derive(Debug)]
-pub(super) struct Fault {
-    pub(super) code: &'static str,
-    pub(super) message: String,
-    pub(super) help: &'static str,
-    pub(super) start: usize,
-    pub(super) end: usize,
+pub(in crate::scenario::check) struct Fault {
+    pub(in crate::scenario::check) code: &'static str,
+    pub(in crate::scenario::check) message: String,
+    pub(in crate::scenario::check) help: &'static str,
+    pub(in crate::scenario::check) start: usize,
+    pub(in crate::scenario::check) end: usize,
 }
 
 impl Given {
@@ -65,7 +65,7 @@ impl Given {
     ///
     /// # Errors
     /// In words, with its article, what it is instead.
-    pub(super) fn typed(self, declared: &Value) -> Result<Value, String> {
+    pub(in crate::scenario::check) fn typed(self, declared: &Value) -> Result<Value, String> {
         match self {
             Self::Text(text) if declared.is_string() => Ok(text.into()),
             Self::Text(text) => {
@@ -86,7 +86,7 @@ impl Given {
     }
 
     /// The value as a name.
-    pub(super) fn text(&self) -> String {
+    pub(in crate::scenario::check) fn text(&self) -> String {
         match self {
             Self::Text(text) => text.clone(),
             Self::Json(value) => text_of(value),
@@ -102,7 +102,7 @@ fn fits(mut value: Value, declared: &Value) -> Result<Value, Value> {
 const EMPTY: &str = "a table begins with a line of variables' names; a row for each case follows";
 
 /// Rows of a table whose first line names the columns, `most` of them.
-pub(super) fn csv(text: &str, most: usize) -> Rows {
+pub(in crate::scenario::check) fn csv(text: &str, most: usize) -> Rows {
     let mut found = Rows::default();
     let mut reader = csv::ReaderBuilder::new().flexible(true).has_headers(false).from_reader(text.as_bytes());
     let mut records = Vec::new();
@@ -185,7 +185,7 @@ fn places(text: &str, (start, end): (usize, usize), record: &csv::StringRecord) 
 }
 
 /// Rows of JSON objects, one a line, `most` of them; empty lines aside.
-pub(super) fn jsonl(text: &str, most: usize) -> Rows {
+pub(in crate::scenario::check) fn jsonl(text: &str, most: usize) -> Rows {
     let mut found = Rows::default();
     let mut start = 0;
     for line in text.split_inclusive('\n') {
