@@ -94,6 +94,22 @@ agents:
 ",
     },
     Section {
+        of: "Tool",
+        heading: "A tool",
+        place: "`tools.KEY`",
+        word: "tool",
+        example: "\
+tools:
+  sums: calculator
+  diary: { built_in: notes, about: Writes into your diary. }
+  weather:
+    command: [python3, weather.py]
+    about: The weather of a town.
+    arguments: { type: object, properties: { town: { type: string } }, required: [town], additionalProperties: false }
+agents: { ann: { tools: [sums, diary, weather], max_calls: 2 } }
+",
+    },
+    Section {
         of: "Language",
         heading: "A language",
         place: "`language`",

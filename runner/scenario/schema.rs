@@ -127,7 +127,7 @@ pub struct WrittenAgent {
 
 /// A tool: one of the program's own by its name, or another one.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
-#[schemars(rename = "AnyTool", untagged)]
+#[schemars(rename = "Tool", untagged)]
 pub enum WrittenTool {
     /// `calculator`, `dice` (rolled by the seed of the turn) or `notes` (remembered for ever, whatever else of a full memory is lost).
     Text(String),
@@ -139,7 +139,7 @@ pub enum WrittenTool {
 /// and only where `--allow-tools` lets them.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(default)]
-#[schemars(rename = "Tool", deny_unknown_fields)]
+#[schemars(deny_unknown_fields)]
 pub struct LongTool {
     /// `calculator`, `dice` or `notes`, with an `about` of its own.
     pub built_in: Option<String>,

@@ -6,12 +6,14 @@
 mod built_in;
 mod calculator;
 mod program;
+mod server;
 
 use crate::scenario::language::Text;
 use crate::scenario::{Agent, Scenario, Tool, ToolId, ToolKind, ToolSpec};
 use greenroom_grammar::Grammar;
 use serde::Deserialize;
 use serde_json::Value;
+use server::Client;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -55,6 +57,8 @@ pub struct Toolbox {
     tools: Vec<Tool>,
     /// What models are told of each tool; of a server as many as it has.
     specs: Vec<Vec<ToolSpec>>,
+    /// Servers at work, by the index of their tool.
+    servers: BTreeMap<usize, Client>,
     /// The folder in which programs start; `None`: they may not.
     folder: Option<PathBuf>,
 }
@@ -66,7 +70,8 @@ impl Toolbox {
             ToolKind::BuiltIn(_, spec) | ToolKind::Command(_, spec) => vec![spec.clone()],
             ToolKind::Server(_) => Vec::new(),
         });
-        Self { specs: specs.collect(), tools: scenario.tools.clone(), folder: None }
+        let (tools, servers, folder) = (scenario.tools.clone(), BTreeMap::new(), None);
+        Self { tools, specs: specs.collect(), servers, folder }
     }
 
     /// The same, with what a recording knows of servers.
@@ -82,9 +87,7 @@ impl Toolbox {
 
     /// The programs that agents may call, as command lines.
     pub fn outside(scenario: &Scenario) -> Vec<String> {
-        let is_called = |at: usize| scenario.agents.iter().any(|agent| agent.tools.contains(&ToolId(at)));
-        let tools = scenario.tools.iter().enumerate().filter(|(at, _)| is_called(*at));
-        let lines = tools.filter_map(|(_, tool)| match &tool.kind {
+        let lines = called(scenario).filter_map(|(_, tool)| match &tool.kind {
             ToolKind::Command(command, _) => Some(command.line.join(" ")),
             ToolKind::Server(server) => Some(server.line.join(" ")),
             ToolKind::BuiltIn(..) => None,
@@ -97,7 +100,15 @@ impl Toolbox {
     /// # Errors
     /// A server can't be started, or does not say which tools it has.
     pub async fn open(scenario: &Scenario, folder: &Path) -> anyhow::Result<Self> {
-        Ok(Self { folder: Some(folder.to_path_buf()), ..Self::at_rest(scenario) })
+        let mut toolbox = Self { folder: Some(folder.to_path_buf()), ..Self::at_rest(scenario) };
+        for (at, tool) in called(scenario) {
+            if let ToolKind::Server(server) = &tool.kind {
+                let (client, specs) = Client::open(&tool.key, server, folder).await?;
+                toolbox.servers.insert(at, client);
+                toolbox.specs[at] = specs;
+            }
+        }
+        Ok(toolbox)
     }
 
     /// True if programs may be called.
@@ -117,8 +128,8 @@ impl Toolbox {
         if tools.is_empty() {
             return None;
         }
-        let lines: Vec<String> = tools.iter().map(told).collect();
-        let instructions = scenario.language.say(Text::Tools, &[("tools", &lines.join("\n"))]);
+        let lines: String = tools.iter().map(|spec| format!("\n{}", told(spec))).collect();
+        let instructions = scenario.language.text(Text::Tools).to_string() + &lines;
         Some(Arc::new(Offer { tools, instructions }))
     }
 
@@ -134,9 +145,20 @@ impl Toolbox {
                 let arguments = fitting(spec, &call.arguments)?;
                 program::call(&command.line, folder, command.timeout, arguments.to_string()).await
             }
-            ToolKind::Server(_) => Err("servers can't be called".into()),
+            ToolKind::Server(_) => {
+                let spec = self.specs[id.0].iter().find(|spec| spec.name == call.tool);
+                let spec = spec.ok_or_else(|| format!("there is no tool `{}`", call.tool))?;
+                let client = self.servers.get(&id.0).ok_or("the server was not started")?;
+                client.call(&call, fitting(spec, &call.arguments)?).await
+            }
         }
     }
+}
+
+/// The tools that some agent may call.
+fn called(scenario: &Scenario) -> impl Iterator<Item = (usize, &Tool)> {
+    let is_called = |at: usize| scenario.agents.iter().any(|agent| agent.tools.contains(&ToolId(at)));
+    scenario.tools.iter().enumerate().filter(move |(at, _)| is_called(*at))
 }
 
 /// A tool in a line, for a model whose chat template knows no tools.

@@ -52,6 +52,22 @@ fn what_is_right_validates() {
 /// Mistakes that no schema can see: of names, of templates and expressions, of numbers that depend on each other.
 /// `auto_rounds: 0` is right before a vote.
 const UNSEEN: &[&str] = &[
+    "tool_unknown",
+    "tool_undeclared",
+    "tool_built_in",
+    "tool_built_in_long",
+    "tool_two_kinds",
+    "tool_no_kind",
+    "tool_lookup_no_key",
+    "tool_lookup_no_file",
+    "tool_lookup_column",
+    "tool_lookup_no_rows",
+    "tool_command_no_about",
+    "tool_command_no_arguments",
+    "tool_arguments_no_object",
+    "tool_arguments_keyword",
+    "tool_server_name",
+    "tool_of_a_rule",
     "schema_no_file",
     "schema_no_json",
     "schema_list",

@@ -151,3 +151,73 @@ fn a_call_that_was_changed_is_drift_at_its_line() {
     let drift = drift(&other, &transcript);
     assert_eq!((drift.cause, &*drift.path), (Cause::ToolsChanged, "tools/prices"), "{drift}");
 }
+
+/// A scenario whose tool is a program that counts how often it was called.
+fn counting(folder: &Path) -> Arc<Scenario> {
+    let text = format!(
+        "tools:
+  count:
+    command: [sh, -c, 'echo x >> {0}; cat; wc -l < {0}']
+    about: Counts.
+    arguments: {{ type: object, properties: {{ what: {{ type: string }} }}, required: [what], additionalProperties: false }}
+agents: {{ ann: {{ tools: [count] }}, ben: {{}} }}
+phases:
+  - {{ name: talk, agents: [ann, ben], rounds: 2, prompt: Count. }}
+",
+        folder.join("calls").display()
+    );
+    scenario::load("count.yaml", &text, &[]).scenario.unwrap()
+}
+
+fn count(request: &Request) -> Option<String> {
+    if request.may_call && request.n_calls < 2 {
+        return Some(format!(r#"{{"tool": "count", "arguments": {{"what": "{}"}}}}"#, request.n_calls));
+    }
+    Some(format!("words of {}", request.path.replace('/', " ")))
+}
+
+fn run(scenario: &Arc<Scenario>, folder: &Path, options: &RunOptions) -> anyhow::Result<String> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let backend = Arc::new(Scripted::new(count));
+    let mut watch = Unwatched;
+    let playing = perform(scenario, backend, folder, options, &mut watch, std::future::pending());
+    Ok(std::fs::read_to_string(runtime.block_on(playing)?.transcript)?)
+}
+
+#[cfg(unix)]
+#[test]
+fn programs_run_where_they_are_allowed_and_are_never_called_twice_for_one_call() {
+    let folder = tempfile::tempdir().unwrap();
+    let scenario = counting(folder.path());
+    let n_called =
+        || std::fs::read_to_string(folder.path().join("calls")).unwrap_or_default().lines().count();
+    let (out, allowed) =
+        (folder.path().join("run"), RunOptions { allow_tools: true, ..RunOptions::default() });
+    let refused = run(&scenario, &out, &RunOptions::default()).expect_err("not allowed");
+    assert!(refused.to_string().contains("--allow-tools"), "{refused}");
+    assert_eq!(n_called(), 0);
+    let whole = run(&scenario, &out, &allowed).unwrap();
+    assert_eq!(n_called(), 4);
+    assert!(whole.contains(r#""result":"{\"what\":\"0\"}1""#) || whole.contains("\\n1"), "{whole}");
+    let transcript = Transcript::parse(&out.join("transcript.jsonl"), &whole).unwrap();
+    replay(&scenario, &transcript, BTreeMap::new()).unwrap();
+    assert_eq!(n_called(), 4, "a replay calls nothing");
+    // A run that was interrupted between its calls goes on there.
+    let lines: Vec<&str> = whole.split_inclusive('\n').collect();
+    let first = lines.iter().position(|line| line.contains("talk/2/ann.call1")).unwrap();
+    std::fs::write(out.join("transcript.jsonl"), lines[..=first].concat()).unwrap();
+    let resumed = run(&scenario, &out, &RunOptions { resume: true, ..allowed.clone() }).unwrap();
+    assert_eq!(n_called(), 5, "the call that was not on record");
+    let at = |text: &str, wanted: &str| text.lines().position(|line| line.contains(wanted));
+    assert_eq!(at(&resumed, "talk/2/ann.call2"), at(&whole, "talk/2/ann.call2"));
+    assert_eq!(resumed.lines().count(), whole.lines().count());
+    // What a program gave can't be told from what it would give, so it is taken from the record; the next prompt holds it all the same.
+    let other = forged(&transcript, |lines| {
+        let is_it = |line: &Line| matches!(line, Line::Turn(turn) if turn.path == "talk/1/ann.call1");
+        let at = lines.iter().position(is_it).unwrap();
+        let Line::Turn(turn) = &mut lines[at] else { unreachable!() };
+        turn.call.as_mut().unwrap().result = "7".into();
+    });
+    let drift = drift(&scenario, &other);
+    assert!(drift.path.starts_with("talk/1/ann"), "{drift}");
+}

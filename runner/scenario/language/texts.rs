@@ -114,11 +114,11 @@ table! {
         "What you remember: {summary}", "Woran du dich erinnerst: {summary}", "Ce dont tu te souviens : {summary}",
         "Lo que recuerdas: {summary}";
     /// Says how tools are called, to a model whose chat template knows no tools; behind it stands the list of them.
-    Tools "tools" ["!tools"]:
-        "You can use tools. To use one, reply with nothing but JSON: {\"tool\": NAME, \"arguments\": {…}}. What you read next is its result.\n{tools}",
-        "Du kannst Werkzeuge benutzen. Antworte dazu nur mit JSON: {\"tool\": NAME, \"arguments\": {…}}. Als Nächstes liest du das Ergebnis.\n{tools}",
-        "Tu peux utiliser des outils. Pour cela, réponds uniquement en JSON : {\"tool\": NOM, \"arguments\": {…}}. Tu liras ensuite le résultat.\n{tools}",
-        "Puedes usar herramientas. Para usar una, responde solo con JSON: {\"tool\": NOMBRE, \"arguments\": {…}}. Lo siguiente que leerás es su resultado.\n{tools}";
+    Tools "tools" []:
+        "You can use tools. To use one, reply with nothing but JSON: {\"tool\": NAME, \"arguments\": {…}}. What you read next is its result. The tools:",
+        "Du kannst Werkzeuge benutzen. Antworte dazu nur mit JSON: {\"tool\": NAME, \"arguments\": {…}}. Als Nächstes liest du das Ergebnis. Die Werkzeuge:",
+        "Tu peux utiliser des outils. Pour cela, réponds uniquement en JSON : {\"tool\": NOM, \"arguments\": {…}}. Tu liras ensuite le résultat. Les outils :",
+        "Puedes usar herramientas. Para usar una, responde solo con JSON: {\"tool\": NOMBRE, \"arguments\": {…}}. Lo siguiente que leerás es su resultado. Las herramientas:";
     /// The result of a call that failed.
     CallFailed "call_failed" ["!reason"]:
         "Error: {reason}", "Fehler: {reason}", "Erreur : {reason}", "Error: {reason}";

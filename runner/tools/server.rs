@@ -1,0 +1,207 @@
+//! Servers of the Model Context Protocol, on their standard streams: which tools they have, and calls of these.
+
+use super::program::Process;
+use super::{Call, Outcome};
+use crate::scenario::ToolSpec;
+use crate::scenario::tools::Server;
+use anyhow::{Context as _, bail, ensure};
+use greenroom_grammar::Grammar;
+use rmcp::model::CallToolRequestParams;
+use rmcp::service::RunningService;
+use rmcp::transport::async_rw::AsyncRwTransport;
+use rmcp::{RoleClient, ServiceExt as _};
+use serde_json::Value;
+use std::path::Path;
+use std::time::Duration;
+use tokio::time::timeout;
+
+/// Most tools of a server that agents can be told of.
+const MAX_TOOLS: usize = 128;
+/// Characters of what a server says of a tool.
+const MAX_ABOUT: usize = 1_000;
+
+/// A server at work; it ends with this value.
+pub(super) struct Client {
+    key: String,
+    timeout: Duration,
+    service: RunningService<RoleClient, ()>,
+    _process: Process,
+}
+
+impl std::fmt::Debug for Client {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Client").field("key", &self.key).finish_non_exhaustive()
+    }
+}
+
+impl Client {
+    /// Starts a server in a folder and asks which tools it has; they are called `KEY_TOOL`.
+    ///
+    /// # Errors
+    /// It does not start, does not answer in time, or has tools that can't be used.
+    pub(super) async fn open(
+        key: &str,
+        server: &Server,
+        folder: &Path,
+    ) -> anyhow::Result<(Self, Vec<ToolSpec>)> {
+        let line = server.line.join(" ");
+        let opened = Self::answer(key, server, folder).await;
+        let (client, tools) = opened.with_context(|| format!("the server `{key}` of tools ({line})"))?;
+        let specs = specs(key, server, tools).with_context(|| format!("the server `{key}` of tools"))?;
+        Ok((client, specs))
+    }
+
+    async fn answer(
+        key: &str,
+        server: &Server,
+        folder: &Path,
+    ) -> anyhow::Result<(Self, Vec<rmcp::model::Tool>)> {
+        let mut process = Process::start(&server.line, folder).map_err(anyhow::Error::msg)?;
+        let (stdin, stdout) = (process.child.stdin.take(), process.child.stdout.take());
+        let (stdin, stdout) = (stdin.context("it has no pipes")?, stdout.context("it has no pipes")?);
+        if let Some(mut stderr) = process.child.stderr.take() {
+            // What it says there is for nobody, and must not fill the pipe.
+            tokio::spawn(async move { tokio::io::copy(&mut stderr, &mut tokio::io::sink()).await });
+        }
+        let wait = Duration::from_secs(server.timeout);
+        let late = || format!("no answer after {} s", server.timeout);
+        let transport = AsyncRwTransport::new_client(stdout, stdin);
+        let service = timeout(wait, ().serve(transport)).await.with_context(late)?;
+        let service = service.context("it does not speak the Model Context Protocol")?;
+        let tools = timeout(wait, service.list_all_tools()).await.with_context(late)?;
+        let tools = tools.context("it does not say which tools it has")?;
+        Ok((Self { key: key.to_string(), timeout: wait, service, _process: process }, tools))
+    }
+
+    /// Calls one of its tools, with arguments that are in their schema.
+    pub(super) async fn call(&self, call: &Call, arguments: Value) -> Outcome {
+        let name = call.tool.strip_prefix(&self.key).and_then(|rest| rest.strip_prefix('_'));
+        let name = name.unwrap_or(&call.tool).to_string();
+        let mut params = CallToolRequestParams::new(name);
+        params.arguments = arguments.as_object().cloned();
+        let answered = timeout(self.timeout, self.service.call_tool(params)).await;
+        let answered = answered.map_err(|_| format!("no result after {} s", self.timeout.as_secs()))?;
+        let result = answered.map_err(|error| error.to_string())?;
+        let block = |block| serde_json::to_value(block).unwrap_or_default();
+        let blocks: Vec<Value> = result.content.iter().map(block).collect();
+        let texts: Vec<&str> = blocks.iter().filter_map(|block| block["text"].as_str()).collect();
+        let text = match (texts.is_empty(), &result.structured_content) {
+            (true, Some(value)) => value.to_string(),
+            _ => texts.join("\n"),
+        };
+        if result.is_error == Some(true) { Err(text) } else { Ok(text) }
+    }
+}
+
+/// What models are told of a server's tools: those that its scenario names.
+fn specs(key: &str, server: &Server, tools: Vec<rmcp::model::Tool>) -> anyhow::Result<Vec<ToolSpec>> {
+    let known: Vec<String> = tools.iter().map(|tool| tool.name.to_string()).collect();
+    for name in server.only.iter().flatten() {
+        ensure!(known.contains(name), "it has no tool `{name}`; it has {}", known.join(", "));
+    }
+    let is_wanted = |name: &str| server.only.as_ref().is_none_or(|only| only.iter().any(|own| own == name));
+    let wanted: Vec<_> = tools.into_iter().filter(|tool| is_wanted(&tool.name)).collect();
+    ensure!(!wanted.is_empty(), "it has no tools");
+    let n = wanted.len();
+    ensure!(n <= MAX_TOOLS, "it has {n} tools, at most {MAX_TOOLS} can be told of; name some under `only`");
+    let mut specs: Vec<ToolSpec> = Vec::new();
+    for tool in wanted {
+        let is_plain = |c: char| c.is_ascii_alphanumeric() || "_-.".contains(c);
+        if tool.name.is_empty() || tool.name.len() > 64 || !tool.name.chars().all(is_plain) {
+            bail!("it has a tool with the name {:?}; leave it out by `only`", tool.name);
+        }
+        let arguments = Value::Object(tool.input_schema.as_ref().clone());
+        if let Err(error) = Grammar::json_schema(&arguments).check() {
+            bail!(
+                "the arguments of its tool `{}` can't be used ({error}); leave it out by `only`",
+                tool.name
+            );
+        }
+        let name = format!("{key}_{}", tool.name);
+        ensure!(!specs.iter().any(|other| other.name == name), "it has two tools called `{}`", tool.name);
+        let about = tool.description.as_deref().unwrap_or_default().trim().chars().take(MAX_ABOUT).collect();
+        specs.push(ToolSpec { name, about, arguments });
+    }
+    Ok(specs)
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use super::*;
+
+    /// A server in the shell: a tool that reads, one that fails, one that never answers.
+    const SERVER: &str = r#"
+while IFS= read -r line; do
+  id=$(printf '%s' "$line" | sed -n 's/.*"id":\([0-9]*\).*/\1/p')
+  case "$line" in
+    *'"method":"initialize"'*) r='{"protocolVersion":"2025-06-18","capabilities":{"tools":{}},"serverInfo":{"name":"test","version":"1"}}';;
+    *'"method":"tools/list"'*) r='{"tools":[{"name":"read","description":"Reads a file.","inputSchema":{"type":"object","properties":{"name":{"type":"string"}},"required":["name"]}},{"name":"fail","inputSchema":{"type":"object","properties":{}}},{"name":"wait","inputSchema":{"type":"object","properties":{}}}]}';;
+    *'"name":"fail"'*) r='{"content":[{"type":"text","text":"no such file"}],"isError":true}';;
+    *'"name":"wait"'*) continue;;
+    *'"method":"tools/call"'*) r='{"content":[{"type":"text","text":"one"},{"type":"text","text":"two"}]}';;
+    *) continue;;
+  esac
+  printf '{"jsonrpc":"2.0","id":%s,"result":%s}\n' "$id" "$r"
+done
+"#;
+
+    fn server(script: &str, only: Option<&[&str]>) -> Server {
+        let only = only.map(|only| only.iter().map(ToString::to_string).collect());
+        Server { line: ["sh", "-c", script].map(String::from).to_vec(), only, timeout: 2 }
+    }
+
+    fn opened<T>(server: &Server, then: impl AsyncFnOnce(Client, Vec<ToolSpec>) -> T) -> anyhow::Result<T> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let (client, specs) = Client::open("files", server, Path::new("")).await?;
+            Ok(then(client, specs).await)
+        })
+    }
+
+    fn refused(server: &Server) -> String {
+        format!("{:#}", opened(server, async |_, _| ()).expect_err("it can't be used"))
+    }
+
+    #[test]
+    fn a_server_tells_its_tools_and_answers_calls() {
+        let played = opened(&server(SERVER, None), async |client, specs| {
+            let names: Vec<&str> = specs.iter().map(|spec| spec.name.as_str()).collect();
+            assert_eq!(names, ["files_read", "files_fail", "files_wait"]);
+            assert_eq!(specs[0].about, "Reads a file.");
+            let call = async |tool: &str| {
+                let arguments = serde_json::json!({ "name": "a" });
+                let call = Call { tool: format!("files_{tool}"), arguments: arguments.clone() };
+                client.call(&call, arguments).await
+            };
+            assert_eq!(call("read").await.as_deref(), Ok("one\ntwo"));
+            assert_eq!(call("fail").await, Err("no such file".into()));
+            assert_eq!(call("wait").await, Err("no result after 2 s".into()));
+            assert_eq!(call("read").await.as_deref(), Ok("one\ntwo"), "it goes on");
+        });
+        played.unwrap();
+    }
+
+    #[test]
+    fn tools_that_are_named_alone_can_be_called() {
+        let names = opened(&server(SERVER, Some(&["read"])), async |_, specs| specs.len());
+        assert_eq!(names.unwrap(), 1);
+        let none = refused(&server(SERVER, Some(&["write"])));
+        assert!(none.contains("no tool `write`; it has read, fail, wait"), "{none}");
+    }
+
+    #[test]
+    fn what_is_no_server_is_told_so() {
+        for (script, why) in [
+            ("exit 1", "Model Context Protocol"),
+            ("yes", "the server `files` of tools"),
+            ("sleep 60", "no answer after 2 s"),
+        ] {
+            let told = refused(&server(script, None));
+            assert!(told.contains(why), "{script}: {told}");
+        }
+        let none = Server { line: vec!["greenroom-none".into()], only: None, timeout: 1 };
+        assert!(refused(&none).contains("can't start `greenroom-none`"));
+        let odd = SERVER.replace(r#""name":"read","#, r#""name":"re ad","#);
+        assert!(refused(&server(&odd, None)).contains("leave it out by `only`"));
+    }
+}
