@@ -99,13 +99,6 @@ pub struct Call {
     pub arguments: serde_json::Value,
 }
 
-impl Call {
-    /// Reads a call from a reply of the form `{"tool": NAME, "arguments": {…}}`; `None`: it is none.
-    pub fn read(reply: &str) -> Option<Self> {
-        crate::text::calls::CallForm::plain().read(reply)
-    }
-}
-
 /// Sampling parameters. Defaults: temperature 0.8 (not greedy), no filters, no penalty.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sampling {
@@ -234,7 +227,7 @@ pub struct Request {
     /// one grammar is also that under each narrower grammar which allows it.
     pub grammar: Option<Arc<Grammar>>,
     /// True if the reply may be a call of one of the conversation's tools instead. Once it begins as one it is under the tool's
-    /// schema, and neither `stop` nor `whole_sentences` cut it.
+    /// schema, and neither `stop` nor `whole_sentences` cut it. A reply that has a grammar of its own is never a call.
     pub may_call: bool,
     /// Time of the agent's next turn (any monotonic scale, e.g. turns from the start); `None`: unknown.
     /// The agent that is needed last is evicted first.

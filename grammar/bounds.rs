@@ -26,13 +26,7 @@ pub(crate) fn limits() -> ParserLimits {
 
 /// Refuses what is too long or nested too deeply, and what would mean another thing for each vocabulary.
 pub(crate) fn within(grammar: &Grammar) -> Result<()> {
-    let text = match grammar {
-        Grammar::JsonSchema(text) | Grammar::Lark(text) | Grammar::Regex(text) => text,
-        Grammar::Either(each) if each.iter().any(|one| matches!(one, Grammar::Either(_))) => {
-            return Err(Error("alternatives can't have alternatives in them".into()));
-        }
-        Grammar::Either(each) => return each.iter().try_for_each(within),
-    };
+    let text = grammar.text();
     if text.len() > MAX_BYTES {
         return Err(Error(format!("it is {} bytes long; at most {MAX_BYTES} are read", text.len())));
     }
@@ -41,7 +35,7 @@ pub(crate) fn within(grammar: &Grammar) -> Result<()> {
             let schema = serde_json::from_str(text).map_err(|e| Error(e.to_string()))?;
             depth(&schema)?
         }
-        _ => brackets(text),
+        Grammar::Lark(text) | Grammar::Regex(text) => brackets(text),
     };
     if depth > MAX_DEPTH {
         return Err(Error(format!("it is nested {depth} deep; at most {MAX_DEPTH} levels are read")));

@@ -4,7 +4,7 @@ use crate::bounds;
 use crate::error::{Error, Result};
 use crate::grammar::{Grammar, Spacing};
 use llguidance::JsonCompileOptions;
-use llguidance::api::{GrammarWithLexer, TopLevelGrammar};
+use llguidance::api::TopLevelGrammar;
 use serde_json::{Value, json};
 
 impl Grammar {
@@ -38,18 +38,6 @@ impl Grammar {
             }
             Self::Lark(text) => TopLevelGrammar::from_lark(text.clone()),
             Self::Regex(text) => TopLevelGrammar::from_regex(text),
-            Self::Either(each) => {
-                let names = (0..each.len()).map(|n| format!("@either{n}")).collect::<Vec<_>>().join(" | ");
-                let mut grammars = vec![GrammarWithLexer::from_lark(format!("start: {names}"))];
-                for (n, grammar) in each.iter().enumerate() {
-                    let forms = grammar.compiled_form(spacing)?.grammars;
-                    let name = Some(format!("either{n}"));
-                    grammars.extend(
-                        forms.into_iter().map(|form| GrammarWithLexer { name: name.clone(), ..form }),
-                    );
-                }
-                TopLevelGrammar { grammars, max_tokens: None }
-            }
         })
     }
 }

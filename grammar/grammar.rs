@@ -1,7 +1,6 @@
 //! Grammars as plain data.
 
 use serde_json::Value;
-use std::borrow::Cow;
 
 /// A grammar: what a reply may be, from its first byte to its last.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -12,8 +11,6 @@ pub enum Grammar {
     Lark(String),
     /// A regular expression for the whole reply: no anchors, no look-around.
     Regex(String),
-    /// One of these, whichever the reply turns out to be in.
-    Either(Vec<Grammar>),
 }
 
 impl Grammar {
@@ -22,21 +19,19 @@ impl Grammar {
         Self::JsonSchema(schema.to_string())
     }
 
-    /// `schema`, `lark`, `regex` or `either`.
+    /// `schema`, `lark` or `regex`.
     pub fn kind(&self) -> &'static str {
         match self {
             Self::JsonSchema(_) => "schema",
             Self::Lark(_) => "lark",
             Self::Regex(_) => "regex",
-            Self::Either(_) => "either",
         }
     }
 
-    /// Its text; of several, one after the other, a line break between them.
-    pub fn text(&self) -> Cow<'_, str> {
+    /// Its text.
+    pub fn text(&self) -> &str {
         match self {
-            Self::JsonSchema(text) | Self::Lark(text) | Self::Regex(text) => text.into(),
-            Self::Either(all) => all.iter().map(Self::text).collect::<Vec<_>>().join("\n").into(),
+            Self::JsonSchema(text) | Self::Lark(text) | Self::Regex(text) => text,
         }
     }
 }

@@ -4,7 +4,7 @@
 //! around the name, the arguments and the result is the form. Markup before a call (`<tool_call>`) is known by its ids; what follows is
 //! text, under a grammar made of that form and the tools' schemas. A template that knows none gets the plain form.
 
-use super::chat::{Piece, RESULT, Renderer, messages, placeholder};
+use super::render::{Piece, RESULT, Renderer, messages, placeholder};
 use super::tokenizer::{After, Tokenizer};
 use crate::{Call, Tool, Tools};
 use greenroom_grammar::Grammar;

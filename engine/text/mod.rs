@@ -3,4 +3,5 @@
 pub(crate) mod calls;
 pub(crate) mod chat;
 pub(crate) mod prefix;
+mod render;
 pub(crate) mod tokenizer;

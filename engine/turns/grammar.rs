@@ -34,11 +34,6 @@ impl Guide {
         Self { matcher, has_left: false }
     }
 
-    /// Another one at the same place.
-    pub(crate) fn fresh(&self) -> Self {
-        Self { matcher: self.matcher.fresh(), has_left: self.has_left }
-    }
-
     /// The token that is said where the sampler drew `drawn` from these logits.
     ///
     /// # Errors

@@ -118,8 +118,8 @@ impl ReplyText {
     /// The grammar that a token would begin to be in.
     fn begun_by(&self, id: u32, tokenizer: &Tokenizer) -> Result<Option<Guide>> {
         Ok(match self.beginning(id, tokenizer)? {
-            Beginning::With(guide) | Beginning::Free(Some(guide)) => Some(guide),
-            Beginning::Unclear | Beginning::Free(None) | Beginning::Behind(_) => None,
+            Beginning::With(guide) => Some(guide),
+            Beginning::Unclear | Beginning::Free | Beginning::Behind(_) => None,
         })
     }
 
@@ -153,19 +153,19 @@ impl ReplyText {
     ) -> Result<Option<StopReason>> {
         let behind = match self.beginning(id, tokenizer)? {
             Beginning::Unclear => None,
-            Beginning::Free(guide) => {
-                self.decide(false, guide);
+            Beginning::Free => {
+                self.decide(None);
                 None
             }
             Beginning::With(guide) => {
-                self.decide(true, Some(guide));
+                self.decide(Some(guide));
                 None
             }
             Beginning::Behind(guide) => Some(guide),
         };
         let stop = self.push_bytes(id, tokenizer.piece(id));
         if let Some(guide) = behind {
-            self.decide(true, Some(guide));
+            self.decide(Some(guide));
             return Ok(None);
         }
         let Some(guide) = &mut self.guide else { return Ok(stop) };
@@ -173,11 +173,11 @@ impl ReplyText {
         Ok(guide.is_over().then_some(StopReason::EndOfTurn))
     }
 
-    /// The reply is a call, or is none; from here on it is in this grammar.
-    fn decide(&mut self, is_call: bool, guide: Option<Guide>) {
-        self.is_call = is_call;
+    /// The reply is a call, and from here on in this grammar; or it is none.
+    fn decide(&mut self, guide: Option<Guide>) {
+        self.is_call = guide.is_some();
         if let Some(calling) = &mut self.calling {
-            calling.decide(is_call);
+            calling.decide(guide.is_some());
         }
         if let Some(guide) = guide {
             self.follow_guide(guide);

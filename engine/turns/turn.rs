@@ -16,6 +16,7 @@ use crate::turns::calling::Calling;
 use crate::turns::constraint::{Chosen, ScoreOptions, Spelling, Step};
 use crate::turns::dry::Said;
 use crate::turns::follow::Following;
+use crate::turns::grammar::Guide;
 use crate::turns::reply::ReplyText;
 use crate::turns::sampler;
 use crate::turns::schedule::Load;
@@ -72,7 +73,8 @@ impl Decode {
         calls: &CallForm,
         tokenizer: &Tokenizer,
     ) -> Result<Self> {
-        let (calling, guide) = Calling::new(request, calls, tokenizer)?;
+        let guide = request.grammar.as_ref().map(|grammar| Guide::new(grammar, tokenizer)).transpose()?;
+        let calling = Calling::new(request, calls, tokenizer)?;
         if (guide.is_some() || calling.is_some()) && matches!(request.constraint, Some(Constraint::OneOf(_)))
         {
             return Err(Error::request(

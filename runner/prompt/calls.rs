@@ -19,7 +19,7 @@ impl Memories {
     pub fn max_calls(&self, id: TurnId) -> usize {
         let turn = self.plan.turn(id);
         let agent = self.scenario.agent(turn.speaker);
-        let is_speech = turn.purpose == Purpose::Speech && turn.constraint.is_none();
+        let is_speech = turn.purpose == Purpose::Speech && turn.constraint.is_none() && turn.form.is_none();
         let is_asked = agent.strategy.is_none() && !self.scenario.phase(turn.phase).is_judge;
         let calls = is_speech && is_asked && !agent.tools.is_empty() && self.given(id).is_none();
         if calls { agent.max_calls } else { 0 }

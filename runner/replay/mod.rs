@@ -68,7 +68,7 @@ pub fn replay_watched(
     }
     let (mut reading, mut memories) = Reading::begin(scenario, transcript, earlier, watch)?;
     let plan = memories.plan().clone();
-    follow(&mut memories, plan.end(), &mut reading)?;
+    follow(&mut memories, plan.end(), &mut reading).map_err(|error| reading.placed(error))?;
     reading.ends()?;
     let footer = outcome::footer(&memories)?;
     let hash = reading.recorder.footer(footer.clone())?;
@@ -254,6 +254,18 @@ impl<'a> Reading<'a> {
                 format!("{of}; go on with `greenroom run … --resume`"),
             ),
             Some(_) => Drift::new(&turn.path, Cause::LineMissing, of),
+        }
+    }
+
+    /// A drift with its line, where it is about the line that is read.
+    fn placed(&self, error: anyhow::Error) -> anyhow::Error {
+        let here = self.transcript.turns.get(self.at);
+        match error.downcast::<Drift>() {
+            Ok(drift) => match here.filter(|here| drift.line.is_none() && here.record.path == *drift.path) {
+                Some(here) => drift.at_line(here.line).into(),
+                None => drift.into(),
+            },
+            Err(error) => error,
         }
     }
 

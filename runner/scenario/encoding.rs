@@ -93,7 +93,7 @@ impl Bytes {
         self.audience(&turn.audience);
         if let Some(form) = &turn.form {
             self.text(form.kind());
-            self.text(&form.text());
+            self.text(form.text());
             self.variant(u64::from(form.is_shown));
         }
     }

@@ -3,7 +3,6 @@
 use super::yaml::Path;
 use greenroom_grammar::Grammar;
 use serde_json::Value;
-use std::borrow::Cow;
 
 /// A form of replies.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,7 +22,7 @@ impl Form {
     }
 
     /// The grammar's text.
-    pub fn text(&self) -> Cow<'_, str> {
+    pub fn text(&self) -> &str {
         self.grammar.text()
     }
 

@@ -113,7 +113,7 @@ pub struct WrittenAgent {
     pub color: Option<String>,
     /// Who answers instead of the model: a control for experiments, or a human at the terminal.
     pub strategy: Option<WrittenStrategy>,
-    /// The tools that it may call, names under `tools`: whenever it is to speak, but not where it chooses or votes.
+    /// The tools that it may call, names under `tools`: whenever it is to speak, but not where it chooses, votes or replies in a form.
     pub tools: Option<Vec<Option<String>>>,
     /// Calls that it may make in one turn; then it must reply. Default: 4.
     #[schemars(range(min = 1, max = 16))]

@@ -18,6 +18,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+/// The form of calls, for a model whose chat template knows no tools.
+const FORM: &str = r#"{"tool": NAME, "arguments": {…}}"#;
 /// Characters of a result that are read.
 const MAX_RESULT: usize = 2_000;
 
@@ -129,7 +131,7 @@ impl Toolbox {
             return None;
         }
         let lines: String = tools.iter().map(|spec| format!("\n{}", told(spec))).collect();
-        let instructions = scenario.language.text(Text::Tools).to_string() + &lines;
+        let instructions = format!("{}\n{FORM}{lines}", scenario.language.text(Text::Tools));
         Some(Arc::new(Offer { tools, instructions }))
     }
 

@@ -19,7 +19,7 @@ fn scenarios(folder: &str) -> Vec<String> {
 fn every_construct_is_played_extends_and_replays() {
     let stage = Stage::new();
     let mut files = scenarios("tests/scenarios");
-    let shipped = ["council", "iterated-dilemma", "werewolf", "jury"];
+    let shipped = ["council", "iterated-dilemma", "werewolf", "jury", "market"];
     files.extend(shipped.map(|name| format!("scenarios/{name}.yaml")));
     assert!(files.len() >= 16, "{files:?}");
     for (at, file) in files.iter().enumerate() {

@@ -23,6 +23,8 @@ const MAX_KEYS_TOLD: usize = 64;
 const MOST_CALLS: u64 = 16;
 /// Seconds that a call of a program may take, where a file does not say how many, and at most.
 const TIMEOUT: (u64, u64) = (10, 600);
+/// What the calculator can read at all: so a model's calls are arithmetic.
+const EXPRESSION: &str = "^([-+*/%^(),. 0-9]|sqrt|abs|round|floor|ceil|min|max){1,100}$";
 /// The tools of the program's own, by their names.
 const BUILT_IN: &[&str] = &["calculator", "dice", "notes"];
 
@@ -360,7 +362,7 @@ impl Checker {
 }
 
 fn calculator(key: &str, about: Option<String>) -> ToolKind {
-    let expression = json!({ "type": "string", "minLength": 1, "maxLength": 200 });
+    let expression = json!({ "type": "string", "pattern": EXPRESSION });
     let usual = "Works out an arithmetic expression, such as (3 + 4) * 2.";
     ToolKind::BuiltIn(BuiltIn::Calculator, spec(key, about, usual, [("expression", expression)]))
 }

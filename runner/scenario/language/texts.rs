@@ -113,12 +113,12 @@ table! {
     Remembered "remembered" ["!summary"]:
         "What you remember: {summary}", "Woran du dich erinnerst: {summary}", "Ce dont tu te souviens : {summary}",
         "Lo que recuerdas: {summary}";
-    /// Says how tools are called, to a model whose chat template knows no tools; behind it stands the list of them.
+    /// Says how tools are called, to a model whose chat template knows no tools; behind it stand the form and a list of them.
     Tools "tools" []:
-        "You can use tools. To use one, reply with nothing but JSON: {\"tool\": NAME, \"arguments\": {…}}. What you read next is its result. The tools:",
-        "Du kannst Werkzeuge benutzen. Antworte dazu nur mit JSON: {\"tool\": NAME, \"arguments\": {…}}. Als Nächstes liest du das Ergebnis. Die Werkzeuge:",
-        "Tu peux utiliser des outils. Pour cela, réponds uniquement en JSON : {\"tool\": NOM, \"arguments\": {…}}. Tu liras ensuite le résultat. Les outils :",
-        "Puedes usar herramientas. Para usar una, responde solo con JSON: {\"tool\": NOMBRE, \"arguments\": {…}}. Lo siguiente que leerás es su resultado. Las herramientas:";
+        "You can use the tools below. To use one, reply with nothing but JSON of this form; what you read next is its result.",
+        "Du kannst die Werkzeuge unten benutzen. Antworte dazu nur mit JSON in dieser Form; als Nächstes liest du das Ergebnis.",
+        "Tu peux utiliser les outils ci-dessous. Pour cela, réponds uniquement en JSON, sous cette forme ; tu liras ensuite le résultat.",
+        "Puedes usar las herramientas de abajo. Para usar una, responde solo con JSON de esta forma; lo siguiente que leerás es su resultado.";
     /// The result of a call that failed.
     CallFailed "call_failed" ["!reason"]:
         "Error: {reason}", "Fehler: {reason}", "Erreur : {reason}", "Error: {reason}";

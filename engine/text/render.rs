@@ -1,0 +1,197 @@
+//! Rendering of conversations through a chat template, within bounds and without a clock.
+
+use crate::text::tokenizer::Tokenizer;
+use crate::{Error, ErrorKind, Result, Tool};
+use greenroom_jinja::{Jinja, Template};
+use minijinja::value::{Enumerator, Kwargs, Object, Value};
+use minijinja::{UndefinedBehavior, context};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// A piece of a rendered skeleton.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Piece {
+    /// Text of the template itself.
+    Text(String),
+    /// Place of the content with this number.
+    Content(usize),
+}
+
+/// The result of a call.
+pub(super) const RESULT: usize = 4;
+
+/// Private-use characters around a number: no template looks for them, none of them is whitespace.
+pub(super) fn placeholder(n: usize) -> String {
+    format!("\u{e000}{n}\u{e001}")
+}
+
+pub(super) fn template_error(detail: impl Into<String>) -> Error {
+    Error::new(ErrorKind::Template, detail)
+}
+
+pub(super) fn refused(error: &minijinja::Error) -> Error {
+    template_error(greenroom_jinja::shortened(format!("{error:#}")))
+}
+
+/// A template with what Hugging Face's renderer gives it, the clock pinned.
+pub(super) struct Renderer<'a> {
+    template: Template<'a>,
+    bos: Option<String>,
+    eos: Option<String>,
+    clock_read: Arc<AtomicBool>,
+}
+
+impl<'a> Renderer<'a> {
+    pub(super) fn new(
+        jinja: &'a Jinja,
+        source: &'a str,
+        clock_read: Arc<AtomicBool>,
+        tokenizer: &Tokenizer,
+    ) -> Result<Self> {
+        let template = jinja.template("chat", source).map_err(|e| refused(&e))?;
+        Ok(Self { template, bos: tokenizer.bos().0, eos: tokenizer.eos(), clock_read })
+    }
+
+    /// Renders messages with the generation prompt, reasoning off where the template has a switch for it.
+    pub(super) fn render(&self, messages: &[serde_json::Value], tools: Option<&[Tool]>) -> Result<String> {
+        let rendered = self.template.render(context! {
+            messages => messages.iter().map(from_json).collect::<Value>(),
+            tools => tools.map(|tools| tools.iter().map(|tool| from_json(&tool.as_json())).collect::<Value>()),
+            add_generation_prompt => true,
+            bos_token => self.bos.clone().unwrap_or_default(),
+            eos_token => self.eos.clone().unwrap_or_default(),
+            enable_thinking => false,
+            thinking => false,
+            reasoning_effort => "low",
+        });
+        rendered.map_err(|e| refused(&e))
+    }
+
+    pub(super) fn pieces(&self, texts: &[(&str, &str)], expected: &[usize]) -> Result<Vec<Piece>> {
+        cut(&self.render(&messages(texts), None)?, expected)
+    }
+}
+
+/// Messages by role and content.
+pub(super) fn messages(texts: &[(&str, &str)]) -> Vec<serde_json::Value> {
+    texts.iter().map(|(role, content)| serde_json::json!({ "role": role, "content": content })).collect()
+}
+
+/// The environment of chat templates; `clock_read` is set when one asks for the date.
+pub(super) fn jinja(clock_read: Arc<AtomicBool>) -> Jinja {
+    let refuse = |message: String| -> Result<String, minijinja::Error> {
+        Err(minijinja::Error::new(minijinja::ErrorKind::InvalidOperation, message))
+    };
+    let clock = move |format: String| {
+        clock_read.store(true, Ordering::Relaxed);
+        pinned_clock(&format)
+    };
+    Jinja::new(UndefinedBehavior::Lenient)
+        .with_methods(minijinja_contrib::pycompat::unknown_method_callback)
+        .with_function("raise_exception", refuse)
+        .with_function("strftime_now", clock)
+        .with_filter("tojson", to_json)
+}
+
+/// `{% generation %}` marks training targets in some templates; for rendering it is a block without effect.
+pub(super) fn without_generation_tags(source: &str) -> String {
+    let open = regex::Regex::new(r"\{%([-+]?)\s*generation\s*([-+]?)%\}").expect("a valid pattern");
+    let close = regex::Regex::new(r"\{%([-+]?)\s*endgeneration\s*([-+]?)%\}").expect("a valid pattern");
+    let opened = open.replace_all(source, "{%$1 if true $2%}");
+    close.replace_all(&opened, "{%$1 endif $2%}").into_owned()
+}
+
+/// The day that every template reads on its clock: a prompt never depends on when it was rendered.
+fn pinned_clock(format: &str) -> String {
+    let day = [("%Y", "2024"), ("%m", "07"), ("%d", "26"), ("%b", "Jul"), ("%B", "July"), ("%y", "24")];
+    let time = [("%A", "Friday"), ("%a", "Fri"), ("%H", "12"), ("%M", "00"), ("%S", "00"), ("%-d", "26")];
+    day.iter().chain(&time).fold(format.to_owned(), |text, (code, value)| text.replace(code, value))
+}
+
+/// An object of JSON, its keys in their order.
+#[derive(Debug)]
+struct Fields(Vec<(String, Value)>);
+
+impl Object for Fields {
+    fn get_value_by_str(self: &Arc<Self>, key: &str) -> Option<Value> {
+        self.0.iter().find(|(name, _)| name == key).map(|(_, value)| value.clone())
+    }
+
+    fn get_value(self: &Arc<Self>, key: &Value) -> Option<Value> {
+        self.get_value_by_str(key.as_str()?)
+    }
+
+    fn enumerate(self: &Arc<Self>) -> Enumerator {
+        Enumerator::Values(self.0.iter().map(|(name, _)| Value::from(name.as_str())).collect())
+    }
+}
+
+/// JSON as templates see it.
+fn from_json(value: &serde_json::Value) -> Value {
+    match value {
+        serde_json::Value::Object(map) => {
+            Value::from_object(Fields(map.iter().map(|(k, v)| (k.clone(), from_json(v))).collect()))
+        }
+        serde_json::Value::Array(items) => items.iter().map(from_json).collect(),
+        serde_json::Value::String(text) => Value::from(text.as_str()),
+        serde_json::Value::Bool(flag) => Value::from(*flag),
+        serde_json::Value::Null => Value::from(()),
+        serde_json::Value::Number(number) => match number.as_i64() {
+            Some(whole) => Value::from(whole),
+            None => Value::from(number.as_f64().unwrap_or_default()),
+        },
+    }
+}
+
+/// JSON as Python's `json.dumps` writes it: no HTML escapes, a space after commas and colons.
+fn to_json(value: Value, options: Kwargs) -> Result<Value, minijinja::Error> {
+    let indent: Option<usize> = options.get("indent")?;
+    let wrong = |e: serde_json::Error| {
+        minijinja::Error::new(minijinja::ErrorKind::BadSerialization, "tojson").with_source(e)
+    };
+    let value = serde_json::to_value(&value).map_err(wrong)?;
+    let text = match indent {
+        Some(_) => serde_json::to_string_pretty(&value).map_err(wrong)?,
+        None => spaced(&value),
+    };
+    Ok(Value::from_safe_string(text))
+}
+
+fn spaced(value: &serde_json::Value) -> String {
+    match value {
+        serde_json::Value::Array(items) => {
+            format!("[{}]", items.iter().map(spaced).collect::<Vec<_>>().join(", "))
+        }
+        serde_json::Value::Object(map) => {
+            let item =
+                |(k, v): (&String, &serde_json::Value)| format!("{}: {}", serde_json::json!(k), spaced(v));
+            format!("{{{}}}", map.iter().map(item).collect::<Vec<_>>().join(", "))
+        }
+        scalar => scalar.to_string(),
+    }
+}
+
+/// Cuts a rendered text at its placeholders, which must be exactly `expected`, each once and in this order.
+pub(super) fn cut(rendered: &str, expected: &[usize]) -> Result<Vec<Piece>> {
+    let mut pieces = Vec::new();
+    let mut rest = rendered;
+    for content in expected {
+        let mark = placeholder(*content);
+        let Some((before, after)) = rest.split_once(&mark) else {
+            return Err(template_error("it drops a message, or changes the order of messages"));
+        };
+        if !before.is_empty() {
+            pieces.push(Piece::Text(before.to_owned()));
+        }
+        pieces.push(Piece::Content(*content));
+        rest = after;
+    }
+    if !rest.is_empty() {
+        pieces.push(Piece::Text(rest.to_owned()));
+    }
+    let marked = |p: &Piece| matches!(p, Piece::Text(text) if text.contains('\u{e000}'));
+    if pieces.iter().any(marked) {
+        return Err(template_error("it prints a message twice, or changes the order of messages"));
+    }
+    Ok(pieces)
+}
