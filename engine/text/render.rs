@@ -38,7 +38,7 @@ pub(super) struct Renderer<'a> {
     template: Template<'a>,
     bos: Option<String>,
     eos: Option<String>,
-    clock_read: Arc<AtomicBool>,
+    pub(super) clock_read: Arc<AtomicBool>,
 }
 
 impl<'a> Renderer<'a> {
