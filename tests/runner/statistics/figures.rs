@@ -182,7 +182,8 @@ fn every_construct_can_be_counted() {
     for file in std::fs::read_dir(folder).unwrap().flatten() {
         let text = std::fs::read_to_string(file.path()).unwrap();
         // What names other files is not played from its text alone.
-        let names_others = ["include:", "\ncases:", ".json }", ".csv,"].iter().any(|word| text.contains(word));
+        let names_others =
+            ["include:", "\ncases:", ".json }", ".csv,"].iter().any(|word| text.contains(word));
         if names_others || !text.contains("phases:") {
             continue;
         }
