@@ -79,12 +79,12 @@ impl CallForm {
         })
     }
 
-    /// What a call is, behind its opening. A line break or a space before it is let pass.
+    /// What a call is, behind its opening. White space before it is let pass.
     pub(crate) fn grammar(&self, tools: &Tools) -> Grammar {
         let quoted = |text: &str| serde_json::Value::from(text).to_string();
         let (start, rest) = (self.head.trim_start(), &self.middle);
         let names = (0..tools.list.len()).map(|n| format!("call{n}")).collect::<Vec<_>>().join(" | ");
-        let mut lark = format!("start: SPACE? ({names})\nSPACE: /[ \\n]/\n");
+        let mut lark = format!("start: SPACE? ({names})\nSPACE: /[ \\t\\n\\r]+/\n");
         for (n, tool) in tools.list.iter().enumerate() {
             let opened = quoted(&format!("{start}{}{rest}", tool.name));
             let close = if self.close.is_empty() { String::new() } else { quoted(&self.close) };
@@ -99,15 +99,17 @@ impl CallForm {
         self.head.trim_start().chars().next().filter(|_| self.opening.is_empty())
     }
 
-    /// Reads the text of a call, its opening left out; `None`: it is no whole call.
-    pub(crate) fn read(&self, text: &str) -> Option<Call> {
+    /// Reads the text of a call of one of these tools, its opening left out; `None`: it is no whole call.
+    pub(crate) fn read(&self, tools: &Tools, text: &str) -> Option<Call> {
         let rest = text.trim().strip_prefix(self.head.trim_start())?;
-        let middle = self.middle.trim_end();
-        let (tool, rest) = rest.split_once(middle)?;
-        let mut values = serde_json::Deserializer::from_str(rest).into_iter::<serde_json::Value>();
-        let arguments = values.next()?.ok().filter(serde_json::Value::is_object)?;
-        let is_whole = rest[values.byte_offset()..].trim_start().starts_with(&self.close);
-        is_whole.then(|| Call { tool: tool.to_owned(), arguments })
+        // The name of a tool may begin another's.
+        tools.list.iter().find_map(|tool| {
+            let rest = rest.strip_prefix(&tool.name)?.strip_prefix(self.middle.trim_end())?;
+            let mut values = serde_json::Deserializer::from_str(rest).into_iter::<serde_json::Value>();
+            let arguments = values.next()?.ok().filter(serde_json::Value::is_object)?;
+            let is_whole = rest[values.byte_offset()..].trim_start().starts_with(&self.close);
+            is_whole.then(|| Call { tool: tool.name.clone(), arguments })
+        })
     }
 }
 

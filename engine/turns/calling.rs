@@ -5,18 +5,20 @@
 use crate::text::calls::CallForm;
 use crate::text::tokenizer::Tokenizer;
 use crate::turns::grammar::Guide;
-use crate::{Call, Request, Result};
+use crate::{Call, Request, Result, Tools};
 use greenroom_grammar::Matcher;
+use std::sync::Arc;
 
 /// A reply that may be, or is, a call.
 pub(crate) struct Calling {
     form: CallForm,
+    tools: Arc<Tools>,
     stage: Stage,
 }
 
 enum Stage {
     /// It could become one: by its ids, or by the first character of its text.
-    Open(Matcher),
+    Open(Box<Matcher>),
     /// It is one, or it is none.
     Decided(bool),
 }
@@ -42,7 +44,7 @@ impl Calling {
         let may_call = request.may_call && request.grammar.is_none();
         let Some(tools) = request.conversation.tools.as_ref().filter(|_| may_call) else { return Ok(None) };
         let call = tokenizer.matcher(&form.grammar(tools))?;
-        Ok(Some(Self { form: form.clone(), stage: Stage::Open(call) }))
+        Ok(Some(Self { form: form.clone(), tools: tools.clone(), stage: Stage::Open(Box::new(call)) }))
     }
 
     /// What a reply of these ids and bytes is with one more token.
@@ -56,21 +58,18 @@ impl Calling {
         piece: &[u8],
     ) -> Result<Beginning> {
         let Stage::Open(call) = &self.stage else { return Ok(Beginning::Unclear) };
-        let Some(first) = self.form.first() else {
+        if self.form.first().is_none() {
             let said = [ids, &[id]].concat();
             return Ok(match self.form.opening.strip_prefix(&said[..]) {
                 Some([]) => Beginning::Behind(Guide::at(call.fresh())),
                 Some(_) => Beginning::Unclear,
                 None => Beginning::Free,
             });
-        };
-        let text = [bytes, piece].concat();
-        let text = text.trim_ascii_start();
-        let mut buffer = [0; 4];
-        if text.is_empty() {
+        }
+        if [bytes, piece].concat().trim_ascii().is_empty() {
             return Ok(Beginning::Unclear);
         }
-        if !text.starts_with(first.encode_utf8(&mut buffer).as_bytes()) {
+        if !self.begins(bytes, piece) {
             return Ok(Beginning::Free);
         }
         let mut guide = Guide::at(call.fresh());
@@ -78,6 +77,13 @@ impl Calling {
             guide.follow(*id)?;
         }
         Ok(Beginning::With(guide))
+    }
+
+    /// True if a text of these bytes and a token's begins as a call that begins with text.
+    pub(crate) fn begins(&self, bytes: &[u8], piece: &[u8]) -> bool {
+        let (text, mut buffer) = ([bytes, piece].concat(), [0; 4]);
+        let first = self.form.first().map(|first| first.encode_utf8(&mut buffer).as_bytes());
+        first.is_some_and(|first| text.trim_ascii_start().starts_with(first))
     }
 
     /// The reply is a call from now on, or is none.
@@ -89,6 +95,6 @@ impl Calling {
     pub(crate) fn read(&self, ids: &[u32], text: impl Fn(&[u32]) -> String) -> Option<Call> {
         let Stage::Decided(true) = self.stage else { return None };
         let rest = ids.strip_prefix(&self.form.opening[..])?;
-        self.form.read(&text(rest))
+        self.form.read(&self.tools, &text(rest))
     }
 }

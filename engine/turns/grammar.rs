@@ -34,7 +34,7 @@ impl Guide {
         Self { matcher, has_left: false }
     }
 
-    /// The token that is said where the sampler drew `drawn` from these logits.
+    /// The token that is said where the sampler drew `drawn` from these logits: one that is allowed and `fits`.
     ///
     /// # Errors
     /// The grammar became too costly, or allows nothing that the vocabulary can say.
@@ -45,13 +45,14 @@ impl Guide {
         (reply, said): (&[u32], &Said),
         sampling: &Sampling,
         eog: &[u32],
+        fits: impl Fn(u32) -> bool,
     ) -> Result<u32> {
         if self.allows(drawn, eog)? {
             return Ok(drawn);
         }
         let may_end = self.matcher.may_end().map_err(failed)?;
         let mask = self.matcher.mask().map_err(failed)?;
-        let allows = |id: u32| if eog.contains(&id) { may_end } else { mask.allows(id) };
+        let allows = |id: u32| if eog.contains(&id) { may_end } else { mask.allows(id) && fits(id) };
         let id = sampler::choose_allowed(logits, reply, said, sampling, allows);
         id.ok_or_else(|| failed("it allows no token of this vocabulary here"))
     }

@@ -98,10 +98,14 @@ impl ReplyText {
         tokenizer: &Tokenizer,
         eog: &[u32],
     ) -> Result<u32> {
-        let mut begun = self.begun_by(drawn, tokenizer)?;
-        let (ids, said) = (&self.ids[..], &self.said);
-        match begun.as_mut().or(self.guide.as_mut()) {
-            Some(guide) => guide.choose(drawn, logits, (ids, said), sampling, eog),
+        let so_far = (&self.ids[..], &self.said);
+        if let Some(mut guide) = self.begun_by(drawn, tokenizer)? {
+            // What is drawn in its place begins a call, too: the ids alone say what a reply is.
+            let begins = |id: u32| self.begins(tokenizer.piece(id));
+            return guide.choose(drawn, logits, so_far, sampling, eog, begins);
+        }
+        match &mut self.guide {
+            Some(guide) => guide.choose(drawn, logits, so_far, sampling, eog, |_| true),
             None => Ok(drawn),
         }
     }
@@ -121,6 +125,10 @@ impl ReplyText {
             Beginning::With(guide) => Some(guide),
             Beginning::Unclear | Beginning::Free | Beginning::Behind(_) => None,
         })
+    }
+
+    fn begins(&self, piece: &[u8]) -> bool {
+        self.calling.as_ref().is_some_and(|calling| calling.begins(&self.bytes, piece))
     }
 
     fn beginning(&self, id: u32, tokenizer: &Tokenizer) -> Result<Beginning> {

@@ -106,7 +106,10 @@ tools:
     command: [python3, weather.py]
     about: The weather of a town.
     arguments: { type: object, properties: { town: { type: string } }, required: [town], additionalProperties: false }
-agents: { ann: { tools: [sums, diary, weather], max_calls: 2 } }
+agents:
+  ann: { tools: [sums, diary, weather], max_calls: 2 }
+  ben: {}
+  cas: {}
 ",
     },
     Section {

@@ -78,6 +78,7 @@ async fn read(mut from: impl AsyncRead + Unpin) -> String {
 }
 
 #[cfg(all(test, unix))]
+#[allow(clippy::unwrap_used)] // a test fails by panicking
 mod tests {
     use super::*;
     use std::time::Instant;

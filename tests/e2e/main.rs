@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)] // a test fails by panicking
 
+mod calls;
 mod crashes;
 mod exact;
 mod families;

@@ -1,7 +1,7 @@
 //! Random scenarios in which things change: state, blocks, casts, voters, open options, secrets, payoffs of several phases, replies in
-//! a form, judges, languages, settings. All that must hold of any scenario is held against each, in [`crate::extend::holds_of_any_run`].
+//! a form, judges, languages, settings, tools. All that must hold of any scenario is held against each, in [`crate::extend::holds_of_any_run`].
 
-use crate::extend::holds_of_any_run;
+use crate::extend::{call, holds_of_any_run};
 use greenroom::backend::Request;
 use greenroom::scenario::{Method, load, turn_seed};
 use proptest::prelude::*;
@@ -111,7 +111,7 @@ impl Author<'_> {
                     let (name, who) = (phase.name.clone(), self.agent_of(&phase));
                     match (phase.asks, self.dice.below(5)) {
                         (_, 0) => format!("{name}.rounds"),
-                        (_, 1) => format!("{name}.invalid"),
+                        (_, 1) => format!("({name}.invalid + ({name}.calls.{who} | length))"),
                         (Asks::Numbers, 2) if phase.decides => format!("({name}.decision or 0)"),
                         (Asks::Numbers, _) if !phase.decides => format!("({name}.choices.{who} or 0)"),
                         (Asks::Form, 2..) => format!("({name}.replies.{who} or 0)"),
@@ -445,11 +445,13 @@ fn yaml(numbers: &[u16]) -> String {
     let mut author = Author { dice, phases, valued, has_rules, out: String::from("id: changing\n") };
     let language = author.dice.pick(&["en", "de", "es", "{base: fr, cue: 'À toi, {name}.'}"]);
     author.line(0, &format!("language: {language}"));
+    author.line(0, "tools: {sums: calculator, roll: {built_in: dice}, diary: notes}");
     author.line(0, "agents:");
     let mut lasting = Vec::new();
     for id in 0..AGENTS {
         let rule = if has_rules { "strategy: {random: 0.4}" } else { "max_tokens: 40" };
-        let more = author.dice.pick(&["", "", "lifecycle: ephemeral", rule, "top_k: 3"]);
+        let tools = "tools: [sums, diary, roll], max_calls: 2";
+        let more = author.dice.pick(&["", "", "lifecycle: ephemeral", rule, "top_k: 3", tools]);
         if more != "lifecycle: ephemeral" && more != rule {
             lasting.push(id);
         }
@@ -488,6 +490,9 @@ impl std::fmt::Debug for Yaml {
 
 /// An option or a value by the turn's seed; some replies are in no form and choose nothing.
 fn reply(request: &Request, salt: u64) -> Option<String> {
+    if let Some(call) = call(request, salt) {
+        return Some(call);
+    }
     let drawn = turn_seed(salt, &request.path) as usize;
     if let Some(options) = request.choice.as_ref().filter(|of| of.choice.method == Method::Decode) {
         return Some(options.choice.options[options.open[drawn % options.open.len()]].text.clone());

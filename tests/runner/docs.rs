@@ -189,7 +189,8 @@ fn plays(place: &str, file: &Path) {
     };
     let folder = tempfile::tempdir().unwrap();
     let backend = Arc::new(Scripted::new(script));
-    let played = play(&scenario, backend, folder.path(), &RunOptions::default()).unwrap();
+    let options = RunOptions { allow_tools: true, ..RunOptions::default() };
+    let played = play(&scenario, backend, folder.path(), &options).unwrap();
     assert!(matches!(played.end, End::Complete(_)), "{place}");
 }
 

@@ -111,10 +111,14 @@ const MEMORIES: [&str; 5] = [
     ", memory: {keep: retrieve, recent: 1, nearest: 2}",
 ];
 
+/// Tools of an agent.
+const TOOLS: [&str; 3] = ["", ", tools: [sums, roll, diary]", ", tools: [diary, roll], max_calls: 1"];
+
 /// A scenario with these phases; agent 4 is an observer if asked for, agents with a strategy follow it.
-fn yaml(phases: &[Phase], ephemeral: &[bool], strategies: &[usize], memory: &str) -> String {
+fn yaml(phases: &[Phase], ephemeral: &[bool], strategies: &[usize], memory: &str, tools: &str) -> String {
     let mut out = String::from(
-        "id: random\nmodels: {big: understudy, small: understudy}\nmodel: big\ntop_p: 0.9\nagents:\n",
+        "id: random\nmodels: {big: understudy, small: understudy}\nmodel: big\ntop_p: 0.9\n\
+         tools: {sums: calculator, roll: {built_in: dice}, diary: notes}\nagents:\n",
     );
     for (id, ephemeral) in ephemeral.iter().enumerate() {
         let lifecycle = if *ephemeral { "ephemeral" } else { "permanent" };
@@ -130,8 +134,12 @@ fn yaml(phases: &[Phase], ephemeral: &[bool], strategies: &[usize], memory: &str
             (2, own) if own == memory => ", temperature: 1.1",
             _ => "",
         };
-        writeln!(out, "  a{id}: {{display_name: Agent {id}, lifecycle: {lifecycle}{strategy}{model}}}")
-            .unwrap();
+        let tools = if id != 2 && strategy == memory { tools } else { "" };
+        writeln!(
+            out,
+            "  a{id}: {{display_name: Agent {id}, lifecycle: {lifecycle}{strategy}{model}{tools}}}"
+        )
+        .unwrap();
     }
     out.push_str("phases:\n");
     for (at, phase) in phases.iter().enumerate() {
@@ -226,7 +234,23 @@ const REPLIES: [&str; 5] = [
     "<think>hm</think><|im_end|>",
 ];
 
-/// Options by the turn's seed; else words with a mark of the phase.
+/// Calls: two that give something, a note, one that fails, one that is in no schema, one of no tool.
+const CALLS: [&str; 6] = [
+    r#"{"tool": "roll", "arguments": {"count": 2, "sides": 6}}"#,
+    r#"{"tool": "sums", "arguments": {"expression": "17 * 3"}}"#,
+    r#"{"tool": "diary", "arguments": {"note": "{{ me }} saw mark-none-mark"}}"#,
+    r#"{"tool": "sums", "arguments": {"expression": "1 / 0"}}"#,
+    r#"{"tool": "roll", "arguments": {"count": "two"}}"#,
+    r#"{"tool": "hammer", "arguments": {}}"#,
+];
+
+/// A call in every other request that may be answered by one.
+pub(crate) fn call(request: &Request, salt: u64) -> Option<String> {
+    let drawn = turn_seed(salt, &format!("{} {}", request.path, request.n_calls)) as usize;
+    (request.may_call && drawn % 2 == 0).then(|| CALLS[drawn / 2 % CALLS.len()].to_string())
+}
+
+/// Options by the turn's seed; else calls, and words with a mark of the phase.
 fn reply(request: &Request, salt: usize) -> Option<String> {
     let decoded = request
         .choice
@@ -235,6 +259,9 @@ fn reply(request: &Request, salt: usize) -> Option<String> {
     if let Some(options) = decoded {
         let option = options.open[turn_seed(salt as u64, &request.path) as usize % options.open.len()];
         return Some(options.choice.options[option].text.clone());
+    }
+    if let Some(call) = call(request, salt as u64) {
+        return Some(call);
     }
     let phase = request.path.split('/').next().unwrap();
     let words = REPLIES[(turn_seed(salt as u64, &request.path) % 5) as usize];
@@ -341,9 +368,10 @@ proptest! {
         ephemeral in proptest::collection::vec(proptest::bool::weighted(0.25), AGENTS),
         strategies in proptest::sample::subsequence((0..AGENTS).collect::<Vec<_>>(), 0..=2),
         memory in proptest::option::weighted(0.5, proptest::sample::select(&MEMORIES[..])),
+        tools in proptest::sample::select(&TOOLS[..]),
         salt in 0..1000usize,
     ) {
-        let text = yaml(&phases, &ephemeral, &strategies, memory.unwrap_or_default());
+        let text = yaml(&phases, &ephemeral, &strategies, memory.unwrap_or_default(), tools);
         let scenario = scenario(&text);
         let context = if memory.is_some() { 900 } else { usize::MAX };
         let seen = holds_of_any_run(&scenario, context, salt, |request, salt| reply(request, salt as usize));

@@ -4,6 +4,7 @@
 mod agreement;
 mod arithmetic;
 mod broken;
+mod calls;
 mod cases;
 mod causes;
 mod changing;

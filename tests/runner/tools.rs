@@ -101,6 +101,8 @@ fn drift(scenario: &Arc<Scenario>, transcript: &Transcript) -> Drift {
     error.downcast::<Drift>().expect("a drift")
 }
 
+type Change<'a> = dyn Fn(&mut Vec<Line>) + 'a;
+
 #[test]
 fn a_call_that_was_changed_is_drift_at_its_line() {
     let scenario = scenario();
@@ -111,7 +113,7 @@ fn a_call_that_was_changed_is_drift_at_its_line() {
         lines.iter().position(is_it).unwrap()
     };
     let call = "market/1/ann.call1";
-    let changes: [(&str, &dyn Fn(&mut Vec<Line>)); 5] = [
+    let changes: [(&str, &Change<'_>); 5] = [
         ("another result", &|lines| {
             let at = at(lines, call);
             let Line::Turn(turn) = &mut lines[at] else { unreachable!() };

@@ -446,7 +446,7 @@ fn with_tools(chat: &Chat, tokenizer: &Tokenizer) -> String {
     };
     let grammar = chat.calls().grammar(&tools);
     let call = grammar.example().expect("a call");
-    assert_eq!(chat.calls().read(&call).expect("a call").tool, "dice", "{call}");
+    assert_eq!(chat.calls().read(&tools, &call).expect("a call").tool, "dice", "{call}");
     let first = chat.prompt(&conversation, tokenizer).expect("a prompt");
     let text = |segments: &[Segment]| segments.iter().map(|s| s.text.as_str()).collect::<String>();
     let ids =

@@ -143,7 +143,11 @@ impl Tokenizer {
         match self.special.cut(&written).last() {
             None => 0,
             Some(Fragment::Token(_)) => text.len(),
-            Some(Fragment::Text(rest)) => text.len() - self.merger.length(rest),
+            // A text is written character by character.
+            Some(Fragment::Text(rest)) => {
+                let behind = text.char_indices().rev().take(rest.chars().count()).last();
+                behind.map_or(text.len(), |(at, _)| at)
+            }
         }
     }
 
@@ -248,14 +252,6 @@ impl Merger {
         match self {
             Self::Spm(_) if text.contains(' ') => text.replace(' ', SPACE).into(),
             _ => text.into(),
-        }
-    }
-
-    /// Bytes that a written text has in the text that it comes from.
-    fn length(&self, written: &str) -> usize {
-        match self {
-            Self::Spm(_) => written.replace(SPACE, " ").len(),
-            Self::Bpe(_) => written.len(),
         }
     }
 

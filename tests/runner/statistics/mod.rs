@@ -81,6 +81,9 @@ impl Backend for Leaning {
     fn forget(&self, session: &Session) {
         self.script.forget(session);
     }
+    fn embed(&self, texts: Vec<String>) -> BoxFuture<'_, anyhow::Result<Vec<Vec<f32>>>> {
+        self.script.embed(texts)
+    }
 }
 
 /// Plays a scenario with seeds 0, 1, … in each cell (`name=value`). `lean` gives the probability of the first option, by

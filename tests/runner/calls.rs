@@ -1,0 +1,103 @@
+//! Calls of tools as a model says them: a random one, in the forms that chat templates give them. A reply that begins as a call is one,
+//! or was cut; any other is what it would be without tools.
+
+#[path = "../grammars/mod.rs"]
+mod grammars;
+
+use grammars::{Dice, is_valid, request, said};
+use greenroom_engine::fixtures::RandomModel;
+use greenroom_engine::{
+    Completion, Constraint, Engine, EngineConfig, ModelSource, Request, StopReason, Tool, Tools,
+};
+use std::sync::Arc;
+
+/// A template that writes calls behind a character that many tokens begin with.
+const AS_TEXT: &str = include_str!("../fixtures/templates/calls-as-text.jinja");
+/// One that has markup for calls.
+const AS_MARKUP: &str = include_str!("../fixtures/templates/calls-as-markup.jinja");
+
+fn engine(template: Option<&str>) -> Engine {
+    let tiny = RandomModel::tiny(5);
+    let model = RandomModel {
+        template: template.map(str::to_owned).or(tiny.template.clone()),
+        control: vec!["<call>".into(), "</call>".into()],
+        ..tiny
+    };
+    Engine::open(EngineConfig::new(ModelSource::Bundled("tiny", model.bytes().leak())), &mut |_| {}).unwrap()
+}
+
+/// Tools with schemas of their own.
+fn tools(seed: u64) -> Arc<Tools> {
+    let mut dice = Dice(seed);
+    let names = ["sums", "roll", "rolls", "look up"];
+    let tool = |name: &str| Tool { name: name.to_owned(), about: name.to_owned(), arguments: dice.object(1) };
+    Arc::new(Tools { list: names.map(tool).to_vec(), instructions: "Tools.".into() })
+}
+
+fn asked(seed: u64, tools: &Arc<Tools>, may_call: bool) -> Request {
+    let mut asked = request(&format!("a{seed}{may_call}"), seed, 3.0, None);
+    asked.conversation.tools = Some(tools.clone());
+    asked.may_call = may_call;
+    asked.max_tokens = 300;
+    asked
+}
+
+/// Plays replies that may be calls, and the same ones that may not; how many were calls, and how many of those were cut.
+fn plays(template: Option<&str>, begins: &str) -> (usize, usize) {
+    let engine = engine(template);
+    let (mut n_calls, mut n_cut) = (0, 0);
+    for seed in 0..700 {
+        let tools = tools(seed / 10);
+        let free = asked(seed, &tools, false);
+        // Its first token alone says whether it would be a call.
+        let first = said(&engine, Request { max_tokens: 1, ..free.clone() });
+        let begins_one = first.text.trim_start().starts_with(begins);
+        if !begins_one && seed % 50 > 0 {
+            continue;
+        }
+        let reply = said(&engine, asked(seed, &tools, true));
+        if !begins_one {
+            let free = said(&engine, free);
+            assert!(reply.call.is_none(), "{}", reply.text);
+            assert_eq!(
+                (reply.ids, reply.stop),
+                (free.ids, free.stop),
+                "no call is what it was without tools"
+            );
+            continue;
+        }
+        // What the grammar does not allow is drawn again, but still begins so.
+        assert!(reply.text.trim_start().starts_with(begins), "{}", reply.text);
+        n_calls += 1;
+        match &reply.call {
+            Some(call) => {
+                let tool = tools.list.iter().find(|tool| tool.name == call.tool).unwrap();
+                is_valid(&tool.arguments, &call.arguments).unwrap_or_else(|e| panic!("{}: {e}", reply.text));
+                assert_eq!(reply.stop, StopReason::EndOfTurn, "{}", reply.text);
+            }
+            None => {
+                assert_eq!(reply.stop, StopReason::Length, "{}", reply.text);
+                n_cut += 1;
+            }
+        }
+        follows(&engine, &asked(seed, &tools, true), &reply);
+    }
+    (n_calls, n_cut)
+}
+
+/// A recording of a call is drawn again, and is a call again.
+fn follows(engine: &Engine, asked: &Request, reply: &Completion) {
+    let follow = Some(Constraint::Follow(reply.ids.clone()));
+    let followed = said(engine, Request { constraint: follow, ..asked.clone() });
+    let drawn: Vec<u32> = followed.followed.iter().map(|token| token.drawn).collect();
+    assert_eq!((&drawn, &followed.call, followed.stop), (&reply.ids, &reply.call, reply.stop));
+}
+
+#[test]
+fn a_reply_that_begins_as_a_call_is_a_valid_one() {
+    for (template, begins) in [(None, "{"), (Some(AS_TEXT), "e"), (Some(AS_MARKUP), "<call>")] {
+        let (n_calls, n_cut) = plays(template, begins);
+        eprintln!("{begins}: {n_calls} calls, {n_cut} of them cut");
+        assert!(n_calls > n_cut, "{begins}: {n_calls} calls, {n_cut} of them cut");
+    }
+}
