@@ -5,7 +5,8 @@ use super::{Run, Stage};
 use greenroom_engine::fixtures::RandomModel;
 
 const TEXT: &str = "id: calls
-model: random.gguf
+models: { random: random.gguf }
+model: random
 temperature: 1.5
 tools:
   sums: calculator
