@@ -99,6 +99,15 @@ pub struct Call {
     pub arguments: serde_json::Value,
 }
 
+/// What a reply that calls a tool came to.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Called {
+    /// A whole call, its arguments in the tool's schema.
+    Whole(Call),
+    /// The beginning of one: [`Request::max_call_tokens`] cut it.
+    Cut,
+}
+
 /// Sampling parameters. Defaults: temperature 0.8 (not greedy), no filters, no penalty.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sampling {
@@ -213,6 +222,8 @@ pub struct Request {
     pub stop: Vec<String>,
     /// A reply that reaches `max_tokens` ends with its last whole sentence, if it has one; what follows it is dropped.
     pub whole_sentences: bool,
+    /// Tokens after which a call of a tool is cut, in the place of `max_tokens`.
+    pub max_call_tokens: usize,
     /// Constraint on the reply; `None`: it is free.
     pub constraint: Option<Constraint>,
     /// True if the options of a choice are drawn by their log-probability by length ([`by_length`](crate::by_length)), so that a long
@@ -250,6 +261,7 @@ impl Request {
             min_tokens: 0,
             stop: Vec::new(),
             whole_sentences: false,
+            max_call_tokens: 256,
             constraint: None,
             by_length: false,
             grammar: None,
@@ -398,8 +410,8 @@ pub struct Completion {
     pub stop: StopReason,
     /// Record of the choice, if it was one of [`Constraint::OneOf`].
     pub choice: Option<Choice>,
-    /// The call, if the reply is a whole one; one that `max_tokens` cut is text.
-    pub call: Option<Call>,
+    /// The call of a tool that the reply is; `None`: it is none.
+    pub call: Option<Called>,
     /// Findings at each recorded token, if it followed a recording ([`Constraint::Follow`]).
     pub followed: Vec<Followed>,
     /// Cost of the turn.

@@ -6,7 +6,7 @@ use llguidance::api::ParserLimits;
 use serde_json::Value;
 
 /// Most bytes of a grammar's text.
-const MAX_BYTES: usize = 64 * 1024;
+pub const MAX_BYTES: usize = 64 * 1024;
 /// Deepest nesting of a schema's values, and of a grammar's brackets: they are read by recursion.
 const MAX_DEPTH: usize = 64;
 

@@ -13,6 +13,7 @@ mod grammar;
 mod matcher;
 mod vocabulary;
 
+pub use bounds::MAX_BYTES;
 pub use bytes::Mismatch;
 pub use error::{Error, Result};
 pub use grammar::Grammar;

@@ -453,8 +453,16 @@ impl Stage {
                 }
                 State::Skipped => scope.watch.see(id, Scene::Skipped),
                 State::Failed(error) => return Err(error),
-                unfinished => {
+                mut unfinished => {
+                    // What a program has done is on record at once: it is not done again when the run goes on.
+                    let answers = match &mut unfinished {
+                        State::Running(_, before) | State::Calling(_, _, before) => std::mem::take(before),
+                        _ => Vec::new(),
+                    };
                     *state = unfinished;
+                    for answer in answers {
+                        self.write(id, answer, scope.watch).await?;
+                    }
                     return Ok(());
                 }
             }

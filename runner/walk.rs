@@ -4,9 +4,9 @@
 //! answers, turns overlap: `stage` takes the same steps there.
 
 use crate::backend::{Reply, played};
-use crate::prompt::{Asked, Memories, Routing};
+use crate::prompt::{Asked, Made, Memories, Routing};
 use crate::scenario::{Keep, Strategy, Turn, TurnId};
-use crate::tools::{self, Call};
+use crate::tools::Call;
 use crate::transcript::{
     Between, Cause, Drift, RouteRecord, TurnRecord, call_of, choice_record, form_record, summary_of,
 };
@@ -174,24 +174,25 @@ pub fn call_again(memories: &mut Memories, id: TurnId, lines: &mut impl LineSour
         if !asked.may_call {
             return Err(differs("its agent may not call a tool here now").into());
         }
-        let call = Call { tool: recorded.tool.clone(), arguments: recorded.arguments.clone() };
+        let call = recorded.call();
+        if call != Call::cut() && !call.is_said_in(&was.raw) {
+            let detail = format!("the agent did not say this call, {}", recorded.quoted());
+            let drift = Drift::new(&was.path, Cause::RecordAltered, detail);
+            return Err(drift.texts(recorded.quoted(), &was.raw).into());
+        }
         let outcome = memories.worked_out(&asked, &call).unwrap_or_else(|| recorded.outcome());
-        let line = called(memories, asked, &Reply::recorded(&was, None), call, outcome);
+        let (ids, raw, room) = (was.tokens.clone(), was.raw.clone(), recorded.room);
+        let reply = Reply::recorded(&was, None);
+        let line = called(memories, asked, &reply, &Made { ids, raw, call, outcome, room });
         lines.said(memories, id, line)?;
     }
     Ok(())
 }
 
-/// Lets what was asked be a call, with this outcome; returns its line.
-pub fn called(
-    memories: &mut Memories,
-    asked: Asked,
-    reply: &Reply,
-    call: Call,
-    outcome: tools::Outcome,
-) -> TurnRecord {
+/// Lets what was asked be a call; returns its line.
+pub fn called(memories: &mut Memories, asked: Asked, reply: &Reply, made: &Made) -> TurnRecord {
     let line = line(memories, &asked, reply);
-    let (path, call) = memories.called(asked, &reply.ids, &reply.text, call, outcome);
+    let (path, call) = memories.called(asked, made);
     TurnRecord { path, call: Some(call), ..line }
 }
 

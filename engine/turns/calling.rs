@@ -5,7 +5,7 @@
 use crate::text::calls::CallForm;
 use crate::text::tokenizer::Tokenizer;
 use crate::turns::grammar::Guide;
-use crate::{Call, Request, Result, Tools};
+use crate::{Called, Request, Result, Tools};
 use greenroom_grammar::Matcher;
 use std::sync::Arc;
 
@@ -91,10 +91,14 @@ impl Calling {
         self.stage = Stage::Decided(is_call);
     }
 
-    /// The call that a whole reply is, its ids and text given; `None`: it is none, or was cut.
-    pub(crate) fn read(&self, ids: &[u32], text: impl Fn(&[u32]) -> String) -> Option<Call> {
-        let Stage::Decided(true) = self.stage else { return None };
-        let rest = ids.strip_prefix(&self.form.opening[..])?;
-        self.form.read(&self.tools, &text(rest))
+    /// True if the reply is one.
+    pub(crate) fn is_call(&self) -> bool {
+        matches!(self.stage, Stage::Decided(true))
+    }
+
+    /// The call that a reply is, its ids and text given; `None`: it is none.
+    pub(crate) fn read(&self, ids: &[u32], text: impl Fn(&[u32]) -> String) -> Option<Called> {
+        let rest = ids.strip_prefix(&self.form.opening[..]).filter(|_| self.is_call())?;
+        Some(self.form.read(&self.tools, &text(rest)).map_or(Called::Cut, Called::Whole))
     }
 }

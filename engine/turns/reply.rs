@@ -12,7 +12,7 @@ use crate::turns::calling::{Beginning, Calling};
 use crate::turns::dry::Said;
 use crate::turns::grammar::Guide;
 use crate::turns::sentence::ends_sentence;
-use crate::{Call, Result, Sampling, StopReason};
+use crate::{Called, Request, Result, Sampling, StopReason};
 
 /// Ids sampled so far and the bytes they stand for.
 #[derive(Default)]
@@ -31,8 +31,6 @@ pub(crate) struct ReplyText {
     guide: Option<Guide>,
     /// Whether it is a call of a tool; `None`: it can't be one.
     calling: Option<Calling>,
-    /// True if it is a call: nothing of it is streamed.
-    is_call: bool,
 }
 
 impl ReplyText {
@@ -64,8 +62,18 @@ impl ReplyText {
         self.guide.is_some()
     }
 
-    /// The call that the whole reply is, if it is one.
-    pub(crate) fn call(&self, tokenizer: &Tokenizer) -> Option<Call> {
+    /// Tells whether it has as many tokens as a request lets it have.
+    pub(crate) fn is_full(&self, request: &Request) -> bool {
+        let most = if self.is_call() { request.max_call_tokens } else { request.max_tokens };
+        self.ids.len() >= most
+    }
+
+    fn is_call(&self) -> bool {
+        self.calling.as_ref().is_some_and(Calling::is_call)
+    }
+
+    /// The call that it is, if it is one.
+    pub(crate) fn call(&self, tokenizer: &Tokenizer) -> Option<Called> {
         self.calling.as_ref()?.read(&self.ids, |ids| tokenizer.decode(ids))
     }
 
@@ -183,7 +191,6 @@ impl ReplyText {
 
     /// The reply is a call, and from here on in this grammar; or it is none.
     fn decide(&mut self, guide: Option<Guide>) {
-        self.is_call = guide.is_some();
         if let Some(calling) = &mut self.calling {
             calling.decide(guide.is_some());
         }
@@ -254,7 +261,8 @@ impl ReplyText {
     }
 
     fn stream_to(&mut self, end: usize) -> Option<String> {
-        if end <= self.streamed || self.is_call {
+        // A call is for nobody's eyes.
+        if end <= self.streamed || self.is_call() {
             return None;
         }
         let text = String::from_utf8_lossy(&self.bytes[self.streamed..end]).into_owned();

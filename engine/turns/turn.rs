@@ -104,12 +104,12 @@ impl Decode {
 
     /// Tokens that the reply may take, and what would make them fewer.
     pub(crate) fn longest(&self, request: &Request) -> (usize, Remedy) {
+        let max_call_tokens = if request.may_call { request.max_call_tokens } else { 0 };
+        let most = request.max_tokens.max(max_call_tokens);
         match self {
             Self::ScoreOptions(choosing) => (choosing.longest(), Remedy::ShorterOptions),
-            Self::TeacherForce(following) => {
-                (following.ids().len().max(request.max_tokens), Remedy::ShorterReply)
-            }
-            Self::Sample(_) | Self::Forced(_) => (request.max_tokens, Remedy::ShorterReply),
+            Self::TeacherForce(following) => (following.ids().len().max(most), Remedy::ShorterReply),
+            Self::Sample(_) | Self::Forced(_) => (most, Remedy::ShorterReply),
         }
     }
 }
@@ -298,7 +298,7 @@ impl ActiveTurn {
         if reply.ids().is_empty() {
             self.usage.ttft_ms = elapsed_ms;
         }
-        if reply.ids().len() >= self.request.max_tokens {
+        if reply.is_full(&self.request) {
             self.end(StopReason::Length, arena); // nothing was asked for but to read
             return Ok(());
         }
@@ -309,7 +309,7 @@ impl ActiveTurn {
         }
         if stop.is_none() {
             send(&self.events, reply.take_certain());
-            stop = (reply.ids().len() >= self.request.max_tokens).then_some(StopReason::Length);
+            stop = reply.is_full(&self.request).then_some(StopReason::Length);
         }
         if let Some(stop) = stop {
             self.end(stop, arena);
@@ -352,7 +352,7 @@ impl ActiveTurn {
             }
             let drawn = drawn(row, &mut following.reply, &self.request, tokenizer, eog)?;
             stop = following.see(row, drawn, tokenizer)?;
-            if following.is_over() && following.ids().len() >= self.request.max_tokens {
+            if following.is_over() && following.reply.is_full(&self.request) {
                 stop = stop.or(Some(StopReason::Length));
             }
             if stop.is_some() {

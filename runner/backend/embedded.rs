@@ -138,13 +138,16 @@ impl Embedded {
         engine::SessionKey { tenant: self.tenant.clone(), ..session.clone().into() }
     }
 
-    /// Tokens of a prompt, the calls that may come before its reply, the reply, and once more as many as the reply's for a summary with
-    /// its cue.
+    /// Tokens of a prompt, the reply, and once more as many as the reply's for a summary with its cue.
     fn needed(&self, request: &Request) -> anyhow::Result<usize> {
         let conversation = conversation(request.conversation.clone(), request.tools.as_deref());
         let tokens = self.engine.prompter().prompt_tokens(&conversation)?;
-        let calls = request.max_calls * CALL_TOKENS;
-        Ok(tokens + 2 * request.max_tokens + SUMMARY_CUE_TOKENS + calls)
+        Ok(tokens + 2 * request.max_tokens + SUMMARY_CUE_TOKENS)
+    }
+
+    /// Tokens that the calls may take which can still come before a reply.
+    fn needed_for_calls(request: &Request) -> usize {
+        request.max_calls.saturating_sub(request.n_calls) * call_room(request.max_tokens)
     }
 
     async fn answer(&self, request: Request, sink: Sink) -> anyhow::Result<Reply> {
@@ -167,7 +170,7 @@ impl Embedded {
                     let (stop, usage, logprobs) =
                         (stop.into(), Some(usage.into()), logprobs.unwrap_or_default());
                     let followed = followed.into_iter().map(Into::into).collect();
-                    let call = call.map(|call| Call { tool: call.tool, arguments: call.arguments });
+                    let call = call.map(Into::into);
                     return Ok(Reply { ids, text, stop, call, logprobs, followed, usage, commit });
                 }
             }
@@ -217,11 +220,13 @@ impl super::Backend for Embedded {
     }
 
     fn overflows(&self, request: &Request) -> anyhow::Result<bool> {
-        Ok(self.needed(request)? > self.engine.model().context_length)
+        let needed = self.needed(request)? + Self::needed_for_calls(request);
+        Ok(needed > self.engine.model().context_length)
     }
 
     fn fills_half(&self, request: &Request) -> anyhow::Result<bool> {
-        Ok(self.needed(request)? > self.engine.model().context_length / 2)
+        let (needed, context) = (self.needed(request)?, self.engine.model().context_length);
+        Ok(needed > context / 2 || needed + Self::needed_for_calls(request) > context)
     }
 
     fn embed(&self, texts: Vec<String>) -> BoxFuture<'_, anyhow::Result<Vec<Vec<f32>>>> {
@@ -229,10 +234,22 @@ impl super::Backend for Embedded {
     }
 }
 
-/// Tokens that a call of a tool usually takes with its result, at most.
-pub const CALL_TOKENS: usize = 192;
+/// Tokens of a call of a tool, at most, where a reply may not have more.
+const CALL_TOKENS: usize = 160;
+/// Tokens of a call's result that there is always room for, with what the chat template puts around it.
+const RESULT_TOKENS: usize = 96;
 /// Tokens that asking for a summary may take.
 const SUMMARY_CUE_TOKENS: usize = 96;
+
+/// Tokens of a call of a tool, at most.
+fn max_call_tokens(max_tokens: usize) -> usize {
+    max_tokens.max(CALL_TOKENS)
+}
+
+/// Tokens that are kept free for a call of a tool and its result. A result is cut where it needs more and there is no more.
+pub fn call_room(max_tokens: usize) -> usize {
+    max_call_tokens(max_tokens) + RESULT_TOKENS
+}
 
 /// A choice is weighed anew also where a recording is followed: one draw tells whether it stands.
 fn constraint(options: Option<Options>, follow: Option<Vec<u32>>) -> Option<engine::Constraint> {
@@ -297,6 +314,7 @@ impl From<Request> for engine::Request {
             min_tokens: 0,
             stop: request.stop,
             whole_sentences: true,
+            max_call_tokens: max_call_tokens(request.max_tokens),
             constraint: constraint(request.choice, request.follow),
             by_length: is_by_length,
             grammar: request.form.map(|form| Arc::new(form.grammar.clone())),
@@ -329,6 +347,15 @@ pub fn conversation(conversation: Conversation, tools: Option<&Offer>) -> engine
         tools,
         exchanges: exchanges.collect(),
         next: conversation.next,
+    }
+}
+
+impl From<engine::Called> for Call {
+    fn from(called: engine::Called) -> Self {
+        match called {
+            engine::Called::Whole(engine::Call { tool, arguments }) => Self { tool, arguments },
+            engine::Called::Cut => Self::cut(),
+        }
     }
 }
 

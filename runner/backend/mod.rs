@@ -15,7 +15,7 @@ mod strategy;
 
 pub use device::Device;
 pub use embedded::{
-    CALL_TOKENS, CacheKey, Embedded, EmbeddedConfig, Loading, Share, conversation, source, worded,
+    CacheKey, Embedded, EmbeddedConfig, Loading, Share, call_room, conversation, source, worded,
 };
 pub use given::given;
 pub use kv::{Kv, KvConfig, LayerBits};
@@ -28,7 +28,7 @@ pub use strategy::{Cast, played};
 use crate::prompt::{Conversation, Options};
 use crate::scenario::{Form, Strategy};
 use crate::tools::{Call, Offer};
-use crate::transcript::{ModelRecord, Stop, TurnRecord};
+use crate::transcript::{CallRecord, ModelRecord, Stop, TurnRecord};
 use serde::{Deserialize, Serialize};
 use std::future::Future;
 use std::pin::Pin;
@@ -213,8 +213,7 @@ impl Reply {
         let weighed = line.constraint.iter().flat_map(|constraint| &constraint.options);
         let option = |text: &str| options?.choice.options.iter().position(|option| option.text == text);
         let logprobs = weighed.filter_map(|was| Some((option(&was.text)?, was.logprob?))).collect();
-        let call = line.call.as_ref();
-        let call = call.map(|call| Call { tool: call.tool.clone(), arguments: call.arguments.clone() });
+        let call = line.call.as_ref().map(CallRecord::call);
         Self { logprobs, call, ..Self::of(line.tokens.clone(), line.raw.clone(), line.stop) }
     }
 }

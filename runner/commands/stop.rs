@@ -1,6 +1,7 @@
-//! Stopping what is played: the first Ctrl-C (or SIGTERM) asks for it, the second ends the program whatever it is doing.
+//! Stopping what is played: the first Ctrl-C (or SIGTERM, or the terminal's end) asks for it, the second ends the program whatever it is doing.
 
 use super::Exit;
+use crate::tools;
 use std::convert::Infallible;
 use std::io;
 use std::sync::mpsc;
@@ -31,23 +32,26 @@ fn listen(ask: oneshot::Sender<()>, ready: mpsc::Sender<Infallible>) -> io::Resu
         signals.next().await?;
         let _ = ask.send(());
         signals.next().await?;
+        tools::end_all();
         std::process::exit(Exit::Stopped as i32)
     })
 }
 
 #[cfg(unix)]
-struct Signals([tokio::signal::unix::Signal; 2]);
+struct Signals([tokio::signal::unix::Signal; 3]);
 
 #[cfg(unix)]
 impl Signals {
     fn new() -> io::Result<Self> {
         use tokio::signal::unix::{SignalKind, signal};
-        Ok(Self([signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?]))
+        let kinds = [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()];
+        let [interrupt, terminate, hangup] = kinds.map(signal);
+        Ok(Self([interrupt?, terminate?, hangup?]))
     }
 
     async fn next(&mut self) -> io::Result<()> {
-        let [interrupt, terminate] = &mut self.0;
-        tokio::select! { _ = interrupt.recv() => {}, _ = terminate.recv() => {} }
+        let [interrupt, terminate, hangup] = &mut self.0;
+        tokio::select! { _ = interrupt.recv() => {}, _ = terminate.recv() => {}, _ = hangup.recv() => {} }
         Ok(())
     }
 }

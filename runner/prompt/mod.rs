@@ -18,6 +18,7 @@ mod spoken;
 mod state;
 mod stops;
 
+pub use calls::Made;
 pub use delta::{Conversation, Exchange, conversation};
 pub use directions::{Direction, Directions};
 pub use edits::Edits;

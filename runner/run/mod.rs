@@ -110,7 +110,12 @@ pub async fn perform(
 ) -> anyhow::Result<Performed> {
     let started = Instant::now();
     let plan = Arc::new(compile(scenario));
-    let toolbox = open_tools(scenario, options).await?;
+    tokio::pin!(stop);
+    let toolbox = tokio::select! {
+        biased;
+        () = &mut stop => return Ok(not_begun(folder, &plan)),
+        toolbox = open_tools(scenario, options) => toolbox?,
+    };
     let (mut stage, known) = stage(scenario, &plan, backend, folder, options, Arc::new(toolbox))?;
     let played = match stage.follow(known, watch) {
         Ok(()) => stage.play(watch, stop).await,
@@ -137,6 +142,12 @@ pub async fn perform(
     Ok(Performed { end, summary, transcript, n_written, n_turns: plan.n_turns() })
 }
 
+/// A run that was stopped while its tools were starting.
+fn not_begun(folder: &Path, plan: &Plan) -> Performed {
+    let (transcript, n_turns) = (folder.join(transcript::FILE), plan.n_turns());
+    Performed { end: End::Stopped, summary: Summary::default(), transcript, n_written: 0, n_turns }
+}
+
 /// The tools of a scenario, ready to be called.
 async fn open_tools(scenario: &Scenario, options: &RunOptions) -> anyhow::Result<Toolbox> {
     let outside = Toolbox::outside(scenario);
@@ -149,7 +160,7 @@ async fn open_tools(scenario: &Scenario, options: &RunOptions) -> anyhow::Result
             outside.join(", ")
         );
     }
-    Toolbox::open(scenario, tools::folder(scenario, options.named.as_deref())).await
+    Toolbox::open(scenario, tools::folder(scenario, options.named.as_deref())?).await
 }
 
 /// A turn failed, and then what the run had cost could not be written either.

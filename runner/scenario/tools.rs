@@ -1,6 +1,7 @@
 //! Tools that agents may call: as a checked scenario has them.
 
 use super::Path;
+use greenroom_grammar::MAX_BYTES;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -94,4 +95,13 @@ impl ToolKind {
     pub fn is_outside(&self) -> bool {
         !matches!(self, Self::BuiltIn(..))
     }
+}
+
+/// Bytes that a call's form takes beside a tool's name and schema, at most.
+const FORM_BYTES: usize = 512;
+
+/// The bytes of these tools' calls as one grammar, if they are more than one can have.
+pub fn too_large<'a>(specs: impl Iterator<Item = &'a ToolSpec>) -> Option<usize> {
+    let bytes = specs.map(|spec| spec.arguments.to_string().len() + spec.name.len() + FORM_BYTES).sum();
+    (bytes > MAX_BYTES).then_some(bytes)
 }

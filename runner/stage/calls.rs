@@ -2,9 +2,9 @@
 
 use super::{Answer, Came, Scene, Scope, Stage, State};
 use crate::backend::Reply;
-use crate::prompt::Asked;
+use crate::prompt::{Asked, Made};
 use crate::scenario::TurnId;
-use crate::tools::{Call, Outcome};
+use crate::tools::{Call, MAX_RESULT, Outcome};
 use crate::transcript::call_of;
 use crate::walk;
 use anyhow::anyhow;
@@ -21,32 +21,22 @@ impl Stage {
     ) {
         let id = asked.id;
         let path = call_of(&asked.path, asked.n_calls + 1);
-        let seed = asked.seed;
-        let tool = self.memories.tool(id, &call.tool);
-        let is_outside = tool.is_some_and(|tool| self.scenario.tools[tool.0].kind.is_outside());
-        let recorded = self
-            .settings
-            .looked_up
-            .calls
-            .get(&path)
-            .filter(|was| was.tool == call.tool && was.arguments == call.arguments);
-        let recorded = recorded.filter(|_| is_outside).map(|was| was.outcome());
+        let recorded = self.settings.looked_up.calls.get(&path).filter(|was| was.call() == call);
+        let recorded = recorded.map(|was| was.outcome());
+        let known = self.memories.worked_out(&asked, &call).or(recorded);
         self.state[id.0] = State::Calling(asked, Box::new(reply), before);
-        if let Some(outcome) = recorded {
+        if let Some(outcome) = known {
             return self.called(id, call, outcome, scope);
         }
-        let Some(tool) = tool else {
-            let reason = format!("there is no tool `{}`", call.tool);
-            return self.called(id, call, Err(reason), scope);
-        };
-        if is_outside && !self.settings.toolbox.is_open() {
+        let Some(tool) = self.memories.tool(id, &call.tool).filter(|_| self.settings.toolbox.is_open())
+        else {
             let remedy = "--allow-tools lets it run";
             let error = anyhow!("{path}: `{}` was not called so when this was recorded; {remedy}", call.tool);
             return self.fail(id, error);
-        }
+        };
         let toolbox = self.settings.toolbox.clone();
         scope.running.spawn(async move {
-            let outcome = toolbox.call(tool, call.clone(), seed).await;
+            let outcome = toolbox.call(tool, call.clone()).await;
             (id, Ok(Came::Result(call, outcome)))
         });
     }
@@ -58,12 +48,38 @@ impl Stage {
         else {
             return self.fail(id, anyhow!("{}: a result without a call", self.plan.turn(id).path));
         };
-        let line = walk::called(&mut self.memories, asked, &reply, call, outcome);
+        let (ids, raw, room) = (reply.ids.clone(), reply.text.clone(), None);
+        let mut made = Made { ids, raw, call, outcome, room };
+        match self.room_for(&asked, &made) {
+            Ok(room) => made.room = room,
+            Err(error) => return self.fail(id, error),
+        }
+        let line = walk::called(&mut self.memories, asked, &reply, &made);
         if let Some(call) = &line.call {
             scope.watch.see(id, Scene::Called(call));
         }
         // The turn's memory goes on in its next reply, which saves it.
         answers.push(Answer { line, usage: reply.usage, commit: None });
         self.ask_again(id, answers, scope);
+    }
+
+    /// The characters of a call's result that leave room for what the turn may still need; `None`: all that a result may have.
+    fn room_for(&self, asked: &Asked, made: &Made) -> anyhow::Result<Option<usize>> {
+        let backend = self.backend_of(self.plan.turn(asked.id));
+        let fits = |room| {
+            let asked = self.memories.ask_behind(asked, &Made { room, ..made.clone() })?;
+            Ok::<_, anyhow::Error>(!backend.overflows(&self.request(&asked))?)
+        };
+        if fits(None)? {
+            return Ok(None);
+        }
+        let (Ok(result) | Err(result)) = &made.outcome;
+        let length = result.chars().count().min(MAX_RESULT);
+        let (mut fitting, mut n) = (length.min(1), length);
+        while fitting < n {
+            let some = (fitting + n).div_ceil(2);
+            if fits(Some(some))? { fitting = some } else { n = some - 1 }
+        }
+        Ok(Some(fitting).filter(|room| *room < length))
     }
 }

@@ -9,9 +9,10 @@ use crate::transcript::summary_of;
 use anyhow::Context as _;
 
 impl Stage {
-    /// Tells whether the speaker's memory is full, and goes on in a new epoch then: one for a turn, at most.
+    /// Tells whether the speaker's memory is full, and goes on in a new epoch then: one for a turn, at most, and before its first call.
     pub(super) fn is_full(&self, id: TurnId, request: &Request) -> anyhow::Result<bool> {
-        let goes_on = self.memories.keep_of(id) != Keep::All && !self.memories.is_anew(id);
+        let is_begun = self.memories.is_anew(id) || self.memories.n_calls(id) > 0;
+        let goes_on = self.memories.keep_of(id) != Keep::All && !is_begun;
         Ok(goes_on && self.backend_of(self.plan.turn(id)).overflows(request)?)
     }
 

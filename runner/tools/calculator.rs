@@ -12,7 +12,7 @@ const MAX_DEPTH: usize = 64;
 pub(super) fn calculate(expression: &str) -> Result<String, String> {
     let text: String = expression.chars().map(plain).collect();
     let text = text.trim().trim_end_matches('=').trim_end();
-    let mut reader = Reader { rest: text, depth: 0 };
+    let mut reader = Reader { rest: text, depth: 0, is_list: false };
     let value = reader.sum()?;
     match reader.rest.trim_start().chars().next() {
         None => shown(value),
@@ -42,6 +42,8 @@ fn shown(value: f64) -> Result<String, String> {
 struct Reader<'a> {
     rest: &'a str,
     depth: usize,
+    /// True between the brackets of a function that takes several numbers: a comma separates them.
+    is_list: bool,
 }
 
 impl Reader<'_> {
@@ -136,12 +138,16 @@ impl Reader<'_> {
         if self.next(&['(']).is_none() {
             return Err(format!("a `(` is missing after `{name}`"));
         }
+        let takes_several = ["min", "max"].contains(&name);
+        let was_list = self.is_list;
+        self.is_list |= takes_several;
         let mut values = vec![self.nested(Self::sum)?];
         while self.next(&[',', ';']).is_some() {
             values.push(self.nested(Self::sum)?);
         }
+        self.is_list = was_list;
         let first = values[0];
-        if values.len() > 1 && !["min", "max"].contains(&name) {
+        if values.len() > 1 && !takes_several {
             return Err(format!("`{name}` takes one number"));
         }
         let value = match name {
@@ -158,7 +164,7 @@ impl Reader<'_> {
     }
 
     fn number(&mut self) -> Result<f64, String> {
-        let end = number_end(self.rest);
+        let end = number_end(self.rest, !self.is_list);
         let (digits, rest) = self.rest.split_at(end);
         let value = digits.replace(',', "").parse::<f64>();
         let value = value.map_err(|_| match self.rest.chars().next() {
@@ -170,13 +176,14 @@ impl Reader<'_> {
     }
 }
 
-/// The length of the number that a text begins with: digits, a point, groups of thousands (`1,000`), an exponent.
-fn number_end(text: &str) -> usize {
+/// The length of the number that a text begins with: digits, a point, an exponent, and if it may have `groups`, those of thousands
+/// (`1,000`).
+fn number_end(text: &str, groups: bool) -> usize {
     let bytes = text.as_bytes();
     let is_digit = |at: usize| bytes.get(at).is_some_and(u8::is_ascii_digit);
     let mut at = 0;
     while is_digit(at) || bytes.get(at) == Some(&b'.') || bytes.get(at) == Some(&b',') {
-        let is_group = (1..=3).all(|n| is_digit(at + n)) && !is_digit(at + 4) && at > 0;
+        let is_group = groups && (1..=3).all(|n| is_digit(at + n)) && !is_digit(at + 4) && at > 0;
         if bytes[at] == b',' && !is_group {
             break;
         }
@@ -213,6 +220,9 @@ mod tests {
             ("10 ÷ 4 − 1", "1.5"),
             ("7 % 4", "3"),
             ("min(3, 1, 2) + max(1,5)", "6"),
+            ("min(2,150) + 1,000", "1002"),
+            ("max(7, (1,200), 3)", "200"),
+            ("sqrt(1,024) * 2", "64"),
             ("sqrt(2)", "1.41421356237"),
             ("round(2.5)", "3"),
             ("0 * -1", "0"),

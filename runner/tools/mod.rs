@@ -1,7 +1,7 @@
 //! Tools at work: what agents are told of them, and what a call results in.
 //!
-//! What is built in is a function of the scenario, the call and its seed, so a replay works it out again. Programs and servers run only
-//! where a model answers and they were allowed; what they gave is taken from the record afterwards.
+//! What is built in is a function of the scenario, the call and its seed, so a replay works it out again ([`worked_out`]). Programs and
+//! servers run only where a model answers and they were allowed; what they gave is taken from the record afterwards.
 
 mod built_in;
 mod calculator;
@@ -9,8 +9,11 @@ mod program;
 mod server;
 
 use crate::scenario::language::Text;
+use crate::scenario::tools::too_large;
 use crate::scenario::{Agent, Scenario, Tool, ToolId, ToolKind, ToolSpec};
-use greenroom_grammar::Grammar;
+use anyhow::bail;
+use greenroom_grammar::{Grammar, MAX_BYTES};
+pub use program::end_all;
 use serde::Deserialize;
 use serde_json::Value;
 use server::Client;
@@ -20,8 +23,8 @@ use std::sync::Arc;
 
 /// The form of calls, for a model whose chat template knows no tools.
 const FORM: &str = r#"{"tool": NAME, "arguments": {…}}"#;
-/// Characters of a result that are read.
-const MAX_RESULT: usize = 2_000;
+/// Characters of a result that are read, at most.
+pub const MAX_RESULT: usize = 2_000;
 
 /// A call of a tool.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
@@ -38,6 +41,21 @@ impl Call {
     pub fn read(text: &str) -> Option<Self> {
         let call: Self = serde_json::from_str(text).ok()?;
         call.arguments.is_object().then_some(call)
+    }
+
+    /// The beginning of a call, of which its tool could not be read: it has no name and no arguments.
+    pub fn cut() -> Self {
+        Self { tool: String::new(), arguments: Value::Null }
+    }
+
+    /// True if a text says this call: the tool's name, and behind it the arguments.
+    pub fn is_said_in(&self, text: &str) -> bool {
+        let follows = |rest: &str| {
+            let arguments = rest.find('{').map(|at| &rest[at..]);
+            let mut values = serde_json::Deserializer::from_str(arguments.unwrap_or_default()).into_iter();
+            values.next().and_then(Result::ok).is_some_and(|said: Value| said == self.arguments)
+        };
+        text.match_indices(&self.tool).any(|(at, name)| follows(&text[at + name.len()..]))
     }
 }
 
@@ -100,7 +118,7 @@ impl Toolbox {
     /// The tools with their programs, which start in `folder`.
     ///
     /// # Errors
-    /// A server can't be started, or does not say which tools it has.
+    /// A server can't be started, does not say which tools it has, or an agent has too many.
     pub async fn open(scenario: &Scenario, folder: &Path) -> anyhow::Result<Self> {
         let mut toolbox = Self { folder: Some(folder.to_path_buf()), ..Self::at_rest(scenario) };
         for (at, tool) in called(scenario) {
@@ -108,6 +126,14 @@ impl Toolbox {
                 let (client, specs) = Client::open(&tool.key, server, folder).await?;
                 toolbox.servers.insert(at, client);
                 toolbox.specs[at] = specs;
+            }
+        }
+        for agent in &scenario.agents {
+            if let Some(bytes) = too_large(agent.tools.iter().flat_map(|id| &toolbox.specs[id.0])) {
+                bail!(
+                    "the tools of `{}` take {bytes} bytes together, at most {MAX_BYTES} can be told of; name some of a server's under `only`, or give each of two agents a part",
+                    agent.key
+                );
             }
         }
         Ok(toolbox)
@@ -135,13 +161,10 @@ impl Toolbox {
         Some(Arc::new(Offer { tools, instructions }))
     }
 
-    /// What a call gives. One whose arguments are not in their schema fails.
-    pub async fn call(&self, id: ToolId, call: Call, seed: u64) -> Outcome {
+    /// What a call of a program gives. One whose arguments are not in their schema fails.
+    pub async fn call(&self, id: ToolId, call: Call) -> Outcome {
         match &self.tools[id.0].kind {
-            ToolKind::BuiltIn(..) => {
-                let kind = &self.tools[id.0].kind;
-                worked_out(kind, &call.arguments, seed).unwrap_or_else(|| Err("it is not built in".into()))
-            }
+            ToolKind::BuiltIn(..) => Err("it is no program".into()),
             ToolKind::Command(command, spec) => {
                 let Some(folder) = &self.folder else { return Err("programs may not run".into()) };
                 let arguments = fitting(spec, &call.arguments)?;
@@ -197,17 +220,25 @@ pub fn named(scenario: &Scenario, agent: &Agent, name: &str) -> Option<ToolId> {
 }
 
 /// The folder in which a scenario's programs start: that of its file, or of the file of that name which a run's own copy was made of.
-pub fn folder<'a>(scenario: &'a Scenario, copied: Option<&'a str>) -> &'a Path {
-    let copied = copied.map(Path::new).filter(|file| file.is_file());
-    let file = copied.unwrap_or(Path::new(&scenario.sources.main().name));
-    file.parent().unwrap_or(Path::new(""))
+///
+/// # Errors
+/// There is no such file here.
+pub fn folder<'a>(scenario: &'a Scenario, copied_from: Option<&'a str>) -> anyhow::Result<&'a Path> {
+    let file = Path::new(copied_from.unwrap_or(&scenario.sources.main().name));
+    if copied_from.is_some() && !file.is_file() {
+        let file = file.display();
+        bail!("programs start in the folder of {file}, which is not here; start where the run was started");
+    }
+    Ok(file.parent().unwrap_or(Path::new("")))
 }
 
-/// A result as it is read and recorded: what is longer than a turn has room for is cut.
-pub fn bounded(result: &str) -> String {
-    let Some((end, _)) = result.char_indices().nth(MAX_RESULT) else { return result.to_string() };
-    let rest = result[end..].chars().count();
-    format!("{} … ({rest} more characters)", &result[..end])
+/// A result as it is read and recorded: of one that is longer, the first characters and an ellipsis, `most` in all (at least 1).
+pub fn bounded(result: &str, most: usize) -> String {
+    if result.chars().count() <= most {
+        return result.to_string();
+    }
+    let kept: String = result.chars().take(most.saturating_sub(2)).collect();
+    format!("{} …", kept.trim_end()).trim_start().to_string()
 }
 
 /// What a call of a tool that is built in gives; `None`: it is not.

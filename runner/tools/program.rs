@@ -1,18 +1,45 @@
 //! Programs that are called: the arguments as JSON on their standard input, their standard output is the result.
+//!
+//! Each is the leader of a process group of its own, which ends with it, and at the latest with this program.
 
 use super::Outcome;
+use std::collections::BTreeSet;
 use std::path::Path;
-use std::process::Stdio;
+use std::process::{ExitStatus, Stdio};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::process::{Child, Command};
 
 /// Bytes of a program's output that are kept.
-const MAX_OUTPUT: u64 = 64 << 10;
+const MAX_OUTPUT: usize = 64 << 10;
+/// Time that a program's output may still take once it has ended.
+const GRACE: Duration = Duration::from_secs(1);
+
+/// Leaders of the process groups that are at work.
+static GROUPS: Mutex<BTreeSet<u32>> = Mutex::new(BTreeSet::new());
+
+/// Ends all programs at work, where this program ends without dropping them.
+pub fn end_all() {
+    let groups = std::mem::take(&mut *GROUPS.lock().unwrap_or_else(PoisonError::into_inner));
+    groups.into_iter().for_each(end_group);
+}
+
+/// Ends a process and all that it has started.
+fn end_group(leader: u32) {
+    #[cfg(unix)]
+    if let Some(leader) = rustix::process::Pid::from_raw(leader.cast_signed()) {
+        // One whose processes have all ended is not there to be told.
+        let _ = rustix::process::kill_process_group(leader, rustix::process::Signal::KILL);
+    }
+    #[cfg(not(unix))]
+    let _ = leader;
+}
 
 /// A process and all that it has started, which end with this value.
 pub(super) struct Process {
     pub(super) child: Child,
+    leader: Option<u32>,
 }
 
 impl Process {
@@ -31,18 +58,29 @@ impl Process {
         let child = command.spawn();
         let child =
             child.map_err(|error| format!("can't start `{program}` in {}: {error}", folder.display()))?;
-        Ok(Self { child })
+        let leader = child.id();
+        GROUPS.lock().unwrap_or_else(PoisonError::into_inner).extend(leader);
+        Ok(Self { child, leader })
+    }
+
+    /// Waits for its end; what it has started ends with it.
+    async fn ended(&mut self) -> std::io::Result<ExitStatus> {
+        let status = self.child.wait().await;
+        self.end_group();
+        status
+    }
+
+    fn end_group(&mut self) {
+        if let Some(leader) = self.leader.take() {
+            GROUPS.lock().unwrap_or_else(PoisonError::into_inner).remove(&leader);
+            end_group(leader);
+        }
     }
 }
 
 impl Drop for Process {
     fn drop(&mut self) {
-        #[cfg(unix)]
-        if let Some(leader) = self.child.id().and_then(|id| rustix::process::Pid::from_raw(id.cast_signed()))
-        {
-            // One that has ended already is not there to be told.
-            let _ = rustix::process::kill_process_group(leader, rustix::process::Signal::KILL);
-        }
+        self.end_group();
     }
 }
 
@@ -55,26 +93,50 @@ pub(super) async fn call(line: &[String], folder: &Path, timeout: u64, input: St
         // One that does not read its input may do without.
         let _ = stdin.write_all(input.as_bytes()).await;
     };
+    let (mut out, mut err) = (Vec::new(), Vec::new());
     let work = async {
-        let ((), out, err) = tokio::join!(write, read(stdout), read(stderr));
-        (out, err, process.child.wait().await)
+        let streams =
+            async { tokio::join!(write, read_first(stdout, &mut out), read_last(stderr, &mut err)) };
+        tokio::pin!(streams);
+        tokio::select! {
+            status = process.ended() => {
+                // Only one that has left its group still holds them open.
+                let _ = tokio::time::timeout(GRACE, streams).await;
+                status
+            }
+            _ = &mut streams => process.ended().await,
+        }
     };
     let ended = tokio::time::timeout(Duration::from_secs(timeout), work).await;
-    let (out, err, status) = ended.map_err(|_| format!("no result after {timeout} s"))?;
-    let status = status.map_err(|error| error.to_string())?;
+    let status =
+        ended.map_err(|_| format!("no result after {timeout} s"))?.map_err(|error| error.to_string())?;
     if status.success() {
-        return Ok(out.trim_end().to_string());
+        return Ok(String::from_utf8_lossy(&out).trim_end().to_string());
     }
+    let err = String::from_utf8_lossy(&err);
     let last = err.lines().rev().find(|line| !line.trim().is_empty());
     Err(last.map_or_else(|| format!("it ended with {status}"), |line| line.trim().to_string()))
 }
 
 /// Reads to the end, and keeps the first bytes.
-async fn read(mut from: impl AsyncRead + Unpin) -> String {
-    let mut kept = Vec::new();
-    let _ = (&mut from).take(MAX_OUTPUT).read_to_end(&mut kept).await;
-    let _ = tokio::io::copy(&mut from, &mut tokio::io::sink()).await;
-    String::from_utf8_lossy(&kept).into_owned()
+async fn read_first(from: impl AsyncRead + Unpin, kept: &mut Vec<u8>) {
+    read(from, |piece| kept.extend(&piece[..piece.len().min(MAX_OUTPUT - kept.len())])).await;
+}
+
+/// Reads to the end, and keeps the last bytes.
+async fn read_last(from: impl AsyncRead + Unpin, kept: &mut Vec<u8>) {
+    read(from, |piece| {
+        kept.extend(piece);
+        kept.drain(..kept.len().saturating_sub(MAX_OUTPUT));
+    })
+    .await;
+}
+
+async fn read(mut from: impl AsyncRead + Unpin, mut take: impl FnMut(&[u8])) {
+    let mut piece = vec![0; 8 << 10];
+    while let Ok(n @ 1..) = from.read(&mut piece).await {
+        take(&piece[..n]);
+    }
 }
 
 #[cfg(all(test, unix))]
@@ -120,6 +182,22 @@ mod tests {
     #[test]
     fn endless_output_is_bounded() {
         let told = shell("yes | head -c 3000000", 30).unwrap();
-        assert!(told.len() as u64 <= MAX_OUTPUT);
+        assert!(told.len() <= MAX_OUTPUT);
+        let script = "yes oh | head -c 300000 >&2; echo no such town >&2; exit 1";
+        assert_eq!(shell(script, 30), Err("no such town".into()), "its last words");
+    }
+
+    #[test]
+    fn what_a_program_leaves_behind_ends_with_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let mark = folder.path().join("still-there");
+        let began = Instant::now();
+        // One holds the output open, one does not.
+        let behind = format!("sleep 3; touch {}", mark.display());
+        let script = format!("({behind}) & ({behind}) > /dev/null 2>&1 & echo sunny");
+        assert_eq!(shell(&script, 30).as_deref(), Ok("sunny"));
+        assert!(began.elapsed() < Duration::from_secs(3));
+        std::thread::sleep(Duration::from_secs(4));
+        assert!(!mark.exists());
     }
 }

@@ -7,11 +7,12 @@ use crate::scenario::tools::Server;
 use anyhow::{Context as _, bail, ensure};
 use greenroom_grammar::Grammar;
 use rmcp::model::CallToolRequestParams;
-use rmcp::service::RunningService;
+use rmcp::service::{RunningService, ServiceError};
 use rmcp::transport::async_rw::AsyncRwTransport;
 use rmcp::{RoleClient, ServiceExt as _};
 use serde_json::Value;
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 use tokio::time::timeout;
 
@@ -25,7 +26,7 @@ pub(super) struct Client {
     key: String,
     timeout: Duration,
     service: RunningService<RoleClient, ()>,
-    _process: Process,
+    process: Mutex<Process>,
 }
 
 impl std::fmt::Debug for Client {
@@ -70,7 +71,7 @@ impl Client {
         let service = service.context("it does not speak the Model Context Protocol")?;
         let tools = timeout(wait, service.list_all_tools()).await.with_context(late)?;
         let tools = tools.context("it does not say which tools it has")?;
-        Ok((Self { key: key.to_string(), timeout: wait, service, _process: process }, tools))
+        Ok((Self { key: key.to_string(), timeout: wait, service, process: process.into() }, tools))
     }
 
     /// Calls one of its tools, with arguments that are in their schema.
@@ -81,16 +82,33 @@ impl Client {
         params.arguments = arguments.as_object().cloned();
         let answered = timeout(self.timeout, self.service.call_tool(params)).await;
         let answered = answered.map_err(|_| format!("no result after {} s", self.timeout.as_secs()))?;
-        let result = answered.map_err(|error| error.to_string())?;
-        let block = |block| serde_json::to_value(block).unwrap_or_default();
-        let blocks: Vec<Value> = result.content.iter().map(block).collect();
-        let texts: Vec<&str> = blocks.iter().filter_map(|block| block["text"].as_str()).collect();
-        let text = match (texts.is_empty(), &result.structured_content) {
-            (true, Some(value)) => value.to_string(),
-            _ => texts.join("\n"),
+        let result = answered.map_err(|error| self.failed(&error))?;
+        let text = match &result.structured_content {
+            Some(value) if result.content.is_empty() => value.to_string(),
+            _ => result.content.iter().map(read).collect::<Vec<_>>().join("\n"),
         };
         if result.is_error == Some(true) { Err(text) } else { Ok(text) }
     }
+
+    /// The reason why a call failed; of a server that has ended, how it did.
+    fn failed(&self, error: &ServiceError) -> String {
+        let (ServiceError::TransportClosed | ServiceError::TransportSend(_)) = error else {
+            return error.to_string();
+        };
+        let mut process = self.process.lock().unwrap_or_else(PoisonError::into_inner);
+        let status = process.child.try_wait().ok().flatten();
+        let status = status.map_or_else(String::new, |status| format!(" ({status})"));
+        let reason = format!("the server `{}` has ended{status}", self.key);
+        tracing::warn!("{reason}: its tools fail from here on");
+        reason
+    }
+}
+
+/// What can be read of a part of a result: its text; of anything else, what it is.
+fn read(part: &rmcp::model::ContentBlock) -> String {
+    let part = serde_json::to_value(part).unwrap_or_default();
+    let text = part["text"].as_str().or(part["resource"]["text"].as_str());
+    text.map_or_else(|| format!("[{}]", part["type"].as_str().unwrap_or("something")), str::to_string)
 }
 
 /// What models are told of a server's tools: those that its scenario names.
@@ -110,7 +128,15 @@ fn specs(key: &str, server: &Server, tools: Vec<rmcp::model::Tool>) -> anyhow::R
         if tool.name.is_empty() || tool.name.len() > 64 || !tool.name.chars().all(is_plain) {
             bail!("it has a tool with the name {:?}; leave it out by `only`", tool.name);
         }
-        let arguments = Value::Object(tool.input_schema.as_ref().clone());
+        let mut arguments = tool.input_schema.as_ref().clone();
+        // The protocol says so; some servers do not.
+        let kind = arguments.entry("type").or_insert_with(|| "object".into());
+        ensure!(
+            kind == "object",
+            "the arguments of its tool `{}` are no object; leave it out by `only`",
+            tool.name
+        );
+        let arguments = Value::Object(arguments);
         if let Err(error) = Grammar::json_schema(&arguments).check() {
             bail!(
                 "the arguments of its tool `{}` can't be used ({error}); leave it out by `only`",

@@ -3,6 +3,7 @@
 use super::is_summary;
 use crate::scenario::results::Payoffs;
 use crate::scenario::{Choice, ChoiceOption, Chosen, Form, Given, Hints, Method, Scenario, ToolSpec};
+use crate::tools::Call;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -468,14 +469,17 @@ impl Stop {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CallRecord {
-    /// The tool.
+    /// The tool; empty: the call was cut before it was whole.
     pub tool: String,
-    /// Its arguments, an object.
+    /// Its arguments, an object; null where it was cut.
     pub arguments: serde_json::Value,
     /// What it gave, or the reason why it failed.
     pub result: String,
     /// True if it failed.
     pub failed: bool,
+    /// Characters of it that the agent's memory had room for, where it was cut to these.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub room: Option<usize>,
 }
 
 impl CallRecord {
@@ -487,8 +491,16 @@ impl CallRecord {
         if self.failed { Err(self.result.clone()) } else { Ok(self.result.clone()) }
     }
 
-    /// The call in a line: `tool(arguments)`.
+    /// The call that it was.
+    pub fn call(&self) -> Call {
+        Call { tool: self.tool.clone(), arguments: self.arguments.clone() }
+    }
+
+    /// The call in a line: `tool(arguments)`; of one that was cut, `(…)`.
     pub fn quoted(&self) -> String {
+        if self.tool.is_empty() {
+            return "(…)".to_string();
+        }
         format!("{}({})", self.tool, self.arguments)
     }
 }

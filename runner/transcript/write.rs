@@ -271,6 +271,15 @@ fn compare(recorded: &Recorded<TurnRecord>, now: &TurnRecord) -> Option<Drift> {
         let found = drift(Cause::Settings, "the turn has another seed");
         return found.map(|found| found.texts(was.seed.to_string(), now.seed.to_string()));
     }
+    if let (Some(was), Some(now)) = (&was.call, &now.call)
+        && was != now
+    {
+        let (cause, detail) = match recorded.intact {
+            true => (Cause::ToolsChanged, "the tool gives something else now"),
+            false => (Cause::RecordAltered, "what the call gave is not what the tool gives"),
+        };
+        return drift(cause, detail).map(|found| found.texts(&was.result, &now.result));
+    }
     if !recorded.intact {
         return drift(
             Cause::RecordAltered,

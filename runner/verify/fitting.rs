@@ -58,8 +58,8 @@ impl Fitting<'_> {
         let embeddings = embeddings.and_then(|name| Some(models.get(name)?.backend.clone()));
         let toolbox = match allow_tools && !Toolbox::outside(self.scenario).is_empty() {
             true => {
-                Toolbox::open(self.scenario, tools::folder(self.scenario, Some(&header.scenario.path)))
-                    .await?
+                let folder = tools::folder(self.scenario, Some(&header.scenario.path))?;
+                Toolbox::open(self.scenario, folder).await?
             }
             false => Toolbox::recorded(self.scenario, &header.tools),
         };

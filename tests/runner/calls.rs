@@ -7,7 +7,7 @@ mod grammars;
 use grammars::{Dice, is_valid, request, said};
 use greenroom_engine::fixtures::RandomModel;
 use greenroom_engine::{
-    Completion, Constraint, Engine, EngineConfig, ModelSource, Request, StopReason, Tool, Tools,
+    Called, Completion, Constraint, Engine, EngineConfig, ModelSource, Request, StopReason, Tool, Tools,
 };
 use std::sync::Arc;
 
@@ -38,7 +38,7 @@ fn asked(seed: u64, tools: &Arc<Tools>, may_call: bool) -> Request {
     let mut asked = request(&format!("a{seed}{may_call}"), seed, 3.0, None);
     asked.conversation.tools = Some(tools.clone());
     asked.may_call = may_call;
-    asked.max_tokens = 300;
+    (asked.max_tokens, asked.max_call_tokens) = (120, 300);
     asked
 }
 
@@ -70,15 +70,16 @@ fn plays(template: Option<&str>, begins: &str) -> (usize, usize) {
         assert!(reply.text.trim_start().starts_with(begins), "{}", reply.text);
         n_calls += 1;
         match &reply.call {
-            Some(call) => {
+            Some(Called::Whole(call)) => {
                 let tool = tools.list.iter().find(|tool| tool.name == call.tool).unwrap();
                 is_valid(&tool.arguments, &call.arguments).unwrap_or_else(|e| panic!("{}: {e}", reply.text));
                 assert_eq!(reply.stop, StopReason::EndOfTurn, "{}", reply.text);
             }
-            None => {
+            Some(Called::Cut) => {
                 assert_eq!(reply.stop, StopReason::Length, "{}", reply.text);
                 n_cut += 1;
             }
+            None => panic!("it begins as a call: {}", reply.text),
         }
         follows(&engine, &asked(seed, &tools, true), &reply);
     }

@@ -284,7 +284,8 @@ pub(crate) fn only_grows(seen: &[Request], transcript: &Transcript) {
         let before = last.insert(request.session.agent.clone(), request);
         match before {
             Some(before)
-                if before.path.ends_with(".summary") || begun_anew.contains(request.path.as_str()) =>
+                if before.path.ends_with(".summary")
+                    || request.n_calls == 0 && begun_anew.contains(request.path.as_str()) =>
             {
                 assert!(
                     now.exchanges.is_empty() && now.system == before.conversation.system,

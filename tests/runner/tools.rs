@@ -1,12 +1,13 @@
 //! Calls of tools: what is read, recorded, replayed, and where a replay sees that something was changed.
 
 use crate::constructs::told;
-use greenroom::backend::{Request, Scripted};
+use greenroom::backend::{Backend, BoxFuture, ModelCard, Reply, Request, Scripted, Session, Sink};
 use greenroom::replay::replay;
 use greenroom::run::{RunOptions, perform};
 use greenroom::scenario::{self, Scenario};
 use greenroom::stage::{End, Unwatched};
-use greenroom::transcript::{Cause, Drift, Line, Transcript, chain};
+use greenroom::tools::Call;
+use greenroom::transcript::{Cause, Drift, Line, Stop, Transcript, chain};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
@@ -113,7 +114,7 @@ fn a_call_that_was_changed_is_drift_at_its_line() {
         lines.iter().position(is_it).unwrap()
     };
     let call = "market/1/ann.call1";
-    let changes: [(&str, &Change<'_>); 5] = [
+    let changes: [(&str, &Change<'_>); 7] = [
         ("another result", &|lines| {
             let at = at(lines, call);
             let Line::Turn(turn) = &mut lines[at] else { unreachable!() };
@@ -137,6 +138,17 @@ fn a_call_that_was_changed_is_drift_at_its_line() {
             let at = at(lines, call);
             let Line::Turn(turn) = &mut lines[at] else { unreachable!() };
             turn.call = None;
+        }),
+        ("of a tool that there is not", &|lines| {
+            let at = at(lines, call);
+            let Line::Turn(turn) = &mut lines[at] else { unreachable!() };
+            turn.call.as_mut().unwrap().tool = "i".into();
+        }),
+        ("of no tool at all", &|lines| {
+            let at = at(lines, call);
+            let Line::Turn(turn) = &mut lines[at] else { unreachable!() };
+            let call = turn.call.as_mut().unwrap();
+            (call.tool, call.arguments) = (String::new(), serde_json::Value::Null);
         }),
     ];
     for (what, change) in changes {
@@ -213,6 +225,21 @@ fn programs_run_where_they_are_allowed_and_are_never_called_twice_for_one_call()
     let at = |text: &str, wanted: &str| text.lines().position(|line| line.contains(wanted));
     assert_eq!(at(&resumed, "talk/2/ann.call2"), at(&whole, "talk/2/ann.call2"));
     assert_eq!(resumed.lines().count(), whole.lines().count());
+    // What is called, and with what, is what was said; a tool that there is not gives nothing.
+    for (change, cause) in [("arguments", Cause::RecordAltered), ("tool", Cause::RecordAltered)] {
+        let other = forged(&transcript, |lines| {
+            let is_it = |line: &Line| matches!(line, Line::Turn(turn) if turn.path == "talk/1/ann.call1");
+            let at = lines.iter().position(is_it).unwrap();
+            let Line::Turn(turn) = &mut lines[at] else { unreachable!() };
+            let call = turn.call.as_mut().unwrap();
+            match change {
+                "tool" => call.tool = "sum".into(),
+                _ => call.arguments["what"] = "9".into(),
+            }
+        });
+        let drift = drift(&scenario, &other);
+        assert_eq!((drift.cause, &*drift.path), (cause, "talk/1/ann.call1"), "{drift}");
+    }
     // What a program gave can't be told from what it would give, so it is taken from the record; the next prompt holds it all the same.
     let other = forged(&transcript, |lines| {
         let is_it = |line: &Line| matches!(line, Line::Turn(turn) if turn.path == "talk/1/ann.call1");
@@ -222,4 +249,115 @@ fn programs_run_where_they_are_allowed_and_are_never_called_twice_for_one_call()
     });
     let drift = drift(&scenario, &other);
     assert!(drift.path.starts_with("talk/1/ann"), "{drift}");
+}
+
+/// A call that is cut is read by who made it, as one that failed; nobody hears a word of it.
+#[test]
+fn a_call_that_broke_off_is_nobodys_business() {
+    let scenario = scenario();
+    let folder = tempfile::tempdir().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let backend = Arc::new(BreaksOff(Scripted::new(say)));
+    let options = RunOptions::default();
+    let mut watch = Unwatched;
+    let playing = perform(&scenario, backend, folder.path(), &options, &mut watch, std::future::pending());
+    let performed = runtime.block_on(playing).unwrap();
+    let text = std::fs::read_to_string(&performed.transcript).unwrap();
+    let transcript = Transcript::parse(&performed.transcript, &text).unwrap();
+    replay(&scenario, &transcript, BTreeMap::new()).unwrap();
+    let turns = || transcript.turns.iter().map(|turn| &turn.record);
+    let cut =
+        turns().filter(|turn| turn.call.as_ref().is_some_and(|call| call.failed && call.tool.is_empty()));
+    assert!(cut.count() > 0, "{text}");
+    assert!(turns().any(|turn| turn.delta.contains("Error: the call was too long and broke off")), "{text}");
+    for turn in turns() {
+        assert!(!turn.spoken.contains("{\"tool\""), "{}: {}", turn.path, turn.spoken);
+        assert!(!turn.delta.contains("secret"), "{}: {}", turn.path, turn.delta);
+    }
+}
+
+/// The first call of each turn breaks off.
+struct BreaksOff(Scripted);
+
+impl Backend for BreaksOff {
+    fn card(&self) -> ModelCard {
+        self.0.card()
+    }
+
+    fn reply(&self, request: Request, sink: Sink) -> BoxFuture<'_, anyhow::Result<Reply>> {
+        let breaks_off = request.may_call && request.n_calls == 0;
+        Box::pin(async move {
+            let reply = self.0.reply(request, sink).await?;
+            if !breaks_off {
+                return Ok(reply);
+            }
+            let text = r#"{"tool": "diary", "arguments": {"note": "my secret"#;
+            let ids = text.chars().map(u32::from).collect();
+            Ok(Reply { call: Some(Call::cut()), ..Reply::of(ids, text.into(), Stop::Length) })
+        })
+    }
+
+    fn forget(&self, session: &Session) {
+        self.0.forget(session);
+    }
+}
+
+/// A lookup whose table was changed since.
+#[test]
+fn a_table_that_was_changed_is_the_tools_doing() {
+    let folder = tempfile::tempdir().unwrap();
+    let (file, table) = (folder.path().join("tools.yaml"), folder.path().join("prices.csv"));
+    let scenarios = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/scenarios");
+    std::fs::copy(scenarios.join("tools.yaml"), &file).unwrap();
+    std::fs::copy(scenarios.join("prices.csv"), &table).unwrap();
+    let opened = || scenario::open(&file, &[]).unwrap().scenario.unwrap();
+    let transcript = recording(&opened());
+    let prices = std::fs::read_to_string(&table).unwrap();
+    let row = prices.lines().find(|line| line.starts_with("eggs")).unwrap();
+    std::fs::write(&table, prices.replace(row, &row.replace("eggs,", "eggs,9"))).unwrap();
+    let drift = drift(&opened(), &transcript);
+    assert_eq!((drift.cause, &*drift.path), (Cause::ToolsChanged, "market/1/ann.call1"), "{drift}");
+    assert!(drift.to_string().contains("the tool gives something else now"), "{drift}");
+}
+
+/// What a program has done is on record before its caller's reply is there.
+#[cfg(unix)]
+#[test]
+fn a_call_is_on_record_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let scenario = counting(folder.path());
+    let out = folder.path().join("run");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let answer = |request: &Request| (request.n_calls < 2).then(|| count(request)).flatten();
+    let options = RunOptions { allow_tools: true, ..RunOptions::default() };
+    let mut watch = Unwatched;
+    let backend = Arc::new(Scripted::new(answer));
+    let playing = perform(&scenario, backend, &out, &options, &mut watch, std::future::pending());
+    runtime.block_on(playing).expect_err("there is no reply behind the calls");
+    let n_called = || std::fs::read_to_string(folder.path().join("calls")).unwrap().lines().count();
+    assert_eq!(n_called(), 2);
+    run(&scenario, &out, &RunOptions { resume: true, ..options }).unwrap();
+    assert_eq!(n_called(), 4, "the two of the second turn");
+}
+
+/// A server that does not answer does not keep a run from being stopped.
+#[cfg(unix)]
+#[test]
+fn a_run_can_be_stopped_while_servers_start() {
+    let text = "tools: { slow: { mcp: [sleep, '60'], timeout: 60 } }
+agents: { ann: { tools: [slow] }, ben: {} }
+phases: [{ name: talk, agents: [ann, ben], prompt: Talk. }]
+";
+    let scenario = scenario::load("slow.yaml", text, &[]).scenario.unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let options = RunOptions { allow_tools: true, ..RunOptions::default() };
+    let mut watch = Unwatched;
+    let stop = async { tokio::time::sleep(std::time::Duration::from_millis(200)).await };
+    let began = std::time::Instant::now();
+    let backend = Arc::new(Scripted::new(say));
+    let performed =
+        runtime.block_on(perform(&scenario, backend, folder.path(), &options, &mut watch, stop)).unwrap();
+    assert_eq!(performed.end, End::Stopped);
+    assert!(began.elapsed() < std::time::Duration::from_secs(30));
 }

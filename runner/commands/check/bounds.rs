@@ -1,6 +1,6 @@
 //! Upper bounds on what each agent may have to remember, found without playing.
 
-use crate::backend::{CALL_TOKENS, conversation};
+use crate::backend::{call_room, conversation};
 use crate::prompt::{Conversation, Memories};
 use crate::scenario::{AgentId, Condition, Plan, Scenario, TimelineId, Turn, TurnId, compile};
 use crate::tools::{Offer, Toolbox};
@@ -93,7 +93,7 @@ impl<P: Fn(&Turn) -> bool> Answers for Counting<'_, P> {
             let scenario = memories.scenario();
             let offer = self.toolbox.offer(scenario, scenario.agent(turn.speaker));
             let conversation = memories.ask(id)?.conversation;
-            let calls = bound.calls * CALL_TOKENS;
+            let calls = bound.calls * call_room(self.max_tokens);
             bound.tokens = tokens(conversation, offer.as_deref(), self.prompter, self.max_tokens)? + calls;
         }
         memories.make_up(id, UNKNOWN);

@@ -5,10 +5,10 @@ use super::{Checker, ReadNamed, is_identifier};
 use crate::diagnostic::{Diagnostic, Source, Span};
 use crate::files::Kind;
 use crate::scenario::schema::{LongTool, Written, WrittenTool};
-use crate::scenario::tools::{Command, MAX_CALLS, Server, Table};
+use crate::scenario::tools::{Command, MAX_CALLS, Server, Table, too_large};
 use crate::scenario::yaml::Path;
 use crate::scenario::{Agent, BuiltIn, Tool, ToolId, ToolKind, ToolSpec};
-use greenroom_grammar::Grammar;
+use greenroom_grammar::{Grammar, MAX_BYTES};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,8 +17,8 @@ use std::sync::Arc;
 const MAX_TOOLS: usize = 64;
 /// Most rows of a file that is looked up in.
 const MAX_ROWS: usize = 10_000;
-/// Most keys of such a file that a model is told.
-const MAX_KEYS_TOLD: usize = 64;
+/// Most keys of such a file that a model is told, and most bytes of them.
+const MAX_KEYS_TOLD: (usize, usize) = (64, 4 << 10);
 /// Most calls that an agent may make in one turn.
 const MOST_CALLS: u64 = 16;
 /// Seconds that a call of a program may take, where a file does not say how many, and at most.
@@ -225,7 +225,8 @@ impl Checker {
             table.rows.entry(named).or_default().push(Value::Object(fields));
         }
         let keys: Vec<&String> = table.rows.keys().collect();
-        let argument = match keys.len() <= MAX_KEYS_TOLD {
+        let bytes: usize = keys.iter().map(|key| key.len()).sum();
+        let argument = match keys.len() <= MAX_KEYS_TOLD.0 && bytes <= MAX_KEYS_TOLD.1 {
             true => json!({ "enum": keys }),
             false => json!({ "type": "string", "minLength": 1, "maxLength": 200 }),
         };
@@ -327,6 +328,16 @@ impl Checker {
                     self.error("unknown-tool", &here.index(at), message).help = Some(help);
                 }
             }
+        }
+        let specs = tools.iter().filter_map(|id: &ToolId| match &self.tools[id.0].kind {
+            ToolKind::BuiltIn(_, spec) | ToolKind::Command(_, spec) => Some(spec),
+            ToolKind::Server(_) => None,
+        });
+        if let Some(bytes) = too_large(specs) {
+            let message =
+                format!("these tools take {bytes} bytes together, at most {MAX_BYTES} can be told of");
+            self.error("too-many", &here, message).help =
+                Some("shorten the schemas of their arguments, or give each of two agents a part".into());
         }
         if is_played_by_rule && !tools.is_empty() {
             let message = "who has a `strategy` calls no tools";
