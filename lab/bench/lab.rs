@@ -108,7 +108,7 @@ impl Timed {
     /// The reply as it stands.
     pub(super) fn ids(&self) -> &[u32] {
         match &self.exchange.reply {
-            ReplyContent::Ids(ids) => ids,
+            ReplyContent::Ids(ids) | ReplyContent::Call(ids) => ids,
             ReplyContent::Text(_) => &[],
         }
     }

@@ -14,7 +14,7 @@ tools:
   diary: notes
   town: { command: [sh, town.sh], about: The weather in a town., arguments: { type: object, properties: { town: { enum: [Ulm, Bonn] } }, required: [town], additionalProperties: false } }
 agents:
-  ann: { display_name: Ann, tools: [roll, town], max_calls: 2 }
+  ann: { display_name: Ann, tools: [roll, town], max_calls: 2, memory: { keep: window } }
   ben: { display_name: Ben, tools: [town], lifecycle: ephemeral }
   cas: { display_name: Cas, tools: [roll, town, sums, diary], memory: { keep: window, recent: 2 } }
 phases:
@@ -50,7 +50,7 @@ impl Theatre {
         let stage = Stage::new();
         let path = format!("tests/fixtures/templates/{template}.jinja");
         let model = RandomModel {
-            context_length: 2048,
+            context_length: 3584,
             template: Some(std::fs::read_to_string(path).unwrap()),
             control: vec!["<call>".into(), "</call>".into()],
             ..RandomModel::tiny_of("qwen2", 7)
@@ -100,6 +100,7 @@ fn calls_replay_resume_fork_and_are_played_again() {
     let played = theatre.run("run", &["--allow-tools", "--cache-dir", &cache]);
     let whole = played.transcript();
     let turns = played.turns("transcript.jsonl");
+    assert!(whole.contains("\"kept\":"), "a memory that is full begins anew");
     let of = |tool: &str| turns.iter().filter(|turn| turn["call"]["tool"] == tool).count();
     let n_town = of("town");
     eprintln!("{} lines: {n_town} of a program, {} of dice", turns.len(), of("roll"));

@@ -1,10 +1,7 @@
 //! Calls of tools as a model says them: a random one, in the forms that chat templates give them. A reply that begins as a call is one,
 //! or was cut; any other is what it would be without tools.
 
-#[path = "../grammars/mod.rs"]
-mod grammars;
-
-use grammars::{Dice, is_valid, request, said};
+use crate::grammars::random::{Dice, is_valid, request, said};
 use greenroom_engine::fixtures::RandomModel;
 use greenroom_engine::{
     Called, Completion, Constraint, Engine, EngineConfig, ModelSource, Request, StopReason, Tool, Tools,

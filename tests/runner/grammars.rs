@@ -1,7 +1,7 @@
 //! Replies under grammars on a random model, whose words are as wild as they come.
 
 #[path = "../grammars/mod.rs"]
-mod random;
+pub(crate) mod random;
 
 use greenroom_engine::fixtures::RandomModel;
 use greenroom_engine::{Constraint, Engine, EngineConfig, Event, Grammar, ModelSource, Request, StopReason};
