@@ -222,7 +222,7 @@ pub struct Request {
     pub stop: Vec<String>,
     /// A reply that reaches `max_tokens` ends with its last whole sentence, if it has one; what follows it is dropped.
     pub whole_sentences: bool,
-    /// Tokens after which a call of a tool is cut, in the place of `max_tokens`.
+    /// Tokens after which a call of a tool is cut, in the place of `max_tokens`; fewer where the context ends.
     pub max_call_tokens: usize,
     /// Constraint on the reply; `None`: it is free.
     pub constraint: Option<Constraint>,

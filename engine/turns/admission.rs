@@ -50,14 +50,14 @@ impl Waiting {
         if let Some(prepared) = &self.prepared {
             return Ok(prepared.need);
         }
-        let prepared = Prepared::new(&self.request, chat, tokenizer, layout, context_length)?;
+        let prepared = Prepared::new(&mut self.request, chat, tokenizer, layout, context_length)?;
         Ok(self.prepared.insert(prepared).need)
     }
 }
 
 impl Prepared {
     fn new(
-        request: &Request,
+        request: &mut Request,
         chat: &Chat,
         tokenizer: &Tokenizer,
         layout: &KvLayout,
@@ -70,6 +70,8 @@ impl Prepared {
         if n == 0 {
             return Err(Error::request("the prompt is empty"));
         }
+        // A reply may need less room than a call that breaks off anyway.
+        request.max_call_tokens = request.max_call_tokens.min(context_length.saturating_sub(n));
         let decode = Decode::new(request, &prompt, chat.calls(), tokenizer)?;
         let (longest, remedy) = decode.longest(request);
         let Some(all) = n.checked_add(longest).filter(|all| *all <= context_length) else {

@@ -227,7 +227,9 @@ pub fn folder<'a>(scenario: &'a Scenario, copied_from: Option<&'a str>) -> anyho
     let file = Path::new(copied_from.unwrap_or(&scenario.sources.main().name));
     if copied_from.is_some() && !file.is_file() {
         let file = file.display();
-        bail!("programs start in the folder of {file}, which is not here; start where the run was started");
+        bail!(
+            "programs start in the folder of {file}, which is not here: change to the folder that it lies in"
+        );
     }
     Ok(file.parent().unwrap_or(Path::new("")))
 }

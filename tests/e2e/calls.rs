@@ -7,7 +7,7 @@ use greenroom_engine::fixtures::RandomModel;
 const TEXT: &str = "id: calls
 models: { random: random.gguf }
 model: random
-temperature: 1.5
+temperature: 1.0
 tools:
   sums: calculator
   roll: { built_in: dice, about: Rolls dice. }
@@ -15,22 +15,25 @@ tools:
   town: { command: [sh, town.sh], about: The weather in a town., arguments: { type: object, properties: { town: { enum: [Ulm, Bonn] } }, required: [town], additionalProperties: false } }
 agents:
   ann: { display_name: Ann, tools: [roll, town], max_calls: 2, memory: { keep: window } }
-  ben: { display_name: Ben, tools: [town], lifecycle: ephemeral }
+  ben: { display_name: Ben, tools: [town], lifecycle: ephemeral, memory: { keep: window } }
   cas: { display_name: Cas, tools: [roll, town, sums, diary], memory: { keep: window, recent: 2 } }
 phases:
   - name: talk
     agents: [ann, ben, cas]
-    rounds: 12
+    rounds: 8
     prompt: Talk.
   - name: apart
     agents: [ann, cas]
-    rounds: 12
+    rounds: 8
     order: broadcast
   - { name: end, agents: [ann, cas], choice: [left, right] }
 outcome:
   rolled: talk.calls.ann | length + apart.calls.ann | length
   heard: talk.calls.cas | length + apart.calls.cas | length
 ";
+
+/// The id of `<call>`: behind bytes, merges, and the tokens of ChatML.
+const CALL: usize = 270;
 
 /// Takes note of each time it is called.
 const PROGRAM: &str = "read asked\necho called >> called.txt\necho \"sunny, said $asked\"\n";
@@ -46,7 +49,8 @@ struct Theatre {
 }
 
 impl Theatre {
-    fn new(template: &str) -> Self {
+    /// A model that likes to say the token which calls begin with.
+    fn new(template: &str, begins_with: usize) -> Self {
         let stage = Stage::new();
         let path = format!("tests/fixtures/templates/{template}.jinja");
         let model = RandomModel {
@@ -55,7 +59,13 @@ impl Theatre {
             control: vec!["<call>".into(), "</call>".into()],
             ..RandomModel::tiny_of("qwen2", 7)
         };
-        std::fs::write(stage.path("random.gguf"), model.bytes()).unwrap();
+        let width = model.d_model;
+        let bytes = model.bytes_with(&|name, weights| {
+            if name == "output.weight" {
+                weights[begins_with * width..][..width].iter_mut().for_each(|weight| *weight *= -9.0);
+            }
+        });
+        std::fs::write(stage.path("random.gguf"), bytes).unwrap();
         std::fs::write(stage.path("town.sh"), PROGRAM).unwrap();
         std::fs::write(stage.path("calls.yaml"), TEXT).unwrap();
         let file = stage.path("calls.yaml").display().to_string();
@@ -95,7 +105,7 @@ impl Theatre {
 
 #[test]
 fn calls_replay_resume_fork_and_are_played_again() {
-    let theatre = Theatre::new("calls-as-text");
+    let theatre = Theatre::new("calls-as-text", usize::from(b'e'));
     let cache = theatre.stage.path("cache").display().to_string();
     let played = theatre.run("run", &["--allow-tools", "--cache-dir", &cache]);
     let whole = played.transcript();
@@ -103,8 +113,8 @@ fn calls_replay_resume_fork_and_are_played_again() {
     assert!(whole.contains("\"kept\":"), "a memory that is full begins anew");
     let of = |tool: &str| turns.iter().filter(|turn| turn["call"]["tool"] == tool).count();
     let n_town = of("town");
-    eprintln!("{} lines: {n_town} of a program, {} of dice", turns.len(), of("roll"));
-    assert!(n_town > 1 && of("roll") > 0);
+    eprintln!("{} lines: {n_town} of a program", turns.len());
+    assert!(n_town > 1);
     assert_eq!(theatre.n_called(), n_town);
     // From records, by a model that reads it, by one that says it again: no program runs.
     for more in [&[][..], &["--score"], &["--rerun"], &["--rerun=exact"]] {
@@ -135,7 +145,10 @@ fn calls_replay_resume_fork_and_are_played_again() {
     for at in ["talk/6/cas", "apart/3/ann"] {
         let fork = theatre.stage.path(&at.replace('/', "-")).display().to_string();
         let args = ["fork", &dir, "--at", at, "--out", &fork, "--allow-tools", "--threads", "1", "--quiet"];
-        theatre.stage.greenroom(&args).assert().success();
+        let elsewhere = theatre.stage.greenroom(&args).output().unwrap();
+        let told = String::from_utf8_lossy(&elsewhere.stderr).into_owned();
+        assert!(told.contains("programs start in the folder of calls.yaml, which is not here"), "{told}");
+        theatre.stage.greenroom(&args).current_dir(theatre.stage.dir.path()).assert().success();
         let forked = Run { dir: fork.into() };
         assert_eq!(lines(&forked.transcript()), lines(&whole), "{at}");
         theatre.replay(&forked, &[]);
@@ -144,9 +157,15 @@ fn calls_replay_resume_fork_and_are_played_again() {
 
 #[test]
 fn calls_behind_markup_are_exact_too() {
-    let theatre = Theatre::new("calls-as-markup");
-    let played = theatre.run("run", &["--allow-tools", "--temperature", "4"]);
+    let theatre = Theatre::new("calls-as-markup", CALL);
+    let played = theatre.run("run", &["--allow-tools"]);
+    let turns = played.turns("transcript.jsonl");
+    for tool in ["town", "roll", "sums", "diary", ""] {
+        let n = turns.iter().filter(|turn| turn["call"]["tool"] == tool).count();
+        eprintln!("{n} calls of `{tool}`");
+        assert!(n > 0, "{tool}");
+    }
     theatre.replay(&played, &["--rerun=exact", "--threads", "1"]);
-    let cold = theatre.run("cold", &["--allow-tools", "--temperature", "4", "--cold"]);
+    let cold = theatre.run("cold", &["--allow-tools", "--cold"]);
     assert_eq!(cold.transcript(), played.transcript());
 }
