@@ -99,6 +99,19 @@ pub struct Call {
     pub arguments: serde_json::Value,
 }
 
+/// Whether a reply may be a call of a tool.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Calls {
+    /// It is what it says.
+    #[default]
+    Never,
+    /// It may: once it begins as a call it is under the tool's schema, and neither `stop` nor `whole_sentences` cut it. One that does not
+    /// is what it would have been without tools.
+    Allowed,
+    /// Not any more: a token that a call begins with is drawn again.
+    Over,
+}
+
 /// What a reply that calls a tool came to.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Called {
@@ -237,9 +250,8 @@ pub struct Request {
     /// token. So a grammar never moves later draws: a free reply that is in a grammar is also the reply under it, and a reply under
     /// one grammar is also that under each narrower grammar which allows it.
     pub grammar: Option<Arc<Grammar>>,
-    /// True if the reply may be a call of one of the conversation's tools instead. Once it begins as one it is under the tool's
-    /// schema, and neither `stop` nor `whole_sentences` cut it. A reply that has a grammar of its own is never a call.
-    pub may_call: bool,
+    /// Whether the reply may be a call of one of the conversation's tools instead. One that has a grammar of its own is never a call.
+    pub calls: Calls,
     /// Time of the agent's next turn (any monotonic scale, e.g. turns from the start); `None`: unknown.
     /// The agent that is needed last is evicted first.
     pub next_use: Option<u64>,
@@ -265,7 +277,7 @@ impl Request {
             constraint: None,
             by_length: false,
             grammar: None,
-            may_call: false,
+            calls: Calls::default(),
             next_use: None,
             cold: false,
         }

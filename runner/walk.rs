@@ -174,7 +174,7 @@ pub fn call_again(memories: &mut Memories, id: TurnId, lines: &mut impl LineSour
         if !asked.may_call {
             return Err(differs("its agent may not call a tool here now").into());
         }
-        let call = recorded.call();
+        let call = Call::from(recorded);
         if call != Call::cut() && !call.is_said_in(&was.raw) {
             let detail = format!("the agent did not say this call, {}", recorded.quoted());
             let drift = Drift::new(&was.path, Cause::RecordAltered, detail);

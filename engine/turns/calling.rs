@@ -5,11 +5,11 @@
 use crate::text::calls::CallForm;
 use crate::text::tokenizer::Tokenizer;
 use crate::turns::grammar::Guide;
-use crate::{Called, Request, Result, Tools};
+use crate::{Called, Calls, Request, Result, Tools};
 use greenroom_grammar::Matcher;
 use std::sync::Arc;
 
-/// A reply that may be, or is, a call.
+/// A reply that may be a call, is one, or must not be one any more.
 pub(crate) struct Calling {
     form: CallForm,
     tools: Arc<Tools>,
@@ -21,6 +21,8 @@ enum Stage {
     Open(Box<Matcher>),
     /// It is one, or it is none.
     Decided(bool),
+    /// It may be none any more.
+    Barred,
 }
 
 /// What a reply is with one more token.
@@ -36,15 +38,28 @@ pub(crate) enum Beginning {
 }
 
 impl Calling {
-    /// At the beginning of a reply; `None`: it can't be a call.
+    /// At the beginning of a reply; `None`: nothing is a call.
     ///
     /// # Errors
     /// The tools' schemas can't be used.
     pub(crate) fn new(request: &Request, form: &CallForm, tokenizer: &Tokenizer) -> Result<Option<Self>> {
-        let may_call = request.may_call && request.grammar.is_none();
-        let Some(tools) = request.conversation.tools.as_ref().filter(|_| may_call) else { return Ok(None) };
-        let call = tokenizer.matcher(&form.grammar(tools))?;
-        Ok(Some(Self { form: form.clone(), tools: tools.clone(), stage: Stage::Open(Box::new(call)) }))
+        let knows = request.conversation.tools.as_ref().filter(|_| request.grammar.is_none());
+        let Some(tools) = knows else { return Ok(None) };
+        let stage = match request.calls {
+            Calls::Never => return Ok(None),
+            Calls::Allowed => Stage::Open(Box::new(tokenizer.matcher(&form.grammar(tools))?)),
+            Calls::Over => Stage::Barred,
+        };
+        Ok(Some(Self { form: form.clone(), tools: tools.clone(), stage }))
+    }
+
+    /// True if a reply of these ids and bytes would be a call with one more token, and may be none.
+    pub(crate) fn refuses(&self, (ids, bytes): (&[u32], &[u8]), id: u32, piece: &[u8]) -> bool {
+        let Stage::Barred = self.stage else { return false };
+        match self.form.opening.first() {
+            Some(first) => ids.is_empty() && id == *first,
+            None => bytes.trim_ascii().is_empty() && self.begins(bytes, piece),
+        }
     }
 
     /// What a reply of these ids and bytes is with one more token.

@@ -87,8 +87,12 @@ impl ReplyText {
         &self.said
     }
 
-    /// Tells whether a token with these bytes would complete a stop string that leaves nothing of the reply.
-    pub(crate) fn refuses(&self, piece: &[u8]) -> bool {
+    /// Tells whether a token with these bytes would complete a stop string that leaves nothing of the reply, or begin a call that may
+    /// not be.
+    pub(crate) fn refuses(&self, id: u32, piece: &[u8]) -> bool {
+        if self.calling.as_ref().is_some_and(|calling| calling.refuses((&self.ids, &self.bytes), id, piece)) {
+            return true;
+        }
         let longer = [&self.bytes, piece].concat();
         self.first_stop(&longer, self.bytes.len())
             .is_some_and(|at| self.bytes[..self.end_of(self.tokens_before(at))].trim_ascii().is_empty())
@@ -374,7 +378,7 @@ mod tests {
         let mut reply = empty(stops, whole_sentences);
         let (mut streamed, mut stopped) = (String::new(), false);
         for byte in bytes {
-            if reply.refuses(&[*byte]) {
+            if reply.refuses(u32::from(*byte), &[*byte]) {
                 continue;
             }
             stopped = reply.push_bytes(u32::from(*byte), &[*byte]).is_some();
@@ -399,9 +403,9 @@ mod tests {
         assert_eq!(text(b"Hi.\nMarco: hi"), "Hi.", "where something was said it ends the reply");
         assert_eq!(text(b"I, Marco: hi"), "I, Marco: hi");
         let mut reply = empty(&stops, false);
-        assert!(reply.refuses(b"Marco: hi") && reply.refuses(b"\n[") && !reply.refuses(b"Marco"));
+        assert!(reply.refuses(0, b"Marco: hi") && reply.refuses(0, b"\n[") && !reply.refuses(0, b"Marco"));
         reply.push_bytes(0, b"Hello");
-        assert!(!reply.refuses(b"\nMarco:"));
+        assert!(!reply.refuses(0, b"\nMarco:"));
     }
 
     #[test]

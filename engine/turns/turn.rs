@@ -1,7 +1,7 @@
 //! One running turn: its prompt is fed, its reply sampled token by token, or chosen as a whole.
 //!
 //! A token that would leave nothing of a reply is refused, not undone: where a stop string would be complete before anything was
-//! said, the token that completes it is drawn again without it, from the same number. The cache never goes back for it, and a
+//! said, the token that completes it is drawn again without it, from the same number. So is one that begins a call which may not be. The cache never goes back for it, and a
 //! recording that is followed meets the same refusals.
 
 use crate::device::Best;
@@ -20,7 +20,9 @@ use crate::turns::grammar::Guide;
 use crate::turns::reply::ReplyText;
 use crate::turns::sampler;
 use crate::turns::schedule::Load;
-use crate::{Completion, Constraint, Error, Event, Followed, Remedy, Request, Result, StopReason, Usage};
+use crate::{
+    Calls, Completion, Constraint, Error, Event, Followed, Remedy, Request, Result, StopReason, Usage,
+};
 use std::borrow::Cow;
 use std::slice::ChunksExact;
 use std::sync::Arc;
@@ -104,7 +106,7 @@ impl Decode {
 
     /// Tokens that the reply may take, and what would make them fewer.
     pub(crate) fn longest(&self, request: &Request) -> (usize, Remedy) {
-        let max_call_tokens = if request.may_call { request.max_call_tokens } else { 0 };
+        let max_call_tokens = if request.calls == Calls::Allowed { request.max_call_tokens } else { 0 };
         let most = request.max_tokens.max(max_call_tokens);
         match self {
             Self::ScoreOptions(choosing) => (choosing.longest(), Remedy::ShorterOptions),
@@ -473,7 +475,7 @@ fn freely_drawn(
     let mut n_refused = 0;
     loop {
         let id = sampler::choose(&logits, reply.ids(), reply.said(), &request.sampling);
-        if n_refused == MOST_REFUSED || !reply.refuses(tokenizer.piece(id)) {
+        if n_refused == MOST_REFUSED || !reply.refuses(id, tokenizer.piece(id)) {
             return id;
         }
         if let Some(logit) = logits.to_mut().get_mut(id as usize) {
@@ -497,7 +499,7 @@ fn drawn_among(
     }
     for _ in 0..=MOST_REFUSED {
         let id = sampler::choose_among(&best, reply.ids(), reply.said(), &request.sampling)?;
-        if !reply.refuses(tokenizer.piece(id)) {
+        if !reply.refuses(id, tokenizer.piece(id)) {
             return Some(id);
         }
         best.candidates.retain(|(other, _)| *other != id);

@@ -318,7 +318,11 @@ impl From<Request> for engine::Request {
             constraint: constraint(request.choice, request.follow),
             by_length: is_by_length,
             grammar: request.form.map(|form| Arc::new(form.grammar.clone())),
-            may_call: request.may_call,
+            calls: match request.may_call {
+                true => engine::Calls::Allowed,
+                false if request.n_calls > 0 => engine::Calls::Over,
+                false => engine::Calls::Never,
+            },
             next_use: request.next_use,
             cold: request.cold,
         }

@@ -28,7 +28,7 @@ pub use strategy::{Cast, played};
 use crate::prompt::{Conversation, Options};
 use crate::scenario::{Form, Strategy};
 use crate::tools::{Call, Offer};
-use crate::transcript::{CallRecord, ModelRecord, Stop, TurnRecord};
+use crate::transcript::{ModelRecord, Stop, TurnRecord};
 use serde::{Deserialize, Serialize};
 use std::future::Future;
 use std::pin::Pin;
@@ -213,7 +213,7 @@ impl Reply {
         let weighed = line.constraint.iter().flat_map(|constraint| &constraint.options);
         let option = |text: &str| options?.choice.options.iter().position(|option| option.text == text);
         let logprobs = weighed.filter_map(|was| Some((option(&was.text)?, was.logprob?))).collect();
-        let call = line.call.as_ref().map(CallRecord::call);
+        let call = line.call.as_ref().map(Call::from);
         Self { logprobs, call, ..Self::of(line.tokens.clone(), line.raw.clone(), line.stop) }
     }
 }

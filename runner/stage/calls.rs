@@ -21,7 +21,7 @@ impl Stage {
     ) {
         let id = asked.id;
         let path = call_of(&asked.path, asked.n_calls + 1);
-        let recorded = self.settings.looked_up.calls.get(&path).filter(|was| was.call() == call);
+        let recorded = self.settings.looked_up.calls.get(&path).filter(|was| Call::from(*was) == call);
         let recorded = recorded.map(|was| was.outcome());
         let known = self.memories.worked_out(&asked, &call).or(recorded);
         self.state[id.0] = State::Calling(asked, Box::new(reply), before);

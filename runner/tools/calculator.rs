@@ -116,7 +116,9 @@ impl Reader<'_> {
 
     fn atom(&mut self) -> Result<f64, String> {
         if self.next(&['(']).is_some() {
+            let was_list = std::mem::replace(&mut self.is_list, false);
             let value = self.nested(Self::sum)?;
+            self.is_list = was_list;
             return self.closed(value);
         }
         let n = self.rest.find(|c: char| !c.is_ascii_alphabetic()).unwrap_or(self.rest.len());
@@ -221,7 +223,7 @@ mod tests {
             ("7 % 4", "3"),
             ("min(3, 1, 2) + max(1,5)", "6"),
             ("min(2,150) + 1,000", "1002"),
-            ("max(7, (1,200), 3)", "200"),
+            ("max(7, (1,200), 3)", "1200"),
             ("sqrt(1,024) * 2", "64"),
             ("sqrt(2)", "1.41421356237"),
             ("round(2.5)", "3"),

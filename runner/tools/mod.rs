@@ -11,6 +11,7 @@ mod server;
 use crate::scenario::language::Text;
 use crate::scenario::tools::too_large;
 use crate::scenario::{Agent, Scenario, Tool, ToolId, ToolKind, ToolSpec};
+use crate::transcript::CallRecord;
 use anyhow::bail;
 use greenroom_grammar::{Grammar, MAX_BYTES};
 pub use program::end_all;
@@ -56,6 +57,12 @@ impl Call {
             values.next().and_then(Result::ok).is_some_and(|said: Value| said == self.arguments)
         };
         text.match_indices(&self.tool).any(|(at, name)| follows(&text[at + name.len()..]))
+    }
+}
+
+impl From<&CallRecord> for Call {
+    fn from(record: &CallRecord) -> Self {
+        Self { tool: record.tool.clone(), arguments: record.arguments.clone() }
     }
 }
 

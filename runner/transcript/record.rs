@@ -3,7 +3,6 @@
 use super::is_summary;
 use crate::scenario::results::Payoffs;
 use crate::scenario::{Choice, ChoiceOption, Chosen, Form, Given, Hints, Method, Scenario, ToolSpec};
-use crate::tools::Call;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -489,11 +488,6 @@ impl CallRecord {
     /// The call failed.
     pub fn outcome(&self) -> Result<String, String> {
         if self.failed { Err(self.result.clone()) } else { Ok(self.result.clone()) }
-    }
-
-    /// The call that it was.
-    pub fn call(&self) -> Call {
-        Call { tool: self.tool.clone(), arguments: self.arguments.clone() }
     }
 
     /// The call in a line: `tool(arguments)`; of one that was cut, `(…)`.

@@ -4,7 +4,8 @@
 use crate::grammars::random::{Dice, is_valid, request, said};
 use greenroom_engine::fixtures::RandomModel;
 use greenroom_engine::{
-    Called, Completion, Constraint, Engine, EngineConfig, ModelSource, Request, StopReason, Tool, Tools,
+    Called, Calls, Completion, Constraint, Engine, EngineConfig, ModelSource, Request, StopReason, Tool,
+    Tools,
 };
 use std::sync::Arc;
 
@@ -31,10 +32,10 @@ fn tools(seed: u64) -> Arc<Tools> {
     Arc::new(Tools { list: names.map(tool).to_vec(), instructions: "Tools.".into() })
 }
 
-fn asked(seed: u64, tools: &Arc<Tools>, may_call: bool) -> Request {
-    let mut asked = request(&format!("a{seed}{may_call}"), seed, 3.0, None);
+fn asked(seed: u64, tools: &Arc<Tools>, calls: Calls) -> Request {
+    let mut asked = request(&format!("a{seed}{calls:?}"), seed, 3.0, None);
     asked.conversation.tools = Some(tools.clone());
-    asked.may_call = may_call;
+    asked.calls = calls;
     (asked.max_tokens, asked.max_call_tokens) = (120, 300);
     asked
 }
@@ -45,17 +46,21 @@ fn plays(template: Option<&str>, begins: &str) -> (usize, usize) {
     let (mut n_calls, mut n_cut) = (0, 0);
     for seed in 0..700 {
         let tools = tools(seed / 10);
-        let free = asked(seed, &tools, false);
+        let free = asked(seed, &tools, Calls::Never);
         // Its first token alone says whether it would be a call.
         let first = said(&engine, Request { max_tokens: 1, ..free.clone() });
         let begins_one = first.text.trim_start().starts_with(begins);
         if !begins_one && seed % 50 > 0 {
             continue;
         }
-        let reply = said(&engine, asked(seed, &tools, true));
+        let over = said(&engine, asked(seed, &tools, Calls::Over));
+        assert!(!over.text.trim_start().starts_with(begins) && over.call.is_none(), "{}", over.text);
+        follows(&engine, &asked(seed, &tools, Calls::Over), &over);
+        let reply = said(&engine, asked(seed, &tools, Calls::Allowed));
         if !begins_one {
             let free = said(&engine, free);
             assert!(reply.call.is_none(), "{}", reply.text);
+            assert_eq!(over.ids, free.ids, "nor what it is where calls are over");
             assert_eq!(
                 (reply.ids, reply.stop),
                 (free.ids, free.stop),
@@ -78,7 +83,7 @@ fn plays(template: Option<&str>, begins: &str) -> (usize, usize) {
             }
             None => panic!("it begins as a call: {}", reply.text),
         }
-        follows(&engine, &asked(seed, &tools, true), &reply);
+        follows(&engine, &asked(seed, &tools, Calls::Allowed), &reply);
     }
     (n_calls, n_cut)
 }
