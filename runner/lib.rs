@@ -43,6 +43,7 @@ pub mod replay;
 pub mod report;
 pub mod run;
 pub mod scenario;
+pub mod server;
 pub mod stage;
 pub mod statistics;
 pub mod terminal;

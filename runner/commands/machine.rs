@@ -78,11 +78,11 @@ impl Model {
 }
 
 impl Machine {
-    /// Opens the first of these models, with a bar on a terminal while it is converted, and the others when they are asked for.
-    pub(super) fn pool(&self, models: &BTreeSet<String>, own: &str, quiet: bool) -> anyhow::Result<Pool> {
+    /// The first of these models, room beside all of them, and the place of their memories.
+    pub(super) fn config(&self, models: &BTreeSet<String>, own: &str) -> anyhow::Result<EmbeddedConfig> {
         let others = models.iter().map(String::as_str).filter(|model| *model != own);
         let config = self.model.config([own].into_iter().chain(others))?;
-        let config = EmbeddedConfig {
+        Ok(EmbeddedConfig {
             cache_dir: cache_dir(&self.memories)?,
             cache_key: self.memories.key()?,
             tenant: self.tenant.clone(),
@@ -91,7 +91,12 @@ impl Machine {
             self_check: true,
             adopt: self.adopt,
             ..config
-        };
+        })
+    }
+
+    /// Opens the first of these models, with a bar on a terminal while it is converted, and the others when they are asked for.
+    pub(super) fn pool(&self, models: &BTreeSet<String>, own: &str, quiet: bool) -> anyhow::Result<Pool> {
+        let config = self.config(models, own)?;
         introduce(&config.model, quiet);
         Pool::open(config, BTreeMap::new(), Box::new(move || Box::new(loading(quiet))))
     }
@@ -157,7 +162,7 @@ fn introduce(model: &ModelFile, quiet: bool) {
 }
 
 /// Says what opening a model is at, on a terminal.
-fn loading(quiet: bool) -> impl FnMut(Loading) {
+pub(super) fn loading(quiet: bool) -> impl FnMut(Loading) {
     let show = !quiet && console::Term::stderr().is_term();
     let bar = if show { ProgressBar::new(0) } else { ProgressBar::hidden() };
     let bar = bar.with_finish(ProgressFinish::AndClear);

@@ -38,6 +38,7 @@ mod review;
 mod run;
 mod sampling;
 mod schema;
+mod serve;
 mod stop;
 
 use crate::backend::CacheKey;
@@ -102,6 +103,7 @@ enum Command {
     Pull(pull::Args),
     Models(models::Args),
     Devices(devices::Args),
+    Serve(serve::Args),
 }
 
 /// Runs `greenroom` on the process's arguments.
@@ -110,11 +112,12 @@ pub fn main() -> ExitCode {
 }
 
 /// The commands by what one wants to do.
-const GROUPS: [(&str, &[&str]); 5] = [
+const GROUPS: [(&str, &[&str]); 6] = [
     ("Write a scenario", &["new", "check", "graph", "schema", "import"]),
     ("Play it", &["run", "fork"]),
     ("Look at what happened", &["explain", "report", "diff"]),
     ("Keep it as a test", &["replay", "review"]),
+    ("Serve other programs", &["serve"]),
     ("Models, memories and devices", &["pull", "models", "cache", "devices"]),
 ];
 
@@ -194,6 +197,7 @@ impl Command {
             Self::Pull(args) => pull::run(args),
             Self::Models(args) => models::run(args),
             Self::Devices(args) => devices::run(args),
+            Self::Serve(args) => serve::run(args),
         }
     }
 }

@@ -27,6 +27,8 @@ mod outputs;
 mod pull;
 mod replays;
 mod seeds;
+#[cfg(unix)]
+mod serve;
 mod verify;
 mod writes;
 
