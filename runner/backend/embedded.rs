@@ -134,6 +134,11 @@ impl Embedded {
         Ok(Self { engine, tenant: config.tenant.clone() })
     }
 
+    /// The engine itself, for who serves other requests than a scenario's.
+    pub fn engine(&self) -> &engine::Engine {
+        &self.engine
+    }
+
     fn key(&self, session: &Session) -> engine::SessionKey {
         engine::SessionKey { tenant: self.tenant.clone(), ..session.clone().into() }
     }

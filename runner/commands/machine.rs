@@ -50,7 +50,7 @@ pub(super) struct Machine {
     adopt: bool,
     /// Share nothing with runs of other tenants in the same cache folder
     #[arg(long, default_value = "", hide_default_value = true, value_name = "NAME")]
-    tenant: String,
+    pub(super) tenant: String,
 }
 
 impl Model {

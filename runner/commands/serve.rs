@@ -2,30 +2,56 @@
 
 use super::machine::{Machine, loading};
 use super::stop::stopped;
-use super::{Exit, casting};
-use crate::server::{App, Models, Sessions, serve};
+use super::{Exit, casting, parse_size};
+use crate::server::{Config, Models, Queue, Sessions, Tenants, serve};
 use anyhow::{Context as _, ensure};
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
 
-/// Answer clients that speak OpenAI's API, with memories that last
+/// Answer clients that speak OpenAI's or Anthropic's API, with memories that last
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example: greenroom serve --model small=smollm2-135m --listen 127.0.0.1:8080")]
 pub(super) struct Args {
-    /// Address to listen at; it must be this machine's own (127.0.0.1, [::1])
+    /// Address to listen at; one that other machines reach needs --keys
     #[arg(long, default_value = "127.0.0.1:8080", value_name = "ADDRESS:PORT")]
     listen: SocketAddr,
+    /// Keys that clients must show, and whose they are: YAML, see docs/server.md
+    #[arg(long, value_name = "FILE")]
+    keys: Option<PathBuf>,
+    /// Requests that are answered at once
+    #[arg(long, default_value_t = 8, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    parallel: u16,
+    /// Requests that may wait; further ones get 429
+    #[arg(long, default_value_t = 64, value_name = "N")]
+    queue: u16,
+    /// Seconds that a request may take, waiting included
+    #[arg(long, default_value_t = 600, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..))]
+    timeout: u32,
+    /// Bytes of a request's body, at most
+    #[arg(long, default_value = "8M", value_name = "SIZE", value_parser = parse_size)]
+    max_body: u64,
+    /// Bytes of weights that may be open at once: other models are opened when they are asked for, in the place of the one that
+    /// was used longest ago [default: no bound]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    model_memory: Option<u64>,
     #[command(flatten)]
     machine: Machine,
 }
 
 pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
-    let Args { listen, machine } = args;
+    let Args { listen, keys, parallel, queue, timeout, max_body, model_memory, machine } = args;
+    let is_open = !listen.ip().is_loopback();
     ensure!(
-        listen.ip().is_loopback(),
-        "{} can be reached from other machines, and nobody is asked who he is: listen at 127.0.0.1",
+        !is_open || keys.is_some(),
+        "{} can be reached from other machines, where anybody could use it: --keys FILE says who may, or listen at 127.0.0.1",
         listen.ip()
     );
+    let tenants = match &keys {
+        Some(path) => Tenants::read(path)?,
+        None => Tenants::one(&machine.tenant),
+    };
     let mut given = casting::by_name(&machine.model.given)?;
     if let Some(model) = given.remove("") {
         given.insert(name_of(&model), model);
@@ -35,15 +61,19 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
     }
     let models: BTreeSet<String> = given.values().cloned().collect();
     let config = machine.config(&models, models.first().map_or("understudy", String::as_str))?;
-    let sessions = Sessions::open(config.cache_dir.as_deref())?;
-    let app = App { models: Models::open(&config, &given, &|| Box::new(loading(false)))?, sessions };
+    let folder = config.cache_dir.as_ref().map(|folder| folder.join("server"));
+    let sessions = Sessions::open(folder.as_deref())?;
+    let models = Models::open(config, &given, model_memory, Box::new(|| Box::new(loading(false))))?;
+    let queue = Queue::new(parallel.into(), queue.into());
+    let (timeout, max_body) = (Duration::from_secs(timeout.into()), usize::try_from(max_body)?);
+    let config = Config { models, sessions, tenants, queue, timeout, max_body, is_open };
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     runtime.block_on(async {
         let listener = tokio::net::TcpListener::bind(listen).await;
         let listener = listener.with_context(|| format!("can't listen at {listen}"))?;
         println!("listening at http://{}/v1 (Ctrl-C ends it)", listener.local_addr()?);
         crate::terminal::output::flush();
-        serve(app, listener, stopped()).await.context("the server broke off")
+        serve(config, listener, stopped()).await.context("the server broke off")
     })?;
     Ok(Exit::Pass)
 }

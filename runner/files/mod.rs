@@ -29,6 +29,10 @@ pub enum Kind {
     KvConfig,
     /// A secret that memories are encrypted with.
     CacheKey,
+    /// Keys of a server's clients.
+    Keys,
+    /// What a server remembers of its conversations.
+    Journal,
     /// A text, or ids, that a model is to read.
     Text,
     /// Another engine's scenario.
@@ -52,10 +56,10 @@ impl Kind {
             Self::CacheKey | Self::Typed | Self::Revision => 64 << 10,
             Self::KvConfig | Self::Schema | Self::System | Self::Import => 1 << 20,
             Self::Scenario => 4 << 20,
-            Self::Experiment | Self::Cases => 16 << 20,
+            Self::Experiment | Self::Cases | Self::Keys => 16 << 20,
             Self::Text => 64 << 20,
             Self::Trace => 256 << 20,
-            Self::Transcript => 1 << 30,
+            Self::Transcript | Self::Journal => 1 << 30,
             Self::Model => 1 << 50,
         }
     }
@@ -77,6 +81,8 @@ impl Kind {
             Self::Experiment => "a record of an experiment",
             Self::KvConfig => "a KV configuration",
             Self::CacheKey => "a file with a secret",
+            Self::Keys => "a file of keys",
+            Self::Journal => "a server's journal",
             Self::Text => "a text",
             Self::Import => "a scenario to import",
             Self::Schema => "a schema",

@@ -2,38 +2,78 @@
 //!
 //! It has no rules of its own about memory. A request becomes an engine's, with the whole conversation; what of it was read before, the
 //! engine finds. Which session a conversation goes on with is for `sessions` to say.
+//!
+//! An API (`openai/`) reads bodies into an `ask`, which waits in the `queue` for its turn, and words what comes of it, whole or
+//! as a `stream`. `tenants` says who asks, `models` which models there are, `live` what is going on.
 
-mod chat;
-mod conversation;
+mod ask;
+mod body;
+mod dialogue;
 mod error;
+mod journal;
+mod live;
 mod models;
-mod reply;
+mod openai;
+mod queue;
+mod recent;
 mod sessions;
+mod stream;
+mod tenants;
 
 pub use models::Models;
+pub use queue::Queue;
 pub use sessions::Sessions;
+pub use tenants::Tenants;
 
-use axum::extract::{DefaultBodyLimit, Request, State};
+use axum::body::Body;
+use axum::extract::{DefaultBodyLimit, FromRequestParts, MatchedPath, Request, State};
+use axum::http::request::Parts;
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse as _, Response};
-use axum::routing::{get, post};
+use axum::routing::get;
 use axum::{Json, Router};
 use error::Refusal;
+use live::Live;
+use recent::Recent;
 use serde_json::json;
 use std::future::Future;
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
+use tenants::Tenant;
 use tokio::net::TcpListener;
-
-/// Bytes of a request's body, at most.
-const MAX_BODY: usize = 8 << 20;
 
 /// All that requests are answered with.
 pub struct App {
+    models: Arc<Models>,
+    sessions: Sessions,
+    tenants: Tenants,
+    queue: Arc<Queue>,
+    live: Arc<Live>,
+    recent: Recent,
+    /// Time that a request may take.
+    timeout: Duration,
+    max_body: usize,
+    /// True if names of other machines are answered, too.
+    is_open: bool,
+}
+
+/// Settings of the server.
+pub struct Config {
     /// The models that answer.
     pub models: Models,
     /// Which memory each conversation goes on with.
     pub sessions: Sessions,
+    /// Who may ask.
+    pub tenants: Tenants,
+    /// Who is served next.
+    pub queue: Arc<Queue>,
+    /// Time that a request may take.
+    pub timeout: Duration,
+    /// Bytes of a request's body, at most.
+    pub max_body: usize,
+    /// True if it listens at an address that other machines reach.
+    pub is_open: bool,
 }
 
 /// Serves until `stop` is ready; what is being answered then is answered to its end.
@@ -41,41 +81,75 @@ pub struct App {
 /// # Errors
 /// The connection's.
 pub async fn serve(
-    app: App,
+    config: Config,
     listener: TcpListener,
     stop: impl Future<Output = ()> + Send + 'static,
 ) -> io::Result<()> {
-    axum::serve(listener, router(Arc::new(app))).with_graceful_shutdown(stop).await
+    let Config { models, sessions, tenants, queue, timeout, max_body, is_open } = config;
+    let (models, live, recent) = (Arc::new(models), Live::new(), Recent::default());
+    let app = Arc::new(App { models, sessions, tenants, queue, live, recent, timeout, max_body, is_open });
+    let closing = app.clone();
+    let stop = async move {
+        stop.await;
+        closing.queue.close();
+    };
+    axum::serve(listener, router(app)).with_graceful_shutdown(stop).await
 }
 
 fn router(app: Arc<App>) -> Router {
     Router::new()
         .route("/health", get(async || Json(json!({ "status": "ok" }))))
-        .route("/v1/models", get(models::list))
-        .route("/v1/models/{name}", get(models::one))
-        .route("/v1/chat/completions", post(chat::complete))
-        .fallback(async |request: Request| Refusal::not_found(request.method(), request.uri().path()))
+        .merge(openai::routes())
+        .fallback(async |request: Request| Refusal::no_route(request.method(), request.uri().path()))
         .method_not_allowed_fallback(async |request: Request| {
-            Refusal::not_found(request.method(), request.uri().path())
+            Refusal::no_route(request.method(), request.uri().path())
         })
-        .layer(DefaultBodyLimit::max(MAX_BODY))
-        .layer(middleware::from_fn(only_from_here))
+        .layer(DefaultBodyLimit::max(app.max_body))
+        .layer(middleware::from_fn_with_state(app.clone(), guarded))
         .with_state(app)
 }
 
-/// A page of another site can have a browser call any address under a name of its own (DNS rebinding): only names of this machine are
-/// answered.
-async fn only_from_here(request: Request, next: Next) -> Response {
-    let host = request.headers().get("host").and_then(|host| host.to_str().ok()).unwrap_or_default();
-    let name = match host.strip_prefix('[') {
-        Some(rest) => rest.split(']').next().unwrap_or_default(),
-        None => host.split(':').next().unwrap_or_default(),
+/// Lets in who may ask, and counts what they get.
+async fn guarded(State(app): Shared, request: Request, next: Next) -> Response {
+    let route = request.extensions().get::<MatchedPath>().map_or("", MatchedPath::as_str).to_string();
+    let response = match let_in(&app, request) {
+        Ok(request) => next.run(request).await,
+        Err(refusal) => refusal.into_response(),
     };
-    if ["127.0.0.1", "localhost", "::1"].contains(&name) {
-        return next.run(request).await;
+    app.live.answered(&route, response.status().as_u16());
+    response
+}
+
+/// A page of another site can have a browser call any address under a name of its own (DNS rebinding): where the server listens on this
+/// machine alone, only names of this machine are answered. Health needs no key.
+fn let_in(app: &App, mut request: Request<Body>) -> Result<Request<Body>, Refusal> {
+    if !app.is_open {
+        let host = request.headers().get("host").and_then(|host| host.to_str().ok()).unwrap_or_default();
+        let name = match host.strip_prefix('[') {
+            Some(rest) => rest.split(']').next().unwrap_or_default(),
+            None => host.split(':').next().unwrap_or_default(),
+        };
+        if !["127.0.0.1", "localhost", "::1"].contains(&name) {
+            return Err(Refusal::forbidden(format!("`{host}` is no name of this machine: use 127.0.0.1 or localhost")));
+        }
     }
-    Refusal::forbidden(format!("`{host}` is no name of this machine: use 127.0.0.1 or localhost"))
-        .into_response()
+    if request.uri().path() != "/health" {
+        let tenant = app.tenants.identify(request.headers())?;
+        request.extensions_mut().insert(tenant);
+    }
+    Ok(request)
+}
+
+/// Who asks.
+pub(crate) struct Asking(Arc<Tenant>);
+
+impl FromRequestParts<Arc<App>> for Asking {
+    type Rejection = Refusal;
+
+    async fn from_request_parts(parts: &mut Parts, _: &Arc<App>) -> Result<Self, Refusal> {
+        let tenant = parts.extensions.get::<Arc<Tenant>>().cloned();
+        tenant.map(Self).ok_or_else(|| Refusal::internal("the request was let in without a tenant"))
+    }
 }
 
 type Shared = State<Arc<App>>;

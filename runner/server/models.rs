@@ -1,86 +1,217 @@
-//! The models that are served.
+//! The models that are served: opened when they are asked for, within a bound of memory for their weights.
+//!
+//! Where another model needs room, the one that was used longest ago and is not at work is closed; its memories stay on disk.
 
-use super::Shared;
 use super::error::Refusal;
-use crate::backend::{EmbeddedConfig, Loading, Share, locate, worded};
-use anyhow::Context as _;
-use axum::Json;
-use axum::extract::{Path, State};
+use crate::backend::{Embedded, EmbeddedConfig, Loading, ModelFile, Share, locate};
+use anyhow::{Context as _, ensure};
 use greenroom_engine::Engine;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Engines by the names that clients ask for.
+/// How often is looked whether a model has become idle.
+const RETRY: Duration = Duration::from_millis(20);
+/// How long is waited for that.
+const LONGEST_WAIT: Duration = Duration::from_secs(60);
+
+/// Makes what is told of opening a model.
+type Progress = dyn Fn() -> Box<dyn FnMut(Loading) + Send> + Send + Sync;
+
+/// Models by the names that clients ask for.
 pub struct Models {
-    engines: BTreeMap<String, Engine>,
-    /// Seconds since 1970 at which they were opened.
-    opened: u64,
+    offered: BTreeMap<String, ModelFile>,
+    config: EmbeddedConfig,
+    /// Bytes of weights that may be open at once.
+    max_bytes: u64,
+    open: Mutex<Open>,
+    /// Held by who opens a model.
+    opening: tokio::sync::Mutex<()>,
+    on_progress: Box<Progress>,
+    /// Seconds since 1970 at which the server started.
+    started: u64,
+}
+
+#[derive(Default)]
+struct Open {
+    served: BTreeMap<String, (Arc<Served>, u64)>,
+    clock: u64,
+}
+
+/// A model at work.
+pub(super) struct Served {
+    pub(super) name: String,
+    pub(super) backend: Embedded,
+    bytes: u64,
+}
+
+impl Served {
+    pub(super) fn engine(&self) -> &Engine {
+        self.backend.engine()
+    }
 }
 
 impl Models {
-    /// Opens models, each under its name, with these settings; all live in one budget of memory.
+    /// Models, each under its name, with these settings; the memories of all live in one budget. As many are opened as there is room for.
     ///
     /// # Errors
-    /// A model can't be found or opened.
+    /// A model can't be found or opened, or is larger than `max_bytes`.
     pub fn open(
-        config: &EmbeddedConfig,
+        config: EmbeddedConfig,
         given: &BTreeMap<String, String>,
-        on_progress: &dyn Fn() -> Box<dyn FnMut(Loading) + Send>,
+        max_bytes: Option<u64>,
+        on_progress: Box<Progress>,
     ) -> anyhow::Result<Self> {
-        let share = Some(Share::new(config.cache_memory));
-        let mut engines = BTreeMap::new();
-        for (name, model) in given {
-            let config = EmbeddedConfig { model: locate(model)?, share: share.clone(), ..config.clone() };
-            let engine = Engine::open(config.engine(), &mut *on_progress());
-            engines
-                .insert(name.clone(), engine.map_err(worded).with_context(|| format!("the model `{name}`"))?);
+        let named = |name: &str| format!("the model `{name}`");
+        let offered = given.iter().map(|(name, model)| Ok((name.clone(), locate(model).with_context(|| named(name))?)));
+        let config = EmbeddedConfig { share: Some(Share::new(config.cache_memory)), ..config };
+        let models = Self {
+            offered: offered.collect::<anyhow::Result<_>>()?,
+            config,
+            max_bytes: max_bytes.unwrap_or(u64::MAX),
+            open: Mutex::default(),
+            opening: tokio::sync::Mutex::default(),
+            on_progress,
+            started: now(),
+        };
+        let mut left = models.max_bytes;
+        for (name, file) in &models.offered {
+            let bytes = size(file);
+            ensure!(
+                bytes <= models.max_bytes,
+                "{} takes {bytes} bytes; `--model-memory` allows {}",
+                named(name),
+                models.max_bytes
+            );
+            if bytes <= left {
+                left -= bytes;
+                models.begin(name, file)?;
+            }
         }
-        Ok(Self { engines, opened: now() })
+        Ok(models)
     }
 
-    /// The engine of that name.
-    pub(super) fn get(&self, name: &str) -> Result<(&str, &Engine), Refusal> {
-        let known = || self.engines.keys().cloned().collect::<Vec<_>>().join(", ");
-        let found = self.engines.get_key_value(name);
-        let found = found
-            .ok_or_else(|| Refusal::no_model(format!("no model `{name}` is served: there is {}", known())))?;
-        Ok((found.0, found.1))
+    /// Names of all models.
+    pub(super) fn names(&self) -> impl Iterator<Item = &str> {
+        self.offered.keys().map(String::as_str)
     }
 
-    fn told(&self, name: &str, engine: &Engine) -> Value {
-        let info = engine.model();
-        json!({
-            "id": name,
-            "object": "model",
-            "created": self.opened,
-            "owned_by": "greenroom",
-            "greenroom": {
-                "name": info.name,
-                "family": info.family,
-                "identity": info.identity,
-                "context_length": info.context_length,
-                "kv": engine.kv(),
-                "numerics": info.numerics,
-            },
-        })
+    /// Models that are open now, least recently used first.
+    pub(super) fn at_hand(&self) -> Vec<Arc<Served>> {
+        let mut served: Vec<_> = self.state().served.values().cloned().collect();
+        served.sort_by_key(|(_, used)| *used);
+        served.into_iter().map(|(served, _)| served).collect()
+    }
+
+    /// The model of that name, opened if it was not.
+    pub(super) async fn get(self: &Arc<Self>, name: &str) -> Result<Arc<Served>, Refusal> {
+        let Some((name, file)) = self.offered.get_key_value(name) else {
+            let known: Vec<&str> = self.names().collect();
+            return Err(Refusal::no_model(format!("the model `{name}` does not exist; there is {}", known.join(", "))));
+        };
+        if let Some(served) = self.used(name) {
+            return Ok(served);
+        }
+        let _opening = self.opening.lock().await;
+        if let Some(served) = self.used(name) {
+            return Ok(served);
+        }
+        let began = std::time::Instant::now();
+        while !self.has_room(size(file)).await {
+            if began.elapsed() > LONGEST_WAIT {
+                return Err(Refusal::too_many(format!("no room for the model `{name}`: all that are open are at work"), RETRY));
+            }
+            tokio::time::sleep(RETRY).await;
+        }
+        let (models, name, file) = (self.clone(), name.clone(), file.clone());
+        let opened = tokio::task::spawn_blocking(move || models.begin(&name, &file));
+        match opened.await {
+            Ok(Ok(served)) => Ok(served),
+            Ok(Err(error)) => Err(Refusal::internal(format!("{error:#}"))),
+            Err(error) => Err(Refusal::internal(format!("the model can't be opened: {error}"))),
+        }
+    }
+
+    fn used(&self, name: &str) -> Option<Arc<Served>> {
+        let mut open = self.state();
+        open.clock += 1;
+        let clock = open.clock;
+        let (served, used) = open.served.get_mut(name)?;
+        *used = clock;
+        Some(served.clone())
+    }
+
+    /// Opens a model.
+    fn begin(&self, name: &str, file: &ModelFile) -> anyhow::Result<Arc<Served>> {
+        let config = EmbeddedConfig { model: file.clone(), ..self.config.clone() };
+        let backend = Embedded::open(&config, &mut (self.on_progress)()).with_context(|| format!("the model `{name}`"))?;
+        let served = Arc::new(Served { name: name.to_string(), backend, bytes: size(file) });
+        let mut open = self.state();
+        open.clock += 1;
+        let clock = open.clock;
+        open.served.insert(name.to_string(), (served.clone(), clock));
+        Ok(served)
+    }
+
+    /// True if so many bytes of weights fit beside those that are open; idle models are closed for that.
+    async fn has_room(&self, bytes: u64) -> bool {
+        loop {
+            let idle = {
+                let mut open = self.state();
+                let held: u64 = open.served.values().map(|(served, _)| served.bytes).sum();
+                if held.saturating_add(bytes) <= self.max_bytes {
+                    return true;
+                }
+                let idle = open.served.iter().filter(|(_, (served, _))| Arc::strong_count(served) == 1);
+                let idle = idle.min_by_key(|(_, (_, used))| *used).map(|(name, _)| name.clone());
+                idle.and_then(|name| open.served.remove(&name))
+            };
+            let Some((served, _)) = idle else { return false };
+            tracing::info!("the model `{}` is closed to make room", served.name);
+            // It waits for what is being written.
+            let _ = tokio::task::spawn_blocking(move || drop(served)).await;
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, Open> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A model as `/v1/models` lists it; `None`: there is none of that name.
+    pub(super) fn described(&self, name: &str) -> Option<Value> {
+        let file = self.offered.get(name)?;
+        let mut described =
+            json!({ "id": name, "object": "model", "created": self.started, "owned_by": "greenroom" });
+        described["greenroom"] = match self.state().served.get(name) {
+            None => json!({ "is_open": false, "bytes": size(file) }),
+            Some((served, _)) => {
+                let (info, engine) = (served.engine().model(), served.engine());
+                json!({
+                    "is_open": true,
+                    "bytes": served.bytes,
+                    "name": info.name,
+                    "family": info.family,
+                    "identity": info.identity,
+                    "context_length": info.context_length,
+                    "kv": engine.kv(),
+                    "numerics": info.numerics,
+                })
+            }
+        };
+        Some(described)
+    }
+}
+
+/// Bytes of a model's file.
+fn size(model: &ModelFile) -> u64 {
+    match model {
+        ModelFile::Path(path) => std::fs::metadata(path).map_or(0, |file| file.len()),
+        ModelFile::Understudy => 0,
     }
 }
 
 /// Seconds since 1970.
 pub(super) fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs())
-}
-
-/// `GET /v1/models`
-pub(super) async fn list(State(app): Shared) -> Json<Value> {
-    let models = &app.models;
-    let data: Vec<Value> = models.engines.iter().map(|(name, engine)| models.told(name, engine)).collect();
-    Json(json!({ "object": "list", "data": data }))
-}
-
-/// `GET /v1/models/{name}`
-pub(super) async fn one(State(app): Shared, Path(name): Path<String>) -> Result<Json<Value>, Refusal> {
-    let (name, engine) = app.models.get(&name)?;
-    Ok(Json(app.models.told(name, engine)))
 }

@@ -9,19 +9,16 @@
 //! sampled: clients send replies back as text, and a text has more than one way to be cut into tokens. So a conversation is read as it
 //! was said, whether or not its keys and values are still there.
 
-use super::conversation::{Digest, Told};
+use super::dialogue::{Dialogue, Digest};
+use super::journal::Journal;
 use greenroom_engine::{Completion, Conversation, ReplyContent, SessionKey};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::{BufRead as _, BufReader, Write as _};
-use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Memories that are known at once, at most; the one that was used longest ago is forgotten first.
 const MOST: usize = 10_000;
-/// Bytes of the file, at most, when it is read.
-const MAX_FILE: u64 = 256 << 20;
 
 /// The memories of all conversations.
 #[derive(Default)]
@@ -30,15 +27,18 @@ pub struct Sessions(Mutex<Inner>);
 #[derive(Default)]
 struct Inner {
     slots: BTreeMap<String, Slot>,
-    file: Option<File>,
+    journal: Journal,
     time: u64,
 }
 
+/// A memory.
 #[derive(Default)]
 struct Slot {
     /// What it has read and said, reply by reply.
     chain: Vec<Said>,
     is_busy: bool,
+    /// True if it was at work since the server started: then it is probably in RAM.
+    is_warm: bool,
     used: u64,
 }
 
@@ -51,13 +51,23 @@ struct Said {
     ids: Option<Arc<[u32]>>,
 }
 
-/// A line of the file: the reply of that number in a memory.
+/// A line of the journal: the reply of that number in a memory.
 #[derive(Serialize, Deserialize)]
 struct Line {
     name: String,
     reply: usize,
     digest: String,
     ids: Option<Arc<[u32]>>,
+}
+
+/// What keeps conversations apart that begin alike.
+#[derive(Clone, Debug)]
+pub(super) struct Scope<'a> {
+    pub(super) tenant: &'a str,
+    /// Identity of the model.
+    pub(super) model: &'a str,
+    /// A name that the client gave; may be empty.
+    pub(super) name: &'a str,
 }
 
 /// A memory that is at work for one request.
@@ -70,40 +80,48 @@ pub(super) struct Claim<'a> {
     said: Vec<Said>,
 }
 
+/// A slot's part in a claim.
+struct Found {
+    /// The memory that holds just what the conversation has read and said so far, and is free.
+    goes_on: Option<String>,
+    /// The one that has most in common with it, and how many replies.
+    nearest: Option<(String, usize)>,
+}
+
 impl Sessions {
     /// With what is written down in a folder; `None`: nothing is.
     ///
     /// # Errors
-    /// The file can't be read or written.
-    pub fn open(folder: Option<&Path>) -> std::io::Result<Self> {
-        let Some(file) = folder.map(|folder| folder.join("sessions.jsonl")) else {
-            return Ok(Self::default());
-        };
-        let mut inner = Inner::default();
-        inner.read(&file)?;
-        inner.rewrite(&file)?;
-        Ok(Self(Mutex::new(inner)))
+    /// The journal can't be read or written.
+    pub fn open(folder: Option<&Path>) -> anyhow::Result<Self> {
+        let inner = Mutex::new(Inner::default());
+        let lock = || inner.lock().unwrap_or_else(PoisonError::into_inner);
+        let journal =
+            Journal::open(folder, "sessions.jsonl", |line| lock().absorb(line), || lock().lines())?;
+        lock().journal = journal;
+        Ok(Self(inner))
+    }
+
+    /// True if the memory that a conversation goes on with is probably in RAM.
+    pub(super) fn is_warm(&self, scope: &Scope<'_>, dialogue: &Dialogue) -> bool {
+        let inner = self.lock();
+        let Found { goes_on, nearest } = inner.find(&prefix(scope, dialogue), dialogue);
+        let name = goes_on.or(nearest.map(|(name, _)| name));
+        name.is_some_and(|name| inner.slots[&name].is_warm)
     }
 
     /// The memory for a conversation.
-    pub(super) fn claim(&self, scope: &str, told: &Told) -> Claim<'_> {
-        let mut inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let root = blake3::Hash::from(told.root);
-        let scope = blake3::hash(scope.as_bytes());
-        let prefix = format!("{}-{}", &scope.to_hex()[..16], &root.to_hex()[..32]);
-        let siblings = || inner.slots.range(format!("{prefix}.")..format!("{prefix}/"));
-        let common = |slot: &Slot| slot.common(&told.chain);
-        let nearest = siblings().max_by_key(|(_, slot)| common(slot));
-        let said = nearest.map_or(Vec::new(), |(_, slot)| slot.chain[..common(slot)].to_vec());
-        let nearest = nearest.map(|(name, _)| name.clone());
-        let goes_on = siblings().filter(|(_, slot)| !slot.is_busy && common(slot) == slot.chain.len());
-        let goes_on = goes_on.max_by_key(|(_, slot)| slot.chain.len()).map(|(name, _)| name.clone());
+    pub(super) fn claim(&self, scope: &Scope<'_>, dialogue: &Dialogue) -> Claim<'_> {
+        let mut inner = self.lock();
+        let prefix = prefix(scope, dialogue);
+        let Found { goes_on, nearest } = inner.find(&prefix, dialogue);
+        let said = nearest.as_ref().map_or(Vec::new(), |(name, n)| inner.slots[name].chain[..*n].to_vec());
         let (name, parent) = match goes_on {
             Some(name) => (name, None),
             None => {
-                let free =
-                    (0..).map(|n| format!("{prefix}.{n}")).find(|name| !inner.slots.contains_key(name));
-                (free.unwrap_or_default(), nearest)
+                let mut names = (0_usize..).map(|n| format!("{prefix}.{n}"));
+                let free = names.find(|name| !inner.slots.contains_key(name));
+                (free.unwrap_or_default(), nearest.map(|(name, _)| name))
             }
         };
         inner.time += 1;
@@ -113,50 +131,58 @@ impl Sessions {
         inner.forget_one();
         Claim { sessions: self, name, parent, said }
     }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Beginning of the names of all memories whose conversations begin alike.
+fn prefix(scope: &Scope<'_>, dialogue: &Dialogue) -> String {
+    let scope = super::dialogue::digest(&[], &[scope.tenant, scope.model, scope.name]);
+    let (scope, root) = (blake3::Hash::from(scope), blake3::Hash::from(dialogue.root));
+    format!("{}-{}", &scope.to_hex()[..32], &root.to_hex()[..32])
 }
 
 impl Inner {
-    fn read(&mut self, file: &PathBuf) -> std::io::Result<()> {
-        let opened = match File::open(file) {
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
-            opened => opened?,
-        };
-        for line in BufReader::new(std::io::Read::take(opened, MAX_FILE)).lines() {
-            // The last line of a server that was killed may be half a line.
-            let Ok(Line { name, reply, digest, ids }) = serde_json::from_str(&line?) else { continue };
-            let Ok(digest) = blake3::Hash::from_hex(&digest) else { continue };
-            self.time += 1;
-            let slot = self.slots.entry(name).or_default();
-            if reply == 0 || slot.chain.len() < reply - 1 {
-                continue; // a line before it is lost
-            }
-            slot.chain.truncate(reply - 1);
-            slot.chain.push(Said { digest: digest.into(), ids });
-            slot.used = self.time;
-            self.forget_one();
-        }
-        Ok(())
+    fn find(&self, prefix: &str, dialogue: &Dialogue) -> Found {
+        let siblings = || self.slots.range(format!("{prefix}.")..format!("{prefix}/"));
+        let common = |slot: &Slot| slot.common(&dialogue.chain);
+        let goes_on = siblings().filter(|(_, slot)| !slot.is_busy && common(slot) == slot.chain.len());
+        let goes_on = goes_on.max_by_key(|(_, slot)| slot.chain.len()).map(|(name, _)| name.clone());
+        let nearest = siblings().max_by_key(|(_, slot)| common(slot));
+        Found { goes_on, nearest: nearest.map(|(name, slot)| (name.clone(), common(slot))) }
     }
 
-    /// Writes a line for each memory, and keeps the file open for more.
-    fn rewrite(&mut self, path: &Path) -> std::io::Result<()> {
+    fn absorb(&mut self, Line { name, reply, digest, ids }: Line) {
+        let Ok(digest) = blake3::Hash::from_hex(&digest) else { return };
+        self.time += 1;
+        let slot = self.slots.entry(name).or_default();
+        slot.used = self.time;
+        if reply == 0 || slot.chain.len() < reply - 1 {
+            return; // a line before it is lost
+        }
+        slot.chain.truncate(reply - 1);
+        slot.chain.push(Said { digest: digest.into(), ids });
+        self.forget_one();
+    }
+
+    fn lines(&self) -> Vec<Line> {
         let mut slots: Vec<_> = self.slots.iter().collect();
         slots.sort_by_key(|(_, slot)| slot.used);
-        let mut text = String::new();
-        for (name, slot) in slots {
-            for (at, said) in slot.chain.iter().enumerate() {
-                text += &line(name, at, said)?;
-            }
-        }
-        crate::files::write(path, text).map_err(std::io::Error::other)?;
-        self.file = Some(File::options().append(true).open(path)?);
-        Ok(())
+        let lines = slots.into_iter().flat_map(|(name, slot)| {
+            slot.chain.iter().enumerate().map(|(at, said)| said.line(name, at))
+        });
+        lines.collect()
     }
 
     fn forget_one(&mut self) {
+        if self.slots.len() <= MOST {
+            return;
+        }
         let idle = self.slots.iter().filter(|(_, slot)| !slot.is_busy);
         let oldest = idle.min_by_key(|(_, slot)| slot.used).map(|(name, _)| name.clone());
-        if let Some(name) = oldest.filter(|_| self.slots.len() > MOST) {
+        if let Some(name) = oldest {
             self.slots.remove(&name);
         }
     }
@@ -169,56 +195,54 @@ impl Slot {
     }
 }
 
-/// The line of the reply at an index.
-fn line(name: &str, at: usize, said: &Said) -> serde_json::Result<String> {
-    let digest = blake3::Hash::from(said.digest).to_hex().to_string();
-    let line = Line { name: name.to_string(), reply: at + 1, digest, ids: said.ids.clone() };
-    Ok(serde_json::to_string(&line)? + "\n")
+impl Said {
+    /// The line of a memory's reply at an index.
+    fn line(&self, name: &str, at: usize) -> Line {
+        let digest = blake3::Hash::from(self.digest).to_hex().to_string();
+        Line { name: name.to_string(), reply: at + 1, digest, ids: self.ids.clone() }
+    }
+}
+
+/// The engine's key of a memory of that name.
+pub(super) fn key(tenant: &str, name: &str) -> SessionKey {
+    SessionKey { tenant: tenant.to_string(), ..SessionKey::new("serve", name) }
 }
 
 impl Claim<'_> {
-    /// The key of a memory of this request's.
-    pub(super) fn key(name: &str) -> SessionKey {
-        SessionKey::new("serve", name)
-    }
-
     /// Lets a conversation hold the replies as they were said.
     pub(super) fn recall(&self, conversation: &mut Conversation) {
         for (past, said) in conversation.exchanges.iter_mut().zip(&self.said) {
-            if let Some(ids) = &said.ids {
-                past.reply = ReplyContent::Ids(ids.clone());
-            }
+            let Some(ids) = &said.ids else { continue };
+            past.reply = match past.reply {
+                ReplyContent::CallText(_) | ReplyContent::Call(_) => ReplyContent::Call(ids.clone()),
+                _ => ReplyContent::Ids(ids.clone()),
+            };
         }
     }
 
-    /// The conversation was answered by these ids; `told` is the conversation.
-    pub(super) fn said(self, told: &Told, completion: &Completion) {
-        let mut inner = self.sessions.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let Inner { slots, file, .. } = &mut *inner;
+    /// The conversation was answered so.
+    pub(super) fn said(self, dialogue: &Dialogue, completion: &Completion) {
+        let mut inner = self.sessions.lock();
+        let Inner { slots, journal, .. } = &mut *inner;
         let Some(slot) = slots.get_mut(&self.name) else { return };
-        let n = slot.common(&told.chain);
+        let n = slot.common(&dialogue.chain);
         slot.chain.truncate(n);
         slot.chain.extend(self.said.iter().skip(n).cloned());
-        let elsewhere = told.chain.iter().skip(slot.chain.len());
+        let elsewhere = dialogue.chain.iter().skip(slot.chain.len());
         let elsewhere: Vec<Said> = elsewhere.map(|digest| Said { digest: *digest, ids: None }).collect();
         slot.chain.extend(elsewhere);
         let ids = Some(completion.ids.as_slice().into());
-        slot.chain.push(Said { digest: told.with_reply(&completion.text), ids });
+        slot.chain.push(Said { digest: dialogue.with_reply(completion), ids });
+        slot.is_warm = true;
         let new = slot.chain.iter().enumerate().skip(n);
-        let lines: serde_json::Result<String> = new.map(|(at, said)| line(&self.name, at, said)).collect();
-        let written = lines.map_err(std::io::Error::other);
-        let written =
-            written.and_then(|lines| file.as_mut().map_or(Ok(()), |file| file.write_all(lines.as_bytes())));
-        if let Err(error) = written {
-            tracing::warn!("what `{}` holds can't be written down: {error}", self.name);
-        }
+        let lines: Vec<Line> = new.map(|(at, said)| said.line(&self.name, at)).collect();
+        journal.append(&lines);
     }
 }
 
 impl Drop for Claim<'_> {
     fn drop(&mut self) {
-        let mut inner = self.sessions.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(slot) = inner.slots.get_mut(&self.name) {
+        if let Some(slot) = self.sessions.lock().slots.get_mut(&self.name) {
             slot.is_busy = false;
         }
     }

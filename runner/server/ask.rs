@@ -1,0 +1,325 @@
+//! A question to a model, in no API's words: admitted, played piece by piece, and answered.
+//!
+//! An API's handler makes an [`Ask`] of its request. [`Ask::admit`] finds the model, bounds the prompt and stands in line; what it
+//! refuses is refused before anything is sent. [`Admitted::play`] waits for a place, finds the memory, and lets the engine answer.
+
+use super::App;
+use super::dialogue::Dialogue;
+use super::error::Refusal;
+use super::live::{Entry, Stage};
+use super::models::Served;
+use super::queue::Ticket;
+use super::sessions::{self, Claim, Scope};
+use super::tenants::Tenant;
+use axum::http::HeaderMap;
+use greenroom_engine::{
+    Calls, Completion, Constraint, Conversation, Engine, Event, Grammar, Request, Retention, Sampling,
+    SessionKey, TokenLogprob,
+};
+use std::sync::Arc;
+use tokio::sync::mpsc;
+
+/// Headers by which clients name a session.
+const SESSION_HEADERS: [&str; 5] =
+    ["x-session-id", "session-id", "x-claude-code-session-id", "x-dynamo-session-id", "thread-id"];
+/// Tokens of a call of a tool, at most, where the reply is not bounded.
+const CALL_TOKENS: usize = 4_096;
+
+/// A question.
+pub(super) struct Ask {
+    /// The route that it came by.
+    pub(super) route: &'static str,
+    pub(super) tenant: Arc<Tenant>,
+    pub(super) model: String,
+    pub(super) subject: Subject,
+    pub(super) settings: Settings,
+    /// Replies that are asked for; each but the first has a seed made of the first one's.
+    pub(super) n: usize,
+}
+
+/// What is answered, and from which memory.
+#[derive(Clone)]
+pub(super) enum Subject {
+    /// A dialogue that the client keeps; the name, which may be empty, keeps it apart from those that begin alike.
+    Dialogue(Box<Dialogue>, String),
+    /// A conversation that the server keeps, by the name of its memory and of the one that it began with.
+    Kept { conversation: Conversation, memory: String, parent: Option<String> },
+}
+
+/// How it is answered.
+#[derive(Clone)]
+pub(super) struct Settings {
+    pub(super) sampling: Sampling,
+    /// Most tokens of the reply; `None`: as many as there is room for.
+    pub(super) max_tokens: Option<usize>,
+    pub(super) stop: Vec<String>,
+    pub(super) constraint: Option<Constraint>,
+    pub(super) grammar: Option<Grammar>,
+    pub(super) calls: Calls,
+    /// Alternatives whose log-probabilities are told beside each token's own.
+    pub(super) logprobs: Option<usize>,
+    /// Nothing of an earlier memory is used.
+    pub(super) cold: bool,
+}
+
+impl Settings {
+    /// OpenAI's defaults: temperature 1, no filters, as long as there is room.
+    pub(super) fn new(seed: u64) -> Self {
+        Self {
+            sampling: Sampling { temperature: 1.0, seed, ..Sampling::default() },
+            max_tokens: None,
+            stop: Vec::new(),
+            constraint: None,
+            grammar: None,
+            calls: Calls::Never,
+            logprobs: None,
+            cold: false,
+        }
+    }
+}
+
+/// A question that stands in line.
+pub(super) struct Admitted {
+    app: Arc<App>,
+    ask: Ask,
+    served: Arc<Served>,
+    ticket: Ticket,
+    entry: Entry,
+    prompt_tokens: usize,
+}
+
+/// A piece of an answer.
+#[derive(Debug)]
+pub(super) enum Piece {
+    /// The reply begins.
+    Begun,
+    /// Text that nothing takes back.
+    Text(String),
+    /// The reply is a call of this tool.
+    Called(String),
+    /// A piece of the call's arguments, which are the text of a JSON object.
+    Arguments(String),
+    /// Log-probabilities of the tokens that the text so far is made of, behind those of earlier pieces.
+    Logprobs(Vec<TokenLogprob>),
+    /// The reply is said, and its memory saved.
+    Ended(Box<Answer>),
+}
+
+/// An answer.
+#[derive(Clone, Debug)]
+pub(super) struct Answer {
+    pub(super) completion: Completion,
+    pub(super) seed: u64,
+}
+
+impl Answer {
+    /// Tokens of the prompt.
+    pub(super) fn prompt_tokens(&self) -> usize {
+        let cost = &self.completion.usage;
+        cost.reused + cost.prefilled + cost.recomputed
+    }
+}
+
+/// Takes the pieces of each reply, by its number.
+pub(super) type Pieces = mpsc::Sender<(usize, Piece)>;
+
+/// The name that a client gave its session: a key in the body, or a header.
+pub(super) fn scope(key: Option<String>, headers: &HeaderMap) -> String {
+    let named = || SESSION_HEADERS.iter().find_map(|name| headers.get(*name)?.to_str().ok());
+    key.or_else(|| named().map(str::to_string)).unwrap_or_default()
+}
+
+/// A random number, for seeds and names.
+pub(super) fn random() -> u64 {
+    // The system's generator fails on no system that has one.
+    getrandom::u64().unwrap_or_else(|_| u64::from(std::process::id()))
+}
+
+/// A name that no other answer has.
+pub(super) fn fresh_id(prefix: &str) -> String {
+    format!("{prefix}{:016x}{:016x}", random(), random())
+}
+
+impl Ask {
+    /// Finds the model, bounds the prompt and stands in line.
+    ///
+    /// # Errors
+    /// There is no such model, the prompt is too long, the tenant or the queue has no room.
+    pub(super) async fn admit(self, app: &Arc<App>) -> Result<Admitted, Refusal> {
+        self.tenant.ask()?;
+        let entry = app.live.enter(&self.tenant.name, self.route, &self.model);
+        let served = app.models.get(&self.model).await?;
+        let subject = self.subject.clone();
+        let counted = served.clone();
+        // Long texts take a while to tokenize; others are answered meanwhile.
+        let prompt_tokens = tokio::task::spawn_blocking(move || {
+            counted.engine().prompter().prompt_tokens(subject.conversation())
+        });
+        let prompt_tokens = prompt_tokens.await.map_err(|error| Refusal::internal(error.to_string()))??;
+        let context = served.engine().model().context_length;
+        if prompt_tokens >= context {
+            return Err(Refusal::too_long(prompt_tokens, context));
+        }
+        let is_warm = match &self.subject {
+            Subject::Dialogue(dialogue, name) => {
+                let scope = Self::scope(&self.tenant, &served, name);
+                app.sessions.is_warm(&scope, dialogue)
+            }
+            Subject::Kept { .. } => true,
+        };
+        let ticket = app.queue.enter(&self.tenant, is_warm)?;
+        Ok(Admitted { app: app.clone(), ask: self, served, ticket, entry, prompt_tokens })
+    }
+
+    fn scope<'a>(tenant: &'a Tenant, served: &'a Served, name: &'a str) -> Scope<'a> {
+        Scope { tenant: &tenant.name, model: &served.engine().model().identity, name }
+    }
+}
+
+impl Subject {
+    pub(super) fn conversation(&self) -> &Conversation {
+        match self {
+            Self::Dialogue(dialogue, _) => &dialogue.conversation,
+            Self::Kept { conversation, .. } => conversation,
+        }
+    }
+}
+
+impl Admitted {
+    pub(super) fn engine(&self) -> &Engine {
+        self.served.engine()
+    }
+
+    pub(super) fn prompt_tokens(&self) -> usize {
+        self.prompt_tokens
+    }
+
+    /// Waits for a place, and lets the model answer; each piece is told to `pieces` as it comes. Dropped before it is ready, what is at
+    /// work is called off.
+    ///
+    /// # Errors
+    /// The engine's, or the deadline has passed, or nobody takes the pieces any more.
+    pub(super) async fn play(self, pieces: Option<&Pieces>) -> Result<Vec<Answer>, Refusal> {
+        let limit = self.app.timeout;
+        let played = tokio::time::timeout(limit, self.play_all(pieces)).await;
+        played.unwrap_or_else(|_| Err(Refusal::timed_out(limit)))
+    }
+
+    async fn play_all(self, pieces: Option<&Pieces>) -> Result<Vec<Answer>, Refusal> {
+        let Self { app, ask, served, ticket, entry, .. } = self;
+        let _place = ticket.wait().await?;
+        let engine = served.engine();
+        let first = match &ask.subject {
+            Subject::Dialogue(dialogue, name) => {
+                let claim = app.sessions.claim(&Ask::scope(&ask.tenant, &served, name), dialogue);
+                let mut request = ask.request(0, &claim.name, claim.parent.as_deref());
+                claim.recall(&mut request.conversation);
+                let turn = Turn { engine, entry: &entry, pieces, index: 0 };
+                let answer = turn.play(request.clone(), &claim.name).await?;
+                let memory = claim.name.clone();
+                claim.said(dialogue, &answer.completion);
+                (answer, request.conversation, memory)
+            }
+            Subject::Kept { conversation, memory, parent } => {
+                let request = ask.request(0, memory, parent.as_deref());
+                let turn = Turn { engine, entry: &entry, pieces, index: 0 };
+                (turn.play(request, memory).await?, conversation.clone(), memory.clone())
+            }
+        };
+        let (answer, conversation, memory) = first;
+        ask.tenant.spend(cost_of(&answer.completion));
+        let mut answers = vec![answer];
+        for index in 1..ask.n {
+            // Another reply to the same prompt, from a memory that ends with it.
+            let name = format!("{memory}#{index}");
+            let mut request = ask.request(index, &name, Some(&memory));
+            request.conversation.clone_from(&conversation);
+            request.retention = Retention::Ephemeral;
+            let session = request.session.clone();
+            let answer = Turn { engine, entry: &entry, pieces, index }.play(request, &name).await;
+            engine.forget(&session);
+            let answer = answer?;
+            ask.tenant.spend(cost_of(&answer.completion));
+            answers.push(answer);
+        }
+        Ok(answers)
+    }
+}
+
+/// Tokens that were computed for a reply.
+fn cost_of(completion: &Completion) -> usize {
+    completion.usage.prefilled + completion.usage.recomputed + completion.ids.len()
+}
+
+impl Ask {
+    /// The engine's request for the reply of a number.
+    fn request(&self, index: usize, memory: &str, parent: Option<&str>) -> Request {
+        let Settings { sampling, max_tokens, stop, constraint, grammar, calls, logprobs, cold } = self.settings.clone();
+        let key = |name: &str| -> SessionKey { sessions::key(&self.tenant.name, name) };
+        let seed = match index {
+            0 => sampling.seed,
+            index => {
+                let hash = blake3::hash(&[sampling.seed.to_le_bytes(), (index as u64).to_le_bytes()].concat());
+                hash.as_bytes().first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes))
+            }
+        };
+        Request {
+            parent: parent.map(key),
+            retention: Retention::Persistent,
+            sampling: Sampling { seed, ..sampling },
+            max_tokens: max_tokens.unwrap_or(usize::MAX),
+            max_call_tokens: max_tokens.unwrap_or(CALL_TOKENS),
+            stop,
+            constraint,
+            grammar: grammar.map(Arc::new),
+            calls,
+            logprobs,
+            cold,
+            ..Request::new(key(memory), self.subject.conversation().clone())
+        }
+    }
+}
+
+/// A turn of the engine.
+struct Turn<'a> {
+    engine: &'a Engine,
+    entry: &'a Entry,
+    pieces: Option<&'a Pieces>,
+    index: usize,
+}
+
+impl Turn<'_> {
+    async fn play(&self, mut request: Request, memory: &str) -> Result<Answer, Refusal> {
+        self.entry.remembers(memory);
+        if request.max_tokens == usize::MAX {
+            let tokens = self.engine.prompter().prompt_tokens(&request.conversation)?;
+            request.max_tokens = self.engine.model().context_length.saturating_sub(tokens);
+        }
+        let seed = request.sampling.seed;
+        let mut turn = self.engine.submit(request)?;
+        while let Some(event) = turn.next().await {
+            match event {
+                Event::Prefill { done, total } => self.entry.at(Stage::Reading { done, total }),
+                Event::Text(text) => {
+                    self.entry.says(&text);
+                    self.tell(Piece::Text(text)).await?;
+                }
+                Event::Logprobs(tokens) => self.tell(Piece::Logprobs(tokens)).await?,
+                Event::Failed(error) => return Err(error.into()),
+                Event::Done(_) => {
+                    let completion = *turn.commit().await?;
+                    self.entry.ended(&completion);
+                    let answer = Answer { completion, seed };
+                    self.tell(Piece::Ended(Box::new(answer.clone()))).await?;
+                    return Ok(answer);
+                }
+            }
+        }
+        Err(Refusal::ending())
+    }
+
+    async fn tell(&self, piece: Piece) -> Result<(), Refusal> {
+        let Some(pieces) = self.pieces else { return Ok(()) };
+        pieces.send((self.index, piece)).await.map_err(|_| Refusal::request("the client has gone"))
+    }
+}

@@ -1,0 +1,176 @@
+//! A dialogue as clients send it, line by line and in no API's words, made into what the engine reads.
+//!
+//! The engine's conversation alternates: the agent hears a text, and replies or calls a tool, whose result it hears next. Neighbouring
+//! lines of one side are joined; several calls of one message become calls one after the other, each with its result.
+
+use super::error::Refusal;
+use greenroom_engine::{Call, Called, Completion, Conversation, Exchange, ReplyContent, Tools};
+use serde_json::Value;
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// A line of a dialogue.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Line {
+    System(String),
+    User(String),
+    Assistant(String),
+    /// The assistant calls a tool.
+    Call { id: String, call: Call },
+    /// What a call gave.
+    Result { id: String, text: String },
+}
+
+/// A digest of a dialogue's beginning.
+pub(super) type Digest = [u8; 32];
+
+/// A conversation, with digests of its beginnings.
+#[derive(Clone, Debug)]
+pub(super) struct Dialogue {
+    pub(super) conversation: Conversation,
+    /// Digest of the system text.
+    pub(super) system: Digest,
+    /// Digest of the tools.
+    pub(super) tools: Digest,
+    /// Digest of system text, tools and the first text heard: what the dialogue is, whatever comes of it.
+    pub(super) root: Digest,
+    /// Digest of all up to the end of each reply, reply by reply.
+    pub(super) chain: Vec<Digest>,
+}
+
+/// A conversation in the making.
+#[derive(Default)]
+struct Draft {
+    system: Vec<String>,
+    heard: Vec<String>,
+    exchanges: Vec<Exchange>,
+    /// Calls that wait for their results.
+    open: VecDeque<(String, Call)>,
+}
+
+impl Dialogue {
+    /// A dialogue of these lines. System lines before all others are the system text; later ones are heard as a user's.
+    ///
+    /// # Errors
+    /// Nothing is left to answer, or calls and results don't match; `field` names the messages.
+    pub(super) fn new(lines: Vec<Line>, tools: Option<Arc<Tools>>, field: &str) -> Result<Self, Refusal> {
+        let mut draft = Draft::default();
+        for line in lines {
+            draft.take(line).map_err(|message| Refusal::field(field, message))?;
+        }
+        if let Some((id, _)) = draft.open.front() {
+            return Err(Refusal::field(field, format!("the call `{id}` has no result")));
+        }
+        if draft.heard.is_empty() {
+            return Err(Refusal::field(field, "the last message must be a user's or a tool's: it is what is answered"));
+        }
+        let system = (!draft.system.is_empty()).then(|| draft.system.join("\n\n"));
+        let next = draft.heard.join("\n\n");
+        Ok(Self::of(Conversation { system, tools, exchanges: draft.exchanges, next }))
+    }
+
+    /// The dialogue that a conversation is; its replies are texts and calls, not ids.
+    pub(super) fn of(conversation: Conversation) -> Self {
+        let system = digest(&[], &[conversation.system.as_deref().unwrap_or_default()]);
+        let tools = conversation.tools.as_ref().map_or(digest(&[], &[]), |tools| {
+            let told = |tool: &greenroom_engine::Tool| [tool.name.clone(), tool.about.clone(), tool.arguments.to_string()];
+            let texts: Vec<String> = tools.list.iter().flat_map(told).collect();
+            digest(&[], &texts.iter().map(String::as_str).collect::<Vec<_>>())
+        });
+        let first = conversation.exchanges.first().map_or(&conversation.next, |first| &first.user);
+        let root = digest(&[system, tools].concat(), &[first]);
+        let mut last = root;
+        let chain = conversation.exchanges.iter().map(|past| {
+            last = digest(&last, &[&past.user, &text_of(&past.reply)]);
+            last
+        });
+        let chain = chain.collect();
+        Self { system, tools, root, chain, conversation }
+    }
+
+    /// The digest of all up to the end of this reply to it.
+    pub(super) fn with_reply(&self, completion: &Completion) -> Digest {
+        let last = self.chain.last().unwrap_or(&self.root);
+        digest(last, &[&self.conversation.next, &reply_text(completion)])
+    }
+}
+
+impl Draft {
+    fn take(&mut self, line: Line) -> Result<(), String> {
+        match line {
+            Line::System(text) if self.heard.is_empty() && self.exchanges.is_empty() => self.system.push(text),
+            Line::System(text) | Line::User(text) => {
+                if let Some((id, _)) = self.open.front() {
+                    return Err(format!("the call `{id}` has no result before the next message"));
+                }
+                self.heard.push(text);
+            }
+            Line::Assistant(text) => match self.exchanges.last_mut().filter(|_| self.heard.is_empty()) {
+                Some(Exchange { reply: ReplyContent::Text(said), .. }) => {
+                    said.push_str("\n\n");
+                    said.push_str(&text);
+                }
+                _ => self.reply(ReplyContent::Text(text)),
+            },
+            Line::Call { id, call } => self.open.push_back((id, call)),
+            Line::Result { id, text } => {
+                let at = self.open.iter().position(|(open, _)| *open == id);
+                let (_, call) = at
+                    .and_then(|at| self.open.remove(at))
+                    .ok_or_else(|| format!("a result names the call `{id}`, which was not made before it"))?;
+                self.reply(ReplyContent::CallText(call));
+                self.heard.push(text);
+            }
+        }
+        Ok(())
+    }
+
+    fn reply(&mut self, reply: ReplyContent) {
+        let user = std::mem::take(&mut self.heard).join("\n\n");
+        self.exchanges.push(Exchange { user, reply });
+    }
+}
+
+/// The text that stands for a reply in digests.
+fn text_of(reply: &ReplyContent) -> String {
+    match reply {
+        ReplyContent::Text(text) => text.clone(),
+        ReplyContent::CallText(call) => text_of_call(call),
+        // Ids are put in after digests were made.
+        ReplyContent::Ids(_) | ReplyContent::Call(_) => String::new(),
+    }
+}
+
+fn reply_text(completion: &Completion) -> String {
+    match &completion.call {
+        Some(Called::Whole(call)) => text_of_call(call),
+        _ => completion.text.clone(),
+    }
+}
+
+/// No text of a client's is this: it begins with a NUL.
+fn text_of_call(call: &Call) -> String {
+    format!("\0{}\0{}", call.tool, sorted(&call.arguments))
+}
+
+/// Clients may send arguments with their keys in another order.
+fn sorted(value: &Value) -> Value {
+    match value {
+        Value::Object(fields) => {
+            let mut fields: Vec<_> = fields.iter().map(|(key, value)| (key.clone(), sorted(value))).collect();
+            fields.sort_by(|(a, _), (b, _)| a.cmp(b));
+            Value::Object(fields.into_iter().collect())
+        }
+        Value::Array(items) => items.iter().map(sorted).collect(),
+        other => other.clone(),
+    }
+}
+
+pub(super) fn digest(before: &[u8], texts: &[&str]) -> Digest {
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(before);
+    for text in texts {
+        hasher.update(&(text.len() as u64).to_le_bytes()).update(text.as_bytes());
+    }
+    hasher.finalize().into()
+}

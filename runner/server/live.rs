@@ -1,0 +1,278 @@
+//! What the server is doing: requests as they run, what they cost, and totals for `/metrics`.
+
+use greenroom_engine::{Completion, MatchKind, Source};
+use prometheus_client::encoding::text::encode;
+use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue};
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
+use serde::Serialize;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+/// Turns that are remembered, at most.
+const MOST_PAST: usize = 2_000;
+/// Characters of a reply in the making that are shown, at most.
+const MOST_SHOWN: usize = 600;
+
+/// All requests, present and past.
+#[derive(Debug)]
+pub(super) struct Live {
+    state: Mutex<State>,
+    started: Instant,
+    registry: Registry,
+    counts: Counts,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    next: u64,
+    requests: BTreeMap<u64, Request>,
+    past: VecDeque<Past>,
+}
+
+#[derive(Debug, Default)]
+struct Counts {
+    requests: Family<ByStatus, Counter>,
+    tokens: Family<ByKind, Counter>,
+    matches: Family<ByMatch, Counter>,
+    at_work: Gauge,
+    waiting: Gauge,
+    memory: Gauge,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct ByStatus {
+    route: String,
+    status: u16,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct ByKind {
+    kind: Tokens,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelValue)]
+#[allow(non_camel_case_types)] // as they stand in the text
+enum Tokens {
+    reused,
+    prefilled,
+    recomputed,
+    generated,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct ByMatch {
+    kind: &'static str,
+}
+
+/// A request at work.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Request {
+    pub(super) id: u64,
+    #[serde(skip)]
+    pub(super) tenant: String,
+    pub(super) route: &'static str,
+    pub(super) model: String,
+    /// Name of the memory, once it is known.
+    pub(super) memory: String,
+    pub(super) stage: Stage,
+    /// The end of what was said so far.
+    pub(super) text: String,
+    #[serde(skip)]
+    pub(super) since: Instant,
+}
+
+/// How far a request is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase", tag = "stage")]
+pub(super) enum Stage {
+    /// It waits for a place.
+    Waiting,
+    /// Its prompt is read: tokens so far, and in all.
+    Reading { done: usize, total: usize },
+    /// It is answered.
+    Speaking,
+}
+
+/// A turn that has ended.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Past {
+    pub(super) number: u64,
+    #[serde(skip)]
+    pub(super) tenant: String,
+    pub(super) model: String,
+    pub(super) memory: String,
+    #[serde(rename = "match")]
+    pub(super) kind: &'static str,
+    pub(super) source: &'static str,
+    pub(super) reused: usize,
+    pub(super) prefilled: usize,
+    pub(super) recomputed: usize,
+    pub(super) generated: usize,
+    pub(super) ttft_ms: f64,
+    pub(super) total_ms: f64,
+}
+
+/// A request's place among those at work, until it is dropped.
+#[derive(Debug)]
+pub(super) struct Entry {
+    live: Arc<Live>,
+    id: u64,
+}
+
+impl Live {
+    pub(super) fn new() -> Arc<Self> {
+        let (mut registry, counts) = (Registry::with_prefix("greenroom"), Counts::default());
+        registry.register("requests", "Requests by route and HTTP status", counts.requests.clone());
+        registry.register("tokens", "Tokens by what they cost", counts.tokens.clone());
+        registry.register("matches", "Turns by how the prompt met the memory", counts.matches.clone());
+        registry.register("requests_at_work", "Requests at work", counts.at_work.clone());
+        registry.register("requests_waiting", "Requests that wait for a place", counts.waiting.clone());
+        registry.register("memory_bytes", "Bytes of cached keys and values in RAM", counts.memory.clone());
+        Arc::new(Self { state: Mutex::default(), started: Instant::now(), registry, counts })
+    }
+
+    /// A request has come.
+    pub(super) fn enter(self: &Arc<Self>, tenant: &str, route: &'static str, model: &str) -> Entry {
+        let mut state = self.state();
+        state.next += 1;
+        let id = state.next;
+        let request = Request {
+            id,
+            tenant: tenant.to_string(),
+            route,
+            model: model.to_string(),
+            memory: String::new(),
+            stage: Stage::Waiting,
+            text: String::new(),
+            since: Instant::now(),
+        };
+        state.requests.insert(id, request);
+        Entry { live: self.clone(), id }
+    }
+
+    /// Requests of a tenant at work.
+    pub(super) fn requests(&self, tenant: &str) -> Vec<Request> {
+        self.state().requests.values().filter(|request| request.tenant == tenant).cloned().collect()
+    }
+
+    /// Turns of a tenant that have ended since the one of that number, oldest first.
+    pub(super) fn past(&self, tenant: &str, since: u64) -> Vec<Past> {
+        let state = self.state();
+        state.past.iter().filter(|past| past.tenant == tenant && past.number > since).cloned().collect()
+    }
+
+    /// A request was answered with this status.
+    pub(super) fn answered(&self, route: &str, status: u16) {
+        self.counts.requests.get_or_create(&ByStatus { route: route.to_string(), status }).inc();
+    }
+
+    /// Seconds since the server started.
+    pub(super) fn uptime(&self) -> f64 {
+        self.started.elapsed().as_secs_f64()
+    }
+
+    /// All figures in Prometheus's text format.
+    pub(super) fn metrics(&self, load: super::queue::Load, memory: u64) -> String {
+        self.counts.at_work.set(load.at_work as i64);
+        self.counts.waiting.set(load.waiting as i64);
+        self.counts.memory.set(i64::try_from(memory).unwrap_or(i64::MAX));
+        let mut text = String::new();
+        // Writing to a text does not fail.
+        let _ = encode(&mut text, &self.registry);
+        text
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Entry {
+    fn change(&self, change: impl FnOnce(&mut Request)) {
+        if let Some(request) = self.live.state().requests.get_mut(&self.id) {
+            change(request);
+        }
+    }
+
+    pub(super) fn at(&self, stage: Stage) {
+        self.change(|request| request.stage = stage);
+    }
+
+    pub(super) fn remembers(&self, memory: &str) {
+        self.change(|request| memory.clone_into(&mut request.memory));
+    }
+
+    pub(super) fn says(&self, text: &str) {
+        self.change(|request| {
+            request.stage = Stage::Speaking;
+            request.text.push_str(text);
+            let excess = request.text.len().saturating_sub(MOST_SHOWN);
+            let cut = (excess..request.text.len()).find(|at| request.text.is_char_boundary(*at));
+            request.text.drain(..cut.unwrap_or(0));
+        });
+    }
+
+    /// A turn of the request has ended.
+    pub(super) fn ended(&self, completion: &Completion) {
+        let usage = &completion.usage;
+        let counts = &self.live.counts;
+        let count = |kind, n: usize| counts.tokens.get_or_create(&ByKind { kind }).inc_by(n as u64);
+        count(Tokens::reused, usage.reused);
+        count(Tokens::prefilled, usage.prefilled);
+        count(Tokens::recomputed, usage.recomputed);
+        count(Tokens::generated, completion.ids.len());
+        let kind = match_word(usage.kind);
+        counts.matches.get_or_create(&ByMatch { kind }).inc();
+        let mut state = self.live.state();
+        let Some(request) = state.requests.get(&self.id) else { return };
+        let number = state.past.back().map_or(1, |past| past.number + 1);
+        let past = Past {
+            number,
+            tenant: request.tenant.clone(),
+            model: request.model.clone(),
+            memory: request.memory.clone(),
+            kind,
+            source: source_word(usage.source),
+            reused: usage.reused,
+            prefilled: usage.prefilled,
+            recomputed: usage.recomputed,
+            generated: completion.ids.len(),
+            ttft_ms: usage.ttft_ms,
+            total_ms: usage.total_ms,
+        };
+        state.past.push_back(past);
+        if state.past.len() > MOST_PAST {
+            state.past.pop_front();
+        }
+    }
+}
+
+impl Drop for Entry {
+    fn drop(&mut self) {
+        self.live.state().requests.remove(&self.id);
+    }
+}
+
+/// The word for how a prompt met the memory.
+pub(super) fn match_word(kind: MatchKind) -> &'static str {
+    match kind {
+        MatchKind::Cold => "cold",
+        MatchKind::Prefix => "prefix",
+        MatchKind::Extend => "extend",
+        MatchKind::Exact => "exact",
+        MatchKind::Diverge => "diverge",
+    }
+}
+
+/// The word for where the reused part of a memory was.
+pub(super) fn source_word(source: Source) -> &'static str {
+    match source {
+        Source::None => "none",
+        Source::Memory => "memory",
+        Source::Disk => "disk",
+    }
+}

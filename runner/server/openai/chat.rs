@@ -1,0 +1,278 @@
+//! Chat completions.
+
+use super::super::ask::{Answer, Ask, Piece, Settings, Subject, fresh_id, random, scope};
+use super::super::dialogue::Dialogue;
+use super::super::error::Refusal;
+use super::super::models::now;
+use super::super::stream::{Frame, Wording, respond};
+use super::super::{App, Asking, Shared, body};
+use super::messages::{self, Message, ToolEntry};
+use super::words::{CacheOptions, Stop, diagnostics, explained, finish_reason, logprobs, schema, usage};
+use axum::Json;
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::http::HeaderMap;
+use axum::response::{IntoResponse as _, Response};
+use greenroom_engine::{Called, Grammar, Sampling, TokenLogprob};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use std::sync::Arc;
+
+/// Fields that would change the reply, and are not supported.
+const UNSUPPORTED: [&str; 7] = [
+    "functions",
+    "logit_bias",
+    "frequency_penalty",
+    "presence_penalty",
+    "audio",
+    "prediction",
+    "web_search_options",
+];
+/// Replies to one request, at most.
+const MOST_REPLIES: usize = 16;
+
+#[derive(Deserialize)]
+struct Body {
+    model: String,
+    messages: Vec<Message>,
+    temperature: Option<f32>,
+    top_p: Option<f32>,
+    seed: Option<i64>,
+    max_tokens: Option<usize>,
+    max_completion_tokens: Option<usize>,
+    stop: Option<Stop>,
+    response_format: Option<Format>,
+    n: Option<usize>,
+    tools: Option<Vec<ToolEntry>>,
+    tool_choice: Option<Value>,
+    logprobs: Option<bool>,
+    top_logprobs: Option<usize>,
+    stream: Option<bool>,
+    stream_options: Option<StreamOptions>,
+    prompt_cache_key: Option<String>,
+    prompt_cache_options: Option<CacheOptions>,
+    /// Ours: says how the prompt met the memory.
+    #[serde(default)]
+    greenroom: bool,
+    // llama.cpp's and vLLM's, which samplers here have, too.
+    top_k: Option<usize>,
+    min_p: Option<f32>,
+    repetition_penalty: Option<f32>,
+}
+
+#[derive(Default, Deserialize)]
+struct StreamOptions {
+    #[serde(default)]
+    include_usage: bool,
+}
+
+/// The form of a reply.
+#[derive(Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+enum Format {
+    Text,
+    JsonObject,
+    JsonSchema { json_schema: NamedSchema },
+}
+
+#[derive(Deserialize)]
+struct NamedSchema {
+    schema: Value,
+}
+
+/// What all parts of an answer have in common.
+struct Completion {
+    app: Arc<App>,
+    tenant: String,
+    id: String,
+    created: u64,
+    model: String,
+    dialogue: Dialogue,
+    explains: bool,
+    compares: Option<String>,
+    has_logprobs: bool,
+    include_usage: bool,
+    answers: Vec<Answer>,
+    /// Id of the call that the reply is, once it is one.
+    call: Option<String>,
+}
+
+/// `POST /v1/chat/completions`
+pub(in super::super) async fn complete(
+    State(app): Shared,
+    Asking(tenant): Asking,
+    headers: HeaderMap,
+    bytes: Bytes,
+) -> Result<Response, Refusal> {
+    let value = body::value(&bytes)?;
+    body::refuse(&value, &UNSUPPORTED)?;
+    let body: Body = body::of_value(value)?;
+    let tools = messages::tools(body.tools.unwrap_or_default())?;
+    let calls = messages::calls(body.tool_choice.as_ref(), tools.as_deref())?;
+    let dialogue = Dialogue::new(messages::lines(body.messages)?, tools, "messages")?;
+    let n = body.n.unwrap_or(1);
+    if n == 0 || n > MOST_REPLIES {
+        return Err(Refusal::field("n", format!("{n} replies: expected 1 to {MOST_REPLIES}")));
+    }
+    let has_logprobs = body.logprobs.unwrap_or(false);
+    if body.top_logprobs.is_some_and(|n| n > 0) && !has_logprobs {
+        return Err(Refusal::field("top_logprobs", "it needs `logprobs: true`"));
+    }
+    let seed = body.seed.map_or_else(random, i64::cast_unsigned);
+    let settings = Settings {
+        sampling: Sampling {
+            temperature: body.temperature.unwrap_or(1.0),
+            top_p: body.top_p.unwrap_or(1.0),
+            top_k: body.top_k.unwrap_or(0),
+            min_p: body.min_p.unwrap_or(0.0),
+            repetition_penalty: body.repetition_penalty.unwrap_or(1.0),
+            seed,
+            ..Sampling::default()
+        },
+        max_tokens: body.max_completion_tokens.or(body.max_tokens),
+        stop: Stop::list(body.stop),
+        grammar: grammar(body.response_format)?,
+        calls,
+        logprobs: has_logprobs.then_some(body.top_logprobs.unwrap_or(0)),
+        ..Settings::new(seed)
+    };
+    let mut completion = Completion {
+        app: app.clone(),
+        tenant: tenant.name.clone(),
+        id: fresh_id("chatcmpl-"),
+        created: now(),
+        model: body.model.clone(),
+        dialogue: dialogue.clone(),
+        explains: body.greenroom,
+        compares: body.prompt_cache_options.and_then(|options| options.comparison_response_id),
+        has_logprobs,
+        include_usage: body.stream_options.is_some_and(|options| options.include_usage),
+        answers: Vec::new(),
+        call: None,
+    };
+    let subject = Subject::Dialogue(Box::new(dialogue), scope(body.prompt_cache_key, &headers));
+    let ask = Ask { route: "/v1/chat/completions", tenant, model: body.model, subject, settings, n };
+    let admitted = ask.admit(&app).await?;
+    if body.stream.unwrap_or(false) {
+        return Ok(respond(admitted, completion));
+    }
+    completion.answers = admitted.play(None).await?;
+    Ok(Json(completion.whole()).into_response())
+}
+
+fn grammar(format: Option<Format>) -> Result<Option<Grammar>, Refusal> {
+    Ok(match format {
+        None | Some(Format::Text) => None,
+        Some(Format::JsonObject) => Some(Grammar::json_schema(&json!({ "type": "object" }))),
+        Some(Format::JsonSchema { json_schema }) => {
+            Some(schema(&json_schema.schema, "response_format.json_schema.schema")?)
+        }
+    })
+}
+
+impl Completion {
+    fn whole(&self) -> Value {
+        let choices: Vec<Value> =
+            self.answers.iter().enumerate().map(|(index, answer)| self.choice(index, answer)).collect();
+        let mut whole = self.part("chat.completion", json!(choices));
+        self.account(&mut whole);
+        whole["usage"] = usage(&self.answers);
+        whole
+    }
+
+    fn choice(&self, index: usize, answer: &Answer) -> Value {
+        let completion = &answer.completion;
+        let mut message = json!({ "role": "assistant", "content": completion.text, "refusal": null });
+        if let Some(Called::Whole(call)) = &completion.call {
+            message["content"] = Value::Null;
+            let function = json!({ "name": call.tool, "arguments": call.arguments.to_string() });
+            message["tool_calls"] = json!([{ "id": fresh_id("call_"), "type": "function", "function": function }]);
+        }
+        json!({
+            "index": index,
+            "message": message,
+            "logprobs": self.logprobs(&completion.logprobs),
+            "finish_reason": finish_reason(completion),
+        })
+    }
+
+    fn logprobs(&self, tokens: &[TokenLogprob]) -> Value {
+        if self.has_logprobs { json!({ "content": logprobs(tokens), "refusal": null }) } else { Value::Null }
+    }
+
+    fn part(&self, object: &str, choices: Value) -> Value {
+        json!({
+            "id": self.id, "object": object, "created": self.created, "model": self.model, "choices": choices,
+        })
+    }
+
+    fn chunk(&self, index: usize, delta: &Value, finish_reason: Option<&str>) -> Value {
+        let choice = json!({ "index": index, "delta": delta, "logprobs": null, "finish_reason": finish_reason });
+        self.part("chat.completion.chunk", json!([choice]))
+    }
+
+    /// What the last part says beside the reply: how the prompt met the memory, and why not better.
+    fn account(&self, part: &mut Value) {
+        let Some(answer) = self.answers.first() else { return };
+        self.app.recent.keep(&self.tenant, &self.id, &self.model, &self.dialogue, answer);
+        if self.explains {
+            part["greenroom"] = explained(answer);
+        }
+        if let Some(earlier) = &self.compares {
+            let asked = (&*self.app, self.tenant.as_str(), self.model.as_str());
+            part["prompt_cache_diagnostics"] = diagnostics(asked, earlier, &self.dialogue, answer);
+        }
+    }
+}
+
+impl Wording for Completion {
+    fn begin(&mut self) -> Vec<Frame> {
+        Vec::new()
+    }
+
+    fn piece(&mut self, index: usize, piece: Piece) -> Vec<Frame> {
+        let chunk = match piece {
+            Piece::Begun => self.chunk(index, &json!({ "role": "assistant", "content": "" }), None),
+            Piece::Text(text) => self.chunk(index, &json!({ "content": text }), None),
+            Piece::Logprobs(tokens) => {
+                let mut chunk = self.chunk(index, &json!({}), None);
+                chunk["choices"][0]["logprobs"] = self.logprobs(&tokens);
+                chunk
+            }
+            Piece::Called(tool) => {
+                let id = self.call.insert(fresh_id("call_"));
+                let function = json!({ "name": tool, "arguments": "" });
+                let call = json!([{ "index": 0, "id": id, "type": "function", "function": function }]);
+                self.chunk(index, &json!({ "tool_calls": call }), None)
+            }
+            Piece::Arguments(text) => {
+                let call = json!([{ "index": 0, "function": { "arguments": text } }]);
+                self.chunk(index, &json!({ "tool_calls": call }), None)
+            }
+            Piece::Ended(answer) => {
+                let chunk = self.chunk(index, &json!({}), Some(finish_reason(&answer.completion)));
+                self.answers.push(*answer);
+                chunk
+            }
+        };
+        vec![Frame::data(&chunk)]
+    }
+
+    fn end(&mut self) -> Vec<Frame> {
+        let mut frames = Vec::new();
+        let mut told = self.part("chat.completion.chunk", json!([]));
+        self.account(&mut told);
+        if self.include_usage {
+            told["usage"] = usage(&self.answers);
+        }
+        if self.include_usage || self.explains || self.compares.is_some() {
+            frames.push(Frame::data(&told));
+        }
+        frames.push(Frame::done());
+        frames
+    }
+
+    fn fail(&mut self, refusal: &Refusal) -> Vec<Frame> {
+        vec![Frame::data(&refusal.openai()), Frame::done()]
+    }
+}

@@ -1,0 +1,206 @@
+//! Messages and tools of chat completions, read into lines of a dialogue.
+
+use super::super::dialogue::Line;
+use super::super::error::Refusal;
+use greenroom_engine::{Call, Calls, Tool, Tools};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use std::sync::Arc;
+
+/// How tools are called, for a model whose chat template knows none.
+const FORM: &str = r#"You may call a tool instead of replying. A call is nothing but {"tool": NAME, "arguments": {…}}. The tools:"#;
+
+/// A message.
+#[derive(Debug, Deserialize)]
+pub(super) struct Message {
+    role: Role,
+    #[serde(default)]
+    content: Option<Content>,
+    #[serde(default)]
+    tool_calls: Vec<ToolCall>,
+    tool_call_id: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Role {
+    System,
+    Developer,
+    User,
+    Assistant,
+    Tool,
+}
+
+/// Text, whole or in parts.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(untagged)]
+pub(super) enum Content {
+    Text(String),
+    Parts(Vec<Part>),
+}
+
+/// A part of a message.
+#[derive(Clone, Debug, Deserialize)]
+pub(super) struct Part {
+    #[serde(rename = "type")]
+    kind: String,
+    text: Option<String>,
+    refusal: Option<String>,
+}
+
+#[derive(Debug, Deserialize)]
+struct ToolCall {
+    id: String,
+    function: Function,
+}
+
+#[derive(Debug, Deserialize)]
+struct Function {
+    name: String,
+    arguments: String,
+}
+
+/// A tool that may be called.
+#[derive(Debug, Deserialize)]
+pub(super) struct ToolEntry {
+    #[serde(rename = "type")]
+    kind: String,
+    function: Option<FunctionEntry>,
+}
+
+/// A function, as tools name it.
+#[derive(Debug, Deserialize)]
+pub(super) struct FunctionEntry {
+    pub(super) name: String,
+    #[serde(default)]
+    pub(super) description: Option<String>,
+    #[serde(default)]
+    pub(super) parameters: Option<Value>,
+}
+
+/// The lines of messages.
+///
+/// # Errors
+/// A part that is not text, a call without its arguments.
+pub(super) fn lines(messages: Vec<Message>) -> Result<Vec<Line>, Refusal> {
+    let mut lines = Vec::new();
+    for (at, message) in messages.into_iter().enumerate() {
+        let place = format!("messages[{at}]");
+        let content = text(message.content, &format!("{place}.content"))?;
+        match message.role {
+            Role::System | Role::Developer => lines.push(Line::System(content.unwrap_or_default())),
+            Role::User => lines.push(Line::User(content.unwrap_or_default())),
+            Role::Tool => {
+                let id = message.tool_call_id.ok_or_else(|| {
+                    Refusal::field(&format!("{place}.tool_call_id"), "a tool's message names the call that it answers")
+                })?;
+                lines.push(Line::Result { id, text: content.unwrap_or_default() });
+            }
+            Role::Assistant => {
+                let has_calls = !message.tool_calls.is_empty();
+                lines.extend(content.filter(|text| !has_calls || !text.is_empty()).map(Line::Assistant));
+                for (n, ToolCall { id, function }) in message.tool_calls.into_iter().enumerate() {
+                    let place = format!("{place}.tool_calls[{n}].function.arguments");
+                    lines.push(Line::Call { id, call: call(function.name, &function.arguments, &place)? });
+                }
+            }
+        }
+    }
+    Ok(lines)
+}
+
+/// A call, its arguments read.
+///
+/// # Errors
+/// They are not a JSON object.
+pub(super) fn call(tool: String, arguments: &str, place: &str) -> Result<Call, Refusal> {
+    let arguments = if arguments.trim().is_empty() { "{}" } else { arguments };
+    match serde_json::from_str::<Value>(arguments) {
+        Ok(arguments) if arguments.is_object() => Ok(Call { tool, arguments }),
+        _ => Err(Refusal::field(place, "the arguments of a call are the text of a JSON object")),
+    }
+}
+
+/// The text of a content.
+///
+/// # Errors
+/// A part is not text.
+pub(super) fn text(content: Option<Content>, place: &str) -> Result<Option<String>, Refusal> {
+    let parts = match content {
+        None => return Ok(None),
+        Some(Content::Text(text)) => return Ok(Some(text)),
+        Some(Content::Parts(parts)) => parts,
+    };
+    let texts = parts.into_iter().enumerate().map(|(n, part)| match (part.kind.as_str(), part.text.or(part.refusal)) {
+        ("text" | "input_text" | "output_text" | "refusal", Some(text)) => Ok(text),
+        (kind, _) => Err(Refusal::field(
+            &format!("{place}[{n}]"),
+            format!("a part of the type `{kind}` can't be read: these models read text"),
+        )),
+    });
+    Ok(Some(texts.collect::<Result<Vec<_>, _>>()?.join("\n")))
+}
+
+/// The tools of chat completions.
+///
+/// # Errors
+/// One is not a function.
+pub(super) fn tools(entries: Vec<ToolEntry>) -> Result<Option<Arc<Tools>>, Refusal> {
+    let functions = entries.into_iter().enumerate().map(|(n, ToolEntry { kind, function })| match function {
+        Some(function) if kind == "function" => Ok(function),
+        _ => Err(Refusal::field(&format!("tools[{n}]"), format!("a tool of the type `{kind}` is not supported: functions are"))),
+    });
+    offered(functions.collect::<Result<_, _>>()?)
+}
+
+/// Functions as the engine offers them; `None`: there are none.
+///
+/// # Errors
+/// A schema can't be followed.
+pub(super) fn offered(functions: Vec<FunctionEntry>) -> Result<Option<Arc<Tools>>, Refusal> {
+    if functions.is_empty() {
+        return Ok(None);
+    }
+    let list = functions.into_iter().map(|function| Tool {
+        name: function.name,
+        about: function.description.unwrap_or_default(),
+        arguments: function.parameters.unwrap_or_else(|| json!({ "type": "object", "properties": {} })),
+    });
+    let list: Vec<Tool> = list.collect();
+    for (n, tool) in list.iter().enumerate() {
+        let check = greenroom_engine::Grammar::json_schema(&tool.arguments).check();
+        check.map_err(|error| Refusal::field(&format!("tools[{n}]"), format!("the schema of `{}`: {error}", tool.name)))?;
+    }
+    let told = list.iter().map(|tool| format!("\n- {}: {} Arguments: {}", tool.name, tool.about, tool.arguments));
+    let instructions = format!("{FORM}{}", told.collect::<String>());
+    Ok(Some(Arc::new(Tools { list, instructions })))
+}
+
+/// Which calls a `tool_choice` lets a reply make.
+///
+/// # Errors
+/// It is of no known form, or names no tool.
+pub(super) fn calls(choice: Option<&Value>, tools: Option<&Tools>) -> Result<Calls, Refusal> {
+    let Some(tools) = tools else {
+        return match choice.and_then(Value::as_str) {
+            None | Some("none" | "auto") => Ok(Calls::Never),
+            Some(_) => Err(Refusal::field("tool_choice", "there are no tools to choose from")),
+        };
+    };
+    match choice {
+        None | Some(Value::Null) => Ok(Calls::Allowed),
+        Some(Value::String(word)) => match word.as_str() {
+            "auto" => Ok(Calls::Allowed),
+            "none" => Ok(Calls::Never),
+            "required" | "any" => Ok(Calls::Required),
+            _ => Err(Refusal::field("tool_choice", format!("`{word}` is not known: auto, none, required, or a function"))),
+        },
+        Some(named) => {
+            let name = named["function"]["name"].as_str().or(named["name"].as_str());
+            match name.filter(|name| tools.list.iter().any(|tool| tool.name == *name)) {
+                Some(name) => Ok(Calls::Named(name.into())),
+                None => Err(Refusal::field("tool_choice", format!("{named} names none of the tools"))),
+            }
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! Words that OpenAI's APIs have in common: why a reply ended, what it cost, how likely its tokens were, why a cache missed.
+
+use super::super::App;
+use super::super::ask::Answer;
+use super::super::dialogue::Dialogue;
+use super::super::error::Refusal;
+use super::super::live::{match_word, source_word};
+use super::super::recent::{Diagnosis, Reason};
+use greenroom_engine::{Called, Completion, Grammar, StopReason, TokenLogprob};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+/// One stop string or several.
+#[derive(Deserialize)]
+#[serde(untagged)]
+pub(super) enum Stop {
+    One(String),
+    Some(Vec<String>),
+}
+
+impl Stop {
+    pub(super) fn list(stop: Option<Self>) -> Vec<String> {
+        match stop {
+            None => Vec::new(),
+            Some(Self::One(stop)) => vec![stop],
+            Some(Self::Some(stops)) => stops,
+        }
+    }
+}
+
+/// Options of a prompt's cache.
+#[derive(Default, Deserialize)]
+pub(super) struct CacheOptions {
+    /// The answer whose prompt this one is compared with.
+    pub(super) comparison_response_id: Option<String>,
+}
+
+/// Why a reply ended.
+pub(super) fn finish_reason(completion: &Completion) -> &'static str {
+    match (completion.stop, &completion.call) {
+        (_, Some(Called::Whole(_))) => "tool_calls",
+        (StopReason::EndOfTurn | StopReason::StopString, _) => "stop",
+        (StopReason::Length | StopReason::Sentence, _) => "length",
+    }
+}
+
+/// Tokens of the prompt, those that were not computed for it, and tokens of all replies.
+pub(super) fn usage(answers: &[Answer]) -> Value {
+    let prompt = answers.first().map_or(0, Answer::prompt_tokens);
+    let cached = answers.first().map_or(0, |answer| answer.completion.usage.reused);
+    let said: usize = answers.iter().map(|answer| answer.completion.ids.len()).sum();
+    json!({
+        "prompt_tokens": prompt,
+        "completion_tokens": said,
+        "total_tokens": prompt + said,
+        "prompt_tokens_details": { "cached_tokens": cached, "audio_tokens": 0 },
+        "completion_tokens_details": { "reasoning_tokens": 0, "audio_tokens": 0 },
+    })
+}
+
+/// The grammar of a JSON schema.
+///
+/// # Errors
+/// It can't be followed.
+pub(super) fn schema(schema: &Value, place: &str) -> Result<Grammar, Refusal> {
+    let grammar = Grammar::json_schema(schema);
+    grammar.check().map_err(|error| Refusal::field(place, format!("{error}")))?;
+    Ok(grammar)
+}
+
+/// Tokens with their log-probabilities.
+pub(super) fn logprobs(tokens: &[TokenLogprob]) -> Value {
+    let one = |bytes: &[u8], logprob: f32| {
+        json!({ "token": String::from_utf8_lossy(bytes), "logprob": logprob, "bytes": bytes })
+    };
+    let tokens = tokens.iter().map(|token| {
+        let mut told = one(&token.bytes, token.logprob);
+        told["top_logprobs"] = token.top.iter().map(|top| one(&top.bytes, top.logprob)).collect();
+        told
+    });
+    tokens.collect()
+}
+
+/// How the prompt met the memory, in our words.
+pub(in super::super) fn explained(answer: &Answer) -> Value {
+    let cost = &answer.completion.usage;
+    json!({
+        "match": match_word(cost.kind),
+        "source": source_word(cost.source),
+        "reused": cost.reused,
+        "prefilled": cost.prefilled,
+        "recomputed": cost.recomputed,
+        "reason": cost.reason,
+        "divergence": cost.divergence.as_ref().map(|place| json!({
+            "token": place.token,
+            "character": place.character,
+            "held": place.held,
+            "asked": place.asked,
+        })),
+        "seed": answer.seed,
+        "digest": answer.completion.digest,
+        "ttft_ms": cost.ttft_ms,
+        "total_ms": cost.total_ms,
+    })
+}
+
+/// Why the cache missed, beside an earlier answer.
+pub(super) fn diagnostics(
+    (app, tenant, model): (&App, &str, &str),
+    earlier: &str,
+    dialogue: &Dialogue,
+    answer: &Answer,
+) -> Value {
+    match app.recent.diagnose(tenant, earlier, model, dialogue, answer) {
+        Diagnosis::Hit => json!({ "type": "cache_hit" }),
+        Diagnosis::NotFound => json!({ "type": "comparison_response_not_found" }),
+        Diagnosis::Miss { reason: Reason::Unavailable, .. } => json!({ "type": "unavailable" }),
+        Diagnosis::Miss { reason, missed, reusable } => json!({
+            "type": "cache_miss",
+            "cache_missed_tokens": missed,
+            "comparison_reusable_tokens": reusable,
+            "reason": match reason {
+                Reason::Model => "model_changed",
+                Reason::Tools => "tools_changed",
+                _ => "input_changed",
+            },
+        }),
+    }
+}

@@ -1,0 +1,235 @@
+//! Who is served next: a bounded queue, fair between tenants.
+//!
+//! A place is given to the tenant that has the fewest at work (among equals, to the one that was served longest ago). Of a tenant's
+//! requests those go first whose memory is in RAM, as long as no other has waited longer than a bound; else the oldest.
+
+use super::error::Refusal;
+use super::tenants::Tenant;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use tokio::sync::oneshot;
+
+/// How long a request whose memory is not in RAM may be passed over.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// Seconds that a request is taken to last before one has ended.
+const FIRST_GUESS: f64 = 2.0;
+
+/// The queue.
+#[derive(Debug)]
+pub struct Queue {
+    /// Requests at work, at most.
+    places: usize,
+    /// Requests that wait, at most.
+    room: usize,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    waiting: Vec<Waiting>,
+    /// Requests at work and the time of the latest, by tenant.
+    tenants: BTreeMap<String, AtWork>,
+    at_work: usize,
+    clock: u64,
+    /// Mean seconds that a request was at work, lately.
+    seconds: Option<f64>,
+    is_closed: bool,
+}
+
+#[derive(Debug, Default)]
+struct AtWork {
+    n: usize,
+    latest: u64,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    tenant: String,
+    is_warm: bool,
+    since: Instant,
+    admitted: oneshot::Sender<Place>,
+}
+
+/// A place in the queue, to be waited for.
+#[derive(Debug)]
+pub(super) struct Ticket(oneshot::Receiver<Place>);
+
+/// The right to be at work, until it is dropped.
+#[derive(Debug)]
+pub(super) struct Place {
+    queue: Arc<Queue>,
+    tenant: String,
+    began: Instant,
+}
+
+/// Figures of the queue.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Load {
+    pub(super) at_work: usize,
+    pub(super) waiting: usize,
+}
+
+impl Queue {
+    /// A queue with so many places at work, and room for so many who wait.
+    pub fn new(places: usize, room: usize) -> Arc<Self> {
+        Arc::new(Self { places: places.max(1), room, state: Mutex::default() })
+    }
+
+    /// Stands in line. `is_warm`: the memory that is asked for is in RAM.
+    ///
+    /// # Errors
+    /// The queue is full, the tenant has as many in it as it may, or the server is shutting down.
+    pub(super) fn enter(self: &Arc<Self>, tenant: &Tenant, is_warm: bool) -> Result<Ticket, Refusal> {
+        let mut state = self.state();
+        if state.is_closed {
+            return Err(Refusal::ending());
+        }
+        state.waiting.retain(|waiting| !waiting.admitted.is_closed());
+        let of_tenant = state.waiting.iter().filter(|waiting| waiting.tenant == tenant.name).count()
+            + state.tenants.get(&tenant.name).map_or(0, |at_work| at_work.n);
+        if let Some(most) = tenant.limits.at_once.filter(|most| of_tenant >= *most) {
+            return Err(Refusal::too_many(format!("{most} requests at once are allowed"), state.wait(1, self.places)));
+        }
+        if state.at_work >= self.places && state.waiting.len() >= self.room {
+            let wait = state.wait(state.waiting.len(), self.places);
+            return Err(Refusal::too_many(format!("{} requests are waiting already", state.waiting.len()), wait));
+        }
+        let (admitted, ticket) = oneshot::channel();
+        state.waiting.push(Waiting { tenant: tenant.name.clone(), is_warm, since: Instant::now(), admitted });
+        self.admit(state);
+        Ok(Ticket(ticket))
+    }
+
+    /// Lets nobody in any more; who waits is refused.
+    pub(super) fn close(&self) {
+        let mut state = self.state();
+        state.is_closed = true;
+        state.waiting.clear();
+    }
+
+    pub(super) fn load(&self) -> Load {
+        let state = self.state();
+        Load { at_work: state.at_work, waiting: state.waiting.len() }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn admit(self: &Arc<Self>, mut state: MutexGuard<'_, State>) {
+        let mut refused = Vec::new();
+        while state.at_work < self.places
+            && let Some(next) = state.next(Instant::now())
+        {
+            let Waiting { tenant, admitted, .. } = state.waiting.remove(next);
+            state.clock += 1;
+            let clock = state.clock;
+            let at_work = state.tenants.entry(tenant.clone()).or_default();
+            (at_work.n, at_work.latest) = (at_work.n + 1, clock);
+            state.at_work += 1;
+            let place = Place { queue: self.clone(), tenant, began: Instant::now() };
+            refused.extend(admitted.send(place).err());
+        }
+        drop(state);
+        drop(refused); // a client that went away meanwhile: its place is given to the next
+    }
+
+    fn leave(self: &Arc<Self>, tenant: &str, took: Duration) {
+        let mut state = self.state();
+        state.at_work -= 1;
+        if let Some(at_work) = state.tenants.get_mut(tenant) {
+            at_work.n -= 1;
+        }
+        let before = state.seconds.unwrap_or(took.as_secs_f64());
+        state.seconds = Some(before * 0.8 + took.as_secs_f64() * 0.2);
+        self.admit(state);
+    }
+}
+
+impl State {
+    /// The one to be served next.
+    fn next(&self, now: Instant) -> Option<usize> {
+        let standing = |waiting: &Waiting| {
+            self.tenants.get(&waiting.tenant).map_or((0, 0), |at_work| (at_work.n, at_work.latest))
+        };
+        let is_late = |waiting: &Waiting| now.duration_since(waiting.since) >= PATIENCE;
+        let late = self.waiting.iter().any(is_late);
+        let order = |(_, waiting): &(usize, &Waiting)| {
+            (standing(waiting), !(waiting.is_warm && !late), waiting.since)
+        };
+        self.waiting.iter().enumerate().min_by_key(order).map(|(at, _)| at)
+    }
+
+    /// Time after which one of `n` who wait may be served.
+    fn wait(&self, n: usize, places: usize) -> Duration {
+        let each = self.seconds.unwrap_or(FIRST_GUESS);
+        Duration::from_secs_f64((each * n as f64 / places as f64).clamp(1.0, 600.0))
+    }
+}
+
+impl Ticket {
+    /// Waits until there is a place.
+    ///
+    /// # Errors
+    /// The server is shutting down.
+    pub(super) async fn wait(self) -> Result<Place, Refusal> {
+        self.0.await.map_err(|_| Refusal::ending())
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let (queue, tenant) = (self.queue.clone(), std::mem::take(&mut self.tenant));
+        queue.leave(&tenant, self.began.elapsed());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::server::tenants::Tenants;
+
+    fn waiting(tenant: &str, is_warm: bool, age_ms: u64) -> Waiting {
+        let since = Instant::now().checked_sub(Duration::from_millis(age_ms)).unwrap();
+        Waiting { tenant: tenant.to_string(), is_warm, since, admitted: oneshot::channel().0 }
+    }
+
+    fn next(waiting: Vec<Waiting>, at_work: &[(&str, usize, u64)]) -> Option<usize> {
+        let tenants =
+            at_work.iter().map(|(name, n, latest)| ((*name).to_string(), AtWork { n: *n, latest: *latest }));
+        State { waiting, tenants: tenants.collect(), ..State::default() }.next(Instant::now())
+    }
+
+    #[test]
+    fn the_tenant_with_the_fewest_at_work_is_next() {
+        let all = || vec![waiting("a", true, 900), waiting("b", false, 10)];
+        assert_eq!(next(all(), &[("a", 2, 5), ("b", 1, 9)]), Some(1));
+        assert_eq!(next(all(), &[("a", 1, 5), ("b", 1, 9)]), Some(0), "served longest ago");
+        assert_eq!(next(Vec::new(), &[]), None);
+    }
+
+    #[test]
+    fn warm_before_cold_within_a_bound() {
+        assert_eq!(next(vec![waiting("a", false, 900), waiting("a", true, 10)], &[]), Some(1));
+        assert_eq!(next(vec![waiting("a", false, 2_100), waiting("a", true, 10)], &[]), Some(0));
+    }
+
+    #[tokio::test]
+    async fn the_queue_is_bounded_and_places_come_back() {
+        let (queue, tenants) = (Queue::new(1, 1), Tenants::one("a"));
+        let tenant = tenants.identify(&axum::http::HeaderMap::new()).unwrap();
+        let first = queue.enter(&tenant, false).unwrap().wait().await.unwrap();
+        let second = queue.enter(&tenant, false).unwrap();
+        assert_eq!(queue.enter(&tenant, false).unwrap_err().status(), 429);
+        drop(first);
+        let second = second.wait().await.unwrap();
+        drop(queue.enter(&tenant, false).unwrap()); // a client that went away
+        let third = queue.enter(&tenant, false).unwrap();
+        drop(second);
+        drop(third.wait().await.unwrap());
+        assert_eq!((queue.load().at_work, queue.load().waiting), (0, 0));
+        queue.close();
+        assert_eq!(queue.enter(&tenant, false).unwrap_err().status(), 503);
+    }
+}

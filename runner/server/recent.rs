@@ -1,0 +1,114 @@
+//! Why a cache missed: what an answer's prompt was, kept for a while, to compare a later one with.
+
+use super::ask::Answer;
+use super::dialogue::{Dialogue, Digest};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Mutex, PoisonError};
+
+/// Answers that are remembered, at most.
+const MOST: usize = 20_000;
+
+/// Prompts of recent answers, by tenant and the answer's id.
+#[derive(Debug, Default)]
+pub(super) struct Recent(Mutex<Inner>);
+
+#[derive(Debug, Default)]
+struct Inner {
+    prompts: BTreeMap<(String, String), Prompt>,
+    order: VecDeque<(String, String)>,
+}
+
+/// What a prompt was made of.
+#[derive(Clone, Debug)]
+struct Prompt {
+    model: String,
+    system: Digest,
+    tools: Digest,
+    /// Digests of all it read and said, the reply to it included.
+    chain: Vec<Digest>,
+    /// Tokens of the prompt and the reply.
+    tokens: usize,
+}
+
+/// How a prompt met the memory, beside the one that it is compared with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Diagnosis {
+    /// All that could be reused was.
+    Hit,
+    /// Tokens were computed again that the earlier answer's memory held.
+    Miss {
+        reason: Reason,
+        /// Tokens of what the two have in common at most that were computed again.
+        missed: usize,
+        /// Tokens that the earlier prompt and its reply had.
+        reusable: usize,
+    },
+    /// The earlier answer is not known (any more).
+    NotFound,
+}
+
+/// What differs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Reason {
+    Model,
+    System,
+    Tools,
+    Messages,
+    /// Nothing: the memory was not there.
+    Unavailable,
+}
+
+impl Recent {
+    /// Remembers what an answer was given to.
+    pub(super) fn keep(&self, tenant: &str, id: &str, model: &str, dialogue: &Dialogue, answer: &Answer) {
+        let mut inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut chain = dialogue.chain.clone();
+        chain.push(dialogue.with_reply(&answer.completion));
+        let prompt = Prompt {
+            model: model.to_string(),
+            system: dialogue.system,
+            tools: dialogue.tools,
+            chain,
+            tokens: answer.prompt_tokens() + answer.completion.ids.len(),
+        };
+        let key = (tenant.to_string(), id.to_string());
+        inner.prompts.insert(key.clone(), prompt);
+        inner.order.push_back(key);
+        if inner.order.len() > MOST
+            && let Some(oldest) = inner.order.pop_front()
+        {
+            inner.prompts.remove(&oldest);
+        }
+    }
+
+    /// Compares an answer's prompt with an earlier one's.
+    pub(super) fn diagnose(
+        &self,
+        tenant: &str,
+        earlier: &str,
+        model: &str,
+        dialogue: &Dialogue,
+        answer: &Answer,
+    ) -> Diagnosis {
+        let inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(earlier) = inner.prompts.get(&(tenant.to_string(), earlier.to_string())) else {
+            return Diagnosis::NotFound;
+        };
+        let reused = answer.completion.usage.reused;
+        let extends = dialogue.chain.starts_with(&earlier.chain);
+        let (reason, expected) = if earlier.model != model {
+            (Reason::Model, earlier.tokens)
+        } else if earlier.system != dialogue.system {
+            (Reason::System, earlier.tokens)
+        } else if earlier.tools != dialogue.tools {
+            (Reason::Tools, earlier.tokens)
+        } else if !extends {
+            (Reason::Messages, earlier.tokens)
+        } else {
+            (Reason::Unavailable, earlier.tokens)
+        };
+        let missed = expected.min(answer.prompt_tokens()).saturating_sub(reused);
+        // A prompt that is read whole but for its last token is a hit: that token's logits choose the reply.
+        if missed <= 1 { Diagnosis::Hit } else { Diagnosis::Miss { reason, missed, reusable: earlier.tokens } }
+    }
+}

@@ -1,0 +1,101 @@
+//! Answers as server-sent events. An API says in which words: its [`Wording`].
+
+use super::ask::{Admitted, Piece};
+use super::error::Refusal;
+use axum::response::sse::{self, KeepAlive, Sse};
+use axum::response::{IntoResponse as _, Response};
+use serde_json::Value;
+use std::convert::Infallible;
+use std::time::Duration;
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+
+/// Pieces that wait for a slow reader, at most: then the request waits for its reader.
+const MAX_WAITING: usize = 64;
+/// A reader that hears nothing for so long hears a comment, and who has gone is noticed.
+const KEEP_ALIVE: Duration = Duration::from_secs(10);
+
+/// An event.
+#[derive(Clone, Debug)]
+pub(super) struct Frame {
+    /// Its name, where the API gives events names.
+    pub(super) name: Option<&'static str>,
+    /// JSON, or `[DONE]`.
+    pub(super) data: String,
+}
+
+impl Frame {
+    /// An event without a name.
+    pub(super) fn data(value: &Value) -> Self {
+        Self { name: None, data: value.to_string() }
+    }
+
+    /// An event with a name.
+    pub(super) fn named(name: &'static str, value: &Value) -> Self {
+        Self { name: Some(name), data: value.to_string() }
+    }
+
+    /// The end, in OpenAI's words.
+    pub(super) fn done() -> Self {
+        Self { name: None, data: "[DONE]".to_string() }
+    }
+
+    fn event(self) -> sse::Event {
+        let event = sse::Event::default().data(self.data);
+        match self.name {
+            Some(name) => event.event(name),
+            None => event,
+        }
+    }
+}
+
+/// An answer in an API's words, event by event.
+pub(super) trait Wording: Send + 'static {
+    /// Events before the first piece.
+    fn begin(&mut self) -> Vec<Frame>;
+    /// Events of a piece of the reply of a number.
+    fn piece(&mut self, index: usize, piece: Piece) -> Vec<Frame>;
+    /// Events behind the last piece.
+    fn end(&mut self) -> Vec<Frame>;
+    /// Events where the answer breaks off.
+    fn fail(&mut self, refusal: &Refusal) -> Vec<Frame>;
+}
+
+/// The answer to an admitted question, as it is said. A reader who goes away calls it off.
+pub(super) fn respond(admitted: Admitted, mut wording: impl Wording) -> Response {
+    let (events, read) = mpsc::channel::<Result<sse::Event, Infallible>>(MAX_WAITING);
+    tokio::spawn(async move {
+        let (pieces, mut said) = mpsc::channel(MAX_WAITING);
+        let playing = async { admitted.play(Some(&pieces)).await };
+        tokio::pin!(playing);
+        let mut frames = wording.begin();
+        let mut is_over = None;
+        loop {
+            for frame in frames.drain(..) {
+                if events.send(Ok(frame.event())).await.is_err() {
+                    return;
+                }
+            }
+            if is_over.is_some() {
+                return;
+            }
+            tokio::select! {
+                biased;
+                () = events.closed() => return,
+                Some((index, piece)) = said.recv() => frames = wording.piece(index, piece),
+                played = &mut playing => {
+                    while let Ok((index, piece)) = said.try_recv() {
+                        frames.extend(wording.piece(index, piece));
+                    }
+                    frames.extend(match &played {
+                        Ok(_) => wording.end(),
+                        Err(refusal) => wording.fail(refusal),
+                    });
+                    is_over = Some(());
+                }
+            }
+        }
+    });
+    let keep_alive = KeepAlive::new().interval(KEEP_ALIVE);
+    Sse::new(ReceiverStream::new(read)).keep_alive(keep_alive).into_response()
+}
