@@ -7,7 +7,7 @@ use crate::model::suggested::suggested;
 use crate::text::chat::Chat;
 use crate::text::prefix::flatten;
 use crate::text::tokenizer::{After, Tokenizer};
-use crate::{Conversation, KvChoice, KvCost, ModelInfo, ModelSource, Result};
+use crate::{CallSoFar, Conversation, KvChoice, KvCost, ModelInfo, ModelSource, Result, Tools};
 use std::sync::Arc;
 
 /// Shape, tokenizer and chat template of a model without its weights.
@@ -91,6 +91,12 @@ impl Prompter {
     /// A text can't be tokenized.
     pub fn render(&self, conversation: &Conversation) -> Result<String> {
         Ok(self.chat.prompt(conversation, &self.tokenizer)?.into_iter().map(|segment| segment.text).collect())
+    }
+
+    /// Reads a call as far as it is said ([`Event::Call`](crate::Event::Call)); `None`: its tool is not named yet.
+    pub fn call_so_far<'a>(&self, tools: &'a Tools, text: &'a str) -> Option<CallSoFar<'a>> {
+        let form = self.chat.calls();
+        form.so_far(tools, &self.tokenizer.decode(&form.opening), text)
     }
 
     /// Tokens of the whole rendered prompt of a conversation, templates included.

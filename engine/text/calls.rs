@@ -6,7 +6,7 @@
 
 use super::render::{Piece, RESULT, Renderer, messages, placeholder};
 use super::tokenizer::{After, Tokenizer};
-use crate::{Call, Tool, Tools};
+use crate::{Call, CallSoFar, Tool, Tools};
 use greenroom_grammar::Grammar;
 use serde_json::json;
 
@@ -109,6 +109,21 @@ impl CallForm {
             let arguments = values.next()?.ok().filter(serde_json::Value::is_object)?;
             let is_whole = rest[values.byte_offset()..].trim_start().starts_with(&self.close);
             is_whole.then(|| Call { tool: tool.name.clone(), arguments })
+        })
+    }
+}
+
+impl CallForm {
+    /// Reads the text of a call of one of these tools as far as it is said, its opening (`opening`) included; `None`: its tool is not named yet.
+    pub(crate) fn so_far<'a>(&self, tools: &'a Tools, opening: &str, text: &'a str) -> Option<CallSoFar<'a>> {
+        let rest = text.trim_start().strip_prefix(opening)?.trim_start();
+        let rest = rest.strip_prefix(self.head.trim_start())?;
+        tools.list.iter().find_map(|tool| {
+            let arguments = rest.strip_prefix(&tool.name)?.strip_prefix(self.middle.trim_end())?.trim_start();
+            let mut values = serde_json::Deserializer::from_str(arguments).into_iter::<serde::de::IgnoredAny>();
+            let is_whole = matches!(values.next(), Some(Ok(_)));
+            let end = if is_whole { values.byte_offset() } else { arguments.len() };
+            Some(CallSoFar { tool: &tool.name, arguments: &arguments[..end] })
         })
     }
 }

@@ -106,6 +106,11 @@ impl Calling {
         self.stage = Stage::Decided(is_call);
     }
 
+    /// True if the reply may still turn out to be one, or not.
+    pub(crate) fn is_open(&self) -> bool {
+        matches!(self.stage, Stage::Open(_))
+    }
+
     /// True if the reply is one.
     pub(crate) fn is_call(&self) -> bool {
         matches!(self.stage, Stage::Decided(true))

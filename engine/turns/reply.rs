@@ -72,7 +72,8 @@ impl ReplyText {
         self.ids.len() >= most
     }
 
-    fn is_call(&self) -> bool {
+    /// True if it is a call of a tool.
+    pub(crate) fn is_call(&self) -> bool {
         self.calling.as_ref().is_some_and(Calling::is_call)
     }
 
@@ -231,6 +232,9 @@ impl ReplyText {
 
     /// Text that has become certain since the last call.
     pub(crate) fn take_certain(&mut self) -> Option<String> {
+        if self.calling.as_ref().is_some_and(Calling::is_open) {
+            return None; // what it is will be known soon
+        }
         let mut certain = whole_characters(&self.bytes);
         for stop in &self.stops {
             // The longest end of the text that could be the beginning of this stop string.

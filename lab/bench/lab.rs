@@ -368,7 +368,7 @@ impl Pending {
     /// One event; whether it was text.
     fn step(&mut self) -> anyhow::Result<bool> {
         match self.turn.blocking_next().context("the engine ended the turn without an answer")? {
-            Event::Text(_) => return Ok(true),
+            Event::Text(_) | Event::Call(_) => return Ok(true),
             Event::Done(completion) => self.ended = Some((Instant::now(), completion)),
             Event::Failed(error) => return Err(error.into()),
             Event::Prefill { .. } | Event::Logprobs(_) => {}

@@ -13,8 +13,8 @@ use super::sessions::{self, Claim, Scope};
 use super::tenants::Tenant;
 use axum::http::HeaderMap;
 use greenroom_engine::{
-    Calls, Completion, Constraint, Conversation, Engine, Event, Grammar, Request, Retention, Sampling,
-    SessionKey, TokenLogprob,
+    CallSoFar, Calls, Completion, Constraint, Conversation, Engine, Event, Grammar, Request, Retention, Sampling,
+    SessionKey, TokenLogprob, Tools,
 };
 use std::sync::Arc;
 use tokio::sync::mpsc;
@@ -295,14 +295,23 @@ impl Turn<'_> {
             let tokens = self.engine.prompter().prompt_tokens(&request.conversation)?;
             request.max_tokens = self.engine.model().context_length.saturating_sub(tokens);
         }
-        let seed = request.sampling.seed;
+        let (seed, tools) = (request.sampling.seed, request.conversation.tools.clone());
+        let (mut calling, mut told) = (String::new(), None);
         let mut turn = self.engine.submit(request)?;
+        self.tell(Piece::Begun).await?;
         while let Some(event) = turn.next().await {
             match event {
                 Event::Prefill { done, total } => self.entry.at(Stage::Reading { done, total }),
                 Event::Text(text) => {
                     self.entry.says(&text);
                     self.tell(Piece::Text(text)).await?;
+                }
+                Event::Call(text) => {
+                    self.entry.says(&text);
+                    calling.push_str(&text);
+                    for piece in self.called(tools.as_deref(), &calling, &mut told) {
+                        self.tell(piece).await?;
+                    }
                 }
                 Event::Logprobs(tokens) => self.tell(Piece::Logprobs(tokens)).await?,
                 Event::Failed(error) => return Err(error.into()),
@@ -316,6 +325,16 @@ impl Turn<'_> {
             }
         }
         Err(Refusal::ending())
+    }
+
+    /// The pieces of a call that have become known; `told` bytes of its arguments were told before.
+    fn called(&self, tools: Option<&Tools>, text: &str, told: &mut Option<usize>) -> Vec<Piece> {
+        let so_far = tools.and_then(|tools| self.engine.prompter().call_so_far(tools, text));
+        let Some(CallSoFar { tool, arguments }) = so_far else { return Vec::new() };
+        let begun = told.is_none().then(|| Piece::Called(tool.to_string()));
+        let more = arguments.get(told.unwrap_or(0)..).filter(|more| !more.is_empty());
+        *told = Some(arguments.len());
+        begun.into_iter().chain(more.map(|more| Piece::Arguments(more.to_string()))).collect()
     }
 
     async fn tell(&self, piece: Piece) -> Result<(), Refusal> {
