@@ -67,6 +67,10 @@ pub enum ReplyContent {
     Text(String),
     /// Token ids of a call ([`Completion::call`]): what the agent reads next is its result.
     Call(Arc<[u32]>),
+    /// A call of unknown tokenization, from an outside client: spelled as the model's template writes calls, its JSON with a space
+    /// behind `,` and `:`. Like [`ReplyContent::Text`] it is what was sampled where the text is the same. What the agent reads next is
+    /// its result.
+    CallText(Call),
 }
 
 /// The tools that an agent may call.
@@ -99,8 +103,8 @@ pub struct Call {
     pub arguments: serde_json::Value,
 }
 
-/// Whether a reply may be a call of a tool.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// Whether a reply may be a call of a tool, or must be one.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Calls {
     /// It is what it says.
     #[default]
@@ -110,6 +114,12 @@ pub enum Calls {
     Allowed,
     /// Not any more: a token that a call begins with is drawn again.
     Over,
+    /// It is a call of one of the tools: the markup or the text that a call begins with is said whatever would have been drawn, and the
+    /// rest is under the tools' schemas. What the agent reads is the same as with [`Calls::Allowed`]. The reply can't have a grammar of
+    /// its own.
+    Required,
+    /// The same, of the tool with this name.
+    Named(Arc<str>),
 }
 
 /// A call of a tool as far as it is said.
@@ -309,7 +319,22 @@ impl Request {
             let found = format!("logprobs is {n}; expected {MOST_TOP_LOGPROBS} or fewer");
             return Err(crate::Error::request(found));
         }
-        Ok(())
+        self.validate_calls()
+    }
+
+    fn validate_calls(&self) -> crate::Result<()> {
+        let (Calls::Required | Calls::Named(_)) = &self.calls else { return Ok(()) };
+        let tools = self.conversation.tools.as_ref().map_or(&[][..], |tools| &tools.list);
+        let names = || tools.iter().map(|tool| format!("`{}`", tool.name)).collect::<Vec<_>>().join(", ");
+        let found = match &self.calls {
+            _ if self.grammar.is_some() => "a reply that must be a call can't have a grammar".to_owned(),
+            _ if tools.is_empty() => "the reply must be a call, but the conversation has no tools".to_owned(),
+            Calls::Named(name) if tools.iter().all(|tool| tool.name != **name) => {
+                format!("the reply must be a call of `{name}`; the conversation's tools are {}", names())
+            }
+            _ => return Ok(()),
+        };
+        Err(crate::Error::request(found))
     }
 }
 
@@ -464,9 +489,41 @@ pub struct Usage {
     pub memory_bytes: u64,
     /// Reason why a cache was not used, or not wholly: a damaged file, another model, a difference in the text.
     pub reason: Option<String>,
+    /// The place where the prompt left what the session held (or a new one's parent); `None`: it began with all of that.
+    pub divergence: Option<Divergence>,
     /// Numerics of the devices that computed the first of the reused tokens, where the session's memory was adopted
     /// ([`EngineConfig::adopt`](crate::EngineConfig::adopt)).
     pub adopted: Option<String>,
+}
+
+/// The place where a prompt left what its session held, and both texts there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Divergence {
+    /// Index of the first prompt token that is not in common; the prompt's length where it ends before what was held.
+    pub token: usize,
+    /// Offset of the difference in the rendered prompt, in characters. (Text that was read as another kind of text, or as other tokens,
+    /// is different from its beginning on.)
+    pub character: usize,
+    /// Text that was held, from up to [`Divergence::BEFORE`] characters before the difference on: [`Divergence::LENGTH`] characters at
+    /// most.
+    pub held: String,
+    /// Text that was asked for, from the same place on.
+    pub asked: String,
+}
+
+impl Divergence {
+    /// Characters before the difference that the texts begin with, at most.
+    pub const BEFORE: usize = 20;
+    /// Characters of each text, at most.
+    pub const LENGTH: usize = 80;
+}
+
+/// The difference in words.
+impl std::fmt::Display for Divergence {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { token, character, .. } = self;
+        write!(f, "the prompt differs from what was read from its character {character} on (token {token})")
+    }
 }
 
 /// A finished reply.
@@ -487,6 +544,15 @@ pub struct Completion {
     pub followed: Vec<Followed>,
     /// The log-probability of each of `ids`, if that was asked for ([`Request::logprobs`]); else empty.
     pub logprobs: Vec<TokenLogprob>,
+    /// Hash (blake3, in hex) of what decides the bits of this reply and of what was read and said. It is the same whether the prompt was
+    /// read anew, cached, restored, forked or read beside others, and names no tenant and no session.
+    ///
+    /// Hashed are, in this order: the text `greenroom completion 1`; the model's identity ([`ModelInfo::identity`]), the layout and
+    /// formats of the cache, and the numerics that its blocks are computed with; the version of the store; the ids of the prompt as they
+    /// stand in the session (a past reply that was given as text has the ids that were sampled, if the session held it); the reply's
+    /// ids; [`Sampling::seed`]. Each text is its length in bytes and its UTF-8, each list of ids its length and each id as 4 bytes;
+    /// lengths, the version and the seed are 8 bytes; all numbers are little-endian.
+    pub digest: String,
     /// Cost of the turn.
     pub usage: Usage,
 }

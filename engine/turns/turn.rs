@@ -8,12 +8,13 @@ use crate::device::Best;
 use crate::memory::Recalled;
 use crate::memory::arena::Arena;
 use crate::memory::pass::Wanted;
-use crate::memory::session::{Session, known_bytes};
+use crate::memory::session::{CacheContext, Session, known_bytes};
 use crate::text::calls::CallForm;
-use crate::text::prefix::{Segment, SegmentKind};
+use crate::text::prefix::{Segment, SegmentKind, flatten};
 use crate::text::tokenizer::Tokenizer;
 use crate::turns::calling::Calling;
 use crate::turns::constraint::{Chosen, ScoreOptions, Spelling, Step};
+use crate::turns::digest::digest;
 use crate::turns::dry::Said;
 use crate::turns::follow::Following;
 use crate::turns::grammar::Guide;
@@ -111,7 +112,8 @@ impl Decode {
 
     /// Tokens that the reply may take, and what would make them fewer.
     pub(crate) fn longest(&self, request: &Request) -> (usize, Remedy) {
-        let max_call_tokens = if request.calls == Calls::Allowed { request.max_call_tokens } else { 0 };
+        let calls = !matches!(request.calls, Calls::Never | Calls::Over);
+        let max_call_tokens = if calls { request.max_call_tokens } else { 0 };
         let most = request.max_tokens.max(max_call_tokens);
         match self {
             Self::ScoreOptions(choosing) => (choosing.longest(), Remedy::ShorterOptions),
@@ -136,6 +138,8 @@ impl ActiveTurn {
     ) -> Self {
         let Recalled { mut session, kind, source, reused, recomputed, .. } = recalled;
         session.sequence.begin_turn();
+        // It may have found blocks behind what the session held.
+        session.sequence.reach_back(flatten(&session.segments).len());
         let known_bytes = known_bytes(&prompt, session.tokens.len());
         let prompt_len = session.tokens.len();
         let usage = Usage {
@@ -155,6 +159,7 @@ impl ActiveTurn {
             saved_ms: 0.0,
             memory_bytes: 0,
             reason: recalled.reason,
+            divergence: recalled.divergence,
             adopted: recalled.adopted,
         };
         Self {
@@ -183,6 +188,11 @@ impl ActiveTurn {
     /// Counts bytes that were written before the turn's end.
     pub(crate) fn wrote(&mut self, bytes: u64) {
         self.usage.bytes_written += bytes;
+    }
+
+    /// Tokens of the prompt.
+    pub(crate) fn prompt_len(&self) -> usize {
+        self.prompt_len
     }
 
     /// Tells whether the prompt is read.
@@ -432,7 +442,7 @@ impl ActiveTurn {
     }
 
     /// The turn stands: the session holds prompt and reply, and the completion says what it cost.
-    pub(crate) fn complete(&mut self, tokenizer: &Tokenizer) -> Completion {
+    pub(crate) fn complete(&mut self, tokenizer: &Tokenizer, context: &CacheContext) -> Completion {
         let followed = std::mem::take(&mut self.followed);
         let (ids, spelled, text, choice, call, logprobs) = match &self.decode {
             Decode::Sample(reply) => {
@@ -455,7 +465,10 @@ impl ActiveTurn {
         let segment = Segment { kind: SegmentKind::Reply, text: spelled, ids: reply, guessed: false };
         self.session.segments.push(segment);
         let stop = self.stop.unwrap_or(StopReason::Length);
-        Completion { ids, text, stop, choice, call, followed, logprobs, usage: self.usage.clone() }
+        let identity = context.identity_with("", self.session.numerics.as_ref());
+        let prompt = &self.session.tokens[..self.prompt_len];
+        let digest = digest(&identity, prompt, &ids, self.request.sampling.seed);
+        Completion { ids, text, stop, choice, call, followed, logprobs, digest, usage: self.usage.clone() }
     }
 }
 

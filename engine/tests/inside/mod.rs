@@ -1,6 +1,8 @@
 //! Tests of several rooms together, from the inside.
 
+mod accounts;
 mod adoption;
+mod calls;
 mod choices;
 mod embedding;
 mod endurance;
@@ -13,3 +15,4 @@ mod oracle;
 mod replies;
 mod saving;
 mod texts;
+mod unfinished;
