@@ -9,7 +9,7 @@ use super::error::Refusal;
 use super::live::{Entry, Stage};
 use super::models::Served;
 use super::queue::Ticket;
-use super::sessions::{self, Claim, Scope};
+use super::sessions::{self, Scope};
 use super::tenants::Tenant;
 use axum::http::HeaderMap;
 use greenroom_engine::{

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 /// The reason why a request is not answered.
 #[derive(Clone, Debug)]
-pub(super) struct Refusal {
+pub struct Refusal {
     status: StatusCode,
     message: String,
     /// The field at fault.

@@ -89,7 +89,7 @@ impl Tenants {
     }
 
     fn parse(text: &str) -> anyhow::Result<Self> {
-        let value = crate::scenario::yaml::parse(text).map_err(anyhow::Error::msg)?;
+        let value = crate::scenario::parse(text).map_err(anyhow::Error::msg)?;
         let file: KeyFile = serde_path_to_error::deserialize(value)?;
         ensure!(!file.keys.is_empty(), "there is no key in it; expected `keys: [{{key: …, tenant: …}}]`");
         let mut tenants = BTreeMap::<String, Arc<Tenant>>::new();

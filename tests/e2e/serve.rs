@@ -100,8 +100,8 @@ fn text(reply: &Value) -> &str {
 /// What is said by a server that has read nothing, and knows how replies were said.
 fn alone(stage: &Stage, body: &Value) -> Value {
     let fresh = Stage::new();
-    std::fs::create_dir(fresh.path("cache")).unwrap();
-    std::fs::copy(stage.path("cache/sessions.jsonl"), fresh.path("cache/sessions.jsonl")).unwrap();
+    std::fs::create_dir_all(fresh.path("cache/server")).unwrap();
+    std::fs::copy(stage.path("cache/server/sessions.jsonl"), fresh.path("cache/server/sessions.jsonl")).unwrap();
     Server::start(&fresh, &[]).chat(body)
 }
 
@@ -218,9 +218,11 @@ fn what_can_not_be_had_is_refused_by_name() {
         json!([{ "role": "user", "content": [{ "type": "image_url", "image_url": { "url": "x" } }] }]);
     let long = json!([{ "role": "user", "content": "word ".repeat(20_000) }]);
     for (body, status, param, word) in [
-        ("{".to_string(), 400, json!(null), "no JSON"),
-        (with("tools", json!([{ "type": "function" }])), 400, json!("tools"), "not supported"),
-        (with("n", json!(2)), 400, json!("n"), "not 2"),
+        ("{".to_string(), 400, json!(null), "not JSON"),
+        (with("tools", json!([{ "type": "web_search" }])), 400, json!("tools[0]"), "not supported"),
+        (with("tool_choice", json!("required")), 400, json!("tool_choice"), "no tools"),
+        (with("logit_bias", json!({ "5": 1 })), 400, json!("logit_bias"), "not supported"),
+        (with("n", json!(99)), 400, json!("n"), "1 to 16"),
         (with("model", json!("gpt-4o")), 404, json!("model"), "there is understudy"),
         (with("messages", image), 400, json!("messages[0].content[0]"), "image_url"),
         (with("messages", json!([])), 400, json!("messages"), "last message"),
