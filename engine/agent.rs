@@ -250,7 +250,7 @@ fn piece(event: Event) -> Option<Result<String>> {
     match event {
         Event::Text(text) => Some(Ok(text)),
         Event::Failed(error) => Some(Err(error)),
-        Event::Prefill { .. } | Event::Done(_) => None,
+        Event::Prefill { .. } | Event::Logprobs(_) | Event::Done(_) => None,
     }
 }
 

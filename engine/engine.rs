@@ -251,12 +251,9 @@ impl Engine {
     /// Starts a turn. Requests of one session are served in order; different sessions share passes.
     ///
     /// # Errors
-    /// The sampling's numbers are out of their ranges, or the engine's thread has ended.
+    /// A number of the request is out of its range, what it asks for can't go together, or the engine's thread has ended.
     pub fn submit(&self, request: Request) -> Result<Turn> {
-        request.sampling.validate()?;
-        if request.parent.as_ref().is_some_and(|parent| parent.tenant != request.session.tenant) {
-            return Err(Error::request("a session can't begin with the memory of another tenant's"));
-        }
+        request.validate()?;
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
         let (sender, events) = unbounded_channel();
         self.line.send(Command::Turn { id, request: Box::new(request), events: sender })?;

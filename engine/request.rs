@@ -252,6 +252,9 @@ pub struct Request {
     pub grammar: Option<Arc<Grammar>>,
     /// Whether the reply may be a call of one of the conversation's tools instead. One that has a grammar of its own is never a call.
     pub calls: Calls,
+    /// `Some(n)`: the log-probability of each token of the reply comes with it ([`Completion::logprobs`]), and the `n` most likely
+    /// tokens in its place, [`MOST_TOP_LOGPROBS`] at most. It changes no token.
+    pub logprobs: Option<usize>,
     /// Time of the agent's next turn (any monotonic scale, e.g. turns from the start); `None`: unknown.
     /// The agent that is needed last is evicted first.
     pub next_use: Option<u64>,
@@ -278,11 +281,31 @@ impl Request {
             by_length: false,
             grammar: None,
             calls: Calls::default(),
+            logprobs: None,
             next_use: None,
             cold: false,
         }
     }
+
+    /// Tells whether the request is one that an engine can take, as far as that shows without the model.
+    ///
+    /// # Errors
+    /// [`crate::ErrorKind::Request`]: the first fault, and what was expected.
+    pub(crate) fn validate(&self) -> crate::Result<()> {
+        self.sampling.validate()?;
+        if self.parent.as_ref().is_some_and(|parent| parent.tenant != self.session.tenant) {
+            return Err(crate::Error::request("a session can't begin with the memory of another tenant's"));
+        }
+        if let Some(n) = self.logprobs.filter(|n| *n > MOST_TOP_LOGPROBS) {
+            let found = format!("logprobs is {n}; expected {MOST_TOP_LOGPROBS} or fewer");
+            return Err(crate::Error::request(found));
+        }
+        Ok(())
+    }
 }
+
+/// Likely tokens that are told for each token of a reply, at most ([`Request::logprobs`]).
+pub const MOST_TOP_LOGPROBS: usize = 20;
 
 /// Constraint on a reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -318,6 +341,33 @@ pub struct Choice {
     /// An option whose tokens another one begins with counts only where the model would then end its turn: how likely that is
     /// is added to it. So no reply counts for two options.
     pub logprobs: Vec<f32>,
+}
+
+/// The log-probability of one token of a reply ([`Request::logprobs`]).
+///
+/// Log-probabilities are natural, in the model's own distribution (no temperature, no filter, no penalty, no grammar): what a token
+/// has there says nothing of how it was drawn.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TokenLogprob {
+    /// The token.
+    pub id: u32,
+    /// Its text; a character may be spread over several tokens.
+    pub bytes: Vec<u8>,
+    /// Its log-probability behind the prompt and the reply's tokens before it.
+    pub logprob: f32,
+    /// The most likely tokens in its place, likeliest first (the lowest id first among equals): as many as were asked for.
+    pub top: Vec<TopLogprob>,
+}
+
+/// One of the most likely tokens in a place ([`TokenLogprob::top`]).
+#[derive(Clone, Debug, PartialEq)]
+pub struct TopLogprob {
+    /// The token.
+    pub id: u32,
+    /// Its text, as bytes.
+    pub bytes: Vec<u8>,
+    /// Its natural log-probability.
+    pub logprob: f32,
 }
 
 /// One token of a reply that was followed ([`Constraint::Follow`]).
@@ -426,6 +476,8 @@ pub struct Completion {
     pub call: Option<Called>,
     /// Findings at each recorded token, if it followed a recording ([`Constraint::Follow`]).
     pub followed: Vec<Followed>,
+    /// The log-probability of each of `ids`, if that was asked for ([`Request::logprobs`]); else empty.
+    pub logprobs: Vec<TokenLogprob>,
     /// Cost of the turn.
     pub usage: Usage,
 }
@@ -442,6 +494,10 @@ pub enum Event {
     },
     /// A piece of the reply: text that no stop string and no limit can take back.
     Text(String),
+    /// Log-probabilities of the reply's next tokens, if they were asked for ([`Request::logprobs`]): directly after the `Text` with
+    /// which these tokens became certain. Tokens without text of their own that is streamed, as those of a call, come at the turn's
+    /// end. All of them together are [`Completion::logprobs`].
+    Logprobs(Vec<TokenLogprob>),
     /// The reply stands (committed to the cache in memory), before it is saved: the moment for a caller to
     /// write its own record. The manifest on disk follows only after [`crate::Turn::commit`].
     Done(Box<Completion>),

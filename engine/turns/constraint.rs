@@ -13,8 +13,9 @@ use crate::scoring::distribution::Distribution;
 use crate::text::chat::reply_ids;
 use crate::text::prefix::Segment;
 use crate::text::tokenizer::Tokenizer;
+use crate::turns::logprobs::token_logprob;
 use crate::turns::sampler::{by_length, draw};
-use crate::{Choice, Error, Result, Sampling};
+use crate::{Choice, Error, Result, Sampling, TokenLogprob};
 
 /// An option as text and ids.
 #[derive(Clone)]
@@ -31,6 +32,10 @@ pub(crate) struct ScoreOptions {
     options: Vec<Spelling>,
     /// Sums so far, by option.
     logprobs: Vec<f32>,
+    /// Likely tokens to tell for each token of the option that is chosen; `None`: nothing is told of its tokens.
+    n_top: Option<usize>,
+    /// Then: findings at each token seen so far, by option.
+    tokens: Vec<Vec<TokenLogprob>>,
     /// True if the draw weighs them by length.
     by_length: bool,
     /// Options in the order of their ids, those that are walked: what begins alike stands together, so this is the trie depth
@@ -46,6 +51,8 @@ pub(crate) struct ScoreOptions {
 pub(crate) struct Chosen {
     pub(crate) option: Spelling,
     pub(crate) choice: Choice,
+    /// Log-probabilities of its tokens, if they are asked for.
+    pub(crate) tokens: Vec<TokenLogprob>,
 }
 
 /// Next step of a choice.
@@ -59,13 +66,13 @@ pub(crate) enum Step {
 }
 
 impl ScoreOptions {
-    /// Nothing is known yet; the options are spelled as a reply to `prompt` is.
+    /// Nothing is known yet; the options are spelled as a reply to `prompt` is. `by_length` is the request's, `n_top` its `logprobs`.
     ///
     /// # Errors
     /// There are no options, one is empty or can't be spelled, or two are the same.
     pub(crate) fn new(
         texts: &[String],
-        by_length: bool,
+        (by_length, n_top): (bool, Option<usize>),
         prompt: &[Segment],
         tokenizer: &Tokenizer,
     ) -> Result<Self> {
@@ -90,9 +97,9 @@ impl ScoreOptions {
                 return Err(Error::request(found));
             }
         }
-        let logprobs = vec![0.0; options.len()];
+        let (logprobs, tokens) = (vec![0.0; options.len()], vec![Vec::new(); options.len()]);
         let (ahead, path) = (order.into_iter(), Vec::new());
-        Ok(Self { options, logprobs, by_length, ahead, path, n_seen: 0 })
+        Ok(Self { options, logprobs, n_top, tokens, by_length, ahead, path, n_seen: 0 })
     }
 
     /// Tokens of the longest option.
@@ -100,14 +107,21 @@ impl ScoreOptions {
         self.options.iter().map(|option| option.ids.len()).max().unwrap_or(0)
     }
 
-    /// Takes the logits of the next row: first of the prompt's last one, then of each that was read for a branch.
-    pub(crate) fn see(&mut self, logits: &[f32], eog: &[u32]) {
+    /// Takes the logits of the next row: first of the prompt's last one, then of each that was read for a branch. `piece` gives the
+    /// text of a token.
+    pub(crate) fn see<'a>(&mut self, logits: &[f32], eog: &[u32], piece: impl Fn(u32) -> &'a [u8]) {
         let (node, next) = (&self.path[..self.n_seen], Distribution::of(logits));
         for (option, logprob) in self.options.iter().zip(&mut self.logprobs) {
             if option.ids.starts_with(node) {
                 // Only inner nodes are read: an option that ends at one is the beginning of another.
                 let id = option.ids.get(node.len());
                 *logprob += id.map_or_else(|| next.logprob_of_any(eog), |id| next.logprob(*id));
+            }
+        }
+        if let Some(n) = self.n_top {
+            for (option, tokens) in self.options.iter().zip(&mut self.tokens) {
+                let next = option.ids.get(node.len()).filter(|_| option.ids.starts_with(node));
+                tokens.extend(next.map(|id| token_logprob(*id, logits, n, &piece)));
             }
         }
         self.n_seen += 1;
@@ -137,7 +151,8 @@ impl ScoreOptions {
         };
         let option = self.options[chosen].clone();
         let choice = Choice { chosen, logprobs: std::mem::take(&mut self.logprobs) };
-        Step::Say { keep: shared(&option.ids, &self.path), chosen: Chosen { option, choice } }
+        let tokens = std::mem::take(&mut self.tokens[chosen]);
+        Step::Say { keep: shared(&option.ids, &self.path), chosen: Chosen { option, choice, tokens } }
     }
 }
 
@@ -187,6 +202,8 @@ mod tests {
         order.sort_by_key(|i| &options[*i]);
         ScoreOptions {
             by_length: false,
+            n_top: Some(2),
+            tokens: vec![Vec::new(); options.len()],
             options: options.iter().map(spelling).collect(),
             logprobs: vec![0.0; options.len()],
             ahead: order.into_iter(),
@@ -201,7 +218,7 @@ mod tests {
         let mut choosing = choosing(options);
         let greedy = Sampling { temperature: 0.0, ..Sampling::default() };
         let (mut sequence, mut read) = (Vec::new(), Vec::new());
-        choosing.see(&logits(&[]), &EOG);
+        choosing.see(&logits(&[]), &EOG, |_| &[]);
         loop {
             match choosing.step(&greedy) {
                 Step::Wait => panic!("all was seen"),
@@ -214,7 +231,7 @@ mod tests {
                     for (i, id) in ids.iter().enumerate() {
                         sequence.push(*id);
                         read.push(sequence.clone());
-                        choosing.see(&logits(&sequence), &EOG);
+                        choosing.see(&logits(&sequence), &EOG, |_| &[]);
                         if !branches && i + 1 < ids.len() {
                             assert!(matches!(choosing.step(&greedy), Step::Wait));
                         }
@@ -233,7 +250,7 @@ mod tests {
             let mut options: Vec<Vec<u32>> = options.into_iter().collect();
             let by = turned.index(options.len());
             options.rotate_left(by);
-            let (read, Chosen { option, choice }) = walk(&options, by % 2 == 0);
+            let (read, Chosen { option, choice, tokens }) = walk(&options, by % 2 == 0);
             let inner: BTreeSet<_> = options.iter().flat_map(|o| (1..o.len()).map(|n| o[..n].to_vec())).collect();
             prop_assert_eq!(read.len(), inner.len());
             prop_assert_eq!(read.into_iter().collect::<BTreeSet<_>>(), inner);
@@ -245,6 +262,13 @@ mod tests {
                     expected += ends.ln();
                 }
                 prop_assert!((found - expected).abs() < 1e-5, "{option:?}: {found}, not {expected}");
+            }
+            prop_assert_eq!(tokens.iter().map(|token| token.id).collect::<Vec<_>>(), &option.ids[..]);
+            for (n, token) in tokens.iter().enumerate() {
+                let next = logits(&option.ids[..n]);
+                prop_assert_eq!(token.logprob.to_bits(), logprob(&next, token.id).to_bits());
+                let best = next.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+                prop_assert_eq!((token.top.len(), next[token.top[0].id as usize]), (2, best));
             }
             let total: f64 = choice.logprobs.iter().map(|x| f64::from(*x).exp()).sum();
             prop_assert!(total < 1.0 + 1e-5, "the options are no separate events: {total}");

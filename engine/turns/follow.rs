@@ -5,6 +5,7 @@
 
 use crate::scoring::distribution::Distribution;
 use crate::text::tokenizer::Tokenizer;
+use crate::turns::logprobs::token_logprob;
 use crate::turns::reply::ReplyText;
 use crate::{Error, Followed, Result, StopReason};
 
@@ -40,8 +41,9 @@ impl Following {
         self.found.len() == self.ids.len()
     }
 
-    /// Takes the logits behind what was seen so far, and what the sampler draws from them; goes on with the recorded id. A
-    /// reason to stop is one that the recording has not, or that its grammar is complete.
+    /// Takes the logits behind what was seen so far, and what the sampler draws from them; goes on with the recorded id, whose
+    /// log-probability is noted if `logprobs` asks for it. A reason to stop is one that the recording has not, or that its grammar is
+    /// complete.
     ///
     /// # Errors
     /// Its grammar became too costly.
@@ -49,13 +51,16 @@ impl Following {
         &mut self,
         logits: &[f32],
         drawn: u32,
+        logprobs: Option<usize>,
         tokenizer: &Tokenizer,
     ) -> Result<Option<StopReason>> {
         let id = self.ids[self.found.len()];
         let distribution = Distribution::of(logits);
         let (logprob, drawn_logprob) = (distribution.logprob(id), distribution.logprob(drawn));
         self.found.push(Followed { drawn, logprob, drawn_logprob });
-        self.reply.follow(id, tokenizer)
+        let stop = self.reply.follow(id, tokenizer)?;
+        self.reply.note(logprobs.map(|n| token_logprob(id, logits, n, |id| tokenizer.piece(id))));
+        Ok(stop)
     }
 }
 

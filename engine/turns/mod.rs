@@ -2,7 +2,7 @@
 //!
 //! [`worker`] takes requests, lets them begin as there is room ([`admission`]), plans passes ([`schedule`]) and runs them. A [`turn`]
 //! samples ([`sampler`], [`dry`]; under a grammar: [`grammar`]; where it may call tools: [`calling`]), follows a given reply ([`follow`]) or weighs options ([`constraint`]); [`reply`] cuts what it says
-//! ([`sentence`]). At a turn's end the worker has what is left of it saved.
+//! ([`sentence`]) and keeps what its tokens' log-probabilities were ([`logprobs`]). At a turn's end the worker has what is left of it saved.
 
 pub(crate) mod admission;
 pub(crate) mod calling;
@@ -10,6 +10,7 @@ pub(crate) mod constraint;
 pub(crate) mod dry;
 pub(crate) mod follow;
 pub(crate) mod grammar;
+pub(crate) mod logprobs;
 pub(crate) mod reply;
 pub(crate) mod sampler;
 pub(crate) mod schedule;

@@ -12,7 +12,7 @@ use crate::turns::calling::{Beginning, Calling};
 use crate::turns::dry::Said;
 use crate::turns::grammar::Guide;
 use crate::turns::sentence::ends_sentence;
-use crate::{Called, Request, Result, Sampling, StopReason};
+use crate::{Called, Request, Result, Sampling, StopReason, TokenLogprob};
 
 /// Ids sampled so far and the bytes they stand for.
 #[derive(Default)]
@@ -25,6 +25,10 @@ pub(crate) struct ReplyText {
     /// True if a reply that reaches its limit ends with its last whole sentence.
     whole_sentences: bool,
     streamed: usize,
+    /// Log-probabilities of each id, if they are asked for.
+    logprobs: Vec<TokenLogprob>,
+    /// Number of those that were given to the caller.
+    n_told: usize,
     /// The reply's tokens behind those of the agent's earlier replies.
     said: Said,
     /// Its place in its grammar.
@@ -264,6 +268,33 @@ impl ReplyText {
         String::from_utf8_lossy(&self.bytes).into_owned()
     }
 
+    /// Takes note of the log-probability of the token that was said last, unless it was cut as soon as it was said.
+    pub(crate) fn note(&mut self, logprob: Option<TokenLogprob>) {
+        self.logprobs.extend(logprob.filter(|_| self.logprobs.len() < self.ids.len()));
+    }
+
+    /// Log-probabilities of the tokens whose text was streamed since the last call.
+    pub(crate) fn take_certain_logprobs(&mut self) -> Vec<TokenLogprob> {
+        self.take_logprobs(self.ends.partition_point(|end| *end <= self.streamed))
+    }
+
+    /// Log-probabilities that were not given yet, once the reply has ended.
+    pub(crate) fn take_last_logprobs(&mut self) -> Vec<TokenLogprob> {
+        self.take_logprobs(self.ids.len())
+    }
+
+    fn take_logprobs(&mut self, n: usize) -> Vec<TokenLogprob> {
+        let n = n.min(self.logprobs.len());
+        let new = self.logprobs.get(self.n_told..n).unwrap_or_default().to_vec();
+        self.n_told = self.n_told.max(n);
+        new
+    }
+
+    /// Log-probabilities of all of its tokens.
+    pub(crate) fn logprobs(&self) -> &[TokenLogprob] {
+        &self.logprobs
+    }
+
     fn stream_to(&mut self, end: usize) -> Option<String> {
         // A call is for nobody's eyes.
         if end <= self.streamed || self.is_call() {
@@ -303,6 +334,7 @@ impl ReplyText {
     fn keep(&mut self, n: usize) {
         self.ids.truncate(n);
         self.ends.truncate(n);
+        self.logprobs.truncate(n);
         self.bytes.truncate(self.end_of(n));
     }
 }

@@ -17,11 +17,13 @@ use crate::turns::constraint::{Chosen, ScoreOptions, Spelling, Step};
 use crate::turns::dry::Said;
 use crate::turns::follow::Following;
 use crate::turns::grammar::Guide;
+use crate::turns::logprobs::token_logprob;
 use crate::turns::reply::ReplyText;
 use crate::turns::sampler;
 use crate::turns::schedule::Load;
 use crate::{
-    Calls, Completion, Constraint, Error, Event, Followed, Remedy, Request, Result, StopReason, Usage,
+    Calls, Completion, Constraint, Error, Event, Followed, Remedy, Request, Result, StopReason, TokenLogprob,
+    Usage,
 };
 use std::borrow::Cow;
 use std::slice::ChunksExact;
@@ -98,9 +100,12 @@ impl Decode {
         Ok(match &request.constraint {
             None => Self::Sample(reply()),
             Some(Constraint::Follow(ids)) => Self::TeacherForce(Following::new(ids, reply(), tokenizer)?),
-            Some(Constraint::OneOf(texts)) => {
-                Self::ScoreOptions(ScoreOptions::new(texts, request.by_length, prompt, tokenizer)?)
-            }
+            Some(Constraint::OneOf(texts)) => Self::ScoreOptions(ScoreOptions::new(
+                texts,
+                (request.by_length, request.logprobs),
+                prompt,
+                tokenizer,
+            )?),
         })
     }
 
@@ -228,7 +233,10 @@ impl ActiveTurn {
         match &self.decode {
             _ if self.stop.is_some() => Wanted::None,
             Decode::ScoreOptions(_) | Decode::TeacherForce(_) if self.decoding() => Wanted::All,
-            Decode::Sample(_) if n == self.pending() => Wanted::Best(self.request.sampling.temperature),
+            // What is said of likely tokens is said of all of the vocabulary.
+            Decode::Sample(_) if n == self.pending() && self.request.logprobs.is_none() => {
+                Wanted::Best(self.request.sampling.temperature)
+            }
             _ if n == self.pending() => Wanted::Last,
             _ => Wanted::None,
         }
@@ -253,7 +261,7 @@ impl ActiveTurn {
             Decode::Sample(_) => rows.last().map_or(Ok(()), |row| self.sample(row, tokenizer, eog, arena)),
             Decode::TeacherForce(_) => self.follow(rows, tokenizer, eog, arena),
             _ => {
-                self.choose(rows, eog, arena);
+                self.choose(rows, tokenizer, eog, arena);
                 Ok(())
             }
         }
@@ -276,7 +284,7 @@ impl ActiveTurn {
             if !reply.allows(id, tokenizer, eog)? {
                 return Ok(false);
             }
-            self.say(id, tokenizer, eog, arena)?;
+            self.say(id, None, tokenizer, eog, arena)?;
         }
         Ok(true)
     }
@@ -290,11 +298,19 @@ impl ActiveTurn {
     ) -> Result<()> {
         let Decode::Sample(reply) = &mut self.decode else { return Ok(()) };
         let id = drawn(logits, reply, &self.request, tokenizer, eog)?;
-        self.say(id, tokenizer, eog, arena)
+        let logprob = |n| token_logprob(id, logits, n, |id| tokenizer.piece(id));
+        self.say(id, self.request.logprobs.map(logprob), tokenizer, eog, arena)
     }
 
-    /// Takes the token that was drawn.
-    fn say(&mut self, id: u32, tokenizer: &Tokenizer, eog: &[u32], arena: &mut Arena) -> Result<()> {
+    /// Takes the token that was drawn, and its log-probability if that is asked for.
+    fn say(
+        &mut self,
+        id: u32,
+        logprob: Option<TokenLogprob>,
+        tokenizer: &Tokenizer,
+        eog: &[u32],
+        arena: &mut Arena,
+    ) -> Result<()> {
         let elapsed_ms = self.elapsed_ms();
         let Decode::Sample(reply) = &mut self.decode else { return Ok(()) };
         if reply.ids().is_empty() {
@@ -308,9 +324,10 @@ impl ActiveTurn {
         if stop.is_none() {
             self.session.tokens.push(id);
             stop = reply.say(id, tokenizer)?;
+            reply.note(logprob);
         }
         if stop.is_none() {
-            send(&self.events, reply.take_certain());
+            send(&self.events, reply.take_certain(), || reply.take_certain_logprobs());
             stop = reply.is_full(&self.request).then_some(StopReason::Length);
         }
         if let Some(stop) = stop {
@@ -325,7 +342,8 @@ impl ActiveTurn {
             if stop == StopReason::Length && reply.cut_to_sentences() {
                 stop = StopReason::Sentence;
             }
-            send(&self.events, reply.finish());
+            send(&self.events, reply.finish(), || reply.take_certain_logprobs());
+            send_logprobs(&self.events, reply.take_last_logprobs());
             let n = self.prompt_len + reply.ids().len();
             self.go_back(n, arena);
         }
@@ -353,7 +371,7 @@ impl ActiveTurn {
                 return self.sample(row, tokenizer, eog, arena);
             }
             let drawn = drawn(row, &mut following.reply, &self.request, tokenizer, eog)?;
-            stop = following.see(row, drawn, tokenizer)?;
+            stop = following.see(row, drawn, self.request.logprobs, tokenizer)?;
             if following.is_over() && following.reply.is_full(&self.request) {
                 stop = stop.or(Some(StopReason::Length));
             }
@@ -376,18 +394,18 @@ impl ActiveTurn {
         }
     }
 
-    fn choose(&mut self, rows: ChunksExact<'_, f32>, eog: &[u32], arena: &mut Arena) {
+    fn choose(&mut self, rows: ChunksExact<'_, f32>, tokenizer: &Tokenizer, eog: &[u32], arena: &mut Arena) {
         let Decode::ScoreOptions(choosing) = &mut self.decode else { return };
         if self.session.sequence.len() == self.prompt_len {
             self.session.sequence.hold();
         }
-        rows.for_each(|row| choosing.see(row, eog));
+        rows.for_each(|row| choosing.see(row, eog, |id| tokenizer.piece(id)));
         let (keep, ids) = match choosing.step(&self.request.sampling) {
             Step::Wait => return,
             Step::Walk { keep, ids } => (keep, ids),
             Step::Say { keep, chosen } => {
                 let ids = chosen.option.ids[keep..].to_vec();
-                send(&self.events, Some(chosen.option.text.clone()));
+                send(&self.events, Some(chosen.option.text.clone()), || chosen.tokens.clone());
                 self.decode = Decode::Forced(chosen);
                 self.stop = Some(StopReason::EndOfTurn);
                 self.usage.ttft_ms = self.elapsed_ms();
@@ -415,16 +433,18 @@ impl ActiveTurn {
     /// The turn stands: the session holds prompt and reply, and the completion says what it cost.
     pub(crate) fn complete(&mut self, tokenizer: &Tokenizer) -> Completion {
         let followed = std::mem::take(&mut self.followed);
-        let (ids, spelled, text, choice, call) = match &self.decode {
-            Decode::Sample(reply) => (reply.ids(), reply.text(), reply.text(), None, reply.call(tokenizer)),
-            Decode::Forced(Chosen { option: Spelling { text, ids, spelled }, choice }) => {
-                (&ids[..], spelled.clone(), text.clone(), Some(choice.clone()), None)
+        let (ids, spelled, text, choice, call, logprobs) = match &self.decode {
+            Decode::Sample(reply) => {
+                (reply.ids(), reply.text(), reply.text(), None, reply.call(tokenizer), reply.logprobs())
+            }
+            Decode::Forced(Chosen { option: Spelling { text, ids, spelled }, choice, tokens }) => {
+                (&ids[..], spelled.clone(), text.clone(), Some(choice.clone()), None, &tokens[..])
             }
             Decode::ScoreOptions(_) | Decode::TeacherForce(_) => {
                 unreachable!("a turn that is done has spoken")
             }
         };
-        let ids = ids.to_vec();
+        let (ids, logprobs) = (ids.to_vec(), logprobs.to_vec());
         self.usage.layer0_rows = self.session.sequence.n_computed();
         self.usage.generated = self.usage.layer0_rows - self.usage.prefilled - self.usage.recomputed;
         // Segments that matched are there already, with the ids that the cache holds.
@@ -434,7 +454,7 @@ impl ActiveTurn {
         let segment = Segment { kind: SegmentKind::Reply, text: spelled, ids: reply, guessed: false };
         self.session.segments.push(segment);
         let stop = self.stop.unwrap_or(StopReason::Length);
-        Completion { ids, text, stop, choice, call, followed, usage: self.usage.clone() }
+        Completion { ids, text, stop, choice, call, followed, logprobs, usage: self.usage.clone() }
     }
 }
 
@@ -507,9 +527,17 @@ fn drawn_among(
     None
 }
 
-fn send(events: &UnboundedSender<Event>, text: Option<String>) {
+/// Streams text, and the log-probabilities of its tokens.
+fn send(events: &UnboundedSender<Event>, text: Option<String>, logprobs: impl FnOnce() -> Vec<TokenLogprob>) {
     if let Some(text) = text {
         let _ = events.send(Event::Text(text));
+        send_logprobs(events, logprobs());
+    }
+}
+
+fn send_logprobs(events: &UnboundedSender<Event>, logprobs: Vec<TokenLogprob>) {
+    if !logprobs.is_empty() {
+        let _ = events.send(Event::Logprobs(logprobs));
     }
 }
 

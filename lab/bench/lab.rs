@@ -371,7 +371,7 @@ impl Pending {
             Event::Text(_) => return Ok(true),
             Event::Done(completion) => self.ended = Some((Instant::now(), completion)),
             Event::Failed(error) => return Err(error.into()),
-            Event::Prefill { .. } => {}
+            Event::Prefill { .. } | Event::Logprobs(_) => {}
         }
         Ok(false)
     }

@@ -162,9 +162,11 @@ impl Embedded {
             match event {
                 engine::Event::Prefill { done, total } => sink(Progress::Prefill { done, total }),
                 engine::Event::Text(text) => sink(Progress::Text(text)),
+                engine::Event::Logprobs(_) => {}
                 engine::Event::Failed(error) => return Err(worded(error).context(path)),
                 engine::Event::Done(completion) => {
-                    let engine::Completion { ids, text, stop, choice, call, followed, usage } = *completion;
+                    let engine::Completion { ids, text, stop, choice, call, followed, usage, .. } =
+                        *completion;
                     let commit = Some(Box::new(EngineCommit(turn)) as Box<dyn Commit>);
                     let logprobs = choice.map(|choice| open.into_iter().zip(choice.logprobs).collect());
                     let (stop, usage, logprobs) =
@@ -323,6 +325,7 @@ impl From<Request> for engine::Request {
                 false if request.n_calls > 0 => engine::Calls::Over,
                 false => engine::Calls::Never,
             },
+            logprobs: None,
             next_use: request.next_use,
             cold: request.cold,
         }

@@ -8,6 +8,7 @@ mod exactness;
 mod folders;
 #[cfg(feature = "gpu")]
 mod gpu;
+mod logprobs;
 mod oracle;
 mod replies;
 mod saving;
