@@ -67,6 +67,10 @@ pub enum ReplyContent {
     Text(String),
     /// Token ids of a call ([`Completion::call`]): what the agent reads next is its result.
     Call(Arc<[u32]>),
+    /// A call of unknown tokenization, from an outside client: spelled as the model's template writes calls, its JSON with a space
+    /// behind `,` and `:`. Like [`ReplyContent::Text`] it is what was sampled where the text is the same. What the agent reads next is
+    /// its result.
+    CallText(Call),
 }
 
 /// The tools that an agent may call.
@@ -99,8 +103,8 @@ pub struct Call {
     pub arguments: serde_json::Value,
 }
 
-/// Whether a reply may be a call of a tool.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// Whether a reply may be a call of a tool, or must be one.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Calls {
     /// It is what it says.
     #[default]
@@ -110,6 +114,12 @@ pub enum Calls {
     Allowed,
     /// Not any more: a token that a call begins with is drawn again.
     Over,
+    /// It is a call of one of the tools: the markup or the text that a call begins with is said whatever would have been drawn, and the
+    /// rest is under the tools' schemas. What the agent reads is the same as with [`Calls::Allowed`]. The reply can't have a grammar of
+    /// its own.
+    Required,
+    /// The same, of the tool with this name.
+    Named(Arc<str>),
 }
 
 /// What a reply that calls a tool came to.
@@ -300,7 +310,22 @@ impl Request {
             let found = format!("logprobs is {n}; expected {MOST_TOP_LOGPROBS} or fewer");
             return Err(crate::Error::request(found));
         }
-        Ok(())
+        self.validate_calls()
+    }
+
+    fn validate_calls(&self) -> crate::Result<()> {
+        let (Calls::Required | Calls::Named(_)) = &self.calls else { return Ok(()) };
+        let tools = self.conversation.tools.as_ref().map_or(&[][..], |tools| &tools.list);
+        let names = || tools.iter().map(|tool| format!("`{}`", tool.name)).collect::<Vec<_>>().join(", ");
+        let found = match &self.calls {
+            _ if self.grammar.is_some() => "a reply that must be a call can't have a grammar".to_owned(),
+            _ if tools.is_empty() => "the reply must be a call, but the conversation has no tools".to_owned(),
+            Calls::Named(name) if tools.iter().all(|tool| tool.name != **name) => {
+                format!("the reply must be a call of `{name}`; the conversation's tools are {}", names())
+            }
+            _ => return Ok(()),
+        };
+        Err(crate::Error::request(found))
     }
 }
 

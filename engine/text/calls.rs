@@ -4,7 +4,7 @@
 //! around the name, the arguments and the result is the form. Markup before a call (`<tool_call>`) is known by its ids; what follows is
 //! text, under a grammar made of that form and the tools' schemas. A template that knows none gets the plain form.
 
-use super::render::{Piece, RESULT, Renderer, messages, placeholder};
+use super::render::{Piece, RESULT, Renderer, messages, placeholder, spaced};
 use super::tokenizer::{After, Tokenizer};
 use crate::{Call, Tool, Tools};
 use greenroom_grammar::Grammar;
@@ -81,17 +81,38 @@ impl CallForm {
 
     /// What a call is, behind its opening. White space before it is let pass.
     pub(crate) fn grammar(&self, tools: &Tools) -> Grammar {
+        let start = "start: SPACE? call\nSPACE: /[ \\t\\n\\r]+/\n";
+        self.lark(start, self.head.trim_start(), tools.list.iter())
+    }
+
+    /// What a call is that is asked for, of any tool or the one with a name, behind its opening: as the template writes it. (With white
+    /// space let pass, a model that would rather say something else could go on with that for ever.)
+    pub(crate) fn forced_grammar(&self, tools: &Tools, name: Option<&str>) -> Grammar {
+        let named = tools.list.iter().filter(|tool| name.is_none_or(|name| tool.name == name));
+        self.lark("start: call\n", self.forced_head(), named)
+    }
+
+    fn forced_head(&self) -> &str {
+        if self.opening.is_empty() { self.head.trim_start() } else { &self.head }
+    }
+
+    fn lark<'t>(&self, start: &str, head: &str, tools: impl Iterator<Item = &'t Tool>) -> Grammar {
         let quoted = |text: &str| serde_json::Value::from(text).to_string();
-        let (start, rest) = (self.head.trim_start(), &self.middle);
-        let names = (0..tools.list.len()).map(|n| format!("call{n}")).collect::<Vec<_>>().join(" | ");
-        let mut lark = format!("start: SPACE? ({names})\nSPACE: /[ \\t\\n\\r]+/\n");
-        for (n, tool) in tools.list.iter().enumerate() {
-            let opened = quoted(&format!("{start}{}{rest}", tool.name));
+        let (mut lark, mut names, rest) = (String::new(), Vec::new(), &self.middle);
+        for (n, tool) in tools.enumerate() {
+            names.push(format!("call{n}"));
+            let opened = quoted(&format!("{head}{}{rest}", tool.name));
             let close = if self.close.is_empty() { String::new() } else { quoted(&self.close) };
             let schema = with_spacing(&tool.arguments);
             lark += &format!("call{n}: {opened} arguments{n} {close}\narguments{n}: %json {schema}\n");
         }
-        Grammar::Lark(lark)
+        Grammar::Lark(format!("{start}call: {}\n{lark}", names.join(" | ")))
+    }
+
+    /// The text of a call behind its opening, as the template writes it.
+    pub(super) fn spell(&self, call: &Call) -> String {
+        let (head, arguments) = (self.forced_head(), spaced(&call.arguments));
+        format!("{head}{}{}{arguments}{}", call.tool, self.middle, self.close)
     }
 
     /// The first character of a call that begins with text.

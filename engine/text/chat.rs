@@ -139,9 +139,9 @@ impl Chat {
             None => self.open(system, first, &mut segments)?,
         }
         for (i, exchange) in conversation.exchanges.iter().enumerate() {
-            segments.reply(&exchange.reply)?;
+            segments.reply(&exchange.reply, &self.calls)?;
             let next = conversation.exchanges.get(i + 1).map_or(&conversation.next, |e| &e.user);
-            let is_call = matches!(exchange.reply, ReplyContent::Call(_));
+            let is_call = matches!(exchange.reply, ReplyContent::Call(_) | ReplyContent::CallText(_));
             let result = self.calls.result.as_deref().filter(|_| is_call);
             segments.fill(result.unwrap_or(&self.delta), &|_| next)?;
         }
@@ -249,7 +249,7 @@ impl Segments<'_> {
         Ok(())
     }
 
-    fn reply(&mut self, reply: &ReplyContent) -> Result<()> {
+    fn reply(&mut self, reply: &ReplyContent, calls: &CallForm) -> Result<()> {
         match reply {
             ReplyContent::Ids(ids) | ReplyContent::Call(ids) => {
                 if let Some(id) = ids.iter().find(|id| **id as usize >= self.tokenizer.n_vocab()) {
@@ -264,6 +264,19 @@ impl Segments<'_> {
             ReplyContent::Text(text) => {
                 let ids = reply_ids(&self.out, text, self.tokenizer)?;
                 self.push(SegmentKind::Reply, text, ids, true);
+            }
+            ReplyContent::CallText(call) => {
+                let (mut text, mut ids) = (self.tokenizer.decode(&calls.opening), calls.opening.clone());
+                let said = calls.spell(call);
+                ids.extend(match ids.last() {
+                    Some(last) if !said.starts_with(' ') => {
+                        self.tokenizer.encode_message(&said, self.tokenizer.after(Some(*last)))?
+                    }
+                    Some(_) => self.tokenizer.encode_message(&said, After::Text)?,
+                    None => reply_ids(&self.out, &said, self.tokenizer)?,
+                });
+                text += &said;
+                self.push(SegmentKind::Reply, &text, ids, true);
             }
         }
         Ok(())

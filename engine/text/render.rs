@@ -157,7 +157,8 @@ fn to_json(value: Value, options: Kwargs) -> Result<Value, minijinja::Error> {
     Ok(Value::from_safe_string(text))
 }
 
-fn spaced(value: &serde_json::Value) -> String {
+/// JSON with a space behind `,` and `:`.
+pub(super) fn spaced(value: &serde_json::Value) -> String {
     match value {
         serde_json::Value::Array(items) => {
             format!("[{}]", items.iter().map(spaced).collect::<Vec<_>>().join(", "))

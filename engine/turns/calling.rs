@@ -1,6 +1,7 @@
 //! Whether a reply is a call of a tool: its beginning says so, and from there on it is under the tools' grammar.
 //!
-//! The token that a reply begins with is drawn as without tools. So a reply that is no call is what it would have been.
+//! The token that a reply begins with is drawn as without tools. So a reply that is no call is what it would have been. A reply that
+//! must be a call begins with a call's markup, whatever is drawn, and is in a grammar of calls from there on.
 
 use crate::text::calls::CallForm;
 use crate::text::tokenizer::Tokenizer;
@@ -14,6 +15,8 @@ pub(crate) struct Calling {
     form: CallForm,
     tools: Arc<Tools>,
     stage: Stage,
+    /// True if it must be one.
+    is_forced: bool,
 }
 
 enum Stage {
@@ -45,12 +48,34 @@ impl Calling {
     pub(crate) fn new(request: &Request, form: &CallForm, tokenizer: &Tokenizer) -> Result<Option<Self>> {
         let knows = request.conversation.tools.as_ref().filter(|_| request.grammar.is_none());
         let Some(tools) = knows else { return Ok(None) };
-        let stage = match request.calls {
+        let open = |grammar| Ok(Stage::Open(Box::new(tokenizer.matcher(&grammar)?)));
+        let (stage, is_forced) = match &request.calls {
             Calls::Never => return Ok(None),
-            Calls::Allowed => Stage::Open(Box::new(tokenizer.matcher(&form.grammar(tools))?)),
-            Calls::Over => Stage::Barred,
+            Calls::Allowed => (open(form.grammar(tools)), false),
+            Calls::Over => (Ok(Stage::Barred), false),
+            Calls::Required => (open(form.forced_grammar(tools, None)), true),
+            Calls::Named(name) => (open(form.forced_grammar(tools, Some(name))), true),
         };
-        Ok(Some(Self { form: form.clone(), tools: tools.clone(), stage }))
+        Ok(Some(Self { form: form.clone(), tools: tools.clone(), stage: stage?, is_forced }))
+    }
+
+    /// True if the reply must be a call.
+    pub(crate) fn is_forced(&self) -> bool {
+        self.is_forced
+    }
+
+    /// The grammar of a reply that must be a call and begins with text.
+    pub(crate) fn forced_guide(&mut self) -> Option<Guide> {
+        let Stage::Open(call) = &self.stage else { return None };
+        let guide = (self.is_forced && self.form.opening.is_empty()).then(|| Guide::at(call.fresh()))?;
+        self.decide(true);
+        Some(guide)
+    }
+
+    /// The next id of the markup that a reply must begin with.
+    pub(crate) fn forced(&self, ids: &[u32]) -> Option<u32> {
+        let Stage::Open(_) = self.stage else { return None };
+        self.form.opening.get(ids.len()).copied().filter(|_| self.is_forced)
     }
 
     /// True if a reply of these ids and bytes would be a call with one more token, and may be none.
@@ -108,12 +133,17 @@ impl Calling {
 
     /// True if the reply is one.
     pub(crate) fn is_call(&self) -> bool {
-        matches!(self.stage, Stage::Decided(true))
+        match self.stage {
+            Stage::Open(_) => self.is_forced,
+            Stage::Decided(is_call) => is_call,
+            Stage::Barred => false,
+        }
     }
 
     /// The call that a reply is, its ids and text given; `None`: it is none.
     pub(crate) fn read(&self, ids: &[u32], text: impl Fn(&[u32]) -> String) -> Option<Called> {
-        let rest = ids.strip_prefix(&self.form.opening[..]).filter(|_| self.is_call())?;
-        Some(self.form.read(&self.tools, &text(rest)).map_or(Called::Cut, Called::Whole))
+        let rest = self.is_call().then(|| ids.strip_prefix(&self.form.opening[..]))?;
+        let call = rest.and_then(|rest| self.form.read(&self.tools, &text(rest)));
+        Some(call.map_or(Called::Cut, Called::Whole))
     }
 }

@@ -50,15 +50,29 @@ impl ReplyText {
         self
     }
 
-    /// The same, where it may be a call.
-    pub(crate) fn calling(self, calling: Calling) -> Self {
+    /// The same, where it may be a call, or must be one.
+    pub(crate) fn calling(mut self, mut calling: Calling) -> Self {
+        if calling.is_forced() {
+            self.end_by_itself();
+            self.guide = calling.forced_guide();
+        }
         Self { calling: Some(calling), ..self }
     }
 
     fn follow_guide(&mut self, guide: Guide) {
         self.guide = Some(guide);
+        self.end_by_itself();
+    }
+
+    /// Nothing cuts it but its limit.
+    fn end_by_itself(&mut self) {
         self.stops.clear();
         self.whole_sentences = false;
+    }
+
+    /// The id that must be said next: markup of a call.
+    fn forced(&self) -> Option<u32> {
+        self.calling.as_ref()?.forced(&self.ids)
     }
 
     /// True if it is in a grammar.
@@ -114,6 +128,9 @@ impl ReplyText {
         tokenizer: &Tokenizer,
         eog: &[u32],
     ) -> Result<u32> {
+        if let Some(id) = self.forced() {
+            return Ok(id);
+        }
         let so_far = (&self.ids[..], &self.said);
         if let Some(mut guide) = self.begun_by(drawn, tokenizer)? {
             // What is drawn in its place begins a call, too: the ids alone say what a reply is.
@@ -131,6 +148,9 @@ impl ReplyText {
     /// # Errors
     /// A grammar became too costly.
     pub(crate) fn allows(&mut self, id: u32, tokenizer: &Tokenizer, eog: &[u32]) -> Result<bool> {
+        if let Some(forced) = self.forced() {
+            return Ok(id == forced);
+        }
         let mut begun = self.begun_by(id, tokenizer)?;
         begun.as_mut().or(self.guide.as_mut()).map_or(Ok(true), |guide| guide.allows(id, eog))
     }

@@ -111,7 +111,8 @@ impl Decode {
 
     /// Tokens that the reply may take, and what would make them fewer.
     pub(crate) fn longest(&self, request: &Request) -> (usize, Remedy) {
-        let max_call_tokens = if request.calls == Calls::Allowed { request.max_call_tokens } else { 0 };
+        let calls = !matches!(request.calls, Calls::Never | Calls::Over);
+        let max_call_tokens = if calls { request.max_call_tokens } else { 0 };
         let most = request.max_tokens.max(max_call_tokens);
         match self {
             Self::ScoreOptions(choosing) => (choosing.longest(), Remedy::ShorterOptions),

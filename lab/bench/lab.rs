@@ -109,7 +109,7 @@ impl Timed {
     pub(super) fn ids(&self) -> &[u32] {
         match &self.exchange.reply {
             ReplyContent::Ids(ids) | ReplyContent::Call(ids) => ids,
-            ReplyContent::Text(_) => &[],
+            ReplyContent::Text(_) | ReplyContent::CallText(_) => &[],
         }
     }
 

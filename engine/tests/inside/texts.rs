@@ -459,6 +459,16 @@ fn with_tools(chat: &Chat, tokenizer: &Tokenizer) -> String {
     conversation.exchanges.push(Exchange { user, reply: ReplyContent::Call(ids.into()) });
     let second = chat.prompt(&conversation, tokenizer).expect("a prompt");
     assert_eq!(compare(&first, &second).relation, Relation::Extend);
+    // A call as text is spelled as the template writes it, and is what was sampled where that is the same.
+    let forced = chat.calls().forced_grammar(&tools, Some("dice")).example().expect("a call");
+    let call = chat.calls().read(&tools, &forced).expect("a call");
+    let ids =
+        [chat.calls().opening.clone(), tokenizer.encode_message(&forced, After::Text).expect("ids")].concat();
+    conversation.exchanges[0].reply = ReplyContent::Call(ids.into());
+    let held = chat.prompt(&conversation, tokenizer).expect("a prompt");
+    conversation.exchanges[0].reply = ReplyContent::CallText(call);
+    let asked = chat.prompt(&conversation, tokenizer).expect("a prompt");
+    assert_eq!(compare(&held, &asked).relation, Relation::Exact, "{:?}, {:?}", text(&held), text(&asked));
     format!("{:?}\n  then {:?}", text(&first), text(&second[first.len()..]))
 }
 

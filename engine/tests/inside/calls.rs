@@ -1,0 +1,172 @@
+//! Replies that must be calls of tools, and calls that come back as text.
+
+use crate::fixtures::RandomModel;
+use crate::*;
+use serde_json::json;
+use std::sync::Arc;
+
+/// Templates that write calls as the plain form, behind a character of text, and behind markup.
+fn engines() -> impl Iterator<Item = (&'static str, Engine)> {
+    let templates = [None, Some("calls-as-text"), Some("calls-as-markup")];
+    templates.into_iter().zip(["{", "e", "<call>"]).map(|(template, begins)| {
+        let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/templates");
+        let read = |name| std::fs::read_to_string(root.join(format!("{name}.jinja"))).unwrap();
+        let tiny = RandomModel::tiny(5);
+        let template = template.map(read).or(tiny.template.clone());
+        let control = vec!["<call>".into(), "</call>".into()];
+        let model = RandomModel { template, control, ..tiny };
+        let model = ModelSource::Bundled("tiny", model.bytes().leak());
+        (begins, Engine::open(EngineConfig::new(model), &mut |_| {}).unwrap())
+    })
+}
+
+/// Tools whose arguments have one spelling each, one's name the beginning of another's.
+fn tools() -> Arc<Tools> {
+    let tool = |name: &str, first: &str| {
+        let choice = json!({ "enum": ["red", "dark \"blue\"", "ä ☃", [1, 2], { "a": null, "b": true }] });
+        let properties = json!({ first: choice.clone(), "second": choice });
+        let arguments = json!({
+            "type": "object", "properties": properties, "required": [first, "second"], "additionalProperties": false
+        });
+        Tool { name: name.into(), about: name.into(), arguments }
+    };
+    let list = vec![tool("roll", "sides"), tool("rolls", "zeal"), tool("look up", "a b")];
+    Arc::new(Tools { list, instructions: "Tools.".into() })
+}
+
+fn asked(agent: &str, seed: u64, calls: Calls) -> Request {
+    let conversation =
+        Conversation { tools: Some(tools()), next: "What is the price?".into(), ..Conversation::default() };
+    Request {
+        sampling: Sampling { temperature: 3.0, seed, ..Sampling::default() },
+        max_tokens: 2,
+        max_call_tokens: 300,
+        stop: vec!["\"".into(), "e".into(), "<call>".into()],
+        whole_sentences: true,
+        calls,
+        ..Request::new(SessionKey::new("r", format!("{agent}{seed}")), conversation)
+    }
+}
+
+fn said(engine: &Engine, request: Request) -> Completion {
+    let mut turn = engine.submit(request).unwrap();
+    while let Some(event) = turn.blocking_next() {
+        match event {
+            Event::Done(done) => return *done,
+            Event::Failed(error) => panic!("{error}"),
+            Event::Text(text) => panic!("a call is not streamed: {text}"),
+            _ => {}
+        }
+    }
+    panic!("the turn did not end");
+}
+
+fn whole(done: &Completion) -> Call {
+    match &done.call {
+        Some(Called::Whole(call)) => call.clone(),
+        other => panic!("{other:?}: {}", done.text),
+    }
+}
+
+#[test]
+fn a_reply_that_must_be_a_call_is_one() {
+    for (begins, engine) in engines() {
+        let mut called = std::collections::HashSet::new();
+        for seed in 0..20 {
+            let request = asked("a", seed, Calls::Required);
+            let done = said(&engine, request.clone());
+            let call = whole(&done);
+            assert!(done.text.starts_with(begins) && done.stop == StopReason::EndOfTurn, "{}", done.text);
+            let tool = tools().list.iter().find(|tool| tool.name == call.tool).unwrap().clone();
+            let expected = tool.arguments["properties"].as_object().unwrap();
+            assert!(call.arguments.as_object().unwrap().keys().eq(expected.keys()), "{}", done.text);
+            called.insert(call.tool);
+            // It is drawn again where it is followed, and what is said of its tokens is the model's own opinion.
+            let follow = Some(Constraint::Follow(done.ids.clone()));
+            let again = Request {
+                constraint: follow,
+                logprobs: Some(1),
+                session: SessionKey::new("r", format!("b{seed}")),
+                ..request
+            };
+            let followed = said(&engine, again);
+            assert!(followed.followed.iter().map(|token| token.drawn).eq(done.ids.iter().copied()));
+            assert_eq!((&followed.call, followed.stop, &followed.ids), (&done.call, done.stop, &done.ids));
+            assert!(followed.logprobs.iter().any(|token| token.top[0].id != token.id), "it was forced");
+        }
+        assert!(called.len() > 1, "{begins}: {called:?}");
+        for name in ["roll", "rolls", "look up"] {
+            let done = said(&engine, asked(name, 7, Calls::Named(name.into())));
+            assert_eq!(whole(&done).tool, name, "{}", done.text);
+        }
+        let cut = said(&engine, Request { max_call_tokens: 1, ..asked("cut", 0, Calls::Required) });
+        assert_eq!((cut.call, cut.stop, cut.ids.len()), (Some(Called::Cut), StopReason::Length, 1));
+    }
+}
+
+fn prompt_tokens(done: &Completion) -> usize {
+    done.usage.reused + done.usage.prefilled + done.usage.recomputed
+}
+
+#[test]
+fn the_prompt_is_the_same_whatever_calls_are_asked_for() {
+    for (_, engine) in engines() {
+        let first = said(&engine, asked("a", 1, Calls::Required));
+        let n = prompt_tokens(&first);
+        for calls in [Calls::Named("roll".into()), Calls::Allowed, Calls::Over, Calls::Never] {
+            let mut turn = engine.submit(asked(&format!("{calls:?}"), 1, calls)).unwrap();
+            let done = std::iter::from_fn(|| turn.blocking_next()).find_map(|event| match event {
+                Event::Done(done) => Some(*done),
+                _ => None,
+            });
+            let done = done.unwrap();
+            assert_eq!((prompt_tokens(&done), done.usage.reused), (n, n / 256 * 256), "{:?}", done.usage);
+        }
+    }
+}
+
+#[test]
+fn a_call_that_comes_back_as_text_is_the_one_that_was_sampled() {
+    for (begins, engine) in engines() {
+        for seed in 0..8 {
+            let request = asked("a", seed, Calls::Required);
+            let done = said(&engine, request.clone());
+            let read = prompt_tokens(&done) + done.ids.len();
+            let next = |reply: ReplyContent, agent: &str| {
+                let mut request = Request { calls: Calls::Required, ..request.clone() };
+                request.session.agent = format!("{agent}{seed}");
+                let user = std::mem::replace(&mut request.conversation.next, "{\"price\": 3}".into());
+                request.conversation.exchanges.push(Exchange { user, reply });
+                said(&engine, request)
+            };
+            let expected = next(ReplyContent::Call(done.ids.clone().into()), "b");
+            let found = next(ReplyContent::CallText(whole(&done)), "a");
+            assert_eq!((found.usage.kind, found.usage.reused), (MatchKind::Extend, read), "{begins}");
+            assert_eq!(found.ids, expected.ids, "{begins}: its result is read in the same way");
+            // Another call than the one that was sampled is another past.
+            let mut other = whole(&done);
+            other.arguments["second"] = json!("another");
+            let past = said(&engine, request.clone());
+            assert_eq!(past.ids, done.ids);
+            let found = next(ReplyContent::CallText(other), "a");
+            assert_eq!(found.usage.kind, MatchKind::Diverge, "{begins}");
+        }
+    }
+}
+
+#[test]
+fn calls_that_can_not_be_are_refused() {
+    let (_, engine) = engines().next().unwrap();
+    let refused = |request: Request| {
+        let error = engine.submit(request).err().unwrap();
+        assert_eq!(error.kind(), ErrorKind::Request);
+        error.to_string()
+    };
+    let named = |name: &str| asked("a", 0, Calls::Named(name.into()));
+    assert!(refused(named("rol")).contains("`rol`; the conversation's tools are `roll`, `rolls`, `look up`"));
+    let mut without = named("roll");
+    without.conversation.tools = None;
+    assert!(refused(without).contains("no tools"));
+    let grammar = Some(Arc::new(Grammar::Regex("a".into())));
+    assert!(refused(Request { grammar, ..asked("a", 0, Calls::Required) }).contains("grammar"));
+}
