@@ -480,9 +480,41 @@ pub struct Usage {
     pub memory_bytes: u64,
     /// Reason why a cache was not used, or not wholly: a damaged file, another model, a difference in the text.
     pub reason: Option<String>,
+    /// The place where the prompt left what the session held (or a new one's parent); `None`: it began with all of that.
+    pub divergence: Option<Divergence>,
     /// Numerics of the devices that computed the first of the reused tokens, where the session's memory was adopted
     /// ([`EngineConfig::adopt`](crate::EngineConfig::adopt)).
     pub adopted: Option<String>,
+}
+
+/// The place where a prompt left what its session held, and both texts there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Divergence {
+    /// Index of the first prompt token that is not in common; the prompt's length where it ends before what was held.
+    pub token: usize,
+    /// Offset of the difference in the rendered prompt, in characters. (Text that was read as another kind of text, or as other tokens,
+    /// is different from its beginning on.)
+    pub character: usize,
+    /// Text that was held, from up to [`Divergence::BEFORE`] characters before the difference on: [`Divergence::LENGTH`] characters at
+    /// most.
+    pub held: String,
+    /// Text that was asked for, from the same place on.
+    pub asked: String,
+}
+
+impl Divergence {
+    /// Characters before the difference that the texts begin with, at most.
+    pub const BEFORE: usize = 20;
+    /// Characters of each text, at most.
+    pub const LENGTH: usize = 80;
+}
+
+/// The difference in words.
+impl std::fmt::Display for Divergence {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { token, character, .. } = self;
+        write!(f, "the prompt differs from what was read from its character {character} on (token {token})")
+    }
 }
 
 /// A finished reply.
@@ -503,6 +535,15 @@ pub struct Completion {
     pub followed: Vec<Followed>,
     /// The log-probability of each of `ids`, if that was asked for ([`Request::logprobs`]); else empty.
     pub logprobs: Vec<TokenLogprob>,
+    /// Hash (blake3, in hex) of what decides the bits of this reply and of what was read and said. It is the same whether the prompt was
+    /// read anew, cached, restored, forked or read beside others, and names no tenant and no session.
+    ///
+    /// Hashed are, in this order: the text `greenroom completion 1`; the model's identity ([`ModelInfo::identity`]), the layout and
+    /// formats of the cache, and the numerics that its blocks are computed with; the version of the store; the ids of the prompt as they
+    /// stand in the session (a past reply that was given as text has the ids that were sampled, if the session held it); the reply's
+    /// ids; [`Sampling::seed`]. Each text is its length in bytes and its UTF-8, each list of ids its length and each id as 4 bytes;
+    /// lengths, the version and the seed are 8 bytes; all numbers are little-endian.
+    pub digest: String,
     /// Cost of the turn.
     pub usage: Usage,
 }

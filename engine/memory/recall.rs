@@ -19,7 +19,7 @@ use crate::store::numerics::Numerics;
 use crate::store::tail::TailRef;
 use crate::store::{Found, Store};
 use crate::text::prefix::{Relation, Segment, SegmentKind, compare, first_difference, flatten};
-use crate::{MatchKind, Request, Result, Retention, SessionKey, Source};
+use crate::{Divergence, MatchKind, Request, Result, Retention, SessionKey, Source};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -37,6 +37,7 @@ pub(crate) struct Recalled {
     pub(crate) waited_ms: f64,
     pub(crate) hidden_ms: f64,
     pub(crate) reason: Option<String>,
+    pub(crate) divergence: Option<Divergence>,
     /// The devices that computed what is reused of an adopted memory.
     pub(crate) adopted: Option<String>,
 }
@@ -85,9 +86,9 @@ impl Memory {
             Relation::Extend => history.max(matched.n_tokens),
             Relation::Diverge => matched.n_tokens,
         };
-        if matched.relation == Relation::Diverge {
-            search.reason = Some(difference(&session.segments, prompt, matched.n_segments));
-        }
+        let divergence = (matched.relation == Relation::Diverge)
+            .then(|| divergence(&session.segments, prompt, matched.n_segments));
+        search.reason = divergence.as_ref().map(Divergence::to_string).or(search.reason);
         // The cached ids stay the authority for what matched; what follows is the prompt's own.
         session.tokens.truncate(matched.n_tokens);
         session.tokens.extend(flatten(&prompt[matched.n_segments..]));
@@ -131,6 +132,7 @@ impl Memory {
             waited_ms,
             hidden_ms,
             reason,
+            divergence,
             adopted,
         };
         Ok(found)
@@ -381,17 +383,22 @@ fn end_of_last_reply(prompt: &[Segment]) -> usize {
     last.map_or(0, |last| prompt[..=last].iter().map(|s| s.ids.len()).sum())
 }
 
-/// Describes where a prompt departs from what was cached.
-fn difference(cached: &[Segment], prompt: &[Segment], at: usize) -> String {
-    match (cached.get(at), prompt.get(at)) {
-        (Some(old), Some(new)) if old.text != new.text => {
-            let character = first_difference(&old.text, &new.text);
-            format!(
-                "segment {at} ({:?}) differs from what was read, from its character {character} on",
-                new.kind
-            )
+/// The place where a prompt departs from what was cached, whose first `at` segments it begins with.
+fn divergence(cached: &[Segment], prompt: &[Segment], at: usize) -> Divergence {
+    let common = |a: &[u32], b: &[u32]| a.iter().zip(b).take_while(|(x, y)| x == y).count();
+    let (in_text, in_ids) = match (cached.get(at), prompt.get(at)) {
+        (Some(old), Some(new)) if old.kind == new.kind => {
+            let differs = old.text != new.text;
+            (if differs { first_difference(&old.text, &new.text) } else { 0 }, common(&old.ids, &new.ids))
         }
-        (Some(_), Some(_)) => format!("segment {at} differs from what was read in its kind or ids"),
-        _ => format!("the prompt ends {} segments before what was read", cached.len().saturating_sub(at)),
-    }
+        _ => (0, 0),
+    };
+    let character = in_text + prompt[..at].iter().map(|s| s.text.chars().count()).sum::<usize>();
+    // The cached ids stay those of what is in common.
+    let token = in_ids + cached[..at].iter().map(|s| s.ids.len()).sum::<usize>();
+    let excerpt = |segments: &[Segment]| {
+        let text = segments.iter().flat_map(|s| s.text.chars());
+        text.skip(character.saturating_sub(Divergence::BEFORE)).take(Divergence::LENGTH).collect()
+    };
+    Divergence { token, character, held: excerpt(cached), asked: excerpt(prompt) }
 }

@@ -8,12 +8,13 @@ use crate::device::Best;
 use crate::memory::Recalled;
 use crate::memory::arena::Arena;
 use crate::memory::pass::Wanted;
-use crate::memory::session::{Session, known_bytes};
+use crate::memory::session::{CacheContext, Session, known_bytes};
 use crate::text::calls::CallForm;
 use crate::text::prefix::{Segment, SegmentKind};
 use crate::text::tokenizer::Tokenizer;
 use crate::turns::calling::Calling;
 use crate::turns::constraint::{Chosen, ScoreOptions, Spelling, Step};
+use crate::turns::digest::digest;
 use crate::turns::dry::Said;
 use crate::turns::follow::Following;
 use crate::turns::grammar::Guide;
@@ -156,6 +157,7 @@ impl ActiveTurn {
             saved_ms: 0.0,
             memory_bytes: 0,
             reason: recalled.reason,
+            divergence: recalled.divergence,
             adopted: recalled.adopted,
         };
         Self {
@@ -432,7 +434,7 @@ impl ActiveTurn {
     }
 
     /// The turn stands: the session holds prompt and reply, and the completion says what it cost.
-    pub(crate) fn complete(&mut self, tokenizer: &Tokenizer) -> Completion {
+    pub(crate) fn complete(&mut self, tokenizer: &Tokenizer, context: &CacheContext) -> Completion {
         let followed = std::mem::take(&mut self.followed);
         let (ids, spelled, text, choice, call, logprobs) = match &self.decode {
             Decode::Sample(reply) => {
@@ -455,7 +457,10 @@ impl ActiveTurn {
         let segment = Segment { kind: SegmentKind::Reply, text: spelled, ids: reply, guessed: false };
         self.session.segments.push(segment);
         let stop = self.stop.unwrap_or(StopReason::Length);
-        Completion { ids, text, stop, choice, call, followed, logprobs, usage: self.usage.clone() }
+        let identity = context.identity_with("", self.session.numerics.as_ref());
+        let prompt = &self.session.tokens[..self.prompt_len];
+        let digest = digest(&identity, prompt, &ids, self.request.sampling.seed);
+        Completion { ids, text, stop, choice, call, followed, logprobs, digest, usage: self.usage.clone() }
     }
 }
 

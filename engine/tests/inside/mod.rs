@@ -1,5 +1,6 @@
 //! Tests of several rooms together, from the inside.
 
+mod accounts;
 mod adoption;
 mod calls;
 mod choices;

@@ -65,7 +65,7 @@ impl Worker {
     fn finish(&mut self, saving: Saving, stored: Option<Stored>) {
         let Saving { mut turn, began } = saving;
         turn.wrote(stored.as_ref().map_or(0, |stored| stored.bytes));
-        let mut completion = Box::new(turn.complete(&self.tokenizer));
+        let mut completion = Box::new(turn.complete(&self.tokenizer, &self.memory.context));
         let pending = |stored| self.memory.pending(&turn.request.session, &mut turn.session, stored);
         let saved = stored.map(pending).transpose();
         self.memory.flush(turn.id, &turn.request, &mut turn.session);
