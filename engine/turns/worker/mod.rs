@@ -436,14 +436,11 @@ impl Worker {
         self.give_back(turn);
     }
 
-    /// A turn that did not end leaves its session as it found it.
-    fn give_back(&mut self, mut turn: ActiveTurn) {
-        let n = flatten(&turn.session.segments).len();
-        turn.session.tokens.truncate(n);
-        turn.session.truncate(n, &mut self.memory.arena);
-        turn.session.sequence.end_turn(&mut self.memory.arena);
-        self.memory.keep(turn.request.session.clone(), turn.session, turn.request.next_use);
-        self.memory.saved(&turn.request.session);
+    /// A turn that did not end leaves its session as it found it; what it read stays in memory for a while.
+    fn give_back(&mut self, turn: ActiveTurn) {
+        let prompt_len = turn.prompt_len();
+        let ActiveTurn { request, session, .. } = turn;
+        self.memory.give_back(request.session, session, prompt_len, request.next_use);
     }
 
     /// An empty cache, in the engine's formats or others.
