@@ -106,7 +106,7 @@ impl Memory {
         tracing::trace!("evicting from `{}`, {excess} bytes over the budget", key.agent);
         if kind == Eviction::Known {
             let known = self.idle.get(key).map_or(0, |idle| idle.known_bytes);
-            self.forget(key);
+            self.forget_known(key);
             return excess.saturating_sub(known);
         }
         let Some(idle) = self.idle.get_mut(key) else { return excess };
@@ -128,6 +128,12 @@ impl Memory {
 
     /// Drops a session from memory; its files stay.
     pub(crate) fn forget(&mut self, key: &SessionKey) {
+        self.forget_known(key);
+        self.drop_unfinished(key);
+    }
+
+    /// The same, but for blocks that a turn read which did not end.
+    fn forget_known(&mut self, key: &SessionKey) {
         if let Some(mut idle) = self.idle.remove(key) {
             idle.session.sequence.clear(&mut self.arena);
         }

@@ -129,7 +129,7 @@ fn a_choice_and_a_reply_in_a_grammar_have_them_too() {
         let request = Request { grammar, session: SessionKey::new("r", format!("g{seed}")), ..request };
         let request = Request { constraint: None, ..request };
         let (done, _) = said(&engine, request.clone());
-        assert_eq!(done.ids.len(), 20);
+        assert_eq!(done.text.len(), 20);
         check(&engine, &request, &done, 3);
     }
 }

@@ -216,7 +216,7 @@ impl Asked {
     fn text(&mut self) {
         let text = |event| match event {
             Event::Text(_) => Some(()),
-            Event::Prefill { .. } => None,
+            Event::Prefill { .. } | Event::Logprobs(_) => None,
             event => panic!("it ended before it said anything: {event:?}"),
         };
         wait(|| self.events.try_recv().ok().and_then(text));

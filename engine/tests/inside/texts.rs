@@ -308,13 +308,14 @@ fn options_are_spelled_as_replies_are() {
         let prompt = chat.prompt(&conversation, &tokenizer).expect("a prompt");
         let options = ["Cooperate, I'd say ☃", "Defect", " Defect not"].map(str::to_owned).to_vec();
         for (i, option) in options.iter().enumerate() {
-            let mut choosing = ScoreOptions::new(&options, false, &prompt, &tokenizer).expect("a choice");
+            let mut choosing =
+                ScoreOptions::new(&options, (false, None), &prompt, &tokenizer).expect("a choice");
             let logits = vec![0.0; tokenizer.n_vocab()];
             let seeds = (0..).map(|seed| Sampling { seed, temperature: f32::MAX, ..Sampling::default() });
             let sampling =
                 seeds.into_iter().find(|s| crate::turns::sampler::draw(&[0.0; 3], s) == i).expect("a seed");
             let chosen = loop {
-                choosing.see(&logits, &[2]);
+                choosing.see(&logits, &[2], |id| tokenizer.piece(id));
                 if let Step::Say { chosen, .. } = choosing.step(&sampling) {
                     break chosen;
                 }
@@ -342,7 +343,10 @@ fn options_are_spelled_as_replies_are() {
 /// Reason why options are no choice; empty: they are one.
 fn refused(options: &[&str], prompt: &[Segment], tokenizer: &Tokenizer) -> String {
     let options: Vec<String> = options.iter().map(|o| (*o).to_owned()).collect();
-    ScoreOptions::new(&options, false, prompt, tokenizer).err().map(|e| e.to_string()).unwrap_or_default()
+    ScoreOptions::new(&options, (false, None), prompt, tokenizer)
+        .err()
+        .map(|e| e.to_string())
+        .unwrap_or_default()
 }
 
 /// Real templates with the control tokens that they print.
