@@ -122,6 +122,15 @@ pub enum Calls {
     Named(Arc<str>),
 }
 
+/// A call of a tool as far as it is said.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CallSoFar<'a> {
+    /// Name of the tool.
+    pub tool: &'a str,
+    /// The beginning of its arguments, the text of a JSON object.
+    pub arguments: &'a str,
+}
+
 /// What a reply that calls a tool came to.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Called {
@@ -560,6 +569,9 @@ pub enum Event {
     },
     /// A piece of the reply: text that no stop string and no limit can take back.
     Text(String),
+    /// A piece of a reply that is a call of a tool, markup included; [`Prompter::call_so_far`](crate::Prompter::call_so_far) reads all
+    /// of them together. A reply's pieces are all text, or all of a call.
+    Call(String),
     /// Log-probabilities of the reply's next tokens, if they were asked for ([`Request::logprobs`]): directly after the `Text` with
     /// which these tokens became certain. Tokens without text of their own that is streamed, as those of a call, come at the turn's
     /// end. All of them together are [`Completion::logprobs`].

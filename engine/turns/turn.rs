@@ -337,7 +337,7 @@ impl ActiveTurn {
             reply.note(logprob);
         }
         if stop.is_none() {
-            send(&self.events, reply.take_certain(), || reply.take_certain_logprobs());
+            send(&self.events, said(reply.take_certain(), reply), || reply.take_certain_logprobs());
             stop = reply.is_full(&self.request).then_some(StopReason::Length);
         }
         if let Some(stop) = stop {
@@ -352,7 +352,7 @@ impl ActiveTurn {
             if stop == StopReason::Length && reply.cut_to_sentences() {
                 stop = StopReason::Sentence;
             }
-            send(&self.events, reply.finish(), || reply.take_certain_logprobs());
+            send(&self.events, said(reply.finish(), reply), || reply.take_certain_logprobs());
             send_logprobs(&self.events, reply.take_last_logprobs());
             let n = self.prompt_len + reply.ids().len();
             self.go_back(n, arena);
@@ -415,7 +415,8 @@ impl ActiveTurn {
             Step::Walk { keep, ids } => (keep, ids),
             Step::Say { keep, chosen } => {
                 let ids = chosen.option.ids[keep..].to_vec();
-                send(&self.events, Some(chosen.option.text.clone()), || chosen.tokens.clone());
+                let said = Event::Text(chosen.option.text.clone());
+                send(&self.events, Some(said), || chosen.tokens.clone());
                 self.decode = Decode::Forced(chosen);
                 self.stop = Some(StopReason::EndOfTurn);
                 self.usage.ttft_ms = self.elapsed_ms();
@@ -540,10 +541,15 @@ fn drawn_among(
     None
 }
 
-/// Streams text, and the log-probabilities of its tokens.
-fn send(events: &UnboundedSender<Event>, text: Option<String>, logprobs: impl FnOnce() -> Vec<TokenLogprob>) {
-    if let Some(text) = text {
-        let _ = events.send(Event::Text(text));
+/// A piece of a reply, which is text or a call.
+fn said(piece: Option<String>, reply: &ReplyText) -> Option<Event> {
+    piece.map(if reply.is_call() { Event::Call } else { Event::Text })
+}
+
+/// Streams a piece, and the log-probabilities of its tokens.
+fn send(events: &UnboundedSender<Event>, piece: Option<Event>, logprobs: impl FnOnce() -> Vec<TokenLogprob>) {
+    if let Some(piece) = piece {
+        let _ = events.send(piece);
         send_logprobs(events, logprobs());
     }
 }
