@@ -6,8 +6,9 @@ use crate::model::spec::DecoderSpec;
 use crate::model::suggested::suggested;
 use crate::text::chat::Chat;
 use crate::text::prefix::flatten;
+use crate::text::raw::segments;
 use crate::text::tokenizer::{After, Tokenizer};
-use crate::{Conversation, KvChoice, KvCost, ModelInfo, ModelSource, Result};
+use crate::{Conversation, KvChoice, KvCost, ModelInfo, ModelSource, Prompt, Result};
 use std::sync::Arc;
 
 /// Shape, tokenizer and chat template of a model without its weights.
@@ -91,6 +92,20 @@ impl Prompter {
     /// A text can't be tokenized.
     pub fn render(&self, conversation: &Conversation) -> Result<String> {
         Ok(self.chat.prompt(conversation, &self.tokenizer)?.into_iter().map(|segment| segment.text).collect())
+    }
+
+    /// The ids of a prompt as an engine reads them, templates included: how many there are is what it counts as its prompt's tokens.
+    ///
+    /// # Errors
+    /// It is empty, a text can't be tokenized, or an id is not in the vocabulary.
+    pub fn prompt_ids(&self, prompt: &Prompt) -> Result<Vec<u32>> {
+        Ok(flatten(&segments(prompt, &self.chat, &self.tokenizer)?))
+    }
+
+    /// Text of ids, special tokens included; bytes that are not UTF-8 become U+FFFD, an unknown id nothing. Of [`Prompter::prompt_ids`]
+    /// it is the rendered prompt.
+    pub fn decode(&self, ids: &[u32]) -> String {
+        self.tokenizer.decode(ids)
     }
 
     /// Tokens of the whole rendered prompt of a conversation, templates included.

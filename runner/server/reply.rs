@@ -6,7 +6,9 @@ use super::error::Refusal;
 use super::sessions::Claim;
 use axum::response::sse::{self, KeepAlive, Sse};
 use axum::response::{IntoResponse as _, Response};
-use greenroom_engine::{Completion, Conversation, Engine, Event, Request, Retention, Source, StopReason};
+use greenroom_engine::{
+    Completion, Conversation, Engine, Event, Prompt, Request, Retention, Source, StopReason,
+};
 use serde_json::{Value, json};
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -37,7 +39,9 @@ impl Asked {
         let (_, engine) = self.app.models.get(&self.model)?;
         let scope = format!("{}\n{}", engine.model().identity, self.scope);
         let claim = self.app.sessions.claim(&scope, &self.told);
-        let conversation = &mut self.request.conversation;
+        let Prompt::Chat(conversation) = &mut self.request.prompt else {
+            unreachable!("chat completions ask with conversations")
+        };
         claim.recall(conversation);
         self.request.max_tokens = self.max_tokens.unwrap_or(room(engine, conversation)?);
         self.request.session = Claim::key(&claim.name);

@@ -9,6 +9,8 @@ mod folders;
 #[cfg(feature = "gpu")]
 mod gpu;
 mod oracle;
+mod raw;
 mod replies;
 mod saving;
+mod status;
 mod texts;
