@@ -17,8 +17,8 @@ use crate::text::tokenizer::After;
 use crate::threads::ThreadPool;
 use crate::turns::worker::{Command, Worker};
 use crate::{
-    Compared, Completion, Conversation, Error, ErrorKind, Event, KvChoice, ModelInfo, ModelSource, Ranking,
-    Request, Result, SessionKey, TokenScore,
+    Compared, Completion, Conversation, EngineStatus, Error, ErrorKind, Event, KvChoice, ModelInfo,
+    ModelSource, Ranking, Request, Result, SessionKey, TokenScore,
 };
 use futures_core::Stream;
 use std::path::PathBuf;
@@ -222,6 +222,7 @@ impl Engine {
         let kv = device.spec().kv_name(&layout);
         let mut memory = pool.install(|| Memory::new(&device, context, store, config.cache_memory))?;
         memory.storeless = storeless;
+        memory.tokenizer = Some(tokenizer.clone());
         let (commands, receiver) = channel();
         let line = commands.clone();
         memory.wake_by(move || drop(line.send(Command::Written)));
@@ -270,6 +271,28 @@ impl Engine {
     /// [`Request::next_use`]): its memory is read ahead then.
     pub fn expect(&self, session: &SessionKey, next_use: u64) {
         let _ = self.line.send(Command::Expect { session: session.clone(), next_use });
+    }
+
+    /// What is at work, what waits, and what of which session is in memory. It is put together when asked for, between two passes.
+    ///
+    /// # Errors
+    /// The engine's thread has ended.
+    pub async fn status(&self) -> Result<EngineStatus> {
+        self.request_status()?.await.map_err(|_| self.line.closed())
+    }
+
+    /// [`Engine::status`] for callers without an async runtime.
+    ///
+    /// # Errors
+    /// As [`Engine::status`].
+    pub fn blocking_status(&self) -> Result<EngineStatus> {
+        self.request_status()?.blocking_recv().map_err(|_| self.line.closed())
+    }
+
+    fn request_status(&self) -> Result<oneshot::Receiver<EngineStatus>> {
+        let (answer, receiver) = oneshot::channel();
+        self.line.send(Command::Status { answer })?;
+        Ok(receiver)
     }
 
     /// Drops a session's memory from RAM (an ephemeral agent at its phase's end). Its files, if any, stay.

@@ -6,8 +6,9 @@ use crate::model::spec::DecoderSpec;
 use crate::model::suggested::suggested;
 use crate::text::chat::Chat;
 use crate::text::prefix::flatten;
+use crate::text::raw::segments;
 use crate::text::tokenizer::{After, Tokenizer};
-use crate::{CallSoFar, Conversation, KvChoice, KvCost, ModelInfo, ModelSource, Result, Tools};
+use crate::{CallSoFar, Conversation, KvChoice, KvCost, ModelInfo, ModelSource, Prompt, Result, Tools};
 use std::sync::Arc;
 
 /// Shape, tokenizer and chat template of a model without its weights.
@@ -97,6 +98,20 @@ impl Prompter {
     pub fn call_so_far<'a>(&self, tools: &'a Tools, text: &'a str) -> Option<CallSoFar<'a>> {
         let form = self.chat.calls();
         form.so_far(tools, &self.tokenizer.decode(&form.opening), text)
+    }
+
+    /// The ids of a prompt as an engine reads them, templates included: how many there are is what it counts as its prompt's tokens.
+    ///
+    /// # Errors
+    /// It is empty, a text can't be tokenized, or an id is not in the vocabulary.
+    pub fn prompt_ids(&self, prompt: &Prompt) -> Result<Vec<u32>> {
+        Ok(flatten(&segments(prompt, &self.chat, &self.tokenizer)?))
+    }
+
+    /// Text of ids, special tokens included; bytes that are not UTF-8 become U+FFFD, an unknown id nothing. Of [`Prompter::prompt_ids`]
+    /// it is the rendered prompt.
+    pub fn decode(&self, ids: &[u32]) -> String {
+        self.tokenizer.decode(ids)
     }
 
     /// Tokens of the whole rendered prompt of a conversation, templates included.

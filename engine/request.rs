@@ -73,6 +73,61 @@ pub enum ReplyContent {
     CallText(Call),
 }
 
+/// All that is read before a reply.
+///
+/// A raw prompt ([`Prompt::Text`], [`Prompt::Ids`]) is compared with what its session holds token by token: one that begins with an earlier
+/// prompt and its reply extends them, whatever they were given as. It has no past replies, so [`Sampling::dry`] looks at the reply
+/// alone, and no tools. Where its ids are those of a rendered conversation, so are the bits of the reply.
+///
+/// ```
+/// use greenroom_engine::*;
+///
+/// # let model: &'static [u8] = fixtures::RandomModel::tiny(1).bytes().leak();
+/// let engine = Engine::open(EngineConfig::new(ModelSource::Bundled("tiny", model)), &mut |_| {})?;
+/// let request = Request { max_tokens: 8, ..Request::new(SessionKey::new("demo", "ada"), Prompt::Text("Once upon".to_owned())) };
+/// let mut turn = engine.submit(request)?;
+/// while let Some(event) = turn.blocking_next() {
+///     if let Event::Text(text) = event {
+///         print!("{text}");
+///     }
+/// }
+/// # Ok::<(), Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Prompt {
+    /// A conversation, rendered through the model's chat template.
+    Chat(Conversation),
+    /// A text as it is, tokenized as a whole: special tokens are recognised in it, and it begins with the begin-of-sequence token once
+    /// where the model's texts do.
+    Text(String),
+    /// Token ids as they are.
+    Ids(Arc<[u32]>),
+}
+
+impl Prompt {
+    /// The conversation, if it is one.
+    pub fn conversation(&self) -> Option<&Conversation> {
+        match self {
+            Self::Chat(conversation) => Some(conversation),
+            Self::Text(_) | Self::Ids(_) => None,
+        }
+    }
+
+    /// The conversation, to change it, if it is one.
+    pub fn conversation_mut(&mut self) -> Option<&mut Conversation> {
+        match self {
+            Self::Chat(conversation) => Some(conversation),
+            Self::Text(_) | Self::Ids(_) => None,
+        }
+    }
+}
+
+impl From<Conversation> for Prompt {
+    fn from(conversation: Conversation) -> Self {
+        Self::Chat(conversation)
+    }
+}
+
 /// The tools that an agent may call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tools {
@@ -240,8 +295,8 @@ pub struct Request {
     pub parent: Option<SessionKey>,
     /// Place where the session is kept afterwards.
     pub retention: Retention,
-    /// The whole conversation; the engine works out what of it is already in the cache.
-    pub conversation: Conversation,
+    /// All that is read before the reply; the engine works out what of it is already in the cache.
+    pub prompt: Prompt,
     /// Sampling parameters.
     pub sampling: Sampling,
     /// Stop after this many tokens. A choice is never cut.
@@ -282,14 +337,14 @@ pub struct Request {
 }
 
 impl Request {
-    /// Asks for the reply to a conversation: of 256 tokens at most, drawn with the default [`Sampling`], by an agent whose memory is
-    /// not kept on disk.
-    pub fn new(session: SessionKey, conversation: Conversation) -> Self {
+    /// Asks for the reply to a prompt: of 256 tokens at most, drawn with the default [`Sampling`], by an agent whose memory is not kept
+    /// on disk.
+    pub fn new(session: SessionKey, prompt: impl Into<Prompt>) -> Self {
         Self {
             session,
             parent: None,
             retention: Retention::Ephemeral,
-            conversation,
+            prompt: prompt.into(),
             sampling: Sampling::default(),
             max_tokens: 256,
             min_tokens: 0,
@@ -768,4 +823,40 @@ pub struct SuggestedSampling {
     pub repetition_penalty: Option<f32>,
     /// [`Sampling::repetition_window`].
     pub repetition_window: Option<usize>,
+}
+
+/// State of an engine, from [`crate::Engine::status`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct EngineStatus {
+    /// Turns at work, those that are being saved included.
+    pub active: usize,
+    /// Requests that wait for their session, or for room in memory.
+    pub waiting: usize,
+    /// Bytes that cached keys and values take in memory, with what is known of sessions: of all engines that share the budget.
+    pub memory_bytes: u64,
+    /// Bytes that these may take.
+    pub budget_bytes: u64,
+    /// Milliseconds that a token of a prompt takes, by the latest measure; 0: none was read yet.
+    pub token_ms: f64,
+    /// The sessions that are known in memory, by tenant, run and agent. (On disk there may be others: [`crate::Engine::stored`].)
+    pub sessions: Vec<SessionStatus>,
+}
+
+/// State of one session in memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SessionStatus {
+    /// The session.
+    pub key: SessionKey,
+    /// Tokens that it has read and said; at work, those of the prompt and of the reply so far.
+    pub tokens: usize,
+    /// Bytes of its keys and values in memory, and of its ids, texts and addresses. A block that sessions share counts in each of them.
+    pub bytes_in_memory: u64,
+    /// Tokens whose keys and values are in memory, in the layers that see everything; the others are on disk, or will be computed again.
+    pub tokens_in_memory: usize,
+    /// True if a turn is at work on it, or its turn's end is being saved.
+    pub is_at_work: bool,
+    /// Time of its next turn, as it was given last ([`Request::next_use`]).
+    pub next_use: Option<u64>,
+    /// True if all of it is on disk.
+    pub is_saved: bool,
 }

@@ -26,8 +26,9 @@ use crate::device::Device;
 use crate::share::Member;
 use crate::store::Store;
 use crate::store::manifest::Journal;
+use crate::text::tokenizer::Tokenizer;
 use crate::threads::n_threads;
-use crate::{Result, SessionKey};
+use crate::{Result, SessionKey, SessionStatus};
 use arena::Arena;
 use claims::Claims;
 use crew::Crew;
@@ -66,6 +67,8 @@ pub(crate) struct Memory {
     pub(crate) share: Option<Arc<Member>>,
     /// Milliseconds that a token of a prompt takes, by the latest measure.
     pub(crate) token_ms: f64,
+    /// Decodes what raw prompts are cut into.
+    pub(crate) tokenizer: Option<Arc<Tokenizer>>,
 }
 
 struct Idle {
@@ -128,6 +131,7 @@ impl Memory {
             at_work,
             share: None,
             token_ms,
+            tokenizer: None,
         })
     }
 
@@ -157,6 +161,15 @@ impl Memory {
                 }
             }
         }
+    }
+
+    /// State of all sessions at rest in memory.
+    pub(crate) fn sessions(&self) -> Vec<SessionStatus> {
+        let status = |(key, idle): (&SessionKey, &Idle)| {
+            let status = idle.session.status(key, &self.arena);
+            SessionStatus { next_use: idle.next_use, is_saved: idle.saved && status.is_saved, ..status }
+        };
+        self.idle.iter().map(status).collect()
     }
 
     /// Takes a session back after its turn.

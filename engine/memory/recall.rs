@@ -18,7 +18,9 @@ use crate::store::log::Broken;
 use crate::store::numerics::Numerics;
 use crate::store::tail::TailRef;
 use crate::store::{Found, Store};
-use crate::text::prefix::{Relation, Segment, SegmentKind, compare, first_difference, flatten};
+use crate::text::prefix::{
+    Relation, Segment, SegmentKind, align, compare, first_difference, flatten, is_raw,
+};
 use crate::{Divergence, MatchKind, Request, Result, Retention, SessionKey, Source};
 use std::sync::Arc;
 use std::time::Instant;
@@ -40,6 +42,8 @@ pub(crate) struct Recalled {
     pub(crate) divergence: Option<Divergence>,
     /// The devices that computed what is reused of an adopted memory.
     pub(crate) adopted: Option<String>,
+    /// The prompt, if it had to be cut along with what the session holds.
+    pub(crate) aligned: Option<Vec<Segment>>,
 }
 
 /// Cost of a search for a session's memory, and the reason why something was not found.
@@ -77,6 +81,8 @@ impl Memory {
             None if request.cold => self.fresh(request),
             None => self.find(request, &mut search),
         };
+        let aligned = self.aligned(&mut session, prompt);
+        let prompt = aligned.as_deref().unwrap_or(prompt);
         let ids = flatten(prompt);
         let history = end_of_last_reply(prompt);
         let fresh = session.segments.is_empty();
@@ -138,8 +144,20 @@ impl Memory {
             reason,
             divergence,
             adopted,
+            aligned,
         };
         Ok(found)
+    }
+
+    /// A prompt, cut along with what a session holds, if one of them is raw.
+    fn aligned(&self, session: &mut Session, prompt: &[Segment]) -> Option<Vec<Segment>> {
+        if session.segments.is_empty() || !is_raw(prompt) && !is_raw(&session.segments) {
+            return None;
+        }
+        let mut aligned = prompt.to_vec();
+        let text = |ids: &[u32]| self.tokenizer.as_ref().map_or(String::new(), |known| known.decode(ids));
+        align(&mut session.segments, &mut aligned, &text);
+        Some(aligned)
     }
 
     /// The session's own memory from disk, else its parent's, else nothing.

@@ -68,6 +68,21 @@ impl Sequence {
         !self.rows.is_empty() || self.table.last_held(self.table.len()).is_some()
     }
 
+    /// Tokens whose keys and values are in memory, in the layers that see everything.
+    pub(crate) fn n_held(&self) -> usize {
+        let sealed = (0..self.table.len()).filter(|block| self.table.holds(*block, Part::Global)).count();
+        let open = if self.open_rows().is_some() { self.len % BLOCK } else { 0 };
+        sealed * BLOCK + open
+    }
+
+    /// Bytes of its blocks and rows in memory, shared ones included.
+    pub(crate) fn bytes(&self, arena: &Arena) -> u64 {
+        let blocks: u64 = self.table.parts().flatten().flatten().map(|id| arena.block_bytes(id)).sum();
+        let rows = |block: &usize| self.len.saturating_sub(block * BLOCK).min(BLOCK);
+        let rows: usize = self.rows.keys().map(rows).sum();
+        blocks + (rows * self.layout.row_bytes()) as u64
+    }
+
     /// Tokens that went through the model since [`Sequence::begin_turn`].
     pub(crate) fn n_computed(&self) -> usize {
         self.n_computed

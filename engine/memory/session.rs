@@ -10,7 +10,7 @@ use crate::store::manifest::{Identity, Manifest, Owner, Worth};
 use crate::store::numerics::Numerics;
 use crate::store::tail::TailRef;
 use crate::text::prefix::{Segment, flatten};
-use crate::{Result, SessionKey};
+use crate::{Result, SessionKey, SessionStatus};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -253,6 +253,19 @@ impl Session {
     /// Bytes of what is known of it: ids, texts and addresses.
     pub(crate) fn known_bytes(&self) -> u64 {
         known_bytes(&self.segments, self.tokens.capacity().max(self.sequence.len()))
+    }
+
+    /// State of it as a session at rest; saved, as far as its blocks and rows are on disk.
+    pub(crate) fn status(&self, key: &SessionKey, arena: &Arena) -> SessionStatus {
+        SessionStatus {
+            key: key.clone(),
+            tokens: self.tokens.len(),
+            bytes_in_memory: self.sequence.bytes(arena) + self.known_bytes(),
+            tokens_in_memory: self.sequence.n_held(),
+            is_at_work: false,
+            next_use: None,
+            is_saved: self.stored_blocks == self.sequence.table().len() && self.rows_stored(),
+        }
     }
 
     /// Sealed blocks that were not handed over to be written; `None`: there are none, or no more than the last time, when they

@@ -67,7 +67,7 @@ pub struct Details {
     pub blocks: Vec<(String, usize)>,
     /// Tokens of its tail.
     pub tail_tokens: usize,
-    /// Segments that it has read and said, in order: `template`, `message` or `reply`, number of tokens, text.
+    /// Segments that it has read and said, in order: `template`, `message`, `reply` or `raw`, number of tokens, text.
     pub segments: Vec<(&'static str, usize, String)>,
 }
 
@@ -130,6 +130,7 @@ impl Folder {
             SegmentKind::Template => "template",
             SegmentKind::Message => "message",
             SegmentKind::Reply => "reply",
+            SegmentKind::Raw => "raw",
         };
         Ok(Details {
             entry: self.entry(id, m, &census),

@@ -58,9 +58,10 @@ fn play(engine: &Engine, request: Request) -> Completion {
 /// The request that follows a reply.
 fn next(request: &Request, reply: &Completion, text: &str) -> Request {
     let mut request = request.clone();
-    let user = std::mem::replace(&mut request.conversation.next, text.into());
+    let conversation = request.prompt.conversation_mut().unwrap();
+    let user = std::mem::replace(&mut conversation.next, text.into());
     let reply = ReplyContent::Ids(reply.ids.clone().into());
-    request.conversation.exchanges.push(Exchange { user, reply });
+    conversation.exchanges.push(Exchange { user, reply });
     request
 }
 
@@ -116,7 +117,7 @@ fn a_request_that_can_not_be_served_fails_alone() {
     let ids = |ids: Vec<u32>| {
         let exchange = Exchange { user: "Hello.".into(), reply: ReplyContent::Ids(ids.into()) };
         let mut request = request("ids", "Go on.", 3);
-        request.conversation.exchanges.push(exchange);
+        request.prompt.conversation_mut().unwrap().exchanges.push(exchange);
         request
     };
     let bad = [

@@ -16,6 +16,8 @@ pub(crate) enum SegmentKind {
     Message,
     /// A reply; its ids are the authority.
     Reply,
+    /// A stretch of a prompt that was given as ids, or as one text for all; its ids are the authority.
+    Raw,
 }
 
 /// A piece of a prompt.
@@ -73,6 +75,61 @@ pub(crate) fn compare(cached: &[Segment], prompt: &[Segment]) -> Matched {
     Matched { n_segments, n_tokens, relation }
 }
 
+/// Tells whether there is a raw segment among some.
+pub(crate) fn is_raw(segments: &[Segment]) -> bool {
+    segments.iter().any(|segment| segment.kind == SegmentKind::Raw)
+}
+
+/// Cuts what a cache holds and a prompt, one of which is raw, so that they have the segments in common whose ids are the same. `text`
+/// decodes ids.
+///
+/// A raw prompt is compared token by token, and takes on the segments that the cache has. A rendered one keeps its own, so that a
+/// session holds what a cold start would: of a raw cache those are reused which end within the common ids.
+pub(crate) fn align(cached: &mut Vec<Segment>, prompt: &mut Vec<Segment>, text: &dyn Fn(&[u32]) -> String) {
+    let first = compare(cached, prompt).n_segments;
+    if first == cached.len() || !is_raw(&cached[first..]) && !is_raw(&prompt[first..]) {
+        return;
+    }
+    let (held, asked) = (flatten(&cached[first..]), flatten(&prompt[first..]));
+    let n = held.iter().zip(&asked).take_while(|(a, b)| a == b).count();
+    if is_raw(&prompt[first..]) {
+        let kept = first..cut(cached, first, n, text);
+        prompt.splice(first.., cached[kept].iter().cloned());
+        if n < asked.len() {
+            prompt.push(raw(&asked[n..], text));
+        }
+    } else {
+        let (mut n_tokens, mut end) = (0, first);
+        while let Some(segment) = prompt.get(end).filter(|s| n_tokens + s.ids.len() <= n) {
+            n_tokens += segment.ids.len();
+            end += 1;
+        }
+        let kept = first..cut(cached, first, n_tokens, text);
+        cached.splice(kept, prompt[first..end].iter().cloned());
+    }
+}
+
+/// Cuts the segments from `first` on behind `n` of their tokens; returns the index of the first one behind the cut.
+fn cut(segments: &mut Vec<Segment>, first: usize, n: usize, text: &dyn Fn(&[u32]) -> String) -> usize {
+    let (mut at, mut left) = (first, n);
+    while let Some(segment) = segments.get(at).filter(|segment| segment.ids.len() <= left) {
+        left -= segment.ids.len();
+        at += 1;
+    }
+    if left > 0 {
+        let (before, behind) = segments[at].ids.split_at(left);
+        let pieces = [raw(before, text), raw(behind, text)];
+        segments.splice(at..=at, pieces);
+        at += 1;
+    }
+    at
+}
+
+/// A raw segment.
+pub(crate) fn raw(ids: &[u32], text: &dyn Fn(&[u32]) -> String) -> Segment {
+    Segment { kind: SegmentKind::Raw, text: text(ids), ids: ids.into(), guessed: false }
+}
+
 /// Offset, in characters, of the first difference of two texts, for messages.
 pub(crate) fn first_difference(a: &str, b: &str) -> usize {
     a.chars().zip(b.chars()).take_while(|(x, y)| x == y).count()
@@ -119,6 +176,44 @@ mod tests {
         let other = Segment { ids: [9].into(), ..sampled.clone() };
         assert_eq!(compare(std::slice::from_ref(&sampled), &[guessed]).n_tokens, 3);
         assert_eq!(compare(&[sampled], &[other]).n_segments, 0);
+    }
+
+    fn spelled(ids: &[u32]) -> String {
+        ids.iter().map(|id| char::from(*id as u8)).collect()
+    }
+
+    /// Aligns what is held with what is asked, and compares them then: relation, segments and tokens in common.
+    fn aligned(held: &[Segment], asked: &[Segment]) -> (Relation, usize, usize) {
+        let (mut cached, mut prompt) = (held.to_vec(), asked.to_vec());
+        align(&mut cached, &mut prompt, &spelled);
+        assert_eq!((flatten(&cached), flatten(&prompt)), (flatten(held), flatten(asked)));
+        let m = compare(&cached, &prompt);
+        (m.relation, m.n_segments, m.n_tokens)
+    }
+
+    #[test]
+    fn raw_prompts_are_compared_by_ids() {
+        let raw = |text: &str| segment(SegmentKind::Raw, text);
+        let held = [raw("ab"), segment(SegmentKind::Reply, "cd")];
+        let asked = |text: &str| aligned(&held, &[raw(text)]);
+        assert_eq!(asked("abcdef"), (Relation::Extend, 2, 4));
+        assert_eq!(asked("abcd"), (Relation::Exact, 2, 4));
+        assert_eq!(asked("abcx"), (Relation::Diverge, 2, 3));
+        assert_eq!(asked("ab"), (Relation::Diverge, 1, 2));
+        assert_eq!(asked("x"), (Relation::Diverge, 0, 0));
+        assert_eq!(asked("a"), (Relation::Diverge, 1, 1));
+        // What was rendered serves a raw prompt token by token; what is rendered takes whole segments from a raw cache.
+        let rendered =
+            [segment(SegmentKind::Template, "<"), message("ab"), segment(SegmentKind::Template, ">")];
+        assert_eq!(aligned(&rendered, &[raw("<ab>c")]), (Relation::Extend, 3, 4));
+        assert_eq!(aligned(&rendered, &[raw("<ax")]), (Relation::Diverge, 2, 2));
+        assert_eq!(aligned(&[raw("<ab>")], &rendered), (Relation::Exact, 3, 4));
+        assert_eq!(aligned(&[raw("<a")], &rendered), (Relation::Diverge, 1, 1));
+        assert_eq!(
+            aligned(&[raw("<ab"), segment(SegmentKind::Reply, "c")], &rendered),
+            (Relation::Diverge, 2, 3)
+        );
+        assert_eq!(aligned(&[], &[raw("a")]), (Relation::Extend, 0, 0));
     }
 
     proptest! {

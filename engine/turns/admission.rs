@@ -11,6 +11,7 @@ use crate::kv::layout::KvLayout;
 use crate::memory::session;
 use crate::text::chat::Chat;
 use crate::text::prefix::{Segment, flatten};
+use crate::text::raw::segments;
 use crate::text::tokenizer::Tokenizer;
 use crate::turns::turn::Decode;
 use crate::{Error, Event, Request, Result};
@@ -65,7 +66,7 @@ impl Prepared {
     ) -> Result<Self> {
         let began = Instant::now();
         let agent = &request.session.agent;
-        let prompt = chat.prompt(&request.conversation, tokenizer)?;
+        let prompt = segments(&request.prompt, chat, tokenizer)?;
         let n = flatten(&prompt).len();
         if n == 0 {
             return Err(Error::request("the prompt is empty"));

@@ -46,7 +46,11 @@ impl Calling {
     /// # Errors
     /// The tools' schemas can't be used.
     pub(crate) fn new(request: &Request, form: &CallForm, tokenizer: &Tokenizer) -> Result<Option<Self>> {
-        let knows = request.conversation.tools.as_ref().filter(|_| request.grammar.is_none());
+        let knows = request
+            .prompt
+            .conversation()
+            .and_then(|told| told.tools.as_ref())
+            .filter(|_| request.grammar.is_none());
         let Some(tools) = knows else { return Ok(None) };
         let open = |grammar| Ok(Stage::Open(Box::new(tokenizer.matcher(&grammar)?)));
         let (stage, is_forced) = match &request.calls {

@@ -157,10 +157,11 @@ mod tests {
         assert_eq!((first, read.followed[5].drawn), (Some(5), said.ids[5]));
         assert_eq!(read.followed.len(), altered.len());
         // What the model makes of it is what it makes of the same ids anywhere.
-        let conversation = asked("b", Vec::new(), &sampling, None).conversation;
+        let conversation = asked("b", Vec::new(), &sampling, None).prompt;
         let prompt = read.usage.reused + read.usage.prefilled;
         let again = asked("c", past(&read), &sampling, Some(Constraint::Follow(Vec::new())));
-        assert_eq!(again.conversation.exchanges[0].user, conversation.next);
+        let user = &again.prompt.conversation().unwrap().exchanges[0].user;
+        assert_eq!(*user, conversation.conversation().unwrap().next);
         let next = finished(&engine, asked("b", past(&read), &sampling, None)).unwrap();
         assert_eq!(finished(&engine, again).unwrap().ids, next.ids);
         assert!(next.usage.reused >= prompt + read.ids.len() - 1);

@@ -315,7 +315,7 @@ impl From<Request> for engine::Request {
             session: request.session.into(),
             parent: request.parent.map(Into::into),
             retention,
-            conversation: conversation(request.conversation, request.tools.as_deref()),
+            prompt: conversation(request.conversation, request.tools.as_deref()).into(),
             sampling,
             max_tokens: request.max_tokens,
             min_tokens: 0,

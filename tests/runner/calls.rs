@@ -34,7 +34,7 @@ fn tools(seed: u64) -> Arc<Tools> {
 
 fn asked(seed: u64, tools: &Arc<Tools>, calls: Calls) -> Request {
     let mut asked = request(&format!("a{seed}{calls:?}"), seed, 3.0, None);
-    asked.conversation.tools = Some(tools.clone());
+    asked.prompt.conversation_mut().unwrap().tools = Some(tools.clone());
     asked.calls = calls;
     (asked.max_tokens, asked.max_call_tokens) = (120, 300);
     asked

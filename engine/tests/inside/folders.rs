@@ -317,7 +317,7 @@ fn commits_out_of_order_do_not_take_a_manifest_back() {
 
 /// Plays a turn to its end.
 fn play(engine: &Engine, conversation: &Conversation) -> (Turn, Box<Completion>) {
-    let request = Request { conversation: conversation.clone(), max_tokens: 9, min_tokens: 9, ..request() };
+    let request = Request { prompt: conversation.clone().into(), max_tokens: 9, min_tokens: 9, ..request() };
     let mut turn = engine.submit(request).expect("a turn");
     loop {
         match turn.blocking_next().expect("an end") {

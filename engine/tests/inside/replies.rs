@@ -56,7 +56,7 @@ fn turns(seed: u64, mut play: impl FnMut(Request, usize) -> Completion) -> Vec<C
     let mut all = Vec::new();
     for turn in 0..TURNS {
         let request = asked(seed, past.clone());
-        let user = request.conversation.next.clone();
+        let user = request.prompt.conversation().unwrap().next.clone();
         let done = play(request, turn);
         past.push(Exchange { user, reply: ReplyContent::Ids(done.ids.clone().into()) });
         all.push(done);

@@ -186,7 +186,8 @@ impl Stage {
         let (id, session) = (self.next_id, SessionKey::new("r", agent));
         self.next_id += 1;
         let conversation = conversation.clone();
-        let request = Request { session, conversation, max_tokens: n, min_tokens: n, ..request() };
+        let request =
+            Request { session, prompt: conversation.into(), max_tokens: n, min_tokens: n, ..request() };
         self.commands
             .send(Command::Turn { id, request: Box::new(request), events: sender })
             .expect("a thread");

@@ -8,6 +8,7 @@
 
 mod embedding;
 mod ending;
+mod status;
 
 use crate::device::Device;
 use crate::memory::Memory;
@@ -24,8 +25,8 @@ use crate::turns::admission::{Prepared, Waiting};
 use crate::turns::schedule::{Load, Pace, plan};
 use crate::turns::turn::ActiveTurn;
 use crate::{
-    Completion, Conversation, Error, ErrorKind, Event, KvChoice, Ranking, Request, Result, SessionKey,
-    TokenScore,
+    Completion, Conversation, EngineStatus, Error, ErrorKind, Event, KvChoice, Ranking, Request, Result,
+    SessionKey, TokenScore,
 };
 use embedding::Embedding;
 use ending::{Committing, Finished, Saving};
@@ -63,6 +64,9 @@ pub(crate) enum Command {
     },
     Forget {
         session: SessionKey,
+    },
+    Status {
+        answer: oneshot::Sender<EngineStatus>,
     },
     Rank {
         conversation: Box<Conversation>,
@@ -213,6 +217,7 @@ impl Worker {
             Command::Expect { session, .. } if self.is_at_work(&session) => {}
             Command::Expect { session, next_use } => self.memory.expect(&session, next_use),
             Command::Forget { session } => self.memory.forget(&session),
+            Command::Status { answer } => drop(answer.send(self.status())),
             Command::Rank { conversation, options, kv, answer } => {
                 match self.ranker(&conversation, &options, kv.as_ref(), answer.clone()) {
                     Ok(ranker) => self.jobs.push_back(Box::new(ranker)),
@@ -297,7 +302,8 @@ impl Worker {
         let looked = Instant::now();
         match self.memory.recall(&request, &prompt) {
             Err(e) => drop(events.send(Event::Failed(e))),
-            Ok(recalled) => {
+            Ok(mut recalled) => {
+                let prompt = recalled.aligned.take().unwrap_or(prompt);
                 let (agent, n) = (&request.session.agent, recalled.reused);
                 tracing::debug!("`{agent}`: {n} tokens recalled in {:.1?}", looked.elapsed());
                 let turn = ActiveTurn::new(id, *request, prompt, decode, recalled, events, began, need);
