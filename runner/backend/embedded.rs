@@ -19,7 +19,7 @@ static UNDERSTUDY: &[u8] = include_bytes!("../../models/understudy.gguf");
 
 /// The embedded engine as a backend.
 pub struct Embedded {
-    engine: engine::Engine,
+    engine: Arc<engine::Engine>,
     tenant: String,
 }
 
@@ -131,7 +131,12 @@ impl Embedded {
         if let Some(other) = config.kv.measured_on().filter(|other| other != name) {
             tracing::warn!("{} was measured on `{other}`, this is `{name}`", config.kv.word());
         }
-        Ok(Self { engine, tenant: config.tenant.clone() })
+        Ok(Self { engine: Arc::new(engine), tenant: config.tenant.clone() })
+    }
+
+    /// The same engine for another tenant.
+    pub fn for_tenant(&self, tenant: &str) -> Self {
+        Self { engine: self.engine.clone(), tenant: tenant.to_string() }
     }
 
     /// The engine itself, for who serves other requests than a scenario's.

@@ -13,8 +13,8 @@ use super::sessions::{self, Scope};
 use super::tenants::Tenant;
 use axum::http::HeaderMap;
 use greenroom_engine::{
-    CallSoFar, Calls, Completion, Constraint, Conversation, Engine, Event, Grammar, Request, Retention, Sampling,
-    SessionKey, TokenLogprob, Tools,
+    CallSoFar, Calls, Completion, Constraint, Conversation, Engine, Event, Grammar, Prompt, Request, Retention,
+    Sampling, SessionKey, TokenLogprob, Tools,
 };
 use std::sync::Arc;
 use tokio::sync::mpsc;
@@ -42,6 +42,8 @@ pub(super) struct Ask {
 pub(super) enum Subject {
     /// A dialogue that the client keeps; the name, which may be empty, keeps it apart from those that begin alike.
     Dialogue(Box<Dialogue>, String),
+    /// A text or ids without a chat template; the name as with a dialogue.
+    Raw(Prompt, String),
     /// A conversation that the server keeps, by the name of its memory and of the one that it began with.
     Kept { conversation: Conversation, memory: String, parent: Option<String> },
 }
@@ -60,6 +62,8 @@ pub(super) struct Settings {
     pub(super) logprobs: Option<usize>,
     /// Nothing of an earlier memory is used.
     pub(super) cold: bool,
+    /// When the memory is needed next ([`Request::next_use`]); `None`: unknown.
+    pub(super) next_use: Option<u64>,
 }
 
 impl Settings {
@@ -74,6 +78,7 @@ impl Settings {
             calls: Calls::Never,
             logprobs: None,
             cold: false,
+            next_use: None,
         }
     }
 }
@@ -85,7 +90,8 @@ pub(super) struct Admitted {
     served: Arc<Served>,
     ticket: Ticket,
     entry: Entry,
-    prompt_tokens: usize,
+    /// The prompt's ids, as far as they are known before its memory is.
+    ids: Vec<u32>,
 }
 
 /// A piece of an answer.
@@ -152,10 +158,9 @@ impl Ask {
         let subject = self.subject.clone();
         let counted = served.clone();
         // Long texts take a while to tokenize; others are answered meanwhile.
-        let prompt_tokens = tokio::task::spawn_blocking(move || {
-            counted.engine().prompter().prompt_tokens(subject.conversation())
-        });
-        let prompt_tokens = prompt_tokens.await.map_err(|error| Refusal::internal(error.to_string()))??;
+        let ids = tokio::task::spawn_blocking(move || counted.engine().prompter().prompt_ids(&subject.prompt()));
+        let ids = ids.await.map_err(|error| Refusal::internal(error.to_string()))??;
+        let prompt_tokens = ids.len();
         let context = served.engine().model().context_length;
         if prompt_tokens >= context {
             return Err(Refusal::too_long(prompt_tokens, context));
@@ -165,10 +170,10 @@ impl Ask {
                 let scope = Self::scope(&self.tenant, &served, name);
                 app.sessions.is_warm(&scope, dialogue)
             }
-            Subject::Kept { .. } => true,
+            Subject::Raw(..) | Subject::Kept { .. } => true,
         };
         let ticket = app.queue.enter(&self.tenant, is_warm)?;
-        Ok(Admitted { app: app.clone(), ask: self, served, ticket, entry, prompt_tokens })
+        Ok(Admitted { app: app.clone(), ask: self, served, ticket, entry, ids })
     }
 
     fn scope<'a>(tenant: &'a Tenant, served: &'a Served, name: &'a str) -> Scope<'a> {
@@ -177,10 +182,11 @@ impl Ask {
 }
 
 impl Subject {
-    pub(super) fn conversation(&self) -> &Conversation {
+    fn prompt(&self) -> Prompt {
         match self {
-            Self::Dialogue(dialogue, _) => &dialogue.conversation,
-            Self::Kept { conversation, .. } => conversation,
+            Self::Dialogue(dialogue, _) => dialogue.conversation.clone().into(),
+            Self::Kept { conversation, .. } => conversation.clone().into(),
+            Self::Raw(prompt, _) => prompt.clone(),
         }
     }
 }
@@ -190,8 +196,9 @@ impl Admitted {
         self.served.engine()
     }
 
+    /// Tokens of the prompt.
     pub(super) fn prompt_tokens(&self) -> usize {
-        self.prompt_tokens
+        self.ids.len()
     }
 
     /// Waits for a place, and lets the model answer; each piece is told to `pieces` as it comes. Dropped before it is ready, what is at
@@ -206,37 +213,43 @@ impl Admitted {
     }
 
     async fn play_all(self, pieces: Option<&Pieces>) -> Result<Vec<Answer>, Refusal> {
-        let Self { app, ask, served, ticket, entry, .. } = self;
+        let Self { app, ask, served, ticket, entry, ids } = self;
         let _place = ticket.wait().await?;
         let engine = served.engine();
-        let first = match &ask.subject {
+        let turn = |index| Turn { engine, entry: &entry, pieces, index };
+        let (answer, prompt, memory) = match &ask.subject {
             Subject::Dialogue(dialogue, name) => {
                 let claim = app.sessions.claim(&Ask::scope(&ask.tenant, &served, name), dialogue);
-                let mut request = ask.request(0, &claim.name, claim.parent.as_deref());
-                claim.recall(&mut request.conversation);
-                let turn = Turn { engine, entry: &entry, pieces, index: 0 };
-                let answer = turn.play(request.clone(), &claim.name).await?;
-                let memory = claim.name.clone();
+                let mut conversation = dialogue.conversation.clone();
+                claim.recall(&mut conversation);
+                let (prompt, memory) = (Prompt::Chat(conversation), claim.name.clone());
+                let request = ask.request(0, prompt.clone(), &memory, claim.parent.as_deref());
+                let answer = turn(0).play(request, &memory).await?;
                 claim.said(dialogue, &answer.completion);
-                (answer, request.conversation, memory)
+                (answer, prompt, memory)
+            }
+            Subject::Raw(prompt, name) => {
+                let mut claim = app.sessions.claim_raw(&Ask::scope(&ask.tenant, &served, name), &ids);
+                let memory = claim.name.clone();
+                let answer = turn(0).play(ask.request(0, prompt.clone(), &memory, None), &memory).await?;
+                claim.said([ids, answer.completion.ids.clone()].concat());
+                (answer, prompt.clone(), memory)
             }
             Subject::Kept { conversation, memory, parent } => {
-                let request = ask.request(0, memory, parent.as_deref());
-                let turn = Turn { engine, entry: &entry, pieces, index: 0 };
-                (turn.play(request, memory).await?, conversation.clone(), memory.clone())
+                let prompt = Prompt::Chat(conversation.clone());
+                let request = ask.request(0, prompt.clone(), memory, parent.as_deref());
+                (turn(0).play(request, memory).await?, prompt, memory.clone())
             }
         };
-        let (answer, conversation, memory) = first;
         ask.tenant.spend(cost_of(&answer.completion));
         let mut answers = vec![answer];
         for index in 1..ask.n {
-            // Another reply to the same prompt, from a memory that ends with it.
+            // Another reply to the same prompt, from a memory that begins with it.
             let name = format!("{memory}#{index}");
-            let mut request = ask.request(index, &name, Some(&memory));
-            request.conversation.clone_from(&conversation);
+            let mut request = ask.request(index, prompt.clone(), &name, Some(&memory));
             request.retention = Retention::Ephemeral;
             let session = request.session.clone();
-            let answer = Turn { engine, entry: &entry, pieces, index }.play(request, &name).await;
+            let answer = turn(index).play(request, &name).await;
             engine.forget(&session);
             let answer = answer?;
             ask.tenant.spend(cost_of(&answer.completion));
@@ -253,8 +266,9 @@ fn cost_of(completion: &Completion) -> usize {
 
 impl Ask {
     /// The engine's request for the reply of a number.
-    fn request(&self, index: usize, memory: &str, parent: Option<&str>) -> Request {
-        let Settings { sampling, max_tokens, stop, constraint, grammar, calls, logprobs, cold } = self.settings.clone();
+    fn request(&self, index: usize, prompt: Prompt, memory: &str, parent: Option<&str>) -> Request {
+        let Settings { sampling, max_tokens, stop, constraint, grammar, calls, logprobs, cold, next_use } =
+            self.settings.clone();
         let key = |name: &str| -> SessionKey { sessions::key(&self.tenant.name, name) };
         let seed = match index {
             0 => sampling.seed,
@@ -275,7 +289,8 @@ impl Ask {
             calls,
             logprobs,
             cold,
-            ..Request::new(key(memory), self.subject.conversation().clone())
+            next_use,
+            ..Request::new(key(memory), prompt)
         }
     }
 }
@@ -292,10 +307,11 @@ impl Turn<'_> {
     async fn play(&self, mut request: Request, memory: &str) -> Result<Answer, Refusal> {
         self.entry.remembers(memory);
         if request.max_tokens == usize::MAX {
-            let tokens = self.engine.prompter().prompt_tokens(&request.conversation)?;
-            request.max_tokens = self.engine.model().context_length.saturating_sub(tokens);
+            let n = self.engine.prompter().prompt_ids(&request.prompt)?.len();
+            request.max_tokens = self.engine.model().context_length.saturating_sub(n);
         }
-        let (seed, tools) = (request.sampling.seed, request.conversation.tools.clone());
+        let tools = request.prompt.conversation().and_then(|conversation| conversation.tools.clone());
+        let seed = request.sampling.seed;
         let (mut calling, mut told) = (String::new(), None);
         let mut turn = self.engine.submit(request)?;
         self.tell(Piece::Begun).await?;

@@ -9,7 +9,7 @@
 //! sampled: clients send replies back as text, and a text has more than one way to be cut into tokens. So a conversation is read as it
 //! was said, whether or not its keys and values are still there.
 
-use super::dialogue::{Dialogue, Digest};
+use super::dialogue::{Dialogue, Digest, digest};
 use super::journal::Journal;
 use greenroom_engine::{Completion, Conversation, ReplyContent, SessionKey};
 use serde::{Deserialize, Serialize};
@@ -19,6 +19,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Memories that are known at once, at most; the one that was used longest ago is forgotten first.
 const MOST: usize = 10_000;
+/// Memories of prompts without a chat template in one scope, at most, unless more are at work at once.
+const MOST_RAW: usize = 64;
 
 /// The memories of all conversations.
 #[derive(Default)]
@@ -27,6 +29,8 @@ pub struct Sessions(Mutex<Inner>);
 #[derive(Default)]
 struct Inner {
     slots: BTreeMap<String, Slot>,
+    /// Memories of prompts without a chat template. Nothing of them is written down: what they have in common is found by content.
+    raw: BTreeMap<String, RawSlot>,
     journal: Journal,
     time: u64,
 }
@@ -78,6 +82,21 @@ pub(super) struct Claim<'a> {
     pub(super) parent: Option<String>,
     /// The replies of the conversation whose ids are known, from the first on.
     said: Vec<Said>,
+}
+
+/// A memory at work for a prompt without a chat template.
+pub(super) struct RawClaim<'a> {
+    sessions: &'a Sessions,
+    pub(super) name: String,
+}
+
+/// What is known of a memory of such prompts.
+#[derive(Default)]
+struct RawSlot {
+    /// What it has read and said.
+    ids: Vec<u32>,
+    is_busy: bool,
+    used: u64,
 }
 
 /// A slot's part in a claim.
@@ -132,6 +151,27 @@ impl Sessions {
         Claim { sessions: self, name, parent, said }
     }
 
+    /// The memory for ids: the one that begins as they do for longest, and is free.
+    pub(super) fn claim_raw(&self, scope: &Scope<'_>, ids: &[u32]) -> RawClaim<'_> {
+        let mut inner = self.lock();
+        let prefix = format!("raw-{}", &scope.hash()[..32]);
+        inner.time += 1;
+        let time = inner.time;
+        let siblings = inner.raw.range(format!("{prefix}.")..format!("{prefix}/"));
+        let common = |slot: &RawSlot| slot.ids.iter().zip(ids).take_while(|(a, b)| a == b).count();
+        let free = siblings.clone().filter(|(_, slot)| !slot.is_busy);
+        // One that another prompt may go on with is kept, as long as there is room for more.
+        let goes_on = free.clone().filter(|(_, slot)| common(slot) == slot.ids.len()).max_by_key(|(_, slot)| common(slot));
+        let is_full = siblings.count() >= MOST_RAW;
+        let oldest = free.min_by_key(|(_, slot)| slot.used).filter(|_| is_full);
+        let name = goes_on.or(oldest).map(|(name, _)| name.clone());
+        let mut names = (0_usize..).map(|n| format!("{prefix}.{n}"));
+        let name = name.or_else(|| names.find(|name| !inner.raw.contains_key(name))).unwrap_or_default();
+        let slot = inner.raw.entry(name.clone()).or_default();
+        (slot.is_busy, slot.used) = (true, time);
+        RawClaim { sessions: self, name }
+    }
+
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -139,9 +179,14 @@ impl Sessions {
 
 /// Beginning of the names of all memories whose conversations begin alike.
 fn prefix(scope: &Scope<'_>, dialogue: &Dialogue) -> String {
-    let scope = super::dialogue::digest(&[], &[scope.tenant, scope.model, scope.name]);
-    let (scope, root) = (blake3::Hash::from(scope), blake3::Hash::from(dialogue.root));
-    format!("{}-{}", &scope.to_hex()[..32], &root.to_hex()[..32])
+    let root = blake3::Hash::from(dialogue.root);
+    format!("{}-{}", &scope.hash()[..32], &root.to_hex()[..32])
+}
+
+impl Scope<'_> {
+    fn hash(&self) -> String {
+        blake3::Hash::from(digest(&[], &[self.tenant, self.model, self.name])).to_hex().to_string()
+    }
 }
 
 impl Inner {
@@ -243,6 +288,23 @@ impl Claim<'_> {
 impl Drop for Claim<'_> {
     fn drop(&mut self) {
         if let Some(slot) = self.sessions.lock().slots.get_mut(&self.name) {
+            slot.is_busy = false;
+        }
+    }
+}
+
+impl RawClaim<'_> {
+    /// The memory holds these ids now.
+    pub(super) fn said(&mut self, ids: Vec<u32>) {
+        if let Some(slot) = self.sessions.lock().raw.get_mut(&self.name) {
+            slot.ids = ids;
+        }
+    }
+}
+
+impl Drop for RawClaim<'_> {
+    fn drop(&mut self) {
+        if let Some(slot) = self.sessions.lock().raw.get_mut(&self.name) {
             slot.is_busy = false;
         }
     }

@@ -51,7 +51,7 @@ fn a_prompt_that_leaves_what_was_held_says_where() {
     let second = play(&engine, asked("a", vec![past(&text, &first)], "And then?"));
     assert_eq!((second.usage.divergence, second.usage.kind), (None, MatchKind::Extend));
     let edited = text.replacen("lighthouse", "ship", 1);
-    let prompt = |text: &str| engine.prompter().render(&asked("", Vec::new(), text).conversation).unwrap();
+    let prompt = |text: &str| engine.prompter().render(asked("", Vec::new(), text).prompt.conversation().unwrap()).unwrap();
     let (held, wanted) = (prompt(&text), prompt(&edited));
     let from = |text: &str, at: usize| text.chars().skip(at).take(Divergence::LENGTH).collect::<String>();
     let character = held.chars().zip(wanted.chars()).take_while(|(a, b)| a == b).count();
@@ -82,8 +82,8 @@ fn a_prompt_that_ends_before_what_was_held_says_so_too() {
     let first = play(&engine, asked("a", Vec::new(), "One."));
     let found = play(&engine, asked("a", Vec::new(), "One.")).usage.divergence.unwrap();
     let request = asked("a", Vec::new(), "One.");
-    let prompt = engine.prompter().render(&request.conversation).unwrap();
-    let n = engine.prompter().prompt_tokens(&request.conversation).unwrap();
+    let prompt = engine.prompter().render(request.prompt.conversation().unwrap()).unwrap();
+    let n = engine.prompter().prompt_tokens(request.prompt.conversation().unwrap()).unwrap();
     assert_eq!((found.token, found.character), (n, prompt.chars().count()));
     let end: String = prompt.chars().skip(found.character - Divergence::BEFORE).collect();
     let mut held = end.clone() + &first.text;

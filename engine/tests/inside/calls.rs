@@ -135,8 +135,8 @@ fn a_call_that_comes_back_as_text_is_the_one_that_was_sampled() {
             let next = |reply: ReplyContent, agent: &str| {
                 let mut request = Request { calls: Calls::Required, ..request.clone() };
                 request.session.agent = format!("{agent}{seed}");
-                let user = std::mem::replace(&mut request.conversation.next, "{\"price\": 3}".into());
-                request.conversation.exchanges.push(Exchange { user, reply });
+                let user = std::mem::replace(&mut request.prompt.conversation_mut().unwrap().next, "{\"price\": 3}".into());
+                request.prompt.conversation_mut().unwrap().exchanges.push(Exchange { user, reply });
                 said(&engine, request)
             };
             let expected = next(ReplyContent::Call(done.ids.clone().into()), "b");
@@ -165,7 +165,7 @@ fn calls_that_can_not_be_are_refused() {
     let named = |name: &str| asked("a", 0, Calls::Named(name.into()));
     assert!(refused(named("rol")).contains("`rol`; the conversation's tools are `roll`, `rolls`, `look up`"));
     let mut without = named("roll");
-    without.conversation.tools = None;
+    without.prompt.conversation_mut().unwrap().tools = None;
     assert!(refused(without).contains("no tools"));
     let grammar = Some(Arc::new(Grammar::Regex("a".into())));
     assert!(refused(Request { grammar, ..asked("a", 0, Calls::Required) }).contains("grammar"));

@@ -59,7 +59,7 @@ fn check(engine: &Engine, request: &Request, done: &Completion, n_top: usize) {
     let text: Vec<u8> = done.logprobs.iter().flat_map(|token| token.bytes.clone()).collect();
     assert_eq!(String::from_utf8_lossy(&text).trim_start(), done.text.trim_start());
     let prompter = engine.prompter();
-    let prompt = prompter.chat.prompt(&request.conversation, &prompter.tokenizer).unwrap();
+    let prompt = prompter.chat.prompt(request.prompt.conversation().unwrap(), &prompter.tokenizer).unwrap();
     let prompt = crate::text::prefix::flatten(&prompt);
     let mut expected = Vec::new();
     engine

@@ -69,9 +69,9 @@ fn long(about: &str) -> String {
 /// The request that follows a reply.
 fn next(request: &Request, reply: &Completion, text: &str) -> Request {
     let mut request = request.clone();
-    let user = std::mem::replace(&mut request.conversation.next, text.into());
+    let user = std::mem::replace(&mut request.prompt.conversation_mut().unwrap().next, text.into());
     let reply = ReplyContent::Ids(reply.ids.clone().into());
-    request.conversation.exchanges.push(Exchange { user, reply });
+    request.prompt.conversation_mut().unwrap().exchanges.push(Exchange { user, reply });
     request
 }
 

@@ -1,9 +1,16 @@
 //! OpenAI's APIs.
 
 mod chat;
+mod completions;
+mod embeddings;
 mod messages;
 mod models;
+mod prompts;
+mod responses;
+mod text_completion;
 mod words;
+
+pub use responses::Kept;
 
 use super::App;
 use axum::Router;
@@ -16,4 +23,9 @@ pub(super) fn routes() -> Router<Arc<App>> {
         .route("/v1/models", get(models::list))
         .route("/v1/models/{name}", get(models::one))
         .route("/v1/chat/completions", post(chat::complete))
+        .route("/v1/completions", post(completions::complete))
+        .route("/v1/embeddings", post(embeddings::embed))
+        .route("/v1/responses", post(responses::create))
+        .route("/v1/responses/{id}", get(responses::one).delete(responses::remove))
+        .route("/v1/responses/{id}/input_items", get(responses::input_items))
 }

@@ -1,0 +1,213 @@
+//! An agent as the roster keeps it: its definition, all that it has read and said, and the name of its memory.
+//!
+//! Replies are kept by the ids that were sampled, so that the conversation is read as it was said, with their texts for who asks.
+
+use super::super::ask::{Answer, fresh_id};
+use super::super::models::now;
+use greenroom_engine::{Called, Conversation, Exchange, ReplyContent, Tool, Tools};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use std::sync::Arc;
+
+/// A named agent.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Agent {
+    pub(super) definition: Definition,
+    /// Name of its memory, which no other agent ever has: one that is deleted and made again does not remember.
+    pub(super) memory: String,
+    /// The memory that its own begins with, of a fork.
+    pub(super) parent: Option<String>,
+    /// Turns that a fork has in common with the agent that it was made of.
+    pub(super) inherited: usize,
+    /// True if its memory leaves RAM last.
+    pub(super) is_pinned: bool,
+    /// Seconds since 1970.
+    pub(super) created: u64,
+    /// All turns, oldest first; in the journal each has a line of its own.
+    #[serde(skip)]
+    pub(super) past: Vec<Past>,
+}
+
+/// All that an agent is before it has read anything, and how it answers where a turn does not say otherwise.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Definition {
+    /// Name of the model, as it is served.
+    pub(super) model: String,
+    pub(super) system: Option<String>,
+    pub(super) tools: Option<Toolset>,
+    pub(super) temperature: Option<f32>,
+    pub(super) top_p: Option<f32>,
+    pub(super) max_tokens: Option<usize>,
+    pub(super) stop: Vec<String>,
+}
+
+/// The engine's [`Tools`], as they are written down.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Toolset {
+    pub(super) list: Vec<ToolSpec>,
+    /// As the agent was first told, whatever a later version of this program would say.
+    instructions: String,
+}
+
+/// The engine's [`Tool`], as it is written down.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct ToolSpec {
+    pub(super) name: String,
+    pub(super) about: String,
+    pub(super) arguments: Value,
+}
+
+/// A turn of the past.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Past {
+    /// The message, or the result of the call before it.
+    pub(super) heard: String,
+    /// The reply, as it was sampled.
+    pub(super) ids: Arc<[u32]>,
+    pub(super) said: Said,
+    /// Tokens of all up to the end of the reply.
+    pub(super) tokens: usize,
+    /// Seconds since 1970.
+    pub(super) at: u64,
+}
+
+/// What a reply was.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Said {
+    Text(String),
+    /// A call of a tool: what is heard next is its result.
+    Call {
+        tool: String,
+        arguments: Value,
+    },
+    /// The beginning of a call that was too long; what is heard next stands in the place of its result.
+    CutCall(String),
+}
+
+impl Agent {
+    /// An agent that has read nothing.
+    pub(super) fn new(definition: Definition) -> Self {
+        Self {
+            definition,
+            memory: fresh_id("agent-"),
+            parent: None,
+            inherited: 0,
+            is_pinned: false,
+            created: now(),
+            past: Vec::new(),
+        }
+    }
+
+    /// An agent with the first `n` turns of this one, which has as many at least.
+    pub(super) fn fork(&self, n: usize) -> Self {
+        let (parent, past) = (Some(self.remembers_in().to_string()), self.past[..n].to_vec());
+        Self { parent, inherited: n, past, ..Self::new(self.definition.clone()) }
+    }
+
+    /// The memory that holds its past: its own, or its parent's as long as it has not spoken since it was forked.
+    pub(super) fn remembers_in(&self) -> &str {
+        let has_spoken = self.past.len() > self.inherited;
+        self.parent.as_deref().filter(|_| !has_spoken).unwrap_or(&self.memory)
+    }
+
+    /// All that it has read and said, and what it reads next.
+    pub(super) fn conversation(&self, next: &str) -> Conversation {
+        Conversation {
+            system: self.definition.system.clone(),
+            tools: self.definition.tools.as_ref().map(Toolset::tools),
+            exchanges: self.past.iter().map(Past::exchange).collect(),
+            next: next.to_string(),
+        }
+    }
+
+    /// True if what it reads next is the result of a call.
+    pub(super) fn awaits_result(&self) -> bool {
+        self.past.last().is_some_and(|past| past.said.is_call())
+    }
+
+    /// Tokens of all that it has read and said.
+    pub(super) fn tokens(&self) -> usize {
+        self.past.last().map_or(0, |past| past.tokens)
+    }
+
+    /// Seconds since 1970 at which it was made, or spoke last.
+    pub(super) fn updated(&self) -> u64 {
+        self.past.last().map_or(0, |past| past.at).max(self.created)
+    }
+}
+
+impl Definition {
+    /// Names of the fields in which another definition differs.
+    pub(super) fn differences(&self, other: &Self) -> Vec<&'static str> {
+        fn tools(of: &Definition) -> &[ToolSpec] {
+            of.tools.as_ref().map_or(&[][..], |tools| &tools.list)
+        }
+        let fields = [
+            ("model", self.model != other.model),
+            ("system", self.system != other.system),
+            ("tools", tools(self) != tools(other)),
+            ("temperature", self.temperature != other.temperature),
+            ("top_p", self.top_p != other.top_p),
+            ("max_tokens", self.max_tokens != other.max_tokens),
+            ("stop", self.stop != other.stop),
+        ];
+        fields.into_iter().filter_map(|(name, differs)| differs.then_some(name)).collect()
+    }
+}
+
+impl Toolset {
+    fn tools(&self) -> Arc<Tools> {
+        let tool = |spec: &ToolSpec| Tool {
+            name: spec.name.clone(),
+            about: spec.about.clone(),
+            arguments: spec.arguments.clone(),
+        };
+        Arc::new(Tools {
+            list: self.list.iter().map(tool).collect(),
+            instructions: self.instructions.clone(),
+        })
+    }
+}
+
+impl From<&Tools> for Toolset {
+    fn from(tools: &Tools) -> Self {
+        let spec = |tool: &Tool| ToolSpec {
+            name: tool.name.clone(),
+            about: tool.about.clone(),
+            arguments: tool.arguments.clone(),
+        };
+        Self { list: tools.list.iter().map(spec).collect(), instructions: tools.instructions.clone() }
+    }
+}
+
+impl Past {
+    /// A message and the answer to it.
+    pub(super) fn new(heard: String, answer: &Answer) -> Self {
+        let completion = &answer.completion;
+        let said = match &completion.call {
+            None => Said::Text(completion.text.clone()),
+            Some(Called::Whole(call)) => {
+                Said::Call { tool: call.tool.clone(), arguments: call.arguments.clone() }
+            }
+            Some(Called::Cut) => Said::CutCall(completion.text.clone()),
+        };
+        let tokens = answer.prompt_tokens() + completion.ids.len();
+        Self { heard, ids: completion.ids.as_slice().into(), said, tokens, at: now() }
+    }
+
+    fn exchange(&self) -> Exchange {
+        let ids = self.ids.clone();
+        let reply = if self.said.is_call() { ReplyContent::Call(ids) } else { ReplyContent::Ids(ids) };
+        Exchange { user: self.heard.clone(), reply }
+    }
+}
+
+impl Said {
+    fn is_call(&self) -> bool {
+        match self {
+            Self::Text(_) => false,
+            Self::Call { .. } | Self::CutCall(_) => true,
+        }
+    }
+}

@@ -1,0 +1,284 @@
+//! Agents as things to make, look at, copy and delete.
+
+use super::super::ask::{Ask, Settings, Subject};
+use super::super::error::Refusal;
+use super::super::models::Served;
+use super::super::openai::{ToolEntry, tools};
+use super::super::tenants::Tenant;
+use super::super::{App, Asking, Shared, body, sessions};
+use super::agent::{Agent, Definition, Toolset};
+use super::words;
+use axum::Json;
+use axum::body::Bytes;
+use axum::extract::{Path, RawQuery, State};
+use axum::http::StatusCode;
+use greenroom_engine::{Engine, Sampling, SessionKey, SessionStatus};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use std::sync::Arc;
+
+/// Characters of a name, at most.
+const LONGEST_NAME: usize = 128;
+/// Bytes that what is written down in one line may take as JSON, at most.
+const MOST_BYTES: usize = 4 << 20;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Put {
+    model: String,
+    system: Option<String>,
+    tools: Option<Vec<ToolEntry>>,
+    temperature: Option<f32>,
+    top_p: Option<f32>,
+    max_tokens: Option<usize>,
+    #[serde(default)]
+    stop: Vec<String>,
+    /// True if an agent of another definition begins anew with this one.
+    #[serde(default)]
+    replace: bool,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Fork {
+    name: String,
+    /// Turns that the copy has in common with the agent; all, if it is not said.
+    at: Option<usize>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Pin {
+    pinned: bool,
+}
+
+/// `PUT /v1/agents/{name}`
+pub(super) async fn put(
+    State(app): Shared,
+    Asking(tenant): Asking,
+    Path(name): Path<String>,
+    bytes: Bytes,
+) -> Result<(StatusCode, Json<Value>), Refusal> {
+    is_name("name", &name)?;
+    let body: Put = body::read(&bytes)?;
+    let (replaces, definition) = (body.replace, body.definition(&app)?);
+    if app.roster.add(&tenant.name, &name, Agent::new(definition.clone()))? {
+        let agent = app.roster.find(&tenant.name, &name)?;
+        return Ok((StatusCode::CREATED, Json(words::described(&name, &agent))));
+    }
+    let mut agent = app.roster.find(&tenant.name, &name)?;
+    let differences = agent.definition.differences(&definition);
+    if !differences.is_empty() {
+        if !replaces {
+            let fields = differences.join(", ");
+            return Err(Refusal::conflict(format!(
+                "the agent `{name}` exists with another definition ({fields}); with `replace: true` it begins anew"
+            )));
+        }
+        let held = app.roster.hold(&tenant.name, &name, app.timeout).await?;
+        remove_memory(&app, &tenant, &held.agent).await?;
+        agent = Agent::new(definition);
+        app.roster.replace(&held, agent.clone());
+    }
+    Ok((StatusCode::OK, Json(words::described(&name, &agent))))
+}
+
+impl Put {
+    fn definition(self, app: &App) -> Result<Definition, Refusal> {
+        let Self { model, system, tools: entries, temperature, top_p, max_tokens, stop, replace: _ } = self;
+        if !app.models.names().any(|name| name == model) {
+            let known: Vec<&str> = app.models.names().collect();
+            return Err(Refusal::no_model(format!(
+                "the model `{model}` does not exist; there is {}",
+                known.join(", ")
+            )));
+        }
+        if max_tokens == Some(0) {
+            return Err(Refusal::field("max_tokens", "a reply has at least 1 token"));
+        }
+        let (heat, share) = (temperature.unwrap_or(1.0), top_p.unwrap_or(1.0));
+        Sampling { temperature: heat, top_p: share, ..Sampling::default() }.validate()?;
+        let tools = tools(entries.unwrap_or_default())?;
+        let tools = tools.as_deref().map(Toolset::from);
+        let definition = Definition { model, system, tools, temperature, top_p, max_tokens, stop };
+        fits("system", &definition)?;
+        Ok(definition)
+    }
+}
+
+/// `GET /v1/agents`
+pub(super) async fn list(State(app): Shared, Asking(tenant): Asking) -> Json<Value> {
+    Json(json!({ "object": "list", "data": app.roster.list(&tenant.name, words::listed) }))
+}
+
+/// `GET /v1/agents/{name}`; `?conversation=true` tells what it has read and said, too.
+pub(super) async fn one(
+    State(app): Shared,
+    Asking(tenant): Asking,
+    Path(name): Path<String>,
+    RawQuery(query): RawQuery,
+) -> Result<Json<Value>, Refusal> {
+    let agent = app.roster.find(&tenant.name, &name)?;
+    let mut told = words::described(&name, &agent);
+    let known = match open(&app, &agent) {
+        Some(served) => status(served.engine(), &key(&tenant, &agent)).await?,
+        None => None,
+    };
+    told["memory"] = words::memory(known.as_ref());
+    let query = query.unwrap_or_default();
+    if query.split('&').any(|pair| matches!(pair, "conversation" | "conversation=1" | "conversation=true")) {
+        told["conversation"] = words::conversation(&agent);
+    }
+    Ok(Json(told))
+}
+
+/// `DELETE /v1/agents/{name}`: waits for a turn that is at work.
+pub(super) async fn delete(
+    State(app): Shared,
+    Asking(tenant): Asking,
+    Path(name): Path<String>,
+) -> Result<Json<Value>, Refusal> {
+    let held = app.roster.hold(&tenant.name, &name, app.timeout).await?;
+    remove_memory(&app, &tenant, &held.agent).await?;
+    app.roster.remove(&held);
+    Ok(Json(json!({ "name": name, "deleted": true })))
+}
+
+/// `POST /v1/agents/{name}/fork`: an agent with the same past, which begins with the memory of this one. What this one is saying at the
+/// moment is not part of it.
+pub(super) async fn fork(
+    State(app): Shared,
+    Asking(tenant): Asking,
+    Path(name): Path<String>,
+    bytes: Bytes,
+) -> Result<(StatusCode, Json<Value>), Refusal> {
+    let Fork { name: other, at } = body::read(&bytes)?;
+    is_name("name", &other)?;
+    let agent = app.roster.find(&tenant.name, &name)?;
+    let turns = agent.past.len();
+    let at = at.unwrap_or(turns);
+    if at > turns {
+        return Err(Refusal::field("at", format!("the agent has {turns} turns; expected at most as many")));
+    }
+    let forked = agent.fork(at);
+    if !app.roster.add(&tenant.name, &other, forked.clone())? {
+        return Err(Refusal::conflict(format!("the agent `{other}` exists already")));
+    }
+    Ok((StatusCode::CREATED, Json(words::described(&other, &forked))))
+}
+
+/// `POST /v1/agents/{name}/prewarm`: brings an agent's memory into RAM, from disk or by reading the conversation.
+///
+/// That takes a prompt, so the conversation is read with an empty message behind it. Of this the memory then holds the beginning, and the
+/// markup that a reply begins with, some ten tokens. The next turn differs from it where its message begins; it goes back there and reads
+/// on. So it says `diverge`, and reads nothing twice, or less than a block where one was sealed just there. A memory that is in RAM
+/// already is left as it is.
+pub(super) async fn prewarm(
+    State(app): Shared,
+    Asking(tenant): Asking,
+    Path(name): Path<String>,
+) -> Result<Json<Value>, Refusal> {
+    let held = app.roster.hold(&tenant.name, &name, app.timeout).await?;
+    let agent = &held.agent;
+    let (model, key) = (agent.definition.model.clone(), key(&tenant, agent));
+    let served = app.models.get(&model).await?;
+    served.engine().expect(&key, 0);
+    let mut known = status(served.engine(), &key).await?;
+    if known.as_ref().is_none_or(|status| status.tokens_in_memory < status.tokens) {
+        let subject = Subject::Kept {
+            conversation: agent.conversation(""),
+            memory: agent.memory.clone(),
+            parent: agent.parent.clone(),
+        };
+        let settings = Settings { max_tokens: Some(0), next_use: Some(0), ..Settings::new(0) };
+        let ask = Ask { route: "/v1/agents/{name}/prewarm", tenant, model, subject, settings, n: 1 };
+        ask.admit(&app).await?.play(None).await?;
+        known = status(served.engine(), &key).await?;
+    }
+    Ok(Json(json!({ "name": name, "memory": words::memory(known.as_ref()) })))
+}
+
+/// `POST /v1/agents/{name}/pin`: the memory of a pinned agent is expected at once, always, so that others leave RAM before it.
+pub(super) async fn pin(
+    State(app): Shared,
+    Asking(tenant): Asking,
+    Path(name): Path<String>,
+    bytes: Bytes,
+) -> Result<Json<Value>, Refusal> {
+    let Pin { pinned } = body::read(&bytes)?;
+    let agent = app.roster.pin(&tenant.name, &name, pinned)?;
+    if let Some(served) = open(&app, &agent).filter(|_| pinned) {
+        served.engine().expect(&key(&tenant, &agent), 0);
+    }
+    Ok(Json(words::listed(&name, &agent)))
+}
+
+/// The engine's key of an agent's memory.
+pub(super) fn key(tenant: &Tenant, agent: &Agent) -> SessionKey {
+    sessions::key(&tenant.name, &agent.memory)
+}
+
+/// An agent's model, if it is open: nothing is opened to look at an agent.
+fn open(app: &App, agent: &Agent) -> Option<Arc<Served>> {
+    app.models.at_hand().into_iter().find(|served| served.name == agent.definition.model)
+}
+
+/// What an engine knows of a memory.
+async fn status(engine: &Engine, key: &SessionKey) -> Result<Option<SessionStatus>, Refusal> {
+    let known = engine.status().await?.sessions;
+    Ok(known.into_iter().find(|status| status.key == *key))
+}
+
+/// Removes an agent's memory. Of a model that is no longer served nothing can be removed here: `greenroom cache` can.
+async fn remove_memory(app: &Arc<App>, tenant: &Tenant, agent: &Agent) -> Result<(), Refusal> {
+    let model = &agent.definition.model;
+    if !app.models.names().any(|name| name == model) {
+        return Ok(());
+    }
+    remove(app.models.get(model).await?.engine(), &key(tenant, agent)).await
+}
+
+async fn remove(engine: &Engine, key: &SessionKey) -> Result<(), Refusal> {
+    engine.forget(key);
+    Ok(())
+}
+
+/// Refuses a name that is not one. (Names never become those of files.)
+pub(super) fn is_name(field: &str, name: &str) -> Result<(), Refusal> {
+    let is_allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    let fits = !name.is_empty() && name.len() <= LONGEST_NAME && name.chars().all(is_allowed);
+    if fits && !name.starts_with('.') {
+        return Ok(());
+    }
+    Err(Refusal::field(
+        field,
+        format!(
+            "an agent's name has 1 to {LONGEST_NAME} of the characters A–Z, a–z, 0–9, `-`, `_`, `.`, \
+             and does not begin with a dot"
+        ),
+    ))
+}
+
+/// Refuses what would be too long for a line of the journal.
+pub(super) fn fits(field: &str, value: &impl Serialize) -> Result<(), Refusal> {
+    let bytes = serde_json::to_vec(value).map_err(|error| Refusal::internal(error.to_string()))?.len();
+    if bytes > MOST_BYTES {
+        return Err(Refusal::field(field, format!("{bytes} bytes; expected at most {MOST_BYTES}")));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_name;
+
+    #[test]
+    fn a_name_is_short_and_plain() {
+        for name in ["a", "ada_2.x-Y", "n".repeat(128).as_str()] {
+            assert!(is_name("name", name).is_ok(), "{name}");
+        }
+        for name in ["", ".", "..", ".ada", "a b", "a/b", "ä", "a\n", "a?b", "n".repeat(129).as_str()] {
+            assert_eq!(is_name("name", name).unwrap_err().status(), 400, "{name}");
+        }
+    }
+}

@@ -1,0 +1,324 @@
+//! The agents of all tenants, by tenant and name, and the journal in which they outlive the server.
+//!
+//! Who changes an agent holds it: others wait at its door, in the order in which they came. Looking at it waits for nobody. An agent is
+//! held from the beginning of a turn to the line that records it, so a turn that fails or is called off leaves no trace.
+
+use super::super::error::Refusal;
+use super::super::journal::Journal;
+use super::agent::{Agent, Past};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::sync::OwnedMutexGuard;
+
+/// Agents of a tenant, at most.
+const MOST_AGENTS: usize = 10_000;
+/// Requests that wait for one agent, at most.
+const MOST_WAITING: usize = 64;
+/// Time after which a request may come again that found too many waiting.
+const RETRY: Duration = Duration::from_secs(2);
+
+/// All agents.
+#[derive(Default)]
+pub struct Roster(Mutex<Inner>);
+
+#[derive(Default)]
+struct Inner {
+    seats: BTreeMap<Key, Seat>,
+    journal: Journal,
+}
+
+/// Tenant and name.
+type Key = (String, String);
+
+struct Seat {
+    agent: Agent,
+    door: Door,
+}
+
+/// Held by who changes an agent. A deleted agent's is never another's.
+type Door = Arc<tokio::sync::Mutex<()>>;
+
+/// An agent that nobody else changes until this is dropped, but for its pin.
+pub(super) struct Held {
+    key: Key,
+    pub(super) agent: Agent,
+    _door: OwnedMutexGuard<()>,
+}
+
+/// A line of the journal.
+#[derive(Serialize, Deserialize)]
+#[serde(tag = "line", rename_all = "snake_case")]
+enum Line {
+    /// An agent was made; one of this name that there was is gone. The turns that it begins with follow.
+    Put {
+        tenant: String,
+        name: String,
+        agent: Agent,
+    },
+    /// Its turn of that number, counted from 1.
+    Turn {
+        tenant: String,
+        name: String,
+        turn: usize,
+        past: Past,
+    },
+    Pin {
+        tenant: String,
+        name: String,
+        is_pinned: bool,
+    },
+    Delete {
+        tenant: String,
+        name: String,
+    },
+}
+
+impl Roster {
+    /// With what is written down in a folder; `None`: nothing is.
+    ///
+    /// # Errors
+    /// The journal can't be read or written.
+    pub fn open(folder: Option<&Path>) -> anyhow::Result<Self> {
+        let inner = Mutex::new(Inner::default());
+        let lock = || inner.lock().unwrap_or_else(PoisonError::into_inner);
+        let journal = Journal::open(folder, "agents.jsonl", |line| lock().absorb(line), || lock().lines())?;
+        lock().journal = journal;
+        Ok(Self(inner))
+    }
+
+    /// Adds an agent; `false`: there is one of this name already.
+    ///
+    /// # Errors
+    /// The tenant has as many as it may.
+    pub(super) fn add(&self, tenant: &str, name: &str, agent: Agent) -> Result<bool, Refusal> {
+        let mut inner = self.lock();
+        let key = (tenant.to_string(), name.to_string());
+        if inner.seats.contains_key(&key) {
+            return Ok(false);
+        }
+        if inner.of(tenant).count() >= MOST_AGENTS {
+            return Err(Refusal::conflict(format!("there are {MOST_AGENTS} agents already: delete some")));
+        }
+        inner.put(key, agent);
+        Ok(true)
+    }
+
+    /// An agent as it stands now.
+    ///
+    /// # Errors
+    /// There is none of that name.
+    pub(super) fn find(&self, tenant: &str, name: &str) -> Result<Agent, Refusal> {
+        let key = (tenant.to_string(), name.to_string());
+        self.lock().seats.get(&key).map(|seat| seat.agent.clone()).ok_or_else(|| missing(name))
+    }
+
+    /// What `tell` says of each of a tenant's agents, by name.
+    pub(super) fn list<T>(&self, tenant: &str, tell: impl Fn(&str, &Agent) -> T) -> Vec<T> {
+        self.lock().of(tenant).map(|(name, agent)| tell(name, agent)).collect()
+    }
+
+    /// Waits until nobody else changes an agent, no longer than `limit`.
+    ///
+    /// # Errors
+    /// There is none of that name (any more), too many wait for it, or it took too long.
+    pub(super) async fn hold(&self, tenant: &str, name: &str, limit: Duration) -> Result<Held, Refusal> {
+        let key = (tenant.to_string(), name.to_string());
+        let waits = async {
+            loop {
+                let door = self.lock().seats.get(&key).map(|seat| seat.door.clone());
+                let door = door.ok_or_else(|| missing(name))?;
+                // Beside those who wait, its seat, who holds the agent, and this request have it.
+                if Arc::strong_count(&door) > MOST_WAITING + 2 {
+                    return Err(Refusal::too_many(
+                        format!("{MOST_WAITING} requests wait for `{name}` already"),
+                        RETRY,
+                    ));
+                }
+                let opened = door.lock_owned().await;
+                // It may have been deleted meanwhile, and another one made.
+                if let Some(agent) = self.behind(&key, OwnedMutexGuard::mutex(&opened)) {
+                    return Ok(Held { key: key.clone(), agent, _door: opened });
+                }
+            }
+        };
+        tokio::time::timeout(limit, waits).await.unwrap_or_else(|_| Err(Refusal::timed_out(limit)))
+    }
+
+    fn behind(&self, key: &Key, door: &Door) -> Option<Agent> {
+        let inner = self.lock();
+        let seat = inner.seats.get(key).filter(|seat| Arc::ptr_eq(&seat.door, door));
+        seat.map(|seat| seat.agent.clone())
+    }
+
+    /// Adds a turn, and writes it down; its number, counted from 1.
+    pub(super) fn said(&self, held: &Held, past: Past) -> usize {
+        let mut inner = self.lock();
+        let Inner { seats, journal } = &mut *inner;
+        let Some(seat) = seats.get_mut(&held.key) else { return 0 };
+        seat.agent.past.push(past.clone());
+        let ((tenant, name), turn) = (held.key.clone(), seat.agent.past.len());
+        journal.append(&[Line::Turn { tenant, name, turn, past }]);
+        turn
+    }
+
+    /// Puts another agent in the place of one, under its name.
+    pub(super) fn replace(&self, held: &Held, agent: Agent) {
+        self.lock().put(held.key.clone(), agent);
+    }
+
+    /// Pins an agent, or no longer; the agent.
+    ///
+    /// # Errors
+    /// There is none of that name.
+    pub(super) fn pin(&self, tenant: &str, name: &str, is_pinned: bool) -> Result<Agent, Refusal> {
+        let mut inner = self.lock();
+        let Inner { seats, journal } = &mut *inner;
+        let (tenant, key_name) = (tenant.to_string(), name.to_string());
+        let seat = seats.get_mut(&(tenant.clone(), key_name.clone())).ok_or_else(|| missing(name))?;
+        seat.agent.is_pinned = is_pinned;
+        journal.append(&[Line::Pin { tenant, name: key_name, is_pinned }]);
+        Ok(seat.agent.clone())
+    }
+
+    /// Forgets an agent; its memory is the caller's to remove.
+    pub(super) fn remove(&self, held: &Held) {
+        let mut inner = self.lock();
+        let Inner { seats, journal } = &mut *inner;
+        if seats.remove(&held.key).is_some() {
+            let (tenant, name) = held.key.clone();
+            journal.append(&[Line::Delete { tenant, name }]);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Inner {
+    /// Names and agents of a tenant.
+    fn of<'a>(&'a self, tenant: &'a str) -> impl Iterator<Item = (&'a str, &'a Agent)> {
+        let from = self.seats.range((tenant.to_string(), String::new())..);
+        let own = from.take_while(move |((of, _), _)| of.as_str() == tenant);
+        own.map(|((_, name), seat)| (name.as_str(), &seat.agent))
+    }
+
+    fn put(&mut self, key: Key, agent: Agent) {
+        self.journal.append(&lines(&key, &agent));
+        self.seats.insert(key, Seat { agent, door: Door::default() });
+    }
+
+    fn absorb(&mut self, line: Line) {
+        match line {
+            Line::Put { tenant, name, agent } => {
+                self.seats.insert((tenant, name), Seat { agent, door: Door::default() });
+            }
+            Line::Turn { tenant, name, turn, past } => {
+                let seat = self.seats.get_mut(&(tenant, name));
+                // Behind a line that was lost the memory of what follows would be another's.
+                if let Some(seat) = seat.filter(|seat| seat.agent.past.len() + 1 == turn) {
+                    seat.agent.past.push(past);
+                }
+            }
+            Line::Pin { tenant, name, is_pinned } => {
+                if let Some(seat) = self.seats.get_mut(&(tenant, name)) {
+                    seat.agent.is_pinned = is_pinned;
+                }
+            }
+            Line::Delete { tenant, name } => drop(self.seats.remove(&(tenant, name))),
+        }
+    }
+
+    fn lines(&self) -> Vec<Line> {
+        self.seats.iter().flat_map(|(key, seat)| lines(key, &seat.agent)).collect()
+    }
+}
+
+/// The lines of an agent.
+fn lines(key: &Key, agent: &Agent) -> Vec<Line> {
+    let (tenant, name) = key.clone();
+    let turns = agent.past.iter().enumerate().map(|(at, past)| {
+        let (tenant, name) = key.clone();
+        Line::Turn { tenant, name, turn: at + 1, past: past.clone() }
+    });
+    [Line::Put { tenant, name, agent: agent.clone() }].into_iter().chain(turns).collect()
+}
+
+fn missing(name: &str) -> Refusal {
+    Refusal::missing("name", format!("the agent `{name}` does not exist"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::agent::{Definition, Said};
+    use super::*;
+
+    const LIMIT: Duration = Duration::from_millis(200);
+
+    fn agent() -> Agent {
+        let definition = Definition {
+            model: "m".to_string(),
+            system: Some("You are Ada.".to_string()),
+            tools: None,
+            temperature: Some(0.7),
+            top_p: None,
+            max_tokens: None,
+            stop: Vec::new(),
+        };
+        Agent::new(definition)
+    }
+
+    fn past(heard: &str) -> Past {
+        let said = Said::Call { tool: "look".to_string(), arguments: serde_json::json!({ "at": heard }) };
+        Past { heard: heard.to_string(), ids: [1, 2].into(), said, tokens: 9, at: 3 }
+    }
+
+    #[tokio::test]
+    async fn a_roster_outlives_its_server() {
+        let folder = tempfile::tempdir().unwrap();
+        let write = async |roster: &Roster| {
+            assert!(roster.add("t", "ada", agent()).unwrap());
+            assert!(!roster.add("t", "ada", agent()).unwrap());
+            let held = roster.hold("t", "ada", LIMIT).await.unwrap();
+            assert_eq!(roster.said(&held, past("one")), 1);
+            assert_eq!(roster.said(&held, past("two")), 2);
+            drop(held);
+            let ada = roster.find("t", "ada").unwrap();
+            assert!(roster.add("t", "bob", ada.fork(1)).unwrap());
+            roster.pin("t", "bob", true).unwrap();
+            assert!(roster.add("t", "eve", agent()).unwrap());
+            roster.remove(&roster.hold("t", "eve", LIMIT).await.unwrap());
+            ada
+        };
+        // The lock is the process's as long as it lives: what was written is read elsewhere.
+        let ada = write(&Roster::open(Some(folder.path())).unwrap()).await;
+        let elsewhere = tempfile::tempdir().unwrap();
+        std::fs::copy(folder.path().join("agents.jsonl"), elsewhere.path().join("agents.jsonl")).unwrap();
+        let again = Roster::open(Some(elsewhere.path())).unwrap();
+        assert_eq!(again.list("t", |name, _| name.to_string()), ["ada", "bob"]);
+        let (known, bob) = (again.find("t", "ada").unwrap(), again.find("t", "bob").unwrap());
+        assert_eq!(known.memory, ada.memory);
+        assert_eq!(known.conversation("three"), ada.conversation("three"));
+        assert!(known.definition.differences(&ada.definition).is_empty());
+        assert_eq!((bob.past.len(), bob.is_pinned, bob.parent), (1, true, Some(ada.memory)));
+        assert_eq!(again.find("u", "ada").unwrap_err().status(), 404, "another tenant's");
+    }
+
+    #[tokio::test]
+    async fn one_request_at_a_time_holds_an_agent() {
+        let roster = Roster::default();
+        roster.add("t", "ada", agent()).unwrap();
+        let held = roster.hold("t", "ada", LIMIT).await.unwrap();
+        assert_eq!(roster.hold("t", "ada", LIMIT).await.err().unwrap().status(), 504);
+        let waits = roster.hold("t", "ada", LIMIT);
+        let goes = async {
+            roster.remove(&held);
+            drop(held);
+        };
+        let (waited, ()) = tokio::join!(waits, goes);
+        assert_eq!(waited.err().unwrap().status(), 404, "it is gone");
+    }
+}

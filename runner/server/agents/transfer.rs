@@ -1,0 +1,204 @@
+//! Agents as files: a line of JSON with the definition and the conversation, and behind it the memory as the engine exports it.
+//!
+//! Nothing lies in memory or on disk on the way: the engine's thread writes into the answer, and reads from the request. A file is
+//! checked, never trusted. Its first line says what was read and said; keys and values behind it that belong to something else are not
+//! used by the engine, which reads what differs.
+
+use super::super::error::Refusal;
+use super::super::{Asking, Shared};
+use super::agent::{Agent, Definition, Past, Said};
+use super::api::{fits, is_name, key};
+use axum::Json;
+use axum::body::{Body, Bytes};
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use axum::http::header::CONTENT_TYPE;
+use axum::response::{IntoResponse as _, Response};
+use greenroom_engine::{Engine, SessionKey};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tokio_stream::{Stream, StreamExt as _};
+
+/// Version of the first line.
+const VERSION: u32 = 1;
+/// Bytes of the first line, at most.
+const MOST_HEAD_BYTES: u64 = 256 << 20;
+/// Bytes of a piece of an answer.
+const PIECE_BYTES: usize = 256 << 10;
+/// Pieces that wait for the other side.
+const MOST_WAITING: usize = 8;
+
+/// The first line.
+#[derive(Serialize, Deserialize)]
+struct Head {
+    greenroom_agent: u32,
+    definition: Definition,
+    past: Vec<Past>,
+}
+
+/// `GET /v1/agents/{name}/export`: the agent is held until all is written.
+pub(super) async fn export(
+    State(app): Shared,
+    Asking(tenant): Asking,
+    Path(name): Path<String>,
+) -> Result<Response, Refusal> {
+    tenant.ask()?;
+    let held = app.roster.hold(&tenant.name, &name, app.timeout).await?;
+    let served = app.models.get(&held.agent.definition.model).await?;
+    let key = key(&tenant, &held.agent);
+    let (definition, past) = (held.agent.definition.clone(), held.agent.past.clone());
+    let head = serde_json::to_vec(&Head { greenroom_agent: VERSION, definition, past });
+    let head = head.map_err(|error| Refusal::internal(error.to_string()))?;
+    let (pieces, mut written) = mpsc::channel(MOST_WAITING);
+    tokio::task::spawn_blocking(move || {
+        let _held = held;
+        // The first line leaves the buffer with the memory's beginning, so that a refusal comes in the place of both.
+        let room = head.len() + 1 + PIECE_BYTES;
+        let mut file = BufWriter::with_capacity(room, Pieces(pieces.clone()));
+        let exported =
+            file.write_all(&head).and_then(|()| file.write_all(b"\n")).map_err(|error| broken(&error));
+        let exported = exported.and_then(|()| export_memory(served.engine(), &key, &mut file));
+        let exported = exported.and_then(|()| file.flush().map_err(|error| broken(&error)));
+        if let Err(refusal) = exported {
+            // What is left in the buffer is not sent.
+            let _ = file.into_parts();
+            let _ = pieces.blocking_send(Err(refusal));
+        }
+    });
+    let first = written.recv().await.ok_or_else(|| Refusal::internal("the export broke off"))??;
+    let rest = ReceiverStream::new(written).map(|piece: Result<Bytes, Refusal>| {
+        piece.map_err(|refusal| io::Error::other(refusal.message().to_string()))
+    });
+    let body = Body::from_stream(tokio_stream::once(Ok(first)).chain(rest));
+    Ok(([(CONTENT_TYPE, "application/octet-stream")], body).into_response())
+}
+
+/// `PUT /v1/agents/{name}/import`: the agent must not exist yet.
+pub(super) async fn import(
+    State(app): Shared,
+    Asking(tenant): Asking,
+    Path(name): Path<String>,
+    body: Body,
+) -> Result<(StatusCode, Json<Value>), Refusal> {
+    is_name("name", &name)?;
+    tenant.ask()?;
+    let taken = Refusal::conflict(format!("the agent `{name}` exists already"));
+    if app.roster.find(&tenant.name, &name).is_ok() {
+        return Err(taken);
+    }
+    let runtime = tokio::runtime::Handle::current();
+    let (pieces, read) = mpsc::channel(MOST_WAITING);
+    let reading = tokio::task::spawn_blocking(move || {
+        let mut file = BufReader::new(Arriving { pieces: read, piece: Bytes::new() });
+        let Head { definition, past, .. } = Head::read(&mut file)?;
+        let served = runtime.block_on(app.models.get(&definition.model))?;
+        checked(served.engine(), &definition, &past)?;
+        let agent = Agent { past, ..Agent::new(definition) };
+        let imported = import_memory(served.engine(), &key(&tenant, &agent), &mut file)?;
+        if !app.roster.add(&tenant.name, &name, agent)? {
+            return Err(taken);
+        }
+        Ok(json!({ "name": name, "memory": imported }))
+    });
+    pass_on(body.into_data_stream(), &pieces).await;
+    drop(pieces);
+    let told = reading.await.map_err(|error| Refusal::internal(error.to_string()))??;
+    Ok((StatusCode::CREATED, Json(told)))
+}
+
+/// Writes a memory behind the first line.
+fn export_memory(_engine: &Engine, _key: &SessionKey, _to: &mut dyn Write) -> Result<(), Refusal> {
+    Err(Refusal::not_implemented("agents can't be exported yet"))
+}
+
+/// Takes in a memory, and says what came of it. Where it can't be used, the conversation is read at the agent's next turn.
+fn import_memory(_engine: &Engine, _key: &SessionKey, _from: &mut dyn Read) -> Result<Value, Refusal> {
+    Err(Refusal::not_implemented("agents can't be imported yet"))
+}
+
+/// Refuses a conversation that can't be one of this model, or written down.
+fn checked(engine: &Engine, definition: &Definition, past: &[Past]) -> Result<(), Refusal> {
+    fits("definition", definition)?;
+    let n_vocab = engine.model().n_vocab;
+    for (at, turn) in past.iter().enumerate() {
+        let place = format!("past[{at}]");
+        fits(&place, turn)?;
+        let is_known = turn.ids.iter().all(|id| (*id as usize) < n_vocab);
+        let is_said = match &turn.said {
+            // The ids of a choice may begin with a space that its text has not.
+            Said::Text(text) => is_known && engine.decode(&turn.ids).trim_start() == text.trim_start(),
+            Said::Call { .. } | Said::CutCall(_) => is_known,
+        };
+        if !is_said {
+            return Err(Refusal::field(&place, "the reply's ids are not its text's in this model"));
+        }
+    }
+    Ok(())
+}
+
+impl Head {
+    fn read(file: &mut impl BufRead) -> Result<Self, Refusal> {
+        let mut line = Vec::new();
+        file.take(MOST_HEAD_BYTES).read_until(b'\n', &mut line).map_err(|error| broken(&error))?;
+        let head: Self = super::super::body::read(&line)?;
+        if head.greenroom_agent != VERSION {
+            let found = head.greenroom_agent;
+            return Err(Refusal::request(format!("the file has version {found}; expected {VERSION}")));
+        }
+        Ok(head)
+    }
+}
+
+fn broken(error: &io::Error) -> Refusal {
+    Refusal::request(format!("the transfer broke off: {error}"))
+}
+
+/// Passes a body's pieces on, until it ends or nobody takes them any more.
+async fn pass_on(
+    mut body: impl Stream<Item = Result<Bytes, axum::Error>> + Unpin,
+    pieces: &mpsc::Sender<io::Result<Bytes>>,
+) {
+    while let Some(piece) = body.next().await {
+        let is_broken = piece.is_err();
+        if pieces.send(piece.map_err(io::Error::other)).await.is_err() || is_broken {
+            return;
+        }
+    }
+}
+
+/// Writes into an answer, piece by piece.
+struct Pieces(mpsc::Sender<Result<Bytes, Refusal>>);
+
+impl Write for Pieces {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let sent = self.0.blocking_send(Ok(Bytes::copy_from_slice(bytes)));
+        sent.map(|()| bytes.len()).map_err(|_| io::ErrorKind::BrokenPipe.into())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Reads from a request, piece by piece.
+struct Arriving {
+    pieces: mpsc::Receiver<io::Result<Bytes>>,
+    piece: Bytes,
+}
+
+impl Read for Arriving {
+    fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
+        while self.piece.is_empty() {
+            match self.pieces.blocking_recv() {
+                None => return Ok(0),
+                Some(piece) => self.piece = piece?,
+            }
+        }
+        let n = to.len().min(self.piece.len());
+        to[..n].copy_from_slice(&self.piece.split_to(n));
+        Ok(n)
+    }
+}

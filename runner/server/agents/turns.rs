@@ -1,0 +1,213 @@
+//! Turns: an agent hears a message, and its answer becomes part of its past.
+//!
+//! The answer is written down before anything says that it stands. Where the client goes away before, or the turn fails, the agent is
+//! as it was; what the engine has read by then it need not read again.
+
+use super::super::ask::{Answer, Ask, Piece, Settings, Subject, random};
+use super::super::error::Refusal;
+use super::super::stream::{Frame, Wording, respond};
+use super::super::{App, Asking, Shared, body};
+use super::agent::{Agent, Past};
+use super::roster::Held;
+use super::words;
+use axum::Json;
+use axum::body::Bytes;
+use axum::extract::{Path, State};
+use axum::response::{IntoResponse as _, Response};
+use greenroom_engine::{Calls, Constraint, Grammar, Sampling};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use std::sync::Arc;
+
+/// Options of a choice, at most.
+pub(super) const MOST_OPTIONS: usize = 256;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Body {
+    message: Option<String>,
+    tool_results: Option<String>,
+    max_tokens: Option<usize>,
+    temperature: Option<f32>,
+    top_p: Option<f32>,
+    seed: Option<u64>,
+    stop: Option<Vec<String>>,
+    reply: Option<Form>,
+    grammar: Option<GrammarText>,
+    choices: Option<Vec<String>>,
+    #[serde(default)]
+    stream: bool,
+}
+
+/// The form of a reply.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Form {
+    schema: Value,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum GrammarText {
+    Lark(String),
+    Regex(String),
+}
+
+/// What holds a reply to a form.
+enum Bounds {
+    Free,
+    Grammar(Grammar),
+    OneOf(Vec<String>),
+}
+
+/// A turn as it is told.
+struct Telling {
+    app: Arc<App>,
+    name: String,
+    held: Held,
+    message: String,
+    options: Vec<String>,
+}
+
+/// `POST /v1/agents/{name}/turns`
+pub(super) async fn turn(
+    State(app): Shared,
+    Asking(tenant): Asking,
+    Path(name): Path<String>,
+    bytes: Bytes,
+) -> Result<Response, Refusal> {
+    let body: Body = body::read(&bytes)?;
+    let held = app.roster.hold(&tenant.name, &name, app.timeout).await?;
+    let (streams, message, settings) = (body.stream, body.heard(&held.agent)?, body.settings(&held.agent)?);
+    let options = match &settings.constraint {
+        Some(Constraint::OneOf(options)) => options.clone(),
+        _ => Vec::new(),
+    };
+    let agent = &held.agent;
+    let subject = Subject::Kept {
+        conversation: agent.conversation(&message),
+        memory: agent.memory.clone(),
+        parent: agent.parent.clone(),
+    };
+    let model = agent.definition.model.clone();
+    let ask = Ask { route: "/v1/agents/{name}/turns", tenant, model, subject, settings, n: 1 };
+    let admitted = ask.admit(&app).await?;
+    let telling = Telling { app, name, held, message, options };
+    if streams {
+        return Ok(respond(admitted, telling));
+    }
+    let answers = admitted.play(None).await?;
+    let answer = answers.first().ok_or_else(|| Refusal::internal("the engine gave no answer"))?;
+    Ok(Json(telling.whole(answer)).into_response())
+}
+
+impl Body {
+    /// What the agent reads.
+    fn heard(&self, agent: &Agent) -> Result<String, Refusal> {
+        let heard = match (&self.message, &self.tool_results) {
+            (Some(message), None) => message,
+            (None, Some(result)) if agent.awaits_result() => result,
+            (None, Some(_)) => {
+                return Err(Refusal::field(
+                    "tool_results",
+                    "the agent's last reply was not a call of a tool",
+                ));
+            }
+            (Some(_), Some(_)) => {
+                return Err(Refusal::field("tool_results", "expected `message` or `tool_results`, not both"));
+            }
+            (None, None) => return Err(Refusal::field("message", "`message` is missing")),
+        };
+        super::api::fits("message", heard)?;
+        Ok(heard.clone())
+    }
+
+    fn settings(&self, agent: &Agent) -> Result<Settings, Refusal> {
+        let Agent { definition, is_pinned, .. } = agent;
+        let max_tokens = self.max_tokens.or(definition.max_tokens);
+        if max_tokens == Some(0) {
+            return Err(Refusal::field("max_tokens", "a reply has at least 1 token"));
+        }
+        let seed = self.seed.unwrap_or_else(random);
+        let bounds = self.bounds()?;
+        let calls = match (&definition.tools, &bounds) {
+            (Some(_), Bounds::Free) => Calls::Allowed,
+            _ => Calls::Never,
+        };
+        let (grammar, constraint) = match bounds {
+            Bounds::Free => (None, None),
+            Bounds::Grammar(grammar) => (Some(grammar), None),
+            Bounds::OneOf(options) => (None, Some(Constraint::OneOf(options))),
+        };
+        let sampling = Sampling {
+            temperature: self.temperature.or(definition.temperature).unwrap_or(1.0),
+            top_p: self.top_p.or(definition.top_p).unwrap_or(1.0),
+            seed,
+            ..Sampling::default()
+        };
+        Ok(Settings {
+            sampling,
+            max_tokens,
+            stop: self.stop.clone().unwrap_or_else(|| definition.stop.clone()),
+            constraint,
+            grammar,
+            calls,
+            next_use: is_pinned.then_some(0),
+            ..Settings::new(seed)
+        })
+    }
+
+    fn bounds(&self) -> Result<Bounds, Refusal> {
+        let (place, grammar) = match (&self.reply, &self.grammar, &self.choices) {
+            (None, None, None) => return Ok(Bounds::Free),
+            (Some(Form { schema }), None, None) => ("reply.schema", Grammar::json_schema(schema)),
+            (None, Some(GrammarText::Lark(text)), None) => ("grammar.lark", Grammar::Lark(text.clone())),
+            (None, Some(GrammarText::Regex(text)), None) => ("grammar.regex", Grammar::Regex(text.clone())),
+            (None, None, Some(options)) => {
+                if options.is_empty() || options.len() > MOST_OPTIONS {
+                    let n = options.len();
+                    return Err(Refusal::field(
+                        "choices",
+                        format!("{n} options: expected 1 to {MOST_OPTIONS}"),
+                    ));
+                }
+                return Ok(Bounds::OneOf(options.clone()));
+            }
+            _ => return Err(Refusal::request("expected one of `reply`, `grammar` and `choices` at most")),
+        };
+        grammar.check().map_err(|error| Refusal::field(place, format!("{error}")))?;
+        Ok(Bounds::Grammar(grammar))
+    }
+}
+
+impl Telling {
+    /// Writes the turn down; the whole answer.
+    fn whole(&self, answer: &Answer) -> Value {
+        let turn = self.app.roster.said(&self.held, Past::new(self.message.clone(), answer));
+        words::answered(&self.name, turn, answer, &self.options)
+    }
+}
+
+impl Wording for Telling {
+    fn begin(&mut self) -> Vec<Frame> {
+        Vec::new()
+    }
+
+    fn piece(&mut self, _: usize, piece: Piece) -> Vec<Frame> {
+        match piece {
+            Piece::Begun | Piece::Logprobs(_) => Vec::new(),
+            Piece::Text(text) => vec![Frame::named("text", &json!({ "text": text }))],
+            Piece::Called(tool) => vec![Frame::named("call", &json!({ "tool": tool }))],
+            Piece::Arguments(text) => vec![Frame::named("arguments", &json!({ "text": text }))],
+            Piece::Ended(answer) => vec![Frame::named("done", &self.whole(&answer))],
+        }
+    }
+
+    fn end(&mut self) -> Vec<Frame> {
+        Vec::new()
+    }
+
+    fn fail(&mut self, refusal: &Refusal) -> Vec<Frame> {
+        vec![Frame::named("error", &refusal.openai())]
+    }
+}

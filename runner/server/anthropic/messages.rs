@@ -1,0 +1,264 @@
+//! Messages and system text of a request, read into lines of a dialogue.
+//!
+//! Errors name the place in their text, too: Anthropic's form of a refusal has no field for it.
+
+use super::super::body;
+use super::super::dialogue::Line;
+use super::super::error::Refusal;
+use greenroom_engine::Call;
+use serde::Deserialize;
+use serde_json::Value;
+use std::fmt::Display;
+
+/// Beginning of a line that Claude Code puts before its system text. It is for accounts, not for models, and another one in each
+/// request: nothing behind it could be reused.
+const ACCOUNT: &str = "x-anthropic-billing-header:";
+
+/// A message.
+#[derive(Debug, Deserialize)]
+pub(super) struct Message {
+    role: Role,
+    content: Content,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Role {
+    System,
+    User,
+    Assistant,
+}
+
+/// Text, whole or in blocks.
+#[derive(Debug, Deserialize)]
+#[serde(untagged, expecting = "expected a text or a list of blocks, each with its `type`")]
+pub(super) enum Content {
+    Text(String),
+    Blocks(Vec<Block>),
+}
+
+/// A block of a message, of any type.
+#[derive(Debug, Deserialize)]
+pub(super) struct Block {
+    #[serde(rename = "type")]
+    kind: String,
+    text: Option<String>,
+    /// Of a call: its id, the tool's name, the arguments.
+    id: Option<String>,
+    name: Option<String>,
+    input: Option<Value>,
+    /// Of a result: the call's id, and what it gave, as [`Content`].
+    tool_use_id: Option<String>,
+    content: Option<Value>,
+    is_error: Option<bool>,
+}
+
+/// The lines of a system text and messages.
+///
+/// # Errors
+/// A block that can't be read, or the last message is the assistant's.
+pub(super) fn lines(system: Option<Content>, messages: Vec<Message>) -> Result<Vec<Line>, Refusal> {
+    let mut lines = Vec::new();
+    if let Some(system) = system {
+        let system = text(system, "system")?;
+        let system = without_account(&system);
+        lines.extend((!system.is_empty()).then(|| Line::System(system.to_string())));
+    }
+    if messages.last().is_some_and(|last| last.role == Role::Assistant) {
+        let place = format!("messages[{}]", messages.len() - 1);
+        return Err(fault(
+            &place,
+            "the last message is the assistant's: a reply that begins with it (prefill) is not supported",
+        ));
+    }
+    for (at, Message { role, content }) in messages.into_iter().enumerate() {
+        let place = format!("messages[{at}].content");
+        match role {
+            Role::System => lines.push(Line::System(text(content, &place)?)),
+            Role::User => lines.extend(heard(content, &place)?),
+            Role::Assistant => lines.extend(said(content, &place)?),
+        }
+    }
+    Ok(lines)
+}
+
+/// The lines of a user's message: texts, and results of calls.
+fn heard(content: Content, place: &str) -> Result<Vec<Line>, Refusal> {
+    let blocks = match content {
+        Content::Text(text) => return Ok(vec![Line::User(text)]),
+        Content::Blocks(blocks) => blocks,
+    };
+    let mut lines = Vec::new();
+    for (n, block) in blocks.into_iter().enumerate() {
+        let place = format!("{place}[{n}]");
+        if block.kind == "tool_result" {
+            lines.push(block.into_result(&place)?);
+            continue;
+        }
+        let text = block.into_text(&place)?;
+        match lines.last_mut() {
+            Some(Line::User(before)) => *before = format!("{before}\n{text}"),
+            _ => lines.push(Line::User(text)),
+        }
+    }
+    Ok(lines)
+}
+
+/// The lines of an assistant's message: texts, and calls. What it thought is passed over; one with nothing else is an empty reply, as
+/// it was said.
+fn said(content: Content, place: &str) -> Result<Vec<Line>, Refusal> {
+    let blocks = match content {
+        Content::Text(text) => return Ok(vec![Line::Assistant(text)]),
+        Content::Blocks(blocks) => blocks,
+    };
+    let mut lines = Vec::new();
+    for (n, block) in blocks.into_iter().enumerate() {
+        let place = format!("{place}[{n}]");
+        match block.kind.as_str() {
+            "thinking" | "redacted_thinking" => {}
+            "tool_use" => lines.push(block.into_call(&place)?),
+            _ => {
+                let text = block.into_text(&place)?;
+                match lines.last_mut() {
+                    Some(Line::Assistant(before)) => *before = format!("{before}\n{text}"),
+                    _ if text.is_empty() => {}
+                    _ => lines.push(Line::Assistant(text)),
+                }
+            }
+        }
+    }
+    if lines.is_empty() {
+        lines.push(Line::Assistant(String::new()));
+    }
+    Ok(lines)
+}
+
+/// A content that is nothing but text.
+fn text(content: Content, place: &str) -> Result<String, Refusal> {
+    let blocks = match content {
+        Content::Text(text) => return Ok(text),
+        Content::Blocks(blocks) => blocks,
+    };
+    let texts = blocks.into_iter().enumerate().map(|(n, block)| block.into_text(&format!("{place}[{n}]")));
+    Ok(texts.collect::<Result<Vec<_>, _>>()?.join("\n"))
+}
+
+fn without_account(system: &str) -> &str {
+    match system.strip_prefix(ACCOUNT) {
+        Some(line) => line.split_once('\n').map_or("", |(_, rest)| rest),
+        None => system,
+    }
+}
+
+impl Block {
+    fn into_text(self, place: &str) -> Result<String, Refusal> {
+        match (self.kind.as_str(), self.text) {
+            ("text", Some(text)) => Ok(text),
+            ("text", None) => Err(fault(place, "a block of the type `text` without its `text`")),
+            (kind, _) => Err(fault(
+                place,
+                format!("a block of the type `{kind}` can't be read here: these models read text"),
+            )),
+        }
+    }
+
+    fn into_call(self, place: &str) -> Result<Line, Refusal> {
+        match (self.id, self.name, self.input) {
+            (Some(id), Some(tool), Some(arguments)) if arguments.is_object() => {
+                Ok(Line::Call { id, call: Call { tool, arguments } })
+            }
+            _ => Err(fault(
+                place,
+                "a block of the type `tool_use` has an `id`, a `name`, and an object as its `input`",
+            )),
+        }
+    }
+
+    fn into_result(self, place: &str) -> Result<Line, Refusal> {
+        let id = self
+            .tool_use_id
+            .ok_or_else(|| fault(place, "`tool_use_id` is missing: the call that it is the result of"))?;
+        let place = format!("{place}.content");
+        let content = match self.content {
+            None => String::new(),
+            Some(content) => {
+                let content = body::of_value::<Content>(content);
+                text(content.map_err(|_| fault(&place, "expected a text or a list of blocks"))?, &place)?
+            }
+        };
+        let text = if self.is_error == Some(true) { format!("Error: {content}") } else { content };
+        Ok(Line::Result { id, text })
+    }
+}
+
+/// The refusal of what stands at a place.
+pub(super) fn fault(place: &str, found: impl Display) -> Refusal {
+    Refusal::field(place, format!("{place}: {found}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn read(system: Value, messages: Value) -> Result<Vec<Line>, Refusal> {
+        lines(serde_json::from_value(system).unwrap(), serde_json::from_value(messages).unwrap())
+    }
+
+    fn user(text: &str) -> Line {
+        Line::User(text.to_string())
+    }
+
+    #[test]
+    fn texts_calls_and_results_become_lines() {
+        let call = json!({ "type": "tool_use", "id": "c", "name": "look", "input": { "at": 1 }, "cache_control": null });
+        let result = json!({ "type": "tool_result", "tool_use_id": "c", "is_error": true, "content": [{ "type": "text", "text": "dark" }] });
+        let found = read(
+            json!([{ "type": "text", "text": "Be kind." }, { "type": "text", "text": "Be brief." }]),
+            json!([
+                { "role": "user", "content": [{ "type": "text", "text": "a" }, { "type": "text", "text": "b" }] },
+                { "role": "assistant", "content": [{ "type": "thinking", "thinking": "hm", "signature": "" }, { "type": "text", "text": "" }, call] },
+                { "role": "user", "content": [result, { "type": "text", "text": "c" }] },
+                { "role": "assistant", "content": [] },
+                { "role": "user", "content": "d" },
+            ]),
+        );
+        let expected = vec![
+            Line::System("Be kind.\nBe brief.".to_string()),
+            user("a\nb"),
+            Line::Call {
+                id: "c".to_string(),
+                call: Call { tool: "look".to_string(), arguments: json!({ "at": 1 }) },
+            },
+            Line::Result { id: "c".to_string(), text: "Error: dark".to_string() },
+            user("c"),
+            Line::Assistant(String::new()),
+            user("d"),
+        ];
+        assert_eq!(found.unwrap(), expected);
+    }
+
+    #[test]
+    fn an_account_line_is_not_for_the_model() {
+        let messages = || json!([{ "role": "user", "content": "a" }]);
+        let line = json!({ "type": "text", "text": "x-anthropic-billing-header: cc_version=2; cch=fa690;" });
+        let found = read(json!([line, { "type": "text", "text": "You are Claude Code." }]), messages());
+        assert_eq!(found.unwrap(), vec![Line::System("You are Claude Code.".to_string()), user("a")]);
+        assert_eq!(read(json!([line]), messages()).unwrap(), vec![user("a")]);
+    }
+
+    #[test]
+    fn what_is_wrong_is_named_with_its_place() {
+        let refused = |messages| read(Value::Null, messages).unwrap_err().message().to_string();
+        let image = json!([{ "role": "user", "content": [{ "type": "text", "text": "a" }, { "type": "image", "source": {} }] }]);
+        assert!(refused(image).starts_with("messages[0].content[1]: a block of the type `image`"));
+        let nested = json!({ "type": "tool_result", "tool_use_id": "c", "content": [{ "type": "document", "source": {} }] });
+        let nested = refused(json!([{ "role": "user", "content": [nested] }]));
+        assert!(
+            nested.starts_with("messages[0].content[0].content[0]: a block of the type `document`"),
+            "{nested}"
+        );
+        let prefill = json!([{ "role": "user", "content": "a" }, { "role": "assistant", "content": "b" }]);
+        assert!(refused(prefill).starts_with("messages[1]: the last message is the assistant's"));
+    }
+}

@@ -1,0 +1,183 @@
+//! Anthropic's API: messages, and how many tokens they are.
+//!
+//! `messages` and `tools` read what is asked, `reply` words what comes of it. Refusals get Anthropic's form here, over these routes alone.
+
+mod messages;
+mod reply;
+mod tools;
+
+use super::ask::{Ask, Settings, Subject, fresh_id, random, scope};
+use super::dialogue::Dialogue;
+use super::error::{Refusal, in_anthropics_form};
+use super::openai::schema;
+use super::stream::respond;
+use super::{App, Asking, Shared, body};
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::http::{HeaderMap, HeaderValue};
+use axum::middleware::map_response;
+use axum::response::{IntoResponse as _, Response};
+use axum::routing::post;
+use axum::{Json, Router};
+use greenroom_engine::{Calls, Sampling};
+use messages::{Content, Message};
+use reply::{Reply, Told};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use std::sync::Arc;
+use tools::{Thinking, ToolChoice, ToolEntry};
+
+/// Fields that would change the reply, and are not supported.
+const UNSUPPORTED: [&str; 3] = ["container", "mcp_servers", "output_format"];
+
+/// A request. `cache_control` may stand anywhere, and changes nothing: all that is read is kept.
+#[derive(Deserialize)]
+struct Body {
+    model: String,
+    messages: Vec<Message>,
+    system: Option<Content>,
+    tools: Option<Vec<ToolEntry>>,
+    tool_choice: Option<ToolChoice>,
+    thinking: Option<Thinking>,
+    output_config: Option<OutputConfig>,
+    /// Required, but for counting. With 0 the prompt is read, and nothing said.
+    max_tokens: Option<usize>,
+    temperature: Option<f32>,
+    top_p: Option<f32>,
+    top_k: Option<usize>,
+    stop_sequences: Option<Vec<String>>,
+    stream: Option<bool>,
+    diagnostics: Option<Diagnostics>,
+    /// Ours: says how the prompt met the memory.
+    #[serde(default)]
+    greenroom: bool,
+    /// Ours: seeds the reply.
+    seed: Option<i64>,
+}
+
+/// The form of a reply; its effort changes nothing.
+#[derive(Deserialize)]
+struct OutputConfig {
+    format: Option<Format>,
+}
+
+#[derive(Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+enum Format {
+    JsonSchema { schema: Value },
+}
+
+#[derive(Deserialize)]
+struct Diagnostics {
+    /// The message whose prompt this one is compared with.
+    previous_message_id: Option<String>,
+}
+
+/// The routes of this API.
+pub(super) fn routes() -> Router<Arc<App>> {
+    Router::new()
+        .route("/v1/messages", post(create))
+        .route("/v1/messages/count_tokens", post(count))
+        .layer(map_response(in_anthropics_form))
+        .layer(map_response(identified))
+}
+
+/// Gives each answer an id, which clients show with what went wrong.
+async fn identified(mut response: Response) -> Response {
+    if let Ok(id) = HeaderValue::try_from(fresh_id("req_")) {
+        response.headers_mut().insert("request-id", id);
+    }
+    response
+}
+
+impl Body {
+    /// What is answered, and which calls the reply may make.
+    fn dialogue(&mut self) -> Result<(Dialogue, Calls), Refusal> {
+        self.thinking.as_ref().map_or(Ok(()), Thinking::check)?;
+        let tools = tools::tools(self.tools.take().unwrap_or_default())?;
+        let calls = tools::calls(self.tool_choice.as_ref(), tools.as_deref())?;
+        let lines = messages::lines(self.system.take(), std::mem::take(&mut self.messages))?;
+        Ok((Dialogue::new(lines, tools, "messages")?, calls))
+    }
+
+    /// How it is answered, by a model with a context of so many tokens.
+    ///
+    /// Clients ask for tens of thousands of tokens without looking at the model: where that is as much as its context or more, the reply
+    /// is as long as there is room for, and ends with `model_context_window_exceeded` there.
+    fn settings(&mut self, calls: Calls, context: usize) -> Result<Settings, Refusal> {
+        let max_tokens = self.max_tokens.ok_or_else(|| {
+            Refusal::field("max_tokens", "`max_tokens` is missing: the tokens of the reply, at most")
+        })?;
+        let grammar = match self.output_config.take().and_then(|config| config.format) {
+            None => None,
+            Some(Format::JsonSchema { schema: form }) => Some(schema(&form, "output_config.format.schema")?),
+        };
+        let seed = self.seed.map_or_else(random, i64::cast_unsigned);
+        Ok(Settings {
+            sampling: Sampling {
+                temperature: self.temperature.unwrap_or(1.0),
+                top_p: self.top_p.unwrap_or(1.0),
+                top_k: self.top_k.unwrap_or(0),
+                seed,
+                ..Sampling::default()
+            },
+            max_tokens: (max_tokens < context).then_some(max_tokens),
+            stop: self.stop_sequences.take().unwrap_or_default(),
+            grammar,
+            calls,
+            ..Settings::new(seed)
+        })
+    }
+}
+
+/// `POST /v1/messages`
+async fn create(
+    State(app): Shared,
+    Asking(tenant): Asking,
+    headers: HeaderMap,
+    bytes: Bytes,
+) -> Result<Response, Refusal> {
+    let value = body::value(&bytes)?;
+    body::refuse(&value, &UNSUPPORTED)?;
+    let mut body: Body = body::of_value(value)?;
+    let (dialogue, calls) = body.dialogue()?;
+    let context = app.models.get(&body.model).await?.engine().model().context_length;
+    let settings = body.settings(calls, context)?;
+    let mut reply = Reply {
+        app: app.clone(),
+        tenant: tenant.name.clone(),
+        id: fresh_id("msg_"),
+        model: body.model.clone(),
+        dialogue: dialogue.clone(),
+        stops: settings.stop.clone(),
+        is_bounded: settings.max_tokens.is_some(),
+        explains: body.greenroom,
+        earlier: body.diagnostics.and_then(|asked| asked.previous_message_id),
+        prompt_tokens: 0,
+        told: Told::default(),
+    };
+    let subject = Subject::Dialogue(Box::new(dialogue), scope(None, &headers));
+    let ask = Ask { route: "/v1/messages", tenant, model: body.model, subject, settings, n: 1 };
+    let admitted = ask.admit(&app).await?;
+    reply.prompt_tokens = admitted.prompt_tokens();
+    if body.stream.unwrap_or(false) {
+        return Ok(respond(admitted, reply));
+    }
+    let answers = admitted.play(None).await?;
+    let answer =
+        answers.first().ok_or_else(|| Refusal::internal("the request was played without an answer"))?;
+    Ok(Json(reply.whole(answer)).into_response())
+}
+
+/// `POST /v1/messages/count_tokens`
+async fn count(State(app): Shared, Asking(tenant): Asking, bytes: Bytes) -> Result<Json<Value>, Refusal> {
+    let mut body: Body = body::read(&bytes)?;
+    let (dialogue, _) = body.dialogue()?;
+    tenant.ask()?;
+    let served = app.models.get(&body.model).await?;
+    // Long texts take a while to tokenize; others are answered meanwhile.
+    let counted =
+        tokio::task::spawn_blocking(move || served.engine().prompter().prompt_tokens(&dialogue.conversation));
+    let tokens = counted.await.map_err(|error| Refusal::internal(error.to_string()))??;
+    Ok(Json(json!({ "input_tokens": tokens })))
+}

@@ -1,0 +1,254 @@
+//! A message as the answer: whole, or event by event.
+
+use super::super::App;
+use super::super::ask::{Answer, Piece, fresh_id};
+use super::super::dialogue::Dialogue;
+use super::super::error::Refusal;
+use super::super::openai::explained;
+use super::super::recent::{Diagnosis, Reason};
+use super::super::stream::{Frame, Wording};
+use greenroom_engine::{Called, Completion, StopReason};
+use serde_json::{Value, json};
+use std::sync::Arc;
+
+/// What all parts of an answer have in common.
+pub(super) struct Reply {
+    pub(super) app: Arc<App>,
+    pub(super) tenant: String,
+    pub(super) id: String,
+    pub(super) model: String,
+    pub(super) dialogue: Dialogue,
+    pub(super) stops: Vec<String>,
+    /// True if the request bounds the reply; else its context does.
+    pub(super) is_bounded: bool,
+    pub(super) explains: bool,
+    /// The message whose prompt this one's is compared with.
+    pub(super) earlier: Option<String>,
+    pub(super) prompt_tokens: usize,
+    pub(super) told: Told,
+}
+
+/// Content blocks that a stream has told of.
+#[derive(Debug, Default)]
+pub(super) struct Told {
+    /// Those that are whole; it is the index of the next one, too.
+    n_whole: usize,
+    /// True if another one has begun.
+    is_open: bool,
+}
+
+impl Reply {
+    /// The message with its reply.
+    pub(super) fn whole(&self, answer: &Answer) -> Value {
+        let completion = &answer.completion;
+        let content = match &completion.call {
+            Some(Called::Whole(call)) => json!([tool_use(&call.tool, &call.arguments)]),
+            _ if completion.text.is_empty() => json!([]),
+            _ => json!([text_block(&completion.text)]),
+        };
+        let mut message = self.message(&content, &usage(answer));
+        let (reason, sequence) = self.stop(completion);
+        message["stop_reason"] = json!(reason);
+        message["stop_sequence"] = json!(sequence);
+        self.account(&mut message, answer);
+        message
+    }
+
+    fn message(&self, content: &Value, usage: &Value) -> Value {
+        json!({
+            "id": self.id,
+            "type": "message",
+            "role": "assistant",
+            "model": self.model,
+            "content": content,
+            "stop_reason": null,
+            "stop_sequence": null,
+            "stop_details": null,
+            "container": null,
+            "diagnostics": null,
+            "usage": usage,
+        })
+    }
+
+    /// Why the reply ended, and at which of its stop sequences.
+    fn stop(&self, completion: &Completion) -> (&'static str, Option<&str>) {
+        match (completion.stop, &completion.call) {
+            (_, Some(Called::Whole(_))) => ("tool_use", None),
+            (StopReason::EndOfTurn, _) => ("end_turn", None),
+            (StopReason::StopString, _) => ("stop_sequence", only(&self.stops)),
+            (StopReason::Length | StopReason::Sentence, None) if !self.is_bounded => {
+                ("model_context_window_exceeded", None)
+            }
+            (StopReason::Length | StopReason::Sentence, _) => ("max_tokens", None),
+        }
+    }
+
+    /// What the last part says beside the reply: how the prompt met the memory, and why not better.
+    fn account(&self, told: &mut Value, answer: &Answer) {
+        self.app.recent.keep(&self.tenant, &self.id, &self.model, &self.dialogue, answer);
+        if self.explains {
+            told["greenroom"] = explained(answer);
+        }
+        if let Some(earlier) = &self.earlier {
+            told["diagnostics"] = self.diagnosis(earlier, answer);
+        }
+    }
+
+    /// Why the cache missed, beside an earlier message; `null`: it did not.
+    fn diagnosis(&self, earlier: &str, answer: &Answer) -> Value {
+        let found = self.app.recent.diagnose(&self.tenant, earlier, &self.model, &self.dialogue, answer);
+        let changed =
+            |kind: &str, missed: usize| json!({ "type": kind, "cache_missed_input_tokens": missed });
+        let reason = match found {
+            Diagnosis::Hit => return Value::Null,
+            Diagnosis::NotFound => json!({ "type": "previous_message_not_found" }),
+            Diagnosis::Miss { reason, missed, .. } => match reason {
+                Reason::Model => changed("model_changed", missed),
+                Reason::System => changed("system_changed", missed),
+                Reason::Tools => changed("tools_changed", missed),
+                Reason::Messages => changed("messages_changed", missed),
+                Reason::Unavailable => json!({ "type": "unavailable" }),
+            },
+        };
+        json!({ "cache_miss_reason": reason })
+    }
+
+    /// A content block begins.
+    fn open(&mut self, block: &Value) -> Vec<Frame> {
+        let mut frames = self.close();
+        self.told.is_open = true;
+        let index = self.told.n_whole;
+        frames.push(event("content_block_start", json!({ "index": index, "content_block": block })));
+        if index == 0 {
+            frames.push(event("ping", json!({})));
+        }
+        frames
+    }
+
+    /// More of the content block that has begun.
+    fn more(&self, delta: &Value) -> Frame {
+        event("content_block_delta", json!({ "index": self.told.n_whole, "delta": delta }))
+    }
+
+    /// The content block that has begun is whole.
+    fn close(&mut self) -> Vec<Frame> {
+        if !self.told.is_open {
+            return Vec::new();
+        }
+        let index = self.told.n_whole;
+        self.told = Told { n_whole: index + 1, is_open: false };
+        vec![event("content_block_stop", json!({ "index": index }))]
+    }
+}
+
+fn text_block(text: &str) -> Value {
+    json!({ "type": "text", "text": text, "citations": null })
+}
+
+fn tool_use(tool: &str, input: &Value) -> Value {
+    json!({ "type": "tool_use", "id": fresh_id("toolu_"), "name": tool, "input": input })
+}
+
+/// Tokens of prompt and reply.
+///
+/// As Anthropic defines them, the prompt is the sum of three counts: tokens that were read from the cache, tokens that were written to
+/// it, and `input_tokens`, which were neither. All that the engine computes of a prompt it also keeps, so the last are none.
+fn usage(answer: &Answer) -> Value {
+    let cost = &answer.completion.usage;
+    counts(cost.prefilled + cost.recomputed, cost.reused, answer.completion.ids.len())
+}
+
+fn counts(written: usize, read: usize, said: usize) -> Value {
+    json!({
+        "input_tokens": 0,
+        "cache_creation_input_tokens": written,
+        "cache_read_input_tokens": read,
+        "output_tokens": said,
+    })
+}
+
+/// The stop sequence that was met, where there is but one: the engine does not say which.
+fn only(stops: &[String]) -> Option<&str> {
+    let mut stops = stops.iter().filter(|stop| !stop.is_empty());
+    let first = stops.next()?;
+    stops.all(|stop| stop == first).then_some(first.as_str())
+}
+
+fn event(name: &'static str, mut data: Value) -> Frame {
+    data["type"] = json!(name);
+    Frame::named(name, &data)
+}
+
+impl Wording for Reply {
+    /// What of the prompt is in the cache shows later: until then all of it counts as written.
+    fn begin(&mut self) -> Vec<Frame> {
+        let mut message = self.message(&json!([]), &counts(self.prompt_tokens, 0, 0));
+        if self.earlier.is_some() {
+            // In Anthropic's words: not known yet.
+            message["diagnostics"] = json!({ "cache_miss_reason": null });
+        }
+        vec![event("message_start", json!({ "message": message }))]
+    }
+
+    fn piece(&mut self, _: usize, piece: Piece) -> Vec<Frame> {
+        match piece {
+            Piece::Begun | Piece::Logprobs(_) => Vec::new(),
+            Piece::Text(text) => {
+                if text.is_empty() {
+                    return Vec::new();
+                }
+                let mut frames = if self.told.is_open { Vec::new() } else { self.open(&text_block("")) };
+                frames.push(self.more(&json!({ "type": "text_delta", "text": text })));
+                frames
+            }
+            Piece::Called(tool) => self.open(&tool_use(&tool, &json!({}))),
+            Piece::Arguments(text) => {
+                vec![self.more(&json!({ "type": "input_json_delta", "partial_json": text }))]
+            }
+            Piece::Ended(answer) => {
+                let mut frames = self.close();
+                let (reason, sequence) = self.stop(&answer.completion);
+                let delta = json!({
+                    "stop_reason": reason, "stop_sequence": sequence, "stop_details": null, "container": null,
+                });
+                let mut told = json!({ "delta": delta, "usage": usage(&answer) });
+                self.account(&mut told, &answer);
+                frames.push(event("message_delta", told));
+                frames
+            }
+        }
+    }
+
+    fn end(&mut self) -> Vec<Frame> {
+        vec![event("message_stop", json!({}))]
+    }
+
+    fn fail(&mut self, refusal: &Refusal) -> Vec<Frame> {
+        vec![event("error", refusal.anthropic())]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stop_sequence_is_named_where_no_other_can_have_been_met() {
+        let only = |stops: &[&str]| {
+            let stops: Vec<String> = stops.iter().map(|stop| (*stop).to_string()).collect();
+            super::only(&stops).map(str::to_string)
+        };
+        assert_eq!(only(&["END"]).as_deref(), Some("END"));
+        assert_eq!(only(&["END", "", "END"]).as_deref(), Some("END"));
+        assert_eq!(only(&["END", "STOP"]), None);
+        assert_eq!(only(&[]), None);
+    }
+
+    #[test]
+    fn the_counts_of_a_prompt_add_up() {
+        let counts = counts(3, 4, 5);
+        let of = |name: &str| counts[name].as_u64().unwrap();
+        assert_eq!(of("input_tokens") + of("cache_creation_input_tokens") + of("cache_read_input_tokens"), 7);
+        assert_eq!(of("output_tokens"), 5);
+    }
+}

@@ -1,0 +1,127 @@
+//! Tools of a request, and which calls its reply may make.
+
+use super::super::error::Refusal;
+use super::super::openai::{FunctionEntry, offered};
+use super::messages::fault;
+use greenroom_engine::{Calls, Tools};
+use serde::Deserialize;
+use serde_json::Value;
+use std::sync::Arc;
+
+/// A tool that may be called.
+#[derive(Debug, Deserialize)]
+pub(super) struct ToolEntry {
+    #[serde(rename = "type")]
+    kind: Option<String>,
+    name: Option<String>,
+    description: Option<String>,
+    input_schema: Option<Value>,
+}
+
+/// Which calls a reply may make.
+#[derive(Debug, Deserialize)]
+pub(super) struct ToolChoice {
+    #[serde(rename = "type")]
+    kind: String,
+    name: Option<String>,
+}
+
+/// Thinking before a reply.
+#[derive(Debug, Deserialize)]
+pub(super) struct Thinking {
+    #[serde(rename = "type")]
+    kind: String,
+}
+
+/// The tools of a request.
+///
+/// # Errors
+/// One has no schema of its own, as those that Anthropic's servers run, or a schema that can't be followed.
+pub(super) fn tools(entries: Vec<ToolEntry>) -> Result<Option<Arc<Tools>>, Refusal> {
+    let functions = entries.into_iter().enumerate().map(|(n, entry)| {
+        let place = format!("tools[{n}]");
+        if let Some(kind) = entry.kind.filter(|kind| kind != "custom") {
+            let found =
+                format!("a tool of the type `{kind}` is not supported: those with an `input_schema` are");
+            return Err(fault(&place, found));
+        }
+        match (entry.name, entry.input_schema) {
+            (Some(name), Some(schema)) => {
+                Ok(FunctionEntry { name, description: entry.description, parameters: Some(schema) })
+            }
+            _ => Err(fault(&place, "a tool has a `name` and an `input_schema`")),
+        }
+    });
+    offered(functions.collect::<Result<Vec<_>, Refusal>>()?)
+}
+
+/// Which calls a `tool_choice` lets a reply make.
+///
+/// # Errors
+/// It is of no known type, or names no tool.
+pub(super) fn calls(choice: Option<&ToolChoice>, tools: Option<&Tools>) -> Result<Calls, Refusal> {
+    let kind = choice.map_or("auto", |choice| choice.kind.as_str());
+    let Some(tools) = tools else {
+        return match kind {
+            "auto" | "none" => Ok(Calls::Never),
+            _ => Err(fault("tool_choice", "there are no tools to choose from")),
+        };
+    };
+    match kind {
+        "auto" => Ok(Calls::Allowed),
+        "none" => Ok(Calls::Never),
+        "any" => Ok(Calls::Required),
+        "tool" => {
+            let name = choice.and_then(|choice| choice.name.as_deref()).unwrap_or_default();
+            if tools.list.iter().any(|tool| tool.name == name) {
+                Ok(Calls::Named(name.into()))
+            } else {
+                Err(fault("tool_choice.name", format!("`{name}` is none of the tools")))
+            }
+        }
+        _ => Err(fault("tool_choice.type", format!("`{kind}` is not known: auto, any, tool, or none"))),
+    }
+}
+
+impl Thinking {
+    /// Refuses thinking that must be done; where the model may choose (`adaptive`), it chooses none.
+    ///
+    /// # Errors
+    /// Its type is another one.
+    pub(super) fn check(&self) -> Result<(), Refusal> {
+        match self.kind.as_str() {
+            "disabled" | "adaptive" => Ok(()),
+            kind => Err(fault(
+                "thinking.type",
+                format!("`{kind}` is not supported: replies are given without thinking; expected `disabled`"),
+            )),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_tool_without_a_schema_of_its_own_is_refused_by_its_type() {
+        let server = json!([{ "type": "web_search_20250305", "name": "web_search" }]);
+        let server = tools(serde_json::from_value(server).unwrap()).unwrap_err();
+        assert!(server.message().starts_with("tools[0]: a tool of the type `web_search_20250305`"));
+    }
+
+    #[test]
+    fn a_choice_names_one_of_the_tools() {
+        let entries = json!([{ "name": "look", "input_schema": { "type": "object" } }]);
+        let tools = tools(serde_json::from_value(entries).unwrap()).unwrap();
+        let calls = |choice: Value| calls(Some(&serde_json::from_value(choice).unwrap()), tools.as_deref());
+        assert_eq!(
+            calls(json!({ "type": "any", "disable_parallel_tool_use": true })).unwrap(),
+            Calls::Required
+        );
+        assert_eq!(calls(json!({ "type": "tool", "name": "look" })).unwrap(), Calls::Named("look".into()));
+        assert!(calls(json!({ "type": "tool", "name": "fly" })).unwrap_err().message().contains("`fly`"));
+        assert!(calls(json!({ "type": "all" })).unwrap_err().message().contains("`all` is not known"));
+    }
+}

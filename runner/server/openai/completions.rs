@@ -1,0 +1,181 @@
+//! Completions of texts and token ids, without a chat template. Several prompts are answered one after another.
+
+use super::super::ask::{Ask, Pieces, Settings, Subject, fresh_id, random, scope};
+use super::super::error::Refusal;
+use super::super::models::now;
+use super::super::stream::respond_by;
+use super::super::{App, Asking, Shared, body};
+use super::prompts::prompts;
+use super::text_completion::TextCompletion;
+use super::words::Stop;
+use axum::Json;
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::http::HeaderMap;
+use axum::response::{IntoResponse as _, Response};
+use greenroom_engine::{Prompt, Sampling};
+use serde::Deserialize;
+use serde_json::Value;
+use std::sync::Arc;
+
+/// Fields that would change the reply, and are not supported.
+const UNSUPPORTED: [&str; 4] = ["suffix", "logit_bias", "frequency_penalty", "presence_penalty"];
+/// Replies to one prompt, at most.
+const MOST_REPLIES: usize = 16;
+/// Prompts of one request, at most.
+const MOST_PROMPTS: usize = 64;
+/// Alternatives to a token that are told, at most.
+const MOST_LOGPROBS: usize = 5;
+/// Tokens of a reply where the request does not say how many.
+const DEFAULT_MAX_TOKENS: usize = 16;
+
+#[derive(Deserialize)]
+struct Body {
+    model: String,
+    prompt: Value,
+    max_tokens: Option<usize>,
+    temperature: Option<f32>,
+    top_p: Option<f32>,
+    seed: Option<i64>,
+    stop: Option<Stop>,
+    n: Option<usize>,
+    best_of: Option<usize>,
+    logprobs: Option<usize>,
+    echo: Option<bool>,
+    stream: Option<bool>,
+    stream_options: Option<StreamOptions>,
+    prompt_cache_key: Option<String>,
+    /// Ours: says how each prompt met the memory.
+    #[serde(default)]
+    greenroom: bool,
+    /// vLLM's: tells the ids of each reply.
+    return_token_ids: Option<bool>,
+    // llama.cpp's and vLLM's, which samplers here have, too.
+    top_k: Option<usize>,
+    min_p: Option<f32>,
+    repetition_penalty: Option<f32>,
+}
+
+#[derive(Default, Deserialize)]
+struct StreamOptions {
+    #[serde(default)]
+    include_usage: bool,
+}
+
+/// `POST /v1/completions`
+pub(super) async fn complete(
+    State(app): Shared,
+    Asking(tenant): Asking,
+    headers: HeaderMap,
+    bytes: Bytes,
+) -> Result<Response, Refusal> {
+    let value = body::value(&bytes)?;
+    body::refuse(&value, &UNSUPPORTED)?;
+    let mut body: Body = body::of_value(value)?;
+    body.check()?;
+    let prompts = prompts(&body.prompt, "prompt", MOST_PROMPTS)?;
+    let echoes = body.echo.unwrap_or(false);
+    let echoed = if echoes { texts(&app, &body.model, &prompts).await? } else { Vec::new() };
+    let mut completion = body.answer(echoed);
+    let (settings, name) = (body.settings(), scope(body.prompt_cache_key.take(), &headers));
+    let asks = prompts.into_iter().map(|prompt| {
+        let mut settings = settings.clone();
+        settings.sampling.seed = body.seed.map_or_else(random, i64::cast_unsigned);
+        let subject = Subject::Raw(prompt, name.clone());
+        let (tenant, model) = (tenant.clone(), body.model.clone());
+        Ask { route: "/v1/completions", tenant, model, subject, settings, n: completion.n }
+    });
+    let mut asks = asks.collect::<Vec<Ask>>().into_iter();
+    let Some(first) = asks.next() else { return Err(Refusal::field("prompt", "there is none")) };
+    let first = first.admit(&app).await?;
+    if body.stream.unwrap_or(false) {
+        let play = move |pieces: Pieces| async move {
+            first.play(Some(&pieces)).await?;
+            for ask in asks {
+                ask.admit(&app).await?.play(Some(&pieces)).await?;
+            }
+            Ok::<(), Refusal>(())
+        };
+        return Ok(respond_by(play, completion));
+    }
+    completion.answers = first.play(None).await?;
+    for ask in asks {
+        completion.answers.extend(ask.admit(&app).await?.play(None).await?);
+    }
+    Ok(Json(completion.whole()).into_response())
+}
+
+/// The texts of prompts.
+async fn texts(app: &Arc<App>, model: &str, prompts: &[Prompt]) -> Result<Vec<String>, Refusal> {
+    let served = app.models.get(model).await?;
+    let text = |prompt: &Prompt| match prompt {
+        Prompt::Text(text) => text.clone(),
+        Prompt::Ids(ids) => served.engine().decode(ids),
+        Prompt::Chat(_) => String::new(),
+    };
+    Ok(prompts.iter().map(text).collect())
+}
+
+impl Body {
+    fn check(&self) -> Result<(), Refusal> {
+        let n = self.n.unwrap_or(1);
+        if n == 0 || n > MOST_REPLIES {
+            return Err(Refusal::field("n", format!("{n} replies: expected 1 to {MOST_REPLIES}")));
+        }
+        if let Some(n) = self.best_of.filter(|n| *n > 1) {
+            let message =
+                format!("`best_of` is {n}: choosing among replies is not supported; `n` gives several");
+            return Err(Refusal::field("best_of", message));
+        }
+        if let Some(n) = self.logprobs.filter(|n| *n > MOST_LOGPROBS) {
+            return Err(Refusal::field(
+                "logprobs",
+                format!("`logprobs` is {n}: expected {MOST_LOGPROBS} at most"),
+            ));
+        }
+        if self.echo.unwrap_or(false) && self.logprobs.is_some() {
+            let message = "`echo` with `logprobs` is not supported: log-probabilities are those of the reply";
+            return Err(Refusal::field("echo", message));
+        }
+        if self.max_tokens == Some(0) {
+            return Err(Refusal::field("max_tokens", "`max_tokens` is 0: expected 1 or more"));
+        }
+        Ok(())
+    }
+
+    /// The settings of all prompts; each has a seed of its own where none is given.
+    fn settings(&mut self) -> Settings {
+        let settings = Settings::new(0);
+        Settings {
+            sampling: Sampling {
+                temperature: self.temperature.unwrap_or(1.0),
+                top_p: self.top_p.unwrap_or(1.0),
+                top_k: self.top_k.unwrap_or(0),
+                min_p: self.min_p.unwrap_or(0.0),
+                repetition_penalty: self.repetition_penalty.unwrap_or(1.0),
+                ..settings.sampling
+            },
+            max_tokens: Some(self.max_tokens.unwrap_or(DEFAULT_MAX_TOKENS)),
+            stop: Stop::list(self.stop.take()),
+            logprobs: self.logprobs,
+            ..settings
+        }
+    }
+
+    /// The answer, before anything is said.
+    fn answer(&self, echoed: Vec<String>) -> TextCompletion {
+        TextCompletion {
+            id: fresh_id("cmpl-"),
+            created: now(),
+            model: self.model.clone(),
+            n: self.n.unwrap_or(1),
+            echoed,
+            logprobs: self.logprobs,
+            explains: self.greenroom,
+            tells_ids: self.return_token_ids.unwrap_or(false),
+            include_usage: self.stream_options.as_ref().is_some_and(|options| options.include_usage),
+            answers: Vec::new(),
+            offset: 0,
+        }
+    }
+}

@@ -1,0 +1,349 @@
+//! The events of a response, in their order, and the response that they come to.
+
+use super::super::words::{finish_reason, logprobs};
+use super::input::{Item, Part, Role, Status};
+use super::output::ResponseObject;
+use crate::server::ask::{Answer, Piece, fresh_id};
+use crate::server::error::Refusal;
+use crate::server::stream::Frame;
+use greenroom_engine::{Called, Completion, TokenLogprob};
+use serde_json::{Value, json};
+
+/// A response in the making. Its output is one item: a message, or a call.
+pub(super) struct Events {
+    pub(super) response: ResponseObject,
+    has_logprobs: bool,
+    /// Id of the message, if it becomes one.
+    message_id: String,
+    saying: Saying,
+    /// Number of the next event.
+    next: u64,
+}
+
+/// The item that is being said.
+enum Saying {
+    Nothing,
+    Message,
+    Call { id: String, call_id: String, name: String, arguments: String },
+}
+
+impl Events {
+    pub(super) fn new(response: ResponseObject, has_logprobs: bool) -> Self {
+        Self { response, has_logprobs, message_id: fresh_id("msg_"), saying: Saying::Nothing, next: 0 }
+    }
+
+    pub(super) fn begin(&mut self) -> Vec<Frame> {
+        vec![self.lifecycle("response.created"), self.lifecycle("response.in_progress")]
+    }
+
+    /// Events of a piece of the reply; with its last piece the response is whole.
+    pub(super) fn piece(&mut self, piece: Piece) -> Vec<Frame> {
+        match piece {
+            Piece::Begun => Vec::new(),
+            Piece::Text(text) => self.say(&text),
+            Piece::Logprobs(tokens) => self.tell(&tokens),
+            Piece::Called(tool) => self.call(&tool),
+            Piece::Arguments(text) => self.pass(&text),
+            Piece::Ended(answer) => self.finish(&answer),
+        }
+    }
+
+    /// The last event, with the whole response.
+    pub(super) fn end(&mut self) -> Vec<Frame> {
+        let name = match self.response.status {
+            Status::Incomplete => "response.incomplete",
+            _ => "response.completed",
+        };
+        vec![self.lifecycle(name)]
+    }
+
+    pub(super) fn fail(&mut self, refusal: &Refusal) -> Vec<Frame> {
+        let told = refusal.openai();
+        let error = &told["error"];
+        let error = json!({ "code": error["code"], "message": error["message"], "param": error["param"] });
+        self.response.fail(refusal);
+        vec![self.event("error", error), self.lifecycle("response.failed")]
+    }
+
+    fn lifecycle(&mut self, name: &'static str) -> Frame {
+        let data = json!({ "response": self.response });
+        self.event(name, data)
+    }
+
+    fn event(&mut self, name: &'static str, mut data: Value) -> Frame {
+        data["type"] = json!(name);
+        data["sequence_number"] = json!(self.next);
+        self.next += 1;
+        Frame::named(name, &data)
+    }
+
+    /// An event of the item.
+    fn item(&mut self, name: &'static str, item: &Item) -> Frame {
+        self.event(name, json!({ "output_index": 0, "item": item }))
+    }
+
+    /// An event of the message's only part.
+    fn part(&mut self, name: &'static str, mut data: Value) -> Frame {
+        data["item_id"] = json!(self.message_id);
+        data["output_index"] = json!(0);
+        data["content_index"] = json!(0);
+        self.event(name, data)
+    }
+}
+
+impl Events {
+    /// The message begins, if it has not begun.
+    fn open(&mut self) -> Vec<Frame> {
+        let Saying::Nothing = self.saying else { return Vec::new() };
+        self.saying = Saying::Message;
+        let item = self.message(Status::InProgress, Vec::new());
+        let part = json!({ "part": Part::output(String::new(), json!([])) });
+        vec![self.item("response.output_item.added", &item), self.part("response.content_part.added", part)]
+    }
+
+    fn message(&self, status: Status, content: Vec<Part>) -> Item {
+        Item::Message { id: self.message_id.clone(), role: Role::Assistant, status, content }
+    }
+
+    fn say(&mut self, text: &str) -> Vec<Frame> {
+        let mut frames = self.open();
+        frames.push(self.part("response.output_text.delta", json!({ "delta": text, "logprobs": [] })));
+        frames
+    }
+
+    /// Log-probabilities of what was said before: an event without text.
+    fn tell(&mut self, tokens: &[TokenLogprob]) -> Vec<Frame> {
+        match self.saying {
+            Saying::Message if self.has_logprobs => {
+                let data = json!({ "delta": "", "logprobs": logprobs(tokens) });
+                vec![self.part("response.output_text.delta", data)]
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    /// The call begins.
+    fn call(&mut self, tool: &str) -> Vec<Frame> {
+        let (id, call_id, name) = (fresh_id("fc_"), fresh_id("call_"), tool.to_string());
+        let item = Item::FunctionCall {
+            id: id.clone(),
+            call_id: call_id.clone(),
+            name: name.clone(),
+            arguments: String::new(),
+            status: Status::InProgress,
+        };
+        self.saying = Saying::Call { id, call_id, name, arguments: String::new() };
+        vec![self.item("response.output_item.added", &item)]
+    }
+
+    /// The call's arguments go on.
+    fn pass(&mut self, text: &str) -> Vec<Frame> {
+        let Saying::Call { id, arguments, .. } = &mut self.saying else { return Vec::new() };
+        arguments.push_str(text);
+        let data = json!({ "item_id": id, "output_index": 0, "delta": text });
+        vec![self.event("response.function_call_arguments.delta", data)]
+    }
+
+    /// The item is said, and the response with it.
+    fn finish(&mut self, answer: &Answer) -> Vec<Frame> {
+        let completion = &answer.completion;
+        let mut frames = self.catch_up(completion);
+        let status =
+            if finish_reason(completion) == "length" { Status::Incomplete } else { Status::Completed };
+        let item = match std::mem::replace(&mut self.saying, Saying::Nothing) {
+            Saying::Call { id, call_id, name, arguments } => {
+                let arguments = checked(arguments, completion);
+                let data = json!({ "item_id": id, "output_index": 0, "name": name, "arguments": arguments });
+                frames.push(self.event("response.function_call_arguments.done", data));
+                Item::FunctionCall { id, call_id, name, arguments, status }
+            }
+            Saying::Message | Saying::Nothing => {
+                let likely = if self.has_logprobs { logprobs(&completion.logprobs) } else { json!([]) };
+                let done = json!({ "text": completion.text, "logprobs": likely });
+                frames.push(self.part("response.output_text.done", done));
+                let part = Part::output(completion.text.clone(), likely);
+                frames.push(self.part("response.content_part.done", json!({ "part": part })));
+                self.message(status, vec![part])
+            }
+        };
+        frames.push(self.item("response.output_item.done", &item));
+        self.response.conclude(item, answer);
+        frames
+    }
+
+    /// Begins the item of a reply of which no piece was told: it is empty, or was cut before its call had a name.
+    fn catch_up(&mut self, completion: &Completion) -> Vec<Frame> {
+        let Saying::Nothing = self.saying else { return Vec::new() };
+        match &completion.call {
+            Some(Called::Whole(call)) => {
+                let mut frames = self.call(&call.tool);
+                frames.extend(self.pass(&call.arguments.to_string()));
+                frames
+            }
+            _ if completion.text.is_empty() => self.open(),
+            _ => self.say(&completion.text),
+        }
+    }
+}
+
+/// The arguments of a call as they were said, or else as they were read.
+fn checked(arguments: String, completion: &Completion) -> String {
+    match &completion.call {
+        Some(Called::Whole(call))
+            if serde_json::from_str::<Value>(&arguments).ok().as_ref() != Some(&call.arguments) =>
+        {
+            call.arguments.to_string()
+        }
+        _ => arguments,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use greenroom_engine::{Call, MatchKind, Source, StopReason, Usage};
+
+    fn ended(text: &str, stop: StopReason, call: Option<Called>) -> Piece {
+        let usage = Usage {
+            kind: MatchKind::Extend,
+            source: Source::Memory,
+            reused: 7,
+            prefilled: 3,
+            recomputed: 1,
+            generated: 2,
+            layer0_rows: 6,
+            ttft_ms: 0.0,
+            total_ms: 0.0,
+            bytes_read: 0,
+            bytes_written: 0,
+            waited_ms: 0.0,
+            hidden_ms: 0.0,
+            saved_ms: 0.0,
+            memory_bytes: 0,
+            reason: None,
+            divergence: None,
+            adopted: None,
+        };
+        let completion = Completion {
+            ids: vec![1, 2],
+            text: text.to_string(),
+            stop,
+            choice: None,
+            call,
+            followed: Vec::new(),
+            logprobs: Vec::new(),
+            digest: String::new(),
+            usage,
+        };
+        Piece::Ended(Box::new(Answer { completion, seed: 0 }))
+    }
+
+    /// The events of a reply.
+    fn events(pieces: Vec<Piece>) -> Vec<Value> {
+        let mut events = Events::new(ResponseObject::default(), false);
+        let mut frames = events.begin();
+        frames.extend(pieces.into_iter().flat_map(|piece| events.piece(piece)));
+        frames.extend(events.end());
+        let read = |(n, frame): (usize, Frame)| {
+            let data: Value = serde_json::from_str(&frame.data).unwrap();
+            assert_eq!(data["type"].as_str(), frame.name);
+            assert_eq!(data["sequence_number"], n);
+            data
+        };
+        frames.into_iter().enumerate().map(read).collect()
+    }
+
+    fn names(events: &[Value]) -> Vec<&str> {
+        events.iter().map(|event| event["type"].as_str().unwrap().trim_start_matches("response.")).collect()
+    }
+
+    #[test]
+    fn a_message_is_said_in_the_order_of_the_api() {
+        let pieces = ["Hel", "lo"].map(|text| Piece::Text(text.to_string()));
+        let pieces =
+            [Piece::Begun].into_iter().chain(pieces).chain([ended("Hello", StopReason::EndOfTurn, None)]);
+        let events = events(pieces.collect());
+        assert_eq!(
+            names(&events),
+            [
+                "created",
+                "in_progress",
+                "output_item.added",
+                "content_part.added",
+                "output_text.delta",
+                "output_text.delta",
+                "output_text.done",
+                "content_part.done",
+                "output_item.done",
+                "completed",
+            ]
+        );
+        let (done, whole) = (&events[8]["item"], &events[9]["response"]);
+        assert_eq!(whole["output"], json!([done]));
+        assert_eq!(done["content"][0]["text"], "Hello");
+        assert_eq!(done["id"], events[2]["item"]["id"]);
+        assert_eq!(done["id"], events[4]["item_id"]);
+        assert_eq!(whole["status"], "completed");
+        assert_eq!(whole["usage"]["input_tokens"], 11);
+        assert_eq!(
+            whole["usage"]["input_tokens_details"],
+            json!({ "cached_tokens": 7, "cache_write_tokens": 4 })
+        );
+        assert_eq!(whole["usage"]["total_tokens"], 13);
+    }
+
+    #[test]
+    fn a_call_is_said_in_the_order_of_the_api() {
+        let call = Called::Whole(Call { tool: "f".to_string(), arguments: json!({ "a": 1 }) });
+        let pieces = vec![
+            Piece::Begun,
+            Piece::Called("f".to_string()),
+            Piece::Arguments("{\"a\"".to_string()),
+            Piece::Arguments(": 1}".to_string()),
+            ended("markup", StopReason::EndOfTurn, Some(call)),
+        ];
+        let events = events(pieces);
+        assert_eq!(
+            names(&events),
+            [
+                "created",
+                "in_progress",
+                "output_item.added",
+                "function_call_arguments.delta",
+                "function_call_arguments.delta",
+                "function_call_arguments.done",
+                "output_item.done",
+                "completed",
+            ]
+        );
+        assert_eq!(events[5]["arguments"], "{\"a\": 1}");
+        assert_eq!(events[6]["item"]["arguments"], "{\"a\": 1}");
+        assert_eq!(events[6]["item"]["call_id"], events[2]["item"]["call_id"]);
+        assert_eq!(events[7]["response"]["output"], json!([events[6]["item"]]));
+    }
+
+    #[test]
+    fn what_was_cut_is_incomplete() {
+        let texts = vec![Piece::Text("Hel".to_string()), ended("Hel", StopReason::Length, None)];
+        let calls = vec![Piece::Called("f".to_string()), ended("{", StopReason::Length, Some(Called::Cut))];
+        for pieces in [texts, calls, vec![ended("", StopReason::Length, None)]] {
+            let events = events(pieces);
+            let last = events.last().unwrap();
+            assert_eq!(last["type"], "response.incomplete");
+            assert_eq!(last["response"]["incomplete_details"]["reason"], "max_output_tokens");
+            assert_eq!(last["response"]["output"][0]["status"], "incomplete");
+        }
+    }
+
+    #[test]
+    fn a_stream_that_breaks_off_says_why() {
+        let mut events = Events::new(ResponseObject::default(), false);
+        let frames = events.fail(&Refusal::field("input", "no"));
+        assert_eq!(
+            frames.iter().map(|frame| frame.name).collect::<Vec<_>>(),
+            [Some("error"), Some("response.failed")]
+        );
+        let error: Value = serde_json::from_str(&frames[0].data).unwrap();
+        assert_eq!((&error["message"], &error["param"]), (&json!("no"), &json!("input")));
+    }
+}

@@ -1,0 +1,302 @@
+//! Items: what a response is given and what it says, as the API shows them; read from what clients send, and made into lines of a dialogue.
+
+use super::super::messages;
+use crate::server::ask::fresh_id;
+use crate::server::body;
+use crate::server::dialogue::Line;
+use crate::server::error::Refusal;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// An item of an input or an output.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub(super) enum Item {
+    Message { id: String, role: Role, status: Status, content: Vec<Part> },
+    FunctionCall { id: String, call_id: String, name: String, arguments: String, status: Status },
+    FunctionCallOutput { id: String, call_id: String, output: String, status: Status },
+}
+
+/// A part of a message.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub(super) enum Part {
+    InputText { text: String },
+    OutputText { text: String, annotations: Vec<Value>, logprobs: Value },
+}
+
+/// The speaker of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Role {
+    System,
+    Developer,
+    User,
+    Assistant,
+}
+
+/// State of an item or a response.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Status {
+    #[default]
+    InProgress,
+    Completed,
+    /// Its bound of tokens cut it.
+    Incomplete,
+    Failed,
+}
+
+/// A message as clients send it.
+#[derive(Deserialize)]
+struct GivenMessage {
+    id: Option<String>,
+    role: Role,
+    content: GivenContent,
+}
+
+/// A call as clients send it.
+#[derive(Deserialize)]
+struct GivenCall {
+    id: Option<String>,
+    call_id: String,
+    name: String,
+    arguments: String,
+    status: Option<Status>,
+}
+
+/// What a call gave, as clients send it.
+#[derive(Deserialize)]
+struct GivenOutput {
+    id: Option<String>,
+    call_id: String,
+    output: GivenContent,
+}
+
+/// Text, whole or in parts.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum GivenContent {
+    Text(String),
+    Parts(Vec<GivenPart>),
+}
+
+#[derive(Deserialize)]
+struct GivenPart {
+    #[serde(rename = "type")]
+    kind: String,
+    text: Option<String>,
+    refusal: Option<String>,
+}
+
+impl Item {
+    pub(super) fn id(&self) -> &str {
+        match self {
+            Self::Message { id, .. }
+            | Self::FunctionCall { id, .. }
+            | Self::FunctionCallOutput { id, .. } => id,
+        }
+    }
+
+    /// A message of these texts, a part each.
+    fn message(id: Option<String>, role: Role, texts: Vec<String>) -> Self {
+        let part = |text| match role {
+            Role::Assistant => Part::output(text, Value::Array(Vec::new())),
+            Role::System | Role::Developer | Role::User => Part::InputText { text },
+        };
+        let content = texts.into_iter().map(part).collect();
+        Self::Message { id: id.unwrap_or_else(|| fresh_id("msg_")), role, status: Status::Completed, content }
+    }
+}
+
+impl Part {
+    /// Text that was said, with the log-probabilities of its tokens: a list.
+    pub(super) fn output(text: String, logprobs: Value) -> Self {
+        Self::OutputText { text, annotations: Vec::new(), logprobs }
+    }
+
+    fn text(&self) -> &str {
+        match self {
+            Self::InputText { text } | Self::OutputText { text, .. } => text,
+        }
+    }
+}
+
+/// Reads the items of an input; a text is a user's message. Reasoning of other models is passed over.
+///
+/// # Errors
+/// An item is of a type that is not supported, lacks a field, or has a part that is not text: its place is named.
+pub(super) fn items(input: &Value) -> Result<Vec<Item>, Refusal> {
+    match input {
+        Value::String(text) => Ok(vec![Item::message(None, Role::User, vec![text.clone()])]),
+        Value::Array(given) => {
+            let items = given.iter().enumerate().map(|(n, value)| item(value, &format!("input[{n}]")));
+            items.filter_map(Result::transpose).collect()
+        }
+        _ => Err(Refusal::field("input", "`input`: expected a text or a list of items")),
+    }
+}
+
+fn item(value: &Value, place: &str) -> Result<Option<Item>, Refusal> {
+    let item = match value["type"].as_str().unwrap_or("message") {
+        "message" => {
+            let GivenMessage { id, role, content } = read(value, place)?;
+            Item::message(id, role, texts(content, &format!("{place}.content"))?)
+        }
+        "function_call" => {
+            let GivenCall { id, call_id, name, arguments, status } = read(value, place)?;
+            let (id, status) = (id.unwrap_or_else(|| fresh_id("fc_")), status.unwrap_or(Status::Completed));
+            if status != Status::Incomplete {
+                messages::call(name.clone(), &arguments, &format!("{place}.arguments"))?;
+            }
+            Item::FunctionCall { id, call_id, name, arguments, status }
+        }
+        "function_call_output" => {
+            let GivenOutput { id, call_id, output } = read(value, place)?;
+            let output = texts(output, &format!("{place}.output"))?.join("\n");
+            let id = id.unwrap_or_else(|| fresh_id("fco_"));
+            Item::FunctionCallOutput { id, call_id, output, status: Status::Completed }
+        }
+        "reasoning" => return Ok(None),
+        other => {
+            let message = format!(
+                "`{place}` is of the type `{other}`, which is not supported: expected `message`, `function_call` or \
+                 `function_call_output`"
+            );
+            return Err(Refusal::field(place, message));
+        }
+    };
+    Ok(Some(item))
+}
+
+fn read<T: DeserializeOwned>(value: &Value, place: &str) -> Result<T, Refusal> {
+    let read = body::of_value(value.clone());
+    read.map_err(|refusal| Refusal::field(place, format!("{place}: {}", refusal.message())))
+}
+
+/// The texts of a content, a part each.
+fn texts(content: GivenContent, place: &str) -> Result<Vec<String>, Refusal> {
+    let parts = match content {
+        GivenContent::Text(text) => return Ok(vec![text]),
+        GivenContent::Parts(parts) => parts,
+    };
+    let texts = parts.into_iter().enumerate().map(|(n, GivenPart { kind, text, refusal })| {
+        match (kind.as_str(), text.or(refusal)) {
+            ("input_text" | "output_text" | "text" | "refusal", Some(text)) => Ok(text),
+            (kind, _) => Err(Refusal::field(
+                &format!("{place}[{n}]"),
+                format!(
+                    "`{place}[{n}]` is of the type `{kind}`, which can't be read: these models read text"
+                ),
+            )),
+        }
+    });
+    texts.collect()
+}
+
+/// The lines of a dialogue that items are. A call that was cut is passed over: nothing can answer it.
+///
+/// # Errors
+/// The arguments of a call are not a JSON object.
+pub(super) fn lines(items: &[Item]) -> Result<Vec<Line>, Refusal> {
+    let mut lines = Vec::new();
+    for item in items {
+        lines.push(match item {
+            Item::Message { role, content, .. } => {
+                let text = content.iter().map(Part::text).collect::<Vec<_>>().join("\n");
+                match role {
+                    Role::System | Role::Developer => Line::System(text),
+                    Role::User => Line::User(text),
+                    Role::Assistant => Line::Assistant(text),
+                }
+            }
+            Item::FunctionCall { status: Status::Incomplete, .. } => continue,
+            Item::FunctionCall { call_id, name, arguments, .. } => {
+                Line::Call { id: call_id.clone(), call: messages::call(name.clone(), arguments, "input")? }
+            }
+            Item::FunctionCallOutput { call_id, output, .. } => {
+                Line::Result { id: call_id.clone(), text: output.clone() }
+            }
+        });
+    }
+    Ok(lines)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use greenroom_engine::Call;
+    use serde_json::json;
+
+    #[test]
+    fn items_of_all_types_become_lines() {
+        let input = json!([
+            { "role": "developer", "content": "Be brief." },
+            { "type": "message", "role": "user", "content": [
+                { "type": "input_text", "text": "How warm" }, { "type": "input_text", "text": "is it?" },
+            ] },
+            { "type": "reasoning", "id": "rs_1", "summary": [], "content": null },
+            { "type": "function_call", "call_id": "c1", "name": "read", "arguments": "{\"room\": 1}" },
+            { "type": "function_call_output", "call_id": "c1", "output": [{ "type": "input_text", "text": "21" }] },
+            { "type": "message", "id": "msg_1", "role": "assistant", "status": "completed", "content": [
+                { "type": "output_text", "text": "21.", "annotations": [], "logprobs": [] },
+            ] },
+            { "type": "function_call", "call_id": "c2", "name": "read", "arguments": "{\"ro", "status": "incomplete" },
+            { "role": "user", "content": "Thanks." },
+        ]);
+        let items = items(&input).unwrap();
+        assert_eq!(items.len(), 7);
+        assert_eq!(items[4].id(), "msg_1");
+        let call = Call { tool: "read".to_string(), arguments: json!({ "room": 1 }) };
+        let expected = [
+            Line::System("Be brief.".to_string()),
+            Line::User("How warm\nis it?".to_string()),
+            Line::Call { id: "c1".to_string(), call },
+            Line::Result { id: "c1".to_string(), text: "21".to_string() },
+            Line::Assistant("21.".to_string()),
+            Line::User("Thanks.".to_string()),
+        ];
+        assert_eq!(lines(&items).unwrap(), expected);
+    }
+
+    #[test]
+    fn items_are_shown_as_they_are_read() {
+        let items = items(&json!("Hello")).unwrap();
+        let shown = json!(items);
+        assert_eq!(shown[0]["type"], "message");
+        assert_eq!(shown[0]["role"], "user");
+        assert_eq!(shown[0]["status"], "completed");
+        assert_eq!(shown[0]["content"], json!([{ "type": "input_text", "text": "Hello" }]));
+        assert!(shown[0]["id"].as_str().unwrap().starts_with("msg_"));
+        assert_eq!(serde_json::from_value::<Vec<Item>>(shown.clone()).unwrap(), items);
+        assert_eq!(super::items(&shown).unwrap(), items);
+    }
+
+    #[test]
+    fn what_can_not_be_read_is_named_with_its_place() {
+        let image =
+            json!([{ "type": "input_text", "text": "See" }, { "type": "input_image", "image_url": "data:" }]);
+        for (input, param, expected) in [
+            (json!(null), "input", "expected a text or a list"),
+            (json!([7]), "input[0]", "input[0]: "),
+            (json!([{ "role": "user", "content": image }]), "input[0].content[1]", "`input_image`"),
+            (json!([{ "role": "tool", "content": "a" }]), "input[0]", "unknown variant `tool`"),
+            (
+                json!([{ "role": "user", "content": "a" }, { "type": "item_reference", "id": "x" }]),
+                "input[1]",
+                "item_reference",
+            ),
+            (
+                json!([{ "type": "function_call", "call_id": "c", "name": "f", "arguments": "[]" }]),
+                "input[0].arguments",
+                "JSON object",
+            ),
+            (json!([{ "type": "function_call_output", "output": "21" }]), "input[0]", "call_id"),
+        ] {
+            let refusal = items(&input).unwrap_err();
+            assert!(refusal.message().contains(expected), "{input}: {}", refusal.message());
+            assert_eq!(refusal.openai()["error"]["param"], param, "{input}");
+        }
+    }
+}

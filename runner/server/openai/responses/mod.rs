@@ -1,0 +1,100 @@
+//! Responses: OpenAI's API with a memory of what was said, by the ids of responses.
+//!
+//! A request is read (`request`, `input`) into a dialogue, which holds what the earlier response was given and said. `stream` makes
+//! `events` of the pieces of the answer and the response object (`output`) that they come to, which is then `kept`.
+
+mod events;
+mod input;
+mod kept;
+mod output;
+mod page;
+mod request;
+mod stream;
+
+pub use kept::Kept;
+
+use crate::server::ask::{Ask, Subject, scope};
+use crate::server::dialogue::{Dialogue, Line};
+use crate::server::error::Refusal;
+use crate::server::stream::respond;
+use crate::server::{App, Asking, Shared};
+use axum::Json;
+use axum::body::Bytes;
+use axum::extract::{Path, RawQuery, State};
+use axum::http::HeaderMap;
+use axum::response::{IntoResponse as _, Response};
+use kept::Record;
+use request::Body;
+use serde_json::{Value, json};
+use std::sync::Arc;
+use stream::Telling;
+
+/// `POST /v1/responses`
+pub(super) async fn create(
+    State(app): Shared,
+    Asking(tenant): Asking,
+    headers: HeaderMap,
+    bytes: Bytes,
+) -> Result<Response, Refusal> {
+    let body = Body::read(&bytes)?;
+    let mut items = match &body.previous_response_id {
+        None => Vec::new(),
+        Some(id) => kept(&app, &tenant.name, "previous_response_id", id)?.history(),
+    };
+    items.extend(input::items(&body.input)?);
+    let tools = body.tools()?;
+    let settings = body.settings(tools.as_deref())?;
+    // Those of the earlier response are not carried over.
+    let instructions = body.instructions.iter().filter(|text| !text.is_empty()).cloned().map(Line::System);
+    let lines = instructions.chain(input::lines(&items)?).collect();
+    let dialogue = Dialogue::new(lines, tools, "input")?;
+    let telling = Telling::new(app.clone(), &tenant.name, &body, items, dialogue.clone());
+    let subject = Subject::Dialogue(Box::new(dialogue), scope(body.prompt_cache_key, &headers));
+    let ask = Ask { route: "/v1/responses", tenant, model: body.model, subject, settings, n: 1 };
+    let admitted = ask.admit(&app).await?;
+    if body.stream.unwrap_or(false) {
+        return Ok(respond(admitted, telling));
+    }
+    Ok(Json(telling.whole(admitted).await?).into_response())
+}
+
+/// `GET /v1/responses/{id}`
+pub(super) async fn one(
+    State(app): Shared,
+    Asking(tenant): Asking,
+    Path(id): Path<String>,
+) -> Result<Json<Value>, Refusal> {
+    let record = kept(&app, &tenant.name, "response_id", &id)?;
+    Ok(Json(json!(record.response)))
+}
+
+/// `DELETE /v1/responses/{id}`
+pub(super) async fn remove(
+    State(app): Shared,
+    Asking(tenant): Asking,
+    Path(id): Path<String>,
+) -> Result<Json<Value>, Refusal> {
+    if !app.kept.remove(&tenant.name, &id) {
+        return Err(missing("response_id", &id));
+    }
+    Ok(Json(json!({ "id": id, "object": "response", "deleted": true })))
+}
+
+/// `GET /v1/responses/{id}/input_items`
+pub(super) async fn input_items(
+    State(app): Shared,
+    Asking(tenant): Asking,
+    Path(id): Path<String>,
+    RawQuery(query): RawQuery,
+) -> Result<Json<Value>, Refusal> {
+    let record = kept(&app, &tenant.name, "response_id", &id)?;
+    page::page(&record.input, query.as_deref().unwrap_or_default()).map(Json)
+}
+
+fn kept(app: &App, tenant: &str, param: &str, id: &str) -> Result<Arc<Record>, Refusal> {
+    app.kept.get(tenant, id).ok_or_else(|| missing(param, id))
+}
+
+fn missing(param: &str, id: &str) -> Refusal {
+    Refusal::missing(param, format!("the response `{id}` does not exist, or is not kept any more"))
+}

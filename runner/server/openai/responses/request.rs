@@ -1,0 +1,279 @@
+//! The body of a request for a response: read, checked, and made into settings and the response as it begins.
+
+use super::super::messages::{self, FunctionEntry};
+use super::super::words::{CacheOptions, schema};
+use super::input::Status;
+use super::output::ResponseObject;
+use crate::server::ask::{Settings, fresh_id, random};
+use crate::server::body;
+use crate::server::error::Refusal;
+use crate::server::models::now;
+use greenroom_engine::{Grammar, MOST_TOP_LOGPROBS, Sampling, Tools};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Fields that would change the response, and are not supported.
+const UNSUPPORTED: [&str; 5] = ["background", "conversation", "prompt", "context_management", "moderation"];
+/// What `include` holds where log-probabilities are asked for.
+const LOGPROBS: &str = "message.output_text.logprobs";
+
+#[derive(Deserialize)]
+pub(super) struct Body {
+    pub(super) model: String,
+    #[serde(default)]
+    pub(super) input: Value,
+    pub(super) instructions: Option<String>,
+    pub(super) previous_response_id: Option<String>,
+    pub(super) prompt_cache_key: Option<String>,
+    pub(super) stream: Option<bool>,
+    /// Ours: says how the prompt met the memory.
+    #[serde(default)]
+    pub(super) greenroom: bool,
+    temperature: Option<f64>,
+    top_p: Option<f64>,
+    seed: Option<i64>,
+    max_output_tokens: Option<usize>,
+    tools: Option<Vec<ToolGiven>>,
+    tool_choice: Option<Value>,
+    text: Option<TextOptions>,
+    top_logprobs: Option<usize>,
+    include: Option<Vec<String>>,
+    prompt_cache_options: Option<CacheOptions>,
+    metadata: Option<BTreeMap<String, String>>,
+    user: Option<String>,
+    safety_identifier: Option<String>,
+    store: Option<bool>,
+    truncation: Option<String>,
+    // llama.cpp's and vLLM's, which samplers here have, too.
+    top_k: Option<usize>,
+    min_p: Option<f32>,
+    repetition_penalty: Option<f32>,
+}
+
+/// A tool as clients send it.
+#[derive(Deserialize)]
+struct ToolGiven {
+    #[serde(rename = "type")]
+    kind: String,
+    name: Option<String>,
+    description: Option<String>,
+    parameters: Option<Value>,
+    strict: Option<bool>,
+}
+
+#[derive(Deserialize)]
+struct TextOptions {
+    format: Option<TextFormat>,
+}
+
+/// The form of what is said.
+#[derive(Clone, Deserialize, Serialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+enum TextFormat {
+    Text,
+    JsonObject,
+    JsonSchema { name: String, description: Option<String>, schema: Value, strict: Option<bool> },
+}
+
+impl Body {
+    /// Reads a body.
+    ///
+    /// # Errors
+    /// A field is wrong, or asks for what is not supported.
+    pub(super) fn read(bytes: &[u8]) -> Result<Self, Refusal> {
+        let value = body::value(bytes)?;
+        body::refuse(&value, &UNSUPPORTED)?;
+        let body: Self = body::of_value(value)?;
+        if let Some(other) = body.truncation.as_deref().filter(|word| *word != "disabled") {
+            let message = format!("`truncation` is `{other}`, which is not supported: expected `disabled`");
+            return Err(Refusal::field("truncation", message));
+        }
+        if let Some(n) = body.top_logprobs.filter(|n| *n > MOST_TOP_LOGPROBS) {
+            let message = format!("`top_logprobs` is {n}: expected {MOST_TOP_LOGPROBS} at most");
+            return Err(Refusal::field("top_logprobs", message));
+        }
+        if body.max_output_tokens == Some(0) {
+            return Err(Refusal::field("max_output_tokens", "`max_output_tokens` is 0: expected 1 or more"));
+        }
+        Ok(body)
+    }
+
+    /// The tools; `None`: there are none.
+    ///
+    /// # Errors
+    /// One is not a function, or its schema can't be followed.
+    pub(super) fn tools(&self) -> Result<Option<Arc<Tools>>, Refusal> {
+        let given = self.tools.iter().flatten().enumerate();
+        let functions = given.map(|(n, tool)| match &tool.name {
+            Some(name) if tool.kind == "function" => Ok(FunctionEntry {
+                name: name.clone(),
+                description: tool.description.clone(),
+                parameters: tool.parameters.clone(),
+            }),
+            None if tool.kind == "function" => {
+                Err(Refusal::field(&format!("tools[{n}].name"), format!("`tools[{n}]` has no name")))
+            }
+            _ => {
+                let message = format!("a tool of the type `{}` is not supported: functions are", tool.kind);
+                Err(Refusal::field(&format!("tools[{n}]"), message))
+            }
+        });
+        messages::offered(functions.collect::<Result<_, _>>()?)
+    }
+
+    /// The settings of the answer.
+    ///
+    /// # Errors
+    /// A schema can't be followed, or `tool_choice` names no tool.
+    pub(super) fn settings(&self, tools: Option<&Tools>) -> Result<Settings, Refusal> {
+        let seed = self.seed.map_or_else(random, i64::cast_unsigned);
+        Ok(Settings {
+            sampling: Sampling {
+                temperature: self.temperature.unwrap_or(1.0) as f32,
+                top_p: self.top_p.unwrap_or(1.0) as f32,
+                top_k: self.top_k.unwrap_or(0),
+                min_p: self.min_p.unwrap_or(0.0),
+                repetition_penalty: self.repetition_penalty.unwrap_or(1.0),
+                seed,
+                ..Sampling::default()
+            },
+            max_tokens: self.max_output_tokens,
+            grammar: self.grammar()?,
+            calls: messages::calls(self.tool_choice.as_ref(), tools)?,
+            logprobs: self.has_logprobs().then_some(self.top_logprobs.unwrap_or(0)),
+            ..Settings::new(seed)
+        })
+    }
+
+    fn grammar(&self) -> Result<Option<Grammar>, Refusal> {
+        Ok(match self.format() {
+            TextFormat::Text => None,
+            TextFormat::JsonObject => Some(Grammar::json_schema(&json!({ "type": "object" }))),
+            TextFormat::JsonSchema { schema: form, .. } => Some(schema(&form, "text.format.schema")?),
+        })
+    }
+
+    fn format(&self) -> TextFormat {
+        self.text.as_ref().and_then(|text| text.format.clone()).unwrap_or(TextFormat::Text)
+    }
+
+    /// True if log-probabilities are asked for.
+    pub(super) fn has_logprobs(&self) -> bool {
+        self.include.iter().flatten().any(|name| name == LOGPROBS)
+    }
+
+    /// The response whose prompt this one's is compared with.
+    pub(super) fn compares(&self) -> Option<String> {
+        self.prompt_cache_options.as_ref().and_then(|options| options.comparison_response_id.clone())
+    }
+
+    /// The response, before anything is said.
+    pub(super) fn begin(&self) -> ResponseObject {
+        let tools = self.tools.iter().flatten().map(|tool| {
+            json!({
+                "type": tool.kind,
+                "name": tool.name,
+                "description": tool.description,
+                "parameters": tool.parameters,
+                // Arguments always follow their schema.
+                "strict": tool.strict.unwrap_or(true),
+            })
+        });
+        ResponseObject {
+            id: fresh_id("resp_"),
+            object: "response".to_string(),
+            created_at: now(),
+            status: Status::InProgress,
+            model: self.model.clone(),
+            instructions: self.instructions.clone(),
+            max_output_tokens: self.max_output_tokens,
+            metadata: self.metadata.clone().unwrap_or_default(),
+            // The request's word makes no difference: a reply is one call at most.
+            parallel_tool_calls: true,
+            previous_response_id: self.previous_response_id.clone(),
+            prompt_cache_key: self.prompt_cache_key.clone(),
+            reasoning: json!({ "effort": null, "summary": null }),
+            safety_identifier: self.safety_identifier.clone(),
+            service_tier: "default".to_string(),
+            store: self.store.unwrap_or(true),
+            temperature: self.temperature.unwrap_or(1.0),
+            text: json!({ "format": self.format() }),
+            tool_choice: self.tool_choice.clone().unwrap_or_else(|| json!("auto")),
+            tools: tools.collect(),
+            top_logprobs: self.top_logprobs.unwrap_or(0),
+            top_p: self.top_p.unwrap_or(1.0),
+            truncation: "disabled".to_string(),
+            user: self.user.clone(),
+            ..ResponseObject::default()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(value: &Value) -> Result<Body, Refusal> {
+        Body::read(value.to_string().as_bytes())
+    }
+
+    #[test]
+    fn a_response_begins_with_what_was_asked_for() {
+        let tool = json!({ "type": "function", "name": "f", "description": "F.", "parameters": { "type": "object" } });
+        let body = read(&json!({
+            "model": "m",
+            "input": "a",
+            "tools": [tool],
+            "tool_choice": { "type": "function", "name": "f" },
+            "text": { "format": { "type": "json_schema", "name": "s", "schema": { "type": "object" }, "strict": true } },
+            "metadata": { "k": "v" },
+            "temperature": 0.7,
+            "include": ["reasoning.encrypted_content", LOGPROBS],
+            "top_logprobs": 2,
+        }));
+        let body = body.unwrap();
+        let response = json!(body.begin());
+        assert_eq!(response["object"], "response");
+        assert_eq!(response["status"], "in_progress");
+        assert_eq!(response["output"], json!([]));
+        assert_eq!(response["text"]["format"]["name"], "s");
+        assert_eq!(response["tools"][0]["strict"], true);
+        assert_eq!(response["metadata"], json!({ "k": "v" }));
+        assert_eq!(response["temperature"], 0.7);
+        assert_eq!(response["store"], true);
+        for field in ["error", "incomplete_details", "instructions", "previous_response_id", "usage", "user"]
+        {
+            assert_eq!(response.get(field), Some(&Value::Null), "{field}");
+        }
+        let tools = body.tools().unwrap();
+        let settings = body.settings(tools.as_deref()).unwrap();
+        assert_eq!(settings.calls, greenroom_engine::Calls::Named("f".into()));
+        assert_eq!(settings.logprobs, Some(2));
+        assert!(settings.grammar.is_some());
+    }
+
+    #[test]
+    fn what_is_not_supported_is_refused_by_its_name() {
+        for (field, value) in [
+            ("background", json!(true)),
+            ("conversation", json!("conv_1")),
+            ("truncation", json!("auto")),
+            ("top_logprobs", json!(21)),
+            ("max_output_tokens", json!(0)),
+            ("temperature", json!("hot")),
+        ] {
+            let mut body = json!({ "model": "m", "input": "a" });
+            body[field] = value;
+            let refusal = read(&body).err().unwrap();
+            assert_eq!(refusal.openai()["error"]["param"], field);
+        }
+        for (tool, param) in
+            [(json!({ "type": "web_search" }), "tools[0]"), (json!({ "type": "function" }), "tools[0].name")]
+        {
+            let body = read(&json!({ "model": "m", "input": "a", "tools": [tool] })).unwrap();
+            assert_eq!(body.tools().unwrap_err().openai()["error"]["param"], param);
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! A response as it is said, event by event. A request without a stream goes the same way, so both come to the same response.
+
+use super::super::words::{diagnostics, explained};
+use super::events::Events;
+use super::input::Item;
+use super::kept::Record;
+use super::output::ResponseObject;
+use super::request::Body;
+use crate::server::App;
+use crate::server::ask::{Admitted, Answer, Piece};
+use crate::server::dialogue::Dialogue;
+use crate::server::error::Refusal;
+use crate::server::stream::{Frame, Wording};
+use std::sync::Arc;
+use tokio::sync::mpsc;
+
+/// Pieces that wait to be taken, at most.
+const MAX_WAITING: usize = 64;
+
+/// A response in the making, and what is to be done with it.
+pub(super) struct Telling {
+    app: Arc<App>,
+    tenant: String,
+    dialogue: Dialogue,
+    /// All that it is given, earlier responses included, but for the instructions.
+    input: Vec<Item>,
+    explains: bool,
+    compares: Option<String>,
+    events: Events,
+}
+
+impl Telling {
+    pub(super) fn new(
+        app: Arc<App>,
+        tenant: &str,
+        body: &Body,
+        input: Vec<Item>,
+        dialogue: Dialogue,
+    ) -> Self {
+        Self {
+            app,
+            tenant: tenant.to_string(),
+            dialogue,
+            input,
+            explains: body.greenroom,
+            compares: body.compares(),
+            events: Events::new(body.begin(), body.has_logprobs()),
+        }
+    }
+
+    /// The whole response.
+    ///
+    /// # Errors
+    /// As [`Admitted::play`].
+    pub(super) async fn whole(mut self, admitted: Admitted) -> Result<ResponseObject, Refusal> {
+        let (pieces, mut said) = mpsc::channel(MAX_WAITING);
+        let playing = async move { admitted.play(Some(&pieces)).await };
+        let listening = async {
+            while let Some((index, piece)) = said.recv().await {
+                self.piece(index, piece);
+            }
+        };
+        let (played, ()) = tokio::join!(playing, listening);
+        played?;
+        self.end();
+        Ok(self.events.response)
+    }
+
+    /// Adds how the prompt met the memory, and why not better.
+    fn account(&mut self, answer: &Answer) {
+        let response = &mut self.events.response;
+        self.app.recent.keep(&self.tenant, &response.id, &response.model, &self.dialogue, answer);
+        if self.explains {
+            response.greenroom = Some(explained(answer));
+        }
+        if let Some(earlier) = &self.compares {
+            let asked = (&*self.app, self.tenant.as_str(), response.model.as_str());
+            response.prompt_cache_diagnostics = Some(diagnostics(asked, earlier, &self.dialogue, answer));
+        }
+    }
+}
+
+impl Wording for Telling {
+    fn begin(&mut self) -> Vec<Frame> {
+        self.events.begin()
+    }
+
+    fn piece(&mut self, _: usize, piece: Piece) -> Vec<Frame> {
+        if let Piece::Ended(answer) = &piece {
+            self.account(answer);
+        }
+        self.events.piece(piece)
+    }
+
+    fn end(&mut self) -> Vec<Frame> {
+        let response = &self.events.response;
+        if response.store {
+            let input = std::mem::take(&mut self.input);
+            self.app.kept.put(Record { tenant: self.tenant.clone(), input, response: response.clone() });
+        }
+        self.events.end()
+    }
+
+    fn fail(&mut self, refusal: &Refusal) -> Vec<Frame> {
+        self.events.fail(refusal)
+    }
+}

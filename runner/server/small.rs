@@ -1,0 +1,243 @@
+//! The small routes that llama.cpp's server has: its health, figures, texts as tokens and back, and what it is doing.
+//!
+//! Where they need a model and only one is served, it need not be named. None of them opens a model but those that tokenize.
+
+use super::dialogue::Dialogue;
+use super::error::Refusal;
+use super::live::{Request, Stage};
+use super::models::Served;
+use super::openai::{Message, ToolEntry, lines, tools};
+use super::{App, Asking, Shared, body};
+use crate::transcript::PROGRAM;
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::http::Uri;
+use axum::http::header::CONTENT_TYPE;
+use axum::response::{IntoResponse as _, Response};
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use greenroom_engine::SessionStatus;
+use percent_encoding::percent_decode_str;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// Type of the text of `/metrics`.
+const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+#[derive(Deserialize)]
+struct TokenizeBody {
+    content: String,
+    /// True if the begin-of-sequence token stands before it, where the model's texts begin with it.
+    #[serde(default)]
+    add_special: bool,
+    /// True if special tokens are recognised in it.
+    #[serde(default = "yes")]
+    parse_special: bool,
+    /// True if each token comes with its text.
+    #[serde(default)]
+    with_pieces: bool,
+    model: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct DetokenizeBody {
+    tokens: Vec<u32>,
+    model: Option<String>,
+}
+
+/// Messages and tools, as with chat completions.
+#[derive(Deserialize)]
+struct TemplateBody {
+    messages: Vec<Message>,
+    tools: Option<Vec<ToolEntry>>,
+    model: Option<String>,
+}
+
+/// The routes.
+pub(super) fn routes() -> Router<Arc<App>> {
+    Router::new()
+        .route("/health", get(async || Json(json!({ "status": "ok" }))))
+        .route("/metrics", get(metrics))
+        .route("/tokenize", post(tokenize))
+        .route("/detokenize", post(detokenize))
+        .route("/apply-template", post(apply_template))
+        .route("/props", get(props))
+        .route("/slots", get(slots))
+}
+
+/// `GET /metrics`: totals of all tenants, by no tenant's name.
+async fn metrics(State(app): Shared) -> Response {
+    let mut memory_bytes = 0;
+    for served in app.models.at_hand() {
+        // Engines share one budget: each says what all of them hold.
+        if let Ok(status) = served.engine().status().await {
+            memory_bytes = memory_bytes.max(status.memory_bytes);
+        }
+    }
+    ([(CONTENT_TYPE, OPEN_METRICS)], app.live.metrics(app.queue.load(), memory_bytes)).into_response()
+}
+
+/// `POST /tokenize`
+async fn tokenize(State(app): Shared, Asking(tenant): Asking, bytes: Bytes) -> Result<Json<Value>, Refusal> {
+    let body: TokenizeBody = body::read(&bytes)?;
+    tenant.ask()?;
+    let served = asked_for(&app, body.model.as_deref()).await?;
+    let tokens = aside(move || {
+        let engine = served.engine();
+        let ids = engine.encode(&body.content, body.parse_special)?;
+        let ids = if body.add_special { engine.begin(&ids) } else { ids };
+        Ok(match body.with_pieces {
+            false => json!(ids),
+            true => ids.iter().map(|id| json!({ "id": id, "piece": engine.decode(&[*id]) })).collect(),
+        })
+    });
+    let tokens = tokens.await?;
+    Ok(Json(json!({ "tokens": tokens })))
+}
+
+/// `POST /detokenize`
+async fn detokenize(
+    State(app): Shared,
+    Asking(tenant): Asking,
+    bytes: Bytes,
+) -> Result<Json<Value>, Refusal> {
+    let body: DetokenizeBody = body::read(&bytes)?;
+    tenant.ask()?;
+    let served = asked_for(&app, body.model.as_deref()).await?;
+    let content = aside(move || Ok(served.engine().decode(&body.tokens))).await?;
+    Ok(Json(json!({ "content": content })))
+}
+
+/// `POST /apply-template`: the text that a model reads for these messages.
+async fn apply_template(
+    State(app): Shared,
+    Asking(tenant): Asking,
+    bytes: Bytes,
+) -> Result<Json<Value>, Refusal> {
+    let body: TemplateBody = body::read(&bytes)?;
+    let tools = tools(body.tools.unwrap_or_default())?;
+    let dialogue = Dialogue::new(lines(body.messages)?, tools, "messages")?;
+    tenant.ask()?;
+    let served = asked_for(&app, body.model.as_deref()).await?;
+    let prompt = aside(move || Ok(served.engine().prompter().render(&dialogue.conversation)?)).await?;
+    Ok(Json(json!({ "prompt": prompt })))
+}
+
+/// `GET /props`: a model's properties, and the server's. `is_sleeping`: the model is not open, and its context not known.
+async fn props(State(app): Shared, uri: Uri) -> Result<Json<Value>, Refusal> {
+    let name = name_of(&app, parameter(&uri, "model").as_deref())?;
+    let open = app.models.at_hand().into_iter().find(|served| served.name == name);
+    let n_ctx = open.as_ref().map(|served| served.engine().model().context_length);
+    Ok(Json(json!({
+        "default_generation_settings": { "n_ctx": n_ctx },
+        "total_slots": app.queue.places(),
+        "model_alias": name,
+        "modalities": { "vision": false, "audio": false },
+        "build_info": PROGRAM,
+        "is_sleeping": open.is_none(),
+    })))
+}
+
+/// `GET /slots`: the requests of the tenant that are at work or wait, and its memories in RAM.
+async fn slots(State(app): Shared, Asking(tenant): Asking) -> Json<Value> {
+    let requests = app.live.requests(&tenant.name);
+    let taken: BTreeSet<&str> = requests.iter().map(|request| request.memory.as_str()).collect();
+    let (mut contexts, mut idle) = (BTreeMap::new(), Vec::new());
+    for served in app.models.at_hand() {
+        let n_ctx = served.engine().model().context_length;
+        contexts.insert(served.name.clone(), n_ctx);
+        // One that has ended is not open any more.
+        let Ok(status) = served.engine().status().await else { continue };
+        let own = status.sessions.iter().filter(|session| session.key.tenant == tenant.name);
+        let own = own.filter(|session| !taken.contains(session.key.agent.as_str()));
+        idle.extend(own.map(|session| memory_slot(session, &served.name, n_ctx)));
+    }
+    let at_work = requests.iter().map(|request| request_slot(request, contexts.get(&request.model)));
+    let mut slots: Vec<Value> = at_work.chain(idle).collect();
+    for (id, slot) in slots.iter_mut().enumerate() {
+        slot["id"] = json!(id);
+    }
+    Json(json!(slots))
+}
+
+fn request_slot(request: &Request, n_ctx: Option<&usize>) -> Value {
+    let progress = match request.stage {
+        Stage::Reading { done, total } => json!({ "processed": done, "total": total }),
+        Stage::Waiting | Stage::Speaking => Value::Null,
+    };
+    json!({
+        "id_task": request.id,
+        "model": request.model,
+        "memory": request.memory,
+        "n_ctx": n_ctx,
+        "is_processing": request.stage != Stage::Waiting,
+        "prompt_progress": progress,
+    })
+}
+
+fn memory_slot(session: &SessionStatus, model: &str, n_ctx: usize) -> Value {
+    json!({
+        "id_task": -1,
+        "model": model,
+        "memory": session.key.agent,
+        "n_ctx": n_ctx,
+        "is_processing": session.is_at_work,
+        "n_tokens": session.tokens,
+        "n_tokens_in_memory": session.tokens_in_memory,
+        "bytes_in_memory": session.bytes_in_memory,
+        "is_saved": session.is_saved,
+    })
+}
+
+/// The model that is asked for, opened if it was not.
+async fn asked_for(app: &App, name: Option<&str>) -> Result<Arc<Served>, Refusal> {
+    app.models.get(&name_of(app, name)?).await
+}
+
+/// Name of the model that is asked for: the only one, where it is not named.
+fn name_of(app: &App, name: Option<&str>) -> Result<String, Refusal> {
+    let known: Vec<&str> = app.models.names().collect();
+    match (name, &known[..]) {
+        (Some(name), _) if known.contains(&name) => Ok(name.to_string()),
+        (None, [only]) => Ok((*only).to_string()),
+        (Some(name), _) => Err(Refusal::no_model(format!(
+            "the model `{name}` does not exist; there is {}",
+            known.join(", ")
+        ))),
+        (None, _) => Err(Refusal::field("model", format!("`model` is missing: one of {}", known.join(", ")))),
+    }
+}
+
+/// A parameter of a query.
+fn parameter(uri: &Uri, name: &str) -> Option<String> {
+    uri.query()?.split('&').find_map(|pair| {
+        let (_, value) = pair.split_once('=').filter(|(key, _)| *key == name)?;
+        Some(percent_decode_str(&value.replace('+', " ")).decode_utf8_lossy().into_owned())
+    })
+}
+
+/// Lets others be answered while something long is worked out.
+async fn aside<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, Refusal> + Send + 'static,
+) -> Result<T, Refusal> {
+    tokio::task::spawn_blocking(work).await.map_err(|error| Refusal::internal(error.to_string()))?
+}
+
+fn yes() -> bool {
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_parameter_is_decoded() {
+        let uri: Uri = "/props?a=b&model=my%20model+1&model=other".parse().unwrap();
+        assert_eq!(parameter(&uri, "model").as_deref(), Some("my model 1"));
+        assert_eq!(parameter(&uri, "mode"), None);
+        assert_eq!(parameter(&"/props".parse().unwrap(), "model"), None);
+    }
+}

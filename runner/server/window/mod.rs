@@ -1,0 +1,109 @@
+//! The window: one page that shows what the server is doing, to the tenant who asks.
+//!
+//! `pages` are the page and its two files, which hold no data and need no key. They ask for `GET /window/events`, a stream of what has
+//! changed (`state`); `GET /window/state` is the same once. Scenarios are played through `/v1/runs`, whose events the page draws. The
+//! same page shows a run that plays in another command (`run`: `greenroom run --watch`): there `/window/events` says so, and
+//! `/window/run` streams the run's events, in the words of `/v1/runs`.
+
+mod pages;
+mod run;
+mod state;
+
+pub(super) use pages::needs_no_key;
+pub use run::{Watched, watch};
+pub(super) use state::Glance;
+
+use super::tenants::Tenant;
+use super::{App, Asking, Shared};
+use axum::extract::State;
+use axum::response::sse::{self, KeepAlive, Sse};
+use axum::response::{IntoResponse as _, Response};
+use axum::routing::get;
+use axum::{Json, Router};
+use serde_json::Value;
+use state::{Looked, STATUS_EVERY, Told, View};
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::sync::mpsc;
+use tokio::time::MissedTickBehavior;
+use tokio_stream::wrappers::ReceiverStream;
+
+/// How often is looked whether something has changed.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// Time between two events, at least.
+const TELL_EVERY: Duration = Duration::from_millis(250);
+/// A page that hears nothing for so long hears a comment, and one that has gone is noticed.
+const KEEP_ALIVE: Duration = Duration::from_secs(10);
+
+/// An event for a page.
+type Event = Result<sse::Event, Infallible>;
+
+/// The routes of the window.
+pub(super) fn routes() -> Router<Arc<App>> {
+    Router::new()
+        .route("/window/state", get(state_now))
+        .route("/window/events", get(events))
+        .merge(pages::routes())
+}
+
+/// `GET /window/state`
+async fn state_now(State(app): Shared, Asking(tenant): Asking) -> Json<Value> {
+    let looked = Looked::now(&app, &tenant.name).await;
+    let change = Told::default().change(&View::of(&app, &tenant.name, &looked));
+    Json(change.unwrap_or_default())
+}
+
+/// `GET /window/events`
+async fn events(State(app): Shared, Asking(tenant): Asking) -> Response {
+    let (events, read) = mpsc::channel(1);
+    tokio::spawn(tell(app, tenant, events));
+    stream(read)
+}
+
+/// Events as they come, to their end.
+fn stream(events: mpsc::Receiver<Event>) -> Response {
+    Sse::new(ReceiverStream::new(events)).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)).into_response()
+}
+
+/// Tells a page what changes, until it is closed or the server ends.
+async fn tell(app: Arc<App>, tenant: Arc<Tenant>, events: mpsc::Sender<Event>) {
+    let mut ending = app.ending.clone();
+    let mut tick = tokio::time::interval(LOOK_EVERY);
+    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut told = Told::default();
+    let mut told_at: Option<Instant> = None;
+    let mut looked = Looked::now(&app, &tenant.name).await;
+    // A pass of the engine may take a while, and words come meanwhile.
+    let mut looking = Box::pin(look_later(app.clone(), tenant.clone()));
+    loop {
+        tokio::select! {
+            biased;
+            () = events.closed() => return,
+            _ = ending.changed() => return,
+            new = &mut looking => {
+                looked = new;
+                looking = Box::pin(look_later(app.clone(), tenant.clone()));
+                continue;
+            }
+            _ = tick.tick() => {}
+        }
+        if told_at.is_some_and(|at| at.elapsed() < TELL_EVERY) {
+            continue;
+        }
+        let Some(change) = told.change(&View::of(&app, &tenant.name, &looked)) else { continue };
+        told_at = Some(Instant::now());
+        let event = sse::Event::default().event("state").data(change.to_string());
+        tokio::select! {
+            biased;
+            _ = ending.changed() => return,
+            sent = events.send(Ok(event)) => if sent.is_err() { return },
+        }
+    }
+}
+
+/// What there is to see of memories, after a while.
+async fn look_later(app: Arc<App>, tenant: Arc<Tenant>) -> Arc<Looked> {
+    tokio::time::sleep(STATUS_EVERY).await;
+    Looked::now(&app, &tenant.name).await
+}

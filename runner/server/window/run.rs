@@ -1,0 +1,165 @@
+//! A run that plays in this process, on the window's page: `greenroom run --watch`.
+//!
+//! Whoever plays tells a [`Watched`] what happens, in the events of `/v1/runs`; [`watch`] serves the page that shows it.
+
+use super::super::names_this_machine;
+use super::{Event, pages, stream};
+use axum::Router;
+use axum::extract::{Request, State};
+use axum::middleware::{self, Next};
+use axum::response::sse;
+use axum::response::{IntoResponse as _, Response};
+use axum::routing::get;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::net::TcpListener;
+use tokio::sync::{mpsc, watch as latest};
+
+/// What has happened in a run, for pages that are open and such as open later.
+#[derive(Debug)]
+pub struct Watched {
+    past: Mutex<BTreeMap<u64, Happened>>,
+    /// Number of the latest event.
+    latest: latest::Sender<u64>,
+}
+
+/// An event of a run.
+#[derive(Clone, Debug)]
+struct Happened {
+    name: &'static str,
+    /// The turn that it belongs to; empty: none.
+    path: String,
+    /// Its JSON.
+    data: String,
+}
+
+/// What handlers share.
+#[derive(Clone)]
+struct Stage {
+    watched: Arc<Watched>,
+    ending: latest::Receiver<bool>,
+}
+
+impl Watched {
+    /// A run of which nothing is known yet.
+    pub fn new() -> Arc<Self> {
+        Arc::new(Self { past: Mutex::default(), latest: latest::Sender::new(0) })
+    }
+
+    /// Tells what has happened: an event of `/v1/runs` by its name and data.
+    pub fn tell(&self, name: &'static str, data: &Value) {
+        let path = data["path"].as_str().unwrap_or_default().to_string();
+        let mut past = self.past();
+        if name == "turn" {
+            // It holds the whole text: pieces of it need not be kept.
+            past.retain(|_, event| event.name != "text" || event.path != path);
+        }
+        let number = *self.latest.borrow() + 1;
+        past.insert(number, Happened { name, path, data: data.to_string() });
+        self.latest.send_replace(number);
+    }
+
+    /// Events behind the one of a number.
+    fn since(&self, number: u64) -> Vec<(u64, Happened)> {
+        self.past().range(number + 1..).map(|(number, event)| (*number, event.clone())).collect()
+    }
+
+    fn past(&self) -> MutexGuard<'_, BTreeMap<u64, Happened>> {
+        self.past.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Shows a run until `stop` is ready, to this machine alone.
+///
+/// # Errors
+/// The connection's.
+pub async fn watch(
+    watched: Arc<Watched>,
+    listener: TcpListener,
+    stop: impl Future<Output = ()> + Send + 'static,
+) -> io::Result<()> {
+    let (ended, ending) = latest::channel(false);
+    let router = Router::new()
+        .route("/window/events", get(begin))
+        .route("/window/run", get(events))
+        .merge(pages::routes())
+        .layer(middleware::from_fn(guarded))
+        .with_state(Stage { watched, ending });
+    let stop = async move {
+        stop.await;
+        ended.send_replace(true);
+    };
+    axum::serve(listener, router).with_graceful_shutdown(stop).await
+}
+
+async fn guarded(request: Request, next: Next) -> Response {
+    match names_this_machine(request.headers()) {
+        Ok(()) => next.run(request).await,
+        Err(refusal) => refusal.into_response(),
+    }
+}
+
+/// `GET /window/events`: there is a run to watch, and nothing else.
+async fn begin(State(stage): State<Stage>) -> Response {
+    let (events, read) = mpsc::channel::<Event>(1);
+    tokio::spawn(async move {
+        let mut ending = stage.ending;
+        let state = json!({ "full": true, "watch": true });
+        if events.send(Ok(sse::Event::default().event("state").data(state.to_string()))).await.is_ok() {
+            tokio::select! {
+                () = events.closed() => {}
+                _ = ending.changed() => {}
+            }
+        }
+    });
+    stream(read)
+}
+
+/// `GET /window/run`
+async fn events(State(stage): State<Stage>) -> Response {
+    let (events, read) = mpsc::channel::<Event>(64);
+    tokio::spawn(async move {
+        let Stage { watched, mut ending } = stage;
+        let (mut news, mut number) = (watched.latest.subscribe(), 0);
+        loop {
+            // Before it is read: what comes meanwhile is news again.
+            news.mark_unchanged();
+            for (at, Happened { name, data, .. }) in watched.since(number) {
+                number = at;
+                if events.send(Ok(sse::Event::default().event(name).data(data))).await.is_err() {
+                    return;
+                }
+            }
+            tokio::select! {
+                () = events.closed() => return,
+                _ = ending.changed() => return,
+                changed = news.changed() => if changed.is_err() { return },
+            }
+        }
+    });
+    stream(read)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_of_a_turn_are_forgotten_once_it_is_said() {
+        let watched = Watched::new();
+        watched.tell("plan", &json!({ "phases": [] }));
+        watched.tell("text", &json!({ "path": "a/1/x", "text": "Good" }));
+        watched.tell("text", &json!({ "path": "a/1/y", "text": "No" }));
+        watched.tell("turn", &json!({ "path": "a/1/x", "text": "Good evening." }));
+        let names = |number| {
+            watched.since(number).into_iter().map(|(at, event)| (at, event.name)).collect::<Vec<_>>()
+        };
+        assert_eq!(names(0), [(1, "plan"), (3, "text"), (4, "turn")]);
+        assert_eq!(names(3), [(4, "turn")]);
+        watched.tell("done", &json!({}));
+        assert_eq!(names(4), [(5, "done")]);
+    }
+}
