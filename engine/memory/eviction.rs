@@ -18,6 +18,8 @@ enum Eviction {
     Stored,
     /// Ids, texts and addresses of a session whose manifest is up to date.
     Known,
+    /// What turns had read that did not end.
+    Unfinished,
     /// Keys and values that would have to be computed again: some hundred times what reading costs.
     Unstored,
 }
@@ -72,10 +74,16 @@ impl Memory {
     pub(super) fn make_room(&mut self, more: u64, needed_by: Option<u64>) -> bool {
         let kinds: &[Eviction] = match needed_by {
             Some(_) => &[Eviction::Stored],
-            None => &[Eviction::Stored, Eviction::Known, Eviction::Unstored],
+            None => &[Eviction::Stored, Eviction::Known, Eviction::Unfinished, Eviction::Unstored],
         };
         let mut excess = (self.bytes() + more).saturating_sub(self.budget());
         for kind in kinds {
+            let mut bytes = self.arena.bytes();
+            while *kind == Eviction::Unfinished && excess > 0 && self.evict_unfinished() {
+                let left = self.arena.bytes();
+                excess = excess.saturating_sub(bytes - left);
+                bytes = left;
+            }
             while excess > 0 {
                 let candidates = self.idle.iter().filter(|(_, idle)| {
                     let later = needed_by.is_none_or(|by| idle.next_use.is_none_or(|next| next > by));
@@ -98,7 +106,7 @@ impl Memory {
         tracing::trace!("evicting from `{}`, {excess} bytes over the budget", key.agent);
         if kind == Eviction::Known {
             let known = self.idle.get(key).map_or(0, |idle| idle.known_bytes);
-            self.forget(key);
+            self.forget_known(key);
             return excess.saturating_sub(known);
         }
         let Some(idle) = self.idle.get_mut(key) else { return excess };
@@ -120,6 +128,12 @@ impl Memory {
 
     /// Drops a session from memory; its files stay.
     pub(crate) fn forget(&mut self, key: &SessionKey) {
+        self.forget_known(key);
+        self.drop_unfinished(key);
+    }
+
+    /// The same, but for blocks that a turn read which did not end.
+    fn forget_known(&mut self, key: &SessionKey) {
         if let Some(mut idle) = self.idle.remove(key) {
             idle.session.sequence.clear(&mut self.arena);
         }
@@ -133,6 +147,7 @@ impl Idle {
         match kind {
             Eviction::Stored => self.session.can_evict(),
             Eviction::Known => self.saved && !self.session.sequence.holds_any(),
+            Eviction::Unfinished => false, // no session's own
             Eviction::Unstored => self.session.sequence.holds_any() && !self.session.can_evict(),
         }
     }

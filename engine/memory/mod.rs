@@ -1,6 +1,6 @@
 //! All sessions that are not at work, in memory and on disk.
 //!
-//! [`recall`] makes one ready for a prompt, [`adopt`] goes on with another device's, [`commit`] keeps what its turn left, [`read_ahead`] reads for who is needed next, [`eviction`]
+//! [`recall`] makes one ready for a prompt, [`adopt`] goes on with another device's, [`commit`] keeps what its turn left, [`unfinished`] what one left that did not end, [`read_ahead`] reads for who is needed next, [`eviction`]
 //! keeps the budget, [`claims`] other processes away. What needs the disk is a [`crew`]'s: reads side by side, an [`export`] of what a
 //! session has and its manifest through the [`writer`], in order. A [`session`] is a [`sequence`] with what it has read; the [`arena`]
 //! knows which blocks are in memory; a [`pass`] is planned over both.
@@ -17,6 +17,7 @@ mod read_ahead;
 mod recall;
 pub(crate) mod sequence;
 pub(crate) mod session;
+mod unfinished;
 pub(crate) mod writer;
 
 pub(crate) use recall::Recalled;
@@ -35,6 +36,7 @@ use recall::Search;
 use session::{CacheContext, Session};
 use std::collections::HashMap;
 use std::sync::Arc;
+use unfinished::Unfinished;
 use writer::Writer;
 
 /// Sessions in memory and on disk.
@@ -49,6 +51,7 @@ pub(crate) struct Memory {
     /// Writes; none without a store.
     writer: Option<Writer>,
     idle: HashMap<SessionKey, Idle>,
+    unfinished: Unfinished,
     /// Contents of the manifests of sessions that this engine saved.
     journals: HashMap<SessionKey, Journal>,
     /// Faults found in a session's memory before it was asked for, in words.
@@ -116,6 +119,7 @@ impl Memory {
             ahead,
             writer,
             idle,
+            unfinished: Unfinished::default(),
             journals,
             remarks,
             claims,

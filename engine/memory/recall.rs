@@ -96,14 +96,18 @@ impl Memory {
         session.rewind(matched.n_tokens, &mut self.arena);
         self.restore(&mut session, matched.n_tokens, &mut search);
         if !request.cold {
-            let end = if fresh { ids.len() } else { read_before };
-            self.append_known_blocks(&mut session, end, &mut search);
+            // A session that goes on reads what nobody has read, but for turns that did not end.
+            let anyone = fresh || !self.unfinished.is_empty();
+            let end = if anyone { ids.len() } else { read_before };
+            let persists = self.persists(request);
+            self.append_known_blocks(&mut session, end, persists, &mut search);
             self.restore_tail(&mut session, &mut search);
         }
         // At least one token is fed: its logits choose the first token of the reply.
         let last = session.tokens.len().saturating_sub(1);
         let reused = self.restore(&mut session, last, &mut search);
         let reused = self.adopt(&mut session, &request.session, reused, &mut search);
+        self.drop_unfinished(&request.session);
         session.forget_stored(session.tokens.len());
         let kind = match matched.relation {
             Relation::Exact => MatchKind::Exact, // even where it goes back to the border of its only block
@@ -231,8 +235,14 @@ impl Memory {
     }
 
     /// Appends whole blocks up to token `end`, found by content in memory or on disk, until one is missing. Windows are
-    /// left to [`Memory::restore`].
-    fn append_known_blocks(&mut self, session: &mut Session, end: usize, search: &mut Search) {
+    /// left to [`Memory::restore`]. `persists`: the session will be written to disk.
+    fn append_known_blocks(
+        &mut self,
+        session: &mut Session,
+        end: usize,
+        persists: bool,
+        search: &mut Search,
+    ) {
         let first = session.sequence.len() / BLOCK;
         let end_block = end.min(session.tokens.len()) / BLOCK;
         if end_block <= first {
@@ -249,12 +259,19 @@ impl Memory {
             .take_while(|((_, key), read)| self.arena.holds(*key) || matches!(read, Some(Found::Whole(_))));
         let n = found.count() + 1;
         let on_disk = self.on_disk(wanted.iter().take(n).map(|(_, key)| key.0).collect());
+        let has_window = |(_, key): &Wanted, on_disk: &[bool; 2]| {
+            self.arena.holds((key.0, Part::Windowed)) || on_disk[Part::Windowed as usize]
+        };
+        let has_window: Vec<bool> =
+            wanted.iter().zip(&on_disk).map(|(wanted, on_disk)| has_window(wanted, on_disk)).collect();
+        let whole =
+            if windows && !persists { self.whole_windows(session, first, &has_window[..n - 1]) } else { 0 };
         for (((index, key), read), on_disk) in wanted.into_iter().zip(read).zip(on_disk) {
             let hash = key.0;
-            // What the disk lacks must be kept in memory, or it could never be written.
             let window = if windows { self.arena.find((hash, Part::Windowed)) } else { None };
             let stored = self.context.layout.parts().all(|part| on_disk[part as usize]);
-            if windows && window.is_none() && !on_disk[Part::Windowed as usize] {
+            // What the disk lacks must be kept in memory, or it could never be written.
+            if windows && window.is_none() && !on_disk[Part::Windowed as usize] && index - first >= whole {
                 break;
             }
             let Some(id) = self.take(key, read, search) else {
@@ -271,6 +288,22 @@ impl Memory {
                 session.stored_blocks = index + 1;
             }
         }
+    }
+
+    /// The most blocks behind the first `first` of a session behind which a row finds all that it sees of windowed layers;
+    /// `has_window`: of which blocks there that is known.
+    fn whole_windows(&self, session: &Session, first: usize, has_window: &[bool]) -> usize {
+        let Some(window) = self.context.layout.window() else { return 0 };
+        let table = session.sequence.table();
+        let has = |block: usize| match block.checked_sub(first) {
+            Some(behind) => has_window[behind],
+            None => table.holds(block, Part::Windowed) || block < session.stored_blocks,
+        };
+        let is_whole = |n: &usize| {
+            let end = first + n;
+            ((end * BLOCK + 1).saturating_sub(window) / BLOCK..end).all(has)
+        };
+        (1..=has_window.len()).rev().find(is_whole).unwrap_or(0)
     }
 
     /// Reads the rows of the open block, if they are on disk alone.

@@ -79,6 +79,11 @@ impl Sequence {
         self.n_computed = 0;
     }
 
+    /// Until the turn ends the sequence can be truncated to `n`, too, as far as what a row there sees is in memory now.
+    pub(crate) fn reach_back(&mut self, n: usize) {
+        self.start = self.start.min(n);
+    }
+
     /// Until the turn ends the sequence can be truncated exactly to here, and to wherever it goes from here.
     pub(crate) fn hold(&mut self) {
         self.held = Some(self.len);

@@ -10,7 +10,7 @@ use crate::memory::arena::Arena;
 use crate::memory::pass::Wanted;
 use crate::memory::session::{CacheContext, Session, known_bytes};
 use crate::text::calls::CallForm;
-use crate::text::prefix::{Segment, SegmentKind};
+use crate::text::prefix::{Segment, SegmentKind, flatten};
 use crate::text::tokenizer::Tokenizer;
 use crate::turns::calling::Calling;
 use crate::turns::constraint::{Chosen, ScoreOptions, Spelling, Step};
@@ -138,6 +138,8 @@ impl ActiveTurn {
     ) -> Self {
         let Recalled { mut session, kind, source, reused, recomputed, .. } = recalled;
         session.sequence.begin_turn();
+        // It may have found blocks behind what the session held.
+        session.sequence.reach_back(flatten(&session.segments).len());
         let known_bytes = known_bytes(&prompt, session.tokens.len());
         let prompt_len = session.tokens.len();
         let usage = Usage {
@@ -186,6 +188,11 @@ impl ActiveTurn {
     /// Counts bytes that were written before the turn's end.
     pub(crate) fn wrote(&mut self, bytes: u64) {
         self.usage.bytes_written += bytes;
+    }
+
+    /// Tokens of the prompt.
+    pub(crate) fn prompt_len(&self) -> usize {
+        self.prompt_len
     }
 
     /// Tells whether the prompt is read.

@@ -398,12 +398,9 @@ impl Trial {
             self.flush(&request, &mut session);
         }
         if cancelled {
-            let n = flatten(&session.segments).len();
-            session.tokens.truncate(n);
-            session.truncate(n, &mut self.memory.arena);
-            session.sequence.end_turn(&mut self.memory.arena);
             known.now = prompt[..before].to_vec();
-            self.memory.keep(key.clone(), session, request.next_use);
+            let prompt_len = session.tokens.len();
+            self.memory.give_back(key.clone(), session, prompt_len, request.next_use);
             self.agents.insert(key, known);
             return self.count("cancelled");
         }

@@ -148,6 +148,11 @@ impl Bench {
         Store::open(&Place { dir: dir.to_owned(), key: None }).expect("a store")
     }
 
+    /// Ids of its text.
+    pub(crate) fn ids(&self, range: std::ops::Range<usize>) -> Vec<u32> {
+        self.tokens[range].to_vec()
+    }
+
     pub(crate) fn segment(&self, range: std::ops::Range<usize>) -> Segment {
         let ids = self.tokens[range.clone()].into();
         Segment { kind: SegmentKind::Message, text: format!("{range:?}"), ids, guessed: false }

@@ -15,3 +15,4 @@ mod oracle;
 mod replies;
 mod saving;
 mod texts;
+mod unfinished;

@@ -188,6 +188,8 @@ impl Worker {
                 Err(()) | Ok(Some(Command::Close)) => return,
                 Ok(Some(command)) => self.take(command),
                 Ok(None) => {
+                    // First of all: who begins may ask for what they had read.
+                    self.drop_cancelled();
                     self.admit();
                     self.step();
                     self.go_on_embedding();
@@ -309,7 +311,6 @@ impl Worker {
 
     /// One pass over all turns at work.
     fn step(&mut self) {
-        self.drop_cancelled();
         let most_wanted = most_wanted(&*self.device);
         let loads: Vec<Load> = self.active.iter().map(|turn| turn.load(most_wanted)).collect();
         let shared = loads.iter().any(|l| l.decoding);
@@ -420,6 +421,8 @@ impl Worker {
         }
     }
 
+    /// Ends the turns whose callers have gone. That is seen between two passes, so a pass takes as long as somebody is willing to wait
+    /// for it (`schedule`).
     fn drop_cancelled(&mut self) {
         let (cancelled, active) =
             std::mem::take(&mut self.active).into_iter().partition(ActiveTurn::cancelled);
@@ -436,14 +439,11 @@ impl Worker {
         self.give_back(turn);
     }
 
-    /// A turn that did not end leaves its session as it found it.
-    fn give_back(&mut self, mut turn: ActiveTurn) {
-        let n = flatten(&turn.session.segments).len();
-        turn.session.tokens.truncate(n);
-        turn.session.truncate(n, &mut self.memory.arena);
-        turn.session.sequence.end_turn(&mut self.memory.arena);
-        self.memory.keep(turn.request.session.clone(), turn.session, turn.request.next_use);
-        self.memory.saved(&turn.request.session);
+    /// A turn that did not end leaves its session as it found it; what it read stays in memory for a while.
+    fn give_back(&mut self, turn: ActiveTurn) {
+        let prompt_len = turn.prompt_len();
+        let ActiveTurn { request, session, .. } = turn;
+        self.memory.give_back(request.session, session, prompt_len, request.next_use);
     }
 
     /// An empty cache, in the engine's formats or others.

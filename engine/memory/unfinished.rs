@@ -1,0 +1,75 @@
+//! What turns that did not end had read of their prompts: whole blocks, which stay in memory for whoever asks for them next.
+//!
+//! Such a turn leaves its session as it found it, but its blocks are found by content ([`Memory::recall`]) as long as somebody holds
+//! them. They are held here until a turn of the session begins, which takes those that its prompt begins with; until the session is
+//! forgotten; or until their room is needed, before anything goes that a turn which ended would have to compute again.
+
+use super::Memory;
+use super::session::Session;
+use crate::SessionKey;
+use crate::kv::layout::BLOCK;
+use crate::kv::table::BlockId;
+use crate::text::prefix::flatten;
+use std::collections::{HashSet, VecDeque};
+
+/// Blocks by the session whose turn did not end, the oldest first; of each in their order.
+#[derive(Default)]
+pub(super) struct Unfinished(VecDeque<(SessionKey, Vec<BlockId>)>);
+
+impl Unfinished {
+    /// True if nothing is held.
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl Memory {
+    /// Takes a session back whose turn did not end: it is as it was when the turn began, and what the turn read of its prompt's first
+    /// `prompt_len` tokens is kept block by block.
+    pub(crate) fn give_back(
+        &mut self,
+        key: SessionKey,
+        mut session: Session,
+        prompt_len: usize,
+        next_use: Option<u64>,
+    ) {
+        let of_prompt = session.sequence.table().parts().take(prompt_len / BLOCK);
+        let read: Vec<BlockId> = of_prompt.flatten().flatten().collect();
+        read.iter().for_each(|id| self.arena.retain(*id));
+        let n = flatten(&session.segments).len();
+        session.tokens.truncate(n);
+        session.truncate(n, &mut self.arena);
+        session.sequence.end_turn(&mut self.arena);
+        let held: HashSet<BlockId> = session.sequence.table().parts().flatten().flatten().collect();
+        let (held, kept): (Vec<BlockId>, _) = read.into_iter().partition(|id| held.contains(id));
+        held.into_iter().for_each(|id| self.arena.release(id));
+        self.drop_unfinished(&key);
+        if !kept.is_empty() {
+            self.unfinished.0.push_back((key.clone(), kept));
+        }
+        self.keep(key.clone(), session, next_use);
+        self.saved(&key);
+    }
+
+    /// Lets go of what a session's turn had read that did not end.
+    pub(super) fn drop_unfinished(&mut self, key: &SessionKey) {
+        let arena = &mut self.arena;
+        self.unfinished.0.retain(|(session, blocks)| {
+            let stays = session != key;
+            if !stays {
+                blocks.iter().for_each(|id| arena.release(*id));
+            }
+            stays
+        });
+    }
+
+    /// Lets go of the last block of what is held longest; `false`: there is none.
+    pub(super) fn evict_unfinished(&mut self) -> bool {
+        let Some((_, blocks)) = self.unfinished.0.front_mut() else { return false };
+        blocks.pop().into_iter().for_each(|id| self.arena.release(id));
+        if blocks.is_empty() {
+            self.unfinished.0.pop_front();
+        }
+        true
+    }
+}

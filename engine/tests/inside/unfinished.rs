@@ -1,0 +1,204 @@
+//! Turns that are given up while they read their prompt: nothing of the session changes, and what was read is not read again.
+
+use crate::fixtures::RandomModel;
+use crate::kv::layout::BLOCK;
+use crate::memory::Memory;
+use crate::memory::session::Session;
+use crate::tests::exactness::{Bench, N};
+use crate::*;
+use std::path::Path;
+
+fn engine(model: &RandomModel, cache_dir: Option<&Path>, cache_memory: u64) -> Engine {
+    let model = ModelSource::Bundled("tiny", model.bytes().leak());
+    let cache_dir = cache_dir.map(Path::to_owned);
+    // Small passes, so that there is time to give up between them.
+    let config = EngineConfig { cache_dir, cache_memory, prefill_chunk: 48, ..EngineConfig::new(model) };
+    Engine::open(config, &mut |_| {}).unwrap()
+}
+
+fn models() -> [RandomModel; 2] {
+    // The last layer of the second sees everything, the others 200 tokens.
+    let windowed = RandomModel { n_layers: 6, window: 200, ..RandomModel::tiny_of("gemma3", 3) };
+    [RandomModel::tiny(3), windowed].map(|model| RandomModel { context_length: 16_384, ..model })
+}
+
+fn asked(agent: &str, text: &str, retention: Retention) -> Request {
+    Request {
+        sampling: Sampling { temperature: 2.0, seed: 5, ..Sampling::default() },
+        max_tokens: 12,
+        retention,
+        ..Request::new(
+            SessionKey::new("r", agent),
+            Conversation { next: text.into(), ..Conversation::default() },
+        )
+    }
+}
+
+fn play(engine: &Engine, request: Request) -> Completion {
+    let mut turn = engine.submit(request).unwrap();
+    while let Some(event) = turn.blocking_next() {
+        match event {
+            Event::Failed(error) => panic!("{error}"),
+            Event::Done(_) => return *turn.blocking_commit().unwrap(),
+            _ => {}
+        }
+    }
+    panic!("the turn did not end");
+}
+
+/// Gives a turn up once so many tokens of its prompt are read.
+fn give_up(engine: &Engine, request: Request, n: usize) {
+    let endless = Request { max_tokens: 1500, min_tokens: 1500, ..request };
+    let mut turn = engine.submit(endless).unwrap();
+    while let Some(event) = turn.blocking_next() {
+        match event {
+            Event::Prefill { done, .. } if done >= n => return,
+            // The rest of the prompt was read before the engine learned that an earlier turn was given up.
+            Event::Text(_) => return,
+            Event::Prefill { .. } => {}
+            other => panic!("the prompt is longer: {other:?}"),
+        }
+    }
+}
+
+/// A text of more than 900 tokens.
+fn long(about: &str) -> String {
+    (0..100).map(|n| format!("{about} {n}. ")).collect()
+}
+
+/// The request that follows a reply.
+fn next(request: &Request, reply: &Completion, text: &str) -> Request {
+    let mut request = request.clone();
+    let user = std::mem::replace(&mut request.conversation.next, text.into());
+    let reply = ReplyContent::Ids(reply.ids.clone().into());
+    request.conversation.exchanges.push(Exchange { user, reply });
+    request
+}
+
+fn as_agent(request: &Request, agent: &str) -> Request {
+    Request { session: SessionKey::new("r", agent), ..request.clone() }
+}
+
+fn check(model: &RandomModel, cache_dir: Option<&Path>, retention: Retention) {
+    let (engine, control) = (engine(model, cache_dir, 1 << 30), engine(model, None, 1 << 30));
+    let cold = |request: &Request| play(&control, Request { cold: true, ..request.clone() });
+    // A session that never ended a turn; then another one with the same prompt.
+    let first = asked("a", &long("The harbour"), retention);
+    let expected = cold(&first);
+    let expect_reuse = |request: &Request, n: usize, expected: &Completion| {
+        let found = play(&engine, request.clone());
+        let Usage { reused, recomputed, prefilled, kind, .. } = found.usage;
+        assert!(reused >= n / BLOCK * BLOCK, "{kind:?}: {reused} of {n} tokens, {cache_dir:?} {retention:?}");
+        let all = expected.usage.prefilled + expected.usage.recomputed;
+        assert_eq!(reused + prefilled + recomputed, all, "{kind:?}");
+        assert_eq!((&found.ids, &found.digest), (&expected.ids, &expected.digest), "{kind:?}");
+        found
+    };
+    if cache_dir.is_none() {
+        give_up(&engine, as_agent(&first, "b"), 800);
+        let other = expect_reuse(&as_agent(&first, "c"), 800, &expected);
+        assert_eq!(other.usage.kind, MatchKind::Prefix);
+        engine.forget(&SessionKey::new("r", "b"));
+        engine.forget(&SessionKey::new("r", "c"));
+        let anew = play(&engine, as_agent(&first, "d"));
+        assert_eq!(anew.usage.reused, 0, "what is forgotten is gone");
+        engine.forget(&SessionKey::new("r", "d"));
+    }
+    give_up(&engine, first.clone(), 600);
+    give_up(&engine, first.clone(), 300); // behind what was read before
+    let done = expect_reuse(&first, 800, &expected);
+    // One that goes on: its past stays, and what was read behind it is found, by its child too.
+    let second = next(&first, &done, &long("The town"));
+    let expected = cold(&second);
+    let past = done.usage.reused + done.usage.prefilled + done.ids.len();
+    give_up(&engine, second.clone(), 600);
+    let child = Request { parent: Some(first.session.clone()), ..as_agent(&second, "child") };
+    expect_reuse(&child, past + 600, &expected);
+    let second_done = expect_reuse(&second, past + 600, &expected);
+    assert_eq!(second_done.usage.kind, MatchKind::Extend);
+    // Given up, and then something else is said: all of the past is there.
+    let (third, other) = (next(&second, &second_done, &long("The sea")), next(&second, &second_done, "So?"));
+    let past = second_done.usage.reused + second_done.usage.prefilled + second_done.ids.len();
+    let expected = cold(&other);
+    give_up(&engine, third.clone(), 600);
+    give_up(&engine, third, 48);
+    let found = play(&engine, other);
+    assert_eq!((found.ids, &found.digest), (expected.ids, &expected.digest));
+    assert_eq!(found.usage.kind, MatchKind::Extend);
+    assert!(found.usage.reused + BLOCK > past && found.usage.recomputed < BLOCK, "{:?}", found.usage);
+    // Another tenant finds nothing.
+    let last = asked("e", &long("The rain"), retention);
+    give_up(&engine, last.clone(), 600);
+    let stranger = SessionKey { tenant: "another".into(), ..last.session.clone() };
+    assert_eq!(play(&engine, Request { session: stranger, ..last }).usage.reused, 0);
+}
+
+#[test]
+fn what_was_read_is_not_read_again() {
+    for model in models() {
+        check(&model, None, Retention::Ephemeral);
+        check(&model, None, Retention::Persistent);
+        for retention in [Retention::Ephemeral, Retention::Persistent] {
+            check(&model, Some(tempfile::tempdir().unwrap().path()), retention);
+        }
+    }
+}
+
+#[test]
+fn the_stored_session_stays_as_it_was() {
+    for model in models() {
+        let folder = tempfile::tempdir().unwrap();
+        let engine = engine(&model, Some(folder.path()), 1 << 30);
+        let first = asked("a", &long("The harbour"), Retention::Persistent);
+        let done = play(&engine, first.clone());
+        give_up(&engine, next(&first, &done, &long("The town")), 600);
+        drop(engine);
+        let engine = self::engine(&model, Some(folder.path()), 1 << 30);
+        let second = next(&first, &done, "So?");
+        let found = play(&engine, second.clone());
+        let past = done.usage.prefilled + done.ids.len();
+        assert_eq!(
+            (found.usage.kind, found.usage.reused, found.usage.source),
+            (MatchKind::Extend, past, Source::Disk)
+        );
+        let cold = Request { cold: true, ..as_agent(&second, "cold") };
+        assert_eq!(found.digest, play(&engine, cold).digest);
+    }
+}
+
+#[test]
+fn it_makes_room_before_what_would_be_computed_again() {
+    const BUDGET: u64 = 1 << 40;
+    let bench = Bench::new(KvFormat::Q4, Isa::detect());
+    let mut memory = Memory::new(&bench.device, bench.context.clone(), None, BUDGET).expect("a memory");
+    let read = |memory: &mut Memory, agent: &str, n: usize| {
+        let mut session = Session::new(&bench.context, "");
+        session.tokens = bench.ids(0..N);
+        bench.feed(&mut session.sequence, &mut memory.arena, n, 100);
+        memory.give_back(SessionKey::new("r", agent), session, N, None);
+        memory.arena.bytes()
+    };
+    let two = read(&mut memory, "a", 700);
+    assert_eq!((two > 0, two), (true, memory.arena.sealed_bytes()), "whole blocks are kept, and no rows");
+    let one = read(&mut memory, "a", 300);
+    assert!(one > 0 && one < two, "the latest turn's stay: {one}, {two}");
+    memory.forget(&SessionKey::new("r", "a"));
+    assert_eq!(memory.arena.bytes(), 0, "what is forgotten is gone");
+    read(&mut memory, "b", 700);
+    let room = |memory: &Memory| BUDGET - memory.arena.bytes();
+    // Beside a session at rest, which nothing but computing brings back.
+    let mut rests = Session::new(&bench.context, "another");
+    rests.tokens = bench.ids(0..N);
+    bench.feed(&mut rests.sequence, &mut memory.arena, 300, 300);
+    let own = memory.arena.bytes() - two;
+    memory.keep(SessionKey::new("r", "c"), rests, None);
+    let all = room(&memory);
+    memory.enforce_budget(all - 100_000);
+    assert_eq!(memory.arena.bytes(), two + own, "there is room");
+    memory.enforce_budget(all + 1);
+    assert_eq!(memory.arena.bytes(), one + own, "as much as is needed goes, from the end");
+    memory.enforce_budget(all + one + 1);
+    assert_eq!(memory.arena.bytes(), own);
+    memory.enforce_budget(BUDGET);
+    assert_eq!(memory.arena.bytes(), 0);
+}
