@@ -192,6 +192,8 @@ impl Worker {
                 Err(()) | Ok(Some(Command::Close)) => return,
                 Ok(Some(command)) => self.take(command),
                 Ok(None) => {
+                    // First of all: who begins may ask for what they had read.
+                    self.drop_cancelled();
                     self.admit();
                     self.step();
                     self.go_on_embedding();
@@ -315,7 +317,6 @@ impl Worker {
 
     /// One pass over all turns at work.
     fn step(&mut self) {
-        self.drop_cancelled();
         let most_wanted = most_wanted(&*self.device);
         let loads: Vec<Load> = self.active.iter().map(|turn| turn.load(most_wanted)).collect();
         let shared = loads.iter().any(|l| l.decoding);
@@ -426,6 +427,8 @@ impl Worker {
         }
     }
 
+    /// Ends the turns whose callers have gone. That is seen between two passes, so a pass takes as long as somebody is willing to wait
+    /// for it (`schedule`).
     fn drop_cancelled(&mut self) {
         let (cancelled, active) =
             std::mem::take(&mut self.active).into_iter().partition(ActiveTurn::cancelled);
