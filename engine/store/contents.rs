@@ -2,6 +2,7 @@
 
 use super::files::{self, Entry, TEMPORARY};
 use super::pack;
+use super::secret::{self, SECRET};
 use super::{block, manifest, part_folder, tail};
 use crate::kv::layout::Part;
 use crate::kv::table::BlockHash;
@@ -33,7 +34,7 @@ pub(super) struct Contents {
     pub(super) blocks: Vec<(BlockKey, File)>,
     pub(super) packs: Vec<File>,
     pub(super) checks: Vec<(BlockHash, File)>,
-    /// Locks of the folder: in use as long as it is, whatever is in them.
+    /// Locks of the folder, and its secret: in use as long as it is, whatever is in them.
     pub(super) locks: Vec<File>,
     /// Locks of runs.
     pub(super) runs: Vec<File>,
@@ -58,6 +59,7 @@ impl Contents {
                 Some("lock" | "packs.lock") => {
                     contents.put(entry, u64::MAX, |contents, file| contents.locks.push(file));
                 }
+                Some(SECRET) => contents.put(entry, secret::LEN, |contents, file| contents.locks.push(file)),
                 Some(name) if FOLDERS.contains(&name) || name == DAMAGED => {
                     contents.folder(name, &entry.path)
                 }

@@ -62,6 +62,8 @@ pub(crate) enum Decode {
     ScoreOptions(ScoreOptions),
     /// The option that was chosen.
     Forced(Chosen),
+    /// Nothing is said: the prompt is read.
+    Read,
 }
 
 impl Decode {
@@ -111,6 +113,7 @@ impl Decode {
         match self {
             Self::ScoreOptions(choosing) => (choosing.longest(), Remedy::ShorterOptions),
             Self::TeacherForce(following) => (following.ids().len().max(most), Remedy::ShorterReply),
+            Self::Read => (0, Remedy::ShorterReply),
             Self::Sample(_) | Self::Forced(_) => (most, Remedy::ShorterReply),
         }
     }
@@ -160,9 +163,9 @@ impl ActiveTurn {
             prompt,
             prompt_len,
             start: reused,
+            stop: matches!(decode, Decode::Read).then_some(StopReason::Length),
             decode,
             followed: Vec::new(),
-            stop: None,
             usage,
             began,
             need,
@@ -420,6 +423,7 @@ impl ActiveTurn {
             Decode::Forced(Chosen { option: Spelling { text, ids, spelled }, choice }) => {
                 (&ids[..], spelled.clone(), text.clone(), Some(choice.clone()), None)
             }
+            Decode::Read => (&[][..], String::new(), String::new(), None, None),
             Decode::ScoreOptions(_) | Decode::TeacherForce(_) => {
                 unreachable!("a turn that is done has spoken")
             }
@@ -432,7 +436,9 @@ impl ActiveTurn {
         self.session.segments.extend(self.prompt.drain(..).skip(known));
         let reply: Arc<[u32]> = ids.clone().into();
         let segment = Segment { kind: SegmentKind::Reply, text: spelled, ids: reply, guessed: false };
-        self.session.segments.push(segment);
+        if !matches!(self.decode, Decode::Read) {
+            self.session.segments.push(segment);
+        }
         let stop = self.stop.unwrap_or(StopReason::Length);
         Completion { ids, text, stop, choice, call, followed, usage: self.usage.clone() }
     }

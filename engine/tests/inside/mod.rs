@@ -1,6 +1,7 @@
 //! Tests of several rooms together, from the inside.
 
 mod adoption;
+mod carry;
 mod choices;
 mod embedding;
 mod endurance;
