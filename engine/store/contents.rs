@@ -34,7 +34,9 @@ pub(super) struct Contents {
     pub(super) blocks: Vec<(BlockKey, File)>,
     pub(super) packs: Vec<File>,
     pub(super) checks: Vec<(BlockHash, File)>,
-    /// Locks of the folder, and its secret: in use as long as it is, whatever is in them.
+    /// The secret of the folder.
+    pub(super) secrets: Vec<File>,
+    /// Locks of the folder: in use as long as it is, whatever is in them.
     pub(super) locks: Vec<File>,
     /// Locks of runs.
     pub(super) runs: Vec<File>,
@@ -59,7 +61,12 @@ impl Contents {
                 Some("lock" | "packs.lock") => {
                     contents.put(entry, u64::MAX, |contents, file| contents.locks.push(file));
                 }
-                Some(SECRET) => contents.put(entry, secret::LEN, |contents, file| contents.locks.push(file)),
+                Some(SECRET) => {
+                    contents.put(entry, secret::LEN, |contents, file| contents.secrets.push(file))
+                }
+                Some(name) if secret::is_unfinished(name) => {
+                    contents.put(entry, secret::LEN, |contents, file| contents.temporary.push(file));
+                }
                 Some(name) if FOLDERS.contains(&name) || name == DAMAGED => {
                     contents.folder(name, &entry.path)
                 }

@@ -11,6 +11,11 @@ pub(super) const SECRET: &str = "export.key";
 /// Bytes of it.
 pub(super) const LEN: u64 = 32;
 
+/// Tells whether a file is one that a crash left of it.
+pub(super) fn is_unfinished(name: &str) -> bool {
+    name.strip_prefix("export.").is_some_and(|rest| rest.starts_with(files::TEMPORARY))
+}
+
 impl Store {
     /// The secret that this folder's exports are signed with; made when it is first asked for.
     ///
