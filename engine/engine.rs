@@ -27,7 +27,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
-use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::oneshot;
 
 /// Settings of an engine.
@@ -101,6 +101,17 @@ pub struct Engine {
     next_id: AtomicU64,
     /// The cache folder and the bytes that it may take.
     bound: Option<(Folder, u64)>,
+    pub(crate) keeping: Keeping,
+}
+
+/// What an engine must know to look after memories from its front.
+pub(crate) struct Keeping {
+    pub(crate) context: CacheContext,
+    pub(crate) store: Option<Arc<Store>>,
+    /// The folder of the store.
+    pub(crate) folder: Option<Folder>,
+    /// The secret that exports are signed with, once it was needed.
+    pub(crate) secret: OnceLock<[u8; 32]>,
 }
 
 /// A running turn: receive its events, then commit.
@@ -220,7 +231,14 @@ impl Engine {
         prompter.info.numerics =
             if constants.adopted { context.identity.numerics.clone() } else { device.numerics().to_owned() };
         let kv = device.spec().kv_name(&layout);
-        let mut memory = pool.install(|| Memory::new(&device, context, store, config.cache_memory))?;
+        let mut memory =
+            pool.install(|| Memory::new(&device, context.clone(), store, config.cache_memory))?;
+        let keeping = Keeping {
+            context,
+            store: memory.store.clone(),
+            folder: memory.store.as_ref().and(folder.clone()),
+            secret: OnceLock::new(),
+        };
         memory.storeless = storeless;
         memory.tokenizer = Some(tokenizer.clone());
         let (commands, receiver) = channel();
@@ -236,7 +254,7 @@ impl Engine {
         let line = Line { commands, fault: Arc::default() };
         let thread = start(pool, worker, receiver, line.fault.clone())?;
         let bound = folder.zip(config.cache_disk);
-        Ok(Self { prompter, kv, line, thread: Some(thread), next_id: AtomicU64::new(0), bound })
+        Ok(Self { prompter, kv, line, thread: Some(thread), next_id: AtomicU64::new(0), bound, keeping })
     }
 
     /// The model's name, shape and identity.
@@ -255,10 +273,33 @@ impl Engine {
     /// A number of the request is out of its range, what it asks for can't go together, or the engine's thread has ended.
     pub fn submit(&self, request: Request) -> Result<Turn> {
         request.validate()?;
+        self.begin_turn(|id, events| Command::Turn { id, request: Box::new(request), events })
+    }
+
+    /// A turn that begins with a command.
+    pub(crate) fn begin_turn(
+        &self,
+        command: impl FnOnce(u64, UnboundedSender<Event>) -> Command,
+    ) -> Result<Turn> {
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
         let (sender, events) = unbounded_channel();
-        self.line.send(Command::Turn { id, request: Box::new(request), events: sender })?;
+        self.line.send(command(id, sender))?;
         Ok(Turn { id, events, line: self.line.clone(), committed: false })
+    }
+
+    /// Sends a command that is answered once.
+    pub(crate) fn request<T>(
+        &self,
+        command: impl FnOnce(oneshot::Sender<T>) -> Command,
+    ) -> Result<oneshot::Receiver<T>> {
+        let (answer, receiver) = oneshot::channel();
+        self.line.send(command(answer))?;
+        Ok(receiver)
+    }
+
+    /// The error for a command that can no longer be answered.
+    pub(crate) fn closed(&self) -> Error {
+        self.line.closed()
     }
 
     /// Gives a session the memory of another as it stands now, if that is in RAM; [`Request::parent`] does so at its first turn,
@@ -278,7 +319,8 @@ impl Engine {
     /// # Errors
     /// The engine's thread has ended.
     pub async fn status(&self) -> Result<EngineStatus> {
-        self.request_status()?.await.map_err(|_| self.line.closed())
+        let answer = self.request(|answer| Command::Status { answer })?;
+        answer.await.map_err(|_| self.line.closed())
     }
 
     /// [`Engine::status`] for callers without an async runtime.
@@ -286,13 +328,8 @@ impl Engine {
     /// # Errors
     /// As [`Engine::status`].
     pub fn blocking_status(&self) -> Result<EngineStatus> {
-        self.request_status()?.blocking_recv().map_err(|_| self.line.closed())
-    }
-
-    fn request_status(&self) -> Result<oneshot::Receiver<EngineStatus>> {
-        let (answer, receiver) = oneshot::channel();
-        self.line.send(Command::Status { answer })?;
-        Ok(receiver)
+        let answer = self.request(|answer| Command::Status { answer })?;
+        answer.blocking_recv().map_err(|_| self.line.closed())
     }
 
     /// Drops a session's memory from RAM (an ephemeral agent at its phase's end). Its files, if any, stay.
@@ -420,6 +457,7 @@ impl Drop for Engine {
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
+        self.keeping.store = None;
         self.bound.iter().for_each(|(folder, limit)| folder.keep_within(*limit));
     }
 }

@@ -36,6 +36,7 @@ mod files;
 #[cfg(any(test, feature = "fixtures"))]
 pub mod fixtures;
 mod kv;
+mod memories;
 mod memory;
 mod model;
 #[cfg(feature = "fixtures")]

@@ -21,12 +21,16 @@ use crate::model::gguf::{Bytes, Gguf};
 use crate::scoring::scratch::Scratch;
 use crate::store::cipher::Cipher;
 use crate::store::log::{self, End};
+use crate::store::manifest::Identity;
+use crate::store::memory_file::{self, Portable};
 use crate::store::tail::{self, TailRef};
 use crate::store::{block, manifest, pack};
+use crate::text::check::check;
+use crate::text::tokenizer::Tokenizer;
 use crate::turns::sampler;
 use crate::{KvChoice, KvFormat, Prompter, Result};
 use std::io::Cursor;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 /// Numbers between -0.5 and 0.5.
 fn noise(n: usize) -> Vec<f32> {
@@ -260,6 +264,57 @@ pub fn read_tail(bytes: &[u8]) -> Result<(), String> {
 pub fn tail_payloads() -> Vec<u8> {
     let row = vec![0x11; block_layout().row_bytes()];
     payloads(&[&row.repeat(2), &row])
+}
+
+/// What computed the memory of [`memory_payloads`].
+fn memory_identity() -> Identity {
+    let (model_name, model, layout) = ("m".to_owned(), "1".to_owned(), block_layout().describe());
+    Identity { model_name, model, layout, numerics: "n".to_owned(), store: 4, salt: String::new() }
+}
+
+/// Reads an exported memory, given as the payloads of its frames; also as it is. What is whole is written, and read again.
+///
+/// # Errors
+/// It is damaged.
+pub fn read_memory(bytes: &[u8]) -> Result<(), String> {
+    static TOKENIZER: LazyLock<Option<Tokenizer>> = LazyLock::new(|| {
+        let model = parse(&crate::fixtures::RandomModel::tiny(1).bytes()).ok()?;
+        Tokenizer::from_gguf(&model).ok()
+    });
+    let (secret, here, layout) = ([7; 32], memory_identity(), block_layout());
+    let read = |bytes: &[u8]| Portable::read(&mut &bytes[..], Some(&secret), &here, &layout);
+    let _ = read(bytes);
+    let (mut frames, mut rest) = (Vec::new(), bytes);
+    while let Some((n, after)) = rest.split_first_chunk::<2>() {
+        let (payload, after) = after.split_at(after.len().min(u16::from_le_bytes(*n).into()));
+        frames.push(payload);
+        rest = after;
+    }
+    let file = memory_file::file_of(&frames, &secret).map_err(|e| e.to_string())?;
+    let (memory, reason) = read(&file).map_err(|e| e.to_string())?;
+    if let Some(tokenizer) = &*TOKENIZER {
+        let _ = check(&memory.segments, tokenizer);
+    }
+    if reason.is_none() {
+        let mut again = Vec::new();
+        memory.write(&secret, &mut again).map_err(|e| e.to_string())?;
+        assert!(read(&again).is_ok_and(|(_, reason)| reason.is_none()), "what was just written is whole");
+    }
+    Ok(())
+}
+
+/// Payloads of an exported memory's frames: a head, both parts of a block, and three rows.
+pub fn memory_payloads() -> Vec<u8> {
+    let layout = block_layout();
+    let identity = serde_json::to_string(&memory_identity()).unwrap_or_default();
+    let ids = vec!["65"; BLOCK].join(",");
+    let head = format!(
+        r#"{{"identity":{identity},"segments":[{{"kind":"message","text":"{}","ids":[{ids}]}},{{"kind":"reply","text":"abcd","ids":[97,98,99,100]}}],"blocks":[[true,true]],"rows":3}}"#,
+        "A".repeat(BLOCK)
+    );
+    let block = |part: Part| vec![0x11; BlockFormat::new(&layout, part).len(true)];
+    let rows = vec![0x11; 3 * layout.row_bytes()];
+    payloads(&[head.as_bytes(), &block(Part::Global), &block(Part::Windowed), &rows])
 }
 
 /// Reads the entries of a pack's index.

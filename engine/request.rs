@@ -842,6 +842,17 @@ pub struct EngineStatus {
     pub sessions: Vec<SessionStatus>,
 }
 
+/// What came of taking in a session's memory ([`crate::Engine::import`]).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Imported {
+    /// Tokens that the session holds.
+    pub tokens: usize,
+    /// True if keys and values are those of the file; false if the engine has read the texts again.
+    pub is_verbatim: bool,
+    /// Reason why it had to read them, or why the session is not saved.
+    pub reason: Option<String>,
+}
+
 /// State of one session in memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SessionStatus {

@@ -17,10 +17,11 @@ use std::sync::{Arc, LazyLock};
 pub type Reader = fn(&[u8]) -> Result<(), String>;
 
 /// All readers, by the names of their targets and folders of seeds.
-pub const READERS: [(&str, Reader); 9] = [
+pub const READERS: [(&str, Reader); 10] = [
     ("block", block),
     ("gguf", gguf),
     ("manifest", manifest),
+    ("memory", memory),
     ("pack", pack),
     ("scenario", scenario),
     ("tail", tail),
@@ -41,6 +42,11 @@ pub fn block(bytes: &[u8]) -> Result<(), String> {
 /// A session's manifest, with the right checksums put in.
 pub fn manifest(bytes: &[u8]) -> Result<(), String> {
     probes::read_manifest(bytes)
+}
+
+/// A session's exported memory, with the right checksums put in.
+pub fn memory(bytes: &[u8]) -> Result<(), String> {
+    probes::read_memory(bytes)
 }
 
 /// The index of a pack of blocks, behind its checksum.

@@ -1,12 +1,13 @@
 //! All sessions that are not at work, in memory and on disk.
 //!
-//! [`recall`] makes one ready for a prompt, [`adopt`] goes on with another device's, [`commit`] keeps what its turn left, [`unfinished`] what one left that did not end, [`read_ahead`] reads for who is needed next, [`eviction`]
+//! [`recall`] makes one ready for a prompt, [`adopt`] goes on with another device's, [`carry`] takes in and gives away whole ones, [`commit`] keeps what its turn left, [`unfinished`] what one left that did not end, [`read_ahead`] reads for who is needed next, [`eviction`]
 //! keeps the budget, [`claims`] other processes away. What needs the disk is a [`crew`]'s: reads side by side, an [`export`] of what a
 //! session has and its manifest through the [`writer`], in order. A [`session`] is a [`sequence`] with what it has read; the [`arena`]
 //! knows which blocks are in memory; a [`pass`] is planned over both.
 
 mod adopt;
 pub(crate) mod arena;
+mod carry;
 mod claims;
 mod commit;
 mod crew;

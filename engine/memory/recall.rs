@@ -210,13 +210,23 @@ impl Memory {
     }
 
     /// Takes a session back to at most `n` tokens; what it needs for that comes from memory or disk. Returns how many are left.
-    fn restore(&mut self, session: &mut Session, n: usize, search: &mut Search) -> usize {
+    pub(super) fn restore(&mut self, session: &mut Session, n: usize, search: &mut Search) -> usize {
         self.restore_parts(session, n, |sequence, n| sequence.missing(n).collect(), search)
     }
 
     /// [`Memory::restore`], with all that there is of the windowed layers.
     pub(super) fn restore_all(&mut self, session: &mut Session, n: usize, search: &mut Search) -> usize {
         self.restore_parts(session, n, |sequence, n| sequence.absent(n).collect(), search)
+    }
+
+    /// Brings a part of a block back, if it is anywhere.
+    pub(super) fn refill(&mut self, session: &mut Session, block: usize, part: Part, search: &mut Search) {
+        let Some(hash) = session.sequence.table().hash(block) else { return };
+        let wanted = [(block, (hash, part))];
+        let read = self.read_blocks(&wanted, search).pop().flatten();
+        if let Some(id) = self.take((hash, part), read, search) {
+            session.sequence.refill(block, part, id);
+        }
     }
 
     fn restore_parts(

@@ -215,6 +215,12 @@ impl Session {
         }
     }
 
+    /// Files that are its own: its tail, and those that its next manifest would let go.
+    pub(super) fn own_files(&self) -> impl Iterator<Item = String> {
+        let tail = self.tail.iter().filter(|tail| !tail.borrowed).map(|tail| &tail.at.file);
+        tail.chain(&self.obsolete).cloned()
+    }
+
     /// The tail on disk, if its rows are not in memory and belong to where the sequence ends.
     pub(crate) fn absent_tail(&self) -> Option<&TailRef> {
         let here = |tail: &&Tail| {

@@ -7,8 +7,8 @@ use super::Memory;
 use super::crew::Crew;
 pub(crate) use super::export::Stored;
 use crate::kv::table::BlockId;
-use crate::store::Store;
 use crate::store::manifest::Journal;
+use crate::store::{Removed, Store};
 use crate::{Result, SessionKey};
 use std::collections::VecDeque;
 use std::panic::resume_unwind;
@@ -33,6 +33,8 @@ pub(crate) enum Written {
     Session(Stored),
     /// A manifest: its bytes, and what it holds by now.
     Manifest(Result<u64>, Option<Journal>),
+    /// The files of a session are gone, or could not be removed.
+    Removed(Result<Removed>),
 }
 
 /// The thread that writes, and what it was told to write.
@@ -165,7 +167,7 @@ impl Memory {
                     idle.session.trim_window(true, &mut self.arena);
                 }
             }
-            Written::Session(_) => {}
+            Written::Session(_) | Written::Removed(_) => {}
             Written::Manifest(result, journal) => {
                 self.settle(&answer.session, result.is_ok(), journal.take());
             }

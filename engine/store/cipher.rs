@@ -52,6 +52,7 @@ impl std::fmt::Debug for CacheKey {
 }
 
 /// Encrypts with a key, or lets pass without one.
+#[derive(Clone)]
 pub(crate) struct Cipher(Option<XChaCha20Poly1305>);
 
 const NONCE: usize = 24;

@@ -2,6 +2,7 @@
 
 use super::files::{self, Entry, TEMPORARY};
 use super::pack;
+use super::secret::{self, SECRET};
 use super::{block, manifest, part_folder, tail};
 use crate::kv::layout::Part;
 use crate::kv::table::BlockHash;
@@ -33,6 +34,8 @@ pub(super) struct Contents {
     pub(super) blocks: Vec<(BlockKey, File)>,
     pub(super) packs: Vec<File>,
     pub(super) checks: Vec<(BlockHash, File)>,
+    /// The secret of the folder.
+    pub(super) secrets: Vec<File>,
     /// Locks of the folder: in use as long as it is, whatever is in them.
     pub(super) locks: Vec<File>,
     /// Locks of runs.
@@ -57,6 +60,12 @@ impl Contents {
             match entry.name.to_str() {
                 Some("lock" | "packs.lock") => {
                     contents.put(entry, u64::MAX, |contents, file| contents.locks.push(file));
+                }
+                Some(SECRET) => {
+                    contents.put(entry, secret::LEN, |contents, file| contents.secrets.push(file))
+                }
+                Some(name) if secret::is_unfinished(name) => {
+                    contents.put(entry, secret::LEN, |contents, file| contents.temporary.push(file));
                 }
                 Some(name) if FOLDERS.contains(&name) || name == DAMAGED => {
                     contents.folder(name, &entry.path)

@@ -139,9 +139,14 @@ pub(super) fn write_atomically(path: &Path, bytes: &[u8]) -> Result<()> {
 
 /// A name that no other write has, of this process or another one, on this machine or another one.
 fn temporary(path: &Path) -> Result<PathBuf> {
-    let mut random = [0; 8];
+    Ok(path.with_extension(format!("{TEMPORARY}{:016x}", u64::from_le_bytes(random()?))))
+}
+
+/// Random bytes.
+pub(super) fn random<const N: usize>() -> Result<[u8; N]> {
+    let mut random = [0; N];
     getrandom::fill(&mut random).map_err(|e| Error::store(format!("no random numbers: {e}")))?;
-    Ok(path.with_extension(format!("{TEMPORARY}{:016x}", u64::from_le_bytes(random))))
+    Ok(random)
 }
 
 /// Beginning of the extension of a file that was not written to its end.

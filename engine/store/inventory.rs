@@ -19,6 +19,7 @@ use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
 /// A folder of memories, opened to look after it. With a key, the memories that are encrypted with it.
+#[derive(Clone)]
 pub struct Folder {
     dir: PathBuf,
     pub(super) root: PathBuf,

@@ -1,6 +1,7 @@
 //! The cache on disk: content-addressed blocks, and a manifest and a tail for each session.
 //!
 //! ```text
+//! DIR/v4/export.key                         secret that exports are signed with, once there was one
 //! DIR/v4/lock                               held (shared) by every process that uses the folder
 //! DIR/v4/runs/<hash>                        held by the one process that adds to a run's sessions
 //! DIR/v4/blocks/<2 hex>/<hash>.safetensors  a sealed block, written once, shared by whoever has read the same
@@ -27,8 +28,11 @@ pub(crate) mod inventory;
 pub(crate) mod log;
 pub(crate) mod manifest;
 pub(crate) mod medium;
+pub(crate) mod memory_file;
 pub(crate) mod numerics;
 pub(crate) mod pack;
+pub(crate) mod remove;
+pub(crate) mod secret;
 pub(crate) mod source;
 mod sweep;
 pub(crate) mod tail;

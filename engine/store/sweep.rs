@@ -29,6 +29,16 @@ pub struct Removed {
     pub unread: usize,
 }
 
+impl Entry {
+    /// How much a session is worth keeping at `now` (seconds since the epoch): (seconds to compute again × expected use) ÷ bytes, shared
+    /// ones in equal parts. [`Folder::shrink`] removes those first that are worth least.
+    pub fn worth(&self, now: u64) -> f64 {
+        let hours = now.saturating_sub(self.saved_at) as f64 / 3600.0;
+        let use_ = self.turns as f64 / (1.0 + hours);
+        (self.seconds * use_ + f64::MIN_POSITIVE) / self.share.max(1.0)
+    }
+}
+
 impl Folder {
     /// Removes the sessions that `select` picks, then all that no session needs: blocks without an owner, what a crash left
     /// behind, what was set aside before, and what older versions of the store, which can't be read any more, left.
@@ -81,11 +91,7 @@ impl Folder {
             return Ok(removed);
         }
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
-        let worth = |e: &Entry| {
-            let hours = now.saturating_sub(e.saved_at) as f64 / 3600.0;
-            let use_ = e.turns as f64 / (1.0 + hours);
-            (e.seconds * use_ + f64::MIN_POSITIVE) / e.share.max(1.0)
-        };
+        let worth = |e: &Entry| e.worth(now);
         let mut entries = self.list()?;
         entries.sort_by(|a, b| worth(a).total_cmp(&worth(b)).then_with(|| a.saved_at.cmp(&b.saved_at)));
         // A shared block goes with its last owner, so removing what seems enough may not be.

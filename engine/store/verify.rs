@@ -5,7 +5,7 @@ use super::inventory::Folder;
 use super::log::Broken;
 use super::manifest::Manifest;
 use super::source::Input;
-use super::{Failure, files, pack, read_check, tail, verify_image};
+use super::{Failure, files, pack, read_check, secret, tail, verify_image};
 use crate::Result;
 use crate::kv::layout::Part;
 use crate::kv::table::BlockHash;
@@ -54,6 +54,10 @@ impl Folder {
         for File { path, bytes } in &contents.locks {
             let empty = if *bytes == 0 { Ok(()) } else { Err("a lock holds nothing, this one does".into()) };
             verdict.file(path, empty);
+        }
+        for File { path, bytes } in &contents.secrets {
+            let found = format!("it has {bytes} bytes, expected {}", secret::LEN);
+            verdict.file(path, if *bytes == secret::LEN { Ok(()) } else { Err(found.into()) });
         }
         // Those are empty, or would be among what is foreign; what a crash left is no problem.
         verdict.files += contents.runs.len() + contents.temporary.len();

@@ -1,7 +1,8 @@
-//! Text in, ids out: [`tokenizer`], chat templates ([`chat`]), calls of tools in them ([`calls`]), prompts of all sorts ([`raw`]), and how much of a prompt was read before ([`prefix`]).
+//! Text in, ids out: [`tokenizer`], chat templates ([`chat`]), calls of tools in them ([`calls`]), segments from outside ([`check`]), prompts of all sorts ([`raw`]), and how much of a prompt was read before ([`prefix`]).
 
 pub(crate) mod calls;
 pub(crate) mod chat;
+pub(crate) mod check;
 pub(crate) mod prefix;
 pub(crate) mod raw;
 mod render;

@@ -9,6 +9,7 @@
 
 use crate::kv::layout::KvLayout;
 use crate::memory::session;
+use crate::store::memory_file::Portable;
 use crate::text::chat::Chat;
 use crate::text::prefix::{Segment, flatten};
 use crate::text::raw::segments;
@@ -34,6 +35,8 @@ pub(crate) struct Prepared {
     /// Bytes that the session takes when the reply is as long as it may be, at most.
     pub(crate) need: u64,
     pub(crate) began: Instant,
+    /// Keys and values from outside that it begins with, instead of the session's own.
+    pub(crate) memory: Option<Portable>,
 }
 
 impl Waiting {
@@ -85,6 +88,26 @@ impl Prepared {
         let in_rows = if matches!(decode, Decode::ScoreOptions(_)) { longest } else { 0 };
         let need = layout.at_work(all, in_rows) + session::known_bytes(&prompt, all);
         tracing::debug!("`{agent}`: prompt rendered in {:.1?}, at most {need} bytes", began.elapsed());
-        Ok(Self { prompt, decode, need, began })
+        Ok(Self { prompt, decode, need, began, memory: None })
+    }
+
+    /// A prompt that is read, or begun with in the part that `memory` holds, and not answered.
+    ///
+    /// # Errors
+    /// It does not fit in the model's context.
+    pub(crate) fn to_read(
+        prompt: Vec<Segment>,
+        memory: Option<Portable>,
+        layout: &KvLayout,
+        context_length: usize,
+    ) -> Result<Self> {
+        let n = flatten(&prompt).len();
+        if n == 0 || n > context_length {
+            return Err(Error::request(format!(
+                "a memory of {n} tokens; expected at least one, and as many as fit in the model's context of {context_length}"
+            )));
+        }
+        let need = layout.at_work(n, 0) + session::known_bytes(&prompt, n);
+        Ok(Self { prompt, decode: Decode::Read, need, began: Instant::now(), memory })
     }
 }

@@ -65,6 +65,8 @@ pub(crate) enum Decode {
     ScoreOptions(ScoreOptions),
     /// The option that was chosen.
     Forced(Chosen),
+    /// Nothing is said: the prompt is read.
+    Read,
 }
 
 impl Decode {
@@ -118,6 +120,7 @@ impl Decode {
         match self {
             Self::ScoreOptions(choosing) => (choosing.longest(), Remedy::ShorterOptions),
             Self::TeacherForce(following) => (following.ids().len().max(most), Remedy::ShorterReply),
+            Self::Read => (0, Remedy::ShorterReply),
             Self::Sample(_) | Self::Forced(_) => (most, Remedy::ShorterReply),
         }
     }
@@ -170,9 +173,9 @@ impl ActiveTurn {
             prompt,
             prompt_len,
             start: reused,
+            stop: matches!(decode, Decode::Read).then_some(StopReason::Length),
             decode,
             followed: Vec::new(),
-            stop: None,
             usage,
             began,
             need,
@@ -451,6 +454,7 @@ impl ActiveTurn {
             Decode::Forced(Chosen { option: Spelling { text, ids, spelled }, choice, tokens }) => {
                 (&ids[..], spelled.clone(), text.clone(), Some(choice.clone()), None, &tokens[..])
             }
+            Decode::Read => (&[][..], String::new(), String::new(), None, None),
             Decode::ScoreOptions(_) | Decode::TeacherForce(_) => {
                 unreachable!("a turn that is done has spoken")
             }
@@ -463,7 +467,9 @@ impl ActiveTurn {
         self.session.segments.extend(self.prompt.drain(..).skip(known));
         let reply: Arc<[u32]> = ids.clone().into();
         let segment = Segment { kind: SegmentKind::Reply, text: spelled, ids: reply, guessed: false };
-        self.session.segments.push(segment);
+        if !matches!(self.decode, Decode::Read) {
+            self.session.segments.push(segment);
+        }
         let stop = self.stop.unwrap_or(StopReason::Length);
         let identity = context.identity_with("", self.session.numerics.as_ref());
         let prompt = &self.session.tokens[..self.prompt_len];

@@ -91,7 +91,7 @@ macro_rules! targets {
     };
 }
 
-targets! { block, gguf, manifest, pack, scenario, tail, template, transcript, weights, }
+targets! { block, gguf, manifest, memory, pack, scenario, tail, template, transcript, weights, }
 
 /// A model of a family as small as its layout allows.
 fn smallest(family: &str) -> RandomModel {
@@ -162,6 +162,7 @@ fn make() {
         write("block", &format!("whole-{name}"), &probes::sealed_block(windowed).unwrap());
     }
     write("manifest", "whole-two-turns", &probes::manifest_payloads());
+    write("memory", "whole-block-and-rows", &probes::memory_payloads());
     write("tail", "whole-two-turns", &probes::tail_payloads());
     write("pack", "whole-two-blocks", &probes::pack_index());
     for family in ["llama", "qwen2", "qwen3", "gemma3", "deepseek2", "gpt-oss"] {

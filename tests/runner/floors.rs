@@ -54,6 +54,7 @@ const ENGINE: &[(&str, u32)] = &[
     ("prompter", 8),
     ("engine", 9),
     ("agent", 10),
+    ("memories", 10),
     ("lib", 10),
     ("fixtures", 10),
     ("probes", 11),

@@ -3,6 +3,7 @@
 mod accounts;
 mod adoption;
 mod calls;
+mod carry;
 mod choices;
 mod embedding;
 mod endurance;

@@ -135,6 +135,11 @@ impl Worker {
                 Written::Blocks(stored) => self.blocks_written(&session, turn, &stored),
                 Written::Session(stored) => self.saved(turn, stored),
                 Written::Manifest(bytes, _) => self.committed(turn, bytes),
+                Written::Removed(removed) => {
+                    if let Some(answer) = self.removals.pop_front() {
+                        let _ = answer.send(removed);
+                    }
+                }
             }
         }
     }
@@ -159,6 +164,11 @@ impl Worker {
     pub(super) fn finish_writing(&mut self) {
         while self.memory.wait_for_a_write() {}
         self.take_answers();
+    }
+
+    /// No finished turn of a session will write its manifest.
+    pub(super) fn forget_pending(&mut self, session: &SessionKey) {
+        self.finished.iter_mut().filter(|f| f.session == *session).for_each(|f| f.pending = None);
     }
 
     /// A finished turn's manifest will not be written.

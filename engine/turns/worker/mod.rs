@@ -6,6 +6,7 @@
 //! A pass that fails is taken again turn by turn: whoever is to blame fails alone, and row invariance makes it the same bits.
 //! A fault of the engine itself (a panic on its thread) is told to all turns, as `ErrorKind::Internal`.
 
+pub(crate) mod carry;
 mod embedding;
 mod ending;
 mod status;
@@ -18,6 +19,8 @@ use crate::scoring::compare::Comparison;
 use crate::scoring::embedding::Answer;
 use crate::scoring::job::{Comparing, Figures, Job, Ranker, Scoring};
 use crate::scoring::scratch::Scratch;
+use crate::store::Removed;
+use crate::store::memory_file::Portable;
 use crate::text::chat::{Chat, reply_ids};
 use crate::text::prefix::flatten;
 use crate::text::tokenizer::Tokenizer;
@@ -28,6 +31,7 @@ use crate::{
     Completion, Conversation, EngineStatus, Error, ErrorKind, Event, KvChoice, Ranking, Request, Result,
     SessionKey, TokenScore,
 };
+use carry::Import;
 use embedding::Embedding;
 use ending::{Committing, Finished, Saving};
 use std::collections::VecDeque;
@@ -64,6 +68,22 @@ pub(crate) enum Command {
     },
     Forget {
         session: SessionKey,
+    },
+    /// All of a session is asked for.
+    Export {
+        session: SessionKey,
+        answer: oneshot::Sender<Result<Portable>>,
+    },
+    /// A session is taken in from outside.
+    Import {
+        id: u64,
+        import: Box<Import>,
+        events: UnboundedSender<Event>,
+    },
+    /// A session goes for good.
+    Remove {
+        session: SessionKey,
+        answer: oneshot::Sender<Result<Removed>>,
     },
     Status {
         answer: oneshot::Sender<EngineStatus>,
@@ -115,6 +135,8 @@ pub(crate) struct Worker {
     /// Scoring jobs; they run a pass at a time, between passes over turns.
     jobs: VecDeque<Box<dyn Job>>,
     embedding: Embedding,
+    /// Whoever waits for the removal of a session, in order: until it is over nobody begins, who could find what is about to go.
+    removals: VecDeque<oneshot::Sender<Result<Removed>>>,
     /// True if nobody is at work and those who wait can't begin before something is written.
     held_up: bool,
     cursor: usize,
@@ -144,6 +166,7 @@ impl Worker {
             committing: VecDeque::new(),
             jobs: VecDeque::new(),
             embedding: Embedding::default(),
+            removals: VecDeque::new(),
             held_up: false,
             cursor: 0,
         }
@@ -219,6 +242,9 @@ impl Worker {
             Command::Expect { session, .. } if self.is_at_work(&session) => {}
             Command::Expect { session, next_use } => self.memory.expect(&session, next_use),
             Command::Forget { session } => self.memory.forget(&session),
+            Command::Export { session, answer } => drop(answer.send(self.export(&session))),
+            Command::Import { id, import, events } => self.import(id, *import, events),
+            Command::Remove { session, answer } => self.remove(&session, answer),
             Command::Status { answer } => drop(answer.send(self.status())),
             Command::Rank { conversation, options, kv, answer } => {
                 match self.ranker(&conversation, &options, kv.as_ref(), answer.clone()) {
@@ -241,6 +267,10 @@ impl Worker {
 
     /// Starts waiting turns whose session is free, in order, as long as there is room for them.
     fn admit(&mut self) {
+        if !self.removals.is_empty() {
+            self.held_up = self.active.is_empty() && !self.waiting.is_empty();
+            return;
+        }
         let mut is_full = self.embedding.is_next();
         for mut waiting in std::mem::take(&mut self.waiting) {
             if waiting.events.is_closed() {
@@ -300,9 +330,13 @@ impl Worker {
 
     fn begin(&mut self, waiting: Waiting) {
         let Waiting { id, request, events, prepared } = waiting;
-        let Some(Prepared { prompt, decode, need, began }) = prepared else { return };
+        let Some(Prepared { prompt, decode, need, began, memory }) = prepared else { return };
         let looked = Instant::now();
-        match self.memory.recall(&request, &prompt) {
+        let recalled = match memory {
+            Some(memory) => self.memory.install(&request, &prompt, memory),
+            None => self.memory.recall(&request, &prompt),
+        };
+        match recalled {
             Err(e) => drop(events.send(Event::Failed(e))),
             Ok(mut recalled) => {
                 let prompt = recalled.aligned.take().unwrap_or(prompt);
@@ -324,7 +358,7 @@ impl Worker {
         self.cursor = self.cursor.wrapping_add(1);
         let fed: Vec<usize> = (0..feed.len()).filter(|i| feed[*i] > 0).collect();
         if fed.is_empty() {
-            return;
+            return self.finish_done(); // of one that came from outside all is there
         }
         // What is being written can't leave memory before it is: who has no room waits.
         while !self.memory.make_room_for(feed.iter().sum()) && self.memory.wait_for_a_write() {

@@ -1,0 +1,144 @@
+//! Memories as things to look after while the engine runs: exported and imported as files, removed, listed.
+
+use crate::cache::{Entry, Removed};
+use crate::engine::Engine;
+use crate::store::memory_file::Portable;
+use crate::store::secret::random_secret;
+use crate::text::check::check;
+use crate::turns::worker::Command;
+use crate::turns::worker::carry::Import;
+use crate::{Error, Event, Imported, Result, SessionKey};
+use std::io::{Read, Write};
+
+impl Engine {
+    /// Writes all of a session's memory as one file: what it has read and said, and its keys and values; returns its bytes. The file is
+    /// signed with the cache folder's secret (of an engine without a folder: with the engine's), so that [`Engine::import`] knows it.
+    /// It is not encrypted, and names the tenant.
+    ///
+    /// Call it where blocking is allowed: it waits for the engine, and writes on this thread. `to` is written in many pieces: buffer it.
+    ///
+    /// ```
+    /// use greenroom_engine::*;
+    ///
+    /// # let model: &'static [u8] = fixtures::RandomModel::tiny(1).bytes().leak();
+    /// let engine = Engine::open(EngineConfig::new(ModelSource::Bundled("tiny", model)), &mut |_| {})?;
+    /// let mut ada = engine.agent("demo", "ada").max_tokens(8);
+    /// ada.extend("Who are you?")?.finish()?;
+    /// let mut file = Vec::new();
+    /// engine.export(ada.key(), &mut file)?;
+    /// let imported = engine.import(&mut &file[..], &SessionKey::new("demo", "twin"), false)?;
+    /// assert!(imported.is_verbatim);
+    /// # Ok::<(), Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// `Request`: there is no such memory, or the engine's memories are encrypted, which an export would not be; `InUse`: a turn of the
+    /// session is at work; `Store`: `to` or the secret can't be written.
+    pub fn export(&self, session: &SessionKey, to: &mut dyn Write) -> Result<u64> {
+        if self.encrypts() {
+            return Err(Error::request(
+                "the memories of this engine are encrypted, and an export would not be: it is refused",
+            ));
+        }
+        let secret = self.secret()?;
+        let session = session.clone();
+        let answer = self.request(|answer| Command::Export { session, answer })?;
+        answer.blocking_recv().map_err(|_| self.closed())??.write(&secret, to)
+    }
+
+    /// Gives a session the memory of a file that [`Engine::export`] wrote.
+    ///
+    /// The file is checked, never trusted. Its keys and values are taken as they are if this cache folder (or engine without one)
+    /// signed them, for the same tenant, model, formats and numerics. Else only its texts and ids are taken, which must be what this
+    /// model's tokenizer makes of each other, and the engine reads them again; [`Imported::reason`] says why. A damaged part of the
+    /// keys and values is such a reason, too.
+    ///
+    /// What the session had before goes only if `replace` says so. Call it where blocking is allowed: it waits until the memory is read
+    /// and saved.
+    ///
+    /// # Errors
+    /// `Request`: the file is not whole, its texts are not of this model, they do not fit in its context, or the session has a memory
+    /// already; `InUse`: a turn of the session is at work or waits; `Store`: `from` can't be read.
+    pub fn import(&self, from: &mut dyn Read, session: &SessionKey, replace: bool) -> Result<Imported> {
+        let context = &self.keeping.context;
+        let secret = if self.encrypts() { None } else { Some(self.secret()?) };
+        let here = context.identity_of(&session.tenant);
+        let (memory, reason) = Portable::read(from, secret.as_ref(), &here, &context.layout)?;
+        // What is to be written must be there: in memory alone windows are kept as far as they reach.
+        let lacks = || {
+            let lacks = self.keeping.store.is_some() && !memory.is_complete(&context.layout);
+            lacks.then(|| "it lacks layers with a window, as the folder has to keep them".to_owned())
+        };
+        let reason = reason.or_else(lacks);
+        if reason.is_some() {
+            check(&memory.segments, &self.prompter().tokenizer)?;
+        }
+        let (tokens, is_verbatim, segments) = (memory.n_tokens(), reason.is_none(), memory.segments.clone());
+        let memory = is_verbatim.then_some(memory);
+        let import = Box::new(Import { session: session.clone(), segments, memory, replace });
+        let mut turn = self.begin_turn(|id, events| Command::Import { id, import, events })?;
+        loop {
+            match turn.blocking_next() {
+                Some(Event::Done(_)) => break,
+                Some(Event::Failed(error)) => return Err(error),
+                Some(_) => {}
+                None => return Err(self.closed()),
+            }
+        }
+        let reason = reason.or(turn.blocking_commit()?.usage.reason);
+        Ok(Imported { tokens, is_verbatim, reason })
+    }
+
+    /// Drops a session for good: from RAM, and its manifest, tail and blocks from the cache folder, as far as no other session needs
+    /// them. Turns of it that were not committed can't be saved any more. While it goes no turn begins.
+    ///
+    /// The folder may be in use by other processes. What one of them has just found there, and not yet committed, may go; it is computed
+    /// again then. The result says how many sessions (0 or 1) and bytes went; where a manifest could not be read
+    /// ([`Removed::unread`]) blocks stay until `cache gc`.
+    ///
+    /// # Errors
+    /// `InUse`: a turn of the session is at work, or another process adds to its run; `Store`: a file can't be removed.
+    pub async fn remove(&self, session: &SessionKey) -> Result<Removed> {
+        let session = session.clone();
+        let answer = self.request(|answer| Command::Remove { session, answer })?;
+        answer.await.map_err(|_| self.closed())?
+    }
+
+    /// [`Engine::remove`] for callers without an async runtime.
+    ///
+    /// # Errors
+    /// As [`Engine::remove`].
+    pub fn blocking_remove(&self, session: &SessionKey) -> Result<Removed> {
+        let session = session.clone();
+        let answer = self.request(|answer| Command::Remove { session, answer })?;
+        answer.blocking_recv().map_err(|_| self.closed())?
+    }
+
+    /// The sessions of a tenant that are stored in the cache folder, by run and agent; none without a folder. The folder's files are
+    /// read on this thread, while the engine goes on: a session that is being saved is told as it was before or after. Manifests that
+    /// can't be read are left out.
+    ///
+    /// # Errors
+    /// The folder can't be read.
+    pub fn stored(&self, tenant: &str) -> Result<Vec<Entry>> {
+        let Some(folder) = &self.keeping.folder else { return Ok(Vec::new()) };
+        let mut entries = folder.list()?;
+        entries.retain(|entry| entry.session.tenant == tenant);
+        Ok(entries)
+    }
+
+    fn encrypts(&self) -> bool {
+        self.keeping.store.as_ref().is_some_and(|store| store.encrypts())
+    }
+
+    fn secret(&self) -> Result<[u8; 32]> {
+        if let Some(secret) = self.keeping.secret.get() {
+            return Ok(*secret);
+        }
+        let secret = match &self.keeping.store {
+            Some(store) => store.export_secret()?,
+            None => random_secret()?,
+        };
+        Ok(*self.keeping.secret.get_or_init(|| secret))
+    }
+}

@@ -1,0 +1,117 @@
+//! Removing one session while the folder is in use: its manifest, its tail, and the blocks that nothing else needs.
+//!
+//! The engine says what it needs itself; what other sessions of the folder need, their manifests say. A process beside this one that has
+//! just found a block and not yet committed computes it again when it misses it: that is a miss with a reason, as any lost block.
+
+use super::found::Failure;
+use super::manifest::{self, Manifest};
+use super::pack::{self, Builder};
+use super::{Removed, Store, block_name, manifest_name, whole_image};
+use crate::kv::layout::Part;
+use crate::kv::table::BlockHash;
+use crate::{Result, SessionKey};
+use std::collections::HashSet;
+
+/// What of a session's files may go, and what is needed elsewhere in the process.
+#[derive(Default)]
+pub(crate) struct Unneeded {
+    /// Blocks of the session.
+    pub(crate) blocks: HashSet<BlockHash>,
+    /// Files of its tails.
+    pub(crate) tails: HashSet<String>,
+    /// Blocks of other sessions.
+    pub(crate) needed_blocks: HashSet<BlockHash>,
+    /// Files of tails that other sessions begin with.
+    pub(crate) needed_tails: HashSet<String>,
+}
+
+impl Store {
+    /// Tells whether a session has a manifest.
+    pub(crate) fn has_session(&self, session: &SessionKey) -> bool {
+        self.medium.size(&manifest_name(&self.session_id(session))).is_some()
+    }
+
+    /// Removes a session. Where a manifest can't be read, blocks that it may need stay, until the folder is swept.
+    ///
+    /// # Errors
+    /// A file can't be removed, or another process packs blocks for long.
+    pub(crate) fn remove_session(&self, session: &SessionKey, unneeded: Unneeded) -> Result<Removed> {
+        let _lease = self.lease_packs()?;
+        let Unneeded { blocks: mut dead, mut tails, needed_blocks, needed_tails } = unneeded;
+        let name = manifest_name(&self.session_id(session));
+        let mut removed = Removed { sessions: self.has_session(session).into(), ..Removed::default() };
+        if let Ok(manifest) = self.manifest_at(&name) {
+            dead.extend(manifest.blocks);
+            tails.extend(manifest.tail.map(|tail| tail.file));
+        }
+        // The manifest first: a crash in between leaves what nobody needs, never what lacks something.
+        removed.bytes += self.medium.remove(&name)?;
+        for tail in tails.difference(&needed_tails) {
+            removed.bytes += self.medium.remove(&format!("tails/{tail}"))?;
+        }
+        dead.retain(|hash| !needed_blocks.contains(hash));
+        for (other, _) in self.medium.list("manifests")? {
+            match self.manifest_at(&other) {
+                Ok(manifest) => {
+                    for hash in &manifest.blocks {
+                        dead.remove(hash);
+                    }
+                }
+                Err(Failure::Unreadable(reason)) => {
+                    tracing::warn!("{}: {reason}: blocks that it may need stay", super::short(&other));
+                    removed.unread += 1;
+                }
+                Err(Failure::Missing | Failure::Damaged(_)) => {}
+            }
+        }
+        if removed.unread == 0 && !dead.is_empty() {
+            for hash in &dead {
+                for part in Part::ALL {
+                    removed.bytes += self.medium.remove(&block_name((*hash, part)))?;
+                }
+            }
+            self.remove_packed(&dead, &mut removed)?;
+        }
+        Ok(removed)
+    }
+
+    fn manifest_at(&self, name: &str) -> Result<Manifest, Failure> {
+        let id = super::short(name).strip_suffix(".log").ok_or(Failure::Missing)?;
+        let bytes = self.medium.open(name)?.whole(manifest::MOST)?;
+        Ok(manifest::decode(&bytes, id, &self.cipher)?.0)
+    }
+
+    /// Writes packs that hold some of the blocks anew without them. One that holds something damaged or unreadable stays.
+    fn remove_packed(&self, dead: &HashSet<BlockHash>, removed: &mut Removed) -> Result<()> {
+        for (name, bytes) in self.medium.list("packs")? {
+            if !name.ends_with(".pack") {
+                continue;
+            }
+            let rewritten = pack::index(&*self.medium, &name).and_then(|entries| {
+                if !entries.iter().any(|(key, _)| dead.contains(&key.0)) {
+                    return Ok(None);
+                }
+                let mut builder = Builder::default();
+                for (key, place) in entries.iter().filter(|(key, _)| !dead.contains(&key.0)) {
+                    let (mut input, span) = place.open(&*self.medium)?;
+                    builder.push(*key, &whole_image(&self.cipher, &mut input, *key, span)?);
+                }
+                Ok(Some(builder))
+            });
+            match rewritten {
+                Ok(None) | Err(Failure::Missing) => {}
+                Ok(Some(builder)) => {
+                    let kept = builder.len() as u64;
+                    builder.write(&*self.medium)?;
+                    self.medium.remove(&name)?;
+                    removed.bytes += bytes.saturating_sub(kept);
+                }
+                Err(Failure::Damaged(reason) | Failure::Unreadable(reason)) => {
+                    tracing::warn!("{}: {reason}: it stays", super::short(&name));
+                    removed.unread += 1;
+                }
+            }
+        }
+        Ok(())
+    }
+}

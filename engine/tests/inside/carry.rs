@@ -1,0 +1,445 @@
+//! Sessions that are exported, imported, removed and listed while the engine runs.
+
+use crate::fixtures::RandomModel;
+use crate::*;
+use std::path::Path;
+
+fn model(seed: u64) -> ModelSource {
+    ModelSource::Bundled("tiny", RandomModel::tiny(seed).bytes().leak())
+}
+
+fn open(model: ModelSource, cache_dir: Option<&Path>) -> Engine {
+    let config = EngineConfig { cache_dir: cache_dir.map(Path::to_owned), ..EngineConfig::new(model) };
+    Engine::open(config, &mut |_| {}).unwrap()
+}
+
+fn key(agent: &str) -> SessionKey {
+    SessionKey::new("r", agent)
+}
+
+fn ask(engine: &Engine, session: SessionKey, conversation: &Conversation) -> Completion {
+    let request = Request {
+        retention: Retention::Persistent,
+        sampling: Sampling { temperature: 2.0, seed: 5, ..Sampling::default() },
+        max_tokens: 20,
+        min_tokens: 20,
+        ..Request::new(session, conversation.clone())
+    };
+    let mut turn = engine.submit(request).unwrap();
+    while let Some(event) = turn.blocking_next() {
+        if let Event::Failed(error) = event {
+            panic!("{error}");
+        }
+    }
+    *turn.blocking_commit().unwrap()
+}
+
+/// A turn of `n` words, and the conversation that goes on behind it.
+fn begin(engine: &Engine, session: SessionKey, n: usize) -> (Conversation, usize) {
+    let told = Conversation { next: "And then? ".repeat(n), ..Conversation::default() };
+    let said = ask(engine, session, &told);
+    let total = said.usage.reused + said.usage.prefilled + said.ids.len();
+    let exchange = Exchange { user: told.next, reply: ReplyContent::Ids(said.ids.into()) };
+    (Conversation { exchanges: vec![exchange], next: "Why?".into(), ..Conversation::default() }, total)
+}
+
+fn export(engine: &Engine, session: &SessionKey) -> Vec<u8> {
+    let mut file = Vec::new();
+    assert_eq!(engine.export(session, &mut file).unwrap(), file.len() as u64);
+    file
+}
+
+fn import(engine: &Engine, file: &[u8], session: &SessionKey) -> Result<Imported> {
+    engine.import(&mut &file[..], session, false)
+}
+
+#[test]
+fn a_file_goes_on_where_it_was_written() {
+    for dir in [None, Some(tempfile::tempdir().unwrap())] {
+        let dir = dir.as_ref().map(|dir| dir.path());
+        let engine = open(model(1), dir);
+        // Whole blocks and rows, and rows alone.
+        for (agent, n) in [("a", 60), ("short", 2)] {
+            let (told, total) = begin(&engine, key(agent), n);
+            let file = export(&engine, &key(agent));
+            let twin = key(&format!("{agent} twin"));
+            let imported = import(&engine, &file, &twin).unwrap();
+            assert_eq!(imported, Imported { tokens: total, is_verbatim: true, reason: None });
+            assert_eq!(export(&engine, &twin), file);
+            let next = ask(&engine, twin, &told);
+            assert_eq!(
+                (next.usage.kind, next.usage.reused, next.usage.recomputed),
+                (MatchKind::Extend, total, 0)
+            );
+            assert_eq!(next.ids, ask(&engine, key(agent), &told).ids);
+        }
+        let Some(dir) = dir else { continue };
+        // By another process: from disk, into a session that is on disk then, too.
+        let (told, total) = begin(&engine, key("b"), 60);
+        let file = export(&engine, &key("b"));
+        drop(engine);
+        let engine = open(model(1), Some(dir));
+        assert_eq!(export(&engine, &key("b")), file);
+        assert!(import(&engine, &file, &key("c")).unwrap().is_verbatim);
+        engine.forget(&key("c"));
+        let next = ask(&engine, key("c"), &told);
+        assert_eq!((next.usage.reused, next.usage.source), (total, Source::Disk));
+        assert_eq!(next.ids, ask(&engine, key("b"), &told).ids);
+        let problems = cache::Folder::new(dir, None).verify().unwrap().problems;
+        assert_eq!(problems, [""; 0]);
+        #[cfg(unix)]
+        {
+            use std::os::unix::fs::PermissionsExt as _;
+            let secret = std::fs::metadata(dir.join("v4/export.key")).unwrap();
+            assert_eq!((secret.len(), secret.permissions().mode() & 0o777), (32, 0o600));
+        }
+    }
+}
+
+#[test]
+fn what_has_windows_is_carried_too() {
+    for model in crate::tests::exactness::models() {
+        let source = || ModelSource::Bundled("family", model.bytes().leak());
+        for dir in [None, Some(tempfile::tempdir().unwrap())] {
+            let engine = open(source(), dir.as_ref().map(|dir| dir.path()));
+            let (told, total) = begin(&engine, key("a"), 80);
+            let file = export(&engine, &key("a"));
+            let imported = import(&engine, &file, &key("b")).unwrap();
+            assert_eq!(imported, Imported { tokens: total, is_verbatim: true, reason: None });
+            let next = ask(&engine, key("b"), &told);
+            assert_eq!((next.usage.reused, &next.ids), (total, &ask(&engine, key("a"), &told).ids));
+        }
+    }
+}
+
+/// Where what a file says ends: beginning, head, blocks, rows, mac.
+fn frames(file: &[u8]) -> Vec<usize> {
+    let mut ends = vec![20];
+    while ends[ends.len() - 1] + 32 < file.len() {
+        let at = ends[ends.len() - 1];
+        let n = u64::from_le_bytes(file[at..at + 8].try_into().unwrap()) as usize;
+        ends.push(at + 40 + n);
+    }
+    ends
+}
+
+/// Whatever is altered is refused, or read again: the session then holds what the engine computed.
+#[test]
+fn no_altered_byte_is_taken_on_trust() {
+    let engine = open(model(1), None);
+    let (told, total) = begin(&engine, key("a"), 60);
+    let expected = ask(&engine, key("other"), &told).ids;
+    let file = export(&engine, &key("a"));
+    let ends = frames(&file);
+    assert!(ends.len() >= 4 && ends[ends.len() - 1] + 32 == file.len(), "{ends:?}");
+    let (mut n_refused, mut n_read) = (0, 0);
+    let mut places: Vec<usize> = (0..20).chain(file.len() - 33..file.len()).collect();
+    for end in &ends[..ends.len() - 1] {
+        // Length, checksum and the payload's two ends of each frame.
+        places.extend([0, 1, 7, 8, 39, 40, 41, 60].map(|at| end + at));
+    }
+    places.extend(ends.iter().map(|end| end - 1));
+    places.extend((0..file.len()).step_by(file.len() / 40));
+    places.sort_unstable();
+    places.dedup();
+    for (i, at) in places.into_iter().enumerate() {
+        let mut altered = file.clone();
+        altered[at] ^= 1 << (i % 8);
+        let session = key(&format!("t{i}"));
+        match import(&engine, &altered, &session) {
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::Request, "byte {at}: {error}");
+                n_refused += 1;
+            }
+            Ok(imported) => {
+                assert!(!imported.is_verbatim && imported.reason.is_some(), "byte {at}: {imported:?}");
+                assert!(at > ends[1], "byte {at} of the head was taken");
+                assert_eq!(imported.tokens, total);
+                if n_read % 8 == 0 {
+                    let next = ask(&engine, session.clone(), &told);
+                    assert_eq!((next.usage.reused, &next.ids), (total, &expected), "byte {at}");
+                }
+                n_read += 1;
+            }
+        }
+        engine.forget(&session);
+    }
+    assert!(n_refused > 30 && n_read > 30, "{n_refused} refused, {n_read} read");
+    // Keys and values with the right checksum, which anybody can make: the signature is not.
+    for (i, end) in ends[1..ends.len() - 1].iter().enumerate() {
+        let mut altered = file.clone();
+        altered[end + 40 + 100] ^= 1;
+        let n = u64::from_le_bytes(altered[*end..end + 8].try_into().unwrap()) as usize;
+        let sum = blake3::hash(&altered[end + 40..][..n]);
+        altered[end + 8..end + 40].copy_from_slice(sum.as_bytes());
+        let session = key(&format!("s{i}"));
+        let imported = import(&engine, &altered, &session).unwrap();
+        assert!(!imported.is_verbatim && imported.reason.unwrap().contains("was changed since"));
+        assert_eq!(ask(&engine, session, &told).ids, expected, "frame {i}");
+    }
+    // Cut off anywhere, or with more behind it.
+    let lengths = (0..file.len()).step_by(file.len() / 97).chain(ends.clone()).chain(0..70);
+    for n in lengths.chain([file.len() - 1]) {
+        let error = import(&engine, &file[..n], &key("cut")).unwrap_err();
+        assert!(error.to_string().contains("ends too early"), "{n}: {error}");
+    }
+    let more = [&file[..], b"x"].concat();
+    assert!(import(&engine, &more, &key("more")).unwrap_err().to_string().contains("behind its end"));
+    // Lengths that nobody could have are no reason to ask for memory.
+    for (frame, end) in ends[..ends.len() - 1].iter().enumerate() {
+        for length in [u64::MAX, 1 << 40, 0] {
+            let mut altered = file.clone();
+            altered[*end..end + 8].copy_from_slice(&length.to_le_bytes());
+            assert!(import(&engine, &altered, &key("long")).is_err(), "frame {frame}: {length}");
+        }
+    }
+    assert!(
+        engine
+            .blocking_status()
+            .unwrap()
+            .sessions
+            .iter()
+            .all(|s| !["cut", "more", "long"].contains(&&*s.key.agent))
+    );
+}
+
+/// A file with another head, its checksum right.
+fn with_head(file: &[u8], change: impl Fn(&mut serde_json::Value)) -> Vec<u8> {
+    let end = frames(file)[1];
+    let mut head: serde_json::Value = serde_json::from_slice(&file[60..end]).unwrap();
+    change(&mut head);
+    let head = serde_json::to_vec(&head).unwrap();
+    let sum = blake3::hash(&head);
+    [&file[..20], &(head.len() as u64).to_le_bytes(), sum.as_bytes(), &head, &file[end..]].concat()
+}
+
+#[test]
+fn a_head_that_lies_is_found_out() {
+    let engine = open(model(1), None);
+    let (told, total) = begin(&engine, key("a"), 60);
+    let file = export(&engine, &key("a"));
+    assert!(import(&engine, &with_head(&file, |_| ()), &key("same")).is_ok());
+    let refused = |what: &str, change: &dyn Fn(&mut serde_json::Value)| {
+        let error = import(&engine, &with_head(&file, change), &key("x")).expect_err(what);
+        assert_eq!(error.kind(), ErrorKind::Request, "{what}: {error}");
+        error.to_string()
+    };
+    let segment_of = |head: &serde_json::Value, kind: &str| {
+        let segments = head["segments"].as_array().unwrap();
+        segments.iter().position(|segment| segment["kind"] == kind).unwrap()
+    };
+    // Texts and ids that don't belong together.
+    for kind in ["template", "message", "reply"] {
+        let found = refused(kind, &|head| {
+            let at = segment_of(head, kind);
+            head["segments"][at]["text"] = "something else".into();
+        });
+        assert!(found.contains("is not one of this model") || found.contains("texts"), "{found}");
+        let ids = refused(kind, &|head| {
+            let at = segment_of(head, kind);
+            head["segments"][at]["ids"][0] = 77.into();
+        });
+        assert!(ids.contains("is not one of this model"), "{ids}");
+    }
+    let unknown = refused("an unknown id", &|head| {
+        let at = segment_of(head, "reply");
+        head["segments"][at]["ids"][0] = 4_000_000.into();
+    });
+    assert!(unknown.contains("4000000"), "{unknown}");
+    // Counts.
+    refused("more blocks", &|head| head["blocks"] = vec![[true, false]; 5].into());
+    refused("more rows", &|head| head["rows"] = 256.into());
+    refused("no tokens", &|head| head["segments"] = serde_json::json!([]));
+    refused("a hole", &|head| head["blocks"][0] = serde_json::json!([false, false]));
+    refused("a window", &|head| head["blocks"][0] = serde_json::json!([true, true]));
+    refused("an unknown field", &|head| head["more"] = 1.into());
+    let long = refused("too long", &|head| {
+        head["segments"] =
+            serde_json::json!([{"kind": "raw", "text": "A".repeat(5000), "ids": vec![65; 5000]}]);
+        (head["blocks"], head["rows"]) = (serde_json::json!([]), 0.into());
+    });
+    assert!(
+        long.contains("context") || long.contains("segment 0") || long.contains("behind its end"),
+        "{long}"
+    );
+    // What computed it.
+    for (field, value) in [("model", "other"), ("layout", "other"), ("numerics", "other"), ("salt", "other")]
+    {
+        let file = with_head(&file, |head| head["identity"][field] = value.into());
+        let imported = import(&engine, &file, &key(field)).unwrap();
+        let reason = imported.reason.unwrap();
+        assert!(!imported.is_verbatim && imported.tokens == total, "{field}: {reason}");
+        let next = ask(&engine, key(field), &told);
+        assert_eq!((next.usage.reused, &next.ids), (total, &ask(&engine, key("control"), &told).ids));
+    }
+}
+
+#[test]
+fn another_engine_another_tenant_and_another_model_read_it_again() {
+    let (engine, other) = (open(model(1), None), open(model(1), None));
+    let (told, total) = begin(&engine, key("a"), 60);
+    let expected = ask(&engine, key("control"), &told).ids;
+    let file = export(&engine, &key("a"));
+    let read_again = |engine: &Engine, session: SessionKey, why: &str| {
+        let imported = import(engine, &file, &session).unwrap();
+        let reason = imported.reason.unwrap();
+        assert!(!imported.is_verbatim && imported.tokens == total && reason.contains(why), "{reason}");
+        let next = ask(engine, session, &told);
+        assert_eq!((next.usage.kind, next.usage.reused), (MatchKind::Extend, total));
+        next.ids
+    };
+    assert_eq!(read_again(&other, key("a"), "not exported from this cache folder"), expected);
+    let tenant = SessionKey { tenant: "theirs".into(), ..key("a") };
+    assert_eq!(read_again(&engine, tenant, "another tenant"), expected);
+    // Other weights, the same tokenizer.
+    let another = open(model(2), None);
+    let ids = read_again(&another, key("a"), "model");
+    assert_eq!(ids, ask(&another, key("control"), &told).ids);
+}
+
+#[test]
+fn names_states_and_keys_are_respected() {
+    let dir = tempfile::tempdir().unwrap();
+    let engine = open(model(1), Some(dir.path()));
+    let (told, total) = begin(&engine, key("a"), 60);
+    let file = export(&engine, &key("a"));
+    begin(&engine, key("b"), 3);
+    for known in [true, false] {
+        if !known {
+            engine.forget(&key("b")); // it is on disk only
+        }
+        let error = import(&engine, &file, &key("b")).unwrap_err();
+        assert!(error.to_string().contains("has a memory already"), "{error}");
+    }
+    let replaced = engine.import(&mut &file[..], &key("b"), true).unwrap();
+    assert_eq!((replaced.tokens, replaced.is_verbatim), (total, true));
+    assert_eq!(ask(&engine, key("b"), &told).ids, ask(&engine, key("a"), &told).ids);
+    let missing = engine.export(&key("nobody"), &mut Vec::new()).unwrap_err();
+    assert!(missing.to_string().contains("no memory of agent `nobody`"), "{missing}");
+    // At work.
+    let request = Request { max_tokens: 2000, min_tokens: 2000, ..Request::new(key("a"), told.clone()) };
+    let mut turn = engine.submit(request).unwrap();
+    while !matches!(turn.blocking_next(), Some(Event::Text(_))) {}
+    let in_use = [
+        engine.export(&key("a"), &mut Vec::new()).unwrap_err(),
+        engine.import(&mut &file[..], &key("a"), true).unwrap_err(),
+        engine.blocking_remove(&key("a")).unwrap_err(),
+    ];
+    assert!(in_use.iter().all(|error| error.kind() == ErrorKind::InUse), "{in_use:?}");
+    drop(turn);
+    // With a key.
+    let cache_key = Some(cache::CacheKey::new(&"k".repeat(32)).unwrap());
+    let config =
+        EngineConfig { cache_dir: Some(dir.path().to_owned()), cache_key, ..EngineConfig::new(model(1)) };
+    let engine = Engine::open(config, &mut |_| {}).unwrap();
+    let imported = import(&engine, &file, &key("a")).unwrap();
+    assert!(!imported.is_verbatim && imported.tokens == total);
+    let mut out = Vec::new();
+    let error = engine.export(&key("a"), &mut out).unwrap_err();
+    assert!(error.to_string().contains("encrypted") && out.is_empty(), "{error}");
+}
+
+#[test]
+fn what_is_removed_is_gone_and_what_others_need_stays() {
+    let dir = tempfile::tempdir().unwrap();
+    let (folder, engine) = (cache::Folder::new(dir.path(), None), open(model(1), Some(dir.path())));
+    let (told, total) = begin(&engine, key("a"), 60);
+    begin(&engine, key("b"), 60); // the same blocks
+    let (other, _) = begin(&engine, key("c"), 59);
+    let theirs = SessionKey { tenant: "theirs".into(), ..key("a") };
+    begin(&engine, theirs.clone(), 60);
+    let names = |tenant: &str| -> Vec<String> {
+        engine.stored(tenant).unwrap().into_iter().map(|entry| entry.session.agent).collect()
+    };
+    assert_eq!(
+        (names(""), names("theirs"), names("x")),
+        (["a", "b", "c"].map(str::to_owned).to_vec(), vec!["a".to_owned()], vec![])
+    );
+    let entry = engine.stored("").unwrap().remove(0);
+    assert!(
+        entry.tokens == total
+            && entry.bytes > entry.shared_bytes
+            && entry.shared_bytes > 0
+            && entry.saved_at > 0
+    );
+    assert!(entry.worth(entry.saved_at) > entry.worth(entry.saved_at + 36_000));
+    let removed = engine.blocking_remove(&key("a")).unwrap();
+    assert!(removed.sessions == 1 && removed.bytes > 0 && removed.unread == 0, "{removed:?}");
+    assert_eq!((names(""), names("theirs")), (["b", "c"].map(str::to_owned).to_vec(), vec!["a".to_owned()]));
+    assert!(engine.blocking_status().unwrap().sessions.iter().all(|s| s.key != key("a")));
+    // b has all that it had, in RAM and on disk.
+    engine.forget(&key("b"));
+    let next = ask(&engine, key("b"), &told);
+    assert_eq!((next.usage.reused, next.usage.recomputed, next.usage.source), (total, 0, Source::Disk));
+    // The name begins anew, with the blocks of others alone.
+    assert_eq!(ask(&engine, key("a"), &other).usage.kind, MatchKind::Prefix);
+    for session in [key("a"), key("b"), theirs] {
+        assert_eq!(engine.blocking_remove(&session).unwrap().sessions, 1);
+    }
+    assert_eq!(engine.blocking_remove(&key("a")).unwrap(), cache::Removed::default());
+    assert_eq!(folder.verify().unwrap().problems, [""; 0]);
+    assert_eq!((engine.blocking_remove(&key("c")).unwrap().sessions, names("")), (1, vec![]));
+    drop(engine);
+    // Nothing is left that a sweep would find.
+    let left = crate::tests::exactness::files_with(dir.path(), "");
+    assert!(
+        !left.iter().any(|path| [".safetensors", ".log", ".pack"]
+            .iter()
+            .any(|end| path.to_string_lossy().ends_with(end))),
+        "{left:?}"
+    );
+    assert_eq!(folder.remove(&|_| false).unwrap().bytes, 0);
+}
+
+#[test]
+fn a_removed_session_takes_its_blocks_out_of_packs() {
+    let dir = tempfile::tempdir().unwrap();
+    let stored = |engine: &Engine| engine.keeping.store.clone().unwrap();
+    let engine = open(model(1), Some(dir.path()));
+    begin(&engine, key("a"), 60);
+    let (told, total) = {
+        let told = Conversation {
+            system: Some("You are Bob.".into()),
+            next: "Well? ".repeat(80),
+            ..Conversation::default()
+        };
+        let said = ask(&engine, key("b"), &told);
+        let exchange =
+            Exchange { user: told.next.clone(), reply: ReplyContent::Ids(said.ids.clone().into()) };
+        let total = said.usage.prefilled + said.ids.len();
+        (Conversation { exchanges: vec![exchange], next: "Why?".into(), ..told }, total)
+    };
+    assert!(stored(&engine).pack_all() >= 2);
+    let packs = || crate::tests::exactness::files_with(dir.path(), ".pack");
+    let before = std::fs::metadata(&packs()[0]).unwrap().len();
+    assert!(engine.blocking_remove(&key("a")).unwrap().bytes > before / 4);
+    assert!(packs().len() == 1 && std::fs::metadata(&packs()[0]).unwrap().len() < before);
+    engine.forget(&key("b"));
+    let next = ask(&engine, key("b"), &told);
+    assert_eq!((next.usage.reused, next.usage.source, next.usage.recomputed), (total, Source::Disk, 0));
+    engine.blocking_remove(&key("b")).unwrap();
+    assert_eq!(packs().len(), 0);
+}
+
+/// A turn that was not committed does not bring a removed session back, and who waits begins when it is gone.
+#[test]
+fn turns_around_a_removal() {
+    let dir = tempfile::tempdir().unwrap();
+    let engine = open(model(1), Some(dir.path()));
+    let told = Conversation { next: "And then? ".repeat(60), ..Conversation::default() };
+    let request = |agent: &str| Request {
+        retention: Retention::Persistent,
+        max_tokens: 5,
+        ..Request::new(key(agent), told.clone())
+    };
+    let mut turn = engine.submit(request("a")).unwrap();
+    while turn.blocking_next().is_some_and(|event| !matches!(event, Event::Done(_))) {}
+    assert_eq!(engine.blocking_remove(&key("a")).unwrap().sessions, 1);
+    turn.blocking_commit().unwrap();
+    assert_eq!(engine.stored("").unwrap().len(), 0);
+    let mut late = engine.submit(request("a")).unwrap();
+    while late.blocking_next().is_some_and(|event| !matches!(event, Event::Done(_))) {}
+    let usage = late.blocking_commit().unwrap().usage;
+    assert_eq!((usage.kind, usage.source), (MatchKind::Cold, Source::None));
+    assert_eq!(engine.stored("").unwrap().len(), 1);
+}

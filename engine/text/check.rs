@@ -1,0 +1,40 @@
+//! Checking of segments from outside: that their ids are what this model's tokenizer makes of their texts.
+
+use super::prefix::{Segment, SegmentKind};
+use super::tokenizer::Tokenizer;
+use crate::{Error, Result};
+
+/// Tells whether segments are some that a session here could hold.
+///
+/// # Errors
+/// The first one that is not, and why.
+pub(crate) fn check(segments: &[Segment], tokenizer: &Tokenizer) -> Result<()> {
+    for (at, segment) in segments.iter().enumerate() {
+        let wrong = |found: &str| {
+            let kind = segment.kind;
+            Err(Error::request(format!(
+                "segment {at} ({kind:?}) of the memory is not one of this model: {found}"
+            )))
+        };
+        let n = tokenizer.n_vocab();
+        if let Some(id) = segment.ids.iter().find(|id| **id as usize >= n) {
+            return wrong(&format!("it holds token {id}; the vocabulary has {n}"));
+        }
+        let after = tokenizer.after(segments[..at].iter().rev().find_map(|s| s.ids.last().copied()));
+        let ids = match segment.kind {
+            SegmentKind::Template => tokenizer.encode_template(&segment.text, after)?,
+            SegmentKind::Message => tokenizer.encode_message(&segment.text, after)?,
+            SegmentKind::Reply if segment.guessed => {
+                super::chat::reply_ids(&segments[..at], &segment.text, tokenizer)?
+            }
+            SegmentKind::Reply | SegmentKind::Raw if tokenizer.decode(&segment.ids) != segment.text => {
+                return wrong("its text is not that of its ids");
+            }
+            SegmentKind::Reply | SegmentKind::Raw => continue,
+        };
+        if ids != *segment.ids {
+            return wrong("its ids are not those of its text");
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,94 @@
+//! Sessions as a whole: exported, imported, removed.
+
+use super::Worker;
+use crate::store::Removed;
+use crate::store::memory_file::Portable;
+use crate::text::prefix::Segment;
+use crate::turns::admission::{Prepared, Waiting};
+use crate::{Error, ErrorKind, Event, Prompt, Request, Result, Retention, SessionKey};
+use tokio::sync::mpsc::UnboundedSender;
+use tokio::sync::oneshot;
+
+/// A memory from outside.
+pub(crate) struct Import {
+    pub(crate) session: SessionKey,
+    pub(crate) segments: Vec<Segment>,
+    /// Its keys and values, if they are taken as they are; else the segments are read.
+    pub(crate) memory: Option<Portable>,
+    /// True if what the session had before may go.
+    pub(crate) replace: bool,
+}
+
+impl Worker {
+    fn at_rest(&self, session: &SessionKey) -> Result<()> {
+        if self.is_at_work(session) {
+            let found = format!("agent `{}` is at work: wait until its turn has ended", session.agent);
+            return Err(Error::new(ErrorKind::InUse, found));
+        }
+        Ok(())
+    }
+
+    /// Gives all of a session.
+    pub(super) fn export(&mut self, session: &SessionKey) -> Result<Portable> {
+        self.at_rest(session)?;
+        let portable = self.memory.portable(session);
+        self.enforce_budget();
+        portable
+    }
+
+    /// Takes a session in, once there is room for it: that is a turn that says nothing.
+    pub(super) fn import(&mut self, id: u64, import: Import, events: UnboundedSender<Event>) {
+        match self.prepare(import) {
+            Ok((request, prepared)) => {
+                let (request, prepared) = (Box::new(request), Some(prepared));
+                self.waiting.push_back(Waiting { id, request, events, prepared });
+            }
+            Err(e) => drop(events.send(Event::Failed(e))),
+        }
+    }
+
+    fn prepare(&mut self, import: Import) -> Result<(Request, Prepared)> {
+        let Import { session, segments, memory, replace } = import;
+        self.at_rest(&session)?;
+        if self.waiting.iter().any(|waiting| waiting.request.session == session) {
+            let found = format!("a request of agent `{}` waits for its turn", session.agent);
+            return Err(Error::new(ErrorKind::InUse, found));
+        }
+        if self.memory.knows(&session) && !replace {
+            let SessionKey { run, agent, .. } = &session;
+            return Err(Error::request(format!(
+                "agent `{agent}` of run `{run}` has a memory already: choose another name, or ask for it to be replaced"
+            )));
+        }
+        let request = Request {
+            retention: Retention::Persistent,
+            max_tokens: 0,
+            cold: true,
+            ..Request::new(session, Prompt::Ids([].into()))
+        };
+        let (layout, context) = (&self.memory.context.layout, self.device.spec().context_length);
+        let prepared = Prepared::to_read(segments, memory, layout, context)?;
+        Ok((request, prepared))
+    }
+
+    /// Drops a session for good. `answer` is told once its files are gone.
+    pub(super) fn remove(&mut self, session: &SessionKey, answer: oneshot::Sender<Result<Removed>>) {
+        match self.begin_to_remove(session) {
+            Ok(None) => self.removals.push_back(answer),
+            Ok(Some(sessions)) => drop(answer.send(Ok(Removed { sessions, ..Removed::default() }))),
+            Err(e) => drop(answer.send(Err(e))),
+        }
+        self.take_answers();
+    }
+
+    fn begin_to_remove(&mut self, session: &SessionKey) -> Result<Option<usize>> {
+        self.at_rest(session)?;
+        self.forget_pending(session);
+        let turns = self.active.iter().chain(self.saving.iter().map(|saving| &saving.turn));
+        let at_work = turns.flat_map(|turn| turn.session.sequence.table().hashes());
+        let pending = self.finished.iter().filter_map(|finished| finished.pending.as_ref());
+        let pending = pending.flat_map(|pending| pending.manifest.blocks.iter().copied());
+        let needed: Vec<_> = at_work.chain(pending).collect();
+        self.memory.remove(session, needed.into_iter())
+    }
+}
