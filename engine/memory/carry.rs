@@ -121,6 +121,7 @@ impl Memory {
             waited_ms: 0.0,
             hidden_ms: 0.0,
             reason,
+            divergence: None,
             adopted: None,
             aligned: None,
         })

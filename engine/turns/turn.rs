@@ -454,7 +454,7 @@ impl ActiveTurn {
             Decode::Forced(Chosen { option: Spelling { text, ids, spelled }, choice, tokens }) => {
                 (&ids[..], spelled.clone(), text.clone(), Some(choice.clone()), None, &tokens[..])
             }
-            Decode::Read => (&[][..], String::new(), String::new(), None, None),
+            Decode::Read => (&[][..], String::new(), String::new(), None, None, &[][..]),
             Decode::ScoreOptions(_) | Decode::TeacherForce(_) => {
                 unreachable!("a turn that is done has spoken")
             }

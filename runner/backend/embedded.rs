@@ -139,6 +139,13 @@ impl Embedded {
         Self { engine: self.engine.clone(), tenant: tenant.to_string() }
     }
 
+    /// Lets a session's memory go, in RAM and on disk; called where no async runtime is at work.
+    pub fn remove(&self, session: &Session) {
+        if let Err(error) = self.engine.blocking_remove(&self.key(session)) {
+            tracing::debug!("`{}` can't be removed: {error}", session.agent);
+        }
+    }
+
     /// The engine itself, for who serves other requests than a scenario's.
     pub fn engine(&self) -> &engine::Engine {
         &self.engine

@@ -72,6 +72,11 @@ impl Refusal {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, message)
     }
 
+    /// Something that this server does not do.
+    pub(super) fn not_implemented(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::NOT_IMPLEMENTED, message)
+    }
+
     /// Something that exists already, or is in use.
     pub(super) fn conflict(message: impl Into<String>) -> Self {
         Self::new(StatusCode::CONFLICT, message)

@@ -6,6 +6,8 @@
 //! An API (`openai/`) reads bodies into an `ask`, which waits in the `queue` for its turn, and words what comes of it, whole or
 //! as a `stream`. `tenants` says who asks, `models` which models there are, `live` what is going on.
 
+mod agents;
+mod anthropic;
 mod ask;
 mod body;
 mod dialogue;
@@ -14,28 +16,36 @@ mod journal;
 mod live;
 mod models;
 mod openai;
+mod openapi;
 mod queue;
 mod recent;
+mod runs;
 mod sessions;
+mod small;
 mod stream;
 mod tenants;
+mod window;
 
+pub use agents::Roster;
 pub use models::Models;
+pub use openai::Kept;
 pub use queue::Queue;
+pub use runs::Telling;
 pub use sessions::Sessions;
 pub use tenants::Tenants;
+pub use window::{Watched, watch};
 
 use axum::body::Body;
 use axum::extract::{DefaultBodyLimit, FromRequestParts, MatchedPath, Request, State};
+use axum::http::HeaderMap;
 use axum::http::request::Parts;
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::get;
-use axum::{Json, Router};
+use axum::Router;
 use error::Refusal;
 use live::Live;
 use recent::Recent;
-use serde_json::json;
 use std::future::Future;
 use std::io;
 use std::sync::Arc;
@@ -47,10 +57,15 @@ use tokio::net::TcpListener;
 pub struct App {
     models: Arc<Models>,
     sessions: Sessions,
+    kept: Kept,
+    roster: Roster,
     tenants: Tenants,
     queue: Arc<Queue>,
     live: Arc<Live>,
     recent: Recent,
+    window: window::Glance,
+    /// True once the server is ending.
+    ending: tokio::sync::watch::Receiver<bool>,
     /// Time that a request may take.
     timeout: Duration,
     max_body: usize,
@@ -64,6 +79,10 @@ pub struct Config {
     pub models: Models,
     /// Which memory each conversation goes on with.
     pub sessions: Sessions,
+    /// Responses that clients may get again.
+    pub kept: Kept,
+    /// Named agents.
+    pub roster: Roster,
     /// Who may ask.
     pub tenants: Tenants,
     /// Who is served next.
@@ -85,21 +104,41 @@ pub async fn serve(
     listener: TcpListener,
     stop: impl Future<Output = ()> + Send + 'static,
 ) -> io::Result<()> {
-    let Config { models, sessions, tenants, queue, timeout, max_body, is_open } = config;
-    let (models, live, recent) = (Arc::new(models), Live::new(), Recent::default());
-    let app = Arc::new(App { models, sessions, tenants, queue, live, recent, timeout, max_body, is_open });
+    let Config { models, sessions, kept, roster, tenants, queue, timeout, max_body, is_open } = config;
+    let (ended, ending) = tokio::sync::watch::channel(false);
+    let app = Arc::new(App {
+        models: Arc::new(models),
+        sessions,
+        kept,
+        roster,
+        tenants,
+        queue,
+        live: Live::new(),
+        recent: Recent::default(),
+        window: window::Glance::default(),
+        ending,
+        timeout,
+        max_body,
+        is_open,
+    });
     let closing = app.clone();
     let stop = async move {
         stop.await;
         closing.queue.close();
+        ended.send_replace(true);
     };
     axum::serve(listener, router(app)).with_graceful_shutdown(stop).await
 }
 
 fn router(app: Arc<App>) -> Router {
     Router::new()
-        .route("/health", get(async || Json(json!({ "status": "ok" }))))
+        .route("/openapi.json", get(openapi::document))
         .merge(openai::routes())
+        .merge(anthropic::routes())
+        .merge(agents::routes())
+        .merge(runs::routes())
+        .merge(small::routes())
+        .merge(window::routes())
         .fallback(async |request: Request| Refusal::no_route(request.method(), request.uri().path()))
         .method_not_allowed_fallback(async |request: Request| {
             Refusal::no_route(request.method(), request.uri().path())
@@ -117,27 +156,34 @@ async fn guarded(State(app): Shared, request: Request, next: Next) -> Response {
         Err(refusal) => refusal.into_response(),
     };
     app.live.answered(&route, response.status().as_u16());
-    response
+    if route.starts_with("/v1/messages") { error::in_anthropics_form(response).await } else { response }
 }
 
-/// A page of another site can have a browser call any address under a name of its own (DNS rebinding): where the server listens on this
-/// machine alone, only names of this machine are answered. Health needs no key.
+/// Refuses who may not ask. Health and the window's page, which hold no data, need no key.
 fn let_in(app: &App, mut request: Request<Body>) -> Result<Request<Body>, Refusal> {
     if !app.is_open {
-        let host = request.headers().get("host").and_then(|host| host.to_str().ok()).unwrap_or_default();
-        let name = match host.strip_prefix('[') {
-            Some(rest) => rest.split(']').next().unwrap_or_default(),
-            None => host.split(':').next().unwrap_or_default(),
-        };
-        if !["127.0.0.1", "localhost", "::1"].contains(&name) {
-            return Err(Refusal::forbidden(format!("`{host}` is no name of this machine: use 127.0.0.1 or localhost")));
-        }
+        names_this_machine(request.headers())?;
     }
-    if request.uri().path() != "/health" {
+    let path = request.uri().path();
+    if path != "/health" && !window::needs_no_key(path) {
         let tenant = app.tenants.identify(request.headers())?;
         request.extensions_mut().insert(tenant);
     }
     Ok(request)
+}
+
+/// Refuses a request that calls this machine by another's name: a page of another site can have a browser call any address under a name
+/// of its own (DNS rebinding).
+fn names_this_machine(headers: &HeaderMap) -> Result<(), Refusal> {
+    let host = headers.get("host").and_then(|host| host.to_str().ok()).unwrap_or_default();
+    let name = match host.strip_prefix('[') {
+        Some(rest) => rest.split(']').next().unwrap_or_default(),
+        None => host.split(':').next().unwrap_or_default(),
+    };
+    if ["127.0.0.1", "localhost", "::1"].contains(&name) {
+        return Ok(());
+    }
+    Err(Refusal::forbidden(format!("`{host}` is no name of this machine: use 127.0.0.1 or localhost")))
 }
 
 /// Who asks.
@@ -153,3 +199,42 @@ impl FromRequestParts<Arc<App>> for Asking {
 }
 
 type Shared = State<Arc<App>>;
+
+/// All routes, for the description of the API and its tests; the files of the window's page aside.
+#[cfg(test)]
+const ROUTES: &[(&str, &str)] = &[
+    ("GET", "/v1/models"),
+    ("GET", "/v1/models/{name}"),
+    ("POST", "/v1/chat/completions"),
+    ("POST", "/v1/completions"),
+    ("POST", "/v1/embeddings"),
+    ("POST", "/v1/responses"),
+    ("GET", "/v1/responses/{id}"),
+    ("DELETE", "/v1/responses/{id}"),
+    ("GET", "/v1/responses/{id}/input_items"),
+    ("POST", "/v1/messages"),
+    ("POST", "/v1/messages/count_tokens"),
+    ("GET", "/v1/agents"),
+    ("PUT", "/v1/agents/{name}"),
+    ("GET", "/v1/agents/{name}"),
+    ("DELETE", "/v1/agents/{name}"),
+    ("POST", "/v1/agents/{name}/turns"),
+    ("POST", "/v1/agents/{name}/fork"),
+    ("POST", "/v1/agents/{name}/prewarm"),
+    ("POST", "/v1/agents/{name}/pin"),
+    ("POST", "/v1/agents/{name}/rank"),
+    ("GET", "/v1/agents/{name}/export"),
+    ("PUT", "/v1/agents/{name}/import"),
+    ("POST", "/v1/runs"),
+    ("GET", "/health"),
+    ("GET", "/metrics"),
+    ("POST", "/tokenize"),
+    ("POST", "/detokenize"),
+    ("POST", "/apply-template"),
+    ("GET", "/props"),
+    ("GET", "/slots"),
+    ("GET", "/openapi.json"),
+    ("GET", "/"),
+    ("GET", "/window/state"),
+    ("GET", "/window/events"),
+];

@@ -108,6 +108,11 @@ impl Queue {
         state.waiting.clear();
     }
 
+    /// Requests at work, at most.
+    pub(super) fn places(&self) -> usize {
+        self.places
+    }
+
     pub(super) fn load(&self) -> Load {
         let state = self.state();
         Load { at_work: state.at_work, waiting: state.waiting.len() }

@@ -1,6 +1,6 @@
 //! Answers as server-sent events. An API says in which words: its [`Wording`].
 
-use super::ask::{Admitted, Piece};
+use super::ask::{Admitted, Piece, Pieces};
 use super::error::Refusal;
 use axum::response::sse::{self, KeepAlive, Sse};
 use axum::response::{IntoResponse as _, Response};
@@ -62,11 +62,23 @@ pub(super) trait Wording: Send + 'static {
 }
 
 /// The answer to an admitted question, as it is said. A reader who goes away calls it off.
-pub(super) fn respond(admitted: Admitted, mut wording: impl Wording) -> Response {
+pub(super) fn respond(admitted: Admitted, wording: impl Wording) -> Response {
+    let play = move |pieces: Pieces| async move { admitted.play(Some(&pieces)).await.map(drop) };
+    respond_by(play, wording)
+}
+
+/// The same of an answer that `play` gives, piece by piece.
+pub(super) fn respond_by<P>(
+    play: impl FnOnce(Pieces) -> P + Send + 'static,
+    mut wording: impl Wording,
+) -> Response
+where
+    P: Future<Output = Result<(), Refusal>> + Send + 'static,
+{
     let (events, read) = mpsc::channel::<Result<sse::Event, Infallible>>(MAX_WAITING);
     tokio::spawn(async move {
         let (pieces, mut said) = mpsc::channel(MAX_WAITING);
-        let playing = async { admitted.play(Some(&pieces)).await };
+        let playing = play(pieces);
         tokio::pin!(playing);
         let mut frames = wording.begin();
         let mut is_over = None;

@@ -276,7 +276,7 @@ def test_an_agent_moves_to_another_server(agents: Agents, start: Callable[..., S
     # What is damaged is refused, or read again, and never believed.
     assert put(b"", "empty").status_code == put(b"{}\n", "nothing").status_code == put(b"\x00" * 5000, "zeros").status_code == 400
     head, _, memory = file.partition(b"\n")
-    lied = head.replace(json.dumps(turns[0]["text"])[1:-1].encode(), b"I never said this", 1)
+    lied = head.replace(json.dumps(turns[0]["text"], ensure_ascii=False)[1:-1].encode(), b"I never said this", 1)
     if lied != head:
         assert put(lied + b"\n" + memory, "liar").status_code == 400
     for at in (len(head) + 1, len(file) // 2, len(file) - 1):

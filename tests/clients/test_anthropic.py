@@ -104,7 +104,7 @@ def test_the_helper_accumulates_a_stream(claude: Anthropic, model: str, ask: Ask
 def test_the_system_is_a_text_or_blocks(ask: Ask) -> None:
     blocks = [{"type": "text", "text": SYSTEM, "cache_control": {"type": "ephemeral"}}]
     assert text(ask(system=blocks)) == text(ask())
-    assert read(ask(system="")) < read(ask())
+    assert read(ask(system=SYSTEM * 2)) > read(ask())
 
 
 def test_content_in_blocks_is_the_text(ask: Ask) -> None:
@@ -114,9 +114,18 @@ def test_content_in_blocks_is_the_text(ask: Ask) -> None:
 def test_a_reply_ends_at_a_stop_sequence(ask: Ask) -> None:
     whole = text(ask())
     stop = whole.split()[len(whole.split()) // 2]
-    reply = ask(stop_sequences=["@@@@", stop])
-    assert (reply.stop_reason, reply.stop_sequence) == ("stop_sequence", stop)
-    assert "".join(block.text for block in reply.content if block.type == "text") == whole[: whole.index(stop)].rstrip()
+    for sequences in ([stop], ["@@@@", stop]):
+        reply = ask(stop_sequences=sequences)
+        # Of several it is not said which one was met.
+        assert (reply.stop_reason, reply.stop_sequence) == ("stop_sequence", stop if len(sequences) == 1 else None)
+        assert "".join(block.text for block in reply.content if block.type == "text") == whole[: whole.index(stop)].rstrip()
+
+
+def test_a_prompt_is_read_without_a_reply(ask: Ask) -> None:
+    messages = [user("Good morning. This is read in advance, and answered later.")]
+    nothing = ask(messages, max_tokens=0)
+    assert (nothing.content, nothing.usage.output_tokens) == ([], 0)
+    assert cached(ask(messages)) >= read(nothing) - 1
 
 
 def test_a_tool_is_used_and_its_result_replied_to(ask: Ask) -> None:
@@ -212,7 +221,9 @@ def test_an_earlier_message_is_compared_with(ask: Ask) -> None:
         ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "web_search"),
         ({"tools": [WELL], "tool_choice": {"type": "tool", "name": "fly"}}, "fly"),
         ({"temperature": -1}, "temperature"),
-        ({"max_tokens": 0}, "max_tokens"),
+        ({"max_tokens": -1}, "max_tokens"),
+        ({"messages": [*HELLO, {"role": "assistant", "content": "Well,"}]}, "prefill"),
+        ({"extra_body": {"mcp_servers": [{"type": "url", "url": "http://127.0.0.1:1", "name": "x"}]}}, "mcp_servers"),
     ],
 )
 def test_what_is_wrong_is_named(ask: Ask, options: dict[str, Any], word: str) -> None:

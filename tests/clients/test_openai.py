@@ -385,6 +385,9 @@ def test_streams_are_refused_like_replies(ask: Ask) -> None:
         ask(model="gpt-4o", stream=True)
     with pytest.raises(openai.BadRequestError):
         ask([user("word " * 20_000)], stream=True)
+    for wrong in ({"temperature": -1}, {"logprobs": True, "top_logprobs": 99}, {"n": 99}):
+        with pytest.raises(openai.BadRequestError):
+            ask(**wrong, stream=True)
 
 
 def test_keys_and_rates(start: Callable[..., Server], model: str, tmp_path: Any) -> None:

@@ -82,13 +82,16 @@ def test_the_template_is_what_is_read(http: httpx.Client, model: str) -> None:
 @pytest.mark.needs("GET /props")
 def test_props(http: httpx.Client) -> None:
     props = http.get("/props").json()
-    assert props["total_slots"] >= 1 and props["chat_template"]
+    assert props["total_slots"] == 8 and props["default_generation_settings"]["n_ctx"] >= 2048
+    assert http.get("/props?model=gpt-4o").status_code == 404
 
 
 @pytest.mark.needs("GET /slots")
-def test_slots(http: httpx.Client) -> None:
+def test_slots(http: httpx.Client, model: str) -> None:
+    chat(http, model)
     slots = http.get("/slots").json()
-    assert isinstance(slots, list)
+    assert slots and [slot["id"] for slot in slots] == list(range(len(slots)))
+    assert not any(slot["is_processing"] for slot in slots) and any(slot["n_tokens"] > 0 for slot in slots)
 
 
 @pytest.mark.needs("GET /openapi.json")

@@ -84,18 +84,12 @@ const GRAMMAR: &[(&str, u32)] = &[
     ("lib", 5),
 ];
 
-/// Files of the runner that may name the engine.
+/// Files of the runner that may name the engine; all of the server may, which is a face of it.
 const MAY_NAME_ENGINE: &[&str] = &[
     "backend/device.rs",
     "backend/embedded.rs",
     "backend/kv.rs",
     "commands/cache.rs",
-    "server/error.rs",
-    "server/chat.rs",
-    "server/conversation.rs",
-    "server/models.rs",
-    "server/reply.rs",
-    "server/sessions.rs",
     "commands/devices.rs",
     "commands/models.rs",
     "commands/check/mod.rs",
@@ -308,7 +302,7 @@ fn only_few_files_name_the_engine() {
         let inside = file.strip_prefix(&root).unwrap().to_string_lossy().replace('\\', "/");
         let code = std::fs::read_to_string(&file).unwrap();
         let names_it = code.contains("greenroom_engine::") || code.contains("use greenroom_engine");
-        assert!(!names_it || MAY_NAME_ENGINE.contains(&inside.as_str()), "{inside} names the engine");
+        assert!(!names_it || inside.starts_with("server/") || MAY_NAME_ENGINE.contains(&inside.as_str()), "{inside} names the engine");
     }
 }
 

@@ -239,7 +239,7 @@ async fn remove_memory(app: &Arc<App>, tenant: &Tenant, agent: &Agent) -> Result
 }
 
 async fn remove(engine: &Engine, key: &SessionKey) -> Result<(), Refusal> {
-    engine.forget(key);
+    engine.remove(key).await?;
     Ok(())
 }
 

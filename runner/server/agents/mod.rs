@@ -12,6 +12,7 @@ mod transfer;
 mod turns;
 mod words;
 
+pub(super) use roster::Known;
 pub use roster::Roster;
 
 use super::App;

@@ -76,7 +76,26 @@ enum Line {
     },
 }
 
+/// What is known of an agent without asking an engine.
+#[derive(Debug)]
+pub(in crate::server) struct Known {
+    pub(in crate::server) name: String,
+    pub(in crate::server) memory: String,
+    pub(in crate::server) model: String,
+    pub(in crate::server) tokens: usize,
+}
+
 impl Roster {
+    /// What is known of each of a tenant's agents.
+    pub(in crate::server) fn known(&self, tenant: &str) -> Vec<Known> {
+        self.list(tenant, |name, agent| Known {
+            name: name.to_string(),
+            memory: agent.memory.clone(),
+            model: agent.definition.model.clone(),
+            tokens: agent.tokens(),
+        })
+    }
+
     /// With what is written down in a folder; `None`: nothing is.
     ///
     /// # Errors

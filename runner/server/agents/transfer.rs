@@ -5,7 +5,7 @@
 //! used by the engine, which reads what differs.
 
 use super::super::error::Refusal;
-use super::super::{Asking, Shared};
+use super::super::{Asking, Shared, sessions};
 use super::agent::{Agent, Definition, Past, Said};
 use super::api::{fits, is_name, key};
 use axum::Json;
@@ -14,7 +14,7 @@ use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse as _, Response};
-use greenroom_engine::{Engine, SessionKey};
+use greenroom_engine::{Engine, Imported, SessionKey};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
@@ -48,8 +48,9 @@ pub(super) async fn export(
     tenant.ask()?;
     let held = app.roster.hold(&tenant.name, &name, app.timeout).await?;
     let served = app.models.get(&held.agent.definition.model).await?;
-    let key = key(&tenant, &held.agent);
+    let memory = sessions::key(&tenant.name, held.agent.remembers_in());
     let (definition, past) = (held.agent.definition.clone(), held.agent.past.clone());
+    let past_is_empty = past.is_empty();
     let head = serde_json::to_vec(&Head { greenroom_agent: VERSION, definition, past });
     let head = head.map_err(|error| Refusal::internal(error.to_string()))?;
     let (pieces, mut written) = mpsc::channel(MOST_WAITING);
@@ -60,7 +61,10 @@ pub(super) async fn export(
         let mut file = BufWriter::with_capacity(room, Pieces(pieces.clone()));
         let exported =
             file.write_all(&head).and_then(|()| file.write_all(b"\n")).map_err(|error| broken(&error));
-        let exported = exported.and_then(|()| export_memory(served.engine(), &key, &mut file));
+        let exported = exported.and_then(|()| match past_is_empty {
+            true => Ok(()),
+            false => Ok(served.engine().export(&memory, &mut file).map(drop)?),
+        });
         let exported = exported.and_then(|()| file.flush().map_err(|error| broken(&error)));
         if let Err(refusal) = exported {
             // What is left in the buffer is not sent.
@@ -109,14 +113,14 @@ pub(super) async fn import(
     Ok((StatusCode::CREATED, Json(told)))
 }
 
-/// Writes a memory behind the first line.
-fn export_memory(_engine: &Engine, _key: &SessionKey, _to: &mut dyn Write) -> Result<(), Refusal> {
-    Err(Refusal::not_implemented("agents can't be exported yet"))
-}
-
-/// Takes in a memory, and says what came of it. Where it can't be used, the conversation is read at the agent's next turn.
-fn import_memory(_engine: &Engine, _key: &SessionKey, _from: &mut dyn Read) -> Result<Value, Refusal> {
-    Err(Refusal::not_implemented("agents can't be imported yet"))
+/// Takes in the memory behind the first line, and says what came of it; an agent that has not spoken has none. What the engine does not
+/// take as it is, it reads again.
+fn import_memory(engine: &Engine, key: &SessionKey, from: &mut impl BufRead) -> Result<Value, Refusal> {
+    if from.fill_buf().map_err(|error| broken(&error))?.is_empty() {
+        return Ok(json!({ "tokens": 0, "is_verbatim": true, "reason": null }));
+    }
+    let Imported { tokens, is_verbatim, reason } = engine.import(from, key, false)?;
+    Ok(json!({ "tokens": tokens, "is_verbatim": is_verbatim, "reason": reason }))
 }
 
 /// Refuses a conversation that can't be one of this model, or written down.

@@ -12,7 +12,7 @@ const FORM: &str = r#"You may call a tool instead of replying. A call is nothing
 
 /// A message.
 #[derive(Debug, Deserialize)]
-pub(super) struct Message {
+pub(in super::super) struct Message {
     role: Role,
     #[serde(default)]
     content: Option<Content>,
@@ -34,14 +34,14 @@ enum Role {
 /// Text, whole or in parts.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(untagged)]
-pub(super) enum Content {
+pub(in super::super) enum Content {
     Text(String),
     Parts(Vec<Part>),
 }
 
 /// A part of a message.
 #[derive(Clone, Debug, Deserialize)]
-pub(super) struct Part {
+pub(in super::super) struct Part {
     #[serde(rename = "type")]
     kind: String,
     text: Option<String>,
@@ -62,7 +62,7 @@ struct Function {
 
 /// A tool that may be called.
 #[derive(Debug, Deserialize)]
-pub(super) struct ToolEntry {
+pub(in super::super) struct ToolEntry {
     #[serde(rename = "type")]
     kind: String,
     function: Option<FunctionEntry>,
@@ -70,19 +70,19 @@ pub(super) struct ToolEntry {
 
 /// A function, as tools name it.
 #[derive(Debug, Deserialize)]
-pub(super) struct FunctionEntry {
-    pub(super) name: String,
+pub(in super::super) struct FunctionEntry {
+    pub(in super::super) name: String,
     #[serde(default)]
-    pub(super) description: Option<String>,
+    pub(in super::super) description: Option<String>,
     #[serde(default)]
-    pub(super) parameters: Option<Value>,
+    pub(in super::super) parameters: Option<Value>,
 }
 
 /// The lines of messages.
 ///
 /// # Errors
 /// A part that is not text, a call without its arguments.
-pub(super) fn lines(messages: Vec<Message>) -> Result<Vec<Line>, Refusal> {
+pub(in super::super) fn lines(messages: Vec<Message>) -> Result<Vec<Line>, Refusal> {
     let mut lines = Vec::new();
     for (at, message) in messages.into_iter().enumerate() {
         let place = format!("messages[{at}]");
@@ -113,7 +113,7 @@ pub(super) fn lines(messages: Vec<Message>) -> Result<Vec<Line>, Refusal> {
 ///
 /// # Errors
 /// They are not a JSON object.
-pub(super) fn call(tool: String, arguments: &str, place: &str) -> Result<Call, Refusal> {
+pub(in super::super) fn call(tool: String, arguments: &str, place: &str) -> Result<Call, Refusal> {
     let arguments = if arguments.trim().is_empty() { "{}" } else { arguments };
     match serde_json::from_str::<Value>(arguments) {
         Ok(arguments) if arguments.is_object() => Ok(Call { tool, arguments }),
@@ -125,7 +125,7 @@ pub(super) fn call(tool: String, arguments: &str, place: &str) -> Result<Call, R
 ///
 /// # Errors
 /// A part is not text.
-pub(super) fn text(content: Option<Content>, place: &str) -> Result<Option<String>, Refusal> {
+pub(in super::super) fn text(content: Option<Content>, place: &str) -> Result<Option<String>, Refusal> {
     let parts = match content {
         None => return Ok(None),
         Some(Content::Text(text)) => return Ok(Some(text)),
@@ -145,7 +145,7 @@ pub(super) fn text(content: Option<Content>, place: &str) -> Result<Option<Strin
 ///
 /// # Errors
 /// One is not a function.
-pub(super) fn tools(entries: Vec<ToolEntry>) -> Result<Option<Arc<Tools>>, Refusal> {
+pub(in super::super) fn tools(entries: Vec<ToolEntry>) -> Result<Option<Arc<Tools>>, Refusal> {
     let functions = entries.into_iter().enumerate().map(|(n, ToolEntry { kind, function })| match function {
         Some(function) if kind == "function" => Ok(function),
         _ => Err(Refusal::field(&format!("tools[{n}]"), format!("a tool of the type `{kind}` is not supported: functions are"))),
@@ -157,7 +157,7 @@ pub(super) fn tools(entries: Vec<ToolEntry>) -> Result<Option<Arc<Tools>>, Refus
 ///
 /// # Errors
 /// A schema can't be followed.
-pub(super) fn offered(functions: Vec<FunctionEntry>) -> Result<Option<Arc<Tools>>, Refusal> {
+pub(in super::super) fn offered(functions: Vec<FunctionEntry>) -> Result<Option<Arc<Tools>>, Refusal> {
     if functions.is_empty() {
         return Ok(None);
     }
@@ -180,7 +180,7 @@ pub(super) fn offered(functions: Vec<FunctionEntry>) -> Result<Option<Arc<Tools>
 ///
 /// # Errors
 /// It is of no known form, or names no tool.
-pub(super) fn calls(choice: Option<&Value>, tools: Option<&Tools>) -> Result<Calls, Refusal> {
+pub(in super::super) fn calls(choice: Option<&Value>, tools: Option<&Tools>) -> Result<Calls, Refusal> {
     let Some(tools) = tools else {
         return match choice.and_then(Value::as_str) {
             None | Some("none" | "auto") => Ok(Calls::Never),

@@ -62,7 +62,7 @@ pub(super) fn usage(answers: &[Answer]) -> Value {
 ///
 /// # Errors
 /// It can't be followed.
-pub(super) fn schema(schema: &Value, place: &str) -> Result<Grammar, Refusal> {
+pub(in super::super) fn schema(schema: &Value, place: &str) -> Result<Grammar, Refusal> {
     let grammar = Grammar::json_schema(schema);
     grammar.check().map_err(|error| Refusal::field(place, format!("{error}")))?;
     Ok(grammar)

@@ -40,10 +40,12 @@ impl Player {
 }
 
 impl Drop for Player {
-    /// Nobody can go on with the run: its memories are dropped.
+    /// Nobody can go on with the run: its memories go, from disk, too.
     fn drop(&mut self) {
         let sessions = self.sessions.get_mut().unwrap_or_else(PoisonError::into_inner);
-        sessions.iter().for_each(|session| self.backend.forget(session));
+        for session in sessions.iter() {
+            self.backend.remove(session);
+        }
     }
 }
 

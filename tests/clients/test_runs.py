@@ -1,0 +1,89 @@
+"""Scenarios that are played on request: the run comes back event by event."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import httpx
+import pytest
+from server import ROOT
+
+pytestmark = pytest.mark.needs("POST /v1/runs")
+
+SCENARIO = """
+id: two
+agents:
+  ada: {system_prompt: You are Ada.}
+  bob: {system_prompt: You are Bob.}
+phases:
+  - {name: talk, agents: [ada, bob], topology: round_robin, rounds: 2}
+"""
+PROGRAM = """
+tools:
+  touch: {about: Touches., command: [touch, /tmp/escaped], arguments: {type: object, properties: {}}}
+"""
+
+
+def play(http: httpx.Client, **body: Any) -> list[tuple[str, Any]]:
+    """The events of a run."""
+    events, event = [], ""
+    with http.stream("POST", "/v1/runs", json=body) as answer:
+        assert answer.status_code == 200, answer.read()
+        for line in answer.iter_lines():
+            if line.startswith("event: "):
+                event = line[7:]
+            elif line.startswith("data: "):
+                events.append((event, json.loads(line[6:])))
+    return events
+
+
+def test_a_run_is_told_from_its_plan_to_its_results(http: httpx.Client) -> None:
+    text = (ROOT / "scenarios" / "prisoners-dilemma.yaml").read_text()
+    events = play(http, scenario=text, seed=7, max_tokens=12)
+    names = [name for name, _ in events]
+    plan, done = events[0][1], events[-1][1]
+    assert names[0] == "plan" and names[-1] == "done" and "error" not in names
+    planned = [turn["path"] for phase in plan["phases"] for turn in phase["turns"]]
+    played = [data["path"] for name, data in events if name in ("turn", "skipped")]
+    assert sorted(played) == sorted(planned) and len(planned) == 27
+    for path in planned:
+        pieces = "".join(data["text"] for name, data in events if name == "text" and data["path"] == path)
+        (turn,) = (data for name, data in events if name == "turn" and data["path"] == path)
+        assert turn["text"].strip() in pieces or turn["choice"] or not pieces
+    assert {data["kind"] for name, data in events if name == "result"} <= {"decision", "payoff", "outcome", "assertion"}
+    assert done["transcript"][0]["type"] == "header" and len(done["transcript"]) > 27
+    assert play(http, scenario=text, seed=7, max_tokens=12)[-1][1]["transcript"] == done["transcript"], "a seed decides the run"
+
+
+def test_a_scenario_is_yaml_as_it_is(http: httpx.Client) -> None:
+    answer = http.post("/v1/runs", content=SCENARIO, headers={"content-type": "application/yaml"})
+    assert answer.status_code == 200 and "event: done" in answer.text, answer.text[:500]
+
+
+@pytest.mark.parametrize(
+    ("scenario", "word"),
+    [
+        ("", ""),
+        ("[", ""),
+        (SCENARIO.replace("round_robin", "round_robbin"), "round_robin"),
+        (SCENARIO.replace("You are Bob.}", "You are Bob., strategy: human}"), "human"),
+        (SCENARIO.replace("You are Bob.}", "You are Bob., tools: [touch]}") + PROGRAM, "program"),
+        (SCENARIO.replace("You are Bob.}", "You are Bob., model: other}") + "models: {other: /etc/passwd}\n", "not served"),
+        (SCENARIO.replace("rounds: 2", "rounds: 100000000"), ""),
+        ("a: &a [x, x]\nb: &b [*a, *a]\nc: &c [*b, *b]\n" + SCENARIO, ""),
+    ],
+)
+def test_a_scenario_that_can_not_be_played_is_refused(http: httpx.Client, scenario: str, word: str) -> None:
+    answer = http.post("/v1/runs", json={"scenario": scenario})
+    assert answer.status_code in (400, 404) and word in answer.text, (answer.status_code, answer.text[:500])
+
+
+def test_a_client_that_goes_away_ends_its_run(http: httpx.Client) -> None:
+    text = SCENARIO.replace("rounds: 2", "rounds: 400")
+    with http.stream("POST", "/v1/runs", json={"scenario": text, "max_tokens": 8}) as answer:
+        for line in answer.iter_lines():
+            if line.startswith("event: turn"):
+                break
+    answer = http.post("/v1/runs", json={"scenario": SCENARIO, "max_tokens": 8})
+    assert answer.status_code == 200 and "event: done" in answer.text
