@@ -248,9 +248,9 @@ impl Stream for Pieces<'_> {
 /// The text that an event adds, or the error that it reports; `None` for other events.
 fn piece(event: Event) -> Option<Result<String>> {
     match event {
-        Event::Text(text) | Event::Call(text) => Some(Ok(text)),
+        Event::Text(text) => Some(Ok(text)),
         Event::Failed(error) => Some(Err(error)),
-        Event::Prefill { .. } | Event::Logprobs(_) | Event::Done(_) => None,
+        Event::Prefill { .. } | Event::Call(_) | Event::Logprobs(_) | Event::Done(_) => None,
     }
 }
 

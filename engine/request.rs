@@ -627,9 +627,8 @@ pub enum Event {
     /// A piece of a reply that is a call of a tool, markup included; [`Prompter::call_so_far`](crate::Prompter::call_so_far) reads all
     /// of them together. A reply's pieces are all text, or all of a call.
     Call(String),
-    /// Log-probabilities of the reply's next tokens, if they were asked for ([`Request::logprobs`]): directly after the `Text` with
-    /// which these tokens became certain. Tokens without text of their own that is streamed, as those of a call, come at the turn's
-    /// end. All of them together are [`Completion::logprobs`].
+    /// Log-probabilities of the reply's next tokens, if they were asked for ([`Request::logprobs`]): directly after the `Text` or
+    /// `Call` with which these tokens became certain. Tokens without text of their own that is streamed come at the turn's end. All of them together are [`Completion::logprobs`].
     Logprobs(Vec<TokenLogprob>),
     /// The reply stands (committed to the cache in memory), before it is saved: the moment for a caller to
     /// write its own record. The manifest on disk follows only after [`crate::Turn::commit`].

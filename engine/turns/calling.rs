@@ -137,7 +137,7 @@ impl Calling {
 
     /// True if the reply may still turn out to be one, or not.
     pub(crate) fn is_open(&self) -> bool {
-        matches!(self.stage, Stage::Open(_))
+        matches!(self.stage, Stage::Open(_)) && !self.is_forced
     }
 
     /// True if the reply is one.

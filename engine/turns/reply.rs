@@ -320,8 +320,7 @@ impl ReplyText {
     }
 
     fn stream_to(&mut self, end: usize) -> Option<String> {
-        // A call is for nobody's eyes.
-        if end <= self.streamed || self.is_call() {
+        if end <= self.streamed {
             return None;
         }
         let text = String::from_utf8_lossy(&self.bytes[self.streamed..end]).into_owned();

@@ -178,8 +178,8 @@ impl Embedded {
         while let Some(event) = turn.next().await {
             match event {
                 engine::Event::Prefill { done, total } => sink(Progress::Prefill { done, total }),
-                engine::Event::Text(text) | engine::Event::Call(text) => sink(Progress::Text(text)),
-                engine::Event::Logprobs(_) => {}
+                engine::Event::Text(text) => sink(Progress::Text(text)),
+                engine::Event::Call(_) | engine::Event::Logprobs(_) => {}
                 engine::Event::Failed(error) => return Err(worded(error).context(path)),
                 engine::Event::Done(completion) => {
                     let engine::Completion { ids, text, stop, choice, call, followed, usage, .. } =

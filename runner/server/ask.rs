@@ -13,10 +13,11 @@ use super::sessions::{self, Scope};
 use super::tenants::Tenant;
 use axum::http::HeaderMap;
 use greenroom_engine::{
-    CallSoFar, Calls, Completion, Constraint, Conversation, Engine, Event, Grammar, Prompt, Request, Retention,
+    CallSoFar, Calls, MOST_TOP_LOGPROBS, Completion, Constraint, Conversation, Engine, Event, Grammar, Prompt, Request, Retention,
     Sampling, SessionKey, TokenLogprob, Tools,
 };
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::mpsc;
 
 /// Headers by which clients name a session.
@@ -152,6 +153,11 @@ impl Ask {
     /// # Errors
     /// There is no such model, the prompt is too long, the tenant or the queue has no room.
     pub(super) async fn admit(self, app: &Arc<App>) -> Result<Admitted, Refusal> {
+        self.settings.sampling.validate()?;
+        if self.settings.logprobs.is_some_and(|n| n > MOST_TOP_LOGPROBS) {
+            let message = format!("expected at most {MOST_TOP_LOGPROBS} alternatives");
+            return Err(Refusal::field("top_logprobs", message));
+        }
         self.tenant.ask()?;
         let entry = app.live.enter(&self.tenant.name, self.route, &self.model);
         let served = app.models.get(&self.model).await?;
@@ -192,8 +198,9 @@ impl Subject {
 }
 
 impl Admitted {
-    pub(super) fn engine(&self) -> &Engine {
-        self.served.engine()
+    /// Time that it may take.
+    pub(super) fn limit(&self) -> Duration {
+        self.app.timeout
     }
 
     /// Tokens of the prompt.

@@ -81,7 +81,7 @@ impl Dialogue {
         let root = digest(&[system, tools].concat(), &[first]);
         let mut last = root;
         let chain = conversation.exchanges.iter().map(|past| {
-            last = digest(&last, &[&past.user, &text_of(&past.reply)]);
+            last = with_reply(&last, &past.user, &Said::of(&past.reply));
             last
         });
         let chain = chain.collect();
@@ -91,7 +91,11 @@ impl Dialogue {
     /// The digest of all up to the end of this reply to it.
     pub(super) fn with_reply(&self, completion: &Completion) -> Digest {
         let last = self.chain.last().unwrap_or(&self.root);
-        digest(last, &[&self.conversation.next, &reply_text(completion)])
+        let said = match &completion.call {
+            Some(Called::Whole(call)) => Said::Call(call),
+            _ => Said::Text(&completion.text),
+        };
+        with_reply(last, &self.conversation.next, &said)
     }
 }
 
@@ -131,26 +135,28 @@ impl Draft {
     }
 }
 
-/// The text that stands for a reply in digests.
-fn text_of(reply: &ReplyContent) -> String {
-    match reply {
-        ReplyContent::Text(text) => text.clone(),
-        ReplyContent::CallText(call) => text_of_call(call),
-        // Ids are put in after digests were made.
-        ReplyContent::Ids(_) | ReplyContent::Call(_) => String::new(),
+/// A reply as clients send it back.
+enum Said<'a> {
+    Text(&'a str),
+    Call(&'a Call),
+}
+
+impl<'a> Said<'a> {
+    fn of(reply: &'a ReplyContent) -> Self {
+        match reply {
+            ReplyContent::Text(text) => Self::Text(text),
+            ReplyContent::CallText(call) => Self::Call(call),
+            // Ids are put in after digests were made.
+            ReplyContent::Ids(_) | ReplyContent::Call(_) => Self::Text(""),
+        }
     }
 }
 
-fn reply_text(completion: &Completion) -> String {
-    match &completion.call {
-        Some(Called::Whole(call)) => text_of_call(call),
-        _ => completion.text.clone(),
+fn with_reply(before: &Digest, user: &str, said: &Said<'_>) -> Digest {
+    match said {
+        Said::Text(text) => digest(before, &[user, "text", text]),
+        Said::Call(call) => digest(before, &[user, "call", &call.tool, &sorted(&call.arguments).to_string()]),
     }
-}
-
-/// No text of a client's is this: it begins with a NUL.
-fn text_of_call(call: &Call) -> String {
-    format!("\0{}\0{}", call.tool, sorted(&call.arguments))
 }
 
 /// Clients may send arguments with their keys in another order.

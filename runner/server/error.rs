@@ -10,7 +10,7 @@ use std::time::Duration;
 
 /// The reason why a request is not answered.
 #[derive(Clone, Debug)]
-pub struct Refusal {
+pub(crate) struct Refusal {
     status: StatusCode,
     message: String,
     /// The field at fault.
@@ -50,6 +50,12 @@ impl Refusal {
         Self { code: Some("context_length_exceeded"), ..Self::field("messages", message) }
     }
 
+    /// A body beyond the limit.
+    pub(super) fn too_large(max_body: usize) -> Self {
+        let message = format!("the body is larger than {max_body} bytes (`--max-body`)");
+        Self::new(StatusCode::PAYLOAD_TOO_LARGE, message)
+    }
+
     /// The queue is full, or a rate is used up.
     pub(super) fn too_many(message: impl Into<String>, retry_after: Duration) -> Self {
         let refusal = Self::new(StatusCode::TOO_MANY_REQUESTS, message);
@@ -70,11 +76,6 @@ impl Refusal {
     /// A fault of the server.
     pub(super) fn internal(message: impl Into<String>) -> Self {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, message)
-    }
-
-    /// Something that this server does not do.
-    pub(super) fn not_implemented(message: impl Into<String>) -> Self {
-        Self::new(StatusCode::NOT_IMPLEMENTED, message)
     }
 
     /// Something that exists already, or is in use.

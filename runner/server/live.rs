@@ -21,7 +21,6 @@ const MOST_SHOWN: usize = 600;
 #[derive(Debug)]
 pub(super) struct Live {
     state: Mutex<State>,
-    started: Instant,
     registry: Registry,
     counts: Counts,
 }
@@ -132,7 +131,7 @@ impl Live {
         registry.register("requests_at_work", "Requests at work", counts.at_work.clone());
         registry.register("requests_waiting", "Requests that wait for a place", counts.waiting.clone());
         registry.register("memory_bytes", "Bytes of cached keys and values in RAM", counts.memory.clone());
-        Arc::new(Self { state: Mutex::default(), started: Instant::now(), registry, counts })
+        Arc::new(Self { state: Mutex::default(), registry, counts })
     }
 
     /// A request has come.
@@ -168,11 +167,6 @@ impl Live {
     /// A request was answered with this status.
     pub(super) fn answered(&self, route: &str, status: u16) {
         self.counts.requests.get_or_create(&ByStatus { route: route.to_string(), status }).inc();
-    }
-
-    /// Seconds since the server started.
-    pub(super) fn uptime(&self) -> f64 {
-        self.started.elapsed().as_secs_f64()
     }
 
     /// All figures in Prometheus's text format.

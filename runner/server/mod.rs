@@ -37,7 +37,7 @@ pub use window::{Watched, watch};
 
 use axum::body::Body;
 use axum::extract::{DefaultBodyLimit, FromRequestParts, MatchedPath, Request, State};
-use axum::http::HeaderMap;
+use axum::http::{HeaderMap, StatusCode};
 use axum::http::request::Parts;
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse as _, Response};
@@ -155,6 +155,11 @@ async fn guarded(State(app): Shared, request: Request, next: Next) -> Response {
         Ok(request) => next.run(request).await,
         Err(refusal) => refusal.into_response(),
     };
+    // Who reads bodies says so in words of its own.
+    let response = match response.status() {
+        StatusCode::PAYLOAD_TOO_LARGE => Refusal::too_large(app.max_body).into_response(),
+        _ => response,
+    };
     app.live.answered(&route, response.status().as_u16());
     if route.starts_with("/v1/messages") { error::in_anthropics_form(response).await } else { response }
 }
@@ -175,15 +180,26 @@ fn let_in(app: &App, mut request: Request<Body>) -> Result<Request<Body>, Refusa
 /// Refuses a request that calls this machine by another's name: a page of another site can have a browser call any address under a name
 /// of its own (DNS rebinding).
 fn names_this_machine(headers: &HeaderMap) -> Result<(), Refusal> {
-    let host = headers.get("host").and_then(|host| host.to_str().ok()).unwrap_or_default();
+    let text = |name: &str| headers.get(name).map(|value| value.to_str().unwrap_or_default());
+    let host = text("host").unwrap_or_default();
+    if !is_name_of_this_machine(host) {
+        return Err(Refusal::forbidden(format!("`{host}` is no name of this machine: use 127.0.0.1 or localhost")));
+    }
+    // A browser says which page asks; it lets any page post plain text.
+    match text("origin") {
+        Some(origin) if !origin.split_once("://").is_some_and(|(_, host)| is_name_of_this_machine(host)) => {
+            Err(Refusal::forbidden(format!("pages of `{origin}` are not answered")))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn is_name_of_this_machine(host: &str) -> bool {
     let name = match host.strip_prefix('[') {
         Some(rest) => rest.split(']').next().unwrap_or_default(),
         None => host.split(':').next().unwrap_or_default(),
     };
-    if ["127.0.0.1", "localhost", "::1"].contains(&name) {
-        return Ok(());
-    }
-    Err(Refusal::forbidden(format!("`{host}` is no name of this machine: use 127.0.0.1 or localhost")))
+    ["127.0.0.1", "localhost", "::1"].contains(&name)
 }
 
 /// Who asks.

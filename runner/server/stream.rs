@@ -15,6 +15,9 @@ const MAX_WAITING: usize = 64;
 /// A reader that hears nothing for so long hears a comment, and who has gone is noticed.
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
 
+/// Time beyond the limit in which the end is told.
+const GRACE: Duration = Duration::from_secs(1);
+
 /// An event.
 #[derive(Clone, Debug)]
 pub(super) struct Frame {
@@ -63,12 +66,14 @@ pub(super) trait Wording: Send + 'static {
 
 /// The answer to an admitted question, as it is said. A reader who goes away calls it off.
 pub(super) fn respond(admitted: Admitted, wording: impl Wording) -> Response {
+    let limit = admitted.limit();
     let play = move |pieces: Pieces| async move { admitted.play(Some(&pieces)).await.map(drop) };
-    respond_by(play, wording)
+    respond_by(limit, play, wording)
 }
 
-/// The same of an answer that `play` gives, piece by piece.
+/// The same of an answer that `play` gives, piece by piece. A reader who takes longer than the limit to read it is left.
 pub(super) fn respond_by<P>(
+    limit: Duration,
     play: impl FnOnce(Pieces) -> P + Send + 'static,
     mut wording: impl Wording,
 ) -> Response
@@ -76,7 +81,7 @@ where
     P: Future<Output = Result<(), Refusal>> + Send + 'static,
 {
     let (events, read) = mpsc::channel::<Result<sse::Event, Infallible>>(MAX_WAITING);
-    tokio::spawn(async move {
+    let telling = async move {
         let (pieces, mut said) = mpsc::channel(MAX_WAITING);
         let playing = play(pieces);
         tokio::pin!(playing);
@@ -107,7 +112,8 @@ where
                 }
             }
         }
-    });
+    };
+    tokio::spawn(tokio::time::timeout(limit + GRACE, telling));
     let keep_alive = KeepAlive::new().interval(KEEP_ALIVE);
     Sse::new(ReceiverStream::new(read)).keep_alive(keep_alive).into_response()
 }

@@ -29,11 +29,11 @@ class Agents:
     """A client of the agents' API."""
 
     def __init__(self, origin: str, model: str, headers: dict[str, str] | None = None) -> None:
-        self.http = httpx.Client(base_url=f"{origin}/v1/agents", timeout=TIMEOUT, headers=headers)
+        self.http = httpx.Client(base_url=origin, timeout=TIMEOUT, headers=headers)
         self.model = model
 
     def ask(self, method: str, path: str, expected: int, **body: Any) -> Any:
-        answer = self.http.request(method, path, json=body or None)
+        answer = self.http.request(method, f"/v1/agents{path}", json=body or None)
         assert answer.status_code == expected, (answer.status_code, answer.text[:500])
         return answer.json()
 
@@ -46,8 +46,8 @@ class Agents:
     def one(self, name: str, expected: int = 200) -> Any:
         return self.ask("GET", f"/{name}?conversation=true", expected)
 
-    def post(self, name: str, what: str, expected: int = 200, **body: Any) -> Any:
-        return self.ask("POST", f"/{name}/{what}", expected, **body)
+    def post(self, agent: str, what: str, expected: int = 200, **body: Any) -> Any:
+        return self.ask("POST", f"/{agent}/{what}", expected, **body)
 
     def said(self, name: str) -> list[str]:
         """All replies, as they are kept."""
@@ -124,14 +124,17 @@ def test_a_stream_is_the_turn(agents: Agents, name: str) -> None:
     whole = agents.turn(name)
     events: list[tuple[str, Any]] = []
     body = {"message": TALK[0], "seed": 1, "stream": True}
-    with agents.http.stream("POST", f"/{name}-2/turns", json=body) as answer:
+    with agents.http.stream("POST", f"/v1/agents/{name}-2/turns", json=body) as answer:
         assert answer.status_code == 200
-        event = ""
+        event, data = "", ""
         for line in answer.iter_lines():
             if line.startswith("event: "):
                 event = line[7:]
             elif line.startswith("data: "):
-                events.append((event, json.loads(line[6:])))
+                data = line[6:]
+            elif data:
+                events.append((event, json.loads(data)))
+                data = ""
     names = [event for event, _ in events]
     assert names == ["text"] * (len(events) - 1) + ["done"] and len(events) > 2
     assert "".join(data["text"] for event, data in events if event == "text") == events[-1][1]["text"] == whole["text"]
@@ -142,7 +145,7 @@ def test_a_stream_is_the_turn(agents: Agents, name: str) -> None:
 def test_a_turn_that_is_called_off_leaves_no_trace(agents: Agents, name: str) -> None:
     agents.put(name)
     first = agents.turn(name)
-    with agents.http.stream("POST", f"/{name}/turns", json={"message": TALK[1], "seed": 1, "stream": True, "max_tokens": 900}) as answer:
+    with agents.http.stream("POST", f"/v1/agents/{name}/turns", json={"message": TALK[1], "seed": 1, "stream": True, "max_tokens": 900}) as answer:
         next(answer.iter_lines())
     after = agents.turn(name, TALK[1], seed=2)
     one = agents.one(name)
@@ -263,11 +266,11 @@ def test_a_restarted_agent_is_made_warm(start: Callable[..., Server], model: str
 def test_an_agent_moves_to_another_server(agents: Agents, start: Callable[..., Server], name: str, model: str) -> None:
     agents.put(name)
     turns = [agents.turn(name, message, seed=seed) for seed, message in enumerate(TALK[:2])]
-    answer = agents.http.get(f"/{name}/export")
+    answer = agents.http.get(f"/v1/agents/{name}/export")
     assert answer.status_code == 200, answer.text
     file = answer.content
     elsewhere = Agents(start().origin, model)
-    put = lambda file, name=name: elsewhere.http.put(f"/{name}/import", content=file)
+    put = lambda file, name=name: elsewhere.http.put(f"/v1/agents/{name}/import", content=file)
     assert put(file).status_code == 201
     assert elsewhere.said(name) == agents.said(name)
     there, here = elsewhere.turn(name, TALK[2]), agents.turn(name, TALK[2])
@@ -291,7 +294,7 @@ def test_an_agent_moves_to_another_server(agents: Agents, start: Callable[..., S
 
 @pytest.mark.parametrize("wrong", ["..", ".hidden", "a b", "ä", "x" * 129, "a\nb", "%2e%2e%2fx"])
 def test_a_name_is_plain(agents: Agents, wrong: str) -> None:
-    answer = agents.http.put("/" + wrong.replace(" ", "%20").replace("\n", "%0A"), json={"model": agents.model})
+    answer = agents.http.put("/v1/agents/" + wrong.replace(" ", "%20").replace("\n", "%0A"), json={"model": agents.model})
     assert answer.status_code in (400, 404), answer.text
 
 
@@ -312,9 +315,9 @@ def test_a_name_is_plain(agents: Agents, wrong: str) -> None:
     ids=lambda value: str(value)[:40] if isinstance(value, dict) else "",
 )
 def test_what_is_wrong_is_named(agents: Agents, body: dict[str, Any], word: str) -> None:
-    if agents.http.get("/wrong").status_code == 404:
+    if agents.http.get("/v1/agents/wrong").status_code == 404:
         agents.put("wrong")
-    answer = agents.http.post("/wrong/turns", json=body)
+    answer = agents.http.post("/v1/agents/wrong/turns", json=body)
     assert answer.status_code == 400 and word in answer.text, answer.text
     assert agents.one("wrong")["turns"] == 0
 

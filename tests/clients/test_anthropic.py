@@ -28,6 +28,8 @@ WELL = {
 }
 WAVE = {"name": "wave", "input_schema": {"type": "object", "properties": {}, "additionalProperties": False}}
 
+GREEDY = {"temperature": 0}  # the SDK has no parameter for it any more
+
 Ask = Callable[..., Message]
 
 
@@ -35,7 +37,7 @@ Ask = Callable[..., Message]
 def ask(claude: Anthropic, model: str) -> Ask:
     """A message of 24 tokens, greedy, unless said otherwise."""
     return lambda messages=HELLO, **options: claude.messages.create(
-        **({"model": model, "max_tokens": 24, "temperature": 0, "system": SYSTEM} | options), messages=messages
+        **({"model": model, "max_tokens": 24, "system": SYSTEM, "extra_body": GREEDY} | options), messages=messages
     )
 
 
@@ -76,13 +78,13 @@ def test_a_reply_is_complete(ask: Ask, model: str) -> None:
     assert reply.stop_reason in ("end_turn", "max_tokens") and reply.stop_sequence is None
     assert text(reply) and 0 < reply.usage.output_tokens <= 24
     assert text(ask()) == text(reply), "greedy"
-    assert len({text(ask(temperature=1.0)) for _ in range(4)}) > 1
+    assert len({text(ask(extra_body={"temperature": 1})) for _ in range(4)}) > 1
     assert ask(max_tokens=2).stop_reason == "max_tokens"
 
 
 def test_a_stream_has_its_events_in_order(claude: Anthropic, model: str, ask: Ask) -> None:
     whole = ask()
-    events = [event for event in claude.messages.create(model=model, max_tokens=24, temperature=0, system=SYSTEM, messages=HELLO, stream=True)]
+    events = [event for event in claude.messages.create(model=model, max_tokens=24, extra_body=GREEDY, system=SYSTEM, messages=HELLO, stream=True)]
     kinds = [event.type for event in events if event.type != "ping"]
     n = kinds.count("content_block_delta")
     assert n > 1 and kinds == ["message_start", "content_block_start", *["content_block_delta"] * n, "content_block_stop", "message_delta", "message_stop"]
@@ -94,7 +96,7 @@ def test_a_stream_has_its_events_in_order(claude: Anthropic, model: str, ask: As
 
 
 def test_the_helper_accumulates_a_stream(claude: Anthropic, model: str, ask: Ask) -> None:
-    with claude.messages.stream(model=model, max_tokens=24, temperature=0, system=SYSTEM, messages=HELLO) as stream:
+    with claude.messages.stream(model=model, max_tokens=24, extra_body=GREEDY, system=SYSTEM, messages=HELLO) as stream:
         pieces = list(stream.text_stream)
         final = stream.get_final_message()
     assert "".join(pieces) == text(final) == text(ask()) and len(pieces) > 1
@@ -152,7 +154,7 @@ def test_a_call_is_required_or_left_to_the_model(ask: Ask) -> None:
 
 
 def test_a_call_is_streamed(claude: Anthropic, model: str, ask: Ask) -> None:
-    options: dict[str, Any] = {"tools": [WELL], "tool_choice": {"type": "any"}, "max_tokens": 80, "temperature": 0, "system": SYSTEM}
+    options: dict[str, Any] = {"tools": [WELL], "tool_choice": {"type": "any"}, "max_tokens": 80, "extra_body": GREEDY, "system": SYSTEM}
     whole = called(ask([user("How deep?")], **options))
     events = list(claude.messages.create(model=model, messages=[user("How deep?")], stream=True, **options))
     kinds = [event.type for event in events if event.type != "ping"]
@@ -220,7 +222,7 @@ def test_an_earlier_message_is_compared_with(ask: Ask) -> None:
         ({"thinking": {"type": "enabled", "budget_tokens": 1024}}, "thinking"),
         ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "web_search"),
         ({"tools": [WELL], "tool_choice": {"type": "tool", "name": "fly"}}, "fly"),
-        ({"temperature": -1}, "temperature"),
+        ({"extra_body": {"temperature": -1}}, "temperature"),
         ({"max_tokens": -1}, "max_tokens"),
         ({"messages": [*HELLO, {"role": "assistant", "content": "Well,"}]}, "prefill"),
         ({"extra_body": {"mcp_servers": [{"type": "url", "url": "http://127.0.0.1:1", "name": "x"}]}}, "mcp_servers"),

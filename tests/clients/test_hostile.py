@@ -14,11 +14,11 @@ from typing import Any
 
 import httpx
 import pytest
-from server import Server
+from server import MODEL_FILE, Server
 
 CHAT = "/v1/chat/completions"
 HELLO = [{"role": "user", "content": "Good evening, Mira. How are the melons this year?"}]
-LONGEST_S = 20.0  # that anything here may take on a slow machine
+LONGEST_S = 120.0 if MODEL_FILE else 20.0  # that anything here may take on a slow machine
 
 
 @pytest.fixture
@@ -299,7 +299,7 @@ def test_a_page_of_another_site_is_refused(server: Server, http: httpx.Client, m
 
 def test_readers_that_do_not_read_hold_up_nobody(start: Callable[..., Server], model: str) -> None:
     """A request ends at its time limit, whether its client reads or not."""
-    server = start("--parallel", "2", "--timeout", "4")
+    server = start("--parallel", "2", "--timeout", "10")
     address, port = server.origin.removeprefix("http://").split(":")
     schema = {"type": "array", "items": {"enum": [1, 2]}, "minItems": 2500}
     form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
@@ -312,7 +312,7 @@ def test_readers_that_do_not_read_hold_up_nobody(start: Callable[..., Server], m
         stream.connect((address, int(port)))
         stream.sendall((head + body).encode())
         stuck.append(stream)
-    time.sleep(6)
+    time.sleep(12)  # long enough that all buffers between here and there are full
     answer = httpx.post(server.origin + CHAT, json={"model": model, "messages": HELLO, "max_tokens": 2}, timeout=60)
     assert answer.status_code == 200, answer.text
     for stream in stuck:

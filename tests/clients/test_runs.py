@@ -27,14 +27,17 @@ tools:
 
 def play(http: httpx.Client, **body: Any) -> list[tuple[str, Any]]:
     """The events of a run."""
-    events, event = [], ""
+    events, event, data = [], "", ""
     with http.stream("POST", "/v1/runs", json=body) as answer:
         assert answer.status_code == 200, answer.read()
         for line in answer.iter_lines():
             if line.startswith("event: "):
                 event = line[7:]
             elif line.startswith("data: "):
-                events.append((event, json.loads(line[6:])))
+                data = line[6:]
+            elif data:
+                events.append((event, json.loads(data)))
+                data = ""
     return events
 
 

@@ -85,7 +85,9 @@ pub(super) async fn complete(
         let (tenant, model) = (tenant.clone(), body.model.clone());
         Ask { route: "/v1/completions", tenant, model, subject, settings, n: completion.n }
     });
-    let mut asks = asks.collect::<Vec<Ask>>().into_iter();
+    let asks = asks.collect::<Vec<Ask>>();
+    let limit = app.timeout * u32::try_from(asks.len()).unwrap_or(1);
+    let mut asks = asks.into_iter();
     let Some(first) = asks.next() else { return Err(Refusal::field("prompt", "there is none")) };
     let first = first.admit(&app).await?;
     if body.stream.unwrap_or(false) {
@@ -96,7 +98,7 @@ pub(super) async fn complete(
             }
             Ok::<(), Refusal>(())
         };
-        return Ok(respond_by(play, completion));
+        return Ok(respond_by(limit, play, completion));
     }
     completion.answers = first.play(None).await?;
     for ask in asks {

@@ -43,8 +43,12 @@ impl Drop for Player {
     /// Nobody can go on with the run: its memories go, from disk, too.
     fn drop(&mut self) {
         let sessions = self.sessions.get_mut().unwrap_or_else(PoisonError::into_inner);
-        for session in sessions.iter() {
-            self.backend.remove(session);
+        let (sessions, backend) = (std::mem::take(sessions), self.backend.for_tenant(&self.tenant.name));
+        // A runtime may be at work here, which must not wait for the disk.
+        let remover = std::thread::Builder::new().name("greenroom-remover".to_owned());
+        let removing = remover.spawn(move || sessions.iter().for_each(|session| backend.remove(session)));
+        if let Err(error) = removing {
+            tracing::warn!("a run's memories can't be removed: {error}");
         }
     }
 }
