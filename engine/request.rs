@@ -379,7 +379,11 @@ impl Request {
 
     fn validate_calls(&self) -> crate::Result<()> {
         let (Calls::Required | Calls::Named(_)) = &self.calls else { return Ok(()) };
-        let tools = self.prompt.conversation().and_then(|conversation| conversation.tools.as_ref()).map_or(&[][..], |tools| &tools.list);
+        let tools = self
+            .prompt
+            .conversation()
+            .and_then(|conversation| conversation.tools.as_ref())
+            .map_or(&[][..], |tools| &tools.list);
         let names = || tools.iter().map(|tool| format!("`{}`", tool.name)).collect::<Vec<_>>().join(", ");
         let found = match &self.calls {
             _ if self.grammar.is_some() => "a reply that must be a call can't have a grammar".to_owned(),

@@ -141,7 +141,8 @@ impl CallForm {
         let rest = rest.strip_prefix(self.head.trim_start())?;
         tools.list.iter().find_map(|tool| {
             let arguments = rest.strip_prefix(&tool.name)?.strip_prefix(self.middle.trim_end())?.trim_start();
-            let mut values = serde_json::Deserializer::from_str(arguments).into_iter::<serde::de::IgnoredAny>();
+            let mut values =
+                serde_json::Deserializer::from_str(arguments).into_iter::<serde::de::IgnoredAny>();
             let is_whole = matches!(values.next(), Some(Ok(_)));
             let end = if is_whole { values.byte_offset() } else { arguments.len() };
             Some(CallSoFar { tool: &tool.name, arguments: &arguments[..end] })

@@ -108,7 +108,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
     let at = args.at.map_or(String::new(), |at| format!(" --at {at}"));
     let (run, out) = (args.run.display(), folder.display());
     let go_on = format!("go on with: greenroom fork {run}{at} --resume --out {out} (and the same settings)");
-    Performance { scenario, options, folder, quiet: args.quiet, go_on }.play(&args.machine)
+    Performance { scenario, options, folder, quiet: args.quiet, watch: None, go_on }.play(&args.machine)
 }
 
 /// `TURN=TEXT`.

@@ -40,6 +40,7 @@ mod sampling;
 mod schema;
 mod serve;
 mod stop;
+mod watch;
 
 use crate::backend::CacheKey;
 use crate::diagnostic::Severity;

@@ -3,12 +3,14 @@
 use super::Exit;
 use super::machine::Machine;
 use super::stop::stopped;
+use super::watch::Page;
 use crate::run::{Performed, RunOptions, perform};
 use crate::scenario::{Scenario, compile};
 use crate::stage::{End, Unwatched, Watch};
 use crate::terminal::{self, Dialogue};
 use crate::transcript::{FILE, Transcript};
 use std::collections::BTreeSet;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -33,6 +35,8 @@ pub(super) struct Performance {
     pub(super) folder: PathBuf,
     /// Print nothing but the transcript's path.
     pub(super) quiet: bool,
+    /// Address of a page that shows it.
+    pub(super) watch: Option<SocketAddr>,
     /// Says how to go on if it is interrupted.
     pub(super) go_on: String,
 }
@@ -45,7 +49,12 @@ impl Performance {
             &own(&self.options),
             self.quiet,
         )?);
-        let mut watch = self.watcher();
+        let page = self.watch.map(Page::open).transpose()?;
+        let watch = self.watcher();
+        let mut watch = match &page {
+            Some(page) => page.beside(&self.scenario, watch),
+            None => watch,
+        };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let Self { scenario, options, folder, .. } = &self;
         let performed =
@@ -55,6 +64,9 @@ impl Performance {
         runtime.shutdown_background();
         let performed = performed.inspect_err(|_| self.say_how_to_go_on())?;
         self.finish(&performed);
+        if let Some(page) = page.filter(|_| performed.end != End::Stopped) {
+            page.end()?;
+        }
         Ok(match &performed.end {
             End::Stopped => Exit::Stopped,
             End::Complete(footer) if !footer.holds() => Exit::AssertionFailed,

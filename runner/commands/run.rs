@@ -14,6 +14,7 @@ use crate::transcript;
 use anyhow::Context as _;
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -71,6 +72,9 @@ pub(super) struct Args {
     /// Let agents call the programs and servers that the scenario has as tools: they run with your rights
     #[arg(long)]
     allow_tools: bool,
+    /// Show the run on a page for this machine's browser, too
+    #[arg(long, value_name = "ADDRESS:PORT", num_args = 0..=1, default_missing_value = "127.0.0.1:8081", conflicts_with_all = ["repeat", "sweeps"])]
+    watch: Option<SocketAddr>,
     /// Print nothing but the path of the transcript, or of the folder of many
     #[arg(long, short)]
     quiet: bool,
@@ -131,7 +135,8 @@ pub(super) fn run(mut args: Args) -> anyhow::Result<Exit> {
     }
     if args.repeat.is_none() && args.sweeps.is_empty() && !has_cases {
         refuse_other(&folder, transcript::FILE, experiment::FILE, args.resume)?;
-        let performance = Performance { scenario, options, folder, quiet: args.quiet, go_on };
+        let performance =
+            Performance { scenario, options, folder, quiet: args.quiet, watch: args.watch, go_on };
         return performance.play(&args.machine);
     }
     refuse_other(&folder, experiment::FILE, transcript::FILE, args.resume)?;

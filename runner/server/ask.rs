@@ -13,8 +13,8 @@ use super::sessions::{self, Scope};
 use super::tenants::Tenant;
 use axum::http::HeaderMap;
 use greenroom_engine::{
-    CallSoFar, Calls, MOST_TOP_LOGPROBS, Completion, Constraint, Conversation, Engine, Event, Grammar, Prompt, Request, Retention,
-    Sampling, SessionKey, TokenLogprob, Tools,
+    CallSoFar, Calls, Completion, Constraint, Conversation, Engine, Event, Grammar, MOST_TOP_LOGPROBS,
+    Prompt, Request, Retention, Sampling, SessionKey, TokenLogprob, Tools,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -164,7 +164,8 @@ impl Ask {
         let subject = self.subject.clone();
         let counted = served.clone();
         // Long texts take a while to tokenize; others are answered meanwhile.
-        let ids = tokio::task::spawn_blocking(move || counted.engine().prompter().prompt_ids(&subject.prompt()));
+        let ids =
+            tokio::task::spawn_blocking(move || counted.engine().prompter().prompt_ids(&subject.prompt()));
         let ids = ids.await.map_err(|error| Refusal::internal(error.to_string()))??;
         let prompt_tokens = ids.len();
         let context = served.engine().model().context_length;
@@ -280,7 +281,8 @@ impl Ask {
         let seed = match index {
             0 => sampling.seed,
             index => {
-                let hash = blake3::hash(&[sampling.seed.to_le_bytes(), (index as u64).to_le_bytes()].concat());
+                let hash =
+                    blake3::hash(&[sampling.seed.to_le_bytes(), (index as u64).to_le_bytes()].concat());
                 hash.as_bytes().first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes))
             }
         };

@@ -16,9 +16,15 @@ pub(super) enum Line {
     User(String),
     Assistant(String),
     /// The assistant calls a tool.
-    Call { id: String, call: Call },
+    Call {
+        id: String,
+        call: Call,
+    },
     /// What a call gave.
-    Result { id: String, text: String },
+    Result {
+        id: String,
+        text: String,
+    },
 }
 
 /// A digest of a dialogue's beginning.
@@ -62,7 +68,10 @@ impl Dialogue {
             return Err(Refusal::field(field, format!("the call `{id}` has no result")));
         }
         if draft.heard.is_empty() {
-            return Err(Refusal::field(field, "the last message must be a user's or a tool's: it is what is answered"));
+            return Err(Refusal::field(
+                field,
+                "the last message must be a user's or a tool's: it is what is answered",
+            ));
         }
         let system = (!draft.system.is_empty()).then(|| draft.system.join("\n\n"));
         let next = draft.heard.join("\n\n");
@@ -73,7 +82,9 @@ impl Dialogue {
     pub(super) fn of(conversation: Conversation) -> Self {
         let system = digest(&[], &[conversation.system.as_deref().unwrap_or_default()]);
         let tools = conversation.tools.as_ref().map_or(digest(&[], &[]), |tools| {
-            let told = |tool: &greenroom_engine::Tool| [tool.name.clone(), tool.about.clone(), tool.arguments.to_string()];
+            let told = |tool: &greenroom_engine::Tool| {
+                [tool.name.clone(), tool.about.clone(), tool.arguments.to_string()]
+            };
             let texts: Vec<String> = tools.list.iter().flat_map(told).collect();
             digest(&[], &texts.iter().map(String::as_str).collect::<Vec<_>>())
         });
@@ -102,7 +113,9 @@ impl Dialogue {
 impl Draft {
     fn take(&mut self, line: Line) -> Result<(), String> {
         match line {
-            Line::System(text) if self.heard.is_empty() && self.exchanges.is_empty() => self.system.push(text),
+            Line::System(text) if self.heard.is_empty() && self.exchanges.is_empty() => {
+                self.system.push(text)
+            }
             Line::System(text) | Line::User(text) => {
                 if let Some((id, _)) = self.open.front() {
                     return Err(format!("the call `{id}` has no result before the next message"));

@@ -30,12 +30,18 @@ impl Journal {
         std::fs::create_dir_all(folder).with_context(|| format!("can't make {}", folder.display()))?;
         let path = folder.join(name);
         let failed = |what: &str| format!("can't {what} {}", path.display());
-        let lock = files::open_to_write(&folder.join(format!("{name}.lock")), OpenOptions::new().write(true).create(true))
-            .with_context(|| failed("lock"))?;
+        let lock = files::open_to_write(
+            &folder.join(format!("{name}.lock")),
+            OpenOptions::new().write(true).create(true),
+        )
+        .with_context(|| failed("lock"))?;
         match lock.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
-                anyhow::bail!("another server keeps its records in {}: give this one a --cache-dir of its own", folder.display())
+                anyhow::bail!(
+                    "another server keeps its records in {}: give this one a --cache-dir of its own",
+                    folder.display()
+                )
             }
             Err(TryLockError::Error(error)) => return Err(error).with_context(|| failed("lock")),
         }

@@ -35,14 +35,15 @@ pub use sessions::Sessions;
 pub use tenants::Tenants;
 pub use window::{Watched, watch};
 
+use axum::Router;
 use axum::body::Body;
 use axum::extract::{DefaultBodyLimit, FromRequestParts, MatchedPath, Request, State};
-use axum::http::{HeaderMap, StatusCode};
+use axum::http::header::{CONNECTION, CONTENT_LENGTH};
 use axum::http::request::Parts;
+use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::get;
-use axum::Router;
 use error::Refusal;
 use live::Live;
 use recent::Recent;
@@ -153,7 +154,12 @@ async fn guarded(State(app): Shared, request: Request, next: Next) -> Response {
     let route = request.extensions().get::<MatchedPath>().map_or("", MatchedPath::as_str).to_string();
     let response = match let_in(&app, request) {
         Ok(request) => next.run(request).await,
-        Err(refusal) => refusal.into_response(),
+        Err(refusal) => {
+            // Its body is not read, so nothing can follow on this connection.
+            let mut response = refusal.into_response();
+            response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+            response
+        }
     };
     // Who reads bodies says so in words of its own.
     let response = match response.status() {
@@ -170,6 +176,13 @@ fn let_in(app: &App, mut request: Request<Body>) -> Result<Request<Body>, Refusa
         names_this_machine(request.headers())?;
     }
     let path = request.uri().path();
+    let length = request.headers().get(CONTENT_LENGTH).and_then(|length| length.to_str().ok());
+    let is_too_large =
+        length.and_then(|length| length.parse::<u64>().ok()).is_some_and(|n| n > app.max_body as u64);
+    // A memory that comes as a file is taken in piece by piece.
+    if is_too_large && !path.ends_with("/import") {
+        return Err(Refusal::too_large(app.max_body));
+    }
     if path != "/health" && !window::needs_no_key(path) {
         let tenant = app.tenants.identify(request.headers())?;
         request.extensions_mut().insert(tenant);
@@ -183,7 +196,9 @@ fn names_this_machine(headers: &HeaderMap) -> Result<(), Refusal> {
     let text = |name: &str| headers.get(name).map(|value| value.to_str().unwrap_or_default());
     let host = text("host").unwrap_or_default();
     if !is_name_of_this_machine(host) {
-        return Err(Refusal::forbidden(format!("`{host}` is no name of this machine: use 127.0.0.1 or localhost")));
+        return Err(Refusal::forbidden(format!(
+            "`{host}` is no name of this machine: use 127.0.0.1 or localhost"
+        )));
     }
     // A browser says which page asks; it lets any page post plain text.
     match text("origin") {

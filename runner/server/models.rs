@@ -64,7 +64,8 @@ impl Models {
         on_progress: Box<Progress>,
     ) -> anyhow::Result<Self> {
         let named = |name: &str| format!("the model `{name}`");
-        let offered = given.iter().map(|(name, model)| Ok((name.clone(), locate(model).with_context(|| named(name))?)));
+        let offered =
+            given.iter().map(|(name, model)| Ok((name.clone(), locate(model).with_context(|| named(name))?)));
         let config = EmbeddedConfig { share: Some(Share::new(config.cache_memory)), ..config };
         let models = Self {
             offered: offered.collect::<anyhow::Result<_>>()?,
@@ -108,7 +109,10 @@ impl Models {
     pub(super) async fn get(self: &Arc<Self>, name: &str) -> Result<Arc<Served>, Refusal> {
         let Some((name, file)) = self.offered.get_key_value(name) else {
             let known: Vec<&str> = self.names().collect();
-            return Err(Refusal::no_model(format!("the model `{name}` does not exist; there is {}", known.join(", "))));
+            return Err(Refusal::no_model(format!(
+                "the model `{name}` does not exist; there is {}",
+                known.join(", ")
+            )));
         };
         if let Some(served) = self.used(name) {
             return Ok(served);
@@ -120,7 +124,10 @@ impl Models {
         let began = std::time::Instant::now();
         while !self.has_room(size(file)).await {
             if began.elapsed() > LONGEST_WAIT {
-                return Err(Refusal::too_many(format!("no room for the model `{name}`: all that are open are at work"), RETRY));
+                return Err(Refusal::too_many(
+                    format!("no room for the model `{name}`: all that are open are at work"),
+                    RETRY,
+                ));
             }
             tokio::time::sleep(RETRY).await;
         }
@@ -145,7 +152,8 @@ impl Models {
     /// Opens a model.
     fn begin(&self, name: &str, file: &ModelFile) -> anyhow::Result<Arc<Served>> {
         let config = EmbeddedConfig { model: file.clone(), ..self.config.clone() };
-        let backend = Embedded::open(&config, &mut (self.on_progress)()).with_context(|| format!("the model `{name}`"))?;
+        let backend = Embedded::open(&config, &mut (self.on_progress)())
+            .with_context(|| format!("the model `{name}`"))?;
         let served = Arc::new(Served { name: name.to_string(), backend, bytes: size(file) });
         let mut open = self.state();
         open.clock += 1;

@@ -89,11 +89,17 @@ impl Queue {
         let of_tenant = state.waiting.iter().filter(|waiting| waiting.tenant == tenant.name).count()
             + state.tenants.get(&tenant.name).map_or(0, |at_work| at_work.n);
         if let Some(most) = tenant.limits.at_once.filter(|most| of_tenant >= *most) {
-            return Err(Refusal::too_many(format!("{most} requests at once are allowed"), state.wait(1, self.places)));
+            return Err(Refusal::too_many(
+                format!("{most} requests at once are allowed"),
+                state.wait(1, self.places),
+            ));
         }
         if state.at_work >= self.places && state.waiting.len() >= self.room {
             let wait = state.wait(state.waiting.len(), self.places);
-            return Err(Refusal::too_many(format!("{} requests are waiting already", state.waiting.len()), wait));
+            return Err(Refusal::too_many(
+                format!("{} requests are waiting already", state.waiting.len()),
+                wait,
+            ));
         }
         let (admitted, ticket) = oneshot::channel();
         state.waiting.push(Waiting { tenant: tenant.name.clone(), is_warm, since: Instant::now(), admitted });

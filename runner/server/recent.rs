@@ -109,6 +109,10 @@ impl Recent {
         };
         let missed = expected.min(answer.prompt_tokens()).saturating_sub(reused);
         // A prompt that is read whole but for its last token is a hit: that token's logits choose the reply.
-        if missed <= 1 { Diagnosis::Hit } else { Diagnosis::Miss { reason, missed, reusable: earlier.tokens } }
+        if missed <= 1 {
+            Diagnosis::Hit
+        } else {
+            Diagnosis::Miss { reason, missed, reusable: earlier.tokens }
+        }
     }
 }

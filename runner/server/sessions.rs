@@ -115,8 +115,7 @@ impl Sessions {
     pub fn open(folder: Option<&Path>) -> anyhow::Result<Self> {
         let inner = Mutex::new(Inner::default());
         let lock = || inner.lock().unwrap_or_else(PoisonError::into_inner);
-        let journal =
-            Journal::open(folder, "sessions.jsonl", |line| lock().absorb(line), || lock().lines())?;
+        let journal = Journal::open(folder, "sessions.jsonl", |line| lock().absorb(line), || lock().lines())?;
         lock().journal = journal;
         Ok(Self(inner))
     }
@@ -161,7 +160,10 @@ impl Sessions {
         let common = |slot: &RawSlot| slot.ids.iter().zip(ids).take_while(|(a, b)| a == b).count();
         let free = siblings.clone().filter(|(_, slot)| !slot.is_busy);
         // One that another prompt may go on with is kept, as long as there is room for more.
-        let goes_on = free.clone().filter(|(_, slot)| common(slot) == slot.ids.len()).max_by_key(|(_, slot)| common(slot));
+        let goes_on = free
+            .clone()
+            .filter(|(_, slot)| common(slot) == slot.ids.len())
+            .max_by_key(|(_, slot)| common(slot));
         let is_full = siblings.count() >= MOST_RAW;
         let oldest = free.min_by_key(|(_, slot)| slot.used).filter(|_| is_full);
         let name = goes_on.or(oldest).map(|(name, _)| name.clone());
@@ -215,9 +217,9 @@ impl Inner {
     fn lines(&self) -> Vec<Line> {
         let mut slots: Vec<_> = self.slots.iter().collect();
         slots.sort_by_key(|(_, slot)| slot.used);
-        let lines = slots.into_iter().flat_map(|(name, slot)| {
-            slot.chain.iter().enumerate().map(|(at, said)| said.line(name, at))
-        });
+        let lines = slots
+            .into_iter()
+            .flat_map(|(name, slot)| slot.chain.iter().enumerate().map(|(at, said)| said.line(name, at)));
         lines.collect()
     }
 

@@ -108,7 +108,10 @@ async fn detokenize(
     let served = asked_for(&app, body.model.as_deref()).await?;
     let n_vocab = served.engine().model().n_vocab;
     if let Some(id) = body.tokens.iter().find(|id| **id as usize >= n_vocab) {
-        return Err(Refusal::field("tokens", format!("{id} is not in the vocabulary, which has {n_vocab} tokens")));
+        return Err(Refusal::field(
+            "tokens",
+            format!("{id} is not in the vocabulary, which has {n_vocab} tokens"),
+        ));
     }
     let content = aside(move || Ok(served.engine().decode(&body.tokens))).await?;
     Ok(Json(json!({ "content": content })))

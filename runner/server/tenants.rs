@@ -83,7 +83,8 @@ impl Tenants {
     /// # Errors
     /// The file can't be read, is open to others, or is wrong.
     pub fn read(path: &Path) -> anyhow::Result<Self> {
-        let text = files::read_text(path, Kind::Keys).with_context(|| format!("can't read the keys {}", path.display()))?;
+        let text = files::read_text(path, Kind::Keys)
+            .with_context(|| format!("can't read the keys {}", path.display()))?;
         is_private(path)?;
         Self::parse(&text).with_context(|| format!("the keys {}", path.display()))
     }
@@ -96,15 +97,22 @@ impl Tenants {
         let (mut keys, mut seen) = (Vec::new(), BTreeSet::new());
         for (at, KeyEntry { key, tenant, limits }) in file.keys.into_iter().enumerate() {
             let hash = match key.strip_prefix("blake3:") {
-                Some(hex) => blake3::Hash::from_hex(hex)
-                    .with_context(|| format!("keys[{at}].key: expected 64 hexadecimal digits behind `blake3:`"))?,
-                None if key.len() < 16 => bail!("keys[{at}].key: {} characters are too few to be a secret; at least 16", key.len()),
+                Some(hex) => blake3::Hash::from_hex(hex).with_context(|| {
+                    format!("keys[{at}].key: expected 64 hexadecimal digits behind `blake3:`")
+                })?,
+                None if key.len() < 16 => {
+                    bail!("keys[{at}].key: {} characters are too few to be a secret; at least 16", key.len())
+                }
                 None => blake3::hash(key.as_bytes()),
             };
             ensure!(!tenant.is_empty(), "keys[{at}].tenant: a name is missing");
             ensure!(seen.insert(*hash.as_bytes()), "keys[{at}].key: it stands there twice");
-            let known = tenants.entry(tenant.clone()).or_insert_with(|| Arc::new(Tenant::new(&tenant, limits)));
-            ensure!(known.limits == limits, "keys[{at}]: the limits of `{tenant}` are others than with its earlier key");
+            let known =
+                tenants.entry(tenant.clone()).or_insert_with(|| Arc::new(Tenant::new(&tenant, limits)));
+            ensure!(
+                known.limits == limits,
+                "keys[{at}]: the limits of `{tenant}` are others than with its earlier key"
+            );
             keys.push((hash, known.clone()));
         }
         Ok(Self { keys, everybody: Arc::new(Tenant::new("", Limits::default())) })
@@ -121,15 +129,19 @@ impl Tenants {
             return Ok(self.everybody.clone());
         }
         let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
-        let bearer = text("authorization").and_then(|value| {
-            value.strip_prefix("Bearer ").or_else(|| value.strip_prefix("bearer "))
-        });
+        let bearer = text("authorization")
+            .and_then(|value| value.strip_prefix("Bearer ").or_else(|| value.strip_prefix("bearer ")));
         let Some(key) = text("x-api-key").or(bearer) else {
-            return Err(Refusal::unauthorized("no key: expected `Authorization: Bearer KEY` or `x-api-key: KEY`"));
+            return Err(Refusal::unauthorized(
+                "no key: expected `Authorization: Bearer KEY` or `x-api-key: KEY`",
+            ));
         };
         let hash = blake3::hash(key.trim().as_bytes());
         // All are compared, each in constant time.
-        let found = self.keys.iter().fold(None, |found, (known, tenant)| if *known == hash { Some(tenant) } else { found });
+        let found = self
+            .keys
+            .iter()
+            .fold(None, |found, (known, tenant)| if *known == hash { Some(tenant) } else { found });
         found.cloned().ok_or_else(|| Refusal::unauthorized("the key is not known"))
     }
 }
@@ -178,7 +190,12 @@ impl Tenant {
 fn is_private(path: &Path) -> anyhow::Result<()> {
     use std::os::unix::fs::PermissionsExt as _;
     let mode = std::fs::metadata(path)?.permissions().mode() & 0o777;
-    ensure!(mode & 0o077 == 0, "{} can be read by others (mode {mode:03o}): chmod 600 {}", path.display(), path.display());
+    ensure!(
+        mode & 0o077 == 0,
+        "{} can be read by others (mode {mode:03o}): chmod 600 {}",
+        path.display(),
+        path.display()
+    );
     Ok(())
 }
 

@@ -7,7 +7,7 @@ use crate::scenario::{Turn, TurnId};
 use crate::transcript::{CallRecord, ChoiceRecord, Odds, RouteRecord, Stop, TurnRecord};
 
 /// An event that can be watched while a plan is played.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub enum Scene<'a> {
     /// A turn's prompt was sent.
     Started(&'a Turn),

@@ -37,9 +37,9 @@ def post(http: httpx.Client, model: str) -> Callable[..., httpx.Response]:
 @pytest.fixture(autouse=True)
 def _stays_well(request: pytest.FixtureRequest) -> Any:
     """Whatever was sent, the server answers the next one."""
+    http = request.getfixturevalue("http") if "server" in request.fixturenames else None
     yield
-    if "server" in request.fixturenames:
-        http = request.getfixturevalue("http")
+    if http:
         began = time.monotonic()
         assert http.get("/health").status_code == 200 and time.monotonic() - began < LONGEST_S
 

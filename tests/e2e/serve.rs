@@ -101,7 +101,8 @@ fn text(reply: &Value) -> &str {
 fn alone(stage: &Stage, body: &Value) -> Value {
     let fresh = Stage::new();
     std::fs::create_dir_all(fresh.path("cache/server")).unwrap();
-    std::fs::copy(stage.path("cache/server/sessions.jsonl"), fresh.path("cache/server/sessions.jsonl")).unwrap();
+    std::fs::copy(stage.path("cache/server/sessions.jsonl"), fresh.path("cache/server/sessions.jsonl"))
+        .unwrap();
     Server::start(&fresh, &[]).chat(body)
 }
 

@@ -302,7 +302,10 @@ fn only_few_files_name_the_engine() {
         let inside = file.strip_prefix(&root).unwrap().to_string_lossy().replace('\\', "/");
         let code = std::fs::read_to_string(&file).unwrap();
         let names_it = code.contains("greenroom_engine::") || code.contains("use greenroom_engine");
-        assert!(!names_it || inside.starts_with("server/") || MAY_NAME_ENGINE.contains(&inside.as_str()), "{inside} names the engine");
+        assert!(
+            !names_it || inside.starts_with("server/") || MAY_NAME_ENGINE.contains(&inside.as_str()),
+            "{inside} names the engine"
+        );
     }
 }
 

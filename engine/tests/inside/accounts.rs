@@ -51,7 +51,9 @@ fn a_prompt_that_leaves_what_was_held_says_where() {
     let second = play(&engine, asked("a", vec![past(&text, &first)], "And then?"));
     assert_eq!((second.usage.divergence, second.usage.kind), (None, MatchKind::Extend));
     let edited = text.replacen("lighthouse", "ship", 1);
-    let prompt = |text: &str| engine.prompter().render(asked("", Vec::new(), text).prompt.conversation().unwrap()).unwrap();
+    let prompt = |text: &str| {
+        engine.prompter().render(asked("", Vec::new(), text).prompt.conversation().unwrap()).unwrap()
+    };
     let (held, wanted) = (prompt(&text), prompt(&edited));
     let from = |text: &str, at: usize| text.chars().skip(at).take(Divergence::LENGTH).collect::<String>();
     let character = held.chars().zip(wanted.chars()).take_while(|(a, b)| a == b).count();

@@ -135,7 +135,10 @@ fn a_call_that_comes_back_as_text_is_the_one_that_was_sampled() {
             let next = |reply: ReplyContent, agent: &str| {
                 let mut request = Request { calls: Calls::Required, ..request.clone() };
                 request.session.agent = format!("{agent}{seed}");
-                let user = std::mem::replace(&mut request.prompt.conversation_mut().unwrap().next, "{\"price\": 3}".into());
+                let user = std::mem::replace(
+                    &mut request.prompt.conversation_mut().unwrap().next,
+                    "{\"price\": 3}".into(),
+                );
                 request.prompt.conversation_mut().unwrap().exchanges.push(Exchange { user, reply });
                 said(&engine, request)
             };

@@ -186,7 +186,8 @@ impl Completion {
         if let Some(Called::Whole(call)) = &completion.call {
             message["content"] = Value::Null;
             let function = json!({ "name": call.tool, "arguments": call.arguments.to_string() });
-            message["tool_calls"] = json!([{ "id": fresh_id("call_"), "type": "function", "function": function }]);
+            message["tool_calls"] =
+                json!([{ "id": fresh_id("call_"), "type": "function", "function": function }]);
         }
         json!({
             "index": index,
@@ -207,7 +208,8 @@ impl Completion {
     }
 
     fn chunk(&self, index: usize, delta: &Value, finish_reason: Option<&str>) -> Value {
-        let choice = json!({ "index": index, "delta": delta, "logprobs": null, "finish_reason": finish_reason });
+        let choice =
+            json!({ "index": index, "delta": delta, "logprobs": null, "finish_reason": finish_reason });
         self.part("chat.completion.chunk", json!([choice]))
     }
 

@@ -92,7 +92,10 @@ pub(in super::super) fn lines(messages: Vec<Message>) -> Result<Vec<Line>, Refus
             Role::User => lines.push(Line::User(content.unwrap_or_default())),
             Role::Tool => {
                 let id = message.tool_call_id.ok_or_else(|| {
-                    Refusal::field(&format!("{place}.tool_call_id"), "a tool's message names the call that it answers")
+                    Refusal::field(
+                        &format!("{place}.tool_call_id"),
+                        "a tool's message names the call that it answers",
+                    )
                 })?;
                 lines.push(Line::Result { id, text: content.unwrap_or_default() });
             }
@@ -131,12 +134,14 @@ pub(in super::super) fn text(content: Option<Content>, place: &str) -> Result<Op
         Some(Content::Text(text)) => return Ok(Some(text)),
         Some(Content::Parts(parts)) => parts,
     };
-    let texts = parts.into_iter().enumerate().map(|(n, part)| match (part.kind.as_str(), part.text.or(part.refusal)) {
-        ("text" | "input_text" | "output_text" | "refusal", Some(text)) => Ok(text),
-        (kind, _) => Err(Refusal::field(
-            &format!("{place}[{n}]"),
-            format!("a part of the type `{kind}` can't be read: these models read text"),
-        )),
+    let texts = parts.into_iter().enumerate().map(|(n, part)| {
+        match (part.kind.as_str(), part.text.or(part.refusal)) {
+            ("text" | "input_text" | "output_text" | "refusal", Some(text)) => Ok(text),
+            (kind, _) => Err(Refusal::field(
+                &format!("{place}[{n}]"),
+                format!("a part of the type `{kind}` can't be read: these models read text"),
+            )),
+        }
     });
     Ok(Some(texts.collect::<Result<Vec<_>, _>>()?.join("\n")))
 }
@@ -148,7 +153,10 @@ pub(in super::super) fn text(content: Option<Content>, place: &str) -> Result<Op
 pub(in super::super) fn tools(entries: Vec<ToolEntry>) -> Result<Option<Arc<Tools>>, Refusal> {
     let functions = entries.into_iter().enumerate().map(|(n, ToolEntry { kind, function })| match function {
         Some(function) if kind == "function" => Ok(function),
-        _ => Err(Refusal::field(&format!("tools[{n}]"), format!("a tool of the type `{kind}` is not supported: functions are"))),
+        _ => Err(Refusal::field(
+            &format!("tools[{n}]"),
+            format!("a tool of the type `{kind}` is not supported: functions are"),
+        )),
     });
     offered(functions.collect::<Result<_, _>>()?)
 }
@@ -169,9 +177,12 @@ pub(in super::super) fn offered(functions: Vec<FunctionEntry>) -> Result<Option<
     let list: Vec<Tool> = list.collect();
     for (n, tool) in list.iter().enumerate() {
         let check = greenroom_engine::Grammar::json_schema(&tool.arguments).check();
-        check.map_err(|error| Refusal::field(&format!("tools[{n}]"), format!("the schema of `{}`: {error}", tool.name)))?;
+        check.map_err(|error| {
+            Refusal::field(&format!("tools[{n}]"), format!("the schema of `{}`: {error}", tool.name))
+        })?;
     }
-    let told = list.iter().map(|tool| format!("\n- {}: {} Arguments: {}", tool.name, tool.about, tool.arguments));
+    let told =
+        list.iter().map(|tool| format!("\n- {}: {} Arguments: {}", tool.name, tool.about, tool.arguments));
     let instructions = format!("{FORM}{}", told.collect::<String>());
     Ok(Some(Arc::new(Tools { list, instructions })))
 }
@@ -193,7 +204,10 @@ pub(in super::super) fn calls(choice: Option<&Value>, tools: Option<&Tools>) -> 
             "auto" => Ok(Calls::Allowed),
             "none" => Ok(Calls::Never),
             "required" | "any" => Ok(Calls::Required),
-            _ => Err(Refusal::field("tool_choice", format!("`{word}` is not known: auto, none, required, or a function"))),
+            _ => Err(Refusal::field(
+                "tool_choice",
+                format!("`{word}` is not known: auto, none, required, or a function"),
+            )),
         },
         Some(named) => {
             let name = named["function"]["name"].as_str().or(named["name"].as_str());

@@ -70,9 +70,7 @@ pub(in super::super) fn schema(schema: &Value, place: &str) -> Result<Grammar, R
 
 /// Tokens with their log-probabilities.
 pub(super) fn logprobs(tokens: &[TokenLogprob]) -> Value {
-    let one = |bytes: &[u8], logprob: f32| {
-        json!({ "token": String::from_utf8_lossy(bytes), "logprob": logprob, "bytes": bytes })
-    };
+    let one = |bytes: &[u8], logprob: f32| json!({ "token": String::from_utf8_lossy(bytes), "logprob": logprob, "bytes": bytes });
     let tokens = tokens.iter().map(|token| {
         let mut told = one(&token.bytes, token.logprob);
         told["top_logprobs"] = token.top.iter().map(|top| one(&top.bytes, top.logprob)).collect();

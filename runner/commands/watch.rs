@@ -1,0 +1,87 @@
+//! `run --watch`: a run on a page of this machine's browser, beside the terminal.
+
+use super::stop::stopped;
+use crate::scenario::{Scenario, TurnId};
+use crate::server::{Telling, Watched, watch};
+use crate::stage::{Scene, Watch};
+use anyhow::{Context as _, ensure};
+use serde_json::{Value, json};
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+/// A page that shows a run; it goes when this is dropped.
+pub(super) struct Page {
+    watched: Arc<Watched>,
+    end: Option<tokio::sync::oneshot::Sender<()>>,
+    server: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Page {
+    /// Serves it at an address, by a thread of its own.
+    ///
+    /// # Errors
+    /// The address can't be listened at.
+    pub(super) fn open(address: SocketAddr) -> anyhow::Result<Self> {
+        let ip = address.ip();
+        ensure!(
+            ip.is_loopback(),
+            "{ip} can be reached from other machines, and the page asks for no key: take 127.0.0.1"
+        );
+        let watched = Watched::new();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let listener = runtime.block_on(tokio::net::TcpListener::bind(address));
+        let listener = listener.with_context(|| format!("can't listen at {address}"))?;
+        eprintln!("the run is shown at http://{}/", listener.local_addr()?);
+        let (end, ended) = tokio::sync::oneshot::channel();
+        let shown = watched.clone();
+        let server = std::thread::Builder::new().name("greenroom-page".to_owned()).spawn(move || {
+            let stop = async {
+                let _ = ended.await;
+            };
+            if let Err(error) = runtime.block_on(watch(shown, listener, stop)) {
+                tracing::warn!("the run's page broke off: {error}");
+            }
+        })?;
+        Ok(Self { watched, end: Some(end), server: Some(server) })
+    }
+
+    /// Shows on it what another watcher sees, too.
+    pub(super) fn beside(&self, scenario: &Arc<Scenario>, other: Box<dyn Watch>) -> Box<dyn Watch> {
+        let watched = self.watched.clone();
+        let tell = move |name: &'static str, data: Value| watched.tell(name, &data);
+        Box::new(Beside { other, page: Telling::begin(scenario.clone(), tell) })
+    }
+
+    /// The run is over; on a terminal the page stays until it was asked to go.
+    pub(super) fn end(self) -> anyhow::Result<()> {
+        self.watched.tell("done", &json!({}));
+        if console::Term::stderr().is_term() {
+            eprintln!("the page stays until Ctrl-C");
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+            runtime.block_on(stopped());
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Page {
+    fn drop(&mut self) {
+        drop(self.end.take());
+        if let Some(server) = self.server.take() {
+            let _ = server.join();
+        }
+    }
+}
+
+/// Two who watch.
+struct Beside<T> {
+    other: Box<dyn Watch>,
+    page: Telling<T>,
+}
+
+impl<T: FnMut(&'static str, Value)> Watch for Beside<T> {
+    fn see(&mut self, id: TurnId, scene: Scene<'_>) {
+        self.page.see(id, scene);
+        self.other.see(id, scene);
+    }
+}
