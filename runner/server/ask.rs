@@ -142,6 +142,11 @@ pub(super) fn random() -> u64 {
     getrandom::u64().unwrap_or_else(|_| u64::from(std::process::id()))
 }
 
+/// A random seed that any client can read: JavaScript's numbers are exact up to 2^53.
+pub(super) fn random_seed() -> u64 {
+    random() >> 11
+}
+
 /// A name that no other answer has.
 pub(super) fn fresh_id(prefix: &str) -> String {
     format!("{prefix}{:016x}{:016x}", random(), random())

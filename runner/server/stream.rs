@@ -44,11 +44,12 @@ impl Frame {
     }
 
     fn event(self) -> sse::Event {
-        let event = sse::Event::default().data(self.data);
-        match self.name {
+        let event = sse::Event::default();
+        let event = match self.name {
             Some(name) => event.event(name),
             None => event,
-        }
+        };
+        event.data(self.data)
     }
 }
 

@@ -3,7 +3,7 @@
 //! The answer is written down before anything says that it stands. Where the client goes away before, or the turn fails, the agent is
 //! as it was; what the engine has read by then it need not read again.
 
-use super::super::ask::{Answer, Ask, Piece, Settings, Subject, random};
+use super::super::ask::{Answer, Ask, Piece, Settings, Subject, random_seed};
 use super::super::error::Refusal;
 use super::super::stream::{Frame, Wording, respond};
 use super::super::{App, Asking, Shared, body};
@@ -128,7 +128,7 @@ impl Body {
         if max_tokens == Some(0) {
             return Err(Refusal::field("max_tokens", "a reply has at least 1 token"));
         }
-        let seed = self.seed.unwrap_or_else(random);
+        let seed = self.seed.unwrap_or_else(random_seed);
         let bounds = self.bounds()?;
         let calls = match (&definition.tools, &bounds) {
             (Some(_), Bounds::Free) => Calls::Allowed,

@@ -6,7 +6,7 @@ mod messages;
 mod reply;
 mod tools;
 
-use super::ask::{Ask, Settings, Subject, fresh_id, random, scope};
+use super::ask::{Ask, Settings, Subject, fresh_id, random_seed, scope};
 use super::dialogue::Dialogue;
 use super::error::{Refusal, in_anthropics_form};
 use super::openai::schema;
@@ -112,7 +112,7 @@ impl Body {
             None => None,
             Some(Format::JsonSchema { schema: form }) => Some(schema(&form, "output_config.format.schema")?),
         };
-        let seed = self.seed.map_or_else(random, i64::cast_unsigned);
+        let seed = self.seed.map_or_else(random_seed, i64::cast_unsigned);
         Ok(Settings {
             sampling: Sampling {
                 temperature: self.temperature.unwrap_or(1.0),

@@ -1,6 +1,6 @@
 //! Chat completions.
 
-use super::super::ask::{Answer, Ask, Piece, Settings, Subject, fresh_id, random, scope};
+use super::super::ask::{Answer, Ask, Piece, Settings, Subject, fresh_id, random_seed, scope};
 use super::super::dialogue::Dialogue;
 use super::super::error::Refusal;
 use super::super::models::now;
@@ -118,7 +118,7 @@ pub(in super::super) async fn complete(
     if body.top_logprobs.is_some_and(|n| n > 0) && !has_logprobs {
         return Err(Refusal::field("top_logprobs", "it needs `logprobs: true`"));
     }
-    let seed = body.seed.map_or_else(random, i64::cast_unsigned);
+    let seed = body.seed.map_or_else(random_seed, i64::cast_unsigned);
     let settings = Settings {
         sampling: Sampling {
             temperature: body.temperature.unwrap_or(1.0),

@@ -1,6 +1,6 @@
 //! Completions of texts and token ids, without a chat template. Several prompts are answered one after another.
 
-use super::super::ask::{Ask, Pieces, Settings, Subject, fresh_id, random, scope};
+use super::super::ask::{Ask, Pieces, Settings, Subject, fresh_id, random_seed, scope};
 use super::super::error::Refusal;
 use super::super::models::now;
 use super::super::stream::respond_by;
@@ -80,7 +80,7 @@ pub(super) async fn complete(
     let (settings, name) = (body.settings(), scope(body.prompt_cache_key.take(), &headers));
     let asks = prompts.into_iter().map(|prompt| {
         let mut settings = settings.clone();
-        settings.sampling.seed = body.seed.map_or_else(random, i64::cast_unsigned);
+        settings.sampling.seed = body.seed.map_or_else(random_seed, i64::cast_unsigned);
         let subject = Subject::Raw(prompt, name.clone());
         let (tenant, model) = (tenant.clone(), body.model.clone());
         Ask { route: "/v1/completions", tenant, model, subject, settings, n: completion.n }

@@ -4,7 +4,7 @@ use super::super::messages::{self, FunctionEntry};
 use super::super::words::{CacheOptions, schema};
 use super::input::Status;
 use super::output::ResponseObject;
-use crate::server::ask::{Settings, fresh_id, random};
+use crate::server::ask::{Settings, fresh_id, random_seed};
 use crate::server::body;
 use crate::server::error::Refusal;
 use crate::server::models::now;
@@ -128,7 +128,7 @@ impl Body {
     /// # Errors
     /// A schema can't be followed, or `tool_choice` names no tool.
     pub(super) fn settings(&self, tools: Option<&Tools>) -> Result<Settings, Refusal> {
-        let seed = self.seed.map_or_else(random, i64::cast_unsigned);
+        let seed = self.seed.map_or_else(random_seed, i64::cast_unsigned);
         Ok(Settings {
             sampling: Sampling {
                 temperature: self.temperature.unwrap_or(1.0) as f32,
