@@ -50,15 +50,42 @@ fn asked(agent: &str, seed: u64, calls: Calls) -> Request {
 
 fn said(engine: &Engine, request: Request) -> Completion {
     let mut turn = engine.submit(request).unwrap();
+    let mut pieces = Vec::new();
     while let Some(event) = turn.blocking_next() {
         match event {
-            Event::Done(done) => return *done,
+            Event::Done(done) => {
+                assert_eq!(pieces.concat(), done.text);
+                if let Some(Called::Whole(call)) = &done.call {
+                    is_read_as_it_comes(engine, &pieces, call);
+                }
+                return *done;
+            }
             Event::Failed(error) => panic!("{error}"),
-            Event::Text(text) => panic!("a call is not streamed: {text}"),
+            Event::Text(text) => panic!("a call is no text: {text}"),
+            Event::Call(text) => pieces.push(text),
             _ => {}
         }
     }
     panic!("the turn did not end");
+}
+
+/// The tool and the arguments of a call are known piece by piece, and what was known is never taken back.
+fn is_read_as_it_comes(engine: &Engine, pieces: &[String], call: &Call) {
+    let (tools, mut text, mut known) = (tools(), String::new(), String::new());
+    let mut n_more = 0;
+    for piece in pieces {
+        text += piece;
+        let Some(CallSoFar { tool, arguments }) = engine.prompter().call_so_far(&tools, &text) else {
+            assert!(known.is_empty());
+            continue;
+        };
+        assert_eq!(tool, call.tool);
+        assert!(arguments.starts_with(&known), "{known} is taken back: {arguments}");
+        n_more += usize::from(arguments.len() > known.len());
+        known = arguments.to_owned();
+    }
+    assert_eq!(serde_json::from_str::<serde_json::Value>(&known).unwrap(), call.arguments);
+    assert!(n_more > 1, "{pieces:?}");
 }
 
 fn whole(done: &Completion) -> Call {

@@ -44,7 +44,7 @@ fn finished(mut turn: Turn) -> Result<(String, Completion)> {
             Event::Text(text) => streamed += &text,
             Event::Failed(e) => return Err(e),
             Event::Prefill { done, total } => assert!(done < total, "{done} of {total}"),
-            Event::Logprobs(_) => panic!("nobody asked for them"),
+            Event::Logprobs(_) | Event::Call(_) => panic!("nobody asked for them"),
             Event::Done(_) => {}
         }
     }
