@@ -166,9 +166,8 @@ impl State {
         };
         let is_late = |waiting: &Waiting| now.duration_since(waiting.since) >= PATIENCE;
         let late = self.waiting.iter().any(is_late);
-        let order = |(_, waiting): &(usize, &Waiting)| {
-            (standing(waiting), !waiting.is_warm || late, waiting.since)
-        };
+        let order =
+            |(_, waiting): &(usize, &Waiting)| (standing(waiting), !waiting.is_warm || late, waiting.since);
         self.waiting.iter().enumerate().min_by_key(order).map(|(at, _)| at)
     }
 
