@@ -114,7 +114,7 @@ impl Reply {
     }
 
     /// A content block begins.
-    fn open(&mut self, block: &Value) -> Vec<Frame> {
+    fn begin_block(&mut self, block: &Value) -> Vec<Frame> {
         let mut frames = self.close();
         self.told.is_open = true;
         let index = self.told.n_whole;
@@ -197,11 +197,11 @@ impl Wording for Reply {
                 if text.is_empty() {
                     return Vec::new();
                 }
-                let mut frames = if self.told.is_open { Vec::new() } else { self.open(&text_block("")) };
+                let mut frames = if self.told.is_open { Vec::new() } else { self.begin_block(&text_block("")) };
                 frames.push(self.more(&json!({ "type": "text_delta", "text": text })));
                 frames
             }
-            Piece::Called(tool) => self.open(&tool_use(&tool, &json!({}))),
+            Piece::Called(tool) => self.begin_block(&tool_use(&tool, &json!({}))),
             Piece::Arguments(text) => {
                 vec![self.more(&json!({ "type": "input_json_delta", "partial_json": text }))]
             }
