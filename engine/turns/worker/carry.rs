@@ -83,12 +83,13 @@ impl Worker {
 
     fn begin_to_remove(&mut self, session: &SessionKey) -> Result<Option<usize>> {
         self.at_rest(session)?;
-        self.forget_pending(session);
-        let turns = self.active.iter().chain(self.saving.iter().map(|saving| &saving.turn));
-        let at_work = turns.flat_map(|turn| turn.session.sequence.table().hashes());
-        let pending = self.finished.iter().filter_map(|finished| finished.pending.as_ref());
+        let at_work = self.turns().flat_map(|turn| turn.session.sequence.table().hashes());
+        let others = self.finished.iter().filter(|finished| finished.session != *session);
+        let pending = others.filter_map(|finished| finished.pending.as_ref());
         let pending = pending.flat_map(|pending| pending.manifest.blocks.iter().copied());
         let needed: Vec<_> = at_work.chain(pending).collect();
-        self.memory.remove(session, needed.into_iter())
+        let begun = self.memory.remove(session, needed.into_iter())?;
+        self.forget_pending(session);
+        Ok(begun)
     }
 }

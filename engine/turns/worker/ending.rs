@@ -15,7 +15,7 @@ use tokio::sync::oneshot;
 /// A turn that waits for its commit.
 pub(super) struct Finished {
     id: u64,
-    session: SessionKey,
+    pub(super) session: SessionKey,
     pub(super) pending: Option<Pending>,
     completion: Box<Completion>,
     began: Instant,
