@@ -137,7 +137,6 @@ impl Memory {
         if let Some(mut idle) = self.idle.remove(key) {
             idle.session.sequence.clear(&mut self.arena);
         }
-        self.drop_unfinished(key);
         self.journals.remove(key);
         self.remarks.remove(key);
     }

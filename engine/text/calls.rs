@@ -141,6 +141,8 @@ impl CallForm {
         let rest = rest.strip_prefix(self.head.trim_start())?;
         tools.list.iter().find_map(|tool| {
             let arguments = rest.strip_prefix(&tool.name)?.strip_prefix(self.middle.trim_end())?.trim_start();
+            // The name of a tool may begin another's: where the arguments begin, it has ended.
+            let arguments = arguments.starts_with('{').then_some(arguments)?;
             let mut values =
                 serde_json::Deserializer::from_str(arguments).into_iter::<serde::de::IgnoredAny>();
             let is_whole = matches!(values.next(), Some(Ok(_)));

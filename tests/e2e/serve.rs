@@ -238,7 +238,12 @@ fn what_can_not_be_had_is_refused_by_name() {
     }
     assert_eq!(server.ask("GET", "/nothing", "").0, 404);
     assert_eq!(server.ask("GET", "/v1/chat/completions", "").0, 404);
-    assert_eq!(server.ask("POST", "/v1/chat/completions", &" ".repeat(9 << 20)).0, 413);
+    // Its length alone says that it is too large.
+    let mut stream = TcpStream::connect(&server.address).unwrap();
+    let (host, n) = (&server.address, 9 << 20);
+    write!(stream, "POST /v1/chat/completions HTTP/1.1\r\nHost: {host}\r\nContent-Length: {n}\r\n\r\n")
+        .unwrap();
+    assert_eq!(answer(stream).0, 413);
     // A page of another site, by a name that leads here.
     let (status, text) = answer(server.open("GET", "/v1/models", "evil.example:8080", ""));
     assert!(status == 403 && text.contains("no name of this machine"), "{text}");

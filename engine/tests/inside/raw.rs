@@ -53,20 +53,21 @@ fn equal_ids_give_equal_replies_however_they_were_given() {
     let by_text = said(&engine, "text", text);
     assert_eq!(by_text.ids, said(&engine, "text ids", ids(&[&again])).ids);
     // And under a stop string.
-    let stop = chat.text.chars().filter(char::is_ascii_graphic).nth(3).unwrap().to_string();
-    let stopped = |agent: &str, prompt: Prompt| {
+    let stopped = |agent: &str, prompt: Prompt, stop: &[String]| {
         let request = Request {
             sampling: Sampling { temperature: 2.0, seed: 5, ..Sampling::default() },
-            stop: vec![stop.clone()],
+            stop: stop.to_vec(),
             ..Request::new(SessionKey::new("r", agent), prompt)
         };
         let mut turn = engine.submit(request).unwrap();
         while turn.blocking_next().is_some_and(|event| !matches!(event, Event::Done(_))) {}
         let done = turn.blocking_commit().unwrap();
-        (done.ids, done.stop)
+        (done.ids, done.stop, done.text)
     };
-    let one = stopped("s1", told.into());
-    assert_eq!((one.1, &one), (StopReason::StopString, &stopped("s2", ids(&[&rendered]))));
+    let free = stopped("s0", told.clone().into(), &[]).2;
+    let stop = [free.chars().filter(char::is_ascii_graphic).nth(3).unwrap().to_string()];
+    let one = stopped("s1", told.into(), &stop);
+    assert_eq!((one.1, &one), (StopReason::StopString, &stopped("s2", ids(&[&rendered]), &stop)));
 }
 
 #[test]

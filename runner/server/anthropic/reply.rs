@@ -197,7 +197,8 @@ impl Wording for Reply {
                 if text.is_empty() {
                     return Vec::new();
                 }
-                let mut frames = if self.told.is_open { Vec::new() } else { self.begin_block(&text_block("")) };
+                let mut frames =
+                    if self.told.is_open { Vec::new() } else { self.begin_block(&text_block("")) };
                 frames.push(self.more(&json!({ "type": "text_delta", "text": text })));
                 frames
             }
