@@ -2,8 +2,8 @@
 
 use crate::engine::{Engine, Turn};
 use crate::{
-    Completion, Constraint, Conversation, Event, Exchange, ReplyContent, Request, Result, Retention,
-    Sampling, SessionKey,
+    Completion, Constraint, Conversation, Event, Exchange, Reasoning, ReplyContent, Request, Result,
+    Retention, Sampling, SessionKey,
 };
 use futures_core::Stream;
 use std::pin::Pin;
@@ -68,6 +68,13 @@ impl<'e> Agent<'e> {
     #[must_use]
     pub fn history(mut self, exchanges: impl Into<Vec<Exchange>>) -> Self {
         self.conversation.exchanges = exchanges.into();
+        self
+    }
+
+    /// How much it thinks before it replies, from the next turn on (not at all).
+    #[must_use]
+    pub fn reasoning(mut self, reasoning: Reasoning) -> Self {
+        self.conversation.reasoning = reasoning;
         self
     }
 
@@ -155,7 +162,7 @@ impl<'e> Agent<'e> {
             constraint,
             ..Request::new(key.clone(), Conversation { next: user.clone(), ..conversation.clone() })
         })?;
-        Ok(Reply { turn, user, exchanges: &mut conversation.exchanges })
+        Ok(Reply { turn, user, conversation })
     }
 
     /// An agent of the same run with the same past and the same settings: it reads none of it again.
@@ -187,7 +194,7 @@ impl<'e> Agent<'e> {
 pub struct Reply<'a> {
     turn: Turn,
     user: String,
-    exchanges: &'a mut Vec<Exchange>,
+    conversation: &'a mut Conversation,
 }
 
 impl Reply<'_> {
@@ -205,7 +212,7 @@ impl Reply<'_> {
             piece(event).transpose()?;
         }
         let completion = self.turn.blocking_commit()?;
-        Ok(record(self.exchanges, self.user, *completion))
+        Ok(record(self.conversation, self.user, *completion))
     }
 
     /// [`Reply::finish`] for an async runtime.
@@ -217,7 +224,7 @@ impl Reply<'_> {
             piece(event).transpose()?;
         }
         let completion = self.turn.commit().await?;
-        Ok(record(self.exchanges, self.user, *completion))
+        Ok(record(self.conversation, self.user, *completion))
     }
 }
 
@@ -254,8 +261,9 @@ fn piece(event: Event) -> Option<Result<String>> {
     }
 }
 
-fn record(exchanges: &mut Vec<Exchange>, user: String, completion: Completion) -> Completion {
-    exchanges.push(Exchange { user, reply: ReplyContent::Ids(completion.ids.clone().into()) });
+fn record(conversation: &mut Conversation, user: String, completion: Completion) -> Completion {
+    let (reply, reasoning) = (ReplyContent::Ids(completion.ids.clone().into()), conversation.reasoning);
+    conversation.exchanges.push(Exchange { user, reply, reasoning });
     completion
 }
 

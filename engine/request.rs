@@ -47,6 +47,8 @@ pub struct Conversation {
     pub exchanges: Vec<Exchange>,
     /// The user message to answer now.
     pub next: String,
+    /// How much it is thought about before it is answered.
+    pub reasoning: Reasoning,
 }
 
 /// One past turn: a user message and the reply to it.
@@ -56,6 +58,35 @@ pub struct Exchange {
     pub user: String,
     /// Reply that the agent gave.
     pub reply: ReplyContent,
+    /// How much it was to think before it. A part of what it read: most templates say so right before a reply.
+    pub reasoning: Reasoning,
+}
+
+impl Exchange {
+    /// A user message and the reply to it, without reasoning.
+    pub fn new(user: String, reply: ReplyContent) -> Self {
+        Self { user, reply, reasoning: Reasoning::None }
+    }
+}
+
+/// How much an agent thinks before it replies, where the model's chat template has a switch for it (`enable_thinking`, `thinking` or
+/// `reasoning_effort`); elsewhere it changes nothing. A template that only knows on and off takes all but `None` as on; one that can't
+/// turn it off takes `None` as `Low`. One that says it at a conversation's beginning takes the first reply's for all.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Reasoning {
+    /// Not at all.
+    #[default]
+    None,
+    /// A little.
+    Low,
+    /// Some.
+    Medium,
+    /// Much.
+    High,
+}
+
+impl Reasoning {
+    pub(crate) const ALL: [Self; 4] = [Self::None, Self::Low, Self::Medium, Self::High];
 }
 
 /// A past reply, by the ids that were sampled (the authority) or, from an outside client, as text.

@@ -71,7 +71,7 @@ pub fn gguf(bytes: &[u8]) -> Result<(), String> {
     prompter.count(text);
     let replies = [ReplyContent::Ids([0, 1, 2].into()), ReplyContent::Text(text.into())];
     for system in [None, Some(text.to_owned())] {
-        let exchange = |reply: &ReplyContent| Exchange { user: text.into(), reply: reply.clone() };
+        let exchange = |reply: &ReplyContent| Exchange::new(text.into(), reply.clone());
         let exchanges = replies.iter().map(exchange).collect();
         let conversation = Conversation { system, exchanges, next: text.into(), ..Conversation::default() };
         // A vocabulary of two tokens has no third one: an error as well as any.

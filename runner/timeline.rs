@@ -3,6 +3,7 @@
 //! Nothing is ever edited, dropped or rendered again, which is why the agent's next prompt always begins
 //! with what its memory already holds. `prompt/` turns events into a prompt.
 
+use crate::scenario::Reasoning;
 use std::sync::Arc;
 
 /// Something that happened to an agent.
@@ -38,6 +39,8 @@ pub enum Event {
         raw: Arc<str>,
         /// The text that others heard.
         spoken: String,
+        /// How much it was to think before.
+        reasoning: Reasoning,
         /// Path of the turn.
         origin: String,
     },
@@ -53,6 +56,8 @@ pub enum Event {
         result: String,
         /// What the agent noted down by it, as later epochs begin with.
         note: Option<String>,
+        /// How much it was to think before.
+        reasoning: Reasoning,
         /// Path of the call's line in a transcript.
         origin: String,
     },

@@ -61,7 +61,7 @@ fn next(request: &Request, reply: &Completion, text: &str) -> Request {
     let conversation = request.prompt.conversation_mut().unwrap();
     let user = std::mem::replace(&mut conversation.next, text.into());
     let reply = ReplyContent::Ids(reply.ids.clone().into());
-    conversation.exchanges.push(Exchange { user, reply });
+    conversation.exchanges.push(Exchange::new(user, reply));
     request
 }
 
@@ -115,7 +115,7 @@ fn a_request_that_can_not_be_served_fails_alone() {
     let engine = engine();
     let mut good = engine.submit(request("good", "Tell me.", 40)).unwrap();
     let ids = |ids: Vec<u32>| {
-        let exchange = Exchange { user: "Hello.".into(), reply: ReplyContent::Ids(ids.into()) };
+        let exchange = Exchange::new("Hello.".into(), ReplyContent::Ids(ids.into()));
         let mut request = request("ids", "Go on.", 3);
         request.prompt.conversation_mut().unwrap().exchanges.push(exchange);
         request

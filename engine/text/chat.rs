@@ -13,7 +13,7 @@ use super::calls::CallForm;
 use super::render::{Piece, Renderer, cut, jinja, messages, placeholder, without_generation_tags};
 use crate::text::prefix::{Segment, SegmentKind};
 use crate::text::tokenizer::{After, Tokenizer};
-use crate::{Conversation, Error, ReplyContent, Result, Tools};
+use crate::{Conversation, Error, Reasoning, ReplyContent, Result, Tools};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -26,12 +26,8 @@ const MAX_OPENINGS: usize = 8;
 
 /// A chat template, taken apart.
 pub(crate) struct Chat {
-    /// First prompt with a system message; `None` if T rejects one, which is then put before the first user text.
-    with_system: Option<Vec<Piece>>,
-    /// First prompt without a system message.
-    without_system: Vec<Piece>,
-    /// Text from the end of a reply to the next generation prompt.
-    delta: Vec<Piece>,
+    /// What it says around messages, by the [`Reasoning`] of the reply that follows.
+    skeletons: [Skeleton; Reasoning::ALL.len()],
     /// The form of calls.
     calls: CallForm,
     /// T itself, to render tools by.
@@ -43,11 +39,39 @@ pub(crate) struct Chat {
     audit: Vec<String>,
 }
 
+/// What a template says around messages.
+#[derive(Clone)]
+struct Skeleton {
+    /// First prompt with a system message; `None` if T rejects one, which is then put before the first user text.
+    with_system: Option<Vec<Piece>>,
+    /// First prompt without a system message.
+    without_system: Vec<Piece>,
+    /// Text from the end of a reply to the next generation prompt.
+    delta: Vec<Piece>,
+    /// Text from the end of a call to the next generation prompt, the result in it; `None`: that of any message.
+    result: Option<Vec<Piece>>,
+}
+
+impl Skeleton {
+    fn of(renderer: &Renderer<'_>, tokenizer: &Tokenizer) -> Result<Self> {
+        let [system, user, assistant, next] = [SYSTEM, USER, ASSISTANT, NEXT].map(placeholder);
+        let without_system = renderer.pieces(&[("user", &user)], &[USER])?;
+        let with_system = renderer.pieces(&[("system", &system), ("user", &user)], &[SYSTEM, USER]).ok();
+        let least = [("user", &*user), ("assistant", &*assistant), ("user", &*next)];
+        let mut delta = renderer.pieces(&least, &[USER, ASSISTANT, NEXT])?;
+        let reply = delta.iter().position(|p| *p == Piece::Content(ASSISTANT)).unwrap_or(0);
+        delta.drain(..=reply);
+        let result = CallForm::of(renderer, tokenizer).and_then(|form| form.result);
+        Ok(Self { with_system, without_system, delta, result })
+    }
+}
+
 /// The first prompt of conversations that have some tools, with or without a system message.
 #[derive(Clone)]
 struct Opening {
     tools: Arc<Tools>,
     has_system: bool,
+    reasoning: Reasoning,
     pieces: Arc<[Piece]>,
 }
 
@@ -86,25 +110,26 @@ impl Chat {
         let (bos, adds_bos) = tokenizer.bos();
         let (clock_read, source) = (Arc::new(AtomicBool::new(false)), without_generation_tags(source));
         let jinja = jinja(clock_read.clone());
-        let renderer = Renderer::new(&jinja, &source, clock_read, tokenizer)?;
-        let [system, user, assistant, next] = [SYSTEM, USER, ASSISTANT, NEXT].map(placeholder);
-        let without_system = renderer.pieces(&[("user", &user)], &[USER])?;
-        let with_system = renderer.pieces(&[("system", &system), ("user", &user)], &[SYSTEM, USER]);
-        let least = [("user", &*user), ("assistant", &*assistant), ("user", &*next)];
-        let mut delta = renderer.pieces(&least, &[USER, ASSISTANT, NEXT])?;
-        let reply = delta.iter().position(|p| *p == Piece::Content(ASSISTANT)).unwrap_or(0);
-        delta.drain(..=reply);
-        let audit = audit(&renderer, with_system.as_deref().ok(), &without_system, &delta);
+        let renderer = Renderer::new(&jinja, &source, clock_read.clone(), tokenizer)?;
+        let silent = Skeleton::of(&renderer, tokenizer)?;
+        let mut audit = audit(&renderer, &silent);
+        let skeletons = Reasoning::ALL.map(|reasoning| {
+            let thinking = Renderer::new(&jinja, &source, clock_read.clone(), tokenizer);
+            let skeleton = thinking.and_then(|it| Skeleton::of(&it.thinking(reasoning), tokenizer));
+            let mut skeleton = skeleton.unwrap_or_else(|_| silent.clone());
+            skeleton.result = skeleton.result.or_else(|| silent.result.clone());
+            skeleton
+        });
+        audit.extend(switch(&skeletons));
         let calls = CallForm::of(&renderer, tokenizer).unwrap_or_else(CallForm::plain);
         let mut eog = tokenizer.eog().to_vec();
         // What the template puts right behind a reply ends a reply.
-        if let Some(Piece::Text(text)) = delta.first() {
+        if let Some(Piece::Text(text)) = silent.delta.first() {
             let first = tokenizer.encode_template(text, After::Text)?.first().copied();
             eog.extend(first.filter(|id| tokenizer.may_end_turn(*id)));
         }
         let bos = bos.filter(|_| adds_bos);
-        let (with_system, openings) = (with_system.ok(), Mutex::default());
-        Ok(Self { with_system, without_system, delta, calls, source, openings, bos, eog, audit })
+        Ok(Self { skeletons, calls, source, openings: Mutex::default(), bos, eog, audit })
     }
 
     /// The form of calls.
@@ -124,34 +149,49 @@ impl Chat {
 
     /// The prompt of a conversation as segments, each tokenized alone.
     pub(crate) fn prompt(&self, conversation: &Conversation, tokenizer: &Tokenizer) -> Result<Vec<Segment>> {
-        let first = conversation.exchanges.first().map_or(&conversation.next, |e| &e.user);
+        let asked = |n: usize| match conversation.exchanges.get(n) {
+            Some(exchange) => (&exchange.user, exchange.reasoning),
+            None => (&conversation.next, conversation.reasoning),
+        };
+        let (first, reasoning) = asked(0);
         let mut segments = Segments { tokenizer, out: Vec::new() };
         let system = conversation.system.as_deref();
         match &conversation.tools {
-            Some(tools) if self.calls.result.is_some() => {
-                let pieces = self.opening(tools, system.is_some(), tokenizer)?;
+            Some(tools) if self.skeleton(reasoning).result.is_some() => {
+                let pieces = self.opening((tools, system.is_some(), reasoning), tokenizer)?;
                 self.begin(&pieces, system, first, &mut segments)?;
             }
             Some(tools) => {
                 let told: Vec<&str> = system.into_iter().chain([&*tools.instructions]).collect();
-                self.open(Some(&told.join("\n\n")), first, &mut segments)?;
+                self.open(Some(&told.join("\n\n")), first, reasoning, &mut segments)?;
             }
-            None => self.open(system, first, &mut segments)?,
+            None => self.open(system, first, reasoning, &mut segments)?,
         }
         for (i, exchange) in conversation.exchanges.iter().enumerate() {
             segments.reply(&exchange.reply, &self.calls)?;
-            let next = conversation.exchanges.get(i + 1).map_or(&conversation.next, |e| &e.user);
+            let (next, reasoning) = asked(i + 1);
+            let Skeleton { delta, result, .. } = self.skeleton(reasoning);
             let is_call = matches!(exchange.reply, ReplyContent::Call(_) | ReplyContent::CallText(_));
-            let result = self.calls.result.as_deref().filter(|_| is_call);
-            segments.fill(result.unwrap_or(&self.delta), &|_| next)?;
+            let result = result.as_deref().filter(|_| is_call);
+            segments.fill(result.unwrap_or(delta), &|_| next)?;
         }
         Ok(segments.out)
     }
 
+    fn skeleton(&self, reasoning: Reasoning) -> &Skeleton {
+        &self.skeletons[reasoning as usize]
+    }
+
     /// The first prompt of conversations with these tools, as the template has it.
-    fn opening(&self, tools: &Arc<Tools>, has_system: bool, tokenizer: &Tokenizer) -> Result<Arc<[Piece]>> {
+    fn opening(
+        &self,
+        (tools, has_system, reasoning): (&Arc<Tools>, bool, Reasoning),
+        tokenizer: &Tokenizer,
+    ) -> Result<Arc<[Piece]>> {
         let mut openings = self.openings.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = openings.iter().find(|it| it.tools == *tools && it.has_system == has_system) {
+        let is_asked =
+            |it: &&Opening| it.tools == *tools && it.has_system == has_system && it.reasoning == reasoning;
+        if let Some(known) = openings.iter().find(is_asked) {
             return Ok(known.pieces.clone());
         }
         for tool in &tools.list {
@@ -166,9 +206,9 @@ impl Chat {
             }
         }
         let jinja = jinja(Arc::default());
-        let renderer = Renderer::new(&jinja, &self.source, Arc::default(), tokenizer)?;
+        let renderer = Renderer::new(&jinja, &self.source, Arc::default(), tokenizer)?.thinking(reasoning);
         let [system, user] = [SYSTEM, USER].map(placeholder);
-        let rendered = if has_system && self.with_system.is_some() {
+        let rendered = if has_system && self.skeleton(reasoning).with_system.is_some() {
             let texts =
                 renderer.render(&messages(&[("system", &system), ("user", &user)]), Some(&tools.list))?;
             cut(&texts, &[SYSTEM, USER])
@@ -176,16 +216,23 @@ impl Chat {
             cut(&renderer.render(&messages(&[("user", &user)]), Some(&tools.list))?, &[USER])
         };
         let pieces: Arc<[Piece]> = rendered?.into();
-        openings.push(Opening { tools: tools.clone(), has_system, pieces: pieces.clone() });
+        openings.push(Opening { tools: tools.clone(), has_system, reasoning, pieces: pieces.clone() });
         if openings.len() > MAX_OPENINGS {
             openings.remove(0);
         }
         Ok(pieces)
     }
 
-    fn open(&self, system: Option<&str>, user: &str, segments: &mut Segments<'_>) -> Result<()> {
-        let pieces = self.with_system.as_ref().filter(|_| system.is_some());
-        self.begin(pieces.unwrap_or(&self.without_system), system, user, segments)
+    fn open(
+        &self,
+        system: Option<&str>,
+        user: &str,
+        reasoning: Reasoning,
+        segments: &mut Segments<'_>,
+    ) -> Result<()> {
+        let Skeleton { with_system, without_system, .. } = self.skeleton(reasoning);
+        let pieces = with_system.as_ref().filter(|_| system.is_some());
+        self.begin(pieces.unwrap_or(without_system), system, user, segments)
     }
 
     /// The first prompt. A system text that the template has no place for stands before the user text.
@@ -295,13 +342,19 @@ pub(crate) fn reply_ids(prompt: &[Segment], text: &str, tokenizer: &Tokenizer) -
     tokenizer.encode_message(text, after)
 }
 
+/// Says in words where T has a switch for reasoning, if it has one.
+fn switch(skeletons: &[Skeleton]) -> Option<String> {
+    let [none, low, _, high] = skeletons else { return None };
+    let begins = (&none.without_system, &none.delta) != (&high.without_system, &high.delta);
+    let switch = if low.without_system == none.without_system { "levels" } else { "a switch" };
+    let at_begin = none.delta == high.delta;
+    let place = if at_begin { ", set by the first reply for all" } else { "" };
+    begins.then(|| format!("it has {switch} for reasoning{place}"))
+}
+
 /// Says in words where T, applied to a whole conversation of five turns, would have rewritten what was read.
-fn audit(
-    renderer: &Renderer<'_>,
-    with_system: Option<&[Piece]>,
-    without_system: &[Piece],
-    delta: &[Piece],
-) -> Vec<String> {
+fn audit(renderer: &Renderer<'_>, skeleton: &Skeleton) -> Vec<String> {
+    let Skeleton { with_system, without_system, delta, .. } = skeleton;
     let mut found = Vec::new();
     if with_system.is_none() {
         found
@@ -322,7 +375,7 @@ fn audit(
     if with_system.is_some() {
         messages.push(("system", contents[0].as_str()));
     }
-    write(with_system.unwrap_or(without_system), &contents[1]);
+    write(with_system.as_ref().unwrap_or(without_system), &contents[1]);
     for turn in 0..5 {
         messages.push(("user", &contents[1 + 2 * turn]));
         if turn < 4 {

@@ -1,7 +1,7 @@
 //! Rendering of conversations through a chat template, within bounds and without a clock.
 
 use crate::text::tokenizer::Tokenizer;
-use crate::{Error, ErrorKind, Result, Tool};
+use crate::{Error, ErrorKind, Reasoning, Result, Tool};
 use greenroom_jinja::{Jinja, Template};
 use minijinja::value::{Enumerator, Kwargs, Object, Value};
 use minijinja::{UndefinedBehavior, context};
@@ -39,6 +39,7 @@ pub(super) struct Renderer<'a> {
     bos: Option<String>,
     eos: Option<String>,
     pub(super) clock_read: Arc<AtomicBool>,
+    reasoning: Reasoning,
 }
 
 impl<'a> Renderer<'a> {
@@ -49,20 +50,32 @@ impl<'a> Renderer<'a> {
         tokenizer: &Tokenizer,
     ) -> Result<Self> {
         let template = jinja.template("chat", source).map_err(|e| refused(&e))?;
-        Ok(Self { template, bos: tokenizer.bos().0, eos: tokenizer.eos(), clock_read })
+        let (bos, eos) = (tokenizer.bos().0, tokenizer.eos());
+        Ok(Self { template, bos, eos, clock_read, reasoning: Reasoning::None })
     }
 
-    /// Renders messages with the generation prompt, reasoning off where the template has a switch for it.
+    /// The same, for replies with more or less reasoning where the template has a switch for it.
+    pub(super) fn thinking(self, reasoning: Reasoning) -> Self {
+        Self { reasoning, ..self }
+    }
+
+    /// Renders messages with the generation prompt.
     pub(super) fn render(&self, messages: &[serde_json::Value], tools: Option<&[Tool]>) -> Result<String> {
+        let thinks = self.reasoning != Reasoning::None;
+        let effort = match self.reasoning {
+            Reasoning::None | Reasoning::Low => "low",
+            Reasoning::Medium => "medium",
+            Reasoning::High => "high",
+        };
         let rendered = self.template.render(context! {
             messages => messages.iter().map(from_json).collect::<Value>(),
             tools => tools.map(|tools| tools.iter().map(|tool| from_json(&tool.as_json())).collect::<Value>()),
             add_generation_prompt => true,
             bos_token => self.bos.clone().unwrap_or_default(),
             eos_token => self.eos.clone().unwrap_or_default(),
-            enable_thinking => false,
-            thinking => false,
-            reasoning_effort => "low",
+            enable_thinking => thinks,
+            thinking => thinks,
+            reasoning_effort => effort,
         });
         rendered.map_err(|e| refused(&e))
     }

@@ -107,7 +107,7 @@ mod tests {
 
     fn past(said: &Completion) -> Vec<Exchange> {
         let reply = ReplyContent::Ids(said.ids.clone().into());
-        vec![Exchange { user: "Go on. ".repeat(30), reply }]
+        vec![Exchange::new("Go on. ".repeat(30), reply)]
     }
 
     /// Greedy and sampled, with filters and without; replies of these end in all three ways.

@@ -3,7 +3,7 @@
 //! A stop string cuts before the first token that overlaps it; one that begins with a line break is also met at the reply's
 //! beginning. Where the cut would leave nothing, the token is refused instead. A reply that reached its limit may be cut behind
 //! its last whole sentence; an incomplete character at the end is cut in any case. All cuts are between tokens.
-//! Only text that no cut can take back is streamed.
+//! Only text that no cut can take back is streamed. In a thought, which ends with `</think>`, stop strings count for nothing.
 //!
 //! Replies stream by sentences, for at the limit the rest of one is dropped from cache and record alike, between tokens.
 
@@ -14,6 +14,9 @@ use crate::turns::grammar::Guide;
 use crate::turns::sentence::ends_sentence;
 use crate::{Called, Request, Result, Sampling, StopReason, TokenLogprob};
 
+/// The marks around a thought.
+const THOUGHT: (&str, &str) = ("<think>", "</think>");
+
 /// Ids sampled so far and the bytes they stand for.
 #[derive(Default)]
 pub(crate) struct ReplyText {
@@ -22,6 +25,10 @@ pub(crate) struct ReplyText {
     ends: Vec<usize>,
     bytes: Vec<u8>,
     stops: Vec<Vec<u8>>,
+    /// True if the prompt has opened a thought.
+    is_opened: bool,
+    /// Offset behind the reply's thought, once that has ended.
+    behind_thought: Option<usize>,
     /// True if a reply that reaches its limit ends with its last whole sentence.
     whole_sentences: bool,
     streamed: usize,
@@ -42,6 +49,11 @@ impl ReplyText {
     pub(crate) fn new(stops: &[String], whole_sentences: bool, said: Said) -> Self {
         let stops = stops.iter().filter(|s| !s.is_empty()).map(|s| s.as_bytes().to_vec()).collect();
         Self { stops, whole_sentences, said, ..Self::default() }
+    }
+
+    /// The same, behind a prompt that ends with this text: it may have opened a thought.
+    pub(crate) fn behind(self, prompt: &str) -> Self {
+        Self { is_opened: prompt.trim_end().ends_with(THOUGHT.0), ..self }
     }
 
     /// The same, in a grammar from its beginning: nothing else ends or cuts it.
@@ -113,8 +125,10 @@ impl ReplyText {
             return true;
         }
         let longer = [&self.bytes, piece].concat();
-        self.first_stop(&longer, self.bytes.len())
-            .is_some_and(|at| self.bytes[..self.end_of(self.tokens_before(at))].trim_ascii().is_empty())
+        self.first_stop(&longer, self.bytes.len()).is_some_and(|at| {
+            let end = self.end_of(self.tokens_before(at));
+            self.bytes[self.behind_thought.unwrap_or(0).min(end)..end].trim_ascii().is_empty()
+        })
     }
 
     /// The token that is said where the sampler drew `drawn` from these logits.
@@ -234,17 +248,33 @@ impl ReplyText {
         self.said.push(id, piece);
         self.bytes.extend_from_slice(piece);
         self.ends.push(self.bytes.len());
-        let found = self.first_stop(&self.bytes, known)?;
+        let found = self.first_stop(&self.bytes, known);
+        self.behind_thought = self.end_of_thought(&self.bytes, known).filter(|end| *end > 0);
+        let found = found?;
         self.keep(self.tokens_before(found));
         Some(StopReason::StopString)
     }
 
+    /// Offset behind the thought that a text begins with, none having ended in its first `known` bytes; `None`: it goes on.
+    fn end_of_thought(&self, text: &[u8], known: usize) -> Option<usize> {
+        if self.behind_thought.is_some() {
+            return self.behind_thought;
+        }
+        if !self.is_opened && !text.trim_ascii_start().starts_with(THOUGHT.0.as_bytes()) {
+            return Some(0);
+        }
+        let end = THOUGHT.1.as_bytes();
+        let from = known.saturating_sub(end.len() - 1);
+        find(&text[from..], end).map(|at| from + at + end.len())
+    }
+
     /// Offset at which a stop string begins in a text, none being complete in its first `known` bytes.
     fn first_stop(&self, text: &[u8], known: usize) -> Option<usize> {
-        let begin = text.len() - text.trim_ascii_start().len();
+        let thought = self.end_of_thought(text, known)?;
+        let begin = text.len() - text[thought..].trim_ascii_start().len();
         let first = |stop: &Vec<u8>| {
             let at_begin = line_of(stop).is_some_and(|line| text[begin..].starts_with(line));
-            let from = known.saturating_sub(stop.len() - 1);
+            let from = known.saturating_sub(stop.len() - 1).max(thought);
             if at_begin { Some(begin) } else { find(&text[from..], stop).map(|at| from + at) }
         };
         self.stops.iter().filter_map(first).min()
@@ -262,8 +292,9 @@ impl ReplyText {
             if let Some(n) = (1..stop.len()).rev().find(begins) {
                 certain = certain.min(self.bytes.len() - n);
             }
-            if line_of(stop).is_some_and(|line| line.starts_with(self.bytes.trim_ascii_start())) {
-                certain = 0;
+            let begun = self.bytes[self.behind_thought.unwrap_or(0)..].trim_ascii_start();
+            if line_of(stop).is_some_and(|line| line.starts_with(begun)) {
+                certain = certain.min(self.behind_thought.unwrap_or(0));
             }
         }
         let n = self.tokens_before(certain);
@@ -464,6 +495,25 @@ mod tests {
     }
 
     #[test]
+    fn in_a_thought_stop_strings_count_for_nothing() {
+        let stops = ["\nMarco:", "\n["];
+        let text = |bytes: &[u8]| said(bytes, &stops, false).1;
+        assert_eq!(
+            text(b"<think>\nMarco: what?\n[</think> Yes.\nMarco: no"),
+            "<think>\nMarco: what?\n[</think> Yes."
+        );
+        assert_eq!(text(b"<think>\nMarco: what?"), "<think>\nMarco: what?");
+        assert_eq!(text(b"<think></think>\nMarco: I"), "<think></think>\nMarco I", "nothing would be said");
+        assert_eq!(text(b"Yes <think>\nMarco:"), "Yes <think>", "a thought stands at the beginning");
+        for (prompt, kept) in [("assistant\n<think>\n", "a\n[b</think>c"), ("</think>\n", "a")] {
+            let mut reply = empty(&stops, false).behind(prompt);
+            let said = b"a\n[b</think>c\n[d";
+            let ends = said.iter().any(|byte| reply.push_bytes(u32::from(*byte), &[*byte]).is_some());
+            assert!(ends && reply.text() == kept, "{prompt:?}: {}", reply.text());
+        }
+    }
+
+    #[test]
     fn a_reply_at_its_limit_ends_with_a_sentence_between_tokens() {
         let cut = |pieces: &[&[u8]]| {
             let mut reply = empty(&[], true);
@@ -486,9 +536,10 @@ mod tests {
 
     #[test]
     fn what_is_streamed_is_never_taken_back() {
+        let thought = b"<think>\nMarco: so</think>\nMarc\n Ay. He\nMarco: no";
         let text = b"\n Mar. He (Mr. M.) said: \"Go.\" And 3.5 m... 1. then\nMarc\n\nMarco: no";
-        for end in 1..=text.len() {
-            for whole_sentences in [false, true] {
+        for text in [&text[..], thought] {
+            for (end, whole_sentences) in (1..=text.len()).flat_map(|end| [(end, false), (end, true)]) {
                 let (n, text, streamed, _) = said(&text[..end], &["\nMarco:", "\nMary:"], whole_sentences);
                 assert_eq!((n, &text), (text.len(), &streamed));
             }

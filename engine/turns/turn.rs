@@ -92,6 +92,9 @@ impl Decode {
             let replies = prompt.iter().filter(|segment| segment.kind == SegmentKind::Reply);
             let said = Said::new(replies.map(|segment| &*segment.ids), tokenizer);
             let mut reply = ReplyText::new(&request.stop, request.whole_sentences, said);
+            if let Some(last) = prompt.last() {
+                reply = reply.behind(&last.text);
+            }
             if let Some(guide) = guide {
                 reply = reply.guided(guide);
             }

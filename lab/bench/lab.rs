@@ -360,7 +360,7 @@ impl Pending {
         let Completion { ids, usage, .. } = *completion;
         // The engine counts from when it took up the turn, and knows its first token to the microsecond.
         let first = done - Duration::from_secs_f64((usage.total_ms - usage.ttft_ms).max(0.0) / 1e3);
-        let exchange = Exchange { user: self.text, reply: ReplyContent::Ids(ids.into()) };
+        let exchange = Exchange::new(self.text, ReplyContent::Ids(ids.into()));
         let usage = self.turn.blocking_commit()?.usage;
         Ok(Timed { usage, submitted: self.submitted, first, done, exchange })
     }

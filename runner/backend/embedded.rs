@@ -5,7 +5,7 @@ use super::{
     Progress, Reply, Request, Session, Sink, Stop, Usage,
 };
 use crate::prompt::Conversation;
-use crate::scenario::Method;
+use crate::scenario::{Method, Reasoning};
 use crate::tools::{Call, Offer};
 use crate::transcript::ModelRecord;
 use anyhow::{Context as _, anyhow};
@@ -356,8 +356,11 @@ pub fn conversation(conversation: Conversation, tools: Option<&Offer>) -> engine
         false => engine::ReplyContent::Ids(ids),
     };
     let exchanges = conversation.exchanges.into_iter();
-    let exchanges =
-        exchanges.map(|past| engine::Exchange { user: past.user, reply: reply(past.is_call, past.ids) });
+    let exchanges = exchanges.map(|past| engine::Exchange {
+        user: past.user,
+        reply: reply(past.is_call, past.ids),
+        reasoning: past.reasoning.into(),
+    });
     let tools = tools.map(|offer| {
         let list = offer.tools.iter().map(|tool| engine::Tool {
             name: tool.name.clone(),
@@ -371,6 +374,18 @@ pub fn conversation(conversation: Conversation, tools: Option<&Offer>) -> engine
         tools,
         exchanges: exchanges.collect(),
         next: conversation.next,
+        reasoning: conversation.reasoning.into(),
+    }
+}
+
+impl From<Reasoning> for engine::Reasoning {
+    fn from(reasoning: Reasoning) -> Self {
+        match reasoning {
+            Reasoning::None => Self::None,
+            Reasoning::Low => Self::Low,
+            Reasoning::Medium => Self::Medium,
+            Reasoning::High => Self::High,
+        }
     }
 }
 

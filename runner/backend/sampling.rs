@@ -73,8 +73,7 @@ impl GivenSampling {
 
 impl From<&Hints> for GivenSampling {
     fn from(hints: &Hints) -> Self {
-        let Hints { model: _, temperature, top_p, top_k, min_p, repetition_penalty, max_tokens: _ } =
-            hints.clone();
+        let Hints { temperature, top_p, top_k, min_p, repetition_penalty, .. } = hints.clone();
         Self { temperature, top_k, top_p, min_p, repetition_penalty, ..Self::default() }
     }
 }

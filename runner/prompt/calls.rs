@@ -2,7 +2,6 @@
 //!
 //! Each is a line of its own before the turn's, `PATH.call1` and so on; that it is there makes a replay go through it.
 
-use super::delta::conversation;
 use super::memories::{Asked, Memories, PromptError};
 use crate::scenario::language::Text;
 use crate::scenario::{BuiltIn, Purpose, ToolId, ToolKind, TurnId};
@@ -83,7 +82,7 @@ impl Memories {
         let of = self.plan.turn(asked.id).timeline;
         let mut timeline = self.look(of).cloned().unwrap_or_else(|| self.born(of));
         timeline.push(self.lived(asked, made).0);
-        let conversation = conversation(timeline.events());
+        let conversation = self.folded(asked.id, timeline.events());
         Ok(Asked { conversation, n_calls: asked.n_calls + 1, ..asked.clone() })
     }
 
@@ -101,6 +100,7 @@ impl Memories {
             call: record.quoted(),
             result: self.as_read(&record, is_last),
             note: self.note(asked, &record),
+            reasoning: self.reasoning(asked.id),
             origin: origin.clone(),
         };
         (event, origin, record)

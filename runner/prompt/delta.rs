@@ -1,5 +1,6 @@
 //! Folds events into a conversation: between two replies, everything becomes one user message.
 
+use crate::scenario::Reasoning;
 use crate::timeline::Event;
 use std::sync::Arc;
 
@@ -12,6 +13,8 @@ pub struct Conversation {
     pub exchanges: Vec<Exchange>,
     /// The message to answer now: the delta of this turn.
     pub next: String,
+    /// How much is thought about it.
+    pub reasoning: Reasoning,
 }
 
 /// One past turn.
@@ -25,6 +28,8 @@ pub struct Exchange {
     pub raw: Arc<str>,
     /// True if they are a call of a tool: what is read next is its result.
     pub is_call: bool,
+    /// How much it was to think before.
+    pub reasoning: Reasoning,
 }
 
 impl Conversation {
@@ -35,6 +40,7 @@ impl Conversation {
             && self.exchanges.len() == n + 1
             && self.exchanges[..n] == earlier.exchanges[..]
             && self.exchanges[n].user == earlier.next
+            && self.exchanges[n].reasoning == earlier.reasoning
             && *self.exchanges[n].ids == *ids
     }
 }
@@ -48,10 +54,10 @@ pub fn conversation<'a>(events: impl IntoIterator<Item = &'a Event>) -> Conversa
             Event::System(text) => folded.system = Some(text.clone()),
             Event::Stage { text, .. } => lines.push(text.trim().to_string()),
             Event::Heard { from, text, .. } => lines.push(format!("{from}: {text}")),
-            Event::Said { ids, raw, .. } | Event::Called { ids, raw, .. } => {
+            Event::Said { ids, raw, reasoning, .. } | Event::Called { ids, raw, reasoning, .. } => {
                 let user = std::mem::take(&mut lines).join("\n");
                 let (ids, raw, is_call) = (ids.clone(), raw.clone(), !event.is_said());
-                folded.exchanges.push(Exchange { user, ids, raw, is_call });
+                folded.exchanges.push(Exchange { user, ids, raw, is_call, reasoning: *reasoning });
                 if let Event::Called { result, .. } = event {
                     lines.push(result.clone());
                 }

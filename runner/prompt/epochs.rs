@@ -70,7 +70,7 @@ impl Memories {
         let begin = self.unanswered.get(&of).map_or(0, |turn| turn.begin);
         let timeline = self.look(of).cloned().unwrap_or_else(|| self.born(of));
         let epoch = timeline.begin_epoch(begin, self.quoting(kept));
-        Ok(Asked { conversation: conversation(epoch.events()), ..asked })
+        Ok(Asked { conversation: self.folded(asked.id, epoch.events()), ..asked })
     }
 
     /// Lets the memory of a turn's speaker begin anew with the pieces of these names, in the order of time; returns the line.

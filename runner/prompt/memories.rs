@@ -15,8 +15,8 @@ use super::stops::stop_strings;
 use crate::scenario::results::{Outcome, Said, State};
 use crate::scenario::template::TemplateError;
 use crate::scenario::{
-    AgentId, Choice, Chosen, Form, Given, Hints, Input, Lifecycle, Method, PhaseId, Plan, Scenario, Seeds,
-    TimelineId, Turn, TurnId, turn_seed,
+    AgentId, Choice, Chosen, Constraint, Form, Given, Hints, Input, Lifecycle, Method, PhaseId, Plan,
+    Reasoning, Scenario, Seeds, TimelineId, Turn, TurnId, turn_seed,
 };
 use crate::timeline::{Event, Timeline};
 use crate::transcript::call_of;
@@ -279,9 +279,24 @@ impl Memories {
     /// All that the speaker of a turn has read and said by now.
     fn conversation(&self, id: TurnId) -> Result<Conversation, PromptError> {
         let timeline = self.look(self.plan.turn(id).timeline);
-        let conversation = conversation(timeline.map(Timeline::events).unwrap_or_default());
+        let conversation = self.folded(id, timeline.map(Timeline::events).unwrap_or_default());
         self.is_extended(id, &conversation)?;
         Ok(conversation)
+    }
+
+    /// What the speaker of a turn is asked, with these events behind it.
+    pub(super) fn folded(&self, id: TurnId, events: &[Event]) -> Conversation {
+        Conversation { reasoning: self.reasoning(id), ..conversation(events) }
+    }
+
+    /// How much the speaker of a turn is to think. What is chosen among options, or has a form, begins with its first token.
+    pub(super) fn reasoning(&self, id: TurnId) -> Reasoning {
+        let turn = self.plan.turn(id);
+        let is_weighed = |constraint: &Constraint| constraint.choice.method == Method::Decode;
+        if turn.form.is_some() || turn.constraint.as_ref().is_some_and(is_weighed) {
+            return Reasoning::None;
+        }
+        turn.hints.reasoning.or(self.scenario.hints.reasoning).unwrap_or_default()
     }
 
     /// The law: a prompt begins with what its memory was last sent, and the reply.
@@ -329,8 +344,14 @@ impl Memories {
             }
             heard.choice = Some(chosen);
         }
-        let (spoken, origin) = (heard.spoken.clone(), turn.path.clone());
-        self.timeline(turn.timeline).push(Event::Said { ids: ids.into(), raw: raw.into(), spoken, origin });
+        let (spoken, reasoning, origin) = (heard.spoken.clone(), self.reasoning(id), turn.path.clone());
+        self.timeline(turn.timeline).push(Event::Said {
+            ids: ids.into(),
+            raw: raw.into(),
+            spoken,
+            reasoning,
+            origin,
+        });
         let calls = self.unanswered.remove(&turn.timeline).map(|turn| turn.calls).unwrap_or_default();
         let (text, choice) = (heard.spoken.as_str().into(), heard.choice);
         let value = heard.value.clone().map(Result::unwrap_or_default);

@@ -63,6 +63,7 @@ pub(super) fn pieces_of<'a>(events: impl Iterator<Item = &'a Event>, own: &str) 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::scenario::Reasoning;
 
     #[test]
     fn pieces_have_names_of_their_own() {
@@ -75,7 +76,8 @@ mod tests {
         timeline.push(Event::Heard { from: "Ann".into(), text: "Tea?".into(), origin: "tea/1/ann".into() });
         timeline.push(stage(StageKind::Cue, "[Your turn, Ben.]"));
         let (ids, raw, origin) = ([1].into(), "Yes.".into(), "tea/1/ben".into());
-        timeline.push(Event::Said { ids, raw, spoken: "Yes.".into(), origin });
+        let reasoning = Reasoning::None;
+        timeline.push(Event::Said { ids, raw, spoken: "Yes.".into(), reasoning, origin });
         let quoted: Vec<String> = pieces(&timeline, 5, "Ben").iter().map(Piece::quoted).collect();
         assert_eq!(
             quoted,

@@ -3,6 +3,7 @@
 //! A turn of a written-out order counts before its phase, that before the agent, that before the scenario. The scenario's own are
 //! part of what a run begins with; [`Turn::hints`](super::Turn::hints) holds the others, merged.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
@@ -33,6 +34,11 @@ macro_rules! with_hints {
             /// Most tokens of a reply. `--max-tokens` counts before it.
             #[schemars(extend("minimum" = 1, "maximum" = u32::MAX))]
             pub max_tokens: Option<u64>,
+            /// How much is thought before a reply, by a model whose chat template has a switch for it: `none` (the default), `low`, `medium`
+            /// or `high`. A switch without levels takes all but `none` as on. A thought counts among the tokens of the reply, so leave it
+            /// room with `max_tokens`; the agent remembers it, others don't hear it. Choices (`choice`) and replies with a form are given
+            /// without.
+            pub reasoning: Option<Reasoning>,
         }
 
         impl $name {
@@ -46,6 +52,7 @@ macro_rules! with_hints {
                     min_p: self.min_p.take(),
                     repetition_penalty: self.repetition_penalty.take(),
                     max_tokens: self.max_tokens.take(),
+                    reasoning: self.reasoning.take(),
                 }
             }
         }
@@ -64,6 +71,34 @@ pub struct WrittenHints {
     pub min_p: Option<f64>,
     pub repetition_penalty: Option<f64>,
     pub max_tokens: Option<u64>,
+    pub reasoning: Option<Reasoning>,
+}
+
+/// How much an agent thinks before it replies.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Reasoning {
+    /// Not at all.
+    #[default]
+    None,
+    /// A little.
+    Low,
+    /// Some.
+    Medium,
+    /// Much.
+    High,
+}
+
+impl Reasoning {
+    /// As scenarios write it.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Low => "low",
+            Self::Medium => "medium",
+            Self::High => "high",
+        }
+    }
 }
 
 /// Settings of replies, as far as a scenario gives them.
@@ -91,6 +126,9 @@ pub struct Hints {
     /// Most tokens of a reply.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_tokens: Option<usize>,
+    /// Thought before a reply.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reasoning: Option<Reasoning>,
 }
 
 // No checked setting is NaN.
@@ -117,11 +155,15 @@ pub fn expected(name: &str, value: f64) -> Option<&'static str> {
 pub type Given = BTreeSet<String>;
 
 impl Hints {
+    /// Names of all, as the file writes them.
+    pub const FIELDS: [&str; 8] =
+        ["model", "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "max_tokens", "reasoning"];
+
     /// Names of the settings that the command line may give for all turns, as the file writes them.
     pub const NAMES: [&str; 6] =
         ["temperature", "top_p", "top_k", "min_p", "repetition_penalty", "max_tokens"];
 
-    /// The names of those that are set, the model aside.
+    /// The names of those that are set and that the command line may give.
     pub fn names(&self) -> impl Iterator<Item = &'static str> {
         let set = [
             self.temperature.is_some(),
@@ -149,6 +191,7 @@ impl Hints {
             min_p: self.min_p.or(lower.min_p),
             repetition_penalty: self.repetition_penalty.or(lower.repetition_penalty),
             max_tokens: self.max_tokens.or(lower.max_tokens),
+            reasoning: self.reasoning.or(lower.reasoning),
         }
     }
 
@@ -163,6 +206,7 @@ impl Hints {
             min_p: self.min_p.filter(|_| is_open("min_p")),
             repetition_penalty: self.repetition_penalty.filter(|_| is_open("repetition_penalty")),
             max_tokens: self.max_tokens.filter(|_| is_open("max_tokens")),
+            reasoning: self.reasoning,
         }
     }
 
@@ -179,6 +223,7 @@ impl Hints {
             word("min-p", number(self.min_p)),
             word("repetition penalty", number(self.repetition_penalty)),
             word("at most", self.max_tokens.map(|n| format!("{n} tokens"))),
+            word("reasoning", self.reasoning.map(|level| level.word().to_string())),
         ];
         words.into_iter().flatten().collect::<Vec<_>>().join(", ")
     }
@@ -196,6 +241,8 @@ mod tests {
         assert_eq!(merged.words(), "model a, temperature 0, top-k 5");
         let given = Given::from(["temperature".to_string()]);
         assert_eq!(merged.without(&given).words(), "model a, top-k 5");
+        let thinks = Hints { reasoning: Some(Reasoning::High), ..Hints::default() };
+        assert_eq!(thinks.over(&merged).words(), "model a, temperature 0, top-k 5, reasoning high");
         assert!(Hints::default().is_empty() && Hints::default().words().is_empty());
     }
 }

@@ -165,6 +165,7 @@ fn told(tree: &Tree, path: &Path, wrong: Wrong) -> Diagnostic {
                 "DecisionMode" => "decision mode",
                 "InteractionKind" => "kind of interaction",
                 "WhoHears" => "way to be heard",
+                "Reasoning" => "amount of reasoning",
                 "Normalize" => "way to weigh options",
                 _ => "strategy",
             };

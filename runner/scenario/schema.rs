@@ -4,7 +4,7 @@
 //! `greenroom schema` and the reference of all fields are made from it. Every field accepts null, which is how a value that could
 //! not be read is set aside.
 
-use super::hints::with_hints;
+use super::hints::{Reasoning, with_hints};
 use super::{InteractionKind, Keep, Lifecycle};
 use indexmap::IndexMap;
 use schemars::{JsonSchema, Schema, schema_for};

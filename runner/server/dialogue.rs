@@ -75,7 +75,13 @@ impl Dialogue {
         }
         let system = (!draft.system.is_empty()).then(|| draft.system.join("\n\n"));
         let next = draft.heard.join("\n\n");
-        Ok(Self::of(Conversation { system, tools, exchanges: draft.exchanges, next }))
+        Ok(Self::of(Conversation {
+            system,
+            tools,
+            exchanges: draft.exchanges,
+            next,
+            ..Conversation::default()
+        }))
     }
 
     /// The dialogue that a conversation is; its replies are texts and calls, not ids.
@@ -144,7 +150,7 @@ impl Draft {
 
     fn reply(&mut self, reply: ReplyContent) {
         let user = std::mem::take(&mut self.heard).join("\n\n");
-        self.exchanges.push(Exchange { user, reply });
+        self.exchanges.push(Exchange::new(user, reply));
     }
 }
 

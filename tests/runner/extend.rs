@@ -92,7 +92,8 @@ fn phase() -> impl Strategy<Value = Phase> {
 }
 
 /// Settings that any reply may have.
-const HINTS: [&str; 3] = ["temperature: 0", "top_k: 5, max_tokens: 9", "min_p: 0.1, repetition_penalty: 1.2"];
+const HINTS: [&str; 4] =
+    ["temperature: 0", "top_k: 5, max_tokens: 9", "min_p: 0.1, repetition_penalty: 1.2", "reasoning: high"];
 
 /// Ways to pick speakers.
 const ROUTES: [&str; 4] = [

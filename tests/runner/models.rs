@@ -6,7 +6,7 @@ use greenroom::backend::{
 };
 use greenroom::replay::{carry, replay};
 use greenroom::run::{ForkFrom, RunOptions};
-use greenroom::scenario::{Given, Scenario, load};
+use greenroom::scenario::{Given, Reasoning, Scenario, load};
 use greenroom::transcript::{Cause, Drift, Transcript};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -126,6 +126,56 @@ fn what_stands_closest_counts() {
     assert_eq!([played_by(3), played_by(4), played_by(5)], ["a.gguf", "own.gguf", "b.gguf"]);
     assert_eq!(header.sampling_of(&transcript.turns[3].record, 3).temperature, 0.0);
     replay(&scenario(TEXT), &transcript, BTreeMap::new()).unwrap();
+}
+
+/// How much is thought before each reply, and before those that the same prompt goes on from.
+#[test]
+fn reasoning_is_a_setting_like_the_others_and_stays_in_what_was_read() {
+    let text = "
+id: two
+reasoning: low
+agents: { ann: { reasoning: high }, ben: {} }
+phases:
+  - { name: one, agents: [ann, ben], prompt: Go. }
+  - name: two
+    agents: [ann, ben]
+    reasoning: medium
+    turns:
+      - { agent: ann, choice: [left, right] }
+      - { agent: ben }
+      - { agent: ann, reasoning: none, reply: { schema: { type: integer } } }
+      - { agent: ben, reasoning: none }
+  - { name: three, agents: [ann, ben] }
+";
+    let folder = tempfile::tempdir().unwrap();
+    let (asked, transcript) = played(text, folder.path(), &RunOptions::default());
+    let levels = |request: &Request| {
+        let past = request.conversation.exchanges.iter().map(|past| past.reasoning);
+        let all: Vec<&str> = past.chain([request.conversation.reasoning]).map(Reasoning::word).collect();
+        format!("{}: {}", request.path, all.join(" "))
+    };
+    let mut told: Vec<String> = asked.iter().map(|(_, request)| levels(request)).collect();
+    told.sort();
+    // A choice, and a reply that has a form, begin with their first token.
+    assert_eq!(
+        told,
+        [
+            "one/1/ann: high",
+            "one/1/ben: low",
+            "three/1/ann: high none none high",
+            "three/1/ben: low medium none low",
+            "two/1/ann.2: high none none",
+            "two/1/ann: high none",
+            "two/1/ben.2: low medium none",
+            "two/1/ben: low medium",
+        ]
+    );
+    assert_eq!(transcript.turns[0].record.hints.words(), "reasoning high");
+    let changed =
+        text.replace("agents: [ann, ben]\n    reasoning: medium", "agents: [ann, ben]\n    reasoning: high");
+    let error = replay(&scenario(&changed), &transcript, BTreeMap::new()).unwrap_err();
+    let drift = error.downcast_ref::<Drift>().unwrap_or_else(|| panic!("{error:#}"));
+    assert_eq!((&*drift.recorded, &*drift.now), ("reasoning medium", "reasoning high"));
 }
 
 #[test]

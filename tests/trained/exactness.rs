@@ -49,7 +49,7 @@ fn talk(engine: &Engine) -> Request {
         let mut turn = engine.submit(request(&conversation, N_SAID)).unwrap();
         let reply = ReplyContent::Ids(end(&mut turn).ids.into());
         turn.blocking_commit().unwrap();
-        conversation.exchanges.push(Exchange { user: std::mem::take(&mut conversation.next), reply });
+        conversation.exchanges.push(Exchange::new(std::mem::take(&mut conversation.next), reply));
     }
     conversation.next = "And how does the chapter end?".to_owned();
     let recorded = engine.encode(last, false).unwrap();

@@ -40,7 +40,7 @@ fn play(engine: &Engine, request: Request) -> Completion {
 }
 
 fn past(user: &str, reply: &Completion) -> Exchange {
-    Exchange { user: user.into(), reply: ReplyContent::Ids(reply.ids.clone().into()) }
+    Exchange::new(user.into(), ReplyContent::Ids(reply.ids.clone().into()))
 }
 
 #[test]

@@ -167,7 +167,7 @@ fn a_call_that_comes_back_as_text_is_the_one_that_was_sampled() {
                     &mut request.prompt.conversation_mut().unwrap().next,
                     "{\"price\": 3}".into(),
                 );
-                request.prompt.conversation_mut().unwrap().exchanges.push(Exchange { user, reply });
+                request.prompt.conversation_mut().unwrap().exchanges.push(Exchange::new(user, reply));
                 said(&engine, request)
             };
             let expected = next(ReplyContent::Call(done.ids.clone().into()), "b");

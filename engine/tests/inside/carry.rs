@@ -39,7 +39,7 @@ fn begin(engine: &Engine, session: SessionKey, n: usize) -> (Conversation, usize
     let told = Conversation { next: "And then? ".repeat(n), ..Conversation::default() };
     let said = ask(engine, session, &told);
     let total = said.usage.reused + said.usage.prefilled + said.ids.len();
-    let exchange = Exchange { user: told.next, reply: ReplyContent::Ids(said.ids.into()) };
+    let exchange = Exchange::new(told.next, ReplyContent::Ids(said.ids.into()));
     (Conversation { exchanges: vec![exchange], next: "Why?".into(), ..Conversation::default() }, total)
 }
 
@@ -404,8 +404,7 @@ fn a_removed_session_takes_its_blocks_out_of_packs() {
             ..Conversation::default()
         };
         let said = ask(&engine, key("b"), &told);
-        let exchange =
-            Exchange { user: told.next.clone(), reply: ReplyContent::Ids(said.ids.clone().into()) };
+        let exchange = Exchange::new(told.next.clone(), ReplyContent::Ids(said.ids.clone().into()));
         let total = said.usage.prefilled + said.ids.len();
         (Conversation { exchanges: vec![exchange], next: "Why?".into(), ..told }, total)
     };

@@ -138,7 +138,7 @@ fn logprobs(said: &Completion) -> &[f32] {
 
 fn answered(conversation: &Conversation, said: &Completion) -> Vec<Exchange> {
     let reply = ReplyContent::Ids(said.ids.clone().into());
-    let last = Exchange { user: conversation.next.clone(), reply };
+    let last = Exchange::new(conversation.next.clone(), reply);
     [&conversation.exchanges[..], &[last]].concat()
 }
 

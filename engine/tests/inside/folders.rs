@@ -293,7 +293,7 @@ fn commits_out_of_order_do_not_take_a_manifest_back() {
                 completion.usage.prefilled + completion.usage.reused + completion.ids.len(),
             ));
             let user = std::mem::replace(&mut conversation.next, "And then what? ".repeat(9));
-            conversation.exchanges.push(Exchange { user, reply: ReplyContent::Ids(completion.ids.into()) });
+            conversation.exchanges.push(Exchange::new(user, ReplyContent::Ids(completion.ids.into())));
         }
         for i in order {
             turns[*i].0.take().expect("a turn").blocking_commit().expect("a commit");
@@ -350,7 +350,7 @@ fn a_folder_that_can_not_be_used_costs_time() {
             let reason = turn.blocking_commit().expect("a commit").usage.reason.unwrap_or_default();
             assert!(reason.contains("RAM"), "{place}: {reason}");
             let user = std::mem::replace(&mut conversation.next, "And then?".to_owned());
-            conversation.exchanges.push(Exchange { user, reply: ReplyContent::Ids(completion.ids.into()) });
+            conversation.exchanges.push(Exchange::new(user, ReplyContent::Ids(completion.ids.into())));
         }
     }
 }

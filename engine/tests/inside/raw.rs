@@ -110,7 +110,7 @@ fn raw_prompts_and_conversations_take_turns_in_one_session() {
     assert_eq!((raw.usage.kind, raw.usage.reused), (MatchKind::Extend, held.len()));
     assert_eq!(raw.ids, said(&engine, "b", ids(&[&held, &[60; 10]])).ids);
     // The conversation goes on, too, where it and the raw prompt were one.
-    let exchange = Exchange { user: told.next.clone(), reply: ReplyContent::Ids(chat.ids.clone().into()) };
+    let exchange = Exchange::new(told.next.clone(), ReplyContent::Ids(chat.ids.clone().into()));
     let on = Conversation { exchanges: vec![exchange], next: "Why?".into(), ..told.clone() };
     let back = said(&engine, "a", on.clone());
     assert_eq!(back.usage.kind, MatchKind::Diverge);

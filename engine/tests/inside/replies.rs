@@ -58,7 +58,7 @@ fn turns(seed: u64, mut play: impl FnMut(Request, usize) -> Completion) -> Vec<C
         let request = asked(seed, past.clone());
         let user = request.prompt.conversation().unwrap().next.clone();
         let done = play(request, turn);
-        past.push(Exchange { user, reply: ReplyContent::Ids(done.ids.clone().into()) });
+        past.push(Exchange::new(user, ReplyContent::Ids(done.ids.clone().into())));
         all.push(done);
     }
     all

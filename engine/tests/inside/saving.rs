@@ -251,7 +251,7 @@ fn long(agent: &str) -> Conversation {
 
 fn and_then(conversation: &mut Conversation, said: &Completion) {
     let user = std::mem::replace(&mut conversation.next, "And then what? ".repeat(5));
-    conversation.exchanges.push(Exchange { user, reply: ReplyContent::Ids(said.ids.clone().into()) });
+    conversation.exchanges.push(Exchange::new(user, ReplyContent::Ids(said.ids.clone().into())));
 }
 
 #[test]

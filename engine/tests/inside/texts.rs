@@ -6,7 +6,8 @@ use crate::text::chat::Chat;
 use crate::text::prefix::{Relation, Segment, SegmentKind, compare, flatten};
 use crate::text::tokenizer::{After, Tokenizer};
 use crate::turns::constraint::{ScoreOptions, Step};
-use crate::{Conversation, Error, Exchange, ModelSource, ReplyContent, Sampling, Tool, Tools};
+use crate::{Conversation, Error, Exchange, ModelSource, Reasoning, ReplyContent, Sampling, Tool, Tools};
+use std::collections::BTreeSet;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -285,7 +286,7 @@ fn chats_of_sentencepiece_vocabularies() {
             let text = ReplyContent::Text(tokenizer.decode(&reply));
             let content = if turn == 1 { text } else { ReplyContent::Ids(reply.into()) };
             let user = std::mem::replace(&mut conversation.next, format!("And {turn}?"));
-            conversation.exchanges.push(Exchange { user, reply: content });
+            conversation.exchanges.push(Exchange::new(user, content));
             cached = prompt;
         }
         let ends = if name == "gemma" { ["<eos>", "<end_of_turn>"].as_slice() } else { &["</s>"] };
@@ -322,7 +323,7 @@ fn options_are_spelled_as_replies_are() {
             };
             let mut answered = conversation.clone();
             let user = std::mem::take(&mut answered.next);
-            answered.exchanges.push(Exchange { user, reply: ReplyContent::Text(option.clone()) });
+            answered.exchanges.push(Exchange::new(user, ReplyContent::Text(option.clone())));
             let segments = chat.prompt(&answered, &tokenizer).expect("a prompt");
             let reply = segments.iter().find(|s| s.kind == SegmentKind::Reply).expect("a reply");
             assert_eq!(chosen.option.ids[..], reply.ids[..], "{name}");
@@ -392,7 +393,7 @@ fn five_turns_extend_under_every_real_template() {
             let reply =
                 tokenizer.encode_message(" <think>mm</think> yes, the other ", After::Special).expect("ids");
             let user = conversation.next.clone();
-            conversation.exchanges.push(Exchange { user, reply: ReplyContent::Ids(reply.clone().into()) });
+            conversation.exchanges.push(Exchange::new(user, ReplyContent::Ids(reply.clone().into())));
             cached = prompt;
             let text = tokenizer.decode(&reply);
             cached.push(crate::text::prefix::Segment {
@@ -421,8 +422,7 @@ fn the_first_prompt_and_the_delta_of_real_templates() {
         .iter()
         .map(|(name, control)| {
             let (chat, tokenizer) = chat_of(name, control);
-            let exchange =
-                Exchange { user: "USER".to_owned(), reply: ReplyContent::Text("REPLY".to_owned()) };
+            let exchange = Exchange::new("USER".to_owned(), ReplyContent::Text("REPLY".to_owned()));
             let conversation = Conversation {
                 system: Some("SYSTEM".to_owned()),
                 exchanges: vec![exchange],
@@ -435,6 +435,35 @@ fn the_first_prompt_and_the_delta_of_real_templates() {
         })
         .collect();
     insta::assert_snapshot!("prompts", shown.join("\n"));
+}
+
+/// What stands before replies with reasoning, where a template has a switch for it; what was read stays as it was read.
+#[test]
+fn reasoning_is_asked_for_reply_by_reply() {
+    let shown = TEMPLATES.iter().filter_map(|(name, control)| {
+        let (chat, tokenizer) = chat_of(name, control);
+        let told = |first, second| {
+            let reply = ReplyContent::Text("REPLY".to_owned());
+            let exchange = Exchange { reasoning: first, ..Exchange::new("USER".to_owned(), reply) };
+            let told =
+                Conversation { exchanges: vec![exchange], next: "NEXT".into(), ..Conversation::default() };
+            let prompt =
+                chat.prompt(&Conversation { reasoning: second, ..told }, &tokenizer).expect("a prompt");
+            let begun = Conversation { next: "USER".into(), reasoning: first, ..Conversation::default() };
+            let begun = chat.prompt(&begun, &tokenizer).expect("a prompt");
+            assert!(matches!(compare(&begun, &prompt).relation, Relation::Extend), "{name}");
+            prompt.iter().map(|s| s.text.as_str()).collect::<String>()
+        };
+        let all = Reasoning::ALL.map(|level| told(level, Reasoning::None));
+        let later = Reasoning::ALL.map(|level| told(Reasoning::None, level));
+        let has_switch = chat.audit().iter().any(|line| line.contains("for reasoning"));
+        let changes = all.iter().chain(&later).any(|text| *text != all[0]);
+        assert_eq!(has_switch, changes, "{name}: {:?}", chat.audit());
+        let distinct: BTreeSet<&String> = all.iter().chain(&later).collect();
+        has_switch.then(|| format!("{name}: {distinct:#?}"))
+    });
+    let shown: Vec<String> = shown.collect();
+    insta::assert_snapshot!("reasoning", shown.join("\n"));
 }
 
 /// An agent with tools that calls one, reads its result and speaks: what its prompt is, by the template where that knows tools.
@@ -456,7 +485,7 @@ fn with_tools(chat: &Chat, tokenizer: &Tokenizer) -> String {
     let ids =
         [chat.calls().opening.clone(), tokenizer.encode_message(&call, After::Text).expect("ids")].concat();
     let user = std::mem::replace(&mut conversation.next, "RESULT".to_owned());
-    conversation.exchanges.push(Exchange { user, reply: ReplyContent::Call(ids.into()) });
+    conversation.exchanges.push(Exchange::new(user, ReplyContent::Call(ids.into())));
     let second = chat.prompt(&conversation, tokenizer).expect("a prompt");
     assert_eq!(compare(&first, &second).relation, Relation::Extend);
     // A call as text is spelled as the template writes it, and is what was sampled where that is the same.

@@ -71,7 +71,7 @@ fn next(request: &Request, reply: &Completion, text: &str) -> Request {
     let mut request = request.clone();
     let user = std::mem::replace(&mut request.prompt.conversation_mut().unwrap().next, text.into());
     let reply = ReplyContent::Ids(reply.ids.clone().into());
-    request.prompt.conversation_mut().unwrap().exchanges.push(Exchange { user, reply });
+    request.prompt.conversation_mut().unwrap().exchanges.push(Exchange::new(user, reply));
     request
 }
 

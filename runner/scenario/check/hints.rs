@@ -52,7 +52,8 @@ impl Checker {
         let repetition_penalty = number("repetition_penalty", given.repetition_penalty).map(|r| r as f32);
         let max_tokens = number("max_tokens", given.max_tokens.map(|n| n as f64)).map(|n| n as usize);
         let top_k = given.top_k.map(|k| usize::try_from(k).unwrap_or(usize::MAX));
-        Hints { model, temperature, top_p, top_k, min_p, repetition_penalty, max_tokens }
+        let reasoning = given.reasoning;
+        Hints { model, temperature, top_p, top_k, min_p, repetition_penalty, max_tokens, reasoning }
     }
 
     /// True if the scenario names this model.
@@ -151,9 +152,10 @@ impl Checker {
 
     /// The first field below a path that gives a setting.
     fn set_at(&self, path: &Path, hints: &Hints) -> Option<Path> {
-        let names = ["model"].into_iter().chain(Hints::NAMES);
-        let set = names.filter(|name| !hints.is_empty() && self.tree.find(&path.key(*name)).is_some());
-        set.map(|name| path.key(name)).next()
+        let set = Hints::FIELDS
+            .iter()
+            .filter(|name| !hints.is_empty() && self.tree.find(&path.key(**name)).is_some());
+        set.map(|name| path.key(*name)).next()
     }
 
     /// The field that gives a turn a model other than its agent's.

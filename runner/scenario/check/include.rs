@@ -155,9 +155,8 @@ impl Checker {
             assertions,
             ..
         } = theirs;
-        let set = ["model"].into_iter().chain(Hints::NAMES);
-        let mut set = set.filter(|name| tree.find(&Path::default().key(*name)).is_some());
-        let set = set.next().unwrap_or("model");
+        let is_set = |name: &&str| tree.find(&Path::default().key(*name)).is_some();
+        let set = Hints::FIELDS.into_iter().find(is_set).unwrap_or("model");
         let others = [
             ("id", id.is_some() || title.is_some() || description.is_some()),
             ("cases", cases.is_some()),

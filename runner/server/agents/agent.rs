@@ -118,6 +118,7 @@ impl Agent {
             tools: self.definition.tools.as_ref().map(Toolset::tools),
             exchanges: self.past.iter().map(Past::exchange).collect(),
             next: next.to_string(),
+            ..Conversation::default()
         }
     }
 
@@ -199,7 +200,7 @@ impl Past {
     fn exchange(&self) -> Exchange {
         let ids = self.ids.clone();
         let reply = if self.said.is_call() { ReplyContent::Call(ids) } else { ReplyContent::Ids(ids) };
-        Exchange { user: self.heard.clone(), reply }
+        Exchange::new(self.heard.clone(), reply)
     }
 }
 
