@@ -94,8 +94,9 @@ impl Prompter {
         Ok(self.chat.prompt(conversation, &self.tokenizer)?.into_iter().map(|segment| segment.text).collect())
     }
 
-    /// Reads a call as far as it is said ([`Event::Call`](crate::Event::Call)); `None`: its tool is not named yet.
-    pub fn call_so_far<'a>(&self, tools: &'a Tools, text: &'a str) -> Option<CallSoFar<'a>> {
+    /// Reads the calls of a reply as far as they are said ([`Event::Call`](crate::Event::Call)): those whose tool is named. All but the
+    /// last are whole.
+    pub fn calls_so_far<'a>(&self, tools: &'a Tools, text: &'a str) -> Vec<CallSoFar<'a>> {
         let form = self.chat.calls();
         form.so_far(tools, &self.tokenizer.decode(&form.opening), text)
     }

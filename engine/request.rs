@@ -220,8 +220,8 @@ pub struct CallSoFar<'a> {
 /// What a reply that calls a tool came to.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Called {
-    /// A whole call, its arguments in the tool's schema.
-    Whole(Call),
+    /// Whole calls, their arguments in the tools' schemas: one, or several with [`Request::joint_calls`].
+    Whole(Vec<Call>),
     /// The beginning of one: [`Request::max_call_tokens`] cut it.
     Cut,
 }
@@ -357,6 +357,10 @@ pub struct Request {
     pub grammar: Option<Arc<Grammar>>,
     /// Whether the reply may be a call of one of the conversation's tools instead. One that has a grammar of its own is never a call.
     pub calls: Calls,
+    /// True if a reply that is a call may go on with another one, where the model's template can write several: behind each the model
+    /// ends the reply or begins the next, whichever it draws. The reply's ids end with the last whole call. (What the agent reads next is
+    /// the result of one call; several are remembered as calls one after another.)
+    pub joint_calls: bool,
     /// `Some(n)`: the log-probability of each token of the reply comes with it ([`Completion::logprobs`]), and the `n` most likely
     /// tokens in its place, [`MOST_TOP_LOGPROBS`] at most. It changes no token.
     pub logprobs: Option<usize>,
@@ -386,6 +390,7 @@ impl Request {
             by_length: false,
             grammar: None,
             calls: Calls::default(),
+            joint_calls: false,
             logprobs: None,
             next_use: None,
             cold: false,
@@ -626,10 +631,14 @@ pub struct Completion {
     pub text: String,
     /// Reason why it ended.
     pub stop: StopReason,
+    /// The stop string that ended it.
+    pub stop_string: Option<String>,
     /// Record of the choice, if it was one of [`Constraint::OneOf`].
     pub choice: Option<Choice>,
-    /// The call of a tool that the reply is; `None`: it is none.
+    /// The calls of tools that the reply is; `None`: it is none.
     pub call: Option<Called>,
+    /// Numbers of ids by which its whole calls end.
+    pub call_ends: Vec<usize>,
     /// Findings at each recorded token, if it followed a recording ([`Constraint::Follow`]).
     pub followed: Vec<Followed>,
     /// The log-probability of each of `ids`, if that was asked for ([`Request::logprobs`]); else empty.
@@ -659,7 +668,7 @@ pub enum Event {
     },
     /// A piece of the reply: text that no stop string and no limit can take back.
     Text(String),
-    /// A piece of a reply that is a call of a tool, markup included; [`Prompter::call_so_far`](crate::Prompter::call_so_far) reads all
+    /// A piece of a reply that is a call of a tool, markup included; [`Prompter::calls_so_far`](crate::Prompter::calls_so_far) reads all
     /// of them together. A reply's pieces are all text, or all of a call.
     Call(String),
     /// Log-probabilities of the reply's next tokens, if they were asked for ([`Request::logprobs`]): directly after the `Text` or

@@ -220,7 +220,12 @@ pub(crate) struct Pass {
     /// Temperatures at which tokens are drawn from each of these rows, if that is all that is done with them.
     #[cfg_attr(not(feature = "gpu"), allow(dead_code))]
     pub(crate) best: Option<Vec<f32>>,
+    /// Says, between layers, whether anybody still waits for it; a device may go on nevertheless. `None`: somebody does.
+    pub(crate) is_awaited: Option<IsAwaited>,
 }
+
+/// Tells whether anybody waits for a pass.
+pub(crate) type IsAwaited = Box<dyn Fn() -> bool + Send + Sync>;
 
 /// The new tokens of one sequence, at positions `start .. start + n`.
 ///
@@ -249,7 +254,14 @@ impl Pass {
         let completed = (0..n / BLOCK).map(&mut parts).collect();
         let rows = (0..n.div_ceil(BLOCK) as u32).map(RowsId).collect();
         let span = PassSpan { start: 0, n, sealed: Vec::new(), rows, completed };
-        Self { ids: ids.to_vec(), spans: vec![span], wanted: Vec::new(), hidden: false, best: None }
+        Self {
+            ids: ids.to_vec(),
+            spans: vec![span],
+            wanted: Vec::new(),
+            hidden: false,
+            best: None,
+            is_awaited: None,
+        }
     }
 
     /// Positions of all rows.

@@ -1,6 +1,6 @@
 //! A pass through the model: new tokens of many sequences in, logits out. Here it is planned; a device runs it.
 
-use crate::device::{Best, Device, Output, Pass};
+use crate::device::{Best, Device, IsAwaited, Output, Pass};
 use crate::kv::layout::BLOCK;
 use crate::memory::arena::Arena;
 use crate::memory::sequence::Sequence;
@@ -48,7 +48,7 @@ pub(crate) fn most_wanted(device: &dyn Device) -> usize {
 /// # Errors
 /// As [`forward_best`].
 pub(crate) fn forward(spans: Vec<Span<'_>>, arena: &mut Arena) -> Result<Vec<Vec<f32>>> {
-    let given = forward_best(spans, arena)?;
+    let given = forward_best(spans, None, arena)?;
     let all = given.into_iter().map(|given| match given {
         SpanLogits::All(logits) => Ok(logits),
         SpanLogits::Best(_) => Err(Error::internal("all logits were wanted")),
@@ -59,10 +59,15 @@ pub(crate) fn forward(spans: Vec<Span<'_>>, arena: &mut Arena) -> Result<Vec<Vec
 /// Runs one pass over spans of an arena's sequences, and returns the wanted logits, span by span.
 ///
 /// # Errors
-/// A token outside the vocabulary, a position outside the context, a failure of the device. The sequences are then as before.
-pub(crate) fn forward_best(spans: Vec<Span<'_>>, arena: &mut Arena) -> Result<Vec<SpanLogits>> {
+/// A token outside the vocabulary, a position outside the context, a failure of the device; or nobody waits for it any more. The
+/// sequences are then as before.
+pub(crate) fn forward_best(
+    spans: Vec<Span<'_>>,
+    is_awaited: Option<IsAwaited>,
+    arena: &mut Arena,
+) -> Result<Vec<SpanLogits>> {
     let n_vocab = arena.device().n_vocab();
-    let (output, n_wanted) = run(spans, false, arena)?;
+    let (output, n_wanted) = run(spans, false, is_awaited, arena)?;
     match output {
         Output::Logits(logits) => {
             let mut rest = logits.as_slice();
@@ -90,14 +95,19 @@ pub(crate) fn forward_best(spans: Vec<Span<'_>>, arena: &mut Arena) -> Result<Ve
 /// # Errors
 /// As [`forward_best`].
 pub(crate) fn forward_hidden(span: Span<'_>, arena: &mut Arena) -> Result<Vec<f32>> {
-    match run(vec![span], true, arena)?.0 {
+    match run(vec![span], true, None, arena)?.0 {
         Output::Hidden(states) => Ok(states),
         _ => Err(Error::internal("hidden states were wanted")),
     }
 }
 
 /// Runs one pass; beside what it gives, the number of wanted rows of each span.
-fn run(spans: Vec<Span<'_>>, hidden: bool, arena: &mut Arena) -> Result<(Output, Vec<usize>)> {
+fn run(
+    spans: Vec<Span<'_>>,
+    hidden: bool,
+    is_awaited: Option<IsAwaited>,
+    arena: &mut Arena,
+) -> Result<(Output, Vec<usize>)> {
     let (n_vocab, most) = (arena.device().n_vocab(), arena.device().spec().context_length);
     let (mut ids, mut wanted, mut n_wanted) = (Vec::new(), Vec::new(), Vec::new());
     let mut best = Some(Vec::new());
@@ -134,7 +144,7 @@ fn run(spans: Vec<Span<'_>>, hidden: bool, arena: &mut Arena) -> Result<(Output,
         sequences.push((sequence, tokens));
     }
     let best = best.filter(|best| !best.is_empty());
-    let pass = Pass { ids, spans: plans, wanted, hidden, best };
+    let pass = Pass { ids, spans: plans, wanted, hidden, best, is_awaited };
     let result = fault::pass().map_err(Error::internal).and_then(|()| arena.run(&pass));
     for ((sequence, tokens), plan) in sequences.into_iter().zip(pass.spans) {
         match &result {

@@ -23,12 +23,41 @@ pub(crate) struct CallForm {
     close: String,
     /// Text from the end of a call to the next generation prompt, the result in it; `None`: that of any message.
     pub(super) result: Option<Vec<Piece>>,
+    /// How another call follows in the same reply; `None`: a reply is one call.
+    pub(crate) joint: Option<Joint>,
+}
+
+/// What stands between the calls of one reply.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Joint {
+    /// Ids behind every call.
+    pub(crate) tail: Vec<u32>,
+    /// The id behind these where there is no further call; `None`: one that ends a reply.
+    pub(crate) end: Option<u32>,
+    /// Ids behind the tail where there is one, up to its head.
+    pub(crate) more: Vec<u32>,
+    /// All of them as text, up to the head.
+    text: String,
+}
+
+impl Joint {
+    /// `between` stands between a call and the next one's head, `after` behind the last one.
+    fn new(between: &str, after: &str, tokenizer: &Tokenizer) -> Option<Self> {
+        let ids = tokenizer.encode_template(between, After::Text).ok()?;
+        let last = tokenizer.encode_template(after, After::Text).ok()?;
+        let n = ids.iter().zip(&last).take_while(|(id, last)| id == last).count();
+        let (tail, more) = ids.split_at(n);
+        let is_forked = !more.is_empty();
+        let text = tokenizer.decode(&ids);
+        is_forked.then(|| Self { tail: tail.to_vec(), end: last.get(n).copied(), more: more.to_vec(), text })
+    }
 }
 
 impl CallForm {
     /// The form of models whose template knows no tools: `{"tool": NAME, "arguments": {…}}`.
-    pub(crate) fn plain() -> Self {
+    pub(crate) fn plain(tokenizer: &Tokenizer) -> Self {
         Self {
+            joint: Joint::new("\n", "", tokenizer),
             opening: Vec::new(),
             head: r#"{"tool": ""#.to_owned(),
             middle: r#"", "arguments": "#.to_owned(),
@@ -41,17 +70,19 @@ impl CallForm {
     pub(super) fn of(renderer: &Renderer<'_>, tokenizer: &Tokenizer) -> Option<Self> {
         let (user, assistant, result) = (placeholder(1), placeholder(2), placeholder(RESULT));
         let function = json!({ "name": NAME, "arguments": { KEY: KEY } });
-        let call = json!({ "id": CALL_ID, "type": "function", "function": function });
-        let calls = json!({ "role": "assistant", "content": "", "tool_calls": [call] });
-        let told = json!({ "role": "tool", "name": NAME, "tool_call_id": CALL_ID, "content": result });
+        let call = |id: &str| json!({ "id": id, "type": "function", "function": function });
+        let calls =
+            |calls: &[serde_json::Value]| json!({ "role": "assistant", "content": "", "tool_calls": calls });
+        let told = |id: &str| json!({ "role": "tool", "name": NAME, "tool_call_id": id, "content": result });
         let arguments = json!({ "type": "object", "properties": {} });
         let tools = [Tool { name: NAME.to_owned(), about: NAME.to_owned(), arguments }];
         let mut asked = messages(&[("user", &user)]);
         // A reply with more behind it, as a call has: templates write the last one otherwise (Qwen 3 shows that it did not think).
         let spoken = [&asked[..], &messages(&[("assistant", &assistant), ("user", &user)])].concat();
-        asked.extend([calls, told]);
-        let (spoken, called) =
-            (renderer.render(&spoken, Some(&tools)).ok()?, renderer.render(&asked, Some(&tools)).ok()?);
+        let several = [&asked[..], &[calls(&IDS.map(call)), told(IDS[0]), told(IDS[1])]].concat();
+        asked.extend([calls(&[call(IDS[0])]), told(IDS[0])]);
+        let rendered = |messages: &[serde_json::Value]| renderer.render(messages, Some(&tools)).ok();
+        let (spoken, called, several) = (rendered(&spoken)?, rendered(&asked)?, rendered(&several));
         let (header, _) = spoken.split_once(&user)?.1.split_once(&assistant)?;
         let call = called.split_once(&user)?.1.strip_prefix(header)?;
         let (head, rest) = call.split_once(NAME)?;
@@ -70,7 +101,14 @@ impl CallForm {
             Piece::Text(after.to_owned()),
         ];
         let is_empty = |piece: &Piece| matches!(piece, Piece::Text(text) if text.is_empty());
+        let joint = several.and_then(|several| {
+            let first = called.split_once(tail)?.0;
+            let between = several.strip_prefix(first)?.split_once(NAME)?.0.strip_prefix(close)?;
+            let between = between.strip_suffix(&head)?;
+            Joint::new(between, &tail[close.len()..], tokenizer)
+        });
         Some(Self {
+            joint,
             opening: tokenizer.encode_template(&markup, After::Text).ok()?,
             head,
             middle: middle.to_owned(),
@@ -135,10 +173,22 @@ impl CallForm {
 }
 
 impl CallForm {
-    /// Reads the text of a call of one of these tools as far as it is said, its opening (`opening`) included; `None`: its tool is not named yet.
-    pub(crate) fn so_far<'a>(&self, tools: &'a Tools, opening: &str, text: &'a str) -> Option<CallSoFar<'a>> {
-        let rest = text.trim_start().strip_prefix(opening)?.trim_start();
-        let rest = rest.strip_prefix(self.head.trim_start())?;
+    /// Reads the text of calls of these tools as far as they are said, the first one's opening (`opening`) included: those whose tool is
+    /// named.
+    pub(crate) fn so_far<'a>(&self, tools: &'a Tools, opening: &str, text: &'a str) -> Vec<CallSoFar<'a>> {
+        let (mut calls, mut rest) = (Vec::new(), text.trim_start().strip_prefix(opening));
+        while let Some((call, behind)) = rest.and_then(|rest| self.first_so_far(tools, rest)) {
+            calls.push(call);
+            let behind = behind.and_then(|behind| behind.trim_start().strip_prefix(&self.close));
+            rest =
+                behind.zip(self.joint.as_ref()).and_then(|(behind, joint)| behind.strip_prefix(&joint.text));
+        }
+        calls
+    }
+
+    /// The call that a text begins with, its opening left out, and what stands behind its arguments if they are whole.
+    fn first_so_far<'a>(&self, tools: &'a Tools, text: &'a str) -> Option<(CallSoFar<'a>, Option<&'a str>)> {
+        let rest = text.trim_start().strip_prefix(self.head.trim_start())?;
         tools.list.iter().find_map(|tool| {
             let arguments = rest.strip_prefix(&tool.name)?.strip_prefix(self.middle.trim_end())?.trim_start();
             // The name of a tool may begin another's: where the arguments begin, it has ended.
@@ -147,7 +197,8 @@ impl CallForm {
                 serde_json::Deserializer::from_str(arguments).into_iter::<serde::de::IgnoredAny>();
             let is_whole = matches!(values.next(), Some(Ok(_)));
             let end = if is_whole { values.byte_offset() } else { arguments.len() };
-            Some(CallSoFar { tool: &tool.name, arguments: &arguments[..end] })
+            let call = CallSoFar { tool: &tool.name, arguments: &arguments[..end] };
+            Some((call, is_whole.then(|| &arguments[end..])))
         })
     }
 }
@@ -164,7 +215,7 @@ impl Tool {
 const NAME: &str = "greenroom_probe";
 const KEY: &str = "greenroom_key";
 /// Some templates insist on nine letters or digits.
-const CALL_ID: &str = "call00001";
+const IDS: [&str; 2] = ["call00001", "call00002"];
 
 /// The length of the rest of a JSON object behind its `{`, which holds [`KEY`] alone.
 fn arguments_end(rest: &str) -> Option<usize> {

@@ -121,7 +121,7 @@ impl Chat {
             skeleton
         });
         audit.extend(switch(&skeletons));
-        let calls = CallForm::of(&renderer, tokenizer).unwrap_or_else(CallForm::plain);
+        let calls = CallForm::of(&renderer, tokenizer).unwrap_or_else(|| CallForm::plain(tokenizer));
         let mut eog = tokenizer.eog().to_vec();
         // What the template puts right behind a reply ends a reply.
         if let Some(Piece::Text(text)) = silent.delta.first() {

@@ -2,11 +2,14 @@
 //!
 //! The token that a reply begins with is drawn as without tools. So a reply that is no call is what it would have been. A reply that
 //! must be a call begins with a call's markup, whatever is drawn, and is in a grammar of calls from there on.
+//!
+//! Behind a call, where several may be made together, the ids are said that stand there in any case; then the model draws whether the
+//! reply ends or another call begins. What stands behind the last whole call does not stay in the reply.
 
-use crate::text::calls::CallForm;
+use crate::text::calls::{CallForm, Joint};
 use crate::text::tokenizer::Tokenizer;
 use crate::turns::grammar::Guide;
-use crate::{Called, Calls, Request, Result, Tools};
+use crate::{Call, Called, Calls, Request, Result, Tools};
 use greenroom_grammar::Matcher;
 use std::sync::Arc;
 
@@ -17,7 +20,16 @@ pub(crate) struct Calling {
     stage: Stage,
     /// True if it must be one.
     is_forced: bool,
+    /// Each further call.
+    further: Option<Matcher>,
+    /// Numbers of ids by which its whole calls end.
+    ends: Vec<usize>,
+    /// True behind a whole call, before the next one.
+    is_between: bool,
 }
+
+/// Calls of one reply, at most.
+const MOST_CALLS: usize = 16;
 
 enum Stage {
     /// It could become one: by its ids, or by the first character of its text.
@@ -60,7 +72,21 @@ impl Calling {
             Calls::Required => (open(form.forced_grammar(tools, None)), true),
             Calls::Named(name) => (open(form.forced_grammar(tools, Some(name))), true),
         };
-        Ok(Some(Self { form: form.clone(), tools: tools.clone(), stage: stage?, is_forced }))
+        let name = match &request.calls {
+            Calls::Named(name) => Some(&**name),
+            _ => None,
+        };
+        let joint = form.joint.as_ref().filter(|_| request.joint_calls);
+        let further = joint.map(|_| tokenizer.matcher(&form.forced_grammar(tools, name))).transpose()?;
+        Ok(Some(Self {
+            form: form.clone(),
+            tools: tools.clone(),
+            stage: stage?,
+            is_forced,
+            further,
+            ends: Vec::new(),
+            is_between: false,
+        }))
     }
 
     /// True if the reply must be a call.
@@ -76,8 +102,56 @@ impl Calling {
         Some(guide)
     }
 
-    /// The next id of the markup that a reply must begin with.
+    /// A call has ended with these ids; false: nothing follows it.
+    pub(crate) fn end_call(&mut self, ids: &[u32]) -> bool {
+        self.ends.push(ids.len());
+        self.is_between = self.further.is_some() && self.ends.len() < MOST_CALLS;
+        self.is_between
+    }
+
+    /// Numbers of ids by which its whole calls end.
+    pub(crate) fn ends(&self) -> &[usize] {
+        &self.ends
+    }
+
+    /// True behind a whole call, before the next one.
+    pub(crate) fn is_between(&self) -> bool {
+        self.is_between
+    }
+
+    /// Ids behind the last whole call, and what may stand there.
+    fn joint<'a>(&'a self, ids: &'a [u32]) -> Option<(&'a [u32], &'a Joint)> {
+        let joint = self.form.joint.as_ref().filter(|_| self.is_between)?;
+        Some((&ids[*self.ends.last()?..], joint))
+    }
+
+    /// The ids of which one is drawn behind a call: the one by which another call begins, and the one by which none does, if that ends
+    /// no reply.
+    pub(crate) fn fork(&self, ids: &[u32]) -> Option<(u32, Option<u32>)> {
+        let (said, joint) = self.joint(ids)?;
+        (said.len() == joint.tail.len()).then(|| (joint.more[0], joint.end))
+    }
+
+    /// What begins with the ids so far, the last of which were said behind a call: another call, or nothing yet. `None`: there is none.
+    pub(crate) fn next_call(&mut self, ids: &[u32]) -> Option<Option<Guide>> {
+        let (said, joint) = self.joint(ids)?;
+        let expected = joint.tail.iter().chain(&joint.more);
+        if !expected.clone().zip(said).all(|(expected, said)| expected == said) {
+            return None;
+        }
+        if said.len() < expected.count() {
+            return Some(None);
+        }
+        self.is_between = false;
+        Some(self.further.as_ref().map(|further| Guide::at(further.fresh())))
+    }
+
+    /// The next id of the markup that must be said: where a reply begins that must be a call, and between calls.
     pub(crate) fn forced(&self, ids: &[u32]) -> Option<u32> {
+        if let Some((said, joint)) = self.joint(ids) {
+            let is_fork = said.len() == joint.tail.len();
+            return joint.tail.iter().chain(&joint.more).nth(said.len()).copied().filter(|_| !is_fork);
+        }
         let Stage::Open(_) = self.stage else { return None };
         self.form.opening.get(ids.len()).copied().filter(|_| self.is_forced)
     }
@@ -149,10 +223,19 @@ impl Calling {
         }
     }
 
-    /// The call that a reply is, its ids and text given; `None`: it is none.
+    /// The calls that a reply is, its ids and text given; `None`: it is none.
     pub(crate) fn read(&self, ids: &[u32], text: impl Fn(&[u32]) -> String) -> Option<Called> {
         let rest = self.is_call().then(|| ids.strip_prefix(&self.form.opening[..]))?;
-        let call = rest.and_then(|rest| self.form.read(&self.tools, &text(rest)));
-        Some(call.map_or(Called::Cut, Called::Whole))
+        if self.ends.is_empty() {
+            let call = rest.and_then(|rest| self.form.read(&self.tools, &text(rest)));
+            return Some(call.map_or(Called::Cut, |call| Called::Whole(vec![call])));
+        }
+        let n_between = self.form.joint.as_ref().map_or(0, |joint| joint.tail.len() + joint.more.len());
+        let begins = [self.form.opening.len()].into_iter().chain(self.ends.iter().map(|end| end + n_between));
+        let calls = begins
+            .zip(&self.ends)
+            .map(|(begin, end)| self.form.read(&self.tools, &text(ids.get(begin..*end)?)));
+        let calls: Option<Vec<Call>> = calls.collect();
+        Some(calls.map_or(Called::Cut, Called::Whole))
     }
 }

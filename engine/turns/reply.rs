@@ -11,6 +11,7 @@ use crate::text::tokenizer::Tokenizer;
 use crate::turns::calling::{Beginning, Calling};
 use crate::turns::dry::Said;
 use crate::turns::grammar::Guide;
+use crate::turns::sampler;
 use crate::turns::sentence::ends_sentence;
 use crate::{Called, Request, Result, Sampling, StopReason, TokenLogprob};
 
@@ -25,6 +26,8 @@ pub(crate) struct ReplyText {
     ends: Vec<usize>,
     bytes: Vec<u8>,
     stops: Vec<Vec<u8>>,
+    /// Number of the stop string that was met.
+    met: Option<usize>,
     /// True if the prompt has opened a thought.
     is_opened: bool,
     /// Offset behind the reply's thought, once that has ended.
@@ -87,9 +90,19 @@ impl ReplyText {
         self.calling.as_ref()?.forced(&self.ids)
     }
 
-    /// True if it is in a grammar.
+    /// The ids of which one is drawn behind a call.
+    fn fork(&self) -> Option<(u32, Option<u32>)> {
+        self.calling.as_ref()?.fork(&self.ids)
+    }
+
+    /// True if it is in a grammar, or behind a call that another one may follow.
     pub(crate) fn is_guided(&self) -> bool {
-        self.guide.is_some()
+        self.guide.is_some() || self.is_behind_a_call()
+    }
+
+    /// True behind a whole call that another one may follow.
+    pub(crate) fn is_behind_a_call(&self) -> bool {
+        self.calling.as_ref().is_some_and(Calling::is_between)
     }
 
     /// Tells whether it has as many tokens as a request lets it have.
@@ -106,6 +119,16 @@ impl ReplyText {
     /// The call that it is, if it is one.
     pub(crate) fn call(&self, tokenizer: &Tokenizer) -> Option<Called> {
         self.calling.as_ref()?.read(&self.ids, |ids| tokenizer.decode(ids))
+    }
+
+    /// The stop string that was met.
+    pub(crate) fn met(&self) -> Option<String> {
+        self.stops.get(self.met?).map(|stop| String::from_utf8_lossy(stop).into_owned())
+    }
+
+    /// Numbers of ids by which its whole calls end.
+    pub(crate) fn call_ends(&self) -> &[usize] {
+        self.calling.as_ref().map_or(&[], Calling::ends)
     }
 
     /// Ids so far.
@@ -125,7 +148,7 @@ impl ReplyText {
             return true;
         }
         let longer = [&self.bytes, piece].concat();
-        self.first_stop(&longer, self.bytes.len()).is_some_and(|at| {
+        self.first_stop(&longer, self.bytes.len()).is_some_and(|(at, _)| {
             let end = self.end_of(self.tokens_before(at));
             self.bytes[self.behind_thought.unwrap_or(0).min(end)..end].trim_ascii().is_empty()
         })
@@ -147,6 +170,12 @@ impl ReplyText {
             return Ok(id);
         }
         let so_far = (&self.ids[..], &self.said);
+        if let Some((more, end)) = self.fork() {
+            let fits = |id: u32| id == more || Some(id) == end || eog.contains(&id);
+            let (ids, said) = so_far;
+            let chosen = || sampler::choose_allowed(logits, ids, said, sampling, fits);
+            return Ok(if fits(drawn) { drawn } else { chosen().unwrap_or(more) });
+        }
         if let Some(mut guide) = self.begun_by(drawn, tokenizer)? {
             // What is drawn in its place begins a call, too: the ids alone say what a reply is.
             let begins = |id: u32| self.begins(tokenizer.piece(id));
@@ -165,6 +194,9 @@ impl ReplyText {
     pub(crate) fn allows(&mut self, id: u32, tokenizer: &Tokenizer, eog: &[u32]) -> Result<bool> {
         if let Some(forced) = self.forced() {
             return Ok(id == forced);
+        }
+        if let Some((more, end)) = self.fork() {
+            return Ok(id == more || Some(id) == end || eog.contains(&id));
         }
         let mut begun = self.begun_by(id, tokenizer)?;
         begun.as_mut().or(self.guide.as_mut()).map_or(Ok(true), |guide| guide.allows(id, eog))
@@ -227,9 +259,22 @@ impl ReplyText {
             self.decide(Some(guide));
             return Ok(None);
         }
+        if let Some(calling) = self.calling.as_mut().filter(|calling| calling.is_between()) {
+            let Some(begun) = calling.next_call(&self.ids) else { return Ok(Some(StopReason::EndOfTurn)) };
+            self.guide = begun;
+            return Ok(None);
+        }
         let Some(guide) = &mut self.guide else { return Ok(stop) };
         take(guide, id)?;
-        Ok(guide.is_over().then_some(StopReason::EndOfTurn))
+        if !guide.is_over() {
+            return Ok(None);
+        }
+        let calling = self.calling.as_mut().filter(|calling| calling.is_call());
+        if calling.is_some_and(|calling| calling.end_call(&self.ids)) {
+            self.guide = None;
+            return Ok(None);
+        }
+        Ok(Some(StopReason::EndOfTurn))
     }
 
     /// The reply is a call, and from here on in this grammar; or it is none.
@@ -250,7 +295,8 @@ impl ReplyText {
         self.ends.push(self.bytes.len());
         let found = self.first_stop(&self.bytes, known);
         self.behind_thought = self.end_of_thought(&self.bytes, known).filter(|end| *end > 0);
-        let found = found?;
+        let (found, stop) = found?;
+        self.met = Some(stop);
         self.keep(self.tokens_before(found));
         Some(StopReason::StopString)
     }
@@ -268,16 +314,18 @@ impl ReplyText {
         find(&text[from..], end).map(|at| from + at + end.len())
     }
 
-    /// Offset at which a stop string begins in a text, none being complete in its first `known` bytes.
-    fn first_stop(&self, text: &[u8], known: usize) -> Option<usize> {
+    /// Offset at which a stop string begins in a text, and its number, none being complete in its first `known` bytes.
+    fn first_stop(&self, text: &[u8], known: usize) -> Option<(usize, usize)> {
         let thought = self.end_of_thought(text, known)?;
         let begin = text.len() - text[thought..].trim_ascii_start().len();
-        let first = |stop: &Vec<u8>| {
+        let first = |(n, stop): (usize, &Vec<u8>)| {
             let at_begin = line_of(stop).is_some_and(|line| text[begin..].starts_with(line));
             let from = known.saturating_sub(stop.len() - 1).max(thought);
-            if at_begin { Some(begin) } else { find(&text[from..], stop).map(|at| from + at) }
+            let found = || find(&text[from..], stop).map(|at| from + at);
+            let at = if at_begin { Some(begin) } else { found() };
+            at.map(|at| (at, n))
         };
-        self.stops.iter().filter_map(first).min()
+        self.stops.iter().enumerate().filter_map(first).min()
     }
 
     /// Text that has become certain since the last call.
@@ -286,6 +334,9 @@ impl ReplyText {
             return None; // what it is will be known soon
         }
         let mut certain = whole_characters(&self.bytes);
+        if self.is_behind_a_call() {
+            certain = self.end_of(self.end_of_calls().unwrap_or(0)); // perhaps nothing follows
+        }
         for stop in &self.stops {
             // The longest end of the text that could be the beginning of this stop string.
             let begins = |n: &usize| self.bytes.ends_with(&stop[..*n]);
@@ -312,8 +363,14 @@ impl ReplyText {
         true
     }
 
-    /// Ends the reply: an incomplete character is cut. What was not streamed yet comes back.
+    /// Number of ids by which the last whole call ends; `None`: there is none.
+    fn end_of_calls(&self) -> Option<usize> {
+        self.call_ends().last().copied()
+    }
+
+    /// Ends the reply: an incomplete character is cut, and what stands behind whole calls. What was not streamed yet comes back.
     pub(crate) fn finish(&mut self) -> Option<String> {
+        self.keep(self.end_of_calls().unwrap_or(self.ids.len()));
         self.keep(self.tokens_before(whole_characters(&self.bytes)));
         self.stream_to(self.bytes.len())
     }

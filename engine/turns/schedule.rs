@@ -1,11 +1,8 @@
 //! Plan of the next pass: a row for every turn that decodes, and a bounded chunk of prompts. No tensors.
 //!
-//! Chunking of prompts changes no result (see the exactness matrix), so it follows the clock: a pass takes about as long as
-//! somebody is willing to wait for the next token, or for a cancellation, on this machine, with this model, at this depth.
-//!
-//! Chunks follow the clock (`schedule`): how a prompt is cut changes no bit, so a pass takes about a second alone and a quarter
-//! of one while others decode, whatever the model, the depth and the machine. The papers' chunks follow the cache's length, for
-//! their memory.
+//! Chunking of prompts changes no result (see the exactness matrix), so it follows the clock: a pass takes about a second alone, and a
+//! quarter of one while others decode, whatever the model, the depth and the machine. The papers' chunks follow the cache's length,
+//! for their memory.
 
 use std::time::Duration;
 
@@ -58,7 +55,7 @@ pub(crate) struct Pace {
 }
 
 impl Pace {
-    /// Seconds that a pass may take when nobody decodes: progress is shown, and a cancellation seen, once a pass.
+    /// Seconds that a pass may take when nobody decodes: progress is shown once a pass.
     const ALONE: f64 = 1.0;
     /// Seconds that it may take while others wait for their next token.
     const SHARED: f64 = 0.25;

@@ -357,6 +357,8 @@ impl ActiveTurn {
         if let Decode::Sample(reply) = &mut self.decode {
             if stop == StopReason::Length && reply.cut_to_sentences() {
                 stop = StopReason::Sentence;
+            } else if reply.is_behind_a_call() {
+                stop = StopReason::EndOfTurn;
             }
             send(&self.events, said(reply.finish(), reply), || reply.take_certain_logprobs());
             send_logprobs(&self.events, reply.take_last_logprobs());
@@ -450,8 +452,11 @@ impl ActiveTurn {
     /// The turn stands: the session holds prompt and reply, and the completion says what it cost.
     pub(crate) fn complete(&mut self, tokenizer: &Tokenizer, context: &CacheContext) -> Completion {
         let followed = std::mem::take(&mut self.followed);
+        let (mut call_ends, mut stop_string) = (Vec::new(), None);
         let (ids, spelled, text, choice, call, logprobs) = match &self.decode {
             Decode::Sample(reply) => {
+                call_ends.extend(reply.call_ends());
+                stop_string = reply.met();
                 (reply.ids(), reply.text(), reply.text(), None, reply.call(tokenizer), reply.logprobs())
             }
             Decode::Forced(Chosen { option: Spelling { text, ids, spelled }, choice, tokens }) => {
@@ -477,7 +482,19 @@ impl ActiveTurn {
         let identity = context.identity_with("", self.session.numerics.as_ref());
         let prompt = &self.session.tokens[..self.prompt_len];
         let digest = digest(&identity, prompt, &ids, self.request.sampling.seed);
-        Completion { ids, text, stop, choice, call, followed, logprobs, digest, usage: self.usage.clone() }
+        Completion {
+            ids,
+            text,
+            stop,
+            stop_string,
+            choice,
+            call,
+            call_ends,
+            followed,
+            logprobs,
+            digest,
+            usage: self.usage.clone(),
+        }
     }
 }
 

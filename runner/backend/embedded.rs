@@ -342,6 +342,7 @@ impl From<Request> for engine::Request {
                 false if request.n_calls > 0 => engine::Calls::Over,
                 false => engine::Calls::Never,
             },
+            joint_calls: false,
             logprobs: None,
             next_use: request.next_use,
             cold: request.cold,
@@ -389,10 +390,17 @@ impl From<Reasoning> for engine::Reasoning {
     }
 }
 
+impl From<engine::Call> for Call {
+    fn from(engine::Call { tool, arguments }: engine::Call) -> Self {
+        Self { tool, arguments }
+    }
+}
+
 impl From<engine::Called> for Call {
     fn from(called: engine::Called) -> Self {
         match called {
-            engine::Called::Whole(engine::Call { tool, arguments }) => Self { tool, arguments },
+            // No more than one is asked for.
+            engine::Called::Whole(calls) => calls.into_iter().next().map_or_else(Self::cut, Into::into),
             engine::Called::Cut => Self::cut(),
         }
     }

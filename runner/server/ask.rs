@@ -13,7 +13,7 @@ use super::sessions::{self, Scope};
 use super::tenants::Tenant;
 use axum::http::HeaderMap;
 use greenroom_engine::{
-    CallSoFar, Calls, Completion, Constraint, Conversation, Engine, Event, Grammar, MOST_TOP_LOGPROBS,
+    Call, Called, Calls, Completion, Constraint, Conversation, Engine, Event, Grammar, MOST_TOP_LOGPROBS,
     Prompt, Request, Retention, Sampling, SessionKey, TokenLogprob, Tools,
 };
 use std::sync::Arc;
@@ -59,6 +59,8 @@ pub(super) struct Settings {
     pub(super) constraint: Option<Constraint>,
     pub(super) grammar: Option<Grammar>,
     pub(super) calls: Calls,
+    /// A reply may be several calls.
+    pub(super) joint_calls: bool,
     /// Alternatives whose log-probabilities are told beside each token's own.
     pub(super) logprobs: Option<usize>,
     /// Nothing of an earlier memory is used.
@@ -77,6 +79,7 @@ impl Settings {
             constraint: None,
             grammar: None,
             calls: Calls::Never,
+            joint_calls: false,
             logprobs: None,
             cold: false,
             next_use: None,
@@ -102,7 +105,7 @@ pub(super) enum Piece {
     Begun,
     /// Text that nothing takes back.
     Text(String),
-    /// The reply is a call of this tool.
+    /// The reply is a call of this tool, or goes on with one.
     Called(String),
     /// A piece of the call's arguments, which are the text of a JSON object.
     Arguments(String),
@@ -117,6 +120,14 @@ pub(super) enum Piece {
 pub(super) struct Answer {
     pub(super) completion: Completion,
     pub(super) seed: u64,
+}
+
+/// The whole calls that a reply is.
+pub(super) fn calls(completion: &Completion) -> &[Call] {
+    match &completion.call {
+        Some(Called::Whole(calls)) => calls,
+        _ => &[],
+    }
 }
 
 impl Answer {
@@ -280,8 +291,18 @@ fn cost_of(completion: &Completion) -> usize {
 impl Ask {
     /// The engine's request for the reply of a number.
     fn request(&self, index: usize, prompt: Prompt, memory: &str, parent: Option<&str>) -> Request {
-        let Settings { sampling, max_tokens, stop, constraint, grammar, calls, logprobs, cold, next_use } =
-            self.settings.clone();
+        let Settings {
+            sampling,
+            max_tokens,
+            stop,
+            constraint,
+            grammar,
+            calls,
+            joint_calls,
+            logprobs,
+            cold,
+            next_use,
+        } = self.settings.clone();
         let key = |name: &str| -> SessionKey { sessions::key(&self.tenant.name, name) };
         let seed = match index {
             0 => sampling.seed,
@@ -301,6 +322,7 @@ impl Ask {
             constraint,
             grammar: grammar.map(Arc::new),
             calls,
+            joint_calls,
             logprobs,
             cold,
             next_use,
@@ -326,7 +348,7 @@ impl Turn<'_> {
         }
         let tools = request.prompt.conversation().and_then(|conversation| conversation.tools.clone());
         let seed = request.sampling.seed;
-        let (mut calling, mut told) = (String::new(), None);
+        let (mut calling, mut told) = (String::new(), Vec::new());
         let mut turn = self.engine.submit(request)?;
         self.tell(Piece::Begun).await?;
         while let Some(event) = turn.next().await {
@@ -357,14 +379,21 @@ impl Turn<'_> {
         Err(Refusal::ending())
     }
 
-    /// The pieces of a call that have become known; `told` bytes of its arguments were told before.
-    fn called(&self, tools: Option<&Tools>, text: &str, told: &mut Option<usize>) -> Vec<Piece> {
-        let so_far = tools.and_then(|tools| self.engine.prompter().call_so_far(tools, text));
-        let Some(CallSoFar { tool, arguments }) = so_far else { return Vec::new() };
-        let begun = told.is_none().then(|| Piece::Called(tool.to_string()));
-        let more = arguments.get(told.unwrap_or(0)..).filter(|more| !more.is_empty());
-        *told = Some(arguments.len());
-        begun.into_iter().chain(more.map(|more| Piece::Arguments(more.to_string()))).collect()
+    /// The pieces of calls that have become known; of each so many bytes of its arguments were told before.
+    fn called(&self, tools: Option<&Tools>, text: &str, told: &mut Vec<usize>) -> Vec<Piece> {
+        let prompter = self.engine.prompter();
+        let so_far = tools.map(|tools| prompter.calls_so_far(tools, text)).unwrap_or_default();
+        let mut pieces = Vec::new();
+        for (n, call) in so_far.into_iter().enumerate() {
+            if n == told.len() {
+                pieces.push(Piece::Called(call.tool.to_string()));
+                told.push(0);
+            }
+            let more = call.arguments.get(told[n]..).filter(|more| !more.is_empty());
+            pieces.extend(more.map(|more| Piece::Arguments(more.to_string())));
+            told[n] = call.arguments.len();
+        }
+        pieces
     }
 
     async fn tell(&self, piece: Piece) -> Result<(), Refusal> {

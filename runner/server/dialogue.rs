@@ -109,7 +109,8 @@ impl Dialogue {
     pub(super) fn with_reply(&self, completion: &Completion) -> Digest {
         let last = self.chain.last().unwrap_or(&self.root);
         let said = match &completion.call {
-            Some(Called::Whole(call)) => Said::Call(call),
+            // Of several the first: they are read again one after another, each behind the result of the one before.
+            Some(Called::Whole(calls)) => calls.first().map_or(Said::Text(""), Said::Call),
             _ => Said::Text(&completion.text),
         };
         with_reply(last, &self.conversation.next, &said)

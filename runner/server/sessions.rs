@@ -278,7 +278,8 @@ impl Claim<'_> {
         let elsewhere = dialogue.chain.iter().skip(slot.chain.len());
         let elsewhere: Vec<Said> = elsewhere.map(|digest| Said { digest: *digest, ids: None }).collect();
         slot.chain.extend(elsewhere);
-        let ids = Some(completion.ids.as_slice().into());
+        let n_ids = completion.call_ends.first().copied().unwrap_or(completion.ids.len());
+        let ids = completion.ids.get(..n_ids).map(Into::into);
         slot.chain.push(Said { digest: dialogue.with_reply(completion), ids });
         slot.is_warm = true;
         let new = slot.chain.iter().enumerate().skip(n);

@@ -118,8 +118,7 @@ def test_a_reply_ends_at_a_stop_sequence(ask: Ask) -> None:
     stop = whole.split()[len(whole.split()) // 2]
     for sequences in ([stop], ["@@@@", stop]):
         reply = ask(stop_sequences=sequences)
-        # Of several it is not said which one was met.
-        assert (reply.stop_reason, reply.stop_sequence) == ("stop_sequence", stop if len(sequences) == 1 else None)
+        assert (reply.stop_reason, reply.stop_sequence) == ("stop_sequence", stop)
         assert "".join(block.text for block in reply.content if block.type == "text") == whole[: whole.index(stop)].rstrip()
 
 
@@ -165,6 +164,23 @@ def test_a_call_is_streamed(claude: Anthropic, model: str, ask: Ask) -> None:
     assert json.loads("".join(pieces)) == whole.input
     with claude.messages.stream(model=model, messages=[user("How deep?")], **options) as stream:
         assert called(stream.get_final_message()).input == whole.input
+
+
+def test_calls_are_made_together_where_that_is_asked_for(claude: Anthropic, model: str, ask: Ask) -> None:
+    question = [user("How deep are the old well and the new one?")]
+    options: dict[str, Any] = {"tools": [WELL], "tool_choice": {"type": "any", "disable_parallel_tool_use": False}, "max_tokens": 400, "system": SYSTEM}
+    seeded = lambda seed: options | {"extra_body": {"seed": seed, "temperature": 1.5}}
+    made = [ask(question, **seeded(seed)) for seed in range(12)]
+    several = next((n for n, reply in enumerate(made) if len(reply.content) > 1), None)
+    if several is None:
+        pytest.skip("this model makes one call at a time")
+    reply = made[several]
+    assert reply.stop_reason == "tool_use" and {block.type for block in reply.content} == {"tool_use"}
+    with claude.messages.stream(model=model, messages=question, **seeded(several)) as stream:
+        blocks = stream.get_final_message().content
+    assert [block.input for block in blocks] == [block.input for block in reply.content]
+    results = [{"type": "tool_result", "tool_use_id": block.id, "content": "Nine feet."} for block in reply.content]
+    assert text(ask([*question, said(reply), user(results)], tools=[WELL], tool_choice={"type": "none"}))
 
 
 @pytest.mark.needs("POST /v1/messages/count_tokens")

@@ -262,6 +262,28 @@ def test_streamed_arguments_are_the_call(client: OpenAI, model: str, ask: Ask) -
     assert final and json.loads(final[0].function.arguments) == json.loads(arguments)
 
 
+def test_calls_are_made_together_where_that_is_asked_for(client: OpenAI, model: str, ask: Ask) -> None:
+    question = [SYSTEM, user("How deep are the old well and the new one?")]
+    options: dict[str, Any] = {"tools": [WELL], "tool_choice": "required", "max_completion_tokens": 400, "parallel_tool_calls": True, "temperature": 1.5}
+    made = [ask(question, **options | {"seed": seed}) for seed in range(12)]
+    several = next((n for n, reply in enumerate(made) if len(reply.choices[0].message.tool_calls or []) > 1), None)
+    alone = ask(question, **options | {"seed": 3, "parallel_tool_calls": False}).choices[0].message.tool_calls
+    assert alone and len(alone) == 1
+    if several is None:
+        pytest.skip("this model makes one call at a time")
+    (choice,) = made[several].choices
+    calls = choice.message.tool_calls or []
+    assert choice.finish_reason == "tool_calls" and len({call.id for call in calls}) == len(calls)
+    told: dict[int, str] = {}
+    for chunk in client.chat.completions.create(model=model, messages=question, stream=True, **options | {"seed": several}):
+        for call in chunk.choices[0].delta.tool_calls or []:
+            assert call.index in (len(told) - 1, len(told)) and call.function
+            told[call.index] = told.get(call.index, "") + (call.function.arguments or "")
+    assert [json.loads(told[n]) for n in sorted(told)] == [json.loads(call.function.arguments) for call in calls]
+    results = [{"role": "tool", "tool_call_id": call.id, "content": "Nine feet."} for call in calls]
+    assert text(ask(replied(question, made[several], *results), tools=[WELL], tool_choice="none"))
+
+
 def test_several_calls_of_one_message_have_their_results(ask: Ask) -> None:
     call = lambda name, year: {"id": name, "type": "function", "function": {"name": "look_up", "arguments": json.dumps({"well": "old", "year": year})}}
     said = {"role": "assistant", "content": None, "tool_calls": [call("a", 1), call("b", 2)]}

@@ -176,6 +176,18 @@ def test_streaming_a_call(client: OpenAI, model: str, ask: Ask) -> None:
     assert added.type == ended.type == "function_call" and added.call_id == ended.call_id and added.arguments == "" and ended.arguments == done
 
 
+def test_calls_are_made_together_where_that_is_asked_for(ask: Ask) -> None:
+    options: dict[str, Any] = {"tools": [WELL], "tool_choice": "required", "parallel_tool_calls": True, "temperature": 1.5, "max_output_tokens": 400}
+    question = "How deep are the old well and the new one?"
+    made = (ask(question, **options, extra_body={"seed": seed}) for seed in range(12))
+    several = next((reply for reply in made if len(reply.output) > 1), None)
+    if several is None:
+        pytest.skip("this model makes one call at a time")
+    assert several.parallel_tool_calls and {item.type for item in several.output} == {"function_call"}
+    results = [{"type": "function_call_output", "call_id": item.call_id, "output": "Nine feet."} for item in several.output]
+    assert ask(results, previous_response_id=several.id, tools=[WELL], tool_choice="none").output_text
+
+
 def test_images_are_refused_by_their_place(ask: Ask) -> None:
     picture = {"type": "input_image", "image_url": "data:image/png;base64,iVBORw0KGgo=", "detail": "auto"}
     with pytest.raises(openai.BadRequestError) as refused:

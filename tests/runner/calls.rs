@@ -72,7 +72,8 @@ fn plays(template: Option<&str>, begins: &str) -> (usize, usize) {
         assert!(reply.text.trim_start().starts_with(begins), "{}", reply.text);
         n_calls += 1;
         match &reply.call {
-            Some(Called::Whole(call)) => {
+            Some(Called::Whole(calls)) => {
+                let [call] = &calls[..] else { panic!("{calls:?}") };
                 let tool = tools.list.iter().find(|tool| tool.name == call.tool).unwrap();
                 is_valid(&tool.arguments, &call.arguments).unwrap_or_else(|e| panic!("{}: {e}", reply.text));
                 assert_eq!(reply.stop, StopReason::EndOfTurn, "{}", reply.text);

@@ -6,10 +6,10 @@ use super::cache::CpuCache;
 use super::kernels::linear::{Activations, linear};
 use super::kernels::panel::Packed;
 use super::kernels::pointwise::rms_norm;
-use crate::Result;
 use crate::device::{Output, Pass};
 use crate::model::calibration::Measured;
 use crate::model::weights::Layer;
+use crate::{Error, ErrorKind, Result};
 
 impl Cpu {
     /// Runs a pass, see [`Device::run`](crate::device::Device::run); `watch` takes note of what it says of queries, keys and values.
@@ -29,6 +29,9 @@ impl Cpu {
             x.iter_mut().for_each(|x| *x *= scale);
         }
         for (layer, weights) in self.weights.layers.iter().enumerate() {
+            if pass.is_awaited.as_ref().is_some_and(|is_awaited| !is_awaited()) {
+                return Err(Error::new(ErrorKind::Closed, "nobody waits for it any more"));
+            }
             let layout = cache.layout.layers[layer];
             let (rope, shaping) = (&ropes[spec.layers[layer].rope], self.shapings[layer].as_ref());
             let (isa, weights_of) = (self.isa, &weights.attention);

@@ -49,14 +49,17 @@ fn asked(agent: &str, seed: u64, calls: Calls) -> Request {
 }
 
 fn said(engine: &Engine, request: Request) -> Completion {
+    let is_joint = request.joint_calls;
     let mut turn = engine.submit(request).unwrap();
-    let mut pieces = Vec::new();
+    let mut pieces: Vec<String> = Vec::new();
     while let Some(event) = turn.blocking_next() {
         match event {
             Event::Done(done) => {
-                assert_eq!(pieces.concat(), done.text);
-                if let Some(Called::Whole(call)) = &done.call {
-                    is_read_as_it_comes(engine, &pieces, call);
+                assert!(
+                    pieces.concat().starts_with(&done.text) && (is_joint || pieces.concat() == done.text)
+                );
+                if let Some(Called::Whole(calls)) = &done.call {
+                    are_read_as_they_come(engine, &pieces, calls);
                 }
                 return *done;
             }
@@ -69,29 +72,35 @@ fn said(engine: &Engine, request: Request) -> Completion {
     panic!("the turn did not end");
 }
 
-/// The tool and the arguments of a call are known piece by piece, and what was known is never taken back.
-fn is_read_as_it_comes(engine: &Engine, pieces: &[String], call: &Call) {
-    let (tools, mut text, mut known) = (tools(), String::new(), String::new());
+/// The tools and the arguments of calls are known piece by piece, and what was known is never taken back.
+fn are_read_as_they_come(engine: &Engine, pieces: &[String], calls: &[Call]) {
+    let (tools, mut text, mut known) = (tools(), String::new(), Vec::<String>::new());
     let mut n_more = 0;
     for piece in pieces {
         text += piece;
-        let Some(CallSoFar { tool, arguments }) = engine.prompter().call_so_far(&tools, &text) else {
-            assert!(known.is_empty());
-            continue;
-        };
-        assert_eq!(tool, call.tool);
-        assert!(arguments.starts_with(&known), "{known} is taken back: {arguments}");
-        n_more += usize::from(arguments.len() > known.len());
-        known = arguments.to_owned();
+        let so_far = engine.prompter().calls_so_far(&tools, &text);
+        assert!(so_far.len() >= known.len());
+        for (n, CallSoFar { tool, arguments }) in so_far.into_iter().enumerate() {
+            if n == known.len() {
+                known.push(String::new());
+            }
+            // (The limit may cut one behind the last whole one.)
+            assert!(calls.get(n).is_none_or(|call| call.tool == tool));
+            assert!(arguments.starts_with(&known[n]), "{} is taken back: {arguments}", known[n]);
+            n_more += usize::from(arguments.len() > known[n].len());
+            known[n] = arguments.to_owned();
+        }
     }
-    assert_eq!(serde_json::from_str::<serde_json::Value>(&known).unwrap(), call.arguments);
+    for (known, call) in known.iter().zip(calls) {
+        assert_eq!(serde_json::from_str::<serde_json::Value>(known).unwrap(), call.arguments);
+    }
     // (One that is recorded comes at once.)
-    assert!(n_more > 1 || pieces.len() == 1, "{pieces:?}");
+    assert!(known.len() >= calls.len() && (n_more > 1 || pieces.len() == 1), "{pieces:?}");
 }
 
 fn whole(done: &Completion) -> Call {
     match &done.call {
-        Some(Called::Whole(call)) => call.clone(),
+        Some(Called::Whole(calls)) if calls.len() == 1 => calls[0].clone(),
         other => panic!("{other:?}: {}", done.text),
     }
 }
@@ -182,6 +191,54 @@ fn a_call_that_comes_back_as_text_is_the_one_that_was_sampled() {
             let found = next(ReplyContent::CallText(other), "a");
             assert_eq!(found.usage.kind, MatchKind::Diverge, "{begins}");
         }
+    }
+}
+
+/// Behind a call the model draws whether another one follows; nothing of that stays behind the last one.
+#[test]
+fn several_calls_are_made_together() {
+    for (begins, engine) in engines() {
+        let mut counts = std::collections::BTreeMap::new();
+        for seed in 0..24 {
+            let request = Request { max_call_tokens: 400, ..asked("a", seed, Calls::Required) };
+            let one = said(&engine, request.clone());
+            let mut joint = Request { joint_calls: true, ..request.clone() };
+            joint.session.agent = format!("joint{seed}");
+            let done = said(&engine, joint.clone());
+            let Some(Called::Whole(calls)) = &done.call else { panic!("{:?}", done.call) };
+            *counts.entry(calls.len()).or_insert(0) += 1;
+            assert_eq!((&calls[0], &done.ids[..done.call_ends[0]]), (&whole(&one), &one.ids[..]), "{begins}");
+            assert_eq!((done.call_ends.len(), done.call_ends.last()), (calls.len(), Some(&done.ids.len())));
+            assert!(done.stop == StopReason::EndOfTurn || done.ids.len() > 100, "{:?}", done.stop);
+            // The memory holds the calls alone: the first one's result goes on behind it.
+            let user = "What is the price?".to_owned();
+            let mut next = Request { joint_calls: false, ..joint.clone() };
+            let past = [ReplyContent::Call(one.ids.clone().into())].into_iter();
+            let past = past.chain(calls[1..].iter().cloned().map(ReplyContent::CallText));
+            let told = next.prompt.conversation_mut().unwrap();
+            for (n, reply) in past.enumerate() {
+                told.exchanges.push(Exchange::new(if n == 0 { user.clone() } else { "3".into() }, reply));
+            }
+            told.next = "3".into();
+            let read = said(&engine, next.clone());
+            let held = prompt_tokens(&done) + one.ids.len();
+            assert!(calls.len() > 1 || read.usage.reused == held, "{begins} {:?}", read.usage);
+            next.session.agent = format!("anew{seed}");
+            assert_eq!(said(&engine, next).ids, read.ids, "{begins}: as if read anew");
+            // One that was recorded is followed; the limit leaves whole calls.
+            let follow = Some(Constraint::Follow(done.ids.clone()));
+            let session = SessionKey::new("r", format!("c{seed}"));
+            let again = said(&engine, Request { constraint: follow, session, ..joint.clone() });
+            assert_eq!((&again.ids, &again.call), (&done.ids, &done.call), "{begins}");
+            if calls.len() > 1 {
+                let session = SessionKey::new("r", format!("d{seed}"));
+                let most = done.call_ends[1] - 1;
+                let cut = said(&engine, Request { max_call_tokens: most, session, ..joint });
+                assert_eq!((&cut.ids, cut.call_ends.len()), (&one.ids, 1), "{begins}");
+            }
+        }
+        // Where nothing stands between calls, there is nothing to draw.
+        assert_eq!(counts.len() > 1, begins != "e", "{begins}: {counts:?}");
     }
 }
 

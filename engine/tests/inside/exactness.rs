@@ -10,7 +10,7 @@ use crate::fixtures::{Dtype, RandomModel};
 use crate::kv::layout::Part;
 use crate::memory::Memory;
 use crate::memory::arena::Arena;
-use crate::memory::pass::{Span, Wanted, forward};
+use crate::memory::pass::{Span, Wanted, forward, forward_best};
 use crate::memory::sequence::Sequence;
 use crate::memory::session::CacheContext;
 use crate::model::gguf::Gguf;
@@ -20,10 +20,11 @@ use crate::store::{Found, Place, Store};
 use crate::text::prefix::{Segment, SegmentKind};
 use crate::threads::ThreadPool;
 use crate::{
-    Conversation, Engine, EngineConfig, KvChoice, KvFormat, MatchKind, ModelSource, Request, Retention,
-    SessionKey, Source,
+    Conversation, Engine, EngineConfig, ErrorKind, KvChoice, KvFormat, MatchKind, ModelSource, Request,
+    Retention, SessionKey, Source,
 };
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 pub(crate) const FORMATS: [KvFormat; 3] = [KvFormat::F16, KvFormat::Q8, KvFormat::Q4];
@@ -244,6 +245,30 @@ impl Bench {
         }
     }
 
+    /// Called off behind a layer, and begun again.
+    pub(crate) fn check_called_off(&self, chunks: &[usize]) {
+        let reference = self.reference();
+        for chunk in chunks.iter().copied() {
+            let (mut sequence, mut arena, mut logits) = (self.sequence(), self.arena(), Vec::new());
+            while sequence.len() < N {
+                let (begin, end) = (sequence.len(), (sequence.len() + chunk).min(N));
+                for layers in 0..self.device.spec().layers.len().min(2) {
+                    let left = AtomicUsize::new(layers);
+                    let is_awaited = move || left.fetch_sub(1, Ordering::Relaxed) > 0;
+                    let sequence = &mut sequence;
+                    let span = Span { sequence, tokens: &self.tokens, end, logits: Wanted::Last };
+                    let called_off = forward_best(vec![span], Some(Box::new(is_awaited)), &mut arena);
+                    assert!(called_off.is_err_and(|error| error.kind() == ErrorKind::Closed));
+                    assert_eq!(sequence.len(), begin);
+                }
+                logits.extend(self.feed(&mut sequence, &mut arena, end, chunk));
+            }
+            assert_eq!(logits, reference, "{:?} called off at every {chunk}", self.format);
+            sequence.clear(&mut arena);
+            assert_eq!(arena.bytes(), 0, "all blocks were given back");
+        }
+    }
+
     /// Beside so many others.
     pub(crate) fn check_batches(&self, strangers: std::ops::RangeInclusive<usize>) {
         let (bench, format) = (self, self.format);
@@ -349,6 +374,11 @@ fn held_and_taken_back() {
 #[test]
 fn batched_with_strangers() {
     Bench::all().for_each(|bench| bench.check_batches(1..=3));
+}
+
+#[test]
+fn passes_that_were_called_off() {
+    Bench::all().for_each(|bench| bench.check_called_off(&[100, 256, N]));
 }
 
 #[test]

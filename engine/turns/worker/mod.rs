@@ -399,6 +399,8 @@ impl Worker {
     /// The next `feed[i]` tokens of each of the turns `fed` (ascending) go through the model; the wanted logits of each, or `best` the
     /// likeliest tokens. (Of these all logits can be had until the next pass.)
     fn pass(&mut self, fed: &[usize], feed: &[usize], best: bool) -> Result<Vec<SpanLogits>> {
+        let callers: Vec<_> = fed.iter().map(|i| self.active[*i].events.clone()).collect();
+        let is_awaited = Box::new(move || callers.iter().any(|events| !events.is_closed()));
         let turns = self.active.iter_mut().enumerate().filter(|(i, _)| fed.contains(i));
         let spans = turns.map(|(i, turn)| {
             let end = turn.session.sequence.len() + feed[i];
@@ -408,7 +410,7 @@ impl Worker {
             };
             Span { sequence: &mut turn.session.sequence, tokens: &turn.session.tokens, end, logits }
         });
-        forward_best(spans.collect(), &mut self.memory.arena)
+        forward_best(spans.collect(), Some(is_awaited), &mut self.memory.arena)
     }
 
     fn flush(&mut self, i: usize) {
@@ -461,8 +463,8 @@ impl Worker {
         }
     }
 
-    /// Ends the turns whose callers have gone. That is seen between two passes, so a pass takes as long as somebody is willing to wait
-    /// for it (`schedule`).
+    /// Ends the turns whose callers have gone. That is seen between two passes; a pass for which nobody waits any more breaks off behind
+    /// one of its layers.
     fn drop_cancelled(&mut self) {
         let (cancelled, active) =
             std::mem::take(&mut self.active).into_iter().partition(ActiveTurn::cancelled);

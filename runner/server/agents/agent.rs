@@ -188,10 +188,10 @@ impl Past {
         let completion = &answer.completion;
         let said = match &completion.call {
             None => Said::Text(completion.text.clone()),
-            Some(Called::Whole(call)) => {
-                Said::Call { tool: call.tool.clone(), arguments: call.arguments.clone() }
+            Some(Called::Whole(calls)) if !calls.is_empty() => {
+                Said::Call { tool: calls[0].tool.clone(), arguments: calls[0].arguments.clone() }
             }
-            Some(Called::Cut) => Said::CutCall(completion.text.clone()),
+            Some(_) => Said::CutCall(completion.text.clone()),
         };
         let tokens = answer.prompt_tokens() + completion.ids.len();
         Self { heard, ids: completion.ids.as_slice().into(), said, tokens, at: now() }

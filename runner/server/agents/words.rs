@@ -1,6 +1,6 @@
 //! Agents and their answers in this API's words.
 
-use super::super::ask::Answer;
+use super::super::ask::{Answer, calls};
 use super::super::openai::explained;
 use super::agent::{Agent, Past, Said, ToolSpec};
 use greenroom_engine::{Called, Completion, SessionStatus, StopReason};
@@ -84,7 +84,7 @@ pub(super) fn answered(name: &str, turn: usize, answer: &Answer, options: &[Stri
         "usage": usage(answer),
         "greenroom": explained(answer),
     });
-    if let Some(Called::Whole(call)) = &completion.call {
+    if let Some(call) = calls(completion).first() {
         told["text"] = Value::Null;
         told["call"] = json!({ "tool": call.tool, "arguments": call.arguments });
     }

@@ -125,6 +125,7 @@ impl Body {
             stop: self.stop_sequences.take().unwrap_or_default(),
             grammar,
             calls,
+            joint_calls: self.tool_choice.as_ref().is_some_and(ToolChoice::is_joint),
             ..Settings::new(seed)
         })
     }
@@ -149,7 +150,6 @@ async fn create(
         id: fresh_id("msg_"),
         model: body.model.clone(),
         dialogue: dialogue.clone(),
-        stops: settings.stop.clone(),
         is_bounded: settings.max_tokens.is_some(),
         explains: body.greenroom,
         earlier: body.diagnostics.and_then(|asked| asked.previous_message_id),

@@ -1,7 +1,7 @@
 //! A message as the answer: whole, or event by event.
 
 use super::super::App;
-use super::super::ask::{Answer, Piece, fresh_id};
+use super::super::ask::{Answer, Piece, calls, fresh_id};
 use super::super::dialogue::Dialogue;
 use super::super::error::Refusal;
 use super::super::openai::explained;
@@ -18,7 +18,6 @@ pub(super) struct Reply {
     pub(super) id: String,
     pub(super) model: String,
     pub(super) dialogue: Dialogue,
-    pub(super) stops: Vec<String>,
     /// True if the request bounds the reply; else its context does.
     pub(super) is_bounded: bool,
     pub(super) explains: bool,
@@ -41,8 +40,8 @@ impl Reply {
     /// The message with its reply.
     pub(super) fn whole(&self, answer: &Answer) -> Value {
         let completion = &answer.completion;
-        let content = match &completion.call {
-            Some(Called::Whole(call)) => json!([tool_use(&call.tool, &call.arguments)]),
+        let content = match calls(completion) {
+            calls @ [_, ..] => calls.iter().map(|call| tool_use(&call.tool, &call.arguments)).collect(),
             _ if completion.text.is_empty() => json!([]),
             _ => json!([text_block(&completion.text)]),
         };
@@ -71,11 +70,11 @@ impl Reply {
     }
 
     /// Why the reply ended, and at which of its stop sequences.
-    fn stop(&self, completion: &Completion) -> (&'static str, Option<&str>) {
+    fn stop<'a>(&self, completion: &'a Completion) -> (&'static str, Option<&'a str>) {
         match (completion.stop, &completion.call) {
-            (_, Some(Called::Whole(_))) => ("tool_use", None),
+            (StopReason::EndOfTurn, Some(Called::Whole(_))) => ("tool_use", None),
             (StopReason::EndOfTurn, _) => ("end_turn", None),
-            (StopReason::StopString, _) => ("stop_sequence", only(&self.stops)),
+            (StopReason::StopString, _) => ("stop_sequence", completion.stop_string.as_deref()),
             (StopReason::Length | StopReason::Sentence, None) if !self.is_bounded => {
                 ("model_context_window_exceeded", None)
             }
@@ -167,13 +166,6 @@ fn counts(written: usize, read: usize, said: usize) -> Value {
     })
 }
 
-/// The stop sequence that was met, where there is but one: the engine does not say which.
-fn only(stops: &[String]) -> Option<&str> {
-    let mut stops = stops.iter().filter(|stop| !stop.is_empty());
-    let first = stops.next()?;
-    stops.all(|stop| stop == first).then_some(first.as_str())
-}
-
 fn event(name: &'static str, mut data: Value) -> Frame {
     data["type"] = json!(name);
     Frame::named(name, &data)
@@ -232,18 +224,6 @@ impl Wording for Reply {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_stop_sequence_is_named_where_no_other_can_have_been_met() {
-        let only = |stops: &[&str]| {
-            let stops: Vec<String> = stops.iter().map(|stop| (*stop).to_string()).collect();
-            super::only(&stops).map(str::to_string)
-        };
-        assert_eq!(only(&["END"]).as_deref(), Some("END"));
-        assert_eq!(only(&["END", "", "END"]).as_deref(), Some("END"));
-        assert_eq!(only(&["END", "STOP"]), None);
-        assert_eq!(only(&[]), None);
-    }
 
     #[test]
     fn the_counts_of_a_prompt_add_up() {

@@ -24,6 +24,14 @@ pub(super) struct ToolChoice {
     #[serde(rename = "type")]
     kind: String,
     name: Option<String>,
+    disable_parallel_tool_use: Option<bool>,
+}
+
+impl ToolChoice {
+    /// True if a reply may be several calls. Small models that may make several make many: it has to be asked for.
+    pub(super) fn is_joint(&self) -> bool {
+        self.disable_parallel_tool_use == Some(false)
+    }
 }
 
 /// Thinking before a reply.

@@ -1,6 +1,6 @@
 //! Chat completions.
 
-use super::super::ask::{Answer, Ask, Piece, Settings, Subject, fresh_id, random_seed, scope};
+use super::super::ask::{Answer, Ask, Piece, Settings, Subject, calls, fresh_id, random_seed, scope};
 use super::super::dialogue::Dialogue;
 use super::super::error::Refusal;
 use super::super::models::now;
@@ -13,9 +13,10 @@ use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::{IntoResponse as _, Response};
-use greenroom_engine::{Called, Grammar, Sampling, TokenLogprob};
+use greenroom_engine::{Grammar, Sampling, TokenLogprob};
 use serde::Deserialize;
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Fields that would change the reply, and are not supported.
@@ -45,6 +46,7 @@ struct Body {
     n: Option<usize>,
     tools: Option<Vec<ToolEntry>>,
     tool_choice: Option<Value>,
+    parallel_tool_calls: Option<bool>,
     logprobs: Option<bool>,
     top_logprobs: Option<usize>,
     stream: Option<bool>,
@@ -93,8 +95,8 @@ struct Completion {
     has_logprobs: bool,
     include_usage: bool,
     answers: Vec<Answer>,
-    /// Id of the call that the reply is, once it is one.
-    call: Option<String>,
+    /// Numbers of the calls that each reply has begun.
+    n_calls: BTreeMap<usize, usize>,
 }
 
 /// `POST /v1/chat/completions`
@@ -108,7 +110,7 @@ pub(in super::super) async fn complete(
     body::refuse(&value, &UNSUPPORTED)?;
     let body: Body = body::of_value(value)?;
     let tools = messages::tools(body.tools.unwrap_or_default())?;
-    let calls = messages::calls(body.tool_choice.as_ref(), tools.as_deref())?;
+    let may_call = messages::calls(body.tool_choice.as_ref(), tools.as_deref())?;
     let dialogue = Dialogue::new(messages::lines(body.messages)?, tools, "messages")?;
     let n = body.n.unwrap_or(1);
     if n == 0 || n > MOST_REPLIES {
@@ -132,7 +134,8 @@ pub(in super::super) async fn complete(
         max_tokens: body.max_completion_tokens.or(body.max_tokens),
         stop: Stop::list(body.stop),
         grammar: grammar(body.response_format)?,
-        calls,
+        calls: may_call,
+        joint_calls: body.parallel_tool_calls.unwrap_or(false),
         logprobs: has_logprobs.then_some(body.top_logprobs.unwrap_or(0)),
         ..Settings::new(seed)
     };
@@ -148,7 +151,7 @@ pub(in super::super) async fn complete(
         has_logprobs,
         include_usage: body.stream_options.is_some_and(|options| options.include_usage),
         answers: Vec::new(),
-        call: None,
+        n_calls: BTreeMap::new(),
     };
     let subject = Subject::Dialogue(Box::new(dialogue), scope(body.prompt_cache_key, &headers));
     let ask = Ask { route: "/v1/chat/completions", tenant, model: body.model, subject, settings, n };
@@ -183,11 +186,14 @@ impl Completion {
     fn choice(&self, index: usize, answer: &Answer) -> Value {
         let completion = &answer.completion;
         let mut message = json!({ "role": "assistant", "content": completion.text, "refusal": null });
-        if let Some(Called::Whole(call)) = &completion.call {
-            message["content"] = Value::Null;
+        let calls = calls(completion).iter().map(|call| {
             let function = json!({ "name": call.tool, "arguments": call.arguments.to_string() });
-            message["tool_calls"] =
-                json!([{ "id": fresh_id("call_"), "type": "function", "function": function }]);
+            json!({ "id": fresh_id("call_"), "type": "function", "function": function })
+        });
+        let calls: Vec<Value> = calls.collect();
+        if !calls.is_empty() {
+            message["content"] = Value::Null;
+            message["tool_calls"] = json!(calls);
         }
         json!({
             "index": index,
@@ -242,13 +248,14 @@ impl Wording for Completion {
                 chunk
             }
             Piece::Called(tool) => {
-                let id = self.call.insert(fresh_id("call_"));
-                let function = json!({ "name": tool, "arguments": "" });
-                let call = json!([{ "index": 0, "id": id, "type": "function", "function": function }]);
+                let n = *self.n_calls.entry(index).and_modify(|n| *n += 1).or_default();
+                let (id, function) = (fresh_id("call_"), json!({ "name": tool, "arguments": "" }));
+                let call = json!([{ "index": n, "id": id, "type": "function", "function": function }]);
                 self.chunk(index, &json!({ "tool_calls": call }), None)
             }
             Piece::Arguments(text) => {
-                let call = json!([{ "index": 0, "function": { "arguments": text } }]);
+                let n = self.n_calls.get(&index);
+                let call = json!([{ "index": n, "function": { "arguments": text } }]);
                 self.chunk(index, &json!({ "tool_calls": call }), None)
             }
             Piece::Ended(answer) => {

@@ -38,7 +38,7 @@ pub(super) struct CacheOptions {
 /// Why a reply ended.
 pub(super) fn finish_reason(completion: &Completion) -> &'static str {
     match (completion.stop, &completion.call) {
-        (_, Some(Called::Whole(_))) => "tool_calls",
+        (StopReason::EndOfTurn, Some(Called::Whole(_))) => "tool_calls",
         (StopReason::EndOfTurn | StopReason::StopString, _) => "stop",
         (StopReason::Length | StopReason::Sentence, _) => "length",
     }

@@ -3,19 +3,21 @@
 use super::super::words::{finish_reason, logprobs};
 use super::input::{Item, Part, Role, Status};
 use super::output::ResponseObject;
-use crate::server::ask::{Answer, Piece, fresh_id};
+use crate::server::ask::{Answer, Piece, calls, fresh_id};
 use crate::server::error::Refusal;
 use crate::server::stream::Frame;
-use greenroom_engine::{Called, Completion, TokenLogprob};
+use greenroom_engine::{Call, Completion, TokenLogprob};
 use serde_json::{Value, json};
 
-/// A response in the making. Its output is one item: a message, or a call.
+/// A response in the making. Its output is a message, or calls.
 pub(super) struct Events {
     pub(super) response: ResponseObject,
     has_logprobs: bool,
     /// Id of the message, if it becomes one.
     message_id: String,
     saying: Saying,
+    /// Items that are whole.
+    done: Vec<Item>,
     /// Number of the next event.
     next: u64,
 }
@@ -29,7 +31,14 @@ enum Saying {
 
 impl Events {
     pub(super) fn new(response: ResponseObject, has_logprobs: bool) -> Self {
-        Self { response, has_logprobs, message_id: fresh_id("msg_"), saying: Saying::Nothing, next: 0 }
+        Self {
+            response,
+            has_logprobs,
+            message_id: fresh_id("msg_"),
+            saying: Saying::Nothing,
+            done: Vec::new(),
+            next: 0,
+        }
     }
 
     pub(super) fn begin(&mut self) -> Vec<Frame> {
@@ -79,13 +88,13 @@ impl Events {
 
     /// An event of the item.
     fn item(&mut self, name: &'static str, item: &Item) -> Frame {
-        self.event(name, json!({ "output_index": 0, "item": item }))
+        self.event(name, json!({ "output_index": self.done.len(), "item": item }))
     }
 
     /// An event of the message's only part.
     fn part(&mut self, name: &'static str, mut data: Value) -> Frame {
         data["item_id"] = json!(self.message_id);
-        data["output_index"] = json!(0);
+        data["output_index"] = json!(self.done.len());
         data["content_index"] = json!(0);
         self.event(name, data)
     }
@@ -122,8 +131,9 @@ impl Events {
         }
     }
 
-    /// The call begins.
+    /// A call begins; the one before it is whole.
     fn call(&mut self, tool: &str) -> Vec<Frame> {
+        let mut frames = self.end_call(None, Status::Completed);
         let (id, call_id, name) = (fresh_id("fc_"), fresh_id("call_"), tool.to_string());
         let item = Item::FunctionCall {
             id: id.clone(),
@@ -133,14 +143,15 @@ impl Events {
             status: Status::InProgress,
         };
         self.saying = Saying::Call { id, call_id, name, arguments: String::new() };
-        vec![self.item("response.output_item.added", &item)]
+        frames.push(self.item("response.output_item.added", &item));
+        frames
     }
 
     /// The call's arguments go on.
     fn pass(&mut self, text: &str) -> Vec<Frame> {
         let Saying::Call { id, arguments, .. } = &mut self.saying else { return Vec::new() };
         arguments.push_str(text);
-        let data = json!({ "item_id": id, "output_index": 0, "delta": text });
+        let data = json!({ "item_id": id, "output_index": self.done.len(), "delta": text });
         vec![self.event("response.function_call_arguments.delta", data)]
     }
 
@@ -150,34 +161,51 @@ impl Events {
         let mut frames = self.catch_up(completion);
         let status =
             if finish_reason(completion) == "length" { Status::Incomplete } else { Status::Completed };
-        let item = match std::mem::replace(&mut self.saying, Saying::Nothing) {
-            Saying::Call { id, call_id, name, arguments } => {
-                let arguments = checked(arguments, completion);
-                let data = json!({ "item_id": id, "output_index": 0, "name": name, "arguments": arguments });
-                frames.push(self.event("response.function_call_arguments.done", data));
-                Item::FunctionCall { id, call_id, name, arguments, status }
-            }
-            Saying::Message | Saying::Nothing => {
-                let likely = if self.has_logprobs { logprobs(&completion.logprobs) } else { json!([]) };
-                let done = json!({ "text": completion.text, "logprobs": likely });
-                frames.push(self.part("response.output_text.done", done));
-                let part = Part::output(completion.text.clone(), likely);
-                frames.push(self.part("response.content_part.done", json!({ "part": part })));
-                self.message(status, vec![part])
-            }
-        };
-        frames.push(self.item("response.output_item.done", &item));
-        self.response.conclude(item, answer);
+        if let Saying::Call { .. } = self.saying {
+            frames.extend(self.end_call(calls(completion).get(self.done.len()), status));
+        } else {
+            let likely = if self.has_logprobs { logprobs(&completion.logprobs) } else { json!([]) };
+            let done = json!({ "text": completion.text, "logprobs": likely });
+            frames.push(self.part("response.output_text.done", done));
+            let part = Part::output(completion.text.clone(), likely);
+            frames.push(self.part("response.content_part.done", json!({ "part": part })));
+            let item = self.message(status, vec![part]);
+            frames.push(self.end_item(item));
+        }
+        self.response.conclude(std::mem::take(&mut self.done), answer);
         frames
+    }
+
+    /// The call that is being said has ended; `read` is what it was read as.
+    fn end_call(&mut self, read: Option<&Call>, status: Status) -> Vec<Frame> {
+        let Saying::Call { id, call_id, name, arguments } =
+            std::mem::replace(&mut self.saying, Saying::Nothing)
+        else {
+            return Vec::new();
+        };
+        let arguments = checked(arguments, read);
+        let n = self.done.len();
+        let data = json!({ "item_id": id, "output_index": n, "name": name, "arguments": arguments });
+        let done = self.event("response.function_call_arguments.done", data);
+        vec![done, self.end_item(Item::FunctionCall { id, call_id, name, arguments, status })]
+    }
+
+    fn end_item(&mut self, item: Item) -> Frame {
+        let frame = self.item("response.output_item.done", &item);
+        self.done.push(item);
+        frame
     }
 
     /// Begins the item of a reply of which no piece was told: it is empty, or was cut before its call had a name.
     fn catch_up(&mut self, completion: &Completion) -> Vec<Frame> {
         let Saying::Nothing = self.saying else { return Vec::new() };
-        match &completion.call {
-            Some(Called::Whole(call)) => {
-                let mut frames = self.call(&call.tool);
-                frames.extend(self.pass(&call.arguments.to_string()));
+        match calls(completion) {
+            calls @ [_, ..] => {
+                let mut frames = Vec::new();
+                for call in calls {
+                    frames.extend(self.call(&call.tool));
+                    frames.extend(self.pass(&call.arguments.to_string()));
+                }
                 frames
             }
             _ if completion.text.is_empty() => self.open(),
@@ -187,21 +215,18 @@ impl Events {
 }
 
 /// The arguments of a call as they were said, or else as they were read.
-fn checked(arguments: String, completion: &Completion) -> String {
-    match &completion.call {
-        Some(Called::Whole(call))
-            if serde_json::from_str::<Value>(&arguments).ok().as_ref() != Some(&call.arguments) =>
-        {
-            call.arguments.to_string()
-        }
-        _ => arguments,
+fn checked(arguments: String, read: Option<&Call>) -> String {
+    let said = serde_json::from_str::<Value>(&arguments).ok();
+    match read.filter(|call| said.as_ref() != Some(&call.arguments)) {
+        Some(call) => call.arguments.to_string(),
+        None => arguments,
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use greenroom_engine::{Call, MatchKind, Source, StopReason, Usage};
+    use greenroom_engine::{Called, MatchKind, Source, StopReason, Usage};
 
     fn ended(text: &str, stop: StopReason, call: Option<Called>) -> Piece {
         let usage = Usage {
@@ -228,8 +253,10 @@ mod tests {
             ids: vec![1, 2],
             text: text.to_string(),
             stop,
+            stop_string: None,
             choice: None,
             call,
+            call_ends: Vec::new(),
             followed: Vec::new(),
             logprobs: Vec::new(),
             digest: String::new(),
@@ -294,7 +321,7 @@ mod tests {
 
     #[test]
     fn a_call_is_said_in_the_order_of_the_api() {
-        let call = Called::Whole(Call { tool: "f".to_string(), arguments: json!({ "a": 1 }) });
+        let call = Called::Whole(vec![Call { tool: "f".to_string(), arguments: json!({ "a": 1 }) }]);
         let pieces = vec![
             Piece::Begun,
             Piece::Called("f".to_string()),
@@ -320,6 +347,35 @@ mod tests {
         assert_eq!(events[6]["item"]["arguments"], "{\"a\": 1}");
         assert_eq!(events[6]["item"]["call_id"], events[2]["item"]["call_id"]);
         assert_eq!(events[7]["response"]["output"], json!([events[6]["item"]]));
+    }
+
+    #[test]
+    fn several_calls_are_items_one_after_another() {
+        let made = |tool: &str| Call { tool: tool.to_string(), arguments: json!({ "a": tool }) };
+        let told = |tool: &str| {
+            [Piece::Called(tool.to_string()), Piece::Arguments(made(tool).arguments.to_string())]
+        };
+        let whole = Called::Whole(vec![made("f"), made("g")]);
+        let streamed = told("f").into_iter().chain(told("g")).collect();
+        for told in [streamed, Vec::new()] {
+            let mut pieces: Vec<Piece> = told;
+            pieces.push(ended("markup", StopReason::EndOfTurn, Some(whole.clone())));
+            let events = events(pieces);
+            let of_call = [
+                "output_item.added",
+                "function_call_arguments.delta",
+                "function_call_arguments.done",
+                "output_item.done",
+            ];
+            assert_eq!(
+                names(&events),
+                [&["created", "in_progress"][..], &of_call, &of_call, &["completed"]].concat()
+            );
+            let places: Vec<&Value> = events[2..10].iter().map(|event| &event["output_index"]).collect();
+            assert_eq!(json!(places), json!([0, 0, 0, 0, 1, 1, 1, 1]));
+            assert_eq!(events[10]["response"]["output"], json!([events[5]["item"], events[9]["item"]]));
+            assert_eq!(events[9]["item"]["arguments"], made("g").arguments.to_string());
+        }
     }
 
     #[test]

@@ -54,13 +54,13 @@ pub(super) struct ResponseObject {
 }
 
 impl ResponseObject {
-    /// The answer has come to this item.
-    pub(super) fn conclude(&mut self, item: Item, answer: &Answer) {
+    /// The answer has come to these items.
+    pub(super) fn conclude(&mut self, items: Vec<Item>, answer: &Answer) {
         let is_cut = finish_reason(&answer.completion) == "length";
         self.status = if is_cut { Status::Incomplete } else { Status::Completed };
         self.incomplete_details = is_cut.then(|| json!({ "reason": "max_output_tokens" }));
         self.completed_at = (!is_cut).then(now);
-        self.output = vec![item];
+        self.output = items;
         self.usage = Some(usage(answer));
     }
 

@@ -37,6 +37,7 @@ pub(super) struct Body {
     max_output_tokens: Option<usize>,
     tools: Option<Vec<ToolGiven>>,
     tool_choice: Option<Value>,
+    parallel_tool_calls: Option<bool>,
     text: Option<TextOptions>,
     top_logprobs: Option<usize>,
     include: Option<Vec<String>>,
@@ -142,9 +143,15 @@ impl Body {
             max_tokens: self.max_output_tokens,
             grammar: self.grammar()?,
             calls: messages::calls(self.tool_choice.as_ref(), tools)?,
+            joint_calls: self.may_call_several(),
             logprobs: self.has_logprobs().then_some(self.top_logprobs.unwrap_or(0)),
             ..Settings::new(seed)
         })
+    }
+
+    /// Small models that may make several calls make many: it has to be asked for.
+    fn may_call_several(&self) -> bool {
+        self.parallel_tool_calls.unwrap_or(false)
     }
 
     fn grammar(&self) -> Result<Option<Grammar>, Refusal> {
@@ -190,8 +197,7 @@ impl Body {
             instructions: self.instructions.clone(),
             max_output_tokens: self.max_output_tokens,
             metadata: self.metadata.clone().unwrap_or_default(),
-            // The request's word makes no difference: a reply is one call at most.
-            parallel_tool_calls: true,
+            parallel_tool_calls: self.may_call_several(),
             previous_response_id: self.previous_response_id.clone(),
             prompt_cache_key: self.prompt_cache_key.clone(),
             reasoning: json!({ "effort": null, "summary": null }),
