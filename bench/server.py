@@ -331,7 +331,7 @@ def figures(side: Side) -> dict[str, float]:
             lost[is_again] += reply.n_cached < held[turn.agent] - SLACK
         held[turn.agent] = reply.n_prompt
         said.setdefault(turn.agent, []).append(reply.text)
-    pairs = [(reply, alone) for agent, replies in said.items() for reply, alone in zip(replies, side.alone[agent], strict=True)]
+    pairs = [(reply, alone) for agent, replies in said.items() for reply, alone in zip(replies, side.alone.get(agent, []))]
     return {
         "first token, p50, ms": percentile(first[False], 0.5),
         "first token, p95, ms": percentile(first[False], 0.95),
@@ -374,6 +374,7 @@ def main() -> None:
     parser.add_argument("--llama-kv", default="f16", help="llama.cpp's format of cached keys and values")
     parser.add_argument("--cache-ram", default="0,8192", metavar="MIB,…", help="llama-server's host prompt cache, one side each: 0 is memory for four agents in all, 8192 its default")
     parser.add_argument("--history", choices=["greenroom", "fixed"], default="greenroom", help="replies in the conversations: greenroom's, or texts that neither said")
+    parser.add_argument("--skip-alone", action="store_true", help="don't play each agent alone, which takes as long as all else together")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures and replies there")
     args = parser.parse_args()
     if args.rounds < 2 or not 2 <= args.agents <= len(NAMES):
@@ -393,7 +394,7 @@ def main() -> None:
         known = next((other.alone for name, other in sides.items() if name.startswith("llama") and other.alone), None)
         if isinstance(kind, Llama) and known:
             side.alone = known
-        else:
+        elif not args.skip_alone:
             play_alone(kind, side, args)
     found = {name: figures(side) for name, side in sides.items()}
     if args.json:

@@ -28,6 +28,8 @@
 #![deny(unsafe_op_in_unsafe_fn, unsafe_code)]
 
 mod agent;
+mod answer;
+mod conversation;
 mod device;
 mod engine;
 mod error;
@@ -35,6 +37,7 @@ mod fault;
 mod files;
 #[cfg(any(test, feature = "fixtures"))]
 pub mod fixtures;
+mod info;
 mod kv;
 mod memories;
 mod memory;
@@ -56,10 +59,13 @@ mod threads;
 mod turns;
 
 pub use agent::{Agent, Reply};
+pub use answer::*;
+pub use conversation::*;
 pub use device::cpu::kernels::Isa;
 pub use device::{BUILT_WITH_GPUS, DeviceChoice, GpuInfo, automatic, gpus};
 pub use engine::{Engine, EngineConfig, Loading, Turn};
 pub use error::{Error, ErrorKind, Remedy, Result};
+pub use info::*;
 pub use prompter::Prompter;
 pub use request::*;
 pub use share::Share;

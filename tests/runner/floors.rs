@@ -38,6 +38,9 @@ const RUNNER: &[(&str, u32)] = &[
 /// Floor of each room of the engine.
 const ENGINE: &[(&str, u32)] = &[
     ("error", 0),
+    ("answer", 0),
+    ("conversation", 0),
+    ("info", 0),
     ("request", 0),
     ("fault", 0),
     ("files", 0),

@@ -7,7 +7,9 @@ use super::super::models::now;
 use super::super::stream::{Frame, Wording, respond};
 use super::super::{App, Asking, Shared, body};
 use super::messages::{self, Message, ToolEntry};
-use super::words::{CacheOptions, Stop, diagnostics, explained, finish_reason, logprobs, schema, usage};
+use super::words::{
+    CacheOptions, Stop, StreamOptions, diagnostics, explained, finish_reason, logprobs, schema, usage,
+};
 use axum::Json;
 use axum::body::Bytes;
 use axum::extract::State;
@@ -60,12 +62,6 @@ struct Body {
     top_k: Option<usize>,
     min_p: Option<f32>,
     repetition_penalty: Option<f32>,
-}
-
-#[derive(Default, Deserialize)]
-struct StreamOptions {
-    #[serde(default)]
-    include_usage: bool,
 }
 
 /// The form of a reply.
@@ -149,7 +145,7 @@ pub(in super::super) async fn complete(
         explains: body.greenroom,
         compares: body.prompt_cache_options.and_then(|options| options.comparison_response_id),
         has_logprobs,
-        include_usage: body.stream_options.is_some_and(|options| options.include_usage),
+        include_usage: StreamOptions::include_usage(body.stream_options.as_ref()),
         answers: Vec::new(),
         n_calls: BTreeMap::new(),
     };

@@ -7,7 +7,7 @@ use super::super::stream::respond_by;
 use super::super::{App, Asking, Shared, body};
 use super::prompts::prompts;
 use super::text_completion::TextCompletion;
-use super::words::Stop;
+use super::words::{Stop, StreamOptions};
 use axum::Json;
 use axum::body::Bytes;
 use axum::extract::State;
@@ -54,12 +54,6 @@ struct Body {
     top_k: Option<usize>,
     min_p: Option<f32>,
     repetition_penalty: Option<f32>,
-}
-
-#[derive(Default, Deserialize)]
-struct StreamOptions {
-    #[serde(default)]
-    include_usage: bool,
 }
 
 /// `POST /v1/completions`
@@ -175,7 +169,7 @@ impl Body {
             logprobs: self.logprobs,
             explains: self.greenroom,
             tells_ids: self.return_token_ids.unwrap_or(false),
-            include_usage: self.stream_options.as_ref().is_some_and(|options| options.include_usage),
+            include_usage: StreamOptions::include_usage(self.stream_options.as_ref()),
             answers: Vec::new(),
             offset: 0,
         }

@@ -28,6 +28,20 @@ impl Stop {
     }
 }
 
+/// Options of a stream.
+#[derive(Deserialize)]
+pub(super) struct StreamOptions {
+    #[serde(default)]
+    include_usage: bool,
+}
+
+impl StreamOptions {
+    /// True if the last part is to say what the answer cost.
+    pub(super) fn include_usage(options: Option<&Self>) -> bool {
+        options.is_some_and(|options| options.include_usage)
+    }
+}
+
 /// Options of a prompt's cache.
 #[derive(Default, Deserialize)]
 pub(super) struct CacheOptions {

@@ -1,0 +1,286 @@
+//! What comes back: [`Event`]s, and the [`Completion`] that they end with; ranks and scores.
+
+use crate::Call;
+
+/// A call of a tool as far as it is said.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CallSoFar<'a> {
+    /// Name of the tool.
+    pub tool: &'a str,
+    /// The beginning of its arguments, the text of a JSON object.
+    pub arguments: &'a str,
+}
+
+/// What a reply that calls a tool came to.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Called {
+    /// Whole calls, their arguments in the tools' schemas: one, or several with [`Request::joint_calls`](crate::Request::joint_calls).
+    Whole(Vec<Call>),
+    /// The beginning of one: [`Request::max_call_tokens`](crate::Request::max_call_tokens) cut it.
+    Cut,
+}
+
+/// Record of a choice.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Choice {
+    /// Index of the option that was drawn, counted from 0 in the order in which they were given.
+    pub chosen: usize,
+    /// The natural log-probability of each option in that order: of all its tokens, as the tokenizer cuts it, one after the other
+    /// behind the prompt, in the model's own distribution (no temperature, no filter, no penalty). It is that of replies that
+    /// begin with the option, as in [`crate::Engine::rank`].
+    ///
+    /// An option whose tokens another one begins with counts only where the model would then end its turn: how likely that is
+    /// is added to it. So no reply counts for two options.
+    pub logprobs: Vec<f32>,
+}
+
+/// The log-probability of one token of a reply ([`Request::logprobs`](crate::Request::logprobs)).
+///
+/// Log-probabilities are natural, in the model's own distribution (no temperature, no filter, no penalty, no grammar): what a token
+/// has there says nothing of how it was drawn.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TokenLogprob {
+    /// The token.
+    pub id: u32,
+    /// Its text; a character may be spread over several tokens.
+    pub bytes: Vec<u8>,
+    /// Its log-probability behind the prompt and the reply's tokens before it.
+    pub logprob: f32,
+    /// The most likely tokens in its place, likeliest first (the lowest id first among equals): as many as were asked for.
+    pub top: Vec<TopLogprob>,
+}
+
+/// One of the most likely tokens in a place ([`TokenLogprob::top`]).
+#[derive(Clone, Debug, PartialEq)]
+pub struct TopLogprob {
+    /// The token.
+    pub id: u32,
+    /// Its text, as bytes.
+    pub bytes: Vec<u8>,
+    /// Its natural log-probability.
+    pub logprob: f32,
+}
+
+/// One token of a reply that was followed ([`Constraint::Follow`](crate::Constraint::Follow)).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Followed {
+    /// The id that the sampler draws here, with the request's seed and parameters. Another one than the recorded: a surprise.
+    pub drawn: u32,
+    /// The recorded id's natural log-probability, in the model's own distribution.
+    pub logprob: f32,
+    /// Log-probability of the drawn id.
+    pub drawn_logprob: f32,
+}
+
+/// Reason why a reply ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum StopReason {
+    /// The model ended its turn.
+    EndOfTurn,
+    /// A stop string was met; the reply was cut before it.
+    StopString,
+    /// `max_tokens` was reached, and the reply ends wherever it had come to.
+    Length,
+    /// `max_tokens` was reached, and the reply was cut behind its last whole sentence ([`Request::whole_sentences`](crate::Request::whole_sentences)).
+    Sentence,
+}
+
+/// Match between a prompt and what the cache held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum MatchKind {
+    /// Nothing was reused.
+    Cold,
+    /// A new session found equal sealed blocks of another.
+    Prefix,
+    /// The prompt begins with all that was cached.
+    Extend,
+    /// The prompt is exactly what was cached.
+    Exact,
+    /// The prompt differs from what was cached; what stands before the difference was reused.
+    Diverge,
+}
+
+/// Source of the reused part of the cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Source {
+    /// Nothing was reused.
+    None,
+    /// It was in memory.
+    Memory,
+    /// It was read from disk.
+    Disk,
+}
+
+/// Cost of a turn. `prefilled + recomputed + generated == layer0_rows`, always.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Usage {
+    /// Match between the prompt and the cache.
+    pub kind: MatchKind,
+    /// Source of the reused tokens.
+    pub source: Source,
+    /// Prompt tokens whose keys and values were reused.
+    pub reused: usize,
+    /// Prompt tokens that were new to the session.
+    pub prefilled: usize,
+    /// Tokens that the session had already read or said, computed again.
+    pub recomputed: usize,
+    /// Rows that the reply took: its own tokens, and of a choice also those that were read to weigh the options.
+    pub generated: usize,
+    /// Rows that really went through layer 0, counted there.
+    pub layer0_rows: usize,
+    /// Milliseconds from the start of the turn's work to its first token.
+    pub ttft_ms: f64,
+    /// Milliseconds of the whole turn, saving included.
+    pub total_ms: f64,
+    /// Bytes read from the store, read ahead or not.
+    pub bytes_read: u64,
+    /// Bytes written to the store by this turn.
+    pub bytes_written: u64,
+    /// Milliseconds that the turn waited for its memory to be read.
+    pub waited_ms: f64,
+    /// Milliseconds that its memory was read ahead, while others were at work.
+    pub hidden_ms: f64,
+    /// Milliseconds that the reused tokens would have taken to compute, by the latest measure of a prompt's token.
+    pub saved_ms: f64,
+    /// Bytes that cached keys and values of all sessions took in memory at the turn's end.
+    pub memory_bytes: u64,
+    /// Reason why a cache was not used, or not wholly: a damaged file, another model, a difference in the text.
+    pub reason: Option<String>,
+    /// The place where the prompt left what the session held (or a new one's parent); `None`: it began with all of that.
+    pub divergence: Option<Divergence>,
+    /// Numerics of the devices that computed the first of the reused tokens, where the session's memory was adopted
+    /// ([`EngineConfig::adopt`](crate::EngineConfig::adopt)).
+    pub adopted: Option<String>,
+}
+
+/// The place where a prompt left what its session held, and both texts there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Divergence {
+    /// Index of the first prompt token that is not in common; the prompt's length where it ends before what was held.
+    pub token: usize,
+    /// Offset of the difference in the rendered prompt, in characters. (Text that was read as another kind of text, or as other tokens,
+    /// is different from its beginning on.)
+    pub character: usize,
+    /// Text that was held, from up to [`Divergence::BEFORE`] characters before the difference on: [`Divergence::LENGTH`] characters at
+    /// most.
+    pub held: String,
+    /// Text that was asked for, from the same place on.
+    pub asked: String,
+}
+
+impl Divergence {
+    /// Characters before the difference that the texts begin with, at most.
+    pub const BEFORE: usize = 20;
+    /// Characters of each text, at most.
+    pub const LENGTH: usize = 80;
+}
+
+/// The difference in words.
+impl std::fmt::Display for Divergence {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { token, character, .. } = self;
+        write!(f, "the prompt differs from what was read from its character {character} on (token {token})")
+    }
+}
+
+/// A finished reply.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Completion {
+    /// The reply's token ids, without end-of-turn.
+    pub ids: Vec<u32>,
+    /// The ids decoded, special tokens included; it ends with a whole character. Of a choice: the option as it was given
+    /// (vocabularies that begin a text with a space begin its ids with it, too).
+    pub text: String,
+    /// Reason why it ended.
+    pub stop: StopReason,
+    /// The stop string that ended it.
+    pub stop_string: Option<String>,
+    /// Record of the choice, if it was one of [`Constraint::OneOf`](crate::Constraint::OneOf).
+    pub choice: Option<Choice>,
+    /// The calls of tools that the reply is; `None`: it is none.
+    pub call: Option<Called>,
+    /// Numbers of ids by which its whole calls end.
+    pub call_ends: Vec<usize>,
+    /// Findings at each recorded token, if it followed a recording ([`Constraint::Follow`](crate::Constraint::Follow)).
+    pub followed: Vec<Followed>,
+    /// The log-probability of each of `ids`, if that was asked for ([`Request::logprobs`](crate::Request::logprobs)); else empty.
+    pub logprobs: Vec<TokenLogprob>,
+    /// Hash (blake3, in hex) of what decides the bits of this reply and of what was read and said. It is the same whether the prompt was
+    /// read anew, cached, restored, forked or read beside others, and names no tenant and no session.
+    ///
+    /// Hashed are, in this order: the text `greenroom completion 1`; the model's identity ([`ModelInfo::identity`](crate::ModelInfo::identity)), the layout and
+    /// formats of the cache, and the numerics that its blocks are computed with; the version of the store; the ids of the prompt as they
+    /// stand in the session (a past reply that was given as text has the ids that were sampled, if the session held it); the reply's
+    /// ids; [`Sampling::seed`](crate::Sampling::seed). Each text is its length in bytes and its UTF-8, each list of ids its length and each id as 4 bytes;
+    /// lengths, the version and the seed are 8 bytes; all numbers are little-endian.
+    pub digest: String,
+    /// Cost of the turn.
+    pub usage: Usage,
+}
+
+/// Event of a turn. `Done` or `Failed` is the last one.
+#[derive(Debug)]
+pub enum Event {
+    /// The prompt is being read: `done` of `total` new tokens so far.
+    Prefill {
+        /// Tokens read.
+        done: usize,
+        /// Tokens to read.
+        total: usize,
+    },
+    /// A piece of the reply: text that no stop string and no limit can take back.
+    Text(String),
+    /// A piece of a reply that is a call of a tool, markup included; [`Prompter::calls_so_far`](crate::Prompter::calls_so_far) reads all
+    /// of them together. A reply's pieces are all text, or all of a call.
+    Call(String),
+    /// Log-probabilities of the reply's next tokens, if they were asked for ([`Request::logprobs`](crate::Request::logprobs)): directly after the `Text` or
+    /// `Call` with which these tokens became certain. Tokens without text of their own that is streamed come at the turn's end. All of them together are [`Completion::logprobs`].
+    Logprobs(Vec<TokenLogprob>),
+    /// The reply stands (committed to the cache in memory), before it is saved: the moment for a caller to
+    /// write its own record. The manifest on disk follows only after [`crate::Turn::commit`].
+    Done(Box<Completion>),
+    /// The turn failed; the session is as it was before.
+    Failed(crate::Error),
+}
+
+/// One scored token of [`crate::Engine::score`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct TokenScore {
+    /// Position of the scored token (the first token has no score).
+    pub pos: usize,
+    /// The token that stands there.
+    pub id: u32,
+    /// Its natural log-probability given the tokens before it.
+    pub logprob: f32,
+    /// The most likely id there.
+    pub top: u32,
+}
+
+/// Next-token figures of one cache format, from [`crate::Engine::compare`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Compared {
+    /// Natural log-probability of the token that follows; `None` behind the last one.
+    pub logprob: Option<f64>,
+    /// The most likely id.
+    pub top: u32,
+    /// Kullback–Leibler divergence of the next token's distribution from that with the first format, in nats.
+    pub divergence: f64,
+}
+
+/// Result of [`crate::Engine::rank`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct Ranking {
+    /// Tokens of the prompt.
+    pub prompt_tokens: usize,
+    /// The options, in order.
+    pub options: Vec<RankedOption>,
+}
+
+/// One option as a reply.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RankedOption {
+    /// Its natural log-probability, all its tokens taken together.
+    pub logprob: f32,
+    /// True if each of its tokens is the most likely one where it stands.
+    pub greedy: bool,
+}

@@ -1,0 +1,205 @@
+//! What a model and an engine say of themselves: models and where they come from, formats of the cache, memories and their state.
+
+use crate::SessionKey;
+use std::path::PathBuf;
+
+/// Source of a model.
+#[derive(Clone, Debug)]
+pub enum ModelSource {
+    /// A GGUF file, memory-mapped.
+    Path(PathBuf),
+    /// A GGUF compiled into the program; the name is used in messages.
+    Bundled(&'static str, &'static [u8]),
+}
+
+/// Numeric format of cached keys and values.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum KvFormat {
+    /// IEEE half precision, unrotated.
+    F16,
+    /// 8-bit codes with a scale for 64 of them, rotated; keys around their block's mean.
+    Q8,
+    /// 4-bit codes with a scale for 64 of them, rotated; keys around their block's mean.
+    #[default]
+    Q4,
+}
+
+/// Formats of a model's keys and values once their block is sealed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum KvChoice {
+    /// The family's own: [`KvChoice::Mixture`], but 8 bits for keys that have a bias (their outliers break 4 bits) and for a latent
+    /// (which all heads share, and which is small in 8 bits already); or what the self-check finds the model to need
+    /// ([`EngineConfig::self_check`](crate::EngineConfig::self_check)).
+    #[default]
+    Auto,
+    /// Four bits, but eight for the keys of one layer in six, those whose keys bear 4 bits worst: 4.5 bits a number. Which they are is
+    /// measured when a model is opened for the first time. Layers that see everything and layers with a window are counted apart; a
+    /// model of fewer than six has none.
+    Mixture,
+    /// Keys and values of all layers alike.
+    Uniform(KvFormat),
+    /// All layers alike, keys and values each in their own.
+    Sides(KvLayer),
+    /// All alike, and codes not rotated: to measure what the rotation is worth.
+    Unrotated(KvFormat),
+    /// Layer by layer.
+    Mixed(Vec<KvLayer>),
+}
+
+/// Formats of one layer; where values are a view of the keys (a latent), `k` is for both.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KvLayer {
+    /// Format of keys.
+    pub k: KvFormat,
+    /// Format of values.
+    pub v: KvFormat,
+}
+
+/// Memory that one agent's cache takes between its turns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KvCost {
+    /// Bytes of a sealed token in layers that see everything.
+    pub global: u64,
+    /// Bytes of a sealed token in layers with a window; 0: there are none.
+    pub windowed: u64,
+    /// Tokens that such layers hold, at most.
+    pub window: u64,
+    /// Bytes of what is kept exact of the first tokens, beside their codes.
+    pub exact: u64,
+    /// Bytes of one of the newest tokens, which are not sealed yet.
+    pub open: u64,
+    /// Tokens that are not sealed yet, at most.
+    pub most_open: u64,
+}
+
+impl KvCost {
+    /// Bytes of `tokens` tokens, at most.
+    pub fn most(&self, tokens: u64) -> u64 {
+        self.bytes(tokens, self.most_open.min(tokens))
+    }
+
+    /// Bytes of about `tokens` tokens, on average: half a block is not sealed yet.
+    pub fn mean(&self, tokens: u64) -> u64 {
+        self.bytes(tokens, self.most_open.div_ceil(2).min(tokens))
+    }
+
+    fn bytes(&self, tokens: u64, open: u64) -> u64 {
+        let sealed = tokens - open;
+        let windowed = self.windowed.saturating_mul(sealed.min(self.window));
+        let open = self.open.saturating_mul(open).saturating_add(if sealed > 0 { self.exact } else { 0 });
+        self.global.saturating_mul(sealed).saturating_add(windowed).saturating_add(open)
+    }
+
+    /// The longest context that takes at most `bytes`.
+    pub fn longest(&self, bytes: u64) -> u64 {
+        let Some(rest) = bytes.checked_sub(self.open.saturating_mul(self.most_open)) else {
+            return bytes / self.open.max(1);
+        };
+        let rest = rest.saturating_sub(self.exact);
+        let sealed = match rest.checked_sub(self.windowed.saturating_mul(self.window)) {
+            // The window is full: what is left goes to the layers that see everything.
+            Some(rest) if rest / self.global.max(1) >= self.window => rest / self.global.max(1),
+            _ => rest / self.global.saturating_add(self.windowed).max(1),
+        };
+        sealed + self.most_open
+    }
+}
+
+/// Description of a model, as plain data.
+#[derive(Clone, Debug)]
+pub struct ModelInfo {
+    /// `general.name` of the file, else the file's name.
+    pub name: String,
+    /// `general.architecture`.
+    pub family: String,
+    /// blake3 (hex) over weights, tokenizer and chat template: what transcripts and caches name.
+    pub identity: String,
+    /// Kernel contract and its version, as it stands in caches and transcripts.
+    pub numerics: String,
+    /// Number of layers.
+    pub n_layers: usize,
+    /// Width of the residual stream.
+    pub d_model: usize,
+    /// Query heads.
+    pub n_heads: usize,
+    /// Key/value heads.
+    pub n_kv_heads: usize,
+    /// Width of a head.
+    pub head_dim: usize,
+    /// Vocabulary size.
+    pub n_vocab: usize,
+    /// Most positions that the file promises.
+    pub context_length: usize,
+    /// Number of parameters.
+    pub n_params: u64,
+    /// Bytes of the file.
+    pub file_bytes: u64,
+    /// Effects of the chat template on history (and what was done about them), a line each.
+    pub template_audit: Vec<String>,
+    /// Sampling that the model's makers suggest.
+    pub sampling: SuggestedSampling,
+}
+
+/// Sampling that a model's file suggests (`general.sampling.*`): nothing applies it by itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct SuggestedSampling {
+    /// [`Sampling::temperature`](crate::Sampling::temperature).
+    pub temperature: Option<f32>,
+    /// [`Sampling::top_k`](crate::Sampling::top_k).
+    pub top_k: Option<usize>,
+    /// [`Sampling::top_p`](crate::Sampling::top_p).
+    pub top_p: Option<f32>,
+    /// [`Sampling::min_p`](crate::Sampling::min_p).
+    pub min_p: Option<f32>,
+    /// [`Sampling::repetition_penalty`](crate::Sampling::repetition_penalty).
+    pub repetition_penalty: Option<f32>,
+    /// [`Sampling::repetition_window`](crate::Sampling::repetition_window).
+    pub repetition_window: Option<usize>,
+}
+
+/// State of an engine, from [`crate::Engine::status`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct EngineStatus {
+    /// Turns at work, those that are being saved included.
+    pub active: usize,
+    /// Requests that wait for their session, or for room in memory.
+    pub waiting: usize,
+    /// Bytes that cached keys and values take in memory, with what is known of sessions: of all engines that share the budget.
+    pub memory_bytes: u64,
+    /// Bytes that these may take.
+    pub budget_bytes: u64,
+    /// Milliseconds that a token of a prompt takes, by the latest measure; 0: none was read yet.
+    pub token_ms: f64,
+    /// The sessions that are known in memory, by tenant, run and agent. (On disk there may be others: [`crate::Engine::stored`].)
+    pub sessions: Vec<SessionStatus>,
+}
+
+/// What came of taking in a session's memory ([`crate::Engine::import`]).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Imported {
+    /// Tokens that the session holds.
+    pub tokens: usize,
+    /// True if keys and values are those of the file; false if the engine has read the texts again.
+    pub is_verbatim: bool,
+    /// Reason why it had to read them, or why the session is not saved.
+    pub reason: Option<String>,
+}
+
+/// State of one session in memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SessionStatus {
+    /// The session.
+    pub key: SessionKey,
+    /// Tokens that it has read and said; at work, those of the prompt and of the reply so far.
+    pub tokens: usize,
+    /// Bytes of its keys and values in memory, and of its ids, texts and addresses. A block that sessions share counts in each of them.
+    pub bytes_in_memory: u64,
+    /// Tokens whose keys and values are in memory, in the layers that see everything; the others are on disk, or will be computed again.
+    pub tokens_in_memory: usize,
+    /// True if a turn is at work on it, or its turn's end is being saved.
+    pub is_at_work: bool,
+    /// Time of its next turn, as it was given last ([`Request::next_use`](crate::Request::next_use)).
+    pub next_use: Option<u64>,
+    /// True if all of it is on disk.
+    pub is_saved: bool,
+}
