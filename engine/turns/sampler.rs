@@ -20,7 +20,7 @@ pub(crate) fn choose(logits: &[f32], reply: &[u32], said: &Said, sampling: &Samp
     if sampling.temperature <= 0.0 {
         return argmax(&logits);
     }
-    let candidates = (0..).zip(logits.iter().copied()).filter(|(_, x)| !x.is_nan()).collect();
+    let candidates = candidates(&logits, sampling);
     let all = Best { candidates, least: f32::NEG_INFINITY, ..Best::default() };
     draw_token(all, reply.len(), sampling).unwrap_or(0)
 }
@@ -39,9 +39,10 @@ pub(crate) fn choose_allowed(
         (0..).zip(logits.iter().copied()).filter(|(_, x)| !x.is_nan()).collect();
     let filters = sampling.top_k > 0 || sampling.top_p < 1.0 || sampling.min_p > 0.0;
     if filters && sampling.temperature > 0.0 {
-        candidates.sort_unstable_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
-        let likely = &candidates[..n_likely(&candidates, sampling)];
-        let some: Vec<_> = likely.iter().copied().filter(|(id, _)| allows(*id)).collect();
+        let mut likely = self::candidates(&logits, sampling);
+        likely.sort_unstable_by(likelier);
+        likely.truncate(n_likely(&likely, sampling));
+        let some: Vec<_> = likely.into_iter().filter(|(id, _)| allows(*id)).collect();
         if !some.is_empty() {
             candidates = some;
         }
@@ -72,6 +73,28 @@ pub(crate) fn choose_allowed(
         }
     }
     Some(best.1)
+}
+
+/// The likelier one first. Ties are broken by id, so that the order is the same everywhere.
+fn likelier(a: &(u32, f32), b: &(u32, f32)) -> std::cmp::Ordering {
+    b.1.total_cmp(&a.1).then(a.0.cmp(&b.0))
+}
+
+/// The tokens that `min_p` and `top_k` may leave, in no order: finding them takes time in proportion to the vocabulary, sorting what
+/// they leave takes none.
+fn candidates(logits: &[f32], sampling: &Sampling) -> Vec<(u32, f32)> {
+    let top = logits.iter().copied().filter(|x| !x.is_nan()).fold(f32::NEG_INFINITY, f32::max);
+    let min_p = f64::from(sampling.min_p);
+    // A little lower than where a weight is `min_p`: the weights themselves decide.
+    let least = f64::from(top) + f64::from(sampling.temperature) * (log(min_p) - 1e-6) - 1e-6;
+    let may_stay = |x: f32| !x.is_nan() && (min_p <= 0.0 || f64::from(x) >= least || x == top);
+    let mut candidates: Vec<(u32, f32)> =
+        (0..).zip(logits.iter().copied()).filter(|(_, x)| may_stay(*x)).collect();
+    if (1..candidates.len()).contains(&sampling.top_k) {
+        candidates.select_nth_unstable_by(sampling.top_k, likelier);
+        candidates.truncate(sampling.top_k);
+    }
+    candidates
 }
 
 /// The number of tokens, likeliest first, that the filters leave.
@@ -112,8 +135,7 @@ pub(crate) fn choose_among(best: &Best, reply: &[u32], said: &Said, sampling: &S
 /// Draws the `n`-th token of a reply. `None`: that depends on tokens that are not among the candidates.
 fn draw_token(best: Best, n: usize, sampling: &Sampling) -> Option<u32> {
     let Best { mut candidates, least, top: highest, rest, .. } = best;
-    // Ties are broken by id, so that the order is the same everywhere.
-    candidates.sort_unstable_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
+    candidates.sort_unstable_by(likelier);
     // What was lowered below the least stands among tokens that are not known.
     let n_certain = candidates.partition_point(|(_, x)| *x >= least);
     let n_lowered = candidates.len() - n_certain;
@@ -326,6 +348,27 @@ mod tests {
             }
         }
         assert!(told * 10 > asked * 7, "{told} of {asked} were told");
+    }
+
+    #[test]
+    fn what_is_filtered_before_it_is_sorted_draws_the_same() {
+        for seed in 0..600u64 {
+            let x = |i: u64| ((i * 2_654_435_761 + seed * 97) % 10_007) as f32 / 10_007.0;
+            let mut logits: Vec<f32> = (0..700).map(|i| (-4.0 * x(i).ln() - 3.0 * x(i + 9)).round()).collect();
+            logits[seed as usize % 700] = [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 0.0][seed as usize % 4];
+            let sampling = Sampling {
+                temperature: [0.3, 1.0, 1.6, 40.0][(seed / 4 % 4) as usize],
+                top_k: [0, 1, 40, 699, 700, 701][(seed % 6) as usize],
+                top_p: [1.0, 0.9][(seed / 2 % 2) as usize],
+                min_p: [0.0, 0.05, 1e-6, 1.0, 0.5][(seed / 5 % 5) as usize],
+                seed,
+                ..Sampling::default()
+            };
+            let candidates = (0..).zip(logits.iter().copied()).filter(|(_, x)| !x.is_nan()).collect();
+            let all = Best { candidates, least: f32::NEG_INFINITY, ..Best::default() };
+            let expected = draw_token(all, 0, &sampling).unwrap_or(0);
+            assert_eq!(choose(&logits, &[], &Said::default(), &sampling), expected, "{sampling:?}");
+        }
     }
 
     #[test]
