@@ -126,7 +126,12 @@ pub struct Usage {
     pub recomputed: usize,
     /// Rows that the reply took: its own tokens, and of a choice also those that were read to weigh the options.
     pub generated: usize,
-    /// Rows that really went through layer 0, counted there.
+    /// Tokens of the reply that were guessed before they were drawn. (Those that were guessed wrong went through the model, too:
+    /// they are not among `layer0_rows`.)
+    pub guessed: usize,
+    /// Those of them that were drawn.
+    pub guessed_right: usize,
+    /// Rows that really went through layer 0, counted there, but for guesses that were wrong.
     pub layer0_rows: usize,
     /// Milliseconds from the start of the turn's work to its first token.
     pub ttft_ms: f64,

@@ -66,6 +66,9 @@ pub struct EngineConfig {
     /// formats, the tenant. Keys are coded by the constants of the newest such memory in the cache folder; those that this device
     /// computed with constants of its own are not used meanwhile.
     pub adopt: bool,
+    /// True (the default) if tokens of replies are guessed, so that one pass may say several of them. It changes no reply, only how long
+    /// it takes. The processor alone does it.
+    pub drafts: bool,
 }
 
 impl EngineConfig {
@@ -85,6 +88,7 @@ impl EngineConfig {
             prefill_chunk,
             self_check: false,
             adopt: false,
+            drafts: true,
         }
     }
 }
@@ -249,8 +253,14 @@ impl Engine {
             member.wake_by(move || drop(line.send(Command::Shared)));
             memory.share = Some(Arc::new(member));
         }
-        let worker =
-            Worker::new(device, tokenizer.clone(), prompter.chat.clone(), memory, config.prefill_chunk);
+        let worker = Worker::new(
+            device,
+            tokenizer.clone(),
+            prompter.chat.clone(),
+            memory,
+            config.prefill_chunk,
+            config.drafts,
+        );
         let line = Line { commands, fault: Arc::default() };
         let thread = start(pool, worker, receiver, line.fault.clone())?;
         let bound = folder.zip(config.cache_disk);

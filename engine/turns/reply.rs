@@ -107,8 +107,24 @@ impl ReplyText {
 
     /// Tells whether it has as many tokens as a request lets it have.
     pub(crate) fn is_full(&self, request: &Request) -> bool {
+        self.n_left(request) == 0
+    }
+
+    /// Tokens that it may still have.
+    pub(crate) fn n_left(&self, request: &Request) -> usize {
         let most = if self.is_call() { request.max_call_tokens } else { request.max_tokens };
-        self.ids.len() >= most
+        most.saturating_sub(self.ids.len())
+    }
+
+    /// Tokens that its grammar lets nothing else be, as they are likely to be cut.
+    pub(crate) fn foreseen(&mut self, tokenizer: &Tokenizer) -> Vec<u32> {
+        let after = tokenizer.after(self.ids.last().copied());
+        let forced = self.guide.as_mut().map(Guide::forced).unwrap_or_default();
+        let text = String::from_utf8(forced).unwrap_or_default();
+        let mut ids = tokenizer.encode_message(&text, after).unwrap_or_default();
+        // The last one may go on with what is not forced.
+        ids.pop();
+        ids
     }
 
     /// True if it is a call of a tool.

@@ -354,8 +354,10 @@ mod tests {
     fn what_is_filtered_before_it_is_sorted_draws_the_same() {
         for seed in 0..600u64 {
             let x = |i: u64| ((i * 2_654_435_761 + seed * 97) % 10_007) as f32 / 10_007.0;
-            let mut logits: Vec<f32> = (0..700).map(|i| (-4.0 * x(i).ln() - 3.0 * x(i + 9)).round()).collect();
-            logits[seed as usize % 700] = [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 0.0][seed as usize % 4];
+            let mut logits: Vec<f32> =
+                (0..700).map(|i| (-4.0 * x(i).ln() - 3.0 * x(i + 9)).round()).collect();
+            logits[seed as usize % 700] =
+                [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 0.0][seed as usize % 4];
             let sampling = Sampling {
                 temperature: [0.3, 1.0, 1.6, 40.0][(seed / 4 % 4) as usize],
                 top_k: [0, 1, 40, 699, 700, 701][(seed % 6) as usize],

@@ -52,6 +52,9 @@ pub(crate) struct Pace {
     most: usize,
     /// Seconds of a row; `None` before the first measurement.
     row: Option<f64>,
+    /// Seconds of a pass of one row, and of each row beside it.
+    step: Option<f64>,
+    beside: Option<f64>,
 }
 
 impl Pace {
@@ -62,7 +65,7 @@ impl Pace {
 
     /// `most` rows at most.
     pub(crate) fn new(most: usize) -> Self {
-        Self { most: most.max(1), row: None }
+        Self { most: most.max(1), row: None, step: None, beside: None }
     }
 
     /// Rows of the next chunk; `shared`: others decode in the same pass.
@@ -75,6 +78,27 @@ impl Pace {
     /// Milliseconds of a row of a prompt; 0 before the first measurement.
     pub(crate) fn row_ms(&self) -> f64 {
         self.row.map_or(0.0, |row| row * 1e3)
+    }
+
+    /// A pass in which `n_turns` decoded, with so many rows in all, took so long.
+    pub(crate) fn learn_step(&mut self, n_turns: usize, rows: usize, took: Duration) {
+        let took = took.as_secs_f64();
+        let mix = |old: &mut Option<f64>, new: f64| *old = Some(old.map_or(new, |old| 0.8 * old + 0.2 * new));
+        match self.step {
+            _ if rows == 1 => mix(&mut self.step, took),
+            Some(step) if rows > n_turns => mix(&mut self.beside, (took - step).max(0.0) / (rows - 1) as f64),
+            _ => {}
+        }
+    }
+
+    /// What one more row costs in a pass where `n_turns` decode, in the time that a token takes there.
+    pub(crate) fn cost_beside(&self, n_turns: usize) -> f64 {
+        let cost = match (self.step, self.beside) {
+            (Some(step), Some(beside)) => (beside / step).clamp(0.02, 1.0),
+            _ => 0.25,
+        };
+        let n = n_turns.max(1) as f64;
+        cost * n / (1.0 + cost * (n - 1.0))
     }
 
     /// A pass with `rows` rows of prompts took so long.

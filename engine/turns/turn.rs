@@ -15,6 +15,7 @@ use crate::text::tokenizer::Tokenizer;
 use crate::turns::calling::Calling;
 use crate::turns::constraint::{Chosen, ScoreOptions, Spelling, Step};
 use crate::turns::digest::digest;
+use crate::turns::drafting::Drafter;
 use crate::turns::dry::Said;
 use crate::turns::follow::Following;
 use crate::turns::grammar::Guide;
@@ -46,6 +47,10 @@ pub(crate) struct ActiveTurn {
     decode: Decode,
     /// Findings at each recorded token, if a recording was followed.
     followed: Vec<Followed>,
+    /// Guesses what is said next.
+    drafter: Drafter,
+    /// Guesses among its tokens, behind the last one that was said.
+    n_guessed: usize,
     stop: Option<StopReason>,
     usage: Usage,
     began: Instant,
@@ -155,6 +160,8 @@ impl ActiveTurn {
             prefilled: prompt_len - reused - recomputed,
             recomputed,
             generated: 0,
+            guessed: 0,
+            guessed_right: 0,
             layer0_rows: 0,
             ttft_ms: 0.0,
             total_ms: 0.0,
@@ -179,6 +186,8 @@ impl ActiveTurn {
             stop: matches!(decode, Decode::Read).then_some(StopReason::Length),
             decode,
             followed: Vec::new(),
+            drafter: Drafter::new(),
+            n_guessed: 0,
             usage,
             began,
             need,
@@ -218,14 +227,14 @@ impl ActiveTurn {
         let all = decoding && self.wanted(pending) == Wanted::All;
         Load {
             pending: if all { pending.min(most_wanted) } else { pending },
-            decoding: decoding && pending <= 1,
+            decoding: decoding && pending <= 1 + self.n_guessed,
             warm: self.start > 0 || decoding,
         }
     }
 
-    /// Tells whether the options of a choice are being weighed: what is fed now may not stay.
-    pub(crate) fn weighs(&self) -> bool {
-        self.decoding() && matches!(self.decode, Decode::ScoreOptions(_))
+    /// Tells whether what is fed now may not stay: the options of a choice that are being weighed, and guesses.
+    pub(crate) fn is_trying(&self) -> bool {
+        self.n_guessed > 0 || self.decoding() && matches!(self.decode, Decode::ScoreOptions(_))
     }
 
     /// Tells whether the caller has gone.
@@ -249,6 +258,7 @@ impl ActiveTurn {
         match &self.decode {
             _ if self.stop.is_some() => Wanted::None,
             Decode::ScoreOptions(_) | Decode::TeacherForce(_) if self.decoding() => Wanted::All,
+            Decode::Sample(_) if self.n_guessed > 0 => Wanted::All,
             // What is said of likely tokens is said of all of the vocabulary.
             Decode::Sample(_) if n == self.pending() && self.request.logprobs.is_none() => {
                 Wanted::Best(self.request.sampling.temperature)
@@ -274,7 +284,7 @@ impl ActiveTurn {
             return Ok(()); // the rest of a reply was fed
         }
         match &self.decode {
-            Decode::Sample(_) => rows.last().map_or(Ok(()), |row| self.sample(row, tokenizer, eog, arena)),
+            Decode::Sample(_) => self.speak(rows, tokenizer, eog, arena),
             Decode::TeacherForce(_) => self.follow(rows, tokenizer, eog, arena),
             _ => {
                 self.choose(rows, tokenizer, eog, arena);
@@ -303,6 +313,54 @@ impl ActiveTurn {
             self.say(id, None, tokenizer, eog, arena)?;
         }
         Ok(true)
+    }
+
+    /// Draws a token from each of these rows, as far as those before it were guessed right; what was not leaves the sequence.
+    fn speak(
+        &mut self,
+        rows: ChunksExact<'_, f32>,
+        tokenizer: &Tokenizer,
+        eog: &[u32],
+        arena: &mut Arena,
+    ) -> Result<()> {
+        let first = self.session.tokens.len() - std::mem::take(&mut self.n_guessed);
+        let guesses = self.session.tokens.split_off(first);
+        let mut n_right = 0;
+        for row in rows {
+            self.sample(row, tokenizer, eog, arena)?;
+            let said = self.session.tokens.get(first + n_right);
+            if said.is_none() || guesses.get(n_right) != said {
+                break;
+            }
+            n_right += 1;
+            if self.stop.is_some() {
+                break;
+            }
+        }
+        self.usage.guessed += guesses.len();
+        self.usage.guessed_right += n_right;
+        let n_true = (first + n_right).min(self.session.tokens.len());
+        if self.session.sequence.len() > n_true {
+            self.session.truncate(n_true, arena);
+        }
+        Ok(())
+    }
+
+    /// Guesses what is said next, where a row that is fed beside another one costs so much of its time; a pass gives the logits of
+    /// `most` rows at most.
+    pub(crate) fn guess(&mut self, cost: f64, most: usize, tokenizer: &Tokenizer, eog: &[u32]) {
+        let is_speaking = self.stop.is_none() && self.pending() == 1;
+        let Decode::Sample(reply) = &mut self.decode else { return };
+        if !is_speaking || reply.ids().is_empty() {
+            return;
+        }
+        let left = reply.n_left(&self.request).min(most).saturating_sub(1);
+        let forced = reply.foreseen(tokenizer);
+        let mut guesses = self.drafter.guess(&self.session.tokens, &forced, cost, left);
+        let n = guesses.iter().position(|id| eog.contains(id)).unwrap_or(guesses.len());
+        guesses.truncate(n);
+        self.n_guessed = n;
+        self.session.tokens.extend(guesses);
     }
 
     fn sample(
@@ -339,6 +397,7 @@ impl ActiveTurn {
         let mut stop = eog.contains(&id).then_some(StopReason::EndOfTurn);
         if stop.is_none() {
             self.session.tokens.push(id);
+            self.drafter.see(id);
             stop = reply.say(id, tokenizer)?;
             reply.note(logprob);
         }
@@ -468,7 +527,8 @@ impl ActiveTurn {
             }
         };
         let (ids, logprobs) = (ids.to_vec(), logprobs.to_vec());
-        self.usage.layer0_rows = self.session.sequence.n_computed();
+        let wrong = self.usage.guessed - self.usage.guessed_right;
+        self.usage.layer0_rows = self.session.sequence.n_computed() - wrong;
         self.usage.generated = self.usage.layer0_rows - self.usage.prefilled - self.usage.recomputed;
         // Segments that matched are there already, with the ids that the cache holds.
         let known = self.session.segments.len();

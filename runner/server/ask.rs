@@ -179,10 +179,12 @@ impl Ask {
         let served = app.models.get(&self.model).await?;
         let subject = self.subject.clone();
         let counted = served.clone();
-        // Long texts take a while to tokenize; others are answered meanwhile.
+        // Long texts take a while to tokenize, and memory: others are answered meanwhile, and few are at it at a time.
+        let place = app.tokenizing.acquire().await.map_err(|_| Refusal::ending())?;
         let ids =
             tokio::task::spawn_blocking(move || counted.engine().prompter().prompt_ids(&subject.prompt()));
         let ids = ids.await.map_err(|error| Refusal::internal(error.to_string()))??;
+        drop(place);
         let prompt_tokens = ids.len();
         let context = served.engine().model().context_length;
         if prompt_tokens >= context {

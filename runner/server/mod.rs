@@ -53,6 +53,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use tenants::Tenant;
 use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
+use tokio_stream::StreamExt as _;
 
 /// All that requests are answered with.
 pub struct App {
@@ -62,6 +64,8 @@ pub struct App {
     roster: Roster,
     tenants: Tenants,
     queue: Arc<Queue>,
+    /// Places to tokenize prompts.
+    tokenizing: Semaphore,
     live: Arc<Live>,
     recent: Recent,
     window: window::Glance,
@@ -73,6 +77,9 @@ pub struct App {
     /// True if names of other machines are answered, too.
     is_open: bool,
 }
+
+/// Prompts that are tokenized at a time.
+const TOKENIZING: usize = 2;
 
 /// Settings of the server.
 pub struct Config {
@@ -114,6 +121,7 @@ pub async fn serve(
         roster,
         tenants,
         queue,
+        tokenizing: Semaphore::new(TOKENIZING),
         live: Live::new(),
         recent: Recent::default(),
         window: window::Glance::default(),
@@ -154,8 +162,11 @@ async fn guarded(State(app): Shared, request: Request, next: Next) -> Response {
     let route = request.extensions().get::<MatchedPath>().map_or("", MatchedPath::as_str).to_string();
     let response = match let_in(&app, request) {
         Ok(request) => next.run(request).await,
-        Err(refusal) => {
-            // Its body is not read, so nothing can follow on this connection.
+        Err((refusal, body)) => {
+            let drained = drain(body, DRAINED * app.max_body);
+            // Who takes longer has the connection closed on it.
+            let _ = tokio::time::timeout(DRAINING, drained).await;
+            // All of its body may not have been read, so nothing can follow on this connection.
             let mut response = refusal.into_response();
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
             response
@@ -170,8 +181,36 @@ async fn guarded(State(app): Shared, request: Request, next: Next) -> Response {
     if route.starts_with("/v1/messages") { error::in_anthropics_form(response).await } else { response }
 }
 
-/// Refuses who may not ask. Health and the window's page, which hold no data, need no key.
-fn let_in(app: &App, mut request: Request<Body>) -> Result<Request<Body>, Refusal> {
+/// Bodies that are refused are read to their end, this many times as long as they may be at most, and so long: whoever still sends
+/// does not read the answer.
+const DRAINED: usize = 4;
+const DRAINING: Duration = Duration::from_secs(2);
+
+async fn drain(body: Body, most: usize) {
+    let mut pieces = body.into_data_stream();
+    let mut left = most;
+    while let Some(Ok(piece)) = pieces.next().await
+        && piece.len() <= left
+    {
+        left -= piece.len();
+    }
+}
+
+/// Refuses who may not ask, and gives their bodies back.
+fn let_in(app: &App, mut request: Request<Body>) -> Result<Request<Body>, (Refusal, Body)> {
+    match admitted(app, &request) {
+        Ok(tenant) => {
+            if let Some(tenant) = tenant {
+                request.extensions_mut().insert(tenant);
+            }
+            Ok(request)
+        }
+        Err(refusal) => Err((refusal, request.into_body())),
+    }
+}
+
+/// The tenant that asks. Health and the window's page, which hold no data, need no key.
+fn admitted(app: &App, request: &Request<Body>) -> Result<Option<Arc<Tenant>>, Refusal> {
     if !app.is_open {
         names_this_machine(request.headers())?;
     }
@@ -183,11 +222,8 @@ fn let_in(app: &App, mut request: Request<Body>) -> Result<Request<Body>, Refusa
     if is_too_large && !path.ends_with("/import") {
         return Err(Refusal::too_large(app.max_body));
     }
-    if path != "/health" && !window::needs_no_key(path) {
-        let tenant = app.tenants.identify(request.headers())?;
-        request.extensions_mut().insert(tenant);
-    }
-    Ok(request)
+    let needs_a_key = path != "/health" && !window::needs_no_key(path);
+    needs_a_key.then(|| app.tenants.identify(request.headers())).transpose()
 }
 
 /// Refuses a request that calls this machine by another's name: a page of another site can have a browser call any address under a name

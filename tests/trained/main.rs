@@ -7,6 +7,7 @@
 
 mod conformance;
 mod dilemma;
+mod drafting;
 mod embeddings;
 mod exactness;
 mod families;

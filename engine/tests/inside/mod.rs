@@ -5,6 +5,7 @@ mod adoption;
 mod calls;
 mod carry;
 mod choices;
+mod drafting;
 mod embedding;
 mod endurance;
 mod exactness;

@@ -175,7 +175,8 @@ impl Stage {
         let (commands, receiver) = channel();
         let line = commands.clone();
         memory.wake_by(move || drop(line.send(Command::Written)));
-        let worker = Worker::new(device, prompter.tokenizer.clone(), prompter.chat.clone(), memory, 512);
+        let worker =
+            Worker::new(device, prompter.tokenizer.clone(), prompter.chat.clone(), memory, 512, true);
         let body = move || worker.run(&receiver, &OnceLock::new());
         let thread = std::thread::Builder::new().name("engine".to_owned()).spawn(body).expect("a thread");
         Self { commands, thread: Some(thread), next_id: 0 }

@@ -140,6 +140,8 @@ pub(crate) struct Worker {
     /// True if nobody is at work and those who wait can't begin before something is written.
     held_up: bool,
     cursor: usize,
+    /// True if tokens of replies are guessed.
+    drafts: bool,
 }
 
 impl Worker {
@@ -150,6 +152,7 @@ impl Worker {
         chat: Arc<Chat>,
         memory: Memory,
         chunk: usize,
+        drafts: bool,
     ) -> Self {
         let (waiting, active, finished) = (VecDeque::new(), Vec::new(), Vec::new());
         let pace = Pace::new(chunk);
@@ -169,6 +172,7 @@ impl Worker {
             removals: VecDeque::new(),
             held_up: false,
             cursor: 0,
+            drafts,
         }
     }
 
@@ -371,6 +375,9 @@ impl Worker {
             Ok(logits) => {
                 let rows = loads.iter().zip(&feed).filter(|(l, _)| !l.decoding).map(|(_, n)| n).sum();
                 self.pace.learn(rows, began.elapsed());
+                if rows == 0 {
+                    self.pace.learn_step(fed.len(), feed.iter().sum(), began.elapsed());
+                }
                 self.memory.token_ms = self.pace.row_ms();
                 logits.into_iter().map(Ok).collect()
             }
@@ -415,13 +422,14 @@ impl Worker {
 
     fn flush(&mut self, i: usize) {
         let turn = &mut self.active[i];
-        if turn.weighs() {
-            return; // no disk needs options that are not chosen
+        if turn.is_trying() {
+            return; // no disk needs what may not stay
         }
         self.memory.flush(turn.id, &turn.request, &mut turn.session);
     }
 
     fn advance(&mut self, i: usize, logits: SpanLogits) -> Result<()> {
+        let n_active = self.active.len();
         let turn = &mut self.active[i];
         if !turn.decoding() {
             turn.report_prefill();
@@ -433,7 +441,12 @@ impl Worker {
             SpanLogits::Best(best) if turn.advance_by(&best, tokenizer, eog, arena)? => return Ok(()),
             SpanLogits::Best(best) => self.device.logits(best.row)?,
         };
-        turn.advance(logits.chunks_exact(self.device.n_vocab()), tokenizer, eog, arena)
+        turn.advance(logits.chunks_exact(self.device.n_vocab()), tokenizer, eog, arena)?;
+        if self.drafts {
+            let most = most_wanted(&*self.device);
+            turn.guess(self.pace.cost_beside(n_active), most, tokenizer, eog);
+        }
+        Ok(())
     }
 
     /// Bytes of sessions at work beside sealed blocks, and of manifests that wait.

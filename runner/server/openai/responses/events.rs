@@ -236,6 +236,8 @@ mod tests {
             prefilled: 3,
             recomputed: 1,
             generated: 2,
+            guessed: 0,
+            guessed_right: 0,
             layer0_rows: 6,
             ttft_ms: 0.0,
             total_ms: 0.0,

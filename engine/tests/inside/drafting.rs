@@ -1,0 +1,140 @@
+//! Replies whose tokens are guessed before they are drawn: the same to the bit, and so is what is remembered of them.
+
+use crate::fixtures::RandomModel;
+use crate::*;
+use serde_json::json;
+use std::path::Path;
+use std::sync::Arc;
+
+fn engine(drafts: bool, cache_dir: Option<&Path>) -> Engine {
+    let model = ModelSource::Bundled("tiny", RandomModel::tiny(6).bytes().leak());
+    let cache_dir = cache_dir.map(Path::to_owned);
+    Engine::open(EngineConfig { drafts, cache_dir, ..EngineConfig::new(model) }, &mut |_| {}).unwrap()
+}
+
+/// A reply, and the text that was streamed of it.
+fn said(engine: &Engine, request: Request) -> (Completion, String) {
+    let mut turn = engine.submit(request).unwrap();
+    let mut text = String::new();
+    while let Some(event) = turn.blocking_next() {
+        match event {
+            Event::Failed(error) => panic!("{error}"),
+            Event::Done(_) => return (*turn.blocking_commit().unwrap(), text),
+            Event::Text(piece) | Event::Call(piece) => text += &piece,
+            Event::Prefill { .. } | Event::Logprobs(_) => {}
+        }
+    }
+    panic!("the turn did not end");
+}
+
+/// What must not depend on guesses.
+fn told((completion, streamed): &(Completion, String)) -> String {
+    let Completion {
+        ids, text, stop, stop_string, call, call_ends, followed, logprobs, digest, usage, ..
+    } = completion;
+    let Usage { kind, reused, prefilled, recomputed, generated, layer0_rows, .. } = usage;
+    let cost = (kind, reused, prefilled, recomputed, generated, layer0_rows);
+    format!(
+        "{ids:?} {text:?} {streamed:?} {stop:?} {stop_string:?} {call:?} {call_ends:?} {followed:?} {logprobs:?} {digest} {cost:?}"
+    )
+}
+
+/// Requests of all kinds, by agents of their own.
+fn requests() -> Vec<Request> {
+    let schema = json!({
+        "type": "object",
+        "properties": { "the first property": { "enum": ["a long value", "another value"] }, "the second": { "type": "integer" } },
+        "required": ["the first property", "the second"],
+        "additionalProperties": false,
+    });
+    let arguments = schema.clone();
+    let tool = Tool { name: "look_up".into(), about: "Looks up".into(), arguments };
+    let tools = Arc::new(Tools { list: vec![tool], instructions: "Tools.".into() });
+    let mut requests = Vec::new();
+    for seed in 0..24 {
+        let words = ["la ", "abc ", "on and on, ", "so he said: \"so he said: "][seed as usize % 4];
+        let base = Request {
+            sampling: Sampling {
+                temperature: [0.0, 0.02, 0.3, 1.0][seed as usize / 4 % 4],
+                repetition_penalty: [1.0, 1.1][seed as usize % 2],
+                seed,
+                ..Sampling::default()
+            },
+            max_tokens: [70, 300][seed as usize / 3 % 2],
+            retention: Retention::Persistent,
+            logprobs: (seed % 5 == 0).then_some(2),
+            whole_sentences: seed % 3 == 0,
+            stop: if seed % 4 == 1 {
+                vec!["zz".into(), "\u{fffd}\u{fffd}".into(), "e".into()]
+            } else {
+                Vec::new()
+            },
+            ..Request::new(
+                SessionKey::new("r", format!("a{seed}")),
+                Conversation { next: words.repeat(30), ..Conversation::default() },
+            )
+        };
+        let grammar = Some(Arc::new(Grammar::json_schema(&schema)));
+        let mut calls =
+            Request { calls: Calls::Required, joint_calls: true, max_call_tokens: 250, ..base.clone() };
+        calls.prompt.conversation_mut().unwrap().tools = Some(tools.clone());
+        let kinds = [base.clone(), Request { grammar, ..base }, calls];
+        requests.extend(kinds.into_iter().enumerate().map(|(kind, mut request)| {
+            request.session.agent += &format!(" {kind}");
+            request
+        }));
+    }
+    requests
+}
+
+fn next(request: &Request, said: &Completion) -> Request {
+    let mut next = request.clone();
+    let told = next.prompt.conversation_mut().unwrap();
+    let user = std::mem::replace(&mut told.next, "Go on. ".into());
+    told.exchanges.push(Exchange::new(user, ReplyContent::Ids(said.ids.clone().into())));
+    next
+}
+
+#[test]
+fn replies_and_memories_are_the_same_with_guesses_and_without() {
+    let dirs = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+    let engines = [engine(false, Some(dirs[0].path())), engine(true, Some(dirs[1].path()))];
+    let (mut guessed, mut right) = ([0; 3], [0; 3]);
+    let mut second = Vec::new();
+    for (n, request) in requests().into_iter().enumerate() {
+        let [plain, drafted] = engines.each_ref().map(|engine| said(engine, request.clone()));
+        assert_eq!(told(&plain), told(&drafted), "{request:?}");
+        assert_eq!(plain.0.usage.guessed, 0);
+        guessed[n % 3] += drafted.0.usage.guessed;
+        right[n % 3] += drafted.0.usage.guessed_right;
+        let request = next(&request, &plain.0);
+        let [plain, drafted] = engines.each_ref().map(|engine| said(engine, request.clone()));
+        assert_eq!(told(&plain), told(&drafted), "again: {request:?}");
+        second.push(next(&request, &plain.0));
+    }
+    assert!(right.iter().all(|n| *n > 20), "{right:?} right of {guessed:?}");
+    // What was saved is what the other one saved.
+    drop(engines);
+    let engines = [engine(false, Some(dirs[1].path())), engine(true, Some(dirs[0].path()))];
+    for request in second {
+        let [plain, drafted] = engines.each_ref().map(|engine| said(engine, request.clone()));
+        assert_eq!(told(&plain), told(&drafted), "restored: {request:?}");
+    }
+}
+
+#[test]
+fn turns_side_by_side_are_the_same_with_guesses_and_without() {
+    let alone = engine(false, None);
+    let together = engine(true, None);
+    let requests = requests();
+    let turns: Vec<Turn> = requests.iter().map(|request| together.submit(request.clone()).unwrap()).collect();
+    for (mut turn, request) in turns.into_iter().zip(requests) {
+        let done = std::iter::from_fn(|| turn.blocking_next()).find_map(|event| match event {
+            Event::Done(done) => Some(*done),
+            _ => None,
+        });
+        let (expected, _) = said(&alone, request);
+        let done = done.unwrap();
+        assert_eq!((done.ids, done.digest), (expected.ids, expected.digest));
+    }
+}

@@ -1,0 +1,149 @@
+//! Tokens that are guessed before they are drawn, so that one pass can check several (prompt lookup: Saxena 2023; checked as in
+//! speculative decoding: Leviathan et al. 2023).
+//!
+//! A guess is never believed. Behind each one its row's logits are there, to the bit those of a pass of one row; from them the token
+//! is drawn as ever, and where it is another one than was guessed, the rest of the rows leave the sequence. So replies are the same with
+//! and without.
+//!
+//! Guessed is what followed when the last tokens stood in the sequence before: quotes, names, forms. Under a grammar it is what the
+//! grammar lets nothing else be. How far: as long as a guess is more likely right than its row costs, in tokens. Both are learned, and
+//! learning costs nothing: what would have been guessed is compared with what is said, guessed or not.
+
+use std::collections::HashMap;
+
+/// Tokens that must stand alike before a guess.
+const LEAST: usize = 3;
+/// Tokens of a guess, at most.
+const MOST: usize = 15;
+/// Tokens of the past in which the last ones are looked for.
+const REACH: usize = 1 << 14;
+/// Share of one more guess in what is known of its kind.
+const STEP: f64 = 0.1;
+
+/// Kinds of guesses: by how many tokens stand alike before them, and those that a grammar forces.
+const KINDS: usize = 6;
+const FORCED: usize = KINDS - 1;
+/// How often guesses are right before any was seen, by kind.
+const FIRST: [f64; KINDS] = [0.3, 0.4, 0.5, 0.6, 0.7, 0.9];
+
+/// The kind of a guess before which so many tokens stand alike.
+fn kind(n_alike: usize) -> usize {
+    match n_alike {
+        0..=3 => 0,
+        4 => 1,
+        5..=7 => 2,
+        8..=15 => 3,
+        _ => 4,
+    }
+}
+
+/// Guesses the tokens of one reply.
+pub(crate) struct Drafter {
+    /// The place behind each sequence of [`LEAST`] tokens, the latest.
+    places: HashMap<[u32; LEAST], usize>,
+    /// Tokens up to which sequences are in `places`.
+    n_known: usize,
+    /// How often guesses of each kind are right.
+    rates: [f64; KINDS],
+    /// What was guessed last, or at least the first token that would have been, each with its kind; the next one last.
+    expected: Vec<(u32, usize)>,
+}
+
+impl Drafter {
+    /// Nothing is known yet.
+    pub(crate) fn new() -> Self {
+        Self { places: HashMap::new(), n_known: 0, rates: FIRST, expected: Vec::new() }
+    }
+
+    /// Takes note of the token that was said.
+    pub(crate) fn see(&mut self, id: u32) {
+        let Some((guess, kind)) = self.expected.pop() else { return };
+        let is_right = guess == id;
+        self.rates[kind] += STEP * (f64::from(u8::from(is_right)) - self.rates[kind]);
+        if !is_right {
+            self.expected.clear(); // what was guessed behind it says nothing
+        }
+    }
+
+    /// The tokens that are likely to follow these, `most` at most, where one more row of a pass costs so much of a token's time. `forced`
+    /// are those that a grammar lets follow.
+    pub(crate) fn guess(&mut self, tokens: &[u32], forced: &[u32], cost: f64, most: usize) -> Vec<u32> {
+        let place = self.place(tokens);
+        let (likely, kind): (_, Box<dyn Fn(usize) -> usize>) = match place {
+            _ if !forced.is_empty() => (forced, Box::new(|_| FORCED)),
+            None => (&[][..], Box::new(|_| 0)),
+            Some(place) => {
+                let alike = tokens[..place].iter().rev().zip(tokens.iter().rev()).take(16);
+                let n_alike = alike.take_while(|(before, now)| before == now).count();
+                (&tokens[place..], Box::new(move |n| kind(n_alike + n)))
+            }
+        };
+        let n = self.worth(&kind, cost, most.min(MOST).min(likely.len()));
+        let expected = likely.iter().take(n.max(1)).enumerate().map(|(n, id)| (*id, kind(n)));
+        self.expected = expected.rev().collect();
+        likely[..n].to_vec()
+    }
+
+    /// Guesses that pay: each is right if all before it are, and then saves the time of a token.
+    fn worth(&self, kind: impl Fn(usize) -> usize, cost: f64, most: usize) -> usize {
+        let mut likely = 1.0;
+        let pays = |n: &usize| {
+            likely *= self.rates[kind(*n)];
+            likely > cost
+        };
+        (0..most).take_while(pays).count()
+    }
+
+    /// The place behind the latest earlier tokens that are as the last ones.
+    fn place(&mut self, tokens: &[u32]) -> Option<usize> {
+        let first = self.n_known.max(tokens.len().saturating_sub(REACH)).max(LEAST);
+        for end in first..tokens.len() {
+            let sequence = tokens[end - LEAST..end].try_into().ok()?;
+            self.places.insert(sequence, end);
+        }
+        self.n_known = tokens.len();
+        self.places.get(tokens.get(tokens.len().checked_sub(LEAST)?..)?).copied()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_followed_before_is_guessed_as_far_as_it_pays() {
+        let text: Vec<u32> = (0..40).chain([7, 7]).chain(10..16).collect();
+        let mut drafter = Drafter::new();
+        assert_eq!(drafter.guess(&text, &[], 0.1, 9), [16, 17, 18], "0.5 * 0.5 * 0.6");
+        assert!(drafter.guess(&text, &[], 0.9, 9).is_empty(), "too dear");
+        assert_eq!(drafter.guess(&text, &[], 0.01, 2), [16, 17]);
+        assert!(Drafter::new().guess(&[1, 2, 3, 4], &[], 0.0, 9).is_empty(), "nothing stood there before");
+        assert!(Drafter::new().guess(&[1, 2], &[], 0.0, 9).is_empty());
+        assert_eq!(Drafter::new().guess(&[1, 1, 1, 1], &[], 0.0, 9), [1]);
+    }
+
+    #[test]
+    fn what_is_wrong_is_not_guessed_for_long_and_what_is_right_is() {
+        let mut drafter = Drafter::new();
+        let text: Vec<u32> = (0..20).chain(5..8).collect();
+        let mut n = 0;
+        while !drafter.guess(&text, &[], 0.2, 9).is_empty() {
+            drafter.see(99);
+            n += 1;
+        }
+        assert!((1..10).contains(&n), "{n} wrong guesses");
+        // What would have been guessed goes on to be compared.
+        for _ in 0..20 {
+            drafter.guess(&text, &[], 0.2, 9);
+            drafter.see(8);
+        }
+        assert!(drafter.guess(&text, &[], 0.2, 9).len() > 1);
+    }
+
+    #[test]
+    fn what_a_grammar_forces_comes_first() {
+        let text: Vec<u32> = (0..20).chain(5..8).collect();
+        assert_eq!(Drafter::new().guess(&text, &[3, 2, 1], 0.1, 9), [3, 2, 1]);
+        assert_eq!(Drafter::new().guess(&text, &[3, 2, 1], 0.1, 2), [3, 2]);
+    }
+}
