@@ -63,6 +63,9 @@ impl Pace {
     /// Seconds that it may take while others wait for their next token.
     const SHARED: f64 = 0.25;
 
+    /// What a row beside another one costs before it was measured, in passes of one row.
+    const UNKNOWN: f64 = 0.25;
+
     /// `most` rows at most.
     pub(crate) fn new(most: usize) -> Self {
         Self { most: most.max(1), row: None, step: None, beside: None }
@@ -85,7 +88,13 @@ impl Pace {
         let took = took.as_secs_f64();
         let mix = |old: &mut Option<f64>, new: f64| *old = Some(old.map_or(new, |old| 0.8 * old + 0.2 * new));
         match self.step {
-            _ if rows == 1 => mix(&mut self.step, took),
+            _ if rows == 1 => {
+                mix(&mut self.step, took);
+                // What was once too dear is tried again some time.
+                if let (Some(beside), Some(step)) = (&mut self.beside, self.step) {
+                    *beside += 0.02 * (Self::UNKNOWN * step - *beside);
+                }
+            }
             Some(step) if rows > n_turns => mix(&mut self.beside, (took - step).max(0.0) / (rows - 1) as f64),
             _ => {}
         }
@@ -95,7 +104,7 @@ impl Pace {
     pub(crate) fn cost_beside(&self, n_turns: usize) -> f64 {
         let cost = match (self.step, self.beside) {
             (Some(step), Some(beside)) => (beside / step).clamp(0.02, 1.0),
-            _ => 0.25,
+            _ => Self::UNKNOWN,
         };
         let n = n_turns.max(1) as f64;
         cost * n / (1.0 + cost * (n - 1.0))

@@ -6,8 +6,8 @@ use serde_json::json;
 use std::path::Path;
 use std::sync::Arc;
 
-fn engine(drafts: bool, cache_dir: Option<&Path>) -> Engine {
-    let model = ModelSource::Bundled("tiny", RandomModel::tiny(6).bytes().leak());
+fn engine(model: &RandomModel, drafts: bool, cache_dir: Option<&Path>) -> Engine {
+    let model = ModelSource::Bundled("tiny", model.bytes().leak());
     let cache_dir = cache_dir.map(Path::to_owned);
     Engine::open(EngineConfig { drafts, cache_dir, ..EngineConfig::new(model) }, &mut |_| {}).unwrap()
 }
@@ -97,8 +97,18 @@ fn next(request: &Request, said: &Completion) -> Request {
 
 #[test]
 fn replies_and_memories_are_the_same_with_guesses_and_without() {
+    check(&RandomModel::tiny(6));
+}
+
+#[test]
+fn with_windows_too() {
+    // The last layer sees everything, the others 200 tokens.
+    check(&RandomModel { n_layers: 6, window: 200, ..RandomModel::tiny_of("gemma3", 3) });
+}
+
+fn check(model: &RandomModel) {
     let dirs = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
-    let engines = [engine(false, Some(dirs[0].path())), engine(true, Some(dirs[1].path()))];
+    let engines = [engine(model, false, Some(dirs[0].path())), engine(model, true, Some(dirs[1].path()))];
     let (mut guessed, mut right) = ([0; 3], [0; 3]);
     let mut second = Vec::new();
     for (n, request) in requests().into_iter().enumerate() {
@@ -115,7 +125,7 @@ fn replies_and_memories_are_the_same_with_guesses_and_without() {
     assert!(right.iter().all(|n| *n > 20), "{right:?} right of {guessed:?}");
     // What was saved is what the other one saved.
     drop(engines);
-    let engines = [engine(false, Some(dirs[1].path())), engine(true, Some(dirs[0].path()))];
+    let engines = [engine(model, false, Some(dirs[1].path())), engine(model, true, Some(dirs[0].path()))];
     for request in second {
         let [plain, drafted] = engines.each_ref().map(|engine| said(engine, request.clone()));
         assert_eq!(told(&plain), told(&drafted), "restored: {request:?}");
@@ -124,8 +134,9 @@ fn replies_and_memories_are_the_same_with_guesses_and_without() {
 
 #[test]
 fn turns_side_by_side_are_the_same_with_guesses_and_without() {
-    let alone = engine(false, None);
-    let together = engine(true, None);
+    let model = RandomModel::tiny(6);
+    let alone = engine(&model, false, None);
+    let together = engine(&model, true, None);
     let requests = requests();
     let turns: Vec<Turn> = requests.iter().map(|request| together.submit(request.clone()).unwrap()).collect();
     for (mut turn, request) in turns.into_iter().zip(requests) {
