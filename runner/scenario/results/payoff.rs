@@ -3,7 +3,7 @@
 use super::Said;
 use crate::scenario::choice::{Choice, text_of};
 use crate::scenario::plan::Purpose;
-use crate::scenario::template::{Fault, TemplateError, evaluate_alone};
+use crate::scenario::template::{Fault, TemplateError, evaluate_alone, evaluator};
 use crate::scenario::{AgentId, Payoff, PayoffRule, PhaseId, Scenario};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -59,11 +59,12 @@ pub fn payoffs(scenario: &Arc<Scenario>, said: &Said) -> Result<Option<Payoffs>,
     }
     let key = |agent: &AgentId| scenario.agent(*agent).key.clone();
     let mut rounds = Vec::new();
+    let value = valuation(scenario, payoff)?;
     for ((phase, round), made) in by_round {
         let of = |player: &AgentId| made.get(player).cloned().flatten();
         let choices = payoff.players.iter().map(|p| (key(p), of(p).map_or(Value::Null, |(_, value)| value)));
         let full: Option<Vec<(usize, Value)>> = payoff.players.iter().map(of).collect();
-        let values = full.map(|full| valued(scenario, payoff, &full)).transpose()?;
+        let values = full.map(|full| value(&full)).transpose()?;
         let values = values.map(|values| payoff.players.iter().map(key).zip(values).collect());
         let phase = (payoff.phases.len() > 1).then(|| scenario.phase(phase).part.clone());
         rounds.push(PayoffRound { phase, round, choices: choices.collect(), values });
@@ -78,11 +79,11 @@ pub fn payoffs(scenario: &Arc<Scenario>, said: &Said) -> Result<Option<Payoffs>,
     Ok(Some(Payoffs { unit: payoff.unit.clone(), totals, rounds }))
 }
 
-fn valued(
-    scenario: &Arc<Scenario>,
-    payoff: &Payoff,
-    chosen: &[(usize, Value)],
-) -> Result<Vec<f64>, TemplateError> {
+/// What choices are worth to each player.
+type Valuation<'a> = Box<dyn Fn(&[(usize, Value)]) -> Result<Vec<f64>, TemplateError> + 'a>;
+
+/// Values the choices of rounds. An expression is compiled once for all of them.
+fn valuation<'a>(scenario: &'a Arc<Scenario>, payoff: &'a Payoff) -> Result<Valuation<'a>, TemplateError> {
     let number = |value: Value, place: String| {
         let found = || TemplateError {
             kind: Fault::Other,
@@ -92,7 +93,7 @@ fn valued(
         value.as_f64().filter(|number| number.is_finite()).ok_or_else(found)
     };
     match &payoff.rule {
-        PayoffRule::Matrix(table) => {
+        PayoffRule::Matrix(table) => Ok(Box::new(move |chosen| {
             let ids: Vec<usize> = chosen.iter().map(|(id, _)| *id).collect();
             let Some(row) = table.get(&ids) else {
                 let message = "the payoff has no entry for these choices".to_string();
@@ -102,17 +103,21 @@ fn valued(
                 number(evaluate_alone(scenario, cell, [])?, cell.path.to_string())
             };
             row.iter().map(value).collect()
-        }
+        })),
         PayoffRule::Each(expression) => {
-            let value = |at: usize| {
-                let all: Vec<Value> = chosen.iter().map(|(_, value)| value.clone()).collect();
-                let others = all.iter().enumerate().filter(|(other, _)| *other != at);
-                let others = Value::Array(others.map(|(_, value)| value.clone()).collect());
-                let names = [("mine", all[at].clone()), ("others", others), ("all", Value::Array(all))];
-                let value = evaluate_alone(scenario, expression, names)?;
-                number(value, expression.path.to_string())
-            };
-            (0..chosen.len()).map(value).collect()
+            let evaluate = evaluator(scenario, expression)?;
+            Ok(Box::new(move |chosen| {
+                let value = |at: usize| {
+                    let all: Vec<Value> = chosen.iter().map(|(_, value)| value.clone()).collect();
+                    let others = all.iter().enumerate().filter(|(other, _)| *other != at);
+                    let others = Value::Array(others.map(|(_, value)| value.clone()).collect());
+                    let names =
+                        vec![("mine", all[at].clone()), ("others", others), ("all", Value::Array(all))];
+                    let value = evaluate(names)?;
+                    number(value, expression.path.to_string())
+                };
+                (0..chosen.len()).map(value).collect()
+            }))
         }
     }
 }

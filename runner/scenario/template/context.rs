@@ -23,23 +23,51 @@ pub fn evaluate_alone<'a>(
     expression: &Expression,
     names: impl IntoIterator<Item = (&'a str, serde_json::Value)>,
 ) -> Result<serde_json::Value, TemplateError> {
-    evaluate_in(variables(scenario), expression, names)
+    compiled(variables(scenario), expression)?(names.into_iter().collect())
 }
 
 /// The value of an expression in a context, and with some more names.
 pub(in crate::scenario) fn evaluate_in<'a>(
-    mut context: BTreeMap<String, Value>,
+    context: BTreeMap<String, Value>,
     expression: &Expression,
     names: impl IntoIterator<Item = (&'a str, serde_json::Value)>,
 ) -> Result<serde_json::Value, TemplateError> {
-    context.extend(names.into_iter().map(|(name, value)| (name.to_string(), plain(value))));
-    let value = environment().expression(&expression.text)?.value(context)?;
+    compiled(context, expression)?(names.into_iter().collect())
+}
+
+/// Some more names, and their values.
+type Names<'a> = Vec<(&'a str, serde_json::Value)>;
+
+/// An expression over variables that is compiled once, to be evaluated with several sets of more names.
+///
+/// # Errors
+/// The error that minijinja found.
+pub fn evaluator<'e>(
+    scenario: &Scenario,
+    expression: &'e Expression,
+) -> Result<impl Fn(Names<'_>) -> Result<serde_json::Value, TemplateError> + 'e, TemplateError> {
+    compiled(variables(scenario), expression)
+}
+
+fn compiled(
+    context: BTreeMap<String, Value>,
+    expression: &Expression,
+) -> Result<impl Fn(Names<'_>) -> Result<serde_json::Value, TemplateError> + '_, TemplateError> {
+    let program = environment().expression(&expression.text)?;
+    Ok(move |names: Names<'_>| {
+        let mut context = context.clone();
+        context.extend(names.into_iter().map(|(name, value)| (name.to_string(), plain(value))));
+        plain_value(&program.value(context)?, expression)
+    })
+}
+
+fn plain_value(value: &Value, expression: &Expression) -> Result<serde_json::Value, TemplateError> {
     let failed = |message| TemplateError { kind: Fault::Other, message, line: 1 };
     if value.is_undefined() {
         let text = &expression.text;
         return Err(failed(format!("`{text}` has no value: it names something that there is not")));
     }
-    let mut value = serde_json::to_value(&value)
+    let mut value = serde_json::to_value(value)
         .map_err(|error| failed(format!("`{}` has no plain value: {error}", expression.text)))?;
     value.sort_all_objects();
     Ok(value)

@@ -10,7 +10,7 @@ mod filters;
 
 pub use code::Code;
 pub(super) use context::{AgentObject, constants, evaluate_in, number, plain, plain_variables, variables};
-pub use context::{evaluate_alone, render_system};
+pub use context::{evaluate_alone, evaluator, render_system};
 pub use explain::remedy;
 pub(super) use filters::ByKey;
 pub use filters::FILTERS;
