@@ -1,6 +1,6 @@
 //! The engine's front: opening a model, submitting turns, and reading what came of them.
 
-use crate::device::{self, Device, DeviceChoice};
+use crate::device::{self, DEFAULT_NUMERICS, Device, DeviceChoice};
 use crate::kv::layout::KvLayout;
 use crate::memory::Memory;
 use crate::memory::session::CacheContext;
@@ -253,13 +253,15 @@ impl Engine {
             member.wake_by(move || drop(line.send(Command::Shared)));
             memory.share = Some(Arc::new(member));
         }
+        // A GPU gives the likeliest tokens of one row, not the logits of many.
+        let drafts = config.drafts && device.numerics() == DEFAULT_NUMERICS;
         let worker = Worker::new(
             device,
             tokenizer.clone(),
             prompter.chat.clone(),
             memory,
             config.prefill_chunk,
-            config.drafts,
+            drafts,
         );
         let line = Line { commands, fault: Arc::default() };
         let thread = start(pool, worker, receiver, line.fault.clone())?;
