@@ -66,11 +66,6 @@ impl Matcher {
         Ok(self.is_over() || self.inner.is_accepting().map_err(|e| plain(&e.to_string()))?)
     }
 
-    /// Bytes that the reply can only go on with; none where that can't be told.
-    pub fn forced(&mut self) -> Vec<u8> {
-        if self.inner.is_stopped() { Vec::new() } else { self.inner.compute_ff_bytes() }
-    }
-
     /// Says if the reply can't go on: it is complete.
     pub fn is_over(&self) -> bool {
         self.inner.stop_reason().is_ok() && self.inner.is_stopped()

@@ -5,8 +5,7 @@
 //! is drawn as ever, and where it is another one than was guessed, the rest of the rows leave the sequence. So replies are the same with
 //! and without.
 //!
-//! Guessed is what followed when the last tokens stood in the sequence before: quotes, names, forms. Under a grammar it is what the
-//! grammar lets nothing else be. How far: as long as a guess is more likely right than its row costs, in tokens. Both are learned, and
+//! Guessed is what followed when the last tokens stood in the sequence before: quotes, names, forms. How far: as long as a guess is more likely right than its row costs, in tokens. Both are learned, and
 //! learning costs nothing: what would have been guessed is compared with what is said, guessed or not.
 
 use std::collections::HashMap;
@@ -20,11 +19,10 @@ const REACH: usize = 1 << 14;
 /// Share of one more guess in what is known of its kind.
 const STEP: f64 = 0.1;
 
-/// Kinds of guesses: by how many tokens stand alike before them, and those that a grammar forces.
-const KINDS: usize = 6;
-const FORCED: usize = KINDS - 1;
+/// Kinds of guesses, by how many tokens stand alike before them.
+const KINDS: usize = 5;
 /// How often guesses are right before any was seen, by kind.
-const FIRST: [f64; KINDS] = [0.3, 0.4, 0.5, 0.6, 0.7, 0.9];
+const FIRST: [f64; KINDS] = [0.3, 0.4, 0.5, 0.6, 0.7];
 
 /// The kind of a guess before which so many tokens stand alike.
 fn kind(n_alike: usize) -> usize {
@@ -65,30 +63,25 @@ impl Drafter {
         }
     }
 
-    /// The tokens that are likely to follow these, `most` at most, where one more row of a pass costs so much of a token's time. `forced`
-    /// are those that a grammar lets follow.
-    pub(crate) fn guess(&mut self, tokens: &[u32], forced: &[u32], cost: f64, most: usize) -> Vec<u32> {
-        let place = self.place(tokens);
-        let (likely, kind): (_, Box<dyn Fn(usize) -> usize>) = match place {
-            _ if !forced.is_empty() => (forced, Box::new(|_| FORCED)),
-            None => (&[][..], Box::new(|_| 0)),
-            Some(place) => {
-                let alike = tokens[..place].iter().rev().zip(tokens.iter().rev()).take(16);
-                let n_alike = alike.take_while(|(before, now)| before == now).count();
-                (&tokens[place..], Box::new(move |n| kind(n_alike + n)))
-            }
-        };
-        let n = self.worth(&kind, cost, most.min(MOST).min(likely.len()));
-        let expected = likely.iter().take(n.max(1)).enumerate().map(|(n, id)| (*id, kind(n)));
-        self.expected = expected.rev().collect();
+    /// The tokens that are likely to follow these, `most` at most, where one more row of a pass costs so much of a token's time.
+    pub(crate) fn guess(&mut self, tokens: &[u32], cost: f64, most: usize) -> Vec<u32> {
+        self.expected.clear();
+        let Some(place) = self.place(tokens) else { return Vec::new() };
+        let alike = tokens[..place].iter().rev().zip(tokens.iter().rev()).take(16);
+        let n_alike = alike.take_while(|(before, now)| before == now).count();
+        let likely = &tokens[place..];
+        let n = self.worth(n_alike, cost, most.min(MOST).min(likely.len()));
+        let expected = likely.iter().take(n.max(1)).enumerate().map(|(n, id)| (*id, kind(n_alike + n)));
+        self.expected.extend(expected.rev());
         likely[..n].to_vec()
     }
 
-    /// Guesses that pay: each is right if all before it are, and then saves the time of a token.
-    fn worth(&self, kind: impl Fn(usize) -> usize, cost: f64, most: usize) -> usize {
+    /// Guesses that pay, where so many tokens stand alike before the first: each is right if all before it are, and then saves the time
+    /// of a token.
+    fn worth(&self, n_alike: usize, cost: f64, most: usize) -> usize {
         let mut likely = 1.0;
         let pays = |n: &usize| {
-            likely *= self.rates[kind(*n)];
+            likely *= self.rates[kind(n_alike + n)];
             likely > cost
         };
         (0..most).take_while(pays).count()
@@ -114,12 +107,12 @@ mod tests {
     fn what_followed_before_is_guessed_as_far_as_it_pays() {
         let text: Vec<u32> = (0..40).chain([7, 7]).chain(10..16).collect();
         let mut drafter = Drafter::new();
-        assert_eq!(drafter.guess(&text, &[], 0.1, 9), [16, 17, 18], "0.5 * 0.5 * 0.6");
-        assert!(drafter.guess(&text, &[], 0.9, 9).is_empty(), "too dear");
-        assert_eq!(drafter.guess(&text, &[], 0.01, 2), [16, 17]);
-        assert!(Drafter::new().guess(&[1, 2, 3, 4], &[], 0.0, 9).is_empty(), "nothing stood there before");
-        assert!(Drafter::new().guess(&[1, 2], &[], 0.0, 9).is_empty());
-        assert_eq!(Drafter::new().guess(&[1, 1, 1, 1], &[], 0.0, 9), [1]);
+        assert_eq!(drafter.guess(&text, 0.1, 9), [16, 17, 18], "0.5 * 0.5 * 0.6");
+        assert!(drafter.guess(&text, 0.9, 9).is_empty(), "too dear");
+        assert_eq!(drafter.guess(&text, 0.01, 2), [16, 17]);
+        assert!(Drafter::new().guess(&[1, 2, 3, 4], 0.0, 9).is_empty(), "nothing stood there before");
+        assert!(Drafter::new().guess(&[1, 2], 0.0, 9).is_empty());
+        assert_eq!(Drafter::new().guess(&[1, 1, 1, 1], 0.0, 9), [1]);
     }
 
     #[test]
@@ -127,23 +120,16 @@ mod tests {
         let mut drafter = Drafter::new();
         let text: Vec<u32> = (0..20).chain(5..8).collect();
         let mut n = 0;
-        while !drafter.guess(&text, &[], 0.2, 9).is_empty() {
+        while !drafter.guess(&text, 0.2, 9).is_empty() {
             drafter.see(99);
             n += 1;
         }
         assert!((1..10).contains(&n), "{n} wrong guesses");
         // What would have been guessed goes on to be compared.
         for _ in 0..20 {
-            drafter.guess(&text, &[], 0.2, 9);
+            drafter.guess(&text, 0.2, 9);
             drafter.see(8);
         }
-        assert!(drafter.guess(&text, &[], 0.2, 9).len() > 1);
-    }
-
-    #[test]
-    fn what_a_grammar_forces_comes_first() {
-        let text: Vec<u32> = (0..20).chain(5..8).collect();
-        assert_eq!(Drafter::new().guess(&text, &[3, 2, 1], 0.1, 9), [3, 2, 1]);
-        assert_eq!(Drafter::new().guess(&text, &[3, 2, 1], 0.1, 2), [3, 2]);
+        assert!(drafter.guess(&text, 0.2, 9).len() > 1);
     }
 }

@@ -85,11 +85,6 @@ impl Guide {
         self.take(id)
     }
 
-    /// Bytes that the reply can only go on with.
-    pub(crate) fn forced(&mut self) -> Vec<u8> {
-        if self.has_left { Vec::new() } else { self.matcher.forced() }
-    }
-
     /// True if nothing can be said any more: the reply is complete.
     pub(crate) fn is_over(&self) -> bool {
         !self.has_left && self.matcher.is_over()

@@ -116,17 +116,6 @@ impl ReplyText {
         most.saturating_sub(self.ids.len())
     }
 
-    /// Tokens that its grammar lets nothing else be, as they are likely to be cut.
-    pub(crate) fn foreseen(&mut self, tokenizer: &Tokenizer) -> Vec<u32> {
-        let after = tokenizer.after(self.ids.last().copied());
-        let forced = self.guide.as_mut().map(Guide::forced).unwrap_or_default();
-        let text = String::from_utf8(forced).unwrap_or_default();
-        let mut ids = tokenizer.encode_message(&text, after).unwrap_or_default();
-        // The last one may go on with what is not forced.
-        ids.pop();
-        ids
-    }
-
     /// True if it is a call of a tool.
     pub(crate) fn is_call(&self) -> bool {
         self.calling.as_ref().is_some_and(Calling::is_call)

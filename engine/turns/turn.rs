@@ -348,15 +348,14 @@ impl ActiveTurn {
 
     /// Guesses what is said next, where a row that is fed beside another one costs so much of its time; a pass gives the logits of
     /// `most` rows at most.
-    pub(crate) fn guess(&mut self, cost: f64, most: usize, tokenizer: &Tokenizer, eog: &[u32]) {
+    pub(crate) fn guess(&mut self, cost: f64, most: usize, eog: &[u32]) {
         let is_speaking = self.stop.is_none() && self.pending() == 1;
-        let Decode::Sample(reply) = &mut self.decode else { return };
+        let Decode::Sample(reply) = &self.decode else { return };
         if !is_speaking || reply.ids().is_empty() {
             return;
         }
         let left = reply.n_left(&self.request).min(most).saturating_sub(1);
-        let forced = reply.foreseen(tokenizer);
-        let mut guesses = self.drafter.guess(&self.session.tokens, &forced, cost, left);
+        let mut guesses = self.drafter.guess(&self.session.tokens, cost, left);
         let n = guesses.iter().position(|id| eog.contains(id)).unwrap_or(guesses.len());
         guesses.truncate(n);
         self.n_guessed = n;

@@ -38,7 +38,7 @@ macro_rules! with_hints {
             /// or `high`. A switch without levels takes all but `none` as on. A thought counts among the tokens of the reply, so leave it
             /// room with `max_tokens`; the agent remembers it, others don't hear it. Choices (`choice`) and replies with a form are given
             /// without.
-            pub reasoning: Option<Reasoning>,
+            pub reasoning: Option<$crate::scenario::hints::Reasoning>,
         }
 
         impl $name {

@@ -450,7 +450,7 @@ impl Worker {
             } else {
                 self.pace.cost_beside(n_active)
             };
-            turn.guess(cost, most, tokenizer, eog);
+            turn.guess(cost, most, eog);
         }
         Ok(())
     }
