@@ -111,9 +111,8 @@ fn valuation<'a>(scenario: &'a Arc<Scenario>, payoff: &'a Payoff) -> Result<Valu
                     let all: Vec<Value> = chosen.iter().map(|(_, value)| value.clone()).collect();
                     let others = all.iter().enumerate().filter(|(other, _)| *other != at);
                     let others = Value::Array(others.map(|(_, value)| value.clone()).collect());
-                    let names =
-                        vec![("mine", all[at].clone()), ("others", others), ("all", Value::Array(all))];
-                    let value = evaluate(names)?;
+                    let names = [("mine", all[at].clone()), ("others", others), ("all", Value::Array(all))];
+                    let value = evaluate(&names)?;
                     number(value, expression.path.to_string())
                 };
                 (0..chosen.len()).map(value).collect()

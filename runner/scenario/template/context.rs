@@ -23,7 +23,7 @@ pub fn evaluate_alone<'a>(
     expression: &Expression,
     names: impl IntoIterator<Item = (&'a str, serde_json::Value)>,
 ) -> Result<serde_json::Value, TemplateError> {
-    compiled(variables(scenario), expression)?(names.into_iter().collect())
+    evaluate_in(variables(scenario), expression, names)
 }
 
 /// The value of an expression in a context, and with some more names.
@@ -32,11 +32,14 @@ pub(in crate::scenario) fn evaluate_in<'a>(
     expression: &Expression,
     names: impl IntoIterator<Item = (&'a str, serde_json::Value)>,
 ) -> Result<serde_json::Value, TemplateError> {
-    compiled(context, expression)?(names.into_iter().collect())
+    let program = environment().expression(&expression.text)?;
+    plain_value(&program.value(with_names(context, names))?, expression)
 }
 
-/// Some more names, and their values.
-type Names<'a> = Vec<(&'a str, serde_json::Value)>;
+/// A name and what it stands for.
+type Named<'a> = (&'a str, serde_json::Value);
+/// The value of an expression.
+type Found = Result<serde_json::Value, TemplateError>;
 
 /// An expression over variables that is compiled once, to be evaluated with several sets of more names.
 ///
@@ -45,20 +48,19 @@ type Names<'a> = Vec<(&'a str, serde_json::Value)>;
 pub fn evaluator<'e>(
     scenario: &Scenario,
     expression: &'e Expression,
-) -> Result<impl Fn(Names<'_>) -> Result<serde_json::Value, TemplateError> + 'e, TemplateError> {
-    compiled(variables(scenario), expression)
+) -> Result<impl Fn(&[Named<'_>]) -> Found + 'e, TemplateError> {
+    let (program, context) = (environment().expression(&expression.text)?, variables(scenario));
+    Ok(move |names: &[Named<'_>]| {
+        plain_value(&program.value(with_names(context.clone(), names.iter().cloned()))?, expression)
+    })
 }
 
-fn compiled(
-    context: BTreeMap<String, Value>,
-    expression: &Expression,
-) -> Result<impl Fn(Names<'_>) -> Result<serde_json::Value, TemplateError> + '_, TemplateError> {
-    let program = environment().expression(&expression.text)?;
-    Ok(move |names: Names<'_>| {
-        let mut context = context.clone();
-        context.extend(names.into_iter().map(|(name, value)| (name.to_string(), plain(value))));
-        plain_value(&program.value(context)?, expression)
-    })
+fn with_names<'a>(
+    mut context: BTreeMap<String, Value>,
+    names: impl IntoIterator<Item = (&'a str, serde_json::Value)>,
+) -> BTreeMap<String, Value> {
+    context.extend(names.into_iter().map(|(name, value)| (name.to_string(), plain(value))));
+    context
 }
 
 fn plain_value(value: &Value, expression: &Expression) -> Result<serde_json::Value, TemplateError> {
