@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 /// Names one sequence's memory: an agent of a run of a tenant. All are free text; files are named by their hash.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SessionKey {
     /// Name of the tenant; tenants share nothing, in RAM or on disk. May be empty.
     pub tenant: String,

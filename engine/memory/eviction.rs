@@ -6,7 +6,8 @@
 //! so its next turn reads just what is missing. What is not on disk goes last of all: computing costs some hundred times what
 //! reading does. A shared block stays while anybody at rest or at work holds it.
 
-use super::{Idle, Memory};
+use super::Memory;
+use super::at_rest::Idle;
 use crate::SessionKey;
 use crate::memory::read_ahead::Ahead;
 use crate::memory::writer::Writer;
@@ -43,9 +44,8 @@ fn victim<K: Copy>(candidates: impl Iterator<Item = Candidate<K>>) -> Option<K> 
 impl Memory {
     /// Bytes that cached keys and values take now, what is known of sessions, and what is on its way from disk or to it.
     pub(crate) fn bytes(&self) -> u64 {
-        let known: u64 = self.idle.values().map(|idle| idle.known_bytes).sum();
         let disk = self.ahead.as_ref().map_or(0, Ahead::room) + self.writer.as_ref().map_or(0, Writer::bytes);
-        self.arena.bytes() + known + self.at_work + disk
+        self.arena.bytes() + self.idle.known_bytes() + self.at_work + disk
     }
 
     /// Bytes that all of it may take.
@@ -86,12 +86,12 @@ impl Memory {
             }
             while excess > 0 {
                 let candidates = self.idle.iter().filter(|(_, idle)| {
-                    let later = needed_by.is_none_or(|by| idle.next_use.is_none_or(|next| next > by));
+                    let later = needed_by.is_none_or(|by| idle.next_use().is_none_or(|next| next > by));
                     later && idle.can_lose(*kind)
                 });
                 let candidates = candidates.map(|(key, idle)| Candidate {
                     key,
-                    next_use: idle.next_use,
+                    next_use: idle.next_use(),
                     last_use: idle.last_use,
                 });
                 let Some(key) = victim(candidates).cloned() else { break };
@@ -105,7 +105,7 @@ impl Memory {
     fn evict(&mut self, key: &SessionKey, kind: Eviction, excess: u64) -> u64 {
         tracing::trace!("evicting from `{}`, {excess} bytes over the budget", key.agent);
         if kind == Eviction::Known {
-            let known = self.idle.get(key).map_or(0, |idle| idle.known_bytes);
+            let known = self.idle.get(key).map_or(0, Idle::known_bytes);
             self.forget_known(key);
             return excess.saturating_sub(known);
         }

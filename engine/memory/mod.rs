@@ -1,12 +1,13 @@
 //! All sessions that are not at work, in memory and on disk.
 //!
-//! [`recall`] makes one ready for a prompt, [`adopt`] goes on with another device's, [`carry`] takes in and gives away whole ones, [`commit`] keeps what its turn left, [`unfinished`] what one left that did not end, [`read_ahead`] reads for who is needed next, [`eviction`]
+//! [`at_rest`] holds them; [`recall`] makes one ready for a prompt, [`adopt`] goes on with another device's, [`carry`] takes in and gives away whole ones, [`commit`] keeps what its turn left, [`unfinished`] what one left that did not end, [`read_ahead`] reads for who is needed next, [`eviction`]
 //! keeps the budget, [`claims`] other processes away. What needs the disk is a [`crew`]'s: reads side by side, an [`export`] of what a
 //! session has and its manifest through the [`writer`], in order. A [`session`] is a [`sequence`] with what it has read; the [`arena`]
 //! knows which blocks are in memory; a [`pass`] is planned over both.
 
 mod adopt;
 pub(crate) mod arena;
+mod at_rest;
 mod carry;
 mod claims;
 mod commit;
@@ -31,6 +32,7 @@ use crate::text::tokenizer::Tokenizer;
 use crate::threads::n_threads;
 use crate::{Result, SessionKey, SessionStatus};
 use arena::Arena;
+use at_rest::{AtRest, Idle};
 use claims::Claims;
 use crew::Crew;
 use read_ahead::Ahead;
@@ -52,7 +54,7 @@ pub(crate) struct Memory {
     ahead: Option<Ahead>,
     /// Writes; none without a store.
     writer: Option<Writer>,
-    idle: HashMap<SessionKey, Idle>,
+    idle: AtRest,
     unfinished: Unfinished,
     /// Contents of the manifests of sessions that this engine saved.
     journals: HashMap<SessionKey, Journal>,
@@ -70,24 +72,6 @@ pub(crate) struct Memory {
     pub(crate) token_ms: f64,
     /// Decodes what raw prompts are cut into.
     pub(crate) tokenizer: Option<Arc<Tokenizer>>,
-}
-
-struct Idle {
-    session: Session,
-    next_use: Option<u64>,
-    last_use: u64,
-    /// Bytes of what is known of it, whatever of its keys and values is in memory.
-    known_bytes: u64,
-    /// True if its manifest is up to date: then it need not be known.
-    saved: bool,
-    ahead: ReadAhead,
-}
-
-/// Bytes read ahead for a session, and the milliseconds that took.
-#[derive(Clone, Copy, Default)]
-struct ReadAhead {
-    bytes: u64,
-    ms: f64,
 }
 
 /// Threads that read for a turn that waits, at most: no more than compute.
@@ -113,7 +97,7 @@ impl Memory {
         if let Some(ahead) = &ahead {
             ahead.compact();
         }
-        let (idle, journals, remarks) = (HashMap::new(), HashMap::new(), HashMap::new());
+        let (idle, journals, remarks) = (AtRest::default(), HashMap::new(), HashMap::new());
         let (claims, storeless, clock, at_work, token_ms) = (Claims::default(), None, 0, 0, 0.0);
         Ok(Self {
             context,
@@ -149,18 +133,16 @@ impl Memory {
 
     /// Makes a session known that will speak: it can be read ahead then.
     pub(crate) fn expect(&mut self, key: &SessionKey, next_use: u64) {
-        match self.idle.get_mut(key) {
-            Some(idle) => idle.next_use = Some(next_use),
-            None => {
-                let mut search = Search::default();
-                let session = self.load(key, false, &mut search);
-                self.remarks.extend(search.reason.map(|reason| (key.clone(), reason)));
-                if let Some(session) = session {
-                    self.journals.remove(key); // whoever adds to it claims its run first, and reads it then
-                    self.keep(key.clone(), session, Some(next_use));
-                    self.saved(key);
-                }
-            }
+        if self.idle.expect(key, next_use) {
+            return;
+        }
+        let mut search = Search::default();
+        let session = self.load(key, false, &mut search);
+        self.remarks.extend(search.reason.map(|reason| (key.clone(), reason)));
+        if let Some(session) = session {
+            self.journals.remove(key); // whoever adds to it claims its run first, and reads it then
+            self.keep(key.clone(), session, Some(next_use));
+            self.saved(key);
         }
     }
 
@@ -168,7 +150,7 @@ impl Memory {
     pub(crate) fn sessions(&self) -> Vec<SessionStatus> {
         let status = |(key, idle): (&SessionKey, &Idle)| {
             let status = idle.session.status(key, &self.arena);
-            SessionStatus { next_use: idle.next_use, is_saved: idle.saved && status.is_saved, ..status }
+            SessionStatus { next_use: idle.next_use(), is_saved: idle.saved && status.is_saved, ..status }
         };
         self.idle.iter().map(status).collect()
     }
@@ -177,9 +159,7 @@ impl Memory {
     pub(crate) fn keep(&mut self, key: SessionKey, session: Session, next_use: Option<u64>) {
         self.claims.rests(&key);
         self.clock += 1;
-        let known_bytes = session.known_bytes();
-        let (last_use, saved, ahead) = (self.clock, false, ReadAhead::default());
-        let idle = Idle { session, next_use, last_use, known_bytes, saved, ahead };
+        let idle = Idle::new(session, next_use, self.clock);
         if let Some(mut before) = self.idle.insert(key, idle) {
             before.session.sequence.clear(&mut self.arena);
         }

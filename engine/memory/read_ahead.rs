@@ -184,10 +184,7 @@ impl Memory {
         if n_active == 0 || self.ahead.as_ref().is_none_or(|ahead| !ahead.idle()) {
             return;
         }
-        let mut next: Vec<(u64, SessionKey)> =
-            self.idle.iter().filter_map(|(key, idle)| Some((idle.next_use?, key.clone()))).collect();
-        next.sort_by_key(|(next_use, _)| *next_use);
-        for (next_use, key) in next.into_iter().take(n_active) {
+        for (next_use, key) in self.idle.next(n_active) {
             self.read_ahead(&key, next_use);
         }
     }

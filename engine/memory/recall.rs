@@ -10,7 +10,8 @@
 use super::arena::Arena;
 use super::sequence::Sequence;
 use super::session::Session;
-use super::{Memory, ReadAhead};
+use super::Memory;
+use super::at_rest::ReadAhead;
 use crate::kv::format::BlockBytes;
 use crate::kv::layout::{BLOCK, Part};
 use crate::kv::table::{BlockHash, BlockId, BlockKey, Parts};

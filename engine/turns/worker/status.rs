@@ -15,10 +15,7 @@ impl Worker {
             let next_use = turn.request.next_use;
             crate::SessionStatus { is_at_work: true, is_saved: false, next_use, ..status }
         }));
-        sessions.sort_by(|a, b| {
-            let name = |key: &crate::SessionKey| (key.tenant.clone(), key.run.clone(), key.agent.clone());
-            name(&a.key).cmp(&name(&b.key))
-        });
+        sessions.sort_by(|a, b| a.key.cmp(&b.key));
         EngineStatus {
             active: self.turns().count(),
             waiting: self.waiting.iter().filter(|waiting| !waiting.events.is_closed()).count(),

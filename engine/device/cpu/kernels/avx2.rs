@@ -1,4 +1,4 @@
-//! AVX2 with FMA and F16C: 16 lanes as two registers of 8.
+//! AVX2 with FMA and F16C, and with AVX-VNNI where there is that: 16 lanes as two registers of 8.
 
 use super::{Kernel, LANES, Lanes, Words};
 use crate::kv::quant::Scale;
@@ -7,7 +7,7 @@ use std::arch::x86_64::*;
 
 /// Lanes 0–7 and 8–15.
 #[derive(Clone, Copy)]
-pub(crate) struct Avx2(__m256, __m256);
+pub(crate) struct Avx2<const VNNI: bool>(__m256, __m256);
 
 /// Runs a kernel with AVX2 code.
 ///
@@ -15,7 +15,16 @@ pub(crate) struct Avx2(__m256, __m256);
 /// The machine has AVX2, FMA and F16C.
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(crate) unsafe fn run<K: Kernel>(kernel: K) -> K::Output {
-    kernel.run::<Avx2>()
+    kernel.run::<Avx2<false>>()
+}
+
+/// Runs a kernel with AVX2 and AVX-VNNI code.
+///
+/// # Safety
+/// The machine has AVX2, FMA, F16C and AVX-VNNI.
+#[target_feature(enable = "avx2,fma,f16c,avxvnni")]
+pub(crate) unsafe fn run_vnni<K: Kernel>(kernel: K) -> K::Output {
+    kernel.run::<Avx2<true>>()
 }
 
 /// One expression over both halves.
@@ -32,8 +41,8 @@ macro_rules! both {
 }
 
 #[allow(clippy::undocumented_unsafe_blocks)] // the macro's doc holds for each
-impl Lanes for Avx2 {
-    type Words = Avx2Words;
+impl<const VNNI: bool> Lanes for Avx2<VNNI> {
+    type Words = Avx2Words<VNNI>;
     const WIDE: bool = false;
 
     #[inline(always)]
@@ -117,7 +126,7 @@ impl Lanes for Avx2 {
         }
     }
     #[inline(always)]
-    fn from_words(words: Avx2Words) -> Self {
+    fn from_words(words: Avx2Words<VNNI>) -> Self {
         unsafe { Self(_mm256_cvtepi32_ps(words.0), _mm256_cvtepi32_ps(words.1)) }
     }
     #[inline(always)]
@@ -209,7 +218,7 @@ impl Lanes for Avx2 {
 /// # Safety
 /// The machine has AVX2.
 #[inline(always)]
-unsafe fn from_signed(bytes: __m128i) -> Avx2 {
+unsafe fn from_signed<const VNNI: bool>(bytes: __m128i) -> Avx2<VNNI> {
     // SAFETY: the caller's.
     unsafe {
         let low = _mm256_cvtepi8_epi32(bytes);
@@ -220,10 +229,15 @@ unsafe fn from_signed(bytes: __m128i) -> Avx2 {
 
 /// Words 0–7 and 8–15.
 #[derive(Clone, Copy)]
-pub(crate) struct Avx2Words(__m256i, __m256i);
+pub(crate) struct Avx2Words<const VNNI: bool>(__m256i, __m256i);
 
 #[allow(clippy::undocumented_unsafe_blocks)] // the macro's doc holds for each
-impl Words for Avx2Words {
+impl<const VNNI: bool> Words for Avx2Words<VNNI> {
+    /// In 16 bits each; with VNNI in 32, as words.
+    type Sums = Self;
+    const LARGEST_SUM: i32 = if VNNI { i32::MAX } else { i16::MAX as i32 };
+    const LESS_128: bool = !VNNI;
+
     #[inline(always)]
     fn splat(x: i32) -> Self {
         unsafe { Self(_mm256_set1_epi32(x), _mm256_set1_epi32(x)) }
@@ -257,12 +271,7 @@ impl Words for Avx2Words {
     }
     #[inline(always)]
     fn dot(self, codes: Self, x: i32) -> Self {
-        unsafe {
-            // Pairs of products fit 16 bits: 2 * 127 * 127 < 2^15.
-            let (x, ones) = (_mm256_set1_epi32(x), _mm256_set1_epi16(1));
-            let sum = |codes| _mm256_madd_epi16(_mm256_maddubs_epi16(codes, x), ones);
-            Self(_mm256_add_epi32(self.0, sum(codes.0)), _mm256_add_epi32(self.1, sum(codes.1)))
-        }
+        self.end(Self::products(self.begin(), codes, x))
     }
     #[inline(always)]
     fn look_up(self, table: &[u8; 16]) -> Self {
@@ -273,8 +282,46 @@ impl Words for Avx2Words {
     }
     #[inline(always)]
     fn dot_wide(self, codes: Self, x: i32) -> Self {
-        // The top bit alone (0 or 128) fits as well: 2 * 128 * 127 < 2^15.
-        let top = codes.and(Self::splat(0x8080_8080u32.cast_signed()));
-        self.dot(codes.and(Self::splat(0x7f7f_7f7f)), x).dot(top, x)
+        if VNNI {
+            return self.dot(codes, x);
+        }
+        unsafe {
+            // |c| * (x with the sign of c): pairs of products fit 16 bits, 2 * 128 * 127 < 2^15.
+            let (x, flip) = (_mm256_set1_epi32(x), _mm256_set1_epi8(-128));
+            let products = |codes| {
+                let codes = _mm256_xor_si256(codes, flip);
+                _mm256_maddubs_epi16(_mm256_abs_epi8(codes), _mm256_sign_epi8(x, codes))
+            };
+            self.end(Self(products(codes.0), products(codes.1)))
+        }
+    }
+    #[inline(always)]
+    fn begin(self) -> Self {
+        if VNNI { self } else { Self::splat(0) }
+    }
+    #[inline(always)]
+    fn products(sums: Self, codes: Self, x: i32) -> Self {
+        unsafe {
+            let x = _mm256_set1_epi32(x);
+            if VNNI {
+                let add = |sums, codes| _mm256_dpbusd_avx_epi32(sums, codes, x);
+                Self(add(sums.0, codes.0), add(sums.1, codes.1))
+            } else {
+                // Pairs of products fit 16 bits: 2 * 127 * 127 < 2^15.
+                let add = |sums, codes| _mm256_add_epi16(sums, _mm256_maddubs_epi16(codes, x));
+                Self(add(sums.0, codes.0), add(sums.1, codes.1))
+            }
+        }
+    }
+    #[inline(always)]
+    fn end(self, sums: Self) -> Self {
+        if VNNI {
+            return sums;
+        }
+        unsafe {
+            let ones = _mm256_set1_epi16(1);
+            let add = |words, sums| _mm256_add_epi32(words, _mm256_madd_epi16(sums, ones));
+            Self(add(self.0, sums.0), add(self.1, sums.1))
+        }
     }
 }

@@ -169,6 +169,10 @@ pub(crate) struct Avx512Words(__m512i);
 
 #[allow(clippy::undocumented_unsafe_blocks)] // as above
 impl Words for Avx512Words {
+    type Sums = Self;
+    const LARGEST_SUM: i32 = i32::MAX;
+    const LESS_128: bool = false;
+
     #[inline(always)]
     fn splat(x: i32) -> Self {
         unsafe { Self(_mm512_set1_epi32(x)) }
@@ -207,5 +211,17 @@ impl Words for Avx512Words {
     #[inline(always)]
     fn dot_wide(self, codes: Self, x: i32) -> Self {
         self.dot(codes, x)
+    }
+    #[inline(always)]
+    fn begin(self) -> Self {
+        self
+    }
+    #[inline(always)]
+    fn products(sums: Self, codes: Self, x: i32) -> Self {
+        sums.dot(codes, x)
+    }
+    #[inline(always)]
+    fn end(self, sums: Self) -> Self {
+        sums
     }
 }

@@ -9,7 +9,7 @@
 
 use super::panel::{Format, Packed, codes, scale_bytes, with_scheme};
 use super::pointwise::Gate;
-use super::schemes::{Scheme, is_wide};
+use super::schemes::{Scales, Scheme, is_wide, largest_code};
 use super::{Isa, Kernel, LANES, Lanes, STEP, Words, lanes, lanes_mut, padded};
 use crate::model::spec::Activation;
 use crate::threads::{Shared, for_ranges};
@@ -28,6 +28,15 @@ struct Coded {
     codes: Vec<i8>,
     /// `[n_rows, k / 32]`.
     steps: Vec<StepOf>,
+    /// What sums of products with weights of a scheme's offset begin with: `-offset * sum of codes`, by offset.
+    starts: Vec<(i32, Vec<Start>)>,
+}
+
+/// Starts of a step's sums: of all its products, of those of its first and its last 16.
+#[derive(Clone, Copy, Debug, Default)]
+struct Start {
+    whole: i32,
+    halves: [i32; 2],
 }
 
 /// Scale and sums of 32 codes of a row.
@@ -46,13 +55,13 @@ impl<'a> Activations<'a> {
         let n_rows = x.len() / k;
         assert_eq!(x.len(), n_rows * k, "activations are [n_rows, {k}]");
         assert!(weights.iter().all(|w| w.k == k), "weights are [n_out, {k}]");
-        let coded = weights.iter().any(|w| w.format.coded()).then(|| Coded::new(isa, x, k));
+        let coded = weights.iter().any(|w| w.format.coded()).then(|| Coded::new(isa, x, k, weights));
         Self { floats: x, n_rows, k, coded }
     }
 }
 
 impl Coded {
-    fn new(isa: Isa, x: &[f32], k: usize) -> Self {
+    fn new(isa: Isa, x: &[f32], k: usize, weights: &[&Packed]) -> Self {
         let (mut codes, mut steps) = (vec![0; x.len()], vec![StepOf::default(); x.len() / STEP]);
         let (shared_codes, shared_steps) = (Shared::new(&mut codes), Shared::new(&mut steps));
         for_ranges(x.len() / k, (1 << 14) / k, |rows| {
@@ -62,7 +71,25 @@ impl Coded {
                 unsafe { (shared_codes.part(start..end), shared_steps.part(start / STEP..end / STEP)) };
             isa.run(Encode { x: &x[start..end], codes, steps });
         });
-        Self { codes, steps }
+        let mut starts: Vec<(i32, Vec<Start>)> = Vec::new();
+        for offset in weights.iter().map(|w| w.format.offset()).filter(|offset| *offset != 0) {
+            if starts.iter().all(|(known, _)| *known != offset) {
+                starts.push((offset, steps.iter().map(|step| step.start(offset)).collect()));
+            }
+        }
+        Self { codes, steps, starts }
+    }
+
+    /// What sums of products with codes of an offset begin with, `[n_rows, k / 32]`; empty: with nothing.
+    fn starts(&self, offset: i32) -> &[Start] {
+        self.starts.iter().find(|(known, _)| *known == offset).map_or(&[], |(_, starts)| starts)
+    }
+}
+
+impl StepOf {
+    fn start(&self, offset: i32) -> Start {
+        // Sums are whole numbers below 2^12.
+        Start { whole: -offset * self.sum as i32, halves: self.halves.map(|sum| -offset * sum as i32) }
     }
 }
 
@@ -193,7 +220,7 @@ impl Kernel for Panel<'_> {
     #[inline(always)]
     fn run<L: Lanes>(self) {
         let Self { x, format, panel, out } = self;
-        with_scheme!(format, S => return rows::<L>(out, &mut CodedProduct::<S>::new(x, panel, format)), _ => ());
+        with_scheme!(format, S => return CodedProduct::<S>::new(x, panel, format).run::<L>(out), _ => ());
         match format {
             Format::F16 => rows::<L>(out, &mut F16 { x, panel: bytemuck::cast_slice(panel) }),
             Format::Bf16 => rows::<L>(out, &mut Bf16 { x, panel: bytemuck::cast_slice(panel) }),
@@ -202,20 +229,24 @@ impl Kernel for Panel<'_> {
     }
 }
 
-/// A panel that some rows at a time are multiplied with.
-trait Tile {
-    /// Rows `first .. first + R`, each to 16 outputs.
-    fn tile<L: Lanes, const R: usize>(&mut self, first: usize) -> [L; R];
+/// A panel, or a part of one, that some rows at a time are multiplied with.
+trait Tile<L: Lanes> {
+    /// Rows `first .. first + R`, each to 16 outputs; parts of a panel are added to what the rows have `so_far`.
+    fn tile<const R: usize>(&mut self, first: usize, so_far: [L; R]) -> [L; R];
 }
 
 /// Walks over the rows of `out: [n_rows, 16]` in tiles.
 #[inline(always)]
-fn rows<L: Lanes>(out: &mut [f32], tile: &mut impl Tile) {
+fn rows<L: Lanes>(out: &mut [f32], tile: &mut impl Tile<L>) {
     #[inline(always)]
     #[allow(clippy::needless_range_loop)] // r indexes two things
-    fn some<L: Lanes, const R: usize>(out: &mut [f32], at: &mut usize, tile: &mut impl Tile) {
+    fn some<L: Lanes, const R: usize>(out: &mut [f32], at: &mut usize, tile: &mut impl Tile<L>) {
         while *at + R <= out.len() / LANES {
-            let sums = tile.tile::<L, R>(*at);
+            let mut sums = [L::splat(0.0); R];
+            for r in 0..R {
+                sums[r] = L::load(lanes(&out[(*at + r) * LANES..][..LANES]));
+            }
+            sums = tile.tile::<R>(*at, sums);
             for r in 0..R {
                 sums[r].store(lanes_mut(&mut out[(*at + r) * LANES..][..LANES]));
             }
@@ -234,13 +265,44 @@ fn rows<L: Lanes>(out: &mut [f32], tile: &mut impl Tile) {
 /// Distance in bytes at which weights are prefetched ahead of their use: about what memory delivers during one access.
 const PREFETCH: usize = 4096;
 
-/// One step of 16 outputs × 4 k after another.
+/// Steps that are unpacked at once for many rows: they stay in the first-level cache.
+const UNPACKED: usize = 8;
+
+/// Activations in 8 bits times a panel of codes: one step of 16 outputs × 32 k after another.
 struct CodedProduct<'a, S> {
     x: &'a Coded,
+    starts: &'a [Start],
     k: usize,
     codes: &'a [u8],
     heads: &'a [u8],
     scheme: std::marker::PhantomData<S>,
+}
+
+/// A step of a panel, unpacked.
+#[derive(Clone, Copy)]
+struct Step<L: Lanes> {
+    quads: [L::Words; 8],
+    scales: Scales<L>,
+}
+
+impl<L: Lanes> Step<L> {
+    #[inline(always)]
+    fn read<S: Scheme>(bytes: &[u8], scales: Scales<L>) -> Self {
+        let mut quads = match S::BITS {
+            2 => codes::<L, 2>(bytes),
+            3 => codes::<L, 3>(bytes),
+            4 => codes::<L, 4>(bytes),
+            5 => codes::<L, 5>(bytes),
+            6 => codes::<L, 6>(bytes),
+            _ => codes::<L, 8>(bytes),
+        };
+        if let Some(table) = S::TABLE {
+            for quad in &mut quads {
+                *quad = quad.look_up(table);
+            }
+        }
+        Self { quads, scales }
+    }
 }
 
 impl<'a, S: Scheme> CodedProduct<'a, S> {
@@ -248,94 +310,206 @@ impl<'a, S: Scheme> CodedProduct<'a, S> {
     fn new(x: &'a Activations<'a>, panel: &'a [u8], format: Format) -> Self {
         let (heads, codes) = panel.split_at(scale_bytes(format, x.k));
         let coded = x.coded.as_ref().expect("activations are coded for coded weights");
-        Self { x: coded, k: x.k, codes, heads, scheme: std::marker::PhantomData }
+        let starts = coded.starts(S::OFFSET);
+        Self { x: coded, starts, k: x.k, codes, heads, scheme: std::marker::PhantomData }
+    }
+
+    /// Bytes of a step's codes.
+    const STEP_BYTES: usize = S::BITS * STEP * LANES / 8;
+    /// Steps of a block.
+    const STEPS: usize = S::BLOCK / STEP;
+
+    /// All rows, into `out: [n_rows, 16]`.
+    #[inline(always)]
+    fn run<L: Lanes>(mut self, out: &mut [f32]) {
+        if out.len() / LANES <= if L::WIDE { 8 } else { 4 } {
+            rows::<L>(out, &mut self);
+        } else {
+            self.many_rows::<L>(out);
+        }
+    }
+
+    /// The same for so many rows that steps are unpacked beforehand.
+    #[inline(always)]
+    fn many_rows<L: Lanes>(&self, out: &mut [f32]) {
+        out.fill(0.0);
+        let zero = Step { quads: [L::Words::splat(0); 8], scales: Scales::plain(L::splat(0.0)) };
+        let (mut steps, mut first, mut n) = ([zero; UNPACKED], 0, 0);
+        for (block, head) in self.blocks() {
+            let mut head = S::open::<L>(head);
+            for (s, bytes) in block.chunks_exact(Self::STEP_BYTES).enumerate() {
+                steps[n] = Step::read::<S>(bytes, S::scales::<L>(&mut head, s));
+                n += 1;
+                if n == UNPACKED {
+                    rows::<L>(out, &mut Unpacked { product: self, steps: &steps, first });
+                    (first, n) = (first + n, 0);
+                }
+            }
+        }
+        if n > 0 {
+            rows::<L>(out, &mut Unpacked { product: self, steps: &steps[..n], first });
+        }
+    }
+
+    /// Codes and scales of each block.
+    #[inline(always)]
+    fn blocks(&self) -> impl Iterator<Item = (&'a [u8], &'a [u8])> {
+        let codes = self.codes.chunks_exact(Self::STEP_BYTES * Self::STEPS);
+        codes.zip(self.heads.chunks_exact(S::SCALE_BYTES)).take(self.k / S::BLOCK)
+    }
+
+    /// Rows `first .. first + R`.
+    #[inline(always)]
+    #[allow(clippy::needless_range_loop)] // r indexes several things at once
+    fn rows<const R: usize>(&self, first: usize) -> CodedRows<'a, R> {
+        let mut rows = CodedRows { codes: [&[]; R], steps: [&[]; R], starts: [&[]; R] };
+        let n = self.k / STEP;
+        for r in 0..R {
+            rows.codes[r] = &self.x.codes[(first + r) * self.k..][..self.k];
+            rows.steps[r] = &self.x.steps[(first + r) * n..][..n];
+            if S::OFFSET != 0 {
+                rows.starts[r] = &self.starts[(first + r) * n..][..n];
+            }
+        }
+        rows
     }
 }
 
-impl<S: Scheme> Tile for CodedProduct<'_, S> {
+/// Some rows of coded activations.
+struct CodedRows<'a, const R: usize> {
+    codes: [&'a [i8]; R],
+    steps: [&'a [StepOf]; R],
+    /// Empty unless codes have an offset.
+    starts: [&'a [Start]; R],
+}
+
+impl<const R: usize> CodedRows<'_, R> {
+    /// Adds the products of step `s` to `out`.
+    ///
+    /// # Safety
+    /// The rows have more than `s` steps.
     #[inline(always)]
     #[allow(clippy::needless_range_loop)] // r indexes several things at once
-    fn tile<L: Lanes, const R: usize>(&mut self, first: usize) -> [L; R] {
-        let Self { x, k, codes: panel, heads, .. } = *self;
-        let step_bytes = S::BITS * STEP * LANES / 8;
-        let steps_of_block = S::BLOCK / STEP;
+    unsafe fn add<L: Lanes, S: Scheme>(&self, step: &Step<L>, s: usize, out: &mut [L; R]) {
+        let Step { quads, scales } = step;
+        let mut products = [L::splat(0.0); R];
+        let n_halves = if S::HALVES { 2 } else { 1 };
+        for half in 0..n_halves {
+            let mut dots = [L::Words::splat(0); R];
+            if S::OFFSET != 0 && !(const { is_wide::<S>() } && L::Words::LESS_128) {
+                for r in 0..R {
+                    // SAFETY: the caller's.
+                    let start = unsafe { self.starts[r].get_unchecked(s) };
+                    dots[r] = L::Words::splat(if S::HALVES { start.halves[half] } else { start.whole });
+                }
+            }
+            let (first, last) = (8 / n_halves * half, 8 / n_halves * (half + 1));
+            if const { is_wide::<S>() } {
+                for q in first..last {
+                    for r in 0..R {
+                        // SAFETY: the caller's.
+                        dots[r] = dots[r].dot_wide(quads[q], unsafe { self.quad(r, s, q) });
+                    }
+                }
+            } else {
+                let together = const { together::<S, L::Words>() };
+                let mut from = first;
+                while from < last {
+                    let mut sums = [dots[0].begin(); R];
+                    for r in 0..R {
+                        sums[r] = dots[r].begin();
+                    }
+                    let to = if from + together < last { from + together } else { last };
+                    for q in from..to {
+                        for r in 0..R {
+                            // SAFETY: the caller's.
+                            let x = unsafe { self.quad(r, s, q) };
+                            sums[r] = L::Words::products(sums[r], quads[q], x);
+                        }
+                    }
+                    for r in 0..R {
+                        dots[r] = dots[r].end(sums[r]);
+                    }
+                    from = to;
+                }
+            }
+            let scale = if half == 0 { scales.first } else { scales.last };
+            for r in 0..R {
+                let dot = L::from_words(dots[r]);
+                products[r] = if half == 0 { dot.mul(scale) } else { dot.fma(scale, products[r]) };
+            }
+        }
+        for r in 0..R {
+            // SAFETY: the caller's.
+            let step = unsafe { self.steps[r].get_unchecked(s) };
+            if S::BIAS && S::HALVES {
+                products[r] = scales.bias[0].fma(L::splat(step.halves[0]), products[r]);
+                products[r] = scales.bias[1].fma(L::splat(step.halves[1]), products[r]);
+            } else if S::BIAS {
+                products[r] = scales.bias[0].fma(L::splat(step.sum), products[r]);
+            }
+            out[r] = products[r].fma(L::splat(step.scale), out[r]);
+        }
+    }
+
+    /// Codes `4 q .. 4 q + 4` of step `s` of row `r`.
+    ///
+    /// # Safety
+    /// The row has more than `s` steps; `q` is below 8.
+    #[inline(always)]
+    unsafe fn quad(&self, r: usize, s: usize, q: usize) -> i32 {
+        // SAFETY: the caller's.
+        unsafe { self.codes[r].as_ptr().add(s * STEP + 4 * q).cast::<i32>().read_unaligned() }
+    }
+}
+
+/// Quads whose products sums hold: all eight, unless sums are narrow.
+const fn together<S: Scheme, W: Words>() -> usize {
+    let fit = W::LARGEST_SUM / (2 * 127 * largest_code::<S>());
+    if fit > 8 { 8 } else { fit as usize }
+}
+
+impl<S: Scheme, L: Lanes> Tile<L> for CodedProduct<'_, S> {
+    #[inline(always)]
+    fn tile<const R: usize>(&mut self, first: usize, _: [L; R]) -> [L; R] {
         // Few rows wait for memory: its next lines are asked for in time. With each step go the lines of its share of the
         // panel, as far ahead as the scales are long and then some.
-        let share = S::SCALE_BYTES / steps_of_block + step_bytes;
-        let mut next = heads.as_ptr().wrapping_add(heads.len() + PREFETCH);
-        let (mut rows, mut steps): ([&[i8]; R], [&[StepOf]; R]) = ([&[]; R], [&[]; R]);
-        for r in 0..R {
-            rows[r] = &x.codes[(first + r) * k..][..k];
-            steps[r] = &x.steps[(first + r) * k / STEP..][..k / STEP];
-        }
+        let share = S::SCALE_BYTES / Self::STEPS + Self::STEP_BYTES;
+        let mut next = self.heads.as_ptr().wrapping_add(self.heads.len() + PREFETCH);
+        let rows = self.rows::<R>(first);
         let mut out = [L::splat(0.0); R];
-        let blocks = panel.chunks_exact(step_bytes * steps_of_block).zip(heads.chunks_exact(S::SCALE_BYTES));
-        for (b, (block, head)) in blocks.take(k / S::BLOCK).enumerate() {
+        for (b, (block, head)) in self.blocks().enumerate() {
             let mut head = S::open::<L>(head);
-            for (s, step) in block.chunks_exact(step_bytes).enumerate() {
-                let weights = S::scales::<L>(&mut head, s);
-                let s = b * steps_of_block + s;
+            for (s, bytes) in block.chunks_exact(Self::STEP_BYTES).enumerate() {
+                let scales = S::scales::<L>(&mut head, s);
                 if R <= 4 {
                     for line in 0..share.div_ceil(64) {
                         L::prefetch(next.wrapping_add(64 * line));
                     }
                     next = next.wrapping_add(share);
                 }
-                let mut quads = match S::BITS {
-                    2 => codes::<L, 2>(step),
-                    3 => codes::<L, 3>(step),
-                    4 => codes::<L, 4>(step),
-                    5 => codes::<L, 5>(step),
-                    6 => codes::<L, 6>(step),
-                    _ => codes::<L, 8>(step),
-                };
-                if let Some(table) = S::TABLE {
-                    for q in 0..8 {
-                        quads[q] = quads[q].look_up(table);
-                    }
-                }
-                let mut products = [L::splat(0.0); R];
-                let n_halves = if S::HALVES { 2 } else { 1 };
-                for half in 0..n_halves {
-                    let mut dots = [L::Words::splat(0); R];
-                    for q in 8 / n_halves * half..8 / n_halves * (half + 1) {
-                        for r in 0..R {
-                            // SAFETY: `s` is a step of the row (`k / 32` of them) and `q` a quad of 4 in it.
-                            let x = unsafe {
-                                rows[r].as_ptr().add(s * STEP + 4 * q).cast::<i32>().read_unaligned()
-                            };
-                            dots[r] = if const { is_wide::<S>() } {
-                                dots[r].dot_wide(quads[q], x)
-                            } else {
-                                dots[r].dot(quads[q], x)
-                            };
-                        }
-                    }
-                    let scale = if half == 0 { weights.first } else { weights.last };
-                    for r in 0..R {
-                        let mut dot = L::from_words(dots[r]);
-                        if S::OFFSET != 0 {
-                            // Whole numbers below 2^24: exact.
-                            // SAFETY: as above.
-                            let step = unsafe { steps[r].get_unchecked(s) };
-                            let sum = if S::HALVES { step.halves[half] } else { step.sum };
-                            dot = L::splat(sum).fma(L::splat(-S::OFFSET as f32), dot);
-                        }
-                        products[r] = if half == 0 { dot.mul(scale) } else { dot.fma(scale, products[r]) };
-                    }
-                }
-                for r in 0..R {
-                    // SAFETY: as above.
-                    let step = unsafe { steps[r].get_unchecked(s) };
-                    if S::BIAS && S::HALVES {
-                        products[r] = weights.bias[0].fma(L::splat(step.halves[0]), products[r]);
-                        products[r] = weights.bias[1].fma(L::splat(step.halves[1]), products[r]);
-                    } else if S::BIAS {
-                        products[r] = weights.bias[0].fma(L::splat(step.sum), products[r]);
-                    }
-                    out[r] = products[r].fma(L::splat(step.scale), out[r]);
-                }
+                // SAFETY: a row has as many steps as a panel.
+                unsafe { rows.add::<L, S>(&Step::read::<S>(bytes, scales), b * Self::STEPS + s, &mut out) };
             }
+        }
+        out
+    }
+}
+
+/// Some steps of a panel from step `first` on, unpacked.
+struct Unpacked<'a, S, L: Lanes> {
+    product: &'a CodedProduct<'a, S>,
+    steps: &'a [Step<L>],
+    first: usize,
+}
+
+impl<S: Scheme, L: Lanes> Tile<L> for Unpacked<'_, S, L> {
+    #[inline(always)]
+    fn tile<const R: usize>(&mut self, first: usize, mut out: [L; R]) -> [L; R] {
+        let rows = self.product.rows::<R>(first);
+        for (s, step) in (self.first..).zip(self.steps) {
+            // SAFETY: steps of a panel are a row's.
+            unsafe { rows.add::<L, S>(step, s, &mut out) };
         }
         out
     }
@@ -349,10 +523,10 @@ macro_rules! float_tile {
             panel: &'a [$element],
         }
 
-        impl Tile for $name<'_> {
+        impl<L: Lanes> Tile<L> for $name<'_> {
             #[inline(always)]
             #[allow(clippy::needless_range_loop)] // r indexes two things
-            fn tile<L: Lanes, const R: usize>(&mut self, first: usize) -> [L; R] {
+            fn tile<const R: usize>(&mut self, first: usize, _: [L; R]) -> [L; R] {
                 let k = self.x.k;
                 let mut rows: [&[f32]; R] = [&[]; R];
                 for r in 0..R {

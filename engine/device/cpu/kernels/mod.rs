@@ -57,6 +57,9 @@ enum Set {
     /// With FMA and F16C.
     #[cfg(target_arch = "x86_64")]
     Avx2,
+    /// The same with AVX-VNNI.
+    #[cfg(target_arch = "x86_64")]
+    AvxVnni,
     /// F, BW and VNNI.
     #[cfg(target_arch = "x86_64")]
     Avx512,
@@ -69,7 +72,7 @@ impl Isa {
     pub const SCALAR: Self = Self(Set::Scalar);
 
     /// The best instruction set of this machine, or the one that `GREENROOM_ISA` names (`scalar`, `avx2`,
-    /// `avx512`, `neon`) where the machine has it.
+    /// `avxvnni`, `avx512`, `neon`) where the machine has it.
     pub fn detect() -> Self {
         let wanted = std::env::var("GREENROOM_ISA").ok();
         let available = Self::available();
@@ -92,6 +95,9 @@ impl Isa {
             }
             let avx2 = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma");
             if avx2 && is_x86_feature_detected!("f16c") {
+                if is_x86_feature_detected!("avxvnni") {
+                    sets.push(Self(Set::AvxVnni));
+                }
                 sets.push(Self(Set::Avx2));
             }
         }
@@ -110,6 +116,8 @@ impl Isa {
             #[cfg(target_arch = "x86_64")]
             Set::Avx2 => "avx2",
             #[cfg(target_arch = "x86_64")]
+            Set::AvxVnni => "avxvnni",
+            #[cfg(target_arch = "x86_64")]
             Set::Avx512 => "avx512",
             #[cfg(target_arch = "aarch64")]
             Set::Neon => "neon",
@@ -123,6 +131,9 @@ impl Isa {
             // SAFETY: only `Isa::available` makes an `Isa` of this set, where its features were detected.
             #[cfg(target_arch = "x86_64")]
             Set::Avx2 => unsafe { avx2::run(kernel) },
+            // SAFETY: as above.
+            #[cfg(target_arch = "x86_64")]
+            Set::AvxVnni => unsafe { avx2::run_vnni(kernel) },
             // SAFETY: as above.
             #[cfg(target_arch = "x86_64")]
             Set::Avx512 => unsafe { avx512::run(kernel) },
@@ -242,6 +253,13 @@ pub(crate) trait Lanes: Copy {
 
 /// A vector of 16 words of 32 bits, each also seen as 4 bytes.
 pub(crate) trait Words: Copy {
+    /// Sums of products of codes, before they become words.
+    type Sums: Copy;
+    /// The largest number that [`Words::Sums`] hold: exact are sums of `n` products of pairs as long as `n * 2 * 127 * code` is no more.
+    const LARGEST_SUM: i32;
+    /// True if [`Words::dot_wide`] takes codes as 128 less than they are.
+    const LESS_128: bool;
+
     /// All words equal.
     fn splat(x: i32) -> Self;
     /// Loads 64 bytes: word i is bytes 4i to 4i + 3, little-endian.
@@ -259,8 +277,14 @@ pub(crate) trait Words: Copy {
     fn dot(self, codes: Self, x: i32) -> Self;
     /// Each byte, 0 to 15, replaced by that entry of a table.
     fn look_up(self, table: &[u8; 16]) -> Self;
-    /// [`Words::dot`] for codes of 0 to 255.
+    /// [`Words::dot`] for codes of 0 to 255, or -128 to 127: see [`Words::LESS_128`].
     fn dot_wide(self, codes: Self, x: i32) -> Self;
+    /// Sums of products that `self` is, or will be, added to.
+    fn begin(self) -> Self::Sums;
+    /// `sums + Σ_b codes[b] * x[b]`, as in [`Words::dot`].
+    fn products(sums: Self::Sums, codes: Self, x: i32) -> Self::Sums;
+    /// `self` and the products that were added up since [`Words::begin`].
+    fn end(self, sums: Self::Sums) -> Self;
 }
 
 /// Sixteen floats of a slice from `at` on, padded with zeros past its end.
@@ -294,6 +318,27 @@ pub(crate) fn lanes_mut<T>(from: &mut [T]) -> &mut [T; LANES] {
 mod tests {
     use super::*;
     use crate::kv::quant::LEVELS;
+
+    /// Products of codes less 128, whether the set takes that off itself or not.
+    #[inline(always)]
+    fn wide<L: Lanes>(codes: L::Words, x: i32) -> L::Words {
+        let mut sum = 0;
+        for byte in x.to_le_bytes() {
+            sum += i32::from(byte.cast_signed());
+        }
+        L::Words::splat(if L::Words::LESS_128 { 0 } else { -128 * sum }).dot_wide(codes, x)
+    }
+
+    /// As many products as sums of 16 bits hold.
+    #[inline(always)]
+    fn summed<L: Lanes>(codes: L::Words, x: i32) -> L::Words {
+        let start = L::Words::splat(-77);
+        let (mut sums, codes) = (start.begin(), codes.and(L::Words::splat(0x0f0f_0f0f)));
+        for _ in 0..8 {
+            sums = L::Words::products(sums, codes, x);
+        }
+        start.end(sums)
+    }
 
     struct Everything([f32; LANES]);
     impl Kernel for Everything {
@@ -330,7 +375,9 @@ mod tests {
                 L::splat(x.sum()),
                 L::splat(x.largest()),
                 L::from_words(L::Words::splat(-5).dot(small, x4)),
-                L::from_words(words.and(L::Words::splat(255)).shl(2).dot_wide(words, x4)),
+                L::from_words(wide::<L>(words, x4)),
+                L::from_words(summed::<L>(words, x4)),
+                L::from_words(words.and(L::Words::splat(255)).shl(2)),
                 L::from_words(
                     L::Words::splat(0).dot(
                         words

@@ -252,6 +252,10 @@ pub(crate) struct NeonWords(int32x4_t, int32x4_t, int32x4_t, int32x4_t);
 
 #[allow(clippy::undocumented_unsafe_blocks)] // the macro's doc holds for each
 impl Words for NeonWords {
+    type Sums = Self;
+    const LARGEST_SUM: i32 = i32::MAX;
+    const LESS_128: bool = true;
+
     #[inline(always)]
     fn splat(x: i32) -> Self {
         unsafe { Self(vdupq_n_s32(x), vdupq_n_s32(x), vdupq_n_s32(x), vdupq_n_s32(x)) }
@@ -300,13 +304,20 @@ impl Words for NeonWords {
     }
     #[inline(always)]
     fn dot_wide(self, codes: Self, x: i32) -> Self {
-        // Codes less 128 (their top bit flipped) are signed bytes; what that takes away is the same for all words.
+        // Codes less 128 (their top bit flipped) are signed bytes.
         let flip = Self::splat(0x8080_8080u32.cast_signed());
-        let codes = quarters!(codes, flip, |a, b| veorq_s32(a, b));
-        let sum = self.dot(codes, x);
-        quarters!(sum, |sum| {
-            let x = vreinterpretq_s8_s32(vdupq_n_s32(x));
-            vaddq_s32(sum, vshlq_n_s32::<7>(vpaddlq_s16(vpaddlq_s8(x))))
-        })
+        self.dot(quarters!(codes, flip, |a, b| veorq_s32(a, b)), x)
+    }
+    #[inline(always)]
+    fn begin(self) -> Self {
+        self
+    }
+    #[inline(always)]
+    fn products(sums: Self, codes: Self, x: i32) -> Self {
+        sums.dot(codes, x)
+    }
+    #[inline(always)]
+    fn end(self, sums: Self) -> Self {
+        sums
     }
 }

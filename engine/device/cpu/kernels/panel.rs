@@ -90,6 +90,11 @@ impl Format {
         with_scheme!(self, S => numbers_of::<S>(bytes), _ => Vec::new())
     }
 
+    /// What is subtracted from its codes.
+    pub(crate) fn offset(self) -> i32 {
+        with_scheme!(self, S => S::OFFSET, _ => 0)
+    }
+
     /// Tells whether activations are quantized for it.
     pub(crate) fn coded(self) -> bool {
         with_scheme!(self, _S => true, _ => false)

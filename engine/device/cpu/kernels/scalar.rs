@@ -115,6 +115,10 @@ impl ScalarWords {
 }
 
 impl Words for ScalarWords {
+    type Sums = Self;
+    const LARGEST_SUM: i32 = i32::MAX;
+    const LESS_128: bool = false;
+
     fn splat(x: i32) -> Self {
         Self([x.cast_unsigned(); LANES])
     }
@@ -147,5 +151,14 @@ impl Words for ScalarWords {
     }
     fn dot_wide(self, codes: Self, x: i32) -> Self {
         self.dot(codes, x)
+    }
+    fn begin(self) -> Self {
+        self
+    }
+    fn products(sums: Self, codes: Self, x: i32) -> Self {
+        sums.dot(codes, x)
+    }
+    fn end(self, sums: Self) -> Self {
+        sums
     }
 }

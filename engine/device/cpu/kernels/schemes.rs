@@ -8,6 +8,7 @@ use super::{LANES, Lanes, STEP, Words, vector};
 use half::f16;
 
 /// The scales of one step, one output to a lane: a weight is `scale * (code - OFFSET) + bias`.
+#[derive(Clone, Copy)]
 pub(crate) struct Scales<L> {
     /// Scales of the first 16 k.
     pub(crate) first: L,
@@ -20,7 +21,7 @@ pub(crate) struct Scales<L> {
 impl<L: Lanes> Scales<L> {
     /// One scale for all.
     #[inline(always)]
-    fn plain(scale: L) -> Self {
+    pub(crate) fn plain(scale: L) -> Self {
         Self::biased(scale, L::splat(0.0))
     }
 
@@ -63,18 +64,23 @@ pub(crate) trait Scheme {
     fn scales<L: Lanes>(head: &mut Self::Head<'_, L>, s: usize) -> Scales<L>;
 }
 
-/// Tells whether the numbers that codes stand for take more than 7 bits.
-pub(crate) const fn is_wide<S: Scheme>() -> bool {
-    match S::TABLE {
-        None => S::BITS == 8,
-        Some(table) => {
-            let mut i = 0;
-            while i < 16 && table[i] < 128 {
-                i += 1;
-            }
-            i < 16
+/// The largest number that a code stands for, before `OFFSET` is subtracted.
+pub(crate) const fn largest_code<S: Scheme>() -> i32 {
+    let Some(table) = S::TABLE else { return (1 << S::BITS) - 1 };
+    let (mut largest, mut i) = (0, 0);
+    while i < 16 {
+        if table[i] > largest {
+            largest = table[i];
         }
+        i += 1;
     }
+    largest as i32
+}
+
+/// Tells whether the numbers that codes stand for take more than 7 bits. Their offset is 128 then.
+pub(crate) const fn is_wide<S: Scheme>() -> bool {
+    assert!(largest_code::<S>() < 128 || S::OFFSET == 128, "a wide code's offset is half of its range");
+    largest_code::<S>() >= 128
 }
 
 /// Numbers of whole blocks in the file.

@@ -122,7 +122,11 @@ impl CodedQueries {
         let n_groups = dim.div_ceil(GROUP);
         let vector_bytes = dim * k.bits as usize * LANES / 8;
         let nibbles = L::Words::splat(0x0f0f_0f0f);
-        let zero = if k.bits == 4 { LEVELS_ZERO } else { BYTES_ZERO };
+        let zero = match k.bits {
+            4 => LEVELS_ZERO,
+            _ if L::Words::LESS_128 => BYTES_ZERO - 128,
+            _ => BYTES_ZERO,
+        };
         for v in 0..n_tokens.div_ceil(LANES) {
             let tokens = &k.codes[v * vector_bytes..][..vector_bytes];
             let mut sums = [L::splat(0.0); M];

@@ -1,0 +1,108 @@
+//! Sessions at rest, and in which order they are needed next.
+//!
+//! What a pass asks (how many bytes is known of them, who is needed next) costs the same however many there are.
+
+use super::session::Session;
+use crate::SessionKey;
+use std::collections::{BTreeSet, HashMap};
+use std::ops::Deref;
+
+/// Sessions at rest, by their keys.
+#[derive(Default)]
+pub(super) struct AtRest {
+    sessions: HashMap<SessionKey, Idle>,
+    /// Those whose next use is known.
+    next: BTreeSet<(u64, SessionKey)>,
+    known_bytes: u64,
+}
+
+/// A session at rest.
+pub(super) struct Idle {
+    pub(super) session: Session,
+    next_use: Option<u64>,
+    pub(super) last_use: u64,
+    /// Bytes of what is known of it, whatever of its keys and values is in memory.
+    known_bytes: u64,
+    /// True if its manifest is up to date: then it need not be known.
+    pub(super) saved: bool,
+    pub(super) ahead: ReadAhead,
+}
+
+/// Bytes read ahead for a session, and the milliseconds that took.
+#[derive(Clone, Copy, Default)]
+pub(super) struct ReadAhead {
+    pub(super) bytes: u64,
+    pub(super) ms: f64,
+}
+
+impl Idle {
+    /// A session that has just come to rest.
+    pub(super) fn new(session: Session, next_use: Option<u64>, last_use: u64) -> Self {
+        let known_bytes = session.known_bytes();
+        Self { session, next_use, last_use, known_bytes, saved: false, ahead: ReadAhead::default() }
+    }
+
+    /// Time of its next use; `None`: not known.
+    pub(super) fn next_use(&self) -> Option<u64> {
+        self.next_use
+    }
+
+    /// Bytes of what was known of it when it came to rest.
+    pub(super) fn known_bytes(&self) -> u64 {
+        self.known_bytes
+    }
+}
+
+impl AtRest {
+    /// Adds a session; returns the one that had its key.
+    pub(super) fn insert(&mut self, key: SessionKey, idle: Idle) -> Option<Idle> {
+        let before = self.remove(&key);
+        self.known_bytes += idle.known_bytes;
+        self.next.extend(idle.next_use.map(|next_use| (next_use, key.clone())));
+        self.sessions.insert(key, idle);
+        before
+    }
+
+    /// Takes a session out.
+    pub(super) fn remove(&mut self, key: &SessionKey) -> Option<Idle> {
+        let idle = self.sessions.remove(key)?;
+        self.known_bytes -= idle.known_bytes;
+        if let Some(next_use) = idle.next_use {
+            self.next.remove(&(next_use, key.clone()));
+        }
+        Some(idle)
+    }
+
+    /// A session, to be changed.
+    pub(super) fn get_mut(&mut self, key: &SessionKey) -> Option<&mut Idle> {
+        self.sessions.get_mut(key)
+    }
+
+    /// Says when a session is needed next; `false`: it is not at rest here.
+    pub(super) fn expect(&mut self, key: &SessionKey, next_use: u64) -> bool {
+        let Some(idle) = self.sessions.get_mut(key) else { return false };
+        if let Some(before) = idle.next_use.replace(next_use) {
+            self.next.remove(&(before, key.clone()));
+        }
+        self.next.insert((next_use, key.clone()));
+        true
+    }
+
+    /// The `n` sessions that are needed next.
+    pub(super) fn next(&self, n: usize) -> Vec<(u64, SessionKey)> {
+        self.next.iter().take(n).cloned().collect()
+    }
+
+    /// Bytes of what is known of all of them.
+    pub(super) fn known_bytes(&self) -> u64 {
+        self.known_bytes
+    }
+}
+
+impl Deref for AtRest {
+    type Target = HashMap<SessionKey, Idle>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.sessions
+    }
+}
