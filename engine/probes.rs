@@ -4,11 +4,11 @@
 use crate::device::Device;
 use crate::device::cpu::Cpu;
 use crate::device::cpu::block::{Rows, Sealing};
-use crate::device::cpu::kernels::attention::{AttnParams, Queries, attend};
-use crate::device::cpu::kernels::linear::{self, Activations};
+use crate::device::cpu::kernels::attention::{AttnParams, Queries, QueryRows, attend};
 use crate::device::cpu::kernels::panel::{Format, Packed};
 use crate::device::cpu::kernels::slab::Slabs;
 use crate::device::cpu::kernels::{Isa, seal};
+use crate::device::cpu::kernels::{activations::Activations, linear};
 use crate::fixtures::Dtype;
 use crate::fixtures::pass::{cache_of, write_pass};
 use crate::kv::format::{BlockBytes, BlockFormat};
@@ -68,7 +68,7 @@ pub fn product(dtype: Dtype, n_out: usize, k: usize, n_rows: usize) -> Result<im
     let x = noise(n_rows * k);
     Ok(move || {
         let x = Activations::new(isa, &x, k, &[&weights]);
-        linear::linear(isa, &x, &[&weights], None)[0]
+        linear::linear(isa, &x, &[&weights])[0][0]
     })
 }
 
@@ -95,8 +95,10 @@ pub fn attention(kv: KvFormat, depth: usize, n_rows: usize) -> Result<impl FnMut
     let span = sequence.plan_pass(end, &mut arena);
     Ok(move || {
         let params = AttnParams { scale: 0.125, window: None, soft_cap: None, sinks: None };
-        let queries = Queries { q: &q, first, n_rows, group: 4, k_dim: 64, v_dim: 64, params };
-        attend(isa, &queries, &cache_of(&mut arena).view(&span, 0, 0, first / BLOCK))[0]
+        let view = cache_of(&mut arena).view(&span, 0, 0, first / BLOCK);
+        let rows = [QueryRows { first, n: n_rows, tiles: &view }];
+        let queries = Queries { q: &q, rows: &rows, n_common: 0, group: 4, k_dim: 64, v_dim: 64, params };
+        attend(isa, &queries)[0]
     })
 }
 
@@ -166,7 +168,7 @@ pub fn sealed_block(windowed: bool) -> Result<Vec<u8>> {
     for layer in &format.layers {
         let of = layout.layers[layer.layer];
         let values = of.stored_v().map_or(0, TensorLayout::row);
-        rows.push(layer.layer, of, &noise(BLOCK * of.k.row()), &noise(BLOCK * values));
+        rows.push(Isa::detect(), layer.layer, of, &noise(BLOCK * of.k.row()), &noise(BLOCK * values));
         let how = Sealing { isa: Isa::detect(), is_first: true, shaping: None };
         rows.seal(layer.layer, layer, how, block.as_bytes_mut());
     }
@@ -345,8 +347,9 @@ fn attend_to(block: BlockBytes, part: Part, layout: &Arc<KvLayout>) -> Result<()
     let span = sequence.plan_pass(BLOCK + 1, &mut arena);
     for l in layout.layers_of(part) {
         let params = AttnParams { scale: 0.25, window: layout.layers[l].window, soft_cap: None, sinks: None };
-        let queries = Queries { q: &x, first: BLOCK, n_rows: 1, group: 1, k_dim: 16, v_dim: 16, params };
-        attend(isa, &queries, &cache_of(&mut arena).view(&span, l, 0, 1));
+        let view = cache_of(&mut arena).view(&span, l, 0, 1);
+        let rows = [QueryRows { first: BLOCK, n: 1, tiles: &view }];
+        attend(isa, &Queries { q: &x, rows: &rows, n_common: 0, group: 1, k_dim: 16, v_dim: 16, params });
     }
     Ok(())
 }

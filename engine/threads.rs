@@ -233,6 +233,27 @@ pub(crate) fn for_ranges(n: usize, least: usize, task: impl Fn(Range<usize>) + S
     for_each(pieces, |piece| task(start(piece)..start(piece + 1)));
 }
 
+/// Cuts slices of `n_rows` rows each at the same rows, into about eight ranges for each thread, of at least `least` rows, and runs `task`
+/// on them: the rows' numbers, and these rows of each slice.
+pub(crate) fn for_rows<T: Send, const N: usize>(
+    slices: [&mut [T]; N],
+    n_rows: usize,
+    least: usize,
+    task: impl Fn(Range<usize>, [&mut [T]; N]) + Sync,
+) {
+    let widths = slices.each_ref().map(|slice| slice.len() / n_rows.max(1));
+    assert!(slices.iter().zip(widths).all(|(slice, width)| slice.len() == n_rows * width), "rows are whole");
+    let slices = slices.map(Shared::new);
+    for_ranges(n_rows, least, |rows| {
+        let parts = std::array::from_fn(|i| {
+            let width = widths[i];
+            // SAFETY: each row belongs to one range.
+            unsafe { slices[i].part(rows.start * width..rows.end * width) }
+        });
+        task(rows, parts);
+    });
+}
+
 /// A slice that several tasks write to, each to parts of its own.
 pub(crate) struct Shared<'a, T> {
     start: *mut T,

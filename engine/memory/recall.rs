@@ -7,11 +7,11 @@
 //! Sealed blocks are looked up by content when a session begins or comes back short, so a kill between transcript line and
 //! manifest costs at most a block. A run is named after its scenario, so that `cache ls` and `rm` can speak of scenarios.
 
+use super::Memory;
 use super::arena::Arena;
+use super::at_rest::ReadAhead;
 use super::sequence::Sequence;
 use super::session::Session;
-use super::Memory;
-use super::at_rest::ReadAhead;
 use crate::kv::format::BlockBytes;
 use crate::kv::layout::{BLOCK, Part};
 use crate::kv::table::{BlockHash, BlockId, BlockKey, Parts};

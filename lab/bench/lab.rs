@@ -288,6 +288,11 @@ impl Bench {
 }
 
 impl Player {
+    /// The first message that it has read; empty if it has read nothing.
+    pub(super) fn first_text(&self) -> &str {
+        self.conversation.exchanges.first().map_or("", |exchange| exchange.user.as_str())
+    }
+
     /// The turn becomes part of what the agent has read and said. Without it the next turn goes back to before.
     pub(super) fn remember(&mut self, timed: &Timed) {
         self.conversation.exchanges.push(timed.exchange.clone());

@@ -4,6 +4,7 @@
 //! more, `peer` times another engine beside ours, `report` shows the figures.
 //! The other files are the measurements.
 
+mod growth;
 mod lab;
 mod latency;
 mod memory;
@@ -88,6 +89,7 @@ enum What {
     Memory(memory::Args),
     Pressure(pressure::Args),
     Sharing(sharing::Args),
+    Growth(growth::Args),
 }
 
 impl What {
@@ -119,6 +121,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
         What::Memory(args) => args.run(&mut bench),
         What::Pressure(args) => args.run(&mut bench),
         What::Sharing(args) => args.run(&mut bench),
+        What::Growth(args) => args.run(&mut bench),
     }?;
     bench.show(&figures)?;
     Ok(Exit::Pass)

@@ -1,6 +1,6 @@
 //! Tokens a second: reading a prompt, generating alone, generating together.
 
-use super::lab::{Ask, Bench, Timed};
+use super::lab::{Ask, Bench, Player, Timed};
 use super::peer::Peer;
 use super::report::{Entry, Figures, Row, median};
 use std::time::Duration;
@@ -55,6 +55,9 @@ pub(super) struct Batch {
     /// Tokens that each session holds already
     #[arg(long, value_name = "N", default_value_t = 512)]
     depth: usize,
+    /// All sessions hold the same tokens
+    #[arg(long)]
+    alike: bool,
 }
 
 /// Parses a count that is not 0.
@@ -160,7 +163,16 @@ impl Batch {
         let mut agents = Vec::new();
         for n in 0..n_most {
             bench.say(format!("reading {} tokens of history, agent {} of {n_most}", self.depth, n + 1));
-            agents.push(bench.primed(&lab, self.depth)?);
+            let same = agents.first().map(|(agent, _): &(Player, Timed)| agent.first_text().to_owned());
+            agents.push(match same.filter(|_| self.alike) {
+                None => bench.primed(&lab, self.depth)?,
+                Some(text) => {
+                    let mut agent = bench.agent();
+                    let timed = lab.turn(&agent, Ask { text, n_tokens: 1, cold: false })?;
+                    agent.remember(&timed);
+                    (agent, timed)
+                }
+            });
         }
         let mut figures = Figures::default();
         let mut alone = None;

@@ -1,17 +1,21 @@
 //! Attention of one layer: applies positions, writes the cache, seals, attends.
 
-use super::cache::CpuCache;
-use super::kernels::attention::{AttnParams, Queries, TILE, attend};
-use super::kernels::linear::{Activations, linear};
+use super::cache::{CpuCache, View};
+use super::floats::Floats;
+use super::kernels::activations::Activations;
+use super::kernels::attention::{AttnParams, Queries, QueryRows, TILE, attend};
+use super::kernels::linear::linear;
 use super::kernels::panel::Packed;
 use super::kernels::shaping::Shaping;
 use super::kernels::{Isa, pointwise};
-use crate::device::Pass;
-use crate::kv::layout::{BLOCK, LayerLayout};
+use crate::device::{Pass, PassSpan};
+use crate::kv::layout::{BLOCK, LayerLayout, Part};
+use crate::kv::table::Parts;
 use crate::model::calibration::Measured;
 use crate::model::spec::{DecoderSpec, LatentSpec};
 use crate::model::weights::{self, Heads};
-use crate::threads::{map, n_threads};
+use crate::threads::{for_rows, map, n_threads};
+use std::ops::Range;
 
 /// Attention of one layer in a pass.
 pub(super) struct Attention<'a> {
@@ -32,44 +36,61 @@ const ROWS_PER_TASK: usize = 16;
 const _: () = assert!(TILE % ROWS_PER_TASK == 0 && BLOCK % TILE == 0);
 /// Query heads of a task, at most: what goes through a tile together.
 const HEADS_PER_TASK: usize = 8;
+/// Rows of several sequences that begin with the same blocks share these blocks' tiles, so many at most.
+const ROWS_TOGETHER: usize = 16;
 
-/// Queries, keys and values of a batch, positions turned in.
+/// Rows of some sequences that are attended to together.
+struct Together<'a> {
+    members: Vec<Rows<'a>>,
+    /// Leading blocks that are the same in all of them.
+    n_common: usize,
+}
+
+/// Rows of one sequence, in one tile.
+#[derive(Clone, Copy)]
+struct Rows<'a> {
+    span: &'a PassSpan,
+    /// The first one's number in the pass, and its position.
+    row: usize,
+    position: usize,
+    n: usize,
+}
+
+/// Floats of rows that a task prepares together, at least.
+const FLOATS_PER_TASK: usize = 1 << 13;
+
+/// Queries, keys and values of a batch.
 struct Projected {
     /// `[n_rows, n_heads, k_dim]`.
-    q: Vec<f32>,
+    q: Floats,
     /// `[n_rows, n_kv_heads, k_dim]`.
-    k: Vec<f32>,
+    k: Floats,
     /// `[n_rows, n_kv_heads, v_dim]`; empty where values are a view of the keys.
-    v: Vec<f32>,
+    v: Floats,
 }
 
 impl Attention<'_> {
-    /// `x: [n_rows, …]`, the products with [`weights::Attention::input`] → contexts, `[n_rows, n_heads * width of a head's values]`.
+    /// The products with [`weights::Attention::input`], `[n_rows, …]` each → contexts, `[n_rows, n_heads * width of a head's values]`.
     /// `watch` takes note of queries, keys and values.
-    pub(super) fn run(&self, x: &[f32], cache: &mut CpuCache, watch: Option<&mut Measured>) -> Vec<f32> {
+    pub(super) fn run(&self, x: Vec<Floats>, cache: &mut CpuCache, watch: Option<&mut Measured>) -> Floats {
         let n_rows = self.pass.ids.len();
-        let width = x.len() / n_rows;
-        let Projected { mut q, mut k, mut v } = match &self.weights.heads {
-            Heads::Plain { norms } => self.plain(x, width, norms.as_ref()),
-            Heads::Latent { spec, norm, k_b, .. } => self.latent(x, width, spec, norm, k_b),
+        let mut projected = match &self.weights.heads {
+            Heads::Plain { .. } => Projected::of(x),
+            Heads::Latent { spec, norm, k_b, .. } => self.latent(x, spec, norm, k_b),
         };
-        let LayerLayout { k: keys, v: values, .. } = self.layout;
         if let Some(watch) = watch {
-            watch.add(self.spec, self.rope[0].len(), self.layout.window, [&q, &k, &v]);
+            projected.by_rows(n_rows, |rows, q, k, _| self.turn(rows, q, k));
+            let Projected { q, k, v } = &projected;
+            watch.add(self.spec, self.rope[0].len(), self.layout.window, [q, k, v]);
+            projected.by_rows(n_rows, |_, q, k, v| self.rotate(q, k, v));
+        } else {
+            projected.by_rows(n_rows, |rows, q, k, v| {
+                self.turn(rows, q, k);
+                self.rotate(q, k, v);
+            });
         }
-        let shaping = self.shaping.filter(|_| keys.shaped());
-        if let Some(shaping) = shaping {
-            shaping.scale_keys(&mut k);
-            shaping.scale_queries(&mut q, self.spec.n_heads / self.spec.n_kv_heads);
-        }
-        if keys.rotated {
-            let parts = self.layout.key_parts();
-            pointwise::hadamard(self.isa, &mut q, &parts);
-            pointwise::hadamard(self.isa, &mut k, &parts);
-        }
-        if values.rotated {
-            pointwise::hadamard(self.isa, &mut v, &[values.dim]);
-        }
+        let Projected { q, k, v } = projected;
+        let shaping = self.shaping.filter(|_| self.layout.k.shaped());
         let (k_row, v_row) = (k.len() / n_rows, v.len() / n_rows);
         let mut first = 0;
         for span in &self.pass.spans {
@@ -77,97 +98,196 @@ impl Attention<'_> {
             cache.write(self.isa, self.layer, span, (&k[rows(k_row)], &v[rows(v_row)]), shaping);
             first += span.n;
         }
-        let mut out = self.attend(&q, n_rows, cache);
-        if values.rotated {
-            pointwise::hadamard(self.isa, &mut out, &[values.dim]);
-        }
+        let out = self.attend(&q, n_rows, cache);
         match &self.weights.heads {
-            Heads::Latent { v_b, .. } => by_head(self.isa, &out, values.dim, v_b),
+            Heads::Latent { v_b, .. } => by_head(self.isa, &out, self.layout.v.dim, v_b),
             Heads::Plain { .. } => out,
         }
     }
 
-    fn plain(&self, x: &[f32], width: usize, norms: Option<&[Vec<f32>; 2]>) -> Projected {
-        let DecoderSpec { n_heads, n_kv_heads, k_dim, norm_eps, .. } = *self.spec;
-        let (q_row, kv_row) = (n_heads * k_dim, n_kv_heads * k_dim);
-        let (mut q, mut k) = (columns(x, width, 0, q_row), columns(x, width, q_row, kv_row));
-        let v = columns(x, width, q_row + kv_row, kv_row);
+    /// Norms and positions of some rows' queries and keys, in place.
+    fn turn(&self, rows: Range<usize>, q: &mut [f32], k: &mut [f32]) {
+        let Heads::Plain { norms } = &self.weights.heads else { return }; // a latent's are there already
+        let DecoderSpec { k_dim, norm_eps, .. } = *self.spec;
         if let Some([q_norm, k_norm]) = norms {
-            q = pointwise::rms_norm(self.isa, &q, q_norm, norm_eps);
-            k = pointwise::rms_norm(self.isa, &k, k_norm, norm_eps);
+            pointwise::rms_norm_in_place(self.isa, q, q_norm, norm_eps);
+            pointwise::rms_norm_in_place(self.isa, k, k_norm, norm_eps);
         }
-        self.apply_rope(&mut q, k_dim, 0);
-        self.apply_rope(&mut k, k_dim, 0);
-        Projected { q, k, v }
+        let (pairs, tables) = (self.spec.family.pairs, &self.rope[rows]);
+        pointwise::rope(self.isa, q, k_dim, 0, pairs, tables);
+        pointwise::rope(self.isa, k, k_dim, 0, pairs, tables);
     }
 
-    fn latent(&self, x: &[f32], width: usize, spec: &LatentSpec, norm: &[f32], k_b: &[Packed]) -> Projected {
+    /// Some rows as the cache's formats want them, in place.
+    fn rotate(&self, q: &mut [f32], k: &mut [f32], v: &mut [f32]) {
+        let LayerLayout { k: keys, v: values, .. } = self.layout;
+        if let Some(shaping) = self.shaping.filter(|_| keys.shaped()) {
+            shaping.scale_keys(k);
+            shaping.scale_queries(q, self.spec.n_heads / self.spec.n_kv_heads);
+        }
+        if keys.rotated {
+            let parts = self.layout.key_parts();
+            pointwise::hadamard(self.isa, q, &parts);
+            pointwise::hadamard(self.isa, k, &parts);
+        }
+        if values.rotated {
+            pointwise::hadamard(self.isa, v, &[values.dim]);
+        }
+    }
+
+    fn latent(&self, x: Vec<Floats>, spec: &LatentSpec, norm: &[f32], k_b: &[Packed]) -> Projected {
         let LatentSpec { rank, nope, rope, .. } = *spec;
         let DecoderSpec { n_heads, k_dim, norm_eps, .. } = *self.spec;
-        let (head, q_row) = (nope + rope, n_heads * (nope + rope));
-        let mut plain = columns(x, width, 0, q_row);
-        self.apply_rope(&mut plain, head, nope);
+        let (head, pairs) = (nope + rope, self.spec.family.pairs);
+        let Projected { q: mut plain, k: latent, .. } = Projected::of(x);
+        pointwise::rope(self.isa, &mut plain, head, nope, pairs, self.rope);
         let absorbed = by_head(self.isa, &plain, head, k_b);
         let heads = absorbed.chunks_exact(rank).zip(plain.chunks_exact(head));
-        let q = heads.flat_map(|(absorbed, plain)| absorbed.iter().chain(&plain[nope..])).copied().collect();
-        let latents = pointwise::rms_norm(self.isa, &columns(x, width, q_row, rank), norm, norm_eps);
-        let turned = columns(x, width, q_row + rank, rope);
-        let rows = latents.chunks_exact(rank).zip(turned.chunks_exact(rope));
+        let q: Vec<f32> =
+            heads.flat_map(|(absorbed, plain)| absorbed.iter().chain(&plain[nope..])).copied().collect();
+        debug_assert_eq!(q.len() / (n_heads * k_dim), self.pass.ids.len());
+        let latents = pointwise::rms_norm(self.isa, &columns(&latent, rank + rope, 0, rank), norm, norm_eps);
+        let rows = latents.chunks_exact(rank).zip(latent.chunks_exact(rank + rope));
         let mut k: Vec<f32> =
-            rows.flat_map(|(latent, turned)| latent.iter().chain(turned)).copied().collect();
-        self.apply_rope(&mut k, k_dim, rank);
-        Projected { q, k, v: Vec::new() }
-    }
-
-    /// Rotary embedding of elements `first ..` of each head by the positions of their rows.
-    fn apply_rope(&self, x: &mut [f32], head_dim: usize, first: usize) {
-        let tables: Vec<&[f32]> = self.rope.iter().map(Vec::as_slice).collect();
-        pointwise::rope(x, head_dim, first, self.spec.family.pairs, &tables);
+            rows.flat_map(|(normed, latent)| normed.iter().chain(&latent[rank..])).copied().collect();
+        pointwise::rope(self.isa, &mut k, k_dim, rank, pairs, self.rope);
+        Projected { q: q.into(), k: k.into(), v: Floats::new(0) }
     }
 
     /// Splits the rows of all spans over heads and aligned groups of rows, and attends to each: `[n_rows, n_heads, v_dim]`.
-    fn attend(&self, q: &[f32], n_rows: usize, cache: &CpuCache) -> Vec<f32> {
-        let DecoderSpec { n_heads, n_kv_heads, k_dim, v_dim, .. } = *self.spec;
+    fn attend(&self, q: &[f32], n_rows: usize, cache: &CpuCache) -> Floats {
+        let DecoderSpec { n_heads, n_kv_heads, v_dim, .. } = *self.spec;
         let group = n_heads / n_kv_heads;
-        // A lone row has work for every thread.
-        let split = n_threads().div_ceil((n_rows * n_kv_heads).max(1));
+        let groups = self.together(group);
+        // Few rows have work for every thread.
+        let split = n_threads().div_ceil((groups.len() * n_kv_heads).max(1));
         let heads_per_task = group.div_ceil(split).min(HEADS_PER_TASK);
-        let rows_per_task = (ROWS_PER_TASK * 4 / heads_per_task.next_power_of_two()).clamp(1, ROWS_PER_TASK);
-        let mut tasks = Vec::new();
-        let mut first_row = 0;
+        let heads = |head: usize| (head..head + group).step_by(heads_per_task);
+        let first_heads: Vec<usize> = (0..n_heads).step_by(group).flat_map(heads).collect();
+        let contexts = map(groups.len() * first_heads.len(), |task| {
+            let (group_of_rows, head) =
+                (&groups[task / first_heads.len()], first_heads[task % first_heads.len()]);
+            let n = heads_per_task.min(head / group * group + group - head);
+            self.attend_together(group_of_rows, head..head + n, q, cache)
+        });
+        let places = groups.iter().enumerate().flat_map(|(group, Together { members, .. })| {
+            let rows = members.iter().flat_map(|rows| rows.row..rows.row + rows.n).enumerate();
+            rows.map(move |(at, row)| (row, group, at))
+        });
+        let mut places: Vec<(usize, usize, usize)> = places.collect();
+        places.sort_unstable();
+        let mut out = Floats::new(n_rows * n_heads * v_dim);
+        for_rows([&mut out], n_rows, FLOATS_PER_TASK / (n_heads * v_dim), |rows, [out]| {
+            for ((_, task, at), row) in places[rows].iter().zip(out.chunks_exact_mut(n_heads * v_dim)) {
+                let contexts = &contexts[task * first_heads.len()..][..first_heads.len()];
+                for (context, first) in contexts.iter().zip(&first_heads) {
+                    let end = (first + heads_per_task).min(first / group * group + group);
+                    let width = (end - first) * v_dim;
+                    row[first * v_dim..][..width].copy_from_slice(&context[at * width..][..width]);
+                }
+            }
+        });
+        out
+    }
+
+    /// The contexts of some rows for some heads of a KV head, `[Σ n, heads, v_dim]`.
+    fn attend_together(
+        &self,
+        rows: &Together<'_>,
+        heads: Range<usize>,
+        q: &[f32],
+        cache: &CpuCache,
+    ) -> Vec<f32> {
+        let DecoderSpec { n_heads, n_kv_heads, k_dim, v_dim, .. } = *self.spec;
+        let Together { members, n_common } = rows;
+        let kv_head = heads.start / (n_heads / n_kv_heads);
+        let views: Vec<View<'_>> = members
+            .iter()
+            .map(|rows| cache.view(rows.span, self.layer, kv_head, rows.position / BLOCK))
+            .collect();
+        let rows: Vec<QueryRows<'_>> = members
+            .iter()
+            .zip(&views)
+            .map(|(rows, tiles)| QueryRows { first: rows.position, n: rows.n, tiles })
+            .collect();
+        let mut own = Vec::new();
+        for row in members.iter().flat_map(|rows| rows.row..rows.row + rows.n) {
+            own.extend_from_slice(&q[(row * n_heads + heads.start) * k_dim..][..heads.len() * k_dim]);
+        }
+        let params = AttnParams {
+            scale: self.spec.score_scale,
+            window: self.layout.window,
+            soft_cap: None,
+            sinks: self.weights.sinks.as_deref().map(|sinks| &sinks[heads.clone()]),
+        };
+        let (n_common, group) = (n_common * (BLOCK / TILE), heads.len());
+        let mut contexts =
+            attend(self.isa, &Queries { q: &own, rows: &rows, n_common, group, k_dim, v_dim, params });
+        let values = self.layout.v;
+        if values.rotated {
+            pointwise::hadamard(self.isa, &mut contexts, &[values.dim]);
+        }
+        contexts
+    }
+
+    /// All rows of the pass in groups: rows of one sequence that share a tile, or last rows of several sequences that begin alike.
+    fn together(&self, group: usize) -> Vec<Together<'_>> {
+        let rows_per_task =
+            (ROWS_PER_TASK * 4 / group.min(HEADS_PER_TASK).next_power_of_two()).clamp(1, ROWS_PER_TASK);
+        let mut groups: Vec<Together<'_>> = Vec::new();
+        let mut row = 0;
         for span in &self.pass.spans {
             let mut done = 0;
             while done < span.n {
-                let first = span.start + done;
-                let n = (rows_per_task - first % rows_per_task).min(span.n - done);
-                for head in (0..n_heads).step_by(group) {
-                    for first_head in (head..head + group).step_by(heads_per_task) {
-                        let heads = heads_per_task.min(head + group - first_head);
-                        tasks.push((span, first_row + done, first, n, first_head, heads));
-                    }
+                let position = span.start + done;
+                let n = (rows_per_task - position % rows_per_task).min(span.n - done);
+                let rows = Rows { span, row, position, n };
+                if !self.join(&mut groups, rows) {
+                    groups.push(Together { members: vec![rows], n_common: 0 });
                 }
-                done += n;
-            }
-            first_row += span.n;
-        }
-        let (isa, layer, window, scale) = (self.isa, self.layer, self.layout.window, self.spec.score_scale);
-        let sinks = self.weights.sinks.as_deref();
-        let contexts = map(tasks.len(), |task| {
-            let (span, first_row, first, n_rows, head, group_of_task) = tasks[task];
-            let part_of = |r: usize| &q[(r * n_heads + head) * k_dim..][..group_of_task * k_dim];
-            let q: Vec<f32> = (first_row..first_row + n_rows).flat_map(part_of).copied().collect();
-            let sinks = sinks.map(|sinks| &sinks[head..head + group_of_task]);
-            let params = AttnParams { scale, window, soft_cap: None, sinks };
-            let queries = Queries { q: &q, first, n_rows, group: group_of_task, k_dim, v_dim, params };
-            attend(isa, &queries, &cache.view(span, layer, head / group, first / BLOCK))
-        });
-        let mut out = vec![0.0; n_rows * n_heads * v_dim];
-        for ((_, first_row, _, _, head, heads), context) in tasks.iter().zip(&contexts) {
-            for (r, context) in context.chunks_exact(heads * v_dim).enumerate() {
-                out[((first_row + r) * n_heads + head) * v_dim..][..context.len()].copy_from_slice(context);
+                (row, done) = (row + n, done + n);
             }
         }
-        out
+        groups
+    }
+
+    /// Adds a sequence's only row to those of others that have as much in common with it as they have with each other.
+    fn join<'a>(&self, groups: &mut [Together<'a>], rows: Rows<'a>) -> bool {
+        if rows.span.n > 1 || self.layout.window.is_some() {
+            return false;
+        }
+        let id = |parts: &Parts| parts[Part::Global as usize];
+        for Together { members, n_common } in groups {
+            let pairs = members[0].span.sealed.iter().zip(&rows.span.sealed);
+            let n = pairs.take_while(|(a, b)| id(a).is_some() && id(a) == id(b)).count();
+            let fits = n >= (*n_common).max(1) && members[0].span.n == 1 && members.len() < ROWS_TOGETHER;
+            if fits {
+                *n_common = if members.len() == 1 { n } else { *n_common };
+                members.push(rows);
+                return true;
+            }
+        }
+        false
+    }
+}
+
+impl Projected {
+    /// The products with the matrices of queries, keys and, if there are three, values.
+    fn of(products: Vec<Floats>) -> Self {
+        let mut products = products.into_iter();
+        let mut next = || products.next().unwrap_or_else(|| Floats::new(0));
+        Self { q: next(), k: next(), v: next() }
+    }
+
+    /// Runs `task` on all rows, some at a time: their numbers, queries, keys and values.
+    fn by_rows(
+        &mut self,
+        n_rows: usize,
+        task: impl Fn(Range<usize>, &mut [f32], &mut [f32], &mut [f32]) + Sync,
+    ) {
+        let all: [&mut [f32]; 3] = [&mut self.q, &mut self.k, &mut self.v];
+        let row: usize = all.iter().map(|floats| floats.len() / n_rows).sum();
+        for_rows(all, n_rows, FLOATS_PER_TASK / row, |rows, [q, k, v]| task(rows, q, k, v));
     }
 }
 
@@ -177,14 +297,14 @@ fn columns(x: &[f32], width: usize, first: usize, n: usize) -> Vec<f32> {
 }
 
 /// Each head of `x: [n_rows, n_heads, width]`, its first elements, through a matrix of its own: `[n_rows, n_heads, n_out]`.
-fn by_head(isa: Isa, x: &[f32], width: usize, weights: &[Packed]) -> Vec<f32> {
+fn by_head(isa: Isa, x: &[f32], width: usize, weights: &[Packed]) -> Floats {
     let (n_heads, n_out) = (weights.len(), weights.first().map_or(0, |w| w.n_out));
     let products = map(n_heads, |head| {
         let weights = &weights[head];
         let x = columns(x, n_heads * width, head * width, weights.k);
-        linear(isa, &Activations::new(isa, &x, weights.k, &[weights]), &[weights], None)
+        linear(isa, &Activations::new(isa, &x, weights.k, &[weights]), &[weights]).remove(0).into_vec()
     });
-    let mut out = vec![0.0; x.len() / width * n_out];
+    let mut out = Floats::new(x.len() / width * n_out);
     for (head, y) in products.iter().enumerate() {
         for (row, y) in out.chunks_exact_mut(n_heads * n_out).zip(y.chunks_exact(n_out)) {
             row[head * n_out..][..n_out].copy_from_slice(y);

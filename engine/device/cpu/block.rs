@@ -5,11 +5,11 @@
 
 use super::kernels::attention::{Codes, Keys, TILE, Values};
 use super::kernels::shaping::Shaping;
-use super::kernels::{Isa, LANES, seal};
+use super::kernels::{Isa, LANES, halves, seal};
 use crate::kv::format::{LayerFormat, SideFormat};
 use crate::kv::layout::{BLOCK, KvLayout, LayerLayout, TensorLayout};
 use crate::kv::quant::{EXACT, Scale};
-use crate::threads;
+use crate::threads::{self, for_rows};
 use half::f16;
 use std::ops::Range;
 
@@ -31,42 +31,40 @@ struct Coded {
     exact: Vec<f16>,
 }
 
-/// Packs the rows of one side, head by head, to its place in a block; `head(h)` gives a head's rows `[256, dim]`, `words` its codes'
-/// place. Heads are alone: threads change nothing.
-fn seal_side(
+/// Packs a head's rows `[256, dim]`; `words` orders the codes.
+fn seal_head(
     Sealing { isa, is_first, shaping }: Sealing<'_>,
-    side: &SideFormat,
-    bits: u32,
-    head: impl Fn(usize) -> Vec<f32> + Sync,
-    words: impl Fn(&[u8]) -> Vec<u32> + Sync,
-    block: &mut [u8],
-) {
-    let layout = side.layout;
+    (layout, bits): (TensorLayout, u32),
+    head: usize,
+    mut rows: Vec<f32>,
+    words: fn(&[u8], usize, u32) -> Vec<u32>,
+) -> Coded {
     let n_groups = layout.n_groups();
-    let seal = |h: usize| -> Coded {
-        let mut rows = head(h);
-        let n_exact = if is_first && layout.exact { EXACT } else { 0 };
-        let exact = rows[..n_exact * layout.dim].iter().map(|x| f16::from_f32(*x)).collect();
-        let means = if layout.centered { seal::center(isa, &mut rows, layout.dim, n_exact) } else { vec![] };
-        let mut rows = match shaping.filter(|_| layout.shaped()) {
-            Some(shaping) => seal::quantize_shaped(isa, &rows, layout.dim, shaping.feedback(h)),
-            None => seal::quantize(isa, &rows, layout.dim, bits),
-        };
-        rows.scales[..n_exact * n_groups].fill(Scale::ONE);
-        let by_group = |i: usize| rows.scales[i % BLOCK * n_groups + i / BLOCK];
-        let scales = (0..rows.scales.len()).map(by_group).collect();
-        Coded { codes: words(&rows.codes), scales, means, exact }
+    let n_exact = if is_first && layout.exact { EXACT } else { 0 };
+    let exact = rows[..n_exact * layout.dim].iter().map(|x| f16::from_f32(*x)).collect();
+    let means = if layout.centered { seal::center(isa, &mut rows, layout.dim, n_exact) } else { vec![] };
+    let mut rows = match shaping.filter(|_| layout.shaped()) {
+        Some(shaping) => seal::quantize_shaped(isa, &rows, layout.dim, shaping.feedback(head)),
+        None => seal::quantize(isa, &rows, layout.dim, bits),
     };
-    for (h, coded) in threads::map(layout.n_heads, seal).iter().enumerate() {
+    rows.scales[..n_exact * n_groups].fill(Scale::ONE);
+    let by_group = |i: usize| rows.scales[i % BLOCK * n_groups + i / BLOCK];
+    let scales = (0..rows.scales.len()).map(by_group).collect();
+    Coded { codes: words(&rows.codes, layout.dim, bits), scales, means, exact }
+}
+
+impl Coded {
+    /// Puts head `h` of a side to its place in a block.
+    fn put(&self, side: &SideFormat, h: usize, block: &mut [u8]) {
         // Exact rows have no place in any block but the first.
         let mut put = |place: &Range<usize>, bytes: &[u8]| match bytes {
             [] => {}
             _ => block[place.start + h * bytes.len()..][..bytes.len()].copy_from_slice(bytes),
         };
-        put(&side.codes, bytemuck::cast_slice(&coded.codes));
-        put(&side.scales, bytemuck::cast_slice(&coded.scales));
-        put(&side.means, bytemuck::cast_slice(&coded.means));
-        put(&side.exact, bytemuck::cast_slice(&coded.exact));
+        put(&side.codes, bytemuck::cast_slice(&self.codes));
+        put(&side.scales, bytemuck::cast_slice(&self.scales));
+        put(&side.means, bytemuck::cast_slice(&self.means));
+        put(&side.exact, bytemuck::cast_slice(&self.exact));
     }
 }
 
@@ -202,21 +200,14 @@ impl LayerRows {
     }
 }
 
+/// Floats that a task rounds, at least.
+const FLOATS_PER_TASK: usize = 1 << 13;
+
 /// Tokens that rows grow by: what is allocated stays near what is held.
 const STEP: usize = 32;
 
 fn grow(rows: &mut Vec<f16>, n: usize) {
     rows.reserve_exact(n.saturating_sub(rows.len()));
-}
-
-/// Index of element `i` of a token's keys; `row` elements make one token's keys.
-fn key_place(token: usize, i: usize, row: usize) -> usize {
-    (token / LANES * row + i) * LANES + token % LANES
-}
-
-/// Rounds to half precision; what is too large becomes the largest number, so that no infinity spoils a neighbour's sum.
-fn half_of(x: f32) -> f16 {
-    f16::from_f32(x.clamp(f16::MIN.to_f32(), f16::MAX.to_f32()))
 }
 
 impl Rows {
@@ -226,21 +217,36 @@ impl Rows {
     }
 
     /// Adds keys and values of whole tokens to a layer; `v` is empty where values are a view of the keys.
-    pub(crate) fn push(&mut self, layer: usize, layout: LayerLayout, k: &[f32], v: &[f32]) {
+    pub(crate) fn push(&mut self, isa: Isa, layer: usize, layout: LayerLayout, k: &[f32], v: &[f32]) {
         let LayerRows { n, keys, values } = &mut self.layers[layer];
-        let row = layout.k.row();
-        let all = *n + k.len() / row;
+        let (row, v_row) = (layout.k.row(), layout.stored_v().map_or(0, TensorLayout::row));
+        let (first, all) = (*n, *n + k.len() / row);
+        *n = all;
         grow(keys, all.next_multiple_of(STEP) * row);
-        grow(values, all.next_multiple_of(STEP) * layout.stored_v().map_or(0, TensorLayout::row));
-        for (token, k) in (*n..).zip(k.chunks_exact(row)) {
-            if token.is_multiple_of(LANES) {
-                keys.resize((token / LANES + 1) * row * LANES, f16::ZERO);
+        grow(values, all.next_multiple_of(STEP) * v_row);
+        keys.resize(all.div_ceil(LANES) * row * LANES, f16::ZERO);
+        values.resize(all * v_row, f16::ZERO);
+        // Sixteen tokens share vectors of keys.
+        let groups = first / LANES..all.div_ceil(LANES);
+        let vectors = &mut keys[groups.start * row * LANES..];
+        for_rows([vectors], groups.len(), FLOATS_PER_TASK / LANES / row, |range, [vectors]| {
+            for (group, vectors) in (groups.start + range.start..).zip(vectors.chunks_exact_mut(row * LANES))
+            {
+                let tokens = first.max(group * LANES)..all.min((group + 1) * LANES);
+                let k = &k[(tokens.start - first) * row..(tokens.end - first) * row];
+                halves::interleave(isa, k, row, tokens.start % LANES, vectors);
             }
-            let vectors = keys[token / LANES * row * LANES..].chunks_exact_mut(LANES);
-            vectors.zip(k).for_each(|(vector, x)| vector[token % LANES] = half_of(*x));
+        });
+        if v_row > 0 {
+            for_rows(
+                [&mut values[first * v_row..]],
+                all - first,
+                FLOATS_PER_TASK / v_row,
+                |tokens, [values]| {
+                    halves::round(isa, &v[tokens.start * v_row..tokens.end * v_row], values);
+                },
+            );
         }
-        *n += k.len() / row;
-        values.extend(v.iter().map(|x| half_of(*x)));
     }
 
     /// Tokens held in a layer (in a pass, lower layers are ahead of higher ones).
@@ -262,27 +268,34 @@ impl Rows {
         let LayerRows { n, keys, values } = &self.layers[layer];
         assert_eq!(*n, BLOCK, "a block is sealed when it is full");
         let k = format.k.layout;
-        let key_head = |head: usize| -> Vec<f32> {
-            let place = |i: usize| key_place(i / k.dim, head * k.dim + i % k.dim, k.row());
-            (0..BLOCK * k.dim).map(|i| keys[place(i)].to_f32()).collect()
-        };
-        match k.bits() {
-            None => block[format.k.codes.clone()].copy_from_slice(bytemuck::cast_slice(keys)),
-            Some(bits) => {
-                seal_side(how, &format.k, bits, key_head, |codes| key_words(codes, k.dim, bits), block);
-            }
+        let coded = |side: &SideFormat| side.layout.bits().map(|bits| (side.layout, bits));
+        if k.bits().is_none() {
+            block[format.k.codes.clone()].copy_from_slice(bytemuck::cast_slice(keys));
         }
-        let Some(side) = &format.v else { return };
-        let v = side.layout;
-        let value_head = |head: usize| -> Vec<f32> {
-            let row =
-                |row: &'_ [f16]| row[head * v.dim..][..v.dim].iter().map(|x| x.to_f32()).collect::<Vec<_>>();
-            values.chunks_exact(v.row()).flat_map(row).collect()
-        };
-        match v.bits() {
-            None => block[side.codes.clone()].copy_from_slice(bytemuck::cast_slice(values)),
-            Some(bits) => {
-                seal_side(how, side, bits, value_head, |codes| value_words(codes, v.dim, bits), block);
+        if let Some(side) = format.v.as_ref().filter(|side| side.layout.bits().is_none()) {
+            block[side.codes.clone()].copy_from_slice(bytemuck::cast_slice(values));
+        }
+        // Heads of keys and of values are alone: threads change nothing.
+        let keys_of = coded(&format.k);
+        let values_of = format.v.as_ref().and_then(coded);
+        let n_keys = keys_of.map_or(0, |(layout, _)| layout.n_heads);
+        let n = n_keys + values_of.map_or(0, |(layout, _)| layout.n_heads);
+        let sealed = threads::map(n, |task| match (keys_of, values_of) {
+            (Some(of), _) if task < n_keys => {
+                let rows = halves::rows_of_vectors(how.isa, keys, k.row(), task * k.dim..(task + 1) * k.dim);
+                seal_head(how, of, task, rows, key_words)
+            }
+            (_, Some(of)) => {
+                let (head, dim) = (task - n_keys, of.0.dim);
+                let rows = halves::columns(how.isa, values, of.0.row(), head * dim..(head + 1) * dim);
+                seal_head(how, of, head, rows, value_words)
+            }
+            _ => unreachable!("a side that is not coded has no tasks"),
+        });
+        for (task, coded) in sealed.iter().enumerate() {
+            match &format.v {
+                Some(side) if task >= n_keys => coded.put(side, task - n_keys, block),
+                _ => coded.put(&format.k, task, block),
             }
         }
     }

@@ -85,7 +85,13 @@ impl CpuCache {
             let step = (BLOCK - at).min(span.n - done);
             let rows = place(&mut self.rows, id.0).get_or_insert_with(|| Rows::new(&self.layout));
             assert_eq!(rows.len(layer), at, "tokens are written in order");
-            rows.push(layer, layout, &k[done * k_row..][..step * k_row], &v[done * v_row..][..step * v_row]);
+            rows.push(
+                isa,
+                layer,
+                layout,
+                &k[done * k_row..][..step * k_row],
+                &v[done * v_row..][..step * v_row],
+            );
             done += step;
             let Some(parts) = span.completed.get(i) else { continue };
             let (part, index) = self.places[layer];
@@ -189,7 +195,7 @@ mod tests {
     use crate::device::Device;
     use crate::device::cpu::Cpu;
     use crate::device::cpu::kernels::LANES;
-    use crate::device::cpu::kernels::attention::{AttnParams, Codes, Queries, attend};
+    use crate::device::cpu::kernels::attention::{AttnParams, Codes, Queries, QueryRows, attend};
     use crate::fixtures::RandomModel;
     use crate::fixtures::pass::{cache_of, write_pass};
     use crate::kv::layout::LayerLayout;
@@ -391,11 +397,9 @@ mod tests {
                     for params in &rules {
                         let ask = |q: &[f32], first: usize, isa: Isa| {
                             let (n_rows, group) = (q.len() / (GROUP_OF_HEADS * k_dim), GROUP_OF_HEADS);
-                            attend(
-                                isa,
-                                &Queries { q, first, n_rows, group, k_dim, v_dim, params: *params },
-                                &view,
-                            )
+                            let rows = [QueryRows { first, n: n_rows, tiles: &view }];
+                            let (rows, params) = (&rows, *params);
+                            attend(isa, &Queries { q, rows, n_common: 0, group, k_dim, v_dim, params })
                         };
                         let together = ask(&q, first, Isa::SCALAR);
                         for isa in Isa::available() {

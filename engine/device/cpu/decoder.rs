@@ -3,9 +3,11 @@
 use super::Cpu;
 use super::attention::Attention;
 use super::cache::CpuCache;
-use super::kernels::linear::{Activations, linear};
+use super::floats::{Floats, reusing};
+use super::kernels::activations::Activations;
+use super::kernels::linear::{linear, linear_onto};
 use super::kernels::panel::Packed;
-use super::kernels::pointwise::rms_norm;
+use super::kernels::pointwise::{rms_norm, rms_norm_onto};
 use crate::device::{Output, Pass};
 use crate::model::calibration::Measured;
 use crate::model::weights::Layer;
@@ -17,13 +19,17 @@ impl Cpu {
         &self,
         pass: &Pass,
         cache: &mut CpuCache,
-        mut watch: Option<&mut Measured>,
+        watch: Option<&mut Measured>,
     ) -> Result<Output> {
+        reusing(|| self.layers(pass, cache, watch))
+    }
+
+    fn layers(&self, pass: &Pass, cache: &mut CpuCache, mut watch: Option<&mut Measured>) -> Result<Output> {
         let (spec, d) = (&self.spec, self.spec.d_model);
         cache.begin(pass);
         let ropes = spec.ropes.iter().map(|rope| pass.positions().map(|p| rope.table(p)).collect());
         let ropes: Vec<Vec<Vec<f32>>> = ropes.collect();
-        let mut x = self.weights.embedding.rows(&pass.ids)?;
+        let mut x = Floats::from(self.weights.embedding.rows(&pass.ids)?);
         if spec.family.scaled_embedding {
             let scale = (d as f64).sqrt() as f32;
             x.iter_mut().for_each(|x| *x *= scale);
@@ -42,65 +48,62 @@ impl Cpu {
             return Ok(Output::Logits(Vec::new()));
         }
         let rows: Vec<f32> = pass.wanted.iter().flat_map(|row| &x[row * d..][..d]).copied().collect();
-        let hidden = self.norm(&rows, &self.weights.output_norm);
+        let hidden = rms_norm(self.isa, &rows, &self.weights.output_norm, spec.norm_eps);
         if pass.hidden {
-            return Ok(Output::Hidden(hidden));
+            return Ok(Output::Hidden(hidden.into_vec()));
         }
-        Ok(Output::Logits(self.linear(&hidden, &[&self.weights.output])))
+        Ok(Output::Logits(self.linear(&hidden, &self.weights.output).into_vec()))
     }
 
     /// `x: [n_rows, d_model]` through attention and feed-forward, each with its norm before and its residual.
     fn layer(
         &self,
-        x: Vec<f32>,
+        x: Floats,
         weights: &Layer<Packed>,
         attention: &Attention<'_>,
         cache: &mut CpuCache,
         mut watch: Option<&mut Measured>,
-    ) -> Vec<f32> {
+    ) -> Floats {
+        let (isa, eps) = (self.isa, self.spec.norm_eps);
         let input: Vec<&Packed> = weights.attention.input.iter().collect();
-        let projected = self.linear(&self.norm(&x, &weights.attn_norm), &input);
-        let context = attention.run(&projected, cache, watch.as_deref_mut());
+        let projected = linear(isa, &Activations::normed(isa, &x, &weights.attn_norm, eps, &input), &input);
+        let context = attention.run(projected, cache, watch.as_deref_mut());
         let output = &weights.attention.output;
         let attended = |context: &[f32]| match &weights.post_norms {
-            None => self.add_linear(context, output, &x),
-            Some([norm, _]) => added(self.norm(&self.linear(context, &[output]), norm), &x),
+            None => self.linear_onto(context, output, &x),
+            Some([norm, _]) => {
+                let mut out = self.linear(context, output);
+                rms_norm_onto(isa, &mut out, norm, eps, &x);
+                out
+            }
         };
         let after = attended(&context);
         if let Some(watch) = watch {
-            let noisy = added(watch.noise().to_vec(), &context);
+            let noisy: Vec<f32> =
+                watch.noise().iter().zip(context.iter()).map(|(noise, x)| noise + x).collect();
             watch.felt(&after, &attended(&noisy), self.spec.d_model);
         }
-        let x = after;
-        let normed = self.norm(&x, &weights.ffn_norm);
+        let (x, norm) = (after, &weights.ffn_norm);
         match &weights.post_norms {
-            None => self.add_feed_forward(&weights.feed_forward, &normed, x),
-            Some([_, norm]) => {
-                let out = self.add_feed_forward(&weights.feed_forward, &normed, vec![0.0; x.len()]);
-                added(self.norm(&out, norm), &x)
+            None => self.feed_forward(&weights.feed_forward, &x, norm, &x),
+            Some([_, post_norm]) => {
+                let mut zeros = Floats::new(x.len());
+                zeros.fill(0.0);
+                let mut out = self.feed_forward(&weights.feed_forward, &x, norm, &zeros);
+                rms_norm_onto(isa, &mut out, post_norm, eps, &x);
+                out
             }
         }
     }
 
-    fn norm(&self, x: &[f32], weight: &[f32]) -> Vec<f32> {
-        rms_norm(self.isa, x, weight, self.spec.norm_eps)
-    }
-
-    /// `x: [n_rows, k]` → the products with each matrix side by side, `[n_rows, Σ n_out]`.
-    pub(super) fn linear(&self, x: &[f32], weights: &[&Packed]) -> Vec<f32> {
-        let k = weights.first().map_or(1, |w| w.k);
-        linear(self.isa, &Activations::new(self.isa, x, k, weights), weights, None)
+    /// `x: [n_rows, k]` → `[n_rows, n_out]`.
+    pub(super) fn linear(&self, x: &[f32], weights: &Packed) -> Floats {
+        let x = Activations::new(self.isa, x, weights.k, &[weights]);
+        linear(self.isa, &x, &[weights]).remove(0)
     }
 
     /// `x: [n_rows, k]` and a residual `[n_rows, n_out]` → the residual with the product added.
-    pub(super) fn add_linear(&self, x: &[f32], weights: &Packed, residual: &[f32]) -> Vec<f32> {
-        let x = Activations::new(self.isa, x, weights.k, &[weights]);
-        linear(self.isa, &x, &[weights], Some(residual))
+    pub(super) fn linear_onto(&self, x: &[f32], weights: &Packed, residual: &[f32]) -> Floats {
+        linear_onto(self.isa, &Activations::new(self.isa, x, weights.k, &[weights]), weights, residual)
     }
-}
-
-/// `x + y`, elementwise.
-fn added(mut x: Vec<f32>, y: &[f32]) -> Vec<f32> {
-    x.iter_mut().zip(y).for_each(|(x, y)| *x += y);
-    x
 }

@@ -3,43 +3,56 @@
 //! A row's experts are added in the experts' order, so that a row's arithmetic does not depend on the rows beside it.
 
 use super::Cpu;
-use super::kernels::linear::{Activations, gated};
+use super::floats::Floats;
+use super::kernels::activations::Activations;
+use super::kernels::linear::gated;
 use super::kernels::panel::Packed;
-use super::kernels::pointwise::softmax;
+use super::kernels::pointwise::{rms_norm, softmax};
 use crate::model::spec::{ExpertSpec, Gating};
 use crate::model::weights::{FeedForward, Mlp};
 
 impl Cpu {
-    /// `x: [n_rows, d_model]`, normed, and what the result is added to.
-    pub(super) fn add_feed_forward(
+    /// `x: [n_rows, d_model]`, its norm, and what the result is added to.
+    pub(super) fn feed_forward(
         &self,
         weights: &FeedForward<Packed>,
         x: &[f32],
-        residual: Vec<f32>,
-    ) -> Vec<f32> {
+        norm: &[f32],
+        residual: &[f32],
+    ) -> Floats {
+        let (isa, eps) = (self.isa, self.spec.norm_eps);
         match weights {
-            FeedForward::Dense(mlp) => self.add_linear(&self.hidden(mlp, x), &mlp.down, &residual),
+            FeedForward::Dense(mlp) => {
+                let x = Activations::normed(isa, x, norm, eps, &[&mlp.gate, &mlp.up]);
+                self.linear_onto(&self.hidden(mlp, &x), &mlp.down, residual)
+            }
             FeedForward::Experts { router, experts, shared } => {
-                let mut mixed = self.experts(router, experts, x);
-                mixed.iter_mut().zip(&residual).for_each(|(x, residual)| *x += residual);
+                let x = rms_norm(isa, x, norm, eps);
+                let mut mixed = self.experts(router, experts, &x);
+                mixed.iter_mut().zip(residual).for_each(|(x, residual)| *x += residual);
                 match shared {
                     None => mixed,
-                    Some(shared) => self.add_linear(&self.hidden(shared, x), &shared.down, &mixed),
+                    Some(shared) => {
+                        self.linear_onto(&self.hidden(shared, &self.coded(shared, &x)), &shared.down, &mixed)
+                    }
                 }
             }
         }
     }
 
+    fn coded<'a>(&self, mlp: &Mlp<Packed>, x: &'a [f32]) -> Activations<'a> {
+        Activations::new(self.isa, x, mlp.gate.k, &[&mlp.gate, &mlp.up])
+    }
+
     /// `act(gate x) · up x`, `[n_rows, d_ff]`.
-    fn hidden(&self, mlp: &Mlp<Packed>, x: &[f32]) -> Vec<f32> {
-        let x = Activations::new(self.isa, x, mlp.gate.k, &[&mlp.gate, &mlp.up]);
-        gated(self.isa, self.spec.family.activation, &x, &mlp.gate, &mlp.up)
+    fn hidden(&self, mlp: &Mlp<Packed>, x: &Activations<'_>) -> Floats {
+        gated(self.isa, self.spec.family.activation, x, &mlp.gate, &mlp.up)
     }
 
     /// The weighted sum of the experts that each row of `x: [n_rows, d_model]` is sent to.
-    fn experts(&self, router: &Packed, experts: &[Mlp<Packed>], x: &[f32]) -> Vec<f32> {
+    fn experts(&self, router: &Packed, experts: &[Mlp<Packed>], x: &[f32]) -> Floats {
         let (d, spec) = (self.spec.d_model, self.spec.experts.expect("a mixture has its shape"));
-        let scores = self.linear(x, &[router]);
+        let scores = self.linear(x, router);
         // Rows of each expert, with their weights.
         let mut visits: Vec<Vec<(usize, f32)>> = vec![Vec::new(); experts.len()];
         for (row, scores) in scores.chunks_exact(experts.len()).enumerate() {
@@ -48,10 +61,11 @@ impl Cpu {
             }
         }
         // A row's experts are added in their own order, whatever rows stand beside it.
-        let mut out = vec![0.0; x.len()];
+        let mut out = Floats::new(x.len());
+        out.fill(0.0);
         for (mlp, visits) in experts.iter().zip(visits).filter(|(_, visits)| !visits.is_empty()) {
             let rows: Vec<f32> = visits.iter().flat_map(|(row, _)| &x[row * d..][..d]).copied().collect();
-            let y = self.linear(&self.hidden(mlp, &rows), &[&mlp.down]);
+            let y = self.linear(&self.hidden(mlp, &self.coded(mlp, &rows)), &mlp.down);
             for ((row, weight), y) in visits.iter().zip(y.chunks_exact(d)) {
                 out[row * d..][..d].iter_mut().zip(y).for_each(|(out, y)| *out = y.mul_add(*weight, *out));
             }

@@ -5,6 +5,7 @@ pub(crate) mod block;
 pub(crate) mod cache;
 mod decoder;
 mod feed_forward;
+mod floats;
 #[allow(unsafe_code)] // intrinsics, each behind a detected instruction set
 pub(crate) mod kernels;
 mod weights;

@@ -341,7 +341,7 @@ impl Gpu {
         let stream: Vec<f32> = bytemuck::pod_collect_to_vec(&stream);
         let rows: Vec<f32> = pass.wanted.iter().flat_map(|row| &stream[row * d..][..d]).copied().collect();
         let norm = rms_norm(Isa::detect(), &rows, &self.weights.output_norm, self.spec.norm_eps);
-        Ok(Output::Hidden(norm))
+        Ok(Output::Hidden(norm.into_vec()))
     }
 
     /// A pass whose queries, keys and values are looked at, layer by layer, over rows that are neither coded nor rotated.

@@ -301,6 +301,30 @@ impl Bench {
         }
     }
 
+    /// Beside forks of its own that stand elsewhere, a row each in every pass: they share blocks, some more than others.
+    pub(crate) fn check_forks_together(&self) {
+        let reference = self.reference();
+        for order in 0..4 {
+            let (mut arena, mut sequence, mut forks) = (self.arena(), self.sequence(), Vec::new());
+            for n in [300, 560, 561, 700] {
+                self.feed(&mut sequence, &mut arena, n, 256);
+                forks.push(sequence.fork(&mut arena));
+            }
+            forks.rotate_left(order);
+            for _ in 0..75 {
+                let places: Vec<usize> = forks.iter().map(Sequence::len).collect();
+                let spans = forks.iter_mut().map(|fork| {
+                    let end = fork.len() + 1;
+                    Span { sequence: fork, tokens: &self.tokens, end, logits: Wanted::Last }
+                });
+                let results = forward(spans.collect(), &mut arena).expect("a pass");
+                for (n, logits) in places.into_iter().zip(results) {
+                    assert_eq!(logits, self.rows(&reference, n..n + 1), "{:?} at {n}", self.format);
+                }
+            }
+        }
+    }
+
     /// Written to disk at some lengths, and read by another memory.
     pub(crate) fn check_restored(&self, lengths: &[usize]) {
         let (bench, reference) = (self, self.reference());
@@ -374,6 +398,11 @@ fn held_and_taken_back() {
 #[test]
 fn batched_with_strangers() {
     Bench::all().for_each(|bench| bench.check_batches(1..=3));
+}
+
+#[test]
+fn forks_side_by_side() {
+    Bench::all().for_each(|bench| bench.check_forks_together());
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use super::{Kernel, LANES, Lanes, Words};
 use crate::kv::quant::Scale;
 use half::f16;
+use std::arch::asm;
 use std::arch::x86_64::*;
 
 /// Lanes 0–7 and 8–15.
@@ -13,6 +14,7 @@ pub(crate) struct Avx2<const VNNI: bool>(__m256, __m256);
 ///
 /// # Safety
 /// The machine has AVX2, FMA and F16C.
+#[inline(never)]
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(crate) unsafe fn run<K: Kernel>(kernel: K) -> K::Output {
     kernel.run::<Avx2<false>>()
@@ -22,6 +24,7 @@ pub(crate) unsafe fn run<K: Kernel>(kernel: K) -> K::Output {
 ///
 /// # Safety
 /// The machine has AVX2, FMA, F16C and AVX-VNNI.
+#[inline(never)]
 #[target_feature(enable = "avx2,fma,f16c,avxvnni")]
 pub(crate) unsafe fn run_vnni<K: Kernel>(kernel: K) -> K::Output {
     kernel.run::<Avx2<true>>()
@@ -43,7 +46,11 @@ macro_rules! both {
 #[allow(clippy::undocumented_unsafe_blocks)] // the macro's doc holds for each
 impl<const VNNI: bool> Lanes for Avx2<VNNI> {
     type Words = Avx2Words<VNNI>;
-    const WIDE: bool = false;
+    const PANELS: usize = 1;
+
+    fn call<K: Kernel>(kernel: K) -> K::Output {
+        unsafe { if VNNI { run_vnni(kernel) } else { run(kernel) } }
+    }
 
     #[inline(always)]
     fn prefetch(address: *const u8) {
@@ -68,6 +75,14 @@ impl<const VNNI: bool> Lanes for Avx2<VNNI> {
     fn load_f16(from: &[f16; LANES]) -> Self {
         let p = from.as_ptr().cast::<__m128i>();
         unsafe { Self(_mm256_cvtph_ps(_mm_loadu_si128(p)), _mm256_cvtph_ps(_mm_loadu_si128(p.add(1)))) }
+    }
+    #[inline(always)]
+    fn store_f16(self, to: &mut [f16; LANES]) {
+        let p = to.as_mut_ptr().cast::<__m128i>();
+        unsafe {
+            _mm_storeu_si128(p, _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(self.0));
+            _mm_storeu_si128(p.add(1), _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(self.1));
+        }
     }
     #[inline(always)]
     fn load_i8(from: &[i8; LANES]) -> Self {
@@ -233,8 +248,6 @@ pub(crate) struct Avx2Words<const VNNI: bool>(__m256i, __m256i);
 
 #[allow(clippy::undocumented_unsafe_blocks)] // the macro's doc holds for each
 impl<const VNNI: bool> Words for Avx2Words<VNNI> {
-    /// In 16 bits each; with VNNI in 32, as words.
-    type Sums = Self;
     const LARGEST_SUM: i32 = if VNNI { i32::MAX } else { i16::MAX as i32 };
     const LESS_128: bool = !VNNI;
 
@@ -314,6 +327,17 @@ impl<const VNNI: bool> Words for Avx2Words<VNNI> {
         }
     }
     #[inline(always)]
+    fn in_order<const R: usize, const P: usize>(words: &mut [[Self; R]; P]) {
+        if R != 4 || P != 1 {
+            return;
+        }
+        let [a, b, c, d] = &mut words[0][..] else { return };
+        unsafe {
+            let there = [a.0, a.1, b.0, b.1, c.0, c.1, d.0, d.1];
+            [a.0, a.1, b.0, b.1, c.0, c.1, d.0, d.1] = all_at_once(there);
+        }
+    }
+    #[inline(always)]
     fn end(self, sums: Self) -> Self {
         if VNNI {
             return sums;
@@ -324,4 +348,20 @@ impl<const VNNI: bool> Words for Avx2Words<VNNI> {
             Self(add(self.0, sums.0), add(self.1, sums.1))
         }
     }
+}
+
+/// All of them are there before any of them is used: no instruction, but the compiler believes that it changes them.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn all_at_once([mut a, mut b, mut c, mut d, mut e, mut f, mut g, mut h]: [__m256i; 8]) -> [__m256i; 8] {
+    // SAFETY: nothing is done.
+    unsafe {
+        asm!(
+            "/* {} {} {} {} {} {} {} {} */",
+            inout(ymm_reg) a, inout(ymm_reg) b, inout(ymm_reg) c, inout(ymm_reg) d,
+            inout(ymm_reg) e, inout(ymm_reg) f, inout(ymm_reg) g, inout(ymm_reg) h,
+            options(pure, nomem, nostack, preserves_flags)
+        );
+    }
+    [a, b, c, d, e, f, g, h]
 }

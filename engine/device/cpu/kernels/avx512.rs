@@ -3,6 +3,7 @@
 use super::{Kernel, LANES, Lanes, Words};
 use crate::kv::quant::Scale;
 use half::f16;
+use std::arch::asm;
 use std::arch::x86_64::*;
 
 /// All 16 lanes.
@@ -13,6 +14,7 @@ pub(crate) struct Avx512(__m512);
 ///
 /// # Safety
 /// The machine has AVX-512 F, BW and VNNI (and so AVX2, FMA and F16C).
+#[inline(never)]
 #[target_feature(enable = "avx512f,avx512bw,avx512vnni,avx2,fma,f16c")]
 pub(crate) unsafe fn run<K: Kernel>(kernel: K) -> K::Output {
     kernel.run::<Avx512>()
@@ -23,7 +25,11 @@ pub(crate) unsafe fn run<K: Kernel>(kernel: K) -> K::Output {
 #[allow(clippy::undocumented_unsafe_blocks)] // the comment above holds for each
 impl Lanes for Avx512 {
     type Words = Avx512Words;
-    const WIDE: bool = true;
+    const PANELS: usize = 2;
+
+    fn call<K: Kernel>(kernel: K) -> K::Output {
+        unsafe { run(kernel) }
+    }
 
     #[inline(always)]
     fn prefetch(address: *const u8) {
@@ -44,6 +50,13 @@ impl Lanes for Avx512 {
     #[inline(always)]
     fn load_f16(from: &[f16; LANES]) -> Self {
         unsafe { Self(_mm512_cvtph_ps(_mm256_loadu_si256(from.as_ptr().cast()))) }
+    }
+    #[inline(always)]
+    fn store_f16(self, to: &mut [f16; LANES]) {
+        unsafe {
+            let halves = _mm512_cvtps_ph::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(self.0);
+            _mm256_storeu_si256(to.as_mut_ptr().cast(), halves);
+        }
     }
     #[inline(always)]
     fn load_i8(from: &[i8; LANES]) -> Self {
@@ -169,7 +182,6 @@ pub(crate) struct Avx512Words(__m512i);
 
 #[allow(clippy::undocumented_unsafe_blocks)] // as above
 impl Words for Avx512Words {
-    type Sums = Self;
     const LARGEST_SUM: i32 = i32::MAX;
     const LESS_128: bool = false;
 
@@ -221,7 +233,36 @@ impl Words for Avx512Words {
         sums.dot(codes, x)
     }
     #[inline(always)]
+    fn in_order<const R: usize, const P: usize>(words: &mut [[Self; R]; P]) {
+        if R != 8 {
+            return;
+        }
+        for panel in words {
+            let [a, b, c, d, e, f, g, h] = &mut panel[..] else { return };
+            unsafe {
+                let there = [a.0, b.0, c.0, d.0, e.0, f.0, g.0, h.0];
+                [a.0, b.0, c.0, d.0, e.0, f.0, g.0, h.0] = all_at_once(there);
+            }
+        }
+    }
+    #[inline(always)]
     fn end(self, sums: Self) -> Self {
         sums
     }
+}
+
+/// All of them are there before any of them is used: no instruction, but the compiler believes that it changes them.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn all_at_once([mut a, mut b, mut c, mut d, mut e, mut f, mut g, mut h]: [__m512i; 8]) -> [__m512i; 8] {
+    // SAFETY: nothing is done.
+    unsafe {
+        asm!(
+            "/* {} {} {} {} {} {} {} {} */",
+            inout(zmm_reg) a, inout(zmm_reg) b, inout(zmm_reg) c, inout(zmm_reg) d,
+            inout(zmm_reg) e, inout(zmm_reg) f, inout(zmm_reg) g, inout(zmm_reg) h,
+            options(pure, nomem, nostack, preserves_flags)
+        );
+    }
+    [a, b, c, d, e, f, g, h]
 }

@@ -18,12 +18,14 @@
 //!
 //! No closures in kernels: one would be compiled without the kernel's instruction set and called instead of inlined.
 
+pub(crate) mod activations;
 pub(crate) mod attention;
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 pub(crate) mod divergence;
+pub(crate) mod halves;
 pub(crate) mod linear;
 #[cfg(target_arch = "aarch64")]
 mod neon;
@@ -34,6 +36,7 @@ pub(crate) mod schemes;
 pub(crate) mod seal;
 pub(crate) mod shaping;
 pub(crate) mod slab;
+mod tiles;
 
 use crate::kv::quant::Scale;
 use half::f16;
@@ -166,9 +169,12 @@ pub(crate) const STEP: usize = 32;
 pub(crate) trait Lanes: Copy {
     /// The integers that go with it.
     type Words: Words;
-    /// True if there are registers enough for tiles of 8 rows (else 4).
-    const WIDE: bool;
+    /// Panels of weights that are unpacked for many rows and meet them together: 2 if there are registers enough, in tiles of 8 rows
+    /// instead of 4; 0: panels are unpacked tile by tile.
+    const PANELS: usize;
 
+    /// Runs a kernel in a function of its own: what is called from several places, or from large ones, is compiled once.
+    fn call<K: Kernel>(kernel: K) -> K::Output;
     /// Asks for the cache line at an address, which need not be valid. A hint: nothing depends on it.
     #[inline(always)]
     fn prefetch(_: *const u8) {}
@@ -180,6 +186,15 @@ pub(crate) trait Lanes: Copy {
     fn store(self, to: &mut [f32; LANES]);
     /// Loads 16 half-precision floats, exactly.
     fn load_f16(from: &[f16; LANES]) -> Self;
+    /// Rounds to half precision (ties to even) and stores; lanes are in its range.
+    #[inline(always)]
+    fn store_f16(self, to: &mut [f16; LANES]) {
+        let mut floats = [0.0; LANES];
+        self.store(&mut floats);
+        for i in 0..LANES {
+            to[i] = f16::from_f32(floats[i]);
+        }
+    }
     /// Loads 16 bfloats, exactly.
     fn load_bf16(from: &[u16; LANES]) -> Self;
     /// Loads 16 signed bytes, exactly.
@@ -253,9 +268,8 @@ pub(crate) trait Lanes: Copy {
 
 /// A vector of 16 words of 32 bits, each also seen as 4 bytes.
 pub(crate) trait Words: Copy {
-    /// Sums of products of codes, before they become words.
-    type Sums: Copy;
-    /// The largest number that [`Words::Sums`] hold: exact are sums of `n` products of pairs as long as `n * 2 * 127 * code` is no more.
+    /// The largest number that sums of products hold ([`Words::products`]): those of `n` pairs are exact while `n * 2 * 127 * code`
+    /// is no more.
     const LARGEST_SUM: i32;
     /// True if [`Words::dot_wide`] takes codes as 128 less than they are.
     const LESS_128: bool;
@@ -279,12 +293,16 @@ pub(crate) trait Words: Copy {
     fn look_up(self, table: &[u8; 16]) -> Self;
     /// [`Words::dot`] for codes of 0 to 255, or -128 to 127: see [`Words::LESS_128`].
     fn dot_wide(self, codes: Self, x: i32) -> Self;
-    /// Sums of products that `self` is, or will be, added to.
-    fn begin(self) -> Self::Sums;
+    /// Sums of products that `self` is, or will be, added to: words, or pairs of 16 bits.
+    fn begin(self) -> Self;
     /// `sums + Σ_b codes[b] * x[b]`, as in [`Words::dot`].
-    fn products(sums: Self::Sums, codes: Self, x: i32) -> Self::Sums;
+    fn products(sums: Self, codes: Self, x: i32) -> Self;
     /// `self` and the products that were added up since [`Words::begin`].
-    fn end(self, sums: Self::Sums) -> Self;
+    fn end(self, sums: Self) -> Self;
+    /// Tells the compiler that these words are there now, all of them. Without that it adds up one row after another, and so reads each
+    /// quad of weights once a row.
+    #[inline(always)]
+    fn in_order<const R: usize, const P: usize>(_: &mut [[Self; R]; P]) {}
 }
 
 /// Sixteen floats of a slice from `at` on, padded with zeros past its end.
@@ -347,6 +365,8 @@ mod tests {
         fn run<L: Lanes>(self) -> Vec<u32> {
             let x = L::load(&self.0);
             let half = self.0.map(f16::from_f32);
+            let mut halves = [f16::ZERO; LANES];
+            x.mul(L::splat(0.37)).store_f16(&mut halves);
             let mut rounded = [0i8; LANES];
             x.mul(L::splat(6.0)).store_i8(&mut rounded);
             let bytes: [u8; 64] =
@@ -361,6 +381,7 @@ mod tests {
                 x.exp(),
                 x.round(),
                 L::load_f16(&half).mul(x),
+                L::load_f16(&halves),
                 L::load_bf16(&std::array::from_fn(|i| (self.0[i].to_bits() >> 16) as u16)),
                 L::load_i8(&rounded).add(x),
                 L::load_u4(sixteen).0.fma(x, L::splat(0.5)),

@@ -13,6 +13,7 @@ pub(crate) struct Neon(float32x4_t, float32x4_t, float32x4_t, float32x4_t);
 ///
 /// # Safety
 /// The machine has NEON.
+#[inline(never)]
 #[target_feature(enable = "neon")]
 pub(crate) unsafe fn run<K: Kernel>(kernel: K) -> K::Output {
     kernel.run::<Neon>()
@@ -34,7 +35,11 @@ macro_rules! quarters {
 #[allow(clippy::undocumented_unsafe_blocks)] // the macro's doc holds for each
 impl Lanes for Neon {
     type Words = NeonWords;
-    const WIDE: bool = false;
+    const PANELS: usize = 1;
+
+    fn call<K: Kernel>(kernel: K) -> K::Output {
+        unsafe { run(kernel) }
+    }
 
     #[inline(always)]
     fn splat(x: f32) -> Self {
@@ -252,7 +257,6 @@ pub(crate) struct NeonWords(int32x4_t, int32x4_t, int32x4_t, int32x4_t);
 
 #[allow(clippy::undocumented_unsafe_blocks)] // the macro's doc holds for each
 impl Words for NeonWords {
-    type Sums = Self;
     const LARGEST_SUM: i32 = i32::MAX;
     const LESS_128: bool = true;
 

@@ -1,8 +1,9 @@
 //! Operations on single rows: RMS norm, rotary embedding, gated activations, softmax, Hadamard rotation.
 
 use super::{Isa, Kernel, LANES, Lanes, lanes, lanes_mut, padded};
+use crate::device::cpu::floats::Floats;
 use crate::model::spec::{Activation, Pairs};
-use crate::threads::{Shared, for_ranges};
+use crate::threads;
 
 /// Rows are given to threads in pieces of at least this many floats.
 const FLOATS_PER_TASK: usize = 1 << 14;
@@ -10,24 +11,34 @@ const FLOATS_PER_TASK: usize = 1 << 14;
 /// Runs `task` on pieces of `x`, each a whole number of rows of `width`; with the first row's number.
 fn for_rows(x: &mut [f32], width: usize, task: impl Fn(usize, &mut [f32]) + Sync) {
     let n_rows = x.len() / width;
-    let shared = Shared::new(x);
-    for_ranges(n_rows, FLOATS_PER_TASK / width, |rows| {
-        // SAFETY: each row belongs to one range.
-        task(rows.start, unsafe { shared.part(rows.start * width..rows.end * width) });
-    });
+    threads::for_rows([x], n_rows, FLOATS_PER_TASK / width, |rows, [x]| task(rows.start, x));
 }
 
 /// RMS norm (Zhang & Sennrich 2019) of `x: [n_rows, n]`: `x / sqrt(mean(x²) + eps) * weight`.
-pub(crate) fn rms_norm(isa: Isa, x: &[f32], weight: &[f32], eps: f32) -> Vec<f32> {
-    let mut out = x.to_vec();
-    for_rows(&mut out, weight.len(), |_, rows| isa.run(RmsNorm { rows, weight, eps }));
+pub(crate) fn rms_norm(isa: Isa, x: &[f32], weight: &[f32], eps: f32) -> Floats {
+    let mut out = Floats::copy(x);
+    rms_norm_in_place(isa, &mut out, weight, eps);
     out
 }
 
-struct RmsNorm<'a> {
-    rows: &'a mut [f32],
-    weight: &'a [f32],
-    eps: f32,
+/// [`rms_norm`], in the place of its input.
+pub(crate) fn rms_norm_in_place(isa: Isa, x: &mut [f32], weight: &[f32], eps: f32) {
+    for_rows(x, weight.len(), |_, rows| isa.run(RmsNorm { rows, weight, eps }));
+}
+
+/// [`rms_norm`] in the place of its input, and `base` added to it.
+pub(crate) fn rms_norm_onto(isa: Isa, x: &mut [f32], weight: &[f32], eps: f32, base: &[f32]) {
+    for_rows(x, weight.len(), |row, rows| {
+        isa.run(RmsNorm { rows, weight, eps });
+        rows.iter_mut().zip(&base[row * weight.len()..]).for_each(|(x, base)| *x += base);
+    });
+}
+
+/// See [`rms_norm`].
+pub(super) struct RmsNorm<'a> {
+    pub(super) rows: &'a mut [f32],
+    pub(super) weight: &'a [f32],
+    pub(super) eps: f32,
 }
 
 impl Kernel for RmsNorm<'_> {
@@ -37,11 +48,18 @@ impl Kernel for RmsNorm<'_> {
         let n = self.weight.len();
         for row in self.rows.chunks_exact_mut(n) {
             let mut sum = L::splat(0.0);
-            for at in (0..n).step_by(LANES) {
-                let x = L::load(&padded(row, at));
+            for x in row.chunks(LANES) {
+                let x = if x.len() == LANES { L::load(lanes(x)) } else { L::load(&padded(x, 0)) };
                 sum = x.fma(x, sum);
             }
             let scale = L::splat(1.0 / (sum.sum() / n as f32 + self.eps).sqrt());
+            if n % LANES == 0 {
+                for (piece, weight) in row.chunks_exact_mut(LANES).zip(self.weight.chunks_exact(LANES)) {
+                    let scaled = L::load(lanes(piece)).mul(scale).mul(L::load(lanes(weight)));
+                    scaled.store(lanes_mut(piece));
+                }
+                continue;
+            }
             for (piece, weight) in row.chunks_mut(LANES).zip(self.weight.chunks(LANES)) {
                 let mut scaled = [0.0; LANES];
                 L::load(&padded(piece, 0)).mul(scale).mul(L::load(&padded(weight, 0))).store(&mut scaled);
@@ -51,7 +69,7 @@ impl Kernel for RmsNorm<'_> {
     }
 }
 
-/// A gated activation in place of the gate.
+/// A gated activation in place of the gate; whole vectors.
 pub(super) struct Gate<'a>(pub(super) Activation, pub(super) &'a mut [f32], pub(super) &'a [f32]);
 
 impl Kernel for Gate<'_> {
@@ -59,8 +77,8 @@ impl Kernel for Gate<'_> {
     #[inline(always)]
     fn run<L: Lanes>(self) {
         let Self(activation, gates, ups) = self;
-        for (gate, up) in gates.chunks_mut(LANES).zip(ups.chunks(LANES)) {
-            let (g, u) = (L::load(&padded(gate, 0)), L::load(&padded(up, 0)));
+        for (gate, up) in gates.chunks_exact_mut(LANES).zip(ups.chunks_exact(LANES)) {
+            let (g, u) = (L::load(lanes(gate)), L::load(lanes(up)));
             let y = match activation {
                 Activation::Silu => silu(g, 1.0).mul(u),
                 // 0.5 (1 + tanh z) = sigmoid(2 z), z = sqrt(2 / pi) (x + 0.044715 x^3)
@@ -73,9 +91,7 @@ impl Kernel for Gate<'_> {
                     silu(g.min(L::splat(7.0)), 1.702).mul(u)
                 }
             };
-            let mut lanes = [0.0; LANES];
-            y.store(&mut lanes);
-            gate.copy_from_slice(&lanes[..gate.len()]);
+            y.store(lanes_mut(gate));
         }
     }
 }
@@ -125,31 +141,56 @@ impl Kernel for Softmax<'_> {
 /// Rotary embedding (Su et al. 2021) of `x: [n_rows, n_heads, head_dim]`, in place: elements `first ..` of each head turn.
 ///
 /// `tables[r]` holds the cosines and then the sines of row r's position; as many elements turn as it is long.
-pub(crate) fn rope(x: &mut [f32], head_dim: usize, first: usize, pairs: Pairs, tables: &[&[f32]]) {
+pub(crate) fn rope(
+    isa: Isa,
+    x: &mut [f32],
+    head_dim: usize,
+    first: usize,
+    pairs: Pairs,
+    tables: &[Vec<f32>],
+) {
     let width = x.len() / tables.len();
     for_rows(x, width, |row, rows| {
         for (row, table) in rows.chunks_exact_mut(width).zip(&tables[row..]) {
-            let (cos, sin) = table.split_at(table.len() / 2);
-            for head in row.chunks_exact_mut(head_dim) {
-                let turned = &mut head[first..first + table.len()];
-                match pairs {
-                    Pairs::Neighbours => {
-                        for ((pair, cos), sin) in turned.chunks_exact_mut(2).zip(cos).zip(sin) {
-                            (pair[0], pair[1]) = turn(pair[0], pair[1], *cos, *sin);
-                        }
-                    }
-                    Pairs::Halves => {
-                        let (a, b) = turned.split_at_mut(cos.len());
-                        for (((a, b), cos), sin) in a.iter_mut().zip(b).zip(cos).zip(sin) {
-                            (*a, *b) = turn(*a, *b, *cos, *sin);
-                        }
-                    }
-                }
-            }
+            isa.run(Rope { row, head_dim, first, pairs, table });
         }
     });
 }
 
+struct Rope<'a> {
+    row: &'a mut [f32],
+    head_dim: usize,
+    first: usize,
+    pairs: Pairs,
+    table: &'a [f32],
+}
+
+impl Kernel for Rope<'_> {
+    type Output = ();
+    #[inline(always)]
+    fn run<L: Lanes>(self) {
+        let Self { row, head_dim, first, pairs, table } = self;
+        let (cos, sin) = table.split_at(table.len() / 2);
+        for head in row.chunks_exact_mut(head_dim) {
+            let turned = &mut head[first..first + table.len()];
+            match pairs {
+                Pairs::Neighbours => {
+                    for ((pair, cos), sin) in turned.chunks_exact_mut(2).zip(cos).zip(sin) {
+                        (pair[0], pair[1]) = turn(pair[0], pair[1], *cos, *sin);
+                    }
+                }
+                Pairs::Halves => {
+                    let (a, b) = turned.split_at_mut(cos.len());
+                    for (((a, b), cos), sin) in a.iter_mut().zip(b).zip(cos).zip(sin) {
+                        (*a, *b) = turn(*a, *b, *cos, *sin);
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[inline(always)]
 fn turn(a: f32, b: f32, cos: f32, sin: f32) -> (f32, f32) {
     (a * cos - b * sin, a * sin + b * cos)
 }
@@ -276,7 +317,7 @@ mod tests {
             0.5 * x * (1.0 + ((2.0 / std::f64::consts::PI).sqrt() * (x + 0.044_715 * x.powi(3))).tanh())
         };
         for activation in [Activation::Silu, Activation::Gelu, Activation::Clamped] {
-            let (gates, ups) = (wave(100).iter().map(|x| 4.0 * x).collect::<Vec<f32>>(), wave(100));
+            let (gates, ups) = (wave(96).iter().map(|x| 4.0 * x).collect::<Vec<f32>>(), wave(96));
             let mut ours = gates.clone();
             Isa::SCALAR.run(Gate(activation, &mut ours, &ups));
             for (i, y) in ours.iter().enumerate() {
@@ -302,7 +343,7 @@ mod tests {
         let sum: f64 = x[..21].iter().map(|x| f64::from(*x).exp()).sum();
         assert!(x.iter().zip(&p).all(|(x, p)| (f64::from(*x).exp() / sum - f64::from(*p)).abs() < 1e-6));
         for isa in Isa::available() {
-            assert_eq!(rms_norm(isa, &x, &w, 1e-5), norm);
+            assert!(*rms_norm(isa, &x, &w, 1e-5) == *norm);
             let mut same = x[..21].to_vec();
             softmax(isa, &mut same);
             assert_eq!(same, p);
@@ -314,10 +355,10 @@ mod tests {
         let table: Vec<f32> = [0.3f32.cos(), 1.0, 0.3f32.sin(), 0.0].to_vec();
         let (cos, sin) = (0.3f32.cos(), 0.3f32.sin());
         let mut x = vec![1.0, 0.0, 2.0, 3.0, 9.0];
-        rope(&mut x, 5, 0, Pairs::Neighbours, &[&table]);
+        rope(Isa::SCALAR, &mut x, 5, 0, Pairs::Neighbours, std::slice::from_ref(&table));
         assert_eq!(x, [cos, sin, 2.0, 3.0, 9.0]);
         let mut x = vec![7.0, 1.0, 2.0, 0.0, 3.0];
-        rope(&mut x, 5, 1, Pairs::Halves, &[&table]);
+        rope(Isa::SCALAR, &mut x, 5, 1, Pairs::Halves, std::slice::from_ref(&table));
         assert_eq!(x, [7.0, cos, 2.0, sin, 3.0]);
     }
 }

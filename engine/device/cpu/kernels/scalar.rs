@@ -1,6 +1,6 @@
 //! The scalar twin: 16 lanes in plain Rust. The reference that the SIMD variants equal bit for bit.
 
-use super::{LANES, Lanes, Words};
+use super::{Kernel, LANES, Lanes, Words};
 use crate::kv::quant::Scale;
 use half::f16;
 
@@ -16,7 +16,11 @@ impl Scalar {
 
 impl Lanes for Scalar {
     type Words = ScalarWords;
-    const WIDE: bool = false;
+    const PANELS: usize = 0;
+
+    fn call<K: Kernel>(kernel: K) -> K::Output {
+        kernel.run::<Self>()
+    }
 
     fn splat(x: f32) -> Self {
         Self([x; LANES])
@@ -115,7 +119,6 @@ impl ScalarWords {
 }
 
 impl Words for ScalarWords {
-    type Sums = Self;
     const LARGEST_SUM: i32 = i32::MAX;
     const LESS_128: bool = false;
 

@@ -12,9 +12,9 @@ use half::f16;
 pub(crate) struct Scales<L> {
     /// Scales of the first 16 k.
     pub(crate) first: L,
-    /// Scales of the last 16 k; equal to the first unless the scheme says [`Scheme::HALVES`].
+    /// Scales of the last 16 k; equal to the first unless the scheme says [`Form::HALVES`].
     pub(crate) last: L,
-    /// Biases of the first and the last 16 k; zero unless the scheme says [`Scheme::BIAS`].
+    /// Biases of the first and the last 16 k; zero unless the scheme says [`Form::BIAS`].
     pub(crate) bias: [L; 2],
 }
 
@@ -32,6 +32,35 @@ impl<L: Lanes> Scales<L> {
     }
 }
 
+/// What products with unpacked codes are made of. Schemes of one form are multiplied by the same code.
+pub(crate) trait Form {
+    /// True if something is subtracted from every code: 128 from wide ones.
+    const OFFSET: bool;
+    /// True if the halves of a step have scales of their own.
+    const HALVES: bool;
+    /// True if there is a bias beside the scale.
+    const BIAS: bool;
+    /// The largest number that a code stands for, before the offset is subtracted.
+    const LARGEST: i32;
+}
+
+/// A form by its parts.
+pub(crate) struct Of<const OFFSET: bool, const HALVES: bool, const BIAS: bool, const LARGEST: i32>;
+
+impl<const OFFSET: bool, const HALVES: bool, const BIAS: bool, const LARGEST: i32> Form
+    for Of<OFFSET, HALVES, BIAS, LARGEST>
+{
+    const OFFSET: bool = OFFSET;
+    const HALVES: bool = HALVES;
+    const BIAS: bool = BIAS;
+    const LARGEST: i32 = LARGEST;
+}
+
+/// A scale alone, and codes that something is subtracted from.
+type Offset<const LARGEST: i32> = Of<true, false, false, LARGEST>;
+/// A scale and a bias.
+type Biased<const LARGEST: i32> = Of<false, false, true, LARGEST>;
+
 /// Layout of a quantized format's codes and scales, in ggml's blocks and in ours.
 pub(crate) trait Scheme {
     /// Bits of a code.
@@ -44,10 +73,8 @@ pub(crate) trait Scheme {
     const SCALE_BYTES: usize;
     /// Number that a code of zero stands for, negated: it is subtracted from every code.
     const OFFSET: i32;
-    /// True if the halves of a step have scales of their own.
-    const HALVES: bool = false;
-    /// True if there is a bias beside the scale.
-    const BIAS: bool = false;
+    /// What products with its codes are made of.
+    type Form: Form;
     /// Numbers that 4-bit codes stand for, before `OFFSET` is subtracted; `None`: the codes themselves.
     const TABLE: Option<&'static [u8; 16]> = None;
 
@@ -65,7 +92,7 @@ pub(crate) trait Scheme {
 }
 
 /// The largest number that a code stands for, before `OFFSET` is subtracted.
-pub(crate) const fn largest_code<S: Scheme>() -> i32 {
+const fn largest_code<S: Scheme>() -> i32 {
     let Some(table) = S::TABLE else { return (1 << S::BITS) - 1 };
     let (mut largest, mut i) = (0, 0);
     while i < 16 {
@@ -77,10 +104,16 @@ pub(crate) const fn largest_code<S: Scheme>() -> i32 {
     largest as i32
 }
 
-/// Tells whether the numbers that codes stand for take more than 7 bits. Their offset is 128 then.
-pub(crate) const fn is_wide<S: Scheme>() -> bool {
-    assert!(largest_code::<S>() < 128 || S::OFFSET == 128, "a wide code's offset is half of its range");
-    largest_code::<S>() >= 128
+/// Tells whether the numbers that codes stand for take more than 7 bits.
+pub(crate) const fn is_wide<F: Form>() -> bool {
+    F::LARGEST >= 128
+}
+
+/// What must hold of a scheme and its form.
+pub(crate) const fn check<S: Scheme>() {
+    assert!(S::Form::OFFSET == (S::OFFSET != 0), "a form says whether there is an offset");
+    assert!(S::Form::LARGEST >= largest_code::<S>(), "a form says how large codes are");
+    assert!(!is_wide::<S::Form>() || S::OFFSET == 128, "a wide code's offset is half of its range");
 }
 
 /// Numbers of whole blocks in the file.
@@ -98,7 +131,7 @@ pub(super) fn numbers_of<S: Scheme>(bytes: &[u8]) -> Vec<f32> {
                 let number = S::TABLE.map_or(*code, |table| table[usize::from(*code)]);
                 let (scale, bias) = halves[i / 16];
                 let product = scale * (i32::from(number) - S::OFFSET) as f32;
-                if S::BIAS { product + bias } else { product }
+                if S::Form::BIAS { product + bias } else { product }
             }));
         }
     }
@@ -141,6 +174,7 @@ fn fifths(bytes: &[u8], codes: &mut [u8; 256]) {
 pub(crate) struct Q4_0;
 
 impl Scheme for Q4_0 {
+    type Form = Offset<15>;
     type Head<'a, L: Lanes> = L;
     const BITS: usize = 4;
     const BLOCK: usize = 32;
@@ -166,13 +200,13 @@ impl Scheme for Q4_0 {
 pub(crate) struct Q4_1;
 
 impl Scheme for Q4_1 {
+    type Form = Biased<15>;
     type Head<'a, L: Lanes> = (L, L);
     const BITS: usize = 4;
     const BLOCK: usize = 32;
     const BYTES: usize = 20;
     const SCALE_BYTES: usize = 4 * LANES;
     const OFFSET: i32 = 0;
-    const BIAS: bool = true;
 
     fn read(block: &[u8], codes: &mut [u8; 256], o: usize, head: &mut [u8]) {
         put_half(head, o, block);
@@ -193,6 +227,7 @@ impl Scheme for Q4_1 {
 pub(crate) struct Q5_0;
 
 impl Scheme for Q5_0 {
+    type Form = Offset<31>;
     type Head<'a, L: Lanes> = L;
     const BITS: usize = 5;
     const BLOCK: usize = 32;
@@ -219,13 +254,13 @@ impl Scheme for Q5_0 {
 pub(crate) struct Q5_1;
 
 impl Scheme for Q5_1 {
+    type Form = Biased<31>;
     type Head<'a, L: Lanes> = (L, L);
     const BITS: usize = 5;
     const BLOCK: usize = 32;
     const BYTES: usize = 24;
     const SCALE_BYTES: usize = 4 * LANES;
     const OFFSET: i32 = 0;
-    const BIAS: bool = true;
 
     fn read(block: &[u8], codes: &mut [u8; 256], o: usize, head: &mut [u8]) {
         put_half(head, o, block);
@@ -247,6 +282,7 @@ impl Scheme for Q5_1 {
 pub(crate) struct Q8_0;
 
 impl Scheme for Q8_0 {
+    type Form = Offset<255>;
     type Head<'a, L: Lanes> = L;
     const BITS: usize = 8;
     const BLOCK: usize = 32;
@@ -279,6 +315,7 @@ fn pairs_of_bits(bytes: &[u8], codes: &mut [u8; 256]) {
 pub(crate) struct Q2K;
 
 impl Scheme for Q2K {
+    type Form = Of<false, true, true, 3>;
     type Head<'a, L: Lanes> = (&'a [u8], L, L);
     const BITS: usize = 2;
     const BLOCK: usize = 256;
@@ -286,8 +323,6 @@ impl Scheme for Q2K {
     /// Sixteen bytes for each of 16 pairs (scale in the low half, minimum in the high one), then the blocks' own as halves.
     const SCALE_BYTES: usize = 16 * LANES + 4 * LANES;
     const OFFSET: i32 = 0;
-    const HALVES: bool = true;
-    const BIAS: bool = true;
 
     fn read(block: &[u8], codes: &mut [u8; 256], o: usize, head: &mut [u8]) {
         block[..16].iter().enumerate().for_each(|(i, pair)| head[i * LANES + o] = *pair);
@@ -313,6 +348,7 @@ impl Scheme for Q2K {
 pub(crate) struct Q3K;
 
 impl Scheme for Q3K {
+    type Form = Of<true, true, false, 63>;
     type Head<'a, L: Lanes> = (&'a [u8], L);
     const BITS: usize = 3;
     const BLOCK: usize = 256;
@@ -320,7 +356,6 @@ impl Scheme for Q3K {
     /// Sixteen signed bytes for each of 16 scales, then the blocks' own as halves.
     const SCALE_BYTES: usize = 16 * LANES + 2 * LANES;
     const OFFSET: i32 = 4;
-    const HALVES: bool = true;
 
     fn read(block: &[u8], codes: &mut [u8; 256], o: usize, head: &mut [u8]) {
         // Of each 6-bit scale the low 4 bits stand in the first eight bytes, the high 2 in the last four.
@@ -402,13 +437,13 @@ impl<L: Lanes> HeadK<L> {
 pub(crate) struct Q4K;
 
 impl Scheme for Q4K {
+    type Form = Biased<15>;
     type Head<'a, L: Lanes> = HeadK<L>;
     const BITS: usize = 4;
     const BLOCK: usize = 256;
     const BYTES: usize = 144;
     const SCALE_BYTES: usize = K_WORDS + 4 * LANES;
     const OFFSET: i32 = 0;
-    const BIAS: bool = true;
 
     fn read(block: &[u8], codes: &mut [u8; 256], o: usize, head: &mut [u8]) {
         read_k(block, o, head);
@@ -433,13 +468,13 @@ impl Scheme for Q4K {
 pub(crate) struct Q5K;
 
 impl Scheme for Q5K {
+    type Form = Biased<31>;
     type Head<'a, L: Lanes> = HeadK<L>;
     const BITS: usize = 5;
     const BLOCK: usize = 256;
     const BYTES: usize = 176;
     const SCALE_BYTES: usize = K_WORDS + 4 * LANES;
     const OFFSET: i32 = 0;
-    const BIAS: bool = true;
 
     fn read(block: &[u8], codes: &mut [u8; 256], o: usize, head: &mut [u8]) {
         read_k(block, o, head);
@@ -467,6 +502,7 @@ impl Scheme for Q5K {
 pub(crate) struct Q6K;
 
 impl Scheme for Q6K {
+    type Form = Of<true, true, false, 63>;
     type Head<'a, L: Lanes> = (&'a [u8], L);
     const BITS: usize = 6;
     const BLOCK: usize = 256;
@@ -474,7 +510,6 @@ impl Scheme for Q6K {
     /// Sixteen signed bytes for each of 16 scales, then the blocks' own as halves.
     const SCALE_BYTES: usize = 16 * LANES + 2 * LANES;
     const OFFSET: i32 = 32;
-    const HALVES: bool = true;
 
     fn read(block: &[u8], codes: &mut [u8; 256], o: usize, head: &mut [u8]) {
         for (i, scale) in block[192..208].iter().enumerate() {
@@ -509,6 +544,7 @@ const IQ4: [u8; 16] = [1, 24, 45, 63, 79, 93, 106, 118, 129, 141, 153, 166, 181,
 pub(crate) struct Iq4Nl;
 
 impl Scheme for Iq4Nl {
+    type Form = Offset<255>;
     type Head<'a, L: Lanes> = L;
     const BITS: usize = 4;
     const BLOCK: usize = 32;
@@ -534,6 +570,7 @@ impl Scheme for Iq4Nl {
 pub(crate) struct Iq4Xs;
 
 impl Scheme for Iq4Xs {
+    type Form = Offset<255>;
     type Head<'a, L: Lanes> = (&'a [u8], L);
     const BITS: usize = 4;
     const BLOCK: usize = 256;
@@ -572,6 +609,7 @@ const E2M1: [u8; 16] = [12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 
 pub(crate) struct Mxfp4;
 
 impl Scheme for Mxfp4 {
+    type Form = Offset<31>;
     type Head<'a, L: Lanes> = L;
     const BITS: usize = 4;
     const BLOCK: usize = 32;

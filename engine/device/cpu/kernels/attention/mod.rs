@@ -62,23 +62,33 @@ pub(crate) struct Codes<'a> {
     pub(crate) stride: usize,
 }
 
-/// Source of the tiles of a task's KV head. All rows of a task see the same bytes in a tile.
+/// Source of the tiles of a KV head of one sequence. All of a sequence's rows in a task see the same bytes in a tile.
 pub(crate) trait Tiles: Sync {
     /// Keys and values of tile `tile` (tokens `64 * tile ..`), as rows of the task's block see them.
     fn tile(&self, tile: usize) -> (Keys<'_>, Values<'_>);
 }
 
-/// Query rows of one KV head: `q: [n_rows, group, k_dim]`, row r at position `first + r`. All rows lie in one tile.
+/// Query rows of one KV head, of one sequence or of several that begin with the same tiles: `q: [Σ n_rows, group, k_dim]`.
 pub(crate) struct Queries<'a> {
     pub(crate) q: &'a [f32],
-    pub(crate) first: usize,
-    pub(crate) n_rows: usize,
+    /// The sequences' rows, one after another.
+    pub(crate) rows: &'a [QueryRows<'a>],
+    /// Leading tiles that are the same for all sequences; none if there is a window.
+    pub(crate) n_common: usize,
     pub(crate) group: usize,
     /// Width of queries and keys.
     pub(crate) k_dim: usize,
     /// Width of values.
     pub(crate) v_dim: usize,
     pub(crate) params: AttnParams<'a>,
+}
+
+/// Rows of one sequence: row r at position `first + r`. All lie in one tile.
+#[derive(Clone, Copy)]
+pub(crate) struct QueryRows<'a> {
+    pub(crate) first: usize,
+    pub(crate) n: usize,
+    pub(crate) tiles: &'a dyn Tiles,
 }
 
 /// Parameters that turn scores into weights.
@@ -94,21 +104,20 @@ pub(crate) struct AttnParams<'a> {
     pub(crate) sinks: Option<&'a [f32]>,
 }
 
-/// Causal softmax attention of `queries` over `tiles`, into `[n_rows, group, v_dim]`.
+/// Causal softmax attention, into `[Σ n_rows, group, v_dim]`.
 ///
 /// Online softmax as in Milakov & Gimelshein 2018 and FlashAttention (Dao et al. 2022); sinks as in gpt-oss, soft cap as in
-/// Gemma 2.
-pub(crate) fn attend(isa: Isa, queries: &Queries<'_>, tiles: &dyn Tiles) -> Vec<f32> {
-    let Queries { first, n_rows, k_dim, v_dim, .. } = *queries;
+/// Gemma 2. Tiles that sequences have in common are unpacked once for all of them.
+pub(crate) fn attend(isa: Isa, queries: &Queries<'_>) -> Vec<f32> {
+    let Queries { rows, n_common, k_dim, v_dim, params, .. } = *queries;
     assert!(k_dim % LANES == 0 && v_dim % LANES == 0, "head sizes are multiples of {LANES}");
-    assert_eq!(first / TILE, (first + n_rows - 1) / TILE, "rows of a task lie in one tile");
-    isa.run(Attend { queries, tiles })
+    let in_one_tile = |rows: &QueryRows<'_>| rows.first / TILE == (rows.first + rows.n - 1) / TILE;
+    assert!(rows.iter().all(in_one_tile), "rows of a task lie in one tile");
+    assert!(n_common == 0 || params.window.is_none(), "windows begin where each sequence stands");
+    isa.run(Attend(queries))
 }
 
-struct Attend<'a> {
-    queries: &'a Queries<'a>,
-    tiles: &'a dyn Tiles,
-}
+struct Attend<'a>(&'a Queries<'a>);
 
 /// Queries that go through a tile together.
 const TOGETHER: usize = 8;
@@ -128,66 +137,50 @@ struct Weights {
     rescale: [f32; TOGETHER],
 }
 
+/// Queries on their way through the tiles.
+struct State<'a> {
+    queries: &'a Queries<'a>,
+    /// The queries, scaled.
+    q: Vec<f32>,
+    coded: Option<CodedQueries>,
+    /// Position of each row.
+    positions: Vec<usize>,
+    running: Vec<Running>,
+    scores: [[f32; TILE]; TOGETHER],
+    weights: Weights,
+    /// A tile's values, `[64, v_dim]`.
+    values: Vec<f32>,
+    out: Vec<f32>,
+}
+
 impl Kernel for Attend<'_> {
     type Output = Vec<f32>;
     #[inline(always)]
     fn run<L: Lanes>(self) -> Vec<f32> {
-        let Queries { first, n_rows, group, k_dim, v_dim, params, .. } = *self.queries;
-        let n_queries = n_rows * group;
-        let n_groups = v_dim.div_ceil(GROUP);
-        let q: Vec<f32> = self.queries.q.iter().map(|q| q * params.scale).collect();
-        let mut coded: Option<CodedQueries> = None;
-        let mut out = vec![0.0; n_queries * v_dim];
-        let sink = |i: usize| params.sinks.map_or(f32::NEG_INFINITY, |sinks| sinks[i % group]);
-        let start = |i| Running { max: sink(i), sum: if params.sinks.is_some() { 1.0 } else { 0.0 } };
-        let mut running: Vec<Running> = (0..n_queries).map(start).collect();
-        let mut scores = [[0.0; TILE]; TOGETHER];
-        let mut weights =
-            Weights { tokens: vec![[[0.0; TILE]; TOGETHER]; n_groups], rescale: [1.0; TOGETHER] };
-        let mut values = vec![0.0; TILE * v_dim];
-        let oldest = params.window.map_or(0, |window| (first + 1).saturating_sub(window));
-        let last = (first + n_rows - 1) / TILE;
-        for tile in oldest / TILE..=last {
-            let start = tile * TILE;
-            let (k, v) = self.tiles.tile(tile);
-            if tile < last {
-                ask_for::<L>(self.tiles.tile(tile + 1), k_dim, v_dim);
+        let Queries { rows, n_common, group, v_dim, params, .. } = *self.0;
+        let mut state = State::new(self.0);
+        for tile in 0..n_common {
+            let tiles = rows[0].tiles;
+            if tile + 1 < n_common {
+                ask_for::<L>(tiles.tile(tile + 1), self.0.k_dim, v_dim);
             }
-            let n_tokens = TILE.min(first + n_rows - start);
-            unpack::<L>(v, n_tokens, v_dim, &mut values);
-            // Which tokens of the tile a query sees.
-            let seen = |query: usize| {
-                let position = first + query / group;
-                let from = params
-                    .window
-                    .map_or(0, |window| (position + 1).saturating_sub(window).saturating_sub(start));
-                (from.min(TILE), TILE.min(position + 1 - start))
-            };
-            for query in (0..n_queries).step_by(TOGETHER) {
-                let n = TOGETHER.min(n_queries - query);
-                let n_tokens = seen(query + n - 1).1;
-                match k {
-                    Keys::F16 { vectors, stride } => {
-                        let keys = HalfKeys { q: &q[query * k_dim..], head_dim: k_dim, vectors, stride };
-                        keys.scores::<L>(n, n_tokens, &mut scores);
-                    }
-                    Keys::Coded { codes, mean, exact } => {
-                        let digits = if codes.bits == 8 { 2 } else { 1 };
-                        let coded = coded.get_or_insert_with(|| CodedQueries::new::<L>(&q, k_dim, digits));
-                        let q = &q[query * k_dim..(query + n) * k_dim];
-                        let shared = common::<L>(q, k_dim, mean);
-                        coded.scores::<L>(query, n, n_tokens, codes, &shared, &mut scores);
-                        put_exact::<L>(q, k_dim, exact, &mut scores);
-                    }
-                }
-                for m in 0..n {
-                    let (running, seen) = (&mut running[query + m], seen(query + m));
-                    online_softmax::<L>(&mut scores[m], seen, params.soft_cap, running, v, &mut weights, m);
-                }
-                let out = &mut out[query * v_dim..(query + n) * v_dim];
-                gather::<L>(&weights, n, n_tokens, &values, v_dim, out);
-            }
+            let n_queries = state.running.len();
+            state.read::<L>(tile, tiles.tile(tile), TILE, 0, n_queries);
         }
+        let mut query = 0;
+        for QueryRows { first, n, tiles } in rows {
+            let oldest = params.window.map_or(0, |window| (first + 1).saturating_sub(window));
+            let last = (first + n - 1) / TILE;
+            for tile in n_common.max(oldest / TILE)..=last {
+                if tile < last {
+                    ask_for::<L>(tiles.tile(tile + 1), self.0.k_dim, v_dim);
+                }
+                let n_tokens = TILE.min(first + n - tile * TILE);
+                state.read::<L>(tile, tiles.tile(tile), n_tokens, query, query + n * group);
+            }
+            query += n * group;
+        }
+        let State { mut out, running, .. } = state;
         for (out, running) in out.chunks_exact_mut(v_dim).zip(&running) {
             let inverse = L::splat(1.0 / running.sum);
             for piece in out.chunks_exact_mut(LANES) {
@@ -195,6 +188,80 @@ impl Kernel for Attend<'_> {
             }
         }
         out
+    }
+}
+
+impl<'a> State<'a> {
+    fn new(queries: &'a Queries<'a>) -> Self {
+        let Queries { rows, group, v_dim, params, .. } = *queries;
+        let positions: Vec<usize> = rows.iter().flat_map(|rows| rows.first..rows.first + rows.n).collect();
+        let n_queries = positions.len() * group;
+        let sink = |i: usize| params.sinks.map_or(f32::NEG_INFINITY, |sinks| sinks[i % group]);
+        let start = |i| Running { max: sink(i), sum: if params.sinks.is_some() { 1.0 } else { 0.0 } };
+        let tokens = vec![[[0.0; TILE]; TOGETHER]; v_dim.div_ceil(GROUP)];
+        Self {
+            queries,
+            q: queries.q.iter().map(|q| q * params.scale).collect(),
+            coded: None,
+            positions,
+            running: (0..n_queries).map(start).collect(),
+            scores: [[0.0; TILE]; TOGETHER],
+            weights: Weights { tokens, rescale: [1.0; TOGETHER] },
+            values: vec![0.0; TILE * v_dim],
+            out: vec![0.0; n_queries * v_dim],
+        }
+    }
+
+    /// Tokens of tile `tile` that a query sees.
+    #[inline(always)]
+    fn seen(&self, tile: usize, query: usize) -> (usize, usize) {
+        let (position, start) = (self.positions[query / self.queries.group], tile * TILE);
+        let from = match self.queries.params.window {
+            None => 0,
+            Some(window) => (position + 1).saturating_sub(window).saturating_sub(start),
+        };
+        (from.min(TILE), TILE.min(position + 1 - start))
+    }
+
+    /// Queries `query .. end` read a tile's first tokens.
+    #[inline(always)]
+    fn read<L: Lanes>(
+        &mut self,
+        tile: usize,
+        (k, v): (Keys<'_>, Values<'_>),
+        n_tokens: usize,
+        mut query: usize,
+        end: usize,
+    ) {
+        let Queries { k_dim, v_dim, params, .. } = *self.queries;
+        unpack::<L>(v, n_tokens, v_dim, &mut self.values);
+        while query < end {
+            let n = TOGETHER.min(end - query);
+            let n_tokens = self.seen(tile, query + n - 1).1;
+            let q = &self.q[query * k_dim..(query + n) * k_dim];
+            match k {
+                Keys::F16 { vectors, stride } => {
+                    let keys = HalfKeys { q, head_dim: k_dim, vectors, stride };
+                    keys.scores::<L>(n, n_tokens, &mut self.scores);
+                }
+                Keys::Coded { codes, mean, exact } => {
+                    let digits = if codes.bits == 8 { 2 } else { 1 };
+                    let all = &self.q;
+                    let coded = self.coded.get_or_insert_with(|| CodedQueries::new::<L>(all, k_dim, digits));
+                    let shared = common::<L>(q, k_dim, mean);
+                    coded.scores::<L>(query, n, n_tokens, codes, &shared, &mut self.scores);
+                    put_exact::<L>(q, k_dim, exact, &mut self.scores);
+                }
+            }
+            for m in 0..n {
+                let seen = self.seen(tile, query + m);
+                let (scores, running) = (&mut self.scores[m], &mut self.running[query + m]);
+                online_softmax::<L>(scores, seen, params.soft_cap, running, v, &mut self.weights, m);
+            }
+            let out = &mut self.out[query * v_dim..(query + n) * v_dim];
+            gather::<L>(&self.weights, n, n_tokens, &self.values, v_dim, out);
+            query += n;
+        }
     }
 }
 
