@@ -184,6 +184,11 @@ struct LayerRows {
 }
 
 impl LayerRows {
+    /// Bytes allocated.
+    fn bytes(&self) -> u64 {
+        2 * (self.keys.capacity() + self.values.capacity()) as u64
+    }
+
     /// Adds tokens whose bytes begin with this layer's keys, then its values.
     fn push_bytes<'a>(&mut self, tokens: impl ExactSizeIterator<Item = &'a [u8]>, layout: LayerLayout) {
         let k_row = layout.k.row();
@@ -217,7 +222,9 @@ impl Rows {
     }
 
     /// Adds keys and values of whole tokens to a layer; `v` is empty where values are a view of the keys.
-    pub(crate) fn push(&mut self, isa: Isa, layer: usize, layout: LayerLayout, k: &[f32], v: &[f32]) {
+    /// Returns the bytes that are allocated for that.
+    pub(crate) fn push(&mut self, isa: Isa, layer: usize, layout: LayerLayout, k: &[f32], v: &[f32]) -> u64 {
+        let before = self.layers[layer].bytes();
         let LayerRows { n, keys, values } = &mut self.layers[layer];
         let (row, v_row) = (layout.k.row(), layout.stored_v().map_or(0, TensorLayout::row));
         let (first, all) = (*n, *n + k.len() / row);
@@ -247,6 +254,7 @@ impl Rows {
                 },
             );
         }
+        self.layers[layer].bytes() - before
     }
 
     /// Tokens held in a layer (in a pass, lower layers are ahead of higher ones).
@@ -350,6 +358,6 @@ impl Rows {
 
     /// Bytes allocated.
     pub(crate) fn bytes(&self) -> u64 {
-        self.layers.iter().map(|rows| 2 * (rows.keys.capacity() + rows.values.capacity()) as u64).sum()
+        self.layers.iter().map(LayerRows::bytes).sum()
     }
 }

@@ -22,6 +22,8 @@ pub(crate) struct CpuCache {
     blocks: Vec<Option<Arc<BlockBytes>>>,
     /// Rows by [`RowsId`].
     rows: Vec<Option<Rows>>,
+    /// Bytes of all rows: they are asked for at every pass, however many sessions are at rest.
+    row_bytes: u64,
 }
 
 /// The place of an id, which may be new.
@@ -44,7 +46,7 @@ impl CpuCache {
             (part, next[part as usize] - 1)
         };
         let places = (0..layout.layers.len()).map(place).collect();
-        Self { layout, formats, places, blocks: Vec::new(), rows: Vec::new() }
+        Self { layout, formats, places, blocks: Vec::new(), rows: Vec::new(), row_bytes: 0 }
     }
 
     /// Makes room for the blocks that a pass completes.
@@ -85,7 +87,7 @@ impl CpuCache {
             let step = (BLOCK - at).min(span.n - done);
             let rows = place(&mut self.rows, id.0).get_or_insert_with(|| Rows::new(&self.layout));
             assert_eq!(rows.len(layer), at, "tokens are written in order");
-            rows.push(
+            self.row_bytes += rows.push(
                 isa,
                 layer,
                 layout,
@@ -160,7 +162,9 @@ impl Cache for CpuCache {
 
     fn import_rows(&mut self, id: RowsId, bytes: &[u8]) {
         let rows = place(&mut self.rows, id.0).get_or_insert_with(|| Rows::new(&self.layout));
+        let before = rows.bytes();
         rows.push_bytes(bytes, &self.layout);
+        self.row_bytes += rows.bytes() - before;
     }
 
     fn export_rows(&self, id: RowsId, tokens: Range<usize>) -> Result<Vec<u8>> {
@@ -181,11 +185,14 @@ impl Cache for CpuCache {
     }
 
     fn free_rows(&mut self, id: RowsId) {
-        *place(&mut self.rows, id.0) = None;
+        if let Some(rows) = place(&mut self.rows, id.0).take() {
+            self.row_bytes -= rows.bytes();
+        }
     }
 
     fn row_bytes(&self) -> u64 {
-        self.rows.iter().flatten().map(Rows::bytes).sum()
+        debug_assert_eq!(self.row_bytes, self.rows.iter().flatten().map(Rows::bytes).sum::<u64>());
+        self.row_bytes
     }
 }
 
