@@ -106,3 +106,41 @@ impl Deref for AtRest {
         &self.sessions
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::KvFormat;
+    use crate::kv::layout::KvLayout;
+    use crate::memory::session::CacheContext;
+    use std::sync::Arc;
+
+    /// Whatever comes, goes and is expected: the same as looking at all of them.
+    #[test]
+    fn order_and_bytes_are_those_of_the_sessions() {
+        let context = CacheContext::of_test(Arc::new(KvLayout::uniform(1, 1, 64, KvFormat::Q4)));
+        let key = |n: u64| SessionKey::new("run", format!("agent {n}"));
+        let mut at_rest = AtRest::default();
+        for step in 0..2_000_u64 {
+            let (draw, next_use) = (step.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40, step * 31 % 97);
+            let agent = key(draw % 13);
+            match draw / 13 % 4 {
+                0 => drop(at_rest.remove(&agent)),
+                1 => assert_eq!(at_rest.expect(&agent, next_use), at_rest.contains_key(&agent)),
+                of => {
+                    let mut session = Session::new(&context, "");
+                    session.tokens = vec![7; (draw % 50) as usize];
+                    let idle = Idle::new(session, (of == 2).then_some(next_use), step);
+                    let was_there = at_rest.contains_key(&agent);
+                    assert_eq!(at_rest.insert(agent, idle).is_some(), was_there);
+                }
+            }
+            let mut next: Vec<_> =
+                at_rest.iter().filter_map(|(key, idle)| Some((idle.next_use()?, key.clone()))).collect();
+            next.sort();
+            next.truncate(3);
+            assert_eq!(at_rest.next(3), next);
+            assert_eq!(at_rest.known_bytes(), at_rest.values().map(Idle::known_bytes).sum::<u64>());
+        }
+    }
+}

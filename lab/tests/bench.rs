@@ -46,8 +46,23 @@ fn speeds_are_of_the_tokens_that_were_asked_for() {
         bench(&stage, &["decode", "--tokens", "8", "--depth", "0,256", "--weights", "q4_0", "--kv", "f16"]);
     // A reply may lose its last token: half a character is cut.
     assert!(rows.iter().all(|row| row["tokens"] == 8 || row["tokens"] == 7), "{rows:?}");
-    let rows = bench(&stage, &["batch", "--tokens", "8", "--depth", "64", "--sequences", "1,3"]);
-    assert!((21..=24).contains(&rows[1]["tokens"].as_u64().unwrap()), "{rows:?}");
+    for alike in [&["--alike"][..], &[]] {
+        let args = ["batch", "--tokens", "8", "--depth", "300", "--sequences", "1,3"];
+        let rows = bench(&stage, &[&args[..], alike].concat());
+        assert!((21..=24).contains(&rows[1]["tokens"].as_u64().unwrap()), "{rows:?}");
+    }
+}
+
+#[test]
+fn growth_is_that_of_the_lengths_and_agents_that_were_asked_for() {
+    let stage = Stage::new();
+    let rows = bench(&stage, &["growth", "--history", "64,300", "--idle", "0,3", "--tokens", "4"]);
+    let counts =
+        |rows: &[Value], name: &str| rows.iter().map(|row| row[name].as_u64().unwrap()).collect::<Vec<_>>();
+    let history = counts(&rows[..2], "history");
+    assert!((62..=65).contains(&history[0]) && (298..=301).contains(&history[1]), "{rows:?}");
+    assert_eq!(counts(&rows[2..], "idle_agents"), [0, 3], "{rows:?}");
+    assert!(rows.iter().all(|row| row["first_token_ms"]["median"].as_f64().unwrap() > 0.0), "{rows:?}");
 }
 
 #[test]

@@ -137,7 +137,7 @@ impl Attention<'_> {
 
     fn latent(&self, x: Vec<Floats>, spec: &LatentSpec, norm: &[f32], k_b: &[Packed]) -> Projected {
         let LatentSpec { rank, nope, rope, .. } = *spec;
-        let DecoderSpec { n_heads, k_dim, norm_eps, .. } = *self.spec;
+        let DecoderSpec { k_dim, norm_eps, .. } = *self.spec;
         let (head, pairs) = (nope + rope, self.spec.family.pairs);
         let Projected { q: mut plain, k: latent, .. } = Projected::of(x);
         pointwise::rope(self.isa, &mut plain, head, nope, pairs, self.rope);
@@ -145,7 +145,6 @@ impl Attention<'_> {
         let heads = absorbed.chunks_exact(rank).zip(plain.chunks_exact(head));
         let q: Vec<f32> =
             heads.flat_map(|(absorbed, plain)| absorbed.iter().chain(&plain[nope..])).copied().collect();
-        debug_assert_eq!(q.len() / (n_heads * k_dim), self.pass.ids.len());
         let latents = pointwise::rms_norm(self.isa, &columns(&latent, rank + rope, 0, rank), norm, norm_eps);
         let rows = latents.chunks_exact(rank).zip(latent.chunks_exact(rank + rope));
         let mut k: Vec<f32> =
@@ -162,31 +161,24 @@ impl Attention<'_> {
         // Few rows have work for every thread.
         let split = n_threads().div_ceil((groups.len() * n_kv_heads).max(1));
         let heads_per_task = group.div_ceil(split).min(HEADS_PER_TASK);
-        let heads = |head: usize| (head..head + group).step_by(heads_per_task);
-        let first_heads: Vec<usize> = (0..n_heads).step_by(group).flat_map(heads).collect();
-        let contexts = map(groups.len() * first_heads.len(), |task| {
-            let (group_of_rows, head) =
-                (&groups[task / first_heads.len()], first_heads[task % first_heads.len()]);
-            let n = heads_per_task.min(head / group * group + group - head);
-            self.attend_together(group_of_rows, head..head + n, q, cache)
+        let heads_of = |kv_head: usize| {
+            let (first, end) = (kv_head * group, (kv_head + 1) * group);
+            (first..end).step_by(heads_per_task).map(move |head| head..end.min(head + heads_per_task))
+        };
+        let tasks =
+            groups.iter().flat_map(|rows| (0..n_kv_heads).flat_map(heads_of).map(move |heads| (rows, heads)));
+        let tasks: Vec<(&Together<'_>, Range<usize>)> = tasks.collect();
+        let contexts = map(tasks.len(), |task| {
+            let (rows, heads) = &tasks[task];
+            self.attend_together(rows, heads.clone(), q, cache)
         });
-        let places = groups.iter().enumerate().flat_map(|(group, Together { members, .. })| {
-            let rows = members.iter().flat_map(|rows| rows.row..rows.row + rows.n).enumerate();
-            rows.map(move |(at, row)| (row, group, at))
-        });
-        let mut places: Vec<(usize, usize, usize)> = places.collect();
-        places.sort_unstable();
         let mut out = Floats::new(n_rows * n_heads * v_dim);
-        for_rows([&mut out], n_rows, FLOATS_PER_TASK / (n_heads * v_dim), |rows, [out]| {
-            for ((_, task, at), row) in places[rows].iter().zip(out.chunks_exact_mut(n_heads * v_dim)) {
-                let contexts = &contexts[task * first_heads.len()..][..first_heads.len()];
-                for (context, first) in contexts.iter().zip(&first_heads) {
-                    let end = (first + heads_per_task).min(first / group * group + group);
-                    let width = (end - first) * v_dim;
-                    row[first * v_dim..][..width].copy_from_slice(&context[at * width..][..width]);
-                }
+        for ((rows, heads), contexts) in tasks.iter().zip(&contexts) {
+            let width = heads.len() * v_dim;
+            for (row, context) in rows.numbers().zip(contexts.chunks_exact(width)) {
+                out[(row * n_heads + heads.start) * v_dim..][..width].copy_from_slice(context);
             }
-        });
+        }
         out
     }
 
@@ -200,6 +192,7 @@ impl Attention<'_> {
     ) -> Vec<f32> {
         let DecoderSpec { n_heads, n_kv_heads, k_dim, v_dim, .. } = *self.spec;
         let Together { members, n_common } = rows;
+        let numbers = rows.numbers();
         let kv_head = heads.start / (n_heads / n_kv_heads);
         let views: Vec<View<'_>> = members
             .iter()
@@ -211,7 +204,7 @@ impl Attention<'_> {
             .map(|(rows, tiles)| QueryRows { first: rows.position, n: rows.n, tiles })
             .collect();
         let mut own = Vec::new();
-        for row in members.iter().flat_map(|rows| rows.row..rows.row + rows.n) {
+        for row in numbers {
             own.extend_from_slice(&q[(row * n_heads + heads.start) * k_dim..][..heads.len() * k_dim]);
         }
         let params = AttnParams {
@@ -268,6 +261,13 @@ impl Attention<'_> {
             }
         }
         false
+    }
+}
+
+impl Together<'_> {
+    /// Numbers of its rows in the pass.
+    fn numbers(&self) -> impl Iterator<Item = usize> {
+        self.members.iter().flat_map(|rows| rows.row..rows.row + rows.n)
     }
 }
 

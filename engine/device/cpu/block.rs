@@ -275,36 +275,31 @@ impl Rows {
     pub(crate) fn seal(&self, layer: usize, format: &LayerFormat, how: Sealing<'_>, block: &mut [u8]) {
         let LayerRows { n, keys, values } = &self.layers[layer];
         assert_eq!(*n, BLOCK, "a block is sealed when it is full");
-        let k = format.k.layout;
-        let coded = |side: &SideFormat| side.layout.bits().map(|bits| (side.layout, bits));
-        if k.bits().is_none() {
-            block[format.k.codes.clone()].copy_from_slice(bytemuck::cast_slice(keys));
-        }
-        if let Some(side) = format.v.as_ref().filter(|side| side.layout.bits().is_none()) {
-            block[side.codes.clone()].copy_from_slice(bytemuck::cast_slice(values));
-        }
-        // Heads of keys and of values are alone: threads change nothing.
-        let keys_of = coded(&format.k);
-        let values_of = format.v.as_ref().and_then(coded);
-        let n_keys = keys_of.map_or(0, |(layout, _)| layout.n_heads);
-        let n = n_keys + values_of.map_or(0, |(layout, _)| layout.n_heads);
-        let sealed = threads::map(n, |task| match (keys_of, values_of) {
-            (Some(of), _) if task < n_keys => {
-                let rows = halves::rows_of_vectors(how.isa, keys, k.row(), task * k.dim..(task + 1) * k.dim);
-                seal_head(how, of, task, rows, key_words)
+        let mut heads = Vec::new();
+        for (side, is_keys) in [(Some(&format.k), true), (format.v.as_ref(), false)] {
+            let Some(side) = side else { continue };
+            match side.layout.bits() {
+                Some(bits) => heads.extend((0..side.layout.n_heads).map(|head| (side, bits, is_keys, head))),
+                None => {
+                    let halves = if is_keys { keys } else { values };
+                    block[side.codes.clone()].copy_from_slice(bytemuck::cast_slice(halves));
+                }
             }
-            (_, Some(of)) => {
-                let (head, dim) = (task - n_keys, of.0.dim);
-                let rows = halves::columns(how.isa, values, of.0.row(), head * dim..(head + 1) * dim);
-                seal_head(how, of, head, rows, value_words)
+        }
+        // Heads are alone: threads change nothing.
+        let sealed = threads::map(heads.len(), |task| {
+            let (SideFormat { layout, .. }, bits, is_keys, head) = heads[task];
+            let (row, columns) = (layout.row(), head * layout.dim..(head + 1) * layout.dim);
+            if is_keys {
+                let rows = halves::rows_of_vectors(how.isa, keys, row, columns);
+                seal_head(how, (*layout, bits), head, rows, key_words)
+            } else {
+                let rows = halves::columns(how.isa, values, row, columns);
+                seal_head(how, (*layout, bits), head, rows, value_words)
             }
-            _ => unreachable!("a side that is not coded has no tasks"),
         });
-        for (task, coded) in sealed.iter().enumerate() {
-            match &format.v {
-                Some(side) if task >= n_keys => coded.put(side, task - n_keys, block),
-                _ => coded.put(&format.k, task, block),
-            }
+        for ((side, _, _, head), coded) in heads.iter().zip(sealed) {
+            coded.put(side, *head, block);
         }
     }
 

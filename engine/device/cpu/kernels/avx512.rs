@@ -182,7 +182,6 @@ pub(crate) struct Avx512Words(__m512i);
 
 #[allow(clippy::undocumented_unsafe_blocks)] // as above
 impl Words for Avx512Words {
-    const LARGEST_SUM: i32 = i32::MAX;
     const LESS_128: bool = false;
 
     #[inline(always)]
@@ -225,14 +224,6 @@ impl Words for Avx512Words {
         self.dot(codes, x)
     }
     #[inline(always)]
-    fn begin(self) -> Self {
-        self
-    }
-    #[inline(always)]
-    fn products(sums: Self, codes: Self, x: i32) -> Self {
-        sums.dot(codes, x)
-    }
-    #[inline(always)]
     fn in_order<const R: usize, const P: usize>(words: &mut [[Self; R]; P]) {
         if R != 8 {
             return;
@@ -244,10 +235,6 @@ impl Words for Avx512Words {
                 [a.0, b.0, c.0, d.0, e.0, f.0, g.0, h.0] = all_at_once(there);
             }
         }
-    }
-    #[inline(always)]
-    fn end(self, sums: Self) -> Self {
-        sums
     }
 }
 

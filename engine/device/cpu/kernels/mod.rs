@@ -173,7 +173,7 @@ pub(crate) trait Lanes: Copy {
     /// instead of 4; 0: panels are unpacked tile by tile.
     const PANELS: usize;
 
-    /// Runs a kernel in a function of its own: what is called from several places, or from large ones, is compiled once.
+    /// Runs a kernel in a function of its own: what several others call is compiled once.
     fn call<K: Kernel>(kernel: K) -> K::Output;
     /// Asks for the cache line at an address, which need not be valid. A hint: nothing depends on it.
     #[inline(always)]
@@ -270,7 +270,7 @@ pub(crate) trait Lanes: Copy {
 pub(crate) trait Words: Copy {
     /// The largest number that sums of products hold ([`Words::products`]): those of `n` pairs are exact while `n * 2 * 127 * code`
     /// is no more.
-    const LARGEST_SUM: i32;
+    const LARGEST_SUM: i32 = i32::MAX;
     /// True if [`Words::dot_wide`] takes codes as 128 less than they are.
     const LESS_128: bool;
 
@@ -294,11 +294,20 @@ pub(crate) trait Words: Copy {
     /// [`Words::dot`] for codes of 0 to 255, or -128 to 127: see [`Words::LESS_128`].
     fn dot_wide(self, codes: Self, x: i32) -> Self;
     /// Sums of products that `self` is, or will be, added to: words, or pairs of 16 bits.
-    fn begin(self) -> Self;
+    #[inline(always)]
+    fn begin(self) -> Self {
+        self
+    }
     /// `sums + Σ_b codes[b] * x[b]`, as in [`Words::dot`].
-    fn products(sums: Self, codes: Self, x: i32) -> Self;
+    #[inline(always)]
+    fn products(sums: Self, codes: Self, x: i32) -> Self {
+        sums.dot(codes, x)
+    }
     /// `self` and the products that were added up since [`Words::begin`].
-    fn end(self, sums: Self) -> Self;
+    #[inline(always)]
+    fn end(self, sums: Self) -> Self {
+        sums
+    }
     /// Tells the compiler that these words are there now, all of them. Without that it adds up one row after another, and so reads each
     /// quad of weights once a row.
     #[inline(always)]

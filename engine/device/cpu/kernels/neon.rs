@@ -257,7 +257,6 @@ pub(crate) struct NeonWords(int32x4_t, int32x4_t, int32x4_t, int32x4_t);
 
 #[allow(clippy::undocumented_unsafe_blocks)] // the macro's doc holds for each
 impl Words for NeonWords {
-    const LARGEST_SUM: i32 = i32::MAX;
     const LESS_128: bool = true;
 
     #[inline(always)]
@@ -311,17 +310,5 @@ impl Words for NeonWords {
         // Codes less 128 (their top bit flipped) are signed bytes.
         let flip = Self::splat(0x8080_8080u32.cast_signed());
         self.dot(quarters!(codes, flip, |a, b| veorq_s32(a, b)), x)
-    }
-    #[inline(always)]
-    fn begin(self) -> Self {
-        self
-    }
-    #[inline(always)]
-    fn products(sums: Self, codes: Self, x: i32) -> Self {
-        sums.dot(codes, x)
-    }
-    #[inline(always)]
-    fn end(self, sums: Self) -> Self {
-        sums
     }
 }

@@ -119,7 +119,6 @@ impl ScalarWords {
 }
 
 impl Words for ScalarWords {
-    const LARGEST_SUM: i32 = i32::MAX;
     const LESS_128: bool = false;
 
     fn splat(x: i32) -> Self {
@@ -154,14 +153,5 @@ impl Words for ScalarWords {
     }
     fn dot_wide(self, codes: Self, x: i32) -> Self {
         self.dot(codes, x)
-    }
-    fn begin(self) -> Self {
-        self
-    }
-    fn products(sums: Self, codes: Self, x: i32) -> Self {
-        sums.dot(codes, x)
-    }
-    fn end(self, sums: Self) -> Self {
-        sums
     }
 }

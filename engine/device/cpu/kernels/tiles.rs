@@ -117,7 +117,12 @@ impl<'a, S: Scheme, const P: usize> CodedProduct<'a, S, P> {
             (heads[p], codes[p]) = panels[p].split_at(scale_bytes(format, x.k));
         }
         const { check::<S>() };
-        let x = CodedSource { coded, starts: coded.starts(S::OFFSET), k: x.k };
+        let starts = coded.starts(S::OFFSET);
+        assert!(
+            S::OFFSET == 0 || starts.len() == coded.steps.len(),
+            "activations are coded for the weights' offset"
+        );
+        let x = CodedSource { coded, starts, k: x.k };
         Self { x, codes, heads, scheme: PhantomData }
     }
 
@@ -311,12 +316,10 @@ impl<S: Scheme, L: Lanes> Tile<L, 1> for CodedProduct<'_, S, 1> {
             let mut head = S::open::<L>(head);
             for (s, bytes) in block.chunks_exact(Self::STEP_BYTES).enumerate() {
                 let scales = S::scales::<L>(&mut head, s);
-                if R <= 4 {
-                    for line in 0..share.div_ceil(64) {
-                        L::prefetch(next.wrapping_add(64 * line));
-                    }
-                    next = next.wrapping_add(share);
+                for line in 0..share.div_ceil(64) {
+                    L::prefetch(next.wrapping_add(64 * line));
                 }
+                next = next.wrapping_add(share);
                 let step = [Step::read::<S>(bytes, scales)];
                 // SAFETY: a row has as many steps as a panel.
                 unsafe { rows.add::<L, S::Form, 1>(&step, b * Self::STEPS + s, &mut out) };
@@ -326,7 +329,8 @@ impl<S: Scheme, L: Lanes> Tile<L, 1> for CodedProduct<'_, S, 1> {
     }
 }
 
-/// All rows times some steps of `P` panels from step `first` on, unpacked; added to `out: [P, n_rows, 16]`.
+/// All rows times some steps of `P` panels from step `first` on, unpacked; added to `out: [P, n_rows, 16]`. A function of its own for each
+/// form, not for each scheme: inlined, the kernels would take twice as long to compile.
 struct Unpacked<'a, F, L: Lanes, const P: usize> {
     x: CodedSource<'a>,
     steps: &'a [[Step<L>; P]],
