@@ -293,8 +293,8 @@ def play_alone(kind: Kind, side: Side, args: argparse.Namespace) -> None:
             side.alone[agent] = [server.ask(turn.messages).text for turn in side.turns if turn.agent == agent]
 
 
-def measured(args: argparse.Namespace) -> tuple[float, int, int]:
-    """Tokens a word, tokens of the longest conversation, and bytes of greenroom's memory of it."""
+def measured(args: argparse.Namespace) -> tuple[float, int]:
+    """Tokens a word, and bytes of greenroom's memory of the longest conversation."""
     with tempfile.TemporaryDirectory() as folder, Greenroom(args, 0).running(Path(folder), is_alone=True) as server:
         text = Story(1.0).told(1, 1500)
         ask = lambda text: server.ask([{"role": "user", "content": text}], 1).n_prompt
@@ -303,12 +303,12 @@ def measured(args: argparse.Namespace) -> tuple[float, int, int]:
         longest = [story.system(0, args.agents)]
         for number in range(args.rounds + 1):
             longest += [story.heard(0, number, []), {"role": "assistant", "content": story.told(number, N_SAID)}]
-        reply = server.ask(longest[:-1], 1)
+        server.ask(longest[:-1], 1)
         if args.memory:
-            return tokens_per_word, reply.n_prompt, (args.memory << 20) // N_SLOTS
+            return tokens_per_word, (args.memory << 20) // N_SLOTS
         status, slots = server.call("GET", "/slots")
         assert status == 200, f"GET /slots: {status} {slots}"
-        return tokens_per_word, reply.n_prompt, max(slot.get("bytes_in_memory", 0) for slot in slots)
+        return tokens_per_word, max(slot.get("bytes_in_memory", 0) for slot in slots)
 
 
 def percentile(values: list[float], share: float) -> float:
@@ -379,16 +379,17 @@ def main() -> None:
     args = parser.parse_args()
     if args.rounds < 2 or not 2 <= args.agents <= len(NAMES):
         parser.error(f"expected 2 rounds or more, and 2 to {len(NAMES)} agents")
-    tokens_per_word, n_longest, bytes_each = measured(args)
+    tokens_per_word, bytes_each = measured(args)
     story, memory_bytes = Story(tokens_per_word), N_SLOTS * bytes_each
-    n_context = -(-(n_longest + N_SAID + 256) // 256) * 256
     kinds: list[Kind] = [Greenroom(args, memory_bytes)]
-    if args.llama:
-        kinds += [Llama(args, int(ram), n_context) for ram in args.cache_ram.split(",")]
     sides: dict[str, Side] = {}
     script: list[Turn] | None = None
     for kind in kinds:
         sides[kind.name] = side = played(kind, story, args, script)
+        if script is None and args.llama:
+            n_longest = max(reply.n_prompt for reply in side.replies)
+            n_context = -(-(n_longest + N_SAID + 256) // 256) * 256
+            kinds += [Llama(args, int(ram), n_context) for ram in args.cache_ram.split(",")]
         script = side.turns
         # Alone all llama-servers are one: without slots or a host's cache to choose from.
         known = next((other.alone for name, other in sides.items() if name.startswith("llama") and other.alone), None)

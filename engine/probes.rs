@@ -257,8 +257,9 @@ pub fn read_tail(bytes: &[u8]) -> Result<(), String> {
     let tail = |rows, end| TailRef { file: LOG.to_owned(), block: 0, rows, end };
     let _ = tail::decode(bytes, &tail(1, End { bytes: bytes.len() as u64, ..end.clone() }), &layout, &cipher);
     let n = log.len().saturating_sub(bytes.len() / 2) / layout.row_bytes();
-    let rows =
-        (0..=n.max(4)).find_map(|rows| tail::decode(&log, &tail(rows, end.clone()), &layout, &cipher).ok());
+    let rows = (0..=n.max(4))
+        .rev()
+        .find_map(|rows| tail::decode(&log, &tail(rows, end.clone()), &layout, &cipher).ok());
     rows.map(drop).ok_or_else(|| "no number of rows fits".to_owned())
 }
 

@@ -150,11 +150,12 @@ impl Memory {
         }
         let n_known = usize::from(known.is_some());
         self.forget(key);
+        self.drop_beginning(key);
         let Some(writer) = &mut self.writer else { return Ok(Some(n_known)) };
         unneeded.needed_blocks.extend(others);
         for idle in self.idle.values() {
             unneeded.needed_blocks.extend(idle.session.sequence.table().hashes());
-            unneeded.needed_tails.extend(idle.session.tail.iter().map(|tail| tail.at.file.clone()));
+            unneeded.needed_tails.extend(idle.session.files());
         }
         let session = key.clone();
         writer.push(key, 0, Cost::default(), move |store| {

@@ -80,17 +80,33 @@ pub(crate) struct Session {
     flushed_blocks: usize,
     /// Those that were handed over and may still get there.
     sent_blocks: usize,
+    /// The rows of the open block on disk.
     pub(crate) tail: Option<Tail>,
+    /// Rows on disk of blocks that have sealed since, in order: where the session goes back into one they need not be computed again.
+    earlier: Vec<Tail>,
     /// Tail files that the next manifest no longer names.
     obsolete: Vec<String>,
 }
 
-/// The rows of an open block on disk.
+/// Rows of a block on disk.
 pub(crate) struct Tail {
     pub(crate) at: TailRef,
-    /// True if the file is another session's: it is read, and never written.
-    borrowed: bool,
+    file: File,
 }
+
+/// What may be done with a tail's file.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum File {
+    /// Rows follow those that are there.
+    Open,
+    /// It is read: more rows stand in it than count, or its block has sealed.
+    Closed,
+    /// It is another session's, and read.
+    Borrowed,
+}
+
+/// Tails of sealed blocks that stay on disk, at most: with those of the last 4,096 tokens a session goes back some turns.
+const EARLIER: usize = 16;
 
 /// Content of a commit: the manifest to write, and the tail files that it makes obsolete.
 pub(crate) struct Pending {
@@ -117,6 +133,7 @@ impl Session {
             flushed_blocks: 0,
             sent_blocks: 0,
             tail: None,
+            earlier: Vec::new(),
             obsolete: Vec::new(),
         }
     }
@@ -127,11 +144,13 @@ impl Session {
         let others = (identity.numerics != context.identity.numerics).then_some(&identity.numerics);
         let mut sequence = Sequence::new(context.layout.clone(), context.root(identity));
         manifest.blocks.iter().for_each(|hash| sequence.push_absent(*hash));
+        let tail = |at, file| Tail { at, file: if borrowed { File::Borrowed } else { file } };
         Self {
             tokens: flatten(&manifest.segments),
             segments: manifest.segments,
             stored_blocks: manifest.blocks.len(),
-            tail: manifest.tail.map(|at| Tail { at, borrowed }),
+            tail: manifest.tail.map(|at| tail(at, File::Open)),
+            earlier: manifest.earlier.into_iter().map(|at| tail(at, File::Closed)).collect(),
             numerics: others.map(|numerics| Numerics::parse(numerics)),
             sequence,
             ..Self::new(context, &identity.salt)
@@ -142,6 +161,7 @@ impl Session {
     pub(crate) fn fork(&self, arena: &mut Arena) -> Self {
         let sequence = self.sequence.fork(arena);
         let absent = self.tail.as_ref().filter(|_| sequence.open_rows().is_none());
+        let borrow = |tail: &Tail| Tail { at: tail.at.clone(), file: File::Borrowed };
         Self {
             segments: self.segments.clone(),
             tokens: self.tokens.clone(),
@@ -150,7 +170,8 @@ impl Session {
             stored_blocks: self.stored_blocks,
             flushed_blocks: 0,
             sent_blocks: 0,
-            tail: absent.map(|tail| Tail { at: tail.at.clone(), borrowed: true }),
+            tail: absent.map(borrow),
+            earlier: self.earlier.iter().map(borrow).collect(),
             obsolete: Vec::new(),
         }
     }
@@ -168,9 +189,8 @@ impl Session {
     /// The device fails; then it holds nothing.
     pub(super) fn readdress(&mut self, root: BlockHash, arena: &mut Arena) -> Result<()> {
         (self.stored_blocks, self.flushed_blocks, self.sent_blocks) = (0, 0, 0);
-        if let Some(tail) = self.tail.take() {
-            self.retire(tail);
-        }
+        let tails = self.earlier.drain(..).chain(self.tail.take()).collect();
+        self.retire(tails);
         self.sequence.readdress(root, &self.tokens, arena)
     }
 
@@ -193,14 +213,25 @@ impl Session {
         self.forget_stored(self.sequence.len());
     }
 
-    /// Forgets what is on disk past token `n`. (What is computed again below it is the same, bit for bit.)
+    /// Forgets what is on disk past token `n`. (What is computed again below it is the same, bit for bit.) Of the tails it keeps
+    /// the rows before that.
     pub(crate) fn forget_stored(&mut self, n: usize) {
         let n_blocks = self.sequence.table().len();
         self.stored_blocks = self.stored_blocks.min(n_blocks);
         self.sent_blocks = self.sent_blocks.min(n_blocks);
-        if let Some(tail) = self.tail.take_if(|tail| tail.at.end_token() > n) {
-            self.retire(tail);
+        let (block, n_rows) = (n / BLOCK, n % BLOCK);
+        let past = self.tail.take_if(|tail| tail.at.end_token() > n);
+        let mut past: Vec<Tail> =
+            self.earlier.extract_if(.., |tail| tail.at.block >= block).chain(past).collect();
+        if self.tail.is_none() && past.first().is_some_and(|tail| tail.at.block == block && n_rows > 0) {
+            let mut tail = past.remove(0);
+            if tail.at.rows > n_rows {
+                tail.at.rows = n_rows;
+                tail.close();
+            }
+            self.tail = Some(tail);
         }
+        self.retire(past);
     }
 
     /// Takes back a commit that was not written: the next manifest lets go of the files that it would have let go.
@@ -208,17 +239,25 @@ impl Session {
         self.obsolete.extend(pending.into_iter().flat_map(|pending| pending.obsolete));
     }
 
-    /// The next manifest no longer names a tail.
-    fn retire(&mut self, tail: Tail) {
-        if !tail.borrowed {
-            self.obsolete.push(tail.at.file);
-        }
+    /// The next manifest no longer names these tails.
+    fn retire(&mut self, tails: Vec<Tail>) {
+        let own = tails.into_iter().filter(|tail| tail.file != File::Borrowed);
+        self.obsolete.extend(own.map(|tail| tail.at.file));
     }
 
-    /// Files that are its own: its tail, and those that its next manifest would let go.
+    fn tails(&self) -> impl Iterator<Item = &Tail> {
+        self.earlier.iter().chain(&self.tail)
+    }
+
+    /// Files of its tails, whoever they belong to.
+    pub(super) fn files(&self) -> impl Iterator<Item = String> {
+        self.tails().map(|tail| tail.at.file.clone())
+    }
+
+    /// Files that are its own: its tails, and those that its next manifest would let go.
     pub(super) fn own_files(&self) -> impl Iterator<Item = String> {
-        let tail = self.tail.iter().filter(|tail| !tail.borrowed).map(|tail| &tail.at.file);
-        tail.chain(&self.obsolete).cloned()
+        let tails = self.tails().filter(|tail| tail.file != File::Borrowed).map(|tail| &tail.at.file);
+        tails.chain(&self.obsolete).cloned()
     }
 
     /// The tail on disk, if its rows are not in memory and belong to where the sequence ends.
@@ -231,7 +270,8 @@ impl Session {
 
     /// Tells whether the rows of the open block are on disk, or there are none.
     fn rows_stored(&self) -> bool {
-        let covers = |tail: &Tail| tail.at.end_token() >= self.sequence.len();
+        let n = self.sequence.len();
+        let covers = |tail: &Tail| tail.at.block == n / BLOCK && tail.at.end_token() >= n;
         self.sequence.open_rows().is_none() || self.tail.as_ref().is_some_and(covers)
     }
 
@@ -309,18 +349,28 @@ impl Session {
     ) -> Export {
         let mut export = self.blocks_from(self.stored_blocks, context, arena);
         let (open, n) = (self.sequence.len() / BLOCK, self.sequence.len() % BLOCK);
-        let useless =
-            |tail: &Tail| tail.borrowed || tail.at.block != open || n == 0 || !store.has_tail(&tail.at);
-        if let Some(tail) = self.tail.take_if(|tail| useless(tail)) {
-            self.retire(tail);
-        }
+        let goes_on = |tail: &Tail| {
+            tail.file == File::Open && tail.at.block == open && n > 0 && store.has_tail(&tail.at)
+        };
+        self.earlier.extend(self.tail.take_if(|tail| !goes_on(tail)));
+        self.put_by(open);
         if let Some(rows) = self.sequence.open_rows() {
-            let new = || Tail { at: TailRef::new(tail_name(store, key), open), borrowed: false };
+            let new = || Tail { at: TailRef::new(tail_name(store, key), open), file: File::Open };
             let tail = self.tail.get_or_insert_with(new).at.clone();
             let bytes = if tail.rows < n { arena.export_rows(rows, tail.rows..n) } else { Ok(Vec::new()) };
             export.rows = Some(Rows { tail, n, bytes });
         }
         export
+    }
+
+    /// Keeps the latest tails of the first `n` blocks, all of which have sealed.
+    fn put_by(&mut self, n: usize) {
+        let mut gone: Vec<Tail> =
+            self.earlier.extract_if(.., |tail| tail.at.block >= n || tail.at.rows == 0).collect();
+        let excess = self.earlier.len().saturating_sub(EARLIER);
+        gone.extend(self.earlier.drain(..excess));
+        self.retire(gone);
+        self.earlier.iter_mut().for_each(Tail::close);
     }
 
     /// Takes note of what is on disk by now. (It may have gone back since it was handed over, and elsewhere from there.)
@@ -335,7 +385,7 @@ impl Session {
         }
         let ours = |at: &&TailRef| self.tail.as_ref().is_some_and(|tail| tail.at.file == at.file);
         if let Some(at) = stored.tail.as_ref().filter(ours) {
-            self.tail = Some(Tail { at: at.clone(), borrowed: false });
+            self.tail = Some(Tail { at: at.clone(), file: File::Open });
         }
     }
 
@@ -349,14 +399,25 @@ impl Session {
         let (run, agent) = (key.run.clone(), key.agent.clone());
         let identity = context.identity_with(&key.tenant, self.numerics.as_ref());
         let saved_at = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
+        let own = self.earlier.iter().filter(|tail| tail.file != File::Borrowed);
         let manifest = Manifest {
             owner: Owner { run, agent, identity },
             blocks: self.sequence.table().hashes().collect(),
             tail: self.tail.as_ref().map(|tail| tail.at.clone()),
+            earlier: own.map(|tail| tail.at.clone()).collect(),
             segments: self.segments.clone(),
             worth: Worth { saved_at, turns: 0, token_ms },
         };
         Pending { manifest, obsolete: std::mem::take(&mut self.obsolete) }
+    }
+}
+
+impl Tail {
+    /// From now on it is read only.
+    fn close(&mut self) {
+        if self.file == File::Open {
+            self.file = File::Closed;
+        }
     }
 }
 

@@ -95,8 +95,8 @@ impl Folder {
 
     fn entry(&self, id: &str, m: &Manifest, census: &Census) -> Entry {
         let (size, owners) = (|hash: &BlockHash| census.size(*hash), &census.owners);
-        let tail = m.tail.as_ref().and_then(|t| files::size(&self.root.join("tails").join(&t.file)));
-        let own = files::size(&self.root.join(super::manifest_name(id))).unwrap_or(0) + tail.unwrap_or(0);
+        let tails = m.tails().filter_map(|t| files::size(&self.root.join("tails").join(&t.file)));
+        let own = files::size(&self.root.join(super::manifest_name(id))).unwrap_or(0) + tails.sum::<u64>();
         let shared = m.blocks.iter().filter(|hash| owners[*hash] > 1);
         let shares = m.blocks.iter().map(|hash| size(hash) as f64 / owners[hash] as f64);
         Entry {

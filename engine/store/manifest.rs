@@ -19,6 +19,8 @@ pub(crate) struct Manifest {
     pub(crate) blocks: Vec<BlockHash>,
     /// The rows after them.
     pub(crate) tail: Option<TailRef>,
+    /// Rows of blocks that have sealed since, in order.
+    pub(crate) earlier: Vec<TailRef>,
     /// Texts and ids of the tokens.
     pub(crate) segments: Vec<Segment>,
     pub(crate) worth: Worth,
@@ -106,6 +108,11 @@ impl Manifest {
     pub(crate) fn n_tokens(&self) -> usize {
         self.blocks.len() * BLOCK + self.tail.as_ref().map_or(0, |tail| tail.rows)
     }
+
+    /// All tails that it names.
+    pub(crate) fn tails(&self) -> impl Iterator<Item = &TailRef> {
+        self.earlier.iter().chain(&self.tail)
+    }
 }
 
 /// One record: what of the state before it stays, and what comes after that.
@@ -118,6 +125,9 @@ struct Step {
     keep_blocks: usize,
     blocks: Vec<Address>,
     tail: Option<TailRef>,
+    /// The earlier tails, if they are not those of the record before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    earlier: Option<Vec<TailRef>>,
     keep_segments: usize,
     segments: Vec<Segment>,
     worth: Worth,
@@ -150,6 +160,7 @@ pub(crate) struct Journal {
     end: End,
     owner: Owner,
     blocks: Vec<BlockHash>,
+    earlier: Vec<TailRef>,
     /// Digests of the segments.
     segments: Vec<[u8; 32]>,
     turns: u64,
@@ -173,6 +184,7 @@ impl Journal {
             end,
             owner: manifest.owner.clone(),
             blocks: manifest.blocks.clone(),
+            earlier: manifest.earlier.clone(),
             segments: manifest.segments.iter().map(digest).collect(),
             turns: manifest.worth.turns,
             live,
@@ -207,6 +219,9 @@ impl Journal {
             keep_blocks,
             blocks: manifest.blocks[keep_blocks..].iter().copied().map(Address).collect(),
             tail: manifest.tail.clone(),
+            earlier: base
+                .map_or(!manifest.earlier.is_empty(), |b| b.earlier != manifest.earlier)
+                .then(|| manifest.earlier.clone()),
             keep_segments,
             segments: manifest.segments[keep_segments..].to_vec(),
             worth: Worth { turns, ..manifest.worth },
@@ -231,6 +246,7 @@ impl Journal {
             end,
             owner: manifest.owner.clone(),
             blocks: manifest.blocks.clone(),
+            earlier: manifest.earlier.clone(),
             segments,
             turns,
             live,
@@ -283,7 +299,7 @@ impl Step {
     fn first(mut self) -> Result<Manifest, String> {
         let owner = self.owner.take().ok_or("its first record names no owner")?;
         let (blocks, segments, worth) = (Vec::new(), Vec::new(), self.worth);
-        let mut manifest = Manifest { owner, blocks, tail: None, segments, worth };
+        let mut manifest = Manifest { owner, blocks, tail: None, earlier: Vec::new(), segments, worth };
         self.apply(&mut manifest)?;
         Ok(manifest)
     }
@@ -295,14 +311,21 @@ impl Step {
         }
         let kept = state.segments.get(..self.keep_segments).ok_or("a record keeps more than there was")?;
         let n_blocks = self.keep_blocks + self.blocks.len();
-        if let Some(tail) = &self.tail {
+        let earlier = self.earlier.as_ref().unwrap_or(&state.earlier);
+        for tail in earlier.iter().chain(&self.tail) {
             let ours = |b: u8| b.is_ascii_alphanumeric() || b == b'.';
             if !tail.file.bytes().all(ours) || tail.file.starts_with('.') {
                 return Err("its tail's name is not one of ours".to_owned());
             }
-            if tail.block != n_blocks || tail.rows == 0 || tail.rows >= BLOCK {
-                return Err("its tail does not follow its blocks".to_owned());
+            if tail.rows == 0 || tail.rows >= BLOCK {
+                return Err("its tail has no rows, or those of a whole block".to_owned());
             }
+        }
+        if self.tail.as_ref().is_some_and(|tail| tail.block != n_blocks) {
+            return Err("its tail does not follow its blocks".to_owned());
+        }
+        if !earlier.is_sorted_by(|a, b| a.block < b.block) || earlier.iter().any(|t| t.block >= n_blocks) {
+            return Err("its earlier tails are not those of its blocks".to_owned());
         }
         let n_ids: usize = kept.iter().chain(&self.segments).map(|segment| segment.ids.len()).sum();
         let n_tokens = n_blocks * BLOCK + self.tail.as_ref().map_or(0, |tail| tail.rows);
@@ -314,6 +337,7 @@ impl Step {
         state.segments.truncate(self.keep_segments);
         state.segments.extend(self.segments);
         (state.tail, state.worth) = (self.tail, self.worth);
+        state.earlier = self.earlier.unwrap_or_else(|| std::mem::take(&mut state.earlier));
         Ok(())
     }
 }
@@ -322,6 +346,12 @@ impl Step {
 mod tests {
     use super::*;
     use crate::text::prefix::SegmentKind;
+
+    /// A tail for each block but the last.
+    fn tails(texts: &[&str]) -> Vec<TailRef> {
+        let tail = |block| TailRef { rows: 9, ..TailRef::new(format!("t.{block}.log"), block) };
+        (0..texts.len().saturating_sub(1)).map(tail).collect()
+    }
 
     fn manifest(texts: &[&str]) -> Manifest {
         let identity = Identity {
@@ -342,6 +372,7 @@ mod tests {
             owner: Owner { run: "r".to_owned(), agent: "a".to_owned(), identity },
             blocks: texts.iter().map(|text| BlockHash::root(text)).collect(),
             tail: None,
+            earlier: tails(texts),
             segments: texts.iter().map(segment).collect(),
             worth: Worth::default(),
         }

@@ -8,7 +8,7 @@
 //! DIR/v4/windows/<2 hex>/<hash>.safetensors its layers that have a window, where a model has such
 //! DIR/v4/packs/<hash>.pack                  many small ones of both, in one file
 //! DIR/v4/manifests/<session>.log            what a session is made of: a record a turn
-//! DIR/v4/tails/<session>.<n>.log            f16 rows of a session's open block: a record a turn
+//! DIR/v4/tails/<session>.<n>.log            f16 rows of a session's open block, or of one that has sealed since: a record a turn
 //! DIR/v4/checks/<identity>                  what the self-check found
 //! DIR/v4/damaged/                           files that failed a check, set aside
 //! ```
@@ -358,11 +358,11 @@ impl Store {
         tail::append(&*self.medium, tail, n, rows, &self.cipher)
     }
 
-    /// Reads the rows of a session's open block; also gives their bytes on disk.
+    /// Reads the rows of a tail that count; also gives their bytes on disk.
     pub(crate) fn read_tail(&self, tail: &TailRef, layout: &KvLayout) -> Found<(Vec<u8>, u64)> {
         self.checked(&tail::name(tail), |input| {
             let n = tail.end.bytes;
-            if n > tail::most(tail.rows, layout) || n > input.len() {
+            if n > tail::most(layout) || n > input.len() {
                 return Err(format!("its manifest says {n} bytes, it has {}", input.len()).into());
             }
             let bytes = stretch(input, (0, n))?;

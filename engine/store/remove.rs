@@ -41,8 +41,8 @@ impl Store {
         let name = manifest_name(&self.session_id(session));
         let mut removed = Removed { sessions: self.has_session(session).into(), ..Removed::default() };
         if let Ok(manifest) = self.manifest_at(&name) {
+            tails.extend(manifest.tails().map(|tail| tail.file.clone()));
             dead.extend(manifest.blocks);
-            tails.extend(manifest.tail.map(|tail| tail.file));
         }
         // The manifest first: a crash in between leaves what nobody needs, never what lacks something.
         removed.bytes += self.medium.remove(&name)?;

@@ -283,8 +283,8 @@ struct Needed {
 
 impl Needed {
     fn add(&mut self, manifest: Manifest) {
+        self.tails.extend(manifest.tails().map(|tail| tail.file.clone()));
         self.blocks.extend(manifest.blocks);
-        self.tails.extend(manifest.tail.map(|tail| tail.file));
     }
 }
 

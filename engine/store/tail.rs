@@ -1,6 +1,7 @@
 //! A tail: the f16 rows of a session's open block, a log that grows turn by turn. A manifest names its end.
 //!
-//! A tail belongs to one block. When the block seals, a new file begins and the old one goes with the next manifest.
+//! A tail belongs to one block. When the block seals, a new file begins; of the old ones the latest stay: where a session, or one that
+//! begins as it did, goes back into a sealed block, they have its rows.
 
 use super::cipher::{Cipher, OVERHEAD};
 use super::found::Failure;
@@ -19,7 +20,7 @@ pub(crate) struct TailRef {
     pub(crate) file: String,
     /// The block that its rows belong to.
     pub(crate) block: usize,
-    /// Rows that count.
+    /// Rows that count: the first ones that it has.
     pub(crate) rows: usize,
     /// End of its file, as far as it counts.
     pub(crate) end: End,
@@ -79,9 +80,10 @@ pub(crate) fn decode(
         rows.extend_from_slice(payload);
         Ok(())
     })?;
-    if n != tail.rows {
+    if n < tail.rows {
         return Err(format!("it holds {n} rows, its manifest says {}", tail.rows));
     }
+    rows.truncate(tail.rows * layout.row_bytes());
     Ok(rows)
 }
 
@@ -109,9 +111,9 @@ fn check(
 /// Bytes of a tail's file, at most.
 pub(super) const MOST: u64 = 1 << 30;
 
-/// Bytes that count of a tail of so many rows, at most: a record for each.
-pub(super) fn most(rows: usize, layout: &KvLayout) -> u64 {
-    (rows * (layout.row_bytes() + log::HEAD + OVERHEAD)) as u64
+/// Bytes that count of a tail, at most: a record for each row.
+pub(super) fn most(layout: &KvLayout) -> u64 {
+    (BLOCK * (layout.row_bytes() + log::HEAD + OVERHEAD)) as u64
 }
 
 /// Checks a tail's whole file, what lies behind its end too: rows of a turn that was not committed, or a record that a crash tore.

@@ -5,7 +5,8 @@ use super::inventory::Folder;
 use super::log::Broken;
 use super::manifest::Manifest;
 use super::source::Input;
-use super::{Failure, files, pack, read_check, secret, tail, verify_image};
+use super::tail::{self, TailRef};
+use super::{Failure, files, pack, read_check, secret, verify_image};
 use crate::Result;
 use crate::kv::layout::Part;
 use crate::kv::table::BlockHash;
@@ -100,7 +101,7 @@ impl Folder {
 
     /// Checks manifests and tails, and that what they name is there.
     fn verify_sessions(&self, contents: &Contents, blocks: &HashSet<BlockKey>, verdict: &mut Verdict) {
-        let mut named: HashMap<String, Manifest> = HashMap::new();
+        let mut named: HashMap<String, (TailRef, String)> = HashMap::new();
         for (id, file) in &contents.manifests {
             let read = self.read_manifest(id, &file.path);
             // A torn record is what a crash leaves: the turn before stands.
@@ -118,20 +119,20 @@ impl Folder {
             verdict
                 .problems
                 .extend(missing.map(|hash| format!("block {} of {owner} is missing", hash.hex())));
-            if let Some(tail) = &manifest.tail {
+            for tail in manifest.tails() {
                 if !contents.tails.iter().any(|(name, _)| *name == tail.file) {
-                    verdict.problems.push(format!("the tail of {owner} is missing"));
+                    verdict.problems.push(format!("a tail of {owner} is missing"));
                 }
-                named.insert(tail.file.clone(), manifest);
+                named.insert(tail.file.clone(), (tail.clone(), owner.clone()));
             }
         }
         for (name, file) in &contents.tails {
-            let manifest = named.get(name);
-            let tail = manifest.and_then(|manifest| manifest.tail.as_ref());
+            let known = named.get(name);
+            let tail = known.map(|(tail, _)| tail);
             let opened = files::input(&file.path);
             let checked = opened.and_then(|mut input| tail::verify(&mut input, name, tail, &self.cipher));
             verdict.files += 1;
-            let name = manifest.map_or(name.clone(), |manifest| format!("the tail of {}", owner(manifest)));
+            let name = known.map_or(name.clone(), |(_, owner)| format!("a tail of {owner}"));
             verdict.part(&name, checked);
         }
     }

@@ -17,6 +17,7 @@ mod oracle;
 mod raw;
 mod replies;
 mod saving;
+mod sharing;
 mod status;
 mod texts;
 mod unfinished;

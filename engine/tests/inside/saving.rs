@@ -349,8 +349,10 @@ fn whatever_is_written_by_then_is_complete() {
                     blocks.all(|key| store.has_block(key)),
                     "after {name}: a block of {agent} is missing"
                 );
-                let tail = manifest.tail.as_ref().map(|tail| store.read_tail(tail, &layout));
-                assert!(matches!(tail, None | Some(Found::Whole(_))), "after {name}: {agent}'s tail");
+                for tail in manifest.tails() {
+                    let found = store.read_tail(tail, &layout);
+                    assert!(matches!(found, Found::Whole(_)), "after {name}: {agent}'s tail");
+                }
             }
         }
         assert!(manifests > 20, "only {manifests}");
