@@ -19,8 +19,8 @@ enum Eviction {
     Stored,
     /// Ids, texts and addresses of a session whose manifest is up to date.
     Known,
-    /// What turns had read that did not end, and how first prompts began.
-    Unclaimed,
+    /// What turns had read that did not end.
+    Unfinished,
     /// Keys and values that would have to be computed again: some hundred times what reading costs.
     Unstored,
 }
@@ -74,12 +74,12 @@ impl Memory {
     pub(super) fn make_room(&mut self, more: u64, needed_by: Option<u64>) -> bool {
         let kinds: &[Eviction] = match needed_by {
             Some(_) => &[Eviction::Stored],
-            None => &[Eviction::Stored, Eviction::Known, Eviction::Unclaimed, Eviction::Unstored],
+            None => &[Eviction::Stored, Eviction::Known, Eviction::Unfinished, Eviction::Unstored],
         };
         let mut excess = (self.bytes() + more).saturating_sub(self.budget());
         for kind in kinds {
             let mut bytes = self.arena.bytes();
-            while *kind == Eviction::Unclaimed && excess > 0 && self.evict_unclaimed() {
+            while *kind == Eviction::Unfinished && excess > 0 && self.evict_unfinished() {
                 let left = self.arena.bytes();
                 excess = excess.saturating_sub(bytes - left);
                 bytes = left;
@@ -99,10 +99,6 @@ impl Memory {
             }
         }
         excess == 0
-    }
-
-    fn evict_unclaimed(&mut self) -> bool {
-        self.evict_beginning() || self.evict_unfinished()
     }
 
     /// Takes from a session until `excess` bytes are freed or it has no more of that kind; returns what is left of them.
@@ -151,7 +147,7 @@ impl Idle {
         match kind {
             Eviction::Stored => self.session.can_evict(),
             Eviction::Known => self.saved && !self.session.sequence.holds_any(),
-            Eviction::Unclaimed => false, // no session's own
+            Eviction::Unfinished => false, // no session's own
             Eviction::Unstored => self.session.sequence.holds_any() && !self.session.can_evict(),
         }
     }

@@ -109,7 +109,6 @@ impl Memory {
             let persists = self.persists(request);
             self.append_known_blocks(&mut session, end, persists, &mut search);
             self.restore_tail(&mut session, &mut search);
-            self.begin_as_another(&mut session);
         }
         // At least one token is fed: its logits choose the first token of the reply.
         let last = session.tokens.len().saturating_sub(1);

@@ -24,8 +24,8 @@ use crate::turns::reply::ReplyText;
 use crate::turns::sampler;
 use crate::turns::schedule::Load;
 use crate::{
-    Calls, Completion, Constraint, Error, Event, Followed, MatchKind, Remedy, Request, Result, StopReason,
-    TokenLogprob, Usage,
+    Calls, Completion, Constraint, Error, Event, Followed, Remedy, Request, Result, StopReason, TokenLogprob,
+    Usage,
 };
 use std::borrow::Cow;
 use std::slice::ChunksExact;
@@ -208,12 +208,6 @@ impl ActiveTurn {
     /// Tokens of the prompt.
     pub(crate) fn prompt_len(&self) -> usize {
         self.prompt_len
-    }
-
-    /// Tells whether a session that had read nothing has just read its prompt.
-    pub(crate) fn has_read_its_first_prompt(&self) -> bool {
-        let is_first = matches!(self.usage.kind, MatchKind::Cold | MatchKind::Prefix) && !self.request.cold;
-        is_first && self.session.sequence.len() == self.prompt_len
     }
 
     /// Tells whether the prompt is read.

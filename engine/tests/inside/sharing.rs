@@ -1,4 +1,4 @@
-//! What prompts share below a block: beginnings of first prompts, and the turns that a session or its child goes back to.
+//! Going back below a block: a session, or one that begins with its memory, to the end of any of its last turns.
 
 use crate::fixtures::RandomModel;
 use crate::kv::layout::BLOCK;
@@ -60,39 +60,6 @@ fn play_beside(engine: &Engine, control: &Engine, request: Request) -> Usage {
 /// A text of some 300 tokens.
 fn long(about: &str) -> String {
     (0..30).map(|n| format!("{about} {n}. ")).collect()
-}
-
-/// A text of some 20 tokens.
-fn short(about: &str) -> String {
-    long(about).chars().take(20).collect()
-}
-
-#[test]
-fn first_prompts_share_what_they_begin_with() {
-    for model in models() {
-        let (engine, control) = (engine(&model, None, 1 << 30), engine(&model, None, 1 << 30));
-        let rules = long("The harbour");
-        let n_ids = |text: &str| engine.encode(text, false).unwrap().len();
-        let begin = |agent: &str, text: &str| play_beside(&engine, &control, asked(agent, &rules, &[], text));
-        assert_eq!(begin("a", &format!("You are Ada. {}", short("Ice"))).reused, 0);
-        // To the token, not to the block.
-        let usage = begin("b", &format!("You are Ada. {}", short("Sun")));
-        assert!(usage.kind == MatchKind::Prefix && usage.source == Source::Memory, "{usage:?}");
-        assert!(usage.reused > n_ids(&rules) && usage.reused % BLOCK > 0, "{usage:?}");
-        let usage = begin("c", &format!("You are Bob. {}", short("Sea")));
-        assert!(usage.reused >= n_ids(&rules) && usage.reused % BLOCK > 0, "{usage:?}");
-        // The same once more: all but the last token, as of any prompt.
-        let usage = begin("d", &format!("You are Ada. {}", short("Ice")));
-        assert_eq!(usage.prefilled, 1, "{usage:?}");
-        // Another tenant finds nothing, and nobody what was removed.
-        let stranger = asked("a", &rules, &[], "Who are you?");
-        let session = SessionKey { tenant: "another".into(), ..stranger.session.clone() };
-        assert_eq!(play_beside(&engine, &control, Request { session, ..stranger }).reused, 0);
-        for agent in ["a", "b", "c", "d"] {
-            engine.blocking_remove(&SessionKey::new("r", agent)).unwrap();
-        }
-        assert_eq!(begin("e", "You are Ada.").reused, 0);
-    }
 }
 
 #[test]

@@ -392,7 +392,6 @@ impl Worker {
         for (i, logits) in fed.into_iter().zip(logits).rev() {
             let advanced = logits.and_then(|logits| {
                 self.flush(i);
-                self.remember_beginning(i);
                 self.advance(i, logits)
             });
             if let Err(e) = advanced {
@@ -427,13 +426,6 @@ impl Worker {
             return; // no disk needs what may not stay
         }
         self.memory.flush(turn.id, &turn.request, &mut turn.session);
-    }
-
-    fn remember_beginning(&mut self, i: usize) {
-        let turn = &self.active[i];
-        if turn.has_read_its_first_prompt() {
-            self.memory.remember_beginning(&turn.request.session, &turn.session);
-        }
     }
 
     fn advance(&mut self, i: usize, logits: SpanLogits) -> Result<()> {
