@@ -105,7 +105,7 @@ enum File {
     Borrowed,
 }
 
-/// Tails of sealed blocks that stay on disk, at most: with those of the last 4,096 tokens a session goes back some turns.
+/// Tails of sealed blocks that stay on disk, at most. A turn ended in each of these blocks.
 const EARLIER: usize = 16;
 
 /// Content of a commit: the manifest to write, and the tail files that it makes obsolete.

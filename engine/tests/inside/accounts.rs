@@ -1,6 +1,7 @@
 //! What a completion says of how it came about: where its prompt left what was held, and its digest.
 
 use crate::fixtures::RandomModel;
+use crate::tests::play;
 use crate::*;
 use std::path::Path;
 
@@ -25,18 +26,6 @@ fn asked(agent: &str, exchanges: Vec<Exchange>, text: &str) -> Request {
             },
         )
     }
-}
-
-fn play(engine: &Engine, request: Request) -> Completion {
-    let mut turn = engine.submit(request).unwrap();
-    while let Some(event) = turn.blocking_next() {
-        match event {
-            Event::Failed(error) => panic!("{error}"),
-            Event::Done(_) => return *turn.blocking_commit().unwrap(),
-            _ => {}
-        }
-    }
-    panic!("the turn did not end");
 }
 
 fn past(user: &str, reply: &Completion) -> Exchange {

@@ -10,6 +10,7 @@ mod embedding;
 mod endurance;
 mod exactness;
 mod folders;
+mod going_back;
 #[cfg(feature = "gpu")]
 mod gpu;
 mod logprobs;
@@ -17,7 +18,21 @@ mod oracle;
 mod raw;
 mod replies;
 mod saving;
-mod sharing;
 mod status;
 mod texts;
 mod unfinished;
+
+use crate::{Completion, Engine, Event, Request};
+
+/// Plays a turn to its end, and has it saved.
+fn play(engine: &Engine, request: Request) -> Completion {
+    let mut turn = engine.submit(request).unwrap();
+    while let Some(event) = turn.blocking_next() {
+        match event {
+            Event::Failed(error) => panic!("{error}"),
+            Event::Done(_) => return *turn.blocking_commit().unwrap(),
+            _ => {}
+        }
+    }
+    panic!("the turn did not end");
+}

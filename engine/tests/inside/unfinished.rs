@@ -5,6 +5,7 @@ use crate::kv::layout::BLOCK;
 use crate::memory::Memory;
 use crate::memory::session::Session;
 use crate::tests::exactness::{Bench, N};
+use crate::tests::play;
 use crate::*;
 use std::path::Path;
 
@@ -32,18 +33,6 @@ fn asked(agent: &str, text: &str, retention: Retention) -> Request {
             Conversation { next: text.into(), ..Conversation::default() },
         )
     }
-}
-
-fn play(engine: &Engine, request: Request) -> Completion {
-    let mut turn = engine.submit(request).unwrap();
-    while let Some(event) = turn.blocking_next() {
-        match event {
-            Event::Failed(error) => panic!("{error}"),
-            Event::Done(_) => return *turn.blocking_commit().unwrap(),
-            _ => {}
-        }
-    }
-    panic!("the turn did not end");
 }
 
 /// Gives a turn up once so many tokens of its prompt are read.

@@ -2,6 +2,7 @@
 
 use crate::fixtures::RandomModel;
 use crate::kv::layout::BLOCK;
+use crate::tests::play;
 use crate::*;
 use std::path::Path;
 
@@ -32,18 +33,6 @@ fn asked(agent: &str, system: &str, exchanges: &[Exchange], text: &str) -> Reque
         retention: Retention::Persistent,
         ..Request::new(SessionKey::new("r", agent), conversation)
     }
-}
-
-fn play(engine: &Engine, request: Request) -> Completion {
-    let mut turn = engine.submit(request).unwrap();
-    while let Some(event) = turn.blocking_next() {
-        match event {
-            Event::Failed(error) => panic!("{error}"),
-            Event::Done(_) => return *turn.blocking_commit().unwrap(),
-            _ => {}
-        }
-    }
-    panic!("the turn did not end");
 }
 
 /// The same, which must be what the conversation alone would give.
@@ -120,7 +109,7 @@ fn sessions_and_their_children_go_back_to_any_of_the_last_turns() {
 }
 
 #[test]
-fn few_tails_of_sealed_blocks_stay() {
+fn few_tails_of_sealed_blocks_stay_and_none_of_what_was_removed() {
     let (folder, model) = (tempfile::tempdir().unwrap(), &models()[0]);
     let engine = engine(model, Some(folder.path()), 1 << 30);
     let mut exchanges = Vec::new();
@@ -129,8 +118,9 @@ fn few_tails_of_sealed_blocks_stay() {
         let done = play(&engine, asked("a", "Hm.", &exchanges, &text));
         exchanges.push(Exchange::new(text, ReplyContent::Ids(done.ids.into())));
     }
-    drop(engine);
     let root = std::fs::read_dir(folder.path()).unwrap().next().unwrap().unwrap().path();
-    let tails = std::fs::read_dir(root.join("tails")).unwrap().count();
-    assert!((10..=17).contains(&tails), "{tails}");
+    let n_tails = || std::fs::read_dir(root.join("tails")).unwrap().count();
+    assert!((10..=17).contains(&n_tails()), "{}", n_tails());
+    engine.blocking_remove(&SessionKey::new("r", "a")).unwrap();
+    assert_eq!(n_tails(), 0, "what is removed is gone");
 }
