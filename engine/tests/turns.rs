@@ -211,29 +211,41 @@ fn a_manifest_does_not_go_back() {
     assert_eq!((last.usage.kind, last.usage.recomputed), (MatchKind::Extend, 0), "{:?}", last.usage.reason);
 }
 
+/// Whatever files the turn that is given up would have let go, the next manifest lets go.
 #[test]
 fn a_turn_given_up_while_the_next_is_at_work_leaves_no_files() {
-    let dir = tempfile::tempdir().unwrap();
-    let files = |what: &str| {
-        let folders =
-            std::fs::read_dir(dir.path()).unwrap().map(|version| version.unwrap().path().join(what));
-        folders.flat_map(|folder| std::fs::read_dir(folder).unwrap()).count()
-    };
-    let engine = on_disk(dir.path());
     let first = persistent("a", &"It began so. ".repeat(12), 20);
-    let begun = play(&engine, first.clone());
-    assert_eq!(files("tails"), 1);
-    // The open block is sealed, so the tail of the first turn has served; only the next manifest lets it go.
-    let second = next(&first, &begun, &"And then. ".repeat(20));
-    let mut two = engine.submit(second.clone()).unwrap();
-    let third =
-        Request { max_tokens: 400, min_tokens: 400, ..next(&second, &end(&mut two).unwrap(), "And now?") };
-    let mut three = engine.submit(third).unwrap();
-    while !matches!(three.blocking_next(), Some(Event::Text(_))) {}
-    drop(two);
-    end(&mut three).unwrap();
-    three.blocking_commit().unwrap();
-    assert_eq!(files("tails"), 1);
+    let goes_on = |begun: &Completion| next(&first, begun, &"And then. ".repeat(20));
+    // Its prompt differs within the first turn's block, so the first turn's tail has served.
+    let goes_back = |_: &Completion| persistent("a", &"It began. ".repeat(14), 20);
+    let ways: [&dyn Fn(&Completion) -> Request; 2] = [&goes_on, &goes_back];
+    for (n_named, second) in [3, 2].into_iter().zip(ways) {
+        let dir = tempfile::tempdir().unwrap();
+        let n_tails = || {
+            let version = std::fs::read_dir(dir.path()).unwrap().next().unwrap().unwrap();
+            std::fs::read_dir(version.path().join("tails")).unwrap().count()
+        };
+        let engine = on_disk(dir.path());
+        let begun = play(&engine, first.clone());
+        assert_eq!(n_tails(), 1);
+        let second = second(&begun);
+        let mut two = engine.submit(second.clone()).unwrap();
+        let third = Request {
+            max_tokens: 400,
+            min_tokens: 400,
+            ..next(&second, &end(&mut two).unwrap(), "And now?")
+        };
+        let mut three = engine.submit(third).unwrap();
+        while !matches!(three.blocking_next(), Some(Event::Text(_))) {}
+        drop(two);
+        end(&mut three).unwrap();
+        three.blocking_commit().unwrap();
+        drop(engine);
+        // A tail for each block in which a turn ended, all of them named: a sweep finds nothing.
+        assert_eq!(n_tails(), n_named);
+        let swept = cache::Folder::new(dir.path(), None).remove(&|_| false).unwrap();
+        assert_eq!((swept, n_tails()), (cache::Removed::default(), n_named));
+    }
 }
 
 /// Reading the sample takes a while with a large model, so it is said; a folder knows what came of it.
