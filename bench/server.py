@@ -235,6 +235,10 @@ class Story:
             n += len(sentences[-1].split()) * self.tokens_per_word
         return " ".join(sentences)
 
+    def said(self, seed: int, n_tokens: int) -> str:
+        """The beginning of a sentence, so many tokens at most."""
+        return " ".join(self.told(seed, 1).split()[: max(1, int(n_tokens / self.tokens_per_word))])
+
     def system(self, agent: int, n_agents: int) -> Message:
         others = ", ".join(NAMES[other] for other in range(n_agents) if other != agent)
         words = f"You are {NAMES[agent]}. You speak with {others}. You say one short sentence at a time. This you remember:"
@@ -269,7 +273,7 @@ def played(kind: Kind, story: Story, args: argparse.Namespace, script: list[Turn
             side.turns.append(asked)
             side.replies.append(reply)
             if not script:
-                text = reply.text if args.history == "greenroom" else story.told(77 * agent + number, N_SAID - 8)
+                text = reply.text if args.history == "greenroom" else story.said(77 * agent + number, N_SAID - 8)
                 conversations[agent].append({"role": "assistant", "content": text})
                 spoken.append((agent, text))
 

@@ -24,6 +24,7 @@ mod sessions;
 mod small;
 mod stream;
 mod tenants;
+mod unread;
 mod window;
 
 pub use agents::Roster;
@@ -54,7 +55,6 @@ use std::time::Duration;
 use tenants::Tenant;
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
-use tokio_stream::StreamExt as _;
 
 /// All that requests are answered with.
 pub struct App {
@@ -160,53 +160,35 @@ fn router(app: Arc<App>) -> Router {
 /// Lets in who may ask, and counts what they get.
 async fn guarded(State(app): Shared, request: Request, next: Next) -> Response {
     let route = request.extensions().get::<MatchedPath>().map_or("", MatchedPath::as_str).to_string();
+    let (request, unread) = unread::lend(request);
     let response = match let_in(&app, request) {
         Ok(request) => next.run(request).await,
-        Err((refusal, body)) => {
-            let drained = drain(body, DRAINED * app.max_body);
-            // Who takes longer has the connection closed on it.
-            let _ = tokio::time::timeout(DRAINING, drained).await;
-            // All of its body may not have been read, so nothing can follow on this connection.
-            let mut response = refusal.into_response();
-            response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
-            response
-        }
+        Err(refusal) => refusal.into_response(),
     };
+    let is_whole = unread.drain(DRAINED * app.max_body).await;
     // Who reads bodies says so in words of its own.
     let response = match response.status() {
         StatusCode::PAYLOAD_TOO_LARGE => Refusal::too_large(app.max_body).into_response(),
         _ => response,
     };
     app.live.answered(&route, response.status().as_u16());
-    if route.starts_with("/v1/messages") { error::in_anthropics_form(response).await } else { response }
+    let is_anthropics = route.starts_with("/v1/messages");
+    let mut response = if is_anthropics { error::in_anthropics_form(response).await } else { response };
+    if !is_whole {
+        response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    }
+    response
 }
 
-/// Bodies that are refused are read to their end, this many times as long as they may be at most, and so long: whoever still sends
-/// does not read the answer.
+/// Bodies are read to their end, this many times as long as they may be at most.
 const DRAINED: usize = 4;
-const DRAINING: Duration = Duration::from_secs(2);
 
-async fn drain(body: Body, most: usize) {
-    let mut pieces = body.into_data_stream();
-    let mut left = most;
-    while let Some(Ok(piece)) = pieces.next().await
-        && piece.len() <= left
-    {
-        left -= piece.len();
+/// Refuses who may not ask.
+fn let_in(app: &App, mut request: Request) -> Result<Request, Refusal> {
+    if let Some(tenant) = admitted(app, &request)? {
+        request.extensions_mut().insert(tenant);
     }
-}
-
-/// Refuses who may not ask, and gives their bodies back.
-fn let_in(app: &App, mut request: Request<Body>) -> Result<Request<Body>, (Refusal, Body)> {
-    match admitted(app, &request) {
-        Ok(tenant) => {
-            if let Some(tenant) = tenant {
-                request.extensions_mut().insert(tenant);
-            }
-            Ok(request)
-        }
-        Err(refusal) => Err((refusal, request.into_body())),
-    }
+    Ok(request)
 }
 
 /// The tenant that asks. Health and the window's page, which hold no data, need no key.

@@ -5,6 +5,7 @@ docs/server.md has a table of what is tried here and what it gets.
 
 from __future__ import annotations
 
+import http.client
 import json
 import socket
 import time
@@ -66,6 +67,35 @@ def raw(server: Server, head: bytes) -> bytes:
 
 def tree(folder: Path) -> set[str]:
     return {str(path.relative_to(folder)) for path in folder.rglob("*")}
+
+
+# Connections
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("PUT", "/v1/agents/nobody-{n}/import", 400),
+        ("PUT", "/v1/agents/.hidden/import", 400),
+        ("POST", "/v1/agents/nobody/turns", 400),
+        ("POST", "/v1/nothing", 404),
+        ("DELETE", CHAT, 404),
+        ("POST", CHAT, 400),
+        ("GET", "/health", 200),
+    ],
+)
+def test_a_connection_outlasts_a_body_that_nobody_read(server: Server, method: str, path: str, status: int) -> None:
+    """A server that closes a connection says so: whoever sends the next request on it is answered."""
+    address, port = server.origin.removeprefix("http://").split(":")
+    connection = http.client.HTTPConnection(address, int(port), timeout=LONGEST_S)
+    for n in range(40):
+        connection.request(method, path.format(n=n), body=b"\0" * (400_000 if n % 2 else 70_000), headers={"content-type": "application/json"})
+        answer = connection.getresponse()
+        assert answer.status == status and answer.getheader("connection") != "close", (n, answer.status, answer.read(300))
+        answer.read()
+        connection.request("GET", "/health")
+        assert connection.getresponse().read()
+    connection.close()
 
 
 # Names and paths
