@@ -106,7 +106,7 @@ impl Prompter {
     /// # Errors
     /// It is empty, a text can't be tokenized, or an id is not in the vocabulary.
     pub fn prompt_ids(&self, prompt: &Prompt) -> Result<Vec<u32>> {
-        Ok(flatten(&segments(prompt, &self.chat, &self.tokenizer)?))
+        Ok(flatten(&segments(prompt, &[], &self.chat, &self.tokenizer)?))
     }
 
     /// Text of ids, special tokens included; bytes that are not UTF-8 become U+FFFD, an unknown id nothing. Of [`Prompter::prompt_ids`]

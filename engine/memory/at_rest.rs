@@ -28,11 +28,14 @@ pub(super) struct Idle {
     pub(super) ahead: ReadAhead,
 }
 
-/// Bytes read ahead for a session, and the milliseconds that took.
+/// What was read for a session before its turn.
 #[derive(Clone, Copy, Default)]
 pub(super) struct ReadAhead {
+    /// Bytes of keys and values, and the milliseconds that they took while others were at work.
     pub(super) bytes: u64,
     pub(super) ms: f64,
+    /// Milliseconds that its prompt waited for its manifest.
+    pub(super) waited_ms: f64,
 }
 
 impl Idle {

@@ -62,6 +62,35 @@ type Wanted = (usize, BlockKey);
 type ReadBlock = Found<(BlockBytes, u64)>;
 
 impl Memory {
+    /// What the session of a request has read and said, so that a prompt which begins with it need not be tokenized again: by its
+    /// manifest, if it is on disk alone. One that is new may begin as its parent did.
+    ///
+    /// # Errors
+    /// Another process adds to the run's sessions.
+    pub(crate) fn known(&mut self, request: &Request) -> Result<&[Segment]> {
+        let key = &request.session;
+        if request.cold {
+            return Ok(&[]);
+        }
+        if !self.idle.contains_key(key) {
+            if request.retention == Retention::Persistent {
+                self.claim(key)?;
+                self.claims.rests(key); // until its turn begins
+            }
+            let mut search = Search::default();
+            let session = self.load(key, false, &mut search);
+            self.remarks.extend(search.reason.map(|reason| (key.clone(), reason)));
+            if let Some(session) = session {
+                self.keep(key.clone(), session, request.next_use);
+                self.saved(key);
+                self.idle.get_mut(key).into_iter().for_each(|idle| idle.ahead.waited_ms = search.waited_ms);
+            }
+        }
+        let parent = || self.idle.get(request.parent.as_ref()?);
+        let idle = self.idle.get(key).or_else(parent);
+        Ok(idle.map_or(&[], |idle| &idle.session.segments))
+    }
+
     /// Finds a session's memory and makes it ready for a prompt.
     ///
     /// # Errors
@@ -130,8 +159,8 @@ impl Memory {
             _ => Source::Disk,
         };
         let recomputed = read_before.saturating_sub(reused);
-        let Search { waited_ms, reason, .. } = search;
-        let hidden_ms = ahead.ms;
+        let Search { reason, .. } = search;
+        let (waited_ms, hidden_ms) = (search.waited_ms + ahead.waited_ms, ahead.ms);
         let adopted = session.numerics.as_ref().and_then(Numerics::origin);
         let found = Recalled {
             session,

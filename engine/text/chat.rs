@@ -149,12 +149,22 @@ impl Chat {
 
     /// The prompt of a conversation as segments, each tokenized alone.
     pub(crate) fn prompt(&self, conversation: &Conversation, tokenizer: &Tokenizer) -> Result<Vec<Segment>> {
+        self.prompt_behind(&[], conversation, tokenizer)
+    }
+
+    /// [`Chat::prompt`], in less time: what it has in common with `known`, the prompt of an earlier turn and its reply, isn't tokenized again.
+    pub(crate) fn prompt_behind(
+        &self,
+        known: &[Segment],
+        conversation: &Conversation,
+        tokenizer: &Tokenizer,
+    ) -> Result<Vec<Segment>> {
         let asked = |n: usize| match conversation.exchanges.get(n) {
             Some(exchange) => (&exchange.user, exchange.reasoning),
             None => (&conversation.next, conversation.reasoning),
         };
         let (first, reasoning) = asked(0);
-        let mut segments = Segments { tokenizer, out: Vec::new() };
+        let mut segments = Segments { tokenizer, known, out: Vec::new() };
         let system = conversation.system.as_deref();
         match &conversation.tools {
             Some(tools) if self.skeleton(reasoning).result.is_some() => {
@@ -264,12 +274,35 @@ impl Chat {
 /// Collects segments.
 struct Segments<'a> {
     tokenizer: &'a Tokenizer,
+    /// Segments whose beginning has the texts of `out`; empty once they part.
+    known: &'a [Segment],
     out: Vec<Segment>,
 }
 
 impl Segments<'_> {
-    fn push(&mut self, kind: SegmentKind, text: &str, ids: Vec<u32>, guessed: bool) {
-        self.out.push(Segment { kind, text: text.to_owned(), ids: ids.into(), guessed });
+    /// Adds a text with its ids: the known ones, or those that `encode` finds.
+    fn push(
+        &mut self,
+        (kind, text, guessed): (SegmentKind, &str, bool),
+        encode: impl FnOnce(&Self) -> Result<Vec<u32>>,
+    ) -> Result<()> {
+        let known = self.known.get(self.out.len()).filter(|it| it.kind == kind && it.text == text);
+        let segment = match known {
+            Some(known) if known.guessed == guessed => known.clone(),
+            _ => Segment { kind, text: text.to_owned(), ids: encode(self)?.into(), guessed },
+        };
+        self.add(segment);
+        Ok(())
+    }
+
+    /// Adds a segment. The known ones behind it serve as long as their texts are cut as those behind this one.
+    fn add(&mut self, segment: Segment) {
+        let known = self.known.get(self.out.len());
+        let is_known = known.is_some_and(|it| it.kind == segment.kind && it.text == segment.text);
+        self.out.push(segment);
+        if !is_known || after(&self.known[..self.out.len()], self.tokenizer) != self.after() {
+            self.known = &[];
+        }
     }
 
     /// Kind of the text before the next segment.
@@ -278,55 +311,67 @@ impl Segments<'_> {
     }
 
     fn template(&mut self, text: &str) -> Result<()> {
-        let ids = self.tokenizer.encode_template(text, self.after())?;
-        self.push(SegmentKind::Template, text, ids, false);
-        Ok(())
+        self.push((SegmentKind::Template, text, false), |it| it.tokenizer.encode_template(text, it.after()))
+    }
+
+    fn message(&mut self, text: &str) -> Result<()> {
+        self.push((SegmentKind::Message, text, false), |it| it.tokenizer.encode_message(text, it.after()))
     }
 
     fn fill<'t>(&mut self, pieces: &[Piece], content: &dyn Fn(usize) -> &'t str) -> Result<()> {
         for piece in pieces {
             match piece {
                 Piece::Text(text) => self.template(text)?,
-                Piece::Content(n) => {
-                    let ids = self.tokenizer.encode_message(content(*n), self.after())?;
-                    self.push(SegmentKind::Message, content(*n), ids, false);
-                }
+                Piece::Content(n) => self.message(content(*n))?,
             }
         }
         Ok(())
     }
 
-    fn reply(&mut self, reply: &ReplyContent, calls: &CallForm) -> Result<()> {
-        match reply {
-            ReplyContent::Ids(ids) | ReplyContent::Call(ids) => {
-                if let Some(id) = ids.iter().find(|id| **id as usize >= self.tokenizer.n_vocab()) {
-                    let n = self.tokenizer.n_vocab();
+    /// A reply by its ids.
+    fn said(&mut self, ids: &[u32]) -> Result<()> {
+        let kind = SegmentKind::Reply;
+        let known = self.known.get(self.out.len());
+        let known = known.filter(|it| it.kind == kind && !it.guessed && *it.ids == *ids);
+        let segment = match known {
+            Some(known) => known.clone(),
+            None => {
+                let n = self.tokenizer.n_vocab();
+                if let Some(id) = ids.iter().find(|id| **id as usize >= n) {
                     let found = format!(
                         "a reply holds token {id}; the vocabulary has {n}: was it recorded with another model?"
                     );
                     return Err(Error::request(found));
                 }
-                self.push(SegmentKind::Reply, &self.tokenizer.decode(ids), ids.to_vec(), false);
+                Segment { kind, text: self.tokenizer.decode(ids), ids: ids.into(), guessed: false }
             }
+        };
+        self.add(segment);
+        Ok(())
+    }
+
+    fn reply(&mut self, reply: &ReplyContent, calls: &CallForm) -> Result<()> {
+        match reply {
+            ReplyContent::Ids(ids) | ReplyContent::Call(ids) => self.said(ids),
             ReplyContent::Text(text) => {
-                let ids = reply_ids(&self.out, text, self.tokenizer)?;
-                self.push(SegmentKind::Reply, text, ids, true);
+                self.push((SegmentKind::Reply, text, true), |it| reply_ids(&it.out, text, it.tokenizer))
             }
             ReplyContent::CallText(call) => {
-                let (mut text, mut ids) = (self.tokenizer.decode(&calls.opening), calls.opening.clone());
                 let said = calls.spell(call);
-                ids.extend(match ids.last() {
-                    Some(last) if !said.starts_with(' ') => {
-                        self.tokenizer.encode_message(&said, self.tokenizer.after(Some(*last)))?
-                    }
-                    Some(_) => self.tokenizer.encode_message(&said, After::Text)?,
-                    None => reply_ids(&self.out, &said, self.tokenizer)?,
-                });
-                text += &said;
-                self.push(SegmentKind::Reply, &text, ids, true);
+                let text = self.tokenizer.decode(&calls.opening) + &said;
+                self.push((SegmentKind::Reply, &text, true), |it| {
+                    let mut ids = calls.opening.clone();
+                    ids.extend(match ids.last() {
+                        Some(last) if !said.starts_with(' ') => {
+                            it.tokenizer.encode_message(&said, it.tokenizer.after(Some(*last)))?
+                        }
+                        Some(_) => it.tokenizer.encode_message(&said, After::Text)?,
+                        None => reply_ids(&it.out, &said, it.tokenizer)?,
+                    });
+                    Ok(ids)
+                })
             }
         }
-        Ok(())
     }
 }
 

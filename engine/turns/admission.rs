@@ -8,7 +8,7 @@
 //! after the other.
 
 use crate::kv::layout::KvLayout;
-use crate::memory::session;
+use crate::memory::{Memory, session};
 use crate::store::memory_file::Portable;
 use crate::text::chat::Chat;
 use crate::text::prefix::{Segment, flatten};
@@ -43,18 +43,18 @@ impl Waiting {
     /// Bytes of memory that the turn takes, at most; its prompt is rendered for that, once.
     ///
     /// # Errors
-    /// The request can't be served by a model with this context.
+    /// The request can't be served by a model with this context, or another process adds to its run.
     pub(crate) fn need(
         &mut self,
+        memory: &mut Memory,
         chat: &Chat,
         tokenizer: &Tokenizer,
-        layout: &KvLayout,
         context_length: usize,
     ) -> Result<u64> {
         if let Some(prepared) = &self.prepared {
             return Ok(prepared.need);
         }
-        let prepared = Prepared::new(&mut self.request, chat, tokenizer, layout, context_length)?;
+        let prepared = Prepared::new(&mut self.request, memory, chat, tokenizer, context_length)?;
         Ok(self.prepared.insert(prepared).need)
     }
 }
@@ -62,14 +62,15 @@ impl Waiting {
 impl Prepared {
     fn new(
         request: &mut Request,
+        memory: &mut Memory,
         chat: &Chat,
         tokenizer: &Tokenizer,
-        layout: &KvLayout,
         context_length: usize,
     ) -> Result<Self> {
         let began = Instant::now();
         let agent = &request.session.agent;
-        let prompt = segments(&request.prompt, chat, tokenizer)?;
+        let layout = memory.context.layout.clone();
+        let prompt = segments(&request.prompt, memory.known(request)?, chat, tokenizer)?;
         let n = flatten(&prompt).len();
         if n == 0 {
             return Err(Error::request("the prompt is empty"));

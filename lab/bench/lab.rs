@@ -356,6 +356,18 @@ impl Pending {
         Ok(())
     }
 
+    /// Waits for the end; the times at which pieces of its text came.
+    pub(super) fn times(mut self) -> anyhow::Result<Vec<Instant>> {
+        let mut times = Vec::new();
+        while self.ended.is_none() {
+            if self.step()? {
+                times.push(Instant::now());
+            }
+        }
+        self.turn.blocking_commit()?;
+        Ok(times)
+    }
+
     /// Waits for the end, and saves.
     pub(super) fn wait(mut self) -> anyhow::Result<Timed> {
         while self.ended.is_none() {

@@ -4,6 +4,7 @@
 //! more, `peer` times another engine beside ours, `report` shows the figures.
 //! The other files are the measurements.
 
+mod gaps;
 mod growth;
 mod lab;
 mod latency;
@@ -90,6 +91,7 @@ enum What {
     Pressure(pressure::Args),
     Sharing(sharing::Args),
     Growth(growth::Args),
+    Gaps(gaps::Args),
 }
 
 impl What {
@@ -122,6 +124,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
         What::Pressure(args) => args.run(&mut bench),
         What::Sharing(args) => args.run(&mut bench),
         What::Growth(args) => args.run(&mut bench),
+        What::Gaps(args) => args.run(&mut bench),
     }?;
     bench.show(&figures)?;
     Ok(Exit::Pass)

@@ -1,12 +1,17 @@
 //! Tests of tokenizers and chat templates on real ones: vocabularies and templates in `tests/fixtures`.
 
+use crate::device::cpu::kernels::Isa;
 use crate::fixtures::RandomModel;
 use crate::model::gguf::Gguf;
+use crate::tests::exactness::{Bench, request};
 use crate::text::chat::Chat;
 use crate::text::prefix::{Relation, Segment, SegmentKind, compare, flatten};
 use crate::text::tokenizer::{After, Tokenizer};
 use crate::turns::constraint::{ScoreOptions, Step};
-use crate::{Conversation, Error, Exchange, ModelSource, Reasoning, ReplyContent, Sampling, Tool, Tools};
+use crate::{
+    Conversation, Error, ErrorKind, Exchange, KvFormat, MatchKind, ModelSource, Reasoning, ReplyContent,
+    Request, Sampling, SessionKey, Tool, Tools,
+};
 use std::collections::BTreeSet;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -293,6 +298,89 @@ fn chats_of_sentencepiece_vocabularies() {
         let found: Vec<String> = chat.eog().iter().map(|id| tokenizer.decode(&[*id])).collect();
         assert!(ends.iter().all(|end| found.iter().any(|text| text == end)), "{name}: {found:?}");
     }
+}
+
+/// Whatever was read before, and however far the conversation still agrees with it: the prompt is the same.
+#[test]
+fn prompts_behind_what_is_known_are_those_of_the_conversation_alone() {
+    let inst = "{{ bos_token }}{% for m in messages %}{% if m.role == 'assistant' %}{{ m.content }}\
+                {% else %}[INST]{{ m.content }}[/INST]{% endif %}{% endfor %}";
+    let gemma = std::fs::read_to_string(fixture("templates/google-gemma-2-2b-it.jinja")).expect("a template");
+    let qwen = std::fs::read_to_string(fixture("templates/Qwen-Qwen3-0.6B.jinja")).expect("a template");
+    for (name, template) in [("llama-spm", inst), ("gemma", &*gemma), ("qwen35", &*qwen)] {
+        let tokenizer = vocabulary(name);
+        let chat = Chat::new(Some(template), &tokenizer).expect("a chat template");
+        let special = tokenizer.eog()[0];
+        let texts = ["", " Well", "Well.", "a  b", "[INST]"];
+        let mut draw = 7_u64;
+        let mut next = |n: usize| {
+            draw = draw.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (draw >> 33) as usize % n
+        };
+        let mut served = 0;
+        for _ in 0..400 {
+            let conversation = |next: &mut dyn FnMut(usize) -> usize| {
+                let exchanges = (0..next(4)).map(|_| {
+                    let user = texts[next(texts.len())].to_owned();
+                    let ids = tokenizer.encode_message(texts[next(texts.len())], After::Text).expect("ids");
+                    let reply = match next(4) {
+                        0 => ReplyContent::Text(tokenizer.decode(&ids)),
+                        // An end that was sampled, and cut off where it is said as text.
+                        1 => ReplyContent::Ids([&*ids, &[special]].concat().into()),
+                        _ => ReplyContent::Ids(ids.into()),
+                    };
+                    Exchange::new(user, reply)
+                });
+                Conversation {
+                    exchanges: exchanges.collect(),
+                    system: (next(3) > 0).then(|| "Be brief.".to_owned()),
+                    next: texts[next(texts.len())].to_owned(),
+                    ..Conversation::default()
+                }
+            };
+            let held = conversation(&mut next);
+            // Often the same, some replies told in other ways.
+            let mut asked = if next(3) == 0 { conversation(&mut next) } else { held.clone() };
+            for exchange in &mut asked.exchanges {
+                if let (ReplyContent::Ids(ids), 0) = (&exchange.reply, next(2)) {
+                    exchange.reply = ReplyContent::Text(tokenizer.decode(ids));
+                }
+            }
+            let known = chat.prompt(&held, &tokenizer).expect("a prompt");
+            let known = &known[..next(known.len() + 1)];
+            let alone = chat.prompt(&asked, &tokenizer).expect("a prompt");
+            let behind = chat.prompt_behind(known, &asked, &tokenizer).expect("a prompt");
+            assert_eq!(behind, alone, "{name}: {held:?}, {asked:?}");
+            let shares = |(a, b): &(&Segment, &Segment)| Arc::ptr_eq(&a.ids, &b.ids);
+            served += behind.iter().zip(known).take_while(shares).count();
+        }
+        assert!(served > 1_000, "{name}: {served} segments were taken as they are known");
+    }
+}
+
+/// What a session has read is known from memory, from disk and by its parent: none of it is tokenized again. (These segments are none
+/// that a tokenizer would give.)
+#[test]
+fn what_was_read_is_known_wherever_it_lies() {
+    let bench = Bench::new(KvFormat::Q4, Isa::detect());
+    let folder = tempfile::tempdir().expect("a folder");
+    let (mine, child) = (request(), Request { parent: Some(request().session), ..request() });
+    let child = Request { session: SessionKey::new("r", "child"), ..child };
+    let read = [bench.segment(0..300)];
+    let mut memory = bench.memory(folder.path());
+    assert_eq!(memory.known(&mine).expect("nothing"), []);
+    bench.store(&mut memory, 300);
+    drop(memory);
+    let mut memory = bench.memory(folder.path());
+    assert_eq!(memory.known(&child).expect("nothing"), [], "it is on disk alone");
+    assert_eq!(memory.known(&Request { cold: true, ..mine.clone() }).expect("nothing"), []);
+    assert_eq!(memory.known(&mine).expect("a session"), read);
+    assert_eq!(memory.known(&child).expect("its parent's"), read);
+    // It was not taken for a turn: the engine may go on with others, and recalls it as ever.
+    let recalled = memory.recall(&mine, &[read[0].clone(), bench.segment(300..400)]).expect("a session");
+    assert_eq!((recalled.reused, recalled.kind), (300, MatchKind::Extend));
+    let other = bench.memory(folder.path()).known(&mine).expect_err("it is at work elsewhere").kind();
+    assert_eq!(other, ErrorKind::InUse);
 }
 
 /// An option is cut into tokens as the same text is where it stands in history, with the space that a vocabulary begins it with.

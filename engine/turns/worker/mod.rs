@@ -311,9 +311,9 @@ impl Worker {
     }
 
     /// True if a turn fits beside those at work; one that fits nowhere is played alone.
-    fn has_room(&self, waiting: &mut Waiting) -> Result<bool> {
-        let (layout, context) = (&self.memory.context.layout, self.device.spec().context_length);
-        let need = waiting.need(&self.chat, &self.tokenizer, layout, context)?;
+    fn has_room(&mut self, waiting: &mut Waiting) -> Result<bool> {
+        let context = self.device.spec().context_length;
+        let need = waiting.need(&mut self.memory, &self.chat, &self.tokenizer, context)?;
         Ok(self.fits(need))
     }
 
