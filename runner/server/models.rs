@@ -1,6 +1,8 @@
 //! The models that are served: opened when they are asked for, within a bound of memory for their weights.
 //!
-//! Where another model needs room, the one that was used longest ago and is not at work is closed; its memories stay on disk.
+//! Where another model needs room, the one that was used longest ago and is not at work is closed; its memories stay on disk. If none
+//! of them rests, no new requests reach those that are open, once the other has waited for a while: what is always asked for does not
+//! keep it out.
 
 use super::error::Refusal;
 use crate::backend::{Embedded, EmbeddedConfig, Loading, ModelFile, Share, locate};
@@ -8,12 +10,15 @@ use anyhow::{Context as _, ensure};
 use greenroom_engine::Engine;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// How often is looked whether a model has become idle.
 const RETRY: Duration = Duration::from_millis(20);
-/// How long is waited for that.
+/// How long a model that waits for room lets requests pass to those that are open.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// How long is waited for room.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
 /// Makes what is told of opening a model.
@@ -28,6 +33,8 @@ pub struct Models {
     open: Mutex<Open>,
     /// Held by who opens a model.
     opening: tokio::sync::Mutex<()>,
+    /// True while one has waited for room longer than [`PATIENCE`].
+    is_late: AtomicBool,
     on_progress: Box<Progress>,
     /// Seconds since 1970 at which the server started.
     started: u64,
@@ -73,6 +80,7 @@ impl Models {
             max_bytes: max_bytes.unwrap_or(u64::MAX),
             open: Mutex::default(),
             opening: tokio::sync::Mutex::default(),
+            is_late: AtomicBool::new(false),
             on_progress,
             started: now(),
         };
@@ -114,14 +122,24 @@ impl Models {
                 known.join(", ")
             )));
         };
+        let opening = self.opening.lock();
+        tokio::pin!(opening);
+        let _opening = loop {
+            if !self.is_late.load(Ordering::Relaxed)
+                && let Some(served) = self.used(name)
+            {
+                return Ok(served);
+            }
+            if let Ok(opening) = tokio::time::timeout(RETRY, &mut opening).await {
+                break opening;
+            }
+        };
         if let Some(served) = self.used(name) {
             return Ok(served);
         }
-        let _opening = self.opening.lock().await;
-        if let Some(served) = self.used(name) {
-            return Ok(served);
-        }
-        let began = std::time::Instant::now();
+        let began = Instant::now();
+        // Also where the client goes away meanwhile, requests pass again.
+        let _on_time = OnTime(&self.is_late);
         while !self.has_room(size(file)).await {
             if began.elapsed() > LONGEST_WAIT {
                 return Err(Refusal::too_many(
@@ -129,6 +147,7 @@ impl Models {
                     RETRY,
                 ));
             }
+            self.is_late.store(began.elapsed() > PATIENCE, Ordering::Relaxed);
             tokio::time::sleep(RETRY).await;
         }
         let (models, name, file) = (self.clone(), name.clone(), file.clone());
@@ -211,6 +230,15 @@ impl Models {
     }
 }
 
+/// Nobody is late any more once it is dropped.
+struct OnTime<'a>(&'a AtomicBool);
+
+impl Drop for OnTime<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Relaxed);
+    }
+}
+
 /// Bytes of a model's file.
 fn size(model: &ModelFile) -> u64 {
     match model {
@@ -222,4 +250,47 @@ fn size(model: &ModelFile) -> u64 {
 /// Seconds since 1970.
 pub(super) fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use greenroom_engine::fixtures::RandomModel;
+
+    /// Requests for a model that come one behind the other, so that it is always at work, don't keep another one out; nor the other way.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+    async fn a_model_that_is_always_asked_for_keeps_no_other_out() {
+        let folder = tempfile::tempdir().unwrap();
+        let model = |name: &str, seed| {
+            let path = folder.path().join(name);
+            std::fs::write(&path, RandomModel::tiny(seed).bytes()).unwrap();
+            (name.to_string(), path.to_str().unwrap().to_string())
+        };
+        let given = BTreeMap::from([model("a", 1), model("b", 2)]);
+        let bytes = std::fs::metadata(&given["a"]).unwrap().len();
+        let config = EmbeddedConfig::new(ModelFile::Understudy);
+        let models = Models::open(config, &given, Some(bytes + 9), Box::new(|| Box::new(|_| {}))).unwrap();
+        let models = Arc::new(models);
+        assert_eq!(models.at_hand().len(), 1);
+        let over = Arc::new(AtomicBool::new(false));
+        let ask = |name: &'static str, n: u64| {
+            let (models, over) = (models.clone(), over.clone());
+            tokio::spawn(async move {
+                let mut served = 0;
+                while !over.load(Ordering::Relaxed) {
+                    let model = models.get(name).await.map_err(|refusal| refusal.status())?;
+                    tokio::time::sleep(Duration::from_millis(30 + 7 * n)).await;
+                    drop(model);
+                    served += 1;
+                }
+                Ok::<u64, u16>(served)
+            })
+        };
+        let asking: Vec<_> = (0..4).flat_map(|n| [ask("a", n), ask("b", n)]).collect();
+        tokio::time::sleep(PATIENCE * 5).await;
+        over.store(true, Ordering::Relaxed);
+        for asked in asking {
+            assert!(asked.await.unwrap().unwrap() > 10, "who asks is served many times while its model is open");
+        }
+    }
 }
