@@ -305,7 +305,7 @@ impl Ask {
             cold,
             next_use,
         } = self.settings.clone();
-        let key = |name: &str| -> SessionKey { sessions::key(&self.tenant.name, name) };
+        let key = |name: &str| -> SessionKey { sessions::key(&self.tenant.name, &self.model, name) };
         let seed = match index {
             0 => sampling.seed,
             index => {

@@ -250,9 +250,14 @@ impl Said {
     }
 }
 
-/// The engine's key of a memory of that name.
-pub(super) fn key(tenant: &str, name: &str) -> SessionKey {
-    SessionKey { tenant: tenant.to_string(), ..SessionKey::new("serve", name) }
+/// The engine's key of a memory of that name. The memories of each model are a run of their own: one engine adds to a run.
+pub(super) fn key(tenant: &str, model: &str, name: &str) -> SessionKey {
+    SessionKey { tenant: tenant.to_string(), ..SessionKey::new(run_of(model), name) }
+}
+
+/// The run that the server's memories of a model belong to.
+pub(super) fn run_of(model: &str) -> String {
+    format!("serve.{model}")
 }
 
 impl Claim<'_> {

@@ -340,3 +340,20 @@ def test_agents_of_one_tenant_are_not_anothers(start: Callable[..., Server], mod
     assert own["usage"]["cached_tokens"] == 0 and len(alice.said("mira")) == len(bob.said("mira")) == 1
     bob.ask("DELETE", "/mira", 200)
     assert alice.one("mira")["turns"] == 1
+
+
+def test_models_remember_side_by_side(start: Callable[..., Server], tmp_path: Path) -> None:
+    """Two models, each with an agent of the same name, in one cache folder; again after a restart."""
+    flags = ("--model", "left=understudy", "--model", "right=understudy")
+    last: dict[str, dict[str, Any]] = {}
+    for round_, message in enumerate(TALK):
+        server = start(*flags, folder=tmp_path / "both")
+        for side in ("left", "right"):
+            agents = Agents(server.origin, side)
+            if round_ == 0:
+                agents.put(f"mira-{side}")
+            turn = agents.turn(f"mira-{side}", message)
+            assert round_ == 0 or remembered(turn, last[side]), f"{side}: {turn['greenroom']}"
+            last[side] = turn
+        server.end()
+    assert last["left"]["text"] == last["right"]["text"]

@@ -215,7 +215,7 @@ pub(super) async fn pin(
 
 /// The engine's key of an agent's memory.
 pub(super) fn key(tenant: &Tenant, agent: &Agent) -> SessionKey {
-    sessions::key(&tenant.name, &agent.memory)
+    sessions::key(&tenant.name, &agent.definition.model, &agent.memory)
 }
 
 /// An agent's model, if it is open: nothing is opened to look at an agent.

@@ -78,7 +78,7 @@ async fn weighed(
     agent: &Agent,
     body: &Body,
 ) -> Result<Completion, Refusal> {
-    let key = |name: &str| sessions::key(tenant, name);
+    let key = |name: &str| sessions::key(tenant, &agent.definition.model, name);
     let probe = Probe { engine, key: key(&format!("{}?rank{:016x}", agent.memory, random())) };
     entry.remembers(&agent.memory);
     let request = Request {

@@ -48,7 +48,7 @@ pub(super) async fn export(
     tenant.ask()?;
     let held = app.roster.hold(&tenant.name, &name, app.timeout).await?;
     let served = app.models.get(&held.agent.definition.model).await?;
-    let memory = sessions::key(&tenant.name, held.agent.remembers_in());
+    let memory = sessions::key(&tenant.name, &held.agent.definition.model, held.agent.remembers_in());
     let (definition, past) = (held.agent.definition.clone(), held.agent.past.clone());
     let past_is_empty = past.is_empty();
     let head = serde_json::to_vec(&Head { greenroom_agent: VERSION, definition, past });

@@ -90,7 +90,7 @@ function memoryRow(memory) {
   const name = el("th", "name", words("span", "shown", nameOf(memory.name)));
   name.scope = "row";
   name.title = memory.id.split("\u001f").pop();
-  if (memory.run !== "serve") name.append(" ", words("span", "of", memory.run));
+  if (memory.run !== null) name.append(" ", words("span", "of", memory.run));
   const share = el("i");
   const cells = { tokens: el("td", "n"), hot: el("span", "share"), bytes: el("td", "n"), disk: el("td", "disk"), state: el("td", "state") };
   const hot = el("td", "hot", el("span", "meter", share), cells.hot);

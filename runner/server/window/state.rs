@@ -6,6 +6,7 @@ use super::super::App;
 use super::super::agents::Known;
 use super::super::live::{Live, Request, Stage};
 use super::super::models::Models;
+use super::super::sessions::run_of;
 use greenroom_engine::{EngineStatus, SessionStatus};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
@@ -18,8 +19,6 @@ use tokio::sync::Mutex;
 pub(super) const STATUS_EVERY: Duration = Duration::from_secs(1);
 /// Turns that a page is told of when it opens, at most.
 const MOST_TURNS: usize = 500;
-/// The run that memories of the server belong to, as `sessions::key` names it.
-const RUN: &str = "serve";
 /// Hexadecimal digits of a hash in the name of a memory, and how many of them are shown.
 const HASH: usize = 32;
 const SHOWN: usize = 6;
@@ -110,7 +109,8 @@ struct Memory {
     /// The same for no other memory: model, run and agent, parted by U+001F.
     id: String,
     name: String,
-    run: String,
+    /// The run of a scenario that it belongs to; `None`: it is the server's own.
+    run: Option<String>,
     model: String,
     tokens: usize,
     /// Tokens whose keys and values are in RAM.
@@ -128,7 +128,7 @@ impl Memory {
         Self {
             id: Self::id(model, &key.run, &key.agent),
             name,
-            run: key.run.clone(),
+            run: Some(key.run.clone()).filter(|run| *run != run_of(model)),
             model: model.to_string(),
             tokens: *tokens,
             hot: *tokens_in_memory,
@@ -140,9 +140,9 @@ impl Memory {
 
     fn elsewhere(agent: &Known) -> Self {
         Self {
-            id: Self::id(&agent.model, RUN, &agent.memory),
+            id: Self::id(&agent.model, &run_of(&agent.model), &agent.memory),
             name: agent.name.clone(),
-            run: RUN.to_string(),
+            run: None,
             model: agent.model.clone(),
             tokens: agent.tokens,
             hot: 0,
@@ -305,7 +305,7 @@ mod tests {
 
     fn session(tenant: &str, agent: &str, tokens: usize) -> SessionStatus {
         SessionStatus {
-            key: SessionKey { tenant: tenant.to_string(), ..SessionKey::new("serve", agent) },
+            key: SessionKey { tenant: tenant.to_string(), ..SessionKey::new(run_of("small"), agent) },
             tokens,
             bytes_in_memory: 100,
             tokens_in_memory: tokens,
