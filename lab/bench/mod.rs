@@ -11,6 +11,7 @@ mod latency;
 mod memory;
 mod model;
 mod peer;
+mod plot;
 mod pressure;
 mod process;
 mod report;

@@ -56,13 +56,22 @@ fn speeds_are_of_the_tokens_that_were_asked_for() {
 #[test]
 fn growth_is_that_of_the_lengths_and_agents_that_were_asked_for() {
     let stage = Stage::new();
-    let rows = bench(&stage, &["growth", "--history", "64,300", "--idle", "0,3", "--tokens", "4"]);
+    let plots = stage.path("plots");
+    let args = ["growth", "--history", "64,300", "--idle", "0,3", "--tokens", "4", "--plots"];
+    let rows = bench(&stage, &[&args[..], &[plots.to_str().unwrap()]].concat());
     let counts =
         |rows: &[Value], name: &str| rows.iter().map(|row| row[name].as_u64().unwrap()).collect::<Vec<_>>();
     let history = counts(&rows[..2], "history");
     assert!((62..=65).contains(&history[0]) && (298..=301).contains(&history[1]), "{rows:?}");
-    assert_eq!(counts(&rows[2..], "idle_agents"), [0, 3], "{rows:?}");
-    assert!(rows.iter().all(|row| row["first_token_ms"]["median"].as_f64().unwrap() > 0.0), "{rows:?}");
+    assert_eq!(counts(&rows[2..4], "idle_agents"), [0, 3], "{rows:?}");
+    assert!(rows[..4].iter().all(|row| row["first_token_ms"]["median"].as_f64().unwrap() > 0.0), "{rows:?}");
+    // Cores that there are, then those that are modelled.
+    let cores = counts(&rows[4..], "cores");
+    assert!(cores.is_sorted() && cores[0] == 1 && cores.last() == Some(&16), "{rows:?}");
+    for name in ["history", "idle", "cores"] {
+        let svg = std::fs::read_to_string(plots.join(name).with_extension("svg")).unwrap();
+        assert!(svg.starts_with("<svg") && svg.contains("polyline"), "{name}: {svg}");
+    }
 }
 
 #[test]

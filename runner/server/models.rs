@@ -290,7 +290,10 @@ mod tests {
         tokio::time::sleep(PATIENCE * 5).await;
         over.store(true, Ordering::Relaxed);
         for asked in asking {
-            assert!(asked.await.unwrap().unwrap() > 10, "who asks is served many times while its model is open");
+            assert!(
+                asked.await.unwrap().unwrap() > 10,
+                "who asks is served many times while its model is open"
+            );
         }
     }
 }

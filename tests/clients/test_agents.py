@@ -150,7 +150,9 @@ def test_a_turn_that_is_called_off_leaves_no_trace(agents: Agents, name: str) ->
     after = agents.turn(name, TALK[1], seed=2)
     one = agents.one(name)
     assert (one["turns"], after["turn"]) in ((2, 2), (3, 3)), "the first may have been faster than we"
-    assert one["turns"] == 3 or remembered(after, first)
+    # Where the engine had ended it when we left, the memory goes back over the reply: the prompt's last token is fed again.
+    over = after["greenroom"]["match"] == "diverge" and after["greenroom"]["recomputed"] <= 1
+    assert one["turns"] == 3 or over or remembered(after, first), (first, after)
 
 
 def test_replies_have_the_form_that_is_asked_for(agents: Agents, name: str) -> None:
