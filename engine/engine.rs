@@ -3,6 +3,7 @@
 use crate::device::{self, DEFAULT_NUMERICS, Device, DeviceChoice};
 use crate::kv::layout::KvLayout;
 use crate::memory::Memory;
+use crate::memory::arena::Arena;
 use crate::memory::session::CacheContext;
 use crate::model::gguf::Gguf;
 use crate::prompter::Prompter;
@@ -13,8 +14,9 @@ use crate::store::inventory::Folder;
 use crate::store::manifest::Identity;
 use crate::store::numerics::Numerics;
 use crate::store::{Place, STORE_VERSION, Store};
-use crate::text::tokenizer::After;
+use crate::text::tokenizer::{After, Tokenizer};
 use crate::threads::ThreadPool;
+use crate::turns::draft_model::DraftModel;
 use crate::turns::worker::{Command, Worker};
 use crate::{
     Compared, Completion, Conversation, EngineStatus, Error, ErrorKind, Event, KvChoice, ModelInfo,
@@ -69,6 +71,9 @@ pub struct EngineConfig {
     /// True (the default) if tokens of replies are guessed, so that one pass may say several of them. It changes no reply, only how long
     /// it takes. The processor alone does it.
     pub drafts: bool,
+    /// A smaller model of the same vocabulary, which guesses the tokens that were not said before ([`EngineConfig::drafts`]). What it has
+    /// read stays in memory, in an eighth of `cache_memory` at most.
+    pub draft_model: Option<ModelSource>,
 }
 
 impl EngineConfig {
@@ -89,6 +94,7 @@ impl EngineConfig {
             self_check: false,
             adopt: false,
             drafts: true,
+            draft_model: None,
         }
     }
 }
@@ -255,6 +261,14 @@ impl Engine {
         }
         // A GPU gives the likeliest tokens of one row, not the logits of many.
         let drafts = config.drafts && device.numerics() == DEFAULT_NUMERICS;
+        let draft_model = config.draft_model.as_ref().map(|draft| {
+            if !drafts {
+                return Err(Error::request("a draft model needs a model that computes on the processor"));
+            }
+            let packed = &mut |done, total| on_progress(Loading::Weights { done, total });
+            pool.install(|| draft_model(draft, &gguf, &tokenizer, config.cache_memory / 8, packed))
+        });
+        let draft_model = draft_model.transpose()?;
         let worker = Worker::new(
             device,
             tokenizer.clone(),
@@ -262,6 +276,7 @@ impl Engine {
             memory,
             config.prefill_chunk,
             drafts,
+            draft_model,
         );
         let line = Line { commands, fault: Arc::default() };
         let thread = start(pool, worker, receiver, line.fault.clone())?;
@@ -530,6 +545,25 @@ impl Drop for Turn {
             let _ = self.line.send(Command::Abandon { id: self.id });
         }
     }
+}
+
+/// Opens a model that guesses for the one with this tokenizer, on the processor and with an f16 cache of `budget` bytes.
+fn draft_model(
+    model: &ModelSource,
+    larger: &Gguf,
+    tokenizer: &Tokenizer,
+    budget: u64,
+    packed: &mut (dyn FnMut(u64, u64) + Send),
+) -> Result<DraftModel> {
+    let gguf = Arc::new(Gguf::open(model)?);
+    let n_vocab = tokenizer.shared_with(&Tokenizer::from_gguf(&gguf)?).map_err(|differs| {
+        let found = format!("it can't draft for {}: {differs}; expected the same vocabulary", larger.name);
+        gguf.error(found)
+    })?;
+    let device: Arc<dyn Device> = Arc::from(device::open(&DeviceChoice::Cpu, &gguf, packed)?);
+    let layout = Arc::new(device.spec().kv_layout(&KvChoice::Uniform(crate::KvFormat::F16))?);
+    let arena = Arena::new(&device, &layout, u64::MAX);
+    Ok(DraftModel::new(arena, layout, n_vocab.min(device.n_vocab()), budget))
 }
 
 /// Opens the cache folder, if there is to be one; beside it the reason why memories stay in RAM all the same. A folder that can't be

@@ -100,6 +100,11 @@ impl Pace {
         }
     }
 
+    /// Seconds of a pass of one row; `None` before the first measurement.
+    pub(crate) fn step_s(&self) -> Option<f64> {
+        self.step
+    }
+
     /// What one more row costs in a pass where `n_turns` decode, in the time that a token takes there.
     pub(crate) fn cost_beside(&self, n_turns: usize) -> f64 {
         let cost = match (self.step, self.beside) {

@@ -15,6 +15,7 @@ use crate::text::tokenizer::Tokenizer;
 use crate::turns::calling::Calling;
 use crate::turns::constraint::{Chosen, ScoreOptions, Spelling, Step};
 use crate::turns::digest::digest;
+use crate::turns::draft_model::{DraftModel, Terms};
 use crate::turns::drafting::Drafter;
 use crate::turns::dry::Said;
 use crate::turns::follow::Following;
@@ -355,7 +356,28 @@ impl ActiveTurn {
             return;
         }
         let left = reply.n_left(&self.request).min(most).saturating_sub(1);
-        let mut guesses = self.drafter.guess(&self.session.tokens, cost, left);
+        let guesses = self.drafter.guess(&self.session.tokens, cost, left);
+        self.try_guesses(guesses, eog);
+    }
+
+    /// [`ActiveTurn::guess`] by another model, where what was said before gave none.
+    pub(crate) fn guess_by(&mut self, model: &mut DraftModel, terms: Terms, eog: &[u32]) {
+        let is_speaking = self.stop.is_none() && self.pending() == 1;
+        let Decode::Sample(reply) = &self.decode else { return };
+        if !is_speaking || reply.ids().is_empty() {
+            return;
+        }
+        let most = reply.n_left(&self.request).min(terms.most).saturating_sub(1);
+        let draw = |logits: &[f32], guesses: &[u32]| {
+            let said = [reply.ids(), guesses].concat();
+            sampler::choose(logits, &said, reply.said(), &self.request.sampling)
+        };
+        let terms = Terms { most, ..terms };
+        let guesses = model.guess(&self.request.session, &self.session.tokens, &terms, draw);
+        self.try_guesses(guesses, eog);
+    }
+
+    fn try_guesses(&mut self, mut guesses: Vec<u32>, eog: &[u32]) {
         let n = guesses.iter().position(|id| eog.contains(id)).unwrap_or(guesses.len());
         guesses.truncate(n);
         self.n_guessed = n;

@@ -50,6 +50,8 @@ pub struct EmbeddedConfig {
     pub self_check: bool,
     /// True if memories that another device computed are adopted.
     pub adopt: bool,
+    /// A smaller model of the same vocabulary that guesses what this one says.
+    pub draft: Option<ModelFile>,
 }
 
 /// A model file as the engine names it.
@@ -76,6 +78,7 @@ impl EmbeddedConfig {
             threads: None,
             self_check: false,
             adopt: false,
+            draft: None,
         }
     }
 
@@ -92,6 +95,7 @@ impl EmbeddedConfig {
             threads: self.threads,
             self_check: self.self_check,
             adopt: self.adopt,
+            draft_model: self.draft.as_ref().map(source),
             ..engine::EngineConfig::new(source(&self.model))
         }
     }

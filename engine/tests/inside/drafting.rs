@@ -149,3 +149,55 @@ fn turns_side_by_side_are_the_same_with_guesses_and_without() {
         assert_eq!((done.ids, done.digest), (expected.ids, expected.digest));
     }
 }
+
+/// An engine beside a smaller model that drafts for it.
+fn with_draft_model(model: &RandomModel, draft: &RandomModel, cache_memory: u64) -> Result<Engine> {
+    let [model, draft] = [model, draft].map(|it| ModelSource::Bundled("tiny", it.bytes().leak()));
+    // The draft model's own formats: the same model is right wherever no grammar is.
+    let kv = KvChoice::Uniform(KvFormat::F16);
+    let config = EngineConfig { draft_model: Some(draft), cache_memory, kv, ..EngineConfig::new(model) };
+    Engine::open(config, &mut |_| {})
+}
+
+/// By a model that is always right but where the cache's formats differ, by one that seldom is, and by one that soon forgets what it read.
+#[test]
+fn replies_are_the_same_whatever_a_draft_model_guesses() {
+    let windowed = RandomModel { n_layers: 6, window: 200, ..RandomModel::tiny_of("gemma3", 3) };
+    for model in [RandomModel::tiny(6), windowed] {
+        let kv = KvChoice::Uniform(KvFormat::F16);
+        let source = ModelSource::Bundled("tiny", model.bytes().leak());
+        let config = EngineConfig { drafts: false, kv, ..EngineConfig::new(source) };
+        let plain = Engine::open(config, &mut |_| {}).unwrap();
+        let expected: Vec<_> = requests().into_iter().map(|request| said(&plain, request)).collect();
+        let other = RandomModel { seed: model.seed + 1, n_layers: 1, ..model.clone() };
+        let mut right = Vec::new();
+        for (draft, cache_memory) in [(&model, 1 << 30), (&other, 1 << 30), (&model, 4 << 20)] {
+            let drafted = with_draft_model(&model, draft, cache_memory).unwrap();
+            let (mut n_right, mut n) = (0, 0);
+            for (i, (request, expected)) in requests().into_iter().zip(&expected).enumerate() {
+                let found = said(&drafted, request.clone());
+                let ids = |(done, text): &(Completion, String)| {
+                    (done.ids.clone(), done.digest.clone(), text.clone())
+                };
+                assert_eq!(ids(&found), ids(expected), "{request:?}");
+                if i % 3 == 0 {
+                    (n_right, n) = (n_right + found.0.usage.guessed_right, n + found.0.usage.guessed);
+                }
+                // What it guessed wrong at its end is not what the next turn begins behind.
+                let request = next(&request, &expected.0);
+                assert_eq!(said(&drafted, request.clone()).0.ids, said(&plain, request).0.ids);
+            }
+            right.push((n_right, n));
+        }
+        assert!(right[0].0 * 2 > right[1].0 * 3, "right of all guesses: {right:?}");
+        assert!(right[0].0 * 10 > right[0].1 * 8, "right of all guesses: {right:?}");
+    }
+}
+
+#[test]
+fn a_draft_model_of_another_vocabulary_is_refused() {
+    let [model, other] = ["<|one|>", "<|other|>"]
+        .map(|name| RandomModel { control: vec![name.to_owned()], ..RandomModel::tiny(6) });
+    let found = with_draft_model(&model, &other, 1 << 30).err().unwrap().to_string();
+    assert!(found.contains("can't draft for") && found.contains("its token"), "{found}");
+}

@@ -176,7 +176,7 @@ impl Stage {
         let line = commands.clone();
         memory.wake_by(move || drop(line.send(Command::Written)));
         let worker =
-            Worker::new(device, prompter.tokenizer.clone(), prompter.chat.clone(), memory, 512, true);
+            Worker::new(device, prompter.tokenizer.clone(), prompter.chat.clone(), memory, 512, true, None);
         let body = move || worker.run(&receiver, &OnceLock::new());
         let thread = std::thread::Builder::new().name("engine".to_owned()).spawn(body).expect("a thread");
         Self { commands, thread: Some(thread), next_id: 0 }

@@ -118,6 +118,23 @@ impl Tokenizer {
         })
     }
 
+    /// Ids that stand for the same in another vocabulary: all of the smaller one of both.
+    ///
+    /// # Errors
+    /// The first id that does not, in words.
+    pub(crate) fn shared_with(&self, other: &Self) -> std::result::Result<usize, String> {
+        let n = self.n_vocab().min(other.n_vocab());
+        let differs =
+            |id: &usize| self.pieces[*id] != other.pieces[*id] || self.kinds[*id] != other.kinds[*id];
+        match (0..n).find(differs) {
+            None => Ok(n),
+            Some(id) => {
+                let text = |of: &Self| String::from_utf8_lossy(&of.pieces[id]).into_owned();
+                Err(format!("its token {id} is {:?}, there it is {:?}", text(other), text(self)))
+            }
+        }
+    }
+
     /// Size of the vocabulary.
     pub(crate) fn n_vocab(&self) -> usize {
         self.pieces.len()

@@ -25,6 +25,7 @@ use crate::text::chat::{Chat, reply_ids};
 use crate::text::prefix::flatten;
 use crate::text::tokenizer::Tokenizer;
 use crate::turns::admission::{Prepared, Waiting};
+use crate::turns::draft_model::{DraftModel, Terms};
 use crate::turns::schedule::{Load, Pace, plan};
 use crate::turns::turn::ActiveTurn;
 use crate::{
@@ -142,6 +143,8 @@ pub(crate) struct Worker {
     cursor: usize,
     /// True if tokens of replies are guessed.
     drafts: bool,
+    /// Guesses those that were not said before.
+    draft_model: Option<DraftModel>,
 }
 
 impl Worker {
@@ -153,6 +156,7 @@ impl Worker {
         memory: Memory,
         chunk: usize,
         drafts: bool,
+        draft_model: Option<DraftModel>,
     ) -> Self {
         let (waiting, active, finished) = (VecDeque::new(), Vec::new(), Vec::new());
         let pace = Pace::new(chunk);
@@ -173,6 +177,7 @@ impl Worker {
             held_up: false,
             cursor: 0,
             drafts,
+            draft_model,
         }
     }
 
@@ -245,10 +250,16 @@ impl Worker {
             // Whoever is at work says at its end when it is needed next.
             Command::Expect { session, .. } if self.is_at_work(&session) => {}
             Command::Expect { session, next_use } => self.memory.expect(&session, next_use),
-            Command::Forget { session } => self.memory.forget(&session),
+            Command::Forget { session } => {
+                self.draft_model.iter_mut().for_each(|model| model.forget(&session));
+                self.memory.forget(&session);
+            }
             Command::Export { session, answer } => drop(answer.send(self.export(&session))),
             Command::Import { id, import, events } => self.import(id, *import, events),
-            Command::Remove { session, answer } => self.remove(&session, answer),
+            Command::Remove { session, answer } => {
+                self.draft_model.iter_mut().for_each(|model| model.forget(&session));
+                self.remove(&session, answer);
+            }
             Command::Status { answer } => drop(answer.send(self.status())),
             Command::Rank { conversation, options, kv, answer } => {
                 match self.ranker(&conversation, &options, kv.as_ref(), answer.clone()) {
@@ -329,7 +340,10 @@ impl Worker {
 
     /// Bytes that what is at work may come to take.
     fn reserved(&self) -> u64 {
-        self.turns().map(|turn| turn.need).fold(self.embedding.need, u64::saturating_add)
+        let drafts = self.draft_model.as_ref().map_or(0, DraftModel::budget);
+        self.turns()
+            .map(|turn| turn.need)
+            .fold(self.embedding.need.saturating_add(drafts), u64::saturating_add)
     }
 
     fn begin(&mut self, waiting: Waiting) {
@@ -451,6 +465,11 @@ impl Worker {
                 self.pace.cost_beside(n_active)
             };
             turn.guess(cost, most, eog);
+            if let (Some(model), Some(token_s)) = (&mut self.draft_model, self.pace.step_s()) {
+                // Tests guess, however long a token of so small a model takes.
+                let token_s = if cfg!(test) { 1.0 } else { token_s };
+                turn.guess_by(model, Terms { row: cost, token_s, most }, eog);
+            }
         }
         Ok(())
     }
@@ -461,6 +480,7 @@ impl Worker {
         self.turns()
             .map(ActiveTurn::bytes)
             .chain(pending.map(Pending::bytes))
+            .chain(self.draft_model.as_ref().map(DraftModel::bytes))
             .fold(self.embedding.need, u64::saturating_add)
     }
 

@@ -1,0 +1,192 @@
+//! A small model that guesses what a larger one of the same vocabulary says next (speculative decoding: Leviathan et al. 2023).
+//!
+//! It draws from its own logits as the sampler would, with the same noise, so that its guesses are those of the larger model as often as
+//! the two agree. Guesses are checked as all are (see [`drafting`](super::drafting)): what it says changes no reply.
+//!
+//! What it has read of each session stays in memory, within a bound; the rest of a history is read in pieces, between passes of the
+//! larger model. It guesses as long as that pays, by how often it was right and how long its tokens take.
+
+use crate::kv::layout::KvLayout;
+use crate::kv::table::BlockHash;
+use crate::memory::arena::Arena;
+use crate::memory::pass::{Span, Wanted, forward};
+use crate::memory::sequence::Sequence;
+use crate::{Result, SessionKey};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Tokens of a guess, at most.
+const MOST: usize = 8;
+/// Tokens of history that are read between two passes, at most.
+const PIECE: usize = 64;
+/// Share of one more guess in what is known of its guesses; and of a token that was not guessed in forgetting it.
+const STEP: f64 = 0.05;
+const FORGET: f64 = 0.01;
+/// How often its guesses are right before any was seen.
+const FIRST: f64 = 0.7;
+/// Time of one of its tokens before one was measured, in tokens of the larger model.
+const UNKNOWN: f64 = 0.25;
+
+/// The small model, with what it has read.
+pub(crate) struct DraftModel {
+    arena: Arena,
+    layout: Arc<KvLayout>,
+    /// Ids that both models have.
+    n_vocab: usize,
+    /// Bytes that its keys and values may take.
+    budget: u64,
+    /// By session, the latest one last.
+    read: VecDeque<Read>,
+    /// How often its guesses are right.
+    rate: f64,
+    /// Seconds that one of its tokens takes.
+    token_s: Option<f64>,
+}
+
+/// What it has read of a session.
+struct Read {
+    session: SessionKey,
+    tokens: Vec<u32>,
+    sequence: Sequence,
+    /// What it guessed last behind so many tokens.
+    guessed: (usize, Vec<u32>),
+}
+
+/// What a guess costs, and how far it may go.
+pub(crate) struct Terms {
+    /// Time of one more row in a pass of the larger model, in passes of one row.
+    pub(crate) row: f64,
+    /// Seconds of such a pass.
+    pub(crate) token_s: f64,
+    /// Tokens, at most.
+    pub(crate) most: usize,
+}
+
+impl DraftModel {
+    /// A model that has read nothing; `budget` in bytes.
+    pub(crate) fn new(arena: Arena, layout: Arc<KvLayout>, n_vocab: usize, budget: u64) -> Self {
+        Self { arena, layout, n_vocab, budget, read: VecDeque::new(), rate: FIRST, token_s: None }
+    }
+
+    /// Bytes that its keys and values take.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.arena.bytes()
+    }
+
+    /// Bytes that they may take.
+    pub(crate) fn budget(&self) -> u64 {
+        self.budget
+    }
+
+    /// Lets go of what it has read of a session.
+    pub(crate) fn forget(&mut self, session: &SessionKey) {
+        if let Some(at) = self.read.iter().position(|read| read.session == *session) {
+            self.read.remove(at).into_iter().for_each(|mut read| read.sequence.clear(&mut self.arena));
+        }
+    }
+
+    /// The tokens that are likely to follow those of a session; `draw` chooses one by logits behind so many guesses.
+    pub(crate) fn guess(
+        &mut self,
+        session: &SessionKey,
+        tokens: &[u32],
+        terms: &Terms,
+        draw: impl Fn(&[f32], &[u32]) -> u32,
+    ) -> Vec<u32> {
+        let mut read = self.take(session);
+        self.learn(&mut read, tokens);
+        let guesses = self.guess_behind(&mut read, tokens, terms, draw).unwrap_or_else(|e| {
+            tracing::debug!("the draft model guesses nothing: {e}");
+            Vec::new()
+        });
+        if guesses.is_empty() {
+            self.rate += FORGET * (FIRST - self.rate); // it is tried again some time
+        }
+        read.guessed = (tokens.len(), guesses.clone());
+        self.read.push_back(read);
+        while self.arena.bytes() > self.budget && self.read.len() > 1 {
+            self.read.pop_front().into_iter().for_each(|mut read| read.sequence.clear(&mut self.arena));
+        }
+        guesses
+    }
+
+    fn take(&mut self, session: &SessionKey) -> Read {
+        let at = self.read.iter().position(|read| read.session == *session);
+        at.and_then(|at| self.read.remove(at)).unwrap_or_else(|| {
+            // No two tenants share anything.
+            let root = BlockHash::root(&format!("draft\n{}", session.tenant));
+            Read {
+                session: session.clone(),
+                tokens: Vec::new(),
+                sequence: Sequence::new(self.layout.clone(), root),
+                guessed: (0, Vec::new()),
+            }
+        })
+    }
+
+    /// Compares what was guessed with what was said.
+    fn learn(&mut self, read: &mut Read, tokens: &[u32]) {
+        let (behind, guesses) = std::mem::take(&mut read.guessed);
+        for (guess, said) in guesses.iter().zip(tokens.get(behind..).unwrap_or_default()) {
+            self.rate += STEP * (f64::from(u8::from(guess == said)) - self.rate);
+            if guess != said {
+                break; // what was guessed behind it says nothing
+            }
+        }
+    }
+
+    /// Guesses that pay: each is right if all before it are, and then saves the time of a token.
+    fn worth(&self, terms: &Terms) -> usize {
+        let cost = terms.row + self.token_s.map_or(UNKNOWN, |token_s| token_s / terms.token_s);
+        let mut likely = 1.0;
+        let pays = |_: &usize| {
+            likely *= self.rate;
+            likely > cost
+        };
+        (0..terms.most.min(MOST)).take_while(pays).count()
+    }
+
+    fn guess_behind(
+        &mut self,
+        read: &mut Read,
+        tokens: &[u32],
+        terms: &Terms,
+        draw: impl Fn(&[f32], &[u32]) -> u32,
+    ) -> Result<Vec<u32>> {
+        let n = self.worth(terms);
+        let context = self.arena.device().spec().context_length;
+        if n == 0 || tokens.len() + n > context || tokens.iter().any(|id| *id as usize >= self.n_vocab) {
+            return Ok(Vec::new());
+        }
+        let common = read.tokens.iter().zip(tokens).take_while(|(a, b)| a == b).count();
+        read.tokens.truncate(common);
+        read.tokens.extend(&tokens[common..]);
+        // The last token's logits are needed.
+        read.sequence.truncate(common.min(tokens.len() - 1), &mut self.arena);
+        read.sequence.begin_turn();
+        let mut guesses = Vec::new();
+        while guesses.len() < n {
+            let (lacks, began) = (read.tokens.len() - read.sequence.len(), Instant::now());
+            let end = read.sequence.len() + lacks.min(PIECE);
+            let logits = if lacks > PIECE { Wanted::None } else { Wanted::Last };
+            let span = Span { sequence: &mut read.sequence, tokens: &read.tokens, end, logits };
+            let logits = forward(vec![span], &mut self.arena)?.pop().unwrap_or_default();
+            read.sequence.trim_window(usize::MAX, &mut self.arena);
+            if lacks > PIECE {
+                break;
+            }
+            if lacks == 1 {
+                let took = began.elapsed().as_secs_f64();
+                self.token_s = Some(self.token_s.map_or(took, |before| 0.9 * before + 0.1 * took));
+            }
+            let id = draw(&logits, &guesses);
+            if id as usize >= self.n_vocab {
+                break;
+            }
+            guesses.push(id);
+            read.tokens.push(id);
+        }
+        Ok(guesses)
+    }
+}
