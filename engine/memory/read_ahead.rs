@@ -1,4 +1,4 @@
-//! Reads what the next agents need while the present ones decode, on a thread of its own; between reads it packs small files.
+//! Reads what the next agents need while the present ones decode, and what one needs whose turn it is, if others would wait for that, on a thread of its own; between reads it packs small files.
 //!
 //! Read-ahead is for as many agents as are at work, no more: each place kept for the next one is taken from those that Belady
 //! would keep.
@@ -12,6 +12,7 @@ use crate::kv::layout::Part;
 use crate::kv::table::BlockKey;
 use crate::store::tail::TailRef;
 use crate::store::{Found, Store};
+use crate::text::prefix::{Segment, compare};
 use crate::{Result, SessionKey};
 use std::panic::resume_unwind;
 use std::sync::Arc;
@@ -185,14 +186,29 @@ impl Memory {
             return;
         }
         for (next_use, key) in self.idle.next(n_active) {
-            self.read_ahead(&key, next_use);
+            self.read_ahead(&key, next_use, usize::MAX);
         }
     }
 
-    fn read_ahead(&mut self, key: &SessionKey, next_use: u64) {
+    /// Begins to read what a turn with this prompt needs of its session, whose turn it is now.
+    pub(crate) fn fetch(&mut self, key: &SessionKey, prompt: &[Segment]) {
+        if let Some(idle) = self.idle.get(key) {
+            let matched = compare(&idle.session.segments, prompt);
+            self.read_ahead(key, 0, matched.n_tokens);
+        }
+    }
+
+    /// Tells whether something of a session is being read ahead.
+    pub(crate) fn is_being_read(&mut self, key: &SessionKey) -> bool {
+        self.collect(None);
+        self.ahead.as_ref().is_some_and(|ahead| ahead.under_way.contains(key))
+    }
+
+    /// Begins to read what a session lacks of its first `n` tokens.
+    fn read_ahead(&mut self, key: &SessionKey, next_use: u64, n: usize) {
         let Some(idle) = self.idle.get_mut(key) else { return };
         let sequence = &mut idle.session.sequence;
-        let missing: Vec<(usize, Part)> = sequence.missing(sequence.len()).collect();
+        let missing: Vec<(usize, Part)> = sequence.missing(n.min(sequence.len())).collect();
         let mut pieces = Vec::new();
         for (block, part) in missing {
             let Some(hash) = sequence.table().hash(block) else { continue };

@@ -26,6 +26,8 @@ pub(crate) struct Waiting {
     pub(crate) events: UnboundedSender<Event>,
     /// Its prompt, once it was its turn to ask for room.
     pub(crate) prepared: Option<Prepared>,
+    /// True once its session is being read from disk, beside the turns at work.
+    pub(crate) is_fetched: bool,
 }
 
 /// A request as the model reads it.

@@ -50,7 +50,7 @@ impl Args {
 
     fn measure(&self, bench: &mut Bench, word: &str, beside: Beside) -> anyhow::Result<Row> {
         let folder = tempfile::tempdir()?;
-        let lab = bench.open((beside != Beside::InMemory).then(|| folder.path()))?;
+        let lab = bench.open_without_guesses((beside != Beside::InMemory).then(|| folder.path()))?;
         let (speaker, primed) = bench.primed(&lab, self.context)?;
         let mut others = Vec::new();
         for _ in 0..2 {

@@ -7,8 +7,8 @@ use anyhow::{Context as _, bail};
 use greenroom::backend::{EmbeddedConfig, ModelFile, source, worded};
 use greenroom::terminal::bytes;
 use greenroom_engine::{
-    Completion, Conversation, Engine, Event, Exchange, KvCost, ModelInfo, Prompter, ReplyContent, Request,
-    Retention, Sampling, SessionKey, Turn, Usage,
+    Completion, Conversation, Engine, EngineConfig, Event, Exchange, KvCost, ModelInfo, Prompter,
+    ReplyContent, Request, Retention, Sampling, SessionKey, Turn, Usage,
 };
 use indicatif::ProgressBar;
 use serde_json::{Value, json};
@@ -181,9 +181,18 @@ impl Bench {
 
     /// [`Bench::open`], set up in another way.
     pub(super) fn open_with(&mut self, config: &EmbeddedConfig) -> anyhow::Result<Lab> {
+        self.open_engine(config.engine())
+    }
+
+    /// [`Bench::open`], without guesses: each pass says one token.
+    pub(super) fn open_without_guesses(&mut self, cache_dir: Option<&Path>) -> anyhow::Result<Lab> {
+        self.open_engine(EngineConfig { drafts: false, ..self.config(cache_dir).engine() })
+    }
+
+    fn open_engine(&mut self, config: EngineConfig) -> anyhow::Result<Lab> {
         self.say("loading the model");
-        let began = Instant::now();
-        let engine = Engine::open(config.engine(), &mut |_| {})
+        let (began, persistent) = (Instant::now(), config.cache_dir.is_some());
+        let engine = Engine::open(config, &mut |_| {})
             .map_err(worded)
             .with_context(|| format!("can't open the model {}", self.model))?;
         self.numerics.clone_from(&engine.model().numerics);
@@ -192,11 +201,7 @@ impl Bench {
         let text = self.text(&agent, 1)?;
         lab.turn(&agent, Ask { text, n_tokens: 1, cold: true })?;
         lab.forget(&agent);
-        Ok(Lab {
-            persistent: config.cache_dir.is_some(),
-            load_ms: began.elapsed().as_secs_f64() * 1e3,
-            ..lab
-        })
+        Ok(Lab { persistent, load_ms: began.elapsed().as_secs_f64() * 1e3, ..lab })
     }
 
     /// Tells a terminal what is going on.

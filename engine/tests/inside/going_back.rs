@@ -124,3 +124,25 @@ fn few_tails_of_sealed_blocks_stay_and_none_of_what_was_removed() {
     engine.blocking_remove(&SessionKey::new("r", "a")).unwrap();
     assert_eq!(n_tails(), 0, "what is removed is gone");
 }
+
+/// A memory on disk is read beside those who are at work: they don't wait for it.
+#[test]
+fn a_session_is_restored_while_another_speaks() {
+    for model in models() {
+        let folder = tempfile::tempdir().unwrap();
+        let (control, engine) = (engine(&model, None, 1 << 30), engine(&model, Some(folder.path()), 1 << 30));
+        let rules = long("The town") + &long("The river");
+        let done = play(&engine, asked("a", &rules, &[], "So?"));
+        let past = [Exchange::new("So?".to_owned(), ReplyContent::Ids(done.ids.into()))];
+        engine.forget(&SessionKey::new("r", "a"));
+        let long_talk = Request { max_tokens: 1_500, min_tokens: 1_500, ..asked("b", "", &[], "Talk.") };
+        let mut speaker = engine.submit(long_talk).unwrap();
+        while !matches!(speaker.blocking_next(), Some(Event::Text(_))) {}
+        let usage = play_beside(&engine, &control, asked("a", &rules, &past, "And then?"));
+        assert_eq!(usage.source, Source::Disk);
+        assert!(usage.hidden_ms > 0.0 && usage.recomputed < 16, "{usage:?}");
+        let left = std::iter::from_fn(|| speaker.blocking_next());
+        let is_text = |event: &Event| matches!(event, Event::Text(_));
+        assert!(left.filter(is_text).count() > 0, "it was still speaking");
+    }
+}

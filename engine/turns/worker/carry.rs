@@ -41,7 +41,7 @@ impl Worker {
         match self.prepare(import) {
             Ok((request, prepared)) => {
                 let (request, prepared) = (Box::new(request), Some(prepared));
-                self.waiting.push_back(Waiting { id, request, events, prepared });
+                self.waiting.push_back(Waiting { id, request, events, prepared, is_fetched: false });
             }
             Err(e) => drop(events.send(Event::Failed(e))),
         }

@@ -240,7 +240,7 @@ impl Worker {
         (self.held_up, self.embedding.waits) = (false, false);
         match command {
             Command::Turn { id, request, events } => {
-                self.waiting.push_back(Waiting { id, request, events, prepared: None });
+                self.waiting.push_back(Waiting { id, request, events, prepared: None, is_fetched: false });
             }
             Command::Commit { id, answer } => self.commit(id, answer),
             Command::Written => self.take_answers(),
@@ -300,6 +300,7 @@ impl Worker {
                 continue;
             }
             match self.has_room(&mut waiting) {
+                Ok(true) if self.waits_for_disk(&mut waiting) => self.waiting.push_back(waiting),
                 Ok(true) => self.begin(waiting),
                 Ok(false) => {
                     is_full = true;
@@ -328,6 +329,18 @@ impl Worker {
         Ok(self.fits(need))
     }
 
+    /// True while a session is read from disk for which others at work would have to wait.
+    fn waits_for_disk(&mut self, waiting: &mut Waiting) -> bool {
+        if self.active.is_empty() || waiting.request.cold {
+            return false;
+        }
+        let Some(Prepared { prompt, memory: None, .. }) = &waiting.prepared else { return false };
+        if !std::mem::replace(&mut waiting.is_fetched, true) {
+            self.memory.fetch(&waiting.request.session, prompt);
+        }
+        self.memory.is_being_read(&waiting.request.session)
+    }
+
     /// True if so many bytes fit beside all that is at work, or nothing is.
     fn fits(&self, need: u64) -> bool {
         let reserved = self.reserved().saturating_add(need);
@@ -347,7 +360,7 @@ impl Worker {
     }
 
     fn begin(&mut self, waiting: Waiting) {
-        let Waiting { id, request, events, prepared } = waiting;
+        let Waiting { id, request, events, prepared, .. } = waiting;
         let Some(Prepared { prompt, decode, need, began, memory }) = prepared else { return };
         let looked = Instant::now();
         let recalled = match memory {
