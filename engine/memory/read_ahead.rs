@@ -1,4 +1,5 @@
-//! Reads what the next agents need while the present ones decode, and what one needs whose turn it is, if others would wait for that, on a thread of its own; between reads it packs small files.
+//! Reads what the next agents need while the present ones decode, and what one needs whose turn it is, if others would wait for that. Its
+//! threads also pack small files.
 //!
 //! Read-ahead is for as many agents as are at work, no more: each place kept for the next one is taken from those that Belady
 //! would keep.
@@ -46,7 +47,7 @@ pub(super) struct Fetched {
     room: u64,
 }
 
-/// A thread that reads ahead, and what it was told to read.
+/// Threads that read ahead, and what they were told to read.
 pub(super) struct Ahead {
     crew: Crew,
     layout: Arc<KvLayout>,
@@ -60,12 +61,13 @@ pub(super) struct Ahead {
 }
 
 impl Ahead {
-    /// A thread that reads from `store`.
+    /// Threads that read from `store`.
     ///
     /// # Errors
-    /// It can't be started.
+    /// They can't be started.
     pub(super) fn new(store: &Arc<Store>, layout: Arc<KvLayout>) -> Result<Self> {
-        let crew = Crew::new("greenroom-ahead", 1, store)?;
+        // Who waits for a read doesn't wait until files are packed.
+        let crew = Crew::new("greenroom-ahead", 2, store)?;
         let (done, fetched) = channel();
         let (closing, under_way) = (Arc::default(), Vec::new());
         Ok(Self { crew, layout, done, fetched, closing, under_way, room: 0 })
