@@ -348,7 +348,7 @@ mod tests {
         let later = change(&mut told, &live, &seen(vec![session("ann", "b", 5)], Vec::new()));
         assert_eq!(later["memories"].as_array().unwrap().len(), 1);
         assert_eq!(later["memories"][0]["tokens"], 5);
-        assert_eq!(later["gone"], json!(["small\u{1f}serve\u{1f}a"]));
+        assert_eq!(later["gone"], json!(["small\u{1f}serve.small\u{1f}a"]));
         assert!(later["full"].is_null() && later["requests"].is_null());
     }
 
