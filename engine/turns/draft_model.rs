@@ -156,10 +156,13 @@ impl DraftModel {
     ) -> Result<Vec<u32>> {
         let n = self.worth(terms);
         let context = self.arena.device().spec().context_length;
-        if n == 0 || tokens.len() + n > context || tokens.iter().any(|id| *id as usize >= self.n_vocab) {
+        if n == 0 || tokens.len() + n > context {
             return Ok(Vec::new());
         }
         let common = read.tokens.iter().zip(tokens).take_while(|(a, b)| a == b).count();
+        if tokens[common..].iter().any(|id| *id as usize >= self.n_vocab) {
+            return Ok(Vec::new());
+        }
         read.tokens.truncate(common);
         read.tokens.extend(&tokens[common..]);
         // The last token's logits are needed.

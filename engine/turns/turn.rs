@@ -350,23 +350,16 @@ impl ActiveTurn {
     /// Guesses what is said next, where a row that is fed beside another one costs so much of its time; a pass gives the logits of
     /// `most` rows at most.
     pub(crate) fn guess(&mut self, cost: f64, most: usize, eog: &[u32]) {
-        let is_speaking = self.stop.is_none() && self.pending() == 1;
-        let Decode::Sample(reply) = &self.decode else { return };
-        if !is_speaking || reply.ids().is_empty() {
-            return;
+        if let Some(reply) = self.speaking() {
+            let left = reply.n_left(&self.request).min(most).saturating_sub(1);
+            let guesses = self.drafter.guess(&self.session.tokens, cost, left);
+            self.try_guesses(guesses, eog);
         }
-        let left = reply.n_left(&self.request).min(most).saturating_sub(1);
-        let guesses = self.drafter.guess(&self.session.tokens, cost, left);
-        self.try_guesses(guesses, eog);
     }
 
     /// [`ActiveTurn::guess`] by another model, where what was said before gave none.
     pub(crate) fn guess_by(&mut self, model: &mut DraftModel, terms: Terms, eog: &[u32]) {
-        let is_speaking = self.stop.is_none() && self.pending() == 1;
-        let Decode::Sample(reply) = &self.decode else { return };
-        if !is_speaking || reply.ids().is_empty() {
-            return;
-        }
+        let Some(reply) = self.speaking() else { return };
         let most = reply.n_left(&self.request).min(terms.most).saturating_sub(1);
         let draw = |logits: &[f32], guesses: &[u32]| {
             let said = [reply.ids(), guesses].concat();
@@ -377,6 +370,16 @@ impl ActiveTurn {
         self.try_guesses(guesses, eog);
     }
 
+    /// A reply of whose next tokens nothing is known, and that has begun.
+    fn speaking(&self) -> Option<&ReplyText> {
+        let is_speaking = self.stop.is_none() && self.pending() == 1;
+        match &self.decode {
+            Decode::Sample(reply) if is_speaking && !reply.ids().is_empty() => Some(reply),
+            _ => None,
+        }
+    }
+
+    /// Adds tokens that were guessed, but for an end.
     fn try_guesses(&mut self, mut guesses: Vec<u32>, eog: &[u32]) {
         let n = guesses.iter().position(|id| eog.contains(id)).unwrap_or(guesses.len());
         guesses.truncate(n);
