@@ -193,3 +193,65 @@ impl DraftModel {
         Ok(guesses)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::Device;
+    use crate::device::cpu::Cpu;
+    use crate::device::cpu::kernels::Isa;
+    use crate::fixtures::RandomModel;
+    use crate::model::gguf::Gguf;
+    use crate::scoring::distribution::argmax;
+    use crate::{KvChoice, KvFormat, ModelSource};
+
+    fn opened(model: &RandomModel, budget: u64) -> DraftModel {
+        let gguf = Gguf::open(&ModelSource::Bundled("tiny", model.bytes().leak())).expect("a model");
+        let device = Cpu::load(&Arc::new(gguf), Isa::detect(), &mut |_, _| {}).expect("a device");
+        let device: Arc<dyn Device> = Arc::new(device);
+        let layout = device.spec().kv_layout(&KvChoice::Uniform(KvFormat::F16)).expect("a layout");
+        let (layout, n_vocab) = (Arc::new(layout), device.n_vocab());
+        DraftModel::new(Arena::new(&device, &layout, u64::MAX), layout, n_vocab, budget)
+    }
+
+    fn guessed(model: &mut DraftModel, agent: &str, tokens: &[u32]) -> Vec<u32> {
+        let terms = Terms { row: 0.0, token_s: 1e9, most: 4 };
+        model.guess(&SessionKey::new("r", agent), tokens, &terms, |logits, _| argmax(logits))
+    }
+
+    /// Whatever it guessed before and was wrong with, whoever else it guesses for, and however little it may keep.
+    #[test]
+    fn a_guess_is_that_of_the_tokens_alone() {
+        let windowed = RandomModel { n_layers: 6, window: 200, ..RandomModel::tiny_of("gemma3", 3) };
+        for model in [RandomModel::tiny(3), windowed] {
+            for budget in [u64::MAX, 0] {
+                let (mut drafts, mut alone) = (opened(&model, budget), opened(&model, u64::MAX));
+                let mut tokens: Vec<u32> = (0..180).map(|i| i * 7 % 250).collect();
+                let mut n_guesses = 0;
+                for step in 0..120_u32 {
+                    // A history is read in pieces, before anything is guessed.
+                    let again = |drafts: &mut DraftModel, agent: &str, tokens: &[u32]| {
+                        (0..20).map(|_| guessed(drafts, agent, tokens)).find(|guess| !guess.is_empty())
+                    };
+                    let found = again(&mut drafts, "a", &tokens).expect("a guess");
+                    if step % 7 == 0 {
+                        let key = SessionKey::new("r", "a");
+                        alone.forget(&key);
+                        assert_eq!(Some(&found), again(&mut alone, "a", &tokens).as_ref(), "step {step}");
+                        n_guesses += found.len();
+                    }
+                    let n_right = step as usize % (found.len() + 1);
+                    tokens.extend(&found[..n_right]);
+                    tokens.push(step * 31 % 250); // another one than was guessed, as a rule
+                    drafts.rate = 0.9;
+                    alone.rate = 0.9;
+                    if step % 5 == 0 {
+                        drop(again(&mut drafts, "b", &tokens[..150]));
+                    }
+                }
+                assert!(n_guesses > 40 && tokens.len() > 256 + 64, "{n_guesses} guesses");
+                assert!(budget > 0 || drafts.read.len() == 1);
+            }
+        }
+    }
+}
