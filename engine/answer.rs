@@ -1,6 +1,7 @@
 //! What comes back: [`Event`]s, and the [`Completion`] that they end with; ranks and scores.
 
 use crate::Call;
+use serde::{Deserialize, Serialize};
 
 /// A call of a tool as far as it is said.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,7 +13,7 @@ pub struct CallSoFar<'a> {
 }
 
 /// What a reply that calls a tool came to.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Called {
     /// Whole calls, their arguments in the tools' schemas: one, or several with [`Request::joint_calls`](crate::Request::joint_calls).
     Whole(Vec<Call>),
@@ -21,7 +22,7 @@ pub enum Called {
 }
 
 /// Record of a choice.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Choice {
     /// Index of the option that was drawn, counted from 0 in the order in which they were given.
     pub chosen: usize,
@@ -38,7 +39,7 @@ pub struct Choice {
 ///
 /// Log-probabilities are natural, in the model's own distribution (no temperature, no filter, no penalty, no grammar): what a token
 /// has there says nothing of how it was drawn.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TokenLogprob {
     /// The token.
     pub id: u32,
@@ -51,7 +52,7 @@ pub struct TokenLogprob {
 }
 
 /// One of the most likely tokens in a place ([`TokenLogprob::top`]).
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TopLogprob {
     /// The token.
     pub id: u32,
@@ -62,7 +63,7 @@ pub struct TopLogprob {
 }
 
 /// One token of a reply that was followed ([`Constraint::Follow`](crate::Constraint::Follow)).
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Followed {
     /// The id that the sampler draws here, with the request's seed and parameters. Another one than the recorded: a surprise.
     pub drawn: u32,
@@ -73,7 +74,7 @@ pub struct Followed {
 }
 
 /// Reason why a reply ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum StopReason {
     /// The model ended its turn.
     EndOfTurn,
@@ -86,7 +87,7 @@ pub enum StopReason {
 }
 
 /// Match between a prompt and what the cache held.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum MatchKind {
     /// Nothing was reused.
     Cold,
@@ -101,7 +102,7 @@ pub enum MatchKind {
 }
 
 /// Source of the reused part of the cache.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Source {
     /// Nothing was reused.
     None,
@@ -112,7 +113,7 @@ pub enum Source {
 }
 
 /// Cost of a turn. `prefilled + recomputed + generated == layer0_rows`, always.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Usage {
     /// Match between the prompt and the cache.
     pub kind: MatchKind,
@@ -159,7 +160,7 @@ pub struct Usage {
 }
 
 /// The place where a prompt left what its session held, and both texts there.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Divergence {
     /// Index of the first prompt token that is not in common; the prompt's length where it ends before what was held.
     pub token: usize,
@@ -189,7 +190,7 @@ impl std::fmt::Display for Divergence {
 }
 
 /// A finished reply.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Completion {
     /// The reply's token ids, without end-of-turn.
     pub ids: Vec<u32>,

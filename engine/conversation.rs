@@ -1,9 +1,10 @@
 //! What is read: conversations, texts and ids, and the tools that an agent knows.
 
+use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
 /// Names one sequence's memory: an agent of a run of a tenant. All are free text; files are named by their hash.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct SessionKey {
     /// Name of the tenant; tenants share nothing, in RAM or on disk. May be empty.
     pub tenant: String,
@@ -24,7 +25,7 @@ impl SessionKey {
 ///
 /// The engine renders it through the model's chat template, append-only: the prompt of the next turn always
 /// begins with this prompt, the reply included.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Conversation {
     /// The system text: constant for as long as the session lives.
     pub system: Option<String>,
@@ -39,7 +40,7 @@ pub struct Conversation {
 }
 
 /// One past turn: a user message and the reply to it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Exchange {
     /// Text that the agent read.
     pub user: String,
@@ -59,7 +60,7 @@ impl Exchange {
 /// How much an agent thinks before it replies, where the model's chat template has a switch for it (`enable_thinking`, `thinking` or
 /// `reasoning_effort`); elsewhere it changes nothing. A template that only knows on and off takes all but `None` as on; one that can't
 /// turn it off takes `None` as `Low`. One that says it at a conversation's beginning takes the first reply's for all.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Reasoning {
     /// Not at all.
     #[default]
@@ -77,7 +78,7 @@ impl Reasoning {
 }
 
 /// A past reply, by the ids that were sampled (the authority) or, from an outside client, as text.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ReplyContent {
     /// Token ids, exactly as sampled.
     Ids(Arc<[u32]>),
@@ -111,7 +112,7 @@ pub enum ReplyContent {
 /// }
 /// # Ok::<(), Error>(())
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Prompt {
     /// A conversation, rendered through the model's chat template.
     Chat(Conversation),
@@ -147,7 +148,7 @@ impl From<Conversation> for Prompt {
 }
 
 /// The tools that an agent may call.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tools {
     /// The tools.
     pub list: Vec<Tool>,
@@ -157,7 +158,7 @@ pub struct Tools {
 }
 
 /// A tool.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tool {
     /// Its name.
     pub name: String,
@@ -168,7 +169,7 @@ pub struct Tool {
 }
 
 /// A call of a tool.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Call {
     /// Name of the tool.
     pub tool: String,

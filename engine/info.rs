@@ -1,6 +1,7 @@
 //! What a model and an engine say of themselves: models and where they come from, formats of the cache, memories and their state.
 
 use crate::SessionKey;
+use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
 /// Source of a model.
@@ -141,7 +142,7 @@ pub struct ModelInfo {
 }
 
 /// Sampling that a model's file suggests (`general.sampling.*`): nothing applies it by itself.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct SuggestedSampling {
     /// [`Sampling::temperature`](crate::Sampling::temperature).
     pub temperature: Option<f32>,

@@ -4,11 +4,14 @@ use crate::device::DEFAULT_NUMERICS;
 use crate::model::gguf::Gguf;
 use crate::model::spec::DecoderSpec;
 use crate::model::suggested::suggested;
-use crate::text::chat::Chat;
+use crate::text::chat::{Chat, reply_ids};
 use crate::text::prefix::flatten;
 use crate::text::raw::segments;
 use crate::text::tokenizer::{After, Tokenizer};
-use crate::{CallSoFar, Conversation, KvChoice, KvCost, ModelInfo, ModelSource, Prompt, Result, Tools};
+use crate::turns::reply::{cut, cut_text};
+use crate::{
+    CallSoFar, Conversation, KvChoice, KvCost, ModelInfo, ModelSource, Prompt, Result, StopReason, Tools,
+};
 use std::sync::Arc;
 
 /// Shape, tokenizer and chat template of a model without its weights.
@@ -109,6 +112,30 @@ impl Prompter {
         Ok(flatten(&segments(prompt, &[], &self.chat, &self.tokenizer)?))
     }
 
+    /// The ids of a text as the reply to a prompt.
+    ///
+    /// # Errors
+    /// As [`Prompter::prompt_ids`].
+    pub fn reply_ids(&self, prompt: &Prompt, text: &str) -> Result<Vec<u32>> {
+        reply_ids(&segments(prompt, &[], &self.chat, &self.tokenizer)?, text, &self.tokenizer)
+    }
+
+    /// A reply to a prompt, sampled by another engine with this model's vocabulary, as it would have ended here: without the token that
+    /// ends a turn, before the first of `stop`, and behind its last whole sentence where it reached its limit (`is_full`). Gives its ids,
+    /// its text and why it ends.
+    pub fn cut(
+        &self,
+        prompt: &[u32],
+        ids: &[u32],
+        stop: &[String],
+        is_full: bool,
+    ) -> (Vec<u32>, String, StopReason) {
+        let n = ids.iter().position(|id| self.tokenizer.eog().contains(id));
+        let said = &ids[..n.unwrap_or(ids.len())];
+        let end = self.decode(&prompt[prompt.len().saturating_sub(16)..]);
+        cut(said.iter().map(|id| (*id, self.tokenizer.piece(*id))), &end, stop, is_full && n.is_none())
+    }
+
     /// Text of ids, special tokens included; bytes that are not UTF-8 become U+FFFD, an unknown id nothing. Of [`Prompter::prompt_ids`]
     /// it is the rendered prompt.
     pub fn decode(&self, ids: &[u32]) -> String {
@@ -122,4 +149,9 @@ impl Prompter {
     pub fn prompt_tokens(&self, conversation: &Conversation) -> Result<usize> {
         Ok(flatten(&self.chat.prompt(conversation, &self.tokenizer)?).len())
     }
+}
+
+/// A reply that is known as text alone, cut as [`Prompter::cut`] cuts ids.
+pub fn cut_reply(text: &str, stop: &[String], is_full: bool) -> (String, StopReason) {
+    cut_text(text, stop, is_full)
 }

@@ -2,10 +2,11 @@
 
 use crate::{Prompt, SessionKey};
 pub use greenroom_grammar::Grammar;
+use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
 /// Whether a reply may be a call of a tool, or must be one.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Calls {
     /// It is what it says.
     #[default]
@@ -24,7 +25,7 @@ pub enum Calls {
 }
 
 /// Sampling parameters. Defaults: temperature 0.8 (not greedy), no filters, no penalty.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Sampling {
     /// 0 means greedy.
     pub temperature: f32,
@@ -61,7 +62,7 @@ impl Default for Sampling {
 
 /// DRY, "don't repeat yourself": a token that would continue a sequence of n tokens as it went on before loses
 /// `multiplier * base^(n - allowed_length)` of its logit.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Dry {
     /// Penalty for a sequence of `allowed_length` tokens.
     pub multiplier: f32,
@@ -106,7 +107,7 @@ impl Sampling {
 }
 
 /// Place where a session is kept when its turn is over.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Retention {
     /// Kept in memory and on disk: a permanent agent.
     Persistent,
@@ -115,7 +116,7 @@ pub enum Retention {
 }
 
 /// Asks for one reply.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Request {
     /// Session whose memory is used and extended.
     pub session: SessionKey,
@@ -234,7 +235,7 @@ impl Request {
 pub const MOST_TOP_LOGPROBS: usize = 20;
 
 /// Constraint on a reply.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Constraint {
     /// Exactly one of these texts, drawn as a whole: option i with a probability in proportion to

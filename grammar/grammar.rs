@@ -1,9 +1,10 @@
 //! Grammars as plain data.
 
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 /// A grammar: what a reply may be, from its first byte to its last.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Grammar {
     /// JSON that a schema (its text) allows. Keys stand in the order of the schema's `properties`.
     JsonSchema(String),

@@ -455,6 +455,36 @@ impl ReplyText {
     }
 }
 
+/// A reply that was sampled elsewhere to the prompt that ends with this text, cut like one that is sampled here: at a stop string, and
+/// at its limit (`is_full`) behind its last whole sentence. Gives its ids, its text and why it ends.
+pub(crate) fn cut<'a>(
+    said: impl IntoIterator<Item = (u32, &'a [u8])>,
+    prompt: &str,
+    stops: &[String],
+    is_full: bool,
+) -> (Vec<u32>, String, StopReason) {
+    let mut reply = ReplyText::new(stops, true, Said::default()).behind(prompt);
+    let met = said.into_iter().find_map(|(id, piece)| reply.push_bytes(id, piece));
+    let stop = match met {
+        Some(stop) => stop,
+        None if !is_full => StopReason::EndOfTurn,
+        None if reply.cut_to_sentences() => StopReason::Sentence,
+        None => StopReason::Length,
+    };
+    reply.finish();
+    let text = reply.text();
+    (reply.ids, text, stop)
+}
+
+/// [`cut`] of a reply that is known as text alone.
+pub(crate) fn cut_text(said: &str, stops: &[String], is_full: bool) -> (String, StopReason) {
+    let mut bytes = [0; 4];
+    let characters: Vec<Vec<u8>> =
+        said.chars().map(|c| c.encode_utf8(&mut bytes).as_bytes().to_vec()).collect();
+    let (_, text, stop) = cut(characters.iter().map(|c| (0, c.as_slice())), "", stops, is_full);
+    (text, stop)
+}
+
 /// The rest of a stop string that begins with a line break; `None` if it does not, or nothing follows.
 fn line_of(stop: &[u8]) -> Option<&[u8]> {
     stop.strip_prefix(b"\n").filter(|line| !line.is_empty())

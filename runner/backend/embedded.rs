@@ -159,18 +159,6 @@ impl Embedded {
         engine::SessionKey { tenant: self.tenant.clone(), ..session.clone().into() }
     }
 
-    /// Tokens of a prompt, the reply, and once more as many as the reply's for a summary with its cue.
-    fn needed(&self, request: &Request) -> anyhow::Result<usize> {
-        let conversation = conversation(request.conversation.clone(), request.tools.as_deref());
-        let tokens = self.engine.prompter().prompt_tokens(&conversation)?;
-        Ok(tokens + 2 * request.max_tokens + SUMMARY_CUE_TOKENS)
-    }
-
-    /// Tokens that the calls may take which can still come before a reply.
-    fn needed_for_calls(request: &Request) -> usize {
-        request.max_calls.saturating_sub(request.n_calls) * call_room(request.max_tokens)
-    }
-
     async fn answer(&self, request: Request, sink: Sink) -> anyhow::Result<Reply> {
         let path = request.path.clone();
         let open = request.choice.as_ref().map(in_file_order).unwrap_or_default();
@@ -186,15 +174,7 @@ impl Embedded {
                 engine::Event::Call(_) | engine::Event::Logprobs(_) => {}
                 engine::Event::Failed(error) => return Err(worded(error).context(path)),
                 engine::Event::Done(completion) => {
-                    let engine::Completion { ids, text, stop, choice, call, followed, usage, .. } =
-                        *completion;
-                    let commit = Some(Box::new(EngineCommit(turn)) as Box<dyn Commit>);
-                    let logprobs = choice.map(|choice| open.into_iter().zip(choice.logprobs).collect());
-                    let (stop, usage, logprobs) =
-                        (stop.into(), Some(usage.into()), logprobs.unwrap_or_default());
-                    let followed = followed.into_iter().map(Into::into).collect();
-                    let call = call.map(Into::into);
-                    return Ok(Reply { ids, text, stop, call, logprobs, followed, usage, commit });
+                    return Ok(reply_of(*completion, open, Some(Box::new(EngineCommit(turn)))));
                 }
             }
         }
@@ -226,16 +206,7 @@ impl super::Backend for Embedded {
     }
 
     fn suggested_sampling(&self) -> GivenSampling {
-        let engine::SuggestedSampling {
-            temperature,
-            top_k,
-            top_p,
-            min_p,
-            repetition_penalty,
-            repetition_window,
-        } = self.engine.model().sampling;
-        let dry = None;
-        GivenSampling { temperature, top_k, top_p, min_p, repetition_penalty, repetition_window, dry }
+        self.engine.model().sampling.into()
     }
 
     fn text(&self, ids: &[u32]) -> String {
@@ -243,13 +214,13 @@ impl super::Backend for Embedded {
     }
 
     fn overflows(&self, request: &Request) -> anyhow::Result<bool> {
-        let needed = self.needed(request)? + Self::needed_for_calls(request);
-        Ok(needed > self.engine.model().context_length)
+        Ok(room(self.engine.prompter(), request)?.1 > self.engine.model().context_length)
     }
 
     fn fills_half(&self, request: &Request) -> anyhow::Result<bool> {
-        let (needed, context) = (self.needed(request)?, self.engine.model().context_length);
-        Ok(needed > context / 2 || needed + Self::needed_for_calls(request) > context)
+        let (needed, with_calls) = room(self.engine.prompter(), request)?;
+        let context = self.engine.model().context_length;
+        Ok(needed > context / 2 || with_calls > context)
     }
 
     fn embed(&self, texts: Vec<String>) -> BoxFuture<'_, anyhow::Result<Vec<Vec<f32>>>> {
@@ -274,6 +245,37 @@ pub fn call_room(max_tokens: usize) -> usize {
     max_call_tokens(max_tokens) + RESULT_TOKENS
 }
 
+/// Tokens that a turn may take without calls, and with them.
+pub(super) fn room(prompter: &engine::Prompter, request: &Request) -> anyhow::Result<(usize, usize)> {
+    let conversation = conversation(request.conversation.clone(), request.tools.as_deref());
+    let needed = by_tokens(prompter.prompt_tokens(&conversation)?, request);
+    Ok((needed, needed + needed_for_calls(request)))
+}
+
+/// Tokens of a prompt, the reply, and once more as many as the reply's for a summary with its cue.
+pub(super) fn by_tokens(of_prompt: usize, request: &Request) -> usize {
+    of_prompt + 2 * request.max_tokens + SUMMARY_CUE_TOKENS
+}
+
+/// Tokens that the calls may take which can still come before a reply.
+pub(super) fn needed_for_calls(request: &Request) -> usize {
+    request.max_calls.saturating_sub(request.n_calls) * call_room(request.max_tokens)
+}
+
+/// An engine's answer; `open`: the options that it chose from, in its order.
+pub(super) fn reply_of(
+    completion: engine::Completion,
+    open: Vec<usize>,
+    commit: Option<Box<dyn Commit>>,
+) -> Reply {
+    let engine::Completion { ids, text, stop, choice, call, followed, usage, .. } = completion;
+    let logprobs = choice.map(|choice| open.into_iter().zip(choice.logprobs).collect());
+    let (stop, usage, logprobs) = (stop.into(), Some(usage.into()), logprobs.unwrap_or_default());
+    let followed = followed.into_iter().map(Into::into).collect();
+    let call = call.map(Into::into);
+    Reply { ids, text, stop, call, logprobs, followed, usage, commit }
+}
+
 /// A choice is weighed anew also where a recording is followed: one draw tells whether it stands.
 fn constraint(options: Option<Options>, follow: Option<Vec<u32>>) -> Option<engine::Constraint> {
     let decoded = options.filter(|options| options.choice.method == Method::Decode);
@@ -285,7 +287,7 @@ fn constraint(options: Option<Options>, follow: Option<Vec<u32>>) -> Option<engi
 }
 
 /// Open options as the file has them: what is likely does not depend on how they were listed, beyond the prompt.
-fn in_file_order(options: &Options) -> Vec<usize> {
+pub(super) fn in_file_order(options: &Options) -> Vec<usize> {
     let mut open = options.open.clone();
     open.sort_unstable();
     open
@@ -380,6 +382,21 @@ pub fn conversation(conversation: Conversation, tools: Option<&Offer>) -> engine
         exchanges: exchanges.collect(),
         next: conversation.next,
         reasoning: conversation.reasoning.into(),
+    }
+}
+
+impl From<engine::SuggestedSampling> for GivenSampling {
+    fn from(suggested: engine::SuggestedSampling) -> Self {
+        let engine::SuggestedSampling {
+            temperature,
+            top_k,
+            top_p,
+            min_p,
+            repetition_penalty,
+            repetition_window,
+        } = suggested;
+        let dry = None;
+        Self { temperature, top_k, top_p, min_p, repetition_penalty, repetition_window, dry }
     }
 }
 

@@ -2,6 +2,7 @@
 //! uses the network.
 
 use crate::hub::{self, Address, Cache};
+use crate::scenario;
 use anyhow::{Context as _, anyhow, bail};
 use std::path::PathBuf;
 
@@ -23,6 +24,22 @@ impl std::fmt::Display for ModelFile {
     }
 }
 
+/// Finds the file whose tokenizer and chat template a model has: its own, or the one that is named for an engine elsewhere.
+///
+/// # Errors
+/// As [`locate`]; an engine elsewhere has none here.
+pub fn tokenizer(name: &str) -> anyhow::Result<ModelFile> {
+    if !scenario::Address::is_meant(name) {
+        return locate(name);
+    }
+    let address: scenario::Address = name.parse()?;
+    locate(
+        &address
+            .tokenizer
+            .with_context(|| format!("{name} names no `tokenizer`, so its tokens can't be counted here"))?,
+    )
+}
+
 /// Finds a model.
 ///
 /// # Errors
@@ -30,6 +47,9 @@ impl std::fmt::Display for ModelFile {
 pub fn locate(name: &str) -> anyhow::Result<ModelFile> {
     if name == "understudy" {
         return Ok(ModelFile::Understudy);
+    }
+    if scenario::Address::is_meant(name) {
+        bail!("{name} is an engine elsewhere; here a model file is needed");
     }
     if name.starts_with("hf:") {
         let address = name.parse().map_err(|error| anyhow!("`{name}` is not a model: {error}"))?;
@@ -49,7 +69,7 @@ pub fn locate(name: &str) -> anyhow::Result<ModelFile> {
     let meant = hub::similar(name).map(|name| format!(" (did you mean `{name}`?)")).unwrap_or_default();
     bail!(
         "there is no model file {name}{meant}; expected a GGUF file, `understudy` (bundled), a name that `greenroom pull` \
-         lists, or hf:ORG/REPO/FILE.gguf"
+         lists, hf:ORG/REPO/FILE.gguf, or an engine elsewhere (API+URL)"
     )
 }
 

@@ -1,7 +1,7 @@
 //! Backends, which answer turns: the trait [`Backend`] and its plain types.
 //!
-//! `embedded` is the engine in this process, `scripted` a function for tests, `strategy` the agents of a scenario that are not
-//! models.
+//! `embedded` is the engine in this process, `remote` one of another process or machine, `scripted` a function for tests, `strategy` the
+//! agents of a scenario that are not models.
 
 mod device;
 mod embedded;
@@ -9,9 +9,11 @@ mod given;
 mod kv;
 mod locate;
 mod pool;
+mod remote;
 mod sampling;
 mod scripted;
 mod strategy;
+pub mod wire;
 
 pub use device::Device;
 pub use embedded::{
@@ -19,8 +21,8 @@ pub use embedded::{
 };
 pub use given::given;
 pub use kv::{Kv, KvConfig, LayerBits};
-pub use locate::{ModelFile, locate};
-pub use pool::Pool;
+pub use locate::{ModelFile, locate, tokenizer};
+pub use pool::{Pool, Reach};
 pub use sampling::{GivenSampling, Sampling};
 pub use scripted::Scripted;
 pub use strategy::{Cast, played};

@@ -1,11 +1,12 @@
-//! Several models in one process: opened when they are first asked for, each file once, within one budget of memory.
+//! Several models of one run: opened when they are first asked for, each once; those in this process within one budget of memory.
 
 use super::{
     Backend, BoxFuture, Embedded, EmbeddedConfig, GivenSampling, Loading, ModelCard, ModelFile, Reply,
-    Request, Session, Share, Sink, locate,
+    Request, Session, Share, Sink, locate, remote,
 };
-use anyhow::Context as _;
-use std::collections::BTreeMap;
+use crate::scenario::Address;
+use anyhow::{Context as _, ensure};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Makes what is told of opening a model.
@@ -15,39 +16,97 @@ type Progress = dyn Fn() -> Box<dyn FnMut(Loading) + Send> + Send + Sync;
 pub struct Pool {
     /// Settings of every engine; the model is another one for each.
     config: EmbeddedConfig,
-    own: Arc<Embedded>,
-    opened: Mutex<Vec<(ModelFile, Arc<Embedded>)>>,
+    own: Arc<dyn Backend>,
+    opened: Mutex<Vec<(Found, Arc<dyn Backend>)>>,
     /// Models in the place of those that scenarios name; the empty name is a scenario's own.
     replaced: BTreeMap<String, String>,
+    reach: Reach,
     on_progress: Box<Progress>,
 }
 
+/// The engines elsewhere that may be asked: what agents read goes there, and keys that scenarios name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reach {
+    /// All.
+    All,
+    /// Those that a person has given, by their addresses.
+    Given(BTreeSet<String>),
+}
+
+impl Reach {
+    fn check(&self, address: &Address, text: &str) -> anyhow::Result<()> {
+        let is_given = match self {
+            Self::All => true,
+            Self::Given(given) => given.contains(text),
+        };
+        let key = address.key_env.as_ref().map_or(String::new(), |name| format!(", with the key in {name}"));
+        ensure!(
+            is_given,
+            "the scenario has it played at {}{key}: what agents read goes there. Let it by --allow-remote, or give a model by --model",
+            address.url
+        );
+        Ok(())
+    }
+}
+
+/// A model by what it is, however it was named.
+#[derive(Clone, Debug, PartialEq)]
+enum Found {
+    /// A file.
+    Here(ModelFile),
+    /// An engine of another process or machine.
+    Elsewhere(Address),
+}
+
+impl Found {
+    fn new(model: &str, reach: &Reach) -> anyhow::Result<Self> {
+        if !Address::is_meant(model) {
+            return Ok(Self::Here(same_file(locate(model)?)));
+        }
+        let address = model.parse()?;
+        reach.check(&address, model)?;
+        Ok(Self::Elsewhere(address))
+    }
+}
+
 impl Pool {
-    /// Opens the scenario's own model; all live in `config.cache_memory`.
+    /// Opens the scenario's own model, as it is found; all that are here live in `config.cache_memory`.
     ///
     /// # Errors
-    /// As [`Embedded::open`].
+    /// The model can't be found or opened.
     pub fn open(
         config: EmbeddedConfig,
+        own: &str,
         replaced: BTreeMap<String, String>,
+        reach: Reach,
         on_progress: Box<Progress>,
     ) -> anyhow::Result<Self> {
         let config = EmbeddedConfig { share: Some(Share::new(config.cache_memory)), ..config };
-        let own = Arc::new(Embedded::open(&config, &mut on_progress())?);
-        let opened = Mutex::new(vec![(same_file(config.model.clone()), own.clone())]);
-        Ok(Self { config, own, opened, replaced, on_progress })
+        let found = Found::new(own, &reach)?;
+        let own = open(&config, &found, &on_progress)?;
+        let opened = Mutex::new(vec![(found, own.clone())]);
+        Ok(Self { config, own, opened, replaced, reach, on_progress })
     }
 
-    fn engine(&self, model: &str) -> anyhow::Result<Arc<Embedded>> {
-        let file = same_file(locate(model)?);
+    fn engine(&self, model: &str) -> anyhow::Result<Arc<dyn Backend>> {
+        let found = Found::new(model, &self.reach)?;
         let mut opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, engine)) = opened.iter().find(|(known, _)| *known == file) {
+        if let Some((_, engine)) = opened.iter().find(|(known, _)| *known == found) {
             return Ok(engine.clone());
         }
-        let config = EmbeddedConfig { model: file.clone(), ..self.config.clone() };
-        let engine = Arc::new(Embedded::open(&config, &mut (self.on_progress)())?);
-        opened.push((file, engine.clone()));
+        let engine = open(&self.config, &found, &self.on_progress)?;
+        opened.push((found, engine.clone()));
         Ok(engine)
+    }
+}
+
+fn open(config: &EmbeddedConfig, found: &Found, on_progress: &Progress) -> anyhow::Result<Arc<dyn Backend>> {
+    match found {
+        Found::Here(file) => {
+            let config = EmbeddedConfig { model: file.clone(), ..config.clone() };
+            Ok(Arc::new(Embedded::open(&config, &mut on_progress())?))
+        }
+        Found::Elsewhere(address) => remote::open(address),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::backend::locate;
 use crate::replay::transcript_file;
-use crate::scenario::Scenario;
+use crate::scenario::{Address, Scenario};
 use crate::trace::{self, Trace};
 use anyhow::{Context as _, bail};
 use std::collections::BTreeMap;
@@ -61,7 +61,8 @@ pub(super) fn models(
     let mut models: BTreeMap<String, String> = beside(scenario).collect();
     models.extend(played.unwrap_or_default());
     models.retain(|name, _| name.is_empty() || scenario.models.contains_key(name));
-    let gone = models.iter().filter(|(name, model)| !given.contains_key(*name) && !model.is_empty());
+    let is_file = |model: &str| !model.is_empty() && !Address::is_meant(model);
+    let gone = models.iter().filter(|(name, model)| !given.contains_key(*name) && is_file(model));
     for (name, model) in gone {
         locate(model).with_context(|| {
             let option =

@@ -1,8 +1,9 @@
 //! Flags for the model, for the place where its memories are kept, and for the share of this machine that it may take.
 
 use super::{Memories, casting, parse_size};
-use crate::backend::{Device, EmbeddedConfig, Kv, Loading, ModelFile, Pool, locate};
+use crate::backend::{Device, EmbeddedConfig, Kv, Loading, ModelFile, Pool, Reach, locate};
 use crate::files;
+use crate::scenario::Address;
 use anyhow::Context as _;
 use indicatif::{ProgressBar, ProgressFinish, ProgressStyle};
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,8 +13,8 @@ use std::time::Duration;
 /// The model that answers.
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct Model {
-    /// GGUF file, a name that `pull` lists, hf:ORG/REPO/FILE.gguf, or the bundled `understudy`, for those to whom the scenario gives
-    /// none of their own; NAME=MODEL takes the place of one that it names (repeatable) [default: the scenario's, else
+    /// GGUF file, a name that `pull` lists, hf:ORG/REPO/FILE.gguf, the bundled `understudy`, or an engine elsewhere (API+URL,
+    /// docs/engines.md), for those to whom the scenario gives none of their own; NAME=MODEL takes the place of one that it names (repeatable) [default: the scenario's, else
     /// understudy; a run that goes on or is forked has its own]
     #[arg(long = "model", value_name = "[NAME=]MODEL", value_parser = casting::parse)]
     pub(super) given: Vec<casting::Given>,
@@ -27,6 +28,9 @@ pub(super) struct Model {
     /// Threads [default: all cores]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     threads: Option<u16>,
+    /// Ask the engines elsewhere that the scenario names: what agents read goes there, and the keys that it names
+    #[arg(long)]
+    allow_remote: bool,
 }
 
 /// The model, and where memories are kept.
@@ -62,12 +66,20 @@ impl Model {
     pub(super) fn open(&self) -> anyhow::Result<Pool> {
         let given = casting::by_name(&self.given)?;
         let own = given.get("").map_or("understudy", String::as_str);
-        Pool::open(self.config([own])?, given.clone(), Box::new(|| Box::new(|_| {})))
+        Pool::open(self.config([own])?, own, given.clone(), self.reach(), Box::new(|| Box::new(|_| {})))
     }
 
-    /// The first of these models, and room beside all of them.
+    /// The engines elsewhere that may be asked.
+    fn reach(&self) -> Reach {
+        match self.allow_remote {
+            true => Reach::All,
+            false => Reach::Given(self.given.iter().map(|(_, model)| model.clone()).collect()),
+        }
+    }
+
+    /// The first of these models that is here, and room beside all of them.
     fn config<'a>(&self, models: impl IntoIterator<Item = &'a str>) -> anyhow::Result<EmbeddedConfig> {
-        let mut models = models.into_iter().map(locate);
+        let mut models = models.into_iter().filter(|model| !Address::is_meant(model)).map(locate);
         let model = models.next().transpose()?.unwrap_or(ModelFile::Understudy);
         // One of the others that is missing is told when it is to be opened, by its name.
         let models: Vec<ModelFile> = [model.clone()].into_iter().chain(models.flatten()).collect();
@@ -103,8 +115,16 @@ impl Machine {
     /// Opens the first of these models, with a bar on a terminal while it is converted, and the others when they are asked for.
     pub(super) fn pool(&self, models: &BTreeSet<String>, own: &str, quiet: bool) -> anyhow::Result<Pool> {
         let config = self.config(models, own)?;
-        introduce(&config.model, quiet);
-        Pool::open(config, BTreeMap::new(), Box::new(move || Box::new(loading(quiet))))
+        if !Address::is_meant(own) {
+            introduce(&config.model, quiet);
+        }
+        Pool::open(
+            config,
+            own,
+            BTreeMap::new(),
+            self.model.reach(),
+            Box::new(move || Box::new(loading(quiet))),
+        )
     }
 }
 

@@ -26,6 +26,7 @@ mod fork;
 mod graph;
 mod import;
 mod machine;
+mod merge;
 mod models;
 mod new;
 mod play;
@@ -93,6 +94,7 @@ enum Command {
     New(new::Args),
     Graph(graph::Args),
     Fork(fork::Args),
+    Merge(merge::Args),
     Explain(explain::Args),
     Import(import::Args),
     Replay(replay::Args),
@@ -115,7 +117,7 @@ pub fn main() -> ExitCode {
 /// The commands by what one wants to do.
 const GROUPS: [(&str, &[&str]); 6] = [
     ("Write a scenario", &["new", "check", "graph", "schema", "import"]),
-    ("Play it", &["run", "fork"]),
+    ("Play it", &["run", "fork", "merge"]),
     ("Look at what happened", &["explain", "report", "diff"]),
     ("Keep it as a test", &["replay", "review"]),
     ("Serve other programs", &["serve"]),
@@ -187,6 +189,7 @@ impl Command {
             Self::New(args) => new::run(args),
             Self::Graph(args) => graph::run(args),
             Self::Fork(args) => fork::run(args),
+            Self::Merge(args) => merge::run(args),
             Self::Explain(args) => explain::run(args),
             Self::Import(args) => import::run(args),
             Self::Replay(args) => replay::run(args),

@@ -4,7 +4,7 @@ use super::Exit;
 use super::machine::Machine;
 use super::play::{own, played as played_by};
 use super::stop::stopped;
-use crate::experiment::{self, Design, Played, Step, play as play_design, transcripts};
+use crate::experiment::{self, Design, Played, Shard, Step, play as play_design, transcripts};
 use crate::statistics::{Cell, Run, Sample, plots, summarize, tables};
 use crate::terminal::{is_fancy, statistics};
 use crate::transcript::Transcript;
@@ -48,7 +48,17 @@ pub(super) fn play(
     }
     let took = took(&played, began.elapsed().as_secs_f64());
     let sample = sample(design, folder)?;
-    let holds = count(&sample, folder, quiet)?;
+    let holds = match design.shard {
+        None => count(&sample, folder, quiet)?,
+        Some(Shard { number, of }) => {
+            if quiet {
+                println!("{}", folder.display());
+            } else {
+                println!("part {number} of {of}; when all are played: greenroom merge PART… --out FOLDER");
+            }
+            hold(&sample)
+        }
+    };
     if !quiet {
         println!("\n{took}: {}", folder.display());
     }
@@ -76,7 +86,7 @@ fn sample(design: &Design, folder: &Path) -> anyhow::Result<Sample> {
 }
 
 /// Writes tables, figures and plots beside the runs; prints the figures. False: an assertion failed in a run.
-fn count(sample: &Sample, folder: &Path, quiet: bool) -> anyhow::Result<bool> {
+pub(super) fn count(sample: &Sample, folder: &Path, quiet: bool) -> anyhow::Result<bool> {
     let mut files = tables(sample).write(folder)?;
     let summary = summarize(sample);
     files.push(summary.write(folder)?);
@@ -86,8 +96,13 @@ fn count(sample: &Sample, folder: &Path, quiet: bool) -> anyhow::Result<bool> {
     } else {
         print!("{}", statistics(&summary, &files, is_fancy()));
     }
+    Ok(hold(sample))
+}
+
+/// True if all assertions held in all runs.
+fn hold(sample: &Sample) -> bool {
     let mut footers = sample.runs.iter().filter_map(|run| run.transcript.footer.as_ref());
-    Ok(footers.all(|footer| footer.record.holds()))
+    footers.all(|footer| footer.record.holds())
 }
 
 fn bar(n: usize, quiet: bool) -> ProgressBar {

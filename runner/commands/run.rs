@@ -45,6 +45,9 @@ pub(super) struct Args {
     /// Play one case of the scenario's file of cases, by its name or number; without it, a scenario with `cases` is played once for each
     #[arg(long, value_name = "N|NAME")]
     case: Option<String>,
+    /// Play a part of those runs, the K-th of N: other machines play the others, and `merge` joins their folders
+    #[arg(long, value_name = "K/N", requires = "out")]
+    shard: Option<experiment::Shard>,
     /// How many runs are played at once; what they say does not depend on it [default: 4, and 1 where a human plays]
     #[arg(long, value_name = "J", value_parser = clap::value_parser!(u16).range(1..))]
     jobs: Option<u16>,
@@ -134,6 +137,10 @@ pub(super) fn run(mut args: Args) -> anyhow::Result<Exit> {
         return Ok(Exit::Invalid);
     }
     if args.repeat.is_none() && args.sweeps.is_empty() && !has_cases {
+        if args.shard.is_some() {
+            eprintln!("error: --shard is a part of many runs: give --repeat or --sweep");
+            return Ok(Exit::Invalid);
+        }
         refuse_other(&folder, transcript::FILE, experiment::FILE, args.resume)?;
         let performance =
             Performance { scenario, options, folder, quiet: args.quiet, watch: args.watch, go_on };
@@ -228,7 +235,7 @@ fn design(args: &Args, options: RunOptions, n: u32) -> anyhow::Result<Option<Des
     }
     let seeds: Option<Vec<u64>> = (0..u64::from(n)).map(|i| options.seed.checked_add(i)).collect();
     let seeds = seeds.with_context(|| format!("--seed {} leaves no room for {n} seeds", options.seed))?;
-    Ok(Some(Design { cells, seeds, options }))
+    Ok(Some(Design { cells, seeds, options, shard: args.shard }))
 }
 
 /// The folder that a run's record goes to.

@@ -10,7 +10,7 @@ mod tuning;
 
 pub use play::{Played, Step, play, transcripts};
 pub use read::read;
-pub use record::{CellRecord, FILE, Record};
+pub use record::{CellRecord, FILE, Record, merge, missing};
 pub use tuning::Tuning;
 
 use crate::run::RunOptions;
@@ -31,6 +31,31 @@ pub struct Design {
     pub seeds: Vec<u64>,
     /// Settings of each run, except for the seed, which is the design's.
     pub options: RunOptions,
+    /// The part of the runs that is played here; `None`: all.
+    pub shard: Option<Shard>,
+}
+
+/// One of several parts of an experiment's runs, each played on a machine of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shard {
+    /// Its number, from 1.
+    pub number: usize,
+    /// How many there are.
+    pub of: usize,
+}
+
+impl std::str::FromStr for Shard {
+    type Err = String;
+
+    /// Reads `K/N`.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let parts =
+            text.split_once('/').and_then(|(k, n)| Some((k.trim().parse().ok()?, n.trim().parse().ok()?)));
+        match parts {
+            Some((number, of)) if (1..=of).contains(&number) => Ok(Self { number, of }),
+            _ => Err("expected K/N, K from 1 to N, e.g. 2/8".into()),
+        }
+    }
 }
 
 /// One combination of values.
@@ -96,9 +121,16 @@ impl Design {
         agents.any(|agent| agent.strategy == Some(Strategy::Human))
     }
 
-    /// All runs, as (cell, seed). Those of one seed follow each other: they begin alike, and share what they have read.
+    /// The runs that are played here, as (cell, seed). Those of one seed follow each other: they begin alike, and share what they have
+    /// read. So a shard has whole seeds, as long as there are as many as shards.
     pub fn runs(&self) -> impl Iterator<Item = (usize, u64)> + '_ {
-        self.seeds.iter().flat_map(|seed| (0..self.cells.len()).map(|cell| (cell, *seed)))
+        let (n_cells, by_seed) =
+            (self.cells.len(), self.shard.is_some_and(|shard| self.seeds.len() >= shard.of));
+        let all = self.seeds.iter().enumerate().flat_map(move |(at, seed)| {
+            (0..n_cells).map(move |cell| (if by_seed { at } else { at * n_cells + cell }, cell, *seed))
+        });
+        let is_here = |at: usize| self.shard.is_none_or(|Shard { number, of }| at % of == number - 1);
+        all.filter(move |(at, ..)| is_here(*at)).map(|(_, cell, seed)| (cell, seed))
     }
 
     /// Settings of a cell's run with this seed.

@@ -1,14 +1,13 @@
 //! Reads an experiment's folder again: its runs, each with the scenario that it was played with.
 
 use super::record::{CellRecord, FILE, Record};
-use crate::files::{self, Kind};
 use crate::replay::{Search, load_scenario};
 use crate::scenario::Scenario;
 use crate::statistics::{Cell, Run, Sample};
 use crate::transcript::{self, Header, Transcript};
-use anyhow::{Context as _, bail, ensure};
+use anyhow::{Context as _, ensure};
 use serde_json::Value;
-use std::path::{Component, Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 /// Most runs that a folder is searched for.
@@ -19,11 +18,7 @@ const MAX_RUNS: usize = 1_000_000;
 /// # Errors
 /// The record or a run can't be read, or the scenario of a run is not to be found.
 pub fn read(folder: &Path, search: &Search) -> anyhow::Result<(Record, Sample)> {
-    let file = folder.join(FILE);
-    let text = files::read_text(&file, Kind::Experiment)
-        .with_context(|| format!("can't read {}", file.display()))?;
-    let record: Record = serde_json::from_str(&text)
-        .with_context(|| format!("{} is no record of an experiment", file.display()))?;
+    let (record, file) = (Record::open(folder)?, folder.join(FILE));
     let n_runs = record.cells.len().saturating_mul(record.seeds.len());
     ensure!(n_runs <= MAX_RUNS, "{} names {n_runs} runs, expected at most {MAX_RUNS}", file.display());
     let mut sample = Sample::default();
@@ -31,7 +26,7 @@ pub fn read(folder: &Path, search: &Search) -> anyhow::Result<(Record, Sample)> 
         let mut scenario: Option<Arc<Scenario>> = None;
         let mut values = None;
         for seed in &record.seeds {
-            let own = own_folder(cell)?.join(format!("seed-{seed}"));
+            let own = cell.own_folder()?.join(format!("seed-{seed}"));
             let file = folder.join(&own).join(transcript::FILE);
             if !file.exists() {
                 continue;
@@ -63,15 +58,6 @@ fn open(file: &Path, header: &Header, search: &Search) -> anyhow::Result<Arc<Sce
     loaded
         .scenario
         .with_context(|| format!("the scenario of {shown} has errors:\n{}", loaded.report.render(false)))
-}
-
-/// A cell's folder below the experiment's.
-fn own_folder(cell: &CellRecord) -> anyhow::Result<PathBuf> {
-    let folder = PathBuf::from(cell.folder.as_deref().unwrap_or_default());
-    if folder.components().all(|part| matches!(part, Component::Normal(_))) {
-        return Ok(folder);
-    }
-    bail!("the folder `{}` of a cell leads out of the experiment's", folder.display())
 }
 
 /// The values of a cell with their types, which its runs have.

@@ -3,9 +3,10 @@
 use super::{Design, shown};
 use crate::files::{self, Kind};
 use crate::scenario::Scenario;
+use crate::transcript::{self, Transcript};
 use anyhow::{Context as _, bail};
 use serde::{Deserialize, Serialize};
-use std::path::Path;
+use std::path::{Component, Path, PathBuf};
 
 /// Name of the file in an experiment's folder.
 pub const FILE: &str = "experiment.json";
@@ -32,6 +33,20 @@ pub struct CellRecord {
     pub values: Vec<(String, String)>,
 }
 
+impl CellRecord {
+    /// The cell's folder below the experiment's.
+    ///
+    /// # Errors
+    /// It leads out of it.
+    pub(super) fn own_folder(&self) -> anyhow::Result<PathBuf> {
+        let folder = PathBuf::from(self.folder.as_deref().unwrap_or_default());
+        if folder.components().all(|part| matches!(part, Component::Normal(_))) {
+            return Ok(folder);
+        }
+        bail!("the folder `{}` of a cell leads out of the experiment's", folder.display())
+    }
+}
+
 impl Record {
     /// That of a design.
     pub fn of(design: &Design, scenario: &Scenario) -> Self {
@@ -48,6 +63,28 @@ impl Record {
             cells: design.cells.iter().enumerate().map(cell).collect(),
             seeds: design.seeds.clone(),
         }
+    }
+
+    /// Folders of all runs, below the experiment's.
+    fn runs(&self) -> anyhow::Result<Vec<PathBuf>> {
+        let mut runs = Vec::new();
+        for cell in &self.cells {
+            let folder = cell.own_folder()?;
+            runs.extend(self.seeds.iter().map(|seed| folder.join(format!("seed-{seed}"))));
+        }
+        Ok(runs)
+    }
+
+    /// Reads the record of a folder.
+    ///
+    /// # Errors
+    /// There is none, or it can't be read.
+    pub fn open(folder: &Path) -> anyhow::Result<Self> {
+        let file = folder.join(FILE);
+        let text = files::read_text(&file, Kind::Experiment);
+        let text = text.with_context(|| format!("can't read {}", file.display()))?;
+        serde_json::from_str(&text)
+            .with_context(|| format!("{} is no record of an experiment", file.display()))
     }
 
     /// Writes it into a folder. One that stands there may grow (more seeds, more values behind the last), not become another.
@@ -99,4 +136,90 @@ impl Record {
         let seed = was.seeds.iter().find(|seed| !self.seeds.contains(seed));
         seed.map(|seed| format!("it has runs with seed {seed}"))
     }
+}
+
+/// Runs of an experiment that are complete in none of these parts, by their folders.
+///
+/// # Errors
+/// As [`merge`].
+pub fn missing(parts: &[PathBuf]) -> anyhow::Result<Vec<PathBuf>> {
+    let mut missing = Vec::new();
+    for own in common(parts)?.runs()? {
+        if complete(parts, &own)?.is_none() {
+            missing.push(own);
+        }
+    }
+    Ok(missing)
+}
+
+/// Joins the parts of an experiment into a new folder: all complete runs, each as it was recorded. Returns how many there are.
+///
+/// # Errors
+/// The parts are of different experiments, two of them hold a run that is not the same in both, or a file can't be read or written.
+pub fn merge(parts: &[PathBuf], into: &Path) -> anyhow::Result<usize> {
+    let record = common(parts)?;
+    if into.exists() {
+        bail!("{} is there already: choose another folder with --out", into.display());
+    }
+    let mut n = 0;
+    for own in record.runs()? {
+        if let Some(from) = complete(parts, &own)? {
+            copy_folder(&from, &into.join(&own))?;
+            n += 1;
+        }
+    }
+    record.settle(into)?;
+    Ok(n)
+}
+
+/// The record that all parts have.
+fn common(parts: &[PathBuf]) -> anyhow::Result<Record> {
+    let Some((first, others)) = parts.split_first() else { bail!("there is nothing to join") };
+    let record = Record::open(first)?;
+    for other in others {
+        if Record::open(other)? != record {
+            bail!(
+                "{} and {} are of different experiments: their {FILE} differ",
+                first.display(),
+                other.display()
+            );
+        }
+    }
+    Ok(record)
+}
+
+/// The folder of a complete run in one of these parts; in several, it must be the same.
+fn complete(parts: &[PathBuf], own: &Path) -> anyhow::Result<Option<PathBuf>> {
+    let mut found: Option<(PathBuf, String)> = None;
+    for part in parts {
+        let folder = part.join(own);
+        let file = folder.join(transcript::FILE);
+        if !file.exists() {
+            continue;
+        }
+        let Some(footer) = Transcript::open(&file)?.footer else { continue };
+        match &found {
+            None => found = Some((folder, footer.hash)),
+            Some((_, hash)) if *hash == footer.hash => {}
+            Some((other, _)) => bail!(
+                "{} and {} are the same run, and say different things: leave one of the parts out",
+                other.display(),
+                folder.display()
+            ),
+        }
+    }
+    Ok(found.map(|(folder, _)| folder))
+}
+
+/// Copies a run's files; there are no folders in it.
+fn copy_folder(from: &Path, to: &Path) -> anyhow::Result<()> {
+    let can_not = |folder: &Path| format!("can't read {}", folder.display());
+    std::fs::create_dir_all(to).with_context(|| format!("can't create {}", to.display()))?;
+    for entry in std::fs::read_dir(from).with_context(|| can_not(from))? {
+        let entry = entry.with_context(|| can_not(from))?;
+        if entry.file_type().with_context(|| can_not(from))?.is_file() {
+            files::copy_new(&entry.path(), &to.join(entry.file_name()))?;
+        }
+    }
+    Ok(())
 }

@@ -227,6 +227,18 @@ pub fn write_new(path: &Path, bytes: impl AsRef<[u8]>) -> io::Result<()> {
     File::create_new(path)?.write_all(bytes.as_ref())
 }
 
+/// Copies a regular file of any size to a place where there is none; a link is not followed.
+///
+/// # Errors
+/// Either file, and what the system says of it.
+pub fn copy_new(from: &Path, to: &Path) -> anyhow::Result<()> {
+    let opened = std::fs::symlink_metadata(from).and_then(|found| regular(&found));
+    let opened = opened.and_then(|()| without_waiting(OpenOptions::new().read(true)).open(from));
+    let mut read = opened.with_context(|| format!("can't read {}", from.display()))?;
+    let copied = File::create_new(to).and_then(|mut written| io::copy(&mut read, &mut written));
+    copied.map(drop).with_context(|| format!("can't copy {} to {}", from.display(), to.display()))
+}
+
 /// Opens a file of ours to write: a new one, if `options` make one, or a regular one. Not by a link, which in a folder from outside may
 /// lead to any file of its reader's.
 ///

@@ -18,6 +18,7 @@ pub mod papers;
 mod passes;
 mod plan;
 mod read;
+mod remote;
 pub mod render;
 pub mod results;
 pub mod schema;
@@ -39,6 +40,7 @@ pub use plan::{
     Announced, Audience, Change, Condition, Constraint, Edge, Input, Known, Occasion, Plan, Purpose,
     RoutePoint, Seeds, TimelineId, Turn, TurnId, turn_seed,
 };
+pub use remote::{Address, Api};
 pub use tools::{BuiltIn, Tool, ToolId, ToolKind, ToolSpec};
 pub use yaml::{Path, Step, Tree, parse, repeated_key};
 

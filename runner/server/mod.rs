@@ -24,6 +24,7 @@ mod sessions;
 mod small;
 mod stream;
 mod tenants;
+mod turns;
 mod unread;
 mod window;
 
@@ -146,6 +147,7 @@ fn router(app: Arc<App>) -> Router {
         .merge(anthropic::routes())
         .merge(agents::routes())
         .merge(runs::routes())
+        .merge(turns::routes())
         .merge(small::routes())
         .merge(window::routes())
         .fallback(async |request: Request| Refusal::no_route(request.method(), request.uri().path()))
@@ -275,6 +277,9 @@ const ROUTES: &[(&str, &str)] = &[
     ("GET", "/v1/agents/{name}/export"),
     ("PUT", "/v1/agents/{name}/import"),
     ("POST", "/v1/runs"),
+    ("POST", "/v1/turns"),
+    ("POST", "/v1/turns/count"),
+    ("POST", "/v1/turns/forget"),
     ("GET", "/health"),
     ("GET", "/metrics"),
     ("POST", "/tokenize"),

@@ -223,6 +223,7 @@ impl Models {
                     "context_length": info.context_length,
                     "kv": engine.kv(),
                     "numerics": info.numerics,
+                    "sampling": info.sampling,
                 })
             }
         };

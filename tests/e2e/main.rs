@@ -25,6 +25,8 @@ mod models;
 #[cfg(target_os = "linux")]
 mod outputs;
 mod pull;
+#[cfg(unix)]
+mod remote;
 mod replays;
 mod seeds;
 #[cfg(unix)]

@@ -8,13 +8,13 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// A server, which ends with this value.
-struct Server {
+pub(super) struct Server {
     child: Child,
-    address: String,
+    pub(super) address: String,
 }
 
 impl Server {
-    fn start(stage: &Stage, more: &[&str]) -> Self {
+    pub(super) fn start(stage: &Stage, more: &[&str]) -> Self {
         let mut command = Command::new(assert_cmd::cargo::cargo_bin!("greenroom"));
         command.args(["serve", "--listen", "127.0.0.1:0", "--threads", "1", "--cache-dir"]);
         command.arg(stage.path("cache")).args(more).env("HOME", stage.dir.path());

@@ -3,7 +3,8 @@
 use crate::play::Backwards;
 use greenroom::backend::{Backend, Scripted};
 use greenroom::experiment::{
-    Design, Played, Tuning, Variant, combinations, parse_sweep, play as play_design, transcripts,
+    Design, Played, Shard, Tuning, Variant, combinations, merge, missing, parse_sweep, play as play_design,
+    transcripts,
 };
 use greenroom::run::RunOptions;
 use greenroom::scenario::load;
@@ -27,7 +28,7 @@ fn design(sweeps: &[&str], seeds: std::ops::Range<u64>) -> Design {
         Variant { scenario, values, tuning: Tuning::default() }
     };
     let cells = combinations(&sweeps).into_iter().map(cell).collect();
-    Design { cells, seeds: seeds.collect(), options: RunOptions::default() }
+    Design { cells, seeds: seeds.collect(), options: RunOptions::default(), shard: None }
 }
 
 /// Says its seed and how much it has read; counts how often it was asked.
@@ -179,4 +180,52 @@ fn sweeps_are_lists_of_yaml_values() {
         let error = parse_sweep(bad).unwrap_err();
         assert!(error.contains(says), "{bad}: {error}");
     }
+}
+
+#[test]
+fn parts_that_are_merged_are_what_one_machine_would_have_written() {
+    let dir = tempfile::tempdir().unwrap();
+    for (name, seeds) in [("by-seed", 0..7), ("by-run", 0..2)] {
+        let whole = design(&["prize=1,2"], seeds);
+        let one = dir.path().join(format!("{name}-one"));
+        run(&whole, &one, 2, counted(Arc::default()), 0).unwrap();
+        let mut parts = Vec::new();
+        for number in 1..=3 {
+            let shard = Some(Shard { number, of: 3 });
+            let (design, folder) = (Design { shard, ..whole.clone() }, dir.path().join(format!("{name}-{number}")));
+            // One of them is stopped, and goes on.
+            let stop_after = usize::from(number == 2);
+            run(&design, &folder, 1, counted(Arc::default()), stop_after).unwrap();
+            run(&design, &folder, 1, counted(Arc::default()), 0).unwrap();
+            parts.push(folder);
+        }
+        assert_eq!(missing(&parts[..2]).unwrap().len(), whole.runs().count() - 2 * whole.runs().count().div_ceil(3));
+        assert_eq!(missing(&parts).unwrap().len(), 0);
+        let joined = dir.path().join(format!("{name}-joined"));
+        assert_eq!(merge(&parts, &joined).unwrap(), whole.runs().count());
+        assert!(files(&one) == files(&joined), "equal files");
+        assert!(merge(&parts, &joined).unwrap_err().to_string().contains("is there already"));
+    }
+}
+
+#[test]
+fn parts_that_do_not_fit_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    let says = |text: &'static str| -> Arc<dyn Backend> { Arc::new(Scripted::new(move |_| Some(text.to_string()))) };
+    run(&design(&[], 0..2), &at("a"), 1, says("Yes."), 0).unwrap();
+    run(&design(&[], 0..2), &at("b"), 1, says("No."), 0).unwrap();
+    run(&design(&[], 0..3), &at("c"), 1, says("Yes."), 0).unwrap();
+    let told = |parts: &[&str]| {
+        let parts: Vec<_> = parts.iter().map(|name| at(name)).collect();
+        format!("{:#}", merge(&parts, &at("out")).unwrap_err())
+    };
+    assert!(told(&["a", "b"]).contains("say different things"));
+    assert!(told(&["a", "c"]).contains("different experiments"));
+    assert!(told(&["a", "nowhere"]).contains("can't read"));
+    assert_eq!(missing(&[at("a"), at("a")]).unwrap().len(), 0, "the same part twice is no mistake");
+    for text in ["0/2", "3/2", "1", "a/b", "1/0"] {
+        assert!(text.parse::<Shard>().is_err(), "{text}");
+    }
+    assert_eq!(" 2 / 8".parse(), Ok(Shard { number: 2, of: 8 }));
 }

@@ -1,6 +1,6 @@
 //! The models that `check` counts with: those of the scenario, where they are here.
 
-use crate::backend::{locate, source};
+use crate::backend::{source, tokenizer};
 use crate::commands::casting;
 use crate::run::MAX_TOKENS;
 use crate::scenario::{AgentId, Scenario, TimelineId, compile};
@@ -84,7 +84,7 @@ impl<'a> Counting<'a> {
 
 fn open(opened: &mut Opened, model: &str) -> anyhow::Result<()> {
     if !opened.contains_key(model) {
-        opened.insert(model.to_string(), Prompter::open(&source(&locate(model)?))?);
+        opened.insert(model.to_string(), Prompter::open(&source(&tokenizer(model)?))?);
     }
     Ok(())
 }

@@ -3,8 +3,9 @@
 use super::{Checker, is_identifier};
 use crate::diagnostic::Diagnostic;
 use crate::scenario::hints::{Hints, WrittenHints, expected};
+use crate::scenario::schema::{RemoteModel, WrittenModel};
 use crate::scenario::yaml::Path;
-use crate::scenario::{Keep, Phase, Scenario, Turn, compile};
+use crate::scenario::{Address, Api, Keep, Phase, Scenario, Turn, compile};
 use indexmap::IndexMap;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +13,7 @@ impl Checker {
     /// The models that the scenario names.
     pub(super) fn models(
         &mut self,
-        written: Option<IndexMap<String, Option<String>>>,
+        written: Option<IndexMap<String, Option<WrittenModel>>>,
         path: &Path,
     ) -> BTreeMap<String, String> {
         let mut models = BTreeMap::new();
@@ -24,7 +25,14 @@ impl Checker {
                 let help = format!("for example `{}`", super::phases::identifier_from(&name));
                 self.push(Diagnostic::error("bad-name", path.to_string(), span, message).help(help));
             }
-            let model = model.unwrap_or_default();
+            let model = match model {
+                None => String::new(),
+                Some(WrittenModel::Text(file)) => self.file_or_address(file, &path),
+                Some(WrittenModel::Long(remote)) => match self.remote(&remote, &path) {
+                    Some(address) => address.to_string(),
+                    None => continue,
+                },
+            };
             if model.trim().is_empty() && !self.is_broken(&path) {
                 let help = format!("e.g. `{name}: models/small.gguf`, or `{name}: understudy`");
                 self.missing(&path, "a model needs a file, or a name that `greenroom pull` lists", &help);
@@ -33,6 +41,61 @@ impl Checker {
         }
         self.models = models.keys().cloned().collect();
         models
+    }
+
+    /// A model in a word, which may be an engine's address.
+    fn file_or_address(&mut self, model: String, path: &Path) -> String {
+        if Address::is_meant(&model)
+            && let Err(error) = model.parse::<Address>()
+        {
+            self.error("bad-value", path, format!("{error:#}"));
+        }
+        model
+    }
+
+    /// The address of an engine elsewhere, if it is one.
+    fn remote(&mut self, written: &RemoteModel, path: &Path) -> Option<Address> {
+        let example = "e.g. `{ remote: http://127.0.0.1:8080, api: greenroom }`";
+        let (Some(url), Some(api)) = (&written.remote, &written.api) else {
+            if !self.is_broken(path) {
+                self.missing(path, "an engine elsewhere needs `remote` (its URL) and `api`", example);
+            }
+            return None;
+        };
+        let Some(api) = Api::named(api) else {
+            let help = self.suggest(api, Api::ALL.map(|(name, _)| name));
+            let message = format!("there is no API `{api}`: expected one of {}", Api::names());
+            self.error("bad-value", &path.key("api"), message).help = help;
+            return None;
+        };
+        let mut address = match Address::new(api, url) {
+            Ok(address) => address,
+            Err(error) => {
+                self.error("bad-value", &path.key("remote"), format!("{error:#}")).help =
+                    Some(example.into());
+                return None;
+            }
+        };
+        let text = |value: &Option<String>| value.clone();
+        let number = |value: Option<u64>| value.map(|n| n.to_string());
+        let values = [
+            text(&written.model),
+            text(&written.key_env),
+            text(&written.tokenizer),
+            number(written.slots),
+            number(written.requests_per_minute),
+            number(written.tokens_per_minute),
+            number(written.budget),
+            number(written.timeout),
+            number(written.context),
+        ];
+        for (name, value) in Address::SETTINGS.into_iter().zip(values) {
+            if let Some(Err(error)) = value.map(|value| address.set(name, &value)) {
+                self.error("bad-value", &path.key(name), format!("{error:#}"));
+                return None;
+            }
+        }
+        Some(address)
     }
 
     /// Settings that stand together at a path.

@@ -57,9 +57,9 @@ pub struct Written {
     /// Files whose `agents`, `variables` and `models` are taken over, paths relative to this file. What stands here wins.
     pub include: Option<Vec<Option<String>>>,
     /// Models by name, for `model`: a GGUF file (its path relative to this file, or absolute), a name that `greenroom pull` lists,
-    /// `hf:ORG/REPO/FILE.gguf`, or the bundled `understudy`. `--model NAME=…` puts another in its place.
-    #[schemars(extend("propertyNames" = { "pattern": NAME }))]
-    pub models: Option<IndexMap<String, Option<String>>>,
+    /// `hf:ORG/REPO/FILE.gguf`, the bundled `understudy`, or an engine elsewhere (`remote`). `--model NAME=…` puts another in its place.
+    #[schemars(with = "Option<IndexMap<String, WrittenModel>>", extend("propertyNames" = { "pattern": NAME }))]
+    pub models: Option<IndexMap<String, Option<WrittenModel>>>,
     /// The model that memories are looked up by: a name under `models`. Any model of a known family serves, an embedding model best. Default:
     /// each agent's own.
     pub embeddings: Option<String>,
@@ -87,6 +87,53 @@ pub struct Written {
     #[schemars(with = "Value")]
     pub ui: Option<Value>,
 }
+}
+
+/// A model.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[schemars(rename = "Model", untagged)]
+pub enum WrittenModel {
+    /// A file, or a name.
+    Text(String),
+    /// An engine elsewhere.
+    Long(Box<RemoteModel>),
+}
+
+/// An engine in another process or on another machine. What agents read goes there, and only where `--allow-remote` lets it.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
+#[serde(default)]
+#[schemars(deny_unknown_fields, extend("required" = ["remote", "api"]))]
+pub struct RemoteModel {
+    /// The base of its URLs, e.g. `http://127.0.0.1:8080`; for `openai` with `/v1`.
+    pub remote: Option<String>,
+    /// The words in which it is asked: `greenroom` (`greenroom serve`), `llamacpp`, `vllm`, `sglang` (all by token ids), `openai` or
+    /// `anthropic` (by messages).
+    pub api: Option<String>,
+    /// The model's name there. Default: the only one that there is.
+    pub model: Option<String>,
+    /// The environment variable that holds its key.
+    pub key_env: Option<String>,
+    /// A model file here that has the model's tokenizer and chat template; `llamacpp`, `vllm` and `sglang` need one. Its weights are not
+    /// read.
+    pub tokenizer: Option<String>,
+    /// Requests at once. Default: 4.
+    #[schemars(extend("minimum" = 1))]
+    pub slots: Option<u64>,
+    /// Requests a minute, at most.
+    #[schemars(extend("minimum" = 1))]
+    pub requests_per_minute: Option<u64>,
+    /// Tokens a minute, at most, of prompts and replies.
+    #[schemars(extend("minimum" = 1))]
+    pub tokens_per_minute: Option<u64>,
+    /// Tokens of prompts and replies after which the run stops.
+    #[schemars(extend("minimum" = 1))]
+    pub budget: Option<u64>,
+    /// Seconds of silence after which a request is given up and made again. Default: 600.
+    #[schemars(extend("minimum" = 1))]
+    pub timeout: Option<u64>,
+    /// Tokens that the model's context holds, where the engine does not say.
+    #[schemars(extend("minimum" = 1))]
+    pub context: Option<u64>,
 }
 
 /// The texts that the stage itself says: a language by its name, or a table of texts in place of those of a language. In a text

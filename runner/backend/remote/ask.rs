@@ -1,0 +1,77 @@
+//! A turn as it is put to an engine, in no API's words, and what the engine says of it.
+
+use crate::backend::Sampling;
+use crate::tools::{Call, Offer};
+use greenroom_engine::Grammar;
+
+/// What is asked.
+pub(super) struct Ask<'a> {
+    /// The model's name there.
+    pub(super) model: &'a str,
+    pub(super) prompt: &'a Prompt,
+    pub(super) sampling: &'a Sampling,
+    pub(super) seed: u64,
+    pub(super) max_tokens: usize,
+    pub(super) stop: &'a [String],
+    pub(super) bounds: Bounds<'a>,
+    /// The tools that may be called, where prompts are messages.
+    pub(super) tools: Option<&'a Offer>,
+    /// How much is thought before the reply; empty: not at all.
+    pub(super) effort: &'static str,
+    /// The same for all turns of one memory, for engines that keep prompts by a key.
+    pub(super) key: &'a str,
+    /// Nothing cached is to be used.
+    pub(super) cold: bool,
+}
+
+/// What the engine reads.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Prompt {
+    Ids(Vec<u32>),
+    Messages(Vec<Message>),
+}
+
+/// A message of a conversation.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Message {
+    System(String),
+    User(String),
+    Assistant(String),
+    /// A call of a tool, by the assistant.
+    Call(Call),
+    /// Its result.
+    Result(String),
+}
+
+/// What a reply must be.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Bounds<'a> {
+    Free,
+    OneOf(Vec<&'a str>),
+    Grammar(&'a Grammar),
+}
+
+/// Why an engine ended a reply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Finish {
+    /// The turn has ended, or a stop string was met.
+    Ended,
+    /// At the limit.
+    Full,
+}
+
+/// What an engine has said so far.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Said {
+    pub(super) ids: Vec<u32>,
+    pub(super) text: String,
+    /// Name and arguments of the tool that is called.
+    pub(super) call: Option<(String, String)>,
+    pub(super) finish: Option<Finish>,
+    /// Tokens of the prompt, those of it that were cached, and tokens of the reply, as the engine counts them.
+    pub(super) prompt_tokens: Option<usize>,
+    pub(super) cached: Option<usize>,
+    pub(super) reply_tokens: Option<usize>,
+    /// Milliseconds that a token of the prompt took, if the engine says.
+    pub(super) token_ms: Option<f64>,
+}

@@ -1,0 +1,433 @@
+//! The APIs of engines: how a turn is asked in each, and how its events are read.
+//!
+//! Written from the documentation of llama.cpp's server, vLLM's completions, SGLang's `/generate`, OpenAI's chat completions and
+//! Anthropic's messages. All answers are streamed. What an API has no word for is refused by name, never left out in silence.
+
+use super::ask::{Ask, Bounds, Finish, Message, Prompt, Said};
+use crate::scenario::Api;
+use anyhow::{bail, ensure};
+use greenroom_engine::Grammar;
+use serde_json::{Value, json};
+
+/// Stop strings that OpenAI's APIs take, at most; the others are met here.
+const MOST_STOPS: usize = 4;
+
+/// Path of the route that turns are asked by.
+pub(super) fn path(api: Api) -> &'static str {
+    match api {
+        Api::LlamaCpp => "/completion",
+        Api::Vllm => "/v1/completions",
+        Api::SgLang => "/generate",
+        Api::OpenAi => "/chat/completions",
+        Api::Anthropic => "/v1/messages",
+        Api::Greenroom => "/v1/turns",
+    }
+}
+
+/// Tokens of an engine's blocks: what it has cached of a prompt, it reuses in whole ones.
+pub(super) fn block(api: Api) -> usize {
+    match api {
+        Api::Vllm => 16,
+        _ => 1,
+    }
+}
+
+/// The body of a request.
+///
+/// # Errors
+/// The API has no word for something that the turn needs.
+pub(super) fn body(api: Api, ask: &Ask<'_>) -> anyhow::Result<Value> {
+    match api {
+        Api::LlamaCpp => llamacpp(ask),
+        Api::Vllm => vllm(ask),
+        Api::SgLang => sglang(ask),
+        Api::OpenAi => openai(ask),
+        Api::Anthropic => anthropic(ask),
+        Api::Greenroom => bail!("turns of `greenroom serve` have words of their own"),
+    }
+}
+
+/// Takes an event in.
+///
+/// # Errors
+/// The engine reports an error in it.
+pub(super) fn take(api: Api, event: &Value, said: &mut Said) -> anyhow::Result<()> {
+    if let Some(error) = event.get("error").filter(|error| !error.is_null()) {
+        let message =
+            error.get("message").and_then(Value::as_str).map_or_else(|| error.to_string(), str::to_string);
+        bail!("{}", crate::diagnostic::printable(&message));
+    }
+    match api {
+        Api::LlamaCpp => took_llamacpp(event, said),
+        Api::Vllm => took_vllm(event, said),
+        Api::SgLang => took_sglang(event, said),
+        Api::OpenAi => took_openai(event, said),
+        Api::Anthropic => took_anthropic(event, said),
+        Api::Greenroom => {}
+    }
+    Ok(())
+}
+
+fn ids<'a>(ask: &'a Ask<'_>) -> anyhow::Result<&'a [u32]> {
+    match ask.prompt {
+        Prompt::Ids(ids) => Ok(ids),
+        Prompt::Messages(_) => bail!("this API takes token ids: a `tokenizer` is missing"),
+    }
+}
+
+fn messages<'a>(ask: &'a Ask<'_>) -> anyhow::Result<&'a [Message]> {
+    match ask.prompt {
+        Prompt::Messages(messages) => Ok(messages),
+        Prompt::Ids(_) => bail!("this API takes messages, no token ids: leave `tokenizer` out"),
+    }
+}
+
+fn number(value: &Value) -> Option<usize> {
+    value.as_u64().and_then(|n| usize::try_from(n).ok())
+}
+
+fn id_list(value: &Value) -> Vec<u32> {
+    let ids = value.as_array().into_iter().flatten();
+    ids.filter_map(|id| u32::try_from(id.as_u64()?).ok()).collect()
+}
+
+/// A schema of which every value is one of these texts.
+fn schema_of(options: &[&str]) -> Value {
+    json!({
+        "type": "object",
+        "properties": { "choice": { "type": "string", "enum": options } },
+        "required": ["choice"],
+        "additionalProperties": false,
+    })
+}
+
+fn as_schema(text: &str) -> anyhow::Result<Value> {
+    Ok(serde_json::from_str(text)?)
+}
+
+fn llamacpp(ask: &Ask<'_>) -> anyhow::Result<Value> {
+    let sampling = ask.sampling;
+    let mut body = json!({
+        "prompt": ids(ask)?,
+        "n_predict": ask.max_tokens,
+        "temperature": sampling.temperature,
+        "top_k": sampling.top_k,
+        "top_p": sampling.top_p,
+        "min_p": sampling.min_p,
+        "repeat_penalty": sampling.repetition_penalty,
+        "repeat_last_n": sampling.repetition_window,
+        "seed": ask.seed as u32,
+        "stop": ask.stop,
+        "cache_prompt": !ask.cold,
+        "return_tokens": true,
+        "stream": true,
+    });
+    if let Some(dry) = sampling.dry {
+        body["dry_multiplier"] = json!(dry.multiplier);
+        body["dry_base"] = json!(dry.base);
+        body["dry_allowed_length"] = json!(dry.allowed_length);
+    }
+    match &ask.bounds {
+        Bounds::Free => {}
+        Bounds::OneOf(options) => body["grammar"] = json!(gbnf(options)),
+        Bounds::Grammar(Grammar::JsonSchema(schema)) => body["json_schema"] = as_schema(schema)?,
+        Bounds::Grammar(grammar) => bail!("llama.cpp's server takes JSON Schemas, no `{}`", grammar.kind()),
+    }
+    Ok(body)
+}
+
+/// The grammar of some texts, in llama.cpp's form.
+fn gbnf(options: &[&str]) -> String {
+    let quoted: Vec<String> = options.iter().map(|option| Value::from(*option).to_string()).collect();
+    format!("root ::= {}", quoted.join(" | "))
+}
+
+fn took_llamacpp(event: &Value, said: &mut Said) {
+    said.text.push_str(event["content"].as_str().unwrap_or_default());
+    // The last event repeats none of them while it streams.
+    said.ids.extend(id_list(&event["tokens"]));
+    if event["stop"] == json!(true) {
+        said.finish = Some(if event["stop_type"] == "limit" { Finish::Full } else { Finish::Ended });
+        let timings = &event["timings"];
+        said.cached = number(&timings["cache_n"]);
+        let read = number(&timings["prompt_n"]);
+        said.prompt_tokens = said.cached.zip(read).map(|(cached, read)| cached + read);
+        said.reply_tokens = number(&event["tokens_predicted"]);
+        said.token_ms = timings["prompt_per_token_ms"].as_f64();
+    }
+}
+
+fn vllm(ask: &Ask<'_>) -> anyhow::Result<Value> {
+    let sampling = ask.sampling;
+    let mut body = json!({
+        "model": ask.model,
+        "prompt": ids(ask)?,
+        "max_tokens": ask.max_tokens,
+        "temperature": sampling.temperature,
+        "top_k": sampling.top_k,
+        "top_p": sampling.top_p,
+        "min_p": sampling.min_p,
+        "repetition_penalty": sampling.repetition_penalty,
+        "seed": ask.seed >> 1,
+        "stop": ask.stop.iter().take(MOST_STOPS).collect::<Vec<_>>(),
+        "return_token_ids": true,
+        "stream": true,
+        "stream_options": { "include_usage": true },
+    });
+    if ask.cold {
+        body["cache_salt"] = json!(format!("{:x}", ask.seed));
+    }
+    match &ask.bounds {
+        Bounds::Free => {}
+        Bounds::OneOf(options) => body["structured_outputs"] = json!({ "choice": options }),
+        Bounds::Grammar(Grammar::JsonSchema(schema)) => {
+            body["structured_outputs"] = json!({ "json": as_schema(schema)? });
+        }
+        Bounds::Grammar(Grammar::Regex(regex)) => body["structured_outputs"] = json!({ "regex": regex }),
+        Bounds::Grammar(Grammar::Lark(lark)) => body["structured_outputs"] = json!({ "grammar": lark }),
+    }
+    Ok(body)
+}
+
+fn took_vllm(event: &Value, said: &mut Said) {
+    let choice = &event["choices"][0];
+    said.text.push_str(choice["text"].as_str().unwrap_or_default());
+    said.ids.extend(id_list(&choice["token_ids"]));
+    took_finish(choice, said);
+    took_usage(&event["usage"], said);
+}
+
+fn took_finish(choice: &Value, said: &mut Said) {
+    if let Some(reason) = choice["finish_reason"].as_str() {
+        said.finish = Some(if reason == "length" { Finish::Full } else { Finish::Ended });
+    }
+}
+
+/// Usage, in OpenAI's form.
+fn took_usage(usage: &Value, said: &mut Said) {
+    said.prompt_tokens = number(&usage["prompt_tokens"]).or(said.prompt_tokens);
+    said.reply_tokens = number(&usage["completion_tokens"]).or(said.reply_tokens);
+    said.cached = number(&usage["prompt_tokens_details"]["cached_tokens"]).or(said.cached);
+}
+
+fn sglang(ask: &Ask<'_>) -> anyhow::Result<Value> {
+    let sampling = ask.sampling;
+    let mut settings = json!({
+        "max_new_tokens": ask.max_tokens,
+        "temperature": sampling.temperature,
+        "top_k": if sampling.top_k == 0 { -1 } else { sampling.top_k as i64 },
+        "top_p": sampling.top_p,
+        "min_p": sampling.min_p,
+        "repetition_penalty": sampling.repetition_penalty,
+        "sampling_seed": (ask.seed >> 33) as u32,
+        "stop": ask.stop,
+    });
+    match &ask.bounds {
+        Bounds::Free => {}
+        Bounds::OneOf(options) => {
+            let quoted: Vec<String> = options.iter().map(|option| escaped(option)).collect();
+            settings["regex"] = json!(format!("({})", quoted.join("|")));
+        }
+        Bounds::Grammar(Grammar::JsonSchema(schema)) => settings["json_schema"] = json!(schema),
+        Bounds::Grammar(Grammar::Regex(regex)) => settings["regex"] = json!(regex),
+        Bounds::Grammar(Grammar::Lark(_)) => {
+            bail!("SGLang takes JSON Schemas and regular expressions, no `lark`")
+        }
+    }
+    ensure!(!ask.cold, "SGLang has no way to leave its cache out of one request (--cold)");
+    Ok(json!({ "input_ids": ids(ask)?, "sampling_params": settings, "stream": true }))
+}
+
+/// A text as a regular expression that matches nothing else.
+fn escaped(text: &str) -> String {
+    text.chars().fold(String::new(), |mut out, c| {
+        if c.is_ascii_punctuation() {
+            out.push('\\');
+        }
+        out.push(c);
+        out
+    })
+}
+
+/// Each event holds the reply from its beginning.
+fn took_sglang(event: &Value, said: &mut Said) {
+    if let Some(text) = event["text"].as_str() {
+        said.text = text.to_string();
+    }
+    if event["output_ids"].is_array() {
+        said.ids = id_list(&event["output_ids"]);
+    }
+    let meta = &event["meta_info"];
+    if let Some(reason) = meta["finish_reason"]["type"].as_str() {
+        said.finish = Some(if reason == "length" { Finish::Full } else { Finish::Ended });
+    }
+    said.prompt_tokens = number(&meta["prompt_tokens"]).or(said.prompt_tokens);
+    said.reply_tokens = number(&meta["completion_tokens"]).or(said.reply_tokens);
+    said.cached = number(&meta["cached_tokens"]).or(said.cached);
+}
+
+fn openai(ask: &Ask<'_>) -> anyhow::Result<Value> {
+    let mut calls = 0;
+    let messages: Vec<Value> = messages(ask)?
+        .iter()
+        .map(|message| match message {
+            Message::System(text) => json!({ "role": "system", "content": text }),
+            Message::User(text) => json!({ "role": "user", "content": text }),
+            Message::Assistant(text) => json!({ "role": "assistant", "content": text }),
+            Message::Call(call) => {
+                calls += 1;
+                let function = json!({ "name": call.tool, "arguments": call.arguments.to_string() });
+                let call = json!({ "id": format!("call_{calls}"), "type": "function", "function": function });
+                json!({ "role": "assistant", "content": null, "tool_calls": [call] })
+            }
+            Message::Result(text) => {
+                json!({ "role": "tool", "tool_call_id": format!("call_{calls}"), "content": text })
+            }
+        })
+        .collect();
+    let mut body = json!({
+        "model": ask.model,
+        "messages": messages,
+        "max_tokens": ask.max_tokens,
+        "temperature": ask.sampling.temperature,
+        "top_p": ask.sampling.top_p,
+        "seed": ask.seed >> 11, // any client can read 53 bits
+        "prompt_cache_key": ask.key,
+        "stream": true,
+        "stream_options": { "include_usage": true },
+    });
+    if !ask.stop.is_empty() {
+        body["stop"] = json!(ask.stop.iter().take(MOST_STOPS).collect::<Vec<_>>());
+    }
+    if !ask.effort.is_empty() {
+        body["reasoning_effort"] = json!(ask.effort);
+    }
+    if let Some(offer) = ask.tools {
+        let tools = offer.tools.iter().map(|tool| {
+            let function =
+                json!({ "name": tool.name, "description": tool.about, "parameters": tool.arguments });
+            json!({ "type": "function", "function": function })
+        });
+        body["tools"] = tools.collect();
+    }
+    let format = |schema: Value| json!({ "type": "json_schema", "json_schema": { "name": "reply", "strict": true, "schema": schema } });
+    match &ask.bounds {
+        Bounds::Free => {}
+        Bounds::OneOf(options) => body["response_format"] = format(schema_of(options)),
+        Bounds::Grammar(Grammar::JsonSchema(schema)) => body["response_format"] = format(as_schema(schema)?),
+        Bounds::Grammar(grammar) => bail!("OpenAI's API takes JSON Schemas, no `{}`", grammar.kind()),
+    }
+    ensure!(!ask.cold, "OpenAI's API has no way to leave its cache out of a request (--cold)");
+    Ok(body)
+}
+
+fn took_openai(event: &Value, said: &mut Said) {
+    let choice = &event["choices"][0];
+    let delta = &choice["delta"];
+    said.text.push_str(delta["content"].as_str().unwrap_or_default());
+    let first = delta["tool_calls"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .find(|call| number(&call["index"]).unwrap_or(0) == 0);
+    if let Some(call) = first {
+        let (name, arguments) = said.call.get_or_insert_default();
+        name.push_str(call["function"]["name"].as_str().unwrap_or_default());
+        arguments.push_str(call["function"]["arguments"].as_str().unwrap_or_default());
+    }
+    took_finish(choice, said);
+    took_usage(&event["usage"], said);
+}
+
+fn anthropic(ask: &Ask<'_>) -> anyhow::Result<Value> {
+    let (mut calls, mut system, mut told) = (0, None, Vec::new());
+    for message in messages(ask)? {
+        told.push(match message {
+            Message::System(text) => {
+                system = Some(text);
+                continue;
+            }
+            Message::User(text) => json!({ "role": "user", "content": text }),
+            Message::Assistant(text) => json!({ "role": "assistant", "content": text }),
+            Message::Call(call) => {
+                calls += 1;
+                let id = format!("call_{calls}");
+                let used =
+                    json!({ "type": "tool_use", "id": id, "name": call.tool, "input": call.arguments });
+                json!({ "role": "assistant", "content": [used] })
+            }
+            Message::Result(text) => {
+                let id = format!("call_{calls}");
+                let result = json!({ "type": "tool_result", "tool_use_id": id, "content": text });
+                json!({ "role": "user", "content": [result] })
+            }
+        });
+    }
+    let mut body = json!({
+        "model": ask.model,
+        "messages": told,
+        "max_tokens": ask.max_tokens,
+        "temperature": ask.sampling.temperature.min(1.0),
+        "cache_control": { "type": "ephemeral" },
+        "stream": true,
+    });
+    if let Some(system) = system {
+        body["system"] = json!(system);
+    }
+    // Stop sequences of white space alone are refused there.
+    let stops: Vec<&String> = ask.stop.iter().filter(|stop| !stop.trim().is_empty()).collect();
+    if !stops.is_empty() {
+        body["stop_sequences"] = json!(stops);
+    }
+    if let Some(offer) = ask.tools {
+        let tools = offer.tools.iter();
+        body["tools"] = tools
+            .map(|tool| json!({ "name": tool.name, "description": tool.about, "input_schema": tool.arguments }))
+            .collect();
+    }
+    let format = |schema: Value| json!({ "format": { "type": "json_schema", "schema": schema } });
+    match &ask.bounds {
+        Bounds::Free => {}
+        Bounds::OneOf(options) => body["output_config"] = format(schema_of(options)),
+        Bounds::Grammar(Grammar::JsonSchema(schema)) => body["output_config"] = format(as_schema(schema)?),
+        Bounds::Grammar(grammar) => bail!("Anthropic's API takes JSON Schemas, no `{}`", grammar.kind()),
+    }
+    ensure!(!ask.cold, "Anthropic's API has no way to leave its cache out of a request (--cold)");
+    Ok(body)
+}
+
+fn took_anthropic(event: &Value, said: &mut Said) {
+    let usage = match event["type"].as_str().unwrap_or_default() {
+        "message_start" => &event["message"]["usage"],
+        "content_block_start" => {
+            let block = &event["content_block"];
+            if block["type"] == "tool_use" && said.call.is_none() {
+                said.call = Some((block["name"].as_str().unwrap_or_default().to_string(), String::new()));
+            }
+            return;
+        }
+        "content_block_delta" => {
+            let delta = &event["delta"];
+            said.text.push_str(delta["text"].as_str().unwrap_or_default());
+            if let Some((_, arguments)) = &mut said.call {
+                arguments.push_str(delta["partial_json"].as_str().unwrap_or_default());
+            }
+            return;
+        }
+        "message_delta" => {
+            if let Some(reason) = event["delta"]["stop_reason"].as_str() {
+                said.finish = Some(if reason == "max_tokens" { Finish::Full } else { Finish::Ended });
+            }
+            &event["usage"]
+        }
+        _ => return,
+    };
+    // A prompt's tokens are told in three parts, and again at the end.
+    let [fresh, cached, written] = ["input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens"]
+        .map(|name| number(&usage[name]));
+    if fresh.or(cached).or(written).is_some() {
+        said.cached = cached.or(said.cached);
+        said.prompt_tokens = Some(fresh.unwrap_or(0) + cached.unwrap_or(0) + written.unwrap_or(0));
+    }
+    said.reply_tokens = number(&usage["output_tokens"]).or(said.reply_tokens);
+}

@@ -1,0 +1,44 @@
+//! `greenroom merge`: joins the parts of an experiment that several machines have played.
+
+use super::{Exit, Whereabouts, repeat};
+use crate::experiment;
+use anyhow::bail;
+use std::path::PathBuf;
+
+/// Join the parts of an experiment (`run --shard`) into the folder that one machine would have written
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example: greenroom merge parts/1 parts/2 parts/3 --out runs/all")]
+pub(super) struct Args {
+    /// Folders of the parts
+    #[arg(required = true, value_name = "PART")]
+    parts: Vec<PathBuf>,
+    /// The new folder
+    #[arg(long, value_name = "DIR")]
+    out: PathBuf,
+    /// Join them though runs are missing
+    #[arg(long)]
+    partial: bool,
+    #[command(flatten)]
+    near: Whereabouts,
+    /// Print nothing but the folder
+    #[arg(long, short)]
+    quiet: bool,
+}
+
+pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
+    let missing = experiment::missing(&args.parts)?;
+    if let Some(first) = missing.first().filter(|_| !args.partial) {
+        bail!(
+            "{} runs are missing, the first of them {}: go on with the parts that lack them (--resume), or join what there is by --partial",
+            missing.len(),
+            first.display()
+        );
+    }
+    let n = experiment::merge(&args.parts, &args.out)?;
+    let (_, sample) = experiment::read(&args.out, &args.near.into())?;
+    let holds = repeat::count(&sample, &args.out, args.quiet)?;
+    if !args.quiet {
+        println!("\n{n} runs: {}", args.out.display());
+    }
+    Ok(if holds { Exit::Pass } else { Exit::AssertionFailed })
+}

@@ -1,0 +1,156 @@
+//! Turns of a runner on another machine: it asks as it would ask an engine of its own ([`wire`]), and keeps the conversation.
+//!
+//! The memory is named by the runner's run and agent. When the agent speaks next is the runner's own time, which has no meaning
+//! beside other clients', so it is left out.
+
+use super::error::Refusal;
+use super::live::{Entry, Stage};
+use super::models::Served;
+use super::queue::Ticket;
+use super::tenants::Tenant;
+use super::{App, Asking, Shared, body, sessions};
+use crate::backend::wire::{self, VERSION};
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::sse::{self, KeepAlive, Sse};
+use axum::response::{IntoResponse as _, Response};
+use axum::routing::post;
+use axum::{Json, Router};
+use greenroom_engine::{Event, Request, SessionKey};
+use serde_json::{Value, json};
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+
+/// Events that wait for a slow reader, at most.
+const MAX_WAITING: usize = 64;
+/// A reader that hears nothing for so long hears a comment.
+const KEEP_ALIVE: Duration = Duration::from_secs(10);
+
+type Events = mpsc::Sender<Result<sse::Event, Infallible>>;
+
+/// The routes of runners.
+pub(super) fn routes() -> Router<Arc<App>> {
+    Router::new()
+        .route("/v1/turns", post(turn))
+        .route("/v1/turns/count", post(count))
+        .route("/v1/turns/forget", post(forget))
+}
+
+/// A turn that stands in line.
+struct Admitted {
+    served: Arc<Served>,
+    request: Request,
+    tenant: Arc<Tenant>,
+    entry: Entry,
+    ticket: Ticket,
+    limit: Duration,
+}
+
+/// `POST /v1/turns`
+async fn turn(State(app): Shared, Asking(tenant): Asking, bytes: Bytes) -> Result<Response, Refusal> {
+    let wire::Turn { version, model, mut request } = body::read(&bytes)?;
+    if version != VERSION {
+        let message = format!("`version` is {version}; this server speaks version {VERSION}");
+        return Err(Refusal::field("version", message));
+    }
+    request.session = key(&tenant, &model, &request.session);
+    request.parent = request.parent.map(|parent| key(&tenant, &model, &parent));
+    request.next_use = None;
+    tenant.ask()?;
+    let entry = app.live.enter(&tenant.name, "/v1/turns", &model);
+    let served = app.models.get(&model).await?;
+    let ticket = app.queue.enter(&tenant, true)?;
+    let admitted = Admitted { served, request, tenant, entry, ticket, limit: app.timeout };
+    let (events, read) = mpsc::channel(MAX_WAITING);
+    tokio::spawn(async move {
+        // A reader who goes away calls it off.
+        tokio::select! {
+            biased;
+            () = events.closed() => {}
+            () = admitted.tell(&events) => {}
+        }
+    });
+    let keep_alive = KeepAlive::new().interval(KEEP_ALIVE);
+    Ok(Sse::new(ReceiverStream::new(read)).keep_alive(keep_alive).into_response())
+}
+
+impl Admitted {
+    /// Plays the turn, and tells what happens.
+    async fn tell(self, events: &Events) {
+        let limit = self.limit;
+        let played = tokio::time::timeout(limit, self.play(events)).await;
+        if let Err(refusal) = played.unwrap_or_else(|_| Err(Refusal::timed_out(limit))) {
+            let (message, status) = (refusal.message().to_string(), refusal.status().as_u16());
+            send(events, &wire::Event::Failed { message, status }).await;
+        }
+    }
+
+    async fn play(self, events: &Events) -> Result<(), Refusal> {
+        let Self { served, request, tenant, entry, ticket, .. } = self;
+        let _place = ticket.wait().await?;
+        entry.remembers(&request.session.agent);
+        let mut turn = served.engine().submit(request)?;
+        while let Some(event) = turn.next().await {
+            match event {
+                Event::Prefill { done, total } => {
+                    entry.at(Stage::Reading { done, total });
+                    send(events, &wire::Event::Reading { done, total }).await;
+                }
+                Event::Text(text) => {
+                    entry.says(&text);
+                    send(events, &wire::Event::Text(text)).await;
+                }
+                Event::Call(_) | Event::Logprobs(_) => {}
+                Event::Failed(error) => return Err(error.into()),
+                Event::Done(_) => {
+                    let completion = turn.commit().await?;
+                    entry.ended(&completion);
+                    let usage = &completion.usage;
+                    tenant.spend(usage.prefilled + usage.recomputed + completion.ids.len());
+                    send(events, &wire::Event::Done(completion)).await;
+                    return Ok(());
+                }
+            }
+        }
+        Err(Refusal::ending())
+    }
+}
+
+/// Sends an event; a client that has gone hears nothing.
+async fn send(events: &Events, event: &wire::Event) {
+    if let Ok(data) = serde_json::to_string(event) {
+        let _ = events.send(Ok(sse::Event::default().data(data))).await;
+    }
+}
+
+/// `POST /v1/turns/count`: tokens of a prompt.
+async fn count(State(app): Shared, Asking(tenant): Asking, bytes: Bytes) -> Result<Json<Value>, Refusal> {
+    let wire::Counted { model, prompt } = body::read(&bytes)?;
+    tenant.ask()?;
+    let served = app.models.get(&model).await?;
+    let place = app.tokenizing.acquire().await.map_err(|_| Refusal::ending())?;
+    let ids = tokio::task::spawn_blocking(move || served.engine().prompter().prompt_ids(&prompt));
+    let ids = ids.await.map_err(|error| Refusal::internal(error.to_string()))??;
+    drop(place);
+    Ok(Json(json!({ "tokens": ids.len() })))
+}
+
+/// `POST /v1/turns/forget`: lets a memory go that will not speak again.
+async fn forget(State(app): Shared, Asking(tenant): Asking, bytes: Bytes) -> Result<StatusCode, Refusal> {
+    let wire::Forgotten { model, run, agent } = body::read(&bytes)?;
+    tenant.ask()?;
+    let session = key(&tenant, &model, &SessionKey::new(run, agent));
+    if let Some(served) = app.models.at_hand().into_iter().find(|served| served.name == model) {
+        served.engine().forget(&session);
+    }
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// The name of a runner's memory among the server's.
+fn key(tenant: &Tenant, model: &str, session: &SessionKey) -> SessionKey {
+    sessions::key(&tenant.name, model, &format!("turn:{}/{}", session.run, session.agent))
+}
