@@ -94,6 +94,18 @@ agents:
 ",
     },
     Section {
+        of: "Model",
+        heading: "A model",
+        place: "`models.NAME`",
+        word: "model",
+        example: "\
+models:
+  small: understudy
+  big: { remote: 'http://127.0.0.1:8080', api: greenroom }
+agents: { ann: { model: small }, ben: { model: big }, cas: {}, mod: { role: moderator } }
+",
+    },
+    Section {
         of: "Tool",
         heading: "A tool",
         place: "`tools.KEY`",

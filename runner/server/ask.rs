@@ -257,7 +257,8 @@ impl Admitted {
             Subject::Raw(prompt, name) => {
                 let mut claim = app.sessions.claim_raw(&Ask::scope(&ask.tenant, &served, name), &ids);
                 let memory = claim.name.clone();
-                let answer = turn(0).play(ask.request(0, prompt.clone(), &memory, None), &memory).await?;
+                let request = ask.request(0, prompt.clone(), &memory, claim.parent.as_deref());
+                let answer = turn(0).play(request, &memory).await?;
                 claim.said([ids, answer.completion.ids.clone()].concat());
                 (answer, prompt.clone(), memory)
             }

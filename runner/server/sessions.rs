@@ -88,6 +88,8 @@ pub(super) struct Claim<'a> {
 pub(super) struct RawClaim<'a> {
     sessions: &'a Sessions,
     pub(super) name: String,
+    /// The memory that a new one begins with, which begins as its prompt does.
+    pub(super) parent: Option<String>,
 }
 
 /// What is known of a memory of such prompts.
@@ -164,6 +166,10 @@ impl Sessions {
             .clone()
             .filter(|(_, slot)| common(slot) == slot.ids.len())
             .max_by_key(|(_, slot)| common(slot));
+        // Another one that begins alike, the longer the better, is where a new one begins.
+        let parent =
+            siblings.clone().max_by_key(|(_, slot)| common(slot)).filter(|(_, slot)| common(slot) > 0);
+        let parent = parent.map(|(name, _)| name.clone()).filter(|_| goes_on.is_none());
         let is_full = siblings.count() >= MOST_RAW;
         let oldest = free.min_by_key(|(_, slot)| slot.used).filter(|_| is_full);
         let name = goes_on.or(oldest).map(|(name, _)| name.clone());
@@ -171,7 +177,8 @@ impl Sessions {
         let name = name.or_else(|| names.find(|name| !inner.raw.contains_key(name))).unwrap_or_default();
         let slot = inner.raw.entry(name.clone()).or_default();
         (slot.is_busy, slot.used) = (true, time);
-        RawClaim { sessions: self, name }
+        let parent = parent.filter(|parent| *parent != name);
+        RawClaim { sessions: self, name, parent }
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {

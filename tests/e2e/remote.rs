@@ -37,8 +37,8 @@ fn tokens(trace: &[Value], kind: &str) -> u64 {
 
 #[test]
 fn by_its_own_words_a_run_is_what_it_would_be_here() {
-    let stage = Stage::new();
-    let server = Server::start(&Stage::new(), &[]);
+    let (stage, there) = (Stage::new(), Stage::new());
+    let server = Server::start(&there, &[]);
     let address = format!("greenroom+http://{}", server.address);
     for scenario in [SCENARIO, "gossip"] {
         play(&stage, scenario, &format!("here-{scenario}"), "understudy", &[]).success();
@@ -60,8 +60,8 @@ fn by_its_own_words_a_run_is_what_it_would_be_here() {
 
 #[test]
 fn by_ids_and_by_messages_prefixes_are_reused_as_predicted() {
-    let stage = Stage::new();
-    let server = Server::start(&Stage::new(), &[]);
+    let (stage, there) = (Stage::new(), Stage::new());
+    let server = Server::start(&there, &[]);
     let at = &server.address;
     for (api, out) in [
         (format!("vllm+http://{at}?tokenizer=understudy"), "vllm"),
@@ -82,8 +82,8 @@ fn by_ids_and_by_messages_prefixes_are_reused_as_predicted() {
 
 #[test]
 fn a_scenario_needs_leave_to_ask_an_engine_elsewhere() {
-    let stage = Stage::new();
-    let server = Server::start(&Stage::new(), &[]);
+    let (stage, there) = (Stage::new(), Stage::new());
+    let server = Server::start(&there, &[]);
     let text = format!(
         "id: far\nmodel: big\nmodels:\n  big: {{ remote: 'http://{}', api: greenroom, slots: 2 }}\nagents:\n  ann: {{ display_name: Ann }}\n  \
          ben: {{ display_name: Ben }}\nphases:\n  - {{ name: talk, agents: [ann, ben], prompt: Talk. }}\n",
@@ -334,7 +334,8 @@ fn sglang(path: &str, body: &Value, ids: &[u32], text: &str, cached: usize, stre
 
 /// The understudy's ids of a text.
 fn spelled(text: &str) -> Vec<u32> {
-    let server = Server::start(&Stage::new(), &[]);
+    let stage = Stage::new();
+    let server = Server::start(&stage, &[]);
     let mut stream = TcpStream::connect(&server.address).unwrap();
     let body = json!({ "content": text }).to_string();
     write!(

@@ -196,7 +196,15 @@ fn plays(place: &str, file: &Path) {
 
 #[test]
 fn every_yaml_of_the_pages_loads_and_plays() {
-    for name in ["../README.md", "tutorial.md", "reference.md", "patterns.md", "ci.md", "experiments.md"] {
+    for name in [
+        "../README.md",
+        "tutorial.md",
+        "reference.md",
+        "patterns.md",
+        "ci.md",
+        "experiments.md",
+        "engines.md",
+    ] {
         let folder = tempfile::tempdir().unwrap();
         let text = page(name);
         let mut n_played = 0;

@@ -192,14 +192,18 @@ fn parts_that_are_merged_are_what_one_machine_would_have_written() {
         let mut parts = Vec::new();
         for number in 1..=3 {
             let shard = Some(Shard { number, of: 3 });
-            let (design, folder) = (Design { shard, ..whole.clone() }, dir.path().join(format!("{name}-{number}")));
+            let (design, folder) =
+                (Design { shard, ..whole.clone() }, dir.path().join(format!("{name}-{number}")));
             // One of them is stopped, and goes on.
             let stop_after = usize::from(number == 2);
             run(&design, &folder, 1, counted(Arc::default()), stop_after).unwrap();
             run(&design, &folder, 1, counted(Arc::default()), 0).unwrap();
             parts.push(folder);
         }
-        assert_eq!(missing(&parts[..2]).unwrap().len(), whole.runs().count() - 2 * whole.runs().count().div_ceil(3));
+        assert_eq!(
+            missing(&parts[..2]).unwrap().len(),
+            whole.runs().count() - 2 * whole.runs().count().div_ceil(3)
+        );
         assert_eq!(missing(&parts).unwrap().len(), 0);
         let joined = dir.path().join(format!("{name}-joined"));
         assert_eq!(merge(&parts, &joined).unwrap(), whole.runs().count());
@@ -212,7 +216,8 @@ fn parts_that_are_merged_are_what_one_machine_would_have_written() {
 fn parts_that_do_not_fit_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     let at = |name: &str| dir.path().join(name);
-    let says = |text: &'static str| -> Arc<dyn Backend> { Arc::new(Scripted::new(move |_| Some(text.to_string()))) };
+    let says =
+        |text: &'static str| -> Arc<dyn Backend> { Arc::new(Scripted::new(move |_| Some(text.to_string()))) };
     run(&design(&[], 0..2), &at("a"), 1, says("Yes."), 0).unwrap();
     run(&design(&[], 0..2), &at("b"), 1, says("No."), 0).unwrap();
     run(&design(&[], 0..3), &at("c"), 1, says("Yes."), 0).unwrap();

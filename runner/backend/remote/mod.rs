@@ -107,10 +107,13 @@ impl Remote {
             return self.given(&request, only);
         }
         let bounds = match (&request.form, options.is_empty()) {
-            (_, false) => Bounds::OneOf(options),
+            (_, false) => Bounds::OneOf(options.clone()),
             (Some(form), true) => Bounds::Grammar(&form.grammar),
             (None, true) => Bounds::Free,
         };
+        // A choice is never cut: a token is a byte at least, and there is JSON around it where an API knows no other form.
+        let longest = options.iter().map(|option| option.len()).max();
+        let max_tokens = longest.map_or(request.max_tokens, |bytes| bytes + 64);
         let stop: &[String] = if bounds == Bounds::Free { &request.stop } else { &[] };
         let key = key(&request.session);
         let ask = Ask {
@@ -118,7 +121,7 @@ impl Remote {
             prompt: &prompt,
             sampling: &request.sampling,
             seed: request.seed,
-            max_tokens: request.max_tokens,
+            max_tokens,
             stop,
             bounds,
             tools: request.tools.as_deref().filter(|_| self.prompter.is_none() && request.may_call),
@@ -141,9 +144,17 @@ impl Remote {
         let mut past = past.unwrap_or_default();
         past.ids = if ids.is_empty() { Vec::new() } else { [ids, &reply.ids].concat() };
         // The token that was said last was not read, unless another one that ended the turn was drawn behind it.
-        let n_said = if ids.is_empty() { outcome.reply_tokens } else { reply.ids.len() };
-        let unread = usize::from(reply.stop != Stop::EndOfTurn || ids.is_empty()).min(n_said);
-        past.read.push(outcome.prompt_tokens + n_said - unread);
+        past.read.push(match &prompt {
+            Prompt::Ids(ids) => {
+                ids.len() + reply.ids.len()
+                    - usize::from(reply.stop != Stop::EndOfTurn && !reply.ids.is_empty())
+            }
+            Prompt::Messages(_) if reply.text == said.text => {
+                outcome.prompt_tokens + outcome.reply_tokens.saturating_sub(1)
+            }
+            // The engine's reply was another text than the one that it will read: how far it goes back for that is its own affair.
+            Prompt::Messages(_) => 0,
+        });
         self.held.keep(request.session, past);
         reply.usage = expected.account(&outcome);
         Ok(reply)
@@ -408,8 +419,9 @@ fn probe(address: &Address, http: &Http, model: &str, prompter: &Prompter) -> an
 
 impl Backend for Remote {
     fn card(&self) -> ModelCard {
+        // Nobody says what the weights are, and where they lie is no part of what was said.
         let (name, api) = (self.model.clone(), self.address.api.name().to_string());
-        let identity = format!("{api} at {}", self.address.host());
+        let identity = format!("{api}/{name}");
         let model = ModelRecord { name, family: api, identity };
         ModelCard { model, kv: "remote".into(), numerics: "remote".into() }
     }

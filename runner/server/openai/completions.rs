@@ -13,17 +13,28 @@ use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::{IntoResponse as _, Response};
-use greenroom_engine::{Prompt, Sampling};
+use greenroom_engine::{Constraint, Grammar, Prompt, Sampling};
 use serde::Deserialize;
 use serde_json::Value;
 use std::sync::Arc;
 
 /// Fields that would change the reply, and are not supported.
-const UNSUPPORTED: [&str; 4] = ["suffix", "logit_bias", "frequency_penalty", "presence_penalty"];
+const UNSUPPORTED: [&str; 8] = [
+    "suffix",
+    "logit_bias",
+    "frequency_penalty",
+    "presence_penalty",
+    "guided_choice",
+    "guided_json",
+    "guided_regex",
+    "guided_grammar",
+];
 /// Replies to one prompt, at most.
 const MOST_REPLIES: usize = 16;
 /// Prompts of one request, at most.
 const MOST_PROMPTS: usize = 64;
+/// Options of a choice, at most.
+const MOST_OPTIONS: usize = 256;
 /// Alternatives to a token that are told, at most.
 const MOST_LOGPROBS: usize = 5;
 /// Tokens of a reply where the request does not say how many.
@@ -54,6 +65,42 @@ struct Body {
     top_k: Option<usize>,
     min_p: Option<f32>,
     repetition_penalty: Option<f32>,
+    // vLLM's.
+    structured_outputs: Option<Structured>,
+}
+
+/// What a reply must be, in vLLM's words: one of these.
+#[derive(Clone, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct Structured {
+    choice: Option<Vec<String>>,
+    json: Option<Value>,
+    regex: Option<String>,
+}
+
+impl Structured {
+    fn bounds(self) -> Result<(Option<Constraint>, Option<Grammar>), Refusal> {
+        let grammar = match self {
+            Self { choice: Some(options), json: None, regex: None } => {
+                if !(1..=MOST_OPTIONS).contains(&options.len()) {
+                    let message = format!("{} options: expected 1 to {MOST_OPTIONS}", options.len());
+                    return Err(Refusal::field("structured_outputs.choice", message));
+                }
+                return Ok((Some(Constraint::OneOf(options)), None));
+            }
+            // A schema may come as its text.
+            Self { choice: None, json: Some(Value::String(text)), regex: None } => Grammar::JsonSchema(text),
+            Self { choice: None, json: Some(schema), regex: None } => Grammar::json_schema(&schema),
+            Self { choice: None, json: None, regex: Some(regex) } => Grammar::Regex(regex),
+            _ => {
+                let message = "expected one of `choice`, `json` and `regex`";
+                return Err(Refusal::field("structured_outputs", message));
+            }
+        };
+        let checked =
+            grammar.check().map_err(|error| Refusal::field("structured_outputs", error.to_string()));
+        checked.map(|_| (None, Some(grammar)))
+    }
 }
 
 /// `POST /v1/completions`
@@ -71,7 +118,7 @@ pub(super) async fn complete(
     let echoes = body.echo.unwrap_or(false);
     let echoed = if echoes { texts(&app, &body.model, &prompts).await? } else { Vec::new() };
     let mut completion = body.answer(echoed);
-    let (settings, name) = (body.settings(), scope(body.prompt_cache_key.take(), &headers));
+    let (settings, name) = (body.settings()?, scope(body.prompt_cache_key.take(), &headers));
     let asks = prompts.into_iter().map(|prompt| {
         let mut settings = settings.clone();
         settings.sampling.seed = body.seed.map_or_else(random_seed, i64::cast_unsigned);
@@ -140,9 +187,13 @@ impl Body {
     }
 
     /// The settings of all prompts; each has a seed of its own where none is given.
-    fn settings(&mut self) -> Settings {
+    fn settings(&mut self) -> Result<Settings, Refusal> {
         let settings = Settings::new(0);
-        Settings {
+        let bounds = self.structured_outputs.take().map(Structured::bounds).transpose()?;
+        let (constraint, grammar) = bounds.unwrap_or_default();
+        Ok(Settings {
+            constraint,
+            grammar,
             sampling: Sampling {
                 temperature: self.temperature.unwrap_or(1.0),
                 top_p: self.top_p.unwrap_or(1.0),
@@ -155,7 +206,7 @@ impl Body {
             stop: Stop::list(self.stop.take()),
             logprobs: self.logprobs,
             ..settings
-        }
+        })
     }
 
     /// The answer, before anything is said.
