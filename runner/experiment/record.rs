@@ -211,14 +211,15 @@ fn complete(parts: &[PathBuf], own: &Path) -> anyhow::Result<Option<PathBuf>> {
     Ok(found.map(|(folder, _)| folder))
 }
 
-/// Copies a run's files; there are no folders in it.
+/// Copies a run's files, its copy of the scenario among them; links are left out.
 fn copy_folder(from: &Path, to: &Path) -> anyhow::Result<()> {
-    let can_not = |folder: &Path| format!("can't read {}", folder.display());
-    std::fs::create_dir_all(to).with_context(|| format!("can't create {}", to.display()))?;
-    for entry in std::fs::read_dir(from).with_context(|| can_not(from))? {
-        let entry = entry.with_context(|| can_not(from))?;
-        if entry.file_type().with_context(|| can_not(from))?.is_file() {
-            files::copy_new(&entry.path(), &to.join(entry.file_name()))?;
+    for entry in walkdir::WalkDir::new(from) {
+        let entry = entry.with_context(|| format!("can't read {}", from.display()))?;
+        let place = to.join(entry.path().strip_prefix(from)?);
+        if entry.file_type().is_dir() {
+            std::fs::create_dir_all(&place).with_context(|| format!("can't create {}", place.display()))?;
+        } else if entry.file_type().is_file() {
+            files::copy_new(entry.path(), &place)?;
         }
     }
     Ok(())

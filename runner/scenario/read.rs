@@ -109,6 +109,7 @@ fn fields_at(tree: &Tree, path: &[Step]) -> (&'static str, Vec<String>) {
             Step::Key(key) if key == "payoff" => "a payoff",
             Step::Key(key) if key == "language" => "a language",
             Step::Key(key) if key == "agents" => "an agent",
+            Step::Key(key) if key == "models" => "an engine elsewhere",
             Step::Key(key) if key == "phases" => "a phase",
             Step::Key(key) if key == "turns" => "a turn",
             Step::Key(key) if key == "interactions" => "an interaction",

@@ -1,7 +1,7 @@
 //! The APIs of engines: how a turn is asked in each, and how its events are read.
 //!
 //! Written from the documentation of llama.cpp's server, vLLM's completions, SGLang's `/generate`, OpenAI's chat completions and
-//! Anthropic's messages. All answers are streamed. What an API has no word for is refused by name, never left out in silence.
+//! Anthropic's messages. All answers but llama.cpp's are streamed. What an API has no word for is refused by name, never left out in silence.
 
 use super::ask::{Ask, Bounds, Finish, Message, Prompt, Said};
 use crate::scenario::Api;
@@ -120,7 +120,8 @@ fn llamacpp(ask: &Ask<'_>) -> anyhow::Result<Value> {
         "stop": ask.stop,
         "cache_prompt": !ask.cold,
         "return_tokens": true,
-        "stream": true,
+        // A stream leaves out the ids of tokens that end in the middle of a character.
+        "stream": false,
     });
     if let Some(dry) = sampling.dry {
         body["dry_multiplier"] = json!(dry.multiplier);
@@ -144,7 +145,6 @@ fn gbnf(options: &[&str]) -> String {
 
 fn took_llamacpp(event: &Value, said: &mut Said) {
     said.text.push_str(event["content"].as_str().unwrap_or_default());
-    // The last event repeats none of them while it streams.
     said.ids.extend(id_list(&event["tokens"]));
     if event["stop"] == json!(true) {
         said.finish = Some(if event["stop_type"] == "limit" { Finish::Full } else { Finish::Ended });

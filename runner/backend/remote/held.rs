@@ -7,6 +7,9 @@ use crate::backend::{Match, Origin, Session, Usage};
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
+/// Tokens by which a text of a reply may differ from the tokens that it was said by, at most, to be taken for just that.
+const RESPELLED: usize = 8;
+
 /// What engines hold of sessions, as far as this process has asked them.
 #[derive(Default)]
 pub(super) struct Held(Mutex<HashMap<Session, Past>>);
@@ -30,6 +33,7 @@ pub(super) struct Expected {
     extends: bool,
     /// The session was asked before.
     goes_on: bool,
+    by_messages: bool,
     /// Tokens read by the end of each earlier turn.
     read: Vec<usize>,
 }
@@ -65,7 +69,8 @@ impl Expected {
     /// What `prompt` (ids; empty: messages) should find, behind `past`.
     pub(super) fn new(past: Option<&Past>, prompt: &[u32], block: usize) -> Self {
         let Some(past) = past else {
-            return Self { tokens: 0, block, extends: true, goes_on: false, read: Vec::new() };
+            let (by_messages, read) = (prompt.is_empty(), Vec::new());
+            return Self { tokens: 0, block, extends: true, goes_on: false, by_messages, read };
         };
         let common = past.ids.iter().zip(prompt).take_while(|(a, b)| a == b).count();
         let read = past.read.last().copied().unwrap_or(0);
@@ -73,7 +78,8 @@ impl Expected {
         let reusable =
             if past.ids.is_empty() { read } else { read.min(common).min(prompt.len().saturating_sub(1)) };
         let tokens = reusable / block * block;
-        Self { tokens, block, extends: common == past.ids.len(), goes_on: true, read: past.read.clone() }
+        let (by_messages, read) = (prompt.is_empty(), past.read.clone());
+        Self { tokens, block, extends: common == past.ids.len(), goes_on: true, by_messages, read }
     }
 
     /// The turn's account; `None`: the engine does not say what it reused.
@@ -120,6 +126,9 @@ impl Expected {
         let near = |read: &usize| cached.abs_diff(*read) <= self.block;
         let earlier = self.read.split_last().and_then(|(_, earlier)| earlier.iter().rposition(near));
         let why = match earlier {
+            _ if self.by_messages && missing <= RESPELLED => {
+                "the end of the last reply was cut into other tokens than it was said by".to_string()
+            }
             Some(turn) if cached > 0 => format!(
                 "whoever answered had read up to this agent's turn {} alone: its requests go to several workers",
                 turn + 1
@@ -189,6 +198,7 @@ mod tests {
     fn messages_are_counted_by_the_engine_alone() {
         let expected = Expected::new(Some(&Past { ids: Vec::new(), read: vec![90] }), &[], 1);
         assert_eq!(expected.account(&outcome(120, 90)).unwrap().reason, None);
+        assert!(expected.account(&outcome(120, 88)).unwrap().reason.unwrap().contains("other tokens"));
         assert!(expected.account(&outcome(120, 0)).unwrap().reason.unwrap().contains("0 of 90"));
     }
 }

@@ -113,6 +113,7 @@ impl Http {
             .tls_config(tls)
             .http_status_as_error(false)
             .max_redirects(0) // a key goes to no other server
+            .max_idle_connections(0) // one that a server has closed meanwhile would cost an attempt
             .timeout_connect(Some(REACH))
             .timeout_recv_response(silence)
             .timeout_per_read(silence);
@@ -277,9 +278,10 @@ fn wait_before(n: u32, after: Option<Duration>) -> Duration {
     after.map_or(jittered, |after| after.min(LONGEST_WAIT * 4) + jittered / 8)
 }
 
-/// The value of a line of a stream of events; `None`: it holds none.
+/// The value of a line of a stream of events, or of an answer in one piece; `None`: it holds none.
 fn event(line: &[u8]) -> Option<serde_json::Result<Value>> {
-    let data = line.strip_prefix(b"data:")?.trim_ascii();
+    let whole = Some(line).filter(|line| line.starts_with(b"{"));
+    let data = line.strip_prefix(b"data:").or(whole)?.trim_ascii();
     (data != b"[DONE]" && !data.is_empty()).then(|| serde_json::from_slice(data))
 }
 
@@ -314,6 +316,7 @@ mod tests {
             assert!(event(other).is_none());
         }
         assert!(event(b"data: {\n").unwrap().is_err());
+        assert_eq!(event(b"{\"a\": 1}").unwrap().unwrap()["a"], 1, "an answer in one piece");
     }
 
     #[test]

@@ -48,7 +48,8 @@ impl Checker {
         if Address::is_meant(&model)
             && let Err(error) = model.parse::<Address>()
         {
-            self.error("bad-value", path, format!("{error:#}"));
+            let help = "e.g. `llamacpp+http://127.0.0.1:8080`, or `{ remote: URL, api: llamacpp }`";
+            self.error("bad-value", path, format!("{error:#}")).help = Some(help.into());
         }
         model
     }
@@ -91,7 +92,8 @@ impl Checker {
         ];
         for (name, value) in Address::SETTINGS.into_iter().zip(values) {
             if let Some(Err(error)) = value.map(|value| address.set(name, &value)) {
-                self.error("bad-value", &path.key(name), format!("{error:#}"));
+                self.error("bad-value", &path.key(name), format!("{error:#}")).help =
+                    Some("leave the field out for the usual value".into());
                 return None;
             }
         }

@@ -10,6 +10,7 @@ mod replies;
 mod results;
 mod values;
 
+use super::Api;
 use super::hints::with_hints;
 pub use agents::*;
 use indexmap::IndexMap;
@@ -93,8 +94,11 @@ pub struct Written {
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[schemars(rename = "Model", untagged)]
 pub enum WrittenModel {
-    /// A file, or a name.
-    Text(String),
+    /// A file, a name, or an engine's address: `API+URL`.
+    Text(
+        #[schemars(extend("not" = { "pattern": "^https?://" }))]
+        String,
+    ),
     /// An engine elsewhere.
     Long(Box<RemoteModel>),
 }
@@ -105,9 +109,11 @@ pub enum WrittenModel {
 #[schemars(deny_unknown_fields, extend("required" = ["remote", "api"]))]
 pub struct RemoteModel {
     /// The base of its URLs, e.g. `http://127.0.0.1:8080`; for `openai` with `/v1`.
+    #[schemars(regex(pattern = r"^https?://[^/@\s]+(/\S*)?$"))]
     pub remote: Option<String>,
     /// The words in which it is asked: `greenroom` (`greenroom serve`), `llamacpp`, `vllm`, `sglang` (all by token ids), `openai` or
     /// `anthropic` (by messages).
+    #[schemars(extend("enum" = Api::ALL.map(|(name, _)| name)))]
     pub api: Option<String>,
     /// The model's name there. Default: the only one that there is.
     pub model: Option<String>,
