@@ -5,7 +5,7 @@ use crate::experiment;
 use anyhow::bail;
 use std::path::PathBuf;
 
-/// Join the parts of an experiment (`run --shard`) into the folder that one machine would have written
+/// Join the parts of an experiment that `run --shard` has played
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example: greenroom merge parts/1 parts/2 parts/3 --out runs/all")]
 pub(super) struct Args {

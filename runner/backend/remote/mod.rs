@@ -440,7 +440,7 @@ impl Backend for Remote {
     fn suggested_sampling(&self) -> GivenSampling {
         self.prompter
             .as_ref()
-            .map_or_else(GivenSampling::default, |prompter| prompter.model().sampling.clone().into())
+            .map_or_else(GivenSampling::default, |prompter| prompter.model().sampling.into())
     }
 
     fn text(&self, ids: &[u32]) -> String {
