@@ -514,6 +514,24 @@ fn find(bytes: &[u8], pattern: &[u8]) -> Option<usize> {
 mod tests {
     use super::*;
 
+    #[test]
+    fn a_reply_from_elsewhere_is_cut_as_one_from_here() {
+        let stops = ["\nBen:".to_string()];
+        for (said, is_full, text, stop) in [
+            ("I know. You do", false, "I know. You do", StopReason::EndOfTurn),
+            ("I know. You do", true, "I know. ", StopReason::Sentence), // a space behind it is kept
+            ("no end in sight", true, "no end in sight", StopReason::Length),
+            ("I know.\nBen: And I", false, "I know.", StopReason::StopString),
+            ("", false, "", StopReason::EndOfTurn),
+        ] {
+            assert_eq!(cut_text(said, &stops, is_full), (text.to_owned(), stop), "{said}");
+        }
+        // Ids are cut between tokens, never within a character.
+        let pieces: [(u32, &[u8]); 3] = [(1, b"So "), (2, b"\xc3"), (3, b"\xa9")];
+        assert_eq!(cut(pieces[..2].iter().copied(), "", &[], false).0, [1]);
+        assert_eq!(cut(pieces, "", &[], false).1, "So é");
+    }
+
     fn empty(stops: &[&str], whole_sentences: bool) -> ReplyText {
         let stops: Vec<String> = stops.iter().map(|s| (*s).to_owned()).collect();
         ReplyText::new(&stops, whole_sentences, Said::default())
