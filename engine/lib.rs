@@ -66,7 +66,7 @@ pub use device::{BUILT_WITH_GPUS, DeviceChoice, GpuInfo, automatic, gpus};
 pub use engine::{Engine, EngineConfig, Loading, Turn};
 pub use error::{Error, ErrorKind, Remedy, Result};
 pub use info::*;
-pub use prompter::{Prompter, cut_reply};
+pub use prompter::{Ends, Prompter, cut_reply};
 pub use request::*;
 pub use share::Share;
 pub use turns::sampler::{by_length, draw};

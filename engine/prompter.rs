@@ -14,6 +14,17 @@ use crate::{
 };
 use std::sync::Arc;
 
+/// How a reply that another engine sampled ends.
+#[derive(Clone, Copy, Debug)]
+pub struct Ends<'a> {
+    /// As [`Request::stop`](crate::Request::stop).
+    pub stop: &'a [String],
+    /// As [`Request::whole_sentences`](crate::Request::whole_sentences).
+    pub whole_sentences: bool,
+    /// True if it reached its limit.
+    pub is_full: bool,
+}
+
 /// Shape, tokenizer and chat template of a model without its weights.
 pub struct Prompter {
     pub(crate) info: ModelInfo,
@@ -120,20 +131,13 @@ impl Prompter {
         reply_ids(&segments(prompt, &[], &self.chat, &self.tokenizer)?, text, &self.tokenizer)
     }
 
-    /// A reply to a prompt, sampled by another engine with this model's vocabulary, as it would have ended here: without the token that
-    /// ends a turn, before the first of `stop`, and behind its last whole sentence where it reached its limit (`is_full`). Gives its ids,
-    /// its text and why it ends.
-    pub fn cut(
-        &self,
-        prompt: &[u32],
-        ids: &[u32],
-        stop: &[String],
-        is_full: bool,
-    ) -> (Vec<u32>, String, StopReason) {
+    /// A reply to a prompt, sampled by another engine with this model's vocabulary, as it would have ended here; without the token that ends
+    /// a turn. Gives its ids, its text and why it ends.
+    pub fn cut(&self, prompt: &[u32], ids: &[u32], ends: Ends<'_>) -> (Vec<u32>, String, StopReason) {
         let n = ids.iter().position(|id| self.tokenizer.eog().contains(id));
-        let said = &ids[..n.unwrap_or(ids.len())];
-        let end = self.decode(&prompt[prompt.len().saturating_sub(16)..]);
-        cut(said.iter().map(|id| (*id, self.tokenizer.piece(*id))), &end, stop, is_full && n.is_none())
+        let said = ids[..n.unwrap_or(ids.len())].iter().map(|id| (*id, self.tokenizer.piece(*id)));
+        let opened = self.decode(&prompt[prompt.len().saturating_sub(16)..]);
+        cut(said, &opened, Ends { is_full: ends.is_full && n.is_none(), ..ends })
     }
 
     /// Text of ids, special tokens included; bytes that are not UTF-8 become U+FFFD, an unknown id nothing. Of [`Prompter::prompt_ids`]
@@ -152,6 +156,6 @@ impl Prompter {
 }
 
 /// A reply that is known as text alone, cut as [`Prompter::cut`] cuts ids.
-pub fn cut_reply(text: &str, stop: &[String], is_full: bool) -> (String, StopReason) {
-    cut_text(text, stop, is_full)
+pub fn cut_reply(text: &str, ends: Ends<'_>) -> (String, StopReason) {
+    cut_text(text, ends)
 }

@@ -13,7 +13,7 @@ use crate::turns::dry::Said;
 use crate::turns::grammar::Guide;
 use crate::turns::sampler;
 use crate::turns::sentence::ends_sentence;
-use crate::{Called, Request, Result, Sampling, StopReason, TokenLogprob};
+use crate::{Called, Ends, Request, Result, Sampling, StopReason, TokenLogprob};
 
 /// The marks around a thought.
 const THOUGHT: (&str, &str) = ("<think>", "</think>");
@@ -456,14 +456,14 @@ impl ReplyText {
 }
 
 /// A reply that was sampled elsewhere to the prompt that ends with this text, cut like one that is sampled here: at a stop string, and
-/// at its limit (`is_full`) behind its last whole sentence. Gives its ids, its text and why it ends.
+/// at its limit (`is_full`) behind its last whole sentence, if that is asked for. Gives its ids, its text and why it ends.
 pub(crate) fn cut<'a>(
     said: impl IntoIterator<Item = (u32, &'a [u8])>,
     prompt: &str,
-    stops: &[String],
-    is_full: bool,
+    ends: Ends<'_>,
 ) -> (Vec<u32>, String, StopReason) {
-    let mut reply = ReplyText::new(stops, true, Said::default()).behind(prompt);
+    let Ends { stop: stops, whole_sentences, is_full } = ends;
+    let mut reply = ReplyText::new(stops, whole_sentences, Said::default()).behind(prompt);
     let met = said.into_iter().find_map(|(id, piece)| reply.push_bytes(id, piece));
     let stop = match met {
         Some(stop) => stop,
@@ -477,11 +477,9 @@ pub(crate) fn cut<'a>(
 }
 
 /// [`cut`] of a reply that is known as text alone.
-pub(crate) fn cut_text(said: &str, stops: &[String], is_full: bool) -> (String, StopReason) {
-    let mut bytes = [0; 4];
-    let characters: Vec<Vec<u8>> =
-        said.chars().map(|c| c.encode_utf8(&mut bytes).as_bytes().to_vec()).collect();
-    let (_, text, stop) = cut(characters.iter().map(|c| (0, c.as_slice())), "", stops, is_full);
+pub(crate) fn cut_text(said: &str, ends: Ends<'_>) -> (String, StopReason) {
+    let characters: Vec<&[u8]> = said.split_inclusive(|_| true).map(str::as_bytes).collect();
+    let (_, text, stop) = cut(characters.into_iter().map(|bytes| (0, bytes)), "", ends);
     (text, stop)
 }
 
@@ -516,7 +514,7 @@ mod tests {
 
     #[test]
     fn a_reply_from_elsewhere_is_cut_as_one_from_here() {
-        let stops = ["\nBen:".to_string()];
+        let stop_strings = ["\nBen:".to_string()];
         for (said, is_full, text, stop) in [
             ("I know. You do", false, "I know. You do", StopReason::EndOfTurn),
             ("I know. You do", true, "I know. ", StopReason::Sentence), // a space behind it is kept
@@ -524,12 +522,21 @@ mod tests {
             ("I know.\nBen: And I", false, "I know.", StopReason::StopString),
             ("", false, "", StopReason::EndOfTurn),
         ] {
-            assert_eq!(cut_text(said, &stops, is_full), (text.to_owned(), stop), "{said}");
+            let ends = Ends { stop: &stop_strings, whole_sentences: true, is_full };
+            assert_eq!(cut_text(said, ends), (text.to_owned(), stop), "{said}");
         }
+        let form = Ends { stop: &[], whole_sentences: false, is_full: true };
+        let said = r#"{"a": "I know. You do"#;
+        assert_eq!(
+            cut_text(said, form),
+            (said.to_owned(), StopReason::Length),
+            "a form is not cut to sentences"
+        );
         // Ids are cut between tokens, never within a character.
         let pieces: [(u32, &[u8]); 3] = [(1, b"So "), (2, b"\xc3"), (3, b"\xa9")];
-        assert_eq!(cut(pieces[..2].iter().copied(), "", &[], false).0, [1]);
-        assert_eq!(cut(pieces, "", &[], false).1, "So é");
+        let free = Ends { stop: &[], whole_sentences: true, is_full: false };
+        assert_eq!(cut(pieces[..2].iter().copied(), "", free).0, [1]);
+        assert_eq!(cut(pieces, "", free).1, "So é");
     }
 
     fn empty(stops: &[&str], whole_sentences: bool) -> ReplyText {

@@ -23,6 +23,8 @@ use tokio::sync::mpsc;
 /// Headers by which clients name a session.
 const SESSION_HEADERS: [&str; 5] =
     ["x-session-id", "session-id", "x-claude-code-session-id", "x-dynamo-session-id", "thread-id"];
+/// Options of a choice, at most.
+pub(super) const MOST_OPTIONS: usize = 256;
 /// Tokens of a call of a tool, at most, where the reply is not bounded.
 const CALL_TOKENS: usize = 4_096;
 

@@ -3,6 +3,7 @@
 //! The memory is named by the runner's run and agent. When the agent speaks next is the runner's own time, which has no meaning
 //! beside other clients', so it is left out.
 
+use super::ask::MOST_OPTIONS;
 use super::error::Refusal;
 use super::live::{Entry, Stage};
 use super::models::Served;
@@ -17,7 +18,7 @@ use axum::response::sse::{self, KeepAlive, Sse};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::post;
 use axum::{Json, Router};
-use greenroom_engine::{Event, Request, SessionKey};
+use greenroom_engine::{Constraint, Event, Request, SessionKey};
 use serde_json::{Value, json};
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -56,6 +57,12 @@ async fn turn(State(app): Shared, Asking(tenant): Asking, bytes: Bytes) -> Resul
     if version != VERSION {
         let message = format!("`version` is {version}; this server speaks version {VERSION}");
         return Err(Refusal::field("version", message));
+    }
+    if let Some(Constraint::OneOf(options)) = &request.constraint
+        && options.len() > MOST_OPTIONS
+    {
+        let message = format!("{} options: expected {MOST_OPTIONS} at most", options.len());
+        return Err(Refusal::field("request.constraint", message));
     }
     request.session = key(&tenant, &model, &request.session);
     request.parent = request.parent.map(|parent| key(&tenant, &model, &parent));

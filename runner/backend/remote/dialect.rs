@@ -1,7 +1,8 @@
 //! The APIs of engines: how a turn is asked in each, and how its events are read.
 //!
 //! Written from the documentation of llama.cpp's server, vLLM's completions, SGLang's `/generate`, OpenAI's chat completions and
-//! Anthropic's messages. All answers but llama.cpp's are streamed. What an API has no word for is refused by name, never left out in silence.
+//! Anthropic's messages. All answers but llama.cpp's are streamed. Of the settings of sampling an
+//! API gets those that it knows (docs/engines.md); anything else that it has no word for is refused by name.
 
 use super::ask::{Ask, Bounds, Finish, Message, Prompt, Said};
 use crate::scenario::Api;
@@ -430,4 +431,164 @@ fn took_anthropic(event: &Value, said: &mut Said) {
         said.prompt_tokens = Some(fresh.unwrap_or(0) + cached.unwrap_or(0) + written.unwrap_or(0));
     }
     said.reply_tokens = number(&usage["output_tokens"]).or(said.reply_tokens);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::Sampling;
+    use crate::scenario::ToolSpec;
+    use crate::tools::{Call, Offer};
+
+    fn offer() -> Offer {
+        let (name, about) = ("dice".to_string(), "Rolls dice.".to_string());
+        let arguments = json!({ "type": "object", "properties": { "sides": { "type": "integer" } } });
+        Offer { tools: vec![ToolSpec { name, about, arguments }], instructions: String::new() }
+    }
+
+    fn talk() -> Prompt {
+        Prompt::Messages(vec![
+            Message::System("You are Ann.".into()),
+            Message::User("Roll.".into()),
+            Message::Call(Call { tool: "dice".into(), arguments: json!({ "sides": 6 }) }),
+            Message::Result("4".into()),
+            Message::Assistant("A four.".into()),
+            Message::User("Again.".into()),
+        ])
+    }
+
+    fn asked(api: Api, prompt: &Prompt, bounds: Bounds<'_>, tools: Option<&Offer>) -> anyhow::Result<Value> {
+        let stop: Vec<String> = ["\nA:", "\nB:", "\nC:", "\nD:", "\nE:"].map(str::to_string).into();
+        let sampling = &Sampling { top_k: 40, ..Sampling::default() };
+        let ask = Ask {
+            model: "m",
+            prompt,
+            sampling,
+            seed: u64::MAX,
+            max_tokens: 9,
+            stop: &stop,
+            bounds,
+            tools,
+            effort: "",
+            key: "greenroom-1",
+            cold: false,
+        };
+        body(api, &ask)
+    }
+
+    #[test]
+    fn prompts_by_ids_are_asked_in_the_words_of_each_engine() {
+        let prompt = Prompt::Ids(vec![5, 6, 7]);
+        let of = |api, bounds: Bounds<'_>| asked(api, &prompt, bounds, None).unwrap();
+        let llamacpp = of(Api::LlamaCpp, Bounds::OneOf(vec!["yes", "a \"no\""]));
+        assert_eq!(llamacpp["prompt"], json!([5, 6, 7]));
+        assert_eq!(llamacpp["grammar"], r#"root ::= "yes" | "a \"no\"""#);
+        assert_eq!((&llamacpp["n_predict"], &llamacpp["top_k"]), (&json!(9), &json!(40)));
+        assert_eq!(llamacpp["stream"], false, "a stream leaves ids out");
+        let regex = Grammar::Regex("a+".into());
+        let vllm = of(Api::Vllm, Bounds::Grammar(&regex));
+        assert_eq!(vllm["structured_outputs"], json!({ "regex": "a+" }));
+        assert_eq!(vllm["stop"].as_array().unwrap().len(), MOST_STOPS);
+        assert!(vllm["seed"].as_i64().is_some(), "a seed is a signed number there");
+        let sglang = of(Api::SgLang, Bounds::OneOf(vec!["a.b", "c"]));
+        assert_eq!(sglang["input_ids"], json!([5, 6, 7]));
+        assert_eq!(sglang["sampling_params"]["regex"], r"(a\.b|c)");
+        for api in [Api::OpenAi, Api::Anthropic] {
+            assert!(asked(api, &prompt, Bounds::Free, None).is_err());
+        }
+        for api in [Api::LlamaCpp, Api::SgLang, Api::OpenAi, Api::Anthropic] {
+            let lark = Grammar::Lark("start: \"a\"".into());
+            let (ids, talk) = (prompt.clone(), talk());
+            let prompt = if api.takes_ids() { &ids } else { &talk };
+            let error = asked(api, prompt, Bounds::Grammar(&lark), None).unwrap_err().to_string();
+            assert!(error.contains("lark"), "{error}");
+        }
+    }
+
+    #[test]
+    fn messages_keep_calls_and_their_results_together() {
+        let offer = offer();
+        let openai = asked(Api::OpenAi, &talk(), Bounds::Free, Some(&offer)).unwrap();
+        let messages = openai["messages"].as_array().unwrap();
+        let roles: Vec<&str> = messages.iter().map(|message| message["role"].as_str().unwrap()).collect();
+        assert_eq!(roles, ["system", "user", "assistant", "tool", "assistant", "user"]);
+        assert_eq!(messages[2]["tool_calls"][0]["id"], messages[3]["tool_call_id"]);
+        assert_eq!(messages[2]["tool_calls"][0]["function"]["arguments"], r#"{"sides":6}"#);
+        assert_eq!(openai["tools"][0]["function"]["name"], "dice");
+        assert_eq!(openai["prompt_cache_key"], "greenroom-1");
+        let anthropic = asked(Api::Anthropic, &talk(), Bounds::OneOf(vec!["x", "y"]), Some(&offer)).unwrap();
+        assert_eq!(anthropic["system"], "You are Ann.");
+        let messages = anthropic["messages"].as_array().unwrap();
+        assert_eq!(messages[1]["content"][0]["id"], messages[2]["content"][0]["tool_use_id"]);
+        assert_eq!(anthropic["tools"][0]["input_schema"]["type"], "object");
+        let schema = &anthropic["output_config"]["format"]["schema"];
+        assert_eq!(schema["properties"]["choice"]["enum"], json!(["x", "y"]));
+    }
+
+    fn heard(api: Api, events: &[Value]) -> Said {
+        let mut said = Said::default();
+        events.iter().for_each(|event| take(api, event, &mut said).unwrap());
+        said
+    }
+
+    #[test]
+    fn answers_are_read_in_the_words_of_each_engine() {
+        let said = heard(
+            Api::LlamaCpp,
+            &[json!({
+                "content": "Hi.", "tokens": [1, 2], "stop": true, "stop_type": "limit", "tokens_predicted": 2,
+                "timings": { "cache_n": 30, "prompt_n": 4, "prompt_per_token_ms": 1.5 },
+            })],
+        );
+        assert_eq!(
+            (said.text.as_str(), &said.ids[..], said.finish),
+            ("Hi.", &[1, 2][..], Some(Finish::Full))
+        );
+        assert_eq!((said.prompt_tokens, said.cached, said.token_ms), (Some(34), Some(30), Some(1.5)));
+        let usage = json!({
+            "prompt_tokens": 34, "completion_tokens": 2, "prompt_tokens_details": { "cached_tokens": 16 },
+        });
+        let said = heard(
+            Api::Vllm,
+            &[
+                json!({ "choices": [{ "text": "H", "token_ids": [1] }] }),
+                json!({ "choices": [{ "text": "i", "token_ids": [2], "finish_reason": "stop" }] }),
+                json!({ "choices": [], "usage": usage }),
+            ],
+        );
+        assert_eq!(
+            (said.text.as_str(), &said.ids[..], said.finish),
+            ("Hi", &[1, 2][..], Some(Finish::Ended))
+        );
+        assert_eq!((said.prompt_tokens, said.cached, said.reply_tokens), (Some(34), Some(16), Some(2)));
+        let call = |name: Value, arguments: &str| {
+            let function = json!({ "name": name, "arguments": arguments });
+            json!({ "choices": [{ "delta": { "tool_calls": [{ "index": 0, "function": function }] } }] })
+        };
+        let said = heard(
+            Api::OpenAi,
+            &[
+                call(json!("dice"), ""),
+                call(Value::Null, r#"{"sides""#),
+                call(Value::Null, ":6}"),
+                json!({ "choices": [{ "delta": {}, "finish_reason": "tool_calls" }] }),
+            ],
+        );
+        assert_eq!(said.call, Some(("dice".into(), r#"{"sides":6}"#.into())));
+        let said = heard(
+            Api::Anthropic,
+            &[
+                json!({ "type": "message_start", "message": { "usage": { "input_tokens": 3, "cache_read_input_tokens": 20 } } }),
+                json!({ "type": "content_block_start", "content_block": { "type": "tool_use", "name": "dice" } }),
+                json!({ "type": "content_block_delta", "delta": { "partial_json": "{}" } }),
+                json!({ "type": "message_delta", "delta": { "stop_reason": "max_tokens" }, "usage": { "output_tokens": 7 } }),
+            ],
+        );
+        assert_eq!(said.call, Some(("dice".into(), "{}".into())));
+        assert_eq!((said.prompt_tokens, said.cached, said.reply_tokens), (Some(23), Some(20), Some(7)));
+        assert_eq!(said.finish, Some(Finish::Full));
+        let error = json!({ "error": { "message": "no\u{1b}[31m room" } });
+        let error = take(Api::OpenAi, &error, &mut Said::default()).unwrap_err().to_string();
+        assert!(error.contains("no") && !error.contains('\u{1b}'), "{error:?}");
+    }
 }

@@ -1,15 +1,17 @@
 //! `greenroom serve` as an engine: asked in the words in which one here would be ([`wire`]), so the replies are the same to the bit.
 
-use super::http::{Failure, Http};
+use super::choose;
+use super::http::{Failure, Http, persistently};
 use super::pace::Pace;
 use crate::backend::embedded::{by_tokens, conversation, in_file_order, needed_for_calls, reply_of};
 use crate::backend::wire::{self, Event, VERSION};
 use crate::backend::{Backend, BoxFuture, GivenSampling, ModelCard, Progress, Reply, Request, Session, Sink};
 use crate::scenario::Address;
 use crate::transcript::ModelRecord;
-use anyhow::{Context as _, anyhow, bail};
+use anyhow::{Context as _, anyhow};
 use greenroom_engine as engine;
 use serde_json::{Value, json};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// A model of a server.
 pub(super) struct Served {
@@ -31,18 +33,7 @@ impl Served {
     pub(super) fn open(address: &Address) -> anyhow::Result<Self> {
         let http = Http::new(address)?;
         let listed = http.get("/v1/models")?;
-        let names: Vec<&str> = listed["data"]
-            .as_array()
-            .into_iter()
-            .flatten()
-            .filter_map(|model| model["id"].as_str())
-            .collect();
-        let model = match (&address.model, &names[..]) {
-            (Some(name), names) if names.contains(&name.as_str()) => name.clone(),
-            (None, [only]) => (*only).to_string(),
-            (Some(name), names) => bail!("there is no model `{name}` there; there is {}", names.join(", ")),
-            (None, names) => bail!("`model` is missing: one of {}", names.join(", ")),
-        };
+        let model = choose(address.model.as_deref(), &listed)?;
         // A model that is asked for is opened.
         http.post("/tokenize", &json!({ "content": "", "model": model }))?;
         let described = http.get(&format!("/v1/models/{model}"))?;
@@ -79,29 +70,21 @@ impl Served {
 
     /// Asks until there is an answer, or asking again has no use. What was read for an answer that broke off is not read again.
     async fn asked(&self, body: &Value, sink: &Sink) -> anyhow::Result<engine::Completion> {
-        let mut shown = 0;
-        for attempt in 1.. {
-            let place = self.pace.enter().await?;
-            match self.attempt(body, sink, &mut shown).await {
-                Ok(completion) => {
-                    let usage = &completion.usage;
-                    self.pace.spend(usage.reused + usage.prefilled + usage.recomputed + completion.ids.len());
-                    return Ok(completion);
-                }
-                Err(failure) => {
-                    drop(place);
-                    tokio::time::sleep(failure.before_another(attempt)?).await;
-                }
-            }
-        }
-        unreachable!("attempts end")
+        let shown = &AtomicUsize::new(0);
+        let attempt = || async move {
+            let completion = self.attempt(body, sink, shown).await?;
+            let usage = &completion.usage;
+            let tokens = usage.reused + usage.prefilled + usage.recomputed + completion.ids.len();
+            Ok((completion, tokens))
+        };
+        persistently(&self.pace, attempt).await
     }
 
     async fn attempt(
         &self,
         body: &Value,
         sink: &Sink,
-        shown: &mut usize,
+        shown: &AtomicUsize,
     ) -> Result<engine::Completion, Failure> {
         let mut events = self.http.stream("/v1/turns", body.clone(), Vec::new());
         let mut said = 0;
@@ -111,12 +94,12 @@ impl Served {
                 Event::Reading { done, total } => sink(Progress::Prefill { done, total }),
                 Event::Text(text) => {
                     // The same reply comes again where it is asked for again.
-                    let known = shown.saturating_sub(said).min(text.len());
+                    let before = said;
                     said += text.len();
+                    let known = shown.fetch_max(said, Ordering::Relaxed).saturating_sub(before);
                     if let Some(new) = text.get(known..).filter(|new| !new.is_empty()) {
                         sink(Progress::Text(new.to_string()));
                     }
-                    *shown = (*shown).max(said);
                 }
                 Event::Done(completion) => return Ok(*completion),
                 Event::Failed { message, status } => {

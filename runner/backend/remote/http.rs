@@ -2,6 +2,7 @@
 //!
 //! The key goes into one header and nowhere else: what a server says is searched for it before anybody reads that.
 
+use super::pace::Pace;
 use crate::scenario::{Address, Api};
 use anyhow::{Context as _, anyhow};
 use serde_json::Value;
@@ -37,7 +38,7 @@ impl Failure {
     ///
     /// # Errors
     /// Another attempt would be of no use, or there were enough.
-    pub(super) fn before_another(self, attempt: u32) -> anyhow::Result<Duration> {
+    fn before_another(self, attempt: u32) -> anyhow::Result<Duration> {
         match self {
             Self::Transient(error, after) if attempt < ATTEMPTS => {
                 let wait = wait_before(attempt, after);
@@ -49,6 +50,28 @@ impl Failure {
             }
             Self::Permanent(error) => Err(error),
         }
+    }
+}
+
+/// Asks at the pace that is allowed until there is an answer, or asking again has no use. An attempt gives the answer and its tokens.
+pub(super) async fn persistently<T, F>(pace: &Pace, attempt: impl Fn() -> F) -> anyhow::Result<T>
+where
+    F: Future<Output = Result<(T, usize), Failure>>,
+{
+    let mut n = 1;
+    loop {
+        let place = pace.enter().await?;
+        match attempt().await {
+            Ok((answer, tokens)) => {
+                pace.spend(tokens);
+                return Ok(answer);
+            }
+            Err(failure) => {
+                drop(place);
+                tokio::time::sleep(failure.before_another(n)?).await;
+            }
+        }
+        n += 1;
     }
 }
 

@@ -22,12 +22,13 @@ use crate::transcript::ModelRecord;
 use anyhow::{Context as _, anyhow, bail, ensure};
 use ask::{Ask, Bounds, Finish, Message, Prompt, Said};
 use greenroom::Served;
-use greenroom_engine::{Prompter, cut_reply};
+use greenroom_engine::{Ends, Prompter, cut_reply};
 use held::{Expected, Held, Outcome};
-use http::{Failure, Http};
+use http::{Failure, Http, persistently};
 use pace::Pace;
 use serde_json::{Value, json};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 /// Opens the engine at an address.
@@ -114,7 +115,8 @@ impl Remote {
         // A choice is never cut: a token is a byte at least, and there is JSON around it where an API knows no other form.
         let longest = options.iter().map(|option| option.len()).max();
         let max_tokens = longest.map_or(request.max_tokens, |bytes| bytes + 64);
-        let stop: &[String] = if bounds == Bounds::Free { &request.stop } else { &[] };
+        let is_free = bounds == Bounds::Free;
+        let stop: &[String] = if is_free { &request.stop } else { &[] };
         let key = key(&request.session);
         let ask = Ask {
             model: &self.model,
@@ -137,9 +139,11 @@ impl Remote {
         };
         let past = self.held.past(&request.session, request.parent.as_ref());
         let expected = Expected::new(past.as_ref(), ids, dialect::block(self.address.api));
+        let is_full = said.finish == Some(Finish::Full);
+        let ends = Ends { stop, whole_sentences: is_free, is_full };
         let mut reply = match &self.prompter {
-            Some(prompter) => by_ids(prompter, ids, &said, &request)?,
-            None => by_text(&said, &ask, request.may_call),
+            Some(prompter) => by_ids(prompter, ids, &said, ends, &request)?,
+            None => by_text(&said, &ask.bounds, ends, request.may_call),
         };
         let mut past = past.unwrap_or_default();
         past.ids = if ids.is_empty() { Vec::new() } else { [ids, &reply.ids].concat() };
@@ -162,21 +166,13 @@ impl Remote {
 
     /// Asks until there is an answer, or asking again has no use.
     async fn asked(&self, body: &Value, key: &str, sink: &Sink) -> anyhow::Result<(Said, Outcome)> {
-        let mut shown = 0;
-        for attempt in 1.. {
-            let place = self.pace.enter().await?;
-            match self.attempt(body, key, sink, &mut shown).await {
-                Ok((said, outcome)) => {
-                    self.pace.spend(outcome.prompt_tokens + outcome.reply_tokens);
-                    return Ok((said, outcome));
-                }
-                Err(failure) => {
-                    drop(place);
-                    tokio::time::sleep(failure.before_another(attempt)?).await;
-                }
-            }
-        }
-        unreachable!("attempts end")
+        let shown = &AtomicUsize::new(0);
+        let attempt = || async move {
+            let (said, outcome) = self.attempt(body, key, sink, shown).await?;
+            let tokens = outcome.prompt_tokens + outcome.reply_tokens;
+            Ok(((said, outcome), tokens))
+        };
+        persistently(&self.pace, attempt).await
     }
 
     /// Asks once. Text is shown as it comes, but for as many characters as an earlier attempt has shown.
@@ -185,7 +181,7 @@ impl Remote {
         body: &Value,
         key: &str,
         sink: &Sink,
-        shown: &mut usize,
+        shown: &AtomicUsize,
     ) -> Result<(Said, Outcome), Failure> {
         let (began, mut first) = (Instant::now(), None);
         // Routers that keep a session on one worker go by this.
@@ -194,13 +190,13 @@ impl Remote {
         let mut said = Said::default();
         while let Some(event) = events.recv().await {
             dialect::take(self.address.api, &event?, &mut said)?;
-            if said.text.len() > *shown {
+            let known = shown.fetch_max(said.text.len(), Ordering::Relaxed);
+            if said.text.len() > known {
                 first.get_or_insert_with(|| began.elapsed());
                 // An engine may take back what it had said of a character.
-                if let Some(new) = said.text.get(*shown..) {
+                if let Some(new) = said.text.get(known..) {
                     sink(Progress::Text(new.to_string()));
                 }
-                *shown = said.text.len();
             }
         }
         if said.finish.is_none() {
@@ -275,7 +271,13 @@ fn messages(conversation: &Conversation) -> Vec<Message> {
 }
 
 /// The reply that ids say.
-fn by_ids(prompter: &Prompter, prompt: &[u32], said: &Said, request: &Request) -> anyhow::Result<Reply> {
+fn by_ids(
+    prompter: &Prompter,
+    prompt: &[u32],
+    said: &Said,
+    ends: Ends<'_>,
+    request: &Request,
+) -> anyhow::Result<Reply> {
     ensure!(
         !said.ids.is_empty() || said.text.is_empty(),
         "the engine does not tell the ids of its reply: is it recent enough to?"
@@ -295,10 +297,10 @@ fn by_ids(prompter: &Prompter, prompt: &[u32], said: &Said, request: &Request) -
         "the ids of the engine's reply spell `{spelled}`, its text is `{}`: the tokenizer is another model's",
         said.text
     );
-    let is_full = said.finish == Some(Finish::Full);
-    let (ids, text, stop) = prompter.cut(prompt, &said.ids, &request.stop, is_full);
-    let conversation = conversation(request.conversation.clone(), request.tools.as_deref());
-    let called = conversation.tools.as_ref().filter(|_| request.may_call).and_then(|tools| {
+    let (ids, text, stop) = prompter.cut(prompt, &said.ids, ends);
+    let offered = request.tools.as_deref().filter(|_| request.may_call);
+    let tools = offered.and_then(|offer| conversation(Conversation::default(), Some(offer)).tools);
+    let called = tools.as_ref().and_then(|tools| {
         let so_far = prompter.calls_so_far(tools, &text);
         let call = so_far.first()?;
         let arguments = serde_json::from_str(call.arguments).ok();
@@ -308,7 +310,7 @@ fn by_ids(prompter: &Prompter, prompt: &[u32], said: &Said, request: &Request) -
 }
 
 /// The reply that a text is.
-fn by_text(said: &Said, ask: &Ask<'_>, may_call: bool) -> Reply {
+fn by_text(said: &Said, bounds: &Bounds<'_>, ends: Ends<'_>, may_call: bool) -> Reply {
     if let Some((tool, arguments)) = said.call.as_ref().filter(|_| may_call) {
         let arguments = if arguments.trim().is_empty() { "{}" } else { arguments };
         let Ok(arguments) = serde_json::from_str::<Value>(arguments) else {
@@ -321,14 +323,13 @@ fn by_text(said: &Said, ask: &Ask<'_>, may_call: bool) -> Reply {
         let call = Some(Call { tool: tool.clone(), arguments });
         return Reply { call, ..Reply::of(Vec::new(), text, Stop::EndOfTurn) };
     }
-    if let Bounds::OneOf(_) = ask.bounds {
+    if let Bounds::OneOf(_) = bounds {
         // It was asked for as JSON: APIs of messages have no other bounds.
         let value: Option<Value> = serde_json::from_str(&said.text).ok();
         let chosen = value.as_ref().and_then(|value| value["choice"].as_str());
         return Reply::of(Vec::new(), chosen.unwrap_or(&said.text).to_string(), Stop::EndOfTurn);
     }
-    let is_full = said.finish == Some(Finish::Full);
-    let (text, stop) = cut_reply(&said.text, ask.stop, is_full);
+    let (text, stop) = cut_reply(&said.text, ends);
     Reply::of(Vec::new(), text, stop.into())
 }
 
@@ -359,23 +360,27 @@ fn describe(address: &Address, http: &Http) -> anyhow::Result<(String, Option<us
                 (Some(name), Err(Failure::Permanent(_))) => return Ok((name.clone(), None)),
                 (_, listed) => listed?,
             };
-            let all: Vec<&Value> = listed["data"].as_array().into_iter().flatten().collect();
-            let names: Vec<&str> = all.iter().filter_map(|model| model["id"].as_str()).collect();
-            let name = match (&address.model, &names[..]) {
-                (Some(name), names) if names.is_empty() || names.contains(&name.as_str()) => name.clone(),
-                (None, [only]) => (*only).to_string(),
-                (Some(name), names) => {
-                    bail!("there is no model `{name}` there; there is {}", names.join(", "))
-                }
-                (None, names) => bail!("`model` is missing: one of {}", names.join(", ")),
-            };
-            let own = all.iter().find(|model| model["id"] == name.as_str());
+            let name = choose(address.model.as_deref(), &listed)?;
+            let all = listed["data"].as_array().into_iter().flatten();
+            let own = all.into_iter().find(|model| model["id"] == name.as_str());
             Ok((name, own.and_then(|model| context(&model["max_model_len"]))))
         }
         Api::Anthropic | Api::Greenroom => {
             let name = address.model.clone().context("`model` is missing: the model's name there")?;
             Ok((name, None))
         }
+    }
+}
+
+/// The model that is asked for among those of a list in OpenAI's form; the only one, where none is.
+fn choose(asked: Option<&str>, listed: &Value) -> anyhow::Result<String> {
+    let all = listed["data"].as_array().into_iter().flatten();
+    let names: Vec<&str> = all.filter_map(|model| model["id"].as_str()).collect();
+    match (asked, &names[..]) {
+        (Some(name), names) if names.is_empty() || names.contains(&name) => Ok(name.to_string()),
+        (None, [only]) => Ok((*only).to_string()),
+        (Some(name), names) => bail!("there is no model `{name}` there; there is {}", names.join(", ")),
+        (None, names) => bail!("`model` is missing: one of {}", names.join(", ")),
     }
 }
 
@@ -480,4 +485,76 @@ async fn embed(http: &Http, path: &str, model: &str, texts: Vec<String>) -> anyh
     vectors
         .filter(|vectors| vectors.len() == n)
         .with_context(|| format!("{path} gave no embeddings of {n} texts"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::prompt::Exchange;
+
+    fn said(text: &str, finish: Finish) -> Said {
+        Said { text: text.to_string(), finish: Some(finish), ..Said::default() }
+    }
+
+    #[test]
+    fn a_form_is_cut_neither_to_sentences_nor_at_a_stop_string() {
+        let text = "{\"a\": \"I know. You do";
+        let schema = greenroom_engine::Grammar::JsonSchema("{}".into());
+        let form = Ends { stop: &[], whole_sentences: false, is_full: true };
+        let reply = by_text(&said(text, Finish::Full), &Bounds::Grammar(&schema), form, false);
+        assert_eq!((reply.text.as_str(), reply.stop), (text, Stop::Length));
+        let free = Ends { whole_sentences: true, ..form };
+        let reply = by_text(&said("I know. You do", Finish::Full), &Bounds::Free, free, false);
+        assert_eq!((reply.text.trim(), reply.stop), ("I know.", Stop::Sentence));
+    }
+
+    #[test]
+    fn a_choice_is_taken_out_of_its_json() {
+        let ends = Ends { stop: &[], whole_sentences: false, is_full: false };
+        let bounds = Bounds::OneOf(vec!["I talk", "I stay silent"]);
+        for (text, chosen) in [
+            ("{\"choice\": \"I talk\"}", "I talk"),
+            ("I stay silent", "I stay silent"),
+            ("{\"x\": 1}", "{\"x\": 1}"),
+        ] {
+            assert_eq!(by_text(&said(text, Finish::Ended), &bounds, ends, false).text, chosen);
+        }
+    }
+
+    #[test]
+    fn a_call_is_remembered_as_one_and_its_result_as_such() {
+        let ends = Ends { stop: &[], whole_sentences: true, is_full: false };
+        let call = Some(("dice".to_string(), "{\"sides\": 6}".to_string()));
+        let heard = Said { call: call.clone(), ..said("", Finish::Ended) };
+        let reply = by_text(&heard, &Bounds::Free, ends, true);
+        let arguments = json!({ "sides": 6 });
+        assert_eq!(reply.call, Some(Call { tool: "dice".into(), arguments }));
+        assert!(reply.call.as_ref().unwrap().is_said_in(&reply.text));
+        assert_eq!(by_text(&heard, &Bounds::Free, ends, false).call, None, "where none may be made");
+        let cut = Said { call: Some(("dice".into(), "{\"si".into())), ..said("", Finish::Full) };
+        assert_eq!(by_text(&cut, &Bounds::Free, ends, true).call, Some(Call::cut()));
+        let exchange = |user: &str, raw: &str, is_call| Exchange {
+            user: user.to_string(),
+            ids: Arc::new([]),
+            raw: raw.into(),
+            is_call,
+            reasoning: Reasoning::None,
+        };
+        let conversation = Conversation {
+            exchanges: vec![exchange("Roll.", &reply.text, true), exchange("4", "A four.", false)],
+            next: "Again.".into(),
+            ..Conversation::default()
+        };
+        let call = reply.call.unwrap();
+        assert_eq!(
+            messages(&conversation),
+            [
+                Message::User("Roll.".into()),
+                Message::Call(call),
+                Message::Result("4".into()),
+                Message::Assistant("A four.".into()),
+                Message::User("Again.".into()),
+            ]
+        );
+    }
 }

@@ -53,7 +53,7 @@ impl Pace {
         let mut spent = self.spent.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(budget) = self.budget.filter(|budget| spent.tokens >= *budget) {
             bail!(
-                "the budget of {budget} tokens is used up ({} were read and said): a larger `budget` and --resume go on",
+                "the budget of {budget} tokens is used up ({} were read and said): --resume goes on, with a budget of its own",
                 spent.tokens
             );
         }

@@ -3,13 +3,12 @@
 //! A memory of its own begins with the agent's, reads the message, and weighs the options; then it is forgotten. The agent is held
 //! meanwhile, so that it is asked behind the turns that came before.
 
-use super::super::ask::random;
+use super::super::ask::{MOST_OPTIONS, random};
 use super::super::error::Refusal;
 use super::super::live::Entry;
 use super::super::sessions;
 use super::super::{Asking, Shared, body};
 use super::agent::Agent;
-use super::turns::MOST_OPTIONS;
 use axum::Json;
 use axum::body::Bytes;
 use axum::extract::{Path, State};

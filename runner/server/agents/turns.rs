@@ -3,7 +3,7 @@
 //! The answer is written down before anything says that it stands. Where the client goes away before, or the turn fails, the agent is
 //! as it was; what the engine has read by then it need not read again.
 
-use super::super::ask::{Answer, Ask, Piece, Settings, Subject, random_seed};
+use super::super::ask::{Answer, Ask, MOST_OPTIONS, Piece, Settings, Subject, random_seed};
 use super::super::error::Refusal;
 use super::super::stream::{Frame, Wording, respond};
 use super::super::{App, Asking, Shared, body};
@@ -18,9 +18,6 @@ use greenroom_engine::{Calls, Constraint, Grammar, Sampling};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::sync::Arc;
-
-/// Options of a choice, at most.
-pub(super) const MOST_OPTIONS: usize = 256;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -1,6 +1,6 @@
 //! Completions of texts and token ids, without a chat template. Several prompts are answered one after another.
 
-use super::super::ask::{Ask, Pieces, Settings, Subject, fresh_id, random_seed, scope};
+use super::super::ask::{Ask, MOST_OPTIONS, Pieces, Settings, Subject, fresh_id, random_seed, scope};
 use super::super::error::Refusal;
 use super::super::models::now;
 use super::super::stream::respond_by;
@@ -33,8 +33,6 @@ const UNSUPPORTED: [&str; 8] = [
 const MOST_REPLIES: usize = 16;
 /// Prompts of one request, at most.
 const MOST_PROMPTS: usize = 64;
-/// Options of a choice, at most.
-const MOST_OPTIONS: usize = 256;
 /// Alternatives to a token that are told, at most.
 const MOST_LOGPROBS: usize = 5;
 /// Tokens of a reply where the request does not say how many.
