@@ -42,7 +42,7 @@ impl Reach {
         let key = address.key_env.as_ref().map_or(String::new(), |name| format!(", with the key in {name}"));
         ensure!(
             is_given,
-            "the scenario has it played at {}{key}: what agents read goes there. Let it by --allow-remote, or give a model by --model",
+            "it is to be played at {}{key}: what agents read is sent there. Allow that with --allow-remote, or give a model with --model",
             address.url
         );
         Ok(())

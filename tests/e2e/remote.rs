@@ -81,7 +81,7 @@ fn by_ids_and_by_messages_prefixes_are_reused_as_predicted() {
 }
 
 #[test]
-fn a_scenario_needs_leave_to_ask_an_engine_elsewhere() {
+fn a_scenario_needs_permission_to_ask_an_engine_elsewhere() {
     let (stage, there) = (Stage::new(), Stage::new());
     let server = Server::start(&there, &[]);
     let text = format!(

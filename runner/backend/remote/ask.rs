@@ -1,6 +1,7 @@
 //! A turn as it is put to an engine, in no API's words, and what the engine says of it.
 
 use crate::backend::Sampling;
+use crate::prompt::Conversation;
 use crate::tools::{Call, Offer};
 use greenroom_engine::Grammar;
 
@@ -74,4 +75,60 @@ pub(super) struct Said {
     pub(super) reply_tokens: Option<usize>,
     /// Milliseconds that a token of the prompt took, if the engine says.
     pub(super) token_ms: Option<f64>,
+}
+
+/// A conversation as messages.
+pub(super) fn messages(conversation: &Conversation) -> Vec<Message> {
+    let mut told: Vec<Message> = conversation.system.clone().map(Message::System).into_iter().collect();
+    let mut is_result = false;
+    let mut reads = |text: &str, is_call: bool| {
+        let message =
+            if is_result { Message::Result(text.to_string()) } else { Message::User(text.to_string()) };
+        is_result = is_call;
+        message
+    };
+    for past in &conversation.exchanges {
+        let call = Call::read(&past.raw).filter(|_| past.is_call);
+        told.push(reads(&past.user, call.is_some()));
+        told.push(call.map_or_else(|| Message::Assistant(past.raw.to_string()), Message::Call));
+    }
+    told.push(reads(&conversation.next, false));
+    told
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::prompt::Exchange;
+    use crate::scenario::Reasoning;
+    use serde_json::json;
+    use std::sync::Arc;
+
+    #[test]
+    fn a_call_is_sent_as_one_and_its_result_as_such() {
+        let call = Call { tool: "dice".into(), arguments: json!({ "sides": 6 }) };
+        let said = json!({ "tool": "dice", "arguments": { "sides": 6 } }).to_string();
+        let exchange = |user: &str, raw: &str, is_call| Exchange {
+            user: user.to_string(),
+            ids: Arc::new([]),
+            raw: raw.into(),
+            is_call,
+            reasoning: Reasoning::None,
+        };
+        let conversation = Conversation {
+            exchanges: vec![exchange("Roll.", &said, true), exchange("4", "A four.", false)],
+            next: "Again.".into(),
+            ..Conversation::default()
+        };
+        assert_eq!(
+            messages(&conversation),
+            [
+                Message::User("Roll.".into()),
+                Message::Call(call),
+                Message::Result("4".into()),
+                Message::Assistant("A four.".into()),
+                Message::User("Again.".into()),
+            ]
+        );
+    }
 }

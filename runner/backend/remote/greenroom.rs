@@ -1,7 +1,7 @@
 //! `greenroom serve` as an engine: asked in the words in which one here would be ([`wire`]), so the replies are the same to the bit.
 
-use super::choose;
 use super::http::{Failure, Http, persistently};
+use super::opening::choose;
 use super::pace::Pace;
 use crate::backend::embedded::{by_tokens, conversation, in_file_order, needed_for_calls, reply_of};
 use crate::backend::wire::{self, Event, VERSION};

@@ -15,7 +15,7 @@ use ureq::{Agent, Body, Timeout};
 
 /// Longest time to reach an engine.
 const REACH: Duration = Duration::from_secs(15);
-/// Longest event, and longest whole answer.
+/// Longest answer.
 const MOST_BYTES: u64 = 64 << 20;
 /// Characters of a server's own words that are quoted.
 const QUOTED: usize = 300;
@@ -202,14 +202,14 @@ impl Http {
                 Ok(response) => response,
                 Err(failure) => return drop(events.send(Err(failure))),
             };
-            let mut lines = BufReader::new(response.into_body().into_reader());
+            let mut lines = BufReader::new(response.into_body().into_reader().take(MOST_BYTES));
             loop {
                 let mut line = Vec::new();
-                let failure = match lines.by_ref().take(MOST_BYTES).read_until(b'\n', &mut line) {
-                    Ok(0) => return, // whether it was whole, the reader sees
-                    Ok(_) if line.len() as u64 == MOST_BYTES => {
-                        Failure::Permanent(anyhow!("{url}: an event has more than {MOST_BYTES} bytes"))
+                let failure = match lines.read_until(b'\n', &mut line) {
+                    Ok(0) if lines.get_ref().limit() == 0 => {
+                        Failure::Permanent(anyhow!("{url}: the answer has more than {MOST_BYTES} bytes"))
                     }
+                    Ok(0) => return, // whether it was whole, the reader sees
                     Ok(_) => match event(&line) {
                         None => {
                             if events.is_closed() {

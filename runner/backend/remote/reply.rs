@@ -1,0 +1,122 @@
+//! What an engine has said as a reply: checked against its tokenizer, and cut as a reply is cut here.
+
+use super::ask::{Bounds, Said};
+use crate::backend::embedded::conversation;
+use crate::backend::{Reply, Request, Stop};
+use crate::prompt::Conversation;
+use crate::tools::Call;
+use anyhow::{bail, ensure};
+use greenroom_engine::{Ends, Prompter, cut_reply};
+use serde_json::{Value, json};
+
+/// The reply that ids say.
+pub(super) fn by_ids(
+    prompter: &Prompter,
+    prompt: &[u32],
+    said: &Said,
+    ends: Ends<'_>,
+    request: &Request,
+) -> anyhow::Result<Reply> {
+    ensure!(
+        !said.ids.is_empty() || said.text.is_empty(),
+        "the engine does not tell the ids of its reply: is it recent enough to?"
+    );
+    let n_vocab = prompter.model().n_vocab;
+    if let Some(id) = said.ids.iter().find(|id| **id as usize >= n_vocab) {
+        bail!(
+            "the engine's reply has the id {id}; the tokenizer's vocabulary has {n_vocab}: it is another model's"
+        );
+    }
+    let spelled = prompter.decode(&said.ids);
+    // Behind a character that is not whole each side has its own way; a stop string may be left out of the text.
+    let sure = |text: &str| text.split('\u{fffd}').next().unwrap_or_default().trim_start().to_string();
+    let (by_ids, by_text) = (sure(&spelled), sure(&said.text));
+    ensure!(
+        by_ids.starts_with(&by_text) || by_text.starts_with(&by_ids),
+        "the ids of the engine's reply spell `{spelled}`, its text is `{}`: the tokenizer is another model's",
+        said.text
+    );
+    let (ids, text, stop) = prompter.cut(prompt, &said.ids, ends);
+    let offered = request.tools.as_deref().filter(|_| request.may_call);
+    let tools = offered.and_then(|offer| conversation(Conversation::default(), Some(offer)).tools);
+    let called = tools.as_ref().and_then(|tools| {
+        let so_far = prompter.calls_so_far(tools, &text);
+        let call = so_far.first()?;
+        let arguments = serde_json::from_str(call.arguments).ok();
+        Some(arguments.map_or_else(Call::cut, |arguments| Call { tool: call.tool.to_string(), arguments }))
+    });
+    Ok(Reply { call: called, ..Reply::of(ids, text, stop.into()) })
+}
+
+/// The reply that a text is.
+pub(super) fn by_text(said: &Said, bounds: &Bounds<'_>, ends: Ends<'_>, may_call: bool) -> Reply {
+    if let Some((tool, arguments)) = said.call.as_ref().filter(|_| may_call) {
+        let arguments = if arguments.trim().is_empty() { "{}" } else { arguments };
+        let Ok(arguments) = serde_json::from_str::<Value>(arguments) else {
+            return Reply {
+                call: Some(Call::cut()),
+                ..Reply::of(Vec::new(), said.text.clone(), Stop::Length)
+            };
+        };
+        let text = json!({ "tool": tool, "arguments": arguments }).to_string();
+        let call = Some(Call { tool: tool.clone(), arguments });
+        return Reply { call, ..Reply::of(Vec::new(), text, Stop::EndOfTurn) };
+    }
+    if let Bounds::OneOf(_) = bounds {
+        // It was asked for as JSON: APIs of messages have no other bounds.
+        let value: Option<Value> = serde_json::from_str(&said.text).ok();
+        let chosen = value.as_ref().and_then(|value| value["choice"].as_str());
+        return Reply::of(Vec::new(), chosen.unwrap_or(&said.text).to_string(), Stop::EndOfTurn);
+    }
+    let (text, stop) = cut_reply(&said.text, ends);
+    Reply::of(Vec::new(), text, stop.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::ask::Finish;
+    use super::*;
+
+    fn said(text: &str, finish: Finish) -> Said {
+        Said { text: text.to_string(), finish: Some(finish), ..Said::default() }
+    }
+
+    #[test]
+    fn a_form_is_cut_neither_to_sentences_nor_at_a_stop_string() {
+        let text = "{\"a\": \"I know. You do";
+        let schema = greenroom_engine::Grammar::JsonSchema("{}".into());
+        let form = Ends { stop: &[], whole_sentences: false, is_full: true };
+        let reply = by_text(&said(text, Finish::Full), &Bounds::Grammar(&schema), form, false);
+        assert_eq!((reply.text.as_str(), reply.stop), (text, Stop::Length));
+        let free = Ends { whole_sentences: true, ..form };
+        let reply = by_text(&said("I know. You do", Finish::Full), &Bounds::Free, free, false);
+        assert_eq!((reply.text.trim(), reply.stop), ("I know.", Stop::Sentence));
+    }
+
+    #[test]
+    fn a_choice_is_taken_out_of_its_json() {
+        let ends = Ends { stop: &[], whole_sentences: false, is_full: false };
+        let bounds = Bounds::OneOf(vec!["I talk", "I stay silent"]);
+        for (text, chosen) in [
+            ("{\"choice\": \"I talk\"}", "I talk"),
+            ("I stay silent", "I stay silent"),
+            ("{\"x\": 1}", "{\"x\": 1}"),
+        ] {
+            assert_eq!(by_text(&said(text, Finish::Ended), &bounds, ends, false).text, chosen);
+        }
+    }
+
+    #[test]
+    fn a_call_is_what_its_text_says() {
+        let ends = Ends { stop: &[], whole_sentences: true, is_full: false };
+        let call = Some(("dice".to_string(), "{\"sides\": 6}".to_string()));
+        let heard = Said { call: call.clone(), ..said("", Finish::Ended) };
+        let reply = by_text(&heard, &Bounds::Free, ends, true);
+        let arguments = json!({ "sides": 6 });
+        assert_eq!(reply.call, Some(Call { tool: "dice".into(), arguments }));
+        assert!(reply.call.as_ref().unwrap().is_said_in(&reply.text));
+        assert_eq!(by_text(&heard, &Bounds::Free, ends, false).call, None, "where none may be made");
+        let cut = Said { call: Some(("dice".into(), "{\"si".into())), ..said("", Finish::Full) };
+        assert_eq!(by_text(&cut, &Bounds::Free, ends, true).call, Some(Call::cut()));
+    }
+}
