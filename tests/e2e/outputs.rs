@@ -14,6 +14,7 @@ const COMMANDS: &[&str] = &[
     "check x.yaml two-doors.yaml",
     "new OUT",
     "graph x.yaml",
+    "merge part-1 part-2 --out OUT",
     "fork run --at p/2/ann --out OUT --threads 1",
     "explain run --agent ann",
     "import arena.json",
@@ -54,6 +55,9 @@ fn furnished() -> Stage {
         assert!(output.status.success(), "{args}: {}", String::from_utf8_lossy(&output.stderr));
     };
     play("run x.yaml --out run --quiet");
+    for shard in [1, 2] {
+        play(&format!("run x.yaml --repeat 2 --shard {shard}/2 --out part-{shard} --quiet"));
+    }
     play("run model.yaml --out memory --quiet --max-tokens 2 --threads 1 --cache-dir cache");
     stage
 }
