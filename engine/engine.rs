@@ -12,7 +12,9 @@ use crate::share::Share;
 use crate::store::cipher::CacheKey;
 use crate::store::inventory::Folder;
 use crate::store::manifest::Identity;
+use crate::store::medium::Traffic;
 use crate::store::numerics::Numerics;
+use crate::store::objects::ObjectsAddress;
 use crate::store::{Place, STORE_VERSION, Store};
 use crate::text::tokenizer::{After, Tokenizer};
 use crate::threads::ThreadPool;
@@ -43,10 +45,12 @@ pub struct EngineConfig {
     pub kv: KvChoice,
     /// Folder in which persistent sessions are stored; `None` keeps everything in memory.
     pub cache_dir: Option<PathBuf>,
+    /// An object store in which they are stored instead; the folder, which there must be, then has copies of what was read and written.
+    pub objects: Option<ObjectsAddress>,
     /// Key that encrypts what is stored there; memories of another key are not seen.
     pub cache_key: Option<CacheKey>,
     /// Bytes that the folder may take: when the engine opens and when it is dropped, the least worthy sessions go (see
-    /// [`crate::cache::Folder::shrink`]), if nobody else uses the folder then.
+    /// [`crate::cache::Folder::shrink`]), if nobody else uses the folder then. Of copies of an object store the oldest go.
     pub cache_disk: Option<u64>,
     /// Bytes that cached keys and values may take in memory; above, what is on disk too leaves memory, of the session that is
     /// needed last first. A turn waits until all that it may come to take fits beside the turns at work ([`KvCost::most`](crate::KvCost::most) of prompt
@@ -85,6 +89,7 @@ impl EngineConfig {
             device: DeviceChoice::default(),
             kv,
             cache_dir: None,
+            objects: None,
             cache_key: None,
             cache_disk: None,
             cache_memory,
@@ -109,8 +114,8 @@ pub struct Engine {
     line: Line,
     thread: Option<std::thread::JoinHandle<()>>,
     next_id: AtomicU64,
-    /// The cache folder and the bytes that it may take.
-    bound: Option<(Folder, u64)>,
+    /// Where memories are, and the bytes that the folder may take.
+    bound: Option<(Place, u64)>,
     pub(crate) keeping: Keeping,
 }
 
@@ -199,12 +204,14 @@ impl Engine {
                 gguf.error(format!("its vocabulary has {tokens} tokens, its output only {rows} rows"))
             );
         }
-        let folder = config.cache_dir.as_ref().map(|dir| Folder::new(dir, config.cache_key.as_ref()));
-        folder.iter().zip(config.cache_disk).for_each(|(folder, limit)| folder.keep_within(limit));
-        let (store, storeless) = open_store(&config)?;
+        let place = place(&config)?;
+        let bound = place.clone().zip(config.cache_disk);
+        bound.iter().for_each(|(place, limit)| place.keep_within(*limit));
+        let (store, storeless) = open_store(place.as_ref())?;
+        let folder = store.as_ref().zip(place).map(|(store, place)| store.folder(place));
         let measuring = &mut || on_progress(Loading::Measuring);
         let model = &prompter.info.identity;
-        let to_adopt = folder.iter().filter(|_| config.adopt && store.is_some());
+        let to_adopt = folder.iter().filter(|_| config.adopt);
         let to_adopt: Vec<Numerics> = to_adopt.flat_map(|folder| folder.numerics_of(model)).collect();
         let constants = pool.install(|| {
             self_check::calibrate(&mut *device, &tokenizer, store.as_ref(), model, &to_adopt, measuring)
@@ -243,12 +250,7 @@ impl Engine {
         let kv = device.spec().kv_name(&layout);
         let mut memory =
             pool.install(|| Memory::new(&device, context.clone(), store, config.cache_memory))?;
-        let keeping = Keeping {
-            context,
-            store: memory.store.clone(),
-            folder: memory.store.as_ref().and(folder.clone()),
-            secret: OnceLock::new(),
-        };
+        let keeping = Keeping { context, store: memory.store.clone(), folder, secret: OnceLock::new() };
         memory.storeless = storeless;
         memory.tokenizer = Some(tokenizer.clone());
         let (commands, receiver) = channel();
@@ -280,8 +282,12 @@ impl Engine {
         );
         let line = Line { commands, fault: Arc::default() };
         let thread = start(pool, worker, receiver, line.fault.clone())?;
-        let bound = folder.zip(config.cache_disk);
         Ok(Self { prompter, kv, line, thread: Some(thread), next_id: AtomicU64::new(0), bound, keeping })
+    }
+
+    /// What went to the object store of the memories and came back, since the engine was opened; `None` where they lie in a folder.
+    pub fn traffic(&self) -> Option<Traffic> {
+        self.keeping.store.as_ref()?.traffic()
     }
 
     /// The model's name, shape and identity.
@@ -485,7 +491,7 @@ impl Drop for Engine {
             let _ = thread.join();
         }
         self.keeping.store = None;
-        self.bound.iter().for_each(|(folder, limit)| folder.keep_within(*limit));
+        self.bound.iter().for_each(|(place, limit)| place.keep_within(*limit));
     }
 }
 
@@ -566,15 +572,26 @@ fn draft_model(
     Ok(DraftModel::new(arena, layout, n_vocab.min(device.n_vocab()), budget))
 }
 
-/// Opens the cache folder, if there is to be one; beside it the reason why memories stay in RAM all the same. A folder that can't be
-/// used costs time, as a full disk does; one that is in use will be free soon.
-fn open_store(config: &EngineConfig) -> Result<(Option<Store>, Option<String>)> {
-    let open = |dir: &PathBuf| Store::open(&Place { dir: dir.clone(), key: config.cache_key.clone() });
-    match config.cache_dir.as_ref().map(open) {
-        None => Ok((None, None)),
-        Some(Ok(store)) => Ok((Some(store), None)),
-        Some(Err(e)) if e.kind() == ErrorKind::InUse => Err(e),
-        Some(Err(e)) => {
+/// Where memories are to lie, if anywhere.
+fn place(config: &EngineConfig) -> Result<Option<Place>> {
+    let (objects, key) = (config.objects.clone(), config.cache_key.clone());
+    match &config.cache_dir {
+        Some(dir) => Ok(Some(Place { dir: dir.clone(), key, objects })),
+        None if objects.is_none() => Ok(None),
+        None => Err(Error::request(
+            "memories in an object store need a folder for copies of them: give `cache_dir`",
+        )),
+    }
+}
+
+/// Opens the place of memories, if there is to be one; beside it the reason why they stay in RAM all the same. A folder that can't be
+/// used costs time, as a full disk does; one that is in use will be free soon. An object store was asked for by its name.
+fn open_store(place: Option<&Place>) -> Result<(Option<Store>, Option<String>)> {
+    let Some(place) = place else { return Ok((None, None)) };
+    match Store::open(place) {
+        Ok(store) => Ok((Some(store), None)),
+        Err(e) if e.kind() == ErrorKind::InUse || place.objects.is_some() => Err(e),
+        Err(e) => {
             tracing::warn!("memories stay in RAM and end with this process: {e}");
             Ok((None, Some(format!("memories stay in RAM: {e}"))))
         }

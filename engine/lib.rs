@@ -78,5 +78,7 @@ pub const SAMPLE: &str = include_str!("sample.txt");
 pub mod cache {
     pub use crate::store::cipher::CacheKey;
     pub use crate::store::inventory::{Details, Entry, Folder};
+    pub use crate::store::medium::Traffic;
+    pub use crate::store::objects::ObjectsAddress;
     pub use crate::store::{Removed, Verdict};
 }

@@ -2,7 +2,7 @@
 //!
 //! None of this is in the transcript: it depends on the machine and on what the caches held.
 
-use crate::backend::{Match, Origin, Usage};
+use crate::backend::{Match, Origin, Traffic, Usage};
 use crate::files::{self, Kind, Lines};
 use crate::scenario::{Lifecycle, Scenario};
 use anyhow::Context as _;
@@ -296,6 +296,10 @@ pub struct CacheSummary {
     pub bytes_written: u64,
     /// Most bytes in RAM at the end of a turn.
     pub peak_bytes: u64,
+    /// What went to the object store of the memories and came back while the run was at work, for other runs of the process too; left
+    /// out where they lie in a folder.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub objects: Option<Traffic>,
     /// Turns that rested on memory of another device; left out where there are none.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub adopted_turns: usize,

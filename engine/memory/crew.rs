@@ -103,7 +103,7 @@ mod tests {
     use std::sync::Barrier;
 
     fn crew(n_threads: usize) -> Crew {
-        let store = Arc::new(Store::on(Box::new(InMemory::default()), None));
+        let store = Arc::new(Store::on(Arc::new(InMemory::default()), None));
         Crew::new("crew", n_threads, &store).expect("threads")
     }
 

@@ -74,7 +74,7 @@ pub(crate) struct Memory {
     pub(crate) tokenizer: Option<Arc<Tokenizer>>,
 }
 
-/// Threads that read for a turn that waits, at most: no more than compute.
+/// Threads that read for a turn that waits from a disk, at most: no more than compute.
 const READERS: usize = 4;
 
 impl Memory {
@@ -90,7 +90,9 @@ impl Memory {
     ) -> Result<Self> {
         let arena = Arena::new(device, &context.layout, budget);
         let store = store.map(Arc::new);
-        let readers = |store| Crew::new("greenroom-reader", n_threads().min(READERS), store);
+        let readers = |store: &Arc<Store>| {
+            Crew::new("greenroom-reader", store.n_readers(n_threads().min(READERS)), store)
+        };
         let readers = store.as_ref().map(readers).transpose()?;
         let ahead = store.as_ref().map(|store| Ahead::new(store, context.layout.clone())).transpose()?;
         let writer = store.as_ref().map(Writer::new).transpose()?;

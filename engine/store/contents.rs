@@ -1,13 +1,12 @@
 //! Contents of a cache folder, told apart by names and kinds of file; nothing is read.
 
-use super::files::{self, Entry, TEMPORARY};
-use super::pack;
+use super::files::TEMPORARY;
+use super::medium::{Entry, Kind, Listing, Logs};
 use super::secret::{self, SECRET};
-use super::{block, manifest, part_folder, tail};
+use super::{block, manifest, pack, part_folder, tail};
 use crate::kv::layout::Part;
 use crate::kv::table::BlockHash;
 use crate::kv::table::BlockKey;
-use std::path::{Path, PathBuf};
 
 /// The folders that a store makes.
 pub(super) const FOLDERS: [&str; 7] = ["runs", "blocks", "windows", "packs", "tails", "manifests", "checks"];
@@ -19,7 +18,7 @@ pub(super) const MOST_CHECK: u64 = 1 << 20;
 /// A regular file of a size that its kind may have.
 #[derive(Debug)]
 pub(super) struct File {
-    pub(super) path: PathBuf,
+    pub(super) name: String,
     pub(super) bytes: u64,
 }
 
@@ -45,35 +44,39 @@ pub(super) struct Contents {
     /// Files that were set aside before.
     pub(super) damaged: Vec<File>,
     /// Entries that have a name of ours and are something else: what they are, in words.
-    pub(super) foreign: Vec<(PathBuf, String)>,
+    pub(super) foreign: Vec<(String, String)>,
     /// Entries that have no name of ours.
-    pub(super) unknown: Vec<PathBuf>,
+    pub(super) unknown: Vec<String>,
     /// Folders that could not be listed, and why.
     pub(super) unread: Vec<String>,
 }
 
 impl Contents {
     /// Lists a folder; nothing if it is not there.
-    pub(super) fn read(root: &Path) -> Self {
+    pub(super) fn read(medium: &dyn Logs) -> Self {
         let mut contents = Self::default();
-        for entry in contents.list(root) {
-            match entry.name.to_str() {
-                Some("lock" | "packs.lock") => {
-                    contents.put(entry, u64::MAX, |contents, file| contents.locks.push(file));
-                }
-                Some(SECRET) => {
-                    contents.put(entry, secret::LEN, |contents, file| contents.secrets.push(file))
-                }
-                Some(name) if secret::is_unfinished(name) => {
-                    contents.put(entry, secret::LEN, |contents, file| contents.temporary.push(file));
-                }
-                Some(name) if FOLDERS.contains(&name) || name == DAMAGED => {
-                    contents.folder(name, &entry.path)
-                }
-                _ => contents.unknown.push(entry.path),
-            }
+        match medium.listing() {
+            Ok(listing) => contents.topmost(&listing),
+            Err(e) => contents.unread.push(e.to_string()),
         }
         contents
+    }
+
+    fn topmost(&mut self, listing: &Listing<'_>) {
+        for entry in self.list(listing, "") {
+            let name = entry.name.clone();
+            match &*name {
+                "lock" | "packs.lock" => {
+                    self.put(name, &entry, u64::MAX, |contents, file| contents.locks.push(file));
+                }
+                SECRET => self.put(name, &entry, secret::LEN, |contents, file| contents.secrets.push(file)),
+                unfinished if secret::is_unfinished(unfinished) => {
+                    self.put(name, &entry, secret::LEN, |contents, file| contents.temporary.push(file));
+                }
+                folder if FOLDERS.contains(&folder) || folder == DAMAGED => self.folder(listing, folder),
+                _ => self.unknown.push(name),
+            }
+        }
     }
 
     /// Bytes of what the store wrote, without what was set aside.
@@ -85,88 +88,82 @@ impl Contents {
         named.chain(rest).map(|file| file.bytes).sum()
     }
 
-    fn list(&mut self, dir: &Path) -> Vec<Entry> {
-        files::entries(dir).unwrap_or_else(|e| {
+    fn list(&mut self, listing: &Listing<'_>, folder: &str) -> Vec<Entry> {
+        listing(folder).unwrap_or_else(|e| {
             self.unread.push(e.to_string());
             Vec::new()
         })
     }
 
-    fn folder(&mut self, folder: &str, path: &Path) {
-        for entry in self.list(path) {
-            let name = entry.name.to_str().map(str::to_owned);
-            match (folder, name) {
-                (DAMAGED, _) => self.damaged.extend(entry.removable()),
-                ("blocks" | "windows", Some(name)) if is_hex(&name, 2..=2) => self.blocks_of(folder, entry),
-                (_, Some(name)) => self.file(folder, &name, entry),
-                (_, None) => self.unknown.push(entry.path),
-            }
-        }
-    }
-
-    fn blocks_of(&mut self, folder: &str, entry: Entry) {
-        if !entry.is_folder() {
-            let kind = entry.file().err().unwrap_or("a file");
-            return self.foreign.push((entry.path, format!("it is {kind}, not a folder")));
-        }
-        for entry in self.list(&entry.path) {
-            match entry.name.to_str().map(str::to_owned) {
-                Some(name) => self.file(folder, &name, entry),
-                None => self.unknown.push(entry.path),
+    fn folder(&mut self, listing: &Listing<'_>, folder: &str) {
+        for entry in self.list(listing, folder) {
+            let name = format!("{folder}/{}", entry.name);
+            match (folder, entry.kind) {
+                // A folder may hold what is not ours.
+                (DAMAGED, Kind::Folder) => {}
+                (DAMAGED, Kind::File(bytes)) => self.damaged.push(File { name, bytes }),
+                (DAMAGED, Kind::Other(_)) => self.damaged.push(File { name, bytes: 0 }),
+                ("blocks" | "windows", kind) if is_hex(&entry.name, 2..=2) => match kind {
+                    Kind::Folder => {
+                        for entry in self.list(listing, &name) {
+                            self.file(folder, format!("{name}/{}", entry.name), &entry);
+                        }
+                    }
+                    Kind::File(_) => self.foreign.push((name, "it is a file, not a folder".to_owned())),
+                    Kind::Other(kind) => self.foreign.push((name, format!("it is {kind}, not a folder"))),
+                },
+                _ => self.file(folder, name, &entry),
             }
         }
     }
 
     /// A file by its folder and name.
-    fn file(&mut self, folder: &str, name: &str, entry: Entry) {
-        let (stem, extension) = name.split_once('.').unwrap_or((name, ""));
+    fn file(&mut self, folder: &str, name: String, entry: &Entry) {
+        let last = &entry.name;
+        let (stem, extension) = last.split_once('.').unwrap_or((last, ""));
         if is_temporary(stem, extension) && !["runs", "tails"].contains(&folder) {
-            return self.put(entry, block::MOST, |contents, file| contents.temporary.push(file));
+            return self.put(name, entry, block::MOST, |contents, file| contents.temporary.push(file));
         }
         let hash = BlockHash::from_hex(stem);
         let part = Part::ALL.into_iter().find(|part| part_folder(*part) == folder);
         let session = is_hex(stem, 40..=40);
         match (folder, extension, hash, part) {
             ("blocks" | "windows", "safetensors", Some(hash), Some(part))
-                if entry.path.ends_with(super::block_name((hash, part))) =>
+                if name == super::block_name((hash, part)) =>
             {
-                self.put(entry, block::MOST, |contents, file| contents.blocks.push(((hash, part), file)));
+                self.put(name, entry, block::MOST, |contents, file| {
+                    contents.blocks.push(((hash, part), file))
+                });
             }
-            ("manifests", "log", ..) if session => self.put(entry, manifest::MOST, |contents, file| {
+            ("manifests", "log", ..) if session => self.put(name, entry, manifest::MOST, |contents, file| {
                 contents.manifests.push((stem.to_owned(), file))
             }),
             ("tails", ..) if session && extension.strip_suffix(".log").is_some_and(|n| is_hex(n, 1..=32)) => {
-                self.put(entry, tail::MOST, |contents, file| contents.tails.push((name.to_owned(), file)));
+                self.put(name, entry, tail::MOST, |contents, file| contents.tails.push((last.clone(), file)));
             }
             ("packs", "pack", ..) if session => {
-                self.put(entry, pack::MOST, |contents, file| contents.packs.push(file));
+                self.put(name, entry, pack::MOST, |contents, file| contents.packs.push(file));
             }
             ("checks", "", Some(hash), _) => {
-                self.put(entry, MOST_CHECK, |contents, file| contents.checks.push((hash, file)));
+                self.put(name, entry, MOST_CHECK, |contents, file| contents.checks.push((hash, file)));
             }
-            ("runs", "", ..) if session => self.put(entry, 0, |contents, file| contents.runs.push(file)),
-            _ => self.unknown.push(entry.path),
+            ("runs", "", ..) if session => {
+                self.put(name, entry, 0, |contents, file| contents.runs.push(file))
+            }
+            _ => self.unknown.push(name),
         }
     }
 
     /// Puts a regular file of at most `most` bytes where it belongs, and anything else among what is foreign.
-    fn put(&mut self, entry: Entry, most: u64, to: impl FnOnce(&mut Self, File)) {
-        match entry.file() {
-            Ok(bytes) if bytes <= most => to(self, File { path: entry.path, bytes }),
-            Ok(bytes) => {
-                let reason = format!("it has {bytes} bytes, at most {most} are possible");
-                self.foreign.push((entry.path, reason));
+    fn put(&mut self, name: String, entry: &Entry, most: u64, to: impl FnOnce(&mut Self, File)) {
+        match entry.kind {
+            Kind::File(bytes) if bytes <= most => to(self, File { name, bytes }),
+            Kind::File(bytes) => {
+                self.foreign.push((name, format!("it has {bytes} bytes, at most {most} are possible")));
             }
-            Err(kind) => self.foreign.push((entry.path, format!("it is {kind}, not a regular file"))),
+            Kind::Folder => self.foreign.push((name, "it is a folder, not a regular file".to_owned())),
+            Kind::Other(kind) => self.foreign.push((name, format!("it is {kind}, not a regular file"))),
         }
-    }
-}
-
-impl Entry {
-    /// Returns it as a file that can be removed by its name: all but a folder, which may hold what is not ours.
-    fn removable(self) -> Option<File> {
-        let bytes = self.file().unwrap_or(0);
-        (!self.is_folder()).then_some(File { path: self.path, bytes })
     }
 }
 

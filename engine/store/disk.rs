@@ -1,8 +1,8 @@
 //! A store in a folder.
 
-use super::files::{self, Entry};
+use super::files;
 use super::found::Failure;
-use super::medium::{Blobs, Lease, Logs};
+use super::medium::{Blobs, Entry, Kind, Lease, Listing, Logs};
 use super::source::Input;
 use super::{contents, locked};
 use crate::{ErrorKind, Result};
@@ -41,9 +41,27 @@ impl Disk {
     }
 
     /// The name of a file below the folder.
-    pub(super) fn name(&self, path: &Path) -> String {
+    fn name(&self, path: &Path) -> String {
         let inside = path.strip_prefix(&self.root).unwrap_or(path);
         inside.components().map(|part| part.as_os_str().to_string_lossy()).collect::<Vec<_>>().join("/")
+    }
+
+    /// Removes what was written longest ago until the rest takes at most `limit` bytes: for copies of what lies elsewhere.
+    pub(super) fn trim(&self, limit: u64) -> Result<()> {
+        let mut copies = Vec::new();
+        for (name, bytes) in self.list("")? {
+            let written = std::fs::metadata(self.root.join(&name)).and_then(|found| found.modified());
+            copies.extend(written.ok().map(|written| (written, name, bytes)));
+        }
+        copies.sort();
+        let mut stored: u64 = copies.iter().map(|(.., bytes)| bytes).sum();
+        for (_, name, _) in copies {
+            if stored <= limit {
+                break;
+            }
+            stored = stored.saturating_sub(self.remove(&name)?);
+        }
+        Ok(())
     }
 }
 
@@ -70,13 +88,27 @@ impl Blobs for Disk {
             for entry in files::entries(&folder)? {
                 match entry.file() {
                     Ok(bytes) => found.push((self.name(&entry.path), bytes)),
-                    Err(_) if Entry::is_folder(&entry) => folders.push(entry.path),
+                    Err(_) if entry.is_folder() => folders.push(entry.path),
                     Err(_) => {}
                 }
             }
         }
         found.sort();
         Ok(found)
+    }
+
+    fn listing(&self) -> Result<Listing<'_>> {
+        let entry = |entry: files::Entry| Entry {
+            name: entry.name.to_string_lossy().into_owned(),
+            kind: match entry.file() {
+                Ok(bytes) => Kind::File(bytes),
+                Err(_) if entry.is_folder() => Kind::Folder,
+                Err(kind) => Kind::Other(kind),
+            },
+        };
+        Ok(Box::new(move |folder| {
+            Ok(files::entries(&self.root.join(folder))?.into_iter().map(entry).collect())
+        }))
     }
 
     fn remove(&self, name: &str) -> Result<u64> {
@@ -104,5 +136,10 @@ impl Logs for Disk {
             Err(e) if e.kind() == ErrorKind::InUse => Ok(None),
             Err(e) => Err(e),
         }
+    }
+
+    fn alone(&self) -> Result<Option<Lease>> {
+        // Nobody uses what is not there.
+        if files::is_folder(&self.root)? { self.lease("lock") } else { Ok(Some(Box::new(()))) }
     }
 }

@@ -243,11 +243,6 @@ pub(super) fn size(path: &Path) -> Option<u64> {
     fs::symlink_metadata(path).ok().filter(Metadata::is_file).map(|found| found.len())
 }
 
-/// A file's name for messages.
-pub(super) fn short(path: &Path) -> String {
-    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
-}
-
 /// Opens a lock file, made if it is not there.
 pub(super) fn open_lock(path: &Path) -> Result<File> {
     let opened = fault::write_point().and_then(|()| open_to_write(path));

@@ -56,7 +56,7 @@ impl Blobs for InMemory {
     }
 
     fn list(&self, folder: &str) -> Result<Vec<(String, u64)>> {
-        let folder = format!("{folder}/");
+        let folder = if folder.is_empty() { String::new() } else { format!("{folder}/") };
         let state = self.state();
         let below = state.things.range(folder.clone()..).take_while(|(name, _)| name.starts_with(&folder));
         Ok(below.map(|(name, bytes)| (name.clone(), bytes.len() as u64)).collect())
@@ -89,6 +89,10 @@ impl Logs for InMemory {
     fn lease(&self, name: &str) -> Result<Option<Lease>> {
         let is_new = self.state().leases.insert(name.to_owned());
         Ok(is_new.then(|| Box::new(Held(self.clone(), name.to_owned())) as Lease))
+    }
+
+    fn alone(&self) -> Result<Option<Lease>> {
+        self.lease("lock")
     }
 }
 

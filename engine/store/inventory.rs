@@ -6,23 +6,27 @@ use super::contents::{Contents, File};
 use super::disk::Disk;
 use super::log::Broken;
 use super::manifest::{self, Manifest};
+use super::medium::{Lease, Logs};
 use super::numerics::Numerics;
+use super::objects::ObjectsAddress;
 use super::pack;
-use super::{Failure, Place, STORE_VERSION, files, locked};
+use super::{Failure, Place, STORE_VERSION, files, short};
 use crate::kv::layout::Part;
 use crate::kv::table::BlockHash;
 use crate::kv::table::BlockKey;
 use crate::text::prefix::SegmentKind;
-use crate::{Error, Result, SessionKey};
+use crate::{Error, ErrorKind, Result, SessionKey};
 use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-/// A folder of memories, opened to look after it. With a key, the memories that are encrypted with it.
+/// A folder of memories, or a place for them in an object store, opened to look after it. With a key, the memories that are encrypted
+/// with it.
 #[derive(Clone)]
 pub struct Folder {
-    dir: PathBuf,
-    pub(super) root: PathBuf,
+    place: Place,
+    pub(super) medium: Arc<dyn Logs>,
     pub(super) cipher: Cipher,
 }
 
@@ -78,8 +82,24 @@ type Sessions = Vec<(String, Manifest)>;
 impl Folder {
     /// The folder at `dir`; with a key, the part of it that is encrypted with that key.
     pub fn new(dir: &Path, key: Option<&CacheKey>) -> Self {
-        let place = Place { dir: dir.to_owned(), key: key.cloned() };
-        Self { dir: dir.to_owned(), root: place.root(), cipher: Cipher::new(key) }
+        let place = Place { dir: dir.to_owned(), key: key.cloned(), objects: None };
+        let medium = Arc::new(Disk::at(&place.root()));
+        Self::on(place, medium)
+    }
+
+    /// The memories in an object store that are encrypted with a key; `front` is the folder of copies of them.
+    ///
+    /// # Errors
+    /// It can't be reached, or is being cleaned.
+    pub fn in_objects(address: &ObjectsAddress, front: &Path, key: Option<&CacheKey>) -> Result<Self> {
+        let place = Place { dir: front.to_owned(), key: key.cloned(), objects: Some(address.clone()) };
+        let medium = place.open()?;
+        Ok(Self::on(place, medium))
+    }
+
+    pub(super) fn on(place: Place, medium: Arc<dyn Logs>) -> Self {
+        let cipher = Cipher::new(place.key.as_ref());
+        Self { place, medium, cipher }
     }
 
     /// All sessions; manifests that can't be read are left out ([`Folder::verify`] names them).
@@ -95,8 +115,7 @@ impl Folder {
 
     fn entry(&self, id: &str, m: &Manifest, census: &Census) -> Entry {
         let (size, owners) = (|hash: &BlockHash| census.size(*hash), &census.owners);
-        let tails = m.tails().filter_map(|t| files::size(&self.root.join("tails").join(&t.file)));
-        let own = files::size(&self.root.join(super::manifest_name(id))).unwrap_or(0) + tails.sum::<u64>();
+        let own = census.own.get(id).copied().unwrap_or(0);
         let shared = m.blocks.iter().filter(|hash| owners[*hash] > 1);
         let shares = m.blocks.iter().map(|hash| size(hash) as f64 / owners[hash] as f64);
         Entry {
@@ -144,12 +163,15 @@ impl Folder {
         })
     }
 
-    /// Bytes of all files of the folder, whoever they belong to.
+    /// Bytes of all files of the folder, whoever they belong to; in an object store, of this key.
     ///
     /// # Errors
     /// The folder can't be read.
     pub fn bytes(&self) -> Result<u64> {
-        files::bytes_below(&files::resolved(&self.dir))
+        if self.place.objects.is_some() {
+            return Ok(self.medium.list("")?.iter().map(|(_, bytes)| bytes).sum());
+        }
+        files::bytes_below(&files::resolved(&self.place.dir))
     }
 
     /// Number of folders whose memories are encrypted with other keys (or not at all, if this one has a key).
@@ -160,17 +182,21 @@ impl Folder {
         Ok(self.others()?.iter().filter(|(_, version)| *version == STORE_VERSION).count())
     }
 
-    /// Folders of other versions and keys, with their versions.
+    /// Folders of other versions and keys, with their versions. Those in an object store are for whoever has their keys.
     ///
     /// # Errors
     /// The folder can't be read.
     pub(super) fn others(&self) -> Result<Vec<(PathBuf, u32)>> {
+        if self.place.objects.is_some() {
+            return Ok(Vec::new());
+        }
         let version = |entry: &files::Entry| {
             let name = entry.name.to_str()?.strip_prefix('v')?;
             entry.is_folder().then(|| name.split('-').next()?.parse().ok())?
         };
-        let entries = files::entries(&files::resolved(&self.dir))?.into_iter();
-        let others = entries.filter(|entry| Some(&*entry.name) != self.root.file_name());
+        let entries = files::entries(&files::resolved(&self.place.dir))?.into_iter();
+        let own = self.place.root_name();
+        let others = entries.filter(|entry| entry.name != *own);
         Ok(others
             .filter_map(|entry| Some((version(&entry)?, entry.path)))
             .map(|(v, path)| (path, v))
@@ -178,25 +204,18 @@ impl Folder {
     }
 
     /// Takes the folder for this process alone.
-    pub(super) fn lock(&self) -> Result<Option<std::fs::File>> {
-        if !files::is_folder(&self.root)? {
-            return Ok(None);
-        }
-        let lock = files::open_lock(&self.root.join("lock"))?;
-        locked(lock.try_lock(), || self.in_use())?;
-        Ok(Some(lock))
+    pub(super) fn lock(&self) -> Result<Lease> {
+        self.medium.alone()?.ok_or_else(|| self.in_use())
     }
 
-    pub(super) fn in_use(&self) -> String {
-        format!(
-            "the cache folder {} is in use by a running greenroom; try again when it ended",
-            self.dir.display()
-        )
+    pub(super) fn in_use(&self) -> Error {
+        let reason = format!("{} is in use by a running greenroom; try again when it ended", self.place);
+        Error::new(ErrorKind::InUse, reason)
     }
 
     /// A manifest, and why it is not the latest state.
-    pub(super) fn read_manifest(&self, id: &str, path: &Path) -> Result<(Manifest, Option<Broken>), Failure> {
-        let bytes = files::input(path)?.whole(manifest::MOST)?;
+    pub(super) fn read_manifest(&self, id: &str, name: &str) -> Result<(Manifest, Option<Broken>), Failure> {
+        let bytes = self.medium.open(name)?.whole(manifest::MOST)?;
         let (manifest, _, broken) = manifest::decode(&bytes, id, &self.cipher)?;
         Ok((manifest, broken))
     }
@@ -212,34 +231,28 @@ impl Folder {
     /// The sessions whose manifests can be read, and what they have in common.
     fn sessions(&self) -> (Sessions, Census) {
         let (sessions, contents) = self.manifests();
-        let census = Census::new(&sessions, self.sizes(&contents));
+        let census = Census::new(&sessions, &contents, self.sizes(&contents));
         (sessions, census)
     }
 
     /// The sessions whose manifests can be read, and all that lies beside them.
     fn manifests(&self) -> (Sessions, Contents) {
-        let contents = Contents::read(&self.root);
+        let contents = Contents::read(&*self.medium);
         contents.unread.iter().for_each(|reason| tracing::warn!("{reason}"));
         let mut sessions = Vec::new();
-        for (id, File { path, .. }) in &contents.manifests {
-            match self.read_manifest(id, path) {
+        for (id, File { name, .. }) in &contents.manifests {
+            match self.read_manifest(id, name) {
                 Ok((manifest, _)) => sessions.push((id.clone(), manifest)),
                 Err(Failure::Missing) => {}
-                Err(failure) => tracing::warn!("{}: {failure}", files::short(path)),
+                Err(failure) => tracing::warn!("{}: {failure}", short(name)),
             }
         }
         (sessions, contents)
     }
 
-    /// The folder as a medium.
-    pub(super) fn disk(&self) -> Disk {
-        Disk::at(&self.root)
-    }
-
     /// Bytes of parts of blocks on disk; of twins the one that has its own file counts.
     fn sizes(&self, contents: &Contents) -> HashMap<BlockKey, u64> {
-        let disk = self.disk();
-        let index = |file: &File| pack::index(&disk, &disk.name(&file.path)).unwrap_or_default();
+        let index = |file: &File| pack::index(&*self.medium, &file.name).unwrap_or_default();
         let packed = contents.packs.iter().flat_map(index);
         let mut sizes: HashMap<BlockKey, u64> = packed.map(|(key, place)| (key, place.len)).collect();
         sizes.extend(contents.blocks.iter().map(|(key, file)| (*key, file.bytes)));
@@ -252,14 +265,20 @@ struct Census {
     sizes: HashMap<BlockKey, u64>,
     /// Number of sessions that name each block.
     owners: HashMap<BlockHash, usize>,
+    /// Bytes of each session's manifest and tails.
+    own: HashMap<String, u64>,
     /// Milliseconds of a token by model: how many sessions were measured, and their sum. One measure alone is noisy.
     token_ms: HashMap<String, (f64, f64)>,
 }
 
 impl Census {
-    fn new(manifests: &[(String, Manifest)], sizes: HashMap<BlockKey, u64>) -> Self {
-        let (mut owners, mut token_ms) = (HashMap::new(), HashMap::new());
-        for (_, manifest) in manifests {
+    fn new(manifests: &[(String, Manifest)], contents: &Contents, sizes: HashMap<BlockKey, u64>) -> Self {
+        let (mut owners, mut own, mut token_ms) = (HashMap::new(), HashMap::new(), HashMap::new());
+        let files = contents.manifests.iter().chain(&contents.tails);
+        let bytes: HashMap<&str, u64> = files.map(|(name, file)| (&**name, file.bytes)).collect();
+        for (id, manifest) in manifests {
+            let names = manifest.tails().map(|tail| &*tail.file).chain([&**id]);
+            own.insert(id.clone(), names.filter_map(|name| bytes.get(name)).sum());
             for hash in manifest.blocks.iter().collect::<HashSet<_>>() {
                 *owners.entry(*hash).or_default() += 1;
             }
@@ -267,7 +286,7 @@ impl Census {
                 token_ms.entry(manifest.owner.identity.model.clone()).or_default();
             *measured = (measured.0 + 1.0, measured.1 + manifest.worth.token_ms);
         }
-        Self { sizes, owners, token_ms }
+        Self { sizes, owners, own, token_ms }
     }
 
     /// Bytes of all parts of a block on disk.

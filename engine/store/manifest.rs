@@ -197,9 +197,10 @@ impl Journal {
     }
 
     /// Returns what to write so that the log called `name` says `manifest`, and the journal after that; a log of which more than
-    /// half is out of date begins anew.
+    /// half is out of date, or that does not go on, begins anew.
     pub(super) fn update(
         before: Option<&Self>,
+        goes_on: impl FnOnce(&Self) -> bool,
         manifest: &Manifest,
         name: &str,
         cipher: &Cipher,
@@ -207,7 +208,7 @@ impl Journal {
         const SLACK: u64 = 64 << 10;
         let before = before.filter(|b| b.owner == manifest.owner);
         let turns = before.map_or(0, |before| before.turns) + 1;
-        let base = before.filter(|before| before.end.bytes <= 2 * before.live + SLACK);
+        let base = before.filter(|before| before.end.bytes <= 2 * before.live + SLACK && goes_on(before));
         let segments: Vec<[u8; 32]> = manifest.segments.iter().map(digest).collect();
         let common = |same: &mut dyn Iterator<Item = bool>| same.take_while(|same| *same).count();
         let keep_blocks =
@@ -388,7 +389,7 @@ mod tests {
             for state in &states {
                 let state = manifest(state);
                 let (write, after) =
-                    Journal::update(journal.as_ref(), &state, "n", &cipher).expect("a record");
+                    Journal::update(journal.as_ref(), |_| true, &state, "n", &cipher).expect("a record");
                 let before = file.clone();
                 match write {
                     Write::Append { at, record } => {

@@ -1,7 +1,7 @@
 //! Media for a store's bytes: blobs, which are put whole and never change, and logs, which grow.
 //!
 //! Names are relative paths (`blocks/ab/….safetensors`, `manifests/….log`). [`disk`](super::disk) is a folder,
-//! [`in_memory`](super::in_memory) is gone with the process.
+//! [`objects`](super::objects) an object store with a folder in front, [`in_memory`](super::in_memory) is gone with the process.
 
 use super::found::Failure;
 use super::source::Input;
@@ -24,11 +24,36 @@ pub(crate) trait Blobs: Send + Sync {
     /// It can't be written.
     fn put(&self, name: &str, bytes: &[u8]) -> Result<()>;
 
-    /// The things below a folder, with their bytes, by name.
+    /// Puts a thing unless one of that name is there; tells whether it was put.
+    ///
+    /// # Errors
+    /// It can't be written.
+    fn put_new(&self, name: &str, bytes: &[u8]) -> Result<bool> {
+        let is_new = self.size(name).is_none();
+        if is_new {
+            self.put(name, bytes)?;
+        }
+        Ok(is_new)
+    }
+
+    /// Tells whether many small things are better gathered in few large ones ([`super::pack`]).
+    fn gathers(&self) -> bool {
+        true
+    }
+
+    /// The things below a folder ("": all), with their bytes, by name.
     ///
     /// # Errors
     /// The folder can't be read.
     fn list(&self, folder: &str) -> Result<Vec<(String, u64)>>;
+
+    /// All that lies there, to be looked through folder by folder.
+    ///
+    /// # Errors
+    /// It can't be read.
+    fn listing(&self) -> Result<Listing<'_>> {
+        Ok(by_folder(self.list("")?))
+    }
 
     /// Removes a thing; returns the bytes that it had. One that is not there is no error.
     ///
@@ -59,7 +84,90 @@ pub(crate) trait Logs: Blobs {
     /// # Errors
     /// Nobody can have it.
     fn lease(&self, name: &str) -> Result<Option<Lease>>;
+
+    /// Everything for this process alone, until it is dropped; `None`: somebody else uses it.
+    ///
+    /// # Errors
+    /// Nobody can have it.
+    fn alone(&self) -> Result<Option<Lease>>;
+
+    /// Reads that gain by being done side by side, where so many cores compute.
+    fn n_readers(&self, n_cores: usize) -> usize {
+        n_cores
+    }
+
+    /// What went over the wire so far; `None` where nothing does.
+    fn traffic(&self) -> Option<Traffic> {
+        None
+    }
 }
 
 /// Given back when it is dropped.
-pub(crate) type Lease = Box<dyn Send>;
+pub(crate) type Lease = Box<dyn Send + Sync>;
+
+/// Lists the entries of a folder ("" is the topmost), sorted by name; none if it is not there.
+pub(crate) type Listing<'a> = Box<dyn Fn(&str) -> Result<Vec<Entry>> + 'a>;
+
+/// Something in a folder.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Entry {
+    /// Its name in the folder; what is not Unicode in it is replaced.
+    pub(crate) name: String,
+    pub(crate) kind: Kind,
+}
+
+/// What an entry is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// A regular file of so many bytes.
+    File(u64),
+    Folder,
+    /// Something else, in words.
+    Other(&'static str),
+}
+
+/// What went to an object store and came back, since it was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Traffic {
+    /// HTTP requests, those that were repeated too.
+    pub requests: u64,
+    /// Bytes of bodies that were sent.
+    pub sent: u64,
+    /// Bytes of bodies that were received.
+    pub received: u64,
+}
+
+impl std::ops::Add for Traffic {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        let (requests, sent) = (self.requests + other.requests, self.sent + other.sent);
+        Self { requests, sent, received: self.received + other.received }
+    }
+}
+
+impl std::ops::Sub for Traffic {
+    type Output = Self;
+
+    fn sub(self, other: Self) -> Self {
+        let (requests, sent) = (self.requests - other.requests, self.sent - other.sent);
+        Self { requests, sent, received: self.received - other.received }
+    }
+}
+
+/// Things with their bytes, sorted by name, as folders.
+pub(crate) fn by_folder(things: Vec<(String, u64)>) -> Listing<'static> {
+    Box::new(move |folder| {
+        let below = if folder.is_empty() { String::new() } else { format!("{folder}/") };
+        let mut entries: Vec<Entry> = Vec::new();
+        let inside = things.iter().filter_map(|(name, bytes)| Some((name.strip_prefix(&below)?, *bytes)));
+        for (name, bytes) in inside {
+            let (name, kind) =
+                name.split_once('/').map_or((name, Kind::File(bytes)), |(folder, _)| (folder, Kind::Folder));
+            if entries.last().is_none_or(|last| last.name != name) {
+                entries.push(Entry { name: name.to_owned(), kind });
+            }
+        }
+        Ok(entries)
+    })
+}

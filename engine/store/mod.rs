@@ -1,4 +1,4 @@
-//! The cache on disk: content-addressed blocks, and a manifest and a tail for each session.
+//! The cache on disk, or in an object store ([`objects`]): content-addressed blocks, and a manifest and a tail for each session.
 //!
 //! ```text
 //! DIR/v4/export.key                         secret that exports are signed with, once there was one
@@ -30,6 +30,7 @@ pub(crate) mod manifest;
 pub(crate) mod medium;
 pub(crate) mod memory_file;
 pub(crate) mod numerics;
+pub(crate) mod objects;
 pub(crate) mod pack;
 pub(crate) mod remove;
 pub(crate) mod secret;
@@ -45,16 +46,18 @@ use crate::{Error, ErrorKind, Result, SessionKey};
 use cipher::{CacheKey, Cipher, OVERHEAD};
 use disk::Disk;
 pub(crate) use found::{Failure, Found};
+use inventory::Folder;
 use log::Broken;
 use manifest::{Journal, Manifest, Write};
-use medium::{Lease, Logs};
+use medium::{Lease, Logs, Traffic};
+use objects::{Objects, ObjectsAddress};
 use pack::{Builder, Packs};
 use source::{Input, Source, stretch};
 use std::fs::TryLockError;
 use std::io::Cursor;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock};
 pub use sweep::Removed;
 use tail::TailRef;
 pub use verify::Verdict;
@@ -62,11 +65,13 @@ pub use verify::Verdict;
 /// Version of the folder's layout and of every format in it: part of a cache's identity.
 pub(crate) const STORE_VERSION: u32 = 4;
 
-/// A folder of memories, and how it is read.
+/// Where memories lie, and how they are read.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Place {
+    /// Their folder; that of copies of them, if they lie in an object store.
     pub(crate) dir: PathBuf,
     pub(crate) key: Option<CacheKey>,
+    pub(crate) objects: Option<ObjectsAddress>,
 }
 
 /// The right to add to a run's sessions.
@@ -74,7 +79,7 @@ pub(crate) struct RunLock(#[expect(dead_code, reason = "it is held")] Lease);
 
 /// Memory of sessions beyond the process.
 pub(crate) struct Store {
-    medium: Box<dyn Logs>,
+    medium: Arc<dyn Logs>,
     cipher: Cipher,
     /// Secret of the key, from which sessions' names are derived besides tenant, run and agent.
     names: String,
@@ -86,10 +91,43 @@ pub(crate) struct Store {
 }
 
 impl Place {
-    /// The folder of this store version and key.
-    fn root(&self) -> PathBuf {
+    /// Name of the folder of this store version and key.
+    fn root_name(&self) -> String {
         let key = self.key.as_ref().map_or(String::new(), |key| format!("-{}", key.fingerprint()));
-        self.dir.join(format!("v{STORE_VERSION}{key}"))
+        format!("v{STORE_VERSION}{key}")
+    }
+
+    fn root(&self) -> PathBuf {
+        self.dir.join(self.root_name())
+    }
+
+    /// Opens it (and makes it) to use it.
+    fn open(&self) -> Result<Arc<dyn Logs>> {
+        let disk = Disk::open(self.root(), &self.dir)?;
+        Ok(match &self.objects {
+            None => Arc::new(disk),
+            Some(address) => Arc::new(Objects::open(address, &self.root_name(), self.key.is_some(), disk)?),
+        })
+    }
+
+    /// Lets the folder take at most so many bytes, if nobody else uses it now; what it did, or why not, is logged. Of copies those go
+    /// that were made longest ago; what lies in an object store stays.
+    pub(crate) fn keep_within(&self, limit: u64) {
+        if self.objects.is_none() {
+            return Folder::new(&self.dir, self.key.as_ref()).keep_within(limit);
+        }
+        if let Err(e) = Disk::at(&self.root()).trim(limit) {
+            tracing::debug!("the copies in {} were not bounded: {e}", self.dir.display());
+        }
+    }
+}
+
+impl std::fmt::Display for Place {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match &self.objects {
+            Some(address) => write!(f, "{address}"),
+            None => write!(f, "the cache folder {}", self.dir.display()),
+        }
     }
 }
 
@@ -106,13 +144,15 @@ impl Store {
     /// # Errors
     /// `Store`: it can't be made or written; `InUse`: `greenroom cache rm` is at work in it.
     pub(crate) fn open(place: &Place) -> Result<Self> {
-        Ok(Self::on(Box::new(Disk::open(place.root(), &place.dir)?), place.key.as_ref()))
+        Ok(Self::on(place.open()?, place.key.as_ref()))
     }
 
     /// A store of what lies in a medium.
-    pub(crate) fn on(medium: Box<dyn Logs>, key: Option<&CacheKey>) -> Self {
+    pub(crate) fn on(medium: Arc<dyn Logs>, key: Option<&CacheKey>) -> Self {
         let mut packs = Packs::default();
-        if let Err(e) = packs.refresh(&*medium) {
+        if medium.gathers()
+            && let Err(e) = packs.refresh(&*medium)
+        {
             tracing::warn!("{e}"); // it is looked at again when a block is missed
         }
         Self {
@@ -144,6 +184,21 @@ impl Store {
         format!("{tenant}\n{}", self.names)
     }
 
+    /// All of the store, to look after it.
+    pub(crate) fn folder(&self, place: Place) -> Folder {
+        Folder::on(place, self.medium.clone())
+    }
+
+    /// Reads that gain by being done side by side, where so many cores compute.
+    pub(crate) fn n_readers(&self, n_cores: usize) -> usize {
+        self.medium.n_readers(n_cores)
+    }
+
+    /// What went over the wire so far; `None` where nothing does.
+    pub(crate) fn traffic(&self) -> Option<Traffic> {
+        self.medium.traffic()
+    }
+
     /// Tells whether a part of a block is stored.
     pub(crate) fn has_block(&self, key: BlockKey) -> bool {
         self.medium.size(&block_name(key)).is_some() || self.packed(key).is_some()
@@ -157,11 +212,15 @@ impl Store {
         block: &BlockBytes,
         layout: &KvLayout,
     ) -> Result<u64> {
-        if self.has_block(key) {
+        let name = block_name(key);
+        // Where blocks are gathered, to look costs less than to encode.
+        if self.medium.gathers() && self.has_block(key) {
             return Ok(0);
         }
         let bytes = self.cipher.seal(&block_place(key), block::encode(key, index, block, layout)?)?;
-        self.medium.put(&block_name(key), &bytes)?;
+        if !self.medium.put_new(&name, &bytes)? {
+            return Ok(0);
+        }
         self.fresh.fetch_add(1, Ordering::Relaxed);
         Ok(bytes.len() as u64)
     }
@@ -207,6 +266,9 @@ impl Store {
 
     /// Finds a block in a pack; packs of other processes are seen too.
     fn packed(&self, key: BlockKey) -> Option<pack::Place> {
+        if !self.medium.gathers() {
+            return None;
+        }
         let find = || self.packs.read().unwrap_or_else(PoisonError::into_inner).find(key);
         find().filter(|place| self.medium.size(&place.pack).is_some()).or_else(|| {
             let mut packs = self.packs.write().unwrap_or_else(PoisonError::into_inner);
@@ -222,7 +284,7 @@ impl Store {
     /// # Errors
     /// A file can't be read or written; what was there still is.
     pub(crate) fn compact(&self) -> Result<usize> {
-        if self.fresh.load(Ordering::Relaxed) < Self::MANY {
+        if !self.medium.gathers() || self.fresh.load(Ordering::Relaxed) < Self::MANY {
             return Ok(0);
         }
         self.fresh.store(0, Ordering::Relaxed);
@@ -328,8 +390,8 @@ impl Store {
         let id = self.session_id(&manifest.session());
         let name = manifest_name(&id);
         // A file that lost what the journal stands on (by hand, or set aside) begins anew.
-        let before = journal.as_ref().filter(|journal| self.medium.can_append(&name, journal.bytes()));
-        let (write, after) = Journal::update(before, manifest, &id, &self.cipher)?;
+        let goes_on = |journal: &Journal| self.medium.can_append(&name, journal.bytes());
+        let (write, after) = Journal::update(journal.as_ref(), goes_on, manifest, &id, &self.cipher)?;
         let n = match &write {
             Write::Append { at, record } => {
                 self.medium.append(&name, *at, record)?;

@@ -6,16 +6,17 @@
 //! The bound on disk is kept when an engine opens and when it goes, if it is alone in the folder then; a run may exceed it
 //! meanwhile.
 
-use super::contents::{Contents, DAMAGED, File};
+use super::contents::{Contents, File};
+use super::disk::Disk;
 use super::inventory::{Entry, Folder};
 use super::manifest::Manifest;
+use super::medium::Logs as _;
 use super::pack::{self, Builder};
-use super::{Failure, STORE_VERSION, Store, files, locked, whole_image};
+use super::{Failure, STORE_VERSION, Store, files, short, whole_image};
 use crate::Result;
 use crate::kv::table::BlockHash;
 use crate::kv::table::BlockKey;
 use std::collections::HashSet;
-use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Result of a removal.
@@ -56,7 +57,7 @@ impl Folder {
     /// Another process uses the folder, or a file can't be removed.
     pub fn clear(&self) -> Result<Removed> {
         let _lock = self.lock()?;
-        let contents = Contents::read(&self.root);
+        let contents = Contents::read(&*self.medium);
         let mut removed =
             Removed { sessions: contents.manifests.len(), bytes: 0, unread: contents.unread.len() };
         // Manifests first: a crash in between leaves what nobody needs, never what lacks something.
@@ -64,14 +65,13 @@ impl Folder {
         let blocks = contents.blocks.iter().map(|(_, file)| file).chain(&contents.packs);
         let rest = contents.runs.iter().chain(&contents.temporary).chain(&contents.damaged);
         for file in sessions.chain(blocks).chain(rest) {
-            removed.bytes += files::remove(&file.path)?;
+            removed.bytes += self.medium.remove(&file.name)?;
         }
-        for (path, reason) in &contents.foreign {
-            self.set_aside(path, reason);
+        for (name, reason) in &contents.foreign {
+            self.set_aside(name, reason);
         }
         for (other, _) in self.others()? {
-            let lock = files::open_lock(&other.join("lock"))?;
-            locked(lock.try_lock(), || self.in_use())?;
+            let _lock = Disk::at(&other).alone()?.ok_or_else(|| self.in_use())?;
             removed.bytes += files::remove_folder(&other)?;
         }
         Ok(removed)
@@ -130,10 +130,10 @@ impl Folder {
 
     /// Bytes of what stores wrote, of other keys and versions too; of what others put there none count.
     fn stored_bytes(&self) -> Result<u64> {
-        let mut bytes = Contents::read(&self.root).bytes();
+        let mut bytes = Contents::read(&*self.medium).bytes();
         for (other, version) in self.others()? {
             bytes += if version == STORE_VERSION {
-                Contents::read(&other).bytes()
+                Contents::read(&Disk::at(&other)).bytes()
             } else {
                 files::bytes_below(&other)?
             };
@@ -144,7 +144,7 @@ impl Folder {
     fn remove_locked(&self, select: &dyn Fn(&Entry) -> bool) -> Result<Removed> {
         let mut removed = Removed::default();
         for entry in self.list()?.iter().filter(|entry| select(entry)) {
-            removed.bytes += files::remove(&self.root.join(super::manifest_name(&entry.id)))?;
+            removed.bytes += self.medium.remove(&super::manifest_name(&entry.id))?;
             removed.sessions += 1;
         }
         self.sweep(&mut removed)?;
@@ -156,17 +156,18 @@ impl Folder {
 
     /// Removes what no manifest names.
     fn sweep(&self, removed: &mut Removed) -> Result<()> {
-        let contents = Contents::read(&self.root);
+        let contents = Contents::read(&*self.medium);
         for file in contents.damaged.iter().chain(&contents.temporary).chain(&contents.runs) {
-            removed.bytes += files::remove(&file.path)?;
+            removed.bytes += self.medium.remove(&file.name)?;
         }
-        for (path, reason) in &contents.foreign {
-            self.set_aside(path, reason);
+        for (name, reason) in &contents.foreign {
+            self.set_aside(name, reason);
         }
         let mut unread = contents.unread.clone();
         let needed = self.needed(&contents, &mut unread);
         if unread.is_empty() {
-            let dead = |file: &File, needed: bool| if needed { Ok(0) } else { files::remove(&file.path) };
+            let dead =
+                |file: &File, needed: bool| if needed { Ok(0) } else { self.medium.remove(&file.name) };
             for (key, file) in &contents.blocks {
                 removed.bytes += dead(file, needed.blocks.contains(&key.0))?;
             }
@@ -185,12 +186,12 @@ impl Folder {
     /// Reads which blocks and tails the manifests name. One that is damaged names nothing and is set aside.
     fn needed(&self, contents: &Contents, unread: &mut Vec<String>) -> Needed {
         let mut needed = Needed::default();
-        for (id, File { path, .. }) in &contents.manifests {
-            match self.read_manifest(id, path) {
+        for (id, File { name, .. }) in &contents.manifests {
+            match self.read_manifest(id, name) {
                 Ok((manifest, _)) => needed.add(manifest),
                 Err(Failure::Missing) => {}
-                Err(Failure::Damaged(reason)) => self.set_aside(path, &reason),
-                Err(Failure::Unreadable(reason)) => unread.push(format!("{}: {reason}", files::short(path))),
+                Err(Failure::Damaged(reason)) => self.set_aside(name, &reason),
+                Err(Failure::Unreadable(reason)) => unread.push(format!("{}: {reason}", short(name))),
             }
         }
         needed
@@ -203,12 +204,11 @@ impl Folder {
         needed: &HashSet<BlockHash>,
         unread: &mut Vec<String>,
     ) -> Result<u64> {
-        let disk = self.disk();
         let (mut freed, mut kept, mut builder, mut gone) = (0, 0, Builder::default(), Vec::new());
-        for File { path, bytes } in packs {
+        for File { name, bytes } in packs {
             let live =
                 |entries: &[(BlockKey, pack::Place)]| entries.iter().all(|(key, _)| needed.contains(&key.0));
-            let rewritten = pack::index(&disk, &disk.name(path)).and_then(|entries| {
+            let rewritten = pack::index(&*self.medium, name).and_then(|entries| {
                 if !entries.is_empty() && live(&entries) {
                     Ok(None)
                 } else {
@@ -219,30 +219,30 @@ impl Folder {
                 Ok(None) | Err(Failure::Missing) => continue,
                 Ok(Some(images)) => images,
                 Err(Failure::Damaged(reason)) => {
-                    self.set_aside(path, &reason);
+                    self.set_aside(name, &reason);
                     continue;
                 }
                 Err(Failure::Unreadable(reason)) => {
-                    unread.push(format!("{}: {reason}", files::short(path)));
+                    unread.push(format!("{}: {reason}", short(name)));
                     continue;
                 }
             };
             for (key, image) in images.whole {
                 if builder.len() + image.len() > Store::PACK {
                     kept += builder.len() as u64;
-                    std::mem::take(&mut builder).write(&disk)?;
+                    std::mem::take(&mut builder).write(&*self.medium)?;
                 }
                 builder.push(key, &image);
             }
             freed += bytes;
-            gone.push((path, images.damaged));
+            gone.push((name, images.damaged));
         }
         kept += builder.len() as u64;
-        builder.write(&disk)?;
-        for (path, damaged) in gone {
+        builder.write(&*self.medium)?;
+        for (name, damaged) in gone {
             match damaged {
-                Some(reason) => self.set_aside(path, &reason),
-                None => drop(files::remove(path)?),
+                Some(reason) => self.set_aside(name, &reason),
+                None => drop(self.medium.remove(name)?),
             }
         }
         Ok(freed.saturating_sub(kept))
@@ -256,7 +256,7 @@ impl Folder {
     ) -> Result<Images, Failure> {
         let mut images = Images::default();
         for (key, place) in entries.iter().filter(|(key, _)| needed.contains(&key.0)) {
-            let (mut input, span) = place.open(&self.disk())?;
+            let (mut input, span) = place.open(&*self.medium)?;
             match whole_image(&self.cipher, &mut input, *key, span) {
                 Ok(image) => images.whole.push((*key, image)),
                 Err(Failure::Damaged(reason)) => images.damaged = Some(reason),
@@ -266,9 +266,9 @@ impl Folder {
         Ok(images)
     }
 
-    fn set_aside(&self, path: &Path, reason: &str) {
-        tracing::warn!("{} is damaged: {reason}; it is set aside", files::short(path));
-        if let Err(e) = files::set_aside(path, &self.root.join(DAMAGED)) {
+    fn set_aside(&self, name: &str, reason: &str) {
+        tracing::warn!("{} is damaged: {reason}; it is set aside", short(name));
+        if let Err(e) = self.medium.set_aside(name) {
             tracing::warn!("{e}");
         }
     }

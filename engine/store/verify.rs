@@ -6,13 +6,12 @@ use super::log::Broken;
 use super::manifest::Manifest;
 use super::source::Input;
 use super::tail::{self, TailRef};
-use super::{Failure, files, pack, read_check, secret, verify_image};
+use super::{Failure, pack, read_check, secret, short, verify_image};
 use crate::Result;
 use crate::kv::layout::Part;
 use crate::kv::table::BlockHash;
 use crate::kv::table::BlockKey;
 use std::collections::{HashMap, HashSet};
-use std::path::Path;
 
 /// Findings of `verify`: problems, a line each, and the number of files that were read.
 #[derive(Clone, Debug, Default)]
@@ -25,9 +24,9 @@ pub struct Verdict {
 
 impl Verdict {
     /// Counts a file, and a problem if there is one. (What went while the folder was read was no longer needed.)
-    fn file(&mut self, path: &Path, checked: Result<(), Failure>) {
+    fn file(&mut self, name: &str, checked: Result<(), Failure>) {
         self.files += 1;
-        self.part(&files::short(path), checked);
+        self.part(short(name), checked);
     }
 
     fn part(&mut self, name: &str, checked: Result<(), Failure>) {
@@ -44,30 +43,28 @@ impl Folder {
     /// # Errors
     /// None.
     pub fn verify(&self) -> Result<Verdict> {
-        let contents = Contents::read(&self.root);
+        let contents = Contents::read(&*self.medium);
         let mut verdict = Verdict { files: 0, problems: contents.unread.clone() };
         let blocks = self.verify_blocks(&contents, &mut verdict);
         self.verify_sessions(&contents, &blocks, &mut verdict);
         for (root, file) in &contents.checks {
             let read = |input: &mut Input| read_check(input, *root).map(drop);
-            verdict.file(&file.path, files::input(&file.path).and_then(|mut input| read(&mut input)));
+            verdict.file(&file.name, self.medium.open(&file.name).and_then(|mut input| read(&mut input)));
         }
-        for File { path, bytes } in &contents.locks {
+        for File { name, bytes } in &contents.locks {
             let empty = if *bytes == 0 { Ok(()) } else { Err("a lock holds nothing, this one does".into()) };
-            verdict.file(path, empty);
+            verdict.file(name, empty);
         }
-        for File { path, bytes } in &contents.secrets {
+        for File { name, bytes } in &contents.secrets {
             let found = format!("it has {bytes} bytes, expected {}", secret::LEN);
-            verdict.file(path, if *bytes == secret::LEN { Ok(()) } else { Err(found.into()) });
+            verdict.file(name, if *bytes == secret::LEN { Ok(()) } else { Err(found.into()) });
         }
         // Those are empty, or would be among what is foreign; what a crash left is no problem.
         verdict.files += contents.runs.len() + contents.temporary.len();
-        for (path, reason) in &contents.foreign {
-            verdict.file(path, Err(reason.as_str().into()));
+        for (name, reason) in &contents.foreign {
+            verdict.file(name, Err(reason.as_str().into()));
         }
-        let inside = |path: &Path| path.strip_prefix(&self.root).unwrap_or(path).display().to_string();
-        let unknown =
-            contents.unknown.iter().map(|path| format!("{}: not a file of the cache", inside(path)));
+        let unknown = contents.unknown.iter().map(|name| format!("{name}: not a file of the cache"));
         verdict.problems.extend(unknown);
         verdict.problems.sort();
         Ok(verdict)
@@ -75,26 +72,26 @@ impl Folder {
 
     /// Checks all copies of all blocks; returns which there are.
     fn verify_blocks(&self, contents: &Contents, verdict: &mut Verdict) -> HashSet<BlockKey> {
-        let (mut found, disk) = (HashSet::new(), self.disk());
+        let mut found = HashSet::new();
         let check = |input: &mut Input, key: BlockKey, span| verify_image(&self.cipher, input, key, span);
         for (key, file) in &contents.blocks {
             found.insert(*key);
-            let opened = files::input(&file.path);
-            let checked = opened.and_then(|mut input| {
+            let checked = self.medium.open(&file.name).and_then(|mut input| {
                 let len = input.len();
                 check(&mut input, *key, (0, len))
             });
-            verdict.file(&file.path, checked);
+            verdict.file(&file.name, checked);
         }
-        for File { path, .. } in &contents.packs {
-            let index = pack::verify(&disk, &disk.name(path));
+        for File { name, .. } in &contents.packs {
+            let index = pack::verify(&*self.medium, name);
             let entries = index.as_ref().map_or(&[][..], |entries| entries);
             for (key, place) in entries {
                 found.insert(*key);
-                let checked = place.open(&disk).and_then(|(mut input, span)| check(&mut input, *key, span));
-                verdict.part(&format!("block {} in {}", key.0.hex(), files::short(path)), checked);
+                let opened = place.open(&*self.medium);
+                let checked = opened.and_then(|(mut input, span)| check(&mut input, *key, span));
+                verdict.part(&format!("block {} in {}", key.0.hex(), short(name)), checked);
             }
-            verdict.file(path, index.map(drop));
+            verdict.file(name, index.map(drop));
         }
         found
     }
@@ -103,14 +100,14 @@ impl Folder {
     fn verify_sessions(&self, contents: &Contents, blocks: &HashSet<BlockKey>, verdict: &mut Verdict) {
         let mut named: HashMap<String, (TailRef, String)> = HashMap::new();
         for (id, file) in &contents.manifests {
-            let read = self.read_manifest(id, &file.path);
+            let read = self.read_manifest(id, &file.name);
             // A torn record is what a crash leaves: the turn before stands.
             let damaged = |broken: &Broken| (!broken.torn).then(|| broken.reason.as_str().into());
             let checked = match &read {
                 Ok((_, broken)) => broken.as_ref().and_then(damaged).map_or(Ok(()), Err),
                 Err(failure) => Err(failure.clone()),
             };
-            verdict.file(&file.path, checked);
+            verdict.file(&file.name, checked);
             let Ok((manifest, _)) = read else { continue };
             let owner = owner(&manifest);
             let parts = parts(&manifest);
@@ -129,7 +126,7 @@ impl Folder {
         for (name, file) in &contents.tails {
             let known = named.get(name);
             let tail = known.map(|(tail, _)| tail);
-            let opened = files::input(&file.path);
+            let opened = self.medium.open(&file.name);
             let checked = opened.and_then(|mut input| tail::verify(&mut input, name, tail, &self.cipher));
             verdict.files += 1;
             let name = known.map_or(name.clone(), |(_, owner)| format!("a tail of {owner}"));

@@ -10,7 +10,8 @@ use crate::tools::{Call, Offer};
 use crate::transcript::ModelRecord;
 use anyhow::{Context as _, anyhow};
 use greenroom_engine as engine;
-pub use greenroom_engine::{Loading, Share, cache::CacheKey};
+pub use greenroom_engine::cache::{CacheKey, ObjectsAddress, Traffic};
+pub use greenroom_engine::{Loading, Share};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -34,6 +35,8 @@ pub struct EmbeddedConfig {
     pub kv: Kv,
     /// Folder for memories; `None`: they stay in RAM.
     pub cache_dir: Option<PathBuf>,
+    /// An object store for them instead; the folder is for copies then.
+    pub objects: Option<ObjectsAddress>,
     /// Encrypts them.
     pub cache_key: Option<CacheKey>,
     /// Keeps tenants of one folder apart; may be empty.
@@ -70,6 +73,7 @@ impl EmbeddedConfig {
             device: Device::default(),
             kv: Kv::default(),
             cache_dir: None,
+            objects: None,
             cache_key: None,
             tenant: String::new(),
             cache_disk: None,
@@ -88,6 +92,7 @@ impl EmbeddedConfig {
             device: self.device.choice().clone(),
             kv: self.kv.choice().clone(),
             cache_dir: self.cache_dir.clone(),
+            objects: self.objects.clone(),
             cache_key: self.cache_key.clone(),
             cache_disk: self.cache_disk,
             cache_memory: self.cache_memory,
@@ -203,6 +208,10 @@ impl super::Backend for Embedded {
 
     fn expect(&self, session: &Session, next_use: u64) {
         self.engine.expect(&self.key(session), next_use);
+    }
+
+    fn traffic(&self) -> Option<Traffic> {
+        self.engine.traffic()
     }
 
     fn suggested_sampling(&self) -> GivenSampling {

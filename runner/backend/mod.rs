@@ -17,7 +17,8 @@ pub mod wire;
 
 pub use device::Device;
 pub use embedded::{
-    CacheKey, Embedded, EmbeddedConfig, Loading, Share, call_room, conversation, source, worded,
+    CacheKey, Embedded, EmbeddedConfig, Loading, ObjectsAddress, Share, Traffic, call_room, conversation,
+    source, worded,
 };
 pub use given::given;
 pub use kv::{Kv, KvConfig, LayerBits};
@@ -63,6 +64,11 @@ pub trait Backend: Send + Sync {
     /// The model can't be found or opened.
     fn named(&self, _name: &str, _model: &str) -> anyhow::Result<Option<Arc<dyn Backend>>> {
         Ok(None)
+    }
+
+    /// What went to the object store of its memories and came back, since it was opened; `None` where there is none.
+    fn traffic(&self) -> Option<Traffic> {
+        None
     }
 
     /// Returns the sampling settings that the model's makers suggest, as far as they suggest any.

@@ -2,7 +2,7 @@
 
 use super::{
     Backend, BoxFuture, Embedded, EmbeddedConfig, GivenSampling, Loading, ModelCard, ModelFile, Reply,
-    Request, Session, Share, Sink, locate, remote,
+    Request, Session, Share, Sink, Traffic, locate, remote,
 };
 use crate::scenario::Address;
 use anyhow::{Context as _, ensure};
@@ -140,6 +140,11 @@ impl Backend for Pool {
 
     fn expect(&self, session: &Session, next_use: u64) {
         self.own.expect(session, next_use);
+    }
+
+    fn traffic(&self) -> Option<Traffic> {
+        let opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
+        opened.iter().filter_map(|(_, engine)| engine.traffic()).reduce(|sum, more| sum + more)
     }
 
     fn suggested_sampling(&self) -> GivenSampling {

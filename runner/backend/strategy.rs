@@ -3,7 +3,7 @@
 //! A strategy knows what its agent has heard, by the plan's deliveries, and no more; nothing of it depends on time or scheduling.
 //! Its turns have no ids and no log-probabilities.
 
-use super::{Backend, BoxFuture, ModelCard, Progress, Reply, Request, Session, Sink};
+use super::{Backend, BoxFuture, ModelCard, Progress, Reply, Request, Session, Sink, Traffic};
 use crate::diagnostic::printable;
 use crate::files::typed_line;
 use crate::prompt::Options;
@@ -67,6 +67,10 @@ impl Backend for Cast {
 
     fn expect(&self, session: &Session, next_use: u64) {
         self.model.expect(session, next_use);
+    }
+
+    fn traffic(&self) -> Option<Traffic> {
+        self.model.traffic()
     }
 
     fn overflows(&self, request: &Request) -> anyhow::Result<bool> {

@@ -75,12 +75,16 @@ struct Select {
 }
 
 pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
-    let dir = args.memories.folder().context("no home folder: give --cache-dir")?;
-    if !dir.exists() {
-        println!("{}: nothing is cached there", dir.display());
-        return Ok(Exit::Pass);
-    }
-    let folder = Folder::new(&dir, args.memories.key()?.as_ref());
+    let (dir, key) =
+        (args.memories.folder().context("no home folder: give --cache-dir")?, args.memories.key()?);
+    let (folder, place) = match args.memories.objects() {
+        Some(address) => (Folder::in_objects(address, &dir, key.as_ref())?, address.to_string()),
+        None if !dir.exists() => {
+            println!("{}: nothing is cached there", dir.display());
+            return Ok(Exit::Pass);
+        }
+        None => (Folder::new(&dir, key.as_ref()), dir.display().to_string()),
+    };
     match args.action {
         Action::Ls => {
             let entries = folder.list()?;
@@ -94,7 +98,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
             } else {
                 format!("{} memories", entries.len())
             };
-            println!("{n} in {}, {} on disk", dir.display(), bytes(folder.bytes()?));
+            println!("{n} in {place}, {} in all", bytes(folder.bytes()?));
             let others = folder.other_keys()?;
             if others > 0 {
                 let others = counted(others, "part");
@@ -116,7 +120,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
         }
         Action::Gc { max_bytes } => {
             let exit = report(folder.shrink(max_bytes)?);
-            println!("{} left in {}", bytes(folder.bytes()?), dir.display());
+            println!("{} left in {place}", bytes(folder.bytes()?));
             return Ok(exit);
         }
         Action::Verify => {

@@ -1,6 +1,6 @@
 //! Flags for the model, for the place where its memories are kept, and for the share of this machine that it may take.
 
-use super::{Memories, casting, parse_size};
+use super::{Location, Memories, casting, parse_size};
 use crate::backend::{Device, EmbeddedConfig, Kv, Loading, ModelFile, Pool, Reach, locate};
 use crate::files;
 use crate::scenario::Address;
@@ -44,7 +44,7 @@ pub(super) struct Machine {
     /// model]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     cache_memory: Option<u64>,
-    /// Bytes that all memories may take on disk: the least worthy ones go when a run begins and ends (see `cache gc`)
+    /// Bytes that all memories may take on disk (of an object store: copies of them): the least worthy ones go when a run begins and ends (see `cache gc`)
     /// [default: no bound]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     cache_disk: Option<u64>,
@@ -101,6 +101,7 @@ impl Machine {
         let config = self.model.config(models)?;
         Ok(EmbeddedConfig {
             cache_dir: cache_dir(&self.memories)?,
+            objects: self.memories.objects().cloned(),
             cache_key: self.memories.key()?,
             tenant: self.tenant.clone(),
             cache_disk: self.cache_disk,
@@ -143,18 +144,24 @@ fn share_of_free_memory(models: &[ModelFile]) -> u64 {
     (free.saturating_sub(files) / 2).max(LEAST)
 }
 
-/// The folder that was asked for must be writable; where none was, memories may stay in RAM.
+/// The folder that was asked for must be writable, as must that of copies; where none was, memories may stay in RAM.
 fn cache_dir(memories: &Memories) -> anyhow::Result<Option<PathBuf>> {
-    let given = memories.cache_dir.as_deref();
     let Some(folder) = memories.folder() else {
+        anyhow::ensure!(
+            memories.objects().is_none(),
+            "no home folder for copies of what lies there: set XDG_CACHE_HOME"
+        );
         tracing::warn!("no home folder: memories stay in RAM and end with this run (--cache-dir keeps them)");
         return Ok(None);
     };
-    match (writable(&folder), given) {
+    match (writable(&folder), &memories.cache_dir) {
         (Ok(()), _) => Ok(Some(folder)),
-        (Err(error), Some(_)) => {
+        (Err(error), Some(Location::Folder(_))) => {
             Err(error).with_context(|| format!("can't write to --cache-dir {}", folder.display()))
         }
+        (Err(error), Some(Location::Objects(address))) => Err(error).with_context(|| {
+            format!("can't write to {}, where copies of what lies in {address} are kept", folder.display())
+        }),
         (Err(error), None) => {
             tracing::warn!(
                 "can't write to {}: {error}; memories stay in RAM and end with this run (--cache-dir keeps them)",

@@ -43,7 +43,7 @@ mod serve;
 mod stop;
 mod watch;
 
-use crate::backend::CacheKey;
+use crate::backend::{CacheKey, ObjectsAddress};
 use crate::diagnostic::Severity;
 use crate::files::{self, Kind};
 use crate::replay::Search;
@@ -51,6 +51,7 @@ use crate::run::FailedTwice;
 use crate::scenario::{self, Loaded, Overrides, Scenario};
 use crate::terminal::{counted, is_fancy, output, printable};
 use anyhow::Context as _;
+use clap::builder::{PathBufValueParser, TypedValueParser as _};
 use clap::{CommandFactory as _, Parser, Subcommand};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -303,18 +304,49 @@ pub fn default_cache_dir() -> Option<PathBuf> {
 /// The folder of the memories, and the key to read them.
 #[derive(Clone, Debug, clap::Args)]
 struct Memories {
-    /// Where memories are kept [default: the user's cache folder]
-    #[arg(long, value_name = "DIR", global = true)]
-    cache_dir: Option<PathBuf>,
+    /// Where memories are kept [default: the user's cache folder]: a folder, or an object store that machines share, as
+    /// s3://BUCKET/FOLDER, gs://BUCKET/FOLDER or az://CONTAINER/FOLDER (docs/object-store.md)
+    #[arg(long, value_name = "DIR", global = true, value_parser = PathBufValueParser::new().try_map(Location::new))]
+    cache_dir: Option<Location>,
     /// File with a secret (`openssl rand -hex 32 > FILE`) that memories are encrypted with; or the secret itself in
     /// the environment variable GREENROOM_CACHE_KEY
     #[arg(long, value_name = "FILE", global = true)]
     cache_key_file: Option<PathBuf>,
 }
 
+/// A place for memories.
+#[derive(Clone, Debug)]
+enum Location {
+    Folder(PathBuf),
+    Objects(ObjectsAddress),
+}
+
+impl Location {
+    fn new(given: PathBuf) -> anyhow::Result<Self> {
+        let Some(address) = given.to_str().filter(|text| text.contains("://")) else {
+            return Ok(Self::Folder(given));
+        };
+        Ok(Self::Objects(address.parse()?))
+    }
+}
+
 impl Memories {
+    /// The folder of memories; for an object store the one of copies.
     fn folder(&self) -> Option<PathBuf> {
-        self.cache_dir.clone().or_else(default_cache_dir)
+        match &self.cache_dir {
+            Some(Location::Folder(folder)) => Some(folder.clone()),
+            Some(Location::Objects(address)) => {
+                Some(default_cache_dir()?.join("objects").join(address.folder_name()))
+            }
+            None => default_cache_dir(),
+        }
+    }
+
+    fn objects(&self) -> Option<&ObjectsAddress> {
+        match &self.cache_dir {
+            Some(Location::Objects(address)) => Some(address),
+            _ => None,
+        }
     }
 
     fn key(&self) -> anyhow::Result<Option<CacheKey>> {

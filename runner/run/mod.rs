@@ -108,7 +108,7 @@ pub async fn perform(
     watch: &mut dyn Watch,
     stop: impl Future<Output = ()>,
 ) -> anyhow::Result<Performed> {
-    let started = Instant::now();
+    let (started, traffic) = (Instant::now(), backend.traffic());
     let plan = Arc::new(compile(scenario));
     tokio::pin!(stop);
     let toolbox = tokio::select! {
@@ -116,7 +116,7 @@ pub async fn perform(
         () = &mut stop => return Ok(not_begun(folder, &plan)),
         toolbox = open_tools(scenario, options) => toolbox?,
     };
-    let (mut stage, known) = stage(scenario, &plan, backend, folder, options, Arc::new(toolbox))?;
+    let (mut stage, known) = stage(scenario, &plan, backend.clone(), folder, options, Arc::new(toolbox))?;
     let played = match stage.follow(known, watch) {
         Ok(()) => stage.play(watch, stop).await,
         Err(error) => Err(error),
@@ -126,6 +126,8 @@ pub async fn perform(
     let on_record = on_record.map(|turn| (turn.path.as_str(), scenario.agent(turn.speaker).key.as_str()));
     let wall_ms = started.elapsed().as_secs_f64() * 1e3;
     let mut summary = Summary::count(scenario, &stage.trace, on_record, wall_ms);
+    let since = |now| now - traffic.unwrap_or_default();
+    summary.cache.objects = backend.traffic().map(since);
     for turn in stage.written() {
         if let Some(agent) = summary.agents.get_mut(&scenario.agent(turn.speaker).key) {
             agent.models.extend(turn.hints.model.clone());

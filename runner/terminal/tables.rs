@@ -158,6 +158,11 @@ fn cache(cache: &CacheSummary) -> String {
         let read = bytes(cache.bytes_read);
         text += &format!(", {read} read back: {waited} waited for, {hidden} while others spoke");
     }
+    if let Some(traffic) = cache.objects {
+        let (requests, sent, received) =
+            (counted(traffic.requests as usize, "request"), bytes(traffic.sent), bytes(traffic.received));
+        text += &format!(", {requests} to the object store with {sent}, {received} back");
+    }
     if cache.adopted_turns > 0 {
         text += &format!(", {} on memory adopted from another device", counted(cache.adopted_turns, "turn"));
     }

@@ -134,6 +134,10 @@ impl Logs for Gate {
     fn lease(&self, name: &str) -> Result<Option<Lease>> {
         self.things.lease(name)
     }
+
+    fn alone(&self) -> Result<Option<Lease>> {
+        self.things.alone()
+    }
 }
 
 /// Asks again and again until there is an answer, for a minute.
@@ -170,7 +174,7 @@ impl Stage {
         let layout = device.spec().kv_layout(&KvChoice::Uniform(KvFormat::F16)).expect("a layout");
         let (device, context): (Arc<dyn Device>, _) =
             (Arc::new(device), CacheContext::of_test(Arc::new(layout)));
-        let store = Store::on(Box::new(gate.clone()), None);
+        let store = Store::on(Arc::new(gate.clone()), None);
         let mut memory = Memory::new(&device, context, Some(store), budget).expect("a memory");
         let (commands, receiver) = channel();
         let line = commands.clone();
@@ -335,7 +339,7 @@ fn whatever_is_written_by_then_is_complete() {
         let state = gate.state();
         let mut manifests = 0;
         for (name, _, then) in &state.written {
-            let store = Store::on(Box::new(then.clone()), None);
+            let store = Store::on(Arc::new(then.clone()), None);
             for (agent, _) in &agents {
                 let manifest = match store.read_manifest(&SessionKey::new("r", *agent)) {
                     Found::Missing => continue,
@@ -372,7 +376,7 @@ fn what_could_not_be_written_is_said_and_written_later() {
         assert_eq!(done.usage.reason.is_some(), at_its_end, "{failing}");
         assert!(end.usage.reason.as_ref().is_some_and(|reason| reason.contains("not saved")), "{failing}");
         and_then(&mut conversation, &done);
-        let store = Store::on(Box::new(gate.clone()), None);
+        let store = Store::on(Arc::new(gate.clone()), None);
         assert!(matches!(store.read_manifest(&SessionKey::new("r", "a")), Found::Missing), "{failing}");
     }
     gate.fail(None);
@@ -421,7 +425,7 @@ fn whoever_asked_for_a_commit_learns_its_end_though_the_engine_closes() {
     assert_eq!(committed(answer).usage.reason, None);
     assert!(second.has_ended());
     late.join().expect("an end");
-    let store = Store::on(Box::new(gate), None);
+    let store = Store::on(Arc::new(gate), None);
     assert!(matches!(store.read_manifest(&SessionKey::new("r", "a")), Found::Whole(_)));
 }
 
@@ -433,7 +437,7 @@ fn nothing_leaves_memory_before_it_is_on_disk() {
         let mut benches = Bench::all().filter(|bench| bench.context.layout.window().is_some());
         let bench = benches.next().expect("a model with a window");
         let (gate, request) = (Gate::default(), request());
-        let store = Store::on(Box::new(gate.clone()), None);
+        let store = Store::on(Arc::new(gate.clone()), None);
         let mut memory =
             Memory::new(&bench.device, bench.context.clone(), Some(store), u64::MAX).expect("a memory");
         let mut session = memory.recall(&request, &[bench.segment(0..N)]).expect("one").session;

@@ -1,0 +1,354 @@
+//! Leases in an object store: the right to write what goes by a name, as long as it is renewed.
+//!
+//! A lease is an object, made if there is none, renewed by compare-and-swap every third of its time, and removed when it is given back.
+//! Whoever finds one watches it: if it has not changed for its time, its owner is gone, and it is taken over by compare-and-swap.
+//! So no clock of another machine counts. An owner that could not renew in time holds it for lost until it could.
+//!
+//! Every process that uses the store has a lease of its own; whoever wants to be alone writes that first and looks for others then,
+//! and they look the other way round, so that one of two sees the other.
+
+use super::REQUESTS;
+use super::origin::{Origin, Put};
+use crate::store::files;
+use crate::store::found::Failure;
+use crate::store::medium::Lease;
+use crate::{Error, ErrorKind, Result};
+use object_store::{PutMode, UpdateVersion};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant, SystemTime};
+
+/// Leases of processes, of runs, of whoever moves what several processes share, of whoever is alone.
+const USERS: &str = "users";
+const RUNS: &str = "runs";
+const SHARED: &str = "packs.lock";
+const ALONE: &str = "alone";
+
+/// Tells a lease by its name.
+pub(super) fn is_lease(name: &str) -> bool {
+    [USERS, RUNS, SHARED, ALONE].contains(&name.split('/').next().unwrap_or_default())
+}
+
+/// The leases of one process.
+pub(super) struct Leases {
+    shared: Arc<Shared>,
+    /// That of the process.
+    own: Option<Lease>,
+    renewer: Option<JoinHandle<()>>,
+}
+
+struct Shared {
+    origin: Arc<Origin>,
+    ttl: Duration,
+    /// Names this process.
+    owner: String,
+    /// Leases written: what changes is written anew, for a version may be a hash of what is written.
+    n_written: AtomicU64,
+    state: Mutex<State>,
+    wake: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    held: BTreeMap<String, Held>,
+    closed: bool,
+}
+
+struct Held {
+    version: UpdateVersion,
+    since: Moment,
+    /// Somebody else has it by now.
+    taken: bool,
+}
+
+/// A moment by a clock that stands still while the machine sleeps, and by one that can be set.
+#[derive(Clone, Copy)]
+struct Moment(Instant, SystemTime);
+
+impl Moment {
+    fn now() -> Self {
+        Self(Instant::now(), SystemTime::now())
+    }
+}
+
+impl Held {
+    fn is_lost(&self, ttl: Duration) -> bool {
+        let Moment(instant, time) = self.since;
+        self.taken || instant.elapsed() >= ttl || time.elapsed().is_ok_and(|elapsed| elapsed >= ttl)
+    }
+}
+
+/// A lease that is held; given back when it is dropped.
+struct Given {
+    shared: Arc<Shared>,
+    name: String,
+}
+
+/// What stands in a lease's place.
+enum Seen {
+    Nothing,
+    /// It was renewed while it was watched.
+    Alive,
+    /// It was not, for its whole time.
+    Dead(UpdateVersion),
+}
+
+impl Leases {
+    /// Makes this process one that uses the store, whose server is found to heed conditions.
+    ///
+    /// # Errors
+    /// It can't be reached or written, does not heed conditions, or is being cleaned.
+    pub(super) fn enter(origin: Arc<Origin>, ttl: Duration) -> Result<Self> {
+        let owner = u128::from_le_bytes(files::random()?);
+        let shared = Arc::new(Shared {
+            origin,
+            ttl,
+            owner: format!("{owner:032x}"),
+            n_written: AtomicU64::new(0),
+            state: Mutex::default(),
+            wake: Condvar::new(),
+        });
+        let renews = shared.clone();
+        let thread = thread::Builder::new().name("greenroom-leases".into()).spawn(move || renews.renew());
+        let renewer = thread.map_err(|e| {
+            Error::new(ErrorKind::Closed, format!("a thread for leases can't be started: {e}"))
+        })?;
+        let mut leases = Self { shared, own: None, renewer: Some(renewer) };
+        // An answer that is lost on the way looks as if conditions were not heeded; not again and again.
+        for _ in 0..3 {
+            leases.own = leases.probe()?;
+            if leases.own.is_some() {
+                break;
+            }
+        }
+        let place = leases.shared.origin.name();
+        if leases.own.is_none() {
+            return Err(Error::store(format!(
+                "{place} does not heed If-None-Match and If-Match when objects are put, so two machines could overwrite each other's \
+                 memories: a server that does is needed"
+            )));
+        }
+        if leases.is_held(ALONE)? {
+            return Err(Error::new(
+                ErrorKind::InUse,
+                format!("{place} is being cleaned by another process; try again"),
+            ));
+        }
+        Ok(leases)
+    }
+
+    /// Takes the lease of this process by all that may be done to one; `None` if something else came of it than conditions say.
+    fn probe(&self) -> Result<Option<Lease>> {
+        let origin = &self.shared.origin;
+        let name = format!("{USERS}/{:032x}", u128::from_le_bytes(files::random()?));
+        let put = |mode| origin.put(&name, self.shared.text().as_bytes(), mode);
+        let Put::Done(first) = put(PutMode::Create)? else { return Ok(None) };
+        let again = put(PutMode::Create)?;
+        let began = Moment::now();
+        let swapped = put(PutMode::Update(first.clone()))?;
+        let stale = put(PutMode::Update(first))?;
+        if let (Put::Refused, Put::Done(version), Put::Refused) = (again, swapped, stale) {
+            return Ok(Some(self.hold(&name, version, began)));
+        }
+        origin.remove(&name)?;
+        Ok(None)
+    }
+
+    /// Takes a lease; `None`: somebody else has it and is alive. Waits for its time where that is to be found out.
+    pub(super) fn claim(&self, name: &str) -> Result<Option<Lease>> {
+        let mut mode = PutMode::Create;
+        loop {
+            if self.shared.state().held.contains_key(name) {
+                return Ok(None);
+            }
+            let began = Moment::now();
+            if let Put::Done(version) = self.shared.origin.put(name, self.shared.text().as_bytes(), mode)? {
+                return Ok(Some(self.hold(name, version, began)));
+            }
+            match self.watch(name)? {
+                Seen::Nothing => mode = PutMode::Create,
+                Seen::Alive => return Ok(None),
+                Seen::Dead(version) => mode = PutMode::Update(version),
+            }
+        }
+    }
+
+    /// The store for this process alone; `None`: others use it. What dead ones left of leases is removed.
+    pub(super) fn alone(&self) -> Result<Option<Lease>> {
+        let Some(lease) = self.claim(ALONE)? else { return Ok(None) };
+        let origin = &self.shared.origin;
+        let others = |folder| -> Result<Vec<String>> {
+            let mut names: Vec<String> = origin.list(folder)?.into_iter().map(|(name, _)| name).collect();
+            names.retain(|name| !self.shared.state().held.contains_key(name));
+            Ok(names)
+        };
+        for some in others(USERS)?.chunks(REQUESTS) {
+            // Each is watched for the time of a lease, so several are at once.
+            let held = thread::scope(|scope| {
+                let watched: Vec<_> = some.iter().map(|name| scope.spawn(|| self.is_held(name))).collect();
+                let held = watched.into_iter().map(|thread| thread.join());
+                held.map(|held| held.unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+                    .try_fold(false, |any, held| Ok::<_, Error>(any || held?))
+            })?;
+            if held {
+                return Ok(None);
+            }
+        }
+        for name in others(RUNS)? {
+            origin.remove(&name)?;
+        }
+        Ok(Some(lease))
+    }
+
+    /// Tells whether somebody holds a lease and is alive; one of a dead owner is removed.
+    fn is_held(&self, name: &str) -> Result<bool> {
+        match self.watch(name)? {
+            Seen::Nothing => Ok(false),
+            Seen::Alive => Ok(true),
+            Seen::Dead(version) => {
+                // Taken over first, so that nobody's new one is removed.
+                let text = self.shared.text();
+                match self.shared.origin.put(name, text.as_bytes(), PutMode::Update(version))? {
+                    Put::Done(_) => self.shared.origin.remove(name).map(|()| false),
+                    Put::Refused => Ok(true),
+                }
+            }
+        }
+    }
+
+    /// Renews what was not renewed in time, if nobody has taken it since.
+    ///
+    /// # Errors
+    /// The lease of the process was taken: what it knows to be there may have been removed.
+    pub(super) fn renew_lost(&self) -> Result<()> {
+        let ttl = self.shared.ttl;
+        let lost = |held: &Held| !held.taken && held.is_lost(ttl);
+        for (name, version) in self.shared.held(lost) {
+            self.shared.renew_one(&name, version);
+        }
+        let taken = |(name, held): (&String, &Held)| held.taken && name.starts_with(USERS);
+        if self.shared.state().held.iter().any(taken) {
+            return Err(Error::store(format!(
+                "this process was away from {} for more than {} s, and what nobody needed there was removed meanwhile: start it again",
+                self.shared.origin.name(),
+                ttl.as_secs()
+            )));
+        }
+        Ok(())
+    }
+
+    /// Tells whether a lease was lost that is still held for one's own: then others may have written since.
+    pub(super) fn is_any_lost(&self) -> bool {
+        self.shared.state().held.values().any(|held| held.is_lost(self.shared.ttl))
+    }
+
+    fn hold(&self, name: &str, version: UpdateVersion, since: Moment) -> Lease {
+        self.shared.state().held.insert(name.to_owned(), Held { version, since, taken: false });
+        self.shared.wake.notify_all();
+        Box::new(Given { shared: self.shared.clone(), name: name.to_owned() })
+    }
+
+    /// Looks at a lease until it changes, or has not for its time.
+    fn watch(&self, name: &str) -> Result<Seen> {
+        let Shared { origin, ttl, .. } = &*self.shared;
+        let began = Instant::now();
+        let mut first: Option<UpdateVersion> = None;
+        loop {
+            match (origin.get(name), &first) {
+                (Err(Failure::Missing), _) => return Ok(Seen::Nothing),
+                (Err(failure), _) => return Err(Error::store(format!("{name}: {failure}"))),
+                // Its own, whose answer was lost on the way.
+                (Ok((bytes, version)), _) if self.shared.wrote(&bytes) => return Ok(Seen::Dead(version)),
+                (Ok((_, version)), Some(seen)) if *seen != version => return Ok(Seen::Alive),
+                (Ok((_, version)), _) if began.elapsed() > *ttl => return Ok(Seen::Dead(version)),
+                (Ok((_, version)), _) => first = Some(version),
+            }
+            thread::sleep((*ttl / 10).min(Duration::from_millis(500)));
+        }
+    }
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A lease's text: its owner, and a number that is new each time.
+    fn text(&self) -> String {
+        format!("{} {}\n", self.owner, self.n_written.fetch_add(1, Ordering::Relaxed))
+    }
+
+    fn wrote(&self, bytes: &[u8]) -> bool {
+        bytes.starts_with(self.owner.as_bytes())
+    }
+
+    fn held(&self, is: impl Fn(&Held) -> bool) -> Vec<(String, UpdateVersion)> {
+        let state = self.state();
+        let held = state.held.iter().filter(|(_, held)| is(held));
+        held.map(|(name, held)| (name.clone(), held.version.clone())).collect()
+    }
+
+    /// Renews all leases until the end.
+    fn renew(&self) {
+        let due = self.ttl / 3;
+        let mut state = self.state();
+        while !state.closed {
+            let held = state.held.values().filter(|held| !held.taken);
+            let next = held.map(|held| due.saturating_sub(held.since.0.elapsed())).min();
+            // One that could not be renewed is due, and tried again soon.
+            let wait = next.map_or(Duration::from_secs(3600), |next| next.max(self.ttl / 20));
+            drop(self.wake.wait_timeout(state, wait).unwrap_or_else(PoisonError::into_inner));
+            for (name, version) in self.held(|held| !held.taken && held.since.0.elapsed() >= due) {
+                self.renew_one(&name, version);
+            }
+            state = self.state();
+        }
+    }
+
+    fn renew_one(&self, name: &str, version: UpdateVersion) {
+        let now = Moment::now();
+        let put = match self.origin.put(name, self.text().as_bytes(), PutMode::Update(version)) {
+            // It may have come through before: then its answer was lost on the way.
+            Ok(Put::Refused) => match self.origin.get(name) {
+                Ok((bytes, version)) if self.wrote(&bytes) => Ok(Put::Done(version)),
+                Ok(_) | Err(Failure::Missing) => Ok(Put::Refused),
+                Err(failure) => Err(Error::store(format!("{name}: {failure}"))),
+            },
+            put => put,
+        };
+        let mut state = self.state();
+        let Some(held) = state.held.get_mut(name) else { return };
+        match put {
+            Ok(Put::Done(version)) => (held.version, held.since) = (version, now),
+            Ok(Put::Refused) => held.taken = true,
+            Err(e) => tracing::debug!("{e}"),
+        }
+        if held.is_lost(self.ttl) {
+            tracing::warn!("the lease {name} was lost: another process may go on with its memories");
+        }
+    }
+}
+
+impl Drop for Given {
+    fn drop(&mut self) {
+        let held = self.shared.state().held.remove(&self.name);
+        if held.is_some_and(|held| !held.is_lost(self.shared.ttl))
+            && let Err(e) = self.shared.origin.remove(&self.name)
+        {
+            tracing::debug!("{e}"); // it ends by itself
+        }
+    }
+}
+
+impl Drop for Leases {
+    fn drop(&mut self) {
+        self.own = None;
+        self.shared.state().closed = true;
+        self.shared.wake.notify_all();
+        if let Some(renewer) = self.renewer.take() {
+            let _ = renewer.join();
+        }
+    }
+}
