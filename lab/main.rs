@@ -19,6 +19,7 @@ mod perplexity;
 mod quality;
 mod recall;
 mod score;
+mod simulate;
 
 use clap::{CommandFactory as _, Parser, Subcommand};
 use greenroom::commands::{Exit, program};
@@ -42,6 +43,7 @@ enum Command {
     Recall(recall::Args),
     KvConfig(kv_config::Args),
     Score(score::Args),
+    Simulate(simulate::Args),
 }
 
 impl Command {
@@ -52,6 +54,7 @@ impl Command {
             Self::Recall(args) => recall::run(args),
             Self::KvConfig(args) => kv_config::run(args),
             Self::Score(args) => score::run(args),
+            Self::Simulate(args) => simulate::run(args),
         }
     }
 }

@@ -9,14 +9,14 @@ const SIZE: (u32, u32) = (720, 400);
 const COLOURS: [RGBColor; 3] = [RGBColor(0, 114, 178), RGBColor(213, 94, 0), RGBColor(0, 158, 115)];
 
 /// A line, by name.
-pub(super) type Line = (&'static str, Vec<(f64, f64)>);
+pub(crate) type Line = (&'static str, Vec<(f64, f64)>);
 
 /// What a picture shows.
-pub(super) struct Plot {
-    pub(super) title: String,
+pub(crate) struct Plot {
+    pub(crate) title: String,
     /// What the axes count; that of x is logarithmic, that of y begins at 0.
-    pub(super) axes: [&'static str; 2],
-    pub(super) lines: Vec<Line>,
+    pub(crate) axes: [&'static str; 2],
+    pub(crate) lines: Vec<Line>,
 }
 
 impl Plot {
@@ -24,7 +24,7 @@ impl Plot {
     ///
     /// # Errors
     /// It can't be written.
-    pub(super) fn draw(&self, file: &Path) -> anyhow::Result<()> {
+    pub(crate) fn draw(&self, file: &Path) -> anyhow::Result<()> {
         let points = || self.lines.iter().flat_map(|(_, points)| points);
         let x =
             points().fold((f64::INFINITY, 1.0_f64), |(least, most), (x, _)| (least.min(*x), most.max(*x)));

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 
 /// One figure.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Entry {
+pub(crate) enum Entry {
     /// A word.
     Text(String),
     /// A count.
@@ -20,19 +20,19 @@ pub(super) enum Entry {
 }
 
 /// Figures of one configuration, by name; all rows of a table have the same names.
-pub(super) type Row = Vec<(&'static str, Entry)>;
+pub(crate) type Row = Vec<(&'static str, Entry)>;
 
 /// Results of a measurement.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Figures {
+pub(crate) struct Figures {
     /// Rows.
-    pub(super) rows: Vec<Row>,
+    pub(crate) rows: Vec<Row>,
     /// Notes that a reader needs to understand the rows.
-    pub(super) notes: Vec<String>,
+    pub(crate) notes: Vec<String>,
 }
 
 /// The middle of some numbers (of two middle ones, their mean); NaN of none.
-pub(super) fn median(numbers: &[f64]) -> f64 {
+pub(crate) fn median(numbers: &[f64]) -> f64 {
     let mut sorted = numbers.to_vec();
     sorted.sort_by(f64::total_cmp);
     match sorted.len() {
@@ -86,7 +86,7 @@ fn short(x: f64) -> String {
 
 impl Figures {
     /// One JSON object: the heading's facts, then the rows.
-    pub(super) fn json(&self, mut facts: Map<String, Value>) -> Value {
+    pub(crate) fn json(&self, mut facts: Map<String, Value>) -> Value {
         let object = |row: &Row| {
             Value::Object(row.iter().map(|(name, cell)| ((*name).to_owned(), cell.json())).collect())
         };
@@ -96,7 +96,7 @@ impl Figures {
     }
 
     /// Tables for people: rows with other names begin another table.
-    pub(super) fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         let names = |row: &Row| row.iter().map(|(name, _)| *name).collect::<Vec<_>>();
         let mut text = String::new();
         for rows in self.rows.chunk_by(|a, b| names(a) == names(b)) {
@@ -115,7 +115,7 @@ impl Figures {
 }
 
 /// Processor, cores and memory of this machine; what can't be found out is left out.
-pub(super) fn machine() -> Value {
+pub(crate) fn machine() -> Value {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let Ok(mut system) = sysinfo::System::new() else { return json!({ "cores": cores }) };
     system.refresh_memory();

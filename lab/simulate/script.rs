@@ -1,0 +1,125 @@
+//! A recorded run as an engine sees it: prompts that grow, replies, and who waits for whom.
+
+use anyhow::{Context as _, bail, ensure};
+use greenroom::replay::{Search, load_scenario, transcript_file};
+use greenroom::scenario::{Input, TimelineId, compile};
+use greenroom::trace::{self, Traced};
+use greenroom::transcript::Transcript;
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// A run.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Script {
+    /// Turns, in the order of the plan.
+    pub(super) steps: Vec<Step>,
+    /// Agents that remember.
+    pub(super) n_agents: usize,
+    /// Tokens with which prompts of two memories begin alike; of one memory with itself, in runs of other seeds.
+    pub(super) alike: Vec<Vec<usize>>,
+}
+
+/// A turn.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Step {
+    /// The memory that it goes on with.
+    pub(super) memory: usize,
+    /// Tokens of the prompt.
+    pub(super) prompt: usize,
+    /// Tokens of it that the memory had read or said before.
+    pub(super) known: usize,
+    /// Tokens of the reply.
+    pub(super) reply: usize,
+    /// Turns that come before it.
+    pub(super) after: Vec<usize>,
+    /// Tokens that the engine reused when it was recorded.
+    pub(super) reused: usize,
+}
+
+/// The first prompt of a memory.
+struct First {
+    text: String,
+    tokens: usize,
+    /// Bytes of the text that are the same whatever the seed is.
+    fixed: usize,
+}
+
+impl Script {
+    /// Reads a run's folder.
+    ///
+    /// # Errors
+    /// Its transcript, trace or scenario is not there or can't be read, or nothing in it was played by an engine.
+    pub(super) fn open(run: &Path) -> anyhow::Result<Self> {
+        let file = transcript_file(run);
+        let transcript = Transcript::open(&file)?;
+        let beside = file.with_file_name(trace::FILE);
+        let traced = Traced::open(&beside).with_context(|| {
+            format!("{} says nothing of a run: tokens are counted there", beside.display())
+        })?;
+        let header = &transcript.header.record;
+        let loaded = load_scenario(&file, header, &Search::default())?;
+        let Some(scenario) = loaded.scenario else {
+            bail!("the scenario of {} has errors: see `greenroom check`", file.display());
+        };
+        let plan = compile(&scenario);
+        let deltas: BTreeMap<&str, &str> = transcript
+            .turns
+            .iter()
+            .map(|turn| (turn.record.path.as_str(), turn.record.delta.as_str()))
+            .collect();
+        let (mut script, mut firsts) = (Self::default(), Vec::<First>::new());
+        let mut memories: BTreeMap<TimelineId, usize> = BTreeMap::new();
+        let mut read: Vec<usize> = Vec::new();
+        // Of a turn that was not played, those that it would have waited for.
+        let mut ends: Vec<Vec<usize>> = Vec::new();
+        let mut before: Vec<Vec<usize>> = vec![Vec::new(); plan.n_turns()];
+        for edge in plan.graph.raw_edges() {
+            before[edge.target().index()].push(edge.source().index());
+        }
+        for (id, turn) in plan.graph.node_weights().enumerate() {
+            let mut after: Vec<usize> = before[id].iter().flat_map(|one| ends[*one].clone()).collect();
+            after.sort_unstable();
+            after.dedup();
+            let played = traced.turns.get(&turn.path).filter(|turn| turn.kind.is_some());
+            let Some(played) = played else {
+                ends.push(after);
+                continue;
+            };
+            let tokens = played.tokens;
+            let prompt = tokens.reused + tokens.prefilled + tokens.recomputed;
+            let memory = *memories.entry(turn.timeline).or_insert(read.len());
+            if memory == read.len() {
+                let agent = &header.agents[&scenario.agent(turn.speaker).key];
+                let delta = deltas.get(turn.path.as_str()).copied().unwrap_or_default();
+                let hears = turn.inputs.iter().any(|input| matches!(input, Input::Heard(_)));
+                let text = format!("{}\n{delta}", agent.system);
+                let fixed = if hears { agent.system.len() } else { text.len() };
+                firsts.push(First { text, tokens: prompt, fixed });
+                read.push(0);
+                script.n_agents += usize::from(agent.lifecycle == "permanent");
+            }
+            // One that is shorter begins anew.
+            let known = if read[memory] < prompt { read[memory] } else { 0 };
+            read[memory] = prompt + tokens.generated;
+            ends.push(vec![script.steps.len()]);
+            let (reply, reused) = (tokens.generated, tokens.reused);
+            script.steps.push(Step { memory, prompt, known, reply, after, reused });
+        }
+        ensure!(!script.steps.is_empty(), "{}: no engine has answered there", run.display());
+        script.alike =
+            firsts.iter().map(|one| firsts.iter().map(|other| alike(one, other)).collect()).collect();
+        Ok(script)
+    }
+
+    /// Tokens of a memory that are the same in runs of other seeds.
+    pub(super) fn shared(&self, memory: usize) -> usize {
+        self.alike[memory][memory]
+    }
+}
+
+/// Tokens with which two first prompts begin alike, by their share of the text.
+fn alike(one: &First, other: &First) -> usize {
+    let same = one.text.bytes().zip(other.text.bytes()).take_while(|(a, b)| a == b).count();
+    let same = same.min(one.fixed).min(other.fixed);
+    one.tokens * same / one.text.len().max(1)
+}
