@@ -46,20 +46,32 @@ impl Disk {
         inside.components().map(|part| part.as_os_str().to_string_lossy()).collect::<Vec<_>>().join("/")
     }
 
+    /// All regular files below a folder ("": all).
+    fn files(&self, folder: &str) -> Result<Vec<files::Entry>> {
+        let (mut found, mut folders) = (Vec::new(), vec![self.root.join(folder)]);
+        while let Some(folder) = folders.pop() {
+            for entry in files::entries(&folder)? {
+                match entry.file() {
+                    Ok(_) => found.push(entry),
+                    Err(_) if entry.is_folder() => folders.push(entry.path),
+                    Err(_) => {}
+                }
+            }
+        }
+        Ok(found)
+    }
+
     /// Removes what was written longest ago until the rest takes at most `limit` bytes: for copies of what lies elsewhere.
     pub(super) fn trim(&self, limit: u64) -> Result<()> {
-        let mut copies = Vec::new();
-        for (name, bytes) in self.list("")? {
-            let written = std::fs::metadata(self.root.join(&name)).and_then(|found| found.modified());
-            copies.extend(written.ok().map(|written| (written, name, bytes)));
-        }
-        copies.sort();
-        let mut stored: u64 = copies.iter().map(|(.., bytes)| bytes).sum();
-        for (_, name, _) in copies {
+        let mut copies = self.files("")?;
+        copies.retain(|copy| copy.file() != Ok(0)); // locks
+        copies.sort_by_key(files::Entry::written);
+        let mut stored: u64 = copies.iter().filter_map(|copy| copy.file().ok()).sum();
+        for copy in copies {
             if stored <= limit {
                 break;
             }
-            stored = stored.saturating_sub(self.remove(&name)?);
+            stored = stored.saturating_sub(files::remove(&copy.path)?);
         }
         Ok(())
     }
@@ -83,16 +95,8 @@ impl Blobs for Disk {
     }
 
     fn list(&self, folder: &str) -> Result<Vec<(String, u64)>> {
-        let (mut found, mut folders) = (Vec::new(), vec![self.root.join(folder)]);
-        while let Some(folder) = folders.pop() {
-            for entry in files::entries(&folder)? {
-                match entry.file() {
-                    Ok(bytes) => found.push((self.name(&entry.path), bytes)),
-                    Err(_) if entry.is_folder() => folders.push(entry.path),
-                    Err(_) => {}
-                }
-            }
-        }
+        let named = |entry: files::Entry| Some((self.name(&entry.path), entry.file().ok()?));
+        let mut found: Vec<_> = self.files(folder)?.into_iter().filter_map(named).collect();
         found.sort();
         Ok(found)
     }

@@ -50,6 +50,11 @@ impl Entry {
         self.found.is_dir()
     }
 
+    /// When it was written last, where that is known.
+    pub(super) fn written(&self) -> Option<std::time::SystemTime> {
+        self.found.modified().ok()
+    }
+
     /// Bytes of a regular file; of anything else its kind.
     pub(super) fn file(&self) -> Result<u64, &'static str> {
         if self.found.is_file() { Ok(self.found.len()) } else { Err(kind(self.found.file_type())) }

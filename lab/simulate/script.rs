@@ -4,7 +4,7 @@ use anyhow::{Context as _, bail, ensure};
 use greenroom::replay::{Search, load_scenario, transcript_file};
 use greenroom::scenario::{Input, TimelineId, compile};
 use greenroom::trace::{self, Traced};
-use greenroom::transcript::Transcript;
+use greenroom::transcript::{Transcript, TurnRecord};
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -36,11 +36,12 @@ pub(super) struct Step {
     pub(super) reused: usize,
 }
 
-/// The first prompt of a memory.
-struct First {
+/// All that a memory has read and said.
+#[derive(Default)]
+struct Read {
     text: String,
     tokens: usize,
-    /// Bytes of the text that are the same whatever the seed is.
+    /// Bytes of the text that are the same whatever the seed is: nobody has spoken before them.
     fixed: usize,
 }
 
@@ -62,14 +63,10 @@ impl Script {
             bail!("the scenario of {} has errors: see `greenroom check`", file.display());
         };
         let plan = compile(&scenario);
-        let deltas: BTreeMap<&str, &str> = transcript
-            .turns
-            .iter()
-            .map(|turn| (turn.record.path.as_str(), turn.record.delta.as_str()))
-            .collect();
-        let (mut script, mut firsts) = (Self::default(), Vec::<First>::new());
+        let lines = transcript.turns.iter().map(|turn| (turn.record.path.as_str(), &turn.record));
+        let lines: BTreeMap<&str, &TurnRecord> = lines.collect();
+        let (mut script, mut read) = (Self::default(), Vec::<Read>::new());
         let mut memories: BTreeMap<TimelineId, usize> = BTreeMap::new();
-        let mut read: Vec<usize> = Vec::new();
         // Of a turn that was not played, those that it would have waited for.
         let mut ends: Vec<Vec<usize>> = Vec::new();
         let mut before: Vec<Vec<usize>> = vec![Vec::new(); plan.n_turns()];
@@ -88,26 +85,28 @@ impl Script {
             let tokens = played.tokens;
             let prompt = tokens.reused + tokens.prefilled + tokens.recomputed;
             let memory = *memories.entry(turn.timeline).or_insert(read.len());
+            let (delta, raw) = lines.get(&*turn.path).map_or(("", ""), |line| (&*line.delta, &*line.raw));
             if memory == read.len() {
                 let agent = &header.agents[&scenario.agent(turn.speaker).key];
-                let delta = deltas.get(turn.path.as_str()).copied().unwrap_or_default();
                 let hears = turn.inputs.iter().any(|input| matches!(input, Input::Heard(_)));
-                let text = format!("{}\n{delta}", agent.system);
-                let fixed = if hears { agent.system.len() } else { text.len() };
-                firsts.push(First { text, tokens: prompt, fixed });
-                read.push(0);
+                let text = format!("{}\n", agent.system);
+                let fixed = text.len() + if hears { 0 } else { delta.len() };
+                read.push(Read { text, tokens: 0, fixed });
                 script.n_agents += usize::from(agent.lifecycle == "permanent");
             }
+            let history = &mut read[memory];
             // One that is shorter begins anew.
-            let known = if read[memory] < prompt { read[memory] } else { 0 };
-            read[memory] = prompt + tokens.generated;
+            let known = if history.tokens < prompt { history.tokens } else { 0 };
+            history.tokens = prompt + tokens.generated;
+            history.text += delta;
+            history.text += raw;
             ends.push(vec![script.steps.len()]);
             let (reply, reused) = (tokens.generated, tokens.reused);
             script.steps.push(Step { memory, prompt, known, reply, after, reused });
         }
         ensure!(!script.steps.is_empty(), "{}: no engine has answered there", run.display());
-        script.alike =
-            firsts.iter().map(|one| firsts.iter().map(|other| alike(one, other)).collect()).collect();
+        let alike = |one: usize| (0..read.len()).map(|other| alike(&read, one, other)).collect();
+        script.alike = (0..read.len()).map(alike).collect();
         Ok(script)
     }
 
@@ -117,9 +116,10 @@ impl Script {
     }
 }
 
-/// Tokens with which two first prompts begin alike, by their share of the text.
-fn alike(one: &First, other: &First) -> usize {
-    let same = one.text.bytes().zip(other.text.bytes()).take_while(|(a, b)| a == b).count();
-    let same = same.min(one.fixed).min(other.fixed);
-    one.tokens * same / one.text.len().max(1)
+/// Tokens with which two memories begin alike, by their share of the text; one and itself in runs of other seeds.
+fn alike(read: &[Read], one: usize, other: usize) -> usize {
+    let (Read { text, tokens, fixed }, with) = (&read[one], &read[other].text);
+    let same = text.bytes().zip(with.bytes()).take_while(|(a, b)| a == b).count();
+    let same = if one == other { *fixed } else { same };
+    tokens * same / text.len().max(1)
 }

@@ -269,6 +269,55 @@ fn a_server_that_is_gone_ends_the_run_and_a_resumed_one_asks_for_the_rest() {
 }
 
 #[test]
+fn a_slow_stream_is_waited_for_and_a_silent_engine_does_not_keep_a_run_from_ending() {
+    let stage = Stage::new();
+    let is_back = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let back = is_back.clone();
+    let server = StandIn::start(move |n, path, _, stream| match (path, n) {
+        ("/v1/models", _) => models(stream),
+        // Word by word, with the end after a while.
+        (_, 0) => {
+            for word in ["Slow", " and", " steady."] {
+                let piece = json!({ "choices": [{ "index": 0, "delta": { "content": word } }] });
+                let head = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n";
+                let _ = write!(stream, "{}data: {piece}\n\n", if word == "Slow" { head } else { "" });
+                std::thread::sleep(std::time::Duration::from_millis(300));
+            }
+            let end = json!({ "choices": [{ "index": 0, "delta": {}, "finish_reason": "stop" }] });
+            let _ = write!(stream, "data: {end}\n\n");
+        }
+        (_, _) if back.load(Ordering::Relaxed) => chat(stream, "Hello.", true),
+        _ => std::thread::sleep(std::time::Duration::from_secs(120)),
+    });
+    let model = format!("openai+http://{}/v1?slots=1", server.address);
+    let file = talk(&stage);
+    let mut command = std::process::Command::new("env");
+    // What a shell runs in the background inherits SIGINT as ignored, these tests too.
+    command.arg("--default-signal=INT").arg(assert_cmd::cargo::cargo_bin!("greenroom"));
+    command.args(["run", &file, "--model", &model, "--out"]).arg(stage.path("out"));
+    command.arg("--cache-dir").arg(stage.path("cache")).env("HOME", stage.dir.path());
+    let mut running = command.stdout(std::process::Stdio::null()).spawn().unwrap();
+    let began = std::time::Instant::now();
+    while server.turns().len() < 2 {
+        assert!(began.elapsed().as_secs() < 60, "nothing is asked");
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    let interrupted = std::process::Command::new("kill").args(["-INT", &running.id().to_string()]).status();
+    assert!(interrupted.unwrap().success());
+    let began = std::time::Instant::now();
+    let status = running.wait().unwrap();
+    assert!(
+        status.code() == Some(130) && began.elapsed().as_secs() < 30,
+        "{status} after {:?}",
+        began.elapsed()
+    );
+    assert!(transcript(&stage, "out").contains("Slow and steady."));
+    is_back.store(true, Ordering::Relaxed);
+    run(&stage, &file, &model, &["--resume"]).success();
+    assert_eq!(server.turns().len(), 2 + 3, "what was being asked is asked again, what was said is not");
+}
+
+#[test]
 fn a_key_reaches_its_server_and_nobody_else() {
     let stage = Stage::new();
     let server = StandIn::start(|n, path, _, stream| match (path, n) {

@@ -49,10 +49,12 @@ impl GpuInfo {
 
 /// All adapters, the best first: discrete, integrated, virtual, other, software.
 fn adapters() -> Vec<Adapter> {
+    /// One for the process, kept: NVIDIA's driver, loaded anew after it was unloaded, finds no GPU, or crashes where threads of it are left.
+    static INSTANCE: OnceLock<wgpu::Instance> = OnceLock::new();
     let backends = Backends::VULKAN | Backends::METAL | Backends::DX12;
     let descriptor =
-        wgpu::InstanceDescriptor { backends, ..wgpu::InstanceDescriptor::new_without_display_handle() };
-    let instance = wgpu::Instance::new(descriptor);
+        || wgpu::InstanceDescriptor { backends, ..wgpu::InstanceDescriptor::new_without_display_handle() };
+    let instance = INSTANCE.get_or_init(|| wgpu::Instance::new(descriptor()));
     let mut adapters = pollster::block_on(instance.enumerate_adapters(backends));
     let rank = |adapter: &Adapter| match adapter.get_info().device_type {
         wgpu::DeviceType::DiscreteGpu => 0,

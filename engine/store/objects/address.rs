@@ -195,7 +195,7 @@ mod tests {
             assert!(refused.contains(word), "{refused}");
         }
         let unknown: ObjectsAddress = "s3://bucket/f?colour=red".parse().expect("an address");
-        let refused = unknown.connect(&Arc::default()).err().expect("a refusal").to_string();
+        let refused = unknown.connect(&Arc::default()).expect_err("a refusal").to_string();
         assert!(refused.contains("`colour` is not a setting"), "{refused}");
     }
 }

@@ -66,7 +66,7 @@ impl Origin {
     }
 
     fn failed(&self, what: &str, name: &str, error: &object_store::Error) -> Error {
-        Error::store(format!("can't {what} {name} in {}: {}", self.name, in_words(&error)))
+        Error::store(format!("can't {what} {name} in {}: {}", self.name, in_words(error)))
     }
 
     /// Reads an object, with its version.

@@ -166,7 +166,7 @@ fn copies_in_front_are_read_and_a_damaged_one_is_fetched_again() {
     assert_eq!(b.objects.traffic(), before);
     let Machine { objects, folder } = b;
     drop(objects);
-    std::fs::write(folder.path().join("v4").join(BLOCK), b"two").expect("a file");
+    files::write_atomically(&folder.path().join("v4").join(BLOCK), b"two").expect("a file");
     let front = Disk::open(folder.path().join("v4"), folder.path()).expect("a folder");
     let b = Machine { objects: Objects::on(origin(&server), TTL, front).expect("a store"), folder };
     assert_eq!(b.read(BLOCK), Ok(b"two".to_vec()));
