@@ -123,10 +123,17 @@ pub struct Engine {
 pub(crate) struct Keeping {
     pub(crate) context: CacheContext,
     pub(crate) store: Option<Arc<Store>>,
-    /// The folder of the store.
-    pub(crate) folder: Option<Folder>,
+    /// Where the store is.
+    pub(crate) place: Option<Place>,
     /// The secret that exports are signed with, once it was needed.
     pub(crate) secret: OnceLock<[u8; 32]>,
+}
+
+impl Keeping {
+    /// All of the store, to look after it; it holds the place open.
+    pub(crate) fn folder(&self) -> Option<Folder> {
+        Some(self.store.as_ref()?.folder(self.place.clone()?))
+    }
 }
 
 /// A running turn: receive its events, then commit.
@@ -208,7 +215,7 @@ impl Engine {
         let bound = place.clone().zip(config.cache_disk);
         bound.iter().for_each(|(place, limit)| place.keep_within(*limit));
         let (store, storeless) = open_store(place.as_ref())?;
-        let folder = store.as_ref().zip(place).map(|(store, place)| store.folder(place));
+        let folder = store.as_ref().zip(place.clone()).map(|(store, place)| store.folder(place));
         let measuring = &mut || on_progress(Loading::Measuring);
         let model = &prompter.info.identity;
         let to_adopt = folder.iter().filter(|_| config.adopt);
@@ -250,7 +257,7 @@ impl Engine {
         let kv = device.spec().kv_name(&layout);
         let mut memory =
             pool.install(|| Memory::new(&device, context.clone(), store, config.cache_memory))?;
-        let keeping = Keeping { context, store: memory.store.clone(), folder, secret: OnceLock::new() };
+        let keeping = Keeping { context, store: memory.store.clone(), place, secret: OnceLock::new() };
         memory.storeless = storeless;
         memory.tokenizer = Some(tokenizer.clone());
         let (commands, receiver) = channel();

@@ -121,7 +121,7 @@ impl Engine {
     /// # Errors
     /// The folder can't be read.
     pub fn stored(&self, tenant: &str) -> Result<Vec<Entry>> {
-        let Some(folder) = &self.keeping.folder else { return Ok(Vec::new()) };
+        let Some(folder) = self.keeping.folder() else { return Ok(Vec::new()) };
         let mut entries = folder.list()?;
         entries.retain(|entry| entry.session.tenant == tenant);
         Ok(entries)
