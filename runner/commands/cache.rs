@@ -77,8 +77,13 @@ struct Select {
 pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
     let (dir, key) =
         (args.memories.folder().context("no home folder: give --cache-dir")?, args.memories.key()?);
-    let (folder, place) = match args.memories.objects() {
-        Some(address) => (Folder::in_objects(address, &dir, key.as_ref())?, address.to_string()),
+    // What is looked after is what lies there, not this machine's copies of it.
+    let no_copies = args.memories.objects().map(|_| tempfile::tempdir()).transpose();
+    let no_copies = no_copies.context("no folder for what is fetched")?;
+    let (folder, place) = match args.memories.objects().zip(no_copies.as_ref()) {
+        Some((address, front)) => {
+            (Folder::in_objects(address, front.path(), key.as_ref())?, address.to_string())
+        }
         None if !dir.exists() => {
             println!("{}: nothing is cached there", dir.display());
             return Ok(Exit::Pass);
