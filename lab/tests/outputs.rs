@@ -1,9 +1,14 @@
 //! Outputs of the laboratory: they arrive, or it says that they did not; what is no regular file is refused.
 
 use super::Stage;
+use greenroom::backend::{Embedded, EmbeddedConfig, ModelFile};
+use greenroom::run::{RunOptions, perform};
+use greenroom::stage::Unwatched;
 use std::collections::BTreeSet;
 use std::fs::File;
+use std::path::Path;
 use std::process::{Command, Output, Stdio};
+use std::sync::Arc;
 
 /// Each command, with arguments by which it says something. OUT stands for a new path.
 const COMMANDS: &[&str] = &[
@@ -23,6 +28,7 @@ const COMMANDS: &[&str] = &[
     "bench gaps --context 64 --tokens 8",
     "bench growth --history 64 --idle 0,2 --tokens 2",
     "bench sharing --repeats 2 --model understudy --file model.yaml --max-tokens 2",
+    "simulate run",
 ];
 
 const SCENARIO: &str = "id: m\nagents: { ann: { lifecycle: permanent } }\n\
@@ -35,7 +41,19 @@ fn furnished() -> Stage {
     write("text", "Once there was a mill by the river, and it had a wheel that turned at night. ");
     write("long", &"Once there was a mill by the river, and it had a wheel. ".repeat(60));
     write("model.yaml", SCENARIO);
+    record(&stage.path("run"));
     stage
+}
+
+/// A run of the scenario, played by the understudy.
+fn record(folder: &Path) {
+    let scenario = greenroom::scenario::load("model.yaml", SCENARIO, &[]).scenario.unwrap();
+    let engine = Embedded::open(&EmbeddedConfig::new(ModelFile::Understudy), &mut |_| {}).unwrap();
+    let options = RunOptions { max_tokens: 2, ..RunOptions::default() };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let (mut watch, never) = (Unwatched, std::future::pending());
+    let performed = perform(&scenario, Arc::new(engine), folder, &options, &mut watch, never);
+    runtime.block_on(performed).unwrap();
 }
 
 /// The program in the stage's folder.
@@ -106,12 +124,19 @@ fn what_can_not_be_read_or_written_is_named() {
     let stage = furnished();
     std::fs::create_dir(stage.path("folder")).unwrap();
     std::os::unix::fs::symlink("/dev/zero", stage.path("zero")).unwrap();
+    std::fs::create_dir(stage.path("bare")).unwrap();
+    std::fs::copy(stage.path("run/transcript.jsonl"), stage.path("bare/transcript.jsonl")).unwrap();
     for args in ["score --text", "score --ids", "perplexity --text"] {
         for file in ["folder", "zero", "nothing"] {
             let output = command(&stage, &format!("{args} {file}"), "").output().unwrap();
             assert_eq!(output.status.code(), Some(4), "{args} {file}: {}", said(&output));
             assert!(said(&output).contains(file), "{args} {file}: {}", said(&output));
         }
+    }
+    for (run, missing) in [("nothing", "nothing"), ("folder", "transcript.jsonl"), ("bare", "trace.jsonl")] {
+        let output = command(&stage, &format!("simulate {run}"), "").output().unwrap();
+        assert_eq!(output.status.code(), Some(4), "{run}: {}", said(&output));
+        assert!(said(&output).contains(missing), "{run}: {}", said(&output));
     }
     let program = command(&stage, "kv-config --text long --tokens 300 --threads 1 --out OUT", "out");
     // No file may grow at all: what a full disk does, a limit does.
