@@ -11,7 +11,7 @@ struct Bound {
     percent: f64,
 }
 
-/// Measured: 0.0041 and +0.0 %. Most of the divergence is rounding of activations, not of the cache (README, "What four bits cost").
+/// Measured: 0.0041 and +0.0 %. Most of the divergence is rounding of activations, not of the cache (docs/figures.md, "What four bits cost").
 const BOUND_SMOLLM2: Bound = Bound { divergence: 0.0047, percent: 1.0 };
 /// Measured: 0.0059 and +0.4 %.
 const BOUND_GEMMA3: Bound = Bound { divergence: 0.0066, percent: 2.0 };
