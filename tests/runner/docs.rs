@@ -129,6 +129,9 @@ fn greenroom(folder: &Path, args: &[String]) -> (i32, String) {
 /// Does what a page says, block by block.
 fn follow(name: &str) {
     let folder = tempfile::tempdir().unwrap();
+    let scenario = "scenarios/prisoners-dilemma.yaml";
+    std::fs::create_dir(folder.path().join("scenarios")).unwrap();
+    std::fs::copy(root().join(scenario), folder.path().join(scenario)).unwrap();
     let text = page(name);
     let mut n_run = 0;
     for block in blocks(name, &text) {
@@ -162,6 +165,11 @@ fn follow(name: &str) {
         }
     }
     assert!(n_run > 0, "{name}");
+}
+
+#[test]
+fn the_readme_shows_the_run_that_it_names() {
+    follow("../README.md");
 }
 
 #[test]
