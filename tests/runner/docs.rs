@@ -180,6 +180,40 @@ fn the_tutorial_is_true_word_by_word() {
     follow("experiments.md");
 }
 
+/// Anchors of a page, as GitHub makes them of its headings.
+fn anchors(page: &str) -> Vec<String> {
+    let headings = page.lines().filter_map(|line| line.strip_prefix('#'));
+    let kept = |c: &char| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_');
+    let anchor = |heading: &str| {
+        heading.trim_start_matches('#').trim().to_lowercase().chars().filter(kept).collect::<String>()
+    };
+    headings.map(|heading| anchor(heading).replace(' ', "-")).collect()
+}
+
+#[test]
+fn links_between_pages_lead_somewhere() {
+    let pages = std::fs::read_dir(root().join("docs")).unwrap().map(|entry| entry.unwrap().path());
+    let pages = pages.filter(|path| path.extension().is_some_and(|kind| kind == "md"));
+    let others =
+        ["README.md", "ARCHITECTURE.md", "bench/peers.md", "fuzz/README.md", "models/understudy/README.md"];
+    let mut n_links = 0;
+    for file in pages.chain(others.map(|name| root().join(name))) {
+        let text = std::fs::read_to_string(&file).unwrap();
+        let targets = text.split("](").skip(1).filter_map(|rest| rest.split(')').next());
+        for link in targets.filter(|link| !link.contains("://") && !link.contains(' ')) {
+            let (path, anchor) = link.split_once('#').unwrap_or((link, ""));
+            let target = if path.is_empty() { file.clone() } else { file.parent().unwrap().join(path) };
+            assert!(target.exists(), "{}: {link}", file.display());
+            if !anchor.is_empty() {
+                let headings = anchors(&std::fs::read_to_string(&target).unwrap());
+                assert!(headings.iter().any(|heading| heading == anchor), "{}: {link}", file.display());
+            }
+            n_links += 1;
+        }
+    }
+    assert!(n_links > 30, "{n_links}");
+}
+
 /// Plays a scenario with the first of all options and words that do not matter. A human is not waited for.
 fn plays(place: &str, file: &Path) {
     let loaded = open(file, &[]).unwrap();
