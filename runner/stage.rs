@@ -30,6 +30,7 @@ use anyhow::{anyhow, bail};
 use known::Known;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Instant;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use watch::{direct, show};
@@ -70,6 +71,8 @@ pub struct Stage {
     directions: Directions,
     /// First turn before which nothing has been shown yet of what the stage says.
     undirected: usize,
+    /// When it was set.
+    began: Instant,
 }
 
 enum State {
@@ -91,6 +94,7 @@ struct Answer {
     line: TurnRecord,
     usage: Option<Usage>,
     commit: Option<Box<dyn Commit>>,
+    at: Instant,
 }
 
 type Running = JoinSet<(TurnId, anyhow::Result<Came>)>;
@@ -143,6 +147,7 @@ impl Stage {
             routes: BTreeMap::new(),
             recorder,
             trace,
+            began: Instant::now(),
         }
     }
 
@@ -418,7 +423,7 @@ impl Stage {
         let line = said(&mut self.memories, asked, &reply);
         // A summary's memory is replaced by that of the turn which follows, so it is not saved.
         let commit = reply.commit.filter(|_| !is_summary);
-        answers.push(Answer { line, usage: reply.usage, commit });
+        answers.push(Answer { line, usage: reply.usage, commit, at: Instant::now() });
         if !is_summary {
             self.state[id.0] = State::Answered(answers);
             return self.release(id, &[Edge::Hears, Edge::Decides], scope);
@@ -481,14 +486,16 @@ impl Stage {
     }
 
     async fn write(&mut self, id: TurnId, answer: Answer, watch: &mut dyn Watch) -> anyhow::Result<()> {
-        let Answer { line, usage, commit } = answer;
+        let Answer { line, usage, commit, at } = answer;
         let is_new = self.recorder.turn(line.clone())?;
         let usage = match commit {
             Some(commit) => Some(commit.commit().await?),
             None => usage,
         };
         if is_new {
-            self.trace.turn(TurnTrace::new(&line.path, &line.agent, usage.as_ref()))?;
+            let answered_ms = Some(at.duration_since(self.began).as_secs_f64() * 1e3);
+            self.trace
+                .turn(TurnTrace { answered_ms, ..TurnTrace::new(&line.path, &line.agent, usage.as_ref()) })?;
         }
         show(self.plan.turn(id), id, &line, usage.as_ref(), &self.settings, watch);
         Ok(())

@@ -54,6 +54,9 @@ pub struct TurnTrace {
     pub ttft_ms: Option<f64>,
     /// Milliseconds of the turn.
     pub total_ms: Option<f64>,
+    /// Milliseconds from the beginning of the play to the answer; a run that goes on begins at 0 again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub answered_ms: Option<f64>,
     /// Bytes read from the store.
     pub bytes_read: u64,
     /// Bytes written to the store.
@@ -110,6 +113,7 @@ impl TurnTrace {
             tokens: tokens.unwrap_or_default(),
             ttft_ms: usage.map(|usage| usage.ttft_ms),
             total_ms: usage.map(|usage| usage.total_ms),
+            answered_ms: None,
             bytes_read: usage.map_or(0, |usage| usage.bytes_read),
             bytes_written: usage.map_or(0, |usage| usage.bytes_written),
             waited_ms: usage.map_or(0.0, |usage| usage.waited_ms),

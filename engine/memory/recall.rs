@@ -61,6 +61,10 @@ type Wanted = (usize, BlockKey);
 /// A block from disk and the bytes that it took there.
 type ReadBlock = Found<(BlockBytes, u64)>;
 
+/// Blocks that a reader looks up one after another, beside other readers: where a look is a request over the net, all of them
+/// in turn would take longer than reading the blocks.
+const SPAN: usize = 4;
+
 impl Memory {
     /// What the session of a request has read and said, so that a prompt which begins with it need not be tokenized again: by its
     /// manifest, if it is on disk alone. One that is new may begin as its parent did.
@@ -384,7 +388,27 @@ impl Memory {
         let on_disk = move |store: &Store, hash| {
             Part::ALL.map(|part| parts.contains(&part) && store.has_block((hash, part)))
         };
-        readers.one(move |store| blocks.into_iter().map(|hash| on_disk(store, hash)).collect())
+        let task = |span: &[BlockHash]| {
+            let (span, on_disk) = (span.to_vec(), on_disk.clone());
+            move |store: &Store| -> Vec<_> { span.into_iter().map(|hash| on_disk(store, hash)).collect() }
+        };
+        readers.all(blocks.chunks(SPAN).map(task)).concat()
+    }
+
+    /// The number of parts, from the first on, that are in memory or on disk.
+    fn n_there(&self, wanted: &[Wanted]) -> usize {
+        let held = |(_, key): &Wanted| self.arena.holds(*key);
+        let Some(readers) = self.readers.as_ref().filter(|_| !wanted.iter().all(held)) else {
+            return wanted.iter().take_while(|wanted| held(wanted)).count();
+        };
+        let there: Vec<(BlockKey, bool)> = wanted.iter().map(|wanted| (wanted.1, held(wanted))).collect();
+        let task = |span: &[(BlockKey, bool)]| {
+            let span = span.to_vec();
+            move |store: &Store| span.iter().take_while(|(key, held)| *held || store.has_block(*key)).count()
+        };
+        let spans = readers.all(there.chunks(SPAN).map(task));
+        let whole = spans.iter().take_while(|n| **n == SPAN).count();
+        whole * SPAN + spans.get(whole).unwrap_or(&0)
     }
 
     /// A reference to a part of a block: the one in memory, or what was read.
@@ -407,13 +431,7 @@ impl Memory {
     /// first one that is missing in both places.
     fn read_blocks(&mut self, wanted: &[Wanted], search: &mut Search) -> Vec<Option<ReadBlock>> {
         let held = |(_, key): &Wanted| self.arena.holds(*key);
-        let there: Vec<(BlockKey, bool)> = wanted.iter().map(|wanted| (wanted.1, held(wanted))).collect();
-        let n = match &self.readers {
-            Some(readers) if !wanted.iter().all(held) => readers.one(move |store| {
-                there.iter().take_while(|(key, held)| *held || store.has_block(*key)).count()
-            }),
-            _ => wanted.iter().take_while(|wanted| held(wanted)).count(),
-        };
+        let n = self.n_there(wanted);
         let absent = |wanted: &&Wanted| !held(wanted);
         let room = wanted[..n].iter().filter(absent).map(|(_, key)| self.arena.part_bytes(key.1)).sum();
         self.make_room(room, None);

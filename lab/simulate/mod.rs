@@ -241,7 +241,14 @@ mod tests {
         let step = |i: usize| {
             let (memory, round) = (i % 2, i / 2);
             let after = if i == 0 { Vec::new() } else { vec![i - 1] };
-            Step { memory, prompt: 100 * (round + 1), known: 100 * round, reply: 20, after, reused: 0 }
+            Step {
+                memory,
+                prompt: 100 * (round + 1),
+                known: 100 * round,
+                reply: 20,
+                after,
+                ..Step::default()
+            }
         };
         let alike = vec![vec![60, 10], vec![10, 60]];
         Script { steps: (0..n_turns).map(step).collect(), n_agents: 2, alike }

@@ -11,7 +11,7 @@ use std::path::Path;
 /// A run.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Script {
-    /// Turns, in the order of the plan.
+    /// Turns, each behind those that it waits for; of those that could begin together the one first that did.
     pub(super) steps: Vec<Step>,
     /// Agents that remember.
     pub(super) n_agents: usize,
@@ -20,7 +20,7 @@ pub(super) struct Script {
 }
 
 /// A turn.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Step {
     /// The memory that it goes on with.
     pub(super) memory: usize,
@@ -34,6 +34,8 @@ pub(super) struct Step {
     pub(super) after: Vec<usize>,
     /// Tokens that the engine reused when it was recorded.
     pub(super) reused: usize,
+    /// Milliseconds at which it began when it was recorded; 0 where that is not on record.
+    pub(super) began: f64,
 }
 
 /// All that a memory has read and said.
@@ -102,12 +104,34 @@ impl Script {
             history.text += raw;
             ends.push(vec![script.steps.len()]);
             let (reply, reused) = (tokens.generated, tokens.reused);
-            script.steps.push(Step { memory, prompt, known, reply, after, reused });
+            let began = played.answered_ms.unwrap_or(0.0) - played.total_ms.unwrap_or(0.0);
+            script.steps.push(Step { memory, prompt, known, reply, after, reused, began: began.max(0.0) });
         }
         ensure!(!script.steps.is_empty(), "{}: no engine has answered there", run.display());
         let alike = |one: usize| (0..read.len()).map(|other| alike(&read, one, other)).collect();
         script.alike = (0..read.len()).map(alike).collect();
+        script.sort();
         Ok(script)
+    }
+
+    /// Puts turns that could begin together in the order in which they did.
+    fn sort(&mut self) {
+        let mut place = vec![None; self.steps.len()];
+        for n in 0..self.steps.len() {
+            let may_begin = |step: &usize| {
+                place[*step].is_none()
+                    && self.steps[*step].after.iter().all(|before| place[*before].is_some())
+            };
+            let ready = (0..self.steps.len()).filter(may_begin);
+            let began = |step: &usize| self.steps[*step].began;
+            let first = ready.min_by(|one, other| began(one).total_cmp(&began(other)));
+            first.into_iter().for_each(|step| place[step] = Some(n));
+        }
+        let place = |step: usize| place[step].unwrap_or(step);
+        let mut steps: Vec<(usize, Step)> = std::mem::take(&mut self.steps).into_iter().enumerate().collect();
+        steps.sort_by_key(|(step, _)| place(*step));
+        self.steps = steps.into_iter().map(|(_, step)| step).collect();
+        self.steps.iter_mut().flat_map(|step| &mut step.after).for_each(|before| *before = place(*before));
     }
 
     /// Tokens of a memory that are the same in runs of other seeds.

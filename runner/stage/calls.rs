@@ -8,6 +8,7 @@ use crate::tools::{Call, MAX_RESULT, Outcome};
 use crate::transcript::call_of;
 use crate::walk;
 use anyhow::anyhow;
+use std::time::Instant;
 
 impl Stage {
     /// A reply is a call: its result is what a recording says, what the tool gives, or an error that its speaker reads.
@@ -59,7 +60,7 @@ impl Stage {
             scope.watch.see(id, Scene::Called(call));
         }
         // The turn's memory goes on in its next reply, which saves it.
-        answers.push(Answer { line, usage: reply.usage, commit: None });
+        answers.push(Answer { line, usage: reply.usage, commit: None, at: Instant::now() });
         self.ask_again(id, answers, scope);
     }
 

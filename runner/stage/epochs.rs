@@ -7,6 +7,7 @@ use crate::prompt::Piece;
 use crate::scenario::{Keep, TurnId};
 use crate::transcript::summary_of;
 use anyhow::Context as _;
+use std::time::Instant;
 
 impl Stage {
     /// Tells whether the speaker's memory is full, and goes on in a new epoch then: one for a turn, at most, and before its first call.
@@ -91,7 +92,7 @@ impl Stage {
 
     fn keep(&mut self, id: TurnId, kept: &[String], scope: &mut Scope<'_>) -> anyhow::Result<()> {
         let line = self.memories.keep(id, kept)?;
-        self.ask_again(id, vec![Answer { line, usage: None, commit: None }], scope);
+        self.ask_again(id, vec![Answer { line, usage: None, commit: None, at: Instant::now() }], scope);
         Ok(())
     }
 }
