@@ -59,6 +59,9 @@ pub(super) struct Args {
     /// Let agents call the programs and servers that the scenario has as tools: they run with your rights
     #[arg(long)]
     allow_tools: bool,
+    /// Print what each agent's turns cost, too: tokens that were reused and computed, times to the first token, bytes
+    #[arg(long, conflicts_with = "quiet")]
+    stats: bool,
     /// Print nothing but the transcript's path
     #[arg(long, short)]
     quiet: bool,
@@ -108,7 +111,8 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
     let at = args.at.map_or(String::new(), |at| format!(" --at {at}"));
     let (run, out) = (args.run.display(), folder.display());
     let go_on = format!("go on with: greenroom fork {run}{at} --resume --out {out} (and the same settings)");
-    Performance { scenario, options, folder, quiet: args.quiet, watch: None, go_on }.play(&args.machine)
+    Performance { scenario, options, folder, quiet: args.quiet, stats: args.stats, watch: None, go_on }
+        .play(&args.machine)
 }
 
 /// `TURN=TEXT`.

@@ -35,6 +35,8 @@ pub(super) struct Performance {
     pub(super) folder: PathBuf,
     /// Print nothing but the transcript's path.
     pub(super) quiet: bool,
+    /// Print what each agent's turns cost.
+    pub(super) stats: bool,
     /// Address of a page that shows it.
     pub(super) watch: Option<SocketAddr>,
     /// Says how to go on if it is interrupted.
@@ -102,7 +104,9 @@ impl Performance {
         if self.quiet {
             println!("{}", performed.transcript.display());
         } else {
-            println!("\n{}", terminal::summary(&performed.summary));
+            if self.stats {
+                println!("\n{}", terminal::costs(&performed.summary));
+            }
             let (n, all, ms) = (performed.n_written, performed.n_turns, performed.summary.wall_ms);
             let turns = match &performed.end {
                 End::Stopped => format!("{n} of at most {all} turns"),
@@ -112,6 +116,9 @@ impl Performance {
                 End::Complete(_) => format!("{n} turns"),
             };
             println!("\n{turns} in {:.1} s: {}", ms / 1e3, performed.transcript.display());
+            if !self.stats {
+                print!("{}", terminal::savings(&performed.summary.cache));
+            }
         }
         if performed.end == End::Stopped {
             eprintln!("stopped; {}", self.go_on);

@@ -78,6 +78,9 @@ pub(super) struct Args {
     /// Show the run on a page for this machine's browser, too
     #[arg(long, value_name = "ADDRESS:PORT", num_args = 0..=1, default_missing_value = "127.0.0.1:8081", conflicts_with_all = ["repeat", "sweeps"])]
     watch: Option<SocketAddr>,
+    /// Print what each agent's turns cost, too: tokens that were reused and computed, times to the first token, bytes
+    #[arg(long, conflicts_with_all = ["quiet", "repeat", "sweeps"])]
+    stats: bool,
     /// Print nothing but the path of the transcript, or of the folder of many
     #[arg(long, short)]
     quiet: bool,
@@ -142,8 +145,15 @@ pub(super) fn run(mut args: Args) -> anyhow::Result<Exit> {
             return Ok(Exit::Invalid);
         }
         refuse_other(&folder, transcript::FILE, experiment::FILE, args.resume)?;
-        let performance =
-            Performance { scenario, options, folder, quiet: args.quiet, watch: args.watch, go_on };
+        let performance = Performance {
+            scenario,
+            options,
+            folder,
+            quiet: args.quiet,
+            stats: args.stats,
+            watch: args.watch,
+            go_on,
+        };
         return performance.play(&args.machine);
     }
     refuse_other(&folder, experiment::FILE, transcript::FILE, args.resume)?;

@@ -2,6 +2,7 @@
 //!
 //! Of turns that run together, the one whose line is next in the transcript is shown live; the others follow in that order.
 
+use super::contrast;
 use super::page::Page;
 use super::progress::{Form, RunProgress};
 use crate::backend::Progress;
@@ -10,7 +11,7 @@ use crate::prompt::{Direction, spoken_so_far};
 use crate::scenario::{AgentId, Audience, Color, PhaseId, Plan, Purpose, Scenario, Turn, TurnId};
 use crate::stage::{Scene, Watch};
 use crate::transcript::{ChoiceRecord, Odds, RouteRecord, Stop};
-use console::{Color as Ink, Style};
+use console::Style;
 use indicatif::ProgressBar;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -162,10 +163,7 @@ impl Dialogue {
         self.place(turn.phase, turn.round);
         let agent = self.scenario.agent(turn.speaker);
         let name = printable(&self.speaker(turn));
-        let style = match agent.color.unwrap_or(default_color(turn.speaker.0)) {
-            Color::Indexed(n) => Style::new().fg(Ink::Color256(n)),
-            Color::Rgb(r, g, b) => Style::new().fg(Ink::TrueColor(r, g, b)),
-        };
+        let style = contrast::style(agent.color.unwrap_or(default_color(turn.speaker.0)));
         self.page.head(&if self.fancy { style.bold().apply_to(name).to_string() } else { name });
         self.shown = Some(String::new());
     }

@@ -2,6 +2,7 @@
 //!
 //! On a terminal: colours, wrapped lines, a bar while a prompt is read. In a pipe: plain lines.
 
+mod contrast;
 mod dialogue;
 mod diff;
 mod differences;
@@ -19,7 +20,7 @@ pub use differences::show_differences;
 pub use page::Page;
 pub use results::results;
 pub use statistics::statistics;
-pub use tables::{bytes, counted, summary, table, table_within};
+pub use tables::{bytes, costs, counted, savings, table, table_within};
 
 /// Tells whether standard output is a terminal that wants colours.
 pub fn is_fancy() -> bool {

@@ -100,8 +100,8 @@ fn drawn(head: &[&str], rows: &[Vec<String>], columns: Vec<usize>, numbers_from:
     lines.join("\n")
 }
 
-/// The cost of a run, by agent.
-pub fn summary(summary: &Summary) -> String {
+/// The cost of a run, by agent, then that of all memories.
+pub fn costs(summary: &Summary) -> String {
     let mut head = vec![
         "agent",
         "lifecycle",
@@ -138,6 +138,18 @@ pub fn summary(summary: &Summary) -> String {
         row
     });
     table(&head, rows.collect(), if has_models { 5 } else { 4 }) + &super::wrapped(&cache(&summary.cache), "")
+}
+
+/// What the memories of a run saved, in a line; empty where nothing was reused.
+pub fn savings(cache: &CacheSummary) -> String {
+    if cache.reused == 0 {
+        return String::new();
+    }
+    let seconds = cache.saved_ms / 1e3;
+    let saved = if seconds < 0.1 { String::new() } else { format!(", saved about {seconds:.1} s") };
+    let tokens = indicatif::HumanCount(cache.reused as u64);
+    super::wrapped(&format!("Kept {tokens} tokens of memory{saved} (--stats shows what each agent cost)"), "")
+        + "\n"
 }
 
 /// The savings and costs of the memories, in a sentence.
