@@ -250,6 +250,23 @@ impl Diagnostic {
         self
     }
 
+    /// Names that the help suggests, each with the place of the wrong one that it would take.
+    pub fn replacements(&self, source: &Source) -> Vec<(Span, String)> {
+        let names = self.help.as_deref().map(Suggestion::names_in).unwrap_or_default();
+        let Some(wrong) = self.message.split('`').nth(1).filter(|wrong| !wrong.is_empty()) else {
+            return Vec::new();
+        };
+        let text = source.text.get(self.span.start..self.span.end).unwrap_or_default();
+        let is_word = |c: Option<char>| c.is_some_and(|c| c.is_alphanumeric() || c == '_');
+        let mut places = text.match_indices(wrong).filter(|(at, found)| {
+            !is_word(text[..*at].chars().next_back()) && !is_word(text[at + found.len()..].chars().next())
+        });
+        let Some((at, _)) = places.next().filter(|_| places.next().is_none()) else { return Vec::new() };
+        let start = self.span.start + at;
+        let span = Span { start, end: start + wrong.len(), ..self.span };
+        names.into_iter().filter(|name| *name != wrong).map(|name| (span, name.to_owned())).collect()
+    }
+
     /// Adds a second place.
     pub fn related(mut self, span: Span, note: impl Into<String>) -> Self {
         self.related = Some((span, note.into()));
@@ -299,6 +316,15 @@ impl std::fmt::Display for Suggestion<'_> {
             Self::Near(name) => write!(f, "did you mean `{name}`?"),
             Self::Any(names) => write!(f, "there is: `{}`", names.join("`, `")),
         }
+    }
+}
+
+impl<'a> Suggestion<'a> {
+    /// The names that a suggestion names, from its words.
+    fn names_in(words: &'a str) -> Vec<&'a str> {
+        let near = words.strip_prefix("did you mean `").and_then(|rest| rest.strip_suffix("`?"));
+        let any = || words.strip_prefix("there is: `").and_then(|rest| rest.strip_suffix('`'));
+        near.or_else(any).map(|names| names.split("`, `").collect()).unwrap_or_default()
     }
 }
 

@@ -19,12 +19,14 @@ macro_rules! eprintln {
 mod cache;
 mod casting;
 mod check;
+mod completions;
 mod devices;
 mod diff;
 mod explain;
 mod fork;
 mod graph;
 mod import;
+mod lsp;
 mod machine;
 mod merge;
 mod models;
@@ -108,6 +110,8 @@ enum Command {
     Models(models::Args),
     Devices(devices::Args),
     Serve(serve::Args),
+    Lsp(lsp::Args),
+    Completions(completions::Args),
 }
 
 /// Runs `greenroom` on the process's arguments.
@@ -116,13 +120,14 @@ pub fn main() -> ExitCode {
 }
 
 /// The commands by what one wants to do.
-const GROUPS: [(&str, &[&str]); 6] = [
-    ("Write a scenario", &["new", "check", "graph", "schema", "import"]),
+const GROUPS: [(&str, &[&str]); 7] = [
+    ("Write a scenario", &["new", "check", "graph", "schema", "import", "lsp"]),
     ("Play it", &["run", "fork", "merge"]),
     ("Look at what happened", &["explain", "report", "diff"]),
     ("Keep it as a test", &["replay", "review"]),
     ("Serve other programs", &["serve"]),
     ("Models, memories and devices", &["pull", "models", "cache", "devices"]),
+    ("Set up a shell", &["completions"]),
 ];
 
 /// Help that lists the commands in [`GROUPS`].
@@ -133,8 +138,8 @@ fn grouped(command: clap::Command) -> clap::Command {
     let line = |name: &&str| {
         let about = command.find_subcommand(name).and_then(clap::Command::get_about);
         let about = about.map_or_else(String::new, ToString::to_string);
-        let options = textwrap::Options::new(width).subsequent_indent("           ");
-        textwrap::fill(&format!("  {name:<8} {about}"), options)
+        let options = textwrap::Options::new(width).subsequent_indent("              ");
+        textwrap::fill(&format!("  {name:<11} {about}"), options)
     };
     let group = |(title, names): &(&str, &[&str])| {
         let lines: Vec<String> = names.iter().map(line).collect();
@@ -203,6 +208,8 @@ impl Command {
             Self::Models(args) => models::run(args),
             Self::Devices(args) => devices::run(args),
             Self::Serve(args) => serve::run(args),
+            Self::Lsp(args) => lsp::run(args),
+            Self::Completions(args) => completions::run(&args),
         }
     }
 }

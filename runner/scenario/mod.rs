@@ -17,7 +17,7 @@ pub(crate) mod names;
 pub mod papers;
 mod passes;
 mod plan;
-mod read;
+pub(crate) mod read;
 mod remote;
 pub mod render;
 pub mod results;
@@ -29,7 +29,7 @@ mod yaml;
 pub(crate) use cases::CASE;
 pub use cases::Case;
 pub(crate) use check::CAST;
-pub use check::{Loaded, Overrides, load, open, open_below, open_named, parse_cast, parse_override};
+pub use check::{Loaded, Overrides, load, open, open_below, open_named, open_text, parse_cast, parse_override};
 pub(crate) use choice::text_of;
 pub use choice::{Choice, ChoiceOption, Chosen, Decision, Method};
 pub use compile::compile;
@@ -42,7 +42,7 @@ pub use plan::{
 };
 pub use remote::{Address, Api};
 pub use tools::{BuiltIn, Tool, ToolId, ToolKind, ToolSpec};
-pub use yaml::{Path, Step, Tree, parse, repeated_key};
+pub use yaml::{Path, Place, Step, Tree, parse, repeated_key};
 
 use crate::diagnostic::Sources;
 use language::Language;

@@ -95,10 +95,29 @@ fn unknown_key(tree: &Tree, path: Path) -> Diagnostic {
     }
 }
 
-/// The name of what stands at a path, and its fields, from the schema.
+/// What the schema says of a path.
+pub(crate) struct Typed {
+    /// What stands there, in words.
+    place: &'static str,
+    /// Its field, as the type around it declares it.
+    pub(crate) declared: &'static serde_json::Value,
+    /// Its type; of a union the form that has fields.
+    pub(crate) of: &'static serde_json::Value,
+    /// The steps that the schema knows.
+    pub(crate) known: usize,
+}
+
+/// The name of what stands at a path, and its fields.
 fn fields_at(tree: &Tree, path: &[Step]) -> (&'static str, Vec<String>) {
+    let Typed { place, of, .. } = typed(tree, path);
+    let fields = of.get("properties").and_then(|fields| fields.as_object());
+    (place, fields.map(|fields| fields.keys().cloned().collect()).unwrap_or_default())
+}
+
+/// The type of what stands at a path, as far as the schema goes.
+pub(crate) fn typed(tree: &Tree, path: &[Step]) -> Typed {
     let root = json_schema().as_value();
-    let mut at = root;
+    let (mut at, mut declared, mut known) = (root, root, 0);
     let mut place = "a scenario";
     for (at_step, step) in path.iter().enumerate() {
         let next = match step {
@@ -123,7 +142,7 @@ fn fields_at(tree: &Tree, path: &[Step]) -> (&'static str, Vec<String>) {
             _ => place,
         };
         let Some(next) = next.or_else(|| at.get("additionalProperties")) else { break };
-        at = resolved(root, next);
+        (at, declared, known) = (resolved(root, next), next, known + 1);
         // Of the two parts a scenario has, a block is the one with phases.
         let here = Path(path[..=at_step].to_vec());
         if place == "a phase" && matches!(step, Step::Index(_)) && tree.find(&here.key("phases")).is_some() {
@@ -131,8 +150,7 @@ fn fields_at(tree: &Tree, path: &[Step]) -> (&'static str, Vec<String>) {
             at = &root["$defs"]["Block"];
         }
     }
-    let fields = at.get("properties").and_then(|fields| fields.as_object());
-    (place, fields.map(|fields| fields.keys().cloned().collect()).unwrap_or_default())
+    Typed { place, declared, of: at, known }
 }
 
 /// A type behind its references; of a union the form that has fields.

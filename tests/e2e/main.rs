@@ -20,6 +20,7 @@ mod language;
 #[cfg(target_os = "linux")] // which limits a process, and says what it used
 mod limits;
 mod looked_up;
+mod lsp;
 mod memory;
 mod models;
 #[cfg(target_os = "linux")]

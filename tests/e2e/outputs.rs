@@ -12,6 +12,7 @@ use std::process::{Command, Output, Stdio};
 const COMMANDS: &[&str] = &[
     "run x.yaml --out OUT --threads 1",
     "check x.yaml two-doors.yaml",
+    "completions bash",
     "new OUT",
     "graph x.yaml",
     "merge part-1 part-2 --out OUT",
@@ -95,6 +96,7 @@ fn every_command_is_tried() {
     let mut all = BTreeSet::new();
     leaves(&greenroom::commands::Cli::command(), "", &mut all);
     assert!(all.remove("serve "), "it goes on until it is stopped: `serve.rs` tries it");
+    assert!(all.remove("lsp "), "an editor talks with it: `lsp.rs` tries it");
     let missing: Vec<_> = all
         .iter()
         .filter(|name| !COMMANDS.iter().any(|args| format!("{args} ").starts_with(*name)))

@@ -2,7 +2,7 @@
 
 use crate::backend::{call_room, conversation};
 use crate::prompt::{Conversation, Memories};
-use crate::scenario::{AgentId, Condition, Plan, Scenario, TimelineId, Turn, TurnId, compile};
+use crate::scenario::{AgentId, Condition, PhaseId, Plan, Scenario, TimelineId, Turn, TurnId, compile};
 use crate::tools::{Offer, Toolbox};
 use crate::walk::{Answers, walk};
 use greenroom_engine::Prompter;
@@ -17,13 +17,13 @@ pub(super) const SLACK: usize = 4;
 
 /// Upper bound on what one memory may hold.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Bound {
+pub(in crate::commands) struct Bound {
     /// Turns, those that may be skipped included.
-    pub(super) turns: usize,
+    pub(in crate::commands) turns: usize,
     /// Calls of tools.
     calls: usize,
     /// Tokens of its context.
-    pub(super) tokens: usize,
+    pub(in crate::commands) tokens: usize,
 }
 
 /// Plays the scenario with replies of unknown words and counts what each memory holds in the end, at worst.
@@ -32,15 +32,25 @@ pub(super) fn bounds(
     prompter: &Prompter,
     max_tokens: usize,
 ) -> anyhow::Result<BTreeMap<TimelineId, Bound>> {
+    bounds_until(scenario, prompter, max_tokens, PhaseId(scenario.phases.len()))
+}
+
+/// The same at the end of a phase.
+pub(in crate::commands) fn bounds_until(
+    scenario: &Arc<Scenario>,
+    prompter: &Prompter,
+    max_tokens: usize,
+    last: PhaseId,
+) -> anyhow::Result<BTreeMap<TimelineId, Bound>> {
     let plan = Arc::new(compile(scenario));
     // Where one of several speaks, the worst for each is to be the one.
     let chosen = |turn: &Turn| turn.guard.iter().any(|condition| matches!(condition, Condition::Chose(..)));
     if !plan.order().any(|(_, turn)| chosen(turn)) {
-        return bounds_if(scenario, &plan, prompter, max_tokens, |_| true);
+        return bounds_if(scenario, &plan, prompter, max_tokens, |turn| turn.phase <= last);
     }
     let mut worst = BTreeMap::new();
     for agent in (0..scenario.agents.len()).map(AgentId) {
-        let plays = |turn: &Turn| !chosen(turn) || turn.speaker == agent;
+        let plays = |turn: &Turn| turn.phase <= last && (!chosen(turn) || turn.speaker == agent);
         let of = bounds_if(scenario, &plan, prompter, max_tokens, plays)?;
         worst.extend(of.into_iter().filter(|(timeline, _)| timeline.agent == agent));
     }

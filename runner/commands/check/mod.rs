@@ -1,8 +1,8 @@
 //! `greenroom check`: all mistakes of a file at once, and a bound of what each agent will have to remember.
 
-mod bounds;
+pub(super) mod bounds;
 mod dry_run;
-mod models;
+pub(super) mod models;
 
 use super::{Bounds, Exit, casting};
 use crate::backend::Kv;

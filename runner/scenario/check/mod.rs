@@ -86,10 +86,23 @@ pub fn open_below(
 ) -> anyhow::Result<Loaded> {
     let text = files::read_text(path, Kind::Scenario);
     let text = text.with_context(|| format!("can't read the scenario {}", path.display()))?;
+    open_text(path, &text, root, overrides)
+}
+
+/// The same for a text that is not in the file at `path` yet.
+///
+/// # Errors
+/// There is no folder `root`.
+pub fn open_text(
+    path: &std::path::Path,
+    text: &str,
+    root: Option<&std::path::Path>,
+    overrides: &[(String, Value)],
+) -> anyhow::Result<Loaded> {
     let root = Root::given_or_of(root, path)?;
     let folder = path.parent().map(std::path::Path::to_path_buf).unwrap_or_default();
     let read = |name: &str, kind: Kind| files::read(&root.admit(&folder.join(name))?, kind);
-    Ok(load_with(&path.display().to_string(), &text, overrides, &read))
+    Ok(load_with(&path.display().to_string(), text, overrides, &read))
 }
 
 /// The same for a scenario that another file names: one that is none is not quoted, for whoever wrote that file may not be meant to

@@ -17,7 +17,7 @@ impl Tree {
     }
 
     /// Keys of the mapping at a path, in order; none where there is no mapping.
-    pub(in crate::scenario) fn keys_at(&self, path: &Path) -> Vec<String> {
+    pub(crate) fn keys_at(&self, path: &Path) -> Vec<String> {
         match self.find(path).map(|node| self.data(node)) {
             Some(Data::Map(entries)) => entries.iter().map(|entry| entry.key.clone()).collect(),
             _ => Vec::new(),

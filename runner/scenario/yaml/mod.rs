@@ -7,11 +7,13 @@ mod deserialize;
 mod edit;
 mod explain;
 mod path;
+mod place;
 mod scalar;
 mod tree;
 
 pub(super) use deserialize::{Expected, Found, Reader, Wrong};
 pub use path::{Path, Step};
+pub use place::Place;
 pub(super) use scalar::{Leaf, plain};
 pub use tree::Tree;
 

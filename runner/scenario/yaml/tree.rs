@@ -48,7 +48,7 @@ pub(super) struct Entry {
     written: Option<String>,
     /// The key, read as a value.
     pub(super) kind: std::sync::Arc<Data>,
-    span: Span,
+    pub(super) span: Span,
     pub(super) node: usize,
 }
 
@@ -151,13 +151,17 @@ impl Tree {
     }
 
     /// The value at a path; `None`: there is none, or it is null.
-    pub(in crate::scenario) fn find(&self, path: &Path) -> Option<usize> {
+    pub(crate) fn find(&self, path: &Path) -> Option<usize> {
         let (n, _, node) = self.walk(path)?;
         (n == path.0.len() && !matches!(self.nodes[node].data, Data::Leaf(Leaf::Null))).then_some(node)
     }
 
     pub(super) fn root(&self) -> Option<usize> {
         self.root
+    }
+
+    pub(super) fn span(&self, node: usize) -> Span {
+        self.nodes[node].span
     }
 
     pub(super) fn data(&self, node: usize) -> &Data {

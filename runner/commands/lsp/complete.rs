@@ -1,0 +1,211 @@
+//! What may stand at a cursor: fields and words by the schema, names by what the scenario declares.
+
+use super::cursor::{At, Cursor, cursors};
+use super::document::{Document, range};
+use super::names::{DECLARING, Forms, agents, in_braces, keys, phases, type_of};
+use crate::diagnostic::Span;
+use crate::scenario::names::others;
+use crate::scenario::schema::COLORS;
+use crate::scenario::template::{
+    EXPRESSION_NAMES, FILTERS, PASS_NAMES, PHASE_FIELDS, ROUND_NAMES, STAGE_NAMES,
+};
+use crate::scenario::{Path, Step, text_of};
+use lsp_types::{
+    CompletionItem, CompletionItemKind, CompletionTextEdit, Documentation, MarkupContent, MarkupKind, TextEdit,
+};
+use serde_json::Value;
+use std::collections::BTreeSet;
+
+/// Something to complete to: the word, what is inserted, its kind, and what it means.
+struct Offer {
+    word: String,
+    inserted: String,
+    kind: CompletionItemKind,
+    about: String,
+}
+
+impl Offer {
+    fn new(word: impl Into<String>, kind: CompletionItemKind, about: impl Into<String>) -> Self {
+        let word = word.into();
+        Self { inserted: word.clone(), word, kind, about: about.into() }
+    }
+}
+
+/// What may stand at a byte.
+pub(super) fn complete(document: &Document, offset: usize) -> Vec<CompletionItem> {
+    let found = cursors(&document.text, offset).into_iter().map(|cursor| (offers(document, &cursor), cursor));
+    let Some((offers, cursor)) = found.into_iter().find(|(offers, _)| !offers.is_empty()) else {
+        return Vec::new();
+    };
+    let word = range(&document.source(), Span { file: 0, start: cursor.word.start, end: cursor.word.end });
+    let mut seen = BTreeSet::new();
+    let offers = offers.into_iter().filter(|offer| seen.insert(offer.word.clone())).enumerate();
+    offers
+        .map(|(at, Offer { word: label, inserted, kind, about })| CompletionItem {
+            label,
+            kind: Some(kind),
+            documentation: (!about.is_empty()).then(|| {
+                Documentation::MarkupContent(MarkupContent { kind: MarkupKind::Markdown, value: about })
+            }),
+            // As they are declared, not by the alphabet.
+            sort_text: Some(format!("{at:04}")),
+            text_edit: Some(CompletionTextEdit::Edit(TextEdit { range: word, new_text: inserted })),
+            ..CompletionItem::default()
+        })
+        .collect()
+}
+
+fn offers(document: &Document, cursor: &Cursor) -> Vec<Offer> {
+    match &cursor.at {
+        At::Key => fields(document, cursor),
+        At::Value => values(document, cursor),
+        At::Text(before) => {
+            let Some(of) = type_of(&cursor.tree, &cursor.path) else { return Vec::new() };
+            let forms = Forms::of(of.declared);
+            let is_code = forms.has(&["Expression", "Cast", "Count"]) || forms.has(&["Template"]) && in_braces(before);
+            if is_code { code(document, cursor, before) } else { Vec::new() }
+        }
+    }
+}
+
+/// Fields that the mapping at the cursor lacks.
+fn fields(document: &Document, cursor: &Cursor) -> Vec<Offer> {
+    let Some((Step::Key(_), around)) = cursor.path.0.split_last() else { return Vec::new() };
+    let around = Path(around.to_vec());
+    let Some(of) = type_of(&cursor.tree, &around) else { return Vec::new() };
+    let there = cursor.tree.keys_at(&around);
+    if let Some(Step::Key(field)) = around.0.last()
+        && matches!(field.as_str(), "private_prompts" | "per_agent_prompt_templates")
+    {
+        let agents = agents(document, &cursor.tree).into_iter().filter(|key| !there.contains(key));
+        let offer = |key: String| Offer {
+            inserted: key.clone() + ": ",
+            ..Offer::new(key, CompletionItemKind::VARIABLE, "")
+        };
+        return agents.map(offer).collect();
+    }
+    let Some(fields) = of.of.get("properties").and_then(Value::as_object) else { return Vec::new() };
+    // Of a field with several names the first is offered.
+    let is_first = |name: &str| others().all(|(other, _)| other != name);
+    let wanted = fields.iter().filter(|(name, _)| is_first(name) && !there.contains(name));
+    let needed = of.of.get("required").and_then(Value::as_array).cloned().unwrap_or_default();
+    let mut offers: Vec<Offer> = wanted
+        .map(|(name, field)| {
+            let about = field.get("description").and_then(Value::as_str).unwrap_or_default();
+            let inserted = if is_list_or_mapping(field) { format!("{name}:") } else { format!("{name}: ") };
+            Offer { inserted, ..Offer::new(name, CompletionItemKind::FIELD, about) }
+        })
+        .collect();
+    offers.sort_by_key(|offer| !needed.iter().any(|name| *name == offer.word));
+    offers
+}
+
+/// True of a field whose value begins on the next line, as a rule.
+fn is_list_or_mapping(field: &Value) -> bool {
+    let is = |of: &Value| of == "array" || of == "object";
+    match &field["type"] {
+        Value::Array(types) => types.iter().any(is),
+        of => is(of),
+    }
+}
+
+/// What the value at the cursor may be.
+fn values(document: &Document, cursor: &Cursor) -> Vec<Offer> {
+    let Some(of) = type_of(&cursor.tree, &cursor.path) else { return Vec::new() };
+    let forms = Forms::of(of.declared);
+    let words = forms.words.iter();
+    let mut offers: Vec<Offer> =
+        words.map(|(word, about)| Offer::new(*word, CompletionItemKind::ENUM_MEMBER, *about)).collect();
+    let named = |names: Vec<String>, kind: CompletionItemKind| {
+        names.into_iter().map(move |name| Offer::new(name, kind, ""))
+    };
+    let last = cursor.path.0.iter().rev().find_map(|step| match step {
+        Step::Key(key) => Some(key.as_str()),
+        Step::Index(_) => None,
+    });
+    if forms.has(&["Key", "Keys", "Cast"]) {
+        offers.extend(named(agents(document, &cursor.tree), CompletionItemKind::VARIABLE));
+    }
+    if forms.has(&["PhaseNames"]) {
+        let names = phases(&cursor.tree).into_iter().filter_map(|phase| phase.text).collect();
+        offers.extend(named(names, CompletionItemKind::EVENT));
+    }
+    match last {
+        Some("model" | "embeddings") => {
+            offers.extend(named(keys(&cursor.tree, "models"), CompletionItemKind::MODULE));
+        }
+        Some("tools") => offers.extend(named(keys(&cursor.tree, "tools"), CompletionItemKind::FUNCTION)),
+        Some("color") => {
+            offers.extend(COLORS.iter().map(|name| Offer::new(*name, CompletionItemKind::COLOR, "")));
+        }
+        _ => {}
+    }
+    if forms.is_truth {
+        offers.extend(["true", "false"].map(|word| Offer::new(word, CompletionItemKind::KEYWORD, "")));
+    }
+    if forms.has(&["Expression"]) {
+        offers.extend(code(document, cursor, ""));
+    }
+    offers
+}
+
+/// Names in an expression, or in braces of a text, behind what stands there.
+fn code(document: &Document, cursor: &Cursor, before: &str) -> Vec<Offer> {
+    let is_link = |c: char| c.is_alphanumeric() || matches!(c, '_' | '.');
+    let start = before.char_indices().rev().take_while(|(_, c)| is_link(*c)).last();
+    let chain = start.map_or("", |(at, _)| &before[at..]);
+    if let Some(chain) = chain.strip_suffix('.') {
+        return members(document, cursor, &chain.split('.').collect::<Vec<_>>());
+    }
+    if before.trim_end().ends_with('|') {
+        return FILTERS.iter().map(|name| Offer::new(*name, CompletionItemKind::FUNCTION, "")).collect();
+    }
+    let tree = &cursor.tree;
+    let mut offers: Vec<Offer> = Vec::new();
+    for phase in phases(tree).into_iter().filter_map(|phase| phase.text) {
+        offers.push(Offer::new(phase, CompletionItemKind::EVENT, "A phase: what was said and chosen there."));
+    }
+    for field in DECLARING.into_iter().filter(|field| *field != "outcome") {
+        let names = keys(tree, field).into_iter();
+        offers.extend(names.map(|name| Offer::new(name, CompletionItemKind::CONSTANT, format!("Of `{field}`."))));
+    }
+    for agent in agents(document, tree) {
+        offers.push(Offer::new(agent, CompletionItemKind::VARIABLE, "An agent's name."));
+    }
+    let fixed = [EXPRESSION_NAMES, STAGE_NAMES, ROUND_NAMES, PASS_NAMES].concat();
+    offers.extend(fixed.into_iter().map(|name| Offer::new(name, CompletionItemKind::KEYWORD, "")));
+    if matches!(cursor.path.0.first(), Some(Step::Key(field)) if field == "outcome" || field == "assertions") {
+        offers.push(Offer::new("outcome", CompletionItemKind::KEYWORD, "Outcomes above this one, by name."));
+    }
+    offers
+}
+
+/// What stands behind a dot.
+fn members(document: &Document, cursor: &Cursor, chain: &[&str]) -> Vec<Offer> {
+    let tree = &cursor.tree;
+    let named = |names: Vec<String>, kind: CompletionItemKind| -> Vec<Offer> {
+        names.into_iter().map(|name| Offer::new(name, kind, "")).collect()
+    };
+    let names = || -> Vec<String> { phases(tree).into_iter().filter_map(|phase| phase.text).collect() };
+    let chain = if let ["phases", rest @ ..] = chain && !rest.is_empty() { rest } else { chain };
+    match chain {
+        ["phases"] => named(names(), CompletionItemKind::EVENT),
+        ["outcome"] => named(keys(tree, "outcome"), CompletionItemKind::CONSTANT),
+        ["variables"] => named(keys(tree, "variables"), CompletionItemKind::CONSTANT),
+        ["payoffs"] => named(agents(document, tree), CompletionItemKind::VARIABLE),
+        [phase] if names().iter().any(|name| name == phase) => {
+            PHASE_FIELDS.iter().map(|field| Offer::new(*field, CompletionItemKind::PROPERTY, "")).collect()
+        }
+        [phase, "votes"] => named(options(document, phase), CompletionItemKind::ENUM_MEMBER),
+        [_, "choices" | "said" | "replies"] => named(agents(document, tree), CompletionItemKind::VARIABLE),
+        _ => Vec::new(),
+    }
+}
+
+/// Results of the options of a phase's choice.
+fn options(document: &Document, phase: &str) -> Vec<String> {
+    let Some(scenario) = &document.scenario else { return Vec::new() };
+    let found = scenario.phases.iter().find(|found| found.name == phase);
+    let options = found.and_then(|phase| phase.choice.as_ref()).map(|choice| choice.options.iter());
+    options.into_iter().flatten().map(|option| text_of(&option.value)).collect()
+}

@@ -1,0 +1,127 @@
+//! What is known of the name at a place: of a field what it means, of an agent its memory, of a phase who speaks and who reads.
+
+use super::document::Document;
+use super::names::{Forms, Named, referent, type_of};
+use crate::backend::{source, tokenizer};
+use crate::commands::check::bounds::{Bound, bounds_until};
+use crate::commands::check::models::longest;
+use crate::scenario::{AgentId, Input, PhaseId, Scenario, TimelineId, Tree, TurnId, compile};
+use crate::terminal::counted;
+use greenroom_engine::Prompter;
+use lsp_types::{Hover, HoverContents, MarkupContent, MarkupKind};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// Longest excerpt of a text, in characters.
+const EXCERPT: usize = 400;
+
+/// What is known of the name at a byte.
+pub(super) fn hover(document: &Document, offset: usize) -> Option<Hover> {
+    let (tree, _) = Tree::read(&document.source(), 0);
+    let named = referent(document, &tree, offset);
+    let known = match (&named, &document.scenario) {
+        (Some(Named::Agent(key)), Some(scenario)) => agent(scenario, key),
+        (Some(Named::Phase(name)), Some(scenario)) => phase(scenario, name),
+        (Some(Named::Value(field, name)), Some(scenario)) => value(scenario, field, name),
+        _ => None,
+    };
+    let text = known.or_else(|| {
+        let place = tree.at(0, offset)?;
+        let of = type_of(&tree, &place.path)?;
+        if !place.is_key {
+            let words = Forms::of(of.declared).words;
+            let (word, about) = words.into_iter().find(|(word, _)| place.text.as_deref() == Some(word))?;
+            return (!about.is_empty()).then(|| format!("**{word}**\n\n{about}"));
+        }
+        let about = of.declared.get("description").or_else(|| of.of.get("description"))?.as_str()?;
+        Some(format!("**{}**\n\n{about}", place.text.unwrap_or_default()))
+    })?;
+    let contents = HoverContents::Markup(MarkupContent { kind: MarkupKind::Markdown, value: text });
+    Some(Hover { contents, range: None })
+}
+
+fn agent(scenario: &Arc<Scenario>, key: &str) -> Option<String> {
+    let id = AgentId(scenario.agents.iter().position(|agent| agent.key == key)?);
+    let agent = scenario.agent(id);
+    let role = if agent.role.is_empty() { String::new() } else { format!(", {}", agent.role) };
+    let plan = compile(scenario);
+    let turns = counted(plan.order().filter(|(_, turn)| turn.speaker == id).count(), "turn");
+    let mut text = match &agent.strategy {
+        Some(strategy) => format!("**{}**{role}: plays `{strategy}`, {turns}", agent.name),
+        None => format!("**{}**{role}: {} memory, {turns}", agent.name, agent.lifecycle.word()),
+    };
+    let tokens = at_most(scenario, PhaseId(scenario.phases.len())).remove(&id);
+    if let Some(tokens) = tokens.filter(|_| agent.strategy.is_none()) {
+        text += &format!(", at most {tokens} tokens at the end");
+    }
+    if !agent.system.is_empty() {
+        let excerpt: String = agent.system.chars().take(EXCERPT).collect();
+        let more = if excerpt.len() < agent.system.len() { "…" } else { "" };
+        text += &format!("\n\n{excerpt}{more}");
+    }
+    Some(text)
+}
+
+/// All passes of a phase together.
+fn phase(scenario: &Arc<Scenario>, name: &str) -> Option<String> {
+    let ids = (0..scenario.phases.len()).map(PhaseId).filter(|id| scenario.phase(*id).name == name);
+    let ids: BTreeSet<PhaseId> = ids.collect();
+    let last = *ids.last()?;
+    let phase = scenario.phase(last);
+    let plan = compile(scenario);
+    let turns: BTreeSet<TurnId> =
+        plan.order().filter(|(_, turn)| ids.contains(&turn.phase)).map(|(id, _)| id).collect();
+    let names = |agents: BTreeSet<AgentId>| {
+        let names = agents.into_iter().map(|agent| scenario.agent(agent).name.as_str());
+        names.collect::<Vec<_>>().join(", ")
+    };
+    let speakers: BTreeSet<AgentId> = turns.iter().map(|id| plan.turn(*id).speaker).collect();
+    let hears = |input: &Input| match input {
+        Input::Heard(turn) => turns.contains(turn),
+        Input::Record(phase) => ids.contains(phase),
+        _ => false,
+    };
+    let readers = plan.order().filter(|(_, turn)| turn.inputs.iter().any(hears));
+    let readers: BTreeSet<AgentId> = readers.map(|(_, turn)| turn.speaker).collect();
+    let passes = if ids.len() > 1 { format!(" in {} passes", ids.len()) } else { String::new() };
+    let mut lines = vec![
+        format!("**{}**: {} at most{passes}", phase.label, counted(turns.len(), "turn")),
+        format!("Speak: {}", names(speakers.clone())),
+    ];
+    if !readers.is_empty() {
+        lines.push(format!("Read what is said here: {}", names(readers)));
+    }
+    let tokens = at_most(scenario, last);
+    let tokens = tokens.iter().filter(|(agent, _)| speakers.contains(agent));
+    let tokens: Vec<String> =
+        tokens.map(|(agent, tokens)| format!("{} {tokens}", scenario.agent(*agent).name)).collect();
+    if !tokens.is_empty() {
+        lines.push(format!("Tokens of memory at its end, at most: {}", tokens.join(", ")));
+    }
+    Some(lines.join("\n\n"))
+}
+
+fn value(scenario: &Scenario, field: &str, name: &str) -> Option<String> {
+    let shown = match field {
+        "variables" => scenario.variables.get(name)?.to_string(),
+        "state" => scenario.state.get(name)?.to_string(),
+        "let" => scenario.lets.iter().find(|(of, _)| of == name)?.1.text.clone(),
+        _ => scenario.outcomes.iter().find(|(of, _)| of == name)?.1.text.clone(),
+    };
+    Some(format!("`{field}.{name}`\n\n```\n{}\n```", shown.chars().take(EXCERPT).collect::<String>()))
+}
+
+/// The most tokens that agents remember at the end of a phase, with the tokenizer of the scenario's model, if it is here, else the
+/// bundled one's.
+fn at_most(scenario: &Arc<Scenario>, last: PhaseId) -> BTreeMap<AgentId, usize> {
+    let open = |model: &str| Prompter::open(&source(&tokenizer(model).ok()?).ok()?).ok();
+    let prompter = scenario.own_model().and_then(|model| open(&model)).or_else(|| open("understudy"));
+    let Some(prompter) = prompter else { return BTreeMap::new() };
+    let bounds = bounds_until(scenario, &prompter, longest(scenario, None), last).unwrap_or_default();
+    let mut most = BTreeMap::new();
+    for (TimelineId { agent, .. }, Bound { tokens, .. }) in bounds.into_iter().filter(|(_, bound)| bound.tokens > 0) {
+        let so_far = most.entry(agent).or_insert(0);
+        *so_far = tokens.max(*so_far);
+    }
+    most
+}

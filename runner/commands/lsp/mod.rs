@@ -1,0 +1,229 @@
+//! `greenroom lsp`: scenarios in an editor, in the words of the Language Server Protocol, over standard input and output.
+//!
+//! What it says of a file is what `check` says: an editor's text is loaded as a file is, with the files beside it.
+
+mod complete;
+mod cursor;
+mod define;
+mod document;
+mod fix;
+mod hover;
+mod names;
+
+use super::{Bounds, Exit};
+use anyhow::Context as _;
+use document::Document;
+use lsp_server::{Connection, ErrorCode, Message, Notification, Request, Response};
+use lsp_types::notification::{
+    DidChangeTextDocument, DidCloseTextDocument, DidOpenTextDocument, DidSaveTextDocument, Notification as _,
+    PublishDiagnostics,
+};
+use lsp_types::request::{CodeActionRequest, Completion, GotoDefinition, HoverRequest, Request as _};
+use lsp_types::{
+    CodeActionKind, CodeActionOptions, CodeActionParams, CodeActionProviderCapability, CompletionOptions,
+    CompletionParams, DidChangeTextDocumentParams, DidCloseTextDocumentParams, DidOpenTextDocumentParams,
+    DidSaveTextDocumentParams, GotoDefinitionParams, HoverParams, HoverProviderCapability, OneOf,
+    PublishDiagnosticsParams, ServerCapabilities, TextDocumentPositionParams, TextDocumentSyncCapability,
+    TextDocumentSyncKind, TextDocumentSyncOptions, Uri,
+};
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+
+/// Help with scenarios in an editor: what `check` says as one types, completion, hover, definitions (docs/editors.md)
+#[derive(Debug, clap::Args)]
+#[command(after_help = "An editor starts it and talks with it on standard input and output: the Language Server Protocol.")]
+pub(super) struct Args {
+    /// Editors give it; there is no other way to talk
+    #[arg(long, hide = true)]
+    stdio: bool,
+    #[command(flatten)]
+    bounds: Bounds,
+}
+
+pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
+    let (connection, threads) = Connection::stdio();
+    serve(&connection, args.bounds.root)?;
+    // The thread that writes ends with the connection.
+    drop(connection);
+    threads.join().context("the editor is gone")?;
+    Ok(Exit::Pass)
+}
+
+fn capabilities() -> ServerCapabilities {
+    let sync = TextDocumentSyncOptions {
+        open_close: Some(true),
+        change: Some(TextDocumentSyncKind::FULL),
+        save: Some(true.into()),
+        ..TextDocumentSyncOptions::default()
+    };
+    let triggers = [" ", ".", "[", ",", "|"].map(str::to_owned).to_vec();
+    let fixes = CodeActionOptions {
+        code_action_kinds: Some(vec![CodeActionKind::QUICKFIX]),
+        ..CodeActionOptions::default()
+    };
+    ServerCapabilities {
+        text_document_sync: Some(TextDocumentSyncCapability::Options(sync)),
+        completion_provider: Some(CompletionOptions {
+            trigger_characters: Some(triggers),
+            ..CompletionOptions::default()
+        }),
+        hover_provider: Some(HoverProviderCapability::Simple(true)),
+        definition_provider: Some(OneOf::Left(true)),
+        code_action_provider: Some(CodeActionProviderCapability::Options(fixes)),
+        ..ServerCapabilities::default()
+    }
+}
+
+/// Talks with an editor until it says goodbye.
+///
+/// # Errors
+/// The editor is gone, or says what no editor may.
+fn serve(connection: &Connection, root: Option<PathBuf>) -> anyhow::Result<()> {
+    let (id, _) = connection.initialize_start()?;
+    let server = json!({ "name": "greenroom", "version": env!("CARGO_PKG_VERSION") });
+    let hello = json!({ "capabilities": capabilities(), "serverInfo": server });
+    connection.initialize_finish(id, hello)?;
+    let mut server = Server { connection, root, documents: BTreeMap::new(), changed: BTreeSet::new() };
+    while let Ok(message) = connection.receiver.recv() {
+        match message {
+            Message::Request(request) => {
+                if connection.handle_shutdown(&request)? {
+                    return Ok(());
+                }
+                // An answer is about what has been typed before the question.
+                server.check_changed()?;
+                server.answer(request)?;
+            }
+            Message::Notification(note) => server.note(note)?,
+            Message::Response(_) => {}
+        }
+        // Who types fast is told of the last letter alone.
+        if connection.receiver.is_empty() {
+            server.check_changed()?;
+        }
+    }
+    Ok(())
+}
+
+/// The scenarios that an editor has open.
+struct Server<'a> {
+    connection: &'a Connection,
+    root: Option<PathBuf>,
+    documents: BTreeMap<String, Document>,
+    /// Those whose text has changed since they were checked.
+    changed: BTreeSet<String>,
+}
+
+impl Server<'_> {
+    fn note(&mut self, note: Notification) -> anyhow::Result<()> {
+        match note.method.as_str() {
+            DidOpenTextDocument::METHOD => {
+                let Ok(DidOpenTextDocumentParams { text_document: opened }) = read(note.params) else {
+                    return Ok(());
+                };
+                self.put(&opened.uri, opened.text);
+            }
+            DidChangeTextDocument::METHOD => {
+                let Ok(DidChangeTextDocumentParams { text_document, content_changes }) = read(note.params)
+                else {
+                    return Ok(());
+                };
+                if let Some(change) = content_changes.into_iter().last() {
+                    self.put(&text_document.uri, change.text);
+                }
+            }
+            DidSaveTextDocument::METHOD => {
+                // What one file includes may be another that was saved.
+                if read::<DidSaveTextDocumentParams>(note.params).is_ok() {
+                    self.changed = self.documents.keys().cloned().collect();
+                }
+            }
+            DidCloseTextDocument::METHOD => {
+                let Ok(DidCloseTextDocumentParams { text_document }) = read(note.params) else {
+                    return Ok(());
+                };
+                let uri = text_document.uri;
+                if let Some(closed) = self.documents.remove(uri.as_str()) {
+                    closed.told.iter().try_for_each(|uri| self.publish(uri.clone(), Vec::new()))?;
+                }
+                self.changed.remove(uri.as_str());
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn put(&mut self, uri: &Uri, text: String) {
+        let Some(document) = self.documents.get_mut(uri.as_str()) else {
+            let Some(document) = Document::new(uri, text) else { return };
+            self.documents.insert(uri.as_str().to_owned(), document);
+            self.changed.insert(uri.as_str().to_owned());
+            return;
+        };
+        document.text = text;
+        self.changed.insert(uri.as_str().to_owned());
+    }
+
+    fn check_changed(&mut self) -> anyhow::Result<()> {
+        for uri in std::mem::take(&mut self.changed) {
+            let Some(document) = self.documents.get_mut(&uri) else { continue };
+            let found = document.check(self.root.as_deref());
+            let gone: Vec<Uri> = document.told.iter().filter(|uri| !found.contains_key(uri)).cloned().collect();
+            document.told = found.keys().cloned().collect();
+            for uri in gone {
+                self.publish(uri, Vec::new())?;
+            }
+            for (uri, diagnostics) in found {
+                self.publish(uri, diagnostics)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn publish(&self, uri: Uri, diagnostics: Vec<lsp_types::Diagnostic>) -> anyhow::Result<()> {
+        let params = PublishDiagnosticsParams { uri, diagnostics, version: None };
+        let note = Notification::new(PublishDiagnostics::METHOD.to_owned(), params);
+        Ok(self.connection.sender.send(note.into())?)
+    }
+
+    fn answer(&self, request: Request) -> anyhow::Result<()> {
+        let Request { id, method, params } = request;
+        let answered = match method.as_str() {
+            Completion::METHOD => read(params).map(|params: CompletionParams| {
+                json!(self.at(&params.text_document_position, complete::complete).unwrap_or_default())
+            }),
+            HoverRequest::METHOD => read(params).map(|params: HoverParams| {
+                json!(self.at(&params.text_document_position_params, hover::hover).flatten())
+            }),
+            GotoDefinition::METHOD => read(params).map(|params: GotoDefinitionParams| {
+                json!(self.at(&params.text_document_position_params, define::definition).flatten())
+            }),
+            CodeActionRequest::METHOD => read(params).map(|params: CodeActionParams| {
+                let document = self.documents.get(params.text_document.uri.as_str());
+                json!(document.map(|document| fix::fixes(document, params.range)).unwrap_or_default())
+            }),
+            _ => Err(Response::new_err(id.clone(), ErrorCode::MethodNotFound as i32, method)),
+        };
+        let response = match answered {
+            Ok(result) => Response::new_ok(id, result),
+            Err(refused) => Response { id, ..refused },
+        };
+        Ok(self.connection.sender.send(response.into())?)
+    }
+
+    /// What is said of a place in a document that is open.
+    fn at<T>(&self, at: &TextDocumentPositionParams, said: impl Fn(&Document, usize) -> T) -> Option<T> {
+        let document = self.documents.get(at.text_document.uri.as_str())?;
+        Some(said(document, document.offset(at.position)))
+    }
+}
+
+/// The parameters of a message; the answer to a request that has others.
+fn read<T: DeserializeOwned>(params: Value) -> Result<T, Response> {
+    serde_json::from_value(params).map_err(|error| {
+        let id = lsp_server::RequestId::from(0);
+        Response::new_err(id, ErrorCode::InvalidParams as i32, error.to_string())
+    })
+}

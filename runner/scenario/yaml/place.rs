@@ -1,0 +1,62 @@
+//! Where a file's keys and values stand, for who asks by place: an editor.
+
+use super::path::Path;
+use super::scalar::Leaf;
+use super::tree::{Data, Tree};
+use crate::diagnostic::Span;
+
+/// A key or a value that stands in a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Path of the value; of a key that of its value.
+    pub path: Path,
+    /// Its place.
+    pub span: Span,
+    /// True of a key.
+    pub is_key: bool,
+    /// The text, of a key or of a value that is text.
+    pub text: Option<String>,
+}
+
+impl Tree {
+    /// All keys and values, each behind what it stands in. What an alias repeats stands once more, in its first place.
+    pub fn places(&self) -> Vec<Place> {
+        let mut places = Vec::new();
+        let mut left: Vec<(Path, usize)> = self.root().map(|root| (Path::default(), root)).into_iter().collect();
+        while let Some((path, node)) = left.pop() {
+            let (span, mut text) = (self.span(node), None);
+            let mut inner = Vec::new();
+            match self.data(node) {
+                Data::Leaf(Leaf::Text(leaf)) => text = Some(leaf.clone()),
+                Data::Leaf(_) => {}
+                Data::Seq(items) => {
+                    inner.extend(items.iter().enumerate().map(|(at, node)| (path.index(at), *node)));
+                }
+                Data::Map(entries) => {
+                    let keys = entries.iter().map(|entry| Place {
+                        path: path.key(&*entry.key),
+                        span: entry.span,
+                        is_key: true,
+                        text: Some(entry.key.clone()),
+                    });
+                    places.extend(keys);
+                    inner.extend(entries.iter().map(|entry| (path.key(&*entry.key), entry.node)));
+                }
+            }
+            places.push(Place { path, span, is_key: false, text });
+            left.extend(inner.into_iter().rev());
+        }
+        places
+    }
+
+    /// The innermost key or value at a byte of the `file`-th source.
+    pub fn at(&self, file: usize, byte: usize) -> Option<Place> {
+        let holds = |place: &Place| {
+            let Span { file: in_file, start, end } = place.span;
+            in_file == file && (start..=end).contains(&byte)
+        };
+        let places = self.places().into_iter().filter(holds);
+        // Of two that meet there, the one that begins.
+        places.min_by_key(|place| (place.span.end - place.span.start, std::cmp::Reverse(place.span.start)))
+    }
+}
