@@ -120,6 +120,7 @@ impl Args {
 
     /// Each run once, beside what was measured.
     fn as_recorded(&self, scripts: &[Script]) -> Figures {
+        let scripts: &[Script] = &scripts.iter().map(Script::as_played).collect::<Vec<_>>();
         let steps = || scripts.iter().flat_map(|script| &script.steps);
         let measured = steps().map(|step| step.reused).sum::<usize>();
         let mut figures = Figures::default();
@@ -304,6 +305,26 @@ mod tests {
         assert_eq!(of(Capacity::Sequences(2)), 1200);
         // With one slot each agent finds the other's sequence: the ten tokens that they have in common are too few to count.
         assert_eq!(of(Capacity::Sequences(1)), 0);
+    }
+
+    #[test]
+    fn turns_that_did_not_overlap_do_not_overlap_again() {
+        let step = |memory: usize, began: f64, ended: f64| Step {
+            memory,
+            prompt: 10,
+            began,
+            ended,
+            ..Step::default()
+        };
+        let steps =
+            vec![step(0, 200.0, 300.0), step(1, 0.0, 100.0), step(2, 99.0, 198.0), step(3, 110.0, 290.0)];
+        let played = Script { steps, ..script(0) }.as_played();
+        let order: Vec<usize> = played.steps.iter().map(|step| step.memory).collect();
+        let after: Vec<Vec<usize>> = played.steps.iter().map(|step| step.after.clone()).collect();
+        assert_eq!(order, [1, 2, 3, 0]);
+        assert_eq!(after, [vec![], vec![0], vec![0], vec![0, 1]]);
+        // Where a trace does not say when turns ended, they stay as they are.
+        assert_eq!(script(4).as_played().steps, script(4).steps);
     }
 
     #[test]

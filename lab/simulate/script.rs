@@ -11,7 +11,7 @@ use std::path::Path;
 /// A run.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Script {
-    /// Turns, each behind those that it waits for; of those that could begin together the one first that did.
+    /// Turns, each behind those that it waits for: in the order of the plan, or of time.
     pub(super) steps: Vec<Step>,
     /// Agents that remember.
     pub(super) n_agents: usize,
@@ -34,8 +34,9 @@ pub(super) struct Step {
     pub(super) after: Vec<usize>,
     /// Tokens that the engine reused when it was recorded.
     pub(super) reused: usize,
-    /// Milliseconds at which it began when it was recorded; 0 where that is not on record.
+    /// Milliseconds at which it began and ended when it was recorded; 0 where that is not on record.
     pub(super) began: f64,
+    pub(super) ended: f64,
 }
 
 /// All that a memory has read and said.
@@ -104,34 +105,34 @@ impl Script {
             history.text += raw;
             ends.push(vec![script.steps.len()]);
             let (reply, reused) = (tokens.generated, tokens.reused);
-            let began = played.answered_ms.unwrap_or(0.0) - played.total_ms.unwrap_or(0.0);
-            script.steps.push(Step { memory, prompt, known, reply, after, reused, began: began.max(0.0) });
+            let ended = played.answered_ms.unwrap_or(0.0);
+            let began = (ended - played.total_ms.unwrap_or(0.0)).max(0.0);
+            script.steps.push(Step { memory, prompt, known, reply, after, reused, began, ended });
         }
         ensure!(!script.steps.is_empty(), "{}: no engine has answered there", run.display());
         let alike = |one: usize| (0..read.len()).map(|other| alike(&read, one, other)).collect();
         script.alike = (0..read.len()).map(alike).collect();
-        script.sort();
         Ok(script)
     }
 
-    /// Puts turns that could begin together in the order in which they did.
-    fn sort(&mut self) {
-        let mut place = vec![None; self.steps.len()];
-        for n in 0..self.steps.len() {
-            let may_begin = |step: &usize| {
-                place[*step].is_none()
-                    && self.steps[*step].after.iter().all(|before| place[*before].is_some())
-            };
-            let ready = (0..self.steps.len()).filter(may_begin);
-            let began = |step: &usize| self.steps[*step].began;
-            let first = ready.min_by(|one, other| began(one).total_cmp(&began(other)));
-            first.into_iter().for_each(|step| place[step] = Some(n));
+    /// The same run with its turns in the order in which they were played when it was recorded: one that began after another had
+    /// ended waits for it here, too. As the plan has it, where the trace does not say when turns ended.
+    pub(super) fn as_played(&self) -> Self {
+        if self.steps.iter().any(|step| step.ended == 0.0) {
+            return self.clone();
         }
-        let place = |step: usize| place[step].unwrap_or(step);
-        let mut steps: Vec<(usize, Step)> = std::mem::take(&mut self.steps).into_iter().enumerate().collect();
-        steps.sort_by_key(|(step, _)| place(*step));
-        self.steps = steps.into_iter().map(|(_, step)| step).collect();
-        self.steps.iter_mut().flat_map(|step| &mut step.after).for_each(|before| *before = place(*before));
+        let mut steps = self.steps.clone();
+        steps.sort_by(|one, other| one.began.total_cmp(&other.began));
+        // The end is told a little later than it is.
+        let begun = |step: &Step| step.began + 0.1 * (step.ended - step.began);
+        let before = |(at, step): (usize, &Step)| {
+            (0..at).filter(|other| steps[*other].ended <= begun(step)).collect::<Vec<usize>>()
+        };
+        let after: Vec<Vec<usize>> = steps.iter().enumerate().map(before).collect();
+        for (step, after) in steps.iter_mut().zip(after) {
+            step.after = after;
+        }
+        Self { steps, ..self.clone() }
     }
 
     /// Tokens of a memory that are the same in runs of other seeds.

@@ -6,7 +6,9 @@ use clap_complete::{Shell, generate};
 
 /// Print a script by which a shell completes commands and flags
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Example: greenroom completions bash > ~/.local/share/bash-completion/completions/greenroom")]
+#[command(
+    after_help = "Example: greenroom completions bash > ~/.local/share/bash-completion/completions/greenroom"
+)]
 pub(super) struct Args {
     /// The shell
     #[arg(value_enum)]

@@ -29,7 +29,9 @@ mod yaml;
 pub(crate) use cases::CASE;
 pub use cases::Case;
 pub(crate) use check::CAST;
-pub use check::{Loaded, Overrides, load, open, open_below, open_named, open_text, parse_cast, parse_override};
+pub use check::{
+    Loaded, Overrides, load, open, open_below, open_named, open_text, parse_cast, parse_override,
+};
 pub(crate) use choice::text_of;
 pub use choice::{Choice, ChoiceOption, Chosen, Decision, Method};
 pub use compile::compile;

@@ -49,7 +49,8 @@ impl Editor {
         let (to, from) = (program.stdin.take().unwrap(), BufReader::new(program.stdout.take().unwrap()));
         let uri = url_of(&path);
         let mut editor = Self { program, to, from, uri, text: text.to_owned(), n: 0 };
-        let hello = editor.ask("initialize", json!({ "capabilities": {}, "processId": null, "rootUri": null }));
+        let hello =
+            editor.ask("initialize", json!({ "capabilities": {}, "processId": null, "rootUri": null }));
         assert_eq!(hello["serverInfo"]["name"], "greenroom");
         editor.tell("initialized", json!({}));
         let document = json!({ "uri": editor.uri, "languageId": "yaml", "version": 1, "text": text });
@@ -101,7 +102,8 @@ impl Editor {
     fn told(&mut self) -> Vec<Value> {
         loop {
             let message = self.receive();
-            if message["method"] == "textDocument/publishDiagnostics" && message["params"]["uri"] == self.uri {
+            if message["method"] == "textDocument/publishDiagnostics" && message["params"]["uri"] == self.uri
+            {
                 return message["params"]["diagnostics"].as_array().unwrap().clone();
             }
         }
@@ -110,7 +112,10 @@ impl Editor {
     fn type_over(&mut self, text: &str) {
         self.text = text.to_owned();
         let document = json!({ "uri": self.uri, "version": 2 });
-        self.tell("textDocument/didChange", json!({ "textDocument": document, "contentChanges": [{ "text": text }] }));
+        self.tell(
+            "textDocument/didChange",
+            json!({ "textDocument": document, "contentChanges": [{ "text": text }] }),
+        );
     }
 
     /// A request at the first place of a text.
@@ -134,7 +139,8 @@ impl Editor {
             "character": before.rsplit('\n').next().unwrap().encode_utf16().count(),
         });
         let uri = self.uri.clone();
-        let found = self.ask("textDocument/completion", json!({ "textDocument": { "uri": uri }, "position": position }));
+        let found = self
+            .ask("textDocument/completion", json!({ "textDocument": { "uri": uri }, "position": position }));
         found.as_array().unwrap().iter().map(|item| item["label"].as_str().unwrap().to_owned()).collect()
     }
 
@@ -177,7 +183,10 @@ fn mistakes_are_told_as_one_types() {
     editor.type_over(&SCENARIO.replace("[ann, bob, cas]", "[ann, bop, cas]"));
     let found = editor.told();
     assert_eq!((found.len(), &found[0]["severity"]), (1, &json!(1)), "{found:?}");
-    assert_eq!((&found[0]["source"], found[0]["code"].as_str().unwrap()), (&json!("greenroom"), "unknown-agent"));
+    assert_eq!(
+        (&found[0]["source"], found[0]["code"].as_str().unwrap()),
+        (&json!("greenroom"), "unknown-agent")
+    );
     assert_eq!(found[0]["range"]["start"], json!({ "line": 10, "character": 18 }));
     assert!(found[0]["message"].as_str().unwrap().contains("bop"), "{found:?}");
     // Half a line is a mistake too, and no end of the program.
@@ -193,10 +202,14 @@ fn mistakes_are_told_as_one_types() {
 #[test]
 fn a_suggestion_is_a_change_that_can_be_made() {
     let stage = stage();
-    let wrong = SCENARIO.replace("order: broadcast", "order: brodcast").replace("    rounds: 2", "    round: 2");
+    let wrong =
+        SCENARIO.replace("order: broadcast", "order: brodcast").replace("    rounds: 2", "    round: 2");
     let mut editor = Editor::open(&stage, "pot.yaml", &wrong);
     assert_eq!(editor.told().len(), 2);
-    let (uri, everywhere) = (editor.uri.clone(), json!({ "start": { "line": 0, "character": 0 }, "end": { "line": 99, "character": 0 } }));
+    let (uri, everywhere) = (
+        editor.uri.clone(),
+        json!({ "start": { "line": 0, "character": 0 }, "end": { "line": 99, "character": 0 } }),
+    );
     let found = editor.ask(
         "textDocument/codeAction",
         json!({ "textDocument": { "uri": uri }, "range": everywhere, "context": { "diagnostics": [] } }),
@@ -213,15 +226,23 @@ fn names_and_fields_are_completed() {
     let stage = stage();
     let mut editor = Editor::open(&stage, "pot.yaml", SCENARIO);
     let has = |offered: &[String], wanted: &[&str]| {
-        wanted.iter().for_each(|word| assert!(offered.iter().any(|other| other == word), "{word}: {offered:?}"));
+        wanted
+            .iter()
+            .for_each(|word| assert!(offered.iter().any(|other| other == word), "{word}: {offered:?}"));
     };
     let offered = editor.offered(&SCENARIO.replace("    rounds: 2\n", "    rounds: 2\n    ¦\n"));
     has(&offered, &["until", "choice", "order"]);
     assert!(!offered.contains(&"rounds".to_owned()), "it is there");
     has(&editor.offered(&SCENARIO.replace("[ann, bob, cas]", "[ann, b¦]")), &["ann", "bob", "cas"]);
     has(&editor.offered(&SCENARIO.replace("order: broadcast", "order: ¦")), &["round_robin", "broadcast"]);
-    has(&editor.offered(&SCENARIO.replace("lifecycle: ephemeral", "lifecycle: ¦")), &["permanent", "ephemeral"]);
-    has(&editor.offered(&SCENARIO.replace("when: talk.rounds > 1", "when: ¦")), &["talk", "stake", "round_of"]);
+    has(
+        &editor.offered(&SCENARIO.replace("lifecycle: ephemeral", "lifecycle: ¦")),
+        &["permanent", "ephemeral"],
+    );
+    has(
+        &editor.offered(&SCENARIO.replace("when: talk.rounds > 1", "when: ¦")),
+        &["talk", "stake", "round_of"],
+    );
     has(&editor.offered(&SCENARIO.replace("talk.rounds > 1", "talk.¦")), &["rounds", "messages", "votes"]);
     has(&editor.offered(&SCENARIO.replace("vote.votes.yes", "vote.votes.¦")), &["yes", "no"]);
     has(&editor.offered(&SCENARIO.replace("{{ stake }}", "{{ st¦ }}")), &["stake", "ann"]);
@@ -234,10 +255,16 @@ fn hover_tells_of_fields_agents_and_phases_and_definitions_are_found() {
     let mut editor = Editor::open(&stage, "pot.yaml", SCENARIO);
     assert!(editor.hover("    label").starts_with("**label**"));
     let ann = editor.hover("agents: [ann");
-    assert!(ann.contains("**Ann**: permanent memory, 3 turns, at most ") && ann.contains("You keep the pot"), "{ann}");
+    assert!(
+        ann.contains("**Ann**: permanent memory, 3 turns, at most ") && ann.contains("You keep the pot"),
+        "{ann}"
+    );
     let talk = editor.hover("name: talk");
     assert!(talk.contains("**At the pot**: 6 turns") && talk.contains("Speak: Ann, Bob, Cas"), "{talk}");
-    assert!(talk.contains("Read what is said here: Ann, Bob, Cas") && talk.contains("at most: Ann "), "{talk}");
+    assert!(
+        talk.contains("Read what is said here: Ann, Bob, Cas") && talk.contains("at most: Ann "),
+        "{talk}"
+    );
     assert_eq!(editor.hover("{{ stake"), "`variables.stake`\n\n```\n10\n```");
     assert_eq!(editor.hover("The stake"), "");
     let own = editor.uri.clone();

@@ -11,7 +11,8 @@ use crate::scenario::template::{
 };
 use crate::scenario::{Path, Step, text_of};
 use lsp_types::{
-    CompletionItem, CompletionItemKind, CompletionTextEdit, Documentation, MarkupContent, MarkupKind, TextEdit,
+    CompletionItem, CompletionItemKind, CompletionTextEdit, Documentation, MarkupContent, MarkupKind,
+    TextEdit,
 };
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -62,7 +63,8 @@ fn offers(document: &Document, cursor: &Cursor) -> Vec<Offer> {
         At::Text(before) => {
             let Some(of) = type_of(&cursor.tree, &cursor.path) else { return Vec::new() };
             let forms = Forms::of(of.declared);
-            let is_code = forms.has(&["Expression", "Cast", "Count"]) || forms.has(&["Template"]) && in_braces(before);
+            let is_code =
+                forms.has(&["Expression", "Cast", "Count"]) || forms.has(&["Template"]) && in_braces(before);
             if is_code { code(document, cursor, before) } else { Vec::new() }
         }
     }
@@ -158,7 +160,7 @@ fn code(document: &Document, cursor: &Cursor, before: &str) -> Vec<Offer> {
         return members(document, cursor, &chain.split('.').collect::<Vec<_>>());
     }
     if before.trim_end().ends_with('|') {
-        return FILTERS.iter().map(|name| Offer::new(*name, CompletionItemKind::FUNCTION, "")).collect();
+        return FILTERS.iter().map(|(name, about)| Offer::new(*name, CompletionItemKind::FUNCTION, *about)).collect();
     }
     let tree = &cursor.tree;
     let mut offers: Vec<Offer> = Vec::new();
@@ -167,14 +169,17 @@ fn code(document: &Document, cursor: &Cursor, before: &str) -> Vec<Offer> {
     }
     for field in DECLARING.into_iter().filter(|field| *field != "outcome") {
         let names = keys(tree, field).into_iter();
-        offers.extend(names.map(|name| Offer::new(name, CompletionItemKind::CONSTANT, format!("Of `{field}`."))));
+        offers.extend(
+            names.map(|name| Offer::new(name, CompletionItemKind::CONSTANT, format!("Of `{field}`."))),
+        );
     }
     for agent in agents(document, tree) {
         offers.push(Offer::new(agent, CompletionItemKind::VARIABLE, "An agent's name."));
     }
     let fixed = [EXPRESSION_NAMES, STAGE_NAMES, ROUND_NAMES, PASS_NAMES].concat();
     offers.extend(fixed.into_iter().map(|name| Offer::new(name, CompletionItemKind::KEYWORD, "")));
-    if matches!(cursor.path.0.first(), Some(Step::Key(field)) if field == "outcome" || field == "assertions") {
+    if matches!(cursor.path.0.first(), Some(Step::Key(field)) if field == "outcome" || field == "assertions")
+    {
         offers.push(Offer::new("outcome", CompletionItemKind::KEYWORD, "Outcomes above this one, by name."));
     }
     offers
@@ -187,7 +192,13 @@ fn members(document: &Document, cursor: &Cursor, chain: &[&str]) -> Vec<Offer> {
         names.into_iter().map(|name| Offer::new(name, kind, "")).collect()
     };
     let names = || -> Vec<String> { phases(tree).into_iter().filter_map(|phase| phase.text).collect() };
-    let chain = if let ["phases", rest @ ..] = chain && !rest.is_empty() { rest } else { chain };
+    let chain = if let ["phases", rest @ ..] = chain
+        && !rest.is_empty()
+    {
+        rest
+    } else {
+        chain
+    };
     match chain {
         ["phases"] => named(names(), CompletionItemKind::EVENT),
         ["outcome"] => named(keys(tree, "outcome"), CompletionItemKind::CONSTANT),

@@ -80,13 +80,19 @@ mod tests {
     fn keys_values_and_texts_are_told_apart() {
         let one = |path: &str, at: At| vec![(path.to_owned(), at)];
         assert_eq!(read("agents:\n  ann: { li¦ }\n")[0], ("agents.ann.?".to_owned(), At::Key));
-        assert_eq!(read("phases:\n  - name: a\n    ¦\n    rounds: 2\n")[0], ("phases[0].?".to_owned(), At::Key));
+        assert_eq!(
+            read("phases:\n  - name: a\n    ¦\n    rounds: 2\n")[0],
+            ("phases[0].?".to_owned(), At::Key)
+        );
         assert_eq!(read("phases:\n  - { order: br¦ }\n"), one("phases[0].order", At::Value));
         assert_eq!(read("phases:\n  - agents: [ann, ¦]\n")[1], ("phases[0].agents[1]".to_owned(), At::Value));
         let when = At::Text("talk.votes.yes > ".to_owned());
         assert_eq!(read("phases:\n  - when: talk.votes.yes > ta¦\n"), one("phases[0].when", when));
         let prompt = At::Text("A line.\n{{ ".to_owned());
-        assert_eq!(read("phases:\n  - prompt: |\n      A line.\n      {{ ¦ }}\n"), one("phases[0].prompt", prompt));
+        assert_eq!(
+            read("phases:\n  - prompt: |\n      A line.\n      {{ ¦ }}\n"),
+            one("phases[0].prompt", prompt)
+        );
         // Nothing is known of a text that can't be read.
         assert_eq!(read("phases:\n  - [\n  ¦"), []);
     }

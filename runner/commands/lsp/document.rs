@@ -58,7 +58,10 @@ impl Document {
         let Diagnostic { severity, code, message, span, related, help, .. } = diagnostic;
         let help = help.as_ref().map_or_else(String::new, |help| format!("\n{help}"));
         let related = related.as_ref().map(|(span, note)| DiagnosticRelatedInformation {
-            location: Location { uri: self.uri_of(report, *span), range: range(report.sources.of(*span), *span) },
+            location: Location {
+                uri: self.uri_of(report, *span),
+                range: range(report.sources.of(*span), *span),
+            },
             message: note.clone(),
         });
         lsp_types::Diagnostic {
@@ -105,7 +108,9 @@ impl Document {
     pub(super) fn offset(&self, at: Position) -> usize {
         let start = match at.line {
             0 => 0,
-            n => self.text.match_indices('\n').nth(n as usize - 1).map_or(self.text.len(), |(end, _)| end + 1),
+            n => {
+                self.text.match_indices('\n').nth(n as usize - 1).map_or(self.text.len(), |(end, _)| end + 1)
+            }
         };
         let line = self.text[start..].split(['\n', '\r']).next().unwrap_or_default();
         let mut left = at.character as usize;

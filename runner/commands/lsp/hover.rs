@@ -114,12 +114,14 @@ fn value(scenario: &Scenario, field: &str, name: &str) -> Option<String> {
 /// The most tokens that agents remember at the end of a phase, with the tokenizer of the scenario's model, if it is here, else the
 /// bundled one's.
 fn at_most(scenario: &Arc<Scenario>, last: PhaseId) -> BTreeMap<AgentId, usize> {
-    let open = |model: &str| Prompter::open(&source(&tokenizer(model).ok()?).ok()?).ok();
+    let open = |model: &str| Prompter::open(&source(&tokenizer(model).ok()?)).ok();
     let prompter = scenario.own_model().and_then(|model| open(&model)).or_else(|| open("understudy"));
     let Some(prompter) = prompter else { return BTreeMap::new() };
     let bounds = bounds_until(scenario, &prompter, longest(scenario, None), last).unwrap_or_default();
     let mut most = BTreeMap::new();
-    for (TimelineId { agent, .. }, Bound { tokens, .. }) in bounds.into_iter().filter(|(_, bound)| bound.tokens > 0) {
+    for (TimelineId { agent, .. }, Bound { tokens, .. }) in
+        bounds.into_iter().filter(|(_, bound)| bound.tokens > 0)
+    {
         let so_far = most.entry(agent).or_insert(0);
         *so_far = tokens.max(*so_far);
     }

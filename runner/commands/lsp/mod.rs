@@ -33,7 +33,9 @@ use std::path::PathBuf;
 
 /// Help with scenarios in an editor: what `check` says as one types, completion, hover, definitions (docs/editors.md)
 #[derive(Debug, clap::Args)]
-#[command(after_help = "An editor starts it and talks with it on standard input and output: the Language Server Protocol.")]
+#[command(
+    after_help = "An editor starts it and talks with it on standard input and output: the Language Server Protocol."
+)]
 pub(super) struct Args {
     /// Editors give it; there is no other way to talk
     #[arg(long, hide = true)]
@@ -170,7 +172,8 @@ impl Server<'_> {
         for uri in std::mem::take(&mut self.changed) {
             let Some(document) = self.documents.get_mut(&uri) else { continue };
             let found = document.check(self.root.as_deref());
-            let gone: Vec<Uri> = document.told.iter().filter(|uri| !found.contains_key(uri)).cloned().collect();
+            let gone: Vec<Uri> =
+                document.told.iter().filter(|uri| !found.contains_key(uri)).cloned().collect();
             document.told = found.keys().cloned().collect();
             for uri in gone {
                 self.publish(uri, Vec::new())?;

@@ -27,7 +27,8 @@ pub(super) const DECLARING: [&str; 4] = ["variables", "state", "let", "outcome"]
 /// Agents by key: those of the text, then those of files that the scenario includes.
 pub(super) fn agents(document: &Document, tree: &Tree) -> Vec<String> {
     let mut keys = tree.keys_at(&Path::default().key("agents"));
-    let included = document.scenario.iter().flat_map(|scenario| scenario.agents.iter().map(|agent| &agent.key));
+    let included =
+        document.scenario.iter().flat_map(|scenario| scenario.agents.iter().map(|agent| &agent.key));
     keys.extend(included.cloned());
     let mut seen = BTreeSet::new();
     keys.retain(|key| seen.insert(key.clone()));
@@ -84,7 +85,8 @@ impl Forms {
                 self.add(target);
             }
         }
-        let described = |of: &'static Value| of.get("description").and_then(Value::as_str).unwrap_or_default();
+        let described =
+            |of: &'static Value| of.get("description").and_then(Value::as_str).unwrap_or_default();
         if let Some(word) = of.get("const").and_then(Value::as_str) {
             self.words.push((word, described(of)));
         }
@@ -112,10 +114,15 @@ pub(super) fn in_braces(before: &str) -> bool {
 /// What the name at a byte refers to.
 pub(super) fn referent(document: &Document, tree: &Tree, offset: usize) -> Option<Named> {
     let place = tree.at(0, offset)?;
-    let steps: Vec<&str> = place.path.0.iter().filter_map(|step| match step {
-        Step::Key(key) => Some(key.as_str()),
-        Step::Index(_) => None,
-    }).collect();
+    let steps: Vec<&str> = place
+        .path
+        .0
+        .iter()
+        .filter_map(|step| match step {
+            Step::Key(key) => Some(key.as_str()),
+            Step::Index(_) => None,
+        })
+        .collect();
     let word = document.text.get(word_at(&document.text, offset)).unwrap_or_default().to_owned();
     let text = place.text.clone().unwrap_or_default();
     match steps[..] {

@@ -132,7 +132,7 @@ pub enum WrittenStrategy {
 }
 
 /// Colours that are known by name, in any case.
-pub(in crate::scenario) const COLORS: &[&str] = &[
+pub(crate) const COLORS: &[&str] = &[
     "black", "red", "green", "yellow", "blue", "magenta", "cyan", "white", "gray", "grey", "orange",
     "purple", "violet", "pink", "brown", "gold", "teal", "lime", "navy", "indigo",
 ];

@@ -22,7 +22,8 @@ impl Tree {
     /// All keys and values, each behind what it stands in. What an alias repeats stands once more, in its first place.
     pub fn places(&self) -> Vec<Place> {
         let mut places = Vec::new();
-        let mut left: Vec<(Path, usize)> = self.root().map(|root| (Path::default(), root)).into_iter().collect();
+        let mut left: Vec<(Path, usize)> =
+            self.root().map(|root| (Path::default(), root)).into_iter().collect();
         while let Some((path, node)) = left.pop() {
             let (span, mut text) = (self.span(node), None);
             let mut inner = Vec::new();
