@@ -66,6 +66,9 @@ impl Script {
             bail!("the scenario of {} has errors: see `greenroom check`", file.display());
         };
         let plan = compile(&scenario);
+        // By messages a choice is said as JSON, and read as the option's text.
+        let model = traced.models.get("").map_or("", String::as_str);
+        let by_messages = ["openai+", "anthropic+"].iter().any(|api| model.starts_with(api));
         let lines = transcript.turns.iter().map(|turn| (turn.record.path.as_str(), &turn.record));
         let lines: BTreeMap<&str, &TurnRecord> = lines.collect();
         let (mut script, mut read) = (Self::default(), Vec::<Read>::new());
@@ -100,7 +103,9 @@ impl Script {
             let history = &mut read[memory];
             // One that is shorter begins anew.
             let known = if history.tokens < prompt { history.tokens } else { 0 };
-            history.tokens = prompt + tokens.generated;
+            let is_choice = lines.get(&*turn.path).is_some_and(|line| line.constraint.is_some());
+            let read = if by_messages && is_choice { 0 } else { tokens.generated };
+            history.tokens = prompt + read;
             history.text += delta;
             history.text += raw;
             ends.push(vec![script.steps.len()]);

@@ -194,8 +194,14 @@ fn anchors(page: &str) -> Vec<String> {
 fn links_between_pages_lead_somewhere() {
     let pages = std::fs::read_dir(root().join("docs")).unwrap().map(|entry| entry.unwrap().path());
     let pages = pages.filter(|path| path.extension().is_some_and(|kind| kind == "md"));
-    let others =
-        ["README.md", "ARCHITECTURE.md", "bench/peers.md", "fuzz/README.md", "models/understudy/README.md"];
+    let others = [
+        "README.md",
+        "ARCHITECTURE.md",
+        "SECURITY.md",
+        "bench/peers.md",
+        "fuzz/README.md",
+        "models/understudy/README.md",
+    ];
     let mut n_links = 0;
     for file in pages.chain(others.map(|name| root().join(name))) {
         let text = std::fs::read_to_string(&file).unwrap();
@@ -400,4 +406,32 @@ fn every_template_is_sound_and_plays() {
     assert_eq!(std::fs::read_to_string(folder.path().join("theirs/schema.json")).unwrap(), "{}");
     let (code, text) = greenroom(folder.path(), &split("new 'a b'"));
     assert!(code == 2 && text.contains("can't name a scenario"), "{text}");
+}
+
+#[test]
+fn every_code_of_a_diagnostic_has_its_row_in_troubleshooting() {
+    let page = page("troubleshooting.md");
+    let rows = page.lines().filter_map(|line| line.strip_prefix("| `")?.split(" |").next());
+    let explained: Vec<&str> = rows.flat_map(|codes| codes.split(['`', ',', ' '])).collect();
+    let mut codes = std::collections::BTreeSet::new();
+    for file in std::fs::read_dir(root().join("tests/runner/snapshots")).unwrap() {
+        let text = std::fs::read_to_string(file.unwrap().path()).unwrap();
+        let found = text.split("error[").chain(text.split("warning[")).skip(1);
+        codes.extend(found.filter_map(|rest| Some(rest.split_once("]:")?.0.to_owned())));
+    }
+    codes.retain(|code| code.chars().all(|c| c.is_ascii_lowercase() || c == '-'));
+    assert!(codes.len() > 30, "{codes:?}");
+    let missing: Vec<_> = codes.iter().filter(|code| !explained.contains(&code.as_str())).collect();
+    assert!(missing.is_empty(), "{missing:?}");
+}
+
+#[test]
+fn every_page_is_in_the_site() {
+    let summary = std::fs::read_to_string(root().join("site/SUMMARY.md")).unwrap();
+    for file in std::fs::read_dir(root().join("docs")).unwrap() {
+        let name = file.unwrap().file_name().into_string().unwrap();
+        assert!(!name.ends_with(".md") || summary.contains(&format!("(docs/{name})")), "{name}");
+    }
+    let links = summary.split("](").skip(1).filter_map(|rest| rest.split(')').next());
+    links.for_each(|link| assert!(root().join(link).is_file(), "{link}"));
 }

@@ -160,7 +160,10 @@ fn code(document: &Document, cursor: &Cursor, before: &str) -> Vec<Offer> {
         return members(document, cursor, &chain.split('.').collect::<Vec<_>>());
     }
     if before.trim_end().ends_with('|') {
-        return FILTERS.iter().map(|(name, about)| Offer::new(*name, CompletionItemKind::FUNCTION, *about)).collect();
+        return FILTERS
+            .iter()
+            .map(|(name, about)| Offer::new(*name, CompletionItemKind::FUNCTION, *about))
+            .collect();
     }
     let tree = &cursor.tree;
     let mut offers: Vec<Offer> = Vec::new();
