@@ -5,7 +5,7 @@ use crate::terminal::{bytes, counted, printable, table};
 use greenroom_engine::{BUILT_WITH_GPUS, GpuInfo, Isa, automatic, gpus};
 use serde_json::{Value, json};
 
-/// List what can compute here: the processor and the GPUs, their limits, what they lack, and what --device auto takes
+/// List what can compute here: the processor and GPUs, with their limits
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example: greenroom devices")]
 pub(super) struct Args {

@@ -7,7 +7,7 @@ use crate::transcript::Transcript;
 use crate::verify::{Difference, differences};
 use std::path::PathBuf;
 
-/// Show what differs between two runs: settings, the turn at which they part, results; exit 3 if anything said differs
+/// Compare two runs: settings, first difference, results (exit 3 if replies differ)
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example: greenroom diff runs/gossip-1 runs/gossip-2")]
 pub(super) struct Args {

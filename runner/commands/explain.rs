@@ -14,7 +14,7 @@ use anyhow::{Context as _, bail};
 use console::Style;
 use std::path::{Path, PathBuf};
 
-/// Show exactly what an agent had read at a turn, from where each part came, and what was reused
+/// Show what an agent had read at a turn, where each part came from, and what was reused
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example: greenroom explain runs/gossip-1 --agent alice --turn 4")]
 pub(super) struct Args {

@@ -15,7 +15,7 @@ use crate::terminal::is_fancy;
 use crate::transcript::{self, Transcript};
 use std::path::PathBuf;
 
-/// Play on from a turn of a run in another way: what comes before it is taken from the recording and the agents' memories
+/// Continue a run differently from one of its turns on; what comes before stays
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Example: greenroom fork runs/prisoners-dilemma-1 --at two_sheets --set only_silent=20\n\

@@ -120,14 +120,13 @@ pub fn main() -> ExitCode {
 }
 
 /// The commands by what one wants to do.
-const GROUPS: [(&str, &[&str]); 7] = [
+const GROUPS: [(&str, &[&str]); 6] = [
     ("Write a scenario", &["new", "check", "graph", "schema", "import", "lsp"]),
     ("Play it", &["run", "fork", "merge"]),
     ("Look at what happened", &["explain", "report", "diff"]),
     ("Keep it as a test", &["replay", "review"]),
     ("Serve other programs", &["serve"]),
-    ("Models, memories and devices", &["pull", "models", "cache", "devices"]),
-    ("Set up a shell", &["completions"]),
+    ("Models, memories and this machine", &["pull", "models", "cache", "devices", "completions"]),
 ];
 
 /// Help that lists the commands in [`GROUPS`].

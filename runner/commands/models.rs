@@ -8,7 +8,7 @@ use crate::terminal::{bytes, table};
 use greenroom_engine::{Prompter, SuggestedSampling};
 use std::path::PathBuf;
 
-/// Describe models: family, shapes, bytes of cache, the longest context that fits, what the chat template does to history
+/// Describe models: family, shapes, cache size, longest context, chat template
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example: greenroom models understudy ~/models/*.gguf --memory 8G --agents 5")]
 pub(super) struct Args {

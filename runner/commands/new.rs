@@ -8,7 +8,7 @@ use anyhow::{Context as _, bail};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-/// Write a scenario to start from, with comments, and the schema by which editors complete it
+/// Write a scenario to start from, and the schema by which editors complete it
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example: greenroom new harbour --template debate\n\
 Templates: blank, two who talk; dilemma, two choose and years are looked up; gossip, secrets told in private;\n\

@@ -10,7 +10,7 @@ use clap::ValueEnum;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// Check recordings against their scenarios, with no model: exit 3 and a diff at the first thing that changed
+/// Check recordings against their scenarios without a model (exit 3 if anything changed)
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example: greenroom replay scenarios/recordings --junit replay.xml\n\
 A scenario is found by the path in its recording, near the transcript or in the current folder.\n\

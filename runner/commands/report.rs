@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 /// Bytes at a page's beginning in which the mark is looked for.
 const HEAD_BYTES: u64 = 4096;
 
-/// Make one self-contained page of a run: who said, heard and read what, and what the caches saved; or of an experiment
+/// Write one self-contained page about a run or an experiment
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example: greenroom report runs/gossip-1\n\
 The page holds no scripts and loads nothing, so it can be mailed or put on any server.")]

@@ -10,7 +10,7 @@ use anyhow::{Context as _, bail};
 use std::io::IsTerminal as _;
 use std::path::{Path, PathBuf};
 
-/// Look at recordings that drifted, cause first, and accept or reject what they would be now
+/// Review recordings that have drifted, by cause, and accept or reject the new version
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example: greenroom review scenarios/recordings\n\
 `greenroom replay` writes what a recording would be now to RECORDING.new. Accepted, it takes the recording's place;\n\

@@ -145,11 +145,15 @@ pub fn savings(cache: &CacheSummary) -> String {
     if cache.reused == 0 {
         return String::new();
     }
-    let seconds = cache.saved_ms / 1e3;
-    let saved = if seconds < 0.1 { String::new() } else { format!(", saved about {seconds:.1} s") };
+    let saved = match cache.saved_ms {
+        ms if ms < 1e3 => format!("{ms:.0} ms"),
+        ms if ms < 1e4 => format!("{:.1} s", ms / 1e3),
+        ms => format!("{:.0} s", ms / 1e3),
+    };
     let tokens = indicatif::HumanCount(cache.reused as u64);
-    super::wrapped(&format!("Kept {tokens} tokens of memory{saved} (--stats shows what each agent cost)"), "")
-        + "\n"
+    let text =
+        format!("Kept {tokens} tokens of memory, saved about {saved} (--stats shows what each agent cost)");
+    super::wrapped(&text, "") + "\n"
 }
 
 /// The savings and costs of the memories, in a sentence.

@@ -1,6 +1,7 @@
 //! Upper bounds on what each agent may have to remember, found without playing.
 
-use crate::backend::{call_room, conversation};
+use super::models::longest;
+use crate::backend::{call_room, conversation, source, tokenizer};
 use crate::prompt::{Conversation, Memories};
 use crate::scenario::{AgentId, Condition, PhaseId, Plan, Scenario, TimelineId, Turn, TurnId, compile};
 use crate::tools::{Offer, Toolbox};
@@ -17,13 +18,13 @@ pub(super) const SLACK: usize = 4;
 
 /// Upper bound on what one memory may hold.
 #[derive(Clone, Copy, Debug, Default)]
-pub(in crate::commands) struct Bound {
+pub(super) struct Bound {
     /// Turns, those that may be skipped included.
-    pub(in crate::commands) turns: usize,
+    pub(super) turns: usize,
     /// Calls of tools.
     calls: usize,
     /// Tokens of its context.
-    pub(in crate::commands) tokens: usize,
+    pub(super) tokens: usize,
 }
 
 /// Plays the scenario with replies of unknown words and counts what each memory holds in the end, at worst.
@@ -35,8 +36,23 @@ pub(super) fn bounds(
     bounds_until(scenario, prompter, max_tokens, PhaseId(scenario.phases.len()))
 }
 
-/// The same at the end of a phase.
-pub(in crate::commands) fn bounds_until(
+/// The most tokens that agents remember at the end of a phase, with the tokenizer of the scenario's model, if it is here, else the
+/// bundled one's. Empty where that can't be told.
+pub(in crate::commands) fn at_most(scenario: &Arc<Scenario>, last: PhaseId) -> BTreeMap<AgentId, usize> {
+    let open = |model: &str| Prompter::open(&source(&tokenizer(model).ok()?)).ok();
+    let prompter = scenario.own_model().and_then(|model| open(&model)).or_else(|| open("understudy"));
+    let Some(prompter) = prompter else { return BTreeMap::new() };
+    let bounds = bounds_until(scenario, &prompter, longest(scenario, None), last).unwrap_or_default();
+    let mut most: BTreeMap<AgentId, usize> = BTreeMap::new();
+    for (timeline, bound) in bounds.into_iter().filter(|(_, bound)| bound.tokens > 0) {
+        let so_far = most.entry(timeline.agent).or_default();
+        *so_far = bound.tokens.max(*so_far);
+    }
+    most
+}
+
+/// The bounds at the end of a phase.
+fn bounds_until(
     scenario: &Arc<Scenario>,
     prompter: &Prompter,
     max_tokens: usize,

@@ -2,7 +2,7 @@
 
 pub(super) mod bounds;
 mod dry_run;
-pub(super) mod models;
+mod models;
 
 use super::{Bounds, Exit, casting};
 use crate::backend::Kv;
@@ -20,7 +20,7 @@ use models::{Counting, Opened};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-/// Check scenarios: every mistake with its place and a remedy, and a bound of each agent's tokens
+/// Check scenarios: every error with its place and a suggestion, and a bound on tokens
 ///
 /// The bound counts all fixed text with the model's tokenizer and assumes that each reply, and each line
 /// heard or quoted from it, takes --max-tokens and 4 tokens of slack.

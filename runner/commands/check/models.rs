@@ -90,7 +90,7 @@ fn open(opened: &mut Opened, model: &str) -> anyhow::Result<()> {
 }
 
 /// Most tokens of any reply: those given, else the most that the scenario allows a turn.
-pub(in crate::commands) fn longest(scenario: &Scenario, given: Option<u32>) -> usize {
+pub(super) fn longest(scenario: &Scenario, given: Option<u32>) -> usize {
     let all = scenario.hints.max_tokens.unwrap_or(MAX_TOKENS as usize);
     let plan = compile(scenario);
     let of_turns = plan.order().map(|(_, turn)| turn.hints.max_tokens.unwrap_or(all)).max();

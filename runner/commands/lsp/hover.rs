@@ -2,14 +2,11 @@
 
 use super::document::Document;
 use super::names::{Forms, Named, referent, type_of};
-use crate::backend::{source, tokenizer};
-use crate::commands::check::bounds::{Bound, bounds_until};
-use crate::commands::check::models::longest;
-use crate::scenario::{AgentId, Input, PhaseId, Scenario, TimelineId, Tree, TurnId, compile};
+use crate::commands::check::bounds::at_most;
+use crate::scenario::{AgentId, Input, PhaseId, Scenario, Tree, TurnId, compile};
 use crate::terminal::counted;
-use greenroom_engine::Prompter;
 use lsp_types::{Hover, HoverContents, MarkupContent, MarkupKind};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// Longest excerpt of a text, in characters.
@@ -109,21 +106,4 @@ fn value(scenario: &Scenario, field: &str, name: &str) -> Option<String> {
         _ => scenario.outcomes.iter().find(|(of, _)| of == name)?.1.text.clone(),
     };
     Some(format!("`{field}.{name}`\n\n```\n{}\n```", shown.chars().take(EXCERPT).collect::<String>()))
-}
-
-/// The most tokens that agents remember at the end of a phase, with the tokenizer of the scenario's model, if it is here, else the
-/// bundled one's.
-fn at_most(scenario: &Arc<Scenario>, last: PhaseId) -> BTreeMap<AgentId, usize> {
-    let open = |model: &str| Prompter::open(&source(&tokenizer(model).ok()?)).ok();
-    let prompter = scenario.own_model().and_then(|model| open(&model)).or_else(|| open("understudy"));
-    let Some(prompter) = prompter else { return BTreeMap::new() };
-    let bounds = bounds_until(scenario, &prompter, longest(scenario, None), last).unwrap_or_default();
-    let mut most = BTreeMap::new();
-    for (TimelineId { agent, .. }, Bound { tokens, .. }) in
-        bounds.into_iter().filter(|(_, bound)| bound.tokens > 0)
-    {
-        let so_far = most.entry(agent).or_insert(0);
-        *so_far = tokens.max(*so_far);
-    }
-    most
 }

@@ -31,11 +31,10 @@ use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
-/// Help with scenarios in an editor: what `check` says as one types, completion, hover, definitions (docs/editors.md)
+/// Check and complete scenarios in an editor: a language server (docs/editors.md)
 #[derive(Debug, clap::Args)]
-#[command(
-    after_help = "An editor starts it and talks with it on standard input and output: the Language Server Protocol."
-)]
+#[command(after_help = "Example: greenroom lsp --stdio\n\
+An editor starts it and talks with it on standard input and output: the Language Server Protocol.")]
 pub(super) struct Args {
     /// Editors give it; there is no other way to talk
     #[arg(long, hide = true)]
