@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)] // a test fails by panicking
 
 mod calls;
+mod compat;
 mod crashes;
 mod exact;
 mod families;
