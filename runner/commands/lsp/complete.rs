@@ -45,8 +45,8 @@ pub(super) fn complete(document: &Document, offset: usize) -> Vec<CompletionItem
         .map(|(at, Offer { word: label, inserted, kind, about })| CompletionItem {
             label,
             kind: Some(kind),
-            documentation: (!about.is_empty()).then(|| {
-                Documentation::MarkupContent(MarkupContent { kind: MarkupKind::Markdown, value: about })
+            documentation: Some(about).filter(|about| !about.is_empty()).map(|value| {
+                Documentation::MarkupContent(MarkupContent { kind: MarkupKind::Markdown, value })
             }),
             // As they are declared, not by the alphabet.
             sort_text: Some(format!("{at:04}")),

@@ -19,8 +19,8 @@ pub(super) struct Document {
     pub(super) report: Option<Report>,
     /// The scenario as it was when it could be played last.
     pub(super) scenario: Option<Arc<Scenario>>,
-    /// The files of which something was told.
-    pub(super) told: Vec<Uri>,
+    /// Addresses of the files of which something was told.
+    pub(super) told: Vec<String>,
 }
 
 impl Document {
@@ -30,25 +30,25 @@ impl Document {
         Some(Self { uri: uri.clone(), path, text, report: None, scenario: None, told: Vec::new() })
     }
 
-    /// Checks the text; what there is to say, by file. A YAML file that has no `phases` is no scenario, and left alone.
-    pub(super) fn check(&mut self, root: Option<&Path>) -> BTreeMap<Uri, Vec<lsp_types::Diagnostic>> {
+    /// Checks the text; what there is to say, by the address of its file. A YAML file that has no `phases` is no scenario, and left alone.
+    pub(super) fn check(&mut self, root: Option<&Path>) -> BTreeMap<String, Vec<lsp_types::Diagnostic>> {
         self.report = None;
         if !is_scenario(&self.text) {
             return BTreeMap::new();
         }
-        let mut found = BTreeMap::from([(self.uri.clone(), Vec::new())]);
+        let mut found = BTreeMap::from([(self.uri.to_string(), Vec::new())]);
         match open_text(&self.path, &self.text, root, &[]) {
             Ok(Loaded { scenario, report }) => {
                 self.scenario = scenario.or(self.scenario.take());
                 for diagnostic in &report.diagnostics {
                     let uri = self.uri_of(&report, diagnostic.span);
-                    found.entry(uri).or_default().push(self.told(&report, diagnostic));
+                    found.entry(uri.to_string()).or_default().push(self.told(&report, diagnostic));
                 }
                 self.report = Some(report);
             }
             Err(error) => {
                 let told = lsp_types::Diagnostic { message: format!("{error:#}"), ..Default::default() };
-                found.entry(self.uri.clone()).or_default().push(told);
+                found.entry(self.uri.to_string()).or_default().push(told);
             }
         }
         found

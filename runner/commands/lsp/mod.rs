@@ -22,9 +22,9 @@ use lsp_types::request::{CodeActionRequest, Completion, GotoDefinition, HoverReq
 use lsp_types::{
     CodeActionKind, CodeActionOptions, CodeActionParams, CodeActionProviderCapability, CompletionOptions,
     CompletionParams, DidChangeTextDocumentParams, DidCloseTextDocumentParams, DidOpenTextDocumentParams,
-    DidSaveTextDocumentParams, GotoDefinitionParams, HoverParams, HoverProviderCapability, OneOf,
-    PublishDiagnosticsParams, ServerCapabilities, TextDocumentPositionParams, TextDocumentSyncCapability,
-    TextDocumentSyncKind, TextDocumentSyncOptions, Uri,
+    GotoDefinitionParams, HoverParams, HoverProviderCapability, OneOf, ServerCapabilities,
+    TextDocumentPositionParams, TextDocumentSyncCapability, TextDocumentSyncKind, TextDocumentSyncOptions,
+    Uri,
 };
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -135,19 +135,15 @@ impl Server<'_> {
                     self.put(&text_document.uri, change.text);
                 }
             }
-            DidSaveTextDocument::METHOD => {
-                // What one file includes may be another that was saved.
-                if read::<DidSaveTextDocumentParams>(note.params).is_ok() {
-                    self.changed = self.documents.keys().cloned().collect();
-                }
-            }
+            // What one file includes may be another that was saved.
+            DidSaveTextDocument::METHOD => self.changed = self.documents.keys().cloned().collect(),
             DidCloseTextDocument::METHOD => {
                 let Ok(DidCloseTextDocumentParams { text_document }) = read(note.params) else {
                     return Ok(());
                 };
                 let uri = text_document.uri;
                 if let Some(closed) = self.documents.remove(uri.as_str()) {
-                    closed.told.iter().try_for_each(|uri| self.publish(uri.clone(), Vec::new()))?;
+                    closed.told.iter().try_for_each(|uri| self.publish(uri, &[]))?;
                 }
                 self.changed.remove(uri.as_str());
             }
@@ -171,21 +167,17 @@ impl Server<'_> {
         for uri in std::mem::take(&mut self.changed) {
             let Some(document) = self.documents.get_mut(&uri) else { continue };
             let found = document.check(self.root.as_deref());
-            let gone: Vec<Uri> =
-                document.told.iter().filter(|uri| !found.contains_key(uri)).cloned().collect();
-            document.told = found.keys().cloned().collect();
-            for uri in gone {
-                self.publish(uri, Vec::new())?;
+            let told = std::mem::replace(&mut document.told, found.keys().cloned().collect());
+            for uri in told.iter().filter(|uri| !found.contains_key(*uri)) {
+                self.publish(uri, &[])?;
             }
-            for (uri, diagnostics) in found {
-                self.publish(uri, diagnostics)?;
-            }
+            found.iter().try_for_each(|(uri, diagnostics)| self.publish(uri, diagnostics))?;
         }
         Ok(())
     }
 
-    fn publish(&self, uri: Uri, diagnostics: Vec<lsp_types::Diagnostic>) -> anyhow::Result<()> {
-        let params = PublishDiagnosticsParams { uri, diagnostics, version: None };
+    fn publish(&self, uri: &str, diagnostics: &[lsp_types::Diagnostic]) -> anyhow::Result<()> {
+        let params = json!({ "uri": uri, "diagnostics": diagnostics });
         let note = Notification::new(PublishDiagnostics::METHOD.to_owned(), params);
         Ok(self.connection.sender.send(note.into())?)
     }
@@ -206,11 +198,11 @@ impl Server<'_> {
                 let document = self.documents.get(params.text_document.uri.as_str());
                 json!(document.map(|document| fix::fixes(document, params.range)).unwrap_or_default())
             }),
-            _ => Err(Response::new_err(id.clone(), ErrorCode::MethodNotFound as i32, method)),
+            _ => Err((ErrorCode::MethodNotFound, method)),
         };
         let response = match answered {
             Ok(result) => Response::new_ok(id, result),
-            Err(refused) => Response { id, ..refused },
+            Err((code, told)) => Response::new_err(id, code as i32, told),
         };
         Ok(self.connection.sender.send(response.into())?)
     }
@@ -222,10 +214,7 @@ impl Server<'_> {
     }
 }
 
-/// The parameters of a message; the answer to a request that has others.
-fn read<T: DeserializeOwned>(params: Value) -> Result<T, Response> {
-    serde_json::from_value(params).map_err(|error| {
-        let id = lsp_server::RequestId::from(0);
-        Response::new_err(id, ErrorCode::InvalidParams as i32, error.to_string())
-    })
+/// The parameters of a message; why they can't be read.
+fn read<T: DeserializeOwned>(params: Value) -> Result<T, (ErrorCode, String)> {
+    serde_json::from_value(params).map_err(|error| (ErrorCode::InvalidParams, error.to_string()))
 }
