@@ -89,10 +89,8 @@ mod tests {
         let when = At::Text("talk.votes.yes > ".to_owned());
         assert_eq!(read("phases:\n  - when: talk.votes.yes > ta¦\n"), one("phases[0].when", when));
         let prompt = At::Text("A line.\n{{ ".to_owned());
-        assert_eq!(
-            read("phases:\n  - prompt: |\n      A line.\n      {{ ¦ }}\n"),
-            one("phases[0].prompt", prompt)
-        );
+        let found = read("phases:\n  - prompt: |\n      A line.\n      {{ ¦ }}\n");
+        assert_eq!(found[0], ("phases[0].prompt".to_owned(), prompt));
         // Nothing is known of a text that can't be read.
         assert_eq!(read("phases:\n  - [\n  ¦"), []);
     }
