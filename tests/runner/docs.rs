@@ -426,6 +426,24 @@ fn every_code_of_a_diagnostic_has_its_row_in_troubleshooting() {
 }
 
 #[test]
+fn messages_that_troubleshooting_quotes_are_those_of_the_program() {
+    let page = page("troubleshooting.md");
+    let symptoms = page.lines().filter_map(|line| line.strip_prefix("**")?.split("**").next());
+    let quoted = symptoms.flat_map(|symptom| symptom.split('`').skip(1).step_by(2));
+    let mut messages: Vec<&str> = quoted.filter(|quoted| quoted.split(' ').count() > 2).collect();
+    assert!(messages.len() > 5, "{messages:?}");
+    for folder in ["runner", "engine"] {
+        for file in walkdir::WalkDir::new(root().join(folder)).into_iter().map(Result::unwrap) {
+            if file.path().extension().is_some_and(|kind| kind == "rs") {
+                let code = std::fs::read_to_string(file.path()).unwrap();
+                messages.retain(|message| !code.contains(message));
+            }
+        }
+    }
+    assert!(messages.is_empty(), "nothing says {messages:?}");
+}
+
+#[test]
 fn every_page_is_in_the_site() {
     let summary = std::fs::read_to_string(root().join("site/SUMMARY.md")).unwrap();
     for file in std::fs::read_dir(root().join("docs")).unwrap() {
