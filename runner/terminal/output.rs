@@ -30,6 +30,11 @@ pub fn err(text: &str) {
     let _ = io::stderr().write_all(safe(text).as_bytes());
 }
 
+/// Writes a message of a protocol, as it is, at once: a program reads it, no terminal shows it.
+pub fn message(bytes: &[u8]) {
+    attempt(|stdout| stdout.write_all(bytes).and_then(|()| stdout.flush()));
+}
+
 /// Shows what has been written without an end of line.
 pub fn flush() {
     attempt(Write::flush);

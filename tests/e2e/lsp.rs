@@ -276,3 +276,21 @@ fn hover_tells_of_fields_agents_and_phases_and_definitions_are_found() {
     assert_eq!(editor.definition("agents: [ann, bob, cas"), (2, cast.clone()));
     assert_eq!(editor.definition("include: [cast"), (0, cast));
 }
+
+#[test]
+fn what_is_no_editor_is_told_so_and_an_editor_that_goes_away_too() {
+    let told = |text: &str| {
+        let mut command = assert_cmd::Command::cargo_bin("greenroom").unwrap();
+        let output = command.arg("lsp").write_stdin(text).output().unwrap();
+        assert_eq!(output.status.code(), Some(4), "{text}: {output:?}");
+        String::from_utf8(output.stderr).unwrap()
+    };
+    assert!(told("").contains("no editor has said hello"));
+    assert!(told("check pot.yaml\n").contains("a message's header"));
+    assert!(told("Content-Length: 99999999999\r\n\r\n{}").contains("at most 67108864 are read"));
+    let hello =
+        json!({ "jsonrpc": "2.0", "id": 1, "method": "initialize", "params": { "capabilities": {} } });
+    let ready = json!({ "jsonrpc": "2.0", "method": "initialized", "params": {} });
+    let framed = |message: &Value| format!("Content-Length: {}\r\n\r\n{message}", message.to_string().len());
+    assert!(told(&(framed(&hello) + &framed(&ready))).contains("without saying goodbye"));
+}

@@ -9,9 +9,10 @@ mod document;
 mod fix;
 mod hover;
 mod names;
+mod wire;
 
 use super::{Bounds, Exit};
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use document::Document;
 use lsp_server::{Connection, ErrorCode, Message, Notification, Request, Response};
 use lsp_types::notification::{
@@ -44,12 +45,12 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
-    let (connection, threads) = Connection::stdio();
-    serve(&connection, args.bounds.root)?;
-    // The thread that writes ends with the connection.
+    let (connection, writer) = wire::stdio();
+    let served = serve(&connection, args.bounds.root);
     drop(connection);
-    threads.join().context("the editor is gone")?;
-    Ok(Exit::Pass)
+    // What it has been given is written.
+    let _ = writer.join();
+    served.map(|()| Exit::Pass)
 }
 
 fn capabilities() -> ServerCapabilities {
@@ -82,7 +83,9 @@ fn capabilities() -> ServerCapabilities {
 /// # Errors
 /// The editor is gone, or says what no editor may.
 fn serve(connection: &Connection, root: Option<PathBuf>) -> anyhow::Result<()> {
-    let (id, _) = connection.initialize_start()?;
+    let hello = connection.initialize_start();
+    let (id, _) =
+        hello.context("no editor has said hello; an editor starts this command: docs/editors.md")?;
     let server = json!({ "name": "greenroom", "version": env!("CARGO_PKG_VERSION") });
     let hello = json!({ "capabilities": capabilities(), "serverInfo": server });
     connection.initialize_finish(id, hello)?;
@@ -105,7 +108,7 @@ fn serve(connection: &Connection, root: Option<PathBuf>) -> anyhow::Result<()> {
             server.check_changed()?;
         }
     }
-    Ok(())
+    bail!("the editor has gone without saying goodbye")
 }
 
 /// The scenarios that an editor has open.
