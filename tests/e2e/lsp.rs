@@ -265,6 +265,12 @@ fn hover_tells_of_fields_agents_and_phases_and_definitions_are_found() {
         talk.contains("Read what is said here: Ann, Bob, Cas") && talk.contains("at most: Ann "),
         "{talk}"
     );
+    let tokens = |text: &str| -> usize {
+        let of_ann = text.split("at most: Ann ").nth(1).and_then(|rest| rest.split(',').next());
+        of_ann.and_then(|tokens| tokens.parse().ok()).unwrap_or_else(|| panic!("{text}"))
+    };
+    let vote = editor.hover("name: vote");
+    assert!(0 < tokens(&talk) && tokens(&talk) < tokens(&vote), "{talk} {vote}");
     assert_eq!(editor.hover("{{ stake"), "`variables.stake`\n\n```\n10\n```");
     assert_eq!(editor.hover("The stake"), "");
     let own = editor.uri.clone();
