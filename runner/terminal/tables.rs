@@ -207,3 +207,18 @@ pub fn counted(n: usize, noun: &str) -> String {
 pub fn bytes(n: u64) -> String {
     indicatif::BinaryBytes(n).to_string()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn savings_are_a_line_that_a_person_reads_and_nothing_where_nothing_was_reused() {
+        let of = |reused, saved_ms| savings(&CacheSummary { reused, saved_ms, ..CacheSummary::default() });
+        let line = |what: &str| format!("Kept {what} (--stats shows what each agent cost)\n");
+        assert_eq!(of(0, 5.0), "");
+        assert_eq!(of(191, 12.4), line("191 tokens of memory, saved about 12 ms"));
+        assert_eq!(of(17_094, 1_480.0), line("17,094 tokens of memory, saved about 1.5 s"));
+        assert_eq!(of(1_234_567, 75_400.0), line("1,234,567 tokens of memory, saved about 75 s"));
+    }
+}
