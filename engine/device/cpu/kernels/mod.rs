@@ -68,6 +68,9 @@ enum Set {
     Avx512,
     #[cfg(target_arch = "aarch64")]
     Neon,
+    /// The same with dot products.
+    #[cfg(target_arch = "aarch64")]
+    NeonDot,
 }
 
 impl Isa {
@@ -75,7 +78,7 @@ impl Isa {
     pub const SCALAR: Self = Self(Set::Scalar);
 
     /// The best instruction set of this machine, or the one that `GREENROOM_ISA` names (`scalar`, `avx2`,
-    /// `avxvnni`, `avx512`, `neon`) where the machine has it.
+    /// `avxvnni`, `avx512`, `neon`, `neondot`) where the machine has it.
     pub fn detect() -> Self {
         let wanted = std::env::var("GREENROOM_ISA").ok();
         let available = Self::available();
@@ -106,6 +109,9 @@ impl Isa {
         }
         #[cfg(target_arch = "aarch64")]
         if std::arch::is_aarch64_feature_detected!("neon") {
+            if std::arch::is_aarch64_feature_detected!("dotprod") {
+                sets.push(Self(Set::NeonDot));
+            }
             sets.push(Self(Set::Neon));
         }
         sets.push(Self::SCALAR);
@@ -124,6 +130,8 @@ impl Isa {
             Set::Avx512 => "avx512",
             #[cfg(target_arch = "aarch64")]
             Set::Neon => "neon",
+            #[cfg(target_arch = "aarch64")]
+            Set::NeonDot => "neondot",
         }
     }
 
@@ -143,6 +151,9 @@ impl Isa {
             // SAFETY: as above.
             #[cfg(target_arch = "aarch64")]
             Set::Neon => unsafe { neon::run(kernel) },
+            // SAFETY: as above.
+            #[cfg(target_arch = "aarch64")]
+            Set::NeonDot => unsafe { neon::run_dot(kernel) },
         }
     }
 }

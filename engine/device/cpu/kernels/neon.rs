@@ -1,13 +1,14 @@
-//! NEON: 16 lanes as four registers of 4.
+//! NEON, and with dot products (ARMv8.2 `dotprod`) where there are such: 16 lanes as four registers of 4.
 
 use super::{Kernel, LANES, Lanes, Words};
 use crate::kv::quant::Scale;
 use half::f16;
 use std::arch::aarch64::*;
+use std::arch::asm;
 
 /// Lanes 0–3, 4–7, 8–11 and 12–15.
 #[derive(Clone, Copy)]
-pub(crate) struct Neon(float32x4_t, float32x4_t, float32x4_t, float32x4_t);
+pub(crate) struct Neon<const DOT: bool>(float32x4_t, float32x4_t, float32x4_t, float32x4_t);
 
 /// Runs a kernel with NEON code.
 ///
@@ -16,13 +17,23 @@ pub(crate) struct Neon(float32x4_t, float32x4_t, float32x4_t, float32x4_t);
 #[inline(never)]
 #[target_feature(enable = "neon")]
 pub(crate) unsafe fn run<K: Kernel>(kernel: K) -> K::Output {
-    kernel.run::<Neon>()
+    kernel.run::<Neon<false>>()
+}
+
+/// Runs a kernel with NEON code and dot products.
+///
+/// # Safety
+/// The machine has NEON and `dotprod`.
+#[inline(never)]
+#[target_feature(enable = "neon,dotprod")]
+pub(crate) unsafe fn run_dot<K: Kernel>(kernel: K) -> K::Output {
+    kernel.run::<Neon<true>>()
 }
 
 /// One expression over all four quarters.
 ///
-/// SAFETY of all that follows: a `Neon` method is reached through [`run`] alone, whose caller has detected the
-/// feature; every pointer comes from an array reference of at least the width that is read or written.
+/// SAFETY of all that follows: a method is reached through [`run`] or [`run_dot`] alone, whose caller has detected the
+/// features; every pointer comes from an array reference of at least the width that is read or written.
 macro_rules! quarters {
     ($a:ident, $f:expr) => {
         unsafe { Self($f($a.0), $f($a.1), $f($a.2), $f($a.3)) }
@@ -33,12 +44,12 @@ macro_rules! quarters {
 }
 
 #[allow(clippy::undocumented_unsafe_blocks)] // the macro's doc holds for each
-impl Lanes for Neon {
-    type Words = NeonWords;
+impl<const DOT: bool> Lanes for Neon<DOT> {
+    type Words = NeonWords<DOT>;
     const PANELS: usize = 1;
 
     fn call<K: Kernel>(kernel: K) -> K::Output {
-        unsafe { run(kernel) }
+        unsafe { if DOT { run_dot(kernel) } else { run(kernel) } }
     }
 
     #[inline(always)]
@@ -117,7 +128,7 @@ impl Lanes for Neon {
         unsafe { from_bytes(vld1q_u8(from.as_ptr())) }
     }
     #[inline(always)]
-    fn from_words(words: NeonWords) -> Self {
+    fn from_words(words: NeonWords<DOT>) -> Self {
         quarters!(words, |a| vcvtq_f32_s32(a))
     }
     #[inline(always)]
@@ -210,7 +221,7 @@ impl Lanes for Neon {
 /// # Safety
 /// The machine has NEON.
 #[inline(always)]
-unsafe fn from_signed(bytes: int8x16_t) -> Neon {
+unsafe fn from_signed<const DOT: bool>(bytes: int8x16_t) -> Neon<DOT> {
     // SAFETY: the caller's.
     unsafe {
         let (low, high) = (vmovl_s8(vget_low_s8(bytes)), vmovl_high_s8(bytes));
@@ -228,7 +239,7 @@ unsafe fn from_signed(bytes: int8x16_t) -> Neon {
 /// # Safety
 /// The machine has NEON.
 #[inline(always)]
-unsafe fn from_bytes(bytes: uint8x16_t) -> Neon {
+unsafe fn from_bytes<const DOT: bool>(bytes: uint8x16_t) -> Neon<DOT> {
     // SAFETY: the caller's.
     unsafe {
         let (low, high) = (vmovl_u8(vget_low_u8(bytes)), vmovl_high_u8(bytes));
@@ -253,10 +264,10 @@ unsafe fn larger(a: float32x4_t, b: float32x4_t) -> float32x4_t {
 
 /// Words 0–3, 4–7, 8–11 and 12–15.
 #[derive(Clone, Copy)]
-pub(crate) struct NeonWords(int32x4_t, int32x4_t, int32x4_t, int32x4_t);
+pub(crate) struct NeonWords<const DOT: bool>(int32x4_t, int32x4_t, int32x4_t, int32x4_t);
 
 #[allow(clippy::undocumented_unsafe_blocks)] // the macro's doc holds for each
-impl Words for NeonWords {
+impl<const DOT: bool> Words for NeonWords<DOT> {
     const LESS_128: bool = true;
 
     #[inline(always)]
@@ -293,12 +304,16 @@ impl Words for NeonWords {
     }
     #[inline(always)]
     fn dot(self, codes: Self, x: i32) -> Self {
-        quarters!(self, codes, |sum, codes| {
-            // Pairs of products fit 16 bits, even with codes of -128: 2 * 128 * 127 < 2^15.
+        let dot = |sum, codes| {
             let (codes, x) = (vreinterpretq_s8_s32(codes), vreinterpretq_s8_s32(vdupq_n_s32(x)));
+            if DOT {
+                return add_dot(sum, codes, x);
+            }
+            // Pairs of products fit 16 bits, even with codes of -128: 2 * 128 * 127 < 2^15.
             let low = vmull_s8(vget_low_s8(codes), vget_low_s8(x));
             vpadalq_s16(sum, vpaddq_s16(low, vmull_high_s8(codes, x)))
-        })
+        };
+        quarters!(self, codes, dot)
     }
     #[inline(always)]
     fn look_up(self, table: &[u8; 16]) -> Self {
@@ -311,4 +326,23 @@ impl Words for NeonWords {
         let flip = Self::splat(0x8080_8080u32.cast_signed());
         self.dot(quarters!(codes, flip, |a, b| veorq_s32(a, b)), x)
     }
+}
+
+/// `sum` and, for each of its words, the products of the four bytes there (`sdot`).
+///
+/// # Safety
+/// The machine has `dotprod`.
+#[inline(always)]
+unsafe fn add_dot(sum: int32x4_t, codes: int8x16_t, x: int8x16_t) -> int32x4_t {
+    let mut sum = sum;
+    // SAFETY: the caller's; it reads and writes these registers alone. (The intrinsic is not stable.)
+    unsafe {
+        asm!(
+            ".arch_extension dotprod",
+            "sdot {sum:v}.4s, {codes:v}.16b, {x:v}.16b",
+            sum = inout(vreg) sum, codes = in(vreg) codes, x = in(vreg) x,
+            options(pure, nomem, nostack, preserves_flags)
+        );
+    }
+    sum
 }
