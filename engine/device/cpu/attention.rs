@@ -158,15 +158,18 @@ impl Attention<'_> {
         let DecoderSpec { n_heads, n_kv_heads, v_dim, .. } = *self.spec;
         let group = n_heads / n_kv_heads;
         let groups = self.together(group);
-        // Few rows have work for every thread.
-        let split = n_threads().div_ceil((groups.len() * n_kv_heads).max(1));
-        let heads_per_task = group.div_ceil(split).min(HEADS_PER_TASK);
-        let heads_of = |kv_head: usize| {
-            let (first, end) = (kv_head * group, (kv_head + 1) * group);
-            (first..end).step_by(heads_per_task).map(move |head| head..end.min(head + heads_per_task))
+        // Heads that would leave threads without work in the end are divided among them.
+        let (n, n_threads) = (groups.len() * n_kv_heads, n_threads());
+        let n_last = n % n_threads;
+        let heads_of = |task: usize| {
+            let split = if task < n - n_last { 1 } else { n_threads.div_ceil(n_last) };
+            let heads_per_task = group.div_ceil(split).min(HEADS_PER_TASK);
+            let first = task % n_kv_heads * group;
+            let heads = (first..first + group).step_by(heads_per_task);
+            heads.map(move |head| head..(first + group).min(head + heads_per_task))
         };
-        let tasks =
-            groups.iter().flat_map(|rows| (0..n_kv_heads).flat_map(heads_of).map(move |heads| (rows, heads)));
+        let tasks = (0..n).flat_map(|task| heads_of(task).map(move |heads| (task / n_kv_heads, heads)));
+        let tasks = tasks.map(|(rows, heads)| (&groups[rows], heads));
         let tasks: Vec<(&Together<'_>, Range<usize>)> = tasks.collect();
         let contexts = map(tasks.len(), |task| {
             let (rows, heads) = &tasks[task];
