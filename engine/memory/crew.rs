@@ -12,6 +12,15 @@ use std::thread::{self, JoinHandle};
 
 type Task = Box<dyn FnOnce(&Store) + Send>;
 
+/// Who goes first where threads want a core.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Priority {
+    /// As those that compute: somebody waits for what they do.
+    Same,
+    /// Those that compute go first.
+    Low,
+}
+
 /// Threads that work on one store.
 pub(super) struct Crew {
     tasks: Option<Sender<Task>>,
@@ -23,13 +32,16 @@ impl Crew {
     ///
     /// # Errors
     /// One can't be started.
-    pub(super) fn new(name: &str, n_threads: usize, store: &Arc<Store>) -> Result<Self> {
+    pub(super) fn new(name: &str, n_threads: usize, priority: Priority, store: &Arc<Store>) -> Result<Self> {
         let (tasks, todo) = channel::<Task>();
         let todo = Arc::new(Mutex::new(todo));
         let mut crew = Self { tasks: Some(tasks), threads: Vec::new() };
         for _ in 0..n_threads {
             let (todo, store) = (todo.clone(), store.clone());
             let body = move || {
+                if priority == Priority::Low {
+                    go_last();
+                }
                 loop {
                     let next = todo.lock().unwrap_or_else(PoisonError::into_inner).recv();
                     let Ok(task) = next else { return };
@@ -86,6 +98,14 @@ impl Crew {
     }
 }
 
+/// This thread gets a third of the time of one that computes, where both want the same core. (Only Linux counts a priority by thread.)
+fn go_last() {
+    #[cfg(target_os = "linux")]
+    if let Err(e) = rustix::process::setpriority_process(Some(rustix::thread::gettid()), 5) {
+        tracing::debug!("a thread's priority can't be lowered: {e}");
+    }
+}
+
 impl Drop for Crew {
     /// Waits until all tasks are done, so that the cache folder is free again.
     fn drop(&mut self) {
@@ -104,7 +124,7 @@ mod tests {
 
     fn crew(n_threads: usize) -> Crew {
         let store = Arc::new(Store::on(Arc::new(InMemory::default()), None));
-        Crew::new("crew", n_threads, &store).expect("threads")
+        Crew::new("crew", n_threads, Priority::Low, &store).expect("threads")
     }
 
     #[test]

@@ -5,7 +5,7 @@
 //! would keep.
 
 use super::Memory;
-use super::crew::Crew;
+use super::crew::{Crew, Priority};
 use super::recall::put_tail;
 use crate::kv::format::BlockBytes;
 use crate::kv::layout::KvLayout;
@@ -67,7 +67,7 @@ impl Ahead {
     /// They can't be started.
     pub(super) fn new(store: &Arc<Store>, layout: Arc<KvLayout>) -> Result<Self> {
         // Who waits for a read doesn't wait until files are packed.
-        let crew = Crew::new("greenroom-ahead", 2, store)?;
+        let crew = Crew::new("greenroom-ahead", 2, Priority::Low, store)?;
         let (done, fetched) = channel();
         let (closing, under_way) = (Arc::default(), Vec::new());
         Ok(Self { crew, layout, done, fetched, closing, under_way, room: 0 })

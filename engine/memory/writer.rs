@@ -4,7 +4,7 @@
 //! names them, and a session's later save comes after its earlier one. What waits counts as memory; who has no room waits for it.
 
 use super::Memory;
-use super::crew::Crew;
+use super::crew::{Crew, Priority};
 pub(crate) use super::export::Stored;
 use crate::kv::table::BlockId;
 use crate::store::manifest::Journal;
@@ -72,7 +72,7 @@ impl Writer {
     /// # Errors
     /// It can't be started.
     pub(super) fn new(store: &Arc<Store>) -> Result<Self> {
-        let crew = Crew::new("greenroom-writer", 1, store)?;
+        let crew = Crew::new("greenroom-writer", 1, Priority::Low, store)?;
         let (done, answers) = channel();
         let (under_way, early) = (VecDeque::new(), VecDeque::new());
         Ok(Self { crew, done, answers, wake: Arc::new(|| ()), under_way, early })
