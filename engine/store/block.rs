@@ -5,14 +5,15 @@
 //! tensor `L{layer}_B{block}_K`. The metadata hold the block's address and a blake3 over names, types, sizes and data.
 
 use super::found::Failure;
-use super::source::{Source, stretch};
+use super::source::{Source, stretch, stretch_into};
 use crate::kv::format::{BlockBytes, BlockFormat, Number, Side, Tensor};
 use crate::kv::layout::{KvLayout, Part};
 use crate::kv::table::{BlockHash, BlockKey};
 use crate::{Error, Result};
 use safetensors::tensor::{Dtype, Metadata, TensorView};
+use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap};
-use std::io::{self, BufWriter, Read as _, SeekFrom, Write as _};
+use std::io::{self, BufWriter, Cursor, Read as _, SeekFrom, Write as _};
 
 /// The tensors of a part of the block at an index, by their names, in the order in which they are summed.
 fn tensors(part: Part, index: usize, layout: &KvLayout) -> (BlockFormat, Vec<(String, Tensor)>) {
@@ -87,9 +88,33 @@ fn header_bytes(layout: &KvLayout) -> usize {
     4096 + layout.layers.len() * 8 * 256
 }
 
-/// Reads a part of the block at an index from an image of `len` bytes that begins at `start`, each tensor straight to its place; the
-/// error is the reason why it can't be trusted.
+/// Reads a part of the block at an index from an image of `len` bytes that begins at `start`; the error is the reason why it can't be
+/// trusted. A small image is read at once: some hundred tensors, one after another, would take longer than their bytes.
 pub(crate) fn read(
+    source: &mut dyn Source,
+    (start, len): (u64, u64),
+    key: BlockKey,
+    index: usize,
+    layout: &KvLayout,
+    verify: bool,
+) -> Result<BlockBytes, Failure> {
+    thread_local! {
+        static IMAGE: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+    }
+    if len > AT_ONCE {
+        return read_tensors(source, (start, len), key, index, layout, verify);
+    }
+    IMAGE.with_borrow_mut(|image| {
+        stretch_into(image, source, (start, len))?;
+        read_tensors(&mut Cursor::new(&image[..]), (0, len), key, index, layout, verify)
+    })
+}
+
+/// Bytes of an image that is read at once, at most: each thread that reads keeps room for one.
+const AT_ONCE: u64 = 4 << 20;
+
+/// Reads each tensor straight to its place.
+fn read_tensors(
     source: &mut dyn Source,
     (start, len): (u64, u64),
     (hash, part): BlockKey,

@@ -8,13 +8,24 @@ pub(crate) trait Source: Read + Seek {}
 impl<S: Read + Seek> Source for S {}
 
 /// The `n` bytes from `start` on. Memory for them is asked for, not taken.
-pub(super) fn stretch(source: &mut dyn Source, (start, n): (u64, u64)) -> Result<Vec<u8>, Failure> {
+pub(super) fn stretch(source: &mut dyn Source, span: (u64, u64)) -> Result<Vec<u8>, Failure> {
     let mut bytes = Vec::new();
+    stretch_into(&mut bytes, source, span)?;
+    Ok(bytes)
+}
+
+/// The same, in place of what was in `bytes`.
+pub(super) fn stretch_into(
+    bytes: &mut Vec<u8>,
+    source: &mut dyn Source,
+    (start, n): (u64, u64),
+) -> Result<(), Failure> {
+    bytes.clear();
     let room = usize::try_from(n).ok().and_then(|n| bytes.try_reserve_exact(n).ok());
     room.ok_or_else(|| Failure::Unreadable(format!("there is no memory for its {n} bytes")))?;
-    let read = source.seek(SeekFrom::Start(start)).and_then(|_| source.take(n).read_to_end(&mut bytes));
+    let read = source.seek(SeekFrom::Start(start)).and_then(|_| source.take(n).read_to_end(bytes));
     match read {
-        Ok(read) if read as u64 == n => Ok(bytes),
+        Ok(read) if read as u64 == n => Ok(()),
         Ok(_) => Err("it ends too early".into()),
         Err(e) => Err(Failure::io("it", &e)),
     }
