@@ -4,6 +4,7 @@ use super::lab::Bench;
 use super::report::{Entry, Figures, Row};
 use super::scenario::{Performance, Play, open, play};
 use super::speed::at_least_one;
+use greenroom::backend::Backend;
 use greenroom::run::RunOptions;
 use greenroom::scenario::Scenario;
 use std::path::Path;
@@ -35,11 +36,13 @@ impl Args {
     pub(super) fn run(&self, bench: &mut Bench) -> anyhow::Result<Figures> {
         let scenario = self.play.scenario()?;
         let shared = tempfile::tempdir()?;
+        let together = open(bench, shared.path())?;
         let (mut one, mut separate, mut is_equal) = (Cost::default(), Cost::default(), true);
         for seed in 0..self.repeats {
             let own = tempfile::tempdir()?;
-            let in_shared = self.play_in(bench, &scenario, seed, shared.path())?;
-            let in_own = self.play_in(bench, &scenario, seed, own.path())?;
+            bench.say(format!("run {} of {}", seed + 1, self.repeats));
+            let in_shared = self.play_on(&together, &scenario, seed)?;
+            let in_own = self.play_on(&open(bench, own.path())?, &scenario, seed)?;
             is_equal &= in_shared.transcript == in_own.transcript;
             one.add(&in_shared);
             separate.add(&in_own);
@@ -48,7 +51,7 @@ impl Args {
         one.bytes = bytes_in(shared.path())?;
         let equal = if is_equal { "equal" } else { "NOT EQUAL" };
         let notes = vec![format!(
-            "{} runs of {}, the engine opened for each; the transcripts of both ways are {equal}. {} tokens were recomputed.",
+            "{} runs of {}, all on one engine, as `greenroom repeat` plays them, and on an engine for each; the transcripts of both ways are {equal}. {} tokens were recomputed.",
             self.repeats,
             scenario.id,
             one.recomputed + separate.recomputed
@@ -56,19 +59,16 @@ impl Args {
         Ok(Figures { rows: rows(&one, &separate), notes })
     }
 
-    /// One run, its memories in `cache_dir`; the record is deleted again.
-    fn play_in(
+    /// One run; the record is deleted again.
+    fn play_on(
         &self,
-        bench: &Bench,
+        backend: &Arc<dyn Backend>,
         scenario: &Arc<Scenario>,
         seed: usize,
-        cache_dir: &Path,
     ) -> anyhow::Result<Performance> {
         let record = tempfile::tempdir()?;
-        let backend = open(bench, cache_dir)?;
-        bench.say(format!("run {} of {}", seed + 1, self.repeats));
         let options = RunOptions { seed: seed as u64, ..self.play.options() };
-        play(scenario, &backend, record.path(), &options)
+        play(scenario, backend, record.path(), &options)
     }
 }
 
