@@ -19,8 +19,8 @@ enum Eviction {
     Stored,
     /// Ids, texts and addresses of a session whose manifest is up to date.
     Known,
-    /// What turns had read that did not end.
-    Unfinished,
+    /// Rows that first prompts left, and what turns had read that did not end.
+    Unowned,
     /// Keys and values that would have to be computed again: some hundred times what reading costs.
     Unstored,
 }
@@ -74,12 +74,15 @@ impl Memory {
     pub(super) fn make_room(&mut self, more: u64, needed_by: Option<u64>) -> bool {
         let kinds: &[Eviction] = match needed_by {
             Some(_) => &[Eviction::Stored],
-            None => &[Eviction::Stored, Eviction::Known, Eviction::Unfinished, Eviction::Unstored],
+            None => &[Eviction::Stored, Eviction::Known, Eviction::Unowned, Eviction::Unstored],
         };
         let mut excess = (self.bytes() + more).saturating_sub(self.budget());
         for kind in kinds {
             let mut bytes = self.arena.bytes();
-            while *kind == Eviction::Unfinished && excess > 0 && self.evict_unfinished() {
+            while *kind == Eviction::Unowned
+                && excess > 0
+                && (self.evict_beginning() || self.evict_unfinished())
+            {
                 let left = self.arena.bytes();
                 excess = excess.saturating_sub(bytes - left);
                 bytes = left;
@@ -147,7 +150,7 @@ impl Idle {
         match kind {
             Eviction::Stored => self.session.can_evict(),
             Eviction::Known => self.saved && !self.session.sequence.holds_any(),
-            Eviction::Unfinished => false, // no session's own
+            Eviction::Unowned => false, // no session's own
             Eviction::Unstored => self.session.sequence.holds_any() && !self.session.can_evict(),
         }
     }

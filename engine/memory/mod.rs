@@ -1,6 +1,6 @@
 //! All sessions that are not at work, in memory and on disk.
 //!
-//! [`at_rest`] holds them; [`recall`] makes one ready for a prompt, [`adopt`] goes on with another device's, [`carry`] takes in and gives away whole ones, [`commit`] keeps what its turn left, [`unfinished`] what one left that did not end, [`read_ahead`] reads for who is needed next, [`eviction`]
+//! [`at_rest`] holds them; [`recall`] makes one ready for a prompt, which may begin as an earlier one did ([`beginnings`]), [`adopt`] goes on with another device's, [`carry`] takes in and gives away whole ones, [`commit`] keeps what its turn left, [`unfinished`] what one left that did not end, [`read_ahead`] reads for who is needed next, [`eviction`]
 //! keeps the budget, [`claims`] other processes away. What needs the disk is a [`crew`]'s: reads side by side, an [`export`] of what a
 //! session has and its manifest through the [`writer`], in order. A [`session`] is a [`sequence`] with what it has read; the [`arena`]
 //! knows which blocks are in memory; a [`pass`] is planned over both.
@@ -8,6 +8,7 @@
 mod adopt;
 pub(crate) mod arena;
 mod at_rest;
+mod beginnings;
 mod carry;
 mod claims;
 mod commit;
@@ -33,8 +34,9 @@ use crate::threads::n_threads;
 use crate::{Result, SessionKey, SessionStatus};
 use arena::Arena;
 use at_rest::{AtRest, Idle};
+use beginnings::Beginnings;
 use claims::Claims;
-use crew::Crew;
+use crew::{Crew, Priority};
 use read_ahead::Ahead;
 use recall::Search;
 use session::{CacheContext, Session};
@@ -56,6 +58,7 @@ pub(crate) struct Memory {
     writer: Option<Writer>,
     idle: AtRest,
     unfinished: Unfinished,
+    beginnings: Beginnings,
     /// Contents of the manifests of sessions that this engine saved.
     journals: HashMap<SessionKey, Journal>,
     /// Faults found in a session's memory before it was asked for, in words.
@@ -91,7 +94,7 @@ impl Memory {
         let arena = Arena::new(device, &context.layout, budget);
         let store = store.map(Arc::new);
         let readers = |store: &Arc<Store>| {
-            Crew::new("greenroom-reader", store.n_readers(n_threads().min(READERS)), store)
+            Crew::new("greenroom-reader", store.n_readers(n_threads().min(READERS)), Priority::Same, store)
         };
         let readers = store.as_ref().map(readers).transpose()?;
         let ahead = store.as_ref().map(|store| Ahead::new(store, context.layout.clone())).transpose()?;
@@ -110,6 +113,7 @@ impl Memory {
             writer,
             idle,
             unfinished: Unfinished::default(),
+            beginnings: Beginnings::default(),
             journals,
             remarks,
             claims,

@@ -142,6 +142,9 @@ impl Memory {
             let persists = self.persists(request);
             self.append_known_blocks(&mut session, end, persists, &mut search);
             self.restore_tail(&mut session, &mut search);
+            if fresh {
+                self.begin_alike(&mut session, prompt);
+            }
         }
         // At least one token is fed: its logits choose the first token of the reply.
         let last = session.tokens.len().saturating_sub(1);

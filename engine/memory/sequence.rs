@@ -27,6 +27,8 @@ pub(crate) struct Sequence {
     start: usize,
     /// Position from which on it goes to and fro: see [`Sequence::hold`].
     held: Option<usize>,
+    /// Blocks whose rows stay until they are taken or the turn ends: see [`Sequence::mark`].
+    marked: Vec<usize>,
     /// Tokens that went through the model since the turn began.
     n_computed: usize,
 }
@@ -35,7 +37,7 @@ impl Sequence {
     /// An empty sequence; `root` is the identity that its blocks' addresses start from.
     pub(crate) fn new(layout: Arc<KvLayout>, root: BlockHash) -> Self {
         let (table, rows) = (BlockTable::default(), BTreeMap::new());
-        Self { layout, root, table, rows, len: 0, start: 0, held: None, n_computed: 0 }
+        Self { layout, root, table, rows, len: 0, start: 0, held: None, marked: Vec::new(), n_computed: 0 }
     }
 
     /// Tokens held.
@@ -46,6 +48,11 @@ impl Sequence {
     /// The root of its blocks' addresses.
     pub(crate) fn root(&self) -> BlockHash {
         self.root
+    }
+
+    /// Address of the last sealed block, or the root where there is none.
+    pub(crate) fn end(&self) -> BlockHash {
+        self.table.last_hash().unwrap_or(self.root)
     }
 
     /// The sealed blocks.
@@ -104,11 +111,31 @@ impl Sequence {
         self.held = Some(self.len);
     }
 
+    /// Until the turn ends the rows of these blocks stay, those that come with it too, for [`Sequence::take_marked`].
+    pub(crate) fn mark(&mut self, blocks: impl IntoIterator<Item = usize>) {
+        self.marked.extend(blocks);
+        self.marked.dedup();
+    }
+
+    /// The marked blocks all of whose rows before token `end` are here, with the address of the block before and the rows, which stay
+    /// until the next pass. They are marked no longer.
+    pub(crate) fn take_marked(&mut self, end: usize) -> Vec<(usize, BlockHash, RowsId)> {
+        let len = self.len;
+        let is_whole = |block: &mut usize| len >= end.min((*block + 1) * BLOCK);
+        let whole: Vec<usize> = self.marked.extract_if(.., is_whole).collect();
+        let of = |block: usize| {
+            let before = block.checked_sub(1).map_or(Some(self.root), |before| self.table.hash(before))?;
+            Some((block, before, *self.rows.get(&block)?))
+        };
+        whole.into_iter().filter_map(of).collect()
+    }
+
     /// The turn stands: f16 rows stay for the open block only.
     pub(crate) fn end_turn(&mut self, arena: &mut Arena) {
         let open = self.len / BLOCK;
         self.start = self.len;
         self.held = None;
+        self.marked.clear();
         self.keep_rows(arena, |block| block == open);
     }
 
@@ -291,14 +318,15 @@ impl Sequence {
         self.n_computed += pass.n;
         for parts in pass.completed {
             let block = self.table.len();
-            let before = self.table.last_hash().unwrap_or(self.root);
-            let hash = before.then(&tokens[block * BLOCK..][..BLOCK]);
+            let hash = self.end().then(&tokens[block * BLOCK..][..BLOCK]);
             let name = |part: Part| parts[part as usize].map(|id| arena.name(id, (hash, part)));
             self.table.push(hash, Part::ALL.map(name));
         }
         let (open, start) = (self.len / BLOCK, self.start / BLOCK);
         let first = self.held.map_or(open, |held| held / BLOCK).min(open.saturating_sub(1));
-        self.keep_rows(arena, |block| block >= first || block == start);
+        let marked = std::mem::take(&mut self.marked);
+        self.keep_rows(arena, |block| block >= first || block == start || marked.contains(&block));
+        self.marked = marked;
     }
 
     /// A pass failed: forgets what it wrote.

@@ -2,6 +2,7 @@
 
 mod accounts;
 mod adoption;
+mod beginnings;
 mod calls;
 mod carry;
 mod choices;

@@ -458,6 +458,8 @@ impl Worker {
     fn advance(&mut self, i: usize, logits: SpanLogits) -> Result<()> {
         let n_active = self.active.len();
         let turn = &mut self.active[i];
+        let prompt_len = turn.prompt_len();
+        self.memory.leave_beginning(&turn.request.session, &mut turn.session, prompt_len);
         if !turn.decoding() {
             turn.report_prefill();
             return Ok(());
