@@ -41,7 +41,7 @@ impl Scenario {
         found.ok_or_else(|| {
             let names = cases.iter().map(|case| case.name.as_str());
             let help = crate::diagnostic::suggest(wanted, names);
-            let help = help.unwrap_or_else(|| format!("there are {}", cases.len()));
+            let help = help.unwrap_or_else(|| format!("the scenario has {}", cases.len()));
             format!("there is no case `{wanted}`; {help}")
         })
     }

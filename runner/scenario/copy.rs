@@ -67,7 +67,7 @@ pub fn write_copy(scenario: &Scenario, run: &Path) -> anyhow::Result<()> {
             || files::read(&file, Kind::Scenario).is_ok_and(|was| was == text.as_bytes());
         ensure!(
             other,
-            "{} is there and is not what is played; the run's folder takes a copy of its scenario: choose another with --out",
+            "{} already exists and differs from the scenario being played; a run's folder holds a copy of its scenario: choose another folder with --out",
             file.display()
         );
         files::write(&file, text)?;
@@ -120,7 +120,7 @@ fn lay(sources: &Sources) -> anyhow::Result<Laid<'_>> {
             }
         }
         if laid.files.insert(place, &source.text).is_some_and(|other| other != source.text) {
-            bail!("{} leads through a link, so the run's folder can't hold a copy of it", source.name);
+            bail!("the path {} goes through a link, so the run's folder can't hold a copy of it", source.name);
         }
     }
     Ok(laid)

@@ -140,9 +140,9 @@ pub fn expected(name: &str, value: f64) -> Option<&'static str> {
         "temperature" => (value >= 0.0 && value <= f64::from(f32::MAX), "a number of at least 0"),
         "top_p" | "min_p" => ((0.0..=1.0).contains(&value), "a number from 0 to 1"),
         "repetition_penalty" => {
-            (value as f32 > 0.0 && value <= f64::from(f32::MAX), "a number above 0; 1 is off")
+            (value as f32 > 0.0 && value <= f64::from(f32::MAX), "a number above 0 (1: off)")
         }
-        "top_k" => (value >= 0.0 && value.fract() == 0.0, "a whole number; 0 is off"),
+        "top_k" => (value >= 0.0 && value.fract() == 0.0, "a whole number (0: off)"),
         _ => {
             let is_whole = value.fract() == 0.0 && value <= f64::from(u32::MAX);
             (value >= 1.0 && is_whole, "a whole number of at least 1")

@@ -60,7 +60,7 @@ pub(super) fn add_to(schema: &mut Schema) {
     for (other, name) in others() {
         let field = phase["properties"][name].clone();
         if let (Value::Object(mut field), Value::Object(fields)) = (field, &mut phase["properties"]) {
-            let text = format!("Another name of `{name}`.");
+            let text = format!("Another name for `{name}`.");
             field.insert("description".into(), text.into());
             fields.entry(other).or_insert(Value::Object(field));
         }
@@ -84,9 +84,9 @@ fn twice(tree: &Tree, phase: &Path, name: &str, other: &str) -> Diagnostic {
     if tree.key(&one).start > tree.key(&two).start {
         std::mem::swap(&mut first, &mut second);
     }
-    let message = format!("`{}` and `{}` are two names of one field", first.1, second.1);
+    let message = format!("`{}` and `{}` are two names for the same field", first.1, second.1);
     let found = Diagnostic::error("duplicate-key", second.0.to_string(), tree.key(&second.0), message);
-    found.related(tree.key(&first.0), "first here").help(format!("keep `{name}` alone"))
+    found.related(tree.key(&first.0), "first defined here").help(format!("keep only `{name}`"))
 }
 
 /// Lets a message name the fields of its phase as the file does.

@@ -62,7 +62,7 @@ pub struct Loaded {
 /// Reads and checks a scenario's text, which may not include files. `name` is what messages call it.
 pub fn load(name: &str, text: &str, overrides: &[(String, Value)]) -> Loaded {
     let none = |_: &str, _: Kind| {
-        Err(std::io::Error::other("only a scenario that is read from a file can name others"))
+        Err(std::io::Error::other("only a scenario that is read from a file can name other files"))
     };
     load_with(name, text, overrides, &none)
 }
@@ -118,7 +118,7 @@ pub fn open_named(
     let text = files::read_text(path, Kind::Scenario);
     let text = text.with_context(|| format!("can't read the scenario {}", path.display()))?;
     let is_scenario = include::unlike_a_scenario(&text).is_none();
-    ensure!(is_scenario, "{} is no scenario; `greenroom check` shows its mistakes", path.display());
+    ensure!(is_scenario, "{} is not a valid scenario; run `greenroom check` to see its errors", path.display());
     open_below(path, root, overrides)
 }
 
@@ -153,8 +153,8 @@ fn load_with(name: &str, text: &str, overrides: &[(String, Value)], read: &ReadN
     if diagnostics.len() > MAX_TOLD {
         let rest = diagnostics.split_off(MAX_TOLD);
         let worst = rest.iter().map(|found| found.severity).min().unwrap_or(Severity::Warning);
-        let message = format!("{} more mistakes are not told", rest.len());
-        let found = Diagnostic::error("too-many", "", rest[0].span, message).help("correct the others first");
+        let message = format!("{} more errors not shown", rest.len());
+        let found = Diagnostic::error("too-many", "", rest[0].span, message).help("fix the others first");
         diagnostics.push(Diagnostic { severity: worst, ..found });
     }
     // A key that is no agent's has a value of whatever type.
@@ -176,7 +176,7 @@ fn load_with(name: &str, text: &str, overrides: &[(String, Value)], read: &ReadN
 /// In words, for the command line.
 pub fn parse_override(text: &str) -> Result<(String, Value), String> {
     let (key, value) = text.split_once('=').ok_or("expected NAME=VALUE")?;
-    let value = parse(value).map_err(|error| format!("the value is not YAML: {error}"))?;
+    let value = parse(value).map_err(|error| format!("the value is not valid YAML: {error}"))?;
     Ok((key.trim().to_string(), value))
 }
 
@@ -187,11 +187,11 @@ pub fn parse_override(text: &str) -> Result<(String, Value), String> {
 pub fn parse_cast(file: &str) -> Result<(String, Value), String> {
     let text = files::read_text(std::path::Path::new(file), Kind::Scenario);
     let text = text.map_err(|error| format!("can't read {file}: {error}"))?;
-    let mut value = parse(&text).map_err(|error| format!("{file} is not YAML: {error}"))?;
+    let mut value = parse(&text).map_err(|error| format!("{file} is not valid YAML: {error}"))?;
     let cast = value.get_mut("agents").map(Value::take).unwrap_or(value);
     match cast.as_object() {
         Some(agents) if !agents.is_empty() => Ok((CAST.to_string(), cast)),
-        _ => Err(format!("{file} holds no cast: expected `agents:`, or agents by their keys")),
+        _ => Err(format!("{file} contains no cast: expected `agents:`, or agents by key")),
     }
 }
 
@@ -457,7 +457,7 @@ impl Checker {
         let hit = known.iter().find(|(name, _)| *name == wanted).map(|(_, value)| *value);
         if hit.is_none() {
             let help = self.suggest(wanted, known.iter().map(|(name, _)| *name));
-            self.error("unknown-value", path, format!("`{wanted}` is no {what}")).help = help;
+            self.error("unknown-value", path, format!("`{wanted}` is not a valid {what}")).help = help;
         }
         hit
     }
@@ -469,10 +469,10 @@ impl Checker {
         let judged = phases.iter().any(|phase| phase.is_judge);
         let reserved = reserved.chain(&["mine", "all", "outcome"]).chain(judged.then_some(&"verdict"));
         seen.extend(
-            reserved.map(|name| (name.to_string(), ("a name that templates already have", Span::default()))),
+            reserved.map(|name| (name.to_string(), ("a name reserved in templates", Span::default()))),
         );
         let of_cases = ["case", "cases"].into_iter().filter(|_| self.has_cases);
-        seen.extend(of_cases.map(|name| (name.to_string(), ("taken by the file of cases", Span::default()))));
+        seen.extend(of_cases.map(|name| (name.to_string(), ("used by the file of cases", Span::default()))));
         let top = Path::default();
         let named = variables.keys().map(|k| (k.clone(), "a variable", top.key("variables").key(k.clone())));
         let state =
@@ -496,15 +496,15 @@ impl Checker {
                 Some((other, first)) => {
                     let own = first.end == 0;
                     let message = if own {
-                        format!("`{name}` is {other}, so {kind} can't have it")
+                        format!("`{name}` is {other}, so {kind} can't use it")
                     } else {
                         format!("`{name}` is the name of {kind} and of {other}")
                     };
                     let help =
-                        if own { "rename it" } else { "templates could not tell them apart: rename one" };
+                        if own { "rename it" } else { "templates can't tell them apart: rename one" };
                     let found =
                         Diagnostic::error("ambiguous-name", path.to_string(), span, message).help(help);
-                    self.push(if own { found } else { found.related(*first, "first here") });
+                    self.push(if own { found } else { found.related(*first, "first defined here") });
                 }
                 None => {
                     seen.insert(name, (kind, span));

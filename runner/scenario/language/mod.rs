@@ -24,19 +24,19 @@ pub struct Language {
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Mistake {
     /// There is no such text.
-    #[error("the stage has no text `{0}`")]
+    #[error("there is no stage text `{0}`")]
     Unknown(String),
     /// Nothing would be said.
     #[error("the text `{0}` is empty")]
     Blank(String),
     /// It has several lines, where one is expected.
-    #[error("the text `{0}` has several lines, one is expected")]
+    #[error("the text `{0}` has several lines; expected one")]
     Lines(String),
     /// Something stands for a value that there is not.
-    #[error("`{{{1}}}` stands for nothing in the text `{0}`")]
+    #[error("`{{{1}}}` is not a placeholder of the text `{0}`")]
     Placeholder(String, String),
     /// What the text is about is not in it.
-    #[error("the text `{0}` lacks `{{{1}}}`")]
+    #[error("the text `{0}` needs `{{{1}}}`")]
     Lacks(String, String),
 }
 

@@ -13,7 +13,7 @@ impl From<minijinja::Error> for TemplateError {
             (Fault::Bound(_), _) => detail.to_string(),
             (Fault::Undefined(name), _) => format!("`{name}` is not defined"),
             (Fault::UnknownFilter(name), _) => format!("there is no filter `{name}`"),
-            (_, ErrorKind::OutOfFuel) => "this takes too many steps: it would not come to an end".to_string(),
+            (_, ErrorKind::OutOfFuel) => "this takes too many steps: it would never end".to_string(),
             (_, kind) if detail.is_empty() => kind.to_string(),
             (_, kind) => format!("{kind}: {detail}"),
         };
@@ -47,16 +47,16 @@ pub fn remedy(text: &str, error: &TemplateError) -> Option<String> {
     let has_blocks = text.contains("{%");
     match &error.kind {
         Fault::UnknownFilter(filter) => {
-            let some = || format!("filters are, among others, {}", FILTERS[..8].join(", "));
+            let some = || format!("available filters include {}", FILTERS[..8].join(", "));
             return Some(suggest(filter, FILTERS.iter().copied()).unwrap_or_else(some));
         }
         Fault::Bound(bound) => return Some(bound.remedy().into()),
         Fault::Undefined(_) => {
-            let help = "what is printed or compared must exist: look at its spelling under `variables:`";
+            let help = "what is printed or compared must exist: check its spelling under `variables:`";
             return Some(help.into());
         }
         Fault::Unended if has_blocks => {
-            let help = "each `{% if %}` ends with `{% endif %}`, each `{% for %}` with `{% endfor %}`";
+            let help = "end each `{% if %}` with `{% endif %}` and each `{% for %}` with `{% endfor %}`";
             return Some(help.into());
         }
         Fault::Unended | Fault::Character(_) | Fault::Syntax | Fault::Other => {}
@@ -73,7 +73,7 @@ pub fn remedy(text: &str, error: &TemplateError) -> Option<String> {
         Fault::Character('!') => "write `not`",
         Fault::Character('?') => "write `A if CONDITION else B`",
         Fault::Character('"' | '\'') => "put the same quote at the end of the text",
-        Fault::Character('}') => "what `{{` opens, `}}` closes",
+        Fault::Character('}') => "close each `{{` with `}}`",
         Fault::Syntax | Fault::Unended if !has_blocks && pieces.iter().any(|code| assigns(code)) => {
             "to compare, write `==`"
         }

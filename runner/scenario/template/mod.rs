@@ -183,7 +183,7 @@ pub fn expression_names(text: &str) -> Result<Vec<String>, TemplateError> {
     if let Some(c) = odd_character(text) {
         let message = match c {
             '"' | '\'' => format!("the quote `{c}` is not closed"),
-            c => format!("`{c}` means nothing here"),
+            c => format!("`{c}` has no meaning here"),
         };
         return Err(TemplateError { kind: Fault::Character(c), message, line: 1 });
     }

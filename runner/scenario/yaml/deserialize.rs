@@ -353,7 +353,7 @@ impl std::fmt::Display for Wrong {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Shape { found, expected } => write!(f, "expected {expected:?}, found {found:?}"),
-            Self::Word { found, of, .. } => write!(f, "`{found}` is no {of}"),
+            Self::Word { found, of, .. } => write!(f, "`{found}` is not a valid {of}"),
             Self::Other(told) => f.write_str(told),
         }
     }
