@@ -194,14 +194,14 @@ pub struct Memory {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Keep {
-    /// All: the run ends. `check` predicts it and refuses such a scenario. The default.
+    /// Everything: when the context is full, the run ends. `check` predicts this and rejects such a scenario. The default.
     #[default]
     All,
-    /// What the agent writes down for itself.
+    /// A summary that the agent writes for itself.
     Summary,
     /// The most recent pieces.
     Window,
-    /// The most recent pieces, and of those before them the nearest to what the agent has just heard.
+    /// The most recent pieces, and of the earlier ones those nearest to what the agent has just heard.
     Retrieve,
 }
 

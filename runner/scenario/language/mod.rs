@@ -202,7 +202,7 @@ pub(super) fn add_to(schema: &mut Schema) {
         let row = &ROWS[at];
         let takes: Vec<String> =
             row.takes.iter().map(|name| format!("`{{{}}}`", name.trim_start_matches('!'))).collect();
-        let takes = if takes.is_empty() { String::new() } else { format!(" It takes {}.", takes.join(", ")) };
+        let takes = if takes.is_empty() { String::new() } else { format!(" Placeholders: {}.", takes.join(", ")) };
         match is_template(at) {
             true => format!("The rules of the debate format `{}`, a template.", row.name),
             false => format!("In English: `{}`.{takes}", row.in_language[0]),
@@ -215,12 +215,12 @@ pub(super) fn add_to(schema: &mut Schema) {
     fields.insert(
         "base".into(),
         json!({ "type": ["string", "null"], "enum": LANGUAGES.iter().map(|name| Value::from(*name)).chain([Value::Null]).collect::<Vec<_>>(),
-            "description": "The language whose texts stand where the table has none. Default: `en`." }),
+            "description": "The language of the texts that the table does not set. Default: `en`." }),
     );
     fields.extend((0..ROWS.len()).map(field));
     of["anyOf"] = json!([
-        { "type": "string", "enum": LANGUAGES, "description": "A language that is built in." },
-        { "type": "object", "properties": fields, "additionalProperties": false, "description": "A table." },
+        { "type": "string", "enum": LANGUAGES, "description": "A built-in language." },
+        { "type": "object", "properties": fields, "additionalProperties": false, "description": "A table of texts." },
     ]);
 }
 

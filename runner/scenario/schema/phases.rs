@@ -210,7 +210,7 @@ pub struct WrittenAnnouncement {
 pub struct WrittenInteraction {
     /// Who speaks; with `observe`, who listens.
     pub from: Option<Key>,
-    /// Whom it concerns. It may be left out where `kind` is `public`.
+    /// Whom it concerns. Optional if `kind` is `public`.
     pub to: Option<Keys>,
     /// What happens between them.
     pub kind: Option<InteractionKind>,
@@ -220,19 +220,19 @@ pub struct WrittenInteraction {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum WhoSpeaks {
-    /// Each round everybody speaks once, in order, and hears those before. The default.
+    /// In each round everybody speaks once, in order, and hears those who spoke before. The default.
     RoundRobin,
     /// The same, counted in `max_turns`.
     TurnByTurn,
-    /// Each round all speak at once, unheard by each other until the next round.
+    /// In each round all speak at once and do not hear each other until the next round.
     Broadcast,
-    /// Each round the pairs of `interactions` speak to each other, first `from`, then `to`, and only they hear it. A pair is
-    /// listed once.
+    /// In each round the pairs of `interactions` speak to each other, first `from`, then `to`, and only they hear it. List
+    /// each pair once.
     Whisper,
-    /// As `round_robin`; after each turn those who are not next are asked whether to cut in, at most once a round each, and the
-    /// first in order who wants to speaks.
+    /// Like `round_robin`, but after each turn the agents who are not next are asked whether to cut in, each at most once per
+    /// round. The first in order who wants to cut in speaks.
     Interrupt,
-    /// Each round the moderator says who speaks.
+    /// In each round the moderator says who speaks.
     Moderated,
 }
 
@@ -240,13 +240,13 @@ pub enum WhoSpeaks {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum WhoHears {
-    /// As `interactions` say. The default.
+    /// As set by `interactions`. The default.
     All,
-    /// Nobody. The speaker remembers it.
+    /// Nobody. Only the speaker remembers it.
     None,
 }
 
-/// Rules of a debate.
+/// The rules of a debate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum DebateFormat {
@@ -260,9 +260,9 @@ pub enum DebateFormat {
     DevilsAdvocate,
     /// The first of the cast only asks questions, the others answer.
     Socratic,
-    /// Everybody adds one new thought a round, and says whom it builds on.
+    /// Everybody adds one new thought per round and says whose it builds on.
     Roundtable,
-    /// Government and opposition take turns on a motion: the first speaks for the one, the second for the other, and so on.
+    /// Government and opposition take turns on a motion: the first speaks for the government, the second for the opposition, and so on.
     Parliamentary,
 }
 
@@ -272,20 +272,20 @@ pub enum DebateFormat {
 pub enum DecisionMode {
     /// There is no vote. The default.
     None,
-    /// The option with most votes; if several have most, nothing is decided (`tied`).
+    /// The option with the most votes; if several options tie, nothing is decided (`tied`).
     MajorityVote,
-    /// All rank all options; the options with fewest first places go until one has more than half. If those that are left
-    /// are level, nothing is decided (`tied`).
+    /// All rank all options; the options with the fewest first places are removed until one has more than half. If the
+    /// remaining options tie, nothing is decided (`tied`).
     RankedChoice,
     /// One agent chooses for all.
     CoordinatorDecides,
-    /// All must agree. As long as they don't, another round and another vote follow, `attempts` votes in all; once
-    /// `max_turns` are used up, votes alone.
+    /// All must agree. Until they do, another round and another vote follow, up to `attempts` votes in total; once
+    /// `max_turns` is reached, only votes follow.
     Consensus,
 }
 
 impl DecisionMode {
-    /// The word, as it is written.
+    /// The word as written in a scenario.
     pub fn word(self) -> &'static str {
         match self {
             Self::None => "none",
