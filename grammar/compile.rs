@@ -21,7 +21,7 @@ impl Grammar {
                     schema = json!({});
                 }
                 let Value::Object(fields) = &schema else {
-                    return Err(Error("a schema is a mapping, e.g. `{ type: object }`".into()));
+                    return Err(Error("a schema must be a mapping, e.g. `{ type: object }`".into()));
                 };
                 if fields.contains_key("x-guidance") {
                     return Err(Error("`x-guidance` can't be set".into()));

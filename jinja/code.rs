@@ -70,7 +70,7 @@ pub(crate) fn is_sound(stmt: &Stmt<'_>, place: Place, meter: &mut Meter) -> Resu
     let leaves = |word: &str, line: u16| match place {
         Place { in_loop: true, between: Some(what) } => {
             let detail =
-                format!("`{{% {word} %}}` can't leave {what}: put the loop within it, or use `{{% if %}}`");
+                format!("`{{% {word} %}}` can't leave {what}: put the loop inside it, or use `{{% if %}}`");
             Err(on_line(detail, line))
         }
         _ => Ok(()),

@@ -208,7 +208,10 @@ impl Stage {
                 continue;
             }
             if scope.running.is_empty() {
-                bail!("{}: nothing it waits for is running", self.plan.turn(TurnId(self.next)).path);
+                bail!(
+                    "{}: none of the turns it waits for is running",
+                    self.plan.turn(TurnId(self.next)).path
+                );
             }
             tokio::select! {
                 biased;
@@ -218,7 +221,7 @@ impl Stage {
                 }
                 Some((id, piece)) = progress.recv() => scope.watch.see(id, Scene::Progress(&piece)),
                 Some(joined) = scope.running.join_next() => {
-                    let (id, came) = joined.map_err(|error| anyhow::anyhow!("a turn broke off: {error}"))?;
+                    let (id, came) = joined.map_err(|error| anyhow::anyhow!("a turn was aborted: {error}"))?;
                     while let Ok((id, piece)) = progress.try_recv() {
                         scope.watch.see(id, Scene::Progress(&piece));
                     }
@@ -295,9 +298,8 @@ impl Stage {
             Ok(true) => {}
             Ok(false) if self.memories.given(id).is_some() => {
                 let path = &self.plan.turn(id).path;
-                let error = anyhow!(
-                    "{path} is not played, so nothing can be said there; fork without --say {path}=…"
-                );
+                let error =
+                    anyhow!("{path} is not played, so its text can't be set; fork without --say {path}=…");
                 return self.fail(id, error);
             }
             Ok(false) => {
@@ -415,7 +417,7 @@ impl Stage {
             if reply.text.trim() != given.trim() {
                 let path = &self.plan.turn(id).path;
                 return self
-                    .fail(id, anyhow!("{path}: the model can't say `{given}`, it says `{}`", reply.text));
+                    .fail(id, anyhow!("{path}: the model can't say `{given}`; it says `{}`", reply.text));
             }
             // Nobody drew it.
             reply.logprobs.clear();

@@ -63,7 +63,8 @@ pub struct Refused(String);
 /// If the text is no scenario of either engine.
 pub fn import(name: &str, text: &str, from: Option<Format>) -> Result<Imported, Refused> {
     if text.len() as u64 > MAX_BYTES {
-        let message = format!("{} bytes; a scenario file has at most {MAX_BYTES}", text.len());
+        let message =
+            format!("the file has {} bytes; a scenario file can have at most {MAX_BYTES}", text.len());
         return Err(Refused(message));
     }
     let value = read(text, from)?;
@@ -90,17 +91,16 @@ fn read(text: &str, from: Option<Format>) -> Result<Value, Refused> {
         return Err(Refused("the file is empty; expected a scenario in JSON or YAML".into()));
     }
     if from == Some(Format::ChatArena) || text.trim_start().starts_with('{') {
-        let value =
-            serde_json::from_str(text).map_err(|error| Refused(format!("this is no JSON: {error}")))?;
+        let value = serde_json::from_str(text).map_err(|error| Refused(format!("invalid JSON: {error}")))?;
         return repeated_key(text).map_or(Ok(value), |found| Err(Refused(found)));
     }
-    parse(text).map_err(|error| Refused(format!("this is no YAML: {error}")))
+    parse(text).map_err(|error| Refused(format!("invalid YAML: {error}")))
 }
 
 fn detect(value: &Value) -> Result<Format, Refused> {
     let has = |key: &str| value.get(key).is_some();
     if has("phases") && value.get("agents").is_some_and(Value::is_object) {
-        return Err(Refused("this is a scenario of Greenroom already: play it with `greenroom run`".into()));
+        return Err(Refused("this is already a Greenroom scenario: play it with `greenroom run`".into()));
     }
     if has("players") {
         return Ok(Format::ChatArena);
@@ -175,7 +175,7 @@ fn limit<'a>(limits: &[(&'a str, Option<u64>)], notes: &mut Notes) -> (&'a str, 
     let mut given = limits.iter().filter_map(|(path, limit)| Some((*path, (*limit)?)));
     let Some((path, first)) = given.next() else { return ("environment", None) };
     for (other, limit) in given.filter(|(_, limit)| *limit != first) {
-        notes.add(other, format!("`{limit}` does not count beside {path}"));
+        notes.add(other, format!("`{limit}` is ignored because {path} is set"));
     }
     (path, Some(first))
 }
@@ -193,7 +193,7 @@ fn rounds(wanted: Option<u64>, n_agents: usize, path: &str, notes: &mut Notes) -
         }
         None => {
             let rounds = DEFAULT_ROUNDS.min(most);
-            notes.add(path, format!("the file does not say how long it goes on: {rounds} rounds here"));
+            notes.add(path, format!("the file sets no length; set to {rounds} rounds"));
             rounds
         }
     }

@@ -127,7 +127,7 @@ pub enum PromptError {
     },
     /// The prompt does not begin with what the agent's memory holds.
     #[error(
-        "{path}: the prompt does not begin with what {agent} has read and said before (a bug of greenroom)"
+        "{path}: the prompt does not begin with what {agent} has read and said before (a bug in greenroom)"
     )]
     NotExtended {
         /// The turn.
@@ -136,7 +136,7 @@ pub enum PromptError {
         agent: String,
     },
     /// A turn was asked for before what it waits for.
-    #[error("{path}: asked for before {needed} was played (a bug of greenroom)")]
+    #[error("{path}: requested before {needed} was played (a bug in greenroom)")]
     TooEarly {
         /// The turn.
         path: String,
@@ -144,7 +144,7 @@ pub enum PromptError {
         needed: String,
     },
     /// A memory has no room for what its next turn reads, and nothing in it that could be summed up.
-    #[error("{path}: what {agent} reads at once is longer than the model's context")]
+    #[error("{path}: what {agent} reads in one turn is longer than the model's context")]
     TooLong {
         /// The turn.
         path: String,

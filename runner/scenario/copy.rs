@@ -120,7 +120,10 @@ fn lay(sources: &Sources) -> anyhow::Result<Laid<'_>> {
             }
         }
         if laid.files.insert(place, &source.text).is_some_and(|other| other != source.text) {
-            bail!("the path {} goes through a link, so the run's folder can't hold a copy of it", source.name);
+            bail!(
+                "the path {} goes through a link, so the run's folder can't hold a copy of it",
+                source.name
+            );
         }
     }
     Ok(laid)

@@ -247,10 +247,9 @@ fn wanted(path: &Path, expected: Expected, found: &Found) -> (&'static str, Stri
             "a list of agent keys, or an expression that returns one",
             "e.g. `[ann, ben]`, or `alive` if that is a list in the state",
         ),
-        (Expected::Named("WrittenCount"), _) => (
-            "a whole number, or an expression over variables",
-            "e.g. `3`, or `weeks` if that is a variable",
-        ),
+        (Expected::Named("WrittenCount"), _) => {
+            ("a whole number, or an expression over variables", "e.g. `3`, or `weeks` if that is a variable")
+        }
         (Expected::Named("WrittenLanguage"), _) => (
             "a language: its name, or a table of texts",
             "e.g. `language: de`, or `language: { base: en, cue: \"It is {name}'s turn.\" }`",

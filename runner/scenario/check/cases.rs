@@ -34,9 +34,12 @@ impl Checker {
         self.has_cases = true;
         let of = overrides.iter().find(|(name, _)| name == CASE);
         let Some(kind) = Format::of(&file) else {
-            let message = format!("`{file}` can't be a file of cases: its name must end in `.csv` or `.jsonl`");
-            self.error("bad-value", &path, message).help =
-                Some("use a table whose first line names variables, or a file with one JSON object per line".into());
+            let message =
+                format!("`{file}` can't be a file of cases: its name must end in `.csv` or `.jsonl`");
+            self.error("bad-value", &path, message).help = Some(
+                "use a table whose first line names variables, or a file with one JSON object per line"
+                    .into(),
+            );
             return;
         };
         let text = match self.named_file(&file, "file of cases", Kind::Cases, &path, read) {

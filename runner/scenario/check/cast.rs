@@ -27,7 +27,8 @@ impl Checker {
             );
         }
         if written.len() > MAX_AGENTS {
-            let message = format!("the scenario has {} agents; at most {MAX_AGENTS} are allowed", written.len());
+            let message =
+                format!("the scenario has {} agents; at most {MAX_AGENTS} are allowed", written.len());
             self.error("too-many", path, message).help = Some("split the scenario".into());
         }
         let (mut agents, mut systems): (Vec<Agent>, _) = (Vec::new(), Vec::new());

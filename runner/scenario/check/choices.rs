@@ -89,7 +89,8 @@ impl Checker {
         };
         let by_length = normalize == Some(Normalize::Length);
         if by_length && method == Method::Parse {
-            let message = "`normalize` has no effect here: the reply is searched for words, and no options are weighed";
+            let message =
+                "`normalize` has no effect here: the reply is searched for words, and no options are weighed";
             self.unused(
                 &path.key("normalize"),
                 message,
@@ -145,8 +146,7 @@ impl Checker {
         for (value, text, path) in written {
             let (Some(value), Some(text)) = (value, text) else {
                 if !self.is_broken(&path) {
-                    let help =
-                        "write options with texts as a mapping: `choice: { talk: I talk, silent: I stay silent }`";
+                    let help = "write options with texts as a mapping: `choice: { talk: I talk, silent: I stay silent }`";
                     self.error("type", &path, "an option must be a text, a number, true or false").help =
                         Some(help.into());
                 }

@@ -20,7 +20,8 @@ impl Checker {
             return if stem.is_empty() { "scenario".into() } else { stem };
         };
         if id.is_empty() || id.len() > 100 || !id.chars().all(is_plain) {
-            let message = format!("the id `{id}` can't name a folder: use 1 to 100 letters, digits, `-` and `_`");
+            let message =
+                format!("the id `{id}` can't name a folder: use 1 to 100 letters, digits, `-` and `_`");
             let plain: String = id.chars().take(100).map(|c| if is_plain(c) { c } else { '-' }).collect();
             self.error("bad-name", &Path::default().key("id"), message).help = Some(format!(
                 "for example `{}`; `title` may be any text",

@@ -28,8 +28,7 @@ impl Checker {
             return None;
         }
         if chooses && (reply.is_some() || grammar.is_some()) {
-            let message =
-                format!("`{field}` and a choice exclude each other: an option is the whole reply");
+            let message = format!("`{field}` and a choice exclude each other: an option is the whole reply");
             self.error("contradiction", &path.key(field), message).help =
                 Some("remove one of them; a schema can have an `enum`".into());
             return None;
@@ -71,13 +70,10 @@ impl Checker {
         let form = Form { path, grammar, is_shown };
         if let Err(error) = form.grammar.check() {
             let (what, help) = match form.grammar {
-                Grammar::JsonSchema(_) => {
-                    ("schema", "`docs/patterns.md` lists the supported keywords")
+                Grammar::JsonSchema(_) => ("schema", "`docs/patterns.md` lists the supported keywords"),
+                Grammar::Lark(_) => {
+                    ("grammar", "a Lark grammar begins at the rule `start`, e.g. `start: \"yes\" | \"no\"`")
                 }
-                Grammar::Lark(_) => (
-                    "grammar",
-                    "a Lark grammar begins at the rule `start`, e.g. `start: \"yes\" | \"no\"`",
-                ),
                 _ => (
                     "regular expression",
                     "it must match the whole reply, without `^` and `$`; look-around and back references are not supported",

@@ -158,7 +158,8 @@ impl Checker {
             let message = format!("`{}` is played by {was}, but at {} by {now}", agent.key, turn.path);
             let help = match turn.timeline.phase {
                 None if scenario.phase(turn.phase).is_judge => {
-                    "leave out `agent` or the judge's `model`: a judge from outside may have any model".to_string()
+                    "leave out `agent` or the judge's `model`: a judge from outside may have any model"
+                        .to_string()
                 }
                 None => format!(
                     "a model can't continue from another model's memory: give `{}` one model, or `lifecycle: ephemeral` and one \
@@ -179,7 +180,11 @@ impl Checker {
         for name in scenario.models.keys().filter(|name| !used.contains(name)) {
             let path = Path::default().key("models").key(name);
             let message = format!("no agent is played by the model `{name}`");
-            self.unused(&path, &message, &format!("write `model: {name}` where it should be used, or remove it"));
+            self.unused(
+                &path,
+                &message,
+                &format!("write `model: {name}` where it should be used, or remove it"),
+            );
         }
     }
 

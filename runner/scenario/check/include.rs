@@ -90,8 +90,7 @@ impl Checker {
         let error =
             |code, message: String| Diagnostic::error(code, path.to_string(), self.tree.value(path), message);
         if std::path::Path::new(name).is_absolute() {
-            let message =
-                format!("`{name}` is an absolute path, which works on this machine only");
+            let message = format!("`{name}` is an absolute path, which works on this machine only");
             return Err(Box::new(
                 error("bad-value", message).help("write a path relative to the scenario's folder"),
             ));
@@ -109,7 +108,9 @@ impl Checker {
                 let column = String::from_utf8_lossy(&before[begin..]).chars().count() + 1;
                 failed(format!("it is not UTF-8 text (line {line}, column {column})"), "save it as UTF-8")
             }
-            Err(error) if error.kind() == ErrorKind::NotFound => failed("the file does not exist".into(), relative),
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                failed("the file does not exist".into(), relative)
+            }
             Err(error) if error.kind() == ErrorKind::PermissionDenied => failed(
                 error.to_string(),
                 "a scenario can only name files in its checkout (the nearest folder with `.git`), or else in its own folder; \

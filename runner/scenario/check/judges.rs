@@ -123,7 +123,8 @@ impl Checker {
             let message = format!("`{key}` is ephemeral: it remembers nothing after the phases");
             self.error("contradiction", &path, message).help = Some(help.into());
         } else if !phases.iter().any(|phase| phase.agents.contains(&member)) {
-            let message = format!("`{key}` is not present in any phase, so it knows nothing of what happened");
+            let message =
+                format!("`{key}` is not present in any phase, so it knows nothing of what happened");
             let span = self.tree.value(&path);
             self.push(Diagnostic::warning("no-effect", path.to_string(), span, message).help(help));
         }

@@ -24,7 +24,8 @@ impl Checker {
             return Memory { keep, ..Memory::default() };
         };
         if older.is_some() {
-            let message = "`memory` sets what happens when the context is full, so `on_overflow` can't be used with it";
+            let message =
+                "`memory` sets what happens when the context is full, so `on_overflow` can't be used with it";
             self.error("contradiction", &path.key("on_overflow"), message).help =
                 Some("remove `on_overflow`".into());
         }

@@ -118,7 +118,11 @@ pub fn open_named(
     let text = files::read_text(path, Kind::Scenario);
     let text = text.with_context(|| format!("can't read the scenario {}", path.display()))?;
     let is_scenario = include::unlike_a_scenario(&text).is_none();
-    ensure!(is_scenario, "{} is not a valid scenario; run `greenroom check` to see its errors", path.display());
+    ensure!(
+        is_scenario,
+        "{} is not a valid scenario; run `greenroom check` to see its errors",
+        path.display()
+    );
     open_below(path, root, overrides)
 }
 
@@ -500,8 +504,7 @@ impl Checker {
                     } else {
                         format!("`{name}` is the name of {kind} and of {other}")
                     };
-                    let help =
-                        if own { "rename it" } else { "templates can't tell them apart: rename one" };
+                    let help = if own { "rename it" } else { "templates can't tell them apart: rename one" };
                     let found =
                         Diagnostic::error("ambiguous-name", path.to_string(), span, message).help(help);
                     self.push(if own { found } else { found.related(*first, "first defined here") });

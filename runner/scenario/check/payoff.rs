@@ -65,8 +65,7 @@ impl Checker {
                 return None;
             }
             if self.choosers(here).is_empty() {
-                let message =
-                    format!("no turn of `{name}` has a `choice`, so there is nothing to value");
+                let message = format!("no turn of `{name}` has a `choice`, so there is nothing to value");
                 let help =
                     "give the phase `choice: […]` without a `decision_mode`, or single `turns` a `choice`";
                 self.missing(&path, &message, help);
@@ -139,7 +138,8 @@ impl Checker {
                 let found = self.error("contradiction", &path.key("phase"), message);
                 found.related = Some((span, "other options here".into()));
                 found.help = Some(
-                    "give all turns of a player the same options, or move each question to its own phase".into(),
+                    "give all turns of a player the same options, or move each question to its own phase"
+                        .into(),
                 );
                 return None;
             }

@@ -144,7 +144,8 @@ impl Checker {
             return self.is_read(phase, path);
         }
         if speakers.is_empty() {
-            let message = "nobody speaks in this phase: all agents are observers, or only the moderator is left";
+            let message =
+                "nobody speaks in this phase: all agents are observers, or only the moderator is left";
             self.missing(&cast, message, "add an agent with another `role`");
             return;
         }
@@ -182,8 +183,7 @@ impl Checker {
     /// Refuses a phase without rounds and votes in which nothing is read; warns of what has no effect there.
     fn is_read(&mut self, phase: &Phase, path: &Path) {
         if phase.agents.iter().all(|agent| phase.opening(*agent).next().is_none()) {
-            let message =
-                "nothing happens in this phase: it has no rounds, no vote and nothing to read";
+            let message = "nothing happens in this phase: it has no rounds, no vote and nothing to read";
             self.error("bad-value", &path.key("rounds"), message).help =
                 Some("leave `rounds` out for one round, or write a `prompt`".into());
             return;

@@ -56,7 +56,10 @@ impl Checker {
         let take = self.count(take, &path.key("take")).unwrap_or(1);
         let best = self.count(best, &path.key("best")).unwrap_or(1);
         if take >= among.len() && among.len() > 1 && least.is_none() {
-            let message = format!("all {} are always picked: `take` is {take}, and there is no minimum score", among.len());
+            let message = format!(
+                "all {} are always picked: `take` is {take}, and there is no minimum score",
+                among.len()
+            );
             self.unused(&path.key("take"), &message, "lower it, or set `least`");
         }
         let least = least.filter(|least| self.is_cosine(*least, &path.key("least")));
@@ -83,11 +86,7 @@ impl Checker {
         if keys.is_empty() {
             let field = path.to_string();
             let field = field.rsplit('.').next().unwrap_or_default().to_string();
-            self.missing(
-                path,
-                &format!("`{field}` is empty"),
-                "leave it out, or list agents of the phase",
-            );
+            self.missing(path, &format!("`{field}` is empty"), "leave it out, or list agents of the phase");
         }
         let mut found = Vec::new();
         for (at, key) in keys.into_iter().enumerate() {

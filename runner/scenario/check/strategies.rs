@@ -63,8 +63,10 @@ impl Checker {
                 };
                 let values: Vec<String> = options.iter().map(|option| text_of(&option.value)).collect();
                 let help = self.suggest(answer, values.iter().map(String::as_str));
-                let message =
-                    format!("`{answer}` is not an option {place}, and `{}` can give no other answer", agent.key);
+                let message = format!(
+                    "`{answer}` is not an option {place}, and `{}` can give no other answer",
+                    agent.key
+                );
                 self.error("unknown-value", &path, message).help =
                     help.or(Some("write one of the options exactly as it is there".into()));
             }

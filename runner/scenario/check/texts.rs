@@ -103,7 +103,8 @@ impl Checker {
             }
             if n_bytes > MAX_SYSTEM_BYTES {
                 let message = format!("the system texts up to this one have {n_bytes} bytes in total");
-                let help = format!("at most {MAX_SYSTEM_BYTES} are allowed: give such a text to fewer agents");
+                let help =
+                    format!("at most {MAX_SYSTEM_BYTES} are allowed: give such a text to fewer agents");
                 self.error("too-many", &path, message).help = Some(help);
                 return;
             }
@@ -227,9 +228,11 @@ impl Checker {
         let agents = self.names.agents.iter().map(|agent| agent.key.as_str());
         let fixed = SYSTEM_NAMES.iter().chain(STAGE_NAMES).copied();
         let help = self.suggest(name, variables.chain(agents).chain(phases).chain(fixed));
-        let of_rounds =
-            ROUND_NAMES.contains(&name).then(|| "only texts of rounds can use it: `ask` and `announce`".into());
-        let of_blocks = PASS_NAMES.contains(&name).then(|| "only texts in a block (`repeat`) can use it".into());
+        let of_rounds = ROUND_NAMES
+            .contains(&name)
+            .then(|| "only texts of rounds can use it: `ask` and `announce`".into());
+        let of_blocks =
+            PASS_NAMES.contains(&name).then(|| "only texts in a block (`repeat`) can use it".into());
         let help = of_rounds.or(of_blocks).or(help).unwrap_or("declare it under `variables:`".into());
         let message = format!("`{name}` is not defined here");
         self.error_at("undefined-variable", path, (line, name), message).help = Some(help);
@@ -277,8 +280,7 @@ impl Checker {
     }
 
     fn too_many_steps(&mut self, path: &Path) {
-        let message =
-            "the texts take too many steps to render: the scenario's limit is reached here";
+        let message = "the texts take too many steps to render: the scenario's limit is reached here";
         self.error("too-long", path, message).help =
             Some("shorten the loops, or compute lists once, under `variables`".into());
     }

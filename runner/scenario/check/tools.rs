@@ -34,13 +34,15 @@ impl Checker {
         let path = Path::default().key("tools");
         let written = written.tools.take().unwrap_or_default();
         if written.len() > MAX_TOOLS {
-            let message = format!("the scenario has {} tools; at most {MAX_TOOLS} are allowed", written.len());
+            let message =
+                format!("the scenario has {} tools; at most {MAX_TOOLS} are allowed", written.len());
             self.error("too-many", &path, message).help = Some("remove tools that no agent needs".into());
         }
         for (key, tool) in written.into_iter().take(MAX_TOOLS) {
             let path = path.key(key.clone());
             if !is_identifier(&key) || key.len() > 32 {
-                let message = format!("`{key}` is not a valid tool name: use at most 32 letters, digits and `_`");
+                let message =
+                    format!("`{key}` is not a valid tool name: use at most 32 letters, digits and `_`");
                 let help = format!("for example `{}`", super::phases::identifier_from(&key));
                 let span = self.tree.key(&path);
                 self.push(Diagnostic::error("bad-name", path.to_string(), span, message).help(help));
@@ -173,8 +175,9 @@ impl Checker {
         let is_table = file.ends_with(".csv");
         if !is_table && !file.ends_with(".jsonl") {
             let message = format!("`{file}` can't be a lookup file: its name must end in `.csv` or `.jsonl`");
-            self.error("bad-value", &here, message).help =
-                Some("use a table whose first line names columns, or a file with one JSON object per line".into());
+            self.error("bad-value", &here, message).help = Some(
+                "use a table whose first line names columns, or a file with one JSON object per line".into(),
+            );
             return None;
         }
         let Some(column) = written.key else {
@@ -297,7 +300,8 @@ impl Checker {
         let seconds = written.unwrap_or(usual);
         if seconds == 0 || seconds > most {
             let message = format!("`timeout` is {seconds}, expected 1 to {most} seconds");
-            self.error("bad-value", path, message).help = Some(format!("leave it out for the default: {usual}"));
+            self.error("bad-value", path, message).help =
+                Some(format!("leave it out for the default: {usual}"));
         }
         seconds
     }
@@ -334,8 +338,9 @@ impl Checker {
             ToolKind::Server(_) => None,
         });
         if let Some(bytes) = too_large(specs) {
-            let message =
-                format!("the descriptions of these tools take {bytes} bytes in total; at most {MAX_BYTES} are allowed");
+            let message = format!(
+                "the descriptions of these tools take {bytes} bytes in total; at most {MAX_BYTES} are allowed"
+            );
             self.error("too-many", &here, message).help =
                 Some("shorten the schemas of their arguments, or divide the tools between two agents".into());
         }

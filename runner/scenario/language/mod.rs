@@ -202,7 +202,8 @@ pub(super) fn add_to(schema: &mut Schema) {
         let row = &ROWS[at];
         let takes: Vec<String> =
             row.takes.iter().map(|name| format!("`{{{}}}`", name.trim_start_matches('!'))).collect();
-        let takes = if takes.is_empty() { String::new() } else { format!(" Placeholders: {}.", takes.join(", ")) };
+        let takes =
+            if takes.is_empty() { String::new() } else { format!(" Placeholders: {}.", takes.join(", ")) };
         match is_template(at) {
             true => format!("The rules of the debate format `{}`, a template.", row.name),
             false => format!("In English: `{}`.{takes}", row.in_language[0]),

@@ -69,7 +69,12 @@ pub(super) fn read(tree: &Tree, found: &mut Vec<Diagnostic>) -> Ending {
             None => {
                 let given = outcome["type"].as_str().unwrap_or_default();
                 let help = suggest(given, TYPES).unwrap_or_default();
-                wrong(&at.key("type"), "unknown-value", format!("`{given}` is not a valid outcome type"), help);
+                wrong(
+                    &at.key("type"),
+                    "unknown-value",
+                    format!("`{given}` is not a valid outcome type"),
+                    help,
+                );
             }
         }
         match (&outcome["display"], word(&outcome["display"], &DISPLAYS)) {
@@ -176,9 +181,10 @@ fn cells(tree: &Tree, found: &mut Vec<Diagnostic>) -> Option<Cells> {
             match rows.iter().position(|row| row.len() != n) {
                 None if rows.len() == n => return Some(Cells { labels, rows }),
                 None => (at.key("matrix"), format!("there are {} rows for {n} labels", rows.len())),
-                Some(row) => {
-                    (at.key("matrix").index(row), format!("there are {} cells for {n} labels", rows[row].len()))
-                }
+                Some(row) => (
+                    at.key("matrix").index(row),
+                    format!("there are {} cells for {n} labels", rows[row].len()),
+                ),
             }
         }
     };

@@ -221,7 +221,9 @@ fn decision(
             let field = path.key("decision_mode");
             let message = "this decision has no options, so the choice is between `agree` and `disagree`";
             let warning = Diagnostic::warning("no-options", field.to_string(), tree.value(&field), message);
-            found.push(warning.help("write the options as `choices` of the `outcome`, or as the phase's `choice`"));
+            found.push(
+                warning.help("write the options as `choices` of the `outcome`, or as the phase's `choice`"),
+            );
         }
         tree.put(path, "choice", &json!(options));
     }

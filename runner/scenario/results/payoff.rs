@@ -87,7 +87,7 @@ fn valuation<'a>(scenario: &'a Arc<Scenario>, payoff: &'a Payoff) -> Result<Valu
     let number = |value: Value, place: String| {
         let found = || TemplateError {
             kind: Fault::Other,
-            message: format!("{place}: {} is not a number", text_of(&value)),
+            message: format!("{place}: {} is no number", text_of(&value)),
             line: 1,
         };
         value.as_f64().filter(|number| number.is_finite()).ok_or_else(found)

@@ -13,7 +13,7 @@ impl From<minijinja::Error> for TemplateError {
             (Fault::Bound(_), _) => detail.to_string(),
             (Fault::Undefined(name), _) => format!("`{name}` is not defined"),
             (Fault::UnknownFilter(name), _) => format!("there is no filter `{name}`"),
-            (_, ErrorKind::OutOfFuel) => "this takes too many steps: it would never end".to_string(),
+            (_, ErrorKind::OutOfFuel) => "this takes too many steps: it would not come to an end".to_string(),
             (_, kind) if detail.is_empty() => kind.to_string(),
             (_, kind) => format!("{kind}: {detail}"),
         };

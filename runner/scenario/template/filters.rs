@@ -12,21 +12,27 @@ use std::sync::Arc;
 
 /// The filters by name, and what each gives.
 pub const FILTERS: &[(&str, &str)] = &[
-    ("counts", "how often each item of a list (or value of a mapping) occurs, as a mapping; nulls are not counted"),
+    (
+        "counts",
+        "how often each item of a list (or value of a mapping) occurs, as a mapping; nulls are not counted",
+    ),
     (
         "plurality",
         "the most frequent item of a list (or value of a mapping); null if two are equally frequent, or if there are none",
     ),
     ("argmax", "the key of the largest number in a mapping; null if two are tied, or if there are none"),
     ("argmin", "the key of the smallest number in a mapping; null as for `argmax`"),
-    (
-        "ranking",
-        "the keys of a mapping, largest number first; ties in the order of the keys",
-    ),
+    ("ranking", "the keys of a mapping, largest number first; ties in the order of the keys"),
     ("sum_by_key", "the sum for each key over a list of mappings to numbers; null counts as 0"),
     ("with", "a mapping with an entry added or replaced: `scores | with(me, 3)`"),
-    ("without", "a list without an item, or without the items of another list; a mapping without the given keys"),
-    ("only", "the items of a list that are also in another list; the entries of a mapping with the given keys"),
+    (
+        "without",
+        "a list without an item, or without the items of another list; a mapping without the given keys",
+    ),
+    (
+        "only",
+        "the items of a list that are also in another list; the entries of a mapping with the given keys",
+    ),
 ];
 
 /// Adds the filters.

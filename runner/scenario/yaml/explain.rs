@@ -16,7 +16,11 @@ pub(super) fn explain(info: &str, text: &str, at: usize) -> Mistake {
     if has(&["tab cannot", "tabs disallowed", "found a tab", "start with a tab"]) {
         let line = text[..at].rfind('\n').map_or(0, |at| at + 1);
         let at = text[line..].find('\t').map_or(at, |tab| line + tab);
-        return mistake(at, "this line is indented with a tab; YAML needs spaces", "replace each tab with two spaces");
+        return mistake(
+            at,
+            "this line is indented with a tab; YAML needs spaces",
+            "replace each tab with two spaces",
+        );
     }
     if has(&["mapping values are not allowed"]) {
         let message = "this line has a second `: `; a text that contains a colon and a space needs quotes";
@@ -33,7 +37,8 @@ pub(super) fn explain(info: &str, text: &str, at: usize) -> Mistake {
         let line = text[..at].trim_end();
         let start = line.rfind('\n').map_or(0, |at| at + 1);
         let at = start + (line[start..].len() - line[start..].trim_start().len());
-        let help = "put a colon and a space after a key; indent the further lines of a text deeper than its key";
+        let help =
+            "put a colon and a space after a key; indent the further lines of a text deeper than its key";
         return mistake(at, "this is neither `key: value` nor an item `- …` of a list", help);
     }
     if has(&[
@@ -53,9 +58,8 @@ pub(super) fn explain(info: &str, text: &str, at: usize) -> Mistake {
             );
         }
         let message = format!("expected `,` or `{close}` here");
-        let help = format!(
-            "put a comma between items, `{close}` at the end, and quotes around `:`, `{{` or `[`"
-        );
+        let help =
+            format!("put a comma between items, `{close}` at the end, and quotes around `:`, `{{` or `[`");
         return mistake(at, &message, &help);
     }
     if has(&[
@@ -79,8 +83,7 @@ pub(super) fn explain(info: &str, text: &str, at: usize) -> Mistake {
             .take_while(|c| c.is_alphanumeric() || *c == '_')
             .collect();
         let message = format!("`*{name}` has no value: there is no `&{name}` before it");
-        let help =
-            format!("write `&{name}` before the value to repeat, or put a text with `*` in quotes");
+        let help = format!("write `&{name}` before the value to repeat, or put a text with `*` in quotes");
         return mistake(at, &message, &help);
     }
     if has(&["escape"]) {

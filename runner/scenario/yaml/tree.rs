@@ -485,5 +485,9 @@ fn scalar(
 }
 
 fn tagged(tag: &Tag, span: Span) -> Box<Diagnostic> {
-    wrong(span, format!("this value has the tag `{tag}`; tags are not supported"), "write plain YAML, without tags")
+    wrong(
+        span,
+        format!("this value has the tag `{tag}`; tags are not supported"),
+        "write plain YAML, without tags",
+    )
 }
