@@ -188,7 +188,7 @@ fn rounds(wanted: Option<u64>, n_agents: usize, path: &str, notes: &mut Notes) -
         Some(wanted) if (1..=most).contains(&wanted) => wanted,
         Some(wanted) => {
             let rounds = DEFAULT_ROUNDS.min(most);
-            notes.add(path, format!("{wanted} rounds can't be played (1 to {most} can): {rounds} here"));
+            notes.add(path, format!("{wanted} rounds can't be played (expected 1 to {most}); set to {rounds}"));
             rounds
         }
         None => {
