@@ -144,7 +144,7 @@ impl Checker {
             return;
         };
         let message = format!(
-            "`{name}` may not exist here: if `{}` is false, `{}` is skipped, and `{}` reads null",
+            "`{name}` may not exist here: if `{}` is false, `{}` is skipped, and `{}` is null",
             skips.text, from.name, phase.name
         );
         let span = self.name_span(trial.path, code.line(at), &name);

@@ -67,7 +67,7 @@ impl Checker {
             if self.choosers(here).is_empty() {
                 let message = format!("no turn of `{name}` has a `choice`, so there is nothing to value");
                 let help =
-                    "give the phase `choice: […]` without a `decision_mode`, or single `turns` a `choice`";
+                    "add `choice: […]` without a `decision_mode` to the phase, or a `choice` to single `turns`";
                 self.missing(&path, &message, help);
                 return None;
             }

@@ -138,7 +138,7 @@ impl Checker {
         }
         if phase.rounds == 0 && !phase.announcements.is_empty() {
             let message = "`announce` has no effect here: no rounds are played";
-            self.unused(&path.key("announce"), message, "remove it, or give `rounds`");
+            self.unused(&path.key("announce"), message, "remove it, or set `rounds`");
         }
         if phase.rounds == 0 && phase.decision.is_none() {
             return self.is_read(phase, path);
@@ -197,7 +197,7 @@ impl Checker {
         ];
         for (field, _) in idle.into_iter().filter(|(_, is_there)| *is_there) {
             let message = format!("`{field}` has no effect here: no rounds are played");
-            self.unused(&path.key(field), &message, "remove it, or give `rounds`");
+            self.unused(&path.key(field), &message, "remove it, or set `rounds`");
         }
     }
 

@@ -29,7 +29,7 @@ impl Checker {
         }
         if phase.rounds == 0 && phase.decision.is_none() && !self.is_broken(&above.key("rounds")) {
             let message = "`route` has no effect here: nobody speaks";
-            self.unused(&path, message, "remove it, or give `rounds`");
+            self.unused(&path, message, "remove it, or set `rounds`");
         }
         let speakers = phase.speakers();
         let among_path = path.key("among");
