@@ -11,7 +11,7 @@ impl Grammar {
     /// As llguidance has it.
     ///
     /// # Errors
-    /// It is no schema, or beyond a bound.
+    /// It is not a schema, or beyond a bound.
     pub(crate) fn compiled_form(&self, spacing: Spacing) -> Result<TopLevelGrammar> {
         bounds::within(self)?;
         Ok(match self {

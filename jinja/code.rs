@@ -9,7 +9,7 @@ use minijinja::machinery::{Token, tokenize};
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::Value;
 
-/// Refuses source that is too long for a parser that goes down a level at each link and branch. Errors of its syntax are
+/// Rejects source that is too long for a parser that goes down a level at each link and branch. Errors of its syntax are
 /// the parser's to tell.
 pub(crate) fn is_short(source: &str, is_expression: bool, syntax: &SyntaxConfig) -> Result<(), Error> {
     let (mut code, mut piece, mut first) = (0, 0, false);
@@ -215,7 +215,7 @@ fn leaf(expr: &Expr<'_>, meter: &mut Meter) -> Result<Option<Folded>, Error> {
     worked_out(expr, 0, meter)
 }
 
-/// Tells whether an operation on constants makes and compares no more than it may.
+/// Returns whether an operation on constants makes and compares no more than it may.
 fn is_small(op: &BinOpKind, left: &Folded, right: &Folded) -> bool {
     let times = |value: &Folded, times: &Folded| match times.value.as_usize() {
         Some(n) if value.value.as_str().is_some() => value.size.bytes.saturating_mul(n),

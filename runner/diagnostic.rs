@@ -6,7 +6,7 @@
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-/// Longest line, in bytes, that is shown as it is.
+/// Maximum length, in bytes, of a line that is shown as it is.
 const MAX_FRAMED: usize = 400;
 
 /// A range of bytes in a source.

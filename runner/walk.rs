@@ -50,7 +50,7 @@ pub trait Answers {
 
 /// Lines of a transcript to answer with.
 pub trait LineSource {
-    /// The next line, if it is at this path: where a memory begins anew, or a tool is called, before a turn's own line.
+    /// The next line, if it is at this path: where a memory begins again, or a tool is called, before a turn's own line.
     fn aside(&mut self, path: &str) -> Option<TurnRecord>;
 
     /// The line of a turn; `None`: the walk ends before it.

@@ -205,7 +205,7 @@ fn about_the_rest(task: &Task, notes: &mut Notes) {
     }
 }
 
-/// Tells whether an anchored prompt stands in an agent (an alias is the same text).
+/// Returns whether an anchored prompt is in an agent (an alias is the same text).
 fn is_used(prompt: &Value, task: &Task) -> bool {
     let Some(prompt) = prompt.as_str() else { return false };
     let of = |agent: &Member| {

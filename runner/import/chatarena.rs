@@ -10,7 +10,7 @@ use indexmap::IndexMap;
 use serde::Deserialize;
 use serde_json::Value;
 
-/// Most rounds that are written out as phases of their own.
+/// Maximum number of rounds that are written out as phases of their own.
 const MAX_WRITTEN_ROUNDS: u64 = 20;
 
 #[derive(Debug, Deserialize)]

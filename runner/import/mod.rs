@@ -17,7 +17,7 @@ use text::one_line;
 
 /// Largest file that is read; the engines' own examples have some ten kilobytes.
 pub const MAX_BYTES: u64 = 1 << 20;
-/// Most agents that are taken over: three rounds of them are still within what a scenario may hold.
+/// Maximum number of agents that are taken over: three rounds of them are still within what a scenario may hold.
 const MAX_AGENTS: usize = 500;
 /// Rounds to play where the other engine is told at its start, or plays without end.
 const DEFAULT_ROUNDS: u64 = 3;
@@ -60,7 +60,7 @@ pub struct Refused(String);
 /// ```
 ///
 /// # Errors
-/// If the text is no scenario of either engine.
+/// If the text is not a scenario of either engine.
 pub fn import(name: &str, text: &str, from: Option<Format>) -> Result<Imported, Refused> {
     if text.len() as u64 > MAX_BYTES {
         let message =
@@ -84,7 +84,7 @@ pub fn import(name: &str, text: &str, from: Option<Format>) -> Result<Imported, 
     Ok(Imported { format, yaml, notes })
 }
 
-/// Both languages as one kind of value; a key that stands twice is an error in both.
+/// Both languages as one kind of value; a key that appears twice is an error in both.
 fn read(text: &str, from: Option<Format>) -> Result<Value, Refused> {
     let text = text.trim_start_matches('\u{feff}');
     if text.trim().is_empty() {
@@ -137,7 +137,7 @@ fn typed<T: DeserializeOwned>(value: &Value) -> Result<(T, Vec<Unknown>), Refuse
     Ok((read, unknown))
 }
 
-/// An ignored path as people write it, and what stands there.
+/// An ignored path as people write it, and what is there.
 fn place<'a>(root: &'a Value, path: &serde_ignored::Path<'_>) -> (String, &'a Value) {
     use serde_ignored::Path as P;
     let inside = |value: Option<&'a Value>| value.unwrap_or(&Value::Null);
@@ -188,7 +188,10 @@ fn rounds(wanted: Option<u64>, n_agents: usize, path: &str, notes: &mut Notes) -
         Some(wanted) if (1..=most).contains(&wanted) => wanted,
         Some(wanted) => {
             let rounds = DEFAULT_ROUNDS.min(most);
-            notes.add(path, format!("{wanted} rounds can't be played (expected 1 to {most}); set to {rounds}"));
+            notes.add(
+                path,
+                format!("{wanted} rounds can't be played (expected 1 to {most}); set to {rounds}"),
+            );
             rounds
         }
         None => {

@@ -132,7 +132,7 @@ impl Prompts {
             }
         }
         if !is_placed {
-            // The older templates stand around the role, the newer ones have a place for it.
+            // The older templates are around the role, the newer ones have a place for it.
             let at = usize::from(member.prefix_prompt.is_some());
             found.insert(at.min(found.len()), role);
         }

@@ -51,7 +51,7 @@ pub struct Memories {
     given: Given,
 }
 
-/// A turn to answer, or the summary that a full memory begins anew with.
+/// A turn to answer, or the summary that a full memory begins again with.
 #[derive(Clone, Debug)]
 pub struct Asked {
     /// The turn.
@@ -92,7 +92,7 @@ pub struct Options {
 pub(super) struct Unanswered {
     /// Index of its first event in the memory.
     pub(super) begin: usize,
-    /// True if the memory has begun anew for it.
+    /// True if the memory has begun again for it.
     pub(super) is_anew: bool,
     /// Calls of tools that its speaker has made, as expressions see them.
     pub(super) calls: Vec<Value>,
@@ -430,7 +430,7 @@ impl Memories {
             _ => None,
         });
         let option = |id: TurnId| match self.outcomes[id.0] {
-            // Whoever was not there has not heard it.
+            // Anyone who was not there has not heard it.
             _ if !self.is_present(&turn.path, self.plan.turn(id).phase, turn.speaker).unwrap_or(true) => None,
             Outcome::Said { choice: Some(Chosen::Option(option)), .. } => {
                 let other = same_choice(turn, self.plan.turn(id))?;

@@ -148,7 +148,7 @@ impl Memories {
             candidate.is_none_or(|candidate| picked.chosen.contains(&candidate.key))
         };
         let present: BTreeSet<AgentId> = here.agents.iter().filter(is_here).copied().collect();
-        // Whoever was first has worked out the same.
+        // The first to get here has computed the same.
         let _ = self.settled.casts[routing.phase.0].set(Arc::new(present));
         picked
     }

@@ -10,7 +10,7 @@ pub(crate) const CASE: &str = "cases";
 /// A row of a file of cases.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Case {
-    /// Its name: what stands under `case`, else the row's number, from 1.
+    /// Its name: what is under `case`, else the row's number, from 1.
     pub name: String,
     /// The variables that it gives, or parts of them, in the order of the file.
     pub values: Vec<(String, Value)>,

@@ -1,7 +1,7 @@
 //! The copy of a scenario in a run's folder: its file and all that it includes, as they were played, so that the run can be
 //! replayed, forked and reported wherever its folder is taken.
 //!
-//! Files stand below [`FOLDER`] as they stood to each other, below the deepest folder that holds them all; [`INDEX`] names the
+//! Files are below [`FOLDER`] as they stood to each other, below the deepest folder that holds them all; [`INDEX`] names the
 //! scenario's own file. It is written last: without it there is no copy.
 
 use super::Scenario;
@@ -45,10 +45,10 @@ pub fn copied(run: &Path) -> Option<Copied> {
     root.admit(&copied.main).is_ok_and(|real| real.is_file()).then_some(copied)
 }
 
-/// Writes the copy of a scenario into a run's folder, in place of one that stands there.
+/// Writes the copy of a scenario into a run's folder, in place of one that is there.
 ///
 /// # Errors
-/// It can't be written, or other files stand in its place.
+/// It can't be written, or other files are in its place.
 pub fn write_copy(scenario: &Scenario, run: &Path) -> anyhow::Result<()> {
     let index = run.join(INDEX);
     let own = index.symlink_metadata().is_ok();

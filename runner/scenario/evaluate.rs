@@ -73,7 +73,7 @@ pub fn present(
 }
 
 impl Choice {
-    /// The options that are open to an agent, by index; their results are those that `open` gives. What is no option is not open.
+    /// The options that are open to an agent, by index; their results are those that `open` gives. What is not an option is not open.
     ///
     /// # Errors
     /// The expression fails, or gives no list.

@@ -7,7 +7,7 @@ use super::yaml::{Expected, Found, Path, Reader, Step, Tree, Wrong};
 use crate::diagnostic::{Diagnostic, Suggestion, suggest, suggestion};
 use std::collections::BTreeSet;
 
-/// Most mistakes of type that one file may have before reading stops.
+/// Maximum number of mistakes of type that one file may have before reading stops.
 const MAX_MISTAKES: usize = 200;
 
 /// Reads a file: the data, and what is wrong with its shape. `None` where nothing could be read at all.
@@ -97,7 +97,7 @@ fn unknown_key(tree: &Tree, path: Path) -> Diagnostic {
 
 /// What the schema says of a path.
 pub(crate) struct Typed {
-    /// What stands there, in words.
+    /// What is there, in words.
     place: &'static str,
     /// Its field, as the type around it declares it.
     pub(crate) declared: &'static serde_json::Value,
@@ -107,14 +107,14 @@ pub(crate) struct Typed {
     pub(crate) known: usize,
 }
 
-/// The name of what stands at a path, and its fields.
+/// The name of what is at a path, and its fields.
 fn fields_at(tree: &Tree, path: &[Step]) -> (&'static str, Vec<String>) {
     let Typed { place, of, .. } = typed(tree, path);
     let fields = of.get("properties").and_then(|fields| fields.as_object());
     (place, fields.map(|fields| fields.keys().cloned().collect()).unwrap_or_default())
 }
 
-/// The type of what stands at a path, as far as the schema goes.
+/// The type of what is at a path, as far as the schema goes.
 pub(crate) fn typed(tree: &Tree, path: &[Step]) -> Typed {
     let root = json_schema().as_value();
     let (mut at, mut declared, mut known) = (root, root, 0);

@@ -59,7 +59,7 @@ impl Stage {
         if let Some(call) = &line.call {
             scope.watch.see(id, Scene::Called(call));
         }
-        // The turn's memory goes on in its next reply, which saves it.
+        // The turn's memory continues in its next reply, which saves it.
         answers.push(Answer { line, usage: reply.usage, commit: None, at: Instant::now() });
         self.ask_again(id, answers, scope);
     }

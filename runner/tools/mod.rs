@@ -138,7 +138,8 @@ impl Toolbox {
         for agent in &scenario.agents {
             if let Some(bytes) = too_large(agent.tools.iter().flat_map(|id| &toolbox.specs[id.0])) {
                 bail!(
-                    "the descriptions of the tools of `{}` take {bytes} bytes in total; at most {MAX_BYTES} are allowed: select some of a server's tools with `only`, or divide the tools between two agents",
+                    "the descriptions of the tools of `{}` take {bytes} bytes in total; at most {MAX_BYTES} are allowed: \
+                     select some of a server's tools with `only`, or divide the tools between two agents",
                     agent.key
                 );
             }

@@ -16,7 +16,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 use tokio::time::timeout;
 
-/// Most tools of a server that agents can be told of.
+/// Maximum number of tools of a server that agents can be told of.
 const MAX_TOOLS: usize = 128;
 /// Characters of what a server says of a tool.
 const MAX_ABOUT: usize = 1_000;

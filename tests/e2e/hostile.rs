@@ -472,7 +472,10 @@ fn a_recording_finds_nothing_above_its_checkout() {
     std::fs::remove_file(den.path("a/two-doors.yaml")).unwrap();
     den.write("two-doors.yaml", "TOPSECRET: 1\n");
     let (code, said) = with(&["replay", "../a/run"], &[]);
-    assert!(code == Some(4) && said.contains("is not a valid scenario") && !said.contains("TOPSECRET"), "{said}");
+    assert!(
+        code == Some(4) && said.contains("is not a valid scenario") && !said.contains("TOPSECRET"),
+        "{said}"
+    );
     std::fs::copy(&scenario, den.path("two-doors.yaml")).unwrap();
     assert_eq!(with(&["replay", "../a/run"], &[]).0, Some(0));
 }

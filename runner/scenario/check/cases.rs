@@ -16,7 +16,7 @@ use rows::{Cell, Column, Fault, Row, Rows, csv, jsonl};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Most cases of a scenario.
+/// Maximum number of cases of a scenario.
 const MAX_CASES: usize = 10_000;
 /// The column that names cases.
 const NAME: &str = "case";

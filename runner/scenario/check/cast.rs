@@ -7,7 +7,7 @@ use crate::scenario::yaml::Path;
 use crate::scenario::{Agent, Lifecycle};
 use indexmap::IndexMap;
 
-/// Most agents of a scenario: templates name all of them, for each of them.
+/// Maximum number of agents of a scenario: templates name all of them, for each of them.
 const MAX_AGENTS: usize = 1_000;
 
 impl Checker {

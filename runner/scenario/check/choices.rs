@@ -12,11 +12,11 @@ use crate::scenario::{Agent, AgentId, PhaseId};
 use serde_json::Value;
 use std::sync::Arc;
 
-/// Most options of a choice; each is scored.
+/// Maximum number of options of a choice; each is scored.
 const MAX_OPTIONS: usize = 100;
 /// Names that say who chooses and when, where it depends on that which options are open.
 const OPEN_NAMES: &[&str] = &["me", "round", "rounds"];
-/// Most votes that a consensus may take.
+/// Maximum number of votes that a consensus may take.
 const MAX_ATTEMPTS: usize = 100;
 /// Options are of very unequal length where the longest has so many characters, and so many times those of the shortest.
 const MANY_CHARACTERS: usize = 24;
@@ -178,7 +178,7 @@ impl Checker {
         (sound && options.len() > 1).then_some(options)
     }
 
-    /// The way a phase decides; whoever it needs is named or has the role.
+    /// The way a phase decides; the agent it needs is named or has the role.
     pub(super) fn decision(
         &mut self,
         written: &WrittenPhase,

@@ -110,16 +110,16 @@ impl Checker {
         self.error_at("undefined-variable", path, (1, name), message).help = Some(help);
     }
 
-    /// Refuses to use a phase that is not over by then; `at` is what uses it, and on which line.
+    /// Rejects the use of a phase that is not over by then; `at` is what uses it, and on which line.
     pub(super) fn is_over(&mut self, path: &Path, at: (usize, &str), phase: PhaseId, end: PhaseId) -> bool {
         let at_phase = self.names.phase_at(path);
-        // What stands later in a block was played in the pass before.
+        // What is later in a block was played in the pass before.
         let is_later_pass = at_phase != Some(phase) && self.names.is_in_block_of(phase, path);
         if phase < end || is_later_pass {
             return true;
         }
         let name = self.names.phases[phase.0].clone();
-        // What is worked out before the run knows nothing of earlier phases either.
+        // What is computed before the run knows nothing of earlier phases either.
         let here = at_phase.filter(|at| *at <= phase).map(|at| self.names.phases[at.0].clone());
         let is_alone = here.is_none();
         let message = match here {
@@ -138,7 +138,7 @@ impl Checker {
         false
     }
 
-    /// Refuses `payoffs` where there are none yet; adds the phase that they come from.
+    /// Rejects `payoffs` where there are none yet; adds the phase that they come from.
     pub(super) fn payoff_is_over(
         &mut self,
         path: &Path,
@@ -161,7 +161,7 @@ impl Checker {
         self.is_over(path, (line, "payoffs"), first, end) || self.names.is_in_block_of(first, path)
     }
 
-    /// Refuses the state where there is none yet: before the run.
+    /// Rejects the state where there is none yet: before the run.
     pub(super) fn state_is_known(&mut self, path: &Path, line: usize, name: &str, end: PhaseId) -> bool {
         let is_in_phase = matches!(path.0.first(), Some(Step::Key(first)) if first == "phases");
         if end > PhaseId(0) || is_in_phase {

@@ -46,12 +46,12 @@ impl Checker {
                 let help = format!("for example `{}`", super::phases::identifier_from(name));
                 self.push(Diagnostic::error("bad-name", path.to_string(), span, message).help(help));
             }
-            // Keys of a mapping stand in one order, however they are written: records and hashes hold them.
+            // Keys of a mapping are in one order, however they are written: records and hashes hold them.
             let mut value = value.clone();
             value.sort_all_objects();
             values.insert(name.clone(), value);
         }
-        // What names a case is no variable, unless there is one of this name and no case.
+        // What names a case is not a variable, unless there is one of this name and no case.
         let is_variable = written.contains_key(CASE) && !self.has_cases;
         let is_value = |name: &str| name != super::CAST && (name != CASE || is_variable);
         for (name, value) in overrides.iter().filter(|(name, _)| is_value(name)) {

@@ -1,4 +1,4 @@
-//! Checks forms of replies: the schema or grammar itself, what it can't stand beside, and that fixed answers are in it.
+//! Checks forms of replies: the schema or grammar itself, what it can't be combined with, and that fixed answers are in it.
 
 use super::Checker;
 use crate::scenario::schema::{WrittenGrammar, WrittenReply};
@@ -93,7 +93,7 @@ impl Checker {
         Some(Arc::new(form))
     }
 
-    /// Refuses rules whose answers are not in the form that is asked for: each of these turns would be invalid.
+    /// Rejects rules whose answers are not in the form that is asked for: each of these turns would be invalid.
     pub(super) fn answers_in_form(&mut self, agents: &[Agent], phases: &[Phase]) {
         for (id, agent) in agents.iter().enumerate() {
             let path = Path::default().key("agents").key(agent.key.clone()).key("strategy");

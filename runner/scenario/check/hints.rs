@@ -136,7 +136,7 @@ impl Checker {
         false
     }
 
-    /// Refuses a memory that several models would have to go on with; warns of what no model will heed.
+    /// Rejects a memory that several models would have to continue with; warns of what no model will heed.
     pub(super) fn one_model_each(&mut self, scenario: &Scenario) {
         let plan = compile(scenario);
         let mut first: BTreeMap<_, &Turn> = BTreeMap::new();

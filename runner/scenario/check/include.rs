@@ -1,4 +1,4 @@
-//! Takes over the agents and variables of included files. What stands in the scenario itself wins.
+//! Takes over the agents and variables of included files. What is in the scenario itself wins.
 
 use super::{Checker, ReadNamed};
 use crate::diagnostic::{Diagnostic, Source};
@@ -9,7 +9,7 @@ use crate::scenario::schema::Written;
 use crate::scenario::yaml::{Path, Tree};
 use std::io::ErrorKind;
 
-/// Most files that a scenario may include.
+/// Maximum number of files that a scenario may include.
 const MAX_FILES: usize = 100;
 
 /// Fields by which a scenario is told from any other file.
@@ -31,7 +31,7 @@ const FIELDS: [&str; 15] = [
     "assertions",
 ];
 
-/// The reason why a text is no scenario, in words that tell nothing of what is in it; `None`: it has the shape of one.
+/// The reason why a text is not a scenario, in words that tell nothing of what is in it; `None`: it has the shape of one.
 pub(super) fn unlike_a_scenario(text: &str) -> Option<String> {
     let source = Source { name: String::new(), text: text.to_string() };
     let (tree, found) = Tree::read(&source, 0);

@@ -14,7 +14,7 @@ use crate::scenario::{
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// Most judges of a scenario.
+/// Maximum number of judges of a scenario.
 const MAX_JUDGES: usize = 100;
 
 /// A judge as it is written.
@@ -114,7 +114,7 @@ impl Checker {
         (choice.is_some() || form.is_some()).then(|| turn(ask, choice, form))
     }
 
-    /// Refuses a judge that remembers nothing of what it is asked about.
+    /// Rejects a judge that remembers nothing of what it is asked about.
     fn remembers(&mut self, member: AgentId, phases: &[Phase], path: &Path) {
         let (path, agent) = (path.key("agent"), &self.names.agents[member.0]);
         let key = agent.key.clone();

@@ -1,4 +1,4 @@
-//! Checks how memories go on when they are full.
+//! Checks how memories continue when they are full.
 
 use super::Checker;
 use crate::scenario::schema::{Overflow, WrittenMemory};

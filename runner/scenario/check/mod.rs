@@ -70,7 +70,7 @@ pub fn load(name: &str, text: &str, overrides: &[(String, Value)]) -> Loaded {
 /// Reads and checks a scenario file and the files that it includes, which lie in its checkout, or else in its folder.
 ///
 /// # Errors
-/// The file can't be read, or is no text. Everything else is in the report.
+/// The file can't be read, or is not a text. Everything else is in the report.
 pub fn open(path: &std::path::Path, overrides: &[(String, Value)]) -> anyhow::Result<Loaded> {
     open_below(path, None, overrides)
 }
@@ -105,11 +105,11 @@ pub fn open_text(
     Ok(load_with(&path.display().to_string(), text, overrides, &read))
 }
 
-/// The same for a scenario that another file names: one that is none is not quoted, for whoever wrote that file may not be meant to
+/// The same for a scenario that another file names: one that is none is not quoted, because the author of that file may not be meant to
 /// see it.
 ///
 /// # Errors
-/// As [`open_below`]; the file is no scenario.
+/// As [`open_below`]; the file is not a scenario.
 pub fn open_named(
     path: &std::path::Path,
     root: Option<&std::path::Path>,
@@ -161,7 +161,7 @@ fn load_with(name: &str, text: &str, overrides: &[(String, Value)], read: &ReadN
         let found = Diagnostic::error("too-many", "", rest[0].span, message).help("fix the others first");
         diagnostics.push(Diagnostic { severity: worst, ..found });
     }
-    // A key that is no agent's has a value of whatever type.
+    // A key that is not an agent's has a value of whatever type.
     let unknown: Vec<String> = diagnostics
         .iter()
         .filter(|found| found.code == "unknown-agent")
@@ -201,7 +201,7 @@ pub fn parse_cast(file: &str) -> Result<(String, Value), String> {
 
 /// The override that is a cast; no variable can have this name.
 pub(crate) const CAST: &str = "agents";
-/// Most mistakes that are told of one scenario.
+/// Maximum number of mistakes that are told of one scenario.
 const MAX_TOLD: usize = 500;
 /// Most places at which a name is looked for in a text, to mark it.
 const MAX_PLACES: usize = 200;
@@ -298,7 +298,7 @@ impl Names {
         is_block.then(|| &path.0[..2])
     }
 
-    /// True if a phase stands in the block, or a block in it, in which something else stands.
+    /// True if a phase is in the block, or a block in it, in which something else stands.
     fn is_in_block_of(&self, phase: PhaseId, path: &Path) -> bool {
         let block = self.block_at(path);
         block.is_some_and(|block| {
@@ -412,7 +412,7 @@ impl Checker {
         &mut self.found[at]
     }
 
-    /// An error about a name that stands on a line of a text value.
+    /// An error about a name that is on a line of a text value.
     fn error_at(
         &mut self,
         code: &'static str,

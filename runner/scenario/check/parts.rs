@@ -8,11 +8,11 @@ use crate::scenario::schema::{WrittenBlock, WrittenPart};
 use crate::scenario::yaml::Path;
 use crate::scenario::{Phase, PhaseId};
 
-/// Most turns that a scenario may unroll into.
+/// Maximum number of turns that a scenario may unroll into.
 const MAX_TURNS: usize = 10_000;
 /// Most phases, those of a block counted in each pass.
 const MAX_PHASES: usize = 2_000;
-/// Blocks that may stand in each other.
+/// Blocks that may be in each other.
 const MAX_DEPTH: usize = 2;
 
 impl Checker {

@@ -10,7 +10,7 @@ use crate::scenario::{AgentId, Choice, Payoff, PayoffRule, Phase, PhaseId, Topol
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Most combinations that a matrix may list.
+/// Maximum number of combinations that a matrix may list.
 const MAX_CELLS: usize = 10_000;
 
 /// Phases by name, in words.
@@ -66,8 +66,7 @@ impl Checker {
             }
             if self.choosers(here).is_empty() {
                 let message = format!("no turn of `{name}` has a `choice`, so there is nothing to value");
-                let help =
-                    "add `choice: […]` without a `decision_mode` to the phase, or a `choice` to single `turns`";
+                let help = "add `choice: […]` without a `decision_mode` to the phase, or a `choice` to single `turns`";
                 self.missing(&path, &message, help);
                 return None;
             }

@@ -13,11 +13,11 @@ use crate::scenario::{AgentId, Method, Phase, PhaseId, Topology};
 use indexmap::IndexMap;
 use std::collections::BTreeMap;
 
-/// Most messages that all its agents together may hear.
+/// Maximum number of messages that all its agents together may hear.
 const MAX_HEARD: usize = 1_000_000;
 
 impl Checker {
-    /// Refuses a scenario whose agents hear, or are quoted, more than a plan can hold.
+    /// Rejects a scenario whose agents hear, or are quoted, more than a plan can hold.
     pub(super) fn heard(&mut self, phases: &[Phase]) {
         let n_quoted = |quoted: PhaseId| phases.get(quoted.0).map_or(0, n_turns);
         let of = |phase: &Phase| {
@@ -129,7 +129,7 @@ impl Checker {
         cast.iter().filter(observes).copied().collect()
     }
 
-    /// Refuses a phase in which nothing happens, or who speaks may not.
+    /// Rejects a phase in which nothing happens, or who speaks may not.
     fn sensible(&mut self, phase: &Phase, path: &Path) {
         let speakers = phase.speakers();
         let cast = path.key("agents");
@@ -180,7 +180,7 @@ impl Checker {
         }
     }
 
-    /// Refuses a phase without rounds and votes in which nothing is read; warns of what has no effect there.
+    /// Rejects a phase without rounds and votes in which nothing is read; warns of what has no effect there.
     fn is_read(&mut self, phase: &Phase, path: &Path) {
         if phase.agents.iter().all(|agent| phase.opening(*agent).next().is_none()) {
             let message = "nothing happens in this phase: it has no rounds, no vote and nothing to read";

@@ -11,7 +11,7 @@ use std::sync::Arc;
 const OF_READER: &[&str] = &["me", "role", "display_name", "others"];
 
 impl Checker {
-    /// The route of a phase, which is checked but for that.
+    /// The route of a phase, which is checked except for that.
     pub(super) fn route(
         &mut self,
         written: WrittenRoute,

@@ -35,7 +35,7 @@ impl Checker {
         None
     }
 
-    /// Refuses fixed answers that are no option where the agent must choose: the run would end there.
+    /// Rejects fixed answers that are no option where the agent must choose: the run would end there.
     pub(super) fn answers(&mut self, agents: &[Agent], phases: &[Phase]) {
         for (id, agent) in agents.iter().enumerate() {
             let path = Path::default().key("agents").key(agent.key.clone()).key("strategy");

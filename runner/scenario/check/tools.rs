@@ -13,13 +13,13 @@ use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Most tools of a scenario.
+/// Maximum number of tools of a scenario.
 const MAX_TOOLS: usize = 64;
-/// Most rows of a file that is looked up in.
+/// Maximum number of rows of a file that is looked up in.
 const MAX_ROWS: usize = 10_000;
-/// Most keys of such a file that a model is told, and most bytes of them.
+/// Maximum number of keys of such a file that a model is told, and most bytes of them.
 const MAX_KEYS_TOLD: (usize, usize) = (64, 4 << 10);
-/// Most calls that an agent may make in one turn.
+/// Maximum number of calls that an agent may make in one turn.
 const MOST_CALLS: u64 = 16;
 /// Seconds that a call of a program may take, where a file does not say how many, and at most.
 const TIMEOUT: (u64, u64) = (10, 600);

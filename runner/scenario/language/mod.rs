@@ -91,7 +91,7 @@ impl Language {
         Ok(())
     }
 
-    /// A text as it stands in the table.
+    /// A text as it is in the table.
     pub fn text(&self, text: Text) -> &str {
         let at = text as usize;
         let own = self.own.get(at).and_then(Option::as_deref);
@@ -190,7 +190,7 @@ fn is_template(at: usize) -> bool {
     at >= Text::Free as usize
 }
 
-/// What stands between braces in a text.
+/// What is between braces in a text.
 fn placeholders(text: &str) -> impl Iterator<Item = &str> {
     text.split('{').skip(1).filter_map(|rest| rest.split_once('}').map(|(name, _)| name))
 }

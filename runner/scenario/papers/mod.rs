@@ -149,7 +149,7 @@ fn is_name(name: &str) -> bool {
 }
 
 /// Edges by our names. Of those who whisper somewhere in the phase, what is public is left out: the whisper is what was meant to be
-/// kept. A pair of a whisper phase stands once, and without any all whisper to all.
+/// kept. A pair of a whisper phase is listed once, and without any all whisper to all.
 fn interactions(tree: &mut Tree, path: &Path, written: &Value, present: &[String]) {
     let is_whispered = written["topology"] == "whisper" || written["order"] == "whisper";
     let list = path.key("interactions");

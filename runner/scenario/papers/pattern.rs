@@ -4,7 +4,7 @@ use fancy_regex::{Regex, RegexBuilder};
 
 /// Most steps back that one search may take.
 const MAX_STEPS: usize = 100_000;
-/// Longest pattern, in bytes.
+/// Maximum length of the pattern, in bytes.
 const MAX_BYTES: usize = 2_000;
 
 /// Compiles a pattern.

@@ -24,7 +24,7 @@ impl From<minijinja::Error> for TemplateError {
     }
 }
 
-/// The kind of an error. minijinja has one for all of syntax; which sign is wrong stands in its detail alone.
+/// The kind of an error. minijinja has one for all of syntax; which sign is wrong is in its detail alone.
 fn mistake(error: &minijinja::Error, detail: &str) -> Fault {
     if let Some(bound) = Bound::of(error) {
         return Fault::Bound(bound);
@@ -82,7 +82,7 @@ pub fn remedy(text: &str, error: &TemplateError) -> Option<String> {
     Some(help.to_string())
 }
 
-/// True if code has a `=` that is no comparison.
+/// True if code has a `=` that is not a comparison.
 fn assigns(code: &str) -> bool {
     let bytes = code.as_bytes();
     let alone = |at: usize| {

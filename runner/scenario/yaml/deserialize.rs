@@ -24,7 +24,7 @@ pub(in crate::scenario) struct Reader<'a> {
 pub(in crate::scenario) enum Wrong {
     /// It has another shape.
     Shape { found: Found, expected: Expected },
-    /// It is no word of an enum of this name.
+    /// It is not a word of an enum of this name.
     Word { found: String, of: &'static str, known: &'static [&'static str] },
     /// Anything else, in serde's words.
     Other(String),

@@ -11,9 +11,9 @@ use std::borrow::Cow;
 use std::cell::Cell;
 use std::collections::HashMap;
 
-/// Deepest nesting that is accepted; scenarios need about six levels.
+/// Maximum nesting that is accepted; scenarios need about six levels.
 const MAX_DEPTH: usize = 64;
-/// Most values that are accepted, what aliases stand for spelled out; scenarios need some hundred.
+/// Maximum number of values that are accepted, what aliases stand for spelled out; scenarios need some hundred.
 const MAX_VALUES: usize = 20_000;
 
 /// The values of one file.
@@ -44,7 +44,7 @@ pub(super) enum Data {
 pub(super) struct Entry {
     /// The key's text; of a field with several names, the one that the program knows it by.
     pub(super) key: String,
-    /// The name that stands in the file, where it is another.
+    /// The name that is in the file, where it is another.
     written: Option<String>,
     /// The key, read as a value.
     pub(super) kind: std::sync::Arc<Data>,
@@ -53,7 +53,7 @@ pub(super) struct Entry {
 }
 
 impl Entry {
-    /// An entry that does not stand in the file; `span` is what it follows from.
+    /// An entry that is not in the file; `span` is what it follows from.
     pub(super) fn new(key: &str, span: Span, node: usize) -> Self {
         let kind = std::sync::Arc::new(Data::Leaf(Leaf::Text(key.to_string())));
         Self { key: key.to_string(), written: None, kind, span, node }
@@ -142,7 +142,7 @@ impl Tree {
         }
     }
 
-    /// Keys of the outermost mapping; `None`: the file is no mapping.
+    /// Keys of the outermost mapping; `None`: the file is not a mapping.
     pub(in crate::scenario) fn keys(&self) -> Option<impl Iterator<Item = &str>> {
         match &self.nodes[self.root?].data {
             Data::Map(entries) => Some(entries.iter().map(|entry| entry.key.as_str())),
@@ -205,7 +205,7 @@ impl Tree {
         true
     }
 
-    /// A path with the names that stand in the file.
+    /// A path with the names that are in the file.
     pub fn as_written(&self, path: &Path) -> Path {
         let (mut written, mut at) = (path.clone(), self.root);
         for step in &mut written.0 {
@@ -456,7 +456,7 @@ impl<'a> Builder<'a> {
             None => self.tree.root = self.tree.root.or(Some(id)),
             Some(Open { node: parent, key, .. }) => {
                 match (&mut self.tree.nodes[*parent].data, key.take()) {
-                    // Of keys that stand twice the first counts.
+                    // Of keys that appear twice the first counts.
                     (Data::Map(entries), Some(key)) if !entries.iter().any(|entry| entry.is(&key.text)) => {
                         let Key { text, kind, span } = key;
                         entries.push(Entry { key: text, written: None, kind: kind.into(), span, node: id });

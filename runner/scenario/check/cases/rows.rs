@@ -171,7 +171,7 @@ pub(in crate::scenario::check) fn csv(text: &str, most: usize) -> Rows {
     found
 }
 
-/// Where the fields of a record stand in a text: each behind the one before; the whole record, where one is written otherwise.
+/// Where the fields of a record are in a text: each behind the one before; the whole record, where one is written otherwise.
 fn places(text: &str, (start, end): (usize, usize), record: &csv::StringRecord) -> Vec<(usize, usize)> {
     let mut from = start;
     let place = |field: &str| match text[from..end].find(field).map(|at| from + at) {
