@@ -115,7 +115,7 @@ pub(super) async fn call(line: &[String], folder: &Path, timeout: u64, input: St
     }
     let err = String::from_utf8_lossy(&err);
     let last = err.lines().rev().find(|line| !line.trim().is_empty());
-    Err(last.map_or_else(|| format!("it exited with {status}"), |line| line.trim().to_string()))
+    Err(last.map_or_else(|| format!("it ended with {status}"), |line| line.trim().to_string()))
 }
 
 /// Reads to the end, and keeps the first bytes.
