@@ -5,9 +5,9 @@ use crate::grammar::Grammar;
 use llguidance::api::ParserLimits;
 use serde_json::Value;
 
-/// Most bytes of a grammar's text.
+/// Maximum size of a grammar's text, in bytes.
 pub const MAX_BYTES: usize = 64 * 1024;
-/// Deepest nesting of a schema's values, and of a grammar's brackets: they are read by recursion.
+/// Maximum nesting of a schema's values and of a grammar's brackets: they are read recursively.
 const MAX_DEPTH: usize = 64;
 
 /// Bounds of llguidance's work; each is a count, so a grammar that is refused is refused everywhere.
@@ -24,11 +24,11 @@ pub(crate) fn limits() -> ParserLimits {
     }
 }
 
-/// Refuses what is too long or nested too deeply, and what would mean another thing for each vocabulary.
+/// Rejects grammars that are too long or nested too deeply, or whose meaning would depend on the vocabulary.
 pub(crate) fn within(grammar: &Grammar) -> Result<()> {
     let text = grammar.text();
     if text.len() > MAX_BYTES {
-        return Err(Error(format!("it is {} bytes long; at most {MAX_BYTES} are read", text.len())));
+        return Err(Error(format!("it is {} bytes long; at most {MAX_BYTES} are allowed", text.len())));
     }
     let depth = match grammar {
         Grammar::JsonSchema(text) => {
@@ -38,19 +38,18 @@ pub(crate) fn within(grammar: &Grammar) -> Result<()> {
         Grammar::Lark(text) | Grammar::Regex(text) => brackets(text),
     };
     if depth > MAX_DEPTH {
-        return Err(Error(format!("it is nested {depth} deep; at most {MAX_DEPTH} levels are read")));
+        return Err(Error(format!("it is nested {depth} levels deep; at most {MAX_DEPTH} are allowed")));
     }
     if let Grammar::Lark(text) = grammar
         && text.contains("max_tokens")
     {
-        let found =
-            "`max_tokens` counts tokens, so what it allows would depend on the model; count characters";
+        let found = "`max_tokens` counts tokens, so its effect would depend on the model; limit characters";
         return Err(Error(format!("{found}, e.g. `/.{{1,80}}/`")));
     }
     Ok(())
 }
 
-/// Levels of a schema; brackets of its patterns are bounded here.
+/// Nesting levels of a schema; also checks the brackets in its patterns.
 fn depth(schema: &Value) -> Result<usize> {
     let inner: Vec<usize> = match schema {
         Value::Array(items) => items.iter().map(depth).collect::<Result<_>>()?,
@@ -60,7 +59,7 @@ fn depth(schema: &Value) -> Result<usize> {
                 keys.chain(fields.values().filter_map(Value::as_str)).map(brackets).max().unwrap_or(0);
             if deepest > MAX_DEPTH {
                 return Err(Error(format!(
-                    "a text in it has {deepest} brackets open; at most {MAX_DEPTH} are read"
+                    "a text in it nests {deepest} brackets; at most {MAX_DEPTH} are allowed"
                 )));
             }
             fields.values().map(depth).collect::<Result<_>>()?
@@ -70,7 +69,7 @@ fn depth(schema: &Value) -> Result<usize> {
     Ok(1 + inner.into_iter().max().unwrap_or(0))
 }
 
-/// The most brackets that are open at once, those in quotes too.
+/// The maximum number of brackets open at once, including those in quotes.
 fn brackets(text: &str) -> usize {
     let (mut open, mut deepest) = (0usize, 0);
     for c in text.chars() {

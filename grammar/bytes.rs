@@ -8,12 +8,12 @@ use std::sync::LazyLock;
 /// The place where a text leaves its grammar.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Mismatch {
-    /// The text goes on in a way that the grammar does not.
+    /// The text continues in a way that the grammar does not.
     #[error("behind `{before}` the grammar does not go on with `{found}`")]
     Unexpected {
-        /// What stands before that place; only the end of it, if it is long.
+        /// What is before that place; only the end of it, if it is long.
         before: String,
-        /// The character that stands there.
+        /// The character that is there.
         found: char,
     },
     /// The text ends too soon.
@@ -29,11 +29,11 @@ pub enum Mismatch {
 
 /// Characters that a [`Mismatch`] quotes.
 const QUOTED: usize = 40;
-/// Longest example, in bytes.
+/// Maximum length of the example, in bytes.
 const MAX_EXAMPLE: usize = 2_000;
 
 impl Grammar {
-    /// Says if the grammar can be compiled.
+    /// Checks that the grammar can be compiled.
     ///
     /// # Errors
     /// What is wrong with it, not supported, or beyond a bound.
@@ -41,7 +41,7 @@ impl Grammar {
         bytes()?.spaced(self, Spacing::Any).map(|_| ())
     }
 
-    /// Says if a whole text is in the grammar. JSON may be spaced as it likes.
+    /// Checks that a whole text is in the grammar. JSON may be spaced as it likes.
     ///
     /// # Errors
     /// The first place where it is not.
@@ -60,7 +60,7 @@ impl Grammar {
     }
 
     /// A short text that is in the grammar, if one is found without looking back: what closes something is taken before what opens or
-    /// goes on.
+    /// continues.
     pub fn example(&self) -> Option<String> {
         let mut matcher = bytes().ok()?.spaced(self, Spacing::Any).ok()?;
         let mut text = Vec::new();

@@ -11,7 +11,7 @@ impl Grammar {
     /// As llguidance has it.
     ///
     /// # Errors
-    /// It is no schema, or beyond a bound.
+    /// It is not a schema, or beyond a bound.
     pub(crate) fn compiled_form(&self, spacing: Spacing) -> Result<TopLevelGrammar> {
         bounds::within(self)?;
         Ok(match self {
@@ -21,7 +21,7 @@ impl Grammar {
                     schema = json!({});
                 }
                 let Value::Object(fields) = &schema else {
-                    return Err(Error("a schema is a mapping, e.g. `{ type: object }`".into()));
+                    return Err(Error("a schema must be a mapping, e.g. `{ type: object }`".into()));
                 };
                 if fields.contains_key("x-guidance") {
                     return Err(Error("`x-guidance` can't be set".into()));

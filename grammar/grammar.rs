@@ -6,7 +6,7 @@ use serde_json::Value;
 /// A grammar: what a reply may be, from its first byte to its last.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Grammar {
-    /// JSON that a schema (its text) allows. Keys stand in the order of the schema's `properties`.
+    /// JSON that a schema (its text) allows. Keys are in the order of the schema's `properties`.
     JsonSchema(String),
     /// A grammar in llguidance's dialect of Lark; it begins at `start`.
     Lark(String),
@@ -40,7 +40,7 @@ impl Grammar {
 /// Spaces between the tokens of JSON.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Spacing {
-    /// One behind each `,` and `:`, so that a reply can't go on with spaces for ever.
+    /// One behind each `,` and `:`, so that a reply can't continue with spaces for ever.
     One,
     /// As they come.
     Any,

@@ -27,7 +27,7 @@ impl Matcher {
         Self { inner: self.inner.deep_clone(), is_text: self.is_text.clone() }
     }
 
-    /// Says if a token may come next; one that ends the turn is none of the grammar's ([`Matcher::may_end`]).
+    /// Returns whether a token may come next; one that ends the turn is none of the grammar's ([`Matcher::may_end`]).
     ///
     /// # Errors
     /// A bound was reached.
@@ -58,7 +58,7 @@ impl Matcher {
         self.inner.consume_token(id).map_err(|e| plain(&e.to_string()))
     }
 
-    /// Says if the reply may end here.
+    /// Returns whether the reply may end here.
     ///
     /// # Errors
     /// A bound was reached.
@@ -66,14 +66,14 @@ impl Matcher {
         Ok(self.is_over() || self.inner.is_accepting().map_err(|e| plain(&e.to_string()))?)
     }
 
-    /// Says if the reply can't go on: it is complete.
+    /// Returns whether the reply can't continue: it is complete.
     pub fn is_over(&self) -> bool {
         self.inner.stop_reason().is_ok() && self.inner.is_stopped()
     }
 }
 
 impl Mask {
-    /// Says if a token may come next.
+    /// Returns whether a token may come next.
     pub fn allows(&self, id: u32) -> bool {
         self.is_text.get(id as usize).copied().unwrap_or(false) && self.allowed.is_allowed(id)
     }

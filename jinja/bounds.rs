@@ -93,18 +93,16 @@ impl Bound {
     /// Advice to an author who ran into it.
     pub fn remedy(self) -> &'static str {
         match self {
-            Self::Work => {
-                "compare, sort and search smaller lists and texts, or do it once instead of in a loop"
-            }
+            Self::Work => "compare, sort and search smaller lists and texts, or do so once, outside a loop",
             Self::Made | Self::Text | Self::Folded => {
-                "make smaller texts and lists: look at what doubles or repeats them"
+                "make smaller texts and lists: check what doubles or repeats them"
             }
-            Self::Written => "print less: look at what is printed in a loop",
-            Self::Depth => "put what belongs together side by side, not one within the other",
+            Self::Written => "print less: check what is printed in a loop",
+            Self::Depth => "put related values side by side instead of nesting them",
             Self::NestedCalls => "call the filters one after the other",
             Self::Width => "ask for less padding, or for fewer pieces",
-            Self::Tokens => "work parts of it out first, with `{% set %}` or in an `outcome`",
-            Self::Code => "say it in fewer words, or in several texts",
+            Self::Tokens => "compute parts of it first, with `{% set %}` or in an `outcome`",
+            Self::Code => "shorten it, or split it into several texts",
             Self::Branches => "look the value up in a map instead",
         }
     }
@@ -169,7 +167,7 @@ struct Met {
 
 impl fmt::Display for Met {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.bound.map_or("say it another way", Bound::remedy))
+        f.write_str(self.bound.map_or("write it another way", Bound::remedy))
     }
 }
 

@@ -31,7 +31,7 @@ pub(crate) fn caught<T>(work: impl FnOnce() -> Result<T, Error>) -> Result<T, Er
         let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
         let text = text.unwrap_or_default();
         let detail =
-            format!("minijinja can't work this out ({text}): please report it, and say it another way");
+            format!("minijinja can't evaluate this ({text}): please report it, and write it another way");
         Err(Error::new(ErrorKind::InvalidOperation, detail))
     })
 }

@@ -9,7 +9,7 @@ use minijinja::machinery::{Token, tokenize};
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::Value;
 
-/// Refuses source that is too long for a parser that goes down a level at each link and branch. Errors of its syntax are
+/// Rejects source that is too long for a parser that goes down a level at each link and branch. Errors of its syntax are
 /// the parser's to tell.
 pub(crate) fn is_short(source: &str, is_expression: bool, syntax: &SyntaxConfig) -> Result<(), Error> {
     let (mut code, mut piece, mut first) = (0, 0, false);
@@ -70,7 +70,7 @@ pub(crate) fn is_sound(stmt: &Stmt<'_>, place: Place, meter: &mut Meter) -> Resu
     let leaves = |word: &str, line: u16| match place {
         Place { in_loop: true, between: Some(what) } => {
             let detail =
-                format!("`{{% {word} %}}` can't leave {what}: put the loop within it, or use `{{% if %}}`");
+                format!("`{{% {word} %}}` can't leave {what}: put the loop inside it, or use `{{% if %}}`");
             Err(on_line(detail, line))
         }
         _ => Ok(()),
@@ -215,7 +215,7 @@ fn leaf(expr: &Expr<'_>, meter: &mut Meter) -> Result<Option<Folded>, Error> {
     worked_out(expr, 0, meter)
 }
 
-/// Tells whether an operation on constants makes and compares no more than it may.
+/// Returns whether an operation on constants makes and compares no more than it may.
 fn is_small(op: &BinOpKind, left: &Folded, right: &Folded) -> bool {
     let times = |value: &Folded, times: &Folded| match times.value.as_usize() {
         Some(n) if value.value.as_str().is_some() => value.size.bytes.saturating_mul(n),

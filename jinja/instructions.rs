@@ -25,7 +25,7 @@ const NEAR: usize = 64;
 /// Marks the instructions that stand within a loop of their own program and macro.
 ///
 /// `loop(…)` jumps to where the innermost loop starts. From a macro or block within that loop, this is a place in another
-/// program, or one whose frames are gone, and whatever happens to stand there would run.
+/// program, or one whose frames are gone, and whatever happens to be there would run.
 fn in_loops(program: &[&Instruction<'_>]) -> Vec<bool> {
     let macro_start = |instruction: &&Instruction<'_>| match instruction {
         Instruction::BuildMacro(_, start, _) => Some(*start),

@@ -192,7 +192,7 @@ impl Expression<'_> {
         let root = context.into();
         let value = run(&self.jinja.env, &self.program, &BTreeMap::new(), root, &mut out)?;
         calm::caught(|| {
-            // Whoever asked for it will write it out.
+            // Anyone who asked for it will write it out.
             let size = values::weigh(&value, &mut Meter::default())?;
             if size.made() > bounds::MAX_TEXT { Err(Bound::Text.into()) } else { Ok(value) }
         })
@@ -233,7 +233,7 @@ fn run(
     value
 }
 
-/// A message, cut where it goes on for long: minijinja quotes names and values whole.
+/// A message, cut where it continues for long: minijinja quotes names and values whole.
 pub fn shortened(mut message: String) -> String {
     const MOST: usize = 1_000;
     if message.len() > MOST {

@@ -48,7 +48,7 @@ pub(crate) fn weigh_within(value: &Value, meter: &mut Meter) -> Result<Size, Err
     weigh(value, meter)
 }
 
-/// Refuses loops and namespaces.
+/// Rejects loops and namespaces.
 pub(crate) fn is_plain(value: &Value) -> Result<(), Error> {
     let kind = match value.as_object().map(|object| object.type_name()) {
         Some("minijinja::vm::loop_object::Loop") => "`loop`",

@@ -1,4 +1,4 @@
-//! Diagnostics of what a person wrote: what is wrong with it, with file, line, column, code and help.
+//! Diagnostics for files that people write: what is wrong, with file, line, column, code and help.
 //!
 //! [`Sources`] are the texts of a scenario's files; a [`Report`] the diagnostics found in them, all at once. How a report
 //! looks on a terminal is decided here too, so that every command shows mistakes alike.
@@ -6,7 +6,7 @@
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-/// Longest line, in bytes, that is shown as it is.
+/// Maximum length, in bytes, of a line that is shown as it is.
 const MAX_FRAMED: usize = 400;
 
 /// A range of bytes in a source.
@@ -33,7 +33,7 @@ pub struct Source {
 #[derive(Clone, Debug)]
 pub struct Sources(Vec<Arc<Source>>);
 
-/// Severity of a diagnostic: an error keeps the scenario from being played.
+/// Severity of a diagnostic: a scenario with errors can't be played.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
     /// The scenario can't be played.
@@ -42,7 +42,7 @@ pub enum Severity {
     Warning,
 }
 
-/// One thing to tell the author.
+/// One problem reported to the author.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Diagnostic {
     /// Error or warning.
@@ -59,7 +59,7 @@ pub struct Diagnostic {
     pub related: Option<(Span, String)>,
     /// Advice on what to do.
     pub help: Option<String>,
-    /// Fields, one of which an unknown one may have been meant for; a single one is near it.
+    /// Known fields that an unknown field may stand for; a single entry is a near match.
     pub meant: Vec<String>,
 }
 
@@ -98,7 +98,7 @@ impl Sources {
         self.0.len() - 1
     }
 
-    /// Holds texts that other sources hold, too, together with these: many cases of one scenario are of the same files.
+    /// Shares the texts that other sources hold as well: many cases of one scenario read the same files.
     pub fn share(&mut self, others: &Self) {
         for (own, other) in self.0.iter_mut().zip(&others.0) {
             if own.name == other.name && own.text == other.text {
@@ -178,9 +178,9 @@ impl Report {
         let _ = writeln!(out, "{name}:{line}:{column}: {}[{code}]: {told}", severity.word());
         let text = self.sources.of(diagnostic.span).line(line);
         if !text.trim().is_empty() {
-            // Of a very long line, what stands around the place.
+            // Of a very long line, the part around the place.
             let skipped = if text.len() > MAX_FRAMED { column.saturating_sub(MAX_FRAMED / 4) } else { 0 };
-            // One character for each, so that the marks below stand where they belong.
+            // One character for each, so that the marks below line up.
             let shown = text.chars().skip(skipped).take(MAX_FRAMED);
             let shown: String = shown.map(|c| if steers(c) { '\u{fffd}' } else { c }).collect();
             let column = column - skipped;
@@ -250,7 +250,7 @@ impl Diagnostic {
         self
     }
 
-    /// Names that the help suggests, each with the place of the wrong one that it would take.
+    /// Names that the help suggests, each with the span of the wrong name that it would replace.
     pub fn replacements(&self, source: &Source) -> Vec<(Span, String)> {
         let names = self.help.as_deref().map(Suggestion::names_in).unwrap_or_default();
         let Some(wrong) = self.message.split('`').nth(1).filter(|wrong| !wrong.is_empty()) else {
@@ -274,8 +274,8 @@ impl Diagnostic {
     }
 }
 
-/// A text that neither steers the terminal (control characters) nor turns others' words around (bidirectional overrides, which are
-/// shown by their number), whoever wrote it.
+/// Makes any text safe to print: control characters, which steer the terminal, are replaced, and bidirectional overrides are shown
+/// by their code point.
 pub fn printable(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
@@ -299,14 +299,14 @@ fn steers(c: char) -> bool {
     turns(c) || c.is_control() && c != '\n' && c != '\t'
 }
 
-/// Characters of names that are compared, and how many names they are compared with, at most.
+/// Maximum length of names that are compared, in characters, and maximum number of names compared.
 const MAX_COMPARED: (usize, usize) = (40, 300);
 
-/// Known names, for one that is not.
+/// Known names suggested for an unknown one.
 pub enum Suggestion<'a> {
-    /// The one that was probably meant.
+    /// The name that was probably meant.
     Near(&'a str),
-    /// All that there are.
+    /// All known names.
     Any(Vec<&'a str>),
 }
 
@@ -314,21 +314,28 @@ impl std::fmt::Display for Suggestion<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Near(name) => write!(f, "did you mean `{name}`?"),
-            Self::Any(names) => write!(f, "there is: `{}`", names.join("`, `")),
+            Self::Any(names) => {
+                let one_of = if names.len() == 1 { "" } else { "one of " };
+                write!(f, "expected {one_of}`{}`", names.join("`, `"))
+            }
         }
     }
 }
 
 impl<'a> Suggestion<'a> {
-    /// The names that a suggestion names, from its words.
+    /// The names in a suggestion, parsed from its text; must match `Display`.
     fn names_in(words: &'a str) -> Vec<&'a str> {
         let near = words.strip_prefix("did you mean `").and_then(|rest| rest.strip_suffix("`?"));
-        let any = || words.strip_prefix("there is: `").and_then(|rest| rest.strip_suffix('`'));
+        let any = || {
+            let rest = words.strip_prefix("expected ")?;
+            rest.strip_prefix("one of ").unwrap_or(rest).strip_prefix('`')?.strip_suffix('`')
+        };
         near.or_else(any).map(|names| names.split("`, `").collect()).unwrap_or_default()
     }
 }
 
-/// The known name that is nearest to `found` or the only one with it in it; else all names, if they are few.
+/// The known name that is nearest to `found`, or the only one that contains it (or is contained in it); otherwise all names, if they are
+/// few.
 pub fn suggestion<'a>(found: &str, known: impl IntoIterator<Item = &'a str>) -> Option<Suggestion<'a>> {
     let mut seen = std::collections::HashSet::new();
     let short = |name: &str| name.len() <= 4 * MAX_COMPARED.0 && name.chars().count() <= MAX_COMPARED.0;

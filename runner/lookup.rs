@@ -1,6 +1,6 @@
-//! Looking up pieces of memories by nearness: embeddings, their cosines, and which pieces count most.
+//! Looks up pieces of memories by similarity: embeddings, their cosines, and which pieces matter most.
 //!
-//! All pieces are compared, one by one: below [`MOST`] that takes a moment beside what it takes to embed them.
+//! All pieces are compared, one by one: below [`MOST`] that is quick compared with embedding them.
 
 use crate::backend::Backend;
 use crate::scenario::{Keep, Memory};
@@ -9,9 +9,9 @@ use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Most pieces that are compared with one text.
+/// Maximum number of pieces that are compared with one text.
 pub const MOST: usize = 10_000;
-/// Texts that are embedded by one request.
+/// Number of texts embedded in one request.
 const AT_ONCE: usize = 64;
 
 /// Embeddings that are known already, by the model's identity and the text.
@@ -32,7 +32,7 @@ pub async fn nearest(
 ) -> anyhow::Result<Vec<f32>> {
     ensure!(
         texts.len() <= MOST,
-        "{} pieces of memory are too many to look through one by one: at most {MOST} are; let the agents hear less, or keep a window",
+        "{} pieces of memory are too many to compare; at most {MOST} are allowed: let the agents hear less, or use `keep: window`",
         texts.len()
     );
     let query = lookup.embedded(backend, &[query]).await?;

@@ -54,7 +54,7 @@ pub struct Stage {
     lookup: Arc<Lookup>,
     /// Turns of phases whose speakers are being picked.
     routing: BTreeMap<PhaseId, Vec<TurnId>>,
-    /// Lines of those who were picked, by the turn that each stands before.
+    /// Lines of those who were picked, by the turn that each is before.
     routes: BTreeMap<TurnId, RouteRecord>,
     recorder: Recorder,
     /// The record of how the turns were computed.
@@ -151,7 +151,7 @@ impl Stage {
         }
     }
 
-    /// Plays the turns whose replies are known already, those of a run that goes on or is forked.
+    /// Plays the turns whose replies are known already, those of a run that continues or is forked.
     ///
     /// # Errors
     /// A line that is not what would be written now, or the disk's.
@@ -208,7 +208,10 @@ impl Stage {
                 continue;
             }
             if scope.running.is_empty() {
-                bail!("{}: nothing it waits for is running", self.plan.turn(TurnId(self.next)).path);
+                bail!(
+                    "{}: none of the turns it waits for is running",
+                    self.plan.turn(TurnId(self.next)).path
+                );
             }
             tokio::select! {
                 biased;
@@ -218,7 +221,7 @@ impl Stage {
                 }
                 Some((id, piece)) = progress.recv() => scope.watch.see(id, Scene::Progress(&piece)),
                 Some(joined) = scope.running.join_next() => {
-                    let (id, came) = joined.map_err(|error| anyhow::anyhow!("a turn broke off: {error}"))?;
+                    let (id, came) = joined.map_err(|error| anyhow::anyhow!("a turn was aborted: {error}"))?;
                     while let Ok((id, piece)) = progress.try_recv() {
                         scope.watch.see(id, Scene::Progress(&piece));
                     }
@@ -275,7 +278,7 @@ impl Stage {
         of_model(Session { run: self.trace.run.clone(), agent }, turn)
     }
 
-    /// The first of these turns that may begin now. A human is asked once all that stands before has been shown.
+    /// The first of these turns that may begin now. A human is asked once all that is before has been shown.
     fn may_begin(&self, ready: &BTreeSet<TurnId>) -> Option<TurnId> {
         let strategy = |id: TurnId| &self.scenario.agent(self.plan.turn(id).speaker).strategy;
         ready.iter().copied().find(|id| id.0 == self.next || !matches!(strategy(*id), Some(Strategy::Human)))
@@ -295,9 +298,8 @@ impl Stage {
             Ok(true) => {}
             Ok(false) if self.memories.given(id).is_some() => {
                 let path = &self.plan.turn(id).path;
-                let error = anyhow!(
-                    "{path} is not played, so nothing can be said there; fork without --say {path}=…"
-                );
+                let error =
+                    anyhow!("{path} is not played, so its text can't be set; fork without --say {path}=…");
                 return self.fail(id, error);
             }
             Ok(false) => {
@@ -324,7 +326,7 @@ impl Stage {
         Ok(())
     }
 
-    /// Asks for the reply of a turn whose memory has begun anew, or that has called a tool: after these answers.
+    /// Asks for the reply of a turn whose memory has begun again, or that has called a tool: after these answers.
     fn ask_again(&mut self, id: TurnId, before: Vec<Answer>, scope: &mut Scope<'_>) {
         let asked = self.memories.ask(id).map_err(Into::into);
         let request = asked.and_then(|asked| {
@@ -415,7 +417,7 @@ impl Stage {
             if reply.text.trim() != given.trim() {
                 let path = &self.plan.turn(id).path;
                 return self
-                    .fail(id, anyhow!("{path}: the model can't say `{given}`, it says `{}`", reply.text));
+                    .fail(id, anyhow!("{path}: the model can't say `{given}`; it says `{}`", reply.text));
             }
             // Nobody drew it.
             reply.logprobs.clear();
@@ -443,7 +445,7 @@ impl Stage {
         }
     }
 
-    /// Writes the answered turns whose line is next, saves their memories, and lets their speakers go on.
+    /// Writes the answered turns whose line is next, saves their memories, and lets their speakers continue.
     async fn write_what_is_due(&mut self, scope: &mut Scope<'_>) -> anyhow::Result<()> {
         loop {
             let id = TurnId(self.next);
@@ -459,7 +461,7 @@ impl Stage {
                 State::Skipped => scope.watch.see(id, Scene::Skipped),
                 State::Failed(error) => return Err(error),
                 mut unfinished => {
-                    // What a program has done is on record at once: it is not done again when the run goes on.
+                    // What a program has done is on record at once: it is not done again when the run continues.
                     let answers = match &mut unfinished {
                         State::Running(_, before) | State::Calling(_, _, before) => std::mem::take(before),
                         _ => Vec::new(),

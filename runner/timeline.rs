@@ -84,7 +84,7 @@ impl Event {
         Some(Self::Stage { kind: StageKind::Note, text, origin: String::new(), phase: String::new() })
     }
 
-    /// Tells whether the agent itself spoke.
+    /// Returns whether the agent itself spoke.
     pub fn is_said(&self) -> bool {
         matches!(self, Self::Said { .. })
     }
@@ -103,7 +103,7 @@ pub enum StageKind {
     Vote,
     /// A line before or after a round.
     Announcement,
-    /// A line that a fork added; its origin is the path of the turn that it stands before.
+    /// A line that a fork added; its origin is the path of the turn that it is before.
     Added,
     /// What a new epoch begins with: the agent's own summary, or pieces of what it had read and said.
     Summary,

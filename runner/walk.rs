@@ -50,7 +50,7 @@ pub trait Answers {
 
 /// Lines of a transcript to answer with.
 pub trait LineSource {
-    /// The next line, if it is at this path: where a memory begins anew, or a tool is called, before a turn's own line.
+    /// The next line, if it is at this path: where a memory begins again, or a tool is called, before a turn's own line.
     fn aside(&mut self, path: &str) -> Option<TurnRecord>;
 
     /// The line of a turn; `None`: the walk ends before it.
@@ -145,7 +145,7 @@ pub fn begin_anew(memories: &mut Memories, id: TurnId, lines: &mut impl LineSour
     memories.hear(id)?;
     let keep = memories.keep_of(id);
     if (keep == Keep::Summary) != was.kept.is_none() || keep == Keep::All {
-        let detail = "its memory goes on in another way when it is full";
+        let detail = "its memory continues in a different way when it is full";
         return Err(Drift::new(format!("agents/{}", was.agent), Cause::AgentChanged, detail).into());
     }
     if let Some(kept) = &was.kept {
@@ -168,15 +168,15 @@ pub fn call_again(memories: &mut Memories, id: TurnId, lines: &mut impl LineSour
         let differs = |detail: &str| Drift::new(&was.path, Cause::ToolsChanged, detail);
         let Some(recorded) = &was.call else {
             return Err(
-                Drift::new(&was.path, Cause::RecordAltered, "the line does not say what was called").into()
+                Drift::new(&was.path, Cause::RecordAltered, "the line does not record the call").into()
             );
         };
         if !asked.may_call {
-            return Err(differs("its agent may not call a tool here now").into());
+            return Err(differs("the agent can no longer call a tool here").into());
         }
         let call = Call::from(recorded);
         if call != Call::cut() && !call.is_said_in(&was.raw) {
-            let detail = format!("the agent did not say this call, {}", recorded.quoted());
+            let detail = format!("the agent's reply does not contain this call, {}", recorded.quoted());
             let drift = Drift::new(&was.path, Cause::RecordAltered, detail);
             return Err(drift.texts(recorded.quoted(), &was.raw).into());
         }

@@ -123,7 +123,7 @@ fn a_grammar_from_outside_is_compiled_or_refused_and_followed_within_bounds() {
             assert!(checked.is_ok() || matches!(accepted, Err(Mismatch::Grammar(_))), "{name}");
         }
         let Ok(mut matcher) = vocabulary.matcher(&grammar) else { continue };
-        // The largest id that may come, again and again: what is long goes on being long.
+        // The largest id that may come, again and again: what is long stays long.
         for _ in 0..200 {
             if matcher.is_over() {
                 break;

@@ -24,7 +24,7 @@ struct Task {
 }
 
 #[derive(Debug, Deserialize)]
-#[serde(expecting = "a mapping, of `max_turns` and `rule` for example")]
+#[serde(expecting = "a mapping with, for example, `max_turns` and `rule`")]
 struct Environment {
     env_type: Option<String>,
     max_turns: Option<u64>,
@@ -34,7 +34,7 @@ struct Environment {
 }
 
 #[derive(Debug, Deserialize)]
-#[serde(expecting = "a mapping, of `order` and `visibility` for example")]
+#[serde(expecting = "a mapping with, for example, `order` and `visibility`")]
 struct Rule {
     order: Option<Value>,
     visibility: Option<Value>,
@@ -65,7 +65,7 @@ pub(super) fn draft(value: &Value) -> Result<Draft, Refused> {
     let mut variables = IndexMap::new();
     if prompts.task || task.task_description.is_some() {
         if task.task_description.is_none() {
-            let text = format!("a variable without a value: `greenroom run --set {TASK}=…` gives it one");
+            let text = format!("this variable has no value: set it with `greenroom run --set {TASK}=…`");
             notes.add("`${task_description}`", text);
         }
         let text = task.task_description.as_deref().map(tidy);
@@ -86,13 +86,13 @@ fn about_an_agent(member: &Member, path: &str, notes: &mut Notes) {
     let run = ": choose the model and its settings with `greenroom run --model --max-tokens --temperature`, for all \
          agents alike";
     note("llm", &member.llm, run);
-    note("memory", &member.memory, ": an agent remembers all that it read and said");
-    note("output_parser", &member.output_parser, ": a reply is heard as it stands");
-    note("tools", &member.tools, ": there are no tools");
+    note("memory", &member.memory, ": an agent remembers everything it read and said");
+    note("output_parser", &member.output_parser, ": a reply is heard unchanged");
+    note("tools", &member.tools, ": tools are not imported");
     if let Some(kind) = member.agent_type.as_deref().filter(|kind| !matches!(*kind, "conversation" | "chat"))
     {
         let text =
-            format!("{} is code in AgentVerse: here the agent speaks like any other", shown(&kind.into()));
+            format!("{} is code in AgentVerse; here the agent speaks like any other", shown(&kind.into()));
         notes.add(format!("{path}.agent_type"), text);
     }
 }
@@ -145,7 +145,7 @@ fn speakers(order: Option<&str>, notes: &mut Notes) -> (&'static str, bool) {
         Some("classroom") => {
             notes.add(
                 place,
-                "the professor calls on a speaker, as here; raised hands and groups have no counterpart",
+                "the professor picks the speaker, as here; raised hands and groups have no counterpart",
             );
             ("moderated", true)
         }
@@ -154,11 +154,11 @@ fn speakers(order: Option<&str>, notes: &mut Notes) -> (&'static str, bool) {
             ("round_robin", true)
         }
         Some(other) => {
-            notes.add(place, format!("{} is code in AgentVerse: {IN_TURN}", shown(&other.into())));
+            notes.add(place, format!("{} is code in AgentVerse; {IN_TURN}", shown(&other.into())));
             ("round_robin", true)
         }
         None => {
-            notes.add("environment", format!("has no order, as a pipeline of steps: {IN_TURN}"));
+            notes.add("environment", format!("is a pipeline of steps without an order; {IN_TURN}"));
             ("round_robin", false)
         }
     }
@@ -169,8 +169,10 @@ fn about_the_rest(task: &Task, notes: &mut Notes) {
     if let Some(kind) =
         environment.env_type.as_deref().filter(|kind| !matches!(*kind, "basic" | "base" | "sim-basic"))
     {
-        let text =
-            format!("what {} does beside letting agents speak is code in AgentVerse", shown(&kind.into()));
+        let text = format!(
+            "what {} does apart from letting agents speak is code in AgentVerse",
+            shown(&kind.into())
+        );
         notes.add("environment.env_type", text);
     }
     if let Some(rule) = &environment.rule {
@@ -194,7 +196,7 @@ fn about_the_rest(task: &Task, notes: &mut Notes) {
         }
     }
     if let Some(tools) = task.tools.as_ref().filter(|tools| !is_nothing(tools)) {
-        notes.add("tools", format!("{}: there are no tools", shown(tools)));
+        notes.add("tools", format!("{}: tools are not imported", shown(tools)));
     }
     for (name, prompt) in task.prompts.iter().flatten() {
         if !is_used(prompt, task) {
@@ -203,7 +205,7 @@ fn about_the_rest(task: &Task, notes: &mut Notes) {
     }
 }
 
-/// Tells whether an anchored prompt stands in an agent (an alias is the same text).
+/// Returns whether an anchored prompt is in an agent (an alias is the same text).
 fn is_used(prompt: &Value, task: &Task) -> bool {
     let Some(prompt) = prompt.as_str() else { return false };
     let of = |agent: &Member| {

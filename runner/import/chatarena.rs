@@ -10,7 +10,7 @@ use indexmap::IndexMap;
 use serde::Deserialize;
 use serde_json::Value;
 
-/// Most rounds that are written out as phases of their own.
+/// Maximum number of rounds that are written out as phases of their own.
 const MAX_WRITTEN_ROUNDS: u64 = 20;
 
 #[derive(Debug, Deserialize)]
@@ -80,7 +80,7 @@ fn agents(arena: &Arena, moderator: Option<&Player>, notes: &mut Notes) -> Resul
         let path = format!("players[{at}].name");
         match &player.name {
             Some(name) => names.push((path, name.clone())),
-            None => return Err(Refused(format!("players[{at}]: found no `name`; expected one as text"))),
+            None => return Err(Refused(format!("players[{at}]: there is no `name`; expected a text"))),
         }
     }
     if let Some(moderator) = moderator {
@@ -96,7 +96,7 @@ fn agents(arena: &Arena, moderator: Option<&Player>, notes: &mut Notes) -> Resul
             let path = format!("{path}.global_prompt");
             notes.add(
                 path,
-                format!("the arena's global prompt takes its place, as in ChatArena: {}", quoted(own)),
+                format!("the arena's global prompt replaces it, as in ChatArena: {}", quoted(own)),
             );
         }
         let global = arena.global_prompt.as_ref().or(player.global_prompt.as_ref());
@@ -129,7 +129,7 @@ fn about_a_player(player: &Player, path: &str, notes: &mut Notes) {
     if let Some(backend) = &player.backend {
         let is_human = backend.get("backend_type").and_then(Value::as_str) == Some("human");
         let who = if is_human {
-            "a person plays there, the model here"
+            "a human plays it in ChatArena, the model here"
         } else {
             "choose the model and its settings with \
              `greenroom run --model --max-tokens --temperature`, for all agents alike"
@@ -137,15 +137,17 @@ fn about_a_player(player: &Player, path: &str, notes: &mut Notes) {
         notes.add(format!("{path}.backend"), format!("{}: {who}", shown(backend)));
     }
     if let Some(condition) = &player.terminal_condition {
-        let text = format!("{} is not asked: the number of rounds is fixed", quoted(condition));
+        let text = format!("{} is not evaluated: the number of rounds is fixed", quoted(condition));
         notes.add(format!("{path}.terminal_condition"), text);
     }
     for (field, text) in
         [("role_desc", Some(&player.role_desc)), ("global_prompt", player.global_prompt.as_ref())]
     {
         if text.is_some_and(|text| text.contains("<EOS>")) {
-            notes
-                .add(format!("{path}.{field}"), "asks for `<EOS>`, which nothing cuts off here: take it out");
+            notes.add(
+                format!("{path}.{field}"),
+                "asks for `<EOS>`, which is not removed from replies here: delete this request",
+            );
         }
     }
 }
@@ -156,25 +158,28 @@ fn about_the_environment(arena: &Arena, notes: &mut Notes) {
     match (environment.env_type.as_str(), &environment.moderator) {
         ("conversation", None) | ("moderated_conversation" | "moderator_conversation", Some(_)) => {}
         ("moderated_conversation" | "moderator_conversation", None) => {
-            notes.add(path, "the file has no moderator: the players talk alone");
+            notes.add(path, "the file has no moderator, so the players talk without one");
         }
         ("conversation", Some(_)) => {
-            notes.add(path, "a plain conversation ignores its moderator; here it takes part")
+            notes.add(path, "ChatArena ignores the moderator of a plain conversation; here it takes part")
         }
         (other, _) => {
             let text =
-                format!("the rules of {} are code in ChatArena: here the players only talk", quoted(other));
+                format!("the rules of {} are code in ChatArena; here the players only talk", quoted(other));
             notes.add(path, text);
         }
     }
     if arena.global_prompt.as_ref().is_some_and(|text| text.contains("<EOS>")) {
-        notes.add("global_prompt", "asks for `<EOS>`, which nothing cuts off here: take it out");
+        notes.add(
+            "global_prompt",
+            "asks for `<EOS>`, which is not removed from replies here: delete this request",
+        );
     }
     let own = arena.players.iter().map(|player| player.name.as_ref());
     if let Some(names) = &environment.player_names
         && !own.eq(names.iter().map(Some))
     {
-        let text = format!("ChatArena takes the names of `players` instead: `{}`", names.join(", "));
+        let text = format!("ChatArena uses the names of `players` instead: `{}`", names.join(", "));
         notes.add("environment.player_names", text);
     }
 }
@@ -212,7 +217,8 @@ fn phases(arena: &Arena, agents: &[DraftAgent], notes: &mut Notes) -> Vec<DraftP
         }];
     };
     if environment.moderator_period.as_deref() != Some("round") && n_players > 1 {
-        let text = "the moderator speaks after every turn there, here once a round, after the players";
+        let text =
+            "in ChatArena the moderator speaks after every turn, here once per round, after the players";
         notes.add("environment.moderator_period", text);
     }
     let audience = audience(arena, agents, notes);
@@ -229,7 +235,10 @@ fn phases(arena: &Arena, agents: &[DraftAgent], notes: &mut Notes) -> Vec<DraftP
     if n_rounds > MAX_WRITTEN_ROUNDS {
         notes.add(
             path,
-            format!("{n_rounds} rounds would be {} phases: {MAX_WRITTEN_ROUNDS} rounds here", 2 * n_rounds),
+            format!(
+                "{n_rounds} rounds would need {} phases; set to {MAX_WRITTEN_ROUNDS} rounds",
+                2 * n_rounds
+            ),
         );
         n_rounds = MAX_WRITTEN_ROUNDS;
     }

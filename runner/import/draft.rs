@@ -96,7 +96,7 @@ fn together(places: &[String]) -> String {
 /// Keys and display names that we accept, for names as another engine has them.
 pub(super) fn cast(names: &[(String, String)], notes: &mut Notes) -> Result<Vec<DraftAgent>, Refused> {
     if names.len() > MAX_AGENTS {
-        let message = format!("{} agents take part; at most {MAX_AGENTS} are taken over", names.len());
+        let message = format!("there are {} agents; at most {MAX_AGENTS} can be imported", names.len());
         return Err(Refused(message));
     }
     let (mut keys, mut shown) = (BTreeSet::new(), BTreeSet::new());
@@ -111,7 +111,7 @@ pub(super) fn cast(names: &[(String, String)], notes: &mut Notes) -> Result<Vec<
             notes.add(
                 path,
                 format!(
-                    "is called \"{display_name}\" here: names differ, and are 1 to 80 characters on a line"
+                    "renamed to \"{display_name}\": names must be unique, on one line, and have 1 to 80 characters"
                 ),
             );
         }
@@ -168,7 +168,7 @@ impl Draft {
             comment(&format!("Imported from {file}, a scenario of {engine}, by `greenroom import`."));
         if !notes.is_empty() {
             out.push_str("#\n");
-            out.push_str(&comment("Left out, or not the same here:"));
+            out.push_str(&comment("Left out or different here:"));
         }
         notes.iter().for_each(|note| out.push_str(&item(note)));
         let top = IndexMap::from([("id", id(&title, &stem)), ("title", title)]);

@@ -17,7 +17,7 @@ use text::one_line;
 
 /// Largest file that is read; the engines' own examples have some ten kilobytes.
 pub const MAX_BYTES: u64 = 1 << 20;
-/// Most agents that are taken over: three rounds of them are still within what a scenario may hold.
+/// Maximum number of agents that are taken over: three rounds of them are still within what a scenario may hold.
 const MAX_AGENTS: usize = 500;
 /// Rounds to play where the other engine is told at its start, or plays without end.
 const DEFAULT_ROUNDS: u64 = 3;
@@ -60,10 +60,11 @@ pub struct Refused(String);
 /// ```
 ///
 /// # Errors
-/// If the text is no scenario of either engine.
+/// If the text is not a scenario of either engine.
 pub fn import(name: &str, text: &str, from: Option<Format>) -> Result<Imported, Refused> {
     if text.len() as u64 > MAX_BYTES {
-        let message = format!("{} bytes; a scenario file has at most {MAX_BYTES}", text.len());
+        let message =
+            format!("the file has {} bytes; a scenario file can have at most {MAX_BYTES}", text.len());
         return Err(Refused(message));
     }
     let value = read(text, from)?;
@@ -83,24 +84,23 @@ pub fn import(name: &str, text: &str, from: Option<Format>) -> Result<Imported, 
     Ok(Imported { format, yaml, notes })
 }
 
-/// Both languages as one kind of value; a key that stands twice is an error in both.
+/// Both languages as one kind of value; a key that appears twice is an error in both.
 fn read(text: &str, from: Option<Format>) -> Result<Value, Refused> {
     let text = text.trim_start_matches('\u{feff}');
     if text.trim().is_empty() {
         return Err(Refused("the file is empty; expected a scenario in JSON or YAML".into()));
     }
     if from == Some(Format::ChatArena) || text.trim_start().starts_with('{') {
-        let value =
-            serde_json::from_str(text).map_err(|error| Refused(format!("this is no JSON: {error}")))?;
+        let value = serde_json::from_str(text).map_err(|error| Refused(format!("invalid JSON: {error}")))?;
         return repeated_key(text).map_or(Ok(value), |found| Err(Refused(found)));
     }
-    parse(text).map_err(|error| Refused(format!("this is no YAML: {error}")))
+    parse(text).map_err(|error| Refused(format!("invalid YAML: {error}")))
 }
 
 fn detect(value: &Value) -> Result<Format, Refused> {
     let has = |key: &str| value.get(key).is_some();
     if has("phases") && value.get("agents").is_some_and(Value::is_object) {
-        return Err(Refused("this is a scenario of Greenroom already: play it with `greenroom run`".into()));
+        return Err(Refused("this is already a Greenroom scenario: play it with `greenroom run`".into()));
     }
     if has("players") {
         return Ok(Format::ChatArena);
@@ -137,7 +137,7 @@ fn typed<T: DeserializeOwned>(value: &Value) -> Result<(T, Vec<Unknown>), Refuse
     Ok((read, unknown))
 }
 
-/// An ignored path as people write it, and what stands there.
+/// An ignored path as people write it, and what is there.
 fn place<'a>(root: &'a Value, path: &serde_ignored::Path<'_>) -> (String, &'a Value) {
     use serde_ignored::Path as P;
     let inside = |value: Option<&'a Value>| value.unwrap_or(&Value::Null);
@@ -175,7 +175,7 @@ fn limit<'a>(limits: &[(&'a str, Option<u64>)], notes: &mut Notes) -> (&'a str, 
     let mut given = limits.iter().filter_map(|(path, limit)| Some((*path, (*limit)?)));
     let Some((path, first)) = given.next() else { return ("environment", None) };
     for (other, limit) in given.filter(|(_, limit)| *limit != first) {
-        notes.add(other, format!("`{limit}` does not count beside {path}"));
+        notes.add(other, format!("`{limit}` is ignored because {path} is set"));
     }
     (path, Some(first))
 }
@@ -188,12 +188,15 @@ fn rounds(wanted: Option<u64>, n_agents: usize, path: &str, notes: &mut Notes) -
         Some(wanted) if (1..=most).contains(&wanted) => wanted,
         Some(wanted) => {
             let rounds = DEFAULT_ROUNDS.min(most);
-            notes.add(path, format!("{wanted} rounds can't be played (1 to {most} can): {rounds} here"));
+            notes.add(
+                path,
+                format!("{wanted} rounds can't be played (expected 1 to {most}); set to {rounds}"),
+            );
             rounds
         }
         None => {
             let rounds = DEFAULT_ROUNDS.min(most);
-            notes.add(path, format!("the file does not say how long it goes on: {rounds} rounds here"));
+            notes.add(path, format!("the file sets no length; set to {rounds} rounds"));
             rounds
         }
     }

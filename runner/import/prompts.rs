@@ -123,7 +123,7 @@ impl Prompts {
             if parts(text).len() > 1 {
                 notes.add(
                     format!("{agent}.{field}"),
-                    "several prompts for several steps: here they are one text",
+                    "several prompts for several steps are joined into one text",
                 );
             }
             let place = Position { agent: &agent, field, syntax };
@@ -132,7 +132,7 @@ impl Prompts {
             }
         }
         if !is_placed {
-            // The older templates stand around the role, the newer ones have a place for it.
+            // The older templates are around the role, the newer ones have a place for it.
             let at = usize::from(member.prefix_prompt.is_some());
             found.insert(at.min(found.len()), role);
         }
@@ -170,11 +170,10 @@ impl Prompts {
         };
         let (pieces, gone) = fill(text, place.syntax, &mut look_up);
         for line in gone {
-            notes.add(&path, format!("the line \"{line}\" goes with what it announced"));
+            notes.add(&path, format!("the line \"{line}\" is removed with the text it introduced"));
         }
         if text.to_lowercase().contains("action input") {
-            let asks =
-                "asks for a format that AgentVerse parses; here a reply is heard as it stands: take it out";
+            let asks = "asks for a format that AgentVerse parses; here a reply is heard unchanged: delete this request";
             notes.add(&path, asks);
         }
         pieces
@@ -185,11 +184,11 @@ impl Prompts {
 fn left_out(name: &str, syntax: Syntax, path: &str, notes: &mut Notes) -> Fill {
     let why = match name {
         name if REMEMBERED.contains(&name) => "an agent remembers what it read and said",
-        name if OF_TOOLS.contains(&name) => "there are no tools",
-        name if OF_PIPELINES.contains(&name) => "no pipeline fills it; what others say is heard",
+        name if OF_TOOLS.contains(&name) => "tools are not imported",
+        name if OF_PIPELINES.contains(&name) => "no pipeline fills it; agents hear what others say",
         _ if syntax == Syntax::Braces => return Fill::Stays,
         _ => {
-            notes.add(path, format!("`${{{name}}}` stands as it is: nothing fills it"));
+            notes.add(path, format!("`${{{name}}}` is kept as it is: nothing fills it"));
             return Fill::Stays;
         }
     };

@@ -49,7 +49,7 @@ impl Memories {
         Ok(events)
     }
 
-    /// Tells whether a memory is to read an added line.
+    /// Returns whether a memory is to read an added line.
     fn reads(&self, of: TimelineId, told: &Told) -> bool {
         let phase = self.plan.turn(told.before).phase;
         let meant = match told.to {
@@ -59,7 +59,7 @@ impl Memories {
         meant && of.phase.is_none_or(|own| own == phase)
     }
 
-    /// Tells whether something happens after the moment before a turn. What opens or is announced there stands before the added line.
+    /// Returns whether something happens after the moment before a turn. What opens or is announced there is before the added line.
     fn is_later(&self, input: &Input, before: TurnId) -> bool {
         match input {
             Input::Heard(turn) => *turn >= before,

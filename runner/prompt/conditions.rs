@@ -7,7 +7,7 @@ use crate::scenario::template::Expression;
 use crate::scenario::{Chosen, Condition, Known, PhaseId, Purpose, TurnId};
 
 impl Memories {
-    /// Tells whether all conditions of a turn hold. All that they look at must have been played or skipped.
+    /// Returns whether all conditions of a turn hold. All that they look at must have been played or skipped.
     ///
     /// # Errors
     /// An expression that fails.
@@ -57,7 +57,7 @@ impl Memories {
         self.decided = (0..self.scenario.phases.len()).map(|phase| ((PhaseId(phase), 0), true)).collect();
     }
 
-    /// Tells whether a phase is played at all.
+    /// Returns whether a phase is played at all.
     pub(super) fn opens(&self, path: &str, phase: PhaseId) -> Result<bool, PromptError> {
         if let Some(decided) = self.decided.get(&(phase, 0)) {
             return Ok(*decided);
@@ -69,7 +69,7 @@ impl Memories {
         self.holds(path, when, None, self.plan.begin_of(phase, 0))
     }
 
-    /// Tells whether a round of a phase that opens is played: its `until` has held after no round before, and a vote asks for it if it
+    /// Returns whether a round of a phase that opens is played: its `until` has held after no round before, and a vote asks for it if it
     /// comes after one.
     pub(super) fn has_round(&self, path: &str, phase: PhaseId, round: usize) -> Result<bool, PromptError> {
         let here = self.scenario.phase(phase);
@@ -83,7 +83,7 @@ impl Memories {
         self.goes_on(path, phase, round)
     }
 
-    /// Tells whether a phase's `until` has held after no round before this one.
+    /// Returns whether a phase's `until` has held after no round before this one.
     fn goes_on(&self, path: &str, phase: PhaseId, round: usize) -> Result<bool, PromptError> {
         let Some(until) = &self.scenario.phase(phase).until else { return Ok(true) };
         let known = (1..=round).rev().find_map(|at| Some((at, *self.decided.get(&(phase, at))?)));
@@ -95,7 +95,7 @@ impl Memories {
         Ok(goes_on)
     }
 
-    /// Tells whether an expression holds before a turn; `round` is where it is asked in a phase.
+    /// Returns whether an expression holds before a turn; `round` is where it is asked in a phase.
     pub(super) fn holds(
         &self,
         path: &str,

@@ -33,7 +33,7 @@ pub struct Exchange {
 }
 
 impl Conversation {
-    /// Tells whether this conversation begins with `earlier` and the reply to it.
+    /// Returns whether this conversation begins with `earlier` and the reply to it.
     pub fn extends(&self, earlier: &Conversation, ids: &[u32]) -> bool {
         let n = earlier.exchanges.len();
         self.system == earlier.system

@@ -1,5 +1,5 @@
 //! What the stage says while a plan is played, as somebody who watches it sees it: announcements, results of votes, lines that a
-//! fork added. Each stands before the turn that comes next, once, whoever reads it later.
+//! fork added. Each is before the turn that comes next, once, no matter who reads it later.
 
 use super::memories::Memories;
 use crate::scenario::{AgentId, Announced, Input, PhaseId, Plan, Purpose, TurnId};
@@ -19,7 +19,7 @@ pub struct Direction {
     pub text: String,
 }
 
-/// The lines of a plan that may be said, and who reads them, by the turn that they stand before.
+/// The lines of a plan that may be said, and who reads them, by the turn that they are before.
 #[derive(Clone, Debug, Default)]
 pub struct Directions(BTreeMap<TurnId, Vec<(Input, Vec<AgentId>)>>);
 
@@ -62,7 +62,7 @@ impl Directions {
 }
 
 impl Memories {
-    /// The lines of the stage that stand before a turn; all turns before it were played or skipped. One that can't be told yet is told
+    /// The lines of the stage that are before a turn; all turns before it were played or skipped. One that can't be told yet is told
     /// where somebody reads it.
     pub fn directions(&self, all: &Directions, before: TurnId) -> Vec<Direction> {
         let mut lines = Vec::new();

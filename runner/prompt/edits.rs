@@ -18,7 +18,7 @@ pub struct Edits {
 /// A line that the stage adds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Told {
-    /// The turn that it stands before.
+    /// The turn that it is before.
     pub(super) before: TurnId,
     /// Its reader; `None`: the cast of that turn's phase.
     pub(super) to: Option<AgentId>,

@@ -1,4 +1,4 @@
-//! Epochs: how a memory that is full goes on. It begins anew with the system text, what is kept of all before, and what its agent has just
+//! Epochs: how a memory that is full continues. It begins again with the system text, what is kept of all before, and what its agent has just
 //! heard: a summary in the agent's own words, or some of the [pieces](Piece) of its past.
 //!
 //! Both are a line of their own, `PATH.summary`, before the turn's; that it is there makes a replay begin the epoch. Which pieces were kept
@@ -37,7 +37,7 @@ impl Memories {
         self.scenario.agent(self.plan.turn(id).speaker).memory.keep
     }
 
-    /// True if the memory of a turn's speaker has begun anew for this turn.
+    /// True if the memory of a turn's speaker has begun again for this turn.
     pub fn is_anew(&self, id: TurnId) -> bool {
         self.unanswered.get(&self.plan.turn(id).timeline).is_some_and(|turn| turn.is_anew)
     }

@@ -51,7 +51,7 @@ pub struct Memories {
     given: Given,
 }
 
-/// A turn to answer, or the summary that a full memory begins anew with.
+/// A turn to answer, or the summary that a full memory begins again with.
 #[derive(Clone, Debug)]
 pub struct Asked {
     /// The turn.
@@ -92,7 +92,7 @@ pub struct Options {
 pub(super) struct Unanswered {
     /// Index of its first event in the memory.
     pub(super) begin: usize,
-    /// True if the memory has begun anew for it.
+    /// True if the memory has begun again for it.
     pub(super) is_anew: bool,
     /// Calls of tools that its speaker has made, as expressions see them.
     pub(super) calls: Vec<Value>,
@@ -127,7 +127,7 @@ pub enum PromptError {
     },
     /// The prompt does not begin with what the agent's memory holds.
     #[error(
-        "{path}: the prompt does not begin with what {agent} has read and said before (a bug of greenroom)"
+        "{path}: the prompt does not begin with what {agent} has read and said before (a bug in greenroom)"
     )]
     NotExtended {
         /// The turn.
@@ -136,7 +136,7 @@ pub enum PromptError {
         agent: String,
     },
     /// A turn was asked for before what it waits for.
-    #[error("{path}: asked for before {needed} was played (a bug of greenroom)")]
+    #[error("{path}: requested before {needed} was played (a bug in greenroom)")]
     TooEarly {
         /// The turn.
         path: String,
@@ -144,7 +144,7 @@ pub enum PromptError {
         needed: String,
     },
     /// A memory has no room for what its next turn reads, and nothing in it that could be summed up.
-    #[error("{path}: what {agent} reads at once is longer than the model's context")]
+    #[error("{path}: what {agent} reads in one turn is longer than the model's context")]
     TooLong {
         /// The turn.
         path: String,
@@ -430,7 +430,7 @@ impl Memories {
             _ => None,
         });
         let option = |id: TurnId| match self.outcomes[id.0] {
-            // Whoever was not there has not heard it.
+            // Anyone who was not there has not heard it.
             _ if !self.is_present(&turn.path, self.plan.turn(id).phase, turn.speaker).unwrap_or(true) => None,
             Outcome::Said { choice: Some(Chosen::Option(option)), .. } => {
                 let other = same_choice(turn, self.plan.turn(id))?;

@@ -1,4 +1,4 @@
-//! Who is present in a phase, who votes, and which options are open: where a scenario says so by an expression, worked out from what
+//! Who is present in a phase, who votes, and which options are open: where a scenario says so by an expression, computed from what
 //! is known at that point.
 
 use super::memories::{Memories, PromptError};
@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 impl Memories {
-    /// Tells whether an agent who can be present in a phase is.
+    /// Returns whether an agent who can be present in a phase is.
     pub(super) fn is_present(&self, path: &str, phase: PhaseId, agent: AgentId) -> Result<bool, PromptError> {
         Ok(self.cast(path, phase)?.is_none_or(|cast| cast.contains(&agent)))
     }
@@ -45,7 +45,7 @@ impl Memories {
         Err(PromptError::TooEarly { path, needed })
     }
 
-    /// Tells whether a pass of a block is played.
+    /// Returns whether a pass of a block is played.
     pub(super) fn goes_around(&self, path: &str, pass: PassId) -> Result<bool, PromptError> {
         if let Some(known) = self.settled.passes[pass.0].get() {
             return Ok(*known);
@@ -56,7 +56,7 @@ impl Memories {
         let holds = |condition: Option<&Expression>, otherwise: bool| {
             condition.map_or(Ok(otherwise), |condition| self.holds(path, condition, None, begin))
         };
-        // What stands in a pass that is not played is not asked.
+        // What is in a pass that is not played is not asked.
         let mut plays = here.within.map_or(Ok(true), |within| self.goes_around(path, within))?;
         if let Some(before) = here.before.filter(|_| plays) {
             plays = self.goes_around(path, before)? && !holds(scenario.pass(before).until.as_ref(), false)?;
@@ -65,7 +65,7 @@ impl Memories {
         Ok(*self.settled.passes[pass.0].get_or_init(|| plays))
     }
 
-    /// Tells whether the speaker of a ballot votes.
+    /// Returns whether the speaker of a ballot votes.
     pub(super) fn votes(&self, turn: &Turn) -> Result<bool, PromptError> {
         let voters = self.scenario.phase(turn.phase).voters.as_ref().and_then(|voters| voters.among.as_ref());
         let Some(among) = voters.filter(|_| !self.is_made_up) else { return Ok(true) };

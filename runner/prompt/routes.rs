@@ -65,14 +65,14 @@ impl Routing {
     /// [`Drift`]: it was made for another query, or for other candidates.
     pub fn scores_of(&self, was: &RouteRecord) -> Result<Vec<Option<f64>>, Drift> {
         if was.query != hash(&self.query) {
-            let detail = "the query that speakers are picked by differs";
+            let detail = "the query for picking speakers differs";
             return Err(
                 Drift::new(&self.path, Cause::PromptChanged, detail).texts(&was.query, hash(&self.query))
             );
         }
         let is_candidate = |key: &&String| self.candidates.iter().any(|candidate| candidate.key == **key);
         if let Some(key) = was.scores.keys().find(|key| !is_candidate(key)) {
-            let detail = format!("`{key}` is not among those who can be picked");
+            let detail = format!("`{key}` is not among the agents that can be picked");
             return Err(Drift::new(&self.path, Cause::RecordAltered, detail));
         }
         Ok(self.candidates.iter().map(|candidate| was.scores.get(&candidate.key).copied()).collect())
@@ -148,7 +148,7 @@ impl Memories {
             candidate.is_none_or(|candidate| picked.chosen.contains(&candidate.key))
         };
         let present: BTreeSet<AgentId> = here.agents.iter().filter(is_here).copied().collect();
-        // Whoever was first has worked out the same.
+        // The first to get here has computed the same.
         let _ = self.settled.casts[routing.phase.0].set(Arc::new(present));
         picked
     }

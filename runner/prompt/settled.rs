@@ -1,4 +1,4 @@
-//! What is worked out once, whenever something first asks for it, and never changes: the state after each change, who is present in
+//! What is computed once, whenever something first asks for it, and never changes: the state after each change, who is present in
 //! each phase, which passes of blocks are played.
 
 use crate::scenario::AgentId;
@@ -6,7 +6,7 @@ use crate::scenario::results::State;
 use std::collections::BTreeSet;
 use std::sync::{Arc, OnceLock};
 
-/// The state after each change that has been worked out; what is in it never changes.
+/// The state after each change that has been computed; what is in it never changes.
 #[derive(Clone, Debug, Default)]
 pub(super) struct States(pub(super) Vec<OnceLock<Arc<State>>>);
 
@@ -16,7 +16,7 @@ impl States {
     }
 }
 
-/// What has been worked out once for each phase and each pass.
+/// What has been computed once for each phase and each pass.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Settled {
     pub(super) casts: Vec<OnceLock<Arc<BTreeSet<AgentId>>>>,

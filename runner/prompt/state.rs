@@ -1,4 +1,4 @@
-//! The state at each point of a plan: worked out from what was said, once, whenever something first asks for it.
+//! The state at each point of a plan: computed from what was said, once, whenever something first asks for it.
 
 use super::memories::{Memories, PromptError};
 use crate::scenario::evaluate::assigned;
@@ -11,7 +11,7 @@ use std::sync::{Arc, OnceLock};
 
 impl Memories {
     /// All that was said in some phases before a point of the plan, and, where a text or an expression uses it, the state there:
-    /// whoever does not use it does not wait for what decides about it.
+    /// anyone who does not use it does not wait for what decides about it.
     pub(super) fn known(
         &self,
         path: &str,
@@ -38,7 +38,7 @@ impl Memories {
             if let Some(changed) = self.changed(path, change, &state)? {
                 state = changed;
             }
-            // Whoever was first has worked out the same.
+            // The first to get here has computed the same.
             let _ = self.states.0[done].set(state.clone());
             done += 1;
         }

@@ -1,4 +1,4 @@
-//! Stop strings: every reply ends where it would go on as a script.
+//! Stop strings: every reply ends where it would continue as a script.
 //!
 //! Small models copy what they read: they give themselves the next cue, tell the scene again, or write the lines of others. Text
 //! that these rules find is neither heard nor kept in the speaker's memory (the engine cuts before it), and no reply begins

@@ -10,7 +10,7 @@ pub(crate) const CASE: &str = "cases";
 /// A row of a file of cases.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Case {
-    /// Its name: what stands under `case`, else the row's number, from 1.
+    /// Its name: what is under `case`, else the row's number, from 1.
     pub name: String,
     /// The variables that it gives, or parts of them, in the order of the file.
     pub values: Vec<(String, Value)>,
@@ -41,7 +41,7 @@ impl Scenario {
         found.ok_or_else(|| {
             let names = cases.iter().map(|case| case.name.as_str());
             let help = crate::diagnostic::suggest(wanted, names);
-            let help = help.unwrap_or_else(|| format!("there are {}", cases.len()));
+            let help = help.unwrap_or_else(|| format!("the scenario has {}", cases.len()));
             format!("there is no case `{wanted}`; {help}")
         })
     }

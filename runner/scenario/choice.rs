@@ -112,8 +112,8 @@ impl Choice {
         self.options.iter().position(is).map_or(Chosen::Invalid, Chosen::Option)
     }
 
-    /// The only option whose text or result stands in the reply as whole words, in whatever case, and in no sentence with
-    /// a negation. An option that is part of a longer one that stands there does not count.
+    /// The only option whose text or result is in the reply as whole words, in whatever case, and in no sentence with
+    /// a negation. An option that is part of a longer one that is there does not count.
     fn parse(&self, reply: &str, language: &Language) -> Chosen {
         let words = |text: &str| words(text, language);
         let text = words(reply);

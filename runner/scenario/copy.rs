@@ -1,7 +1,7 @@
 //! The copy of a scenario in a run's folder: its file and all that it includes, as they were played, so that the run can be
 //! replayed, forked and reported wherever its folder is taken.
 //!
-//! Files stand below [`FOLDER`] as they stood to each other, below the deepest folder that holds them all; [`INDEX`] names the
+//! Files are below [`FOLDER`] as they stood to each other, below the deepest folder that holds them all; [`INDEX`] names the
 //! scenario's own file. It is written last: without it there is no copy.
 
 use super::Scenario;
@@ -45,10 +45,10 @@ pub fn copied(run: &Path) -> Option<Copied> {
     root.admit(&copied.main).is_ok_and(|real| real.is_file()).then_some(copied)
 }
 
-/// Writes the copy of a scenario into a run's folder, in place of one that stands there.
+/// Writes the copy of a scenario into a run's folder, in place of one that is there.
 ///
 /// # Errors
-/// It can't be written, or other files stand in its place.
+/// It can't be written, or other files are in its place.
 pub fn write_copy(scenario: &Scenario, run: &Path) -> anyhow::Result<()> {
     let index = run.join(INDEX);
     let own = index.symlink_metadata().is_ok();
@@ -67,7 +67,7 @@ pub fn write_copy(scenario: &Scenario, run: &Path) -> anyhow::Result<()> {
             || files::read(&file, Kind::Scenario).is_ok_and(|was| was == text.as_bytes());
         ensure!(
             other,
-            "{} is there and is not what is played; the run's folder takes a copy of its scenario: choose another with --out",
+            "{} already exists and differs from the scenario being played; a run's folder holds a copy of its scenario: choose another folder with --out",
             file.display()
         );
         files::write(&file, text)?;
@@ -120,7 +120,10 @@ fn lay(sources: &Sources) -> anyhow::Result<Laid<'_>> {
             }
         }
         if laid.files.insert(place, &source.text).is_some_and(|other| other != source.text) {
-            bail!("{} leads through a link, so the run's folder can't hold a copy of it", source.name);
+            bail!(
+                "the path {} goes through a link, so the run's folder can't hold a copy of it",
+                source.name
+            );
         }
     }
     Ok(laid)

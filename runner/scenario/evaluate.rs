@@ -28,7 +28,7 @@ pub fn assigned(
         let declared = scenario.state.get(name).map_or("anything", kind);
         if declared != "anything" && declared != kind(&found) {
             let message =
-                format!("`{name}` is {declared}, and this gives {}: {}", kind(&found), text_of(&found));
+                format!("`{name}` is {declared}, but this returns {}: {}", kind(&found), text_of(&found));
             return Err(failed(TemplateError { kind: Fault::Other, message, line: 1 }));
         }
         let mut state = State::clone(&said.state);
@@ -63,17 +63,17 @@ pub fn present(
     let value = evaluate_with(scenario, expression, said, names.iter().cloned())?;
     let wrong = |message: String| TemplateError { kind: Fault::Other, message, line: 1 };
     let Value::Array(keys) = value else {
-        return Err(wrong(format!("expected a list of agents' keys, found {}", text_of(&value))));
+        return Err(wrong(format!("expected a list of agent keys, found {}", text_of(&value))));
     };
     let agent = |key: Value| {
         let known = key.as_str().and_then(|key| scenario.agent_by_key(key));
-        known.ok_or_else(|| wrong(format!("expected agents' keys, found {}", text_of(&key))))
+        known.ok_or_else(|| wrong(format!("expected agent keys, found {}", text_of(&key))))
     };
     keys.into_iter().map(agent).collect()
 }
 
 impl Choice {
-    /// The options that are open to an agent, by index; their results are those that `open` gives. What is no option is not open.
+    /// The options that are open to an agent, by index; their results are those that `open` gives. What is not an option is not open.
     ///
     /// # Errors
     /// The expression fails, or gives no list.

@@ -1,7 +1,7 @@
-//! Settings of replies that a scenario may give: a model and how tokens are chosen. One mechanism for all of them, wherever they stand.
+//! Reply settings in a scenario: a model and how tokens are sampled. One mechanism for all of them, wherever they are written.
 //!
-//! A turn of a written-out order counts before its phase, that before the agent, that before the scenario. The scenario's own are
-//! part of what a run begins with; [`Turn::hints`](super::Turn::hints) holds the others, merged.
+//! A turn of a written-out order takes precedence over its phase, that over the agent, that over the scenario. The scenario's own
+//! are part of what a run begins with; [`Turn::hints`](super::Turn::hints) holds the others, merged.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -13,36 +13,36 @@ macro_rules! with_hints {
         $(#[$attribute])*
         pub struct $name {
             $($fields)*
-            /// The model that answers: a name under `models`. Of this and the fields below, a turn's count first, then its phase's,
-            /// the agent's, the scenario's. A memory belongs to one model, so an agent with a permanent one has the same in all
-            /// phases.
+            /// The model that answers: a name under `models`. For this field and those below, a turn's setting takes precedence,
+            /// then its phase's, the agent's and the scenario's. A memory belongs to one model, so an agent with a permanent memory
+            /// has the same model in all phases.
             pub model: Option<String>,
-            /// How freely tokens are drawn; 0 is greedy. Default: the model's own, else 0.7. `--temperature` counts before it.
+            /// How randomly tokens are sampled; 0 is greedy. Default: the model's own temperature, or 0.7. `--temperature` overrides it.
             #[schemars(extend("minimum" = 0))]
             pub temperature: Option<f64>,
-            /// Tokens are drawn from the smallest set that reaches this probability. `--top-p` counts before it.
+            /// Sample from the smallest set of tokens that reaches this probability. `--top-p` overrides it.
             #[schemars(extend("minimum" = 0, "maximum" = 1))]
             pub top_p: Option<f64>,
-            /// Tokens are drawn from so many, the most likely; 0: all. `--top-k` counts before it.
+            /// Sample from this many of the most likely tokens; 0: from all. `--top-k` overrides it.
             pub top_k: Option<u64>,
-            /// Tokens less likely than this share of the best are not drawn. `--min-p` counts before it.
+            /// Do not sample tokens less likely than this fraction of the most likely one. `--min-p` overrides it.
             #[schemars(extend("minimum" = 0, "maximum" = 1))]
             pub min_p: Option<f64>,
-            /// Divides logits of tokens that the reply has used; 1 is off. `--repetition-penalty` counts before it.
+            /// Divides the logits of tokens already used in the reply; 1 is off. `--repetition-penalty` overrides it.
             #[schemars(extend("exclusiveMinimum" = 0))]
             pub repetition_penalty: Option<f64>,
-            /// Most tokens of a reply. `--max-tokens` counts before it.
+            /// Maximum number of tokens in a reply. `--max-tokens` overrides it.
             #[schemars(extend("minimum" = 1, "maximum" = u32::MAX))]
             pub max_tokens: Option<u64>,
-            /// How much is thought before a reply, by a model whose chat template has a switch for it: `none` (the default), `low`, `medium`
-            /// or `high`. A switch without levels takes all but `none` as on. A thought counts among the tokens of the reply, so leave it
-            /// room with `max_tokens`; the agent remembers it, others don't hear it. Choices (`choice`) and replies with a form are given
-            /// without.
+            /// How much a model reasons before a reply, if its chat template has a switch for it: `none` (the default), `low`, `medium` or
+            /// `high`. A switch without levels treats everything except `none` as on. Reasoning counts towards the tokens of the reply, so
+            /// leave room for it with `max_tokens`. The agent remembers its reasoning; others don't hear it. Choices (`choice`) and replies
+            /// with a fixed form are made without reasoning.
             pub reasoning: Option<$crate::scenario::hints::Reasoning>,
         }
 
         impl $name {
-            /// Its settings of replies, which are taken out.
+            /// Takes out its reply settings.
             pub fn hints(&mut self) -> $crate::scenario::hints::WrittenHints {
                 $crate::scenario::hints::WrittenHints {
                     model: self.model.take(),
@@ -74,7 +74,7 @@ pub struct WrittenHints {
     pub reasoning: Option<Reasoning>,
 }
 
-/// How much an agent thinks before it replies.
+/// How much an agent reasons before it replies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Reasoning {
@@ -101,7 +101,7 @@ impl Reasoning {
     }
 }
 
-/// Settings of replies, as far as a scenario gives them.
+/// Reply settings, as far as a scenario sets them.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Hints {
@@ -123,10 +123,10 @@ pub struct Hints {
     /// 1: off.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub repetition_penalty: Option<f32>,
-    /// Most tokens of a reply.
+    /// Maximum number of tokens in a reply.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_tokens: Option<usize>,
-    /// Thought before a reply.
+    /// Reasoning before a reply.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reasoning: Option<Reasoning>,
 }
@@ -134,15 +134,15 @@ pub struct Hints {
 // No checked setting is NaN.
 impl Eq for Hints {}
 
-/// The values that a setting may have, in words, where this is none of them.
+/// The valid values of a setting, in words, if this value is not valid.
 pub fn expected(name: &str, value: f64) -> Option<&'static str> {
     let (fits, expected) = match name {
         "temperature" => (value >= 0.0 && value <= f64::from(f32::MAX), "a number of at least 0"),
         "top_p" | "min_p" => ((0.0..=1.0).contains(&value), "a number from 0 to 1"),
         "repetition_penalty" => {
-            (value as f32 > 0.0 && value <= f64::from(f32::MAX), "a number above 0; 1 is off")
+            (value as f32 > 0.0 && value <= f64::from(f32::MAX), "a number above 0 (1: off)")
         }
-        "top_k" => (value >= 0.0 && value.fract() == 0.0, "a whole number; 0 is off"),
+        "top_k" => (value >= 0.0 && value.fract() == 0.0, "a whole number (0: off)"),
         _ => {
             let is_whole = value.fract() == 0.0 && value <= f64::from(u32::MAX);
             (value >= 1.0 && is_whole, "a whole number of at least 1")

@@ -179,7 +179,7 @@ impl std::fmt::Display for Strategy {
     }
 }
 
-/// How an agent's memory goes on when it is full: in a new epoch, which begins with the system text and what is kept.
+/// How an agent's memory continues when it is full: in a new epoch, which begins with the system text and what is kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Memory {
     /// What is kept.
@@ -194,14 +194,14 @@ pub struct Memory {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Keep {
-    /// All: the run ends. `check` predicts it and refuses such a scenario. The default.
+    /// Everything: when the context is full, the run ends. `check` predicts this and rejects such a scenario. The default.
     #[default]
     All,
-    /// What the agent writes down for itself.
+    /// A summary that the agent writes for itself.
     Summary,
     /// The most recent pieces.
     Window,
-    /// The most recent pieces, and of those before them the nearest to what the agent has just heard.
+    /// The most recent pieces, and of the earlier ones those nearest to what the agent has just heard.
     Retrieve,
 }
 
@@ -302,7 +302,7 @@ pub struct Phase {
     pub set: Arc<[Assignment]>,
     /// Rounds to play.
     pub rounds: usize,
-    /// Most turns of the phase.
+    /// Maximum number of turns of the phase.
     pub max_turns: Option<usize>,
     /// Settings of its replies.
     pub hints: Hints,
@@ -353,14 +353,14 @@ pub struct Announcement {
 pub enum Topology {
     /// Each round, everybody once, in the order of `agents`; each hears those before.
     RoundRobin,
-    /// The same order, counted in turns: `max_turns` alone says how long it goes on.
+    /// The same order, counted in turns: `max_turns` alone says how long it continues.
     TurnByTurn,
     /// Each round, all answer at once; they hear each other at the next round.
     Broadcast,
     /// Each round, the first of each pair speaks to the second, then the second to the first.
     Whisper(Vec<(AgentId, AgentId)>),
     /// As round_robin; after each turn everybody else but the next in order is asked, all at once, whether to cut in, unless
-    /// they have done so in this round; the first in order who wants to speaks next, once, and the order goes on.
+    /// they have done so in this round; the first in order who wants to speaks next, once, and the order continues.
     Interrupt,
     /// Each round, the moderator chooses who speaks.
     Moderated(AgentId),

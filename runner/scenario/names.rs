@@ -1,6 +1,6 @@
 //! Fields that have a second name: the one of the format that this one grew from. Both mean the same.
 //!
-//! The program knows a field by its first name. [`rename`] brings a file's tree to it, and the tree remembers what stands in the
+//! The program knows a field by its first name. [`rename`] brings a file's tree to it, and the tree remembers what is in the
 //! file; [`as_written`] gives messages that name back. Hashes of templates are recorded by the second name, as they always were.
 
 use super::yaml::{Path, Step, Tree};
@@ -23,10 +23,10 @@ pub(crate) fn others() -> impl Iterator<Item = (&'static str, &'static str)> {
     [(TEMPLATE, "prompt")].into_iter().chain(FIELDS.into_iter().map(|(name, other)| (other, name)))
 }
 
-/// The names of fields that stand in the file, where they are not the first ones, by the path of their phase.
+/// The names of fields that are in the file, where they are not the first ones, by the path of their phase.
 pub(super) type Written = Vec<(Path, &'static str, &'static str)>;
 
-/// Brings the fields of phases to their first names. A field that stands there by both is an error, and the second is dropped.
+/// Brings the fields of phases to their first names. A field that is there by both is an error, and the second is dropped.
 pub(super) fn rename(tree: &mut Tree, found: &mut Vec<Diagnostic>) -> Written {
     let mut written = Vec::new();
     rename_in(&Path::default().key("phases"), tree, found, &mut written);
@@ -38,7 +38,7 @@ fn rename_in(list: &Path, tree: &mut Tree, found: &mut Vec<Diagnostic>, written:
     for at in 0..tree.n_items(list) {
         let phase = list.index(at);
         rename_in(&phase.key("phases"), tree, found, written);
-        // The older opening for some comes first: it may stand beside the older one for all, not beside `prompt`.
+        // The older opening for some comes first: it may be beside the older one for all, not beside `prompt`.
         for (other, name) in others() {
             let is_there = tree.find(&phase.key(other)).is_some();
             if is_there && tree.find(&phase.key(name)).is_some() {
@@ -53,14 +53,14 @@ fn rename_in(list: &Path, tree: &mut Tree, found: &mut Vec<Diagnostic>, written:
     }
 }
 
-/// Adds the other names to the schema of a phase: each holds what the first holds, and only one of the two stands there.
+/// Adds the other names to the schema of a phase: each holds what the first holds, and only one of the two is there.
 pub(super) fn add_to(schema: &mut Schema) {
     let Some(phase) = schema.pointer_mut("/$defs/Phase") else { return };
     let rules = phase["not"]["anyOf"].as_array().cloned().unwrap_or_default();
     for (other, name) in others() {
         let field = phase["properties"][name].clone();
         if let (Value::Object(mut field), Value::Object(fields)) = (field, &mut phase["properties"]) {
-            let text = format!("Another name of `{name}`.");
+            let text = format!("Another name for `{name}`.");
             field.insert("description".into(), text.into());
             fields.entry(other).or_insert(Value::Object(field));
         }
@@ -84,9 +84,9 @@ fn twice(tree: &Tree, phase: &Path, name: &str, other: &str) -> Diagnostic {
     if tree.key(&one).start > tree.key(&two).start {
         std::mem::swap(&mut first, &mut second);
     }
-    let message = format!("`{}` and `{}` are two names of one field", first.1, second.1);
+    let message = format!("`{}` and `{}` are two names for the same field", first.1, second.1);
     let found = Diagnostic::error("duplicate-key", second.0.to_string(), tree.key(&second.0), message);
-    found.related(tree.key(&first.0), "first here").help(format!("keep `{name}` alone"))
+    found.related(tree.key(&first.0), "first defined here").help(format!("keep only `{name}`"))
 }
 
 /// Lets a message name the fields of its phase as the file does.
@@ -113,7 +113,7 @@ pub(super) fn as_written(found: &mut Diagnostic, written: &Written) {
 /// The name by which the hash of a template is recorded.
 pub(crate) fn recorded(path: &Path) -> String {
     let mut path = path.clone();
-    // Phases stand in the scenario's list, or in that of a block.
+    // Phases are in the scenario's list, or in that of a block.
     let is_of_list = |steps: &[Step]| matches!(steps, [Step::Key(list), Step::Index(_)] if list == "phases");
     let n_steps = path.0.chunks(2).take_while(|steps| is_of_list(steps)).count() * 2;
     if let Some(Step::Key(field)) = path.0.get_mut(n_steps).filter(|_| n_steps > 0)

@@ -25,7 +25,7 @@ pub struct TimelineId {
     pub phase: Option<PhaseId>,
 }
 
-/// All that stands before a point of the plan: what is read or decided there knows of it, and of nothing else.
+/// All that is before a point of the plan: what is read or decided there knows of it, and of nothing else.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Known {
     /// The first turn behind the point.
@@ -97,7 +97,7 @@ pub struct Announced {
     pub known: Known,
 }
 
-/// A change of the state, where it stands in the plan.
+/// A change of the state, where it is in the plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
     /// The path of its line in a transcript: of a phase, of a round (`phase/round`) or of a turn.

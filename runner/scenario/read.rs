@@ -7,15 +7,15 @@ use super::yaml::{Expected, Found, Path, Reader, Step, Tree, Wrong};
 use crate::diagnostic::{Diagnostic, Suggestion, suggest, suggestion};
 use std::collections::BTreeSet;
 
-/// Most mistakes of type that one file may have before reading stops.
+/// Maximum number of mistakes of type that one file may have before reading stops.
 const MAX_MISTAKES: usize = 200;
 
 /// Reads a file: the data, and what is wrong with its shape. `None` where nothing could be read at all.
 pub(super) fn read(tree: &Tree, found: &mut Vec<Diagnostic>) -> Option<Written> {
     if tree.keys().is_none() {
-        let message = "a scenario is a mapping with `id`, `agents` and `phases`";
+        let message = "a scenario must be a mapping with `id`, `agents` and `phases`";
         let found_here = Diagnostic::error("type", "", tree.value(&Path::default()), message);
-        found.push(found_here.help("begin with `agents:`; `greenroom new` writes a scenario to start from"));
+        found.push(found_here.help("begin with `agents:`; `greenroom new` writes a starter scenario"));
         return None;
     }
     let mut aside = BTreeSet::new();
@@ -97,7 +97,7 @@ fn unknown_key(tree: &Tree, path: Path) -> Diagnostic {
 
 /// What the schema says of a path.
 pub(crate) struct Typed {
-    /// What stands there, in words.
+    /// What is there, in words.
     place: &'static str,
     /// Its field, as the type around it declares it.
     pub(crate) declared: &'static serde_json::Value,
@@ -107,14 +107,14 @@ pub(crate) struct Typed {
     pub(crate) known: usize,
 }
 
-/// The name of what stands at a path, and its fields.
+/// The name of what is at a path, and its fields.
 fn fields_at(tree: &Tree, path: &[Step]) -> (&'static str, Vec<String>) {
     let Typed { place, of, .. } = typed(tree, path);
     let fields = of.get("properties").and_then(|fields| fields.as_object());
     (place, fields.map(|fields| fields.keys().cloned().collect()).unwrap_or_default())
 }
 
-/// The type of what stands at a path, as far as the schema goes.
+/// The type of what is at a path, as far as the schema goes.
 pub(crate) fn typed(tree: &Tree, path: &[Step]) -> Typed {
     let root = json_schema().as_value();
     let (mut at, mut declared, mut known) = (root, root, 0);
@@ -128,7 +128,7 @@ pub(crate) fn typed(tree: &Tree, path: &[Step]) -> Typed {
             Step::Key(key) if key == "payoff" => "a payoff",
             Step::Key(key) if key == "language" => "a language",
             Step::Key(key) if key == "agents" => "an agent",
-            Step::Key(key) if key == "models" => "an engine elsewhere",
+            Step::Key(key) if key == "models" => "a remote engine",
             Step::Key(key) if key == "phases" => "a phase",
             Step::Key(key) if key == "turns" => "a turn",
             Step::Key(key) if key == "interactions" => "an interaction",
@@ -177,22 +177,22 @@ fn told(tree: &Tree, path: &Path, wrong: Wrong) -> Diagnostic {
         Wrong::Word { found, of, known } => {
             let what = match of {
                 "Lifecycle" => "lifecycle",
-                "Overflow" => "way to meet a full context",
-                "Keep" => "way to go on with a full memory",
-                "WhoSpeaks" => "order of speaking",
+                "Overflow" => "way to handle a full context",
+                "Keep" => "way to keep memories",
+                "WhoSpeaks" => "speaking order",
                 "DebateFormat" => "debate format",
                 "DecisionMode" => "decision mode",
                 "InteractionKind" => "kind of interaction",
-                "WhoHears" => "way to be heard",
-                "Reasoning" => "amount of reasoning",
-                "Normalize" => "way to weigh options",
+                "WhoHears" => "audience",
+                "Reasoning" => "reasoning level",
+                "Normalize" => "normalization of options",
                 _ => "strategy",
             };
-            let told = error("unknown-value", format!("`{found}` is no {what}"));
+            let told = error("unknown-value", format!("`{found}` is not a valid {what}"));
             Diagnostic { help: suggest(&found, known.iter().copied()), ..told }
         }
         Wrong::Other(told) => {
-            error("type", told).help("`greenroom schema --format markdown` says what each field holds")
+            error("type", told).help("`greenroom schema --format markdown` describes each field")
         }
     }
 }
@@ -220,13 +220,13 @@ fn wanted(path: &Path, expected: Expected, found: &Found) -> (&'static str, Stri
     let is_agents = path.to_string() == "agents";
     let (expected, help) = match (expected, found) {
         (Expected::Text, Found::List) => {
-            ("a text", "write one text; one of several lines stands below `|`, indented")
+            ("a text", "write one text; put a text of several lines below `|`, indented")
         }
         (Expected::Text, Found::Mapping) => {
-            ("a text", "put the text in quotes: it has a colon or braces in it")
+            ("a text", "put the text in quotes: it contains a colon or braces")
         }
         (Expected::Text, _) => ("a text", "put the value in quotes"),
-        (Expected::List, Found::Mapping) => ("a list", "each item of a list begins with `- `"),
+        (Expected::List, Found::Mapping) => ("a list", "begin each item of a list with `- `"),
         (Expected::List, _) => return ("a list", format!("write `[{item}]`")),
         (Expected::Whole, _) => ("a whole number", "e.g. `3`"),
         (Expected::Number, _) => ("a number", "e.g. `0.5`"),
@@ -244,13 +244,12 @@ fn wanted(path: &Path, expected: Expected, found: &Found) -> (&'static str, Stri
             ("the key of an agent, or a list of keys", "e.g. `to: ben` or `to: [ben, cas]`")
         }
         (Expected::Named("WrittenCast"), _) => (
-            "a list of agents' keys, or an expression that gives one",
-            "e.g. `[ann, ben]`, or `alive` where that is a list in the state",
+            "a list of agent keys, or an expression that returns one",
+            "e.g. `[ann, ben]`, or `alive` if that is a list in the state",
         ),
-        (Expected::Named("WrittenCount"), _) => (
-            "a whole number, or an expression over variables",
-            "e.g. `3`, or `weeks` where that is a variable",
-        ),
+        (Expected::Named("WrittenCount"), _) => {
+            ("a whole number, or an expression over variables", "e.g. `3`, or `weeks` if that is a variable")
+        }
         (Expected::Named("WrittenLanguage"), _) => (
             "a language: its name, or a table of texts",
             "e.g. `language: de`, or `language: { base: en, cue: \"It is {name}'s turn.\" }`",
@@ -259,7 +258,7 @@ fn wanted(path: &Path, expected: Expected, found: &Found) -> (&'static str, Stri
             ("an expression: a text", "e.g. `vote.decision == 'yes'`; join several with `and`")
         }
         (Expected::Named("WrittenAssertion"), _) => (
-            "an expression that must hold",
+            "an expression that must be true",
             "e.g. `- game.invalid == 0` or `- { that: game.invalid == 0, why: … }`",
         ),
         (Expected::Named("WrittenChoice" | "Options"), _) => (
@@ -268,7 +267,7 @@ fn wanted(path: &Path, expected: Expected, found: &Found) -> (&'static str, Stri
         ),
         (Expected::Named("Scalar"), _) => (
             "a text, a number, true or false",
-            "options with texts are a mapping: `choice: { talk: I talk, silent: I stay silent }`",
+            "write options with texts as a mapping: `choice: { talk: I talk, silent: I stay silent }`",
         ),
         (Expected::Named("WrittenStrategy"), _) => (
             "a strategy: `tit_for_tat`, `grim`, `human`, `{always: X}`, `{random: p}` or `{list: [X, Y]}`",
@@ -282,7 +281,7 @@ fn wanted(path: &Path, expected: Expected, found: &Found) -> (&'static str, Stri
             _,
         ) => ("a word", "`greenroom schema --format markdown` lists the words"),
         (Expected::Mapping | Expected::Named(_), _) if is_agents => {
-            ("a mapping", "each agent stands below its key, e.g. `ann: { display_name: Ann }`")
+            ("a mapping", "put each agent below its key, e.g. `ann: { display_name: Ann }`")
         }
         (Expected::Mapping | Expected::Named(_), _) => {
             ("a mapping", "write `key: value`, one below the other or as `{ key: value, key: value }`")

@@ -120,13 +120,13 @@ impl Address {
     fn check(&self) -> anyhow::Result<()> {
         let url = Url::parse(&self.url).with_context(|| format!("`{}` is not a URL", self.url))?;
         ensure!(["http", "https"].contains(&url.scheme()), "`{}`: expected http:// or https://", self.url);
-        ensure!(url.has_host(), "`{}` names no host", self.url);
+        ensure!(url.has_host(), "`{}` has no host", self.url);
         ensure!(
             url.username().is_empty() && url.password().is_none(),
-            "an address holds no name or key: put the key into an environment variable and name that by `key_env`"
+            "an address can't contain a user name or key: put the key into an environment variable and name it with `key_env`"
         );
         ensure!(self.slots > 0, "`slots` is 0: expected 1 or more");
-        ensure!(self.timeout > 0, "`timeout` is 0: expected seconds, 1 or more");
+        ensure!(self.timeout > 0, "`timeout` is 0: expected 1 second or more");
         Ok(())
     }
 
@@ -150,7 +150,7 @@ impl Address {
             "context" => self.context = Some(number(name, value)?),
             _ => {
                 let known = Self::SETTINGS.join(", ");
-                bail!("there is no setting `{name}` of an engine; there is {known}")
+                bail!("there is no engine setting `{name}`: expected one of {known}")
             }
         }
         self.check()
@@ -195,7 +195,7 @@ impl FromStr for Address {
     fn from_str(text: &str) -> anyhow::Result<Self> {
         let expected = || {
             format!(
-                "`{text}` is not the address of an engine: expected API+URL, API one of {}, e.g. llamacpp+http://127.0.0.1:8080",
+                "`{text}` is not an engine address: expected API+URL with one of the APIs {}, e.g. llamacpp+http://127.0.0.1:8080",
                 Api::names()
             )
         };
@@ -253,7 +253,7 @@ mod tests {
             ("openai+https://me:secret@a", "key_env"),
             ("openai+http://a?slots=0", "`slots` is 0"),
             ("openai+http://a?slots=x", "expected a whole number"),
-            ("openai+http://a?key=secret", "there is no setting `key`"),
+            ("openai+http://a?key=secret", "there is no engine setting `key`"),
         ] {
             let error = format!("{:#}", text.parse::<Address>().unwrap_err());
             assert!(error.contains(expected), "{text}: {error}");

@@ -181,7 +181,7 @@ fn shared(value: &serde_json::Value) -> Value {
     }
 }
 
-/// Adds the intermediate values that something uses, each worked out with those before it.
+/// Adds the intermediate values that something uses, each computed with those before it.
 fn intermediate(
     scenario: &Scenario,
     scope: &Scope,
@@ -254,7 +254,7 @@ fn phase_constants(phase: &Phase) -> Value {
     Value::from(BTreeMap::from(fields))
 }
 
-/// An earlier phase in a template: `messages[agent]`, `name`, `label`. What it came to is worked out once, however often a
+/// An earlier phase in a template: `messages[agent]`, `name`, `label`. What it came to is computed once, however often a
 /// loop asks for it.
 #[derive(Debug)]
 struct PhaseObject {

@@ -49,12 +49,12 @@ pub enum BuiltIn {
     Notes,
 }
 
-/// Rows of a file, found by what stands in one of their columns.
+/// Rows of a file, found by what is in one of their columns.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Table {
     /// The column.
     pub key: String,
-    /// Rows by it, each an object; more than one row may stand there.
+    /// Rows by it, each an object; more than one row may be there.
     pub rows: BTreeMap<String, Vec<Value>>,
 }
 

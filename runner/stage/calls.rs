@@ -31,8 +31,8 @@ impl Stage {
         }
         let Some(tool) = self.memories.tool(id, &call.tool).filter(|_| self.settings.toolbox.is_open())
         else {
-            let remedy = "--allow-tools lets it run";
-            let error = anyhow!("{path}: `{}` was not called so when this was recorded; {remedy}", call.tool);
+            let remedy = "pass --allow-tools to run it";
+            let error = anyhow!("{path}: the recording has no such call of `{}`; {remedy}", call.tool);
             return self.fail(id, error);
         };
         let toolbox = self.settings.toolbox.clone();
@@ -47,7 +47,7 @@ impl Stage {
         let State::Calling(asked, reply, mut answers) =
             std::mem::replace(&mut self.state[id.0], State::Waiting)
         else {
-            return self.fail(id, anyhow!("{}: a result without a call", self.plan.turn(id).path));
+            return self.fail(id, anyhow!("{}: got a result without a call", self.plan.turn(id).path));
         };
         let (ids, raw, room) = (reply.ids.clone(), reply.text.clone(), None);
         let mut made = Made { ids, raw, call, outcome, room };
@@ -59,7 +59,7 @@ impl Stage {
         if let Some(call) = &line.call {
             scope.watch.see(id, Scene::Called(call));
         }
-        // The turn's memory goes on in its next reply, which saves it.
+        // The turn's memory continues in its next reply, which saves it.
         answers.push(Answer { line, usage: reply.usage, commit: None, at: Instant::now() });
         self.ask_again(id, answers, scope);
     }

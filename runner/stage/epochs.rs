@@ -1,4 +1,4 @@
-//! Full memories: a summary is asked for, or pieces of the past are kept; then the turn goes on in the new epoch.
+//! Full memories: a summary is asked for, or pieces of the past are kept; then the turn continues in the new epoch.
 
 use super::{Answer, Came, Scope, Stage, State};
 use crate::backend::Request;
@@ -10,7 +10,7 @@ use anyhow::Context as _;
 use std::time::Instant;
 
 impl Stage {
-    /// Tells whether the speaker's memory is full, and goes on in a new epoch then: one for a turn, at most, and before its first call.
+    /// Returns whether the speaker's memory is full, and continues in a new epoch then: one for a turn, at most, and before its first call.
     pub(super) fn is_full(&self, id: TurnId, request: &Request) -> anyhow::Result<bool> {
         let is_begun = self.memories.is_anew(id) || self.memories.n_calls(id) > 0;
         let goes_on = self.memories.keep_of(id) != Keep::All && !is_begun;
@@ -81,7 +81,7 @@ impl Stage {
         self.keep(id, &kept, scope)
     }
 
-    /// Tells whether a memory that begins anew with these pieces fills more than half of the context.
+    /// Returns whether a memory that begins again with these pieces fills more than half of the context.
     fn is_crowded(&self, id: TurnId, pieces: &[Piece], kept: &[usize]) -> anyhow::Result<bool> {
         let mut kept = kept.to_vec();
         kept.sort_unstable();

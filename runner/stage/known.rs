@@ -1,4 +1,4 @@
-//! Turns whose replies are known before a run is played: of a run that goes on or is forked.
+//! Turns whose replies are known before a run is played: of a run that continues or is forked.
 
 use super::watch::{direct, show};
 use super::{Scene, Settings, Watch};

@@ -11,7 +11,7 @@ impl Stage {
     /// Sees to it that those who speak in a turn's phase are picked; `false`: they are not yet, and the turn begins when they are.
     ///
     /// # Errors
-    /// The query can't be worked out.
+    /// The query can't be computed.
     pub(super) fn is_routed(&mut self, id: TurnId, scope: &mut Scope<'_>) -> anyhow::Result<bool> {
         let phase = self.plan.turn(id).phase;
         if let Some(waiting) = self.routing.get_mut(&phase) {
@@ -48,7 +48,7 @@ impl Stage {
 
     fn route(&mut self, routing: &Routing, scores: &[Option<f64>]) {
         let line = self.memories.route(routing, scores);
-        // The line stands before the phase's first turn.
+        // The line is before the phase's first turn.
         self.routes.insert(self.plan.begin_of(routing.phase, 0).turns, line);
     }
 

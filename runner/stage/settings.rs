@@ -12,7 +12,7 @@ use std::sync::Arc;
 pub struct Settings {
     /// Sampling settings.
     pub sampling: Sampling,
-    /// Most tokens of a reply.
+    /// Maximum number of tokens of a reply.
     pub max_tokens: usize,
     /// Compute everything anew at each turn.
     pub cold: bool,

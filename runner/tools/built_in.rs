@@ -2,7 +2,7 @@
 
 use super::Outcome;
 use super::calculator::calculate;
-use crate::diagnostic::suggest;
+use crate::diagnostic::{Suggestion, suggestion};
 use crate::scenario::BuiltIn;
 use crate::scenario::tools::Table;
 use serde_json::{Value, json};
@@ -44,8 +44,12 @@ fn look_up(table: &Table, arguments: &Value) -> Outcome {
         Some([row]) => Ok(row.to_string()),
         Some(rows) => Ok(json!(rows).to_string()),
         None => {
-            let near = suggest(&wanted, table.rows.keys().map(String::as_str));
-            let near = near.map_or(String::new(), |near| format!("; {near}"));
+            // Agents read this, and a replay works it out again: other words would be drift.
+            let near = match suggestion(&wanted, table.rows.keys().map(String::as_str)) {
+                Some(Suggestion::Any(keys)) => format!("; there is: `{}`", keys.join("`, `")),
+                Some(near) => format!("; {near}"),
+                None => String::new(),
+            };
             Err(format!("there is no {} `{wanted}`{near}", table.key))
         }
     }

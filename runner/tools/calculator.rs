@@ -2,7 +2,7 @@
 //!
 //! `+ - * / % ^`, brackets, and `sqrt abs round floor ceil min max`; also what models write for them (`×`, `÷`, `−`, `1,000`).
 
-/// Deepest nesting of brackets and functions.
+/// Maximum nesting of brackets and functions.
 const MAX_DEPTH: usize = 64;
 
 /// The value of an expression, to 12 significant digits.

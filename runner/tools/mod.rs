@@ -138,7 +138,8 @@ impl Toolbox {
         for agent in &scenario.agents {
             if let Some(bytes) = too_large(agent.tools.iter().flat_map(|id| &toolbox.specs[id.0])) {
                 bail!(
-                    "the tools of `{}` take {bytes} bytes together, at most {MAX_BYTES} can be told of; name some of a server's under `only`, or give each of two agents a part",
+                    "the descriptions of the tools of `{}` take {bytes} bytes in total; at most {MAX_BYTES} are allowed: \
+                     select some of a server's tools with `only`, or divide the tools between two agents",
                     agent.key
                 );
             }
@@ -171,9 +172,9 @@ impl Toolbox {
     /// What a call of a program gives. One whose arguments are not in their schema fails.
     pub async fn call(&self, id: ToolId, call: Call) -> Outcome {
         match &self.tools[id.0].kind {
-            ToolKind::BuiltIn(..) => Err("it is no program".into()),
+            ToolKind::BuiltIn(..) => Err("it is not a program".into()),
             ToolKind::Command(command, spec) => {
-                let Some(folder) = &self.folder else { return Err("programs may not run".into()) };
+                let Some(folder) = &self.folder else { return Err("programs are not allowed to run".into()) };
                 let arguments = fitting(spec, &call.arguments)?;
                 program::call(&command.line, folder, command.timeout, arguments.to_string()).await
             }
@@ -235,7 +236,7 @@ pub fn folder<'a>(scenario: &'a Scenario, copied_from: Option<&'a str>) -> anyho
     if copied_from.is_some() && !file.is_file() {
         let file = file.display();
         bail!(
-            "programs start in the folder of {file}, which is not here: change to the folder that it lies in"
+            "programs start in the folder of {file}, which was not found: change to the folder that contains it"
         );
     }
     Ok(file.parent().unwrap_or(Path::new("")))

@@ -16,7 +16,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 use tokio::time::timeout;
 
-/// Most tools of a server that agents can be told of.
+/// Maximum number of tools of a server that agents can be told of.
 const MAX_TOOLS: usize = 128;
 /// Characters of what a server says of a tool.
 const MAX_ABOUT: usize = 1_000;
@@ -47,8 +47,8 @@ impl Client {
     ) -> anyhow::Result<(Self, Vec<ToolSpec>)> {
         let line = server.line.join(" ");
         let opened = Self::answer(key, server, folder).await;
-        let (client, tools) = opened.with_context(|| format!("the server `{key}` of tools ({line})"))?;
-        let specs = specs(key, server, tools).with_context(|| format!("the server `{key}` of tools"))?;
+        let (client, tools) = opened.with_context(|| format!("the tool server `{key}` ({line})"))?;
+        let specs = specs(key, server, tools).with_context(|| format!("the tool server `{key}`"))?;
         Ok((client, specs))
     }
 
@@ -61,7 +61,7 @@ impl Client {
         let (stdin, stdout) = (process.child.stdin.take(), process.child.stdout.take());
         let (stdin, stdout) = (stdin.context("it has no pipes")?, stdout.context("it has no pipes")?);
         if let Some(mut stderr) = process.child.stderr.take() {
-            // What it says there is for nobody, and must not fill the pipe.
+            // Its standard error has no readers, and must not fill the pipe.
             tokio::spawn(async move { tokio::io::copy(&mut stderr, &mut tokio::io::sink()).await });
         }
         let wait = Duration::from_secs(server.timeout);
@@ -70,7 +70,7 @@ impl Client {
         let service = timeout(wait, ().serve(transport)).await.with_context(late)?;
         let service = service.context("it does not speak the Model Context Protocol")?;
         let tools = timeout(wait, service.list_all_tools()).await.with_context(late)?;
-        let tools = tools.context("it does not say which tools it has")?;
+        let tools = tools.context("it does not list its tools")?;
         Ok((Self { key: key.to_string(), timeout: wait, service, process: process.into() }, tools))
     }
 
@@ -99,52 +99,52 @@ impl Client {
         let status = process.child.try_wait().ok().flatten();
         let status = status.map_or_else(String::new, |status| format!(" ({status})"));
         let reason = format!("the server `{}` has ended{status}", self.key);
-        tracing::warn!("{reason}: its tools fail from here on");
+        tracing::warn!("{reason}: its tools will fail from now on");
         reason
     }
 }
 
-/// What can be read of a part of a result: its text; of anything else, what it is.
+/// The readable form of a part of a result: its text, or its type if it is anything else.
 fn read(part: &rmcp::model::ContentBlock) -> String {
     let part = serde_json::to_value(part).unwrap_or_default();
     let text = part["text"].as_str().or(part["resource"]["text"].as_str());
     text.map_or_else(|| format!("[{}]", part["type"].as_str().unwrap_or("something")), str::to_string)
 }
 
-/// What models are told of a server's tools: those that its scenario names.
+/// The specifications of a server's tools, those that its scenario selects.
 fn specs(key: &str, server: &Server, tools: Vec<rmcp::model::Tool>) -> anyhow::Result<Vec<ToolSpec>> {
     let known: Vec<String> = tools.iter().map(|tool| tool.name.to_string()).collect();
     for name in server.only.iter().flatten() {
-        ensure!(known.contains(name), "it has no tool `{name}`; it has {}", known.join(", "));
+        ensure!(known.contains(name), "it has no tool `{name}`; expected one of {}", known.join(", "));
     }
     let is_wanted = |name: &str| server.only.as_ref().is_none_or(|only| only.iter().any(|own| own == name));
     let wanted: Vec<_> = tools.into_iter().filter(|tool| is_wanted(&tool.name)).collect();
     ensure!(!wanted.is_empty(), "it has no tools");
     let n = wanted.len();
-    ensure!(n <= MAX_TOOLS, "it has {n} tools, at most {MAX_TOOLS} can be told of; name some under `only`");
+    ensure!(n <= MAX_TOOLS, "it has {n} tools; at most {MAX_TOOLS} are allowed: select some with `only`");
     let mut specs: Vec<ToolSpec> = Vec::new();
     for tool in wanted {
         let is_plain = |c: char| c.is_ascii_alphanumeric() || "_-.".contains(c);
         if tool.name.is_empty() || tool.name.len() > 64 || !tool.name.chars().all(is_plain) {
-            bail!("it has a tool with the name {:?}; leave it out by `only`", tool.name);
+            bail!("it has a tool named {:?}; exclude it with `only`", tool.name);
         }
         let mut arguments = tool.input_schema.as_ref().clone();
         // The protocol says so; some servers do not.
         let kind = arguments.entry("type").or_insert_with(|| "object".into());
         ensure!(
             kind == "object",
-            "the arguments of its tool `{}` are no object; leave it out by `only`",
+            "the arguments of its tool `{}` are not an object; exclude it with `only`",
             tool.name
         );
         let arguments = Value::Object(arguments);
         if let Err(error) = Grammar::json_schema(&arguments).check() {
             bail!(
-                "the arguments of its tool `{}` can't be used ({error}); leave it out by `only`",
+                "the arguments of its tool `{}` can't be used ({error}); exclude it with `only`",
                 tool.name
             );
         }
         let name = format!("{key}_{}", tool.name);
-        ensure!(!specs.iter().any(|other| other.name == name), "it has two tools called `{}`", tool.name);
+        ensure!(!specs.iter().any(|other| other.name == name), "it has two tools named `{}`", tool.name);
         let about = tool.description.as_deref().unwrap_or_default().trim().chars().take(MAX_ABOUT).collect();
         specs.push(ToolSpec { name, about, arguments });
     }
@@ -213,14 +213,14 @@ done
         let names = opened(&server(SERVER, Some(&["read"])), async |_, specs| specs.len());
         assert_eq!(names.unwrap(), 1);
         let none = refused(&server(SERVER, Some(&["write"])));
-        assert!(none.contains("no tool `write`; it has read, fail, wait"), "{none}");
+        assert!(none.contains("no tool `write`; expected one of read, fail, wait"), "{none}");
     }
 
     #[test]
     fn what_is_no_server_is_told_so() {
         for (script, why) in [
             ("exit 1", "Model Context Protocol"),
-            ("yes", "the server `files` of tools"),
+            ("yes", "the tool server `files`"),
             ("sleep 60", "no answer after 2 s"),
         ] {
             let told = refused(&server(script, None));
@@ -229,6 +229,6 @@ done
         let none = Server { line: vec!["greenroom-none".into()], only: None, timeout: 1 };
         assert!(refused(&none).contains("can't start `greenroom-none`"));
         let odd = SERVER.replace(r#""name":"read","#, r#""name":"re ad","#);
-        assert!(refused(&server(&odd, None)).contains("leave it out by `only`"));
+        assert!(refused(&server(&odd, None)).contains("exclude it with `only`"));
     }
 }

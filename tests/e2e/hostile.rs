@@ -414,8 +414,8 @@ fn no_file_leads_out_of_its_checkout() {
         ("../../nothing-there", "leads out of"),
         ("../link.yaml", "leads out of"),
         ("../secret", "can't be read as YAML (line "),
-        ("../other.yaml", "is no scenario: it has none of a scenario's fields"),
-        ("../nothing-there", "there is none"),
+        ("../other.yaml", "is not a scenario: it has none of a scenario's fields"),
+        ("../nothing-there", "the file does not exist"),
     ] {
         for (code, said) in including(name) {
             assert!(code == Some(2) && said.contains(told), "{name}: {code:?} {said}");
@@ -472,7 +472,10 @@ fn a_recording_finds_nothing_above_its_checkout() {
     std::fs::remove_file(den.path("a/two-doors.yaml")).unwrap();
     den.write("two-doors.yaml", "TOPSECRET: 1\n");
     let (code, said) = with(&["replay", "../a/run"], &[]);
-    assert!(code == Some(4) && said.contains("is no scenario") && !said.contains("TOPSECRET"), "{said}");
+    assert!(
+        code == Some(4) && said.contains("is not a valid scenario") && !said.contains("TOPSECRET"),
+        "{said}"
+    );
     std::fs::copy(&scenario, den.path("two-doors.yaml")).unwrap();
     assert_eq!(with(&["replay", "../a/run"], &[]).0, Some(0));
 }

@@ -146,6 +146,6 @@ fn a_copy_leads_nowhere_and_takes_nothing_of_others() {
     fs::create_dir_all(dir.path().join("two/scenario/plays")).unwrap();
     fs::write(dir.path().join("two/scenario/plays/well.yaml"), "mine").unwrap();
     let (code, _, err) = greenroom(dir.path(), &["run", "plays/well.yaml", "--out", "two"]);
-    assert!(code == 4 && err.contains("is there and is not what is played"), "{err}");
+    assert!(code == 4 && err.contains("already exists and differs from the scenario being played"), "{err}");
     assert_eq!(fs::read_to_string(dir.path().join("two/scenario/plays/well.yaml")).unwrap(), "mine");
 }

@@ -59,7 +59,7 @@ fn every_key_is_used_or_noted() {
     for n in 1..10 {
         assert!(notes.contains(&format!("a{n}")), "a{n} in {notes}");
     }
-    assert!(notes.contains("`1000000` does not count beside max_turns"), "{notes}");
+    assert!(notes.contains("`1000000` is ignored because max_turns is set"), "{notes}");
     let task = "b1: 1\nprompts: {b2: x}\ntools: [b3]\nenvironment: {env_type: b4, max_turns: 99999999, b5: 1, rule: {order: \
                 {type: b6}, visibility: {type: b7}, selector: {type: b8}, updater: {type: b9}, describer: {type: basic, \
                 c1: 1}, c2: 3}}\nagents: [{name: A, agent_type: c3, llm: c4, memory: c5, output_parser: c6, tools: [c7], \

@@ -53,7 +53,7 @@ fn what_no_choice_leads_to_is_told() {
     let (_, line, message) = when("vote.decision == 'leave'").remove(0);
     assert_eq!(
         (line, message.as_str()),
-        (8, "nothing leads to `end`: whatever is chosen, `vote.decision == 'leave'` does not hold")
+        (8, "`end` is never played: whatever is chosen, `vote.decision == 'leave'` is false")
     );
 }
 

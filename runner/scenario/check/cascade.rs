@@ -1,5 +1,5 @@
 //! Consequences of a mistake are not reported: a field that could not be read is not missing as well, and a name
-//! that stands in what could not be read is not unknown.
+//! that is in what could not be read is not unknown.
 
 use super::Checker;
 use crate::diagnostic::{Diagnostic, Severity};
@@ -50,7 +50,7 @@ fn ways_up(path: &str) -> impl Iterator<Item = &str> {
 }
 
 impl Checker {
-    /// True if there is a mistake at a path or below it, or what it stands in could not be read.
+    /// True if there is a mistake at a path or below it, or what it is in could not be read.
     pub(super) fn is_broken(&mut self, path: &Path) -> bool {
         self.broken.note(&self.found);
         let path = path.to_string();

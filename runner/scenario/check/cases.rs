@@ -16,7 +16,7 @@ use rows::{Cell, Column, Fault, Row, Rows, csv, jsonl};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Most cases of a scenario.
+/// Maximum number of cases of a scenario.
 const MAX_CASES: usize = 10_000;
 /// The column that names cases.
 const NAME: &str = "case";
@@ -34,9 +34,12 @@ impl Checker {
         self.has_cases = true;
         let of = overrides.iter().find(|(name, _)| name == CASE);
         let Some(kind) = Format::of(&file) else {
-            let message = format!("`{file}` is no file of cases: its name ends in `.csv` or `.jsonl`");
-            self.error("bad-value", &path, message).help =
-                Some("a table with a line of variables' names, or a JSON object in each line".into());
+            let message =
+                format!("`{file}` can't be a file of cases: its name must end in `.csv` or `.jsonl`");
+            self.error("bad-value", &path, message).help = Some(
+                "use a table whose first line names variables, or a file with one JSON object per line"
+                    .into(),
+            );
             return;
         };
         let text = match self.named_file(&file, "file of cases", Kind::Cases, &path, read) {
@@ -104,9 +107,9 @@ impl Checker {
                 }
             }
             if let Some(first) = seen.insert(name.clone(), span) {
-                let message = format!("two cases are called `{name}`");
+                let message = format!("two cases are named `{name}`");
                 let found = Diagnostic::error("duplicate-name", "cases", span, message);
-                self.push(found.related(first, "first here").help("give each case its own name"));
+                self.push(found.related(first, "first defined here").help("give each case its own name"));
             }
             cases.push(Case { name, values });
         }
@@ -120,8 +123,8 @@ impl Checker {
 
     fn named_case(&mut self, name: &str, span: Span) {
         if name.trim().is_empty() || name.chars().any(char::is_control) || name.chars().count() > 80 {
-            let message = "the name of a case is one line of 1 to 80 characters";
-            let help = "without a column `case` cases have numbers, from 1";
+            let message = "a case's name must be one line of 1 to 80 characters";
+            let help = "without a column `case`, cases are numbered from 1";
             self.push(Diagnostic::error("bad-name", "cases", span, message).help(help));
         }
     }
@@ -134,18 +137,18 @@ impl Checker {
         let parts: Vec<String> = variables.iter().flat_map(part).collect();
         let known = variables.keys().chain(&parts).map(String::as_str).chain([NAME]);
         let help = self.suggest(column, known);
-        let help = help.unwrap_or_else(|| "declare it, with a value of its own, under `variables:`".into());
+        let help = help.unwrap_or_else(|| "declare it under `variables:` with a value".into());
         let message = format!("the scenario has no variable `{column}`");
         self.push(Diagnostic::error("unknown-variable", "cases", span, message).help(help));
     }
 
     fn mistyped(&mut self, column: &str, declared: &Value, found: &str, span: Span) {
-        let message = format!("`{column}` is {}, and this is {found}", kind(declared));
+        let message = format!("`{column}` is {}, but this value is {found}", kind(declared));
         let help = match declared {
             Value::Array(_) | Value::Object(_) => {
-                "a table holds numbers, truth values and texts; a `.jsonl` file lists and mappings, too"
+                "a table can hold numbers, truth values and texts; a `.jsonl` file can also hold lists and mappings"
             }
-            _ => "a value has the type that the variable has under `variables`",
+            _ => "a value must have the type of the variable under `variables`",
         };
         self.push(Diagnostic::error("type", "cases", span, message).help(help));
     }
@@ -168,8 +171,8 @@ impl Format {
 
     fn begins(&self) -> &'static str {
         match self {
-            Self::Csv => "its first line names variables; a row for each case follows",
-            Self::Jsonl => "a case is a line, e.g. `{\"price\": 3}`",
+            Self::Csv => "its first line must name variables; one row per case follows",
+            Self::Jsonl => "write one case per line, e.g. `{\"price\": 3}`",
         }
     }
 }

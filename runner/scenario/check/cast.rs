@@ -7,7 +7,7 @@ use crate::scenario::yaml::Path;
 use crate::scenario::{Agent, Lifecycle};
 use indexmap::IndexMap;
 
-/// Most agents of a scenario: templates name all of them, for each of them.
+/// Maximum number of agents of a scenario: templates name all of them, for each of them.
 const MAX_AGENTS: usize = 1_000;
 
 impl Checker {
@@ -27,7 +27,8 @@ impl Checker {
             );
         }
         if written.len() > MAX_AGENTS {
-            let message = format!("a scenario of {} agents; at most {MAX_AGENTS} take part", written.len());
+            let message =
+                format!("the scenario has {} agents; at most {MAX_AGENTS} are allowed", written.len());
             self.error("too-many", path, message).help = Some("split the scenario".into());
         }
         let (mut agents, mut systems): (Vec<Agent>, _) = (Vec::new(), Vec::new());
@@ -42,8 +43,8 @@ impl Checker {
                 let first = self.tree.key(&Path::default().key("agents").key(twin.key.clone()));
                 let found =
                     Diagnostic::error("duplicate-name", path.to_string(), self.tree.key(&path), message)
-                        .related(first, "the other one")
-                        .help("others hear agents by display name: give each its own");
+                        .related(first, "the other agent")
+                        .help("agents hear each other by display name: give each its own");
                 self.push(found);
             }
             agents.push(agent);
@@ -54,7 +55,7 @@ impl Checker {
     fn agent(&mut self, key: String, mut written: WrittenAgent, path: &Path) -> Agent {
         if !is_identifier(&key) {
             let span = self.tree.key(path);
-            let message = format!("an agent's key is letters, digits and `_`: `{key}`");
+            let message = format!("`{key}` is not a valid agent key: use letters, digits and `_`");
             let found = Diagnostic::error("bad-name", path.to_string(), span, message);
             let plain = super::phases::identifier_from(&key);
             self.push(found.help(format!("for example `{plain}`; `display_name` may be any text")));
@@ -64,9 +65,9 @@ impl Checker {
         let name = written.display_name.unwrap_or_else(|| key.clone());
         let name = name.trim().to_string();
         if name.is_empty() || name.chars().any(char::is_control) || name.chars().count() > 80 {
-            let message = "a display name is one line of 1 to 80 characters";
+            let message = "a display name must be one line of 1 to 80 characters";
             self.error("bad-name", &path.key("display_name"), message).help =
-                Some("a longer description belongs into `role` or `system_prompt`".into());
+                Some("put a longer description into `role` or `system_prompt`".into());
         }
         let memory = self.memory(written.memory.take(), written.on_overflow, path);
         let is_played_by_rule = written.strategy.is_some();

@@ -12,11 +12,11 @@ use crate::scenario::{Agent, AgentId, PhaseId};
 use serde_json::Value;
 use std::sync::Arc;
 
-/// Most options of a choice; each is scored.
+/// Maximum number of options of a choice; each is scored.
 const MAX_OPTIONS: usize = 100;
 /// Names that say who chooses and when, where it depends on that which options are open.
 const OPEN_NAMES: &[&str] = &["me", "round", "rounds"];
-/// Most votes that a consensus may take.
+/// Maximum number of votes that a consensus may take.
 const MAX_ATTEMPTS: usize = 100;
 /// Options are of very unequal length where the longest has so many characters, and so many times those of the shortest.
 const MANY_CHARACTERS: usize = 24;
@@ -34,7 +34,7 @@ impl Checker {
         if decode.is_some() && parse.is_some() {
             let message = "`choice` and `parse_choice` exclude each other: a reply is decoded or parsed";
             self.error("contradiction", &path.key("parse_choice"), message).help =
-                Some("keep `choice`, unless the agent is to answer in its own words".into());
+                Some("keep `choice`, unless the agent should answer in its own words".into());
             return None;
         }
         let (given, method, field) = match (decode, parse) {
@@ -60,22 +60,22 @@ impl Checker {
         let ask = self.round_text(ask, path.key("ask"), phase).map(Arc::new);
         if options.is_none() && !self.is_broken(&at) {
             let message =
-                "a choice is a list of options, or a mapping from results to the texts that are said";
+                "a choice must be a list of options, or a mapping from results to the texts that are said";
             self.error("type", &at, message).help = Some("e.g. `choice: [talk, silent]`".into());
         }
         let is_of_agents = matches!(options, Some(Options::Text(_)));
         let (options, open) = match options? {
             Options::Text(text) => {
                 if open.is_some() {
-                    let message = "`options` is an expression that says which agents are open, so `open` has no meaning beside it";
+                    let message = "`options` is an expression that selects the open agents, so `open` can't be used with it";
                     self.error("contradiction", &path.key("open"), message).help =
                         Some("keep one of the two".into());
                 }
                 let n_before = self.found.len();
                 let open = self.expression(WrittenExpression::Text(text), at.clone(), end, OPEN_NAMES);
                 for found in self.found.iter_mut().skip(n_before) {
-                    let list = "options of your own stand in a list, e.g. `choice: [talk, silent]`";
-                    found.help = Some(format!("{list}; a text is an expression that gives agents"));
+                    let list = "write your own options as a list, e.g. `choice: [talk, silent]`";
+                    found.help = Some(format!("{list}; a text is read as an expression that returns agents"));
                 }
                 let open = open?;
                 let agents = self.names.agents.iter();
@@ -89,7 +89,8 @@ impl Checker {
         };
         let by_length = normalize == Some(Normalize::Length);
         if by_length && method == Method::Parse {
-            let message = "`normalize` has no effect here: no options are weighed, words are searched";
+            let message =
+                "`normalize` has no effect here: the reply is searched for words, and no options are weighed";
             self.unused(
                 &path.key("normalize"),
                 message,
@@ -116,11 +117,11 @@ impl Checker {
             return;
         }
         let message = format!(
-            "options of very unequal length: `{}` has {few} characters, `{}` has {many}; a long text is less likely, whatever it says",
+            "the options differ greatly in length: `{}` has {few} characters, `{}` has {many}; a longer text is less likely, whatever its meaning",
             short.text, long.text
         );
         let span = self.tree.value(path);
-        let help = "write texts of like length, or set `normalize` in the long form: `choice: { options: …, normalize: length }`";
+        let help = "write texts of similar length, or set `normalize` in the long form: `choice: { options: …, normalize: length }`";
         self.push(Diagnostic::warning("unequal-options", path.to_string(), span, message).help(help));
     }
 
@@ -137,7 +138,7 @@ impl Checker {
             Options::Text(_) => Vec::new(),
         };
         if written.len() > MAX_OPTIONS {
-            let message = format!("a choice has at most {MAX_OPTIONS} options; here are {}", written.len());
+            let message = format!("a choice has at most {MAX_OPTIONS} options; found {}", written.len());
             self.error("too-many", path, message).help = Some("each option is weighed at every turn".into());
             return None;
         }
@@ -145,9 +146,8 @@ impl Checker {
         for (value, text, path) in written {
             let (Some(value), Some(text)) = (value, text) else {
                 if !self.is_broken(&path) {
-                    let help =
-                        "options with texts are a mapping: `choice: { talk: I talk, silent: I stay silent }`";
-                    self.error("type", &path, "an option is a text, a number, true or false").help =
+                    let help = "write options with texts as a mapping: `choice: { talk: I talk, silent: I stay silent }`";
+                    self.error("type", &path, "an option must be a text, a number, true or false").help =
                         Some(help.into());
                 }
                 return None;
@@ -155,16 +155,16 @@ impl Checker {
             let (value, text) = (Value::from(value), Value::from(text));
             let text = text_of(&text).trim().to_string();
             if text.is_empty() || text.chars().any(char::is_control) || text.chars().count() > 200 {
-                self.error("bad-value", &path, "an option is one line of 1 to 200 characters").help =
-                    Some("name the option in a few words; the question belongs into `ask`".into());
+                self.error("bad-value", &path, "an option must be one line of 1 to 200 characters").help =
+                    Some("name the option in a few words; put the question into `ask`".into());
                 sound = false;
                 continue;
             }
             let same = |other: &ChoiceOption| other.text == text || text_of(&other.value) == text_of(&value);
             if options.iter().any(same) {
-                let message = format!("the option `{text}` stands twice in this choice");
+                let message = format!("the option `{text}` appears twice in this choice");
                 self.error("duplicate-name", &path, message).help =
-                    Some("options differ in their results and in their texts; remove or rename one".into());
+                    Some("options must differ in both result and text; remove or rename one".into());
                 sound = false;
                 continue;
             }
@@ -172,13 +172,13 @@ impl Checker {
         }
         if sound && options.len() < 2 {
             let message =
-                format!("a choice has at least two options; here is {}", ["none", "one"][options.len()]);
+                format!("a choice needs at least two options; found {}", ["none", "one"][options.len()]);
             self.error("bad-value", path, message).help = Some("e.g. `choice: [talk, silent]`".into());
         }
         (sound && options.len() > 1).then_some(options)
     }
 
-    /// The way a phase decides; whoever it needs is named or has the role.
+    /// The way a phase decides; the agent it needs is named or has the role.
     pub(super) fn decision(
         &mut self,
         written: &WrittenPhase,
@@ -190,24 +190,24 @@ impl Checker {
         let mode = written.decision_mode.filter(|mode| *mode != DecisionMode::None);
         let known = !self.is_broken(&here);
         if known && written.attempts.is_some() && mode != Some(DecisionMode::Consensus) {
-            let message = "`attempts` has no effect here: it bounds the votes of a `consensus`";
+            let message = "`attempts` has no effect here: it limits the votes of a `consensus`";
             self.unused(&path.key("attempts"), message, "remove it, or write `decision_mode: consensus`");
         }
         if known && written.coordinator.is_some() && mode != Some(DecisionMode::CoordinatorDecides) {
-            let message = "`coordinator` has no effect here: it says who decides alone";
+            let message = "`coordinator` has no effect here: it names the agent that decides alone";
             let help = "remove it, or write `decision_mode: coordinator_decides`";
             self.unused(&path.key("coordinator"), message, help);
         }
         let mode = mode?;
         match choice {
             None if written.choice.is_none() && written.parse_choice.is_none() => {
-                let message = format!("`{}` needs `choice`: the options to decide over", mode.word());
+                let message = format!("`{}` needs `choice`: the options to decide between", mode.word());
                 if !self.is_broken(&path.key("choice")) && !self.is_broken(&path.key("parse_choice")) {
                     self.missing(&here, &message, "e.g. `choice: [stay, leave]`");
                 }
             }
             Some(Choice { method: Method::Parse, .. }) if mode == DecisionMode::RankedChoice => {
-                let message = "a ranking is decoded: use `choice` with `ranked_choice`";
+                let message = "`ranked_choice` needs `choice`: a ranking is decoded, not parsed";
                 self.error("contradiction", &path.key("parse_choice"), message).help =
                     Some("write `choice` instead of `parse_choice`".into());
             }
@@ -220,9 +220,9 @@ impl Checker {
             DecisionMode::Consensus => {
                 let attempts = self.count(written.attempts, &path.key("attempts")).unwrap_or(3);
                 if attempts > MAX_ATTEMPTS {
-                    let message = format!("a consensus takes at most {MAX_ATTEMPTS} votes");
+                    let message = format!("a consensus can take at most {MAX_ATTEMPTS} votes");
                     self.error("bad-value", &path.key("attempts"), message).help =
-                        Some("without `attempts` it is three".into());
+                        Some("without `attempts` there are three votes".into());
                 }
                 Decision::Consensus { attempts: attempts.min(MAX_ATTEMPTS) }
             }
@@ -255,7 +255,7 @@ impl Checker {
             return Some(*one);
         }
         let n_having = if having.is_empty() { "none".to_string() } else { having.len().to_string() };
-        let message = format!("{n_having} of those present has the role `{role}`; one must");
+        let message = format!("{n_having} of the agents present have the role `{role}`; exactly one must");
         if !self.is_broken(&path.key("agents")) {
             let help = format!("name one with `{role}: KEY`, or give one agent `role: {role}`");
             if !self.is_broken(&path.key(role)) {

@@ -37,7 +37,7 @@ impl Checker {
                 let help = bare.or_else(|| template::remedy(&text, &error));
                 let help = help.unwrap_or("e.g. `vote.decision == 'yes'`; join several with `and`".into());
                 let message = if braces {
-                    "an expression stands without braces".to_string()
+                    "an expression is written without braces".to_string()
                 } else {
                     format!("not an expression: {}", error.message)
                 };
@@ -96,13 +96,13 @@ impl Checker {
         let is_near =
             || more.contains(&VERDICT) && matches!(suggestion(name, [VERDICT]), Some(Suggestion::Near(_)));
         let help = if name == VERDICT {
-            "a `judge` beside `that` gives a verdict".to_string()
+            "`verdict` needs a `judge` beside `that`".to_string()
         } else if is_near() {
             format!("did you mean `{VERDICT}`?")
         } else if is_compared(text, name) {
-            format!("a text stands in quotes: `'{name}'`")
+            format!("put a text in quotes: `'{name}'`")
         } else if self.names.has_agent(name) {
-            format!("what `{name}` chose in a phase is `PHASE.choices.{name}`")
+            format!("use `PHASE.choices.{name}` for what `{name}` chose in a phase")
         } else {
             self.suggest(name, known).unwrap_or("declare it under `variables:`".into())
         };
@@ -110,35 +110,35 @@ impl Checker {
         self.error_at("undefined-variable", path, (1, name), message).help = Some(help);
     }
 
-    /// Refuses to use a phase that is not over by then; `at` is what uses it, and on which line.
+    /// Rejects the use of a phase that is not over by then; `at` is what uses it, and on which line.
     pub(super) fn is_over(&mut self, path: &Path, at: (usize, &str), phase: PhaseId, end: PhaseId) -> bool {
         let at_phase = self.names.phase_at(path);
-        // What stands later in a block was played in the pass before.
+        // What is later in a block was played in the pass before.
         let is_later_pass = at_phase != Some(phase) && self.names.is_in_block_of(phase, path);
         if phase < end || is_later_pass {
             return true;
         }
         let name = self.names.phases[phase.0].clone();
-        // What is worked out before the run knows nothing of earlier phases either.
+        // What is computed before the run knows nothing of earlier phases either.
         let here = at_phase.filter(|at| *at <= phase).map(|at| self.names.phases[at.0].clone());
         let is_alone = here.is_none();
         let message = match here {
-            None => format!("nothing is known of `{name}` here: this is worked out from variables alone"),
+            None => format!("`{name}` is not available here: this is computed from variables alone"),
             Some(here) if here == name => {
-                format!("`{name}` is this phase itself: nothing has been said in it when it opens")
+                format!("`{name}` is this phase itself: when it opens, nothing has been said in it")
             }
             Some(here) => format!("`{name}` is played after `{here}`: nothing has been said in it yet"),
         };
         let help = match self.names.block_at(path) {
             _ if is_alone => "use variables",
-            Some(_) => "what is to be known in the next pass goes into the `state`, by `set`",
-            None => "name only phases that stand earlier in the file",
+            Some(_) => "to use it in the next pass, store it in the `state` with `set`",
+            None => "name only phases that come earlier in the file",
         };
         self.error_at("forward-reference", path, at, message).help = Some(help.into());
         false
     }
 
-    /// Refuses `payoffs` where there are none yet; adds the phase that they come from.
+    /// Rejects `payoffs` where there are none yet; adds the phase that they come from.
     pub(super) fn payoff_is_over(
         &mut self,
         path: &Path,
@@ -161,14 +161,14 @@ impl Checker {
         self.is_over(path, (line, "payoffs"), first, end) || self.names.is_in_block_of(first, path)
     }
 
-    /// Refuses the state where there is none yet: before the run.
+    /// Rejects the state where there is none yet: before the run.
     pub(super) fn state_is_known(&mut self, path: &Path, line: usize, name: &str, end: PhaseId) -> bool {
         let is_in_phase = matches!(path.0.first(), Some(Step::Key(first)) if first == "phases");
         if end > PhaseId(0) || is_in_phase {
             return true;
         }
         let message = format!(
-            "`{name}` changes during the run, and this is worked out before it, from variables alone"
+            "`{name}` changes during the run, but this is computed before the run, from variables alone"
         );
         self.error_at("forward-reference", path, (line, name), message).help = Some("use variables".into());
         false
@@ -214,7 +214,7 @@ impl Checker {
             }
             let known = PHASE_FIELDS.contains(&field);
             if !known {
-                let message = format!("`{phase}` is a phase; it has no `{field}`");
+                let message = format!("`{field}` is not a field of the phase `{phase}`");
                 let help = self.suggest(field, PHASE_FIELDS.iter().copied());
                 let name = format!("{phase}.{field}");
                 self.error_at("unknown-field", path, (line_of(at), &name), message).help = help;
@@ -243,7 +243,7 @@ impl Checker {
         for (name, given) in written {
             let path = path.key(name.clone());
             if !super::is_identifier(&name) {
-                let message = format!("an outcome's name is letters, digits and `_`: `{name}`");
+                let message = format!("`{name}` is not a valid outcome name: use letters, digits and `_`");
                 let help = format!("for example `{}`", super::phases::identifier_from(&name));
                 let span = self.tree.key(&path);
                 self.push(Diagnostic::error("bad-name", path.to_string(), span, message).help(help));
@@ -274,9 +274,9 @@ impl Checker {
                     (that, why, path.key("that"))
                 }
                 Some(WrittenAssertion::Long(_)) => {
-                    let message = "an assertion needs `that`: the expression which must hold";
+                    let message = "an assertion needs `that`: the expression that must be true";
                     let help = match judge {
-                        Some(_) => "`verdict` is what the judge says, e.g. `that: verdict == 'yes'`",
+                        Some(_) => "`verdict` is the judge's answer, e.g. `that: verdict == 'yes'`",
                         None => "e.g. `that: game.invalid == 0`",
                     };
                     self.missing(&path.key("that"), message, help);
@@ -306,7 +306,7 @@ impl Checker {
             that.phases.dedup();
         } else if !that.phases.contains(&judge) {
             let path = self.names.places[judge.0].clone();
-            let message = "the judge decides nothing: `that` does not use `verdict`";
+            let message = "the judge has no effect: `that` does not use `verdict`";
             self.unused(&path, message, "e.g. `that: verdict == 'yes'`");
         }
     }

@@ -20,7 +20,8 @@ impl Checker {
             return if stem.is_empty() { "scenario".into() } else { stem };
         };
         if id.is_empty() || id.len() > 100 || !id.chars().all(is_plain) {
-            let message = format!("the id `{id}` names folders: 1 to 100 letters, digits, `-` and `_`");
+            let message =
+                format!("the id `{id}` can't name a folder: use 1 to 100 letters, digits, `-` and `_`");
             let plain: String = id.chars().take(100).map(|c| if is_plain(c) { c } else { '-' }).collect();
             self.error("bad-name", &Path::default().key("id"), message).help = Some(format!(
                 "for example `{}`; `title` may be any text",
@@ -40,17 +41,17 @@ impl Checker {
         for (name, value) in &written {
             let path = path.key(name.clone());
             if !super::is_identifier(name) {
-                let message = format!("a variable's name is letters, digits and `_`: `{name}`");
+                let message = format!("`{name}` is not a valid variable name: use letters, digits and `_`");
                 let span = self.tree.key(&path);
                 let help = format!("for example `{}`", super::phases::identifier_from(name));
                 self.push(Diagnostic::error("bad-name", path.to_string(), span, message).help(help));
             }
-            // Keys of a mapping stand in one order, however they are written: records and hashes hold them.
+            // Keys of a mapping are in one order, however they are written: records and hashes hold them.
             let mut value = value.clone();
             value.sort_all_objects();
             values.insert(name.clone(), value);
         }
-        // What names a case is no variable, unless there is one of this name and no case.
+        // What names a case is not a variable, unless there is one of this name and no case.
         let is_variable = written.contains_key(CASE) && !self.has_cases;
         let is_value = |name: &str| name != super::CAST && (name != CASE || is_variable);
         for (name, value) in overrides.iter().filter(|(name, _)| is_value(name)) {
@@ -73,11 +74,11 @@ impl Checker {
             if let (6, Some(r), Some(g), Some(b)) = (wide.len(), channel(0), channel(2), channel(4)) {
                 return Some(Color::Rgb(r, g, b));
             }
-            self.error("unknown-value", path, format!("`{given}` is no colour")).help =
+            self.error("unknown-value", path, format!("`{given}` is not a colour")).help =
                 Some("write `#rrggbb` or `#rgb`, e.g. `\"#d9a441\"`".into());
             return None;
         }
-        self.word(path, "colour that is known by name", &given.to_lowercase(), COLORS)
+        self.word(path, "colour name", &given.to_lowercase(), COLORS)
     }
 }
 

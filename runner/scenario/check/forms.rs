@@ -1,4 +1,4 @@
-//! Checks forms of replies: the schema or grammar itself, what it can't stand beside, and that fixed answers are in it.
+//! Checks forms of replies: the schema or grammar itself, what it can't be combined with, and that fixed answers are in it.
 
 use super::Checker;
 use crate::scenario::schema::{WrittenGrammar, WrittenReply};
@@ -28,10 +28,9 @@ impl Checker {
             return None;
         }
         if chooses && (reply.is_some() || grammar.is_some()) {
-            let message =
-                format!("`{field}` and a choice exclude each other: an option says all that is said");
+            let message = format!("`{field}` and a choice exclude each other: an option is the whole reply");
             self.error("contradiction", &path.key(field), message).help =
-                Some("remove one of the two; a schema can have an `enum`".into());
+                Some("remove one of them; a schema can have an `enum`".into());
             return None;
         }
         let (grammar, is_shown, path) = match (reply, grammar) {
@@ -39,7 +38,7 @@ impl Checker {
                 let path = path.key("reply");
                 let Some(schema) = reply.schema else {
                     if !self.is_broken(&path.key("schema")) {
-                        self.missing(&path, "`reply` needs `schema`: what the reply may be", EXAMPLE);
+                        self.missing(&path, "`reply` needs `schema`: the form of the reply", EXAMPLE);
                     }
                     return None;
                 };
@@ -71,16 +70,13 @@ impl Checker {
         let form = Form { path, grammar, is_shown };
         if let Err(error) = form.grammar.check() {
             let (what, help) = match form.grammar {
-                Grammar::JsonSchema(_) => {
-                    ("schema", "`docs/patterns.md` names the keywords that can be used")
+                Grammar::JsonSchema(_) => ("schema", "`docs/patterns.md` lists the supported keywords"),
+                Grammar::Lark(_) => {
+                    ("grammar", "a Lark grammar begins at the rule `start`, e.g. `start: \"yes\" | \"no\"`")
                 }
-                Grammar::Lark(_) => (
-                    "grammar",
-                    "a grammar in Lark begins at the rule `start`, e.g. `start: \"yes\" | \"no\"`",
-                ),
                 _ => (
                     "regular expression",
-                    "it matches the whole reply, without `^` and `$`; look-around and back references are not supported",
+                    "it must match the whole reply, without `^` and `$`; look-around and back references are not supported",
                 ),
             };
             self.error("bad-grammar", &form.path, format!("this {what} can't be used: {error}")).help =
@@ -89,15 +85,15 @@ impl Checker {
         }
         // A value of null is that of a reply which is not in its form.
         if form.kind() == "schema" && form.grammar.accepts("null").is_ok() {
-            let message = "this schema allows `null`, which stands for a reply that is invalid";
+            let message = "this schema allows `null`, which is reserved for invalid replies";
             self.error("bad-grammar", &form.path, message).help =
-                Some("say which type a reply has, e.g. `type: object`".into());
+                Some("give the type of the reply, e.g. `type: object`".into());
             return None;
         }
         Some(Arc::new(form))
     }
 
-    /// Refuses rules whose answers are not in the form that is asked for: each of these turns would be invalid.
+    /// Rejects rules whose answers are not in the form that is asked for: each of these turns would be invalid.
     pub(super) fn answers_in_form(&mut self, agents: &[Agent], phases: &[Phase]) {
         for (id, agent) in agents.iter().enumerate() {
             let path = Path::default().key("agents").key(agent.key.clone()).key("strategy");
@@ -116,14 +112,14 @@ impl Checker {
                 let Err(reason) = form.read(answer) else { continue };
                 let what = if answer.is_empty() { "an empty answer".into() } else { format!("`{answer}`") };
                 let message = format!(
-                    "{what} is not in the form of replies in `{}`, and `{}` can give no other answer: {reason}",
+                    "{what} does not fit the form of replies in `{}`, and `{}` can give no other answer: {reason}",
                     phase.name, agent.key
                 );
                 let help = match &form.grammar {
                     Grammar::JsonSchema(_) => match form.example() {
-                        Value::Null => "keys stand in the order of the schema's `properties`".to_string(),
+                        Value::Null => "write keys in the order of the schema's `properties`".to_string(),
                         example => {
-                            format!("e.g. `{example}`; keys stand in the order of the schema's `properties`")
+                            format!("e.g. `{example}`; write keys in the order of the schema's `properties`")
                         }
                     },
                     _ => "write an answer that the grammar allows, as `always` or `list`".to_string(),

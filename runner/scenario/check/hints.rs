@@ -20,7 +20,7 @@ impl Checker {
         for (name, model) in written.unwrap_or_default() {
             let path = path.key(name.clone());
             if !is_identifier(&name) {
-                let message = format!("a model's name is letters, digits and `_`: `{name}`");
+                let message = format!("`{name}` is not a valid model name: use letters, digits and `_`");
                 let span = self.tree.key(&path);
                 let help = format!("for example `{}`", super::phases::identifier_from(&name));
                 self.push(Diagnostic::error("bad-name", path.to_string(), span, message).help(help));
@@ -35,7 +35,7 @@ impl Checker {
             };
             if model.trim().is_empty() && !self.is_broken(&path) {
                 let help = format!("e.g. `{name}: models/small.gguf`, or `{name}: understudy`");
-                self.missing(&path, "a model needs a file, or a name that `greenroom pull` lists", &help);
+                self.missing(&path, "a model needs a file or a name that `greenroom pull` lists", &help);
             }
             models.insert(name, model.trim().to_string());
         }
@@ -59,7 +59,7 @@ impl Checker {
         let example = "e.g. `{ remote: http://127.0.0.1:8080, api: greenroom }`";
         let (Some(url), Some(api)) = (&written.remote, &written.api) else {
             if !self.is_broken(path) {
-                self.missing(path, "an engine elsewhere needs `remote` (its URL) and `api`", example);
+                self.missing(path, "a remote engine needs `remote` (its URL) and `api`", example);
             }
             return None;
         };
@@ -93,7 +93,7 @@ impl Checker {
         for (name, value) in Address::SETTINGS.into_iter().zip(values) {
             if let Some(Err(error)) = value.map(|value| address.set(name, &value)) {
                 self.error("bad-value", &path.key(name), format!("{error:#}")).help =
-                    Some("leave the field out for the usual value".into());
+                    Some("leave the field out for the default".into());
                 return None;
             }
         }
@@ -108,7 +108,7 @@ impl Checker {
             let Some(expected) = expected(name, value) else { return Some(value) };
             let message = format!("`{name}` is {value}, expected {expected}");
             self.error("bad-value", &path.key(name), message).help =
-                Some("leave the field out for the model's own, or the default".into());
+                Some("leave the field out for the model's own value or the default".into());
             None
         };
         let temperature = number("temperature", given.temperature).map(|t| t as f32);
@@ -136,7 +136,7 @@ impl Checker {
         false
     }
 
-    /// Refuses a memory that several models would have to go on with; warns of what no model will heed.
+    /// Rejects a memory that several models would have to continue with; warns of what no model will heed.
     pub(super) fn one_model_each(&mut self, scenario: &Scenario) {
         let plan = compile(scenario);
         let mut first: BTreeMap<_, &Turn> = BTreeMap::new();
@@ -155,17 +155,18 @@ impl Checker {
                 None => "the scenario's own model".to_string(),
             };
             let (was, now) = (of(before), of(turn));
-            let message = format!("`{}` is played by {was} and, at {}, by {now}", agent.key, turn.path);
+            let message = format!("`{}` is played by {was}, but at {} by {now}", agent.key, turn.path);
             let help = match turn.timeline.phase {
                 None if scenario.phase(turn.phase).is_judge => {
-                    "leave `agent` out, or the judge's `model`: a judge from outside may have any".to_string()
+                    "leave out `agent` or the judge's `model`: a judge from outside may have any model"
+                        .to_string()
                 }
                 None => format!(
-                    "what one model remembers another can't go on with: give `{}` one model, or `lifecycle: ephemeral` and one \
+                    "a model can't continue from another model's memory: give `{}` one model, or `lifecycle: ephemeral` and one \
                      in each phase",
                     agent.key
                 ),
-                Some(_) => "within a phase an agent remembers: give it one model there".to_string(),
+                Some(_) => "an agent keeps its memory within a phase: give it one model there".to_string(),
             };
             let path = self.place(scenario, turn).or_else(|| self.place(scenario, before));
             let path = path.unwrap_or_else(|| Path::default().key("agents").key(&agent.key));
@@ -178,8 +179,12 @@ impl Checker {
         self.looks_up(scenario);
         for name in scenario.models.keys().filter(|name| !used.contains(name)) {
             let path = Path::default().key("models").key(name);
-            let message = format!("nobody is played by the model `{name}`");
-            self.unused(&path, &message, &format!("write `model: {name}` where it is to play, or remove it"));
+            let message = format!("no agent is played by the model `{name}`");
+            self.unused(
+                &path,
+                &message,
+                &format!("write `model: {name}` where it should be used, or remove it"),
+            );
         }
     }
 
@@ -197,7 +202,7 @@ impl Checker {
     /// Warns of settings of agents that no model plays.
     fn unheeded(&mut self, scenario: &Scenario) {
         let message =
-            |key: &str| format!("a strategy plays `{key}`, so a setting of the model has no effect");
+            |key: &str| format!("`{key}` is played by a strategy, so a model setting has no effect");
         let help = "remove it, or the agent's `strategy`";
         for agent in scenario.agents.iter().filter(|agent| agent.strategy.is_some()) {
             let path = Path::default().key("agents").key(&agent.key);

@@ -1,4 +1,4 @@
-//! Takes over the agents and variables of included files. What stands in the scenario itself wins.
+//! Takes over the agents and variables of included files. What is in the scenario itself wins.
 
 use super::{Checker, ReadNamed};
 use crate::diagnostic::{Diagnostic, Source};
@@ -9,7 +9,7 @@ use crate::scenario::schema::Written;
 use crate::scenario::yaml::{Path, Tree};
 use std::io::ErrorKind;
 
-/// Most files that a scenario may include.
+/// Maximum number of files that a scenario may include.
 const MAX_FILES: usize = 100;
 
 /// Fields by which a scenario is told from any other file.
@@ -31,7 +31,7 @@ const FIELDS: [&str; 15] = [
     "assertions",
 ];
 
-/// The reason why a text is no scenario, in words that tell nothing of what is in it; `None`: it has the shape of one.
+/// The reason why a text is not a scenario, in words that tell nothing of what is in it; `None`: it has the shape of one.
 pub(super) fn unlike_a_scenario(text: &str) -> Option<String> {
     let source = Source { name: String::new(), text: text.to_string() };
     let (tree, found) = Tree::read(&source, 0);
@@ -41,8 +41,8 @@ pub(super) fn unlike_a_scenario(text: &str) -> Option<String> {
     }
     match tree.keys().map(|mut keys| keys.any(|key| FIELDS.contains(&key))) {
         Some(true) => None,
-        Some(false) => Some("is no scenario: it has none of a scenario's fields".into()),
-        None => Some("is no scenario: a mapping is expected".into()),
+        Some(false) => Some("is not a scenario: it has none of a scenario's fields".into()),
+        None => Some("is not a scenario: expected a mapping".into()),
     }
 }
 
@@ -64,7 +64,7 @@ impl Checker {
                     Some(why) => {
                         self.names.partial = true;
                         let message = format!("the included file `{name}` {why}");
-                        let help = "an included file gives `agents` or `variables`; `greenroom check` on it shows its mistakes";
+                        let help = "an included file must define `agents` or `variables`; run `greenroom check` on it to see its errors";
                         self.error("include", &path, message).help = Some(help.into());
                     }
                 },
@@ -90,8 +90,7 @@ impl Checker {
         let error =
             |code, message: String| Diagnostic::error(code, path.to_string(), self.tree.value(path), message);
         if std::path::Path::new(name).is_absolute() {
-            let message =
-                format!("`{name}` is an absolute path: the scenario would work on this machine only");
+            let message = format!("`{name}` is an absolute path, which works on this machine only");
             return Err(Box::new(
                 error("bad-value", message).help("write a path relative to the scenario's folder"),
             ));
@@ -99,7 +98,7 @@ impl Checker {
         let failed = |why: String, help: &str| {
             Err(Box::new(error("include", format!("can't read the {what} `{name}`: {why}")).help(help)))
         };
-        let relative = "name files by their paths, relative to this file's folder";
+        let relative = "write file paths relative to this file's folder";
         match read(name, kind).map(String::from_utf8) {
             Ok(Ok(text)) => Ok(text),
             Ok(Err(error)) => {
@@ -107,12 +106,14 @@ impl Checker {
                 let line = before.iter().filter(|byte| **byte == b'\n').count() + 1;
                 let begin = before.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
                 let column = String::from_utf8_lossy(&before[begin..]).chars().count() + 1;
-                failed(format!("it is no UTF-8 text (line {line}, column {column})"), "save it as UTF-8")
+                failed(format!("it is not UTF-8 text (line {line}, column {column})"), "save it as UTF-8")
             }
-            Err(error) if error.kind() == ErrorKind::NotFound => failed("there is none".into(), relative),
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                failed("the file does not exist".into(), relative)
+            }
             Err(error) if error.kind() == ErrorKind::PermissionDenied => failed(
                 error.to_string(),
-                "a scenario names what lies in its checkout (the nearest folder with `.git`), else in its own folder; \
+                "a scenario can only name files in its checkout (the nearest folder with `.git`), or else in its own folder; \
                  `--root DIR` names another folder",
             ),
             Err(error) => failed(error.to_string(), relative),
@@ -170,9 +171,9 @@ impl Checker {
         ];
         for (field, _) in others.iter().filter(|(_, given)| *given) {
             let span = tree.key(&Path::default().key(*field));
-            let message = "an included file gives `agents`, `variables` and `models`, nothing else";
+            let message = "an included file can only define `agents`, `variables` and `models`";
             let found = Diagnostic::error("include", *field, span, message);
-            self.push(found.help("move the rest into the scenario"));
+            self.push(found.help("move the rest to the scenario"));
         }
         let mine = written.agents.get_or_insert_default();
         for (key, agent) in agents.unwrap_or_default() {

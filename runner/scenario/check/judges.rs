@@ -14,7 +14,7 @@ use crate::scenario::{
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// Most judges of a scenario.
+/// Maximum number of judges of a scenario.
 const MAX_JUDGES: usize = 100;
 
 /// A judge as it is written.
@@ -37,7 +37,7 @@ impl Checker {
             let Some(written) = assertion.judge.take() else { continue };
             let path = Path::default().key("assertions").index(at).key("judge");
             if judges.len() == MAX_JUDGES {
-                let message = format!("more than {MAX_JUDGES} judges; at most {MAX_JUDGES} are asked");
+                let message = format!("more than {MAX_JUDGES} judges; at most {MAX_JUDGES} are allowed");
                 self.error("too-many", &path, message).help =
                     Some("let a judge answer several questions in one `reply`".into());
                 break;
@@ -45,13 +45,13 @@ impl Checker {
             let name = written.name.clone().unwrap_or_else(|| free_name(&taken));
             if let Some(first) = judges.iter().find(|other| other.name == name) {
                 let first = self.tree.value(&first.path.key("name"));
-                let message = format!("two judges are called `{name}`");
+                let message = format!("two judges are named `{name}`");
                 let found = self.error("duplicate-name", &path.key("name"), message);
-                found.related = Some((first, "first here".into()));
+                found.related = Some((first, "first defined here".into()));
                 found.help = Some("give each judge its own name".into());
             }
             if !is_identifier(&name) {
-                let message = format!("a judge's name is letters, digits and `_`: `{name}`");
+                let message = format!("`{name}` is not a valid judge name: use letters, digits and `_`");
                 let help = format!("for example `{}`", super::phases::identifier_from(&name));
                 self.error("bad-name", &path.key("name"), message).help = Some(help);
             }
@@ -104,7 +104,7 @@ impl Checker {
             && !self.is_broken(&path.key("choice"))
             && !self.is_broken(&path.key("reply"))
         {
-            let message = "a judge needs `choice` or `reply`: what the verdict may be";
+            let message = "a judge needs `choice` or `reply`: the possible verdicts";
             self.missing(path, message, "e.g. `choice: [kept, broken]`");
         }
         let chooses = choice.is_some();
@@ -114,16 +114,17 @@ impl Checker {
         (choice.is_some() || form.is_some()).then(|| turn(ask, choice, form))
     }
 
-    /// Refuses a judge that remembers nothing of what it is asked about.
+    /// Rejects a judge that remembers nothing of what it is asked about.
     fn remembers(&mut self, member: AgentId, phases: &[Phase], path: &Path) {
         let (path, agent) = (path.key("agent"), &self.names.agents[member.0]);
         let key = agent.key.clone();
-        let help = "leave `agent` out: a judge from outside reads all that was said";
+        let help = "leave `agent` out: a judge from outside reads everything that was said";
         if agent.lifecycle == Lifecycle::Ephemeral {
-            let message = format!("`{key}` is ephemeral: it remembers nothing once the phases are over");
+            let message = format!("`{key}` is ephemeral: it remembers nothing after the phases");
             self.error("contradiction", &path, message).help = Some(help.into());
         } else if !phases.iter().any(|phase| phase.agents.contains(&member)) {
-            let message = format!("`{key}` is present in no phase, so it knows nothing of what happened");
+            let message =
+                format!("`{key}` is not present in any phase, so it knows nothing of what happened");
             let span = self.tree.value(&path);
             self.push(Diagnostic::warning("no-effect", path.to_string(), span, message).help(help));
         }

@@ -33,7 +33,7 @@ impl Checker {
                 Mistake::Placeholder(name, _) | Mistake::Lacks(name, _) => {
                     let takes = Language::takes(name).map(|name| format!("`{{{name}}}`"));
                     match takes.collect::<Vec<_>>().as_slice() {
-                        [] => "nothing is put into this text: leave the braces out".into(),
+                        [] => "this text has no placeholders: remove the braces".into(),
                         takes => format!("this text takes {}", takes.join(", ")),
                     }
                 }
@@ -47,9 +47,9 @@ impl Checker {
     fn named(&mut self, name: &str, path: &Path) -> Language {
         Language::named(name.trim()).unwrap_or_else(|| {
             let known = Language::names().join("`, `");
-            self.error("unknown-value", path, format!("`{name}` is no language that is built in")).help =
+            self.error("unknown-value", path, format!("`{name}` is not a built-in language")).help =
                 Some(format!(
-                    "there is: `{known}`; a table of your own is `language: {{ base: en, cue: \"It is {{name}}'s turn.\" }}`"
+                    "expected one of `{known}`; `language: {{ base: en, cue: \"It is {{name}}'s turn.\" }}` sets texts of your own"
                 ));
             Language::default()
         })

@@ -1,4 +1,4 @@
-//! Checks how memories go on when they are full.
+//! Checks how memories continue when they are full.
 
 use super::Checker;
 use crate::scenario::schema::{Overflow, WrittenMemory};
@@ -24,7 +24,8 @@ impl Checker {
             return Memory { keep, ..Memory::default() };
         };
         if older.is_some() {
-            let message = "`memory` says what happens when the context is full, so `on_overflow` has no meaning beside it";
+            let message =
+                "`memory` sets what happens when the context is full, so `on_overflow` can't be used with it";
             self.error("contradiction", &path.key("on_overflow"), message).help =
                 Some("remove `on_overflow`".into());
         }
@@ -45,14 +46,14 @@ impl Checker {
             self.unused(&here.key("nearest"), message, "remove it, or write `keep: retrieve`");
         }
         if keep == Keep::Window && recent == Some(0) {
-            let message = "a window of 0 pieces keeps nothing";
+            let message = "`recent` is 0, so this window keeps nothing";
             self.error("bad-value", &here.key("recent"), message).help =
                 Some("give at least 1, or leave it out for as many as fit".into());
         }
         if keep == Keep::Retrieve && nearest == Some(0) {
-            let message = "`nearest` is at least 1: with 0 nothing is looked up";
+            let message = "`nearest` must be at least 1: with 0, nothing is looked up";
             self.error("bad-value", &here.key("nearest"), message).help =
-                Some("write `keep: window` for the most recent pieces alone".into());
+                Some("write `keep: window` for the most recent pieces only".into());
         }
         let count = |n: u64| usize::try_from(n).unwrap_or(usize::MAX);
         let recent = recent.map(count).or((keep == Keep::Retrieve).then_some(RECENT));

@@ -62,7 +62,7 @@ pub struct Loaded {
 /// Reads and checks a scenario's text, which may not include files. `name` is what messages call it.
 pub fn load(name: &str, text: &str, overrides: &[(String, Value)]) -> Loaded {
     let none = |_: &str, _: Kind| {
-        Err(std::io::Error::other("only a scenario that is read from a file can name others"))
+        Err(std::io::Error::other("only a scenario that is read from a file can name other files"))
     };
     load_with(name, text, overrides, &none)
 }
@@ -70,7 +70,7 @@ pub fn load(name: &str, text: &str, overrides: &[(String, Value)]) -> Loaded {
 /// Reads and checks a scenario file and the files that it includes, which lie in its checkout, or else in its folder.
 ///
 /// # Errors
-/// The file can't be read, or is no text. Everything else is in the report.
+/// The file can't be read, or is not a text. Everything else is in the report.
 pub fn open(path: &std::path::Path, overrides: &[(String, Value)]) -> anyhow::Result<Loaded> {
     open_below(path, None, overrides)
 }
@@ -105,11 +105,11 @@ pub fn open_text(
     Ok(load_with(&path.display().to_string(), text, overrides, &read))
 }
 
-/// The same for a scenario that another file names: one that is none is not quoted, for whoever wrote that file may not be meant to
+/// The same for a scenario that another file names: one that is none is not quoted, because the author of that file may not be meant to
 /// see it.
 ///
 /// # Errors
-/// As [`open_below`]; the file is no scenario.
+/// As [`open_below`]; the file is not a scenario.
 pub fn open_named(
     path: &std::path::Path,
     root: Option<&std::path::Path>,
@@ -118,7 +118,11 @@ pub fn open_named(
     let text = files::read_text(path, Kind::Scenario);
     let text = text.with_context(|| format!("can't read the scenario {}", path.display()))?;
     let is_scenario = include::unlike_a_scenario(&text).is_none();
-    ensure!(is_scenario, "{} is no scenario; `greenroom check` shows its mistakes", path.display());
+    ensure!(
+        is_scenario,
+        "{} is not a valid scenario; run `greenroom check` to see its errors",
+        path.display()
+    );
     open_below(path, root, overrides)
 }
 
@@ -153,11 +157,11 @@ fn load_with(name: &str, text: &str, overrides: &[(String, Value)], read: &ReadN
     if diagnostics.len() > MAX_TOLD {
         let rest = diagnostics.split_off(MAX_TOLD);
         let worst = rest.iter().map(|found| found.severity).min().unwrap_or(Severity::Warning);
-        let message = format!("{} more mistakes are not told", rest.len());
-        let found = Diagnostic::error("too-many", "", rest[0].span, message).help("correct the others first");
+        let message = format!("{} more errors not shown", rest.len());
+        let found = Diagnostic::error("too-many", "", rest[0].span, message).help("fix the others first");
         diagnostics.push(Diagnostic { severity: worst, ..found });
     }
-    // A key that is no agent's has a value of whatever type.
+    // A key that is not an agent's has a value of whatever type.
     let unknown: Vec<String> = diagnostics
         .iter()
         .filter(|found| found.code == "unknown-agent")
@@ -176,7 +180,7 @@ fn load_with(name: &str, text: &str, overrides: &[(String, Value)], read: &ReadN
 /// In words, for the command line.
 pub fn parse_override(text: &str) -> Result<(String, Value), String> {
     let (key, value) = text.split_once('=').ok_or("expected NAME=VALUE")?;
-    let value = parse(value).map_err(|error| format!("the value is not YAML: {error}"))?;
+    let value = parse(value).map_err(|error| format!("the value is not valid YAML: {error}"))?;
     Ok((key.trim().to_string(), value))
 }
 
@@ -187,17 +191,17 @@ pub fn parse_override(text: &str) -> Result<(String, Value), String> {
 pub fn parse_cast(file: &str) -> Result<(String, Value), String> {
     let text = files::read_text(std::path::Path::new(file), Kind::Scenario);
     let text = text.map_err(|error| format!("can't read {file}: {error}"))?;
-    let mut value = parse(&text).map_err(|error| format!("{file} is not YAML: {error}"))?;
+    let mut value = parse(&text).map_err(|error| format!("{file} is not valid YAML: {error}"))?;
     let cast = value.get_mut("agents").map(Value::take).unwrap_or(value);
     match cast.as_object() {
         Some(agents) if !agents.is_empty() => Ok((CAST.to_string(), cast)),
-        _ => Err(format!("{file} holds no cast: expected `agents:`, or agents by their keys")),
+        _ => Err(format!("{file} contains no cast: expected `agents:`, or agents by key")),
     }
 }
 
 /// The override that is a cast; no variable can have this name.
 pub(crate) const CAST: &str = "agents";
-/// Most mistakes that are told of one scenario.
+/// Maximum number of mistakes that are told of one scenario.
 const MAX_TOLD: usize = 500;
 /// Most places at which a name is looked for in a text, to mark it.
 const MAX_PLACES: usize = 200;
@@ -294,7 +298,7 @@ impl Names {
         is_block.then(|| &path.0[..2])
     }
 
-    /// True if a phase stands in the block, or a block in it, in which something else stands.
+    /// True if a phase is in the block, or a block in it, in which something else stands.
     fn is_in_block_of(&self, phase: PhaseId, path: &Path) -> bool {
         let block = self.block_at(path);
         block.is_some_and(|block| {
@@ -408,7 +412,7 @@ impl Checker {
         &mut self.found[at]
     }
 
-    /// An error about a name that stands on a line of a text value.
+    /// An error about a name that is on a line of a text value.
     fn error_at(
         &mut self,
         code: &'static str,
@@ -457,7 +461,7 @@ impl Checker {
         let hit = known.iter().find(|(name, _)| *name == wanted).map(|(_, value)| *value);
         if hit.is_none() {
             let help = self.suggest(wanted, known.iter().map(|(name, _)| *name));
-            self.error("unknown-value", path, format!("`{wanted}` is no {what}")).help = help;
+            self.error("unknown-value", path, format!("`{wanted}` is not a valid {what}")).help = help;
         }
         hit
     }
@@ -469,10 +473,10 @@ impl Checker {
         let judged = phases.iter().any(|phase| phase.is_judge);
         let reserved = reserved.chain(&["mine", "all", "outcome"]).chain(judged.then_some(&"verdict"));
         seen.extend(
-            reserved.map(|name| (name.to_string(), ("a name that templates already have", Span::default()))),
+            reserved.map(|name| (name.to_string(), ("a name reserved in templates", Span::default()))),
         );
         let of_cases = ["case", "cases"].into_iter().filter(|_| self.has_cases);
-        seen.extend(of_cases.map(|name| (name.to_string(), ("taken by the file of cases", Span::default()))));
+        seen.extend(of_cases.map(|name| (name.to_string(), ("used by the file of cases", Span::default()))));
         let top = Path::default();
         let named = variables.keys().map(|k| (k.clone(), "a variable", top.key("variables").key(k.clone())));
         let state =
@@ -496,15 +500,14 @@ impl Checker {
                 Some((other, first)) => {
                     let own = first.end == 0;
                     let message = if own {
-                        format!("`{name}` is {other}, so {kind} can't have it")
+                        format!("`{name}` is {other}, so {kind} can't use it")
                     } else {
                         format!("`{name}` is the name of {kind} and of {other}")
                     };
-                    let help =
-                        if own { "rename it" } else { "templates could not tell them apart: rename one" };
+                    let help = if own { "rename it" } else { "templates can't tell them apart: rename one" };
                     let found =
                         Diagnostic::error("ambiguous-name", path.to_string(), span, message).help(help);
-                    self.push(if own { found } else { found.related(*first, "first here") });
+                    self.push(if own { found } else { found.related(*first, "first defined here") });
                 }
                 None => {
                     seen.insert(name, (kind, span));

@@ -8,11 +8,11 @@ use crate::scenario::schema::{WrittenBlock, WrittenPart};
 use crate::scenario::yaml::Path;
 use crate::scenario::{Phase, PhaseId};
 
-/// Most turns that a scenario may unroll into.
+/// Maximum number of turns that a scenario may unroll into.
 const MAX_TURNS: usize = 10_000;
 /// Most phases, those of a block counted in each pass.
 const MAX_PHASES: usize = 2_000;
-/// Blocks that may stand in each other.
+/// Blocks that may be in each other.
 const MAX_DEPTH: usize = 2;
 
 impl Checker {
@@ -36,10 +36,10 @@ impl Checker {
         let n_phases = n_unrolled(&blocks, phases.len(), |_| 1);
         if total > MAX_TURNS || n_phases > MAX_PHASES {
             let message = if total > MAX_TURNS {
-                format!("the phases make {total} turns; at most {MAX_TURNS} are played")
+                format!("the phases have {total} turns; at most {MAX_TURNS} are allowed")
             } else {
                 format!(
-                    "with all passes of blocks these are {n_phases} phases; at most {MAX_PHASES} are played"
+                    "there are {n_phases} phases, counting all passes of blocks; at most {MAX_PHASES} are allowed"
                 )
             };
             self.error("too-long", path, message).help =
@@ -77,10 +77,10 @@ impl Checker {
         let phase = self.phase(written, path, PhaseId(phases.len()));
         if let Some(first) = phases.iter().find(|other| other.name == phase.name) {
             let first = self.tree.value(&first.path.key("name"));
-            let message = format!("two phases are called `{}`", phase.name);
+            let message = format!("two phases are named `{}`", phase.name);
             let span = self.tree.value(&path.key("name"));
             let found = Diagnostic::error("duplicate-name", path.key("name").to_string(), span, message);
-            self.push(found.related(first, "first here").help("give each phase its own name"));
+            self.push(found.related(first, "first defined here").help("give each phase its own name"));
         }
         phases.push(phase);
     }
@@ -94,9 +94,9 @@ impl Checker {
     ) {
         let depth = std::iter::successors(within, |block| blocks[*block].within).count();
         if depth >= MAX_DEPTH {
-            let message = "this block stands in two others; blocks stand in each other two deep";
+            let message = "this block is inside two others; blocks can be nested two deep";
             self.error("too-long", path, message).help =
-                Some("repeat its phases in one of the two around it".into());
+                Some("repeat its phases in one of the two outer blocks".into());
             return;
         }
         let WrittenBlock { repeat, until, when, phases: parts } = written;
@@ -105,18 +105,18 @@ impl Checker {
         let n_passes = match repeat {
             Some(repeat) => self.rounds(repeat, path.key("repeat")),
             None => {
-                let message = "a block needs `repeat`: how often its phases are played, at most";
+                let message = "a block needs `repeat`: the maximum number of passes";
                 self.missing(&path.key("repeat"), message, "e.g. `repeat: 5`; `until` may end it earlier");
                 1
             }
         };
         if n_passes == 0 && !self.is_broken(&path.key("repeat")) {
-            self.error("bad-value", &path.key("repeat"), "a block is played at least once").help =
+            self.error("bad-value", &path.key("repeat"), "a block must be played at least once").help =
                 Some("remove the block, or give it a `when`".into());
         }
         let parts = parts.unwrap_or_default();
         if parts.is_empty() {
-            let message = "a block needs `phases`: what is repeated";
+            let message = "a block needs `phases`: the phases to repeat";
             self.missing(&path.key("phases"), message, "e.g. `phases: [{ name: talk, agents: [ann, ben] }]`");
         }
         let id = blocks.len();
@@ -127,7 +127,7 @@ impl Checker {
         blocks[id].until = until.and_then(|until| self.expression(until, path.key("until"), end, &[]));
         if blocks[id].until.is_some() && n_passes == 1 {
             let message = "`until` has no effect here: the block has one pass";
-            self.unused(&path.key("until"), message, "give more with `repeat`");
+            self.unused(&path.key("until"), message, "raise `repeat`");
         }
     }
 }

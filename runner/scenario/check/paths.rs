@@ -44,12 +44,12 @@ impl Checker {
         let cut: Vec<&Trial<'_>> = trials.iter().filter(|trial| trial.extent == Extent::Cut).collect();
         if let Some(first) = cut.first().filter(|_| !self.has_errors()) {
             let message = format!(
-                "this and {} more were not tried on all that can happen: it would take too many steps",
+                "this and {} more were not tested on every possible course: it would take too many steps",
                 cut.len() - 1
             );
             let message = if cut.len() == 1 { message.replace(" and 0 more were", " was") } else { message };
             self.warn("not-tried", first.path, message).help =
-                Some("let it look at shorter phases; a fault in it may only show while playing".into());
+                Some("let it read shorter phases; an error in it may only appear during a run".into());
         }
     }
 
@@ -70,14 +70,14 @@ impl Checker {
         };
         let help = match &trial.what {
             What::Worked(_) if path.contains(".set") => {
-                "what is set keeps the type of its first value; one that begins as null may become anything"
+                "a value in the state keeps the type of its first value; one that begins as null can become anything"
             }
-            What::Worked(_) => "give a list of keys, such as one in the `state`",
+            What::Worked(_) => "return a list of keys, such as one in the `state`",
             _ => "a result that does not exist is null: test it with `is not none` first",
         };
         if always {
             let help = remedy(trial.text, error).unwrap_or(help.into());
-            let message = format!("{subject} fails whatever happens: {}", error.message);
+            let message = format!("{subject} always fails: {}", error.message);
             self.error("expression", trial.path, message).help = Some(help);
             return;
         }
@@ -98,8 +98,8 @@ impl Checker {
         if !is_settled(scenario, trial, that) || (1..trial.n_tried).contains(&trial.n_held) {
             return;
         }
-        let holds = if trial.n_held == 0 { "does not hold" } else { "holds" };
-        let message = format!("whatever `{}` says, `{}` {holds}", judge.name, that.text);
+        let holds = if trial.n_held == 0 { "is always false" } else { "is always true" };
+        let message = format!("whatever `{}` answers, `{}` {holds}", judge.name, that.text);
         let options: Vec<String> =
             choice.options.iter().map(|option| format!("`{}`", option.value)).collect();
         self.warn("unreachable", &that.path, message).help =
@@ -112,7 +112,7 @@ impl Checker {
             return;
         }
         let message =
-            format!("nothing leads to `{}`: whatever is chosen, `{}` does not hold", phase.name, when.text);
+            format!("`{}` is never played: whatever is chosen, `{}` is false", phase.name, when.text);
         let options = when.phases.iter().filter_map(|id| {
             let phase = scenario.phase(*id);
             let options = phase.choice.as_ref()?.options.iter();
@@ -121,7 +121,7 @@ impl Checker {
         });
         let options: Vec<String> = options.collect();
         let help = if options.is_empty() {
-            "correct the condition, or remove the phase".into()
+            "fix the condition, or remove the phase".into()
         } else {
             options.join("; ")
         };
@@ -144,7 +144,7 @@ impl Checker {
             return;
         };
         let message = format!(
-            "`{name}` may not exist here: if `{}` does not hold, `{}` is skipped, and `{}` reads null",
+            "`{name}` may not exist here: if `{}` is false, `{}` is skipped, and `{}` is null",
             skips.text, from.name, phase.name
         );
         let span = self.name_span(trial.path, code.line(at), &name);

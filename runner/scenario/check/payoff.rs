@@ -10,7 +10,7 @@ use crate::scenario::{AgentId, Choice, Payoff, PayoffRule, Phase, PhaseId, Topol
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Most combinations that a matrix may list.
+/// Maximum number of combinations that a matrix may list.
 const MAX_CELLS: usize = 10_000;
 
 /// Phases by name, in words.
@@ -48,14 +48,14 @@ impl Checker {
             let Some(phase) = known else {
                 if !self.is_open(&["phases"]) {
                     let help = self.suggest(&name, phases.iter().map(|phase| phase.name.as_str()));
-                    let help = help.unwrap_or("the names stand under `phases:`".into());
+                    let help = help.unwrap_or("the names are under `phases:`".into());
                     let message = format!("there is no phase `{name}`");
                     self.error("unknown-phase", &path, message).help = Some(help);
                 }
                 return None;
             };
             if valued.contains(&phase) {
-                let message = format!("`{name}` stands twice among the phases whose choices count");
+                let message = format!("`{name}` appears twice among the phases whose choices count");
                 self.error("duplicate-name", &path, message).help = Some("remove one".into());
                 continue;
             }
@@ -65,10 +65,8 @@ impl Checker {
                 return None;
             }
             if self.choosers(here).is_empty() {
-                let message =
-                    format!("nobody makes a `choice` in a turn of `{name}`, so nothing can be valued");
-                let help =
-                    "give the phase `choice: […]` without a `decision_mode`, or single `turns` a `choice`";
+                let message = format!("no turn of `{name}` has a `choice`, so there is nothing to value");
+                let help = "add `choice: […]` without a `decision_mode` to the phase, or a `choice` to single `turns`";
                 self.missing(&path, &message, help);
                 return None;
             }
@@ -88,9 +86,9 @@ impl Checker {
                 let n_cells = n_options.fold(1usize, usize::saturating_mul);
                 if n_cells > MAX_CELLS {
                     let message =
-                        format!("{n_cells} combinations of options; a matrix lists at most {MAX_CELLS}");
+                        format!("{n_cells} combinations of options; a matrix can have at most {MAX_CELLS}");
                     self.error("too-many", &path, message).help =
-                        Some("give an expression with `each:`".into());
+                        Some("write an expression with `each:`".into());
                     return None;
                 }
                 self.cells(&matrix, &path, &choices, &players, &mut Vec::new(), &mut table);
@@ -132,14 +130,15 @@ impl Checker {
             if let Some(other) = own.iter().find(|other| !other.has_results_of(first)) {
                 let key = self.names.agents[player.0].key.clone();
                 let message = format!(
-                    "the turns of `{key}` in {} have different options: which of them counts?",
+                    "the turns of `{key}` in {} have different options, so it is unclear which options count",
                     names_of(phases)
                 );
                 let span = self.tree.value(&other.path);
                 let found = self.error("contradiction", &path.key("phase"), message);
                 found.related = Some((span, "other options here".into()));
                 found.help = Some(
-                    "give a player's turns the same options, or each question a phase of its own".into(),
+                    "give all turns of a player the same options, or move each question to its own phase"
+                        .into(),
                 );
                 return None;
             }
@@ -172,8 +171,8 @@ impl Checker {
         }
         let Some(given) = given else { return unique };
         if given.is_empty() {
-            let help = "without `players` it is all who choose in the phase";
-            self.missing(&path.key("players"), "`players` lists nobody, so nothing would be valued", help);
+            let help = "leave `players` out for all agents who choose in the phase";
+            self.missing(&path.key("players"), "`players` is empty, so nothing would be valued", help);
         }
         let mut players = Vec::new();
         for (at, key) in given.into_iter().enumerate() {
@@ -183,12 +182,12 @@ impl Checker {
                 let key = &self.names.agents[id.0].key;
                 let twice = players.contains(&id);
                 let message = if twice {
-                    format!("`{key}` stands twice among the players")
+                    format!("`{key}` appears twice among the players")
                 } else {
                     format!("`{key}` makes no choice in {}", names_of(phases))
                 };
                 let code = if twice { "duplicate-name" } else { "absent-agent" };
-                let help = "players are those who choose in the phase, each once; without `players` it is all of them";
+                let help = "list only agents who choose in the phase, each once; leave `players` out for all of them";
                 self.error(code, &path, message).help = Some(help.into());
             }
             players.push(id);
@@ -214,7 +213,7 @@ impl Checker {
         let choice = &choices[above.len()];
         let player = self.names.agents[players[above.len()].0].key.clone();
         let Matrix::Texts(rows) = given else {
-            let message = format!("here `{player}` chooses: expected a mapping from its options");
+            let message = format!("expected a mapping from the options of `{player}`, who chooses here");
             let order = self.keys(players);
             let values: Vec<String> = (1..=players.len()).map(|n| n.to_string()).collect();
             let first = choices.iter().map(|choice| text_of(&choice.options[0].value));
@@ -225,7 +224,7 @@ impl Checker {
                 }
             });
             self.error("type", path, message).help = Some(format!(
-                "a level for each player, in this order: {order}; then the values, e.g. `{example}`"
+                "write one level per player, in this order: {order}; then the values, e.g. `{example}`"
             ));
             return false;
         };
@@ -236,7 +235,7 @@ impl Checker {
             let Some(option) = choice.find(key) else {
                 let names: Vec<String> = choice.options.iter().map(|option| text_of(&option.value)).collect();
                 let help = self.suggest(key, names.iter().map(String::as_str));
-                let help = help.unwrap_or("the options stand in the phase's `choice`".into());
+                let help = help.unwrap_or("the options are in the phase's `choice`".into());
                 let span = self.tree.key(&here);
                 let message = format!("`{player}` has no option `{key}`");
                 self.push(Diagnostic::error("unknown-value", here.to_string(), span, message).help(help));
@@ -255,7 +254,7 @@ impl Checker {
         for (option, _) in choice.options.iter().zip(seen).filter(|(_, seen)| !odd && !seen) {
             let option = text_of(&option.value);
             let message = format!("the option `{option}` of `{player}` is missing here");
-            let help = format!("every combination needs its values: add `{option}: …`");
+            let help = format!("every combination needs values: add `{option}: …`");
             self.error("missing", path, message).help = Some(help);
         }
         true
@@ -274,7 +273,7 @@ impl Checker {
         above: &[usize],
         table: &mut BTreeMap<Vec<usize>, Vec<Expression>>,
     ) {
-        let order = format!("a number for each, in this order: {}", self.keys(players));
+        let order = format!("write one number each, in this order: {}", self.keys(players));
         let Matrix::List(values) = given else {
             let message = format!("expected a list of {} values, one for each player", players.len());
             self.error("type", path, message).help = Some(order);

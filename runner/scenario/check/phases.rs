@@ -13,11 +13,11 @@ use crate::scenario::{AgentId, Method, Phase, PhaseId, Topology};
 use indexmap::IndexMap;
 use std::collections::BTreeMap;
 
-/// Most messages that all its agents together may hear.
+/// Maximum number of messages that all its agents together may hear.
 const MAX_HEARD: usize = 1_000_000;
 
 impl Checker {
-    /// Refuses a scenario whose agents hear, or are quoted, more than a plan can hold.
+    /// Rejects a scenario whose agents hear, or are quoted, more than a plan can hold.
     pub(super) fn heard(&mut self, phases: &[Phase]) {
         let n_quoted = |quoted: PhaseId| phases.get(quoted.0).map_or(0, n_turns);
         let of = |phase: &Phase| {
@@ -44,7 +44,7 @@ impl Checker {
         let judged = phases.iter().map(n_turns).fold(0, usize::saturating_add).saturating_mul(judges);
         let all = phases.iter().map(of).fold(judged, usize::saturating_add);
         if all > MAX_HEARD {
-            let message = format!("agents hear or read {all} messages; at most {MAX_HEARD} are delivered");
+            let message = format!("agents hear or read {all} messages; at most {MAX_HEARD} are allowed");
             self.error("too-long", &Path::default().key("phases"), message).help =
                 Some("let fewer agents take part in a phase, lower its `rounds`, or quote less".into());
         }
@@ -56,12 +56,12 @@ impl Checker {
         let hints = self.hints(hints, path);
         let (cast, present) = self.phase_cast(written.agents.take(), path, id);
         if written.interactions.as_ref().is_some_and(Vec::is_empty) {
-            let message = "`interactions` lists nothing, so everybody present would hear everything";
+            let message = "`interactions` is empty, so everybody present would hear everything";
             self.missing(&path.key("interactions"), message, SECRET);
         }
         if written.announce.as_ref().is_some_and(Vec::is_empty) {
-            let message = "`announce` lists nothing";
-            self.unused(&path.key("announce"), message, "remove it, or write what is announced");
+            let message = "`announce` is empty";
+            self.unused(&path.key("announce"), message, "remove it, or add an announcement");
         }
         let announced = written.announce.take().unwrap_or_default();
         let announcements = self.announcements(announced, &cast, &path.key("announce"), id);
@@ -129,7 +129,7 @@ impl Checker {
         cast.iter().filter(observes).copied().collect()
     }
 
-    /// Refuses a phase in which nothing happens, or who speaks may not.
+    /// Rejects a phase in which nothing happens, or who speaks may not.
     fn sensible(&mut self, phase: &Phase, path: &Path) {
         let speakers = phase.speakers();
         let cast = path.key("agents");
@@ -138,14 +138,15 @@ impl Checker {
         }
         if phase.rounds == 0 && !phase.announcements.is_empty() {
             let message = "`announce` has no effect here: no rounds are played";
-            self.unused(&path.key("announce"), message, "remove it, or give `rounds`");
+            self.unused(&path.key("announce"), message, "remove it, or set `rounds`");
         }
         if phase.rounds == 0 && phase.decision.is_none() {
             return self.is_read(phase, path);
         }
         if speakers.is_empty() {
-            let message = "nobody speaks in this phase: all are observers, or there is only the moderator";
-            self.missing(&cast, message, "add an agent whose `role` is another");
+            let message =
+                "nobody speaks in this phase: all agents are observers, or only the moderator is left";
+            self.missing(&cast, message, "add an agent with another `role`");
             return;
         }
         if let Topology::Script(turns) = &phase.topology {
@@ -153,24 +154,24 @@ impl Checker {
                 turns.iter().enumerate().filter(|(_, turn)| phase.observers.contains(&turn.agent))
             {
                 let key = &self.names.agents[turn.agent.0].key;
-                let message = format!("`{key}` is an observer: it hears and does not speak");
+                let message = format!("`{key}` is an observer, so it can't speak");
                 self.error("contradiction", &path.key("turns").index(at).key("agent"), message).help =
-                    Some("give the agent another `role`, or leave the turn out".into());
+                    Some("give the agent another `role`, or remove the turn".into());
             }
         }
         let all_own = !phase.script().is_empty() && phase.script().iter().all(|turn| turn.choice.is_some());
         if let Some(choice) = phase.choice.as_ref().filter(|_| all_own && phase.decision.is_none()) {
             let field = if choice.method == Method::Decode { "choice" } else { "parse_choice" };
-            let message = format!("`{field}` has no effect here: every turn has a choice of its own");
+            let message = format!("`{field}` has no effect here: every turn has its own choice");
             self.unused(
                 &path.key(field),
                 &message,
-                "remove it, or the choices of the turns that are to use it",
+                "remove it, or remove the choices of the turns that should use it",
             );
         }
         if phase.until.is_some() && phase.rounds < 2 && !self.is_broken(&path.key("rounds")) {
             let message = "`until` has no effect here: it ends a phase of several rounds early";
-            self.unused(&path.key("until"), message, "give the most rounds with `rounds`");
+            self.unused(&path.key("until"), message, "set the maximum number of rounds with `rounds`");
         }
         let moderated = matches!(phase.topology, Topology::Moderated(_));
         if moderated && speakers.len() < 2 {
@@ -179,11 +180,10 @@ impl Checker {
         }
     }
 
-    /// Refuses a phase without rounds and votes in which nothing is read; warns of what has no effect there.
+    /// Rejects a phase without rounds and votes in which nothing is read; warns of what has no effect there.
     fn is_read(&mut self, phase: &Phase, path: &Path) {
         if phase.agents.iter().all(|agent| phase.opening(*agent).next().is_none()) {
-            let message =
-                "nothing happens in this phase: no rounds are played, there is no vote and nothing to read";
+            let message = "nothing happens in this phase: it has no rounds, no vote and nothing to read";
             self.error("bad-value", &path.key("rounds"), message).help =
                 Some("leave `rounds` out for one round, or write a `prompt`".into());
             return;
@@ -197,7 +197,7 @@ impl Checker {
         ];
         for (field, _) in idle.into_iter().filter(|(_, is_there)| *is_there) {
             let message = format!("`{field}` has no effect here: no rounds are played");
-            self.unused(&path.key(field), &message, "remove it, or give `rounds`");
+            self.unused(&path.key(field), &message, "remove it, or set `rounds`");
         }
     }
 
@@ -217,7 +217,7 @@ impl Checker {
             return format!("phase{}", at + 1);
         };
         if !is_identifier(&name) {
-            let message = format!("a phase's name is letters, digits and `_`: `{name}`");
+            let message = format!("`{name}` is not a valid phase name: use letters, digits and `_`");
             let help = format!("for example `{}`; `label` may be any text", identifier_from(&name));
             self.error("bad-name", &path.key("name"), message).help = Some(help);
         }
@@ -236,10 +236,10 @@ impl Checker {
     pub(super) fn unknown_agent(&mut self, key: &str, path: &Path, span: Span) {
         let agents = &self.names.agents;
         let help = match agents.iter().find(|agent| agent.name == key) {
-            Some(agent) => Some(format!("agents are named by key here: write `{}`", agent.key)),
+            Some(agent) => Some(format!("use the agent's key here: `{}`", agent.key)),
             None => self.suggest(key, agents.iter().map(|agent| agent.key.as_str())),
         };
-        let help = help.unwrap_or("the keys stand on the left under `agents:`".into());
+        let help = help.unwrap_or("the keys are on the left under `agents:`".into());
         let message = format!("there is no agent `{key}`");
         self.push(Diagnostic::error("unknown-agent", path.to_string(), span, message).help(help));
     }
@@ -255,9 +255,9 @@ impl Checker {
         };
         if expression.scope.state {
             let message =
-                format!("`{}` uses the state, and this is worked out before the run", expression.text);
+                format!("`{}` uses the state, but this is computed before the run", expression.text);
             self.error("forward-reference", &expression.path, message).help =
-                Some("use variables; `until` ends it by what happens".into());
+                Some("use variables; `until` can end it depending on what happens".into());
             return 1;
         }
         let message = match evaluate_in(plain_variables(&self.names.values), &expression, []) {
@@ -268,7 +268,7 @@ impl Checker {
             Err(error) => error.message,
         };
         self.error("bad-value", &expression.path, message).help =
-            Some("write a number, or an expression over variables that gives one".into());
+            Some("write a number, or an expression over variables that returns one".into());
         1
     }
 
@@ -278,7 +278,7 @@ impl Checker {
         if given == 0 {
             let field = path.to_string();
             let field = field.rsplit('.').next().unwrap_or_default();
-            self.error("bad-value", path, format!("`{field}` is at least 1")).help =
+            self.error("bad-value", path, format!("`{field}` must be at least 1")).help =
                 Some("leave the field out for the default".into());
             return None;
         }
@@ -319,7 +319,7 @@ impl Checker {
         if fields.is_some_and(|fields| fields.contains_key(key)) {
             let message = format!("there is no agent `{key}`; it is a field of the phase");
             let found = Diagnostic::error("unknown-agent", path.to_string(), span, message);
-            self.push(found.help("indent it as the phase's other fields"));
+            self.push(found.help("indent it like the phase's other fields"));
         } else if !self.is_open(&["agents"]) {
             self.unknown_agent(key, path, span);
         }

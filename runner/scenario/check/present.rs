@@ -21,7 +21,7 @@ impl Checker {
                 let key = text.trim();
                 if self.names.has_agent(key) {
                     let message = format!(
-                        "expected a list of keys, or an expression that gives one; `{key}` is one agent"
+                        "`{key}` is one agent; expected a list of keys, or an expression that returns one"
                     );
                     self.error("type", &path, message).help = Some(format!("write `[{key}]`"));
                     return Default::default();
@@ -36,7 +36,7 @@ impl Checker {
             }
             Some(WrittenCast::List(keys)) if !keys.is_empty() => (self.keys_of_cast(keys, &path), None),
             _ => {
-                let message = "a phase needs `agents`: the keys of those who take part";
+                let message = "a phase needs `agents`: the keys of the agents who take part";
                 self.missing(&path, message, "e.g. `agents: [ann, ben]`");
                 Default::default()
             }
@@ -54,9 +54,9 @@ impl Checker {
             let Some(Key(key)) = key else { continue };
             match self.agent_id(&key, &path) {
                 Some(id) if cast.contains(&id) => {
-                    let message = format!("`{key}` stands twice among the agents of this phase");
+                    let message = format!("`{key}` appears twice among the agents of this phase");
                     self.error("duplicate-name", &path, message).help =
-                        Some("remove one; who speaks several times in a round stands so in `turns`".into());
+                        Some("remove one; to let an agent speak several times in a round, list it several times in `turns`".into());
                 }
                 Some(id) => cast.push(id),
                 None => {}
@@ -79,8 +79,8 @@ impl Checker {
             decision,
             Some(Decision::MajorityVote | Decision::RankedChoice | Decision::Consensus { .. })
         ) {
-            let message = "`voters` has no effect here: there is no vote of several";
-            self.unused(&path, message, "remove it, or give a `decision_mode` such as `majority_vote`");
+            let message = "`voters` has no effect here: the phase has no vote by several agents";
+            self.unused(&path, message, "remove it, or set a `decision_mode` such as `majority_vote`");
             return None;
         }
         match given {
@@ -91,15 +91,15 @@ impl Checker {
             }
             WrittenCast::List(keys) => {
                 if keys.is_empty() {
-                    let help = "leave it out: then all who speak vote";
-                    self.missing(&path, "`voters` lists nobody, so nothing would be decided", help);
+                    let help = "leave it out to let all who speak vote";
+                    self.missing(&path, "`voters` is empty, so nothing would be decided", help);
                 }
                 let mut agents = Vec::new();
                 for (at, key) in keys.into_iter().enumerate() {
                     let path = path.index(at);
                     let Some(id) = key.and_then(|Key(key)| self.member(&key, cast, &path)) else { continue };
                     if agents.contains(&id) {
-                        let message = format!("`{}` stands twice in `voters`", self.names.agents[id.0].key);
+                        let message = format!("`{}` appears twice in `voters`", self.names.agents[id.0].key);
                         self.error("duplicate-name", &path, message).help = Some("remove one".into());
                         continue;
                     }

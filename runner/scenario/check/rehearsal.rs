@@ -80,7 +80,7 @@ pub(super) enum Moment<'a> {
     Turn(&'a Turn),
     /// A phase's `until` or a turn's `when` is asked.
     Condition(&'a Expression, &'a Result<bool, TemplateError>),
-    /// Something else was worked out, or failed: what is set, who is present, what is open.
+    /// Something else was computed, or failed: what is set, who is present, what is open.
     Worked(&'a Expression, Option<&'a TemplateError>),
     /// It is over.
     End,
@@ -153,7 +153,7 @@ impl Rehearsal {
         Self { scenario, plan, turns, initial }
     }
 
-    /// Those of some agents who are present in a phase, as far as that can be told.
+    /// Those of some agents who are present in a phase, as far as it can be determined.
     pub(super) fn present(
         &self,
         phase: PhaseId,

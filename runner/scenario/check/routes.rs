@@ -11,7 +11,7 @@ use std::sync::Arc;
 const OF_READER: &[&str] = &["me", "role", "display_name", "others"];
 
 impl Checker {
-    /// The route of a phase, which is checked but for that.
+    /// The route of a phase, which is checked except for that.
     pub(super) fn route(
         &mut self,
         written: WrittenRoute,
@@ -22,14 +22,14 @@ impl Checker {
         let (above, path) = (path, path.key("route"));
         let WrittenRoute { query, among, take, least, best, otherwise } = written;
         if phase.cast.is_some() {
-            let message = "`route` picks who is present, and so does the expression in `agents`";
+            let message = "both `route` and the expression in `agents` pick who is present";
             self.error("contradiction", &path, message).help =
                 Some("list the agents by their keys, or remove `route`".into());
             return None;
         }
         if phase.rounds == 0 && phase.decision.is_none() && !self.is_broken(&above.key("rounds")) {
             let message = "`route` has no effect here: nobody speaks";
-            self.unused(&path, message, "remove it, or give `rounds`");
+            self.unused(&path, message, "remove it, or set `rounds`");
         }
         let speakers = phase.speakers();
         let among_path = path.key("among");
@@ -42,28 +42,31 @@ impl Checker {
             self.can_be_picked(*agent, &speakers, if given { &among_path } else { &path });
         }
         if among.len() < 2 && !self.is_broken(&among_path) && !self.is_broken(&above.key("agents")) {
-            let message = "a route needs two agents to pick from, at least";
+            let message = "a route needs at least two agents to pick from";
             let at = if given { &among_path } else { &path };
             self.error("bad-value", at, message).help = Some("list more of them, or remove `route`".into());
         }
         let otherwise = otherwise.map(|keys| self.routed(keys, &phase.agents, &path.key("otherwise")));
         for agent in otherwise.iter().flatten().filter(|agent| !among.contains(agent)) {
             let key = self.names.agents[agent.0].key.clone();
-            let message = format!("`{key}` is not one of those who may be picked");
+            let message = format!("`{key}` is not among the agents that can be picked");
             self.error("contradiction", &path.key("otherwise"), message).help =
-                Some(format!("add `{key}` to `among`; who is not in it speaks in any case"));
+                Some(format!("add `{key}` to `among`; agents not listed there speak in any case"));
         }
         let take = self.count(take, &path.key("take")).unwrap_or(1);
         let best = self.count(best, &path.key("best")).unwrap_or(1);
         if take >= among.len() && among.len() > 1 && least.is_none() {
-            let message = format!("all {} are picked: `take` is {take}, and any score will do", among.len());
-            self.unused(&path.key("take"), &message, "lower it, or give `least`");
+            let message = format!(
+                "all {} are always picked: `take` is {take}, and there is no minimum score",
+                among.len()
+            );
+            self.unused(&path.key("take"), &message, "lower it, or set `least`");
         }
         let least = least.filter(|least| self.is_cosine(*least, &path.key("least")));
         if query.is_none() {
             self.missing(
                 &path,
-                "a route needs `query`: what is looked for",
+                "a route needs `query`: the text to search for",
                 "e.g. `query: \"{{ question }}\"`",
             );
         }
@@ -83,18 +86,14 @@ impl Checker {
         if keys.is_empty() {
             let field = path.to_string();
             let field = field.rsplit('.').next().unwrap_or_default().to_string();
-            self.missing(
-                path,
-                &format!("`{field}` lists nobody"),
-                "leave it out, or list agents of the phase",
-            );
+            self.missing(path, &format!("`{field}` is empty"), "leave it out, or list agents of the phase");
         }
         let mut found = Vec::new();
         for (at, key) in keys.into_iter().enumerate() {
             let (path, Some(key)) = (path.index(at), key) else { continue };
             match self.member(&key, cast, &path) {
                 Some(agent) if found.contains(&agent) => {
-                    let message = format!("`{key}` stands twice in the list");
+                    let message = format!("`{key}` appears twice in the list");
                     self.error("duplicate-name", &path, message).help = Some("remove one".into());
                 }
                 found_here => found.extend(found_here),
@@ -109,10 +108,10 @@ impl Checker {
             (agent.key.clone(), agent.lifecycle)
         };
         if !speakers.contains(&agent) {
-            let message = format!("`{key}` has no turns of its own in this phase, so it can't be picked");
+            let message = format!("`{key}` has no turns in this phase, so it can't be picked");
             self.error("contradiction", path, message).help = Some(format!("leave `{key}` out of `among`"));
         } else if lifecycle == Lifecycle::Ephemeral {
-            let message = format!("`{key}` is ephemeral: when the phase opens it has read nothing");
+            let message = format!("`{key}` is ephemeral: it has read nothing when the phase opens");
             self.error("contradiction", path, message).help =
                 Some(format!("give `{key}` `lifecycle: permanent`, or leave it out of `among`"));
         }
@@ -124,7 +123,7 @@ impl Checker {
         }
         let message = format!("`least` is {least}, expected a number from -1 to 1");
         self.error("bad-value", path, message).help =
-            Some("scores are cosines: 1 is the same direction".into());
+            Some("scores are cosine similarities: 1 means the same direction".into());
         false
     }
 
@@ -132,7 +131,7 @@ impl Checker {
         let names = template::names(text).unwrap_or_default();
         for name in names.iter().filter(|name| OF_READER.contains(&name.as_str())) {
             let line = template::line_of(&template::Code::of(text), text, name);
-            let message = format!("a query is nobody's, so it can't use `{name}`");
+            let message = format!("a query belongs to no agent, so it can't use `{name}`");
             self.error_at("template", path, (line, name), message).help =
                 Some("name the agent: `{{ KEY.display_name }}`".into());
         }

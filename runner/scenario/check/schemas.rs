@@ -1,4 +1,4 @@
-//! Reads schemas of replies that stand in files of their own: from here on they are as if they stood in the scenario.
+//! Reads schemas of replies that are in files of their own: from here on they are as if they stood in the scenario.
 
 use super::{Checker, ReadNamed};
 use crate::diagnostic::{Diagnostic, Source, Span};
@@ -37,7 +37,7 @@ impl Checker {
         let source = self.sources.add(Source { name, text: text.clone() });
         let wrong = |at: usize, message: String| {
             let span = Span { file: source, start: at, end: at };
-            let help = "a schema is one JSON object, e.g. `{ \"type\": \"integer\" }`";
+            let help = "write a schema as one JSON object, e.g. `{ \"type\": \"integer\" }`";
             Diagnostic::error("json", path.to_string(), span, message).help(help)
         };
         let found = match serde_json::from_str::<Value>(&text) {
@@ -53,7 +53,7 @@ impl Checker {
                 let at = column.map_or(text.len(), |(at, _)| begin + at);
                 let words = error.to_string();
                 let words = words.split(" at line ").next().unwrap_or_default();
-                wrong(at, format!("can't be read as JSON: {words}"))
+                wrong(at, format!("invalid JSON: {words}"))
             }
         };
         self.push(found);

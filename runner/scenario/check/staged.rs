@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 impl Play<'_> {
-    /// True if a phase opens; worked out once.
+    /// True if a phase opens; computed once.
     pub(super) fn opens(
         &mut self,
         phase: PhaseId,

@@ -48,7 +48,7 @@ impl Checker {
         let fits = is_identifier(name);
         if !fits {
             let span = self.tree.key(path);
-            let message = format!("the name of {what} is letters, digits and `_`: `{name}`");
+            let message = format!("`{name}` is not a valid name for {what}: use letters, digits and `_`");
             let help = format!("for example `{}`", super::phases::identifier_from(name));
             self.push(Diagnostic::error("bad-name", path.to_string(), span, message).help(help));
         }
@@ -77,7 +77,7 @@ impl Checker {
                 let known = self.names.state.iter().map(String::as_str);
                 let help = self.suggest(&name, known);
                 let help =
-                    help.unwrap_or(format!("declare it with its first value: `state: {{ {name}: … }}`"));
+                    help.unwrap_or(format!("declare it with an initial value: `state: {{ {name}: … }}`"));
                 self.push(Diagnostic::error("unknown-state", path.to_string(), span, message).help(help));
                 continue;
             }

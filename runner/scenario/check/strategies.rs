@@ -35,7 +35,7 @@ impl Checker {
         None
     }
 
-    /// Refuses fixed answers that are no option where the agent must choose: the run would end there.
+    /// Rejects fixed answers that are no option where the agent must choose: the run would end there.
     pub(super) fn answers(&mut self, agents: &[Agent], phases: &[Phase]) {
         for (id, agent) in agents.iter().enumerate() {
             let path = Path::default().key("agents").key(agent.key.clone()).key("strategy");
@@ -63,10 +63,12 @@ impl Checker {
                 };
                 let values: Vec<String> = options.iter().map(|option| text_of(&option.value)).collect();
                 let help = self.suggest(answer, values.iter().map(String::as_str));
-                let message =
-                    format!("`{answer}` is no option {place}, and `{}` can give no other answer", agent.key);
+                let message = format!(
+                    "`{answer}` is not an option {place}, and `{}` can give no other answer",
+                    agent.key
+                );
                 self.error("unknown-value", &path, message).help =
-                    help.or(Some("write one of the options, as it stands there".into()));
+                    help.or(Some("write one of the options exactly as it is there".into()));
             }
         }
     }

@@ -54,9 +54,9 @@ impl Checker {
         let (text, _, odd) = template::rewrite(&text?.0);
         for (line, inner) in odd {
             let span = self.name_span(&path, line, &format!("${{{inner}}}"));
-            let message = format!("`${{{inner}}}` is not replaced: it stays as it stands");
+            let message = format!("`${{{inner}}}` is not replaced: it stays in the text");
             let found = Diagnostic::warning("plain-text", path.to_string(), span, message);
-            let help = "only `${phase.messages[agent]}` is; for a variable write `{{ name }}`";
+            let help = "only `${phase.messages[agent]}` is replaced; for a variable write `{{ name }}`";
             self.push(found.help(help));
         }
         let mut text = Template { path, text, quotes: Vec::new(), scope: Scope::default() };
@@ -102,8 +102,9 @@ impl Checker {
                 return self.too_many_steps(&path);
             }
             if n_bytes > MAX_SYSTEM_BYTES {
-                let message = format!("the system texts up to this one have {n_bytes} bytes");
-                let help = format!("at most {MAX_SYSTEM_BYTES} are taken: let fewer agents have such a text");
+                let message = format!("the system texts up to this one have {n_bytes} bytes in total");
+                let help =
+                    format!("at most {MAX_SYSTEM_BYTES} are allowed: give such a text to fewer agents");
                 self.error("too-many", &path, message).help = Some(help);
                 return;
             }
@@ -151,7 +152,7 @@ impl Checker {
     }
 
     fn varying(&mut self, path: &Path, line: usize, name: &str) {
-        let message = format!("a system prompt can't use `{name}`: it would vary within the run");
+        let message = format!("a system prompt can't use `{name}`, which varies within the run");
         let help = "the system text must stay constant, so that an agent's memory is only ever extended; \
                     put what changes into the phase's prompts";
         self.error_at("varying-system-prompt", path, (line, name), message).help = Some(help.into());
@@ -217,7 +218,7 @@ impl Checker {
         }
         let phases = self.names.phases[..here.0].iter().map(String::as_str);
         if quoted {
-            let help = self.suggest(name, phases).or(Some("no phase stands before this one".into()));
+            let help = self.suggest(name, phases).or(Some("no phase comes before this one".into()));
             let message = format!("there is no phase `{name}`");
             self.error_at("unknown-phase", path, (line, name), message).help = help;
             return;
@@ -227,9 +228,11 @@ impl Checker {
         let agents = self.names.agents.iter().map(|agent| agent.key.as_str());
         let fixed = SYSTEM_NAMES.iter().chain(STAGE_NAMES).copied();
         let help = self.suggest(name, variables.chain(agents).chain(phases).chain(fixed));
-        let of_rounds =
-            ROUND_NAMES.contains(&name).then(|| "texts of rounds know it: `ask` and `announce`".into());
-        let of_blocks = PASS_NAMES.contains(&name).then(|| "texts in a block (`repeat`) know it".into());
+        let of_rounds = ROUND_NAMES
+            .contains(&name)
+            .then(|| "only texts of rounds can use it: `ask` and `announce`".into());
+        let of_blocks =
+            PASS_NAMES.contains(&name).then(|| "only texts in a block (`repeat`) can use it".into());
         let help = of_rounds.or(of_blocks).or(help).unwrap_or("declare it under `variables:`".into());
         let message = format!("`{name}` is not defined here");
         self.error_at("undefined-variable", path, (line, name), message).help = Some(help);
@@ -277,10 +280,9 @@ impl Checker {
     }
 
     fn too_many_steps(&mut self, path: &Path) {
-        let message =
-            "all texts together take too many steps to render: up to here as many as a scenario may take";
+        let message = "the texts take too many steps to render: the scenario's limit is reached here";
         self.error("too-long", path, message).help =
-            Some("let loops go over less, or work lists out once, under `variables`".into());
+            Some("shorten the loops, or compute lists once, under `variables`".into());
     }
 
     /// A cell of a payoff matrix depends on variables alone, so it can be known now.

@@ -13,13 +13,13 @@ use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Most tools of a scenario.
+/// Maximum number of tools of a scenario.
 const MAX_TOOLS: usize = 64;
-/// Most rows of a file that is looked up in.
+/// Maximum number of rows of a file that is looked up in.
 const MAX_ROWS: usize = 10_000;
-/// Most keys of such a file that a model is told, and most bytes of them.
+/// Maximum number of keys of such a file that a model is told, and most bytes of them.
 const MAX_KEYS_TOLD: (usize, usize) = (64, 4 << 10);
-/// Most calls that an agent may make in one turn.
+/// Maximum number of calls that an agent may make in one turn.
 const MOST_CALLS: u64 = 16;
 /// Seconds that a call of a program may take, where a file does not say how many, and at most.
 const TIMEOUT: (u64, u64) = (10, 600);
@@ -34,13 +34,15 @@ impl Checker {
         let path = Path::default().key("tools");
         let written = written.tools.take().unwrap_or_default();
         if written.len() > MAX_TOOLS {
-            let message = format!("a scenario of {} tools; at most {MAX_TOOLS}", written.len());
-            self.error("too-many", &path, message).help = Some("leave out those that nobody needs".into());
+            let message =
+                format!("the scenario has {} tools; at most {MAX_TOOLS} are allowed", written.len());
+            self.error("too-many", &path, message).help = Some("remove tools that no agent needs".into());
         }
         for (key, tool) in written.into_iter().take(MAX_TOOLS) {
             let path = path.key(key.clone());
             if !is_identifier(&key) || key.len() > 32 {
-                let message = format!("the name of a tool is at most 32 letters, digits and `_`: `{key}`");
+                let message =
+                    format!("`{key}` is not a valid tool name: use at most 32 letters, digits and `_`");
                 let help = format!("for example `{}`", super::phases::identifier_from(&key));
                 let span = self.tree.key(&path);
                 self.push(Diagnostic::error("bad-name", path.to_string(), span, message).help(help));
@@ -70,7 +72,7 @@ impl Checker {
         let mixed: Vec<_> = servers.filter_map(mixed).collect();
         for (server, other, path) in mixed {
             let message = format!(
-                "`{other}` could be a tool of the server `{server}`, whose tools begin with `{server}_`"
+                "`{other}` could be a tool of the server `{server}`, whose tool names begin with `{server}_`"
             );
             self.error("duplicate-name", &path, message).help = Some("give one of them another name".into());
         }
@@ -95,7 +97,7 @@ impl Checker {
             let broken =
                 ["built_in", "lookup", "command", "mcp"].map(|field| self.is_broken(&path.key(field)));
             if !broken.contains(&true) {
-                let message = "a tool is `built_in`, or has `lookup`, `command` or `mcp`";
+                let message = "a tool needs `built_in`, `lookup`, `command` or `mcp`";
                 self.missing(
                     path,
                     message,
@@ -105,9 +107,9 @@ impl Checker {
             return None;
         };
         if let Some(second) = second {
-            let message = format!("`{kind}` and `{second}` are two tools");
+            let message = format!("`{kind}` and `{second}` exclude each other: they define two tools");
             self.error("contradiction", &path.key(second), message).help =
-                Some("give each a name of its own".into());
+                Some("give each its own name".into());
             return None;
         }
         for (field, is_there, of) in [
@@ -152,7 +154,7 @@ impl Checker {
             other => {
                 let message = format!("there is no tool `{other}`");
                 let known = || {
-                    "there are `calculator`, `dice` and `notes`; others have `lookup`, `command` or `mcp`"
+                    "built-in tools are `calculator`, `dice` and `notes`; other tools need `lookup`, `command` or `mcp`"
                         .into()
                 };
                 let help = self.suggest(other, BUILT_IN.iter().copied()).unwrap_or_else(known);
@@ -172,17 +174,18 @@ impl Checker {
         let (file, here) = (written.lookup?, path.key("lookup"));
         let is_table = file.ends_with(".csv");
         if !is_table && !file.ends_with(".jsonl") {
-            let message = format!("`{file}` is no file to look up in: its name ends in `.csv` or `.jsonl`");
-            self.error("bad-value", &here, message).help =
-                Some("a table with a line of columns' names, or a JSON object in each line".into());
+            let message = format!("`{file}` can't be a lookup file: its name must end in `.csv` or `.jsonl`");
+            self.error("bad-value", &here, message).help = Some(
+                "use a table whose first line names columns, or a file with one JSON object per line".into(),
+            );
             return None;
         }
         let Some(column) = written.key else {
-            let help = "name the column that is looked up in, e.g. `key: item`";
+            let help = "name the column to search, e.g. `key: item`";
             self.missing(path, "a `lookup` needs `key`", help);
             return None;
         };
-        let text = self.named_file(&file, "file to look up in", Kind::Cases, &here, read);
+        let text = self.named_file(&file, "lookup file", Kind::Cases, &here, read);
         let text = text.map_err(|found| _ = self.push(*found)).ok()?;
         let shown = self.beside(&file);
         let source = self.sources.add(Source { name: shown, text: text.clone() });
@@ -197,7 +200,7 @@ impl Checker {
         }
         if rows.is_empty() {
             self.error("missing", &here, format!("`{file}` has no rows")).help =
-                Some("a row for each thing that can be looked up".into());
+                Some("add one row per thing that can be looked up".into());
             return None;
         }
         let mut table = Table { key: column.clone(), rows: BTreeMap::new() };
@@ -213,9 +216,9 @@ impl Checker {
             let Some(named) = named else {
                 let span = Span { file: source, start: row.start, end: row.end };
                 let known: Vec<&str> = fields.keys().map(String::as_str).collect();
-                let message = format!("there is no `{column}` here");
+                let message = format!("there is no column `{column}` here");
                 let help = self.suggest(&column, known.iter().copied());
-                let help = help.unwrap_or_else(|| format!("this row has: {}", known.join(", ")));
+                let help = help.unwrap_or_else(|| format!("this row has the columns {}", known.join(", ")));
                 self.push(
                     Diagnostic::error("unknown-column", path.key("key").to_string(), span, message)
                         .help(help),
@@ -243,26 +246,26 @@ impl Checker {
             self.missing(
                 path,
                 "a `command` needs `about`",
-                "say in a sentence what it does: agents read that",
+                "describe in one sentence what it does: agents read it",
             );
         }
         let Some(arguments) = written.arguments else {
             if !self.is_broken(&path.key("arguments")) {
-                let help = "a JSON Schema, e.g. `arguments: { type: object, properties: { town: { type: string } }, required: [town] }`";
+                let help = "write a JSON Schema, e.g. `arguments: { type: object, properties: { town: { type: string } }, required: [town] }`";
                 self.missing(path, "a `command` needs `arguments`", help);
             }
             return None;
         };
         let here = path.key("arguments");
         if arguments.get("type").and_then(Value::as_str) != Some("object") {
-            let message = "the arguments of a tool are an object";
+            let message = "the arguments of a tool must be an object";
             self.error("bad-grammar", &here, message).help =
                 Some("e.g. `{ type: object, properties: { town: { type: string } } }`".into());
             return None;
         }
         if let Err(error) = Grammar::json_schema(&arguments).check() {
             self.error("bad-grammar", &here, format!("this schema can't be used: {error}")).help =
-                Some("`docs/patterns.md` names the keywords that can be used".into());
+                Some("`docs/patterns.md` lists the supported keywords".into());
             return None;
         }
         let spec = ToolSpec { name: key.to_string(), about: about?, arguments };
@@ -273,7 +276,7 @@ impl Checker {
         let line = self.line(written.mcp, &path.key("mcp"));
         let timeout = self.timeout(written.timeout, &path.key("timeout"));
         if written.about.is_some() {
-            let message = "`about` has no effect here: a server says itself what its tools do";
+            let message = "`about` has no effect here: a server describes its own tools";
             self.unused(&path.key("about"), message, "remove it");
         }
         let only = written.only.map(|only| only.into_iter().flatten().collect());
@@ -285,7 +288,7 @@ impl Checker {
         let written = written?;
         let line: Vec<String> = written.iter().flatten().cloned().collect();
         if line.first().is_none_or(|program| program.trim().is_empty()) {
-            let message = "a program and its arguments are expected";
+            let message = "expected a program and its arguments";
             self.error("bad-value", path, message).help = Some("e.g. `[python3, weather.py]`".into());
             return None;
         }
@@ -296,8 +299,9 @@ impl Checker {
         let (usual, most) = TIMEOUT;
         let seconds = written.unwrap_or(usual);
         if seconds == 0 || seconds > most {
-            let message = format!("a call may take from 1 to {most} seconds, not {seconds}");
-            self.error("bad-value", path, message).help = Some(format!("without it, {usual}"));
+            let message = format!("`timeout` is {seconds}, expected 1 to {most} seconds");
+            self.error("bad-value", path, message).help =
+                Some(format!("leave it out for the default: {usual}"));
         }
         seconds
     }
@@ -316,7 +320,7 @@ impl Checker {
             let Some(name) = name else { continue };
             match self.tools.iter().position(|tool| tool.key == name).map(ToolId) {
                 Some(id) if tools.contains(&id) => {
-                    let message = format!("`{name}` stands here twice");
+                    let message = format!("`{name}` appears twice here");
                     self.unused(&here.index(at), &message, "remove one");
                 }
                 Some(id) => tools.push(id),
@@ -334,13 +338,14 @@ impl Checker {
             ToolKind::Server(_) => None,
         });
         if let Some(bytes) = too_large(specs) {
-            let message =
-                format!("these tools take {bytes} bytes together, at most {MAX_BYTES} can be told of");
+            let message = format!(
+                "the descriptions of these tools take {bytes} bytes in total; at most {MAX_BYTES} are allowed"
+            );
             self.error("too-many", &here, message).help =
-                Some("shorten the schemas of their arguments, or give each of two agents a part".into());
+                Some("shorten the schemas of their arguments, or divide the tools between two agents".into());
         }
         if is_played_by_rule && !tools.is_empty() {
-            let message = "who has a `strategy` calls no tools";
+            let message = "an agent with a `strategy` can't call tools";
             self.error("contradiction", &here, message).help = Some("remove `tools` or `strategy`".into());
         }
         let here = path.key("max_calls");
@@ -349,9 +354,9 @@ impl Checker {
                 self.unused(&here, "`max_calls` has no effect here: the agent has no tools", "remove it");
             }
             Some(n) if n == 0 || n > MOST_CALLS => {
-                let message = format!("an agent may make from 1 to {MOST_CALLS} calls in a turn, not {n}");
+                let message = format!("`max_calls` is {n}, expected 1 to {MOST_CALLS} calls in a turn");
                 self.error("bad-value", &here, message).help =
-                    Some(format!("without it, {MAX_CALLS}; without `tools`, none"));
+                    Some(format!("leave it out for the default: {MAX_CALLS}, or none without `tools`"));
             }
             _ => {}
         }
@@ -366,8 +371,8 @@ impl Checker {
             .map(|at| (self.tools[at].key.clone(), self.tools[at].path.clone()))
             .collect();
         for (key, path) in idle {
-            let message = format!("no agent may call `{key}`");
-            self.unused(&path, &message, "name it under an agent's `tools`, or remove it");
+            let message = format!("no agent can call `{key}`");
+            self.unused(&path, &message, "list it under an agent's `tools`, or remove it");
         }
     }
 }

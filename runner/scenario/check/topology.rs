@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 const EXAMPLE: &str = "e.g. `{ from: ann, to: ben, kind: whisper }`";
 
 /// The likely meaning of an empty list, and how to write it.
-pub(super) const SECRET: &str = "leave it out where all may hear; what nobody is to hear has `hears: none`";
+pub(super) const SECRET: &str = "leave it out if everybody may hear; if nobody may hear, write `hears: none`";
 
 impl Checker {
     pub(super) fn topology(
@@ -27,13 +27,13 @@ impl Checker {
         let (here, given) = (path.key("order"), written.order);
         if let Some(turns) = written.turns.take() {
             if given.is_some() {
-                let message = "`turns` says who speaks when, so `order` has no meaning beside it";
+                let message = "`turns` sets who speaks when, so `order` can't be used with it";
                 self.error("contradiction", &here, message).help = Some("remove one of the two".into());
             }
             return Topology::Script(self.script(turns, cast, &path.key("turns"), phase));
         }
         if written.moderator.is_some() && given != Some(WhoSpeaks::Moderated) && !self.is_broken(&here) {
-            let message = "`moderator` has no effect here: it says who gives the floor";
+            let message = "`moderator` has no effect here: it names the agent that gives the floor";
             self.unused(&path.key("moderator"), message, "remove it, or write `order: moderated`");
         }
         match given.unwrap_or(WhoSpeaks::RoundRobin) {
@@ -44,7 +44,7 @@ impl Checker {
             WhoSpeaks::Whisper => {
                 let pairs = self.pairs(interactions, &path.key("interactions"));
                 if pairs.is_empty() {
-                    let message = "a whisper phase needs `interactions` that say who whispers to whom";
+                    let message = "a whisper phase needs `interactions`: who whispers to whom";
                     if !self.is_broken(&path.key("interactions")) {
                         let help = "e.g. `interactions: [{ from: ann, to: ben, kind: whisper }]`";
                         self.missing(&here, message, help);
@@ -76,11 +76,11 @@ impl Checker {
                 if let Some(before) = first.get(&both).filter(|_| known) {
                     let [one, other] = [edge.from, *to].map(|id| self.names.agents[id.0].key.clone());
                     let message =
-                        format!("`{one}` and `{other}` are a pair already, and a pair speaks both ways");
+                        format!("`{one}` and `{other}` are already a pair, and a pair speaks both ways");
                     let (here, before) = (path.index(at), self.tree.value(&path.index(*before)));
                     let span = self.tree.value(&here);
                     let found = Diagnostic::error("duplicate-name", here.to_string(), span, message);
-                    self.push(found.related(before, "first here")).help = Some(
+                    self.push(found.related(before, "first defined here")).help = Some(
                         "remove one; to let them speak more often, raise `rounds`, or write `turns` with `to`".into(),
                     );
                     continue;
@@ -101,7 +101,7 @@ impl Checker {
     ) -> Vec<ScriptTurn> {
         if turns.is_empty() {
             let help = "e.g. `turns: [{ agent: ann }, { agent: ben, ask: What now? }]`";
-            self.missing(path, "`turns` lists nobody", help);
+            self.missing(path, "`turns` is empty", help);
         }
         let mut script = Vec::new();
         for (at, turn) in turns.into_iter().enumerate() {
@@ -128,7 +128,7 @@ impl Checker {
                 let is_unheard = hears.map(|hears| hears == WhoHears::None);
                 if is_unheard == Some(true) && !to.is_empty() {
                     let message = "`to` has no effect here: nobody hears this turn";
-                    self.unused(&path.key("to"), message, "remove it, or `hears: none`");
+                    self.unused(&path.key("to"), message, "remove it, or remove `hears: none`");
                 }
                 script.push(ScriptTurn { agent, ask, when, choice, form, to, is_unheard, set, hints });
             }
@@ -152,7 +152,7 @@ impl Checker {
                 (Some(text), None) => ("before", text),
                 (None, Some(text)) => ("after", text),
                 (Some(_), Some(_)) => {
-                    let message = "an announcement comes `before` each round or `after` it, not both";
+                    let message = "an announcement is read `before` or `after` each round, not both";
                     self.error("contradiction", &path.key("after"), message).help =
                         Some("write two announcements".into());
                     continue;
@@ -235,14 +235,14 @@ impl Checker {
             Keys::Many(keys) => keys,
         };
         if keys.is_empty() {
-            self.missing(path, "`to` lists nobody, so everybody present would hear it", SECRET);
+            self.missing(path, "`to` is empty, so everybody present would hear it", SECRET);
         }
         let mut present: Vec<AgentId> = Vec::new();
         for (at, key) in keys.into_iter().enumerate() {
             let (path, Some(key)) = (path.index(at), key) else { continue };
             let Some(id) = self.member(&key, cast, &path) else { continue };
             if present.contains(&id) {
-                let message = format!("`{key}` stands twice in `to`");
+                let message = format!("`{key}` appears twice in `to`");
                 self.error("duplicate-name", &path, message).help = Some("remove one".into());
                 continue;
             }

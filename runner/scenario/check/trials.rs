@@ -12,7 +12,7 @@ use serde_json::{Map, Value};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// Words that only stand in code which looks at more than each agent's latest choice.
+/// Words that occur only in code which looks at more than each agent's latest choice.
 const LOOKS_BACK: &[&str] = &[
     "history",
     "votes",
@@ -25,13 +25,13 @@ const LOOKS_BACK: &[&str] = &[
     "calls",
     "phases",
 ];
-/// Words that only stand in code which looks at what was said.
+/// Words that occur only in code which looks at what was said.
 const LOOKS_AT_WORDS: &[&str] = &["said", "messages", "replies", "reply_history", "calls"];
 /// Names that stand for something else to each reader.
 const OF_READER: &[&str] = &["me", "role", "display_name", "others"];
 /// Most quoted words of a scenario that are said in rehearsals.
 const MAX_QUOTED: usize = 6;
-/// Most choices that are told of a phase.
+/// Maximum number of choices that are told of a phase.
 const MAX_TOLD: usize = 6;
 
 /// Something that is tried, and what became of it.
@@ -429,7 +429,7 @@ fn words(code: &[&str]) -> Vec<Arc<str>> {
         let pieces: Vec<&str> = pieces.pieces(text).map(|(_, piece)| piece).collect();
         let pieces = if pieces.is_empty() { vec![*text] } else { pieces };
         for quote in ['\'', '"'] {
-            // What stands between quotes is every second part.
+            // What is between quotes is every second part.
             let quoted = pieces.iter().flat_map(|piece| piece.split(quote).skip(1).step_by(2));
             for word in quoted {
                 if words.len() < 4 + MAX_QUOTED && !words.iter().any(|known| **known == *word) {

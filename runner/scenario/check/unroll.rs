@@ -1,5 +1,5 @@
 //! Unrolls blocks: each of their phases becomes one for each pass. What texts and expressions name is found among them, and what they
-//! depend on beyond that is worked out: what the state has come to, and which passes were played.
+//! depend on beyond that is computed: what the state has come to, and which passes were played.
 
 use crate::scenario::template::{Expression, Scope, Template};
 use crate::scenario::{Assignment, Choice, Pass, PassId, Payoff, Phase, PhaseId, Scenario, Topology};

@@ -1,6 +1,6 @@
 //! From a scenario to its plan: who reads what before each turn, and what therefore waits for what.
 //!
-//! Deliveries are worked out here, once, in graph order; so what an agent reads never depends on which turn
+//! Deliveries are computed here, once, in graph order; so what an agent reads never depends on which turn
 //! happened to finish first. Who speaks in a round is in `rounds`, how a phase votes in `votes`.
 
 mod rounds;

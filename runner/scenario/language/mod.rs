@@ -24,19 +24,19 @@ pub struct Language {
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Mistake {
     /// There is no such text.
-    #[error("the stage has no text `{0}`")]
+    #[error("there is no stage text `{0}`")]
     Unknown(String),
     /// Nothing would be said.
     #[error("the text `{0}` is empty")]
     Blank(String),
     /// It has several lines, where one is expected.
-    #[error("the text `{0}` has several lines, one is expected")]
+    #[error("the text `{0}` has several lines; expected one")]
     Lines(String),
     /// Something stands for a value that there is not.
-    #[error("`{{{1}}}` stands for nothing in the text `{0}`")]
+    #[error("`{{{1}}}` is not a placeholder of the text `{0}`")]
     Placeholder(String, String),
     /// What the text is about is not in it.
-    #[error("the text `{0}` lacks `{{{1}}}`")]
+    #[error("the text `{0}` needs `{{{1}}}`")]
     Lacks(String, String),
 }
 
@@ -91,7 +91,7 @@ impl Language {
         Ok(())
     }
 
-    /// A text as it stands in the table.
+    /// A text as it is in the table.
     pub fn text(&self, text: Text) -> &str {
         let at = text as usize;
         let own = self.own.get(at).and_then(Option::as_deref);
@@ -190,7 +190,7 @@ fn is_template(at: usize) -> bool {
     at >= Text::Free as usize
 }
 
-/// What stands between braces in a text.
+/// What is between braces in a text.
 fn placeholders(text: &str) -> impl Iterator<Item = &str> {
     text.split('{').skip(1).filter_map(|rest| rest.split_once('}').map(|(name, _)| name))
 }
@@ -202,7 +202,8 @@ pub(super) fn add_to(schema: &mut Schema) {
         let row = &ROWS[at];
         let takes: Vec<String> =
             row.takes.iter().map(|name| format!("`{{{}}}`", name.trim_start_matches('!'))).collect();
-        let takes = if takes.is_empty() { String::new() } else { format!(" It takes {}.", takes.join(", ")) };
+        let takes =
+            if takes.is_empty() { String::new() } else { format!(" Placeholders: {}.", takes.join(", ")) };
         match is_template(at) {
             true => format!("The rules of the debate format `{}`, a template.", row.name),
             false => format!("In English: `{}`.{takes}", row.in_language[0]),
@@ -215,12 +216,12 @@ pub(super) fn add_to(schema: &mut Schema) {
     fields.insert(
         "base".into(),
         json!({ "type": ["string", "null"], "enum": LANGUAGES.iter().map(|name| Value::from(*name)).chain([Value::Null]).collect::<Vec<_>>(),
-            "description": "The language whose texts stand where the table has none. Default: `en`." }),
+            "description": "The language of the texts that the table does not set. Default: `en`." }),
     );
     fields.extend((0..ROWS.len()).map(field));
     of["anyOf"] = json!([
-        { "type": "string", "enum": LANGUAGES, "description": "A language that is built in." },
-        { "type": "object", "properties": fields, "additionalProperties": false, "description": "A table." },
+        { "type": "string", "enum": LANGUAGES, "description": "A built-in language." },
+        { "type": "object", "properties": fields, "additionalProperties": false, "description": "A table of texts." },
     ]);
 }
 

@@ -45,7 +45,7 @@ table! {
         "Du bist dran, {name}. Was du sagst, ist nur für {to} bestimmt.",
         "À toi, {name}. Ce que tu dis n'est destiné qu'à {to}.",
         "Tu turno, {name}. Lo que digas es solo para {to}.";
-    /// Stands between names.
+    /// Goes between names.
     And "and" []: "and", "und", "et", "y";
     /// Asks a moderator for the next speaker.
     Floor "floor" ["name"]:
@@ -122,11 +122,11 @@ table! {
     /// The result of a call that failed.
     CallFailed "call_failed" ["!reason"]:
         "Error: {reason}", "Fehler: {reason}", "Erreur : {reason}", "Error: {reason}";
-    /// Stands below the result of the last call that a turn may make.
+    /// Goes below the result of the last call that a turn may make.
     LastCall "last_call" []:
         "(No more tools now: reply.)", "(Jetzt kein Werkzeug mehr: Antworte.)", "(Plus d'outils maintenant : réponds.)",
         "(Ahora sin más herramientas: responde.)";
-    /// What an agent has noted down, where its memory begins anew.
+    /// What an agent has noted down, where its memory begins again.
     Note "note" ["!note"]:
         "Your note: {note}", "Deine Notiz: {note}", "Ta note : {note}", "Tu nota: {note}";
     /// A coordinator's decision.

@@ -69,7 +69,12 @@ pub(super) fn read(tree: &Tree, found: &mut Vec<Diagnostic>) -> Ending {
             None => {
                 let given = outcome["type"].as_str().unwrap_or_default();
                 let help = suggest(given, TYPES).unwrap_or_default();
-                wrong(&at.key("type"), "unknown-value", format!("`{given}` is no type of an outcome"), help);
+                wrong(
+                    &at.key("type"),
+                    "unknown-value",
+                    format!("`{given}` is not a valid outcome type"),
+                    help,
+                );
             }
         }
         match (&outcome["display"], word(&outcome["display"], &DISPLAYS)) {
@@ -81,7 +86,7 @@ pub(super) fn read(tree: &Tree, found: &mut Vec<Diagnostic>) -> Ending {
                 wrong(
                     &at.key("display"),
                     "unknown-value",
-                    format!("`{given}` is no way to show an outcome"),
+                    format!("`{given}` is not a valid outcome display"),
                     help,
                 );
             }
@@ -92,7 +97,7 @@ pub(super) fn read(tree: &Tree, found: &mut Vec<Diagnostic>) -> Ending {
                 Ok(pattern) => ending.pattern = Some(pattern),
                 Err(why) => {
                     let help =
-                        "write a regular expression as Python reads it, e.g. `'(?i)i (confess|stay silent)'`";
+                        "write a regular expression in Python syntax, e.g. `'(?i)i (confess|stay silent)'`";
                     wrong(
                         &at.key("pattern"),
                         "pattern",
@@ -120,7 +125,7 @@ pub(super) fn read(tree: &Tree, found: &mut Vec<Diagnostic>) -> Ending {
         let is_blind = ending.pattern.is_none() && ending.choices.is_empty() && outcome["pattern"].is_null();
         if ending.kind == Some(Kind::ParseChoice) && is_blind {
             let message =
-                "`parse_choice` needs a `pattern` or `choices`: what is looked for in the last phase";
+                "`parse_choice` needs a `pattern` or `choices`: what to search for in the last phase";
             wrong(&at, "missing", message.into(), "e.g. `choices: [confess, silent]`".into());
         }
         let fields = ["type", "pattern", "choices", "display"];
@@ -175,10 +180,11 @@ fn cells(tree: &Tree, found: &mut Vec<Diagnostic>) -> Option<Cells> {
             let n = labels.len();
             match rows.iter().position(|row| row.len() != n) {
                 None if rows.len() == n => return Some(Cells { labels, rows }),
-                None => (at.key("matrix"), format!("{} rows for {n} labels", rows.len())),
-                Some(row) => {
-                    (at.key("matrix").index(row), format!("{} cells for {n} labels", rows[row].len()))
-                }
+                None => (at.key("matrix"), format!("there are {} rows for {n} labels", rows.len())),
+                Some(row) => (
+                    at.key("matrix").index(row),
+                    format!("there are {} cells for {n} labels", rows[row].len()),
+                ),
             }
         }
     };

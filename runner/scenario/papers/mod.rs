@@ -26,9 +26,9 @@ const OPTIONS: [&str; 2] = ["agree", "disagree"];
 pub(super) fn put_cast(tree: &mut Tree, cast: &Value, found: &mut Vec<Diagnostic>) {
     let top = Path::default();
     if !is_empty(&tree.json_at(&top.key("agents"))) {
-        let message = "the scenario has a cast of its own, so it takes none from outside";
+        let message = "the scenario has its own cast, so it can't take another";
         let error = Diagnostic::error("contradiction", "agents", tree.key(&top.key("agents")), message);
-        found.push(error.help("leave out `--agents`, or write `agents: {}` into the scenario"));
+        found.push(error.help("leave out `--agents`, or write `agents: {}` in the scenario"));
         return;
     }
     tree.put(&top, "agents", cast);
@@ -101,23 +101,23 @@ fn phase(tree: &mut Tree, path: &Path, cast: &[String], ending: &Ending, found: 
         found.push(Diagnostic::error("bad-value", path.to_string(), tree.value(&path), message).help(help));
     };
     if let Some(name) = written["name"].as_str().filter(|name| !is_name(name)) {
-        let message = format!("`{name}` is no name of a phase in this format");
+        let message = format!("`{name}` is not a valid phase name in this format");
         wrong(
             tree,
             "name",
             message,
-            "1 to 30 small letters, digits and `_`, beginning with a letter; `label` may be any text",
+            "use 1 to 30 lowercase letters, digits and `_`, beginning with a letter; `label` may be any text",
         );
     }
     for (field, least, most) in MAX {
         let out = written[field].as_u64().filter(|n| !(least..=most).contains(n));
         if let Some(n) = out {
-            let message = format!("`{field}` is {n}; in this format it is {least} to {most}");
+            let message = format!("`{field}` is {n}; this format allows {least} to {most}");
             wrong(
                 tree,
                 field,
                 message,
-                "choose one within these bounds, or write the file in Greenroom's own format",
+                "choose a number in this range, or write the file in Greenroom's own format",
             );
             tree.take(path, field);
         }
@@ -149,7 +149,7 @@ fn is_name(name: &str) -> bool {
 }
 
 /// Edges by our names. Of those who whisper somewhere in the phase, what is public is left out: the whisper is what was meant to be
-/// kept. A pair of a whisper phase stands once, and without any all whisper to all.
+/// kept. A pair of a whisper phase is listed once, and without any all whisper to all.
 fn interactions(tree: &mut Tree, path: &Path, written: &Value, present: &[String]) {
     let is_whispered = written["topology"] == "whisper" || written["order"] == "whisper";
     let list = path.key("interactions");
@@ -219,9 +219,11 @@ fn decision(
         };
         if ending.choices.len() < 2 {
             let field = path.key("decision_mode");
-            let message = "this decision names no options: the choice is between `agree` and `disagree`";
+            let message = "this decision has no options, so the choice is between `agree` and `disagree`";
             let warning = Diagnostic::warning("no-options", field.to_string(), tree.value(&field), message);
-            found.push(warning.help("write them as `choices` of the `outcome`, or as the phase's `choice`"));
+            found.push(
+                warning.help("write the options as `choices` of the `outcome`, or as the phase's `choice`"),
+            );
         }
         tree.put(path, "choice", &json!(options));
     }

@@ -4,7 +4,7 @@ use fancy_regex::{Regex, RegexBuilder};
 
 /// Most steps back that one search may take.
 const MAX_STEPS: usize = 100_000;
-/// Longest pattern, in bytes.
+/// Maximum length of the pattern, in bytes.
 const MAX_BYTES: usize = 2_000;
 
 /// Compiles a pattern.
@@ -13,7 +13,7 @@ const MAX_BYTES: usize = 2_000;
 /// In words: it is too long, or means something in Python that has no counterpart, or nothing.
 pub(super) fn compile(python: &str) -> Result<Regex, String> {
     if python.len() > MAX_BYTES {
-        return Err(format!("{} bytes; at most {MAX_BYTES} are taken", python.len()));
+        return Err(format!("it has {} bytes; at most {MAX_BYTES} are allowed", python.len()));
     }
     let pattern = translated(python)?;
     RegexBuilder::new(&pattern).backtrack_limit(MAX_STEPS).build().map_err(|error| error.to_string())
@@ -31,7 +31,7 @@ fn translated(python: &str) -> Result<String, String> {
             ('\\', _) => match chars.next() {
                 Some('Z') if n_before.is_none() => out.push_str("\\z"),
                 Some(c) => out.extend(['\\', c]),
-                None => return Err("it ends in a backslash".into()),
+                None => return Err("it ends with a backslash".into()),
             },
             ('[', None) => {
                 out.push('[');
@@ -54,10 +54,10 @@ fn translated(python: &str) -> Result<String, String> {
                 let flags =
                     ahead.strip_prefix('?').filter(|flags| flags.chars().all(|c| c.is_ascii_alphabetic()));
                 if let Some(flag) = flags.and_then(|flags| flags.chars().find(|c| matches!(c, 'a' | 'L'))) {
-                    return Err(format!("the flag `{flag}` has no counterpart: texts are Unicode"));
+                    return Err(format!("the flag `{flag}` is not supported: texts are Unicode"));
                 }
                 if ahead.starts_with("?(") {
-                    return Err("a conditional group has no counterpart here".into());
+                    return Err("conditional groups are not supported".into());
                 }
             }
             (c, _) => out.push(c),

@@ -43,7 +43,7 @@ type Made = BTreeMap<AgentId, Option<(usize, Value)>>;
 /// Values the choices made so far. `None`: the scenario has no payoff.
 ///
 /// # Errors
-/// An expression that fails, or that is no number, with the field in the message.
+/// An expression that fails, or that is not a number, with the field in the message.
 pub fn payoffs(scenario: &Arc<Scenario>, said: &Said) -> Result<Option<Payoffs>, TemplateError> {
     let Some(payoff) = &scenario.payoff else { return Ok(None) };
     let mut by_round: BTreeMap<(PhaseId, usize), Made> = BTreeMap::new();

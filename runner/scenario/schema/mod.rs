@@ -34,57 +34,58 @@ pub struct Written {
     pub id: Option<String>,
     /// Title shown to people. Default: the id.
     pub title: Option<String>,
-    /// What it is about.
+    /// What the scenario is about.
     pub description: Option<String>,
-    /// Values for templates and expressions: texts, numbers, lists, mappings. `--set name=value` overrides one,
+    /// Values for templates and expressions: texts, numbers, lists, mappings. `--set name=value` overrides a variable,
     /// `--set name.part=value` a part of one.
     #[schemars(extend("propertyNames" = { "pattern": NAME }))]
     pub variables: Option<IndexMap<String, Value>>,
-    /// A table of cases, for each of which the scenario is played once: a `.csv` file whose first line names variables (or parts of them,
-    /// such as `stakes.reward`), or a `.jsonl` file with an object in each line; its path relative to this file. Values have the types that
-    /// the variables have here. A column `case` names the cases; without it they have numbers, from 1.
+    /// A table of cases; the scenario is played once for each. It is a `.csv` file whose first line names variables (or parts of them, such
+    /// as `stakes.reward`), or a `.jsonl` file with one object per line, with a path relative to this file. Values must have the types that
+    /// the variables have here. A column `case` names the cases; without it they are numbered from 1.
     #[schemars(extend("pattern" = "\\.(csv|jsonl)$"))]
     pub cases: Option<String>,
-    /// What changes as the scenario is played, by name, with its first value: a number, a text, true or false, a list, a mapping
-    /// (such as one by agent). `set` changes it; texts and expressions use it like a variable. It keeps its type, unless it
-    /// begins as null.
+    /// Values that change while the scenario is played, by name, with their initial value: a number, a text, true or false, a
+    /// list, or a mapping (for example by agent). `set` changes them; texts and expressions use them like variables. A value
+    /// keeps its type, unless it begins as null.
     #[schemars(extend("propertyNames" = { "pattern": NAME }))]
     pub state: Option<IndexMap<String, Value>>,
-    /// Intermediate values, by name: expressions that texts and other expressions can use by their names. One may use those
-    /// above it. It is worked out wherever it is used, from what is known there.
+    /// Intermediate values, by name: expressions that texts and other expressions can use by name. An expression can use
+    /// those above it. It is evaluated wherever it is used, with the values available there.
     #[serde(rename = "let")]
     #[schemars(with = "Option<IndexMap<String, WrittenExpression>>", extend("propertyNames" = { "pattern": NAME }))]
     pub lets: Option<IndexMap<String, Option<WrittenExpression>>>,
-    /// Files whose `agents`, `variables` and `models` are taken over, paths relative to this file. What stands here wins.
+    /// Files whose `agents`, `variables` and `models` are included, with paths relative to this file. Definitions in this file take
+    /// precedence.
     pub include: Option<Vec<Option<String>>>,
     /// Models by name, for `model`: a GGUF file (its path relative to this file, or absolute), a name that `greenroom pull` lists,
-    /// `hf:ORG/REPO/FILE.gguf`, the bundled `understudy`, or an engine elsewhere (`remote`). `--model NAME=…` puts another in its place.
+    /// `hf:ORG/REPO/FILE.gguf`, the bundled `understudy`, or a remote engine (`remote`). `--model NAME=…` replaces it with another.
     #[schemars(with = "Option<IndexMap<String, WrittenModel>>", extend("propertyNames" = { "pattern": NAME }))]
     pub models: Option<IndexMap<String, Option<WrittenModel>>>,
-    /// The model that memories are looked up by: a name under `models`. Any model of a known family serves, an embedding model best. Default:
-    /// each agent's own.
+    /// The model whose embeddings are used to look up memories: a name under `models`. Any model of a known family works; an embedding model
+    /// works best. Default: each agent's own model.
     pub embeddings: Option<String>,
-    /// Tools that agents may call before they reply, by name. A call and its result stay in the agent's own memory: nobody hears them. A
-    /// transcript holds both, and a replay calls nothing.
+    /// Tools that agents may call before they reply, by name. A call and its result stay in the agent's own memory; nobody hears them.
+    /// The transcript records both, so a replay calls no tools.
     #[schemars(extend("propertyNames" = { "pattern": NAME }))]
     pub tools: Option<IndexMap<String, Option<WrittenTool>>>,
-    /// The language of what the stage itself says: cues, votes, rules of debates. Default: `en`.
+    /// The language of the stage's own texts: cues, votes, debate rules. Default: `en`.
     pub language: Option<WrittenLanguage>,
     /// Who takes part, by key: letters, digits and `_`.
     #[schemars(extend("propertyNames" = { "pattern": NAME }))]
     pub agents: Option<IndexMap<String, Option<WrittenAgent>>>,
-    /// What happens, in order: phases, and blocks of them that are repeated.
+    /// What happens, in order: phases, and blocks of phases that are repeated.
     #[schemars(extend("minItems" = 1))]
     pub phases: Option<Vec<Option<WrittenPart>>>,
     /// What the choices of one phase are worth to the players.
     pub payoff: Option<WrittenPayoff>,
-    /// Results to compute at the end, by name. One may use those above it, as `outcome.NAME`.
+    /// Results to compute at the end, by name. A result can use those above it, as `outcome.NAME`.
     #[schemars(with = "Option<IndexMap<String, WrittenExpression>>", extend("propertyNames" = { "pattern": NAME }))]
     pub outcome: Option<IndexMap<String, Option<WrittenExpression>>>,
-    /// What must hold at the end. If something does not, it is named and the exit code is 1.
+    /// Conditions that must be true at the end. If one is false, it is reported and the exit code is 1.
     #[schemars(with = "Option<Vec<WrittenAssertion>>")]
     pub assertions: Option<Vec<Option<WrittenAssertion>>>,
-    /// Hints for displays; not read.
+    /// Hints for displays. The program does not read them.
     #[schemars(with = "Value")]
     pub ui: Option<Value>,
 }
@@ -99,57 +100,57 @@ pub enum WrittenModel {
         #[schemars(extend("not" = { "pattern": "^https?://" }))]
         String,
     ),
-    /// An engine elsewhere.
+    /// A remote engine.
     Long(Box<RemoteModel>),
 }
 
-/// An engine in another process or on another machine. What agents read goes there, and only where `--allow-remote` lets it.
+/// An engine in another process or on another machine. What agents read is sent to it, but only if `--allow-remote` permits it.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(default)]
 #[schemars(deny_unknown_fields, extend("required" = ["remote", "api"]))]
 pub struct RemoteModel {
-    /// The base of its URLs, e.g. `http://127.0.0.1:8080`; for `openai` with `/v1`.
+    /// Its base URL, e.g. `http://127.0.0.1:8080`; for `openai`, include `/v1`.
     #[schemars(regex(pattern = r"^https?://[^/@\s]+(/\S*)?$"))]
     pub remote: Option<String>,
-    /// The words in which it is asked: `greenroom` (`greenroom serve`), `llamacpp`, `vllm`, `sglang` (all by token ids), `openai` or
+    /// The API that it is called with: `greenroom` (`greenroom serve`), `llamacpp`, `vllm`, `sglang` (all by token ids), `openai` or
     /// `anthropic` (by messages).
     #[schemars(extend("enum" = Api::ALL.map(|(name, _)| name)))]
     pub api: Option<String>,
-    /// The model's name there. Default: the only one that there is.
+    /// The model's name on that engine. Default: its only model.
     pub model: Option<String>,
-    /// The environment variable that holds its key.
+    /// The environment variable that contains its API key.
     pub key_env: Option<String>,
-    /// A model file here that has the model's tokenizer and chat template; `llamacpp`, `vllm` and `sglang` need one. Its weights are not
-    /// read.
+    /// A local model file with the model's tokenizer and chat template. Required for `llamacpp`, `vllm` and `sglang`. Its weights are
+    /// not read.
     pub tokenizer: Option<String>,
-    /// Requests at once. Default: 4.
+    /// Maximum number of concurrent requests. Default: 4.
     #[schemars(extend("minimum" = 1))]
     pub slots: Option<u64>,
-    /// Requests a minute, at most.
+    /// Maximum number of requests per minute.
     #[schemars(extend("minimum" = 1))]
     pub requests_per_minute: Option<u64>,
-    /// Tokens a minute, at most, of prompts and replies.
+    /// Maximum number of tokens per minute, in prompts and replies.
     #[schemars(extend("minimum" = 1))]
     pub tokens_per_minute: Option<u64>,
-    /// Tokens of prompts and replies after which the run stops.
+    /// Number of tokens, in prompts and replies, after which the run stops.
     #[schemars(extend("minimum" = 1))]
     pub budget: Option<u64>,
-    /// Seconds of silence after which a request is given up and made again. Default: 600.
+    /// Seconds without a response after which a request is abandoned and retried. Default: 600.
     #[schemars(extend("minimum" = 1))]
     pub timeout: Option<u64>,
-    /// Tokens that the model's context holds, where the engine does not say.
+    /// Size of the model's context in tokens, if the engine does not report it.
     #[schemars(extend("minimum" = 1))]
     pub context: Option<u64>,
 }
 
-/// The texts that the stage itself says: a language by its name, or a table of texts in place of those of a language. In a text
-/// `{name}` stands for a value; which there are stands beside each.
+/// The stage's own texts: a language by name, or a table of texts that replace those of a language. In a text, `{name}` is a
+/// placeholder; the placeholders of each text are listed with it.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[schemars(rename = "Language", untagged)]
 pub enum WrittenLanguage {
-    /// A language that is built in.
+    /// A built-in language.
     Text(String),
-    /// Texts by their names; `base` names the language of the others.
+    /// Texts by name; `base` is the language of the others.
     Texts(IndexMap<String, Option<String>>),
 }
 

@@ -1,4 +1,4 @@
-//! Small forms that stand in many places: names of phases, keys, texts, expressions, tables.
+//! Small forms used in many places: names of phases, keys, texts, expressions, tables.
 
 use indexmap::IndexMap;
 use schemars::JsonSchema;
@@ -6,11 +6,11 @@ use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::{Number, Value};
 
-/// Name of a phase, or a list of names.
+/// The name of a phase, or a list of names.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[schemars(untagged)]
 pub enum PhaseNames {
-    /// One.
+    /// A single one.
     One(String),
     /// Several.
     Many(#[schemars(with = "Vec<String>", extend("minItems" = 1))] Vec<Option<String>>),
@@ -19,7 +19,7 @@ pub enum PhaseNames {
 /// A level of a payoff matrix.
 #[derive(Clone, Debug, Deserialize)]
 pub enum Matrix {
-    /// By the options of the player whose level it is.
+    /// By the options of the player at this level.
     Texts(IndexMap<String, Option<Matrix>>),
     /// What each player gets.
     List(Vec<Option<WrittenExpression>>),
@@ -27,21 +27,21 @@ pub enum Matrix {
     That(Scalar),
 }
 
-/// Key of an agent, as it stands under `agents`.
+/// The key of an agent under `agents`.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 pub struct Key(pub String);
 
-/// Key of an agent, or a list of keys.
+/// The key of an agent, or a list of keys.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[schemars(untagged)]
 pub enum Keys {
-    /// One.
+    /// A single one.
     One(String),
     /// Several.
     Many(#[schemars(with = "Vec<String>", extend("minItems" = 1))] Vec<Option<String>>),
 }
 
-/// Keys of agents, or an expression that gives a list of them.
+/// Agent keys, or an expression that returns a list of them.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[schemars(rename = "Cast", untagged)]
 pub enum WrittenCast {
@@ -51,7 +51,7 @@ pub enum WrittenCast {
     Text(String),
 }
 
-/// A text in which `{{ … }}` stands for a value.
+/// A text in which `{{ … }}` is replaced by a value.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[schemars(rename = "Template")]
 pub struct WrittenTemplate(pub String);
@@ -68,7 +68,7 @@ pub enum WrittenExpression {
     Truth(bool),
 }
 
-/// A whole number, or an expression over variables that gives one.
+/// A whole number, or an expression over variables that returns one.
 #[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
 #[schemars(rename = "Count", untagged)]
 pub enum WrittenCount {
@@ -129,7 +129,7 @@ impl From<Scalar> for Value {
 }
 
 impl WrittenExpression {
-    /// The expression's text; a number or truth value stands for itself.
+    /// The expression's text; a number or truth value as itself.
     pub fn text(self) -> String {
         match self {
             Self::Text(text) => text,

@@ -24,7 +24,7 @@ impl From<minijinja::Error> for TemplateError {
     }
 }
 
-/// The kind of an error. minijinja has one for all of syntax; which sign is wrong stands in its detail alone.
+/// The kind of an error. minijinja has one for all of syntax; which sign is wrong is in its detail alone.
 fn mistake(error: &minijinja::Error, detail: &str) -> Fault {
     if let Some(bound) = Bound::of(error) {
         return Fault::Bound(bound);
@@ -47,16 +47,16 @@ pub fn remedy(text: &str, error: &TemplateError) -> Option<String> {
     let has_blocks = text.contains("{%");
     match &error.kind {
         Fault::UnknownFilter(filter) => {
-            let some = || format!("filters are, among others, {}", FILTERS[..8].join(", "));
+            let some = || format!("available filters include {}", FILTERS[..8].join(", "));
             return Some(suggest(filter, FILTERS.iter().copied()).unwrap_or_else(some));
         }
         Fault::Bound(bound) => return Some(bound.remedy().into()),
         Fault::Undefined(_) => {
-            let help = "what is printed or compared must exist: look at its spelling under `variables:`";
+            let help = "what is printed or compared must exist: check its spelling under `variables:`";
             return Some(help.into());
         }
         Fault::Unended if has_blocks => {
-            let help = "each `{% if %}` ends with `{% endif %}`, each `{% for %}` with `{% endfor %}`";
+            let help = "end each `{% if %}` with `{% endif %}` and each `{% for %}` with `{% endfor %}`";
             return Some(help.into());
         }
         Fault::Unended | Fault::Character(_) | Fault::Syntax | Fault::Other => {}
@@ -73,7 +73,7 @@ pub fn remedy(text: &str, error: &TemplateError) -> Option<String> {
         Fault::Character('!') => "write `not`",
         Fault::Character('?') => "write `A if CONDITION else B`",
         Fault::Character('"' | '\'') => "put the same quote at the end of the text",
-        Fault::Character('}') => "what `{{` opens, `}}` closes",
+        Fault::Character('}') => "close each `{{` with `}}`",
         Fault::Syntax | Fault::Unended if !has_blocks && pieces.iter().any(|code| assigns(code)) => {
             "to compare, write `==`"
         }
@@ -82,7 +82,7 @@ pub fn remedy(text: &str, error: &TemplateError) -> Option<String> {
     Some(help.to_string())
 }
 
-/// True if code has a `=` that is no comparison.
+/// True if code has a `=` that is not a comparison.
 fn assigns(code: &str) -> bool {
     let bytes = code.as_bytes();
     let alone = |at: usize| {

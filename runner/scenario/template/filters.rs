@@ -12,21 +12,27 @@ use std::sync::Arc;
 
 /// The filters by name, and what each gives.
 pub const FILTERS: &[(&str, &str)] = &[
-    ("counts", "of a list, or of a mapping's values: how often each occurs, as a mapping; null is left out"),
+    (
+        "counts",
+        "how often each item of a list (or value of a mapping) occurs, as a mapping; nulls are not counted",
+    ),
     (
         "plurality",
-        "the value that occurs most in a list or among a mapping's values; null if two occur as often, or there is none",
+        "the most frequent item of a list (or value of a mapping); null if two are equally frequent, or if there are none",
     ),
-    ("argmax", "the key of a mapping's greatest number; null if two are level, or there is none"),
-    ("argmin", "the key of a mapping's least number; likewise"),
+    ("argmax", "the key of the largest number in a mapping; null if two are tied, or if there are none"),
+    ("argmin", "the key of the smallest number in a mapping; null as for `argmax`"),
+    ("ranking", "the keys of a mapping, largest number first; ties in the order of the keys"),
+    ("sum_by_key", "the sum for each key over a list of mappings to numbers; null counts as 0"),
+    ("with", "a mapping with an entry added or replaced: `scores | with(me, 3)`"),
     (
-        "ranking",
-        "a mapping's keys, the greatest number first; those that are level in the order of their keys",
+        "without",
+        "a list without an item, or without the items of another list; a mapping without the given keys",
     ),
-    ("sum_by_key", "of a list of mappings to numbers: the sum for each key; null counts as 0"),
-    ("with", "a mapping with one more entry or another value: `scores | with(me, 3)`"),
-    ("without", "a list without an item, or without those of a list; a mapping without keys"),
-    ("only", "the items of a list that another list has, too; of a mapping the entries with these keys"),
+    (
+        "only",
+        "the items of a list that are also in another list; the entries of a mapping with the given keys",
+    ),
 ];
 
 /// Adds the filters.

@@ -22,7 +22,7 @@ use minijinja::UndefinedBehavior;
 use std::collections::BTreeSet;
 use std::sync::LazyLock;
 
-/// Name of every template, in minijinja's errors; whoever tells them knows where the text stands.
+/// Name of every template, in minijinja's errors; the caller that reports them knows where the text is.
 pub(super) const NAME: &str = "<string>";
 
 /// Names that a system text may use beside the variables.
@@ -64,7 +64,7 @@ pub const PHASE_FIELDS: &[&str] = &[
 /// What else a text or an expression depends on, beside the phases that it names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Scope {
-    /// The phase in which it stands; none for what is worked out before the run or at its end.
+    /// The phase in which it stands; none for what is computed before the run or at its end.
     pub at: Option<PhaseId>,
     /// The intermediate values that it uses, by index in [`Scenario::lets`](super::Scenario::lets), in that order.
     pub lets: Vec<usize>,
@@ -183,7 +183,7 @@ pub fn expression_names(text: &str) -> Result<Vec<String>, TemplateError> {
     if let Some(c) = odd_character(text) {
         let message = match c {
             '"' | '\'' => format!("the quote `{c}` is not closed"),
-            c => format!("`{c}` means nothing here"),
+            c => format!("`{c}` has no meaning here"),
         };
         return Err(TemplateError { kind: Fault::Character(c), message, line: 1 });
     }

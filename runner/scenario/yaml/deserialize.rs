@@ -24,7 +24,7 @@ pub(in crate::scenario) struct Reader<'a> {
 pub(in crate::scenario) enum Wrong {
     /// It has another shape.
     Shape { found: Found, expected: Expected },
-    /// It is no word of an enum of this name.
+    /// It is not a word of an enum of this name.
     Word { found: String, of: &'static str, known: &'static [&'static str] },
     /// Anything else, in serde's words.
     Other(String),
@@ -353,7 +353,7 @@ impl std::fmt::Display for Wrong {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Shape { found, expected } => write!(f, "expected {expected:?}, found {found:?}"),
-            Self::Word { found, of, .. } => write!(f, "`{found}` is no {of}"),
+            Self::Word { found, of, .. } => write!(f, "`{found}` is not a valid {of}"),
             Self::Other(told) => f.write_str(told),
         }
     }

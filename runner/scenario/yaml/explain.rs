@@ -16,11 +16,15 @@ pub(super) fn explain(info: &str, text: &str, at: usize) -> Mistake {
     if has(&["tab cannot", "tabs disallowed", "found a tab", "start with a tab"]) {
         let line = text[..at].rfind('\n').map_or(0, |at| at + 1);
         let at = text[line..].find('\t').map_or(at, |tab| line + tab);
-        return mistake(at, "a tab indents this line; YAML indents by spaces", "put two spaces for each tab");
+        return mistake(
+            at,
+            "this line is indented with a tab; YAML needs spaces",
+            "replace each tab with two spaces",
+        );
     }
     if has(&["mapping values are not allowed"]) {
-        let message = "a second `: ` in this line: a text with a colon and a space in it needs quotes";
-        return mistake(at, message, "put the text in quotes, or on lines of its own after `>-`");
+        let message = "this line has a second `: `; a text that contains a colon and a space needs quotes";
+        return mistake(at, message, "put the text in quotes, or on separate lines after `>-`");
     }
     if has(&["in quoted scalar", "a quoted scalar, found unexpected"]) && text[at..].starts_with(['"', '\''])
     {
@@ -33,7 +37,8 @@ pub(super) fn explain(info: &str, text: &str, at: usize) -> Mistake {
         let line = text[..at].trim_end();
         let start = line.rfind('\n').map_or(0, |at| at + 1);
         let at = start + (line[start..].len() - line[start..].trim_start().len());
-        let help = "a key is followed by a colon and a space; a text's further lines are indented deeper than its key";
+        let help =
+            "put a colon and a space after a key; indent the further lines of a text deeper than its key";
         return mistake(at, "this is neither `key: value` nor an item `- …` of a list", help);
     }
     if has(&[
@@ -53,9 +58,8 @@ pub(super) fn explain(info: &str, text: &str, at: usize) -> Mistake {
             );
         }
         let message = format!("expected `,` or `{close}` here");
-        let help = format!(
-            "put a comma between two parts, `{close}` at the end, and quotes around `:`, `{{` or `[`"
-        );
+        let help =
+            format!("put a comma between items, `{close}` at the end, and quotes around `:`, `{{` or `[`");
         return mistake(at, &message, &help);
     }
     if has(&[
@@ -64,8 +68,8 @@ pub(super) fn explain(info: &str, text: &str, at: usize) -> Mistake {
         "invalid indentation",
         "wrongly indented",
     ]) {
-        let message = "this line is not indented as those it belongs with";
-        return mistake(at, message, "lines of one mapping or list begin in the same column");
+        let message = "this line's indentation does not match the lines it belongs to";
+        return mistake(at, message, "start all lines of a mapping or list in the same column");
     }
     if let Some(character) = info.strip_prefix("unexpected character: `").and_then(|rest| rest.chars().next())
     {
@@ -78,24 +82,23 @@ pub(super) fn explain(info: &str, text: &str, at: usize) -> Mistake {
             .chars()
             .take_while(|c| c.is_alphanumeric() || *c == '_')
             .collect();
-        let message = format!("`*{name}` stands for nothing: no `&{name}` is written before it");
-        let help =
-            format!("write `&{name}` before the value that it repeats, or quotes around a text with `*`");
+        let message = format!("`*{name}` has no value: there is no `&{name}` before it");
+        let help = format!("write `&{name}` before the value to repeat, or put a text with `*` in quotes");
         return mistake(at, &message, &help);
     }
     if has(&["escape"]) {
-        let help = r"in single quotes a backslash is only itself; in double quotes it is written `\\`";
-        return mistake(at, "an unknown sign after a backslash", help);
+        let help = r"in single quotes a backslash is literal; in double quotes write it as `\\`";
+        return mistake(at, "unknown escape: invalid character after a backslash", help);
     }
     if has(&["block sequence entries"]) {
-        return mistake(at, "an item of a list can't begin here", "a list begins on the line after its key");
+        return mistake(at, "an item of a list can't begin here", "start a list on the line after its key");
     }
     if has(&["trailing content", "unexpected end of plain scalar"]) {
-        let help = "put the whole text in quotes; a `\"` in it is written `\\\"`";
-        return mistake(at, "something follows the end of a text", help);
+        let help = "put the whole text in quotes; write a `\"` in it as `\\\"`";
+        return mistake(at, "unexpected characters after the end of a text", help);
     }
-    let help = "put texts with special signs in quotes; begin lines of one mapping in the same column";
-    mistake(at, &format!("this can't be read: {info}"), help)
+    let help = "put texts with special characters in quotes; start all lines of a mapping in the same column";
+    mistake(at, &format!("invalid YAML: {info}"), help)
 }
 
 /// The innermost bracket that is open at the end of a text, outside of quotes and comments.

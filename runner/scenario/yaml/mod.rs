@@ -1,7 +1,7 @@
 //! YAML in one reading: a tree of values, each with its place (`tree`), and serde's way into it (`deserialize`).
 //!
 //! The events come from saphyr-parser. No reader of its kind does what a scenario's author needs: saphyr's own tree ends at the
-//! first key that stands twice, and so does serde-saphyr, which has no tree; here all mistakes of a file are told at once.
+//! first key that appears twice, and so does serde-saphyr, which has no tree; here all mistakes of a file are told at once.
 
 mod deserialize;
 mod edit;
@@ -19,7 +19,7 @@ pub use tree::Tree;
 
 use crate::diagnostic::Source;
 
-/// A key that stands twice in one mapping of a text, JSON included, and where.
+/// A key that appears twice in one mapping of a text, JSON included, and where.
 pub fn repeated_key(text: &str) -> Option<String> {
     let source = Source { name: String::new(), text: text.to_string() };
     let (_, found) = Tree::read(&source, 0);
@@ -28,7 +28,7 @@ pub fn repeated_key(text: &str) -> Option<String> {
     Some(format!("{} (line {line}, column {column})", found.message))
 }
 
-/// The data of a YAML text that is no scenario: an override, a file of another program.
+/// The data of a YAML text that is not a scenario: an override, a file of another program.
 ///
 /// # Errors
 /// In words, what is wrong with it.

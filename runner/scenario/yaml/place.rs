@@ -5,7 +5,7 @@ use super::scalar::Leaf;
 use super::tree::{Data, Tree};
 use crate::diagnostic::Span;
 
-/// A key or a value that stands in a file.
+/// A key or a value that is in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
     /// Path of the value; of a key that of its value.
@@ -19,7 +19,7 @@ pub struct Place {
 }
 
 impl Tree {
-    /// All keys and values, each behind what it stands in. What an alias repeats stands once more, in its first place.
+    /// All keys and values, each behind what it is in. What an alias repeats is listed once more, in its first place.
     pub fn places(&self) -> Vec<Place> {
         let mut places = Vec::new();
         let mut left: Vec<(Path, usize)> =

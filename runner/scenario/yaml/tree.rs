@@ -11,9 +11,9 @@ use std::borrow::Cow;
 use std::cell::Cell;
 use std::collections::HashMap;
 
-/// Deepest nesting that is accepted; scenarios need about six levels.
+/// Maximum nesting that is accepted; scenarios need about six levels.
 const MAX_DEPTH: usize = 64;
-/// Most values that are accepted, what aliases stand for spelled out; scenarios need some hundred.
+/// Maximum number of values that are accepted, what aliases stand for spelled out; scenarios need some hundred.
 const MAX_VALUES: usize = 20_000;
 
 /// The values of one file.
@@ -44,7 +44,7 @@ pub(super) enum Data {
 pub(super) struct Entry {
     /// The key's text; of a field with several names, the one that the program knows it by.
     pub(super) key: String,
-    /// The name that stands in the file, where it is another.
+    /// The name that is in the file, where it is another.
     written: Option<String>,
     /// The key, read as a value.
     pub(super) kind: std::sync::Arc<Data>,
@@ -53,7 +53,7 @@ pub(super) struct Entry {
 }
 
 impl Entry {
-    /// An entry that does not stand in the file; `span` is what it follows from.
+    /// An entry that is not in the file; `span` is what it follows from.
     pub(super) fn new(key: &str, span: Span, node: usize) -> Self {
         let kind = std::sync::Arc::new(Data::Leaf(Leaf::Text(key.to_string())));
         Self { key: key.to_string(), written: None, kind, span, node }
@@ -142,7 +142,7 @@ impl Tree {
         }
     }
 
-    /// Keys of the outermost mapping; `None`: the file is no mapping.
+    /// Keys of the outermost mapping; `None`: the file is not a mapping.
     pub(in crate::scenario) fn keys(&self) -> Option<impl Iterator<Item = &str>> {
         match &self.nodes[self.root?].data {
             Data::Map(entries) => Some(entries.iter().map(|entry| entry.key.as_str())),
@@ -205,7 +205,7 @@ impl Tree {
         true
     }
 
-    /// A path with the names that stand in the file.
+    /// A path with the names that are in the file.
     pub fn as_written(&self, path: &Path) -> Path {
         let (mut written, mut at) = (path.clone(), self.root);
         for step in &mut written.0 {
@@ -333,8 +333,8 @@ impl<'a> Builder<'a> {
             Event::DocumentStart(_) => {
                 self.n_documents += 1;
                 if self.n_documents > 1 {
-                    let text = "a scenario file holds one YAML document, here a second one starts";
-                    return Err(wrong(span, text, "remove `---`, or make it two files"));
+                    let text = "a second YAML document starts here; a scenario file must contain only one";
+                    return Err(wrong(span, text, "remove `---`, or split the file in two"));
                 }
             }
             Event::Scalar(text, style, anchor, tag) => {
@@ -348,13 +348,13 @@ impl<'a> Builder<'a> {
             }
             Event::Alias(anchor) => {
                 if self.waits_for_key() {
-                    let help = "write the key out; if the star belongs to it, put it in quotes";
+                    let help = "write the key out; if the `*` is part of the key, put it in quotes";
                     return Err(wrong(span, "an alias can't be a key", help));
                 }
                 let node = self.anchors.get(&anchor).copied();
                 let Some((node, n_values)) = node else {
                     let help = "write `&name` before an earlier value, which `*name` then repeats";
-                    return Err(wrong(span, "this alias names no finished anchor", help));
+                    return Err(wrong(span, "this alias has no complete anchor before it", help));
                 };
                 self.count(n_values, span)?;
                 self.attach(node);
@@ -383,10 +383,10 @@ impl<'a> Builder<'a> {
     fn take_key(&mut self, key: Key) -> Result<(), Box<Diagnostic>> {
         let Some(Open { node, key: waiting, .. }) = self.open.last_mut() else { return Ok(()) };
         if let Some(first) = self.tree.entry(*node, &key.text) {
-            let message = format!("the key `{}` stands twice in one mapping", key.text);
+            let message = format!("the key `{}` appears twice in one mapping", key.text);
             self.found.push(
                 Diagnostic::error("duplicate-key", "", key.span, message)
-                    .related(first.span, "first here")
+                    .related(first.span, "first defined here")
                     .help("rename or remove one of the two"),
             );
         }
@@ -406,7 +406,7 @@ impl<'a> Builder<'a> {
         for source in sources {
             let Data::Map(theirs) = self.tree.data(source) else {
                 let help = "`<<: *name` repeats a mapping `&name { … }`";
-                return Err(wrong(merged.span, "`<<` merges a mapping, or a list of mappings", help));
+                return Err(wrong(merged.span, "`<<` must be given a mapping or a list of mappings", help));
             };
             let new = theirs.iter().filter(|entry| self.tree.entry(node, &entry.key).is_none());
             let new: Vec<Entry> = new.cloned().collect();
@@ -422,11 +422,11 @@ impl<'a> Builder<'a> {
                 let help = "put the whole text in quotes, e.g. `\"{{ topic }}, please\"`";
                 return Err(wrong(span, "`{{` without quotes begins a mapping, not a text", help));
             }
-            return Err(wrong(span, "a key must be a plain text", "put the text in quotes"));
+            return Err(wrong(span, "a key must be plain text", "put the text in quotes"));
         }
         if self.open.len() >= MAX_DEPTH {
             let message = format!("nested deeper than {MAX_DEPTH} levels");
-            return Err(wrong(span, message, "a scenario needs about six"));
+            return Err(wrong(span, message, "a scenario needs about six levels"));
         }
         let n_before = self.n_values;
         let node = self.add(Node { span, literal: false, data }, span)?;
@@ -445,8 +445,8 @@ impl<'a> Builder<'a> {
     fn count(&mut self, n: usize, span: Span) -> Result<(), Box<Diagnostic>> {
         self.n_values += n;
         if self.n_values > MAX_VALUES {
-            let message = format!("more than {MAX_VALUES} values, what aliases stand for counted each time");
-            return Err(wrong(span, message, "a scenario needs some hundred; leave out what is not needed"));
+            let message = format!("more than {MAX_VALUES} values, counting each use of an alias");
+            return Err(wrong(span, message, "a scenario needs a few hundred; remove what is not needed"));
         }
         Ok(())
     }
@@ -456,7 +456,7 @@ impl<'a> Builder<'a> {
             None => self.tree.root = self.tree.root.or(Some(id)),
             Some(Open { node: parent, key, .. }) => {
                 match (&mut self.tree.nodes[*parent].data, key.take()) {
-                    // Of keys that stand twice the first counts.
+                    // Of keys that appear twice the first counts.
                     (Data::Map(entries), Some(key)) if !entries.iter().any(|entry| entry.is(&key.text)) => {
                         let Key { text, kind, span } = key;
                         entries.push(Entry { key: text, written: None, kind: kind.into(), span, node: id });
@@ -485,5 +485,9 @@ fn scalar(
 }
 
 fn tagged(tag: &Tag, span: Span) -> Box<Diagnostic> {
-    wrong(span, format!("a value with the tag `{tag}`"), "write plain YAML, without tags")
+    wrong(
+        span,
+        format!("this value has the tag `{tag}`; tags are not supported"),
+        "write plain YAML, without tags",
+    )
 }

@@ -99,7 +99,7 @@ fn fits(mut value: Value, declared: &Value) -> Result<Value, Value> {
     if declared.is_null() || kind(declared) == kind(&value) { Ok(value) } else { Err(value) }
 }
 
-const EMPTY: &str = "a table begins with a line of variables' names; a row for each case follows";
+const EMPTY: &str = "a table begins with a line that names variables; one row per case follows";
 
 /// Rows of a table whose first line names the columns, `most` of them.
 pub(in crate::scenario::check) fn csv(text: &str, most: usize) -> Rows {
@@ -110,7 +110,7 @@ pub(in crate::scenario::check) fn csv(text: &str, most: usize) -> Rows {
         match record {
             Ok(record) => records.push(record),
             Err(error) => {
-                found.fault("csv", (0, 0), format!("can't be read as CSV: {error}"), EMPTY);
+                found.fault("csv", (0, 0), format!("invalid CSV: {error}"), EMPTY);
                 return found;
             }
         }
@@ -130,7 +130,7 @@ pub(in crate::scenario::check) fn csv(text: &str, most: usize) -> Rows {
         if column.trim().is_empty() {
             found.fault("missing", places[at], format!("column {} has no name", at + 1), EMPTY);
         } else if columns.iter().take(at).any(|other| other == column) {
-            let message = format!("two columns are called `{column}`");
+            let message = format!("two columns are named `{column}`");
             found.fault("duplicate-name", places[at], message, "remove one of them");
         } else {
             let (start, end) = places[at];
@@ -147,8 +147,8 @@ pub(in crate::scenario::check) fn csv(text: &str, most: usize) -> Rows {
         }
         if record.len() != columns.len() {
             let message =
-                format!("this row has {} values, and there are {} columns", record.len(), columns.len());
-            let help = "a value with a comma in it stands in quotes, `\"a, b\"`; a quote in it is doubled";
+                format!("this row has {} values, but there are {} columns", record.len(), columns.len());
+            let help = "put a value with a comma in quotes, `\"a, b\"`; double a quote within it";
             found.fault("csv", range(at), message, help);
             continue;
         }
@@ -171,7 +171,7 @@ pub(in crate::scenario::check) fn csv(text: &str, most: usize) -> Rows {
     found
 }
 
-/// Where the fields of a record stand in a text: each behind the one before; the whole record, where one is written otherwise.
+/// Where the fields of a record are in a text: each behind the one before; the whole record, where one is written otherwise.
 fn places(text: &str, (start, end): (usize, usize), record: &csv::StringRecord) -> Vec<(usize, usize)> {
     let mut from = start;
     let place = |field: &str| match text[from..end].find(field).map(|at| from + at) {
@@ -205,8 +205,8 @@ pub(in crate::scenario::check) fn jsonl(text: &str, most: usize) -> Rows {
             Err(error) => {
                 let at = line.char_indices().map(|(at, _)| at).nth(error.column().saturating_sub(1));
                 let at = begin + at.unwrap_or(line.len());
-                let message = format!("can't be read as a JSON object: {}", plain_words(&error));
-                found.fault("json", (at, at), message, "each line is an object, e.g. `{\"price\": 3}`");
+                let message = format!("not a JSON object: {}", plain_words(&error));
+                found.fault("json", (at, at), message, "write one object per line, e.g. `{\"price\": 3}`");
             }
         }
     }
@@ -225,7 +225,7 @@ impl Rows {
         let mut row = Row { cells: Vec::new(), start, end };
         for (column, value) in entries {
             if cells.insert(column.clone(), row.cells.len()).is_some() {
-                let message = format!("`{column}` stands twice in this case");
+                let message = format!("`{column}` appears twice in this case");
                 self.fault("duplicate-name", (start, end), message, "remove one of them");
                 continue;
             }
@@ -235,7 +235,7 @@ impl Rows {
     }
 
     fn too_many(&mut self, most: usize, place: (usize, usize)) {
-        let message = format!("more than {most} cases; at most {most} are played");
+        let message = format!("more than {most} cases; at most {most} are allowed");
         self.fault("too-many", place, message, "split the file");
     }
 
