@@ -1,5 +1,5 @@
-# The program alone: no shell, no user but `nonroot`, nothing to write to but the volume. Its context holds a folder for each
-# architecture with what `.ci/package` put into an archive.
+# Only the program: no shell, no user except `nonroot`, and only the volume is writable. The build context has a folder for
+# each architecture with the contents of `.ci/package`'s archive.
 #
 #   docker run --rm --read-only --volume greenroom:/data ghcr.io/OWNER/greenroom run /scenarios/prisoners-dilemma.yaml --out /data/run
 FROM gcr.io/distroless/static-debian12:nonroot

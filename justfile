@@ -1,4 +1,4 @@
-# Common tasks, for https://just.systems. `just` lists them; each is a line that can be typed instead.
+# Common tasks, for https://just.systems. `just` lists them; you can also type the commands yourself.
 
 _list:
     @just --list
@@ -11,7 +11,7 @@ play file="scenarios/prisoners-dilemma.yaml" *args:
 test:
     cargo test --workspace
 
-# What a change is held against before it is pushed, without the tests
+# Checks to run before pushing, without the tests
 lint:
     cargo fmt --all --check
     cargo clippy --workspace --all-targets --locked -- -D warnings
@@ -21,11 +21,11 @@ lint:
 ci:
     .ci/run
 
-# Look at changed snapshots and accept them
+# Review changed snapshots and accept them
 snapshots:
     cargo insta review
 
-# Pages that are made from the program: the schema and the reference of all fields
+# Generate the schema and the reference of all fields from the program
 generate:
     cargo run -- schema > scenarios/schema.json
     cargo run -- schema --format markdown > docs/reference.md
@@ -34,10 +34,10 @@ generate:
 deny:
     cargo deny check
 
-# The documentation's site, in site/book
+# Build the documentation site in site/book
 site:
     .ci/site
 
-# An archive for a platform, in dist/
+# Make a release archive for a platform in dist/
 package target="x86_64-unknown-linux-musl":
     .ci/package {{ target }}

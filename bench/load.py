@@ -3,10 +3,10 @@
 
     python3 bench/load.py --greenroom target/release/greenroom --clients 64 --seconds 60
 
-Each client goes on with a conversation of its own, each turn with a seed of its own, so what it should hear is known: a sample of the
+Each client continues its own conversation, with a separate seed for each turn, so the expected replies are known: a sample of the
 conversations is played again, turn by turn, on a fresh server, and every reply must be the same. The server is killed (SIGKILL) while all
-are at work. After a restart the sample goes on, and what was answered before must not be read again. Ends with exit code 1 where something
-was not as it should be. Needs httpx.
+clients are active. After a restart the sample continues, and earlier turns must not be read again. Ends with exit code 1 if any check
+fails. Needs httpx.
 """
 
 from __future__ import annotations
@@ -285,7 +285,7 @@ def again(server: Server, model: str, turn: Turn) -> dict[str, Any]:
 
 
 def compared(talks: list[Talk], start: Callable[[Path], Server], model: str) -> list[str]:
-    """What a fresh server says otherwise."""
+    """The turns to which a fresh server gives another reply."""
     faults = []
     with tempfile.TemporaryDirectory() as folder:
         server = start(Path(folder))
@@ -301,7 +301,7 @@ def compared(talks: list[Talk], start: Callable[[Path], Server], model: str) -> 
 
 
 def gone_on(talks: list[Talk], server: Server, model: str) -> list[str]:
-    """What of the memories is not there after the restart."""
+    """The memories that are missing after the restart."""
     faults = []
     for talk in talks:
         last = talk.turns[-1]
@@ -326,8 +326,8 @@ def main() -> None:
     parser.add_argument("--seconds", type=int, default=60)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--memory", type=int, default=64, metavar="MIB", help="budget of memories")
-    parser.add_argument("--sample", type=int, default=12, help="conversations that are played again, and go on after the restart")
-    parser.add_argument("--health-ms", type=float, default=1000, help="99th percentile of /health, at most")
+    parser.add_argument("--sample", type=int, default=12, help="conversations that are played again, and continued after the restart")
+    parser.add_argument("--health-ms", type=float, default=1000, help="maximum 99th percentile of /health")
     args = parser.parse_args()
     args.name = "model" if args.model else "understudy"
     model = ["--model", f"model={args.model}"] if args.model else []
@@ -344,11 +344,11 @@ def main() -> None:
         seen = asyncio.run(loaded(server, args))
         answered = [talk for talk in seen.talks if talk.turns]
         sample = random.Random(1).sample(answered, min(args.sample, len(answered)))
-        print(f"killed; {len(sample)} of {len(answered)} conversations go on", file=sys.stderr, flush=True)
+        print(f"killed; {len(sample)} of {len(answered)} conversations are continued", file=sys.stderr, flush=True)
         server = start(folder)
         lost = gone_on(sample, server, args.name)
         server.end()
-    print("and are played again", file=sys.stderr, flush=True)
+    print("and played again", file=sys.stderr, flush=True)
     wrong = compared(sample, start, args.name)
     errors = [status for status in seen.statuses if status >= 500]
     faults += seen.faults[:20] + lost + wrong
@@ -361,11 +361,11 @@ def main() -> None:
     if not answered:
         faults.append("no turn was answered")
     turns = [turn for talk in seen.talks for turn in talk.turns]
-    print(f"turns answered: {len(turns)} in {len(answered)} conversations, the longest of {max((turn.total for turn in turns), default=0)} tokens")
+    print(f"turns answered: {len(turns)} in {len(answered)} conversations, the longest with {max((turn.total for turn in turns), default=0)} tokens")
     print("done: " + ", ".join(f"{name} {n}" for name, n in sorted(seen.counts.items())))
     print("answers by status: " + ", ".join(f"{status}: {n}" for status, n in sorted(seen.statuses.items())))
     print(f"/health: p50 {percentile(seen.health_ms, 0.5):.1f} ms, p99 {percentile(seen.health_ms, 0.99):.1f} ms, of {len(seen.health_ms)}")
-    print(f"memory: {seen.peak_bytes >> 20} MiB at most, {args.memory} MiB of it the budget of memories")
+    print(f"memory: at most {seen.peak_bytes >> 20} MiB, including the memories' budget of {args.memory} MiB")
     print(f"played again on a fresh server: {sum(len(talk.turns) for talk in sample)} turns of {len(sample)} conversations, {len(wrong)} of which differ")
     print(f"after the kill: {len(sample) - len(lost)} of {len(sample)} memories intact")
     for fault in faults:

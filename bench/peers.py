@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Measures greenroom beside llama.cpp on one model file, in turn, and prints medians of the ratios.
+"""Measures greenroom and llama.cpp alternately on one model file, and prints medians of the ratios.
 
     python3 bench/peers.py --llama llama.cpp/build/bin --greenroom target/release/greenroom-lab --model MODEL.gguf --threads 2 --rounds 3
 
-Each round measures one thing after another, each on all sides in turn; the side that begins changes from round to round. A ratio is
-formed within its round, so that what slows down both (a busy machine, a hot one) cancels. Above 1 greenroom is faster. greenroom runs with a q4
-cache, llama.cpp with f16 and with q4_0. Needs nothing but Python's standard library; bench/peers.md says how to build llama.cpp.
+Each round takes one measurement after another, each with all programs in turn; the program that begins changes from round to round. A ratio is
+formed within its round, so that anything that slows down both (a busy machine, a hot one) cancels out. Above 1 greenroom is faster. greenroom
+runs with a q4 cache, llama.cpp with f16 and with q4_0. Needs only Python's standard library; bench/peers.md says how to build llama.cpp.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def speeds(depth: int) -> dict[str, Callable[[Any], float]]:
 
 
 def run(*command: str | Path) -> str:
-    """Standard output of a program that must succeed."""
+    """Runs a program, which must succeed; returns its standard output."""
     done = subprocess.run([str(word) for word in command], capture_output=True, text=True)
     if done.returncode != 0:
         sys.exit(f"{' '.join(map(str, command))} ended with {done.returncode}:\n{done.stderr[-2000:]}")
@@ -129,7 +129,7 @@ class Llama:
 
     @contextmanager
     def server(self, folder: Path) -> Iterator[tuple[Callable[[str, dict[str, Any]], Any], float]]:
-        """A running server: how to ask it, and the milliseconds until it was ready."""
+        """A running server: a function that sends it requests, and the milliseconds until it was ready."""
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
@@ -163,7 +163,7 @@ class Llama:
 
 
 def table(rounds: list[dict[str, Figures]]) -> Iterator[str]:
-    """Lines: each figure's medians on all sides, and the median, least and most of the ratios."""
+    """Lines: each figure's medians for all programs, and the median, minimum and maximum of the ratios."""
     head = f"{'':52}{'greenroom':>11}"
     yield head + "".join(f"{'llama ' + kv:>13}{'ratio':>8}{'(least–most)':>15}" for kv in KV)
     for name in rounds[0]["greenroom"]:
@@ -180,14 +180,14 @@ def table(rounds: list[dict[str, Figures]]) -> Iterator[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--llama", type=Path, required=True, metavar="DIR", help="folder of llama.cpp's programs")
+    parser.add_argument("--llama", type=Path, required=True, metavar="DIR", help="folder with llama.cpp's programs")
     parser.add_argument("--greenroom", type=Path, required=True, metavar="PROGRAM")
     parser.add_argument("--model", type=Path, required=True, metavar="FILE.gguf")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--depth", type=int, default=4096, help="tokens before those of the last two speeds")
-    parser.add_argument("--only", default="", metavar="TEXT", help="measure only what has this text in its name")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures of all rounds there")
+    parser.add_argument("--depth", type=int, default=4096, help="depth in tokens at which the last two speeds are measured")
+    parser.add_argument("--only", default="", metavar="TEXT", help="measure only figures with this text in their name")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures of all rounds to this file")
     args = parser.parse_args()
     sides = {"greenroom": Greenroom(args)} | {kv: Llama(args, kv) for kv in KV}
     rounds: list[dict[str, Figures]] = []

@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
-"""What is wrong with the replies of transcripts: cut, copied from the stage, spoken for others, said before.
+"""Counts defects in the replies of transcripts: cut off, copied from the stage, spoken for others, said before.
 
     python3 bench/replies.py runs/before runs/after        # a row for each folder or transcript
     python3 bench/replies.py --show runs/after             # and the replies that were counted
 
-It reads transcripts alone. Counted are the free replies of models, as sampled; choices and rules are left out. A reply
-is *cut* if it reached its limit and does not end with a sentence. It copies a *cue* if it holds a square bracket, or asks
-somebody of the cast to speak in the words of the stage. It holds a *direction* if one of its lines begins with a
-parenthesis or emphasis (`(sighs)`, `*sighs*`). It copies the *stage* if one of its lines begins with the first four
-words of a line that the agent has read and nobody said. It *speaks for another* if somebody else's name and a colon begin a line or a
-sentence; *own name* is the same with the speaker's. *Said before* is the share of all 8-grams of words that the same
-agent has said in an earlier reply of the run. Needs Python 3.10, no packages.
+It reads only transcripts, and counts the free replies of models, as sampled, without choices and rules. A reply is *cut* if it
+reached its limit and does not end with a whole sentence. It copies a *cue* if it contains a square bracket, or asks a member of the
+cast to speak in the words of the stage. It has a *direction* if one of its lines begins with a parenthesis or emphasis (`(sighs)`,
+`*sighs*`). It copies the *stage* if one of its lines begins with the first four words of a line that the agent has read and nobody
+said. It *speaks for another* if somebody else's name and a colon begin a line or a sentence; *own name* is the same with the
+speaker's. *Said before* is the share of all 8-grams of words that the same agent has said in an earlier reply of the run. Needs
+Python 3.10, no packages.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Turn = dict[str, Any]
 
 
 def transcripts(path: Path) -> list[Path]:
-    """The transcript itself, or all below a folder."""
+    """The transcript itself, or all transcripts below a folder."""
     return [path] if path.is_file() else sorted(p for p in path.rglob("*.jsonl") if p.name != "trace.jsonl")
 
 
@@ -62,7 +62,7 @@ def stage_lines(names: dict[str, str], delta: str) -> set[tuple[str, ...]]:
 
 
 def faults(names: dict[str, str], turn: Turn, stage: set[tuple[str, ...]]) -> set[str]:
-    """What is wrong with a reply."""
+    """The defects of a reply."""
     raw, own = turn["raw"], names[turn["agent"]]
     others = [name for name in names.values() if name != own]
     any_name = "|".join(map(re.escape, names.values()))
@@ -119,7 +119,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("paths", nargs="+", type=Path, metavar="TRANSCRIPT|FOLDER")
     parser.add_argument("--show", action="store_true", help="print the replies that were counted")
-    parser.add_argument("--each", action="store_true", help="a row for each transcript")
+    parser.add_argument("--each", action="store_true", help="print a row for each transcript")
     args = parser.parse_args()
     titles = ["", "replies", "tokens each", "at the limit", *FAULTS, f"{N}-grams said before"]
     print("| " + " | ".join(titles) + " |\n|" + "---|" * len(titles))

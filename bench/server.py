@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""More agents than memory, and a restart: `greenroom serve` beside llama.cpp's server, with the same prompts.
+"""Compares `greenroom serve` with llama.cpp's server, with the same prompts: more agents than memory, and a restart.
 
     python3 bench/server.py --greenroom target/release/greenroom --llama llama.cpp/build/bin --model MODEL.gguf --threads 2 --rounds 4
 
-Twelve agents, each with a memory of 1,500 tokens of its own, take turns. Before each turn an agent hears what the others said since its
-last one: 320 new tokens, to which it replies. There is memory for four of them. Then both servers are restarted, and each agent is asked once
-more. Each side is a client of `/v1/chat/completions` and sends whole conversations, which only grow at their ends. The replies in them are
-greenroom's on both sides. At last each agent is played alone, on a fresh server of each kind: that is what it should have said.
-Needs nothing but Python's standard library; bench/peers.md says how to build llama.cpp, and what the figures mean.
+Twelve agents, each with a separate memory of 1,500 tokens, take turns. Before each turn an agent hears what the others said since its last
+one: 320 new tokens, to which it replies. There is memory for four agents. Then both servers are restarted, and each agent is asked once more.
+Both servers get whole conversations through `/v1/chat/completions`, which only grow at their ends. The replies in them are greenroom's for
+both servers. Finally each agent is played alone, on a fresh server of each kind, to get the expected replies. Needs only Python's standard
+library; bench/peers.md says how to build llama.cpp, and what the figures mean.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Turn:
 
 @dataclass
 class Reply:
-    """What came back."""
+    """The answer."""
 
     text: str
     first_ms: float
@@ -66,7 +66,7 @@ class Reply:
 
 @dataclass
 class Side:
-    """All that was measured of one server."""
+    """All measurements of one server."""
 
     turns: list[Turn] = field(default_factory=list)
     replies: list[Reply] = field(default_factory=list)
@@ -76,7 +76,7 @@ class Side:
 
 
 class Server:
-    """A server that speaks OpenAI's API, as a child process."""
+    """A server with OpenAI's API, as a child process."""
 
     def __init__(self, command: list[Any], port: int | None, folder: Path) -> None:
         began = time.perf_counter()
@@ -169,7 +169,7 @@ class Server:
 
 
 class Kind:
-    """A way to start a server; `is_alone`: for one agent, with as much memory as it likes."""
+    """A way to start a server; `is_alone`: for one agent, with unlimited memory."""
 
     name: str
 
@@ -202,7 +202,7 @@ class Greenroom(Kind):
 
 
 class Llama(Kind):
-    """llama-server with four slots, and so many MiB of other memory (`--cache-ram`) for what leaves them."""
+    """llama-server with four slots, and other memory (`--cache-ram`, in MiB) for sequences evicted from them."""
 
     def __init__(self, args: argparse.Namespace, ram_mib: int, n_context: int) -> None:
         self.args, self.ram_mib, self.n_context = args, ram_mib, n_context
@@ -226,7 +226,7 @@ class Story:
         self.tokens_per_word = tokens_per_word
 
     def told(self, seed: int, n_tokens: int) -> str:
-        """So many tokens, about."""
+        """A text of about this many tokens."""
         draw, sentences, n = random.Random(seed), [], 0.0
         while n < n_tokens:
             who, other = draw.sample(NAMES, 2)
@@ -236,7 +236,7 @@ class Story:
         return " ".join(sentences)
 
     def said(self, seed: int, n_tokens: int) -> str:
-        """The beginning of a sentence, so many tokens at most."""
+        """The beginning of a sentence, with at most this many tokens."""
         return " ".join(self.told(seed, 1).split()[: max(1, int(n_tokens / self.tokens_per_word))])
 
     def system(self, agent: int, n_agents: int) -> Message:
@@ -245,7 +245,7 @@ class Story:
         return {"role": "system", "content": f"{words}\n{self.told(agent, N_MEMORY)}"}
 
     def heard(self, agent: int, number: int, said: list[str]) -> Message:
-        """What the others said, and news that fills it up to its length."""
+        """What the others said, padded with news to the given length."""
         told = "\n".join(said)
         left = N_NEW - len(told.split()) * self.tokens_per_word - 16
         news = self.told(1000 * (agent + 1) + number, int(left)) if left > 0 else ""
@@ -253,7 +253,7 @@ class Story:
 
 
 def played(kind: Kind, story: Story, args: argparse.Namespace, script: list[Turn] | None) -> Side:
-    """All turns, a restart in between. Without a script this side's replies make it."""
+    """Plays all turns, with a restart in between. Without a script, this server's replies become the script."""
     side = Side()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -321,7 +321,7 @@ def percentile(values: list[float], share: float) -> float:
 
 
 def figures(side: Side) -> dict[str, float]:
-    """What is printed of a side. The first round is cold on both sides, and counts for the whole time alone."""
+    """The figures printed for a server. The first round is cold on both servers, and counts only for the total time."""
     held: dict[int, int] = {}
     first: dict[bool, list[float]] = {False: [], True: []}
     read: dict[bool, list[float]] = {False: [], True: []}
@@ -353,7 +353,7 @@ def figures(side: Side) -> dict[str, float]:
 
 
 def table(found: dict[str, dict[str, float]]) -> Iterator[str]:
-    """Lines: each figure on all sides, with the ratio of times to greenroom's."""
+    """Lines: each figure for all servers, with the ratio of times to greenroom's."""
     ours, *theirs = found
     yield f"{'':45}{ours:>12}" + "".join(f"{name:>18}{'ratio':>8}" for name in theirs)
     for what, own in found[ours].items():
@@ -368,18 +368,18 @@ def table(found: dict[str, dict[str, float]]) -> Iterator[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--greenroom", type=Path, required=True, metavar="PROGRAM")
-    parser.add_argument("--llama", type=Path, metavar="DIR", help="llama-server, or the folder that it is in; without it greenroom is measured alone")
+    parser.add_argument("--llama", type=Path, metavar="DIR", help="llama-server, or its folder; without it only greenroom is measured")
     parser.add_argument("--model", type=Path, required=True, metavar="FILE.gguf")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=4, help="turns of each agent before the restart; at least 2")
     parser.add_argument("--agents", type=int, default=12)
-    parser.add_argument("--memory", type=int, metavar="MIB", help="greenroom's memory [default: four times that of one agent at its longest]")
-    parser.add_argument("--kv", default="auto", help="greenroom's formats of cached keys and values")
-    parser.add_argument("--llama-kv", default="f16", help="llama.cpp's format of cached keys and values")
-    parser.add_argument("--cache-ram", default="0,8192", metavar="MIB,…", help="llama-server's host prompt cache, one side each: 0 is memory for four agents in all, 8192 its default")
-    parser.add_argument("--history", choices=["greenroom", "fixed"], default="greenroom", help="replies in the conversations: greenroom's, or texts that neither said")
-    parser.add_argument("--skip-alone", action="store_true", help="don't play each agent alone, which takes as long as all else together")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures and replies there")
+    parser.add_argument("--memory", type=int, metavar="MIB", help="greenroom's memory [default: four times the most that one agent needs]")
+    parser.add_argument("--kv", default="auto", help="greenroom's cache formats")
+    parser.add_argument("--llama-kv", default="f16", help="llama.cpp's cache format")
+    parser.add_argument("--cache-ram", default="0,8192", metavar="MIB,…", help="llama-server's host prompt cache, one measurement for each value: 0 is memory for four agents in total, 8192 its default")
+    parser.add_argument("--history", choices=["greenroom", "fixed"], default="greenroom", help="replies in the conversations: greenroom's, or fixed texts from neither server")
+    parser.add_argument("--skip-alone", action="store_true", help="don't play each agent alone, which takes as long as everything else together")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures and replies to this file")
     args = parser.parse_args()
     if args.rounds < 2 or not 2 <= args.agents <= len(NAMES):
         parser.error(f"expected 2 rounds or more, and 2 to {len(NAMES)} agents")

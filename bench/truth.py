@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Measures how far greenroom and llama.cpp are from the truth of a quantized model: the same weights in F32.
+"""Measures how far greenroom and llama.cpp are from the true values of a quantized model: the same weights in F32.
 
     python3 bench/truth.py --greenroom target/release/greenroom-lab --text TEXT MODEL.gguf ...
     python3 bench/truth.py --greenroom target/release/greenroom-lab --text TEXT --as Q5_1,IQ4_NL F32.gguf   # quantized first
 
-A model's numbers are exact in F32, so an F32 copy of its file (dequantized by gguf-py) says what its quantized weights mean; what is left is what
-a runner loses on the way: activations in 8 bits, and the order of sums. Both runners read the first ids of a text (llama.cpp's tokenizer, the same
-ids for all), with f16 caches, and their log-probabilities of each next id are compared with the copy's. Three truths are shown,
-so that one can see that the verdict doesn't hang on whose F32 arithmetic is taken: llama.cpp's with an F32 and with an f16 cache, and greenroom's with
-an f16 cache. `difference` is the mean of |greenroom - truth| - |llama.cpp - truth| over the ids, with its standard error: below 0 greenroom is nearer.
+A model's numbers are exact in F32, so an F32 copy of its file (dequantized by gguf-py) has the meaning of its quantized weights; the remaining
+difference is the runner's error: activations in 8 bits, and the order of sums. Both runners read the first ids of a text (llama.cpp's tokenizer, the
+same ids for all), with f16 caches, and their log-probabilities of each next id are compared with the copy's. Three truths are shown, to make clear
+that the result does not depend on whose F32 arithmetic is used: llama.cpp's with an F32 and with an f16 cache, and greenroom's with an f16 cache.
+`difference` is the mean of |greenroom - truth| - |llama.cpp - truth| over the ids, with its standard error: below 0 greenroom is closer.
 
 llama.cpp reads batches of 256 ids without flash attention. Needs gguf, numpy and llama-cpp-python (0.3.36); LLAMA_CPP_LIB_PATH names another
 build of llama.cpp's libraries. Copies are made in --folder, four bytes a weight.
@@ -164,12 +164,12 @@ def main() -> None:
     parser.add_argument("--greenroom", type=Path, required=True, metavar="PROGRAM")
     parser.add_argument("--text", type=Path, required=True, metavar="FILE")
     parser.add_argument("--n-ids", type=int, default=1200, metavar="N")
-    parser.add_argument("--skip", type=int, default=0, metavar="N", help="ids of the text that are not read")
+    parser.add_argument("--skip", type=int, default=0, metavar="N", help="ids to skip at the beginning of the text")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--as", dest="formats", default="", metavar="FORMATS", help="quantize the models first, purely: Q5_1,IQ4_NL")
-    parser.add_argument("--folder", type=Path, default=Path(), metavar="DIR", help="where copies are made [default: here]")
+    parser.add_argument("--folder", type=Path, default=Path(), metavar="DIR", help="folder for the copies [default: here]")
     parser.add_argument("--keep", action="store_true", help="keep the F32 copies")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="add a line of all log-probabilities of each model there")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="append a line with all log-probabilities of each model to this file")
     args = parser.parse_args()
     llama_cpp.llama_log_set(QUIET, None)
     llama_cpp.llama_backend_init()

@@ -1,5 +1,5 @@
-"""Time to the first token of an agent of 8,000 tokens that wakes on another machine, from an object store (moto's S3) whose every request
-takes 20 ms, beside reading its past again. Needs tests/clients/requirements.txt.
+"""Measures the time to first token of an agent with 8,000 tokens that is restored on another machine, from an object store (moto's S3)
+with 20 ms added to each request, compared with reading its past again. Needs tests/clients/requirements.txt.
 
     GREENROOM=target/release/greenroom python bench/wake.py MODEL.gguf
 """
@@ -44,7 +44,7 @@ def serve() -> str:
 
 
 def play(work: Path, url: str, model: str, machine: str, out: str, *more: str) -> None:
-    """Plays one turn on a machine that has a home of its own, and prints what it cost."""
+    """Plays one turn on a machine with a separate home, and prints its cost."""
     home = work / machine
     home.mkdir(exist_ok=True)
     env = {"PATH": os.environ["PATH"], "HOME": str(home), "GREENROOM_CACHE_KEY": "k" * 40}

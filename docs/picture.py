@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes docs/run.svg: the end of a run as a terminal shows it. Needs `rich` (pip) and a model.
+"""Makes docs/run.svg, a picture of the end of a run in a terminal. Needs `rich` (pip) and a model.
 
     cargo build --release && python3 docs/picture.py smollm2-135m-instruct
 """
@@ -20,7 +20,7 @@ SCENARIO = "scenarios/prisoners-dilemma.yaml"
 
 
 def played(model: str) -> str:
-    """What a terminal of WIDTH columns gets."""
+    """The output in a terminal of WIDTH columns."""
     program = os.environ.get("GREENROOM", str(ROOT / "target/release/greenroom"))
     with tempfile.TemporaryDirectory() as folder:
         command = [program, "run", SCENARIO, "--model", model, "--max-tokens", "48", "--out", f"{folder}/run"]
@@ -34,7 +34,7 @@ def played(model: str) -> str:
         try:
             while piece := os.read(ours, 65536):
                 text += piece
-        except OSError:  # how Linux tells that the other end is closed
+        except OSError:  # on Linux: the other end is closed
             pass
         if run.wait() not in (0, 1):
             sys.exit(f"{' '.join(command)} failed")

@@ -1,6 +1,7 @@
-//! candle's own models of GGUF files, as candle-transformers has them: an oracle for the tests, a peer for the bench.
+//! candle's own models of GGUF files, from candle-transformers: an oracle for the tests, a peer for the benchmarks.
 //!
-//! Anything that it can't do right is refused here, or told where it matters: its Gemma 3 is another model (`tests/candle.rs`).
+//! Anything that it can't do correctly is refused here, or noted where it matters: its Gemma 3 is a different model
+//! (`tests/candle.rs`).
 
 use anyhow::{Context as _, bail};
 use candle_core::quantized::gguf_file::{Content, Value};
@@ -8,14 +9,14 @@ use candle_core::{Device, Tensor};
 use candle_transformers::models::{quantized_gemma3, quantized_llama, quantized_qwen2, quantized_qwen3};
 use std::io::{Read, Seek};
 
-/// A model that candle runs, and the tokens that it holds.
+/// A model that candle runs, and the tokens in its cache.
 pub(crate) struct Candle {
     weights: Weights,
     family: String,
-    /// Positions for which it has angles.
+    /// Number of positions for which it has angles.
     n_positions: usize,
     n_held: usize,
-    /// A token was fed alone.
+    /// True if a token was fed alone.
     had_one_alone: bool,
 }
 
@@ -36,7 +37,8 @@ impl Candle {
         };
         let context = content.metadata.get(&format!("{family}.context_length"));
         let context = context.and_then(|n| n.to_u32().ok()).map_or(usize::MAX, |n| n as usize);
-        // Without it Qwen 3's angles are computed in f16 (`quantized_qwen3.rs`, 489): at position 60 to 1/32.
+        // Without it Qwen 3's angles are computed in f16 (`quantized_qwen3.rs`, 489), with an accuracy of
+        // 1/32 at position 60.
         content.metadata.insert("general.dtype".to_owned(), Value::U32(0));
         let (cpu, can_not_load) = (Device::Cpu, format!("candle can't load its quantized {family}"));
         let (weights, n_positions) = match family.as_str() {
@@ -69,7 +71,7 @@ impl Candle {
         &self.family
     }
 
-    /// Refuses what candle can't do, or would do wrong: `n` ids at once after `held` others.
+    /// Refuses what candle can't do, or would do incorrectly: `n` ids at once after `held` others.
     pub(crate) fn check(&self, held: usize, n: usize) -> anyhow::Result<()> {
         let (family, total) = (&self.family, held + n);
         if n == 0 {
@@ -91,10 +93,11 @@ impl Candle {
         Ok(())
     }
 
-    /// Reads ids after those that it holds; the last one's logits.
+    /// Reads ids after those in its cache; returns the last one's logits.
     pub(crate) fn feed(&mut self, ids: &[u32]) -> anyhow::Result<Vec<f32>> {
         self.check(self.n_held, ids.len())?;
-        // Of its two caches, the one for several tokens does not learn of those fed alone (`quantized_qwen3.rs`, 316).
+        // Of its two caches, the one for several tokens is not updated with those fed alone (`quantized_qwen3.rs`,
+        // 316).
         if self.had_one_alone && ids.len() > 1 && matches!(self.weights, Weights::Qwen3(_)) {
             bail!("candle's quantized qwen3 forgets what it read alone when it reads several tokens at once");
         }
@@ -111,7 +114,7 @@ impl Candle {
         Ok(logits.flatten_all()?.to_vec1()?)
     }
 
-    /// Drops all that it holds.
+    /// Clears its cache.
     pub(crate) fn forget(&mut self) {
         match &mut self.weights {
             Weights::Llama(weights) => weights.clear_kv_cache(),

@@ -1,4 +1,5 @@
-//! `greenroom-lab kv-config`: measures how sensitive each layer's keys and values are, and spends bits where they count.
+//! `greenroom-lab kv-config`: measures how sensitive each layer's keys and values are, and assigns bits where they
+//! matter most.
 
 use crate::quality::{Common, Subject, TextArgs};
 use anyhow::{bail, ensure};
@@ -39,7 +40,7 @@ enum Side {
     V,
 }
 
-/// Keys or values of one layer, and what 4 bits do to them.
+/// Keys or values of one layer, and the effect of 4 bits on them.
 struct Candidate {
     layer: usize,
     side: Side,
@@ -49,7 +50,7 @@ struct Candidate {
 }
 
 impl Candidate {
-    /// The next finer format, its gain and its price in bits of a number.
+    /// The next finer format, its gain and its cost in bits per number.
     fn upgrade(&self) -> Option<(KvFormat, f64)> {
         // Eight bits round sixteen times finer.
         match self.format {
@@ -133,7 +134,7 @@ fn measure(subject: &Subject, ids: &[u32], exact: &[f64], f16: &[KvLayer]) -> an
     Ok(candidates)
 }
 
-/// Refines what gains most for its price, for as long as the average stays within `target`.
+/// Refines the candidate with the largest gain for its cost, as long as the average stays within `target`.
 fn spend(
     candidates: &mut [Candidate],
     mut layers: Vec<KvLayer>,

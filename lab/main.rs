@@ -1,6 +1,6 @@
-//! The laboratory: what a turn costs on this machine, and what a compressed cache costs a model.
+//! Measurements: the cost of a turn on this machine, and what a compressed cache costs a model.
 
-// As in the commands of `greenroom`: a reader that goes away, or a full disk, is `terminal::output`'s business.
+// As in the commands of `greenroom`, `terminal::output` handles a closed pipe or a full disk.
 macro_rules! print {
     ($($text:tt)*) => { greenroom::terminal::output::out(&format!($($text)*)) };
 }

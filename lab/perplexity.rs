@@ -1,4 +1,4 @@
-//! `greenroom-lab perplexity`: what a compressed cache costs, in the likelihood of a text.
+//! `greenroom-lab perplexity`: the cost of a compressed cache, measured by the likelihood of a text.
 
 use crate::quality::{Common, Format, Subject, TextArgs};
 use anyhow::ensure;
@@ -43,7 +43,7 @@ struct Window {
     end: usize,
 }
 
-/// Windows of `ctx` tokens, `stride` apart, over `n` tokens: every token but the first is counted once.
+/// Windows of `ctx` tokens, `stride` apart, over `n` tokens: every token except the first is counted once.
 fn windows(n: usize, ctx: usize, stride: usize) -> Vec<Window> {
     let mut all: Vec<Window> = Vec::new();
     for start in (0..).step_by(stride) {
@@ -128,7 +128,7 @@ struct Cost {
 }
 
 impl Cost {
-    /// Counts a token; `first` is what the first format makes of it.
+    /// Counts a token; `first` is the first format's result for it.
     fn add(&mut self, this: &Compared, first: &Compared) {
         let Some(logprob) = this.logprob else { return };
         self.logprob += logprob;
@@ -145,7 +145,7 @@ struct Figures {
     perplexity: f64,
     /// Mean and 99th percentile of the divergences, in nats.
     divergence: [f64; 2],
-    /// Share of tokens with the first format's most likely one.
+    /// Share of tokens with the same most likely token as the first format.
     same_top: f64,
     bytes_per_token: f64,
     tokens: usize,

@@ -22,7 +22,7 @@ pub(super) struct Common {
     threads: Option<u16>,
 }
 
-/// A model, ready to read texts with any cache.
+/// An open model that can read texts with any cache format.
 pub(super) struct Subject {
     pub(super) engine: Engine,
     pub(super) prompter: Prompter,
@@ -54,18 +54,18 @@ impl Common {
 }
 
 impl Subject {
-    /// Says what is being done.
+    /// Shows the current activity.
     pub(super) fn say(&self, text: impl Into<String>) {
         self.bar.set_message(text.into());
         self.bar.tick();
     }
 
-    /// Ends the saying.
+    /// Clears it.
     pub(super) fn done(&self) {
         self.bar.finish_and_clear();
     }
 
-    /// Says what is to be read, and shows how far it is.
+    /// Says what is being read, and shows the progress.
     pub(super) fn progress(&self, n_tokens: usize, plan: &str) -> ProgressBar {
         self.bar.finish_and_clear();
         eprintln!("{plan}");
@@ -74,7 +74,7 @@ impl Subject {
         bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
     }
 
-    /// Bits of a cached number on average, all side data included.
+    /// Average bits of a cached number, including all side data.
     pub(super) fn bits(&self, kv: &KvChoice) -> anyhow::Result<f64> {
         let bytes = |kv: &KvChoice| {
             let cost = self.prompter.kv_cost(kv).map_err(worded)?;
@@ -83,7 +83,7 @@ impl Subject {
         Ok(16.0 * bytes(kv)? / bytes(&KvChoice::Uniform(KvFormat::F16))?)
     }
 
-    /// The choices as formats of this model, equal ones once.
+    /// The choices as formats of this model, without duplicates.
     pub(super) fn formats(&self, kvs: &[Kv]) -> anyhow::Result<Vec<Format>> {
         let mut formats: Vec<Format> = Vec::new();
         for kv in kvs {
@@ -96,14 +96,14 @@ impl Subject {
         Ok(formats)
     }
 
-    /// Log-probabilities of all ids but the first.
+    /// Log-probabilities of all ids except the first.
     pub(super) fn logprobs(&self, ids: &[u32], kv: &KvChoice) -> anyhow::Result<Vec<f64>> {
         let mut all = Vec::with_capacity(ids.len());
         self.engine.score(ids, Some(kv), &mut |score| all.push(f64::from(score.logprob)))?;
         Ok(all)
     }
 
-    /// Most tokens of one text.
+    /// Maximum number of tokens in one text.
     pub(super) fn context(&self) -> usize {
         self.prompter.model().context_length
     }

@@ -1,4 +1,4 @@
-//! `greenroom-lab score`: how likely a model finds a text, token by token.
+//! `greenroom-lab score`: the likelihood of a text under a model, token by token.
 
 use anyhow::{Context as _, bail};
 use greenroom::backend::{Device, EmbeddedConfig, Kv, locate, worded};

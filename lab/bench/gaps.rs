@@ -92,7 +92,7 @@ impl Args {
     }
 }
 
-/// Turns of the others, until the speaker's is over. None of them stands: each goes back to where they were.
+/// Turns of the others, until the speaker's is over. None is kept: each goes back to its beginning.
 fn turns_beside(
     lab: &Lab,
     others: &[(Player, String)],

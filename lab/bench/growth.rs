@@ -8,7 +8,7 @@ use anyhow::Context as _;
 use greenroom::backend::EmbeddedConfig;
 use std::path::PathBuf;
 
-/// New tokens of a turn that is measured.
+/// New tokens of a measured turn.
 const NEW: usize = 32;
 /// New tokens of a turn by which cores are compared.
 const LONG: usize = 512;
@@ -160,7 +160,7 @@ impl Args {
         })
     }
 
-    /// Turns of an agent that has read `history` tokens; none of them stands.
+    /// Turns of an agent that has read `history` tokens; none of them is kept.
     fn turns(
         &self,
         bench: &mut Bench,

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Words that most vocabularies hold as one token; a random model's holds the first.
+/// Words that are one token in most vocabularies; a random model's vocabulary has the first.
 const WORDS: [&str; 16] = [
     " the", " of", " and", " to", " in", " is", " that", " it", " was", " for", " on", " are", " with",
     " as", " at", " be",
@@ -43,7 +43,7 @@ pub(super) struct Lab {
     pub(super) load_ms: f64,
 }
 
-/// A session and all that it has read and said.
+/// A session and everything that it has read and said.
 pub(super) struct Player {
     key: SessionKey,
     conversation: Conversation,
@@ -56,13 +56,13 @@ pub(super) struct Player {
 pub(super) struct Ask {
     /// Text that the agent reads.
     pub(super) text: String,
-    /// Exactly so many tokens are generated.
+    /// Exactly this many tokens are generated.
     pub(super) n_tokens: usize,
     /// Nothing cached is used.
     pub(super) cold: bool,
 }
 
-/// A turn on its way.
+/// A turn in progress.
 pub(super) struct Pending {
     turn: Turn,
     submitted: Instant,
@@ -105,7 +105,7 @@ impl Timed {
         self.usage.reused + self.computed()
     }
 
-    /// The reply as it stands.
+    /// The reply's text.
     pub(super) fn ids(&self) -> &[u32] {
         match &self.exchange.reply {
             ReplyContent::Ids(ids) | ReplyContent::Call(ids) => ids,
@@ -174,12 +174,12 @@ impl Bench {
         }
     }
 
-    /// Opens the engine and lets it touch all weights once; sessions are kept on disk where there is a cache folder.
+    /// Opens the engine and lets it touch all weights once; sessions are kept on disk if there is a cache folder.
     pub(super) fn open(&mut self, cache_dir: Option<&Path>) -> anyhow::Result<Lab> {
         self.open_with(&self.config(cache_dir))
     }
 
-    /// [`Bench::open`], set up in another way.
+    /// [`Bench::open`] with another configuration.
     pub(super) fn open_with(&mut self, config: &EmbeddedConfig) -> anyhow::Result<Lab> {
         self.open_engine(config.engine())
     }
@@ -204,7 +204,7 @@ impl Bench {
         Ok(Lab { persistent, load_ms: began.elapsed().as_secs_f64() * 1e3, ..lab })
     }
 
-    /// Tells a terminal what is going on.
+    /// Shows the current activity on a terminal.
     pub(super) fn say(&self, what: impl Into<String>) {
         self.bar.set_message(what.into());
     }
@@ -298,7 +298,8 @@ impl Player {
         self.conversation.exchanges.first().map_or("", |exchange| exchange.user.as_str())
     }
 
-    /// The turn becomes part of what the agent has read and said. Without it the next turn goes back to before.
+    /// The turn becomes part of what the agent has read and said. Without this call the next turn goes back to
+    /// before it.
     pub(super) fn remember(&mut self, timed: &Timed) {
         self.conversation.exchanges.push(timed.exchange.clone());
     }
@@ -380,7 +381,7 @@ impl Pending {
         }
         let (done, completion) = self.ended.context("a turn that ended has a completion")?;
         let Completion { ids, usage, .. } = *completion;
-        // The engine counts from when it took up the turn, and knows its first token to the microsecond.
+        // The engine counts from when it started the turn, and knows its first token to the microsecond.
         let first = done - Duration::from_secs_f64((usage.total_ms - usage.ttft_ms).max(0.0) / 1e3);
         let exchange = Exchange::new(self.text, ReplyContent::Ids(ids.into()));
         let usage = self.turn.blocking_commit()?.usage;

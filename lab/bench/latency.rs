@@ -1,4 +1,4 @@
-//! Time to the first token: by where the memory is, and with somebody else at work.
+//! Time to first token, by where the memory is, and with another active agent.
 
 use super::lab::{Ask, Bench, Lab, Player, Timed, wait_for_all};
 use super::report::{Entry, Figures, Row, median};
@@ -100,7 +100,7 @@ impl Ttft {
     }
 }
 
-/// A turn that becomes history.
+/// A turn that becomes part of the history.
 fn said(lab: &Lab, agent: &mut Player, ask: Ask) -> anyhow::Result<Timed> {
     let timed = lab.turn(agent, ask)?;
     agent.remember(&timed);
@@ -206,7 +206,7 @@ impl Concurrent {
         Ok(played)
     }
 
-    /// A late agent's wait, and what it costs the one who speaks.
+    /// A late agent's wait, and its cost for the agent that is speaking.
     fn staggered(&self, bench: &mut Bench, lab: &Lab) -> anyhow::Result<Row> {
         let context = self.context.first().copied().unwrap_or(1024);
         let (mut alone, mut beside) = (Vec::new(), Vec::new());

@@ -1,4 +1,4 @@
-//! Most memory that a process takes with a long context, by cache format: a process for each.
+//! Peak memory of a process with a long context, by cache format, with a process for each.
 
 use super::lab::{Ask, Bench};
 use super::process::{in_a_process, peak_bytes};

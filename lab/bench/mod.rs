@@ -1,8 +1,7 @@
-//! `greenroom-lab bench`: what a turn costs on this machine, measured through the engine's public face.
+//! `greenroom-lab bench`: the cost of a turn on this machine, measured through the engine's public API.
 //!
-//! `model` finds or writes the model, `lab` opens it and times turns of known token counts, `process` starts the program once
-//! more, `peer` times another engine beside ours, `report` shows the figures.
-//! The other files are the measurements.
+//! `model` finds or writes the model, `lab` opens it and times turns of known token counts, `process` starts the program
+//! again, `peer` times another engine for comparison, `report` shows the figures. The other files are the measurements.
 
 mod gaps;
 mod growth;
@@ -96,7 +95,7 @@ enum What {
 }
 
 impl What {
-    /// The engine that is timed beside ours.
+    /// The engine that is timed for comparison.
     fn peer(&self) -> Option<Peer> {
         match self {
             Self::Prefill(args) => args.peer,

@@ -1,4 +1,4 @@
-//! The model to measure: a file, or random weights of a real shape, written once and used again.
+//! The model to measure: a file, or random weights of a real shape, written once and reused.
 
 use super::Common;
 use anyhow::{Context as _, bail};
@@ -35,7 +35,7 @@ pub(super) fn find(common: &Common, bar: &indicatif::ProgressBar) -> anyhow::Res
     Ok(ModelFile::Path(path))
 }
 
-/// Written under another name first: a file of that name is always whole.
+/// Written under another name first, so that a file with this name is always complete.
 fn write(model: &RandomModel, folder: &Path, path: &Path) -> anyhow::Result<()> {
     std::fs::create_dir_all(folder)?;
     let unfinished: PathBuf = path.with_extension(format!("{}.part", std::process::id()));

@@ -1,4 +1,4 @@
-//! Another engine on the same file, which is timed in turn with ours.
+//! Another engine on the same file, timed alternately with this one.
 
 use super::lab::Bench;
 use crate::candle::Candle;
@@ -17,12 +17,12 @@ pub(super) enum Peer {
     Candle,
 }
 
-/// A peer at work.
+/// A running peer.
 pub(super) struct Rival(Candle);
 
 impl Peer {
-    /// Runs the program once more with `threads` for the peer, which takes their number from the environment alone; `None`
-    /// where this is that run.
+    /// Runs the program again with `threads` for the peer, which takes their number only from the environment; `None` if
+    /// this is that run.
     pub(super) fn start_again(self, threads: usize) -> anyhow::Result<Option<Exit>> {
         let Self::Candle = self;
         let names = ["RAYON_NUM_THREADS", "CANDLE_NUM_THREADS"];
@@ -33,7 +33,7 @@ impl Peer {
         let mut command = std::process::Command::new(std::env::current_exe()?);
         command.args(std::env::args_os().skip(1)).envs(names.map(|name| (name, &threads)));
         let status = command.status().context("can't start this program again")?;
-        // What went wrong was said there.
+        // That process has printed the error.
         Ok(Some(if status.success() { Exit::Pass } else { Exit::Environment }))
     }
 

@@ -5,16 +5,16 @@ use std::path::Path;
 
 /// Width and height, in pixels.
 const SIZE: (u32, u32) = (720, 400);
-/// Blue, orange and green, which the colour-blind tell apart.
+/// Blue, orange and green, which colour-blind people can distinguish.
 const COLOURS: [RGBColor; 3] = [RGBColor(0, 114, 178), RGBColor(213, 94, 0), RGBColor(0, 158, 115)];
 
 /// A line, by name.
 pub(crate) type Line = (&'static str, Vec<(f64, f64)>);
 
-/// What a picture shows.
+/// The contents of a picture.
 pub(crate) struct Plot {
     pub(crate) title: String,
-    /// What the axes count; that of x is logarithmic, that of y begins at 0.
+    /// Labels of the axes; the x axis is logarithmic, the y axis begins at 0.
     pub(crate) axes: [&'static str; 2],
     pub(crate) lines: Vec<Line>,
 }

@@ -1,4 +1,5 @@
-//! More agents than memory holds, speaking in turn: what is evicted, reloaded, and said all the same.
+//! More agents than fit in memory, speaking in turn: what is evicted and reloaded, without changing any
+//! reply.
 
 use super::lab::{Ask, Bench, Lab, Timed};
 use super::process::{Answer, in_a_process, peak_bytes};

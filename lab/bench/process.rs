@@ -1,4 +1,4 @@
-//! A measurement in a process of its own: this program once more, on the same model. Most memory is counted by process.
+//! A measurement in a separate process: this program again, on the same model. Peak memory is counted by process.
 
 use super::lab::Bench;
 use super::report::Entry;
@@ -54,7 +54,7 @@ impl Answer {
         self.cell(name, |value| Some(Entry::Bytes(value.as_u64()?)))
     }
 
-    /// Something measured; its median, least and most.
+    /// A measured value: its median, minimum and maximum.
     pub(super) fn measured(&self, name: &'static str) -> anyhow::Result<(&'static str, Entry)> {
         let numbers = |value: &Value| ["min", "median", "max"].map(|what| value[what].as_f64());
         self.cell(name, |value| Some(Entry::Measured(numbers(value).into_iter().collect::<Option<_>>()?)))
@@ -70,7 +70,7 @@ impl Answer {
     }
 }
 
-/// The most memory that this process ever held.
+/// The peak memory of this process.
 pub(super) fn peak_bytes() -> anyhow::Result<u64> {
     let status = files::read_text("/proc/self/status".as_ref(), Kind::System)
         .context("peak memory is known on Linux only")?;

@@ -1,4 +1,4 @@
-//! Figures as a table for people or as one JSON object: medians, with least and most.
+//! Figures as a table for people or as one JSON object: medians, with minimum and maximum.
 
 use greenroom::terminal::{bytes, table};
 use serde_json::{Map, Value, json};
@@ -13,7 +13,7 @@ pub(crate) enum Entry {
     Count(usize),
     /// A size.
     Bytes(u64),
-    /// Something measured, once or several times.
+    /// A value measured once or several times.
     Measured(Vec<f64>),
     /// Ratio of two figures.
     Ratio(f64),
@@ -31,7 +31,7 @@ pub(crate) struct Figures {
     pub(crate) notes: Vec<String>,
 }
 
-/// The middle of some numbers (of two middle ones, their mean); NaN of none.
+/// The median of some numbers (the mean of two middle ones); NaN without numbers.
 pub(crate) fn median(numbers: &[f64]) -> f64 {
     let mut sorted = numbers.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -75,7 +75,7 @@ fn range(numbers: &[f64]) -> (f64, f64) {
     numbers.iter().fold((f64::INFINITY, f64::NEG_INFINITY), |(least, most), x| (least.min(*x), most.max(*x)))
 }
 
-/// Three digits that count, or all before the point.
+/// Three significant digits, or all before the point.
 fn short(x: f64) -> String {
     match x.abs() {
         100.0.. => format!("{x:.0}"),
@@ -95,7 +95,7 @@ impl Figures {
         Value::Object(facts)
     }
 
-    /// Tables for people: rows with other names begin another table.
+    /// Tables for people: rows with different names begin another table.
     pub(crate) fn text(&self) -> String {
         let names = |row: &Row| row.iter().map(|(name, _)| *name).collect::<Vec<_>>();
         let mut text = String::new();
@@ -114,7 +114,7 @@ impl Figures {
     }
 }
 
-/// Processor, cores and memory of this machine; what can't be found out is left out.
+/// Processor, cores and memory of this machine; unknown facts are left out.
 pub(crate) fn machine() -> Value {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let Ok(mut system) = sysinfo::System::new() else { return json!({ "cores": cores }) };

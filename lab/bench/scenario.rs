@@ -15,7 +15,7 @@ use indexmap::IndexMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// The scenario that is played where none is given.
+/// The default scenario.
 const BUNDLED: &str = greenroom::scenario::PRISONERS_DILEMMA;
 
 /// A scenario played with persistent memories and cold: time to the first token by phase, and wall time
@@ -37,7 +37,7 @@ pub(super) struct Play {
     max_tokens: u32,
 }
 
-/// Figures of one performance.
+/// Figures of one run.
 #[derive(Default)]
 pub(super) struct Performance {
     /// Times to the first token of permanent agents, by phase.
@@ -56,7 +56,7 @@ impl Args {
         let folder = tempfile::tempdir()?;
         let (mut lasting, mut cold) = (Vec::new(), Vec::new());
         for n in bench.repeats() {
-            // Equal runs would find each other's blocks by content: each time begins with an empty store.
+            // Identical runs would find each other's blocks by content, so each begins with an empty store.
             let root = folder.path().join(n.to_string());
             let backend = open(bench, &root.join("cache"))?;
             for (is_cold, played) in [(false, &mut lasting), (true, &mut cold)] {
@@ -91,13 +91,13 @@ impl Play {
     }
 }
 
-/// An engine for performances, with its memories in a folder.
+/// An engine for the runs, with its memories in a folder.
 pub(super) fn open(bench: &Bench, cache_dir: &Path) -> anyhow::Result<Arc<dyn Backend>> {
     bench.say("loading the model");
     Ok(Arc::new(Embedded::open(&bench.config(Some(cache_dir)), &mut |_| {})?))
 }
 
-/// One performance; its record goes to `folder`.
+/// One run; its record is written to `folder`.
 pub(super) fn play(
     scenario: &Arc<Scenario>,
     backend: &Arc<dyn Backend>,

@@ -1,4 +1,4 @@
-//! One scenario many times: what its runs share in one cache folder.
+//! Plays one scenario many times, to see what its runs share in one cache folder.
 
 use super::lab::Bench;
 use super::report::{Entry, Figures, Row};

@@ -223,7 +223,7 @@ impl Batch {
     }
 }
 
-/// Sets a peer's rates beside ours, if there is one.
+/// Adds a peer's rates for comparison, if there is one.
 fn beside(row: &mut Row, turns: &[Timed], rate: impl Fn(&Timed) -> f64, theirs: Vec<f64>) {
     if !theirs.is_empty() {
         let ours: Vec<f64> = turns.iter().map(rate).collect();
@@ -234,7 +234,8 @@ fn beside(row: &mut Row, turns: &[Timed], rate: impl Fn(&Timed) -> f64, theirs: 
 
 /// Tokens a second of all turns in the time in which all of them generate.
 fn rate_together(turns: &[Timed]) -> f64 {
-    // Each turn's tokens are even over its own time, so in any common stretch the total is the sum of the rates.
+    // Each turn's tokens are spread evenly over its own time, so in any common interval the total is the sum of
+    // the rates.
     turns.iter().map(Timed::decode_rate).sum()
 }
 
@@ -250,7 +251,7 @@ pub(super) fn measured(turns: &[Timed], figure: impl Fn(&Timed) -> f64) -> Entry
     Entry::Measured(turns.iter().map(figure).collect())
 }
 
-/// Prompt tokens reused and computed, as they really were; all turns of a row have the same.
+/// Prompt tokens actually reused and computed; all turns of a row have the same.
 pub(super) fn counts(turns: &[Timed]) -> (Entry, Entry) {
     let first = turns.first();
     (Entry::Count(first.map_or(0, |turn| turn.usage.reused)), Entry::Count(first.map_or(0, Timed::computed)))

@@ -1,8 +1,9 @@
-//! `greenroom-lab recall`: hash-hop. Pairs are told, filler follows, and the end of a chain of pairs is asked for.
+//! `greenroom-lab recall`: hash-hop. The prompt states pairs, then filler, and asks for the end of a chain of
+//! pairs.
 //!
-//! The task of OptIQ's measurements of KV precision: a model that can follow the chains at all fails with a coarse cache first
-//! where hops and distance grow. Beside right and wrong there is the margin, the right value's log-probability less
-//! the best wrong one's: it tells caches apart even where a model is always right, or never.
+//! The task is from OptIQ's measurements of KV precision: with a coarse cache, a model that can follow the chains fails first
+//! at more hops and longer distances. Besides right and wrong it measures the margin, the right value's log-probability minus
+//! the best wrong one's. The margin distinguishes caches even if a model is always right, or never.
 
 use crate::quality::{Common, Subject};
 use anyhow::ensure;
@@ -43,7 +44,7 @@ pub(super) struct Args {
     json: bool,
 }
 
-/// Values among which the right one is to be found, itself included.
+/// Number of candidate values, including the right one.
 const OPTIONS: usize = 6;
 
 /// One question.
@@ -53,7 +54,7 @@ struct Probe {
     options: Vec<String>,
 }
 
-/// Numbers that a seed and a name give, the same everywhere.
+/// Pseudo-random numbers from a seed and a name, the same on all machines.
 struct Dice(blake3::OutputReader);
 
 impl Dice {
@@ -166,7 +167,8 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
             let n = f64::from(args.probes);
             for (cell, format) in cells.iter().zip(&formats) {
                 let (margin, error) = mean(&cell.margins);
-                // The same questions with both caches: differences tell more than means do.
+                // The same questions with both caches, because paired differences are more precise than
+                // means.
                 let pairs = cell.margins.iter().zip(&cells[0].margins);
                 let (change, change_error) =
                     mean(&pairs.map(|(this, first)| this - first).collect::<Vec<_>>());

@@ -1,13 +1,15 @@
-//! Workers of an engine and their caches: what each has read and still has, and which of them answers a request.
+//! Workers of an engine and their caches: what each has cached, and which of them answers a request.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
-/// What a worker's cache holds.
+/// The capacity of a worker's cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Capacity {
-    /// So many tokens, in blocks that requests share by content; those that were used longest ago go first, from their ends (vLLM, SGLang).
+    /// A number of tokens, in blocks that requests share by content; the least recently used are evicted first, from their ends (vLLM,
+    /// SGLang).
     Tokens(usize),
-    /// So many sequences, each of which goes on with a request that begins alike (llama.cpp's slots).
+    /// A number of sequences, each of which a request with the same beginning can continue (llama.cpp's
+    /// slots).
     Sequences(usize),
 }
 
@@ -22,7 +24,7 @@ pub(super) enum Routing {
     Prefix,
 }
 
-/// A memory of a run; `None`: what is the same in all runs.
+/// A memory of a run; `None`: the part that is the same in all runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct Key {
     pub(super) script: usize,
@@ -30,7 +32,7 @@ pub(super) struct Key {
     pub(super) memory: usize,
 }
 
-/// What is asked of a cache.
+/// A request to a cache.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Wanted {
     pub(super) key: Key,
@@ -41,7 +43,7 @@ pub(super) struct Wanted {
     pub(super) shared: usize,
 }
 
-/// Something that a cache has.
+/// An entry of a cache.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     /// Tokens, from the beginning of the prompt on.
@@ -52,7 +54,7 @@ struct Entry {
     pins: usize,
 }
 
-/// Tokens with which two memories of a script begin alike.
+/// Length of the common beginning of two memories of a script, in tokens.
 pub(super) type Alike<'a> = dyn Fn(Key, Key) -> usize + 'a;
 
 /// A cache.
@@ -66,7 +68,7 @@ pub(super) struct Cache {
     clock: u64,
 }
 
-/// Share of a prompt that a slot must have for llama.cpp to choose it by that.
+/// Share of a prompt that must be in a slot for llama.cpp to choose it by similarity.
 const SIMILAR: f64 = 0.1;
 
 impl Cache {
@@ -75,7 +77,7 @@ impl Cache {
         Self { capacity, block, entries, by_use, stored: 0, clock: 0 }
     }
 
-    /// Tokens of a prompt that need not be computed: whole blocks, and never its last token.
+    /// Number of a prompt's tokens that need not be computed: whole blocks, and never the last token.
     pub(super) fn hit(&self, wanted: &Wanted, alike: &Alike<'_>) -> usize {
         let found = match self.capacity {
             Capacity::Tokens(_) => {
@@ -88,7 +90,7 @@ impl Cache {
         found.min(wanted.prompt.saturating_sub(1)) / self.block * self.block
     }
 
-    /// The sequence that a request goes on with, and the tokens that they have in common.
+    /// The sequence that a request continues, and the number of their common tokens.
     fn slot(&self, wanted: &Wanted, alike: &Alike<'_>) -> Option<(Key, usize)> {
         let common = |(key, entry): (&Key, &Entry)| {
             let common = if *key == wanted.key { wanted.known } else { alike(*key, wanted.key) };
@@ -99,7 +101,8 @@ impl Cache {
         (best.1 as f64 > SIMILAR * wanted.prompt as f64).then_some(best)
     }
 
-    /// A request begins: what it rests on stays until it ends. Returns the tokens that need not be computed.
+    /// Begins a request: the entries that it uses stay until it ends. Returns the number of tokens that need
+    /// not be computed.
     pub(super) fn begin(&mut self, wanted: &Wanted, alike: &Alike<'_>) -> usize {
         let hit = self.hit(wanted, alike);
         match self.capacity {
@@ -126,14 +129,14 @@ impl Cache {
         hit
     }
 
-    /// What a request has read and said so far.
+    /// Records what a request has read and said so far.
     pub(super) fn grow(&mut self, wanted: &Wanted, tokens: usize) {
         let base = if matches!(self.capacity, Capacity::Tokens(_)) { wanted.shared.min(tokens) } else { 0 };
         self.put(wanted.key, tokens, base);
         self.shrink();
     }
 
-    /// A request has ended.
+    /// Ends a request.
     pub(super) fn end(&mut self, wanted: &Wanted) {
         self.pin(wanted, -1);
         self.shrink();
@@ -164,7 +167,7 @@ impl Cache {
         }
     }
 
-    /// Lets go of what was used longest ago and is not in use, from the end.
+    /// Evicts the least recently used entries that are not in use, from the end.
     fn shrink(&mut self) {
         let Capacity::Tokens(most) = self.capacity else { return };
         while self.stored > most {
@@ -190,7 +193,7 @@ impl Cache {
 #[derive(Debug)]
 pub(super) struct Worker<T> {
     pub(super) cache: Cache,
-    /// Requests at work.
+    /// Active requests.
     pub(super) busy: usize,
     pub(super) queue: VecDeque<T>,
     /// Time at which it may begin to read the next prompt.

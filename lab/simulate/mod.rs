@@ -1,4 +1,4 @@
-//! `greenroom-lab simulate`: what recorded runs would cost on other engines, and at other sizes.
+//! `greenroom-lab simulate`: the cost of recorded runs on other engines, and at other sizes.
 
 mod fleet;
 mod play;
@@ -118,7 +118,7 @@ impl Args {
         }
     }
 
-    /// Each run once, beside what was measured.
+    /// Plays each run once, for comparison with the measurements.
     fn as_recorded(&self, scripts: &[Script]) -> Figures {
         let scripts: &[Script] = &scripts.iter().map(Script::as_played).collect::<Vec<_>>();
         let steps = || scripts.iter().flat_map(|script| &script.steps);
@@ -280,7 +280,7 @@ mod tests {
         // Each prompt has 100 new tokens, each reply takes a second.
         assert!(outcome.ttft.iter().all(|seconds| (seconds - 0.1).abs() < 1e-9), "{:?}", outcome.ttft);
         assert!((outcome.seconds - 6.6).abs() < 1e-9);
-        // Blocks round down; what another run has read of the same helps.
+        // Blocks round down; another run's reading of the same text helps.
         assert_eq!(play(&[script(6)], Setting { block: 64, ..setting() }).reused, 2 * (64 + 192));
         assert_eq!(play(&[script(6)], Setting { n_runs: 2, ..setting() }).reused, 1200 + 2 * 60);
     }

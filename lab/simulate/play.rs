@@ -12,7 +12,7 @@ pub(super) struct Setting {
     pub(super) capacity: Capacity,
     pub(super) block: usize,
     pub(super) routing: Routing,
-    /// Requests of a worker at once.
+    /// Maximum number of a worker's simultaneous requests.
     pub(super) slots: usize,
     /// Tokens of prompts that a worker reads in a second, one prompt after another.
     pub(super) prefill: f64,
@@ -20,17 +20,17 @@ pub(super) struct Setting {
     pub(super) decode: f64,
     /// Seconds to a worker and back.
     pub(super) latency: f64,
-    /// Seconds between a reply and what is asked next.
+    /// Seconds between a reply and the next request.
     pub(super) think: f64,
     /// Runs that are played.
     pub(super) n_runs: usize,
-    /// Runs that are at work at once; another begins when one ends.
+    /// Number of simultaneous runs; another begins when one ends.
     pub(super) at_once: usize,
     /// Seconds over which the first of them begin.
     pub(super) spread: f64,
 }
 
-/// What came of it.
+/// The results.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Outcome {
     pub(super) requests: usize,
@@ -47,7 +47,7 @@ pub(super) struct Outcome {
 }
 
 impl Outcome {
-    /// The time to the first token that so much of all requests did not exceed.
+    /// The quantile of the time to first token for this share of all requests.
     pub(super) fn ttft_at(&self, share: f64) -> f64 {
         let at = (share * self.ttft.len() as f64) as usize;
         self.ttft.get(at.min(self.ttft.len().saturating_sub(1))).copied().unwrap_or(f64::NAN)
@@ -75,7 +75,7 @@ enum What {
     Answer(Turn),
 }
 
-/// Events in the order of time, and of their making.
+/// Events ordered by time, then by creation.
 struct Event {
     at: f64,
     n: usize,
@@ -102,7 +102,7 @@ impl Ord for Event {
     }
 }
 
-/// A run at work.
+/// An active run.
 struct Running {
     /// For each turn, how many it still waits for.
     waits: Vec<usize>,
@@ -202,7 +202,7 @@ impl Play<'_> {
                 self.push(at + reply as f64 / self.setting.decode, What::Said(turn, worker));
             }
             What::Said(turn, worker) => {
-                // The last token of a reply was said and not read.
+                // The last token of a reply was generated but not read.
                 let (wanted, reply) = (self.wanted(turn), self.step(turn).reply);
                 let cache = &mut self.workers[worker].cache;
                 cache.grow(&wanted, wanted.prompt + reply.saturating_sub(1));
@@ -215,7 +215,7 @@ impl Play<'_> {
         }
     }
 
-    /// A worker takes what waits for it, as far as it has slots.
+    /// A worker takes its waiting requests, up to its number of slots.
     fn serve(&mut self, at: f64, worker: usize) {
         while self.workers[worker].busy < self.setting.slots
             && let Some(turn) = self.workers[worker].queue.pop_front()
@@ -231,7 +231,7 @@ impl Play<'_> {
         }
     }
 
-    /// A run goes on after a reply.
+    /// Continues a run after a reply.
     fn answer(&mut self, at: f64, turn: Turn) {
         let steps = &self.scripts[turn.run % self.scripts.len()].steps;
         let Some(running) = &mut self.runs[turn.run] else { return };

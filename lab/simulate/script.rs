@@ -1,4 +1,4 @@
-//! A recorded run as an engine sees it: prompts that grow, replies, and who waits for whom.
+//! A recorded run from an engine's point of view: growing prompts, replies, and their dependencies.
 
 use anyhow::{Context as _, bail, ensure};
 use greenroom::replay::{Search, load_scenario, transcript_file};
@@ -11,18 +11,19 @@ use std::path::Path;
 /// A run.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Script {
-    /// Turns, each behind those that it waits for: in the order of the plan, or of time.
+    /// Turns, each after those that it waits for: in plan order, or in order of time.
     pub(super) steps: Vec<Step>,
     /// Agents that remember.
     pub(super) n_agents: usize,
-    /// Tokens with which prompts of two memories begin alike; of one memory with itself, in runs of other seeds.
+    /// Length of the common beginning of two memories' prompts in tokens; for one memory and itself, in runs
+    /// with different seeds.
     pub(super) alike: Vec<Vec<usize>>,
 }
 
 /// A turn.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Step {
-    /// The memory that it goes on with.
+    /// The memory that it continues.
     pub(super) memory: usize,
     /// Tokens of the prompt.
     pub(super) prompt: usize,
@@ -34,17 +35,17 @@ pub(super) struct Step {
     pub(super) after: Vec<usize>,
     /// Tokens that the engine reused when it was recorded.
     pub(super) reused: usize,
-    /// Milliseconds at which it began and ended when it was recorded; 0 where that is not on record.
+    /// Milliseconds at which it began and ended when it was recorded; 0 if unknown.
     pub(super) began: f64,
     pub(super) ended: f64,
 }
 
-/// All that a memory has read and said.
+/// Everything that a memory has read and said.
 #[derive(Default)]
 struct Read {
     text: String,
     tokens: usize,
-    /// Bytes of the text that are the same whatever the seed is: nobody has spoken before them.
+    /// Bytes of the text that do not depend on the seed, because nobody has spoken before them.
     fixed: usize,
 }
 
@@ -52,7 +53,7 @@ impl Script {
     /// Reads a run's folder.
     ///
     /// # Errors
-    /// Its transcript, trace or scenario is not there or can't be read, or nothing in it was played by an engine.
+    /// Its transcript, trace or scenario is missing or can't be read, or no turn in it was played by an engine.
     pub(super) fn open(run: &Path) -> anyhow::Result<Self> {
         let file = transcript_file(run);
         let transcript = Transcript::open(&file)?;
@@ -66,14 +67,14 @@ impl Script {
             bail!("the scenario of {} has errors: see `greenroom check`", file.display());
         };
         let plan = compile(&scenario);
-        // By messages a choice is said as JSON, and read as the option's text.
+        // With messages, a choice is generated as JSON, and read as the option's text.
         let model = traced.models.get("").map_or("", String::as_str);
         let by_messages = ["openai+", "anthropic+"].iter().any(|api| model.starts_with(api));
         let lines = transcript.turns.iter().map(|turn| (turn.record.path.as_str(), &turn.record));
         let lines: BTreeMap<&str, &TurnRecord> = lines.collect();
         let (mut script, mut read) = (Self::default(), Vec::<Read>::new());
         let mut memories: BTreeMap<TimelineId, usize> = BTreeMap::new();
-        // Of a turn that was not played, those that it would have waited for.
+        // For a turn that was not played, the turns that it would have waited for.
         let mut ends: Vec<Vec<usize>> = Vec::new();
         let mut before: Vec<Vec<usize>> = vec![Vec::new(); plan.n_turns()];
         for edge in plan.graph.raw_edges() {
@@ -120,15 +121,15 @@ impl Script {
         Ok(script)
     }
 
-    /// The same run with its turns in the order in which they were played when it was recorded: one that began after another had
-    /// ended waits for it here, too. As the plan has it, where the trace does not say when turns ended.
+    /// The same run with its turns in the recorded order: a turn that began after another had ended waits for it here, too. If
+    /// the trace does not say when turns ended, they stay in plan order.
     pub(super) fn as_played(&self) -> Self {
         if self.steps.iter().any(|step| step.ended == 0.0) {
             return self.clone();
         }
         let mut steps = self.steps.clone();
         steps.sort_by(|one, other| one.began.total_cmp(&other.began));
-        // The end is told a little later than it is.
+        // The end is reported a little later than it happens.
         let begun = |step: &Step| step.began + 0.1 * (step.ended - step.began);
         let before = |(at, step): (usize, &Step)| {
             (0..at).filter(|other| steps[*other].ended <= begun(step)).collect::<Vec<usize>>()
@@ -140,13 +141,14 @@ impl Script {
         Self { steps, ..self.clone() }
     }
 
-    /// Tokens of a memory that are the same in runs of other seeds.
+    /// Tokens of a memory that are the same in runs with different seeds.
     pub(super) fn shared(&self, memory: usize) -> usize {
         self.alike[memory][memory]
     }
 }
 
-/// Tokens with which two memories begin alike, by their share of the text; one and itself in runs of other seeds.
+/// Length of the common beginning of two memories in tokens, by their share of the text; for one and itself, in
+/// runs with different seeds.
 fn alike(read: &[Read], one: usize, other: usize) -> usize {
     let (Read { text, tokens, fixed }, with) = (&read[one], &read[other].text);
     let same = text.bytes().zip(with.bytes()).take_while(|(a, b)| a == b).count();

@@ -1,4 +1,4 @@
-//! Every measurement runs on small models and says what it found as JSON. How fast is nobody's business here.
+//! Every measurement runs on small models and prints its results as JSON. Speed is not checked here.
 
 use super::Stage;
 use serde_json::Value;
@@ -44,7 +44,7 @@ fn speeds_are_of_the_tokens_that_were_asked_for() {
     assert_eq!((counts("depth"), counts("tokens")), (vec![0, 256], vec![64, 64]));
     let rows =
         bench(&stage, &["decode", "--tokens", "8", "--depth", "0,256", "--weights", "q4_0", "--kv", "f16"]);
-    // A reply may lose its last token: half a character is cut.
+    // A reply may lose its last token, because half a character is cut off.
     assert!(rows.iter().all(|row| row["tokens"] == 8 || row["tokens"] == 7), "{rows:?}");
     for alike in [&["--alike"][..], &[]] {
         let args = ["batch", "--tokens", "8", "--depth", "300", "--sequences", "1,3"];
@@ -65,7 +65,7 @@ fn growth_is_that_of_the_lengths_and_agents_that_were_asked_for() {
     assert!((62..=65).contains(&history[0]) && (298..=301).contains(&history[1]), "{rows:?}");
     assert_eq!(counts(&rows[2..4], "idle_agents"), [0, 3], "{rows:?}");
     assert!(rows[..4].iter().all(|row| row["first_token_ms"]["median"].as_f64().unwrap() > 0.0), "{rows:?}");
-    // Cores that there are, then those that are modelled.
+    // The existing cores, then the modelled ones.
     let cores = counts(&rows[4..], "cores");
     assert!(cores.is_sorted() && cores[0] == 1 && cores.last() == Some(&16), "{rows:?}");
     for name in ["history", "idle", "cores"] {
@@ -144,7 +144,8 @@ fn agents_without_room_in_memory_lose_nothing() {
     }
     let from_disk = |row: usize| rows[row]["from_disk"].as_u64().unwrap();
     let reloaded = |row: usize| rows[row]["reloaded"].as_u64().unwrap();
-    // In turn order the one who spoke longest ago is always the next: by last use everybody is reloaded.
+    // In turn order the agent that spoke longest ago is always next, so with eviction by last use all are
+    // reloaded.
     assert_eq!((from_disk(0), reloaded(0), from_disk(2)), (0, 0, 10), "{rows:?}");
     assert!(from_disk(1) < from_disk(2) && 0 < reloaded(1) && reloaded(1) < reloaded(2), "{rows:?}");
 }

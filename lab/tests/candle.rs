@@ -1,4 +1,5 @@
-//! The engine against candle's own models: another implementation of four families, with formats and kernels of its own.
+//! The engine compared with candle's own models: another implementation of four families, with its own formats and
+//! kernels.
 //!
 //! candle 0.11 computes another Gemma 3 (`quantized_gemma3.rs`): its feed-forward has SiLU for GELU (line 60), its windows
 //! are one wider (156), there are none where a token is fed alone (447), and what came before several tokens is hidden from
@@ -27,7 +28,7 @@ const FAMILIES: [&str; 4] = ["llama", "qwen2", "qwen3", "gemma3"];
 const FORMATS: [(Dtype, f64); 5] =
     [(Dtype::F32, 2e-3), (Dtype::F16, 2e-3), (Dtype::Q8_0, 0.2), (Dtype::Q4K, 0.2), (Dtype::Q6K, 0.2)];
 
-/// Ids to read: as many as Gemma's window holds.
+/// Number of ids to read: Gemma's window.
 const N: usize = 64;
 
 fn ids(n: usize) -> Vec<u32> {
@@ -156,7 +157,7 @@ fn wrong_models_are_told_from_those_of_candle() {
     }
 }
 
-/// The errors that the tests above go around. When this fails, candle has been mended: ask it for more.
+/// The errors that the tests above go around. When this fails, candle has been fixed: compare more with it.
 #[test]
 fn candles_gemma_errs_where_it_is_not_asked() {
     let ids = ids(N);

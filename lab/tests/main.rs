@@ -1,4 +1,4 @@
-//! The laboratory's program, from its command line to its figures.
+//! `greenroom-lab`, from its command line to its figures.
 
 #![allow(clippy::unwrap_used)] // a test fails by panicking
 
@@ -11,7 +11,7 @@ mod quality;
 use assert_cmd::Command;
 use std::path::PathBuf;
 
-/// A folder of its own for a test.
+/// A separate folder for a test.
 struct Stage {
     dir: tempfile::TempDir,
 }

@@ -1,4 +1,5 @@
-//! Outputs of the laboratory: they arrive, or it says that they did not; what is no regular file is refused.
+//! Outputs of `greenroom-lab`: they are written, or a failure is reported; anything but a regular file is
+//! refused.
 
 use super::Stage;
 use greenroom::backend::{Embedded, EmbeddedConfig, ModelFile};
@@ -10,7 +11,7 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::sync::Arc;
 
-/// Each command, with arguments by which it says something. OUT stands for a new path.
+/// Each command, with arguments that make it print something. OUT is a placeholder for a new path.
 const COMMANDS: &[&str] = &[
     "score --text text --threads 1",
     "perplexity --text text --ctx 16 --kv f16 --threads 1",
@@ -35,7 +36,7 @@ const COMMANDS: &[&str] = &[
 const SCENARIO: &str = "id: m\nagents: { ann: { lifecycle: permanent } }\n\
     phases: [{ name: p, agents: [ann], initial_prompt: Say hello. }]\n";
 
-/// A folder with what the commands read.
+/// A folder with the commands' inputs.
 fn furnished() -> Stage {
     let stage = Stage::new();
     let write = |name: &str, text: &str| std::fs::write(stage.path(name), text).unwrap();
@@ -140,7 +141,7 @@ fn what_can_not_be_read_or_written_is_named() {
         assert!(said(&output).contains(missing), "{run}: {}", said(&output));
     }
     let program = command(&stage, "kv-config --text long --tokens 300 --threads 1 --out OUT", "out");
-    // No file may grow at all: what a full disk does, a limit does.
+    // No file may grow at all: a size limit acts like a full disk.
     let mut limited = Command::new("sh");
     limited.args(["-c", "trap '' XFSZ; ulimit -f 0; exec \"$@\"", "sh"]).arg(program.get_program());
     limited.args(program.get_args()).current_dir(stage.dir.path()).env("HOME", stage.dir.path());

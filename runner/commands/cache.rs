@@ -77,7 +77,7 @@ struct Select {
 pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
     let (dir, key) =
         (args.memories.folder().context("no home folder: give --cache-dir")?, args.memories.key()?);
-    // What is looked after is what lies there, not this machine's copies of it.
+    // The command manages the objects in the store, not this machine's copies.
     let no_copies = args.memories.objects().map(|_| tempfile::tempdir()).transpose();
     let no_copies = no_copies.context("no folder for what is fetched")?;
     let (folder, place) = match args.memories.objects().zip(no_copies.as_ref()) {

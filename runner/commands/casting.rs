@@ -1,4 +1,4 @@
-//! `--model`: which file answers for the scenario itself, and which for each model that it names.
+//! `--model`: the file for the scenario's own model, and for each model that it names.
 
 use crate::backend::locate;
 use crate::replay::transcript_file;
@@ -38,8 +38,8 @@ pub(super) fn by_name(given: &[Given]) -> anyhow::Result<BTreeMap<String, String
     Ok(models)
 }
 
-/// Models in the place of those of a scenario, by name: those given, those that `runs` were played with (the first that says so counts),
-/// files beside the scenario, and always one for the scenario's own (the empty name).
+/// Replacements for a scenario's models, by name: those given, those that `runs` were played with (the first one counts), files beside
+/// the scenario, and always one for the scenario's own (the empty name).
 ///
 /// # Errors
 /// One is given twice, or for a name that the scenario has no model of.
@@ -81,19 +81,19 @@ pub(super) fn models(
     Ok(models)
 }
 
-/// The model of those who have none of their own: the scenario's; where nobody needs one, one that plays anyway.
+/// The model of agents without their own: the scenario's; if no agent needs it, one that is used anyway.
 fn own(scenario: &Scenario) -> String {
     scenario.usual_model().unwrap_or_else(|| "understudy".to_string())
 }
 
-/// The models of a scenario that are files beside it. The copies in runs' folders have none beside them, so a run remembers where
-/// they are.
+/// The models of a scenario that are files beside it. The copies in runs' folders have no such files, so a run records where they
+/// are.
 fn beside(scenario: &Scenario) -> impl Iterator<Item = (String, String)> + '_ {
     let found = scenario.models.keys().filter_map(|name| Some((name.clone(), scenario.model(name)?)));
     found.filter(|(_, model)| Path::new(model).is_file())
 }
 
-/// A path that leads to the file from wherever the run goes on.
+/// A path to the file that works wherever the run is continued.
 fn absolute(model: &mut String) {
     if Path::new(model.as_str()).is_file()
         && let Ok(path) = std::path::absolute(model.as_str())

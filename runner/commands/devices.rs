@@ -77,7 +77,7 @@ fn row(cells: [&str; 6]) -> Vec<String> {
     cells.map(str::to_owned).to_vec()
 }
 
-/// What `--device auto` takes, and why.
+/// The device that `--device auto` chooses, and why.
 fn verdict(gpus: &[GpuInfo]) -> String {
     if let Some(gpu) = automatic(gpus) {
         return format!("--device auto takes {}, where it can hold the model.", printable(&gpu.name));

@@ -1,4 +1,4 @@
-//! `greenroom explain`: what an agent had read at a turn, where each part came from, and what of it was in its cache.
+//! `greenroom explain`: what an agent had read at a turn, where each part came from, and which part was in its cache.
 
 use super::{Exit, Whereabouts};
 use crate::backend::Match;
@@ -81,7 +81,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
     Ok(Exit::Pass)
 }
 
-/// The options of a choice: how likely each was to be drawn, and to be said.
+/// The options of a choice, with the probabilities of being drawn and of being said.
 fn options(choice: &ChoiceRecord, temperature: f32) {
     let odds = choice.odds(temperature);
     for (at, option) in choice.options.iter().enumerate() {
@@ -204,7 +204,7 @@ fn place(scenario: &Scenario, copy: Option<&Path>, field: &str) -> String {
     }
     let path = crate::scenario::Path::parse(field);
     let (name, line, _) = scenario.sources.place(scenario.tree.key(&path));
-    // In a run's own copy, by the place in it.
+    // In a run's own copy, by the path within it.
     let copied = copy.and_then(|root| Path::new(name).strip_prefix(root).ok());
     let name = copied.map_or_else(|| name.into(), Path::to_string_lossy);
     format!("{}, {name}:{line}", scenario.tree.as_written(&path))

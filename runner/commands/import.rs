@@ -1,4 +1,4 @@
-//! `greenroom import`: another engine's scenario as one of ours.
+//! `greenroom import`: converts another engine's scenario.
 
 use super::Exit;
 use crate::files::{self, Kind};

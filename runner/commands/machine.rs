@@ -1,4 +1,4 @@
-//! Flags for the model, for the place where its memories are kept, and for the share of this machine that it may take.
+//! Flags for the model, the place of its memories, and the share of this machine that it may use.
 
 use super::{Location, Memories, casting, parse_size};
 use crate::backend::{Device, EmbeddedConfig, Kv, Loading, ModelFile, Pool, Reach, locate};
@@ -62,14 +62,14 @@ pub(super) struct Machine {
 }
 
 impl Model {
-    /// Opens the model that recordings are read with, and others as scenarios name them; memories stay in RAM, and end with it.
+    /// Opens the model that recordings are read with, and others as scenarios name them; memories stay in RAM and end with it.
     pub(super) fn open(&self) -> anyhow::Result<Pool> {
         let given = casting::by_name(&self.given)?;
         let own = given.get("").map_or("understudy", String::as_str);
         Pool::open(self.config([own])?, own, given.clone(), self.reach(), Box::new(|| Box::new(|_| {})))
     }
 
-    /// The engines elsewhere that may be asked.
+    /// The remote engines that may be used.
     fn reach(&self) -> Reach {
         match self.allow_remote {
             true => Reach::All,
@@ -77,11 +77,11 @@ impl Model {
         }
     }
 
-    /// The first of these models that is here, and room beside all of them.
+    /// The first of these models that is available, and the memory left beside all of them.
     fn config<'a>(&self, models: impl IntoIterator<Item = &'a str>) -> anyhow::Result<EmbeddedConfig> {
         let mut models = models.into_iter().filter(|model| !Address::is_meant(model)).map(locate);
         let model = models.next().transpose()?.unwrap_or(ModelFile::Understudy);
-        // One of the others that is missing is told when it is to be opened, by its name.
+        // If one of the others is missing, an error names it when it is opened.
         let models: Vec<ModelFile> = [model.clone()].into_iter().chain(models.flatten()).collect();
         Ok(EmbeddedConfig {
             device: self.device.clone(),
@@ -94,7 +94,7 @@ impl Model {
 }
 
 impl Machine {
-    /// The first of these models, room beside all of them, and the place of their memories.
+    /// The first of these models, the memory left beside all of them, and the place of their memories.
     pub(super) fn config(&self, models: &BTreeSet<String>, own: &str) -> anyhow::Result<EmbeddedConfig> {
         let others = models.iter().map(String::as_str).filter(|model| *model != own);
         let models = [own].into_iter().chain(others).chain(self.draft.as_deref());
@@ -113,7 +113,7 @@ impl Machine {
         })
     }
 
-    /// Opens the first of these models, with a bar on a terminal while it is converted, and the others when they are asked for.
+    /// Opens the first of these models, with a bar on a terminal while it is converted, and the others on demand.
     pub(super) fn pool(&self, models: &BTreeSet<String>, own: &str, quiet: bool) -> anyhow::Result<Pool> {
         let config = self.config(models, own)?;
         if !Address::is_meant(own) {
@@ -144,7 +144,7 @@ fn share_of_free_memory(models: &[ModelFile]) -> u64 {
     (free.saturating_sub(files) / 2).max(LEAST)
 }
 
-/// The folder that was asked for must be writable, as must that of copies; where none was, memories may stay in RAM.
+/// A requested folder must be writable, and so must that of copies; if none was requested, memories may stay in RAM.
 fn cache_dir(memories: &Memories) -> anyhow::Result<Option<PathBuf>> {
     let Some(folder) = memories.folder() else {
         anyhow::ensure!(
@@ -172,7 +172,8 @@ fn cache_dir(memories: &Memories) -> anyhow::Result<Option<PathBuf>> {
     }
 }
 
-/// Makes a folder and tries to write to it. What is put into it is durable: so are it and the folders above it.
+/// Makes a folder and tries to write to it. Its contents are durable, so it and the folders above it must be,
+/// too.
 fn writable(folder: &Path) -> std::io::Result<()> {
     let missing = |dir: &&Path| !dir.as_os_str().is_empty() && !dir.exists();
     let made: Vec<&Path> = folder.ancestors().take_while(missing).collect();
@@ -184,7 +185,7 @@ fn writable(folder: &Path) -> std::io::Result<()> {
     tempfile::tempfile_in(folder).map(drop)
 }
 
-/// Says, to somebody who watches the play, what they are about to hear.
+/// Tells the user at the terminal what to expect from the model.
 fn introduce(model: &ModelFile, quiet: bool) {
     let watched = console::Term::stdout().is_term() && console::Term::stderr().is_term();
     if *model == ModelFile::Understudy && watched && !quiet {
@@ -194,7 +195,7 @@ fn introduce(model: &ModelFile, quiet: bool) {
     }
 }
 
-/// Says what opening a model is at, on a terminal.
+/// Shows the progress of opening a model on a terminal.
 pub(super) fn loading(quiet: bool) -> impl FnMut(Loading) {
     let show = !quiet && console::Term::stderr().is_term();
     let bar = if show { ProgressBar::new(0) } else { ProgressBar::hidden() };

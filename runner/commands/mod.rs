@@ -1,7 +1,7 @@
 //! The commands of the program, one file each, and what they share: exit codes and the model argument.
 
-// The standard macros panic when nobody reads on (`greenroom check … | head`) or the disk is full; in the commands they are
-// shadowed by these, which leave that to `terminal::output`.
+// The standard macros panic on a closed pipe (`greenroom check … | head`) or a full disk; in the commands they are shadowed
+// by these, which leave that to `terminal::output`.
 macro_rules! print {
     ($($text:tt)*) => { crate::terminal::output::out(&format!($($text)*)) };
 }
@@ -69,7 +69,7 @@ pub enum Exit {
     AssertionFailed = 1,
     /// The scenario (or the command line) is wrong.
     Invalid = 2,
-    /// A recording does not fit.
+    /// A recording does not match.
     Drift = 3,
     /// Anything else: a bad model, a full disk.
     Environment = 4,
@@ -119,7 +119,7 @@ pub fn main() -> ExitCode {
     program(grouped(Cli::command()), |cli: Cli| (cli.verbose, move || cli.command.run()))
 }
 
-/// The commands by what one wants to do.
+/// The commands, grouped by task.
 const GROUPS: [(&str, &[&str]); 6] = [
     ("Write a scenario", &["new", "check", "graph", "schema", "import", "lsp"]),
     ("Play it", &["run", "fork", "merge"]),
@@ -149,7 +149,7 @@ fn grouped(command: clap::Command) -> clap::Command {
     command.help_template(format!("{{about-with-newline}}\n{{usage-heading}} {{usage}}\n\n{groups}{options}"))
 }
 
-/// Runs a program on the process's arguments; `of` gives whether it says more, and what it does.
+/// Runs a program on the process's arguments; `of` returns whether it is verbose, and what it does.
 pub fn program<C: Parser, R: FnOnce() -> anyhow::Result<Exit>>(
     command: clap::Command,
     of: impl FnOnce(C) -> (bool, R),
@@ -169,7 +169,7 @@ pub fn program<C: Parser, R: FnOnce() -> anyhow::Result<Exit>>(
     ExitCode::from(code)
 }
 
-/// Says what is wrong with the command line, or what was asked for by `--help` and `--version`.
+/// Prints the command line's error, or the output of `--help` and `--version`.
 fn said(shown: &clap::Error) -> u8 {
     let text = shown.render();
     if shown.use_stderr() {
@@ -213,7 +213,7 @@ impl Command {
     }
 }
 
-/// Says what went wrong.
+/// Prints the error.
 fn failed(error: &anyhow::Error) -> Exit {
     let twice = error.downcast_ref::<FailedTwice>().map(|twice| &twice.play);
     let drift = twice.unwrap_or(error).downcast_ref::<crate::transcript::Drift>();
@@ -228,7 +228,7 @@ fn logging(verbose: bool) {
     use tracing_subscriber::EnvFilter;
     let default = if verbose { "info,greenroom=debug,greenroom_engine=debug" } else { "warn" };
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(default));
-    // A warning that can't be written is lost; told on standard error again, it would end the program.
+    // A warning that can't be written is lost; reporting that on standard error again would end the program.
     let subscriber = tracing_subscriber::fmt().log_internal_errors(false).with_env_filter(filter);
     let subscriber = subscriber.with_writer(std::io::stderr).with_ansi(is_fancy_err());
     let subscriber = subscriber.with_target(verbose).without_time();
@@ -236,7 +236,7 @@ fn logging(verbose: bool) {
     let _ = subscriber.try_init();
 }
 
-/// Tells whether standard error is a terminal that wants colours.
+/// Tells whether standard error is a terminal with colours enabled.
 fn is_fancy_err() -> bool {
     console::Term::stderr().is_term() && console::colors_enabled_stderr()
 }
@@ -266,7 +266,7 @@ impl From<Whereabouts> for Search {
     }
 }
 
-/// Loads a scenario file and says what is wrong with it on standard error. `None`: it can't be played.
+/// Loads a scenario file and prints its errors to standard error. `None`: it can't be played.
 fn open_scenario(
     file: &Path,
     bounds: &Bounds,
@@ -337,7 +337,7 @@ impl Location {
 }
 
 impl Memories {
-    /// The folder of memories; for an object store the one of copies.
+    /// The folder of memories; for an object store the folder of copies.
     fn folder(&self) -> Option<PathBuf> {
         match &self.cache_dir {
             Some(Location::Folder(folder)) => Some(folder.clone()),

@@ -1,4 +1,4 @@
-//! `greenroom models`: what a model file holds, and what memory costs with it.
+//! `greenroom models`: what a model file contains, and the memory that it needs.
 
 use super::{Exit, parse_size};
 use crate::backend::worded;

@@ -80,12 +80,12 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
     Ok(Exit::Pass)
 }
 
-/// An id as YAML reads it as a text: `2026` and `true` are none.
+/// An id in the form that YAML reads as a text: `2026` and `true` must be quoted.
 fn quoted(id: &str) -> String {
     if parse(id).is_ok_and(|value| value.is_string()) { id.to_string() } else { format!("\"{id}\"") }
 }
 
-/// Writes the schema, or renews it. False: there is another file of that name, which stays.
+/// Writes the schema, or updates it. False: another file has that name, and is kept.
 fn write_schema(file: &Path) -> anyhow::Result<bool> {
     let is_ours = match files::read_text(file, Kind::Schema) {
         Ok(text) => json_schema().get("title").is_some_and(|title| text.contains(&title.to_string())),

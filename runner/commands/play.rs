@@ -1,4 +1,4 @@
-//! Plays one run on a terminal: the dialogue as it is spoken, then what it came to and what it cost.
+//! Plays one run on a terminal: the dialogue as it is spoken, then its results and costs.
 
 use super::Exit;
 use super::machine::Machine;
@@ -14,12 +14,12 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// The scenario's own model, as it is found.
+/// The scenario's own model, with its resolved name.
 pub(super) fn own(options: &RunOptions) -> String {
     options.models.get("").cloned().unwrap_or_default()
 }
 
-/// All models that may answer in a run, as they are found.
+/// All models that may answer in a run, with their resolved names.
 pub(super) fn played(scenario: &Scenario, options: &RunOptions) -> BTreeSet<String> {
     let plan = compile(scenario);
     let named = plan.order().filter_map(|(_, turn)| turn.hints.model.as_deref());
@@ -28,18 +28,18 @@ pub(super) fn played(scenario: &Scenario, options: &RunOptions) -> BTreeSet<Stri
     named.into_iter().filter_map(found).chain([own(options)]).collect()
 }
 
-/// A run that is to be played.
+/// A run to play.
 pub(super) struct Performance {
     pub(super) scenario: Arc<Scenario>,
     pub(super) options: RunOptions,
     pub(super) folder: PathBuf,
-    /// Print nothing but the transcript's path.
+    /// Print only the transcript's path.
     pub(super) quiet: bool,
-    /// Print what each agent's turns cost.
+    /// Print the cost of each agent's turns.
     pub(super) stats: bool,
     /// Address of a page that shows it.
     pub(super) watch: Option<SocketAddr>,
-    /// Says how to go on if it is interrupted.
+    /// Says how to continue if it is interrupted.
     pub(super) go_on: String,
 }
 
@@ -62,7 +62,7 @@ impl Performance {
         let performed =
             runtime.block_on(perform(scenario, backend, folder, options, watch.as_mut(), stopped()));
         drop(watch);
-        // A human who is being asked can't be called off: nobody waits for that.
+        // Waiting for a human's input can't be cancelled, so the program does not wait for it.
         runtime.shutdown_background();
         let performed = performed.inspect_err(|_| self.say_how_to_go_on())?;
         self.finish(&performed);
@@ -76,7 +76,8 @@ impl Performance {
         })
     }
 
-    /// Tells how to go on after a failed turn: the turns before it are on record. A complete run has nothing left to play.
+    /// Says how to continue after a failed turn: the turns before it are on record. A complete run has nothing left to
+    /// play.
     fn say_how_to_go_on(&self) {
         let begun = Transcript::open_begun(&self.folder.join(FILE));
         if begun.is_ok_and(|begun| begun.is_some_and(|begun| begun.footer.is_none())) {

@@ -23,10 +23,10 @@ pub(super) struct Args {
     quiet: bool,
 }
 
-/// The file or repository that was asked for.
+/// The requested file or repository.
 #[derive(Clone, Debug)]
 enum Wanted {
-    /// A file, and the name that it was asked for by.
+    /// A file, and the name by which it was requested.
     File(Address, String),
     Repository(Repository),
 }
@@ -78,7 +78,7 @@ fn show_catalog() -> anyhow::Result<Exit> {
     Ok(Exit::Pass)
 }
 
-/// A repository alone is not enough to go by.
+/// A repository alone does not identify a file.
 fn show_files(repository: &Repository) -> anyhow::Result<Exit> {
     let files = hub::list(repository)?;
     if files.is_empty() {
@@ -96,7 +96,8 @@ fn show_files(repository: &Repository) -> anyhow::Result<Exit> {
     Ok(Exit::Invalid)
 }
 
-/// Downloads on a thread of its own: whatever it waits for, the program can end. What has arrived by then stays.
+/// Downloads on a separate thread, so that the program can end whatever it waits for. Data received by then is
+/// kept.
 fn pull(address: Address, name: &str, quiet: bool) -> anyhow::Result<Exit> {
     let cache = Cache::open()?;
     let before = cache.find(&address);
@@ -133,7 +134,7 @@ fn pull(address: Address, name: &str, quiet: bool) -> anyhow::Result<Exit> {
     Ok(Exit::Pass)
 }
 
-/// Shows how far a download is: by a bar on a terminal, else by a line when it begins.
+/// Shows a download's progress: a bar on a terminal, otherwise a line when it begins.
 fn show(bar: ProgressBar, address: Address, quiet: bool) -> impl FnMut(Event) + Send {
     let mut begun = false;
     let say = move |bar: &ProgressBar, text: String| {
@@ -153,7 +154,7 @@ fn show(bar: ProgressBar, address: Address, quiet: bool) -> impl FnMut(Event) + 
             at(&bar, "downloading", done, total);
             if !begun {
                 begun = true;
-                // What was there already says nothing about how fast the rest will come.
+                // The part that was present already must not count towards the download speed.
                 bar.tick();
                 bar.reset_eta();
                 if bar.is_hidden() {

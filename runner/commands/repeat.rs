@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Plays what of a design is not played yet into `folder`, and writes its tables.
+/// Plays the unplayed runs of a design into `folder`, and writes its tables.
 pub(super) fn play(
     design: &Design,
     machine: &Machine,
@@ -29,7 +29,7 @@ pub(super) fn play(
     });
     let backend = Arc::new(machine.pool(&models.collect(), &own(&design.options), quiet)?);
     let began = Instant::now();
-    // A bar would be drawn over what a human is asked.
+    // A bar would be drawn over the question to a human.
     let bar = bar(design.runs().count(), quiet || design.has_humans());
     let mut on_step = |step: &Step| {
         if let Some(error) = &step.error {
@@ -71,7 +71,7 @@ pub(super) fn play(
     })
 }
 
-/// The runs of a design that came to their end.
+/// The complete runs of a design.
 fn sample(design: &Design, folder: &Path) -> anyhow::Result<Sample> {
     let cell = |cell: &experiment::Variant| Cell { values: cell.values.clone() };
     let run = |(cell, seed, own, transcript): (usize, u64, PathBuf, Transcript)| Run {
@@ -99,7 +99,7 @@ pub(super) fn count(sample: &Sample, folder: &Path, quiet: bool) -> anyhow::Resu
     Ok(hold(sample))
 }
 
-/// True if all assertions held in all runs.
+/// True if all assertions passed in all runs.
 fn hold(sample: &Sample) -> bool {
     let mut footers = sample.runs.iter().filter_map(|run| run.transcript.footer.as_ref());
     footers.all(|footer| footer.record.holds())

@@ -1,4 +1,4 @@
-//! `greenroom replay`: holds recordings against their scenarios, without a model, or with one.
+//! `greenroom replay`: compares recordings with their scenarios, with or without a model.
 
 use super::machine::Model;
 use super::{Exit, Whereabouts};

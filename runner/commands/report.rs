@@ -9,7 +9,7 @@ use crate::transcript;
 use anyhow::{Context as _, bail};
 use std::path::{Path, PathBuf};
 
-/// Bytes at a page's beginning in which the mark is looked for.
+/// Bytes at a page's beginning that are searched for the mark.
 const HEAD_BYTES: u64 = 4096;
 
 /// Write one self-contained page about a run or an experiment
@@ -48,7 +48,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
     Ok(Exit::Pass)
 }
 
-/// The page of an experiment, and those of its runs, which it links to.
+/// Makes the page of an experiment, and those of its runs, which it links to.
 fn of_experiment(args: Args) -> anyhow::Result<Exit> {
     let folder = &args.run;
     let output = args.output.clone().unwrap_or_else(|| folder.join(report::FILE));
@@ -70,7 +70,7 @@ fn of_experiment(args: Args) -> anyhow::Result<Exit> {
     Ok(Exit::Pass)
 }
 
-/// Only a page that is ours is written over, unless a person named a pipe or a device.
+/// Only a page made by this program is overwritten, unless the user named a pipe or a device.
 fn refuse_notes(page: &Path, given: bool) -> anyhow::Result<()> {
     if (page.is_file() || !given && page.exists()) && !is_report(page)? {
         bail!("{} is there and is no report: choose another file with -o", page.display());

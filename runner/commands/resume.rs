@@ -1,4 +1,4 @@
-//! The scenario of a run that is gone on with: the copy in its folder, which is what the run began with.
+//! The scenario of a resumed run: the copy in its folder, with which the run began.
 
 use super::{Bounds, is_fancy_err};
 use crate::diagnostic::printable;
@@ -9,14 +9,14 @@ use anyhow::{bail, ensure};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// A run that goes on.
+/// A resumed run.
 pub(super) struct Resumed {
     pub(super) scenario: Arc<Scenario>,
     /// Path of the scenario's file, as the run's record has it.
     pub(super) named: String,
 }
 
-/// The folder that is given for a run: by `--out`, or in place of the scenario's file, where the run goes on.
+/// The folder given for a run: by `--out`, or in place of the scenario's file when the run is resumed.
 pub(super) fn folder(file: &Path, out: Option<&Path>, resume: bool) -> anyhow::Result<Option<PathBuf>> {
     if !file.is_dir() {
         return Ok(out.map(Path::to_path_buf));
@@ -58,7 +58,7 @@ pub(super) fn resumed(
         );
         return Ok(None);
     };
-    // A scenario that can't be read any more is no reason to stop: the run has its own.
+    // If a scenario can no longer be read, the run's own copy is used.
     let now = if file.is_file() { open_below(file, bounds.root.as_deref(), overrides).ok() } else { None };
     if now.as_ref().and_then(|now| now.scenario.as_ref()).is_some_and(|now| now.id != header.scenario.id) {
         return Ok(None);

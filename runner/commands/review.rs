@@ -1,4 +1,5 @@
-//! `greenroom review`: shows what recordings would be now, cause first, and accepts or rejects it.
+//! `greenroom review`: shows recordings as they would be made now, the cause first, and accepts or rejects
+//! them.
 
 use super::{Exit, Whereabouts};
 use crate::files::typed_line;
@@ -85,7 +86,8 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
     Ok(Exit::Pass)
 }
 
-/// A run's folder stands for its transcript only if that has something pending; any other folder for all below it.
+/// A run's folder means its transcript only if that has a pending change; any other folder means all recordings
+/// below it.
 fn run_or_folder(path: &Path) -> PathBuf {
     let file = transcript_file(path);
     if pending_file(&file).exists() { file } else { path.to_path_buf() }

@@ -111,7 +111,7 @@ pub(super) fn run(mut args: Args) -> anyhow::Result<Exit> {
     if let Some(begun) = &begun {
         scenario = begun.scenario.clone();
     }
-    // Runs of an experiment that goes on lie below its folder.
+    // Runs of a resumed experiment are below its folder.
     let runs: Vec<PathBuf> = if args.resume { runs_in(&folder) } else { Vec::new() };
     let earlier: Vec<&Path> = runs.iter().map(PathBuf::as_path).collect();
     let options = RunOptions {
@@ -166,7 +166,7 @@ pub(super) fn run(mut args: Args) -> anyhow::Result<Exit> {
     repeat::play(&design, &args.machine, &folder, usize::from(args.jobs.unwrap_or(4)), args.quiet, &go_on)
 }
 
-/// Names of the settings that the command line gives.
+/// Names of the settings given on the command line.
 fn given(args: &Args) -> Given {
     let hints = Hints { max_tokens: args.max_tokens.map(|n| n as usize), ..args.sampling.hints() };
     hints.names().map(str::to_string).collect()
@@ -183,7 +183,7 @@ fn runs_in(folder: &Path) -> Vec<PathBuf> {
         folders
     };
     let first = || {
-        // Cells differ in what is swept; what is not, all have alike.
+        // Cells differ only in the swept values.
         let cells = [vec![folder.to_path_buf()], below(folder)].concat();
         cells.iter().flat_map(|cell| below(cell)).find(|run| is_run(run))
     };
@@ -193,12 +193,12 @@ fn runs_in(folder: &Path) -> Vec<PathBuf> {
 /// Name of a cell's case among its values.
 const CASE: &str = "case";
 
-/// True of a scenario that is played once for each of its cases.
+/// True for a scenario that is played once for each of its cases.
 fn plays_cases(scenario: &Scenario) -> bool {
     scenario.case().is_none() && scenario.cases.is_some()
 }
 
-/// What a run of a case overrides. `None`: there is none of this name, or the scenario can't be played.
+/// The overrides of a case's run. `None`: there is no case of this name, or the scenario can't be played.
 fn case(args: &Args, wanted: &str) -> anyhow::Result<Option<Overrides>> {
     let Some(scenario) = open_scenario(&args.file, &args.bounds, &args.overrides, true)? else {
         return Ok(None);
@@ -212,7 +212,7 @@ fn case(args: &Args, wanted: &str) -> anyhow::Result<Option<Overrides>> {
     }
 }
 
-/// All cells with their scenarios, warnings said once. `None`: one of them can't be played.
+/// All cells with their scenarios, with each warning printed once. `None`: one of them can't be played.
 fn design(args: &Args, options: RunOptions, n: u32) -> anyhow::Result<Option<Design>> {
     let Some(plain) = open_scenario(&args.file, &args.bounds, &args.overrides, true)? else {
         return Ok(None);
@@ -248,7 +248,7 @@ fn design(args: &Args, options: RunOptions, n: u32) -> anyhow::Result<Option<Des
     Ok(Some(Design { cells, seeds, options, shard: args.shard }))
 }
 
-/// The folder that a run's record goes to.
+/// The folder for a run's record.
 #[derive(Debug)]
 pub(super) struct Claimed {
     pub(super) folder: PathBuf,
@@ -257,7 +257,7 @@ pub(super) struct Claimed {
 }
 
 impl Claimed {
-    /// The one given, or `runs/ID-N`: the first that is free, made at once so that no other run takes it, or the latest to go on with.
+    /// The one given, or `runs/ID-N`: the first that is free, made at once so that no other run takes it, or the latest to resume.
     pub(super) fn of(out: Option<&Path>, id: &str, resume: bool) -> anyhow::Result<Self> {
         match out {
             Some(folder) => Ok(Self { folder: folder.to_path_buf(), made: false }),
@@ -290,13 +290,13 @@ impl Drop for Claimed {
     /// A run that never began leaves no folder.
     fn drop(&mut self) {
         if self.made {
-            // Refused where there is anything in it.
+            // Refused if the folder is not empty.
             let _ = std::fs::remove_dir(&self.folder);
         }
     }
 }
 
-/// A folder that holds a run (or an experiment) is gone on with only if that is asked for, and only as what it is.
+/// A folder that holds a run (or an experiment) is continued only on request, and only as the same kind.
 pub(super) fn refuse_other(folder: &Path, own: &str, other: &str, resume: bool) -> anyhow::Result<()> {
     let shown = folder.display();
     if folder.join(other).exists() {

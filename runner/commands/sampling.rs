@@ -1,5 +1,5 @@
-//! The flags for sampling. A setting that is left out is the scenario's, else the one that the model's file suggests, else the
-//! default.
+//! The flags for sampling. A setting that is not given comes from the scenario, else from the model's file, else from the
+//! defaults.
 
 use crate::backend::GivenSampling;
 use crate::scenario::Hints;
@@ -35,7 +35,7 @@ pub(super) struct Sampling {
 }
 
 impl Sampling {
-    /// As far as it is given.
+    /// The given settings.
     pub(super) fn given(&self) -> GivenSampling {
         let dry = DryRecord {
             multiplier: self.dry_multiplier,
@@ -55,7 +55,7 @@ impl Sampling {
 }
 
 impl Sampling {
-    /// Those of them that a scenario may give, too.
+    /// The given settings that a scenario may also set.
     pub(super) fn hints(&self) -> Hints {
         Hints {
             temperature: self.temperature,

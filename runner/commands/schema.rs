@@ -1,4 +1,5 @@
-//! `greenroom schema`: what a scenario file may hold, for editors and for people. Both come from the Rust types.
+//! `greenroom schema`: the contents of a scenario file, for editors and for people. Both forms are generated
+//! from the Rust types.
 
 use super::Exit;
 use crate::scenario::names::others;
@@ -429,7 +430,7 @@ fn reference(schema: &Value) -> String {
         let _ = writeln!(out, "\n## {}\n\n{}\n\n{}\n", section.heading, section.place, text(of));
         fields(&mut out, schema, of);
         words(&mut out, of, "");
-        // Of several forms, the one with fields of its own and the words of the others.
+        // For several forms, the fields of the one that has any, and the words of the others.
         for form in of["anyOf"].as_array().into_iter().flatten() {
             let form = resolved(schema, form);
             fields(&mut out, schema, form);
@@ -475,7 +476,7 @@ fn fields(out: &mut String, schema: &Value, of: &Value) {
     }
 }
 
-/// A list of the words that a type may be, with what each means.
+/// A list of a type's possible words, with their meanings.
 fn words(out: &mut String, of: &Value, indent: &str) {
     for word in of["oneOf"].as_array().into_iter().flatten() {
         let name = match (word["const"].as_str(), word["properties"].as_object()) {
@@ -489,7 +490,7 @@ fn words(out: &mut String, of: &Value, indent: &str) {
     }
 }
 
-/// Stands for a value of a strategy.
+/// Placeholder for a value of a strategy.
 fn letter(of: &Value) -> &'static str {
     match of["type"].as_str() {
         Some("number") => "p",

@@ -80,7 +80,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
     Ok(Exit::Pass)
 }
 
-/// The name of a model that was given none: that of its file.
+/// The default name of a model: that of its file.
 fn name_of(model: &str) -> String {
     let file = model.rsplit('/').next().unwrap_or(model);
     file.strip_suffix(".gguf").unwrap_or(file).to_string()

@@ -1,4 +1,4 @@
-//! Stopping what is played: the first Ctrl-C (or SIGTERM, or the terminal's end) asks for it, the second ends the program whatever it is doing.
+//! Stopping a run: the first Ctrl-C (or SIGTERM, or the terminal's end) requests it, the second ends the program whatever it is doing.
 
 use super::Exit;
 use crate::tools;
@@ -7,15 +7,15 @@ use std::io;
 use std::sync::mpsc;
 use tokio::sync::oneshot;
 
-/// Ready when the program was asked to stop. Signals are caught from the call on, by a thread of its own: what is played may be
-/// at work for a while, or stuck.
+/// Ready when the program was asked to stop. From this call on, a separate thread catches signals, because the run may be busy
+/// for a while, or stuck.
 pub(super) fn stopped() -> impl Future<Output = ()> {
     let (ask, asked) = oneshot::channel();
     let (ready, is_ready) = mpsc::channel::<Infallible>();
     let watch = std::thread::Builder::new().name("greenroom-stop".into());
-    // Where signals can't be had, nothing stops the run but the shell.
+    // If signals are not available, only the shell can stop the run.
     let _ = watch.spawn(move || listen(ask, ready));
-    // The caller's runtime takes signals from the system too, and drops those that nobody listens to yet.
+    // The caller's runtime also receives signals from the system, and drops those without a listener.
     let _ = is_ready.recv();
     async {
         if asked.await.is_err() {

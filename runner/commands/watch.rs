@@ -1,4 +1,4 @@
-//! `run --watch`: a run on a page of this machine's browser, beside the terminal.
+//! `run --watch`: shows a run on a page in this machine's browser, beside the terminal.
 
 use super::stop::stopped;
 use crate::scenario::{Scenario, TurnId};
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-/// A page that shows a run; it goes when this is dropped.
+/// A page that shows a run; it ends when this is dropped.
 pub(super) struct Page {
     watched: Arc<Watched>,
     end: Option<tokio::sync::oneshot::Sender<()>>,
@@ -17,10 +17,10 @@ pub(super) struct Page {
 }
 
 impl Page {
-    /// Serves it at an address, by a thread of its own.
+    /// Serves it at an address, on a separate thread.
     ///
     /// # Errors
-    /// The address can't be listened at.
+    /// The program can't listen at the address.
     pub(super) fn open(address: SocketAddr) -> anyhow::Result<Self> {
         let ip = address.ip();
         ensure!(
@@ -45,14 +45,14 @@ impl Page {
         Ok(Self { watched, end: Some(end), server: Some(server) })
     }
 
-    /// Shows on it what another watcher sees, too.
+    /// Also shows on it what another watcher sees.
     pub(super) fn beside(&self, scenario: &Arc<Scenario>, other: Box<dyn Watch>) -> Box<dyn Watch> {
         let watched = self.watched.clone();
         let tell = move |name: &'static str, data: Value| watched.tell(name, &data);
         Box::new(Beside { other, page: Telling::begin(scenario.clone(), tell) })
     }
 
-    /// The run is over; on a terminal the page stays until it was asked to go.
+    /// The run is over; on a terminal the page stays until the user stops it.
     pub(super) fn end(self) -> anyhow::Result<()> {
         self.watched.tell("done", &json!({}));
         if console::Term::stderr().is_term() {
@@ -73,7 +73,7 @@ impl Drop for Page {
     }
 }
 
-/// Two who watch.
+/// Two watchers.
 struct Beside<T> {
     other: Box<dyn Watch>,
     page: Telling<T>,

@@ -1,7 +1,7 @@
 //! Many runs of one scenario: all combinations of swept variables' values (the cells), each with the same seeds.
 //!
-//! [`Design`] is what is to be played, [`play()`] plays it into a folder: `experiment.json` first, then a folder for each run.
-//! Runs are independent of each other and of how many are played at once, so an experiment goes on where it was interrupted.
+//! [`Design`] defines the runs, and [`play()`] plays them into a folder: `experiment.json` first, then a folder for each run.
+//! Runs are independent of each other and of how many are played at once, so an interrupted experiment can be resumed.
 
 mod play;
 mod read;
@@ -19,15 +19,15 @@ use serde_json::Value;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// A variable and the values that it is to have.
+/// A variable and its values.
 pub type Sweep = (String, Vec<Value>);
 
-/// The runs to be played.
+/// The runs to play.
 #[derive(Clone, Debug)]
 pub struct Design {
     /// Combinations of the swept variables' values; one without any if nothing is swept.
     pub cells: Vec<Variant>,
-    /// Roots of the seeds, the same in every cell: what differs between cells is not chance.
+    /// Roots of the seeds, the same in every cell, so that differences between cells are not due to chance.
     pub seeds: Vec<u64>,
     /// Settings of each run, except for the seed, which is the design's.
     pub options: RunOptions,
@@ -35,12 +35,12 @@ pub struct Design {
     pub shard: Option<Shard>,
 }
 
-/// One of several parts of an experiment's runs, each played on a machine of its own.
+/// One of several parts of an experiment's runs, each played on a separate machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shard {
     /// Its number, from 1.
     pub number: usize,
-    /// How many there are.
+    /// The number of parts.
     pub of: usize,
 }
 
@@ -65,14 +65,14 @@ pub struct Variant {
     pub values: Vec<(String, Value)>,
     /// The scenario with these values.
     pub scenario: Arc<Scenario>,
-    /// Those of the values that are no variables'.
+    /// The values that are settings, not variables.
     pub tuning: Tuning,
 }
 
 /// Parses `NAME=VALUE,VALUE,…`; the values are YAML, so one with a comma in it is quoted.
 ///
 /// # Errors
-/// In words, what was expected.
+/// A description of what was expected.
 pub fn parse_sweep(text: &str) -> Result<Sweep, String> {
     let (name, values) = text.split_once('=').ok_or("expected NAME=VALUE,VALUE,…")?;
     let values = parse(&format!("[{values}]")).map_err(|error| format!("no list of YAML values: {error}"))?;
@@ -109,20 +109,20 @@ impl Design {
         }
         let name: Vec<String> =
             values.iter().map(|(name, value)| format!("{name}={}", shown(value))).collect();
-        // Values are free text; the number keeps apart those whose letters a path can't have.
+        // Values are free text; the number distinguishes those with characters that a path can't have.
         let plain = |c: char| if c.is_ascii_alphanumeric() || "=.,_-".contains(c) { c } else { '_' };
         let name: String = name.join(",").chars().map(plain).take(80).collect();
         PathBuf::from(format!("{cell}-{name}")).join(run)
     }
 
-    /// Tells whether a human answers in any of its runs, who can do so in one at a time.
+    /// Tells whether a human answers in any of its runs; a human can answer in only one at a time.
     pub fn has_humans(&self) -> bool {
         let mut agents = self.cells.iter().flat_map(|cell| &cell.scenario.agents);
         agents.any(|agent| agent.strategy == Some(Strategy::Human))
     }
 
-    /// The runs that are played here, as (cell, seed). Those of one seed follow each other: they begin alike, and share what they have
-    /// read. So a shard has whole seeds, as long as there are as many as shards.
+    /// The runs that are played here, as (cell, seed). Those of one seed follow each other, because they have the same beginning and
+    /// share what they have read. So a shard has whole seeds if there are at least as many seeds as shards.
     pub fn runs(&self) -> impl Iterator<Item = (usize, u64)> + '_ {
         let (n_cells, by_seed) =
             (self.cells.len(), self.shard.is_some_and(|shard| self.seeds.len() >= shard.of));

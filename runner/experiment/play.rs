@@ -1,7 +1,8 @@
-//! Plays a design: some runs at a time, those alone that are not complete yet.
+//! Plays a design: several runs at a time, and only the incomplete ones.
 //!
-//! Runs of one seed follow each other in an experiment, and each cell has the same seeds: they share beginnings, and chance. A
-//! run begins when the one before has its first turn on record; begun at once, all would read what they have in common.
+//! Runs of one seed follow each other in an experiment, and each cell has the same seeds: they share beginnings and random
+//! numbers. A run begins when the previous one has its first turn on record; if all began at once, each would read the common
+//! beginning.
 
 use super::{Design, Record};
 use crate::backend::Backend;
@@ -14,7 +15,7 @@ use std::sync::Arc;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::{JoinSet, LocalSet};
 
-/// A run has come to its end, or was complete before.
+/// A run has ended, or was complete before.
 #[derive(Debug)]
 pub struct Step {
     /// Its folder, below the experiment's.
@@ -28,7 +29,7 @@ pub struct Step {
 /// Counts of the runs that were played, and those that failed.
 #[derive(Debug, Default)]
 pub struct Played {
-    /// Runs played to their end now.
+    /// Runs completed now.
     pub n_new: usize,
     /// Runs that were complete before.
     pub n_before: usize,
@@ -38,7 +39,8 @@ pub struct Played {
     pub stopped: bool,
 }
 
-/// Tells when a run's first turn is on record. The next run begins then: what both begin with has been read, and is not read again.
+/// Reports when a run's first turn is on record. Then the next run begins: the common beginning has been read, and is not read
+/// again.
 struct Beginning(watch::Sender<bool>);
 
 impl Watch for Beginning {
@@ -50,7 +52,7 @@ impl Watch for Beginning {
 }
 
 /// Plays all runs of a design that are not complete yet into `folder`, `jobs` at a time (one, where a human plays), until `stop` is
-/// ready. What a run says does not depend on `jobs`; one that fails keeps no other from being played.
+/// ready. A run's transcript does not depend on `jobs`; a failed run does not keep others from being played.
 ///
 /// # Errors
 /// The folder holds another experiment, or a run of it that was made with other settings.
@@ -135,7 +137,7 @@ pub async fn play(
     Ok(played)
 }
 
-/// The transcripts of a design's runs that are complete, as (cell, seed, folder below the experiment's, transcript).
+/// The transcripts of a design's complete runs, as (cell, seed, folder below the experiment's, transcript).
 ///
 /// # Errors
 /// A transcript can't be read.

@@ -1,4 +1,4 @@
-//! Reads an experiment's folder again: its runs, each with the scenario that it was played with.
+//! Reads an experiment's folder: its runs, each with the scenario that was played.
 
 use super::record::{CellRecord, FILE, Record};
 use crate::replay::{Search, load_scenario};
@@ -10,13 +10,13 @@ use serde_json::Value;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Most runs that a folder is searched for.
+/// Maximum number of runs that are searched for in a folder.
 const MAX_RUNS: usize = 1_000_000;
 
 /// An experiment's record and its complete runs, by cell and seed.
 ///
 /// # Errors
-/// The record or a run can't be read, or the scenario of a run is not to be found.
+/// The record or a run can't be read, or the scenario of a run can't be found.
 pub fn read(folder: &Path, search: &Search) -> anyhow::Result<(Record, Sample)> {
     let (record, file) = (Record::open(folder)?, folder.join(FILE));
     let n_runs = record.cells.len().saturating_mul(record.seeds.len());
@@ -60,7 +60,7 @@ fn open(file: &Path, header: &Header, search: &Search) -> anyhow::Result<Arc<Sce
         .with_context(|| format!("the scenario of {shown} has errors:\n{}", loaded.report.render(false)))
 }
 
-/// The values of a cell with their types, which its runs have.
+/// The values of a cell with their types, taken from its runs.
 fn typed(cell: &CellRecord, header: &Header) -> Vec<(String, Value)> {
     let value = |(name, text): &(String, String)| {
         let set = header.overrides.iter().rfind(|(other, _)| other == name);

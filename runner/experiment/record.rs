@@ -1,4 +1,4 @@
-//! `experiment.json`: what an experiment's folder is for, written before the first run.
+//! `experiment.json`: the planned runs of an experiment's folder, written before the first run.
 
 use super::{Design, shown};
 use crate::files::{self, Kind};
@@ -11,7 +11,7 @@ use std::path::{Component, Path, PathBuf};
 /// Name of the file in an experiment's folder.
 pub const FILE: &str = "experiment.json";
 
-/// The runs that an experiment's folder is for.
+/// The planned runs of an experiment's folder.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Record {
@@ -27,7 +27,7 @@ pub struct Record {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CellRecord {
-    /// Its folder below the experiment's, if it has one of its own.
+    /// Its folder below the experiment's, if it has a separate one.
     pub folder: Option<String>,
     /// Each swept variable and its value, as text.
     pub values: Vec<(String, String)>,
@@ -37,7 +37,7 @@ impl CellRecord {
     /// The cell's folder below the experiment's.
     ///
     /// # Errors
-    /// It leads out of it.
+    /// The path leads out of the experiment's folder.
     pub(super) fn own_folder(&self) -> anyhow::Result<PathBuf> {
         let folder = PathBuf::from(self.folder.as_deref().unwrap_or_default());
         if folder.components().all(|part| matches!(part, Component::Normal(_))) {
@@ -48,7 +48,7 @@ impl CellRecord {
 }
 
 impl Record {
-    /// That of a design.
+    /// The record of a design.
     pub fn of(design: &Design, scenario: &Scenario) -> Self {
         let cell = |(id, cell): (usize, &super::Variant)| CellRecord {
             folder: design
@@ -78,7 +78,7 @@ impl Record {
     /// Reads the record of a folder.
     ///
     /// # Errors
-    /// There is none, or it can't be read.
+    /// It does not exist, or can't be read.
     pub fn open(folder: &Path) -> anyhow::Result<Self> {
         let file = folder.join(FILE);
         let text = files::read_text(&file, Kind::Experiment);
@@ -87,7 +87,7 @@ impl Record {
             .with_context(|| format!("{} is no record of an experiment", file.display()))
     }
 
-    /// Writes it into a folder. One that stands there may grow (more seeds, more values behind the last), not become another.
+    /// Writes it to a folder. An existing record may grow (more seeds, more values after the last), but not change otherwise.
     ///
     /// # Errors
     /// The folder holds another experiment, or can't be written.
@@ -119,7 +119,7 @@ impl Record {
         Ok(())
     }
 
-    /// The first thing that an earlier record has and this one lacks, in words.
+    /// A description of the first thing that an earlier record has and this one lacks.
     fn lacks(&self, was: &Self) -> Option<String> {
         if was.scenario != self.scenario {
             return Some(format!("its scenario is `{}`", was.scenario));
@@ -138,7 +138,7 @@ impl Record {
     }
 }
 
-/// Runs of an experiment that are complete in none of these parts, by their folders.
+/// Folders of an experiment's runs that are complete in none of these parts.
 ///
 /// # Errors
 /// As [`merge`].
@@ -152,10 +152,10 @@ pub fn missing(parts: &[PathBuf]) -> anyhow::Result<Vec<PathBuf>> {
     Ok(missing)
 }
 
-/// Joins the parts of an experiment into a new folder: all complete runs, each as it was recorded. Returns how many there are.
+/// Joins the parts of an experiment into a new folder: all complete runs, as recorded. Returns their number.
 ///
 /// # Errors
-/// The parts are of different experiments, two of them hold a run that is not the same in both, or a file can't be read or written.
+/// The parts are of different experiments, two of them have different versions of a run, or a file can't be read or written.
 pub fn merge(parts: &[PathBuf], into: &Path) -> anyhow::Result<usize> {
     let record = common(parts)?;
     if into.exists() {
@@ -211,7 +211,7 @@ fn complete(parts: &[PathBuf], own: &Path) -> anyhow::Result<Option<PathBuf>> {
     Ok(found.map(|(folder, _)| folder))
 }
 
-/// Copies a run's files, its copy of the scenario among them; links are left out.
+/// Copies a run's files, including its copy of the scenario, but no links.
 fn copy_folder(from: &Path, to: &Path) -> anyhow::Result<()> {
     for entry in walkdir::WalkDir::new(from) {
         let entry = entry.with_context(|| format!("can't read {}", from.display()))?;

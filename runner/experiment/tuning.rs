@@ -1,4 +1,4 @@
-//! Settings that a cell has beside variables: `--sweep temperature=0,0.7`, `--sweep model=a.gguf,b.gguf`, `--sweep model.NAME=…`.
+//! Settings of a cell besides variables: `--sweep temperature=0,0.7`, `--sweep model=a.gguf,b.gguf`, `--sweep model.NAME=…`.
 
 use crate::backend::GivenSampling;
 use crate::diagnostic::suggest;
@@ -8,20 +8,20 @@ use crate::scenario::{Given, Hints, Overrides, Scenario, text_of};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// Settings of a cell's runs, in the place of the design's.
+/// Settings of a cell's runs, which replace the design's.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Tuning {
-    /// Models, by the name that the scenario has for them; the empty name is its own.
+    /// Models, by their names in the scenario; the empty name is its own.
     models: BTreeMap<String, String>,
     /// Sampling settings and the most tokens of a reply.
     hints: Hints,
 }
 
 impl Tuning {
-    /// Takes a cell's values apart: those of variables, and settings. A variable of a setting's name counts as the variable.
+    /// Separates a cell's values into variables and settings. A variable with a setting's name counts as the variable.
     ///
     /// # Errors
-    /// In words: a value that the setting can't have, or a model that the scenario does not name.
+    /// A description: a value that the setting can't have, or a model that the scenario does not name.
     pub fn of(scenario: &Scenario, values: &[(String, Value)]) -> Result<(Overrides, Self), String> {
         let (mut variables, mut tuning) = (Vec::new(), Self::default());
         for (name, value) in values {
@@ -44,7 +44,7 @@ impl Tuning {
             let help = suggest(of, scenario.models.keys().map(String::as_str)).unwrap_or_default();
             return Err(format!("--sweep model.{of}=…: the scenario names no model `{of}`; {help}"));
         }
-        // A name of the scenario's is as good as its file.
+        // A name from the scenario may be used instead of a file.
         let model = text_of(value);
         let model = scenario.model(&model).unwrap_or(model);
         self.models.insert(of.to_string(), model);
@@ -68,7 +68,7 @@ impl Tuning {
         Ok(())
     }
 
-    /// Settings of runs, with these.
+    /// Settings of runs, with these applied.
     pub(super) fn over(&self, options: &RunOptions) -> RunOptions {
         let GivenSampling { temperature, top_k, top_p, min_p, repetition_penalty, .. } =
             GivenSampling::from(&self.hints);
@@ -87,7 +87,7 @@ impl Tuning {
         RunOptions { sampling, models, given, max_tokens, ..options.clone() }
     }
 
-    /// The models that it sets, as they are found.
+    /// The models that it sets, with their resolved names.
     pub fn models(&self) -> impl Iterator<Item = &String> {
         self.models.values()
     }

@@ -1,4 +1,5 @@
-//! The caches turn by turn: what they held and what was computed, as the trace has it; totals as in `summary.json`.
+//! The caches turn by turn: what they contained and what was computed, according to the trace; totals as in
+//! `summary.json`.
 
 use super::cast::Cast;
 use super::chart::{Chart, chart};
@@ -14,11 +15,11 @@ pub(super) struct Cache {
     totals: Totals,
     chart: Chart,
     rows: Vec<Row>,
-    /// Turns that no model answered, or of which nothing is known.
+    /// Turns that no model answered, or without a trace.
     n_without: usize,
 }
 
-/// Sums over all turns that are on record.
+/// Sums over all recorded turns.
 #[derive(Debug, Default, Serialize)]
 struct Totals {
     reused: u64,
@@ -53,7 +54,7 @@ pub(super) fn cache(sources: &Sources, cast: &Cast, lines: &[TurnLine<'_>]) -> O
 }
 
 impl Totals {
-    /// The trace is a file from outside: no figure in it may overflow a sum.
+    /// The trace is an external file: no figure in it may overflow a sum.
     fn add(&mut self, cost: &TurnTrace) {
         let tokens = cost.tokens;
         for (sum, n) in [

@@ -12,16 +12,16 @@ use std::collections::BTreeSet;
 #[derive(Clone, Debug, Default, Serialize)]
 pub(super) struct Member {
     pub(super) key: String,
-    /// Place in the cast, from 0: names its colour in the style.
+    /// Place in the cast, from 0; selects its colour in the style.
     pub(super) place: usize,
     pub(super) name: String,
     pub(super) role: String,
     pub(super) is_permanent: bool,
     /// The strategy that answers instead of the model.
     pub(super) strategy: Option<String>,
-    /// The names of its models, and what they are, where the scenario gives it any.
+    /// The names of its models and their files, if the scenario names any.
     pub(super) models: Vec<String>,
-    /// `#rrggbb`: for dots and lines, never for text.
+    /// `#rrggbb`, only for dots and lines, not for text.
     pub(super) color: String,
     pub(super) n_turns: usize,
     #[serde(skip)]
@@ -49,7 +49,7 @@ impl Cast {
                 member.models.extend(model.filter(|model| !member.models.contains(model)));
             }
         }
-        // The graph has lanes for those who speak; in the same order they get the same colours here.
+        // The graph has lanes for the speakers; in the same order they get the same colours here.
         let speaks = |member: &Member| match (&sources.plan, &sources.scenario) {
             (Some(plan), Some(scenario)) => {
                 plan.order().any(|(_, turn)| scenario.agent(turn.speaker).key == member.key)
@@ -81,7 +81,7 @@ impl Cast {
     }
 }
 
-/// Keys: as the scenario has them, then those that only the recording knows.
+/// Keys: those of the scenario, then those that only the recording has.
 fn order(sources: &Sources, header: &Header) -> Vec<String> {
     let written = sources.scenario.iter().flat_map(|scenario| &scenario.agents).map(|agent| &agent.key);
     let written = written.filter(|key| header.agents.contains_key(*key));

@@ -1,5 +1,5 @@
-//! The cache timeline as a picture: a lane for each agent, a column for each turn, in it a bar of its tokens; below, how
-//! long the first token took. All lanes share one scale, so that bars compare. Its colours are the page's.
+//! The cache timeline as a picture: a lane for each agent, and a column for each turn with a bar of its tokens; below,
+//! the time to first token. All lanes share one scale, so that bars can be compared. Its colours are the page's.
 
 use super::cast::{Cast, Member};
 use super::cost::Row;
@@ -11,13 +11,13 @@ use minijinja::Value;
 use serde::Serialize;
 use svg::node::element::Group;
 
-/// Width that the columns share, and the least and the greatest width of a column.
+/// Total width of the columns, and the minimum and maximum width of a column.
 const WIDTH: f64 = 840.0;
 const COLUMN: (f64, f64) = (7.0, 40.0);
 /// Height of a lane, and of its tallest bar.
 const LANE: f64 = 67.0;
 const HEIGHT: f64 = 60.0;
-/// Height above the lanes, where phases have their names, and below them, where turns have their numbers.
+/// Height above the lanes, for the names of phases, and below them, for the numbers of turns.
 const HEAD: f64 = 29.0;
 const FOOT: f64 = 24.0;
 /// Gap between two columns' bars.
@@ -25,17 +25,17 @@ const GAP: f64 = 2.0;
 /// Size of letters.
 const SIZE: f64 = 15.0;
 
-/// The picture, and what is said about it.
+/// The picture and its description.
 #[derive(Debug, Serialize)]
 pub(super) struct Chart {
     picture: Value,
     /// Heights of its rows: phases, lanes, times, numbers.
     rows: String,
-    /// Owners of the lanes, from above.
+    /// Owners of the lanes, from top to bottom.
     members: Vec<Member>,
     /// Tokens of the tallest bar.
     most_tokens: u64,
-    /// Milliseconds of the tallest one of the times.
+    /// The longest time in milliseconds.
     most_ms: f64,
 }
 
@@ -67,7 +67,7 @@ pub(super) fn chart(sources: &Sources, cast: &Cast, lines: &[TurnLine<'_>], rows
     Chart { picture: Value::from_safe_string(picture.to_string()), rows, members, most_tokens, most_ms }
 }
 
-/// A turn's tokens by kind, from below.
+/// A turn's tokens by kind, from bottom to top.
 fn stack(row: &Row) -> [(&'static str, u64); 4] {
     [
         (row.state, row.reused),
@@ -77,7 +77,7 @@ fn stack(row: &Row) -> [(&'static str, u64); 4] {
     ]
 }
 
-/// A turn: its parts upon each other, the whole told to those who point at it.
+/// A turn: its parts stacked, with the details as a tooltip.
 fn bar(row: &Row, (x, width): (f64, f64), bottom: f64, stack: &[(&str, f64)], most: f64) -> Group {
     let mut y = bottom;
     let mut group = told(&words(row));
@@ -103,7 +103,7 @@ fn words(row: &Row) -> String {
     )
 }
 
-/// The numbers of the turns: as many as stand side by side.
+/// The numbers of the turns: as many as fit side by side.
 fn numbers(lines: &[TurnLine<'_>], column: f64, top: f64) -> Group {
     let widest = 10.0 * (lines.len().to_string().len() as f64 + 1.0);
     let every = (widest / column).ceil().max(1.0) as usize;
@@ -114,7 +114,7 @@ fn numbers(lines: &[TurnLine<'_>], column: f64, top: f64) -> Group {
     })
 }
 
-/// The columns of the phases, with their names where there is room.
+/// The columns of the phases, with their names if there is room.
 fn bands(sources: &Sources, lines: &[TurnLine<'_>], column: f64) -> Group {
     let (mut x, mut group) = (0.5, Group::new());
     for lines in lines.chunk_by(|one, next| one.phase() == next.phase()) {

@@ -12,18 +12,18 @@ use minijinja::value::Serde;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Serialize;
 
-/// All that stands on the page.
+/// Everything on the page.
 #[derive(Debug, Serialize)]
 struct Page {
     mark: Value,
     title: String,
     description: String,
-    /// Runs that are counted, and those of the experiment that are not complete.
+    /// The counted runs, and the experiment's incomplete ones.
     n_runs: usize,
     n_missing: usize,
     confidence: String,
     cells: Vec<Cell>,
-    /// Tables of figures; one without rows has no place on the page.
+    /// Tables of figures; empty ones are not shown.
     tables: Vec<Table>,
     plots: Vec<Plot>,
     outcomes: Vec<String>,
@@ -44,7 +44,7 @@ struct Table {
     figures: Vec<Row>,
 }
 
-/// A figure in all cells that have it.
+/// A figure in every cell that has it.
 #[derive(Debug, Serialize)]
 struct Row {
     name: String,
@@ -57,17 +57,17 @@ struct Entry {
     n: usize,
     value: String,
     interval: String,
-    /// To cell 0; empty in it.
+    /// The difference from cell 0; empty for that cell.
     difference: String,
     difference_interval: String,
-    /// True if the interval of the difference leaves out zero.
+    /// True if the interval of the difference excludes zero.
     differs: bool,
 }
 
 #[derive(Debug, Serialize)]
 struct Plot {
     name: &'static str,
-    /// The picture as an address.
+    /// The picture as a data URL.
     source: Value,
 }
 
@@ -82,10 +82,11 @@ struct RunRow {
     report: String,
 }
 
-/// The page of an experiment. Equal runs give equal pages. `n_planned`: runs that the experiment is for.
+/// The page of an experiment. Identical runs give identical pages. `n_planned`: the experiment's planned
+/// runs.
 ///
 /// # Errors
-/// A template of ours that fails, which is a bug.
+/// A built-in template fails, which is a bug.
 pub fn comparison(id: &str, sample: &Sample, n_planned: usize) -> anyhow::Result<String> {
     let summary = summarize(sample);
     let scenario = sample.runs.first().map(|run| &run.scenario);
@@ -192,7 +193,7 @@ fn entry(cell: &InCell) -> Entry {
     }
 }
 
-/// A value to as many digits as are looked at; rates in per cent.
+/// A value rounded for display; rates in per cent.
 fn scaled(value: f64, is_rate: bool) -> String {
     if is_rate { format!("{:.0}", 100.0 * value) } else { text::number((value * 1e3).round() / 1e3) }
 }

@@ -1,4 +1,4 @@
-//! Cost of a turn: what its cache held, and what was computed.
+//! Cost of a turn: what its cache contained, and what was computed.
 
 use super::cast::Cast;
 use super::dialogue::TurnLine;
@@ -28,13 +28,13 @@ pub(super) struct Row {
     pub(super) generated: u64,
     pub(super) ttft_ms: Option<f64>,
     total_ms: Option<f64>,
-    /// Reason why the cache was not used, or not wholly.
+    /// Reason why the cache was not used, or only partly.
     reason: Option<String>,
     /// Devices whose memory was adopted.
     adopted: Option<String>,
 }
 
-/// The cost of a line, where the trace knows it.
+/// The cost of a line, if the trace has it.
 pub(super) fn row(cast: &Cast, line: &TurnLine<'_>, column: usize, cost: &TurnTrace) -> Option<Row> {
     let kind = kind(cost.kind?);
     let state = match cost.source {

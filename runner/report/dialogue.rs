@@ -1,4 +1,4 @@
-//! The dialogue, phase by phase: who spoke to whom, and what was chosen with which odds.
+//! The dialogue, phase by phase: who spoke to whom, and what was chosen with which probabilities.
 
 use super::cast::Cast;
 use super::sources::Sources;
@@ -12,11 +12,11 @@ use std::collections::BTreeSet;
 /// A recorded turn with its number.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct TurnLine<'a> {
-    /// From 1; a summary has the number of the turn that follows it.
+    /// Counted from 1; a summary has the number of the turn that follows it.
     pub(super) n: usize,
-    /// True if an agent sums up its full memory.
+    /// True if an agent summarizes its full memory.
     pub(super) is_summary: bool,
-    /// True of a call of a tool, which has the number of the turn in which it was made.
+    /// True for a tool call, which has the number of its turn.
     pub(super) is_call: bool,
     /// The calls that were made in this turn.
     calls: &'a [Recorded<TurnRecord>],
@@ -64,21 +64,21 @@ struct Spoken {
     n: usize,
     is_summary: bool,
     path: String,
-    /// The round that begins with it, where there is more than one.
+    /// The round that begins with it, if there is more than one.
     begins_round: Option<usize>,
     /// Texts of the stage that everybody reads before it.
     directions: Vec<String>,
     place: usize,
     name: String,
     text: String,
-    /// The calls of tools that were made before it.
+    /// The tool calls made before it.
     calls: Vec<Call>,
     /// `public`, `whisper`, `unheard`; empty: not known.
     heard: &'static str,
-    /// Names of those whom a whisper is for (`to`), and who overhear it (`by`).
+    /// Names of a whisper's recipients (`to`), and of those who overhear it (`by`).
     to: Vec<String>,
     by: Vec<String>,
-    /// The purpose of the reply, if it is not to be heard.
+    /// The purpose of the reply, if nobody hears it.
     purpose: &'static str,
     choice: Option<Choice>,
     is_cut: bool,
@@ -95,10 +95,10 @@ struct Call {
 #[derive(Debug, Serialize)]
 struct Choice {
     is_invalid: bool,
-    /// Probability that the model would say any of the options; none where no model was asked.
+    /// Probability that the model would say any of the options; none if no model was asked.
     mass: Option<String>,
     is_low: bool,
-    /// At which one of them was drawn.
+    /// The temperature at which one of them was drawn.
     temperature: String,
     options: Vec<ChoiceOption>,
 }
@@ -107,11 +107,11 @@ struct Choice {
 struct ChoiceOption {
     text: String,
     is_chosen: bool,
-    /// Per cent, at the run's temperature; none where no model was asked.
+    /// Per cent, at the run's temperature; none if no model was asked.
     share: Option<f64>,
 }
 
-/// The name of a phase as people read it.
+/// The displayed name of a phase.
 pub(super) fn label(sources: &Sources, phase: &str) -> String {
     let scenario = sources.scenario.as_ref();
     let known = scenario.and_then(|scenario| Some(&scenario.phase(scenario.phase_by_name(phase)?).label));
@@ -145,7 +145,7 @@ pub(super) fn scenes(sources: &Sources, cast: &Cast, lines: &[TurnLine<'_>]) -> 
     lines.chunk_by(|one, next| one.phase() == next.phase()).map(scene).collect()
 }
 
-/// Texts of the stage, told once: openings that all share, results of votes, announcements.
+/// Texts of the stage, shown once: openings that all share, results of votes, announcements.
 fn directions<'a>(
     sources: &'a Sources,
     line: &TurnLine<'_>,
@@ -209,7 +209,7 @@ fn call(record: &CallRecord) -> Call {
     Call { call: record.quoted(), result: record.result.clone(), failed: record.failed }
 }
 
-/// The turn of the plan that a recorded turn was found to follow.
+/// The turn of the plan that matches a recorded turn.
 pub(super) fn planned<'a>(sources: &'a Sources, path: &str) -> Option<(&'a Scenario, &'a Turn)> {
     let (plan, scenario) = (sources.plan.as_ref()?, sources.scenario.as_ref()?);
     Some((scenario, plan.turn(sources.read.get(path)?.turn)))

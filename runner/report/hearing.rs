@@ -1,4 +1,4 @@
-//! Table of who heard what: agents by turns, or, where these are too many, agents by phases with counts.
+//! Table of who heard what: agents by turns, or, if there are too many turns, agents by phases with counts.
 
 use super::cast::{Cast, Member};
 use super::dialogue::{TurnLine, label, planned};
@@ -7,7 +7,7 @@ use crate::timeline::Event;
 use serde::Serialize;
 use std::collections::HashSet;
 
-/// Most turns that get a column of their own.
+/// Maximum number of turns with a separate column.
 const MAX_COLUMNS: usize = 120;
 
 /// The table.
@@ -42,7 +42,7 @@ struct Counts {
     not: usize,
 }
 
-/// The table; `None` where the recording alone does not tell.
+/// The table; `None` if the recording alone is not enough.
 pub(super) fn hearing(sources: &Sources, cast: &Cast, lines: &[TurnLine<'_>]) -> Option<Hearing> {
     let lines: Vec<TurnLine<'_>> = lines.iter().filter(|line| !line.is_summary).copied().collect();
     let known = lines.iter().all(|line| planned(sources, &line.record.path).is_some());
@@ -72,7 +72,7 @@ pub(super) fn hearing(sources: &Sources, cast: &Cast, lines: &[TurnLine<'_>]) ->
     Some(Hearing { phases, turns, rows })
 }
 
-/// Pairs of an agent's key and the path of a turn that stands in its memory as heard.
+/// Pairs of an agent's key and the path of a turn that it heard.
 fn read<'a>(sources: &'a Sources, lines: &[TurnLine<'a>]) -> HashSet<(&'a str, &'a str)> {
     let mut read = HashSet::new();
     for line in lines {

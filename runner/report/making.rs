@@ -1,4 +1,4 @@
-//! The command that plays a run again, as far as its recording tells, and the hashes that hold it together.
+//! The command that plays a run again, as far as its recording shows, and the hashes that identify it.
 
 use super::sources::Sources;
 use super::text;
@@ -6,15 +6,15 @@ use crate::scenario::{Hints, parse};
 use serde::Serialize;
 use serde_json::Value;
 
-/// The model that the program brings along; any other is a file that the recording knows by its hash only.
+/// The bundled model; any other is a file of which the recording has only the hash.
 const BUNDLED: &str = "understudy";
 
 /// Command lines and hashes.
 #[derive(Debug, Serialize)]
 pub(super) struct Making {
-    /// Plays it again: words and flags with their values.
+    /// The command that plays it again: words and flags with their values.
     command: Vec<String>,
-    /// True if the model's file must be put in.
+    /// True if the user must insert the model's file.
     needs_model: bool,
     hashes: Vec<(&'static str, String)>,
 }
@@ -31,7 +31,7 @@ pub(super) fn making(sources: &Sources) -> Making {
         }
         None => vec![format!("greenroom run {}", quoted(&header.scenario.path))],
     };
-    // What the scenario gives is not given again: the command line's would count for all.
+    // Settings of the scenario are not repeated, because the command line's would apply to all agents.
     let is_given = |name: &str| header.given.as_ref().is_none_or(|given| given.contains(name));
     let needs_model = needs_model && header.hints.model.is_none();
     let model = if needs_model { "MODEL.gguf" } else { BUNDLED };
@@ -46,7 +46,7 @@ pub(super) fn making(sources: &Sources) -> Making {
         ("--repetition-penalty", sampling.repetition_penalty.to_string()),
         ("--dry-multiplier", dry.map_or(0.0, |dry| dry.multiplier).to_string()),
     ];
-    // The rest matters where there is a penalty.
+    // The rest matters only with a penalty.
     let dry = dry.map(|dry| {
         [("--dry-base", dry.base.to_string()), ("--dry-allowed-length", dry.allowed_length.to_string())]
     });
@@ -55,7 +55,7 @@ pub(super) fn making(sources: &Sources) -> Making {
         !Hints::NAMES.contains(&name.as_str()) || is_given(&name)
     });
     let sampling = sampling.chain(dry.into_iter().flatten());
-    // A fork takes its sampling from the run that it comes from.
+    // A fork takes its sampling from its original run.
     let sampling = sampling.filter(|_| header.forked.is_none());
     let machine = machine.into_iter().filter(|(flag, _)| *flag != "--model" || header.hints.model.is_none());
     for (flag, value) in machine.chain(sampling) {
@@ -84,7 +84,7 @@ pub(super) fn making(sources: &Sources) -> Making {
     Making { command: words, needs_model, hashes }
 }
 
-/// Tells whether a text stays a text when YAML reads it bare.
+/// Tells whether YAML reads an unquoted text as a text.
 fn plain(text: &str) -> bool {
     parse(text).is_ok_and(|read| read.as_str() == Some(text))
 }

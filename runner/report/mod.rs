@@ -1,8 +1,8 @@
-//! The report of a run: one HTML page that holds everything, without scripts, that can be given away as a file.
+//! The report of a run: one self-contained HTML page without scripts, which can be shared as a file.
 //!
-//! [`Sources`] is what it is made from, [`html`] makes it. What stands on the page is worked out here, how it looks is in
-//! `templates/report/`. Whatever the template prints is cleaned and escaped in one place, the formatter, so no text of
-//! a model or an author can be forgotten.
+//! [`html`] makes it from [`Sources`]. The contents are computed here; the layout is in `templates/report/`. Everything
+//! that the template prints is cleaned and escaped in one place, the formatter, so no text of a model or an author can be
+//! missed.
 
 mod cache;
 mod cast;
@@ -30,7 +30,7 @@ use serde::Serialize;
 
 /// The file's name in a run's folder.
 pub const FILE: &str = "report.html";
-/// The mark of a page that is ours: only such a file is overwritten.
+/// The mark of a page made by this program: only such a file is overwritten.
 pub const MARK: &str = r#"<meta name="generator" content="greenroom report" />"#;
 
 const PARTS: [(&str, &str); 11] = [
@@ -47,7 +47,7 @@ const PARTS: [(&str, &str); 11] = [
     ("style.css", include_str!("../../templates/report/style.css")),
 ];
 
-/// All that stands on the page.
+/// Everything on the page.
 #[derive(Serialize)]
 struct PageContext<'a> {
     mark: Value,
@@ -67,7 +67,7 @@ struct PageContext<'a> {
     n_turns: usize,
 }
 
-/// The page. Equal runs with equal traces give equal pages.
+/// The page. Identical runs with identical traces give identical pages.
 ///
 /// ```no_run
 /// use greenroom::report::{Sources, html};
@@ -78,7 +78,7 @@ struct PageContext<'a> {
 /// ```
 ///
 /// # Errors
-/// A template of ours that fails, which is a bug.
+/// A built-in template fails, which is a bug.
 pub fn html(sources: &Sources) -> anyhow::Result<String> {
     let header = &sources.transcript.header.record;
     let cast = Cast::new(sources);

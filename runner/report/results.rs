@@ -15,7 +15,7 @@ pub(super) struct Results {
     skipped: usize,
     choices: usize,
     invalid: usize,
-    /// Name and value, or why there is none.
+    /// Name and value, or the reason why there is no value.
     outcomes: Vec<(String, String, bool)>,
     decisions: Vec<(String, String)>,
     payoffs: Option<Payoffs>,
@@ -28,7 +28,7 @@ struct Payoffs {
     unit: String,
     players: Vec<Player>,
     rounds: Vec<Round>,
-    /// Rounds that could not be valued.
+    /// Rounds without a payoff.
     n_missing: usize,
 }
 
@@ -39,7 +39,7 @@ struct Player {
     total: Option<String>,
 }
 
-/// Each player's choice and what it was worth, in the order of the players.
+/// Each player's choice and its payoff, in the order of the players.
 #[derive(Debug, Serialize)]
 struct Round {
     round: usize,

@@ -1,7 +1,7 @@
-//! Sources of a report: the recording, and everything found beside it that fits.
+//! Sources of a report: the recording, and every file beside it that matches.
 //!
-//! The recording alone is enough. A scenario that it fits adds who heard what and where each text came from, a trace adds
-//! what was computed; what is missing or does not fit is a [`Caveat`].
+//! The recording alone is enough. A matching scenario adds who heard what and where each text came from, a trace adds
+//! what was computed; anything missing or mismatched is a [`Caveat`].
 //!
 //! A report is made from the transcript alone if need be: a replay adds what each agent read, as far as the recording fits its
 //! scenario; what does not fit is told first, and no graph is drawn. All that its templates print is cleaned and escaped in one
@@ -23,16 +23,16 @@ use std::sync::Arc;
 pub struct Sources {
     /// The recording.
     pub transcript: Transcript,
-    /// Near the recording; it may have changed since.
+    /// Found near the recording; it may have changed since.
     pub(super) scenario: Option<Arc<Scenario>>,
     /// The plan that the recording follows as far as it goes; `None` if it does not.
     pub(super) plan: Option<Plan>,
     /// Events read at each turn, by path, as far as the recording fits the scenario.
     pub(super) read: BTreeMap<String, Reading>,
-    /// Timelines that agents brought along from an earlier run, by key.
+    /// Timelines that agents have from an earlier run, by key.
     pub(super) brought: BTreeMap<String, Timeline>,
     pub(super) trace: Option<Traced>,
-    /// Caveats that a reader must know first.
+    /// Caveats to show first.
     pub caveats: Vec<Caveat>,
 }
 
@@ -41,14 +41,14 @@ pub struct Sources {
 pub(super) struct Reading {
     /// The turn in the plan.
     pub(super) turn: TurnId,
-    /// All that it read since its last reply, or in a new epoch.
+    /// Everything that it read since its last reply, or in a new epoch.
     pub(super) events: Vec<Event>,
 }
 
 /// Reason why a report is incomplete, or not the same as the scenario would give today.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Caveat {
-    /// In a few words.
+    /// A short title.
     pub title: String,
     /// The details, and what to do.
     pub detail: String,
@@ -113,7 +113,7 @@ impl Sources {
         }
     }
 
-    /// Says that nobody gave these replies to these texts.
+    /// Adds the caveat that no model gave these replies to these texts.
     fn carried(&mut self) {
         if self.transcript.header.record.carried.is_some() {
             let detail = "They were recorded before the scenario's texts changed; no model has read what stands before them here. \
@@ -129,7 +129,7 @@ impl Sources {
         let loaded = match load_scenario(file, header, search) {
             Ok(loaded) => loaded,
             Err(error) if search.scenario.is_some() => return Err(error),
-            // The reason may name folders of this machine, and the page is made to be given away.
+            // The reason may name folders of this machine, but the page is meant to be shared.
             Err(_) => {
                 let detail = format!(
                     "{named} is neither near the transcript nor in the current folder, or can't be read. {missing}"
@@ -150,7 +150,7 @@ impl Sources {
         Ok(())
     }
 
-    /// Replays the recording to learn what everybody read, as far as it fits.
+    /// Replays the recording to find what everybody read, as far as it matches.
     fn follow(&mut self, file: &Path, scenario: &Arc<Scenario>, root: Option<&Path>) {
         match brought_along(file, &self.transcript.header.record, root) {
             Ok(brought) => self.brought = brought,
@@ -181,7 +181,7 @@ impl Sources {
             return;
         };
         match error.downcast_ref::<Drift>() {
-            // Said already: there is no footer.
+            // Already reported: there is no footer.
             Some(drift) if self.ends_early(drift) => self.plan = Some(plan),
             Some(drift) => self.caveats.insert(0, Caveat::drift(scenario, &self.transcript, drift)),
             None => {
@@ -191,13 +191,13 @@ impl Sources {
         }
     }
 
-    /// Tells whether a drift says no more than that the recording ends before the plan does.
+    /// Tells whether a drift means only that the recording ends before the plan.
     fn ends_early(&self, drift: &Drift) -> bool {
         let torn = drift.cause == Cause::Unreadable && self.transcript.torn.is_some();
         self.transcript.footer.is_none() && (drift.cause == Cause::NoFooter || torn)
     }
 
-    /// Without a scenario only the hashes tell whether a line is as it was written.
+    /// Without a scenario only the hashes show whether a line is unchanged.
     fn altered(&mut self) {
         let Transcript { header, turns, footer, .. } = &self.transcript;
         let lines = std::iter::once((header.line, header.intact))
@@ -226,7 +226,7 @@ impl Watcher<'_> {
         let begins_anew = self.recorded.contains(&summary_of(&here.path));
         let known = self.known.insert(here.timeline, events.len()).filter(|_| !begins_anew).unwrap_or(0);
         let new = events.get(known..).unwrap_or_default().iter();
-        // The system text has a place of its own, and the reply stands in the recording.
+        // The system prompt is shown separately, and the reply is in the recording.
         let new = new.filter(|event| !matches!(event, Event::System(_) | Event::Said { .. }));
         self.read.insert(here.path.clone(), Reading { turn, events: new.cloned().collect() });
     }

@@ -3,7 +3,7 @@
 use crate::diagnostic::printable;
 use serde_json::Value;
 
-/// A text as it may stand on a page: printable, and without what can't stand in XML.
+/// A text for the page: printable, and without characters that XML does not allow.
 pub(super) fn clean(text: &str) -> String {
     let plain = printable(&text.replace("\r\n", "\n").replace('\t', "    "));
     let mut out = String::with_capacity(plain.len());
@@ -35,14 +35,14 @@ pub(super) fn number(float: f64) -> String {
     format!("{}", if rounded.is_finite() { rounded } else { float })
 }
 
-/// A number with its thousands apart.
+/// A number with a thousands separator.
 pub(super) fn thousands(n: u64) -> String {
     let digits = n.to_string();
     let groups = digits.as_bytes().rchunks(3).rev().map(|group| String::from_utf8_lossy(group));
     groups.collect::<Vec<_>>().join(",")
 }
 
-/// Milliseconds, or seconds or minutes where there are many.
+/// A duration in milliseconds, seconds or minutes.
 pub(super) fn duration(ms: f64) -> String {
     match ms {
         ms if ms >= 180_000.0 => format!("{:.0} min", ms / 60e3),

@@ -1,5 +1,5 @@
-//! Each agent's view of the run: all that it read and said, in its own order, and at each turn how much of that its cache
-//! held.
+//! Each agent's view of the run: everything that it read and said, in order, and at each turn how much of that was in its
+//! cache.
 
 use super::cast::{Cast, Member};
 use super::cost::kind;
@@ -21,9 +21,9 @@ pub(super) struct View {
     /// The phase, for an ephemeral agent.
     phase: Option<String>,
     system: String,
-    /// The system text's field and line.
+    /// The system prompt's field and line.
     origin: String,
-    /// Texts that it brought along from an earlier run.
+    /// Texts that it has from an earlier run.
     brought: Vec<Entry>,
     turns: Vec<Turn>,
 }
@@ -35,7 +35,7 @@ struct Turn {
     is_summary: bool,
     phase: String,
     round: Option<usize>,
-    /// The part of the prompt that the cache held; none without a trace.
+    /// The part of the prompt that was in the cache; none without a trace.
     border: Option<Border>,
     read: Vec<Entry>,
     said: String,
@@ -57,7 +57,7 @@ struct Entry {
     text: String,
 }
 
-/// The part of a prompt that the cache held.
+/// The part of a prompt that was in the cache.
 #[derive(Debug, Serialize)]
 struct Border {
     reused: usize,
@@ -112,7 +112,7 @@ fn born(sources: &Sources, member: &Member, phase: Option<&str>) -> View {
         phase: phase.map(|phase| label(sources, phase)),
         system: member.system.trim().to_string(),
         origin: origin.unwrap_or_default(),
-        // What stood at a place in that run's scenario may stand elsewhere now.
+        // Lines of that run's scenario may have moved since.
         brought: brought.filter_map(|event| entry(event, None, String::new())).collect(),
         turns: Vec::new(),
         member: member.clone(),
@@ -153,7 +153,7 @@ fn turn(sources: &Sources, line: &TurnLine<'_>, numbers: &HashMap<&str, usize>) 
         round: line.round(),
         border: cost.and_then(Border::new),
         read,
-        // What an agent remembers is what it sampled, not what others heard of it.
+        // An agent remembers what it sampled, not what others heard of it.
         said: record.raw.trim().to_string(),
         n_ids: record.tokens.len(),
         is_cut: record.stop == Stop::Length,
@@ -185,7 +185,7 @@ fn word(kind: StageKind) -> &'static str {
     }
 }
 
-/// A field with its file and line; the file's folders are of no use to anybody else.
+/// A field with its file and line; without the file's folders, which are useless to other readers.
 fn place(sources: &Sources, scenario: &Scenario, field: &str) -> String {
     if field.is_empty() {
         return String::new();

@@ -1,4 +1,4 @@
-//! Changes that a fork makes from its turn on: replies that are given, lines that the stage adds, settings of sampling.
+//! Changes that a fork makes from its turn on: given replies, lines that the stage adds, sampling settings.
 
 use crate::diagnostic::suggest;
 use crate::replay;
@@ -26,7 +26,7 @@ pub struct Tell {
     pub text: String,
 }
 
-/// Everything that is said and read otherwise.
+/// All changes to what is said and read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Changes {
     /// Replies.
@@ -36,7 +36,7 @@ pub struct Changes {
 }
 
 impl Changes {
-    /// The first turn that anything is changed at.
+    /// The first turn with a change.
     ///
     /// # Errors
     /// There is none, or the plan has no such turn.
@@ -47,10 +47,10 @@ impl Changes {
         all.into_iter().min().context("a fork needs the turn to begin at: --at TURN")
     }
 
-    /// As a header records them, checked against the plan.
+    /// The changes as a header records them, checked against the plan.
     ///
     /// # Errors
-    /// The first change that can't be made, in words.
+    /// A description of the first change that can't be made.
     pub(super) fn records(
         &self,
         plan: &Plan,
@@ -110,7 +110,7 @@ fn not_before(plan: &Plan, id: TurnId, at: TurnId, given: &str) -> anyhow::Resul
     Ok(())
 }
 
-/// The reply that is given, as the turn has it: the text of an option, where it chooses.
+/// The given reply in the turn's form: the text of an option, if it is a choice.
 fn reply(plan: &Plan, id: TurnId, say: &Say) -> anyhow::Result<String> {
     let turn = plan.turn(id);
     let (path, text) = (&turn.path, say.text.trim());
@@ -156,7 +156,8 @@ impl Tell {
     }
 }
 
-/// Tells whether an agent has a turn from one on at which it remembers what was told before that.
+/// Tells whether an agent has a turn, from the given one on, at which it remembers what it was told before
+/// that.
 fn reads(plan: &Plan, scenario: &Scenario, agent: AgentId, before: TurnId) -> bool {
     let phase = plan.turn(before).phase;
     let forgets = scenario.agent(agent).lifecycle == Lifecycle::Ephemeral;
@@ -177,7 +178,7 @@ fn unread(plan: &Plan, scenario: &Scenario, agent: AgentId, before: TurnId) -> S
     }
 }
 
-/// The changes that a run made before a turn, which a fork of it has in common with it.
+/// The changes that a run made before a turn, which its fork shares.
 pub(super) fn earlier(
     header: &Header,
     plan: &Plan,

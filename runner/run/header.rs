@@ -1,4 +1,4 @@
-//! The first line of a run's transcript: everything that its text depends on, and nothing of the machine.
+//! The first line of a run's transcript: everything that its text depends on, and nothing about the machine.
 
 use super::RunOptions;
 use super::models::{Models, records};
@@ -47,7 +47,7 @@ pub(super) fn header(
         seed: options.seed,
         continues: past.continues.clone(),
         forked: past.fork.as_ref().map(|fork| fork.record.clone()),
-        // What a fork has in common with a recording of carried replies was carried over too.
+        // Replies that a fork shares with a recording of carried replies count as carried over too.
         carried: past.fork.as_ref().and_then(|fork| fork.carried()),
     }
 }

@@ -1,4 +1,4 @@
-//! Plays a scenario into a folder: transcript, trace and summary; new, resumed, carrying on another run, or forked from one.
+//! Plays a scenario into a folder: transcript, trace and summary; new, resumed, continuing another run, or forked from one.
 
 mod changes;
 mod header;
@@ -27,7 +27,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Most tokens of a reply, where nobody says otherwise.
+/// Default maximum number of tokens in a reply.
 pub const MAX_TOKENS: u32 = 80;
 
 /// Settings for playing a scenario.
@@ -35,29 +35,31 @@ pub const MAX_TOKENS: u32 = 80;
 pub struct RunOptions {
     /// Root of all turns' seeds.
     pub seed: u64,
-    /// Sampling settings; those not given are the ones that the model's makers suggest, else the defaults.
+    /// Sampling settings; those not given come from the model file, else from the defaults.
     pub sampling: GivenSampling,
     /// Most tokens of a reply.
     pub max_tokens: usize,
-    /// Compute everything anew at each turn.
+    /// Recompute everything at each turn.
     pub cold: bool,
-    /// Go on with the run in the folder.
+    /// Resume the run in the folder.
     pub resume: bool,
     /// Begin with the memories of another run (its folder or transcript).
     pub continues: Option<PathBuf>,
-    /// Begin with the first turns of another run, instead.
+    /// Begin instead with the first turns of another run.
     pub fork: Option<ForkFrom>,
-    /// The folder that holds all that an earlier run's files may name; `None`: that run's checkout, else its own folder.
+    /// The folder that contains everything that an earlier run's files may name; `None`: that run's checkout, else its
+    /// own folder.
     pub root: Option<PathBuf>,
-    /// The scenario's path as the record has it, where the scenario was read from a run's copy; `None`: the path it was read from.
+    /// The scenario's recorded path, if the scenario was read from a run's copy; `None`: the path it was read from.
     pub named: Option<String>,
-    /// Models in the place of those that the scenario names, by name; the empty name is the scenario's own. They stand in the trace.
+    /// Replacements for the models that the scenario names, by name; the empty name is the scenario's own. They are recorded in the
+    /// trace.
     pub models: BTreeMap<String, String>,
-    /// Settings that the scenario's do not change.
+    /// Settings that override the scenario's.
     pub given: Given,
     /// Sampling settings of models that the scenario names, as an earlier run had them.
     pub recorded: BTreeMap<String, Sampling>,
-    /// True if the programs and servers may run that the scenario has as tools.
+    /// True if the programs and servers that the scenario has as tools may run.
     pub allow_tools: bool,
 }
 
@@ -92,7 +94,7 @@ pub struct Performed {
     pub transcript: PathBuf,
     /// Turns on record.
     pub n_written: usize,
-    /// Turns of the plan, those that were skipped included.
+    /// Turns of the plan, including skipped ones.
     pub n_turns: usize,
 }
 
@@ -165,7 +167,7 @@ async fn open_tools(scenario: &Scenario, options: &RunOptions) -> anyhow::Result
     Toolbox::open(scenario, tools::folder(scenario, options.named.as_deref())?).await
 }
 
-/// A turn failed, and then what the run had cost could not be written either.
+/// A turn failed, and then the run's costs could not be written either.
 #[derive(Debug, thiserror::Error)]
 #[error("{play:#}; besides, {summary:#}")]
 pub struct FailedTwice {
@@ -180,7 +182,7 @@ pub struct FailedTwice {
 pub enum Standing {
     /// Nothing, or a run that was interrupted.
     Open,
-    /// A run that came to its end, with the same settings.
+    /// A complete run with the same settings.
     Complete,
 }
 
@@ -205,13 +207,13 @@ pub fn standing(
     Ok(Standing::Complete)
 }
 
-/// All that is ready before the first turn.
+/// Everything that is ready before the first turn.
 struct Set {
     memories: Memories,
     backend: Arc<dyn Backend>,
     settings: Settings,
     header: Header,
-    /// The lines that a fork has in common with its run.
+    /// The lines that a fork shares with its run.
     known: Vec<TurnRecord>,
 }
 
@@ -290,7 +292,7 @@ fn lines(transcript: &Transcript) -> impl Iterator<Item = TurnRecord> {
     transcript.turns.iter().map(|turn| turn.record.clone())
 }
 
-/// The transcript that an interrupted run left behind, if there is anything to go on from.
+/// The transcript of an interrupted run, if there is anything to resume.
 fn recorded(file: &Path, resume: bool) -> anyhow::Result<Option<Transcript>> {
     if !resume && file.symlink_metadata().is_ok() {
         bail!(
@@ -300,7 +302,7 @@ fn recorded(file: &Path, resume: bool) -> anyhow::Result<Option<Transcript>> {
     }
     let begun = Transcript::open_begun(file)?;
     if begun.is_none() && file.symlink_metadata().is_ok() {
-        // The run was interrupted before its header stood: it begins anew.
+        // The run was interrupted before its header was complete: it begins anew.
         std::fs::remove_file(file).with_context(|| format!("can't remove {}", file.display()))?;
     }
     Ok(begun)

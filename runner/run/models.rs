@@ -1,4 +1,4 @@
-//! The models of a run: what answers for the scenario itself, and for each model that it names.
+//! The models of a run: the backend for the scenario's own model, and for each model that it names.
 
 use super::RunOptions;
 use crate::backend::{Backend, Cast, GivenSampling, Sampling};
@@ -8,13 +8,13 @@ use crate::transcript::NamedRecord;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// Backends of a run and how their tokens are chosen, where no turn says otherwise.
+/// Backends of a run and their default sampling.
 pub(super) struct Models {
     /// The scenario's own.
     pub(super) own: Arc<dyn Backend>,
     pub(super) sampling: Sampling,
     pub(super) max_tokens: usize,
-    /// Those that it names, as far as they are to answer.
+    /// The named ones that will answer turns.
     pub(super) named: BTreeMap<String, Seat>,
 }
 
@@ -59,7 +59,7 @@ impl Models {
     }
 }
 
-/// The named models as a header has them.
+/// The named models in the header's form.
 pub fn records(named: &BTreeMap<String, Seat>) -> BTreeMap<String, NamedRecord> {
     let record = |seat: &Seat| {
         let card = seat.backend.card();

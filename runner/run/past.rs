@@ -1,10 +1,10 @@
 //! The beginning of a run: nothing, the memories of an earlier run, or the first turns of another one (a fork).
 //!
-//! A fork keeps the seeds of what it has in common with its run: its header lists other roots of seeds by the turn before which
-//! they hold.
+//! A fork keeps the seeds of the turns that it shares with its run: its header lists other roots of seeds with the turn before
+//! which they apply.
 //!
-//! A fork's agents begin with the caches of the run's, as far as whole blocks go: f16 rows of sealed blocks are gone, so at most
-//! 255 tokens are recomputed by each.
+//! A fork's agents begin with the run's caches, up to whole blocks: f16 rows of sealed blocks no longer exist, so each agent
+//! recomputes at most 255 tokens.
 
 use super::RunOptions;
 use super::changes::{Changes, earlier, last_settings, turn_at};
@@ -20,15 +20,15 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// The run to fork, and where.
+/// The run to fork, and the turn.
 #[derive(Clone, Debug)]
 pub struct ForkFrom {
     /// Its folder or transcript.
     pub run: PathBuf,
-    /// The first turn that is played anew: its path, or a phase's name for the phase's first turn; `None`: the first one that
-    /// `changes` are made at.
+    /// The first turn that is played anew: its path, or a phase's name for the phase's first turn; `None`: the first one with
+    /// `changes`.
     pub at: Option<String>,
-    /// What is to be said and read otherwise.
+    /// The changes to what is said and read.
     pub changes: Changes,
 }
 
@@ -43,7 +43,7 @@ pub(super) struct Past {
     pub(super) fork: Option<Fork>,
 }
 
-/// The part of another run that a fork has in common with it.
+/// The part of another run that a fork shares with it.
 pub(super) struct Fork {
     /// The recording up to the first turn that is played anew.
     pub(super) before: Transcript,
@@ -53,7 +53,7 @@ pub(super) struct Fork {
 }
 
 impl Fork {
-    /// The origin of the replies that are taken over, if no model gave them to the prompts before them.
+    /// The origin of the replies taken from it, if no model gave them to these prompts.
     pub(super) fn carried(&self) -> Option<String> {
         let carried = self.before.header.record.carried.clone();
         carried.filter(|_| !self.before.turns.is_empty())
@@ -61,7 +61,7 @@ impl Fork {
 }
 
 impl Past {
-    /// `sampling`: that of the turns that are played now.
+    /// `sampling`: the settings for the turns that are played now.
     pub(super) fn of(
         scenario: &Arc<Scenario>,
         plan: &Plan,
@@ -133,19 +133,19 @@ impl Past {
         Ok(Self { timelines, parents, continues, fork: Some(Fork { before, record, seeds: roots }) })
     }
 
-    /// The seeds of all turns, if those that are played now have this root.
+    /// The seeds of all turns, if the turns played now have this root.
     pub(super) fn seeds(&self, root: u64) -> Seeds {
         Seeds::new(root, self.fork.as_ref().map_or(Vec::new(), |fork| fork.seeds.clone()))
     }
 }
 
-/// The sessions of a run, by agent, if its trace is there to name it.
+/// The sessions of a run, by agent, if it has a trace that names it.
 fn parents(transcript: &Path, agents: impl Iterator<Item = String>) -> BTreeMap<String, Session> {
     let Some(run) = Trace::run_of(&transcript.with_file_name(trace::FILE)) else { return BTreeMap::new() };
     agents.map(|agent| (agent.clone(), Session { run: run.clone(), agent })).collect()
 }
 
-/// The roots of the seeds before `at`, where they are not the root of what comes then.
+/// The roots of the seeds before `at`, if they differ from the root of what follows.
 fn roots(plan: &Plan, header: &Header, at: TurnId, seed: u64) -> Vec<(TurnId, u64)> {
     let earlier = header.forked.iter().flat_map(|forked| &forked.seeds);
     let earlier = earlier.filter_map(|other| Some((plan.find(&other.before)?, other.seed)));

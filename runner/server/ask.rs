@@ -1,7 +1,7 @@
-//! A question to a model, in no API's words: admitted, played piece by piece, and answered.
+//! An API-neutral question to a model: admitted, played piece by piece, and answered.
 //!
-//! An API's handler makes an [`Ask`] of its request. [`Ask::admit`] finds the model, bounds the prompt and stands in line; what it
-//! refuses is refused before anything is sent. [`Admitted::play`] waits for a place, finds the memory, and lets the engine answer.
+//! An API's handler turns its request into an [`Ask`]. [`Ask::admit`] finds the model, limits the prompt and joins the queue; it
+//! refuses requests before anything is sent. [`Admitted::play`] waits for a place, finds the memory, and lets the engine answer.
 
 use super::App;
 use super::dialogue::Dialogue;
@@ -25,7 +25,7 @@ const SESSION_HEADERS: [&str; 5] =
     ["x-session-id", "session-id", "x-claude-code-session-id", "x-dynamo-session-id", "thread-id"];
 /// Options of a choice, at most.
 pub(super) const MOST_OPTIONS: usize = 256;
-/// Tokens of a call of a tool, at most, where the reply is not bounded.
+/// Maximum number of tokens in a tool call, if the reply has no limit.
 const CALL_TOKENS: usize = 4_096;
 
 /// A question.
@@ -36,14 +36,15 @@ pub(super) struct Ask {
     pub(super) model: String,
     pub(super) subject: Subject,
     pub(super) settings: Settings,
-    /// Replies that are asked for; each but the first has a seed made of the first one's.
+    /// Number of replies; each except the first has a seed derived from the first one's.
     pub(super) n: usize,
 }
 
-/// What is answered, and from which memory.
+/// What is answered, and with which memory.
 #[derive(Clone)]
 pub(super) enum Subject {
-    /// A dialogue that the client keeps; the name, which may be empty, keeps it apart from those that begin alike.
+    /// A dialogue that the client keeps; the name, which may be empty, separates it from others with the same
+    /// beginning.
     Dialogue(Box<Dialogue>, String),
     /// A text or ids without a chat template; the name as with a dialogue.
     Raw(Prompt, String),
@@ -55,7 +56,7 @@ pub(super) enum Subject {
 #[derive(Clone)]
 pub(super) struct Settings {
     pub(super) sampling: Sampling,
-    /// Most tokens of the reply; `None`: as many as there is room for.
+    /// Maximum number of tokens in the reply; `None`: as many as there is room for.
     pub(super) max_tokens: Option<usize>,
     pub(super) stop: Vec<String>,
     pub(super) constraint: Option<Constraint>,
@@ -63,7 +64,7 @@ pub(super) struct Settings {
     pub(super) calls: Calls,
     /// A reply may be several calls.
     pub(super) joint_calls: bool,
-    /// Alternatives whose log-probabilities are told beside each token's own.
+    /// Number of alternatives whose log-probabilities are returned with each token's.
     pub(super) logprobs: Option<usize>,
     /// Nothing of an earlier memory is used.
     pub(super) cold: bool,
@@ -89,7 +90,7 @@ impl Settings {
     }
 }
 
-/// A question that stands in line.
+/// A question in the queue.
 pub(super) struct Admitted {
     app: Arc<App>,
     ask: Ask,
@@ -105,15 +106,15 @@ pub(super) struct Admitted {
 pub(super) enum Piece {
     /// The reply begins.
     Begun,
-    /// Text that nothing takes back.
+    /// Text that is final.
     Text(String),
-    /// The reply is a call of this tool, or goes on with one.
+    /// The reply is a call of this tool, or continues with one.
     Called(String),
     /// A piece of the call's arguments, which are the text of a JSON object.
     Arguments(String),
     /// Log-probabilities of the tokens that the text so far is made of, behind those of earlier pieces.
     Logprobs(Vec<TokenLogprob>),
-    /// The reply is said, and its memory saved.
+    /// The reply is complete, and its memory saved.
     Ended(Box<Answer>),
 }
 
@@ -160,13 +161,13 @@ pub(super) fn random_seed() -> u64 {
     random() >> 11
 }
 
-/// A name that no other answer has.
+/// A unique name for an answer.
 pub(super) fn fresh_id(prefix: &str) -> String {
     format!("{prefix}{:016x}{:016x}", random(), random())
 }
 
 impl Ask {
-    /// Finds the model, bounds the prompt and stands in line.
+    /// Finds the model, limits the prompt and joins the queue.
     ///
     /// # Errors
     /// There is no such model, the prompt is too long, the tenant or the queue has no room.
@@ -181,7 +182,8 @@ impl Ask {
         let served = app.models.get(&self.model).await?;
         let subject = self.subject.clone();
         let counted = served.clone();
-        // Long texts take a while to tokenize, and memory: others are answered meanwhile, and few are at it at a time.
+        // Long texts take time and memory to tokenize: other requests are answered meanwhile, and only a few are
+        // tokenized at a time.
         let place = app.tokenizing.acquire().await.map_err(|_| Refusal::ending())?;
         let ids =
             tokio::task::spawn_blocking(move || counted.engine().prompter().prompt_ids(&subject.prompt()));
@@ -229,8 +231,8 @@ impl Admitted {
         self.ids.len()
     }
 
-    /// Waits for a place, and lets the model answer; each piece is told to `pieces` as it comes. Dropped before it is ready, what is at
-    /// work is called off.
+    /// Waits for a place, and lets the model answer; each piece is passed to `pieces` as it comes. Dropping it before it is ready
+    /// cancels the work.
     ///
     /// # Errors
     /// The engine's, or the deadline has passed, or nobody takes the pieces any more.
@@ -384,7 +386,7 @@ impl Turn<'_> {
         Err(Refusal::ending())
     }
 
-    /// The pieces of calls that have become known; of each so many bytes of its arguments were told before.
+    /// The new pieces of calls; `told` has the bytes of each call's arguments that were sent before.
     fn called(&self, tools: Option<&Tools>, text: &str, told: &mut Vec<usize>) -> Vec<Piece> {
         let prompter = self.engine.prompter();
         let so_far = tools.map(|tools| prompter.calls_so_far(tools, text)).unwrap_or_default();

@@ -31,7 +31,7 @@ pub(super) fn of_value<T: DeserializeOwned>(value: Value) -> Result<T, Refusal> 
     })
 }
 
-/// Refuses fields that would change the reply, and are not supported; unset ones, and those that change nothing, are let pass.
+/// Refuses unsupported fields that would change the reply; unset fields, and those without effect, are accepted.
 ///
 /// # Errors
 /// The first of them.

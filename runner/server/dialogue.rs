@@ -1,7 +1,7 @@
-//! A dialogue as clients send it, line by line and in no API's words, made into what the engine reads.
+//! An API-neutral dialogue, line by line as clients send it, converted to what the engine reads.
 //!
 //! The engine's conversation alternates: the agent hears a text, and replies or calls a tool, whose result it hears next. Neighbouring
-//! lines of one side are joined; several calls of one message become calls one after the other, each with its result.
+//! lines of one side are joined; several calls of one message become calls one after another, each with its result.
 
 use super::error::Refusal;
 use greenroom_engine::{Call, Called, Completion, Conversation, Exchange, ReplyContent, Tools};
@@ -38,13 +38,14 @@ pub(super) struct Dialogue {
     pub(super) system: Digest,
     /// Digest of the tools.
     pub(super) tools: Digest,
-    /// Digest of system text, tools and the first text heard: what the dialogue is, whatever comes of it.
+    /// Digest of system text, tools and the first text heard: this identifies the dialogue, however it
+    /// continues.
     pub(super) root: Digest,
-    /// Digest of all up to the end of each reply, reply by reply.
+    /// Digest of everything up to the end of each reply, reply by reply.
     pub(super) chain: Vec<Digest>,
 }
 
-/// A conversation in the making.
+/// A conversation under construction.
 #[derive(Default)]
 struct Draft {
     system: Vec<String>,
@@ -105,11 +106,12 @@ impl Dialogue {
         Self { system, tools, root, chain, conversation }
     }
 
-    /// The digest of all up to the end of this reply to it.
+    /// The digest of everything up to the end of this reply to it.
     pub(super) fn with_reply(&self, completion: &Completion) -> Digest {
         let last = self.chain.last().unwrap_or(&self.root);
         let said = match &completion.call {
-            // Of several the first: they are read again one after another, each behind the result of the one before.
+            // With several calls, only the first: they are read again one after another, each after the previous
+            // one's result.
             Some(Called::Whole(calls)) => calls.first().map_or(Said::Text(""), Said::Call),
             _ => Said::Text(&completion.text),
         };
@@ -166,7 +168,7 @@ impl<'a> Said<'a> {
         match reply {
             ReplyContent::Text(text) => Self::Text(text),
             ReplyContent::CallText(call) => Self::Call(call),
-            // Ids are put in after digests were made.
+            // Ids are inserted after the digests were computed.
             ReplyContent::Ids(_) | ReplyContent::Call(_) => Self::Text(""),
         }
     }

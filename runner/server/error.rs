@@ -1,4 +1,4 @@
-//! Refusals: what a request is not answered with, in the words of each API.
+//! Errors that are returned instead of an answer, in each API's format.
 
 use axum::Json;
 use axum::http::header::RETRY_AFTER;
@@ -43,7 +43,7 @@ impl Refusal {
         Self::new(StatusCode::FORBIDDEN, message)
     }
 
-    /// A prompt as long as the context, or longer.
+    /// A prompt that is as long as the context, or longer.
     pub(super) fn too_long(tokens: usize, context: usize) -> Self {
         let message = format!(
             "the prompt is {tokens} tokens long; the model's context holds {context}, the reply included"
@@ -57,7 +57,7 @@ impl Refusal {
         Self::new(StatusCode::PAYLOAD_TOO_LARGE, message)
     }
 
-    /// The queue is full, or a rate is used up.
+    /// The queue is full, or a rate limit is used up.
     pub(super) fn too_many(message: impl Into<String>, retry_after: Duration) -> Self {
         let refusal = Self::new(StatusCode::TOO_MANY_REQUESTS, message);
         Self { code: Some("rate_limit_exceeded"), retry_after: Some(retry_after), ..refusal }
@@ -69,7 +69,7 @@ impl Refusal {
         Self { code: Some("timeout"), ..Self::new(StatusCode::GATEWAY_TIMEOUT, message) }
     }
 
-    /// The server is ending.
+    /// The server is shutting down.
     pub(super) fn ending() -> Self {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "the server is shutting down")
     }
@@ -158,7 +158,7 @@ impl From<Error> for Refusal {
 }
 
 impl IntoResponse for Refusal {
-    /// In OpenAI's form; a layer over Anthropic's paths puts it into theirs ([`in_anthropics_form`]).
+    /// In OpenAI's form; a layer over Anthropic's paths converts it to theirs ([`in_anthropics_form`]).
     fn into_response(self) -> Response {
         let mut response = self.respond(self.openai());
         response.extensions_mut().insert(self);

@@ -14,7 +14,7 @@ use std::time::Instant;
 
 /// Turns that are remembered, at most.
 const MOST_PAST: usize = 2_000;
-/// Characters of a reply in the making that are shown, at most.
+/// Maximum number of characters shown of an unfinished reply.
 const MOST_SHOWN: usize = 600;
 
 /// All requests, present and past.
@@ -78,21 +78,21 @@ pub(super) struct Request {
     /// Name of the memory, once it is known.
     pub(super) memory: String,
     pub(super) stage: Stage,
-    /// The end of what was said so far.
+    /// The end of the text so far.
     pub(super) text: String,
     #[serde(skip)]
     pub(super) since: Instant,
 }
 
-/// How far a request is.
+/// The state of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase", tag = "stage")]
 pub(super) enum Stage {
     /// It waits for a place.
     Waiting,
-    /// Its prompt is read: tokens so far, and in all.
+    /// Its prompt is being read: tokens so far, and in total.
     Reading { done: usize, total: usize },
-    /// It is answered.
+    /// It is being answered.
     Speaking,
 }
 
@@ -115,7 +115,7 @@ pub(super) struct Past {
     pub(super) total_ms: f64,
 }
 
-/// A request's place among those at work, until it is dropped.
+/// An active request, until this is dropped.
 #[derive(Debug)]
 pub(super) struct Entry {
     live: Arc<Live>,
@@ -134,7 +134,7 @@ impl Live {
         Arc::new(Self { state: Mutex::default(), registry, counts })
     }
 
-    /// A request has come.
+    /// A request has arrived.
     pub(super) fn enter(self: &Arc<Self>, tenant: &str, route: &'static str, model: &str) -> Entry {
         let mut state = self.state();
         state.next += 1;
@@ -153,7 +153,7 @@ impl Live {
         Entry { live: self.clone(), id }
     }
 
-    /// Requests of a tenant at work.
+    /// Active requests of a tenant.
     pub(super) fn requests(&self, tenant: &str) -> Vec<Request> {
         self.state().requests.values().filter(|request| request.tenant == tenant).cloned().collect()
     }
@@ -251,7 +251,7 @@ impl Drop for Entry {
     }
 }
 
-/// The word for how a prompt met the memory.
+/// The word for how a prompt matched the memory.
 pub(super) fn match_word(kind: MatchKind) -> &'static str {
     match kind {
         MatchKind::Cold => "cold",

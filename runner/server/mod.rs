@@ -1,10 +1,10 @@
-//! The server: memories that last, for clients that speak the APIs of others.
+//! The server: memories that last, for clients of other providers' APIs.
 //!
-//! It has no rules of its own about memory. A request becomes an engine's, with the whole conversation; what of it was read before, the
-//! engine finds. Which session a conversation goes on with is for `sessions` to say.
+//! It has no memory rules of its own. A request becomes an engine request with the whole conversation, and the engine finds what was
+//! read before. `sessions` decides which session a conversation continues.
 //!
-//! An API (`openai/`) reads bodies into an `ask`, which waits in the `queue` for its turn, and words what comes of it, whole or
-//! as a `stream`. `tenants` says who asks, `models` which models there are, `live` what is going on.
+//! An API (`openai/`) reads bodies into an `ask`, which waits in the `queue` for its turn, and formats the answer, whole or as
+//! a `stream`. `tenants` identifies clients, `models` keeps the models, `live` tracks current activity.
 
 mod agents;
 mod anthropic;
@@ -57,7 +57,7 @@ use tenants::Tenant;
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 
-/// All that requests are answered with.
+/// Everything needed to answer requests.
 pub struct App {
     models: Arc<Models>,
     sessions: Sessions,
@@ -70,16 +70,16 @@ pub struct App {
     live: Arc<Live>,
     recent: Recent,
     window: window::Glance,
-    /// True once the server is ending.
+    /// True once the server is shutting down.
     ending: tokio::sync::watch::Receiver<bool>,
     /// Time that a request may take.
     timeout: Duration,
     max_body: usize,
-    /// True if names of other machines are answered, too.
+    /// True if requests that use other machines' names are also answered.
     is_open: bool,
 }
 
-/// Prompts that are tokenized at a time.
+/// Number of prompts that are tokenized at a time.
 const TOKENIZING: usize = 2;
 
 /// Settings of the server.
@@ -104,7 +104,7 @@ pub struct Config {
     pub is_open: bool,
 }
 
-/// Serves until `stop` is ready; what is being answered then is answered to its end.
+/// Serves until `stop` is ready, then finishes the requests in progress.
 ///
 /// # Errors
 /// The connection's.
@@ -159,7 +159,7 @@ fn router(app: Arc<App>) -> Router {
         .with_state(app)
 }
 
-/// Lets in who may ask, and counts what they get.
+/// Admits authorized requests, and counts the answers.
 async fn guarded(State(app): Shared, request: Request, next: Next) -> Response {
     let route = request.extensions().get::<MatchedPath>().map_or("", MatchedPath::as_str).to_string();
     let (request, unread) = unread::lend(request);
@@ -168,7 +168,7 @@ async fn guarded(State(app): Shared, request: Request, next: Next) -> Response {
         Err(refusal) => refusal.into_response(),
     };
     let is_whole = unread.drain(DRAINED * app.max_body).await;
-    // Who reads bodies says so in words of its own.
+    // The readers of bodies have their own error for this.
     let response = match response.status() {
         StatusCode::PAYLOAD_TOO_LARGE => Refusal::too_large(app.max_body).into_response(),
         _ => response,
@@ -182,10 +182,10 @@ async fn guarded(State(app): Shared, request: Request, next: Next) -> Response {
     response
 }
 
-/// Bodies are read to their end, this many times as long as they may be at most.
+/// Bodies are read to their end, up to this multiple of their maximum length.
 const DRAINED: usize = 4;
 
-/// Refuses who may not ask.
+/// Refuses unauthorized requests.
 fn let_in(app: &App, mut request: Request) -> Result<Request, Refusal> {
     if let Some(tenant) = admitted(app, &request)? {
         request.extensions_mut().insert(tenant);
@@ -193,7 +193,7 @@ fn let_in(app: &App, mut request: Request) -> Result<Request, Refusal> {
     Ok(request)
 }
 
-/// The tenant that asks. Health and the window's page, which hold no data, need no key.
+/// The request's tenant. Health and the status page, which contain no data, need no key.
 fn admitted(app: &App, request: &Request<Body>) -> Result<Option<Arc<Tenant>>, Refusal> {
     if !app.is_open {
         names_this_machine(request.headers())?;
@@ -202,7 +202,7 @@ fn admitted(app: &App, request: &Request<Body>) -> Result<Option<Arc<Tenant>>, R
     let length = request.headers().get(CONTENT_LENGTH).and_then(|length| length.to_str().ok());
     let is_too_large =
         length.and_then(|length| length.parse::<u64>().ok()).is_some_and(|n| n > app.max_body as u64);
-    // A memory that comes as a file is taken in piece by piece.
+    // A memory in a file is imported piece by piece.
     if is_too_large && !path.ends_with("/import") {
         return Err(Refusal::too_large(app.max_body));
     }
@@ -210,8 +210,8 @@ fn admitted(app: &App, request: &Request<Body>) -> Result<Option<Arc<Tenant>>, R
     needs_a_key.then(|| app.tenants.identify(request.headers())).transpose()
 }
 
-/// Refuses a request that calls this machine by another's name: a page of another site can have a browser call any address under a name
-/// of its own (DNS rebinding).
+/// Refuses a request that calls this machine by another's name: a page from another site can make a browser call any address under that
+/// site's name (DNS rebinding).
 fn names_this_machine(headers: &HeaderMap) -> Result<(), Refusal> {
     let text = |name: &str| headers.get(name).map(|value| value.to_str().unwrap_or_default());
     let host = text("host").unwrap_or_default();
@@ -220,7 +220,7 @@ fn names_this_machine(headers: &HeaderMap) -> Result<(), Refusal> {
             "`{host}` is no name of this machine: use 127.0.0.1 or localhost"
         )));
     }
-    // A browser says which page asks; it lets any page post plain text.
+    // A browser names the requesting page; it lets any page post plain text.
     match text("origin") {
         Some(origin) if !origin.split_once("://").is_some_and(|(_, host)| is_name_of_this_machine(host)) => {
             Err(Refusal::forbidden(format!("pages of `{origin}` are not answered")))

@@ -1,8 +1,7 @@
-//! The models that are served: opened when they are asked for, within a bound of memory for their weights.
+//! The served models: opened on demand, within a memory limit for their weights.
 //!
-//! Where another model needs room, the one that was used longest ago and is not at work is closed; its memories stay on disk. If none
-//! of them rests, no new requests reach those that are open, once the other has waited for a while: what is always asked for does not
-//! keep it out.
+//! If another model needs room, the least recently used idle one is closed; its memories stay on disk. If none is idle and the other
+//! model has waited for a while, no new requests reach the open models, so a busy model can't keep it out.
 
 use super::error::Refusal;
 use crate::backend::{Embedded, EmbeddedConfig, Loading, ModelFile, Share, locate};
@@ -14,11 +13,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// How often is looked whether a model has become idle.
+/// Interval for checking whether a model has become idle.
 const RETRY: Duration = Duration::from_millis(20);
-/// How long a model that waits for room lets requests pass to those that are open.
+/// How long a model that waits for room lets requests pass to the open ones.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// How long is waited for room.
+/// Maximum time to wait for room.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
 /// Makes what is told of opening a model.
@@ -31,7 +30,7 @@ pub struct Models {
     /// Bytes of weights that may be open at once.
     max_bytes: u64,
     open: Mutex<Open>,
-    /// Held by who opens a model.
+    /// Held by the request that opens a model.
     opening: tokio::sync::Mutex<()>,
     /// True while one has waited for room longer than [`PATIENCE`].
     is_late: AtomicBool,
@@ -46,7 +45,7 @@ struct Open {
     clock: u64,
 }
 
-/// A model at work.
+/// A model in use.
 pub(super) struct Served {
     pub(super) name: String,
     pub(super) backend: Embedded,
@@ -138,7 +137,7 @@ impl Models {
             return Ok(served);
         }
         let began = Instant::now();
-        // Also where the client goes away meanwhile, requests pass again.
+        // Requests pass again, even if the client has disconnected meanwhile.
         let _on_time = OnTime(&self.is_late);
         while !self.has_room(size(file)).await {
             if began.elapsed() > LONGEST_WAIT {
@@ -196,7 +195,7 @@ impl Models {
             };
             let Some((served, _)) = idle else { return false };
             tracing::info!("the model `{}` is closed to make room", served.name);
-            // It waits for what is being written.
+            // It waits for writes in progress.
             let _ = tokio::task::spawn_blocking(move || drop(served)).await;
         }
     }
@@ -231,7 +230,7 @@ impl Models {
     }
 }
 
-/// Nobody is late any more once it is dropped.
+/// Once it is dropped, no model is late.
 struct OnTime<'a>(&'a AtomicBool);
 
 impl Drop for OnTime<'_> {
@@ -258,7 +257,7 @@ mod tests {
     use super::*;
     use greenroom_engine::fixtures::RandomModel;
 
-    /// Requests for a model that come one behind the other, so that it is always at work, don't keep another one out; nor the other way.
+    /// Back-to-back requests for a model, which keep it always busy, don't keep another one out; nor the other way round.
     #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
     async fn a_model_that_is_always_asked_for_keeps_no_other_out() {
         let folder = tempfile::tempdir().unwrap();

@@ -1,7 +1,7 @@
-//! `GET /openapi.json`: all routes in OpenAPI's form, for clients that are made of it.
+//! `GET /openapi.json`: all routes in OpenAPI's form, for generated clients.
 //!
-//! The document is written by hand. A test holds its paths to `ROUTES`, so that no route is without a description, and
-//! none is described that does not exist.
+//! The document is written by hand. A test compares its paths with `ROUTES`, so that every route has a description,
+//! and every described route exists.
 
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse as _, Response};

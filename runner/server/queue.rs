@@ -1,7 +1,7 @@
 //! Who is served next: a bounded queue, fair between tenants.
 //!
-//! A place is given to the tenant that has the fewest at work (among equals, to the one that was served longest ago). Of a tenant's
-//! requests those go first whose memory is in RAM, as long as no other has waited longer than a bound; else the oldest.
+//! A place goes to the tenant with the fewest active requests (among equals, to the one that was served longest ago). Among a
+//! tenant's requests, those whose memory is in RAM go first, unless another has waited longer than a limit; otherwise the oldest.
 
 use super::error::Refusal;
 use super::tenants::Tenant;
@@ -12,15 +12,15 @@ use tokio::sync::oneshot;
 
 /// How long a request whose memory is not in RAM may be passed over.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Seconds that a request is taken to last before one has ended.
+/// Assumed duration of a request in seconds, until one has ended.
 const FIRST_GUESS: f64 = 2.0;
 
 /// The queue.
 #[derive(Debug)]
 pub struct Queue {
-    /// Requests at work, at most.
+    /// Maximum number of active requests.
     places: usize,
-    /// Requests that wait, at most.
+    /// Maximum number of waiting requests.
     room: usize,
     state: Mutex<State>,
 }
@@ -28,11 +28,11 @@ pub struct Queue {
 #[derive(Debug, Default)]
 struct State {
     waiting: Vec<Waiting>,
-    /// Requests at work and the time of the latest, by tenant.
+    /// Active requests and the time of the latest, by tenant.
     tenants: BTreeMap<String, AtWork>,
     at_work: usize,
     clock: u64,
-    /// Mean seconds that a request was at work, lately.
+    /// Recent mean duration of a request, in seconds.
     seconds: Option<f64>,
     is_closed: bool,
 }
@@ -51,11 +51,11 @@ struct Waiting {
     admitted: oneshot::Sender<Place>,
 }
 
-/// A place in the queue, to be waited for.
+/// A place in the queue; wait for it to be served.
 #[derive(Debug)]
 pub(super) struct Ticket(oneshot::Receiver<Place>);
 
-/// The right to be at work, until it is dropped.
+/// The right to be active, until it is dropped.
 #[derive(Debug)]
 pub(super) struct Place {
     queue: Arc<Queue>,
@@ -71,12 +71,12 @@ pub(super) struct Load {
 }
 
 impl Queue {
-    /// A queue with so many places at work, and room for so many who wait.
+    /// A queue with these numbers of active and waiting requests.
     pub fn new(places: usize, room: usize) -> Arc<Self> {
         Arc::new(Self { places: places.max(1), room, state: Mutex::default() })
     }
 
-    /// Stands in line. `is_warm`: the memory that is asked for is in RAM.
+    /// Joins the queue. `is_warm`: the requested memory is in RAM.
     ///
     /// # Errors
     /// The queue is full, the tenant has as many in it as it may, or the server is shutting down.
@@ -107,14 +107,14 @@ impl Queue {
         Ok(Ticket(ticket))
     }
 
-    /// Lets nobody in any more; who waits is refused.
+    /// Admits no more requests; waiting ones are refused.
     pub(super) fn close(&self) {
         let mut state = self.state();
         state.is_closed = true;
         state.waiting.clear();
     }
 
-    /// Requests at work, at most.
+    /// Maximum number of active requests.
     pub(super) fn places(&self) -> usize {
         self.places
     }
@@ -159,7 +159,7 @@ impl Queue {
 }
 
 impl State {
-    /// The one to be served next.
+    /// The request to serve next.
     fn next(&self, now: Instant) -> Option<usize> {
         let standing = |waiting: &Waiting| {
             self.tenants.get(&waiting.tenant).map_or((0, 0), |at_work| (at_work.n, at_work.latest))
@@ -171,7 +171,7 @@ impl State {
         self.waiting.iter().enumerate().min_by_key(order).map(|(at, _)| at)
     }
 
-    /// Time after which one of `n` who wait may be served.
+    /// Estimated time until one of `n` waiting requests is served.
     fn wait(&self, n: usize, places: usize) -> Duration {
         let each = self.seconds.unwrap_or(FIRST_GUESS);
         Duration::from_secs_f64((each * n as f64 / places as f64).clamp(1.0, 600.0))

@@ -1,4 +1,4 @@
-//! Why a cache missed: what an answer's prompt was, kept for a while, to compare a later one with.
+//! Explains cache misses: recent answers' prompts, kept for a while to compare later ones with.
 
 use super::ask::Answer;
 use super::dialogue::{Dialogue, Digest};
@@ -18,32 +18,32 @@ struct Inner {
     order: VecDeque<(String, String)>,
 }
 
-/// What a prompt was made of.
+/// The parts of a prompt.
 #[derive(Clone, Debug)]
 struct Prompt {
     model: String,
     system: Digest,
     tools: Digest,
-    /// Digests of all it read and said, the reply to it included.
+    /// Digests of everything read and said, including the reply.
     chain: Vec<Digest>,
     /// Tokens of the prompt and the reply.
     tokens: usize,
 }
 
-/// How a prompt met the memory, beside the one that it is compared with.
+/// How a prompt matched the memory, compared with an earlier one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Diagnosis {
-    /// All that could be reused was.
+    /// Everything that could be reused was.
     Hit,
-    /// Tokens were computed again that the earlier answer's memory held.
+    /// Tokens in the earlier answer's memory were recomputed.
     Miss {
         reason: Reason,
-        /// Tokens of what the two have in common at most that were computed again.
+        /// Maximum number of their common tokens that were recomputed.
         missed: usize,
         /// Tokens that the earlier prompt and its reply had.
         reusable: usize,
     },
-    /// The earlier answer is not known (any more).
+    /// The earlier answer is unknown, or no longer known.
     NotFound,
 }
 
@@ -108,7 +108,7 @@ impl Recent {
             (Reason::Unavailable, earlier.tokens)
         };
         let missed = expected.min(answer.prompt_tokens()).saturating_sub(reused);
-        // A prompt that is read whole but for its last token is a hit: that token's logits choose the reply.
+        // A prompt that is cached except for its last token is a hit: that token's logits choose the reply.
         if missed <= 1 {
             Diagnosis::Hit
         } else {

@@ -1,9 +1,9 @@
-//! Which memory a conversation goes on with.
+//! Decides which memory a conversation continues.
 //!
-//! Conversations that begin with the same system text and first message are siblings. One goes on with the sibling's memory that holds
-//! just what it has read and said so far; where there is none, it begins one of its own with the memory of the sibling that it has most
-//! in common with. So two clients never take each other's memory back, whatever they have in common is read once, and a client
-//! needs no name for it. A scope (a key or header that clients send) keeps conversations apart that begin alike.
+//! Conversations that begin with the same system text and first message are siblings. A conversation continues a sibling's memory that
+//! contains exactly what it has read and said so far. If there is none, it begins a new memory from the sibling with which it has most
+//! in common. So two clients never rewind each other's memory, their common beginning is read once, and a client needs no session name.
+//! A scope (a key or header that clients send) separates conversations with the same beginning.
 //!
 //! What each memory holds is written down, a line a reply, and read again when the server starts. With it stand the ids that were
 //! sampled: clients send replies back as text, and a text has more than one way to be cut into tokens. So a conversation is read as it
@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Memories that are known at once, at most; the one that was used longest ago is forgotten first.
+/// Maximum number of known memories; the least recently used is removed first.
 const MOST: usize = 10_000;
 /// Memories of prompts without a chat template in one scope, at most, unless more are at work at once.
 const MOST_RAW: usize = 64;
@@ -29,7 +29,7 @@ pub struct Sessions(Mutex<Inner>);
 #[derive(Default)]
 struct Inner {
     slots: BTreeMap<String, Slot>,
-    /// Memories of prompts without a chat template. Nothing of them is written down: what they have in common is found by content.
+    /// Memories of prompts without a chat template. They are not recorded: what they have in common is found by content.
     raw: BTreeMap<String, RawSlot>,
     journal: Journal,
     time: u64,
@@ -41,7 +41,7 @@ struct Slot {
     /// What it has read and said, reply by reply.
     chain: Vec<Said>,
     is_busy: bool,
-    /// True if it was at work since the server started: then it is probably in RAM.
+    /// True if it was used since the server started; it is then probably in RAM.
     is_warm: bool,
     used: u64,
 }
@@ -49,9 +49,9 @@ struct Slot {
 /// A reply.
 #[derive(Clone)]
 struct Said {
-    /// Digest of all that stands before its end.
+    /// Digest of everything before its end.
     digest: Digest,
-    /// The sampled ids; `None`: it was said elsewhere, and is read as its text.
+    /// The sampled ids; `None`: the reply was generated elsewhere, and is read as text.
     ids: Option<Arc<[u32]>>,
 }
 
@@ -64,7 +64,7 @@ struct Line {
     ids: Option<Arc<[u32]>>,
 }
 
-/// What keeps conversations apart that begin alike.
+/// What separates conversations with the same beginning.
 #[derive(Clone, Debug)]
 pub(super) struct Scope<'a> {
     pub(super) tenant: &'a str,
@@ -74,11 +74,11 @@ pub(super) struct Scope<'a> {
     pub(super) name: &'a str,
 }
 
-/// A memory that is at work for one request.
+/// A memory in use by one request.
 pub(super) struct Claim<'a> {
     sessions: &'a Sessions,
     pub(super) name: String,
-    /// The memory to begin with, if that is a new one.
+    /// The memory to begin with, if this one is new.
     pub(super) parent: Option<String>,
     /// The replies of the conversation whose ids are known, from the first on.
     said: Vec<Said>,
@@ -88,11 +88,11 @@ pub(super) struct Claim<'a> {
 pub(super) struct RawClaim<'a> {
     sessions: &'a Sessions,
     pub(super) name: String,
-    /// The memory that a new one begins with, which begins as its prompt does.
+    /// The memory that a new one begins with; its beginning matches the prompt's.
     pub(super) parent: Option<String>,
 }
 
-/// What is known of a memory of such prompts.
+/// What is known about a memory of such prompts.
 #[derive(Default)]
 struct RawSlot {
     /// What it has read and said.
@@ -103,14 +103,14 @@ struct RawSlot {
 
 /// A slot's part in a claim.
 struct Found {
-    /// The memory that holds just what the conversation has read and said so far, and is free.
+    /// The free memory that contains exactly what the conversation has read and said so far.
     goes_on: Option<String>,
-    /// The one that has most in common with it, and how many replies.
+    /// The one with most in common with it, and the number of common replies.
     nearest: Option<(String, usize)>,
 }
 
 impl Sessions {
-    /// With what is written down in a folder; `None`: nothing is.
+    /// With the journal in a folder; `None`: without a journal.
     ///
     /// # Errors
     /// The journal can't be read or written.
@@ -122,7 +122,7 @@ impl Sessions {
         Ok(Self(inner))
     }
 
-    /// True if the memory that a conversation goes on with is probably in RAM.
+    /// True if the memory that a conversation continues is probably in RAM.
     pub(super) fn is_warm(&self, scope: &Scope<'_>, dialogue: &Dialogue) -> bool {
         let inner = self.lock();
         let Found { goes_on, nearest } = inner.find(&prefix(scope, dialogue), dialogue);
@@ -152,7 +152,7 @@ impl Sessions {
         Claim { sessions: self, name, parent, said }
     }
 
-    /// The memory for ids: the one that begins as they do for longest, and is free.
+    /// The memory for ids: the free one with the longest common beginning.
     pub(super) fn claim_raw(&self, scope: &Scope<'_>, ids: &[u32]) -> RawClaim<'_> {
         let mut inner = self.lock();
         let prefix = format!("raw-{}", &scope.hash()[..32]);
@@ -161,12 +161,12 @@ impl Sessions {
         let siblings = inner.raw.range(format!("{prefix}.")..format!("{prefix}/"));
         let common = |slot: &RawSlot| slot.ids.iter().zip(ids).take_while(|(a, b)| a == b).count();
         let free = siblings.clone().filter(|(_, slot)| !slot.is_busy);
-        // One that another prompt may go on with is kept, as long as there is room for more.
+        // A memory that another prompt may continue is kept, as long as there is room for more.
         let goes_on = free
             .clone()
             .filter(|(_, slot)| common(slot) == slot.ids.len())
             .max_by_key(|(_, slot)| common(slot));
-        // Another one that begins alike, the longer the better, is where a new one begins.
+        // A new one begins from another with the longest common beginning.
         let parent =
             siblings.clone().max_by_key(|(_, slot)| common(slot)).filter(|(_, slot)| common(slot) > 0);
         let parent = parent.map(|(name, _)| name.clone()).filter(|_| goes_on.is_none());
@@ -257,7 +257,8 @@ impl Said {
     }
 }
 
-/// The engine's key of a memory of that name. The memories of each model are a run of their own: one engine adds to a run.
+/// The engine's key of a memory of that name. The memories of each model are a separate run, because only one engine adds
+/// to a run.
 pub(super) fn key(tenant: &str, model: &str, name: &str) -> SessionKey {
     SessionKey { tenant: tenant.to_string(), ..SessionKey::new(run_of(model), name) }
 }
@@ -268,7 +269,7 @@ pub(super) fn run_of(model: &str) -> String {
 }
 
 impl Claim<'_> {
-    /// Lets a conversation hold the replies as they were said.
+    /// Gives a conversation the replies' sampled ids.
     pub(super) fn recall(&self, conversation: &mut Conversation) {
         for (past, said) in conversation.exchanges.iter_mut().zip(&self.said) {
             let Some(ids) = &said.ids else { continue };
@@ -279,7 +280,7 @@ impl Claim<'_> {
         }
     }
 
-    /// The conversation was answered so.
+    /// Records the answer to the conversation.
     pub(super) fn said(self, dialogue: &Dialogue, completion: &Completion) {
         let mut inner = self.sessions.lock();
         let Inner { slots, journal, .. } = &mut *inner;
@@ -309,7 +310,7 @@ impl Drop for Claim<'_> {
 }
 
 impl RawClaim<'_> {
-    /// The memory holds these ids now.
+    /// Records that the memory now contains these ids.
     pub(super) fn said(&mut self, ids: Vec<u32>) {
         if let Some(slot) = self.sessions.lock().raw.get_mut(&self.name) {
             slot.ids = ids;

@@ -1,6 +1,6 @@
-//! The small routes that llama.cpp's server has: its health, figures, texts as tokens and back, and what it is doing.
+//! The small routes of llama.cpp's server: health, metrics, tokenizing and detokenizing, and current activity.
 //!
-//! Where they need a model and only one is served, it need not be named. None of them opens a model but those that tokenize.
+//! If they need a model and only one is served, it need not be named. Only those that tokenize open a model.
 
 use super::dialogue::Dialogue;
 use super::error::Refusal;
@@ -67,11 +67,11 @@ pub(super) fn routes() -> Router<Arc<App>> {
         .route("/slots", get(slots))
 }
 
-/// `GET /metrics`: totals of all tenants, by no tenant's name.
+/// `GET /metrics`: totals of all tenants, without tenants' names.
 async fn metrics(State(app): Shared) -> Response {
     let mut memory_bytes = 0;
     for served in app.models.at_hand() {
-        // Engines share one budget: each says what all of them hold.
+        // Engines share one budget: each reports the total of all.
         if let Ok(status) = served.engine().status().await {
             memory_bytes = memory_bytes.max(status.memory_bytes);
         }
@@ -132,7 +132,8 @@ async fn apply_template(
     Ok(Json(json!({ "prompt": prompt })))
 }
 
-/// `GET /props`: a model's properties, and the server's. `is_sleeping`: the model is not open, and its context not known.
+/// `GET /props`: a model's properties, and the server's. `is_sleeping`: the model is not open, and its context is
+/// unknown.
 async fn props(State(app): Shared, uri: Uri) -> Result<Json<Value>, Refusal> {
     let name = name_of(&app, parameter(&uri, "model").as_deref())?;
     let open = app.models.at_hand().into_iter().find(|served| served.name == name);
@@ -147,7 +148,7 @@ async fn props(State(app): Shared, uri: Uri) -> Result<Json<Value>, Refusal> {
     })))
 }
 
-/// `GET /slots`: the requests of the tenant that are at work or wait, and its memories in RAM.
+/// `GET /slots`: the tenant's active and waiting requests, and its memories in RAM.
 async fn slots(State(app): Shared, Asking(tenant): Asking) -> Json<Value> {
     let requests = app.live.requests(&tenant.name);
     let taken: BTreeSet<&str> = requests.iter().map(|request| request.memory.as_str()).collect();
@@ -155,7 +156,7 @@ async fn slots(State(app): Shared, Asking(tenant): Asking) -> Json<Value> {
     for served in app.models.at_hand() {
         let n_ctx = served.engine().model().context_length;
         contexts.insert(served.name.clone(), n_ctx);
-        // One that has ended is not open any more.
+        // An engine that has ended is no longer open.
         let Ok(status) = served.engine().status().await else { continue };
         let own = status.sessions.iter().filter(|session| session.key.tenant == tenant.name);
         let own = own.filter(|session| !taken.contains(session.key.agent.as_str()));
@@ -198,12 +199,12 @@ fn memory_slot(session: &SessionStatus, model: &str, n_ctx: usize) -> Value {
     })
 }
 
-/// The model that is asked for, opened if it was not.
+/// The requested model, opened if necessary.
 async fn asked_for(app: &App, name: Option<&str>) -> Result<Arc<Served>, Refusal> {
     app.models.get(&name_of(app, name)?).await
 }
 
-/// Name of the model that is asked for: the only one, where it is not named.
+/// Name of the requested model: the only one, if it is not named.
 fn name_of(app: &App, name: Option<&str>) -> Result<String, Refusal> {
     let known: Vec<&str> = app.models.names().collect();
     match (name, &known[..]) {
@@ -225,7 +226,7 @@ fn parameter(uri: &Uri, name: &str) -> Option<String> {
     })
 }
 
-/// Lets others be answered while something long is worked out.
+/// Lets other requests be answered during a long computation.
 async fn aside<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, Refusal> + Send + 'static,
 ) -> Result<T, Refusal> {

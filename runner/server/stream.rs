@@ -1,4 +1,4 @@
-//! Answers as server-sent events. An API says in which words: its [`Wording`].
+//! Answers as server-sent events, in the format of an API's [`Wording`].
 
 use super::ask::{Admitted, Piece, Pieces};
 use super::error::Refusal;
@@ -10,18 +10,18 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 
-/// Pieces that wait for a slow reader, at most: then the request waits for its reader.
+/// Maximum number of pieces that wait for a slow reader; then the request waits for its reader.
 const MAX_WAITING: usize = 64;
-/// A reader that hears nothing for so long hears a comment, and who has gone is noticed.
+/// Interval after which an idle stream sends a comment, which also detects closed connections.
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
 
-/// Time beyond the limit in which the end is told.
+/// Time beyond the limit for sending the end.
 const GRACE: Duration = Duration::from_secs(1);
 
 /// An event.
 #[derive(Clone, Debug)]
 pub(super) struct Frame {
-    /// Its name, where the API gives events names.
+    /// Its name, if the API names events.
     pub(super) name: Option<&'static str>,
     /// JSON, or `[DONE]`.
     pub(super) data: String,
@@ -53,26 +53,26 @@ impl Frame {
     }
 }
 
-/// An answer in an API's words, event by event.
+/// An answer in an API's format, event by event.
 pub(super) trait Wording: Send + 'static {
     /// Events before the first piece.
     fn begin(&mut self) -> Vec<Frame>;
     /// Events of a piece of the reply of a number.
     fn piece(&mut self, index: usize, piece: Piece) -> Vec<Frame>;
-    /// Events behind the last piece.
+    /// Events after the last piece.
     fn end(&mut self) -> Vec<Frame>;
-    /// Events where the answer breaks off.
+    /// Events if the answer breaks off.
     fn fail(&mut self, refusal: &Refusal) -> Vec<Frame>;
 }
 
-/// The answer to an admitted question, as it is said. A reader who goes away calls it off.
+/// The answer to an admitted question, as it is generated. If the reader disconnects, it is cancelled.
 pub(super) fn respond(admitted: Admitted, wording: impl Wording) -> Response {
     let limit = admitted.limit();
     let play = move |pieces: Pieces| async move { admitted.play(Some(&pieces)).await.map(drop) };
     respond_by(limit, play, wording)
 }
 
-/// The same of an answer that `play` gives, piece by piece. A reader who takes longer than the limit to read it is left.
+/// The same for an answer that `play` gives, piece by piece. A reader who takes longer than the limit is dropped.
 pub(super) fn respond_by<P>(
     limit: Duration,
     play: impl FnOnce(Pieces) -> P + Send + 'static,

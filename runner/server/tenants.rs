@@ -1,7 +1,7 @@
-//! Who asks: tenants by their keys, and how much each may ask for.
+//! Tenants, identified by their keys, and their limits.
 //!
-//! A tenant's name is part of the key of every memory, so tenants share the weights and nothing else. Keys are compared by their hashes,
-//! all of them and in constant time, so that neither a key nor its beginning can be guessed by the clock.
+//! A tenant's name is part of the key of every memory, so tenants share only the weights. Keys are compared by their hashes, all of them
+//! and in constant time, so that neither a key nor its beginning can be guessed from the timing.
 
 use super::error::Refusal;
 use crate::files::{self, Kind};
@@ -20,7 +20,7 @@ struct KeyFile {
     keys: Vec<KeyEntry>,
 }
 
-/// A key, and whose it is.
+/// A key and its tenant.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct KeyEntry {
@@ -31,7 +31,7 @@ struct KeyEntry {
     limits: Limits,
 }
 
-/// What a tenant may ask for; `None`: no limit.
+/// A tenant's limits; `None`: no limit.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
 pub(super) struct Limits {
     /// Requests within a minute.
@@ -44,7 +44,7 @@ pub(super) struct Limits {
     token_quota: Option<u64>,
 }
 
-/// Somebody who asks.
+/// A client.
 #[derive(Debug)]
 pub(super) struct Tenant {
     pub(super) name: String,
@@ -52,7 +52,7 @@ pub(super) struct Tenant {
     spent: Mutex<Spent>,
 }
 
-/// What a tenant has asked for.
+/// A tenant's usage.
 #[derive(Debug)]
 struct Spent {
     since: Instant,
@@ -61,24 +61,24 @@ struct Spent {
     tokens_in_all: u64,
 }
 
-/// All who may ask.
+/// All tenants.
 #[derive(Debug)]
 pub struct Tenants {
-    /// By the hash of the key; none: nobody is asked for one.
+    /// By the hash of the key; if empty, no keys are required.
     keys: Vec<(blake3::Hash, Arc<Tenant>)>,
-    /// Who asks without a key, where none is asked for.
+    /// The tenant of requests without a key, if none is required.
     everybody: Arc<Tenant>,
 }
 
 const MINUTE: Duration = Duration::from_secs(60);
 
 impl Tenants {
-    /// One tenant, of whom no key is asked.
+    /// One tenant, without a key.
     pub fn one(name: &str) -> Self {
         Self { keys: Vec::new(), everybody: Arc::new(Tenant::new(name, Limits::default())) }
     }
 
-    /// Those of a file of keys (YAML).
+    /// The tenants in a file of keys (YAML).
     ///
     /// # Errors
     /// The file can't be read, is open to others, or is wrong.
@@ -118,12 +118,12 @@ impl Tenants {
         Ok(Self { keys, everybody: Arc::new(Tenant::new("", Limits::default())) })
     }
 
-    /// True if a key is asked for.
+    /// True if a key is required.
     pub fn are_asked(&self) -> bool {
         !self.keys.is_empty()
     }
 
-    /// Who asks, by the key in `Authorization: Bearer …` or `x-api-key`.
+    /// The client, by the key in `Authorization: Bearer …` or `x-api-key`.
     pub(super) fn identify(&self, headers: &HeaderMap) -> Result<Arc<Tenant>, Refusal> {
         if self.keys.is_empty() {
             return Ok(self.everybody.clone());
@@ -160,7 +160,7 @@ impl Tenant {
     /// Counts a request.
     ///
     /// # Errors
-    /// The tenant has asked for all that it may.
+    /// The tenant has reached its limit.
     pub(super) fn ask(&self) -> Result<(), Refusal> {
         let mut spent = self.spent.lock().unwrap_or_else(PoisonError::into_inner);
         let Limits { requests_per_minute, tokens_per_minute, token_quota, .. } = self.limits;

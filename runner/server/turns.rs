@@ -1,7 +1,8 @@
-//! Turns of a runner on another machine: it asks as it would ask an engine of its own ([`wire`]), and keeps the conversation.
+//! Turns of a runner on another machine: it sends the same requests as to a local engine ([`wire`]), and keeps the
+//! conversation.
 //!
-//! The memory is named by the runner's run and agent. When the agent speaks next is the runner's own time, which has no meaning
-//! beside other clients', so it is left out.
+//! The memory is named by the runner's run and agent. The time of the agent's next turn is on the runner's own clock, which
+//! can't be compared with other clients', so it is left out.
 
 use super::ask::MOST_OPTIONS;
 use super::error::Refusal;
@@ -26,9 +27,9 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 
-/// Events that wait for a slow reader, at most.
+/// Maximum number of events that wait for a slow reader.
 const MAX_WAITING: usize = 64;
-/// A reader that hears nothing for so long hears a comment.
+/// Interval after which an idle stream sends a comment.
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
 
 type Events = mpsc::Sender<Result<sse::Event, Infallible>>;
@@ -41,7 +42,7 @@ pub(super) fn routes() -> Router<Arc<App>> {
         .route("/v1/turns/forget", post(forget))
 }
 
-/// A turn that stands in line.
+/// A turn in the queue.
 struct Admitted {
     served: Arc<Served>,
     request: Request,
@@ -74,7 +75,7 @@ async fn turn(State(app): Shared, Asking(tenant): Asking, bytes: Bytes) -> Resul
     let admitted = Admitted { served, request, tenant, entry, ticket, limit: app.timeout };
     let (events, read) = mpsc::channel(MAX_WAITING);
     tokio::spawn(async move {
-        // A reader who goes away calls it off.
+        // It is cancelled if the reader disconnects.
         tokio::select! {
             biased;
             () = events.closed() => {}
@@ -86,7 +87,7 @@ async fn turn(State(app): Shared, Asking(tenant): Asking, bytes: Bytes) -> Resul
 }
 
 impl Admitted {
-    /// Plays the turn, and tells what happens.
+    /// Plays the turn, and reports what happens.
     async fn tell(self, events: &Events) {
         let limit = self.limit;
         let played = tokio::time::timeout(limit, self.play(events)).await;
@@ -146,7 +147,7 @@ async fn count(State(app): Shared, Asking(tenant): Asking, bytes: Bytes) -> Resu
     Ok(Json(json!({ "tokens": ids.len() })))
 }
 
-/// `POST /v1/turns/forget`: lets a memory go that will not speak again.
+/// `POST /v1/turns/forget`: removes a memory that will not be used again.
 async fn forget(State(app): Shared, Asking(tenant): Asking, bytes: Bytes) -> Result<StatusCode, Refusal> {
     let wire::Forgotten { model, run, agent } = body::read(&bytes)?;
     tenant.ask()?;
@@ -157,7 +158,7 @@ async fn forget(State(app): Shared, Asking(tenant): Asking, bytes: Bytes) -> Res
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// The name of a runner's memory among the server's.
+/// The server's name for a runner's memory.
 fn key(tenant: &Tenant, model: &str, session: &SessionKey) -> SessionKey {
     sessions::key(&tenant.name, model, &format!("turn:{}/{}", session.run, session.agent))
 }

@@ -1,8 +1,8 @@
-//! What nobody read of a request's body.
+//! The unread rest of a request's body.
 //!
-//! An answer that goes out before the body is read to its end has two faults: a client that still sends does not read it, and hyper then
-//! closes the connection without a word, on which the client may have sent its next request. So what is left is read first; where that
-//! is too much, the answer says that the connection closes.
+//! An answer that is sent before the whole body is read has two problems: a client that is still sending does not read it, and hyper
+//! then closes the connection without notice, although the client may have sent its next request. So the rest is read first; if it is
+//! too much, the answer says that the connection closes.
 
 use axum::body::{Body, BodyDataStream, Bytes};
 use axum::extract::Request;
@@ -12,19 +12,19 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio_stream::{Stream, StreamExt as _};
 
-/// Time that is spent on reading the rest.
+/// Maximum time for reading the rest.
 const LONGEST: Duration = Duration::from_secs(2);
 
-/// The rest of a body, once whoever read it has let go of it.
+/// The rest of a body, once its reader has released it.
 pub(super) struct Unread(oneshot::Receiver<BodyDataStream>);
 
-/// A body that is given back when it is let go of.
+/// A body that is returned when it is released.
 struct Lent {
     pieces: Option<BodyDataStream>,
     back: Option<oneshot::Sender<BodyDataStream>>,
 }
 
-/// Lends a request's body to whoever reads it.
+/// Lends a request's body to its reader.
 pub(super) fn lend(request: Request) -> (Request, Unread) {
     let (back, rest) = oneshot::channel();
     let lent = |body: Body| Lent { pieces: Some(body.into_data_stream()), back: Some(back) };
@@ -32,7 +32,8 @@ pub(super) fn lend(request: Request) -> (Request, Unread) {
 }
 
 impl Unread {
-    /// Reads the rest, up to `most` bytes; `false`: there is more. (Who still holds the body reads it.)
+    /// Reads the rest, up to `most` bytes; `false`: there is more. (A reader that still has the body reads
+    /// it.)
     pub(super) async fn drain(mut self, most: usize) -> bool {
         let Ok(mut rest) = self.0.try_recv() else { return true };
         let drained = async {

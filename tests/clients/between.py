@@ -1,4 +1,4 @@
-"""A proxy that gets between a client and a server: late, throttled, cut off, out of date."""
+"""A proxy between a client and a server that delays, throttles, cuts off, or returns stale answers."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ SLOW_DOWN = b"<Error><Code>SlowDown</Code><Message>Please reduce your request ra
 
 
 class Between:
-    """`trouble(n, method, path)` says what becomes of the n-th request: `None`, `"throttle"`, `"cut"` (the connection ends while the request is
-    sent on), `"lose"` (what is asked for happens, the answer is lost) or `"stale"` (the answer is the first one that the path ever had)."""
+    """`trouble(n, method, path)` decides what happens to the n-th request: `None`, `"throttle"`, `"cut"` (the connection ends while the request
+    is forwarded), `"lose"` (the request is carried out, but its answer is lost) or `"stale"` (the answer is the first one ever given for the
+    path)."""
 
     def __init__(self, port: int, trouble: Callable[[int, str, str], str | None] = lambda *_: None, delay: float = 0.0) -> None:
         self.trouble, self.delay, self.upstream = trouble, delay, port

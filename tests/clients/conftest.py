@@ -32,7 +32,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture(autouse=True)
 def _serves(request: pytest.FixtureRequest) -> None:
-    """Fails a test whose routes are missing by their names, instead of somewhere inside it."""
+    """Fails a test by naming its missing routes, instead of failing somewhere inside it."""
     for mark in request.node.iter_markers("needs"):
         server = request.getfixturevalue("server")
         for route in mark.args:

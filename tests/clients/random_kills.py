@@ -1,5 +1,5 @@
-"""Two machines hand runs to and fro through an object store (moto's S3) and are killed at random times: every transcript must be that of
-a run which was left alone. It takes minutes, so pytest does not collect it.
+"""Two machines take turns with runs through an object store (moto's S3) and are killed at random times: every transcript must be
+identical to that of an undisturbed run. It takes minutes, so pytest does not collect it.
 
     GREENROOM=target/release/greenroom python tests/clients/random_kills.py 200 [SEED]
 """
@@ -24,7 +24,7 @@ SCENARIO = ROOT / "scenarios/gossip.yaml"
 
 
 class Machines:
-    """Two machines without a common folder: each has a home and copies of its own."""
+    """Two machines without a common folder: each has its own home and copies."""
 
     def __init__(self, work: Path, url: str) -> None:
         self.work = work
@@ -56,7 +56,7 @@ class Machines:
 
 
 def play(machines: Machines, seed: int) -> tuple[Path, int]:
-    """Plays a run to its end; its folder, and how often its machine was killed."""
+    """Plays a run to its end; returns its folder, and how often its machine was killed."""
     kills, machine, resume = 0, 0, False
     out = machines.work / f"run-{seed}-0"
     while True:
@@ -102,12 +102,12 @@ def main() -> None:
             out, killed = play(machines, seed)
             kills += killed
             if (out / "transcript.jsonl").read_bytes() != machines.left_alone(seed):
-                sys.exit(f"seed {seed}: another transcript than that of a run which was left alone")
+                sys.exit(f"seed {seed}: the transcript differs from that of an undisturbed run")
             lines = (json.loads(line) for line in (out / "trace.jsonl").open())
             turns = [line["tokens"] for line in lines if line["type"] == "turn"]
             reused += sum(tokens["reused"] for tokens in turns)
             recomputed += sum(tokens["recomputed"] for tokens in turns)
-    print(f"{seed} runs, {kills} kills, all transcripts equal; {reused} tokens reused, {recomputed} computed again")
+    print(f"{seed} runs, {kills} kills, all transcripts equal; {reused} tokens reused, {recomputed} recomputed")
     server.stop()
 
 

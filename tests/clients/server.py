@@ -1,4 +1,4 @@
-"""`greenroom serve` as a child process: started on a free port in a folder of its own, ended, killed, started again."""
+"""`greenroom serve` as a child process: started on a free port in a separate folder, ended, killed, restarted."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ N_LINES = 40  # of the server's own output, kept to be shown when something fail
 
 
 class Server:
-    """A running server. `folder` holds its home and its cache: another one started with the same folder goes on with the same memories."""
+    """A running server. `folder` holds its home and its cache: another one started with the same folder continues with the same memories."""
 
     def __init__(self, folder: Path, *flags: str) -> None:
         self.folder = folder
@@ -60,7 +60,7 @@ class Server:
         return self.process.poll() is None
 
     def openai(self, key: str = "none") -> openai.OpenAI:
-        """A client that does not try again: what is refused is seen."""
+        """A client that does not retry, so that refusals are visible."""
         return openai.OpenAI(base_url=f"{self.origin}/v1", api_key=key, max_retries=0, timeout=TIMEOUT)
 
     def anthropic(self, key: str = "none") -> anthropic.Anthropic:
@@ -68,7 +68,7 @@ class Server:
         return anthropic.Anthropic(base_url=self.origin, api_key=key, max_retries=0, timeout=TIMEOUT)
 
     def end(self) -> int:
-        """Ends it as a service manager does; its exit code."""
+        """Ends it as a service manager does; returns its exit code."""
         if self.is_running:
             self.process.send_signal(signal.SIGTERM)
         return self.process.wait(30)

@@ -1,4 +1,4 @@
-"""Named agents, by plain HTTP: the client sends the new message alone, the server keeps the conversation and its memory."""
+"""Named agents over plain HTTP: the client sends only the new message, the server keeps the conversation and its memory."""
 
 from __future__ import annotations
 
@@ -61,12 +61,12 @@ def agents(server: Server, model: str) -> Agents:
 
 @pytest.fixture
 def name(request: pytest.FixtureRequest) -> str:
-    """A name of the test's own."""
+    """A name that is unique to the test."""
     return request.node.originalname[:100]
 
 
 def remembered(turn: dict[str, Any], earlier: dict[str, Any]) -> bool:
-    """True if a turn read nothing again that stood before it."""
+    """True if a turn read nothing before it again."""
     held = earlier["usage"]["prompt_tokens"] + earlier["usage"]["completion_tokens"]
     return turn["usage"]["cached_tokens"] >= held - 1 and turn["greenroom"]["recomputed"] == 0
 

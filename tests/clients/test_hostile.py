@@ -1,6 +1,5 @@
-"""Clients that mean harm, or know no better: what they send is refused or answered, and nothing else happens.
-
-docs/server.md has a table of what is tried here and what it gets.
+"""Malicious or faulty clients: their requests are refused or answered, and nothing else happens.
+docs/server.md has a table of the attempts and their results.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ def post(http: httpx.Client, model: str) -> Callable[..., httpx.Response]:
 
 @pytest.fixture(autouse=True)
 def _stays_well(request: pytest.FixtureRequest) -> Any:
-    """Whatever was sent, the server answers the next one."""
+    """Whatever was sent, the server answers the next request."""
     http = request.getfixturevalue("http") if "server" in request.fixturenames else None
     yield
     if http:
@@ -52,7 +51,7 @@ def is_refused(answer: httpx.Response, status: int = 400) -> bool:
 
 
 def raw(server: Server, head: bytes) -> bytes:
-    """What comes back for bytes sent as they are."""
+    """The answer to raw bytes."""
     address, port = server.origin.removeprefix("http://").split(":")
     with socket.create_connection((address, int(port)), timeout=LONGEST_S) as stream:
         found = b""
@@ -179,7 +178,7 @@ def test_a_message_can_not_speak_for_another(post: Callable[..., httpx.Response]
 
 
 def test_a_text_is_no_call(post: Callable[..., httpx.Response]) -> None:
-    """A text that is written as the server may write down a call is read as what it is, whatever was called before."""
+    """A text in the server's internal notation for a call is read as text, whatever was called before."""
     tool = {"type": "function", "function": {"name": "t", "parameters": {"type": "object", "properties": {}, "additionalProperties": False}}}
     first = [{"role": "user", "content": "What is a call, and what a text?"}]
     called = post(messages=first, tools=[tool], tool_choice="required", max_tokens=60, prompt_cache_key="called")
@@ -307,7 +306,7 @@ def test_a_strange_setting_is_followed_or_refused(post: Callable[..., httpx.Resp
 
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:8080", "127.0.0.1.evil.example", "localhost.evil.example", "127.0.0.1@evil.example", "0.0.0.0", "192.168.0.1", "", "[evil]:1"])
 def test_another_host_is_refused(server: Server, host: str) -> None:
-    """A page of another site reaches this machine under a name of its own (DNS rebinding)."""
+    """A page from another site reaches this machine under the site's own name (DNS rebinding)."""
     answer = raw(server, f"GET /v1/models HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode())
     assert answer.split(b" ")[1] in (b"403", b"400") and b"understudy" not in answer.split(b"\r\n\r\n")[-1], answer[:200]
 

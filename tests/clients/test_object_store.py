@@ -1,7 +1,7 @@
-"""Memories in an object store (moto's S3, a real process's requests over HTTP): machines without a common folder hand agents to and fro,
-are killed, suspended, throttled and cut off.
+"""Memories in an object store (moto's S3, a real process's requests over HTTP): machines without a common folder exchange agents, are
+killed, suspended, throttled and disconnected.
 
-GREENROOM_TEST_KILLS kills so often (default 6), at every write in turn.
+GREENROOM_TEST_KILLS sets the number of kills (default 6), at each write in turn.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def bucket(s3: int) -> Bucket:
 
 
 class Machine:
-    """A home of its own; nothing else is kept between runs."""
+    """A separate home; nothing else is kept between runs."""
 
     def __init__(self, home: Path, place: str, secret: str | None = SECRET) -> None:
         home.mkdir(parents=True, exist_ok=True)
@@ -128,7 +128,7 @@ class Run:
         return json.loads((self.folder / "summary.json").read_text())["cache"]
 
     def lost(self) -> list[dict[str, Any]]:
-        """Turns that computed more than the end of a memory again, and say no reason."""
+        """Turns that recomputed more than the end of a memory without giving a reason."""
         return [turn for turn in self.trace if turn["tokens"]["recomputed"] > 256 and not turn.get("reason")]
 
 

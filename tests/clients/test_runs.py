@@ -1,4 +1,4 @@
-"""Scenarios that are played on request: the run comes back event by event."""
+"""Scenarios that are played on request: the run is returned event by event."""
 
 from __future__ import annotations
 

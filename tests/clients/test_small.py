@@ -1,4 +1,4 @@
-"""The small endpoints: health, figures, tokens, templates, what is going on, the description of the API."""
+"""The small endpoints: health, metrics, tokens, templates, current activity, the description of the API."""
 
 from __future__ import annotations
 

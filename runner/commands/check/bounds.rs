@@ -11,15 +11,15 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-/// Stands for a reply whose words are not known: a character of the private use area.
+/// Placeholder for a reply whose text is unknown: a character of the private use area.
 const UNKNOWN: &str = "\u{F8FE}\u{F8FD}";
 /// Tokens that re-reading a reply as somebody else's line may add.
 pub(super) const SLACK: usize = 4;
 
-/// Upper bound on what one memory may hold.
+/// Upper bound on the size of one memory.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Bound {
-    /// Turns, those that may be skipped included.
+    /// Turns, including those that may be skipped.
     pub(super) turns: usize,
     /// Calls of tools.
     calls: usize,
@@ -27,7 +27,7 @@ pub(super) struct Bound {
     pub(super) tokens: usize,
 }
 
-/// Plays the scenario with replies of unknown words and counts what each memory holds in the end, at worst.
+/// Plays the scenario with unknown replies and counts what each memory holds at the end in the worst case.
 pub(super) fn bounds(
     scenario: &Arc<Scenario>,
     prompter: &Prompter,
@@ -36,8 +36,8 @@ pub(super) fn bounds(
     bounds_until(scenario, prompter, max_tokens, PhaseId(scenario.phases.len()))
 }
 
-/// The most tokens that agents remember at the end of a phase, with the tokenizer of the scenario's model, if it is here, else the
-/// bundled one's. Empty where that can't be told.
+/// The most tokens that agents remember at the end of a phase, with the tokenizer of the scenario's model, if it is available,
+/// otherwise the bundled one's. Empty if that is unknown.
 pub(in crate::commands) fn at_most(scenario: &Arc<Scenario>, last: PhaseId) -> BTreeMap<AgentId, usize> {
     let open = |model: &str| Prompter::open(&source(&tokenizer(model).ok()?)).ok();
     let prompter = scenario.own_model().and_then(|model| open(&model)).or_else(|| open("understudy"));
@@ -59,7 +59,7 @@ fn bounds_until(
     last: PhaseId,
 ) -> anyhow::Result<BTreeMap<TimelineId, Bound>> {
     let plan = Arc::new(compile(scenario));
-    // Where one of several speaks, the worst for each is to be the one.
+    // If one of several speaks, the worst case for each is to be that one.
     let chosen = |turn: &Turn| turn.guard.iter().any(|condition| matches!(condition, Condition::Chose(..)));
     if !plan.order().any(|(_, turn)| chosen(turn)) {
         return bounds_if(scenario, &plan, prompter, max_tokens, |turn| turn.phase <= last);
@@ -73,7 +73,7 @@ fn bounds_until(
     Ok(worst)
 }
 
-/// Counts what each memory holds in the end if those turns take place that are `played`.
+/// Counts what each memory holds at the end if the `played` turns take place.
 fn bounds_if(
     scenario: &Arc<Scenario>,
     plan: &Arc<Plan>,

@@ -60,7 +60,7 @@ pub(super) struct Args {
 
 pub(super) fn run(mut args: Args) -> anyhow::Result<Exit> {
     args.overrides.extend(args.agents.take());
-    // Mistakes are told even where there is no model to count with.
+    // Mistakes are reported even without a model to count with.
     let mut opened = Opened::default();
     let mut exit = Exit::Pass;
     for file in &args.files {
@@ -139,7 +139,8 @@ fn one(file: &std::path::Path, args: &Args, opened: &mut Opened) -> anyhow::Resu
     Ok(too_long.n_errors() == 0)
 }
 
-/// Checks the scenario with the values of each of its cases; tells the mistakes of the first that can't be played.
+/// Checks the scenario with the values of each of its cases; reports the mistakes of the first that can't be
+/// played.
 fn cases(file: &std::path::Path, args: &Args, scenario: &Scenario) -> anyhow::Result<bool> {
     for case in scenario.cases.iter().flatten().filter(|_| scenario.case().is_none()) {
         let overrides: Overrides =
@@ -155,7 +156,7 @@ fn cases(file: &std::path::Path, args: &Args, scenario: &Scenario) -> anyhow::Re
     Ok(true)
 }
 
-/// Warns of transcripts that are quoted to agents who remember them anyway, with what it costs.
+/// Warns about transcripts that are quoted to agents who remember them anyway, with their cost.
 fn remembered(scenario: &Scenario, max_tokens: usize) -> Report {
     let plan = compile(scenario);
     let mut diagnostics = Vec::new();

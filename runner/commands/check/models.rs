@@ -1,4 +1,4 @@
-//! The models that `check` counts with: those of the scenario, where they are here.
+//! The models that `check` counts with: those of the scenario, if they are available.
 
 use crate::backend::{source, tokenizer};
 use crate::commands::casting;
@@ -7,20 +7,21 @@ use crate::scenario::{AgentId, Scenario, TimelineId, compile};
 use greenroom_engine::Prompter;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Tokenizers by what the model was found as.
+/// Tokenizers by the models' resolved names.
 pub(super) type Opened = BTreeMap<String, Prompter>;
 
 /// The tokenizers of a scenario's agents.
 pub(super) struct Counting<'a> {
     opened: &'a Opened,
-    /// That of agents who have no model of their own.
+    /// The tokenizer of agents without their own model.
     own: String,
-    /// Each memory's model, by its name in the scenario and as it was found.
+    /// Each memory's model, by its name in the scenario and its resolved name.
     by_timeline: BTreeMap<TimelineId, (Option<String>, String)>,
 }
 
 impl<'a> Counting<'a> {
-    /// Opens what is not open yet. A model that the scenario names and that is not here is told, and counted with the scenario's own.
+    /// Opens what is not open yet. If a model that the scenario names is missing, this is reported, and the scenario's own is used
+    /// for counting.
     ///
     /// # Errors
     /// The scenario's own model can't be found or opened, or one that the command line gives.
@@ -59,7 +60,7 @@ impl<'a> Counting<'a> {
         self.by_timeline.values().map(|(_, model)| model.as_str()).collect()
     }
 
-    /// The model of agents who have none of their own.
+    /// The model of agents without their own.
     pub(super) fn own(&self) -> &str {
         &self.own
     }
@@ -74,7 +75,7 @@ impl<'a> Counting<'a> {
         &self.opened[model]
     }
 
-    /// Names of an agent's models; `-`: it has none of its own.
+    /// Names of an agent's models; `-`: it has no model of its own.
     pub(super) fn names(&self, agent: AgentId) -> String {
         let own = self.by_timeline.iter().filter(|(timeline, _)| timeline.agent == agent);
         let names: BTreeSet<&str> = own.filter_map(|(_, (name, _))| name.as_deref()).collect();
@@ -89,7 +90,8 @@ fn open(opened: &mut Opened, model: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Most tokens of any reply: those given, else the most that the scenario allows a turn.
+/// Maximum number of tokens in any reply: as given, or otherwise the most that the scenario allows for a
+/// turn.
 pub(super) fn longest(scenario: &Scenario, given: Option<u32>) -> usize {
     let all = scenario.hints.max_tokens.unwrap_or(MAX_TOKENS as usize);
     let plan = compile(scenario);

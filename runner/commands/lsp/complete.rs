@@ -1,4 +1,4 @@
-//! What may stand at a cursor: fields and words by the schema, names by what the scenario declares.
+//! Completions at a cursor: fields and words from the schema, names that the scenario declares.
 
 use super::cursor::{At, Cursor, cursors};
 use super::document::{Document, range};
@@ -17,7 +17,7 @@ use lsp_types::{
 use serde_json::Value;
 use std::collections::BTreeSet;
 
-/// Something to complete to: the word, what is inserted, its kind, and what it means.
+/// A completion: the word, the inserted text, its kind, and its meaning.
 struct Offer {
     word: String,
     inserted: String,
@@ -32,7 +32,7 @@ impl Offer {
     }
 }
 
-/// What may stand at a byte.
+/// The completions at a byte.
 pub(super) fn complete(document: &Document, offset: usize) -> Vec<CompletionItem> {
     let found = cursors(&document.text, offset).into_iter().map(|cursor| (offers(document, &cursor), cursor));
     let Some((offers, cursor)) = found.into_iter().find(|(offers, _)| !offers.is_empty()) else {
@@ -48,7 +48,7 @@ pub(super) fn complete(document: &Document, offset: usize) -> Vec<CompletionItem
             documentation: Some(about).filter(|about| !about.is_empty()).map(|value| {
                 Documentation::MarkupContent(MarkupContent { kind: MarkupKind::Markdown, value })
             }),
-            // As they are declared, not by the alphabet.
+            // In the order of declaration, not alphabetical.
             sort_text: Some(format!("{at:04}")),
             text_edit: Some(CompletionTextEdit::Edit(TextEdit { range: word, new_text: inserted })),
             ..CompletionItem::default()
@@ -87,7 +87,7 @@ fn fields(document: &Document, cursor: &Cursor) -> Vec<Offer> {
         return agents.map(offer).collect();
     }
     let Some(fields) = of.of.get("properties").and_then(Value::as_object) else { return Vec::new() };
-    // Of a field with several names the first is offered.
+    // For a field with several names, the first is offered.
     let is_first = |name: &str| others().all(|(other, _)| other != name);
     let wanted = fields.iter().filter(|(name, _)| is_first(name) && !there.contains(name));
     let needed = of.of.get("required").and_then(Value::as_array).cloned().unwrap_or_default();
@@ -102,7 +102,7 @@ fn fields(document: &Document, cursor: &Cursor) -> Vec<Offer> {
     offers
 }
 
-/// True of a field whose value begins on the next line, as a rule.
+/// True for a field whose value usually begins on the next line.
 fn is_list_or_mapping(field: &Value) -> bool {
     let is = |of: &Value| of == "array" || of == "object";
     match &field["type"] {
@@ -111,7 +111,7 @@ fn is_list_or_mapping(field: &Value) -> bool {
     }
 }
 
-/// What the value at the cursor may be.
+/// The possible values at the cursor.
 fn values(document: &Document, cursor: &Cursor) -> Vec<Offer> {
     let Some(of) = type_of(&cursor.tree, &cursor.path) else { return Vec::new() };
     let forms = Forms::of(of.declared);
@@ -151,7 +151,7 @@ fn values(document: &Document, cursor: &Cursor) -> Vec<Offer> {
     offers
 }
 
-/// Names in an expression, or in braces of a text, behind what stands there.
+/// Names in an expression, or in a text's braces, after the preceding text.
 fn code(document: &Document, cursor: &Cursor, before: &str) -> Vec<Offer> {
     let is_link = |c: char| c.is_alphanumeric() || matches!(c, '_' | '.');
     let start = before.char_indices().rev().take_while(|(_, c)| is_link(*c)).last();
@@ -188,7 +188,7 @@ fn code(document: &Document, cursor: &Cursor, before: &str) -> Vec<Offer> {
     offers
 }
 
-/// What stands behind a dot.
+/// What may follow a dot.
 fn members(document: &Document, cursor: &Cursor, chain: &[&str]) -> Vec<Offer> {
     let tree = &cursor.tree;
     let named = |names: Vec<String>, kind: CompletionItemKind| -> Vec<Offer> {

@@ -1,15 +1,15 @@
-//! Where in a scenario a cursor stands, though what is being typed is no whole YAML yet.
+//! Finds a cursor's place in a scenario, even if the text being typed is not valid YAML yet.
 
 use crate::diagnostic::Source;
 use crate::scenario::{Path, Tree};
 use std::ops::Range;
 
-/// Stands for what is being typed, so that the text around it can be read.
+/// Placeholder for the text being typed, so that the text around it can be read.
 const MARK: &str = "zzcursorzz";
 
 /// A way to read the text with something at the cursor.
 pub(super) struct Cursor {
-    /// The text as it would be.
+    /// The resulting text.
     pub(super) tree: Tree,
     /// The path of the key or the value.
     pub(super) path: Path,
@@ -18,17 +18,17 @@ pub(super) struct Cursor {
     pub(super) word: Range<usize>,
 }
 
-/// What stands at a cursor.
+/// What is at a cursor.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum At {
     Key,
     /// A value of one word.
     Value,
-    /// A value with more in it: what stands before the word.
+    /// A longer value: the text before the word.
     Text(String),
 }
 
-/// All ways to read the text, the likeliest first.
+/// All ways to read the text, the most likely first.
 pub(super) fn cursors(text: &str, offset: usize) -> Vec<Cursor> {
     let word = word_at(text, offset);
     let line = &text[text[..word.start].rfind('\n').map_or(0, |at| at + 1)..word.start];
@@ -56,7 +56,7 @@ fn cursor(text: &str, word: &Range<usize>, typed: &str) -> Option<Cursor> {
     Some(Cursor { tree, path: place.path, at, word: word.clone() })
 }
 
-/// The bytes of the word that a byte stands in or behind.
+/// The bytes of the word that contains a byte or ends before it.
 pub(super) fn word_at(text: &str, offset: usize) -> Range<usize> {
     let is_word = |c: char| c.is_alphanumeric() || c == '_';
     let offset = offset.min(text.len());
@@ -91,7 +91,7 @@ mod tests {
         let prompt = At::Text("A line.\n{{ ".to_owned());
         let found = read("phases:\n  - prompt: |\n      A line.\n      {{ ¦ }}\n");
         assert_eq!(found[0], ("phases[0].prompt".to_owned(), prompt));
-        // Nothing is known of a text that can't be read.
+        // Nothing is known about a text that can't be read.
         assert_eq!(read("phases:\n  - [\n  ¦"), []);
     }
 

@@ -1,4 +1,4 @@
-//! A scenario that is open in an editor: its text, and what was found in it.
+//! A scenario that is open in an editor: its text and its diagnostics.
 
 use crate::diagnostic::{Diagnostic, Report, Severity, Source, Span};
 use crate::scenario::{Loaded, Scenario, open_text};
@@ -15,22 +15,23 @@ pub(super) struct Document {
     uri: Uri,
     pub(super) path: PathBuf,
     pub(super) text: String,
-    /// What was found in the text when it was checked last.
+    /// The findings of the last check.
     pub(super) report: Option<Report>,
-    /// The scenario as it was when it could be played last.
+    /// The last playable version of the scenario.
     pub(super) scenario: Option<Arc<Scenario>>,
-    /// Addresses of the files of which something was told.
+    /// Addresses of the files with reported diagnostics.
     pub(super) told: Vec<String>,
 }
 
 impl Document {
-    /// `None`: it is no file.
+    /// `None`: it is not a file.
     pub(super) fn new(uri: &Uri, text: String) -> Option<Self> {
         let path = url::Url::parse(uri.as_str()).ok()?.to_file_path().ok()?;
         Some(Self { uri: uri.clone(), path, text, report: None, scenario: None, told: Vec::new() })
     }
 
-    /// Checks the text; what there is to say, by the address of its file. A YAML file that has no `phases` is no scenario, and left alone.
+    /// Checks the text; returns the diagnostics by the address of their file. A YAML file without `phases` is not a scenario, and is
+    /// ignored.
     pub(super) fn check(&mut self, root: Option<&Path>) -> BTreeMap<String, Vec<lsp_types::Diagnostic>> {
         self.report = None;
         if !is_scenario(&self.text) {
@@ -78,7 +79,7 @@ impl Document {
         }
     }
 
-    /// The file that a span lies in.
+    /// The file that contains a span.
     fn uri_of(&self, report: &Report, span: Span) -> Uri {
         let included = || self.beside(&report.sources.of(span).name);
         if span.file == 0 { self.uri.clone() } else { included().unwrap_or_else(|| self.uri.clone()) }
@@ -99,7 +100,7 @@ impl Document {
         &self.uri
     }
 
-    /// The text as a source of its own.
+    /// The text as a separate source.
     pub(super) fn source(&self) -> Source {
         Source { name: self.path.display().to_string(), text: self.text.clone() }
     }
@@ -142,7 +143,7 @@ pub(super) fn uri(path: &Path) -> Option<Uri> {
     Uri::from_str(url::Url::from_file_path(path).ok()?.as_str()).ok()
 }
 
-/// True of a text that has a field `phases`, well formed or not.
+/// True for a text with a field `phases`, well-formed or not.
 fn is_scenario(text: &str) -> bool {
     let field = |line: &str| line.trim_start_matches(['{', ' ', '"', '\'']).starts_with("phases");
     text.lines().any(field)

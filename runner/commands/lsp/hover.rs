@@ -1,4 +1,4 @@
-//! What is known of the name at a place: of a field what it means, of an agent its memory, of a phase who speaks and who reads.
+//! Information about the name at a place: a field's meaning, an agent's memory, a phase's speakers and readers.
 
 use super::document::Document;
 use super::names::{Forms, Named, referent, type_of};
@@ -12,7 +12,7 @@ use std::sync::Arc;
 /// Longest excerpt of a text, in characters.
 const EXCERPT: usize = 400;
 
-/// What is known of the name at a byte.
+/// Information about the name at a byte.
 pub(super) fn hover(document: &Document, offset: usize) -> Option<Hover> {
     let (tree, _) = Tree::read(&document.source(), 0);
     let named = referent(document, &tree, offset);

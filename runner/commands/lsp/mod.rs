@@ -1,6 +1,6 @@
-//! `greenroom lsp`: scenarios in an editor, in the words of the Language Server Protocol, over standard input and output.
+//! `greenroom lsp`: scenarios in an editor, using the Language Server Protocol over standard input and output.
 //!
-//! What it says of a file is what `check` says: an editor's text is loaded as a file is, with the files beside it.
+//! It reports the same as `check`: an editor's text is loaded like a file, with the files beside it.
 
 mod complete;
 mod cursor;
@@ -48,7 +48,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
     let (connection, writer) = wire::stdio();
     let served = serve(&connection, args.bounds.root);
     drop(connection);
-    // What it has been given is written.
+    // Everything that was passed to it is written.
     let _ = writer.join();
     served.map(|()| Exit::Pass)
 }
@@ -78,7 +78,7 @@ fn capabilities() -> ServerCapabilities {
     }
 }
 
-/// Talks with an editor until it says goodbye.
+/// Communicates with an editor until it shuts the server down.
 ///
 /// # Errors
 /// The editor is gone, or says what no editor may.
@@ -96,14 +96,14 @@ fn serve(connection: &Connection, root: Option<PathBuf>) -> anyhow::Result<()> {
                 if connection.handle_shutdown(&request)? {
                     return Ok(());
                 }
-                // An answer is about what has been typed before the question.
+                // An answer takes into account everything typed before the question.
                 server.check_changed()?;
                 server.answer(request)?;
             }
             Message::Notification(note) => server.note(note)?,
             Message::Response(_) => {}
         }
-        // Who types fast is told of the last letter alone.
+        // During fast typing, only the last change is checked.
         if connection.receiver.is_empty() {
             server.check_changed()?;
         }
@@ -138,7 +138,7 @@ impl Server<'_> {
                     self.put(&text_document.uri, change.text);
                 }
             }
-            // What one file includes may be another that was saved.
+            // The saved file may be included by another.
             DidSaveTextDocument::METHOD => self.changed = self.documents.keys().cloned().collect(),
             DidCloseTextDocument::METHOD => {
                 let Ok(DidCloseTextDocumentParams { text_document }) = read(note.params) else {
@@ -210,14 +210,14 @@ impl Server<'_> {
         Ok(self.connection.sender.send(response.into())?)
     }
 
-    /// What is said of a place in a document that is open.
+    /// The answer about a place in an open document.
     fn at<T>(&self, at: &TextDocumentPositionParams, said: impl Fn(&Document, usize) -> T) -> Option<T> {
         let document = self.documents.get(at.text_document.uri.as_str())?;
         Some(said(document, document.offset(at.position)))
     }
 }
 
-/// The parameters of a message; why they can't be read.
+/// The parameters of a message, or the reason why they can't be read.
 fn read<T: DeserializeOwned>(params: Value) -> Result<T, (ErrorCode, String)> {
     serde_json::from_value(params).map_err(|error| (ErrorCode::InvalidParams, error.to_string()))
 }

@@ -50,7 +50,8 @@ pub(super) fn keys(tree: &Tree, field: &str) -> Vec<String> {
     tree.keys_at(&Path::default().key(field))
 }
 
-/// The type of the value at a path; of an item of a list that may be written in several ways the list's.
+/// The type of the value at a path; for an item of a list that may be written in several ways, the list's
+/// type.
 pub(super) fn type_of(tree: &Tree, path: &Path) -> Option<Typed> {
     let mut steps = &path.0[..];
     loop {
@@ -63,7 +64,7 @@ pub(super) fn type_of(tree: &Tree, path: &Path) -> Option<Typed> {
     }
 }
 
-/// Names of all types that a value may have, and the words that it may be, with what they mean.
+/// Names of all types that a value may have, and its possible words with their meanings.
 #[derive(Debug, Default)]
 pub(super) struct Forms {
     pub(super) types: BTreeSet<&'static str>,
@@ -105,7 +106,7 @@ impl Forms {
     }
 }
 
-/// True of the place behind `before` in a template: it stands in braces.
+/// True if the place after `before` in a template is inside braces.
 pub(super) fn in_braces(before: &str) -> bool {
     let last = |signs: [&str; 3]| signs.into_iter().filter_map(|sign| before.rfind(sign)).max();
     last(["{{", "{%", "${"]) > last(["}}", "%}", "}"])

@@ -1,4 +1,4 @@
-//! Messages of the Language Server Protocol on standard input and output, within bounds.
+//! Messages of the Language Server Protocol on standard input and output, within size limits.
 
 use crate::terminal::output;
 use anyhow::{Context as _, ensure};
@@ -6,7 +6,7 @@ use lsp_server::{Connection, Message};
 use std::io::{BufRead, Read as _};
 use std::thread::{JoinHandle, spawn};
 
-/// Longest message, in bytes: a scenario has some kilobytes.
+/// Maximum message size in bytes: a scenario has a few kilobytes.
 const MAX_MESSAGE: usize = 64 << 20;
 /// Longest line of a header, in bytes, and most lines.
 const MAX_HEADER: (u64, usize) = (4096, 32);

@@ -1,6 +1,7 @@
 //! An agent as the roster keeps it: its definition, all that it has read and said, and the name of its memory.
 //!
-//! Replies are kept by the ids that were sampled, so that the conversation is read as it was said, with their texts for who asks.
+//! Replies are kept as the sampled ids, so that the conversation is read exactly as it was said, together with their texts for
+//! display.
 
 use super::super::ask::{Answer, fresh_id};
 use super::super::models::now;
@@ -13,13 +14,13 @@ use std::sync::Arc;
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Agent {
     pub(super) definition: Definition,
-    /// Name of its memory, which no other agent ever has: one that is deleted and made again does not remember.
+    /// Name of its memory, which is never reused: an agent that is deleted and made again does not remember.
     pub(super) memory: String,
-    /// The memory that its own begins with, of a fork.
+    /// For a fork: the memory that its own begins with.
     pub(super) parent: Option<String>,
-    /// Turns that a fork has in common with the agent that it was made of.
+    /// Turns that a fork shares with the original agent.
     pub(super) inherited: usize,
-    /// True if its memory leaves RAM last.
+    /// True if its memory is evicted from RAM last.
     pub(super) is_pinned: bool,
     /// Seconds since 1970.
     pub(super) created: u64,
@@ -28,7 +29,7 @@ pub(super) struct Agent {
     pub(super) past: Vec<Past>,
 }
 
-/// All that an agent is before it has read anything, and how it answers where a turn does not say otherwise.
+/// Everything that defines an agent before it has read anything, and its default settings for answers.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Definition {
     /// Name of the model, as it is served.
@@ -41,15 +42,15 @@ pub(super) struct Definition {
     pub(super) stop: Vec<String>,
 }
 
-/// The engine's [`Tools`], as they are written down.
+/// The engine's [`Tools`], in serialized form.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Toolset {
     pub(super) list: Vec<ToolSpec>,
-    /// As the agent was first told, whatever a later version of this program would say.
+    /// The text that the agent first read, even if a later version of this program would word it differently.
     instructions: String,
 }
 
-/// The engine's [`Tool`], as it is written down.
+/// The engine's [`Tool`], in serialized form.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct ToolSpec {
     pub(super) name: String,
@@ -65,7 +66,7 @@ pub(super) struct Past {
     /// The reply, as it was sampled.
     pub(super) ids: Arc<[u32]>,
     pub(super) said: Said,
-    /// Tokens of all up to the end of the reply.
+    /// Tokens of everything up to the end of the reply.
     pub(super) tokens: usize,
     /// Seconds since 1970.
     pub(super) at: u64,
@@ -81,7 +82,7 @@ pub(super) enum Said {
         tool: String,
         arguments: Value,
     },
-    /// The beginning of a call that was too long; what is heard next stands in the place of its result.
+    /// The beginning of a call that was too long; the next text heard replaces its result.
     CutCall(String),
 }
 
@@ -99,19 +100,19 @@ impl Agent {
         }
     }
 
-    /// An agent with the first `n` turns of this one, which has as many at least.
+    /// An agent with the first `n` turns of this one, which must have at least that many.
     pub(super) fn fork(&self, n: usize) -> Self {
         let (parent, past) = (Some(self.remembers_in().to_string()), self.past[..n].to_vec());
         Self { parent, inherited: n, past, ..Self::new(self.definition.clone()) }
     }
 
-    /// The memory that holds its past: its own, or its parent's as long as it has not spoken since it was forked.
+    /// The memory that holds its past: its own, or its parent's if it has not spoken since it was forked.
     pub(super) fn remembers_in(&self) -> &str {
         let has_spoken = self.past.len() > self.inherited;
         self.parent.as_deref().filter(|_| !has_spoken).unwrap_or(&self.memory)
     }
 
-    /// All that it has read and said, and what it reads next.
+    /// Everything that it has read and said, and what it reads next.
     pub(super) fn conversation(&self, next: &str) -> Conversation {
         Conversation {
             system: self.definition.system.clone(),
@@ -127,7 +128,7 @@ impl Agent {
         self.past.last().is_some_and(|past| past.said.is_call())
     }
 
-    /// Tokens of all that it has read and said.
+    /// Tokens of everything that it has read and said.
     pub(super) fn tokens(&self) -> usize {
         self.past.last().map_or(0, |past| past.tokens)
     }

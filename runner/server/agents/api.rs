@@ -19,7 +19,7 @@ use std::sync::Arc;
 
 /// Characters of a name, at most.
 const LONGEST_NAME: usize = 128;
-/// Bytes that what is written down in one line may take as JSON, at most.
+/// Maximum size of a journal line's content as JSON, in bytes.
 const MOST_BYTES: usize = 4 << 20;
 
 #[derive(Deserialize)]
@@ -42,7 +42,7 @@ struct Put {
 #[serde(deny_unknown_fields)]
 struct Fork {
     name: String,
-    /// Turns that the copy has in common with the agent; all, if it is not said.
+    /// Turns that the copy shares with the agent; by default all.
     at: Option<usize>,
 }
 
@@ -111,7 +111,7 @@ pub(super) async fn list(State(app): Shared, Asking(tenant): Asking) -> Json<Val
     Json(json!({ "object": "list", "data": app.roster.list(&tenant.name, words::listed) }))
 }
 
-/// `GET /v1/agents/{name}`; `?conversation=true` tells what it has read and said, too.
+/// `GET /v1/agents/{name}`; `?conversation=true` also returns what it has read and said.
 pub(super) async fn one(
     State(app): Shared,
     Asking(tenant): Asking,
@@ -132,7 +132,7 @@ pub(super) async fn one(
     Ok(Json(told))
 }
 
-/// `DELETE /v1/agents/{name}`: waits for a turn that is at work.
+/// `DELETE /v1/agents/{name}`: waits for a turn in progress.
 pub(super) async fn delete(
     State(app): Shared,
     Asking(tenant): Asking,
@@ -144,8 +144,8 @@ pub(super) async fn delete(
     Ok(Json(json!({ "name": name, "deleted": true })))
 }
 
-/// `POST /v1/agents/{name}/fork`: an agent with the same past, which begins with the memory of this one. What this one is saying at the
-/// moment is not part of it.
+/// `POST /v1/agents/{name}/fork`: an agent with the same past, which begins with this one's memory. A reply in progress is not part of
+/// it.
 pub(super) async fn fork(
     State(app): Shared,
     Asking(tenant): Asking,
@@ -169,10 +169,10 @@ pub(super) async fn fork(
 
 /// `POST /v1/agents/{name}/prewarm`: brings an agent's memory into RAM, from disk or by reading the conversation.
 ///
-/// That takes a prompt, so the conversation is read with an empty message behind it. Of this the memory then holds the beginning, and the
-/// markup that a reply begins with, some ten tokens. The next turn differs from it where its message begins; it goes back there and reads
-/// on. So it says `diverge`, and reads nothing twice, or less than a block where one was sealed just there. A memory that is in RAM
-/// already is left as it is.
+/// That needs a prompt, so the conversation is read with an empty message after it. The memory then also contains the beginning of that
+/// message and the markup that a reply begins with, about ten tokens. The next turn differs from it where its message begins; it goes
+/// back there and continues. So it reports `diverge`, and reads nothing twice, or less than a block if one was sealed just there. A
+/// memory that is in RAM already is left as it is.
 pub(super) async fn prewarm(
     State(app): Shared,
     Asking(tenant): Asking,
@@ -198,7 +198,8 @@ pub(super) async fn prewarm(
     Ok(Json(json!({ "name": name, "memory": words::memory(known.as_ref()) })))
 }
 
-/// `POST /v1/agents/{name}/pin`: the memory of a pinned agent is expected at once, always, so that others leave RAM before it.
+/// `POST /v1/agents/{name}/pin`: the memory of a pinned agent always counts as needed next, so that others are evicted from
+/// RAM before it.
 pub(super) async fn pin(
     State(app): Shared,
     Asking(tenant): Asking,
@@ -229,7 +230,8 @@ async fn status(engine: &Engine, key: &SessionKey) -> Result<Option<SessionStatu
     Ok(known.into_iter().find(|status| status.key == *key))
 }
 
-/// Removes an agent's memory. Of a model that is no longer served nothing can be removed here: `greenroom cache` can.
+/// Removes an agent's memory. Memories of a model that is no longer served can't be removed here; use
+/// `greenroom cache`.
 async fn remove_memory(app: &Arc<App>, tenant: &Tenant, agent: &Agent) -> Result<(), Refusal> {
     let model = &agent.definition.model;
     if !app.models.names().any(|name| name == model) {
@@ -243,7 +245,7 @@ async fn remove(engine: &Engine, key: &SessionKey) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Refuses a name that is not one. (Names never become those of files.)
+/// Refuses an invalid name. (Names are never used as file names.)
 pub(super) fn is_name(field: &str, name: &str) -> Result<(), Refusal> {
     let is_allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     let fits = !name.is_empty() && name.len() <= LONGEST_NAME && name.chars().all(is_allowed);

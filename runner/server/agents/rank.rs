@@ -1,7 +1,7 @@
-//! How likely options are as an agent's reply, without a turn of it.
+//! How likely options are as an agent's reply, without playing a turn.
 //!
-//! A memory of its own begins with the agent's, reads the message, and weighs the options; then it is forgotten. The agent is held
-//! meanwhile, so that it is asked behind the turns that came before.
+//! A temporary memory begins with the agent's, reads the message, and weighs the options; then it is removed. The agent is locked
+//! meanwhile, so that the ranking comes after earlier turns.
 
 use super::super::ask::{MOST_OPTIONS, random};
 use super::super::error::Refusal;
@@ -23,7 +23,8 @@ use serde_json::{Value, json};
 struct Body {
     message: String,
     options: Vec<String>,
-    /// Shares go by the log-probability by length, so that a long text is not unlikely for its length alone.
+    /// Shares use log-probability divided by length, so that a long text is not unlikely because of its
+    /// length alone.
     #[serde(default)]
     by_length: bool,
 }

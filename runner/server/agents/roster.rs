@@ -1,7 +1,7 @@
 //! The agents of all tenants, by tenant and name, and the journal in which they outlive the server.
 //!
-//! Who changes an agent holds it: others wait at its door, in the order in which they came. Looking at it waits for nobody. An agent is
-//! held from the beginning of a turn to the line that records it, so a turn that fails or is called off leaves no trace.
+//! A request that changes an agent locks it; others wait in the order in which they came. Reading an agent does not wait. An agent is
+//! locked from the beginning of a turn to the line that records it, so a turn that fails or is cancelled leaves no trace.
 
 use super::super::error::Refusal;
 use super::super::journal::Journal;
@@ -17,7 +17,7 @@ use tokio::sync::OwnedMutexGuard;
 const MOST_AGENTS: usize = 10_000;
 /// Requests that wait for one agent, at most.
 const MOST_WAITING: usize = 64;
-/// Time after which a request may come again that found too many waiting.
+/// Time after which a request may be retried if too many were waiting.
 const RETRY: Duration = Duration::from_secs(2);
 
 /// All agents.
@@ -38,10 +38,10 @@ struct Seat {
     door: Door,
 }
 
-/// Held by who changes an agent. A deleted agent's is never another's.
+/// Held by the request that changes an agent. A deleted agent's lock is never reused.
 type Door = Arc<tokio::sync::Mutex<()>>;
 
-/// An agent that nobody else changes until this is dropped, but for its pin.
+/// An agent that nobody else changes until this is dropped, except for its pin.
 pub(super) struct Held {
     key: Key,
     pub(super) agent: Agent,
@@ -52,7 +52,7 @@ pub(super) struct Held {
 #[derive(Serialize, Deserialize)]
 #[serde(tag = "line", rename_all = "snake_case")]
 enum Line {
-    /// An agent was made; one of this name that there was is gone. The turns that it begins with follow.
+    /// An agent was made, replacing any earlier one of this name. The turns that it begins with follow.
     Put {
         tenant: String,
         name: String,
@@ -76,7 +76,7 @@ enum Line {
     },
 }
 
-/// What is known of an agent without asking an engine.
+/// What is known about an agent without asking an engine.
 #[derive(Debug)]
 pub(in crate::server) struct Known {
     pub(in crate::server) name: String,
@@ -86,7 +86,7 @@ pub(in crate::server) struct Known {
 }
 
 impl Roster {
-    /// What is known of each of a tenant's agents.
+    /// What is known about each of a tenant's agents.
     pub(in crate::server) fn known(&self, tenant: &str) -> Vec<Known> {
         self.list(tenant, |name, agent| Known {
             name: name.to_string(),
@@ -96,7 +96,7 @@ impl Roster {
         })
     }
 
-    /// With what is written down in a folder; `None`: nothing is.
+    /// With the journal in a folder; `None`: without a journal.
     ///
     /// # Errors
     /// The journal can't be read or written.
@@ -108,7 +108,7 @@ impl Roster {
         Ok(Self(inner))
     }
 
-    /// Adds an agent; `false`: there is one of this name already.
+    /// Adds an agent; `false`: one of this name exists already.
     ///
     /// # Errors
     /// The tenant has as many as it may.
@@ -134,7 +134,7 @@ impl Roster {
         self.lock().seats.get(&key).map(|seat| seat.agent.clone()).ok_or_else(|| missing(name))
     }
 
-    /// What `tell` says of each of a tenant's agents, by name.
+    /// What `tell` returns for each of a tenant's agents, by name.
     pub(super) fn list<T>(&self, tenant: &str, tell: impl Fn(&str, &Agent) -> T) -> Vec<T> {
         self.lock().of(tenant).map(|(name, agent)| tell(name, agent)).collect()
     }
@@ -149,7 +149,8 @@ impl Roster {
             loop {
                 let door = self.lock().seats.get(&key).map(|seat| seat.door.clone());
                 let door = door.ok_or_else(|| missing(name))?;
-                // Beside those who wait, its seat, who holds the agent, and this request have it.
+                // Apart from waiting requests, it is held by the agent's seat, the request that locks the
+                // agent, and this one.
                 if Arc::strong_count(&door) > MOST_WAITING + 2 {
                     return Err(Refusal::too_many(
                         format!("{MOST_WAITING} requests wait for `{name}` already"),
@@ -172,7 +173,7 @@ impl Roster {
         seat.map(|seat| seat.agent.clone())
     }
 
-    /// Adds a turn, and writes it down; its number, counted from 1.
+    /// Adds a turn and records it; returns its number, counted from 1.
     pub(super) fn said(&self, held: &Held, past: Past) -> usize {
         let mut inner = self.lock();
         let Inner { seats, journal } = &mut *inner;
@@ -183,12 +184,12 @@ impl Roster {
         turn
     }
 
-    /// Puts another agent in the place of one, under its name.
+    /// Replaces an agent by another one with the same name.
     pub(super) fn replace(&self, held: &Held, agent: Agent) {
         self.lock().put(held.key.clone(), agent);
     }
 
-    /// Pins an agent, or no longer; the agent.
+    /// Pins or unpins an agent, and returns it.
     ///
     /// # Errors
     /// There is none of that name.
@@ -202,7 +203,7 @@ impl Roster {
         Ok(seat.agent.clone())
     }
 
-    /// Forgets an agent; its memory is the caller's to remove.
+    /// Removes an agent; the caller must remove its memory.
     pub(super) fn remove(&self, held: &Held) {
         let mut inner = self.lock();
         let Inner { seats, journal } = &mut *inner;
@@ -237,7 +238,7 @@ impl Inner {
             }
             Line::Turn { tenant, name, turn, past } => {
                 let seat = self.seats.get_mut(&(tenant, name));
-                // Behind a line that was lost the memory of what follows would be another's.
+                // After a lost line, the memory of what follows would belong to another agent.
                 if let Some(seat) = seat.filter(|seat| seat.agent.past.len() + 1 == turn) {
                     seat.agent.past.push(past);
                 }
@@ -312,7 +313,7 @@ mod tests {
             roster.remove(&roster.hold("t", "eve", LIMIT).await.unwrap());
             ada
         };
-        // The lock is the process's as long as it lives: what was written is read elsewhere.
+        // The process holds the lock as long as it lives, so the test reads the written file elsewhere.
         let ada = write(&Roster::open(Some(folder.path())).unwrap()).await;
         let elsewhere = tempfile::tempdir().unwrap();
         std::fs::copy(folder.path().join("agents.jsonl"), elsewhere.path().join("agents.jsonl")).unwrap();

@@ -1,8 +1,8 @@
-//! Agents as files: a line of JSON with the definition and the conversation, and behind it the memory as the engine exports it.
+//! Agents as files: a line of JSON with the definition and the conversation, followed by the memory as the engine exports it.
 //!
-//! Nothing lies in memory or on disk on the way: the engine's thread writes into the answer, and reads from the request. A file is
-//! checked, never trusted. Its first line says what was read and said; keys and values behind it that belong to something else are not
-//! used by the engine, which reads what differs.
+//! Nothing is buffered in memory or on disk: the engine's thread writes directly to the answer, and reads from the request. A file is
+//! checked, never trusted. Its first line says what was read and said; if the keys and values after it belong to something else, the
+//! engine does not use them and reads what differs.
 
 use super::super::error::Refusal;
 use super::super::{Asking, Shared, sessions};
@@ -39,7 +39,7 @@ struct Head {
     past: Vec<Past>,
 }
 
-/// `GET /v1/agents/{name}/export`: the agent is held until all is written.
+/// `GET /v1/agents/{name}/export`: the agent is locked until everything is written.
 pub(super) async fn export(
     State(app): Shared,
     Asking(tenant): Asking,
@@ -56,7 +56,7 @@ pub(super) async fn export(
     let (pieces, mut written) = mpsc::channel(MOST_WAITING);
     tokio::task::spawn_blocking(move || {
         let _held = held;
-        // The first line leaves the buffer with the memory's beginning, so that a refusal comes in the place of both.
+        // The first line leaves the buffer together with the memory's beginning, so that a refusal can replace both.
         let room = head.len() + 1 + PIECE_BYTES;
         let mut file = BufWriter::with_capacity(room, Pieces(pieces.clone()));
         let exported =
@@ -113,8 +113,8 @@ pub(super) async fn import(
     Ok((StatusCode::CREATED, Json(told)))
 }
 
-/// Takes in the memory behind the first line, and says what came of it; an agent that has not spoken has none. What the engine does not
-/// take as it is, it reads again.
+/// Imports the memory after the first line, and reports the result; an agent that has not spoken has none. The engine reads again what
+/// it can't import.
 fn import_memory(engine: &Engine, key: &SessionKey, from: &mut impl BufRead) -> Result<Value, Refusal> {
     if from.fill_buf().map_err(|error| broken(&error))?.is_empty() {
         return Ok(json!({ "tokens": 0, "is_verbatim": true, "reason": null }));
@@ -123,7 +123,7 @@ fn import_memory(engine: &Engine, key: &SessionKey, from: &mut impl BufRead) -> 
     Ok(json!({ "tokens": tokens, "is_verbatim": is_verbatim, "reason": reason }))
 }
 
-/// Refuses a conversation that can't be one of this model, or written down.
+/// Refuses a conversation that can't belong to this model, or can't be recorded.
 fn checked(engine: &Engine, definition: &Definition, past: &[Past]) -> Result<(), Refusal> {
     fits("definition", definition)?;
     let n_vocab = engine.model().n_vocab;
@@ -160,7 +160,7 @@ fn broken(error: &io::Error) -> Refusal {
     Refusal::request(format!("the transfer broke off: {error}"))
 }
 
-/// Passes a body's pieces on, until it ends or nobody takes them any more.
+/// Passes on a body's pieces, until it ends or the receiver is gone.
 async fn pass_on(
     mut body: impl Stream<Item = Result<Bytes, axum::Error>> + Unpin,
     pieces: &mpsc::Sender<io::Result<Bytes>>,

@@ -1,7 +1,7 @@
 //! Turns: an agent hears a message, and its answer becomes part of its past.
 //!
-//! The answer is written down before anything says that it stands. Where the client goes away before, or the turn fails, the agent is
-//! as it was; what the engine has read by then it need not read again.
+//! The answer is recorded before it is confirmed. If the client disconnects before that, or the turn fails, the agent is unchanged;
+//! the engine need not read again what it has read by then.
 
 use super::super::ask::{Answer, Ask, MOST_OPTIONS, Piece, Settings, Subject, random_seed};
 use super::super::error::Refusal;
@@ -50,14 +50,14 @@ enum GrammarText {
     Regex(String),
 }
 
-/// What holds a reply to a form.
+/// The constraint that gives a reply its form.
 enum Bounds {
     Free,
     Grammar(Grammar),
     OneOf(Vec<String>),
 }
 
-/// A turn as it is told.
+/// A turn as it is reported.
 struct Telling {
     app: Arc<App>,
     name: String,
@@ -178,7 +178,7 @@ impl Body {
 }
 
 impl Telling {
-    /// Writes the turn down; the whole answer.
+    /// Records the turn; returns the whole answer.
     fn whole(&self, answer: &Answer) -> Value {
         let turn = self.app.roster.said(&self.held, Past::new(self.message.clone(), answer));
         words::answered(&self.name, turn, answer, &self.options)

@@ -39,7 +39,7 @@ fn tool(tool: &ToolSpec) -> Value {
     json!({ "type": "function", "function": { "name": name, "description": about, "parameters": arguments } })
 }
 
-/// All that an agent has read and said, turn by turn.
+/// Everything that an agent has read and said, turn by turn.
 pub(super) fn conversation(agent: &Agent) -> Value {
     agent.past.iter().enumerate().map(|(at, past)| exchange(at + 1, past)).collect()
 }
@@ -54,7 +54,7 @@ fn exchange(turn: usize, past: &Past) -> Value {
     told
 }
 
-/// State of a memory; `None`: the engine knows nothing of it in RAM. It may be on disk then.
+/// State of a memory; `None`: it is not in RAM, but may be on disk.
 pub(super) fn memory(known: Option<&SessionStatus>) -> Value {
     match known {
         None => json!({

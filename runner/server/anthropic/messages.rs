@@ -1,6 +1,6 @@
 //! Messages and system text of a request, read into lines of a dialogue.
 //!
-//! Errors name the place in their text, too: Anthropic's form of a refusal has no field for it.
+//! Errors also name the position in their text, because Anthropic's error format has no field for it.
 
 use super::super::body;
 use super::super::dialogue::Line;
@@ -10,8 +10,8 @@ use serde::Deserialize;
 use serde_json::Value;
 use std::fmt::Display;
 
-/// Beginning of a line that Claude Code puts before its system text. It is for accounts, not for models, and another one in each
-/// request: nothing behind it could be reused.
+/// Beginning of a line that Claude Code puts before its system text. It is for accounting, not for models, and differs in each
+/// request, so nothing after it could be reused.
 const ACCOUNT: &str = "x-anthropic-billing-header:";
 
 /// A message.
@@ -43,11 +43,11 @@ pub(super) struct Block {
     #[serde(rename = "type")]
     kind: String,
     text: Option<String>,
-    /// Of a call: its id, the tool's name, the arguments.
+    /// For a call: its id, the tool's name, the arguments.
     id: Option<String>,
     name: Option<String>,
     input: Option<Value>,
-    /// Of a result: the call's id, and what it gave, as [`Content`].
+    /// For a result: the call's id, and its content, as [`Content`].
     tool_use_id: Option<String>,
     content: Option<Value>,
     is_error: Option<bool>,
@@ -104,8 +104,8 @@ fn heard(content: Content, place: &str) -> Result<Vec<Line>, Refusal> {
     Ok(lines)
 }
 
-/// The lines of an assistant's message: texts, and calls. What it thought is passed over; one with nothing else is an empty reply, as
-/// it was said.
+/// The lines of an assistant's message: texts, and calls. Thinking is ignored; a message with nothing else is an empty reply, as it
+/// was said.
 fn said(content: Content, place: &str) -> Result<Vec<Line>, Refusal> {
     let blocks = match content {
         Content::Text(text) => return Ok(vec![Line::Assistant(text)]),
@@ -133,7 +133,7 @@ fn said(content: Content, place: &str) -> Result<Vec<Line>, Refusal> {
     Ok(lines)
 }
 
-/// A content that is nothing but text.
+/// Content that is only text.
 fn text(content: Content, place: &str) -> Result<String, Refusal> {
     let blocks = match content {
         Content::Text(text) => return Ok(text),
@@ -191,7 +191,7 @@ impl Block {
     }
 }
 
-/// The refusal of what stands at a place.
+/// The error for something at a position.
 pub(super) fn fault(place: &str, found: impl Display) -> Refusal {
     Refusal::field(place, format!("{place}: {found}"))
 }

@@ -1,6 +1,6 @@
 //! Anthropic's API: messages, and how many tokens they are.
 //!
-//! `messages` and `tools` read what is asked, `reply` words what comes of it. Refusals get Anthropic's form here, over these routes alone.
+//! `messages` and `tools` read the request, `reply` formats the answer. Errors on these routes get Anthropic's format here.
 
 mod messages;
 mod reply;
@@ -27,10 +27,10 @@ use serde_json::{Value, json};
 use std::sync::Arc;
 use tools::{Thinking, ToolChoice, ToolEntry};
 
-/// Fields that would change the reply, and are not supported.
+/// Unsupported fields that would change the reply.
 const UNSUPPORTED: [&str; 3] = ["container", "mcp_servers", "output_format"];
 
-/// A request. `cache_control` may stand anywhere, and changes nothing: all that is read is kept.
+/// A request. `cache_control` may appear anywhere and has no effect, because everything that is read is kept.
 #[derive(Deserialize)]
 struct Body {
     model: String,
@@ -40,7 +40,7 @@ struct Body {
     tool_choice: Option<ToolChoice>,
     thinking: Option<Thinking>,
     output_config: Option<OutputConfig>,
-    /// Required, but for counting. With 0 the prompt is read, and nothing said.
+    /// Required, except for counting. With 0 the prompt is read, without a reply.
     max_tokens: Option<usize>,
     temperature: Option<f32>,
     top_p: Option<f32>,
@@ -82,7 +82,7 @@ pub(super) fn routes() -> Router<Arc<App>> {
         .layer(map_response(identified))
 }
 
-/// Gives each answer an id, which clients show with what went wrong.
+/// Gives each answer an id, which clients show with errors.
 async fn identified(mut response: Response) -> Response {
     if let Ok(id) = HeaderValue::try_from(fresh_id("req_")) {
         response.headers_mut().insert("request-id", id);
@@ -102,8 +102,8 @@ impl Body {
 
     /// How it is answered, by a model with a context of so many tokens.
     ///
-    /// Clients ask for tens of thousands of tokens without looking at the model: where that is as much as its context or more, the reply
-    /// is as long as there is room for, and ends with `model_context_window_exceeded` there.
+    /// Clients ask for tens of thousands of tokens without checking the model. If that is the model's context or more, the reply may be
+    /// as long as there is room, and then ends with `model_context_window_exceeded`.
     fn settings(&mut self, calls: Calls, context: usize) -> Result<Settings, Refusal> {
         let max_tokens = self.max_tokens.ok_or_else(|| {
             Refusal::field("max_tokens", "`max_tokens` is missing: the tokens of the reply, at most")
@@ -175,7 +175,7 @@ async fn count(State(app): Shared, Asking(tenant): Asking, bytes: Bytes) -> Resu
     let (dialogue, _) = body.dialogue()?;
     tenant.ask()?;
     let served = app.models.get(&body.model).await?;
-    // Long texts take a while to tokenize; others are answered meanwhile.
+    // Long texts take a while to tokenize; other requests are answered meanwhile.
     let counted =
         tokio::task::spawn_blocking(move || served.engine().prompter().prompt_tokens(&dialogue.conversation));
     let tokens = counted.await.map_err(|error| Refusal::internal(error.to_string()))??;

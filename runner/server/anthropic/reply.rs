@@ -27,7 +27,7 @@ pub(super) struct Reply {
     pub(super) told: Told,
 }
 
-/// Content blocks that a stream has told of.
+/// Content blocks that a stream has sent.
 #[derive(Debug, Default)]
 pub(super) struct Told {
     /// Those that are whole; it is the index of the next one, too.
@@ -82,7 +82,7 @@ impl Reply {
         }
     }
 
-    /// What the last part says beside the reply: how the prompt met the memory, and why not better.
+    /// Extra fields of the last part: how the prompt matched the memory, and why it did not match better.
     fn account(&self, told: &mut Value, answer: &Answer) {
         self.app.recent.keep(&self.tenant, &self.id, &self.model, &self.dialogue, answer);
         if self.explains {
@@ -93,7 +93,7 @@ impl Reply {
         }
     }
 
-    /// Why the cache missed, beside an earlier message; `null`: it did not.
+    /// Why the cache missed, compared with an earlier message; `null`: it did not.
     fn diagnosis(&self, earlier: &str, answer: &Answer) -> Value {
         let found = self.app.recent.diagnose(&self.tenant, earlier, &self.model, &self.dialogue, answer);
         let changed =
@@ -151,7 +151,7 @@ fn tool_use(tool: &str, input: &Value) -> Value {
 /// Tokens of prompt and reply.
 ///
 /// As Anthropic defines them, the prompt is the sum of three counts: tokens that were read from the cache, tokens that were written to
-/// it, and `input_tokens`, which were neither. All that the engine computes of a prompt it also keeps, so the last are none.
+/// it, and `input_tokens`, which were neither. The engine keeps everything that it computes of a prompt, so the last count is 0.
 fn usage(answer: &Answer) -> Value {
     let cost = &answer.completion.usage;
     counts(cost.prefilled + cost.recomputed, cost.reused, answer.completion.ids.len())
@@ -172,7 +172,7 @@ fn event(name: &'static str, mut data: Value) -> Frame {
 }
 
 impl Wording for Reply {
-    /// What of the prompt is in the cache shows later: until then all of it counts as written.
+    /// How much of the prompt is in the cache is known only later: until then all of it counts as written.
     fn begin(&mut self) -> Vec<Frame> {
         let mut message = self.message(&json!([]), &counts(self.prompt_tokens, 0, 0));
         if self.earlier.is_some() {

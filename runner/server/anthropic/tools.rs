@@ -28,7 +28,8 @@ pub(super) struct ToolChoice {
 }
 
 impl ToolChoice {
-    /// True if a reply may be several calls. Small models that may make several make many: it has to be asked for.
+    /// True if a reply may be several calls. It is off by default, because small models that may make several make
+    /// many.
     pub(super) fn is_joint(&self) -> bool {
         self.disable_parallel_tool_use == Some(false)
     }
@@ -92,7 +93,7 @@ pub(super) fn calls(choice: Option<&ToolChoice>, tools: Option<&Tools>) -> Resul
 }
 
 impl Thinking {
-    /// Refuses thinking that must be done; where the model may choose (`adaptive`), it chooses none.
+    /// Refuses mandatory thinking; if the model may choose (`adaptive`), it does not think.
     ///
     /// # Errors
     /// Its type is another one.

@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Fields that would change the reply, and are not supported.
+/// Unsupported fields that would change the reply.
 const UNSUPPORTED: [&str; 7] = [
     "functions",
     "logit_bias",
@@ -58,7 +58,7 @@ struct Body {
     /// Ours: says how the prompt met the memory.
     #[serde(default)]
     greenroom: bool,
-    // llama.cpp's and vLLM's, which samplers here have, too.
+    // llama.cpp's and vLLM's settings, which the samplers here also support.
     top_k: Option<usize>,
     min_p: Option<f32>,
     repetition_penalty: Option<f32>,
@@ -91,7 +91,7 @@ struct Completion {
     has_logprobs: bool,
     include_usage: bool,
     answers: Vec<Answer>,
-    /// Numbers of the calls that each reply has begun.
+    /// Number of calls that each reply has begun.
     n_calls: BTreeMap<usize, usize>,
 }
 
@@ -215,7 +215,7 @@ impl Completion {
         self.part("chat.completion.chunk", json!([choice]))
     }
 
-    /// What the last part says beside the reply: how the prompt met the memory, and why not better.
+    /// Extra fields of the last part: how the prompt matched the memory, and why it did not match better.
     fn account(&self, part: &mut Value) {
         let Some(answer) = self.answers.first() else { return };
         self.app.recent.keep(&self.tenant, &self.id, &self.model, &self.dialogue, answer);

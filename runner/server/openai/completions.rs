@@ -18,7 +18,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use std::sync::Arc;
 
-/// Fields that would change the reply, and are not supported.
+/// Unsupported fields that would change the reply.
 const UNSUPPORTED: [&str; 8] = [
     "suffix",
     "logit_bias",
@@ -33,9 +33,9 @@ const UNSUPPORTED: [&str; 8] = [
 const MOST_REPLIES: usize = 16;
 /// Prompts of one request, at most.
 const MOST_PROMPTS: usize = 64;
-/// Alternatives to a token that are told, at most.
+/// Maximum number of alternatives returned for a token.
 const MOST_LOGPROBS: usize = 5;
-/// Tokens of a reply where the request does not say how many.
+/// Default maximum number of tokens in a reply.
 const DEFAULT_MAX_TOKENS: usize = 16;
 
 #[derive(Deserialize)]
@@ -54,12 +54,12 @@ struct Body {
     stream: Option<bool>,
     stream_options: Option<StreamOptions>,
     prompt_cache_key: Option<String>,
-    /// Ours: says how each prompt met the memory.
+    /// An extension: reports how each prompt matched the memory.
     #[serde(default)]
     greenroom: bool,
-    /// vLLM's: tells the ids of each reply.
+    /// vLLM's: returns the ids of each reply.
     return_token_ids: Option<bool>,
-    // llama.cpp's and vLLM's, which samplers here have, too.
+    // llama.cpp's and vLLM's settings, which the samplers here also support.
     top_k: Option<usize>,
     min_p: Option<f32>,
     repetition_penalty: Option<f32>,
@@ -67,7 +67,7 @@ struct Body {
     structured_outputs: Option<Structured>,
 }
 
-/// What a reply must be, in vLLM's words: one of these.
+/// A constraint on the reply, in vLLM's format: one of these.
 #[derive(Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct Structured {
@@ -184,7 +184,7 @@ impl Body {
         Ok(())
     }
 
-    /// The settings of all prompts; each has a seed of its own where none is given.
+    /// The settings of all prompts; each gets a separate seed if none is given.
     fn settings(&mut self) -> Result<Settings, Refusal> {
         let settings = Settings::new(0);
         let bounds = self.structured_outputs.take().map(Structured::bounds).transpose()?;
@@ -207,7 +207,7 @@ impl Body {
         })
     }
 
-    /// The answer, before anything is said.
+    /// The answer, before any text.
     fn answer(&self, echoed: Vec<String>) -> TextCompletion {
         TextCompletion {
             id: fresh_id("cmpl-"),

@@ -23,7 +23,7 @@ struct Body {
     dimensions: Option<usize>,
 }
 
-/// The form in which vectors are told.
+/// The format of the vectors.
 #[derive(Clone, Copy, Default, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum Encoding {
@@ -77,10 +77,10 @@ pub(super) async fn embed(
         return Err(Refusal::field("dimensions", message));
     }
     let counted = served.clone();
-    // Long texts take a while to tokenize; others are answered meanwhile.
+    // Long texts take a while to tokenize; other requests are answered meanwhile.
     let texts = tokio::task::spawn_blocking(move || texts(counted.engine(), inputs));
     let (texts, n_tokens) = texts.await.map_err(|error| Refusal::internal(error.to_string()))??;
-    // No memory is needed, so none has to be fetched.
+    // No memory is needed, so none is loaded.
     let ticket = app.queue.enter(&tenant, true)?;
     let embedding = async {
         let _place = ticket.wait().await?;
@@ -105,7 +105,7 @@ pub(super) async fn embed(
     Ok(Json(Embeddings { object: "list", data: data.collect(), model: body.model, usage }).into_response())
 }
 
-/// The texts that inputs are, and how many tokens they have.
+/// The inputs as texts, and their number of tokens.
 ///
 /// # Errors
 /// One is empty or longer than the context, or has an id that is not in the vocabulary.

@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use std::sync::Arc;
 
-/// How tools are called, for a model whose chat template knows none.
+/// How to call tools, for a model whose chat template does not support them.
 const FORM: &str = r#"You may call a tool instead of replying. A call is nothing but {"tool": NAME, "arguments": {…}}. The tools:"#;
 
 /// A message.
@@ -112,7 +112,7 @@ pub(in super::super) fn lines(messages: Vec<Message>) -> Result<Vec<Line>, Refus
     Ok(lines)
 }
 
-/// A call, its arguments read.
+/// A call with its parsed arguments.
 ///
 /// # Errors
 /// They are not a JSON object.
@@ -161,7 +161,7 @@ pub(in super::super) fn tools(entries: Vec<ToolEntry>) -> Result<Option<Arc<Tool
     offered(functions.collect::<Result<_, _>>()?)
 }
 
-/// Functions as the engine offers them; `None`: there are none.
+/// Functions in the engine's form; `None`: there are none.
 ///
 /// # Errors
 /// A schema can't be followed.

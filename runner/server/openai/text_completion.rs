@@ -13,15 +13,15 @@ pub(super) struct TextCompletion {
     pub(super) created: u64,
     pub(super) model: String,
     pub(super) n: usize,
-    /// The text of each prompt, where its replies begin with it; else none.
+    /// The text of each prompt, if its replies begin with it; otherwise none.
     pub(super) echoed: Vec<String>,
-    /// Alternatives that are told beside each token.
+    /// Number of alternatives returned with each token.
     pub(super) logprobs: Option<usize>,
     pub(super) explains: bool,
     pub(super) tells_ids: bool,
     pub(super) include_usage: bool,
     pub(super) answers: Vec<Answer>,
-    /// Characters of the current reply whose tokens were told.
+    /// Characters of the current reply whose tokens were returned.
     pub(super) offset: usize,
 }
 
@@ -60,7 +60,7 @@ impl TextCompletion {
         json!({ "index": index, "text": text, "logprobs": null, "finish_reason": null })
     }
 
-    /// What the last part of a choice says beside its text.
+    /// Extra fields of a choice's last part.
     fn conclude(&self, choice: &mut Value, answer: &Answer) {
         choice["finish_reason"] = json!(finish_reason(&answer.completion));
         if self.tells_ids {
@@ -71,7 +71,7 @@ impl TextCompletion {
         }
     }
 
-    /// What the last part says: how the first prompt met the memory.
+    /// Extra fields of the last part: how the first prompt matched the memory.
     fn account(&self, part: &mut Value) {
         if let Some(answer) = self.answers.first().filter(|_| self.explains) {
             part["greenroom"] = explained(answer);
@@ -112,7 +112,7 @@ fn logprobs(tokens: &[TokenLogprob], n: usize, offset: &mut usize) -> Value {
         let top = token.top.iter().map(|top| (&top.bytes, top.logprob));
         let mut all = Map::new();
         for (bytes, logprob) in top.chain([(&token.bytes, token.logprob)]) {
-            // Pieces of characters may have the same text: the likeliest comes first.
+            // Pieces of characters may have the same text: the most likely comes first.
             all.entry(text(bytes)).or_insert_with(|| json!(logprob));
         }
         Value::Object(all)
@@ -149,7 +149,7 @@ impl Wording for TextCompletion {
                 self.offset = offset;
                 choice
             }
-            // Nobody told it of tools.
+            // The prompt contains no tools.
             Piece::Called(_) | Piece::Arguments(_) => return Vec::new(),
             Piece::Ended(answer) => {
                 let mut choice = self.choice(index, "");

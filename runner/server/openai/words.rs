@@ -1,4 +1,4 @@
-//! Words that OpenAI's APIs have in common: why a reply ended, what it cost, how likely its tokens were, why a cache missed.
+//! Formats that OpenAI's APIs share: why a reply ended, its cost, its log-probabilities, why a cache missed.
 
 use super::super::App;
 use super::super::ask::Answer;
@@ -36,7 +36,7 @@ pub(super) struct StreamOptions {
 }
 
 impl StreamOptions {
-    /// True if the last part is to say what the answer cost.
+    /// True if the last part should report the answer's cost.
     pub(super) fn include_usage(options: Option<&Self>) -> bool {
         options.is_some_and(|options| options.include_usage)
     }
@@ -93,7 +93,7 @@ pub(super) fn logprobs(tokens: &[TokenLogprob]) -> Value {
     tokens.collect()
 }
 
-/// How the prompt met the memory, in our words.
+/// How the prompt matched the memory, in this server's format.
 pub(in super::super) fn explained(answer: &Answer) -> Value {
     let cost = &answer.completion.usage;
     json!({
@@ -116,7 +116,7 @@ pub(in super::super) fn explained(answer: &Answer) -> Value {
     })
 }
 
-/// Why the cache missed, beside an earlier answer.
+/// Why the cache missed, compared with an earlier answer.
 pub(super) fn diagnostics(
     (app, tenant, model): (&App, &str, &str),
     earlier: &str,

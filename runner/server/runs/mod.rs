@@ -1,8 +1,8 @@
 //! Scenarios that are played on request: `POST /v1/runs`, whose answer is the run, event by event.
 //!
-//! A scenario from outside is its text alone: it names no files, calls no programs, and its models are those that are served, by its
-//! names for them or by theirs. A run takes a place of the queue until it ends. It ends with its client, too; its memories and its
-//! record are gone then.
+//! An external scenario is only text: it names no files, calls no programs, and uses only served models, by its own names or theirs.
+//! A run occupies a place in the queue until it ends. It also ends if its client disconnects; its memories and record are then
+//! removed.
 
 mod player;
 mod telling;
@@ -39,12 +39,12 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 use tokio_stream::wrappers::UnboundedReceiverStream;
 
-/// The name of a scenario from outside, in messages and transcripts.
+/// The name of an external scenario, in messages and transcripts.
 const NAME: &str = "scenario.yaml";
-/// A reader that hears nothing for so long hears a comment, and who has gone is noticed.
+/// Interval after which an idle stream sends a comment, which also detects closed connections.
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
 
-/// Events on their way to a client. All of a run's texts are little beside its memories, so there is no bound.
+/// Events on their way to a client. A run's texts are small compared with its memories, so there is no limit.
 type Events = mpsc::UnboundedSender<Result<sse::Event, Infallible>>;
 
 #[derive(Deserialize)]
@@ -74,7 +74,7 @@ pub(super) fn routes() -> Router<Arc<App>> {
     Router::new().route("/v1/runs", post(play))
 }
 
-/// `POST /v1/runs`: JSON, or a scenario's YAML as it is.
+/// `POST /v1/runs`: JSON, or a scenario's plain YAML.
 async fn play(
     State(app): Shared,
     Asking(tenant): Asking,
@@ -118,7 +118,7 @@ impl Body {
         Ok(body)
     }
 
-    /// The scenario, if it is one that may be played here.
+    /// The scenario, if it may be played here.
     async fn checked(&self) -> Result<Arc<Scenario>, Refusal> {
         let (text, overrides) = (self.scenario.clone(), self.variables.clone());
         let overrides: Overrides = overrides.into_iter().collect();
@@ -152,8 +152,8 @@ impl Body {
     }
 }
 
-/// The served model for each that a scenario names, and for itself under the empty name: the one that is asked for, or its own, or the
-/// only one. All of them have an entry, so that no name is ever looked for among files.
+/// The served model for each model that a scenario names, and for the scenario itself under the empty name: the requested one, or its
+/// own, or the only one. All have an entry, so that no name is ever looked up as a file.
 fn models(app: &App, scenario: &Scenario, asked: Option<&str>) -> Result<BTreeMap<String, String>, Refusal> {
     let served: Vec<&str> = app.models.names().collect();
     let mut models = BTreeMap::new();
@@ -213,7 +213,7 @@ impl Run {
             Err(refusal) => Err(refusal),
             Ok(place) => {
                 let events = events.clone();
-                // What is watched of a run is seen on one thread.
+                // A run is watched on one thread.
                 let played = tokio::task::spawn_blocking(move || {
                     let _place = place;
                     self.play(&events)

@@ -1,4 +1,4 @@
-//! A served model as the backend of one run: the sessions are the tenant's, and no longer remembered than the run lasts.
+//! A served model as the backend of one run: the sessions belong to the tenant, and end with the run.
 
 use super::super::models::Served;
 use super::super::tenants::Tenant;
@@ -40,11 +40,11 @@ impl Player {
 }
 
 impl Drop for Player {
-    /// Nobody can go on with the run: its memories go, from disk, too.
+    /// The run can't be continued, so its memories are removed, also from disk.
     fn drop(&mut self) {
         let sessions = self.sessions.get_mut().unwrap_or_else(PoisonError::into_inner);
         let (sessions, backend) = (std::mem::take(sessions), self.backend.for_tenant(&self.tenant.name));
-        // A runtime may be at work here, which must not wait for the disk.
+        // This may run in an async runtime, which must not wait for the disk.
         let remover = std::thread::Builder::new().name("greenroom-remover".to_owned());
         let removing = remover.spawn(move || sessions.iter().for_each(|session| backend.remove(session)));
         if let Err(error) = removing {

@@ -1,4 +1,4 @@
-//! A run in events: its plan, what is said as it is said, its results.
+//! A run as events: its plan, its replies as they are generated, its results.
 
 use crate::backend::{Progress, Usage};
 use crate::scenario::{Edge, PhaseId, Plan, Scenario, Turn, TurnId, compile};
@@ -7,10 +7,10 @@ use crate::transcript::Footer;
 use serde_json::{Value, json};
 use std::sync::Arc;
 
-/// Edges of a plan that are told, at most.
+/// Maximum number of a plan's edges that are sent.
 const MOST_EDGES: usize = 20_000;
 
-/// Watches a run, and tells of it: the name of each event, and its data.
+/// Watches a run, and sends the name and data of each event.
 pub struct Telling<T> {
     scenario: Arc<Scenario>,
     plan: Plan,
@@ -18,14 +18,14 @@ pub struct Telling<T> {
 }
 
 impl<T: FnMut(&'static str, Value)> Telling<T> {
-    /// Tells the plan (`plan`).
+    /// Sends the plan (`plan`).
     pub fn begin(scenario: Arc<Scenario>, mut tell: T) -> Self {
         let plan = compile(&scenario);
         tell("plan", planned(&scenario, &plan));
         Self { scenario, plan, tell }
     }
 
-    /// Tells the results, each as a `result`.
+    /// Sends the results, each as a `result`.
     pub fn results(&mut self, footer: &Footer) {
         let mut tell = |kind: &str, name: &str, value: Value| {
             (self.tell)("result", json!({ "kind": kind, "name": name, "value": value }));
@@ -56,7 +56,7 @@ impl<T: FnMut(&'static str, Value)> Telling<T> {
 
 impl<T: FnMut(&'static str, Value)> Watch for Telling<T> {
     fn see(&mut self, id: TurnId, scene: Scene<'_>) {
-        // What the stage says behind the last turn belongs to none.
+        // What the stage says after the last turn belongs to no turn.
         let of = |telling: &Self| telling.of(telling.plan.turn(id));
         let (name, data) = match scene {
             Scene::Started(turn) => ("started", self.of(turn)),
@@ -132,7 +132,7 @@ fn planned(scenario: &Scenario, plan: &Plan) -> Value {
     })
 }
 
-/// What a turn cost.
+/// The cost of a turn.
 fn cost(usage: &Usage) -> Value {
     json!({
         "match": usage.kind,

@@ -1,9 +1,9 @@
-//! The window: one page that shows what the server is doing, to the tenant who asks.
+//! The status page, which shows a tenant what the server is doing.
 //!
-//! `pages` are the page and its two files, which hold no data and need no key. They ask for `GET /window/events`, a stream of what has
-//! changed (`state`); `GET /window/state` is the same once. Scenarios are played through `/v1/runs`, whose events the page draws. The
-//! same page shows a run that plays in another command (`run`: `greenroom run --watch`): there `/window/events` says so, and
-//! `/window/run` streams the run's events, in the words of `/v1/runs`.
+//! `pages` has the page and its two files, which contain no data and need no key. They request `GET /window/events`, a stream of
+//! changes (`state`); `GET /window/state` returns the state once. Scenarios are played through `/v1/runs`, whose events the page
+//! draws. The same page shows a run that plays in another command (`run`: `greenroom run --watch`): there `/window/events` says so,
+//! and `/window/run` streams the run's events, in the words of `/v1/runs`.
 
 mod pages;
 mod run;
@@ -29,11 +29,11 @@ use tokio::sync::mpsc;
 use tokio::time::MissedTickBehavior;
 use tokio_stream::wrappers::ReceiverStream;
 
-/// How often is looked whether something has changed.
+/// Interval for checking for changes.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// Time between two events, at least.
+/// Minimum time between two events.
 const TELL_EVERY: Duration = Duration::from_millis(250);
-/// A page that hears nothing for so long hears a comment, and one that has gone is noticed.
+/// Interval after which an idle stream sends a comment, which also detects closed pages.
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
 
 /// An event for a page.
@@ -66,7 +66,7 @@ fn stream(events: mpsc::Receiver<Event>) -> Response {
     Sse::new(ReceiverStream::new(events)).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)).into_response()
 }
 
-/// Tells a page what changes, until it is closed or the server ends.
+/// Sends changes to a page, until it is closed or the server ends.
 async fn tell(app: Arc<App>, tenant: Arc<Tenant>, events: mpsc::Sender<Event>) {
     let mut ending = app.ending.clone();
     let mut tick = tokio::time::interval(LOOK_EVERY);
@@ -74,7 +74,7 @@ async fn tell(app: Arc<App>, tenant: Arc<Tenant>, events: mpsc::Sender<Event>) {
     let mut told = Told::default();
     let mut told_at: Option<Instant> = None;
     let mut looked = Looked::now(&app, &tenant.name).await;
-    // A pass of the engine may take a while, and words come meanwhile.
+    // A pass of the engine may take a while, and text arrives meanwhile.
     let mut looking = Box::pin(look_later(app.clone(), tenant.clone()));
     loop {
         tokio::select! {
@@ -102,7 +102,7 @@ async fn tell(app: Arc<App>, tenant: Arc<Tenant>, events: mpsc::Sender<Event>) {
     }
 }
 
-/// What there is to see of memories, after a while.
+/// The state of the memories, after an interval.
 async fn look_later(app: Arc<App>, tenant: Arc<Tenant>) -> Arc<Looked> {
     tokio::time::sleep(STATUS_EVERY).await;
     Looked::now(&app, &tenant.name).await

@@ -1,4 +1,4 @@
-//! The page and its files. They are compiled in, hold no data, and ask nothing of any other machine.
+//! The page and its files. They are compiled in, contain no data, and request nothing from other machines.
 
 use axum::Router;
 use axum::http::header::{
@@ -7,13 +7,13 @@ use axum::http::header::{
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::get;
 
-/// All that a browser may load, run and reach: what comes from here.
+/// A browser may load, run and reach only what comes from here.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; \
                       base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
 const SCRIPT: &str = "text/javascript; charset=utf-8";
 
-/// The routes of the page, for any server that answers what it then asks for.
+/// The routes of the page, for any server that answers its requests.
 pub(super) fn routes<S: Clone + Send + Sync + 'static>() -> Router<S> {
     Router::new()
         .route("/", get(async || file("text/html; charset=utf-8", include_str!("page.html"))))
@@ -50,7 +50,7 @@ mod tests {
         assert_eq!(response.headers()["x-content-type-options"], "nosniff");
         let policy = response.headers()["content-security-policy"].to_str().unwrap();
         assert!(policy.starts_with("default-src 'none'; script-src 'self';") && !policy.contains("unsafe"));
-        // What the policy would stop, and what could make text into markup.
+        // What the policy would block, and what could turn text into markup.
         let scripts = [include_str!("app.js"), include_str!("run.js"), include_str!("tools.js")].concat();
         for (text, forbidden) in [
             (include_str!("page.html"), ["style=", "onclick=", "http:", "https:"]),

@@ -1,6 +1,6 @@
-//! A run that plays in this process, on the window's page: `greenroom run --watch`.
+//! A run in this process, shown on the status page: `greenroom run --watch`.
 //!
-//! Whoever plays tells a [`Watched`] what happens, in the events of `/v1/runs`; [`watch`] serves the page that shows it.
+//! The player reports to a [`Watched`] what happens, as events of `/v1/runs`; [`watch`] serves the page that shows it.
 
 use super::super::names_this_machine;
 use super::{Event, pages, stream};
@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch as latest};
 
-/// What has happened in a run, for pages that are open and such as open later.
+/// What has happened in a run, for open pages and those opened later.
 #[derive(Debug)]
 pub struct Watched {
     past: Mutex<BTreeMap<u64, Happened>>,
@@ -44,17 +44,17 @@ struct Stage {
 }
 
 impl Watched {
-    /// A run of which nothing is known yet.
+    /// A run before its first event.
     pub fn new() -> Arc<Self> {
         Arc::new(Self { past: Mutex::default(), latest: latest::Sender::new(0) })
     }
 
-    /// Tells what has happened: an event of `/v1/runs` by its name and data.
+    /// Reports an event of `/v1/runs` by its name and data.
     pub fn tell(&self, name: &'static str, data: &Value) {
         let path = data["path"].as_str().unwrap_or_default().to_string();
         let mut past = self.past();
         if name == "turn" {
-            // It holds the whole text: pieces of it need not be kept.
+            // It has the whole text, so pieces of it need not be kept.
             past.retain(|_, event| event.name != "text" || event.path != path);
         }
         let number = *self.latest.borrow() + 1;
@@ -62,7 +62,7 @@ impl Watched {
         self.latest.send_replace(number);
     }
 
-    /// Events behind the one of a number.
+    /// Events after the one with a number.
     fn since(&self, number: u64) -> Vec<(u64, Happened)> {
         self.past().range(number + 1..).map(|(number, event)| (*number, event.clone())).collect()
     }
@@ -72,7 +72,7 @@ impl Watched {
     }
 }
 
-/// Shows a run until `stop` is ready, to this machine alone.
+/// Shows a run until `stop` is ready, only on this machine.
 ///
 /// # Errors
 /// The connection's.
@@ -125,7 +125,7 @@ async fn events(State(stage): State<Stage>) -> Response {
         let Stage { watched, mut ending } = stage;
         let (mut news, mut number) = (watched.latest.subscribe(), 0);
         loop {
-            // Before it is read: what comes meanwhile is news again.
+            // Before it is read, so that events in the meantime count as new.
             news.mark_unchanged();
             for (at, Happened { name, data, .. }) in watched.since(number) {
                 number = at;

@@ -1,6 +1,6 @@
-//! What the window shows, as JSON: all of it once, then what has changed.
+//! The status page's data as JSON: everything once, then the changes.
 //!
-//! A page is told of the asking tenant's memories, requests and turns, and of nobody else's.
+//! A page gets only its own tenant's memories, requests and turns.
 
 use super::super::App;
 use super::super::agents::Known;
@@ -15,22 +15,22 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::Mutex;
 
-/// How often the engines are asked, at most.
+/// Minimum interval between requests to the engines.
 pub(super) const STATUS_EVERY: Duration = Duration::from_secs(1);
-/// Turns that a page is told of when it opens, at most.
+/// Maximum number of turns that a page gets when it opens.
 const MOST_TURNS: usize = 500;
 /// Hexadecimal digits of a hash in the name of a memory, and how many of them are shown.
 const HASH: usize = 32;
 const SHOWN: usize = 6;
 
-/// The engines' states, asked for once for all pages.
+/// The engines' states, requested once for all pages.
 #[derive(Debug, Default)]
 pub(in crate::server) struct Glance(Mutex<Option<(Instant, Seen)>>);
 
 /// The state of each model that is open, by its name.
 type Seen = Arc<Vec<(String, EngineStatus)>>;
 
-/// What there was to see of memories at a moment.
+/// The memories at one moment.
 #[derive(Debug)]
 pub(super) struct Looked {
     engines: Seen,
@@ -39,7 +39,7 @@ pub(super) struct Looked {
 }
 
 impl Looked {
-    /// What there is to see now, or was [`STATUS_EVERY`] ago at most.
+    /// The current memories, or those of at most [`STATUS_EVERY`] ago.
     pub(super) async fn now(app: &App, tenant: &str) -> Arc<Self> {
         let engines = app.window.look(&app.models).await;
         Arc::new(Self { engines, agents: app.roster.known(tenant) })
@@ -47,7 +47,7 @@ impl Looked {
 }
 
 impl Glance {
-    /// The engines' states, as they were [`STATUS_EVERY`] ago at most.
+    /// The engines' states, at most [`STATUS_EVERY`] old.
     async fn look(&self, models: &Models) -> Seen {
         let mut latest = self.0.lock().await;
         if let Some((at, seen)) = &*latest
@@ -57,7 +57,7 @@ impl Glance {
         }
         let mut seen = Vec::new();
         for served in models.at_hand() {
-            // One that has ended is not open any more.
+            // An engine that has ended is no longer open.
             if let Ok(status) = served.engine().status().await {
                 seen.push((served.name.clone(), status));
             }
@@ -69,11 +69,11 @@ impl Glance {
     }
 }
 
-/// What there is to see for a tenant.
+/// What a tenant can see.
 pub(super) struct View<'a> {
     live: &'a Live,
     tenant: &'a str,
-    /// True if keys are asked for: other tenants have memories beside this one's.
+    /// True if keys are required: other tenants may have memories too.
     is_keyed: bool,
     /// Names of all models.
     models: Vec<&'a str>,
@@ -87,11 +87,11 @@ impl<'a> View<'a> {
     }
 }
 
-/// What a page has been told.
+/// What a page has received.
 #[derive(Debug, Default)]
 pub(super) struct Told {
     is_begun: bool,
-    /// What `memories` and `names` are of.
+    /// The state that `memories` and `names` belong to.
     looked: Option<Arc<Looked>>,
     /// Names of agents by those of their memories.
     names: BTreeMap<String, String>,
@@ -106,7 +106,7 @@ pub(super) struct Told {
 /// A memory as it is shown.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 struct Memory {
-    /// The same for no other memory: model, run and agent, parted by U+001F.
+    /// Unique for each memory: model, run and agent, separated by U+001F.
     id: String,
     name: String,
     /// The run of a scenario that it belongs to; `None`: it is the server's own.
@@ -116,7 +116,8 @@ struct Memory {
     /// Tokens whose keys and values are in RAM.
     hot: usize,
     bytes: u64,
-    /// True if all of it is on disk; `None`: it is not in RAM, and what of it is on disk shows when it is asked for.
+    /// True if all of it is on disk; `None`: it is not in RAM, and what is on disk is known only when it is
+    /// requested.
     is_saved: Option<bool>,
     is_at_work: bool,
 }
@@ -157,7 +158,7 @@ impl Memory {
     }
 }
 
-/// Tokens of the turns that a page was told of, and of earlier ones that are remembered.
+/// Tokens of the turns that a page has received, and of earlier remembered ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 struct Spent {
     turns: u64,
@@ -167,7 +168,7 @@ struct Spent {
 }
 
 impl Told {
-    /// All that has changed since the last call; `None`: nothing.
+    /// Everything that has changed since the last call; `None`: nothing.
     pub(super) fn change(&mut self, view: &View<'_>) -> Option<Value> {
         let mut change = Map::new();
         if !self.is_begun {
@@ -240,7 +241,7 @@ impl Told {
 
     fn totals(&mut self, view: &View<'_>, requests: &[Request], change: &mut Map<String, Value>) {
         let of_tenant = self.memories.values().fold(0u64, |sum, memory| sum.saturating_add(memory.bytes));
-        // All engines share a budget, and each says what all of them hold.
+        // All engines share a budget, and each reports the total of all.
         let engines = &view.looked.engines;
         let of_all = engines.iter().map(|(_, status)| status.memory_bytes).max().unwrap_or(0);
         let waiting = requests.iter().filter(|request| request.stage == Stage::Waiting).count();
@@ -269,7 +270,7 @@ impl Told {
         value
     }
 
-    /// A memory's name as it is shown: its agent's, or its own. Behind `#` and `?` stands what is asked of it beside its turns.
+    /// A memory's displayed name: its agent's, or its own. After `#` and `?` comes what is asked of it besides its turns.
     fn shown(&self, memory: &str) -> String {
         let (own, more) = memory.split_at(memory.find(['#', '?']).unwrap_or(memory.len()));
         match self.names.get(own) {
@@ -279,7 +280,7 @@ impl Told {
     }
 }
 
-/// A name without the hashes of which the server makes names up.
+/// A name without the hashes that the server puts in names.
 fn short(memory: &str) -> String {
     let parts = memory.rsplit_once('-').and_then(|(head, tail)| Some((head, tail.split_at_checked(HASH)?)));
     let kind = match parts {

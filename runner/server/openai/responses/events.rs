@@ -1,4 +1,4 @@
-//! The events of a response, in their order, and the response that they come to.
+//! The events of a response, in order, and the response that they result in.
 
 use super::super::words::{finish_reason, logprobs};
 use super::input::{Item, Part, Role, Status};
@@ -9,20 +9,20 @@ use crate::server::stream::Frame;
 use greenroom_engine::{Call, Completion, TokenLogprob};
 use serde_json::{Value, json};
 
-/// A response in the making. Its output is a message, or calls.
+/// An unfinished response. Its output is a message, or calls.
 pub(super) struct Events {
     pub(super) response: ResponseObject,
     has_logprobs: bool,
     /// Id of the message, if it becomes one.
     message_id: String,
     saying: Saying,
-    /// Items that are whole.
+    /// Complete items.
     done: Vec<Item>,
     /// Number of the next event.
     next: u64,
 }
 
-/// The item that is being said.
+/// The current item.
 enum Saying {
     Nothing,
     Message,
@@ -45,7 +45,7 @@ impl Events {
         vec![self.lifecycle("response.created"), self.lifecycle("response.in_progress")]
     }
 
-    /// Events of a piece of the reply; with its last piece the response is whole.
+    /// Events of a piece of the reply; the last piece completes the response.
     pub(super) fn piece(&mut self, piece: Piece) -> Vec<Frame> {
         match piece {
             Piece::Begun => Vec::new(),
@@ -101,7 +101,7 @@ impl Events {
 }
 
 impl Events {
-    /// The message begins, if it has not begun.
+    /// Begins the message, if it has not begun.
     fn open(&mut self) -> Vec<Frame> {
         let Saying::Nothing = self.saying else { return Vec::new() };
         self.saying = Saying::Message;
@@ -131,7 +131,7 @@ impl Events {
         }
     }
 
-    /// A call begins; the one before it is whole.
+    /// Begins a call, and completes the previous one.
     fn call(&mut self, tool: &str) -> Vec<Frame> {
         let mut frames = self.end_call(None, Status::Completed);
         let (id, call_id, name) = (fresh_id("fc_"), fresh_id("call_"), tool.to_string());
@@ -147,7 +147,7 @@ impl Events {
         frames
     }
 
-    /// The call's arguments go on.
+    /// Continues the call's arguments.
     fn pass(&mut self, text: &str) -> Vec<Frame> {
         let Saying::Call { id, arguments, .. } = &mut self.saying else { return Vec::new() };
         arguments.push_str(text);
@@ -155,7 +155,7 @@ impl Events {
         vec![self.event("response.function_call_arguments.delta", data)]
     }
 
-    /// The item is said, and the response with it.
+    /// Completes the item and the response.
     fn finish(&mut self, answer: &Answer) -> Vec<Frame> {
         let completion = &answer.completion;
         let mut frames = self.catch_up(completion);
@@ -176,7 +176,7 @@ impl Events {
         frames
     }
 
-    /// The call that is being said has ended; `read` is what it was read as.
+    /// Ends the current call; `read` is the parsed call.
     fn end_call(&mut self, read: Option<&Call>, status: Status) -> Vec<Frame> {
         let Saying::Call { id, call_id, name, arguments } =
             std::mem::replace(&mut self.saying, Saying::Nothing)
@@ -196,7 +196,7 @@ impl Events {
         frame
     }
 
-    /// Begins the item of a reply of which no piece was told: it is empty, or was cut before its call had a name.
+    /// Begins the item of a reply without any piece: it is empty, or was cut off before its call had a name.
     fn catch_up(&mut self, completion: &Completion) -> Vec<Frame> {
         let Saying::Nothing = self.saying else { return Vec::new() };
         match calls(completion) {
@@ -214,7 +214,7 @@ impl Events {
     }
 }
 
-/// The arguments of a call as they were said, or else as they were read.
+/// The arguments of a call as they were said, or otherwise as they were parsed.
 fn checked(arguments: String, read: Option<&Call>) -> String {
     let said = serde_json::from_str::<Value>(&arguments).ok();
     match read.filter(|call| said.as_ref() != Some(&call.arguments)) {

@@ -1,4 +1,4 @@
-//! Items: what a response is given and what it says, as the API shows them; read from what clients send, and made into lines of a dialogue.
+//! Items: inputs and outputs of a response, as the API shows them; read from requests, and converted to lines of a dialogue.
 
 use super::super::messages;
 use crate::server::ask::fresh_id;
@@ -43,7 +43,7 @@ pub(super) enum Status {
     #[default]
     InProgress,
     Completed,
-    /// Its bound of tokens cut it.
+    /// It was cut off by its token limit.
     Incomplete,
     Failed,
 }
@@ -66,7 +66,7 @@ struct GivenCall {
     status: Option<Status>,
 }
 
-/// What a call gave, as clients send it.
+/// The result of a call, as clients send it.
 #[derive(Deserialize)]
 struct GivenOutput {
     id: Option<String>,
@@ -99,7 +99,7 @@ impl Item {
         }
     }
 
-    /// A message of these texts, a part each.
+    /// A message with these texts, one part for each.
     fn message(id: Option<String>, role: Role, texts: Vec<String>) -> Self {
         let part = |text| match role {
             Role::Assistant => Part::output(text, Value::Array(Vec::new())),
@@ -111,7 +111,7 @@ impl Item {
 }
 
 impl Part {
-    /// Text that was said, with the log-probabilities of its tokens: a list.
+    /// Generated text, with the log-probabilities of its tokens: a list.
     pub(super) fn output(text: String, logprobs: Value) -> Self {
         Self::OutputText { text, annotations: Vec::new(), logprobs }
     }
@@ -123,7 +123,7 @@ impl Part {
     }
 }
 
-/// Reads the items of an input; a text is a user's message. Reasoning of other models is passed over.
+/// Reads the items of an input; a text is a user's message. Reasoning of other models is ignored.
 ///
 /// # Errors
 /// An item is of a type that is not supported, lacks a field, or has a part that is not text: its place is named.
@@ -175,7 +175,7 @@ fn read<T: DeserializeOwned>(value: &Value, place: &str) -> Result<T, Refusal> {
     read.map_err(|refusal| Refusal::field(place, format!("{place}: {}", refusal.message())))
 }
 
-/// The texts of a content, a part each.
+/// The texts of some content, one for each part.
 fn texts(content: GivenContent, place: &str) -> Result<Vec<String>, Refusal> {
     let parts = match content {
         GivenContent::Text(text) => return Ok(vec![text]),
@@ -195,7 +195,7 @@ fn texts(content: GivenContent, place: &str) -> Result<Vec<String>, Refusal> {
     texts.collect()
 }
 
-/// The lines of a dialogue that items are. A call that was cut is passed over: nothing can answer it.
+/// Items as lines of a dialogue. A call that was cut off is ignored, because nothing can answer it.
 ///
 /// # Errors
 /// The arguments of a call are not a JSON object.

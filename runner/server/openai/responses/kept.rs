@@ -1,7 +1,7 @@
-//! Responses that are stored, for later ones to go on with and for clients to get again.
+//! Stored responses, which later ones can continue and clients can retrieve.
 //!
-//! Texts alone are kept: the ids that were sampled, and the memory of them, are found by `server/sessions`. A response holds all that it
-//! was given, earlier responses included, so that it does not depend on theirs being kept.
+//! Only texts are kept: `server/sessions` finds the sampled ids and their memory. A response includes everything that it was given,
+//! including earlier responses, so it does not depend on these being kept.
 
 use super::input::Item;
 use super::output::ResponseObject;
@@ -13,11 +13,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Responses that are kept, at most; the oldest are dropped first.
 const MOST: usize = 2_000;
-/// Bytes of all of them as JSON, at most.
+/// Maximum size of all of them as JSON, in bytes.
 const MOST_BYTES: usize = 64 << 20;
-/// Bytes of a response that is written down, at most: a journal is read in lines of 8 MiB. A larger one is known until the server ends.
+/// Maximum size of a recorded response in bytes, because a journal is read in lines of 8 MiB. A larger one is known until the server
+/// ends.
 const MOST_LINE_BYTES: usize = (8 << 20) - 64;
-/// Bytes that are written down until the server starts again, at most: a journal is read up to 1 GiB. Removals are always written.
+/// Maximum bytes recorded until the server restarts, because a journal is read up to 1 GiB. Removals are always recorded.
 const MOST_WRITTEN_BYTES: usize = 512 << 20;
 
 /// The responses of all tenants.
@@ -26,7 +27,7 @@ pub struct Kept(Mutex<Inner>);
 
 #[derive(Default)]
 struct Inner {
-    /// By their ids.
+    /// Responses by id.
     responses: BTreeMap<String, Stored>,
     /// Ids, oldest first.
     order: VecDeque<String>,
@@ -40,11 +41,11 @@ struct Stored {
     bytes: usize,
 }
 
-/// A response, and what it was given.
+/// A response and its input.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Record {
     pub(super) tenant: String,
-    /// All items, those of earlier responses included.
+    /// All items, including those of earlier responses.
     pub(super) input: Vec<Item>,
     pub(super) response: ResponseObject,
 }
@@ -58,14 +59,14 @@ enum Line {
 }
 
 impl Record {
-    /// All that was read and said, but for the instructions.
+    /// Everything that was read and said, except the instructions.
     pub(super) fn history(&self) -> Vec<Item> {
         [&self.input[..], &self.response.output].concat()
     }
 }
 
 impl Kept {
-    /// With what is written down in a folder; `None`: nothing is.
+    /// With the journal in a folder; `None`: without a journal.
     ///
     /// # Errors
     /// The journal can't be read or written.
@@ -119,7 +120,7 @@ impl Kept {
 }
 
 impl Inner {
-    /// Takes a line; the bytes that it has as JSON, where it keeps a response.
+    /// Reads a line; returns its size as JSON if it stores a response.
     fn absorb(&mut self, line: Line) -> usize {
         let record = match line {
             Line::Put(record) => record,

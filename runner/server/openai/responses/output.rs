@@ -1,4 +1,4 @@
-//! The response object: what was asked for, what was said, what it cost.
+//! The response object: the request, the reply and its cost.
 
 use super::super::words::finish_reason;
 use super::input::{Item, Status};
@@ -24,7 +24,7 @@ pub(super) struct ResponseObject {
     pub(super) model: String,
     pub(super) output: Vec<Item>,
     pub(super) usage: Option<Value>,
-    // What was asked for, defaults filled in.
+    // The request, with defaults filled in.
     pub(super) background: bool,
     pub(super) instructions: Option<String>,
     pub(super) max_output_tokens: Option<usize>,
@@ -45,7 +45,7 @@ pub(super) struct ResponseObject {
     pub(super) top_p: f64,
     pub(super) truncation: String,
     pub(super) user: Option<String>,
-    /// Why the cache missed, beside the response that it was to be compared with.
+    /// Why the cache missed, compared with the given response.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) prompt_cache_diagnostics: Option<Value>,
     /// Ours: how the prompt met the memory.
@@ -54,7 +54,7 @@ pub(super) struct ResponseObject {
 }
 
 impl ResponseObject {
-    /// The answer has come to these items.
+    /// Completes the answer with these items.
     pub(super) fn conclude(&mut self, items: Vec<Item>, answer: &Answer) {
         let is_cut = finish_reason(&answer.completion) == "length";
         self.status = if is_cut { Status::Incomplete } else { Status::Completed };
@@ -66,7 +66,7 @@ impl ResponseObject {
 
     /// The answer broke off.
     pub(super) fn fail(&mut self, refusal: &Refusal) {
-        // The API knows a few codes.
+        // The API defines only a few codes.
         let code = match refusal.status().as_u16() {
             429 => "rate_limit_exceeded",
             500.. => "server_error",
@@ -77,7 +77,7 @@ impl ResponseObject {
     }
 }
 
-/// Tokens of the prompt and of the reply. What was computed of the prompt was written to the cache.
+/// Tokens of the prompt and of the reply. The computed part of the prompt was written to the cache.
 fn usage(answer: &Answer) -> Value {
     let cost = &answer.completion.usage;
     let (read, said) = (answer.prompt_tokens(), answer.completion.ids.len());

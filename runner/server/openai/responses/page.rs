@@ -5,7 +5,7 @@ use crate::server::error::Refusal;
 use percent_encoding::percent_decode_str;
 use serde_json::{Value, json};
 
-/// Items of a page where the query does not say how many.
+/// Default number of items on a page.
 const DEFAULT_LIMIT: usize = 20;
 /// Items of a page, at most.
 const MOST: usize = 100;

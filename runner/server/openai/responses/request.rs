@@ -14,9 +14,9 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Fields that would change the response, and are not supported.
+/// Unsupported fields that would change the response.
 const UNSUPPORTED: [&str; 5] = ["background", "conversation", "prompt", "context_management", "moderation"];
-/// What `include` holds where log-probabilities are asked for.
+/// The value in `include` that requests log-probabilities.
 const LOGPROBS: &str = "message.output_text.logprobs";
 
 #[derive(Deserialize)]
@@ -47,7 +47,7 @@ pub(super) struct Body {
     safety_identifier: Option<String>,
     store: Option<bool>,
     truncation: Option<String>,
-    // llama.cpp's and vLLM's, which samplers here have, too.
+    // llama.cpp's and vLLM's settings, which the samplers here also support.
     top_k: Option<usize>,
     min_p: Option<f32>,
     repetition_penalty: Option<f32>,
@@ -149,7 +149,7 @@ impl Body {
         })
     }
 
-    /// Small models that may make several calls make many: it has to be asked for.
+    /// Off by default, because small models that may make several calls make many.
     fn may_call_several(&self) -> bool {
         self.parallel_tool_calls.unwrap_or(false)
     }
@@ -176,7 +176,7 @@ impl Body {
         self.prompt_cache_options.as_ref().and_then(|options| options.comparison_response_id.clone())
     }
 
-    /// The response, before anything is said.
+    /// The response, before any text.
     pub(super) fn begin(&self) -> ResponseObject {
         let tools = self.tools.iter().flatten().map(|tool| {
             json!({

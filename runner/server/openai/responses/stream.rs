@@ -1,4 +1,5 @@
-//! A response as it is said, event by event. A request without a stream goes the same way, so both come to the same response.
+//! A response as it is generated, event by event. A request without a stream uses the same code, so both give the same
+//! response.
 
 use super::super::words::{diagnostics, explained};
 use super::events::Events;
@@ -17,12 +18,12 @@ use tokio::sync::mpsc;
 /// Pieces that wait to be taken, at most.
 const MAX_WAITING: usize = 64;
 
-/// A response in the making, and what is to be done with it.
+/// An unfinished response, and what to do with it.
 pub(super) struct Telling {
     app: Arc<App>,
     tenant: String,
     dialogue: Dialogue,
-    /// All that it is given, earlier responses included, but for the instructions.
+    /// Its whole input, including earlier responses, except the instructions.
     input: Vec<Item>,
     explains: bool,
     compares: Option<String>,
@@ -66,7 +67,7 @@ impl Telling {
         Ok(self.events.response)
     }
 
-    /// Adds how the prompt met the memory, and why not better.
+    /// Adds how the prompt matched the memory, and why it did not match better.
     fn account(&mut self, answer: &Answer) {
         let response = &mut self.events.response;
         self.app.recent.keep(&self.tenant, &response.id, &response.model, &self.dialogue, answer);
