@@ -304,7 +304,7 @@ impl<const DOT: bool> Words for NeonWords<DOT> {
     }
     #[inline(always)]
     fn dot(self, codes: Self, x: i32) -> Self {
-        let dot = |sum, codes| {
+        quarters!(self, codes, |sum, codes| {
             let (codes, x) = (vreinterpretq_s8_s32(codes), vreinterpretq_s8_s32(vdupq_n_s32(x)));
             if DOT {
                 return add_dot(sum, codes, x);
@@ -312,8 +312,7 @@ impl<const DOT: bool> Words for NeonWords<DOT> {
             // Pairs of products fit 16 bits, even with codes of -128: 2 * 128 * 127 < 2^15.
             let low = vmull_s8(vget_low_s8(codes), vget_low_s8(x));
             vpadalq_s16(sum, vpaddq_s16(low, vmull_high_s8(codes, x)))
-        };
-        quarters!(self, codes, dot)
+        })
     }
     #[inline(always)]
     fn look_up(self, table: &[u8; 16]) -> Self {
