@@ -7,6 +7,7 @@
 //! `…` stands for any number of lines, `[..]` for any text, and `[exit N]` at the end for the exit code, if it is not 0.
 
 use crate::play::play;
+use clap::CommandFactory as _;
 use greenroom::backend::{Request, Scripted};
 use greenroom::run::RunOptions;
 use greenroom::scenario::{Strategy, open};
@@ -452,4 +453,69 @@ fn every_page_is_in_the_site() {
     }
     let links = summary.split("](").skip(1).filter_map(|rest| rest.split(')').next());
     links.for_each(|link| assert!(root().join(link).is_file(), "{link}"));
+}
+
+/// The pages that a user reads, by name and text: `README.md` and those in `docs`.
+fn pages() -> Vec<(String, String)> {
+    let entries = std::fs::read_dir(root().join("docs")).unwrap().map(|entry| entry.unwrap().path());
+    let of = |path: PathBuf| {
+        (path.file_name().unwrap().to_string_lossy().into_owned(), std::fs::read_to_string(path).unwrap())
+    };
+    entries
+        .filter(|path| path.extension().is_some_and(|end| end == "md"))
+        .chain([root().join("README.md")])
+        .map(of)
+        .collect()
+}
+
+/// Commands of a shell script that run this program, without their comments.
+fn commands_of(script: &str) -> impl Iterator<Item = Vec<String>> {
+    let lines = script.lines().map(|line| line.split(" #").next().unwrap_or_default());
+    lines.map(split).filter(|words| words.first().is_some_and(|word| word == "greenroom"))
+}
+
+/// Blocks of commands that need a network, another machine or hours: their flags and words are read as the program reads them.
+#[test]
+fn commands_that_are_not_run_are_understood() {
+    let mut n = 0;
+    for (name, text) in pages() {
+        for block in blocks(&name, &text).into_iter().filter(|block| block.is("sh")) {
+            for words in commands_of(&block.text) {
+                let parsed = greenroom::commands::Cli::command().try_get_matches_from(&words);
+                assert!(parsed.is_ok(), "{}: {}\n{}", block.place, words.join(" "), parsed.unwrap_err());
+                n += 1;
+            }
+        }
+    }
+    assert!(n > 20, "{n}");
+}
+
+/// Commands within sentences: their first words are commands, their flags flags of these.
+#[test]
+fn commands_within_sentences_exist() {
+    let mut n = 0;
+    for (name, text) in pages() {
+        let quoted = text.split('`').skip(1).step_by(2).filter(|quoted| !quoted.contains('\n'));
+        for quoted in quoted.filter(|quoted| quoted.starts_with("greenroom ")) {
+            let words = split(quoted);
+            let mut at = &greenroom::commands::Cli::command();
+            let program = at.clone();
+            for word in &words[1..] {
+                if let Some(flag) = word.strip_prefix("--") {
+                    let flag = flag.split('=').next().unwrap_or_default();
+                    let mut known = at.get_arguments().chain(program.get_arguments());
+                    let is_known = known.any(|known| known.get_long() == Some(flag));
+                    assert!(
+                        is_known || ["help", "version"].contains(&flag),
+                        "{name}: `{quoted}` has no --{flag}"
+                    );
+                } else if at.has_subcommands() && word.starts_with(|c: char| c.is_ascii_lowercase()) {
+                    let found = at.find_subcommand(word);
+                    at = found.unwrap_or_else(|| panic!("{name}: `{quoted}` names no command `{word}`"));
+                    n += 1;
+                }
+            }
+        }
+    }
+    assert!(n > 50, "{n}");
 }

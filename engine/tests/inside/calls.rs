@@ -157,7 +157,12 @@ fn the_prompt_is_the_same_whatever_calls_are_asked_for() {
                 _ => None,
             });
             let done = done.unwrap();
-            assert_eq!((prompt_tokens(&done), done.usage.reused), (n, (n / 32 * 32).min(n - 1)), "{:?}", done.usage);
+            assert_eq!(
+                (prompt_tokens(&done), done.usage.reused),
+                (n, (n / 32 * 32).min(n - 1)),
+                "{:?}",
+                done.usage
+            );
         }
     }
 }

@@ -91,7 +91,10 @@ fn replies_are_the_same_warm_cold_restored_and_followed() {
             }
             let first: &[MatchKind] = &[MatchKind::Cold, MatchKind::Prefix];
             let expected = if turn == 0 { first } else { &[MatchKind::Extend] };
-            assert!(expected.contains(&done.usage.kind) && done.usage.recomputed == 0, "nothing is read twice");
+            assert!(
+                expected.contains(&done.usage.kind) && done.usage.recomputed == 0,
+                "nothing is read twice"
+            );
         }
         let again = turns(seed, |request, _| said(&cold, Request { cold: true, ..request }));
         assert_eq!(words(&again), words(&first), "cold, seed {seed}");
