@@ -22,7 +22,7 @@ enum Format {
     /// JSON Schema
     #[default]
     Json,
-    /// The reference, as docs/reference.md has it
+    /// The reference, as in docs/reference.md
     Markdown,
 }
 
