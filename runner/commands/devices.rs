@@ -117,9 +117,9 @@ mod tests {
         let poor = gpu("Old GPU", "integrated", &["32768 bytes of workgroup memory (it has 16384)"]);
         for (gpus, auto, told) in [
             (vec![], "cpu", "apt install mesa-vulkan-drivers"), // tests are built with GPUs
-            (vec![soft.clone()], "cpu", "only where it is named (--device gpu:llvmpipe)"),
+            (vec![soft.clone()], "cpu", "only if it is named (--device gpu:llvmpipe)"),
             (vec![poor.clone(), soft.clone()], "cpu", "Old GPU can't be used: it lacks 32768 bytes"),
-            (vec![gpu("New GPU", "discrete", &[]), poor, soft], "gpu:New GPU", "auto takes New GPU"),
+            (vec![gpu("New GPU", "discrete", &[]), poor, soft], "gpu:New GPU", "auto uses New GPU"),
         ] {
             let (json, text) = (as_json(&processor, &gpus), text(&processor, &gpus));
             assert_eq!(json["auto"], auto, "{json}");

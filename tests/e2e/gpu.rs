@@ -230,5 +230,5 @@ fn auto_is_the_processor_where_nothing_is_better() {
     let run = |device| stage.play_on(device, "gossip", device, &[]).transcript();
     assert_eq!(run("auto"), run("cpu"));
     let text = stage.on_a_gpu(&["devices"]);
-    assert!(String::from_utf8_lossy(&text.stdout).contains("--device auto takes the processor: "));
+    assert!(String::from_utf8_lossy(&text.stdout).contains("--device auto uses the processor: "));
 }

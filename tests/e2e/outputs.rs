@@ -224,7 +224,7 @@ fn a_run_that_is_complete_has_nothing_to_go_on_with() {
     for args in ["run x.yaml --out run --resume", "fork run --at p --out run --resume"] {
         let output = command(&stage, args, "").output().unwrap();
         let told = said(&output);
-        assert!(told.contains("complete") && !told.contains("go on with:"), "{args}: {told}");
+        assert!(told.contains("complete") && !told.contains("continue with:"), "{args}: {told}");
     }
 }
 

@@ -287,7 +287,7 @@ fn what_is_there_is_verified_and_what_is_damaged_is_replaced() {
     let (stage, hub) = (Stage::new(), serve(Faults::default()));
     let path = pulled(&pull(&stage, &hub, ADDRESS));
     let again = pull(&stage, &hub, ADDRESS);
-    assert!(said(&again).contains("was there already"), "{}", said(&again));
+    assert!(said(&again).contains("already downloaded"), "{}", said(&again));
     assert_eq!((pulled(&again), hub.ranges().len()), (path.clone(), 1));
     let mut bytes = understudy();
     bytes[1_000_000] ^= 1;
@@ -328,7 +328,7 @@ fn an_interrupted_pull_goes_on() {
         let output = child.wait_with_output().unwrap();
         match signal {
             "KILL" => assert!(output.stdout.is_empty()),
-            _ => failed(&stage, &output, 130, &["stopped at", "go on with: greenroom pull hf:org/"]),
+            _ => failed(&stage, &output, 130, &["stopped at", "continue with: greenroom pull hf:org/"]),
         }
     }
     hub.set(Faults::default());

@@ -73,7 +73,7 @@ fn an_experiment_is_one_page_with_links_to_its_runs() {
     );
     fs::write(swept.join("report.html"), "my notes").unwrap();
     let (code, text) = greenroom(away.path(), &["report", "swept"]);
-    assert!(code == 4 && text.contains("is there and is no report"), "{text}");
+    assert!(code == 4 && text.contains("exists and is not a report"), "{text}");
     assert_eq!(fs::read_to_string(swept.join("report.html")).unwrap(), "my notes");
 }
 

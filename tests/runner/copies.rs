@@ -113,7 +113,7 @@ fn a_run_goes_on_with_what_it_began_with() {
     fs::write(dir.path().join("plays/well.yaml"), WELL.replace("low", "high")).unwrap();
     let (_, err) = done(dir.path(), &["run", "plays/well.yaml", "--resume", "--out", "first"]);
     assert!(
-        err.contains("plays/well.yaml has changed since the run began: its own copy is played on"),
+        err.contains("plays/well.yaml has changed since the run began; the run continues with its own copy"),
         "{err}"
     );
     assert!(transcript(first) == whole);
@@ -128,9 +128,9 @@ fn a_run_goes_on_with_what_it_began_with() {
     assert!(code == 3 && err.contains("`scenario` is not what the run began with"), "{err}");
     fs::remove_file(third.join("scenario.json")).unwrap();
     let (code, _, err) = greenroom(dir.path(), &["run", "third", "--resume"]);
-    assert!(code == 4 && err.contains("holds no copy of its scenario"), "{err}");
+    assert!(code == 4 && err.contains("contains no copy of its scenario"), "{err}");
     let (code, _, err) = greenroom(dir.path(), &["run", "third"]);
-    assert!(code == 4 && err.contains("it is a folder; give a scenario's file"), "{err}");
+    assert!(code == 4 && err.contains("it is a folder; give a scenario file"), "{err}");
 }
 
 #[test]

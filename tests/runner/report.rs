@@ -456,7 +456,7 @@ fn the_command_writes_where_a_user_looks() {
     assert_eq!(greenroom(&["report", "old.jsonl"]), (0, "old.html\n".into()));
     std::fs::write(&default, "<p>my notes</p>").unwrap();
     let (code, text) = greenroom(&["report", "run"]);
-    assert!(code == 4 && text.contains("is no report") && text.contains("-o"), "{code} {text}");
+    assert!(code == 4 && text.contains("is not a report") && text.contains("-o"), "{code} {text}");
     assert_eq!(std::fs::read_to_string(&default).unwrap(), "<p>my notes</p>");
     assert_eq!(greenroom(&["report", "run", "-o", "other.html"]), (0, "other.html\n".into()));
     let (code, text) = greenroom(&["report", "run", "-o", "x.html", "--scenario", "nowhere.yaml"]);
