@@ -68,7 +68,7 @@ fn an_experiment_is_one_page_with_links_to_its_runs() {
     assert_eq!(greenroom(away.path(), &["report", "swept"]).0, 0);
     let page = fs::read_to_string(swept.join("report.html")).unwrap();
     assert!(
-        page.contains("11 complete runs in 2 cells; 1 of the experiment not played to the end."),
+        page.contains("11 complete runs in 2 cells; 1 of the experiment’s runs are incomplete."),
         "{page}"
     );
     fs::write(swept.join("report.html"), "my notes").unwrap();

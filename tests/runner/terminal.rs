@@ -127,7 +127,7 @@ fn a_narrow_terminal_gets_wrapped_lines() {
 
 #[test]
 fn a_reply_that_is_cut_is_marked() {
-    const MARK: &str = "  (cut off at its longest)";
+    const MARK: &str = "  (cut off at the token limit)";
     let cut = shown(None, Some((2, Stop::Length)));
     assert!(cut.contains(&format!("reply 2{MARK}\n")), "{cut}");
     assert_eq!(cut.replace(MARK, ""), shown(None, None));
