@@ -29,7 +29,7 @@ impl Root {
         match given {
             Some(folder) if folder.is_dir() => Ok(Self(folder.canonicalize()?)),
             Some(folder) => {
-                let message = format!("there is no folder {} (given by --root)", folder.display());
+                let message = format!("there is no folder {} (given with --root)", folder.display());
                 Err(io::Error::new(ErrorKind::NotADirectory, message))
             }
             None => Self::of(file),
@@ -53,7 +53,7 @@ impl Root {
             Ok(real) if inside(&real) => Ok(real),
             Err(error) if inside(&nearest(path)) => Err(error),
             _ => {
-                let message = format!("it leads out of {}", self.0.display());
+                let message = format!("it is outside {}", self.0.display());
                 Err(io::Error::new(ErrorKind::PermissionDenied, message))
             }
         }
