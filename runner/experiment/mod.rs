@@ -75,7 +75,8 @@ pub struct Variant {
 /// In words, what was expected.
 pub fn parse_sweep(text: &str) -> Result<Sweep, String> {
     let (name, values) = text.split_once('=').ok_or("expected NAME=VALUE,VALUE,…")?;
-    let values = parse(&format!("[{values}]")).map_err(|error| format!("not a list of YAML values: {error}"))?;
+    let values =
+        parse(&format!("[{values}]")).map_err(|error| format!("not a list of YAML values: {error}"))?;
     let Value::Array(values) = values else { return Err("not a list of YAML values".into()) };
     if values.is_empty() {
         return Err("expected at least one value".into());

@@ -43,7 +43,7 @@ impl CellRecord {
         if folder.components().all(|part| matches!(part, Component::Normal(_))) {
             return Ok(folder);
         }
-        bail!("the folder `{}` of a cell is outside the experiment's folder", folder.display())
+        bail!("the folder `{}` of a cell leads out of the experiment's folder", folder.display())
     }
 }
 
@@ -83,8 +83,7 @@ impl Record {
         let file = folder.join(FILE);
         let text = files::read_text(&file, Kind::Experiment);
         let text = text.with_context(|| format!("can't read {}", file.display()))?;
-        serde_json::from_str(&text)
-            .with_context(|| format!("{} is not an experiment record", file.display()))
+        serde_json::from_str(&text).with_context(|| format!("{} is not an experiment record", file.display()))
     }
 
     /// Writes it into a folder. One that stands there may grow (more seeds, more values behind the last), not become another.
@@ -103,7 +102,9 @@ impl Record {
                     return Ok(());
                 }
                 if let Some(differs) = self.lacks(&was) {
-                    bail!("{shown} belongs to another experiment: {differs}; choose another folder with --out");
+                    bail!(
+                        "{shown} belongs to another experiment: {differs}; choose another folder with --out"
+                    );
                 }
             }
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}

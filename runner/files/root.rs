@@ -53,7 +53,7 @@ impl Root {
             Ok(real) if inside(&real) => Ok(real),
             Err(error) if inside(&nearest(path)) => Err(error),
             _ => {
-                let message = format!("it is outside {}", self.0.display());
+                let message = format!("it leads out of {}", self.0.display());
                 Err(io::Error::new(ErrorKind::PermissionDenied, message))
             }
         }

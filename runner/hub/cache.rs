@@ -37,7 +37,10 @@ impl Cache {
         }
         let caches = || var("XDG_CACHE_HOME").or_else(|| Some(dirs::home_dir()?.join(".cache")));
         let home = var("HF_HOME").or_else(|| Some(caches()?.join("huggingface")));
-        Ok(Self::at(home.context("there is no home folder; set HF_HOME to locate the Hugging Face cache")?.join("hub")))
+        Ok(Self::at(
+            home.context("there is no home folder; set HF_HOME to locate the Hugging Face cache")?
+                .join("hub"),
+        ))
     }
 
     /// The one in a folder.

@@ -133,7 +133,10 @@ pub(super) fn notes(scenario: &Scenario, header: &Header) -> Vec<String> {
     }
     for name in other_variables(scenario, header) {
         let was = header.variables.get(name).map_or("new".to_string(), |was| format!("{was} before"));
-        notes.push(format!("the variable `{name}` is {} ({was}), but nobody read it", scenario.variables[name]));
+        notes.push(format!(
+            "the variable `{name}` is {} ({was}), but nobody read it",
+            scenario.variables[name]
+        ));
     }
     notes
 }

@@ -229,9 +229,13 @@ fn other_between(recorded: &Recorded<Between>, now: &Between) -> serde_json::Res
         (true, false) => (Cause::RecordAltered, "the line does not match its hash, or the lines before it"),
         (false, intact) => match (was, intact) {
             (Between::State(_), true) => (Cause::ResultsChanged, "the state differs"),
-            (Between::State(_), false) => (Cause::RecordAltered, "the state does not follow from what was said"),
+            (Between::State(_), false) => {
+                (Cause::RecordAltered, "the state does not follow from what was said")
+            }
             (Between::Route(_), true) => (Cause::ResultsChanged, "these scores pick other agents"),
-            (Between::Route(_), false) => (Cause::RecordAltered, "the agents picked do not follow from the scores"),
+            (Between::Route(_), false) => {
+                (Cause::RecordAltered, "the agents picked do not follow from the scores")
+            }
         },
     };
     let shown = |line: &Between| match line {
@@ -256,7 +260,8 @@ fn compare(recorded: &Recorded<TurnRecord>, now: &TurnRecord) -> Option<Drift> {
     }
     // Only what a rule says is worked out anew.
     if was.raw != now.raw && recorded.intact {
-        let found = drift(Cause::RuleChanged, "what is said differs; this agent is played by a rule, not by a model");
+        let found =
+            drift(Cause::RuleChanged, "what is said differs; this agent is played by a rule, not by a model");
         return found.map(|found| found.texts(&was.raw, &now.raw));
     }
     if was.spoken != now.spoken {
@@ -298,7 +303,10 @@ fn compare(recorded: &Recorded<TurnRecord>, now: &TurnRecord) -> Option<Drift> {
         return drift(cause, &detail).map(|found| found.texts(listed(was), listed(now)));
     }
     if was != now {
-        return drift(Cause::RecordAltered, "the reply has ids or a stop reason that a rule's reply can't have");
+        return drift(
+            Cause::RecordAltered,
+            "the reply has ids or a stop reason that a rule's reply can't have",
+        );
     }
     None
 }
@@ -319,9 +327,7 @@ fn other_form(was: Option<&FormRecord>, now: Option<&FormRecord>) -> (Cause, Str
         Some(reason) => {
             (Cause::FormChanged, format!("the recorded reply does not match the current {kind}: {reason}"))
         }
-        None => {
-            (Cause::FormChanged, format!("the {kind} has changed; the recorded reply matches it too"))
-        }
+        None => (Cause::FormChanged, format!("the {kind} has changed; the recorded reply matches it too")),
     }
 }
 
@@ -398,7 +404,8 @@ pub fn same_settings(recorded: &Header, now: &Header) -> anyhow::Result<()> {
     for (field, value) in was {
         let now = is.get(field).unwrap_or(&serde_json::Value::Null);
         if value != now {
-            let detail = format!("`{field}` differs from what the run began with; resume with the same settings");
+            let detail =
+                format!("`{field}` differs from what the run began with; resume with the same settings");
             return Err(Drift::new("header", Cause::Settings, detail)
                 .texts(serde_json::to_string_pretty(value)?, serde_json::to_string_pretty(now)?)
                 .into());

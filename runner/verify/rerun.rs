@@ -58,9 +58,7 @@ pub(super) fn rerun(
     let players = fitting.players(model)?;
     let card = players.own.card();
     if let Some(doubt) = fitting.doubts(&players).first().filter(|_| level == Level::Exact) {
-        bail!(
-            "{doubt}: the run can't be played again exactly; use --rerun=choices or --rerun=assertions"
-        );
+        bail!("{doubt}: the run can't be played again exactly; use --rerun=choices or --rerun=assertions");
     }
     let header = Header {
         engine: PROGRAM.to_string(),

@@ -102,7 +102,7 @@ fn a_run_on_a_gpu_extends_and_goes_on_there_and_elsewhere() {
     let elsewhere = stage.try_on("cpu", scenario, "run", &["--resume"]);
     assert_eq!(elsewhere.status.code(), Some(3), "{}", said(&elsewhere));
     assert!(
-        said(&elsewhere).contains("`numerics` is not what the run began with")
+        said(&elsewhere).contains("`numerics` differs from what the run began with")
             && said(&elsewhere).contains(numerics)
     );
     assert_eq!(stage.play_on(&gpu, scenario, "run", &["--resume"]).transcript(), transcript);

@@ -90,5 +90,5 @@ fn a_record_that_leads_out_of_its_folder_is_refused() {
     let (code, text) = record(r#"{"scenario": "x", "cells": [], "seeds": []}"#);
     assert!(code == 4 && text.contains("has no complete run yet"), "{text}");
     let (code, text) = record("{}");
-    assert!(code == 4 && text.contains("is no record of an experiment"), "{text}");
+    assert!(code == 4 && text.contains("is not an experiment record"), "{text}");
 }

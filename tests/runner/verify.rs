@@ -250,7 +250,7 @@ fn recordings_are_found_below_folders() {
     let expected = ["a/transcript.jsonl", "a/two.jsonl", "run/transcript.jsonl", "z/one.jsonl"];
     assert_eq!(names, expected.map(Path::new));
     let error = recordings(&[folder.path().join("empty")]).unwrap_err();
-    assert!(error.to_string().contains("holds no recording"), "{error}");
+    assert!(error.to_string().contains("contains no recording"), "{error}");
     let (code, text) = greenroom_with(folder.path(), &["replay", "."], &[("CI", "1")]);
     assert_eq!(code, 3, "{text}");
     assert!(text.contains("4 recordings: 3 pass, 1 drifts"), "{text}");
