@@ -350,7 +350,7 @@ mod tests {
         assert_eq!(read_text(&at("link"), Kind::Scenario).unwrap(), "text");
         File::create(at("sparse")).unwrap().set_len(Kind::Scenario.max_bytes() + 1).unwrap();
         let told = |name: &str| read(&at(name), Kind::Scenario).unwrap_err().to_string();
-        assert_eq!(told("sparse"), "it has 4.00 MiB; a scenario has 4.00 MiB at most");
+        assert_eq!(told("sparse"), "it has 4.00 MiB; a scenario may have at most 4.00 MiB");
         assert_eq!(told("."), "it is a folder; expected a file");
         std::os::unix::fs::symlink("/dev/zero", at("zero")).unwrap();
         assert_eq!(told("zero"), "it is a device; expected a regular file");

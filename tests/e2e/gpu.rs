@@ -217,7 +217,7 @@ fn a_device_that_is_not_here_is_told_with_what_is() {
     assert!(!stage.path("out").exists(), "a run that never began leaves nothing");
     let wrong = stage.try_on("tpu", "gossip", "out", &[]);
     assert_eq!(wrong.status.code(), Some(2));
-    assert!(said(&wrong).contains("`tpu` is no device; possible are auto, cpu, gpu and gpu:NAME"));
+    assert!(said(&wrong).contains("`tpu` is not a device; expected auto, cpu, gpu or gpu:NAME"));
 }
 
 /// Software is no GPU for those who name none: on most machines of CI, `auto` is the processor, with its transcripts.

@@ -240,7 +240,7 @@ fn humans_answer_one_run_after_the_other() {
         command(&stage, "run h.yaml --quiet --out many --repeat 3", "").stdin(answers()).output().unwrap();
     assert!(alone.status.success() && many.status.success(), "{}", said(&many));
     assert!(
-        said(&alone).contains("Which?") && said(&alone).contains("`neither` is no option"),
+        said(&alone).contains("Which?") && said(&alone).contains("`neither` is not an option"),
         "{}",
         said(&alone)
     );

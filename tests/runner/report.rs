@@ -303,7 +303,7 @@ fn a_transcript_alone_is_enough() {
     let document = parse(&page);
     check_harmless(&document);
     let banner = text_of(with_class(&document, "caveat")[0]);
-    assert!(banner.starts_with("The scenario was not found market.yaml is neither near"), "{banner}");
+    assert!(banner.starts_with("The scenario was not found market.yaml was not found near"), "{banner}");
     assert!(!page.contains(&folder.path().display().to_string()), "no folders of this machine");
     let title = document.descendants().find(|node| node.has_tag_name("h1")).unwrap();
     assert_eq!(text_of(title), "market");

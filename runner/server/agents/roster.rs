@@ -119,7 +119,7 @@ impl Roster {
             return Ok(false);
         }
         if inner.of(tenant).count() >= MOST_AGENTS {
-            return Err(Refusal::conflict(format!("there are {MOST_AGENTS} agents already: delete some")));
+            return Err(Refusal::conflict(format!("there are already {MOST_AGENTS} agents; delete some")));
         }
         inner.put(key, agent);
         Ok(true)
@@ -152,7 +152,7 @@ impl Roster {
                 // Beside those who wait, its seat, who holds the agent, and this request have it.
                 if Arc::strong_count(&door) > MOST_WAITING + 2 {
                     return Err(Refusal::too_many(
-                        format!("{MOST_WAITING} requests wait for `{name}` already"),
+                        format!("{MOST_WAITING} requests are already waiting for `{name}`"),
                         RETRY,
                     ));
                 }
