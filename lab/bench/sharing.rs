@@ -15,7 +15,7 @@ use std::sync::Arc;
 pub(super) struct Args {
     #[command(flatten)]
     play: Play,
-    /// Runs, with the seeds 0, 1, …
+    /// Number of runs, with seeds 0, 1, …
     #[arg(long, value_name = "N", default_value_t = 200, value_parser = at_least_one)]
     repeats: usize,
 }
@@ -48,7 +48,8 @@ impl Args {
         one.bytes = bytes_in(shared.path())?;
         let equal = if is_equal { "equal" } else { "NOT EQUAL" };
         let notes = vec![format!(
-            "{} runs of {}, the engine opened for each; the transcripts of both ways are {equal}. {} tokens were recomputed.",
+            "{} runs of {}, with a newly opened engine for each; the transcripts of both ways are {equal}. {} tokens \
+                were recomputed.",
             self.repeats,
             scenario.id,
             one.recomputed + separate.recomputed

@@ -138,7 +138,7 @@ impl Tenants {
         let hashes: Vec<blake3::Hash> = keys.map(|key| blake3::hash(key.trim().as_bytes())).collect();
         if hashes.is_empty() {
             return Err(Refusal::unauthorized(
-                "it contains no keys; expected `Authorization: Bearer KEY` or `x-api-key: KEY`",
+                "there is no API key; expected `Authorization: Bearer KEY` or `x-api-key: KEY`",
             ));
         }
         let is_shown =
