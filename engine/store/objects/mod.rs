@@ -71,8 +71,9 @@ impl Objects {
     ) -> Result<Self> {
         if !is_encrypted && !address.allows_plaintext() {
             return Err(Error::request(format!(
-                "memories in {address} would not be encrypted: give a secret (`openssl rand -hex 32`) in GREENROOM_CACHE_KEY or by \
-                 --cache-key-file, the same on all machines, or add plaintext=true to the address"
+                "memories in {address} would not be encrypted; set a secret (`openssl rand -hex 32`) with \
+                 GREENROOM_CACHE_KEY or --cache-key-file, the same on all machines, or add plaintext=true to the \
+                 address"
             )));
         }
         let meter = Arc::new(Meter::default());
