@@ -337,7 +337,7 @@ impl DecoderSpec {
         let name = gguf.text("general.architecture").unwrap_or("(none)");
         let Some(family) = FAMILIES.iter().find(|family| family.name == name) else {
             let served = FAMILIES.each_ref().map(|family| family.name).join(", ");
-            return Err(gguf.error(format!("its family is `{name}`; expected one of {served}")));
+            return Err(gguf.error(format!("unknown family `{name}`; expected one of {served}")));
         };
         let reader = Reader { gguf, family };
         let (d_model, n_heads) = (reader.needed("embedding_length")?, reader.needed("attention.head_count")?);

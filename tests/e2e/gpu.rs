@@ -191,9 +191,9 @@ fn memories_are_adopted_where_that_is_asked_for() {
         (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned() + &said(&output))
     };
     let (code, told) = replay(&["--rerun"]);
-    assert!(code == Some(4) && told.contains("rest on memory adopted from `gpu/"), "{told}");
+    assert!(code == Some(4) && told.contains("based on memory adopted from `gpu/"), "{told}");
     let (_, told) = replay(&["--score", "--tolerance", "1"]);
-    assert!(told.contains("rest on memory adopted from `gpu/"), "{told}");
+    assert!(told.contains("based on memory adopted from `gpu/"), "{told}");
 }
 
 #[test]
@@ -209,7 +209,7 @@ fn a_device_that_is_not_here_is_told_with_what_is() {
     let output = stage.try_on("gpu:nonesuch", "gossip", "out", &[]);
     let told = said(&output);
     assert_eq!(output.status.code(), Some(4), "{told}");
-    assert!(told.contains("`nonesuch`") && told.contains("found: "), "{told}");
+    assert!(told.contains("`nonesuch`") && told.contains("available: "), "{told}");
     assert!(told.contains("--device cpu") && told.contains("greenroom devices"), "{told}");
     for gpu in stage.devices()["gpus"].as_array().unwrap() {
         assert!(told.contains(gpu["name"].as_str().unwrap()), "{told}");

@@ -293,7 +293,7 @@ fn what_is_no_editor_is_told_so_and_an_editor_that_goes_away_too() {
     };
     assert!(told("").contains("no editor has connected"));
     assert!(told("check pot.yaml\n").contains("a message header"));
-    assert!(told("Content-Length: 99999999999\r\n\r\n{}").contains("at most 67108864 are read"));
+    assert!(told("Content-Length: 99999999999\r\n\r\n{}").contains("at most 67108864 are accepted"));
     let hello =
         json!({ "jsonrpc": "2.0", "id": 1, "method": "initialize", "params": { "capabilities": {} } });
     let ready = json!({ "jsonrpc": "2.0", "method": "initialized", "params": {} });

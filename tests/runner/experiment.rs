@@ -138,8 +138,8 @@ fn an_experiment_may_grow_but_not_become_another() {
     assert_eq!(play(&design(&["prize=1,2"], 0..2)).unwrap().n_new, 4);
     assert_eq!(play(&design(&["prize=1,2,3"], 0..3)).unwrap().n_new, 5);
     for (sweeps, seeds, says) in [
-        (&["prize=2,1,3"][..], 0..3, "its cell 0 is of prize=1"),
-        (&[], 0..3, "its cell 0 is of prize=1"),
+        (&["prize=2,1,3"][..], 0..3, "its cell 0 has prize=1"),
+        (&[], 0..3, "its cell 0 has prize=1"),
         (&["prize=1,2,3"], 1..3, "runs with seed 0"),
     ] {
         let error = play(&design(sweeps, seeds)).unwrap_err().to_string();

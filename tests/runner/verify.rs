@@ -103,7 +103,11 @@ fn whatever_changes_is_named_with_its_line() {
     write(&folder, &DOORS.replace("unread: 1", "unread: 2"));
     let verdict = judged(&folder);
     assert_eq!(verdict.problems, []);
-    assert!(verdict.notes.iter().any(|note| note.contains("`unread` is 2, 1 before")), "{:?}", verdict.notes);
+    assert!(
+        verdict.notes.iter().any(|note| note.contains("`unread` is 2 (1 before)")),
+        "{:?}",
+        verdict.notes
+    );
 }
 
 #[test]
