@@ -133,7 +133,7 @@ fn capacity(prompter: &Prompter, args: &Args) -> anyhow::Result<()> {
         ]);
     }
     let at = format!("{} tokens", context.min(32_768));
-    let fits = format!("max context, {} in {}", args.agents, bytes(args.memory));
+    let fits = format!("max context for {} in {}", args.agents, bytes(args.memory));
     let shown = table(&["cache", "per token", "in windows", &at, &fits], rows, 1);
     shown.lines().for_each(|line| println!("  {line}"));
     Ok(())

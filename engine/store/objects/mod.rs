@@ -140,7 +140,7 @@ impl Objects {
             };
         }
         self.state().versions.remove(name);
-        let reason = "another process has gone on with this memory since this one lost the lease of it";
+        let reason = "another process has continued with this memory since this process lost its lease";
         Err(Error::new(ErrorKind::InUse, reason))
     }
 }
