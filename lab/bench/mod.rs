@@ -63,7 +63,7 @@ struct Common {
     /// Threads [default: all cores]
     #[arg(long, value_name = "N", global = true, value_parser = clap::value_parser!(u16).range(1..))]
     threads: Option<u16>,
-    /// Number of measurements: the median is shown, with minimum and maximum
+    /// Number of measurements; shows median, minimum and maximum
     #[arg(long, value_name = "N", global = true, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..))]
     repeat: u16,
     /// Print one JSON object

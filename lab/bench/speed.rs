@@ -21,7 +21,7 @@ pub(super) struct Prefill {
     /// Tokens already in the session
     #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [0, 4096])]
     depth: Vec<usize>,
-    /// Also time another engine on the same file, alternating with this one
+    /// Also time another engine on the same file, in turn
     #[arg(long, value_enum, value_name = "NAME")]
     pub(super) peer: Option<Peer>,
 }
@@ -37,7 +37,7 @@ pub(super) struct Decode {
     /// Tokens already in the session
     #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [0, 512, 4096])]
     depth: Vec<usize>,
-    /// Also time another engine on the same file, alternating with this one
+    /// Also time another engine on the same file, in turn
     #[arg(long, value_enum, value_name = "NAME")]
     pub(super) peer: Option<Peer>,
 }

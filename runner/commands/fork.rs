@@ -43,7 +43,7 @@ pub(super) struct Args {
     /// Temperature from there on; 0 is greedy [default: the run's]
     #[arg(long, value_name = "T", value_parser = non_negative)]
     temperature: Option<f32>,
-    /// Maximum number of tokens in a reply from there on [default: the run's]
+    /// Maximum tokens in a reply from there on [default: the run's]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     max_tokens: Option<u32>,
     #[command(flatten)]

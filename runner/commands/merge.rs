@@ -5,7 +5,7 @@ use crate::experiment;
 use anyhow::bail;
 use std::path::PathBuf;
 
-/// Merge the parts of an experiment that were played with `run --shard`
+/// Merge the parts of an experiment played with `run --shard`
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example: greenroom merge parts/1 parts/2 parts/3 --out runs/all")]
 pub(super) struct Args {

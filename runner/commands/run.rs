@@ -53,7 +53,7 @@ pub(super) struct Args {
     jobs: Option<u16>,
     #[command(flatten)]
     machine: Machine,
-    /// Maximum number of tokens in a reply [default: the scenario's, else 80]
+    /// Maximum tokens in a reply [default: the scenario's, else 80]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     max_tokens: Option<u32>,
     #[command(flatten)]

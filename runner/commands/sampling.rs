@@ -8,7 +8,7 @@ use crate::transcript::DryRecord;
 /// Sampling settings.
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct Sampling {
-    /// Temperature; 0 is greedy [default: the scenario's, the model's, else 0.7]
+    /// 0 is greedy [default: the scenario's, the model's, else 0.7]
     #[arg(long, value_name = "T", value_parser = non_negative)]
     temperature: Option<f32>,
     /// Sample from the K most likely tokens (0: all) [default: the scenario's, the model's, else 0]

@@ -41,7 +41,7 @@ pub(super) struct Args {
     /// understudy]
     #[arg(long = "model", value_name = "[NAME=]MODEL", value_parser = casting::parse)]
     models: Vec<casting::Given>,
-    /// Maximum number of tokens in a reply [default: the scenario's, else 80]
+    /// Maximum tokens in a reply [default: the scenario's, else 80]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     max_tokens: Option<u32>,
     /// KV cache formats used to estimate bytes: auto, f16, q8, q8/q4 (keys/values), q4-m, q4, or a file from
