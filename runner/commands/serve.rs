@@ -14,7 +14,7 @@ use std::time::Duration;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example: greenroom serve --model small=smollm2-135m --listen 127.0.0.1:8080")]
 pub(super) struct Args {
-    /// Address to listen on; needs --keys if other machines can reach it
+    /// Address to listen on; requires --keys unless local
     #[arg(long, default_value = "127.0.0.1:8080", value_name = "ADDRESS:PORT")]
     listen: SocketAddr,
     /// YAML file of client keys and their tenants, see docs/server.md
